@@ -1,6 +1,10 @@
 package measure
 
-import "time"
+import (
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/search"
+)
 
 // startTime is roughly how long an instance takes to start and stop.
 const startTime = 3 * time.Second
@@ -21,12 +25,41 @@ type Estimate struct {
 // TimePerPoint returns how long one configuration is under load, at least.
 func (j Job) TimePerPoint() time.Duration { return j.Load.Warmup + j.Load.Duration }
 
-// Estimate returns how long it takes to measure that many points on so many
-// testbeds.
-func (j Job) Estimate(points, testbeds int) Estimate {
-	rounds := time.Duration((points + testbeds - 1) / testbeds)
-	e := Estimate{Loaded: rounds * j.TimePerPoint()}
-	e.Least = e.Loaded + rounds*startTime
+// Extent says how much a run may have to measure. It has one entry, or two for a search
+// that may end early: if one of its first configurations is good enough, and if none is.
+type Extent struct {
+	Points   []int // configurations, at most for a search
+	Rounds   []int // configurations one after the other, for each of Points
+	Testbeds int   // that are used at once
+}
+
+// Extent returns how much there is to measure on so many testbeds, of which some was measured
+// before. A search of one function stays on one testbed. The name of the search must be known.
+func (j Job) Extent(measured, testbeds int) Extent {
+	remaining, functions := j.Size()-measured, len(j.Functions)
+	if !j.Chooses() {
+		return Extent{[]int{remaining}, []int{divideUp(remaining, testbeds)}, testbeds}
+	}
+	e := Extent{Testbeds: min(testbeds, functions)}
+	early, most, _ := search.Most(j.Search, j.Space, j.Goal)
+	for _, each := range []int{early, most} {
+		points := min(remaining, functions*each)
+		if len(e.Points) > 0 && e.Points[0] >= points {
+			break
+		}
+		e.Points = append(e.Points, points)
+		e.Rounds = append(e.Rounds, min(remaining, each*divideUp(functions, testbeds)))
+	}
+	return e
+}
+
+func divideUp(n, by int) int { return (n + by - 1) / by }
+
+// Estimate returns how long so many rounds take, which are configurations measured one after
+// the other.
+func (j Job) Estimate(rounds int) Estimate {
+	e := Estimate{Loaded: time.Duration(rounds) * j.TimePerPoint()}
+	e.Least = e.Loaded + time.Duration(rounds)*startTime
 	e.Most = e.Least
 	if j.Form().Goodput {
 		e.Least, e.Most, e.Loaded = LeastGoodputFactor*e.Least, MostGoodputFactor*e.Most, LeastGoodputFactor*e.Loaded

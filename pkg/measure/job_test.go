@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -14,17 +15,40 @@ import (
 func TestEstimate(t *testing.T) {
 	job := Job{Functions: []function.Function{{Name: "f", SLO: time.Second}}, Load: load.Options{Warmup: 2 * time.Second, Duration: 10 * time.Second}}
 	for _, c := range []struct {
-		goodput          bool
-		points, testbeds int
-		want             Estimate
+		goodput bool
+		rounds  int
+		want    Estimate
 	}{
-		{false, 0, 1, Estimate{}},
-		{false, 5, 2, Estimate{Least: 45 * time.Second, Most: 45 * time.Second, Loaded: 36 * time.Second}},
-		{true, 1, 1, Estimate{Least: 120 * time.Second, Most: 165 * time.Second, Loaded: 96 * time.Second}},
+		{false, 0, Estimate{}},
+		{false, 3, Estimate{Least: 45 * time.Second, Most: 45 * time.Second, Loaded: 36 * time.Second}},
+		{true, 1, Estimate{Least: 120 * time.Second, Most: 165 * time.Second, Loaded: 96 * time.Second}},
 	} {
 		job.Goodput = c.goodput
-		if got := job.Estimate(c.points, c.testbeds); got != c.want {
-			t.Errorf("goodput %v, %d points, %d testbeds: got %v, want %v", c.goodput, c.points, c.testbeds, got, c.want)
+		if got := job.Estimate(c.rounds); got != c.want {
+			t.Errorf("goodput %v, %d rounds: got %v, want %v", c.goodput, c.rounds, got, c.want)
+		}
+	}
+}
+
+func TestExtent(t *testing.T) {
+	space := search.Space{SMPct: []float64{6, 12, 24, 50, 60, 80, 100}, Quota: []float64{0.2, 0.4, 0.6, 0.8, 1}, Batch: []int{1}}
+	likely, surely, err := search.Most("fast", space, search.Goal{})
+	if err != nil || likely >= surely {
+		t.Fatalf("search.Most: %d, %d, %v, want two bounds", likely, surely, err)
+	}
+	for _, c := range []struct {
+		search                        string
+		functions, measured, testbeds int
+		want                          Extent
+	}{
+		{"grid", 1, 3, 2, Extent{[]int{32}, []int{16}, 2}},
+		{"fast", 1, 0, 2, Extent{[]int{likely, surely}, []int{likely, surely}, 1}},
+		{"fast", 3, 0, 2, Extent{[]int{3 * likely, 3 * surely}, []int{2 * likely, 2 * surely}, 2}},
+		{"fast", 1, 34, 1, Extent{[]int{1}, []int{1}, 1}},
+	} {
+		job := Job{Search: c.search, Space: space, Functions: make([]function.Function, c.functions)}
+		if got := job.Extent(c.measured, c.testbeds); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s of %d functions, %d measured, %d testbeds: got %v, want %v", c.search, c.functions, c.measured, c.testbeds, got, c.want)
 		}
 	}
 }

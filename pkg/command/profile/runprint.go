@@ -3,9 +3,12 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/gate"
@@ -18,13 +21,10 @@ const minAnnounced = 10 * time.Second
 
 // announce prints what the run is about to measure and roughly how long it takes.
 func (o *runOptions) announce(testbeds, measured int) {
-	left := o.Size() - measured
-	text := fmt.Sprintf("configurations: %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
-	if o.Chooses() {
-		text = fmt.Sprintf("configurations: at most %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
-	}
-	if testbeds > 1 {
-		text += fmt.Sprintf(", %d at a time", testbeds)
+	extent := o.Extent(measured, testbeds)
+	text := fmt.Sprintf("configurations: %s, %d measured before; %v and a start each", o.countText(extent), measured, o.TimePerPoint())
+	if extent.Testbeds > 1 {
+		text += fmt.Sprintf(", %d at a time", extent.Testbeds)
 	}
 	about := "about"
 	switch {
@@ -36,17 +36,36 @@ func (o *runOptions) announce(testbeds, measured int) {
 	if o.Form().Goodput {
 		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
 	}
-	e := o.Estimate(left, testbeds)
-	took := roughly(e.Least)
-	if roughly(e.Most) != took {
-		took += " to " + roughly(e.Most)
+	var took []string
+	for _, rounds := range extent.Rounds {
+		e := o.Estimate(rounds)
+		each := roughly(e.Least)
+		if most := roughly(e.Most); most != each {
+			each += " to " + most
+		}
+		took = append(took, each)
 	}
-	text = fmt.Sprintf("%s: %s %s", text, about, took)
-	if e.Loaded >= minAnnounced {
+	text = fmt.Sprintf("%s: %s %s", text, about, strings.Join(slices.Compact(took), ", else "))
+	if o.Estimate(extent.Rounds[0]).Loaded >= minAnnounced {
 		o.env.Notef("%s", text)
 	} else {
 		o.env.Debugf("%s", text)
 	}
+}
+
+// countText describes how many configurations are measured.
+func (o *runOptions) countText(e measure.Extent) string {
+	switch {
+	case !o.Chooses():
+		return fmt.Sprintf("%d to measure", e.Points[0])
+	case len(e.Points) == 1:
+		return fmt.Sprintf("at most %d to measure", e.Points[0])
+	}
+	verb := "answers"
+	if slices.ContainsFunc(o.Functions, func(fn function.Function) bool { return o.Objective(fn.Name) > 0 }) {
+		verb = "meets the objective"
+	}
+	return fmt.Sprintf("at most %d to measure if one of the first %s, else at most %d", e.Points[0], verb, e.Points[1])
 }
 
 // roughly formats an estimate of a duration, like 12s, 8m or 1h40m.
