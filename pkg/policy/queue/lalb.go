@@ -27,7 +27,8 @@ type lalb struct {
 	copies    sets      // by model: the GPUs that have it
 	hits      []heap    // by GPU: models it has that are waited for, by their oldest as it was at some time: see firstHit
 	idle      heap      // GPUs, by dispatches so far, then index
-	localIdle int       // idle GPUs with a queue of their own
+	queued    []int32   // GPUs with a queue of their own, in order
+	localIdle int       // idle ones of those
 	aside     []int32   // idle GPUs for which there was nothing
 	swept     int32     // the GPU whose visits of this step are counted
 	parked    []request // invocations that no GPU can take now
@@ -73,7 +74,7 @@ func (p *lalb) grow(functions, gpus, _ int) {
 }
 
 func (p *lalb) changed(f int32) {
-	for g := range p.gpus {
+	for _, g := range p.queued {
 		p.measure(&p.gpus[g])
 	}
 	m := f
@@ -159,9 +160,10 @@ func (p *lalb) release(g int32) {
 	p.settle(g)
 }
 
-// settle notes whether an idle GPU has a queue of its own.
+// settle notes whether a GPU has a queue of its own, and is idle.
 func (p *lalb) settle(g int32) {
 	w := &p.gpus[g]
+	p.queued = holding(p.queued, g, len(w.local) > 0)
 	if owes := w.open && !w.busy && len(w.local) > 0; owes != w.owes {
 		if w.owes = owes; owes {
 			p.localIdle++
@@ -217,12 +219,12 @@ func (p *lalb) drop(f int32, id int64) bool {
 		return true
 	}
 	is := func(it request) bool { return it.id == id }
-	for g := range p.gpus {
+	for _, g := range p.queued {
 		w := &p.gpus[g]
 		if i := slices.IndexFunc(w.local, is); i >= 0 {
 			w.local = slices.Delete(w.local, i, i+1)
 			w.backlog -= p.engine.functions[f].Warm
-			p.settle(int32(g))
+			p.settle(g)
 			p.count(f, -1)
 			return true
 		}
@@ -244,7 +246,7 @@ func (p *lalb) list(f int32) (out []member) {
 	for n := p.global.models[p.kin[f].model].head; n != none; n = p.global.nodes[n].later {
 		add(p.global.nodes[n])
 	}
-	for g := range p.gpus {
+	for _, g := range p.queued {
 		for _, it := range p.gpus[g].local {
 			add(it)
 		}
@@ -279,9 +281,9 @@ func (p *lalb) opened(now time.Duration) {
 	if p.engine.config.Patient {
 		return
 	}
-	for g := range p.gpus {
-		if w := &p.gpus[g]; w.busy && len(w.local) > 0 && w.extend(now) {
-			p.release(int32(g))
+	for i := len(p.queued) - 1; i >= 0; i-- { // releasing one takes it out
+		if w := &p.gpus[p.queued[i]]; w.busy && w.extend(now) {
+			p.release(p.queued[i])
 		}
 	}
 }
@@ -297,8 +299,8 @@ func (w *worker) extend(now time.Duration) (late bool) {
 func (p *lalb) wake() time.Duration {
 	at := Never
 	if !p.engine.config.Patient {
-		for g := range p.gpus {
-			if w := &p.gpus[g]; w.busy && len(w.local) > 0 {
+		for _, g := range p.queued {
+			if w := &p.gpus[g]; w.busy {
 				at = min(at, overdue(w.begin, w.until)+1)
 			}
 		}
@@ -515,6 +517,7 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 		if wait := w.until + w.backlog - now; wait < f.Load {
 			w.local = append(w.local, *it)
 			w.backlog += f.Warm
+			p.settle(busy)
 			c.anywhere(it.function, "its model is cached on this busy GPU, free before it could be loaded", float64(wait)/1e6)
 			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
 			return true
@@ -571,7 +574,7 @@ func (p *lalb) freed(f, g int32) {
 func (p *lalb) moved(f, g int32) { p.look(g, p.kin[f].model) }
 
 func (p *lalb) why(f int32) string {
-	for g := range p.gpus {
+	for _, g := range p.queued {
 		for _, it := range p.gpus[g].local {
 			if it.function == f {
 				return "waits for a busy GPU that has its model"
