@@ -45,16 +45,7 @@ func (e *engine) tend(actions []Action) []Action {
 		e.changing = false
 		actions = e.cull(actions)
 	}
-	for _, f := range e.kept {
-		for all, _ := e.pool.Count(f); all < int(e.functions[f].Min); all++ {
-			if _, ok := e.pool.Start(f); !ok {
-				break
-			}
-			if e.states[f].failures >= mostFailures {
-				e.pool.Bar(f, true) // until this start has ended
-			}
-		}
-	}
+	e.keep()
 	actions = e.changed(actions, "")
 	e.pool.Expire(e.now)
 	actions = e.changed(actions, "it idled for as long as it may")
@@ -70,6 +61,20 @@ func (e *engine) tend(actions []Action) []Action {
 		}
 	}
 	return actions
+}
+
+// keep starts instances until functions have their least number, where there is room.
+func (e *engine) keep() {
+	for _, f := range e.kept {
+		for all, _ := e.pool.Count(f); all < int(e.functions[f].Min); all++ {
+			if _, ok := e.pool.Start(f); !ok {
+				break
+			}
+			if e.states[f].failures >= mostFailures {
+				e.pool.Bar(f, true) // until this start has ended
+			}
+		}
+	}
 }
 
 // join adds invocations to instances that run and can take more, while nobody
