@@ -795,6 +795,11 @@ func (e *engine) changed(actions []Action, rule string) []Action {
 	if !e.pool.Changed() {
 		return actions
 	}
+	return e.changes(actions, rule)
+}
+
+// changes is changed where there are some.
+func (e *engine) changes(actions []Action, rule string) []Action {
 	if rule == "" {
 		rule = e.evicts
 	}

@@ -45,7 +45,9 @@ func (e *engine) tend(actions []Action) []Action {
 		e.changing = false
 		actions = e.cull(actions)
 	}
-	e.keep()
+	if len(e.kept) > 0 {
+		e.keep()
+	}
 	actions = e.changed(actions, "")
 	e.pool.Expire(e.now)
 	actions = e.changed(actions, "it idled for as long as it may")
@@ -336,7 +338,10 @@ func (e *engine) wake() time.Duration {
 	if len(e.deadlines) > 0 {
 		at = min(at, e.deadlines[0].at)
 	}
-	at = min(at, e.pool.Expire(e.now), e.giveUp())
+	at = min(at, e.pool.Expire(e.now))
+	if len(e.planned) > 0 {
+		at = min(at, e.giveUp())
+	}
 	for _, f := range e.failing {
 		all, _ := e.pool.Count(f)
 		if s := &e.states[f]; s.barred > e.now && (e.queues.queues[f].len > 0 || all < int(e.functions[f].Min)) {

@@ -388,6 +388,11 @@ func (p *Pool) Expire(now time.Duration) (next time.Duration) {
 	if now < p.expiry {
 		return p.expiry
 	}
+	return p.expire(now)
+}
+
+// expire is Expire where something may have idled for long enough.
+func (p *Pool) expire(now time.Duration) (next time.Duration) {
 	p.expiry = never
 	for i := range p.instances {
 		it := &p.instances[i]
