@@ -178,7 +178,7 @@ func TestDoomed(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					for _, pid := range pids {
-						doomed[pid] = procfs.Alive(pid)
+						doomed[pid] = doomed[pid] || procfs.Alive(pid) // it may be announced again when it has ended
 					}
 				},
 			})
