@@ -20,7 +20,11 @@
  * The result of the system call would not do: a futex that times out while a signal is
  * pending does not say that it was interrupted, and on a busy host a thread often stands
  * there. A signal that was handled before the wait is not noticed. */
-#include "hook.h"
+#include "asked.h"
+
+#include "clock.h"
+#include "device.h"
+#include "say.h"
 
 #include <signal.h>
 #include <sys/syscall.h>

@@ -6,7 +6,7 @@
  * the budget counts from the beginning of the connection, and what is over is
  * paid by the next raise. The gate is beside it: a budget is of no use without
  * a lease. */
-#include "hook.h"
+#include "budget.h"
 
 #define MOST (UINT64_C(1) << 62) /* a grid that is none must not wrap the sum */
 

@@ -5,7 +5,12 @@
  *
  * A stream is captured from the beginning of a capture on, or from when it
  * waits for an event that is part of one. */
-#include "hook.h"
+#include "gate.h"
+#include "query.h"
+#include "real.h"
+#include "stream.h"
+#include "thread.h"
+#include "wait.h"
 
 #define GF_BEGIN(symbol, params, args) \
     CUresult symbol params \
@@ -39,7 +44,7 @@ GF_BEGIN_TWINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCapturePa
             return CUDA_ERROR_NOT_INITIALIZED; \
         struct gf_waiting waiting = {0}; \
         if (gf_unlikely(gf_load(&gf_waits))) /* it may be for work that waits, or for another process's */ \
-            waiting = gf_wait_begin(stream ? stream : zero, false); \
+            waiting = gf_enter_wait(stream ? stream : zero, false); \
         CUresult result = gf_real.symbol(stream, event, flags); \
         gf_wait_end(waiting, result); \
         if (result == CUDA_SUCCESS && gf_capturing(stream ? stream : zero)) \

@@ -1,10 +1,18 @@
 /* context.c: the beginning of GPU use, and contexts and streams that go away. */
-#include "hook.h"
+#include "device.h"
+#include "gate.h"
+#include "link.h"
+#include "memory.h"
+#include "real.h"
+#include "say.h"
+#include "stream.h"
+#include "visible.h"
 
 CUresult cuInit(unsigned int flags)
 {
     if (!gf_boot())
         return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+    gf_gate_init();
     gf_visible_read();
     CUresult result = gf_visible_settle(gf_real.cuInit(flags));
     /* One device: it will be used, and the daemon can answer meanwhile. Of

@@ -1,5 +1,9 @@
 /* device.c: the devices, each with a gate, a page and a connection of its own. */
-#include "hook.h"
+#include "device.h"
+
+#include "clock.h"
+#include "query.h"
+#include "real.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -42,7 +46,7 @@ struct gf_device *gf_device_of_stream(CUstream stream)
 {
     CUcontext context;
     CUdevice ordinal;
-    if (gf_stream_is_default(stream))
+    if (gf_is_default_stream(stream))
         return gf_device_current();
     if (gf_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
         return gf_device_of(context);
@@ -51,7 +55,7 @@ struct gf_device *gf_device_of_stream(CUstream stream)
     return gf_device_current();
 }
 
-static void move_gate(struct gf_device *device, uint32_t *gate)
+void gf_device_open(struct gf_device *device, uint32_t *gate)
 {
     uint32_t *before = device->gate;
     __atomic_store_n(&device->gate, gate, __ATOMIC_SEQ_CST);
@@ -69,13 +73,15 @@ struct gf_page *gf_device_lay(struct gf_device *device, struct gf_page *page)
     return laid == MAP_FAILED ? page : laid;
 }
 
-void gf_device_open(struct gf_device *device, struct gf_page *page, unsigned slot)
-{
-    gf_store(&page->slots[slot].blocks, 0); /* since it connected */
-    move_gate(device, &gf_mem_move(device, page, slot)->gate);
-}
+void gf_device_close(struct gf_device *device) { gf_device_open(device, &closed); }
 
-void gf_device_close(struct gf_device *device) { move_gate(device, &closed); }
+struct gf_leaving *gf_context_leaves(const struct gf_device *device, CUcontext context)
+{
+    struct gf_leaving *l = device->leaving;
+    while (l && l->context != context)
+        l = l->next;
+    return l;
+}
 
 void gf_device_fork_child(void)
 {

@@ -11,7 +11,9 @@
  * handler: the new environment is on the stack, and nothing is looked up then
  * that takes a lock. What the process began with was noted before the program
  * could change it, and the C library's functions were found. */
-#include "hook.h"
+#include "loader.h"
+#include "say.h"
+#include "stray.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -138,7 +140,7 @@ static void *find(const char *name)
 static void find_all(void)
 {
     /* An old C library has none of these. */
-    gf_lookup_init();
+    gf_loader_init();
     gf_store((void **)&real.execveat, gf_real_dlsym(RTLD_NEXT, "execveat"));
     gf_store((void **)&real.pidfd_spawn, gf_real_dlsym(RTLD_NEXT, "pidfd_spawn"));
     gf_store((void **)&real.pidfd_spawnp, gf_real_dlsym(RTLD_NEXT, "pidfd_spawnp"));

@@ -9,7 +9,12 @@
  * The helper asks about events itself, and may see an error before the program does,
  * or in place of a program that calls nothing any more. It gives the program a moment
  * to see it in a call of its own, which says more. */
-#include "hook.h"
+#include "fault.h"
+
+#include "clock.h"
+#include "device.h"
+#include "greet.h"
+#include "link.h"
 
 #include <errno.h>
 #include <string.h>

@@ -5,75 +5,39 @@
  * need a fence each; since gates close some ten times a second and launches
  * happen a hundred thousand times, the closing side pays for both with
  * membarrier(2). */
-#include "hook.h"
+#include "gate.h"
+
+#include "asked.h"
+#include "budget.h"
+#include "clock.h"
+#include "device.h"
+#include "fault.h"
+#include "link.h"
+#include "memory.h"
+#include "meter.h"
+#include "query.h"
+#include "real.h"
+#include "stream.h"
+#include "thread.h"
+#include "visible.h"
+#include "wait.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-__thread struct gf_thread gf_self GF_TLS;
-
-static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gf_thread *threads;
 static pthread_key_t at_thread_end;
 static bool have_key;
 static bool have_membarrier;
 
-#define STUCK_NS 10000000000u
 #define BLOCKED_NS 1000000u /* what calls that only send work seldom take */
-
-uint64_t gf_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-void gf_futex_wait(uint32_t *word, uint32_t expected, unsigned timeout_ms)
-{
-    struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, expected, &timeout, NULL, 0);
-}
-
-void gf_futex_wake(uint32_t *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-}
-
-void gf_pause_ns(long ns)
-{
-    const struct timespec t = {ns / 1000000000, ns % 1000000000};
-    syscall(SYS_nanosleep, &t, NULL); /* not the C library's: that is a place to be cancelled at */
-}
-
-static void forget(struct gf_thread *self)
-{
-    for (unsigned i = 0; i < GF_LINES; i++)
-        gf_store(&self->line[i].stream, NULL);
-}
 
 /* How many pieces of work may go before the next mark is due. */
 static int64_t left(const struct gf_line *line)
 {
     return gf_metered(line->device) ? line->marked : line->until - line->launches;
-}
-
-int64_t gf_lines_left(const struct gf_stream *entry)
-{
-    int64_t sum = 0;
-    pthread_mutex_lock(&threads_lock);
-    for (struct gf_thread *t = threads; t; t = t->next)
-        for (unsigned i = 0; i < GF_CACHED; i++) {
-            const struct gf_line *line = &t->line[i];
-            if (gf_load(&line->stream) == entry->stream && gf_load(&line->entry) == entry && gf_load(&line->lease) == entry->lease)
-                sum += gf_load(&line->until) - gf_load(&line->launches);
-        }
-    pthread_mutex_unlock(&threads_lock);
-    return sum;
 }
 
 /* This thread forgets a stream, and leaves what it might have sent there before
@@ -96,56 +60,11 @@ void gf_forget_thread(void)
         turn_from(&gf_self.line[i]);
 }
 
-/* A thread that is writing a cache line now may undo this: it looks at the
- * entry itself afterwards (gf_enter_slow). */
-void gf_forget_all(void)
-{
-    pthread_mutex_lock(&threads_lock);
-    for (struct gf_thread *t = threads; t; t = t->next)
-        forget(t);
-    pthread_mutex_unlock(&threads_lock);
-}
-
-void gf_forget_entry(const struct gf_stream *entry)
-{
-    pthread_mutex_lock(&threads_lock);
-    for (struct gf_thread *t = threads; t; t = t->next) {
-        struct gf_line *line = &t->line[gf_line_index(entry->stream)];
-        if (gf_load(&line->entry) == entry)
-            gf_store(&line->stream, NULL);
-    }
-    pthread_mutex_unlock(&threads_lock);
-}
-
-/* Moves what a line has counted to where it stays. Locked: who adds the two up
- * finds it once. */
-static void keep_count(struct gf_thread *self, struct gf_line *line)
-{
-    if (line->launches)
-        self->counts[gf_ordinal(line->device)].launches += (uint64_t)line->launches;
-    line->launches = 0;
-}
-
-/* The calling thread goes from the list. */
-static void part(struct gf_thread *self)
+/* Removes the calling thread from the list. */
+static void unregister(struct gf_thread *self)
 {
     gf_forget_thread();
-    pthread_mutex_lock(&threads_lock);
-    for (struct gf_thread **at = &threads; *at; at = &(*at)->next)
-        if (*at == self) {
-            *at = self->next;
-            break;
-        }
-    for (unsigned i = 0; i < GF_CACHED; i++)
-        keep_count(self, &self->line[i]);
-    for (gf_each_device(d)) {
-        struct gf_counts *own = &self->counts[gf_ordinal(d)];
-        d->dead.launches += own->launches;
-        d->dead.copies += own->copies;
-        *own = (struct gf_counts){0};
-    }
-    self->known = false;
-    pthread_mutex_unlock(&threads_lock);
+    gf_thread_remove(self);
     gf_stream_thread_gone(self);
 }
 
@@ -154,29 +73,15 @@ static void part(struct gf_thread *self)
 static void thread_ends(void *arg)
 {
     struct gf_thread *self = arg;
-    part(self);
+    unregister(self);
     self->brief = true;
 }
 
 static void leave_brief(void)
 {
     int saved = errno;
-    part(&gf_self);
+    unregister(&gf_self);
     errno = saved;
-}
-
-static void know(struct gf_thread *self)
-{
-    forget(self);
-    if (!self->brief)
-        self->brief = !have_key || pthread_setspecific(at_thread_end, self) != 0;
-    for (unsigned i = 0; i < GF_LINES; i++)
-        self->line[i].late = self->brief;
-    pthread_mutex_lock(&threads_lock);
-    self->next = threads;
-    threads = self;
-    self->known = true;
-    pthread_mutex_unlock(&threads_lock);
 }
 
 static void gate_init(void)
@@ -189,6 +94,17 @@ void gf_gate_init(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, gate_init);
+}
+
+static void register_thread(struct gf_thread *self)
+{
+    gf_gate_init();
+    gf_thread_forget(self);
+    if (!self->brief)
+        self->brief = !have_key || pthread_setspecific(at_thread_end, self) != 0;
+    for (unsigned i = 0; i < GF_LINES; i++)
+        self->line[i].late = self->brief;
+    gf_thread_add(self);
 }
 
 /* Waits until the gate of the line's device is open and, where they are
@@ -246,15 +162,16 @@ static bool usable(struct gf_thread *self)
     if (!gf_boot())
         return false;
     if (!self->known)
-        know(self);
+        register_thread(self);
     return true;
 }
 
-bool gf_thread_known(void)
+/* Adds the calling thread to the list. Returns false if its end would not be noticed. */
+static bool is_known(void)
 {
     bool known = usable(&gf_self) && !gf_self.brief;
     if (gf_self.known && gf_self.brief)
-        part(&gf_self);
+        unregister(&gf_self);
     return known;
 }
 
@@ -267,10 +184,7 @@ static void choose(struct gf_line *line, struct gf_device *device)
     turn_from(line);
     if (line->device == device)
         return;
-    pthread_mutex_lock(&threads_lock);
-    keep_count(&gf_self, line);
-    gf_store(&line->device, device);
-    pthread_mutex_unlock(&threads_lock);
+    gf_line_set_device(line, device);
 }
 
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line)
@@ -287,7 +201,7 @@ GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line)
         }
         passed = pass(line, 0) != 0;
         if (!passed && gf_self.brief)
-            part(&gf_self);
+            unregister(&gf_self);
     }
     errno = saved;
     return passed ? line : NULL;
@@ -341,6 +255,24 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
         line->until += 1 + line->marked;
 }
 
+struct gf_waiting gf_enter_wait(CUstream stream, bool inside)
+{
+    struct gf_waiting waiting = {0};
+    struct gf_device *device = stream == CU_STREAM_PER_THREAD && !is_known() ? NULL : gf_device_of_stream(stream);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gf_store(&gf_waits, true);
+    if (!device)
+        return waiting;
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    struct gf_stream *entry = gf_stream_open(device, stream);
+    if (entry) {
+        waiting = gf_wait_begin(entry, inside);
+        gf_stream_close(entry);
+    }
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    return waiting;
+}
+
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
 {
     struct gf_thread *self = &gf_self;
@@ -358,7 +290,7 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
         if (!lease) {
             self->marks = false;
             if (self->brief)
-                part(self);
+                unregister(self);
             errno = saved;
             return NULL;
         }
@@ -417,38 +349,10 @@ GF_COLD void gf_left_late(struct gf_line *line, CUresult result, const char *cal
     }
 }
 
-bool gf_stuck(uint64_t *since)
-{
-    bool waits = false;
-    for (gf_each_device(d))
-        waits |= __atomic_load_n(&d->waiting, __ATOMIC_SEQ_CST) > 0;
-    uint64_t now = gf_now_ns();
-    if (!waits)
-        *since = now;
-    return now - *since > STUCK_NS;
-}
-
-static bool busy(struct gf_thread *t, struct gf_device *device)
-{
-    bool busy = __atomic_load_n(&t->everywhere, __ATOMIC_ACQUIRE);
-    for (unsigned i = 0; i < GF_LINES; i++)
-        busy |= __atomic_load_n(&t->line[i].busy, __ATOMIC_ACQUIRE) && gf_load(&t->line[i].device) == device;
-    return busy;
-}
-
-unsigned gf_busy(struct gf_device *device)
-{
-    unsigned count = 0;
-    pthread_mutex_lock(&threads_lock);
-    for (struct gf_thread *t = threads; t; t = t->next)
-        count += busy(t, device);
-    pthread_mutex_unlock(&threads_lock);
-    return count;
-}
-
 bool gf_quiesce(struct gf_device *device)
 {
     uint64_t since = gf_now_ns();
+    gf_gate_init();
     if (!have_membarrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
         gf_pause_ns(1000000); /* store buffers empty in far less */
     for (unsigned before = UINT_MAX, now; (now = gf_busy(device)) > 0; before = now) {
@@ -463,26 +367,8 @@ bool gf_quiesce(struct gf_device *device)
     return true;
 }
 
-struct gf_counts gf_count_all(struct gf_device *device)
-{
-    pthread_mutex_lock(&threads_lock);
-    struct gf_counts sum = device->dead;
-    for (struct gf_thread *t = threads; t; t = t->next) {
-        sum.launches += gf_load(&t->counts[gf_ordinal(device)].launches);
-        sum.copies += gf_load(&t->counts[gf_ordinal(device)].copies);
-        for (unsigned i = 0; i < GF_CACHED; i++)
-            if (gf_load(&t->line[i].device) == device)
-                sum.launches += (uint64_t)gf_load(&t->line[i].launches);
-    }
-    pthread_mutex_unlock(&threads_lock);
-    return sum;
-}
-
 void gf_gate_fork_child(void)
 {
-    pthread_mutex_init(&threads_lock, NULL);
-    threads = NULL;
-    gf_self = (struct gf_thread){0};
     if (have_membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }

@@ -8,7 +8,14 @@
  * kernel launches do not count at all; like a kernel launched by a kernel, all
  * of it is part of the launch that the program made, whose GPU time is measured
  * and charged to its end. */
+#include "graph.h"
+
+#include "gate.h"
+#include "memory.h"
+#include "meter.h"
+#include "real.h"
 #include "tally.h"
+#include "wait.h"
 
 #include <stdlib.h>
 
@@ -227,11 +234,21 @@ struct cost {
     bool waits;
 };
 
+/* Notes how long a launch took. */
+static void took(const struct gf_timed *graph, float ms)
+{
+    pthread_mutex_lock(&lock);
+    struct exec *e = *place(graph->exec);
+    if (e && e->serial == graph->serial)
+        e->ms = ms;
+    pthread_mutex_unlock(&lock);
+}
+
 static struct cost cost_of(CUgraphExec exec)
 {
     pthread_mutex_lock(&lock);
     struct exec *e = *place(exec);
-    struct cost cost = {.kernels = 1, .blocks = 1, .graph.exec = exec};
+    struct cost cost = {.kernels = 1, .blocks = 1, .graph = {.exec = exec, .took = took}};
     if (e) {
         cost.kernels = e->kernels;
         cost.blocks = e->blocks;
@@ -243,15 +260,6 @@ static struct cost cost_of(CUgraphExec exec)
     }
     pthread_mutex_unlock(&lock);
     return cost;
-}
-
-void gf_graph_took(struct gf_timed graph, float ms)
-{
-    pthread_mutex_lock(&lock);
-    struct exec *e = *place(graph.exec);
-    if (e && e->serial == graph.serial)
-        e->ms = ms;
-    pthread_mutex_unlock(&lock);
 }
 
 typedef CUresult sends(CUgraphExec exec, CUstream stream);
@@ -270,7 +278,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
     bool runs = entered != &gf_self.line[GF_UNTRACKED];
     struct gf_waiting waiting = {0};
     if (launch && runs && cost.waits)
-        waiting = gf_wait_begin(on, true);
+        waiting = gf_enter_wait(on, true);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!runs || !cost.memory.any) {
         result = (*real)(exec, stream);
@@ -297,5 +305,4 @@ void gf_graph_fork_child(void)
     pthread_mutex_init(&lock, NULL);
     for (unsigned i = 0; i < BUCKETS; i++)
         execs[i] = NULL; /* the parent's */
-    gf_bodies_fork_child();
 }

@@ -1,5 +1,12 @@
 /* greet.c: the connection to gfaas-tokend and its first exchange. */
-#include "hook.h"
+#include "greet.h"
+
+#include "asked.h"
+#include "clock.h"
+#include "device.h"
+#include "limit.h"
+#include "say.h"
+#include "visible.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -211,6 +218,13 @@ struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
     return page;
 }
 
+/* Makes the page, just mapped, and the slot the device's. */
+static void move_to(struct gf_device *device, struct gf_page *page, unsigned slot)
+{
+    gf_store(&page->slots[slot].blocks, 0); /* since it connected */
+    gf_device_open(device, &gf_mem_move(device, page, slot)->gate);
+}
+
 /* Says who this process is and moves to the page that the daemon sends back. */
 static bool greet(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
 {
@@ -245,7 +259,7 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
     if (page) {
         gf_full(device, false);
         device->link.hangups = 0;
-        gf_device_open(device, page, answer.welcome.slot);
+        move_to(device, page, answer.welcome.slot);
     }
     return page;
 }

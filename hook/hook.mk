@@ -23,18 +23,18 @@ CHECK_DRIVER = -L$(BUILD)/lib/sim -l:libcuda.so.1
 $(BUILD)/check/lookup: CHECK_DRIVER =
 $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def hook/nvml.h hook/nvml.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -iquote hook -o $@ $< -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
 
-$(BUILD)/check/noticed: hook/asked.c hook/hook.h
+$(BUILD)/check/noticed: hook/asked.c $(wildcard hook/*.h)
 
 # The same program as route, with a wrapper of its own of every function.
 $(BUILD)/check/route_wrapped: hook/check/route.c hook/check/plugin/wrapper.c $(BUILD)/check/route
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ hook/check/route.c hook/check/plugin/wrapper.c -rdynamic \
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -iquote hook -o $@ hook/check/route.c hook/check/plugin/wrapper.c -rdynamic \
 	  -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
 
 $(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -iquote hook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
 
 # What must be true of the built library: it needs no driver to load, no glibc
 # after 2.17, and shows nothing but the wrappers; and all are built to be hard to

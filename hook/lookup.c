@@ -5,7 +5,11 @@
  * them, so exporting the names is not enough. The driver resolves name,
  * version and stream flavour; the address it gives is then exchanged for the
  * wrapper of the very function at that address. */
-#include "hook.h"
+#include "lookup.h"
+
+#include "loader.h"
+#include "real.h"
+#include "say.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -51,9 +55,6 @@ static unsigned addresses;
 static pthread_once_t by_name_once = PTHREAD_ONCE_INIT;
 static pthread_once_t by_address_once = PTHREAD_ONCE_INIT;
 
-gf_dlsym_function *gf_real_dlsym;
-gf_dlopen_function *gf_real_dlopen;
-
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const struct wrapped *)a)->name, ((const struct wrapped *)b)->name);
@@ -64,25 +65,6 @@ static int compare_addresses(const void *a, const void *b)
     uintptr_t x = (uintptr_t)(*(struct wrapped *const *)a)->real;
     uintptr_t y = (uintptr_t)(*(struct wrapped *const *)b)->real;
     return x < y ? -1 : x > y;
-}
-
-GF_EARLY static void *libc_function(const char *name)
-{
-    void *found = dlvsym(RTLD_NEXT, name, GF_OLD);
-    if (!found)
-        found = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
-    return found ? found : dlvsym(RTLD_DEFAULT, name, GF_OLD); /* the C library is preloaded too, before this one */
-}
-
-/* Without a lock and without memory: an allocator may be looking for the next
- * malloc when it comes here. */
-GF_EARLY void gf_lookup_init(void)
-{
-    if (__atomic_load_n(&gf_real_dlsym, __ATOMIC_ACQUIRE))
-        return;
-    gf_next_init();
-    gf_store(&gf_real_dlopen, (gf_dlopen_function *)libc_function("dlopen"));
-    __atomic_store_n(&gf_real_dlsym, (gf_dlsym_function *)libc_function("dlsym"), __ATOMIC_RELEASE);
 }
 
 static void sort_by_name(void) { qsort(table, ROWS, sizeof *table, compare_names); }
@@ -122,7 +104,8 @@ static bool ready(void)
     return true;
 }
 
-void *gf_wrapper_of(void *address)
+/* Returns the wrapper of the driver's function at that address, or the address. */
+static void *wrapper_of(void *address)
 {
     if (!ready())
         return address;
@@ -132,9 +115,9 @@ void *gf_wrapper_of(void *address)
 }
 
 /* Called by dlsym below: the answer, or NULL to let the real dlsym answer. */
-GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name, const void *caller)
+GF_EARLY __attribute__((used)) static void *gf_dlsym_pick(void *handle, const char *name, const void *caller)
 {
-    gf_lookup_init();
+    gf_loader_init();
     if (name && strncmp(name, "nvml", 4) == 0)
         return gf_nvml_pick(handle, name, caller);
     /* While the driver is being opened it may look for functions itself. */
@@ -149,9 +132,9 @@ GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *nam
 /* Called by dlopen below: how the library is to be opened. RTLD_DEEPBIND has it
  * search itself and the libraries it needs before the preloaded ones: it would find
  * the driver's functions there, and the C library's dlsym. */
-__attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
+__attribute__((used)) static int gf_dlopen_mode(const char *file, int mode)
 {
-    gf_lookup_init();
+    gf_loader_init();
     if (file && mode & RTLD_DEEPBIND)
         gf_say(GF_SAY_DEEP, "%s is opened without RTLD_DEEPBIND, by which its GPU work would go ungated", file);
     return mode & ~RTLD_DEEPBIND;
@@ -160,9 +143,9 @@ __attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
 /* Called by dlmopen below. In a namespace of its own a library has copies of all it
  * needs, the C library and the driver too, and this one is not among them: it is
  * opened in the program's. */
-__attribute__((used)) int gf_dlmopen_mode(Lmid_t namespace, const char *file, int mode)
+__attribute__((used)) static int gf_dlmopen_mode(Lmid_t namespace, const char *file, int mode)
 {
-    gf_lookup_init();
+    gf_loader_init();
     if (file && namespace != LM_ID_BASE)
         gf_say(GF_SAY_NAMESPACE, "%s is opened in the program's own namespace: in another its GPU work would go ungated", file);
     return mode & ~RTLD_DEEPBIND;
@@ -321,7 +304,7 @@ static void exchange(const char *symbol, void **pfn, int version, cuuint64_t fla
 {
     if (!symbol || !pfn || !*pfn)
         return;
-    void *wrapper = gf_wrapper_of(*pfn);
+    void *wrapper = wrapper_of(*pfn);
     if (wrapper == *pfn) {
         Dl_info info;
         /* A function that the driver exports and that is not in the table is not

@@ -1,19 +1,13 @@
-/* memory.c: the memory limit of an instance: one limit a device over all kinds
- * of allocation, shared by all its processes.
+/* memory.c: the memory limit of an instance, for all kinds of allocation.
  *
- * Each process adds up what it holds in its slot of the instance page. It adds
- * first and then sums all slots, so the limit is never exceeded; two processes
- * that race for the last bytes may both be refused, but only if the two do not
- * fit together. Threads of one process take turns, and one gets the bytes.
- *
- * Bytes are taken before the driver is asked and given back after it has freed,
- * and no lock is held while the driver works (pools apart: memory_pool.c). */
-#include "memory.h"
+ * Bytes are taken from the limit (limit.c) before the driver is asked and given back after it
+ * has freed, and no lock is held while the driver works (pools apart: memory_pool.c). */
+#include "memory_private.h"
+
+#include "link.h"
 
 #define SHRINK_LOOK_MS 20 /* between looks at pools that something was freed in */
 #define SHRINK_LOOKS 10
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the devices' mem_used */
 
 struct gf_device *gf_mem_of(CUdevice ordinal)
 {
@@ -33,70 +27,6 @@ struct gf_device *gf_mem_here(void)
     return d;
 }
 
-uint64_t gf_mem_limit(struct gf_device *d) { return gf_load(&gf_load(&d->page)->mem_limit); }
-
-static uint64_t plus(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
-
-uint64_t gf_mem_used_by_all(struct gf_device *d) { return gf_mem_on_page(gf_load(&d->page)); }
-
-uint64_t gf_mem_in_slot(struct gf_slot *slot)
-{
-    return plus(__atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST), gf_load(&slot->mem_foreign));
-}
-
-uint64_t gf_mem_on_page(struct gf_page *page)
-{
-    uint64_t sum = 0;
-    /* After what this process holds was written: a process that comes into a later slot
-     * meanwhile sees it. */
-    unsigned used = __atomic_load_n(&page->used, __ATOMIC_SEQ_CST);
-    used = used ? used : GF_PAGE_SLOTS;
-    for (unsigned i = 0; i < used && i < GF_PAGE_SLOTS_MOST; i++)
-        sum = plus(sum, gf_mem_in_slot(&page->slots[i]));
-    return sum;
-}
-
-static void set_used(struct gf_device *d, uint64_t bytes)
-{
-    d->mem_used = bytes;
-    __atomic_store_n(&d->slot->mem_used, bytes, __ATOMIC_SEQ_CST);
-}
-
-static bool take(struct gf_device *d, uint64_t bytes)
-{
-    uint64_t most = gf_mem_limit(d), held = most ? gf_mem_used_by_all(d) : 0;
-    if (bytes > UINT64_MAX - d->mem_used)
-        return false;
-    if (most && (held > most || bytes > most - held))
-        return false; /* not even for a moment: that would refuse its siblings */
-    set_used(d, d->mem_used + bytes);
-    if (!most || gf_mem_used_by_all(d) <= most)
-        return true;
-    set_used(d, d->mem_used - bytes);
-    return false;
-}
-
-bool gf_mem_take(struct gf_device *d, uint64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    bool taken = !bytes || take(d, bytes);
-    pthread_mutex_unlock(&lock);
-    return taken;
-}
-
-void gf_mem_force(struct gf_device *d, uint64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    set_used(d, plus(d->mem_used, bytes));
-    pthread_mutex_unlock(&lock);
-}
-
-bool gf_mem_over(struct gf_device *d)
-{
-    uint64_t most = gf_mem_limit(d);
-    return most && gf_mem_used_by_all(d) > most;
-}
-
 bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes)
 {
     if (gf_mem_take(d, bytes))
@@ -105,63 +35,9 @@ bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes)
     return gf_mem_take(d, bytes);
 }
 
-void gf_mem_give(struct gf_device *d, uint64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    set_used(d, d->mem_used - bytes);
-    pthread_mutex_unlock(&lock);
-}
-
-uint64_t gf_mem_used(struct gf_device *d)
-{
-    pthread_mutex_lock(&lock);
-    uint64_t bytes = d->mem_used;
-    pthread_mutex_unlock(&lock);
-    return bytes;
-}
-
-void gf_mem_park(struct gf_device *d, uint64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    d->mem_parked = bytes;
-    gf_store(&d->slot->mem_parked, bytes);
-    pthread_mutex_unlock(&lock);
-}
-
-void gf_mem_import(struct gf_device *d, int64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    d->mem_imported += (uint64_t)bytes;
-    gf_store(&d->slot->mem_imported, d->mem_imported);
-    pthread_mutex_unlock(&lock);
-}
-
-CUresult gf_mem_answer(struct gf_device *d, CUresult answer)
-{
-    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !d)
-        return answer;
-    pthread_mutex_lock(&lock);
-    gf_store(&d->slot->mem_refused, ++d->mem_refused);
-    pthread_mutex_unlock(&lock);
-    return answer;
-}
-
 CUresult gf_mem_answer_on(CUdevice ordinal, CUresult answer)
 {
     return answer == CUDA_ERROR_OUT_OF_MEMORY ? gf_mem_answer(gf_mem_of(ordinal), answer) : answer;
-}
-
-struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned slot)
-{
-    pthread_mutex_lock(&lock);
-    gf_store(&d->page, gf_device_lay(d, page));
-    __atomic_store_n(&d->slot, &d->page->slots[slot], __ATOMIC_RELEASE);
-    set_used(d, d->mem_used);
-    gf_store(&d->slot->mem_parked, d->mem_parked);
-    gf_store(&d->slot->mem_imported, d->mem_imported);
-    gf_store(&d->slot->mem_refused, d->mem_refused);
-    pthread_mutex_unlock(&lock);
-    return d->slot;
 }
 
 void gf_mem_context_gone(CUcontext context)
@@ -197,7 +73,6 @@ void gf_mem_shrinks(struct gf_device *d)
 
 void gf_mem_fork_child(void)
 {
-    pthread_mutex_init(&lock, NULL);
     gf_blocks_fork_child();
     gf_pools_fork_child();
     gf_swap_fork_child();

@@ -2,7 +2,7 @@
  * the driver's choice: counted is what its elements need, or what the driver
  * says where it answers. Sparse and deferred arrays have no memory of their own:
  * what is mapped to them is counted where it is created. */
-#include "memory.h"
+#include "memory_private.h"
 
 enum { LAYERED = 0x01, CUBEMAP = 0x04, SPARSE = 0x40, DEFERRED = 0x80 };
 

@@ -1,5 +1,7 @@
 /* memory_async.c: stream-ordered allocation (memory_pool.c counts it). */
-#include "memory.h"
+#include "memory_private.h"
+
+#include "query.h"
 
 #include <stdlib.h>
 
@@ -17,7 +19,7 @@ struct request {
 /* Finds the context and the device of the stream, which need not be current. */
 static bool locate(struct request *r)
 {
-    if (gf_stream_is_default(r->own))
+    if (gf_is_default_stream(r->own))
         gf_real.cuCtxGetCurrent(&r->context);
     else if (gf_real.cuStreamGetCtx(r->own, &r->context) != CUDA_SUCCESS)
         return false;

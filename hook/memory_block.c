@@ -1,5 +1,5 @@
 /* memory_block.c: the table of what was allocated. */
-#include "memory.h"
+#include "memory_private.h"
 
 #include <stdlib.h>
 

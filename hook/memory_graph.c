@@ -9,7 +9,7 @@
  * and may run yet, or whose allocations the program may have; and nothing where the same
  * graph was the last one launched and nothing was trimmed since: it runs after
  * itself, in the memory that it has. While it runs no trim would free that. */
-#include "memory.h"
+#include "memory_private.h"
 
 void gf_graph_memory_add(struct gf_graph_memory *m, CUgraphNode node)
 {

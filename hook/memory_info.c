@@ -1,6 +1,6 @@
 /* memory_info.c: what programs are told of free and total memory. The limit is
  * their device: nobody sees more than it, and free is what is left of it. */
-#include "memory.h"
+#include "memory_private.h"
 
 /* Bytes left of the limit, UINT64_MAX without one. */
 static uint64_t left(struct gf_device *d)

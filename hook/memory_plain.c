@@ -1,7 +1,7 @@
 /* memory_plain.c: cuMemAlloc and its kin, and managed memory, which counts
  * wherever its pages are: the program may have them all on the device. Where the
  * GPU is oversubscribed all of it is managed (memory_swap.c). */
-#include "memory.h"
+#include "memory_private.h"
 
 /* The device to count on, when the arguments are such that the driver may
  * allocate; what it will refuse anyway is left to its own words. */

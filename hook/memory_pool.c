@@ -8,7 +8,7 @@
  * freed again and refused, and so are all others of the pool until it has let go of
  * what is too much. That it does once the stream has come to the free: it is trimmed
  * whenever it is looked at. */
-#include "memory.h"
+#include "memory_private.h"
 
 #include <stdlib.h>
 

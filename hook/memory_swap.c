@@ -7,7 +7,9 @@
  *
  * All of it is advice to the driver, which keeps the pages coherent: an error
  * means that nothing moves, and harms nobody. */
-#include "memory.h"
+#include "memory_private.h"
+
+#include "clock.h"
 
 #include <stdlib.h>
 #include <string.h>

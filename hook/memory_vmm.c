@@ -13,7 +13,7 @@
  * maker is. Whether that has it still is not to be known here, and to count what is
  * imported would count it twice.
  * Multicast objects have no memory of their own. */
-#include "memory.h"
+#include "memory_private.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
  * Under a lease each stream used gets an event before its first piece of work
  * and one after its last; the lease's time in a context is the span from the
  * earliest to the latest. The span has no long gaps: a process that idles
- * gives its lease back (link.c).
+ * gives its lease back (helper.c).
  *
  * A lease cannot end before what was launched under it, so a program that
  * launches far ahead would overrun by all it has queued. Marks, events in a
@@ -17,7 +17,16 @@
  * Events are waited for by looking at them, with pauses: the work before one
  * may itself wait for something that the program only does later (a host
  * function, a value in memory), so no wait here may be endless. */
-#include "hook.h"
+#include "meter.h"
+
+#include "clock.h"
+#include "device.h"
+#include "fault.h"
+#include "link.h"
+#include "query.h"
+#include "real.h"
+#include "thread.h"
+#include "wait.h"
 
 #include <limits.h>
 #include <math.h>
@@ -86,7 +95,7 @@ static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
         gf_real.cuEventElapsedTime(&ms, entry->mark[older], entry->mark[newer]) != CUDA_SUCCESS || ms <= 0)
         return;
     if (entry->graph[newer].serial) {
-        gf_graph_took(entry->graph[newer], ms);
+        entry->graph[newer].took(&entry->graph[newer], ms);
         return;
     }
     entry->each = ms / (float)entry->span[newer];
@@ -280,17 +289,6 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works)
     return true;
 }
 
-/* The helper looks at events while other threads may capture streams, which takes
- * the relaxed capture mode. It is set where a context is current: before the driver
- * is initialised it is refused, and without a context nothing is documented. */
-void gf_meter_relax(void)
-{
-    static __thread bool relaxed GF_TLS;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!relaxed)
-        relaxed = gf_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
-}
-
 /* Makes the stream's context current, if it has a part in the lease and is of
  * those that are looked at first or last. What is recorded on the legacy stream
  * waits for the blocking streams of its context and holds up what is sent to
@@ -300,7 +298,7 @@ static bool look_at(const struct gf_stream *s, bool last)
     if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || is_lost(s) ||
         gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
         return false;
-    gf_meter_relax();
+    gf_relax_capture();
     return true;
 }
 

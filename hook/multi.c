@@ -1,5 +1,7 @@
 /* multi.c: the one call that launches on several devices. */
-#include "hook.h"
+#include "fault.h"
+#include "gate.h"
+#include "real.h"
 
 static uint64_t blocks_of(const CUDA_LAUNCH_PARAMS *p) { return (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ; }
 

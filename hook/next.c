@@ -15,7 +15,7 @@
  * library, and the gate once: the search only ever goes forward in the order of the
  * libraries, and ends at the driver. Only the libraries that the program started with
  * are searched. They are never unloaded, and no lock is needed. */
-#include "hook.h"
+#include "loader.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -61,7 +61,8 @@ static bool named(const struct link_map *map, const char *soname)
     return file && strncmp(file + 1, soname, length) == 0;
 }
 
-bool gf_is_of(void *address, const char *soname)
+/* Reports whether the library that the address is in has an SONAME that begins so. */
+static bool is_of(void *address, const char *soname)
 {
     const struct link_map *map = map_of(address);
     return map && named(map, soname);
@@ -104,7 +105,7 @@ static void *defined(const struct link_map *map, const char *name)
 
 void *gf_next(const void *caller, const char *name, const char *soname)
 {
-    gf_lookup_init();
+    gf_loader_init();
     const struct link_map *map = caller ? map_of(caller) : gf_load(&ours), *end = gf_load(&last);
     bool behind = false;
     for (const struct link_map *m = gf_load(&ours); m; m = m == end ? NULL : m->l_next) {
@@ -140,7 +141,7 @@ void *gf_stand_in(void *handle, const char *name, const void *caller, const char
          * function of its own of that name to have that. A second copy of the driver
          * counts as the driver. */
         found = gf_real_dlsym(handle, name);
-        if (!found || (found != real && !gf_is_of(found, soname)))
+        if (!found || (found != real && !is_of(found, soname)))
             return NULL;
     }
     dlerror(); /* a dlsym that found something leaves no error */

@@ -5,7 +5,10 @@
  * this runs between fork and exec, in a child that may share its parent's
  * memory: it takes no memory and no lock, calls the system only, and waits a
  * fifth of a second at most. */
-#include "hook.h"
+#include "stray.h"
+
+#include "greet.h"
+#include "say.h"
 
 #include <elf.h>
 #include <errno.h>

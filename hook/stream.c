@@ -1,38 +1,19 @@
 /* stream.c: the streams that work was sent to, until they go away. */
-#include "hook.h"
+#include "stream.h"
+
+#include "clock.h"
+#include "device.h"
+#include "meter.h"
+#include "query.h"
+#include "real.h"
+#include "thread.h"
+#include "wait.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define LEAVES_NS 1000000000u /* the driver destroys a context, or only counts its holders */
 #define LEAVES_LOOK_NS 50000
-
-bool gf_stream_is_default(CUstream stream)
-{
-    return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
-/* The context of a stream, which need not be the current one. */
-static CUcontext context_of(CUstream stream)
-{
-    CUcontext context = NULL;
-    if (gf_stream_is_default(stream) || gf_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
-        gf_real.cuCtxGetCurrent(&context);
-    return context;
-}
-
-bool gf_capturing(CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return gf_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-bool gf_recordable(CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult result = gf_real.cuStreamIsCapturing(stream, &status);
-    return result == CUDA_ERROR_NOT_SUPPORTED || (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE);
-}
 
 static struct gf_stream *find(struct gf_device *device, CUcontext context, CUstream stream)
 {
@@ -125,14 +106,6 @@ static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstr
     return entry;
 }
 
-struct gf_leaving *gf_context_leaves(const struct gf_device *device, CUcontext context)
-{
-    struct gf_leaving *l = device->leaving;
-    while (l && l->context != context)
-        l = l->next;
-    return l;
-}
-
 /* Waits until it is known whether a context that may be destroyed stays, as the
  * primary one does of which one holder of several lets go. Locked, but not while it
  * sleeps. False: it takes too long, and may need what the thread is about to send. */
@@ -158,7 +131,7 @@ void gf_stream_close(struct gf_stream *entry)
 struct gf_stream *gf_stream_open(struct gf_device *device, CUstream stream)
 {
     struct gf_stream *entry = NULL;
-    CUcontext popped, context = context_of(stream);
+    CUcontext popped, context = gf_context_of(stream);
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return NULL;
     pthread_mutex_lock(&device->lock);
@@ -217,8 +190,6 @@ static void end_all(struct gf_device *device)
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-bool gf_captured;
-
 void gf_capture_begins(void)
 {
     __atomic_store_n(&gf_captured, true, __ATOMIC_SEQ_CST);
@@ -255,7 +226,7 @@ static void stream_gone(struct gf_device *device, CUstream stream)
 
 void gf_stream_gone(CUstream stream)
 {
-    if (!gf_stream_is_default(stream))
+    if (!gf_is_default_stream(stream))
         for (gf_each_device(d))
             stream_gone(d, stream);
 }
@@ -282,7 +253,7 @@ static bool take_over(struct gf_device *device, CUcontext context, CUstream stre
 void gf_stream_made(CUstream stream)
 {
     bool other = false;
-    CUcontext context = context_of(stream);
+    CUcontext context = gf_context_of(stream);
     for (gf_each_device(d))
         other |= take_over(d, context, stream);
     if (other)

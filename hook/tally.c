@@ -4,6 +4,8 @@
  * its copy in a clone or a child graph are not, and count for nothing. */
 #include "tally.h"
 
+#include "real.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,7 +10,11 @@
  * The driver ends its list at the first entry that names no GPU. Here a GPU that is none
  * of the instance's is such an entry: the program sees the devices before it, and with
  * none before it cuInit fails. Nothing waits for a GPU that is not the instance's. */
-#include "hook.h"
+#include "visible.h"
+
+#include "real.h"
+#include "say.h"
+#include "uuid.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -168,7 +172,7 @@ static unsigned find(const struct lists *l, unsigned count, unsigned place[GF_DE
     }
     bool same = strcmp(l->given, l->visible) == 0 && (l->by_bus || !any);
     if (!same && any)
-        gf_nvml_uuids(numbers, n, uuids);
+        gf_uuids(numbers, n, uuids);
     cut_all(l->visible, visible);
     for (seen = 0; seen < count && seen < GF_DEVICES; seen++) {
         place[seen] = same ? seen : place_of(seen, given, n, uuids, &visible[seen]);

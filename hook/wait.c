@@ -9,9 +9,15 @@
  * A graph may wait inside, where no event can be recorded. It counts as waiting if it takes
  * long, and its whole time is charged.
  *
- * gf_wait_begin, gf_wait_end and gf_wait_tend take the device's lock; the caller of every
- * other function holds it. */
-#include "hook.h"
+ * gf_wait_end and gf_wait_tend take the device's lock; the caller of every other function
+ * holds it. */
+#include "wait.h"
+
+#include "clock.h"
+#include "device.h"
+#include "query.h"
+#include "real.h"
+#include "thread.h"
 
 #include <stdlib.h>
 
@@ -108,37 +114,26 @@ static void pass(struct gf_stream *entry)
 
 /* ---- calls that make a stream wait ---- */
 
-struct gf_waiting gf_wait_begin(CUstream stream, bool inside)
+struct gf_waiting gf_wait_begin(struct gf_stream *entry, bool inside)
 {
-    struct gf_waiting waiting = {0};
-    struct gf_device *device = stream == CU_STREAM_PER_THREAD && !gf_thread_known() ? NULL : gf_device_of_stream(stream);
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gf_store(&gf_waits, true);
-    if (!device)
-        return waiting;
-    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-    struct gf_stream *entry = gf_stream_open(device, stream);
-    if (entry) {
-        pass(entry);
-        struct gf_wait *w = new_wait(entry);
-        if (w && gf_real.cuEventRecord(w->before, stream) == CUDA_SUCCESS) {
-            struct gf_wait **at = &entry->waits;
-            while (*at)
-                at = &(*at)->next;
-            w->next = NULL;
-            *at = w;
-            w->open = true;
-            w->inside = inside;
-            entry->pinned++;
-            waiting = (struct gf_waiting){entry, w};
-        } else if (w) {
-            w->next = entry->spare;
-            entry->spare = w;
-        }
-        gf_stream_close(entry);
+    pass(entry);
+    struct gf_wait *w = new_wait(entry);
+    if (w && gf_real.cuEventRecord(w->before, entry->stream) == CUDA_SUCCESS) {
+        struct gf_wait **at = &entry->waits;
+        while (*at)
+            at = &(*at)->next;
+        w->next = NULL;
+        *at = w;
+        w->open = true;
+        w->inside = inside;
+        entry->pinned++;
+        return (struct gf_waiting){entry, w};
     }
-    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-    return waiting;
+    if (w) {
+        w->next = entry->spare;
+        entry->spare = w;
+    }
+    return (struct gf_waiting){0};
 }
 
 /* Records the event after a wait. Returns false if it cannot be recorded. */
@@ -247,7 +242,7 @@ bool gf_wait_look(struct gf_device *device, bool busy)
         if (gf_likely(!s->waits) || s->dead || gf_context_leaves(device, s->context) ||
             gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
             continue;
-        gf_meter_relax();
+        gf_relax_capture();
         s->held = gf_wait_stands(s) ? s->stands : NULL;
         if (!busy && !would_order(s))
             gf_wait_tail(s);

@@ -1,5 +1,9 @@
 /* wrap.c: the wrappers that are alike, generated from symbols.def. */
-#include "hook.h"
+#include "fault.h"
+#include "gate.h"
+#include "memory.h"
+#include "real.h"
+#include "wait.h"
 
 /* Stream 0 of an ordinary function is the legacy stream, of a _ptsz or _ptds
  * twin the calling thread's own. */
@@ -87,7 +91,7 @@ static inline CUstream per_thread(CUstream stream)
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_waiting waiting = gf_wait_begin(flavour(stream), false); \
+        struct gf_waiting waiting = gf_enter_wait(flavour(stream), false); \
         CUresult result = gf_real.real args; \
         gf_wait_end(waiting, result); \
         gf_saw(result, #symbol); \

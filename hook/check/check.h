@@ -4,7 +4,7 @@
 #ifndef GFAAS_CHECK_H
 #define GFAAS_CHECK_H
 
-#include <cuda.h>
+#include "cuda.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -66,7 +66,7 @@ func (a *allocation) addStore(d *Daemon, r wire.Stored) (*store, error) {
 	if bound && r.Bytes > a.MemLimit-noRoom.held {
 		return nil, noRoom
 	}
-	// As a process does (hook/memory.c): first counted, then summed.
+	// As a process does (hook/limit.c): first counted, then summed.
 	atomic.StoreUint32(&a.page.slot(slot).PID, uint32(r.PID))
 	atomic.StoreUint64(&a.page.slot(slot).MemUsed, uint64(r.Bytes))
 	if bound && a.page.held() > a.MemLimit {

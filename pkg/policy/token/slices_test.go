@@ -12,7 +12,7 @@ import (
 const (
 	tick      = 50 * time.Microsecond // of the virtual GPU
 	inFlight  = 12 * ms               // as much GPU time a process launches ahead (hook/meter.c)
-	idleAfter = 2 * ms                // a process returns its lease (hook/link.c)
+	idleAfter = 2 * ms                // a process returns its lease (hook/helper.c)
 )
 
 // slicedGPU is a GPU that its processes share in equal time slices, on a virtual
