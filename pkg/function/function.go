@@ -52,10 +52,10 @@ type Function struct {
 
 // Versioned returns the function without the fields that only a gateway uses. Functions that
 // are equal in the others are one version: instances of the one are instances of the other.
-func (f Function) Versioned() Function {
-	f.SLO, f.Weight, f.Tenant, f.Scale, f.Inflight, f.Timeout, f.Queue = 0, 0, "", Scale{}, 0, 0, 0
-	f.Probes, f.KeepUpgraded, f.Labels, f.Annotations = Probes{}, false, nil, nil
-	return f
+func (fn Function) Versioned() Function {
+	fn.SLO, fn.Weight, fn.Tenant, fn.Scale, fn.Inflight, fn.Timeout, fn.Queue = 0, 0, "", Scale{}, 0, 0, 0
+	fn.Probes, fn.KeepUpgraded, fn.Labels, fn.Annotations = Probes{}, false, nil, nil
+	return fn
 }
 
 // Limits is how much of its host a container may use; what is 0 is as the runtime
