@@ -140,6 +140,11 @@ KUBETYPES := pkg/command/place/manifest/kubetypes
 kube-check:
 	GFAAS_KUBETYPES=1 $(GO) test -vet=off -count=1 ./$(KUBETYPES)/.. -run '^TestKubernetesTypes$$'
 
+# Whether the changes that CONTRIBUTING.md shows work, in copies of the tree.
+.PHONY: contributing-check
+contributing-check:
+	GFAAS_CONTRIBUTING=1 $(GO) test -vet=off -count=1 -timeout 20m ./pkg -run '^TestContributing'
+
 lint:
 	@test -z "$$(gofmt -l cmd pkg hook examples)" || { gofmt -l cmd pkg hook examples; echo 'gofmt: the files above differ'; exit 1; }
 	$(GO) vet ./...

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -66,13 +67,20 @@ func in(t *testing.T, dir string, args ...string) string {
 	return string(text)
 }
 
+// contributed returns a copy of the tree with the changes under a heading. It skips the test
+// unless make contributing-check runs it, since it builds programs.
+func contributed(t *testing.T, heading string) (dir string) {
+	t.Helper()
+	if os.Getenv("GFAAS_CONTRIBUTING") == "" {
+		t.Skip("GFAAS_CONTRIBUTING is not set: make contributing-check sets it")
+	}
+	return scratch(t, heading)
+}
+
 // TestContributingPolicy: the policy that CONTRIBUTING.md adds holds what every policy
 // holds, in the simulator and in the gateway, and the commands offer it.
 func TestContributingPolicy(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds programs")
-	}
-	dir := scratch(t, "Add a queueing policy")
+	dir := contributed(t, "Add a queueing policy")
 	ran := in(t, dir, "go", "test", "-vet=off", "-ldflags=-w", "-v", "./pkg/policy/queue", "./pkg/sim", "./pkg/daemon/gateway", "-run", "/srpt$")
 	for _, test := range []string{"TestRecordReplays/srpt"} {
 		if !strings.Contains(ran, "--- PASS: "+test) {
@@ -89,4 +97,27 @@ func TestContributingPolicy(t *testing.T) {
 	if help := in(t, dir, sim, "queue", "--help"); !strings.Contains(help, "srpt          the shortest invocation, its start included") {
 		t.Errorf("the help does not list it:\n%s", help)
 	}
+}
+
+// TestContributingFlag: the flag that CONTRIBUTING.md adds reaches the library.
+func TestContributingFlag(t *testing.T) {
+	dir := contributed(t, "Add a flag of gfaas run that reaches the preload library")
+	in(t, dir, "make", "-s", "libs", "build/bin/gfaas", "build/bin/gfaas-tokend", "build/check/visible")
+	t.Setenv("GFAAS_RUN_DIR", t.TempDir())
+	run := []string{"build/bin/gfaas", "run", "-q", "--gpu", "sim", "--", "build/check/visible", "CUDA_VISIBLE_DEVICES=7"}
+	if said := in(t, dir, run...); !strings.Contains(said, "libgfaas: CUDA_VISIBLE_DEVICES=7") {
+		t.Errorf("without the flag: %q, want a message", said)
+	}
+	if said := in(t, dir, slices.Insert(run, 5, "--no-messages")...); said != "cuInit 100\n" {
+		t.Errorf("with --no-messages: %q, want no message", said)
+	}
+}
+
+// TestContributingDriver: the driver function that CONTRIBUTING.md adds passes its checks,
+// and the library's tables have it.
+func TestContributingDriver(t *testing.T) {
+	dir := contributed(t, "Add a function of the CUDA driver")
+	in(t, dir, "make", "-s", "all", "checks")
+	in(t, dir, "go", "test", "-vet=off", "-ldflags=-w", "./hook/sim/simtest", "-run", "^(TestConformance|TestStubs)$")
+	in(t, dir, "go", "test", "-vet=off", "-ldflags=-w", "./hook/hooktest", "-run", "^TestLookup$")
 }
