@@ -11,9 +11,9 @@
 //	state.db.damaged-…   a file that turned out to be damaged
 //
 // A reader compares the checksum before bbolt sees the database, and falls back to
-// the previous generation if it does not match. bbolt works on a copy in memory: it
-// maps its file, and a process that reads a part of a mapped file that the disk
-// cannot deliver, or that was cut off, is killed (SIGBUS).
+// the previous generation if it does not match. bbolt works on a copy in memory,
+// because it maps its file: if a part of a mapped file cannot be read from the disk or
+// was cut off, a process that accesses it is killed (SIGBUS).
 package bolt
 
 import (
@@ -37,7 +37,7 @@ var (
 	modelsBucket    = []byte("models")
 )
 
-// DB is the Catalog in a state file.
+// DB is a ports.Catalog in a state file.
 type DB struct {
 	path  string
 	notef func(format string, args ...any)
@@ -46,7 +46,7 @@ type DB struct {
 	// other processes do, is not fair and could outlast lockWait.
 	mu    sync.Mutex
 	last  *state // the generation that was read last
-	noted string // the last note, which is not repeated
+	noted string // the last note to the user, which is not repeated
 
 	seen seen
 }
@@ -78,8 +78,8 @@ func (d *DB) view(ctx context.Context) (*state, error) {
 	return d.load(f)
 }
 
-// update replaces the current state s with what change makes of it in tx. If change
-// fails, nothing is written.
+// update writes a new generation. change gets the current state, and modifies a copy of
+// its database in tx. If change fails, nothing is written.
 func (d *DB) update(ctx context.Context, change func(tx *bbolt.Tx, s *state) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
 	})
 }
 
-// Change applies change to the function with this name.
+// Change modifies the function with this name by change.
 func (d *DB) Change(ctx context.Context, name string, change func(*function.Function) error) error {
 	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
 		text := tx.Bucket(functionsBucket).Get([]byte(name))
@@ -165,9 +165,9 @@ func (d *DB) Forget(ctx context.Context, ids ...string) error {
 	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error { return remove(tx.Bucket(instancesBucket), ids) })
 }
 
-// Repair adds the records to the state, or replaces those with the same IDs. A
-// damaged file is put aside under the name that Repair returns; the new one begins
-// with its previous generation, or if that is damaged too, with nothing.
+// Repair adds the records to the state, or replaces those with the same IDs. If the
+// file is damaged, Repair renames it and returns the new name. The state then continues
+// from the previous generation or, if that is damaged too, from an empty state.
 func (d *DB) Repair(ctx context.Context, records ...instance.Record) (aside string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -208,7 +208,7 @@ func (d *DB) PutModel(ctx context.Context, r wire.Record) error {
 	})
 }
 
-// DeleteModel removes a model, if it is there.
+// DeleteModel removes a model, if it exists.
 func (d *DB) DeleteModel(ctx context.Context, tenant, name string) error {
 	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
 		return remove(tx.Bucket(modelsBucket), []string{modelKey(tenant, name)})

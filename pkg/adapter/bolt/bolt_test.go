@@ -80,8 +80,8 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// A lock on a generation that has been replaced since it was opened is of no use: a
-// change of it would undo the newer one.
+// A lock on a file that has been replaced since it was opened does not count: a writer
+// that continued from this generation would undo the newer one.
 func TestLockReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	apply(t, path)
@@ -147,11 +147,11 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// A file that is as it was is not read again.
+// Look does not read an unchanged file again.
 func TestUnchangedIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	apply(t, path)
-	old := time.Now().Add(-time.Hour) // its time tells: it was not written just now
+	old := time.Now().Add(-time.Hour) // old enough for its mtime to identify its content
 	if err := os.Chtimes(path, old, old); err != nil {
 		t.Fatal(err)
 	}
@@ -181,8 +181,8 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 }
 
-// TestReplacedIsRead: a file that is put in the place of the state, and has its size
-// and mtime, is read.
+// TestReplacedIsRead: a file that replaces the state file is read, even if it has the
+// same size and mtime.
 func TestReplacedIsRead(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	write := func(path string, text []byte) {
@@ -219,7 +219,7 @@ func TestReplacedIsRead(t *testing.T) {
 			if err != nil || len(first.Functions) != 0 {
 				t.Fatalf("%+v, %v", first, err)
 			}
-			// The times of a file go on by some milliseconds.
+			// The times of a file advance in steps of some milliseconds.
 			for end := time.Now().Add(time.Minute); ; {
 				put(path, text)
 				list, err := db.Look(t.Context())
@@ -234,7 +234,7 @@ func TestReplacedIsRead(t *testing.T) {
 	}
 }
 
-// Who watches sees a file come, be replaced and go.
+// Watch returns when the file is created, replaced or removed.
 func TestWatchFile(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "state.db"), filepath.Join(dir, "other.db")

@@ -48,7 +48,7 @@ func write(t *testing.T, path string, data []byte) {
 	}
 }
 
-// generations makes a state file and returns its last two generations.
+// generations creates a state file and returns its last two generations.
 func generations(t *testing.T) (path string, previous, current []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state.db")
@@ -87,8 +87,8 @@ func wantRefused(t *testing.T, what, path string) {
 	}
 }
 
-// damages calls f with damaged versions of a file: other bytes, and all lengths but
-// those that differ little.
+// damages calls f with damaged versions of a file: each has one changed byte, or another
+// length. Not all lengths are tried, and few of the zero bytes.
 func damages(data []byte, f func(what string, damaged []byte)) {
 	for at := range data {
 		if data[at] == 0 && at%97 != 0 { // most of the file is zero
@@ -201,7 +201,7 @@ func TestUnusablePrevious(t *testing.T) {
 	}
 }
 
-// Repair keeps a damaged file, begins with the best that is left, and adds records.
+// Repair keeps a damaged file, continues from the newest intact generation, and adds records.
 func TestRepair(t *testing.T) {
 	record := instance.Record{ID: "g-0", Function: "g", Runtime: instance.Process, GPUs: []string{"sim"}}
 	for _, c := range []struct {
@@ -248,7 +248,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// What is not a file is refused at once, and not opened.
+// A path that is not a regular file is refused at once, and not opened.
 func TestNoFile(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
@@ -456,7 +456,7 @@ func TestFullDisk(t *testing.T) {
 	wantFiles(t, path, "state.db", "state.db.previous")
 }
 
-// On a disk that can only be read, the state is read, its previous generation too.
+// On a read-only file system the state can be read, also its previous generation.
 func TestReadOnlyDisk(t *testing.T) {
 	dir, remount := smallDisk(t)
 	remount(100*page, 0)

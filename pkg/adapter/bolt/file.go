@@ -13,25 +13,26 @@ import (
 )
 
 const (
-	// lockWait is how long an operation waits for those of other processes.
+	// lockWait is how long an operation waits while other processes hold the lock.
 	lockWait  = time.Second
 	lockPause = 5 * time.Millisecond
 )
 
-// LockedError says that another process held the state file for longer than lockWait.
+// LockedError reports that another process held the lock of the state file for longer
+// than lockWait.
 type LockedError struct{ Path string }
 
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("state file %s is locked by another process", e.Path)
 }
 
-// Locked marks the error for the exit status.
+// Locked returns true. It selects the exit status.
 func (e *LockedError) Locked() bool { return true }
 
-// Hint returns the next step.
+// Hint returns the next step for the user.
 func (e *LockedError) Hint() string { return "try again; 'fuser " + e.Path + "' tells who holds it" }
 
-// FileError says that a state file cannot be used.
+// FileError reports a state file that cannot be used.
 type FileError struct {
 	Path    string
 	Err     error
@@ -52,7 +53,7 @@ const (
 	pathHint   = "set GFAAS_STATE to a file of yours"
 )
 
-// Hint returns the next step.
+// Hint returns the next step for the user.
 func (e *FileError) Hint() string {
 	switch {
 	case errors.Is(e.Err, errForeign):
@@ -113,8 +114,9 @@ func openRegular(path string, flag int) (*os.File, error) {
 	return f, nil
 }
 
-// lock opens and locks the current generation, for readers or for one writer. For a
-// writer, it creates an empty file if there is none; for a reader, f is nil then.
+// lock opens the current generation and locks it: exclusively if write is true, else
+// shared. If there is no file, lock creates an empty one for a writer, and returns nil
+// for a reader.
 func (d *DB) lock(write bool) (f *os.File, err error) {
 	path, err := resolve(d.path)
 	flag, how := os.O_RDONLY, unix.LOCK_SH
@@ -166,8 +168,8 @@ func tryLock(f *os.File, how int) (bool, error) {
 	return err == nil && os.SameFile(mine, current), nil
 }
 
-// resolve follows symbolic links, so that the generations are in the folder of the
-// file and not in that of a link. The file need not exist, unless there is a link to it.
+// resolve follows symbolic links, so that all generations are in the folder of the file
+// and not in that of a link. It fails for a link to a file that does not exist.
 func resolve(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {

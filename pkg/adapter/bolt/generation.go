@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// magic begins a state file. The version of its format and the checksum of all
-	// that follows the line complete the line.
+	// magic is the beginning of the first line of a state file. The version of the
+	// format and the checksum (see header) follow on that line.
 	magic = "gfaas-state "
 	// format is the version that this program writes. Versions 1 and 2 have no such
 	// line (legacy.go).
@@ -33,14 +33,14 @@ const (
 
 // state is one generation. It is not changed once it has been read.
 type state struct {
-	file  []byte // as it was read; nil if nothing has been written yet
+	file  []byte // the content of the file; nil if nothing has been written yet
 	image []byte // its bbolt database
 
 	functions []function.Function // by name
 	instances []instance.Record   // by ID
 	models    []wire.Record       // by tenant and name
 
-	damaged bool // it is in place of a newer generation that is damaged
+	damaged bool // this is the previous generation, because the current one is damaged
 }
 
 // load reads the current generation from its locked file f, or the previous one if
@@ -72,7 +72,7 @@ func (d *DB) load(f *os.File) (*state, error) {
 	return &fallback, nil
 }
 
-// read reads a generation. Errors name the file as name.
+// read reads a generation. Errors give name as the name of the file.
 func (d *DB) read(f *os.File, name string) (*state, error) {
 	file, err := contents(f)
 	if err != nil {
@@ -113,7 +113,8 @@ var (
 	errSum     = errors.New("its content does not match its checksum")
 )
 
-// header returns the first line of the state file with this database.
+// header returns the first line of the state file with this database. The checksum
+// covers the version and the database.
 func header(version string, image []byte) []byte {
 	sum := sha256.New()
 	fmt.Fprintln(sum, version)
@@ -182,7 +183,7 @@ func edit(image []byte, change func(*bbolt.Tx) error) (out []byte, err error) {
 	return out, err
 }
 
-// inMemory opens a copy of a database that is a file in memory.
+// inMemory calls do with a copy of a database, in a file that exists only in memory.
 func inMemory(image []byte, do func(*bbolt.DB, *os.File) error) error {
 	fd, err := unix.MemfdCreate("gfaas-state", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -202,10 +203,10 @@ func inMemory(image []byte, do func(*bbolt.DB, *os.File) error) error {
 	return errors.Join(do(db, f), db.Close())
 }
 
-// write makes what change makes of s the current generation, in place of the locked
-// file f. At each moment the name leads to a complete generation, and the previous
-// one remains: s itself or, if f is damaged, what s was read from. A damaged f is
-// put aside under the name that write returns.
+// write applies change to a copy of s, and makes the result the current generation in
+// place of the locked file f. At each moment, the file's name stands for a complete
+// generation. The generation s becomes, or remains, the previous one: it remains if f is
+// damaged. A damaged f is kept under another name, which write returns.
 func (d *DB) write(f *os.File, s *state, change func(*bbolt.Tx) error) (aside string, err error) {
 	image, err := edit(s.image, change)
 	if err != nil {
@@ -240,8 +241,8 @@ func (d *DB) write(f *os.File, s *state, change func(*bbolt.Tx) error) (aside st
 	return aside, nil
 }
 
-// writeNew writes a generation to a new file with the mode of f, in place of one
-// that a killed writer left.
+// writeNew writes a generation to a new file at path, with the mode of f. It replaces a
+// file that a killed writer has left there.
 func writeNew(f *os.File, path string, image []byte) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 // database without a header. Its bucket "meta" has the format. In format 2 each value
 // begins with a checksum, and "meta" has one of all entries.
 //
-// bbolt itself loops or crashes on some damaged databases. legacy reads only the tree
-// of pages, as bbolt lays it out; a slice expression that is out of range panics.
+// On some damaged databases, bbolt itself loops or crashes. So legacy reads bbolt's tree
+// of pages without bbolt. An offset beyond the file panics, and read recovers from that.
 type legacy struct {
 	file     []byte
 	pageSize uint64
 	visited  int // pages
 
 	entries      []legacyEntry
-	version, sum string // as the file states them
+	version, sum string // of the format, and of all entries, as the file gives them
 	computed     uint32 // checksum of all entries
 }
 
@@ -60,7 +60,8 @@ func upgrade(file []byte) (image []byte, err error) {
 	})
 }
 
-// root returns the root page that the newest transaction wrote, by the two meta pages.
+// root returns the number of the root page, from that of bbolt's two meta pages that is
+// valid and has the newest transaction.
 func (l *legacy) root() (root uint64, found bool) {
 	const header, length, magic = 16, 56, 0xED0CDAED
 	newest := uint64(0)
@@ -84,7 +85,7 @@ func (l *legacy) root() (root uint64, found bool) {
 func (l *legacy) read(root uint64) (err error) {
 	defer func() {
 		if recover() != nil {
-			err = errors.New("it is not as it was written")
+			err = errors.New("its pages do not form a database")
 		}
 	}()
 	l.page("", root)

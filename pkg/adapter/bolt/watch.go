@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which Watch looks whether the file has changed.
-	// That takes a microsecond and works on every file system, for a file that does
-	// not exist yet and for one that is replaced; inotify does neither.
+	// lookEvery is the interval at which Watch checks whether the file has changed. A
+	// check takes a microsecond. Unlike inotify, it works on every file system, and for
+	// a file that does not exist yet or that is replaced.
 	lookEvery = 20 * time.Millisecond
-	// settled is the age from which the time of a file identifies its content: two
-	// writes can have the same time, on some file systems for two seconds.
+	// settled is the age from which the mtime of a file identifies its content. On some
+	// file systems, two writes within two seconds can have the same mtime.
 	settled = 2 * time.Second
 )
 
-// seen is the state that Look returned last, and what the file was like then.
+// seen is the state that Look returned last, and the stamp of the file at that time.
 type seen struct {
 	mu      sync.Mutex
 	stamp   stamp
 	listing ports.Listing
 }
 
-// stamp identifies the content of a file, unless it is recent. Two files with the
-// same size and mtime, such as a file and its backup, differ in ctime.
+// stamp identifies the content of a file, unless recent is set. Two files with the same
+// size and mtime, such as a file and its backup, differ in ctime.
 type stamp struct {
 	device, inode uint64
 	size          int64
@@ -80,8 +80,8 @@ func (d *DB) Look(ctx context.Context) (ports.Listing, error) {
 	return l.listing, nil
 }
 
-// Watch waits until the state has another revision than last. While another process
-// holds the file, Watch tries again.
+// Watch waits until the revision of the state differs from last. While another process
+// holds the lock of the file, Watch tries again.
 func (d *DB) Watch(ctx context.Context, last ports.Revision) (ports.Listing, error) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
