@@ -11,36 +11,37 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// Slices counts memory against the limits of slices: the token daemon does.
+// Slices is the port to the token daemon, which counts memory against the limits of slices.
 type Slices interface {
-	// Count counts the memory of a store until the Counted is closed. It returns nil
-	// without an error if the process that stores is in no slice of that GPU. A
-	// *wire.Error refuses the store; any other error says that nothing counts now.
+	// Count counts the memory of a store until the result is closed. It returns nil
+	// without an error if the process that stores is in no slice of that GPU. The error
+	// is a *wire.Error if the slice's limit or the token daemon refuses the store; any
+	// other error means that the store could not be counted for now.
 	Count(ctx context.Context, s tokens.Stored) (Counted, error)
 }
 
 // Counted is memory that counts against a slice.
 type Counted interface {
-	Ended() <-chan struct{} // closed when it does not count any more
-	Close()                 // returns when it does not, or soon after
+	Ended() <-chan struct{} // closed when the memory no longer counts
+	Close()                 // ends the counting, at the latest soon after it returns
 }
 
 const (
-	countTime    = 2 * time.Second // for the token daemon to answer
-	minCountWait = 20 * time.Millisecond
-	maxCountWait = 250 * time.Millisecond // between attempts to have a store counted
+	countTime    = 2 * time.Second        // longest wait for an answer of the token daemon
+	minCountWait = 20 * time.Millisecond  // first pause between attempts to have a store counted
+	maxCountWait = 250 * time.Millisecond // longest such pause
 )
 
-// charge is memory that a client stores and has not committed, as it counts against the
-// client's slice. A nil charge counts against none.
+// charge is the counting of one store against its client's slice, until the commit. A nil
+// charge counts nothing.
 type charge struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
 
-// chargeStore has a store counted before its memory is taken, or returns why the client may
-// not have so much. While no token daemon answers, the store goes on, and counts as soon
-// as one does.
+// chargeStore has the token daemon count a store before its memory is allocated. It returns
+// an error if the store is refused. If no token daemon answers, the store goes on, and counts
+// as soon as one answers. The charge is nil if the client is in no slice.
 func (d *Daemon) chargeStore(c *call, bytes gpu.Bytes) (*charge, error) {
 	client := c.conn
 	if d.cfg.Slices == nil || client.pid == 0 {
@@ -62,7 +63,7 @@ func (d *Daemon) chargeStore(c *call, bytes gpu.Bytes) (*charge, error) {
 	}
 	ctx, stop := context.WithCancel(d.ctx)
 	ch := &charge{stop, make(chan struct{})}
-	s.Held = true // from now on
+	s.Held = true // a later Count must not refuse it
 	d.work.Go(func() {
 		defer close(ch.ended)
 		defer stop()
@@ -78,8 +79,9 @@ func (d *Daemon) count(ctx context.Context, s tokens.Stored) (Counted, error) {
 	return d.cfg.Slices.Count(ctx, s)
 }
 
-// keepCounted has a store counted again by each token daemon that comes, until the
-// context ends. The error is why it does not count yet, if so.
+// keepCounted has a store counted again whenever the counting ends, as when the token
+// daemon is restarted, until ctx ends. If counted is nil, err is the reason why the store
+// does not count yet.
 func (d *Daemon) keepCounted(ctx context.Context, counted Counted, s tokens.Stored, err error) {
 	said := false
 	for wait := minCountWait; ; {
@@ -103,25 +105,25 @@ func (d *Daemon) keepCounted(ctx context.Context, counted Counted, s tokens.Stor
 			return
 		}
 		if counted, err = d.count(ctx, s); err == nil && counted == nil {
-			return // it is in no slice any more
+			return // the client is no longer in a slice
 		}
 	}
 }
 
-// missing reports whether an error says that there is no token daemon.
+// missing reports whether an error means that no token daemon runs.
 func missing(err error) bool {
 	var gone interface{ Unavailable() bool }
 	return errors.As(err, &gone) && gone.Unavailable()
 }
 
-// stop has the memory count no longer, soon.
+// stop ends the counting without waiting for it.
 func (c *charge) stop() {
 	if c != nil {
 		c.cancel()
 	}
 }
 
-// end is stop, and waits for it.
+// end ends the counting and waits until the memory no longer counts.
 func (c *charge) end() {
 	if c.stop(); c != nil {
 		<-c.ended

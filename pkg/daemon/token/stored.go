@@ -12,22 +12,23 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// A process can allocate GPU memory without the preload library: it stores a model in
-// gfaas-modeld, which takes the memory. Until the model is committed that memory counts
+// A process can get GPU memory without the preload library: it stores a model in
+// gfaas-modeld, which allocates the memory. Until the model is committed, this memory counts
 // against the limit of the process's slice. The model daemon keeps one request to this
 // daemon open for each store, and the memory counts for as long as the request is open.
-// In the page, a store has a slot of its own, so that every process of the instance adds
-// it up like the memory of a sibling.
+// Each store has its own slot in the page that the processes of the instance share with
+// this daemon (wire.PageSlot). The preload library sums the slots, so it counts a store like
+// the memory of another process.
 
-// store is memory of a model that a process of an instance stores.
+// store is the counting of one model that a process of an instance stores.
 type store struct {
 	alloc *allocation
-	slot  int
+	slot  int // in the page
 	bytes gpu.Bytes
 	gone  chan struct{} // closed when the allocation ends
 }
 
-// stored returns the memory of all stores. Locked.
+// stored returns the sum of the memory of all stores. The caller holds d.mu.
 func (a *allocation) stored() (sum gpu.Bytes) {
 	for _, s := range a.stores {
 		sum += s.bytes
@@ -48,8 +49,8 @@ func (e errNoRoom) Error() string {
 	return fmt.Sprintf("out of memory: the store takes %v, and of the %v that instance %s may have, %v are in use", e.bytes, e.limit, e.instance, e.held)
 }
 
-// addStore counts the memory of a store, or refuses it if it is not allocated yet and
-// would exceed the limit. Locked.
+// addStore begins to count a store. It returns an error if the memory is not allocated yet
+// and would exceed the limit, or if there is no slot for the store. The caller holds d.mu.
 func (a *allocation) addStore(d *Daemon, r wire.Stored) (*store, error) {
 	if len(a.stores) == maxStores {
 		return nil, fmt.Errorf("instance %s stores %d models that are not committed, the most there can be", a.inst.reg.Instance, maxStores)
@@ -66,7 +67,8 @@ func (a *allocation) addStore(d *Daemon, r wire.Stored) (*store, error) {
 	if bound && r.Bytes > a.MemLimit-noRoom.held {
 		return nil, noRoom
 	}
-	// As a process does (hook/limit.c): first counted, then summed.
+	// As the preload library does (hook/limit.c): first add the memory, then compare the
+	// sum with the limit, so that two at once cannot both fit into the same room.
 	atomic.StoreUint32(&a.page.slot(slot).PID, uint32(r.PID))
 	atomic.StoreUint64(&a.page.slot(slot).MemUsed, uint64(r.Bytes))
 	if bound && a.page.held() > a.MemLimit {
@@ -81,7 +83,7 @@ func (a *allocation) addStore(d *Daemon, r wire.Stored) (*store, error) {
 	return s, nil
 }
 
-// end takes the store out of the count. Locked.
+// end stops counting the store. The caller holds d.mu.
 func (s *store) end() {
 	if s.alloc.stores[s.slot] == s {
 		delete(s.alloc.stores, s.slot)
@@ -89,7 +91,7 @@ func (s *store) end() {
 	}
 }
 
-// endStores ends all stores with the allocation. Locked.
+// endStores ends all stores of an allocation that ends. The caller holds d.mu.
 func (a *allocation) endStores() {
 	for _, s := range a.stores {
 		close(s.gone)
@@ -97,9 +99,10 @@ func (a *allocation) endStores() {
 	a.stores = nil
 }
 
-// postStored counts the memory of a store until its connection ends: 200 with the
-// instance, 204 if the process is in no instance with a part of that GPU, 409 if the
-// store does not fit the instance's limit, 410 if the process has ended.
+// postStored counts the memory of a store until the connection of the request ends. The
+// status is 200, with the instance, if the memory counts; 204 if the process is in no
+// instance that has a part of that GPU; 409 if the store does not fit the limit, or is one
+// too many; 410 if the process has ended.
 func (d *Daemon) postStored(w http.ResponseWriter, r *http.Request) {
 	var req wire.Stored
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -166,8 +169,8 @@ func (d *Daemon) postStored(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// numbersAlike returns an error if the sender of a request numbers processes otherwise
-// than this daemon, as one in another PID namespace does.
+// numbersAlike returns an error if the sender of a request has another PID for itself than
+// this daemon sees, because it runs in another PID namespace.
 func numbersAlike(r *http.Request, sender int) error {
 	cred, err := peerOf(r)
 	if err == nil && int(cred.Pid) != sender {
