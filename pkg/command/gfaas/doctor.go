@@ -70,11 +70,11 @@ and what to do about it; then which mechanism enforces each part of a slice
 here, and which has the memory of instances without work wait elsewhere, the best
 that was found. It changes nothing.
 
-With --repair it first adds running instances that are not in the state file to it,
-since it was damaged or removed, as the run directory, the processes and the
-containers' labels know them. A damaged file is put aside, beside its place; the new
-one begins with its previous generation, if there is one (docs/sharing.md).
-Models whose files are gone are forgotten, but those that are on a GPU still.
+With --repair it first repairs the state file, if that was damaged or removed: it adds
+the running instances that the file lacks, from the run directory, the processes and the
+labels of containers. A damaged file is renamed, and the new one continues from the
+previous generation, if there is one (docs/sharing.md). Models whose files no longer
+exist are removed, except those that are still on a GPU.
 
 Exit 0 says that functions can run, exit 4 that something needed is missing,
 exit 6 that only the state file, locked by another process, stands in the way.
@@ -93,7 +93,7 @@ JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
 			return runDoctor(cmd.Context(), t)
 		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "record what runs in the state, and put a damaged one aside")
+	cmd.Flags().BoolVar(&repair, "repair", false, "add running instances to the state file, and replace a damaged one")
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }

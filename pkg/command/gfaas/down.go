@@ -25,7 +25,7 @@ func newDown(t *tool) *cobra.Command {
 		Long: `Stops instances and leaves nothing of them: no process or container, no
 registration, no log, no shared memory. A NAME is a function, and stands for
 all its instances, or an instance's id. Without names all instances are stopped.
-Jobs of gfaas run are not: they end with their command.
+Jobs of gfaas run are not stopped: they end with their command.
 
 What an interrupted gfaas up left behind is stopped too and, without names, what
 a gfaas-profile that was killed did; and what runs though the state file does not

@@ -44,8 +44,8 @@ ended: of a process beside the state file, of a container by Docker, as its
 logging driver can. When a disk was full or too slow a line says how much is
 missing.
 
-For each function, the last 10,000 lines of its last failed start are shown too, until
-gfaas down, gfaas rm, or a running instance with the same id.
+If a start of a function failed, the last 10,000 lines of the last such start are shown
+too, until gfaas down or gfaas rm, or until an instance with the same id runs.
 
 With --follow the lines to come are shown too, until the instances have ended;
 those of several then come as they are printed.

@@ -80,9 +80,9 @@ instances that run are lost, and the exit status is 1.
 
 A job is a slice that belongs to the process that started it: a command of gfaas run, or
 an executor of gfaas-kerneld. FUNCTION is the name of its program, and STATE is running,
-or faulted. gfaas set changes a job; gfaas down does not stop one. The table and wide
-always list jobs. The other forms list them only with --jobs, so that a script which
-expects instances gets nothing else.
+or faulted. gfaas set changes a job; gfaas down does not stop one. The output forms table
+and wide always list jobs. The other forms list them only with --jobs, so that a script
+which expects instances gets nothing else.
 
 RESTARTS, of -o wide, csv and json, is how often an instance that ended was started
 again, as restart: of its function says: a container by its engine, a process by
@@ -93,11 +93,11 @@ has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or docker, or
-job for a job, whose pid is that of the process it belongs to, and which has no address. The
-weights of the model are in gfaas-modeld's one copy, and not in the memory of the instance
-(gfaas top shows them). Unmanaged, also a column where there are any, lists the instance's
-processes that use the GPU without the preload library: nothing limits those.`,
+"started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or docker.
+For a job, runtime is job, pid is the process that it belongs to, and there is no address.
+The memory of an instance does not include the weights of its model, of which gfaas-modeld
+has one copy (gfaas top shows them). Unmanaged, also a column if there are any, lists the
+instance's processes that use the GPU without the preload library: nothing limits those.`,
 		Example:           "  gfaas ps\n  gfaas ps resnet -o json\n  gfaas ps --jobs -o csv",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: t.completeFunctions,

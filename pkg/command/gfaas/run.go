@@ -60,10 +60,10 @@ fails, the status is that of env and docker run (see below). Signals are
 passed on; the standard streams are the command's own. A program that the preload library
 cannot be loaded into (static, musl, setuid) is refused with exit 126.
 
-When gfaas run itself is killed (SIGKILL), the kernel kills the command at once, and the
-token daemon, if it runs, kills the processes that the command has started within about a
-second. Under MPS the token daemon kills the command too, after it has ended the command's
-work on the GPU. With --detach-on-kill all of them go on, in the slice.
+When gfaas run itself is killed (SIGKILL), the kernel kills the command at once. Within
+about a second, the token daemon, if it runs, kills the processes that the command has
+started. Under MPS the token daemon also kills the command, after it has ended the command's
+work on the GPU. With --detach-on-kill, the command and its processes go on in the slice.
 
 When one of the command's processes gets a CUDA error after which all its calls fail,
 such as an illegal address, a line on standard error names the call and the error.

@@ -85,8 +85,8 @@ func newServe(t *tool) *cobra.Command {
 		Use:   "serve",
 		Short: "Serve the applied functions over HTTP",
 		Long: `Serves every applied function at /function/NAME, and starts and stops its
-instances as a policy of gfaas-sim queue says, with the same parameters (--set).
-docs/gateway.md says how a call goes and what is promised.
+instances by one of the policies of gfaas-sim queue, with the same parameters (--set).
+docs/gateway.md describes the path of a call and the guarantees.
 
 It listens on gateway.sock of the run directory, without a password, and on
 --listen. Without --auth every user of the machine can call functions there, but

@@ -50,9 +50,9 @@ JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib", "mem_o
 are one copy for all that share it, and in no instance's memory.
 Rates and latencies are those of the last minute; counts are since the gateway
 began. OF RPS is what plans count on a function's instances for: under random arrivals
-that is their goodput, what they serve within its objective. GPU s (gpu_seconds) is how
-long the function's instances had calls, from the dispatch of a call to its end, so a start
-that a call waits for is part of it. Starts that failed are not.`,
+that is their goodput, the rate that they serve within its objective. GPU s (gpu_seconds)
+sums how long the function's instances were used by calls, from the dispatch of a call to
+its end. This includes a start that the call waits for, but not a failed start.`,
 		Example: `  gfaas top
   gfaas top -o json | jq '.functions[] | select(.waiting > 0)'
   gfaas top -o jsonl --interval 10s >> top.jsonl`,

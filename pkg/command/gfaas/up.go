@@ -43,30 +43,30 @@ func newUp(t *tool) *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up PLAN.json",
-		Short: "Make what runs what a plan says",
+		Short: "Reconcile running instances with a plan",
 		Long: `Starts every instance that a plan places on this machine and that does not run,
 each under its slice of its GPU, and returns when all are ready to answer. They live
 on until gfaas down. Functions with an image run as containers, the others as
 processes; they must have been applied.
 
-What runs already and is as the plan says is left alone. The quota, the memory limit, the
-timetable and the objective (slo) of an instance are changed while it runs. An instance
-that differs otherwise (its GPU, its share of the SMs, a new version of its function) is
-stopped and started again, with a note. What has exited is started again. --prune stops what the plan does not name, but
-for the gateway's instances; --dry-run prints what would be done, and does nothing.
+An instance that runs as the plan says is left alone. Its quota, memory limit, timetable
+and objective (slo) are changed while it runs. If anything else differs (its GPU, its share
+of the SMs, the version of its function), it is restarted, with a note. An instance that
+has exited is started again. --prune stops the instances that the plan does not name,
+except those of the gateway. --dry-run only prints what would be done.
 
 A plan written by hand needs only {"version": 1, "gpus": [{"index": 0, "instances":
 [{"id": "resnet-0", "function": "resnet"}]}]}: this instance has the whole GPU 0. See
 docs/files.md for the other keys.
 
 The token daemon keeps the plan's timetable: in each window an instance has the
-part that the plan gives it, and what it leaves idle is lent to who waits.
+part that the plan gives it, and time that it leaves idle is lent to waiting instances.
 
-Memory limits that sum to more than a GPU has are refused, since instances that use
-what they may would fail; --overcommit starts them all the same. If the limits only sum
-to more together with those of other slices on the GPU, such as instances of gfaas serve
-and jobs of gfaas run, a note says so: the gateway stops idle instances to make room for a
-plan's.
+Memory limits of the plan that sum to more than the memory of a GPU are refused, since
+instances that use their whole limit would fail; --overcommit starts them all the same.
+If the sum exceeds the GPU only because of other slices on it, such as instances of
+gfaas serve and jobs of gfaas run, there is only a note: the gateway stops idle instances
+to make room for those of a plan.
 
 When one instance fails to start, on ^C, or when the terminal is closed, all
 that this call started are stopped again; what it stopped stays so. While another

@@ -35,8 +35,8 @@ func newGet(t *tool) *cobra.Command {
 is written back from the GPU: byte for byte the file that was put, and one file
 where a model was put from several.
 
-A terminal shows how much of the model is loaded or written; elsewhere a line on
-standard error does, every 30 s.`,
+A terminal shows a progress bar. If standard error is not a terminal, a line every 30 s
+tells how much of the model is loaded or written.`,
 		Example: `  gfaas-modeld get resnet50
   gfaas-modeld get resnet50 - | sha256sum`,
 		Args: cobra.RangeArgs(1, 2),

@@ -38,8 +38,8 @@ it becomes the model's next generation: who asks from now on gets that, and who
 holds the one before keeps it. Other content is for all tenants only if --public is
 said of it, too.
 
-A terminal shows how much of the model is loaded; elsewhere a line on standard error
-does, every 30 s.`,
+A terminal shows a progress bar. If standard error is not a terminal, a line every 30 s
+tells how much of the model is loaded.`,
 		Example: `  gfaas-modeld put resnet50 resnet50.safetensors
   gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m`,
 		Args: cobra.ExactArgs(2),

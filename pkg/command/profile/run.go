@@ -103,10 +103,10 @@ A configuration that cannot be measured is reported, has no row, and is tried
 again by --resume; the exit status is 1. Interrupted with rows in a file, the
 status is 7.
 
-If the run will take 10 s or more, a line on standard error gives the number of
-configurations and about how long they take, before the first trial. For a search, which
-may end sooner, both are upper bounds. A terminal shows how far the run is; elsewhere
-there is a line every 30 s.
+If the instances will be under load for 10 s or more in total, a line on standard error
+before the first trial gives the number of configurations and about how long the run takes.
+For a search, which may end sooner, both are upper bounds. A terminal shows the progress;
+if standard error is not a terminal, a line every 30 s does.
 
 --search grid measures every configuration. The others look for one to run the
 function in, the best efficacy within --slo, and say at the end which: binary
@@ -125,12 +125,12 @@ the same configurations on the same model of GPU. A row that is worse by more
 than --max-regression fails; the status is 3.
 
 Comparisons use the 95% confidence intervals (throughput_ci_rps, p95_ci_ms) where they are
-known. A condition holds, or a row is worse, only if this is so in the whole interval. If
-it is so in a part of the interval, or if a row that was measured as worse may be so by
-chance, there is a warning, and the status is 0, or 3 with --strict. The same applies if
-one of the compared rows is unstable, except for its errors and memory; --fail-if
-'unstable > 0' fails such rows. A row whose measured figures are within --max-regression
-passes, whatever its noise.
+known. A condition of --fail-if holds only if it holds in the whole interval, and a row
+counts as worse than the baseline only if chance does not explain the difference. If a
+condition holds in a part of the interval, or if chance may explain the difference, there is
+a warning, and the status is 0, or 3 with --strict. The same applies to figures of unstable
+rows, except errors and memory; --fail-if 'unstable > 0' fails such rows. A row whose
+measured figures are within --max-regression passes, whatever its intervals are.
 
 --junit writes a test case for each configuration (an error when it could not
 be measured), each --fail-if, each comparison and each search.`

@@ -46,9 +46,9 @@ in place of containers: without the model an invocation takes load_ms more.
 Parameters of the policies, for --set:
 
 ` + parameterHelp() + `
-Every policy has those of tenants, and the simulator interference=X (an invocation
-that starts beside n others takes 1 + X n times as long) and demand=100 (percent of a
-GPU that an invocation keeps busy).
+Parameters without a list of policies are for every policy. The simulator has two more:
+interference=X (an invocation that starts beside n others takes 1 + X n times as long)
+and demand=100 (percentage of a GPU that an invocation keeps busy, for utilization).
 
 A function larger than a GPU has its invocations rejected and counted; the rest
 runs, and the exit status is 3. A trace that is not in order of time is sorted.

@@ -47,19 +47,19 @@ func newScale(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scale",
 		Short: "Try a scaler on a series of loads",
-		Long: `Runs a scaler on a series of requests a second (CSV: second,rps) and counts cold
-starts, requests for which nothing served, and the seconds instances were
-deployed.
+		Long: `Runs a scaler on a series of requests per second (CSV: second,rps) and counts cold
+starts, requests beyond what the instances could serve, and the seconds for which
+instances were deployed.
 
 ` + scalerHelp() + `
-Whatever the load, min=0 instances are kept and max=0 (no bound) are not exceeded.
-With idle=N seconds the last instance stays while anything came within that time,
-and all beyond min stop when nothing did; without (idle=0) lazy keeps one for ever,
-eager and heuristic none through a second that brings nothing.
+Every scaler has three more parameters. At least min=0 and at most max instances run
+(max=0 means no bound). With idle=N, the last instance runs until no request came
+for N seconds; then all instances beyond min stop. Without it (idle=0), lazy never stops
+the last instance, and eager and heuristic stop all in a second without requests.
 
-The run begins with the instances that the first second needs. A scaler hears a
-second's load when the second ends; what it starts serves after the profile's
-cold_ms. A second that the series does not have had no requests.`,
+The run begins with the instances that the first second needs. A scaler gets the load
+of a second when that second ends. A new instance serves after the profile's
+cold_ms. A second that is not in the series has no requests.`,
 		Example: `  gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
   gfaas-sim generate rps --pattern bursty | gfaas-sim scale --rps - --scaler eager --profile profile.csv --function resnet`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },

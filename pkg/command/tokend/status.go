@@ -63,9 +63,9 @@ JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instanc
 "models":[{"gpu","name","tenant","state","mem_mib","refs"}]}. The field mem_refused
 counts allocations within the instance's limit that the driver refused because the GPU
 was full. The field mem_stored_mib is the memory that all processes of the instance store
-in gfaas-modeld and have not committed, which counts against the limit. Models are those that gfaas-modeld has on the GPUs: one
-copy each, whose memory is in no process's. CSV has the keys of processes as columns, a
-row a process.`,
+in gfaas-modeld and have not committed; it counts against the limit. The list models has
+the models that gfaas-modeld has on the GPUs: one copy each, whose memory is not in the
+memory of any process. CSV has the keys of processes as columns, and one row per process.`,
 		Example: `  gfaas-tokend status
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,

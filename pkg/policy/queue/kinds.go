@@ -12,23 +12,23 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
-// Kind is a queueing policy that users can choose. A new one is an entry of kinds and a
-// file with its order.
+// Kind is a queueing policy that users can choose. To add one, add an entry to kinds and a
+// file with the type that implements order.
 type Kind struct {
 	Name string
-	Help string // a phrase, without a full stop
-	// Parameters are those that only some policies use. Every policy has those of
-	// ForTenants besides.
+	Help string // what the policy dispatches next; a phrase without a full stop
+	// Parameters are those that only some policies use. Every policy also has the
+	// parameters of ForTenants.
 	Parameters []policy.Parameter[Options]
-	// OneAtATime reports whether it runs one invocation at a time on a GPU, whatever the
-	// concurrency (R18).
+	// OneAtATime reports whether the policy runs one invocation at a time on a GPU,
+	// regardless of the concurrency (docs/simulation.md, R18).
 	OneAtATime bool
-	// Starves reports whether an invocation may wait for as long as others come.
+	// Starves reports whether an invocation may wait without bound while others arrive.
 	Starves bool
 	order   func(*engine) order
 }
 
-// kinds are the policies in the order of the manual.
+// kinds are the policies in the order in which the man pages list them.
 var kinds = []Kind{
 	{
 		Name: "fcfs", Help: "the oldest invocation",
@@ -36,17 +36,17 @@ var kinds = []Kind{
 		order:      func(e *engine) order { return newFCFS(e) },
 	},
 	{
-		Name: "fcfs-naive", Help: "the same without a pool: every start is cold",
+		Name: "fcfs-naive", Help: "like fcfs, without a pool: every start is cold",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(e *engine) order { return naive{newFCFS(e)} },
 	},
 	{
-		Name: "batch", Help: "all that waits for the function whose invocation is the oldest",
+		Name: "batch", Help: "all waiting invocations of the function with the oldest one",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(e *engine) order { return newFCFS(e) },
 	},
 	{
-		Name: "sjf", Help: "the shortest function; one passed over too often goes before it",
+		Name: "sjf", Help: "the function with the shortest invocations; a function that was passed over too often goes first",
 		Parameters: []policy.Parameter[Options]{starvation, utilization},
 		order:      func(e *engine) order { return newSJF(e) },
 	},
@@ -61,7 +61,7 @@ var kinds = []Kind{
 		order:      func(e *engine) order { return newMQFQ(e, false) },
 	},
 	{
-		Name: "mqfq-sticky", Help: "the same, but of the functions within t of it the one with fewest in flight, then the most waiting",
+		Name: "mqfq-sticky", Help: "like mqfq, but among the functions that are at most t ahead of that one: the one with the fewest invocations in flight, then the most waiting",
 		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
 		order:      func(e *engine) order { return newMQFQ(e, true) },
 	},
@@ -71,19 +71,19 @@ var kinds = []Kind{
 		order:      func(e *engine) order { return newLALB(e, 0, false) },
 	},
 	{
-		Name: "lalb", Help: "on a GPU that has its model, even a busy one if that is faster",
+		Name: "lalb", Help: "an invocation on a GPU that has its model, even a busy one if that is faster",
 		Parameters: []policy.Parameter[Options]{patient},
 		OneAtATime: true,
 		order:      func(e *engine) order { return newLALB(e, 0, true) },
 	},
 	{
-		Name: "lalb-o3", Help: "the same, passing over invocations whose model the idle GPU does not have, each at most limit times",
+		Name: "lalb-o3", Help: "like lalb, but passes over invocations whose model the idle GPU does not have, each at most limit times",
 		Parameters: []policy.Parameter[Options]{visits, patient},
 		OneAtATime: true,
 		order:      func(e *engine) order { return newLALB(e, e.config.Limit, true) },
 	},
 	{
-		Name: "cfs-affinity", Help: "the function with the least GPU time; leaving a GPU costs penalty mean durations",
+		Name: "cfs-affinity", Help: "the function with the least GPU time; moving it to another GPU counts as penalty times its mean duration",
 		Parameters: []policy.Parameter[Options]{penalty, correct, utilization},
 		order:      func(e *engine) order { return newCFS(e) },
 	},
@@ -93,7 +93,7 @@ var kinds = []Kind{
 	},
 	{
 		Name:       "gfaas",
-		Help:       "ours: as fair as mqfq at the same t, but of the functions allowed the one that takes least time an invocation; waits for a busy GPU rather than start anew, and evicts what is missed least",
+		Help:       "ours: as fair as mqfq at the same t, but among the functions that may go, the one that needs the least time per invocation, starts included; waits for a busy GPU if a new start would take longer, and evicts the instance that is missed least",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
 		order:      func(e *engine) order { return newGfaas(e) },
 	},
@@ -102,11 +102,11 @@ var kinds = []Kind{
 // Parameters that only some policies use.
 var (
 	ahead = policy.Parameter[Options]{
-		Key: "t", Default: "10s", Help: "how far ahead a function may run",
+		Key: "t", Default: "10s", Help: "how far ahead of the others a function may run",
 		Set: func(o *Options, v string) (err error) { o.T, err = duration(v); return err },
 	}
 	alpha = policy.Parameter[Options]{
-		Key: "alpha", Default: "2", Help: "how many mean inter-arrival times an idle function keeps its containers",
+		Key: "alpha", Default: "2", Help: "for how many of its mean inter-arrival times an idle function keeps its containers",
 		Set: func(o *Options, v string) (err error) { o.Alpha, err = csvfile.Number(v); return err },
 	}
 	visits = policy.Parameter[Options]{
@@ -114,15 +114,15 @@ var (
 		Set: func(o *Options, v string) (err error) { o.Limit, err = whole(v); return err },
 	}
 	starvation = policy.Parameter[Options]{
-		Key: "starvation", Default: "25", Help: "the deficit from which a function goes first",
+		Key: "starvation", Default: "25", Help: "the deficit at which a function goes first: how far it is behind an equal share of the dispatches",
 		Set: func(o *Options, v string) (err error) { o.Starvation, err = csvfile.Number(v); return err },
 	}
 	penalty = policy.Parameter[Options]{
-		Key: "penalty", Default: "10", Help: "mean durations that leaving a GPU costs",
+		Key: "penalty", Default: "10", Help: "what moving to another GPU counts as, in mean durations of the function",
 		Set: func(o *Options, v string) (err error) { o.Penalty, err = csvfile.Number(v); return err },
 	}
 	correct = policy.Parameter[Options]{
-		Key: "correct", Default: "true", Help: "charge what was executed; false charges what was expected, as in the papers",
+		Key: "correct", Default: "true", Help: "charge the time that was executed; false charges the expected time, as in the papers",
 		Set: func(o *Options, v string) error {
 			correct, err := strconv.ParseBool(v)
 			o.Uncorrected = !correct
@@ -134,23 +134,23 @@ var (
 		Set: func(o *Options, v string) (err error) { o.Patient, err = strconv.ParseBool(v); return err },
 	}
 	prefetch = policy.Parameter[Options]{
-		Key: "prefetch", Default: "false", Help: "bring memory back when invocations come to an idle function",
+		Key: "prefetch", Default: "false", Help: "bring a container's memory back to the GPU when an invocation arrives at an idle function",
 		Set: func(o *Options, v string) (err error) { o.Prefetch, err = strconv.ParseBool(v); return err },
 	}
 	utilization = policy.Parameter[Options]{
-		Key: "utilization", Help: "percent; while a GPU is busier than that, it runs fewer than --concurrency at once",
+		Key: "utilization", Help: "percentage; while a GPU is busier than that, it runs fewer than --concurrency invocations at once",
 		Set: func(o *Options, v string) (err error) { o.Utilization, err = Share(v); return err },
 	}
 )
 
-// ForTenants are the parameters of every policy: what each tenant may have.
+// ForTenants are the parameters of every policy: limits for each tenant.
 var ForTenants = []policy.Parameter[Options]{
 	{
-		Key: "tenant-slots", Help: "invocations of a tenant at once",
+		Key: "tenant-slots", Help: "most invocations of a tenant that run at once",
 		Set: func(o *Options, v string) (err error) { o.Limits.Slots, err = whole(v); return err },
 	},
 	{
-		Key: "tenant-mem", Help: "memory of a tenant, like 8GiB",
+		Key: "tenant-mem", Help: "most GPU memory of a tenant, like 8GiB",
 		Set: func(o *Options, v string) error {
 			b, err := gpu.ParseMemory(v)
 			o.Limits.Mem = int64(b)
@@ -158,17 +158,17 @@ var ForTenants = []policy.Parameter[Options]{
 		},
 	},
 	{
-		Key: "tenant-time", Help: "percent of the GPUs' time in every 10 s that a tenant may have",
+		Key: "tenant-time", Help: "most of the GPUs' time in every 10 s that a tenant may have, in percent",
 		Set: func(o *Options, v string) (err error) { o.Limits.Time, err = Share(v); return err },
 	},
 }
 
-// Defaults returns the parameters as published.
+// Defaults returns the parameters that the papers give.
 func Defaults() Options {
 	return Options{T: 10 * time.Second, Alpha: 2, Limit: 25, Starvation: 25, Penalty: 10}
 }
 
-// Kinds returns the policies in the order of the manual.
+// Kinds returns the policies in the order in which the man pages list them.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
 // Names returns the names of Kinds.
@@ -188,13 +188,13 @@ func kindOf(name string) *Kind {
 }
 
 // OneAtATime reports whether the policy of that name runs one invocation at a time on a GPU,
-// whatever the concurrency (R18).
+// regardless of the concurrency (docs/simulation.md, R18).
 func OneAtATime(name string) bool {
 	kind := kindOf(name)
 	return kind != nil && kind.OneAtATime
 }
 
-// Parameters returns those of all policies, each once.
+// Parameters returns the parameters of all policies, each once.
 func Parameters() (all []policy.Parameter[Options]) {
 	for i := range kinds {
 		for _, p := range kinds[i].Parameters {
@@ -206,12 +206,12 @@ func Parameters() (all []policy.Parameter[Options]) {
 	return append(all, ForTenants...)
 }
 
-// Ignored returns those of the keys of Parameters that none of the policies uses.
+// Ignored returns the keys of Parameters that none of the named policies uses.
 func Ignored(keys []string, names ...string) (out []string) {
 	all := Parameters()
 	for _, key := range keys {
 		used := policy.Find(all, key) == nil || policy.Find(ForTenants, key) != nil ||
-			key == correct.Key && slices.Contains(keys, "tenant-time") // which charges, too
+			key == correct.Key && slices.Contains(keys, "tenant-time") // tenants are charged as well
 		for _, name := range names {
 			kind := kindOf(name)
 			used = used || kind != nil && policy.Find(kind.Parameters, key) != nil

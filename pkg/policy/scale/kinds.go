@@ -12,23 +12,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Kind is a kind of scaler that users can choose. A new one is an entry of Kinds and a
+// Kind is a kind of scaler that users can choose. To add one, add an entry to Kinds and a
 // file with its rule.
 type Kind struct {
 	Name       string
 	Help       string // one sentence
 	Parameters []policy.Parameter[Options]
-	// Uniform reports whether all instances are like Unit. Otherwise New chooses among the
-	// profile's rows.
+	// Uniform reports whether all instances are like Setup.Unit. Otherwise the scaler
+	// chooses among the profile's rows.
 	Uniform bool
-	// Rises reports whether instances may rise to their limit.
+	// Rises reports whether instances may use more than their quota request, up to their
+	// quota limit.
 	Rises bool
-	// Estimates reports whether it follows an estimate of the load.
+	// Estimates reports whether the scaler follows an estimate of the load.
 	Estimates bool
 	New       func(Setup) *Scaler
 }
 
-// Setup is what a scaler is made of.
+// Setup is the input of Kind.New.
 type Setup struct {
 	Rows []profile.Row // of the function, each with a throughput
 	Unit Instance      // for kinds that are Uniform
@@ -43,33 +44,33 @@ type Options struct {
 	Estimate EstimatorOptions
 }
 
-// DefaultOptions returns the settings that hold where users give none.
+// DefaultOptions returns the default settings.
 func DefaultOptions() Options {
 	return Options{Lazy: DefaultLazy(), Estimate: DefaultEstimator()}
 }
 
-// Kinds returns the kinds of scaler in the order of the manual.
+// Kinds returns the kinds of scaler in the order in which the man pages list them.
 func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "the number of instances changes only when the load was out of what they sustain for most of a window; until then they rise from the smallest quota of the profile to the largest of the same sm_pct (Dilu).",
+			Help: "changes the number of instances only after the load was above or below what they sustain for most of a window; until then they rise from the smallest quota of the profile to the largest with the same sm_pct (Dilu).",
 			Parameters: []policy.Parameter[Options]{
-				wholeNumber("window", "40", "seconds kept", func(o *Options) *int { return &o.Lazy.Window }),
-				wholeNumber("out", "20", "at least so many above", func(o *Options) *int { return &o.Lazy.Out }),
-				wholeNumber("in", "30", "more than so many below", func(o *Options) *int { return &o.Lazy.In }),
-				wholeNumber("surge", "1", "so many in a row beyond what even the largest quota sustains scale out at once; 0 waits as the paper does", func(o *Options) *int { return &o.Lazy.Surge }),
+				wholeNumber("window", "40", "seconds in the window", func(o *Options) *int { return &o.Lazy.Window }),
+				wholeNumber("out", "20", "add instances if the load is too high for them in at least so many of these seconds", func(o *Options) *int { return &o.Lazy.Out }),
+				wholeNumber("in", "30", "remove instances if fewer would suffice in more than so many of these seconds", func(o *Options) *int { return &o.Lazy.In }),
+				wholeNumber("surge", "1", "add instances at once after so many seconds in a row in which even the largest quota did not suffice; 0 waits, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
 			},
 			New: func(s Setup) *Scaler { return NewLazy(s.Unit, s.Lazy, s.Bounds) },
 		},
 		{
 			Name: "eager", Uniform: true, Estimates: true,
-			Help: "as many instances of the smallest quota as each second needs.",
+			Help: "runs as many instances of the smallest quota as each second needs.",
 			New:  func(s Setup) *Scaler { return NewEager(s.Unit, s.Load, s.Bounds) },
 		},
 		{
 			Name: "heuristic", Estimates: true,
-			Help: "the most efficient configurations that cover the load, the least efficient stopped first (FaST-GShare).",
+			Help: "runs the most efficient configurations that cover the load, and stops the least efficient first (FaST-GShare).",
 			New:  func(s Setup) *Scaler { return NewHeuristic(s.Rows, s.Load, s.Bounds) },
 		},
 	}
@@ -95,9 +96,9 @@ func Names() (names []string) {
 
 // ForBounds are the parameters of every scaler.
 var ForBounds = []policy.Parameter[Options]{
-	wholeNumber("min", "0", "instances that are kept", func(o *Options) *int { return &o.Bounds.Min }),
-	wholeNumber("max", "0", "most instances; 0 is no bound", func(o *Options) *int { return &o.Bounds.Max }),
-	{Key: "idle", Default: "0", Help: "seconds without load after which all beyond min stop", Set: func(o *Options, value string) error {
+	wholeNumber("min", "0", "fewest instances that run", func(o *Options) *int { return &o.Bounds.Min }),
+	wholeNumber("max", "0", "most instances that run; 0 means no bound", func(o *Options) *int { return &o.Bounds.Max }),
+	{Key: "idle", Default: "0", Help: "seconds without load after which all instances beyond min stop", Set: func(o *Options, value string) error {
 		seconds, err := strconv.Atoi(value)
 		const most = 1<<31 - 1
 		o.Bounds.Idle = time.Duration(min(seconds, most)) * time.Second
@@ -105,7 +106,7 @@ var ForBounds = []policy.Parameter[Options]{
 	}},
 }
 
-// Check returns an error that names the setting that is out of range.
+// Check returns an error if a setting is out of range.
 func (o Options) Check() error {
 	if err := o.Lazy.Check(); err != nil {
 		return err
@@ -122,7 +123,7 @@ func asNumber(err error) error {
 	return nil
 }
 
-// wholeNumber makes a parameter that is a whole number.
+// wholeNumber returns a parameter that is a whole number.
 func wholeNumber(key, byDefault, help string, at func(*Options) *int) policy.Parameter[Options] {
 	return policy.Parameter[Options]{Key: key, Default: byDefault, Help: help, Set: func(o *Options, value string) error {
 		n, err := strconv.Atoi(value)
@@ -131,7 +132,7 @@ func wholeNumber(key, byDefault, help string, at func(*Options) *int) policy.Par
 	}}
 }
 
-// positive makes a parameter that is a number above 0.
+// positive returns a parameter that is a number above 0.
 func positive(key, byDefault, help string, at func(*Options) *float64) policy.Parameter[Options] {
 	return policy.Parameter[Options]{Key: key, Default: byDefault, Help: help, Set: func(o *Options, value string) error {
 		v, err := csvfile.Positive(value)
@@ -140,8 +141,8 @@ func positive(key, byDefault, help string, at func(*Options) *float64) policy.Pa
 	}}
 }
 
-// EstimatorKind is a kind of Estimator that users can choose. A new one is an entry of
-// EstimatorKinds and its type.
+// EstimatorKind is a kind of Estimator that users can choose. To add one, add an entry to
+// EstimatorKinds and a type that implements Estimator.
 type EstimatorKind struct {
 	Name       string
 	Help       string // a noun phrase
@@ -149,23 +150,24 @@ type EstimatorKind struct {
 	New        func(EstimatorOptions) (Estimator, error)
 }
 
-// EstimatorKinds returns the kinds of estimator in the order of the manual.
+// EstimatorKinds returns the kinds of estimator in the order in which the man pages list
+// them.
 func EstimatorKinds() []EstimatorKind {
 	return []EstimatorKind{
-		{Name: "last", Help: "the last second", New: func(EstimatorOptions) (Estimator, error) { return Last{}, nil }},
+		{Name: "last", Help: "the load of the last second", New: func(EstimatorOptions) (Estimator, error) { return Last{}, nil }},
 		{
-			Name: "window", Help: "the largest of the last seconds", New: newWindow,
-			Parameters: []policy.Parameter[Options]{wholeNumber("window", "10", "seconds", func(o *Options) *int { return &o.Estimate.Window })},
+			Name: "window", Help: "the largest load of the last seconds", New: newWindow,
+			Parameters: []policy.Parameter[Options]{wholeNumber("window", "10", "number of seconds", func(o *Options) *int { return &o.Estimate.Window })},
 		},
 		{
-			Name: "ewma", Help: "a moving average", New: newEWMA,
+			Name: "ewma", Help: "an exponential moving average", New: newEWMA,
 			Parameters: []policy.Parameter[Options]{positive("alpha", "0.3", "weight of the newest load", func(o *Options) *float64 { return &o.Estimate.Alpha })},
 		},
 		{
 			Name: "kalman", Help: "a Kalman filter", New: newKalman,
 			Parameters: []policy.Parameter[Options]{
-				positive("process", "1", "variance of its steps", func(o *Options) *float64 { return &o.Estimate.Process }),
-				positive("noise", "10", "variance of what is seen", func(o *Options) *float64 { return &o.Estimate.Noise }),
+				positive("process", "1", "variance of the change of the load in a second", func(o *Options) *float64 { return &o.Estimate.Process }),
+				positive("noise", "10", "variance of the measured load around the true one", func(o *Options) *float64 { return &o.Estimate.Noise }),
 			},
 		},
 	}
