@@ -6,7 +6,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/search"
 )
 
-// startTime is roughly how long an instance takes to start and stop.
+// startTime is the rough time that an instance takes to start and stop.
 const startTime = 3 * time.Second
 
 // A run that measures the goodput takes roughly this many times as long as one
@@ -16,25 +16,27 @@ const (
 	MostGoodputFactor  = 11
 )
 
-// Estimate is roughly how long a run takes.
+// Estimate is a rough estimate of the duration of a run.
 type Estimate struct {
-	Least, Most time.Duration // with the starts of instances
+	Least, Most time.Duration // including the starts of instances
 	Loaded      time.Duration // the part of Least under load
 }
 
 // TimePerPoint returns how long one configuration is under load, at least.
 func (j Job) TimePerPoint() time.Duration { return j.Load.Warmup + j.Load.Duration }
 
-// Extent says how much a run may have to measure. It has one entry, or two for a search
-// that may end early: if one of its first configurations is good enough, and if none is.
+// Extent is the amount of work of a run. Points and Rounds have one entry, or two for a
+// search that may end early: the first is for the case that one of its first configurations
+// is good enough, the second for the case that none is.
 type Extent struct {
-	Points   []int // configurations, at most for a search
-	Rounds   []int // configurations one after the other, for each of Points
-	Testbeds int   // that are used at once
+	Points   []int // number of configurations; for a search, an upper bound
+	Rounds   []int // largest number of configurations that one testbed measures, for each of Points
+	Testbeds int   // number of testbeds that are used at once
 }
 
-// Extent returns how much there is to measure on so many testbeds, of which some was measured
-// before. A search of one function stays on one testbed. The name of the search must be known.
+// Extent returns the amount of work of the job on the given number of testbeds, if the given
+// number of configurations was measured before. A search for one function stays on one
+// testbed. The name of the search must be known.
 func (j Job) Extent(measured, testbeds int) Extent {
 	remaining, functions := j.Size()-measured, len(j.Functions)
 	if !j.Chooses() {
@@ -55,8 +57,7 @@ func (j Job) Extent(measured, testbeds int) Extent {
 
 func divideUp(n, by int) int { return (n + by - 1) / by }
 
-// Estimate returns how long so many rounds take, which are configurations measured one after
-// the other.
+// Estimate returns how long the given number of rounds takes (see Extent.Rounds).
 func (j Job) Estimate(rounds int) Estimate {
 	e := Estimate{Loaded: time.Duration(rounds) * j.TimePerPoint()}
 	e.Least = e.Loaded + time.Duration(rounds)*startTime

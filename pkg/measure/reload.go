@@ -28,9 +28,9 @@ type reload struct {
 	err  error
 }
 
-// loadMS returns the load_ms of the trial's function: the figure of an earlier run,
-// else the one that the first caller measures while the others wait; 0 if it cannot
-// be measured. An error ends the run.
+// loadMS returns the load_ms of the trial's function. If an earlier run has not measured
+// it, the first caller measures it, and concurrent callers wait for the result. The result
+// is 0 if it cannot be measured. An error ends the run.
 func (r *runner) loadMS(ctx context.Context, t trial, batch int) (float64, error) {
 	if !r.Park {
 		return 0, nil

@@ -15,13 +15,13 @@ import (
 type Baseline struct {
 	path    string
 	rows    map[measure.Point]profile.Row
-	allowed float64 // by this much worse passes, as a fraction
+	allowed float64 // fraction by which a figure may be worse
 }
 
 // NewBaseline returns the rows of the profile at path that the job measures again, on
-// the same model of GPU. If rows with and without a model are of the same point, those
-// with the job's model count. It fails if there are no such rows, since such a
-// baseline could never trip. A figure may be worse by the fraction allowed.
+// the same model of GPU. If a point has rows with and without a model, the row with the
+// job's model counts. NewBaseline fails if there are no such rows, since the baseline could
+// never trip. A figure may be worse by the fraction allowed.
 func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float64) (*Baseline, error) {
 	wanted := job.Wants()
 	b := &Baseline{path: path, rows: map[measure.Point]profile.Row{}, allowed: allowed}
@@ -66,7 +66,8 @@ func (b *Baseline) judge(row profile.Row) []Finding {
 	return out
 }
 
-// metric compares one figure; worse is +1 if more is worse, else -1.
+// metric compares one figure. worse is +1 if a higher figure is worse, and -1 if a lower
+// one is.
 func (b *Baseline) metric(name string, row, old profile.Row, worse, before, after, ciBefore, ciAfter float64) Finding {
 	f := Finding{Subject: BaselineSubject, Name: name + " for " + measure.PointOf(row).String()}
 	by := worse * (after - before) / before

@@ -15,14 +15,14 @@ type Finding struct {
 	Text    string // the reason; empty if it passed
 }
 
-// Verdict is the answer to the question of a finding.
+// Verdict is the result of judging one aspect.
 type Verdict int
 
 // Verdicts.
 const (
 	Passed   Verdict = iota
-	Tripped          // the answer is no
-	Doubtful         // the answer may be no: the figures are not precise enough
+	Tripped          // it did not pass
+	Doubtful         // it may not have passed: the figures are not precise enough
 	Unknown          // there are no figures to judge
 	Failed           // it could not be measured
 )
@@ -44,7 +44,7 @@ func Measured(name string) Finding { return Finding{Subject: Trial, Name: name} 
 // Criteria decide whether results pass.
 type Criteria struct {
 	Gates    []Gate
-	Baseline *Baseline // nil without
+	Baseline *Baseline // nil: no comparison
 	Strict   bool      // a doubtful finding counts as tripped
 }
 

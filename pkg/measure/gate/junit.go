@@ -36,10 +36,10 @@ type junitText struct {
 	Text    string `xml:",chardata"`
 }
 
-// JUnit returns the findings as JUnit XML, with a suite for each subject. A tripped
-// finding is a failure, an unknown or failed one an error; a doubtful one passes, with
-// its text as output. A non-nil ended is the reason why the run stopped early, and is
-// reported as an error as well.
+// JUnit returns the findings as JUnit XML, with a suite for each subject. A tripped finding
+// is a failure, and an unknown or failed one is an error. A doubtful finding passes, with
+// its text as output. If ended is not nil, it is the reason why the run stopped early, and
+// is reported as an error as well.
 func JUnit(all []Finding, ended error) ([]byte, error) {
 	if ended != nil {
 		all = append(all, Finding{Trial, "the whole run", Failed, ended.Error()})

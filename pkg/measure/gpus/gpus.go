@@ -1,5 +1,5 @@
-// Package gpus chooses the GPUs to measure on: it groups them by what an instance
-// spans, finds their model, and locks them for one run.
+// Package gpus prepares the GPUs to measure on: it groups them by the number of GPUs that an
+// instance spans, finds their model, and locks them for one run.
 //
 // GPUs are named as gpu.ParseDevice accepts. The command gfaas-profile run calls the
 // package. A lock is held by the process and ends with it; all functions are safe for
@@ -22,8 +22,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// consecutive returns the names of n GPUs from the first on; of a MIG instance only
-// itself.
+// consecutive returns the names of n GPUs with consecutive numbers from first on. If first is
+// a MIG instance, the result is only that.
 func consecutive(first string, n int) []string {
 	d, err := gpu.ParseDevice(first)
 	if err != nil || d.MIG != "" {
@@ -37,9 +37,9 @@ func consecutive(first string, n int) []string {
 	return names
 }
 
-// Groups splits GPUs into groups of as many as the largest instance of the functions
-// spans. A single GPU forms a group with those after it. It fails if the number of GPUs
-// is not a multiple of the span.
+// Groups splits GPUs into groups. Each has as many GPUs as the largest instance of the
+// functions spans. If only one GPU is given, it forms a group with the GPUs of the next
+// numbers. Groups fails if the number of GPUs is not a multiple of the span.
 func Groups(names []string, fns []function.Function) ([][]string, error) {
 	span := 1
 	for _, fn := range fns {
@@ -87,8 +87,9 @@ func modelOf(name string) (string, error) {
 	return modelAt(driverGPUs, d.Index), nil
 }
 
-// modelAt returns the model of the device with that index, from the files in dir; empty
-// if the devices are of several models, since users can change their order.
+// modelAt returns the model of the device with that index, from the files in dir. It is
+// empty if the devices are of several models, since then the index does not determine the
+// model: users can change the order of the devices.
 func modelAt(dir string, index int) string {
 	files, _ := filepath.Glob(filepath.Join(dir, "*", "information"))
 	var models []string

@@ -205,7 +205,7 @@ func csvLines(form profile.Form, header bool, rows ...profile.Row) ([]byte, erro
 // Earlier is the content of a file to resume.
 type Earlier struct {
 	Rows []profile.Row
-	Torn bool // the file ended in a part of a line, which will be dropped
+	Torn bool // the file ends with an incomplete line, which will be dropped
 
 	size int64        // of the whole lines
 	same bool         // its columns are those of form
@@ -235,7 +235,7 @@ func (e *InUseError) Hint() string { return "wait until it is done, or name anot
 
 // readBack returns the content of a file to resume.
 func readBack(path string) ([]byte, error) {
-	// Before it is opened, since a device or a pipe may have no end.
+	// Check the kind of file before reading it: a device or a pipe may have no end.
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -252,8 +252,9 @@ func readBack(path string) ([]byte, error) {
 func wholeLines(data []byte) []byte { return data[:bytes.LastIndexByte(data, '\n')+1] }
 
 // readEarlier reads the file of an earlier run, to which rows of the form will be
-// appended. A file that does not exist, or that was torn within its header, has no
-// rows. It fails for a column that rows do not have, since resuming would lose it.
+// appended. A file that does not exist, or whose header is incomplete, has no rows.
+// readEarlier fails if the file has a column that is not in the form, since resuming would
+// lose it.
 func readEarlier(path string, form profile.Form) (Earlier, error) {
 	data, err := readBack(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -282,11 +283,11 @@ func readEarlier(path string, form profile.Form) (Earlier, error) {
 }
 
 // Resume locks and reads the file of an earlier run, and returns a File that appends
-// rows of the form. If columns differ, the first row rewrites the file. The caller
-// closes the File.
+// rows of the form. If the columns differ, Append rewrites the file with the first row. The
+// caller closes the File.
 //
-// The error is an *InUseError if another process writes to the file, a
-// *NotRegularError, or about the content of the file.
+// The error is an *InUseError if another process writes to the file, a *NotRegularError, or
+// an error about the content of the file.
 func Resume(path string, form profile.Form) (Earlier, *File, error) {
 	lock, exists, err := lockResults(path)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type Trials struct {
 	path   string
 	resume bool
-	again  map[measure.Point]bool // may be nil
+	again  map[measure.Point]bool // points that are measured again; may be nil
 	gpu    string
 
 	mu   sync.Mutex

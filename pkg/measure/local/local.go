@@ -1,9 +1,8 @@
-// Package local is the testbed of this system: it starts instances as gfaas up does,
+// Package local implements the testbed on this machine: it starts instances like gfaas up,
 // loads them, and observes them through the daemons.
 //
-// The adapters that it needs are functions of Config, which the command fills in. A
-// daemon that does not answer leaves its figures unknown: a query must not end a
-// measurement.
+// The command passes the adapters that the package needs in Config. If a daemon does not
+// answer, its figures are unknown: a failed query must not end a measurement.
 package local
 
 import (
@@ -26,7 +25,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// lastLines is how many lines of an instance's output an error shows.
+// lastLines is the number of lines of an instance's output that an error shows.
 const lastLines = 10
 
 // Config has the ports to the system.
@@ -56,9 +55,9 @@ type GPUs struct {
 	started bool   // an instance was started at least once
 }
 
-// New returns the testbed of the named GPUs, which this process has locked. Its instances
-// have that ID, one after another. An instance that an earlier, killed process left under
-// the ID is stopped.
+// New returns the testbed of the named GPUs, which this process must have locked. Its
+// instances run one at a time, all with that ID. New stops an instance with this ID that an
+// earlier, killed process has left.
 func New(ctx context.Context, config Config, names []string, id string) (*GPUs, error) {
 	if err := config.Launcher.Stop(ctx, instance.Record{ID: id, Registered: []string{id}}); err != nil {
 		return nil, err
@@ -104,8 +103,8 @@ func (g *GPUs) Others(ctx context.Context) []string {
 	return append(ids, g.foreign(known)...)
 }
 
-// foreign returns the names of the processes on the GPUs that are not known, sorted. MPS,
-// which serves all processes, is not among them.
+// foreign returns the names of the processes on the GPUs that are not in known, sorted. It
+// leaves out those of MPS, which serves all processes.
 func (g *GPUs) foreign(known []int) (names []string) {
 	for _, pid := range g.config.Processes(g.names) {
 		process, _ := procfs.Read(pid)
@@ -154,8 +153,8 @@ func (r *running) ImportedMiB(ctx context.Context) float64 {
 	return r.maxOverGPUs(ctx, func(c wire.ClientStatus) float64 { return c.MemImportedMiB })
 }
 
-// maxOverGPUs returns the sum over the instance's processes, on the GPU where it is
-// largest.
+// maxOverGPUs sums a figure over the instance's processes on each GPU, and returns the
+// largest sum.
 func (r *running) maxOverGPUs(ctx context.Context, of func(wire.ClientStatus) float64) float64 {
 	most := 0.0
 	for _, g := range r.gpus.status(ctx).GPUs {
@@ -182,7 +181,7 @@ func (r *running) Parked(ctx context.Context) (used, parked float64) {
 	return used, parked
 }
 
-// Ended returns nil as well if the state is unknown.
+// Ended implements testbed.Instance. It also returns nil if the state is unknown.
 func (r *running) Ended(ctx context.Context) error {
 	state, err := r.gpus.config.Launcher.State(ctx, r.record.Handle)
 	if err != nil || state.Running {

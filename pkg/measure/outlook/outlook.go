@@ -1,9 +1,8 @@
-// Package outlook plans from a profile: how many GPUs the functions of a profile take for
-// some demands, each alone and all together.
+// Package outlook plans from a profile: it computes how many GPUs the functions of a
+// profile need for some demands, each function alone and all together.
 //
-// Plan makes the same plans as gfaas-place plan does for the same demand (place.Joint). It
-// makes no further plan when its time is over. The command gfaas-profile report calls the
-// package.
+// Plan makes the same plans as gfaas-place plan for the same demand (place.Joint). It starts
+// no further plan after its time limit. The command gfaas-profile report calls the package.
 package outlook
 
 import (
@@ -43,18 +42,18 @@ type Request struct {
 	// RPS are the rates of each function. Without them and Demand, the rates are 1, 10 and
 	// 100 times the throughput of the chosen configuration.
 	RPS       []float64
-	Demand    []plan.Demand // in place of RPS, even if empty; nil without
+	Demand    []plan.Demand // replaces RPS, even if it is empty; nil if there is none
 	Functions []function.Function
 	MemMiB    float64 // of each GPU; 0 is without limit
 	Model     string  // plan.ModelRect or plan.ModelTokens
 	Arrivals  Arrivals
 	TimeLimit time.Duration
-	Planned   func() // is called after each of Steps
+	Planned   func() // called after each step (see Steps)
 }
 
 // Outlook is the plans for one section or several.
 type Outlook struct {
-	Plans  []plan.Plan   // for each demand, while there is time
+	Plans  []plan.Plan   // one for each demand, except those for which the time was too short
 	Demand []plan.Demand // of the first plan
 }
 
@@ -225,8 +224,8 @@ func (p *planner) apart(sections []int, outlooks []Outlook, n int) []int {
 	return out
 }
 
-// plan plans for the sections' rates, at least the first. A plan that was started is
-// searched for as long as gfaas-place plan does, even if the time ends meanwhile.
+// plan plans for the sections' rates, at least the first. Each plan may take as long as in
+// gfaas-place plan, even if the time limit passes meanwhile.
 func (p *planner) plan(sections []Section) (out Outlook, err error) {
 	var rows []profile.Row
 	for _, s := range sections {

@@ -1,6 +1,6 @@
-// Package recorded searches results that are on record, instead of measuring: it replays
-// the trials of a search from the rows of a profile, and picks the best measurement of
-// another tool's report.
+// Package recorded searches recorded results instead of measuring: it replays the trials of
+// a search from the rows of a profile, and picks the best measurement of another tool's
+// report.
 //
 // The commands gfaas-profile search, report and import call the package. Its functions are
 // pure.
@@ -14,7 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Space returns the space of the rows' configurations and of no others.
+// Space returns the search space that has exactly the configurations of the rows.
 func Space(rows []profile.Row) search.Space {
 	s := search.Space{Only: []profile.Config{}}
 	for _, r := range rows {
@@ -75,8 +75,8 @@ func Groups(rows []profile.Row) (groups []Group) {
 }
 
 // Highest returns the measurement with the highest throughput whose p95 latency is within
-// sloMS (in ms, 0 is any). If none is, ok is false and the measurement is the one with the
-// lowest p95 latency. The list must not be empty.
+// sloMS, in ms; 0 accepts any latency. If none is within sloMS, ok is false and best is the
+// measurement with the lowest p95 latency. The list must not be empty.
 func Highest(list []profile.Measurement, sloMS float64) (best profile.Measurement, ok bool) {
 	within := list
 	if sloMS > 0 {

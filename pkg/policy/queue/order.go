@@ -6,56 +6,57 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// order says which function goes next. The engine tells it of every change; a
-// function is in the order from began to ceased, or to left when that was its
-// last. Orders that need little of this embed ordinary.
+// order is the part of a policy that chooses the function that goes next. The engine
+// reports every change to it. A function takes part from began until ceased, or until left
+// if no further invocation of it waits. Orders that need few of the methods embed ordinary.
 type order interface {
-	// shape has the pool of instances behave as the order needs it to.
+	// shape adapts the configuration of the pool of instances to the order.
 	shape(c *residency.Config)
-	// grow: there are that many functions and GPUs, and slots on all GPUs.
+	// grow reports the numbers of functions, of GPUs, and of slots on all GPUs.
 	grow(functions, gpus, slots int)
-	// changed: the function's costs or weight are others, or it is new.
+	// changed reports a new function, or new costs or a new weight of one.
 	changed(function int32)
-	// forget: the function's number will be another's.
+	// forget reports that the function is removed. Its number can be used again.
 	forget(function int32)
-	// closed: the GPU takes no more.
+	// closed reports that the GPU is removed.
 	closed(gpu int32)
 
-	// push, take, drop, putBack and list keep the invocations that wait: one that came;
-	// the one that next chose; one that is somewhere among them, if it is; one that
-	// had gone, where it was; and all of a function, oldest first.
+	// The next five methods keep the waiting invocations. push adds a new one. take
+	// removes and returns the one that next chose. drop removes the one with that id, and
+	// reports whether it was waiting. putBack returns one that take had removed to its
+	// place. list returns all of a function, oldest first.
 	push(now time.Duration, function int32, m member)
 	take(function int32) member
 	drop(function int32, id int64) bool
 	putBack(function int32, m member)
 	list(function int32) []member
 
-	// began: the function waits and did not; afresh says that nothing held it up
-	// before.
+	// began reports that the function may go next from now on. afresh is false if the engine
+	// had only set it aside during this step.
 	began(now time.Duration, function int32, afresh bool)
-	// grew: more or fewer of its invocations wait, but some.
+	// grew reports that the number of its waiting invocations changed, but not to 0.
 	grew(function int32)
-	// ceased: it is not to go next, whether any wait or not.
+	// ceased reports that it must not go next, whether invocations of it wait or not.
 	ceased(function int32)
-	// opened: what happened at this instant has been told.
+	// opened reports that all events of this instant have been reported.
 	opened(now time.Duration)
-	// plans: next is to be called even though every GPU is full.
+	// plans reports whether next is to be called even if every GPU is full.
 	plans() bool
-	// next fills in the function that goes next; false if all had better wait.
+	// next fills in the choice. It returns false if all functions should wait.
 	next(now time.Duration, c *choice) bool
-	// left: the invocation that take gave runs.
+	// left reports that the invocation which take returned was dispatched.
 	left(now time.Duration, function int32, r *run)
-	// ended: it ended. Executed is how long it was executed, or what it is to be
-	// taken to have been.
+	// ended reports that the invocation ended. executed is the time to charge for it: how
+	// long it was executed, or an assumed time.
 	ended(now time.Duration, function int32, r *run, executed time.Duration)
-	// freed: its instance is free, or gone.
+	// freed reports that an instance of the function is idle, or was removed.
 	freed(function, gpu int32)
-	// moved: what the function would find on the GPU changed.
+	// moved reports that the function may have another kind of start on the GPU now.
 	moved(function, gpu int32)
-	// wake is when to decide again although nothing happened.
+	// wake returns when to decide again even if nothing happens.
 	wake() time.Duration
-	// why a function of which invocations wait does not go; empty if it is only
-	// that others go first.
+	// why returns the reason why a function with waiting invocations does not go; empty if
+	// only others go first.
 	why(function int32) string
 }
 
@@ -72,7 +73,7 @@ type choice struct {
 	reason       Reason
 }
 
-// anywhere chooses a function, and leaves the GPU open. It is true.
+// anywhere chooses a function, and leaves the GPU to the engine. It returns true.
 func (c *choice) anywhere(function int32, rule string, value float64) bool {
 	*c = choice{}
 	c.function, c.only, c.except = function, residency.Any, residency.Any
@@ -80,14 +81,15 @@ func (c *choice) anywhere(function int32, rule string, value float64) bool {
 	return true
 }
 
-// on chooses a function, and a place for it. It is true.
+// on chooses a function, and a place for it. It returns true.
 func (c *choice) on(function int32, at residency.Place, rule string, value float64) bool {
 	c.anywhere(function, rule, value)
 	c.placed, c.at = true, at
 	return true
 }
 
-// ordinary is what most orders do: an invocation is its function's oldest.
+// ordinary has the methods of an order that keeps the invocations of a function in a queue
+// and takes the oldest first. Reports that most orders do not need have no effect.
 type ordinary struct{ queues *waiting }
 
 func (o ordinary) push(_ time.Duration, f int32, m member)       { o.queues.push(f, m) }
