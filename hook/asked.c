@@ -1,25 +1,24 @@
-/* asked.c: waits for the GPU that end when the program has been asked to end.
+/* asked.c: ends waits for the GPU when the program has been asked to end (SIGTERM, SIGINT).
  *
- * A program that handles SIGTERM or SIGINT usually notes it and ends when its call
- * into the driver is over. If that waits for a gate which stays closed, because the
- * daemon is gone or refuses the process, it would never be. So once such a handler
- * has run in a thread that waits, or runs there still, no call waits for more than
- * a second: it fails, and nothing was sent. A gate that opens ends that.
+ * A program that handles SIGTERM or SIGINT usually sets a flag in the handler, and ends when
+ * its current call into the driver returns. If that call waits for a gate which stays closed,
+ * because the daemon is gone or refuses the process, it would never return. So once a handler
+ * of these signals has run, or runs, in a thread that waits, no call of the process waits for
+ * more than a second: then it fails, and sends no work to the GPU. This ends when a gate opens.
  *
- * No handler is touched. Instead:
+ * The program's handlers stay installed. To notice that one has run:
  *
  *   - While a thread waits, it blocks both signals, except in gf_sleep, which unblocks them,
- *     sleeps and blocks them again. The other signals that the program handles, faults apart,
- *     are blocked there and let in after each sleep.
- *   - gf_sleep fills the stack below its own frame with a pattern. A handler that runs
- *     anywhere between the two changes of the mask finds its frame, which the kernel
- *     writes, in that place. Where handlers have a stack of their own (SA_ONSTACK), the top
- *     of that is filled as well.
+ *     sleeps and blocks them again. All other signals that the program handles, except faults,
+ *     are blocked in gf_sleep and handled after each sleep.
+ *   - gf_sleep fills the stack below its own frame with a pattern. If a handler runs between
+ *     the two changes of the mask, the kernel writes the handler's frame over the pattern. For
+ *     handlers that have their own stack (SA_ONSTACK), the top of that is filled as well.
  *
  * So every run of a handler in the waiting thread is noticed, whenever the signal arrives.
- * The result of the system call would not do: a futex that times out while a signal is
- * pending does not say that it was interrupted, and on a busy host a thread often stands
- * there. A signal that was handled before the wait is not noticed. */
+ * The result of the system call is not enough: a futex that times out while a signal is
+ * pending does not return EINTR, and on a busy host this happens often. A signal that was
+ * handled before the wait is not noticed. */
 #include "asked.h"
 
 #include "clock.h"
@@ -32,17 +31,17 @@
 #include <unistd.h>
 
 #ifndef SLEEP_MS /* check/noticed.c has its own */
-#define SLEEP_MS 100  /* between two looks at a gate */
-#define DELAY_MS 20   /* the same, while it delays other signals */
+#define SLEEP_MS 100  /* longest sleep before the gate is checked again */
+#define DELAY_MS 20   /* the same, while other signals are blocked */
 #endif
 #define YIELD_NS 1000000000u
-#define FULL_NS 10000000000u /* after which work fails for which there is no place */
-#define SIGNALS 64    /* of the kernel: the C library keeps some to itself */
+#define FULL_NS 10000000000u /* how long a process without a place waits before its work fails */
+#define SIGNALS 64    /* signals of the kernel, with those that the C library reserves for itself */
 
-static uint64_t asked_at;            /* gf_now_ns; 0: not since a gate last opened */
-static uint64_t full_since[GF_DEVICES + 1]; /* by device: since when there has been no place for the process; 0: there is */
-static __thread bool asleep GF_TLS;  /* and what runs in this thread is a handler of the two */
-static __thread uint64_t blocked GF_TLS; /* signals that the thread would not block if it did not wait */
+static uint64_t asked_at;            /* when a handler was first noticed (gf_now_ns); 0: not since a gate last opened */
+static uint64_t full_since[GF_DEVICES + 1]; /* by device: since when the daemon has no place for the process; 0: it has one */
+static __thread bool asleep GF_TLS;  /* the thread is in gf_sleep: code that runs in it is a handler of SIGTERM or SIGINT */
+static __thread uint64_t blocked GF_TLS; /* signals that are blocked only because the thread waits */
 
 static const uint64_t ends = 1u << (SIGTERM - 1) | 1u << (SIGINT - 1);
 
@@ -50,8 +49,8 @@ static uint64_t bit(int signal) { return (uint64_t)1 << (signal - 1); }
 
 static void set_mask(int how, uint64_t mask, uint64_t *before) { syscall(SYS_rt_sigprocmask, how, &mask, before, sizeof mask); }
 
-/* Of the signals of a set, those for which there are handlers, and whether one of these runs
- * on a stack of its own. The kernel is asked, since the C library does not speak of its own. */
+/* Returns those signals of a set that have handlers, and sets on_stack if one of the handlers
+ * runs on its own stack. It asks the kernel, since the C library hides its own signals. */
 static uint64_t handled(uint64_t of, bool *on_stack)
 {
     uint64_t set = 0;
@@ -69,10 +68,10 @@ static uint64_t handled(uint64_t of, bool *on_stack)
 /* long gf_sleep(uint32_t *word, uint32_t expected, const struct timespec *most,
  *               const uint64_t *asleep, const uint64_t *awake)
  *
- * Sleeps until the word is no longer as expected, or for that long, with one mask of
- * signals, and returns with the other. Returns whether a handler has run meanwhile. The
- * handler's frame is below the red zone, and the kernel writes its highest bytes on every
- * processor: the end of the registers' values on x86-64, a record of the frame on arm64. */
+ * Sleeps until the word differs from expected, for at most the time most, with the signal mask
+ * asleep, and returns with the mask awake. Returns 1 if a handler has run meanwhile, else
+ * 0. The handler's frame is below the red zone, and the kernel always writes its highest bytes:
+ * the end of the saved registers on x86-64, a frame record on arm64. */
 #define PATTERN 0x5ac3a53c
 #define NUMBER_(n) #n
 #define NUMBER(n) NUMBER_(n)
@@ -190,8 +189,8 @@ __asm__(".text\n"
 #endif
 long gf_sleep(uint32_t *word, uint32_t expected, const struct timespec *most, const uint64_t *asleep, const uint64_t *awake);
 
-/* Fills the top of the handlers' own stack with the pattern, unless the thread runs on it,
- * or reports whether it is there no longer. */
+/* If fill is true, fills the top of the handlers' own stack with the pattern, unless the thread
+ * runs on it. Else reports whether a handler has overwritten the pattern. */
 static bool own_stack(bool fill)
 {
     stack_t stack;
@@ -218,8 +217,8 @@ static void hold(struct gf_patience *p)
     gf_store(&blocked, p->outer | (ends & ~p->mask));
 }
 
-/* Sleeps until the word is no longer as expected, or a while. True: a handler has
- * run that asks the program to end, or is to run when the wait is over. */
+/* Sleeps until the word differs from expected, for SLEEP_MS or DELAY_MS at most. Reports
+ * whether a handler of SIGTERM or SIGINT has run, or will run when the wait is over. */
 static bool sleep_on(struct gf_patience *p, uint32_t *word, uint32_t expected)
 {
     const uint64_t faults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT);
@@ -251,7 +250,7 @@ static bool sleep_on(struct gf_patience *p, uint32_t *word, uint32_t expected)
 
 static void note(void)
 {
-    uint64_t never = 0; /* who is asked again is asked since the first time */
+    uint64_t never = 0; /* the time of the first signal stays */
     __atomic_compare_exchange_n(&asked_at, &never, gf_now_ns(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
@@ -267,8 +266,8 @@ bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, ui
     gf_patience_begin(p);
     uint64_t full = gf_load(&full_since[gf_ordinal(device)]);
     if (full && gf_now_ns() - full >= FULL_NS)
-        return false; /* that was said */
-    if (gf_load(&asleep)) { /* in a handler, in the midst of a wait */
+        return false; /* the refusal was printed before */
+    if (gf_load(&asleep)) { /* this call is in a handler that interrupted a wait */
         gf_store(&asleep, false);
         note();
     }

@@ -1,20 +1,21 @@
 /* next.c: the program's own wrappers of the functions that this library wraps.
  *
- * Profilers and tracers define cuMemAlloc_v2 themselves, in a library that is linked or
- * preloaded, count the call and pass it on. Without libgfaas.so the dynamic linker binds
- * the name to such a wrapper. Under libgfaas.so it binds the name to this library, unless
- * the wrapper is in the executable or in a library preloaded before it. So each wrapped
- * function has two addresses here:
+ * A profiler or tracer defines functions like cuMemAlloc_v2 itself, in a library that is
+ * linked or preloaded. Its wrapper counts the call and passes it on. Without libgfaas.so, the
+ * dynamic linker binds the name to that wrapper. With libgfaas.so, it binds the name to this
+ * library, unless the wrapper is in the executable or in a library that is preloaded before
+ * this one. So each wrapped function has two addresses here:
  *
  *   cuMemAlloc_v2     the exported name. Passes the call on to the program's own wrapper,
- *                     if one comes between this library and the driver, else to the gate.
+ *                     if there is one between this library and the driver in the order in
+ *                     which names are searched, else to the gated function.
  *   gf_cuMemAlloc_v2  the gated function (cuMemAlloc_v2 in the sources), which calls the
  *                     driver. dlsym and cuGetProcAddress return it in place of the driver's.
  *
  * A call thus reaches each of the program's wrappers as often as it would without this
- * library, and the gate once: the search only ever goes forward in the order of the
- * libraries, and ends at the driver. Only the libraries that the program started with
- * are searched. They are never unloaded, and no lock is needed. */
+ * library, and the gate once: the search for the next wrapper only goes forward in the order
+ * of the libraries, and ends at the driver. Only the libraries that the program started with
+ * are searched. They are never unloaded, so no lock is needed. */
 #include "loader.h"
 
 #include <dlfcn.h>
@@ -30,7 +31,7 @@ GF_EARLY static const struct link_map *map_of(const void *address)
     return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
 }
 
-/* Called before the first dlopen. */
+/* Must be called before the first dlopen, so that last is a library that stays loaded. */
 GF_EARLY void gf_next_init(void)
 {
     const struct link_map *map = map_of((void *)gf_next_init), *end = map;
@@ -40,8 +41,9 @@ GF_EARLY void gf_next_init(void)
     gf_store(&ours, map);
 }
 
-/* Returns the table of a library that the tag names, or NULL. The loader leaves the
- * offsets in a dynamic section that it cannot write to, as the kernel's is. */
+/* Returns the address of the table that the tag of a library's dynamic section names, or
+ * NULL. The loader has replaced the offsets there by addresses, except in a section that it
+ * cannot write to, such as that of the kernel's vDSO. */
 static const void *section(const struct link_map *map, ElfW(Sxword) tag)
 {
     for (const ElfW(Dyn) *d = map->l_ld; d && d->d_tag != DT_NULL; d++)
@@ -50,7 +52,8 @@ static const void *section(const struct link_map *map, ElfW(Sxword) tag)
     return NULL;
 }
 
-/* Reports whether the SONAME of a library, or its file's name, begins so. */
+/* Reports whether the SONAME of a library begins with soname. If the library has no SONAME,
+ * its file name counts. */
 static bool named(const struct link_map *map, const char *soname)
 {
     size_t length = strlen(soname);
@@ -75,7 +78,7 @@ static bool defines(const ElfW(Sym) *symbol, const char *strings, const char *na
            ELF64_ST_BIND(symbol->st_info) != STB_LOCAL && strcmp(strings + symbol->st_name, name) == 0;
 }
 
-/* Returns a library's own function of that name, or NULL. */
+/* Returns the function of that name that the library defines itself, or NULL. */
 static void *defined(const struct link_map *map, const char *name)
 {
     const char *strings = section(map, DT_STRTAB);
@@ -84,7 +87,9 @@ static void *defined(const struct link_map *map, const char *name)
     uint32_t hash = 5381, i = 0, count = sysv ? sysv[1] : 0;
     if (!strings || !symbols)
         return NULL;
-    if (gnu && gnu[0]) { /* buckets, the first symbol of them, words of a filter, its shift; the filter, the buckets, the chains */
+    /* A GNU hash table: number of buckets, index of the first hashed symbol, number of words
+     * of the Bloom filter, its shift; then the filter, the buckets and the chains. */
+    if (gnu && gnu[0]) {
         for (const char *c = name; *c; c++)
             hash = hash * 33 + (unsigned char)*c;
         const uint32_t *buckets = gnu + 4 + gnu[2] * (sizeof(ElfW(Addr)) / sizeof *gnu), *chains = buckets + gnu[0];
@@ -130,20 +135,20 @@ static bool comes_after(const void *caller)
 void *gf_stand_in(void *handle, const char *name, const void *caller, const char *soname, void *real, void *wrapper)
 {
     void *found;
-    /* A search from the front ends at this library's exported name at the latest. */
+    /* A search from the first library on finds this library's exported name, or an earlier one. */
     if (handle == RTLD_DEFAULT || (handle == RTLD_NEXT && !comes_after(caller)))
         return NULL;
     if (handle == RTLD_NEXT) {
         if ((found = gf_next(caller, name, soname)))
             wrapper = found;
     } else {
-        /* A library without the function must still be said to have none, and one with a
-         * function of its own of that name to have that. A second copy of the driver
+        /* For a library without the function, dlsym must still fail, and for a library with
+         * its own function of that name, dlsym must return that. A second copy of the driver
          * counts as the driver. */
         found = gf_real_dlsym(handle, name);
         if (!found || (found != real && !is_of(found, soname)))
             return NULL;
     }
-    dlerror(); /* a dlsym that found something leaves no error */
+    dlerror(); /* clears it: a successful dlsym leaves no error */
     return wrapper;
 }
