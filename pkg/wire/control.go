@@ -165,14 +165,14 @@ type Registered struct {
 // /v1/stored. The memory counts from the answer until the connection ends.
 type Stored struct {
 	PID   int       `json:"pid"`   // of the process that stores, as the sender sees it
-	Start uint64    `json:"start"` // when it began (procfs.Stat), which tells it from a later process with its number
+	Start uint64    `json:"start"` // its start time (procfs.Stat), which distinguishes it from a later process with this PID
 	GPU   string    `json:"gpu"`   // as in an Allocation
 	Bytes gpu.Bytes `json:"bytes"`
 
-	// Held says that the memory is allocated already: it counts whatever the limit is.
+	// Held says that the memory is allocated already: it counts even beyond the limit.
 	Held bool `json:"held,omitempty"`
-	// Sender is the sender's own process, as it sees itself. If the daemon sees another
-	// number there, the two do not number processes alike, and it refuses.
+	// Sender is the sender's own PID. If the daemon sees another PID for the sender, the two
+	// are in different PID namespaces, and the daemon refuses the request.
 	Sender int `json:"sender"`
 }
 

@@ -76,7 +76,8 @@ func (v inventory) applied(name string) bool {
 	return err == nil
 }
 
-// keep leaves only what the names stand for. A name may also be that of a job.
+// keep removes all instances that the names do not stand for. A name that stands only for one
+// of the jobs is no error.
 func (v *inventory) keep(names []string, jobs []tokend.Owned) error {
 	picked, err := pick(v.records(), names, func(name string) bool {
 		return v.applied(name) || slices.ContainsFunc(jobs, func(j tokend.Owned) bool { return j.Instance == name || j.Function == name })

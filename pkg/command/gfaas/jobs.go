@@ -33,7 +33,7 @@ func ownerLives(j tokend.Owned) bool {
 	return lives || err != nil
 }
 
-// jobEntry is what ps prints of a job.
+// jobEntry returns the entry of a job.
 func jobEntry(j tokend.Owned, faults map[string]wire.InstanceFault) psEntry {
 	e := entry(launch.RegisteredRecord(j.Registration), stateRunning)
 	e.Runtime, e.PID = runtimeJob, j.OwnerPID

@@ -112,8 +112,8 @@ func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
 	return o.print(t.env.Out, t.env.Output, all, together)
 }
 
-// failedOf returns the failed starts that names stand for, all without names, less those of
-// ids that have an instance now.
+// failedOf returns the failed starts that names stand for, or all if there are no names. It
+// leaves out ids that have an instance now.
 func failedOf(runDir string, names []string, instances []instance.Record) []host.FailedStart {
 	return slices.DeleteFunc(host.FailedStarts(runDir), func(f host.FailedStart) bool {
 		return len(names) > 0 && !slices.Contains(names, f.ID) && !slices.Contains(names, f.Function) ||

@@ -27,8 +27,8 @@ var templates embed.FS
 
 const placeholder = "my-function"
 
-// template is a function to start from. A new one is an entry of templateList and a folder
-// of its name.
+// template is a function that gfaas new can copy. To add one, add an entry to templateList
+// and a folder of its name.
 type template struct {
 	name    string
 	help    string   // what it needs, without a full stop
@@ -38,7 +38,7 @@ type template struct {
 	request string
 }
 
-// templateList has the default first.
+// templateList lists the templates. The first one is the default.
 var templateList = []template{
 	{name: "python", help: "Python, with its standard library alone", shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json"},
 	{name: "c", help: "C; needs a compiler and make, but no CUDA toolkit", shared: []string{"saxpy.ptx"}, build: "make -C my-function", run: "my-function/server", request: "request.txt"},
@@ -135,7 +135,7 @@ type file struct {
 	text []byte
 }
 
-// files returns those of the template, for a function of that name.
+// files returns the files of the template, for a function of that name.
 func (tm template) files(name string) ([]file, error) {
 	var paths []string
 	own, err := fs.ReadDir(templates, path.Join("templates", tm.name))

@@ -48,7 +48,7 @@ type psEntry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted; running of a job
+	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted; of a job, running or faulted
 	Started      string  `json:"started"`             // RFC 3339; empty while it is only intended
 	Restarts     int     `json:"restarts"`            // how often a gateway, or its engine, has started it again
 	Model        string  `json:"model,omitempty"`     // whose weights it shares; they are not in its memory
@@ -210,7 +210,7 @@ func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []in
 	return states, restarts, ctx.Err()
 }
 
-// gpus returns what the token daemon shows of each GPU; nothing without a daemon.
+// gpus returns the status of each GPU from the token daemon; nil if no daemon answers.
 func (t *tool) gpus(ctx context.Context) []wire.GPUStatus {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

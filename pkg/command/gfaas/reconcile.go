@@ -140,18 +140,18 @@ func limitText(b gpu.Bytes) string {
 	return b.String()
 }
 
-// change returns what the token daemon is to change in a registration for the instance to be
-// as it is wanted.
+// change returns the change of the registration is that gives the instance the assignment's
+// quota, memory limit, turns and objective.
 func (a assignment) change(is wire.Registration) wire.Change {
 	s := a.placement.Slice
 	c := wire.Change{QuotaRequest: &s.QuotaRequest, QuotaLimit: &s.QuotaLimit, MemLimit: &s.Mem, Turns: a.placement.Turns}
-	if slo := launch.SLOMS(a.function); slo != is.SLOMS { // which older daemons do not know
+	if slo := launch.SLOMS(a.function); slo != is.SLOMS { // older daemons do not know the field
 		c.SLOMS = &slo
 	}
 	return c
 }
 
-// objectiveText is an objective for people; none is best effort.
+// objectiveText returns an objective in words; without one, "best effort".
 func objectiveText(ms float64) string {
 	if ms == 0 {
 		return "best effort"

@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// answerTime is how long an instance that is taken back may take to say that it
-// is ready.
+// answerTime is how long an instance that is added to the state may take to report that it is
+// ready.
 const answerTime = 3 * time.Second
 
 // repairer is a state file that can be repaired.
@@ -25,8 +25,8 @@ type repairer interface {
 
 var _ repairer = (*bolt.DB)(nil)
 
-// repair adds the instances that run and are not in the state to it. It replaces a
-// damaged state file.
+// repair adds to the state the running instances that it lacks. It replaces a damaged state
+// file.
 func (t *tool) repair(ctx context.Context) error {
 	t.env.CleansUp()
 	release, err := host.Exclusive(ctx, t.env, t.runDir)

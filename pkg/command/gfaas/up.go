@@ -152,9 +152,9 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	return up.run(ctx, o.parallel)
 }
 
-// noteBeside tells of GPUs whose memory is less than the limits of the plan's instances and
-// of the other slices on it, such as instances of the gateway and jobs. It is no error:
-// the gateway stops idle instances to make room for those of a plan.
+// noteBeside prints a note for each GPU whose memory is less than the sum of the limits of the
+// plan's instances and of the other slices on it, such as instances of the gateway and jobs.
+// This is no error: the gateway stops idle instances to make room for those of a plan.
 func (o *upOptions) noteBeside(ctx context.Context, t *tool, list []assignment) error {
 	state, err := t.store.Look(ctx)
 	if err != nil {
@@ -185,8 +185,8 @@ func (o *upOptions) noteBeside(ctx context.Context, t *tool, list []assignment) 
 	return nil
 }
 
-// besideOn returns the memory of the instances on a GPU that stay, and their ids: the limit
-// of each, or what it uses if it has none.
+// besideOn returns the memory and the ids of those instances on a GPU that stay and are not of
+// the plan. The memory of an instance is its limit or, if it has none, what it uses.
 func besideOn(g wire.GPUStatus, stays func(id string) bool) (sum gpu.Bytes, ids []string) {
 	for _, c := range g.Clients { // by instance
 		if !stays(c.Instance) {

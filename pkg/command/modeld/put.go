@@ -96,7 +96,8 @@ func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error 
 	return nil
 }
 
-// follow is follow with the daemon's answers, over a connection of its own.
+// follow is like the function follow, and gets the status from the daemon over its own
+// connection.
 func (t *tool) follow(ctx context.Context, name, tenant string, written *atomic.Int64) (end func()) {
 	return follow(ctx, t.env, name, written, func(ctx context.Context) (look func() (*wire.Status, error), done func(), err error) {
 		client, err := t.dial(ctx)
@@ -110,12 +111,13 @@ func (t *tool) follow(ctx context.Context, name, tenant string, written *atomic.
 	})
 }
 
-// looker opens what look asks for a model's status. The caller calls done at the end.
+// looker connects to the daemon. look returns the status of the model; the caller calls done
+// at the end.
 type looker func(context.Context) (look func() (*wire.Status, error), done func(), err error)
 
-// follow shows how much of a model is loaded, until end is called: by a bar on a terminal,
-// by a line every half minute elsewhere, and not at all under --quiet. Of a model that is on
-// the GPU it shows how many bytes were written, unless that is nil.
+// follow shows how much of a model is loaded until end is called: as a bar on a terminal, as
+// a line every 30 s elsewhere, and not at all with --quiet. Once the model is on the GPU, it
+// shows how many bytes were written, unless written is nil.
 func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int64, open looker) (end func()) {
 	if env.Quiet {
 		return func() {}

@@ -13,11 +13,12 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// slices are those of the first of several token daemons that answers.
+// slices implements model.Slices by several token daemons: the first that answers counts.
 type slices []*tokend.Client
 
-// slicesFor returns the slices of the run directory that a socket is in, else of the user's.
-// The socket of a second GPU is in models/GPU there.
+// slicesFor returns the token daemons for a model daemon with that socket: the one in the run
+// directory of the socket, then the one in the user's run directory. The socket of a second
+// GPU is in models/GPU of its run directory.
 func slicesFor(socket string) slices {
 	dir := filepath.Dir(socket)
 	if above := filepath.Dir(dir); filepath.Base(above) == "models" {
