@@ -76,7 +76,7 @@ type Handle struct {
 	Container string    `json:"container,omitempty"`
 	Address   string    `json:"address"` // host:port
 	LogPath   string    `json:"log_path,omitempty"`
-	Started   time.Time `json:"started"`
+	Started   time.Time `json:"started"` // not after anything that the instance did
 }
 
 // State is what became of an instance.

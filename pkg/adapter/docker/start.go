@@ -94,6 +94,7 @@ func (r *Runtime) launch(ctx context.Context, id string, plan plan) (instance.Ha
 	if err := r.checkProgram(ctx, id, plan); err != nil {
 		return instance.Handle{}, err
 	}
+	started := time.Now() // what the container does, it does later
 	if err := r.engine.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
 		return instance.Handle{}, explainStart(plan.config.Image, err)
 	}
@@ -101,7 +102,7 @@ func (r *Runtime) launch(ctx context.Context, id string, plan plan) (instance.Ha
 	if err != nil {
 		return instance.Handle{}, explain("look at the container", err)
 	}
-	handle := instance.Handle{Runtime: instance.Docker, Container: id, Started: time.Now()}
+	handle := instance.Handle{Runtime: instance.Docker, Container: id, Started: started}
 	bindings := info.NetworkSettings.Ports[plan.port]
 	asked := plan.host.PortBindings[plan.port][0]
 	switch {

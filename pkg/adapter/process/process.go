@@ -133,11 +133,12 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	defer log.Close() // its end is the log's
 	cmd := exec.Command(program, spec.Command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
+	started := time.Now() // what the process does, it does later
 	if err := detach.Start(cmd); err != nil {
 		return instance.Handle{}, fmt.Errorf("start %s: %w", spec.Command[0], err)
 	}
 	handle := instance.Handle{
-		Runtime: instance.Process, PID: cmd.Process.Pid, LogPath: logPath, Started: time.Now(),
+		Runtime: instance.Process, PID: cmd.Process.Pid, LogPath: logPath, Started: started,
 		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number)),
 	}
 	// Nothing has reaped it yet, so its entry is there even if it has ended.

@@ -54,6 +54,9 @@ func testLogs(t *testing.T, p *probe) {
 	if len(lines) != 21 || lines[0].Text != "line 1" || lines[20].Text != "listening" {
 		t.Errorf("the log is %+v", lines)
 	}
+	if len(lines) > 0 && h.Started.After(lines[0].Time) {
+		t.Errorf("Started = %v, want no time after its first line, %v", h.Started, lines[0].Time)
+	}
 	for line, err := range p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: -1, Since: begin}) {
 		if err != nil || line.Time.Before(begin) {
 			t.Errorf("since %v: %+v, %v", begin, line, err)
