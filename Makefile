@@ -68,14 +68,15 @@ demo-binaries:
 
 # Tests run the built libraries and programs, so they are built first, and an
 # earlier run is not remembered, since Go does not see when those change. Most
-# tests mostly wait, so twice as many packages run at once as there are
-# processors, and eight of a package's tests that may run beside others. Property tests draw the same cases each time, so that a red test is
-# the change's own; `make explore` draws others, and many more. After make lint, what
-# vet says was heard: VET=-vet=off.
-# Nothing reads their DWARF, and to link without it takes two thirds of the time.
-TESTING = $(GO) test -count=1 -ldflags=-w -parallel 8 -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
+# tests mostly wait, so twice as many packages run at once as there are processors,
+# and eight of a package's parallel tests. (Not under the race detector, where a program
+# needs a processor for seconds.) Property tests draw the same cases each time, so that
+# a red test is the change's own; `make explore` draws others, and many more. After
+# make lint, VET=-vet=off saves a second vet. Linking without DWARF, which nothing
+# reads, takes two thirds of the time.
+TESTING = $(GO) test -count=1 -ldflags=-w -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
 test: all checks
-	$(TESTING) $(VET) -timeout 20m ./...
+	$(TESTING) -parallel 8 $(VET) -timeout 20m ./...
 
 # A program under the race detector sleeps a second before it ends, and the
 # scripts run hundreds. Policies, simulations, formats and what draws pages or writes
