@@ -93,7 +93,7 @@ JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
 			return runDoctor(cmd.Context(), t)
 		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "add running instances to the state file, and replace a damaged one")
+	cmd.Flags().BoolVar(&repair, "repair", false, "record running instances that the state lacks, and replace a damaged state")
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }
