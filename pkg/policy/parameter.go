@@ -9,7 +9,7 @@ type Parameter[T any] struct {
 	Set func(to *T, value string) error
 }
 
-// Find returns the parameter with that key, or nil.
+// Find returns the parameter with that key, or nil if there is none.
 func Find[T any](all []Parameter[T], key string) *Parameter[T] {
 	for i := range all {
 		if all[i].Key == key {

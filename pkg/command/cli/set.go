@@ -17,7 +17,8 @@ func ParameterKeys[T any](all []policy.Parameter[T]) (keys []string) {
 	return keys
 }
 
-// SetParameter applies one KEY=VALUE of the flag --set.
+// SetParameter parses KEY=VALUE, as the flag --set has it, and stores the value in to. It
+// returns a usage error for an unknown key or a value that does not parse.
 func SetParameter[T any](all []policy.Parameter[T], to *T, text string) error {
 	key, value, pair := strings.Cut(text, "=")
 	if !pair {

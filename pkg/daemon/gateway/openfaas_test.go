@@ -249,23 +249,10 @@ func TestSystemLogs(t *testing.T) {
 		}
 	}
 	// Followed from before there is an instance.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", w.url("/system/logs?name=f.openfaas-fn&follow=true"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	stream, err := transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Body.Close()
+	lines := w.follow("/system/logs?name=f.openfaas-fn&follow=true")
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 {
 		t.Fatalf("%+v", a)
 	}
-	lines := bufio.NewScanner(stream.Body)
 	for _, want := range []string{"line 1", "line 2"} {
 		var l logLine
 		if !lines.Scan() || json.Unmarshal(lines.Bytes(), &l) != nil || l.Text != want || l.Name != "f" || l.Namespace != "openfaas-fn" || l.Instance != "f.1" {
@@ -326,22 +313,29 @@ func TestLogsOfFailedStarts(t *testing.T) {
 	if text := ofLog("g") + ofLog("f&instance=f.8"); text != "" {
 		t.Errorf("others: %s", text)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", w.url("/system/logs?name=f&instance=f.9&follow=true"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	stream, err := transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Body.Close()
+	lines := w.follow("/system/logs?name=f&instance=f.9&follow=true")
 	fail("f.9", "too late")
-	lines := bufio.NewScanner(stream.Body)
 	if !lines.Scan() || !strings.Contains(lines.Text(), `"instance":"f.9"`) || !strings.Contains(lines.Text(), "too late") {
 		t.Errorf("followed: %q, %v", lines.Text(), lines.Err())
 	}
+}
+
+// follow requests a path and returns the lines of the answer, which may go on until the
+// test ends.
+func (w *world) follow(path string) *bufio.Scanner {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	w.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, "GET", w.url(path), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	w.t.Cleanup(transport.CloseIdleConnections)
+	stream, err := transport.RoundTrip(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = stream.Body.Close() })
+	return bufio.NewScanner(stream.Body)
 }
