@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// served is a gateway, and a client of it.
+// served is a gateway and its client.
 type served struct {
 	t    *testing.T
 	http *http.Client
 }
 
-// serve starts a gateway, which must end in order.
+// serve starts a gateway, which must end in an orderly way.
 func (u *user) serve() *served {
 	u.t.Helper()
 	said := new(bytes.Buffer)
@@ -62,7 +62,7 @@ func (s *served) until(what string, is func() bool) {
 	}
 }
 
-// chat asks for a completion.
+// chat requests a completion.
 func (s *served) chat(ctx context.Context, body string) *http.Response {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gateway/v1/chat/completions", strings.NewReader(body))
@@ -78,7 +78,7 @@ func (s *served) chat(ctx context.Context, body string) *http.Response {
 	return answer
 }
 
-// inFlight is how many calls run.
+// inFlight returns the number of calls in progress.
 func (s *served) inFlight() (n int) {
 	answer, err := s.http.Get("http://gateway/system/status")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *served) inFlight() (n int) {
 	return n
 }
 
-// completion is an answer, whole or a piece of it.
+// completion is a whole answer or a piece of it.
 type completion struct {
 	Object  string
 	Choices []struct {
@@ -112,9 +112,9 @@ type completion struct {
 	Error struct{ Message, Type, Param string }
 }
 
-// TestChat calls the function that gfaas new --template openai writes through a gateway,
-// as OpenAI's clients do: whole, as a stream that is passed on as it comes, and left by
-// its caller.
+// TestChat calls the function that gfaas new --template openai writes, through a
+// gateway and as OpenAI's clients do: as a whole, as a stream whose pieces are passed
+// on at once, and with a client that disconnects.
 func TestChat(t *testing.T) {
 	needPython(t)
 	u := newUser(t)
@@ -171,7 +171,8 @@ func TestChat(t *testing.T) {
 		t.Errorf("another model: %d %v", answer.StatusCode, answer.Header)
 	}
 
-	// Whoever looks late, on a busy machine, finds the answer ended, and looks again.
+	// On a busy machine, the test may read the first piece after the answer has ended,
+	// and tries again.
 	early := false
 	for try := 0; try < 5 && !early; try++ {
 		answer := s.chat(t.Context(), ask+`, "stream": true, "stream_options": {"include_usage": true}}`)
@@ -209,7 +210,8 @@ func TestChat(t *testing.T) {
 		t.Error("the first piece was kept until the last had come")
 	}
 
-	// A caller that leaves frees its place, long before the answer would have ended.
+	// A client that disconnects frees its place long before the answer would have
+	// ended.
 	ctx, leave := context.WithCancel(t.Context())
 	answer := s.chat(ctx, `{"model": "parrot", "stream": true, "messages": [{"role": "user", "content": "`+strings.Repeat("on ", 900)+`"}]}`)
 	if _, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil {
@@ -218,6 +220,6 @@ func TestChat(t *testing.T) {
 	leave()
 	s.until("its place is free", func() bool { return s.inFlight() == 0 })
 	if status, _ := whole(ask + `}`); status != 200 {
-		t.Errorf("the next: %d", status)
+		t.Errorf("the next: %d, want 200", status)
 	}
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# demo.sh BUILD: the main job from beginning to end. A function is profiled,
-# planned, started under its slice of a GPU, invoked, held to its quota, and served
-# beside another. What there is to look at afterwards is in BUILD/demo; all else
-# that it makes, a Docker image too, is gone at the end.
+# demo.sh BUILD: shows the main job. It profiles a function, plans for it, starts it under its
+# slice of a GPU, invokes it, shows that its quota is enforced, and serves it together with
+# another function. It writes pages to BUILD/demo and removes everything else at the end,
+# including a Docker image.
 set -eu
 
 build=$(cd "$1" && pwd)
@@ -48,23 +48,23 @@ fi
 
 say "A function: a server that computes y = a*x + y. Its instances will be $kind"
 gfaas doctor | sed -n 's/^NVIDIA driver  *[a-z]*  */NVIDIA driver: /p'
-export GFAAS_SIM_NOTED=1 # it was said
+export GFAAS_SIM_NOTED=1 # doctor reports the simulated GPU
 show cat saxpy.yaml
 
-say "Profile: what it does with a share of the multiprocessors and of the time"
+say "Profile: throughput and latency by share of the multiprocessors (SMs) and of the time"
 show gfaas-profile run saxpy.yaml --sm 12,50 --quota 0.4,1 --duration 3s --warmup 1s --load closed:4 \
 	--goodput=false --out-file profile.csv -o table -q
 
-say "Plan: how many GPUs, which configurations, what goes where"
-# So much that two instances do it, one on each half of the GPU.
+say "Plan: number of GPUs, configurations and placement"
+# A demand that needs two instances, one on each half of the GPU.
 rate=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "throughput_rps") at = i; next } $at > most { most = $at } END { printf "%d", most * 1.5 }' profile.csv)
 plan() { gfaas-place plan -q --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB "$@"; }
 plan -o json --out-file plan.json
 plan -o svg --out-file "$pages/plan.svg"
 show gfaas-place plan -q --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB |
-	sed -n '1,/^$/p;$p' # in between, how full each GPU is and what each function gets
+	sed -n '1,/^$/p;$p' # without the tables of GPUs and functions
 
-say "Start what the plan says, invoke it, stop it"
+say "Start the planned instances, invoke the function, stop them"
 gfaas apply -q -f saxpy.yaml
 show gfaas up -q plan.json
 show gfaas ps
@@ -72,7 +72,7 @@ echo '{"n": 4096, "a": 2}' | show gfaas invoke saxpy
 show check.sh saxpy 50
 gfaas down -q
 
-say "Any program under a slice: three that want the whole GPU, with quotas 0.2, 0.3 and 0.5"
+say "Any program under a slice: three programs that saturate the GPU, with quotas 0.2, 0.3 and 0.5"
 for quota in 0.2 0.3 0.5; do
 	gfaas run -q --quota $quota --name "quota-$quota" -- "$build/victim/saturate" 6 >"$quota.json" &
 done
@@ -80,7 +80,7 @@ sleep 4
 show gfaas-tokend status
 wait
 
-say "Serve functions: started when they are called, fair to all"
+say "Serve functions: instances start on demand, and queueing is fair"
 sed 's/^name: saxpy/name: patient/' saxpy.yaml >patient.yaml
 gfaas apply -q -f patient.yaml
 echo '$ gfaas serve --policy mqfq-sticky &'
@@ -94,7 +94,7 @@ now() { date +%s%3N; }
 call() { echo '{"n": 1024, "a": 2}' | gfaas invoke "$1" >/dev/null; }
 begun=$(now)
 call patient
-echo "patient, from zero: $(($(now) - begun)) ms. Then 8 callers of saxpy, one call after the other each:"
+echo "patient, cold start: $(($(now) - begun)) ms. Now 8 callers of saxpy, each with one call after another:"
 for _ in 1 2 3 4 5 6 7 8; do
 	(for _ in 1 2 3 4 5 6 7 8 9 10; do call saxpy; done) &
 	callers="${callers-} $!"
@@ -105,7 +105,7 @@ for _ in 1 2 3 4 5; do
 	call patient
 	took="$took $(($(now) - begun)) ms"
 done
-echo "patient, beside them:$took"
+echo "patient, while they call:$took"
 wait $callers
 kill $gateway
 wait $gateway
@@ -117,4 +117,4 @@ show gfaas-sim compare -q --functions costs.csv --trace trace.csv --pool 8 --pol
 gfaas-sim compare -q --functions costs.csv --trace trace.csv --pool 8 --policy fcfs,mqfq,mqfq-sticky,gfaas -o html --out-file "$pages/compare.html"
 gfaas-profile report -q profile.csv -o html --out-file "$pages/profile.html"
 
-printf '\nTo look at: %s\n' "$(cd "$pages" && echo "$1/demo:" *)"
+printf '\nPages to open in a browser: %s\n' "$(cd "$pages" && echo "$1/demo:" *)"

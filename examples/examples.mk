@@ -1,5 +1,5 @@
-# The example functions, built into build/examples/NAME. The top Makefile
-# includes this; `all` builds what EXAMPLES names.
+# The example functions, built into build/examples/NAME. The top Makefile includes this
+# file; `all` builds the files in EXAMPLES.
 BUILD ?= build
 CC ?= gcc
 EXAMPLE_CFLAGS ?= -std=gnu11 -O2 -g -Wall -Wextra -Werror -ffp-contract=off
@@ -15,8 +15,8 @@ LINEAR_FILES := $(addprefix $(LINEAR_OUT)/,server.py linear.ptx make_weights.py 
 
 EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES) $(LINEAR_FILES)
 
-# An ordinary CUDA program: it includes cuda.h, links with the driver and finds
-# it at run time where the loader looks. -Ihook because our cuda.h is there.
+# An ordinary CUDA program: it includes cuda.h (ours, in hook/), links with the driver's
+# library, and the loader finds the driver at run time.
 $(SAXPY_OUT)/saxpy: $(SAXPY_C) $(wildcard $(SAXPY_SRC)/*.h) $(SAXPY_SRC)/saxpy.ptx hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(EXAMPLE_CFLAGS) -Ihook -Wa,-I$(SAXPY_SRC) -o $@ $(SAXPY_C) -pthread -lm -L$(BUILD)/lib/sim -l:libcuda.so.1

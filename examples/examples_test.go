@@ -1,11 +1,10 @@
-// Package examples_test runs the built examples on the simulated driver, as
-// the ordinary programs that they are.
+// Package examples_test runs the built examples on the simulated driver, as ordinary
+// programs.
 package examples_test
 
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// built returns the path of what make builds; without it the test is skipped,
-// or fails where CI is set.
+// built returns the path of a file that make builds. Without the file, the test is
+// skipped, or fails if CI is set.
 func built(t testing.TB, parts ...string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(append([]string{"..", "build"}, parts...)...))
@@ -47,8 +47,9 @@ type function struct {
 	out *bytes.Buffer
 }
 
-// reserve returns a port that the system gives to nobody else until the test
-// ends: a socket has it, but does not listen, so that the program may.
+// reserve returns a port that no other process gets until the test ends. A socket is
+// bound to it but does not listen, so the program can. The kernel may choose a port that is
+// bound with SO_REUSEADDR again, but it chooses none below 32768.
 func reserve(t testing.TB) int {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -56,19 +57,22 @@ func reserve(t testing.TB) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	if err != nil {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		t.Fatal(err)
 	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := 20000 + (os.Getpid()+int(reserved.Add(1)))%10000
+		if err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: port}); err == nil {
+			return port
+		}
 	}
-	return name.(*unix.SockaddrInet4).Port
+	t.Fatal(err)
+	return 0
 }
 
-// start starts saxpy, with small kernels, on a device of its own.
+var reserved atomic.Int32 // calls of reserve
+
+// start starts saxpy with small kernels on its own device.
 func start(t *testing.T, settings ...string) *function {
 	t.Helper()
 	port := reserve(t)
@@ -102,7 +106,7 @@ func start(t *testing.T, settings ...string) *function {
 	}
 }
 
-// post returns status and body of an invocation.
+// post returns the status and the body of an invocation.
 func (f *function) post(body io.Reader, header ...string) (int, string) {
 	f.t.Helper()
 	request, err := http.NewRequest(http.MethodPost, f.url, body)
@@ -148,7 +152,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var sent io.Reader = strings.NewReader(c.body)
-			if c.name == chunks { // of a length that is not known before
+			if c.name == chunks { // a body of unknown length
 				sent = io.MultiReader(sent)
 			}
 			status, body := f.post(sent, c.header...)
@@ -159,7 +163,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// Many clients at once get answers that the checker agrees with.
+// TestConcurrentAnswersAreChecked checks that the answers to many concurrent clients
+// pass the checker.
 func TestConcurrentAnswersAreChecked(t *testing.T) {
 	f := start(t, "SAXPY_STREAMS=3")
 	var wg sync.WaitGroup

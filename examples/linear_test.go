@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestLinearServed: the function in Python answers behind the gateway, with weights
-// that were loaded once, by the daemon that the gateway started, and that are in no
+// TestLinearServed checks that the Python function answers behind the gateway. Its
+// weights are loaded once, by the daemon that the gateway starts, and are not in any
 // instance's memory.
 func TestLinearServed(t *testing.T) {
 	const rows, columns = 300, 50
@@ -80,7 +80,7 @@ func TestLinearServed(t *testing.T) {
 		}
 	}
 	if len(got.Y) != rows {
-		t.Fatalf("%d numbers", len(got.Y))
+		t.Fatalf("%d numbers, want %v", len(got.Y), rows)
 	}
 	for i, y := range got.Y {
 		want := float64(i)

@@ -13,7 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
-// profile is what gfaas-profile measured of saxpy on the simulated GPU.
+// profile is a profile of saxpy on the simulated GPU, from gfaas-profile.
 const profile = `function,gpu,sm_pct,quota,batch,throughput_rps,p95_ms
 saxpy,sim,24,0.6,1,15,600
 saxpy,sim,24,1,1,25,320
@@ -21,7 +21,7 @@ saxpy,sim,50,0.6,1,30,300
 saxpy,sim,50,1,1,50,160
 `
 
-// user is somebody with a machine and a shell.
+// user is a user with a machine and a shell.
 type user struct {
 	t   *testing.T
 	dir string
@@ -64,8 +64,8 @@ func (u *user) do(name string, args ...string) string {
 	return text
 }
 
-// TestMainJob plans from a profile, starts the plan, has 200 answers checked
-// and stops it, on processes and on containers. Nothing may be left.
+// TestMainJob plans from a profile, starts the plan, checks 200 answers and stops the
+// plan, with processes and with containers. Nothing may remain.
 func TestMainJob(t *testing.T) {
 	t.Run("process", func(t *testing.T) {
 		t.Parallel()
@@ -83,8 +83,8 @@ func TestMainJob(t *testing.T) {
 	})
 }
 
-// inImage makes the example's image and returns its function file. The image
-// has a name that no other run on this engine has, and goes with the test.
+// inImage builds the example's image and returns its function file. The image's name is
+// unique on this engine, and the image is removed with the test.
 func inImage(t *testing.T) (file string) {
 	t.Helper()
 	const usual = "image: gfaas-saxpy:latest\n"
@@ -117,7 +117,7 @@ func mainJob(t *testing.T, file string) {
 	u.do("gfaas", "apply", "-f", file)
 	u.do("gfaas", "up", "plan.json")
 	if answer := u.do(built(t, "examples", "saxpy", "check.sh"), "saxpy", "200"); !strings.Contains(answer, "200 right, 0 wrong") {
-		t.Errorf("answers: %s", answer)
+		t.Errorf(`answers: %s, want a text with "200 right, 0 wrong"`, answer)
 	}
 	var instances []struct {
 		PID       int    `json:"pid"`
@@ -143,14 +143,13 @@ func mainJob(t *testing.T, file string) {
 	u.daemonLeaves()
 }
 
-// alive tells whether a process runs; one that has ended and waits for its
-// parent to ask has no command line any more.
+// alive reports whether a process runs. A zombie does not: its command line is empty.
 func alive(pid int) bool {
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	return err == nil && len(line) > 0
 }
 
-// empty says that no file of the simulated device is left.
+// empty checks that no file of the simulated device remains.
 func (u *user) empty(dir string) {
 	u.t.Helper()
 	left, _ := filepath.Glob(filepath.Join(u.dir, dir, "gpu*"))
@@ -159,7 +158,7 @@ func (u *user) empty(dir string) {
 	}
 }
 
-// daemonLeaves waits for the daemon that up started to go, with its sockets.
+// daemonLeaves waits for the end of the daemon that up started, and of its sockets.
 func (u *user) daemonLeaves() {
 	u.t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// needPython skips a test where there is no Python, or fails it where CI is set.
+// needPython skips a test if there is no Python, or fails it if CI is set.
 func needPython(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -26,7 +26,7 @@ func needPython(t *testing.T) {
 	}
 }
 
-// edit puts a text in the place of another, which is there once.
+// edit replaces a text, which must occur exactly once.
 func (u *user) edit(file, old, text string) {
 	u.t.Helper()
 	path := filepath.Join(u.dir, file)
@@ -39,8 +39,8 @@ func (u *user) edit(file, old, text string) {
 	}
 }
 
-// TestNewWithoutServe: what gfaas new writes is an ordinary program, that finds the
-// simulated driver as it would find another, and runs in a slice as it is.
+// TestNewWithoutServe checks that gfaas new writes an ordinary program, which finds the
+// simulated driver like any other driver and runs unchanged in a slice.
 func TestNewWithoutServe(t *testing.T) {
 	needPython(t)
 	u := newUser(t)
@@ -101,8 +101,8 @@ func (u *user) program(t *testing.T, argv []string, env ...string) (url string) 
 	return fmt.Sprintf("http://127.0.0.1:%d", port)
 }
 
-// answer asks until there is an answer, which must be 200 and have that text in it; a
-// body is posted.
+// answer requests the URL until there is an answer, which must have status 200 and
+// contain the text. It posts the body, if there is one.
 func answer(t *testing.T, url string, body []byte, want string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

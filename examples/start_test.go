@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// ours is a run directory of the benchmark's own, and what a program of ours is to
-// know of it.
+// ours returns a new run directory for the benchmark, and the environment of programs
+// that use it.
 func ours(b *testing.B) (dir string, env []string) {
 	dir, err := os.MkdirTemp("", "gfaas") // short: sockets' paths are
 	if err != nil {
@@ -28,7 +28,7 @@ func ours(b *testing.B) (dir string, env []string) {
 		"LD_LIBRARY_PATH="+filepath.Dir(built(b, "lib", "sim", "libcuda.so.1")))
 }
 
-// command is a program that must succeed.
+// command runs a program that must succeed.
 func command(b *testing.B, env []string, in string, name string, args ...string) {
 	b.Helper()
 	cmd := exec.Command(name, args...)
@@ -38,7 +38,7 @@ func command(b *testing.B, env []string, in string, name string, args ...string)
 	}
 }
 
-// daemon runs beside the benchmark, and ends with it.
+// daemon starts a program that runs until the benchmark ends.
 func daemon(b *testing.B, env []string, name string, args ...string) {
 	b.Helper()
 	log, err := os.CreateTemp(b.TempDir(), "log")
@@ -59,7 +59,7 @@ func daemon(b *testing.B, env []string, name string, args ...string) {
 	})
 }
 
-// waitFor asks until the answer is 200.
+// waitFor repeats a request until its status is 200.
 func waitFor(b *testing.B, client *http.Client, url string, every time.Duration) {
 	b.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(every) {
@@ -81,8 +81,8 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// BenchmarkFromZero holds the first call of a function that has no instance against
-// what its program takes from its start to its first answer, turn by turn.
+// BenchmarkFromZero compares the first call of a function that has no instance with the
+// time from the start of its program to the program's first answer, in alternation.
 func BenchmarkFromZero(b *testing.B) {
 	saxpy, gfaas := built(b, "examples", "saxpy", "saxpy"), built(b, "bin", "gfaas")
 	dir, env := ours(b)
@@ -126,8 +126,8 @@ func BenchmarkFromZero(b *testing.B) {
 	b.ReportMetric((call.Seconds()-1.3*own.Seconds())*1e3, "beyond-1.3x-ms")
 }
 
-// BenchmarkRunStart is what gfaas run adds to a program that does nothing, beside a
-// token daemon that runs.
+// BenchmarkRunStart measures the time that gfaas run adds to a program that does no
+// work, while a token daemon is running.
 func BenchmarkRunStart(b *testing.B) {
 	gfaas := built(b, "bin", "gfaas")
 	_, env := ours(b)

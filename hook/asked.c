@@ -30,34 +30,34 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef SLEEP_MS /* check/noticed.c has its own */
+#ifndef SLEEP_MS /* check/noticed.c includes this file and sets shorter times */
 #define SLEEP_MS 100  /* longest sleep before the gate is checked again */
-#define DELAY_MS 20   /* the same, while other signals are blocked */
+#define DELAY_MS 20   /* longest sleep if the program handles other signals, which gf_sleep delays */
 #endif
-#define YIELD_NS 1000000000u
-#define FULL_NS 10000000000u /* how long a process without a place waits before its work fails */
-#define SIGNALS 64    /* signals of the kernel, with those that the C library reserves for itself */
+#define YIELD_NS 1000000000u /* how long a wait lasts after the program was asked to end */
+#define FULL_NS 10000000000u /* how long a process waits for a free slot before its work fails */
+#define SIGNALS 64    /* signals of the kernel, including the C library's own */
 
-static uint64_t asked_at;            /* when a handler was first noticed (gf_now_ns); 0: not since a gate last opened */
-static uint64_t full_since[GF_DEVICES + 1]; /* by device: since when the daemon has no place for the process; 0: it has one */
+static uint64_t asked_at;            /* when a handler was first noticed (gf_now_ns); 0: none since a gate last opened */
+static uint64_t full_since[GF_DEVICES + 1]; /* by device: when the daemon first had no slot for the process; 0: it has one */
 static __thread bool asleep GF_TLS;  /* the thread is in gf_sleep: code that runs in it is a handler of SIGTERM or SIGINT */
 static __thread uint64_t blocked GF_TLS; /* signals that are blocked only because the thread waits */
 
-static const uint64_t ends = 1u << (SIGTERM - 1) | 1u << (SIGINT - 1);
+static const uint64_t end_signals = 1u << (SIGTERM - 1) | 1u << (SIGINT - 1);
 
 static uint64_t bit(int signal) { return (uint64_t)1 << (signal - 1); }
 
 static void set_mask(int how, uint64_t mask, uint64_t *before) { syscall(SYS_rt_sigprocmask, how, &mask, before, sizeof mask); }
 
-/* Returns those signals of a set that have handlers, and sets on_stack if one of the handlers
+/* Returns those of the signals that have handlers, and sets *on_stack if one of the handlers
  * runs on its own stack. It asks the kernel, since the C library hides its own signals. */
-static uint64_t handled(uint64_t of, bool *on_stack)
+static uint64_t handled(uint64_t signals, bool *on_stack)
 {
     uint64_t set = 0;
     for (int s = 1; s <= SIGNALS; s++) {
         struct { uintptr_t handler; unsigned long flags, rest[15]; } action;
-        if (of & bit(s) && syscall(SYS_rt_sigaction, s, NULL, &action, sizeof set) == 0 &&
-            action.handler > 1) { /* SIG_DFL, SIG_IGN */
+        if (signals & bit(s) && syscall(SYS_rt_sigaction, s, NULL, &action, sizeof set) == 0 &&
+            action.handler > 1) { /* neither SIG_DFL (0) nor SIG_IGN (1) */
             set |= bit(s);
             *on_stack |= action.flags & SA_ONSTACK;
         }
@@ -189,8 +189,8 @@ __asm__(".text\n"
 #endif
 long gf_sleep(uint32_t *word, uint32_t expected, const struct timespec *most, const uint64_t *asleep, const uint64_t *awake);
 
-/* If fill is true, fills the top of the handlers' own stack with the pattern, unless the thread
- * runs on it. Else reports whether a handler has overwritten the pattern. */
+/* With `fill`, fills the top of the handlers' own stack with the pattern, unless the thread runs on
+ * it. Otherwise reports whether a handler has overwritten the pattern. */
 static bool own_stack(bool fill)
 {
     stack_t stack;
@@ -207,14 +207,15 @@ static bool own_stack(bool fill)
     return changed;
 }
 
-static void hold(struct gf_patience *p)
+/* Blocks SIGTERM and SIGINT until the wait ends. */
+static void block_end_signals(struct gf_patience *p)
 {
-    if (p->holds)
+    if (p->blocks)
         return;
-    set_mask(SIG_BLOCK, ends, &p->mask);
-    p->holds = true;
+    set_mask(SIG_BLOCK, end_signals, &p->mask);
+    p->blocks = true;
     p->outer = gf_load(&blocked);
-    gf_store(&blocked, p->outer | (ends & ~p->mask));
+    gf_store(&blocked, p->outer | (end_signals & ~p->mask));
 }
 
 /* Sleeps until the word differs from expected, for SLEEP_MS or DELAY_MS at most. Reports
@@ -222,14 +223,14 @@ static void hold(struct gf_patience *p)
 static bool sleep_on(struct gf_patience *p, uint32_t *word, uint32_t expected)
 {
     const uint64_t faults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT);
-    bool on_stack = false, never = false;
-    uint64_t set = handled(ends, &on_stack), pending = 0;
-    if (!p->holds && !set) {
+    bool on_stack = false, unused = false;
+    uint64_t set = handled(end_signals, &on_stack), pending = 0;
+    if (!p->blocks && !set) {
         gf_futex_wait(word, expected, SLEEP_MS);
         return false;
     }
-    hold(p);
-    uint64_t others = handled(~(ends | faults), &never), while_asleep = p->mask | others, awake = while_asleep | ends;
+    block_end_signals(p);
+    uint64_t others = handled(~(end_signals | faults), &unused), while_asleep = p->mask | others, awake = while_asleep | end_signals;
     const struct timespec most = {0, (others ? DELAY_MS : SLEEP_MS) * 1000000};
     if (others)
         set_mask(SIG_SETMASK, awake, NULL);
@@ -241,20 +242,21 @@ static bool sleep_on(struct gf_patience *p, uint32_t *word, uint32_t expected)
     gf_store(&asleep, false);
     if (on_stack)
         asked |= own_stack(false);
-    gf_store(&blocked, p->outer | (ends & ~p->mask));
+    gf_store(&blocked, p->outer | (end_signals & ~p->mask));
     if (others)
-        set_mask(SIG_SETMASK, p->mask | ends, NULL);
+        set_mask(SIG_SETMASK, p->mask | end_signals, NULL);
     syscall(SYS_rt_sigpending, &pending, sizeof pending);
     return asked || (pending & set);
 }
 
-static void note(void)
+/* Notes that the program was asked to end now, unless it was asked before. */
+static void note_asked(void)
 {
-    uint64_t never = 0; /* the time of the first signal stays */
+    uint64_t never = 0;
     __atomic_compare_exchange_n(&asked_at, &never, gf_now_ns(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-void gf_full(struct gf_device *device, bool full)
+void gf_asked_set_full(struct gf_device *device, bool full)
 {
     uint64_t *since = &full_since[gf_ordinal(device)];
     if (!full || !gf_load(since))
@@ -269,15 +271,15 @@ bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, ui
         return false; /* the refusal was printed before */
     if (gf_load(&asleep)) { /* this call is in a handler that interrupted a wait */
         gf_store(&asleep, false);
-        note();
+        note_asked();
     }
     uint64_t asked = gf_load(&asked_at);
     if (asked && gf_now_ns() - (asked > p->began ? asked : p->began) >= YIELD_NS) {
-        gf_say(GF_SAY_ASKED, "this program was asked to end while its GPU work waits: that fails (error %d)", GF_NOT_SENT);
+        gf_say(GF_SAY_ASKED, "this program was asked to end while its GPU work waits: the waiting calls fail (error %d)", GF_NOT_SENT);
         return false;
     }
     if (sleep_on(p, word, expected))
-        note();
+        note_asked();
     return true;
 }
 
@@ -287,20 +289,20 @@ void gf_patience_begin(struct gf_patience *p)
     if (p->began)
         return;
     p->began = gf_now_ns();
-    if (handled(ends, &on_stack))
-        hold(p);
+    if (handled(end_signals, &on_stack))
+        block_end_signals(p);
 }
 
 void gf_patience_end(struct gf_patience *p)
 {
-    if (!p->holds)
+    if (!p->blocks)
         return;
-    p->holds = false;
+    p->blocks = false;
     set_mask(SIG_SETMASK, p->mask, NULL);
     gf_store(&blocked, p->outer);
 }
 
-void gf_waited(void)
+void gf_asked_clear(void)
 {
     if (gf_load(&asked_at))
         gf_store(&asked_at, 0);
@@ -308,10 +310,10 @@ void gf_waited(void)
 
 void gf_asked_fork_child(void)
 {
-    gf_waited();
+    gf_asked_clear();
     for (gf_each_device(d))
-        gf_full(d, false);
-    gf_store(&asleep, false); /* a handler may have forked */
-    set_mask(SIG_UNBLOCK, gf_load(&blocked), NULL); /* so may one of another signal, between two sleeps */
+        gf_asked_set_full(d, false);
+    gf_store(&asleep, false); /* a handler of SIGTERM or SIGINT may have forked */
+    set_mask(SIG_UNBLOCK, gf_load(&blocked), NULL); /* a handler of another signal may have forked, between two sleeps */
     gf_store(&blocked, 0);
 }

@@ -6,29 +6,29 @@
 
 #pragma GCC visibility push(hidden)
 
-/* A wait for a device; zero before it begins. */
+/* A wait for a device. It is zeroed before it begins. */
 struct gf_patience {
-    uint64_t began; /* ns; 0: it has not */
-    bool holds;     /* SIGTERM and SIGINT are blocked meanwhile */
-    uint64_t mask;  /* the thread's signals before */
-    uint64_t outer; /* of them, what a wait blocks in whose midst this one is, in a handler */
+    uint64_t began; /* ns; 0: not begun */
+    bool blocks;    /* SIGTERM and SIGINT are blocked until it ends */
+    uint64_t mask;  /* the thread's signal mask before */
+    uint64_t outer; /* signals of `mask` that an interrupted wait has blocked, if this one is in a handler */
 };
 
-/* Begins a wait unless it has begun: from now on it notices that the program is asked to
- * end. Call it before other threads can see that this one waits. It blocks SIGTERM and SIGINT
- * if the program handles them. */
+/* Begins a wait, unless it has begun. From then on the wait notices a request to end the program.
+ * It blocks SIGTERM and SIGINT if the program handles them. Call it before other threads can see
+ * that this one waits. */
 void gf_patience_begin(struct gf_patience *p);
-/* Ends a wait, also one that has not begun. */
+/* Ends a wait; does nothing if it has not begun. */
 void gf_patience_end(struct gf_patience *p);
-/* Sleeps until the word is no longer as expected, or for 100 ms at most, as part of
- * a wait. Returns false if the wait is to end in vain. Called without a lock: handlers of the
- * program's run meanwhile. */
+/* Sleeps as part of a wait until the word differs from `expected`, for at most 100 ms. Returns
+ * false if the wait must be given up. The program's handlers run meanwhile, so the caller holds no
+ * lock. */
 bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, uint32_t expected);
-/* Notes whether the instance has as many processes on the device as it can, so that
- * there is no place for this one. */
-void gf_full(struct gf_device *device, bool full);
-/* Notes that a gate was open: the request to end no longer counts. */
-void gf_waited(void);
+/* Notes whether the instance already has the most processes that it can have on the device, so
+ * that the daemon refuses this one. */
+void gf_asked_set_full(struct gf_device *device, bool full);
+/* Notes that a gate was open: an earlier request to end no longer counts. */
+void gf_asked_clear(void);
 void gf_asked_fork_child(void);
 
 #pragma GCC visibility pop

@@ -1,26 +1,23 @@
-/* budget.c: how many blocks of kernels a process may launch.
+/* budget.c: the budget of kernel blocks that a process may launch.
  *
- * Where the page says that blocks are metered (policy introspective: Dilu,
- * section 3.4.1) the daemon raises a budget every few milliseconds and a kernel
- * may go while what was launched before it is less. So the last may go over it:
- * the budget counts from the beginning of the connection, and what is over is
- * paid by the next raise. The gate is beside it: a budget is of no use without
- * a lease. */
+ * If the page's flags meter blocks (policy introspective: Dilu, section 3.4.1), the daemon raises
+ * the budget every few milliseconds. A kernel may be launched while the sum of all blocks launched before
+ * it is below the budget, so the last kernel may exceed it. Budget and sum count from the start of the
+ * connection, so the next raise pays for the excess. A launch needs a lease as well. */
 #include "budget.h"
 
-#define MOST (UINT64_C(1) << 62) /* a grid that is none must not wrap the sum */
+#define MAX_BLOCKS (UINT64_C(1) << 62) /* keeps an invalid grid size from overflowing the sum */
 
 bool gf_metered(struct gf_device *device)
 {
     return gf_load(&gf_load(&device->page)->flags) & GF_PAGE_METERED;
 }
 
-/* One exchange says both that there was budget and that it is taken: of threads
- * that come at once only one can be the last. */
+/* One atomic exchange checks the budget and adds the blocks, so only one of several threads can exceed it. */
 bool gf_spend(struct gf_slot *slot, uint64_t blocks)
 {
-    if (blocks > MOST)
-        blocks = MOST;
+    if (blocks > MAX_BLOCKS)
+        blocks = MAX_BLOCKS;
     uint64_t before = gf_load(&slot->blocks);
     do
         if (before >= __atomic_load_n(&slot->budget, __ATOMIC_ACQUIRE))
@@ -31,8 +28,8 @@ bool gf_spend(struct gf_slot *slot, uint64_t blocks)
 
 void gf_unspend(struct gf_slot *slot, uint64_t blocks)
 {
-    uint64_t now = gf_load(&slot->blocks), back;
+    uint64_t sum = gf_load(&slot->blocks), returned;
     do
-        back = blocks < now ? blocks : now; /* the slot may be another since */
-    while (!__atomic_compare_exchange_n(&slot->blocks, &now, now - back, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+        returned = blocks < sum ? blocks : sum; /* the process may have another slot now, with a smaller sum */
+    while (!__atomic_compare_exchange_n(&slot->blocks, &sum, sum - returned, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
 }

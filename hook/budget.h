@@ -1,4 +1,4 @@
-/* budget.h: how many blocks of kernels a process may launch. */
+/* budget.h: the budget of kernel blocks that a process may launch. */
 #ifndef GFAAS_BUDGET_H
 #define GFAAS_BUDGET_H
 
@@ -8,9 +8,9 @@
 
 /* Reports whether blocks are metered on the device. */
 bool gf_metered(struct gf_device *device);
-/* Takes blocks from the budget; returns false if it is used up. */
+/* Takes blocks from the budget. Returns false if the budget is used up. */
 bool gf_spend(struct gf_slot *slot, uint64_t blocks);
-/* Puts back blocks that were not launched. */
+/* Returns blocks that were not launched to the budget. */
 void gf_unspend(struct gf_slot *slot, uint64_t blocks);
 
 #pragma GCC visibility pop

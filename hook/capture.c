@@ -1,10 +1,9 @@
-/* capture.c: streams that are captured. What is sent to them becomes a graph
- * and is no work yet: it passes ungated and uncounted, and no event may be
- * recorded there. The gate asks about a stream only when a thread does not know
- * it; so when a stream comes to be captured, all threads forget what they know.
+/* capture.c: streams that are captured. Work sent to such a stream becomes part of a graph and does not
+ * run, so it is neither gated nor counted, and no event may be recorded there. The gate queries the
+ * driver only about streams that a thread's lines do not know; so when a capture begins, all threads
+ * forget their streams.
  *
- * A stream is captured from the beginning of a capture on, or from when it
- * waits for an event that is part of one. */
+ * A stream is captured from the begin of a capture, or from its wait for an event of a captured stream. */
 #include "gate.h"
 #include "query.h"
 #include "real.h"
@@ -15,8 +14,6 @@
 #define GF_BEGIN(symbol, params, args) \
     CUresult symbol params \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         gf_capture_begins(); \
         CUresult result = gf_real.symbol args; \
         gf_capture_has_begun(); \
@@ -40,10 +37,8 @@ GF_BEGIN_TWINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCapturePa
 #define GF_WAIT(symbol, zero) \
     CUresult symbol(CUstream stream, CUevent event, unsigned int flags) \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         struct gf_waiting waiting = {0}; \
-        if (gf_unlikely(gf_load(&gf_waits))) /* it may be for work that waits, or for another process's */ \
+        if (gf_unlikely(gf_load(&gf_waits))) /* the event may be behind a wait, or another process's */ \
             waiting = gf_enter_wait(stream ? stream : zero, false); \
         CUresult result = gf_real.symbol(stream, event, flags); \
         gf_wait_end(waiting, result); \

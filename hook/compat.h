@@ -1,6 +1,5 @@
-/* compat.h: keeps libgfaas.so loadable on an old glibc (2.17 on x86-64, 2.31
- * elsewhere): glibc 2.34 moved these functions and gave them a new version;
- * the old version is still there. */
+/* compat.h: keeps libgfaas.so loadable on an old glibc (2.17 on x86-64, 2.31 elsewhere). glibc 2.34 moved
+ * these functions and gave them a new version, but still has the old one. */
 #ifndef GFAAS_COMPAT_H
 #define GFAAS_COMPAT_H
 
@@ -25,8 +24,8 @@ GF_OLD_VERSION(pthread_once);
 GF_OLD_VERSION(pthread_key_create);
 GF_OLD_VERSION(pthread_setspecific);
 
-/* A preload library is there before the first thread: the fast kind of
- * thread-local storage is safe. */
+/* A preload library is loaded before the first thread starts, so the initial-exec model of thread-local
+ * storage is safe. */
 #define GF_TLS __attribute__((tls_model("initial-exec")))
 
 #endif

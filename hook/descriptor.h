@@ -1,9 +1,8 @@
-/* descriptor.h: descriptors that a library keeps in a process of others.
+/* descriptor.h: descriptors that a library keeps open in another program's process.
  *
- * The program may close any number, by a loop over all of them or by one close too
- * many, and open a file of its own that then has the number. So those that are kept
- * have high numbers, and what a number names is compared with what it named before
- * the library reads, writes or closes it. Only sockets and files can be compared:
+ * The program may close any descriptor, for example in a loop over all of them, and then open a file that
+ * gets the same number. So the library's descriptors have high numbers, and before the library uses one
+ * it compares the file behind it with the file that it opened. Only sockets and files can be compared:
  * all epolls and eventfds have the same inode. */
 #ifndef GFAAS_DESCRIPTOR_H
 #define GFAAS_DESCRIPTOR_H
@@ -15,16 +14,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define GF_HIGHEST 1024 /* the usual limit, and select's: a table of descriptors with more takes memory */
-#define GF_HIGH 64      /* numbers below that */
+#define GF_HIGHEST 1024 /* the usual limit, and select's; a table for more descriptors takes memory */
+#define GF_HIGH 64      /* how many numbers are used below it */
 
-/* What a descriptor named when it was opened. */
+/* The file behind a descriptor when it was opened. */
 struct gf_inode {
     dev_t device;
     ino_t inode; /* 0: not known */
 };
 
-/* Returns the lowest number to move descriptors to, within the process's limit. */
+/* Returns the lowest number to which descriptors are moved, within the process's limit. */
 static inline int gf_high(void)
 {
     struct rlimit limit;
@@ -35,8 +34,8 @@ static inline int gf_high(void)
     return (int)(from > STDERR_FILENO ? from : STDERR_FILENO + 1);
 }
 
-/* Has the kernel make room for high numbers: that takes it a microsecond in a process
- * of one thread and 12 to 16 ms in one of several. */
+/* Makes the kernel extend the table for high numbers, which takes 1 us in a process with one thread and
+ * 12 to 16 ms with several. */
 static inline void gf_make_room(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -48,8 +47,8 @@ static inline void gf_make_room(void)
     }
 }
 
-/* Closes a descriptor. A program may have a close of its own, which need not be ready for
- * numbers that it did not open; ThreadSanitizer's is told, as it was of the number. */
+/* Closes a descriptor by a system call, because the program may define its own close, which need not
+ * expect descriptors that it did not open. ThreadSanitizer must see the close, as it saw the open. */
 static inline void gf_close(int fd)
 {
 #ifdef __SANITIZE_THREAD__
@@ -59,9 +58,8 @@ static inline void gf_close(int fd)
 #endif
 }
 
-/* Moves a descriptor to a high number and returns that; where none is free, to any
- * that does not stand for a standard stream. Returns -1 if there is no such number;
- * the descriptor is closed then. */
+/* Moves a descriptor to a high number and returns that number; if none is free, to any number above the
+ * standard streams'. If there is no such number, it closes the descriptor and returns -1. */
 static inline int gf_move_high(int fd)
 {
     if (fd < 0)
@@ -75,7 +73,7 @@ static inline int gf_move_high(int fd)
     return moved;
 }
 
-/* Returns what a descriptor names. */
+/* Returns the identity of the file behind a descriptor. */
 static inline struct gf_inode gf_inode_of(int fd)
 {
     struct stat now; /* fstat itself got a new version with glibc 2.33 */
@@ -84,14 +82,14 @@ static inline struct gf_inode gf_inode_of(int fd)
     return (struct gf_inode){now.st_dev, now.st_ino};
 }
 
-/* Reports whether a number still names what it did. */
+/* Reports whether a descriptor still refers to the file. */
 static inline bool gf_still(int fd, struct gf_inode was)
 {
     struct gf_inode now = gf_inode_of(fd);
     return now.inode && now.inode == was.inode && now.device == was.device;
 }
 
-/* Closes a descriptor unless the number names something else now. */
+/* Closes a descriptor if it still refers to the file. */
 static inline void gf_close_own(int fd, struct gf_inode was)
 {
     if (gf_still(fd, was))

@@ -1,4 +1,4 @@
-/* device.h: the devices, each with a gate, a page and a connection of its own. */
+/* device.h: the devices, each with its own gate, page and connection. */
 #ifndef GFAAS_DEVICE_H
 #define GFAAS_DEVICE_H
 
@@ -6,28 +6,32 @@
 
 #pragma GCC visibility push(hidden)
 
-/* By ordinal. Devices beyond GF_DEVICES share the last, which no daemon serves. */
+/* The devices by ordinal. Ordinals from GF_DEVICES on share the last entry, which no daemon serves. */
 extern struct gf_device gf_devices[GF_DEVICES + 1];
 #define gf_each_device(d) struct gf_device *d = gf_devices; d <= &gf_devices[GF_DEVICES]; d++
 static inline unsigned gf_ordinal(const struct gf_device *device) { return (unsigned)(device - gf_devices); }
 
-/* Returns the device of a driver's ordinal; never NULL. */
+/* Returns the device with the driver's ordinal; never NULL. */
 struct gf_device *gf_device_at(CUdevice ordinal);
-/* Return the device of a context, of the calling thread's current context, and of a
- * stream; NULL if there is none. */
+/* Return the device of a context, of the calling thread's current context, and of a stream. NULL: there is
+ * no such context, or the driver reports an error. */
 struct gf_device *gf_device_of(CUcontext context);
 struct gf_device *gf_device_current(void);
 struct gf_device *gf_device_of_stream(CUstream stream);
-/* Makes the gate word the device's, and wakes the threads that wait at the one before. */
-void gf_device_open(struct gf_device *device, uint32_t *gate);
-/* Closes the gate: threads wait at a word that stays closed. Page and slot stay. */
-void gf_device_close(struct gf_device *device);
-/* Maps the page at the address of the device's last one, if it had one, and returns
- * the address. */
-struct gf_page *gf_device_lay(struct gf_device *device, struct gf_page *page);
+/* Sets the device's gate word, and wakes the threads that wait at the previous one. */
+void gf_device_set_gate(struct gf_device *device, uint32_t *gate);
+/* Closes the gate: threads wait at a word that stays 0. The page and the slot remain mapped. */
+void gf_device_close_gate(struct gf_device *device);
+/* Moves a mapped page to the address of the device's previous page, if there was one, and returns the address
+ * of the page. */
+struct gf_page *gf_device_map_page(struct gf_device *device, struct gf_page *page);
 /* Returns the entry of a context that the driver may be destroying, or NULL. The caller holds
  * device->lock. */
-struct gf_leaving *gf_context_leaves(const struct gf_device *device, CUcontext context);
+struct gf_leaving *gf_leaving_entry(const struct gf_device *device, CUcontext context);
+/* Makes the context current and returns true, unless the driver may be destroying it or refuses. The
+ * caller holds device->lock, and restores the previous context by gf_context_exit. */
+bool gf_context_enter(const struct gf_device *device, CUcontext context);
+void gf_context_exit(void);
 void gf_device_fork_child(void);
 
 #pragma GCC visibility pop

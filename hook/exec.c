@@ -1,16 +1,16 @@
-/* exec.c: what a process starts is in its slice too.
+/* exec.c: keeps the programs that a process starts in its slice.
  *
- * A program that is started with another environment, by env -i or env -u
- * LD_PRELOAD or by a program that passes one of its own, would run past the gate.
- * The functions that start programs are wrapped: what the slice needs and the new
- * environment lacks is put back. What is there with another value stays: a slice
- * that is started within another's has its own.
+ * A program that is started with another environment (by env -i, by env -u
+ * LD_PRELOAD, or by a program that passes its own) would bypass the gate. So the
+ * functions that start programs are wrapped. They add to the new environment the
+ * variables of the slice that it lacks. A variable with another value stays, because a
+ * slice that is started inside another one has its own values.
  *
- * They may be called between fork and exec, in a child that shares its parent's
- * memory (vfork) or was forked while another thread held a lock, and in a signal
- * handler: the new environment is on the stack, and nothing is looked up then
- * that takes a lock. What the process began with was noted before the program
- * could change it, and the C library's functions were found. */
+ * The functions may be called between fork and exec, in a child that shares its
+ * parent's memory (vfork) or was forked while another thread held a lock, and in a
+ * signal handler. So the new environment is built on the stack, and no lookup takes a
+ * lock then: the initial environment was copied, and the C library's functions were
+ * found, before the program could change anything. */
 #include "loader.h"
 #include "say.h"
 #include "stray.h"
@@ -28,7 +28,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- what the process began with ---- */
+/* ---- the initial environment ---- */
 
 static const char *const names[] = {
     "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_FUNCTION", "GFAAS_DEVICES", "GFAAS_OVERSUBSCRIBE",
@@ -37,21 +37,21 @@ static const char *const names[] = {
 };
 enum { IDENTITY = 3, SECRET = 2, NAMES = sizeof names / sizeof *names };
 
-static char *kept[NAMES];              /* NAME=value; NULL: it was not set */
-static const char *library;            /* the path by which this library was preloaded; NULL: it was not */
+static char *kept[NAMES];              /* NAME=value; NULL: not set */
+static const char *library;            /* path by which this library was preloaded; NULL: not preloaded */
 static char driver[PATH_MAX];          /* folder of the simulated driver, if the process began with it */
 
 #define LIST_PRELOAD "LD_PRELOAD="
 #define LIST_LIBRARIES "LD_LIBRARY_PATH="
 
-/* The value in an entry of an environment, if it is of that name. */
+/* Returns the value of an entry of an environment if it has that name, else NULL. */
 static const char *value_of(const char *entry, const char *name)
 {
     size_t length = strlen(name);
     return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
 }
 
-/* Whether a list that these characters separate has that member. */
+/* Reports whether a list with these separators contains a member. */
 static bool has_member(const char *list, const char *separators, const char *member)
 {
     size_t length = strlen(member);
@@ -64,9 +64,9 @@ static bool has_member(const char *list, const char *separators, const char *mem
     return false;
 }
 
-/* Copies what is to be kept: programs write over their environment. The secret is
- * from now on in the copy alone, where the program and what it starts find it, and
- * who looks at /proc/PID/environ does not. */
+/* Copies the variables in `names`, because programs overwrite their environment. After that only
+ * the copy has the secret: the program and its children find it there, but /proc/PID/environ does
+ * not show it. */
 static void keep(char *env[])
 {
     size_t size = 0;
@@ -92,8 +92,8 @@ static void keep(char *env[])
     }
 }
 
-/* Notes where the library is, if it was preloaded by its path, and whether the
- * simulated driver beside it comes first. */
+/* Notes the library's path, if it was preloaded by its path, and the folder of the simulated
+ * driver next to it, if LD_LIBRARY_PATH has that folder. */
 static void note_paths(char *const env[])
 {
     Dl_info own;
@@ -134,12 +134,12 @@ static struct {
 static void *find(const char *name)
 {
     void *found = gf_real_dlsym(RTLD_NEXT, name);
-    return found ? found : gf_real_dlsym(RTLD_DEFAULT, name); /* the C library is preloaded too, before this one */
+    return found ? found : gf_real_dlsym(RTLD_DEFAULT, name); /* for a C library that is preloaded before this library */
 }
 
 static void find_all(void)
 {
-    /* An old C library has none of these. */
+    /* An old C library lacks these three. */
     gf_loader_init();
     gf_store((void **)&real.execveat, gf_real_dlsym(RTLD_NEXT, "execveat"));
     gf_store((void **)&real.pidfd_spawn, gf_real_dlsym(RTLD_NEXT, "pidfd_spawn"));
@@ -155,9 +155,9 @@ static void find_all(void)
     dlerror();
 }
 
-/* In a container, where glibc loads the library by /etc/ld.so.preload, a program may
- * begin with an environment that has nothing of the slice: what that lacks is in this
- * file of the folder of the instance's socket. Elsewhere there is none. */
+/* In a container, where glibc loads the library through /etc/ld.so.preload, a program may begin
+ * with an environment without the slice's variables. They are then read from this file in the
+ * folder of the instance's socket. Outside containers there is no such file. */
 #define SLICE_FILE "/opt/gfaas/run/slice"
 
 static void adopt_slice(void)
@@ -182,8 +182,8 @@ static void adopt_slice(void)
     errno = saved;
 }
 
-/* Before the program and most of what it is linked with. What starts programs
- * earlier finds the functions itself; there is no other thread yet. */
+/* Runs before the program and most of its libraries. A library that starts programs earlier finds
+ * the functions in `ready`; there is no other thread yet. */
 __attribute__((constructor)) static void begin(int argc, char *argv[], char *env[])
 {
     (void)argc, (void)argv;
@@ -203,15 +203,15 @@ static void ready(void)
 
 /* ---- the new environment ---- */
 
-/* What an environment lacks. */
+/* The slice's variables that an environment lacks. */
 struct lack {
     bool library, driver;
     bool name[NAMES];
-    bool any, identity; /* at all; something without which its work is not gated */
-    size_t entries, preload, libraries; /* how many there are; lengths of the two lists */
+    bool any, identity; /* it lacks something; it lacks something without which work is not gated */
+    size_t entries, preload, libraries; /* number of entries; lengths of the two lists */
 };
 
-static struct lack look(char *const env[])
+static struct lack missing(char *const env[])
 {
     struct lack l = {.library = true, .driver = *driver};
     for (unsigned i = 0; i < NAMES; i++)
@@ -240,8 +240,8 @@ static struct lack look(char *const env[])
     return l;
 }
 
-/* Writes NAME=ours, and behind it what was there. */
-static char *lead(char *to, const char *name, const char *ours, const char *list)
+/* Writes NAME=ours, followed by the old list. */
+static char *prepend(char *to, const char *name, const char *ours, const char *list)
 {
     char *end = stpcpy(stpcpy(to, name), ours);
     if (list && *list)
@@ -249,7 +249,7 @@ static char *lead(char *to, const char *name, const char *ours, const char *list
     return to;
 }
 
-/* Fills out with env and what it lacks. */
+/* Sets `out` to env with the missing variables added. */
 static void complete(const struct lack *l, char *const env[], char *out[], char *preload, char *libraries)
 {
     size_t n = 0;
@@ -263,9 +263,9 @@ static void complete(const struct lack *l, char *const env[], char *out[], char 
             out[n++] = env[i];
     }
     if (l->library)
-        out[n++] = lead(preload, LIST_PRELOAD, library, old_preload);
+        out[n++] = prepend(preload, LIST_PRELOAD, library, old_preload);
     if (l->driver)
-        out[n++] = lead(libraries, LIST_LIBRARIES, driver, old_libraries);
+        out[n++] = prepend(libraries, LIST_LIBRARIES, driver, old_libraries);
     for (unsigned i = 0; i < NAMES; i++)
         if (l->name[i])
             out[n++] = kept[i];
@@ -274,9 +274,9 @@ static void complete(const struct lack *l, char *const env[], char *out[], char 
 
 /* ---- starting a program ---- */
 
-/* One call of one of the functions. */
+/* The arguments of a call of a wrapped function. */
 struct start {
-    int (*go)(const struct start *s, char *const env[]);
+    int (*call)(const struct start *s, char *const env[]);
     spawn_function *spawn;
     int *pid;
     int fd, flags;
@@ -286,7 +286,8 @@ struct start {
     char *const *argv;
 };
 
-/* Tells of the program if it leaves the slice. Whether the library can be in it. */
+/* Reports to the daemon a program that leaves the slice, or that lacked the slice's variables.
+ * Returns false if the library cannot be loaded into the program. */
 static bool admit(int fd, const char *name, bool lacking)
 {
     int kind = fd >= 0 ? gf_stray_file(fd, name) : GF_STRAY_UNKNOWN;
@@ -299,31 +300,44 @@ static bool admit(int fd, const char *name, bool lacking)
     return kind == GF_STRAY_NONE;
 }
 
-/* Starts it with what its environment lacks. fd is the program, or -1. */
+/* Starts the program with the missing variables added. fd is the program's file, or -1. */
 static int start(const struct start *s, int fd, const char *name, char *const env[])
 {
     if (!library)
-        return s->go(s, env);
+        return s->call(s, env);
     int saved = errno;
-    struct lack l = look(env);
+    struct lack l = missing(env);
     bool able = admit(fd, name, l.identity);
     errno = saved;
     if (!able || !l.any)
-        return s->go(s, env);
+        return s->call(s, env);
     char *merged[l.entries + NAMES + 3];
     char preload[sizeof LIST_PRELOAD + strlen(library) + 1 + l.preload + 1];
     char libraries[sizeof LIST_LIBRARIES + strlen(driver) + 1 + l.libraries + 1];
     complete(&l, env, merged, preload, libraries);
-    return s->go(s, merged);
+    return s->call(s, merged);
 }
 
+/* Opens a program's file to inspect it, or returns -1. Preserves errno. */
 static int open_at(int fd, const char *path)
 {
-    return library ? (int)syscall(SYS_openat, fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0) : -1;
+    int saved = errno, file = library ? (int)syscall(SYS_openat, fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0) : -1;
+    errno = saved;
+    return file;
 }
 
-/* Opens what a name without a slash comes to, by this process's PATH, and writes
- * down where that is. */
+/* Starts the program whose file is open, and closes the file if the start fails or is in a child. */
+static int start_file(const struct start *s, int fd, const char *name, char *const env[])
+{
+    int result = start(s, fd, name, env), saved = errno;
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    errno = saved;
+    return result;
+}
+
+/* Opens the file that a name without a slash resolves to in this process's PATH, and stores its
+ * path. Returns -1 if there is none. */
 static int open_named(const char *file, char path[PATH_MAX])
 {
     const char *list = getenv("PATH");
@@ -347,35 +361,23 @@ static int open_named(const char *file, char path[PATH_MAX])
     }
 }
 
-static void close_file(int fd)
-{
-    int saved = errno;
-    if (fd >= 0)
-        syscall(SYS_close, fd);
-    errno = saved;
-}
-
-static int go_execve(const struct start *s, char *const env[]) { return real.execve(s->file, s->argv, env); }
-static int go_execvpe(const struct start *s, char *const env[]) { return real.execvpe(s->file, s->argv, env); }
-static int go_fexecve(const struct start *s, char *const env[]) { return real.fexecve(s->fd, s->argv, env); }
-static int go_execveat(const struct start *s, char *const env[])
+static int call_execve(const struct start *s, char *const env[]) { return real.execve(s->file, s->argv, env); }
+static int call_execvpe(const struct start *s, char *const env[]) { return real.execvpe(s->file, s->argv, env); }
+static int call_fexecve(const struct start *s, char *const env[]) { return real.fexecve(s->fd, s->argv, env); }
+static int call_execveat(const struct start *s, char *const env[])
 {
     return real.execveat ? real.execveat(s->fd, s->file, s->argv, env, s->flags)
                          : (int)syscall(SYS_execveat, s->fd, s->file, s->argv, env, s->flags);
 }
-static int go_spawn(const struct start *s, char *const env[])
+static int call_spawn(const struct start *s, char *const env[])
 {
     return s->spawn(s->pid, s->file, s->actions, s->attributes, s->argv, env);
 }
 
-/* Starts what a path names; then a name. */
+/* by_path starts the program at a path; by_name resolves a name first. */
 static int by_path(const struct start *s, char *const env[])
 {
-    int saved = errno, fd = open_at(AT_FDCWD, s->file);
-    errno = saved;
-    int result = start(s, fd, s->file, env);
-    close_file(fd);
-    return result;
+    return start_file(s, open_at(AT_FDCWD, s->file), s->file, env);
 }
 
 static int by_name(const struct start *s, char *const env[])
@@ -383,21 +385,19 @@ static int by_name(const struct start *s, char *const env[])
     char path[PATH_MAX];
     int saved = errno, fd = open_named(s->file, path);
     errno = saved;
-    int result = start(s, fd, path, env);
-    close_file(fd);
-    return result;
+    return start_file(s, fd, path, env);
 }
 
 GF_EXPORT int execve(const char *path, char *const argv[], char *const env[])
 {
     ready();
-    return by_path(&(struct start){.go = go_execve, .file = path, .argv = argv}, env);
+    return by_path(&(struct start){.call = call_execve, .file = path, .argv = argv}, env);
 }
 
 GF_EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
 {
     ready();
-    return by_name(&(struct start){.go = go_execvpe, .file = file, .argv = argv}, env);
+    return by_name(&(struct start){.call = call_execvpe, .file = file, .argv = argv}, env);
 }
 
 GF_EXPORT int execv(const char *path, char *const argv[]) { return execve(path, argv, environ); }
@@ -407,71 +407,44 @@ GF_EXPORT int execvp(const char *file, char *const argv[]) { return execvpe(file
 GF_EXPORT int fexecve(int fd, char *const argv[], char *const env[])
 {
     ready();
-    return start(&(struct start){.go = go_fexecve, .fd = fd, .argv = argv}, fd, "(by descriptor)", env);
+    return start(&(struct start){.call = call_fexecve, .fd = fd, .argv = argv}, fd, "(by descriptor)", env);
 }
 
 GF_EXPORT int execveat(int at, const char *path, char *const argv[], char *const env[], int flags)
 {
     ready();
-    const struct start s = {.go = go_execveat, .fd = at, .file = path, .argv = argv, .flags = flags};
+    const struct start s = {.call = call_execveat, .fd = at, .file = path, .argv = argv, .flags = flags};
     if (flags & AT_EMPTY_PATH && !*path)
         return start(&s, at, "(by descriptor)", env);
-    int saved = errno, fd = open_at(at, path);
-    errno = saved;
-    int result = start(&s, fd, path, env);
-    close_file(fd);
-    return result;
+    return start_file(&s, open_at(at, path), path, env);
 }
 
-/* How many arguments are listed, with the NULL behind them. */
-#define GF_LISTED(first, list) \
+/* Calls `call` with the listed arguments as `argv`; `list` is then behind the final NULL. */
+#define GF_LISTED(first, call) \
     ({ \
-        va_list counted_; \
-        size_t count_ = 1; \
-        va_copy(counted_, list); \
-        for (const char *a_ = (first); a_; a_ = va_arg(counted_, const char *)) \
-            count_++; \
-        va_end(counted_); \
-        count_; \
+        va_list list; \
+        size_t count = 1; \
+        va_start(list, first); \
+        for (const char *a = first; a; a = va_arg(list, const char *)) \
+            count++; \
+        va_end(list); \
+        char *argv[count], **at = argv; \
+        va_start(list, first); \
+        for (const char *a = first; a; a = va_arg(list, const char *)) \
+            *at++ = (char *)a; \
+        *at = NULL; \
+        int result_ = call; \
+        va_end(list); \
+        result_; \
     })
 
-#define GF_COLLECT(argv, first, list) \
-    do { \
-        size_t at_ = 0; \
-        for (const char *a_ = (first); a_; a_ = va_arg(list, const char *)) \
-            argv[at_++] = (char *)a_; \
-        argv[at_] = NULL; \
-    } while (0)
+GF_EXPORT int execl(const char *path, const char *first, ...) { return GF_LISTED(first, execve(path, argv, environ)); }
 
-GF_EXPORT int execl(const char *path, const char *first, ...)
-{
-    va_list list;
-    va_start(list, first);
-    char *argv[GF_LISTED(first, list)];
-    GF_COLLECT(argv, first, list);
-    va_end(list);
-    return execve(path, argv, environ);
-}
-
-GF_EXPORT int execlp(const char *file, const char *first, ...)
-{
-    va_list list;
-    va_start(list, first);
-    char *argv[GF_LISTED(first, list)];
-    GF_COLLECT(argv, first, list);
-    va_end(list);
-    return execvpe(file, argv, environ);
-}
+GF_EXPORT int execlp(const char *file, const char *first, ...) { return GF_LISTED(first, execvpe(file, argv, environ)); }
 
 GF_EXPORT int execle(const char *path, const char *first, ...)
 {
-    va_list list;
-    va_start(list, first);
-    char *argv[GF_LISTED(first, list)];
-    GF_COLLECT(argv, first, list);
-    char *const *env = va_arg(list, char *const *);
-    va_end(list);
-    return execve(path, argv, env);
+    return GF_LISTED(first, execve(path, argv, va_arg(list, char *const *)));
 }
 
 #define GF_SPAWN(name, by, handle) \
@@ -481,7 +454,7 @@ GF_EXPORT int execle(const char *path, const char *first, ...)
         ready(); \
         if (!real.name) \
             return ENOSYS; \
-        return by(&(struct start){.go = go_spawn, .spawn = real.name, .pid = pid, .file = file, .actions = actions, \
+        return by(&(struct start){.call = call_spawn, .spawn = real.name, .pid = pid, .file = file, .actions = actions, \
                                   .attributes = attributes, .argv = argv}, env); \
     }
 GF_SPAWN(posix_spawn, by_path, pid_t)
@@ -489,13 +462,13 @@ GF_SPAWN(posix_spawnp, by_name, pid_t)
 GF_SPAWN(pidfd_spawn, by_path, int) /* glibc 2.39 */
 GF_SPAWN(pidfd_spawnp, by_name, int)
 
-/* The C library's own shell has the process's environment, whatever is passed here:
- * what that lacks is put back into it. */
-static void put_back(void)
+/* Adds the missing variables to the process's own environment, which the C library's shell
+ * inherits. */
+static void restore(void)
 {
     struct lack l;
     ready();
-    if (!library || !(l = look(environ)).any)
+    if (!library || !(l = missing(environ)).any)
         return;
     char *now[l.entries + NAMES + 3];
     char preload[sizeof LIST_PRELOAD + strlen(library) + 1 + l.preload + 1];
@@ -514,12 +487,12 @@ static void put_back(void)
 
 GF_EXPORT int system(const char *command)
 {
-    put_back();
+    restore();
     return real.system(command);
 }
 
 GF_EXPORT FILE *popen(const char *command, const char *mode)
 {
-    put_back();
+    restore();
     return real.popen(command, mode);
 }

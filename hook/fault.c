@@ -1,14 +1,13 @@
 /* fault.c: the first CUDA error after which a process cannot use CUDA any more.
  *
- * Such an error is sticky: once a kernel has made it, every call of the process
- * returns it until the process ends. The daemon is told of the first one, by the
- * helper of a device, with the call that returned it. A call whose result is good
- * costs nothing more: the wrappers look at the error in the branch for work that was
- * refused, and calls that wait for work or ask about it compare their result once.
+ * Such an error is sticky: after a kernel has caused it, every call of the process returns it. The
+ * helper of a device reports the first one to the daemon, with the name of the call. Successful
+ * calls cost nothing more: the wrappers check the error in the branch for refused work, and calls
+ * that wait for work or query it compare their result once.
  *
- * The helper asks about events itself, and may see an error before the program does,
- * or in place of a program that calls nothing any more. It gives the program a moment
- * to see it in a call of its own, which says more. */
+ * The helper queries events itself, and may see an error before the program does, or while the
+ * program makes no calls. It then waits a moment for the program to see the error in a call of its
+ * own, whose name says more. */
 #include "fault.h"
 
 #include "clock.h"
@@ -19,22 +18,22 @@
 #include <errno.h>
 #include <string.h>
 
-#define TOLD_NS 2000000000u  /* for the helper to tell the daemon, before the program learns of the error and may end */
-#define TOLD_LOOK_MS 100
-#define UNSEEN_NS 100000000u /* for the program to see an error that the helper has seen */
+#define TOLD_NS 2000000000u  /* longest wait for the report, before the program learns of the error and may end */
+#define TOLD_POLL_MS 100
+#define UNSEEN_NS 100000000u /* how long the helper waits for the program to see the error */
 
 enum { NONE, NOTING, NOTED };
 
 static struct {
     uint32_t state;
-    uint32_t told; /* futex: the daemon has been told, or does not want to be */
+    uint32_t told; /* futex: the report was sent, or the daemon does not accept it */
     CUresult code;
     char call[GF_NAME_SIZE];
-    struct gf_device *device; /* whose helper tells */
+    struct gf_device *device; /* its helper reports */
 } fault;
 
 static struct {
-    CUresult code; /* that a helper has seen; 0: none */
+    CUresult code; /* seen by a helper; 0: none */
     uint64_t since;
 } unseen;
 
@@ -58,9 +57,9 @@ static bool is_sticky(CUresult result)
     return false;
 }
 
-/* Returns a device whose helper runs: the calling thread's if the driver still names it.
- * NULL: no helper runs. */
-static struct gf_device *telling(void)
+/* Returns a device whose helper runs: the calling thread's current device if possible. NULL if no helper
+ * runs. */
+static struct gf_device *reporting_device(void)
 {
     struct gf_device *device = gf_device_current();
     if (device && __atomic_load_n(&device->link.started, __ATOMIC_ACQUIRE))
@@ -71,8 +70,8 @@ static struct gf_device *telling(void)
     return NULL;
 }
 
-/* Keeps the first error. Returns false if there is one already, or no device whose helper
- * could report it. */
+/* Stores the first error. Returns false if there is one already, or no device whose helper could report
+ * it. */
 static bool note(CUresult result, const char *call, struct gf_device *device)
 {
     uint32_t none = NONE;
@@ -86,12 +85,12 @@ static bool note(CUresult result, const char *call, struct gf_device *device)
     return true;
 }
 
-/* Waits until the daemon has been told; not for a daemon that is not there. */
+/* Waits until the helper has reported the fault; not while the daemon is gone. */
 static void await_told(void)
 {
     uint64_t until = gf_now_ns() + TOLD_NS;
     while (!__atomic_load_n(&fault.told, __ATOMIC_SEQ_CST) && gf_load(&fault.device->link.sock) >= 0 && gf_now_ns() < until)
-        gf_futex_wait(&fault.told, 0, TOLD_LOOK_MS);
+        gf_futex_wait(&fault.told, 0, TOLD_POLL_MS);
 }
 
 GF_COLD void gf_saw_error(CUresult result, const char *call)
@@ -99,7 +98,7 @@ GF_COLD void gf_saw_error(CUresult result, const char *call)
     if (!is_sticky(result) || gf_load(&fault.state) != NONE)
         return;
     int saved = errno;
-    if (note(result, call, telling())) {
+    if (note(result, call, reporting_device())) {
         gf_link_kick(fault.device);
         await_told();
     }

@@ -1,10 +1,10 @@
-/* gate.c: lets work through while the gate word is open.
+/* gate.c: passes work to the driver while the gate word is open.
  *
- * A thread that launches sets a `busy` flag and then looks at the gate; who
- * closes the gate then looks at the flags (gf_quiesce). The two stores would
- * need a fence each; since gates close some ten times a second and launches
- * happen a hundred thousand times, the closing side pays for both with
- * membarrier(2). */
+ * A launching thread sets its `busy` flag and then reads the gate word. The thread
+ * that closes the gate writes the gate word and then reads the flags (gf_quiesce).
+ * Both sides need a fence between their store and their load. Gates close about ten
+ * times per second, while launches happen 100,000 times, so the closing side
+ * executes both fences with membarrier(2). */
 #include "gate.h"
 
 #include "asked.h"
@@ -32,24 +32,24 @@ static pthread_key_t at_thread_end;
 static bool have_key;
 static bool have_membarrier;
 
-#define BLOCKED_NS 1000000u /* what calls that only send work seldom take */
+#define BLOCKED_NS 1000000u /* calls that only send work seldom take longer */
 
-/* How many pieces of work may go before the next mark is due. */
-static int64_t left(const struct gf_line *line)
+/* Returns the pieces of work that the line may send before its next mark is due. */
+static int64_t unsent(const struct gf_line *line)
 {
     return gf_metered(line->device) ? line->marked : line->until - line->launches;
 }
 
-/* This thread forgets a stream, and leaves what it might have sent there before
- * the next mark to whoever is next. The entry is there while the lease holds. */
-static void turn_from(struct gf_line *line)
+/* Makes the thread forget the line's stream and returns the line's unused pieces of work to
+ * the stream's entry, which exists while the lease holds. */
+static void release_stream(struct gf_line *line)
 {
     if (!gf_load(&line->stream))
         return;
     __atomic_store_n(&line->busy, 1, __ATOMIC_SEQ_CST);
     uint32_t lease = __atomic_load_n(gf_load(&line->device->gate), __ATOMIC_SEQ_CST);
     if (line->entry && line->lease == lease && gf_load(&line->stream))
-        gf_meter_left(line->entry, left(line));
+        gf_meter_return(line->entry, unsent(line));
     gf_store(&line->stream, NULL);
     __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
 }
@@ -57,7 +57,7 @@ static void turn_from(struct gf_line *line)
 void gf_forget_thread(void)
 {
     for (unsigned i = 0; i < GF_LINES; i++)
-        turn_from(&gf_self.line[i]);
+        release_stream(&gf_self.line[i]);
 }
 
 /* Removes the calling thread from the list. */
@@ -68,8 +68,8 @@ static void unregister(struct gf_thread *self)
     gf_stream_thread_gone(self);
 }
 
-/* A later destructor may send work still, and this one need not run again: it may
- * have been the last round of them. */
+/* Destructor of the thread's key. Another destructor may still send work after it. It is not
+ * needed again then, and this may have been the last round of destructors. */
 static void thread_ends(void *arg)
 {
     struct gf_thread *self = arg;
@@ -103,13 +103,13 @@ static void register_thread(struct gf_thread *self)
     if (!self->brief)
         self->brief = !have_key || pthread_setspecific(at_thread_end, self) != 0;
     for (unsigned i = 0; i < GF_LINES; i++)
-        self->line[i].late = self->brief;
+        self->line[i].slow_end = self->brief;
     gf_thread_add(self);
 }
 
-/* Waits until the gate of the line's device is open and, where they are
- * metered, so many blocks may be launched; marks the line busy and returns the
- * lease. 0: the wait was given up, and the line is not busy. */
+/* Waits until the gate of the line's device is open and, if blocks are metered, `blocks` of
+ * them may be launched. Marks the line busy and returns the lease. Returns 0, with the line
+ * not busy, if the wait was given up. */
 static uint32_t pass(struct gf_line *line, uint64_t blocks)
 {
     struct gf_device *device = line->device;
@@ -144,7 +144,7 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
         }
     }
     if (lease)
-        gf_waited();
+        gf_asked_clear();
     if (patience.began) {
         __atomic_sub_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&gf_load(&device->slot)->blocked_ns, gf_now_ns() - patience.began, __ATOMIC_RELAXED);
@@ -155,33 +155,23 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
     return lease;
 }
 
-/* Whether work can be sent at all. No: there is no driver, as its absence will
- * tell the program. */
-static bool usable(struct gf_thread *self)
+/* Registers the calling thread, unless the library would not notice its end. */
+static bool register_for_good(void)
 {
-    if (!gf_boot())
-        return false;
-    if (!self->known)
-        register_thread(self);
-    return true;
-}
-
-/* Adds the calling thread to the list. Returns false if its end would not be noticed. */
-static bool is_known(void)
-{
-    bool known = usable(&gf_self) && !gf_self.brief;
-    if (gf_self.known && gf_self.brief)
+    if (!gf_self.known)
+        register_thread(&gf_self);
+    if (gf_self.brief)
         unregister(&gf_self);
-    return known;
+    return !gf_self.brief;
 }
 
-/* A line's device, once it is known. Where there is none to be found the call
- * should fail, but nothing goes ungated that is not understood. */
-static void choose(struct gf_line *line, struct gf_device *device)
+/* Sets the line's device. If the device is unknown, the call should fail in the driver, but it
+ * still passes the gate of the first device, so that no work is ungated. */
+static void set_device(struct gf_line *line, struct gf_device *device)
 {
     if (!device)
         device = gf_devices;
-    turn_from(line);
+    release_stream(line);
     if (line->device == device)
         return;
     gf_line_set_device(line, device);
@@ -190,19 +180,18 @@ static void choose(struct gf_line *line, struct gf_device *device)
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line)
 {
     int saved = errno;
-    bool passed = true;
     gf_store(&line->busy, 0);
-    if (usable(&gf_self)) {
-        if (!gf_load(&line->stream)) {
-            struct gf_device *device = gf_device_current();
-            choose(line, device);
-            if (device)
-                gf_store(&line->stream, CU_STREAM_LEGACY);
-        }
-        passed = pass(line, 0) != 0;
-        if (!passed && gf_self.brief)
-            unregister(&gf_self);
+    if (!gf_self.known)
+        register_thread(&gf_self);
+    if (!gf_load(&line->stream)) {
+        struct gf_device *device = gf_device_current();
+        set_device(line, device);
+        if (device)
+            gf_store(&line->stream, CU_STREAM_LEGACY);
     }
+    bool passed = pass(line, 0);
+    if (!passed && gf_self.brief)
+        unregister(&gf_self);
     errno = saved;
     return passed ? line : NULL;
 }
@@ -212,28 +201,28 @@ void gf_weigh(struct gf_line *line, int32_t pieces)
     if (gf_metered(line->device))
         line->marked -= pieces - 1;
     else
-        line->until -= pieces - 1;
+        gf_store(&line->until, line->until - (pieces - 1));
 }
 
 void gf_mark_next(CUstream stream)
 {
     struct gf_line *line = &gf_self.line[gf_line_index(stream)];
     if (gf_load(&line->stream) == stream)
-        turn_from(line);
+        release_stream(line);
     gf_self.marks = true;
 }
 
-/* Says in a line what the thread may do under the lease. */
+/* Updates the line with what the thread may send under the lease. */
 static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64_t blocks)
 {
     struct gf_device *device = line->device;
     bool known = line->lease == lease && gf_load(&line->stream) == stream;
     bool metered = gf_metered(device);
     if (!known) {
-        /* What follows may look at events while the program captures a stream. */
+        /* The functions below may query events while the program captures a stream. */
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-        gf_store(&line->entry, gf_stream_use(device, stream, lease)); /* others look at it */
+        gf_store(&line->entry, gf_stream_use(device, stream, lease)); /* other threads read it */
         line->counts = &gf_self.counts[gf_ordinal(device)];
         gf_store(&line->lease, lease);
         gf_store(&line->stream, stream);
@@ -241,24 +230,24 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     }
     line->spent = metered ? blocks : 0;
-    line->late = line->spent || (line->entry && line->entry->owner) || gf_self.brief;
-    int64_t rest = known ? left(line) : 0;
-    line->until = line->launches;
+    line->slow_end = line->spent || (line->entry && line->entry->owner) || gf_self.brief;
+    int64_t rest = known ? unsent(line) : 0;
+    gf_store(&line->until, line->launches);
     if (metered && rest > 0) {
-        line->marked--; /* every launch comes by */
+        line->marked--; /* metered launches all take this path */
         return;
     }
     line->marked = line->entry ? gf_meter_mark(line->entry, rest, gf_self.marks) : -1;
     if (line->marked < 0)
-        gf_store(&line->stream, NULL); /* look at it again next time */
+        gf_store(&line->stream, NULL); /* take this path again next time */
     else if (!metered)
-        line->until += 1 + line->marked;
+        gf_store(&line->until, line->until + 1 + line->marked);
 }
 
 struct gf_waiting gf_enter_wait(CUstream stream, bool inside)
 {
     struct gf_waiting waiting = {0};
-    struct gf_device *device = stream == CU_STREAM_PER_THREAD && !is_known() ? NULL : gf_device_of_stream(stream);
+    struct gf_device *device = stream == CU_STREAM_PER_THREAD && !register_for_good() ? NULL : gf_device_of_stream(stream);
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gf_store(&gf_waits, true);
     if (!device)
@@ -280,12 +269,14 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
     int saved = errno;
     gf_store(&line->busy, 0);
     bool known = gf_load(&line->stream) == stream && !gf_load(&gf_captured);
-    if (!usable(self) || (!known && gf_capturing(stream))) {
+    if (!self->known)
+        register_thread(self);
+    if (!known && gf_capturing(stream)) {
         line = &self->line[GF_UNTRACKED];
         line->counts = &self->uncounted;
     } else {
         if (gf_load(&line->stream) != stream)
-            choose(line, gf_device_of_stream(stream));
+            set_device(line, gf_device_of_stream(stream));
         uint32_t lease = pass(line, blocks);
         if (!lease) {
             self->marks = false;
@@ -301,8 +292,8 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
     return line;
 }
 
-/* Wakes the helper, which gives the lease back if nothing was sent under it. A line
- * without a device has no lease. */
+/* Wakes the helper, which returns the lease if nothing was sent under it. A line without a
+ * device has no lease. */
 static void refused(struct gf_line *line)
 {
     struct gf_device *device = line->device;
@@ -326,22 +317,22 @@ GF_COLD void gf_done_uncounted(struct gf_line *line, CUresult result)
         leave_brief();
 }
 
-GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result, const char *call)
+GF_COLD void gf_done_slow(struct gf_line *line, uint64_t kernels, CUresult result, const char *call)
 {
     if (result == CUDA_SUCCESS)
         gf_count(line, kernels);
     gf_done_uncounted(line, result);
     if (result != CUDA_SUCCESS) {
-        gf_leave_sync(line); /* the helper may wait for that, and this thread now for the helper */
+        gf_leave_sync(line); /* the helper may wait for the line, and gf_saw for the helper */
         gf_saw(result, call);
     }
 }
 
-GF_COLD void gf_left_late(struct gf_line *line, CUresult result, const char *call)
+GF_COLD void gf_left_slow(struct gf_line *line, CUresult result, const char *call)
 {
     if (result != CUDA_SUCCESS)
         refused(line);
-    if (line->late)
+    if (line->slow_end)
         leave_brief();
     if (result != CUDA_SUCCESS) {
         gf_leave_sync(line);
@@ -354,7 +345,7 @@ bool gf_quiesce(struct gf_device *device)
     uint64_t since = gf_now_ns();
     gf_gate_init();
     if (!have_membarrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
-        gf_pause_ns(1000000); /* store buffers empty in far less */
+        gf_pause_ns(1000000); /* store buffers drain much faster */
     for (unsigned before = UINT_MAX, now; (now = gf_busy(device)) > 0; before = now) {
         if (now < before)
             since = gf_now_ns();

@@ -1,4 +1,4 @@
-/* gate.h: lets work through while the gate word of its device is open. */
+/* gate.h: passes work to the driver while the gate word of its device is open. */
 #ifndef GFAAS_GATE_H
 #define GFAAS_GATE_H
 
@@ -7,38 +7,39 @@
 
 #pragma GCC visibility push(hidden)
 
-/* All of these are called by a thread of the program's, without a lock. */
+/* Threads of the program call these functions, without holding a lock. */
 
-/* Returns NULL if the program was asked to end: nothing is to be sent (GF_NOT_SENT). */
+/* The slow path of gf_enter. Returns NULL if the program was asked to end; the caller then
+ * sends nothing and returns GF_NOT_SENT. */
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
-/* The rest of gf_done, for work that was refused and for lines that are `late`; the
- * part of it that does not count the work. */
-GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result, const char *call);
+/* The slow path of gf_done: for refused work and for lines with `slow_end`. gf_done_uncounted
+ * is the part of it that does not count the work. */
+GF_COLD void gf_done_slow(struct gf_line *line, uint64_t kernels, CUresult result, const char *call);
 GF_COLD void gf_done_uncounted(struct gf_line *line, CUresult result);
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
-/* The rest of gf_left_sync, likewise. */
-GF_COLD void gf_left_late(struct gf_line *line, CUresult result, const char *call);
-/* Makes the last launch count for that many pieces of work. */
+/* The slow path of gf_left_sync, for the same cases. */
+GF_COLD void gf_left_slow(struct gf_line *line, CUresult result, const char *call);
+/* Counts the last launch as `pieces` pieces of work. */
 void gf_weigh(struct gf_line *line, int32_t pieces);
-/* Has a mark recorded before the thread's next work, on that stream. */
+/* Requests a mark on that stream before the thread's next work. */
 void gf_mark_next(CUstream stream);
-/* Makes this thread forget its context's streams. */
+/* Makes the calling thread forget the streams of its context. */
 void gf_forget_thread(void);
-/* Before a call that makes a stream wait for something outside the GPU; inside: that launches a
- * graph which may. gf_wait_end follows the call. */
+/* Announces a call that makes a stream wait for something outside the GPU; `inside`: a launch of
+ * a graph that may wait. The caller ends it with gf_wait_end after the call. */
 struct gf_waiting gf_enter_wait(CUstream stream, bool inside);
-/* Waits until no thread is inside a call that began under an open gate of the
- * device. Returns false if that hangs. Called by the helper. */
+/* Waits until no thread is inside a call that began under an open gate of the device. Returns
+ * false if such a call does not return. The helper calls it. */
 bool gf_quiesce(struct gf_device *device);
-/* Prepares the gate, once. Whatever needs that calls it too, but in a process that has threads
- * it takes longer: cuInit calls it before the driver starts its own. */
+/* Prepares the gate once. Each function that needs the gate calls it; cuInit calls it before
+ * the driver starts threads, because it takes longer in a process with several threads. */
 void gf_gate_init(void);
 void gf_gate_fork_child(void);
 
-/* Called before work of that many kernel blocks goes to a stream: returns once
- * it may, with the line that gf_leave wants; NULL if it may not (gf_enter_slow). While the lease holds, the
- * stream is known and blocks are not metered this is a few loads and compares, and the blocks
- * are not even counted: they may be an expression that is costly. */
+/* Returns a line once work of `blocks` kernel blocks may be sent to the stream, or NULL if it
+ * may not (gf_enter_slow). The caller passes the line to gf_leave. While the lease holds, the
+ * line knows the stream and blocks are not metered, this costs a few loads and compares, and
+ * `blocks`, which may be a costly expression, is not evaluated. */
 #define gf_enter(stream, blocks) \
     ({ \
         CUstream entered_stream_ = (stream); \
@@ -61,7 +62,7 @@ static inline __attribute__((always_inline)) struct gf_line *gf_enter_fast(CUstr
     return line;
 }
 
-/* The same for work that is over when the call returns. */
+/* Like gf_enter, for work that has finished when the call returns. */
 static inline struct gf_line *gf_enter_sync(void)
 {
     struct gf_line *line = &gf_self.line[GF_SYNC];
@@ -72,25 +73,25 @@ static inline struct gf_line *gf_enter_sync(void)
     return line;
 }
 
-/* Counts a piece of work that the driver accepted: so many kernels; 0: other work. */
+/* Counts a piece of work that the driver accepted: `kernels` kernels, or other work if 0. */
 static inline void gf_count(struct gf_line *line, uint64_t kernels)
 {
     if (kernels)
         gf_store(&line->launches, line->launches + (int64_t)kernels);
     else
         gf_store(&line->counts->copies, line->counts->copies + 1);
-    line->until += (int64_t)kernels - 1; /* it is one piece of work */
+    if (kernels != 1) /* they are one piece of work */
+        gf_store(&line->until, line->until + (int64_t)kernels - 1);
 }
 
-/* Called when the driver has answered. Work is counted only now, and only if the
- * driver accepted it: an unchanged count behind a closed gate shows that nothing
- * was sent since. */
+/* Ends a call after the driver's answer. Work is counted only now, and only if the driver
+ * accepted it, so an unchanged count behind a closed gate shows that nothing was sent since. */
 static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result, const char *call)
 {
-    if (gf_likely(!((unsigned)line->late | (unsigned)result)))
+    if (gf_likely(!((unsigned)line->slow_end | (unsigned)result)))
         gf_count(line, kernels);
     else
-        gf_done_late(line, kernels, result, call);
+        gf_done_slow(line, kernels, result, call);
 }
 
 static inline void gf_leave_sync(struct gf_line *line)
@@ -99,11 +100,11 @@ static inline void gf_leave_sync(struct gf_line *line)
     __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
 }
 
-/* Called when the driver has answered a call whose work was over then. */
+/* Ends a call whose work had finished when the driver answered. */
 static inline void gf_left_sync(struct gf_line *line, CUresult result, const char *call)
 {
-    if (gf_unlikely((unsigned)line->late | (unsigned)result))
-        gf_left_late(line, result, call);
+    if (gf_unlikely((unsigned)line->slow_end | (unsigned)result))
+        gf_left_slow(line, result, call);
     gf_leave_sync(line);
 }
 

@@ -1,13 +1,11 @@
-/* graph.c: graphs. One that is launched is work like a kernel: gated on its
- * stream, counted as the kernels it holds, and charged for their blocks where
- * blocks are metered. So instances are read when they are made and followed
- * through what may change them; what is only built is no work.
+/* graph.c: executable graphs and their launches. A launch of a graph is work like a kernel: it passes the
+ * gate of its stream, counts as the kernels in it, and is charged for their blocks if blocks are metered.
+ * So a graph is read when it is instantiated, and the calls that change the instance are followed.
+ * Building a graph is no work.
  *
- * Not followed: what runs on the GPU itself. Bodies of conditional nodes count
- * once, kernels that a kernel changes count as they were, and graphs that a
- * kernel launches do not count at all; like a kernel launched by a kernel, all
- * of it is part of the launch that the program made, whose GPU time is measured
- * and charged to its end. */
+ * Not tracked: decisions of the GPU itself. Bodies of conditional nodes count once, kernels that a kernel
+ * changes count as before, and graphs that a kernel launches do not count. All of it is part of the launch
+ * that the program made, whose GPU time is measured and charged to its end. */
 #include "graph.h"
 
 #include "gate.h"
@@ -21,13 +19,13 @@
 
 #define BUCKETS 256
 
-/* An instance of a graph. */
+/* An executable graph. */
 struct exec {
     CUgraphExec handle;
-    uint64_t serial; /* handles are used again */
+    uint64_t serial; /* identifies it, since handles are reused */
     struct gf_tally tally;
     uint64_t kernels, blocks;
-    float ms; /* what a launch takes; 0: not known yet */
+    float ms; /* GPU time of a launch; 0: unknown */
     struct exec *next;
 };
 
@@ -40,7 +38,7 @@ static struct exec **bucket(CUgraphExec handle)
     return &execs[(uintptr_t)handle * 0x9e3779b97f4a7c15u >> 56];
 }
 
-/* Where the instance's pointer is, or would be; locked. */
+/* Returns the pointer that refers to the entry, or the end of its list. The caller holds the lock. */
 static struct exec **place(CUgraphExec handle)
 {
     struct exec **at = bucket(handle);
@@ -55,7 +53,7 @@ static void drop(struct exec *e)
 {
     if (!e)
         return;
-    gf_graph_memory_known(&e->tally.memory, true);
+    gf_graph_memory_count(&e->tally.memory, true);
     gf_tally_free(&e->tally);
     free(e);
 }
@@ -70,23 +68,24 @@ static void forget(CUgraphExec handle)
     drop(gone);
 }
 
-/* What an instance of the graph will be; NULL: no memory. */
+/* Returns a new entry for an instance of the graph, or NULL if out of memory. */
 static struct exec *read_graph(CUgraph graph)
 {
     struct exec *e = calloc(1, sizeof *e);
     if (!e)
         return NULL;
     gf_tally_read(&e->tally, graph);
-    gf_graph_memory_known(&e->tally.memory, false);
+    gf_graph_memory_count(&e->tally.memory, false);
     sum(e);
     return e;
 }
 
-static void keep(struct exec *e, CUgraphExec handle)
+/* Adds the entry under the handle of its instance. */
+static void add(struct exec *e, CUgraphExec handle)
 {
-    forget(handle); /* of an instance that went with its context */
+    forget(handle); /* a stale entry, whose instance was destroyed with its context */
     if (!e)
-        return; /* it counts as one kernel of one block */
+        return; /* launches count as one kernel of one block */
     e->handle = handle;
     pthread_mutex_lock(&lock);
     e->serial = ++serials;
@@ -96,37 +95,25 @@ static void keep(struct exec *e, CUgraphExec handle)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- instances ---- */
+/* ---- instantiation ---- */
 
-#define GF_INSTANTIATE(symbol, params, args) \
-    CUresult symbol params \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        CUresult result = gf_real.symbol args; \
-        if (result == CUDA_SUCCESS) \
-            keep(read_graph(graph), *exec); \
-        return result; \
-    }
-GF_INSTANTIATE(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
-               (exec, graph, error, log, size))
-GF_INSTANTIATE(cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
-               (exec, graph, error, log, size))
-GF_INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
-               (exec, graph, flags))
+GF_AFTER(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
+         (exec, graph, error, log, size), add(read_graph(graph), *exec))
+GF_AFTER(cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
+         (exec, graph, error, log, size), add(read_graph(graph), *exec))
+GF_AFTER(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
+         (exec, graph, flags), add(read_graph(graph), *exec))
 
 typedef CUresult instantiates(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params);
 
-/* May upload as well, which is a copy. */
+/* Instantiates a graph, and uploads it if the flags request that, which counts as a copy. */
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream zero,
                             instantiates **real)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     if (!params || !(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
         CUresult result = (*real)(exec, graph, params);
         if (result == CUDA_SUCCESS)
-            keep(read_graph(graph), *exec);
+            add(read_graph(graph), *exec);
         return result;
     }
     struct gf_line *entered = gf_enter(params->hUploadStream ? params->hUploadStream : zero, 0);
@@ -136,13 +123,13 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!e || !e->tally.memory.any) {
         result = (*real)(exec, graph, params);
-    } else if (gf_graph_memory_take(&e->tally.memory, 0)) {
+    } else if (gf_graph_memory_reserve(&e->tally.memory, 0)) {
         result = (*real)(exec, graph, params);
         gf_graph_memory_settle(&e->tally.memory, 0);
     }
     gf_leave(entered, 0, result, "cuGraphInstantiateWithParams");
     if (result == CUDA_SUCCESS)
-        keep(e, *exec);
+        add(e, *exec);
     else
         drop(e);
     return result;
@@ -156,17 +143,12 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
 GF_INSTANTIATE_WITH(cuGraphInstantiateWithParams, CU_STREAM_LEGACY)
 GF_INSTANTIATE_WITH(cuGraphInstantiateWithParams_ptsz, CU_STREAM_PER_THREAD)
 
-CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    forget(exec); /* before another gets its handle */
-    return gf_real.cuGraphExecDestroy(exec);
-}
+/* The entry goes first, since another instance may get the handle at once. */
+GF_BEFORE(cuGraphExecDestroy, (CUgraphExec exec), (exec), forget(exec))
 
 /* ---- changes ---- */
 
-/* One node of an instance now is like this. */
+/* Notes a change of one node of an instance; NULL arguments are unchanged. */
 static void changed(CUgraphExec exec, CUgraphNode node, const uint64_t *blocks, const bool *off, CUgraph child)
 {
     pthread_mutex_lock(&lock);
@@ -194,38 +176,27 @@ static void updated(CUgraphExec exec, CUgraph graph)
     pthread_mutex_unlock(&lock);
 }
 
-#define GF_CHANGE(symbol, params, args, then) \
-    CUresult symbol params \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        CUresult result = gf_real.symbol args; \
-        if (result == CUDA_SUCCESS) { \
-            then; \
-        } \
-        return result; \
-    }
 #define GF_GRID(p) ((uint64_t)(p)->gridDimX * (p)->gridDimY * (p)->gridDimZ)
 
-GF_CHANGE(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p),
-          (exec, node, p), changed(exec, node, &(uint64_t){GF_GRID(p)}, NULL, NULL))
-GF_CHANGE(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p),
-          (exec, node, p), changed(exec, node, &(uint64_t){GF_GRID(p)}, NULL, NULL))
-GF_CHANGE(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child),
-          changed(exec, node, NULL, NULL, child))
-GF_CHANGE(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p), (exec, node, p),
-          if (p->type == CU_GRAPH_NODE_TYPE_KERNEL) changed(exec, node, &(uint64_t){GF_GRID(&p->kernel)}, NULL, NULL);
-          else if (p->type == CU_GRAPH_NODE_TYPE_GRAPH) changed(exec, node, NULL, NULL, p->graph.graph))
-GF_CHANGE(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned int enabled), (exec, node, enabled),
-          changed(exec, node, NULL, &(bool){!enabled}, NULL))
-GF_CHANGE(cuGraphExecUpdate, (CUgraphExec exec, CUgraph graph, CUgraphNode *error, CUgraphExecUpdateResult *why),
-          (exec, graph, error, why), updated(exec, graph))
-GF_CHANGE(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info), (exec, graph, info),
-          updated(exec, graph))
+GF_AFTER(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p),
+         (exec, node, p), changed(exec, node, &(uint64_t){GF_GRID(p)}, NULL, NULL))
+GF_AFTER(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p),
+         (exec, node, p), changed(exec, node, &(uint64_t){GF_GRID(p)}, NULL, NULL))
+GF_AFTER(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child),
+         changed(exec, node, NULL, NULL, child))
+GF_AFTER(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p), (exec, node, p),
+         if (p->type == CU_GRAPH_NODE_TYPE_KERNEL) changed(exec, node, &(uint64_t){GF_GRID(&p->kernel)}, NULL, NULL);
+         else if (p->type == CU_GRAPH_NODE_TYPE_GRAPH) changed(exec, node, NULL, NULL, p->graph.graph))
+GF_AFTER(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned int enabled), (exec, node, enabled),
+         changed(exec, node, NULL, &(bool){!enabled}, NULL))
+GF_AFTER(cuGraphExecUpdate, (CUgraphExec exec, CUgraph graph, CUgraphNode *error, CUgraphExecUpdateResult *why),
+         (exec, graph, error, why), updated(exec, graph))
+GF_AFTER(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info), (exec, graph, info),
+         updated(exec, graph))
 
 /* ---- launches ---- */
 
-/* What a launch of an instance comes to. */
+/* The cost of a launch. */
 struct cost {
     struct gf_graph_memory memory;
     uint64_t kernels, blocks;
@@ -234,7 +205,7 @@ struct cost {
     bool waits;
 };
 
-/* Notes how long a launch took. */
+/* Stores the GPU time of a launch. */
 static void took(const struct gf_timed *graph, float ms)
 {
     pthread_mutex_lock(&lock);
@@ -264,7 +235,7 @@ static struct cost cost_of(CUgraphExec exec)
 
 typedef CUresult sends(CUgraphExec exec, CUstream stream);
 
-/* Sends a graph to a stream, 0 being that one. */
+/* Launches or uploads a graph on a stream; `zero` is the stream that 0 stands for. */
 static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **real, bool launch)
 {
     CUstream on = stream ? stream : zero;
@@ -282,7 +253,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!runs || !cost.memory.any) {
         result = (*real)(exec, stream);
-    } else if (gf_graph_memory_take(&cost.memory, cost.graph.serial)) {
+    } else if (gf_graph_memory_reserve(&cost.memory, cost.graph.serial)) {
         result = (*real)(exec, stream);
         gf_graph_memory_settle(&cost.memory, result == CUDA_SUCCESS ? cost.graph.serial : 0);
     }
@@ -304,5 +275,5 @@ void gf_graph_fork_child(void)
 {
     pthread_mutex_init(&lock, NULL);
     for (unsigned i = 0; i < BUCKETS; i++)
-        execs[i] = NULL; /* the parent's */
+        execs[i] = NULL; /* these are the parent's */
 }

@@ -1,4 +1,4 @@
-/* graph.h: graphs, and what launching one comes to. */
+/* graph.h: executable graphs and their launches. */
 #ifndef GFAAS_GRAPH_H
 #define GFAAS_GRAPH_H
 

@@ -1,4 +1,4 @@
-/* greet.c: the connection to gfaas-tokend and its first exchange. */
+/* greet.c: the messages exchanged with gfaas-tokend, and the greeting. */
 #include "greet.h"
 
 #include "asked.h"
@@ -28,23 +28,23 @@
 
 #define RECONNECT_NS 100000000
 #define REFUSED_NS 1000000000
-#define PEEK_S 3 /* for the daemon to answer who only looks */
+#define PEEK_S 3 /* time limit of gf_peek for the daemon's answer */
 #define WAITS "GPU work waits until it may"
-#define HANGUPS 5 /* in a row and without an answer; a daemon that is ending hangs up once */
+#define HANGUPS 5 /* consecutive connections closed without an answer; an ending daemon closes one */
 
 static bool copy(char *to, size_t size, const char *name)
 {
     const char *value = getenv(name);
     if (!value)
         return false;
-    strncpy(to, value, size - 1); /* a name cut short is none that the daemon knows */
+    strncpy(to, value, size - 1); /* the daemon does not know a truncated name */
     return true;
 }
 
 bool gf_identify(struct gf_identity *who)
 {
     if (*who->secret)
-        return true; /* the program may have changed its environment since */
+        return true; /* the program may have changed its environment since then */
     return copy(who->socket, sizeof who->socket, "GFAAS_SOCKET") &&
            copy(who->instance, sizeof who->instance, "GFAAS_INSTANCE") &&
            copy(who->secret, sizeof who->secret, "GFAAS_SECRET");
@@ -55,11 +55,11 @@ struct gf_header gf_header(uint16_t type, uint32_t size)
     return (struct gf_header){.magic = GF_MAGIC, .type = type, .version = GF_VERSION, .size = size};
 }
 
-/* Reports whether an error says that the process may not make a system call: a sandbox
- * that a program puts itself in gives these. */
+/* Reports whether an error means that the process is not allowed to make the system call, as in
+ * a sandbox. */
 static bool is_denial(int why) { return why == EPERM || why == EACCES || why == ENOSYS; }
 
-/* Reports whether a system call failed for that, and says so. */
+/* Reports whether a system call failed for that reason, and prints it; `then` is the consequence. */
 static bool denied(const char *call, const char *then)
 {
     int why = errno;
@@ -70,8 +70,8 @@ static bool denied(const char *call, const char *then)
     return true;
 }
 
-/* Writes a message where it cannot be sent. SIGPIPE is not for the program: it is
- * blocked, and taken back if it was not pending before. */
+/* Writes a message if the process may not use send. It blocks SIGPIPE, and consumes it if it was
+ * not pending before, so that the program does not receive it. */
 static ssize_t write_instead(int fd, const void *message, size_t size)
 {
     const struct timespec none = {0, 0};
@@ -89,21 +89,20 @@ static ssize_t write_instead(int fd, const void *message, size_t size)
     return n;
 }
 
-/* A system call of our own: send is a place where a thread may be cancelled,
- * and callers hold a lock. */
+/* Makes the system call itself: send is a cancellation point, and callers hold a lock. */
 bool gf_transmit(int fd, const void *message, size_t size)
 {
     ssize_t n;
     do
         n = syscall(SYS_sendto, fd, message, size, MSG_NOSIGNAL, NULL, 0);
     while (n < 0 && errno == EINTR);
-    if (n < 0 && denied("sendto", "the library writes to gfaas-tokend by write"))
+    if (n < 0 && denied("sendto", "the library sends to gfaas-tokend with write instead"))
         n = write_instead(fd, message, size);
     return n == (ssize_t)size;
 }
 
-/* Opens a connection to the daemon's client socket and notes what it is, or returns
- * -1. */
+/* Opens a connection to the daemon's client socket and stores its identity in *is. Returns -1,
+ * with errno set, if it fails. */
 static int connect_to(const char *path, struct gf_inode *is)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -121,7 +120,7 @@ static int connect_to(const char *path, struct gf_inode *is)
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
         return fd;
     int why = errno;
-    if (why != EACCES) /* that is of the socket's file */
+    if (why != EACCES) /* EACCES is about the socket's file */
         denied("connect", WAITS);
     gf_close_own(fd, *is);
     errno = why == EACCES ? ENOENT : why;
@@ -140,8 +139,8 @@ ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed, int flags)
     do
         n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | flags);
     while (n < 0 && errno == EINTR);
-    if (n < 0 && denied("recvmsg", flags ? "the library hears gfaas-tokend by read, and cannot connect anew" : WAITS) && flags)
-        return syscall(SYS_read, fd, buffer, size); /* a welcome is of no use without its descriptor */
+    if (n < 0 && denied("recvmsg", flags ? "the library receives from gfaas-tokend with read instead, and cannot reconnect" : WAITS) && flags)
+        return syscall(SYS_read, fd, buffer, size); /* a welcome is useless without its descriptor */
     if (n < 0)
         return n;
     struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
@@ -153,7 +152,7 @@ ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed, int flags)
         if (*passed < 0)
             *passed = fd;
         else
-            close(fd); /* the room for one is padded, and takes two */
+            close(fd); /* the buffer for one descriptor is padded and can hold two */
     }
     return n;
 }
@@ -164,9 +163,9 @@ bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size)
     return n == (ssize_t)size && h->magic == GF_MAGIC && h->version == GF_VERSION && h->type == type && h->size == size;
 }
 
-/* Maps an instance page that has the slot, or returns NULL: it must be as long as it
- * should and stay so, or a look at it could kill the process. One of an older daemon
- * has GF_PAGE_SLOTS, and nothing is mapped behind them. */
+/* Maps the instance page, or returns NULL if it has no such slot. The file must have its full size
+ * and be sealed against shrinking, because a read beyond its end would kill the process. A page of
+ * an older daemon has GF_PAGE_SLOTS slots, and nothing is mapped after them. */
 static struct gf_page *map_page(int fd, unsigned slot)
 {
     int seals = fcntl(fd, F_GET_SEALS);
@@ -218,14 +217,15 @@ struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
     return page;
 }
 
-/* Makes the page, just mapped, and the slot the device's. */
+/* Moves the device to a mapped page and its slot. */
 static void move_to(struct gf_device *device, struct gf_page *page, unsigned slot)
 {
-    gf_store(&page->slots[slot].blocks, 0); /* since it connected */
-    gf_device_open(device, &gf_mem_move(device, page, slot)->gate);
+    gf_store(&page->slots[slot].blocks, 0); /* blocks since the connection */
+    gf_device_set_gate(device, &gf_mem_move(device, page, slot)->gate);
 }
 
-/* Says who this process is and moves to the page that the daemon sends back. */
+/* Says hello and moves the device to the page in the daemon's answer. Returns false if there is
+ * none. */
 static bool greet(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
 {
     if (!say_hello(fd, place, gf_mem_used(device), who))
@@ -246,18 +246,18 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
     if (gf_is(&answer, n, GF_MSG_REFUSED, sizeof answer.refused)) {
         bool full = answer.refused.h.flags & GF_REFUSED_FULL;
         answer.refused.reason[GF_REASON_SIZE - 1] = 0;
-        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there %s", gf_ordinal(device),
-               answer.refused.reason, full ? "waits 10 s for a place, and then fails (error 46)" : "stays blocked");
-        gf_full(device, full);
+        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u (%s): its work there %s", gf_ordinal(device),
+               answer.refused.reason, full ? "waits 10 s for a free place, and then fails (error 46)" : "stays blocked");
+        gf_asked_set_full(device, full);
         gf_pause_ns(REFUSED_NS);
     } else if (n <= 0 && !deaf && ++device->link.hangups == HANGUPS) {
-        gf_say(GF_SAY_LOST, "what answers at %s hangs up: GPU work waits for a gfaas-tokend that speaks version %d of the protocol",
+        gf_say(GF_SAY_LOST, "the daemon at %s closes the connection: GPU work waits for a gfaas-tokend with version %d of the protocol",
                who->socket, GF_VERSION);
     } else if (n > 0 && !page) {
-        gf_say(GF_SAY_LOST, "what answers at %s is not gfaas-tokend: GPU work waits until it is there", who->socket);
+        gf_say(GF_SAY_LOST, "the program that answers at %s is not gfaas-tokend: GPU work waits for gfaas-tokend", who->socket);
     }
     if (page) {
-        gf_full(device, false);
+        gf_asked_set_full(device, false);
         device->link.hangups = 0;
         move_to(device, page, answer.welcome.slot);
     }
@@ -268,7 +268,7 @@ int gf_greet(struct gf_device *device, const struct gf_identity *who)
 {
     unsigned place = gf_visible_place(gf_ordinal(device));
     if (place == GF_DEVICES) {
-        gf_say(GF_SAY_REFUSED, "device %u is none of the GPUs that this instance was given: work there stays blocked",
+        gf_say(GF_SAY_REFUSED, "device %u is not one of this instance's GPUs: work there stays blocked",
                gf_ordinal(device));
         gf_pause_ns(REFUSED_NS);
         return -1;
@@ -276,9 +276,9 @@ int gf_greet(struct gf_device *device, const struct gf_identity *who)
     struct gf_inode is;
     int fd = connect_to(who->socket, &is);
     if (fd < 0 && is_denial(errno))
-        ; /* that was said */
+        ; /* denied has printed it */
     else if (fd < 0)
-        gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits until it is there", who->socket);
+        gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits for it", who->socket);
     else if (greet(device, place, fd, who)) {
         device->link.is = is;
         return fd;

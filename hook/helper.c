@@ -1,8 +1,8 @@
-/* helper.c: a device's helper thread and what it does about leases.
+/* helper.c: a device's helper thread.
  *
- * The helper connects to the daemon, ends leases when the daemon or idleness asks for it or
- * no daemon renews them, and when the daemon is gone keeps the gate closed and comes back to
- * it. It runs above all that it waits for and looks after; link.c starts it. */
+ * The helper connects to the daemon. It ends a lease when the daemon asks for it, when the program
+ * is idle, or when the daemon does not renew it. While the daemon is gone, it keeps the gate closed
+ * and reconnects. It may use every other module; link.c starts it. */
 #include "asked.h"
 #include "clock.h"
 #include "device.h"
@@ -30,16 +30,16 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define TICK_MS 1       /* between looks at what is in flight while a lease holds */
-#define IDLE_NS 2000000 /* of quiet after which a lease is given back */
-#define SHARED_IDLE_NS 900000 /* the same where other clients may want the GPU: the next look */
-#define ASKED_MS 20     /* between looks at the gate after asking */
-#define OWN_MS 250      /* between looks at whether the connection is still ours */
-#define PAUSE_NS 1000000       /* between two leases that were used for refused work only; it doubles */
-#define MOST_PAUSE_NS 100000000 /* up to this: on a busy host a switch can cost the others several ms */
+#define TICK_MS 1       /* poll interval while a lease holds */
+#define IDLE_NS 2000000 /* idle time after which a lease is returned */
+#define SHARED_IDLE_NS 900000 /* the same while other clients may want the GPU: at the next tick */
+#define ASKED_MS 20     /* poll interval of the gate after a request */
+#define OWN_MS 250      /* interval of checks that the connection is still the library's */
+#define PAUSE_NS 1000000        /* pause between two leases that served refused work only; it doubles */
+#define MOST_PAUSE_NS 100000000 /* up to this; on a busy host a switch can cost other clients several ms */
 
-/* Waits for what is in flight behind a closed gate; returns the GPU time that
- * the lease took. Asked is the lease that the daemon has asked for, if it has. */
+/* Waits for the work in flight behind a closed gate and returns the GPU time of the lease. `asked` is
+ * the lease that the daemon has asked for, or GF_NO_LEASE. */
 static uint64_t drain(struct gf_device *device, uint32_t asked)
 {
     bool quiet = gf_quiesce(device);
@@ -52,10 +52,9 @@ static uint64_t drain(struct gf_device *device, uint32_t asked)
     return used;
 }
 
-/* Doubles the pause before the next request if the driver has refused all that the
- * lease was used for and others may want the GPU: a program that goes on launching what
- * is refused would cost them a switch each time. Ends it when something was accepted.
- * Locked. */
+/* Doubles the pause before the next request if the driver refused all work of the lease and other
+ * clients may want the GPU: a program that keeps launching refused work would cost them a switch
+ * each time. Ends the pause if work was accepted. The caller holds link.lock. */
 static void set_pause(struct gf_device *device, bool accepted)
 {
     struct gf_link *link = &device->link;
@@ -69,8 +68,8 @@ static void set_pause(struct gf_device *device, bool accepted)
     }
 }
 
-/* Ends a lease whose gate is closed. */
-static void give_back(struct gf_device *device, uint32_t lease, bool asked)
+/* Returns a lease whose gate is closed to the daemon, after the work in flight. */
+static void return_lease(struct gf_device *device, uint32_t lease, bool asked)
 {
     struct gf_link *link = &device->link;
     uint64_t before = link->works;
@@ -82,19 +81,19 @@ static void give_back(struct gf_device *device, uint32_t lease, bool asked)
     struct gf_return message = {gf_header(GF_MSG_RETURN, sizeof message), lease, more ? GF_RETURN_WANTS_MORE : 0, used};
     gf_store(&link->asked, gf_link_ours(link) && gf_transmit(link->sock, &message, sizeof message) && more);
     pthread_mutex_unlock(&link->lock);
-    gf_mem_look(device);
+    gf_mem_recount_pools(device);
 }
 
-/* ASKED_MS, and more the more processes the instance has: a thousand helpers that look
- * that often would leave the processors no time for what they wait for. */
+/* Returns the poll interval after a request: ASKED_MS, and more with many processes in the
+ * instance, because a thousand helpers would otherwise occupy the processors. */
 static int asked_ms(struct gf_device *device)
 {
     unsigned ms = ASKED_MS * (1 + gf_load(&gf_load(&device->page)->used) / 128);
     return ms < OWN_MS ? (int)ms : OWN_MS;
 }
 
-/* How long the helper may sleep, in ms. What it waits for may be closed and
- * replaced meanwhile, and then nothing wakes it. */
+/* Returns how long the helper may sleep, in ms. It must not sleep for ever: if the program closes
+ * and replaces the library's descriptors, nothing wakes it. */
 static int patience(struct gf_device *device, uint32_t lease)
 {
     if (lease) {
@@ -103,8 +102,8 @@ static int patience(struct gf_device *device, uint32_t lease)
     }
     struct gf_link *link = &device->link;
     bool asked = gf_load(&link->asked), waits = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
-    int again = gf_mem_tend(device, !asked), own = asked || gf_load(&link->deaf) ? asked_ms(device) : OWN_MS;
-    int runs = gf_wait_tend(device);
+    int again = gf_mem_maintain(device, !asked), own = asked || gf_load(&link->deaf) ? asked_ms(device) : OWN_MS;
+    int runs = gf_wait_poll(device);
     if (waits && !asked && link->resume) {
         own = gf_link_paused(link);
         if (!own)
@@ -114,17 +113,17 @@ static int patience(struct gf_device *device, uint32_t lease)
     return again < 0 || own < again ? own : again;
 }
 
-/* What the helper remembers between looks at a lease. */
+/* The helper's state between two checks of a lease. */
 struct watch {
     uint32_t lease;
     uint64_t works;
-    uint64_t quiet_since; /* 0: it was not */
-    uint32_t renewals;    /* that the page had counted */
-    uint64_t renewed;     /* when that was first seen */
+    uint64_t quiet_since; /* 0: not quiet */
+    uint32_t renewals;    /* the page's count of renewals */
+    uint64_t renewed;     /* when that count was first seen */
 };
 
-/* Whether the lease is over because the daemon, which stands still or is not
- * there to say so, has not renewed it. */
+/* Reports whether the lease has expired because the daemon, which hangs or is gone, has not
+ * renewed it. */
 static bool expired(struct gf_device *device, struct watch *w, bool same, uint64_t now)
 {
     struct gf_page *page = gf_load(&device->page);
@@ -137,35 +136,34 @@ static bool expired(struct gf_device *device, struct watch *w, bool same, uint64
     return length && now - w->renewed >= length;
 }
 
-/* Looks at a running lease once: it ends when it was not renewed in time, and
- * early when for a while nothing was launched, nothing is in flight and no thread
- * waits for a budget; at once, when all that it was used for was refused. */
-static void look(struct gf_device *device, struct watch *w, uint32_t lease)
+/* Checks a running lease. Ends it if it has expired; if for a while nothing was launched, nothing is
+ * in flight and no thread waits for blocks; or, at once, if the driver refused all its work. */
+static void check_lease(struct gf_device *device, struct watch *w, uint32_t lease)
 {
     struct gf_counts counts = gf_count_all(device);
     uint64_t works = gf_works(counts), now = gf_now_ns();
     gf_store(&device->slot->launches, counts.launches);
     bool same = w->lease == lease;
-    bool over = expired(device, w, same, now);
+    bool is_expired = expired(device, w, same, now);
     bool unused = gf_load(&device->refused) && works == device->link.works;
-    bool still = same && w->works == works && !gf_load(&device->waiting) && !gf_busy(device) && gf_meter_idle(device, works);
+    bool quiet = same && w->works == works && !gf_load(&device->waiting) && !gf_busy(device) && gf_meter_idle(device, works);
     w->lease = lease;
     w->works = works;
-    w->quiet_since = !still ? 0 : w->quiet_since ? w->quiet_since : now;
+    w->quiet_since = !quiet ? 0 : w->quiet_since ? w->quiet_since : now;
     uint64_t patience = gf_load(&device->slot->turn_ns) ? SHARED_IDLE_NS : IDLE_NS;
-    if (!over && !unused && (!still || now - w->quiet_since < patience))
+    if (!is_expired && !unused && (!quiet || now - w->quiet_since < patience))
         return;
     w->quiet_since = 0;
     if (!__atomic_compare_exchange_n(device->gate, &lease, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         return;
-    if (over)
+    if (is_expired)
         gf_say(GF_SAY_LOST, "gfaas-tokend at %s does not answer: GPU work waits until it does", gf_link_identity()->socket);
-    give_back(device, w->lease, false);
+    return_lease(device, w->lease, false);
 }
 
-/* Does what a message of the daemon asks for. False: the connection is over, or what
- * came is no message, as of a socket that is not ours. */
-static bool heed(struct gf_device *device)
+/* Handles one message of the daemon. Returns false if the connection has ended, or if the bytes are
+ * not a message, as from a socket that is not the library's. */
+static bool handle_message(struct gf_device *device)
 {
     char bytes[GF_MAX_MESSAGE] = {0};
     int passed = -1;
@@ -183,7 +181,7 @@ static bool heed(struct gf_device *device)
     memcpy(&ended, bytes + offsetof(struct gf_lease_end, lease), sizeof ended);
     if (gf_is(bytes, n, GF_MSG_LEASE_END, sizeof(struct gf_lease_end)) && ended != GF_NO_LEASE &&
         ended != device->link.returned)
-        give_back(device, ended, true);
+        return_lease(device, ended, true);
     return true;
 }
 
@@ -192,7 +190,7 @@ static void serve(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
     struct watch watch = {0};
-    bool told = false; /* of a fault */
+    bool told = false; /* the daemon knows of a fault */
     struct pollfd fds[2] = {{.fd = link->sock, .events = POLLIN}, {.fd = link->kick, .events = POLLIN}};
     for (;;) {
         uint32_t lease = __atomic_load_n(device->gate, __ATOMIC_SEQ_CST);
@@ -206,19 +204,19 @@ static void serve(struct gf_device *device)
         if ((fds[1].revents || (!ready && !lease)) && !gf_link_ours(link))
             return;
         if (gf_load(&link->deaf))
-            fds[1].fd = -1; /* it cannot be told that it was heard */
+            fds[1].fd = -1; /* its event could not be cleared */
         if (fds[0].revents) {
-            if (!heed(device))
+            if (!handle_message(device))
                 return;
             continue;
         }
         if ((lease = __atomic_load_n(device->gate, __ATOMIC_SEQ_CST)))
-            look(device, &watch, lease);
+            check_lease(device, &watch, lease);
     }
 }
 
-/* Shuts the gate of a connection that broke. The daemon may have given the
- * slot, and its gate, to another process: they are not touched. */
+/* Closes the gate of a broken connection, without touching the slot: the daemon may have given the
+ * slot and its gate to another process. */
 static void shut(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
@@ -226,14 +224,14 @@ static void shut(struct gf_device *device)
     gf_link_hang_up(link);
     link->asked = false;
     pthread_mutex_unlock(&link->lock);
-    gf_device_close(device);
+    gf_device_close_gate(device);
     drain(device, GF_NO_LEASE);
-    gf_forget_all(); /* as above: the numbers may come again */
+    gf_forget_all(); /* the next daemon may use the same lease numbers */
 }
 
-/* The processors that the process was started on, as the kernel gives them. */
+/* The processors on which the process was started, as the kernel returns them. */
 static unsigned long processors[128];
-static long processors_size; /* bytes of them; 0 or less: not known */
+static long processors_size; /* in bytes; 0 or less: unknown */
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -243,9 +241,9 @@ __attribute__((constructor)) static void begin(void)
     errno = saved;
 }
 
-/* The thread that happened to start the helper may be bound to a processor, or go
- * before all others, and compute for long: the helper is not to wait for it. */
-static void be_ordinary(void)
+/* Resets the helper's affinity and priority. The thread that happened to start it may be bound to
+ * one processor, or have a real-time priority and compute for long. */
+static void reset_scheduling(void)
 {
     const struct sched_param none = {0};
     if (processors_size > 0)
@@ -256,8 +254,8 @@ static void be_ordinary(void)
 static void *helper(void *arg)
 {
     struct gf_device *device = arg;
-    be_ordinary();
-    prctl(PR_SET_TIMERSLACK, 1); /* every pause of its own is time at a switch in which the GPU idles */
+    reset_scheduling();
+    prctl(PR_SET_TIMERSLACK, 1); /* a late wake-up lets the GPU idle at a switch */
     for (;;) {
         int fd = gf_greet(device, gf_link_identity());
         if (fd < 0)
@@ -269,8 +267,8 @@ static void *helper(void *arg)
     return NULL;
 }
 
-/* Resets the modules in a forked child, which has neither helper nor GPU: it starts anew when
- * it turns to the GPU itself. */
+/* Resets the modules in a forked child, which has neither helper nor GPU state. It starts anew at
+ * its own first use of the GPU. */
 static void fork_child(void)
 {
     gf_link_fork_child();

@@ -1,10 +1,10 @@
-# The preload library. Functions begin with a line of the processor's cache: a launch costs
-# half as much again where the linker happens to put it across one more.
+# The preload library. Functions are aligned to cache lines: a launch costs half as much
+# again if the linker happens to place it across one more line.
 HOOK_SRC := $(wildcard hook/*.c)
 HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -fno-plt -falign-functions=64 $(HARDEN)
 
-# The two libraries are named for glibc before 2.34, where threads and dlopen
-# lived in them; later ones ship empty libraries of these names.
+# Before glibc 2.34, libpthread and libdl contain threads and dlopen; later versions ship
+# empty libraries with these names.
 $(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/nvml.def hook/gfaas.map hook/hook.mk
 	@mkdir -p $(@D)
 	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs $(HARDEN_LD) -Wl,-soname,libgfaas.so \
@@ -12,13 +12,13 @@ $(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook
 	  $$($(CC) -print-file-name=libpthread.so.0) $$($(CC) -print-file-name=libdl.so.2)
 	mv $@.tmp $@
 
-# Programs that check the library and the driver under it.
+# Programs that check the library and a driver.
 HOOK_CHECKS := $(patsubst hook/check/%.c,$(BUILD)/check/%,$(wildcard hook/check/*.c))
 HOOK_PLUGINS := $(patsubst hook/check/plugin/%.c,$(BUILD)/check/plugin/%.so,$(wildcard hook/check/plugin/*.c))
 checks: $(HOOK_CHECKS) $(HOOK_PLUGINS) $(BUILD)/check/route_wrapped
 .PHONY: checks c-check
 
-# One of them has to start where there is no driver.
+# lookup must start without a driver, so it is not linked with one.
 CHECK_DRIVER = -L$(BUILD)/lib/sim -l:libcuda.so.1
 $(BUILD)/check/lookup: CHECK_DRIVER =
 $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def hook/nvml.h hook/nvml.def $(BUILD)/lib/sim/libcuda.so.1
@@ -27,7 +27,7 @@ $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/sym
 
 $(BUILD)/check/noticed: hook/asked.c $(wildcard hook/*.h)
 
-# The same program as route, with a wrapper of its own of every function.
+# The program route, with its own wrapper for each function.
 $(BUILD)/check/route_wrapped: hook/check/route.c hook/check/plugin/wrapper.c $(BUILD)/check/route
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -iquote hook -o $@ hook/check/route.c hook/check/plugin/wrapper.c -rdynamic \
 	  -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
@@ -36,24 +36,23 @@ $(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -iquote hook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
 
-# What must be true of the built library: it needs no driver to load, no glibc
-# after 2.17, and shows nothing but the wrappers; and all are built to be hard to
-# take over.
-c-check: libs
+# Checks the built preload library: it loads without a driver, needs at most glibc 2.17 and
+# exports only wrappers. Checks that all C libraries are hardened.
+c-check: libs ## check the built C libraries
 	hook/check/library.sh $(BUILD)/lib/libgfaas.so
 	hook/check/hardened.sh $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libnvidia-ml.so.1 \
 	  $(BUILD)/lib/libgfaas-model.so $(EXECUTOR)
 
-# For arm64, under an emulator: the simulated driver's conformance programs, and
-# every function found in every way under gfaas run. Debian's packages are
-# gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-binfmt, by which what
-# starts itself anew is emulated too.
+# On arm64, under an emulator: runs the simulated driver's conformance programs, and looks up
+# each function in each way under gfaas run. It needs Debian's packages
+# gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-binfmt (which also emulates
+# programs that execute themselves again).
 ARM64 := $(abspath $(BUILD))/arm64
 ARM64_ROOT ?= /usr/aarch64-linux-gnu
 ARM64_WAYS = $(shell sed -n 's/^\tfor way in \(.*\); do$$/\1/p' hook/gpucheck/run.sh)
 ARM64_RUN := qemu-aarch64 -L $(ARM64_ROOT) -E LD_LIBRARY_PATH=$(ARM64)/lib/sim
 .PHONY: arm64-check
-arm64-check: $(BINARIES) libs
+arm64-check: $(BINARIES) libs ## check the C libraries on arm64, under an emulator
 	$(MAKE) BUILD=$(ARM64) CC=aarch64-linux-gnu-gcc libs checks
 	@test -e /proc/sys/fs/binfmt_misc/qemu-aarch64 || { echo 'arm64-check: qemu-user-binfmt has registered no qemu-aarch64'; exit 1; }
 	@set -e; export QEMU_LD_PREFIX=$(ARM64_ROOT); for check in $(ARM64)/check/sim_*; do echo $$check; $(ARM64_RUN) $$check >/dev/null; done
@@ -61,15 +60,13 @@ arm64-check: $(BINARIES) libs
 	  $(BUILD)/bin/gfaas run -q -- env -u LD_PRELOAD -u LD_LIBRARY_PATH \
 	  $(ARM64_RUN) -E LD_PRELOAD=$(ARM64)/lib/libgfaas.so $(ARM64)/check/route $$way all 3 >/dev/null; done
 
-# The simulated driver's conformance programs, with the driver built to find what is
-# read or written out of bounds or used when it was freed, and what C does not
-# define; programs under gfaas run, with the library built for the same, and then to
-# find data races, of its gates and meters above all. Each kind has to find a fault
-# that is there first. Where valgrind is installed it looks at one program with the
-# driver as it is.
+# Runs the simulated driver's conformance programs with a driver built with the address and
+# undefined-behavior sanitizers, and programs under gfaas run with a preload library built
+# with these and then with the thread sanitizer. Each sanitizer must first find a planted
+# fault. If valgrind is installed, one program runs in it with the driver as built.
 #
-# gfaas run preloads the library before a sanitizer, which minds unless it is told;
-# and the sanitizer of races wants addresses to be where it knows them.
+# gfaas run preloads the library before the sanitizer's, so verify_asan_link_order is off.
+# The thread sanitizer does not support all randomized address layouts, hence setarch -R.
 SANITIZED := $(abspath $(BUILD))/sanitize
 UNDEFINED := undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
 SANITIZE := -fsanitize=address,$(UNDEFINED)
@@ -82,7 +79,7 @@ TSAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/races/lib $(SANITIZE_RUN) $$(setarch -R tr
 ASAN_CHECKS := 'chaos 1 2000' 'memory 16 2' nulls 'ends reset' 'ends detach' 'ends capture' 'stress 4 2'
 TSAN_CHECKS := 'route link all 3' 'route proc2 all 3' 'ends reset' 'ends beside' 'chaos 1 2000' 'stress 8 5'
 .PHONY: sanitize
-sanitize: $(BINARIES) libs checks
+sanitize: $(BINARIES) libs checks ## run C checks under sanitizers
 	$(MAKE) -j$$(nproc) BUILD=$(SANITIZED) HARDEN= CFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(SANITIZED)/lib/sim/libcuda.so.1
 	$(MAKE) BUILD=$(SANITIZED)/hook HARDEN= CFLAGS='$(SANITIZE)' $(SANITIZED)/hook/lib/libgfaas.so
 	$(MAKE) BUILD=$(SANITIZED)/races HARDEN= CFLAGS='-fsanitize=thread -fno-omit-frame-pointer -O1' $(SANITIZED)/races/lib/libgfaas.so
@@ -92,10 +89,10 @@ sanitize: $(BINARIES) libs checks
 	$(CC) -w -O1 -g -fsanitize=thread -o $(SANITIZED)/race hook/check/faulty/faulty.c -lpthread
 	@set -e; for check in $(BUILD)/check/sim_*; do echo $$check; \
 	  $(SANITIZE_ENV) LD_LIBRARY_PATH=$(SANITIZED)/lib/sim LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) $$check >/dev/null; done
-	@if $(ASAN_RUN) $(SANITIZED)/heap heap >$(SANITIZED)/found 2>&1 || ! grep -q use-after-free $(SANITIZED)/found; then cat $(SANITIZED)/found; echo 'sanitize: what is used when it was freed is not found'; exit 1; fi
+	@if $(ASAN_RUN) $(SANITIZED)/heap heap >$(SANITIZED)/found 2>&1 || ! grep -q use-after-free $(SANITIZED)/found; then cat $(SANITIZED)/found; echo 'sanitize: the planted use-after-free was not found'; exit 1; fi
 	@set -e; for way in link dlsym default next proc2; do echo "memory: route $$way"; $(ASAN_RUN) $(BUILD)/check/route $$way all 3 </dev/null >/dev/null; done
 	@set -e; for check in $(ASAN_CHECKS); do echo "memory: $$check"; $(ASAN_RUN) $(BUILD)/check/$$check </dev/null >/dev/null; done
-	@if $(TSAN_RUN) $(SANITIZED)/race race >$(SANITIZED)/found 2>&1 || ! grep -q 'data race' $(SANITIZED)/found; then cat $(SANITIZED)/found; echo 'sanitize: a data race is not found'; exit 1; fi
+	@if $(TSAN_RUN) $(SANITIZED)/race race >$(SANITIZED)/found 2>&1 || ! grep -q 'data race' $(SANITIZED)/found; then cat $(SANITIZED)/found; echo 'sanitize: the planted data race was not found'; exit 1; fi
 	@set -e; for check in $(TSAN_CHECKS); do echo "races: $$check"; $(TSAN_RUN) $(BUILD)/check/$$check </dev/null >/dev/null; done
 	@if command -v valgrind >/dev/null; then echo valgrind sim_memory; GFAAS_SIM_DIR=$(SANITIZED)/run LD_LIBRARY_PATH=$(BUILD)/lib/sim \
-	  valgrind -q --error-exitcode=9 $(BUILD)/check/sim_memory >/dev/null; else echo 'no valgrind here: it has not looked'; fi
+	  valgrind -q --error-exitcode=9 $(BUILD)/check/sim_memory >/dev/null; else echo 'valgrind is not installed: skipped'; fi

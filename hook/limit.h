@@ -1,4 +1,4 @@
-/* limit.h: the account of a device's memory: what this process holds of the limit. */
+/* limit.h: the account of a device's memory, in bytes: this process's share of the limit. */
 #ifndef GFAAS_LIMIT_H
 #define GFAAS_LIMIT_H
 
@@ -6,34 +6,34 @@
 
 #pragma GCC visibility push(hidden)
 
-/* These may be called under any lock of the library's: they take none but their own, and
- * do not call the driver. Bytes throughout. */
+/* These functions may be called with any lock of the library held: they take only their own, and
+ * do not call the driver. All amounts are bytes. */
 
-/* Returns what an instance's processes hold together, by their page. */
+/* Returns the memory of all processes of an instance, from its page. */
 uint64_t gf_mem_on_page(struct gf_page *page);
-/* Returns what this process has allocated on the device. */
+/* Returns the memory that this process has allocated on the device. */
 uint64_t gf_mem_used(struct gf_device *device);
-/* Returns the device's limit, or 0 if there is none, and what all processes hold together. */
+/* Return the device's limit (0: none) and the memory of all processes of the instance. */
 uint64_t gf_mem_limit(struct gf_device *device);
 uint64_t gf_mem_used_by_all(struct gf_device *device);
-/* Takes bytes from the limit. Returns false, and takes none, if fewer are left. */
-bool gf_mem_take(struct gf_device *device, uint64_t bytes);
-void gf_mem_give(struct gf_device *device, uint64_t bytes);
-/* Takes what the driver has reserved already, even beyond the limit. */
-void gf_mem_force(struct gf_device *device, uint64_t bytes);
-/* Reports whether more is held than the limit. */
-bool gf_mem_over(struct gf_device *device);
-/* Sets how much of what is held is on the host. */
-void gf_mem_park(struct gf_device *device, uint64_t bytes);
-/* Adds to, or subtracts from, what is mapped here of other processes' memory. */
+/* Adds bytes to the account. Returns false, and adds nothing, if they exceed the limit. */
+bool gf_mem_charge(struct gf_device *device, uint64_t bytes);
+void gf_mem_uncharge(struct gf_device *device, uint64_t bytes);
+/* Adds bytes that the driver has already reserved, even beyond the limit. */
+void gf_mem_force_charge(struct gf_device *device, uint64_t bytes);
+/* Reports whether the account exceeds the limit. */
+bool gf_mem_over_limit(struct gf_device *device);
+/* Sets how many of the allocated bytes are on the host. */
+void gf_mem_set_parked(struct gf_device *device, uint64_t bytes);
+/* Adds bytes of other processes' memory that are mapped here; subtracts if negative. */
 void gf_mem_import(struct gf_device *device, int64_t bytes);
-/* Returns the driver's answer to a request for memory, or for what takes memory, and
- * counts it if the driver had too little. device is NULL if the request is not known to be
- * for a device that the daemon serves. */
+/* Returns `answer`, the driver's answer to a call that needs memory, and counts it if the driver
+ * was out of memory. device is NULL if the request is not known to be for a device that the daemon
+ * serves. */
 CUresult gf_mem_answer(struct gf_device *device, CUresult answer);
-/* Makes page and slot the device's, moves the account there, and returns the slot's address. */
+/* Moves the device's account to another page and slot, and returns the slot's address. */
 struct gf_slot *gf_mem_move(struct gf_device *device, struct gf_page *page, unsigned slot);
-/* Returns what counts towards the limit in one slot. */
+/* Returns the bytes of one slot that count towards the limit. */
 uint64_t gf_mem_in_slot(struct gf_slot *slot);
 void gf_limit_fork_child(void);
 

@@ -1,7 +1,7 @@
 /* link.c: a device's connection to the daemon, and the start of its helper thread.
  *
- * Each device that the process uses has a helper (helper.c), since it may wait long for what
- * is in flight there. Threads that launch never touch the socket but to ask for a lease. */
+ * Each device that the process uses has its own helper (helper.c), because a helper may wait long
+ * for the work in flight on its device. Launching threads use the socket only to request a lease. */
 #include "link.h"
 
 #include "asked.h"
@@ -21,18 +21,18 @@
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static struct gf_identity identity;
 
-/* Has the helper's epoll look for these events of the connection. Both numbers are
- * looked up at once: it fails unless they name what they did, and then does nothing
- * to what they name now. */
+/* Sets the events for which the helper's epoll watches the connection. The kernel resolves both
+ * descriptors in one call. The call fails, without an effect, unless both still refer to the
+ * library's files. */
 static bool set_events(struct gf_link *link, uint32_t events)
 {
     struct epoll_event event = {.events = events};
     return syscall(SYS_epoll_ctl, gf_load(&link->kick), EPOLL_CTL_MOD, gf_load(&link->sock), &event) == 0;
 }
 
-/* The same, or reports whether the connection is still ours where a sandbox forbids
- * the call or there was no epoll to be had. EPERM also says that sock names a file. */
-static bool watch_for(struct gf_link *link, uint32_t events)
+/* Does the same. If a sandbox forbids the call or there is no epoll, it only reports whether the
+ * connection is still the library's. (EPERM can also mean that sock refers to a regular file.) */
+static bool watch(struct gf_link *link, uint32_t events)
 {
     if (gf_load(&link->sock) < 0)
         return false;
@@ -48,11 +48,11 @@ static bool watch_for(struct gf_link *link, uint32_t events)
     return true;
 }
 
-/* Wakes the helper: the connection can be written to at nearly any time. Reports
- * whether the connection is still ours. */
-static bool wake(struct gf_link *link) { return watch_for(link, EPOLLOUT | EPOLLONESHOT); }
+/* Wakes the helper, because the connection is writable at nearly any time. Returns false if the
+ * connection is not the library's any more. */
+static bool wake(struct gf_link *link) { return watch(link, EPOLLOUT | EPOLLONESHOT); }
 
-bool gf_link_ours(struct gf_link *link) { return watch_for(link, 0); }
+bool gf_link_ours(struct gf_link *link) { return watch(link, 0); }
 
 int gf_link_paused(const struct gf_link *link)
 {
@@ -63,20 +63,20 @@ int gf_link_paused(const struct gf_link *link)
 void gf_link_request(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
-    /* A handler of the host's may end it, with work for the GPU on the way: not while
-     * this thread has the lock that such work waits for. */
+    /* A handler of the program may interrupt this thread and send work that needs link.lock, so all
+     * signals are blocked while the thread holds it. */
     sigset_t all, before;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     pthread_mutex_lock(&link->lock);
     if (gf_link_paused(link)) {
-        gf_link_kick(device); /* the helper asks when that is over */
+        gf_link_kick(device); /* the helper requests a lease after the pause */
     } else if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
         struct gf_request request = {gf_header(GF_MSG_REQUEST, sizeof request)};
         gf_store(&link->asked, true);
         if (!gf_link_ours(link) || !gf_transmit(link->sock, &request, sizeof request))
-            gf_store(&link->asked, false); /* the helper connects anew */
-        wake(link); /* last: the helper that it wakes may run at once, and not between check and use */
+            gf_store(&link->asked, false); /* the helper reconnects */
+        wake(link); /* last, so that the woken helper does not run between check and use */
     }
     pthread_mutex_unlock(&link->lock);
     sigprocmask(SIG_SETMASK, &before, NULL);
@@ -134,7 +134,7 @@ void gf_link_connected(struct gf_device *device, int fd)
     gf_store(&link->kick, kick);
     gf_store(&link->deaf, kick < 0);
     link->asked = false;
-    link->returned = GF_NO_LEASE; /* each daemon numbers its leases anew */
+    link->returned = GF_NO_LEASE; /* each daemon starts its own numbering of leases */
     pthread_mutex_unlock(&link->lock);
     __atomic_store_n(&link->let_in, 1, __ATOMIC_RELEASE);
     gf_futex_wake(&link->let_in);
@@ -156,14 +156,14 @@ void gf_link_fork_child(void)
 {
     pthread_mutex_init(&starting, NULL);
     for (gf_each_device(d))
-        gf_link_hang_up(&d->link); /* which wakes the parent's helper in vain */
+        gf_link_hang_up(&d->link); /* this wakes the parent's helper, which ignores it */
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, gf_helper.fork_child); }
 
 const struct gf_identity *gf_link_identity(void) { return &identity; }
 
-/* Starts the helper; locked. */
+/* Starts the helper. Returns false if it cannot be started. The caller holds `starting`. */
 static bool start(struct gf_device *device)
 {
     if (!gf_identify(&identity)) {
@@ -172,9 +172,8 @@ static bool start(struct gf_device *device)
         return false;
     }
     gf_make_room(); /* a child's table is small again, and the helper is a second thread */
-    /* The host's signals are for the host's threads. What the driver does in this
-     * one may be met by a SIGBUS that it handles, and that would end the process if
-     * it were blocked. */
+    /* The program's signals are for the program's threads. SIGBUS stays unblocked, because the
+     * driver may cause it in the helper and handle it; blocked, it would end the process. */
     sigset_t all, before;
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
@@ -185,7 +184,7 @@ static bool start(struct gf_device *device)
         pthread_detach(thread);
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (failed)
-        gf_say(GF_SAY_THREAD, "no thread to be had (%s): GPU work waits for one", strerror(failed));
+        gf_say(GF_SAY_THREAD, "cannot start a thread (%s): GPU work waits until that succeeds", strerror(failed));
     return !failed;
 }
 

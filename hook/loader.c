@@ -11,11 +11,11 @@ GF_EARLY static void *libc_function(const char *name)
     void *found = dlvsym(RTLD_NEXT, name, GF_OLD);
     if (!found)
         found = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
-    return found ? found : dlvsym(RTLD_DEFAULT, name, GF_OLD); /* the C library is preloaded too, before this one */
+    return found ? found : dlvsym(RTLD_DEFAULT, name, GF_OLD); /* for a C library that is preloaded before this library */
 }
 
-/* Without a lock and without memory: an allocator may be looking for the next
- * malloc when it comes here. */
+/* Takes no lock and no memory, because it may be called by an allocator that is looking up the next
+ * malloc. */
 GF_EARLY void gf_loader_init(void)
 {
     if (__atomic_load_n(&gf_real_dlsym, __ATOMIC_ACQUIRE))

@@ -1,10 +1,10 @@
 /* lookup.c: answers dlsym and cuGetProcAddress with wrappers, and keeps dlopen
- * from leading around them.
+ * from bypassing them.
  *
  * The CUDA runtime asks the driver for its functions instead of linking to
  * them, so exporting the names is not enough. The driver resolves name,
- * version and stream flavour; the address it gives is then exchanged for the
- * wrapper of the very function at that address. */
+ * version and stream variant. The address that it returns is then replaced by the
+ * wrapper of the function at that address. */
 #include "lookup.h"
 
 #include "loader.h"
@@ -12,41 +12,45 @@
 #include "say.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The wrappers, which the program may call by name too. */
-#define GF_HAS_LAUNCH GF_ENTRY
-#define GF_HAS_COPY GF_ENTRY
-#define GF_HAS_SYNC GF_ENTRY
-#define GF_HAS_SWITCH GF_ENTRY
-#define GF_HAS_WATCH GF_ENTRY
-#define GF_HAS_WAIT GF_ENTRY
-#define GF_HAS_HAND GF_ENTRY
-#define GF_HAS_PASS(...)
-#define GF_ENTRY(name, variant, params, args) GF_ROW(name, params, args) GF_ENTRY_##variant(name, params, args)
-#define GF_ENTRY_NONE(...)
-#define GF_ENTRY_PTSZ(name, params, args) GF_ROW(name##_ptsz, params, args)
-#define GF_ENTRY_PTDS(name, params, args) GF_ROW(name##_ptds, params, args)
+/* The wrappers, which the program may also call by name. */
+#define GF_IF_LAUNCH(...) __VA_ARGS__
+#define GF_IF_COPY(...) __VA_ARGS__
+#define GF_IF_SYNC(...) __VA_ARGS__
+#define GF_IF_SWITCH(...) __VA_ARGS__
+#define GF_IF_WATCH(...) __VA_ARGS__
+#define GF_IF_WAIT(...) __VA_ARGS__
+#define GF_IF_HAND(...) __VA_ARGS__
+#define GF_IF_PASS(...)
 
 #define DRIVER "libcuda.so"
-#define GF_ROW(symbol, params, args) GF_NAME(CUresult, symbol, DRIVER, params, args)
-#define CU(name, since, variant, hook, sim, stream, params, args) GF_HAS_##hook(name, variant, params, args)
+
+/* Returns the result of a call while there is no driver. */
+static CUresult no_driver(const char *symbol)
+{
+    return strcmp(symbol, "cuInit") == 0 ? CUDA_ERROR_SHARED_OBJECT_INIT_FAILED : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+#define CU_SYMBOL(symbol, since, hook, params, args) \
+    GF_IF_##hook(GF_NAME(CUresult, symbol, DRIVER, params, args, gf_boot(), no_driver(#symbol)))
 #include "symbols.def"
 
 struct wrapped {
     const char *name;
-    void *exported; /* what the name is bound to */
-    void *gated;    /* next.c */
-    void *real;     /* the driver's */
-    void *wrapper;  /* which of the two stands in for that */
+    void *exported; /* the address to which the name is bound */
+    void *gated;    /* the gated function: next.c */
+    void *real;     /* the driver's function */
+    void *wrapper;  /* the exported or the gated function: the one returned in place of the driver's */
 };
 
 static struct wrapped table[] = {
-#undef GF_ROW
-#define GF_ROW(symbol, params, args) {#symbol, (void *)named_##symbol, (void *)symbol, NULL, NULL},
-#define CU(name, since, variant, hook, sim, stream, params, args) GF_HAS_##hook(name, variant, params, args)
+#define CU_SYMBOL(symbol, since, hook, params, args) \
+    GF_IF_##hook({#symbol, (void *)named_##symbol, (void *)symbol, NULL, NULL},)
 #include "symbols.def"
 };
 enum { ROWS = sizeof table / sizeof *table };
@@ -77,7 +81,7 @@ static void sort_by_address(void)
     qsort(by_address, addresses, sizeof *by_address, compare_addresses);
 }
 
-/* The row of that name, or NULL if it is not wrapped. */
+/* Returns the row of a function, or NULL if it is not wrapped. */
 static struct wrapped *row_named(const char *name)
 {
     pthread_once(&by_name_once, sort_by_name);
@@ -85,7 +89,8 @@ static struct wrapped *row_named(const char *name)
     return bsearch(&key, table, ROWS, sizeof *table, compare_names);
 }
 
-/* Like boot in real.c: what takes the loader's lock is outside of the onces. */
+/* Fills the table once. Returns false if there is no driver. As in boot in real.c, calls that take
+ * the loader's lock are outside the pthread_once functions. */
 static bool ready(void)
 {
     static bool found;
@@ -104,23 +109,22 @@ static bool ready(void)
     return true;
 }
 
-/* Returns the wrapper of the driver's function at that address, or the address. */
+/* Returns the wrapper of the driver's function at the address, or NULL if it has none. */
 static void *wrapper_of(void *address)
 {
-    if (!ready())
-        return address;
+    ready();
     struct wrapped key = {.real = address}, *wanted = &key;
     struct wrapped **row = bsearch(&wanted, by_address, addresses, sizeof *by_address, compare_addresses);
-    return row ? (*row)->wrapper : address;
+    return row ? (*row)->wrapper : NULL;
 }
 
-/* Called by dlsym below: the answer, or NULL to let the real dlsym answer. */
+/* Called by dlsym below. Returns its result, or NULL if the real dlsym is to answer. */
 GF_EARLY __attribute__((used)) static void *gf_dlsym_pick(void *handle, const char *name, const void *caller)
 {
     gf_loader_init();
     if (name && strncmp(name, "nvml", 4) == 0)
         return gf_nvml_pick(handle, name, caller);
-    /* While the driver is being opened it may look for functions itself. */
+    /* While the driver is being opened, it may look up functions itself. */
     if (!name || name[0] != 'c' || name[1] != 'u' || gf_booting)
         return NULL;
     struct wrapped *row = row_named(name);
@@ -129,30 +133,30 @@ GF_EARLY __attribute__((used)) static void *gf_dlsym_pick(void *handle, const ch
     return gf_stand_in(handle, name, caller, DRIVER, row->real, row->wrapper);
 }
 
-/* Called by dlopen below: how the library is to be opened. RTLD_DEEPBIND has it
- * search itself and the libraries it needs before the preloaded ones: it would find
- * the driver's functions there, and the C library's dlsym. */
+/* Called by dlopen below. Returns the mode without RTLD_DEEPBIND. With that flag, a library would
+ * be searched, with the libraries it needs, before the preloaded ones, and find the driver's
+ * functions and the C library's dlsym there. */
 __attribute__((used)) static int gf_dlopen_mode(const char *file, int mode)
 {
     gf_loader_init();
     if (file && mode & RTLD_DEEPBIND)
-        gf_say(GF_SAY_DEEP, "%s is opened without RTLD_DEEPBIND, by which its GPU work would go ungated", file);
+        gf_say(GF_SAY_DEEP, "%s is opened without RTLD_DEEPBIND, with which its GPU work would bypass the gate", file);
     return mode & ~RTLD_DEEPBIND;
 }
 
-/* Called by dlmopen below. In a namespace of its own a library has copies of all it
- * needs, the C library and the driver too, and this one is not among them: it is
- * opened in the program's. */
+/* Called by dlmopen below. A library in another namespace gets its own copies of all libraries it
+ * needs, including the C library and the driver, but not of this one. So it is opened in the
+ * program's namespace instead. */
 __attribute__((used)) static int gf_dlmopen_mode(Lmid_t namespace, const char *file, int mode)
 {
     gf_loader_init();
     if (file && namespace != LM_ID_BASE)
-        gf_say(GF_SAY_NAMESPACE, "%s is opened in the program's own namespace: in another its GPU work would go ungated", file);
+        gf_say(GF_SAY_NAMESPACE, "%s is opened in the program's own namespace: in a separate one, its GPU work would bypass the gate", file);
     return mode & ~RTLD_DEEPBIND;
 }
 
-/* The real functions look at who called them, dlsym for RTLD_NEXT and dlopen for
- * where it searches, so they are jumped to, not called. */
+/* The real functions inspect their caller's address (dlsym for RTLD_NEXT, dlopen for its search
+ * path), so the code below jumps to them instead of calling them. */
 #if defined(__x86_64__)
 #define GF_CALL(function, before) \
     "  .cfi_startproc\n" \
@@ -234,108 +238,82 @@ __asm__(".text\n"
 #endif
 __asm__(".section .note.GNU-stack,\"\",@progbits\n.text\n");
 
-/* The driver gave an address that is none of its exports: choose by name,
- * version and flavour as it would have. */
+/* All functions of the list. */
+static const struct function { const char *name; int since; const char *suffix; } functions[] = {
+#define GF_SUFFIX_NONE ""
+#define GF_SUFFIX_PTSZ "_ptsz"
+#define GF_SUFFIX_PTDS "_ptds"
+#define CU(name, since, variant, hook, sim, stream, params, args) {#name, since, GF_SUFFIX_##variant},
+#define CU_NAME(name, since) {#name, since, ""},
+#include "symbols.def"
+};
+enum { FUNCTIONS = sizeof functions / sizeof *functions };
+
+/* Returns the newest function that has the name, or the name and _vN, and that the version has, or NULL. */
+static const struct function *newest_named(const char *symbol, int version)
+{
+    const struct function *newest = NULL;
+    size_t length = strlen(symbol);
+    for (const struct function *f = functions; f < functions + FUNCTIONS; f++) {
+        const char *suffix = f->name + length;
+        if (strncmp(f->name, symbol, length) == 0 && (!*suffix || strncmp(suffix, "_v", 2) == 0) && f->since <= version &&
+            (!newest || f->since >= newest->since))
+            newest = f;
+    }
+    return newest;
+}
+
+/* Chooses a wrapper by name, version and stream variant, as the driver would, if the driver's
+ * address is not one of its exports. Returns NULL if there is none. */
 static void *by_request(const char *symbol, int version, cuuint64_t flags)
 {
-    static const struct { const char *name; int since; bool twin; char suffix[6]; } all[] = {
-#define GF_SUFFIX_NONE false, ""
-#define GF_SUFFIX_PTSZ true, "_ptsz"
-#define GF_SUFFIX_PTDS true, "_ptds"
-#define CU(name, since, variant, hook, sim, stream, params, args) {#name, since, GF_SUFFIX_##variant},
-#include "symbols.def"
-    };
-    int best = -1, newest = 0;
+    int newest = 0;
+    char full[128];
     if (gf_real.cuDriverGetVersion(&newest) == CUDA_SUCCESS && newest < version)
         version = newest;
     if (version >= 12000 && strcmp(symbol, "cuGraphInstantiate") == 0)
-        symbol = "cuGraphInstantiateWithFlags"; /* what that name stands for since */
-    size_t length = strlen(symbol);
-    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-        const char *rest = all[i].name + length;
-        if (strncmp(all[i].name, symbol, length) != 0 || (*rest && strncmp(rest, "_v", 2) != 0))
-            continue;
-        if (all[i].since <= version && (best < 0 || all[i].since >= all[best].since))
-            best = (int)i;
-    }
-    if (best < 0)
+        symbol = "cuGraphInstantiateWithFlags"; /* since 12.0 that name means this function */
+    const struct function *f = newest_named(symbol, version);
+    if (!f)
         return NULL;
-    char full[128];
-    bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) && all[best].twin && version >= 7000;
-    size_t n = strlen(all[best].name);
-    if (n + sizeof all[best].suffix > sizeof full)
-        return NULL;
-    memcpy(full, all[best].name, n + 1);
-    if (per_thread)
-        memcpy(full + n, all[best].suffix, sizeof all[best].suffix);
+    bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM && version >= 7000;
+    snprintf(full, sizeof full, "%s%s", f->name, per_thread ? f->suffix : "");
     struct wrapped *row = row_named(full);
     return row ? row->wrapper : NULL;
 }
 
-/* Says that the driver has a function of which is not known whether its work has to
- * wait for a gate. Only a driver newer than the list has any. */
-static void look_for_new(const char *symbol)
+/* Prints that the driver has a function unknown to this library, whose work may have to pass the
+ * gate. Only a driver newer than symbols.def has any. */
+static void report_unknown(const char *symbol)
 {
-    static const struct { const char *name; int since; } all[] = {
-#define CU(name, since, variant, hook, sim, stream, params, args) {#name, since},
-#define CU_NAME(name) {#name, 0},
-#include "symbols.def"
-    };
-    enum { COUNT = sizeof all / sizeof *all };
-    static int newest; /* threads that are here at once all find the same */
+    static int newest; /* threads that compute it at the same time store the same value */
     int version = 0, most = gf_load(&newest);
-    if (!most) {
-        for (unsigned i = 0; i < COUNT; i++)
-            most = all[i].since > most ? all[i].since : most;
-        gf_store(&newest, most);
-    }
-    if (gf_real.cuDriverGetVersion(&version) != CUDA_SUCCESS || version <= most)
-        return;
-    size_t length = strlen(symbol);
-    for (unsigned i = 0; i < COUNT; i++) {
-        const char *rest = all[i].name + length;
-        if (strncmp(all[i].name, symbol, length) == 0 && (!*rest || strncmp(rest, "_v", 2) == 0))
-            return;
-    }
-    gf_say(GF_SAY_NEW, "the driver is newer than this library, which does not know %s: what is done by it goes ungated", symbol);
+    for (unsigned i = 0; !gf_load(&newest) && i < FUNCTIONS; i++)
+        most = functions[i].since > most ? functions[i].since : most;
+    gf_store(&newest, most);
+    if (gf_real.cuDriverGetVersion(&version) == CUDA_SUCCESS && version > most && !newest_named(symbol, INT_MAX))
+        gf_say(GF_SAY_NEW, "the driver is newer than this library, which does not know %s: work through this function is not gated", symbol);
 }
 
+/* Replaces *pfn, the driver's answer, by the wrapper of that function. */
 static void exchange(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     if (!symbol || !pfn || !*pfn)
         return;
+    Dl_info info;
     void *wrapper = wrapper_of(*pfn);
-    if (wrapper == *pfn) {
-        Dl_info info;
-        /* A function that the driver exports and that is not in the table is not
-         * wrapped; an address that it does not export is looked up by name. */
-        bool exported = dladdr(*pfn, &info) && info.dli_saddr == *pfn;
-        void *chosen = exported ? NULL : by_request(symbol, version, flags);
-        if (chosen)
-            wrapper = chosen;
-        else
-            look_for_new(symbol);
-    }
-    *pfn = wrapper;
+    /* A function that the driver exports and the table lacks is not wrapped. An address that the
+     * driver does not export is looked up by name. */
+    if (!wrapper && !(dladdr(*pfn, &info) && info.dli_saddr == *pfn))
+        wrapper = by_request(symbol, version, flags);
+    if (wrapper)
+        *pfn = wrapper;
+    else
+        report_unknown(symbol);
 }
 
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
-{
-    if (!ready())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuGetProcAddress(symbol, pfn, version, flags);
-    if (result == CUDA_SUCCESS)
-        exchange(symbol, pfn, version, flags);
-    return result;
-}
-
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
-                                       CUdriverProcAddressQueryResult *status)
-{
-    if (!ready())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
-    if (result == CUDA_SUCCESS)
-        exchange(symbol, pfn, version, flags);
-    return result;
-}
+GF_AFTER(cuGetProcAddress, (const char *symbol, void **pfn, int version, cuuint64_t flags),
+         (symbol, pfn, version, flags), exchange(symbol, pfn, version, flags))
+GF_AFTER(cuGetProcAddress_v2,
+         (const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status),
+         (symbol, pfn, version, flags, status), exchange(symbol, pfn, version, flags))

@@ -1,15 +1,15 @@
 /* memory.c: the memory limit of an instance, for all kinds of allocation.
  *
- * Bytes are taken from the limit (limit.c) before the driver is asked and given back after it
- * has freed, and no lock is held while the driver works (pools apart: memory_pool.c). */
+ * Bytes are added to the account (limit.c) before the driver is called, and removed after it has
+ * freed them. No lock is held during the driver's call, except for pools (memory_pool.c). */
 #include "memory_private.h"
 
 #include "link.h"
 
-#define SHRINK_LOOK_MS 20 /* between looks at pools that something was freed in */
-#define SHRINK_LOOKS 10
+#define SHRINK_POLL_MS 20 /* interval between counts of the pools after a free */
+#define SHRINK_POLLS 10   /* number of these counts */
 
-struct gf_device *gf_mem_of(CUdevice ordinal)
+struct gf_device *gf_mem_device(CUdevice ordinal)
 {
     int count = 0;
     if (gf_real.cuDeviceGetCount(&count) != CUDA_SUCCESS || ordinal < 0 || ordinal >= count)
@@ -19,7 +19,7 @@ struct gf_device *gf_mem_of(CUdevice ordinal)
     return d;
 }
 
-struct gf_device *gf_mem_here(void)
+struct gf_device *gf_mem_current_device(void)
 {
     struct gf_device *d = gf_device_current();
     if (d)
@@ -27,46 +27,46 @@ struct gf_device *gf_mem_here(void)
     return d;
 }
 
-bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes)
+bool gf_mem_charge_or_trim(struct gf_device *d, uint64_t bytes)
 {
-    if (gf_mem_take(d, bytes))
+    if (gf_mem_charge(d, bytes))
         return true;
-    gf_pools_look(d, true);
-    return gf_mem_take(d, bytes);
+    gf_pools_recount(d, true);
+    return gf_mem_charge(d, bytes);
 }
 
 CUresult gf_mem_answer_on(CUdevice ordinal, CUresult answer)
 {
-    return answer == CUDA_ERROR_OUT_OF_MEMORY ? gf_mem_answer(gf_mem_of(ordinal), answer) : answer;
+    return answer == CUDA_ERROR_OUT_OF_MEMORY ? gf_mem_answer(gf_mem_device(ordinal), answer) : answer;
 }
 
-void gf_mem_context_gone(CUcontext context)
+void gf_mem_context_destroyed(CUcontext context)
 {
     for (struct gf_block *b = gf_blocks_of(context, NULL), *next; b; b = next) {
         next = b->next;
         gf_block_drop(b);
     }
-    gf_pools_context_gone(context);
+    gf_pools_context_destroyed(context);
 }
 
-void gf_mem_look(struct gf_device *d) { gf_pools_look(d, false); }
+void gf_mem_recount_pools(struct gf_device *d) { gf_pools_recount(d, false); }
 
-int gf_mem_tend(struct gf_device *d, bool idle)
+int gf_mem_maintain(struct gf_device *d, bool idle)
 {
-    int swap = gf_swap_tend(d, idle);
+    int swap = gf_swap_maintain(d, idle);
     if (!gf_load(&d->pools_shrink))
         return swap;
     __atomic_sub_fetch(&d->pools_shrink, 1, __ATOMIC_RELAXED);
-    gf_pools_look(d, false);
-    return swap < 0 || swap > SHRINK_LOOK_MS ? SHRINK_LOOK_MS : swap;
+    gf_pools_recount(d, false);
+    return swap < 0 || swap > SHRINK_POLL_MS ? SHRINK_POLL_MS : swap;
 }
 
-/* Pools shrink when the program synchronises, which it does soon after it frees, if
- * at all: so they are looked at a few times. */
-void gf_mem_shrinks(struct gf_device *d)
+/* Pools shrink when the program synchronizes, which usually happens soon after a free, so a few
+ * counts are enough. */
+void gf_mem_expect_shrink(struct gf_device *d)
 {
     bool known = gf_load(&d->pools_shrink);
-    gf_store(&d->pools_shrink, SHRINK_LOOKS);
+    gf_store(&d->pools_shrink, SHRINK_POLLS);
     if (!known)
         gf_link_kick(d);
 }

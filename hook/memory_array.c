@@ -1,12 +1,11 @@
-/* memory_array.c: arrays and mipmapped arrays. What one takes on the device is
- * the driver's choice: counted is what its elements need, or what the driver
- * says where it answers. Sparse and deferred arrays have no memory of their own:
- * what is mapped to them is counted where it is created. */
+/* memory_array.c: arrays and mipmapped arrays. The driver chooses an array's size. The library counts the
+ * size of its elements, or the size that the driver reports, if it does. Sparse and deferred arrays have
+ * no memory of their own; memory that is mapped to them is counted where it is created. */
 #include "memory_private.h"
 
 enum { LAYERED = 0x01, CUBEMAP = 0x04, SPARSE = 0x40, DEFERRED = 0x80 };
 
-/* Bytes of one element. */
+/* Returns the bytes of one element. */
 static uint64_t element(unsigned format, unsigned channels)
 {
     switch (format) {
@@ -17,24 +16,24 @@ static uint64_t element(unsigned format, unsigned channels)
     case 0x09:
     case 0x10:
         return 2ull * channels;
-    case 0xb0: /* NV12: four bytes of luma share two of chroma; NV16; YUY2 */
+    case 0xb0: /* NV12: four bytes of luma share two bytes of chroma; NV16; YUY2 */
     case 0xa2:
     case 0xa5:
         return 2;
-    case 0xb2: /* a byte of each in three planes, or in two */
+    case 0xb2: /* one byte of each component, in three planes or in two */
     case 0xb4:
-    case 0x9f: /* P010 and P016: as NV12, of two bytes */
+    case 0x9f: /* P010 and P016: like NV12, with two bytes per component */
     case 0xa1:
         return 3;
-    case 0x50: /* ten bits of each and two */
-    case 0xa3: /* P210, P216, Y210, Y216: as NV16 and YUY2, of two bytes */
+    case 0x50: /* three components of ten bits, one of two bits */
+    case 0xa3: /* P210, P216, Y210, Y216: like NV16 and YUY2, with two bytes per component */
     case 0xa4:
     case 0xa6:
     case 0xa7:
     case 0xa8: /* AYUV, Y410 */
     case 0xa9:
         return 4;
-    case 0xb3: /* two bytes of each in three planes, or in two */
+    case 0xb3: /* two bytes of each component, in three planes or in two */
     case 0xb5:
         return 6;
     case 0xb1: /* Y416 */
@@ -42,9 +41,9 @@ static uint64_t element(unsigned format, unsigned channels)
     default:
         break;
     }
-    if (format >= 0x91 && format <= 0x9e) /* blocks of 4 x 4, 8 or 16 bytes each */
+    if (format >= 0x91 && format <= 0x9e) /* block-compressed: 8 or 16 bytes per 4 x 4 elements */
         return 1;
-    if (format >= 0xc0 && format <= 0xcb) { /* normalised: one, two, four channels of one, then of two bytes */
+    if (format >= 0xc0 && format <= 0xcb) { /* normalized: 1, 2 or 4 channels of one byte, then of two bytes */
         unsigned at = (format - 0xc0) % 6;
         return (at < 3 ? 1ull : 2ull) << at % 3;
     }
@@ -57,17 +56,17 @@ static uint64_t times(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
 }
 
-/* Bytes of one level of the array; a dimension of 0 is one that it lacks. */
+/* Returns the bytes of one level of the array; a dimension of 0 is absent. */
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
 {
-    bool layers = d->Flags & (LAYERED | CUBEMAP); /* in Depth: they are as many in each level */
+    bool layers = d->Flags & (LAYERED | CUBEMAP); /* Depth is then the number of layers, the same in each level */
     uint64_t width = d->Width >> level, height = d->Height >> level, depth = layers ? d->Depth : d->Depth >> level;
     uint64_t texels = times(times(width ? width : 1, height ? height : 1), depth ? depth : 1);
     return times(texels, element((unsigned)d->Format, d->NumChannels));
 }
 
-/* Of as many levels: one at least, and no more than it takes to halve its longest side
- * down to one. */
+/* Returns the bytes of an array with that many levels: at least one, and at most as many as halve its
+ * longest side to one. */
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 {
     uint64_t sum = 0, longest = d->Width > d->Height ? d->Width : d->Height;
@@ -80,7 +79,7 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
     return d->Flags & (SPARSE | DEFERRED) ? 0 : sum;
 }
 
-/* The driver's word for what an array takes. */
+/* Returns the array's size as the driver reports it, or 0. */
 static uint64_t array_says(struct gf_block *b, CUdevice device)
 {
     CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
@@ -92,11 +91,11 @@ static uint64_t array_says(struct gf_block *b, CUdevice device)
     return result == CUDA_SUCCESS ? needs.size : 0;
 }
 
-/* Takes what the array needs. False: it is too much; no block: nothing counts,
- * or the driver will refuse. */
+/* Adds the array's size to the account. Returns false if it exceeds the limit. Sets *b to NULL if nothing
+ * is counted or the driver will refuse. */
 static bool begin(struct gf_block **b, enum gf_block_kind kind, CUDA_ARRAY3D_DESCRIPTOR desc, unsigned levels)
 {
-    struct gf_device *here = gf_mem_here();
+    struct gf_device *here = gf_mem_current_device();
     *b = here ? gf_block_reserve(kind, here, array_bytes(&desc, levels)) : NULL;
     return *b || !here;
 }
@@ -127,12 +126,10 @@ static CUresult end(struct gf_block *b, CUresult result, uint64_t handle)
     return CUDA_SUCCESS;
 }
 
-/* desc gives the descriptor in its widest form. */
+/* `desc` converts the descriptor to its widest form. */
 #define GF_CREATE(symbol, kind, type, params, desc, levels, args) \
     CUresult symbol params \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         type made = NULL, *out = handle && d ? &made : handle; \
         struct gf_block *b = NULL; \
         if (out == &made && !begin(&b, kind, desc, levels)) \
@@ -152,15 +149,5 @@ GF_CREATE(cuArray3DCreate_v2, GF_ARRAY, CUarray, (CUarray *handle, const CUDA_AR
 GF_CREATE(cuMipmappedArrayCreate, GF_MIPMAP, CUmipmappedArray,
           (CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels), *d, levels, (out, d, levels))
 
-#define GF_ARRAY_DESTROY(symbol, kind, type) \
-    CUresult symbol(type array) \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_block *b = gf_block_claim(kind, (uintptr_t)array); \
-        CUresult result = gf_real.symbol(array); \
-        gf_block_freed(b, result); \
-        return result; \
-    }
-GF_ARRAY_DESTROY(cuArrayDestroy, GF_ARRAY, CUarray)
-GF_ARRAY_DESTROY(cuMipmappedArrayDestroy, GF_MIPMAP, CUmipmappedArray)
+GF_FREE(cuArrayDestroy, (CUarray array), (array), gf_block_claim(GF_ARRAY, (uintptr_t)array))
+GF_FREE(cuMipmappedArrayDestroy, (CUmipmappedArray array), (array), gf_block_claim(GF_MIPMAP, (uintptr_t)array))

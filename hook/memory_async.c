@@ -1,22 +1,22 @@
-/* memory_async.c: stream-ordered allocation (memory_pool.c counts it). */
+/* memory_async.c: stream-ordered allocation. memory_pool.c counts the pools. */
 #include "memory_private.h"
 
 #include "query.h"
 
 #include <stdlib.h>
 
-/* An allocation that the program asks for, in its own words. */
+/* The arguments of an allocation. */
 struct request {
     CUresult (*call)(struct request *r);
     CUdeviceptr *to;
     size_t bytes;
     CUmemoryPool pool;
-    CUstream stream, own; /* as given, and with the default streams told apart */
+    CUstream stream, own; /* as the program passed it; with the default stream replaced by its handle */
     CUcontext context;
     CUdevice device;
 };
 
-/* Finds the context and the device of the stream, which need not be current. */
+/* Finds the stream's context, which need not be current, and its device. Returns false if it cannot. */
 static bool locate(struct request *r)
 {
     if (gf_is_default_stream(r->own))
@@ -28,7 +28,8 @@ static bool locate(struct request *r)
     return d;
 }
 
-/* The device whose default pool it is; a pool that was made is known already. */
+/* Returns the device whose default pool this is, or `otherwise`. Pools that the program created are
+ * known already. */
 static CUdevice home(CUmemoryPool pool, CUdevice otherwise)
 {
     int count = 0;
@@ -40,8 +41,8 @@ static CUdevice home(CUmemoryPool pool, CUdevice otherwise)
     return otherwise;
 }
 
-/* The pool to count in. NULL: the driver will refuse, or it does not count, or
- * the stream is captured: then it becomes a node of a graph. */
+/* Returns the pool that counts the allocation. NULL: the driver will refuse it, the pool is not counted,
+ * or the stream is captured, so that the allocation becomes a node of a graph. */
 static struct gf_pool *pool_for(struct request *r)
 {
     CUmemoryPool pool = r->pool;
@@ -51,15 +52,15 @@ static struct gf_pool *pool_for(struct request *r)
         return NULL;
     struct gf_pool *p = gf_pool_find(pool);
     if (!p)
-        p = gf_pool_make(&(struct gf_pool){.device = gf_mem_of(home(pool, r->device)), .handle = pool});
+        p = gf_pool_make(&(struct gf_pool){.device = gf_mem_device(home(pool, r->device)), .handle = pool});
     return p && p->device ? p : NULL;
 }
 
-/* One try. False: there is not as much left. */
+/* Tries the allocation once. Returns false if it exceeds the limit. */
 static bool attempt(struct gf_pool *p, struct request *r, CUresult *result)
 {
     pthread_mutex_lock(&p->lock);
-    bool fits = (!p->over || gf_pool_settle(p)) && gf_pool_cover(p, p->live + r->bytes);
+    bool fits = (!p->over_limit || gf_pool_settle(p)) && gf_pool_cover(p, p->live + r->bytes);
     if (fits) {
         *result = gf_mem_answer(p->device, r->call(r));
         if (*result == CUDA_SUCCESS)
@@ -84,14 +85,14 @@ static CUresult allocate(struct request r)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr at = 0, *dptr = r.to;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    r.to = &at; /* the program sees nothing of what is freed again */
+    r.to = &at; /* the program does not see memory that is freed again */
     bool fits = attempt(p, &r, &result);
     if (!fits) {
-        gf_pools_look(p->device, true);
+        gf_pools_recount(p->device, true);
         fits = attempt(p, &r, &result);
     }
     if (!fits)
-        gf_pools_look(p->device, true); /* it may have grown once more */
+        gf_pools_recount(p->device, true); /* the second try may have made the pool grow */
     if (!fits || result != CUDA_SUCCESS) {
         free(b);
         return fits ? result : CUDA_ERROR_OUT_OF_MEMORY;
@@ -107,8 +108,6 @@ static CUresult allocate(struct request r)
     static CUresult call_##symbol(struct request *r) { return gf_real.symbol(r->to, r->bytes, r->stream); } \
     CUresult symbol(CUdeviceptr *dptr, size_t bytes, CUstream stream) \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         CUstream own = stream ? stream : own_stream; \
         return allocate((struct request){.call = call_##symbol, .to = dptr, .bytes = bytes, .stream = stream, .own = own}); \
     }
@@ -119,8 +118,6 @@ GF_ALLOC_ASYNC(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
     static CUresult call_##symbol(struct request *r) { return gf_real.symbol(r->to, r->bytes, r->pool, r->stream); } \
     CUresult symbol(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream) \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         if (!pool) \
             return gf_real.symbol(dptr, bytes, pool, stream); \
         struct request r = {.call = call_##symbol, .to = dptr, .bytes = bytes, .pool = pool, .stream = stream}; \
@@ -130,93 +127,53 @@ GF_ALLOC_ASYNC(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
 GF_ALLOC_FROM(cuMemAllocFromPoolAsync, CU_STREAM_LEGACY)
 GF_ALLOC_FROM(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
 
-/* What cuMemAlloc gave may be freed so too. The pool keeps its size for now. */
-#define GF_FREE_ASYNC(symbol) \
-    CUresult symbol(CUdeviceptr dptr, CUstream stream) \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_block *b = gf_block_claim_address(dptr); \
-        CUresult result = gf_real.symbol(dptr, stream); \
-        gf_block_freed(b, result); \
-        return result; \
-    }
-GF_FREE_ASYNC(cuMemFreeAsync)
-GF_FREE_ASYNC(cuMemFreeAsync_ptsz)
+/* Memory of cuMemAlloc can be freed by these, too. The pool's reserved size stays the same for now. */
+GF_FREE(cuMemFreeAsync, (CUdeviceptr dptr, CUstream stream), (dptr, stream), gf_block_claim_address(dptr))
+GF_FREE(cuMemFreeAsync_ptsz, (CUdeviceptr dptr, CUstream stream), (dptr, stream), gf_block_claim_address(dptr))
 
-/* Pools of host memory do not count. */
+/* Returns the device whose account counts a pool, or NULL: pools of host memory are not counted. */
 static struct gf_device *device_for(const CUmemLocation *where, CUmemAllocationType type)
 {
     if (where->type == CU_MEM_LOCATION_TYPE_DEVICE)
-        return gf_mem_of(where->id);
-    return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? gf_mem_here() : NULL;
+        return gf_mem_device(where->id);
+    return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? gf_mem_current_device() : NULL;
 }
 
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+GF_AFTER(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps *props), (pool, props),
+         gf_pool_made(&(struct gf_pool){.device = device_for(&props->location, props->allocType), .handle = *pool}))
+/* The exporting process counts the pool. */
+GF_AFTER(cuMemPoolImportFromShareableHandle,
+         (CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type, unsigned long long flags),
+         (pool, handle, type, flags), gf_pool_made(&(struct gf_pool){.handle = *pool}))
+
+/* These also return the default pools of host memory. */
+static void got_pool(CUmemoryPool pool, const CUmemLocation *where, CUmemAllocationType type)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuMemPoolCreate(pool, props);
-    if (result == CUDA_SUCCESS)
-        gf_pool_made(&(struct gf_pool){.device = device_for(&props->location, props->allocType), .handle = *pool});
-    return result;
+    if (!gf_pool_find(pool))
+        gf_pool_make(&(struct gf_pool){.device = device_for(where, type), .handle = pool});
 }
 
-/* What another process exports counts there. */
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
-                                                      unsigned long long flags)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-    if (result == CUDA_SUCCESS)
-        gf_pool_made(&(struct gf_pool){.handle = *pool});
-    return result;
-}
+GF_AFTER(cuMemGetDefaultMemPool, (CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type), (pool, where, type),
+         got_pool(*pool, where, type))
+GF_AFTER(cuMemGetMemPool, (CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type), (pool, where, type),
+         got_pool(*pool, where, type))
 
-/* Default pools exist for host memory too: these name them. */
-#define GF_GET_POOL(symbol) \
-    CUresult symbol(CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type) \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        CUresult result = gf_real.symbol(pool, where, type); \
-        if (result == CUDA_SUCCESS && !gf_pool_find(*pool)) \
-            gf_pool_make(&(struct gf_pool){.device = device_for(where, type), .handle = *pool}); \
-        return result; \
-    }
-GF_GET_POOL(cuMemGetDefaultMemPool)
-GF_GET_POOL(cuMemGetMemPool)
-
-/* A pool that is destroyed lives on until its last block is freed. */
+/* A destroyed pool exists until its last block is freed. */
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     struct gf_pool *p = pool ? gf_pool_find(pool) : NULL;
     if (!p)
         return gf_real.cuMemPoolDestroy(pool);
     return gf_pool_destroy(p);
 }
 
-static CUresult settled(CUmemoryPool pool, CUresult result)
+static void settle(CUmemoryPool pool)
 {
-    struct gf_pool *p = pool && result == CUDA_SUCCESS ? gf_pool_find(pool) : NULL;
+    struct gf_pool *p = pool ? gf_pool_find(pool) : NULL;
     if (p)
         gf_pool_settle_now(p);
-    return result;
 }
 
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return settled(pool, gf_real.cuMemPoolTrimTo(pool, keep));
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    return settled(pool, gf_real.cuMemPoolSetAttribute(pool, attribute, value));
-}
+GF_AFTER(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep), settle(pool))
+GF_AFTER(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), (pool, attribute, value),
+         settle(pool))

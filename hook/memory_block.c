@@ -1,4 +1,4 @@
-/* memory_block.c: the table of what was allocated. */
+/* memory_block.c: the table of allocations. */
 #include "memory_private.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ struct gf_block *gf_blocks_of(CUcontext context, struct gf_pool *pool)
     return found;
 }
 
-/* Whether a block of the kind lies across an end of the range. Locked. */
+/* Reports whether a block of the kind crosses an end of the range. The caller holds the lock. */
 static bool is_cut(enum gf_block_kind kind, uint64_t at, uint64_t size)
 {
     for (unsigned i = 0; i < BUCKETS; i++)
@@ -139,7 +139,7 @@ struct gf_block *gf_block_new(enum gf_block_kind kind, uint64_t bytes)
 struct gf_block *gf_block_reserve(enum gf_block_kind kind, struct gf_device *d, uint64_t bytes)
 {
     struct gf_block *b = gf_block_new(kind, bytes);
-    if (!b || !gf_mem_take_hard(d, bytes)) {
+    if (!b || !gf_mem_charge_or_trim(d, bytes)) {
         free(b);
         return NULL;
     }
@@ -149,10 +149,10 @@ struct gf_block *gf_block_reserve(enum gf_block_kind kind, struct gf_device *d, 
 
 bool gf_block_resize(struct gf_block *b, uint64_t bytes)
 {
-    if (bytes > b->size && !gf_mem_take_hard(b->device, bytes - b->size))
+    if (bytes > b->size && !gf_mem_charge_or_trim(b->device, bytes - b->size))
         return false;
     if (bytes < b->size)
-        gf_mem_give(b->device, b->size - bytes);
+        gf_mem_uncharge(b->device, b->size - bytes);
     b->size = bytes;
     return true;
 }
@@ -188,13 +188,13 @@ struct gf_block *gf_block_claim_address(CUdeviceptr address)
 void gf_block_drop(struct gf_block *b)
 {
     if (b && b->device)
-        gf_mem_give(b->device, b->size);
+        gf_mem_uncharge(b->device, b->size);
     if (b && b->lent)
         gf_mem_import(b->lent, -(int64_t)b->size);
     if (b && b->pool)
         gf_pool_freed(b);
     if (b && b->of)
-        gf_mapping_gone(b->of);
+        gf_mapping_removed(b->of);
     free(b);
 }
 
@@ -210,5 +210,5 @@ void gf_blocks_fork_child(void)
 {
     pthread_mutex_init(&gf_blocks_lock, NULL);
     for (unsigned i = 0; i < BUCKETS; i++)
-        blocks[i] = NULL; /* the parent's memory */
+        blocks[i] = NULL; /* these describe the parent's memory */
 }

@@ -1,9 +1,9 @@
-/* memory_info.c: what programs are told of free and total memory. The limit is
- * their device: nobody sees more than it, and free is what is left of it. */
+/* memory_info.c: free and total memory, as programs query it. The limit is the total, and the free
+ * memory is what remains of the limit. */
 #include "memory_private.h"
 
-/* Bytes left of the limit, UINT64_MAX without one. */
-static uint64_t left(struct gf_device *d)
+/* Returns the bytes that remain of the limit, or UINT64_MAX if there is no limit. */
+static uint64_t remaining(struct gf_device *d)
 {
     uint64_t most = gf_mem_limit(d), held = gf_mem_used_by_all(d);
     return !most ? UINT64_MAX : held < most ? most - held : 0;
@@ -15,8 +15,8 @@ static uint64_t total(struct gf_device *d)
     return most ? most : UINT64_MAX;
 }
 
-/* What can be had of the device, of which so much is unused: all of it where it
- * is oversubscribed, for others make room. */
+/* Returns how much of the device the process can allocate, given its unused memory: all memory if
+ * the device is oversubscribed, because other instances are moved out. */
 static uint64_t room(struct gf_device *d, size_t unused)
 {
     if (gf_oversubscribed())
@@ -26,21 +26,19 @@ static uint64_t room(struct gf_device *d, size_t unused)
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* The driver's answer first, so that what it refuses is refused in its words. */
+/* The driver is called first, so that invalid arguments get its error. */
 #define GF_INFO(symbol, type) \
     CUresult symbol(type *free_bytes, type *total_bytes) \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         CUresult result = gf_real.symbol(free_bytes, total_bytes); \
-        struct gf_device *d = result == CUDA_SUCCESS ? gf_mem_here() : NULL; \
+        struct gf_device *d = result == CUDA_SUCCESS ? gf_mem_current_device() : NULL; \
         if (!d) \
             return result; \
-        gf_pools_look(d, false); \
+        gf_pools_recount(d, false); \
         if (total_bytes) \
             *total_bytes = (type)least(*total_bytes, total(d)); \
         if (free_bytes) \
-            *free_bytes = (type)least(room(d, *free_bytes), left(d)); \
+            *free_bytes = (type)least(room(d, *free_bytes), remaining(d)); \
         return CUDA_SUCCESS; \
     }
 GF_INFO(cuMemGetInfo_v2, size_t)
@@ -49,10 +47,8 @@ GF_INFO(cuMemGetInfo, unsigned int) /* up to 4 GiB */
 #define GF_TOTAL(symbol, type) \
     CUresult symbol(type *bytes, CUdevice dev) \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         CUresult result = gf_real.symbol(bytes, dev); \
-        struct gf_device *d = result == CUDA_SUCCESS && bytes ? gf_mem_of(dev) : NULL; \
+        struct gf_device *d = result == CUDA_SUCCESS && bytes ? gf_mem_device(dev) : NULL; \
         if (d) \
             *bytes = (type)least(*bytes, total(d)); \
         return result; \

@@ -1,16 +1,17 @@
-/* memory_plain.c: cuMemAlloc and its kin, and managed memory, which counts
- * wherever its pages are: the program may have them all on the device. Where the
- * GPU is oversubscribed all of it is managed (memory_swap.c). */
+/* memory_plain.c: cuMemAlloc and its variants, and managed memory. Managed memory counts wherever
+ * its pages are, because the program may move them all to the device. On an oversubscribed GPU all
+ * of it is managed (memory_swap.c). */
 #include "memory_private.h"
 
-/* The device to count on, when the arguments are such that the driver may
- * allocate; what it will refuse anyway is left to its own words. */
-static struct gf_device *device_if(bool sound)
+/* Returns the device on whose account an allocation counts: that of the current context. Returns NULL if
+ * the arguments are invalid; the call then goes to the driver, which reports the error. */
+static struct gf_device *account_device(bool valid)
 {
-    return sound ? gf_mem_here() : NULL;
+    return valid ? gf_mem_current_device() : NULL;
 }
 
-static CUresult note(struct gf_block *b, CUresult result, CUdeviceptr address)
+/* Adds the block to the table or, if the driver refused the allocation, frees it. Returns the result. */
+static CUresult finish_block(struct gf_block *b, CUresult result, CUdeviceptr address)
 {
     if (result == CUDA_SUCCESS) {
         gf_real.cuCtxGetCurrent(&b->context);
@@ -21,7 +22,7 @@ static CUresult note(struct gf_block *b, CUresult result, CUdeviceptr address)
     return result;
 }
 
-/* What the program asks for by cuMemAlloc. */
+/* Allocates memory for cuMemAlloc_v2. */
 static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
 {
     return gf_oversubscribed() ? gf_real.cuMemAllocManaged(dptr, bytes, CU_MEM_ATTACH_GLOBAL) : gf_real.cuMemAlloc_v2(dptr, bytes);
@@ -30,9 +31,7 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
 #define GF_ALLOC(symbol, params, args, call, is_managed) \
     CUresult symbol params \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_device *d = device_if(dptr && bytes); \
+        struct gf_device *d = account_device(dptr && bytes); \
         if (!d) \
             return gf_real.symbol args; \
         struct gf_block *b = gf_block_reserve(GF_PLAIN, d, bytes); \
@@ -40,39 +39,38 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
             return CUDA_ERROR_OUT_OF_MEMORY; \
         b->managed = is_managed; \
         CUresult result = gf_mem_answer(d, call args); \
-        return note(b, result, result == CUDA_SUCCESS ? *dptr : 0); \
+        return finish_block(b, result, result == CUDA_SUCCESS ? *dptr : 0); \
     }
 GF_ALLOC(cuMemAlloc, (CUdeviceptr_v1 *dptr, unsigned int bytes), (dptr, bytes), gf_real.cuMemAlloc, false)
 GF_ALLOC(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytes), (dptr, bytes), allocate, gf_oversubscribed())
 GF_ALLOC(cuMemAllocManaged, (CUdeviceptr *dptr, size_t bytes, unsigned int flags), (dptr, bytes, flags),
          gf_real.cuMemAllocManaged, true)
 
-/* Rows of managed memory: the driver has no function for them. */
+/* Like cuMemAllocPitch for managed memory, for which the driver has no such function. */
 static CUresult managed_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height)
 {
-    enum { PITCH = 512 }; /* of NVIDIA's driver */
+    enum { PITCH = 512 }; /* as NVIDIA's driver chooses it */
     *pitch = (width + PITCH - 1) / PITCH * PITCH;
     if (*pitch < width || height > SIZE_MAX / *pitch)
         return CUDA_ERROR_OUT_OF_MEMORY;
     return gf_real.cuMemAllocManaged(dptr, *pitch * height, CU_MEM_ATTACH_GLOBAL);
 }
 
+/* Allocates memory for cuMemAllocPitch_v2. */
 static CUresult allocate_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
 {
-    bool sound = element == 4 || element == 8 || element == 16;
-    if (gf_oversubscribed() && sound)
+    bool valid = element == 4 || element == 8 || element == 16;
+    if (gf_oversubscribed() && valid)
         return managed_rows(dptr, pitch, width, height);
     return gf_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
 }
 
-/* The pitch is the driver's choice: what it adds to the width is known only
- * afterwards. The program sees nothing of an allocation that is too much. */
+/* The driver chooses the pitch, so the size is known only after the allocation. If it exceeds the
+ * limit, the memory is freed again before the program sees it. */
 #define GF_ALLOC_PITCH(symbol, address, size, call, free, is_managed) \
     CUresult symbol(address *dptr, size *pitch, size width, size height, unsigned int element) \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_device *d = device_if(dptr && pitch && width && height && (uint64_t)width <= UINT64_MAX / height); \
+        struct gf_device *d = account_device(dptr && pitch && width && height && (uint64_t)width <= UINT64_MAX / height); \
         if (!d) \
             return gf_real.symbol(dptr, pitch, width, height, element); \
         struct gf_block *b = gf_block_reserve(GF_PLAIN, d, (uint64_t)width * height); \
@@ -90,20 +88,10 @@ static CUresult allocate_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, si
             *dptr = at; \
             *pitch = chosen; \
         } \
-        return note(b, result, at); \
+        return finish_block(b, result, at); \
     }
 GF_ALLOC_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, gf_real.cuMemAllocPitch, cuMemFree, false)
 GF_ALLOC_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, allocate_rows, cuMemFree_v2, gf_oversubscribed())
 
-#define GF_FREE(symbol, address) \
-    CUresult symbol(address dptr) \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_block *b = gf_block_claim_address(dptr); \
-        CUresult result = gf_real.symbol(dptr); \
-        gf_block_freed(b, result); \
-        return result; \
-    }
-GF_FREE(cuMemFree, CUdeviceptr_v1)
-GF_FREE(cuMemFree_v2, CUdeviceptr)
+GF_FREE(cuMemFree, (CUdeviceptr_v1 dptr), (dptr), gf_block_claim_address(dptr))
+GF_FREE(cuMemFree_v2, (CUdeviceptr dptr), (dptr), gf_block_claim_address(dptr))

@@ -1,19 +1,18 @@
-/* memory_pool.c: the pools of stream-ordered allocation. A pool grows by more
- * than it is asked for and keeps what is freed, so it is the pool that counts:
- * what the driver says it reserves, read back after each change, and never less
- * than what is allocated from it.
+/* memory_pool.c: the pools of stream-ordered allocation.
  *
- * How much a pool grows is the driver's choice. Where it turns out to be more
- * than is left, it counts all the same, so that nobody gets more; the allocation is
- * freed again and refused, and so are all others of the pool until it has let go of
- * what is too much. That it does once the stream has come to the free: it is trimmed
- * whenever it is looked at. */
+ * A pool grows by more than a request and keeps freed memory. So the pool itself counts: the bytes that
+ * the driver reports as reserved, read after each change, and never less than its live blocks.
+ *
+ * The driver chooses how much a pool grows. If that exceeds the limit, it is counted nevertheless, so
+ * that no other process gets the memory. The allocation is freed again and refused, and so are all later
+ * allocations from the pool until it has returned the excess. It does so when the stream has reached the
+ * free, so the pool is trimmed at every count. */
 #include "memory_private.h"
 
 #include <stdlib.h>
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gf_pool *pools; /* only ever added to: it can be walked without the lock */
+static struct gf_pool *pools; /* entries are only added, so the list can be walked without the lock */
 
 static struct gf_pool *first(void) { return __atomic_load_n(&pools, __ATOMIC_ACQUIRE); }
 
@@ -33,14 +32,14 @@ struct gf_pool *gf_pool_of_graphs(struct gf_device *d)
     return p;
 }
 
-/* Takes a pool of the device that is out of use, or returns NULL. Whose memory a
- * pool is never changes: that is looked at without its lock. */
+/* Returns an unused pool of the device for the new handle, or NULL. A pool's device never changes, so
+ * it is read without the pool's lock. */
 static struct gf_pool *reuse(const struct gf_pool *like)
 {
     for (struct gf_pool *p = first(); p; p = p->next) {
         if (p->graphs || p->device != like->device || gf_load(&p->handle))
             continue;
-        pthread_mutex_lock(&p->lock); /* who destroys it may yet be refused */
+        pthread_mutex_lock(&p->lock); /* a failed gf_pool_destroy may restore the handle */
         bool free = !p->handle;
         if (free)
             gf_store(&p->handle, like->handle);
@@ -77,19 +76,20 @@ struct gf_pool *gf_pool_make(const struct gf_pool *like)
     return p;
 }
 
-static bool is_gone(const struct gf_pool *p)
+/* Reports whether the pool is destroyed. */
+static bool is_destroyed(const struct gf_pool *p)
 {
     return !p->graphs && (!p->handle || p->handle == (CUmemoryPool)p);
 }
 
-/* To ask for it while a stream is captured invalidates the capture, unless the
- * thread's capture mode is relaxed. */
+/* Returns the bytes that the driver reserves for the pool. Querying them while a stream is captured would
+ * invalidate the capture, unless the thread's capture mode is relaxed. */
 static uint64_t reserved(struct gf_pool *p)
 {
     cuuint64_t bytes = 0;
     CUresult result;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (is_gone(p))
+    if (is_destroyed(p))
         return 0;
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     if (p->graphs)
@@ -104,7 +104,7 @@ bool gf_pool_cover(struct gf_pool *p, uint64_t bytes)
 {
     if (bytes <= p->counted)
         return true;
-    if (!gf_mem_take(p->device, bytes - p->counted))
+    if (!gf_mem_charge(p->device, bytes - p->counted))
         return false;
     p->counted = bytes;
     return true;
@@ -117,20 +117,20 @@ bool gf_pool_settle(struct gf_pool *p)
     uint64_t held = reserved(p);
     if (held < p->live)
         held = p->live;
-    if (!gf_pool_cover(p, held + p->coming) && held > p->counted) {
-        gf_mem_force(p->device, held - p->counted);
+    if (!gf_pool_cover(p, held + p->pending_bytes) && held > p->counted) {
+        gf_mem_force_charge(p->device, held - p->counted);
         p->counted = held;
-        p->over = true;
+        p->over_limit = true;
     }
-    held += p->coming;
+    held += p->pending_bytes;
     if (held < p->counted) {
-        gf_mem_give(p->device, p->counted - held);
+        gf_mem_uncharge(p->device, p->counted - held);
         p->counted = held;
     }
-    if (p->past > p->counted)
-        p->past = p->counted;
-    p->over = p->over && gf_mem_over(p->device);
-    return !p->over;
+    if (p->destroyed_bytes > p->counted)
+        p->destroyed_bytes = p->counted;
+    p->over_limit = p->over_limit && gf_mem_over_limit(p->device);
+    return !p->over_limit;
 }
 
 void gf_pool_settle_now(struct gf_pool *p)
@@ -140,7 +140,7 @@ void gf_pool_settle_now(struct gf_pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* It has no handle any more: it is gone but for its blocks. Locked. */
+/* Removes the pool's handle; the entry stays in use while blocks remain. The caller holds p->lock. */
 static void retire(struct gf_pool *p) { gf_store(&p->handle, p->live ? (CUmemoryPool)p : NULL); }
 
 void gf_pool_made(const struct gf_pool *like)
@@ -159,7 +159,7 @@ CUresult gf_pool_destroy(struct gf_pool *p)
 {
     pthread_mutex_lock(&p->lock);
     CUmemoryPool handle = p->handle;
-    retire(p); /* the driver may give the handle out again at once */
+    retire(p); /* the driver may reuse the handle at once */
     CUresult result = gf_real.cuMemPoolDestroy(handle);
     if (result != CUDA_SUCCESS)
         gf_store(&p->handle, handle);
@@ -173,14 +173,14 @@ void gf_pool_freed(struct gf_block *b)
     struct gf_pool *p = b->pool;
     pthread_mutex_lock(&p->lock);
     p->live -= b->size;
-    bool gone = is_gone(p);
-    if (gone) {
+    bool destroyed = is_destroyed(p);
+    if (destroyed) {
         gf_pool_settle(p);
         retire(p);
     }
     pthread_mutex_unlock(&p->lock);
-    if (!gone)
-        gf_mem_shrinks(p->device);
+    if (!destroyed)
+        gf_mem_expect_shrink(p->device);
 }
 
 static void trim(struct gf_pool *p)
@@ -188,39 +188,39 @@ static void trim(struct gf_pool *p)
     if (p->graphs) {
         p->last = 0;
         gf_real.cuDeviceGraphMemTrim((CUdevice)gf_ordinal(p->device));
-    } else if (!is_gone(p)) {
+    } else if (!is_destroyed(p)) {
         gf_real.cuMemPoolTrimTo(p->handle, 0);
     }
 }
 
-void gf_pools_look(struct gf_device *d, bool squeeze)
+void gf_pools_recount(struct gf_device *d, bool trim_all)
 {
-    /* Relaxed, so that other threads' captures stay valid: nothing here is part of one. */
+    /* Relaxed, so that captures of other threads stay valid. */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     for (struct gf_pool *p = first(); p; p = p->next) {
         if (p->device != d)
             continue;
         pthread_mutex_lock(&p->lock);
-        if ((squeeze || p->over) && p->counted > p->live)
+        if ((trim_all || p->over_limit) && p->counted > p->live)
             trim(p);
         bool done = gf_pool_settle(p) || p->counted == p->live;
         pthread_mutex_unlock(&p->lock);
         if (!done)
-            gf_mem_shrinks(d);
+            gf_mem_expect_shrink(d);
     }
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-/* Pools outlive contexts. Where the driver nevertheless reserves less than was
- * allocated, what was allocated in the context went with it. */
-void gf_pools_context_gone(CUcontext context)
+/* Pools outlive contexts. If the driver nevertheless reserves less than the live blocks, the blocks
+ * of the context were freed with it. */
+void gf_pools_context_destroyed(CUcontext context)
 {
     for (struct gf_pool *p = first(); p; p = p->next) {
         if (!p->device)
             continue;
         pthread_mutex_lock(&p->lock);
-        struct gf_block *lost = reserved(p) < p->live && !is_gone(p) ? gf_blocks_of(context, p) : NULL;
+        struct gf_block *lost = reserved(p) < p->live && !is_destroyed(p) ? gf_blocks_of(context, p) : NULL;
         for (struct gf_block *next; lost; lost = next) {
             next = lost->next;
             p->live -= lost->size;
@@ -234,5 +234,5 @@ void gf_pools_context_gone(CUcontext context)
 void gf_pools_fork_child(void)
 {
     pthread_mutex_init(&list_lock, NULL);
-    pools = NULL; /* the parent's */
+    pools = NULL; /* these are the parent's */
 }

@@ -1,12 +1,12 @@
-/* memory_swap.c: oversubscription. Where it is asked for (gfaas run
- * --oversubscribe), what programs allocate is managed memory, so that instances
- * whose limits sum to more than the GPU fit on it one after the other: what an
- * instance that has no work holds is moved to the host, and moved back before
- * its next work (MQFQ-Sticky, section 5.2: prefetch and swap; left to itself
- * the driver moves pages only as they are touched).
+/* memory_swap.c: oversubscription (gfaas run --oversubscribe).
  *
- * All of it is advice to the driver, which keeps the pages coherent: an error
- * means that nothing moves, and harms nobody. */
+ * The allocations of an oversubscribed instance are managed memory. So instances whose limits sum to more
+ * than the GPU's memory can run one after another: the library moves an idle instance's memory to the host,
+ * and back to the GPU before the instance's next work (MQFQ-Sticky, section 5.2, prefetch and swap; the
+ * driver alone would move pages only when they are touched).
+ *
+ * All moves are hints to the driver, which keeps the pages coherent. If a move fails, the memory stays where
+ * it is, which is harmless. */
 #include "memory_private.h"
 
 #include "clock.h"
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWAP_AFTER_NS 500000000u /* long beside the pauses of a program at work, short beside those between requests */
-#define PIECE (64u << 20)        /* moved at a time: 3 ms over PCIe, by which a launch may be late */
-#define LOOK_NS 200000
+#define SWAP_AFTER_NS 500000000u /* idle time before the move: longer than the pauses of a request, shorter than those between requests */
+#define PIECE_BYTES (64u << 20)  /* bytes moved at a time: 3 ms over PCIe, the longest delay of a launch */
+#define POLL_NS 200000           /* poll interval during a move */
 
 bool gf_oversubscribed(void)
 {
@@ -29,96 +29,98 @@ bool gf_oversubscribed(void)
     return gf_load(&known) == YES;
 }
 
-/* The managed memory of the device as it is now, to be freed; their number. */
-static struct gf_range *managed(struct gf_device *d, unsigned *count)
+/* Returns the ranges of the device's managed memory and their number. The caller frees the array. */
+static struct gf_range *managed_ranges(struct gf_device *d, unsigned *count)
 {
-    unsigned room = gf_blocks_managed(d, NULL, 0);
-    struct gf_range *all = malloc((room + 1) * sizeof *all);
-    *count = all ? gf_blocks_managed(d, all, room) : 0;
-    if (*count > room)
-        *count = room; /* what came meanwhile can wait */
+    unsigned capacity = gf_blocks_managed(d, NULL, 0);
+    struct gf_range *all = malloc((capacity + 1) * sizeof *all);
+    *count = all ? gf_blocks_managed(d, all, capacity) : 0;
+    if (*count > capacity) /* the program has allocated more meanwhile; the next swap_out moves that */
+        *count = capacity;
     return all;
 }
 
+/* Starts moving a range to a device, or to the host if `to` is CU_DEVICE_CPU. */
 static CUresult prefetch(struct gf_range r, CUdevice to, CUstream stream)
 {
     CUresult result = gf_real.cuMemPrefetchAsync(r.at, r.size, to, stream);
     if (result != CUDA_ERROR_NOT_SUPPORTED)
         return result;
-    CUmemLocation where = {to == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, to == CU_DEVICE_CPU ? 0 : to};
-    return gf_real.cuMemPrefetchAsync_v2(r.at, r.size, where, 0, stream);
+    CUmemLocation location = {to == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, to == CU_DEVICE_CPU ? 0 : to};
+    return gf_real.cuMemPrefetchAsync_v2(r.at, r.size, location, 0, stream);
 }
 
-/* The two directions take turns, piece by piece. */
-static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER;
+/* Held while a piece moves to the host and while gf_swap_in_now starts the moves back. */
+static pthread_mutex_t move_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void gf_swap_in_now(struct gf_device *d, CUstream stream)
 {
     unsigned count = 0;
-    pthread_mutex_lock(&moving);
-    bool out = d->swapped_out;
+    pthread_mutex_lock(&move_lock);
+    bool swapped_out = d->swapped_out;
     gf_store(&d->swapped_out, false);
-    gf_mem_park(d, 0);
-    struct gf_range *all = out ? managed(d, &count) : NULL;
+    gf_mem_set_parked(d, 0);
+    struct gf_range *all = swapped_out ? managed_ranges(d, &count) : NULL;
     for (unsigned i = 0; i < count; i++)
         prefetch(all[i], (CUdevice)gf_ordinal(d), stream);
-    pthread_mutex_unlock(&moving);
+    pthread_mutex_unlock(&move_lock);
     free(all);
 }
 
-/* In the context of the block, on this thread's own stream there: begins to move
- * the piece, or without one looks whether that is over. False: the block or its
- * context is gone, or may be. */
-static bool within(struct gf_device *d, const struct gf_range *block, const struct gf_range *piece, CUresult *result)
+/* Starts moving a piece of a block to the host. If `piece` is NULL, queries instead whether the move has
+ * finished. Both happen in the block's context, on this thread's own stream. Sets *result to the driver's
+ * answer. Returns false, and does not call the driver, if the block was freed or its context cannot be entered
+ * (see gf_context_enter). */
+static bool move_or_query(struct gf_device *d, const struct gf_range *block, const struct gf_range *piece, CUresult *result)
 {
-    CUcontext context, popped;
+    CUcontext context;
     pthread_mutex_lock(&d->lock);
-    bool there = gf_block_context(block->at, &context) && !gf_context_leaves(d, context) &&
-                 gf_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
-    if (there) {
+    bool entered = gf_block_context(block->at, &context) && gf_context_enter(d, context);
+    if (entered) {
         *result = piece ? prefetch(*piece, CU_DEVICE_CPU, CU_STREAM_PER_THREAD) : gf_real.cuStreamQuery(CU_STREAM_PER_THREAD);
-        gf_real.cuCtxPopCurrent_v2(&popped);
+        gf_context_exit();
     }
     pthread_mutex_unlock(&d->lock);
-    return there;
+    return entered;
 }
 
-/* Whether the instance has work again. */
-static bool wanted(struct gf_device *d)
+/* Reports whether the instance has work again: a thread waits at the gate, or the gate is open. */
+static bool has_work(struct gf_device *d)
 {
     return __atomic_load_n(&d->waiting, __ATOMIC_SEQ_CST) || __atomic_load_n(d->gate, __ATOMIC_SEQ_CST);
 }
 
-/* Moves a block out in pieces, unless it is wanted. */
+/* Moves a block to the host in pieces, until the instance has work. */
 static void move_out(struct gf_device *d, struct gf_range block)
 {
-    for (uint64_t done = 0; done < block.size && !wanted(d);) {
-        struct gf_range piece = {block.at + done, block.size - done < PIECE ? block.size - done : PIECE};
+    for (uint64_t done = 0; done < block.size && !has_work(d);) {
+        struct gf_range piece = {block.at + done, block.size - done < PIECE_BYTES ? block.size - done : PIECE_BYTES};
         CUresult result;
-        pthread_mutex_lock(&moving);
+        pthread_mutex_lock(&move_lock);
         gf_store(&d->swapped_out, true);
-        bool moves = within(d, &block, &piece, &result) && result == CUDA_SUCCESS, there = moves;
-        while (there && (there = within(d, &block, NULL, &result)) && result == CUDA_ERROR_NOT_READY)
-            gf_pause_ns(LOOK_NS);
-        if (there && result == CUDA_SUCCESS) /* says the driver, it is on the host */
-            gf_mem_park(d, d->mem_parked + piece.size);
-        pthread_mutex_unlock(&moving);
-        if (!moves)
+        bool started = move_or_query(d, &block, &piece, &result) && result == CUDA_SUCCESS, exists = started;
+        while (exists && (exists = move_or_query(d, &block, NULL, &result)) && result == CUDA_ERROR_NOT_READY)
+            gf_pause_ns(POLL_NS);
+        if (exists && result == CUDA_SUCCESS) /* the driver reports that the piece is on the host */
+            gf_mem_set_parked(d, d->mem_parked + piece.size);
+        pthread_mutex_unlock(&move_lock);
+        if (!started)
             return;
         done += piece.size;
     }
 }
 
+/* Moves the device's managed memory to the host, until the instance has work. */
 static void swap_out(struct gf_device *d)
 {
     unsigned count = 0;
-    struct gf_range *all = managed(d, &count);
+    struct gf_range *all = managed_ranges(d, &count);
     for (unsigned i = 0; i < count; i++)
         move_out(d, all[i]);
     free(all);
 }
 
-int gf_swap_tend(struct gf_device *d, bool idle)
+int gf_swap_maintain(struct gf_device *d, bool idle)
 {
     uint64_t now = gf_now_ns();
     if (!idle || !gf_oversubscribed()) {
@@ -127,7 +129,7 @@ int gf_swap_tend(struct gf_device *d, bool idle)
     }
     if (!d->idle_since)
         d->idle_since = now;
-    if (d->idle_since == UINT64_MAX) /* that was done */
+    if (d->idle_since == UINT64_MAX) /* already moved */
         return -1;
     if (now - d->idle_since < SWAP_AFTER_NS)
         return (int)((d->idle_since + SWAP_AFTER_NS - now) / 1000000) + 1;
@@ -136,4 +138,4 @@ int gf_swap_tend(struct gf_device *d, bool idle)
     return -1;
 }
 
-void gf_swap_fork_child(void) { pthread_mutex_init(&moving, NULL); }
+void gf_swap_fork_child(void) { pthread_mutex_init(&move_lock, NULL); }

@@ -1,18 +1,16 @@
-/* memory_vmm.c: physical memory that is created, mapped and released. It lives
- * until its handle is released as often as it was given out and no mapping of
- * it is left. What is imported was created, and counts, in another process: here
- * it is only shown, as large as what is mapped of it.
+/* memory_vmm.c: physical memory that is created, mapped and released.
  *
- * A range to be unmapped is made of whole mappings, as CUDA says; if the driver takes
- * one with holes, what is mapped in it counts no more. Driver 580 takes a part of a
- * mapping all the same, and what becomes of the rest is not known, so it could not be
- * counted: it is refused here.
+ * Physical memory exists until its handle has been released as often as it was returned and no mapping
+ * remains. Imported memory was created, and counts, in another process; here only its mapped size is shown.
  *
- * Not followed: memory that an exported descriptor, a tile of a sparse array or
- * a multicast object keeps alive after its handle and mappings are gone, or after its
- * maker is. Whether that has it still is not to be known here, and to count what is
- * imported would count it twice.
- * Multicast objects have no memory of their own. */
+ * CUDA requires an unmapped range to consist of whole mappings. If the driver accepts a range with holes,
+ * the mappings in it no longer count. Driver 580 also accepts a part of a mapping. The state of the rest is
+ * then unknown and could not be counted, so this library refuses such a call.
+ *
+ * Not tracked: memory that an exported descriptor, a tile of a sparse array or a multicast object keeps
+ * alive after its handle and mappings are gone, or after its creator has ended. The library cannot know
+ * whether it still exists, and counting imported memory would count it twice. Multicast objects have no
+ * memory of their own. */
 #include "memory_private.h"
 
 #include <stdlib.h>
@@ -20,11 +18,9 @@
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                                unsigned long long flags)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     struct gf_device *d = NULL;
-    if (handle && size && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) /* the host's does not count */
-        d = gf_mem_of(prop->location.id);
+    if (handle && size && prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) /* host memory is not counted */
+        d = gf_mem_device(prop->location.id);
     if (!d)
         return gf_real.cuMemCreate(handle, size, prop, flags);
     struct gf_block *b = gf_block_reserve(GF_HANDLE, d, size);
@@ -40,32 +36,30 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     return CUDA_SUCCESS;
 }
 
-/* Counts a handle that was given out once more, or a release that failed. A
- * handle that was released is none the driver knows: it is not in the table. */
+/* Counts a handle that was returned again, or a release that failed. A released handle is not in the
+ * table, because the driver does not know it. The caller holds the lock. */
 static void refer(struct gf_block *b)
 {
     if (b && !b->refs++)
         gf_block_link(b);
 }
 
-/* Counts a release: true when that was the last. */
+/* Counts a release and removes the block from the table after the last one. The caller holds the lock. */
 static void unrefer(struct gf_block *b)
 {
     if (b && !--b->refs)
         gf_block_unlink(b);
 }
 
-/* Whether nothing is left of it. */
+/* Reports whether the memory has neither handles nor mappings. */
 static bool is_over(const struct gf_block *b) { return b && !b->refs && !b->maps; }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&gf_blocks_lock);
     struct gf_block *b = gf_block_find(GF_HANDLE, handle);
     if (b)
-        b->maps++; /* it is ours to drop until this call ends */
+        b->maps++; /* keeps the block until this call ends */
     unrefer(b);
     pthread_mutex_unlock(&gf_blocks_lock);
     CUresult result = gf_real.cuMemRelease(handle);
@@ -81,42 +75,35 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return result;
 }
 
-/* A handle was given out of memory that may be here already: of this process's
- * own making, or found by an address that it is mapped at. */
-static void again(CUmemGenericAllocationHandle handle, const void *address)
+/* Counts a handle that was returned for memory that may be known: created by this process, or mapped at
+ * the address. */
+static void retained(CUmemGenericAllocationHandle handle, const void *address)
 {
     pthread_mutex_lock(&gf_blocks_lock);
     struct gf_block *b = gf_block_find(GF_HANDLE, handle);
     struct gf_block *mapping = b ? NULL : gf_block_around(GF_MAPPING, (uintptr_t)address);
     if (mapping && mapping->of && !mapping->of->refs) {
-        b = mapping->of; /* released, but mapped still */
+        b = mapping->of; /* released, but still mapped */
         b->key = handle;
     }
     refer(b);
     pthread_mutex_unlock(&gf_blocks_lock);
 }
 
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuMemRetainAllocationHandle(handle, addr);
-    if (result == CUDA_SUCCESS)
-        again(*handle, addr);
-    return result;
-}
+GF_AFTER(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *addr), (handle, addr),
+         retained(*handle, addr))
 
-/* The device that memory is on; NULL: none that counts. */
+/* Returns the device of the memory, or NULL if it is not counted. */
 static struct gf_device *device_of(CUmemGenericAllocationHandle handle)
 {
     CUmemAllocationProp prop;
     if (gf_real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS ||
         prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return NULL;
-    return gf_mem_of(prop.location.id);
+    return gf_mem_device(prop.location.id);
 }
 
-/* A handle of another process's memory, or of this one's that is known. */
+/* Counts an imported handle, of another process's memory or of known memory of this one. */
 static void imported(CUmemGenericAllocationHandle handle)
 {
     struct gf_device *d = device_of(handle);
@@ -134,8 +121,8 @@ static void imported(CUmemGenericAllocationHandle handle)
     free(fresh);
 }
 
-/* That much of a lent block is mapped now. */
-static void show(struct gf_block *b, uint64_t bytes)
+/* Notes that the first `bytes` bytes of another process's memory are mapped. */
+static void set_mapped(struct gf_block *b, uint64_t bytes)
 {
     pthread_mutex_lock(&gf_blocks_lock);
     if (bytes > b->size) {
@@ -145,33 +132,24 @@ static void show(struct gf_block *b, uint64_t bytes)
     pthread_mutex_unlock(&gf_blocks_lock);
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
-                                                  CUmemAllocationHandleType type)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuMemImportFromShareableHandle(handle, shared, type);
-    if (result == CUDA_SUCCESS)
-        imported(*handle);
-    return result;
-}
+GF_AFTER(cuMemImportFromShareableHandle,
+         (CUmemGenericAllocationHandle *handle, void *shared, CUmemAllocationHandleType type), (handle, shared, type),
+         imported(*handle))
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                             unsigned long long flags)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     struct gf_block *mapping = gf_block_new(GF_MAPPING, size);
     if (!mapping)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&gf_blocks_lock);
     mapping->of = gf_block_find(GF_HANDLE, handle);
     if (mapping->of)
-        mapping->of->maps++; /* before the call: the handle may be released meanwhile */
+        mapping->of->maps++; /* before the call, because the handle may be released during it */
     pthread_mutex_unlock(&gf_blocks_lock);
     CUresult result = gf_real.cuMemMap(ptr, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && mapping->of && mapping->of->lent)
-        show(mapping->of, offset + size);
+        set_mapped(mapping->of, offset + size);
     if (result == CUDA_SUCCESS)
         gf_block_put(mapping, ptr);
     else
@@ -179,7 +157,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     return result;
 }
 
-void gf_mapping_gone(struct gf_block *of)
+void gf_mapping_removed(struct gf_block *of)
 {
     pthread_mutex_lock(&gf_blocks_lock);
     of->maps--;
@@ -191,8 +169,6 @@ void gf_mapping_gone(struct gf_block *of)
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     struct gf_block *b;
     if (!gf_blocks_within(GF_MAPPING, ptr, size, &b))
         return CUDA_ERROR_INVALID_VALUE;

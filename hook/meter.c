@@ -1,22 +1,23 @@
-/* meter.c: measures the GPU time of a lease by events on the streams used, and
- * bounds the work in flight.
+/* meter.c: measures the GPU time of a lease and bounds the work in flight.
  *
- * Under a lease each stream used gets an event before its first piece of work
- * and one after its last; the lease's time in a context is the span from the
- * earliest to the latest. The span has no long gaps: a process that idles
- * gives its lease back (helper.c).
+ * Measuring. Each stream used under a lease records an event before its first and
+ * one after its last piece of work. The GPU time of the lease in a context is the
+ * span from the earliest to the latest event. The span has no long gaps, because an
+ * idle process returns its lease (helper.c).
  *
- * A lease cannot end before what was launched under it, so a program that
- * launches far ahead would overrun by all it has queued. Marks, events in a
- * ring, keep about IN_FLIGHT_MS of work queued on each stream, or where others
- * want the GPU a part of the lease's turn: enough to never starve the GPU. Where
- * the host does not let the program come back in time and that runs out, more is
- * queued. A graph counts for as many pieces of work as its time is worth; until
- * that is known, for all that may be in flight.
+ * Bounding. A lease cannot end before the work launched under it has finished. To
+ * keep it from overrunning, each stream records marks (events in a ring) and lets at
+ * most IN_FLIGHT_MS of work queue up. While other clients wait for the GPU, the bound
+ * starts at 1/TURN_DIVISOR of a turn. If the queue runs dry while the program is held
+ * back, the bound is doubled, up to IN_FLIGHT_MS; after CALM_MARKS marks without that,
+ * it is halved again. A graph counts as several pieces of work, according to its
+ * measured time, or as all that may be in flight before the first measurement.
  *
- * Events are waited for by looking at them, with pauses: the work before one
- * may itself wait for something that the program only does later (a host
- * function, a value in memory), so no wait here may be endless. */
+ * Waiting. Events are polled, because work before an event may itself wait for
+ * something that the program does later (a host function, a value in memory). So no
+ * wait blocks inside the driver, and each wait has a time limit.
+ *
+ * Functions marked "locked" are called with device->lock held. */
 #include "meter.h"
 
 #include "clock.h"
@@ -31,64 +32,64 @@
 #include <limits.h>
 #include <math.h>
 
-#define IN_FLIGHT_MS 12.0f /* GPU time queued before the program waits: 1,000 kernels of 10 us fit */
-#define LEAST_MS 0.5f      /* the least of that, where turns are short */
-#define OF_TURN 4          /* it is this part of a turn */
-#define OF_FLIGHT 6        /* and the GPU time between marks this part of it */
-#define HEAVY_MS 2.0f      /* a graph that takes as long is launched between marks of its own */
-#define CALM 64            /* marks at which it had not run out, until half of it is tried again */
-#define MAX_STRIDE 1024 /* pieces of work between marks, as the next may take longer */
-#define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
-#define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
-#define WAITS_BEHIND_NS 50000000u /* and sooner so where the stream is seen to wait: a host function may be late by less */
-#define LOOK_NS 50000         /* between two looks at what is in flight: oftener, and each wake-up after them takes longer */
-#define MAX_WEIGHT (1 << 20)
-#define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
+#define IN_FLIGHT_MS 12.0f /* most GPU time queued on a stream: 1,000 kernels of 10 us fit */
+#define MIN_IN_FLIGHT_MS 0.5f /* least work in flight, however short turns are */
+#define TURN_DIVISOR 4     /* the bound starts at 1/4 of a turn */
+#define MARK_DIVISOR 6     /* a mark is recorded every 1/6 of the work in flight */
+#define HEAVY_MS 2.0f      /* a graph that takes this long gets a mark before and after it */
+#define CALM_MARKS 64      /* marks without running dry before the bound is halved */
+#define MAX_STRIDE 1024    /* most pieces of work between marks, since later pieces may take longer */
+#define MAX_AHEAD 1536     /* most pieces of work in flight, for the same reason */
+#define BEHIND_NS 1000000000u     /* a mark that takes longer may be waiting for the program */
+#define WAITS_BEHIND_NS 50000000u /* the same for a stream seen at a wait; host functions are seldom later */
+#define POLL_NS 50000             /* poll interval; a shorter one would slow every later wake-up */
+#define MAX_WEIGHT (1 << 20)      /* most pieces of work that one graph counts for */
+#define CAPTURED_NS 50000000      /* time limit for work before a capture: several times IN_FLIGHT_MS */
 
-/* GPU time that may be queued on the stream, in ms. */
+/* Returns the bound of the stream: the GPU time that may be queued, in ms. */
 static float in_flight(const struct gf_stream *entry)
 {
     uint64_t turn = gf_load(&gf_load(&entry->device->slot)->turn_ns);
-    float ms = turn ? (float)turn / 1e6f / OF_TURN : IN_FLIGHT_MS;
-    ms = (ms < LEAST_MS ? LEAST_MS : ms) * (float)(1u << entry->dry);
+    float ms = turn ? (float)turn / 1e6f / TURN_DIVISOR : IN_FLIGHT_MS;
+    ms = (ms < MIN_IN_FLIGHT_MS ? MIN_IN_FLIGHT_MS : ms) * (float)(1u << entry->doublings);
     return ms > IN_FLIGHT_MS ? IN_FLIGHT_MS : ms;
 }
 
-/* GPU time between marks, in ms. */
-static float apart(const struct gf_stream *entry) { return in_flight(entry) / OF_FLIGHT; }
+/* Returns the GPU time between two marks, in ms. */
+static float mark_interval(const struct gf_stream *entry) { return in_flight(entry) / MARK_DIVISOR; }
 
-/* Chooses how often to mark and how many marks to leave outstanding. */
+/* Sets the stride between marks and the number of outstanding marks from the time of a piece. Locked. */
 static void set_pace(struct gf_stream *entry)
 {
-    if (entry->each <= 0)
+    if (entry->piece_ms <= 0)
         return;
-    float stride = apart(entry) / entry->each;
+    float stride = mark_interval(entry) / entry->piece_ms;
     entry->stride = stride < 1 ? 1 : stride > MAX_STRIDE ? MAX_STRIDE : (int32_t)stride;
     int32_t most = MAX_AHEAD / entry->stride < GF_MARKS - 1 ? MAX_AHEAD / entry->stride : GF_MARKS - 1;
-    float depth = in_flight(entry) / (entry->each * (float)entry->stride);
+    float depth = in_flight(entry) / (entry->piece_ms * (float)entry->stride);
     entry->depth = depth < 1 ? 1 : depth > (float)most ? (unsigned)most : (unsigned)depth;
 }
 
 void gf_meter_begin(struct gf_stream *entry) { set_pace(entry); }
 
-/* At a mark: whether all that was queued ran out while the program was held back; and
- * whether so much is needed still. */
-static void note_dry(struct gf_stream *entry, bool held_back)
+/* Adjusts the bound at a mark: doubles it if the queue ran dry while the program was held back,
+ * and halves it after CALM_MARKS marks without that. Locked. */
+static void adjust_bound(struct gf_stream *entry, bool held_back)
 {
-    if (entry->each <= 0 || !(held_back || entry->dry))
+    if (entry->piece_ms <= 0 || !(held_back || entry->doublings))
         return;
-    bool ran_out = gf_real.cuEventQuery(entry->mark[(entry->turn - 1) % GF_MARKS]) == CUDA_SUCCESS;
-    if (ran_out && held_back && in_flight(entry) < IN_FLIGHT_MS) {
-        entry->dry++;
+    bool ran_dry = gf_real.cuEventQuery(entry->mark[(entry->marks_recorded - 1) % GF_MARKS]) == CUDA_SUCCESS;
+    if (ran_dry && held_back && in_flight(entry) < IN_FLIGHT_MS) {
+        entry->doublings++;
         entry->calm = 0;
-    } else if (!ran_out && entry->dry && ++entry->calm >= CALM) {
-        entry->dry--;
+    } else if (!ran_dry && entry->doublings && ++entry->calm >= CALM_MARKS) {
+        entry->doublings--;
         entry->calm = 0;
     }
 }
 
-/* Learns from the time between two marks that are over. */
-static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
+/* Learns the time of a piece of work, or of a graph, from two completed marks. Locked. */
+static void learn(struct gf_stream *entry, unsigned older, unsigned newer)
 {
     float ms = 0;
     if (!entry->span[newer] ||
@@ -98,16 +99,16 @@ static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
         entry->graph[newer].took(&entry->graph[newer], ms);
         return;
     }
-    entry->each = ms / (float)entry->span[newer];
+    entry->piece_ms = ms / (float)entry->span[newer];
     set_pace(entry);
 }
 
-/* How many marks ago the work began that may still be in flight. */
-static unsigned reach(const struct gf_stream *entry)
+/* Returns how many marks ago the oldest work began that may be in flight. Locked. */
+static unsigned marks_in_flight(const struct gf_stream *entry)
 {
     int64_t pieces = (int64_t)entry->depth * entry->stride;
     unsigned back = 1;
-    while (back < GF_MARKS - 1 && (pieces -= entry->span[(entry->turn - back) % GF_MARKS]) > 0)
+    while (back < GF_MARKS - 1 && (pieces -= entry->span[(entry->marks_recorded - back) % GF_MARKS]) > 0)
         back++;
     return back;
 }
@@ -117,21 +118,21 @@ bool gf_meter_heavy(float ms) { return ms == 0 || ms >= HEAVY_MS; }
 int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
 {
     pthread_mutex_lock(&entry->device->lock);
-    float pieces = (float)entry->stride * (ms > 0 ? ms / apart(entry) : (float)entry->depth);
+    float pieces = (float)entry->stride * (ms > 0 ? ms / mark_interval(entry) : (float)entry->depth);
     entry->graph[GF_MARKS] = graph;
     pthread_mutex_unlock(&entry->device->lock);
     return pieces < 1 ? 1 : pieces > MAX_WEIGHT ? MAX_WEIGHT : (int32_t)pieces;
 }
 
-/* What the calling thread's captures are like, once that was changed. */
+/* The calling thread's capture mode, once it was changed. */
 struct mode {
     CUstreamCaptureMode before;
     bool relaxed;
 };
 
-/* Lets the thread look at events while the program captures a stream. Where no
- * capture has ever begun (gf_captured) a mark does without, which it is half of. */
-static void disturb_no_capture(struct mode *m)
+/* Lets the thread query events while the program captures a stream. If no capture has ever
+ * begun (gf_captured), a mark omits this call, which would double its cost. */
+static void relax_mode(struct mode *m)
 {
     if (m->relaxed)
         return;
@@ -140,22 +141,23 @@ static void disturb_no_capture(struct mode *m)
     gf_real.cuThreadExchangeStreamCaptureMode(&m->before);
 }
 
-/* Whether there may be no events of it any more. Locked. */
+/* Reports whether the stream's events may be destroyed. Locked. */
 static bool is_lost(const struct gf_stream *entry)
 {
-    return entry->dead || gf_context_leaves(entry->device, entry->context);
+    return entry->dead || gf_leaving_entry(entry->device, entry->context);
 }
 
-/* Waits for a mark, unless the stream is gone or that takes too long, which is sooner where
- * the stream waits for something outside the GPU. Locked, but not while it sleeps. */
+/* Waits for a mark. Returns false if the stream is lost or the time limit passed; the limit is
+ * shorter for a stream at a wait for something outside the GPU. Locked; releases the lock while
+ * it sleeps. */
 static bool await(struct gf_stream *entry, CUevent event, uint64_t patience_ns)
 {
     uint64_t since = gf_now_ns(), now = since;
     while (gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
-        if (now - since >= patience_ns || (now - since >= WAITS_BEHIND_NS && gf_wait_stands(entry)))
+        if (now - since >= patience_ns || (now - since >= WAITS_BEHIND_NS && gf_wait_is_long(entry)))
             return false;
         pthread_mutex_unlock(&entry->device->lock);
-        gf_pause_ns(LOOK_NS);
+        gf_pause_ns(POLL_NS);
         pthread_mutex_lock(&entry->device->lock);
         if (is_lost(entry))
             return false;
@@ -164,77 +166,76 @@ static bool await(struct gf_stream *entry, CUevent event, uint64_t patience_ns)
     return true;
 }
 
-/* Waits until no more is in flight than may be, and learns from what is over.
- * The lock is not held meanwhile: the entry may be dead afterwards, and others may
- * have recorded marks. When they have recorded the awaited one anew, the wait is
- * longer than it had to be, and nothing is learned from it. */
+/* Waits until the work in flight is within the bound and learns from completed marks. Locked;
+ * releases the lock while it sleeps, so the entry may be dead afterwards and other threads may
+ * have recorded marks. If one of them recorded the awaited mark again, the wait takes longer
+ * than needed, and nothing is learned from it. */
 static void hold_back(struct gf_stream *entry, struct mode *m)
 {
-    unsigned last = entry->turn - reach(entry);
+    unsigned last = entry->marks_recorded - marks_in_flight(entry);
     CUevent event = entry->mark[last % GF_MARKS];
     bool behind = false, waited = false;
     if (entry->span[last % GF_MARKS] && gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
         waited = true;
-        disturb_no_capture(m); /* one may begin meanwhile */
+        relax_mode(m); /* a capture may begin during the wait */
         behind = !await(entry, event, entry->behind ? 0 : BEHIND_NS);
     }
     entry->behind = behind;
     if (is_lost(entry) || behind)
         return;
-    note_dry(entry, waited);
-    if (entry->turn - entry->learned > GF_MARKS)
-        entry->learned = entry->turn - GF_MARKS; /* older marks are recorded anew */
-    for (; (int)(last - entry->learned) > 0; entry->learned++)
-        adapt(entry, entry->learned % GF_MARKS, (entry->learned + 1) % GF_MARKS);
+    adjust_bound(entry, waited);
+    if (entry->marks_recorded - entry->marks_learned > GF_MARKS)
+        entry->marks_learned = entry->marks_recorded - GF_MARKS; /* the ring has overwritten older marks */
+    for (; (int)(last - entry->marks_learned) > 0; entry->marks_learned++)
+        learn(entry, entry->marks_learned % GF_MARKS, (entry->marks_learned + 1) % GF_MARKS);
 }
 
-/* Adds what a thread leaves of the work it might have sent before the next mark. Of
- * several threads' no more than one stride counts, so that marks do not become
- * rarer. Locked. */
-static void give(struct gf_stream *entry, int64_t left)
+/* Adds a thread's unsent pieces of work to the entry's. The sum is at most one stride, so that
+ * several threads do not make marks rarer. Locked. */
+static void add_unsent(struct gf_stream *entry, int64_t unsent)
 {
-    left += entry->left;
-    entry->left = left < entry->stride ? left : entry->stride;
+    unsent += entry->unassigned;
+    entry->unassigned = unsent < entry->stride ? unsent : entry->stride;
 }
 
-void gf_meter_left(struct gf_stream *entry, int64_t left)
+void gf_meter_return(struct gf_stream *entry, int64_t unsent)
 {
     pthread_mutex_lock(&entry->device->lock);
-    give(entry, left);
+    add_unsent(entry, unsent);
     pthread_mutex_unlock(&entry->device->lock);
 }
 
-/* Locked. */
+/* Records a mark on the stream. Locked; the context is current. */
 static void record_mark(struct gf_stream *entry)
 {
-    unsigned at = entry->turn++ % GF_MARKS;
-    int64_t span = entry->since - entry->left;
+    unsigned at = entry->marks_recorded++ % GF_MARKS;
+    int64_t span = entry->allotted - entry->unassigned;
     gf_real.cuEventRecord(entry->mark[at], entry->stream);
     entry->span[at] = entry->fresh ? 0 : span < 1 ? 1 : span > INT32_MAX ? INT32_MAX : (int32_t)span;
     entry->fresh = false;
     entry->graph[at] = entry->graph[GF_MARKS];
     entry->graph[GF_MARKS].serial = 0;
-    entry->left = entry->since = entry->stride;
+    entry->unassigned = entry->allotted = entry->stride;
 }
 
-int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now)
+int32_t gf_meter_mark(struct gf_stream *entry, int64_t unsent, bool now)
 {
     struct gf_device *device = entry->device;
     int32_t pieces = 0;
     struct mode m = {0};
     pthread_mutex_lock(&device->lock);
     if (gf_load(&gf_captured))
-        disturb_no_capture(&m);
-    give(entry, left);
-    bool due = now || entry->left <= 0;
+        relax_mode(&m);
+    add_unsent(entry, unsent);
+    bool due = now || entry->unassigned <= 0;
     if (due && !is_lost(entry))
         hold_back(entry, &m);
     bool lost = is_lost(entry);
     if (!lost && (!gf_load(&gf_captured) || gf_recordable(entry->stream))) {
         if (due)
             record_mark(entry);
-        pieces = (int32_t)entry->left;
-        entry->left = 0;
+        pieces = (int32_t)entry->unassigned;
+        entry->unassigned = 0;
     }
     if (m.relaxed)
         gf_real.cuThreadExchangeStreamCaptureMode(&m.before);
@@ -248,9 +249,9 @@ void gf_meter_after(struct gf_stream *entry)
         gf_store(&entry->ended_at, GF_WORKS_UNKNOWN + 1);
 }
 
-/* Records the end. False: the stream is captured, or has come to be meanwhile, as
- * another may join a capture at any moment: then the event may be part of the
- * capture, and to look at it would invalidate that. */
+/* Records the end of the stream's work. Returns false if the stream is being captured, or became
+ * so meanwhile (a stream can join a capture at any moment): the event may then belong to the
+ * capture, and querying it would invalidate the capture. */
 static bool record_end(struct gf_stream *entry)
 {
     CUevent event = entry->next_end;
@@ -267,8 +268,8 @@ static bool record_end(struct gf_stream *entry)
     return false;
 }
 
-/* Whether all that was sent to the device since the entry's begin was refused. A thread
- * that is inside a call may be sending something. */
+/* Reports whether the driver refused all work sent to the device since the entry's begin. If a
+ * thread is inside a call, it may be sending work, and the result is false. */
 static bool nothing_sent(const struct gf_stream *entry, uint64_t works)
 {
     if (works == GF_WORKS_UNKNOWN) {
@@ -284,25 +285,25 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works)
     if (entry->owner || entry->gone || (entry->ended_at == works + 1 && works != GF_WORKS_UNKNOWN) || nothing_sent(entry, works))
         return true;
     if (!record_end(entry))
-        return entry->ended_at == GF_WORKS_UNKNOWN + 1; /* done before it was captured */
+        return entry->ended_at == GF_WORKS_UNKNOWN + 1; /* recorded before the capture began */
     entry->ended_at = works + 1;
     return true;
 }
 
-/* Makes the stream's context current, if it has a part in the lease and is of
- * those that are looked at first or last. What is recorded on the legacy stream
- * waits for the blocking streams of its context and holds up what is sent to
- * them afterwards: it is looked at last, and only when nothing else is left. */
-static bool look_at(const struct gf_stream *s, bool last)
+/* Makes the stream's context current and returns true if the stream has work under the lease and
+ * belongs to this pass. An event on the legacy stream waits for the blocking streams of its
+ * context and delays their later work, so the legacy stream comes in the last pass, and gets an
+ * event only if no other work remains. */
+static bool visit(const struct gf_stream *s, bool last)
 {
-    if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || is_lost(s) ||
-        gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+    if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
+        !gf_context_enter(s->device, s->context))
         return false;
     gf_relax_capture();
     return true;
 }
 
-/* How many contexts the driver may be destroying with work that may go on. Locked. */
+/* Counts the contexts that the driver may be destroying and whose work may not have finished. Locked. */
 static unsigned leaving(const struct gf_device *device)
 {
     unsigned count = 0;
@@ -311,11 +312,12 @@ static unsigned leaving(const struct gf_device *device)
     return count;
 }
 
-/* When the first work of the context was sent, if not all is over; 0: it is. */
-static uint64_t goes_on(struct gf_device *device, CUcontext context, bool record)
+/* Returns when the context's first work under the lease was sent, or 0 if all of it has finished.
+ * With `record`, records the ends first. Locked. */
+static uint64_t unfinished_since(struct gf_device *device, CUcontext context, bool record)
 {
     uint64_t begun = UINT64_MAX;
-    bool leaves = gf_context_leaves(device, context), runs = leaves; /* by another thread: nobody knows */
+    bool leaves = gf_leaving_entry(device, context), runs = leaves; /* another thread destroys it: unknown */
     for (struct gf_stream *s = device->streams; s; s = s->next)
         if (s->context == context && !s->dead && s->lease != GF_NO_LEASE) {
             begun = s->begun_ns < begun ? s->begun_ns : begun;
@@ -331,31 +333,31 @@ static uint64_t goes_on(struct gf_device *device, CUcontext context, bool record
 uint64_t gf_meter_await(struct gf_device *device, CUcontext context)
 {
     uint64_t until = gf_now_ns() + BEHIND_NS;
-    uint64_t since = goes_on(device, context, true);
+    uint64_t since = unfinished_since(device, context, true);
     while (since && gf_now_ns() < until) {
         pthread_mutex_unlock(&device->lock);
-        gf_pause_ns(LOOK_NS);
+        gf_pause_ns(POLL_NS);
         pthread_mutex_lock(&device->lock);
-        since = goes_on(device, context, false);
+        since = unfinished_since(device, context, false);
     }
     return since;
 }
 
-uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool held)
+uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool cut_at_waits)
 {
     CUevent base = NULL;
     float first = 0, last = 0;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
-        const bool waits = held && s->parked;
+        const bool waits = cut_at_waits && s->lease_blocked;
         if (s->context != context || s->lease == GF_NO_LEASE || s->dead || (!waits && !gf_load(&s->ended_at)))
-            continue; /* the last: nothing was sent there */
+            continue; /* ended_at 0: nothing was sent there */
         if (waits && gf_real.cuEventQuery(s->begin) == CUDA_ERROR_NOT_READY)
-            continue; /* all that was sent there waits */
+            continue; /* all its work is behind the wait */
         float begin = 0, end = 0;
         if (!base)
             base = s->begin;
         if (gf_real.cuEventElapsedTime(&begin, base, s->begin) != CUDA_SUCCESS ||
-            gf_real.cuEventElapsedTime(&end, base, waits ? gf_wait_reached(s) : s->end) != CUDA_SUCCESS)
+            gf_real.cuEventElapsedTime(&end, base, waits ? gf_wait_event(s) : s->end) != CUDA_SUCCESS)
             continue;
         first = begin < first ? begin : first;
         last = end > last ? end : last;
@@ -363,92 +365,91 @@ uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool held)
     return (uint64_t)((double)(last - first) * 1e6);
 }
 
-/* Adds up the contexts' spans and closes the account. Locked. */
+/* Returns the GPU time of the lease over all contexts and ends the lease on all streams. Locked. */
 static uint64_t settle(struct gf_device *device)
 {
     bool waits = false;
     uint64_t used = device->carried_ns;
     device->carried_ns = 0;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
-        CUcontext popped;
-        struct gf_leaving *leaving = gf_context_leaves(device, s->context);
-        if (s->lease == GF_NO_LEASE || (leaving && !leaving->over)) /* that counts when it has left */
+        struct gf_leaving *leaving = gf_leaving_entry(device, s->context);
+        if (s->lease == GF_NO_LEASE || (leaving && !leaving->over)) /* counted by gf_context_left */
             continue;
         if (leaving) {
             used += leaving->ns;
             leaving->ns = 0;
         } else if (!s->dead && gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
             used += gf_meter_span(device, s->context, true);
-            gf_real.cuCtxPopCurrent_v2(&popped);
+            gf_context_exit();
         }
         for (struct gf_stream *t = s; t; t = t->next)
             if (t->context == s->context && t->lease != GF_NO_LEASE) {
-                waits |= t->parked;
-                if (t->parked)
-                    gf_wait_leave(t);
+                waits |= t->lease_blocked;
+                if (t->lease_blocked)
+                    gf_wait_end_lease(t);
                 t->lease = GF_NO_LEASE;
             }
     }
-    return used || !waits ? used : 1; /* 0 is what is said of work that could not be measured */
+    return used || !waits ? used : 1; /* 0 would mean that the work could not be measured */
 }
 
-/* How many of the stream's marks are still to come. */
-static unsigned marks_left(struct gf_stream *entry)
+/* Returns the number of the stream's marks that have not completed. Locked. */
+static unsigned pending_marks(struct gf_stream *entry)
 {
-    unsigned before = entry->passed;
-    if (entry->turn - entry->passed > GF_MARKS)
-        entry->passed = entry->turn - GF_MARKS;
-    while (entry->passed != entry->turn &&
-           gf_real.cuEventQuery(entry->mark[entry->passed % GF_MARKS]) != CUDA_ERROR_NOT_READY)
-        entry->passed++;
-    if (entry->passed != before)
-        entry->passed_ns = gf_now_ns();
-    return entry->turn - entry->passed;
+    unsigned before = entry->marks_completed;
+    if (entry->marks_recorded - entry->marks_completed > GF_MARKS)
+        entry->marks_completed = entry->marks_recorded - GF_MARKS;
+    while (entry->marks_completed != entry->marks_recorded &&
+           gf_real.cuEventQuery(entry->mark[entry->marks_completed % GF_MARKS]) != CUDA_ERROR_NOT_READY)
+        entry->marks_completed++;
+    if (entry->marks_completed != before)
+        entry->completed_ns = gf_now_ns();
+    return entry->marks_recorded - entry->marks_completed;
 }
 
-/* For how long what is in flight on the stream goes on, in ms, as far as the time of
- * its pieces tells; what is in it that is no such piece takes for ever. */
-static float to_come(const struct gf_stream *entry)
+/* Returns how long the work in flight on the stream will run, in ms, estimated from the time of a
+ * piece; INFINITY if that time is unknown or a graph is in flight. Locked. */
+static float remaining_ms(const struct gf_stream *entry)
 {
-    int64_t pieces = entry->since - entry->left - gf_lines_left(entry);
-    if (entry->each <= 0 || entry->graph[GF_MARKS].serial)
+    int64_t pieces = entry->allotted - entry->unassigned - gf_lines_left(entry);
+    if (entry->piece_ms <= 0 || entry->graph[GF_MARKS].serial)
         return INFINITY;
-    for (unsigned at = entry->passed; at != entry->turn; at++) {
+    for (unsigned at = entry->marks_completed; at != entry->marks_recorded; at++) {
         if (entry->graph[at % GF_MARKS].serial)
             return INFINITY;
         pieces += entry->span[at % GF_MARKS];
     }
-    return (float)pieces * entry->each - (float)(gf_now_ns() - entry->passed_ns) / 1e6f;
+    return (float)pieces * entry->piece_ms - (float)(gf_now_ns() - entry->completed_ns) / 1e6f;
 }
 
-/* What of the lease's work is not over: a number that falls as it goes on, and for how
- * long it goes on, in ms. With patience, also what is captured, which may have work
- * before that. What waits for something that is not on the GPU does not go on. Locked. */
+/* Returns a number that falls as the lease's work completes, and 0 when all has. Sets *ms to the
+ * estimated remaining time. A stream held by a wait for something outside the GPU does not count;
+ * *waits reports whether there is one. With `patient`, a stream that is being captured counts,
+ * because it may have work from before the capture. Locked. */
 static unsigned pending(struct gf_device *device, uint64_t works, bool patient, float *ms, bool *waits)
 {
     unsigned ordered = 0; /* streams with work that an event on the legacy stream would wait for */
     unsigned count = leaving(device);
     *ms = count ? INFINITY : 0;
     *waits = false;
-    gf_wait_look(device, true);
+    gf_wait_update(device, true);
     for (int last = 0; last < 2; last++) {
         const unsigned others = ordered;
         for (struct gf_stream *s = device->streams; s; s = s->next) {
-            CUcontext popped;
-            if (!look_at(s, last))
+            if (!visit(s, last))
                 continue;
             bool ended = !others && gf_meter_end(s, works);
             bool runs = gf_fault_watch(gf_real.cuEventQuery(s->end)) == CUDA_ERROR_NOT_READY;
-            bool goes_on = runs || (!ended && (patient || others));
-            s->parked = goes_on && gf_wait_holds(s);
-            ordered += runs && (!s->parked || s->blocking);
-            *waits |= s->parked;
-            if (goes_on && !s->parked) {
-                count += 1 + marks_left(s);
-                float most = ended ? to_come(s) : INFINITY;
+            bool running = runs || (!ended && (patient || others));
+            s->lease_blocked = running && gf_wait_blocks(s);
+            ordered += runs && (!s->lease_blocked || s->blocking);
+            *waits |= s->lease_blocked;
+            if (running && !s->lease_blocked) {
+                count += 1 + pending_marks(s);
+                float most = ended ? remaining_ms(s) : INFINITY;
                 *ms = most > *ms ? most : *ms;
             }
-            gf_real.cuCtxPopCurrent_v2(&popped);
+            gf_context_exit();
         }
     }
     return count;
@@ -461,7 +462,7 @@ bool gf_meter_idle(struct gf_device *device, uint64_t works)
     pthread_mutex_lock(&device->lock);
     bool idle = !pending(device, works, false, &ms, &waits);
     pthread_mutex_unlock(&device->lock);
-    return idle && (!waits || gf_load(&gf_load(&device->slot)->turn_ns)); /* nobody else wants the GPU: it is kept */
+    return idle && (!waits || gf_load(&gf_load(&device->slot)->turn_ns)); /* keep the lease while no other client waits */
 }
 
 bool gf_meter_waits(struct gf_device *device)
@@ -470,9 +471,9 @@ bool gf_meter_waits(struct gf_device *device)
     if (gf_likely(!gf_load(&gf_waits)))
         return false;
     pthread_mutex_lock(&device->lock);
-    gf_wait_look(device, true);
+    gf_wait_update(device, true);
     for (struct gf_stream *s = device->streams; s; s = s->next)
-        waits |= s->held != NULL;
+        waits |= s->blocked_by != NULL;
     pthread_mutex_unlock(&device->lock);
     return waits;
 }
@@ -483,17 +484,17 @@ uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked
     float ms, lead = (float)gf_load(&device->slot->lead_ns) / 1e6f;
     bool waits;
     pthread_mutex_lock(&device->lock);
-    for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms, &waits)) > 0; before = left) {
+    for (unsigned before = UINT_MAX, now; (now = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms, &waits)) > 0; before = now) {
         pthread_mutex_unlock(&device->lock);
         if (asked != GF_NO_LEASE && ms <= lead) {
             gf_link_ending(device, asked, ms > 0 ? (uint64_t)(ms * 1e6f) : 0);
             asked = GF_NO_LEASE;
         }
-        if (left < before)
+        if (now < before)
             since = gf_now_ns();
         if (gf_stuck(&since))
             return UINT64_MAX;
-        gf_pause_ns(LOOK_NS);
+        gf_pause_ns(POLL_NS);
         pthread_mutex_lock(&device->lock);
     }
     used = settle(device);

@@ -1,12 +1,13 @@
-/* nvml.c: what NVIDIA's management library says within a slice. Programs read it to
- * learn how much memory there is (vLLM, Ray, monitors), and would take the whole
- * GPU's for theirs: here the limit is the total, what the slice uses is what is
- * used, and the processes are its own. Memory is always what counts towards the limit:
- * what is used is the sum of what the listed processes have, and what cuMemGetInfo
- * has as total less free. GFAAS_NO_NVML=1 leaves all as it is.
+/* nvml.c: the answers of NVIDIA's management library within a slice.
  *
- * The library is opened by the program, if at all. What it tells of a GPU that is
- * none of the slice's is left alone. */
+ * Programs read NVML to learn how much memory there is (vLLM, Ray, monitors), and would take all
+ * of the GPU's. Within a slice, the total is the limit, the used memory is the slice's, and the
+ * processes are its own. Memory is always what counts towards the limit: the used memory is the
+ * sum over the listed processes, and equals total minus free of cuMemGetInfo. GFAAS_NO_NVML=1
+ * turns this off.
+ *
+ * The program opens NVML, if at all. Answers about a GPU that does not belong to the slice are
+ * unchanged. */
 #include "lookup.h"
 
 #include "greet.h"
@@ -28,12 +29,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LIST_MOST 65536 /* processes on a GPU */
+#define LIST_MOST 65536 /* most processes on a GPU */
 
 #define NV_IF_PASS(...)
 #define NV_IF_HAND(...) __VA_ARGS__
 
-/* The library's own functions; NULL: it has none of that name. */
+/* NVML's own functions; NULL if it lacks one. */
 static struct {
 #define NV(name, sim, hook, params, args) NV_IF_##hook(nvmlReturn_t (*name) params;)
 #include "nvml.def"
@@ -41,15 +42,15 @@ static struct {
     nvmlReturn_t (*nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned int *index);
 } real;
 
-/* Found once, without a lock, as in real.c: threads that are here together store the
- * same. False: the program has not opened the library. */
+/* Finds the functions once, without a lock, as in real.c: threads that do it at the same time
+ * store the same values. Returns false if the program has not opened NVML. */
 static bool find(void)
 {
     static bool found;
     if (__atomic_load_n(&found, __ATOMIC_ACQUIRE))
         return true;
     gf_loader_init();
-    void *handle = gf_real_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD); /* and it stays */
+    void *handle = gf_real_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD); /* never closed */
     if (handle) {
 #define FIND(name) gf_store((void **)&real.name, gf_real_dlsym(handle, #name));
 #define NV(name, sim, hook, params, args) NV_IF_##hook(FIND(name))
@@ -66,10 +67,10 @@ static bool find(void)
 
 static struct gf_identity identity;
 static char devices[2048]; /* the instance's GPUs */
-static bool whole;         /* the program is in no slice, or wants the whole truth */
+static bool whole;         /* the program is in no slice, or GFAAS_NO_NVML is set */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Once, since the program may change its environment. */
+/* Reads the environment once, since the program may change it. */
 static void read_environment(void)
 {
     const char *list = getenv("GFAAS_DEVICES"), *no = getenv("GFAAS_NO_NVML");
@@ -83,8 +84,8 @@ static bool in_slice(void)
     return !whole;
 }
 
-/* The place of a GPU among the instance's, by the words that name them: an index or
- * a UUID. -1: it is none of them. */
+/* Returns the position of a GPU in the instance's list, which names GPUs by index or UUID, or -1
+ * if it is not in the list. */
 static int place_of(nvmlDevice_t device)
 {
     char uuid[96] = "";
@@ -99,9 +100,9 @@ static int place_of(nvmlDevice_t device)
 
 /* ---- memory ---- */
 
-/* What of a GPU is the slice's: its limit, 0 without one, and what its processes
- * hold together. False: the daemon does not say. */
-static bool ask(unsigned place, uint64_t *limit, uint64_t *used)
+/* Sets the slice's memory limit on a GPU (0: none) and the memory of all its processes. Returns
+ * false if the daemon does not answer. */
+static bool slice_memory(unsigned place, uint64_t *limit, uint64_t *used)
 {
     struct gf_page *page = gf_peek(place, &identity);
     if (!page)
@@ -112,22 +113,24 @@ static bool ask(unsigned place, uint64_t *limit, uint64_t *used)
     return true;
 }
 
+/* Replaces the GPU's memory by the slice's; `reserved` may be NULL. */
 static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, unsigned long long *reserved,
                                unsigned long long *free_bytes, unsigned long long *used)
 {
     uint64_t limit, held;
     int saved = errno, place = in_slice() ? place_of(device) : -1;
-    bool known = place < 0 || ask((unsigned)place, &limit, &held);
+    bool known = place < 0 || slice_memory((unsigned)place, &limit, &held);
     errno = saved;
     if (place < 0)
         return NVML_SUCCESS;
     if (!known)
-        return NVML_ERROR_TIMEOUT; /* nor does cuMemGetInfo answer then */
+        return NVML_ERROR_TIMEOUT; /* cuMemGetInfo does not answer then, either */
     if (limit && limit < *total) {
         *total = limit;
-        *reserved = 0; /* that is the GPU's */
+        if (reserved)
+            *reserved = 0; /* reserved memory is the GPU's */
     }
-    *used = held; /* more than there is, where the limit was lowered */
+    *used = held; /* more than the total if the limit was lowered */
     uint64_t left = held < *total ? *total - held : 0;
     if (*free_bytes > left)
         *free_bytes = left;
@@ -137,25 +140,21 @@ static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, u
 #define MEMORY(name, type, reserved_of) \
     nvmlReturn_t name(nvmlDevice_t device, type *memory) \
     { \
-        unsigned long long none; \
-        (void)none; \
-        if (!find() || !real.name) \
-            return NVML_ERROR_FUNCTION_NOT_FOUND; \
         nvmlReturn_t r = real.name(device, memory); \
         return r == NVML_SUCCESS ? own_memory(device, &memory->total, reserved_of, &memory->free, &memory->used) : r; \
     }
-MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, &none)
+MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, NULL)
 MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, &memory->reserved)
 
 /* ---- processes ---- */
 
-/* Whether an environment, as /proc shows it, says that a process is of this
- * instance: what a slice's programs start keeps it (exec.c). */
-static bool says_so(int fd)
+/* Reports whether a process's environment, read from /proc, belongs to this instance. Programs
+ * that a slice starts keep the variable (exec.c). */
+static bool names_instance(int fd)
 {
     char wanted[sizeof "GFAAS_INSTANCE=" + GF_NAME_SIZE], part[4096];
-    size_t length = (size_t)snprintf(wanted, sizeof wanted, "GFAAS_INSTANCE=%s", identity.instance) + 1; /* with its end */
-    size_t same = 0; /* bytes of this entry that agree; more than there are: it is another */
+    size_t length = (size_t)snprintf(wanted, sizeof wanted, "GFAAS_INSTANCE=%s", identity.instance) + 1; /* with the final NUL */
+    size_t same = 0; /* matching bytes of the current entry; length + 1 after a mismatch */
     for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;)
         for (ssize_t i = 0; i < n; i++) {
             same = same < length && part[i] == wanted[same] ? same + 1 : length + 1;
@@ -167,6 +166,7 @@ static bool says_so(int fd)
     return false;
 }
 
+/* Reports whether a process belongs to this instance. */
 static bool own(unsigned pid)
 {
     char path[64];
@@ -174,18 +174,18 @@ static bool own(unsigned pid)
         return true;
     snprintf(path, sizeof path, "/proc/%u/environ", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool found = fd >= 0 && says_so(fd);
+    bool found = fd >= 0 && names_instance(fd);
     if (fd >= 0)
         close(fd);
     return found;
 }
 
-/* Asks the library for a list; `asked` is what else its function is called with. */
+/* Queries NVML for a list. `asked` is the function's further argument. */
 typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked);
 
-/* What an entry of a list is: its size, and where in it the process's number is. Where
- * `memory` is not 0, what the process has of the GPU is there. A process without an entry
- * gets one, begun with `blank`, if that is not NULL. */
+/* Layout of a list's entries: size, offset of the process ID, and offset of the process's GPU
+ * memory (0: the list has no memory). If `blank` is not NULL, a process without an entry gets a
+ * copy of it. */
 struct entry {
     size_t size, pid, memory;
     const void *blank;
@@ -204,8 +204,8 @@ static void set_memory(const struct entry *e, char *at, uint64_t bytes)
     memcpy(at + e->memory, &n, sizeof n);
 }
 
-/* Gives each entry what counts towards the limit of its process: the sum of all is what
- * own_memory says is used. NULL: there is no memory. */
+/* Sets the memory of each entry to what counts towards its process's limit; the sum is own_memory's
+ * `used`. Frees the list and returns NULL if it runs out of memory. */
 static char *own_entries(const struct entry *e, char *list, unsigned *n, struct gf_page *page)
 {
     for (unsigned i = 0; i < *n; i++)
@@ -214,7 +214,7 @@ static char *own_entries(const struct entry *e, char *list, unsigned *n, struct 
         uint64_t bytes = gf_mem_in_slot(&page->slots[i]);
         unsigned pid = gf_load(&page->slots[i].pid), at = 0;
         if (!pid)
-            pid = (unsigned)getpid(); /* the daemon does not see which it is */
+            pid = (unsigned)getpid(); /* the daemon cannot see its process ID */
         while (at < *n && pid_of(e, list + at * e->size) != pid)
             at++;
         if (!bytes || (at == *n && !e->blank))
@@ -237,6 +237,7 @@ static char *own_entries(const struct entry *e, char *list, unsigned *n, struct 
     return list;
 }
 
+/* Reports whether a process has a slot in the page. */
 static bool on_page(struct gf_page *page, unsigned pid)
 {
     for (unsigned i = 0; pid && i < page->used && i < GF_PAGE_SLOTS_MOST; i++)
@@ -245,7 +246,7 @@ static bool on_page(struct gf_page *page, unsigned pid)
     return false;
 }
 
-/* The whole list, and in *n how many it has. */
+/* Returns NVML's whole list, and its length in *n. */
 static char *list_all(lister *list, const void *asked, nvmlDevice_t device, const struct entry *e, unsigned *n, nvmlReturn_t *r)
 {
     char *all = NULL;
@@ -263,7 +264,7 @@ static char *list_all(lister *list, const void *asked, nvmlDevice_t device, cons
     return all;
 }
 
-/* The entries of a list that are of the slice's processes. */
+/* Returns to the program the entries that belong to the slice's processes. */
 static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t device, unsigned int *count, void *infos,
                              const struct entry *e)
 {
@@ -295,8 +296,8 @@ static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t devic
     return r;
 }
 
-/* Processes that compute have an entry each, also one that the library does not list: its
- * number may be another there, or its memory may be on the host. */
+/* Each process that computes has an entry, even if NVML does not list it: NVML may know it by another
+ * process ID, or its memory may be on the host. */
 #define BLANK_Compute(type) (&(const type)blank_##type)
 #define BLANK_Graphics(type) NULL
 #define BLANK_MPSCompute(type) NULL
@@ -313,8 +314,6 @@ static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t devic
     } \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
     { \
-        if (!find() || !real.name) \
-            return NVML_ERROR_FUNCTION_NOT_FOUND; \
         const struct entry e = ENTRY(type, BLANK_##kind(type)); \
         return own_list(list_##name, NULL, device, infoCount, infos, &e); \
     }
@@ -336,17 +335,15 @@ static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void 
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
 {
-    if (!find() || !real.nvmlDeviceGetRunningProcessDetailList)
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!plist)
         return real.nvmlDeviceGetRunningProcessDetailList(device, plist);
     const struct entry e = ENTRY(nvmlProcessDetail_v1_t, plist->mode ? NULL : BLANK_Compute(nvmlProcessDetail_v1_t));
     return own_list(list_details, plist, device, &plist->numProcArrayEntries, plist->procArray, &e);
 }
 
-/* ---- what each process does ---- */
+/* ---- utilization by process ---- */
 
-/* Where there is no sample of a process, its library says so. */
+/* Returns NVML_ERROR_NOT_FOUND for an empty list of samples, as NVML does. */
 static nvmlReturn_t none_found(nvmlReturn_t r, const unsigned *count)
 {
     return r == NVML_SUCCESS && !*count ? NVML_ERROR_NOT_FOUND : r;
@@ -360,8 +357,6 @@ static nvmlReturn_t list_samples(nvmlDevice_t device, unsigned int *count, void 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
                                                        unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
 {
-    if (!find() || !real.nvmlDeviceGetProcessUtilization)
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!processSamplesCount)
         return real.nvmlDeviceGetProcessUtilization(device, utilization, processSamplesCount, lastSeenTimeStamp);
     static const struct entry e = {sizeof *utilization, offsetof(nvmlProcessUtilizationSample_t, pid), 0, NULL};
@@ -381,8 +376,6 @@ static nvmlReturn_t list_utilization(nvmlDevice_t device, unsigned int *count, v
 
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
 {
-    if (!find() || !real.nvmlDeviceGetProcessesUtilizationInfo)
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!procesesUtilInfo)
         return real.nvmlDeviceGetProcessesUtilizationInfo(device, procesesUtilInfo);
     static const struct entry e = {sizeof *procesesUtilInfo->procUtilArray, offsetof(nvmlProcessUtilizationInfo_v1_t, pid), 0, NULL};
@@ -391,38 +384,36 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     return none_found(r, &procesesUtilInfo->processSamplesCount);
 }
 
-/* What ended processes did is accounted for by number, which says nothing of whose it was. */
+/* Accounting lists ended processes by process ID, so their slice is unknown. */
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
-    if (!find() || !real.nvmlDeviceGetAccountingPids)
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     return in_slice() ? NVML_ERROR_NOT_SUPPORTED : real.nvmlDeviceGetAccountingPids(device, count, pids);
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
 {
-    if (!find() || !real.nvmlDeviceGetAccountingStats)
-        return NVML_ERROR_FUNCTION_NOT_FOUND;
     return in_slice() ? NVML_ERROR_NOT_SUPPORTED : real.nvmlDeviceGetAccountingStats(device, pid, stats);
 }
 
 /* ---- lookup ---- */
 
 #define LIBRARY "libnvidia-ml.so"
-#define NV(name, sim, hook, params, args) NV_IF_##hook(GF_NAME(nvmlReturn_t, name, LIBRARY, params, args))
+#define NV(name, sim, hook, params, args) NV_IF_##hook(GF_NAME(nvmlReturn_t, name, LIBRARY, params, args, find() && real.name, \
+                                                             NVML_ERROR_FUNCTION_NOT_FOUND))
 #include "nvml.def"
 
 void *gf_nvml_pick(void *handle, const char *name, const void *caller)
 {
-    static const struct { const char *name; void *exported, *gated; } rows[] = {
-#define NV(name, sim, hook, params, args) NV_IF_##hook({#name, (void *)named_##name, (void *)name},)
+    static const struct { const char *name; void **real, *exported, *gated; } rows[] = {
+#define NV(name, sim, hook, params, args) NV_IF_##hook({#name, (void **)&real.name, (void *)named_##name, (void *)name},)
 #include "nvml.def"
     };
     if (gf_booting)
         return NULL;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (strcmp(rows[i].name, name) == 0)
-            return find() ? gf_stand_in(handle, name, caller, LIBRARY, NULL, gf_next(NULL, name, LIBRARY) ? rows[i].gated : rows[i].exported)
-                          : NULL;
+        if (strcmp(rows[i].name, name) == 0 && find() && *rows[i].real) {
+            void *wrapper = gf_next(NULL, name, LIBRARY) ? rows[i].gated : rows[i].exported;
+            return gf_stand_in(handle, name, caller, LIBRARY, *rows[i].real, wrapper);
+        }
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* nvml.h: what NVIDIA's management library (libnvidia-ml.so.1) looks like from
- * outside, as far as the simulated one answers and the preload library has to know. */
+/* nvml.h: declarations of NVIDIA's management library (libnvidia-ml.so.1), as far as the simulated
+ * library and the preload library need them. */
 #ifndef GFAAS_NVML_H
 #define GFAAS_NVML_H
 
@@ -11,29 +11,29 @@
     R(NVML_ERROR_NO_PERMISSION, 4, "no permission") \
     R(NVML_ERROR_ALREADY_INITIALIZED, 5, "already initialized") \
     R(NVML_ERROR_NOT_FOUND, 6, "not found") \
-    R(NVML_ERROR_INSUFFICIENT_SIZE, 7, "the place for the answer is too small") \
+    R(NVML_ERROR_INSUFFICIENT_SIZE, 7, "the buffer is too small") \
     R(NVML_ERROR_INSUFFICIENT_POWER, 8, "a power cable is missing") \
     R(NVML_ERROR_DRIVER_NOT_LOADED, 9, "the driver is not loaded") \
     R(NVML_ERROR_TIMEOUT, 10, "timeout") \
-    R(NVML_ERROR_IRQ_ISSUE, 11, "trouble with interrupts") \
+    R(NVML_ERROR_IRQ_ISSUE, 11, "problem with interrupts") \
     R(NVML_ERROR_LIBRARY_NOT_FOUND, 12, "the library was not found") \
     R(NVML_ERROR_FUNCTION_NOT_FOUND, 13, "the library has no such function") \
     R(NVML_ERROR_CORRUPTED_INFOROM, 14, "the device's stored data are corrupt") \
     R(NVML_ERROR_GPU_IS_LOST, 15, "the device is lost") \
     R(NVML_ERROR_RESET_REQUIRED, 16, "the device needs a reset") \
-    R(NVML_ERROR_OPERATING_SYSTEM, 17, "the operating system forbids it") \
-    R(NVML_ERROR_LIB_RM_VERSION_MISMATCH, 18, "library and driver are of different versions") \
+    R(NVML_ERROR_OPERATING_SYSTEM, 17, "the operating system does not permit it") \
+    R(NVML_ERROR_LIB_RM_VERSION_MISMATCH, 18, "library and driver have different versions") \
     R(NVML_ERROR_IN_USE, 19, "the device is in use") \
     R(NVML_ERROR_MEMORY, 20, "not enough memory") \
     R(NVML_ERROR_NO_DATA, 21, "no data") \
     R(NVML_ERROR_VGPU_ECC_NOT_SUPPORTED, 22, "not supported while ECC is on") \
     R(NVML_ERROR_INSUFFICIENT_RESOURCES, 23, "not enough resources") \
     R(NVML_ERROR_FREQ_NOT_SUPPORTED, 24, "that frequency is not supported") \
-    R(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, 25, "a structure of another version") \
-    R(NVML_ERROR_DEPRECATED, 26, "no longer there") \
+    R(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, 25, "the structure has an unsupported version") \
+    R(NVML_ERROR_DEPRECATED, 26, "no longer supported") \
     R(NVML_ERROR_NOT_READY, 27, "not ready") \
     R(NVML_ERROR_GPU_NOT_FOUND, 28, "no GPU was found") \
-    R(NVML_ERROR_INVALID_STATE, 29, "not in a state for that") \
+    R(NVML_ERROR_INVALID_STATE, 29, "not possible in the current state") \
     R(NVML_ERROR_RESET_TYPE_NOT_SUPPORTED, 30, "that kind of reset is not supported") \
     R(NVML_ERROR_UNKNOWN, 999, "unknown error")
 
@@ -45,7 +45,7 @@ typedef enum {
 
 typedef struct nvmlDevice_st *nvmlDevice_t;
 
-#define NVML_NO_INSTANCE 0xffffffffu /* of a process that is on no MIG instance */
+#define NVML_NO_INSTANCE 0xffffffffu /* the process is on no MIG instance */
 
 typedef struct {
     unsigned int gpu, memory; /* percent of the time */
@@ -111,7 +111,7 @@ typedef struct {
     char busId[32];
 } nvmlPciInfo_t;
 
-/* What `version` has to be in a structure that has one. */
+/* The value of `version` in a structure that has it. */
 #define NVML_VERSION(type, n) ((unsigned int)(sizeof(type) | (n) << 24))
 
 #ifndef NVML_EXPORT

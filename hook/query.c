@@ -1,4 +1,4 @@
-/* query.c: questions to the driver about a stream. */
+/* query.c: queries to the driver about a stream. */
 #include "query.h"
 
 #include "real.h"
@@ -31,9 +31,9 @@ bool gf_recordable(CUstream stream)
     return result == CUDA_ERROR_NOT_SUPPORTED || (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* The helper looks at events while other threads may capture streams, which takes
- * the relaxed capture mode. It is set where a context is current: before the driver
- * is initialised it is refused, and without a context nothing is documented. */
+/* Querying events while other threads capture requires the relaxed capture mode. It is set when a context
+ * is current: the driver refuses it before its initialization, and its effect without a context is not
+ * documented. */
 void gf_relax_capture(void)
 {
     static __thread bool relaxed GF_TLS;

@@ -31,21 +31,16 @@ static void *find_or_missing(const char *symbol)
 
 static void fill(void)
 {
-#define GF_FIND(name) gf_store((void **)&gf_real.name, find_or_missing(#name));
-#define GF_FIND_NONE(name)
-#define GF_FIND_PTSZ(name) GF_FIND(name##_ptsz)
-#define GF_FIND_PTDS(name) GF_FIND(name##_ptds)
-#define CU(name, since, variant, hook, sim, stream, params, args) GF_FIND(name) GF_FIND_##variant(name)
+#define CU_SYMBOL(symbol, since, hook, params, args) gf_store((void **)&gf_real.symbol, find_or_missing(#symbol));
 #include "symbols.def"
 }
 
-/* Threads that are here at once all do the same and store the same. A lock
- * would deadlock: dlopen and dlsym take the loader's, which a thread in a
- * library's constructor holds already when it comes here. One that finds nothing
- * while another one finds the driver takes nothing back.
+/* Threads that run this at the same time do the same and store the same values. It takes no lock, which
+ * could deadlock: dlopen and dlsym take the loader's lock, which the caller may hold already, in the
+ * constructor of a library. A thread that finds no driver does not undo what another thread has found.
  *
- * A driver that is not where the loader looks may be opened by the program later, by
- * its path: so once it was not there, it is looked for among what is loaded. */
+ * If the loader cannot find the driver, the program may open it later by its path. So after the first
+ * failure, only libraries that are already loaded are searched. */
 GF_COLD static uint32_t boot(uint32_t state)
 {
     int saved = errno;
@@ -61,10 +56,10 @@ GF_COLD static uint32_t boot(uint32_t state)
         fill();
         if (gf_load(&driver))
             fill();
-        gf_say(GF_SAY_DRIVER, "libcuda.so.1 is not here: there is no GPU driver to use");
+        gf_say(GF_SAY_DRIVER, "cannot load libcuda.so.1: there is no GPU driver");
         __atomic_compare_exchange_n(&booted, &state, NONE, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
     }
-    dlerror(); /* what the driver lacks is not the program's error */
+    dlerror(); /* clears it: a function that the driver lacks is not the program's error */
     errno = saved;
     return handle ? OPEN : NONE;
 }

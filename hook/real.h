@@ -1,4 +1,4 @@
-/* real.h: the driver, and the addresses of its functions. */
+/* real.h: the driver and the addresses of its functions. */
 #ifndef GFAAS_REAL_H
 #define GFAAS_REAL_H
 
@@ -6,26 +6,39 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The driver's own functions, by exported name; a function that the driver
- * lacks answers CUDA_ERROR_NOT_SUPPORTED. Valid after gf_boot. */
+/* The driver's own functions, by exported name. A function that the driver lacks returns
+ * CUDA_ERROR_NOT_SUPPORTED. Valid after gf_boot. */
 struct gf_driver {
-#define GF_FIELD_NONE(name, params)
-#define GF_FIELD_PTSZ(name, params) CUresult(*name##_ptsz) params;
-#define GF_FIELD_PTDS(name, params) CUresult(*name##_ptds) params;
-#define CU(name, since, variant, hook, sim, stream, params, args) \
-    CUresult(*name) params; \
-    GF_FIELD_##variant(name, params)
+#define CU_SYMBOL(symbol, since, hook, params, args) CUresult(*symbol) params;
 #include "symbols.def"
 };
 extern struct gf_driver gf_real;
 
-/* Opens the driver, once. Returns false if there is none, or none yet. It may be called
- * under the loader's lock, and takes no other. */
+/* Opens the driver once. Returns false if there is none, or none yet. It may be called with the
+ * loader's lock held, and takes no other lock. */
 bool gf_boot(void);
-/* Returns the driver's address of that symbol, or NULL. */
+/* Returns the address of the driver's symbol, or NULL. */
 void *gf_real_find(const char *symbol);
 
-extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
+extern __thread bool gf_booting GF_TLS; /* this thread is opening the driver */
+
+/* Define gated functions that run `action`, which may use the parameters, before the call of the driver's
+ * function, and after it if it succeeded. */
+#define GF_BEFORE(symbol, params, args, action) \
+    CUresult symbol params \
+    { \
+        action; \
+        return gf_real.symbol args; \
+    }
+#define GF_AFTER(symbol, params, args, action) \
+    CUresult symbol params \
+    { \
+        CUresult result = gf_real.symbol args; \
+        if (result == CUDA_SUCCESS) { \
+            action; \
+        } \
+        return result; \
+    }
 
 #pragma GCC visibility pop
 #endif

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static struct stat errors; /* standard error as the process began; no inode: there was none */
+static struct stat errors; /* standard error when the process began; st_ino 0: none */
 static bool errors_noted;
 
 void gf_say_init(void)
@@ -51,8 +51,8 @@ void gf_say(unsigned kind, const char *format, ...)
         end = sizeof line - 2;
     for (char *c = line + start; c < line + end; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?'; /* of a value that came from outside: one message is one line */
+            *c = '?'; /* the value comes from outside; a message is one line */
     line[end] = '\n';
-    if (syscall(SYS_write, STDERR_FILENO, line, end + 1) < 0) /* the C library's is a place to be cancelled at */
-        return; /* standard error is closed or full: there is no other place to report it */
+    if (syscall(SYS_write, STDERR_FILENO, line, end + 1) < 0) /* write() would be a cancellation point */
+        return; /* standard error is closed or full; there is nowhere else to report that */
 }

@@ -1,10 +1,9 @@
-/* stray.c: programs that a process starts and that the library cannot be in.
+/* stray.c: started programs that the library cannot be loaded into (unmanaged programs).
  *
- * The daemon is told of each, for its status and its log, and says of which
- * kinds there was none before in the instance: of those a line is said. All of
- * this runs between fork and exec, in a child that may share its parent's
- * memory: it takes no memory and no lock, calls the system only, and waits a
- * fifth of a second at most. */
+ * Each one is reported to the daemon, for its status and its log. The daemon answers whether the
+ * program is the first of its kind in the instance; then a line is printed. All of this runs between
+ * fork and exec, in a child that may share its parent's memory, so it takes no memory and no lock, makes
+ * system calls only, and waits for at most 200 ms. */
 #include "stray.h"
 
 #include "greet.h"
@@ -24,7 +23,7 @@
 #include <unistd.h>
 
 #define ANSWER_MS 200
-#define MAX_SCRIPTS 5 /* whose interpreters are scripts, as the kernel bounds them */
+#define MAX_SCRIPTS 5 /* longest chain of scripts as interpreters, as in the kernel */
 #define MAX_SEGMENTS 64
 
 #if defined(__x86_64__)
@@ -33,7 +32,7 @@
 #define OWN_MACHINE EM_AARCH64
 #endif
 
-/* ---- what a program is ---- */
+/* ---- kinds of programs ---- */
 
 static bool read_at(int fd, void *to, size_t size, off_t at)
 {
@@ -54,7 +53,8 @@ static bool is_glibc_loader(const char *path)
     return begins(base, "ld-linux") || begins(base, "ld-lsb") || begins(base, "ld64.so") || begins(base, "ld.so");
 }
 
-/* Whether the kernel will have the loader ignore the library (AT_SECURE). */
+/* Returns the kind of a program for which the kernel makes the loader ignore the library (AT_SECURE), or
+ * GF_STRAY_NONE. */
 static int privileged(int fd, const struct stat *file)
 {
     char capability[1];
@@ -85,10 +85,10 @@ static int elf_stray(int fd, const char *name, const Elf64_Ehdr *head)
         loader[sizeof loader - 1] = 0;
         return is_glibc_loader(loader) ? GF_STRAY_NONE : GF_STRAY_LIBC;
     }
-    return is_glibc_loader(name) ? GF_STRAY_NONE : GF_STRAY_STATIC; /* the loader itself may be named, with a program */
+    return is_glibc_loader(name) ? GF_STRAY_NONE : GF_STRAY_STATIC; /* the program may be the loader itself */
 }
 
-/* Cuts the name of the interpreter out of the head of a script. */
+/* Extracts the interpreter's name from the first line of a script. Returns false if there is none. */
 static bool interpreter_of(char *head, char **name)
 {
     head[strcspn(head, "\n")] = 0;
@@ -120,7 +120,7 @@ int gf_stray_file(int fd, const char *name)
             continue;
         }
         if (memcmp(head.elf.e_ident, ELFMAG, SELFMAG) != 0)
-            break; /* the kernel, or a shell, knows what to do with it */
+            break; /* another format, for the kernel or a shell */
         kind = privileged(fd, &file);
         if (kind == GF_STRAY_NONE)
             kind = elf_stray(fd, name, &head.elf);
@@ -131,9 +131,9 @@ int gf_stray_file(int fd, const char *name)
     return kind;
 }
 
-/* ---- who is told ---- */
+/* ---- reports ---- */
 
-static struct gf_identity identity; /* as the process began */
+static struct gf_identity identity; /* when the process began */
 
 void gf_stray_init(void)
 {
@@ -141,7 +141,7 @@ void gf_stray_init(void)
         *identity.secret = 0;
 }
 
-/* Tells the daemon. Whether it says that it knew of others of the kind. */
+/* Reports the program to the daemon. Returns true if the daemon knew of another one of the kind. */
 static bool known_already(uint32_t kind, const char *program)
 {
     struct gf_stray stray = {.h = gf_header(GF_MSG_STRAY, sizeof stray), .kind = kind};
@@ -168,12 +168,12 @@ static bool known_already(uint32_t kind, const char *program)
 void gf_stray_tell(uint32_t kind, const char *program)
 {
     static const char *const why[GF_STRAY_KINDS] = {
-        [GF_STRAY_RESTORED] = "is started in an environment without the preload library or what that needs: they are put back",
-        [GF_STRAY_STATIC] = "is statically linked: the preload library is not in it nor in what it starts, and no work of theirs is gated",
-        [GF_STRAY_LIBC] = "is linked with another libc than glibc: the preload library is not in it nor in what it starts, and no work of theirs is gated",
-        [GF_STRAY_SETUID] = "is setuid or setgid: the preload library is not in it nor in what it starts, and no work of theirs is gated",
-        [GF_STRAY_CAPABLE] = "has file capabilities: the preload library is not in it nor in what it starts, and no work of theirs is gated",
-        [GF_STRAY_MACHINE] = "is built for another machine: the preload library is not in it nor in what it starts, and no work of theirs is gated",
+        [GF_STRAY_RESTORED] = "is started without the preload library or its variables in the environment: they are restored",
+        [GF_STRAY_STATIC] = "is statically linked: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_STRAY_LIBC] = "is linked with another libc than glibc: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_STRAY_SETUID] = "is setuid or setgid: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_STRAY_CAPABLE] = "has file capabilities: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_STRAY_MACHINE] = "is built for another architecture: it and the programs that it starts run without the preload library, so their GPU work is not gated",
     };
     if (!known_already(kind, program) && gf_own_errors())
         gf_say(GF_SAY_STRAY + kind, "%s %s", program, why[kind]);

@@ -1,4 +1,4 @@
-/* stray.h: programs that a process starts and that the library cannot be in. */
+/* stray.h: started programs that the library cannot be loaded into (unmanaged programs). */
 #ifndef GFAAS_STRAY_H
 #define GFAAS_STRAY_H
 
@@ -6,13 +6,13 @@
 
 #pragma GCC visibility push(hidden)
 
-/* All of this may be called between fork and exec: it takes no memory and no lock. */
+/* These functions may be called between fork and exec: they take no memory and no lock. */
 
 enum { GF_STRAY_NONE = -1, GF_STRAY_UNKNOWN = -2 };
-/* Returns why the library cannot be in that program (GF_STRAY_STATIC, ...), or GF_STRAY_NONE. */
+/* Returns why the library cannot be loaded into the program (GF_STRAY_STATIC, ...), or GF_STRAY_NONE. */
 int gf_stray_file(int fd, const char *name);
-/* Tells the daemon of it and, if it is the first of its kind, prints a line. Waits for 200 ms at
- * most. */
+/* Reports the program to the daemon and, if it is the first of its kind in the instance, prints a line.
+ * Waits for at most 200 ms. */
 void gf_stray_tell(uint32_t kind, const char *program);
 /* Notes the process's identity, before it can change its environment. */
 void gf_stray_init(void);

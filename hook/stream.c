@@ -1,4 +1,4 @@
-/* stream.c: the streams that work was sent to, until they go away. */
+/* stream.c: the streams to which the process has sent work. */
 #include "stream.h"
 
 #include "clock.h"
@@ -12,9 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAVES_NS 1000000000u /* the driver destroys a context, or only counts its holders */
-#define LEAVES_LOOK_NS 50000
+#define LEAVES_NS 1000000000u /* longest wait for the driver to destroy a context or release a holder */
+#define LEAVES_POLL_NS 50000
 
+/* Returns the entry of a live stream, or NULL. The caller holds device->lock. */
 static struct gf_stream *find(struct gf_device *device, CUcontext context, CUstream stream)
 {
     struct gf_thread *owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
@@ -26,7 +27,6 @@ static struct gf_stream *find(struct gf_device *device, CUcontext context, CUstr
 
 static void destroy_events(struct gf_stream *entry)
 {
-    CUcontext popped;
     if (gf_real.cuCtxPushCurrent_v2(entry->context) != CUDA_SUCCESS)
         return;
     gf_real.cuEventDestroy_v2(entry->begin);
@@ -35,53 +35,52 @@ static void destroy_events(struct gf_stream *entry)
     for (unsigned i = 0; i < GF_MARKS; i++)
         gf_real.cuEventDestroy_v2(entry->mark[i]);
     gf_wait_free(entry, true);
-    gf_real.cuCtxPopCurrent_v2(&popped);
+    gf_context_exit();
 }
 
-/* Makes the entry that of a stream of which nothing is known yet. */
-static void set_out(struct gf_stream *entry, CUstream stream)
+/* Initializes the entry for a stream without history. */
+static void reset(struct gf_stream *entry, CUstream stream)
 {
     entry->stream = stream;
     entry->owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
     unsigned flags = 0;
     entry->blocking = stream != CU_STREAM_LEGACY && gf_real.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS && !(flags & CU_STREAM_NON_BLOCKING);
     entry->gone = entry->behind = false;
-    entry->dry = entry->calm = 0;
+    entry->doublings = entry->calm = 0;
     entry->ended_at = 0;
     memset(entry->span, 0, sizeof entry->span);
     memset(entry->graph, 0, sizeof entry->graph);
     entry->fresh = true;
-    entry->left = 0;
-    entry->turn = entry->learned = entry->passed = 0;
-    entry->stride = entry->since = 1;
+    entry->unassigned = 0;
+    entry->marks_recorded = entry->marks_learned = entry->marks_completed = 0;
+    entry->stride = entry->allotted = 1;
     entry->depth = 1;
-    entry->each = 0;
+    entry->piece_ms = 0;
 }
 
-/* Whether what was sent to a stream that is gone is over, as far as that is known. */
-static bool is_over(const struct gf_stream *entry)
+/* Reports whether the work of a destroyed stream is known to have finished. */
+static bool finished(const struct gf_stream *entry)
 {
     bool ended = entry->owner || entry->ended_at == GF_WORKS_UNKNOWN + 1;
     return entry->lease == GF_NO_LEASE || (ended && gf_real.cuEventQuery(entry->end) != CUDA_ERROR_NOT_READY);
 }
 
-/* Takes the entry of a stream that is gone, so that there are not ever more of them
- * while a lease lasts. The time of the one is that of the other too: it goes from
- * the first work of the context to the last. NULL: there is none; the context is
- * current. */
-static struct gf_stream *take(struct gf_device *device, CUcontext context, CUstream stream)
+/* Reuses the entry of a destroyed stream, so that entries do not accumulate during a lease. The
+ * measured time stays right, because it is the span from the context's first work to its last.
+ * Returns NULL if there is no such entry. The context is current; the caller holds device->lock. */
+static struct gf_stream *reuse(struct gf_device *device, CUcontext context, CUstream stream)
 {
     struct gf_stream *s = device->streams;
-    while (s && (s->context != context || !s->gone || s->dead || s->waits || s->pinned || !is_over(s)))
+    while (s && (s->context != context || !s->gone || s->dead || s->waits || s->pinned || !finished(s)))
         s = s->next;
     if (s) {
-        gf_forget_entry(s); /* its handle may come again */
-        set_out(s, stream);
+        gf_forget_entry(s); /* a later stream may have its handle */
+        reset(s, stream);
     }
     return s;
 }
 
-/* Makes an entry; its context is current. */
+/* Creates an entry. The context is current; the caller holds device->lock. */
 static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstream stream)
 {
     struct gf_stream *entry = calloc(1, sizeof *entry);
@@ -100,22 +99,23 @@ static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstr
     entry->device = device;
     entry->context = context;
     entry->lease = GF_NO_LEASE;
-    set_out(entry, stream);
+    reset(entry, stream);
     entry->next = device->streams;
     device->streams = entry;
     return entry;
 }
 
-/* Waits until it is known whether a context that may be destroyed stays, as the
- * primary one does of which one holder of several lets go. Locked, but not while it
- * sleeps. False: it takes too long, and may need what the thread is about to send. */
+/* Waits while another thread may be destroying the context, and returns true if the context
+ * stays, as a primary context does when one of several holders releases it. Returns false if that
+ * takes too long; the other thread may need what this one is about to send. The caller holds
+ * device->lock, which is released while the function sleeps. */
 static bool stays(struct gf_device *device, CUcontext context)
 {
-    for (uint64_t until = gf_now_ns() + LEAVES_NS; gf_context_leaves(device, context);) {
+    for (uint64_t until = gf_now_ns() + LEAVES_NS; gf_leaving_entry(device, context);) {
         if (gf_now_ns() >= until)
             return false;
         pthread_mutex_unlock(&device->lock);
-        gf_pause_ns(LEAVES_LOOK_NS);
+        gf_pause_ns(LEAVES_POLL_NS);
         pthread_mutex_lock(&device->lock);
     }
     return true;
@@ -123,25 +123,24 @@ static bool stays(struct gf_device *device, CUcontext context)
 
 void gf_stream_close(struct gf_stream *entry)
 {
-    CUcontext popped;
     pthread_mutex_unlock(&entry->device->lock);
-    gf_real.cuCtxPopCurrent_v2(&popped);
+    gf_context_exit();
 }
 
 struct gf_stream *gf_stream_open(struct gf_device *device, CUstream stream)
 {
     struct gf_stream *entry = NULL;
-    CUcontext popped, context = gf_context_of(stream);
+    CUcontext context = gf_context_of(stream);
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return NULL;
     pthread_mutex_lock(&device->lock);
     if (stays(device, context) && gf_recordable(stream) && !(entry = find(device, context, stream)) &&
-        !(entry = take(device, context, stream)))
+        !(entry = reuse(device, context, stream)))
         entry = make(device, context, stream);
     if (entry)
         return entry;
     pthread_mutex_unlock(&device->lock);
-    gf_real.cuCtxPopCurrent_v2(&popped);
+    gf_context_exit();
     return NULL;
 }
 
@@ -151,7 +150,7 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     if (!entry)
         return NULL;
     if (entry->lease != lease) {
-        if (entry->lease == GF_NO_LEASE) { /* else it was left in flight, and counts now */
+        if (entry->lease == GF_NO_LEASE) { /* otherwise work of the previous lease is in flight and counts now */
             gf_wait_tail(entry);
             gf_real.cuEventRecord(entry->begin, stream);
             entry->begun_ns = gf_now_ns();
@@ -161,31 +160,29 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
         entry->lease = lease;
         entry->ended_at = 0;
         gf_meter_begin(entry);
-        if (entry->left > 0)
-            entry->left = 0; /* a mark begins it: before, the GPU did nothing */
+        if (entry->unassigned > 0)
+            entry->unassigned = 0; /* the lease starts with a mark, because the GPU was idle before it */
     }
     gf_stream_close(entry);
     return entry;
 }
 
-/* Records the end of the work on all streams of a device. The legacy stream comes
- * last, and only if nothing else runs, as in meter.c: an event there waits for all
- * other streams. If it cannot be recorded now, it is when the lease ends, if the
- * capture is over by then. */
+/* Records the end of the work on all streams of a device. The legacy stream comes last, and only
+ * if no other stream is running (visit in meter.c gives the reason). If its end cannot be recorded
+ * now, it is recorded when the lease ends, provided that the capture has ended. */
 static void end_all(struct gf_device *device)
 {
     bool runs = false;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* other threads may capture */
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     for (int last = 0; last < 2; last++)
         for (struct gf_stream *s = device->streams; s && !(last && runs); s = s->next) {
-            CUcontext popped;
             if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
-                gf_context_leaves(device, s->context) || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+                !gf_context_enter(device, s->context))
                 continue;
             gf_meter_end(s, GF_WORKS_UNKNOWN);
             runs |= gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
-            gf_real.cuCtxPopCurrent_v2(&popped);
+            gf_context_exit();
         }
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
 }
@@ -209,15 +206,13 @@ static void stream_gone(struct gf_device *device, CUstream stream)
 {
     pthread_mutex_lock(&device->lock);
     for (struct gf_stream *s = device->streams; s; s = s->next) {
-        CUcontext popped;
         if (s->stream != stream || s->gone || s->dead)
             continue;
-        if ((s->lease != GF_NO_LEASE || s->waits) && !gf_context_leaves(device, s->context) &&
-            gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
+        if ((s->lease != GF_NO_LEASE || s->waits) && gf_context_enter(device, s->context)) {
             gf_wait_tail(s);
             if (s->lease != GF_NO_LEASE)
                 gf_meter_end(s, GF_WORKS_UNKNOWN);
-            gf_real.cuCtxPopCurrent_v2(&popped);
+            gf_context_exit();
         }
         s->gone = true;
     }
@@ -231,9 +226,9 @@ void gf_stream_gone(CUstream stream)
             stream_gone(d, stream);
 }
 
-/* Makes the entry of a destroyed stream the new one's, if that is of the same
- * context; whether there was one of another. */
-static bool take_over(struct gf_device *device, CUcontext context, CUstream stream)
+/* Gives the entry of a destroyed stream to a new stream with the same handle and context. Returns
+ * true if there is such an entry of another context. */
+static bool inherit(struct gf_device *device, CUcontext context, CUstream stream)
 {
     bool other = false;
     pthread_mutex_lock(&device->lock);
@@ -248,19 +243,19 @@ static bool take_over(struct gf_device *device, CUcontext context, CUstream stre
     return other;
 }
 
-/* A new stream may have the handle of a destroyed one, and threads may still
- * hold that one's entry for this lease. */
+/* A new stream may have the handle of a destroyed one, while threads still hold the entry of
+ * that one for this lease. */
 void gf_stream_made(CUstream stream)
 {
     bool other = false;
     CUcontext context = gf_context_of(stream);
     for (gf_each_device(d))
-        other |= take_over(d, context, stream);
+        other |= inherit(d, context, stream);
     if (other)
         gf_forget_all();
 }
 
-/* A later thread may have its gf_thread at the same address, but another stream. */
+/* A later thread may have its gf_thread at the same address, but has another per-thread stream. */
 void gf_stream_thread_gone(struct gf_thread *thread)
 {
     for (gf_each_device(d)) {
@@ -271,25 +266,23 @@ void gf_stream_thread_gone(struct gf_thread *thread)
     }
 }
 
-/* Waits for the work of a context and adds up its time; locked. Work that does not
- * end is left to the driver, which may wait for it: then the time until the context
- * is gone counts. */
+/* Waits for the work of a context and notes its time. If the work does not finish, the driver may
+ * wait for it, and the time until the context is destroyed counts. The caller holds device->lock. */
 static void settle(struct gf_leaving *l)
 {
-    CUcontext popped;
     if (!l->context || !stays(l->device, l->context) || gf_real.cuCtxPushCurrent_v2(l->context) != CUDA_SUCCESS)
         return;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* other threads may capture */
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     l->since = gf_meter_await(l->device, l->context);
     l->over = !l->since;
     if (l->over)
         l->ns = gf_meter_span(l->device, l->context, false);
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-    gf_real.cuCtxPopCurrent_v2(&popped);
+    gf_context_exit();
 }
 
-/* What is begun here is ended by gf_context_left: the thread is not cancelled before. */
+/* Locks the device and disables cancellation of the thread until gf_context_left. */
 static void begin_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context)
 {
     *l = (struct gf_leaving){.device = device, .context = context};
@@ -334,8 +327,8 @@ void gf_primary_leaving(struct gf_leaving *l, struct gf_device *device, CUcontex
     leave(l);
 }
 
-/* Its streams are gone, and their events went with it. False: none had a part in
- * the lease, or another thread was first to say so. */
+/* Marks the streams of a destroyed context as dead, since their events are destroyed too. Returns
+ * false if none was used under the lease, or if another thread has marked them already. */
 static bool bury(struct gf_device *device, CUcontext context)
 {
     bool any = false;
@@ -374,14 +367,14 @@ void gf_stream_sweep(struct gf_device *device)
     pthread_mutex_lock(&device->lock);
     for (struct gf_stream **at = &device->streams; *at;) {
         struct gf_stream *s = *at;
-        if ((!s->gone && !s->dead) || s->pinned || s->lease != GF_NO_LEASE || (!s->dead && s->waits) || (!s->dead && gf_context_leaves(device, s->context))) {
+        if ((!s->gone && !s->dead) || s->pinned || s->lease != GF_NO_LEASE || (!s->dead && s->waits) || (!s->dead && gf_leaving_entry(device, s->context))) {
             at = &s->next;
             continue;
         }
         *at = s->next;
         if (!s->dead)
             destroy_events(s);
-        gf_wait_free(s, false); /* of a context that is gone */
+        gf_wait_free(s, false); /* of a destroyed context */
         free(s);
     }
     pthread_mutex_unlock(&device->lock);

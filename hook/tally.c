@@ -1,7 +1,7 @@
 /* tally.c: counts the kernels of a graph.
  *
- * The bodies of a conditional node are known from when it was added; those of
- * its copy in a clone or a child graph are not, and count for nothing. */
+ * The bodies of a conditional node are learned when the program adds the node. The bodies of its
+ * copy in a clone or in a child graph are unknown, and their kernels are not counted. */
 #include "tally.h"
 
 #include "real.h"
@@ -35,7 +35,7 @@ static void add_bodies(CUgraph graph, CUgraphNode node, const CUgraph *bodies, u
     pthread_mutex_unlock(&lock);
 }
 
-/* Frees what stands for a graph, and the graphs in it; locked. */
+/* Frees the entries of a graph and, recursively, of the bodies in it. The caller holds `lock`. */
 static void forget(CUgraph graph)
 {
     struct bodies *gone = NULL;
@@ -64,38 +64,27 @@ static void added(CUgraphNode node, CUgraph graph, const CUgraphNodeParams *p)
         add_bodies(graph, node, p->conditional.phGraph_out, p->conditional.size);
 }
 
-#define GF_ADD(symbol, params, args) \
-    CUresult symbol params \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        CUresult result = gf_real.symbol args; \
-        if (result == CUDA_SUCCESS) \
-            added(*node, graph, p); \
-        return result; \
-    }
-GF_ADD(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *p),
-       (node, graph, after, count, p))
-GF_ADD(cuGraphAddNode_v2,
-       (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
-        CUgraphNodeParams *p),
-       (node, graph, after, edges, count, p))
-GF_ADD(cuGraphAddNode_v3,
-       (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
-        CUgraphNodeParams *p),
-       (node, graph, after, edges, count, p))
+GF_AFTER(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *p),
+         (node, graph, after, count, p), added(*node, graph, p))
+GF_AFTER(cuGraphAddNode_v2,
+         (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
+          CUgraphNodeParams *p),
+         (node, graph, after, edges, count, p), added(*node, graph, p))
+GF_AFTER(cuGraphAddNode_v3,
+         (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
+          CUgraphNodeParams *p),
+         (node, graph, after, edges, count, p), added(*node, graph, p))
 
-CUresult cuGraphDestroy(CUgraph graph)
+static void removed(CUgraph graph)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     pthread_mutex_lock(&lock);
     forget(graph);
     pthread_mutex_unlock(&lock);
-    return gf_real.cuGraphDestroy(graph);
 }
 
-/* One of a node's bodies, or NULL. */
+GF_BEFORE(cuGraphDestroy, (CUgraph graph), (graph), removed(graph))
+
+/* Returns body number `index` of a node, or NULL. */
 static CUgraph body_of(CUgraphNode node, unsigned index)
 {
     CUgraph body = NULL;
@@ -112,7 +101,7 @@ static CUgraph body_of(CUgraphNode node, unsigned index)
 void gf_bodies_fork_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    all = NULL; /* the parent's */
+    all = NULL; /* these belong to the parent */
 }
 
 /* ---- the tally ---- */
@@ -123,7 +112,7 @@ static struct gf_tally_node *add(struct gf_tally *t, CUgraphNode node)
         uint32_t room = t->room ? 2 * t->room : 16;
         struct gf_tally_node *nodes = realloc(t->nodes, room * sizeof *nodes);
         if (!nodes)
-            return NULL; /* it counts for less than it is */
+            return NULL; /* out of memory: the kernel is not counted */
         t->nodes = nodes;
         t->room = room;
     }
@@ -136,13 +125,13 @@ static uint64_t blocks_of(CUgraphNode node)
 {
     CUDA_KERNEL_NODE_PARAMS_v2 p = {0};
     if (gf_real.cuGraphKernelNodeGetParams_v2(node, &p) != CUDA_SUCCESS)
-        gf_real.cuGraphKernelNodeGetParams(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)&p); /* the same, but for the end */
+        gf_real.cuGraphKernelNodeGetParams(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)&p); /* a prefix of the v2 struct */
     return (uint64_t)p.gridDimX * p.gridDimY * p.gridDimZ;
 }
 
 static void read_graph(struct gf_tally *t, CUgraph graph);
 
-/* A node that stands for one graph, or for the bodies that it may run. */
+/* Reads a node that contains a child graph or the bodies of a conditional. */
 static void read_inner(struct gf_tally *t, CUgraphNode node, CUgraphNodeType type)
 {
     CUgraph inner;
@@ -218,9 +207,9 @@ struct gf_tally_node *gf_tally_find(const struct gf_tally *t, CUgraphNode node)
     return NULL;
 }
 
-/* Nodes are known by the handles they had when the graph was instantiated, and
- * those of an update stand in the same order. */
-static void take(struct gf_tally *t, uint32_t from, uint32_t count, CUgraph graph)
+/* Copies the block counts of a graph to `count` nodes. Nodes keep the handles from the
+ * instantiation; the nodes of an update have the same order. */
+static void update_blocks(struct gf_tally *t, uint32_t from, uint32_t count, CUgraph graph)
 {
     struct gf_tally now;
     gf_tally_read(&now, graph);
@@ -229,11 +218,11 @@ static void take(struct gf_tally *t, uint32_t from, uint32_t count, CUgraph grap
     gf_tally_free(&now);
 }
 
-void gf_tally_update(struct gf_tally *t, CUgraph graph) { take(t, 0, t->count, graph); }
+void gf_tally_update(struct gf_tally *t, CUgraph graph) { update_blocks(t, 0, t->count, graph); }
 
 void gf_tally_update_child(struct gf_tally *t, CUgraphNode node, CUgraph graph)
 {
     struct gf_tally_node *child = gf_tally_find(t, node);
     if (child)
-        take(t, (uint32_t)(child - t->nodes) + 1, child->within, graph);
+        update_blocks(t, (uint32_t)(child - t->nodes) + 1, child->within, graph);
 }

@@ -1,4 +1,4 @@
-/* thread.c: the threads that send work, and what each remembers of its streams. */
+/* thread.c: the threads that send work, and each one's lines for the streams it uses. */
 #include "thread.h"
 
 #include "clock.h"
@@ -31,8 +31,8 @@ int64_t gf_lines_left(const struct gf_stream *entry)
     return sum;
 }
 
-/* A thread that is writing a cache line now may undo this: it looks at the
- * entry itself afterwards (gf_enter_slow). */
+/* A thread that is setting its line at this moment may undo this. It checks the entry itself
+ * afterwards (gf_enter_slow). */
 void gf_forget_all(void)
 {
     pthread_mutex_lock(&threads_lock);
@@ -52,9 +52,9 @@ void gf_forget_entry(const struct gf_stream *entry)
     pthread_mutex_unlock(&threads_lock);
 }
 
-/* Moves what a line has counted to where it stays. Locked, so that a sum of
- * the two has it once. */
-static void keep_count(struct gf_thread *self, struct gf_line *line)
+/* Adds a line's count to the thread's. The list is locked, so that a sum over both includes the
+ * count exactly once. */
+static void merge_count(struct gf_thread *self, struct gf_line *line)
 {
     if (line->launches)
         self->counts[gf_ordinal(line->device)].launches += (uint64_t)line->launches;
@@ -64,7 +64,7 @@ static void keep_count(struct gf_thread *self, struct gf_line *line)
 void gf_line_set_device(struct gf_line *line, struct gf_device *device)
 {
     pthread_mutex_lock(&threads_lock);
-    keep_count(&gf_self, line);
+    merge_count(&gf_self, line);
     gf_store(&line->device, device);
     pthread_mutex_unlock(&threads_lock);
 }
@@ -87,7 +87,7 @@ void gf_thread_remove(struct gf_thread *self)
             break;
         }
     for (unsigned i = 0; i < GF_CACHED; i++)
-        keep_count(self, &self->line[i]);
+        merge_count(self, &self->line[i]);
     for (gf_each_device(d)) {
         struct gf_counts *own = &self->counts[gf_ordinal(d)];
         d->dead.launches += own->launches;
@@ -111,7 +111,7 @@ bool gf_stuck(uint64_t *since)
 
 static bool busy(struct gf_thread *t, struct gf_device *device)
 {
-    bool busy = __atomic_load_n(&t->everywhere, __ATOMIC_ACQUIRE);
+    bool busy = __atomic_load_n(&t->in_multi_device_call, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < GF_LINES; i++)
         busy |= __atomic_load_n(&t->line[i].busy, __ATOMIC_ACQUIRE) && gf_load(&t->line[i].device) == device;
     return busy;

@@ -1,4 +1,4 @@
-/* thread.h: the threads that send work, and what each remembers of its streams. */
+/* thread.h: the threads that send work, and each one's lines for the streams it uses. */
 #ifndef GFAAS_THREAD_H
 #define GFAAS_THREAD_H
 
@@ -6,42 +6,41 @@
 
 #pragma GCC visibility push(hidden)
 
-#define GF_CACHED 8 /* streams a thread remembers: as gf_line_index says */
+#define GF_CACHED 8 /* lines for streams in a thread; gf_line_index chooses one */
 
-/* What a thread remembers of a stream it sends work to. What every launch looks
- * at is in one line of the processor's cache.
+/* A thread's cache of one stream to which it sends work. The fields that every launch reads are
+ * in one cache line.
  *
- * A launch goes the fast way while `launches` is below `until`: other work than
- * one kernel moves `until` towards it or away, so that what lies between the two
- * is pieces of work. Where blocks are metered `until` is never above: every
- * launch goes the slow way, and `marked` counts down to the mark.
+ * A launch takes the fast path while `launches` is below `until`. Work other than one kernel moves
+ * `until`, so that the difference is always a number of pieces of work. While blocks are metered,
+ * `until` is never above `launches`: every launch takes the slow path, and `marked` counts down to
+ * the next mark.
  *
- * `entry` may be followed while `busy` is set and the lease in the gate is
- * `lease`: entries are freed only after the gate was closed and no thread was
- * busy (gf_quiesce). */
+ * `entry` may be dereferenced while `busy` is set and the lease in the gate is `lease`, because
+ * entries are freed only after the gate was closed and no thread was busy (gf_quiesce). */
 struct gf_line {
-    CUstream stream __attribute__((aligned(64))); /* NULL: of none */
+    CUstream stream __attribute__((aligned(64))); /* NULL: none */
     struct gf_device *device;
-    int64_t launches; /* kernels launched from here since it is of that device */
-    int64_t until;    /* the number of launches at which the next has to go the slow way */
-    uint32_t lease;   /* under which it was last found tracked */
-    uint32_t busy;    /* the thread is between the look at the gate and the end of the driver's call */
-    bool late;        /* gf_done_late or gf_left_late has something to do even if the work was accepted */
-    struct gf_counts *counts; /* of this thread on that device: what is not in `launches` */
+    int64_t launches; /* kernels launched through this line since it was set to the device */
+    int64_t until;    /* the launch with this number takes the slow path; other threads read it */
+    uint32_t lease;   /* the lease under which the stream was last used */
+    uint32_t busy;    /* the thread is between reading the gate and the end of the driver's call */
+    bool slow_end;    /* gf_done_slow or gf_left_slow must run even if the work was accepted */
+    struct gf_counts *counts; /* the thread's other work on the device; kernels are in `launches` */
     struct gf_stream *entry;
-    uint64_t spent; /* blocks of the last launch, where they are metered */
-    int32_t marked; /* where blocks are metered: launches until the next mark */
+    uint64_t spent; /* blocks of the last launch, if blocks are metered */
+    int32_t marked; /* if blocks are metered: launches until the next mark */
 };
-enum { GF_SYNC = GF_CACHED, GF_UNTRACKED, GF_LINES }; /* for calls that are over when they return; for work that will not run */
+enum { GF_SYNC = GF_CACHED, GF_UNTRACKED, GF_LINES }; /* the lines for synchronous calls, and for work that will not run */
 
 struct gf_thread {
     struct gf_line line[GF_LINES];
     struct gf_counts counts[GF_DEVICES + 1]; /* by device */
     struct gf_counts uncounted;
     bool known;          /* is in the list of threads */
-    bool brief;          /* for a call only: nothing says when it ends */
-    bool marks;          /* the next work is to have a mark before it */
-    uint32_t everywhere; /* is inside a call that sends work to all devices */
+    bool brief;          /* registered for one call only, because the library would not notice its end */
+    bool marks;          /* a mark is recorded before its next work */
+    uint32_t in_multi_device_call; /* is inside a call that may send work to any device (multi.c) */
     struct gf_thread *next;
 };
 extern __thread struct gf_thread gf_self GF_TLS;
@@ -51,35 +50,35 @@ static inline unsigned gf_line_index(CUstream stream)
     return (unsigned)((uintptr_t)stream * 0x9e3779b97f4a7c15u >> 61); /* Fibonacci hashing */
 }
 
-/* All of these but the first take the lock of the list of threads. They take no other, and may
- * be called with device->lock. */
+/* All functions but gf_thread_forget take the lock of the list of threads and no other. They may
+ * be called with device->lock held. */
 
-/* Makes a thread's lines those of no stream. Called by that thread, or locked. */
+/* Clears the streams of a thread's lines. Called by that thread, or with the list locked. */
 void gf_thread_forget(struct gf_thread *thread);
-/* Adds the calling thread to the list; removes it, and keeps what it has counted. */
+/* Add the calling thread to the list, and remove it. The counts of a removed thread are kept. */
 void gf_thread_add(struct gf_thread *self);
 void gf_thread_remove(struct gf_thread *self);
-/* Makes a line of the calling thread one of that device. */
+/* Sets the device of a line of the calling thread. */
 void gf_line_set_device(struct gf_line *line, struct gf_device *device);
-/* Returns how many pieces of work threads may still send to the stream before its next mark,
- * of those that they have taken. */
+/* Returns the pieces of work that threads hold for the stream and have not sent; they may
+ * still send these before its next mark. */
 int64_t gf_lines_left(const struct gf_stream *entry);
-/* Makes every thread forget its context's streams. */
+/* Makes every thread forget the streams of its context. */
 void gf_forget_all(void);
-/* Makes every thread forget the stream that has the entry. */
+/* Makes every thread forget the stream of the entry. */
 void gf_forget_entry(const struct gf_stream *entry);
-/* Returns how many threads are inside a call that sends work to the device. */
+/* Returns the number of threads inside a call that sends work to the device. */
 unsigned gf_busy(struct gf_device *device);
-/* Returns the kernels launched, and other pieces of work sent to streams, on a device by
- * all threads since the process began. */
+/* Returns the kernels launched and the other pieces of work sent to a device by all threads since
+ * the process began. */
 struct gf_counts gf_count_all(struct gf_device *device);
 static inline uint64_t gf_works(struct gf_counts c) { return c.launches + c.copies; }
 
-/* Reports whether what has made no progress since *since, in ns, hangs; takes no lock. It may
- * need a thread that waits at a gate: a host function or a kernel that waits for what that
- * thread is about to send, here or on another device. That cannot be told from work that takes
- * long: the result is true if for ten seconds nothing has ended and all the while a
- * thread has waited. While none waits, the function sets *since to the current time. */
+/* Reports whether work that has made no progress since *since (ns) hangs. It may depend on a
+ * thread that waits at a gate: for example a host function, or a kernel that polls memory, may need
+ * what that thread is about to send, here or on another device. The library cannot tell this from
+ * work that takes long, so the result is true if nothing has finished for ten seconds and a thread
+ * has waited all the time. While no thread waits, sets *since to the current time. Takes no lock. */
 bool gf_stuck(uint64_t *since);
 void gf_thread_fork_child(void);
 

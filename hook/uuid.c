@@ -1,4 +1,4 @@
-/* uuid.c: the UUIDs of GPUs, as the management library gives them. */
+/* uuid.c: the UUIDs of GPUs, from NVML. */
 #include "uuid.h"
 
 #include "loader.h"
@@ -9,8 +9,8 @@
 #include <limits.h>
 #include <string.h>
 
-/* Loads the library if the program has not. It stays loaded: the program may open it at
- * the same time. */
+/* Loads NVML if the program has not, and does not unload it, because the program may open it at the same
+ * time. */
 void gf_uuids(const unsigned *numbers, unsigned n, char (*uuids)[GF_UUID])
 {
     int saved = errno;

@@ -1,15 +1,14 @@
-/* visible.c: which of the instance's GPUs a device is.
+/* visible.c: maps the program's devices to the instance's GPUs.
  *
- * The daemon knows an instance's GPUs by their places in GFAAS_DEVICES. The driver
- * shows those that CUDA_VISIBLE_DEVICES names, and programs put lists of their own
- * there, in every spelling that the driver accepts: numbers, whole UUIDs, beginnings of
- * them. So a device is identified by its UUID, and the management library says which
- * UUID a number in GFAAS_DEVICES stands for. It is asked only where the list, or the
- * order in which the driver counts, is not the one that the instance was given.
+ * The daemon knows an instance's GPUs by their positions in GFAAS_DEVICES. The driver shows the GPUs in
+ * CUDA_VISIBLE_DEVICES. Programs set that variable too, in every form that the driver accepts: indexes,
+ * UUIDs, and prefixes of UUIDs. So a device is identified by its UUID, and NVML translates an index in
+ * GFAAS_DEVICES to a UUID. NVML is needed only if the list, or the driver's order of GPUs, differs from
+ * what the instance was given.
  *
- * The driver ends its list at the first entry that names no GPU. Here a GPU that is none
- * of the instance's is such an entry: the program sees the devices before it, and with
- * none before it cuInit fails. Nothing waits for a GPU that is not the instance's. */
+ * The driver ends its list at the first entry that names no GPU. This library treats a GPU that does not
+ * belong to the instance as such an entry: the program sees the devices before it, and if there is none,
+ * cuInit fails. So no work waits for a GPU that is not the instance's. */
 #include "visible.h"
 
 #include "real.h"
@@ -25,17 +24,17 @@
 #define GIVEN "GFAAS_DEVICES"
 #define VISIBLE "CUDA_VISIBLE_DEVICES"
 #define ALL UINT_MAX
-#define SHOWN 160 /* bytes of a list that a message has room for */
+#define SHOWN 160 /* longest part of a list in a message, in bytes */
 
 struct lists {
     char given[2048], visible[2048];
-    bool by_bus; /* the driver counts GPUs as GFAAS_DEVICES does */
+    bool by_bus; /* the driver orders GPUs as GFAAS_DEVICES does */
 };
 
 static struct lists read_last;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of it: held for copies only */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects read_last; held for copies only */
 static uint32_t settled;
-static unsigned reach = ALL; /* devices that the program sees; ALL: the driver's */
+static unsigned reach = ALL; /* number of devices that the program sees; ALL: all of the driver's */
 static unsigned places[GF_DEVICES];
 
 static void copy(char *to, size_t size, const char *name)
@@ -44,8 +43,8 @@ static void copy(char *to, size_t size, const char *name)
     snprintf(to, size, "%s", value ? value : "");
 }
 
-/* A program that has taken the variable out of its environment would see all GPUs of the
- * machine: it sees the instance's. */
+/* If the program has removed CUDA_VISIBLE_DEVICES from its environment, it would see all GPUs of the
+ * host, so the variable is set to the instance's GPUs. */
 void gf_visible_read(void)
 {
     if (__atomic_load_n(&settled, __ATOMIC_ACQUIRE))
@@ -73,14 +72,13 @@ void gf_visible_fork_child(void)
 struct entry {
     const char *text;
     size_t length;
-    unsigned number; /* UINT_MAX: it is none */
+    unsigned number; /* UINT_MAX: not a number */
 };
 
 static bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
-/* Cuts the entry off that a list begins with, and returns the rest; NULL: it was the
- * last. */
-static const char *cut(const char *list, struct entry *e)
+/* Parses the first entry of a list and returns the rest, or NULL after the last entry. */
+static const char *next_entry(const char *list, struct entry *e)
 {
     size_t n = strcspn(list, ",");
     const char *rest = list[n] ? list + n + 1 : NULL;
@@ -94,16 +92,16 @@ static const char *cut(const char *list, struct entry *e)
     return rest;
 }
 
-static unsigned cut_all(const char *list, struct entry into[GF_DEVICES])
+static unsigned parse_list(const char *list, struct entry into[GF_DEVICES])
 {
     unsigned n = 0;
     while (list && n < GF_DEVICES)
-        list = cut(list, &into[n++]);
+        list = next_entry(list, &into[n++]);
     return n;
 }
 
-/* Whether an entry is a UUID of that kind, whole or in its beginning. The UUID may lack
- * its kind. */
+/* Reports whether an entry is a UUID of that kind ("GPU-", "MIG-"), or a prefix of one. `uuid` may lack
+ * the kind. */
 static bool names(const struct entry *e, const char *kind, const char *uuid)
 {
     size_t n = strlen(kind);
@@ -116,7 +114,7 @@ static bool names(const struct entry *e, const char *kind, const char *uuid)
 unsigned gf_visible_find(const char *list, unsigned number, const char *uuid)
 {
     struct entry e[GF_DEVICES];
-    for (unsigned p = 0, n = cut_all(list, e); p < n; p++)
+    for (unsigned p = 0, n = parse_list(list, e); p < n; p++)
         if (e[p].number != UINT_MAX ? e[p].number == number : names(&e[p], "GPU-", uuid) || names(&e[p], "MIG-", uuid))
             return p;
     return GF_DEVICES;
@@ -136,11 +134,11 @@ static void uuid_text(uuid_function *get, unsigned ordinal, char text[GF_UUID])
         text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
 }
 
-/* The place of a device among those given, whose numbers stand for these UUIDs. Without
- * the UUIDs, numbers are compared with numbers. */
+/* Returns the position of a device in the given list, or GF_DEVICES. `uuids` are those of the list's
+ * indexes; if they are unknown, indexes are compared. */
 static unsigned place_of(unsigned ordinal, const struct entry *given, unsigned n, char (*uuids)[GF_UUID], const struct entry *visible)
 {
-    char own[GF_UUID], whole[GF_UUID]; /* of a MIG instance and its GPU; of a GPU they are the same */
+    char own[GF_UUID], whole[GF_UUID]; /* of a MIG instance and of its GPU; equal for a whole GPU */
     uuid_text(gf_real.cuDeviceGetUuid_v2, ordinal, own);
     uuid_text(gf_real.cuDeviceGetUuid, ordinal, whole);
     for (unsigned p = 0; p < n; p++) {
@@ -158,13 +156,13 @@ static unsigned place_of(unsigned ordinal, const struct entry *given, unsigned n
     return GF_DEVICES;
 }
 
-/* Finds the places of the driver's devices, up to the first that has none, and returns
- * how many those are. */
+/* Finds the positions of the driver's devices, up to the first that has none, and returns the number of
+ * devices found. */
 static unsigned find(const struct lists *l, unsigned count, unsigned place[GF_DEVICES])
 {
     struct entry given[GF_DEVICES], visible[GF_DEVICES] = {{0}};
     char uuids[GF_DEVICES][GF_UUID] = {{0}};
-    unsigned numbers[GF_DEVICES], n = cut_all(l->given, given), seen;
+    unsigned numbers[GF_DEVICES], n = parse_list(l->given, given), seen;
     bool any = false;
     for (unsigned p = 0; p < n; p++) {
         numbers[p] = given[p].number;
@@ -173,7 +171,7 @@ static unsigned find(const struct lists *l, unsigned count, unsigned place[GF_DE
     bool same = strcmp(l->given, l->visible) == 0 && (l->by_bus || !any);
     if (!same && any)
         gf_uuids(numbers, n, uuids);
-    cut_all(l->visible, visible);
+    parse_list(l->visible, visible);
     for (seen = 0; seen < count && seen < GF_DEVICES; seen++) {
         place[seen] = same ? seen : place_of(seen, given, n, uuids, &visible[seen]);
         if (place[seen] >= n)
@@ -182,8 +180,8 @@ static unsigned find(const struct lists *l, unsigned count, unsigned place[GF_DE
     return seen;
 }
 
-/* Threads that are here together find the same and store the same. A lock would
- * deadlock, since what is called takes the loader's (real.c). */
+/* Threads that run this at the same time find and store the same values. It takes no lock, because the
+ * functions that it calls take the loader's lock (real.c), which could deadlock. */
 static CUresult settle(void)
 {
     struct lists l;
@@ -199,7 +197,7 @@ static CUresult settle(void)
     gf_store(&reach, seen);
     __atomic_store_n(&settled, 1, __ATOMIC_RELEASE);
     if (seen && seen < (unsigned)count)
-        gf_say(GF_SAY_VISIBLE, "device %u of " VISIBLE "=%.*s is none of the GPUs that this instance was given (%.*s): the program sees %u",
+        gf_say(GF_SAY_VISIBLE, "device %u of " VISIBLE "=%.*s is not one of this instance's GPUs (%.*s): the program sees %u device(s)",
                seen, SHOWN, l.visible, SHOWN, l.given, seen);
     return seen ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
@@ -213,7 +211,7 @@ CUresult gf_visible_settle(CUresult initialised)
         struct lists l = read_last;
         pthread_mutex_unlock(&lock);
         if (*l.given)
-            gf_say(GF_SAY_VISIBLE, VISIBLE "=%.*s shows none of the GPUs that this instance was given (%.*s): the program sees no GPU",
+            gf_say(GF_SAY_VISIBLE, VISIBLE "=%.*s contains none of this instance's GPUs (%.*s): the program sees no GPU",
                    SHOWN, l.visible, SHOWN, l.given);
     }
     return initialised;
@@ -225,27 +223,17 @@ unsigned gf_visible_place(unsigned ordinal)
 {
     gf_visible_read();
     if (!__atomic_load_n(&settled, __ATOMIC_ACQUIRE))
-        settle(); /* the program has initialised the driver behind this library's back */
+        settle(); /* the program has initialized the driver without calling this library */
     unsigned seen = gf_load(&reach);
     return seen == ALL ? ordinal : ordinal < seen ? gf_load(&places[ordinal]) : GF_DEVICES;
 }
 
 /* ---- wrappers ---- */
 
-CUresult cuDeviceGetCount(int *count)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuDeviceGetCount(count);
-    unsigned seen = gf_load(&reach);
-    if (result == CUDA_SUCCESS && *count >= 0 && (unsigned)*count > seen)
-        *count = (int)seen;
-    return result;
-}
+GF_AFTER(cuDeviceGetCount, (int *count), (count),
+         if (*count >= 0 && (unsigned)*count > gf_load(&reach)) *count = (int)gf_load(&reach))
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
     return gf_visible_outside(ordinal) ? CUDA_ERROR_INVALID_DEVICE : gf_real.cuDeviceGet(device, ordinal);
 }

@@ -1,4 +1,4 @@
-/* visible.h: which of the instance's GPUs a device is. */
+/* visible.h: maps the program's devices to the instance's GPUs. */
 #ifndef GFAAS_VISIBLE_H
 #define GFAAS_VISIBLE_H
 
@@ -6,22 +6,20 @@
 
 #pragma GCC visibility push(hidden)
 
-/* Reads the lists of GPUs, as the driver is about to: once it has started it keeps to
- * what it read. */
+/* Reads the lists of GPUs when the driver is about to read them; the driver reads them once, when it
+ * starts. */
 void gf_visible_read(void);
-/* Finds out which of the instance's GPUs the program sees, after the driver has started
- * with that result, and returns what cuInit returns: CUDA_ERROR_NO_DEVICE, with a message, if
- * the program sees none of them. It takes the loader's lock, and none of the library's
- * for longer than a copy. */
+/* Finds out which of the instance's GPUs the program sees. `initialised` is the driver's result of
+ * cuInit. Returns the result for the program: CUDA_ERROR_NO_DEVICE, with a message, if the program sees
+ * none. It takes the loader's lock, and a lock of the library only to copy the lists. */
 CUresult gf_visible_settle(CUresult initialised);
-/* Returns the place of a device among the instance's GPUs; GF_DEVICES if it is none of
- * them. */
+/* Returns the position of a device in the instance's list of GPUs, or GF_DEVICES if it is not in it. */
 unsigned gf_visible_place(unsigned ordinal);
-/* Returns the place in a list of the GPU or MIG instance with that number (UINT_MAX: it has
- * none) or that UUID; GF_DEVICES if it is not in the list. */
+/* Returns the position in a list of the GPU or MIG instance with that index (UINT_MAX: unknown) or UUID,
+ * or GF_DEVICES if it is not in the list. */
 unsigned gf_visible_find(const char *list, unsigned number, const char *uuid);
-/* Reports whether a device is hidden from the program: it, or one before it in the list, is
- * none of the instance's GPUs. */
+/* Reports whether a device is hidden from the program, because it, or a device before it, is not one of
+ * the instance's GPUs. */
 bool gf_visible_outside(CUdevice ordinal);
 void gf_visible_fork_child(void);
 

@@ -1,15 +1,16 @@
 /* wait.c: streams that wait for something outside the GPU: a value in memory, an external
  * semaphore, an event of another process, or a host function.
  *
- * The other side may need the GPU, so the process returns its lease once all work under it
- * waits (meter.c). An event before and one after each wait tell waiting work from running
- * work. Work queued behind a wait may run without a lease. Its GPU time, from the end of the
- * wait to the next wait or to the end of the work, is reported to the daemon, which charges it.
+ * What it waits for may need the GPU, so the process returns its lease once all work under the
+ * lease waits (meter.c). The library records an event before each wait and one after it: while
+ * only the first has completed, the stream waits. Work queued behind a wait may run without a
+ * lease. Its GPU time, from the end of the wait to the next wait or to the end of the work, is
+ * reported to the daemon, which charges it.
  *
- * A graph may wait inside, where no event can be recorded. It counts as waiting if it takes
- * long, and its whole time is charged.
+ * A graph may contain a wait, and no event can be recorded inside a graph. The whole graph counts
+ * as waiting if it takes long, and its whole time is charged.
  *
- * gf_wait_end and gf_wait_tend take the device's lock; the caller of every other function
+ * gf_wait_end and gf_wait_poll take the device's lock; the caller of every other function
  * holds it. */
 #include "wait.h"
 
@@ -22,14 +23,14 @@
 #include <stdlib.h>
 
 #define WAITS_NS 1000000u        /* a stream counts as waiting after this long at one wait */
-#define INSIDE_NS 20000000u      /* for a graph: this, or two turns if longer */
+#define INSIDE_NS 20000000u      /* the same for a graph that may contain a wait; two turns, if that is longer */
 #define TEND_MS 20               /* poll interval for work that runs without a lease */
 
 struct gf_wait {
     CUevent before, after;
-    CUevent tail;  /* behind the work after the last wait */
-    bool open;     /* the call that makes the stream wait has not returned: `after` is not recorded */
-    bool inside;   /* it is a graph that may wait */
+    CUevent tail;  /* at the end of the work that was queued behind this wait, if it is the last wait */
+    bool open;     /* the call that makes the stream wait has not returned; `after` is not recorded */
+    bool inside;   /* this is the launch of a graph that may contain a wait */
     bool unleased; /* the lease was returned during this wait: the work behind it is reported separately */
     bool tailed;   /* tail is recorded */
     struct gf_wait *next;
@@ -59,7 +60,7 @@ void gf_wait_free(struct gf_stream *entry, bool events)
     entry->waits = entry->spare = NULL;
 }
 
-/* A wait that is not in use, or a new one; NULL: no event can be created. */
+/* Returns a spare wait, or a new one; NULL if no event can be created. */
 static struct gf_wait *new_wait(struct gf_stream *entry)
 {
     struct gf_wait *w = entry->spare;
@@ -83,13 +84,14 @@ static void recycle(struct gf_stream *entry, struct gf_wait **at)
 {
     struct gf_wait *w = *at;
     *at = w->next;
-    if (entry->stands == w)
-        entry->stands = NULL;
+    if (entry->wait_seen == w)
+        entry->wait_seen = NULL;
     w->next = entry->spare;
     entry->spare = w;
 }
 
-/* The event that ends the work behind a wait; NULL: it is not recorded yet. */
+/* Returns the event at the end of the work that is queued behind a wait: the next wait's `before`,
+ * the tail, or the end of the stream's work. NULL: it is not recorded yet. */
 static CUevent end_of(const struct gf_stream *entry, const struct gf_wait *w)
 {
     if (w->next)
@@ -97,8 +99,9 @@ static CUevent end_of(const struct gf_stream *entry, const struct gf_wait *w)
     return w->tailed ? w->tail : entry->owner ? entry->end : NULL;
 }
 
-/* Recycles waits that have ended, after reporting the work behind them. */
-static void pass(struct gf_stream *entry)
+/* Recycles the waits that have ended. If the work behind one ran without a lease, settle first adds
+ * its GPU time to unleased_ns, and stops if that work is not finished. */
+static void settle(struct gf_stream *entry)
 {
     for (struct gf_wait *w; (w = entry->waits) && !w->open && is_over(w->after); recycle(entry, &entry->waits)) {
         if (!w->unleased)
@@ -116,7 +119,7 @@ static void pass(struct gf_stream *entry)
 
 struct gf_waiting gf_wait_begin(struct gf_stream *entry, bool inside)
 {
-    pass(entry);
+    settle(entry);
     struct gf_wait *w = new_wait(entry);
     if (w && gf_real.cuEventRecord(w->before, entry->stream) == CUDA_SUCCESS) {
         struct gf_wait **at = &entry->waits;
@@ -139,11 +142,10 @@ struct gf_waiting gf_wait_begin(struct gf_stream *entry, bool inside)
 /* Records the event after a wait. Returns false if it cannot be recorded. */
 static bool record_after(struct gf_stream *entry, struct gf_wait *w)
 {
-    CUcontext popped;
-    if (gf_context_leaves(entry->device, entry->context) || gf_real.cuCtxPushCurrent_v2(entry->context) != CUDA_SUCCESS)
+    if (!gf_context_enter(entry->device, entry->context))
         return false;
     bool recorded = gf_recordable(entry->stream) && gf_real.cuEventRecord(w->after, entry->stream) == CUDA_SUCCESS;
-    gf_real.cuCtxPopCurrent_v2(&popped);
+    gf_context_exit();
     return recorded;
 }
 
@@ -164,21 +166,14 @@ void gf_wait_end(struct gf_waiting waiting, CUresult result)
     pthread_mutex_unlock(&entry->device->lock);
 }
 
-/* Another process's events are waited for by cuStreamWaitEvent (capture.c). */
-#define GF_SHARED_EVENT(symbol, params, args) \
-    CUresult symbol params \
-    { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
-        gf_store(&gf_waits, true); \
-        return gf_real.symbol args; \
-    }
-GF_SHARED_EVENT(cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event))
-GF_SHARED_EVENT(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle))
+/* The process shares an event with another process, so a later cuStreamWaitEvent (capture.c) may wait
+ * for that process: gf_waits is set. */
+GF_BEFORE(cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event), gf_store(&gf_waits, true))
+GF_BEFORE(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle), gf_store(&gf_waits, true))
 
 /* ---- queries by meter.c ---- */
 
-/* Returns the wait that the stream is blocked at, or NULL. */
+/* Returns the wait at which the stream is now, or NULL. */
 static struct gf_wait *arrived(const struct gf_stream *entry)
 {
     struct gf_wait *w = entry->waits;
@@ -187,24 +182,25 @@ static struct gf_wait *arrived(const struct gf_stream *entry)
     return w && !w->open && is_over(w->before) ? w : NULL;
 }
 
+/* Returns the ns after which a stream at this wait counts as waiting. */
 static uint64_t patience(const struct gf_stream *entry, const struct gf_wait *w)
 {
     uint64_t turns = 2 * gf_load(&gf_load(&entry->device->slot)->turn_ns);
     return !w->inside ? WAITS_NS : turns > INSIDE_NS ? turns : INSIDE_NS;
 }
 
-bool gf_wait_stands(struct gf_stream *entry)
+bool gf_wait_is_long(struct gf_stream *entry)
 {
     if (gf_likely(!entry->waits))
         return false;
-    pass(entry);
+    settle(entry);
     struct gf_wait *w = arrived(entry);
     uint64_t now = w ? gf_now_ns() : 0;
-    if (w != entry->stands) {
-        entry->stands = w;
-        entry->stands_ns = now;
+    if (w != entry->wait_seen) {
+        entry->wait_seen = w;
+        entry->wait_seen_ns = now;
     }
-    return w && now - entry->stands_ns >= patience(entry, w);
+    return w && now - entry->wait_seen_ns >= patience(entry, w);
 }
 
 static struct gf_wait *last_of(const struct gf_stream *entry)
@@ -222,8 +218,9 @@ void gf_wait_tail(struct gf_stream *entry)
         w->tailed = gf_real.cuEventRecord(w->tail, entry->stream) == CUDA_SUCCESS;
 }
 
-/* Whether recording an event on the legacy stream would add an ordering that the program did
- * not ask for, because other blocking streams have work. */
+/* Reports whether an event on the entry's stream would order work that the program did not order.
+ * It would on the legacy stream if other blocking streams have work: the event waits for that work,
+ * and later work of those streams waits for the event. */
 static bool would_order(const struct gf_stream *entry)
 {
     bool others = false;
@@ -232,43 +229,41 @@ static bool would_order(const struct gf_stream *entry)
     return others;
 }
 
-bool gf_wait_look(struct gf_device *device, bool busy)
+bool gf_wait_update(struct gf_device *device, bool busy)
 {
     bool unleased = false;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
-        CUcontext popped;
-        s->held = NULL;
-        s->parked = false;
-        if (gf_likely(!s->waits) || s->dead || gf_context_leaves(device, s->context) ||
-            gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+        s->blocked_by = NULL;
+        s->lease_blocked = false;
+        if (gf_likely(!s->waits) || s->dead || !gf_context_enter(device, s->context))
             continue;
         gf_relax_capture();
-        s->held = gf_wait_stands(s) ? s->stands : NULL;
+        s->blocked_by = gf_wait_is_long(s) ? s->wait_seen : NULL;
         if (!busy && !would_order(s))
             gf_wait_tail(s);
         unleased |= s->waits && s->waits->unleased;
-        gf_real.cuCtxPopCurrent_v2(&popped);
+        gf_context_exit();
     }
     return unleased;
 }
 
-bool gf_wait_holds(struct gf_stream *entry)
+bool gf_wait_blocks(struct gf_stream *entry)
 {
     bool legacy = entry->stream == CU_STREAM_LEGACY;
-    if (entry->held || (!legacy && !entry->blocking) || !gf_load(&gf_waits))
-        return entry->held;
-    for (struct gf_stream *o = entry->device->streams; o && !entry->held; o = o->next)
-        if (o->context == entry->context && o->held && o->held == o->stands && (legacy ? o->blocking : o->stream == CU_STREAM_LEGACY))
-            entry->held = o->held;
-    return entry->held;
+    if (entry->blocked_by || (!legacy && !entry->blocking) || !gf_load(&gf_waits))
+        return entry->blocked_by;
+    for (struct gf_stream *o = entry->device->streams; o && !entry->blocked_by; o = o->next)
+        if (o->context == entry->context && o->blocked_by && o->blocked_by == o->wait_seen && (legacy ? o->blocking : o->stream == CU_STREAM_LEGACY))
+            entry->blocked_by = o->blocked_by;
+    return entry->blocked_by;
 }
 
-CUevent gf_wait_reached(const struct gf_stream *entry) { return entry->held->before; }
+CUevent gf_wait_event(const struct gf_stream *entry) { return entry->blocked_by->before; }
 
-void gf_wait_leave(struct gf_stream *entry)
+void gf_wait_end_lease(struct gf_stream *entry)
 {
     struct gf_wait *w = entry->waits;
-    while (w && w != entry->held)
+    while (w && w != entry->blocked_by)
         w = w->next;
     for (; w; w = w->next) {
         w->unleased = w->next || !would_order(entry);
@@ -276,13 +271,13 @@ void gf_wait_leave(struct gf_stream *entry)
     }
 }
 
-int gf_wait_tend(struct gf_device *device)
+int gf_wait_poll(struct gf_device *device)
 {
     if (gf_likely(!gf_load(&gf_waits)))
         return -1;
     bool busy = gf_busy(device);
     pthread_mutex_lock(&device->lock);
-    bool unleased = gf_wait_look(device, busy);
+    bool unleased = gf_wait_update(device, busy);
     pthread_mutex_unlock(&device->lock);
     return unleased ? TEND_MS : -1;
 }

@@ -43,7 +43,7 @@
 #define GF_PAGE_FAULTS 4
 #define GF_PAGE_PIDS 8
 
-/* begins every message */
+/* start of every message */
 struct gf_header {
 	uint32_t magic;
 	uint16_t type;
@@ -58,7 +58,7 @@ _Static_assert(offsetof(struct gf_header, version) == 6, "layout of gf_header");
 _Static_assert(offsetof(struct gf_header, size) == 8, "layout of gf_header");
 _Static_assert(offsetof(struct gf_header, flags) == 12, "layout of gf_header");
 
-/* process to daemon, first */
+/* process to daemon: the first message */
 struct gf_hello {
 	struct gf_header h;
 	uint32_t pid;
@@ -74,7 +74,7 @@ _Static_assert(offsetof(struct gf_hello, mem_used) == 24, "layout of gf_hello");
 _Static_assert(offsetof(struct gf_hello, instance) == 32, "layout of gf_hello");
 _Static_assert(offsetof(struct gf_hello, secret) == 96, "layout of gf_hello");
 
-/* daemon to process, with the page's descriptor in SCM_RIGHTS */
+/* daemon to process: accepted, with the page's descriptor in SCM_RIGHTS */
 struct gf_welcome {
 	struct gf_header h;
 	uint32_t slot;
@@ -88,7 +88,7 @@ _Static_assert(offsetof(struct gf_welcome, nslots) == 20, "layout of gf_welcome"
 _Static_assert(offsetof(struct gf_welcome, mem_limit) == 24, "layout of gf_welcome");
 _Static_assert(offsetof(struct gf_welcome, window_ns) == 32, "layout of gf_welcome");
 
-/* daemon to process, then the connection ends */
+/* daemon to process: not accepted; the connection ends */
 struct gf_refused {
 	struct gf_header h;
 	char reason[128];
@@ -96,13 +96,13 @@ struct gf_refused {
 _Static_assert(sizeof(struct gf_refused) == 144, "size of gf_refused");
 _Static_assert(offsetof(struct gf_refused, reason) == 16, "layout of gf_refused");
 
-/* process to daemon: it waits at its gate */
+/* process to daemon: a thread waits at the closed gate */
 struct gf_request {
 	struct gf_header h;
 };
 _Static_assert(sizeof(struct gf_request) == 16, "size of gf_request");
 
-/* daemon to process: the gate is closed, drain and return */
+/* daemon to process: the gate is closed; drain and return the lease */
 struct gf_lease_end {
 	struct gf_header h;
 	uint32_t lease;
@@ -112,7 +112,7 @@ _Static_assert(sizeof(struct gf_lease_end) == 24, "size of gf_lease_end");
 _Static_assert(offsetof(struct gf_lease_end, lease) == 16, "layout of gf_lease_end");
 _Static_assert(offsetof(struct gf_lease_end, reserved) == 20, "layout of gf_lease_end");
 
-/* process to daemon: nothing of that lease is in flight */
+/* process to daemon: the lease has no work in flight */
 struct gf_return {
 	struct gf_header h;
 	uint32_t lease;
@@ -124,7 +124,7 @@ _Static_assert(offsetof(struct gf_return, lease) == 16, "layout of gf_return");
 _Static_assert(offsetof(struct gf_return, flags) == 20, "layout of gf_return");
 _Static_assert(offsetof(struct gf_return, used_ns) == 24, "layout of gf_return");
 
-/* process to daemon, in place of a hello: a program that it starts */
+/* process to daemon, instead of a hello: it starts a program that leaves the slice, or would have */
 struct gf_stray {
 	struct gf_header h;
 	uint32_t kind;
@@ -140,7 +140,7 @@ _Static_assert(offsetof(struct gf_stray, instance) == 24, "layout of gf_stray");
 _Static_assert(offsetof(struct gf_stray, secret) == 88, "layout of gf_stray");
 _Static_assert(offsetof(struct gf_stray, program) == 152, "layout of gf_stray");
 
-/* daemon to process, then the connection ends */
+/* daemon to process: answers a stray; the connection ends */
 struct gf_noted {
 	struct gf_header h;
 	uint32_t first;
@@ -150,7 +150,7 @@ _Static_assert(sizeof(struct gf_noted) == 24, "size of gf_noted");
 _Static_assert(offsetof(struct gf_noted, first) == 16, "layout of gf_noted");
 _Static_assert(offsetof(struct gf_noted, reserved) == 20, "layout of gf_noted");
 
-/* process to daemon: what that lease has in flight is over in so long */
+/* process to daemon: when the lease's work in flight will finish */
 struct gf_ending {
 	struct gf_header h;
 	uint32_t lease;
@@ -162,7 +162,7 @@ _Static_assert(offsetof(struct gf_ending, lease) == 16, "layout of gf_ending");
 _Static_assert(offsetof(struct gf_ending, reserved) == 20, "layout of gf_ending");
 _Static_assert(offsetof(struct gf_ending, left_ns) == 24, "layout of gf_ending");
 
-/* process to daemon: it cannot use CUDA any more */
+/* process to daemon: it can no longer use CUDA */
 struct gf_fault {
 	struct gf_header h;
 	uint32_t code;

@@ -1,12 +1,12 @@
-/* wrap.c: the wrappers that are alike, generated from symbols.def. */
+/* wrap.c: the wrappers of the same form, generated from symbols.def. */
 #include "fault.h"
 #include "gate.h"
 #include "memory.h"
 #include "real.h"
 #include "wait.h"
 
-/* Stream 0 of an ordinary function is the legacy stream, of a _ptsz or _ptds
- * twin the calling thread's own. */
+/* Stream 0 means the legacy stream in an ordinary function, and the calling thread's own stream in a
+ * _ptsz or _ptds twin. */
 static inline CUstream ordinary(CUstream stream)
 {
     return stream ? stream : CU_STREAM_LEGACY;
@@ -28,9 +28,9 @@ static inline CUstream per_thread(CUstream stream)
 #define GF_BLOCKS_cuLaunchGrid GF_AREA
 #define GF_BLOCKS_cuLaunchGridAsync GF_AREA
 
-/* The slow way is a function of its own, which is called in place of the driver's:
- * so the fast one saves a single register. It is to stay one call: of two the
- * compiler loads the arguments before it is known which. */
+/* The slow path is a separate function that is called in place of the driver's, so the fast path saves
+ * only one register. There must be a single call: with two, the compiler would load the arguments before
+ * it is known which call follows. */
 #define GF_WORK(symbol, real, flavour, stream, params, args, kernels, blocks) \
     GF_COLD static CUresult symbol##_slow params \
     { \
@@ -44,14 +44,15 @@ static inline CUstream per_thread(CUstream stream)
     CUresult symbol params \
     { \
         struct gf_line *entered = gf_enter_fast(flavour(stream)); \
-        CUresult(*go) params = gf_likely(entered) ? gf_real.real : symbol##_slow; \
-        __asm__("" : "+r"(entered), "+r"(go)); \
-        CUresult result = go args; \
+        CUresult(*target) params = gf_likely(entered) ? gf_real.real : symbol##_slow; \
+        __asm__("" : "+r"(entered), "+r"(target)); \
+        CUresult result = target args; \
         if (gf_likely(entered)) \
             gf_leave(entered, kernels, result, #symbol); \
         return result; \
     }
 
+/* Work that has finished when the call returns. */
 #define GF_BRIEF(symbol, params, args) \
     CUresult symbol params \
     { \
@@ -63,34 +64,29 @@ static inline CUstream per_thread(CUstream stream)
         return result; \
     }
 
+/* Changes the current context. */
 #define GF_TURN(symbol, params, args) \
     CUresult symbol params \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         CUresult result = gf_real.symbol args; \
         gf_forget_thread(); \
         gf_saw(result, #symbol); \
         return gf_unlikely(result == CUDA_ERROR_OUT_OF_MEMORY) ? gf_mem_answer_on(0, result) : result; \
     }
 
-/* Waits for work or asks about it. */
-#define GF_LOOK(symbol, real, flavour, params, args) \
+/* Waits for work or queries it. */
+#define GF_WATCH(symbol, real, flavour, params, args) \
     CUresult symbol params \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         CUresult result = gf_real.real args; \
         gf_saw(result, #symbol); \
         return result; \
     }
 
-/* Makes a stream wait. */
+/* Makes a stream wait for something outside the GPU. */
 #define GF_STAND(symbol, real, flavour, stream, params, args) \
     CUresult symbol params \
     { \
-        if (!gf_boot()) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
         struct gf_waiting waiting = gf_enter_wait(flavour(stream), false); \
         CUresult result = gf_real.real args; \
         gf_wait_end(waiting, result); \
@@ -98,7 +94,7 @@ static inline CUstream per_thread(CUstream stream)
         return result; \
     }
 
-/* A function and, where there is one, its per-thread twin. */
+/* A function and its per-thread twin, if it has one. */
 #define GF_BOTH_NONE(make, name, ...) make(name, name, ordinary, __VA_ARGS__)
 #define GF_BOTH_PTSZ(make, name, ...) \
     make(name, name, ordinary, __VA_ARGS__) make(name##_ptsz, name##_ptsz, per_thread, __VA_ARGS__)
@@ -112,7 +108,7 @@ static inline CUstream per_thread(CUstream stream)
 #define GF_WRAP_COPY(name, variant, stream, params, args) \
     GF_BOTH_##variant(GF_WORK, name, stream, params, args, 0, 0)
 #define GF_WRAP_SYNC(name, variant, stream, params, args) GF_BOTH_##variant(GF_SYNC_TWIN, name, params, args)
-#define GF_WRAP_WATCH(name, variant, stream, params, args) GF_BOTH_##variant(GF_LOOK, name, params, args)
+#define GF_WRAP_WATCH(name, variant, stream, params, args) GF_BOTH_##variant(GF_WATCH, name, params, args)
 #define GF_WRAP_WAIT(name, variant, stream, params, args) GF_BOTH_##variant(GF_STAND, name, stream, params, args)
 #define GF_WRAP_SWITCH(name, variant, stream, params, args) GF_TURN(name, params, args)
 #define GF_WRAP_HAND(name, variant, stream, params, args)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# inside.sh: what installed.sh does in its container, as root, under systemd.
+# inside.sh: checks the installed deb. installed.sh runs it in its container, as root, with
+# systemd as the first process.
 set -eu
 units='gfaas-tokend.service gfaas-modeld.service gfaas-gateway.service'
 fail() { echo "inside.sh: $*"; exit 1; }
@@ -27,9 +28,9 @@ unset XDG_RUNTIME_DIR
 
 step units
 cd /usr/lib/systemd/system
-systemd-analyze verify --man=no $units 2>&1 | (! grep .) || fail 'systemd-analyze verify has something to say'
+systemd-analyze verify --man=no $units 2>&1 | (! grep .) || fail 'systemd-analyze verify reports the above'
 for unit in $units; do
-	systemd-analyze security --offline=true --threshold=20 --no-pager $unit >/tmp/security || { cat /tmp/security; fail "$unit is exposed more than it has to be"; }
+	systemd-analyze security --offline=true --threshold=20 --no-pager $unit >/tmp/security || { cat /tmp/security; fail "the exposure of $unit is above 2.0"; }
 	tail -n 1 /tmp/security
 done
 cd /
@@ -43,12 +44,12 @@ for _ in $(seq 600); do
 	sleep 0.1
 done
 echo "$answer"
-[ "$answer" = '{"n":4096,"a":2,"batch":1,"launches":5,"sum":1982400}' ] || fail 'that is not the answer'
+[ "$answer" = '{"n":4096,"a":2,"batch":1,"launches":5,"sum":1982400}' ] || fail 'the answer is wrong'
 serving gfaas ps
 serving gfaas-modeld ls
 [ "$(grep -Ec '^(Cap(Inh|Prm|Eff|Bnd|Amb):\s*0+|NoNewPrivs:\s*1)$' "/proc/$(pgrep -x saxpy)/status")" = 6 ] || fail 'the function has capabilities'
 
-step a gateway that was killed
+step kill the gateway
 instance=$(pgrep -x saxpy)
 gateway=$(systemctl show -P MainPID gfaas-gateway.service)
 kill -KILL "$gateway"
@@ -57,15 +58,15 @@ for _ in $(seq 600); do
 	systemctl -q is-active gfaas-gateway.service && [ "$(systemctl show -P MainPID gfaas-gateway.service)" != "$gateway" ] && break
 done
 echo '{}' | serving gfaas invoke saxpy
-[ "$(pgrep -x saxpy)" = "$instance" ] || fail 'the instance did not outlive it'
+[ "$(pgrep -x saxpy)" = "$instance" ] || fail 'the instance did not survive the kill of its gateway'
 systemctl reload gfaas-gateway.service gfaas-tokend.service
 systemctl is-active $units
 
 step remove
 dpkg -r gfaas
 while read -r file; do
-	[ ! -e "$file" ] && [ ! -L "$file" ] || fail "$file is left"
+	[ ! -e "$file" ] && [ ! -L "$file" ] || fail "$file still exists after removal"
 done </tmp/files
-[ ! -e /usr/lib/gfaas ] || fail '/usr/lib/gfaas is left'
-if pgrep -u gfaas; then fail 'something still runs'; fi
-serving test -f /var/lib/gfaas/.local/state/gfaas/state.db || fail 'the functions are gone'
+[ ! -e /usr/lib/gfaas ] || fail '/usr/lib/gfaas still exists after removal'
+if pgrep -u gfaas; then fail 'the processes above still run after removal'; fi
+serving test -f /var/lib/gfaas/.local/state/gfaas/state.db || fail 'removal deleted the functions'

@@ -1,20 +1,20 @@
 #!/bin/sh
-# installed.sh BUILD: installs the deb of BUILD/dist in a container, has its services run
-# there, and removes it. The container's root is made of this machine's files, those of
-# Debian's essential packages and systemd; nothing is pulled.
+# installed.sh BUILD: installs the deb of BUILD/dist in a container, runs its services there,
+# and removes it. The container's root consists of this machine's files of Debian's essential
+# packages and systemd; no image is pulled.
 #
-# Where Docker, dpkg or systemd are missing it says so, and fails in CI.
+# Without Docker, dpkg or systemd, it prints a message and succeeds, or fails if CI is set.
 set -eu
 build=$(realpath "$1")
 here=$(realpath "$(dirname "$0")")
-none() {
-	echo "installed.sh: LEFT OUT: $*" >&2
+skip() {
+	echo "installed.sh: SKIPPED: $*" >&2
 	[ -z "${CI-}" ] || exit 1
 	exit 0
 }
-command -v dpkg >/dev/null || none 'no dpkg here'
-command -v systemd-analyze >/dev/null || none 'no systemd here'
-docker info >/dev/null 2>&1 || none 'no Docker engine'
+command -v dpkg >/dev/null || skip 'dpkg is not installed'
+command -v systemd-analyze >/dev/null || skip 'systemd is not installed'
+docker info >/dev/null 2>&1 || skip 'no Docker Engine answers'
 
 work=$(mktemp -d)
 box=gfaas-installed-$$
@@ -22,7 +22,7 @@ trap 'docker rm -f $box >/dev/null 2>&1 || true; docker rmi -f $box >/dev/null 2
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# The packages' files, and the libraries that their programs are linked with.
+# Files of the packages, and the libraries that their programs link.
 essential=$(dpkg-query -W -f '${Package} ${Essential} ${Priority}\n' | awk '$2 == "yes" || $3 == "required" { print $1 }')
 dpkg -L $essential libc6 procps systemd | grep -v '^/usr/share/' >"$work/files"
 while read -r file; do
@@ -37,7 +37,7 @@ done <"$work/files" | xargs ldd 2>/dev/null | sed -n 's,^.*\t\(.* => \)\?\(/[^ ]
 (cd / && while read -r file; do [ ! -e "$file" ] || echo "$file"; done) <"$work/wanted" >"$work/list"
 tar -C / --no-recursion -T "$work/list" -cf - | docker import - $box >/dev/null
 
-# With systemd as its first process, which mounts, and a control group of its own.
+# systemd, the first process, needs CAP_SYS_ADMIN for its mounts and its own cgroup namespace.
 docker run -d --name $box --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
 	--cgroupns=private --tmpfs /run --tmpfs /tmp --shm-size 1g --env container=docker \
 	-v "$build/dist:/dist:ro" -v "$build/victim:/victim:ro" -v "$here/inside.sh:/inside.sh:ro" $box \
@@ -52,7 +52,7 @@ docker exec $box sh /inside.sh || {
 }
 
 if ! command -v rpm >/dev/null || [ "$(id -u)" != 0 ]; then
-	echo 'installed.sh: no rpm here, or not root: THE RPM IS NOT LOOKED AT' >&2
+	echo 'installed.sh: rpm is not installed, or not root: THE RPM IS NOT CHECKED' >&2
 	exit 0
 fi
 rpm --root "$work/rpm" --nodeps --noscripts --nosignature -i "$build"/dist/*.rpm 2>"$work/log" || { cat "$work/log"; exit 1; }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The user gfaas and /var/lib/gfaas, with the functions, stay.
+# The user gfaas and /var/lib/gfaas, which holds the functions, remain.
 set -e
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload

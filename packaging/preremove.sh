@@ -1,5 +1,5 @@
 #!/bin/sh
-# Before the files go for good, which dpkg says as "remove" and rpm as 0.
+# Runs before a removal; dpkg then passes "remove" and rpm passes 0.
 set -e
 case $1 in remove | 0)
 	if [ -d /run/systemd/system ]; then

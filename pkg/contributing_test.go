@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// scratch returns a copy of the tree, as git has it or will have it, with the changes that
-// CONTRIBUTING.md shows under a heading.
+// scratch returns a copy of the working tree, untracked files included, with the changes
+// that CONTRIBUTING.md shows under a heading.
 func scratch(t *testing.T, heading string) (dir string) {
 	t.Helper()
 	page, err := os.ReadFile("../CONTRIBUTING.md")
@@ -55,7 +55,8 @@ func scratch(t *testing.T, heading string) (dir string) {
 	return dir
 }
 
-// in runs a command in a folder and returns what it printed.
+// in runs a command in a folder and returns its output. It fails the test if the command
+// fails.
 func in(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -67,8 +68,8 @@ func in(t *testing.T, dir string, args ...string) string {
 	return string(text)
 }
 
-// contributed returns a copy of the tree with the changes under a heading. It skips the test
-// unless make contributing-check runs it, since it builds programs.
+// contributed returns a copy of the tree with the changes under a heading. Because the
+// tests build programs, it skips the test unless make contributing-check runs it.
 func contributed(t *testing.T, heading string) (dir string) {
 	t.Helper()
 	if os.Getenv("GFAAS_CONTRIBUTING") == "" {
@@ -77,8 +78,8 @@ func contributed(t *testing.T, heading string) (dir string) {
 	return scratch(t, heading)
 }
 
-// TestContributingPolicy: the policy that CONTRIBUTING.md adds holds what every policy
-// holds, in the simulator and in the gateway, and the commands offer it.
+// TestContributingPolicy: the policy that CONTRIBUTING.md adds passes the tests of all
+// policies, in the simulator and in the gateway, and the commands offer it.
 func TestContributingPolicy(t *testing.T) {
 	dir := contributed(t, "Add a queueing policy")
 	ran := in(t, dir, "go", "test", "-vet=off", "-ldflags=-w", "-v", "./pkg/policy/queue", "./pkg/sim", "./pkg/daemon/gateway", "-run", "/srpt$")
@@ -92,10 +93,10 @@ func TestContributingPolicy(t *testing.T) {
 	in(t, dir, sim, "generate", "mqfq", "-q", "--costs-out", "costs.csv", "--out-file", "trace.csv")
 	table := in(t, dir, sim, "compare", "-q", "--functions", "costs.csv", "--trace", "trace.csv", "--pool", "8", "--policy", "sjf,srpt", "-o", "csv")
 	if lines := strings.Split(strings.TrimSpace(table), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[2], "srpt,") {
-		t.Errorf("compare printed\n%s", table)
+		t.Errorf("compare: want three lines, the last one of srpt, got\n%s", table)
 	}
 	if help := in(t, dir, sim, "queue", "--help"); !strings.Contains(help, "srpt          the shortest invocation, its start included") {
-		t.Errorf("the help does not list it:\n%s", help)
+		t.Errorf("the help of queue does not list srpt:\n%s", help)
 	}
 }
 
@@ -113,8 +114,8 @@ func TestContributingFlag(t *testing.T) {
 	}
 }
 
-// TestContributingDriver: the driver function that CONTRIBUTING.md adds passes its checks,
-// and the library's tables have it.
+// TestContributingDriver: the driver function that CONTRIBUTING.md adds passes its
+// checks, and the tables of the library contain it.
 func TestContributingDriver(t *testing.T) {
 	dir := contributed(t, "Add a function of the CUDA driver")
 	in(t, dir, "make", "-s", "all", "checks")

@@ -15,7 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// readers are those of the formats that docs/files.md describes.
+// readers lists the reader of each format in docs/files.md.
 var readers = map[string]func(io.Reader, string) error{
 	"yaml function": only(function.Parse),
 	"csv profile":   only(profile.Read),
@@ -40,8 +40,8 @@ func only[T any](read func(io.Reader, string) (T, error)) func(io.Reader, string
 	}
 }
 
-// TestFormats: the page of formats has an example of each that its reader
-// takes, and names every column of a profile.
+// TestFormats: docs/files.md has a valid example of each format and names every column of
+// a profile.
 func TestFormats(t *testing.T) {
 	text, err := os.ReadFile("../docs/files.md")
 	if err != nil {

@@ -1,20 +1,18 @@
 #!/usr/bin/env bash
-# fuzz.sh TIME PACKAGE...: fuzzes each target of the packages for so long. As many as
-# there are processors run at once, each on one, and a package is built once for all of
-# its targets. GOGC is for the compiler.
+# fuzz.sh TIME PACKAGE...: runs each fuzz target of the packages for TIME. One target runs per
+# processor, and a package is built once for all its targets. GOGC applies only to the
+# compiler.
 #
-# What is new is made smaller by a hundred tries at most. Go's own limit is a minute each,
-# in which nothing new is tried: of some targets that left a handful of inputs in all.
+# A new input is minimized with at most 100 tries. Go's default is a minute, in which no new
+# input is tried; some targets then got only a handful of inputs.
 set -euo pipefail
 go=${GO:-go}
 
-# one TIME PROGRAM FOLDER PACKAGE TARGET: fuzzes one.
+# one TIME PROGRAM FOLDER PACKAGE TARGET: runs one target.
 #
-# Where the processors are busy Go may call it a failure that the time is up
-# (go.dev/issue/75804, mended in Go 1.27): the target fails with the words
-# "context deadline exceeded" and nothing else. That is the end of a run that
-# found nothing. A finding is never told so: it names the line that failed and
-# the file that the input was written to.
+# On a busy machine, Go may report the end of the time as a failure (go.dev/issue/75804,
+# fixed in Go 1.27), with only the message "context deadline exceeded". Such a run found
+# nothing: a real failure names the failing line and the file of the input.
 one() {
   local time=$1 program=$2 folder=$3 package=$4 target=$5 log status=0
   log=$program.$target
@@ -26,7 +24,7 @@ one() {
     context deadline exceeded
 FAIL"
   if [[ $(grep -v '^fuzz: ' "$log") =~ ^$time_is_up$ ]]; then
-    echo "$target: the time is up; nothing was found"
+    echo "$target: time is up; no failing input found"
     return 0
   fi
   return "$status"
@@ -43,7 +41,7 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$go" list -f '{{.Dir}} {{.ImportPath}}' "$@" | while read -r folder package; do
-  targets=$(sed -n 's/^func \(Fuzz[[:alnum:]_]*\)(.*/\1/p' "$folder"/*_test.go 2>/dev/null || true) # it may have none
+  targets=$(sed -n 's/^func \(Fuzz[[:alnum:]_]*\)(.*/\1/p' "$folder"/*_test.go 2>/dev/null || true) # a package may have no test files
   [ -n "$targets" ] || continue
   program=$work/${package//\//_}
   "$go" test -vet=off -c -fuzz . -o "$program" "$package"

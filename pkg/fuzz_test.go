@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// fakeGo lists two packages, one of them without tests, and builds a program that says what is in a file and ends
-// with a status, if it is none that says that nothing is built.
+// fakeGo is a go command that lists two packages, one of them without tests. If $STATUS
+// is notBuilt, its build fails. Otherwise it builds a program that prints a file and
+// exits with $STATUS.
 const (
 	notBuilt = 2
 	fakeGo   = `#!/bin/sh
@@ -24,7 +25,8 @@ esac
 `
 )
 
-// TestFuzzScript: that the time was up is no failure, and every other one is.
+// TestFuzzScript: the script fails on every failure of a target except the end of its
+// fuzzing time.
 func TestFuzzScript(t *testing.T) {
 	const (
 		progress = "fuzz: elapsed: 0s, gathering baseline coverage: 0/9 completed\nfuzz: elapsed: 60s, execs: 9 (0/sec), new interesting: 1 (total: 9)\n"
@@ -62,7 +64,7 @@ func TestFuzzScript(t *testing.T) {
 			cmd.Env = append(os.Environ(), "GO="+tool, "DIR="+dir, "STATUS="+strconv.Itoa(c.status))
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != c.passes {
-				t.Errorf("%v after\n%s", err, out)
+				t.Errorf("got %v, want success %v, after\n%s", err, c.passes, out)
 			}
 		})
 	}

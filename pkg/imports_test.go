@@ -1,4 +1,4 @@
-// Package pkg_test holds what is true of the tree as a whole.
+// Package pkg_test checks properties of the whole source tree.
 package pkg_test
 
 import (
@@ -23,13 +23,14 @@ import (
 
 const module = "github.com/gfaas/gfaas/pkg/"
 
-// layers says, for each folder of pkg, which others its packages may import:
-// gpu ← formats ← policy ← {daemon, sim, measure} ← command, and adapters on gpu,
-// formats and wire alone, as is launch. Daemons, use cases (measure), adapters and
-// commands also see the machine. Use cases may load what they measure.
+// layers lists, for each folder of pkg, the other folders that its packages may import:
+// gpu ← formats ← policy ← {daemon, sim, measure, rollout} ← command. Adapters and launch
+// may import only gpu, formats and wire. Daemons, use cases (measure, rollout), adapters
+// and commands may also import the folders in machine. The checks of doctor may import
+// adapters, and use cases may import load.
 var (
-	machine = []string{"procfs", "lockfile", "owndir"} // what Linux shows and keeps
-	formats = []string{"gpu", "function", "profile", "plan", "trace", "kgraph", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "yamlfile", "safetensors", "splitmix", "number", "status"}
+	machine = []string{"procfs", "lockfile", "owndir"} // Linux facilities
+	formats = []string{"gpu", "function", "profile", "plan", "trace", "kgraph", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "yamlfile", "safetensors", "splitmix", "number", "reason", "status"}
 	layers  = map[string][]string{
 		"gpu":        {"gpu"},
 		"procfs":     {},
@@ -41,10 +42,12 @@ var (
 		"record":     append([]string{"policy"}, formats...),
 		"load":       {"gpu", "load", "number", "splitmix"},
 		"daemon":     slices.Concat([]string{"daemon", "launch", "policy", "record"}, formats, machine),
+		"rollout":    slices.Concat([]string{"rollout", "launch", "load", "policy", "record"}, formats, machine),
 		"measure":    slices.Concat([]string{"measure", "launch", "load", "policy", "record", "outfile"}, formats, machine),
+		"doctor":     slices.Concat([]string{"doctor", "adapter"}, formats, machine),
 		"sim":        append([]string{"sim", "policy", "record"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
-		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load", "measure", "outfile"}, formats, machine),
+		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load", "measure", "rollout", "doctor", "outfile"}, formats, machine),
 	}
 )
 
@@ -56,11 +59,11 @@ type pkgInfo struct {
 	CgoFiles   []string
 	Imports    []string
 
-	uses []name // of one that a test made up
+	uses []name // for packages that a test makes up
 }
 
-// name is a name of another package, such as time.Now; * where a file has all of
-// its names without saying whose they are, and goroutine for a go statement.
+// name is an identifier of another package, such as time.Now. It is * if a file imports
+// all names of the package with a dot, and goroutine stands for a go statement.
 type name struct{ from, what string }
 
 var goroutine = name{what: "go"}
@@ -84,8 +87,46 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
-// TestOnlyCommandsKnowFlags: the libraries of the command line stay in the commands, so that
-// a use case can be called from anywhere and prints nothing by itself.
+// gatewayLayers lists, for each package below daemon/gateway, the others that it may
+// import: api → proxy → dispatch ← instances. The gateway itself imports all of them.
+var gatewayLayers = map[string][]string{
+	"refusal":   {},
+	"ui":        {},
+	"metrics":   {"refusal"},
+	"dispatch":  {"metrics", "refusal"},
+	"instances": {"dispatch"},
+	"inbound":   {"refusal"},
+	"proxy":     {"dispatch", "inbound", "refusal"},
+	"api":       {"dispatch", "inbound", "metrics", "proxy", "refusal", "ui"},
+}
+
+// TestGatewayLayers: the packages of the gateway import each other in one direction, and
+// the dispatcher sends and serves no HTTP.
+func TestGatewayLayers(t *testing.T) {
+	const root = module + "daemon/gateway"
+	for _, p := range list(t) {
+		from, below := strings.CutPrefix(p.ImportPath, root+"/")
+		if !below {
+			continue
+		}
+		allowed, known := gatewayLayers[from]
+		if !known {
+			t.Errorf("%s is missing in gatewayLayers", p.ImportPath)
+		}
+		for _, imported := range p.Imports {
+			to, below := strings.CutPrefix(imported, root+"/")
+			if imported == root || below && !slices.Contains(allowed, to) {
+				t.Errorf("%s imports %s: it may import only %v of the gateway", p.ImportPath, imported, allowed)
+			}
+			if from == "dispatch" && (imported == "net" || strings.HasPrefix(imported, "net/")) {
+				t.Errorf("%s imports %s: the dispatcher must not send or serve", p.ImportPath, imported)
+			}
+		}
+	}
+}
+
+// TestOnlyCommandsKnowFlags: only commands import the command-line libraries, so that a
+// use case can be called from any program and prints nothing by itself.
 func TestOnlyCommandsKnowFlags(t *testing.T) {
 	commandLine := regexp.MustCompile(`^github\.com/(spf13/|olekukonko/tablewriter|schollz/progressbar)`)
 	for _, p := range list(t) {
@@ -94,28 +135,28 @@ func TestOnlyCommandsKnowFlags(t *testing.T) {
 		}
 		for _, imported := range p.Imports {
 			if commandLine.MatchString(imported) {
-				t.Errorf("%s imports %s: only commands may", p.ImportPath, imported)
+				t.Errorf("%s imports %s: only commands may import it", p.ImportPath, imported)
 			}
 		}
 	}
 }
 
-// The standard library as far as rule 1 of the design lets policies use it. What
-// is on no list is refused.
+// The parts of the standard library that rule 1 of the design allows in policies. All
+// other packages are refused.
 var (
-	// computing is for policies: nothing in it can read, write, wait or guess.
+	// computing lists packages for policies. They cannot read, write, wait or guess.
 	computing = []string{
-		"bytes", "cmp", "container/heap", "encoding/binary", "errors", "fmt", "iter", "maps", "math", "math/bits",
+		"bytes", "cmp", "container/heap", "container/list", "encoding/binary", "errors", "fmt", "iter", "maps", "math", "math/bits",
 		"slices", "sort", "strconv", "strings", "time", "unicode", "unicode/utf8",
 	}
-	// parsing is, besides, for the formats that a policy has its types from, and
-	// for the libraries under those. They read from an io.Reader that a command
-	// has opened; none of them opens anything itself.
+	// parsing lists further packages, for the formats that define a policy's types and
+	// for the libraries that these formats use. The packages read from an io.Reader that
+	// a command has opened and open no files themselves.
 	parsing = append([]string{
 		"bufio", "encoding", "encoding/base64", "encoding/csv", "encoding/json", "io", "path/filepath", "reflect", "regexp", "sync",
 	}, computing...)
-	// restricted says what of a package on these lists may not be used all the
-	// same: the clock, standard streams, and what asks the file system.
+	// restricted reports which names of the packages on these lists are forbidden: the
+	// clock, the standard streams, and functions that query the file system.
 	restricted = map[string]func(name string) bool{
 		"time": among("Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Local", "LoadLocation"),
 		"fmt":  among("Print", "Printf", "Println", "Scan", "Scanf", "Scanln"),
@@ -123,17 +164,17 @@ var (
 			return !among("Base", "Clean", "Dir", "Ext", "IsAbs", "Join")(name)
 		},
 	}
-	// excused is what libraries use all the same, to no effect.
-	excused = map[string]name{"go.yaml.in/yaml/v3": {"fmt", "Println"}} // in a trace of its scanner that nothing calls
+	// excused lists forbidden names that a library uses without effect.
+	excused = map[string]name{"go.yaml.in/yaml/v3": {"fmt", "Println"}} // in a trace function of its scanner that is never called
 )
 
 func among(names ...string) func(name string) bool {
 	return func(name string) bool { return slices.Contains(names, name) }
 }
 
-// differing are the packages that draw what should differ each time; workload
-// keeps the generator of its published traces. All else that is drawn follows
-// from a seed, by pkg/splitmix.
+// differing lists the packages that need a different random value each time; workload
+// keeps the generator of its published traces. All other random values are derived from a
+// seed by pkg/splitmix.
 var differing = []string{"adapter/localport", "command/gfaas", "daemon/token", "sim/workload"}
 
 func TestOneRandomSource(t *testing.T) {
@@ -146,8 +187,9 @@ func TestOneRandomSource(t *testing.T) {
 	}
 }
 
-// TestDaemonsStartNothing: what hands out a GPU, or weights, or graphs does not start
-// instances, and has no client of Docker's in it, which is a fifth of what it would link.
+// TestDaemonsStartNothing: the daemons for GPUs, models and kernel graphs start no
+// instances. They therefore do not link Docker's client, which would account for a fifth
+// of the program.
 func TestDaemonsStartNothing(t *testing.T) {
 	packages := list(t)
 	for _, daemon := range []string{"tokend", "modeld", "kerneld"} {
@@ -158,24 +200,24 @@ func TestDaemonsStartNothing(t *testing.T) {
 				next = append(next, p.Imports...)
 			}
 			if next[0] == module+"adapter/docker" {
-				t.Errorf("%s comes to import %s", daemon, next[0])
+				t.Errorf("%s imports %s, directly or indirectly", daemon, next[0])
 			}
 		}
 	}
 }
 
-// TestPoliciesArePure holds rule 1 of the design: no policy does I/O, knows the
-// time or throws dice, and nor does what it imports, however far down.
+// TestPoliciesArePure checks rule 1 of the design: neither a policy nor any package that
+// it imports, directly or indirectly, does I/O, reads the clock or uses random numbers.
 func TestPoliciesArePure(t *testing.T) {
 	for _, fault := range impurities(list(t), func(p pkgInfo) []name { return usesOf(t, p) }) {
 		t.Error(fault)
 	}
 }
 
-// TestOneAfterAnother holds of what make race leaves out beside policies that it
-// starts no goroutine either, in its tests neither, and nothing of ours that it
-// imports does: there is nothing for the race detector to see. What commands share for
-// signals and progress, and how a program is looked at, has tests of its own.
+// TestOneAfterAnother checks the packages, apart from policies, that make race leaves
+// out. They, their tests and the packages of this module that they import start no
+// goroutine, so the race detector has no use there. Exempt are command/cli and
+// adapter/preload, which have their own tests.
 func TestOneAfterAnother(t *testing.T) {
 	packages := list(t)
 	seen := map[string]bool{module + "command/cli": true, module + "adapter/preload": true}
@@ -185,7 +227,7 @@ func TestOneAfterAnother(t *testing.T) {
 	}
 	sequential := regexp.MustCompile(`(?m)^SEQUENTIAL := (.*)$`).FindSubmatch(makefile)
 	if sequential == nil {
-		t.Fatal("what make race leaves out is not found")
+		t.Fatal("the Makefile has no line SEQUENTIAL, which lists the packages that make race leaves out")
 	}
 	leftOut := regexp.MustCompile(`/pkg/(` + string(sequential[1]) + `)(/|$)`)
 	var next []string
@@ -195,7 +237,7 @@ func TestOneAfterAnother(t *testing.T) {
 		}
 	}
 	if len(next) < 6 {
-		t.Fatalf("left out: %v", next)
+		t.Fatalf("make race leaves out %v, want at least 6 packages besides policies", next)
 	}
 	for _, at := range next {
 		tests, err := filepath.Glob(filepath.Join(packages[at].Dir, "*_test.go"))
@@ -230,9 +272,10 @@ func TestOneAfterAnother(t *testing.T) {
 	}
 }
 
-// impurities is what breaks rule 1 in the packages that policies reach.
+// impurities returns the violations of rule 1 in policies and in the packages that they
+// import.
 func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults []string) {
-	way := map[string]string{} // how a policy came to import a package
+	way := map[string]string{} // the chain of imports by which a policy reaches a package
 	var next []string
 	for _, at := range slices.Sorted(maps.Keys(packages)) {
 		if layer(at) == "policy" {
@@ -276,7 +319,7 @@ func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults 
 	return faults
 }
 
-// usesOf is what the files of a package use of others.
+// usesOf returns the names of other packages that the files of a package use.
 func usesOf(t *testing.T, p pkgInfo) (names []name) {
 	t.Helper()
 	for _, file := range append(p.GoFiles, p.CgoFiles...) {
@@ -289,8 +332,8 @@ func usesOf(t *testing.T, p pkgInfo) (names []name) {
 	return names
 }
 
-// usesIn is usesOf for one file; text is what is in it, nil to read it. It goes by
-// the names of the imports, so no variable may be called like one.
+// usesIn is usesOf for one file. text is the content of the file, or nil to read it.
+// usesIn matches the names of imports, so no variable may have the name of an import.
 func usesIn(t *testing.T, file string, text any) (names []name) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
@@ -326,13 +369,14 @@ func usesIn(t *testing.T, file string, text any) (names []name) {
 	return names
 }
 
-// TestImpurities: what breaks rule 1 is found, wherever it hides.
+// TestImpurities: impurities finds a violation of rule 1 in a policy, a format or a
+// library.
 func TestImpurities(t *testing.T) {
 	const policy, format, library = module + "policy/p", module + "plan", "example.com/library"
 	std := func(imported ...string) []string { return append([]string{"fmt", "math", "time"}, imported...) }
 	for what, c := range map[string]struct {
 		policy, format, library pkgInfo
-		want                    string // how the only fault begins; empty: there is none
+		want                    string // prefix of the only violation, or empty if there is none
 	}{
 		"pure": {policy: pkgInfo{Imports: std(format), uses: []name{{"time", "Duration"}, {"fmt", "Sprintf"}}},
 			format: pkgInfo{Imports: std("io", "path/filepath", library), uses: []name{{"path/filepath", "Dir"}}}, library: pkgInfo{Imports: std("sync")}},
@@ -371,7 +415,7 @@ func TestImpurities(t *testing.T) {
 	}
 }
 
-// TestUses: a use is found under whatever name a file gives the package.
+// TestUses: usesIn finds a use under any name that a file gives the package.
 func TestUses(t *testing.T) {
 	const text = `package p
 import (
@@ -395,7 +439,8 @@ func f(o own) int { defer func() { go time.AfterFunc(0, nil) }(); return o.Now }
 	}
 }
 
-// layer is the folder of pkg that an import path lies in; empty for others'.
+// layer returns the folder of pkg that contains an import path, or "" for a path of
+// another module.
 func layer(path string) string {
 	rest, ours := strings.CutPrefix(path, module)
 	if !ours {
@@ -405,7 +450,7 @@ func layer(path string) string {
 	return first
 }
 
-// list is every package here and all that they import, by path.
+// list returns all packages of this module and their dependencies, by import path.
 func list(t *testing.T) map[string]pkgInfo {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,Standard,GoFiles,CgoFiles,Imports", "./...").Output()

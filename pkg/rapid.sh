@@ -1,8 +1,8 @@
 #!/bin/sh
-# rapid.sh FLAG PROGRAM ARG...: runs a test program of go test -exec, with the
-# flag if it has property tests; the others do not know it. GOGC is for what
-# compiled it; the tests of policies and simulations, which hold little memory and start
-# no daemon, take a quarter less time where garbage is collected less often.
+# rapid.sh FLAG PROGRAM ARG...: runs a test program for go test -exec. It adds FLAG if the
+# program contains property tests, which define that flag. It unsets GOGC, which is meant for
+# the compiler, except for tests of policies and simulations: they use little memory and
+# start no daemon, and take a quarter less time with a higher GOGC.
 unset GOGC
 case $PWD in */pkg/policy | */pkg/policy/* | */pkg/sim | */pkg/sim/*) export GOGC=400 ;; esac
 flag=$1 program=$2

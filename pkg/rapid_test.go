@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// TestRapidScript: a test program has the flag of property tests after its own
-// arguments if it knows it, and its status is the script's.
+// TestRapidScript: the script appends its flag to a test program's arguments if the
+// program has property tests, and exits with the program's status.
 func TestRapidScript(t *testing.T) {
-	knows := strings.Join([]string{"rapid", "seed"}, ".") // not to be a program that seems to
+	knows := strings.Join([]string{"rapid", "seed"}, ".") // split, so that this test program does not match
 	for text, want := range map[string]string{
 		"# " + knows:  "-test.v a b -flag=1\n",
 		"# rapidseed": "-test.v a b\n",
@@ -28,8 +28,8 @@ func TestRapidScript(t *testing.T) {
 	}
 }
 
-// TestRapidScriptMemory: what the compiler has of memory is not for test programs, and
-// those of policies and simulations have their own.
+// TestRapidScriptMemory: the script removes the compiler's GOGC from the environment of a
+// test program, and sets its own value for policies and simulations.
 func TestRapidScriptMemory(t *testing.T) {
 	script, err := filepath.Abs("rapid.sh")
 	if err != nil {

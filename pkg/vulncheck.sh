@@ -1,7 +1,7 @@
 #!/bin/sh
-# vulncheck.sh DB COMMAND: looks for known faults with govulncheck, the COMMAND, in a
-# database. Exit: 0 none; 3 there are some; 4 there is no database, and nothing was
-# looked for; any other is govulncheck's own.
+# vulncheck.sh DB COMMAND: looks up known vulnerabilities in the database DB with COMMAND,
+# which is govulncheck. Exit status: 0 none found, 3 some found, 4 the database cannot be
+# read; any other status is govulncheck's own.
 set -u
 db=$1 command=$2
 said=$(mktemp) || exit 1
@@ -10,7 +10,7 @@ trap 'rm -f "$said"' EXIT
 code=$?
 cat "$said"
 if [ $code -ne 0 ] && [ $code -ne 3 ] && grep -qE '^(govulncheck: )?(creating client|fetching vulnerabilities):' "$said"; then
-	echo "vulncheck: no database at $db, so nothing was looked for; VULNDB=file:///folder takes a copy of it" >&2
+	echo "vulncheck: cannot read the database at $db, so nothing was checked; VULNDB=file:///FOLDER uses a copy of it" >&2
 	exit 4
 fi
 exit $code

@@ -9,16 +9,17 @@ import (
 	"testing"
 )
 
-// make vulncheck says whether it found something, nothing, or had nothing to look in.
+// TestVulncheck: the exit status of make vulncheck distinguishes a found vulnerability,
+// no vulnerability, and a missing database.
 func TestVulncheck(t *testing.T) {
 	for name, c := range map[string]struct {
-		tool string // what it prints, and how it ends
+		tool string // shell commands that act as govulncheck
 		code int
 		says string
 	}{
 		"nothing":               {`echo "No vulnerabilities found."`, 0, "No vulnerabilities"},
 		"a fault":               {`echo "Vulnerability #1: GO-2024-1"; exit 3`, 3, "GO-2024-1"},
-		"no folder":             {`echo "creating client: stat /nowhere: no such file or directory" >&2; exit 1`, 4, "no database at file:///db"},
+		"no folder":             {`echo "creating client: stat /nowhere: no such file or directory" >&2; exit 1`, 4, "cannot read the database at file:///db"},
 		"no network":            {`echo "govulncheck: fetching vulnerabilities: Get \"https://vuln.go.dev/\": dial tcp" >&2; exit 1`, 4, "VULNDB=file:///"},
 		"it cannot be compiled": {`echo "govulncheck: loading packages: errors" >&2; exit 1`, 1, "loading packages"},
 		"wrong usage":           {`exit 2`, 2, ""},

@@ -1,15 +1,13 @@
-/*
- * saxpy-check [COUNT]: reads answers of the saxpy function, one on each line,
- * computes each on the CPU and compares. Exits 0 when there are COUNT (at
- * least one) and all are exact, else 1.
- */
+/* saxpy-check [COUNT]: reads answers of the saxpy function, one per line, computes each on the CPU
+ * and compares. It exits with status 0 if there are COUNT answers (default: at least one) and all
+ * are exact, and with status 1 otherwise. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "json.h"
 #include "workload.h"
 
-/* The sum of y as the function computes it, in the same order and precision. */
+/* Returns the sum of y as the function computes it, in the same order and precision. */
 static double expected(size_t n, float a, size_t batch, int launches)
 {
 	double sum = 0;
@@ -17,7 +15,7 @@ static double expected(size_t n, float a, size_t batch, int launches)
 	for (size_t i = 0; i < n * batch; i++) {
 		float y = input_y(i % n);
 		for (int k = 0; k < launches; k++) {
-			/* Rounded twice, as the kernel does: never one fused step. */
+			/* Rounded twice, as the kernel does, not in one fused step. */
 			volatile float product = a * input_x(i % n);
 			y = product + y;
 		}

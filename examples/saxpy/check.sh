@@ -1,6 +1,6 @@
 #!/bin/sh
-# check.sh [FUNCTION [COUNT]]: invokes the function COUNT times with different
-# numbers and checks every answer on the CPU. Needs gfaas on PATH.
+# check.sh [FUNCTION [COUNT]]: invokes the function COUNT times with different numbers and
+# checks every answer on the CPU. It needs gfaas on PATH.
 set -eu
 
 function=${1:-saxpy}

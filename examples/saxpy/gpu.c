@@ -9,9 +9,9 @@
 
 #define THREADS 256
 
-/* What one request needs: a stream, and buffers that grow as they must. */
+/* The resources of one request: a stream, and buffers that grow on demand. */
 struct lane {
-	struct lane *next; /* the next free one */
+	struct lane *next; /* the next free lane */
 	CUstream stream;
 	CUevent begin, end;
 	CUdeviceptr x, y;
@@ -167,7 +167,7 @@ const char *gpu_saxpy(size_t n, float a, size_t batch, struct gpu_result *result
 	struct lane *lane = take();
 	CUresult status = compute(lane, n, a, batch, result);
 
-	/* What was queued before a failure still uses the buffers. */
+	/* Work that was queued before a failure still uses the buffers. */
 	if (status)
 		cuStreamSynchronize(lane->stream);
 	if (status == CUDA_ERROR_OUT_OF_MEMORY)

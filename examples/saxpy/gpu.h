@@ -1,4 +1,4 @@
-/* The device's side of the function. */
+/* The function's work on the device. */
 #ifndef SAXPY_GPU_H
 #define SAXPY_GPU_H
 
@@ -8,8 +8,8 @@ struct gpu_settings {
 	const char *ptx; /* text of the module */
 	int lanes;       /* requests on the device at once, each on its own stream */
 	int blocks;      /* blocks of each kernel, for a batch of one */
-	int launches;    /* kernels a request: y grows by a * x with each */
-	size_t holds;    /* bytes of device memory that are held besides */
+	int launches;    /* kernels per request: each adds a * x to y */
+	size_t holds;    /* bytes of device memory that are held in addition */
 };
 
 struct gpu_result {
@@ -17,14 +17,14 @@ struct gpu_result {
 	float ms;   /* between the first copy and the last, on the device */
 };
 
-/* Prepares device 0. Returns NULL or what went wrong. */
+/* Prepares device 0. Returns NULL, or an error message. */
 const char *gpu_open(const struct gpu_settings *settings);
 
-/* Computes y = a * x + y, launches times, for batch vectors of n elements.
- * Waits for a free lane. Returns NULL or what went wrong. */
+/* Computes y = a * x + y, launches times, for batch vectors of n elements. Waits for a free lane.
+ * Returns NULL, or an error message. */
 const char *gpu_saxpy(size_t n, float a, size_t batch, struct gpu_result *result);
 
-/* Gives everything back; no request may be under way. */
+/* Frees everything. No request may be in progress. */
 void gpu_close(void);
 
 #endif

@@ -22,13 +22,13 @@
 #define MOST_CONNECTIONS 512
 #define IDLE_SECONDS 120
 
-/* Connections and answers under way, for the limit and for a clean end. */
+/* Counts connections and answers in progress, for the limit and for a clean end. */
 static struct {
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
 	int connections;
 	int answering;
-	int closing; /* nothing more is answered */
+	int closing; /* no further requests are answered */
 } load = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static http_handler *handle;
@@ -41,7 +41,7 @@ static void count(int *what, int change)
 	pthread_mutex_unlock(&load.mutex);
 }
 
-/* Begins an answer; 0 when it is too late for one. */
+/* Begins an answer. Returns 0 if the server is closing. */
 static int begin_answer(void)
 {
 	int open;
@@ -104,7 +104,7 @@ static void *serve_connection(void *arg)
 			break;
 		}
 		if (status) {
-			request.keep_alive = 0; /* where the next request begins is not known */
+			request.keep_alive = 0; /* the start of the next request is unknown */
 			response.status = status;
 			snprintf(response.body, sizeof response.body, "{\"error\":\"%s\"}\n", reason(status));
 		} else {
@@ -120,7 +120,7 @@ static void *serve_connection(void *arg)
 	return NULL;
 }
 
-/* Gives a connection a thread of its own. Takes the descriptor over. */
+/* Starts a thread for a connection. Takes ownership of the descriptor. */
 static void start_connection(int fd)
 {
 	struct timeval idle = {.tv_sec = IDLE_SECONDS};
@@ -167,8 +167,8 @@ static int listen_on(const char *host, int port)
 	return fd;
 }
 
-/* Waits until the count is at most limit. -1 when it is not by the deadline;
- * without a deadline, for ever. */
+/* Waits until the count is at most limit. Returns -1 if the deadline passes first; NULL is no
+ * deadline. */
 static int wait_for(const int *what, int limit, const struct timespec *deadline)
 {
 	int failed = 0;

@@ -10,7 +10,7 @@
 struct http_request {
 	char method[8];
 	char path[256]; /* without the query */
-	long batch;     /* X-Gfaas-Batch; 1 when it is not given, 0 when it is no number */
+	long batch;     /* X-Gfaas-Batch; 1 if absent, 0 if it is not a number */
 	char *body;     /* ends in a zero byte */
 	size_t length;
 	int keep_alive;
@@ -24,12 +24,12 @@ struct http_response {
 	char body[1024];
 };
 
-/* Fills in an answer. Called from many threads at once. */
+/* Fills in a response. Called from many threads at once. */
 typedef void http_handler(const struct http_request *request, struct http_response *response);
 
-/* Serves on host:port until SIGTERM or SIGINT, which must be blocked in every
- * thread. Returns 0 after a signal when everything is answered, 1 when half a
- * second was not enough for that, -1 with a message when it cannot listen. */
+/* Serves on host:port until SIGTERM or SIGINT, which must be blocked in every thread. Returns 0
+ * after a signal if all answers were sent, 1 if that took longer than half a second, or -1 with a
+ * message if it cannot listen. */
 int http_serve(const char *host, int port, http_handler *handler);
 
 #endif

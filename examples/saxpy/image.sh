@@ -1,6 +1,6 @@
 #!/bin/sh
-# image.sh [NAME]: makes a Docker image of the saxpy program beside this script
-# and the few libraries it needs, without pulling a base image.
+# image.sh [NAME]: builds a Docker image from the saxpy program in this folder and the
+# libraries that it needs. It pulls no base image.
 set -eu
 
 name=${1:-gfaas-saxpy:latest}
@@ -12,8 +12,8 @@ trap 'exit 143' TERM
 
 cp "$here/saxpy" "$root/saxpy"
 chmod 755 "$root" "$root/saxpy"
-# What the loader finds for the program, the driver aside, and the rest of
-# glibc, which the driver and the preload library may need.
+# The program's libraries without the driver, and the rest of glibc, which the driver and the
+# preload library may need.
 libs=$(ldd "$here/saxpy" | grep -v 'libcuda\.so' | grep -o '/[^ ]*')
 libc=$(echo "$libs" | grep '/libc\.so\.6$')
 for lib in libm.so.6 libpthread.so.0 libdl.so.2 librt.so.1; do
@@ -29,7 +29,7 @@ before=$(docker image ls -q "$name")
 tar -C "$root" --owner=0 --group=0 -cf - . |
 	docker import --change 'ENV HOST=0.0.0.0' --change 'EXPOSE 8080' \
 		--change 'ENTRYPOINT ["/saxpy"]' - "$name"
-# The image that had the name before would stay without one.
+# The image that had this name before has no name now.
 if [ -n "$before" ]; then
 	docker rmi "$before" >/dev/null 2>&1 || true # a container may still use it
 fi

@@ -8,7 +8,7 @@ static const char *skip(const char *s)
 	return s + strspn(s, " \t\r\n");
 }
 
-/* Reads one "name": number. NULL when it is malformed. */
+/* Reads one "name": number. Returns NULL if it is malformed. */
 static const char *read_field(const char *s, const struct json_field *fields, int count)
 {
 	const char *name = s + 1, *shut;

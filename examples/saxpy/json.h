@@ -4,11 +4,11 @@
 
 struct json_field {
 	const char *name;
-	double *value; /* kept when the object does not have it */
+	double *value; /* unchanged if the object lacks the name */
 };
 
-/* Reads an object whose values are numbers; nothing but blanks is an empty
- * one, names that are not asked for are skipped. 0, or -1 when it is malformed. */
+/* Reads an object whose values are numbers. Blank text counts as an empty object, and unknown names
+ * are skipped. Returns 0, or -1 if the text is malformed. */
 int json_read(const char *text, const struct json_field *fields, int count);
 
 #endif

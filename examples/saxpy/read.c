@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Makes at least one unread byte available. 0 at the end of the connection. */
+/* Makes at least one unread byte available. Returns 0 at the end of the connection. */
 static int fill(struct reader *r)
 {
 	ssize_t n;
@@ -24,7 +24,7 @@ static int fill(struct reader *r)
 	return n > 0;
 }
 
-/* Reads a line without its end. -1 when there is none or it is too long. */
+/* Reads a line without its end. Returns -1 if there is no line, or if it is too long. */
 static int read_line(struct reader *r, char *line, size_t size)
 {
 	size_t n = 0;
@@ -58,7 +58,7 @@ static int read_exactly(struct reader *r, char *to, size_t n)
 	return 0;
 }
 
-/* Makes room for n more bytes of body and a zero byte. */
+/* Makes room for n more bytes of body and a zero byte. Returns 0 or an HTTP status. */
 static int grow(struct http_request *request, size_t n)
 {
 	char *body;
@@ -111,16 +111,11 @@ static int read_chunks(struct reader *r, struct http_request *request)
 	return 0;
 }
 
-/* What the headers say of the body. */
+/* The framing of the body according to the headers. */
 struct framing {
 	unsigned long length;
 	int chunked;
 };
-
-static int is_token(const char *value, const char *token)
-{
-	return strcasecmp(value, token) == 0;
-}
 
 static int read_header(char *line, struct http_request *request, struct framing *framing)
 {
@@ -132,22 +127,22 @@ static int read_header(char *line, struct http_request *request, struct framing 
 	value += strspn(value, " \t");
 	for (end = value + strlen(value); end > value && strchr(" \t", end[-1]); end--)
 		end[-1] = 0;
-	if (is_token(line, "Content-Length")) {
+	if (!strcasecmp(line, "Content-Length")) {
 		framing->length = strtoul(value, &end, 10);
 		if (end == value || *end || *value == '-')
 			return 400;
-	} else if (is_token(line, "Transfer-Encoding")) {
-		framing->chunked = is_token(value, "chunked");
+	} else if (!strcasecmp(line, "Transfer-Encoding")) {
+		framing->chunked = !strcasecmp(value, "chunked");
 		if (!framing->chunked)
 			return 501;
-	} else if (is_token(line, "Connection")) {
-		if (is_token(value, "close"))
+	} else if (!strcasecmp(line, "Connection")) {
+		if (!strcasecmp(value, "close"))
 			request->keep_alive = 0;
-		else if (is_token(value, "keep-alive"))
+		else if (!strcasecmp(value, "keep-alive"))
 			request->keep_alive = 1;
-	} else if (is_token(line, "Expect")) {
-		request->expects = is_token(value, "100-continue");
-	} else if (is_token(line, "X-Gfaas-Batch")) {
+	} else if (!strcasecmp(line, "Expect")) {
+		request->expects = !strcasecmp(value, "100-continue");
+	} else if (!strcasecmp(line, "X-Gfaas-Batch")) {
 		request->batch = strtol(value, &end, 10);
 		if (end == value || *end || request->batch < 0)
 			request->batch = 0;

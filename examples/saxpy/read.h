@@ -6,12 +6,12 @@
 
 struct reader {
 	int fd;
-	size_t start, end; /* what is unread in the buffer */
+	size_t start, end; /* the unread part of the buffer */
 	char buffer[4096];
 };
 
-/* Reads one request; its body is to be freed, whatever the result. 0 when it
- * is there, -1 when the connection ended, else the status to refuse it with. */
+/* Reads one request. The caller frees its body, whatever the result. Returns 0 if there is a
+ * request, -1 if the connection ended, or the HTTP status with which to refuse it. */
 int read_request(struct reader *r, struct http_request *request);
 
 #endif

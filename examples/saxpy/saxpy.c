@@ -1,18 +1,15 @@
-/*
- * saxpy: a function that is an ordinary CUDA driver program. It knows nothing
- * of gfaas: it listens on $PORT, says on GET /healthz whether it is ready, and
- * answers POST / with {"n": 4096, "a": 2.0} by computing y = a * x + y on
- * device 0 and returning the sum of y.
+/* saxpy: a function that is an ordinary CUDA driver program, without any knowledge of gfaas. It
+ * listens on $PORT, reports on GET /healthz whether it is ready, and answers POST / with {"n":
+ * 4096, "a": 2.0} by computing y = a * x + y on device 0 and returning the sum of y.
  *
- *   PORT            where to listen (8080)
+ *   PORT            port to listen on (8080)
  *   HOST            address to listen on (127.0.0.1; in a container 0.0.0.0)
  *   SAXPY_BLOCKS    blocks of a kernel (320)
- *   SAXPY_LAUNCHES  kernels a request (5)
+ *   SAXPY_LAUNCHES  kernels per request (5)
  *   SAXPY_STREAMS   requests on the device at once (2)
- *   SAXPY_HOLDS     MiB of device memory that it holds besides, as weights of a
- *                   model would be
- *   SAXPY_PTX       file of the kernel, instead of the one built in
- */
+ *   SAXPY_HOLDS     MiB of device memory that it holds in addition, as a model's
+ *                   weights would be
+ *   SAXPY_PTX       file with the kernel, in place of the built-in kernel */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -94,7 +91,7 @@ static void answer(const struct http_request *request, struct http_response *res
 	}
 }
 
-/* A whole number of the environment, between least and most. */
+/* Returns a whole number from the environment, between least and most. */
 static int setting(const char *name, int otherwise, int least, int most)
 {
 	const char *text = getenv(name);
@@ -139,7 +136,7 @@ int main(void)
 	settings.lanes = setting("SAXPY_STREAMS", 2, 1, 64);
 	settings.holds = (size_t)setting("SAXPY_HOLDS", 0, 0, 1 << 20) << 20;
 	settings.ptx = file && *file ? read_file(file) : built_in_ptx;
-	/* Before the driver starts threads of its own: they must not get these. */
+	/* Before the driver starts threads of its own, which must not get these signals. */
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGTERM);
 	sigaddset(&ends, SIGINT);
@@ -150,7 +147,7 @@ int main(void)
 		return 1;
 	}
 	left = http_serve(host && *host ? host : "127.0.0.1", port, answer);
-	if (left > 0) /* some thread is in the driver still: nothing can be given back */
+	if (left > 0) /* a thread is still inside the driver, so nothing can be freed */
 		_Exit(0);
 	if (left == 0)
 		gpu_close();

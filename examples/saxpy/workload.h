@@ -1,5 +1,5 @@
-/* The inputs of a request, known to both sides: the function fills its vectors
- * with them, the checker computes the answer from them. */
+/* The inputs of a request, known to both sides: the function fills its vectors with them, and the
+ * checker computes the answer from them. */
 #ifndef SAXPY_WORKLOAD_H
 #define SAXPY_WORKLOAD_H
 

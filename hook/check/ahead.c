@@ -1,20 +1,20 @@
-/* ahead: launches far ahead and prints how many were in flight, at most ever,
- * and at most and in the middle in the last quarter.
+/* ahead: launches a kernel or a graph COUNT times without waiting, and prints three numbers of
+ * launches in flight: the maximum, and the maximum and the median in the last quarter of the
+ * launches.
  *
  *   ahead graph|kernel|switch|turns US COUNT [KERNELS]
  *
- * Launches a graph of one kernel of US microseconds, or such a kernel, COUNT
- * times without waiting, after as many KERNELS of a microsecond. Switch makes
- * the context current before each and turns back after it; turns has nine
- * streams take turns. */
+ * The kernel takes US microseconds. "graph" launches a graph of one such kernel. "switch" pushes
+ * the context before each launch and pops it afterwards. "turns" spreads the launches over nine
+ * streams. Before them, it launches KERNELS kernels of 1 us (default 0). */
 #include "check.h"
 
 #include <stdbool.h>
 
-enum { MOST = 4096 }; /* what may be in flight */
+enum { MOST = 4096 }; /* larger numbers in flight count as MOST - 1 */
 
 static int done;
-static int often[MOST]; /* how many were in flight how often, in the last quarter */
+static int often[MOST]; /* launches in the last quarter, by the number in flight */
 
 static void CUDA_CB one_done(void *unused)
 {
@@ -24,9 +24,6 @@ static void CUDA_CB one_done(void *unused)
 
 int main(int argc, char **argv)
 {
-    CUgraph graph;
-    CUgraphNode node;
-    CUgraphExec instance;
     if (argc < 4)
         return 2;
     enum { MANY = 9 };
@@ -35,12 +32,9 @@ int main(int argc, char **argv)
     CUstream stream = new_stream(), many[MANY] = {stream};
     for (int i = 1; i < MANY; i++)
         many[i] = new_stream();
-    CUDA_KERNEL_NODE_PARAMS p = {.func = timed, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
-    MUST(cuGraphCreate(&graph, 0));
-    MUST(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
-    MUST(cuGraphInstantiate(&instance, graph, 0));
+    CUgraphExec instance = kernel_graph(timed);
     for (int i = argc > 4 ? atoi(argv[4]) : 0; i > 0; i--)
-        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        launch_block(nop, stream);
     bool graphs = !strcmp(argv[1], "graph"), switches = !strcmp(argv[1], "switch"), turns = !strcmp(argv[1], "turns");
     int most = 0, late = 0, count = atoi(argv[3]);
     for (int i = 1; i <= count; i++) {
@@ -51,7 +45,7 @@ int main(int argc, char **argv)
         if (graphs)
             MUST(cuGraphLaunch(instance, stream));
         else
-            MUST(cuLaunchKernel(timed, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+            launch_block(timed, stream);
         MUST(cuLaunchHostFunc(stream, one_done, NULL));
         if (switches)
             MUST(cuCtxPopCurrent(&popped));

@@ -1,11 +1,9 @@
-/* called: calls functions by the names to which the dynamic linker binds them, without
- * arguments, and prints what they return; "none" for one that is nowhere.
+/* called: calls each FUNCTION without arguments, by the name to which the dynamic linker binds it,
+ * and prints its result, or "none" if the name is undefined.
  *
  *   called FUNCTION... */
 #define _GNU_SOURCE
 #include "check.h"
-
-#include <dlfcn.h>
 
 int main(int argc, char **argv)
 {

@@ -1,16 +1,16 @@
-/* calls.h: for route.c, every function that sends work to the GPU, with a call
- * of it whose result can be checked. Work goes to stream 0, which is the
- * thread's own in the _ptsz and _ptds twins; batches go to a stream. */
+/* calls.h: for route.c, every function that sends work to the GPU, each with a call whose result
+ * can be checked. The work goes to stream 0, which is the thread's own stream in the _ptsz and
+ * _ptds twins; batches go to a created stream. */
 
 enum { N = 1024, THREADS = 128, BLOCKS = (N + THREADS - 1) / THREADS };
-enum { WIDTH = 512, HEIGHT = 8 }; /* a pitch that every copy of boxes takes */
+enum { WIDTH = 512, HEIGHT = 8 }; /* a pitch that every 2D and 3D copy accepts */
 #define SIZE ((size_t)N * 4)
 #define FILL 0x5a5a5a5au
 
-/* What must be there afterwards; before, none of it is. */
+/* How the result of a call is checked. Before the call, wipe clears the results. */
 enum check {
     SUM,    /* c holds x + y */
-    PART,   /* a block's part of it */
+    PART,   /* the first block's part of c holds x + y */
     COPIED, /* c holds x */
     HOST,   /* z holds x */
     FILLED, /* c is filled */
@@ -117,7 +117,7 @@ static CUresult do_extra(void *address)
     return call(add, GRID, NULL, extra);
 }
 
-/* Nothing to do, which drivers may refuse, but only behind the gate. */
+/* A call with nothing to map. A driver may refuse it, but only after the call has passed the gate. */
 static CUresult do_refused(void *address)
 {
     __typeof__(&cuMemMapArrayAsync) call;
@@ -127,11 +127,11 @@ static CUresult do_refused(void *address)
 }
 
 struct call {
-    const char *name; /* the symbol, and after a '+' what is particular about this call of it */
+    const char *name; /* the function; for a variant of its call, with '+' and a description */
     CUresult (*run)(void *address);
     enum check check;
     int launches;         /* kernels that it launches */
-    void (*build)(void);  /* before: what it launches */
+    void (*build)(void);  /* called first: makes the graph that the call launches */
 };
 
 #define KERNELS(check) ((check) == SUM || (check) == PART)

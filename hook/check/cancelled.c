@@ -1,11 +1,7 @@
-/* cancelled: a thread that is to be cancelled opens a library in a way of which
- * the preload library has something to say. It is not cancelled in that: it may
- * hold locks when it speaks. */
+/* cancelled: cancels a thread while it opens a library in a way about which the preload library
+ * prints a message. The thread must not be cancelled while it prints, because it may hold locks. */
 #define _GNU_SOURCE
 #include "check.h"
-
-#include <dlfcn.h>
-#include <pthread.h>
 
 static void *opened;
 
@@ -19,9 +15,8 @@ static void *opens(void *unused)
 
 int main(void)
 {
-    pthread_t thread;
     void *end;
-    ENSURE(pthread_create(&thread, NULL, opens, NULL) == 0);
+    pthread_t thread = start_thread(opens, NULL);
     pthread_join(thread, &end);
     ENSURE(opened && end == PTHREAD_CANCELED);
     return 0;

@@ -1,20 +1,18 @@
-/* capture: captures streams while nothing may run and while other work does.
+/* capture: captures streams, both while the program may not run work and while other work runs.
  *
  *   capture HOW
  *
- * HOW is global, local, relaxed, graph (into a graph that exists), thread (the
- * thread's own stream) or early (work was sent before the driver was
- * initialised, and refused). It says where it is and waits for a line of its input:
+ * HOW is a capture mode (global, local or relaxed), graph (a capture into an existing graph),
+ * thread (a capture of the thread's own stream) or early (work was sent before the driver was
+ * initialised, and refused). At each stage it prints a line and waits for a line on its input:
  *
- *   warm       all streams were used, by 302 kernels, and two of them captured
- *   capturing  work was sent to two streams that are captured; another thread is
- *              about to send a kernel to a third
- *   beside     that kernel is done; the capture goes on
- *   captured N into so many nodes; none of them ran
- *   launched   the graph did: three kernels, one of 400 ms */
+ *   warm       302 kernels have used all streams, and two of the streams have been captured
+ *   capturing  work was sent to two streams under capture; another thread is about to launch
+ *              a kernel on a third
+ *   beside     that kernel is done, and the capture continues
+ *   captured N the graph has N nodes; no node has run
+ *   launched   the graph has run: three kernels; the first takes 400 ms */
 #include "check.h"
-
-#include <pthread.h>
 
 static CUcontext context;
 static CUfunction nop, slow;
@@ -43,22 +41,17 @@ static void set_up(void)
     MUST(cuMemAlloc(&memory, 4096));
 }
 
-static void launch(CUfunction function, CUstream stream)
-{
-    MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-}
-
-/* Threads know these streams: under the lease that holds they were just used. */
+/* Captures streams that the thread knows, because it has just used them under the current lease. */
 static void capture_known(void)
 {
     CUgraph graph;
     size_t nodes = 0;
     MUST(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    launch(nop, first);
-    launch(nop, second); /* not captured yet */
+    launch_block(nop, first);
+    launch_block(nop, second); /* not captured yet */
     MUST(cuEventRecord(fork_event, first));
     MUST(cuStreamWaitEvent(second, fork_event, 0));
-    launch(nop, second);
+    launch_block(nop, second);
     MUST(cuEventRecord(join_event, second));
     MUST(cuStreamWaitEvent(first, join_event, 0));
     MUST(cuStreamEndCapture(first, &graph));
@@ -68,12 +61,12 @@ static void capture_known(void)
 
 static void CUDA_CB ran(void *flag) { __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE); }
 
-/* Stands at the gate; knows nothing of its stream yet. */
+/* Launches on a stream that is new to this thread, and therefore waits at the gate. */
 static void *beside(void *unused)
 {
     (void)unused;
     MUST(cuCtxSetCurrent(context));
-    launch(nop, third);
+    launch_block(nop, third);
     MUST(cuLaunchHostFunc(third, ran, &passed));
     return NULL;
 }
@@ -104,25 +97,25 @@ int main(int argc, char **argv)
     set_up();
     if (!strcmp(argv[1], "thread"))
         first = CU_STREAM_PER_THREAD;
-    launch(nop, third);
+    launch_block(nop, third);
     for (int i = 0; i < 150; i++) {
-        launch(nop, first);
-        launch(nop, second);
+        launch_block(nop, first);
+        launch_block(nop, second);
     }
     capture_known();
     MUST(cuCtxSynchronize());
     say("warm");
 
     begin(argv[1], &graph);
-    launch(slow, first);
-    launch(nop, first);
+    launch_block(slow, first);
+    launch_block(nop, first);
     MUST(cuMemsetD8Async(memory, 1, 4096, first));
     MUST(cuEventRecord(fork_event, first));
     MUST(cuStreamWaitEvent(second, fork_event, 0));
-    launch(nop, second);
+    launch_block(nop, second);
     MUST(cuEventRecord(join_event, second));
     MUST(cuStreamWaitEvent(first, join_event, 0));
-    ENSURE(pthread_create(&thread, NULL, beside, NULL) == 0);
+    thread = start_thread(beside, NULL);
     say("capturing");
     pthread_join(thread, NULL);
     while (!__atomic_load_n(&passed, __ATOMIC_ACQUIRE))

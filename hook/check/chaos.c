@@ -1,6 +1,6 @@
-/* chaos: makes random calls on streams, events, captures, graphs and memory, right
- * and wrong ones, and prints what each answers: what came out of the same SEED
- * must be the same whatever library is loaded.
+/* chaos: makes CALLS random calls, valid and invalid, on streams, events, captures, graphs and
+ * memory, and prints each result. With the same SEED, the output must be the same whichever library
+ * is loaded.
  *
  *   chaos SEED CALLS */
 #include "check.h"
@@ -10,7 +10,7 @@
 enum { MANY = 5 };
 
 static CUfunction nop;
-static CUstream streams[MANY]; /* two are default streams */
+static CUstream streams[MANY]; /* the first two are default streams */
 static CUevent events[MANY];
 static CUgraph graphs[MANY];
 static CUgraphExec execs[MANY];
@@ -19,7 +19,7 @@ static unsigned seed;
 
 static unsigned below(unsigned n) { return (unsigned)rand_r(&seed) / 7 % n; }
 
-/* Whether something has come to its end by now is chance. */
+/* Hides whether work has finished, because that depends on timing. */
 static CUresult settled(CUresult result) { return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; }
 
 static CUresult stream_new(unsigned i)
@@ -127,7 +127,7 @@ static CUresult graph_launch(unsigned i)
 
 static CUresult rest(unsigned i)
 {
-    usleep(i * 500); /* the library looks at what is in flight, and gives leases back */
+    usleep(i * 500); /* meanwhile the library polls the work in flight and returns leases */
     return CUDA_SUCCESS;
 }
 

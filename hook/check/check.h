@@ -1,10 +1,11 @@
-/* check.h: what the programs in this folder share. They are ordinary programs
- * of the CUDA driver API and run on the simulated driver and on a real one,
- * with and without the preload library. */
+/* check.h: shared by the programs in this folder. They are ordinary programs of the CUDA driver
+ * API, and run on the simulated driver and on a real one, with and without the preload library. */
 #ifndef GFAAS_CHECK_H
 #define GFAAS_CHECK_H
 
 #include "cuda.h"
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,8 @@
         } \
     } while (0)
 
-/* c[i] = a[i] + b[i] for i < n; and a kernel that does nothing but take time. */
+/* add: c[i] = a[i] + b[i] for i < n. nop: does nothing, which takes 1 us per block on the simulated
+ * GPU. */
 static const char check_ptx[] __attribute__((unused)) =
     "// gfaas-sim: add op=vadd_f32 block_us=10\n"
     "// gfaas-sim: nop block_us=1\n"
@@ -44,7 +46,24 @@ static const char check_ptx[] __attribute__((unused)) =
     "DONE:\n ret;\n}\n"
     ".visible .entry nop()\n{\n ret;\n}\n";
 
-/* The first device, with a context of the program's own. */
+/* Returns a function of the driver by its exact name, or NULL if the driver lacks it. */
+static inline void *driver_find(const char *name)
+{
+    static void *handle;
+    if (!handle)
+        handle = dlopen("libcuda.so.1", RTLD_NOW);
+    ENSURE(handle);
+    return dlsym(handle, name);
+}
+
+static inline pthread_t start_thread(void *(*run)(void *), void *arg)
+{
+    pthread_t thread;
+    ENSURE(pthread_create(&thread, NULL, run, arg) == 0);
+    return thread;
+}
+
+/* Creates a context on the first device and makes it current. */
 static inline CUcontext own_context(void)
 {
     CUdevice device;
@@ -55,7 +74,7 @@ static inline CUcontext own_context(void)
     return context;
 }
 
-/* The first device, with the context that all of a process share. */
+/* Makes the primary context of the first device current. */
 static inline CUcontext primary_context(void)
 {
     CUdevice device;
@@ -76,7 +95,7 @@ static inline CUfunction kernel(const char *ptx, const char *name)
     return function;
 }
 
-/* A kernel that does nothing; on the simulated GPU a block takes its time. */
+/* Returns a kernel that does nothing. On the simulated GPU, a block takes block_us. */
 static inline CUfunction timed_kernel(int block_us)
 {
     char ptx[256];
@@ -90,6 +109,46 @@ static inline CUstream new_stream(void)
     CUstream stream;
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     return stream;
+}
+
+/* Launches one block of one thread of a kernel without parameters. */
+static inline void launch_block(CUfunction function, CUstream stream)
+{
+    MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+}
+
+/* Returns the parameters of a node of a graph that launches the same. */
+static inline CUDA_KERNEL_NODE_PARAMS_v2 kernel_node(CUfunction function)
+{
+    return (CUDA_KERNEL_NODE_PARAMS_v2){.func = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
+                                        .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+}
+
+/* Instantiates a graph of one kernel. */
+static inline CUgraphExec kernel_graph(CUfunction function)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUDA_KERNEL_NODE_PARAMS_v2 p = kernel_node(function);
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &p));
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    return exec;
+}
+
+/* Prints a line at once, for a test that waits for it. */
+static inline void say_line(const char *line)
+{
+    puts(line);
+    fflush(stdout);
+}
+
+/* Waits for the end of the standard input, which a test closes when it has seen enough. */
+static inline void await_end(void)
+{
+    while (getchar() != EOF)
+        ;
 }
 
 static inline double now_s(void)

@@ -1,27 +1,25 @@
-/* cost: prints the nanoseconds one asynchronous launch takes the program, and
- * those the preload library adds to it, marks included.
+/* cost: prints how many nanoseconds an asynchronous launch takes the program, and how many the
+ * preload library adds to it, marks included.
  *
  *   cost ROUNDS
  *
- * In a round the GPU is kept busy, so that launches queue and nothing looks at
- * them, while the driver's own function and the one the program is linked to
- * take turns: own, linked, linked, own, so that what drifts falls on both. Of
- * both figures it is the mean of the rounds, without the twentieth at either
- * end, in which the program was interrupted: a median would not count a mark
- * that is in fewer than half of them. */
+ * In each round the GPU is kept busy, so that launches queue up without being polled. The driver's
+ * own function and the linked one take turns (own, linked, linked, own), so that drift affects both
+ * equally. Both figures are means over the rounds without the lowest and the highest 5%, in which
+ * the program was interrupted. A median would ignore a mark that occurs in fewer than half of the
+ * rounds. */
 #define _GNU_SOURCE
 #include "check.h"
 
-#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <stdbool.h>
 
-enum { BURST = 250, BUSY_US = 400 }; /* four bursts fit in a stream's queue and into that time */
+enum { BURST = 250, BUSY_US = 400 }; /* four bursts fit into a stream's queue and into BUSY_US */
 typedef __typeof__(cuLaunchKernel) launcher;
 
-/* The function as the driver exports it. No loader's call tells: a preload
- * library answers them all. */
+/* Returns the function that the driver exports. It reads the driver's symbol table, because a
+ * preload library answers every call of the loader. */
 static launcher *drivers_own(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -35,14 +33,14 @@ static launcher *drivers_own(const char *name)
         if (entry->d_tag == DT_SYMTAB)
             symbol = (const ElfW(Sym) *)entry->d_un.d_ptr;
     }
-    for (; (const char *)symbol < strings; symbol++) /* every linker puts the names behind the symbols */
+    for (; (const char *)symbol < strings; symbol++) /* every linker puts the names after the symbols */
         if (symbol->st_value && !strcmp(strings + symbol->st_name, name))
             return (launcher *)(map->l_addr + symbol->st_value);
     fprintf(stderr, "cost: no %s among the symbols of %s\n", name, map->l_name);
     exit(1);
 }
 
-/* In nanoseconds a launch. */
+/* Returns the nanoseconds per launch. */
 static double burst(launcher *launch, CUfunction nop, CUstream stream)
 {
     double began = now_s();
@@ -51,7 +49,7 @@ static double burst(launcher *launch, CUfunction nop, CUstream stream)
     return (now_s() - began) / BURST * 1e9;
 }
 
-/* Gives the GPU work, and whoever starts it a moment. */
+/* Keeps the GPU busy, and gives the driver a moment to start the kernel. */
 static void occupy(launcher *launch, CUfunction busy, CUstream stream)
 {
     MUST(launch(busy, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));

@@ -1,10 +1,9 @@
-/* denied: launches, forbids itself system calls as a sandbox does, and goes on.
+/* denied: launches kernels, denies itself system calls as a sandbox does, and launches more.
  *
  *   denied WHO CALL...
  *
- * WHO is thread (the one that launches), all (threads of the process) or early (all,
- * before the first launch). A call that is
- * forbidden fails with EPERM. */
+ * WHO is thread (only the thread that launches), all (all threads of the process) or early (all
+ * threads, before the first launch). A denied call fails with EPERM. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -49,10 +48,10 @@ static void forbid(int n, char **names, unsigned long flags)
 static void launches(CUfunction nop, int n)
 {
     for (int i = 0; i < n; i++) {
-        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        launch_block(nop, NULL);
         if (i % 4 == 0)
             MUST(cuCtxSynchronize());
-        usleep(3000); /* the lease is given back meanwhile, and the next launch asks */
+        usleep(3000); /* meanwhile the lease is returned, and the next launch requests one */
     }
 }
 

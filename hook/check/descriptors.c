@@ -1,15 +1,14 @@
-/* descriptors: has descriptors of the preload library closed, or replaced by files of
- * the program, and goes on launching.
+/* descriptors: closes descriptors of the preload library, or replaces them by files of the program,
+ * and continues to launch.
  *
  *   descriptors WHICH KIND WHEN [LIMIT]
  *
- * WHICH is socket, epoll or all (every descriptor from 3 on that is one of the two);
- * KIND is what gets the number: closed (nothing), file, stream, seqpacket, pipe, write
- * (the end of a pipe that is written to), event, epoll or timer; WHEN is idle or busy
- * (another thread launches before and after); LIMIT is the most descriptors it may have.
- * Fails unless all launches succeed, in this process and none of its files is read,
- * written to or closed, here and in a forked child.
- * Prints the lowest number that the library had. */
+ * WHICH is socket, epoll or all: every descriptor above 2 of that type. KIND is the replacement:
+ * closed (none), file, stream, seqpacket, pipe, write (the write end of a pipe), event, epoll or
+ * timer. WHEN is idle, or busy: another thread launches before and after. LIMIT is the limit on
+ * open descriptors. The program fails unless all launches succeed, all files that it has put in place
+ * of the library's stay open, here and in a forked child, and the library has neither read from nor
+ * written to them. It prints the lowest descriptor that the library had. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -17,7 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -28,46 +26,47 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST = 32, LAUNCHES = 60 };
+enum { MAX_FILES = 32, LAUNCHES = 60 };
 static const char text[] = "the program's own";
 
 static CUcontext context;
 static CUfunction nop;
 
-/* What has a number of the library's now. */
-static struct own {
-    int fd, other; /* the other end, or what an epoll watches */
-    struct stat was;
-} own[MOST];
-static int owned;
+/* The files of the program at descriptors that were the library's. */
+static struct replacement {
+    int fd;
+    int other; /* the other end of the socket or pipe, or the file that the epoll watches */
+    struct stat stat; /* of the file when it was put there */
+} replacements[MAX_FILES];
+static int replaced;
 
-static void launches(int n)
+static void launch_kernels(int n)
 {
     for (int i = 0; i < n; i++) {
-        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        launch_block(nop, NULL);
         if (i % 4 == 0)
             MUST(cuCtxSynchronize());
-        usleep(3000); /* the lease is given back meanwhile, and the next launch asks */
+        usleep(3000); /* meanwhile the lease is returned, and the next launch requests one */
     }
 }
 
-static bool stop, stopped; /* the other thread is to launch nothing, and does not */
+static bool pause_launches, paused; /* the first makes the other thread pause its launches; the second confirms it */
 
 static void *launcher(void *unused)
 {
     MUST(cuCtxSetCurrent(context));
-    launches(LAUNCHES);
-    __atomic_store_n(&stopped, true, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&stop, __ATOMIC_ACQUIRE))
+    launch_kernels(LAUNCHES);
+    __atomic_store_n(&paused, true, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&pause_launches, __ATOMIC_ACQUIRE))
         usleep(1000);
-    launches(LAUNCHES);
+    launch_kernels(LAUNCHES);
     return unused;
 }
 
 /* Reports whether all other threads of the process sleep. */
 static bool others_sleep(void)
 {
-    bool all = true;
+    bool all_sleep = true;
     DIR *dir = opendir("/proc/self/task");
     ENSURE(dir);
     for (struct dirent *e; (e = readdir(dir));) {
@@ -78,35 +77,36 @@ static bool others_sleep(void)
         FILE *f = fopen(name, "r");
         if (f && fgets(line, sizeof line, f)) {
             const char *state = strrchr(line, ')');
-            all = all && state && state[2] == 'S';
+            all_sleep = all_sleep && state && state[2] == 'S';
         }
         if (f)
             fclose(f);
     }
     closedir(dir);
-    return all;
+    return all_sleep;
 }
 
-/* Waits until the library is between two of its looks. It checks a number before it uses
- * it, and nobody can keep a program from using the number for something else between the
- * two: such a program could lose data to any library. */
-static void settle(void)
+/* Waits until the library's thread sleeps between two polls. The library checks a descriptor before it
+ * uses it, but cannot prevent that the program reuses the number between the check and the use. A
+ * program that does so could lose data to any library. */
+static void await_idle_library(void)
 {
     usleep(30000);
-    for (int calm = 0; calm < 5; usleep(2000))
-        calm = others_sleep() ? calm + 1 : 0;
+    for (int idle = 0; idle < 5; usleep(2000))
+        idle = others_sleep() ? idle + 1 : 0;
     while (!others_sleep())
         usleep(100);
 }
 
-static bool chosen(const char *which, const char *link)
+/* Reports whether WHICH includes a descriptor with that link in /proc/self/fd. */
+static bool is_chosen(const char *which, const char *link)
 {
     bool socket = !strncmp(link, "socket:", 7), epoll = strstr(link, "eventpoll") || strstr(link, "eventfd");
     return (socket && strcmp(which, "epoll")) || (epoll && strcmp(which, "socket"));
 }
 
-/* Writes down the library's descriptors; returns how many there are. */
-static int find(const char *which, int fds[MOST])
+/* Stores the library's descriptors that WHICH includes, and returns their number. */
+static int find_descriptors(const char *which, int fds[MAX_FILES])
 {
     int n = 0;
     DIR *dir = opendir("/proc/self/fd");
@@ -114,66 +114,68 @@ static int find(const char *which, int fds[MOST])
     for (struct dirent *e; (e = readdir(dir));) {
         char link[64] = "";
         int fd = atoi(e->d_name);
-        if (fd > 2 && readlinkat(dirfd(dir), e->d_name, link, sizeof link - 1) > 0 && chosen(which, link) && n < MOST)
+        if (fd > 2 && readlinkat(dirfd(dir), e->d_name, link, sizeof link - 1) > 0 && is_chosen(which, link) && n < MAX_FILES)
             fds[n++] = fd;
     }
     closedir(dir);
     return n;
 }
 
-static void fill(int fd) { ENSURE(write(fd, text, sizeof text) == (ssize_t)sizeof text); }
+static void write_text(int fd) { ENSURE(write(fd, text, sizeof text) == (ssize_t)sizeof text); }
 
-/* Makes a file of that kind, with what the library must leave alone. */
-static int make(const char *kind, int *other)
+/* Returns a new file of that kind, with contents that the library must not touch, and sets *other as in
+ * struct replacement. */
+static int open_file(const char *kind, int *other)
 {
-    int two[2] = {-1, -1};
+    int fds[2] = {-1, -1};
     if (!strcmp(kind, "file"))
-        two[0] = fileno(tmpfile());
+        fds[0] = fileno(tmpfile());
     if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket"))
-        ENSURE(socketpair(AF_UNIX, kind[1] == 't' ? SOCK_STREAM : SOCK_SEQPACKET, 0, two) == 0);
+        ENSURE(socketpair(AF_UNIX, kind[1] == 't' ? SOCK_STREAM : SOCK_SEQPACKET, 0, fds) == 0);
     if (!strcmp(kind, "pipe") || !strcmp(kind, "write"))
-        ENSURE(pipe(two) == 0);
+        ENSURE(pipe(fds) == 0);
     if (!strcmp(kind, "write")) {
-        int reads = two[0];
-        two[0] = two[1];
-        two[1] = reads;
+        int read_end = fds[0];
+        fds[0] = fds[1];
+        fds[1] = read_end;
     }
     if (!strcmp(kind, "event"))
-        two[0] = eventfd(5, EFD_NONBLOCK);
+        fds[0] = eventfd(5, EFD_NONBLOCK);
     if (!strcmp(kind, "timer"))
-        two[0] = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+        fds[0] = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     if (!strcmp(kind, "epoll")) {
         struct epoll_event once = {.events = EPOLLIN | EPOLLONESHOT};
-        two[0] = epoll_create1(0);
-        two[1] = eventfd(1, 0);
-        ENSURE(epoll_ctl(two[0], EPOLL_CTL_ADD, two[1], &once) == 0);
+        fds[0] = epoll_create1(0);
+        fds[1] = eventfd(1, 0);
+        ENSURE(epoll_ctl(fds[0], EPOLL_CTL_ADD, fds[1], &once) == 0);
     }
-    ENSURE(two[0] >= 0);
+    ENSURE(fds[0] >= 0);
     if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket")) {
-        fill(two[0]);
-        fill(two[1]);
+        write_text(fds[0]);
+        write_text(fds[1]);
     }
     if (!strcmp(kind, "pipe"))
-        fill(two[1]);
-    *other = two[1];
-    return two[0];
+        write_text(fds[1]);
+    *other = fds[1];
+    return fds[0];
 }
 
+/* Closes a descriptor, or puts a file of that kind in its place. */
 static void replace(int fd, const char *kind)
 {
     if (!strcmp(kind, "closed")) {
         ENSURE(close(fd) == 0);
         return;
     }
-    struct own *o = &own[owned++];
-    int made = make(kind, &o->other);
-    ENSURE(dup2(made, fd) == fd);
-    o->fd = fd;
-    ENSURE(fstat(fd, &o->was) == 0);
-    close(made);
+    struct replacement *r = &replacements[replaced++];
+    int file = open_file(kind, &r->other);
+    ENSURE(dup2(file, fd) == fd);
+    r->fd = fd;
+    ENSURE(fstat(fd, &r->stat) == 0);
+    close(file);
 }
 
-/* Whether that is all there is to read. */
+/* Reports whether `text`, and nothing else, can be read. */
 static bool has_text(int fd)
 {
     char got[64];
@@ -182,42 +184,44 @@ static bool has_text(int fd)
            read(fd, got, sizeof got) < 0 && errno == EAGAIN;
 }
 
-static void still_open(void)
+/* Checks that the descriptors still refer to the files of the program. */
+static void check_open(void)
 {
     struct stat now;
-    for (struct own *o = own; o < own + owned; o++)
-        ENSURE(fstat(o->fd, &now) == 0 && now.st_ino == o->was.st_ino && now.st_dev == o->was.st_dev && now.st_mode == o->was.st_mode);
+    for (struct replacement *r = replacements; r < replacements + replaced; r++)
+        ENSURE(fstat(r->fd, &now) == 0 && now.st_ino == r->stat.st_ino && now.st_dev == r->stat.st_dev && now.st_mode == r->stat.st_mode);
 }
 
-static void untouched(const char *kind)
+/* Checks that the library has neither read from the files nor written to them. */
+static void check_untouched(const char *kind)
 {
     struct stat now;
     struct epoll_event event;
     struct itimerspec timer;
     uint64_t count;
     char byte;
-    still_open();
-    for (struct own *o = own; o < own + owned; o++) {
+    check_open();
+    for (struct replacement *r = replacements; r < replacements + replaced; r++) {
         if (!strcmp(kind, "file"))
-            ENSURE(fstat(o->fd, &now) == 0 && now.st_size == 0);
+            ENSURE(fstat(r->fd, &now) == 0 && now.st_size == 0);
         if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket"))
-            ENSURE(has_text(o->fd) && has_text(o->other));
+            ENSURE(has_text(r->fd) && has_text(r->other));
         if (!strcmp(kind, "pipe"))
-            ENSURE(has_text(o->fd));
+            ENSURE(has_text(r->fd));
         if (!strcmp(kind, "write"))
-            ENSURE(fcntl(o->other, F_SETFL, O_NONBLOCK) == 0 && read(o->other, &byte, 1) < 0 && errno == EAGAIN);
+            ENSURE(fcntl(r->other, F_SETFL, O_NONBLOCK) == 0 && read(r->other, &byte, 1) < 0 && errno == EAGAIN);
         if (!strcmp(kind, "event"))
-            ENSURE(read(o->fd, &count, sizeof count) == (ssize_t)sizeof count && count == 5);
+            ENSURE(read(r->fd, &count, sizeof count) == (ssize_t)sizeof count && count == 5);
         if (!strcmp(kind, "timer"))
-            ENSURE(timerfd_gettime(o->fd, &timer) == 0 && !timer.it_value.tv_sec && !timer.it_value.tv_nsec);
+            ENSURE(timerfd_gettime(r->fd, &timer) == 0 && !timer.it_value.tv_sec && !timer.it_value.tv_nsec);
         if (!strcmp(kind, "epoll"))
-            ENSURE(epoll_wait(o->fd, &event, 1, 0) == 1 && epoll_wait(o->fd, &event, 1, 0) == 0);
+            ENSURE(epoll_wait(r->fd, &event, 1, 0) == 1 && epoll_wait(r->fd, &event, 1, 0) == 0);
     }
 }
 
 int main(int argc, char **argv)
 {
-    int fds[MOST], lowest = 1 << 30, status;
+    int fds[MAX_FILES], lowest = 1 << 30, status;
     if (argc != 4 && argc != 5)
         return 2;
     if (argc == 5) {
@@ -229,32 +233,32 @@ int main(int argc, char **argv)
     context = primary_context();
     nop = timed_kernel(100);
     bool busy = !strcmp(argv[3], "busy");
-    pthread_t thread;
-    launches(8);
+    pthread_t thread = 0;
+    launch_kernels(8);
     if (busy) {
-        __atomic_store_n(&stop, true, __ATOMIC_RELEASE);
-        ENSURE(pthread_create(&thread, NULL, launcher, NULL) == 0);
-        while (!__atomic_load_n(&stopped, __ATOMIC_ACQUIRE))
+        __atomic_store_n(&pause_launches, true, __ATOMIC_RELEASE);
+        thread = start_thread(launcher, NULL);
+        while (!__atomic_load_n(&paused, __ATOMIC_ACQUIRE))
             usleep(1000);
     }
-    int n = find(argv[1], fds);
+    int n = find_descriptors(argv[1], fds);
     ENSURE(n > 0);
-    settle();
+    await_idle_library();
     for (int i = 0; i < n; i++) {
         lowest = fds[i] < lowest ? fds[i] : lowest;
         replace(fds[i], argv[2]);
     }
-    __atomic_store_n(&stop, false, __ATOMIC_RELEASE);
+    __atomic_store_n(&pause_launches, false, __ATOMIC_RELEASE);
     pid_t child = fork();
     if (child == 0) {
-        still_open();
+        check_open();
         _exit(0);
     }
     ENSURE(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    launches(LAUNCHES);
+    launch_kernels(LAUNCHES);
     if (busy)
         pthread_join(thread, NULL);
-    untouched(argv[2]);
+    check_untouched(argv[2]);
     printf("%d\n", lowest);
     return 0;
 }

@@ -1,18 +1,16 @@
-/* drive: launches as it is told, line by line on its standard input:
+/* drive: launches as the lines on its standard input say. The line
  *
  *   THREAD DEVICE BLOCKS COUNT
  *
- * has that thread (0 to 7, made when first named) launch COUNT kernels of so
- * many BLOCKS on that device. It prints "THREAD DEVICE" when a launch has
- * returned, and waits for its kernels at the end of a line. BLOCKS 0 copies to
- * the device instead, and a negative one launches what the driver refuses. On
- * DEVICE -1 it launches on all at once, which the simulated driver refuses. Ends
- * with its input, when all is done.
+ * makes a thread (0 to 7, started on first use) launch COUNT kernels of BLOCKS blocks on a device.
+ * It prints "THREAD DEVICE" when a launch has returned, and waits for the kernels at the end of the
+ * line. With BLOCKS 0 it copies to the device instead; with negative BLOCKS it launches a kernel
+ * that the driver refuses. With DEVICE -1 it launches on all devices with one call, which the
+ * simulated driver refuses. After its input has ended, it finishes the remaining work and ends.
  *
  *   drive [BLOCK_US] */
 #include "check.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #pragma weak cuLaunchCooperativeKernelMultiDevice
@@ -24,7 +22,8 @@ static int block_us;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { CUcontext context; CUfunction kernel; } on[DEVICES];
 
-/* The device's primary context, made current. */
+/* Makes the device's primary context current. On first use it retains the context and loads the
+ * kernel. */
 static void turn_to(int device)
 {
     pthread_mutex_lock(&lock);
@@ -37,7 +36,7 @@ static void turn_to(int device)
     MUST(cuCtxSetCurrent(on[device].context));
 }
 
-/* Turns to a device and a stream of this thread there. */
+/* Makes the device current and returns this thread's stream on it. */
 static CUstream stream_on(int device, CUstream *streams)
 {
     turn_to(device);
@@ -110,7 +109,7 @@ int main(int argc, char **argv)
         ENSURE(thread >= 0 && thread < THREADS && o.device >= -1 && o.device < DEVICES);
         if (!made[thread]++) {
             ENSURE(pipe(inbox[thread]) == 0);
-            ENSURE(pthread_create(&threads[thread], NULL, work, (void *)(size_t)thread) == 0);
+            threads[thread] = start_thread(work, (void *)(size_t)thread);
         }
         ENSURE(write(inbox[thread][1], &o, sizeof o) == sizeof o);
     }

@@ -1,41 +1,39 @@
-/* ends: what programs may do with contexts and streams around their end.
+/* ends: what programs may do with contexts and streams around the end of these or of the process.
  *
  *   ends CASE
  *
  * detach   attaches and detaches a context: its memory still counts
- * release  one holder of the primary context releases it, another goes on:
+ * release  one holder of the primary context releases it, another continues:
  *          prints "busy" while its last kernel of half a second runs, then "done"
- * inflight a context is destroyed under a kernel of two seconds: prints "gone"
- * reset    the primary context is reset under threads that have used it
- * foreign  a stream is destroyed while another context is current
- * awaited  a context is destroyed whose work waits for launches in another one
- * awaited-reset  the primary context is reset, likewise
- * late     threads work in the last round of their destructors, and end
- * keyless  the same, where there is no key left for the library's destructor
- * spent    many streams are used and destroyed, and many threads with streams of
- *          their own end, under one lease: prints "spent" after 1.25 s of kernels
- * bound    a thread that is bound to one processor, and of another policy, is the
- *          first to use the GPU: the library's threads are not so
- * failed   a context that is none is destroyed
+ * inflight destroys a context while a kernel of two seconds runs in it: prints "gone"
+ * reset    resets the primary context in a thread that has not used it
+ * foreign  destroys a stream while another context is current
+ * awaited  destroys a context whose work waits for launches in another context
+ * awaited-reset  the same, but resets the primary context
+ * late     threads send work in the last round of their destructors, and end
+ * keyless  the same, with no key available for the library's destructor
+ * spent    uses and destroys many streams, and ends many threads with streams of their
+ *          own, all under one lease: prints "spent" after 1.25 s of kernels
+ * bound    the first thread to use the GPU is bound to one processor and has another
+ *          scheduling policy: the library's threads do not inherit these
+ * failed   tries to destroy a NULL context
  * ahead    launches behind a host function that waits for the program
- * beside   a stream is held back, and another goes on beside it
- * capture  the same, and the other is captured first
- * joined   a stream joins a capture while the library looks at it
- * retained one of the holders of the primary context, of a device that works,
- *          lets go of it, and need not wait
- * stuck    as ahead, of a stream that waits for the legacy one, that waits for the one
- *          with the function, and what that waits for waits itself for another launch:
- *          prints "behind", goes on when there is a line on its input and
- *          ends with that
- * exit     ends, when there is a line on its input, while threads launch without
- *          end, one on each device; that on the third has to allocate first
- */
+ * beside   a stream is held back while another continues
+ * capture  the same, and the other stream is captured first
+ * joined   a stream joins a capture while the library polls it
+ * retained a holder of the primary context, among several, releases it while the device
+ *          is busy, and need not wait
+ * stuck    as ahead, through a chain: the program waits on a stream behind the legacy
+ *          stream, which waits for the stream with the host function, which waits for
+ *          another launch. Prints "behind", continues after a line on its input, and
+ *          ends with its input
+ * exit     exits after a line on its input, while one thread per device launches endlessly;
+ *          the thread on the third device has to allocate first */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <dirent.h>
 #include <limits.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <unistd.h>
@@ -48,11 +46,6 @@ static void load(void)
 {
     nop = kernel(check_ptx, "nop");
     slow = timed_kernel(500000);
-}
-
-static void launch(CUfunction f, CUstream stream)
-{
-    MUST(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
 static void detach(void)
@@ -73,7 +66,7 @@ static void detach(void)
     ENSURE(after == before + (1 << 24));
 }
 
-/* Two threads take turns. */
+/* The two threads of a case take turns. */
 static pthread_barrier_t turn;
 
 static void *other(void *unused)
@@ -82,12 +75,11 @@ static void *other(void *unused)
     CUcontext mine;
     MUST(cuDevicePrimaryCtxRetain(&mine, device));
     MUST(cuCtxSetCurrent(mine));
-    launch(nop, CU_STREAM_LEGACY);
+    launch_block(nop, CU_STREAM_LEGACY);
     pthread_barrier_wait(&turn);
     pthread_barrier_wait(&turn);
-    launch(slow, CU_STREAM_LEGACY);
-    printf("busy\n");
-    fflush(stdout);
+    launch_block(slow, CU_STREAM_LEGACY);
+    say_line("busy");
     MUST(cuCtxSynchronize());
     MUST(cuDevicePrimaryCtxRelease(device));
     return NULL;
@@ -95,12 +87,11 @@ static void *other(void *unused)
 
 static void primary_release(void)
 {
-    pthread_t thread;
     pthread_barrier_init(&turn, NULL, 2);
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     load();
-    ENSURE(pthread_create(&thread, NULL, other, NULL) == 0);
+    pthread_t thread = start_thread(other, NULL);
     pthread_barrier_wait(&turn);
     MUST(cuDevicePrimaryCtxRelease(device));
     pthread_barrier_wait(&turn);
@@ -112,12 +103,10 @@ static void inflight(void)
     MUST(cuCtxCreate(&context, 0, device));
     CUfunction longest = timed_kernel(2000000);
     CUstream stream = new_stream();
-    launch(longest, stream);
+    launch_block(longest, stream);
     MUST(cuCtxDestroy(context));
-    printf("gone\n");
-    fflush(stdout);
-    while (getchar() != EOF)
-        ;
+    say_line("gone");
+    await_end();
 }
 
 static void *resets(void *unused)
@@ -127,7 +116,8 @@ static void *resets(void *unused)
     return NULL;
 }
 
-/* Fifty times, or for as long as a driver needs that makes contexts slowly. */
+/* Reports whether to repeat: 50 times, or at least three times and up to 4 s if the driver creates
+ * contexts slowly. */
 static bool again(int times, double since)
 {
     return times < 3 || (times < 50 && now_s() - since < 4);
@@ -137,14 +127,13 @@ static void reset(void)
 {
     double began = now_s();
     for (int i = 0; again(i, began); i++) {
-        pthread_t thread;
         MUST(cuDevicePrimaryCtxRetain(&context, device));
         MUST(cuCtxSetCurrent(context));
         load();
-        launch(nop, CU_STREAM_LEGACY);
-        launch(nop, CU_STREAM_PER_THREAD);
+        launch_block(nop, CU_STREAM_LEGACY);
+        launch_block(nop, CU_STREAM_PER_THREAD);
         MUST(cuCtxSynchronize());
-        ENSURE(pthread_create(&thread, NULL, resets, NULL) == 0);
+        pthread_t thread = start_thread(resets, NULL);
         pthread_join(thread, NULL);
     }
 }
@@ -160,7 +149,7 @@ static void foreign(void)
         MUST(cuCtxSetCurrent(first));
         MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         for (int j = 0; j < 5; j++)
-            launch(nop, stream);
+            launch_block(nop, stream);
         MUST(cuCtxCreate(&second, 0, device));
         MUST(cuStreamDestroy(stream));
         MUST(cuCtxDestroy(second));
@@ -176,9 +165,9 @@ static void failed(void)
     MUST(cuCtxDestroy(gone));
     MUST(cuCtxCreate(&context, 0, device));
     load();
-    launch(nop, CU_STREAM_LEGACY);
+    launch_block(nop, CU_STREAM_LEGACY);
     ENSURE(cuCtxDestroy(NULL) != CUDA_SUCCESS);
-    launch(nop, CU_STREAM_LEGACY);
+    launch_block(nop, CU_STREAM_LEGACY);
     MUST(cuCtxSynchronize());
 }
 
@@ -199,7 +188,7 @@ static void ahead(void)
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuLaunchHostFunc(stream, waits, NULL));
     for (int i = 0; i < 50; i++)
-        launch(nop, stream);
+        launch_block(nop, stream);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
     MUST(cuStreamSynchronize(stream));
 }
@@ -208,7 +197,8 @@ static pthread_key_t put_off;
 static CUdeviceptr filled;
 static __thread int rounds;
 
-/* Puts itself off to the last round, after which no destructor runs. */
+/* A destructor that sets its key again until the last round, after which no destructor runs, and
+ * then sends work. */
 static void last_round(void *value)
 {
     if (++rounds < PTHREAD_DESTRUCTOR_ITERATIONS) {
@@ -217,8 +207,8 @@ static void last_round(void *value)
     }
     MUST(cuCtxSetCurrent(context));
     MUST(cuMemsetD8(filled, 1, 64));
-    launch(nop, CU_STREAM_LEGACY);
-    launch(nop, CU_STREAM_PER_THREAD);
+    launch_block(nop, CU_STREAM_LEGACY);
+    launch_block(nop, CU_STREAM_PER_THREAD);
     MUST(cuMemcpyHtoD(filled, &(int){1}, sizeof(int)));
 }
 
@@ -228,8 +218,8 @@ static void *ends_late(void *later)
     if (later)
         pthread_setspecific(put_off, later);
     for (int i = 0; i < 20; i++) {
-        launch(nop, CU_STREAM_LEGACY);
-        usleep(200); /* the library looks at all threads meanwhile */
+        launch_block(nop, CU_STREAM_LEGACY);
+        usleep(200); /* meanwhile the library polls all threads */
     }
     return NULL;
 }
@@ -237,8 +227,7 @@ static void *ends_late(void *later)
 static void end_threads(void)
 {
     for (int i = 0; i < 40; i++) {
-        pthread_t thread;
-        ENSURE(pthread_create(&thread, NULL, ends_late, i % 2 ? NULL : &put_off) == 0);
+        pthread_t thread = start_thread(ends_late, i % 2 ? NULL : &put_off);
         pthread_join(thread, NULL);
     }
     MUST(cuCtxSynchronize());
@@ -258,7 +247,7 @@ static void late(void)
     end_threads();
 }
 
-/* Takes all keys; the last is given back when the library has looked for one. */
+/* Takes all keys. The last one is freed after the library has looked for a key. */
 static pthread_key_t taken[PTHREAD_KEYS_MAX + 1];
 static unsigned last_taken;
 
@@ -274,7 +263,7 @@ static void take_keys(void)
 static void keyless(void)
 {
     set_up_late();
-    launch(nop, CU_STREAM_LEGACY);
+    launch_block(nop, CU_STREAM_LEGACY);
     pthread_key_delete(taken[last_taken]);
     ENSURE(pthread_key_create(&put_off, last_round) == 0);
     end_threads();
@@ -285,7 +274,7 @@ static void keyless(void)
 static void *spends_own(void *f)
 {
     MUST(cuCtxSetCurrent(context));
-    launch(f, CU_STREAM_PER_THREAD);
+    launch_block(f, CU_STREAM_PER_THREAD);
     MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     return NULL;
 }
@@ -297,32 +286,29 @@ static void spent(void)
     MUST(cuCtxCreate(&context, 0, device));
     CUfunction brief = timed_kernel(250), longer = timed_kernel(1000000);
     for (int i = 0; i < MANY; i++)
-        stream[i] = new_stream(); /* so that no handle comes again */
+        stream[i] = new_stream(); /* all are created first, so that the driver does not reuse a handle */
     for (int i = 0; i < MANY; i++) {
-        pthread_t thread;
-        ENSURE(pthread_create(&thread, NULL, spends_own, brief) == 0);
+        pthread_t thread = start_thread(spends_own, brief);
         pthread_join(thread, NULL);
     }
     for (int i = 0; i < MANY - 1; i++) {
-        launch(brief, stream[i]);
+        launch_block(brief, stream[i]);
         MUST(cuStreamSynchronize(stream[i]));
         MUST(cuStreamDestroy(stream[i]));
     }
-    CUstream again = new_stream(), before = again; /* and then it does, where handles come again at all */
-    launch(brief, again);
+    CUstream again = new_stream(), before = again; /* now the driver reuses a handle, if it does so at all */
+    launch_block(brief, again);
     MUST(cuStreamSynchronize(again));
     usleep(500);
     MUST(cuStreamDestroy(again));
-    launch(brief, stream[MANY - 1]);
+    launch_block(brief, stream[MANY - 1]);
     MUST(cuStreamSynchronize(stream[MANY - 1]));
     for (int i = 0; i < MANY && (i == 0 || again != before); i++)
         again = new_stream();
-    launch(longer, again);
+    launch_block(longer, again);
     MUST(cuStreamSynchronize(again));
-    printf("spent\n");
-    fflush(stdout);
-    while (getchar() != EOF)
-        ;
+    say_line("spent");
+    await_end();
 }
 
 static bool same_here(pid_t thread, const cpu_set_t *expected)
@@ -354,7 +340,7 @@ static void *works_bound(void *set)
     ENSURE(sched_setaffinity(0, sizeof one, &one) == 0);
     ENSURE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
     unsigned before = threads_of(set);
-    MUST(cuInit(0)); /* starts one */
+    MUST(cuInit(0)); /* starts a thread of the library */
     for (double end = now_s() + 10; threads_of(set) == before; usleep(1000))
         ENSURE(now_s() < end);
     return NULL;
@@ -362,23 +348,22 @@ static void *works_bound(void *set)
 
 static void bound(void)
 {
-    pthread_t thread;
     cpu_set_t all;
     ENSURE(sched_getaffinity(0, sizeof all, &all) == 0);
-    ENSURE(pthread_create(&thread, NULL, works_bound, &all) == 0);
+    pthread_t thread = start_thread(works_bound, &all);
     pthread_join(thread, NULL);
 }
 
 static CUcontext neighbour;
 
-/* Goes on for longer than the library waits for the work of a context. */
+/* Launches for longer than the library waits for the work of a context. */
 static void *launches_beside(void *unused)
 {
     MUST(cuCtxSetCurrent(neighbour));
     CUfunction f = kernel(check_ptx, "nop");
     for (double end = now_s() + 1.3; now_s() < end; usleep(1000)) {
         CUstream stream = new_stream(); /* not known yet */
-        launch(f, stream);
+        launch_block(f, stream);
         MUST(cuStreamDestroy(stream));
     }
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
@@ -387,13 +372,12 @@ static void *launches_beside(void *unused)
 
 static pthread_t await_neighbour(void)
 {
-    pthread_t thread;
     load();
     CUstream stream = new_stream();
-    launch(nop, stream);
+    launch_block(nop, stream);
     MUST(cuLaunchHostFunc(stream, waits, NULL));
-    launch(nop, stream);
-    ENSURE(pthread_create(&thread, NULL, launches_beside, NULL) == 0);
+    launch_block(nop, stream);
+    pthread_t thread = start_thread(launches_beside, NULL);
     return thread;
 }
 
@@ -418,8 +402,7 @@ static void awaited_reset(void)
     pthread_join(thread, NULL);
 }
 
-/* Two blocking streams, of which one is held back. The legacy stream was used
- * before. */
+/* Two blocking streams; `held` is held back. The legacy stream was used before. */
 static CUstream held, other_stream;
 
 static void hold(void)
@@ -428,15 +411,15 @@ static void hold(void)
     load();
     MUST(cuStreamCreate(&held, CU_STREAM_DEFAULT));
     MUST(cuStreamCreate(&other_stream, CU_STREAM_DEFAULT));
-    launch(nop, held);
-    launch(nop, CU_STREAM_LEGACY);
+    launch_block(nop, held);
+    launch_block(nop, CU_STREAM_LEGACY);
     MUST(cuCtxSynchronize());
     MUST(cuLaunchHostFunc(held, waits, NULL));
-    launch(nop, held);
+    launch_block(nop, held);
 }
 
-/* The other one goes on: the legacy stream must not have been made to wait for
- * the one and so hold up the other. */
+/* Checks that the other stream continues: the library must not have made the legacy stream wait for
+ * `held`, which would hold up the other stream. */
 static void let_go(void)
 {
     for (double end = now_s() + 10; cuStreamQuery(other_stream) == CUDA_ERROR_NOT_READY; usleep(1000))
@@ -450,7 +433,7 @@ static void beside(void)
     CUdeviceptr memory;
     hold();
     MUST(cuMemAlloc(&memory, 4096));
-    usleep(100000); /* while nothing is launched the library looks whether all is over */
+    usleep(100000); /* while nothing is launched, the library checks whether all work has finished */
     MUST(cuMemsetD8Async(memory, 1, 4096, other_stream));
     let_go();
 }
@@ -461,7 +444,7 @@ static void capture(void)
     CUgraphExec exec;
     hold();
     MUST(cuStreamBeginCapture(other_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    launch(nop, other_stream);
+    launch_block(nop, other_stream);
     MUST(cuStreamEndCapture(other_stream, &graph));
     MUST(cuGraphInstantiate(&exec, graph, 0));
     MUST(cuGraphLaunch(exec, other_stream));
@@ -480,12 +463,12 @@ static void joined(void)
     MUST(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
     MUST(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < 40; i++) {
-        launch(nop, second);
+        launch_block(nop, second);
         MUST(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
         MUST(cuEventRecord(fork_event, first));
-        usleep((useconds_t)(i * 500)); /* until it does */
+        usleep((useconds_t)(i * 500)); /* varies, so that the library polls during some of the captures */
         MUST(cuStreamWaitEvent(second, fork_event, 0));
-        launch(nop, second);
+        launch_block(nop, second);
         MUST(cuEventRecord(join_event, second));
         MUST(cuStreamWaitEvent(first, join_event, 0));
         usleep(10000);
@@ -495,12 +478,12 @@ static void joined(void)
     }
 }
 
-/* Whether a stream works still when a holder of the context has let go of it. */
+/* Reports whether the work of a stream still runs after a holder has released the context. */
 static int works_on(CUstream stream)
 {
     CUcontext same;
     MUST(cuDevicePrimaryCtxRetain(&same, device));
-    launch(slow, stream);
+    launch_block(slow, stream);
     MUST(cuDevicePrimaryCtxRelease(device));
     int works = cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
     MUST(cuStreamSynchronize(stream));
@@ -510,19 +493,19 @@ static int works_on(CUstream stream)
 static void retained(void)
 {
     CUstream stream;
-    int tries = 10; /* the machine may be slow */
+    int tries = 10; /* the host may be slow */
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     load();
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     while (!works_on(stream))
         ENSURE(--tries);
-    launch(nop, stream);
-    MUST(cuDevicePrimaryCtxRelease(device)); /* the last, and a new one */
+    launch_block(nop, stream);
+    MUST(cuDevicePrimaryCtxRelease(device)); /* the last holder releases the context, and a new context follows */
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     load();
-    launch(nop, CU_STREAM_LEGACY);
+    launch_block(nop, CU_STREAM_LEGACY);
     MUST(cuDevicePrimaryCtxReset(device));
 }
 
@@ -542,10 +525,9 @@ static void *endless(void *ordinal)
 static void exits(void)
 {
     int count;
-    pthread_t thread;
     MUST(cuDeviceGetCount(&count));
     for (int i = 0; i < count; i++)
-        ENSURE(pthread_create(&thread, NULL, endless, (void *)(size_t)i) == 0);
+        start_thread(endless, (void *)(size_t)i);
     ENSURE(getchar() != EOF);
 }
 
@@ -557,19 +539,17 @@ static void stuck(void)
     MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
     MUST(cuStreamCreate(&last, CU_STREAM_DEFAULT));
     MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    launch(nop, stream);
+    launch_block(nop, stream);
     MUST(cuLaunchHostFunc(stream, waits, NULL));
-    launch(nop, CU_STREAM_LEGACY);
-    launch(nop, last);
-    printf("behind\n");
-    fflush(stdout);
+    launch_block(nop, CU_STREAM_LEGACY);
+    launch_block(nop, last);
+    say_line("behind");
     ENSURE(getchar() != EOF);
-    launch(nop, other);
+    launch_block(nop, other);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
     MUST(cuStreamSynchronize(last));
     MUST(cuStreamSynchronize(other));
-    while (getchar() != EOF)
-        ;
+    await_end();
 }
 
 int main(int argc, char **argv)

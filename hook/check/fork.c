@@ -1,19 +1,17 @@
-/* fork: a program of several processes. In each CASE parent and child do what
- * such programs do, and the parent's GPU work must go on.
+/* fork: a program of several processes. In each CASE, parent and child do what such programs
+ * usually do, and the parent's GPU work must continue.
  *
  *   fork CASE
  *
- * before  forks before the driver is used; both use it
- * exec    forks after, the child executes another GPU program
- * quiet   forks after, the child ends without using the GPU
- * shell   popen and system while threads launch; no descriptor is passed on
+ * before  forks before the driver is used; both processes use it
+ * exec    forks afterwards; the child executes another GPU program
+ * quiet   forks afterwards; the child ends without using the GPU
+ * shell   calls popen and system while threads launch; no descriptor is passed on
  *
- * All work on all devices that there are.
- * Prints how many kernels this process launched, then waits for the end of its
- * standard input. */
+ * All processes use all devices. It prints how many kernels this process launched, then waits for
+ * the end of its standard input. */
 #include "check.h"
 
-#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,7 +69,7 @@ static void exec_other(const char *self)
     launch(10);
     pid_t child = fork();
     if (child == 0) {
-        close(0); /* it waits for the end of its input */
+        close(0); /* the program reads its input to the end */
         execl(path, path, "dlsym", "cuLaunchKernel", "3", (char *)NULL);
         _exit(127);
     }
@@ -107,7 +105,7 @@ static void shell(void)
     begin();
     pthread_t thread[3];
     for (int i = 0; i < 3; i++)
-        ENSURE(pthread_create(&thread[i], NULL, launch_on, NULL) == 0);
+        thread[i] = start_thread(launch_on, NULL);
     for (int i = 0; i < 10; i++) {
         char line[512];
         ENSURE(system("exit 3") == 3 << 8);
@@ -139,7 +137,6 @@ int main(int argc, char **argv)
     launch(5);
     printf("launched %lu\n", launches);
     fflush(stdout);
-    while (getchar() != EOF)
-        ;
+    await_end();
     return 0;
 }

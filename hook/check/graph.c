@@ -1,6 +1,5 @@
-/* graph: instances of graphs that change. Launches each and prints what the
- * launch comes to: STEP KERNELS BLOCKS. After each it waits for a line of its
- * input. */
+/* graph: changes graphs and their instances. It launches each instance, prints the size of the
+ * launch (STEP KERNELS BLOCKS), and waits for a line on its input. */
 #include "check.h"
 
 static CUfunction nop;
@@ -9,8 +8,9 @@ static CUgraphExec instance;
 
 static CUDA_KERNEL_NODE_PARAMS nop_node(unsigned blocks)
 {
-    return (CUDA_KERNEL_NODE_PARAMS){.func = nop, .gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1,
-                                     .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    CUDA_KERNEL_NODE_PARAMS p = kernel_node(nop);
+    p.gridDimX = blocks;
+    return p;
 }
 
 static CUgraphNode add(CUgraph graph, unsigned blocks)
@@ -21,7 +21,7 @@ static CUgraphNode add(CUgraph graph, unsigned blocks)
     return node;
 }
 
-/* A graph of two kernels. */
+/* Makes a graph of two kernels, with `one` and `two` blocks. */
 static CUgraph pair(unsigned one, unsigned two)
 {
     CUgraph graph;
@@ -74,7 +74,7 @@ static void nodes(void)
     add(longer, 1);
     ENSURE(cuGraphExecUpdate(instance, longer, &info) != CUDA_SUCCESS);
     launched("failed-update", 2, 107);
-    MUST(cuGraphKernelNodeSetParams(one, &p)); /* of the graph, not of the instance */
+    MUST(cuGraphKernelNodeSetParams(one, &p)); /* changes the graph, not the instance */
     launched("template", 2, 107);
     instantiate(graph);
     launched("anew", 2, 12);
@@ -102,7 +102,7 @@ static void children(void)
     launched("grandchild", 4, 6);
 }
 
-/* A graph that is launched where one is captured, and one without a kernel. */
+/* Launches a graph into a capture, which fails, and a graph without kernels. */
 static void others(void)
 {
     CUgraph graph;

@@ -1,43 +1,60 @@
-/* graphs.h: for route.c, graphs made in each way there is. They add x and y
- * and launch a kernel that does nothing. */
+/* graphs.h: for route.c, graphs made in every possible way. They add x and y and launch a kernel
+ * that does nothing. */
 
 static CUfunction nop;
 static CUdeviceptr other;
 static CUgraph graph;
 static CUgraphExec instance;
 
-#define FOUND(symbol) \
-    __typeof__(&symbol) f_##symbol; \
-    ENSURE(*(void **)&f_##symbol = find(#symbol))
+#define FOUND(symbol) ((__typeof__(&symbol))found(#symbol))
+
+static void *found(const char *name)
+{
+    void *function = find(name);
+    ENSURE(function);
+    return function;
+}
+
+/* Returns the parameters of a node with the usual grid. */
+static CUDA_KERNEL_NODE_PARAMS_v2 grid_node(CUfunction function, void **arguments)
+{
+    CUDA_KERNEL_NODE_PARAMS_v2 p = kernel_node(function);
+    p.gridDimX = BLOCKS;
+    p.blockDimX = THREADS;
+    p.kernelParams = arguments;
+    return p;
+}
 
 static CUgraphNode add_kernel(CUgraph to_graph, CUfunction function, void **arguments)
 {
     CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS_v2 p = {.func = function, .gridDimX = BLOCKS, .gridDimY = 1, .gridDimZ = 1,
-                                    .blockDimX = THREADS, .blockDimY = 1, .blockDimZ = 1, .kernelParams = arguments};
-    FOUND(cuGraphAddKernelNode_v2);
-    MUST(f_cuGraphAddKernelNode_v2(&node, to_graph, NULL, 0, &p));
+    CUDA_KERNEL_NODE_PARAMS_v2 p = grid_node(function, arguments);
+    MUST(FOUND(cuGraphAddKernelNode_v2)(&node, to_graph, NULL, 0, &p));
     return node;
+}
+
+/* Destroys the previous instance and its graph. */
+static void discard(void)
+{
+    if (instance) {
+        MUST(FOUND(cuGraphExecDestroy)(instance));
+        MUST(cuGraphDestroy(graph));
+        instance = NULL;
+    }
 }
 
 static void begin(void)
 {
-    if (instance) {
-        FOUND(cuGraphExecDestroy);
-        MUST(f_cuGraphExecDestroy(instance));
-        MUST(cuGraphDestroy(graph));
-        instance = NULL;
-    }
+    discard();
     MUST(cuGraphCreate(&graph, 0));
 }
 
 static void instantiate(void)
 {
-    FOUND(cuGraphInstantiateWithFlags);
-    MUST(f_cuGraphInstantiateWithFlags(&instance, graph, 0));
+    MUST(FOUND(cuGraphInstantiateWithFlags)(&instance, graph, 0));
 }
 
-static void *elsewhere[] = {&a, &b, &other, &n}; /* the sum is not where it is looked for */
+static void *elsewhere[] = {&a, &b, &other, &n}; /* writes the sum where it is not checked */
 
 static void added(void)
 {
@@ -53,22 +70,15 @@ static void with_params(void)
     begin();
     add_kernel(graph, add, params);
     add_kernel(graph, nop, NULL);
-    FOUND(cuGraphInstantiateWithParams);
-    MUST(f_cuGraphInstantiateWithParams(&instance, graph, &p));
+    MUST(FOUND(cuGraphInstantiateWithParams)(&instance, graph, &p));
 }
 
 static void generic(void)
 {
     CUgraphNode node;
     begin();
-    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
-    p.kernel.func = add;
-    p.kernel.gridDimX = BLOCKS;
-    p.kernel.blockDimX = THREADS;
-    p.kernel.gridDimY = p.kernel.gridDimZ = p.kernel.blockDimY = p.kernel.blockDimZ = 1;
-    p.kernel.kernelParams = params;
-    FOUND(cuGraphAddNode);
-    MUST(f_cuGraphAddNode(&node, graph, NULL, 0, &p));
+    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = grid_node(add, params)};
+    MUST(FOUND(cuGraphAddNode)(&node, graph, NULL, 0, &p));
     add_kernel(graph, nop, NULL);
     instantiate();
 }
@@ -76,8 +86,7 @@ static void generic(void)
 static void cloned(void)
 {
     CUgraph original;
-    begin();
-    MUST(cuGraphDestroy(graph));
+    discard();
     MUST(cuGraphCreate(&original, 0));
     add_kernel(original, add, params);
     add_kernel(original, nop, NULL);
@@ -99,7 +108,7 @@ static void child(void)
     instantiate();
 }
 
-/* Instantiated to do something else, and then made to do the right thing. */
+/* Instantiates a graph that writes elsewhere, and then updates the instance. */
 static void updated(void)
 {
     CUgraphExecUpdateResultInfo info;
@@ -111,8 +120,7 @@ static void updated(void)
     MUST(cuGraphCreate(&graph, 0));
     add_kernel(graph, add, params);
     add_kernel(graph, nop, NULL);
-    FOUND(cuGraphExecUpdate_v2);
-    MUST(f_cuGraphExecUpdate_v2(instance, graph, &info));
+    MUST(FOUND(cuGraphExecUpdate_v2)(instance, graph, &info));
 }
 
 static void reset(void)
@@ -121,10 +129,8 @@ static void reset(void)
     CUgraphNode node = add_kernel(graph, add, elsewhere);
     add_kernel(graph, nop, NULL);
     instantiate();
-    CUDA_KERNEL_NODE_PARAMS_v2 p = {.func = add, .gridDimX = BLOCKS, .gridDimY = 1, .gridDimZ = 1,
-                                    .blockDimX = THREADS, .blockDimY = 1, .blockDimZ = 1, .kernelParams = params};
-    FOUND(cuGraphExecKernelNodeSetParams_v2);
-    MUST(f_cuGraphExecKernelNodeSetParams_v2(instance, node, &p));
+    CUDA_KERNEL_NODE_PARAMS_v2 p = grid_node(add, params);
+    MUST(FOUND(cuGraphExecKernelNodeSetParams_v2)(instance, node, &p));
 }
 
 static void disabled(void)
@@ -133,23 +139,18 @@ static void disabled(void)
     add_kernel(graph, add, params);
     CUgraphNode node = add_kernel(graph, nop, NULL);
     instantiate();
-    FOUND(cuGraphNodeSetEnabled);
-    MUST(f_cuGraphNodeSetEnabled(instance, node, 0));
+    MUST(FOUND(cuGraphNodeSetEnabled)(instance, node, 0));
 }
 
-/* What is captured must neither run nor count nor stand at a gate. */
+/* Captures the work. Captured work must neither run nor count nor wait at a gate. */
 static void capture(CUstreamCaptureMode mode, int thread)
 {
     CUstream captured = thread ? CU_STREAM_PER_THREAD : stream;
-    begin();
-    MUST(cuGraphDestroy(graph));
-    FOUND(cuStreamBeginCapture_v2);
-    FOUND(cuStreamEndCapture);
-    FOUND(cuLaunchKernel);
-    MUST(f_cuStreamBeginCapture_v2(captured, mode));
-    MUST(f_cuLaunchKernel(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, captured, params, NULL));
-    MUST(f_cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, captured, NULL, NULL));
-    MUST(f_cuStreamEndCapture(captured, &graph));
+    discard();
+    MUST(FOUND(cuStreamBeginCapture_v2)(captured, mode));
+    MUST(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, captured, params, NULL));
+    MUST(FOUND(cuLaunchKernel)(nop, 1, 1, 1, 1, 1, 1, 0, captured, NULL, NULL));
+    MUST(FOUND(cuStreamEndCapture)(captured, &graph));
     instantiate();
 }
 
@@ -158,27 +159,23 @@ static void captured_local(void) { capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 
 static void captured_relaxed(void) { capture(CU_STREAM_CAPTURE_MODE_RELAXED, 0); }
 static void captured_thread(void) { capture(CU_STREAM_CAPTURE_MODE_GLOBAL, 1); }
 
-/* A second stream, in use before, joins the capture by an event. */
+/* A second stream, already in use, joins the capture through an event. */
 static void captured_joined(void)
 {
     CUstream second;
     CUevent fork, join;
-    begin();
-    MUST(cuGraphDestroy(graph));
-    FOUND(cuStreamBeginCapture_v2);
-    FOUND(cuStreamWaitEvent);
-    FOUND(cuLaunchKernel);
+    discard();
     MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
     MUST(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
     MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
     MUST(cuMemsetD8Async(other, 0, SIZE, second));
-    MUST(f_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(FOUND(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     MUST(cuEventRecord(fork, stream));
-    MUST(f_cuStreamWaitEvent(second, fork, 0));
-    MUST(f_cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, second, NULL, NULL));
-    MUST(f_cuLaunchKernel(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
+    MUST(FOUND(cuStreamWaitEvent)(second, fork, 0));
+    MUST(FOUND(cuLaunchKernel)(nop, 1, 1, 1, 1, 1, 1, 0, second, NULL, NULL));
+    MUST(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
     MUST(cuEventRecord(join, second));
-    MUST(f_cuStreamWaitEvent(stream, join, 0));
+    MUST(FOUND(cuStreamWaitEvent)(stream, join, 0));
     MUST(cuStreamEndCapture(stream, &graph));
     instantiate();
     MUST(cuStreamDestroy_v2(second));
@@ -191,10 +188,8 @@ static void captured_to_graph(void)
     CUgraph same;
     begin();
     add_kernel(graph, nop, NULL);
-    FOUND(cuStreamBeginCaptureToGraph);
-    FOUND(cuLaunchKernel);
-    MUST(f_cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(f_cuLaunchKernel(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
+    MUST(FOUND(cuStreamBeginCaptureToGraph)(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
     MUST(cuStreamEndCapture(stream, &same));
     instantiate();
 }

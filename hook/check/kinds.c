@@ -1,13 +1,11 @@
-/* kinds: takes memory in each of the ways there are, up to the limit and no
- * further, and in all of them at once.
+/* kinds: allocates every kind of memory up to the limit, and checks that no more can be allocated.
  *
- *   kinds fill [KIND|mixed]        each kind alone, then all mixed; or one of these
- *   kinds race PROCESSES THREADS   all at once, over and over
+ *   kinds fill [KIND|mixed]        each kind alone, then all mixed; or a single choice
+ *   kinds race PROCESSES THREADS   all kinds at once, repeatedly
  *
- * A line for each kind says that it is right or not in this driver. */
+ * It prints a line for each kind that passes in this driver. */
 #include "kinds.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,7 +32,7 @@ static CUresult get(const struct kind *k, struct held *h)
     return k->get(h);
 }
 
-/* Fills the limit with what the kinds in turn give, from `first` on. */
+/* Fills the limit with chunks of `count` kinds in turn, starting with kind `first`. */
 static void fill(unsigned first, unsigned count)
 {
     struct held held[CHUNKS], extra;
@@ -60,7 +58,7 @@ static void fill(unsigned first, unsigned count)
     LEFT_IS(the_limit);
 }
 
-/* A byte more than there is, and nonsense, change nothing. */
+/* Refused calls (a byte too many, invalid arguments) change nothing. */
 static void refused(void)
 {
     CUdeviceptr at = 7, rest;
@@ -80,7 +78,7 @@ static void refused(void)
     LEFT_IS(the_limit);
 }
 
-/* What goes with its context comes back with it. */
+/* Memory that ends with its context becomes available again. */
 static void contexts(void)
 {
     CUcontext other;
@@ -91,7 +89,7 @@ static void contexts(void)
     LEFT_IS(the_limit);
 }
 
-/* Only that part, or everything. */
+/* Runs the named part, or all parts if `only` is NULL. */
 static int fill_all(const char *only)
 {
     if (only && strcmp(only, "mixed") != 0) {
@@ -113,7 +111,7 @@ static int fill_all(const char *only)
     return 0;
 }
 
-static unsigned *holding; /* chunks held by all processes; at most, since it is counted late and uncounted early */
+static unsigned *holding; /* lower bound of the chunks held by all processes: counted late, uncounted early */
 
 static void *racer(void *arg)
 {
@@ -146,7 +144,7 @@ static int race(int process, int threads)
     ENSURE(threads <= 64);
     begin();
     for (int i = 0; i < threads; i++)
-        ENSURE(pthread_create(&all[i], NULL, racer, (void *)(uintptr_t)(process * 3 + i)) == 0);
+        all[i] = start_thread(racer, (void *)(uintptr_t)(process * 3 + i));
     for (int i = 0; i < threads; i++)
         pthread_join(all[i], NULL);
     return 0;

@@ -1,63 +1,16 @@
-/* kinds.h: the ways to get device memory, each as a pair of get and put. */
+/* kinds.h: the ways to allocate device memory, each as a pair of functions get and put. */
 #ifndef GFAAS_CHECK_KINDS_H
 #define GFAAS_CHECK_KINDS_H
 
 #include "check.h"
 
-#include <dlfcn.h>
 #include <execinfo.h>
 #include <signal.h>
 #include <stdbool.h>
 
-/* A function of the driver, by its exact name; NULL: it does not have it. */
-static inline void *driver_find(const char *name)
-{
-    static void *handle;
-    if (!handle)
-        handle = dlopen("libcuda.so.1", RTLD_NOW);
-    ENSURE(handle);
-    return dlsym(handle, name);
-}
+#define DRIVER(name) ((__typeof__(&name))driver_find(#name))
 
-#define DRIVER(name) ((CUresult(*)(DRIVER_##name))driver_find(#name))
-#define DRIVER_cuMemAllocManaged CUdeviceptr *, size_t, unsigned
-#define DRIVER_cuMemAllocAsync CUdeviceptr *, size_t, CUstream
-#define DRIVER_cuMemAllocAsync_ptsz CUdeviceptr *, size_t, CUstream
-#define DRIVER_cuMemFreeAsync CUdeviceptr, CUstream
-#define DRIVER_cuMemFreeAsync_ptsz CUdeviceptr, CUstream
-#define DRIVER_cuMemAllocFromPoolAsync CUdeviceptr *, size_t, CUmemoryPool, CUstream
-#define DRIVER_cuMemPoolCreate CUmemoryPool *, const CUmemPoolProps *
-#define DRIVER_cuMemPoolDestroy CUmemoryPool
-#define DRIVER_cuMemPoolTrimTo CUmemoryPool, size_t
-#define DRIVER_cuMemPoolSetAttribute CUmemoryPool, CUmemPool_attribute, void *
-#define DRIVER_cuMemPoolGetAttribute CUmemoryPool, CUmemPool_attribute, void *
-#define DRIVER_cuDeviceGetDefaultMemPool CUmemoryPool *, CUdevice
-#define DRIVER_cuMemRetainAllocationHandle CUmemGenericAllocationHandle *, void *
-#define DRIVER_cuMemExportToShareableHandle void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long
-#define DRIVER_cuMemImportFromShareableHandle CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType
-#define DRIVER_cuMemCreate CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long
-#define DRIVER_cuMemRelease CUmemGenericAllocationHandle
-#define DRIVER_cuMemAddressReserve CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long
-#define DRIVER_cuMemAddressFree CUdeviceptr, size_t
-#define DRIVER_cuMemMap CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long
-#define DRIVER_cuMemUnmap CUdeviceptr, size_t
-#define DRIVER_cuArrayCreate_v2 CUarray *, const CUDA_ARRAY_DESCRIPTOR *
-#define DRIVER_cuArray3DCreate_v2 CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *
-#define DRIVER_cuArrayDestroy CUarray
-#define DRIVER_cuMipmappedArrayCreate CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned
-#define DRIVER_cuMipmappedArrayDestroy CUmipmappedArray
-#define DRIVER_cuGraphCreate CUgraph *, unsigned
-#define DRIVER_cuGraphDestroy CUgraph
-#define DRIVER_cuGraphAddMemAllocNode CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *
-#define DRIVER_cuGraphAddMemFreeNode CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr
-#define DRIVER_cuStreamBeginCapture_v2 CUstream, CUstreamCaptureMode
-#define DRIVER_cuStreamEndCapture CUstream, CUgraph *
-#define DRIVER_cuGraphInstantiateWithFlags CUgraphExec *, CUgraph, unsigned long long
-#define DRIVER_cuGraphLaunch CUgraphExec, CUstream
-#define DRIVER_cuGraphExecDestroy CUgraphExec
-#define DRIVER_cuDeviceGraphMemTrim CUdevice
-
-/* A piece of memory that is held. */
+/* An allocation. */
 struct held {
     CUdeviceptr at;
     size_t bytes;
@@ -75,7 +28,7 @@ static size_t the_limit, the_chunk;
 static inline CUresult get_plain(struct held *h) { return cuMemAlloc(&h->at, h->bytes); }
 static inline void put_plain(struct held *h) { MUST(cuMemFree(h->at)); }
 
-enum { ROW = 4096 }; /* bytes, a pitch of any driver's */
+enum { ROW = 4096 }; /* bytes; a valid pitch in any driver */
 
 static inline CUresult get_pitch(struct held *h)
 {
@@ -98,7 +51,7 @@ static inline void put_async(struct held *h)
 static inline void put_async_now(struct held *h)
 {
     MUST(cuMemFree(h->at));
-    MUST(cuStreamSynchronize(NULL)); /* a pool lets go of what it does not need */
+    MUST(cuStreamSynchronize(NULL)); /* a pool releases its unused memory */
 }
 
 static inline CUresult get_thread(struct held *h) { return DRIVER(cuMemAllocAsync_ptsz)(&h->at, h->bytes, NULL); }
@@ -109,7 +62,7 @@ static inline void put_thread(struct held *h)
     MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
 }
 
-/* A pool of its own. */
+/* Allocates from a new pool. */
 static inline CUresult get_pool(struct held *h)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
@@ -120,7 +73,7 @@ static inline CUresult get_pool(struct held *h)
     return result;
 }
 
-/* The pool is destroyed first: it is gone with its last allocation. */
+/* Destroys the pool first; it lives until its last allocation is freed. */
 static inline void put_pool(struct held *h)
 {
     MUST(DRIVER(cuMemPoolDestroy)(h->pool));
@@ -140,7 +93,7 @@ static inline CUresult get_vmm(struct held *h)
 
 static inline void put_vmm(struct held *h)
 {
-    MUST(DRIVER(cuMemRelease)(h->handle)); /* before the unmap that ends it */
+    MUST(DRIVER(cuMemRelease)(h->handle)); /* before the unmapping, which ends the memory */
     MUST(DRIVER(cuMemUnmap)(h->at, h->bytes));
     MUST(DRIVER(cuMemAddressFree)(h->at, h->bytes));
 }
@@ -204,7 +157,7 @@ struct kind {
     const char *name;
     CUresult (*get)(struct held *h);
     void (*put)(struct held *h);
-    const char *needs[7]; /* of the driver */
+    const char *needs[7]; /* functions of the driver */
 };
 
 static const struct kind all_kinds[] = {
@@ -235,7 +188,8 @@ static inline bool driver_has(const struct kind *k)
 
 enum { CHUNKS = 8 };
 
-/* Says whose code it crashed in, the library's or the driver's; then it ends by that. */
+/* Prints a backtrace, which shows whether the library or the driver crashed. The signal, whose
+ * action has been reset, then ends the process. */
 static inline void crashed(int sig)
 {
     void *at[32];
@@ -243,7 +197,7 @@ static inline void crashed(int sig)
     backtrace_symbols_fd(at, backtrace(at, 32), 2);
 }
 
-/* Begins to use the device: its memory is the limit. */
+/* Starts to use the device. Its memory is the limit. */
 static inline void use_device(void)
 {
     struct sigaction action = {.sa_handler = crashed, .sa_flags = (int)SA_RESETHAND};
@@ -252,10 +206,10 @@ static inline void use_device(void)
     MUST(cuCtxGetDevice(&the_device));
     MUST(cuDeviceTotalMem(&the_limit, the_device));
     the_chunk = the_limit / CHUNKS;
-    ENSURE(the_limit && the_chunk % (32 << 20) == 0); /* by which pools grow; a multiple of all other pages */
+    ENSURE(the_limit && the_chunk % (32 << 20) == 0); /* the step by which pools grow, a multiple of all other page sizes */
 }
 
-/* What the program is told is free. */
+/* Returns the free memory that the program sees. */
 static inline size_t left(void)
 {
     size_t unused, total;
@@ -264,7 +218,7 @@ static inline size_t left(void)
     return unused;
 }
 
-/* That so much is left. */
+/* Checks that this many bytes are free. */
 #define LEFT_IS(bytes) \
     do { \
         size_t left_ = left(), want_ = (bytes); \

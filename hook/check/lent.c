@@ -1,9 +1,9 @@
-/* lent: maps memory of another process, which is held to no limit, to read it. Says
- * "mapped", waits for a line, lets go of it, says "gone" and waits for the end of
- * its input. What it may allocate itself stays the same.
+/* lent: maps memory of another process, which has no limit, to read it. It prints "mapped", waits
+ * for a line, unmaps the memory, prints "gone" and waits for the end of its input. The memory that
+ * it can allocate itself must not change.
  *
- *   lent SOCKET SIZE   is the other process: it makes SIZE MiB for who connects
- *   lent SOCKET        */
+ *   lent SOCKET SIZE   acts as the other process: shares SIZE MiB with the process that connects
+ *   lent SOCKET        connects */
 #include "check.h"
 #include "../sim/check/peer.h"
 
@@ -23,14 +23,13 @@ static int keep(int listener, struct sockaddr_un at, size_t size)
     int fd;
     own_context();
     ENSURE(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
-    puts("listening");
-    fflush(stdout);
+    say_line("listening");
     int sock = accept(listener, NULL, NULL);
     ENSURE(sock >= 0);
     MUST(cuMemCreate(&handle, size, &prop, 0));
     MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    ENSURE(say(sock, &size, sizeof size, fd));
-    hear_go(sock); /* until the other end is closed */
+    ENSURE(send_message(sock, &size, sizeof size, fd));
+    receive_go(sock); /* until the other process closes its end */
     return 0;
 }
 
@@ -63,7 +62,7 @@ int main(int argc, char **argv)
     CUdeviceptr at, own;
     own_context();
     size_t before = left(), size;
-    ENSURE(connect(sock, (struct sockaddr *)&path, sizeof path) == 0 && hear(sock, &size, sizeof size, &fd));
+    ENSURE(connect(sock, (struct sockaddr *)&path, sizeof path) == 0 && receive_message(sock, &size, sizeof size, &fd));
     MUST(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(fd);
     MUST(cuMemAddressReserve(&at, 2 * size, 0, 0, 0));
@@ -73,19 +72,16 @@ int main(int argc, char **argv)
     MUST(cuMemSetAccess(at, 2 * size, &access, 1));
     MUST(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
     ENSURE(left() == before);
-    MUST(cuMemAlloc(&own, before)); /* all of it */
+    MUST(cuMemAlloc(&own, before)); /* all of the free memory */
     MUST(cuMemFree(own));
-    puts("mapped");
-    fflush(stdout);
+    say_line("mapped");
     ENSURE(getchar() != EOF);
     MUST(cuMemUnmap(at, size));
     MUST(cuMemUnmap(at + size, size));
     MUST(cuMemRelease(again));
     ENSURE(left() == before);
-    puts("gone");
-    fflush(stdout);
-    while (getchar() != EOF)
-        continue;
+    say_line("gone");
+    await_end();
     close(sock);
     return 0;
 }

@@ -1,9 +1,9 @@
-/* lifetimes: how long memory counts that does not simply begin with a get and
- * end with a put.
+/* lifetimes: memory whose lifetime does not simply begin with a get and end with a put: how long it
+ * counts.
  *
  *   lifetimes [CASE | devices | import FD | sibling FD]
  *
- * A line for each case says that it is right or not in this driver. */
+ * It prints a line for each case that passes in this driver. */
 #define _GNU_SOURCE
 #include "kinds.h"
 
@@ -12,8 +12,8 @@
 
 static char self[4096];
 
-/* Physical memory counts until it is released and unmapped, wherever it is
- * mapped and however often its handle was given out. */
+/* Physical memory counts until it is both released and unmapped, at all addresses and for all
+ * handles that were retained. */
 static void mapped_twice(void)
 {
     struct held h = {.bytes = the_chunk};
@@ -28,7 +28,7 @@ static void mapped_twice(void)
     MUST(DRIVER(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)(other + 4096)));
     MUST(DRIVER(cuMemUnmap)(other, h.bytes));
     LEFT_IS(the_limit - the_chunk);
-    DRIVER(cuMemUnmap)(other, h.bytes); /* drivers may take it, or not: it is not mapped */
+    DRIVER(cuMemUnmap)(other, h.bytes); /* not mapped any more; drivers may accept or refuse this */
     LEFT_IS(the_limit - the_chunk);
     MUST(DRIVER(cuMemRelease)(again));
     LEFT_IS(the_limit);
@@ -36,8 +36,8 @@ static void mapped_twice(void)
     MUST(DRIVER(cuMemAddressFree)(other, h.bytes));
 }
 
-/* A part of a mapping is not unmapped, though there are drivers that would: it
- * could not be counted. */
+/* A part of a mapping cannot be unmapped, because it could not be counted. Some drivers would allow
+ * it. */
 static void mapped_in_part(void)
 {
     struct held h = {.bytes = the_chunk};
@@ -51,7 +51,7 @@ static void mapped_in_part(void)
     MUST(DRIVER(cuMemAddressFree)(h.at, h.bytes));
 }
 
-/* One unmapping may end several mappings that lie side by side. */
+/* One call may unmap several adjacent mappings. */
 static void mapped_in_a_row(void)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
@@ -64,7 +64,7 @@ static void mapped_in_a_row(void)
         MUST(DRIVER(cuMemRelease)(handle[i]));
     }
     LEFT_IS(the_limit - 3 * the_chunk);
-    if (DRIVER(cuMemUnmap)(at, 3 * the_chunk) != CUDA_SUCCESS) { /* or not */
+    if (DRIVER(cuMemUnmap)(at, 3 * the_chunk) != CUDA_SUCCESS) { /* if the driver refuses that */
         LEFT_IS(the_limit - 3 * the_chunk);
         for (CUdeviceptr i = 0; i < 3; i++)
             MUST(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
@@ -73,8 +73,7 @@ static void mapped_in_a_row(void)
     MUST(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
 }
 
-/* And so may one over a range with holes in it, if the driver takes that: the manual says
- * that there must be none. */
+/* One call may also unmap a range with holes, if the driver accepts it. The manual forbids holes. */
 static void mapped_with_holes(void)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
@@ -101,15 +100,15 @@ static void mapped_with_holes(void)
     MUST(DRIVER(cuMemAddressFree)(at, 6 * the_chunk));
 }
 
-/* A mipmapped array has a level at least, and no more than it can have, whatever is
- * asked for. */
+/* A mipmapped array has at least one level, and at most as many as its size allows, whatever number
+ * is requested. */
 static void levels(void)
 {
     CUDA_ARRAY3D_DESCRIPTOR d = {.Width = ROW, .Height = the_chunk / ROW / 4, .Format = FLOAT, .NumChannels = 1};
     CUmipmappedArray mipmap[2];
     MUST(DRIVER(cuMipmappedArrayCreate)(&mipmap[0], &d, 0));
     size_t one = the_limit - left();
-    ENSURE(one >= the_chunk && one < the_chunk + the_chunk / 8); /* the driver may take some more than it needs */
+    ENSURE(one >= the_chunk && one < the_chunk + the_chunk / 8); /* the driver may allocate a little more than it needs */
     MUST(DRIVER(cuMipmappedArrayCreate)(&mipmap[1], &d, UINT32_MAX));
     size_t all = the_limit - left() - one;
     ENSURE(all > the_chunk && all < 2 * the_chunk);
@@ -117,7 +116,7 @@ static void levels(void)
         MUST(DRIVER(cuMipmappedArrayDestroy)(mipmap[i]));
 }
 
-/* What an element takes in the formats that are no numbers. */
+/* The size of an element in formats other than plain numbers. */
 static void formats(void)
 {
     static const struct { unsigned format, channels, bytes; } all[] = {
@@ -137,7 +136,7 @@ static void formats(void)
     }
 }
 
-/* Starts this program anew, as another process of the instance. */
+/* Starts this program again, as another process of the instance. */
 static pid_t start(const char *part, int fd)
 {
     char text[16];
@@ -156,7 +155,7 @@ static void ends_well(pid_t child)
     ENSURE(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* What another process imports counts once. */
+/* Memory that another process imports counts once. */
 static void imported(void)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device},
@@ -198,7 +197,7 @@ static CUmemoryPool default_pool(uint64_t threshold)
     return pool;
 }
 
-/* What a pool keeps counts, until it is trimmed or somebody else needs it. */
+/* Memory that a pool keeps counts until the pool is trimmed or another allocation needs it. */
 static void kept(void)
 {
     struct held all = {.bytes = the_limit}, rest = {.bytes = the_limit};
@@ -236,22 +235,22 @@ static void nothing_is_reserved(CUmemoryPool pool)
         ENSURE(now_s() < end);
 }
 
-/* What a refused allocation made a pool reserve counts, and is let go as soon as the
- * stream allows, though nobody asks for it. */
+/* Memory that a pool reserved for a refused allocation counts. It is released as soon as the stream
+ * allows, without another request. */
 static void lets_go(void)
 {
     CUmemoryPool pool = default_pool(UINT64_MAX);
     CUfunction work = timed_kernel(200000);
     struct held most = {.bytes = the_limit - (6 << 20)}, little = {.bytes = 4 << 20}, rest = {.bytes = 6 << 20};
     MUST(get_plain(&most));
-    bool grows = get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY; /* by more than is left */
+    bool grows = get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY; /* the pool grows by more than the free memory */
     if (grows) {
         nothing_is_reserved(pool);
         LEFT_IS(rest.bytes);
-        MUST(cuLaunchKernel(work, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        launch_block(work, NULL);
         ENSURE(get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY);
         if (get_plain(&rest) == CUDA_SUCCESS) {
-            ENSURE(cuStreamQuery(NULL) == CUDA_SUCCESS); /* the kernel was quick */
+            ENSURE(cuStreamQuery(NULL) == CUDA_SUCCESS); /* the kernel has already ended */
             put_plain(&rest);
         }
         nothing_is_reserved(pool);
@@ -265,13 +264,13 @@ static void lets_go(void)
     MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
 }
 
-/* A pool that grows by more than is left lets nothing of it be used. */
+/* If a pool would have to grow by more than the free memory, its new memory cannot be used. */
 static void grows_too_much(void)
 {
     struct held most = {.bytes = the_limit - (1 << 20)}, little = {.bytes = 4096};
     MUST(get_plain(&most));
     CUresult result = get_async(&little);
-    ENSURE(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY); /* as the driver's pages are */
+    ENSURE(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY); /* depends on the driver's page size */
     if (result == CUDA_SUCCESS)
         put_async(&little);
     put_plain(&most);
@@ -281,7 +280,7 @@ static void grows_too_much(void)
     LEFT_IS(the_limit);
 }
 
-/* A pool that is destroyed lives with what was allocated from it. */
+/* A destroyed pool lives until its allocations are freed. */
 static void destroyed(void)
 {
     struct held h = {.bytes = the_chunk};
@@ -292,7 +291,7 @@ static void destroyed(void)
     LEFT_IS(the_limit);
 }
 
-/* The memory of a stream whose context is not current is its device's. */
+/* Memory allocated in a stream whose context is not current counts for the stream's device. */
 static void elsewhere(void)
 {
     struct held h = {.bytes = the_chunk};
@@ -309,7 +308,7 @@ static void elsewhere(void)
     MUST(cuCtxDestroy(other));
 }
 
-/* What is captured allocates nothing, and is refused when it is launched. */
+/* A captured allocation allocates nothing. Its launch is refused if the memory does not fit. */
 static void captured(void)
 {
     struct held all = {.bytes = the_limit};
@@ -329,17 +328,17 @@ static void captured(void)
     LEFT_IS(the_limit);
     for (int i = 0; i < 3; i++)
         MUST(DRIVER(cuGraphLaunch)(exec, stream));
-    LEFT_IS(the_limit - the_chunk); /* the driver keeps it, for the next launch */
+    LEFT_IS(the_limit - the_chunk); /* the driver keeps the memory for the next launch */
     MUST(cuStreamSynchronize(stream));
-    MUST(get_plain(&all)); /* unless somebody needs it */
+    MUST(get_plain(&all)); /* unless another allocation needs it */
     put_plain(&all);
     MUST(DRIVER(cuGraphExecDestroy)(exec));
     MUST(DRIVER(cuGraphDestroy)(graph));
     MUST(cuStreamDestroy(stream));
 }
 
-/* A capture is not spoilt by what is allocated beside it, unless the driver
- * itself is of that opinion. */
+/* An allocation in another stream does not invalidate a capture, unless the driver itself refuses
+ * the allocation. */
 static void beside_a_capture(void)
 {
     CUdeviceptr at;
@@ -360,14 +359,13 @@ static void beside_a_capture(void)
     MUST(cuStreamDestroy(captured));
 }
 
-/* A graph that allocates, works for a while, and frees. */
+/* Makes a graph that allocates, works for a while, and frees. */
 static CUgraphExec lender(size_t bytes)
 {
     CUgraph graph;
     CUgraphExec exec;
     CUgraphNode node[3];
-    CUDA_KERNEL_NODE_PARAMS work = {.func = timed_kernel(5000), .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
-                                    .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    CUDA_KERNEL_NODE_PARAMS_v2 work = kernel_node(timed_kernel(5000));
     CUDA_MEM_ALLOC_NODE_PARAMS params = {
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}},
         .bytesize = bytes,
@@ -381,8 +379,8 @@ static CUgraphExec lender(size_t bytes)
     return exec;
 }
 
-/* Graphs whose memory does not fit together run one after the other, and each after
- * itself, though it runs still. */
+/* Graphs whose memory does not fit at the same time run one after the other. So does a graph that
+ * is launched again while it still runs. */
 static void graphs_in_turn(void)
 {
     CUgraphExec exec[2] = {lender(5 * the_chunk), lender(6 * the_chunk)};
@@ -397,8 +395,8 @@ static void graphs_in_turn(void)
     MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
 }
 
-/* What a graph allocated lives on when the graph is destroyed, and what it had while
- * it runs: the next one's comes on top of that. */
+/* Memory that a graph allocated outlives the graph, and the memory of a running graph outlives its
+ * instance: the memory of the next graph counts in addition. */
 static void graphs_destroyed(void)
 {
     struct held first = {.bytes = 5 * the_chunk}, next = {.bytes = 4 * the_chunk}, rest = {.bytes = 3 * the_chunk};
@@ -422,7 +420,7 @@ static void graphs_destroyed(void)
     CUgraphExec waits = lender(4 * the_chunk);
     CUstream other = new_stream();
     CUresult result = DRIVER(cuGraphLaunch)(waits, other);
-    ENSURE(result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS); /* if the other was quick */
+    ENSURE(result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS); /* if the first graph has already ended */
     LEFT_IS((result == CUDA_SUCCESS ? 4 : 3) * the_chunk);
     MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     MUST(DRIVER(cuGraphLaunch)(waits, other));
@@ -432,7 +430,7 @@ static void graphs_destroyed(void)
     MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
 }
 
-/* A pool of this process shrinks while it sleeps; its sibling hears of it. */
+/* A pool of this process shrinks while the process sleeps, and its sibling can use the memory. */
 static void siblings(void)
 {
     struct held h = {.bytes = the_limit};
@@ -461,7 +459,7 @@ static int sibling(int fd)
     return 0;
 }
 
-/* Each of two devices has a limit of its own. */
+/* Each of two devices has its own limit. */
 static int devices(void)
 {
     enum { PAGE = 2 << 20 };
@@ -474,7 +472,7 @@ static int devices(void)
     MUST(get_plain(&all));
     MUST(cuDeviceTotalMem(&limit, 1));
     ENSURE(limit != the_limit);
-    MUST(DRIVER(cuMemCreate)(&handle, limit - PAGE, &prop, 0)); /* of a device that is not current */
+    MUST(DRIVER(cuMemCreate)(&handle, limit - PAGE, &prop, 0)); /* on a device that is not current */
     ENSURE(DRIVER(cuMemCreate)(&more, 2 * PAGE, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuDevicePrimaryCtxRetain(&other, 1));
     MUST(cuCtxPushCurrent(other));
@@ -486,7 +484,7 @@ static int devices(void)
     LEFT_IS(0);
     put_plain(&all);
     LEFT_IS(the_limit);
-    MUST(DRIVER(cuMemCreate)(&more, PAGE, &prop, 0)); /* what went with the context is back */
+    MUST(DRIVER(cuMemCreate)(&more, PAGE, &prop, 0)); /* the memory that ended with the context is available again */
     MUST(DRIVER(cuMemRelease)(handle));
     prop.location.id = 7;
     ENSURE(DRIVER(cuMemCreate)(&handle, PAGE, &prop, 0) != CUDA_SUCCESS);

@@ -1,24 +1,23 @@
-/* lookup: where the driver's functions are found. Prints, for each function of
- * the list and each of its twins, what dlsym answers, and for each function,
- * CUDA version and stream flavour what both forms of cuGetProcAddress answer:
+/* lookup: prints where the driver's functions are found: for each function of the list and each of
+ * its twins, the result of dlsym; and for each function, CUDA version and stream flavour, the
+ * results of both forms of cuGetProcAddress:
  *
  *   dlsym NAME                    LIBRARY SYMBOL
  *   cuGetProcAddress BASE VERSION FLAGS     LIBRARY SYMBOL
  *   cuGetProcAddress_v2 BASE VERSION FLAGS  LIBRARY SYMBOL STATUS
  *
- * SYMBOL is the name that LIBRARY shows at that address, or "hidden". What is
- * not found is "none none". It uses no GPU.
+ * SYMBOL is the name that LIBRARY exports at that address, or "hidden". If a function is not found,
+ * both are "none". It uses no GPU.
  *
  *   lookup [DRIVER | cuFUNCTION]
  *
- * With a function that is in no list it looks up that one alone. With DRIVER, a path, it first asks in vain where there is none, and then opens
- * that one. Exit 77: there is one. */
+ * With a function, which need not be in the list, it looks up only that one. With DRIVER, a path,
+ * it first checks that the program finds no driver, and then opens that one. Exit status 77: it
+ * found a driver. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "check.h"
 #include "names.h"
-
-#include <dlfcn.h>
 
 static const char *const rows[] = {
 #define CU(name, since, variant, hook, sim, stream, params, args) #name,
@@ -39,7 +38,7 @@ static void print_place(void *address)
     printf(" %s %s", slash ? slash + 1 : info.dli_fname, info.dli_saddr == address ? info.dli_sname : "hidden");
 }
 
-/* What cuGetProcAddress calls the function: its name without _vN. */
+/* Removes _vN from the name of a function, as cuGetProcAddress expects. */
 static void base_of(const char *name, char *base)
 {
     strcpy(base, name);
@@ -68,7 +67,7 @@ static void ask(void *handle, const char *base, int version, cuuint64_t flags)
     printf(" %d\n", (int)status);
 }
 
-/* A driver that is there only once the program has opened it. */
+/* Opens a driver that the program does not find by itself. */
 static void *open_late(const char *path)
 {
     CUresult (*init)(unsigned) = NULL;

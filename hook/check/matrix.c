@@ -1,15 +1,15 @@
-/* matrix: what is needed to see whether the built-in product of gfaas-kerneld is
- * right, and how fast it is beside its card.
+/* matrix: checks the result of gfaas-kerneld's built-in matrix product, and helps to compare its
+ * speed with the GPU's peak rate.
  *
- *   matrix make M N K TIMES FOLDER   A (M x K) and B (K x N) as files A.bin and
- *                                    B.bin, and request.json, which computes C = A B
- *                                    so many times
- *   matrix right M N K FOLDER        whether C.bin is that product
- *   matrix peak                      Gflop/s of the card with 32-bit floats, by its
- *                                    attributes: no program reaches it
+ *   matrix make M N K TIMES FOLDER   writes A (M x K) and B (K x N) to A.bin and B.bin, and
+ *                                    a request.json that computes C = A B TIMES times
+ *   matrix right M N K FOLDER        checks whether C.bin is that product
+ *   matrix peak                      prints the GPU's peak rate with 32-bit floats in
+ *                                    Gflop/s, computed from its attributes; no program
+ *                                    reaches it
  *
- * All numbers are eighths between -3 and 3, so that every product and every sum of
- * them is a float: the result does not depend on the order of the sums. */
+ * All numbers are multiples of 1/8 between -3 and 3, so every product and every sum is exact in a
+ * float, and the result does not depend on the order of the sums. */
 #include "check.h"
 
 static float a_at(long i) { return (float)((i * 7 + i / 13) % 49 - 24) / 8; }
@@ -75,7 +75,7 @@ static int right(long m, long n, long k, const char *folder)
     return 0;
 }
 
-/* Multiply-adds of 32-bit floats that a multiprocessor begins in a clock cycle
+/* Returns the number of multiply-adds of 32-bit floats that a multiprocessor starts per clock cycle
  * (CUDA C++ Programming Guide, "Arithmetic Instructions"). */
 static int lanes(int major, int minor)
 {
@@ -89,7 +89,7 @@ static int lanes(int major, int minor)
     case 8:
         return minor == 0 ? 64 : 128;
     }
-    return 128; /* 9 and what comes after */
+    return 128; /* 9 and later */
 }
 
 static int peak(void)

@@ -1,7 +1,7 @@
-/* memory: allocates CHUNK MiB at a time until there is no more, in PROCESSES
- * processes at once, and prints how many MiB each got, then what the driver
- * says is there. Nobody gives anything back before all have taken theirs. With
- * FILE it is one of the processes, which all name the same file.
+/* memory: allocates CHUNK MiB at a time until the allocation fails, in PROCESSES processes at once.
+ * Each prints how many MiB it got, and the total that the driver reports. No process frees memory
+ * before all of them have finished allocating. With FILE, it does not start the other processes;
+ * each is started separately with the same FILE.
  *
  *   memory CHUNK PROCESSES [FILE] */
 #include "check.h"
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int met; /* a file with a byte for each process that has come so far */
+static int met; /* a file with a byte for each process that has finished allocating */
 
 static void meet(int processes)
 {

@@ -1,13 +1,13 @@
-/* noticed: whether a wait for the GPU (hook/asked.c) notices every signal that asks the
- * program to end, whenever it arrives.
+/* noticed: checks that a wait for the GPU (hook/asked.c) notices every signal that asks the program
+ * to end, whenever the signal arrives.
  *
  *   noticed plain|stack|others|int|fork SIGNALS
  *
- * Another process sends that many signals, each at a random instant after the handler of the
- * one before has run. In "stack" the handler has a stack of its own, in "others" there are
- * alarms too, and in "int" the signal is SIGINT. In "fork" the handler of the alarms starts
- * processes, which must not have the signals blocked that the wait blocks. Prints how many
- * were handled, how many of them the wait missed, and how often it saw one that was none. */
+ * Another process sends SIGNALS signals, each at a random time after the handler of the previous
+ * one has run. "stack" gives the handler its own stack, "others" adds alarms, and "int" sends
+ * SIGINT. In "fork", the handler of the alarms starts processes, which must not inherit the blocked
+ * signals of the wait. It prints how many signals were handled, how many of them the wait missed,
+ * and how many times the wait reported a signal that had not arrived. */
 #define SLEEP_MS 1
 #define DELAY_MS 1
 #include "../asked.c"
@@ -34,7 +34,7 @@ static void count(int signal)
 
 static void ignore(int signal) { (void)signal; }
 
-static bool inherits; /* a child has a signal blocked that the program has not */
+static bool inherits; /* a child inherited a signal that is blocked only for the wait */
 
 static void start(int signal)
 {
@@ -44,7 +44,7 @@ static void start(int signal)
     if (child == 0) {
         uint64_t mask = 0;
         set_mask(SIG_BLOCK, 0, &mask);
-        _exit((mask & ends) != 0);
+        _exit((mask & end_signals) != 0);
     }
     inherits |= child < 0 || waitpid(child, &status, 0) != child || status != 0;
 }
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
         uint64_t pending = 0;
         syscall(SYS_rt_sigpending, &pending, sizeof pending);
         missed += asked ? 0 : now - last;
-        false_alarms += asked && now == last && !(pending & ends);
+        false_alarms += asked && now == last && !(pending & end_signals);
         last = now;
     }
     gf_patience_end(&patience);

@@ -1,22 +1,21 @@
-/* nulls: calls each function of the list with nothing but zeros, in a process of
- * its own, and prints what it answers:
+/* nulls: calls each function of the list with only zeros as arguments, and prints the result:
  *
- *   early NAME ANSWER   it is the first call of all
- *   late NAME ANSWER    a context is current
+ *   early NAME ANSWER   the call is the first in the process
+ *   late NAME ANSWER    a context is current, and earlier calls in the process had no effect
  *
- * ANSWER is the driver's code, "signal N" or "absent". */
+ * ANSWER is the driver's result code, "signal N" or "absent". */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "check.h"
 #include "compat.h"
 #include "names.h"
 
-#include <dlfcn.h>
+#include <stdbool.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What a program is linked to. The C library's dlsym finds it: a preloaded one
- * would open the driver before the first call. */
+/* Returns the function that a program is linked to. It uses the C library's dlsym, because a
+ * preloaded one would open the driver before the first call. */
 static void *linked(const char *name)
 {
     void *(*find)(void *, const char *) = NULL;
@@ -24,7 +23,7 @@ static void *linked(const char *name)
     return find(RTLD_DEFAULT, name);
 }
 
-/* As many zeros as the longest list of parameters has. */
+/* Calls a function with zeros for the longest parameter list. */
 static CUresult call(void *address)
 {
     CUresult (*function)(long, long, long, long, long, long, long, long, long, long, long, long) = NULL;
@@ -32,45 +31,56 @@ static CUresult call(void *address)
     return function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
-static void child(void *address, int late, int to)
+enum { COUNT = sizeof names / sizeof *names };
+
+/* Calls functions from number i on and writes their results. A process makes one early call, or late
+ * calls until one succeeds: that may change the results of later calls. */
+static void make_calls(bool late, void *const *address, unsigned i, int to)
 {
-    if (late)
-        own_context();
-    CUresult result = call(address);
-    _exit(write(to, &result, sizeof result) != sizeof result);
+    CUcontext context = late ? own_context() : NULL;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    do {
+        if (late)
+            MUST(cuCtxSetCurrent(context));
+        result = call(address[i]);
+        ENSURE(write(to, &result, sizeof result) == sizeof result);
+    } while (late && result != CUDA_SUCCESS && ++i < COUNT && address[i]);
+    _exit(0);
 }
 
-static void answer(const char *when, const char *name, void *address)
+/* Makes calls in a new process and prints the answers. Returns the number of the next function. */
+static unsigned answers(const char *when, void *const *address, unsigned i)
 {
     int ends[2], status;
     CUresult result;
-    printf("%s %s ", when, name);
-    if (!address) {
-        printf("absent\n");
-        return;
-    }
     fflush(stdout);
     ENSURE(pipe(ends) == 0);
     pid_t pid = fork();
     if (pid == 0)
-        child(address, when[0] == 'l', ends[1]);
-    ENSURE(pid > 0 && waitpid(pid, &status, 0) == pid);
-    if (WIFSIGNALED(status)) {
-        printf("signal %d\n", WTERMSIG(status));
-    } else {
-        ENSURE(read(ends[0], &result, sizeof result) == sizeof result);
-        printf("%d\n", (int)result);
-    }
-    close(ends[0]);
+        make_calls(when[0] == 'l', address, i, ends[1]);
     close(ends[1]);
+    for (; read(ends[0], &result, sizeof result) == sizeof result; i++)
+        printf("%s %s %d\n", when, names[i], (int)result);
+    close(ends[0]);
+    ENSURE(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (WIFSIGNALED(status))
+        printf("%s %s signal %d\n", when, names[i++], WTERMSIG(status));
+    else
+        ENSURE(status == 0);
+    return i;
 }
 
 int main(void)
 {
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
-        void *address = linked(names[i]);
-        answer("early", names[i], address);
-        answer("late", names[i], address);
-    }
+    static const char *const whens[] = {"early", "late"};
+    void *address[COUNT];
+    for (unsigned i = 0; i < COUNT; i++)
+        address[i] = linked(names[i]);
+    for (unsigned w = 0; w < 2; w++)
+        for (unsigned i = 0; i < COUNT;)
+            if (address[i])
+                i = answers(whens[w], address, i);
+            else
+                printf("%s %s absent\n", whens[w], names[i++]);
     return 0;
 }

@@ -1,18 +1,17 @@
-/* nvml: what a program learns of the management library.
+/* nvml: prints which memory and processes a program sees through NVML.
  *
  *   nvml HOW BYTES
  *
- * Allocates so many bytes on the GPU, asks, prints a line
+ * It allocates BYTES on the GPU, queries NVML, prints the line
  *
  *   total BYTES used BYTES free BYTES v2 ok|differs processes PID...
  *
- * and waits for the end of its standard input. What is used has to be what the listed
- * processes have together, and what cuMemGetInfo has as total less free. HOW it finds the functions: "handle"
- * asks the library that it opened, "default" the whole program. */
+ * and waits for the end of its standard input. The used memory must equal the sum over the listed
+ * processes, and the total minus the free memory of cuMemGetInfo. HOW selects where it looks up the
+ * functions: "handle" in the library that it opened, "default" in the whole program. */
 #include "check.h"
 #include "nvml.h"
 
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -53,7 +52,7 @@ int main(int argc, char **argv)
     nvmlProcessDetail_v1_t all[64];
     unsigned n1, n3;
     bool same = false, sums = false;
-    for (int tries = 0; !same || !sums; tries++) { /* the daemon may have counted a context in between */
+    for (int tries = 0; !same || !sums; tries++) { /* the daemon may have counted a context between two queries */
         ENSURE(tries < 1000);
         one = (nvmlMemory_t){0};
         two = (nvmlMemory_v2_t){.version = NVML_VERSION(nvmlMemory_v2_t, 2)};
@@ -83,10 +82,8 @@ int main(int argc, char **argv)
         ENSURE(v1[i].pid == v3[i].pid && v3[i].pid == all[i].pid);
         printf(" %u", v3[i].pid);
     }
-    printf("\n");
-    fflush(stdout);
-    while (getchar() != EOF)
-        ;
+    say_line("");
+    await_end();
     NVML_MUST(CALL(nvmlShutdown)());
     return 0;
 }

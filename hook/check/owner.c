@@ -1,11 +1,9 @@
-/* owner: prints, for each function named, the library that has what dlsym finds in the
- * first one; "none" if it finds nothing.
+/* owner: prints, for each FUNCTION, which library defines the symbol that dlsym finds in LIBRARY,
+ * or "none" if dlsym finds nothing.
  *
  *   owner LIBRARY FUNCTION... */
 #define _GNU_SOURCE
 #include "check.h"
-
-#include <dlfcn.h>
 
 int main(int argc, char **argv)
 {

@@ -1,10 +1,10 @@
-/* pace: launches kernels of BLOCK_US one after the other until it is killed, and
- * keeps account in FILE, which others may look at meanwhile.
+/* pace: launches kernels of BLOCK_US one after the other until it is killed, and records its
+ * progress in FILE, which other processes may read meanwhile.
  *
  *   pace FILE BLOCK_US
  *
- * FILE holds 64-bit words: the number of kernels done, then the times at which
- * they were launched, in ns, the newest TIMES of them. */
+ * FILE holds 64-bit words: the number of completed kernels, then the launch times of the newest
+ * TIMES kernels, in ns. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ int main(int argc, char **argv)
 {
     if (argc != 3)
         return 2;
-    alarm(120); /* nobody killed it */
+    alarm(120); /* in case the test does not kill it */
     int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
     ENSURE(fd >= 0 && ftruncate(fd, (1 + TIMES) * 8) == 0);
     uint64_t *account = mmap(NULL, (1 + TIMES) * 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     CUfunction timed = timed_kernel(atoi(argv[2]));
     CUstream stream = new_stream();
     for (uint64_t n = 0;; n++) {
-        MUST(cuLaunchKernel(timed, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        launch_block(timed, stream);
         account[1 + n % TIMES] = (uint64_t)(now_s() * 1e9);
         MUST(cuStreamSynchronize(stream));
         __atomic_store_n(&account[0], n + 1, __ATOMIC_RELEASE);

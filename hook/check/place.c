@@ -1,5 +1,5 @@
-/* place: a process that needs a place among those of its instance. Prints what it gets
- * for a MiB of memory and for a launch:
+/* place: a process that needs a free place in its instance. It prints the results of allocating 1
+ * MiB and of a launch:
  *
  *   memory ERROR
  *   launch ERROR */

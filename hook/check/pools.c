@@ -1,10 +1,8 @@
-/* pools: COUNT times threads free the last blocks of pools while others destroy
- * these and import pools, which may get their place.
+/* pools: threads free the last blocks of pools while other threads destroy these pools and import
+ * pools, which may get the same addresses; COUNT times.
  *
  *   pools COUNT */
 #include "check.h"
-
-#include <pthread.h>
 
 enum { PAIRS = 4 };
 
@@ -13,7 +11,7 @@ static CUcontext context;
 static void *shared;
 static int count;
 
-/* Two threads that take turns with one pool. */
+/* Two threads that share one pool. */
 static struct pair {
     pthread_barrier_t turn;
     CUdeviceptr block;
@@ -52,7 +50,7 @@ static void *destroys(void *arg)
     return NULL;
 }
 
-/* A pool that can be imported, as often as one likes. */
+/* Returns a pool's handle, from which pools can be imported any number of times. */
 static void *shared_pool(void)
 {
     CUmemPoolProps shareable = props;
@@ -74,8 +72,8 @@ int main(int argc, char **argv)
     shared = shared_pool();
     for (int i = 0; i < PAIRS; i++) {
         pthread_barrier_init(&pairs[i].turn, NULL, 2);
-        ENSURE(pthread_create(&thread[2 * i], NULL, frees, &pairs[i]) == 0);
-        ENSURE(pthread_create(&thread[2 * i + 1], NULL, destroys, &pairs[i]) == 0);
+        thread[2 * i] = start_thread(frees, &pairs[i]);
+        thread[2 * i + 1] = start_thread(destroys, &pairs[i]);
     }
     for (int i = 0; i < 2 * PAIRS; i++)
         pthread_join(thread[i], NULL);

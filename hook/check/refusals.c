@@ -1,9 +1,9 @@
-/* refusals: sends work that the driver refuses, then prints "done" and ends with its input.
+/* refusals: sends COUNT pieces of work that the driver refuses, then prints "done" and ends with
+ * its input.
  *
  *   refusals KIND COUNT [ACCEPTED]
  *
- * KIND is one of the names below. Before, it launches ACCEPTED kernels (none by default),
- * each of 10 us. */
+ * KIND is a name from the list below. First it launches ACCEPTED kernels (default 0) of 10 us each. */
 #include "check.h"
 
 #include <stdbool.h>
@@ -63,7 +63,7 @@ static CUresult allocation(void)
     return cuMemAllocAsync(&p, (size_t)1 << 50, stream);
 }
 
-/* A stream's first work under a lease, each time. */
+/* Each launch is the first work of its stream under the lease. */
 static CUresult new_streams(void)
 {
     CUstream s = new_stream();
@@ -81,18 +81,6 @@ static const struct { const char *name; CUresult (*go)(void); } kinds[] = {
     {"host-function", function_on_host}, {"allocation", allocation},
 };
 
-/* An instance of a graph of one kernel that is destroyed again. */
-static void make_exec(void)
-{
-    CUgraph g;
-    CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS p = {.func = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
-    MUST(cuGraphCreate(&g, 0));
-    MUST(cuGraphAddKernelNode(&node, g, NULL, 0, &p));
-    MUST(cuGraphInstantiateWithFlags(&exec, g, 0));
-    MUST(cuGraphExecDestroy(exec));
-}
-
 int main(int argc, char **argv)
 {
     ENSURE(argc >= 3);
@@ -101,9 +89,10 @@ int main(int argc, char **argv)
     stream = new_stream();
     closed = new_stream();
     MUST(cuStreamDestroy(closed));
-    make_exec();
+    exec = kernel_graph(function);
+    MUST(cuGraphExecDestroy(exec)); /* launches of it have an invalid handle */
     for (int i = 0; argc > 3 && i < atoi(argv[3]); i++)
-        MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        launch_block(function, stream);
     MUST(cuCtxSynchronize());
     bool known = false;
     for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
@@ -112,8 +101,7 @@ int main(int argc, char **argv)
             ENSURE(kinds[k].go() != CUDA_SUCCESS);
         }
     ENSURE(known);
-    printf("done\n");
-    fflush(stdout);
+    say_line("done");
     getchar();
     return 0;
 }

@@ -1,7 +1,7 @@
-/* refused: asks for twice the memory that there is, in one of the ways, and prints what the
- * driver answers.
+/* refused: requests twice the memory limit in one way, or a context, and prints the driver's
+ * result.
  *
- *   refused KIND      as in kinds.h
+ *   refused KIND      memory of that kind, as in kinds.h
  *   refused context   a context
  *   refused primary   the primary context */
 #include "kinds.h"

@@ -1,62 +1,44 @@
-/* route: sends work to the GPU by functions that it has found in one WAY, and
- * checks what came of it.
+/* route: finds functions that send work to the GPU in one WAY, calls them and checks the results.
  *
- *   route WAY CALL COUNT   one CALL, COUNT times; exit 77: the driver lacks it
+ *   route WAY CALL COUNT   one CALL, COUNT times; exit status 77: the driver lacks it
  *   route WAY all COUNT    each CALL that the driver has
- *   route WAY after:CALL COUNT   the same, from the one after that on
- *   route WAY step COUNT   the same; waits for a line of its input before each
+ *   route WAY after:CALL COUNT   the same, starting after that CALL
+ *   route WAY step COUNT   the same; waits for a line on its input before each CALL
  *   route calls            lists the CALLs
  *
- * WAY is link dlsym default next plugin-default plugin-next plugin-deep proc
- * proc2 or proc-of-proc, and under the library, which keeps to one copy of the
- * driver, namespace and plugin-namespace; a CALL is the name of a function, and after a '+' what is
- * particular. With several, a line "call CALL" says which is next. In the end it
- * waits for the end of its standard input, so that one
- * can look at it. */
+ * WAY is link, dlsym, default, next, plugin-default, plugin-next, plugin-deep, proc, proc2 or
+ * proc-of-proc; and namespace and plugin-namespace under the preload library, which uses only one
+ * copy of the driver. CALL is the name of a function, with a '+' and a description for a variant.
+ * With several, a line "call CALL" announces each. Finally it waits for the end of its standard
+ * input, so that a test can inspect it. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "check.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
-/* A program may be linked to functions that the driver at hand lacks. */
-#define WEAK(name) _Pragma(#name)
-#define CU(name, since, variant, hook, sim, stream, params, args) WEAK(weak name) WEAK_##variant(name)
-#define WEAK_NONE(name)
-#define WEAK_PTSZ(name) WEAK(weak name##_ptsz)
-#define WEAK_PTDS(name) WEAK(weak name##_ptds)
+/* A program may be linked to functions that the installed driver lacks. */
+#define PRAGMA(text) _Pragma(#text)
+#define CU_SYMBOL(symbol, since, hook, params, args) PRAGMA(weak symbol)
 #include "symbols.def"
 
-static const struct symbol { const char *name; void *linked; int since, thread; const char *row; } symbols[] = {
-#define LINKED_NONE(name, since)
-#define LINKED_PTSZ(name, since) {#name "_ptsz", (void *)name##_ptsz, since, 1, #name},
-#define LINKED_PTDS(name, since) {#name "_ptds", (void *)name##_ptds, since, 1, #name},
-#define CU(name, since, variant, hook, sim, stream, params, args) {#name, (void *)name, since, 0, #name}, LINKED_##variant(name, since)
+static const struct symbol { const char *name; void *linked; int since; } symbols[] = {
+#define CU_SYMBOL(symbol, since, hook, params, args) {#symbol, (void *)symbol, since},
 #include "symbols.def"
 };
 
 static const char *way;
 
-static void *from_driver(const char *name)
-{
-    static void *handle;
-    if (!handle)
-        handle = dlopen("libcuda.so.1", RTLD_NOW);
-    ENSURE(handle);
-    return dlsym(handle, name);
-}
-
-/* By the driver's own lookup, in its older form. */
+/* Finds a function with the older form of the driver's own lookup. */
 static void *by_proc(const char *base, int version, cuuint64_t flags)
 {
     CUresult (*lookup)(const char *, void **, int, cuuint64_t) = NULL;
-    ENSURE(*(void **)&lookup = from_driver("cuGetProcAddress"));
+    ENSURE(*(void **)&lookup = driver_find("cuGetProcAddress"));
     void *found = NULL;
     return lookup(base, &found, version, flags) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* In its newer form, which may itself be found by the older one. */
+/* Finds a function with the newer form, whose address is `form`. */
 static void *by_proc2(const char *base, int version, cuuint64_t flags, void *form)
 {
     CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = NULL;
@@ -66,9 +48,9 @@ static void *by_proc2(const char *base, int version, cuuint64_t flags, void *for
     return lookup(base, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
-enum { NAMESPACE = -1 }; /* a mode of the plugin's */
+enum { NAMESPACE = -1 }; /* in place of a dlopen mode: open the plugin in a namespace of its own */
 
-/* By a library opened only now, which stands behind all others. */
+/* Finds a function from a library that is opened at run time, and so is last in the search order. */
 static void *by_plugin(const char *finder, int mode, const char *name)
 {
     char path[4096];
@@ -83,29 +65,27 @@ static void *by_plugin(const char *finder, int mode, const char *name)
     ENSURE(plugin && (*(void **)&find = dlsym(plugin, finder)));
     dlerror();
     void *found = find(name);
-    ENSURE(!found == !!dlerror()); /* an error exactly when it was not found */
+    ENSURE(!found == !!dlerror()); /* dlerror reports an error exactly if the function was not found */
     return found;
 }
 
-/* A function, in the way that was asked for; NULL: the driver lacks it. */
+/* Finds a function in the requested way. Returns NULL if the driver lacks it. */
 static void *find(const char *name)
 {
     const struct symbol *s = symbols;
     while (strcmp(s->name, name) != 0)
         ENSURE(++s < symbols + sizeof symbols / sizeof *symbols);
     char base[128];
-    strcpy(base, s->row);
-    char *end = strrchr(base, '_');
-    if (end && end[1] == 'v' && !end[3])
-        *end = 0;
-    int version = s->thread && s->since < 7000 ? 7000 : s->since;
-    cuuint64_t flags = s->thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
-    if (!from_driver(name))
+    strcpy(base, name);
+    base[strcspn(base, "_")] = 0; /* _vN, _ptsz and _ptds */
+    int thread = strstr(name, "_pt") != NULL, version = thread && s->since < 7000 ? 7000 : s->since;
+    cuuint64_t flags = thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
+    if (!driver_find(name))
         return NULL;
     if (!strcmp(way, "link"))
         return s->linked;
     if (!strcmp(way, "dlsym"))
-        return from_driver(name);
+        return driver_find(name);
     if (!strcmp(way, "default"))
         return dlsym(RTLD_DEFAULT, name);
     if (!strcmp(way, "next"))
@@ -128,7 +108,7 @@ static void *find(const char *name)
     if (!strcmp(way, "proc"))
         return by_proc(base, version, flags);
     if (!strcmp(way, "proc2"))
-        return by_proc2(base, version, s->thread ? flags : CU_GET_PROC_ADDRESS_LEGACY_STREAM, from_driver("cuGetProcAddress_v2"));
+        return by_proc2(base, version, thread ? flags : CU_GET_PROC_ADDRESS_LEGACY_STREAM, driver_find("cuGetProcAddress_v2"));
     if (!strcmp(way, "proc-of-proc"))
         return by_proc2(base, version, flags, by_proc("cuGetProcAddress", 12000, 0));
     fprintf(stderr, "route: unknown way %s\n", way);
@@ -190,7 +170,7 @@ static void set_up(void)
     }
 }
 
-/* Takes away what the last call left. */
+/* Clears the results of the previous call. */
 static void wipe(void)
 {
     memset(z, 0, sizeof z);
@@ -202,7 +182,7 @@ static void wipe(void)
         memcpy((void *)m, x, SIZE);
 }
 
-/* Whether what should be there is. */
+/* Reports whether the expected result is there. */
 static int right(enum check check)
 {
     MUST(cuCtxSynchronize());
@@ -223,7 +203,7 @@ static int right(enum check check)
     return 1;
 }
 
-/* The function that a call is of; NULL: it is not to be had. */
+/* Returns the function for a call, or NULL if the driver lacks it or the memory that it needs. */
 static void *subject(const struct call *call)
 {
     char name[128];
@@ -236,7 +216,8 @@ static void *subject(const struct call *call)
 
 static int failed;
 
-/* Makes a call; false: the driver lacks it. */
+/* Makes a call `count` times and prints whether its result is right. Returns 0 if the driver lacks
+ * it. */
 static int make(const struct call *call, int count, int step)
 {
     void *address = subject(call);
@@ -257,7 +238,7 @@ static int make(const struct call *call, int count, int step)
     int good = right(call->check) && result == CUDA_SUCCESS;
     if (good)
         printf("ok %s %d\n", call->name, call->launches * count);
-    else /* all others can still be tried */
+    else /* continue with the other calls */
         printf("not ok %s: %s, error %d\n", call->name, result ? "refused" : "its result is wrong", (int)result);
     fflush(stdout);
     failed |= !good;
@@ -300,9 +281,7 @@ int main(int argc, char **argv)
     }
     if (!known)
         return 2;
-    printf("done\n");
-    fflush(stdout);
-    while (getchar() != EOF)
-        ;
+    say_line("done");
+    await_end();
     return failed;
 }

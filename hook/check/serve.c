@@ -1,9 +1,13 @@
-/* serve: a server whose requests come in bursts, whether it keeps up or not. A
- * request is some kernels launched at once and waited for.
+/* serve: a server whose requests arrive in bursts. It serves one request after another: it launches
+ * all kernels of the request and waits for them.
  *
  *   serve BURSTS REQUESTS EVERY_MS LULL_MS KERNELS BLOCK_US BLOCKS
  *
- * Prints the latency of each request, from when it came, in ms: a line a burst. */
+ * A burst is REQUESTS requests, one every EVERY_MS, even if earlier ones are not finished. LULL_MS
+ * after the last is finished, the next burst begins. A request is KERNELS kernels of BLOCKS blocks,
+ * which take BLOCK_US each on the simulated GPU.
+ *
+ * It prints the latency of each request, from its arrival to its end, in ms: one line per burst. */
 #include "check.h"
 
 #include <unistd.h>
@@ -36,8 +40,7 @@ int main(int argc, char **argv)
             MUST(cuStreamSynchronize(stream));
             printf("%.2f ", (now_s() - came) * 1e3);
         }
-        printf("\n");
-        fflush(stdout);
+        say_line("");
         usleep((useconds_t)(lull * 1e6));
     }
     return 0;

@@ -1,6 +1,6 @@
-/* soak: what a restless program does, until it is killed: bursts of kernels,
- * copies, memory, streams that come and go, pauses, a child now and then. It
- * checks every result, and keeps account in FILE: the number of kernels done.
+/* soak: alternates randomly, until it is killed, between bursts of kernels, copies, memory, new
+ * streams, pauses and child processes. It checks every result, and keeps the number of completed
+ * kernels in FILE.
  *
  *   soak FILE SEED */
 #include "check.h"
@@ -24,7 +24,7 @@ static int chance(int of) { return rand_r(&seed) % of; }
 static void burst(void)
 {
     for (int n = 1 + chance(60); n > 0; n--) {
-        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        launch_block(nop, stream);
         if (chance(8) == 0)
             MUST(cuStreamSynchronize(stream));
         __atomic_add_fetch(done, 1, __ATOMIC_RELEASE);

@@ -1,13 +1,12 @@
-/* starts: starts a program with two arguments in one of the ways there are, in an
- * environment with nothing in it but WHAT=given.
+/* starts: starts a program with two arguments in the given WAY, in an environment that holds only
+ * WHAT=given.
  *
  *   starts WAY PATH ARGUMENT ARGUMENT
  *
- * Under system and popen the program's own environment is emptied first. */
+ * For system and popen, it replaces its own environment first. */
 #define _GNU_SOURCE
 #include "check.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -24,7 +23,7 @@ static int ended(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* The program alone, as a shell has it. */
+/* Returns the command as a shell expects it. */
 static const char *quoted(char *argv[])
 {
     static char text[4096];
@@ -56,7 +55,7 @@ int main(int argc, char *argv[])
         ENSURE(posix_spawn(&pid, path, NULL, NULL, args, given) == 0);
         return ended(pid);
     }
-    setenv("PATH", folder, 1); /* of this process; the program's has none */
+    setenv("PATH", folder, 1); /* in this process; the started program has no PATH */
     if (WAY("posix_spawnp")) {
         ENSURE(posix_spawnp(&pid, name, NULL, NULL, args, given) == 0);
         return ended(pid);
@@ -85,7 +84,7 @@ int main(int argc, char *argv[])
         fexecve(open(path, O_RDONLY | O_CLOEXEC), args, given);
     if (WAY("execveat")) {
         int (*call)(int, const char *, char *const[], char *const[], int) = dlsym(RTLD_DEFAULT, "execveat");
-        ENSURE(call); /* the C library's is of glibc 2.34 */
+        ENSURE(call); /* the C library has it since glibc 2.34 */
         call(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), name, args, given, 0);
     }
     char *emptied[] = {given[0], NULL};

@@ -1,16 +1,16 @@
-/* steady: prints, as one JSON object, how evenly a program gets on.
+/* steady: prints how evenly a program progresses, as one JSON object.
  *
  *   steady SECONDS BLOCK_US [EVERY_MS]
  *
- * Keeps kernels of BLOCK_US in flight, a few at a time, and looks when each is
- * over; with EVERY_MS it asks for one kernel every so many milliseconds, give or
- * take a tenth, and waits for it. The first second does not count.
+ * It keeps a few kernels of BLOCK_US in flight and notes when each one ends. With EVERY_MS, it
+ * instead requests a kernel every EVERY_MS milliseconds (plus or minus 10%) and waits for it. The
+ * first second does not count.
  *
- *   kernels   that were over after the first second
- *   seconds   that they took
- *   stall_ms  the longest time from the end of one to the end of the next, less
- *             BLOCK_US; with EVERY_MS 0
- *   p50_ms, p95_ms  from asking for a kernel to its end; with EVERY_MS */
+ *   kernels   number of kernels that ended after the first second
+ *   seconds   time that they took
+ *   stall_ms  the longest time from the end of a kernel to the end of the next, minus
+ *             BLOCK_US; 0 with EVERY_MS
+ *   p50_ms, p95_ms  time from the request of a kernel to its end; only with EVERY_MS */
 #include "check.h"
 
 #include <time.h>
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
             asked += every * (0.9 + 0.2 * (double)(random >> 16 & 0x7fff) / 0x8000);
             sleep_until(asked);
         }
-        MUST(cuLaunchKernel(timed, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        launch_block(timed, stream);
         MUST(cuEventRecord(over[i % AHEAD], stream));
         if (every == 0 && i < AHEAD - 1)
             continue;

@@ -1,10 +1,10 @@
-/* sticky: runs a kernel that ends with an error, and prints the first result of a call
- * that is neither good nor CUDA_ERROR_NOT_READY.
+/* sticky: runs a kernel that ends with an error, and prints the first result of a call that is
+ * neither CUDA_SUCCESS nor CUDA_ERROR_NOT_READY.
  *
  *   sticky CODE CALL [wait]
  *
- * CODE is the error, CALL one of the names below; "none" calls nothing. With "wait", or
- * for "none", it ends with its input, else at once and with status 1. */
+ * CODE is the error. CALL is a name from the list below; "none" makes no call. With "wait", and for
+ * "none", it ends with its input; otherwise it ends at once, with status 1. */
 #include "check.h"
 
 #include <unistd.h>
@@ -40,16 +40,6 @@ static const struct { const char *name; CUresult (*go)(void); } calls[] = {
     {"cuStreamQuery", query_stream}, {"cuEventQuery", query_event},
 };
 
-static void make_exec(void)
-{
-    CUgraph g;
-    CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS p = {.func = nop, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
-    MUST(cuGraphCreate(&g, 0));
-    MUST(cuGraphAddKernelNode(&node, g, NULL, 0, &p));
-    MUST(cuGraphInstantiateWithFlags(&exec, g, 0));
-}
-
 int main(int argc, char **argv)
 {
     ENSURE(argc >= 3);
@@ -59,13 +49,13 @@ int main(int argc, char **argv)
     context = own_context();
     stream = new_stream();
     nop = timed_kernel(1);
-    make_exec();
+    exec = kernel_graph(nop);
     MUST(cuEventCreate(&event, 0));
     MUST(cuMemAlloc(&memory, sizeof host));
     CUfunction fault = kernel("// gfaas-sim: fault op=fault block_us=1000\n.version 7.0\n.target sm_70\n.address_size 64\n"
                               ".visible .entry fault(.param .u32 code)\n{\n trap;\n}\n", "fault");
     MUST(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
-    (void)cuEventRecord(event, stream); /* the kernel may have ended by now */
+    (void)cuEventRecord(event, stream); /* the kernel may already have ended */
     for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)
         while (!strcmp(argv[2], calls[i].name) && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY))
             result = calls[i].go();

@@ -1,11 +1,9 @@
-/* stress: for SECONDS, THREADS threads make and destroy contexts, streams and
- * memory, launch on streams of every kind and check every result. Prints how
- * many kernels it launched and waits for the end of its standard input.
+/* stress: for SECONDS, THREADS threads create and destroy contexts, streams and memory, launch on
+ * streams of every kind and check every result. It prints how many kernels it launched, and waits
+ * for the end of its standard input.
  *
  *   stress THREADS SECONDS */
 #include "check.h"
-
-#include <pthread.h>
 
 enum { N = 512, STREAMS = 3 };
 
@@ -13,8 +11,8 @@ static CUdevice device;
 static double until;
 static unsigned long launches;
 
-/* What a thread works with: a context of its own or the primary one. */
-struct bench {
+/* What a thread works with, in a context of its own or in the primary one. */
+struct workspace {
     CUcontext context;
     int primary;
     CUmodule module;
@@ -23,7 +21,7 @@ struct bench {
     unsigned seed;
 };
 
-static void open_bench(struct bench *b)
+static void open_workspace(struct workspace *b)
 {
     if (b->primary) {
         MUST(cuDevicePrimaryCtxRetain(&b->context, device));
@@ -37,19 +35,19 @@ static void open_bench(struct bench *b)
         MUST(cuStreamCreate(&b->stream[i], i ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
 }
 
-static void close_bench(struct bench *b)
+static void close_workspace(struct workspace *b)
 {
     for (int i = 0; i < STREAMS; i++)
         MUST(cuStreamDestroy(b->stream[i]));
     MUST(cuModuleUnload(b->module));
     if (b->primary)
-        MUST(cuDevicePrimaryCtxRelease(device)); /* other threads may go on with it */
+        MUST(cuDevicePrimaryCtxRelease(device)); /* other threads may still use it */
     else
         MUST(cuCtxDestroy(b->context));
 }
 
-/* Adds two vectors on a stream of some kind and checks the sum. */
-static void add_once(struct bench *b)
+/* Adds two vectors on a randomly chosen stream and checks the sum. */
+static void add_once(struct workspace *b)
 {
     float x[N], y[N], z[N];
     for (int i = 0; i < N; i++) {
@@ -72,7 +70,7 @@ static void add_once(struct bench *b)
         MUST(cuLaunchKernel(b->add, N / 64, 1, 1, 64, 1, 1, 0, stream, params, NULL));
     __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
     if (brief) {
-        MUST(cuStreamDestroy(stream)); /* its work goes on */
+        MUST(cuStreamDestroy(stream)); /* its work continues */
         MUST(cuCtxSynchronize());
     } else {
         MUST(cuStreamSynchronize(stream));
@@ -85,10 +83,10 @@ static void add_once(struct bench *b)
     MUST(cuMemFree(r));
 }
 
-/* A thread that ends soon, with a per-thread stream of its own. */
+/* A short-lived thread, which has its own per-thread stream. */
 static void *brief_thread(void *arg)
 {
-    struct bench *b = arg, own = *b;
+    struct workspace *b = arg, own = *b;
     own.seed++;
     MUST(cuCtxSetCurrent(b->context));
     add_once(&own);
@@ -98,18 +96,17 @@ static void *brief_thread(void *arg)
 
 static void *work(void *arg)
 {
-    struct bench b = {.seed = (unsigned)(size_t)arg, .primary = (size_t)arg % 2};
+    struct workspace b = {.seed = (unsigned)(size_t)arg, .primary = (size_t)arg % 2};
     while (now_s() < until) {
-        open_bench(&b);
+        open_workspace(&b);
         for (int i = rand_r(&b.seed) % 60; i >= 0 && now_s() < until; i--) {
             add_once(&b);
             if (i % 16 == 7) {
-                pthread_t thread;
-                ENSURE(pthread_create(&thread, NULL, brief_thread, &b) == 0);
+                pthread_t thread = start_thread(brief_thread, &b);
                 pthread_join(thread, NULL);
             }
         }
-        close_bench(&b);
+        close_workspace(&b);
     }
     return NULL;
 }
@@ -118,20 +115,19 @@ int main(int argc, char **argv)
 {
     if (argc != 3)
         return 2;
-    enum { MOST = 64 };
+    enum { MAX_THREADS = 64 };
     int threads = atoi(argv[1]);
-    ENSURE(threads > 0 && threads <= MOST);
+    ENSURE(threads > 0 && threads <= MAX_THREADS);
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
     until = now_s() + atof(argv[2]);
-    pthread_t thread[MOST];
+    pthread_t thread[MAX_THREADS];
     for (int i = 0; i < threads; i++)
-        ENSURE(pthread_create(&thread[i], NULL, work, (void *)(size_t)(i + 1)) == 0);
+        thread[i] = start_thread(work, (void *)(size_t)(i + 1));
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
     printf("launched %lu\n", launches);
     fflush(stdout);
-    while (getchar() != EOF)
-        ;
+    await_end();
     return 0;
 }

@@ -1,12 +1,11 @@
-/* visible: which GPUs the program sees, and what it can do with the devices after them.
+/* visible: prints which GPUs the program sees, and with which errors it fails on a device beyond them.
  *
  *   visible [NAME=VALUE | NAME]...
  *
- * puts variables into its environment, or takes them out of it, and initialises the
- * driver. It prints "cuInit RESULT", and for each device its number and the last byte of
- * its UUID, having allocated memory and launched a kernel there. Then it tries the device
- * after the last, and prints the results of cuDeviceGet, cuCtxCreate,
- * cuDevicePrimaryCtxRetain and cuMemCreate. */
+ * The program sets variables in its environment (NAME=VALUE) or removes them (NAME) and initialises the
+ * driver. It prints "cuInit RESULT". On each device, it allocates memory and launches a kernel, and then
+ * prints the device's number and the last byte of its UUID. At last, it prints "beyond" and the results of
+ * cuDeviceGet, cuCtxCreate, cuDevicePrimaryCtxRetain and cuMemCreate for the number after the last. */
 #include "check.h"
 
 static void work_on(int ordinal)
@@ -20,7 +19,7 @@ static void work_on(int ordinal)
     MUST(cuDevicePrimaryCtxRetain(&context, device));
     MUST(cuCtxSetCurrent(context));
     MUST(cuMemAlloc(&memory, 4096));
-    MUST(cuLaunchKernel(kernel(check_ptx, "nop"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    launch_block(kernel(check_ptx, "nop"), NULL);
     MUST(cuCtxSynchronize());
     MUST(cuMemFree(memory));
     MUST(cuCtxSetCurrent(NULL));

@@ -1,88 +1,94 @@
-/* waits: streams that wait for what is not on the GPU, with work behind that.
+/* waits: streams that wait for something outside the GPU, with work behind the wait.
  *
  *   waits KIND STREAM FRONT_US BEHIND_US
  *
- * launches a kernel of FRONT_US and waits for its end; has the stream wait in the way
- * of KIND, launches a kernel of BEHIND_US behind that, and prints "queued". With a line
- * on its input it lets the stream go on, waits for its end and prints "done". So again
- * for each further line.
+ * The program launches a kernel of FRONT_US and waits for its end. It adds a wait of KIND to the stream,
+ * launches a kernel of BEHIND_US behind it, and prints "queued". After a line on its input, it ends the
+ * wait, waits for all work and prints "done". It repeats this for each further line.
  *
- * KIND is value32, value64, batch, host, callback, semaphore, event (recorded by another
- * process, which waits for the line), or node: a graph with a host function in it.
- * STREAM is created (and not blocking), blocking, legacy, thread; or how the kernel behind
- * depends on a stream that is not its own: after (an event of that), beneath (it is on the
- * legacy stream, that blocks), above (the wait is on the legacy stream). With copy there
- * is a synchronous copy behind the wait instead, by a thread of its own.
+ * KIND is what the stream waits for:
+ *
+ *   value32, value64, batch   a value in memory (cuStreamWaitValue, cuStreamBatchMemOp)
+ *   host, callback, node      a host function (cuLaunchHostFunc, cuStreamAddCallback, node of a graph)
+ *   semaphore                 an external semaphore
+ *   event                     an event that another process has recorded behind a wait; the line ends that wait
+ *
+ * STREAM is the stream with the wait, and the stream with the kernel behind it:
+ *
+ *   created, blocking, legacy, thread   both are the same (created: a non-blocking stream)
+ *   after      two created streams; the second waits for an event behind the wait
+ *   beneath    a blocking stream with the wait, the legacy stream with the kernel
+ *   above      the legacy stream with the wait, a blocking stream with the kernel
+ *   copy       the legacy stream; instead of the kernel, a thread makes a synchronous copy
  *
  *   waits rounds KIND a|b FILE ROUNDS
  *
- * so many rounds of two processes by turns, of KIND value32 (in memory of process a),
- * host (in FILE) or semaphore (FILE): each has a kernel, then the other has. */
+ * Two processes, a and b, run ROUNDS rounds: in each, a launches a kernel, b waits for it and
+ * launches its own, and a waits for that and launches another. KIND is value32 (in memory of
+ * process a), host (in FILE) or semaphore (FILE.0 and FILE.1). */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *kind, *how;
+static const char *kind, *streams; /* the arguments KIND and STREAM */
 static CUcontext context;
-static volatile uint64_t *host; /* what is waited for */
-static CUdeviceptr seen;        /* as the device sees it */
+static volatile uint64_t *word; /* the word that the waits poll */
+static CUdeviceptr device_word; /* its address on the device */
 static CUexternalSemaphore semaphore;
-static uint64_t round_; /* the value that ends the wait */
-static int peer[2][2];  /* pipes to and from the process whose event is waited for */
-static CUevent shared;
+static uint64_t round_; /* number of the wait; a word of this value or more ends it */
+static int peer[2][2];  /* pipes to the process that records the event, and from it */
+static CUevent shared;  /* that event */
 
 static bool is(const char *name) { return !strcmp(kind, name); }
 
-static void launch(CUfunction f, CUstream stream) { MUST(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL)); }
-
-static void sleeps(void *value)
+static void await_word(void *value)
 {
-    while (*host < (uint64_t)(uintptr_t)value)
+    while (*word < (uint64_t)(uintptr_t)value)
         usleep(100);
 }
 
-static void CUDA_CB calls_back(CUstream stream, CUresult result, void *value)
+static void CUDA_CB await_word_callback(CUstream stream, CUresult result, void *value)
 {
     (void)stream, (void)result;
-    sleeps(value);
+    await_word(value);
 }
 
 static CUexternalSemaphore import(int fd)
 {
-    CUexternalSemaphore got;
+    CUexternalSemaphore imported;
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC desc = {.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD, .handle.fd = fd};
-    MUST(cuImportExternalSemaphore(&got, &desc));
-    return got;
+    MUST(cuImportExternalSemaphore(&imported, &desc));
+    return imported;
 }
 
-/* The other process: for each byte records its event behind a wait, and ends that with
- * the next byte. It is not in the slice's account: it launches nothing. */
+/* Runs the process that records the event. After a byte on its input, it records the event behind a wait
+ * and answers with a byte; after the next byte, it ends the wait. The library does not account for it in
+ * the slice, because it launches nothing. */
 static void be_peer(void)
 {
     char byte = 0;
-    void *word;
-    CUdeviceptr at;
+    void *own_word;
+    CUdeviceptr device_own_word;
     CUipcEventHandle handle;
     primary_context();
     MUST(cuEventCreate(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     MUST(cuIpcGetEventHandle(&handle, shared));
-    MUST(cuMemHostAlloc(&word, 8, CU_MEMHOSTALLOC_DEVICEMAP));
-    MUST(cuMemHostGetDevicePointer(&at, word, 0));
+    MUST(cuMemHostAlloc(&own_word, 8, CU_MEMHOSTALLOC_DEVICEMAP));
+    MUST(cuMemHostGetDevicePointer(&device_own_word, own_word, 0));
     ENSURE(write(peer[1][1], &handle, sizeof handle) == sizeof handle);
     CUstream stream = new_stream();
     for (uint32_t n = 1; read(peer[0][0], &byte, 1) == 1; n++) {
-        MUST(cuStreamWaitValue32(stream, at, n, CU_STREAM_WAIT_VALUE_GEQ));
+        MUST(cuStreamWaitValue32(stream, device_own_word, n, CU_STREAM_WAIT_VALUE_GEQ));
         MUST(cuEventRecord(shared, stream));
         ENSURE(write(peer[1][1], &byte, 1) == 1);
         if (read(peer[0][0], &byte, 1) != 1)
             break;
-        *(volatile uint32_t *)word = n;
+        *(volatile uint32_t *)own_word = n;
         MUST(cuStreamSynchronize(stream));
     }
 }
@@ -103,15 +109,15 @@ static void start_peer(void)
 static void prepare(void)
 {
     CUipcEventHandle handle;
-    void *both;
-    MUST(cuMemHostAlloc(&both, 16, CU_MEMHOSTALLOC_DEVICEMAP));
-    MUST(cuMemHostGetDevicePointer(&seen, both, 0));
-    host = both;
-    *host = 0;
+    void *memory;
+    MUST(cuMemHostAlloc(&memory, 16, CU_MEMHOSTALLOC_DEVICEMAP));
+    MUST(cuMemHostGetDevicePointer(&device_word, memory, 0));
+    word = memory;
+    *word = 0;
     if (is("semaphore")) {
         int fd = memfd_create("semaphore", MFD_CLOEXEC);
         ENSURE(ftruncate(fd, 4096) == 0);
-        host = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         semaphore = import(fd);
     }
     if (is("event")) {
@@ -120,7 +126,8 @@ static void prepare(void)
     }
 }
 
-static void wait_on(CUstream stream)
+/* Adds the next wait to the stream. */
+static void add_wait(CUstream stream)
 {
     char byte = 0;
     CUstreamBatchMemOpParams p[1];
@@ -128,28 +135,28 @@ static void wait_on(CUstream stream)
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = round_};
     memset(p, 0, sizeof p);
     p[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
-    p[0].waitValue.address = seen;
+    p[0].waitValue.address = device_word;
     p[0].waitValue.value64 = round_;
     if (is("value32"))
-        MUST(cuStreamWaitValue32(stream, seen, (uint32_t)round_, CU_STREAM_WAIT_VALUE_GEQ));
+        MUST(cuStreamWaitValue32(stream, device_word, (uint32_t)round_, CU_STREAM_WAIT_VALUE_GEQ));
     else if (is("value64"))
-        MUST(cuStreamWaitValue64(stream, seen, round_, CU_STREAM_WAIT_VALUE_GEQ));
+        MUST(cuStreamWaitValue64(stream, device_word, round_, CU_STREAM_WAIT_VALUE_GEQ));
     else if (is("batch"))
         MUST(cuStreamBatchMemOp(stream, 1, p, 0));
     else if (is("host"))
-        MUST(cuLaunchHostFunc(stream, sleeps, (void *)(uintptr_t)round_));
+        MUST(cuLaunchHostFunc(stream, await_word, (void *)(uintptr_t)round_));
     else if (is("callback"))
-        MUST(cuStreamAddCallback(stream, calls_back, (void *)(uintptr_t)round_, 0));
+        MUST(cuStreamAddCallback(stream, await_word_callback, (void *)(uintptr_t)round_, 0));
     else if (is("semaphore"))
         MUST(cuWaitExternalSemaphoresAsync(&semaphore, &until, 1, stream));
     else if (is("event")) {
         ENSURE(write(peer[0][1], &byte, 1) == 1 && read(peer[1][0], &byte, 1) == 1);
         MUST(cuStreamWaitEvent(stream, shared, 0));
     } else
-        ENSURE(!"a kind");
+        ENSURE(!"a known KIND");
 }
 
-/* The graph: a host function that waits, and the kernel behind it. */
+/* Launches a graph of a host function, which is the next wait, and a kernel behind it. */
 static void launch_graph(CUfunction behind, CUstream stream)
 {
     CUgraph graph;
@@ -157,138 +164,140 @@ static void launch_graph(CUfunction behind, CUstream stream)
     CUstream captured = new_stream();
     round_++;
     MUST(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuLaunchHostFunc(captured, sleeps, (void *)(uintptr_t)round_));
-    launch(behind, captured);
+    MUST(cuLaunchHostFunc(captured, await_word, (void *)(uintptr_t)round_));
+    launch_block(behind, captured);
     MUST(cuStreamEndCapture(captured, &graph));
     MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
     MUST(cuGraphLaunch(exec, stream));
 }
 
-static void *copies(void *unused)
+/* A thread that makes a synchronous copy, on the legacy stream. */
+static void *copy(void *unused)
 {
     (void)unused;
-    int got;
+    int to;
     CUdeviceptr from;
     MUST(cuCtxSetCurrent(context));
-    MUST(cuMemAlloc(&from, sizeof got));
-    MUST(cuMemcpyDtoH(&got, from, sizeof got)); /* on the legacy stream */
+    MUST(cuMemAlloc(&from, sizeof to));
+    MUST(cuMemcpyDtoH(&to, from, sizeof to));
     return NULL;
 }
 
-static void satisfy(void)
+static void end_wait(void)
 {
     char byte = 0;
     if (is("event"))
         ENSURE(write(peer[0][1], &byte, 1) == 1);
     else
-        *host = round_;
+        *word = round_;
 }
 
-static void queue(CUfunction front, CUfunction behind)
+/* Runs one round: launches, adds the wait, and ends it after a line on the input. */
+static void run_round(CUfunction front, CUfunction behind)
 {
-    CUstream on = !strcmp(how, "legacy") || !strcmp(how, "above") || !strcmp(how, "copy") ? CU_STREAM_LEGACY
-                  : !strcmp(how, "thread")                                                ? CU_STREAM_PER_THREAD
-                                                                                          : new_stream();
+    CUstream on = !strcmp(streams, "legacy") || !strcmp(streams, "above") || !strcmp(streams, "copy") ? CU_STREAM_LEGACY
+                  : !strcmp(streams, "thread")                                                        ? CU_STREAM_PER_THREAD
+                                                                                                      : new_stream();
     CUstream next = on;
     CUevent event;
-    pthread_t thread;
-    if (!strcmp(how, "blocking") || !strcmp(how, "beneath"))
+    pthread_t thread = 0;
+    if (!strcmp(streams, "blocking") || !strcmp(streams, "beneath"))
         MUST(cuStreamCreate(&on, CU_STREAM_DEFAULT));
-    if (!strcmp(how, "after"))
+    if (!strcmp(streams, "after"))
         next = new_stream();
-    else if (!strcmp(how, "above"))
+    else if (!strcmp(streams, "above"))
         MUST(cuStreamCreate(&next, CU_STREAM_DEFAULT));
     else
-        next = !strcmp(how, "beneath") ? CU_STREAM_LEGACY : on;
-    launch(front, on);
+        next = !strcmp(streams, "beneath") ? CU_STREAM_LEGACY : on;
+    launch_block(front, on);
     MUST(cuStreamSynchronize(on));
     if (is("node")) {
         launch_graph(behind, on);
     } else {
-        wait_on(on);
-        if (!strcmp(how, "after")) {
+        add_wait(on);
+        if (!strcmp(streams, "after")) {
             MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
             MUST(cuEventRecord(event, on));
             MUST(cuStreamWaitEvent(next, event, 0));
         }
-        if (strcmp(how, "copy"))
-            launch(behind, next);
+        if (strcmp(streams, "copy"))
+            launch_block(behind, next);
         else
-            ENSURE(pthread_create(&thread, NULL, copies, NULL) == 0);
+            thread = start_thread(copy, NULL);
     }
-    printf("queued\n");
-    fflush(stdout);
+    say_line("queued");
     int c;
     while ((c = getchar()) != '\n')
         if (c == EOF)
             _exit(0);
-    satisfy();
-    if (!strcmp(how, "copy"))
+    end_wait();
+    if (!strcmp(streams, "copy"))
         pthread_join(thread, NULL);
     MUST(cuCtxSynchronize());
-    printf("done\n");
-    fflush(stdout);
+    say_line("done");
 }
 
 /* ---- rounds ---- */
 
-static uint64_t *place; /* in the file: the numbers that the two have come to, 4096 bytes apart */
-static CUdeviceptr at;  /* the same on the device */
+/* In FILE. Words 0 and 512 are the rounds that the processes a and b have reached (KIND host). Word 1
+ * tells b that a's handle is at word 8 (KIND value32), and word 2 tells a that b has finished. */
+static uint64_t *file_words;
+static CUdeviceptr device_rounds; /* the rounds, as two 32-bit words on the device (KIND value32) */
 static CUexternalSemaphore semaphores[2];
-static CUstream line;
+static CUstream stream;
 
-static uint64_t *number(int which) { return &place[512 * which]; }
-static void writes_0(void *value) { __atomic_store_n(number(0), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
-static void writes_1(void *value) { __atomic_store_n(number(1), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
+static uint64_t *reached(int process) { return &file_words[512 * process]; }
+static void set_a(void *value) { __atomic_store_n(reached(0), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
+static void set_b(void *value) { __atomic_store_n(reached(1), (uint64_t)(uintptr_t)value, __ATOMIC_RELEASE); }
 
-static void awaits(int which, void *value)
+static void await_process(int process, void *value)
 {
-    while (__atomic_load_n(number(which), __ATOMIC_ACQUIRE) < (uint64_t)(uintptr_t)value)
+    while (__atomic_load_n(reached(process), __ATOMIC_ACQUIRE) < (uint64_t)(uintptr_t)value)
         usleep(100);
 }
-static void awaits_0(void *value) { awaits(0, value); }
-static void awaits_1(void *value) { awaits(1, value); }
+static void await_a(void *value) { await_process(0, value); }
+static void await_b(void *value) { await_process(1, value); }
 
-/* In the stream's turn: writes the number, or waits for it. */
-static void put(int which, int i)
+/* In stream order, announces that the process (0: a, 1: b) has reached round i. */
+static void announce(int process, int i)
 {
     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS to = {.params.fence.value = (uint64_t)i};
     if (is("value32"))
-        MUST(cuStreamWriteValue32(line, at + 4 * (CUdeviceptr)which, (uint32_t)i, 0));
+        MUST(cuStreamWriteValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i, 0));
     else if (is("semaphore"))
-        MUST(cuSignalExternalSemaphoresAsync(&semaphores[which], &to, 1, line));
+        MUST(cuSignalExternalSemaphoresAsync(&semaphores[process], &to, 1, stream));
     else
-        MUST(cuLaunchHostFunc(line, which ? writes_1 : writes_0, (void *)(uintptr_t)i));
+        MUST(cuLaunchHostFunc(stream, process ? set_b : set_a, (void *)(uintptr_t)i));
 }
 
-static void get(int which, int i)
+/* Makes the stream wait until the process has announced round i. */
+static void wait_for(int process, int i)
 {
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = (uint64_t)i};
     if (is("value32"))
-        MUST(cuStreamWaitValue32(line, at + 4 * (CUdeviceptr)which, (uint32_t)i, CU_STREAM_WAIT_VALUE_GEQ));
+        MUST(cuStreamWaitValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i, CU_STREAM_WAIT_VALUE_GEQ));
     else if (is("semaphore"))
-        MUST(cuWaitExternalSemaphoresAsync(&semaphores[which], &until, 1, line));
+        MUST(cuWaitExternalSemaphoresAsync(&semaphores[process], &until, 1, stream));
     else
-        MUST(cuLaunchHostFunc(line, which ? awaits_1 : awaits_0, (void *)(uintptr_t)i));
+        MUST(cuLaunchHostFunc(stream, process ? await_b : await_a, (void *)(uintptr_t)i));
 }
 
-/* The words on the device, made by the first, whose handle is in the file. */
-static CUdeviceptr words(bool first)
+/* Sets device_rounds. Process a allocates the memory and puts its handle into the file. */
+static void open_device_rounds(bool is_a)
 {
     CUipcMemHandle handle;
-    if (first) {
-        MUST(cuMemAlloc(&at, 4096));
-        MUST(cuMemsetD32(at, 0, 1024));
-        MUST(cuIpcGetMemHandle(&handle, at));
-        memcpy(&place[8], &handle, sizeof handle);
-        __atomic_store_n(&place[1], 1, __ATOMIC_RELEASE);
-        return at;
+    if (is_a) {
+        MUST(cuMemAlloc(&device_rounds, 4096));
+        MUST(cuMemsetD32(device_rounds, 0, 1024));
+        MUST(cuIpcGetMemHandle(&handle, device_rounds));
+        memcpy(&file_words[8], &handle, sizeof handle);
+        __atomic_store_n(&file_words[1], 1, __ATOMIC_RELEASE);
+        return;
     }
-    while (!__atomic_load_n(&place[1], __ATOMIC_ACQUIRE))
+    while (!__atomic_load_n(&file_words[1], __ATOMIC_ACQUIRE))
         usleep(1000);
-    memcpy(&handle, &place[8], sizeof handle);
-    MUST(cuIpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    return at;
+    memcpy(&handle, &file_words[8], sizeof handle);
+    MUST(cuIpcOpenMemHandle(&device_rounds, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 }
 
 static CUexternalSemaphore semaphore_in(const char *file, const char *name)
@@ -300,34 +309,34 @@ static CUexternalSemaphore semaphore_in(const char *file, const char *name)
     return import(fd);
 }
 
-static void rounds(bool first, const char *file, int n)
+static void rounds(bool is_a, const char *file, int n)
 {
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ENSURE(fd >= 0 && ftruncate(fd, 8192) == 0);
-    place = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ENSURE(place != MAP_FAILED);
+    file_words = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ENSURE(file_words != MAP_FAILED);
     primary_context();
     if (is("value32"))
-        at = words(first);
+        open_device_rounds(is_a);
     for (int i = 0; i < 2 && is("semaphore"); i++)
         semaphores[i] = semaphore_in(file, i ? ".1" : ".0");
     CUfunction f = timed_kernel(2000);
-    line = new_stream();
+    stream = new_stream();
     for (int i = 1; i <= n; i++) {
-        if (!first)
-            get(0, i);
-        launch(f, line);
-        put(!first, i);
-        if (first) {
-            get(1, i);
-            launch(f, line);
+        if (!is_a)
+            wait_for(0, i);
+        launch_block(f, stream);
+        announce(!is_a, i);
+        if (is_a) {
+            wait_for(1, i);
+            launch_block(f, stream);
         }
-        MUST(cuStreamSynchronize(line));
+        MUST(cuStreamSynchronize(stream));
     }
-    if (is("value32") && first) /* the other has it open */
-        while (__atomic_load_n(&place[2], __ATOMIC_ACQUIRE) == 0)
+    if (is("value32") && is_a) /* b may still have the memory open */
+        while (__atomic_load_n(&file_words[2], __ATOMIC_ACQUIRE) == 0)
             usleep(1000);
-    __atomic_store_n(&place[2], 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&file_words[2], 1, __ATOMIC_RELEASE);
     printf("done\n");
 }
 
@@ -340,12 +349,12 @@ int main(int argc, char **argv)
     }
     ENSURE(argc == 5);
     kind = argv[1];
-    how = argv[2];
+    streams = argv[2];
     if (is("event"))
         start_peer();
     context = primary_context();
     prepare();
     CUfunction front = timed_kernel(atoi(argv[3])), behind = timed_kernel(atoi(argv[4]));
     for (;;)
-        queue(front, behind);
+        run_round(front, behind);
 }

@@ -1,6 +1,5 @@
-/* curand.c: stands for NVIDIA's cuRAND, which is not free, where PyCUDA is linked with
- * it: what makes random numbers fails (curandStatus 102, allocation failed), and
- * nothing else of PyCUDA asks. */
+/* curand.c: stubs of the functions of NVIDIA's cuRAND, which is not free software, for linking PyCUDA.
+ * Each function fails (curandStatus 102, allocation failed). Only PyCUDA's random numbers use them. */
 enum { FAILED = 102 };
 
 int curandGetVersion(int *version)

@@ -1,9 +1,9 @@
-/* offload: OpenMP regions sent to a GPU by GCC, for so many seconds.
+/* offload: sends OpenMP regions to a GPU, as compiled by GCC, for SECONDS.
  *
  *   offload SECONDS
  *
- * Prints how many regions it has sent. What they compute is not looked at: the
- * simulated GPU takes the time of a kernel and does not run it. */
+ * It prints how many regions it has sent. It does not check their results, because the simulated
+ * GPU takes the time of a kernel but does not run it. */
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,43 +1,41 @@
 #!/bin/sh
-# run.sh BUILD [fetch]: programs that others wrote, on the simulated GPU, bare and in
-# slices; or only fetches them.
+# run.sh BUILD [fetch]: runs CUDA programs of other projects (clients) on the simulated GPU,
+# without and with slices. With "fetch", it only fetches them.
 #
-# They are Debian's, of its main archive but for one, fetched into BUILD/clients and not
-# installed. One that apt does not give, or that does not start here, is left out,
-# which is said: there is nothing to compare.
+# The clients are packages of Debian's main archive, except PyCUDA (contrib). They are
+# unpacked into BUILD/clients and not installed. A client that apt cannot fetch, or that does
+# not start, is skipped with a message.
 #
-#   offload  GCC's OpenMP offload for NVIDIA GPUs, whose runtime library links PTX by
-#            cuLink and knows nothing of CUDA's own runtime
-#   halide   Halide, which makes its kernels itself and brings a runtime of its own
-#   ffmpeg   FFmpeg's upload to the GPU and its scale_cuda; counts frames
-#   numba    numba's layer over the driver, by Python's ctypes
-#   pycuda   PyCUDA, of contrib, with PTX that it is given; has a file of its own made
-#            for cuRAND, with which it is linked
+#   offload  GCC's OpenMP offload for NVIDIA GPUs. Its runtime library links PTX with cuLink
+#            and does not use CUDA's runtime.
+#   halide   Halide, which generates its kernels and has its own runtime.
+#   ffmpeg   FFmpeg's upload to the GPU and scale_cuda; counts frames.
+#   numba    numba's driver layer, which calls the driver through Python's ctypes.
+#   pycuda   PyCUDA with ready-made PTX. It links cuRAND, which is not free, so an empty
+#            library is built in its place.
 #
-# hashcat and the compilers of numba and PyCUDA want NVRTC, NVVM or nvcc, which are
-# not free.
+# hashcat and the compilers of numba and PyCUDA need NVRTC, NVVM or nvcc, which are not free.
 #
-# It fails when a client fails in a slice. The rates are printed and not judged: a
-# client's own processor time, on a host that others use, is much of them.
+# It fails if a client fails in a slice. It only prints the rates, because much of them is a
+# client's own CPU time on a shared host.
 set -eu
 build=$(realpath "$1")
 here=$(realpath "$(dirname "$0")")
 dir=$build/clients
 seconds=${CLIENT_SECONDS:-2}
-fetched=$(($(date +%s) + 45)) # by then all is fetched, or left out
-late=$(($(date +%s) + 95))    # from then on none is begun
+fetched=$(($(date +%s) + 45)) # end of the time for fetching
+late=$(($(date +%s) + 95))    # no client starts after this time
 fail() { echo "clients: $*" >&2; exit 1; }
-left_out() { echo "clients: LEFT OUT: $*" >&2; }
+skipped() { echo "clients: SKIPPED: $*" >&2; }
 
-command -v apt-get >/dev/null && command -v dpkg >/dev/null || { left_out 'all of them: no apt-get here'; exit 0; }
+command -v apt-get >/dev/null && command -v dpkg >/dev/null || { skipped 'all clients: apt-get is not installed'; exit 0; }
 version=$(gcc -dumpversion | cut -d. -f1)
 root=$dir/root
 libs=$root/usr/lib/$(gcc -dumpmachine)
-python=/usr/bin/python3 # for which the packages are
+python=/usr/bin/python3 # the version that the packages are built for
 mkdir -p "$root" "$dir/debs"
 
-# download PACKAGE...: with what they need beyond what is installed, except what is
-# only for building with them.
+# download PACKAGE...: downloads them and their missing dependencies, without -dev packages.
 apt() { timeout $((fetched > $(date +%s) ? fetched - $(date +%s) : 1)) apt-get -q "$@" 2>"$dir/apt.log"; }
 download() {
 	plan=$(apt -s install --no-install-recommends "$@") || return 1
@@ -45,9 +43,9 @@ download() {
 	(cd "$dir/debs" && rm -f ./*.deb && apt download ${needed:-"$@"} >/dev/null)
 }
 
-no_package() { why=$(tail -n 1 "$dir/apt.log"); left_out "$1: apt gives no $2: ${why:-not in time}"; }
+no_package() { why=$(tail -n 1 "$dir/apt.log"); skipped "$1: apt cannot fetch $2: ${why:-out of time}"; }
 
-# fetch CLIENT PACKAGE...: unpacks them, once. Where apt does not give them, it is left out.
+# fetch CLIENT PACKAGE...: downloads and unpacks the packages, once, or skips the client.
 fetch() {
 	[ ! -e "$dir/has-$1" ] || return 0
 	client=$1
@@ -60,8 +58,8 @@ unpack() {
 	touch "$dir/has-$1"
 }
 
-# fetch_pycuda: what its package depends on is CUDA's toolkit too, which apt cannot
-# give, so what else it needs is named here, or read in the package.
+# fetch_pycuda: as fetch. The package also depends on the CUDA toolkit, which apt cannot fetch
+# here, so the other dependencies are listed below or read from the package.
 fetch_pycuda() {
 	[ ! -e "$dir/has-pycuda" ] || return 0
 	download_pycuda || { no_package pycuda python3-pycuda; return 0; }
@@ -76,7 +74,7 @@ download_pycuda() {
 	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive contrib" >"$dir/contrib.list"
 	contrib() { apt -o "Dir::Etc::SourceList=$dir/contrib.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists" -o "Dir::Cache=$lists" "$@" >/dev/null; }
 	contrib update && (cd "$lists" && contrib download python3-pycuda) || return 1
-	# shellcheck disable=SC2046 # they are words
+	# shellcheck disable=SC2046 # word splitting is intended
 	download python3-pytools python3-appdirs python3-decorator python3-mako python3-numpy \
 		$(dpkg-deb -f "$lists"/python3-pycuda_*.deb Depends | grep -o 'libboost-[a-z]*[0-9.]*[0-9]' | sort -u) &&
 		mv "$lists"/python3-pycuda_*.deb "$dir/debs"
@@ -89,34 +87,34 @@ fetch ffmpeg ffmpeg
 fetch_pycuda
 [ "${2:-}" != fetch ] || exit 0
 
-# starts CLIENT COMMAND...: whether it is here and the command succeeds.
+# starts CLIENT COMMAND...: reports whether the client was fetched and the command succeeds.
 starts() {
 	client=$1
 	shift
 	[ -e "$dir/has-$client" ] || return 1
-	[ "$(date +%s)" -lt $late ] || { left_out "$client: no time is left"; return 1; }
-	inside "$@" >/dev/null 2>"$dir/why" || { left_out "$client does not start here: $(tail -n 1 "$dir/why")"; return 1; }
+	[ "$(date +%s)" -lt $late ] || { skipped "$client: out of time"; return 1; }
+	inside "$@" >/dev/null 2>"$dir/why" || { skipped "$client does not start: $(tail -n 1 "$dir/why")"; return 1; }
 }
 
-# A small device, so that it is what there is to share.
-run=$(mktemp -d) # a socket's path must be short
+# One SM, so that the GPU and not the CPU is the bottleneck.
+run=$(mktemp -d) # the path of a socket must be short
 trap 'rm -rf "$run"' EXIT
 export GFAAS_RUN_DIR="$run" GFAAS_STATE="$run/state" GFAAS_SIM_DIR="$run/sim" GFAAS_SIM_GPU=sms=1 GFAAS_SIM_NOTED=1
 inside() { LD_LIBRARY_PATH="$build/lib/sim:$libs:$libs/blas:$libs/lapack:$libs/pulseaudio" PYTHONPATH=$root/usr/lib/python3/dist-packages "$@"; }
 
 printf 'client   bare  slice of all  slices of 0.3 and 0.7, together\n'
 
-# compare CLIENT COMMAND...: bare, in a slice, and in two at once. The command takes
-# its seconds last, and says how much it has done.
+# compare CLIENT COMMAND...: runs the command without a slice, in one slice, and in two slices
+# at once. The command's last argument is the time in seconds; it prints its units of work.
 compare() {
 	client=$1
 	shift
 	slice() { quota=$1; shift; inside "$build/bin/gfaas" run -q --gpu sim --quota "$quota" -- "$@" "$seconds"; }
-	bare=$(inside "$@" "$seconds") || fail "$client fails bare"
+	bare=$(inside "$@" "$seconds") || fail "$client fails without a slice"
 	gated=$(slice 1 "$@") || fail "$client fails in a slice"
 	slice 0.3:0.3 "$@" >"$run/little" & little=$!
 	slice 0.7:0.7 "$@" >"$run/much" & much=$!
-	wait $little && wait $much || fail "$client fails beside another"
+	wait $little && wait $much || fail "$client fails in two slices at once"
 	awk -v client="$client" -v bare="$bare" -v gated="$gated" -v little="$(cat "$run/little")" -v much="$(cat "$run/much")" 'BEGIN {
 		if (!(bare > 0 && gated > 0 && little > 0 && much > 0)) { print "clients: " client " did nothing"; exit 1 }
 		printf "%-8s %-5d %-5d %.2f     %-5d %-5d %.2f and %.2f of bare\n", client, bare, gated, gated / bare, little, much, little / bare, much / bare
@@ -132,4 +130,4 @@ starts halide "$python" -c 'import halide' && compare halide "$python" "$here/ha
 starts numba "$python" -c 'import numba' && compare numba "$python" "$here/numba_launch.py"
 starts ffmpeg "$root/usr/bin/ffmpeg" -h filter=scale_cuda && compare ffmpeg "$here/ffmpeg_frames.sh" "$root/usr/bin/ffmpeg"
 starts pycuda "$python" -c 'import pycuda.driver' && compare pycuda "$python" "$here/pycuda_launch.py"
-exit 0 # what was left out is no failure
+exit 0 # skipped clients are no failure

@@ -1,32 +1,30 @@
 #!/bin/sh
-# run.sh [--sim] [SECTION...]: checks gfaas on this machine's NVIDIA GPU and prints one
-# table, and under it what was wrong. It needs nothing but the folder it is in,
-# which `make gpu-check` fills: no Go, no compiler, no Docker, no network. It
-# takes about eight minutes, a section at a time less:
+# run.sh [--sim] [SECTION...]: checks gfaas on this machine's NVIDIA GPU. It prints one table,
+# and the failures below it. It needs only the files of its folder, which `make gpu-check`
+# creates: no Go, compiler, Docker or network. All sections together take about eight minutes:
 #
-#   doctor   what gfaas finds here, and which mechanisms it chooses
-#   driver   the conformance programs of the simulated driver, on this one
-#   routes   every way to the GPU is gated, and its result right
-#   life     captures, graphs, contexts, threads and forks under the library
-#   cost     what the preload library adds, a lease held
+#   doctor   what gfaas doctor finds, and the mechanisms that gfaas chooses
+#   driver   the conformance programs of the simulated driver, on the real one
+#   routes   each way to call the driver is gated and returns the right result
+#   life     captures, graphs, contexts, threads and forks under the preload library
+#   cost     the time that the preload library adds to a launch under a lease
 #   memory   the memory limit
-#   shares   two and three programs that each want the whole GPU
-#   kernels  graphs of kernels: the built-in product, and what a request costs
-#   models   weights in several processes, for reading alone; how fast they load
-#   mps      SM shares: throughput against percentage, and side by side
-#   torch    PyTorch: eager, CUDA graphs, torch.compile; what it loses, quotas
-#   headline loads like FaST-GShare's: eight instances by space against eight by
-#            time, and its table of slices; five minutes, only when asked for
+#   shares   two and three programs that saturate the GPU
+#   kernels  kernel graphs: the built-in product, and the cost of a request
+#   models   weights shared read-only by several processes; how fast they load
+#   mps      SM shares: throughput by percentage, and of instances that run together
+#   torch    PyTorch: eager, CUDA graphs, torch.compile; its loss of speed, and quotas
+#   headline loads like FaST-GShare's: eight instances with SM shares against eight with time
+#            quotas, and the paper's table of slices; five minutes, not in the default set
 #
-# It changes no setting of the GPU; its token daemon and its MPS daemon are its
-# own and end with it. GPU_CHECK_SECONDS is how long it may take (540): what does
-# not fit is left out, and said to be. PyTorch is looked for in $GPU_CHECK_PYTHON,
-# else in the Python programs there are. Where $OUT is a folder, all that is
-# printed is also in gpu-check.md there, line by line as it comes.
+# It changes no setting of the GPU. Its token daemon and its MPS daemon are its own and end
+# with it. GPU_CHECK_SECONDS (540) bounds its time; it reports the checks that it had to skip.
+# PyTorch is imported by $GPU_CHECK_PYTHON, or else by any Python that has it. If $OUT is a
+# folder, the output also goes to gpu-check.md in it, line by line.
 #
-# --sim runs it on the simulated GPU, to check this script; its figures say
-# nothing about a GPU. Exit 1: something failed. Exit 4: no NVIDIA driver. Exit
-# 7: nothing failed, but the time was over before all was done.
+# --sim runs it on the simulated GPU, to check this script; the figures are then not those of
+# a GPU. Exit status: 1 a check failed, 4 no NVIDIA driver, 7 no check failed but the time
+# ended early.
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -47,7 +45,7 @@ for section in $sections; do
 	esac
 done
 
-# What a shell may have left over from other work must not count here.
+# Variables of other work in the same shell must not affect the checks.
 unset LD_PRELOAD CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_INJECTION64_PATH PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF
 for name in $(env | sed -n 's/^\(GFAAS_[A-Z0-9_]*\)=.*/\1/p'); do
 	case $name in GFAAS_SIM_*) [ $gpu = sim ] || unset "$name" ;; *) unset "$name" ;; esac
@@ -483,7 +481,9 @@ kernels() {
 		compare "kernels: $many a request, of a bare loop" \
 			"$(awk -v a="$(median "$work/bare")" -v b="$(median "$work/ours")" -v n=$((2000 / many)) 'BEGIN {if (a + 0 > 0 && b + 0 > 0) printf "%.3f", a / n / b; else print "none"}')"
 	done
-	head -c 268435456 /dev/zero >"$work/m/large"
+	mib=256
+	[ $gpu != sim ] || mib=16
+	head -c $((mib << 20)) /dev/zero >"$work/m/large"
 	printf '{"version":1,"modules":{"m":{"ptx":"%s"}},"buffers":{"x":{"kind":"input","key":"large"}},"kernels":[{"module":"m","name":"tiny","grid":[1,1,1],"block":[32,1,1],"args":[]}]}' \
 		"$tiny" >"$work/m/large.json"
 	first=none second=none
@@ -491,7 +491,7 @@ kernels() {
 		first=$(answered total_ms)
 		! run "$here/bin/gfaas-kerneld" run "$work/m/large.json" || second=$(answered total_ms)
 	fi
-	compare "kernels: second request of 256 MiB, of the first" "$(ratio "$second" "$first")"
+	compare "kernels: second request of $mib MiB, of the first" "$(ratio "$second" "$first")"
 	kill $kerneld 2>/dev/null
 	ends $kerneld
 	kerneld=

@@ -9,7 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// metered is a fake daemon that meters blocks.
+// metered returns a fake daemon that meters blocks.
 func metered(t *testing.T) *fake {
 	f := newFake(t)
 	f.flags = wire.PageMetered
@@ -17,65 +17,65 @@ func metered(t *testing.T) *fake {
 	return f
 }
 
-// stays checks for a while, in which all threads that launch wait in the preload
-// library, that nothing is launched beyond so many.
-func (f *fake) stays(what string, p *program, threads, n int, launches func() int) {
+// checkStalled waits until the program has made n launches and all of its launching threads
+// wait in the preload library, and checks for a while that it launches no more.
+func (f *fake) checkStalled(description string, p *program, threads, n int, launches func() int) {
 	f.t.Helper()
-	f.eventually(what, func() bool { return launches() >= n })
-	f.eventually("it waits", func() bool { f.alive(p, what); return p.waiting() == threads })
-	began := time.Now()
-	f.eventually("time passes", func() bool { return time.Since(began) > 150*time.Millisecond })
+	f.eventually(description, func() bool { return launches() >= n })
+	f.eventually("it waits", func() bool { f.alive(p, description); return p.waitingThreads() == threads })
+	started := time.Now()
+	f.eventually("time passes", func() bool { return time.Since(started) > 150*time.Millisecond })
 	if now := launches(); now != n {
-		f.t.Errorf("%s: %d launches, want %d", what, now, n)
+		f.t.Errorf("%s: %d launches, want %d", description, now, n)
 	}
 }
 
-// TestBudget has a process launch as many blocks as its budget allows, and at
-// most one launch more: what that is over, the next raise pays.
+// TestBudget lets a process launch the blocks of its budget. The last launch may exceed
+// the budget; the next increase of the budget pays for the excess.
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
 	p.order(0, 0, 8, 100)
 	m := f.member(0)
-	m.give()
+	m.alwaysGrant()
 	launches := func() int { return p.launches(0, 0) }
-	f.stays("without a budget", p, 1, 0, launches)
+	f.checkStalled("without a budget", p, 1, 0, launches)
 	m.budget(20)
-	f.stays("of 20 blocks", p, 1, 3, launches)
+	f.checkStalled("of 20 blocks", p, 1, 3, launches)
 	if m.blocks() != 24 {
 		t.Errorf("%d blocks, want 24", m.blocks())
 	}
 	m.budget(24)
-	f.stays("of 24 blocks", p, 1, 3, launches)
+	f.checkStalled("of 24 blocks", p, 1, 3, launches)
 	m.budget(25)
-	f.stays("of 25 blocks", p, 1, 4, launches)
+	f.checkStalled("of 25 blocks", p, 1, 4, launches)
 	if row := m.slot(); atomic.LoadUint64(&row.BlockedNS) < uint64(300*time.Millisecond) {
 		t.Errorf("blocked for %d ns", atomic.LoadUint64(&row.BlockedNS))
 	}
 	f.eventually("its launches are told", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 4 })
-	// Who waits for a budget is not idle, and gives the lease back when asked. It may
-	// have been idle before, when it had no processor for a while.
+	// A process that waits for a budget is not idle, and returns its lease only when
+	// asked. Before, it may have been idle while it had no processor.
 	var lease uint32
 	f.eventually("it has one", func() bool { lease = atomic.LoadUint32(&m.slot().Gate); return lease != 0 })
-	before := m.gaveBack()
-	f.stays("of 25 blocks", p, 1, 4, launches)
-	if now := m.gaveBack(); len(now) > len(before) {
+	before := m.returnedLeases()
+	f.checkStalled("of 25 blocks", p, 1, 4, launches)
+	if now := m.returnedLeases(); len(now) > len(before) {
 		t.Errorf("it gave its lease %d back: %+v", lease, now)
 	}
-	m.generous.Store(false)
+	m.grantAlways.Store(false)
 	m.close(lease)
-	if back := m.returned(lease); back.Flags&wire.ReturnWantsMore == 0 {
+	if back := m.awaitReturn(lease); back.Flags&wire.ReturnWantsMore == 0 {
 		t.Errorf("it does not want more: %+v", back)
 	}
 	m.budget(1 << 40)
-	f.stays("behind a closed gate", p, 1, 4, launches)
-	m.give()
+	f.checkStalled("behind a closed gate", p, 1, 4, launches)
+	m.alwaysGrant()
 	f.eventually("it goes on", func() bool { return launches() == 100 })
 	if m.blocks() != 800 {
 		t.Errorf("%d blocks, want 800", m.blocks())
 	}
-	// What the driver refuses is not launched; a copy is no kernel.
+	// A refused launch uses no budget, nor does a copy.
 	p.order(0, 0, -1, 3)
 	p.order(0, 0, 0, 3)
 	f.eventually("it goes on", func() bool { return launches() == 106 })
@@ -87,7 +87,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetThreads has many threads come for the last block at once: one gets it.
+// TestBudgetThreads lets many threads compete for the last block. Exactly one thread
+// gets it.
 func TestBudgetThreads(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
@@ -96,11 +97,11 @@ func TestBudgetThreads(t *testing.T) {
 		p.order(thread, 0, 10, 50)
 	}
 	m := f.member(0)
-	m.give()
+	m.alwaysGrant()
 	launches := func() int { return strings.Count(p.out.String(), "\n") }
 	for n := 1; n <= 10; n++ {
 		m.budget(uint64(100*n - 5))
-		f.stays("the budget is used up", p, 8, 10*n, launches)
+		f.checkStalled("the budget is used up", p, 8, 10*n, launches)
 	}
 	m.budget(1 << 40)
 	if err := p.wait(); err != nil || m.blocks() != 4000 {
@@ -108,36 +109,38 @@ func TestBudgetThreads(t *testing.T) {
 	}
 }
 
-// TestBudgetDaemonDies kills the daemon while a process waits for a budget: it
-// stalls, says so, and goes on with the next daemon, whose count begins at 0.
+// TestBudgetDaemonDies kills the daemon while a process waits for a budget. The process
+// stalls, prints a message, and continues with the next daemon, whose count begins at
+// 0.
 func TestBudgetDaemonDies(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
 	p.order(0, 0, 1, 100)
 	m := f.member(0)
-	m.give()
+	m.alwaysGrant()
 	m.budget(10)
 	launches := func() int { return p.launches(0, 0) }
-	f.stays("of 10 blocks", p, 1, 10, launches)
-	f.die()
+	f.checkStalled("of 10 blocks", p, 1, 10, launches)
+	f.stop()
 	f.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
-	m.budget(1 << 40) // of nobody
-	f.stays("without a daemon", p, 1, 10, launches)
+	m.budget(1 << 40) // the daemon that owned this page is dead
+	f.checkStalled("without a daemon", p, 1, 10, launches)
 	f.listen()
 	m = f.member(0)
-	m.give()
+	m.alwaysGrant()
 	m.budget(20)
-	f.stays("with the next daemon", p, 1, 30, launches)
+	f.checkStalled("with the next daemon", p, 1, 30, launches)
 	m.budget(1 << 40)
 	if err := p.wait(); err != nil || m.blocks() != 90 {
 		t.Errorf("%v: %d blocks, want 90", err, m.blocks())
 	}
 }
 
-// TestBudgetEverywhere has a process launch on two devices at once. While it
-// waits at the gate of one it gives the lease of the other back when asked, and
-// goes when both are open. What the driver refuses then is put back on both.
+// TestBudgetEverywhere launches on two devices at once. While the process waits at one
+// gate, it returns the lease of the other device when asked, and it launches when both
+// gates are open. If the driver refuses the launch, the blocks are returned to both
+// budgets.
 func TestBudgetEverywhere(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
@@ -145,22 +148,22 @@ func TestBudgetEverywhere(t *testing.T) {
 	p.order(0, -1, 8, 1)
 	zero := f.member(0)
 	zero.budget(100)
-	zero.asked()
+	zero.awaitRequest()
 	lease := zero.open()
 	one := f.member(1)
 	one.budget(100)
-	one.asked()
+	one.awaitRequest()
 	if zero.blocks() != 8 {
 		t.Errorf("%d blocks, want 8", zero.blocks())
 	}
 	zero.close(lease)
-	zero.returned(lease)
-	one.give()
-	zero.asked()
+	zero.awaitReturn(lease)
+	one.alwaysGrant()
+	zero.awaitRequest()
 	if n := p.launches(0, -1); n != 0 {
-		t.Errorf("%d launches went by a closed gate", n)
+		t.Errorf("%d launches went by a closed gate, want 0", n)
 	}
-	zero.give()
+	zero.alwaysGrant()
 	f.eventually("it launches", func() bool { return p.launches(0, -1) == 1 })
 	for device, m := range []*member{zero, one} {
 		if m.blocks() != 0 {
@@ -168,7 +171,7 @@ func TestBudgetEverywhere(t *testing.T) {
 		}
 		f.eventually("the lease is back", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
 		if n := atomic.LoadUint64(&m.slot().Launches); n != 0 {
-			t.Errorf("device %d: %d launches are counted, and the driver refused all", device, n)
+			t.Errorf("device %d: %d launches are counted, and the driver refused all, want 0", device, n)
 		}
 	}
 	if err := p.wait(); err != nil {
@@ -176,8 +179,8 @@ func TestBudgetEverywhere(t *testing.T) {
 	}
 }
 
-// TestBudgetFork has a process fork before it uses the GPU: each has a budget
-// of its own.
+// TestBudgetFork forks a process before it uses the GPU. Each process has its own
+// budget.
 func TestBudgetFork(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
@@ -187,7 +190,7 @@ func TestBudgetFork(t *testing.T) {
 	members := f.members
 	f.mu.Unlock()
 	for _, m := range members {
-		m.give()
+		m.alwaysGrant()
 	}
 	for n := uint64(1); n <= 10; n++ {
 		for _, m := range members {

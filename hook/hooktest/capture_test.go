@@ -5,47 +5,48 @@ import (
 	"time"
 )
 
-// TestCapture captures streams in every mode at a shut gate, while another
-// thread stands at it with a stream of its own and, when it opens, gets through
-// and gives the lease back. The capture sees nothing of it: nothing is gated,
-// inserted, counted or charged until the graph is launched.
+// TestCapture captures streams in every mode while the gate is closed and another
+// thread, with its own stream, waits at it. When the gate opens, that thread launches
+// and returns the lease. The capture is not affected: until the graph is launched, the
+// library neither gates, inserts, counts nor charges anything.
 func TestCapture(t *testing.T) {
+	t.Parallel()
 	const slow = 400 * time.Millisecond // the longest of the captured kernels
 	for _, how := range []string{"global", "local", "relaxed", "graph", "thread", "early"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			k := newKeeper(t)
 			h := &host{t: t}
-			k.allow()
+			k.openGate()
 			c := &talk{h: h, p: h.run(k.environ(), "check/capture", how)}
-			c.hears("warm")
-			k.shut()
+			c.expect("warm")
+			k.drain()
 			launches, used := k.account()
 			if launches != 302 {
-				t.Errorf("%d launches of 302", launches)
+				t.Errorf("%d launches of 302, want 302", launches)
 			}
-			c.says()
-			c.hears("capturing")
+			c.sendLine()
+			c.expect("capturing")
 			h.eventually("the other thread stands at the gate", k.waits)
-			k.allow()
-			c.says()
-			c.hears("beside")
+			k.openGate()
+			c.sendLine()
+			c.expect("beside")
 			h.eventually("the lease is given back", k.idle)
-			c.says()
-			c.hears("captured 4")
-			k.shut()
+			c.sendLine()
+			c.expect("captured 4")
+			k.drain()
 			if n, ns := k.account(); n-launches != 1 || ns-used > slow/2 {
 				t.Errorf("during the capture %d launches, %v: want one of another stream", n-launches, ns-used)
 			}
 			launches, used = k.account()
-			k.allow()
-			c.says()
-			c.hears("launched")
-			k.shut()
+			k.openGate()
+			c.sendLine()
+			c.expect("launched")
+			k.drain()
 			if n, ns := k.account(); n-launches != 3 || ns-used < slow {
 				t.Errorf("the graph came to %d launches, %v: want 3, %v", n-launches, ns-used, slow)
 			}
-			c.says()
+			c.sendLine()
 			if err := c.p.wait(); err != nil {
 				t.Error(err)
 			}

@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-// TestChaos makes random calls on streams, events, captures, graphs and memory,
-// with and without the library: each answers the same. The second driver takes
-// its time to say whether a stream is captured.
+// TestChaos makes random calls on streams, events, captures, graphs and memory, with
+// and without the library. The results are the same. The second driver answers slowly
+// whether a stream is captured.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	bare := append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim"))

@@ -17,12 +17,12 @@ type symbol struct {
 	since   int
 	variant string // NONE, PTSZ or PTDS
 	hook    string
-	inSim   bool // and is more than a name there
+	inSim   bool // and is simulated, not only exported
 	stream  string
 }
 
-// all are the row's exported names: its own and its per-thread twin's.
-func (s symbol) all() []string {
+// exportedNames returns the row's exported names: its own and its per-thread twin's.
+func (s symbol) exportedNames() []string {
 	if s.variant == "NONE" {
 		return []string{s.name}
 	}
@@ -31,16 +31,17 @@ func (s symbol) all() []string {
 
 func (s symbol) wrapped() bool { return s.hook != "PASS" }
 
-// streamless rows have no stream among their parameters.
-const streamless = "((CUstream)0)"
+// streamless marks rows whose functions have no stream parameter.
+const streamless = "0"
 
 var (
-	rowHead  = regexp.MustCompile(`(?m)^CU\((\w+), (\d+), (NONE|PTSZ|PTDS), ([A-Z]+), ([A-Z]+), (.*),`)
-	nameOnly = regexp.MustCompile(`(?m)^CU_NAME\((\w+)\)$`)
+	rowHead  = regexp.MustCompile(`(?m)^CU\d+\((\w+), (\d+), (NONE|PTSZ|PTDS), ([A-Z]+),\s+([A-Z]+)(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?, (\(.*?\)0\)|\w+)[,)]`)
+	nameOnly = regexp.MustCompile(`(?m)^CU_NAME\((\w+), \d+\)$`)
+	rowBegin = regexp.MustCompile(`(?m)^CU`)
 	rowWork  = []string{"LAUNCH", "COPY", "SYNC"}
 )
 
-// symbols are the rows of the list and the names that it knows without a row.
+// symbols returns the rows of the list, and the names that are listed without a row.
 func symbols(t *testing.T) (rows []symbol, names []string) {
 	t.Helper()
 	list, err := os.ReadFile("../symbols.def")
@@ -52,19 +53,18 @@ func symbols(t *testing.T) (rows []symbol, names []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stream, _, _ := strings.Cut(m[6], ", (")
-		rows = append(rows, symbol{m[1], since, m[3], m[4], m[5] != "STUB", stream})
-	}
-	if n := strings.Count(string(list), "\nCU("); n != len(rows) || n < 480 {
-		t.Fatalf("%d rows understood of %d", len(rows), n)
+		rows = append(rows, symbol{m[1], since, m[3], m[4], m[5] != "STUB", m[6]})
 	}
 	for _, m := range nameOnly.FindAllStringSubmatch(string(list), -1) {
 		names = append(names, m[1])
 	}
+	if n := len(rowBegin.FindAll(list, -1)); n != len(rows)+len(names) || n < 600 {
+		t.Fatalf("%d rows and %d names understood of %d", len(rows), len(names), n)
+	}
 	return rows, names
 }
 
-// exports are the functions that a shared library shows.
+// exports returns the functions that a shared library exports.
 func exports(t *testing.T, path string) []string {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -86,7 +86,7 @@ func exports(t *testing.T, path string) []string {
 	return slices.Compact(out)
 }
 
-// missing are the names of a that b lacks.
+// missing returns the names of a that b lacks.
 func missing(a, b []string) []string {
 	var out []string
 	for _, name := range a {
@@ -97,12 +97,12 @@ func missing(a, b []string) []string {
 	return out
 }
 
-// nvmlHand is a row of the management library's list that is answered for a slice.
+// nvmlHand matches a row of NVML's list that the library answers for the slice.
 var nvmlHand = regexp.MustCompile(`(?m)^NV\((\w+), \w+, HAND, `)
 
-// TestExports compares the lists with what the library shows: a wrapper for
-// every row that is not PASS and for its twin, dlsym, dlopen, what starts programs,
-// and nothing else.
+// TestExports compares the lists with the library's exports: a wrapper for every row
+// that is not PASS and for its twin, dlsym, dlopen, the functions that start programs,
+// and no others.
 func TestExports(t *testing.T) {
 	rows, names := symbols(t)
 	known, want := slices.Clone(names), []string{
@@ -110,9 +110,9 @@ func TestExports(t *testing.T) {
 		"posix_spawn", "posix_spawnp", "pidfd_spawn", "pidfd_spawnp", "system", "popen",
 	}
 	for _, s := range rows {
-		known = append(known, s.all()...)
+		known = append(known, s.exportedNames()...)
 		if s.wrapped() {
-			want = append(want, s.all()...)
+			want = append(want, s.exportedNames()...)
 		}
 	}
 	list, err := os.ReadFile("../nvml.def")
@@ -121,7 +121,7 @@ func TestExports(t *testing.T) {
 	}
 	answered := nvmlHand.FindAllStringSubmatch(string(list), -1)
 	if len(answered) < 10 {
-		t.Errorf("%d functions of the management library understood", len(answered))
+		t.Errorf("%d functions of the management library understood, want at least 10", len(answered))
 	}
 	for _, m := range answered {
 		want = append(want, m[1])
@@ -144,15 +144,15 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// looksLikeWork matches names of functions that may put work on a GPU, give out
-// its memory, or change what a captured graph will do.
+// looksLikeWork matches names of functions that may send work to a GPU, allocate or
+// free its memory, or change the work of a captured graph.
 var looksLikeWork = regexp.MustCompile(`Launch|Memcpy|Memset|Prefetch|Discard|Decompress|MapArrayAsync|AttachMem|` +
 	`GraphUpload|GraphInstantiate|BeginCapture|Async(_v\d)?(_ptsz)?$|` +
 	`^cuMem(Alloc|Free|Create|Release)|ArrayCreate|ArrayDestroy|^cuArray3DCreate|PoolCreate|PoolDestroy|PoolTrim|` +
 	`CtxCreate|CtxDestroy|PrimaryCtxRe(lease|set)|StreamCreate|StreamDestroy`)
 
-// passedBy are the functions that look like work and are not wrapped, each
-// with why. Who adds one here has read what the function does.
+// passedBy lists the functions that look like work and are not wrapped, with the
+// reason. Read the function's documentation before you add one.
 var passedBy = map[string]string{
 	"cuMemAllocHost_v2": "host memory", "cuMemFreeHost": "host memory",
 
@@ -165,8 +165,8 @@ var passedBy = map[string]string{
 
 	"cuGreenCtxCreate": "holds a primary context; makes no other current",
 
-	// Forms of CUDA 3.1 with 32-bit addresses, which no driver with unified
-	// addressing can give.
+	// Forms of CUDA 3.1 with 32-bit addresses, which a driver with unified addressing
+	// cannot return.
 	"cuMemAllocHost": "32-bit",
 
 	"cuGLMapBufferObjectAsync":         "graphics memory; no data moves",
@@ -175,12 +175,12 @@ var passedBy = map[string]string{
 	"cuGLUnmapBufferObjectAsync":       "graphics memory; no data moves",
 }
 
-// twinless are the functions on a stream that have no per-thread twin: they
-// are older than per-thread streams.
+// twinless matches functions on a stream that have no per-thread twin, because they are
+// older than per-thread streams.
 var twinless = regexp.MustCompile(`^cuLaunchGridAsync$|^cuLaunchCooperativeKernelMultiDevice$|^cuStreamDestroy|^cuGLUnmap|^cuMem(cpy\w+Async)$`)
 
-// TestClasses looks at each row's class: nothing that may be work passes by
-// unless it is written down why, and no twin was forgotten.
+// TestClasses checks each row's class: every function that may be work is wrapped,
+// unless passedBy gives a reason, and no twin was forgotten.
 func TestClasses(t *testing.T) {
 	rows, names := symbols(t)
 	passes := slices.Clone(names)
@@ -214,14 +214,14 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// realDriver is where an NVIDIA driver's library would be.
+// realDriver lists possible paths of an NVIDIA driver's library.
 var realDriver = []string{
 	"/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1",
 	"/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1",
 }
 
-// TestRealDriver compares the list with the driver of this machine. What it
-// has and the list does not know is new: somebody should look at it.
+// TestRealDriver compares the list with this machine's driver. A function that only the
+// driver has is new, and must be examined.
 func TestRealDriver(t *testing.T) {
 	at := slices.IndexFunc(realDriver, func(path string) bool { _, err := os.Stat(path); return err == nil })
 	if at < 0 {
@@ -229,14 +229,14 @@ func TestRealDriver(t *testing.T) {
 	}
 	rows, known := symbols(t)
 	for _, s := range rows {
-		known = append(known, s.all()...)
+		known = append(known, s.exportedNames()...)
 	}
 	got := slices.DeleteFunc(exports(t, realDriver[at]), func(name string) bool {
 		return !regexp.MustCompile(`^cu[A-Z]`).MatchString(name)
 	})
 	t.Logf("%s shows functions that the list does not know: %v", realDriver[at], missing(got, known))
 	for _, s := range rows {
-		if twin := s.all()[len(s.all())-1]; slices.Contains(got, s.name) && !slices.Contains(got, twin) {
+		if twin := s.exportedNames()[len(s.exportedNames())-1]; slices.Contains(got, s.name) && !slices.Contains(got, twin) {
 			t.Errorf("%s is there, but not %s", s.name, twin)
 		}
 	}

@@ -12,22 +12,22 @@ import (
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
-// TestKilledClient kills clients at any point while another waits for what
-// they hold: the other goes on, and nothing is left of them.
+// TestKilledClient kills clients at random points while another client waits for their
+// lease. The other client continues, and the daemon forgets the killed ones.
 func TestKilledClient(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.start()
 	_, other := h.pace(h.register("other", whole), "300")
-	h.eventually("it runs", func() bool { return other.done() > 0 })
+	h.eventually("it runs", func() bool { return other.completedKernels() > 0 })
 	env := h.register("victim", whole)
 	for range 12 {
 		p, victim := h.pace(env, "300")
 		at := rand.Uint64N(150)
-		h.eventually("the victim gets that far", func() bool { h.alive(p, "victim"); return victim.done() >= at })
+		h.eventually("the victim gets that far", func() bool { h.alive(p, "victim"); return victim.completedKernels() >= at })
 		p.kill()
-		before := other.done()
-		h.eventually("the other goes on", func() bool { return other.done() > before+50 })
+		before := other.completedKernels()
+		h.eventually("the other goes on", func() bool { return other.completedKernels() > before+50 })
 		h.eventually("the victim is forgotten", func() bool { _, ok := h.row("victim"); return !ok })
 	}
 	if rows := h.rows(); len(rows) != 1 || rows[0].Instance != "other" {
@@ -35,10 +35,11 @@ func TestKilledClient(t *testing.T) {
 	}
 }
 
-// TestKilledDaemon kills the daemon under two clients that run side by side:
-// both stall, say so in one line, complete nothing until it is back, and then
-// go on.
+// TestKilledDaemon kills the daemon under two clients that run side by side. Both
+// stall, print one line, complete no kernel until the daemon is back, and then
+// continue.
 func TestKilledDaemon(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	slice := whole
@@ -48,35 +49,36 @@ func TestKilledDaemon(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		p, a := h.pace(h.register(id, slice), "300")
 		programs, accounts = append(programs, p), append(accounts, a)
-		h.eventually(id+" runs", func() bool { return a.done() > 0 })
+		h.eventually(id+" runs", func() bool { return a.completedKernels() > 0 })
 	}
 	for round := range 2 {
 		h.kill()
-		// A program says so, once, after its gate is shut and its work is over.
+		// A program prints its message once, after its gate is closed and its work has
+		// finished.
 		stalled := make([]uint64, len(accounts))
 		for i, p := range programs {
 			h.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
-			last, since := accounts[i].done(), time.Now()
+			last, since := accounts[i].completedKernels(), time.Now()
 			h.eventually("it stalls", func() bool {
-				if now := accounts[i].done(); now != last || !p.waits() {
+				if now := accounts[i].completedKernels(); now != last || !p.isWaiting() {
 					last, since = now, time.Now()
 				}
 				return round == 0 || time.Since(since) > 300*time.Millisecond
 			})
-			stalled[i] = accounts[i].done()
+			stalled[i] = accounts[i].completedKernels()
 		}
-		began := time.Now()
+		started := time.Now()
 		h.eventually("time passes", func() bool {
 			for i, a := range accounts {
-				if now := a.done(); now > stalled[i]+1 { // one may have been done, but not yet written down
+				if now := a.completedKernels(); now > stalled[i]+1 { // a kernel may have been done but not recorded yet
 					t.Fatalf("without a daemon %d kernels were completed", now-stalled[i])
 				}
 			}
-			return time.Since(began) > time.Second
+			return time.Since(started) > time.Second
 		})
 		h.start()
 		for i, a := range accounts {
-			h.eventually("it goes on", func() bool { return a.done() > stalled[i]+100 })
+			h.eventually("it goes on", func() bool { return a.completedKernels() > stalled[i]+100 })
 		}
 	}
 	for _, p := range programs {
@@ -86,11 +88,12 @@ func TestKilledDaemon(t *testing.T) {
 	}
 }
 
-// TestStoppedDaemon stops the daemon under two clients that take turns at all
-// they can get: the lease of whoever has one then ends by itself, with one line
-// said, and both stand still until the daemon goes on. What is charged is what
-// was used: who is charged for the pause owes seconds.
+// TestStoppedDaemon stops the daemon under two saturating clients that take turns. The
+// current lease ends by itself, with one message, and both clients pause until the
+// daemon continues. They are charged for the time used: a client that was charged for
+// the pause would owe seconds.
 func TestStoppedDaemon(t *testing.T) {
+	t.Parallel()
 	for _, by := range policy.Names() {
 		t.Run(by, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +130,7 @@ func stopDaemon(t *testing.T, by string) {
 	for _, row := range h.rows() {
 		t.Logf("%s owes %.0f ms", row.Instance, row.DebtMS)
 		if row.DebtMS > 1000 {
-			t.Errorf("%s was charged for the pause: it owes %.0f ms", row.Instance, row.DebtMS)
+			t.Errorf("%s was charged for the pause: it owes %.0f ms, want at most 1000", row.Instance, row.DebtMS)
 		}
 	}
 	for id, p := range programs {
@@ -137,16 +140,16 @@ func stopDaemon(t *testing.T, by string) {
 		if text := p.errout.String(); text != "" && (strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer")) {
 			t.Errorf("it said:\n%s", text)
 		}
-		var said struct {
+		var report struct {
 			Launches uint64
 			S        float64 `json:"elapsed_s"`
 		}
-		if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil {
+		if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil {
 			t.Fatal(p.out.String(), err)
 		}
-		used := time.Duration(said.Launches) * 100 * time.Microsecond
-		t.Logf("%s used %v of %.3f s", id, used, said.S)
-		if most := time.Duration((said.S - pause.Seconds()) * quotas[id] * float64(time.Second)); used > most+time.Second {
+		used := time.Duration(report.Launches) * 100 * time.Microsecond
+		t.Logf("%s used %v of %.3f s", id, used, report.S)
+		if most := time.Duration((report.S - pause.Seconds()) * quotas[id] * float64(time.Second)); used > most+time.Second {
 			t.Errorf("%s used %v: more than a lease while the daemon stood still", id, used)
 		}
 	}

@@ -6,10 +6,11 @@ import (
 	"testing"
 )
 
-// TestDescriptors has a program close the library's descriptors, and open files of its
-// own that then have their numbers: the program launches on, and the library neither
-// reads, writes nor closes what is not its own.
+// TestDescriptors lets a program close the library's descriptors and open its own files
+// with the same numbers. The program continues to launch, and the library neither
+// reads, writes nor closes the program's files.
 func TestDescriptors(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, which := range []string{"socket", "epoll", "all"} {
@@ -23,8 +24,8 @@ func TestDescriptors(t *testing.T) {
 					if err := p.wait(); err != nil {
 						t.Fatalf("%v: %s", err, p.errout.String())
 					}
-					if said := p.errout.String(); said != "" {
-						t.Errorf("it says %q", said)
+					if output := p.errout.String(); output != "" {
+						t.Errorf("it says %q", output)
 					}
 					lowest := 0
 					if _, err := fmt.Sscan(p.out.String(), &lowest); err != nil || lowest < 256 {
@@ -36,9 +37,10 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestFewDescriptors: where a process may have few descriptors, the library's are
-// still away from those of its standard streams.
+// TestFewDescriptors checks that under a low limit on descriptors, the library's
+// descriptors still differ from the standard streams'.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, limit := range []string{"24", "64", "1000000"} {
@@ -51,19 +53,20 @@ func TestFewDescriptors(t *testing.T) {
 			}
 			lowest := 0
 			if _, err := fmt.Sscan(p.out.String(), &lowest); err != nil || lowest < 8 || lowest >= 1024 {
-				t.Errorf("the library keeps descriptor %d (%v)", lowest, err)
+				t.Errorf("the library keeps descriptor %d (%v); want at least 8 and less than 1024", lowest, err)
 			}
 		})
 	}
 }
 
-// TestDenied has a program forbid itself, as sandboxes do, the system calls by which
-// the library talks to the daemon: it goes on, and one line says which call it may not
-// make and why.
+// TestDenied lets a program deny itself the system calls with which the library talks
+// to the daemon, as sandboxes do. The program continues, and one line names the denied
+// call and the reason.
 func TestDenied(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
-	for _, row := range []struct{ who, calls, want string }{
+	for _, row := range []struct{ process, calls, want string }{
 		{"thread", "sendto sendmsg", "may not call sendto (Operation not permitted)"},
 		{"all", "sendto sendmsg", "may not call sendto (Operation not permitted)"},
 		{"all", "recvmsg recvfrom", "may not call recvmsg (Operation not permitted)"},
@@ -74,25 +77,26 @@ func TestDenied(t *testing.T) {
 		{"all", "epoll_ctl", ""},
 		{"all", "socket connect", ""},
 	} {
-		name := row.who + "-" + strings.ReplaceAll(row.calls, " ", "-")
+		name := row.process + "-" + strings.ReplaceAll(row.calls, " ", "-")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := h.within(t)
-			p := h.run(h.register(name, tenth), "check/denied", append([]string{row.who}, strings.Fields(row.calls)...)...)
+			p := h.run(h.register(name, tenth), "check/denied", append([]string{row.process}, strings.Fields(row.calls)...)...)
 			if err := p.wait(); err != nil {
 				t.Fatalf("%v: %s", err, p.errout.String())
 			}
-			said := p.errout.String()
-			if row.want == "" && said != "" || row.want != "" && (strings.Count(said, "\n") != 1 || !strings.Contains(said, row.want)) {
-				t.Errorf("it says %q, want one line with %q", said, row.want)
+			output := p.errout.String()
+			if row.want == "" && output != "" || row.want != "" && (strings.Count(output, "\n") != 1 || !strings.Contains(output, row.want)) {
+				t.Errorf("it says %q, want one line with %q", output, row.want)
 			}
 		})
 	}
 }
 
-// TestDeniedConnection: without the system calls that make the connection the program
-// waits, and the line names the call and not the daemon, which is there.
+// TestDeniedConnection denies the system calls for the connection. The program waits,
+// and the message names the call; it does not claim that the daemon is missing.
 func TestDeniedConnection(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, call := range []string{"socket", "connect", "recvmsg"} {
@@ -102,8 +106,8 @@ func TestDeniedConnection(t *testing.T) {
 			p := h.run(h.register(call, tenth), "check/denied", "early", call)
 			h.eventually("it says why it waits", func() bool { return strings.Contains(p.errout.String(), "\n") })
 			h.alive(p, call)
-			if said := p.errout.String(); !strings.Contains(said, "may not call "+call+" (Operation not permitted): GPU work waits") {
-				t.Errorf("it says %q", said)
+			if output := p.errout.String(); !strings.Contains(output, "may not call "+call+" (Operation not permitted): GPU work waits") {
+				t.Errorf("it says %q", output)
 			}
 		})
 	}

@@ -10,19 +10,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// order has a drive program's thread launch kernels on a device.
+// order makes a thread of a drive program launch kernels on a device.
 func (p *program) order(thread, device, blocks, count int) {
 	fmt.Fprintln(p.in, thread, device, blocks, count)
 }
 
-// launches is how many launches of a thread on a device have returned.
+// launches returns how many launches of a thread on a device have returned.
 func (p *program) launches(thread, device int) int {
 	return strings.Count(p.out.String(), fmt.Sprintf("%d %d\n", thread, device))
 }
 
-// TestDevices has one process work on the two GPUs of its instance, from one
-// thread and from two: it is a client of each GPU.
+// TestDevices runs a process on the two GPUs of its instance, from one thread and from
+// two. The process is a client of each GPU.
 func TestDevices(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	p := h.run(h.registerTwo("both", whole), "check/drive", "100")
@@ -48,56 +49,59 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestDevicesApart closes one device's gate: it holds back what goes there and
-// nothing else. The process connects for a device when it first works there.
+// TestDevicesApart closes one device's gate. Only the work for that device is held
+// back. The process connects for a device when it first works there.
 func TestDevicesApart(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(3), "check/drive", "100")
 	p.order(0, 1, 1, 10)
 	one := f.member(1)
-	one.give()
+	one.alwaysGrant()
 	f.eventually("it works on device 1", func() bool { return p.launches(0, 1) == 10 })
 	if f.find(0) != nil || f.find(2) != nil {
 		t.Error("it has a connection for a device that it does not use")
 	}
 	p.order(0, 0, 1, 10) // waits
 	zero := f.member(0)
-	zero.asked()
-	p.order(0, 1, 1, 5) // waits behind that
+	zero.awaitRequest()
+	p.order(0, 1, 1, 5) // waits behind the first order
 	p.order(1, 1, 1, 100)
 	f.eventually("another thread works on device 1", func() bool { return p.launches(1, 1) == 100 })
-	// A closed gate of device 1 is drained though a thread waits at that of device 0.
-	one.generous.Store(false)
+	// The closed gate of device 1 is drained although a thread waits at the gate of
+	// device 0.
+	one.grantAlways.Store(false)
 	f.eventually("it is idle", func() bool { return atomic.LoadUint32(&one.slot().Gate) == 0 })
 	p.order(1, 1, 1, 2000)
-	one.asked()
+	one.awaitRequest()
 	lease := one.open()
 	f.eventually("it goes on", func() bool {
-		if one.requests.Load() > 0 { // it had no processor for so long that it gave the lease back
+		if one.requests.Load() > 0 { // it had no processor, and returned the lease
 			lease = one.open()
 		}
 		return p.launches(1, 1) > 200
 	})
 	one.close(lease)
-	one.returned(lease)
-	one.give()
+	one.awaitReturn(lease)
+	one.alwaysGrant()
 	if n := p.launches(0, 0); n != 0 {
-		t.Errorf("%d launches went through a closed gate", n)
+		t.Errorf("%d launches went through a closed gate, want 0", n)
 	}
-	zero.give()
+	zero.alwaysGrant()
 	f.eventually("it works on device 0, then on 1", func() bool { return p.launches(0, 0) == 10 && p.launches(0, 1) == 15 })
-	p.order(2, 2, 0, 1) // memory and a copy
-	f.member(2).give()
+	p.order(2, 2, 0, 1) // allocates and copies
+	f.member(2).alwaysGrant()
 	f.eventually("it copies to device 2", func() bool { return p.launches(2, 2) == 1 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDeviceRefused refuses a process one of its devices: it stays gated there,
-// says so once, and goes on elsewhere.
+// TestDeviceRefused refuses a process the use of a single device. The process stays
+// gated there, prints one message, and continues on the other devices.
 func TestDeviceRefused(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.page = func(m *member) bool {
 		if m.hello.Device > 0 {
@@ -111,19 +115,21 @@ func TestDeviceRefused(t *testing.T) {
 	p.order(1, 1, 0, 1)
 	f.eventually("it says so", func() bool { return strings.Contains(p.errout.String(), "no such device") })
 	p.order(2, 0, 1, 20)
-	f.member(0).give()
+	f.member(0).alwaysGrant()
 	f.eventually("it works on device 0", func() bool { return p.launches(2, 0) == 20 })
 	if p.launches(0, 1)+p.launches(1, 1) > 0 {
 		t.Error("it worked on a device that it was refused")
 	}
-	if said := p.errout.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "device 1") {
-		t.Errorf("it said, not in one line:\n%s", said)
+	if output := p.errout.String(); strings.Count(output, "\n") != 1 || !strings.Contains(output, "device 1") {
+		t.Errorf("it said, not in one line:\n%s", output)
 	}
 }
 
-// TestExit ends a process while its threads launch on one device, wait at the
-// gate of another and wait for a third's first page: it ends as it would alone.
+// TestExit ends a process while its threads launch on one device, wait at the gate of
+// another, and wait for a third device's first page. The process ends as it would
+// without the library.
 func TestExit(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	never := make(chan struct{})
 	t.Cleanup(func() { close(never) })
@@ -135,33 +141,34 @@ func TestExit(t *testing.T) {
 	}
 	f.listen()
 	p := f.run(f.env(3), "check/ends", "exit")
-	f.member(0).give()
-	f.member(1).asked()
+	f.member(0).alwaysGrant()
+	f.member(1).awaitRequest()
 	fmt.Fprintln(p.in)
-	f.eventually("it ends", p.over)
+	f.eventually("it ends", p.exited)
 	if err := p.wait(); err != nil || p.out.String() != "done\n" || p.errout.String() != "" {
 		t.Errorf("%v: %s%s", err, p.out.String(), p.errout.String())
 	}
 }
 
-// gpuUUID is the UUID of a simulated GPU.
+// gpuUUID returns the UUID of a simulated GPU.
 func gpuUUID(index int) string {
 	return fmt.Sprintf("GPU-67666161-732d-7369-6d75-6c61746564%02x", index)
 }
 
-// TestDevicesNarrowed has a process see fewer of its instance's GPUs than there are, in
-// an order and a spelling of its own, as programs do to their workers: it is a client of
-// the GPUs that it works on. A GPU that is none of the instance's ends the list, like an
-// entry that names none: nothing waits for it. The process finds its list in its
-// environment, or puts it there itself.
+// TestDevicesNarrowed runs a process that sees only some of its instance's GPUs, in its
+// own order and spelling, as programs arrange for their workers. The process is a
+// client of the GPUs on which it works. A GPU outside the instance ends the list, like
+// an entry that names no GPU, and no work waits for it. The list is in the initial
+// environment, or the process sets it itself.
 func TestDevicesNarrowed(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
-		visible string // of four GPUs; "unset" takes the variable out
+		visible string // of four GPUs; "unset" removes the variable
 		order   string // CUDA_DEVICE_ORDER
 		given   string // GFAAS_DEVICES
-		places  []int  // among the instance's GPUs, by device; none: cuInit fails
+		places  []int  // positions among the instance's GPUs, by device; nil: cuInit fails
 		gpus    []int  // by device
-		said    string // "": nothing
+		output  string // "": no message
 	}{
 		{"2", "PCI_BUS_ID", "0,1,2", []int{2}, []int{2}, ""},
 		{"1,0", "PCI_BUS_ID", "0,1,2", []int{1, 0}, []int{1, 0}, ""},
@@ -177,26 +184,26 @@ func TestDevicesNarrowed(t *testing.T) {
 		{gpuUUID(2), "PCI_BUS_ID", "0,2", []int{1}, []int{2}, ""},
 		{gpuUUID(2) + "," + gpuUUID(0), "unset", "0,1,2", []int{2, 0}, []int{2, 0}, ""},
 		{gpuUUID(2) + ",1", "FASTEST_FIRST", "0,1,2", []int{2, 1}, []int{2, 1}, ""},
-		// An instance whose GPUs are given by UUID, or whose numbers have zeros before them.
+		// Instances whose GPUs are given by UUID, or as numbers with leading zeros.
 		{gpuUUID(2), "PCI_BUS_ID", gpuUUID(2), []int{0}, []int{2}, ""},
 		{"2,1", "PCI_BUS_ID", gpuUUID(1) + "," + gpuUUID(2), []int{1, 0}, []int{2, 1}, ""},
 		{"1", "PCI_BUS_ID", "02,01", []int{1}, []int{1}, ""},
 		// A GPU outside the slice.
-		{"1, 3", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, "device 1 of CUDA_VISIBLE_DEVICES=1, 3 is none of the GPUs that this instance was given (0,1,2)"},
+		{"1, 3", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, "device 1 of CUDA_VISIBLE_DEVICES=1, 3 is not one of this instance's GPUs (0,1,2)"},
 		{"1,3,0", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, "device 1 of"},
 		{"0,1,2,3", "PCI_BUS_ID", "0,1,2", []int{0, 1, 2}, []int{0, 1, 2}, "device 3 of"},
 		{gpuUUID(1) + "," + gpuUUID(3), "PCI_BUS_ID", "1", []int{0}, []int{1}, "device 1 of"},
-		{"3", "PCI_BUS_ID", "0,1,2", nil, nil, "CUDA_VISIBLE_DEVICES=3 shows none of the GPUs that this instance was given (0,1,2)"},
-		{"3,1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{gpuUUID(3), "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{gpuUUID(3), "PCI_BUS_ID", gpuUUID(1), nil, nil, "none of the GPUs"},
+		{"3", "PCI_BUS_ID", "0,1,2", nil, nil, "CUDA_VISIBLE_DEVICES=3 contains none of this instance's GPUs (0,1,2)"},
+		{"3,1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{gpuUUID(3), "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{gpuUUID(3), "PCI_BUS_ID", gpuUUID(1), nil, nil, "none of this instance's GPUs"},
 		// Lists in which the driver finds no GPU.
-		{"7", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{"", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{"-1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{"NoDevFiles", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{"1,1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
-		{"GPU-", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"7", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{"", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{"-1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{"NoDevFiles", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{"1,1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
+		{"GPU-", "PCI_BUS_ID", "0,1,2", nil, nil, "none of this instance's GPUs"},
 		{"1,x,0", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, ""},
 	} {
 		t.Run(tc.visible+" of "+tc.given, func(t *testing.T) {
@@ -226,9 +233,9 @@ func TestDevicesNarrowed(t *testing.T) {
 				}
 				p := f.run(env, "check/visible", args...)
 				for _, place := range tc.places {
-					f.member(uint32(place)).give()
+					f.member(uint32(place)).alwaysGrant()
 				}
-				f.eventually("it ends", p.over)
+				f.eventually("it ends", p.exited)
 				want := "cuInit 100\n"
 				if tc.places != nil {
 					want = "cuInit 0\n"
@@ -243,9 +250,9 @@ func TestDevicesNarrowed(t *testing.T) {
 				if err := p.wait(); err != nil {
 					t.Error(err)
 				}
-				said := p.errout.String()
-				if lines := strings.Count(said, "\n"); tc.said == "" && lines > 0 || tc.said != "" && lines != 1 || !strings.Contains(said, tc.said) {
-					t.Errorf("it says %q, want one line with %q", said, tc.said)
+				output := p.errout.String()
+				if lines := strings.Count(output, "\n"); tc.output == "" && lines > 0 || tc.output != "" && lines != 1 || !strings.Contains(output, tc.output) {
+					t.Errorf("it says %q, want one line with %q", output, tc.output)
 				}
 				var places []int
 				f.mu.Lock()
@@ -261,23 +268,26 @@ func TestDevicesNarrowed(t *testing.T) {
 	}
 }
 
-// TestDevicesOne names the one GPU of a machine by the beginning of its UUID.
+// TestDevicesOne names the only GPU of a machine by a prefix of its UUID.
 func TestDevicesOne(t *testing.T) {
+	t.Parallel()
 	for _, visible := range []string{"GPU-6", "GPU-67666161-732d", "00"} {
 		f := newFake(t)
 		f.listen()
 		env := slices.DeleteFunc(f.env(1), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
 		p := f.run(append(env, "CUDA_VISIBLE_DEVICES="+visible), "check/visible")
-		f.member(0).give()
+		f.member(0).alwaysGrant()
 		if err := p.wait(); err != nil || p.out.String() != "cuInit 0\n0: GPU 0\nbeyond 101 101 101 101\n" || p.errout.String() != "" {
 			t.Errorf("%s: %v: %s%s", visible, err, p.out.String(), p.errout.String())
 		}
 	}
 }
 
-// TestDevicesTogether has two threads be the first that come: the one that finds
-// the other still reading which GPUs there are works on the right one too.
+// TestDevicesTogether lets two threads initialise the library at the same time. The
+// thread that arrives while the other still reads the list of GPUs also works on the
+// right GPU.
 func TestDevicesTogether(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.listen()
 	env := slices.DeleteFunc(f.env(2), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
@@ -294,7 +304,7 @@ func TestDevicesTogether(t *testing.T) {
 	if m.hello.Device != 1 {
 		t.Fatalf("it works on device %d, not 1", m.hello.Device)
 	}
-	m.give()
+	m.alwaysGrant()
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestDrainLong closes the gate on kernels that take longer together than a
-// hang, while a thread waits there: the lease lasts until they are over.
+// TestDrainLong closes the gate on kernels whose total time exceeds the limit for a
+// hang, while a thread waits at the gate. The lease lasts until the kernels have
+// finished.
 func TestDrainLong(t *testing.T) {
 	t.Parallel()
 	const each = 6 * time.Second
@@ -21,12 +22,12 @@ func TestDrainLong(t *testing.T) {
 	p := f.run(f.env(1), "check/drive", fmt.Sprint(each.Microseconds()))
 	p.order(0, 0, 1, 2)
 	m := f.member(0)
-	m.asked()
+	m.awaitRequest()
 	lease := m.open()
 	f.eventually("it has launched", func() bool { return p.launches(0, 0) == 2 })
 	m.close(lease)
 	p.order(1, 0, 1, 1)
-	back := m.returned(lease)
+	back := m.awaitReturn(lease)
 	if used := time.Duration(back.UsedNS); used < 2*each || used > 3*each || back.Flags&wire.ReturnWantsMore == 0 {
 		t.Errorf("it gave back %+v, want more than %v", back, 2*each)
 	}
@@ -35,36 +36,37 @@ func TestDrainLong(t *testing.T) {
 	}
 }
 
-// TestDrainHangs closes the gate on work that waits for the program, which cannot be told
-// from work that runs, while the program waits at the gate: after a while the lease comes back nevertheless, and what
-// was left in flight counts under the next.
+// TestDrainHangs closes the gate on work that waits for the program, while the program
+// waits at the gate. The library cannot distinguish such work from running work. After
+// a while, the lease is returned nevertheless, and the work in flight counts under the
+// next lease.
 func TestDrainHangs(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(1), "check/ends", "stuck")
 	m := f.member(0)
-	m.asked()
-	began := time.Now()
+	m.awaitRequest()
+	started := time.Now()
 	lease := m.open()
 	f.eventually("it has launched", func() bool { return strings.Contains(p.out.String(), "behind") })
 	m.close(lease)
 	fmt.Fprintln(p.in)
-	if back := m.returned(lease); back.UsedNS != math.MaxUint64 || back.Flags&wire.ReturnWantsMore == 0 {
+	if back := m.awaitReturn(lease); back.UsedNS != math.MaxUint64 || back.Flags&wire.ReturnWantsMore == 0 {
 		t.Errorf("it gave back %+v, want all its time", back)
 	}
 	lease = m.open()
-	if used := time.Duration(m.returned(lease).UsedNS); used < time.Second || used > time.Since(began) {
-		t.Errorf("its work has taken %v, of %v", used, time.Since(began))
+	if used := time.Duration(m.awaitReturn(lease).UsedNS); used < time.Second || used > time.Since(started) {
+		t.Errorf("its work has taken %v, of %v", used, time.Since(started))
 	}
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDrainIsTold closes the gate on kernels without end: the daemon that wants to know
-// is told once, as long before they are over as it wants to, unless the host lets that
-// moment pass.
+// TestDrainIsTold closes the gate on endless kernels. The daemon, which has asked for
+// announcements, gets one per lease, at most LeadNS before the work in flight finishes,
+// unless the host misses that moment.
 func TestDrainIsTold(t *testing.T) {
 	t.Parallel()
 	const lead = 250 * time.Microsecond
@@ -76,17 +78,17 @@ func TestDrainIsTold(t *testing.T) {
 	atomic.StoreUint64(&m.slot().LeadNS, uint64(lead))
 	told := 0
 	f.eventually("it has told ten times", func() bool {
-		m.asked()
+		m.awaitRequest()
 		before := atomic.LoadUint64(&m.slot().Launches)
 		lease := m.open()
 		f.eventually("it launches", func() bool {
-			if m.requests.Load() > 0 { // it had no processor for so long that it gave the lease back
+			if m.requests.Load() > 0 { // it had no processor, and returned the lease
 				lease = m.open()
 			}
 			return atomic.LoadUint64(&m.slot().Launches) > before+50
 		})
 		m.close(lease)
-		m.returned(lease)
+		m.awaitReturn(lease)
 		m.mu.Lock()
 		if n := len(m.endings); n > 1 || n == 1 && (m.endings[0].Lease != lease || time.Duration(m.endings[0].LeftNS) > lead) {
 			t.Errorf("of lease %d it was told %+v", lease, m.endings)

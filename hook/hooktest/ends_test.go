@@ -8,9 +8,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestEnds has programs do what they may with contexts and streams around
-// their end, and checks that nothing hangs and nothing is forgotten.
-func TestEnds(t *testing.T) {
+// TestEndsOfContextsAndStreams ends contexts and streams in every way that programs may, and
+// checks that no call hangs and that all work is counted.
+func TestEndsOfContextsAndStreams(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.start()
@@ -20,88 +20,91 @@ func TestEnds(t *testing.T) {
 			slice := whole
 			slice.Mem = gpu.GiB
 			p := h.run(h.register(name, slice), "check/ends", name)
-			h.eventually("it ends", p.over)
+			h.eventually("the program ends", p.exited)
 			if err := p.wait(); err != nil || p.out.String() != "done\n" {
-				t.Errorf("%v: %s", err, p.out.String())
+				t.Errorf(`got error %v and output %q, want success and "done\n"`, err, p.out.String())
 			}
 		})
 	}
 }
 
-// TestJoined has streams join captures while the library looks whether their
-// work is over; the driver takes its time to say whether they are captured.
-func TestJoined(t *testing.T) {
+// TestStreamJoinsCapture lets streams join captures while the library polls their work. The
+// driver answers slowly whether they are captured. The program must not fail.
+func TestStreamJoinsCapture(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	env := append(h.register("joined", whole), hidden(t)...)
 	p := h.run(append(env, "HIDDEN_PAUSE_US=5000"), "check/ends", "joined")
-	h.eventually("it ends", p.over)
+	h.eventually("the program ends", p.exited)
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDestroyed destroys a context under a kernel that takes longer than the
-// library waits for one: its time counts.
-func TestDestroyed(t *testing.T) {
+// TestKernelOfDestroyedContextCounts destroys a context while a kernel runs in it that takes
+// longer than the library waits. The kernel's time counts.
+func TestKernelOfDestroyedContextCounts(t *testing.T) {
+	t.Parallel()
 	const kernel = 2 * time.Second
 	k := newKeeper(t)
-	k.allow()
-	began := time.Now()
+	k.openGate()
+	started := time.Now()
 	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(k.environ(), "check/ends", "inflight")}
-	c.hears("gone")
-	k.shut()
-	if _, used := k.account(); used < kernel*9/10 || used > time.Since(began) {
-		t.Errorf("a kernel of %v took %v, of %v", kernel, used, time.Since(began))
+	c.expect("gone")
+	k.drain()
+	if _, used := k.account(); used < kernel*9/10 || used > time.Since(started) {
+		t.Errorf("a kernel of %v: got a GPU time of %v, want at least %v and at most the elapsed %v", kernel, used, kernel*9/10, time.Since(started))
 	}
 	if err := c.p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestSpent uses many streams, one after the other, under one lease: what is kept of
-// those that are destroyed does not grow, and all their time counts.
-func TestSpent(t *testing.T) {
+// TestManyDestroyedStreams uses many streams under one lease, one after the other. The state kept
+// for destroyed streams does not grow, and all of their time counts.
+func TestManyDestroyedStreams(t *testing.T) {
 	t.Parallel()
 	const kernels = (500+500)*250*time.Microsecond + time.Second
 	k := newKeeper(t)
-	k.allow()
+	k.openGate()
 	env := append(k.environ(), hidden(t)...)
-	began := time.Now()
+	started := time.Now()
 	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(append(env, "HIDDEN_EVENTS=500"), "check/ends", "spent")}
-	c.hears("spent")
-	k.shut()
-	if _, used := k.account(); used < kernels || used > time.Since(began) {
-		t.Errorf("kernels of %v took %v, of %v", kernels, used, time.Since(began))
+	c.expect("spent")
+	k.drain()
+	if _, used := k.account(); used < kernels || used > time.Since(started) {
+		t.Errorf("kernels of %v: got a GPU time of %v, want at least that and at most the elapsed %v", kernels, used, time.Since(started))
 	}
 	if err := c.p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestReleased has one of two holders of the primary context release it while
-// the other computes: that one's lease holds as long as its kernel runs, whether
-// it is asked back or not.
-func TestReleased(t *testing.T) {
-	const slow = 500 * time.Millisecond // its kernel
-	for _, asked := range []bool{false, true} {
-		t.Run(fmt.Sprintf("asked back %v", asked), func(t *testing.T) {
+// TestLeaseOutlastsReleaseOfPrimaryContext lets a holder of the primary context release it while
+// the other holder computes. The lease lasts until the kernel of the other holder ends, whether the
+// daemon revokes it or not.
+func TestLeaseOutlastsReleaseOfPrimaryContext(t *testing.T) {
+	t.Parallel()
+	const slow = 500 * time.Millisecond // length of the kernel
+	for _, revoked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("revoked %v", revoked), func(t *testing.T) {
 			t.Parallel()
 			k := newKeeper(t)
-			k.allow()
+			k.openGate()
 			h := &host{t: t}
 			c := &talk{h: h, p: h.run(k.environ(), "check/ends", "release")}
-			c.hears("busy")
-			if asked {
-				k.askBack()
+			c.expect("busy")
+			if revoked {
+				k.revoke()
 			}
-			h.eventually("it ends", func() bool {
-				if idle := k.idle(); idle { // and what it used is known
+			h.eventually("the program ends", func() bool {
+				if k.idle() { // the lease is returned, so its GPU time is known
 					if _, used := k.account(); used < slow {
-						t.Fatalf("it gave its lease back after %v", used)
+						t.Fatalf("the returned lease has a GPU time of %v, want at least %v", used, slow)
 					}
 				}
-				return c.p.over()
+				return c.p.exited()
 			})
 			if err := c.p.wait(); err != nil {
 				t.Fatal(err)

@@ -18,43 +18,43 @@ import (
 // tenth is a tenth of the GPU's time.
 var tenth = gpu.Slice{SMPct: 100, QuotaRequest: 0.1, QuotaLimit: 0.1}
 
-// strays is what the daemon says of an instance's programs.
-func (h *host) strays(id string) string {
+// unmanaged returns the daemon's report on an instance's unmanaged programs.
+func (h *host) unmanaged(id string) string {
 	for _, g := range h.status().GPUs {
 		for _, c := range g.Clients {
 			if c.Instance == id {
-				return c.Strays
+				return c.UnmanagedPrograms
 			}
 		}
 	}
 	return ""
 }
 
-// TestStartsStay starts a program that takes all of the GPU that it gets, in each
-// of the ways to start one, with an environment from which all was taken: it is in
-// the slice all the same, and the daemon knows.
+// TestStartsStay starts a saturating program in each supported way, with an emptied
+// environment. The program is in the slice all the same, and the daemon knows it.
 func TestStartsStay(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
-	for _, way := range []string{
+	for _, variant := range []string{
 		"execve", "execv", "execvp", "execvpe", "execl", "execle", "execlp", "fexecve", "execveat",
 		"posix_spawn", "posix_spawnp", "fork", "vfork", "system", "popen",
 	} {
-		t.Run(way, func(t *testing.T) {
+		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
 			h := h.within(t)
-			p := h.run(h.register(way, tenth), "check/starts", way, "/bin/sh", "-c", filepath.Join(build, "victim/saturate")+" 1")
+			p := h.run(h.register(variant, tenth), "check/starts", variant, "/bin/sh", "-c", filepath.Join(build, "victim/saturate")+" 1")
 			if err := p.wait(); err != nil {
 				t.Fatal(err)
 			}
-			var said struct{ Share float64 }
-			if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil {
+			var output struct{ Share float64 }
+			if err := json.Unmarshal([]byte(p.out.String()), &output); err != nil {
 				t.Fatalf("%v: %s", err, p.out.String())
 			}
-			if said.Share > 0.5 {
-				t.Errorf("it had %.2f of the GPU, of 0.1", said.Share)
+			if output.Share > 0.5 {
+				t.Errorf("it had %.2f of the GPU, of 0.1", output.Share)
 			}
-			h.eventually("the daemon knows", func() bool { return strings.Contains(h.strays(way), "put back into the slice") })
+			h.eventually("the daemon knows", func() bool { return strings.Contains(h.unmanaged(variant), "put back into the slice") })
 			if n := strings.Count(p.errout.String(), "without the preload library"); n != 1 {
 				t.Errorf("it was said %d times: %s", n, p.errout.String())
 			}
@@ -62,9 +62,11 @@ func TestStartsStay(t *testing.T) {
 	}
 }
 
-// TestStartsKeep looks at the environment of a program that was started with
-// another: what was taken is there again, what was given stays as it was given.
+// TestStartsKeep examines the environment of a program that was started with another
+// environment: removed variables of the library are restored, and given ones are
+// unchanged.
 func TestStartsKeep(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	env := append(h.register("keeps", tenth), "CUDA_MPS_PIPE_DIRECTORY=/pipes")
@@ -72,7 +74,7 @@ func TestStartsKeep(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		given []string
-		want  map[string]string // of the program's environment; the identity is always looked at
+		want  map[string]string // in the program's environment; the identity is always checked
 		lacks string
 	}{
 		{"nothing", []string{"-i"}, map[string]string{
@@ -118,10 +120,11 @@ func TestStartsKeep(t *testing.T) {
 	}
 }
 
-// TestStrays starts programs that the library cannot be in: of each kind it is
-// said once in the instance, and never where standard error may be read as the
-// program's.
-func TestStrays(t *testing.T) {
+// TestUnmanagedPrograms starts programs that the library cannot be in. The instance prints one
+// message for each kind, and none if standard error could be read as the program's
+// output.
+func TestUnmanagedPrograms(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	dir := t.TempDir()
@@ -152,7 +155,7 @@ func TestStrays(t *testing.T) {
 			if err := quiet.wait(); err != nil || quiet.out.String() != "" {
 				t.Errorf("%v, and it said %q where it may be read as the program's", err, quiet.out.String())
 			}
-			for try := 1; !h.saysOnce(fmt.Sprintf("%s-loud-%d", id, try), program, kind); try++ {
+			for try := 1; !h.checkSingleMessage(fmt.Sprintf("%s-loud-%d", id, try), program, kind); try++ {
 				if try == 20 {
 					t.Fatal("it is never said once")
 				}
@@ -161,33 +164,35 @@ func TestStrays(t *testing.T) {
 	}
 }
 
-// saysOnce starts a program three times, of which it is said once that the library is
-// not in it: as long as a program waits to hear from the daemon whether it is the first.
-// False: that may not have been long enough.
-func (h *host) saysOnce(id, program, kind string) bool {
+// checkSingleMessage starts an unmanaged program three times and checks that one message is
+// printed: each start waits for the daemon to answer whether it is the first. It
+// returns false if the daemon may have answered too late.
+func (h *host) checkSingleMessage(id, program, kind string) bool {
 	h.t.Helper()
 	const patience = 200 * time.Millisecond // ANSWER_MS of stray.c
-	began := time.Now()
+	started := time.Now()
 	p := h.launch(exec.Command("/bin/sh", "-c", program+"; "+program+"; sh -c "+program+"; true"), h.register(id, tenth))
 	if err := p.wait(); err != nil {
 		h.t.Fatal(err)
 	}
-	took, said := time.Since(began), p.errout.String()
-	h.eventually("the daemon knows", func() bool { return strings.HasPrefix(h.strays(id), "3 outside of it, "+kind) })
-	n := strings.Count(said, kind)
-	if n > 1 && took > patience {
-		h.t.Logf("the daemon did not answer in time: in %v it was said %d times", took, n)
+	elapsed, output := time.Since(started), p.errout.String()
+	h.eventually("the daemon knows", func() bool { return strings.HasPrefix(h.unmanaged(id), "3 outside the slice, "+kind) })
+	n := strings.Count(output, kind)
+	if n > 1 && elapsed > patience {
+		h.t.Logf("the daemon did not answer in time: in %v it was said %d times", elapsed, n)
 		return false
 	}
-	if n != 1 || strings.Count(said, "\n") != 1 {
-		h.t.Errorf("it was said %d times: %s", n, said)
+	if n != 1 || strings.Count(output, "\n") != 1 {
+		h.t.Errorf("it was said %d times: %s", n, output)
 	}
 	return true
 }
 
-// TestSecretShown looks for the secret in what others of the same user can see of a
-// process: it is there for the process and for what that starts, and not shown.
+// TestSecretShown searches for the secret in the data that other processes of the same
+// user can read. The process and the programs that it starts have the secret, but it is
+// masked in /proc.
 func TestSecretShown(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	const script = `env | grep ^GFAAS_SECRET; tr '\0' '\n' </proc/$$/environ | grep ^GFAAS_SECRET`

@@ -20,44 +20,44 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// fake is a token daemon whose every move a test makes.
+// fake is a token daemon whose every step a test controls.
 type fake struct {
 	*host
 	listener *net.UnixListener
 	flags    uint32               // of the pages
 	limit    uint64               // on memory, of the pages
-	used     uint32               // slots of the pages; 0: they are an older daemon's
-	slot     int                  // of each process; 0 is slotNumber
-	length   time.Duration        // of a lease that is not renewed; 0 is for ever
-	page     func(m *member) bool // answers a hello, unless it says that it did not
-	hello    func(m *member)      // is called before the welcome, with the page made
+	used     uint32               // slots of the pages in use; 0: pages of an older daemon
+	slot     int                  // of each process; 0 means slotNumber
+	length   time.Duration        // of a lease that is not renewed; 0 means unlimited
+	page     func(m *member) bool // answers a hello; false: the default answer follows
+	hello    func(m *member)      // called before the welcome, with the page already made
 	mu       sync.Mutex
 	members  []*member
 	lease    uint32
 }
 
-// member is a connection of a process for one device.
+// member is the connection of a process for one device.
 type member struct {
-	f        *fake
-	hello    wire.Hello
-	conn     *net.UnixConn
-	mem      []byte
-	requests atomic.Int64 // and returns that want more, since the gate was last opened
-	generous atomic.Bool  // opens the gate whenever asked
-	gone     atomic.Bool
-	mu       sync.Mutex
-	returns  []wire.Return
-	endings  []wire.Ending
-	faults   []wire.Fault
+	f            *fake
+	hello        wire.Hello
+	conn         *net.UnixConn
+	mem          []byte
+	requests     atomic.Int64 // including returns that want more, since the gate was last opened
+	grantAlways  atomic.Bool  // opens the gate on every request
+	disconnected atomic.Bool
+	mu           sync.Mutex
+	returns      []wire.Return
+	endings      []wire.Ending
+	faults       []wire.Fault
 }
 
-// newFake is a fake daemon with a simulated machine of that many GPUs.
+// newFake returns a fake daemon on a simulated machine. It does not listen yet.
 func newFake(t testing.TB) *fake {
 	t.Helper()
 	return &fake{host: newHost(t)}
 }
 
-// listen opens the socket, as a daemon that starts does.
+// listen opens the socket, as a starting daemon does.
 func (f *fake) listen() {
 	f.t.Helper()
 	dir := tokend.ClientSocketDir(f.runDir)
@@ -70,11 +70,11 @@ func (f *fake) listen() {
 		f.t.Fatal(err)
 	}
 	go f.accept(f.listener)
-	f.t.Cleanup(f.die)
+	f.t.Cleanup(f.stop)
 }
 
-// die ends the daemon: its connections break and its gates stay as they are.
-func (f *fake) die() {
+// stop ends the daemon: its connections break, and its gates stay as they are.
+func (f *fake) stop() {
 	f.listener.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +111,7 @@ func (f *fake) serve(conn *net.UnixConn) {
 	if !m.welcome() {
 		return
 	}
-	defer m.gone.Store(true)
+	defer m.disconnected.Store(true)
 	f.mu.Lock()
 	f.members = append(f.members, m)
 	f.mu.Unlock()
@@ -122,7 +122,7 @@ func (f *fake) serve(conn *net.UnixConn) {
 		}
 		switch msg, err := wire.Parse(buf[:n]); msg := msg.(type) {
 		case wire.Request:
-			m.heard(true)
+			m.handleRequest(true)
 		case wire.Ending:
 			m.mu.Lock()
 			m.endings = append(m.endings, msg)
@@ -135,7 +135,7 @@ func (f *fake) serve(conn *net.UnixConn) {
 			m.mu.Lock()
 			m.returns = append(m.returns, msg)
 			m.mu.Unlock()
-			m.heard(msg.Flags&wire.ReturnWantsMore != 0)
+			m.handleRequest(msg.Flags&wire.ReturnWantsMore != 0)
 		default:
 			f.t.Errorf("a client says %v, %v", msg, err)
 			return
@@ -143,10 +143,11 @@ func (f *fake) serve(conn *net.UnixConn) {
 	}
 }
 
-// slotNumber is any that is not the first.
+// slotNumber is an arbitrary slot other than the first.
 const slotNumber = 5
 
-// welcome answers the hello. False: it was refused.
+// welcome answers the hello. It returns false if the test's page function has answered
+// instead.
 func (m *member) welcome() bool {
 	if m.f.page != nil && m.f.page(m) {
 		return false
@@ -183,7 +184,7 @@ func (m *member) send(msg wire.Message, file *os.File) bool {
 	return err == nil
 }
 
-// env is the environment of a process that sees so many GPUs.
+// env returns the environment of a process that sees the given number of GPUs.
 func (f *fake) env(gpus int) []string {
 	var more []string
 	for n := 1; n < gpus; n++ {
@@ -192,7 +193,7 @@ func (f *fake) env(gpus int) []string {
 	return append(f.environ("fake", "secret", whole, more...), fmt.Sprintf("GFAAS_SIM_GPU=count=%d", gpus))
 }
 
-// memfd is a file in memory, of that size and with those seals.
+// memfd returns a file in memory with the given size and seals.
 func memfd(t testing.TB, size int64, seals int) *os.File {
 	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err == nil {
@@ -207,7 +208,7 @@ func memfd(t testing.TB, size int64, seals int) *os.File {
 	return os.NewFile(uintptr(fd), "fake")
 }
 
-// member waits for the process's connection for that device.
+// member waits for the process's connection for a device.
 func (f *fake) member(device uint32) (found *member) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("it says hello for device %d", device), func() bool {
@@ -221,7 +222,7 @@ func (f *fake) find(device uint32) *member {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
-		if m.hello.Device == device && !m.gone.Load() {
+		if m.hello.Device == device && !m.disconnected.Load() {
 			return m
 		}
 	}
@@ -237,39 +238,39 @@ func (m *member) place() int {
 
 func (m *member) slot() *wire.PageSlot { return m.slotOf(m.place()) }
 
-// slotOf is another process's.
+// slotOf returns the page's slot n, which may be another process's.
 func (m *member) slotOf(n int) *wire.PageSlot {
 	return (*wire.PageSlot)(unsafe.Pointer(&m.mem[wire.PageSlotsOffset+n*wire.PageSlotSize]))
 }
 
 func (m *member) blocks() uint64 { return atomic.LoadUint64(&m.slot().Blocks) }
 
-// heard notes that the process wants a lease.
-func (m *member) heard(wants bool) {
+// handleRequest records that the process wants a lease.
+func (m *member) handleRequest(wants bool) {
 	if !wants {
 		return
 	}
 	m.requests.Add(1)
-	if m.generous.Load() {
+	if m.grantAlways.Load() {
 		m.grant()
 	}
 }
 
-// grant opens the gate if it is asked for; of two calls at a time one does.
+// grant opens the gate if it was requested; of two concurrent calls, one opens it.
 func (m *member) grant() {
 	if m.requests.Swap(0) > 0 {
 		m.open()
 	}
 }
 
-// give opens the gate now if it is asked for, and from now on whenever it is.
-func (m *member) give() {
-	m.generous.Store(true)
+// alwaysGrant opens the gate if it was requested, and on every later request.
+func (m *member) alwaysGrant() {
+	m.grantAlways.Store(true)
 	m.grant()
 }
 
-// asked waits until the process asks for a lease.
-func (m *member) asked() {
+// awaitRequest waits until the process requests a lease.
+func (m *member) awaitRequest() {
 	m.f.t.Helper()
 	m.f.eventually("it asks for a lease", func() bool { return m.requests.Load() > 0 })
 }
@@ -278,7 +279,7 @@ func (m *member) asked() {
 func (m *member) open() uint32 {
 	m.requests.Store(0)
 	lease := atomic.AddUint32(&m.f.lease, 1)
-	if lease == 0 { // is none
+	if lease == 0 { // 0 means no lease
 		lease = atomic.AddUint32(&m.f.lease, 1)
 	}
 	atomic.StoreUint32(&m.slot().Gate, lease)
@@ -292,15 +293,15 @@ func (m *member) close(lease uint32) {
 	m.send(wire.LeaseEnd{Lease: lease}, nil)
 }
 
-// gaveBack is every lease that it has given back.
-func (m *member) gaveBack() []wire.Return {
+// returnedLeases returns all leases that the process has returned.
+func (m *member) returnedLeases() []wire.Return {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.returns)
 }
 
-// returned waits until the process gives the lease back.
-func (m *member) returned(lease uint32) (back wire.Return) {
+// awaitReturn waits until the process returns the lease.
+func (m *member) awaitReturn(lease uint32) (back wire.Return) {
 	m.f.t.Helper()
 	m.f.eventually("it gives the lease back", func() bool {
 		m.mu.Lock()
@@ -316,7 +317,7 @@ func (m *member) returned(lease uint32) (back wire.Return) {
 	return back
 }
 
-// budget sets how many blocks may be launched.
+// budget sets how many blocks may be launched in total.
 func (m *member) budget(blocks uint64) {
 	atomic.StoreUint64(&m.slot().Budget, blocks)
 	atomic.AddUint32(&m.slot().Refill, 1)

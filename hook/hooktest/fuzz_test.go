@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzEnvironment gives a program an environment that says anything: it must
-// not crash, and prints at most a line of each kind there is.
+// FuzzEnvironment runs a program in arbitrary environments. The program must not crash. The
+// library prints each kind of message at most once, on one line, so at most five lines appear.
 func FuzzEnvironment(f *testing.F) {
 	simDir := f.TempDir()
 	long := strings.Repeat("x", 5000)
@@ -28,15 +28,15 @@ func FuzzEnvironment(f *testing.F) {
 			"GFAAS_SIM_GPU": shape, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent,
 		} {
 			if strings.ContainsRune(value, 0) {
-				return // no environment has that
+				return // no environment can have this
 			}
 			env = append(env, name+"="+value)
 		}
 		cmd := exec.Command(filepath.Join(build, "check/environ"))
 		cmd.Env = env
 		out, err := cmd.CombinedOutput()
-		if err != nil || strings.Count(string(out), "\n") > 5 {
-			t.Fatalf("%v: %s", err, out)
+		if lines := strings.Count(string(out), "\n"); err != nil || lines > 5 {
+			t.Fatalf("environment %q: got error %v and %d lines of output, want success and at most 5:\n%s", env, err, lines, out)
 		}
 	})
 }

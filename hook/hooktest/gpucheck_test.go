@@ -14,12 +14,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
 )
 
-// gpuCheck is the folder of gpu-check, as make would fill it, and the folder
-// that the script may write to.
+// gpuCheck holds the folder of gpu-check, with the contents that make gives it, and the
+// folder that the script may write to.
 type gpuCheck struct{ dir, temp string }
 
-// newGPUCheck fills it; programs, by name, are scripts in place of the check
-// programs.
+// newGPUCheck creates the folders. The programs map gives scripts, by name, that
+// replace check programs.
 func newGPUCheck(t *testing.T, programs map[string]string) gpuCheck {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gc") // a socket's path must be short
@@ -59,8 +59,18 @@ func (g gpuCheck) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// ends waits for the script and checks that it leaves nothing behind.
-func (g gpuCheck) ends(t *testing.T, err error, status int) {
+// withMPS returns the script's command with a PATH on which MPS is installed.
+func (g gpuCheck) withMPS(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	_, search := mpstest.Write(t)
+	cmd := g.command(args...)
+	cmd.Env = append(cmd.Env, "PATH="+search)
+	return cmd
+}
+
+// checkExit checks the script's exit status, and that it leaves no processes and files
+// behind.
+func (g gpuCheck) checkExit(t *testing.T, err error, status int) {
 	t.Helper()
 	got := 0
 	var exit *exec.ExitError
@@ -72,31 +82,33 @@ func (g gpuCheck) ends(t *testing.T, err error, status int) {
 	if got != status {
 		t.Errorf("exit %d, want %d", got, status)
 	}
-	if left, err := os.ReadDir(g.temp); err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+	if leftovers, err := os.ReadDir(g.temp); err != nil || len(leftovers) != 0 {
+		t.Errorf("left behind: %v, %v", leftovers, err)
 	}
 }
 
 // TestGPUCheck runs the script on the simulated GPU.
 func TestGPUCheck(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, nil)
 	out, err := g.command("routes").CombinedOutput()
-	g.ends(t, err, 0)
+	g.checkExit(t, err, 0)
 	if n := strings.Count(string(out), "routes: "); n != len(ways) || strings.Contains(string(out), "FAILED") {
 		t.Errorf("%d rows, want %d:\n%s", n, len(ways), out)
 	}
 }
 
-// TestGPUCheckKernels: the kernel daemon's rows have their figures, and a product that
-// is wrong is seen.
+// TestGPUCheckKernels checks that the kernel daemon's rows have their figures, and that
+// a wrong product is detected.
 func TestGPUCheckKernels(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, nil)
 	out, err := g.command("kernels").CombinedOutput()
-	g.ends(t, err, 0)
+	g.checkExit(t, err, 0)
 	for _, row := range []string{
 		`kernels: sgemm 517 x 389 x 259 is right +ok`, `kernels: sgemm of 128, Gflop/s +[0-9.]+`, `kernels: of all that the card could do +[0-9.]+`,
 		`kernels: 1 a request, of a bare loop +[0-9.]+`, `kernels: 100 a request, of a bare loop +[0-9.]+`,
-		`kernels: second request of 256 MiB, of the first +[0-9.]+`,
+		`kernels: second request of 16 MiB, of the first +[0-9.]+`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + row + `$`).Match(out) {
 			t.Errorf("no row %s:\n%s", row, out)
@@ -120,12 +132,13 @@ func TestGPUCheckKernels(t *testing.T) {
 	}
 }
 
-// TestGPUCheckModels: the model daemon's rows say what they should, and a write that is
-// not refused would be seen.
+// TestGPUCheckModels checks the model daemon's rows, and that a write which is not
+// refused would be detected.
 func TestGPUCheckModels(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, nil)
 	out, err := g.command("models").CombinedOutput()
-	g.ends(t, err, 0)
+	g.checkExit(t, err, 0)
 	for _, row := range []string{
 		`models: 64 MiB to the GPU +ok`, `models: and back, byte for byte +ok`, `models: mapped by 4 processes at once +ok`,
 		`models: a write to them +error [1-9][0-9]* for a copy, [1-9][0-9]* for a memset`, `models: which changed nothing +ok`,
@@ -137,9 +150,10 @@ func TestGPUCheckModels(t *testing.T) {
 	}
 }
 
-// TestGPUCheckSaysWhy: what fails makes the script fail, and it says all that
-// there is to know about it.
+// TestGPUCheckSaysWhy checks that a failing program makes the script fail, with a full
+// report of the failure.
 func TestGPUCheckSaysWhy(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{
 		"sim_bad":    "echo 'not ok 2 - the sky is green'; echo '# sky.c:7'; echo 'ok 3 - grass'; echo 1..3; exit 1\n",
 		"sim_crash":  "echo 'ok 1 - so far'; kill -SEGV $$\n",
@@ -152,7 +166,7 @@ func TestGPUCheckSaysWhy(t *testing.T) {
 	cmd := g.command("driver")
 	cmd.Env = append(cmd.Env, "OUT="+report)
 	out, err := cmd.CombinedOutput()
-	g.ends(t, err, 1)
+	g.checkExit(t, err, 1)
 	if text, err := os.ReadFile(filepath.Join(report, "gpu-check.md")); err != nil || string(text) != "# gpu-check\n\n```\n"+string(out)+"```\n" {
 		t.Errorf("the report differs: %v\n%s", err, text)
 	}
@@ -165,15 +179,16 @@ func TestGPUCheckSaysWhy(t *testing.T) {
 		"driver: sim_other ok, 1 not as simulated\n", "may:\n driver: sim_other: cuX() gives 1: 2 (TWO)\n",
 		"What was wrong:\n", "(status 1)\n not ok 2 - the sky is green\n # sky.c:7\n\n", "(status 139)\n ok 1 - so far\n",
 	} {
-		if !strings.Contains(squeezed(string(out)), want) {
+		if !strings.Contains(collapseSpaces(string(out)), want) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}
 }
 
-// TestGPUCheckRoutes: a call that ends the program does not hide those after it,
-// whatever way it ends it.
+// TestGPUCheckRoutes checks that a call that ends the program, in whatever way, does
+// not hide the calls after it.
 func TestGPUCheckRoutes(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{"route": `
 		[ "$1" = link ] || { echo done; exit 0; }
 		case $2 in
@@ -183,8 +198,8 @@ func TestGPUCheckRoutes(t *testing.T) {
 		esac
 	`})
 	out, err := g.command("routes").CombinedOutput()
-	g.ends(t, err, 1)
-	text := squeezed(string(out))
+	g.checkExit(t, err, 1)
+	text := collapseSpaces(string(out))
 	for _, want := range []string{
 		"routes: link FAILED: two: ended the program (status 139): \n", "not ok two: ended the program (status 139)",
 		"not ok three: ended the program (status 1): three is broken\n", "not ok four: refused, error 9\n", "routes: dlsym 0 ok\n",
@@ -195,18 +210,18 @@ func TestGPUCheckRoutes(t *testing.T) {
 	}
 }
 
-// TestGPUCheckFigures: of shares the medians of three rounds, and of SM shares
-// what of the throughput is left.
+// TestGPUCheckFigures checks that shares are reported as medians of three rounds, and
+// SM shares as the remaining throughput.
 func TestGPUCheckFigures(t *testing.T) {
-	mpstest.Install(t)
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{"../victim/saturate": `
 		[ $# -eq 6 ] && ms=$((200 / CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)) || ms=1
 		n=$(ls "$0".turn.* 2>/dev/null | wc -l)
 		: >"$0.turn.$$"
 		echo "{\"launches\":$((n + 100)),\"kernel_ms\":$ms.000,\"share\":0.25000}"
 	`, "memory": "echo 1024 of 1024 MiB\n"})
-	out, err := g.command("shares", "mps").CombinedOutput()
-	g.ends(t, err, 0)
+	out, err := g.withMPS(t, "shares", "mps").CombinedOutput()
+	g.checkExit(t, err, 0)
 	for _, want := range []string{
 		`shares: alone, quota 0.3:0.8 +0.25000`, `shares: 0.1 and 0.9 +0\.(49|50)\d\d, 0\.(49|50)\d\d\n`,
 		`shares: 0.2, 0.3 and 0.5 +0\.3\d\d\d, 0\.3\d\d\d, 0\.3\d\d\d\n`,
@@ -221,9 +236,11 @@ func TestGPUCheckFigures(t *testing.T) {
 	}
 }
 
-// TestGPUCheckTorch: what PyTorch measured counts although something after it
-// failed, and what does not work without gfaas either is not its fault.
+// TestGPUCheckTorch checks that PyTorch's measurements count even if a later step
+// failed, and that a feature which also fails without gfaas is not counted against
+// gfaas.
 func TestGPUCheckTorch(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{"python": `
 		case $* in
 		*print*) echo 2.11 ;;
@@ -237,8 +254,8 @@ func TestGPUCheckTorch(t *testing.T) {
 	cmd := g.command("torch")
 	cmd.Env = append(cmd.Env, "GPU_CHECK_PYTHON=/nowhere/python "+filepath.Join(g.dir, "check/python"))
 	out, err := cmd.CombinedOutput()
-	g.ends(t, err, 1)
-	text := squeezed(string(out))
+	g.checkExit(t, err, 1)
+	text := collapseSpaces(string(out))
 	for _, want := range []string{
 		"torch 2.11\n", "OutOfMemoryError, default 4096\n", "OutOfMemoryError, expandable_segments:True FAILED", "pools: right ok\n",
 		"torch: eager:512, products a second, bare 100.0\n", "torch: eager:512, kept under the library 1.0000\n",
@@ -250,24 +267,24 @@ func TestGPUCheckTorch(t *testing.T) {
 	}
 }
 
-// TestGPUCheckHeadline: who is to be measured beside others waits for them, what eight
-// answer is added up, and a load that fails has no figure.
+// TestGPUCheckHeadline checks that concurrent loads wait for each other, that the
+// results of eight loads are added up, and that a failing load has no figure.
 func TestGPUCheckHeadline(t *testing.T) {
-	mpstest.Install(t)
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{"python": `
 		[ "$1" != -c ] || { echo 2.11; exit; }
 		load=$2 gate=$4 # loads.py LOAD SECONDS FOLDER
 		: >"$gate/warm.$$"
-		until [ -e "$gate/go" ]; do sleep 0.01; done
+		until [ -e "$gate/go" ]; do sleep 0.1; done
 		echo "$(ls "$gate" | grep -c warm)" >>"$0.together"
 		[ "$load" != bert ] || { echo no bert today >&2; exit 1; }
 		[ "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-100}" = 100 ] && echo $load 10.0 || echo $load 80.0
 	`})
-	cmd := g.command("headline")
+	cmd := g.withMPS(t, "headline")
 	cmd.Env = append(cmd.Env, "GPU_CHECK_PYTHON="+filepath.Join(g.dir, "check/python"))
 	out, err := cmd.CombinedOutput()
-	g.ends(t, err, 1)
-	text := squeezed(string(out))
+	g.checkExit(t, err, 1)
+	text := collapseSpaces(string(out))
 	for _, want := range []string{
 		"resnet, one alone and bare, requests/s 10.0\n", "resnet, kept under the library 1.0000\n", "resnet, eight at quota 0.125 80.0\n",
 		"resnet, eight at 12% of the SMs 640.0\n", "resnet, space over time 8.0000\n", "bert, one alone and bare, requests/s FAILED: no bert today\n",
@@ -283,30 +300,32 @@ func TestGPUCheckHeadline(t *testing.T) {
 	}
 }
 
-// squeezed has one space wherever there were several.
-func squeezed(text string) string {
+// collapseSpaces replaces runs of spaces by single spaces.
+func collapseSpaces(text string) string {
 	for strings.Contains(text, "  ") {
 		text = strings.ReplaceAll(text, "  ", " ")
 	}
 	return text
 }
 
-// TestGPUCheckTime: what does not fit into its time is left out, and not wrong.
+// TestGPUCheckTime checks that a check that does not fit into the remaining time is
+// omitted, and is not an error.
 func TestGPUCheckTime(t *testing.T) {
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{"sim_good": "exit 0\n"})
 	cmd := g.command("driver", "routes", "shares", "cost")
 	cmd.Env = append(cmd.Env, "GPU_CHECK_SECONDS=0")
 	out, err := cmd.CombinedOutput()
-	g.ends(t, err, 7)
+	g.checkExit(t, err, 7)
 	if rows := strings.Count(string(out), "not run: no time left"); rows != 1+len(ways)+4+3 || strings.Contains(string(out), "FAILED") {
 		t.Errorf("%d rows:\n%s", rows, out)
 	}
 }
 
-// TestGPUCheckStopped: a signal ends the script, what it runs and the daemons
-// that came of it, MPS too.
+// TestGPUCheckStopped checks that a signal ends the script, the programs that it runs,
+// and the daemons that these started, MPS included.
 func TestGPUCheckStopped(t *testing.T) {
-	mpstest.Install(t)
+	t.Parallel()
 	g := newGPUCheck(t, map[string]string{"sim_waits": `
 		export CUDA_MPS_PIPE_DIRECTORY=$TMPDIR/pipe
 		mkdir "$CUDA_MPS_PIPE_DIRECTORY"
@@ -316,7 +335,7 @@ func TestGPUCheckStopped(t *testing.T) {
 		mv "${0%/*}/pids.new" "${0%/*}/pids"
 		wait
 	`})
-	cmd := g.command("driver")
+	cmd := g.withMPS(t, "driver")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -330,12 +349,12 @@ func TestGPUCheckStopped(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	g.ends(t, cmd.Wait(), 143)
-	t.Logf("after %v", time.Since(began))
+	started := time.Now()
+	g.checkExit(t, cmd.Wait(), 143)
+	t.Logf("after %v", time.Since(started))
 	for _, pid := range pids {
 		h.eventually("process "+pid+" is gone", func() bool {
-			line, _ := os.ReadFile("/proc/" + pid + "/cmdline") // empty when nobody has asked how it ended
+			line, _ := os.ReadFile("/proc/" + pid + "/cmdline") // empty for a zombie
 			return len(line) == 0
 		})
 	}

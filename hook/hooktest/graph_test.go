@@ -11,30 +11,31 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// meter has blocks metered from the beginning, with a budget that is never used up.
+// meter makes the page metered from the beginning, with a budget that is never used up.
 func (k *keeper) meter() {
 	binary.NativeEndian.PutUint32(k.page[16:], wire.PageMetered)
 	k.slot().Budget = 1 << 60
 }
 
-// TestGraphCounts follows instances of graphs through everything that changes
-// them: a launch comes to the kernels that it runs and, metered, their blocks.
+// TestGraphCounts follows graph instances through all changes: a launch counts the
+// kernels that it runs and, if metered, their blocks.
 func TestGraphCounts(t *testing.T) {
+	t.Parallel()
 	for _, metered := range []bool{false, true} {
 		t.Run(fmt.Sprintf("metered=%v", metered), func(t *testing.T) {
 			k := newKeeper(t)
 			if metered {
 				k.meter()
 			}
-			k.allow()
+			k.openGate()
 			h := &host{t: t}
 			c := &talk{h: h, p: h.run(k.environ(), "check/graph")}
 			var launches, blocks uint64
-			for said := c.next(); said != "done"; said = c.next() {
-				k.shut()
+			for output := c.next(); output != "done"; output = c.next() {
+				k.drain()
 				n, _ := k.account()
 				b := atomic.LoadUint64(&k.slot().Blocks)
-				step, want, _ := strings.Cut(said, " ")
+				step, want, _ := strings.Cut(output, " ")
 				got := fmt.Sprint(n-launches, b-blocks)
 				if !metered {
 					want, got = strings.Fields(want)[0], fmt.Sprint(n-launches)
@@ -43,40 +44,40 @@ func TestGraphCounts(t *testing.T) {
 					t.Errorf("%s: %s kernels and blocks, want %s", step, got, want)
 				}
 				launches, blocks = n, b
-				k.allow()
-				c.says()
+				k.openGate()
+				c.sendLine()
 			}
 		})
 	}
 }
 
-// TestAhead launches without waiting. Few pieces of work that take long are ever
-// in flight, whatever came before them, while short ones keep the GPU busy. What
-// kernels take is learned from them: until then no more are in flight than were
-// thought to be short, which may be 1,536 and those of a mark before and after,
-// and afterwards as many as take 12 ms: also where a thread turns to more streams
-// than it remembers, or to another context and back.
+// TestAhead launches without waiting. Few long pieces of work are ever in flight,
+// whatever was launched before, while short pieces keep the GPU busy. The library
+// learns the duration of kernels by measuring them. Before that, at most 1,536 are in
+// flight and those between two marks, which would be right for short kernels;
+// afterwards, the work in flight takes 12 ms. This also holds if a thread uses more
+// streams than it remembers, or switches to another context and back.
 func TestAhead(t *testing.T) {
 	for _, c := range []struct {
-		what, us, count, kernels string
+		mode, us, count, kernels string
 		least, most, late        int
 	}{
-		{what: "graph", us: "20000", count: "12", kernels: "0", least: 1, most: 4, late: 4},
-		{what: "graph", us: "20000", count: "12", kernels: "2000", least: 1, most: 4, late: 4},
-		{what: "graph", us: "200", count: "300", kernels: "0", least: 8, most: 150, late: 150},
-		{what: "kernel", us: "100", count: "4000", kernels: "8000", least: 60, most: 1200, late: 200},
-		{what: "switch", us: "100", count: "2000", kernels: "0", least: 60, most: 1200, late: 200},
-		{what: "turns", us: "100", count: "2000", kernels: "0", least: 100, most: 1200, late: 400},
+		{mode: "graph", us: "20000", count: "12", kernels: "0", least: 1, most: 4, late: 4},
+		{mode: "graph", us: "20000", count: "12", kernels: "2000", least: 1, most: 4, late: 4},
+		{mode: "graph", us: "200", count: "300", kernels: "0", least: 8, most: 150, late: 150},
+		{mode: "kernel", us: "100", count: "4000", kernels: "8000", least: 60, most: 1200, late: 200},
+		{mode: "switch", us: "100", count: "2000", kernels: "0", least: 60, most: 1200, late: 200},
+		{mode: "turns", us: "100", count: "2000", kernels: "0", least: 100, most: 1200, late: 400},
 	} {
 		for _, metered := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s,us=%s,kernels=%s,metered=%v", c.what, c.us, c.kernels, metered), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s,us=%s,kernels=%s,metered=%v", c.mode, c.us, c.kernels, metered), func(t *testing.T) {
 				k := newKeeper(t)
 				if metered {
 					k.meter()
 				}
-				k.allow()
-				h := &host{t: t, first: true} // a program that waits for a processor is not ahead
-				p := h.run(k.environ(), "check/ahead", c.what, c.us, c.count, c.kernels)
+				k.openGate()
+				h := &host{t: t, first: true} // at high priority: a program that waits for a processor cannot launch ahead
+				p := h.run(k.environ(), "check/ahead", c.mode, c.us, c.count, c.kernels)
 				if err := p.wait(); err != nil {
 					t.Fatal(err)
 				}
@@ -90,9 +91,9 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// TestAheadOverLeases: what passes between two leases is not the program's work, and how
-// much of that may be in flight does not come from it: a millisecond of a turn of four,
-// or more for a while when the host was late.
+// TestAheadOverLeases checks that the time between two leases is not taken for the
+// program's work, and does not increase the work in flight. The bound is 1 ms with a
+// turn of 4 ms, or more for a while after a delay of the host.
 func TestAheadOverLeases(t *testing.T) {
 	for end := time.Now().Add(time.Minute); ; {
 		usual, leases := aheadOverLeases(t)
@@ -109,15 +110,15 @@ func TestAheadOverLeases(t *testing.T) {
 func aheadOverLeases(t *testing.T) (usual, leases int) {
 	k := newKeeper(t)
 	k.turn(4 * time.Millisecond)
-	k.allow()
+	k.openGate()
 	h := &host{t: t, first: true}
 	p := h.run(k.environ(), "check/ahead", "kernel", "100", "4000")
-	for ; !p.over(); leases++ {
+	for ; !p.exited(); leases++ {
 		time.Sleep(10 * time.Millisecond)
-		k.askBack()
-		h.eventually("the lease is given back, or it is over", func() bool { return k.idle() || p.over() })
+		k.revoke()
+		h.eventually("the lease is given back, or it is over", func() bool { return k.idle() || p.exited() })
 		time.Sleep(10 * time.Millisecond)
-		k.allow()
+		k.openGate()
 	}
 	if err := p.wait(); err != nil {
 		t.Fatal(err)
@@ -129,14 +130,14 @@ func aheadOverLeases(t *testing.T) (usual, leases int) {
 	return usual, leases
 }
 
-// TestAheadInTurns: where others wait and leases end with a turn no more is in
-// flight, as a rule, than a part of that takes: 2.5 ms of 10, or twice as much when
-// the host was late, which it may be for a whole run.
+// TestAheadInTurns checks that the bound follows the turn while other clients wait:
+// usually 2.5 ms of work in flight with a turn of 10 ms, or twice that after a delay of
+// the host, which may last for a whole run.
 func TestAheadInTurns(t *testing.T) {
 	inFlight := func(turn time.Duration) (usual int) {
 		k := newKeeper(t)
 		k.turn(turn)
-		k.allow()
+		k.openGate()
 		h := &host{t: t, first: true}
 		p := h.run(k.environ(), "check/ahead", "kernel", "1000", "2000")
 		if err := p.wait(); err != nil {

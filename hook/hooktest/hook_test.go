@@ -10,9 +10,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestStall kills the daemon under a running program: the program stalls, says
-// so once, and goes on when the daemon is back, which knows its instance still.
+// TestStall kills the daemon under a running program. The program stalls, prints one
+// message, and continues when the daemon is back, which still knows the instance.
 func TestStall(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	env := h.register("stall", whole)
@@ -32,8 +33,9 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// TestRefused shows a wrong secret to the daemon.
+// TestRefused presents a wrong secret to the daemon.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	h.register("refused", whole)
@@ -44,9 +46,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit fills an instance's memory from one process and from four at
-// once.
+// TestMemoryLimit fills an instance's memory from one process, and from four at once.
 func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, processes := range []int{1, 4} {
@@ -65,17 +67,17 @@ func TestMemoryLimit(t *testing.T) {
 			}
 			sum += got
 		}
-		// Two that race for the last bytes may both be refused: never more than
-		// the limit, and at most a piece a process less.
+		// Two processes that race for the last bytes may both be refused. So the sum
+		// never exceeds the limit, and lacks at most one chunk per process.
 		if sum > 256 || sum < 256-16*(processes-1) || len(lines) != processes {
 			t.Errorf("%d processes got %d MiB together, of 256:\n%s", processes, sum, p.out.String())
 		}
 	}
 }
 
-// BenchmarkLaunch compares a launch with and without the library while a lease
-// is held, marks included (meter.c): the two take turns in one process. Of
-// several processes the median counts.
+// BenchmarkLaunch compares a launch with and without the library while a lease is held,
+// marks included (meter.c). Both alternate in one process. The result is the median of
+// several processes.
 func BenchmarkLaunch(b *testing.B) {
 	h := newHost(b)
 	h.start()

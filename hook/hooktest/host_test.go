@@ -1,5 +1,5 @@
-// Package hooktest runs programs of the CUDA driver API under the preload
-// library and a real token daemon, on the simulated driver.
+// Package hooktest runs programs of the CUDA driver API under the preload library and a
+// real token daemon, on the simulated driver.
 package hooktest
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// patience bounds every wait: it is generous, since nothing here is decided by
-// how long something took.
+// patience bounds every wait. It is generous, because no test depends on how long an
+// operation takes.
 const patience = 60 * time.Second
 
 // build is the folder that make builds into.
@@ -36,7 +36,7 @@ var build = func() string {
 	return dir
 }()
 
-// host is a token daemon with a run directory and a simulated device of its own.
+// host is a token daemon with its own run directory and simulated device.
 type host struct {
 	t      testing.TB
 	runDir string
@@ -44,7 +44,7 @@ type host struct {
 	client *tokend.Client
 	daemon *exec.Cmd
 	ran    []*program
-	first  bool // what it starts goes before all else on the machine
+	first  bool // the daemon and programs get priority over all other processes
 
 	settings []string // in the environment of the daemon and of programs
 }
@@ -67,7 +67,7 @@ func (h *host) start() {
 	if _, benchmark := h.t.(*testing.B); !benchmark {
 		h.daemon.Stderr = &logged{h.t, "tokend"}
 	}
-	if err := h.begin(h.daemon); err != nil {
+	if err := h.startCommand(h.daemon); err != nil {
 		h.t.Fatal(err)
 	}
 	h.eventually("the daemon answers", func() bool {
@@ -76,12 +76,12 @@ func (h *host) start() {
 	})
 }
 
-// daemonEnv is the environment of daemons.
+// daemonEnv returns the environment of daemons.
 func (h *host) daemonEnv() []string {
 	return append(append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir), h.settings...)
 }
 
-func (h *host) begin(cmd *exec.Cmd) error {
+func (h *host) startCommand(cmd *exec.Cmd) error {
 	if h.first {
 		return tokentest.StartFirst(cmd)
 	}
@@ -97,21 +97,20 @@ func (h *host) kill() {
 	}
 }
 
-func (h *host) eventually(what string, ok func() bool) {
+func (h *host) eventually(condition string, ok func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	h.t.Fatalf("waited %v in vain: %s", patience, what)
+	h.t.Fatalf("waited %v in vain: %s", patience, condition)
 }
 
-// slice is a whole GPU.
+// whole is the slice of a whole GPU.
 var whole = gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}
 
-// register makes an instance known and returns the environment of its
-// processes.
+// register registers an instance and returns the environment of its processes.
 func (h *host) register(id string, s gpu.Slice) []string {
 	h.t.Helper()
 	secret := preload.NewSecret()
@@ -125,7 +124,7 @@ func (h *host) register(id string, s gpu.Slice) []string {
 	return h.environ(id, secret, s)
 }
 
-// registerTwo is register with the slice on each of two GPUs.
+// registerTwo registers an instance that has the slice on each of two GPUs.
 func (h *host) registerTwo(id string, s gpu.Slice) []string {
 	h.t.Helper()
 	first := wire.Allocation{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem}
@@ -138,8 +137,8 @@ func (h *host) registerTwo(id string, s gpu.Slice) []string {
 	return append(h.environ(id, r.Secret, s, "sim:1"), "GFAAS_SIM_GPU=count=2")
 }
 
-// environ is the environment of an instance's processes; more are its GPUs
-// beside the first.
+// environ returns the environment of an instance's processes. more lists its GPUs after
+// the first.
 func (h *host) environ(id, secret string, s gpu.Slice, more ...string) []string {
 	h.t.Helper()
 	set, err := preload.Environ(preload.Grant{
@@ -157,7 +156,7 @@ func (h *host) environ(id, secret string, s gpu.Slice, more ...string) []string 
 	return env
 }
 
-// status is what the daemon says; an empty one if it does not answer.
+// status returns the daemon's status, or an empty one if the daemon does not answer.
 func (h *host) status() wire.Status {
 	status, err := h.client.Status(context.Background())
 	if err != nil {
@@ -166,7 +165,7 @@ func (h *host) status() wire.Status {
 	return status
 }
 
-// rows are the connected processes in the daemon's status.
+// rows returns the connected processes in the daemon's status.
 func (h *host) rows() []wire.ClientStatus {
 	var out []wire.ClientStatus
 	for _, g := range h.status().GPUs {
@@ -179,7 +178,7 @@ func (h *host) rows() []wire.ClientStatus {
 	return out
 }
 
-// row is the first of an instance's processes in the daemon's status.
+// row returns the first of an instance's processes in the daemon's status.
 func (h *host) row(id string) (wire.ClientStatus, bool) {
 	for _, c := range h.rows() {
 		if c.Instance == id {
@@ -189,7 +188,7 @@ func (h *host) row(id string) (wire.ClientStatus, bool) {
 	return wire.ClientStatus{}, false
 }
 
-// within is the host as a subtest uses it.
+// within returns the host for use in a subtest.
 func (h *host) within(t *testing.T) *host {
 	return &host{t: t, runDir: h.runDir, client: h.client, settings: h.settings}
 }
@@ -198,7 +197,7 @@ func (h *host) within(t *testing.T) *host {
 type program struct {
 	cmd         *exec.Cmd
 	in          io.WriteCloser
-	ended       chan error // holds how it ended, once it has
+	ended       chan error // holds the exit error once the program has ended
 	out, errout safeBuffer
 }
 
@@ -207,7 +206,7 @@ func (h *host) run(env []string, name string, args ...string) *program {
 	return h.launch(exec.Command(filepath.Join(build, name), args...), env)
 }
 
-// launch starts a command, in a process group that ends with the test.
+// launch starts a command in a process group that ends with the test.
 func (h *host) launch(cmd *exec.Cmd, env []string) *program {
 	h.t.Helper()
 	p := &program{cmd: cmd, ended: make(chan error, 1)}
@@ -219,7 +218,7 @@ func (h *host) launch(cmd *exec.Cmd, env []string) *program {
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := h.begin(cmd); err != nil {
+	if err := h.startCommand(cmd); err != nil {
 		h.t.Fatal(err)
 	}
 	go func() { p.ended <- cmd.Wait() }()
@@ -234,8 +233,8 @@ func (p *program) kill() {
 	p.ended <- <-p.ended
 }
 
-// over says whether the program has ended.
-func (p *program) over() bool { return len(p.ended) > 0 }
+// exited reports whether the program has ended.
+func (p *program) exited() bool { return len(p.ended) > 0 }
 
 // alive fails the test if the program has ended.
 func (h *host) alive(p *program, id string) {
@@ -258,7 +257,7 @@ func (p *program) wait() error {
 	return nil
 }
 
-// logged passes lines to the test's log.
+// logged writes lines to the test's log.
 type logged struct {
 	t    testing.TB
 	name string
@@ -271,7 +270,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// safeBuffer is a buffer that one goroutine fills while another looks.
+// safeBuffer is a buffer that one goroutine fills while another reads.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -17,13 +17,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// scaling is a host whose daemon scales.
+// scaling returns a host whose daemon uses the introspective policy.
 func scaling(t *testing.T) *host {
 	t.Helper()
 	return first(t, "--policy", policy.Introspection)
 }
 
-// registerSLO is register for an instance with a latency objective.
+// registerSLO registers an instance with a latency objective.
 func (h *host) registerSLO(id string, s gpu.Slice, ms float64) []string {
 	h.t.Helper()
 	secret := preload.NewSecret()
@@ -41,40 +41,40 @@ func elastic(request, limit float64) gpu.Slice {
 	return gpu.Slice{SMPct: 100, QuotaRequest: request, QuotaLimit: limit}
 }
 
-// share is the part of the GPU that a saturate program had, which launched
-// kernels of that many microseconds. It is of what the program counted and of
-// what the simulated driver makes a kernel cost, so nothing is estimated.
-func share(t *testing.T, p *program, us float64) float64 {
+// awaitShare waits for a saturate program and returns the share of the GPU that it had. It
+// is computed from the program's count of kernels and the cost of a kernel on the
+// simulated driver, in us, so nothing is estimated.
+func awaitShare(t *testing.T, p *program, us float64) float64 {
 	t.Helper()
 	if err := p.wait(); err != nil {
 		t.Fatal(err)
 	}
-	var said struct {
+	var report struct {
 		Launches float64
 		S        float64 `json:"elapsed_s"`
 	}
-	if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil {
+	if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil {
 		t.Fatalf("%s: %v", p.out.String(), err)
 	}
-	return said.Launches * us / 1e6 / said.S
+	return report.Launches * us / 1e6 / report.S
 }
 
-// rounds is how often in a window budgets are raised, every 5 ms.
+// rounds is the number of budget updates per window, one every 5 ms.
 const rounds = 20
 
-// alone is what a saturate program alone on the GPU has of it, and how much of
-// the time the host may have taken.
-func alone(t *testing.T, limit float64, us, blocks string, kernelUS float64) (had, stalled float64) {
+// shareAlone runs a saturate program alone on the GPU. It returns the program's share and an
+// upper bound of the time that the host may have taken.
+func shareAlone(t *testing.T, limit float64, us, blocks string, kernelUS float64) (share, stalled float64) {
 	t.Helper()
 	h := scaling(t)
 	w := h.witnesses(rounds, window, 2*time.Second)
 	p := h.run(h.register("a", elastic(limit/2, limit)), "victim/saturate", "3", us, blocks, "0")
-	return share(t, p, kernelUS), w.stalled()
+	return awaitShare(t, p, kernelUS), w.stalled()
 }
 
-// TestIntrospectiveAlone has a program alone get its limit of what it has when
-// nothing limits it, however long its kernels are and however many blocks they
-// have, but for what the host takes. More than the limit it never has.
+// TestIntrospectiveAlone checks that a program alone gets its limit as a fraction of
+// its share without a limit, whatever the length and the blocks of its kernels, except
+// for the time that the host takes. It never exceeds the limit.
 func TestIntrospectiveAlone(t *testing.T) {
 	for _, tt := range []struct {
 		us, blocks string
@@ -82,11 +82,11 @@ func TestIntrospectiveAlone(t *testing.T) {
 	}{{"1000", "7", 1000}, {"20", "800", 200}} {
 		t.Run(fmt.Sprintf("kernels of %v us", tt.kernelUS), func(t *testing.T) {
 			t.Parallel()
-			// The witness does not see all of the program's life, so too little is measured
-			// again; too much is final.
+			// The witness does not cover the whole life of the program, so too low a
+			// share is measured again; too high a share is final.
 			for end := time.Now().Add(time.Minute); ; {
-				free, _ := alone(t, 1, tt.us, tt.blocks, tt.kernelUS)
-				limited, stalled := alone(t, 0.8, tt.us, tt.blocks, tt.kernelUS)
+				free, _ := shareAlone(t, 1, tt.us, tt.blocks, tt.kernelUS)
+				limited, stalled := shareAlone(t, 0.8, tt.us, tt.blocks, tt.kernelUS)
 				t.Logf("%s blocks: %.4f of the GPU without a limit, %.4f with one of 0.8", tt.blocks, free, limited)
 				least := 0.8*free - 0.03 - stalled
 				if limited <= 0.82 && limited > least {
@@ -100,10 +100,10 @@ func TestIntrospectiveAlone(t *testing.T) {
 	}
 }
 
-// TestIntrospectiveTwo has two programs with kernels of very different size
-// side by side: of all that is done each does its request, and of the rest a
-// part in proportion. The host may keep one of them from launching in time,
-// which leaves the other more. More than its limit neither ever has.
+// TestIntrospectiveTwo runs two programs with kernels of very different sizes side by
+// side. Each does its request as a fraction of all work, and the remaining work is
+// divided in proportion. The host may delay the launches of one program, which leaves
+// more to the other. Neither ever exceeds its limit.
 func TestIntrospectiveTwo(t *testing.T) {
 	t.Parallel()
 	h := scaling(t)
@@ -115,7 +115,7 @@ func TestIntrospectiveTwo(t *testing.T) {
 		rowB, _ := h.row("b")
 		return rowA.State == "running" && rowB.State == "running" && rowA.BudgetBlocks > 0 && rowB.BudgetBlocks > 0
 	})
-	shareA, shareB, stalled := share(t, a, 100), share(t, b, 200), w.stalled()
+	shareA, shareB, stalled := awaitShare(t, a, 100), awaitShare(t, b, 200), w.stalled()
 	sum := shareA + shareB
 	t.Logf("requests 0.3 and 0.5, limits 0.8: %.4f and %.4f, sum %.4f", shareA, shareB, sum)
 	if shareA > 0.82 || shareB > 0.82 {
@@ -126,8 +126,8 @@ func TestIntrospectiveTwo(t *testing.T) {
 	}
 }
 
-// latencies runs a server in bursts beside a training and returns what its
-// requests took, in ms, and the training's share of the GPU.
+// latencies runs a server with bursts and a training program side by side. It returns
+// the latencies of the requests, in ms, and the training program's share of the GPU.
 func latencies(t *testing.T, h *host, server gpu.Slice) (all [][]float64, training float64) {
 	t.Helper()
 	other := h.run(h.register("training", elastic(0.4, 0.9)), "victim/saturate", "60", "100", "80", "0")
@@ -150,7 +150,7 @@ func latencies(t *testing.T, h *host, server gpu.Slice) (all [][]float64, traini
 	if err := other.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	return all[1:], share(t, other, 100) // the first burst has it measured
+	return all[1:], awaitShare(t, other, 100) // during the first burst, the server is still measured
 }
 
 func percentile(of [][]float64, p int) float64 {
@@ -159,9 +159,9 @@ func percentile(of [][]float64, p int) float64 {
 	return all[len(all)*p/100]
 }
 
-// TestIntrospectiveBursts compares a server beside a training that is scaled
-// with one that has its request and no more. A host that stalls delays the
-// scaled one more: work takes that much longer of which it takes a part.
+// TestIntrospectiveBursts compares a server that is scaled with a server that is fixed
+// to its request, each side by side with a training program. A host that stalls delays
+// the scaled server more, because its work takes a share of the remaining time.
 func TestIntrospectiveBursts(t *testing.T) {
 	t.Parallel()
 	fixed, trainingFixed := latencies(t, scaling(t), elastic(0.3, 0.3))

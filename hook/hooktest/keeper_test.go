@@ -19,20 +19,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// keeper stands where gfaas-tokend stands, for one process with one gate, which
-// the test opens and shuts by hand.
+// keeper replaces gfaas-tokend for one process with one gate, which the test opens and
+// closes by hand.
 type keeper struct {
 	t    testing.TB
 	dir  string
 	page []byte
 
-	mu     sync.Mutex
-	conn   *net.UnixConn
-	open   bool // requests are granted
-	asked  bool // one was not
-	leases uint32
-	held   uint32 // the lease that is out, until it is returned
-	used   uint64 // ns of all returned
+	mu        sync.Mutex
+	conn      *net.UnixConn
+	open      bool // requests are granted at once
+	requested bool // a request is pending
+	leases    uint32
+	lease     uint32 // the current lease, until it is returned
+	used      uint64 // GPU time of all returned leases, in ns
 }
 
 func newKeeper(t testing.TB) *keeper {
@@ -81,7 +81,7 @@ func newKeeper(t testing.TB) *keeper {
 
 func (k *keeper) socket() string { return filepath.Join(k.dir, "token.sock") }
 
-// environ is that of a process at this gate.
+// environ returns the environment of a process at this gate.
 func (k *keeper) environ() []string {
 	k.t.Helper()
 	set, err := preload.Environ(preload.Grant{
@@ -122,8 +122,8 @@ func (k *keeper) serve(conn *net.UnixConn, fd int) {
 		case wire.Request:
 			k.request()
 		case wire.Return:
-			if m.Lease == k.held {
-				k.held = 0
+			if m.Lease == k.lease {
+				k.lease = 0
 			}
 			k.used += m.UsedNS
 			if m.Flags&wire.ReturnWantsMore != 0 {
@@ -136,88 +136,89 @@ func (k *keeper) serve(conn *net.UnixConn, fd int) {
 
 func (k *keeper) gate() *uint32 { return (*uint32)(unsafe.Pointer(&k.page[wire.PageSlotsOffset])) }
 
-// turn says how long leases go on from now on while others wait.
+// turn sets how long leases last, from now on, while other clients wait.
 func (k *keeper) turn(length time.Duration) {
 	slot := (*wire.PageSlot)(unsafe.Pointer(&k.page[wire.PageSlotsOffset]))
 	atomic.StoreUint64(&slot.TurnNS, uint64(length))
 }
 
-// request grants one if it may; locked.
+// request grants a lease if the gate may open, or records the request. The caller holds
+// mu.
 func (k *keeper) request() {
-	k.asked = !k.open
+	k.requested = !k.open
 	if k.open {
 		k.leases++
-		k.held = k.leases
-		atomic.StoreUint32(k.gate(), k.held)
+		k.lease = k.leases
+		atomic.StoreUint32(k.gate(), k.lease)
 		unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(k.gate())), 1 /* FUTEX_WAKE */, 1<<30, 0, 0, 0)
 	}
 }
 
-// allow opens the gate for who asks, now and from now on.
-func (k *keeper) allow() {
+// openGate opens the gate on a pending request and on every later one.
+func (k *keeper) openGate() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open = true
-	if k.asked {
+	if k.requested {
 		k.request()
 	}
 }
 
-// shut closes the gate; it returns when the last lease is back.
-func (k *keeper) shut() {
+// drain closes the gate and waits until the last lease was returned.
+func (k *keeper) drain() {
 	k.t.Helper()
-	k.askBack()
+	k.revoke()
 	(&host{t: k.t}).eventually("the lease is given back", k.idle)
 }
 
-// askBack closes the gate and asks for the lease that is out.
-func (k *keeper) askBack() {
+// revoke closes the gate and asks for the current lease.
+func (k *keeper) revoke() {
 	k.t.Helper()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open = false
 	if lease := atomic.SwapUint32(k.gate(), 0); lease != 0 {
 		_, err := k.conn.Write(wire.Append(nil, wire.LeaseEnd{Lease: lease}))
-		if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, net.ErrClosed) { // else it has left
+		if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, net.ErrClosed) { // otherwise the process has disconnected
 			k.t.Error(err)
 		}
 	}
 }
 
-// waits says whether somebody stands at the shut gate.
+// waits reports whether a request is pending at the closed gate.
 func (k *keeper) waits() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.asked && !k.open
+	return k.requested && !k.open
 }
 
-// idle says whether no lease is out.
+// idle reports whether no lease is held.
 func (k *keeper) idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.held == 0
+	return k.lease == 0
 }
 
 func (k *keeper) slot() *wire.PageSlot {
 	return (*wire.PageSlot)(unsafe.Pointer(&k.page[wire.PageSlotsOffset]))
 }
 
-// account is what the process says it launched, and the GPU time of all leases
-// that it gave back.
+// account returns the process's count of launches, and the GPU time of all leases that
+// it returned.
 func (k *keeper) account() (launches uint64, used time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return atomic.LoadUint64(&k.slot().Launches), time.Duration(k.used)
 }
 
-// talk is a conversation with a program, line by line.
+// talk is a dialogue with a program, line by line.
 type talk struct {
 	h    *host
 	p    *program
 	read int // bytes of its output
 }
 
-// line is the next that it prints, or "" once enough is true.
+// line returns the program's next line, or "" once enough returns true.
 func (c *talk) line(enough func() bool) string {
 	c.h.t.Helper()
 	var line string
@@ -241,15 +242,15 @@ func (c *talk) next() string {
 	return c.line(func() bool { return false })
 }
 
-func (c *talk) hears(want string) {
+func (c *talk) expect(want string) {
 	c.h.t.Helper()
 	if line := c.next(); line != want {
 		c.h.t.Fatalf("%q, want %q", line, want)
 	}
 }
 
-// says lets it go on.
-func (c *talk) says() {
+// sendLine sends a line, which lets the program continue.
+func (c *talk) sendLine() {
 	c.h.t.Helper()
 	if _, err := c.p.in.Write([]byte("\n")); err != nil {
 		c.h.t.Fatal(err)

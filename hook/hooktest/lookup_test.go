@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// lookup runs the program that looks every function up, and returns its lines. It
-// finds the driver by itself, or opens the late one where there is none.
+// lookup runs the program that looks up every function, and returns its lines. The
+// program finds the driver itself, or opens the driver `late` if there is no other.
 func lookup(t *testing.T, late string, env ...string) []string {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(build, "check/lookup"))
@@ -30,8 +30,8 @@ func lookup(t *testing.T, late string, env ...string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// hidden is a folder with a driver whose cuGetProcAddress answers with
-// addresses that none of its exports has.
+// hidden returns the environment for a driver whose cuGetProcAddress returns addresses
+// that it does not export.
 func hidden(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,15 +41,16 @@ func hidden(t *testing.T) []string {
 	return []string{"LD_LIBRARY_PATH=" + dir, "HIDDEN_DRIVER=" + filepath.Join(build, "lib/sim/libcuda.so.1")}
 }
 
-// TestLookup compares, for every function, twin, CUDA version and flavour, what
-// a program finds with and without the library: the same function, and the
-// wrapper where there is one.
+// TestLookup compares, for every function, twin, CUDA version and stream flavour, the
+// results of a program with and without the library. They are the same function, or its
+// wrapper if there is one.
 func TestLookup(t *testing.T) {
+	t.Parallel()
 	rows, _ := symbols(t)
 	var wrapped []string
 	for _, s := range rows {
 		if s.wrapped() {
-			wrapped = append(wrapped, s.all()...)
+			wrapped = append(wrapped, s.exportedNames()...)
 		}
 	}
 	slices.Sort(wrapped)
@@ -63,7 +64,7 @@ func TestLookup(t *testing.T) {
 	found := map[string]bool{}
 	for i, line := range bare {
 		how, name, ok := strings.Cut(line, " libcuda.so.1 ")
-		if !ok { // there is no such function
+		if !ok { // no such function exists
 			if hooked[i] != line {
 				t.Fatalf("bare %q, under the library %q", line, hooked[i])
 			}
@@ -86,7 +87,7 @@ func TestLookup(t *testing.T) {
 		}
 	}
 	for _, s := range rows {
-		for _, name := range s.all() {
+		for _, name := range s.exportedNames() {
 			if !found[name] {
 				t.Errorf("%s is found in no way", name)
 			}
@@ -94,9 +95,10 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestLookupLate has a program ask in vain for the driver before it opens it by its
-// path: what it finds then is what it would have found at once.
+// TestLookupLate lets a program look for a driver in vain before it opens one by its
+// path. The program then finds the same functions as with an early driver.
 func TestLookupLate(t *testing.T) {
+	t.Parallel()
 	hook := "LD_PRELOAD=" + filepath.Join(build, "lib/libgfaas.so")
 	sim := filepath.Join(build, "lib/sim")
 	want := lookup(t, "", "LD_LIBRARY_PATH="+sim, hook)
@@ -108,26 +110,28 @@ func TestLookupLate(t *testing.T) {
 	}
 }
 
-// TestLookupNew has a program find a function that the driver has and the library does
-// not know: that is said, once.
+// TestLookupNew lets a program find a function of the driver that the library does not
+// know. The library prints one message.
 func TestLookupNew(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"cuLaunchTomorrow", "cuLaunchKernel"} {
 		cmd := exec.Command(filepath.Join(build, "check/lookup"), name)
 		cmd.Env = append(append(os.Environ(), hidden(t)...), "HIDDEN_NEW="+name, "LD_PRELOAD="+filepath.Join(build, "lib/libgfaas.so"))
-		said, err := cmd.CombinedOutput()
+		output, err := cmd.CombinedOutput()
 		want := 0
 		if name == "cuLaunchTomorrow" {
 			want = 1
 		}
-		if n := strings.Count(string(said), "libgfaas: "); err != nil || n != want || !strings.Contains(string(said), " "+name) {
-			t.Errorf("%v: %s", err, said)
+		if n := strings.Count(string(output), "libgfaas: "); err != nil || n != want || !strings.Contains(string(output), " "+name) {
+			t.Errorf("%v: %s", err, output)
 		}
 	}
 }
 
-// TestLookupOwner looks functions up in libraries: what the driver or the management
-// library has is found as the wrapper, and what another library has as its own.
+// TestLookupOwner looks up functions in libraries. Functions of the driver and of NVML
+// are found as wrappers, and functions of other libraries as themselves.
 func TestLookupOwner(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(build, "lib/sim/libcuda.so.1"))
 	copied := filepath.Join(t.TempDir(), "copied.so")
 	if err := errors.Join(err, os.WriteFile(copied, text, 0o700)); err != nil {
@@ -136,12 +140,12 @@ func TestLookupOwner(t *testing.T) {
 	own := filepath.Join(build, "check/plugin/own.so")
 	for _, tt := range []struct {
 		library string
-		with    []string // functions, and the libraries that have them
+		with    []string // functions, and the libraries that define them
 		owners  string
 	}{
 		{"libcuda.so.1", []string{"cuMemAlloc_v2", "cuLaunchKernel", "cuNone"}, "libgfaas.so libgfaas.so none"},
 		{own, []string{"cuMemAlloc_v2", "cuLaunchKernel", "nvmlDeviceGetMemoryInfo"}, "own.so own.so own.so"},
-		{own, []string{"cuInit", "cuMemFree_v2"}, "libgfaas.so libgfaas.so"}, // by the driver that it needs
+		{own, []string{"cuInit", "cuMemFree_v2"}, "libgfaas.so libgfaas.so"}, // through the driver that it is linked to
 		{copied, []string{"cuMemAlloc_v2"}, "libgfaas.so"},
 		{"libnvidia-ml.so.1", []string{"nvmlDeviceGetMemoryInfo", "nvmlNone"}, "libgfaas.so none"},
 	} {

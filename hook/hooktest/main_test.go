@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// TestMain lets more tests run side by side than there are processors: those
-// that do mostly wait. The command line still decides.
+// TestMain lets more tests run in parallel than there are processors, because these
+// tests mostly wait. The command line has precedence.
 func TestMain(m *testing.M) {
 	if text, witness := os.LookupEnv(witnessKey); witness {
-		if err := bearWitness(text); err != nil {
+		if err := runWitness(text); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

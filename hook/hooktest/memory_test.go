@@ -17,8 +17,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// kinds are the ways to get memory that the drivers have; each must be held to
-// the limit, alone and together with all the others.
+// kinds lists the ways to allocate memory that drivers have. Each must respect the
+// limit, alone and mixed with the others.
 var kinds = []string{
 	"plain", "pitch", "managed", "async", "async-thread", "async-free", "plain-free-async", "pool", "vmm",
 	"array", "array3d", "mipmap", "graph",
@@ -29,7 +29,7 @@ var lifetimes = []string{
 	"captured", "beside-a-capture", "graphs-in-turn", "graphs-destroyed",
 }
 
-// limited is the environment of an instance with that much memory.
+// limited registers an instance with a memory limit and returns its environment.
 func (h *host) limited(id string, mem gpu.Bytes) []string {
 	h.t.Helper()
 	slice := whole
@@ -37,9 +37,10 @@ func (h *host) limited(id string, mem gpu.Bytes) []string {
 	return h.register(id, slice)
 }
 
-// TestMemoryKinds fills the limit in each way that there is to get memory, and
-// in all of them together, to the last byte and no further.
+// TestMemoryKinds fills the limit with each kind of memory and with all kinds mixed, up
+// to the last byte and no further.
 func TestMemoryKinds(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	p := h.run(h.limited("kinds", 256*gpu.MiB), "check/kinds", "fill")
@@ -54,9 +55,10 @@ func TestMemoryKinds(t *testing.T) {
 	h.eventually("nothing is left", func() bool { return len(h.rows()) == 0 })
 }
 
-// TestMemoryLifetimes follows memory whose end is not where it seems: mapped,
-// pooled, imported.
+// TestMemoryLifetimes follows memory that ends later than its free suggests: mapped,
+// pooled or imported memory.
 func TestMemoryLifetimes(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	p := h.run(h.limited("lifetimes", 256*gpu.MiB), "check/lifetimes")
@@ -70,8 +72,9 @@ func TestMemoryLifetimes(t *testing.T) {
 	}
 }
 
-// TestMemoryDevices gives an instance two GPUs, with a limit each.
+// TestMemoryDevices gives an instance two GPUs, each with a limit.
 func TestMemoryDevices(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.settings = []string{"GFAAS_SIM_GPU=count=2"}
 	h.start()
@@ -92,9 +95,10 @@ func TestMemoryDevices(t *testing.T) {
 	}
 }
 
-// TestMemoryOutside has a process of the instance hold memory, and have some
-// that only the daemon sees: what its sibling gets is the rest.
+// TestMemoryOutside lets a process of the instance hold memory, including memory that
+// only the daemon sees. The sibling gets the remaining memory.
 func TestMemoryOutside(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	env := h.limited("outside", 256*gpu.MiB)
@@ -110,9 +114,10 @@ func TestMemoryOutside(t *testing.T) {
 	}
 }
 
-// TestMemoryOfContext: what a process's context takes of the GPU is asked of the
-// management library. It is shown, and counted where that is wanted.
+// TestMemoryOfContext checks that the daemon asks NVML for the memory of a process's
+// context. The memory is shown, and counts with --count-context.
 func TestMemoryOfContext(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		flags []string
 		used  gpu.Bytes
@@ -122,17 +127,19 @@ func TestMemoryOfContext(t *testing.T) {
 		h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=100MiB", "GFAAS_SIM_DIR=" + filepath.Join(h.runDir, "sim")}
 		h.start()
 		env := h.limited("contexts", 256*gpu.MiB)
-		h.says(h.run(env, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB))))
+		h.readNVML(h.run(env, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB))))
 		h.eventually("its context is known", func() bool { row, _ := h.row("contexts"); return row.ContextMiB == 100 })
-		if _, used, _, _ := h.says(h.launch(exec.Command("python3", "-c", python), env)); used != c.used {
+		if _, used, _, _ := h.readNVML(h.launch(exec.Command("python3", "-c", python), env)); used != c.used {
 			t.Errorf("%v: %v is used, want %v", c.flags, used, c.used)
 		}
 	}
 }
 
-// TestMemoryRefused: what the driver refuses to an instance for want of memory is counted,
-// also once its process has ended; what would exceed the instance's own limit is not.
+// TestMemoryRefused checks that out-of-memory errors of the driver are counted, also
+// after the process has ended. Allocations beyond the instance's own limit are not
+// counted.
 func TestMemoryRefused(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	refused := func(id string) (n uint64) {
@@ -145,30 +152,30 @@ func TestMemoryRefused(t *testing.T) {
 		}
 		return n
 	}
-	ask := func(id, what, shape string, limit gpu.Bytes) {
+	ask := func(id, kind, shape string, limit gpu.Bytes) {
 		t.Helper()
 		slice := whole
 		slice.Mem = limit
-		p := h.run(append(h.register(id, slice), "GFAAS_SIM_GPU="+shape, "GFAAS_SIM_DIR="+filepath.Join(h.runDir, id)), "check/refused", what)
+		p := h.run(append(h.register(id, slice), "GFAAS_SIM_GPU="+shape, "GFAAS_SIM_DIR="+filepath.Join(h.runDir, id)), "check/refused", kind)
 		if err := p.wait(); err != nil || p.out.String() != "2\n" {
 			t.Errorf("%s: %v: it got %q, %s", id, err, p.out.String(), p.errout.String())
 		}
 	}
-	for _, what := range []string{"plain", "pitch", "async", "pool", "vmm"} {
-		ask("full-"+what, what, "mem=1GiB", 0)
-		h.eventually("it counts: "+what, func() bool { return refused("full-"+what) == 1 })
-		ask("limit-"+what, what, "mem=1GiB", 256*gpu.MiB)
-		if n := refused("limit-" + what); n != 0 {
-			t.Errorf("%s beyond the limit: %d", what, n)
+	for _, kind := range []string{"plain", "pitch", "async", "pool", "vmm"} {
+		ask("full-"+kind, kind, "mem=1GiB", 0)
+		h.eventually("it counts: "+kind, func() bool { return refused("full-"+kind) == 1 })
+		ask("limit-"+kind, kind, "mem=1GiB", 256*gpu.MiB)
+		if n := refused("limit-" + kind); n != 0 {
+			t.Errorf("%s beyond the limit: %d", kind, n)
 		}
 	}
-	for _, what := range []string{"context", "primary"} {
-		ask("full-"+what, what, "mem=1GiB,context=2GiB", 0)
-		h.eventually("it counts: "+what, func() bool { return refused("full-"+what) == 1 })
+	for _, kind := range []string{"context", "primary"} {
+		ask("full-"+kind, kind, "mem=1GiB,context=2GiB", 0)
+		h.eventually("it counts: "+kind, func() bool { return refused("full-"+kind) == 1 })
 	}
 }
 
-// value is that of a variable in an environment.
+// value returns the value of a variable in an environment.
 func value(env []string, name string) string {
 	for _, entry := range env {
 		if v, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -178,9 +185,10 @@ func value(env []string, name string) string {
 	return ""
 }
 
-// TestMemoryLent has an instance map more of another process's memory than it may
-// have of its own: it is shown, and not counted.
+// TestMemoryLent lets an instance map more of another process's memory than its own
+// limit. This memory is shown, but not counted.
 func TestMemoryLent(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	socket := filepath.Join(h.runDir, "lent.sock")
@@ -205,9 +213,10 @@ func TestMemoryLent(t *testing.T) {
 	}
 }
 
-// TestMemoryRace has threads of several processes of one instance take and give
-// all kinds of memory at once: together they never hold more than the limit.
+// TestMemoryRace lets threads of several processes of one instance allocate and free
+// all kinds of memory at once. Their total never exceeds the limit.
 func TestMemoryRace(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, of := range [][2]string{{"1", "6"}, {"3", "2"}} {
@@ -218,22 +227,24 @@ func TestMemoryRace(t *testing.T) {
 	}
 }
 
-// TestMemoryPools has a pool destroyed while its last block is freed, and another
-// one imported in its place: the one is this process's to count, the other not.
+// TestMemoryPools destroys a pool while its last block is freed, and imports another
+// pool that may get the same address. The first pool counts for this process, the
+// imported one does not.
 func TestMemoryPools(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	slice := whole
 	slice.Mem = gpu.GiB
 	p := h.run(h.register("pools", slice), "check/pools", "40000")
-	h.eventually("it ends", p.over)
+	h.eventually("it ends", p.exited)
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestOversubscribe runs two instances whose memory does not fit on the GPU
-// together: each one's is moved to the host while it idles, and back.
+// TestOversubscribe runs two instances whose memory does not fit on the GPU at the same
+// time. The memory of an idle instance is moved to the host, and back.
 func TestOversubscribe(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

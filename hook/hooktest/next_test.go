@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// wrapped returns what check/plugin/wrapper said of the calls that reached it, sorted.
-func wrapped(said string) (calls []string) {
-	for line := range strings.Lines(said) {
+// wrapped returns the sorted lines of check/plugin/wrapper on the calls that reached
+// it.
+func wrapped(output string) (calls []string) {
+	for line := range strings.Lines(output) {
 		if strings.HasPrefix(line, "wrapped ") {
 			calls = append(calls, strings.TrimSpace(line))
 		}
@@ -22,10 +23,10 @@ func wrapped(said string) (calls []string) {
 	return calls
 }
 
-// TestOwnWrappers runs a program with wrappers of its own for every function of the
-// driver. In a slice each wrapper gets the calls that it gets without the library, and each
-// kernel and allocation is counted once, wherever the wrappers are and however they find
-// the function that they call.
+// TestOwnWrappers runs a program with its own wrappers for every function of the
+// driver. In a slice, each wrapper gets the same calls as without the library, and each
+// kernel and allocation is counted once, wherever the wrappers are and in whatever way
+// they find the wrapped functions.
 func TestOwnWrappers(t *testing.T) {
 	t.Parallel()
 	hook, wrapper := filepath.Join(build, "lib/libgfaas.so"), filepath.Join(build, "check/plugin/wrapper.so")
@@ -36,12 +37,12 @@ func TestOwnWrappers(t *testing.T) {
 	}
 	h := newHost(t)
 	h.start()
-	run := func(h *host, id, program, way string, slice bool, set ...string) (calls []string, launches uint64, mib float64) {
+	run := func(h *host, id, program, variant string, slice bool, set ...string) (calls []string, launches uint64, mib float64) {
 		env := append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+t.TempDir())
 		if slice {
 			env = h.register(id, whole)
 		}
-		p := h.run(append(env, set...), "check/"+program, way, "all", "1")
+		p := h.run(append(env, set...), "check/"+program, variant, "all", "1")
 		h.eventually("the program is done", func() bool { h.alive(p, id); return strings.HasSuffix(p.out.String(), "done\n") })
 		_, _, launches = routed(p.out.String())
 		if slice {
@@ -72,15 +73,15 @@ func TestOwnWrappers(t *testing.T) {
 		{"linked-by-dlsym", "route_wrapped", hook, "driver"},
 		{"linked-and-behind", "route_wrapped", hook + ":" + wrapper, "next"},
 	} {
-		for _, way := range []string{"link", "default", "next", "dlsym", "proc2", "plugin-default", "plugin-next"} {
-			t.Run(tt.name+"/"+way, func(t *testing.T) {
+		for _, variant := range []string{"link", "default", "next", "dlsym", "proc2", "plugin-default", "plugin-next"} {
+			t.Run(tt.name+"/"+variant, func(t *testing.T) {
 				t.Parallel()
 				h := h.within(t)
-				id := tt.name + "-" + way
+				id := tt.name + "-" + variant
 				finds := "WRAPPER_FINDS=" + tt.finds
 				without := strings.Trim(strings.Replace(":"+tt.preload+":", ":"+hook+":", ":", 1), ":")
-				want, launches, _ := run(h, id, tt.program, way, false, finds, "LD_PRELOAD="+without)
-				got, counted, held := run(h, id, tt.program, way, true, finds, "LD_PRELOAD="+tt.preload)
+				want, launches, _ := run(h, id, tt.program, variant, false, finds, "LD_PRELOAD="+without)
+				got, counted, held := run(h, id, tt.program, variant, true, finds, "LD_PRELOAD="+tt.preload)
 				if len(want) == 0 || !slices.Equal(got, want) {
 					t.Errorf("calls of wrappers %v, want %v", got, want)
 				}
@@ -92,9 +93,10 @@ func TestOwnWrappers(t *testing.T) {
 	}
 }
 
-// TestOwnFunctions calls functions of a preloaded library by names that the driver and the
-// management library have too.
+// TestOwnFunctions calls functions of a preloaded library whose names the driver and
+// NVML have as well.
 func TestOwnFunctions(t *testing.T) {
+	t.Parallel()
 	hook, own := filepath.Join(build, "lib/libgfaas.so"), filepath.Join(build, "check/plugin/own.so")
 	for _, preload := range []string{own, own + ":" + hook, hook + ":" + own} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -15,11 +15,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// says waits until a program has said a line, and parses what check/nvml says.
-func (h *host) says(p *program) (total, used, free gpu.Bytes, pids []int) {
+// readNVML waits until a program has printed a line, and parses the line of check/nvml.
+func (h *host) readNVML(p *program) (total, used, free gpu.Bytes, pids []int) {
 	h.t.Helper()
 	h.eventually("it says what it sees", func() bool {
-		if p.over() {
+		if p.exited() {
 			h.t.Fatalf("it ended: %s%s", p.out.String(), p.errout.String())
 		}
 		return strings.Contains(p.out.String(), "\n")
@@ -41,7 +41,7 @@ func (h *host) says(p *program) (total, used, free gpu.Bytes, pids []int) {
 	return total, used, free, pids
 }
 
-// python reads the library as its own bindings do, through ctypes.
+// python reads NVML through ctypes, as its own bindings do.
 const python = `import ctypes, sys
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 class Memory(ctypes.Structure):
@@ -57,50 +57,52 @@ print("total", memory.total, "used", memory.used, "free", memory.free, "v2 ok pr
 sys.stdin.read()
 `
 
-// TestNVMLInSlice: who reads NVML in a slice sees the slice, its processes and no
-// others; with GFAAS_NO_NVML all that there is.
+// TestNVMLInSlice checks that a program that reads NVML in a slice sees only the slice
+// and its processes, and with GFAAS_NO_NVML the whole machine.
 func TestNVMLInSlice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=0"}
 	h.start()
 	mine, others, free := h.limited("mine", 256*gpu.MiB), h.limited("others", 512*gpu.MiB), h.limited("free", 0)
 	other := h.run(others, "check/nvml", "handle", fmt.Sprint(int64(300*gpu.MiB)))
-	if total, used, _, pids := h.says(other); total != 512*gpu.MiB || used != 300*gpu.MiB || len(pids) != 1 {
+	if total, used, _, pids := h.readNVML(other); total != 512*gpu.MiB || used != 300*gpu.MiB || len(pids) != 1 {
 		t.Errorf("the other: %v of %v, %v", used, total, pids)
 	}
 	first := h.run(mine, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB)))
-	if total, used, left, pids := h.says(first); total != 256*gpu.MiB || used != 64*gpu.MiB || left != 192*gpu.MiB ||
+	if total, used, left, pids := h.readNVML(first); total != 256*gpu.MiB || used != 64*gpu.MiB || left != 192*gpu.MiB ||
 		!slices.Equal(pids, []int{first.cmd.Process.Pid}) {
 		t.Errorf("the first: %v of %v, %v free, %v", used, total, left, pids)
 	}
 	second := h.run(mine, "check/nvml", "default", fmt.Sprint(int64(16*gpu.MiB)))
 	both := []int{first.cmd.Process.Pid, second.cmd.Process.Pid}
 	slices.Sort(both)
-	if total, used, left, pids := h.says(second); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
+	if total, used, left, pids := h.readNVML(second); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
 		t.Errorf("the second: %v of %v, %v free, %v, want %v", used, total, left, pids, both)
 	}
 	reader := h.launch(exec.Command("python3", "-c", python), mine)
-	if total, used, left, pids := h.says(reader); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
+	if total, used, left, pids := h.readNVML(reader); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
 		t.Errorf("python: %v of %v, %v free, %v, want %v", used, total, left, pids, both)
 	}
 	unlimited := h.launch(exec.Command("python3", "-c", python), free)
-	if total, used, left, pids := h.says(unlimited); total != gpu.GiB || used != 0 || left != gpu.GiB-380*gpu.MiB || len(pids) != 0 {
+	if total, used, left, pids := h.readNVML(unlimited); total != gpu.GiB || used != 0 || left != gpu.GiB-380*gpu.MiB || len(pids) != 0 {
 		t.Errorf("without a limit: %v of %v, %v free, %v", used, total, left, pids)
 	}
 	truth := h.launch(exec.Command("python3", "-c", python), append(slices.Clone(mine), "GFAAS_NO_NVML=1"))
-	if total, used, left, pids := h.says(truth); total != gpu.GiB || used != 380*gpu.MiB || left != total-used || len(pids) != 3 {
+	if total, used, left, pids := h.readNVML(truth); total != gpu.GiB || used != 380*gpu.MiB || left != total-used || len(pids) != 3 {
 		t.Errorf("the whole truth: %v of %v, %v free, %v", used, total, left, pids)
 	}
-	// Looking leaves no client behind.
+	// A reader of NVML is no client, and is forgotten.
 	h.eventually("who looks is gone", func() bool { return len(h.rows()) == 3 })
 }
 
-// summing is python, and prints what is used and what the listed processes have.
+// summing is python, and prints the used memory and the sum over the listed processes.
 var summing = strings.Replace(python, `print("total"`, `print("used", memory.used, "listed", sum(p.used for p in list[:count.value]), "free", memory.free, flush=True)
 print("total"`, 1)
 
-// TestNVMLUsedIsListed: what is used is the sum of what the listed processes have, also
-// with contexts, whether they count or not, and below a limit that was lowered.
+// TestNVMLUsedIsListed checks that the used memory is the sum over the listed
+// processes, also with contexts, whether they count or not, and below a limit that was
+// lowered.
 func TestNVMLUsedIsListed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -152,9 +154,10 @@ func TestNVMLUsedIsListed(t *testing.T) {
 	}
 }
 
-// TestNVMLListsWhatCounts: a process that counts is listed, and a listed one has what
-// counts, whatever the management library says of it.
+// TestNVMLListsWhatCounts checks that every process that counts is listed, with the
+// memory that counts, whatever NVML reports for it.
 func TestNVMLListsWhatCounts(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=32MiB"}
 	h.start()
@@ -177,11 +180,11 @@ func TestNVMLListsWhatCounts(t *testing.T) {
 			t.Errorf("it sees %q, want %q", got, want)
 		}
 	}
-	// A process with a context and no memory of its own is not connected yet.
+	// A process with a context but no other memory is not connected yet.
 	idle := h.run(env, "check/nvml", "handle", "0")
 	h.eventually("it has a context", func() bool { return strings.Contains(idle.out.String(), "processes") })
 	sees("used 0 listed 0 free 268435456", idle.cmd.Process.Pid)
-	// The library does not list this process, which has no context.
+	// NVML does not list this process, which has no context.
 	other, err := tokentest.Dial(filepath.Join(tokend.ClientSocketDir(h.runDir), "token.sock"), "mine", value(env, "GFAAS_SECRET"), 64<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -190,8 +193,10 @@ func TestNVMLListsWhatCounts(t *testing.T) {
 	sees("used 67108864 listed 67108864 free 201326592", idle.cmd.Process.Pid, os.Getpid())
 }
 
-// TestNVMLSpelling: a GPU is the slice's however the slice's list names it.
+// TestNVMLSpelling checks that a GPU is found in the slice however the slice's list
+// spells it.
 func TestNVMLSpelling(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=0,count=2"}
 	h.start()
@@ -201,13 +206,13 @@ func TestNVMLSpelling(t *testing.T) {
 		"1": gpu.GiB, gpuUUID(1): gpu.GiB,
 	} {
 		p := h.launch(exec.Command("python3", "-c", python), append(slices.Clone(env), "GFAAS_DEVICES="+given))
-		if total, _, _, _ := h.says(p); total != want {
+		if total, _, _, _ := h.readNVML(p); total != want {
 			t.Errorf("GFAAS_DEVICES=%s: %v in all, want %v", given, total, want)
 		}
 	}
 }
 
-// pmon prints, twice a second, of each process that did something how busy it was.
+// pmon prints, twice a second, the utilization of each active process.
 const pmon = `import ctypes, time
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 class Sample(ctypes.Structure):
@@ -236,8 +241,10 @@ while True:
         print(*["%d:%d" % (s.pid, s.sm) for s in few], flush=True)
 `
 
-// TestNVMLUtilizationInSlice: how busy each process was is told of the slice's own.
+// TestNVMLUtilizationInSlice checks that a program in a slice sees the utilization of
+// the slice's own processes only.
 func TestNVMLUtilizationInSlice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	slice := whole
@@ -246,10 +253,11 @@ func TestNVMLUtilizationInSlice(t *testing.T) {
 	small, _ := h.pace(env, "500")
 	slice.QuotaRequest, slice.QuotaLimit = 0.7, 0.7
 	large, _ := h.pace(h.register("large", slice), "500")
-	// told is what a reader says last of how busy processes were, in percent.
+	// told returns the latest utilization that a reader has printed, in percent by
+	// process.
 	told := func(reader *program) map[int]int {
 		t.Helper()
-		if reader.over() {
+		if reader.exited() {
 			t.Fatalf("it ended: %s", reader.errout.String())
 		}
 		of, lines := map[int]int{}, strings.Split(reader.out.String(), "\n")

@@ -13,7 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// account is what a pace program writes about itself.
+// account is the file that a pace program writes.
 type account struct {
 	t    testing.TB
 	path string
@@ -25,14 +25,14 @@ func (h *host) account() account {
 	return account{h.t, filepath.Join(h.t.TempDir(), "account")}
 }
 
-// pace runs kernels of that many microseconds, one after the other.
+// pace runs kernels of the given length, one after the other.
 func (h *host) pace(env []string, us string) (*program, account) {
 	a := h.account()
 	return h.run(env, "check/pace", a.path, us), a
 }
 
-// done is how many kernels it has completed.
-func (a account) done() uint64 {
+// completedKernels returns how many kernels the program has completed.
+func (a account) completedKernels() uint64 {
 	b := make([]byte, 8)
 	f, err := os.Open(a.path)
 	if err != nil {
@@ -45,7 +45,7 @@ func (a account) done() uint64 {
 	return binary.NativeEndian.Uint64(b)
 }
 
-// times are when the kernels from the first to before the last were launched.
+// times returns the launch times of the kernels in the range [first, last).
 func (a account) times(first, last uint64) []time.Duration {
 	a.t.Helper()
 	b, err := os.ReadFile(a.path)
@@ -59,29 +59,29 @@ func (a account) times(first, last uint64) []time.Duration {
 	return out
 }
 
-// paceKernel is how long a kernel of the programs that keepsTo looks at takes.
+// paceKernel is the length of a kernel in the programs that checkQuota checks.
 const paceKernel = time.Millisecond
 
-// keepsTo looks at programs of one instance for a while. They launch one
-// kernel at a time, so launches times the length of a kernel is the GPU time
-// they used. It must not exceed the quota, and it must come as a quota does:
-// once used up, nothing until the next window.
-func (h *host) keepsTo(quota float64, accounts ...account) {
+// checkQuota observes programs of one instance for a while. They launch one kernel at a
+// time, so the number of launches times the length of a kernel is their GPU time. It
+// must not exceed the quota, and it must be distributed as a quota is: after the quota
+// is used up, no launch until the next window.
+func (h *host) checkQuota(quota float64, accounts ...account) {
 	h.t.Helper()
 	const window, slack = 100 * time.Millisecond, 20 * time.Millisecond
 	first := map[account]uint64{}
 	for _, a := range accounts {
-		first[a] = a.done()
+		first[a] = a.completedKernels()
 	}
-	began := time.Now()
-	h.eventually("time passes", func() bool { return time.Since(began) > 25*window })
+	started := time.Now()
+	h.eventually("time passes", func() bool { return time.Since(started) > 25*window })
 	var all []time.Duration
 	for _, a := range accounts {
-		all = append(all, a.times(first[a], a.done())...)
+		all = append(all, a.times(first[a], a.completedKernels())...)
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
 	if len(all) < 10 {
-		h.t.Fatalf("%d launches in %v", len(all), time.Since(began))
+		h.t.Fatalf("%d launches in %v", len(all), time.Since(started))
 	}
 	span := all[len(all)-1] - all[0]
 	share := float64(len(all)) * paceKernel.Seconds() / (span + window).Seconds()
@@ -97,36 +97,38 @@ func (h *host) keepsTo(quota float64, accounts ...account) {
 			continue
 		}
 		burst = 1
-		// A window may hold what the one before it lacked.
+		// A window may include the unused time of the previous window.
 		if most := int((2*budget + slack) / paceKernel); burst > most {
 			h.t.Errorf("%d launches without a pause, at most %d fit a window", burst, most)
 		}
 	}
 }
 
-// TestQuota has a client alone on the GPU use up its quota: it launches nothing
-// more until the next window.
+// TestQuota lets a client alone on the GPU use up its quota. It launches no more until
+// the next window.
 func TestQuota(t *testing.T) {
 	h := newHost(t)
 	h.start()
 	slice := whole
 	slice.QuotaRequest, slice.QuotaLimit = 0.2, 0.2
 	_, a := h.pace(h.register("a", slice), "1000")
-	h.eventually("it runs", func() bool { return a.done() > 40 })
-	h.keepsTo(0.2, a)
+	h.eventually("it runs", func() bool { return a.completedKernels() > 40 })
+	h.checkQuota(0.2, a)
 }
 
-// overlaps says whether a client has not given back yet what it was about to and others
-// have: on a busy host it had no processor just then.
-func overlaps(c wire.ClientStatus) bool { return c.State == "draining" && c.Why == policy.Overlaps }
+// overlaps reports whether a client has not returned a lease that it had announced to
+// end, while others already launch. On a busy host, it had no processor at that moment.
+func overlaps(c wire.ClientStatus) bool {
+	return c.State == "draining" && c.Reason.Code == policy.Overlaps
+}
 
-// holds says whether a client holds SMs that are nobody else's.
-func holds(c wire.ClientStatus) bool {
+// holdsExclusively reports whether a client holds SMs exclusively.
+func holdsExclusively(c wire.ClientStatus) bool {
 	return c.State == "running" || c.State == "draining" && !overlaps(c)
 }
 
-// watch looks at the daemon's status until enough is true and as often as n
-// times, and holds what must always be true of it.
+// watch polls the daemon's status up to n times, or until enough returns true, and
+// checks the invariants of the status.
 func (h *host) watch(n int, enough func(held map[string]bool) bool) {
 	h.t.Helper()
 	seen := false
@@ -136,7 +138,7 @@ func (h *host) watch(n int, enough func(held map[string]bool) bool) {
 		for _, g := range status.GPUs {
 			sum := 0.0
 			for _, c := range g.Clients {
-				if holds(c) {
+				if holdsExclusively(c) {
 					held[c.Instance] = true
 					sum += c.SMPct
 				}
@@ -152,9 +154,10 @@ func (h *host) watch(n int, enough func(held map[string]bool) bool) {
 	}
 }
 
-// TestSideBySide has clients that fit the GPU together hold tokens at once, and
-// two that do not never do.
+// TestSideBySide checks that clients that fit on the GPU at the same time hold leases
+// at the same time, and that two clients that do not fit never do.
 func TestSideBySide(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	both := map[string]bool{}
@@ -162,7 +165,7 @@ func TestSideBySide(t *testing.T) {
 		slice := whole
 		slice.SMPct = 60
 		_, a := h.pace(h.register(id, slice), "500")
-		h.eventually(id+" runs", func() bool { return a.done() > 0 })
+		h.eventually(id+" runs", func() bool { return a.completedKernels() > 0 })
 	}
 	h.watch(300, func(held map[string]bool) bool {
 		both["a60"], both["b60"] = both["a60"] || held["a60"], both["b60"] || held["b60"]
@@ -179,15 +182,16 @@ func TestSideBySide(t *testing.T) {
 	h.watch(100, func(held map[string]bool) bool { return held["c24"] && held["d24"] && held["e50"] })
 }
 
-// TestIdle has a client that does nothing more give its lease back.
+// TestIdle checks that a client that stops launching returns its lease.
 func TestIdle(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	idle := h.run(h.register("idle", whole), "check/route", "link", "cuLaunchKernel", "3")
 	h.eventually("it is done", func() bool { return idle.out.String() != "" })
 	h.eventually("it is idle", func() bool { row, ok := h.row("idle"); return ok && row.State == "idle" })
 	_, a := h.pace(h.register("other", whole), "500")
-	h.eventually("another has the GPU", func() bool { return a.done() > 100 })
+	h.eventually("another has the GPU", func() bool { return a.completedKernels() > 100 })
 	if row, ok := h.row("idle"); !ok || row.State != "idle" || row.Launches != 3 {
 		t.Errorf("meanwhile it is %+v", row)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestBadPages answers hellos with what is no page, or no answer: the process
-// says so once, lives, and goes on when it gets a good one.
+// TestBadPages answers hellos with invalid pages, or not at all. The process prints one
+// message, lives, and continues when it gets a valid page.
 func TestBadPages(t *testing.T) {
 	t.Parallel()
 	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
@@ -71,6 +71,7 @@ func TestBadPages(t *testing.T) {
 	}
 	for _, tt := range bad {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			var hellos atomic.Int64
 			f.page = func(m *member) bool {
@@ -82,7 +83,7 @@ func TestBadPages(t *testing.T) {
 					if tt.file != nil {
 						file := tt.file()
 						defer file.Close()
-						rights = unix.UnixRights(int(file.Fd()), int(file.Fd())) // one too many
+						rights = unix.UnixRights(int(file.Fd()), int(file.Fd())) // one descriptor too many
 					}
 					if _, _, err := m.conn.WriteMsgUnix(tt.answer, rights, nil); err != nil {
 						t.Error(err)
@@ -93,7 +94,7 @@ func TestBadPages(t *testing.T) {
 			f.listen()
 			p := f.run(f.env(1), "check/drive", "10")
 			p.order(0, 0, 1, 10)
-			f.member(0).give()
+			f.member(0).alwaysGrant()
 			f.eventually("it works", func() bool { f.alive(p, tt.name); return p.launches(0, 0) == 10 })
 			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
 			for _, fd := range fds {
@@ -107,16 +108,16 @@ func TestBadPages(t *testing.T) {
 			if err := p.wait(); err != nil {
 				t.Error(err)
 			}
-			said := p.errout.String()
-			if want := min(1, len(tt.answer)); strings.Count(said, "\n") != want || want == 1 && !strings.Contains(said, "is not gfaas-tokend") {
-				t.Errorf("it said:\n%s", said)
+			output := p.errout.String()
+			if want := min(1, len(tt.answer)); strings.Count(output, "\n") != want || want == 1 && !strings.Contains(output, "is not gfaas-tokend") {
+				t.Errorf("it said:\n%s", output)
 			}
 		})
 	}
 }
 
-// TestRestarts has daemon after daemon welcome a process: it keeps no page of
-// those that are gone.
+// TestRestarts lets several daemons welcome a process in succession. The process keeps
+// no page of a previous daemon.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -125,38 +126,38 @@ func TestRestarts(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		p.order(0, 0, 1, 10)
 		m := f.member(0)
-		m.give()
+		m.alwaysGrant()
 		f.eventually("it works", func() bool { f.alive(p, "it"); return p.launches(0, 0) == 10*n })
-		f.die()
+		f.stop()
 		f.listen()
 	}
-	f.eventually("it has one page", func() bool { // it may be about to lay the next one over that
+	f.eventually("it has one page", func() bool { // it may be about to map the next page over it
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
 		return err == nil && strings.Count(string(maps), "memfd:fake") == 1
 	})
 }
 
-// TestLeaseEnds sends calls for leases that there are not, or that are back
-// already: none has the process give back what it was not asked for.
+// TestLeaseEnds asks for leases that do not exist or have been returned already. The
+// process returns no lease in response.
 func TestLeaseEnds(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")
-	p.order(0, 0, 1, 1) // of more launches, some might need a second lease on a busy host
+	p.order(0, 0, 1, 1) // with more launches, it might need a second lease on a busy host
 	m := f.member(0)
-	m.asked()
-	atomic.StoreUint32(&f.lease, 1<<32-2) // the highest is a lease as any other
+	m.awaitRequest()
+	atomic.StoreUint32(&f.lease, 1<<32-2) // the highest number is a valid lease
 	m.open()
 	f.eventually("it works", func() bool { return p.launches(0, 0) == 1 })
-	m.returned(1<<32 - 1)
+	m.awaitReturn(1<<32 - 1)
 	for range 3 {
 		m.close(1<<32 - 1)
 		m.close(0)
 	}
 	m.send(wire.Welcome{}, nil)
 	m.send(wire.Refused{}, nil)
-	m.give()
+	m.alwaysGrant()
 	p.order(0, 0, 1, 10)
 	f.eventually("it goes on", func() bool { return p.launches(0, 0) == 11 })
 	if err := p.wait(); err != nil {
@@ -171,9 +172,9 @@ func TestLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestLeaseNotRenewed has a process hold a lease for as long as it is renewed: when it
-// is not, the gate closes, what was launched is over and the lease comes back,
-// with one line said.
+// TestLeaseNotRenewed checks that a lease lasts while it is renewed. When it is not
+// renewed, the gate closes, the launched work finishes and the lease is returned, with
+// one message.
 func TestLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
 	for end := time.Now().Add(2 * patience); !leaseNotRenewed(t); {
@@ -184,9 +185,9 @@ func TestLeaseNotRenewed(t *testing.T) {
 	}
 }
 
-// leaseNotRenewed is false if the lease ran out because the test, which renews
-// it, did not run for half of its length, or if the process gave it back without
-// being asked, since it could not launch for so long.
+// leaseNotRenewed returns false if the run proves nothing: the lease expired because
+// the test, which renews it, did not run for half of its length, or the process
+// returned the lease without being asked because it could not launch.
 func leaseNotRenewed(t *testing.T) bool {
 	f := newFake(t)
 	f.length = time.Second
@@ -194,24 +195,24 @@ func leaseNotRenewed(t *testing.T) bool {
 	p := f.run(f.env(1), "check/drive", "1000")
 	p.order(0, 0, 1, 6000)
 	m := f.member(0)
-	m.asked()
+	m.awaitRequest()
 	lease := m.open()
-	began := time.Now()
+	started := time.Now()
 	open, late := true, false
-	renewed := began
-	for ; open && time.Since(began) <= 3*f.length; time.Sleep(5 * time.Millisecond) {
+	renewed := started
+	for ; open && time.Since(started) <= 3*f.length; time.Sleep(5 * time.Millisecond) {
 		late = late || time.Since(renewed) > f.length/2
 		m.renew()
 		renewed = time.Now()
 		open = atomic.LoadUint32(&m.slot().Gate) == lease
 	}
 	if !open {
-		m.returned(lease)
+		m.awaitReturn(lease)
 		if late || p.errout.String() == "" {
 			p.kill()
 			return false
 		}
-		t.Fatalf("the gate closed after %v", time.Since(began))
+		t.Fatalf("the gate closed after %v", time.Since(started))
 	}
 	if text := p.errout.String(); time.Since(renewed) > f.length/2 {
 		p.kill()
@@ -219,29 +220,29 @@ func leaseNotRenewed(t *testing.T) bool {
 	} else if text != "" {
 		t.Errorf("it said:\n%s", text)
 	}
-	m.returned(lease)
-	took := time.Since(began)
+	m.awaitReturn(lease)
+	elapsed := time.Since(started)
 	for heard := time.Now(); p.errout.String() == ""; time.Sleep(5 * time.Millisecond) {
-		if time.Since(heard) > f.length { // it says so before it gives the lease back
+		if time.Since(heard) > f.length { // it prints the message before it returns the lease
 			p.kill()
 			return false
 		}
 	}
-	done := int(atomic.LoadUint64(&m.slot().Launches)) // of which it may have yet to tell the last
-	if took < 4*f.length-f.length/10 {
-		t.Errorf("it ended after %v", took)
+	done := int(atomic.LoadUint64(&m.slot().Launches)) // the output of the last launch may still be missing
+	if elapsed < 4*f.length-f.length/10 {
+		t.Errorf("it ended after %v", elapsed)
 	}
 	f.eventually("it tells all", func() bool { return p.launches(0, 0) >= done })
-	began = time.Now()
-	f.eventually("time passes", func() bool { return time.Since(began) > 200*time.Millisecond })
+	started = time.Now()
+	f.eventually("time passes", func() bool { return time.Since(started) > 200*time.Millisecond })
 	if now := p.launches(0, 0); now != done || done == 6000 {
 		t.Errorf("%d launches after it ended, %d before", now, done)
 	}
 	if text := p.errout.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer") {
 		t.Errorf("it said:\n%s", text)
 	}
-	m.asked()
-	m.give() // again, too, should the host keep this test from renewing it
+	m.awaitRequest()
+	m.alwaysGrant() // also later, if the host keeps this test from renewing the lease
 	f.eventually("it goes on", func() bool { m.renew(); return p.launches(0, 0) == 6000 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
@@ -249,8 +250,8 @@ func leaseNotRenewed(t *testing.T) bool {
 	return true
 }
 
-// TestOtherVersion has the library find a daemon that hangs up, as one of an older
-// version of the protocol does: it says so and goes on trying.
+// TestOtherVersion lets the library find a daemon that hangs up, as a daemon with an
+// older protocol does. The library prints a message and keeps trying.
 func TestOtherVersion(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -264,6 +265,6 @@ func TestOtherVersion(t *testing.T) {
 		t.Errorf("it said:\n%s", text)
 	}
 	if n := p.launches(0, 0); n != 0 {
-		t.Errorf("%d launches", n)
+		t.Errorf("%d launches, want 0", n)
 	}
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestManySlots gives processes places in pages of today's daemon and of an older one:
-// the memory of the processes in all slots in use counts, and no other.
+// TestManySlots gives processes slots in pages of the current daemon and of an older
+// one. Exactly the memory of the processes in slots in use counts.
 func TestManySlots(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		used   uint32 // as the page says
+		used   uint32 // according to the page
 		slot   int
-		other  int // the slot of another process, which has all memory
+		other  int // the slot of another process, which holds all of the memory
 		memory string
 	}{
 		{"an older page", 0, 5, 63, "memory 2"},
@@ -36,8 +36,8 @@ func TestManySlots(t *testing.T) {
 			f.listen()
 			p := f.run(f.env(1), "check/place")
 			m := f.member(0)
-			m.asked()
-			m.give()
+			m.awaitRequest()
+			m.alwaysGrant()
 			if err := p.wait(); err != nil {
 				t.Error(err)
 			}
@@ -48,11 +48,11 @@ func TestManySlots(t *testing.T) {
 	}
 }
 
-// TestNoPlace refuses a process a place: what it asks for fails after a while, and the
-// reason is said once. If a place is free in time, nothing fails.
+// TestNoPlace refuses a process a place in its instance. Its calls fail after a while,
+// and one message gives the reason. If a place becomes free in time, no call fails.
 func TestNoPlace(t *testing.T) {
 	t.Parallel()
-	const why = "instance fake has 1024 processes on GPU sim:0, the most there can be"
+	const why = "instance fake has 1024 processes on GPU sim:0, which is the limit"
 	for name, until := range map[string]time.Duration{"for ever": time.Hour, "for a while": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,24 +77,24 @@ func TestNoPlace(t *testing.T) {
 			if until < time.Hour {
 				want = "memory 0\nlaunch 0\n"
 				m := f.member(0)
-				m.asked()
-				m.give()
+				m.awaitRequest()
+				m.alwaysGrant()
 			}
 			if err := p.wait(); err != nil {
 				t.Error(err)
 			}
 			if got := p.out.String(); got != want {
-				t.Errorf("it printed %q", got)
+				t.Errorf("it printed %q, want %v", got, want)
 			}
-			if said := p.errout.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, why) || !strings.Contains(said, "error 46") {
-				t.Errorf("it said:\n%s", said)
+			if output := p.errout.String(); strings.Count(output, "\n") != 1 || !strings.Contains(output, why) || !strings.Contains(output, "error 46") {
+				t.Errorf("it said:\n%s", output)
 			}
 		})
 	}
 }
 
-// TestMPSServerIsFull has the driver refuse a context because the MPS server has no
-// place: the limit is the server's, and the message says so.
+// TestMPSServerIsFull lets the driver refuse a context because the MPS server has no
+// place. The limit is the server's, and the message names it.
 func TestMPSServerIsFull(t *testing.T) {
 	t.Parallel()
 	for _, result := range []string{"808", "809", "2"} {
@@ -105,8 +105,8 @@ func TestMPSServerIsFull(t *testing.T) {
 		if err := p.wait(); err == nil {
 			t.Errorf("%s: it has a context", result)
 		}
-		if said := p.errout.String(); strings.Contains(said, "the MPS server has as many clients as the driver allows") != (result != "2") {
-			t.Errorf("%s: it said:\n%s", result, said)
+		if output := p.errout.String(); strings.Contains(output, "the MPS server has as many clients as the driver allows") != (result != "2") {
+			t.Errorf("%s: it said:\n%s", result, output)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// refusals are the kinds of check/refusals.
+// refusals returns the kinds of work in check/refusals.
 func refusals(t *testing.T) (kinds []string) {
 	t.Helper()
 	text, err := os.ReadFile("../check/refusals.c")
@@ -20,14 +20,14 @@ func refusals(t *testing.T) (kinds []string) {
 		kinds = append(kinds, m[1])
 	}
 	if len(kinds) < 20 {
-		t.Fatalf("%d kinds understood", len(kinds))
+		t.Fatalf("%d kinds understood, want at least 20", len(kinds))
 	}
 	return kinds
 }
 
-// TestRefusedWork sends work that the driver refuses, of every kind: no GPU time and no
-// launch is charged for it, and each lease comes back. Work that was accepted before is
-// charged.
+// TestRefusedWork sends every kind of work that the driver refuses. Neither GPU time
+// nor launches are charged, and each lease is returned. Work that was accepted before
+// is charged.
 func TestRefusedWork(t *testing.T) {
 	t.Parallel()
 	for _, kind := range refusals(t) {
@@ -40,21 +40,21 @@ func TestRefusedWork(t *testing.T) {
 				defer p.in.Close()
 				ungated := kind == "host-function" || kind == "allocation"
 				if !ungated || accepted > 0 {
-					f.member(0).give()
+					f.member(0).alwaysGrant()
 				}
 				f.eventually("it is done", func() bool { f.alive(p, kind); return strings.Contains(p.out.String(), "done") })
 				if ungated && accepted == 0 {
-					continue // no lease was asked for
+					continue // no lease was requested
 				}
 				m := f.member(0)
 				f.eventually("it has no lease", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
-				f.eventually("every lease is back", func() bool { return len(m.gaveBack()) == int(atomic.LoadUint32(&f.lease)) })
+				f.eventually("every lease is back", func() bool { return len(m.returnedLeases()) == int(atomic.LoadUint32(&f.lease)) })
 				var used time.Duration
-				for _, back := range m.gaveBack() {
+				for _, back := range m.returnedLeases() {
 					used += time.Duration(back.UsedNS)
 				}
 				if (used > 0) != (accepted > 0) {
-					t.Errorf("%v: %v of GPU time charged in %d leases", args, used, len(m.gaveBack()))
+					t.Errorf("%v: %v of GPU time charged in %d leases", args, used, len(m.returnedLeases()))
 				}
 				if n := atomic.LoadUint64(&m.slot().Launches); n != uint64(accepted) {
 					t.Errorf("%v: %d launches counted", args, n)
@@ -64,9 +64,9 @@ func TestRefusedWork(t *testing.T) {
 	}
 }
 
-// TestRefusedWorkPauses has a program launch what the driver refuses, again and again,
-// where others want the GPU: it asks for leases at growing intervals, at once again after
-// work that is accepted.
+// TestRefusedWorkPauses repeats launches that the driver refuses while other clients
+// want the GPU. The program requests leases at growing intervals, and at once after a
+// launch was accepted.
 func TestRefusedWorkPauses(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -74,30 +74,30 @@ func TestRefusedWorkPauses(t *testing.T) {
 	p := f.run(f.env(1), "check/drive", "10")
 	m := f.member(0)
 	atomic.StoreUint64(&m.slot().TurnNS, uint64(10*time.Millisecond))
-	var last time.Time // when the lease before began
+	var last time.Time // start of the previous lease
 	refused := func(n int, least time.Duration) {
 		t.Helper()
 		p.order(0, 0, -1, 1)
-		m.asked()
+		m.awaitRequest()
 		if pause := time.Since(last); pause < least {
 			t.Errorf("launch %d: it asks %v after its last lease, want %v or more", n, pause, least)
 		}
 		for before := p.launches(0, 0); p.launches(0, 0) == before; {
 			last = time.Now()
 			lease := m.open()
-			// It may have no processor for so long that it gives the lease back first.
+			// It may have no processor, and return the lease first.
 			f.eventually("it launches", func() bool { return p.launches(0, 0) > before || m.requests.Load() > 0 })
-			m.returned(lease)
+			m.awaitReturn(lease)
 		}
 	}
 	for n, pause := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 64, 100, 100} {
 		refused(n, pause*time.Millisecond)
 	}
-	m.give()
-	before := len(m.gaveBack())
+	m.alwaysGrant()
+	before := len(m.returnedLeases())
 	p.order(0, 0, 1, 1)
-	f.eventually("its kernel is launched", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 && len(m.gaveBack()) > before })
-	m.generous.Store(false)
+	f.eventually("its kernel is launched", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 && len(m.returnedLeases()) > before })
+	m.grantAlways.Store(false)
 	refused(0, 0)
 	refused(1, time.Millisecond)
 	if err := p.wait(); err != nil {

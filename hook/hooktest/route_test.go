@@ -10,38 +10,39 @@ import (
 	"testing"
 )
 
-// ways are the ways to find a function of the driver.
+// ways lists the ways to find a function of the driver.
 var ways = []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "plugin-deep", "namespace", "plugin-namespace", "proc", "proc2", "proc-of-proc"}
 
-// TestRoutes sends work by every function that there is, found in every way,
-// under a real daemon: the results are right, which the program checks, and
-// every kernel is counted.
+// TestRoutes sends work by every function, found in every way, under a real daemon. The
+// results are right, which the program checks, and every kernel is counted.
 func TestRoutes(t *testing.T) {
+	t.Parallel()
 	const count = 3
 	h := newHost(t)
 	h.start()
 	rows, _ := symbols(t)
 	version := simVersion(t)
-	for _, way := range ways {
-		t.Run(way, func(t *testing.T) {
+	for _, variant := range ways {
+		t.Run(variant, func(t *testing.T) {
 			h := h.within(t)
-			p := h.run(h.register(way, whole), "check/route", way, "all", fmt.Sprint(count))
-			h.eventually("the program is done", func() bool { h.alive(p, way); return strings.HasSuffix(p.out.String(), "done\n") })
+			p := h.run(h.register(variant, whole), "check/route", variant, "all", fmt.Sprint(count))
+			h.eventually("the program is done", func() bool { h.alive(p, variant); return strings.HasSuffix(p.out.String(), "done\n") })
 			ok, absent, launches := routed(p.out.String())
 			h.eventually("every launch is counted", func() bool {
-				row, ok := h.row(way)
+				row, ok := h.row(variant)
 				return ok && row.Launches >= launches
 			})
-			if row, _ := h.row(way); row.Launches != launches {
+			if row, _ := h.row(variant); row.Launches != launches {
 				t.Errorf("%d launches counted, of %d", row.Launches, launches)
 			}
 			for name := range absent {
 				t.Errorf("the driver lacks %s", name)
 			}
 			for _, s := range rows {
-				// The driver's own lookup knows nothing that is newer than it is.
-				known := s.inSim && !(strings.HasPrefix(way, "proc") && s.since > version)
-				for _, name := range s.all() {
+				// The driver's own lookup does not find functions newer than the
+				// driver.
+				known := s.inSim && !(strings.HasPrefix(variant, "proc") && s.since > version)
+				for _, name := range s.exportedNames() {
 					if known && (slices.Contains(rowWork, s.hook) && !ok[name] || absent[name]) {
 						t.Errorf("no call of %s was made", name)
 					}
@@ -54,7 +55,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// simVersion is the CUDA version that the simulated driver says it is of.
+// simVersion returns the CUDA version of the simulated driver.
 func simVersion(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("../sim/sim.h")
@@ -69,9 +70,8 @@ func simVersion(t *testing.T) int {
 	return version
 }
 
-// routed reads what check/route says: the functions called and those that the
-// driver lacks, without what is particular about the call, and the kernels
-// launched.
+// routed parses the output of check/route. It returns the called and the missing
+// functions, without their variants, and the number of launched kernels.
 func routed(out string) (ok, absent map[string]bool, launches uint64) {
 	ok, absent = map[string]bool{}, map[string]bool{}
 	for line := range strings.Lines(out) {
@@ -89,51 +89,51 @@ func routed(out string) (ok, absent map[string]bool, launches uint64) {
 	return ok, absent, launches
 }
 
-// TestGated sends work by every function, found in every way, to a gate that is
-// shut: nothing comes through until it opens, and then the result is right. The
-// kernels are counted when they were launched. The last driver answers lookups
-// with addresses that none of its exports has.
+// TestGated sends work by every function, found in every way, to a closed gate. No work
+// passes until the gate opens, and then the result is right. Kernels are counted after
+// they were launched. The last driver's cuGetProcAddress returns addresses that it does
+// not export.
 func TestGated(t *testing.T) {
 	t.Parallel()
-	for _, way := range ways {
-		t.Run(way, func(t *testing.T) {
+	for _, variant := range ways {
+		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
-			gated(t, way)
+			checkGated(t, variant)
 		})
 	}
-	for _, way := range []string{"proc", "proc2", "proc-of-proc"} {
-		t.Run("hidden-"+way, func(t *testing.T) {
+	for _, variant := range []string{"proc", "proc2", "proc-of-proc"} {
+		t.Run("hidden-"+variant, func(t *testing.T) {
 			t.Parallel()
-			gated(t, way, hidden(t)...)
+			checkGated(t, variant, hidden(t)...)
 		})
 	}
 }
 
-func gated(t *testing.T, way string, env ...string) {
+func checkGated(t *testing.T, variant string, env ...string) {
 	k := newKeeper(t)
 	h := &host{t: t}
-	k.allow()
-	c := &talk{h: h, p: h.run(append(k.environ(), env...), "check/route", way, "step", "1")}
+	k.openGate()
+	c := &talk{h: h, p: h.run(append(k.environ(), env...), "check/route", variant, "step", "1")}
 	calls := 0
-	for said := c.next(); said != "done"; said = c.next() {
-		name, ok := strings.CutPrefix(said, "ready ")
+	for output := c.next(); output != "done"; output = c.next() {
+		name, ok := strings.CutPrefix(output, "ready ")
 		if !ok {
-			continue // absent: TestRoutes says which may be
+			continue // absent: TestRoutes checks which functions may be
 		}
 		calls++
-		k.shut()
+		k.drain()
 		before, _ := k.account()
-		c.says()
-		if said := c.line(k.waits); said != "" {
-			t.Fatalf("%s went through a shut gate: %s", name, said)
+		c.sendLine()
+		if output := c.line(k.waits); output != "" {
+			t.Fatalf("%s went through a shut gate: %s", name, output)
 		}
-		k.allow()
-		said = c.next()
-		k.shut()
+		k.openGate()
+		output = c.next()
+		k.drain()
 		after, _ := k.account()
-		k.allow()
-		if want := fmt.Sprintf("ok %s %d", name, after-before); said != want {
-			t.Fatalf("%q, want %q", said, want)
+		k.openGate()
+		if want := fmt.Sprintf("ok %s %d", name, after-before); output != want {
+			t.Fatalf("%q, want %q", output, want)
 		}
 	}
 	if calls < 60 {
@@ -144,9 +144,10 @@ func gated(t *testing.T, way string, env ...string) {
 	}
 }
 
-// TestSaysUncancelled has the library say something in a thread that is to be
-// cancelled at the next occasion: that is none.
+// TestSaysUncancelled lets the library print a message in a thread that has a pending
+// cancellation. The message is no cancellation point.
 func TestSaysUncancelled(t *testing.T) {
+	t.Parallel()
 	k := newKeeper(t)
 	h := &host{t: t}
 	p := h.run(k.environ(), "check/cancelled")
@@ -154,6 +155,6 @@ func TestSaysUncancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(p.errout.String(), "RTLD_DEEPBIND") {
-		t.Errorf("it said %q", p.errout.String())
+		t.Errorf(`it said %q, want a text with "RTLD_DEEPBIND"`, p.errout.String())
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// evenness is what check/steady says of a run.
+// evenness is the output of check/steady.
 type evenness struct {
 	Kernels float64
 	Seconds float64
@@ -21,7 +21,7 @@ type evenness struct {
 	P95     float64 `json:"p95_ms"`
 }
 
-// steady is a running check/steady: kernels of 100 us, or what else is said.
+// steady starts check/steady, with kernels of 100 us by default.
 func (h *host) steady(env []string, args ...string) *program {
 	if len(args) == 0 {
 		args = []string{"5", "100"}
@@ -40,11 +40,11 @@ func (h *host) evenness(p *program) (e evenness) {
 	return e
 }
 
-// scene is what clients with these quotas come to who want all they can get.
+// scene describes saturating clients with the given quotas.
 type scene struct {
 	quotas []float64
-	seldom float64 // quota of one more that asks for 2 ms eight times a second; 0: none
-	busy   bool    // the host has other things to do
+	seldom float64 // quota of another client, which requests 2 ms eight times a second; 0: none
+	busy   bool    // the host has other work
 }
 
 var scenes = map[string]scene{
@@ -54,13 +54,13 @@ var scenes = map[string]scene{
 	"busy":     {quotas: []float64{0.3, 0.7}, busy: true},
 }
 
-// play runs a scene and tells what came of it, in the units that go test prints.
-func (s scene) play(b *testing.B) map[string]float64 {
+// run runs a scene and returns its figures by unit, as go test prints them.
+func (s scene) run(b *testing.B) map[string]float64 {
 	h := newHost(b)
 	h.first = !s.busy
 	h.start()
 	defer h.kill()
-	sleeper := h.sleeps()
+	sleeper := h.startSleeper()
 	if s.busy {
 		defer h.occupied()()
 	}
@@ -68,11 +68,11 @@ func (s scene) play(b *testing.B) map[string]float64 {
 		"GFAAS_SIM_DIR="+filepath.Join(h.runDir, "bare")), "2", "100"))
 	var programs []*program
 	for i, q := range s.quotas {
-		programs = append(programs, h.steady(h.admit(want(string(rune('a'+i)), 100, q, q))))
+		programs = append(programs, h.steady(h.admit(newContender(string(rune('a'+i)), 100, q, q))))
 	}
 	got := map[string]float64{}
 	if s.seldom > 0 {
-		e := h.evenness(h.steady(h.admit(want("seldom", 100, s.seldom, s.seldom)), "5", "2000", "125"))
+		e := h.evenness(h.steady(h.admit(newContender("seldom", 100, s.seldom, s.seldom)), "5", "2000", "125"))
 		got["ms-p50"], got["ms-p95"] = e.P50, e.P95
 	}
 	var rates []float64
@@ -92,7 +92,8 @@ func (s scene) play(b *testing.B) map[string]float64 {
 	return got
 }
 
-// occupied keeps the processors busy, twice over, until the answer is called.
+// occupied keeps every processor busy twice over, until the returned function is
+// called.
 func (h *host) occupied() (end func()) {
 	var hogs []*exec.Cmd
 	for range 2 * runtime.NumCPU() {
@@ -110,26 +111,26 @@ func (h *host) occupied() (end func()) {
 	}
 }
 
-// BenchmarkScenes shows how smoothly a GPU is shared: of clients that want all
-// they can get the longest stall, of the largest and of any; what they have
-// together of what one has without the library, and how far a share is off; and how
-// long a request of 2 ms takes beside a client that wants all it can get. What of a
-// stall may be the host's is told by ms-host: how late, at the worst, the same seconds
-// woke threads that only slept. The median of as many runs as are asked for
-// (-benchtime 7x).
+// BenchmarkScenes shows how smoothly a GPU is shared among saturating clients: the
+// longest stall of the largest client and of any client; their total throughput
+// relative to one client without the library, and the largest deviation of a share; and
+// the latency of a request of 2 ms next to a saturating client. ms-host shows how much
+// of a stall may be due to the host: the latest wake-up of threads that only slept
+// during the same seconds. Each figure is the median over the runs (-benchtime 7x for
+// seven).
 func BenchmarkScenes(b *testing.B) {
 	for _, name := range slices.Sorted(maps.Keys(scenes)) {
 		b.Run(name, func(b *testing.B) {
 			all := map[string][]float64{}
 			for range b.N {
-				for what, value := range scenes[name].play(b) {
-					all[what] = append(all[what], value)
+				for unit, value := range scenes[name].run(b) {
+					all[unit] = append(all[unit], value)
 				}
 			}
 			b.ReportMetric(0, "ns/op")
-			for what, values := range all {
+			for unit, values := range all {
 				slices.Sort(values)
-				b.ReportMetric(values[len(values)/2], what)
+				b.ReportMetric(values[len(values)/2], unit)
 			}
 		})
 	}

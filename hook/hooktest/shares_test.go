@@ -21,24 +21,24 @@ import (
 )
 
 const (
-	point   = 0.01 // of a GPU's time: how far a share may be off
+	point   = 0.01 // of a GPU's time: tolerance of a share
 	window  = 100 * time.Millisecond
-	settled = 5 * time.Second // that saturate counts, after one to settle
+	settled = 5 * time.Second // the time that saturate counts, after 1 s to settle
 )
 
-// contender is a program that launches without end under a slice.
+// contender is a program in a slice that launches endlessly.
 type contender struct {
 	id    string
 	slice gpu.Slice
 	turns []gpu.Turn
 }
 
-// want is a contender with that share of the SMs, and its quota.
-func want(id string, sm, request, limit float64) contender {
+// newContender returns a contender with the given SM share and quota.
+func newContender(id string, sm, request, limit float64) contender {
 	return contender{id: id, slice: gpu.Slice{SMPct: sm, QuotaRequest: request, QuotaLimit: limit}}
 }
 
-// admit makes a contender known and returns the environment of its processes.
+// admit registers a contender and returns the environment of its processes.
 func (h *host) admit(c contender) []string {
 	h.t.Helper()
 	secret := preload.NewSecret()
@@ -53,12 +53,12 @@ func (h *host) admit(c contender) []string {
 	return h.environ(c.id, secret, c.slice)
 }
 
-// contend runs the contenders side by side and returns which part of five
-// seconds each computed. The time of their kernels on the simulated GPU of 80
-// SMs is known, so launches tell it.
+// contend runs the contenders side by side and returns the fraction of five seconds
+// that each computed. It follows from the number of launches, because the time of their
+// kernels on the simulated GPU of 80 SMs is known.
 func (h *host) contend(list ...contender) (shares []float64) {
 	h.t.Helper()
-	return h.computed(list, h.saturate(list))
+	return h.awaitShares(list, h.saturate(list))
 }
 
 // saturate starts the contenders.
@@ -70,31 +70,31 @@ func (h *host) saturate(list []contender) (programs []*program) {
 	return programs
 }
 
-// computed waits for the contenders' programs, and is what contend returns.
-func (h *host) computed(list []contender, programs []*program) (shares []float64) {
+// awaitShares waits for the contenders' programs and returns the result of contend.
+func (h *host) awaitShares(list []contender, programs []*program) (shares []float64) {
 	h.t.Helper()
 	for i, p := range programs {
 		if err := p.wait(); err != nil {
 			h.t.Fatal(err)
 		}
-		var said struct {
+		var report struct {
 			Launches float64 `json:"settled_launches"`
 			Seconds  float64 `json:"settled_s"`
 		}
-		if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil || said.Seconds != settled.Seconds() {
+		if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil || report.Seconds != settled.Seconds() {
 			h.t.Fatalf("%s: %v", p.out.String(), err)
 		}
 		waves := math.Ceil(80 / math.Ceil(80*list[i].slice.SMPct/100))
-		shares = append(shares, said.Launches*waves*100e-6/said.Seconds)
+		shares = append(shares, report.Launches*waves*100e-6/report.Seconds)
 	}
 	return shares
 }
 
-// contest is contend on a host of its own, beside a witness. It also returns how
-// much of the time the host may have taken.
+// contest runs contend on the host h, next to a witness. It also returns an upper bound
+// of the time that the host machine may have taken.
 func contest(t *testing.T, h *host, list ...contender) (shares []float64, stalled float64) {
 	t.Helper()
-	cycle := gpu.Round // in which each has the GPU once
+	cycle := gpu.Round // in which each contender has the GPU once
 	if len(list[0].turns) > 0 {
 		cycle = window
 	}
@@ -103,7 +103,8 @@ func contest(t *testing.T, h *host, list ...contender) (shares []float64, stalle
 	return shares, w.stalled()
 }
 
-// first is a host whose daemon and programs go before all else on the machine.
+// first returns a host whose daemon and programs have priority over all other
+// processes.
 func first(t *testing.T, flags ...string) *host {
 	t.Helper()
 	h := newHost(t)
@@ -112,11 +113,11 @@ func first(t *testing.T, flags ...string) *host {
 	return h
 }
 
-// outcome is how shares compare with the quotas of the contenders.
+// outcome compares shares with the contenders' quotas.
 type outcome struct {
-	computed float64 // of what the requests sum to, all SMs weighed alike
-	short    float64 // most that one is short of its request
-	off      float64 // most that one is off its part of what was computed
+	computed float64 // computed work relative to the sum of the requests, weighted by SM share
+	short    float64 // largest shortfall of a contender below its request
+	off      float64 // largest deviation of a contender from its part of the computed work
 }
 
 func compare(list []contender, shares []float64) (o outcome) {
@@ -134,14 +135,14 @@ func compare(list []contender, shares []float64) (o outcome) {
 }
 
 var contests = map[string][]contender{
-	"10-90":    {want("tenth", 100, 0.1, 0.1), want("rest", 100, 0.9, 0.9)},
-	"20-30-50": {want("fifth", 100, 0.2, 0.2), want("three", 100, 0.3, 0.3), want("half", 100, 0.5, 0.5)},
-	"3-of-24":  {want("a", 24, 0.5, 0.5), want("b", 24, 0.5, 0.5), want("c", 24, 0.5, 0.5)},
+	"10-90":    {newContender("tenth", 100, 0.1, 0.1), newContender("rest", 100, 0.9, 0.9)},
+	"20-30-50": {newContender("fifth", 100, 0.2, 0.2), newContender("three", 100, 0.3, 0.3), newContender("half", 100, 0.5, 0.5)},
+	"3-of-24":  {newContender("a", 24, 0.5, 0.5), newContender("b", 24, 0.5, 0.5), newContender("c", 24, 0.5, 0.5)},
 }
 
-// TestShares: programs that want all they can get compute what their quotas say
-// of all that is computed, to one point, and hardly anything is lost, but for
-// what the host takes.
+// TestShares checks that saturating programs compute the fractions given by their
+// quotas to within one point, with a total loss of at most 3%, except for the time that
+// the host takes.
 func TestShares(t *testing.T) {
 	for name, list := range contests {
 		t.Run(name, func(t *testing.T) {
@@ -155,18 +156,19 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestQuotaChanges: a running program's quota changes within a window, and nobody
-// else's share moves by more than a point, but for what the host takes.
+// TestQuotaChanges checks that a running program's quota changes within a window, and
+// that no other share moves by more than a point, except for the time that the host
+// takes.
 func TestQuotaChanges(t *testing.T) {
 	t.Parallel()
-	list := []contender{want("changes", 100, 0.1, 0.1), want("three", 100, 0.3, 0.3), want("four", 100, 0.4, 0.4)}
+	list := []contender{newContender("changes", 100, 0.1, 0.1), newContender("three", 100, 0.3, 0.3), newContender("four", 100, 0.4, 0.4)}
 	h := first(t)
 	w := h.witnesses(len(list), gpu.Round, settled)
 	programs := h.saturate(list)
 	h.eventually("all launch", func() bool {
 		return !slices.ContainsFunc(list, func(c contender) bool { row, _ := h.row(c.id); return row.Launches == 0 })
 	})
-	time.Sleep(2 * time.Second) // they have settled, and it is in the midst of what is counted
+	time.Sleep(2 * time.Second) // they have settled, and the change falls into the counted time
 	const quota, seen = 0.3, 2 * time.Second
 	change := func(quota float64) {
 		t.Helper()
@@ -175,7 +177,7 @@ func TestQuotaChanges(t *testing.T) {
 		}
 	}
 	change(quota)
-	// Each count is of some moment between being asked for and being had.
+	// Each count is of some moment between the query and its answer.
 	asked, before := time.Now(), launches(h, "changes")
 	begin := time.Now()
 	time.Sleep(seen)
@@ -183,10 +185,10 @@ func TestQuotaChanges(t *testing.T) {
 	ran := launches(h, "changes") - before
 	shortest, longest := end.Sub(begin), time.Since(asked)
 	change(0.1)
-	shares := h.computed(list, programs)
+	shares := h.awaitShares(list, programs)
 	stalled := w.stalled()
 	most, least := ran*100e-6/shortest.Seconds(), ran*100e-6/longest.Seconds()
-	due := quota - (quota-0.1)*window.Seconds()/shortest.Seconds() // were it a window late
+	due := quota - (quota-0.1)*window.Seconds()/shortest.Seconds() // if the change took effect a window late
 	t.Logf("with a quota of %v it had %.4f to %.4f; all in all %.4f", quota, least, most, shares)
 	if most < due-point-stalled || least > quota+point+stalled {
 		t.Errorf("expected %.4f to %.4f, by %.4f", due, quota, point+stalled)
@@ -198,7 +200,7 @@ func TestQuotaChanges(t *testing.T) {
 	}
 }
 
-// launches are those of an instance so far.
+// launches returns an instance's launches until now.
 func launches(h *host, id string) float64 {
 	h.t.Helper()
 	row, ok := h.row(id)
@@ -208,20 +210,21 @@ func launches(h *host, id string) float64 {
 	return float64(row.Launches)
 }
 
-// TestIdleCostsNothing: beside a client with half the GPU that never launched,
-// or launched and went idle, a busy one gets its limit.
+// TestIdleCostsNothing checks that a busy client gets its limit although another client
+// holds half of the GPU as its quota, whether that one never launched or launched and
+// became idle.
 func TestIdleCostsNothing(t *testing.T) {
 	for _, launched := range []bool{false, true} {
 		for _, limit := range []float64{0.5, 1} {
 			t.Run(fmt.Sprintf("launched %v, limit %v", launched, limit), func(t *testing.T) {
 				t.Parallel()
 				h := first(t)
-				env := h.admit(want("idle", 100, 0.5, 0.5))
+				env := h.admit(newContender("idle", 100, 0.5, 0.5))
 				if launched {
 					idle := h.run(env, "check/route", "link", "cuLaunchKernel", "3")
 					h.eventually("it has launched", func() bool { return strings.Contains(idle.out.String(), "ok") })
 				}
-				shares, stalled := contest(t, h, want("busy", 100, 0.5, limit))
+				shares, stalled := contest(t, h, newContender("busy", 100, 0.5, limit))
 				if t.Logf("share: %.4f", shares[0]); math.Abs(shares[0]-limit) > point+stalled {
 					t.Errorf("off its limit by at most %.4f expected", point+stalled)
 				}
@@ -230,7 +233,7 @@ func TestIdleCostsNothing(t *testing.T) {
 	}
 }
 
-// planned are the instances of a plan's first GPU, as gfaas up registers them.
+// planned returns the instances of a plan's first GPU, as gfaas up registers them.
 func planned(t testing.TB, path string) (list []contender) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -247,14 +250,14 @@ func planned(t testing.TB, path string) (list []contender) {
 	}
 	turns := p.GPUs[0].Turns()
 	for _, in := range p.GPUs[0].Instances {
-		c := want(in.ID, in.SMPct, in.QuotaRequest, in.QuotaLimit)
+		c := newContender(in.ID, in.SMPct, in.QuotaRequest, in.QuotaLimit)
 		c.turns = turns[in.ID]
 		list = append(list, c)
 	}
 	return list
 }
 
-// unplanned are the same without turns.
+// unplanned returns the same contenders without turns.
 func unplanned(list []contender) []contender {
 	out := slices.Clone(list)
 	for i := range out {
@@ -263,10 +266,10 @@ func unplanned(list []contender) []contender {
 	return out
 }
 
-// TestPlanned fills a GPU with the eight instances that FaST-GShare packs on one
-// (section 5.4), 98% of its area, all of which want all they can get: with the
-// plan's timetable each gets its request of what is computed, to one point and
-// what the host takes.
+// TestPlanned fills a GPU with the eight instances that FaST-GShare packs on it
+// (section 5.4). They cover 98% of its area, and all of them saturate. With the plan's
+// timetable, each gets its request as a fraction of the computed work, to within one
+// point and the time that the host takes.
 func TestPlanned(t *testing.T) {
 	list := planned(t, "testdata/packed.json")
 	shares, stalled := contest(t, first(t), list...)
@@ -276,10 +279,9 @@ func TestPlanned(t *testing.T) {
 	}
 }
 
-// BenchmarkShares shows what a host gives that has nothing else to do, in GPUs:
-// how much of the quotas together was computed, and the most that one client was
-// short of its request. The GPU that a plan filled is shown with and without the
-// plan's turns.
+// BenchmarkShares shows the shares on a host without other work: the computed work as a
+// fraction of all quotas, and the largest shortfall of a client below its request. The
+// GPU that is filled by a plan is shown with and without the plan's turns.
 func BenchmarkShares(b *testing.B) {
 	list := planned(b, "testdata/packed.json")
 	runs := map[string][]contender{"planned": list, "planned-greedy": unplanned(list)}
@@ -302,8 +304,8 @@ func BenchmarkShares(b *testing.B) {
 	}
 }
 
-// BenchmarkCrowd is 256 clients of one GPU, 32 of which want all they can get, each
-// with a 32nd of it: how far, in points, the one that is off most is from its quota.
+// BenchmarkCrowd runs 256 clients of one GPU, of which 32 saturate, each with a quota
+// of 1/32. It shows the largest deviation of a client from its quota, in points.
 func BenchmarkCrowd(b *testing.B) {
 	const clients, busy = 256, 32
 	for range b.N {
@@ -311,7 +313,7 @@ func BenchmarkCrowd(b *testing.B) {
 		h.start()
 		for i := range clients - busy {
 			id := fmt.Sprintf("idle-%d", i)
-			env := h.admit(want(id, 100, 1.0/busy, 1.0/busy))
+			env := h.admit(newContender(id, 100, 1.0/busy, 1.0/busy))
 			at := func(key string) string { return valueOf(env, key) }
 			c, err := tokentest.Dial(at("GFAAS_SOCKET"), id, at("GFAAS_SECRET"), 0)
 			if err != nil {
@@ -321,7 +323,7 @@ func BenchmarkCrowd(b *testing.B) {
 		}
 		var list []contender
 		for i := range busy {
-			list = append(list, want(fmt.Sprintf("busy-%d", i), 100, 1.0/busy, 1.0/busy))
+			list = append(list, newContender(fmt.Sprintf("busy-%d", i), 100, 1.0/busy, 1.0/busy))
 		}
 		shares := h.contend(list...)
 		off, sum := 0.0, 0.0
@@ -335,7 +337,7 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// valueOf is a variable of an environment.
+// valueOf returns the value of a variable in an environment.
 func valueOf(env []string, key string) string {
 	for _, kv := range slices.Backward(env) {
 		if name, value, _ := strings.Cut(kv, "="); name == key {

@@ -19,32 +19,32 @@ import (
 
 const (
 	soakClients = 50
-	soakTime    = 15 * time.Second // GFAAS_SOAK=30m for a long one
+	soakTime    = 5 * time.Second // or GFAAS_SOAK; make soak uses half an hour
 	calm        = 400 * time.Millisecond
-	resting     = 6 // looks without progress, at programs that wait; one that waits for a processor is not at rest
+	resting     = 6 // polls without progress until waiting programs count as resting; a program that waits for a processor is not at rest
 )
 
-// restless is one program of the soak.
-type restless struct {
+// soakProgram is a program of the soak.
+type soakProgram struct {
 	*program
 	account
-	id      string
-	seen    uint64    // kernels done when last looked at
-	stopped time.Time // zero: runs
+	id          string
+	lastKernels uint64    // kernels done at the last poll
+	stopped     time.Time // zero: running
 }
 
-// soak is a daemon and the programs that come and go under it.
+// soak is a daemon and the changing set of programs under it.
 type soak struct {
 	*host
 	rng   *rand.Rand
-	live  []*restless
+	live  []*soakProgram
 	count int
 	tally map[string]int
 }
 
-// TestSoak starts, kills and stops programs at random, and the daemon under
-// them. While the daemon is away nothing is launched; when it is back every
-// program goes on; at the end nothing of it all is left.
+// TestSoak randomly starts, kills and stops programs, and the daemon under them. While
+// the daemon is away, no program launches; when it is back, every program continues; at
+// the end, no resources are leaked.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	length := soakTime
@@ -77,16 +77,16 @@ func TestSoak(t *testing.T) {
 	s.leaks(before)
 }
 
-// step does one thing to one program, most often starts another.
+// step makes one random change, most often the start of another program.
 func (s *soak) step() {
 	s.resume()
-	what, n := s.rng.IntN(10), len(s.live)
+	description, n := s.rng.IntN(10), len(s.live)
 	switch {
-	case n < soakClients && (what < 6 || n < soakClients/2):
+	case n < soakClients && (description < 6 || n < soakClients/2):
 		s.spawn()
-	case what < 8:
+	case description < 8:
 		s.end(s.rng.IntN(n), syscall.SIGKILL)
-	case what == 8:
+	case description == 8:
 		s.end(s.rng.IntN(n), syscall.SIGTERM)
 	default:
 		if p := s.live[s.rng.IntN(n)]; p.stopped.IsZero() {
@@ -95,11 +95,11 @@ func (s *soak) step() {
 			s.tally["stops"]++
 		}
 	}
-	time.Sleep(time.Duration(s.rng.IntN(50)) * time.Millisecond) // the pace of events, nothing waits for it
+	time.Sleep(time.Duration(s.rng.IntN(50)) * time.Millisecond) // the pace of events; no result depends on it
 }
 
-// resume lets programs go on that have been stopped for a while. One that is
-// stopped inside the simulated driver may hold a lock there that others need.
+// resume continues programs that have been stopped for a while. A program that is
+// stopped inside the simulated driver may hold a lock that others need.
 func (s *soak) resume() {
 	for _, p := range s.live {
 		if !p.stopped.IsZero() && time.Since(p.stopped) > time.Duration(s.rng.IntN(1000))*time.Millisecond {
@@ -109,7 +109,7 @@ func (s *soak) resume() {
 	}
 }
 
-func (s *soak) signal(p *restless, sig syscall.Signal) {
+func (s *soak) signal(p *soakProgram, sig syscall.Signal) {
 	if err := syscall.Kill(-p.cmd.Process.Pid, sig); err != nil {
 		s.t.Fatalf("%s: %v", p.id, err)
 	}
@@ -123,16 +123,15 @@ func (s *soak) spawn() {
 	env := s.register(id, slice)
 	a := account{s.t, filepath.Join(s.runDir, id+".account")}
 	p := s.run(env, "check/soak", a.path, strconv.Itoa(s.rng.IntN(1<<30)))
-	s.live = append(s.live, &restless{program: p, account: a, id: id})
+	s.live = append(s.live, &soakProgram{program: p, account: a, id: id})
 	s.tally["starts"]++
 }
 
-// end kills a program, one that is stopped too, and takes its registration
-// back.
+// end kills a program, which may be stopped, and removes its registration.
 func (s *soak) end(i int, sig syscall.Signal) {
 	p := s.live[i]
 	s.live = append(s.live[:i], s.live[i+1:]...)
-	s.sound(p)
+	s.checkRunning(p)
 	s.signal(p, syscall.SIGCONT)
 	s.signal(p, sig)
 	p.ended <- <-p.ended
@@ -143,17 +142,17 @@ func (s *soak) end(i int, sig syscall.Signal) {
 	s.tally[sig.String()]++
 }
 
-// sound fails the test when a program has ended by itself: a result was wrong
-// or a call failed.
-func (s *soak) sound(p *restless) {
+// checkRunning fails the test if a program has ended by itself, which means that a result was
+// wrong or a call failed.
+func (s *soak) checkRunning(p *soakProgram) {
 	s.t.Helper()
-	if p.over() {
+	if p.exited() {
 		s.t.Fatalf("%s has ended: %s", p.id, p.errout.String())
 	}
 }
 
-// restart takes the daemon away, half of the time with a warning; the programs
-// come to rest. Then a new one lets all of them go on.
+// restart ends the daemon, half of the time gracefully, waits until the programs rest,
+// and starts a new daemon, with which all of them continue.
 func (s *soak) restart() {
 	s.t.Helper()
 	s.tally["restarts"]++
@@ -166,8 +165,8 @@ func (s *soak) restart() {
 	}
 	still := 0
 	s.eventually("programs come to rest", func() bool {
-		s.resume() // what it holds up comes to a gate then
-		if still++; s.progress() || !s.rest() {
+		s.resume() // programs that it held up then reach a gate
+		if still++; s.progress() || !s.allWaiting() {
 			still = 0
 		}
 		return still == resting
@@ -180,33 +179,33 @@ func (s *soak) restart() {
 	s.start()
 	for _, p := range s.live {
 		if p.stopped.IsZero() {
-			at := p.done()
-			s.eventually(p.id+" goes on", func() bool { s.resume(); s.sound(p); return p.done() > at })
+			at := p.completedKernels()
+			s.eventually(p.id+" goes on", func() bool { s.resume(); s.checkRunning(p); return p.completedKernels() > at })
 		}
 	}
 }
 
-// progress says whether any program that runs has done anything in 50 ms.
+// progress reports whether a running program has completed a kernel within 50 ms.
 func (s *soak) progress() bool {
 	for _, p := range s.live {
-		p.seen = p.done()
+		p.lastKernels = p.completedKernels()
 	}
 	time.Sleep(50 * time.Millisecond)
 	for _, p := range s.live {
-		s.sound(p)
-		if p.done() != p.seen {
+		s.checkRunning(p)
+		if p.completedKernels() != p.lastKernels {
 			return true
 		}
 	}
 	return false
 }
 
-// rest says whether all programs that run wait in the preload library.
-func (s *soak) rest() bool {
-	return !slices.ContainsFunc(s.live, func(p *restless) bool { return p.stopped.IsZero() && !p.waits() })
+// allWaiting reports whether all running programs wait in the preload library.
+func (s *soak) allWaiting() bool {
+	return !slices.ContainsFunc(s.live, func(p *soakProgram) bool { return p.stopped.IsZero() && !p.isWaiting() })
 }
 
-// usage is what the daemon holds.
+// usage describes the resources of the daemon.
 type usage struct{ files, maps, rssKiB int }
 
 func (s *soak) usage() usage {
@@ -232,21 +231,21 @@ func (s *soak) usage() usage {
 	return u
 }
 
-// leaks compares the daemon and the folders with what they were.
+// leaks compares the resources of the daemon and the folders with those at the start.
 func (s *soak) leaks(before usage) {
 	s.t.Helper()
 	var after usage
 	s.eventually("descriptors are closed", func() bool {
 		after = s.usage()
-		return after.files <= before.files+1 && after.maps == 0 // one for the status just asked
+		return after.files <= before.files+1 && after.maps == 0 // one for the status query
 	})
 	s.t.Logf("daemon before %+v, after %+v; %d goroutines here", before, after, runtime.NumGoroutine())
 	if grown := after.rssKiB - before.rssKiB; grown > 64<<10 {
 		s.t.Errorf("the daemon grew by %d KiB", grown)
 	}
 	for _, pattern := range []string{"instances/*", "client/soak-*", "sim/gpu*.mem.*"} {
-		if left, _ := filepath.Glob(filepath.Join(s.runDir, pattern)); len(left) > 0 {
-			s.t.Errorf("left behind: %v", left)
+		if leftovers, _ := filepath.Glob(filepath.Join(s.runDir, pattern)); len(leftovers) > 0 {
+			s.t.Errorf("left behind: %v", leftovers)
 		}
 	}
 }

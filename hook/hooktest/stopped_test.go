@@ -10,7 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// debts is what each instance owes.
+// debts returns the debt of each instance.
 func (h *host) debts() map[string]time.Duration {
 	out := map[string]time.Duration{}
 	for _, c := range h.rows() {
@@ -19,9 +19,9 @@ func (h *host) debts() map[string]time.Duration {
 	return out
 }
 
-// TestStoppedPays stops programs for long, and the daemon, in random order: who was
-// stopped owes no more than what suspending it charged, far less than the pause,
-// and all go on. In which state each is met is up to chance.
+// TestStoppedPays stops programs and the daemon for seconds, in random order. A stopped
+// program owes no more than the charge for its suspension, which is far less than the
+// pause, and all programs continue. The state in which each is stopped is random.
 func TestStoppedPays(t *testing.T) {
 	t.Parallel()
 	const pause = 3 * time.Second
@@ -43,14 +43,15 @@ func TestStoppedPays(t *testing.T) {
 	}
 	for _, n := range rng.Perm(len(ids) + 1) {
 		stopped := ids
-		if n == len(ids) { // the daemon: leases end by themselves meanwhile, and nobody pays for it
+		if n == len(ids) { // the daemon: leases expire meanwhile, and no client pays for it
 			stop(t, h.daemon.Process.Pid, pause)
 		} else {
 			id, pid := ids[n], programs[ids[n]].cmd.Process.Pid
-			stopped = ids[n : n+1] // it may hold a lock within the simulated driver, for which another waits and pays
+			stopped = ids[n : n+1] // the program may hold a lock in the simulated driver, for which another waits and pays
 			h.eventually(id+" holds a lease", func() bool { row, _ := h.row(id); return row.State == "running" })
 			h.eventually(id+" is suspended", func() bool {
-				// What is met while it waits comes to nothing: it goes on, and is stopped again.
+				// A stop while the program waits has no effect, so it is continued and
+				// stopped again.
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
 				for range 200 {
 					if row, _ := h.row(id); row.State == "suspended" {
@@ -79,7 +80,7 @@ func TestStoppedPays(t *testing.T) {
 	}
 }
 
-// stop stops a process for so long.
+// stop stops a process for the length of the pause.
 func stop(t *testing.T, pid int, pause time.Duration) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// storer does what it is told, a line each: "store NAME MIB", "commit NAME", "drop NAME" or
-// "alloc MIB" of the GPU, and "free" of that. It prints the code of the error, or "ok". With
-// "sees" it prints what NVML says is used, what it lists, and what cuMemGetInfo has as total
-// less free, in MiB.
+// storer executes one command per line: "store NAME MIB", "commit NAME", "drop NAME",
+// "alloc MIB" of GPU memory, and "free" of that. It prints the error code, or "ok".
+// "sees" prints NVML's used memory, the sum over NVML's listed processes, and total
+// minus free memory of cuMemGetInfo, in MiB.
 const storer = `import array, ctypes, json, os, socket, sys
 def connect():
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -72,8 +72,8 @@ def do(op, *args):
 for line in sys.stdin: print(do(*line.split()), flush=True)
 `
 
-// TestStoredInSlice: what a process stores in gfaas-modeld and what it allocates never
-// exceed its slice's limit together, until it is committed, with daemons that come and go.
+// TestStoredInSlice checks that a process's uncommitted stores in gfaas-modeld and its
+// allocations together never exceed its slice's limit, also while daemons restart.
 func TestStoredInSlice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -87,19 +87,19 @@ func TestStoredInSlice(t *testing.T) {
 	h.start()
 	env := h.limited("mine", 64*gpu.MiB)
 	c := &talk{h: h, p: h.launch(exec.Command("python3", "-c", storer), env)}
-	does := func(what, want string) {
+	does := func(request, want string) {
 		t.Helper()
-		if _, err := fmt.Fprintln(c.p.in, what); err != nil {
+		if _, err := fmt.Fprintln(c.p.in, request); err != nil {
 			t.Fatal(err)
 		}
 		if got := c.next(); got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
+			t.Errorf("%s: %q, want %q", request, got, want)
 		}
 	}
-	eventually := func(what, want string) {
+	eventually := func(request, want string) {
 		t.Helper()
-		h.eventually(what+" is "+want, func() bool {
-			fmt.Fprintln(c.p.in, what)
+		h.eventually(request+" is "+want, func() bool {
+			fmt.Fprintln(c.p.in, request)
 			return c.next() == want
 		})
 	}
@@ -122,14 +122,14 @@ func TestStoredInSlice(t *testing.T) {
 	does("free", "ok")
 	does("drop two", "ok")
 	eventually("sees", "used 16 listed 16 taken 16")
-	// The token daemon ends and comes back: it counts again.
+	// The token daemon restarts and counts the stores again.
 	does("store five 40", "ok")
 	h.kill()
 	h.start()
 	eventually("sees", "used 56 listed 56 taken 56")
 	does("alloc 16", "2")
 	does("store six 16", "slice-memory")
-	// So does what is stored while there is none, even beyond the limit.
+	// It also counts stores that were made without it, even beyond the limit.
 	h.kill()
 	does("store six 40", "ok")
 	h.start()
@@ -142,7 +142,7 @@ func TestStoredInSlice(t *testing.T) {
 	does("free", "ok")
 	models()
 	does("store seven 48", "ok")
-	// And with the process.
+	// They also end with the process.
 	c.p.kill()
 	h.eventually("nothing is stored", func() bool {
 		for _, g := range h.status().GPUs {
@@ -154,7 +154,7 @@ func TestStoredInSlice(t *testing.T) {
 		}
 		return false
 	})
-	// A process in no slice stores as before.
+	// A process outside any slice can store as before.
 	c = &talk{h: h, p: h.launch(exec.Command("python3", "-c", storer), h.daemonEnv())}
 	does("store eight 400", "ok")
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// launched waits until a program says how many kernels it launched, and until
-// the daemon has counted as many.
+// launched waits until a program prints how many kernels it launched, and until the
+// daemon has counted the same number.
 func (h *host) launched(p *program, id string) {
 	h.t.Helper()
 	var n uint64
@@ -19,7 +19,7 @@ func (h *host) launched(p *program, id string) {
 		return err == nil
 	})
 	counted := func() (sum uint64) {
-		for _, row := range h.rows() { // one a GPU
+		for _, row := range h.rows() { // one per GPU
 			if row.Instance == id {
 				sum += row.Launches
 			}
@@ -35,8 +35,8 @@ func (h *host) launched(p *program, id string) {
 	}
 }
 
-// TestStress has two programs of many threads, streams and contexts contend
-// for less than they want. They check their results themselves.
+// TestStress lets two programs with many threads, streams and contexts compete for less
+// than they want. They check their results themselves.
 func TestStress(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -50,9 +50,8 @@ func TestStress(t *testing.T) {
 	h.eventually("nothing is left of them", func() bool { return len(h.rows()) == 0 })
 }
 
-// TestFork runs programs of several processes, on one GPU and on two. Each
-// process that uses a GPU is a client of its own there; children that do not
-// disturb nobody.
+// TestFork runs programs of several processes, on one GPU and on two. Each process that
+// uses a GPU is a client of that GPU; other children have no effect.
 func TestFork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -70,8 +69,8 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// TestShell has a shell start two programs: they are one instance, share its
-// memory and, together, stay within its quota.
+// TestShell starts two programs from a shell. They are one instance, share its memory
+// and, together, stay within its quota.
 func TestShell(t *testing.T) {
 	h := newHost(t)
 	h.start()
@@ -101,8 +100,8 @@ func TestShell(t *testing.T) {
 	h.eventually("both are gone", func() bool { return len(h.rows()) == 0 })
 	a, b := h.account(), h.account()
 	shell(fmt.Sprintf("CHECK/pace %s 1000 & CHECK/pace %s 1000 & wait", a.path, b.path))
-	h.eventually("both run", func() bool { return a.done() > 20 && b.done() > 20 })
-	h.keepsTo(slice.QuotaLimit, a, b)
+	h.eventually("both run", func() bool { return a.completedKernels() > 20 && b.completedKernels() > 20 })
+	h.checkQuota(slice.QuotaLimit, a, b)
 	if rows := h.rows(); len(rows) != 2 {
 		t.Errorf("want two processes of one instance: %+v", rows)
 	}

@@ -8,26 +8,26 @@ import (
 	"testing"
 )
 
-// kernels runs saturate for a second and returns kernels a second.
+// kernels runs saturate for a second and returns the kernels per second.
 func (h *host) kernels(env []string, args ...string) float64 {
 	h.t.Helper()
 	p := h.run(env, "victim/saturate", args...)
 	if err := p.wait(); err != nil {
 		h.t.Fatal(err)
 	}
-	var said struct {
+	var report struct {
 		Launches float64
 		Elapsed  float64 `json:"elapsed_s"`
 	}
-	if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil {
+	if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil {
 		h.t.Fatalf("%s: %v", p.out.String(), err)
 	}
-	return said.Launches / said.Elapsed
+	return report.Launches / report.Elapsed
 }
 
-// BenchmarkThroughput compares a program of 10 us kernels with and without the
-// library, a whole GPU's lease held: what it keeps of its kernels a second, the
-// median of pairs of runs that take turns.
+// BenchmarkThroughput compares a program of 10 us kernels with and without the library,
+// while it holds the lease of a whole GPU. The result is the ratio of kernels per
+// second, as the median of pairs of alternating runs.
 func BenchmarkThroughput(b *testing.B) {
 	h := newHost(b)
 	h.start()

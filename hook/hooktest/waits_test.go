@@ -11,15 +11,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestWaits asks for the lease of a process whose stream waits for something that is not on
-// the GPU: the lease comes back at once, with the time of what ran before the wait. What
-// is behind the wait runs when that ends, without a lease, and the process tells its time.
+// TestWaits asks for the lease of a process whose stream waits for something outside
+// the GPU. The lease is returned at once, with the time of the work before the wait.
+// The work behind the wait runs when the wait ends, without a lease, and the process
+// reports its time.
 func TestWaits(t *testing.T) {
 	t.Parallel()
 	const front, behind = 20 * time.Millisecond, 100 * time.Millisecond
 	for _, tt := range []struct {
 		kind, stream string
-		untold       bool // no event can be put where the work begins or ends
+		untold       bool // no event can be placed at the beginning or the end of the work
 	}{
 		{"value32", "created", false}, {"value64", "blocking", false}, {"batch", "legacy", false}, {"host", "created", false},
 		{"host", "thread", false}, {"callback", "created", false}, {"semaphore", "created", false}, {"event", "created", false},
@@ -34,43 +35,43 @@ func TestWaits(t *testing.T) {
 			var m *member
 			for round := range 3 {
 				if m == nil {
-					f.eventually("it asks for a lease", func() bool { m = f.asker(); return m != nil })
+					f.eventually("it asks for a lease", func() bool { m = f.waitingMember(); return m != nil })
 				}
-				m.asked()
+				m.awaitRequest()
 				told := atomic.LoadUint64(&m.slot().UnleasedNS)
 				before := m.used()
-				begun := time.Now()
+				started := time.Now()
 				lease := m.open()
 				f.eventually("it waits", func() bool {
-					if m.requests.Load() > 0 { // it had no processor for so long that it gave the lease back
+					if m.requests.Load() > 0 { // it had no processor, and returned the lease
 						lease = m.open()
 					}
 					return strings.Count(p.out.String(), "queued") == round+1
 				})
-				ahead := time.Since(begun)
+				ahead := time.Since(started)
 				m.close(lease)
-				m.returned(lease)
+				m.awaitReturn(lease)
 				if used := m.used() - before; used < front || used > ahead {
 					t.Errorf("it was charged %v for %v within %v", used, front, ahead)
 				}
 				if got := atomic.LoadUint64(&m.slot().UnleasedNS); got != told {
 					t.Errorf("it told of %v without a lease, before what it waits for came", time.Duration(got-told))
 				}
-				began := time.Now()
+				resumed := time.Now()
 				if _, err := fmt.Fprintln(p.in); err != nil {
 					t.Fatal(err)
 				}
 				if tt.stream == "copy" {
-					m.give() // the copy may have come to the gate too late
+					m.alwaysGrant() // the copy may have reached the gate too late
 				}
 				f.eventually("it goes on", func() bool { return strings.Count(p.out.String(), "done") == round+1 })
-				m.generous.Store(false)
+				m.grantAlways.Store(false)
 				if tt.untold {
 					return
 				}
 				whole := func() time.Duration { return time.Duration(atomic.LoadUint64(&m.slot().UnleasedNS) - told) }
 				f.eventually("it tells what ran without a lease", func() bool { return whole() >= behind })
-				if most := time.Since(began); whole() > most && tt.kind != "node" { // which is charged from its beginning
+				if most := time.Since(resumed); whole() > most && tt.kind != "node" { // a graph is charged from its beginning
 					t.Errorf("it told of %v within %v", whole(), most)
 				}
 			}
@@ -78,16 +79,16 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// used is the time that the process has been charged.
+// used returns the time that the process has been charged.
 func (m *member) used() (sum time.Duration) {
-	for _, r := range m.gaveBack() {
+	for _, r := range m.returnedLeases() {
 		sum += time.Duration(r.UsedNS)
 	}
 	return sum
 }
 
-// asker is a connection that has asked for a lease.
-func (f *fake) asker() *member {
+// waitingMember returns a connection that has requested a lease.
+func (f *fake) waitingMember() *member {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.members {
@@ -98,9 +99,9 @@ func (f *fake) asker() *member {
 	return nil
 }
 
-// TestRounds has two processes wait for each other's kernels, in two slices and in one.
-// Each round takes a few turns: all are over long before one would be in which a lease is
-// kept until nobody waits for its return any more (30 s).
+// TestRounds runs two processes that wait for each other's kernels, in two slices and
+// in one. Each round takes a few turns, so all rounds finish long before a single one
+// in which a lease is held until its wait times out (30 s).
 func TestRounds(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"value32", "host", "semaphore"} {

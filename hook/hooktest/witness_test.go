@@ -17,31 +17,29 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 )
 
-// What a program computes on the simulated GPU, which takes its own time
-// whatever else the machine does, depends on the host: where the daemon, or a
-// program whose turn it is, gets no processor, nobody computes. So a program
-// that has nothing of gfaas in it runs in the same seconds, as willing to wait
-// as they are, and says how much a bare hand-over loses.
+// On the simulated GPU, kernels take their own time whatever else the machine does, but
+// the work that a program completes depends on the host: while the daemon, or the
+// program whose turn it is, has no processor, no program computes. So an independent
+// program, the witness, runs during the same seconds, with the same priority, and
+// measures the loss per hand-over without gfaas.
 //
-// It is a number of rings. In each a thread holds a token for a time, and then
-// threads wake each other as at the end of a lease: the daemon's timer ends it,
-// the program gives it back and the daemon hears of that, the next program goes
-// on and with it its simulated GPU. A timer or an exchange that is less than a
-// millisecond late is what a free processor takes, and no loss. All others are,
-// in full.
+// The witness consists of rings. In each ring, a thread holds a token for a time, and
+// then threads wake each other as at the end of a lease: the daemon's timer ends the
+// lease, the program returns it, the daemon is notified, and the next program and its
+// simulated GPU continue. A timer or a wake-up that is less than a millisecond late is
+// normal on a free processor and is no loss. Any later one counts in full.
 //
-// The rings are samples of what the host takes from one chain of hand-overs in
-// these seconds; what it takes from the programs under test is one more. With
-// mean m and standard deviation s of n rings that one lies below
-// m + 3 s sqrt(1 + 1/n), but in one case of 60 were the losses independent and
-// normal (Student's t with n-1 = 5 degrees of freedom), in at most one of 10
-// whatever their distribution (Cantelli). A test goes wrong by that only where
-// the programs themselves have used up their bound: on a host with nothing else
-// to do they leave two thirds of it, and m and s are 0. The bounds then are the
-// tests' own.
+// The rings are samples of the host's loss in one chain of hand-overs during these
+// seconds; the loss of the programs under test is another sample. With mean m and
+// standard deviation s of n rings, that sample lies below m + 3 s sqrt(1 + 1/n), except
+// in 1 of 60 cases if the losses are independent and normal (Student's t with n-1 = 5
+// degrees of freedom), and in at most 1 of 10 for any distribution (Cantelli). Such a
+// case makes a test fail only if the programs themselves have used up their tolerance:
+// on a host without other work they leave two thirds of it, and m and s are 0, so the
+// tests' own tolerances apply.
 const (
 	rings  = 6
-	stalls = time.Millisecond // the least that counts
+	stalls = time.Millisecond // the shortest delay that counts
 )
 
 // witness is a running witness.
@@ -51,8 +49,8 @@ type witness struct {
 	out safeBuffer
 }
 
-// witnesses starts a witness that looks at the host from a second after now for
-// so long; in each cycle the token changes hands that many times.
+// witnesses starts a witness that observes the host for the given length, beginning in
+// one second. In each cycle, the token changes hands `handovers` times.
 func (h *host) witnesses(handovers int, cycle, length time.Duration) *witness {
 	h.t.Helper()
 	self, err := os.Executable()
@@ -69,7 +67,8 @@ func (h *host) witnesses(handovers int, cycle, length time.Duration) *witness {
 	return w
 }
 
-// stalled is the most of the time that the host may have taken, 0 to 1.
+// stalled waits for the witness and returns the upper bound of the fraction of time
+// that the host took, 0 to 1.
 func (w *witness) stalled() float64 {
 	w.t.Helper()
 	if err := w.cmd.Wait(); err != nil {
@@ -84,7 +83,7 @@ func (w *witness) stalled() float64 {
 	return most
 }
 
-// upper is where one more sample may lie.
+// upper returns the upper bound of another sample.
 func upper(samples []float64) float64 {
 	n, mean, square := float64(len(samples)), 0.0, 0.0
 	for _, x := range samples {
@@ -96,24 +95,24 @@ func upper(samples []float64) float64 {
 	return mean + 3*math.Sqrt(square*(1+1/n))
 }
 
-// witnessKey is the variable that makes this test program a witness: how long a
-// thread holds the token and how long to look, in nanoseconds.
+// witnessKey is the variable that makes this test program a witness. Its value is how
+// long a thread holds the token, and how long to observe, in nanoseconds.
 const witnessKey = "GFAAS_WITNESS"
 
-// bearWitness is the witness itself. Its wakes are the kernel's alone: threads
-// that read from pipes.
-func bearWitness(text string) error {
+// runWitness runs the witness. The kernel alone wakes its threads, which read from
+// pipes.
+func runWitness(text string) error {
 	var hold, length time.Duration
 	if _, err := fmt.Sscan(text, &hold, &length); err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(4 * rings) // no thread waits for another ring's
+	runtime.GOMAXPROCS(4 * rings) // so that no thread waits for another ring's thread
 	var lost [rings]float64
 	done := make(chan error)
-	began := time.Now().Add(time.Second)
+	started := time.Now().Add(time.Second)
 	for i := range lost {
 		go func() {
-			at, err := ring(hold, began, began.Add(length))
+			at, err := ring(hold, started, started.Add(length))
 			lost[i] = at.Seconds() / length.Seconds()
 			done <- err
 		}()
@@ -126,16 +125,16 @@ func bearWitness(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(lost)
 }
 
-// ring hands a token round until the end and returns what of the time it was
-// late for longer than a stall.
-func ring(hold time.Duration, began, end time.Time) (late time.Duration, err error) {
+// ring passes a token around until the end, and returns the sum of all delays that are
+// longer than a stall.
+func ring(hold time.Duration, started, end time.Time) (late time.Duration, err error) {
 	var there, back [2]int
 	for _, pipe := range []*[2]int{&there, &back} {
 		if err := unix.Pipe(pipe[:]); err != nil {
 			return 0, err
 		}
 	}
-	go func() { // the programs: woken, each answers
+	go func() { // the programs: each answers when it is woken
 		runtime.LockOSThread()
 		at := make([]byte, 8)
 		for {
@@ -150,8 +149,8 @@ func ring(hold time.Duration, began, end time.Time) (late time.Duration, err err
 	runtime.LockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	woke := func(since time.Time) {
-		if took := time.Since(since); took > stalls && since.After(began) {
-			late += took
+		if elapsed := time.Since(since); elapsed > stalls && since.After(started) {
+			late += elapsed
 		}
 	}
 	at := make([]byte, 8)
@@ -162,7 +161,7 @@ func ring(hold time.Duration, began, end time.Time) (late time.Duration, err err
 			return 0, err
 		}
 		woke(due)
-		for range 2 { // give it back, take it
+		for range 2 { // return it, take it
 			sent := time.Now()
 			if _, err := unix.Write(there[1], at); err != nil {
 				return 0, err
@@ -179,9 +178,9 @@ func ring(hold time.Duration, began, end time.Time) (late time.Duration, err err
 // sleepKey is the variable that makes this test program a sleeper.
 const sleepKey = "GFAAS_SLEEPER"
 
-// sleeper is a running program whose threads, one bound to each processor, sleep for
-// a millisecond over and over. They go before all else, as programs do that a
-// benchmark starts first.
+// sleeper is a running program with one thread per processor, bound to it, which
+// repeatedly sleeps for a millisecond. It has priority over other processes, like the
+// programs that a benchmark starts first.
 type sleeper struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -189,7 +188,7 @@ type sleeper struct {
 	out safeBuffer
 }
 
-func (h *host) sleeps() *sleeper {
+func (h *host) startSleeper() *sleeper {
 	h.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -208,8 +207,7 @@ func (h *host) sleeps() *sleeper {
 	return s
 }
 
-// latest ends it and is by how much a thread woke too late at the worst, in
-// milliseconds.
+// latest ends the sleeper and returns its latest wake-up, in milliseconds.
 func (s *sleeper) latest() (ms float64) {
 	s.t.Helper()
 	_ = s.end.Close()
@@ -222,7 +220,7 @@ func (s *sleeper) latest() (ms float64) {
 	return ms
 }
 
-// sleepOn is the sleeper itself, until its standard input ends.
+// sleepOn runs the sleeper until its standard input ends.
 func sleepOn() {
 	worst := make([]atomic.Int64, runtime.NumCPU())
 	for cpu := range worst {
@@ -247,8 +245,8 @@ func sleepOn() {
 	fmt.Println(time.Duration(most).Seconds() * 1e3)
 }
 
-// TestWitness: rings that lost nothing leave the bounds alone, and those that
-// lost widen them by what they tell.
+// TestWitness checks that rings without loss leave the tolerances unchanged, and that
+// rings with loss widen them by the measured amount.
 func TestWitness(t *testing.T) {
 	for want, lost := range map[float64][]float64{
 		0: {0, 0, 0}, 0.01: {0.01, 0.01, 0.01}, 0.02 + 0.03*math.Sqrt(4.0/3): {0.01, 0.02, 0.03},

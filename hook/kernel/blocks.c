@@ -1,7 +1,6 @@
-/* blocks.c: memory of the GPU in blocks that go by numbers. Asking the driver for
- * memory is slow, and giving it back waits for all that runs, so that blocks
- * which are free stay for the next that wants one of their class, within a limit
- * on all (KaaS, section 4.1.3, keeps ephemeral buffers likewise). */
+/* blocks.c: GPU memory in numbered blocks. Allocating memory from the driver is slow, and freeing it waits for all work in
+ * progress. So free blocks are kept for the next allocation of the same size class. A limit applies to the sum of
+ * all blocks, used and free. The KaaS paper (section 4.1.3) does the same with ephemeral buffers. */
 #include "executor.h"
 
 #include <stdlib.h>
@@ -14,14 +13,14 @@ static struct block *blocks;
 static uint32_t nblocks;
 static uint64_t held, limit = UINT64_MAX;
 
-/* Blocks that are free, by class. */
+/* The free blocks, by class. */
 static struct {
     CUdeviceptr *ptr;
     uint32_t n, room;
 } spare[CLASSES];
 
-/* Sizes are rounded up to an eighth of the power of two below them, as
- * executor.Footprint in Go does. */
+/* Rounds a size up to a multiple of an eighth of the next lower power of two, as Footprint in pkg/kgraph/job does, and
+ * sets *class to the size class. Example: 9 MiB and a byte become 10 MiB. */
 static uint64_t rounded(uint64_t size, unsigned *class)
 {
     if (size <= SMALLEST) {
@@ -35,7 +34,7 @@ static uint64_t rounded(uint64_t size, unsigned *class)
     return (1ull << power) + steps * step;
 }
 
-/* The block of a number, which reaches to there; NULL if it does not. */
+/* Returns the block with that number, or NULL if it does not exist or ends before `end`. */
 struct block *block_of(uint32_t number, uint64_t end)
 {
     if (number >= nblocks || !blocks[number].ptr || end > blocks[number].size)
@@ -43,8 +42,8 @@ struct block *block_of(uint32_t number, uint64_t end)
     return &blocks[number];
 }
 
-/* Gives free blocks back until there is room for so much more; the largest
- * first, since they are fewest. */
+/* Returns free blocks to the driver until `more` bytes fit within the limit. It begins with the largest, so that
+ * few must be freed. */
 static void shrink(uint64_t more)
 {
     for (unsigned class = CLASSES; class-- > 0 && held + more > limit;)
@@ -59,7 +58,7 @@ static void shrink(uint64_t more)
         }
 }
 
-/* Sets how much memory all blocks may take, free ones included. */
+/* Sets the limit on the bytes of all blocks, used and free, and returns free blocks beyond it to the driver. */
 void blocks_keep(uint64_t most)
 {
     limit = most;
@@ -91,7 +90,7 @@ CUresult block_alloc(uint32_t number, uint64_t size)
         if (held + bytes > limit)
             return CUDA_ERROR_OUT_OF_MEMORY;
         CUresult r = p_cuMemAlloc_v2(&ptr, bytes);
-        if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* others have what we thought was there */
+        if (r == CUDA_ERROR_OUT_OF_MEMORY) { /* other processes use memory: free the spare blocks and retry */
             uint64_t before = limit;
             blocks_keep(0);
             limit = before;

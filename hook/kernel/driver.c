@@ -1,5 +1,4 @@
-/* driver.c: finds the driver when the program runs, so that it can be built and
- * started where there is none. */
+/* driver.c: finds the driver at run time, so that the program can be built and started without one. */
 #include "executor.h"
 
 #include <dlfcn.h>

@@ -1,17 +1,14 @@
-/* executor.h: the executor of gfaas-kerneld, which runs kernels of strangers on one
- * GPU in a process of its own. A kernel that faults or never ends costs that
- * process, and nobody else.
+/* executor.h: the executor of gfaas-kerneld, which runs clients' kernels on one GPU in a process of its own. So a kernel
+ * that faults or never ends costs only that process.
  *
  *   gfaas-kernel-executor
  *
- * is started by the daemon with a pipe to read jobs from as descriptor 3, the memory
- * of the objects as descriptor 4 and a pipe to write to as descriptor 5. It uses the
- * first GPU that it sees, says hello, and carries out one job after the other until the
- * pipes are closed, or something went wrong that no GPU recovers from.
- * pkg/adapter/executor is the other end of the pipes.
+ * is started by the daemon with a pipe from which it reads jobs as descriptor 3, the objects' memory as descriptor 4 and a
+ * pipe to which it writes as descriptor 5. It uses the first GPU that it sees, says hello, and runs one job after another
+ * until the pipes are closed or an error occurs after which the context is unusable. pkg/adapter/executor is the other end
+ * of the pipes.
  *
- * A message is its length in bytes, its kind, and so much data. Numbers are
- * little-endian, one after the other without gaps.
+ * A message consists of the length of its data in bytes, its kind, and the data. Numbers are little-endian and not padded.
  */
 #ifndef EXECUTOR_H
 #define EXECUTOR_H
@@ -27,28 +24,28 @@ enum { JOBS = 3, OBJECTS = 4, ANSWERS = 5 };
 
 /* Kinds of message. */
 enum {
-    MSG_HELLO = 1,    /* from the executor: what the GPU is, or why there is none */
+    MSG_HELLO = 1,    /* from the executor: the GPU, or why there is none */
     MSG_JOB = 2,      /* to the executor */
-    MSG_PROGRESS = 3, /* from it: a job has come further */
-    MSG_DONE = 4,     /* from it: a job is over */
+    MSG_PROGRESS = 3, /* from the executor: a job has made progress */
+    MSG_DONE = 4,     /* from the executor: a job has finished */
 };
 
-/* The steps of a job, in the order in which they are done. */
+/* The steps of a job, in order. */
 enum step { ST_NONE, ST_UNLOAD, ST_LOAD, ST_SAVE, ST_FREE, ST_ALLOC, ST_UPLOAD, ST_COPY, ST_ZERO, ST_KERNEL, ST_DOWNLOAD };
 
 enum { MAX_MESSAGE = 64 << 20, MAX_TEXT = 8192, MAX_ARGS = 128 };
 
-/* What became of a job: where it failed, if it did. */
+/* The outcome of a job, and where it failed. */
 struct outcome {
     CUresult result;
     enum step step;
-    uint32_t index; /* of what failed among those of its step */
-    bool fatal;     /* the context is of no use any more */
+    uint32_t index; /* of the failed item within its step */
+    bool fatal;     /* the context is unusable */
     uint64_t gpu_ns;
     char text[MAX_TEXT];
 };
 
-/* driver.c: the functions of the driver, found where the loader finds libcuda. */
+/* driver.c: the driver's functions, from the libcuda that the loader finds. */
 #define DRIVER(X)                                                                                     \
     X(cuInit) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDriverGetVersion)         \
     X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuMemGetInfo_v2) X(cuMemAlloc_v2)                \
@@ -84,9 +81,9 @@ void put_text(struct writer *w, const char *s);
 void message_send(uint32_t kind, struct writer *w);
 bool message_receive(uint32_t *kind, struct reader *r);
 
-/* blocks.c: memory of the GPU, by number. */
+/* blocks.c: GPU memory in numbered blocks. */
 struct block {
-    CUdeviceptr ptr; /* 0: there is none of that number */
+    CUdeviceptr ptr; /* 0: unused number */
     uint64_t size;
 };
 
@@ -96,7 +93,7 @@ bool block_free(uint32_t number);
 void blocks_keep(uint64_t limit);
 uint64_t blocks_held(void);
 
-/* modules.c: code that was linked, by number. */
+/* modules.c: linked code, by number. */
 CUresult module_load(uint32_t number, const char *text, char *log, size_t len);
 void module_unload(uint32_t number);
 CUresult module_function(uint32_t number, const char *name, size_t len, CUfunction *f);

@@ -1,5 +1,4 @@
-/* frame.c: messages to and from the daemon. When the daemon is gone there is
- * nothing left to do. */
+/* frame.c: messages exchanged with the daemon. If the daemon is gone, the process ends. */
 #include "executor.h"
 
 #include <errno.h>
@@ -19,28 +18,31 @@ const void *get_bytes(struct reader *r, size_t n)
     return at;
 }
 
+static void get(struct reader *r, void *v, size_t n)
+{
+    const void *at = get_bytes(r, n);
+    if (at)
+        memcpy(v, at, n);
+}
+
 uint32_t get32(struct reader *r)
 {
     uint32_t v = 0;
-    const void *at = get_bytes(r, sizeof v);
-    if (at)
-        memcpy(&v, at, sizeof v);
+    get(r, &v, sizeof v);
     return v;
 }
 
 uint64_t get64(struct reader *r)
 {
     uint64_t v = 0;
-    const void *at = get_bytes(r, sizeof v);
-    if (at)
-        memcpy(&v, at, sizeof v);
+    get(r, &v, sizeof v);
     return v;
 }
 
 static void put(struct writer *w, const void *data, size_t n)
 {
     if (n > sizeof w->data - w->len)
-        abort(); /* what is written is bounded by MAX_TEXT */
+        abort(); /* MAX_TEXT bounds all data */
     memcpy(w->data + w->len, data, n);
     w->len += n;
 }
@@ -55,7 +57,7 @@ void put_text(struct writer *w, const char *s)
     put(w, s, n);
 }
 
-/* Header and data go out in one, so that the daemon wakes once. */
+/* Sends header and data in one write, so that the daemon wakes once. */
 void message_send(uint32_t kind, struct writer *w)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,8 +77,7 @@ void message_send(uint32_t kind, struct writer *w)
     w->len = 0;
 }
 
-/* Reads the next message; its data holds until it is called again. False when the
- * daemon has closed the pipe. */
+/* Reads the next message; its data is valid until the next call. Returns false if the daemon has closed the pipe. */
 bool message_receive(uint32_t *kind, struct reader *r)
 {
     static unsigned char *buf;

@@ -1,5 +1,5 @@
-/* job.c: carries out a job: code to link, blocks to free and to allocate, copies,
- * zeros, kernels, copies back. All memory is there before the first kernel. */
+/* job.c: runs a job: links code, frees and allocates blocks, copies, clears, launches kernels, copies back. All memory is
+ * allocated before the first kernel. */
 #include "executor.h"
 
 #include <pthread.h>
@@ -11,17 +11,17 @@
 #include <time.h>
 
 enum { MARKS = 1024 };
-#define AWAKE_NS 30000u     /* of waiting for a GPU */
-#define PLAIN_SHARED 49152u /* bytes of shared memory that need no asking */
+#define AWAKE_NS 30000u     /* how long a wait for the GPU spins */
+#define PLAIN_SHARED 49152u /* bytes of shared memory that need no attribute */
 
 static CUcontext context;
 static CUstream stream;
 static CUevent began, ended;
 
-/* A mark follows each launch, so that it shows how far the GPU has come. */
+/* A mark follows each launch, and shows how far the GPU has got. */
 static CUevent mark[MARKS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t set, met, told, job; /* under the lock: marks of the job; told of the daemon */
+static uint64_t set, met, told, job; /* under the lock: marks set, passed, and reported to the daemon; the job's id */
 static unsigned char *objects;
 static uint64_t objects_len;
 
@@ -44,9 +44,9 @@ bool job_init(CUcontext ctx)
         objects_len = (uint64_t)st.st_size;
     }
     for (int i = 0; i < MARKS; i++)
-        if (p_cuEventCreate(&mark[i], 2 /* without time */) != CUDA_SUCCESS)
+        if (p_cuEventCreate(&mark[i], 2 /* no timing */) != CUDA_SUCCESS)
             return false;
-    return p_cuStreamCreate(&stream, 1 /* not blocking */) == CUDA_SUCCESS &&
+    return p_cuStreamCreate(&stream, 1 /* non-blocking */) == CUDA_SUCCESS &&
            p_cuEventCreate(&began, 0) == CUDA_SUCCESS && p_cuEventCreate(&ended, 0) == CUDA_SUCCESS;
 }
 
@@ -57,7 +57,7 @@ static uint64_t now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Tells the CPU that this is a loop of waiting. */
+/* Tells the CPU that this is a spin loop. */
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -65,8 +65,8 @@ static void relax(void)
 #endif
 }
 
-/* Notes the first thing that failed; false if that did. */
-static bool went(struct outcome *o, CUresult r, enum step step, uint32_t index)
+/* Notes the first failure. Returns whether r is success. */
+static bool check(struct outcome *o, CUresult r, enum step step, uint32_t index)
 {
     if (r == CUDA_SUCCESS)
         return true;
@@ -78,13 +78,12 @@ static bool went(struct outcome *o, CUresult r, enum step step, uint32_t index)
     return false;
 }
 
-/* As went, of what waited for the GPU: an error there is a kernel's, and the
- * context does not survive it. */
-static bool came(struct outcome *o, CUresult r, enum step step, uint32_t index)
+/* Like check, for calls that waited for the GPU: an error is a kernel's, and the context is unusable after it. */
+static bool check_gpu(struct outcome *o, CUresult r, enum step step, uint32_t index)
 {
     if (r != CUDA_SUCCESS)
         o->fatal = true;
-    return went(o, r, step, index);
+    return check(o, r, step, index);
 }
 
 static void report(uint64_t id, uint64_t launches)
@@ -96,15 +95,14 @@ static void report(uint64_t id, uint64_t launches)
     message_send(MSG_PROGRESS, &w);
 }
 
-/* Notes which marks the GPU has passed; the lock is held. */
+/* Notes which marks the GPU has passed. The caller holds the lock. */
 static void advance(void)
 {
     while (met < set && p_cuEventQuery(mark[met % MARKS]) == CUDA_SUCCESS)
         met++;
 }
 
-/* Tells the daemon if the job has come further; another thread calls it now and
- * then. */
+/* Reports progress of the job to the daemon, if there is any. Another thread calls it from time to time. */
 void job_tell(void)
 {
     static __thread bool ready;
@@ -120,7 +118,7 @@ void job_tell(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Copies between a block and the objects' memory. */
+/* Copies between blocks and the objects' memory. */
 static bool copies(struct reader *r, struct outcome *o, enum step step)
 {
     uint32_t n = get32(r);
@@ -132,10 +130,10 @@ static bool copies(struct reader *r, struct outcome *o, enum step step)
         if (b && offset <= objects_len && size <= objects_len - offset)
             result = step == ST_UPLOAD ? p_cuMemcpyHtoDAsync_v2(b->ptr, objects + offset, size, stream)
                                        : p_cuMemcpyDtoHAsync_v2(objects + offset, b->ptr, size, stream);
-        if (!came(o, result, step, i))
+        if (!check_gpu(o, result, step, i))
             return false;
     }
-    if (step != ST_UPLOAD && n && !came(o, p_cuStreamSynchronize(stream), step, 0))
+    if (step != ST_UPLOAD && n && !check_gpu(o, p_cuStreamSynchronize(stream), step, 0))
         return false;
     return !r->bad;
 }
@@ -146,10 +144,10 @@ static bool load(struct reader *r, struct outcome *o, uint64_t id)
         module_unload(get32(r));
     for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
         uint32_t number = get32(r), len = get32(r);
-        const char *text = get_bytes(r, len); /* with the zero at its end */
+        const char *text = get_bytes(r, len); /* including the final zero */
         if (!text || !len || text[len - 1])
             return false;
-        if (!went(o, module_load(number, text, o->text, sizeof o->text), ST_LOAD, i))
+        if (!check(o, module_load(number, text, o->text, sizeof o->text), ST_LOAD, i))
             return false;
         o->text[0] = 0;
         report(id, 0);
@@ -164,11 +162,11 @@ static bool memory(struct reader *r, struct outcome *o)
         return false;
     for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++)
         if (!block_free(get32(r)))
-            return went(o, CUDA_ERROR_INVALID_VALUE, ST_FREE, i);
+            return check(o, CUDA_ERROR_INVALID_VALUE, ST_FREE, i);
     for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
         uint32_t number = get32(r);
         uint64_t size = get64(r);
-        if (!went(o, block_alloc(number, size), ST_ALLOC, i))
+        if (!check(o, block_alloc(number, size), ST_ALLOC, i))
             return false;
     }
     if (!copies(r, o, ST_UPLOAD))
@@ -177,21 +175,21 @@ static bool memory(struct reader *r, struct outcome *o)
         uint32_t to = get32(r), from = get32(r);
         struct block *a = block_of(to, 0), *b = block_of(from, 0);
         if (!a || !b || a->size > b->size)
-            return went(o, CUDA_ERROR_INVALID_VALUE, ST_COPY, i);
-        if (!came(o, p_cuMemcpyDtoDAsync_v2(a->ptr, b->ptr, a->size, stream), ST_COPY, i))
+            return check(o, CUDA_ERROR_INVALID_VALUE, ST_COPY, i);
+        if (!check_gpu(o, p_cuMemcpyDtoDAsync_v2(a->ptr, b->ptr, a->size, stream), ST_COPY, i))
             return false;
     }
     for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
         struct block *b = block_of(get32(r), 0);
         if (!b)
-            return went(o, CUDA_ERROR_INVALID_VALUE, ST_ZERO, i);
-        if (!came(o, p_cuMemsetD8Async(b->ptr, 0, b->size, stream), ST_ZERO, i))
+            return check(o, CUDA_ERROR_INVALID_VALUE, ST_ZERO, i);
+        if (!check_gpu(o, p_cuMemsetD8Async(b->ptr, 0, b->size, stream), ST_ZERO, i))
             return false;
     }
     return !r->bad;
 }
 
-/* Reads one kernel; its values stay in the message. */
+/* Reads one kernel; its argument values stay in the message. */
 static bool kernel(struct reader *r, struct kernel *k, struct outcome *o, uint32_t index)
 {
     uint32_t module = get32(r), len = get32(r);
@@ -214,7 +212,7 @@ static bool kernel(struct reader *r, struct kernel *k, struct outcome *o, uint32
         uint64_t offset = get64(r);
         struct block *b = block_of(number, offset);
         if (!b)
-            return went(o, CUDA_ERROR_INVALID_VALUE, ST_KERNEL, index);
+            return check(o, CUDA_ERROR_INVALID_VALUE, ST_KERNEL, index);
         k->address[i] = b->ptr + offset;
         k->params[i] = &k->address[i];
     }
@@ -223,11 +221,10 @@ static bool kernel(struct reader *r, struct kernel *k, struct outcome *o, uint32
     CUresult found = module_function(module, name, len, &k->f);
     if (found == CUDA_SUCCESS && k->shared > PLAIN_SHARED)
         found = p_cuFuncSetAttribute(k->f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)k->shared);
-    return went(o, found, ST_KERNEL, index);
+    return check(o, found, ST_KERNEL, index);
 }
 
-/* Sets a mark behind the last launch. Where there are too many it waits for the
- * oldest. */
+/* Sets a mark after the last launch. If all marks are in use, it waits for the oldest. */
 static CUresult set_mark(void)
 {
     pthread_mutex_lock(&lock);
@@ -247,7 +244,7 @@ static CUresult set_mark(void)
     return r;
 }
 
-/* Begins to count marks, or ends it. */
+/* Starts counting the marks of a job; 0 ends it. */
 static void marks_begin(uint64_t id)
 {
     pthread_mutex_lock(&lock);
@@ -256,8 +253,8 @@ static void marks_begin(uint64_t id)
     pthread_mutex_unlock(&lock);
 }
 
-/* Waits for the end of what was launched. A driver that sleeps for it wakes up later
- * than that by more than a short kernel takes: for as long as that this stays awake. */
+/* Waits for the end of the launched work. It spins for AWAKE_NS first, because a driver that sleeps wakes up later than a
+ * short kernel takes. */
 static CUresult wait_end(void)
 {
     for (uint64_t until = now_ns() + AWAKE_NS; p_cuEventQuery(ended) == CUDA_ERROR_NOT_READY && now_ns() < until;)
@@ -265,25 +262,25 @@ static CUresult wait_end(void)
     return p_cuStreamSynchronize(stream);
 }
 
-/* Launches the kernels, the list as often as it says. */
+/* Launches the list of kernels `iterations` times. */
 static bool launch(struct kernel *k, uint32_t n, uint32_t iterations, struct outcome *o)
 {
     uint64_t all = (uint64_t)n * iterations;
-    uint32_t i = 0, any = n == 1 ? 0 : UINT32_MAX; /* whose an error is that comes later */
-    if (!came(o, p_cuEventRecord(began, stream), ST_KERNEL, any))
+    uint32_t i = 0, any = n == 1 ? 0 : UINT32_MAX; /* the kernel of an error that is reported later */
+    if (!check_gpu(o, p_cuEventRecord(began, stream), ST_KERNEL, any))
         return false;
     for (uint64_t sent = 0; sent < all; sent++, i = i + 1 == n ? 0 : i + 1) {
         CUresult r = p_cuLaunchKernel(k[i].f, k[i].grid[0], k[i].grid[1], k[i].grid[2], k[i].block[0], k[i].block[1],
                                       k[i].block[2], k[i].shared, stream, k[i].params, NULL);
-        if (!went(o, r, ST_KERNEL, i)) {
+        if (!check(o, r, ST_KERNEL, i)) {
             o->fatal = r >= CUDA_ERROR_ILLEGAL_ADDRESS && r != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
             return false;
         }
-        if (all > 1 && !came(o, set_mark(), ST_KERNEL, any))
+        if (all > 1 && !check_gpu(o, set_mark(), ST_KERNEL, any))
             return false;
     }
-    if (!came(o, p_cuEventRecord(ended, stream), ST_KERNEL, any) ||
-        !came(o, wait_end(), ST_KERNEL, any))
+    if (!check_gpu(o, p_cuEventRecord(ended, stream), ST_KERNEL, any) ||
+        !check_gpu(o, wait_end(), ST_KERNEL, any))
         return false;
     float ms = 0;
     if (p_cuEventElapsedTime(&ms, began, ended) == CUDA_SUCCESS)
@@ -303,7 +300,7 @@ static bool kernels(struct reader *r, struct outcome *o, uint64_t id)
     if (n > room) {
         struct kernel *more = realloc(list, n * sizeof *more);
         if (!more)
-            return went(o, CUDA_ERROR_OUT_OF_MEMORY, ST_KERNEL, 0);
+            return check(o, CUDA_ERROR_OUT_OF_MEMORY, ST_KERNEL, 0);
         list = more;
         room = n;
     }
@@ -316,15 +313,14 @@ static bool kernels(struct reader *r, struct outcome *o, uint64_t id)
     return done;
 }
 
-/* Carries a job out; false when the message is none. What its copies and zeros
- * were is over when it returns. */
+/* Runs a job. Returns false if the message is malformed. Its copies and clears have finished when it returns. */
 bool job_run(struct reader *r, uint64_t *id, struct outcome *o)
 {
     memset(o, 0, offsetof(struct outcome, text) + 1);
     *id = get64(r);
     if (load(r, o, *id) && memory(r, o) && kernels(r, o, *id) && copies(r, o, ST_DOWNLOAD))
-        came(o, p_cuStreamSynchronize(stream), ST_DOWNLOAD, 0);
+        check_gpu(o, p_cuStreamSynchronize(stream), ST_DOWNLOAD, 0);
     else if (!o->fatal && o->result != CUDA_SUCCESS)
-        came(o, p_cuStreamSynchronize(stream), ST_NONE, 0); /* what was begun */
+        check_gpu(o, p_cuStreamSynchronize(stream), ST_NONE, 0); /* for the work that was begun */
     return !r->bad && (o->result != CUDA_SUCCESS || r->at == r->end);
 }

@@ -1,4 +1,4 @@
-# The executor of gfaas-kerneld: finds the driver when it runs.
+# The executor of gfaas-kerneld. It loads the driver at run time.
 EXECUTOR := $(BUILD)/lib/gfaas-kernel-executor
 
 $(EXECUTOR): $(wildcard hook/kernel/*.c) hook/kernel/executor.h hook/cuda.h hook/symbols.def hook/kernel/kernel.mk

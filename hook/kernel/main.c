@@ -1,4 +1,4 @@
-/* main.c: says hello and carries out jobs until the daemon is gone. */
+/* main.c: says hello and runs jobs until the daemon is gone. */
 #include "executor.h"
 
 #include <poll.h>
@@ -16,18 +16,18 @@ static const CUdevice_attribute told[] = {
 };
 enum { TOLD = sizeof told / sizeof *told, TELL_MS = 100 };
 
-/* Tells of progress, and ends the process when the daemon closes the pipe,
- * whatever the GPU does: a kernel that never ends holds up the other thread. */
+/* Reports progress, and ends the process when the daemon closes the pipe, even if a kernel that never ends blocks the other
+ * thread. */
 static void *watch(void *unused)
 {
     (void)unused;
-    struct pollfd p = {.fd = JOBS}; /* of the end alone */
+    struct pollfd p = {.fd = JOBS}; /* for POLLHUP only */
     while (poll(&p, 1, TELL_MS) <= 0)
         job_tell();
     _exit(0);
 }
 
-/* Opens the GPU; why says what is missing. */
+/* Opens the GPU; on failure, `why` says what is missing. */
 static bool begin(char *name, size_t nlen, uint32_t *value, size_t *total, char *why, size_t len)
 {
     CUdevice dev;
@@ -65,7 +65,7 @@ int main(void)
     size_t total = 0;
     static struct writer w;
     pthread_t thread;
-    signal(SIGPIPE, SIG_IGN); /* message_send sees it */
+    signal(SIGPIPE, SIG_IGN); /* message_send sees the error */
     if (pthread_create(&thread, NULL, watch, NULL))
         return 1;
     bool ready = begin(name, sizeof name, value, &total, why, sizeof why);
@@ -82,7 +82,7 @@ int main(void)
     while (ready && message_receive(&kind, &r)) {
         uint64_t id = 0;
         if (kind != MSG_JOB || !job_run(&r, &id, &o)) {
-            fprintf(stderr, "gfaas-kernel-executor: a message is wrong\n");
+            fprintf(stderr, "gfaas-kernel-executor: invalid message from gfaas-kerneld\n");
             return 1;
         }
         put64(&w, id);
@@ -95,7 +95,7 @@ int main(void)
         put_text(&w, o.text);
         message_send(MSG_DONE, &w);
         if (o.fatal)
-            break; /* and wait for the daemon, which reads what became of it */
+            break; /* and wait for the daemon, which reads the outcome */
     }
     while (message_receive(&kind, &r))
         ;

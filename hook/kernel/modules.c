@@ -1,5 +1,5 @@
-/* modules.c: code that was linked stays until it is unloaded, and so do the
- * functions that were looked up in it (KaaS, section 4.1.3: the kernel cache). */
+/* modules.c: linked code stays loaded until it is unloaded, and so do the functions that were looked up in it (KaaS,
+ * section 4.1.3: the kernel cache). */
 #include "executor.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static struct {
     struct function *functions;
 } modules[MODULES];
 
-/* Compiles PTX; log gets the compiler's words. */
+/* Compiles PTX; `log` gets the compiler's messages. */
 CUresult module_load(uint32_t number, const char *text, char *log, size_t len)
 {
     if (number >= MODULES || modules[number].module)

@@ -1,6 +1,5 @@
-/* compat.h: keeps libgfaas-model.so loadable on an old glibc (2.17 on x86-64,
- * 2.31 elsewhere): glibc 2.34 moved these functions and gave them a new version;
- * the old version is still there. */
+/* compat.h: keeps libgfaas-model.so loadable on an old glibc (2.17 on x86-64, 2.31 elsewhere). glibc 2.34 moved these
+ * functions and gave them a new version, but still has the old one. */
 #ifndef GFAAS_MODEL_COMPAT_H
 #define GFAAS_MODEL_COMPAT_H
 

@@ -1,5 +1,4 @@
-/* daemon.c: talking to gfaas-modeld: one JSON object a packet, and descriptors
- * beside it. */
+/* daemon.c: messages exchanged with gfaas-modeld: each packet is one JSON object, and may carry descriptors. */
 #include "model.h"
 
 #include <errno.h>
@@ -16,11 +15,11 @@
 #define MOST_ANSWER 65536
 #define MOST_FDS 2
 
-/* The daemon's words for what can go wrong, by their codes from 1. */
+/* The daemon's error codes, for the values from 1. */
 static const char *const codes[] = {"absent", "invalid-file", "checksum", "changed",  "capacity",
                                     "busy",   "gpu-memory",   "denied",   "usage",    "internal"};
 
-/* A variable that is set, and not to nothing. */
+/* Returns the value of a variable, or NULL if it is unset or empty. */
 static const char *set(const char *name)
 {
     const char *value = getenv(name);
@@ -30,7 +29,7 @@ static const char *set(const char *name)
 /* The folder of users' sessions. */
 #define SESSIONS "/run/user/"
 
-/* Reports whether a folder is this user's own and closed to writes of others. */
+/* Reports whether a folder belongs to this user and other users cannot write to it. */
 static bool own_folder(const char *path)
 {
     struct stat s;
@@ -38,10 +37,9 @@ static bool own_folder(const char *path)
     return !syscall(SYS_newfstatat, AT_FDCWD, path, &s, AT_SYMLINK_NOFOLLOW) && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Writes the nth place where the socket may be. Returns its length as snprintf does, or
- * -1 if there are no more. A place that is not the user's own is left out, unless it is
- * the first. Without variables these are the defaults of the daemon's RunDir
- * (pkg/command/cli), in its order. */
+/* Writes the nth path where the socket may be. Returns its length as snprintf does, or -1 after the last one. It
+ * omits folders that do not belong to the user, except the first. Without variables, these are the defaults of the
+ * daemon's RunDir (pkg/command/cli), in the same order. */
 static int nth_socket(int n, char *path, size_t room)
 {
     const char *given = set("GFAAS_MODEL_SOCKET"), *run = set("GFAAS_RUN_DIR"), *user = set("XDG_RUNTIME_DIR");
@@ -73,7 +71,7 @@ int daemon_connect(int *sock, struct gf_inode *is)
     int r, length, why = 0;
     *sock = gf_move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (*sock < 0)
-        return model_fail(GFAAS_MODEL_INTERNAL, "no socket: %s", strerror(errno));
+        return model_fail(GFAAS_MODEL_INTERNAL, "cannot create a socket: %s", strerror(errno));
     *is = gf_inode_of(*sock);
     for (int n = 0;; n++) {
         at = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -91,7 +89,7 @@ int daemon_connect(int *sock, struct gf_inode *is)
         while (r < 0 && errno == EINTR);
         if (r == 0)
             return GFAAS_MODEL_OK;
-        if (n == 0) { /* the message is about the preferred place */
+        if (n == 0) { /* the message is about the preferred path */
             why = errno;
             strcpy(first, at.sun_path);
         }
@@ -126,7 +124,7 @@ static bool transmit(int sock, const char *text, size_t n, int fd)
     return r == (ssize_t)n;
 }
 
-/* Takes the descriptors of a message; those beyond the first two are closed. */
+/* Stores the descriptors of a message; closes those beyond the first two. */
 static void take_fds(struct msghdr *m, int fds[MOST_FDS])
 {
     int n = 0;
@@ -144,7 +142,7 @@ static void take_fds(struct msghdr *m, int fds[MOST_FDS])
     }
 }
 
-/* Waits for a packet; its length, 0 at the end of the connection, -1: it did not fit. */
+/* Waits for a packet. Returns its length, 0 at the end of the connection, or -1 if it did not fit. */
 static ssize_t receive(int sock, char *text, size_t room, int fds[MOST_FDS])
 {
     union {
@@ -182,19 +180,19 @@ static void read_error(struct json *j, struct error *e)
             json_skip(j);
 }
 
-/* A text that must fit. */
+/* Copies a string, which must fit. */
 static void read_text(struct json *j, char *out, size_t room)
 {
     const char *text;
     if (!json_string(j, &text))
         return;
     if (strlen(text) >= room)
-        json_fail(j, "a text that is too long");
+        json_fail(j, "the string is too long");
     else
         strcpy(out, text);
 }
 
-/* Reads an answer to get; error.code is set if it is an error. */
+/* Reads an answer to `get`; sets error.code if it is an error. */
 static bool read_answer(struct json *j, struct answer *a, struct error *e, bool *ok)
 {
     bool first = true;
@@ -221,22 +219,22 @@ static bool read_answer(struct json *j, struct answer *a, struct error *e, bool 
 
 static int fail_as(const struct error *e)
 {
-    const char *message = e->message && *e->message ? e->message : "gfaas-modeld refuses, and does not say why";
+    const char *message = e->message && *e->message ? e->message : "gfaas-modeld refused the request and gave no reason";
     for (int i = 0; e->code && i < (int)(sizeof codes / sizeof *codes); i++)
         if (!strcmp(e->code, codes[i]))
             return model_fail(i + 1, "%s", message);
     return model_fail(GFAAS_MODEL_INTERNAL, "%s", message);
 }
 
-/* What an answer says; text is as long as it is and has as much room again. */
-static int understand(const char *text, size_t n, char *room, const char *name, struct answer *a)
+/* Parses an answer. `room` has space for twice the length of the text. */
+static int parse_answer(const char *text, size_t n, char *room, const char *name, struct answer *a)
 {
     struct json j = {text, text + n, room, NULL, 0};
     struct error e = {NULL, NULL};
     bool ok;
     if (!read_answer(&j, a, &e, &ok))
-        return model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s, at byte %zu: %s", name, (size_t)(j.at - text),
-                          j.why ? j.why : "it ends");
+        return model_fail(GFAAS_MODEL_INTERNAL, "cannot read gfaas-modeld's answer about %s, at byte %zu: %s", name, (size_t)(j.at - text),
+                          j.why ? j.why : "unexpected end");
     if (!ok)
         return fail_as(&e);
     if (!a->size || a->memory < 0 || a->manifest < 0)
@@ -252,16 +250,16 @@ int daemon_get(int sock, const char *name, int file, struct answer *a)
     int n = snprintf(request, sizeof request, "{\"op\":\"get\",\"name\":\"%s\",\"timeout_ms\":0}", name);
     char *text = malloc(2 * MOST_ANSWER + 2);
     if (!text)
-        return model_fail(GFAAS_MODEL_INTERNAL, "no memory for an answer");
+        return model_fail(GFAAS_MODEL_INTERNAL, "out of memory for an answer");
     ssize_t got = transmit(sock, request, (size_t)n, file) ? receive(sock, text, MOST_ANSWER, fds) : 0;
     a->memory = fds[0];
     a->manifest = fds[1];
     if (got == 0)
-        code = model_fail(GFAAS_MODEL_NO_DAEMON, "gfaas-modeld ended the connection before it answered about %s", name);
+        code = model_fail(GFAAS_MODEL_NO_DAEMON, "gfaas-modeld closed the connection before it answered about %s", name);
     else if (got < 0)
         code = model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s is too long", name);
     else
-        code = understand(text, (size_t)got, text + MOST_ANSWER, name, a);
+        code = parse_answer(text, (size_t)got, text + MOST_ANSWER, name, a);
     free(text);
     if (code)
         answer_close(a);

@@ -1,7 +1,7 @@
 """Weights that all processes of a GPU share.
 
 gfaas-modeld keeps one copy of a model's weights on the GPU; a process that loads
-the model maps that copy, to read it:
+the model maps that copy for reading:
 
     import gfaas_model
     weights = gfaas_model.load("resnet50", "resnet50.safetensors")
@@ -11,14 +11,13 @@ and with PyTorch, without a copy:
 
     model.load_state_dict(gfaas_model.load("resnet50", framework="torch"), assign=True)
 
-A tensor is taken without a copy by whatever reads DLPack or
-__cuda_array_interface__. It may be read, not written: a write ends the process's
-use of CUDA, as any access that is not allowed does. The memory stays mapped for as
-long as something refers to it, and the daemon keeps it as long.
+Libraries that read DLPack or __cuda_array_interface__ use a tensor without a copy.
+Tensors are read-only: a write faults and ends the process's use of CUDA. The memory
+stays mapped while a reference to it exists, and the daemon keeps the model for that time.
 
-The daemon's socket is $GFAAS_MODEL_SOCKET, else model.sock in the run directory
-($GFAAS_RUN_DIR, else $XDG_RUNTIME_DIR/gfaas, else the user's default). The standard library
-is all that this needs, and the CUDA driver.
+The daemon's socket is $GFAAS_MODEL_SOCKET. If that is not set, it is model.sock in the
+run directory ($GFAAS_RUN_DIR, $XDG_RUNTIME_DIR/gfaas or the user's default). The module
+needs only the standard library and the CUDA driver.
 """
 
 import array
@@ -41,8 +40,9 @@ __all__ = ["Error", "Tensor", "load", "safe_open"]
 
 
 class Error(RuntimeError):
-    """What went wrong: code is absent, invalid-file, checksum, changed, capacity,
-    busy, gpu-memory, denied, usage, internal, no-daemon or driver."""
+    """An error of the daemon, the driver or this module. code is one of absent,
+    invalid-file, checksum, changed, capacity, busy, gpu-memory, denied, usage, internal,
+    no-daemon and driver."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -83,7 +83,7 @@ _CALLS = {
 
 
 class _Driver:
-    """The CUDA driver's functions; one that fails raises an Error."""
+    """The functions of the CUDA driver. A function that fails raises an Error."""
 
     def __init__(self):
         try:
@@ -93,7 +93,7 @@ class _Driver:
                 function.argtypes, function.restype = types, ctypes.c_int
                 setattr(self, "_" + name, function)
         except (OSError, AttributeError) as e:
-            raise Error("driver", f"no CUDA driver, or one that is too old: {e}") from None
+            raise Error("driver", f"cannot load the CUDA driver, or it is too old: {e}") from None
         self.call("cuInit", 0)
 
     def try_call(self, name, *args):
@@ -107,7 +107,7 @@ class _Driver:
             raise Error("driver", f"{name}: error {result} ({(text.value or b'unknown').decode()})")
 
     def current(self):
-        """The device of the current context, None if there is none."""
+        """Returns the device of the current context, or None if there is no context."""
         context, device = ctypes.c_void_p(), ctypes.c_int()
         self.call("cuCtxGetCurrent", ctypes.byref(context))
         if not context:
@@ -117,7 +117,8 @@ class _Driver:
 
     @contextlib.contextmanager
     def primary(self, device):
-        """With a device's primary context current, unless another one of it is."""
+        """Makes a context of a device current: the current one or, if that is of another
+        device, the device's primary context."""
         if self.current() == device:
             yield
             return
@@ -139,7 +140,7 @@ _driver_here = None
 
 def _driver():
     global _driver_here
-    if _driver_here is None:  # else no lock: this may be the end of something, anywhere
+    if _driver_here is None:  # without a lock otherwise: this may run in a finalizer, at any point
         with _driver_lock:
             _driver_here = _driver_here or _Driver()
     return _driver_here
@@ -151,7 +152,7 @@ _MOST_ANSWER = 65536
 
 
 def _own_folder(path):
-    """Reports whether a folder is this user's own and closed to writes of others."""
+    """Reports whether a folder belongs to this user and only this user can write to it."""
     try:
         s = os.lstat(path)
     except OSError:
@@ -160,8 +161,8 @@ def _own_folder(path):
 
 
 def _socket_paths():
-    """The places where the socket may be, the preferred one first. Without variables
-    these are the defaults of the daemon."""
+    """Returns the paths where the socket may be, the preferred one first. Without variables,
+    these are the daemon's defaults."""
     given, run, user = (os.environ.get(n) for n in ("GFAAS_MODEL_SOCKET", "GFAAS_RUN_DIR", "XDG_RUNTIME_DIR"))
     if given:
         return [given]
@@ -173,8 +174,8 @@ def _socket_paths():
 
 
 class _Connection(socket.socket):
-    """A connection whose number the program may close and use again: it is high, and
-    closed only if it is the connection still."""
+    """A connection whose descriptor number the program may close and reuse: the number is
+    high, and it is closed only if it is still this connection."""
 
     def __init__(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as low:
@@ -182,7 +183,7 @@ class _Connection(socket.socket):
             most = 1024 if most == resource.RLIM_INFINITY else min(most, 1024)
             try:
                 fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(most - 64 if most >= 128 else most // 2, 3))
-            except OSError:  # none is free
+            except OSError:  # no high number is free
                 fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
             super().__init__(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
         self.inode = self._inode()
@@ -202,7 +203,7 @@ class _Connection(socket.socket):
         else:
             self.detach()
 
-    __del__ = close  # else the number is closed in any case
+    __del__ = close  # the base class's would close the number in any case
 
 
 def _connect():
@@ -232,12 +233,12 @@ def _connect_to(path):
 
 
 def _exchange(sock, request, file):
-    """Sends a request, with a descriptor unless that is None; what came back, and
-    its descriptors, the caller's to close."""
-    beside = [] if file is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+    """Sends a request, with a descriptor unless that is None. Returns the answer and its
+    descriptors, which the caller must close."""
+    ancillary = [] if file is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
     fds = []
     try:
-        sock.sendmsg([json.dumps(request).encode()], beside, socket.MSG_NOSIGNAL)
+        sock.sendmsg([json.dumps(request).encode()], ancillary, socket.MSG_NOSIGNAL)
         text, control, flags, _ = sock.recvmsg(_MOST_ANSWER, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
     except OSError as e:
         raise Error("no-daemon", f"gfaas-modeld: {e.strerror}") from None
@@ -248,17 +249,17 @@ def _exchange(sock, request, file):
             fds.extend(got)
     try:
         if not text:
-            raise Error("no-daemon", "gfaas-modeld ended the connection before it answered")
+            raise Error("no-daemon", "gfaas-modeld closed the connection before it answered")
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise Error("internal", "gfaas-modeld's answer is too long")
         answer = json.loads(text)
         if not isinstance(answer, dict):
-            raise ValueError("it is no object")
+            raise ValueError("expected an object")
         return answer, fds
     except BaseException as e:
         _close(fds)
         if isinstance(e, (ValueError, RecursionError)):
-            raise Error("internal", f"gfaas-modeld's answer: {e}") from None
+            raise Error("internal", f"cannot read gfaas-modeld's answer: {e}") from None
         raise
 
 
@@ -271,7 +272,7 @@ def _get(sock, name, file, timeout):
     request = {"op": "get", "name": name, "timeout_ms": int(timeout * 1000)}
     fd, why = None, None
     if file is not None:
-        try:  # a pipe would wait for a writer; the daemon says whether it is a file
+        try:  # a pipe would wait for a writer; the daemon checks that it is a regular file
             fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
         except OSError as e:
             why = e.strerror
@@ -285,9 +286,9 @@ def _get(sock, name, file, timeout):
             error = answer.get("error")
             error = error if isinstance(error, dict) else {}
             code = str(error.get("code", "internal"))
-            message = str(error.get("message") or "gfaas-modeld refuses, and does not say why")
+            message = str(error.get("message") or "gfaas-modeld refused the request and gave no reason")
             if code == "absent" and why:
-                message = f"{name} is not there, and cannot be loaded from {os.fspath(file)}: {why}"
+                message = f"model {name} is not loaded, and cannot be loaded from {os.fspath(file)}: {why}"
             raise Error(code, message)
         size = answer.get("size")
         if not _is_count(size) or not size or len(fds) < 2:
@@ -311,7 +312,7 @@ def _is_count(n):
 
 
 def _read(fd):
-    """All of a file, whatever happens to it meanwhile."""
+    """Returns the content of a file, even if the file changes meanwhile."""
     parts, at = [], 0
     while part := os.pread(fd, 1 << 24, at):
         parts.append(part)
@@ -320,43 +321,48 @@ def _read(fd):
 
 
 def _manifest(fd, size):
-    """The tensors of a manifest as (dtype, shape, offset, bytes) by name, and its metadata."""
+    """Returns the tensors of a manifest as (dtype, shape, offset, bytes) by name, and its
+    metadata."""
     try:
         manifest = json.loads(_read(fd))
         tensors, metadata = manifest.get("tensors", {}), manifest.get("metadata") or {}
         return {name: _entry(name, t, size) for name, t in tensors.items()}, dict(metadata)
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as e:
-        raise Error("internal", f"the daemon's list of tensors: {e!r}") from None
+        raise Error("internal", f"cannot read the daemon's list of tensors: {e!r}") from None
 
 
 def _entry(name, t, size):
     dtype, shape, offset, count = t["dtype"], t["shape"], t["offset"], t["bytes"]
     if not isinstance(dtype, str) or not isinstance(shape, list) or not all(map(_is_count, [offset, count, *shape])):
-        raise ValueError(f"{name}: not a tensor: {t}")
+        raise ValueError(f"invalid tensor {name}: {t}")
     if offset + count > size:
-        raise ValueError(f"{name} lies beyond the allocation")
+        raise ValueError(f"tensor {name} ends beyond the allocation")
     want = _BYTES.get(dtype, 0)
     for n in shape:
         want *= n
     if dtype in _BYTES and want != count:
-        raise ValueError(f"{name}: its bytes are not those of its shape")
+        raise ValueError(f"the length of tensor {name} does not match its shape")
     return dtype, tuple(shape), offset, count
 
 
 # ---- the mapping ----
 
-_open = weakref.WeakSet()  # models, also such as are being opened, whose connections a child must not keep
+_open = weakref.WeakSet()  # models, including those being opened, whose connections a child must not keep
 
 
 class _Model:
-    """A model that is mapped; its tensors refer to it, and with the last it goes."""
+    """A mapped model. Its tensors refer to it; it is unmapped when the last one is gone."""
 
     def __init__(self, name, file, timeout):
         if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._/-]{0,254}", name):
-            raise Error("usage", f"{name:.300}: not a name of a model: at most 255 letters, digits, and . _ / - after the first")
+            raise Error(
+                "usage",
+                f"invalid model name {name:.300}: expected at most 255 letters, digits, '.', '_', '/' or '-', "
+                "starting with a letter or digit",
+            )
         driver = _driver()
         self.sock = _connect()
-        _open.add(self)  # before the daemon is asked: to load takes a while
+        _open.add(self)  # before the request, because loading can take long
         try:
             answer, fds = _get(self.sock, name, file, timeout)
             try:
@@ -370,13 +376,14 @@ class _Model:
         except BaseException:
             self.sock.close()
             raise
-        # Not at exit: what still runs then may still read it.
+        # Not at exit: threads that still run then may read it.
         of = os.getpid(), self.sock, self.device, primary, self.base, self.size
         weakref.finalize(self, _unmap, *of).atexit = False
 
     @staticmethod
     def _device(driver, gpu):
-        """The device to map on, and whether that is for want of a current context."""
+        """Returns the device to map on, and whether it was chosen because no context is
+        current."""
         device = driver.current()
         primary = device is None
         if primary:
@@ -390,8 +397,8 @@ class _Model:
         if gpu != here:
             raise Error(
                 "driver",
-                f"the model is on {gpu}, and this thread uses {here}: "
-                "make a context of the former current, or set CUDA_VISIBLE_DEVICES",
+                f"the model is on {gpu}, but this thread uses {here}: "
+                "make a context of the model's GPU current, or set CUDA_VISIBLE_DEVICES",
             )
         return device, primary
 
@@ -400,7 +407,7 @@ class _Model:
         access = _Access(_DEVICE, self.device, _READ)
         context = ctypes.c_void_p()
         with contextlib.ExitStack() as undo:
-            if primary:  # it stays while the model does
+            if primary:  # retained until the model is unmapped
                 driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
                 undo.callback(driver.try_call, "cuDevicePrimaryCtxRelease_v2", self.device)
             with driver.primary(self.device):
@@ -411,7 +418,7 @@ class _Model:
                     driver.call("cuMemMap", base, self.size, 0, handle, 0)
                     undo.callback(driver.try_call, "cuMemUnmap", base, self.size)
                 finally:
-                    driver.try_call("cuMemRelease", handle)  # the mapping keeps it
+                    driver.try_call("cuMemRelease", handle)  # the mapping keeps the memory
                 driver.call("cuMemSetAccess", base, self.size, ctypes.byref(access), 1)
             undo.pop_all()
         return base.value
@@ -495,30 +502,30 @@ _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_voi
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-_lent = {}  # by address: what others were given by DLPack, and what that refers to
-_offered = {}  # by address: the capsules that nobody may have taken yet
+_lent = {}  # by address: structures handed out with DLPack, and the objects that they refer to
+_offered = {}  # by address: capsules that no consumer may have taken yet
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _delete(address):
-    """Who took a tensor has done with it; called by any thread."""
+    """Called by a consumer, in any thread, when it no longer uses a tensor."""
     if _lent.pop(address, None):
         _libc.free(address)
 
 
 def _sweep(phase="stop", _=None):
-    """Takes back what is in capsules that nobody has any more, and that nobody took:
-    those have their names still. A capsule's destructor could not do it: whoever
-    refuses a tensor drops the capsule while its exception is on its way, and Python
-    cannot run then. So they are looked at with every collection of garbage, and
-    whenever a tensor is lent."""
+    """Frees capsules that have no references and that no consumer has taken (these still
+    have their original names). A destructor of the capsule could not do this: a consumer that
+    refuses a tensor drops the capsule while its exception propagates, and Python code
+    cannot run then. So capsules are checked at each garbage collection and whenever a
+    tensor is lent."""
     if phase != "stop":
         return
     for address in list(_offered):
         lent = _lent.get(address)
         if not lent or not _python.PyCapsule_IsValid(_offered[address], _NAMES[lent[0]]):
             _offered.pop(address, None)
-        elif sys.getrefcount(_offered[address]) <= 2:  # _offered's own, and this call's
+        elif sys.getrefcount(_offered[address]) <= 2:  # the references of _offered and of this call
             _offered.pop(address, None)
             _delete(address)
 
@@ -528,8 +535,8 @@ gc.callbacks.append(_sweep)
 
 @atexit.register
 def _no_callbacks():
-    """What others have now may be given back when there is no Python any more: it
-    is then left as it is."""
+    """Consumers may release tensors after Python has ended. These tensors are then not
+    freed."""
     gc.callbacks.remove(_sweep)
     for address, (kind, _) in list(_lent.items()):
         kind.from_address(address).deleter = None
@@ -544,10 +551,10 @@ _TYPESTR = {
 
 
 class Tensor:
-    """A tensor on the GPU, packed, rows first, to be read.
+    """A read-only tensor on the GPU, packed, in row-major order.
 
-    shape is a tuple; dtype as safetensors has it: "F32", "BF16", ...; nbytes its
-    length.
+    shape is a tuple, dtype is a name of safetensors ("F32", "BF16", ...), and nbytes is the
+    length in bytes.
     """
 
     __slots__ = ("_model", "_offset", "dtype", "shape", "nbytes")
@@ -560,11 +567,11 @@ class Tensor:
         return f"gfaas_model.Tensor({self.dtype}, {list(self.shape)})"
 
     def data_ptr(self):
-        """Its address on the GPU, at a multiple of 256."""
+        """Returns the address on the GPU, a multiple of 256."""
         return self._model.base + self._offset
 
     def tobytes(self):
-        """A copy of its bytes in host memory."""
+        """Returns a copy of the bytes in host memory."""
         copy = ctypes.create_string_buffer(self.nbytes or 1)
         if self.nbytes:
             driver = _driver()
@@ -574,15 +581,15 @@ class Tensor:
 
     @property
     def __cuda_array_interface__(self):
-        """Version 3. There is none for types that it has no name for."""
+        """The interface, version 3. Types that it has no name for raise AttributeError."""
         if self.dtype not in _TYPESTR:
             raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype}; use DLPack")
         return {
             "shape": self.shape,
             "typestr": _TYPESTR[self.dtype],
-            "data": (self.data_ptr() if self.nbytes else 0, True),  # to be read only
+            "data": (self.data_ptr() if self.nbytes else 0, True),  # read-only
             "strides": None,
-            "stream": None,  # the bytes are there already
+            "stream": None,  # the weights are loaded
             "version": 3,
         }
 
@@ -590,8 +597,8 @@ class Tensor:
         return _CUDA, self._model.device
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """A capsule for who takes DLPack. From version 1.0 on it says that the tensor
-        is to be read only; consumers of before cannot be told."""
+        """Returns a capsule for a DLPack consumer. From version 1.0 on, it marks the tensor
+        as read-only; earlier versions have no such mark."""
         if copy:
             raise BufferError("gfaas_model: a model's weights are not copied")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -603,8 +610,8 @@ class Tensor:
         return self._lend(_Versioned if version >= (1, 0) else _Managed, code, min(version, (1, 1)))
 
     def _lend(self, kind, code, version=(0, 0)):
-        """The capsule. What it points at is no object of Python's: it may be looked
-        at when Python has ended."""
+        """Returns the capsule. It points to memory outside Python, because a consumer may read
+        it after Python has ended."""
         n = len(self.shape)
         address = _libc.malloc(ctypes.sizeof(kind) + 16 * max(n, 1))
         if not address:
@@ -638,7 +645,7 @@ class Tensor:
 
 
 class _Bytes(Tensor):
-    """A tensor as bytes, for who knows its type only by another way."""
+    """A tensor as bytes, for a consumer that learns its type in another way."""
 
     __slots__ = ()
 
@@ -665,7 +672,7 @@ _FRAMEWORKS = {None: lambda tensor: tensor, "torch": _torch, "pt": _torch, "cupy
 
 
 class safe_open:
-    """A model's tensors one by one, as safetensors.safe_open has a file's.
+    """Provides the tensors of a model one by one, as safetensors.safe_open does for a file.
 
     with safe_open("resnet50") as f:
         for name in f.keys():
@@ -676,7 +683,7 @@ class safe_open:
         if framework not in _FRAMEWORKS:
             raise ValueError(f"framework={framework!r}: expected None, 'torch' or 'cupy'")
         if not isinstance(name, str):
-            raise TypeError(f"the name of a model is a string, not {name!r}")
+            raise TypeError(f"the name of a model must be a string, not {name!r}")
         self._as = _FRAMEWORKS[framework]
         self._opened = _Model(name, file, timeout)
 
@@ -693,7 +700,7 @@ class safe_open:
         return self._opened
 
     def keys(self):
-        """The names of the tensors, in the order of the file."""
+        """Returns the names of the tensors, in the order of the file."""
         return list(self._model.entries)
 
     def get_tensor(self, name):
@@ -702,22 +709,22 @@ class safe_open:
         return self._as(Tensor(self._model, self._model.entries[name]))
 
     def metadata(self):
-        """What the file says of itself, text by text."""
+        """Returns the metadata of the file: a dict of strings."""
         return dict(self._model.metadata)
 
     @property
     def sha256(self):
-        """Of the file, in hexadecimal digits."""
+        """The SHA-256 of the file, in hexadecimal digits."""
         return self._model.sha256
 
 
 def load(name, file=None, *, framework=None, timeout=0):
-    """All tensors of a model, by their names: a state_dict.
+    """Returns all tensors of a model by name, as a state_dict.
 
-    If the daemon does not have the model it loads it, from file if that is given,
-    and this waits until it is there. timeout is how many seconds to wait for room
-    that others hold. framework says as what the tensors come: None, "torch" or
-    "cupy". Raises Error.
+    If the daemon does not have the model, the daemon loads it, from file if that is given,
+    and load waits until that is done. timeout is the time in seconds to wait for room that
+    models in use occupy. framework chooses the type of the tensors: None (Tensor), "torch"
+    or "cupy". Raises Error.
     """
     with safe_open(name, file, framework=framework, timeout=timeout) as f:
         return {key: f.get_tensor(key) for key in f.keys()}

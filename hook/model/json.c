@@ -1,4 +1,4 @@
-/* json.c: reads JSON as it comes, without a tree. */
+/* json.c: reads JSON sequentially, without building a tree. */
 #include "model.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static void space(struct json *j)
         j->at++;
 }
 
-/* The next character that is no space; 0 at the end. */
+/* Returns the next character that is not space; 0 at the end. */
 static char peek(struct json *j)
 {
     space(j);
@@ -37,7 +37,7 @@ bool json_enter(struct json *j, char open)
 {
     if (!take(j, open))
         return json_fail(j, open == '{' ? "expected an object" : "expected a list");
-    return ++j->depth <= MOST_DEPTH || json_fail(j, "too deep");
+    return ++j->depth <= MOST_DEPTH || json_fail(j, "nested too deeply");
 }
 
 bool json_next(struct json *j, char close, bool *first)
@@ -50,10 +50,10 @@ bool json_next(struct json *j, char close, bool *first)
     }
     bool comma = *first || take(j, ',');
     *first = false;
-    return (comma && peek(j)) || json_fail(j, "expected a comma or the end of it");
+    return (comma && peek(j)) || json_fail(j, "expected a comma or the end of the object or list");
 }
 
-/* Four hexadecimal digits. */
+/* Parses four hexadecimal digits. */
 static bool hex4(struct json *j, uint32_t *out)
 {
     uint32_t v = 0;
@@ -64,7 +64,7 @@ static bool hex4(struct json *j, uint32_t *out)
         else if ((c | 32) >= 'a' && (c | 32) <= 'f')
             v = v << 4 | (uint32_t)((c | 32) - 'a' + 10);
         else
-            return json_fail(j, "a bad escape");
+            return json_fail(j, "invalid escape sequence");
     }
     *out = v;
     return true;
@@ -83,8 +83,8 @@ static char *put_utf8(char *to, uint32_t c)
     return to;
 }
 
-/* What \u begins: half of a pair that has no other half stands for U+FFFD. A zero byte is
- * in no string that is wanted, which would seem to end there. */
+/* Parses the rest of a \u escape. Half of a surrogate pair without the other half becomes U+FFFD. A zero byte is an
+ * error in a wanted string, since it would end the C string. */
 static bool unicode(struct json *j, bool wanted)
 {
     uint32_t c, low;
@@ -116,7 +116,7 @@ static bool escape(struct json *j, bool wanted)
         return unicode(j, wanted);
     const char *at = c ? strchr(from, c) : NULL;
     if (!at)
-        return json_fail(j, "a bad escape");
+        return json_fail(j, "invalid escape sequence");
     *j->room++ = to[at - from];
     return true;
 }
@@ -136,9 +136,9 @@ static bool string(struct json *j, const char **out, bool wanted)
             return false;
     }
     if (j->at == j->end)
-        return json_fail(j, "a string without an end");
+        return json_fail(j, "unterminated string");
     j->at++;
-    *j->room++ = 0; /* as long as a quote and at least one more: there is room */
+    *j->room++ = 0; /* it replaces a quote, so there is space */
     return true;
 }
 
@@ -159,7 +159,7 @@ static bool one_of(struct json *j, const char *set)
     return true;
 }
 
-/* The digits of a number, if there are any. */
+/* Skips digits. Returns false if there is none. */
 static bool digits(struct json *j)
 {
     const char *began = j->at;
@@ -185,14 +185,14 @@ bool json_integer(struct json *j, uint64_t *out)
 {
     uint64_t v = 0;
     if (peek(j) < '0' || *j->at > '9')
-        return json_fail(j, "expected a number that is not negative");
+        return json_fail(j, "expected a number, 0 or more");
     *out = 0;
     if (one_of(j, "0"))
-        return true; /* what follows is no digit, or else no JSON */
+        return true; /* a digit after it is invalid JSON, found later */
     for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
         uint64_t digit = (uint64_t)(*j->at - '0');
         if (v > (INT64_MAX - digit) / 10)
-            return json_fail(j, "a number that is too large");
+            return json_fail(j, "the number is too large");
         v = 10 * v + digit;
     }
     *out = v;
@@ -246,5 +246,5 @@ bool json_skip(struct json *j)
 bool json_end(struct json *j)
 {
     space(j);
-    return !j->why && (j->at == j->end || json_fail(j, "more than one value"));
+    return !j->why && (j->at == j->end || json_fail(j, "expected only one value"));
 }

@@ -1,4 +1,4 @@
-/* manifest.c: which tensors a model has, and where in its allocation. */
+/* manifest.c: the tensors of a model and their offsets in its allocation. */
 #include "model.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #define F_SEAL_WRITE 8
 #endif
 
-#define MOST_BYTES ((off_t)1 << 30) /* of a manifest: headers have at most 100 MB */
+#define MOST_BYTES ((off_t)1 << 30) /* largest manifest; headers have at most 100 MB */
 
 static const struct {
     const char *name;
@@ -23,7 +23,7 @@ static const struct {
     {"BF16", 2}, {"U32", 4}, {"I32", 4},  {"F32", 4},     {"U64", 8},     {"I64", 8}, {"F64", 8},
 };
 
-/* A list that grows. */
+/* The tensors read so far. */
 struct reading {
     struct tensors *t;
     size_t room, shapes, shape_room;
@@ -50,7 +50,7 @@ static bool read_shape(struct json *j, struct reading *r, gfaas_tensor *t)
         if (r->shapes == r->shape_room) {
             int64_t *p = grown(r->t->shapes, &r->shape_room, sizeof *p);
             if (!p)
-                return json_fail(j, "no memory");
+                return json_fail(j, "out of memory");
             r->t->shapes = p;
         }
         if (!json_integer(j, &n))
@@ -61,8 +61,7 @@ static bool read_shape(struct json *j, struct reading *r, gfaas_tensor *t)
     return !j->why;
 }
 
-/* Whether shape and dtype make that many bytes. A dtype that is not known here is
- * for the program to know. */
+/* Reports whether shape and dtype agree with the number of bytes. An unknown dtype is not checked. */
 static bool fits(const gfaas_tensor *t, const int64_t *shape)
 {
     uint64_t bytes = 0;
@@ -77,7 +76,7 @@ static bool fits(const gfaas_tensor *t, const int64_t *shape)
     return bytes == t->bytes;
 }
 
-/* One tensor, its name being read. The shape is the last ndim of those read. */
+/* Reads one tensor after its name. Its shape is the last ndim entries of r->shapes. */
 static bool read_tensor(struct json *j, struct reading *r, gfaas_tensor *t)
 {
     bool first = true, has_shape = false, has_bytes = false, has_offset = false;
@@ -106,8 +105,8 @@ static bool read_tensor(struct json *j, struct reading *r, gfaas_tensor *t)
     if (!t->dtype || !has_shape || !has_offset || !has_bytes)
         return json_fail(j, "a tensor lacks dtype, shape, offset or bytes");
     if (t->bytes > r->size || offset > r->size - t->bytes)
-        return json_fail(j, "a tensor lies beyond the allocation");
-    return fits(t, r->t->shapes + shape) || json_fail(j, "a tensor's bytes are not those of its shape");
+        return json_fail(j, "a tensor ends beyond the allocation");
+    return fits(t, r->t->shapes + shape) || json_fail(j, "the length of a tensor does not match its shape");
 }
 
 static bool read_tensors(struct json *j, struct reading *r)
@@ -120,7 +119,7 @@ static bool read_tensors(struct json *j, struct reading *r)
         if (t->count == r->room) {
             gfaas_tensor *p = grown(t->list, &r->room, sizeof *p);
             if (!p)
-                return json_fail(j, "no memory");
+                return json_fail(j, "out of memory");
             t->list = p;
         }
         gfaas_tensor *one = &t->list[t->count];
@@ -132,13 +131,12 @@ static bool read_tensors(struct json *j, struct reading *r)
     return !j->why;
 }
 
-static int by_name(const void *a, const void *b, void *list)
+static int compare_tensors(const void *a, const void *b)
 {
-    const gfaas_tensor *t = list;
-    return strcmp(t[*(const size_t *)a].name, t[*(const size_t *)b].name);
+    return strcmp((*(const gfaas_tensor *const *)a)->name, (*(const gfaas_tensor *const *)b)->name);
 }
 
-/* What can be said once all is read, and nothing moves any more. */
+/* Sets the pointers and sorts the tensors by name, after all arrays have their final addresses. */
 static bool finish(struct tensors *t)
 {
     const int64_t *shape = t->shapes;
@@ -148,9 +146,9 @@ static bool finish(struct tensors *t)
     for (size_t i = 0; i < t->count; i++) {
         t->list[i].shape = shape;
         shape += t->list[i].ndim;
-        t->by_name[i] = i;
+        t->by_name[i] = &t->list[i];
     }
-    qsort_r(t->by_name, t->count, sizeof *t->by_name, by_name, t->list);
+    qsort(t->by_name, t->count, sizeof *t->by_name, compare_tensors);
     return true;
 }
 
@@ -160,7 +158,7 @@ int manifest_read(const char *json, size_t n, uint64_t size, struct tensors *t)
     const char *key;
     bool first = true;
     *t = (struct tensors){.text = malloc(n + 1)};
-    struct json j = {json, json + n, t->text, t->text ? NULL : "no memory", 0};
+    struct json j = {json, json + n, t->text, t->text ? NULL : "out of memory", 0};
     for (bool in = json_enter(&j, '{'); in && json_next(&j, '}', &first);) {
         if (!json_key(&j, &key))
             break;
@@ -170,14 +168,14 @@ int manifest_read(const char *json, size_t n, uint64_t size, struct tensors *t)
             json_skip(&j);
     }
     if (json_end(&j) && !finish(t))
-        json_fail(&j, "no memory");
+        json_fail(&j, "out of memory");
     if (!j.why)
         return GFAAS_MODEL_OK;
     tensors_free(t);
-    return model_fail(GFAAS_MODEL_INTERNAL, "the daemon's list of tensors, at byte %zu: %s", (size_t)(j.at - json), j.why);
+    return model_fail(GFAAS_MODEL_INTERNAL, "cannot read the daemon's list of tensors, at byte %zu: %s", (size_t)(j.at - json), j.why);
 }
 
-/* The manifest can only be mapped safely if nobody can make it shorter. */
+/* The manifest must be sealed against shrinking, since a read beyond its end would end the process. */
 int manifest_map(int fd, uint64_t size, struct tensors *t)
 {
     off_t n = lseek(fd, 0, SEEK_END);
@@ -185,10 +183,10 @@ int manifest_map(int fd, uint64_t size, struct tensors *t)
     if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_WRITE)) != (F_SEAL_SHRINK | F_SEAL_WRITE))
         return model_fail(GFAAS_MODEL_INTERNAL, "the daemon's list of tensors is not sealed");
     if (n <= 0 || n > MOST_BYTES)
-        return model_fail(GFAAS_MODEL_INTERNAL, "the daemon's list of tensors is empty, or too long");
+        return model_fail(GFAAS_MODEL_INTERNAL, "the daemon's list of tensors is empty or too long");
     const char *p = mmap(NULL, (size_t)n, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
-        return model_fail(GFAAS_MODEL_INTERNAL, "no memory for the list of tensors");
+        return model_fail(GFAAS_MODEL_INTERNAL, "out of memory for the list of tensors");
     int code = manifest_read(p, (size_t)n, size, t);
     munmap((void *)(uintptr_t)p, (size_t)n);
     return code;
@@ -196,19 +194,9 @@ int manifest_map(int fd, uint64_t size, struct tensors *t)
 
 const gfaas_tensor *tensors_find(const struct tensors *t, const char *name)
 {
-    size_t low = 0, high = t->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        const gfaas_tensor *one = &t->list[t->by_name[middle]];
-        int order = strcmp(name, one->name);
-        if (!order)
-            return one;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    const gfaas_tensor wanted = {.name = name}, *key = &wanted;
+    const gfaas_tensor **found = bsearch(&key, t->by_name, t->count, sizeof *t->by_name, compare_tensors);
+    return found ? *found : NULL;
 }
 
 void tensors_free(struct tensors *t)

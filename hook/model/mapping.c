@@ -1,12 +1,11 @@
-/* mapping.c: the driver, opened when it is first needed, and another process's
- * memory mapped with it. */
+/* mapping.c: the driver, which is opened at the first use, and mappings of another process's memory. */
 #include "model.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The driver's functions that are used, by their symbols. */
+/* The driver's functions in use, by their symbols. */
 #define CALLS(X)                                                                                              \
     X(cuInit) X(cuGetErrorName) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2)                   \
     X(cuCtxPopCurrent_v2) X(cuDeviceGet) X(cuDeviceGetUuid) X(cuDevicePrimaryCtxRetain)                       \
@@ -20,16 +19,15 @@ static struct {
 } driver;
 static int opened;
 
-/* Threads that are here at once all do the same and store the same. A lock would
- * deadlock: dlopen takes the loader's, which a thread in a library's constructor
- * holds already when it comes here. */
+/* Threads that run this at the same time do the same and store the same values. A lock could deadlock: dlopen takes
+ * the loader's lock, which the caller may already hold, in the constructor of a library. */
 static int open_driver(void)
 {
     if (__atomic_load_n(&opened, __ATOMIC_ACQUIRE))
         return GFAAS_MODEL_OK;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return model_fail(GFAAS_MODEL_DRIVER, "no CUDA driver: %s", dlerror());
+        return model_fail(GFAAS_MODEL_DRIVER, "cannot load the CUDA driver: %s", dlerror());
 #define FIND(name)                                                                          \
     void *name##_at = dlsym(library, #name);                                                \
     if (!name##_at)                                                                         \
@@ -48,35 +46,35 @@ static int failed(const char *what, CUresult r)
     return model_fail(GFAAS_MODEL_DRIVER, "%s: error %d (%s)", what, (int)r, name ? name : "unknown");
 }
 
-/* Whether a device is the GPU of that name, as nvidia-smi prints it. */
+/* Checks that a device is the GPU with that UUID, as nvidia-smi prints it. */
 static int check_gpu(CUdevice device, const char *gpu)
 {
     CUuuid id;
     char text[64] = "GPU-";
     CUresult r = driver.cuDeviceGetUuid(&id, device);
     if (r != CUDA_SUCCESS)
-        return failed("which GPU this is", r);
+        return failed("cannot read the UUID of the GPU", r);
     for (int i = 0; i < 16; i++)
         snprintf(text + strlen(text), 4, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)id.bytes[i]);
     if (!strcmp(gpu, text))
         return GFAAS_MODEL_OK;
-    return model_fail(GFAAS_MODEL_DRIVER, "the model is on %s, and this thread uses %s: make a context of the former current, or set CUDA_VISIBLE_DEVICES", gpu, text);
+    return model_fail(GFAAS_MODEL_DRIVER, "the model is on %s, but this thread uses %s: make a context of the model's GPU current, or set CUDA_VISIBLE_DEVICES", gpu, text);
 }
 
-/* Maps it at an address of its own; what was done is undone when that fails. */
+/* Maps the memory at a new address; undoes its steps if one fails. */
 static int map_at(struct mapping *m, CUmemGenericAllocationHandle handle, CUdevice device)
 {
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READ};
     CUresult r = driver.cuMemAddressReserve(&m->base, m->size, 0, 0, 0);
     if (r != CUDA_SUCCESS)
-        return failed("addresses for the model", r);
+        return failed("cannot reserve addresses for the model", r);
     r = driver.cuMemMap(m->base, m->size, 0, handle, 0);
     if (r == CUDA_SUCCESS && (r = driver.cuMemSetAccess(m->base, m->size, &access, 1)) != CUDA_SUCCESS)
         driver.cuMemUnmap(m->base, m->size);
     if (r == CUDA_SUCCESS)
         return GFAAS_MODEL_OK;
     driver.cuMemAddressFree(m->base, m->size);
-    return failed("the model cannot be mapped", r);
+    return failed("cannot map the model", r);
 }
 
 static int map(struct mapping *m, int fd, const char *gpu)
@@ -87,14 +85,13 @@ static int map(struct mapping *m, int fd, const char *gpu)
         return code;
     CUresult r = driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (r != CUDA_SUCCESS)
-        return failed("the model's memory cannot be taken over", r);
+        return failed("cannot import the model's memory", r);
     code = map_at(m, handle, m->device);
-    driver.cuMemRelease(handle); /* the mapping keeps it */
+    driver.cuMemRelease(handle); /* the mapping keeps the memory */
     return code;
 }
 
-/* A context to work in: the current one, else device 0's primary one, which is
- * then pushed. */
+/* Makes a context current: the current one, or else device 0's primary context, which is pushed. */
 static int enter(struct mapping *m)
 {
     CUcontext current = NULL;
@@ -104,18 +101,18 @@ static int enter(struct mapping *m)
     if (r == CUDA_SUCCESS)
         r = current ? driver.cuCtxGetDevice(&m->device) : driver.cuDeviceGet(&m->device, 0);
     if (r != CUDA_SUCCESS)
-        return failed("CUDA cannot be used", r);
+        return failed("cannot initialise CUDA", r);
     if (current)
         return GFAAS_MODEL_OK;
     r = driver.cuDevicePrimaryCtxRetain(&current, m->device);
     if (r != CUDA_SUCCESS)
-        return failed("a context on device 0", r);
+        return failed("cannot use the primary context of device 0", r);
     m->primary = true;
     r = driver.cuCtxPushCurrent_v2(current);
     if (r == CUDA_SUCCESS)
         return GFAAS_MODEL_OK;
     driver.cuDevicePrimaryCtxRelease_v2(m->device);
-    return failed("a context on device 0", r);
+    return failed("cannot use the primary context of device 0", r);
 }
 
 int mapping_make(struct mapping *m, int fd, uint64_t size, const char *gpu)

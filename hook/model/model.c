@@ -14,9 +14,9 @@
 #define MOST_NAME 255
 
 struct gfaas_model {
-    struct gfaas_model *next; /* of those that are open */
+    struct gfaas_model *next; /* in the list of open models */
     int sock;                 /* the daemon keeps the model while it is open; -1: in a child */
-    struct gf_inode is;       /* what sock names */
+    struct gf_inode is;       /* the identity of sock */
     char sha256[65];
     struct mapping mapping;
     struct tensors tensors;
@@ -33,10 +33,10 @@ int model_fail(int code, const char *format, ...)
     return code;
 }
 
-/* ---- the models that are open, or being opened ---- */
+/* ---- the models that are open or being opened ---- */
 
-/* A child has no part in its parent's connections: else a model would be held for
- * as long as the child lives. Nor can it use the parent's mappings. */
+/* A child closes its copies of the parent's connections, which would otherwise keep a model as long as the child
+ * lives. It cannot use the parent's mappings, either. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gfaas_model *models;
 static bool forks_seen;
@@ -86,8 +86,8 @@ static bool good_name(const char *name)
     return n && n <= MOST_NAME && !name[n] && !strchr("._/-", name[0]);
 }
 
-/* Asks the daemon, which says whether what is opened is a file. One that cannot be
- * opened matters only if the model is not there without it. */
+/* Requests the model from the daemon, with the open file. The daemon checks that it is a regular file. If it cannot be
+ * opened, that is an error only if the daemon does not have the model. */
 static int ask(int sock, const char *name, const char *file, struct answer *a)
 {
     const int how = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK; /* a pipe would wait for a writer */
@@ -96,12 +96,12 @@ static int ask(int sock, const char *name, const char *file, struct answer *a)
     if (fd >= 0)
         close(fd);
     else if (file && code == GFAAS_MODEL_ABSENT)
-        model_fail(code, "%s is not there, and cannot be loaded from %s: %s", name, file, strerror(why));
+        model_fail(code, "model %s is not loaded, and cannot be loaded from %s: %s", name, file, strerror(why));
     return code;
 }
 
-/* Maps what the daemon answered. */
-static int take(struct gfaas_model *m, const struct answer *a)
+/* Maps the manifest and the memory of the daemon's answer. */
+static int map_answer(struct gfaas_model *m, const struct answer *a)
 {
     memcpy(m->sha256, a->sha256, sizeof m->sha256);
     int code = manifest_map(a->manifest, a->size, &m->tensors);
@@ -118,12 +118,12 @@ static int open_model(struct gfaas_model *m, const char *name, const char *file)
     int code = daemon_connect(&m->sock, &m->is);
     if (code)
         return code;
-    if (!list_add(m)) /* before it is asked: to load takes a while */
-        code = model_fail(GFAAS_MODEL_INTERNAL, "no memory");
+    if (!list_add(m)) /* before the request, which may take long */
+        code = model_fail(GFAAS_MODEL_INTERNAL, "out of memory");
     if (!code)
         code = ask(m->sock, name, file, &a);
     if (!code) {
-        code = take(m, &a);
+        code = map_answer(m, &a);
         answer_close(&a);
     }
     if (code) {
@@ -139,10 +139,10 @@ PUBLIC int gfaas_model_open(const char *name, const char *file, gfaas_model **ou
         return model_fail(GFAAS_MODEL_USAGE, "gfaas_model_open: out is NULL");
     *out = NULL;
     if (!name || !good_name(name))
-        return model_fail(GFAAS_MODEL_USAGE, "%.300s: not a name of a model: at most 255 letters, digits, and . _ / - after the first", name ? name : "NULL");
+        return model_fail(GFAAS_MODEL_USAGE, "invalid model name %.300s: expected at most 255 letters, digits, '.', '_', '/' or '-', starting with a letter or digit", name ? name : "NULL");
     struct gfaas_model *m = calloc(1, sizeof *m);
     if (!m)
-        return model_fail(GFAAS_MODEL_INTERNAL, "no memory");
+        return model_fail(GFAAS_MODEL_INTERNAL, "out of memory");
     int code = open_model(m, name, file);
     if (code)
         free(m);
@@ -164,14 +164,14 @@ PUBLIC void gfaas_model_close(gfaas_model *m)
     free(m);
 }
 
-/* ---- what it has ---- */
+/* ---- tensors ---- */
 
 PUBLIC size_t gfaas_model_count(const gfaas_model *m) { return m ? m->tensors.count : 0; }
 
 PUBLIC int gfaas_model_tensor(const gfaas_model *m, size_t i, gfaas_tensor *out)
 {
     if (!m || !out || i >= m->tensors.count)
-        return model_fail(GFAAS_MODEL_USAGE, "gfaas_model_tensor: there is no tensor %zu, or nowhere to put it", i);
+        return model_fail(GFAAS_MODEL_USAGE, "gfaas_model_tensor: there is no tensor %zu, or an argument is NULL", i);
     *out = m->tensors.list[i];
     return GFAAS_MODEL_OK;
 }

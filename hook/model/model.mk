@@ -1,4 +1,4 @@
-# model.mk: the model client, for C and for Python. Included by the top Makefile.
+# model.mk builds the model client for C and Python. The top Makefile includes it.
 MODEL_DIR := hook/model
 MODEL_SRC := $(wildcard $(MODEL_DIR)/*.c)
 MODEL_HDR := $(wildcard $(MODEL_DIR)/*.h) hook/cuda.h hook/descriptor.h hook/symbols.def
@@ -21,14 +21,13 @@ $(BUILD)/lib/python/gfaas_model.py: $(MODEL_DIR)/gfaas_model.py
 .PHONY: model
 model: $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h $(BUILD)/lib/python/gfaas_model.py
 
-# Programs that check it. Each is an ordinary program that uses the library: it
-# links no driver.
+# Programs that check the model client. They are ordinary users of it and link no driver.
 MODEL_CHECKS := $(patsubst $(MODEL_DIR)/check/%.c,$(BUILD)/check/%,$(wildcard $(MODEL_DIR)/check/*.c))
 checks: $(MODEL_CHECKS) $(BUILD)/check/model_client.py
 $(BUILD)/check/model_client.py: $(MODEL_DIR)/check/model_client.py
 	@mkdir -p $(@D)
 	cp $< $@
-$(MODEL_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%.c model hook/cuda.h
+$(MODEL_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%.c $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h hook/cuda.h
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -I$(BUILD)/include -o $@ $< \
 	  -L$(BUILD)/lib -lgfaas-model '-Wl,-rpath,$$ORIGIN/../lib' -lpthread -ldl

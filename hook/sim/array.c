@@ -1,5 +1,4 @@
-/* array.c: arrays and mipmapped arrays, as memory that is copied to and from:
- * nothing on the simulated GPU samples them. */
+/* array.c: arrays and mipmapped arrays, as memory for copies; the simulated GPU does not sample them. */
 #include "array.h"
 
 #include <stdlib.h>
@@ -13,7 +12,7 @@ struct mipmap {
     struct array level[];
 };
 
-/* The memory an array lies in; NULL when it went with its context. */
+/* Returns the memory of an array, or NULL if it was freed with its context. */
 static struct range *memory_of(const struct array *a)
 {
     struct range *r = range_find(a->base);
@@ -48,7 +47,7 @@ size_t array_element(CUarray_format format, unsigned channels)
     }
 }
 
-/* The largest width, height and depth, by the number of dimensions. */
+/* Checks width, height and depth against the limits for the number of dimensions. */
 static bool fits(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     bool layered = d->Flags & CUDA_ARRAY3D_LAYERED;
@@ -62,8 +61,8 @@ static bool fits(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return d->Width <= 131072 && d->Height <= 65536;
 }
 
-/* Whether an array of that kind can be made. */
-static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
+/* Checks the descriptor of a new array. */
+static CUresult check_descriptor(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -72,20 +71,20 @@ static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return CUDA_SUCCESS;
 }
 
-/* An extent at a level of a mipmap: half at each, but not nothing. */
-static size_t smaller(size_t n, unsigned level)
+/* Returns an extent at a level of a mipmap: half at each level, but at least 1. */
+static size_t extent_at(size_t n, unsigned level)
 {
     return n >> level ? n >> level : n != 0;
 }
 
-/* Level 0 of a mipmap is the array itself. Layers do not become fewer. */
+/* Computes the layout of a level; level 0 is the array itself. All levels have the same number of layers. */
 static void lay_out(struct array *a, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
 {
     a->desc = *d;
-    a->desc.Width = smaller(d->Width, level);
-    a->desc.Height = smaller(d->Height, level);
+    a->desc.Width = extent_at(d->Width, level);
+    a->desc.Height = extent_at(d->Height, level);
     if (!(d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
-        a->desc.Depth = smaller(d->Depth, level);
+        a->desc.Depth = extent_at(d->Depth, level);
     a->pitch = a->desc.Width * array_element(d->Format, d->NumChannels);
     a->rows = a->desc.Height ? a->desc.Height : 1;
     a->planes = a->desc.Depth ? a->desc.Depth : 1;
@@ -96,8 +95,8 @@ static size_t bytes_of(const struct array *a)
     return a->pitch * a->rows * a->planes; /* far from overflow: see fits */
 }
 
-/* Gives n arrays memory, one behind the other, and makes them known. */
-static CUresult place(struct ctx *c, struct array *a, unsigned n)
+/* Allocates the memory of n arrays in one piece and registers their handles. */
+static CUresult allocate_arrays(struct ctx *c, struct array *a, unsigned n)
 {
     struct range r = {.kind = R_ARRAY, .ctx = c}, *own;
     bool known = true;
@@ -116,9 +115,8 @@ static CUresult place(struct ctx *c, struct array *a, unsigned n)
     return known ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Gives the memory back when the work that may use it is done; the context may
- * have taken it away before. */
-static void release(const struct array *a)
+/* Frees the memory after the work that may use it. The end of the context may have freed it before. */
+static void free_memory(const struct array *a)
 {
     struct range *r = memory_of(a);
     if (r)
@@ -127,35 +125,35 @@ static void release(const struct array *a)
         memory_release(r);
 }
 
-/* Frees an array that stands for itself. */
-static void drop(struct array *a)
+/* Frees an array that is not a level of a mipmapped array. */
+static void free_array(struct array *a)
 {
     handle_del(a);
-    release(a);
+    free_memory(a);
     free(a);
 }
 
-/* Makes an array with memory of its own. */
-static CUresult create(struct ctx *c, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
+/* Creates an array with its own memory. */
+static CUresult create_array(struct ctx *c, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-    CUresult r = check(d);
+    CUresult r = check_descriptor(d);
     if (r != CUDA_SUCCESS)
         return r;
     struct array *a = calloc(1, sizeof *a);
     if (!a)
         return CUDA_ERROR_OUT_OF_MEMORY;
     lay_out(a, d, 0);
-    r = place(c, a, 1);
+    r = allocate_arrays(c, a, 1);
     if (r == CUDA_SUCCESS)
         *out = (CUarray)a;
     else
-        drop(a);
+        free_array(a);
     return r;
 }
 
 CUresult sim_cuArray3DCreate_v2(struct ctx *c, CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
-    return pHandle && pAllocateArray ? create(c, pHandle, pAllocateArray) : CUDA_ERROR_INVALID_VALUE;
+    return pHandle && pAllocateArray ? create_array(c, pHandle, pAllocateArray) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_cuArrayCreate_v2(struct ctx *c, CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
@@ -165,43 +163,31 @@ CUresult sim_cuArrayCreate_v2(struct ctx *c, CUarray *pHandle, const CUDA_ARRAY_
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_ARRAY3D_DESCRIPTOR d = {.Width = p->Width, .Height = p->Height, .Format = p->Format,
                                  .NumChannels = p->NumChannels};
-    return create(c, pHandle, &d);
+    return create_array(c, pHandle, &d);
 }
 
-CUresult sim_cuArrayDestroy(CUarray hArray)
+CUresult sim_cuArrayDestroy(struct array *a, CUarray hArray)
 {
-    struct array *a = handle_of(hArray, H_ARRAY);
-    if (!a)
+    if (a->of) /* destroyed with its mipmapped array */
         return CUDA_ERROR_INVALID_HANDLE;
-    if (a->of) /* goes with its mipmapped array */
-        return CUDA_ERROR_INVALID_HANDLE;
-    drop(a);
+    free_array(a);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
+CUresult sim_cuArray3DGetDescriptor_v2(struct array *a, CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-    struct array *a = handle_of(hArray, H_ARRAY);
-    if (!a)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (pArrayDescriptor)
-        *pArrayDescriptor = a->desc;
-    return pArrayDescriptor ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(pArrayDescriptor, a->desc);
 }
 
-CUresult sim_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
+CUresult sim_cuArrayGetDescriptor_v2(struct array *a, CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-    CUDA_ARRAY3D_DESCRIPTOR d;
-    CUresult r = sim_cuArray3DGetDescriptor_v2(&d, hArray);
-    if (r != CUDA_SUCCESS || !pArrayDescriptor)
-        return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
-    *pArrayDescriptor = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
-    return CUDA_SUCCESS;
+    const CUDA_ARRAY3D_DESCRIPTOR *d = &a->desc;
+    return STORE(pArrayDescriptor, ((CUDA_ARRAY_DESCRIPTOR){d->Width, d->Height, d->Format, d->NumChannels}));
 }
 
 /* ---- mipmapped arrays ---- */
 
-/* How many levels a mipmap gets: one at least, and no more than there are halvings of its longest side. */
+/* Returns the number of levels: at least one, and at most the number of times its longest side can be halved. */
 static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
 {
     size_t longest = d->Width > d->Height ? d->Width : d->Height;
@@ -214,12 +200,12 @@ static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
 }
 
 /* Frees a mipmapped array with all its levels. */
-static void drop_mipmap(struct mipmap *m)
+static void free_mipmap(struct mipmap *m)
 {
     handle_del(m);
     for (unsigned i = 0; i < m->n; i++)
         handle_del(&m->level[i]);
-    release(&m->level[0]);
+    free_memory(&m->level[0]);
     free(m);
 }
 
@@ -229,7 +215,7 @@ CUresult sim_cuMipmappedArrayCreate(struct ctx *c, CUmipmappedArray *pHandle,
     const CUDA_ARRAY3D_DESCRIPTOR *d = pMipmappedArrayDesc;
     if (!pHandle || !d)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = check(d);
+    CUresult r = check_descriptor(d);
     if (r != CUDA_SUCCESS)
         return r;
     unsigned n = levels_of(d, numMipmapLevels);
@@ -241,43 +227,39 @@ CUresult sim_cuMipmappedArrayCreate(struct ctx *c, CUmipmappedArray *pHandle,
         lay_out(&m->level[i], d, i);
         m->level[i].of = m;
     }
-    r = place(c, m->level, n);
+    r = allocate_arrays(c, m->level, n);
     if (r == CUDA_SUCCESS && !handle_add(m, H_MIPMAP))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         *pHandle = (CUmipmappedArray)m;
     else
-        drop_mipmap(m);
+        free_mipmap(m);
     return r;
 }
 
-CUresult sim_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
+CUresult sim_cuMipmappedArrayGetLevel(struct mipmap *m, CUarray *pLevelArray, CUmipmappedArray hMipmappedArray,
+                                      unsigned int level)
 {
-    struct mipmap *m = handle_of(hMipmappedArray, H_MIPMAP);
-    if (!m)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!pLevelArray || level >= m->n)
         return CUDA_ERROR_INVALID_VALUE;
     *pLevelArray = (CUarray)&m->level[level];
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
+CUresult sim_cuMipmappedArrayDestroy(struct mipmap *m, CUmipmappedArray hMipmappedArray)
 {
-    struct mipmap *m = handle_of(hMipmappedArray, H_MIPMAP);
-    if (!m)
-        return CUDA_ERROR_INVALID_HANDLE;
-    drop_mipmap(m);
+    free_mipmap(m);
     return CUDA_SUCCESS;
 }
 
-/* There are none that are sparse. */
+/* No array is sparse. */
 CUresult sim_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array)
 {
     return array_of(array) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult sim_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap)
+CUresult sim_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties,
+                                                 CUmipmappedArray mipmap)
 {
     return handle_is(mipmap, H_MIPMAP) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }

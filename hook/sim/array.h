@@ -4,18 +4,18 @@
 
 #include "sim.h"
 
-/* Its elements lie row after row without gaps. */
+/* An array. Its elements are stored row after row without gaps. */
 struct array {
-    CUDA_ARRAY3D_DESCRIPTOR desc; /* with the layers of a layered one as its depth */
-    size_t pitch, rows, planes;   /* bytes of a row; none of them 0 */
+    CUDA_ARRAY3D_DESCRIPTOR desc; /* Depth is the number of layers of a layered array */
+    size_t pitch, rows, planes;   /* pitch: bytes of a row; none is 0 */
     CUdeviceptr base;
-    uint64_t range;               /* the id of the range it lies in */
-    struct mipmap *of;            /* NULL: it stands for itself */
+    uint64_t range;               /* the id of its range */
+    struct mipmap *of;            /* the mipmapped array of which it is a level; NULL: none */
 };
 
-/* The array a handle means; NULL when it is none, or went with its context. */
+/* Returns the array of a handle, or NULL if it is invalid or was destroyed with its context. */
 struct array *array_of(CUarray h);
-/* Bytes of one element; 0 when there is no such format here. */
+/* Returns the bytes of one element, or 0 if the format is unknown. */
 size_t array_element(CUarray_format format, unsigned channels);
 
 #endif

@@ -1,22 +1,21 @@
 /* capture.c: stream capture.
  *
- * What goes into a capturing stream becomes nodes of a graph instead of work. The
- * stream carries the set of nodes that the next one will depend on; an event
- * recorded there carries a copy of it, and a stream that waits for that event joins
- * the capture.
+ * Work that is sent to a capturing stream becomes nodes of a graph. The stream has the
+ * set of nodes on which the next one will depend; an event recorded there has a copy
+ * of that set, and a stream that waits for the event joins the capture.
  *
- * Who does meanwhile what a capture cannot see is told so, and the captures
- * concerned are invalid from then on: they yield no graph. */
+ * A call that cannot be captured returns an error meanwhile, and invalidates the
+ * captures concerned: they yield no graph. */
 #include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what may not be done while a stream captures ---- */
+/* ---- calls that are forbidden during a capture ---- */
 
 static __thread CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/* What stands for the calling thread: an address of its own. */
+/* Returns the identity of the calling thread: an address of its own. */
 static const void *capture_thread(void)
 {
     return &own_mode;
@@ -32,8 +31,8 @@ CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* A thread is held to the captures it began itself, and in global mode to those of
- * others in global mode. */
+/* A thread is bound by the captures that it began, and in global mode by other threads' captures in global
+ * mode. */
 static bool forbids(const struct capture *c)
 {
     if (c->owner == capture_thread())
@@ -54,7 +53,7 @@ CUresult capture_unsafe(void)
     return r;
 }
 
-/* A captured event was asked how far it is. */
+/* Invalidates a capture because one of its events was queried. */
 void capture_invalidate(uint64_t id)
 {
     for (struct capture *c = g_captures; c; c = c->next)
@@ -62,7 +61,7 @@ void capture_invalidate(uint64_t id)
             c->invalid = true;
 }
 
-/* Whether one of the context's capturing streams is of a kind. */
+/* Reports whether a capturing stream belongs to the context and, with `blocking`, is a blocking stream. */
 static bool concerns(const struct capture *c, const struct ctx *ctx, bool blocking)
 {
     for (const struct stream *s = c->streams; s; s = s->captured_next)
@@ -71,7 +70,7 @@ static bool concerns(const struct capture *c, const struct ctx *ctx, bool blocki
     return false;
 }
 
-/* Whether a stream that the legacy one waits for is capturing. */
+/* Reports whether a stream for which the legacy stream waits is capturing. */
 static bool capture_blocks_legacy(const struct ctx *ctx)
 {
     for (const struct capture *c = g_captures; c; c = c->next)
@@ -80,8 +79,8 @@ static bool capture_blocks_legacy(const struct ctx *ctx)
     return false;
 }
 
-/* Invalidates the captures that the context's streams (with blocking, those that the
- * legacy stream waits for) are in; `why` when there was one. */
+/* Invalidates the captures of the context's streams (with `blocking`, of those for which the legacy stream
+ * waits). Returns `why` if there was one. */
 static CUresult invalidate_all(struct ctx *ctx, bool blocking, CUresult why)
 {
     CUresult r = CUDA_SUCCESS;
@@ -103,15 +102,15 @@ CUresult capture_sync(struct ctx *ctx)
     return invalidate_all(ctx, false, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/* ---- what is put into capturing streams ---- */
+/* ---- work for capturing streams ---- */
 
-/* What every call on a capturing stream gives once its capture is invalid. */
+/* Returns the error of every call on a capturing stream after its capture became invalid. */
 static CUresult state_of(const struct stream *s)
 {
     return s->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-/* Invalidates a capture for an error, which is the call's. */
+/* Invalidates a capture and returns the error. */
 static CUresult invalidate(struct capture *c, CUresult why)
 {
     c->invalid = true;
@@ -133,7 +132,7 @@ void captured_free(struct captured *c)
     free(c);
 }
 
-/* Adds a node to what the next one depends on, unless it is there. */
+/* Adds a node to the dependencies of the next one, unless it is among them. */
 static bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data)
 {
     for (size_t i = 0; i < d->n; i++)
@@ -154,7 +153,7 @@ static bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data
     return true;
 }
 
-/* Adds all that another set has. */
+/* Adds all dependencies of another set. */
 static bool deps_merge(struct deps *to, const struct deps *from)
 {
     for (size_t i = 0; i < from->n; i++)
@@ -163,7 +162,7 @@ static bool deps_merge(struct deps *to, const struct deps *from)
     return true;
 }
 
-/* Takes a stream into a capture, with nothing to depend on yet. */
+/* Adds a stream to a capture, without dependencies. */
 static bool capture_join(struct capture *c, struct stream *s)
 {
     struct deps *d = calloc(1, sizeof *d);
@@ -176,8 +175,8 @@ static bool capture_join(struct capture *c, struct stream *s)
     return true;
 }
 
-/* Takes a stream out of its capture. */
-static void release(struct stream *s)
+/* Removes a stream from its capture. */
+static void leave_capture(struct stream *s)
 {
     deps_clear(s->deps);
     free(s->deps);
@@ -185,24 +184,22 @@ static void release(struct stream *s)
     s->capture = NULL;
 }
 
-/* Takes all streams out of the capture. The graph stays. */
+/* Removes all streams from the capture. The graph stays. */
 static void capture_end(struct capture *c)
 {
     while (c->streams) {
         struct stream *s = c->streams;
         c->streams = s->captured_next;
-        release(s);
+        leave_capture(s);
     }
     if (c->graph)
         c->graph->capture = NULL;
-    *c->prev = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
+    LIST_REMOVE(c, next, prev);
     free(c);
 }
 
-/* A stream that is destroyed in mid-capture invalidates it; if the capture began there
- * nobody can end it any more. */
+/* Destroying a stream during a capture invalidates the capture; if the capture began there, it can no longer
+ * be ended. */
 void capture_leave(struct stream *s)
 {
     struct capture *c = s->capture;
@@ -216,11 +213,8 @@ void capture_leave(struct stream *s)
             graph_free(g);
         return;
     }
-    struct stream **p = &c->streams;
-    while (*p != s)
-        p = &(*p)->captured_next;
-    *p = s->captured_next;
-    release(s);
+    LIST_UNLINK(&c->streams, s, captured_next);
+    leave_capture(s);
 }
 
 CUresult capture_refuse(struct stream *s)
@@ -229,7 +223,7 @@ CUresult capture_refuse(struct stream *s)
     return r != CUDA_SUCCESS ? r : invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/* Adds a node to a stream's capture. Takes w over. */
+/* Adds a node to a stream's capture. It owns w. */
 static CUresult capture_work(struct stream *s, struct work *w)
 {
     CUresult r = state_of(s);
@@ -249,9 +243,8 @@ static CUresult capture_work(struct stream *s, struct work *w)
     return ok ? CUDA_SUCCESS : invalidate(s->capture, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* An error in what is to be captured is the call's own and leaves the capture as it
- * was. */
-static CUresult add(struct stream *s, struct work *w, CUresult r)
+/* An error in the work to be captured is returned, and leaves the capture valid. */
+static CUresult capture_made(struct stream *s, struct work *w, CUresult r)
 {
     return r != CUDA_SUCCESS ? r : capture_work(s, w);
 }
@@ -273,21 +266,21 @@ CUresult capture_copy(struct stream *s, const CUDA_MEMCPY3D *p)
 {
     struct work w;
     CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : add(s, &w, work_memcpy(&w, p, s->ctx));
+    return r != CUDA_SUCCESS ? r : capture_made(s, &w, work_memcpy(&w, p, s->ctx));
 }
 
 CUresult capture_set(struct stream *s, const CUDA_MEMSET_NODE_PARAMS *p)
 {
     struct work w;
     CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : add(s, &w, work_memset(&w, p, s->ctx));
+    return r != CUDA_SUCCESS ? r : capture_made(s, &w, work_memset(&w, p, s->ctx));
 }
 
 CUresult capture_host(struct stream *s, CUhostFn fn, void *data)
 {
     struct work w;
     CUDA_HOST_NODE_PARAMS p = {fn, data};
-    return add(s, &w, work_host(&w, &p));
+    return capture_made(s, &w, work_host(&w, &p));
 }
 
 CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out)
@@ -298,7 +291,7 @@ CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out)
     p.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, s->ctx->ordinal};
     CUresult r = state_of(s);
     if (r == CUDA_SUCCESS)
-        r = add(s, &w, work_alloc(&w, &p, s->capture->graph));
+        r = capture_made(s, &w, work_alloc(&w, &p, s->capture->graph));
     if (r == CUDA_SUCCESS)
         *out = p.dptr;
     return r;
@@ -308,13 +301,13 @@ CUresult capture_free(struct stream *s, CUdeviceptr p)
 {
     struct work w;
     CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : add(s, &w, work_free(&w, p, s->capture->graph));
+    return r != CUDA_SUCCESS ? r : capture_made(s, &w, work_free(&w, p, s->capture->graph));
 }
 
 /* ---- events ---- */
 
-/* An event recorded in a capture stands for the nodes the stream has come to; an
- * external one becomes a node. */
+/* Records an event in a capture: it gets the stream's current dependencies; an external event becomes a
+ * node. */
 CUresult capture_record(struct stream *s, struct event *e, bool external)
 {
     struct work w;
@@ -322,7 +315,7 @@ CUresult capture_record(struct stream *s, struct event *e, bool external)
     if (r != CUDA_SUCCESS)
         return r;
     if (external)
-        return add(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, (CUevent)e));
+        return capture_made(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, (CUevent)e));
     struct captured *c = calloc(1, sizeof *c);
     if (!c || !deps_merge(&c->deps, s->deps)) {
         captured_free(c);
@@ -334,8 +327,8 @@ CUresult capture_record(struct stream *s, struct event *e, bool external)
     return CUDA_SUCCESS;
 }
 
-/* The capture of that id, while it lasts. */
-static struct capture *find(uint64_t id)
+/* Returns the capture with that id, or NULL if it has ended. */
+static struct capture *find_capture(uint64_t id)
 {
     struct capture *c = g_captures;
     while (c && c->id != id)
@@ -343,11 +336,11 @@ static struct capture *find(uint64_t id)
     return c;
 }
 
-/* A stream waits for an event of a capture: it joins that, if it is in none. */
+/* Makes a stream wait for an event of a capture, and adds the stream to that capture if it is in none. */
 static CUresult fork_join(struct stream *s, const struct captured *e)
 {
-    struct capture *c = find(e->id);
-    if (!c) /* it is over: nothing will ever happen to that event */
+    struct capture *c = find_capture(e->id);
+    if (!c) /* it has ended, and the event will never complete */
         return s->capture ? invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION) : CUDA_ERROR_CAPTURED_EVENT;
     if (s->capture && s->capture != c) {
         invalidate(c, CUDA_ERROR_STREAM_CAPTURE_MERGE);
@@ -369,18 +362,18 @@ CUresult capture_wait(struct stream *s, struct event *e, bool external)
     if (r != CUDA_SUCCESS)
         return r;
     if (external)
-        return add(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, (CUevent)e));
+        return capture_made(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, (CUevent)e));
     if (e->captured)
         return fork_join(s, e->captured);
     return invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 }
 
-/* ---- beginning a capture, ending it, looking into it ---- */
+/* ---- begin, end and queries of a capture ---- */
 
 struct capture *g_captures;
 static uint64_t last_id;
 
-/* Has the stream's next node depend on these too. */
+/* Adds these nodes to the dependencies of the stream's next node. */
 static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -389,7 +382,7 @@ static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdge
     return true;
 }
 
-/* Begins a capture into a graph, or into one of its own if g is NULL. */
+/* Begins a capture into a graph, or into a new one if g is NULL. */
 static CUresult start_capture(struct stream *s, struct graph *g, CUstreamCaptureMode mode)
 {
     struct capture *c = calloc(1, sizeof *c);
@@ -407,11 +400,7 @@ static CUresult start_capture(struct stream *s, struct graph *g, CUstreamCapture
     c->owner = capture_thread();
     c->mode = mode;
     c->origin = s;
-    c->prev = &g_captures;
-    c->next = g_captures;
-    if (c->next)
-        c->next->prev = &c->next;
-    g_captures = c;
+    LIST_ADD(&g_captures, c, next, prev);
     return CUDA_SUCCESS;
 }
 
@@ -424,33 +413,20 @@ static CUresult can_start(const struct stream *s, CUstreamCaptureMode mode)
     return s->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS;
 }
 
-CUresult sim_cuStreamBeginCapture_v2(struct ctx *c, CUstream hStream, CUstreamCaptureMode mode)
+CUresult sim_cuStreamBeginCapture_v2(struct stream *s, CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUresult r;
-    struct stream *s = stream_find(c, hStream, &r);
-    if (!s)
-        return r;
-    r = can_start(s, mode);
+    CUresult r = can_start(s, mode);
     return r != CUDA_SUCCESS ? r : start_capture(s, NULL, mode);
 }
 
-CUresult sim_cuStreamBeginCapture(struct ctx *c, CUstream hStream)
-{
-    return sim_cuStreamBeginCapture_v2(c, hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-
-CUresult sim_cuStreamBeginCaptureToGraph(struct ctx *c, CUstream hStream, CUgraph hGraph,
+CUresult sim_cuStreamBeginCaptureToGraph(struct stream *s, CUstream hStream, CUgraph hGraph,
                                          const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
                                          size_t numDependencies, CUstreamCaptureMode mode)
 {
     struct graph *g = (struct graph *)hGraph;
-    CUresult r;
-    struct stream *s = stream_find(c, hStream, &r);
-    if (!s)
-        return r;
     if (!handle_is(g, H_GRAPH) || g->capture || !edges_valid(g, dependencies, numDependencies))
         return CUDA_ERROR_INVALID_VALUE;
-    r = can_start(s, mode);
+    CUresult r = can_start(s, mode);
     if (r == CUDA_SUCCESS)
         r = start_capture(s, g, mode);
     if (r == CUDA_SUCCESS && !join_at(s, dependencies, dependencyData, numDependencies)) {
@@ -460,8 +436,8 @@ CUresult sim_cuStreamBeginCaptureToGraph(struct ctx *c, CUstream hStream, CUgrap
     return r;
 }
 
-/* Marks all that a stream's next node would come after. */
-static void mark(const struct deps *d, struct node **stack)
+/* Marks all nodes that a stream's next node would follow. */
+static void mark_ancestors(const struct deps *d, struct node **stack)
 {
     size_t depth = 0;
     for (size_t i = 0; i < d->n; i++)
@@ -481,7 +457,7 @@ static void mark(const struct deps *d, struct node **stack)
     }
 }
 
-/* Whether all that was captured in other streams leads back to the first. */
+/* Reports whether all work captured in other streams has been joined to the first. */
 static bool joined(const struct capture *c)
 {
     struct graph *g = c->graph;
@@ -490,7 +466,7 @@ static bool joined(const struct capture *c)
     for (size_t i = 0; i < g->n; i++)
         g->nodes[i]->mark = 0;
     if (ok)
-        mark(c->origin->deps, stack);
+        mark_ancestors(c->origin->deps, stack);
     for (const struct stream *s = c->streams; ok && s; s = s->captured_next)
         for (size_t i = 0; ok && i < s->deps->n; i++)
             ok = s->deps->v[i]->mark;
@@ -498,7 +474,7 @@ static bool joined(const struct capture *c)
     return ok;
 }
 
-/* Ends the capture that began in a stream and hands its graph out, if it is valid. */
+/* Ends the capture that began in a stream, and returns its graph if it is valid. */
 static CUresult end_capture(struct stream *s, CUgraph *out)
 {
     struct capture *c = s->capture;
@@ -521,31 +497,18 @@ static CUresult end_capture(struct stream *s, CUgraph *out)
     return r;
 }
 
-CUresult sim_cuStreamEndCapture(struct ctx *c, CUstream hStream, CUgraph *phGraph)
+CUresult sim_cuStreamEndCapture(struct stream *s, CUstream hStream, CUgraph *phGraph)
 {
-    CUresult r;
-    struct stream *s = stream_find(c, hStream, &r);
-    if (!s)
-        return r;
     if (!phGraph)
         return CUDA_ERROR_INVALID_VALUE;
     *phGraph = NULL;
     return end_capture(s, phGraph);
 }
 
-CUresult sim_cuStreamIsCapturing(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-    return sim_cuStreamGetCaptureInfo(c, hStream, captureStatus, NULL);
-}
-
-CUresult sim_cuStreamGetCaptureInfo_v3(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+CUresult sim_cuStreamGetCaptureInfo_v3(struct stream *s, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                        cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
                                        const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
-    CUresult r;
-    struct stream *s = stream_find(c, hStream, &r);
-    if (!s)
-        return r;
     if (!captureStatus_out)
         return CUDA_ERROR_INVALID_VALUE;
     if (s->kind == S_LEGACY && capture_blocks_legacy(s->ctx))
@@ -569,28 +532,10 @@ CUresult sim_cuStreamGetCaptureInfo_v3(struct ctx *c, CUstream hStream, CUstream
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuStreamGetCaptureInfo_v2(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                       cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                       size_t *numDependencies_out)
-{
-    return sim_cuStreamGetCaptureInfo_v3(c, hStream, captureStatus_out, id_out, graph_out, dependencies_out, NULL,
-                                     numDependencies_out);
-}
-
-CUresult sim_cuStreamGetCaptureInfo(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                    cuuint64_t *id_out)
-{
-    return sim_cuStreamGetCaptureInfo_v3(c, hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
-}
-
-CUresult sim_cuStreamUpdateCaptureDependencies_v2(struct ctx *c, CUstream hStream, CUgraphNode *dependencies,
+CUresult sim_cuStreamUpdateCaptureDependencies_v2(struct stream *s, CUstream hStream, CUgraphNode *dependencies,
                                                   const CUgraphEdgeData *dependencyData, size_t numDependencies,
                                                   unsigned int flags)
 {
-    CUresult r;
-    struct stream *s = stream_find(c, hStream, &r);
-    if (!s)
-        return r;
     if (!s->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (s->capture->invalid)
@@ -601,10 +546,4 @@ CUresult sim_cuStreamUpdateCaptureDependencies_v2(struct ctx *c, CUstream hStrea
     if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         s->deps->n = 0;
     return join_at(s, dependencies, dependencyData, numDependencies) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult sim_cuStreamUpdateCaptureDependencies(struct ctx *c, CUstream hStream, CUgraphNode *dependencies,
-                                               size_t numDependencies, unsigned int flags)
-{
-    return sim_cuStreamUpdateCaptureDependencies_v2(c, hStream, dependencies, NULL, numDependencies, flags);
 }

@@ -1,33 +1,30 @@
-/* checkpoint.c: taking another process off its devices, and putting it back.
+/* checkpoint.c: moves another process off its devices, and back.
  *
- * Nothing runs in the process for it. All that there is to know of it is in its slots
- * of the devices' state (shared.h): its gate, which its calls pass (init.c), whether it
- * has work, what it occupies. Which slots are a process's their locks tell. Its bytes
- * stay where they are, memory of the host as ever; what moves is where they count, and
- * it takes the time that a link to the host would take.
+ * No code runs in that process. Its slots in the devices' state (shared.h) have all that is needed: its
+ * gate, which its calls pass (init.c), its pending work, and its memory. The locks tell which slots are
+ * its own. Its bytes are host memory and stay where they are; only the device's count changes, and the
+ * move takes as long as a link to the host would need.
  *
- * A process that is on no device is not found: it has nothing to be taken off. Who
- * works on a process may be killed at any moment, and another one goes on: each slot
- * says in one word whether it is off that device, and the gate says what may be done. */
+ * A process that is on no device is not found, and need not be moved. The process that moves another one
+ * may be killed at any moment, and a third one can continue: each slot has a word that says whether its
+ * process is off that device, and the gate says which step may follow. */
 #include "shared.h"
 
-#include <errno.h>
 #include <linux/capability.h>
 #include <linux/membarrier.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 _Static_assert(sizeof(CUcheckpointLockArgs) == 64 && sizeof(CUcheckpointCheckpointArgs) == 64 &&
                    sizeof(CUcheckpointRestoreArgs) == 64 && sizeof(CUcheckpointUnlockArgs) == 64, "as in NVIDIA's cuda.h");
 
-#define GONE CUDA_ERROR_INVALID_VALUE /* there is no such process, or it has nothing to do with CUDA */
+#define GONE CUDA_ERROR_INVALID_VALUE /* there is no such process, or it does not use CUDA */
 #define IN(state) (1u << (state))
 
-/* A process's place on a device. */
+/* A process's slot on a device. */
 struct place {
-    struct device dev; /* what shared.c asks of one; joined: this process is on it too */
+    struct device dev; /* as shared.c needs it; joined: the calling process is on it, too */
     unsigned slot;
     uint64_t serial;
 };
@@ -36,7 +33,7 @@ struct process {
     int pid;
     unsigned n;
     struct place at[SIM_MAX_DEVICES];
-    struct place *home; /* where its gate is */
+    struct place *home; /* the slot with its gate */
 };
 
 static struct proc *slot_of(const struct place *p)
@@ -44,7 +41,7 @@ static struct proc *slot_of(const struct place *p)
     return &p->dev.sh->proc[p->slot];
 }
 
-/* ---- finding it ---- */
+/* ---- finding the process ---- */
 
 static struct shared *map(int fd)
 {
@@ -54,9 +51,9 @@ static struct shared *map(int fd)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Gives the state of a device back. To close a descriptor of it would drop the locks by
- * which this process is on the device, if it has come there meanwhile: then it stays. */
-static void put(struct device *d)
+/* Releases the state of a device. If this process has joined the device meanwhile, the descriptor stays
+ * open, because closing it would release the process's locks. */
+static void unmap_device(struct device *d)
 {
     pthread_mutex_lock(&g_lock);
     if (!d->joined && d->sh) {
@@ -68,8 +65,8 @@ static void put(struct device *d)
     pthread_mutex_unlock(&g_lock);
 }
 
-/* The state of a device that somebody may be on; to be given back if it was got. */
-static bool get(struct device *d, int index)
+/* Maps the state of a device. Returns false if it has none. The caller releases it with put. */
+static bool map_device(struct device *d, int index)
 {
     char name[SIM_NAME];
     shared_state_name(name, index);
@@ -89,44 +86,44 @@ static bool get(struct device *d, int index)
     pthread_mutex_unlock(&g_lock);
     if (d->sh && d->sh->magic == SIM_MAGIC && d->sh->layout == SIM_LAYOUT)
         return true;
-    put(d);
+    unmap_device(d);
     return false;
 }
 
-/* Whether the process is where it was found. */
-static bool there(const struct process *p, const struct place *at)
+/* Reports whether the process still has the slot in which it was found. */
+static bool has_slot(const struct process *p, const struct place *at)
 {
     return slot_of(at)->serial == at->serial && shared_holder(at->dev.fd, at->slot) == p->pid;
 }
 
-/* The process's place on a device; false where it has none. */
-static bool look(const struct process *p, struct place *at, int index)
+/* Finds the process's slot on a device. Returns false if there is none. */
+static bool find_slot(const struct process *p, struct place *at, int index)
 {
-    if (!get(&at->dev, index))
+    if (!map_device(&at->dev, index))
         return false;
     for (at->slot = 0; at->slot < shared_top(at->dev.sh); at->slot++) {
         at->serial = slot_of(at)->serial;
-        if (at->serial && there(p, at))
+        if (at->serial && has_slot(p, at))
             return true;
     }
-    put(&at->dev);
+    unmap_device(&at->dev);
     return false;
 }
 
-static void drop(struct process *p)
+static void unmap_all(struct process *p)
 {
     while (p->n)
-        put(&p->at[--p->n].dev);
+        unmap_device(&p->at[--p->n].dev);
     p->home = NULL;
 }
 
-static CUresult find(struct process *p)
+static CUresult find_process(struct process *p)
 {
     p->n = 0;
     p->home = NULL;
     for (int i = 0; i < SIM_MAX_DEVICES; i++) {
         struct place *at = &p->at[p->n];
-        if (!look(p, at, i))
+        if (!find_slot(p, at, i))
             continue;
         p->n++;
         if (slot_of(at)->home)
@@ -134,26 +131,26 @@ static CUresult find(struct process *p)
     }
     if (p->home)
         return CUDA_SUCCESS;
-    drop(p);
+    unmap_all(p);
     return GONE;
 }
 
-/* ---- what state it is in, and whether it is still ---- */
+/* ---- its state, and its work in progress ---- */
 
-/* Everybody can write there: what is no state is the last of them. */
+/* Every process can write to the gate, so an invalid value counts as SIM_BROKEN. */
 static uint32_t state_of(const struct process *p)
 {
     uint32_t state = atomic_load(&slot_of(p->home)->gate.state);
     return state < SIM_BROKEN ? state : SIM_BROKEN;
 }
 
-/* Brings the process from one of some states to another. */
-static CUresult turn(struct process *p, uint32_t from, uint32_t to)
+/* Changes the process's state from one of a set of states to another. */
+static CUresult change_state(struct process *p, uint32_t from, uint32_t to)
 {
     CUresult r = GONE;
     if (!shared_lock(&p->home->dev))
         return CUDA_ERROR_OPERATING_SYSTEM;
-    if (there(p, p->home))
+    if (has_slot(p, p->home))
         r = IN(state_of(p)) & from ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
     if (r == CUDA_SUCCESS)
         atomic_store(&slot_of(p->home)->gate.state, to);
@@ -163,31 +160,23 @@ static CUresult turn(struct process *p, uint32_t from, uint32_t to)
 
 static CUresult release(struct process *p)
 {
-    CUresult r = turn(p, IN(SIM_LOCKED), SIM_RUNNING);
+    CUresult r = change_state(p, IN(SIM_LOCKED), SIM_RUNNING);
     if (r == CUDA_SUCCESS)
         gate_wake(&slot_of(p->home)->gate);
     return r;
 }
 
-static void sleep_until(uint64_t t)
-{
-    const struct timespec ts = {(time_t)(t / 1000000000u), (long)(t % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
-        continue;
-}
-
-/* After the state was written: a call that began meanwhile has been counted, or will see
- * the state. Its processor may have held back what it wrote; the kernel has all that run
- * threads catch up. Where it may not be asked, 10 ms are some thousand times as long as
- * a processor holds anything back. */
+/* Called after the state was written. A call that began meanwhile either has been counted, or will see the
+ * new state, once its processor has published its stores. membarrier makes the kernel ensure that. If it
+ * is not permitted, 10 ms are thousands of times longer than a processor delays a store. */
 static void settle(void)
 {
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) < 0)
-        sleep_until(now_ns() + 10000000u);
+        threads_sleep(now_ns() + 10000000u);
 }
 
-/* Whether it is inside of no call, and where that is asked for has no work either. */
-static bool still(const struct process *p, bool idle)
+/* Reports whether the process is in no call, and, with `idle`, has no pending work. */
+static bool is_quiet(const struct process *p, bool idle)
 {
     bool busy = atomic_load(&slot_of(p->home)->gate.inside) != 0;
     for (unsigned i = 0; idle && i < p->n; i++)
@@ -195,23 +184,23 @@ static bool still(const struct process *p, bool idle)
     return !busy;
 }
 
-/* Waits for that, until a moment unless it is 0. */
-static CUresult wait_still(const struct process *p, bool idle, uint64_t until)
+/* Waits for that, until a moment unless that is 0. */
+static CUresult wait_quiet(const struct process *p, bool idle, uint64_t until)
 {
     const uint64_t least = 20000, most = 1000000;
-    for (uint64_t pause = least; !still(p, idle); pause = pause < most ? 2 * pause : most) {
-        if (!there(p, p->home))
+    for (uint64_t pause = least; !is_quiet(p, idle); pause = pause < most ? 2 * pause : most) {
+        if (!has_slot(p, p->home))
             return GONE;
         if (until && now_ns() >= until)
             return CUDA_ERROR_NOT_READY;
-        sleep_until(now_ns() + pause);
+        threads_sleep(now_ns() + pause);
     }
-    return there(p, p->home) ? CUDA_SUCCESS : GONE;
+    return has_slot(p, p->home) ? CUDA_SUCCESS : GONE;
 }
 
 /* ---- its memory ---- */
 
-/* Whether it has something that cannot leave a device. */
+/* Reports whether the process has an object that cannot leave a device. */
 static bool has_fixed(const struct process *p)
 {
     bool any = false;
@@ -228,25 +217,25 @@ static uint64_t occupied(const struct process *p)
     return bytes;
 }
 
-static void travel(uint64_t bytes)
+static void wait_for_move(uint64_t bytes)
 {
-    sleep_until(now_ns() + bytes / SIM_LINK_BYTES_PER_NS);
+    threads_sleep(now_ns() + bytes / SIM_LINK_BYTES_PER_NS);
 }
 
-/* Takes it off a device. */
+/* Moves the process off a device. */
 static CUresult park(const struct process *p, struct place *at)
 {
     if (!shared_lock(&at->dev))
         return CUDA_ERROR_OPERATING_SYSTEM;
-    if (there(p, at))
+    if (has_slot(p, at))
         slot_of(at)->away = 1;
     shared_unlock(&at->dev);
     return CUDA_SUCCESS;
 }
 
-/* Clears up after the dead. This process is none of them, which shared_reap knows of
- * the device that it is on. */
-static void reap(const struct place *at)
+/* Clears the slots of dead processes. The calling process is alive, which shared_reap knows only if the
+ * calling process is on the device. */
+static void reap_device(const struct place *at)
 {
     pthread_mutex_lock(&g_lock);
     struct device *own = &g_device[at->dev.index];
@@ -255,13 +244,13 @@ static void reap(const struct place *at)
     pthread_mutex_unlock(&g_lock);
 }
 
-/* Puts it back on a device if there is room; counts what had to come. */
+/* Moves the process back to a device if there is room; adds the moved bytes to *bytes. */
 static CUresult unpark_once(const struct process *p, struct place *at, uint64_t *bytes)
 {
     CUresult r = CUDA_SUCCESS;
     if (!shared_lock(&at->dev))
         return CUDA_ERROR_OPERATING_SYSTEM;
-    if (there(p, at) && slot_of(at)->away) {
+    if (has_slot(p, at) && slot_of(at)->away) {
         const uint64_t total = at->dev.sh->total, used = shared_mem_used(&at->dev), needs = slot_of(at)->mem;
         if (needs > total || used > total - needs)
             r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -277,7 +266,7 @@ static CUresult unpark(const struct process *p, struct place *at, uint64_t *byte
 {
     CUresult r = unpark_once(p, at, bytes);
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-        reap(at);
+        reap_device(at);
         r = unpark_once(p, at, bytes);
     }
     return r;
@@ -292,7 +281,7 @@ static bool may_trace(void)
     return syscall(SYS_capget, &header, data) == 0 && data[CAP_TO_INDEX(CAP_SYS_PTRACE)].effective & CAP_TO_MASK(CAP_SYS_PTRACE);
 }
 
-/* Finds the process that a call is about. */
+/* Finds the process of a call's argument. */
 static CUresult begin(struct process *p, int pid)
 {
     CUresult r = sim_ready();
@@ -303,12 +292,12 @@ static CUresult begin(struct process *p, int pid)
     if (!may_trace())
         return CUDA_ERROR_NOT_PERMITTED;
     p->pid = pid;
-    return find(p);
+    return find_process(p);
 }
 
 static CUresult end(struct process *p, CUresult r)
 {
-    drop(p);
+    unmap_all(p);
     return r;
 }
 
@@ -325,9 +314,9 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
     static const CUprocessState told[] = {
         [SIM_RUNNING] = CU_PROCESS_STATE_RUNNING,
         [SIM_LOCKED] = CU_PROCESS_STATE_LOCKED,
-        [SIM_LEAVING] = CU_PROCESS_STATE_CHECKPOINTED, /* it can be restored, and not unlocked */
+        [SIM_LEAVING] = CU_PROCESS_STATE_CHECKPOINTED, /* it can be restored, but not unlocked */
         [SIM_AWAY] = CU_PROCESS_STATE_CHECKPOINTED,
-        [SIM_BROKEN] = CU_PROCESS_STATE_CHECKPOINTED, /* as NVIDIA's driver says of it */
+        [SIM_BROKEN] = CU_PROCESS_STATE_CHECKPOINTED, /* as NVIDIA's driver reports it */
     };
     struct process p;
     if (!state)
@@ -348,27 +337,27 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
     CUresult r = begin(&p, pid);
     if (r != CUDA_SUCCESS)
         return r;
-    r = turn(&p, IN(SIM_RUNNING), SIM_LOCKED);
+    r = change_state(&p, IN(SIM_RUNNING), SIM_LOCKED);
     if (r != CUDA_SUCCESS)
         return end(&p, r);
     settle();
-    r = wait_still(&p, false, until);
+    r = wait_quiet(&p, false, until);
     if (r == CUDA_ERROR_NOT_READY)
         release(&p);
     return end(&p, r);
 }
 
-/* Moves the memory of a process that is locked. */
-static CUresult leave(struct process *p)
+/* Moves the memory of a locked process to the host. */
+static CUresult park_all(struct process *p)
 {
-    CUresult r = wait_still(p, true, 0);
+    CUresult r = wait_quiet(p, true, 0);
     if (r != CUDA_SUCCESS)
         return r;
-    travel(occupied(p));
-    r = turn(p, IN(SIM_LOCKED) | IN(SIM_LEAVING), SIM_LEAVING);
+    wait_for_move(occupied(p));
+    r = change_state(p, IN(SIM_LOCKED) | IN(SIM_LEAVING), SIM_LEAVING);
     for (unsigned i = 0; i < p->n && r == CUDA_SUCCESS; i++)
         r = park(p, &p->at[i]);
-    return r == CUDA_SUCCESS ? turn(p, IN(SIM_LEAVING), SIM_AWAY) : r;
+    return r == CUDA_SUCCESS ? change_state(p, IN(SIM_LEAVING), SIM_AWAY) : r;
 }
 
 CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args)
@@ -381,19 +370,19 @@ CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args
         return r;
     if (!(IN(state_of(&p)) & (IN(SIM_LOCKED) | IN(SIM_LEAVING))))
         return end(&p, CUDA_ERROR_ILLEGAL_STATE);
-    /* Who locked it need not have waited to the end: a call may still be under way, and
-     * bring it to one more device. */
+    /* The call that locked it may have ended before the process was quiet: a call of the process may still
+     * be running, and join another device. */
     settle();
-    r = wait_still(&p, false, 0);
-    drop(&p);
-    if (r != CUDA_SUCCESS || (r = find(&p)) != CUDA_SUCCESS)
+    r = wait_quiet(&p, false, 0);
+    unmap_all(&p);
+    if (r != CUDA_SUCCESS || (r = find_process(&p)) != CUDA_SUCCESS)
         return r;
-    return end(&p, has_fixed(&p) ? CUDA_ERROR_NOT_SUPPORTED : leave(&p));
+    return end(&p, has_fixed(&p) ? CUDA_ERROR_NOT_SUPPORTED : park_all(&p));
 }
 
-/* Puts the process back on all its devices, or on none: then for ever, which is what
- * NVIDIA's driver makes of it. */
-static CUresult come_back(struct process *p)
+/* Moves the process back to all its devices, or to none. In that case it can never come back, as with
+ * NVIDIA's driver. */
+static CUresult unpark_all(struct process *p)
 {
     uint64_t bytes = 0;
     CUresult r = CUDA_SUCCESS;
@@ -402,12 +391,12 @@ static CUresult come_back(struct process *p)
     if (r == CUDA_ERROR_OUT_OF_MEMORY) {
         for (unsigned i = 0; i < p->n; i++)
             park(p, &p->at[i]);
-        turn(p, IN(SIM_LEAVING) | IN(SIM_AWAY), SIM_BROKEN);
+        change_state(p, IN(SIM_LEAVING) | IN(SIM_AWAY), SIM_BROKEN);
     }
     if (r != CUDA_SUCCESS)
         return r;
-    travel(bytes);
-    return turn(p, IN(SIM_LEAVING) | IN(SIM_AWAY), SIM_LOCKED);
+    wait_for_move(bytes);
+    return change_state(p, IN(SIM_LEAVING) | IN(SIM_AWAY), SIM_LOCKED);
 }
 
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
@@ -416,14 +405,14 @@ CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
     if (args && (!zeros(args->reserved, sizeof args->reserved) || args->reserved1))
         return CUDA_ERROR_INVALID_VALUE;
     if (args && (args->gpuPairs || args->gpuPairsCount))
-        return CUDA_ERROR_NOT_SUPPORTED; /* to other devices than it was on */
+        return CUDA_ERROR_NOT_SUPPORTED; /* to other devices */
     CUresult r = begin(&p, pid);
     if (r != CUDA_SUCCESS)
         return r;
     switch (state_of(&p)) {
     case SIM_LEAVING:
     case SIM_AWAY:
-        return end(&p, come_back(&p));
+        return end(&p, unpark_all(&p));
     case SIM_BROKEN:
         return end(&p, CUDA_ERROR_OPERATING_SYSTEM);
     default:

@@ -1,5 +1,5 @@
-/* compat.h: keeps the library loadable with glibc 2.28 and later: 2.34 moved
- * these functions and gave them new versions; the old ones are still there. */
+/* compat.h: keeps the library loadable with glibc 2.28 and later. glibc 2.34 moved these functions and gave them new
+ * versions, but still has the old ones. */
 #ifndef GFAAS_SIM_COMPAT_H
 #define GFAAS_SIM_COMPAT_H
 

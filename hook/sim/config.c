@@ -1,4 +1,4 @@
-/* config.c: the shape of the simulated machine, from the environment. */
+/* config.c: the simulated host's devices, from the environment, and its clock. The simulated NVML has it too. */
 #include "sim.h"
 
 #include <errno.h>
@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct config g_config;
 
-/* A size as the tools write them: 16GiB, 512MiB, plain bytes. 0 when it is not one. */
+/* Parses a size as the tools write it: 16GiB, 512MiB, plain bytes. Returns 0 if it is invalid. */
 static uint64_t parse_size(const char *s)
 {
     static const struct {
@@ -30,7 +31,7 @@ static uint64_t parse_size(const char *s)
     return 0;
 }
 
-/* A count from 1 to max; 0 when it is not one. */
+/* Parses a number from 1 to max. Returns 0 if it is invalid. */
 static unsigned parse_count(const char *s, unsigned max)
 {
     char *end;
@@ -40,7 +41,7 @@ static unsigned parse_count(const char *s, unsigned max)
     return *end || v > max ? 0 : (unsigned)v;
 }
 
-/* One KEY=VALUE of GFAAS_SIM_GPU. */
+/* Parses one KEY=VALUE of GFAAS_SIM_GPU. */
 static bool parse_field(struct config *c, const char *key, const char *value)
 {
     if (!strcmp(key, "sms"))
@@ -60,7 +61,7 @@ static bool parse_field(struct config *c, const char *key, const char *value)
     return false;
 }
 
-/* GFAAS_SIM_GPU as a whole; sizes become multiples of a page. */
+/* Parses GFAAS_SIM_GPU. Sizes are rounded to multiples of a page. */
 static bool parse_shape(struct config *c, const char *text)
 {
     char buf[256], *rest = buf;
@@ -80,16 +81,15 @@ static bool parse_shape(struct config *c, const char *text)
     return true;
 }
 
-/* The text of what cuDeviceGetUuid gives. */
+/* Writes the UUID that cuDeviceGetUuid returns, as text. */
 void sim_uuid(char uuid[SIM_UUID_BYTES], unsigned index)
 {
     snprintf(uuid, SIM_UUID_BYTES, "GPU-67666161-732d-7369-6d75-6c61746564%02x", index & 0xff);
 }
 
-/* The device that an entry of CUDA_VISIBLE_DEVICES names, by its index, its UUID or
- * the beginning of that; -1 when it names none, or more than one. There are no MIG
- * instances. */
-static int named(const struct config *c, const char *word, size_t n)
+/* Returns the device of an entry of CUDA_VISIBLE_DEVICES, which is an index, a UUID or a prefix of one.
+ * Returns -1 if it matches no device, or more than one. There are no MIG instances. */
+static int device_named(const struct config *c, const char *word, size_t n)
 {
     int found = -1;
     char uuid[SIM_UUID_BYTES], *end;
@@ -112,9 +112,9 @@ static int named(const struct config *c, const char *word, size_t n)
     return found;
 }
 
-/* As the driver reads it: up to the first entry that names no device; none at all when
- * one is named twice. CUDA_DEVICE_ORDER changes nothing: all devices are equally fast,
- * and numbered by their bus. */
+/* Parses the list as the driver does: up to the first entry that names no device; no device is visible if
+ * one is named twice. CUDA_DEVICE_ORDER has no effect, because all devices are equally fast and numbered
+ * by their bus. */
 static void parse_visible(struct config *c, const char *text)
 {
     c->visible = 0;
@@ -122,7 +122,7 @@ static void parse_visible(struct config *c, const char *text)
         c->visible_index[c->visible++] = (int)i;
     while (text && *text) {
         size_t n = strcspn(text, ",");
-        int i = named(c, text, n);
+        int i = device_named(c, text, n);
         if (i < 0)
             return;
         for (unsigned k = 0; k < c->visible; k++)
@@ -135,13 +135,13 @@ static void parse_visible(struct config *c, const char *text)
     }
 }
 
-/* Kept, and kept absolute: the program may change directory and environment. */
+/* Stores the folder's absolute path, because the program may change its directory and environment. */
 static bool find_dir(struct config *c)
 {
     const char *given = getenv("GFAAS_SIM_DIR");
-    c->own_dir = !given || !*given;
+    c->default_dir = !given || !*given;
     size_t n = 0;
-    if (c->own_dir)
+    if (c->default_dir)
         n = (size_t)snprintf(c->dir, sizeof c->dir, "/dev/shm/gfaas-sim-%u", (unsigned)geteuid());
     else if (given[0] == '/')
         n = (size_t)snprintf(c->dir, sizeof c->dir, "%s", given);
@@ -152,7 +152,7 @@ static bool find_dir(struct config *c)
     return n && n < sizeof c->dir;
 }
 
-/* A percentage in thousandths of a percent; 0 when it is not set or not one. */
+/* Parses a percentage into thousandths of a percent. Returns 0 if it is unset or invalid. */
 static unsigned parse_share(const char *text)
 {
     char *end;
@@ -165,7 +165,14 @@ static unsigned parse_share(const char *text)
     return milli ? milli : 1;
 }
 
-/* Prints one line on standard error, whatever the values in it hold. */
+uint64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Prints one line on standard error; control characters in the values are replaced. */
 void sim_say(const char *format, ...)
 {
     char line[512];
@@ -179,18 +186,17 @@ void sim_say(const char *format, ...)
     fprintf(stderr, "%s (simulated): %s\n", sim_library, line);
 }
 
-/* Nobody may take what is measured here for a GPU's. Under gfaas it has been said
- * already: GFAAS_INSTANCE is of who runs in a slice, GFAAS_SIM_NOTED of gfaas's own
- * commands and what they start. */
+/* Prints that the GPU is simulated, so that its figures are not taken for a GPU's. Under gfaas, that was
+ * printed before: GFAAS_INSTANCE is set in a slice, GFAAS_SIM_NOTED by gfaas's own commands. */
 void sim_say_simulated(void)
 {
     const char *instance = getenv("GFAAS_INSTANCE"), *noted = getenv("GFAAS_SIM_NOTED");
     if (!(instance && *instance) && !(noted && *noted))
-        sim_say("this is gfaas's simulated GPU; its figures are not a GPU's");
+        sim_say("this is gfaas's simulated GPU; its figures are not those of a real GPU");
 }
 
-/* Reads the environment; false, after one line on standard error, when
- * GFAAS_SIM_GPU is malformed. */
+/* Reads the environment. Returns false, after one line on standard error, if GFAAS_SIM_GPU is
+ * malformed. */
 bool config_load(void)
 {
     struct config c = {.sms = 80, .mem = 16ull << 30, .count = 1};

@@ -1,6 +1,5 @@
-/* context.c: contexts, created and primary, which of them a thread works in, and
- * their settings. Programs hold pointers to struct ctx in many places, so a
- * destroyed one is emptied, marked and kept. */
+/* context.c: contexts (created and primary), the current context of a thread, and settings. Programs store
+ * pointers to struct ctx in many places, so a destroyed context is emptied and marked, but never freed. */
 #include "capture.h"
 #include "pool.h"
 
@@ -8,9 +7,9 @@
 
 struct ctx *g_contexts;
 static uint64_t last_id;
-static CUresult fault; /* what ended this process's use of its devices */
+static CUresult fault; /* the error that ended this process's use of its devices */
 
-/* What a new context's settings are, as on an NVIDIA GPU. */
+/* Sets a new context's settings, as on an NVIDIA GPU. */
 static void set_defaults(struct ctx *c)
 {
     c->limit[CU_LIMIT_STACK_SIZE] = 1024;
@@ -23,39 +22,39 @@ static void set_defaults(struct ctx *c)
     c->banks = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
 }
 
-/* The first context of a process on a device takes memory there that no
- * allocation shows, as contexts do. */
-static bool count_in(struct device *d)
+/* Counts a context of the process on the device. The first one uses memory there that no allocation shows,
+ * as real contexts do. */
+static bool add_context(struct device *d)
 {
-    if (!d->contexts && g_config.context && !shared_mem_take(d, g_config.context))
+    if (!d->contexts && g_config.context && !shared_mem_reserve(d, g_config.context))
         return false;
     d->contexts++;
     return true;
 }
 
-/* The last context to go gives that memory back, and all that was kept on the device. */
-static void count_out(struct device *d)
+/* The last context frees that memory, and all memory that was cached on the device. */
+static void remove_context(struct device *d)
 {
     if (--d->contexts)
         return;
     mem_reset(d);
     pool_reset(d);
-    shared_mem_give(d, g_config.context);
+    shared_mem_release(d, g_config.context);
 }
 
-/* Gives a context, new or the primary one coming back, what it needs to work. */
+/* Prepares a new context, or the primary one when it is retained again. */
 static CUresult set_up(struct ctx *c)
 {
     CUresult r = fault ? fault : shared_join(c->dev);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!count_in(c->dev))
+    if (!add_context(c->dev))
         return CUDA_ERROR_OUT_OF_MEMORY;
     set_defaults(c);
     c->error = CUDA_SUCCESS;
     c->legacy = stream_new(c, S_LEGACY, 0, 0);
     if (!c->legacy || !handle_add(c, H_CTX)) {
-        count_out(c->dev);
+        remove_context(c->dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     c->id = ++last_id;
@@ -64,8 +63,8 @@ static CUresult set_up(struct ctx *c)
     return CUDA_SUCCESS;
 }
 
-/* An error of the device's leaves a process that cannot go on with CUDA: all its
- * contexts, those to come included, answer with it until the process ends. */
+/* Sets a device error that ends the process's use of CUDA: all its contexts, including later ones, return
+ * it until the process ends. */
 void ctx_fault(CUresult why)
 {
     if (!fault)
@@ -77,7 +76,7 @@ void ctx_fault(CUresult why)
         threads_kick(&g_device[i]);
 }
 
-/* A context that is known and not set up yet. */
+/* Creates a context that is not set up yet. */
 static struct ctx *ctx_new(int ordinal, unsigned flags)
 {
     struct ctx *c = calloc(1, sizeof *c);
@@ -93,7 +92,7 @@ static struct ctx *ctx_new(int ordinal, unsigned flags)
     return c;
 }
 
-/* Waits for the context's work and takes away all that belongs to it. */
+/* Waits for the context's work and frees its objects. */
 static void tear_down(struct ctx *c)
 {
     if (!c->created)
@@ -115,23 +114,27 @@ static void tear_down(struct ctx *c)
         capture_leave(s);
         s->dying = true;
         handle_del(s);
-        if (!s->waiters) /* else the last who waits for it drops it */
+        if (!s->waiters) /* otherwise the last waiting thread frees it */
             stream_drop(s);
     }
     c->legacy = NULL;
-    count_out(c->dev);
+    remove_context(c->dev);
 }
 
-/* Whether there are unknown flags, or more than one way to wait. */
+/* Reports whether there are unknown flags, or more than one scheduling flag. */
 static bool bad_flags(unsigned flags)
 {
     unsigned sched = flags & CU_CTX_SCHED_MASK;
     return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) || (sched & (sched - 1));
 }
 
-/* Makes a context and makes it current. */
-static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
+CUresult sim_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                            CUdevice dev)
 {
+    if (numParams < 0 || (numParams > 0) != (paramsArray != NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (numParams)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     if (!pctx || bad_flags(flags))
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_of(dev))
@@ -145,19 +148,6 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     else if (c)
         tear_down(c);
     return r;
-}
-
-CUresult sim_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    return create(pctx, flags, dev);
-}
-
-CUresult sim_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
-                            CUdevice dev)
-{
-    if (numParams < 0 || (numParams > 0) != (paramsArray != NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    return numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(pctx, flags, dev);
 }
 
 CUresult sim_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *p, unsigned int flags, CUdevice dev)
@@ -198,11 +188,8 @@ CUresult sim_cuCtxDetach(struct ctx *c, CUcontext ctx)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxRetain(struct device *d, CUcontext *pctx, CUdevice dev)
 {
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!pctx)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
@@ -223,36 +210,27 @@ CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return r;
 }
 
-CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxRelease_v2(struct device *d, CUdevice dev)
 {
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!d->primary_refs)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--d->primary_refs == 0)
-        wait_context(d->primary, false); /* meanwhile another may retain it, and goes on with it */
+        wait_context(d->primary, false); /* another thread may retain it meanwhile */
     if (d->primary_refs == 0)
         tear_down(d->primary);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDevicePrimaryCtxReset_v2(CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxReset_v2(struct device *d, CUdevice dev)
 {
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
     if (d->primary)
         tear_down(d->primary);
     d->primary_refs = 0;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+CUresult sim_cuDevicePrimaryCtxSetFlags_v2(struct device *d, CUdevice dev, unsigned int flags)
 {
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
     if (bad_flags(flags))
         return CUDA_ERROR_INVALID_VALUE;
     d->primary_flags = flags;
@@ -261,21 +239,15 @@ CUresult sim_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+CUresult sim_cuDevicePrimaryCtxSetFlags(struct device *d, CUdevice dev, unsigned int flags)
 {
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
     if (d->primary && d->primary->created)
         return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
-    return sim_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+    return sim_cuDevicePrimaryCtxSetFlags_v2(d, dev, flags);
 }
 
-CUresult sim_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+CUresult sim_cuDevicePrimaryCtxGetState(struct device *d, CUdevice dev, unsigned int *flags, int *active)
 {
-    struct device *d = device_of(dev);
-    if (!d)
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!flags || !active)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = d->primary_flags;
@@ -310,12 +282,10 @@ CUresult sim_cuCtxSetCurrent(CUcontext ctx)
 
 CUresult sim_cuCtxGetCurrent(CUcontext *pctx)
 {
-    if (pctx)
-        *pctx = (CUcontext)ctx_current();
-    return pctx ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(pctx, (CUcontext)ctx_current());
 }
 
-/* The context that a call names; NULL means the current one. */
+/* Sets *c to the context of a call's argument; NULL means the current one. */
 static CUresult find_context(CUcontext ctx, struct ctx **c)
 {
     if (!ctx)
@@ -330,14 +300,7 @@ CUresult sim_cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
     CUresult r = find_context(ctx, &c);
     if (r != CUDA_SUCCESS)
         return r;
-    if (device)
-        *device = c->ordinal;
-    return device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult sim_cuCtxGetDevice(CUdevice *device)
-{
-    return sim_cuCtxGetDevice_v2(device, NULL);
+    return STORE(device, c->ordinal);
 }
 
 CUresult sim_cuCtxSynchronize_v2(CUcontext ctx)
@@ -353,16 +316,9 @@ CUresult sim_cuCtxSynchronize_v2(CUcontext ctx)
     return c->error;
 }
 
-CUresult sim_cuCtxSynchronize(void)
-{
-    return sim_cuCtxSynchronize_v2(NULL);
-}
-
 CUresult sim_cuCtxGetFlags(struct ctx *c, unsigned int *flags)
 {
-    if (flags)
-        *flags = c->flags;
-    return flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(flags, c->flags);
 }
 
 CUresult sim_cuCtxSetFlags(struct ctx *c, unsigned int flags)
@@ -373,8 +329,8 @@ CUresult sim_cuCtxSetFlags(struct ctx *c, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-/* The context an API names; NULL means the current one. */
-static struct ctx *named(CUcontext ctx)
+/* Returns the context of a call's argument, or NULL if it is invalid; NULL means the current one. */
+static struct ctx *context_or_current(CUcontext ctx)
 {
     struct ctx *c = ctx ? (struct ctx *)ctx : ctx_current();
     return handle_is(c, H_CTX) ? c : NULL;
@@ -382,7 +338,7 @@ static struct ctx *named(CUcontext ctx)
 
 CUresult sim_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
-    struct ctx *c = named(ctx);
+    struct ctx *c = context_or_current(ctx);
     if (!c || !ctxId)
         return c ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     *ctxId = c->id;
@@ -391,7 +347,7 @@ CUresult sim_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 
 CUresult sim_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
 {
-    struct ctx *c = named(ctx);
+    struct ctx *c = context_or_current(ctx);
     if (!c || !version)
         return c ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     *version = c->api_version;
@@ -423,9 +379,7 @@ CUresult sim_cuCtxGetLimit(struct ctx *c, size_t *pvalue, CUlimit limit)
 
 CUresult sim_cuCtxGetCacheConfig(struct ctx *c, CUfunc_cache *pconfig)
 {
-    if (pconfig)
-        *pconfig = c->cache;
-    return pconfig ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(pconfig, c->cache);
 }
 
 CUresult sim_cuCtxSetCacheConfig(struct ctx *c, CUfunc_cache config)
@@ -436,7 +390,7 @@ CUresult sim_cuCtxSetCacheConfig(struct ctx *c, CUfunc_cache config)
     return CUDA_SUCCESS;
 }
 
-/* Accepted and, as on every device since compute capability 5, of no effect. */
+/* Has no effect, as on every device since compute capability 5. */
 CUresult sim_cuCtxSetSharedMemConfig(struct ctx *c, CUsharedconfig config)
 {
     return (unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-/* copy.c: the calls that copy memory and fill it. */
+/* copy.c: the calls that copy and fill memory. */
 #include "array.h"
 #include "capture.h"
 #include "transfer.h"
@@ -7,7 +7,7 @@
 
 enum { SYNC = 1, SRC_DEVICE = 2, DST_DEVICE = 4 };
 
-/* The copy as a node; calls that return when it is done cannot be captured. */
+/* Adds the copy as a node; calls that return after the copy cannot be captured. */
 static CUresult capture_linear(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
 {
     bool any = !(how & (SRC_DEVICE | DST_DEVICE));
@@ -19,12 +19,12 @@ static CUresult capture_linear(struct stream *s, CUdeviceptr dst, CUdeviceptr sr
     return how & SYNC ? capture_refuse(s) : capture_copy(s, &p);
 }
 
-/* Copies n bytes. `how` says what kinds of addresses the call's name promises, and
- * whether it returns only when the copy is done. */
+/* Copies n bytes. `how` has the kinds of addresses that the call's name promises, and SYNC if the call
+ * returns after the copy. */
 static CUresult linear(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
 {
     struct copy c = {.width = n, .height = 1, .depth = 1, .dst_pitch = n, .src_pitch = n};
-    enum place from, to;
+    enum mem_kind from, to;
     char *view;
     if (!n)
         return CUDA_SUCCESS;
@@ -42,48 +42,22 @@ static CUdeviceptr host(const void *p)
     return (CUdeviceptr)(uintptr_t)p;
 }
 
-CUresult sim_cuMemcpy(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
-{
-    return linear(s, dst, src, ByteCount, SYNC);
-}
+/* Defines two calls that copy bytes: one that returns when they are copied, and one that
+ * does not wait for that. */
+#define COPIES(kind, version, to, from, dst, src, how)                                                        \
+    CUresult sim_cuMemcpy##kind##version(struct stream *s, to, from, size_t ByteCount)                        \
+    {                                                                                                         \
+        return linear(s, dst, src, ByteCount, SYNC | (how));                                                  \
+    }                                                                                                         \
+    CUresult sim_cuMemcpy##kind##Async##version(struct stream *s, to, from, size_t ByteCount, CUstream hStream) \
+    {                                                                                                         \
+        return linear(s, dst, src, ByteCount, how);                                                           \
+    }
 
-CUresult sim_cuMemcpyAsync(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
-{
-    return linear(s, dst, src, ByteCount, 0);
-}
-
-CUresult sim_cuMemcpyHtoD_v2(struct stream *s, CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
-{
-    return linear(s, dstDevice, host(srcHost), ByteCount, SYNC | DST_DEVICE);
-}
-
-CUresult sim_cuMemcpyDtoH_v2(struct stream *s, void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
-{
-    return linear(s, host(dstHost), srcDevice, ByteCount, SYNC | SRC_DEVICE);
-}
-
-CUresult sim_cuMemcpyDtoD_v2(struct stream *s, CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
-{
-    return linear(s, dstDevice, srcDevice, ByteCount, SYNC | SRC_DEVICE | DST_DEVICE);
-}
-
-CUresult sim_cuMemcpyHtoDAsync_v2(struct stream *s, CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
-                                  CUstream hStream)
-{
-    return linear(s, dstDevice, host(srcHost), ByteCount, DST_DEVICE);
-}
-
-CUresult sim_cuMemcpyDtoHAsync_v2(struct stream *s, void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
-                                  CUstream hStream)
-{
-    return linear(s, host(dstHost), srcDevice, ByteCount, SRC_DEVICE);
-}
-
-CUresult sim_cuMemcpyDtoDAsync_v2(struct stream *s, CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
-                                  CUstream hStream)
-{
-    return linear(s, dstDevice, srcDevice, ByteCount, SRC_DEVICE | DST_DEVICE);
-}
+COPIES(, , CUdeviceptr to, CUdeviceptr from, to, from, 0)
+COPIES(HtoD, _v2, CUdeviceptr to, const void *from, to, host(from), DST_DEVICE)
+COPIES(DtoH, _v2, void *to, CUdeviceptr from, host(to), from, SRC_DEVICE)
+COPIES(DtoD, _v2, CUdeviceptr to, CUdeviceptr from, to, from, SRC_DEVICE | DST_DEVICE)
 
 static bool contexts(CUcontext a, CUcontext b)
 {
@@ -108,7 +82,7 @@ CUresult sim_cuMemcpyPeerAsync(struct stream *s, CUdeviceptr dstDevice, CUcontex
 
 /* ---- arrays of one dimension ---- */
 
-/* The address of n bytes of an array. */
+/* Sets *p to the address of n bytes of an array. */
 static CUresult array_address(CUarray h, size_t offset, size_t n, CUdeviceptr *p)
 {
     const struct array *a = array_of(h);
@@ -119,7 +93,7 @@ static CUresult array_address(CUarray h, size_t offset, size_t n, CUdeviceptr *p
     return offset > size || n > size - offset ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Copies into an array at an offset; the next, out of one. */
+/* Copies to an array at an offset; from_array copies from one. */
 static CUresult to_array(struct stream *s, CUarray dst, size_t offset, CUdeviceptr src, size_t n, int how)
 {
     CUdeviceptr p;
@@ -134,28 +108,22 @@ static CUresult from_array(struct stream *s, CUdeviceptr dst, CUarray src, size_
     return r != CUDA_SUCCESS ? r : linear(s, dst, p, n, how | SRC_DEVICE);
 }
 
-CUresult sim_cuMemcpyDtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
-                             size_t ByteCount)
-{
-    return to_array(s, dstArray, dstOffset, srcDevice, ByteCount, SYNC | SRC_DEVICE);
-}
+/* Defines a call that copies bytes to or from an array. */
+#define ARRAY_COPY(name, params, copy) \
+    CUresult sim_cuMemcpy##name(struct stream *s, SIM_LIST params) { return copy; }
 
-CUresult sim_cuMemcpyAtoD_v2(struct stream *s, CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
-                             size_t ByteCount)
-{
-    return from_array(s, dstDevice, srcArray, srcOffset, ByteCount, SYNC | DST_DEVICE);
-}
-
-CUresult sim_cuMemcpyHtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffset, const void *srcHost,
-                             size_t ByteCount)
-{
-    return to_array(s, dstArray, dstOffset, host(srcHost), ByteCount, SYNC);
-}
-
-CUresult sim_cuMemcpyAtoH_v2(struct stream *s, void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
-{
-    return from_array(s, host(dstHost), srcArray, srcOffset, ByteCount, SYNC);
-}
+ARRAY_COPY(DtoA_v2, (CUarray to, size_t offset, CUdeviceptr from, size_t n),
+           to_array(s, to, offset, from, n, SYNC | SRC_DEVICE))
+ARRAY_COPY(AtoD_v2, (CUdeviceptr to, CUarray from, size_t offset, size_t n),
+           from_array(s, to, from, offset, n, SYNC | DST_DEVICE))
+ARRAY_COPY(HtoA_v2, (CUarray to, size_t offset, const void *from, size_t n),
+           to_array(s, to, offset, host(from), n, SYNC))
+ARRAY_COPY(AtoH_v2, (void *to, CUarray from, size_t offset, size_t n),
+           from_array(s, host(to), from, offset, n, SYNC))
+ARRAY_COPY(HtoAAsync_v2, (CUarray to, size_t offset, const void *from, size_t n, CUstream hStream),
+           to_array(s, to, offset, host(from), n, 0))
+ARRAY_COPY(AtoHAsync_v2, (void *to, CUarray from, size_t offset, size_t n, CUstream hStream),
+           from_array(s, host(to), from, offset, n, 0))
 
 CUresult sim_cuMemcpyAtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
                              size_t ByteCount)
@@ -163,18 +131,6 @@ CUresult sim_cuMemcpyAtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffse
     CUdeviceptr src;
     CUresult r = array_address(srcArray, srcOffset, ByteCount, &src);
     return r != CUDA_SUCCESS ? r : to_array(s, dstArray, dstOffset, src, ByteCount, SYNC | SRC_DEVICE);
-}
-
-CUresult sim_cuMemcpyHtoAAsync_v2(struct stream *s, CUarray dstArray, size_t dstOffset, const void *srcHost,
-                                  size_t ByteCount, CUstream hStream)
-{
-    return to_array(s, dstArray, dstOffset, host(srcHost), ByteCount, 0);
-}
-
-CUresult sim_cuMemcpyAtoHAsync_v2(struct stream *s, void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
-                                  CUstream hStream)
-{
-    return from_array(s, host(dstHost), srcArray, srcOffset, ByteCount, 0);
 }
 
 /* ---- rectangles and boxes ---- */
@@ -193,8 +149,8 @@ struct box {
     size_t width, height, depth;
 };
 
-/* Where one side of a box is that lies in an array. */
-static CUresult find_in_array(const struct side *a, const struct box *b, char **view, enum place *where,
+/* Locates the side of a box that is in an array. */
+static CUresult find_in_array(const struct side *a, const struct box *b, char **view, enum mem_kind *where,
                               size_t *pitch, size_t *slice)
 {
     const struct array *in = array_of(a->array);
@@ -210,9 +166,9 @@ static CUresult find_in_array(const struct side *a, const struct box *b, char **
     return transfer_locate(in->base + skip, span, true, view, where);
 }
 
-/* Where one side of a box is: its first byte, and how far rows and planes are apart. */
-static CUresult find_side(const struct side *a, const struct box *b, char **view, enum place *where, size_t *pitch,
-                     size_t *slice)
+/* Locates one side of a box: its first byte, and the distances between rows and planes. */
+static CUresult find_side(const struct side *a, const struct box *b, char **view, enum mem_kind *where, size_t *pitch,
+                          size_t *slice)
 {
     if (a->type == CU_MEMORYTYPE_ARRAY)
         return find_in_array(a, b, view, where, pitch, slice);
@@ -233,8 +189,8 @@ static CUresult find_side(const struct side *a, const struct box *b, char **view
     return transfer_locate(p + skip, span, a->type == CU_MEMORYTYPE_DEVICE, view, where);
 }
 
-/* Where both sides of a box are. */
-static CUresult locate_box(const struct box *b, struct copy *c, enum place *from, enum place *to)
+/* Locates both sides of a box. */
+static CUresult locate_box(const struct box *b, struct copy *c, enum mem_kind *from, enum mem_kind *to)
 {
     char *view;
     *c = (struct copy){.width = b->width, .height = b->height, .depth = b->depth};
@@ -260,11 +216,11 @@ static CUresult capture_box(struct stream *s, const struct box *b)
     return capture_copy(s, &p);
 }
 
-/* Copies a box in stream order, or captures that. */
+/* Copies a box in stream order, or captures the copy. */
 static CUresult submit_box(struct stream *s, const struct box *b, bool sync)
 {
     struct copy c;
-    enum place from, to;
+    enum mem_kind from, to;
     if (!b->width || !b->height || !b->depth)
         return CUDA_SUCCESS;
     if (s->capture)
@@ -280,15 +236,6 @@ static CUresult submit_box(struct stream *s, const struct box *b, bool sync)
         .x = (p)->a##XInBytes, .y = (p)->a##Y, .pitch = (p)->a##Pitch                        \
     }
 
-static CUresult copy2d(struct stream *s, const CUDA_MEMCPY2D *p, bool sync)
-{
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
-    b.depth = 1;
-    return submit_box(s, &b, sync);
-}
-
 #define DEEP(b, p)                                                         \
     do {                                                                   \
         (b).src.z = (p)->srcZ, (b).src.lod = (p)->srcLOD;                  \
@@ -297,73 +244,41 @@ static CUresult copy2d(struct stream *s, const CUDA_MEMCPY2D *p, bool sync)
         (b).depth = (p)->Depth;                                            \
     } while (0)
 
-CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum place *src, enum place *dst)
+CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum mem_kind *src, enum mem_kind *dst)
 {
     struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
     DEEP(b, p);
     return b.width && b.height && b.depth ? locate_box(&b, c, src, dst) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult copy3d(struct stream *s, const CUDA_MEMCPY3D *p, bool sync)
-{
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
-    DEEP(b, p);
-    return submit_box(s, &b, sync);
-}
+/* Defines two calls that copy boxes, as COPIES does. A rectangle is a box of depth 1. */
+#define BOXES(kind, version, params, deep)                                                                          \
+    static CUresult copy##kind(struct stream *s, const params *p, bool sync)                                        \
+    {                                                                                                               \
+        if (!p)                                                                                                     \
+            return CUDA_ERROR_INVALID_VALUE;                                                                        \
+        struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};   \
+        deep(b, p);                                                                                                 \
+        return submit_box(s, &b, sync);                                                                             \
+    }                                                                                                               \
+    CUresult sim_cuMemcpy##kind##version(struct stream *s, const params *pCopy) { return copy##kind(s, pCopy, true); } \
+    CUresult sim_cuMemcpy##kind##Async##version(struct stream *s, const params *pCopy, CUstream hStream)            \
+    {                                                                                                               \
+        return copy##kind(s, pCopy, false);                                                                         \
+    }
 
-static CUresult copy3d_peer(struct stream *s, const CUDA_MEMCPY3D_PEER *p, bool sync)
-{
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
-    DEEP(b, p);
-    return submit_box(s, &b, sync);
-}
-
-CUresult sim_cuMemcpy2D_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy)
-{
-    return copy2d(s, pCopy, true);
-}
-
-CUresult sim_cuMemcpy2DUnaligned_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy)
-{
-    return copy2d(s, pCopy, true);
-}
-
-CUresult sim_cuMemcpy2DAsync_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-    return copy2d(s, pCopy, false);
-}
-
-CUresult sim_cuMemcpy3D_v2(struct stream *s, const CUDA_MEMCPY3D *pCopy)
-{
-    return copy3d(s, pCopy, true);
-}
-
-CUresult sim_cuMemcpy3DAsync_v2(struct stream *s, const CUDA_MEMCPY3D *pCopy, CUstream hStream)
-{
-    return copy3d(s, pCopy, false);
-}
-
-CUresult sim_cuMemcpy3DPeer(struct stream *s, const CUDA_MEMCPY3D_PEER *pCopy)
-{
-    return copy3d_peer(s, pCopy, true);
-}
-
-CUresult sim_cuMemcpy3DPeerAsync(struct stream *s, const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
-{
-    return copy3d_peer(s, pCopy, false);
-}
+#define FLAT(b, p) (b).depth = 1
+BOXES(2D, _v2, CUDA_MEMCPY2D, FLAT)
+BOXES(3D, _v2, CUDA_MEMCPY3D, DEEP)
+BOXES(3DPeer, , CUDA_MEMCPY3D_PEER, DEEP)
 
 /* ---- several copies with one call ---- */
 
-enum { ORDER_STREAM = 1, ORDER_ANY = 3 }; /* what CUmemcpyAttributes may say of the source */
+enum { ORDER_STREAM = 1, ORDER_ANY = 3 }; /* values of srcAccessOrder in CUmemcpyAttributes */
 
-/* What the arrays of attributes of a batch must be like. */
+/* Checks the arrays of attributes of a batch. */
 static CUresult check_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t count,
-                      const CUmemcpyAttributes *attrs, const size_t *first, size_t n)
+                            const CUmemcpyAttributes *attrs, const size_t *first, size_t n)
 {
     if (!dsts || !srcs || !sizes || !count || !attrs || !first || !n || n > count || first[0])
         return CUDA_ERROR_INVALID_VALUE;
@@ -374,13 +289,13 @@ static CUresult check_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, co
     return CUDA_SUCCESS;
 }
 
-/* Sources that the call must have read when it returns are read by then anyway. */
+/* The sources have been read when the call returns, also those for which that is not required. */
 CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
                             CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
                             CUstream hStream)
 {
     if (failIdx)
-        *failIdx = SIZE_MAX; /* of no copy in particular */
+        *failIdx = SIZE_MAX; /* no particular copy */
     if ((!hStream && !tls_per_thread) || hStream == CU_STREAM_LEGACY)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = check_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs);
@@ -390,12 +305,6 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
             *failIdx = i;
     }
     return r;
-}
-
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                               CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
-{
-    return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream);
 }
 
 CUresult sim_cuMemcpyWithAttributesAsync(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t size,
@@ -412,7 +321,7 @@ static size_t element_size(const struct array *a)
     return a ? a->pitch / a->desc.Width : 0;
 }
 
-/* One side of a box, in bytes; a row or layer of 0 is as long as the box. */
+/* Converts one side of a box to bytes; a row length or layer height of 0 means the box's. */
 #define OPERAND(p, a, o, e)                                                \
     do {                                                                \
         if ((o)->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {                \
@@ -429,14 +338,14 @@ static size_t element_size(const struct array *a)
         }                                                               \
     } while (0)
 
-/* Whether a side is a pointer or an array (*a) that there is. */
+/* Reports whether a side is a pointer or an existing array (*a). */
 static bool known_operand(const CUmemcpy3DOperand *o, const struct array **a)
 {
     *a = o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? array_of(o->op.array.array) : NULL;
     return *a || o->type == CU_MEMCPY_OPERAND_TYPE_POINTER;
 }
 
-/* The newer description of a box as the older one. */
+/* Converts the newer description of a box to the older one. */
 static CUresult box_of(const CUDA_MEMCPY3D_BATCH_OP *op, CUDA_MEMCPY3D *p)
 {
     const struct array *from, *to;
@@ -477,16 +386,10 @@ CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, siz
     return r;
 }
 
-CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
-                                 CUstream hStream)
-{
-    return cuMemcpy3DBatchAsync(numOps, opList, NULL, flags, hStream);
-}
-
 /* ---- fills ---- */
 
-/* Where the bytes of a fill are, in rows. */
-CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place *dst)
+/* Locates the bytes of a fill, in rows. */
+CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum mem_kind *dst)
 {
     const unsigned elem = p->elementSize;
     if (p->dst % elem || p->width > SIZE_MAX / 4 ||
@@ -501,13 +404,13 @@ CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place
     return transfer_locate(p->dst, (p->height - 1) * c->dst_pitch + c->width, true, &c->dst, dst);
 }
 
-/* Width in elements, pitch in bytes. */
+/* Fills memory; width is in elements, pitch in bytes. */
 static CUresult set(struct stream *s, CUdeviceptr dst, size_t pitch, uint32_t value, unsigned elem, size_t width,
                     size_t height, bool sync)
 {
     const CUDA_MEMSET_NODE_PARAMS p = {dst, pitch, value, elem, width, height};
     struct copy c;
-    enum place to = P_DEVICE;
+    enum mem_kind to = MEM_DEVICE;
     if (s->capture && width && height)
         return sync ? capture_refuse(s) : capture_set(s, &p);
     CUresult r = set_locate(&p, &c, &to);

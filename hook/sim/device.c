@@ -1,5 +1,5 @@
-/* device.c: what the device says about itself: a plausible GPU of compute
- * capability 8.0, with the SMs and the memory of GFAAS_SIM_GPU. */
+/* device.c: the properties of the device: a plausible GPU of compute capability 8.0, with the SMs and the
+ * memory of GFAAS_SIM_GPU. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -19,50 +19,34 @@ CUresult device_joined(int ordinal, struct device **d)
 
 CUresult sim_cuDeviceGetCount(int *count)
 {
-    if (count)
-        *count = (int)g_config.visible;
-    return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(count, (int)g_config.visible);
 }
 
-CUresult sim_cuDeviceGet(CUdevice *device, int ordinal)
+CUresult sim_cuDeviceGet(struct device *d, CUdevice *device, int ordinal)
 {
-    if (!device_of(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!device)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = ordinal;
-    return CUDA_SUCCESS;
+    return STORE(device, ordinal);
 }
 
-CUresult sim_cuDeviceGetName(char *name, int len, CUdevice dev)
+CUresult sim_cuDeviceGetName(struct device *d, char *name, int len, CUdevice dev)
 {
-    if (!device_of(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!name || len <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     snprintf(name, (size_t)len, "%s", SIM_DEVICE_NAME);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+CUresult sim_cuDeviceGetUuid_v2(struct device *d, CUuuid *uuid, CUdevice dev)
 {
-    if (!device_of(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!uuid)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(uuid->bytes, "gfaas-simulated", 16);
-    uuid->bytes[15] = (char)g_config.visible_index[dev];
+    uuid->bytes[15] = (char)d->index;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+CUresult sim_cuDeviceTotalMem_v2(struct device *d, size_t *bytes, CUdevice dev)
 {
-    if (!device_of(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    *bytes = g_config.mem;
-    return CUDA_SUCCESS;
+    return STORE(bytes, g_config.mem);
 }
 
 #define A(name) [CU_DEVICE_ATTRIBUTE_##name]
@@ -138,10 +122,8 @@ static const int attribute[CU_DEVICE_ATTRIBUTE_MAX] = {
     A(HOST_NUMA_ID) = -1,
 };
 
-CUresult sim_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
+CUresult sim_cuDeviceGetAttribute(struct device *d, int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
-    if (!device_of(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!pi || attrib < 1 || attrib >= CU_DEVICE_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attrib) {
@@ -149,7 +131,7 @@ CUresult sim_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice d
         *pi = (int)g_config.granted; /* MPS shows a client its portion */
         break;
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-        *pi = g_config.visible_index[dev];
+        *pi = d->index;
         break;
     case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
         *pi = g_config.pct != 0;
@@ -160,10 +142,8 @@ CUresult sim_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice d
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
+CUresult sim_cuDeviceComputeCapability(struct device *d, int *major, int *minor, CUdevice dev)
 {
-    if (!device_of(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!major || !minor)
         return CUDA_ERROR_INVALID_VALUE;
     *major = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
@@ -171,13 +151,11 @@ CUresult sim_cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
+CUresult sim_cuDeviceGetPCIBusId(struct device *d, char *pciBusId, int len, CUdevice dev)
 {
-    if (!device_of(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
     if (!pciBusId || len < 13)
         return CUDA_ERROR_INVALID_VALUE;
-    snprintf(pciBusId, (size_t)len, "0000:01:%02x.0", (unsigned)g_config.visible_index[dev]);
+    snprintf(pciBusId, (size_t)len, "0000:01:%02x.0", (unsigned)d->index);
     return CUDA_SUCCESS;
 }
 
@@ -203,10 +181,7 @@ CUresult sim_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice pe
 {
     if (!device_of(dev) || !device_of(peerDev))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!canAccessPeer)
-        return CUDA_ERROR_INVALID_VALUE;
-    *canAccessPeer = 0;
-    return CUDA_SUCCESS;
+    return STORE(canAccessPeer, 0);
 }
 
 CUresult sim_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)

@@ -1,25 +1,15 @@
-/* engine.c: the work of a process on a device. Items go through streams in
- * order; kernels have the granted SMs one at a time. Nothing happens by itself:
- * whoever looks (the worker, a thread that waits, one that launches) calls
- * engine_advance, which carries out in order of simulated time what was due. So
- * the times that come out do not depend on who looked when. */
+/* engine.c: the work of a process on a device. Streams process their items in order; kernels have the granted
+ * SMs one at a time. Nothing happens by itself: each thread that is concerned (the worker, a waiting thread,
+ * a launching thread) calls engine_advance, which performs in order of simulated time what was due. So the
+ * resulting times do not depend on which thread calls it when. */
 #include "capture.h"
 #include "ipcevent.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
-#define LOOK_NS 20000 /* between two looks at words of memory that somebody else may write */
+#define POLL_NS 20000 /* poll interval for words of memory that others may write */
 
 static struct item *spare;
-
-uint64_t now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 struct item *item_new(enum item_kind kind)
 {
@@ -64,7 +54,7 @@ void record_unref(struct record *r)
         free(r);
 }
 
-/* Whether a thread has to act on the item at its time, not just see it later. */
+/* Reports whether a thread must act on the item at its time, and not just notice it later. */
 static bool prompt(const struct item *it)
 {
     return it->kind == I_KERNEL  ? it->u.kernel.op != OP_NONE
@@ -77,38 +67,38 @@ bool stream_blocking(const struct stream *s)
     return s->kind != S_LEGACY && !(s->flags & CU_STREAM_NON_BLOCKING);
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t latest(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
 
-/* Whether the streams that the first item of one comes after are that far, and
- * since when. */
+/* Reports whether the streams that must come before the first item of a stream have got that far, and sets
+ * *since to the time. */
 static bool in_order(const struct item *it, uint64_t *since)
 {
     const struct stream *s = it->stream;
-    uint64_t t = later(it->enqueued, s->done_at);
+    uint64_t t = latest(it->enqueued, s->done_at);
     if (s->kind == S_LEGACY) {
         for (const struct stream *o = s->ctx->streams; o; o = o->next) {
             if (!stream_blocking(o))
                 continue;
             if (o->head && o->head->seq < it->seq)
                 return false;
-            t = later(t, o->done_at);
+            t = latest(t, o->done_at);
         }
     } else if (stream_blocking(s)) {
         const struct stream *o = s->ctx->legacy;
         if (o->head && o->head->seq < it->seq)
             return false;
-        t = later(t, o->done_at);
+        t = latest(t, o->done_at);
     }
     *since = t;
     return true;
 }
 
-/* Whether the first item of a stream, or a step of a graph whose turn it is, may
- * start, and since when. */
-static bool ready(const struct item *it, uint64_t *since)
+/* Reports whether the first item of a stream, or a step of a graph that can run, may start, and sets *since
+ * to the time. */
+static bool can_start(const struct item *it, uint64_t *since)
 {
     *since = it->enqueued;
     if (!it->run && !in_order(it, since))
@@ -116,22 +106,22 @@ static bool ready(const struct item *it, uint64_t *since)
     if (it->kind == I_WAIT) {
         if (!it->u.record->done)
             return false;
-        *since = later(*since, it->u.record->at);
+        *since = latest(*since, it->u.record->at);
     }
     if (it->kind == I_UNTIL && !it->stream->ctx->error) {
-        if (!word_there(&it->u.word))
+        if (!word_matches(&it->u.word))
             return false;
-        *since = later(*since, now_ns());
+        *since = latest(*since, now_ns());
     }
     if (it->kind == I_GRAPH && it->u.graph->after) {
         if (!it->u.graph->after->done)
             return false;
-        *since = later(*since, it->u.graph->after->done_at);
+        *since = latest(*since, it->u.graph->after->done_at);
     }
     return true;
 }
 
-/* A recording is over: whoever waits for it, here or on another device, goes on. */
+/* Completes a recording: threads and streams that wait for it, here or on another device, continue. */
 void record_finish(struct record *r, struct device *d, uint64_t at)
 {
     r->done = true;
@@ -149,7 +139,7 @@ void record_finish(struct record *r, struct device *d, uint64_t at)
             threads_kick(&g_device[i]);
 }
 
-/* An item is over: it leaves its stream, and whoever waits for it wakes. */
+/* Finishes an item: removes it from its stream and wakes the threads that wait for it. */
 void engine_finish(struct item *it, uint64_t at)
 {
     struct stream *s = it->stream;
@@ -163,7 +153,7 @@ void engine_finish(struct item *it, uint64_t at)
     if (!s->head)
         s->tail = NULL;
     s->done++;
-    s->done_at = later(s->done_at, at);
+    s->done_at = latest(s->done_at, at);
     if (s->done >= s->wake_at) {
         s->wake_at = UINT64_MAX;
         wake = true;
@@ -178,17 +168,15 @@ void engine_finish(struct item *it, uint64_t at)
     if (wake && g_waiters)
         pthread_cond_broadcast(&g_cond);
     if (!s->head) {
-        *s->busy_prev = s->busy_next;
-        if (s->busy_next)
-            s->busy_next->busy_prev = s->busy_prev;
+        LIST_REMOVE(s, busy_next, busy_prev);
         shared_pending(d, --d->n_busy);
         if (s->dying && !s->waiters)
             stream_drop(s);
     }
 }
 
-/* Which of two kernels has the SMs first when both could. */
-static bool before(const struct item *a, uint64_t ra, const struct item *b, uint64_t rb, uint64_t free_at)
+/* Reports whether kernel a gets the SMs before kernel b if both could. */
+static bool goes_first(const struct item *a, uint64_t ra, const struct item *b, uint64_t rb, uint64_t free_at)
 {
     if ((ra > free_at || rb > free_at) && ra != rb)
         return ra < rb;
@@ -197,32 +185,32 @@ static bool before(const struct item *a, uint64_t ra, const struct item *b, uint
     return a->seq < b->seq;
 }
 
-/* Gives the SMs to a kernel, from the moment both were free. */
+/* Gives the SMs to a kernel, from the moment when both were free. */
 static void start_kernel(struct device *d, struct item *it, uint64_t since, uint64_t now)
 {
-    uint64_t at = later(d->free_at, since), begin;
+    uint64_t at = latest(d->free_at, since), begin;
     if (!d->published) {
         sched_publish(d, true, at, now);
         begin = sched_progress(d, at);
     } else if (at == d->free_at) {
         begin = d->free_progress;
     } else {
-        begin = later(d->free_progress, sched_progress(d, at));
+        begin = latest(d->free_progress, sched_progress(d, at));
     }
     d->run = it;
     it->began = at;
     d->run_end = begin + it->ns;
     d->pend_ns -= it->ns;
-    sched_tell(d, d->run_end + d->pend_ns);
+    sched_set_until(d, d->run_end + d->pend_ns);
     if (it->run)
-        run_take(it);
+        run_remove(it);
     if (it->u.kernel.op != OP_NONE && !it->stream->ctx->error) {
         it->computing = true;
         threads_send(it);
     }
 }
 
-/* Ends the running kernel if its time is up and its effect is there; true when it did. */
+/* Ends the running kernel if its time is over and its result is computed. Returns whether it did. */
 static bool end_kernel(struct device *d, uint64_t now)
 {
     struct item *it = d->run;
@@ -231,12 +219,12 @@ static bool end_kernel(struct device *d, uint64_t now)
     uint64_t end = sched_when(d, d->run_end);
     if (it->stream->ctx->error)
         end = end < now ? end : now;
-    if (later(end, it->computed_at) > now)
+    if (latest(end, it->computed_at) > now)
         return false;
     d->free_progress = d->run_end;
     if (it->computed_at > end) {
         end = it->computed_at;
-        d->free_progress = later(d->run_end, sched_progress(d, end));
+        d->free_progress = latest(d->run_end, sched_progress(d, end));
     }
     d->run = NULL;
     d->free_at = end;
@@ -244,12 +232,12 @@ static bool end_kernel(struct device *d, uint64_t now)
     return true;
 }
 
-/* Deals with an item whose turn it may be; true when that changed what there is to
- * look at. Leaves the kernel that should run next in *best. */
-static bool look_at(struct device *d, struct item *it, struct item **best, uint64_t *best_since)
+/* Processes an item that may be able to run. Returns true if that changed the set of such items. Sets *best
+ * to the kernel that should run next. */
+static bool process_item(struct device *d, struct item *it, struct item **best, uint64_t *best_since)
 {
     uint64_t since;
-    if (it == d->run || it->sent || !ready(it, &since))
+    if (it == d->run || it->sent || !can_start(it, &since))
         return false;
     if (it->kind == I_GRAPH) {
         it->sent = true;
@@ -261,82 +249,81 @@ static bool look_at(struct device *d, struct item *it, struct item **best, uint6
         if (it->kind == I_KERNEL)
             d->pend_ns -= it->ns;
         if (it->run)
-            run_take(it);
+            run_remove(it);
         engine_finish(it, since);
         return true;
     }
     if (it->kind != I_KERNEL) {
         it->sent = true;
         threads_send(it);
-    } else if (!*best || before(it, since, *best, *best_since, d->free_at)) {
+    } else if (!*best || goes_first(it, since, *best, *best_since, d->free_at)) {
         *best = it;
         *best_since = since;
     }
     return false;
 }
 
-/* Deals with the steps of a graph that may begin. */
-static bool look_at_steps(struct device *d, struct run *r, struct item **best, uint64_t *best_since)
+/* Processes the steps of a graph that may begin. */
+static bool process_steps(struct device *d, struct run *r, struct item **best, uint64_t *best_since)
 {
     for (struct item *it = r->waits; it; it = it->next)
-        if (look_at(d, it, best, best_since))
+        if (process_item(d, it, best, best_since))
             return true;
-    for (struct item *it = r->ready; it; it = run_look_further(r) ? it->next : NULL)
-        if (look_at(d, it, best, best_since))
+    for (struct item *it = r->ready; it; it = run_by_priority(r) ? it->next : NULL)
+        if (process_item(d, it, best, best_since))
             return true;
     return false;
 }
 
-/* Deals with the heads of all streams and with the graphs among them; true when one
- * finished, and the list of busy streams may have changed. */
-static bool look_at_heads(struct device *d, struct item **best, uint64_t *best_since)
+/* Processes the first items of all streams, and the graphs among them. Returns true if one finished, so the
+ * list of busy streams may have changed. */
+static bool process_heads(struct device *d, struct item **best, uint64_t *best_since)
 {
     *best = NULL;
     *best_since = 0;
     for (struct stream *s = d->busy; s; s = s->busy_next)
-        if (look_at(d, s->head, best, best_since))
+        if (process_item(d, s->head, best, best_since))
             return true;
     for (struct run *r = d->runs; r; r = r->next)
-        if (look_at_steps(d, r, best, best_since))
+        if (process_steps(d, r, best, best_since))
             return true;
     return false;
 }
 
-/* Carries out what was due on the device until now, in order of simulated time. */
+/* Performs what was due on the device until now, in order of simulated time. */
 void engine_advance(struct device *d, uint64_t now)
 {
     if (!d->joined || d->left)
         return;
-    if (d->published && sched_out(d))
+    if (d->published && sched_removed(d))
         d->published = false;
     for (;;) {
         struct item *best;
         uint64_t since;
         if (end_kernel(d, now))
             continue;
-        if (look_at_heads(d, &best, &since))
+        if (process_heads(d, &best, &since))
             continue;
         if (d->run || !best)
             break;
         start_kernel(d, best, since, now);
     }
     if (d->run && !d->published)
-        sched_publish(d, true, now, now); /* it goes on, and has not had all of its time */
+        sched_publish(d, true, now, now); /* it continues, and has not had all of its time */
     if (!d->run && d->published)
         sched_publish(d, false, d->free_at, now);
 }
 
-/* When the running kernel's end is to be acted on, or a look taken at others; 0:
- * nothing of that is known. */
+/* Returns when to act on the end of the running kernel, or to check other processes; 0: unknown. */
 static uint64_t kernel_deadline(struct device *d, uint64_t more, uint64_t now)
 {
     if (!d->run)
         return 0;
     uint64_t at = sched_when(d, d->run_end + (d->n_prompt ? 0 : more));
     if (d->run->computing && at <= now)
-        at = 0; /* only the end of the computation counts now */
+        at = 0; /* only the end of the computation matters now */
     if (sched_contended(d) && (!at || at > d->next_reap))
-        at = d->next_reap > now ? d->next_reap : now; /* time to look for the dead */
+        at = d->next_reap > now ? d->next_reap : now; /* the next check for dead processes */
     return at;
 }
 
@@ -345,13 +332,13 @@ uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now)
     if (d->left)
         return 0;
     uint64_t at = kernel_deadline(d, more, now);
-    return d->n_words && (!at || at > now + LOOK_NS) ? now + LOOK_NS : at;
+    return d->n_words && (!at || at > now + POLL_NS) ? now + POLL_NS : at;
 }
 
 CUresult engine_push(struct stream *s, struct item *it)
 {
     struct device *d = s->ctx->dev;
-    if (s->capture) { /* whoever can be captured does not come here */
+    if (s->capture) { /* calls that can be captured do not get here */
         item_free(it);
         return capture_refuse(s);
     }
@@ -372,11 +359,7 @@ CUresult engine_push(struct stream *s, struct item *it)
         s->head = it;
     s->tail = it;
     if (s->enq++ == s->done) {
-        s->busy_next = d->busy;
-        s->busy_prev = &d->busy;
-        if (d->busy)
-            d->busy->busy_prev = &s->busy_next;
-        d->busy = s;
+        LIST_ADD(&d->busy, s, busy_next, busy_prev);
         shared_pending(d, ++d->n_busy);
     }
     if (it->kind == I_RECORD) {
@@ -388,7 +371,7 @@ CUresult engine_push(struct stream *s, struct item *it)
     if (it->kind == I_GRAPH)
         d->pend_ns += it->u.graph->ns;
     if (d->run)
-        sched_tell(d, d->run_end + d->pend_ns);
+        sched_set_until(d, d->run_end + d->pend_ns);
     bool kick = prompt(it) && d->n_prompt++ == 0 && d->run;
     if (it->kind == I_UNTIL)
         kick |= d->n_words++ == 0;

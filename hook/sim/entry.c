@@ -1,13 +1,13 @@
-/* entry.c: the functions that the driver exports, made from the list of symbols.
+/* entry.c: the functions that the driver exports, generated from the list of symbols.
  *
- * What nearly all of them do before and after their work is here, and told by the
- * list's column `sim`: take the lock, find the context and the stream that are
- * meant, refuse, let go of the lock. The work itself is sim_NAME, somewhere in the
- * other files. What is not simulated is refused here.
+ * They contain what nearly all calls do before and after their work, by the list's
+ * column `sim`: acquire the lock, find the context, the stream, the device or the object
+ * of a handle, check for errors, release the lock. The work itself is in sim_NAME, in the
+ * other files. Functions that are not simulated return an error here.
  */
 #include "capture.h"
 
-/* Begins a call that a capture cannot see. */
+/* Begins a call that cannot be captured. */
 static CUresult begin_unsafe(struct ctx **c)
 {
     CUresult r = sim_begin(c);
@@ -17,49 +17,77 @@ static CUresult begin_unsafe(struct ctx **c)
     return r == CUDA_SUCCESS ? r : sim_end(r);
 }
 
-/* Begins a call on the stream that a handle means in the current context. */
-static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
+/* Begins a call on a stream of the current context; `use`: that uses it, and does not only query it. */
+static CUresult begin_stream(CUstream h, bool use, struct stream **s)
 {
-    CUresult r = sim_begin(c);
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
     if (r != CUDA_SUCCESS)
         return r;
-    *s = stream_get(*c, h, &r);
+    *s = use ? stream_get(c, h, &r) : stream_find(c, h, &r);
     return *s ? r : sim_end(r);
 }
 
-#define ENTRY_OWN(name, stream, params, args)
-#define ENTRY_STUB(name, stream, params, args) \
-    CUresult name params                       \
-    {                                          \
-        return CUDA_ERROR_NOT_SUPPORTED;       \
+static CUresult begin_device(CUdevice dev, struct device **d)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *d = device_of(dev);
+    return *d ? r : sim_end(CUDA_ERROR_INVALID_DEVICE);
+}
+
+/* Begins a call on the object of a handle. */
+static CUresult begin_handle(uintptr_t h, enum handle_kind kind, bool in_context, CUresult error, void **object)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(in_context ? &c : NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *object = handle_of((void *)h, kind);
+    return *object ? r : sim_end(error);
+}
+
+#define ENTRY_OWN(name, ...)
+#define ENTRY_STUB(name, stream, params, ...) \
+    CUresult name params                      \
+    {                                         \
+        return CUDA_ERROR_NOT_SUPPORTED;      \
     }
-#define ENTRY_ALIAS(name, stream, params, args) \
-    CUresult name params                        \
-    {                                           \
-        return name##_v2 args;                  \
+#define ENTRY_AS(name, stream, params, args, call, ...) \
+    CUresult name params                                \
+    {                                                   \
+        return call;                                    \
     }
-#define ENTRY_LOCKED(name, stream, params, args)                             \
+#define ENTRY_ALIAS(name, stream, params, args, ...) ENTRY_AS(name, stream, params, args, name##_v2 args, )
+#define ENTRY_LOCKED(name, stream, params, args, ...)                        \
     CUresult name params                                                     \
     {                                                                        \
         CUresult begun = sim_begin(NULL);                                    \
         return begun == CUDA_SUCCESS ? sim_end(sim_##name args) : begun;     \
     }
-/* first: what the body has as its first parameter, set by begin */
-#define ENTRY_WITH(begin, first, name, params, args)                                        \
+/* type: of the body's first parameter, which begin stores in `first` */
+#define ENTRY_WITH(type, begin, name, params, args)                                         \
     CUresult name params                                                                    \
     {                                                                                       \
-        struct ctx *current;                                                                \
-        struct stream *target;                                                              \
-        (void)target;                                                                       \
+        type *first;                                                                        \
         CUresult begun = begin;                                                             \
         return begun == CUDA_SUCCESS ? sim_end(sim_##name(first, SIM_LIST args)) : begun;   \
     }
-#define ENTRY_CONTEXT(name, stream, params, args) ENTRY_WITH(sim_begin(&current), current, name, params, args)
-#define ENTRY_UNSAFE(name, stream, params, args) ENTRY_WITH(begin_unsafe(&current), current, name, params, args)
-#define ENTRY_STREAM(name, stream, params, args) \
-    ENTRY_WITH(begin_stream(stream, &current, &target), target, name, params, args)
-#define CU(name, since, variant, hook, sim, stream, params, args) ENTRY_##sim(name, stream, params, args)
-#define CU_NAME(name)                    \
+#define ENTRY_CONTEXT(name, stream, params, args, ...) \
+    ENTRY_WITH(struct ctx, sim_begin(&first), name, params, args)
+#define ENTRY_UNSAFE(name, stream, params, args, ...) \
+    ENTRY_WITH(struct ctx, begin_unsafe(&first), name, params, args)
+#define ENTRY_STREAM(name, handle, params, args, ...) \
+    ENTRY_WITH(struct stream, begin_stream(handle, true, &first), name, params, args)
+#define ENTRY_QUERY(name, handle, params, args, ...) \
+    ENTRY_WITH(struct stream, begin_stream(handle, false, &first), name, params, args)
+#define ENTRY_DEVICE(name, stream, params, args, dev, ...) \
+    ENTRY_WITH(struct device, begin_device(dev, &first), name, params, args)
+#define ENTRY_HANDLE(name, stream, params, args, kind, h, type, in_context, error, ...) \
+    ENTRY_WITH(void, begin_handle((uintptr_t)(h), kind, in_context, error, &first), name, params, args)
+#define CU(name, since, variant, hook, sim, stream, params, args) SIM_ROW(ENTRY_, name, stream, params, args, SIM_##sim)
+#define CU_NAME(name, since)                    \
     CUDA_EXPORT CUresult name(void);     \
     CUresult name(void)                  \
     {                                    \
@@ -67,7 +95,7 @@ static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
     }
 #include "../symbols.def"
 
-/* A twin is the same call with stream 0 meaning the thread's own stream. */
+/* A twin is the same call, in which stream 0 means the thread's own stream. */
 #define TWIN(twin, name, params, args) \
     CUresult twin params               \
     {                                  \

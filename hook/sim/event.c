@@ -1,26 +1,20 @@
-/* event.c: events. Each recording is an object of its own, so that recording an
- * event again leaves those alone who wait for the recording before. */
+/* event.c: events. Each recording is an object of its own, so recording an event again does not affect waits
+ * for its previous recording. */
 #include "capture.h"
 #include "ipcevent.h"
 #include "pool.h"
 
 #include <stdlib.h>
 
-/* NULL: no memory for it. */
+/* Returns a new event, or NULL if out of memory. */
 struct event *event_new(struct ctx *c, unsigned flags)
 {
-    struct event *e = calloc(1, sizeof *e);
-    if (!e || !handle_add(e, H_EVENT)) {
-        free(e);
+    struct event *e = handle_new(sizeof *e, H_EVENT);
+    if (!e)
         return NULL;
-    }
     e->ctx = c;
     e->flags = flags;
-    e->prev = &c->events;
-    e->next = c->events;
-    if (e->next)
-        e->next->prev = &e->next;
-    c->events = e;
+    LIST_ADD(&c->events, e, next, prev);
     return e;
 }
 
@@ -39,20 +33,16 @@ CUresult sim_cuEventCreate(struct ctx *c, CUevent *phEvent, unsigned int Flags)
 void event_free(struct event *e)
 {
     handle_del(e);
-    *e->prev = e->next;
-    if (e->next)
-        e->next->prev = e->prev;
+    LIST_REMOVE(e, next, prev);
     event_closed(e);
     record_unref(e->last);
     captured_free(e->captured);
     free(e);
 }
 
-CUresult sim_cuEventDestroy_v2(CUevent hEvent)
+CUresult sim_cuEventDestroy_v2(struct event *e, CUevent hEvent)
 {
-    if (!handle_is(hEvent, H_EVENT))
-        return CUDA_ERROR_INVALID_HANDLE;
-    event_free((struct event *)hEvent);
+    event_free(e);
     return CUDA_SUCCESS;
 }
 
@@ -65,7 +55,7 @@ CUresult sim_cuEventRecordWithFlags(struct stream *s, CUevent hEvent, CUstream h
         return CUDA_ERROR_INVALID_VALUE;
     if (s->capture)
         return capture_record(s, e, flags & CU_EVENT_RECORD_EXTERNAL);
-    if (flags & CU_EVENT_RECORD_EXTERNAL) /* which says how to capture it */
+    if (flags & CU_EVENT_RECORD_EXTERNAL) /* is a flag for captures only */
         return CUDA_ERROR_INVALID_VALUE;
     struct item *it = item_new(I_RECORD);
     struct record *rec = record_new();
@@ -92,13 +82,8 @@ CUresult sim_cuEventRecordWithFlags(struct stream *s, CUevent hEvent, CUstream h
     return r;
 }
 
-CUresult sim_cuEventRecord(struct stream *s, CUevent hEvent, CUstream hStream)
-{
-    return sim_cuEventRecordWithFlags(s, hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
-}
-
-/* Whether the calling thread may ask how far an event is. */
-static CUresult check(const struct event *e)
+/* Returns an error if the calling thread may not query the event. */
+static CUresult check_query(const struct event *e)
 {
     if (!e->captured)
         return g_captures ? capture_unsafe() : CUDA_SUCCESS;
@@ -106,30 +91,24 @@ static CUresult check(const struct event *e)
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-CUresult sim_cuEventQuery(CUevent hEvent)
+CUresult sim_cuEventQuery(struct event *e, CUevent hEvent)
 {
-    struct event *e = handle_of(hEvent, H_EVENT);
-    if (!e)
-        return CUDA_ERROR_INVALID_HANDLE;
-    CUresult r = check(e);
+    CUresult r = check_query(e);
     if (r != CUDA_SUCCESS)
         return r;
     engine_advance(e->ctx->dev, now_ns());
     if (e->ctx->error)
         return e->ctx->error;
-    return event_latest(e) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    return event_pending(e) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-CUresult sim_cuEventSynchronize(CUevent hEvent)
+CUresult sim_cuEventSynchronize(struct event *e, CUevent hEvent)
 {
-    struct event *e = handle_of(hEvent, H_EVENT);
-    if (!e)
-        return CUDA_ERROR_INVALID_HANDLE;
     struct ctx *c = e->ctx;
-    CUresult r = check(e);
+    CUresult r = check_query(e);
     if (r != CUDA_SUCCESS)
         return r;
-    struct record *last = event_latest(e);
+    struct record *last = event_pending(e);
     if (last)
         wait_record(last);
     pool_synced(c->dev);

@@ -1,7 +1,7 @@
-/* exports.c: allocations that several processes have. Each counts once, as the
- * memory of one who has it; it is free when nobody has it any more, however they
- * ended. As on a GPU a descriptor is enough to have it: one that nobody has
- * imported, be it in a socket, keeps the memory, which then counts as nobody's. */
+/* exports.c: allocations that several processes hold. Each counts once, as the memory of one holder. It is
+ * freed when no process holds it any more, however the processes ended. As on a GPU, an open descriptor
+ * holds it too: a descriptor that no process has imported, even in a socket, keeps the memory, which then
+ * counts as unowned. */
 #include "shared.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static bool holders_has(const struct holders *h, unsigned slot)
     return h->bit[slot / 64] >> slot % 64 & 1;
 }
 
-/* One of them, -1 when there is none. */
+/* Returns one holder, or -1 if there is none. */
 static int holders_any(const struct holders *h)
 {
     for (int i = 0; i < SIM_SLOTS / 64; i++)
@@ -38,14 +38,14 @@ static int holders_any(const struct holders *h)
     return -1;
 }
 
-/* A slot has one owner at a moment, so no two are the same. */
+/* Returns a unique id: a slot has one process at a time. */
 uint64_t export_new_id(const struct device *d)
 {
     return now_ns() * SIM_SLOTS + (unsigned)d->slot;
 }
 
-/* The entry of that id; of id 0, a free one. */
-static struct export *find(struct shared *sh, uint64_t id)
+/* Returns the entry with that id; for id 0, an unused one. NULL: there is none. */
+static struct export *find_export(struct shared *sh, uint64_t id)
 {
     for (int i = 0; i < SIM_EXPORTS; i++)
         if (sh->exports[i].id == id)
@@ -62,8 +62,8 @@ static void export_name(char name[NAME_BYTES], int index, uint64_t id)
     snprintf(name, NAME_BYTES, "gpu%d.mem.x%llu", index, (unsigned long long)id);
 }
 
-/* A lock of the open file goes when nobody has a descriptor of that opening any
- * more; under its name others can open the file, and ask. */
+/* A lock of the open file is released with the last descriptor of that opening. Under its name, other
+ * processes can open the file and query the lock. */
 bool export_publish(const struct device *d, uint64_t id, int fd)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -71,11 +71,11 @@ bool export_publish(const struct device *d, uint64_t id, int fd)
     export_name(name, d->index, id);
     if (fcntl(fd, F_OFD_SETLK, &all) < 0)
         return false;
-    shared_link(fd, name); /* not every file system can: then only who has imported it is seen */
+    shared_link(fd, name); /* not every file system supports that; then only importing processes count */
     return true;
 }
 
-/* Whether a descriptor of it is open anywhere; and how many bytes it has. */
+/* Reports whether a descriptor of it is open in any process; sets *bytes to its size. */
 static bool is_open(const char *name, uint64_t *bytes)
 {
     struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -89,8 +89,8 @@ static bool is_open(const char *name, uint64_t *bytes)
     return open && *bytes;
 }
 
-/* Forgets an export that nobody owns, if no descriptor is open either. */
-static void check(struct device *d, struct export *e)
+/* Removes an export without an owner, unless a descriptor is open. */
+static void drop_if_closed(struct device *d, struct export *e)
 {
     char name[NAME_BYTES];
     uint64_t bytes;
@@ -106,14 +106,14 @@ void exports_reap(struct device *d)
 {
     for (int i = 0; i < SIM_EXPORTS; i++)
         if (d->sh->exports[i].id && d->sh->exports[i].owner == SIM_NOBODY)
-            check(d, &d->sh->exports[i]);
+            drop_if_closed(d, &d->sh->exports[i]);
 }
 
-/* One that outlived all who were on the device. */
-static void found(struct device *d, const char *name, const char *rest)
+/* Adds an export that outlived all processes on the device. */
+static void add_found(struct device *d, const char *name, const char *rest)
 {
     uint64_t bytes, id = rest[0] == 'x' ? strtoull(rest + 1, NULL, 10) : 0;
-    struct export *e = id ? find(d->sh, 0) : NULL;
+    struct export *e = id ? find_export(d->sh, 0) : NULL;
     if (!e || !is_open(name, &bytes)) {
         shared_remove_file(name);
         return;
@@ -124,17 +124,17 @@ static void found(struct device *d, const char *name, const char *rest)
 
 void exports_find(struct device *d)
 {
-    shared_each_memory(d->index, found, d);
+    shared_each_memory(d->index, add_found, d);
 }
 
-/* ---- who has them ---- */
+/* ---- holders ---- */
 
-/* Adds this process to those who have it, if somebody does. */
-static bool hold_too(struct device *d, uint64_t id)
+/* Adds this process to the holders, if there are any. */
+static bool hold_existing(struct device *d, uint64_t id)
 {
     if (!shared_lock(d))
         return false;
-    struct export *e = find(d->sh, id);
+    struct export *e = find_export(d->sh, id);
     if (e)
         holders_add(&e->holders, (unsigned)d->slot);
     if (e && e->owner == SIM_NOBODY) {
@@ -146,12 +146,12 @@ static bool hold_too(struct device *d, uint64_t id)
     return e != NULL;
 }
 
-/* Makes an entry of which this process is the owner. */
-static bool hold_first(struct device *d, uint64_t id, uint64_t bytes)
+/* Creates an entry owned by this process. */
+static bool hold_new(struct device *d, uint64_t id, uint64_t bytes)
 {
     if (!shared_lock(d))
         return false;
-    struct export *e = find(d->sh, id) ? NULL : find(d->sh, 0);
+    struct export *e = find_export(d->sh, id) ? NULL : find_export(d->sh, 0);
     if (e) {
         *e = (struct export){.id = id, .bytes = bytes, .owner = (uint32_t)d->slot};
         holders_add(&e->holders, (unsigned)d->slot);
@@ -162,20 +162,19 @@ static bool hold_first(struct device *d, uint64_t id, uint64_t bytes)
 
 bool export_hold(struct device *d, uint64_t id, uint64_t bytes, bool counted)
 {
-    if (hold_too(d, id))
+    if (hold_existing(d, id))
         return true;
-    if (!counted && memory_take(d, bytes) != CUDA_SUCCESS)
+    if (!counted && memory_reserve(d, bytes) != CUDA_SUCCESS)
         return false;
-    if (hold_first(d, id, bytes))
+    if (hold_new(d, id, bytes))
         return true;
     if (!counted)
-        shared_mem_give(d, bytes);
-    return hold_too(d, id); /* another importer may have been faster */
+        shared_mem_release(d, bytes);
+    return hold_existing(d, id); /* another process may have imported it first */
 }
 
-/* Takes a process off an export; what counted as its memory now counts as
- * another holder's. */
-static void leave(struct device *d, struct export *e, unsigned slot)
+/* Removes a process from an export's holders; if it was the owner, another holder becomes the owner. */
+static void drop_holder(struct device *d, struct export *e, unsigned slot)
 {
     struct shared *sh = d->sh;
     holders_del(&e->holders, slot);
@@ -190,16 +189,16 @@ static void leave(struct device *d, struct export *e, unsigned slot)
     }
     e->owner = SIM_NOBODY;
     sh->unowned += e->bytes;
-    check(d, e);
+    drop_if_closed(d, e);
 }
 
 void export_drop(struct device *d, uint64_t id)
 {
     if (d->left || !shared_lock(d))
         return;
-    struct export *e = find(d->sh, id);
+    struct export *e = find_export(d->sh, id);
     if (e)
-        leave(d, e, (unsigned)d->slot);
+        drop_holder(d, e, (unsigned)d->slot);
     shared_unlock(d);
 }
 
@@ -215,7 +214,7 @@ void holders_forget(struct device *d, unsigned slot)
     struct shared *sh = d->sh;
     for (int i = 0; i < SIM_EXPORTS; i++)
         if (sh->exports[i].id && holders_has(&sh->exports[i].holders, slot))
-            leave(d, &sh->exports[i], slot);
+            drop_holder(d, &sh->exports[i], slot);
     for (int i = 0; i < SIM_EVENTS; i++)
         if (sh->events[i].id)
             event_leave(&sh->events[i], slot);

@@ -1,5 +1,5 @@
-/* folder.c: the folder in which processes share devices, and the files in it; the
- * simulated management library reads it too. */
+/* folder.c: the folder in which processes share devices, and the files in it. The simulated NVML reads it
+ * too. */
 #include "folder.h"
 #include "shared.h"
 
@@ -13,14 +13,15 @@
 #define F_OFD_GETLK 36
 #endif
 
-/* Opens the directory; -1 with errno set. Anybody can make directories and links
- * in /dev/shm: one that we choose must be the user's own, and not writable by
- * others. What is in it is opened relative to this descriptor. */
+#define MIN_FD 40 /* lowest number of a descriptor that stays open */
+
+/* Any user can create folders and links in /dev/shm. So the default folder must belong to this user and must not
+ * be writable by others, and its files are opened relative to the checked descriptor. */
 int shared_open_dir(void)
 {
     struct statx st;
-    int fd = open(g_config.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (g_config.own_dir ? O_NOFOLLOW : 0));
-    if (fd < 0 || !g_config.own_dir)
+    int fd = open(g_config.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (g_config.default_dir ? O_NOFOLLOW : 0));
+    if (fd < 0 || !g_config.default_dir)
         return fd;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_UID | STATX_MODE, &st) == 0 && st.stx_uid == geteuid() &&
         !(st.stx_mode & (S_IWGRP | S_IWOTH)))
@@ -30,15 +31,14 @@ int shared_open_dir(void)
     return -1;
 }
 
-/* Opens or removes a file of the directory; -1 with errno set. */
 int shared_open(const char *name, int flags)
 {
     int dir = shared_open_dir();
     if (dir < 0)
         return -1;
-    int fd = openat(dir, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600), why = errno;
+    int fd = openat(dir, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600), error = errno;
     close(dir);
-    errno = why;
+    errno = error;
     return fd;
 }
 
@@ -56,8 +56,7 @@ void shared_remove_file(const char *name)
     close(dir);
 }
 
-/* Whether a name still means the file that was opened. */
-bool shared_still_there(int fd, const char *name)
+bool shared_is_current(int fd, const char *name)
 {
     struct statx a, b;
     int dir = shared_open_dir();
@@ -69,11 +68,12 @@ bool shared_still_there(int fd, const char *name)
            a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
 }
 
-/* Not further: a process has a table for 64 descriptors, and to get a larger one
- * takes the kernel 12 to 16 ms where there is a second thread. */
+/* Low numbers are left to the program, which may expect them to be free. The number is below 64, because a process
+ * starts with a table for 64 descriptors, and the kernel needs 12 to 16 ms to enlarge it if there is a second
+ * thread. */
 int shared_move_up(int fd)
 {
-    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 40);
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, MIN_FD);
     if (high < 0)
         return fd;
     close(fd);
@@ -83,7 +83,8 @@ int shared_move_up(int fd)
 int shared_holder(int fd, unsigned slot)
 {
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_LOCK_SLOT + slot, .l_len = 1};
-    if (fcntl(fd, F_OFD_GETLK, &fl) < 0 || fl.l_type == F_UNLCK) /* asked as an open file: sees this process's locks too */
+    /* F_OFD_GETLK, unlike F_GETLK, also finds locks that this process holds. */
+    if (fcntl(fd, F_OFD_GETLK, &fl) < 0 || fl.l_type == F_UNLCK)
         return 0;
     return fl.l_pid > 0 ? fl.l_pid : -1;
 }

@@ -1,4 +1,4 @@
-/* func.c: attributes of kernels, and how many of their blocks fit on an SM. */
+/* func.c: attributes of kernels, and occupancy. */
 #include "func.h"
 
 #define MAX_THREADS 1024
@@ -8,101 +8,71 @@
 #define SM_SHARED 167936
 #define BLOCK_RESERVED 1024
 
-CUresult func_get_attribute(const struct func *f, int *pi, CUfunction_attribute attrib)
+CUresult func_get_attribute(const struct func_settings *set, int *pi, CUfunction_attribute attrib)
 {
-    if (!pi || (unsigned)attrib >= CU_FUNC_ATTRIBUTE_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    switch ((int)attrib) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *pi = MAX_THREADS;
-        break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-        *pi = 32;
-        break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-        *pi = 80;
-        break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        *pi = f->max_dynamic;
-        break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        *pi = f->carveout;
-        break;
-    default:
-        *pi = 0;
-    }
-    return CUDA_SUCCESS;
+    const int values[CU_FUNC_ATTRIBUTE_MAX] = {
+        [CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = MAX_THREADS,
+        [CU_FUNC_ATTRIBUTE_NUM_REGS] = 32,
+        [CU_FUNC_ATTRIBUTE_PTX_VERSION] = 80,
+        [CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 80,
+        [CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = set->max_dynamic,
+        [CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = set->carveout,
+    };
+    return (unsigned)attrib < CU_FUNC_ATTRIBUTE_MAX ? STORE(pi, values[attrib]) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult sim_cuFuncGetAttribute(struct ctx *c, int *pi, CUfunction_attribute attrib, CUfunction hfunc)
+CUresult sim_cuFuncGetAttribute(struct func *f, int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    return f ? func_get_attribute(f, pi, attrib) : CUDA_ERROR_INVALID_HANDLE;
+    return func_get_attribute(&f->set, pi, attrib);
 }
 
-CUresult func_set_attribute(struct func *f, CUfunction_attribute attrib, int value)
+CUresult func_set_attribute(struct func_settings *set, CUfunction_attribute attrib, int value)
 {
     if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= MAX_DYNAMIC)
-        f->max_dynamic = value;
+        set->max_dynamic = value;
     else if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && value >= -1 && value <= 100)
-        f->carveout = value;
+        set->carveout = value;
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncSetAttribute(struct ctx *c, CUfunction hfunc, CUfunction_attribute attrib, int value)
+CUresult sim_cuFuncSetAttribute(struct func *f, CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    return f ? func_set_attribute(f, attrib, value) : CUDA_ERROR_INVALID_HANDLE;
+    return func_set_attribute(&f->set, attrib, value);
 }
 
-CUresult sim_cuFuncSetCacheConfig(struct ctx *c, CUfunction hfunc, CUfunc_cache config)
+CUresult func_set_cache(struct func_settings *set, CUfunc_cache config)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
         return CUDA_ERROR_INVALID_VALUE;
-    f->cache = (int)config;
+    set->cache = (int)config;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncSetSharedMemConfig(struct ctx *c, CUfunction hfunc, CUsharedconfig config)
+CUresult sim_cuFuncSetCacheConfig(struct func *f, CUfunction hfunc, CUfunc_cache config)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
+    return func_set_cache(&f->set, config);
+}
+
+CUresult sim_cuFuncSetSharedMemConfig(struct func *f, CUfunction hfunc, CUsharedconfig config)
+{
     return (unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncGetModule(struct ctx *c, CUmodule *hmod, CUfunction hfunc)
+CUresult sim_cuFuncGetModule(struct func *f, CUmodule *hmod, CUfunction hfunc)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (hmod)
-        *hmod = (CUmodule)f->module;
-    return hmod ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(hmod, (CUmodule)f->module);
 }
 
-CUresult sim_cuFuncGetName(struct ctx *c, const char **name, CUfunction hfunc)
+CUresult sim_cuFuncGetName(struct func *f, const char **name, CUfunction hfunc)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (name)
-        *name = f->name;
-    return name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(name, f->name);
 }
 
-CUresult sim_cuFuncGetParamInfo(struct ctx *c, CUfunction func, size_t paramIndex, size_t *paramOffset,
+CUresult sim_cuFuncGetParamInfo(struct func *f, CUfunction func, size_t paramIndex, size_t *paramOffset,
                                 size_t *paramSize)
 {
-    struct func *f = handle_of(func, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!paramOffset || paramIndex >= f->nparams)
         return CUDA_ERROR_INVALID_VALUE;
     *paramOffset = f->offset[paramIndex];
@@ -111,32 +81,22 @@ CUresult sim_cuFuncGetParamInfo(struct ctx *c, CUfunction func, size_t paramInde
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncGetParamCount(struct ctx *c, CUfunction func, size_t *paramCount)
+CUresult sim_cuFuncGetParamCount(struct func *f, CUfunction func, size_t *paramCount)
 {
-    struct func *f = handle_of(func, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (paramCount)
-        *paramCount = f->nparams;
-    return paramCount ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(paramCount, f->nparams);
 }
 
-CUresult sim_cuFuncIsLoaded(struct ctx *c, CUfunctionLoadingState *state, CUfunction function)
+CUresult sim_cuFuncIsLoaded(struct func *f, CUfunctionLoadingState *state, CUfunction function)
 {
-    struct func *f = handle_of(function, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (state)
-        *state = CU_FUNCTION_LOADING_STATE_LOADED;
-    return state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(state, CU_FUNCTION_LOADING_STATE_LOADED);
 }
 
-CUresult sim_cuFuncLoad(struct ctx *c, CUfunction function)
+CUresult sim_cuFuncLoad(struct func *f, CUfunction function)
 {
-    return handle_is(function, H_FUNC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return CUDA_SUCCESS;
 }
 
-/* Blocks of that many threads and that much shared memory that one SM holds. */
+/* Returns how many blocks with that many threads and that much shared memory fit on an SM. */
 int func_blocks_per_sm(int threads, size_t dynamic)
 {
     int warps = (threads + 31) / 32;
@@ -147,23 +107,14 @@ int func_blocks_per_sm(int threads, size_t dynamic)
     return by_shared < (size_t)n ? (int)by_shared : n;
 }
 
-CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct ctx *c, int *numBlocks, CUfunction func,
+CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct func *f, int *numBlocks, CUfunction func,
                                                                   int blockSize, size_t dynamicSMemSize,
                                                                   unsigned int flags)
 {
-    struct func *f = handle_of(func, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!numBlocks || blockSize <= 0 || (flags & ~1u))
         return CUDA_ERROR_INVALID_VALUE;
     *numBlocks = blockSize > MAX_THREADS ? 0 : func_blocks_per_sm(blockSize, dynamicSMemSize);
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct ctx *c, int *numBlocks, CUfunction func, int blockSize,
-                                                         size_t dynamicSMemSize)
-{
-    return sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(c, numBlocks, func, blockSize, dynamicSMemSize, 0);
 }
 
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
@@ -195,20 +146,9 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockS
     return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
-                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
-                                          int blockSizeLimit)
-{
-    return cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
-                                                     dynamicSMemSize, blockSizeLimit, 0);
-}
-
-CUresult sim_cuOccupancyAvailableDynamicSMemPerBlock(struct ctx *c, size_t *dynamicSmemSize, CUfunction func,
+CUresult sim_cuOccupancyAvailableDynamicSMemPerBlock(struct func *f, size_t *dynamicSmemSize, CUfunction func,
                                                      int numBlocks, int blockSize)
 {
-    struct func *f = handle_of(func, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize || numBlocks <= 0 || blockSize <= 0 || blockSize > MAX_THREADS)
         return CUDA_ERROR_INVALID_VALUE;
     size_t each = SM_SHARED / (size_t)numBlocks;

@@ -1,6 +1,5 @@
-/* graph.c: building graphs: graphs as a whole, the edges between their nodes, and
- * the nodes themselves with their parameters. What a node does is in graph_work.c;
- * nodes that allocate memory are in graph_memory.c. */
+/* graph.c: building graphs: whole graphs, edges, and nodes with their parameters. graph_work.c has the work of
+ * nodes, graph_memory.c the nodes that allocate memory. */
 #include "capture.h"
 
 #include <stdlib.h>
@@ -8,18 +7,12 @@
 
 static uint64_t last_id; /* of graphs and of nodes */
 
-/* ---- edges: what depends on what ---- */
+/* ---- edges ---- */
 
 static bool push_edge(struct edges *l, struct node *n, const CUgraphEdgeData *data)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 2;
-        struct edge *v = realloc(l->v, cap * sizeof *v);
-        if (!v)
-            return false;
-        l->v = v;
-        l->cap = cap;
-    }
+    if (!enlarge(&l->v, &l->cap, l->n + 1, sizeof *l->v))
+        return false;
     l->v[l->n] = (struct edge){.node = n};
     if (data)
         l->v[l->n].data = *data;
@@ -44,7 +37,7 @@ static void drop_edge(struct edges *l, const struct node *n)
     l->n--;
 }
 
-/* Whether there is an edge; looks in the shorter of the two lists. */
+/* Reports whether there is an edge. Searches the shorter of the two lists. */
 static bool edge_find(const struct node *from, const struct node *to)
 {
     return from->out.n < to->in.n ? find_edge(&from->out, to) : find_edge(&to->in, from);
@@ -60,7 +53,7 @@ bool edge_add(struct node *from, struct node *to, const CUgraphEdgeData *data)
     return false;
 }
 
-/* Takes a node out of its neighbours' lists. */
+/* Removes a node from its neighbours' lists. */
 static void edges_clear(struct node *n)
 {
     for (size_t i = 0; i < n->in.n; i++)
@@ -81,17 +74,17 @@ bool edges_valid(const struct graph *g, const CUgraphNode *deps, size_t n)
             return false;
         d->mark = i;
     }
-    for (size_t i = 0; i < n; i++) /* none of them twice */
+    for (size_t i = 0; i < n; i++) /* no duplicates */
         if (((struct node *)deps[i])->mark != i)
             return false;
     return true;
 }
 
-/* Whether edges could be between these nodes: all of them the graph's, and no edge
- * from a node to itself. */
-static bool possible(const struct graph *g, const CUgraphNode *from, const CUgraphNode *to, size_t n)
+/* Reports whether there could be edges between these nodes: all are the graph's, and no edge leads from a node
+ * to itself. */
+static bool edges_possible(const struct graph *g, const CUgraphNode *from, const CUgraphNode *to, size_t n)
 {
-    if (!g || (n && (!from || !to)))
+    if (n && (!from || !to))
         return false;
     for (size_t i = 0; i < n; i++) {
         const struct node *a = handle_of(from[i], H_NODE), *b = handle_of(to[i], H_NODE);
@@ -101,7 +94,7 @@ static bool possible(const struct graph *g, const CUgraphNode *from, const CUgra
     return true;
 }
 
-/* Takes away the first n of these edges. */
+/* Removes the first n of these edges. */
 static void unlink_first(const CUgraphNode *from, const CUgraphNode *to, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -111,13 +104,11 @@ static void unlink_first(const CUgraphNode *from, const CUgraphNode *to, size_t 
     }
 }
 
-/* All or nothing. An edge that is there already is an error, a cycle is found when
- * the graph is instantiated. */
-CUresult sim_cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+/* Adds all edges or none. An existing edge is an error; a cycle is detected at the instantiation. */
+CUresult sim_cuGraphAddDependencies_v2(struct graph *g, CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                        const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    const struct graph *g = handle_of(hGraph, H_GRAPH);
-    if (!possible(g, from, to, numDependencies))
+    if (!edges_possible(g, from, to, numDependencies))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < numDependencies; i++) {
@@ -133,17 +124,10 @@ CUresult sim_cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, 
     return r;
 }
 
-CUresult sim_cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                    size_t numDependencies)
+CUresult sim_cuGraphRemoveDependencies_v2(struct graph *g, CUgraph hGraph, const CUgraphNode *from,
+                                          const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    return sim_cuGraphAddDependencies_v2(hGraph, from, to, NULL, numDependencies);
-}
-
-CUresult sim_cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                          const CUgraphEdgeData *edgeData, size_t numDependencies)
-{
-    const struct graph *g = handle_of(hGraph, H_GRAPH);
-    if (!possible(g, from, to, numDependencies))
+    if (!edges_possible(g, from, to, numDependencies))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < numDependencies; i++) {
         static const CUgraphEdgeData plain;
@@ -157,23 +141,16 @@ CUresult sim_cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *fro
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                       size_t numDependencies)
-{
-    return sim_cuGraphRemoveDependencies_v2(hGraph, from, to, NULL, numDependencies);
-}
-
 static bool is_plain(const CUgraphEdgeData *d)
 {
     return !d->from_port && !d->to_port && !d->type;
 }
 
-CUresult sim_cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
-                                size_t *numEdges)
+CUresult sim_cuGraphGetEdges_v2(struct graph *g, CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                                CUgraphEdgeData *edgeData, size_t *numEdges)
 {
-    const struct graph *g = handle_of(hGraph, H_GRAPH);
     size_t n = 0;
-    if (!g || !numEdges || !from != !to || (edgeData && !from))
+    if (!numEdges || !from != !to || (edgeData && !from))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++)
         for (size_t k = 0; k < g->nodes[i]->in.n; k++, n++) {
@@ -194,18 +171,11 @@ CUresult sim_cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
+/* Returns one of a node's two lists of edges: the neighbours and the data of these edges. */
+static CUresult list_edges(const struct edges *l, CUgraphNode *out, CUgraphEdgeData *data, size_t *count)
 {
-    return sim_cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
-}
-
-/* Tells a node's dependencies or dependents, and the data of those edges. */
-static CUresult neighbours(CUgraphNode h, bool before, CUgraphNode *out, CUgraphEdgeData *data, size_t *count)
-{
-    const struct node *n = handle_of(h, H_NODE);
-    if (!n || !count || (data && !out))
+    if (!count || (data && !out))
         return CUDA_ERROR_INVALID_VALUE;
-    const struct edges *l = before ? &n->in : &n->out;
     for (size_t i = 0; out && i < *count; i++) {
         if (i < l->n && !data && !is_plain(&l->v[i].data))
             return CUDA_ERROR_LOSSY_QUERY;
@@ -218,43 +188,25 @@ static CUresult neighbours(CUgraphNode h, bool before, CUgraphNode *out, CUgraph
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
-                                           size_t *numDependencies)
+CUresult sim_cuGraphNodeGetDependencies_v2(struct node *n, CUgraphNode hNode, CUgraphNode *dependencies,
+                                           CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
-    return neighbours(hNode, true, dependencies, edgeData, numDependencies);
+    return list_edges(&n->in, dependencies, edgeData, numDependencies);
 }
 
-CUresult sim_cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
+CUresult sim_cuGraphNodeGetDependentNodes_v2(struct node *n, CUgraphNode hNode, CUgraphNode *dependentNodes,
+                                             CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
-    return neighbours(hNode, true, dependencies, NULL, numDependencies);
-}
-
-CUresult sim_cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
-                                             size_t *numDependentNodes)
-{
-    return neighbours(hNode, false, dependentNodes, edgeData, numDependentNodes);
-}
-
-CUresult sim_cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
-{
-    return neighbours(hNode, false, dependentNodes, NULL, numDependentNodes);
+    return list_edges(&n->out, dependentNodes, edgeData, numDependentNodes);
 }
 
 /* ---- nodes ---- */
 
 struct node *node_new(struct graph *g, struct work *w)
 {
-    struct node *n = calloc(1, sizeof *n);
-    if (g->n == g->cap) {
-        size_t cap = g->cap ? 2 * g->cap : 8;
-        struct node **v = realloc(g->nodes, cap * sizeof *v);
-        if (v) {
-            g->nodes = v;
-            g->cap = cap;
-        }
-    }
-    if (!n || g->n == g->cap || !handle_add(n, H_NODE)) {
-        free(n);
+    bool room = enlarge(&g->nodes, &g->cap, g->n + 1, sizeof *g->nodes);
+    struct node *n = room ? handle_new(sizeof *n, H_NODE) : NULL;
+    if (!n) {
         work_clear(w);
         return NULL;
     }
@@ -271,7 +223,7 @@ struct node *node_new(struct graph *g, struct work *w)
     return n;
 }
 
-/* Takes a node out of its graph and frees it. */
+/* Removes a node from its graph and frees it. */
 static void node_free(struct node *n)
 {
     struct graph *g = n->graph;
@@ -286,7 +238,7 @@ static void node_free(struct node *n)
     free(n);
 }
 
-/* Adds a node with the dependencies that a call names. */
+/* Adds a node with the dependencies of a call's arguments. */
 CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
                   struct work *w)
 {
@@ -311,12 +263,9 @@ CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, cons
 
 struct graph *graph_new(void)
 {
-    struct graph *g = calloc(1, sizeof *g);
-    if (!g || !handle_add(g, H_GRAPH)) {
-        free(g);
-        return NULL;
-    }
-    g->id = ++last_id;
+    struct graph *g = handle_new(sizeof *g, H_GRAPH);
+    if (g)
+        g->id = ++last_id;
     return g;
 }
 
@@ -330,8 +279,7 @@ void graph_free(struct graph *g)
     free(g);
 }
 
-/* Puts the edges of one graph between the nodes of its copy, which have the same
- * places. */
+/* Copies the edges of a graph to its copy, whose nodes have the same indexes. */
 static bool copy_edges(const struct graph *from, struct graph *to)
 {
     for (size_t i = 0; i < from->n; i++)
@@ -376,8 +324,9 @@ struct frame {
     size_t next;
 };
 
-/* Appends what a node depends on, and then the node. */
-static bool append(struct node *sink, struct frame *stack, struct node **out, size_t *count, struct node **bad)
+/* Appends a node's dependencies, and then the node. */
+static bool append_with_ancestors(struct node *sink, struct frame *stack, struct node **out, size_t *count,
+                                  struct node **bad)
 {
     enum { UNSEEN = -1, OPEN = -2 };
     size_t depth = 0;
@@ -415,10 +364,10 @@ CUresult graph_order(struct graph *g, struct node **out, struct node **bad)
         g->nodes[i]->mark = (size_t)-1;
     for (size_t i = 0; ok && i < g->n; i++)
         if (!g->nodes[i]->out.n)
-            ok = append(g->nodes[i], stack, out, &count, bad);
+            ok = append_with_ancestors(g->nodes[i], stack, out, &count, bad);
     free(stack);
     for (size_t i = 0; ok && i < g->n; i++)
-        if (g->nodes[i]->mark == (size_t)-1) { /* leads to no sink: it is on a cycle or before one */
+        if (g->nodes[i]->mark == (size_t)-1) { /* leads to no sink: it is on a cycle, or before one */
             *bad = g->nodes[i];
             ok = false;
         }
@@ -433,20 +382,18 @@ CUresult sim_cuGraphCreate(CUgraph *phGraph, unsigned int flags)
     return *phGraph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The graph of a child node goes with its node, that of a capture with the capture. */
-CUresult sim_cuGraphDestroy(CUgraph hGraph)
+/* The graph of a child node is destroyed with its node, that of a capture with the capture. */
+CUresult sim_cuGraphDestroy(struct graph *g, CUgraph hGraph)
 {
-    struct graph *g = handle_of(hGraph, H_GRAPH);
-    if (!g || g->parent || g->capture)
+    if (g->parent || g->capture)
         return CUDA_ERROR_INVALID_VALUE;
     graph_free(g);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
+CUresult sim_cuGraphClone(struct graph *g, CUgraph *phGraphClone, CUgraph originalGraph)
 {
-    struct graph *g = handle_of(originalGraph, H_GRAPH);
-    if (!g || !phGraphClone)
+    if (!phGraphClone)
         return CUDA_ERROR_INVALID_VALUE;
     if (g->mems)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -454,11 +401,9 @@ CUresult sim_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
     return *phGraphClone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
+CUresult sim_cuGraphNodeFindInClone(struct graph *g, CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                    CUgraph hClonedGraph)
 {
-    struct graph *g = handle_of(hClonedGraph, H_GRAPH);
-    if (!g)
-        return CUDA_ERROR_INVALID_VALUE;
     const struct node *n = (const struct node *)hOriginalNode;
     if (!phNode || !handle_is(n, H_NODE) || n->graph->id != g->origin)
         return CUDA_ERROR_INVALID_VALUE;
@@ -470,13 +415,11 @@ CUresult sim_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNo
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Fills a list of the program's, which may be NULL to ask for its length. What is
- * left over of a longer one is set to NULL. */
-static CUresult list(CUgraph h, bool roots, CUgraphNode *out, size_t *count)
+/* Fills the program's list, which may be NULL to query its length. Unused entries are set to NULL. */
+static CUresult list_nodes(const struct graph *g, bool roots, CUgraphNode *out, size_t *count)
 {
-    const struct graph *g = handle_of(h, H_GRAPH);
     size_t n = 0;
-    if (!g || !count)
+    if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++) {
         if (roots && g->nodes[i]->in.n)
@@ -492,26 +435,26 @@ static CUresult list(CUgraph h, bool roots, CUgraphNode *out, size_t *count)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
+CUresult sim_cuGraphGetNodes(struct graph *g, CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
-    return list(hGraph, false, nodes, numNodes);
+    return list_nodes(g, false, nodes, numNodes);
 }
 
-CUresult sim_cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
+CUresult sim_cuGraphGetRootNodes(struct graph *g, CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
-    return list(hGraph, true, rootNodes, numRootNodes);
+    return list_nodes(g, true, rootNodes, numRootNodes);
 }
 
 /* ---- calls on nodes ---- */
 
-/* The node of that type a handle means; NULL when it means none. */
+/* Returns the node of a handle if it has that type, else NULL. */
 static struct node *node_of(CUgraphNode h, CUgraphNodeType type)
 {
     struct node *n = handle_of(h, H_NODE);
     return n && n->work.type == type ? n : NULL;
 }
 
-/* Gives a node other work of its kind. Takes w over if r is success. */
+/* Replaces a node's work by other work of its kind. It owns w if r is success. */
 static CUresult replace_work(struct node *n, struct work *w, CUresult r)
 {
     if (r != CUDA_SUCCESS)
@@ -521,20 +464,14 @@ static CUresult replace_work(struct node *n, struct work *w, CUresult r)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+CUresult sim_cuGraphNodeGetType(struct node *n, CUgraphNode hNode, CUgraphNodeType *type)
 {
-    struct node *n = handle_of(hNode, H_NODE);
-    if (!n)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (type)
-        *type = n->work.type;
-    return type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(type, n->work.type);
 }
 
-CUresult sim_cuGraphDestroyNode(CUgraphNode hNode)
+CUresult sim_cuGraphDestroyNode(struct node *n, CUgraphNode hNode)
 {
-    struct node *n = handle_of(hNode, H_NODE);
-    if (!n || n->graph->capture)
+    if (n->graph->capture)
         return CUDA_ERROR_INVALID_VALUE;
     if (n->graph->mems)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -542,61 +479,17 @@ CUresult sim_cuGraphDestroyNode(CUgraphNode hNode)
     return CUDA_SUCCESS;
 }
 
-/* ---- adding ---- */
+/* ---- adding nodes ---- */
 
-/* Adds the node of a graph whose work `make` puts into w. */
-#define ADD(make)                                                                        \
-    do {                                                                                 \
-        struct work w;                                                                   \
-        CUresult r = make;                                                               \
-        if (r == CUDA_SUCCESS)                                                           \
-            r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);  \
-        return r;                                                                        \
-    } while (0)
+GRAPH_ADD(MemcpyNode, work_memcpy(&w, p, (struct ctx *)ctx), const CUDA_MEMCPY3D *p, CUcontext ctx)
+GRAPH_ADD(MemsetNode, work_memset(&w, p, (struct ctx *)ctx), const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx)
+GRAPH_ADD(HostNode, work_host(&w, p), const CUDA_HOST_NODE_PARAMS *p)
+GRAPH_ADD(ChildGraphNode, work_child(&w, childGraph), CUgraph childGraph)
+GRAPH_ADD(EmptyNode, (w = (struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY}, CUDA_SUCCESS))
+GRAPH_ADD(EventRecordNode, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event), CUevent event)
+GRAPH_ADD(EventWaitNode, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event), CUevent event)
 
-CUresult sim_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                  size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-    ADD(work_memcpy(&w, copyParams, (struct ctx *)ctx));
-}
-
-CUresult sim_cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                  size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-    ADD(work_memset(&w, memsetParams, (struct ctx *)ctx));
-}
-
-CUresult sim_cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    ADD(work_host(&w, nodeParams));
-}
-
-CUresult sim_cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                      size_t numDependencies, CUgraph childGraph)
-{
-    ADD(work_child(&w, childGraph));
-}
-
-CUresult sim_cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                 size_t numDependencies)
-{
-    ADD((w = (struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY}, CUDA_SUCCESS));
-}
-
-CUresult sim_cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                       size_t numDependencies, CUevent event)
-{
-    ADD(work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
-}
-
-CUresult sim_cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, CUevent event)
-{
-    ADD(work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
-
-/* The work of a generic node, of any type. */
+/* Sets the work of a generic node of any type. */
 static CUresult work_any(struct work *w, CUgraphNodeParams *p, const struct graph *g)
 {
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
@@ -617,7 +510,7 @@ CUresult sim_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const C
     return r;
 }
 
-/* From CUDA 13.4 on the context that a kernel node names must be its function's. */
+/* From CUDA 13.4 on, a kernel node's context must be its function's. */
 static CUresult context_fits(const CUgraphNodeParams *p)
 {
     if (!p || p->type != CU_GRAPH_NODE_TYPE_KERNEL || !p->kernel.ctx)
@@ -636,92 +529,45 @@ CUresult sim_cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const C
                : r;
 }
 
-CUresult sim_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                            size_t numDependencies, CUgraphNodeParams *nodeParams)
-{
-    return sim_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, NULL, numDependencies, nodeParams);
-}
-
 /* ---- parameters ---- */
 
-/* Tells what a node of that type has; gives it other work, which `make` puts into w. */
-#define GET(type, out, value)                                         \
-    do {                                                              \
+/* Defines a call that returns a parameter of a node of that type. */
+#define GET(name, type, kind, value)                                      \
+    CUresult sim_cuGraph##name(CUgraphNode hNode, kind *out)              \
+    {                                                                     \
         const struct node *n = node_of(hNode, CU_GRAPH_NODE_TYPE_##type); \
-        if (!n || !(out))                                             \
-            return CUDA_ERROR_INVALID_VALUE;                          \
-        *(out) = value;                                               \
-        return CUDA_SUCCESS;                                          \
-    } while (0)
+        if (!n || !out)                                                   \
+            return CUDA_ERROR_INVALID_VALUE;                              \
+        *out = value;                                                     \
+        return CUDA_SUCCESS;                                              \
+    }
 
-#define SET(type, make)                                               \
-    do {                                                              \
-        struct node *n = node_of(hNode, CU_GRAPH_NODE_TYPE_##type);   \
-        struct work w;                                                \
-        return n ? replace_work(n, &w, make) : CUDA_ERROR_INVALID_VALUE;   \
-    } while (0)
+/* Defines a call that gives a node of that type other work, which `make` puts into w. */
+#define SET(name, type, make, given)                                     \
+    CUresult sim_cuGraph##name(CUgraphNode hNode, given)                 \
+    {                                                                    \
+        struct node *n = node_of(hNode, CU_GRAPH_NODE_TYPE_##type);      \
+        struct work w;                                                   \
+        return n ? replace_work(n, &w, make) : CUDA_ERROR_INVALID_VALUE; \
+    }
 
-CUresult sim_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
-{
-    GET(MEMCPY, nodeParams, n->work.u.copy);
-}
+GET(MemcpyNodeGetParams, MEMCPY, CUDA_MEMCPY3D, n->work.u.copy)
+SET(MemcpyNodeSetParams, MEMCPY, work_memcpy(&w, p, n->work.ctx), const CUDA_MEMCPY3D *p)
+GET(MemsetNodeGetParams, MEMSET, CUDA_MEMSET_NODE_PARAMS, n->work.u.set)
+SET(MemsetNodeSetParams, MEMSET, work_memset(&w, p, n->work.ctx), const CUDA_MEMSET_NODE_PARAMS *p)
+GET(HostNodeGetParams, HOST, CUDA_HOST_NODE_PARAMS, n->work.u.host)
+SET(HostNodeSetParams, HOST, work_host(&w, p), const CUDA_HOST_NODE_PARAMS *p)
+GET(ChildGraphNodeGetGraph, GRAPH, CUgraph, (CUgraph)n->work.u.child)
+GET(EventRecordNodeGetEvent, EVENT_RECORD, CUevent, (CUevent)n->work.u.event)
+SET(EventRecordNodeSetEvent, EVENT_RECORD, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event), CUevent event)
+GET(EventWaitNodeGetEvent, WAIT_EVENT, CUevent, (CUevent)n->work.u.event)
+SET(EventWaitNodeSetEvent, WAIT_EVENT, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event), CUevent event)
 
-CUresult sim_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
-{
-    SET(MEMCPY, work_memcpy(&w, nodeParams, n->work.ctx));
-}
-
-CUresult sim_cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
-{
-    GET(MEMSET, nodeParams, n->work.u.set);
-}
-
-CUresult sim_cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
-{
-    SET(MEMSET, work_memset(&w, nodeParams, n->work.ctx));
-}
-
-CUresult sim_cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    GET(HOST, nodeParams, n->work.u.host);
-}
-
-CUresult sim_cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    SET(HOST, work_host(&w, nodeParams));
-}
-
-CUresult sim_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
-{
-    GET(GRAPH, phGraph, (CUgraph)n->work.u.child);
-}
-
-CUresult sim_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
-{
-    GET(EVENT_RECORD, event_out, (CUevent)n->work.u.event);
-}
-
-CUresult sim_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
-{
-    SET(EVENT_RECORD, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
-}
-
-CUresult sim_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
-{
-    GET(WAIT_EVENT, event_out, (CUevent)n->work.u.event);
-}
-
-CUresult sim_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
-{
-    SET(WAIT_EVENT, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
-
-/* The type cannot change, and a child graph not at all. */
-CUresult sim_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+/* The type cannot change, and a child graph cannot change at all. */
+CUresult sim_cuGraphNodeSetParams(struct node *n, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct work w;
-    struct node *n = handle_of(hNode, H_NODE);
-    if (!n || !nodeParams || nodeParams->type != n->work.type || n->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+    if (!nodeParams || nodeParams->type != n->work.type || n->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = work_params(&w, nodeParams);
     if (r == CUDA_SUCCESS && n->work.type == CU_GRAPH_NODE_TYPE_KERNEL) {
@@ -733,6 +579,9 @@ CUresult sim_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodePara
 
 CUresult sim_cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
+    struct node *n = handle_of(hNode, H_NODE);
     CUresult r = context_fits(nodeParams);
-    return r == CUDA_SUCCESS ? sim_cuGraphNodeSetParams(hNode, nodeParams) : r;
+    if (r != CUDA_SUCCESS)
+        return r;
+    return n ? sim_cuGraphNodeSetParams(n, hNode, nodeParams) : CUDA_ERROR_INVALID_VALUE;
 }

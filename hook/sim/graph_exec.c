@@ -1,10 +1,8 @@
-/* graph_exec.c: instances of graphs.
+/* graph_exec.c: executable graphs.
  *
- * Instantiating writes a graph down as a plan: an array of steps in an order in
- * which they could run. A child graph is unfolded between two steps that do
- * nothing, its node and its end. A launch is a run through the plan (graph_run.c).
- * Changing an instance changes its plan, or a copy of it when a launch that was
- * made before goes on with the old one. */
+ * Instantiation converts a graph to a plan: an array of steps in an order in which they could run. A child graph
+ * is unfolded between two empty steps, its node and its end. A launch is a run of the plan (graph_run.c). A
+ * change of an executable graph changes its plan, or a copy of it if an earlier launch still uses the plan. */
 #include "capture.h"
 #include "graph.h"
 #include "ipcevent.h"
@@ -24,26 +22,12 @@ struct build {
     CUgraphInstantiateResult why;
 };
 
-/* Makes room for `need` elements in an array. */
-static bool grow_array(void *array, size_t *cap, size_t need, size_t size)
-{
-    void **p = array, *v;
-    if (need <= *cap)
-        return true;
-    size_t n = 2 * need + 16;
-    if (!(v = realloc(*p, n * size)))
-        return false;
-    *p = v;
-    *cap = n;
-    return true;
-}
-
-/* Adds a step; what it depends on is added to it next. */
+/* Adds a step; its dependencies are added next. */
 static bool add_step(struct build *b, const struct node *node)
 {
     size_t cap = b->cap;
-    if (!grow_array(&b->nin, &cap, b->n + 1, sizeof *b->nin) ||
-        !grow_array(&b->steps, &b->cap, b->n + 1, sizeof *b->steps))
+    if (!enlarge(&b->nin, &cap, b->n + 1, sizeof *b->nin) ||
+        !enlarge(&b->steps, &b->cap, b->n + 1, sizeof *b->steps))
         return false;
     struct step *s = &b->steps[b->n];
     *s = (struct step){.enabled = true};
@@ -56,20 +40,20 @@ static bool add_step(struct build *b, const struct node *node)
     return true;
 }
 
-/* Has the step that was added last depend on another one. */
-static bool depend(struct build *b, uint32_t on)
+/* Makes the last step depend on another one. */
+static bool add_dependency(struct build *b, uint32_t on)
 {
     if (on == NONE)
         return true;
-    if (!grow_array(&b->in, &b->edges_cap, b->edges + 1, sizeof *b->in))
+    if (!enlarge(&b->in, &b->edges_cap, b->edges + 1, sizeof *b->in))
         return false;
     b->in[b->edges++] = on;
     b->nin[b->n - 1]++;
     return true;
 }
 
-/* Whether what the node needs is there still. */
-static bool alive(const struct work *w)
+/* Reports whether the objects that the node needs still exist. */
+static bool objects_exist(const struct work *w)
 {
     switch ((int)w->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
@@ -85,24 +69,24 @@ static bool alive(const struct work *w)
 
 static CUresult add_graph(struct build *b, struct graph *g, uint32_t entry, uint32_t *last);
 
-/* Adds what a node is, and says which step is its end. */
+/* Adds a node's steps, and sets *end to its last one. */
 static CUresult add_node(struct build *b, struct node *n, const uint32_t *ends, uint32_t entry, uint32_t *end)
 {
-    bool ok = add_step(b, n) && (n->in.n || depend(b, entry));
+    bool ok = add_step(b, n) && (n->in.n || add_dependency(b, entry));
     for (size_t i = 0; ok && i < n->in.n; i++)
-        ok = depend(b, ends[n->in.v[i].node->mark]);
+        ok = add_dependency(b, ends[n->in.v[i].node->mark]);
     if (!ok || b->n >= NONE)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *end = (uint32_t)(b->n - 1);
-    if (!alive(&n->work)) {
+    if (!objects_exist(&n->work)) {
         b->bad = n;
         return CUDA_ERROR_INVALID_HANDLE;
     }
     return n->work.type == CU_GRAPH_NODE_TYPE_GRAPH ? add_graph(b, n->work.u.child, *end, end) : CUDA_SUCCESS;
 }
 
-/* Adds a graph that begins after a step (NONE: at once). A child graph ends in a
- * step that all of its sinks lead to. */
+/* Adds a graph that begins after a step (NONE: at once). A child graph ends in a step to which all of its
+ * sinks lead. */
 static CUresult add_graph(struct build *b, struct graph *g, uint32_t entry, uint32_t *last)
 {
     struct node **order = malloc((g->n + 1) * sizeof *order);
@@ -115,9 +99,9 @@ static CUresult add_graph(struct build *b, struct graph *g, uint32_t entry, uint
     bool ok = r != CUDA_SUCCESS || entry == NONE || add_step(b, NULL);
     for (size_t i = 0; ok && entry != NONE && r == CUDA_SUCCESS && i < g->n; i++)
         if (!order[i]->out.n)
-            ok = depend(b, ends[i]);
+            ok = add_dependency(b, ends[i]);
     if (ok && r == CUDA_SUCCESS && entry != NONE) {
-        ok = g->n || depend(b, entry);
+        ok = g->n || add_dependency(b, entry);
         *last = (uint32_t)(b->n - 1);
     }
     free(order);
@@ -125,8 +109,8 @@ static CUresult add_graph(struct build *b, struct graph *g, uint32_t entry, uint
     return ok ? r : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The edges the other way round. */
-static bool turn_round(struct plan *p)
+/* Computes the edges in the opposite direction. */
+static bool reverse_edges(struct plan *p)
 {
     p->out = malloc((p->edges + 1) * sizeof *p->out);
     p->nout = calloc(p->n + 1, sizeof *p->nout);
@@ -147,8 +131,8 @@ static bool turn_round(struct plan *p)
     return true;
 }
 
-/* Notes a context that has to live; false when there are more devices than one. */
-static bool use(struct plan *p, struct ctx *c)
+/* Notes a context that must exist. Returns false if there is more than one device. */
+static bool add_context(struct plan *p, struct ctx *c)
 {
     if (!c)
         return true;
@@ -163,7 +147,7 @@ static bool use(struct plan *p, struct ctx *c)
     return true;
 }
 
-/* As for items in streams. */
+/* Like `prompt` in engine.c, for a step. */
 bool step_prompt(const struct step *s)
 {
     const CUgraphNodeType t = s->work.type;
@@ -173,7 +157,7 @@ bool step_prompt(const struct step *s)
                                                                t == CU_GRAPH_NODE_TYPE_HOST);
 }
 
-/* After a step was changed. */
+/* Computes the sums again, after a change of a step. */
 static void plan_sum(struct plan *p)
 {
     p->ns = 0;
@@ -198,7 +182,7 @@ static void plan_sum(struct plan *p)
     }
 }
 
-/* Makes the plan of what was gathered; NULL with b->why when it cannot run. */
+/* Creates the plan from the collected steps; NULL with b->why if it cannot run. */
 static struct plan *plan_of(struct build *b)
 {
     struct plan *p = calloc(1, sizeof *p);
@@ -212,12 +196,12 @@ static struct plan *plan_of(struct build *b)
     p->in = b->in;
     memset(b, 0, sizeof *b);
     for (size_t i = 0; i < p->n; i++)
-        if (!use(p, p->steps[i].work.ctx)) {
+        if (!add_context(p, p->steps[i].work.ctx)) {
             plan_unref(p);
             b->why = CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED;
             return NULL;
         }
-    if (!turn_round(p)) {
+    if (!reverse_edges(p)) {
         plan_unref(p);
         return NULL;
     }
@@ -225,7 +209,7 @@ static struct plan *plan_of(struct build *b)
     return p;
 }
 
-/* The plan of a graph; NULL with the reason, and the node that is to blame. */
+/* Returns the plan of a graph; NULL with the reason and the node that causes it. */
 static struct plan *plan_new(struct graph *g, struct node **bad, CUresult *r, CUgraphInstantiateResult *why)
 {
     struct build b = {.why = CUDA_GRAPH_INSTANTIATE_ERROR};
@@ -252,7 +236,7 @@ static void *dup_array(const void *p, size_t bytes)
     return q;
 }
 
-/* A copy that may be changed while a launch uses the old one. */
+/* Returns a copy of the plan, for a change while a launch uses the old one. */
 static struct plan *plan_copy(const struct plan *p)
 {
     struct plan *q = malloc(sizeof *q);
@@ -292,7 +276,7 @@ void plan_unref(struct plan *p)
     free(p);
 }
 
-/* ---- instances: making them, launching them, their end ---- */
+/* ---- executable graphs: instantiation, launch, destruction ---- */
 
 #define EXEC_FLAGS                                                                                     \
     (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |     \
@@ -304,15 +288,13 @@ void exec_unref(struct exec *e)
 {
     if (--e->refs)
         return;
-    *e->prev = e->next;
-    if (e->next)
-        e->next->prev = e->prev;
+    LIST_REMOVE(e, next, prev);
     held_clear(&e->objects);
     plan_unref(e->plan);
     free(e);
 }
 
-/* Marks the instances that have kernels of the module: launching one is refused. */
+/* Marks the executable graphs that have kernels of the module, so that their launch is refused. */
 void exec_forget(struct module *m)
 {
     for (struct exec *e = execs; e; e = e->next) {
@@ -326,7 +308,7 @@ void exec_forget(struct module *m)
     }
 }
 
-/* Waits for the launches of instances that are so marked. */
+/* Waits for the launches of the marked graphs. */
 void exec_drain(void)
 {
     struct exec *e = execs;
@@ -334,14 +316,14 @@ void exec_drain(void)
         if (e->broken && e->last) {
             struct stream *s = e->last->item->stream;
             wait_stream(s, s->enq);
-            e = execs; /* the list may be another by now */
+            e = execs; /* the list may have changed */
         } else {
             e = e->next;
         }
     }
 }
 
-/* Makes an instance of a graph. */
+/* Instantiates a graph. */
 static struct exec *exec_new(struct graph *g, uint64_t flags, struct node **bad, CUresult *r,
                              CUgraphInstantiateResult *why)
 {
@@ -364,11 +346,7 @@ static struct exec *exec_new(struct graph *g, uint64_t flags, struct node **bad,
     e->refs = 1;
     e->flags = flags;
     e->plan = p;
-    e->prev = &execs;
-    e->next = execs;
-    if (e->next)
-        e->next->prev = &e->next;
-    execs = e;
+    LIST_ADD(&execs, e, next, prev);
     return e;
 }
 
@@ -380,7 +358,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, uint64_t flags, str
     *why = CUDA_GRAPH_INSTANTIATE_ERROR;
     if (!out || !handle_is(graph, H_GRAPH) || (flags & ~(uint64_t)EXEC_FLAGS))
         return CUDA_ERROR_INVALID_VALUE;
-    if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) /* no kernel here launches anything */
+    if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) /* no simulated kernel launches graphs */
         return flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH ? CUDA_ERROR_INVALID_VALUE
                                                                         : CUDA_ERROR_NOT_SUPPORTED;
     struct exec *e = exec_new((struct graph *)graph, flags, bad, &r, why);
@@ -427,27 +405,21 @@ CUresult sim_cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGra
     return r;
 }
 
-CUresult sim_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
+CUresult sim_cuGraphExecGetFlags(struct exec *e, CUgraphExec hGraphExec, cuuint64_t *flags)
 {
-    if (!handle_is(hGraphExec, H_EXEC) || !flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = ((const struct exec *)hGraphExec)->flags;
-    return CUDA_SUCCESS;
+    return STORE(flags, e->flags);
 }
 
-/* The handle is gone at once, the instance when it has run for the last time. */
-CUresult sim_cuGraphExecDestroy(CUgraphExec hGraphExec)
+/* The handle becomes invalid at once; the object is freed after its last run. */
+CUresult sim_cuGraphExecDestroy(struct exec *e, CUgraphExec hGraphExec)
 {
-    if (!handle_is(hGraphExec, H_EXEC))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct exec *e = (struct exec *)hGraphExec;
     handle_del(e);
     mem_unclaim(e->plan);
     exec_unref(e);
     return CUDA_SUCCESS;
 }
 
-/* Whether a launch would find what it needs. */
+/* Returns an error if an object that a launch needs is gone. */
 static CUresult can_launch(const struct exec *e, const struct stream *s)
 {
     const struct plan *p = e->plan;
@@ -461,7 +433,7 @@ static CUresult can_launch(const struct exec *e, const struct stream *s)
     return CUDA_SUCCESS;
 }
 
-/* From now on the events that the graph records stand for this launch. */
+/* Makes the events that the graph records refer to this launch. */
 static void set_events(const struct run *r)
 {
     const struct plan *p = r->plan;
@@ -480,14 +452,14 @@ static void set_events(const struct run *r)
     }
 }
 
-/* Puts a run of the instance into a stream, after its previous launch. */
+/* Adds a run to a stream, after the graph's previous launch. */
 static CUresult launch(struct exec *e, struct stream *s)
 {
     struct item *it = item_new(I_GRAPH);
     struct run *r = it ? run_new(e, s) : NULL;
     if (!r) {
         if (it) {
-            it->kind = I_KERNEL; /* nothing in it to be freed */
+            it->kind = I_KERNEL; /* it has nothing that item_free would free */
             item_free(it);
         }
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -498,7 +470,7 @@ static CUresult launch(struct exec *e, struct stream *s)
                        ? mem_launch(r->plan, e->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH)
                        : CUDA_SUCCESS;
     if (res != CUDA_SUCCESS) {
-        item_free(it); /* and with it r */
+        item_free(it); /* also frees r */
         return res;
     }
     r->refs++;
@@ -525,8 +497,8 @@ CUresult sim_cuGraphLaunch(struct stream *s, CUgraphExec hGraphExec, CUstream hS
     if (!e)
         return CUDA_ERROR_INVALID_VALUE;
     if (s->capture)
-        return capture_refuse(s); /* a child graph is what becomes a node */
-    e->refs++; /* others may destroy it while this one waits */
+        return capture_refuse(s); /* only child graphs become nodes */
+    e->refs++; /* another thread may destroy it during the wait */
     wait_room(s);
     CUresult r = can_launch(e, s);
     if (r == CUDA_SUCCESS)
@@ -535,7 +507,7 @@ CUresult sim_cuGraphLaunch(struct stream *s, CUgraphExec hGraphExec, CUstream hS
     return r;
 }
 
-/* There is nothing to be uploaded, but the call must be one that could. */
+/* There is nothing to upload; only the arguments are checked. */
 CUresult sim_cuGraphUpload(struct stream *s, CUgraphExec hGraphExec, CUstream hStream)
 {
     struct exec *e = handle_of(hGraphExec, H_EXEC);
@@ -545,9 +517,9 @@ CUresult sim_cuGraphUpload(struct stream *s, CUgraphExec hGraphExec, CUstream hS
     return r == CUDA_SUCCESS ? mem_upload(e->plan) : r;
 }
 
-/* ---- changing an instance ---- */
+/* ---- changes of an executable graph ---- */
 
-/* The plan, for changing. */
+/* Returns the plan for changes, copying it if a launch uses it. */
 static struct plan *own_plan(struct exec *e)
 {
     if (e->plan->refs == 1)
@@ -559,8 +531,8 @@ static struct plan *own_plan(struct exec *e)
     return e->plan = p;
 }
 
-/* The step of a node of the graph that the instance was made from, or of one of its
- * child graphs; SIZE_MAX when there is none. */
+/* Returns the step of a node of the original graph, or of one of its child graphs; SIZE_MAX if there is
+ * none. */
 static size_t step_of(const struct exec *e, CUgraphNode h)
 {
     const struct node *n = handle_of(h, H_NODE);
@@ -572,8 +544,7 @@ static size_t step_of(const struct exec *e, CUgraphNode h)
     return SIZE_MAX;
 }
 
-/* Finds the step of an instance that a node became; with a type (-1: any), only one
- * of that type. */
+/* Finds the step of a node, which must have that type (-1: any). */
 static bool find_step(CUgraphExec h, CUgraphNode node, int type, struct exec **e, size_t *i)
 {
     *e = handle_of(h, H_EXEC);
@@ -582,8 +553,8 @@ static bool find_step(CUgraphExec h, CUgraphNode node, int type, struct exec **e
     return type < 0 || (*e)->plan->steps[*i].work.type == (CUgraphNodeType)type;
 }
 
-/* Leaves a kernel the attributes it had, when it was given no others. */
-static void keep_attrs(struct work *to, struct work *from)
+/* Keeps a kernel's attributes if it got no others. */
+static void move_attrs(struct work *to, struct work *from)
 {
     if (to->type != CU_GRAPH_NODE_TYPE_KERNEL || to->u.kernel.attrs)
         return;
@@ -591,7 +562,7 @@ static void keep_attrs(struct work *to, struct work *from)
     from->u.kernel.attrs = NULL;
 }
 
-/* Gives a step other work. Takes w over if r is success. */
+/* Replaces the work of a step. It owns w if r is success. */
 static CUresult replace_step(struct exec *e, size_t i, struct work *w, CUresult r)
 {
     if (r != CUDA_SUCCESS)
@@ -602,10 +573,10 @@ static CUresult replace_step(struct exec *e, size_t i, struct work *w, CUresult 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct work *old = &p->steps[i].work;
-    keep_attrs(w, old);
+    move_attrs(w, old);
     r = work_flat(old) && work_flat(w) ? work_fits(old, w) : CUDA_ERROR_INVALID_VALUE;
     if (r != CUDA_SUCCESS) {
-        keep_attrs(old, w);
+        move_attrs(old, w);
         work_clear(w);
         return r;
     }
@@ -615,64 +586,28 @@ static CUresult replace_step(struct exec *e, size_t i, struct work *w, CUresult 
     return CUDA_SUCCESS;
 }
 
-/* Gives a step of that type other work, which `make` puts into w. */
-#define CHANGE(type, make)                                                       \
-    do {                                                                         \
-        struct exec *e;                                                          \
-        struct work w;                                                           \
-        size_t i;                                                                \
-        bool found = find_step(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_##type, &e, &i); \
-        return found ? replace_step(e, i, &w, make) : CUDA_ERROR_INVALID_VALUE;       \
-    } while (0)
+/* Defines a call that gives a step of that type other work, which `make` puts into w. */
+#define SET(name, type, make, ...)                                                           \
+    CUresult sim_cuGraphExec##name(CUgraphExec hGraphExec, CUgraphNode hNode, __VA_ARGS__)   \
+    {                                                                                        \
+        struct exec *e;                                                                      \
+        struct work w;                                                                       \
+        size_t i;                                                                            \
+        bool found = find_step(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_##type, &e, &i);        \
+        return found ? replace_step(e, i, &w, make) : CUDA_ERROR_INVALID_VALUE;              \
+    }
 
-CUresult sim_cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                               const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
-{
-    CHANGE(KERNEL, work_kernel(&w, nodeParams));
-}
-
-CUresult sim_cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            const CUDA_KERNEL_NODE_PARAMS_v1 *p)
-{
-    CUDA_KERNEL_NODE_PARAMS_v2 q = {0};
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
-    __builtin_memcpy(&q, p, sizeof *p);
-    return sim_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &q);
-}
-
-CUresult sim_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
-                                            CUcontext ctx)
-{
-    CHANGE(MEMCPY, work_memcpy(&w, copyParams, (struct ctx *)ctx));
-}
-
-CUresult sim_cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-    CHANGE(MEMSET, work_memset(&w, memsetParams, (struct ctx *)ctx));
-}
-
-CUresult sim_cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                          const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    CHANGE(HOST, work_host(&w, nodeParams));
-}
-
-CUresult sim_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
-{
-    CHANGE(EVENT_RECORD, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
-}
-
-CUresult sim_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
-{
-    CHANGE(WAIT_EVENT, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
+SET(KernelNodeSetParams_v2, KERNEL, work_kernel(&w, p), const CUDA_KERNEL_NODE_PARAMS_v2 *p)
+SET(MemcpyNodeSetParams, MEMCPY, work_memcpy(&w, p, (struct ctx *)ctx), const CUDA_MEMCPY3D *p, CUcontext ctx)
+SET(MemsetNodeSetParams, MEMSET, work_memset(&w, p, (struct ctx *)ctx), const CUDA_MEMSET_NODE_PARAMS *p, CUcontext ctx)
+SET(HostNodeSetParams, HOST, work_host(&w, p), const CUDA_HOST_NODE_PARAMS *p)
+SET(EventRecordNodeSetEvent, EVENT_RECORD, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event), CUevent event)
+SET(EventWaitNodeSetEvent, WAIT_EVENT, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event), CUevent event)
 
 /* ---- whole graphs ---- */
 
-/* What of a node was changed that an update cannot change. */
-static CUgraphExecUpdateResult differs(const struct work *old, const struct work *new, uint64_t flags)
+/* Returns the difference between two nodes that an update cannot change. */
+static CUgraphExecUpdateResult difference(const struct work *old, const struct work *new, uint64_t flags)
 {
     if (old->type != new->type)
         return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
@@ -686,7 +621,7 @@ static CUgraphExecUpdateResult differs(const struct work *old, const struct work
                                 : CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED;
 }
 
-/* The node of that id in a graph or its child graphs. */
+/* Returns the node with that id in a graph or its child graphs. */
 static struct node *find_node(struct graph *g, uint64_t id)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -699,8 +634,8 @@ static struct node *find_node(struct graph *g, uint64_t id)
     return NULL;
 }
 
-/* Compares the plan of a graph with steps [from, from+q->n) of an instance's, whose
- * first edge is number edge. */
+/* Compares the plan of a graph with the steps [from, from+q->n) of an executable graph, whose first edge is
+ * number `edge`. */
 static void compare(const struct exec *x, size_t from, size_t edge, const struct plan *q, struct graph *g,
                     CUgraphExecUpdateResultInfo *info)
 {
@@ -708,8 +643,8 @@ static void compare(const struct exec *x, size_t from, size_t edge, const struct
     size_t e = 0;
     info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     for (size_t i = 0; i < q->n; i++) {
-        /* The first steps of a child graph depend on the step that begins it, those
-         * of a graph on nothing: nin is the count without that edge. */
+        /* The first steps of a child graph depend on the step that begins it, those of a graph on none;
+         * nin is the number without that edge. */
         bool root = from && !q->nin[i];
         uint32_t nin = p->nin[from + i] - root;
         info->errorNode = (CUgraphNode)find_node(g, q->steps[i].node);
@@ -725,14 +660,14 @@ static void compare(const struct exec *x, size_t from, size_t edge, const struct
     info->errorNode = NULL;
     info->result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
     for (size_t i = 0; i < q->n && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
-        info->result = differs(&p->steps[from + i].work, &q->steps[i].work, x->flags);
+        info->result = difference(&p->steps[from + i].work, &q->steps[i].work, x->flags);
         if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
             info->errorNode = (CUgraphNode)find_node(g, q->steps[i].node);
     }
 }
 
-/* Whether the instance, one that was broken, has all it needs again. */
-static bool mended(const struct plan *p)
+/* Reports whether all objects that a broken graph needs exist again. */
+static bool objects_exist_again(const struct plan *p)
 {
     for (size_t i = 0; i < p->n; i++) {
         const struct work *w = &p->steps[i].work;
@@ -742,8 +677,8 @@ static bool mended(const struct plan *p)
     return true;
 }
 
-/* Takes over what the steps of q do; the instance's nodes stay those it has. */
-static CUresult adopt(struct exec *e, size_t from, struct plan *q)
+/* Takes over the work of the steps of q; the nodes stay the same. */
+static CUresult replace_steps(struct exec *e, size_t from, struct plan *q)
 {
     struct plan *p = own_plan(e);
     if (!p)
@@ -754,7 +689,7 @@ static CUresult adopt(struct exec *e, size_t from, struct plan *q)
         work_copy(w, &q->steps[i].work);
     }
     plan_sum(p);
-    if (e->broken && mended(p))
+    if (e->broken && objects_exist_again(p))
         e->broken = CUDA_SUCCESS;
     return CUDA_SUCCESS;
 }
@@ -780,7 +715,7 @@ CUresult sim_cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgrap
     else if (q->n == e->plan->n && q->edges == e->plan->edges)
         compare(e, 0, 0, q, (struct graph *)hGraph, &info);
     *resultInfo = info;
-    r = info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? adopt(e, 0, q) : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    r = info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? replace_steps(e, 0, q) : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     plan_unref(q);
     return r;
 }
@@ -798,8 +733,8 @@ CUresult sim_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNo
     return r;
 }
 
-/* How many steps the child graph that begins at step i has. */
-static size_t inside(const struct plan *p, size_t i)
+/* Returns the number of steps of the child graph that begins at step i. */
+static size_t child_steps(const struct plan *p, size_t i)
 {
     size_t depth = 1, k = i + 1;
     for (; k < p->n; k++) {
@@ -810,7 +745,7 @@ static size_t inside(const struct plan *p, size_t i)
     return k - i - 1;
 }
 
-/* Has the steps of a child graph do what another graph's nodes do. */
+/* Replaces the work of a child graph's steps by that of another graph's nodes. */
 static CUresult set_child(struct exec *e, size_t i, struct graph *g)
 {
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};
@@ -823,9 +758,9 @@ static CUresult set_child(struct exec *e, size_t i, struct graph *g)
         return r;
     for (size_t k = 0; k <= i; k++)
         edge += e->plan->nin[k];
-    if (q->n == inside(e->plan, i))
+    if (q->n == child_steps(e->plan, i))
         compare(e, i + 1, edge, q, g, &info);
-    r = info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? adopt(e, i + 1, q) : CUDA_ERROR_INVALID_VALUE;
+    r = info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? replace_steps(e, i + 1, q) : CUDA_ERROR_INVALID_VALUE;
     plan_unref(q);
     return r;
 }

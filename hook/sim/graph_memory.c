@@ -1,8 +1,7 @@
-/* graph_memory.c: memory that graphs allocate. A node's allocation has its addresses
- * from the beginning and memory behind them only while it is needed: from the launch
- * of its graph to the end of that, or, if the graph does not free it, until somebody
- * does. All graphs of a device share what was taken from it; it goes back only when
- * it is trimmed. */
+/* graph_memory.c: memory that graphs allocate. A node's allocation has its addresses from the beginning, and
+ * memory only while it is needed: from the launch of its graph to the launch's end, or, if the graph does not
+ * free it, until it is freed elsewhere. All graphs of a device share the reserved memory, which is returned only
+ * by a trim. */
 #include "capture.h"
 #include "pool.h"
 #include "transfer.h"
@@ -10,15 +9,15 @@
 #include <fcntl.h>
 #include <stdlib.h>
 
-/* One allocation node's memory. */
+/* The memory of an allocation node. */
 struct mem {
     unsigned refs;      /* of nodes, steps and, while it is live, the program */
-    unsigned backing;   /* launches that are not over, and the program */
-    bool live;          /* allocated by a launch, and not freed yet: as the calls say */
-    bool freed_inside;  /* the graph has a node that frees it, */
-    bool freed_outside; /* another one has */
+    unsigned backing;   /* launches in progress, and the program */
+    bool live;          /* allocated by a launch and not freed yet, in the order of the calls */
+    bool freed_inside;  /* the graph has a node that frees it */
+    bool freed_outside; /* another graph has one */
     bool instantiated, instantiated_free;
-    uint64_t graph;     /* whose it is */
+    uint64_t graph;     /* the id of its graph */
     struct range *range;
     CUDA_MEM_ALLOC_NODE_PARAMS params;
     CUmemAccessDesc access[SIM_MAX_DEVICES];
@@ -29,14 +28,14 @@ static uint64_t pages(uint64_t bytes)
     return (bytes + POOL_PAGE - 1) & ~(uint64_t)(POOL_PAGE - 1);
 }
 
-/* Has the device keep at least that much for graphs. */
+/* Makes the device reserve at least that much for graphs. */
 static CUresult reserve(struct device *d, uint64_t bytes)
 {
     struct graph_memory *g = &d->graph_memory;
     uint64_t want = pages(bytes);
     if (want <= g->reserved)
         return CUDA_SUCCESS;
-    CUresult r = memory_take(d, want - g->reserved);
+    CUresult r = memory_reserve(d, want - g->reserved);
     if (r != CUDA_SUCCESS)
         return r;
     g->reserved = want;
@@ -45,8 +44,8 @@ static CUresult reserve(struct device *d, uint64_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* Puts memory behind the addresses, once more if there is some already. */
-static CUresult back(struct mem *m)
+/* Backs the addresses with memory; counts the users if they are backed already. */
+static CUresult add_backing(struct mem *m)
 {
     struct range *r = m->range;
     struct graph_memory *g = &r->dev->graph_memory;
@@ -65,11 +64,11 @@ static CUresult back(struct mem *m)
     return CUDA_SUCCESS;
 }
 
-/* Takes it away when nobody needs it any more. */
-static void unback(struct mem *m)
+/* Removes the memory after its last user. */
+static void drop_backing(struct mem *m)
 {
     struct range *r = m->range;
-    if (!m->backing || --m->backing) /* a context that is gone has taken all at once */
+    if (!m->backing || --m->backing) /* 0: the end of the last context has removed it */
         return;
     r->dev->graph_memory.used -= r->span;
     r->kind = R_HIDDEN;
@@ -90,7 +89,7 @@ void mem_unref(struct mem *m)
     free(m);
 }
 
-/* Notes whether the program has the allocation, as its calls say. */
+/* Notes whether the program has the allocation, in the order of the calls. */
 static void set_live(struct mem *m, bool live)
 {
     if (m->live == live)
@@ -100,10 +99,10 @@ static void set_live(struct mem *m, bool live)
         m->refs++;
 }
 
-/* What the program had is behind it. */
-static void let_go(struct mem *m)
+/* Drops the program's use of the memory. */
+static void drop_use(struct mem *m)
 {
-    unback(m);
+    drop_backing(m);
     mem_unref(m);
 }
 
@@ -114,27 +113,27 @@ bool mem_can_free(const struct range *r)
     return r->kind == R_GRAPH && r->mem->live;
 }
 
-/* What cuMemFree does with such memory. */
+/* cuMemFree of such memory. */
 void mem_free_now(struct range *r)
 {
     set_live(r->mem, false);
-    let_go(r->mem);
+    drop_use(r->mem);
 }
 
 static void free_task(const struct task *t)
 {
     struct range *r = range_raw(t->p);
     if (r && r->mem)
-        let_go(r->mem);
+        drop_use(r->mem);
 }
 
-/* What cuMemFreeAsync does with it: behind the stream's work. */
+/* cuMemFreeAsync of such memory, after the stream's work. */
 CUresult mem_free(struct range *r, struct stream *s)
 {
     struct task t = {.run = free_task, .p = r->base};
     if (!mem_can_free(r))
         return CUDA_ERROR_INVALID_VALUE;
-    set_live(r->mem, false); /* before the lock may be let go */
+    set_live(r->mem, false); /* before the lock may be released */
     CUresult result = transfer_task(s, &t);
     if (result != CUDA_SUCCESS)
         r->mem->live = true;
@@ -147,20 +146,20 @@ bool mem_at(CUdeviceptr p)
     return r && r->mem;
 }
 
-/* ---- the device's ---- */
+/* ---- the device's reserved memory ---- */
 
-/* Gives back what no allocation needs. */
+/* Returns the memory that no allocation needs. */
 static void trim(struct device *d)
 {
     struct graph_memory *g = &d->graph_memory;
     uint64_t keep = pages(g->used);
     if (keep < g->reserved) {
-        shared_mem_give(d, g->reserved - keep);
+        shared_mem_release(d, g->reserved - keep);
         g->reserved = keep;
     }
 }
 
-/* No context is left on the device, and nothing of what was allocated. */
+/* Returns all memory, after the last context on the device. */
 void mem_reset(struct device *d)
 {
     for (size_t i = range_count(); i-- > 0;) {
@@ -168,7 +167,7 @@ void mem_reset(struct device *d)
         if (!m || !m->backing)
             continue;
         m->backing = 1;
-        unback(m);
+        drop_backing(m);
         if (m->live) {
             m->live = false;
             mem_unref(m);
@@ -177,8 +176,8 @@ void mem_reset(struct device *d)
     trim(d);
 }
 
-/* A device whose memory for graphs is asked about, as it is now. */
-static CUresult look_at(CUdevice dev, struct device **d)
+/* Finds a device and brings it up to date, for a query of its memory for graphs. */
+static CUresult update_device(CUdevice dev, struct device **d)
 {
     CUresult r = device_joined(dev, d);
     if (r == CUDA_SUCCESS)
@@ -189,7 +188,7 @@ static CUresult look_at(CUdevice dev, struct device **d)
 CUresult sim_cuDeviceGraphMemTrim(CUdevice device)
 {
     struct device *d;
-    CUresult r = look_at(device, &d);
+    CUresult r = update_device(device, &d);
     if (r != CUDA_SUCCESS)
         return r;
     trim(d);
@@ -199,7 +198,7 @@ CUresult sim_cuDeviceGraphMemTrim(CUdevice device)
 CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
     struct device *d;
-    CUresult r = look_at(device, &d);
+    CUresult r = update_device(device, &d);
     if (r != CUDA_SUCCESS)
         return r;
     const struct graph_memory *g = &d->graph_memory;
@@ -210,11 +209,11 @@ CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
     return CUDA_SUCCESS;
 }
 
-/* A high-water mark can only be set back. */
+/* A high-water mark can only be reset. */
 CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
     struct device *d;
-    CUresult r = look_at(device, &d);
+    CUresult r = update_device(device, &d);
     if (r != CUDA_SUCCESS)
         return r;
     struct graph_memory *g = &d->graph_memory;
@@ -229,14 +228,14 @@ CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute 
     return r;
 }
 
-/* ---- nodes that allocate it and free it ---- */
+/* ---- nodes that allocate and free ---- */
 
 static struct device *device_at(const CUmemLocation *l)
 {
     return l->type == CU_MEM_LOCATION_TYPE_DEVICE ? device_of(l->id) : NULL;
 }
 
-/* Whether a node may allocate so. */
+/* Checks the parameters of an allocation node. */
 static CUresult check_params(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
     if (!p || !p->bytesize || !device_at(&p->poolProps.location))
@@ -251,12 +250,12 @@ static CUresult check_params(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
     return p->bytesize > g_config.mem ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* Allocates the addresses that the node will have at each launch. */
+/* Allocates the addresses that the node has at each launch. */
 CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct graph *g)
 {
     struct range r = {.kind = R_HIDDEN};
     CUresult result = check_params(p);
-    if (result == CUDA_SUCCESS && (!handle_is(g, H_GRAPH) || g->parent)) /* not into a child graph */
+    if (result == CUDA_SUCCESS && (!handle_is(g, H_GRAPH) || g->parent)) /* child graphs cannot allocate */
         result = CUDA_ERROR_INVALID_VALUE;
     struct device *d = result == CUDA_SUCCESS ? device_at(&p->poolProps.location) : NULL;
     if (d)
@@ -284,8 +283,8 @@ CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct 
     return CUDA_SUCCESS;
 }
 
-/* Whether a node of the graph frees it already. */
-static bool frees(const struct graph *g, const struct mem *m)
+/* Reports whether the graph already has a node that frees it. */
+static bool has_free_node(const struct graph *g, const struct mem *m)
 {
     for (size_t i = 0; i < g->n; i++)
         if (g->nodes[i]->work.type == CU_GRAPH_NODE_TYPE_MEM_FREE && g->nodes[i]->work.u.mem == m)
@@ -297,7 +296,7 @@ CUresult work_free(struct work *w, CUdeviceptr p, const struct graph *g)
 {
     const struct range *r = range_raw(p);
     struct mem *m = r ? r->mem : NULL;
-    if (!handle_is(g, H_GRAPH) || g->parent || !m || r->base != p || frees(g, m))
+    if (!handle_is(g, H_GRAPH) || g->parent || !m || r->base != p || has_free_node(g, m))
         return CUDA_ERROR_INVALID_VALUE;
     bool inside = m->graph == g->id;
     if (inside ? m->freed_outside : m->freed_inside)
@@ -313,7 +312,7 @@ bool work_is_mem(const struct work *w)
     return w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || w->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
 }
 
-/* A node of the graph frees it. */
+/* Notes that a node of the graph frees it. */
 void mem_freed_by(struct mem *m, const struct graph *g)
 {
     if (m->graph == g->id)
@@ -322,27 +321,10 @@ void mem_freed_by(struct mem *m, const struct graph *g)
         m->freed_outside = true;
 }
 
-CUresult sim_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                    size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
-{
-    struct work w;
-    CUresult r = work_alloc(&w, nodeParams, (const struct graph *)hGraph);
-    if (r == CUDA_SUCCESS)
-        r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
-    return r;
-}
+GRAPH_ADD(MemAllocNode, work_alloc(&w, params, (const struct graph *)hGraph), CUDA_MEM_ALLOC_NODE_PARAMS *params)
+GRAPH_ADD(MemFreeNode, work_free(&w, dptr, (const struct graph *)hGraph), CUdeviceptr dptr)
 
-CUresult sim_cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                   size_t numDependencies, CUdeviceptr dptr)
-{
-    struct work w;
-    CUresult r = work_free(&w, dptr, (const struct graph *)hGraph);
-    if (r == CUDA_SUCCESS)
-        r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
-    return r;
-}
-
-/* The memory of a node of that type; NULL when the handle means none. */
+/* Returns the memory of a node of that type, or NULL if the handle is none. */
 static struct mem *mem_of(CUgraphNode h, CUgraphNodeType type)
 {
     const struct node *n = handle_of(h, H_NODE);
@@ -367,23 +349,23 @@ CUresult sim_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_ou
     return CUDA_SUCCESS;
 }
 
-/* ---- instances and launches ---- */
+/* ---- executable graphs and launches ---- */
 
-/* Which mark says that an instance has this node. */
-static bool *claim(const struct work *w)
+/* Returns the mark of an executable graph that has this node. */
+static bool *claim_mark(const struct work *w)
 {
     return w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? &w->u.mem->instantiated : &w->u.mem->instantiated_free;
 }
 
-/* There is one instance at a time. */
+/* Marks the nodes; only one executable graph may have them at a time. */
 CUresult mem_claim(const struct plan *p)
 {
     for (size_t i = 0; p->memory && i < p->n; i++)
-        if (work_is_mem(&p->steps[i].work) && *claim(&p->steps[i].work))
+        if (work_is_mem(&p->steps[i].work) && *claim_mark(&p->steps[i].work))
             return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; p->memory && i < p->n; i++)
         if (work_is_mem(&p->steps[i].work))
-            *claim(&p->steps[i].work) = true;
+            *claim_mark(&p->steps[i].work) = true;
     return CUDA_SUCCESS;
 }
 
@@ -391,11 +373,11 @@ void mem_unclaim(const struct plan *p)
 {
     for (size_t i = 0; p->memory && i < p->n; i++)
         if (work_is_mem(&p->steps[i].work))
-            *claim(&p->steps[i].work) = false;
+            *claim_mark(&p->steps[i].work) = false;
 }
 
-/* Whether the program may still have what a launch would allocate, or have freed
- * what it would free. */
+/* Returns an error if the program may still have an allocation that a launch would make, or may have freed one
+ * that it would free. */
 static CUresult can_launch(const struct plan *p, bool auto_free)
 {
     for (size_t i = 0; i < p->n; i++) {
@@ -408,18 +390,18 @@ static CUresult can_launch(const struct plan *p, bool auto_free)
     return CUDA_SUCCESS;
 }
 
-/* Before a launch: memory for what it allocates. */
+/* Called before a launch: provides memory for its allocations. */
 CUresult mem_launch(const struct plan *p, bool auto_free)
 {
     CUresult r = can_launch(p, auto_free);
     size_t i = 0;
     for (; r == CUDA_SUCCESS && i < p->n; i++)
         if (p->steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-            r = back(p->steps[i].work.u.mem);
+            r = add_backing(p->steps[i].work.u.mem);
     if (r != CUDA_SUCCESS) {
         for (size_t k = 0; k + 1 < i; k++)
             if (p->steps[k].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-                unback(p->steps[k].work.u.mem);
+                drop_backing(p->steps[k].work.u.mem);
         return r;
     }
     for (i = 0; i < p->n; i++) {
@@ -427,26 +409,26 @@ CUresult mem_launch(const struct plan *p, bool auto_free)
         if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
             set_live(w->u.mem, false);
         else if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && !w->u.mem->freed_inside && !w->u.mem->live) {
-            back(w->u.mem); /* the program's: it has memory by now */
+            add_backing(w->u.mem); /* for the program; the launch has backed it already */
             set_live(w->u.mem, true);
         }
     }
     return CUDA_SUCCESS;
 }
 
-/* When it is over. */
-void mem_over(const struct plan *p)
+/* Called after a launch. */
+void mem_finished(const struct plan *p)
 {
     for (size_t i = 0; i < p->n; i++) {
         const struct work *w = &p->steps[i].work;
         if (w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-            unback(w->u.mem);
+            drop_backing(w->u.mem);
         else if (w->type == CU_GRAPH_NODE_TYPE_MEM_FREE && !w->u.mem->freed_inside)
-            let_go(w->u.mem);
+            drop_use(w->u.mem);
     }
 }
 
-/* Has the device keep the memory ready that a launch will need. */
+/* Makes the device reserve the memory that a launch will need. */
 CUresult mem_upload(const struct plan *p)
 {
     uint64_t bytes = 0;

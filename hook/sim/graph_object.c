@@ -1,5 +1,4 @@
-/* graph_object.c: user objects, which live as long as the program or a graph holds a
- * reference to them. */
+/* graph_object.c: user objects, which exist as long as the program or a graph holds a reference. */
 #include "graph.h"
 
 #include <limits.h>
@@ -10,8 +9,8 @@ struct object {
     struct item *end; /* the call of its destructor */
 };
 
-/* The destructor runs on a thread of the driver, later. */
-static void drop(struct object *o, uint64_t count)
+/* Drops references. The destructor runs later, on a thread of the driver. */
+static void drop_references(struct object *o, uint64_t count)
 {
     o->refs -= count;
     if (o->refs)
@@ -21,17 +20,17 @@ static void drop(struct object *o, uint64_t count)
     free(o);
 }
 
-static struct held *find(struct held *l, const struct object *o)
+static struct held *find_held(struct held *l, const struct object *o)
 {
     while (l && l->object != o)
         l = l->next;
     return l;
 }
 
-/* Counts more references of a list to an object. */
+/* Adds references to an object to a list. */
 static bool held_add(struct held **list, struct object *o, uint64_t count)
 {
-    struct held *h = find(*list, o);
+    struct held *h = find_held(*list, o);
     if (!h) {
         h = calloc(1, sizeof *h);
         if (!h)
@@ -44,7 +43,7 @@ static bool held_add(struct held **list, struct object *o, uint64_t count)
     return true;
 }
 
-/* Gives a list all the references that another one has. */
+/* Adds all references of another list. */
 bool held_copy(struct held **list, const struct held *from)
 {
     for (; from; from = from->next) {
@@ -55,16 +54,14 @@ bool held_copy(struct held **list, const struct held *from)
     return true;
 }
 
-/* Takes references of a list away. */
+/* Drops references of a list. */
 static void held_drop(struct held **list, struct held *h, uint64_t count)
 {
-    drop(h->object, count);
+    drop_references(h->object, count);
     h->count -= count;
     if (h->count)
         return;
-    while (*list != h)
-        list = &(*list)->next;
-    *list = h->next;
+    LIST_UNLINK(list, h, next);
     free(h);
 }
 
@@ -96,8 +93,7 @@ CUresult sim_cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn de
     return CUDA_SUCCESS;
 }
 
-/* The object of a call that counts references; NULL when there is none, or the
- * count cannot be right. */
+/* Returns the object of a call that counts references, or NULL if there is none or the count is invalid. */
 static struct object *object_of(CUuserObject h, unsigned count)
 {
     return count && count <= INT_MAX ? handle_of(h, H_OBJECT) : NULL;
@@ -117,11 +113,11 @@ CUresult sim_cuUserObjectRelease(CUuserObject object, unsigned int count)
     struct object *o = object_of(object, count);
     if (!o || count > o->refs)
         return CUDA_ERROR_INVALID_VALUE;
-    drop(o, count);
+    drop_references(o, count);
     return CUDA_SUCCESS;
 }
 
-/* With the flag the references are the caller's, and become the graph's. */
+/* With the flag, the caller's references become the graph's. */
 CUresult sim_cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
 {
     struct object *o = object_of(object, count);
@@ -143,7 +139,7 @@ CUresult sim_cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsign
     if (!o)
         return CUDA_ERROR_INVALID_VALUE;
     struct held **list = handle_is(graph, H_GRAPH) ? &((struct graph *)graph)->objects : NULL;
-    struct held *h = list ? find(*list, o) : NULL;
+    struct held *h = list ? find_held(*list, o) : NULL;
     if (!h || h->count < count)
         return CUDA_ERROR_INVALID_VALUE;
     held_drop(list, h, count);

@@ -1,21 +1,20 @@
-/* graph_run.c: a launch of a graph under way. In its stream it is one item; when
- * that one's turn comes the steps that depend on nothing are released, and each that
- * is over releases others. A step that takes time is an item like those in streams:
- * kernels contend for the SMs, copies and calls go to the threads for them. */
+/* graph_run.c: launches of graphs. A launch is one item of its stream. When that item begins, the steps without
+ * dependencies are released, and each finished step releases others. A step that takes time is an item like those
+ * in streams: kernels compete for the SMs, copies and calls go to their threads. */
 #include "graph.h"
 #include "ipcevent.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Notes what a step records or waits for. An event that was destroyed before the
- * launch is neither recorded nor waited for. */
-static bool take_record(struct run *r, size_t i, struct event *e, struct stream *s)
+/* Sets the recording that a step makes or waits for. An event that was destroyed before the launch is neither
+ * recorded nor waited for. */
+static bool set_record(struct run *r, size_t i, struct event *e, struct stream *s)
 {
     if (!handle_is(e, H_EVENT))
         return true;
     if (r->plan->steps[i].work.type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
-        struct record *last = event_latest(e);
+        struct record *last = event_pending(e);
         if (!last)
             return true;
         r->step[i].record = last;
@@ -34,7 +33,7 @@ static bool take_record(struct run *r, size_t i, struct event *e, struct stream 
     return true;
 }
 
-/* A launch that is about to be put into a stream. */
+/* Returns a launch that is about to be added to a stream, or NULL if out of memory. */
 struct run *run_new(struct exec *e, struct stream *s)
 {
     struct plan *p = e->plan;
@@ -56,7 +55,7 @@ struct run *run_new(struct exec *e, struct stream *s)
     for (size_t i = 0; p->events && i < n; i++) {
         const struct work *w = &p->steps[i].work;
         bool event = w->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || w->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-        if (event && !take_record(r, i, w->u.event, s)) {
+        if (event && !set_record(r, i, w->u.event, s)) {
             run_unref(r);
             return NULL;
         }
@@ -72,7 +71,7 @@ void run_unref(struct run *r)
         struct record *rec = r->step[i].record;
         bool own = r->plan->steps[i].work.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
         if (own && rec && rec->shared && !rec->done)
-            event_passed(rec); /* it never came to a launch */
+            event_passed(rec); /* it was never launched */
         record_unref(rec);
     }
     if (r->after)
@@ -82,7 +81,7 @@ void run_unref(struct run *r)
     free(r);
 }
 
-/* The item of a step that takes time, with its place in the order of work. */
+/* Returns the item of a step that takes time, with its number in the order of work. */
 static struct item *step_item(struct run *r, uint32_t i, enum item_kind kind)
 {
     struct item *it = item_new(kind);
@@ -99,8 +98,7 @@ static struct item *step_item(struct run *r, uint32_t i, enum item_kind kind)
     return it;
 }
 
-/* Puts a kernel or a wait among those whose turn it is: kernels by the time since
- * when. */
+/* Adds a kernel or a wait to the items that can run; kernels are ordered by the time since when they can. */
 static void make_ready(struct run *r, struct item *it)
 {
     struct item **p = it->kind == I_WAIT ? &r->waits : &r->ready;
@@ -114,7 +112,7 @@ static void make_ready(struct run *r, struct item *it)
         r->last = it;
 }
 
-void run_take(struct item *it)
+void run_remove(struct item *it)
 {
     struct run *r = it->run;
     struct item *before = NULL, **p = it->kind == I_WAIT ? &r->waits : &r->ready;
@@ -129,7 +127,7 @@ void run_take(struct item *it)
         r->last = before;
 }
 
-bool run_look_further(const struct run *r)
+bool run_by_priority(const struct run *r)
 {
     return r->exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 }
@@ -148,7 +146,7 @@ static struct item *kernel_item(struct run *r, uint32_t i)
     return it;
 }
 
-/* A copy whose memory is gone is an error of the GPU's, not of a call. */
+/* A copy whose memory is gone is an error of the GPU, not of a call. */
 static struct item *copy_item(struct run *r, uint32_t i)
 {
     const struct work *w = &r->plan->steps[i].work;
@@ -173,7 +171,7 @@ static struct item *call_item(struct run *r, uint32_t i)
     return it;
 }
 
-/* The item of a step that waits for an event. */
+/* Returns the item of a step that waits for an event. */
 static struct item *wait_item(struct run *r, uint32_t i)
 {
     struct item *it = step_item(r, i, I_WAIT);
@@ -184,8 +182,8 @@ static struct item *wait_item(struct run *r, uint32_t i)
     return it;
 }
 
-/* A step that could not be made counts as over, and the launch as failed. */
-static bool failed(struct run *r, const struct step *s)
+/* Handles a step without memory for its item: the step counts as finished, and the launch as failed. */
+static bool step_failed(struct run *r, const struct step *s)
 {
     struct ctx *c = r->item->stream->ctx;
     if (!c->error)
@@ -197,8 +195,8 @@ static bool failed(struct run *r, const struct step *s)
     return true;
 }
 
-/* Begins a step whose turn it is; true when it is over at once. */
-static bool begin(struct run *r, uint32_t i)
+/* Begins a step whose dependencies have finished. Returns true if it finishes at once. */
+static bool begin_step(struct run *r, uint32_t i)
 {
     const struct step *s = &r->plan->steps[i];
     struct ctx *c = r->item->stream->ctx;
@@ -222,7 +220,7 @@ static bool begin(struct run *r, uint32_t i)
     else
         return true;
     if (!it)
-        return failed(r, s);
+        return step_failed(r, s);
     if (it->kind == I_KERNEL || it->kind == I_WAIT) {
         make_ready(r, it);
     } else {
@@ -232,15 +230,13 @@ static bool begin(struct run *r, uint32_t i)
     return false;
 }
 
-/* The launch is over, and with it its item in the stream. */
-static void end(struct run *r)
+/* Ends the launch, and its item in the stream. */
+static void end_run(struct run *r)
 {
-    *r->prev = r->next;
-    if (r->next)
-        r->next->prev = r->prev;
+    LIST_REMOVE(r, next, prev);
     r->done = true;
     if (r->plan->memory)
-        mem_over(r->plan);
+        mem_finished(r->plan);
     struct exec *e = r->exec;
     if (e->last == r) {
         e->last = NULL;
@@ -250,11 +246,11 @@ static void end(struct run *r)
         run_unref(r->after);
         r->after = NULL;
     }
-    engine_finish(r->item, r->done_at); /* which may free r */
+    engine_finish(r->item, r->done_at); /* may free r */
 }
 
-/* Counts a step as over, and those that were over as soon as it was. */
-static void over(struct run *r, uint32_t first, uint64_t at)
+/* Finishes a step, and those that finish as soon as it has. */
+static void finish_steps(struct run *r, uint32_t first, uint64_t at)
 {
     const struct plan *p = r->plan;
     size_t n = 0;
@@ -265,41 +261,37 @@ static void over(struct run *r, uint32_t first, uint64_t at)
         uint64_t t = r->step[i].since;
         r->left--;
         if (step_prompt(&p->steps[i]) && --r->prompt == 0)
-            r->item->stream->ctx->dev->n_prompt--; /* the item is prompt no longer */
+            r->item->stream->ctx->dev->n_prompt--; /* the item has no prompt step left */
         if (t > r->done_at)
             r->done_at = t;
         for (uint32_t k = 0; k < p->nout[i]; k++) {
             uint32_t next = p->out[p->out_at[i] + k];
             if (t > r->step[next].since)
                 r->step[next].since = t;
-            if (--r->step[next].waiting == 0 && begin(r, next))
+            if (--r->step[next].waiting == 0 && begin_step(r, next))
                 r->todo[n++] = next;
         }
     }
     if (!r->left)
-        end(r);
+        end_run(r);
 }
 
 void run_begin(struct run *r, uint64_t since)
 {
     struct device *d = r->item->stream->ctx->dev;
-    r->next = d->runs;
-    r->prev = &d->runs;
-    if (r->next)
-        r->next->prev = &r->next;
-    d->runs = r;
+    LIST_ADD(&d->runs, r, next, prev);
     r->done_at = since;
     if (!r->left) {
-        end(r);
+        end_run(r);
         return;
     }
-    r->refs++; /* it may be over before all of its roots were begun */
+    r->refs++; /* the launch may end before all of its roots were begun */
     for (uint32_t i = 0; i < r->plan->n; i++) {
         if (r->plan->nin[i])
             continue;
         r->step[i].since = since;
-        if (begin(r, i))
-            over(r, i, since);
+        if (begin_step(r, i))
+            finish_steps(r, i, since);
     }
     run_unref(r);
 }
@@ -309,5 +301,5 @@ void run_step_done(struct item *it, uint64_t at)
     struct run *r = it->run;
     uint32_t i = it->step;
     item_free(it);
-    over(r, i, at);
+    finish_steps(r, i, at);
 }

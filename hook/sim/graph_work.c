@@ -1,5 +1,4 @@
-/* graph_work.c: what a node of a graph does: checked when it is given, copied,
- * compared, and told again. */
+/* graph_work.c: the work of graph nodes: checks, copies, comparisons, and queries of parameters. */
 #include "func.h"
 #include "graph.h"
 #include "transfer.h"
@@ -36,7 +35,7 @@ void work_clear(struct work *w)
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY};
 }
 
-/* The context whose memory an address is: an instance's node may not change it. */
+/* Returns the context that owns the memory at an address; a change of an executable graph must keep it. */
 static const struct ctx *owner(CUdeviceptr p)
 {
     const struct range *g = range_find(p);
@@ -51,7 +50,7 @@ static CUdeviceptr address(CUmemorytype type, const void *host, CUdeviceptr devi
 CUresult work_memcpy(struct work *w, const CUDA_MEMCPY3D *p, struct ctx *c)
 {
     struct copy where;
-    enum place src, dst;
+    enum mem_kind src, dst;
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(c, H_CTX))
@@ -60,16 +59,16 @@ CUresult work_memcpy(struct work *w, const CUDA_MEMCPY3D *p, struct ctx *c)
     w->u.copy = *p;
     w->owner[0] = owner(address(p->srcMemoryType, p->srcHost, p->srcDevice));
     w->owner[1] = owner(address(p->dstMemoryType, p->dstHost, p->dstDevice));
-    if (mem_at(p->srcDevice) || mem_at(p->dstDevice)) /* which may have no memory yet */
+    if (mem_at(p->srcDevice) || mem_at(p->dstDevice)) /* a node's memory, which may not be allocated yet */
         return CUDA_SUCCESS;
     CUresult r = copy3d_locate(p, &where, &src, &dst);
-    return r == CUDA_SUCCESS && dst == P_READ_ONLY ? CUDA_ERROR_INVALID_VALUE : r;
+    return r == CUDA_SUCCESS && dst == MEM_READ_ONLY ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
 CUresult work_memset(struct work *w, const CUDA_MEMSET_NODE_PARAMS *p, struct ctx *c)
 {
     struct copy where;
-    enum place dst;
+    enum mem_kind dst;
     if (!p || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4) || !p->width || !p->height)
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(c, H_CTX))
@@ -80,7 +79,7 @@ CUresult work_memset(struct work *w, const CUDA_MEMSET_NODE_PARAMS *p, struct ct
     if (mem_at(p->dst))
         return CUDA_SUCCESS;
     CUresult r = set_locate(p, &where, &dst);
-    return r == CUDA_SUCCESS && dst == P_READ_ONLY ? CUDA_ERROR_INVALID_VALUE : r;
+    return r == CUDA_SUCCESS && dst == MEM_READ_ONLY ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
 CUresult work_host(struct work *w, const CUDA_HOST_NODE_PARAMS *p)
@@ -103,7 +102,7 @@ CUresult work_event(struct work *w, CUgraphNodeType type, CUevent e)
     return CUDA_SUCCESS;
 }
 
-/* A child graph is a copy of the graph that was given. */
+/* A child graph is a copy of the argument. */
 CUresult work_child(struct work *w, CUgraph child)
 {
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH};
@@ -115,13 +114,13 @@ CUresult work_child(struct work *w, CUgraph child)
     return w->u.child ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The context a generic node names; none is the current one. */
+/* Returns the context of a generic node; NULL means the current one. */
 static struct ctx *context(CUcontext c)
 {
     return c ? (struct ctx *)c : ctx_current();
 }
 
-/* The work of a generic node, allocations excepted. */
+/* Sets the work of a generic node, except allocations. */
 CUresult work_params(struct work *w, const CUgraphNodeParams *p)
 {
     CUDA_MEMSET_NODE_PARAMS set = {p->memset.dst,         p->memset.pitch, p->memset.value,
@@ -161,14 +160,14 @@ CUresult work_params(struct work *w, const CUgraphNodeParams *p)
 
 CUresult work_locate(const struct work *w, struct copy *c)
 {
-    enum place src, dst;
+    enum mem_kind src, dst;
     CUresult r = w->type == CU_GRAPH_NODE_TYPE_MEMSET ? set_locate(&w->u.set, c, &dst)
                                                       : copy3d_locate(&w->u.copy, c, &src, &dst);
-    c->fault = r == CUDA_SUCCESS && dst == P_READ_ONLY; /* since it was added */
+    c->fault = r == CUDA_SUCCESS && dst == MEM_READ_ONLY; /* became read-only after the node was added */
     return r;
 }
 
-/* Sets of one row may change in everything, those of several only in where and what. */
+/* A set of one row may change completely, one of several rows only its address and value. */
 static bool set_fits(const CUDA_MEMSET_NODE_PARAMS *a, const CUDA_MEMSET_NODE_PARAMS *b)
 {
     if (a->height == 1)
@@ -211,7 +210,7 @@ CUresult work_fits(const struct work *old, const struct work *new)
 
 /* ---- kernels: parameters and attributes ---- */
 
-/* Takes all of the parameters: the node hands them out again. */
+/* Copies all parameters, which the node returns to queries. */
 static CUresult take_args(const struct launch *l, struct args **out)
 {
     const struct func *f = l->f;
@@ -239,7 +238,7 @@ static CUresult take_args(const struct launch *l, struct args **out)
     return CUDA_SUCCESS;
 }
 
-/* The attributes of a kernel node, for changing. */
+/* Returns the attributes of a kernel node for changes, copying shared ones. */
 static struct attrs *own_attrs(struct work *w)
 {
     struct attrs *a = w->u.kernel.attrs;
@@ -263,7 +262,7 @@ int work_priority(const struct work *w)
     return w->u.kernel.attrs->value[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority;
 }
 
-/* The attributes a kernel node can have. */
+/* Reports whether a kernel node can have the attribute. */
 static bool known_attr(CUkernelNodeAttrID attr)
 {
     switch ((int)attr) {
@@ -291,7 +290,7 @@ static bool set_attr(struct work *w, CUkernelNodeAttrID id, const CUlaunchAttrib
     return a != NULL;
 }
 
-/* Of a launch's attributes, those that a node can have. */
+/* Copies those attributes of a launch that a node can have. */
 static bool take_attrs(struct work *w, const struct launch *l)
 {
     CUlaunchAttributeValue v = {.cooperative = 1};
@@ -302,14 +301,14 @@ static bool take_attrs(struct work *w, const struct launch *l)
     return ok;
 }
 
-/* A captured kernel has its stream's priority, unless it brought one. */
+/* Sets the priority of a captured kernel to its stream's, unless it has its own. */
 bool work_prioritise(struct work *w, int priority)
 {
     CUlaunchAttributeValue v = {.priority = priority};
     return !priority || work_priority(w) || set_attr(w, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v);
 }
 
-/* A launch as a kernel node's work; see work_kernel for the same from node parameters. */
+/* Converts a launch to a kernel node's work; work_kernel does so with node parameters. */
 CUresult work_launch(struct work *w, const struct launch *l)
 {
     CUresult r = l->cooperative && l->extra ? CUDA_ERROR_INVALID_VALUE : launch_check(l);
@@ -341,7 +340,7 @@ CUresult work_kernel(struct work *w, const CUDA_KERNEL_NODE_PARAMS_v2 *p)
     CUresult r = CUDA_ERROR_INVALID_HANDLE;
     if ((p->ctx && !c) || (!handle_is(handle, H_FUNC) && (!c || c->destroyed)))
         return r;
-    l.f = func_in(c, handle, &r); /* a kernel is what it is in that context */
+    l.f = func_in(c, handle, &r); /* a kernel is resolved in that context */
     if (!l.f)
         return r;
     memcpy(l.grid, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ}, sizeof l.grid);
@@ -351,7 +350,7 @@ CUresult work_kernel(struct work *w, const CUDA_KERNEL_NODE_PARAMS_v2 *p)
     return work_launch(w, &l);
 }
 
-/* A kernel node's parameters as the program gave them. */
+/* Sets *p to a kernel node's parameters as the program passed them. */
 static void kernel_params(const struct work *w, CUDA_KERNEL_NODE_PARAMS_v2 *p)
 {
     const unsigned *g = w->u.kernel.grid, *b = w->u.kernel.block;
@@ -363,39 +362,19 @@ static void kernel_params(const struct work *w, CUDA_KERNEL_NODE_PARAMS_v2 *p)
     p->ctx = (CUcontext)w->ctx;
 }
 
-/* What a kernel node does; NULL when the handle means none. */
+/* Returns the work of a kernel node, or NULL if the handle is none. */
 static struct work *kernel_of(CUgraphNode h)
 {
     struct node *n = handle_of(h, H_NODE);
     return n && n->work.type == CU_GRAPH_NODE_TYPE_KERNEL ? &n->work : NULL;
 }
 
-/* The parameters of before CUDA 12 as those of today. */
-static CUDA_KERNEL_NODE_PARAMS_v2 widen(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
+const CUDA_KERNEL_NODE_PARAMS_v2 *work_widen(const CUDA_KERNEL_NODE_PARAMS_v1 *p, CUDA_KERNEL_NODE_PARAMS_v2 *wide)
 {
-    CUDA_KERNEL_NODE_PARAMS_v2 q = {0};
-    memcpy(&q, p, sizeof *p);
-    return q;
+    return p ? memcpy(wide, p, sizeof *p) : NULL;
 }
 
-CUresult sim_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
-{
-    struct work w;
-    CUresult r = work_kernel(&w, nodeParams);
-    if (r == CUDA_SUCCESS)
-        r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
-    return r;
-}
-
-CUresult sim_cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                  size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    CUDA_KERNEL_NODE_PARAMS_v2 p;
-    if (nodeParams)
-        p = widen(nodeParams);
-    return sim_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams ? &p : NULL);
-}
+GRAPH_ADD(KernelNode_v2, work_kernel(&w, nodeParams), const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 
 CUresult sim_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 {
@@ -417,7 +396,7 @@ CUresult sim_cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARA
     return r;
 }
 
-/* Changes what the node does and leaves its attributes. */
+/* Changes the node's kernel and keeps its attributes. */
 CUresult sim_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 {
     struct work fresh, *w = kernel_of(hNode);
@@ -431,14 +410,6 @@ CUresult sim_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_
         *w = fresh;
     }
     return r;
-}
-
-CUresult sim_cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    if (!nodeParams)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS_v2 p = widen(nodeParams);
-    return sim_cuGraphKernelNodeSetParams_v2(hNode, &p);
 }
 
 /* ---- attributes ---- */

@@ -1,5 +1,4 @@
-/* hostmem.c: pinned and registered host memory. Its device address is its host
- * address: addresses are unified. */
+/* hostmem.c: pinned and registered host memory. Addresses are unified: its device address is its host address. */
 #include "sim.h"
 
 #include <sys/mman.h>
@@ -26,21 +25,14 @@ CUresult sim_cuMemHostAlloc(struct ctx *c, void **pp, size_t bytesize, unsigned 
     void *p = mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct range g = {.base = (CUdeviceptr)(uintptr_t)p, .size = bytesize, .span = span, .kind = R_HOST};
-    g.ctx = c;
-    g.view = p;
-    g.flags = Flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    struct range g = {.base = (CUdeviceptr)(uintptr_t)p, .size = bytesize, .span = span, .kind = R_HOST,
+                      .ctx = c, .view = p, .flags = Flags | CU_MEMHOSTALLOC_DEVICEMAP};
     if (!range_add(&g)) {
         munmap(p, span);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *pp = p;
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuMemAllocHost_v2(struct ctx *c, void **pp, size_t bytesize)
-{
-    return sim_cuMemHostAlloc(c, pp, bytesize, 0);
 }
 
 CUresult sim_cuMemFreeHost(void *p)
@@ -83,9 +75,8 @@ CUresult sim_cuMemHostRegister_v2(struct ctx *c, void *p, size_t bytesize, unsig
         return CUDA_ERROR_INVALID_VALUE;
     if (range_overlaps(base, bytesize))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    struct range g = {.base = base, .size = bytesize, .span = bytesize, .kind = R_REGISTERED, .ctx = c};
-    g.view = p;
-    g.flags = Flags;
+    struct range g = {.base = base, .size = bytesize, .span = bytesize, .kind = R_REGISTERED, .ctx = c,
+                      .view = p, .flags = Flags};
     return range_add(&g) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

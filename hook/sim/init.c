@@ -1,4 +1,4 @@
-/* init.c: cuInit, versions, error names, and the door every call goes through. */
+/* init.c: cuInit, versions, error names, and the entry and exit of every call. */
 #include "capture.h"
 #include "shared.h"
 
@@ -18,20 +18,19 @@ static _Atomic int state = NOT_YET;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool hooked_fork, hooked_exit;
 
-static struct gate nowhere; /* while the process is on no device: nobody knows of it, nor can lock it */
+static struct gate nowhere; /* while the process is on no device, and no other process can lock it */
 static struct gate *gate = &nowhere;
 
-/* A forked child has the parent's memory but none of its threads, contexts or
- * locks on the device: as with the real driver it can use nothing of them. */
+/* A forked child has the parent's memory, but none of its threads, contexts or locks on the device. As
+ * with the real driver, it cannot use any of them. */
 static void in_child(void)
 {
     if (state != NOT_YET)
         state = FORKED;
 }
 
-/* At exit the process gives its place on the devices back. Should a signal
- * handler have called exit inside one of our calls, the lock never comes free
- * and the next process on the device clears up instead. */
+/* Leaves the devices at exit. If a signal handler called exit inside a call of the driver, the lock is
+ * never released, and the next process on the device cleans up instead. */
 static void at_exit(void)
 {
     struct timespec ts;
@@ -76,8 +75,8 @@ CUresult cuInit(unsigned int Flags)
             }
             for (unsigned i = 0; i < g_config.visible; i++)
                 g_device[g_config.visible_index[i]].ordinal = (int)i;
-            /* Now, and not when it is first needed: what the program registers
-             * from here on ends before the driver does. */
+            /* Registered now, not at the first use, so that exit functions that the program registers
+             * later run before the driver's. */
             if (!hooked_exit)
                 hooked_exit = atexit(at_exit) == 0;
             sim_say_simulated();
@@ -88,7 +87,7 @@ CUresult cuInit(unsigned int Flags)
     return r;
 }
 
-/* Why a process that is not ready is refused. */
+/* Returns the error for a process that is not ready. */
 static CUresult refused(void)
 {
     return state == GONE ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
@@ -122,17 +121,16 @@ void gate_move(struct gate *to)
     gate = to;
 }
 
-/* Counts the calls that have begun. Only who has g_lock writes, so this need not be one
- * atomic operation; what a call has done is seen by who sees that it is over. */
+/* Counts the calls in progress. Only the holder of g_lock writes the count, so the increment need not be
+ * atomic. The release store makes a call's effects visible to a process that sees its end. */
 static inline void count_call(uint32_t one)
 {
     uint32_t n = atomic_load_explicit(&gate->inside, memory_order_relaxed);
     atomic_store_explicit(&gate->inside, n + one, memory_order_release);
 }
 
-/* Waits, without g_lock meanwhile, until another process unlocks this one; then it is to
- * be asked anew. Now and then it is asked so anyway: of a state file that is cut short
- * nobody tells. */
+/* Waits, with g_lock released, until another process unlocks this one. The caller then checks the gate
+ * again. The wait is limited, because nothing wakes a process whose state file was truncated. */
 static CUresult wait_unlocked(void)
 {
     struct gate *g = gate;
@@ -144,11 +142,11 @@ static CUresult wait_unlocked(void)
     return state == READY ? CUDA_SUCCESS : refused();
 }
 
-/* Passes the gate. The call is counted before the state is read, and who locks the
- * process writes the state before reading the count, so that one of the two sees the
- * other, if no processor holds back what it writes. The locker sees to that for both
- * (checkpoint.c): a barrier here would cost more than all of this. */
-static inline CUresult enter(void)
+/* Passes the gate. The call is counted before the state is read; a process that locks this one writes the
+ * state before it reads the count. So one of the two sees the other, if the processors do not reorder
+ * these accesses. The locking process executes the barrier for both (checkpoint.c), because a barrier
+ * here would cost more than the whole function. */
+static inline CUresult pass_gate(void)
 {
     for (;;) {
         count_call(1);
@@ -162,14 +160,14 @@ static inline CUresult enter(void)
     }
 }
 
-/* Begins a call: takes the lock and, where c is given, finds the context. */
+/* Begins a call: takes the lock and, if c is not NULL, finds the context. */
 CUresult sim_begin(struct ctx **c)
 {
     CUresult r = sim_ready();
     if (r != CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&g_lock);
-    r = enter();
+    r = pass_gate();
     if (r != CUDA_SUCCESS) {
         pthread_mutex_unlock(&g_lock);
         return r;
@@ -185,7 +183,7 @@ CUresult sim_begin(struct ctx **c)
 CUresult sim_end(CUresult r)
 {
     if (atomic_load_explicit(&g_lost, memory_order_relaxed))
-        r = lost_notice(); /* since the call began */
+        r = lost_notice(); /* lost during this call */
     count_call(-1u);
     pthread_mutex_unlock(&g_lock);
     return r;
@@ -193,42 +191,41 @@ CUresult sim_end(CUresult r)
 
 CUresult cuDriverGetVersion(int *driverVersion)
 {
-    if (!driverVersion)
-        return CUDA_ERROR_INVALID_VALUE;
-    *driverVersion = SIM_DRIVER_VERSION;
-    return CUDA_SUCCESS;
+    return STORE(driverVersion, SIM_DRIVER_VERSION);
+}
+
+static const struct result {
+    CUresult code;
+    const char *name, *text;
+} results[] = {
+#define RESULT(name, code, text) {name, #name, text},
+    CU_RESULTS(RESULT)
+};
+
+/* Returns the strings of a result; NULL if it is unknown. */
+static struct result strings_of(CUresult error)
+{
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        if (results[i].code == error)
+            return results[i];
+    return (struct result){0};
+}
+
+/* Stores a string of a result. */
+static CUresult store_string(const char **out, const char *string)
+{
+    CUresult r = STORE(out, string);
+    return string ? r : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGetErrorName(CUresult error, const char **pStr)
 {
-    if (!pStr)
-        return CUDA_ERROR_INVALID_VALUE;
-    switch (error) {
-#define NAME_OF(name, code, text) \
-    case name:                    \
-        *pStr = #name;            \
-        return CUDA_SUCCESS;
-        CU_RESULTS(NAME_OF)
-    default:
-        *pStr = NULL;
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    return store_string(pStr, strings_of(error).name);
 }
 
 CUresult cuGetErrorString(CUresult error, const char **pStr)
 {
-    if (!pStr)
-        return CUDA_ERROR_INVALID_VALUE;
-    switch (error) {
-#define TEXT_OF(name, code, text) \
-    case name:                    \
-        *pStr = text;             \
-        return CUDA_SUCCESS;
-        CU_RESULTS(TEXT_OF)
-    default:
-        *pStr = NULL;
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    return store_string(pStr, strings_of(error).text);
 }
 
 CUresult cuProfilerStart(void)

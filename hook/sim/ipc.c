@@ -1,5 +1,5 @@
-/* ipc.c: device memory of other processes. A handle names the exporter's memory
- * file and a place in it, so it works wherever the shared directory is seen. */
+/* ipc.c: device memory of other processes. A handle has the exporter's memory file and an offset in it, so it works
+ * wherever the shared folder is visible. */
 #include "sim.h"
 
 #include <string.h>
@@ -24,10 +24,8 @@ CUresult sim_cuIpcGetMemHandle(struct ctx *c, CUipcMemHandle *pHandle, CUdevicep
     struct device *d = g->ctx->dev;
     if (!shared_name_memory(d))
         return CUDA_ERROR_OPERATING_SYSTEM;
-    struct ipc h = {.magic = IPC_MAGIC, .device = d->index, .slot = (uint32_t)d->slot};
-    h.serial = g->serial;
-    h.offset = g->offset;
-    h.size = g->size;
+    struct ipc h = {.magic = IPC_MAGIC, .device = d->index, .slot = (uint32_t)d->slot, .serial = g->serial,
+                    .offset = g->offset, .size = g->size};
     memset(pHandle, 0, sizeof *pHandle);
     memcpy(pHandle, &h, sizeof h);
     if (!g->flags)
@@ -36,7 +34,7 @@ CUresult sim_cuIpcGetMemHandle(struct ctx *c, CUipcMemHandle *pHandle, CUdevicep
     return CUDA_SUCCESS;
 }
 
-/* The range where this process has the memory open already. */
+/* Returns the range where this process has already opened the memory, or NULL. */
 static struct range *already_open(const struct ipc *h)
 {
     for (size_t i = 0; i < range_count(); i++) {
@@ -48,13 +46,13 @@ static struct range *already_open(const struct ipc *h)
     return NULL;
 }
 
-/* Maps another process's bytes: the address programs see, and the view. g says
- * which bytes of the memory file with its serial. */
+/* Maps another process's bytes, at the address for programs and as the view. *g says which bytes of the memory file
+ * with its serial. */
 CUresult ipc_map(struct range *g, int device, unsigned slot)
 {
     int fd = shared_open_memory(device, slot, g->serial);
     if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE; /* the exporter is gone */
+        return CUDA_ERROR_INVALID_VALUE; /* the exporter has ended */
     off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0 || g->offset > (uint64_t)size || g->span > (uint64_t)size - g->offset) {
         close(fd);
@@ -75,7 +73,7 @@ CUresult ipc_map(struct range *g, int device, unsigned slot)
     return CUDA_SUCCESS;
 }
 
-/* What a pool's pointer means may begin in the middle of a page. */
+/* The memory of a pool's pointer may begin in the middle of a page. */
 void ipc_unmap(const struct range *r)
 {
     size_t skip = r->base % SIM_PAGE;
@@ -99,17 +97,15 @@ CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHa
     if (h.magic != IPC_MAGIC || h.device != c->dev->index || !h.size || h.offset % SIM_PAGE)
         return CUDA_ERROR_INVALID_VALUE;
     if (h.serial == c->dev->arena_serial)
-        return CUDA_ERROR_INVALID_CONTEXT; /* our own: not for the exporting process */
+        return CUDA_ERROR_INVALID_CONTEXT; /* the exporting process cannot open it */
     struct range *open = already_open(&h);
     if (open) {
         open->refs++;
         *pdptr = open->base;
         return CUDA_SUCCESS;
     }
-    struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1};
-    g.serial = h.serial;
-    g.offset = h.offset;
-    g.span = page_up(h.size);
+    struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial,
+                      .offset = h.offset, .span = page_up(h.size)};
     CUresult r = ipc_map(&g, h.device, h.slot);
     if (r != CUDA_SUCCESS)
         return r;

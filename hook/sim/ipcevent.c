@@ -1,11 +1,10 @@
-/* ipcevent.c: events between processes. What they share is an entry in the state
- * of the device (shared.h) with the number of the latest recording, who made it,
- * and the latest that is over. Who waits for another process's recording has a
- * record of its own for it, which a thread here finishes when the entry says so,
- * or when the recording process is no more.
+/* ipcevent.c: events between processes. The processes share an entry in the device's state (shared.h) with
+ * the number of the latest recording, the process that made it, and the latest completed recording. A process
+ * that waits for another one's recording has its own record for it, which a thread completes when the entry
+ * says so, or when the recording process has ended.
  *
- * When two processes record one event and neither waits for the other, the end of
- * the later recording ends the earlier one for all who wait. */
+ * If two processes record the same event and neither waits for the other, the end of the later recording
+ * also ends the earlier one, for all processes that wait. */
 #include "ipcevent.h"
 #include "shared.h"
 
@@ -17,7 +16,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x45504947u
-#define LOOK_NS 10000000 /* how soon the end of a process is noticed */
+#define POLL_NS 10000000 /* poll interval for the end of a process */
 
 struct handle {
     uint32_t magic;
@@ -27,15 +26,15 @@ struct handle {
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcEventHandle), "a handle is 64 bytes");
 
-/* This process's part in an entry. */
+/* This process's state of an entry. */
 struct local {
-    unsigned refs;        /* events, own recordings that are not over, foreign ones waited for */
-    struct record *own;   /* the latest recording made here */
-    struct record *other; /* the latest of another process that was waited for */
+    unsigned refs;        /* events, own recordings in progress, foreign recordings waited for */
+    struct record *own;   /* the latest recording by this process */
+    struct record *other; /* the latest recording of another process that was waited for */
 };
 static struct local locals[SIM_MAX_DEVICES][SIM_EVENTS];
 
-/* A recording of another process that somebody here waits for. */
+/* A recording of another process for which this process waits. */
 struct foreign {
     struct foreign *next;
     struct device *dev;
@@ -49,8 +48,8 @@ static struct local *local_of(const struct device *d, unsigned at)
     return &locals[d->index][at];
 }
 
-/* Gives up a reference to this process's part; with the last, its hold on the entry. */
-static void drop(struct device *d, unsigned at)
+/* Drops a reference to this process's state; the last one also leaves the entry. */
+static void drop_local(struct device *d, unsigned at)
 {
     struct local *l = local_of(d, at);
     if (--l->refs)
@@ -69,48 +68,48 @@ static bool reached(const struct shared_event *s, uint32_t number)
     return (int32_t)(atomic_load(&s->done) - number) >= 0;
 }
 
-static bool by_us(const struct device *d, const struct shared_event *s)
+static bool is_own(const struct device *d, const struct shared_event *s)
 {
     return s->slot == (uint32_t)d->slot && s->serial == d->arena_serial;
 }
 
-/* Whether a recording that another process made is over, or never will be. */
-static bool over(struct device *d, const struct shared_event *s, uint32_t number)
+/* Reports whether another process's recording has completed, or never will. */
+static bool has_ended(struct device *d, const struct shared_event *s, uint32_t number)
 {
     return reached(s, number) || d->sh->proc[s->slot].serial != s->serial || !shared_alive(d, s->slot);
 }
 
 /* ---- waiting for other processes ---- */
 
-/* Another process's recording is over. */
-static void finish(struct foreign *f)
+/* Completes the record of another process's recording. */
+static void finish_foreign(struct foreign *f)
 {
     struct record *r = f->record;
     r->done = true;
     r->at = now_ns();
-    drop(f->dev, r->shared - 1);
+    drop_local(f->dev, r->shared - 1);
     record_unref(r);
     free(f);
 }
 
-/* Finishes what is over; true when something was. */
-static bool look(void)
+/* Completes the records whose recordings have. Returns whether there were any. */
+static bool finish_ended(void)
 {
     bool any = false;
     for (struct foreign **p = &foreigns, *f; (f = *p);) {
         const struct shared_event *s = &f->dev->sh->events[f->record->shared - 1];
-        if (!f->dev->left && !over(f->dev, s, f->record->number)) {
+        if (!f->dev->left && !has_ended(f->dev, s, f->record->number)) {
             p = &f->next;
             continue;
         }
         *p = f->next;
-        finish(f);
+        finish_foreign(f);
         any = true;
     }
     return any;
 }
 
-/* The thread that waits for other processes, while there is anything to wait for. */
+/* The thread that waits for other processes; it ends when there is nothing to wait for. */
 static void *watch(void *arg)
 {
     (void)arg;
@@ -119,12 +118,12 @@ static void *watch(void *arg)
     while (foreigns) {
         struct device *d = foreigns->dev;
         uint32_t seen = atomic_load(&d->sh->events_bell);
-        if (look()) {
+        if (finish_ended()) {
             threads_settle();
             continue;
         }
         pthread_mutex_unlock(&g_lock);
-        struct timespec ts = {0, LOOK_NS};
+        struct timespec ts = {0, POLL_NS};
         syscall(SYS_futex, &d->sh->events_bell, FUTEX_WAIT, seen, &ts, NULL, 0);
         pthread_mutex_lock(&g_lock);
     }
@@ -133,8 +132,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* A record of our own that is done when another process's recording is; NULL when that
- * is over, or cannot be waited for. */
+/* Returns a record that completes with another process's recording; NULL if that has completed, or cannot be
+ * waited for. */
 static struct record *wait_for(struct device *d, unsigned at, uint32_t number)
 {
     struct local *l = local_of(d, at);
@@ -142,7 +141,7 @@ static struct record *wait_for(struct device *d, unsigned at, uint32_t number)
         return l->other->done ? NULL : l->other;
     struct foreign *f = calloc(1, sizeof *f);
     struct record *r = f ? record_new() : NULL;
-    if (!r || (!watching && !(watching = threads_start(watch)))) {
+    if (!r || (!watching && !(watching = threads_start(watch, NULL)))) {
         free(f);
         free(r);
         return NULL;
@@ -159,7 +158,7 @@ static struct record *wait_for(struct device *d, unsigned at, uint32_t number)
     return r;
 }
 
-struct record *event_latest(struct event *e)
+struct record *event_pending(struct event *e)
 {
     if (!e->shared)
         return e->last && !e->last->done ? e->last : NULL;
@@ -171,9 +170,9 @@ struct record *event_latest(struct event *e)
     struct shared_event now = {.slot = s->slot, .serial = s->serial, .done = atomic_load(&s->done)};
     uint32_t number = atomic_load(&s->recorded);
     shared_unlock(d);
-    if (!number || by_us(d, &now))
+    if (!number || is_own(d, &now))
         return number && l->own && !l->own->done ? l->own : NULL;
-    return over(d, &now, number) ? NULL : wait_for(d, e->shared - 1, number);
+    return has_ended(d, &now, number) ? NULL : wait_for(d, e->shared - 1, number);
 }
 
 /* ---- recording ---- */
@@ -193,7 +192,7 @@ void event_numbered(struct event *e, struct record *r)
     r->dev = d;
 }
 
-/* Others wait for the end of it: it must be seen in time. */
+/* Other processes may wait for the recording, so its end must be noticed in time. */
 void event_recorded(struct event *e, struct record *r)
 {
     struct local *l = local_of(e->ctx->dev, e->shared - 1);
@@ -215,19 +214,19 @@ void event_passed(struct record *r)
     syscall(SYS_futex, &d->sh->events_bell, FUTEX_WAKE, SIM_SLOTS, NULL, NULL, 0);
     unsigned at = r->shared - 1;
     r->shared = 0;
-    drop(d, at);
+    drop_local(d, at);
 }
 
 void event_closed(struct event *e)
 {
     if (e->shared)
-        drop(e->ctx->dev, e->shared - 1);
+        drop_local(e->ctx->dev, e->shared - 1);
 }
 
 /* ---- handles ---- */
 
-/* Gives an event its entry, in which a recording that was made before is the first. */
-static CUresult share(struct event *e)
+/* Gives an event its entry; an existing recording becomes number 1. */
+static CUresult create_entry(struct event *e)
 {
     struct device *d = e->ctx->dev;
     unsigned at = 0;
@@ -253,15 +252,12 @@ static CUresult share(struct event *e)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
+CUresult sim_cuIpcGetEventHandle(struct event *e, CUipcEventHandle *pHandle, CUevent event)
 {
-    struct event *e = handle_of(event, H_EVENT);
-    if (!e)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!pHandle || !(e->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
-    if (!e->shared && (r = share(e)) != CUDA_SUCCESS)
+    if (!e->shared && (r = create_entry(e)) != CUDA_SUCCESS)
         return r;
     struct device *d = e->ctx->dev;
     struct handle h = {MAGIC, d->index, (uint32_t)d->slot, e->shared - 1, d->arena_serial,
@@ -271,8 +267,8 @@ CUresult sim_cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
     return CUDA_SUCCESS;
 }
 
-/* Joins those who hold the entry, if it is still there. */
-static bool hold(struct device *d, const struct handle *h)
+/* Adds this process to the holders of the entry. Returns false if the entry is gone. */
+static bool hold_entry(struct device *d, const struct handle *h)
 {
     if (!shared_lock(d))
         return false;
@@ -294,11 +290,11 @@ CUresult sim_cuIpcOpenEventHandle(struct ctx *c, CUevent *phEvent, CUipcEventHan
     if (!phEvent || h.magic != MAGIC || h.device != d->index || h.index >= SIM_EVENTS || !h.id)
         return CUDA_ERROR_INVALID_VALUE;
     if (h.slot == (uint32_t)d->slot && h.serial == d->arena_serial)
-        return CUDA_ERROR_INVALID_CONTEXT; /* our own: not for the process that made it */
+        return CUDA_ERROR_INVALID_CONTEXT; /* the process that made the handle cannot open it */
     struct event *e = event_new(c, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
     if (!e)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!hold(d, &h)) {
+    if (!hold_entry(d, &h)) {
         event_free(e);
         return CUDA_ERROR_INVALID_VALUE;
     }

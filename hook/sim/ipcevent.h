@@ -4,13 +4,12 @@
 
 #include "sim.h"
 
-/* The recording that the event stands for now, whoever made it; NULL when there is
- * none or it is over. */
-struct record *event_latest(struct event *e);
-/* Numbers a recording of the event, before it is put into a stream. */
+/* Returns the event's current recording, by any process; NULL if there is none or it has completed. */
+struct record *event_pending(struct event *e);
+/* Numbers a recording of the event, before it is added to a stream. */
 void event_numbered(struct event *e, struct record *r);
-void event_recorded(struct event *e, struct record *r); /* and when it is there */
-void event_passed(struct record *r); /* a numbered recording is over */
+void event_recorded(struct event *e, struct record *r); /* after it was added */
+void event_passed(struct record *r); /* a numbered recording has completed */
 void event_closed(struct event *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* launch.c: every way to launch a kernel. */
+/* launch.c: the calls that launch kernels. */
 #include "capture.h"
 #include "func.h"
 #include "launch.h"
@@ -14,7 +14,7 @@ static uint64_t blocks_of(const struct launch *l)
     return n > UINT64_MAX ? UINT64_MAX : (uint64_t)n;
 }
 
-/* A kernel of B blocks on S SMs takes ceil(B/S) times the time of a block. */
+/* Returns the device time of a launch: B blocks on S SMs take ceil(B/S) times the time of a block. */
 uint64_t launch_ns(const struct launch *l)
 {
     uint64_t b = blocks_of(l), s = g_config.granted;
@@ -23,7 +23,7 @@ uint64_t launch_ns(const struct launch *l)
     return ns > MAX_NS ? MAX_NS : (uint64_t)ns;
 }
 
-/* Whether the device can run it: the limits of grids, blocks and shared memory. */
+/* Checks the limits of grid, block and shared memory. */
 CUresult launch_check(const struct launch *l)
 {
     uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
@@ -31,7 +31,7 @@ CUresult launch_check(const struct launch *l)
         return CUDA_ERROR_INVALID_VALUE;
     if (!threads || l->block[0] > 1024 || l->block[1] > 1024 || l->block[2] > 64 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
-    if (l->shared > (unsigned)l->f->max_dynamic)
+    if (l->shared > (unsigned)l->f->set.max_dynamic)
         return CUDA_ERROR_INVALID_VALUE;
     if (l->params && l->extra)
         return CUDA_ERROR_INVALID_VALUE;
@@ -41,8 +41,8 @@ CUresult launch_check(const struct launch *l)
     return CUDA_SUCCESS;
 }
 
-/* The parameter buffer among the extra options; *r is set when it is not there or not
- * of the size of the parameters: what is too long is refused as NVIDIA's driver does. */
+/* Returns the parameter buffer among the extra options. Sets *r if there is none, or if its size is not that of
+ * the parameters: NVIDIA's driver also refuses a buffer that is too long. */
 static const unsigned char *extra_buffer(const struct launch *l, CUresult *r)
 {
     const unsigned char *buf = NULL;
@@ -83,7 +83,7 @@ CUresult launch_params(const struct launch *l, unsigned char *out, size_t room)
     return CUDA_SUCCESS;
 }
 
-/* Puts a kernel into a stream, or captures it. */
+/* Adds a kernel to a stream, or captures it. */
 static CUresult launch(struct stream *s, struct launch *l, CUfunction fn)
 {
     CUresult r;
@@ -103,7 +103,7 @@ static CUresult launch(struct stream *s, struct launch *l, CUfunction fn)
     it->u.kernel.op = l->f->op;
     it->u.kernel.layout = l->f;
     it->ns = launch_ns(l);
-    /* The caller's memory is its own again when the launch returns. */
+    /* The caller may change its memory when the launch returns, so the parameters are copied. */
     r = launch_params(l, it->u.kernel.params, l->f->op == OP_NONE ? 0 : SIM_OP_BYTES);
     if (r != CUDA_SUCCESS) {
         item_free(it);
@@ -117,10 +117,8 @@ CUresult sim_cuLaunchKernel(struct stream *s, CUfunction f, unsigned int gridDim
                             unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams,
                             void **extra)
 {
-    struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}};
-    l.shared = sharedMemBytes;
-    l.params = kernelParams;
-    l.extra = extra;
+    struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ},
+                       .shared = sharedMemBytes, .params = kernelParams, .extra = extra};
     return launch(s, &l, f);
 }
 
@@ -129,10 +127,8 @@ CUresult sim_cuLaunchCooperativeKernel(struct stream *s, CUfunction f, unsigned 
                                        unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                                        void **kernelParams)
 {
-    struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}};
-    l.shared = sharedMemBytes;
-    l.params = kernelParams;
-    l.cooperative = true;
+    struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ},
+                       .shared = sharedMemBytes, .params = kernelParams, .cooperative = true};
     return launch(s, &l, f);
 }
 
@@ -154,13 +150,10 @@ CUresult sim_cuLaunchKernelEx(struct stream *s, const CUlaunchConfig *config, CU
     return launch(s, &l, f);
 }
 
-/* ---- the interface of CUDA 2: the function itself carries the launch ---- */
+/* ---- the interface of CUDA 2: the function has the parameters of the launch ---- */
 
-CUresult sim_cuFuncSetBlockShape(struct ctx *c, CUfunction hfunc, int x, int y, int z)
+CUresult sim_cuFuncSetBlockShape(struct func *f, CUfunction hfunc, int x, int y, int z)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (x <= 0 || y <= 0 || z <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     f->block[0] = x;
@@ -169,47 +162,28 @@ CUresult sim_cuFuncSetBlockShape(struct ctx *c, CUfunction hfunc, int x, int y, 
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncSetSharedSize(struct ctx *c, CUfunction hfunc, unsigned int bytes)
+CUresult sim_cuFuncSetSharedSize(struct func *f, CUfunction hfunc, unsigned int bytes)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     f->shared = bytes;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuParamSetSize(struct ctx *c, CUfunction hfunc, unsigned int numbytes)
+CUresult sim_cuParamSetSize(struct func *f, CUfunction hfunc, unsigned int numbytes)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (numbytes > SIM_PARAM_BYTES)
         return CUDA_ERROR_INVALID_VALUE;
     f->param_size = numbytes;
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuParamSetv(struct ctx *c, CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
+CUresult sim_cuParamSetv(struct func *f, CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!ptr || offset < 0 || numbytes > SIM_PARAM_BYTES || (unsigned)offset > SIM_PARAM_BYTES - numbytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (!f->params && !(f->params = calloc(1, SIM_PARAM_BYTES)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(f->params + offset, ptr, numbytes);
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuParamSeti(struct ctx *c, CUfunction hfunc, int offset, unsigned int value)
-{
-    return sim_cuParamSetv(c, hfunc, offset, &value, sizeof value);
-}
-
-CUresult sim_cuParamSetf(struct ctx *c, CUfunction hfunc, int offset, float value)
-{
-    return sim_cuParamSetv(c, hfunc, offset, &value, sizeof value);
 }
 
 CUresult sim_cuLaunchGridAsync(struct stream *s, CUfunction fn, int grid_width, int grid_height, CUstream hStream)
@@ -227,14 +201,4 @@ CUresult sim_cuLaunchGridAsync(struct stream *s, CUfunction fn, int grid_width, 
     if (grid_width <= 0 || grid_height <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     return launch(s, &l, fn);
-}
-
-CUresult sim_cuLaunchGrid(struct stream *s, CUfunction f, int grid_width, int grid_height)
-{
-    return sim_cuLaunchGridAsync(s, f, grid_width, grid_height, NULL);
-}
-
-CUresult sim_cuLaunch(struct stream *s, CUfunction f)
-{
-    return sim_cuLaunchGridAsync(s, f, 1, 1, NULL);
 }

@@ -1,6 +1,6 @@
-/* library.c: libraries and kernels, which belong to no context. A library is a text;
- * in each context that uses it, it is a module, loaded when it is first needed. What
- * is set of a kernel counts for a device, and so for the modules there. */
+/* library.c: libraries and kernels, which belong to no context. A library is a text. In each context that uses
+ * it, it is a module that is loaded at the first use. The attributes of a kernel are set for a device, and so
+ * for the modules on it. */
 #include "capture.h"
 #include "func.h"
 #include "module.h"
@@ -10,15 +10,13 @@
 
 struct kernel {
     struct library *library;
-    struct func *f; /* of the library's own parse: its name and parameters */
-    struct {
-        int max_dynamic, carveout, cache;
-    } at[SIM_MAX_DEVICES]; /* what is set of it, by the process's devices */
+    struct func *f; /* in `parsed`: its name and parameters */
+    struct func_settings set[SIM_MAX_DEVICES]; /* on each of the process's devices */
 };
 
 struct library {
     char *text;
-    struct module *parsed; /* of no context, and nowhere in memory */
+    struct module *parsed; /* without a context and memory */
     unsigned n;
     struct kernel *kernels;
 };
@@ -35,7 +33,7 @@ static void library_free(struct library *l)
     free(l);
 }
 
-/* Makes the kernels of what was parsed. */
+/* Creates the kernels of the parsed text. */
 static bool list_kernels(struct library *l)
 {
     for (struct func *f = l->parsed->funcs; f; f = f->next)
@@ -48,11 +46,8 @@ static bool list_kernels(struct library *l)
     for (struct func *f = l->parsed->funcs; f; f = f->next, k++) {
         k->library = l;
         k->f = f;
-        for (int i = 0; i < SIM_MAX_DEVICES; i++) {
-            k->at[i].max_dynamic = f->max_dynamic;
-            k->at[i].carveout = f->carveout;
-            k->at[i].cache = f->cache;
-        }
+        for (int i = 0; i < SIM_MAX_DEVICES; i++)
+            k->set[i] = f->set;
         known &= handle_add(k, H_KERNEL);
     }
     return known;
@@ -97,7 +92,7 @@ CUresult sim_cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUj
     return r;
 }
 
-/* Some module of a library, in whatever context. */
+/* Returns a module of the library in any context, or NULL. */
 static struct module *module_of(const struct library *l)
 {
     for (struct ctx *c = g_contexts; c; c = c->next)
@@ -107,13 +102,10 @@ static struct module *module_of(const struct library *l)
     return NULL;
 }
 
-/* Work that was sent before may still use it, and is waited for; that lets go of the
- * lock, so what is there is looked up each time anew. */
-CUresult sim_cuLibraryUnload(CUlibrary library)
+/* Earlier work may still use the library, and is waited for. The wait releases the lock, so the modules are
+ * looked up again after it. */
+CUresult sim_cuLibraryUnload(struct library *l, CUlibrary library)
 {
-    struct library *l = handle_of(library, H_LIBRARY);
-    if (!l)
-        return CUDA_ERROR_INVALID_HANDLE;
     handle_del(l);
     for (unsigned i = 0; i < l->n; i++)
         handle_del(&l->kernels[i]);
@@ -130,11 +122,8 @@ CUresult sim_cuLibraryUnload(CUlibrary library)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
+CUresult sim_cuLibraryGetKernel(struct library *l, CUkernel *pKernel, CUlibrary library, const char *name)
 {
-    struct library *l = handle_of(library, H_LIBRARY);
-    if (!l)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!pKernel || !name)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < l->n; i++)
@@ -145,21 +134,13 @@ CUresult sim_cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult sim_cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib)
+CUresult sim_cuLibraryGetKernelCount(struct library *l, unsigned int *count, CUlibrary lib)
 {
-    struct library *l = handle_of(lib, H_LIBRARY);
-    if (!l)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (count)
-        *count = l->n;
-    return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(count, l->n);
 }
 
-CUresult sim_cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
+CUresult sim_cuLibraryEnumerateKernels(struct library *l, CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
 {
-    struct library *l = handle_of(lib, H_LIBRARY);
-    if (!l)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!kernels || !numKernels)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < l->n && i < numKernels; i++)
@@ -167,16 +148,7 @@ CUresult sim_cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernel
     return CUDA_SUCCESS;
 }
 
-/* Makes a function there what is set of its kernel. */
-static void apply(const struct kernel *k, struct func *f)
-{
-    int at = f->module->ctx->dev->index;
-    f->max_dynamic = k->at[at].max_dynamic;
-    f->carveout = k->at[at].carveout;
-    f->cache = k->at[at].cache;
-}
-
-/* The library as a module of a context. */
+/* Returns the library as a module of a context, loading it if needed. */
 static struct module *module_in(struct library *l, struct ctx *c, CUresult *r)
 {
     CUmodule loaded;
@@ -189,10 +161,8 @@ static struct module *module_in(struct library *l, struct ctx *c, CUresult *r)
         return NULL;
     struct module *m = (struct module *)loaded;
     m->library = l;
-    for (struct func *f = m->funcs; f; f = f->next)
-        for (unsigned i = 0; i < l->n; i++)
-            if (!strcmp(l->kernels[i].f->name, f->name))
-                apply(&l->kernels[i], f);
+    for (struct kernel *k = l->kernels; k < l->kernels + l->n; k++)
+        module_func(m, k->f->name)->set = k->set[c->dev->index];
     return m;
 }
 
@@ -202,10 +172,7 @@ struct func *func_in(struct ctx *c, const void *handle, CUresult *r)
     struct kernel *k = f ? NULL : handle_of(handle, H_KERNEL);
     *r = CUDA_ERROR_INVALID_HANDLE;
     struct module *m = k ? module_in(k->library, c, r) : NULL;
-    for (struct func *g = m ? m->funcs : NULL; g && !f; g = g->next)
-        if (!strcmp(g->name, k->f->name))
-            f = g;
-    return f;
+    return m ? module_func(m, k->f->name) : f;
 }
 
 CUresult sim_cuLibraryGetModule(struct ctx *c, CUmodule *pMod, CUlibrary library)
@@ -226,10 +193,10 @@ CUresult sim_cuLibraryGetGlobal(struct ctx *c, CUdeviceptr *dptr, size_t *bytes,
 {
     CUmodule m = NULL;
     CUresult r = sim_cuLibraryGetModule(c, &m, library);
-    return r == CUDA_SUCCESS ? sim_cuModuleGetGlobal_v2(c, dptr, bytes, m, name) : r;
+    return r == CUDA_SUCCESS ? sim_cuModuleGetGlobal_v2((struct module *)m, dptr, bytes, m, name) : r;
 }
 
-/* A text has no managed variables here. */
+/* A text has no managed variables. */
 CUresult sim_cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
     if (!handle_is(library, H_LIBRARY))
@@ -258,27 +225,18 @@ CUresult sim_cuKernelGetFunction(struct ctx *c, CUfunction *pFunc, CUkernel kern
     return f ? CUDA_SUCCESS : r;
 }
 
-CUresult sim_cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
+CUresult sim_cuKernelGetLibrary(struct kernel *k, CUlibrary *pLib, CUkernel kernel)
 {
-    struct kernel *k = handle_of(kernel, H_KERNEL);
-    if (!k)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (pLib)
-        *pLib = (CUlibrary)k->library;
-    return pLib ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(pLib, (CUlibrary)k->library);
 }
 
-CUresult sim_cuKernelGetName(const char **name, CUkernel hfunc)
+CUresult sim_cuKernelGetName(struct kernel *k, const char **name, CUkernel hfunc)
 {
-    struct kernel *k = handle_of(hfunc, H_KERNEL);
-    if (!k)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (name)
-        *name = k->f->name;
-    return name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(name, k->f->name);
 }
 
-CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
+CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIndex, size_t *paramOffset,
+                                  size_t *paramSize)
 {
     struct kernel *k = handle_of(kernel, H_KERNEL);
     if (!k)
@@ -291,78 +249,47 @@ CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIn
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuKernelGetParamCount(CUkernel kernel, size_t *paramCount)
+CUresult sim_cuKernelGetParamCount(struct kernel *k, CUkernel kernel, size_t *paramCount)
 {
-    struct kernel *k = handle_of(kernel, H_KERNEL);
-    if (!k)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (paramCount)
-        *paramCount = k->f->nparams;
-    return paramCount ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(paramCount, k->f->nparams);
 }
 
-/* The kernel as a function on that device would be. */
-static CUresult as_function(CUkernel kernel, CUdevice dev, struct kernel **k, struct device **d, struct func *f)
+/* Changes the settings of a kernel on a device, also in loaded modules. */
+static void change(struct kernel *k, struct device *d, const struct func_settings *set)
 {
-    *k = handle_of(kernel, H_KERNEL);
-    *d = device_of(dev);
-    if (!*k)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!*d)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *f = *(*k)->f;
-    f->max_dynamic = (*k)->at[(*d)->index].max_dynamic;
-    f->carveout = (*k)->at[(*d)->index].carveout;
-    f->cache = (*k)->at[(*d)->index].cache;
-    return CUDA_SUCCESS;
-}
-
-/* Sets it there, for the modules that are loaded too. */
-static void set(struct kernel *k, struct device *d, const struct func *f)
-{
-    k->at[d->index].max_dynamic = f->max_dynamic;
-    k->at[d->index].carveout = f->carveout;
-    k->at[d->index].cache = f->cache;
+    k->set[d->index] = *set;
     for (struct ctx *c = g_contexts; c; c = c->next)
         for (struct module *m = c->dev == d ? c->modules : NULL; m; m = m->next)
-            for (struct func *g = m->library == k->library ? m->funcs : NULL; g; g = g->next)
-                if (!strcmp(g->name, k->f->name))
-                    apply(k, g);
+            if (m->library == k->library)
+                module_func(m, k->f->name)->set = *set;
 }
 
-CUresult sim_cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
+CUresult sim_cuKernelGetAttribute(struct kernel *k, int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
-    struct kernel *k;
-    struct device *d;
-    struct func f;
-    CUresult r = as_function(kernel, dev, &k, &d, &f);
-    return r == CUDA_SUCCESS ? func_get_attribute(&f, pi, attrib) : r;
+    struct device *d = device_of(dev);
+    return d ? func_get_attribute(&k->set[d->index], pi, attrib) : CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult sim_cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
+CUresult sim_cuKernelSetAttribute(struct kernel *k, CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
-    struct kernel *k;
-    struct device *d;
-    struct func f;
-    CUresult r = as_function(kernel, dev, &k, &d, &f);
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct func_settings set = k->set[d->index];
+    CUresult r = func_set_attribute(&set, attrib, val);
     if (r == CUDA_SUCCESS)
-        r = func_set_attribute(&f, attrib, val);
-    if (r == CUDA_SUCCESS)
-        set(k, d, &f);
+        change(k, d, &set);
     return r;
 }
 
-CUresult sim_cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev)
+CUresult sim_cuKernelSetCacheConfig(struct kernel *k, CUkernel kernel, CUfunc_cache config, CUdevice dev)
 {
-    struct kernel *k;
-    struct device *d;
-    struct func f;
-    CUresult r = as_function(kernel, dev, &k, &d, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
-        return CUDA_ERROR_INVALID_VALUE;
-    f.cache = (int)config;
-    set(k, d, &f);
-    return CUDA_SUCCESS;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct func_settings set = k->set[d->index];
+    CUresult r = func_set_cache(&set, config);
+    if (r == CUDA_SUCCESS)
+        change(k, d, &set);
+    return r;
 }

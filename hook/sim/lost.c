@@ -1,21 +1,18 @@
-/* lost.c: memory of the device that another process takes away.
+/* lost.c: memory of the device that another process removes.
  *
- * The files of a device are shared by processes that need not trust each other: one
- * may cut them short, and the host may have no page left for them. A process that
- * then looks there gets a SIGBUS, of which it knows nothing. Where it is for memory
- * of the device's, an empty page comes in its place, and from then on every call
- * answers that the device is gone, as a driver does. Another SIGBUS is the program's,
- * and goes to whoever waited for one before. */
+ * The processes that share a device's files need not trust each other: one may truncate them, and the
+ * host may have no page left for them. An access then causes a SIGBUS, which the program does not expect.
+ * If the address is in the device's memory, an empty page is mapped there, and from then on every call
+ * returns that the device is gone, as a driver does. Any other SIGBUS is the program's, and goes to the
+ * previous handler. */
 #include "shared.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { GUARDS = 1024 };
 
-/* Mappings of files of the device's. */
+/* Mappings of the device's files. */
 static struct {
     _Atomic(char *) base; /* NULL: free */
     _Atomic size_t size;
@@ -51,9 +48,9 @@ static void on_sigbus(int sig, siginfo_t *info, void *context)
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
         before.sa_handler(sig);
     } else {
-        signal(sig, SIG_DFL); /* it comes again, and ends the process */
+        signal(sig, SIG_DFL); /* the access is repeated, and ends the process */
         if (info->si_code <= 0)
-            raise(sig); /* sent, it comes once */
+            raise(sig); /* a signal that was sent is not repeated */
     }
 }
 
@@ -87,7 +84,7 @@ CUresult lost_notice(void)
 {
     static bool said;
     if (!said)
-        sim_say("memory of the simulated device is gone: another process has cut its files short, or the host has none left");
+        sim_say("memory of the simulated device is lost: another process truncated its files, or the host is out of memory");
     said = true;
     ctx_fault(CUDA_ERROR_DEVICE_UNAVAILABLE);
     return CUDA_ERROR_DEVICE_UNAVAILABLE;

@@ -1,13 +1,11 @@
-/* managed.c: managed memory. Its bytes are the host's, at one address for host
- * and devices; what moves is only where they count. A page counts as the device's
- * from the time it is prefetched there or a kernel's operation uses it until it
- * is prefetched elsewhere or pushed out, least recently used first, to make room.
- * A host that touches a page does not bring it back, since nothing here would
- * notice. Only memory of this process is pushed out.
+/* managed.c: managed memory. Its bytes are host memory, at the same address for host and devices; only the device
+ * that they count for changes. A page counts for a device from the time when it is prefetched there, or used by a
+ * kernel, until it is prefetched elsewhere or evicted, least recently used first, to make room. An access by the
+ * host does not move a page back, since it would not be noticed. Only memory of this process is evicted.
  *
- * Advice is kept and told, and changes nothing: the simulated memory has one
- * speed. A prefetch takes the time of a link to the host of 16 GB/s, whatever else moves and computes meanwhile; pages that
- * kernels bring, and those pushed out to make room, take none. */
+ * Advice is stored and returned, and has no effect, because the simulated memory has one speed. A prefetch takes
+ * the time of a link of 16 GB/s to the host, whatever else moves and computes meanwhile. Pages that kernels move,
+ * and evicted pages, take no time. */
 #include "transfer.h"
 
 #include <stdlib.h>
@@ -17,22 +15,22 @@
 #define ON_HOST (-1) /* CU_DEVICE_CPU */
 #define NOWHERE (-2) /* CU_DEVICE_INVALID */
 
-/* A part of a managed allocation of which the same is true. */
+/* A part of a managed allocation with the same properties. */
 struct stretch {
     struct stretch *next;
     CUdeviceptr base;
     size_t size;
-    int on;          /* the device where it is, as this process counts, or ON_HOST */
-    uint64_t used;   /* when it was last used there, by a counter */
+    int on;          /* its device, by the process's ordinal, or ON_HOST */
+    uint64_t used;   /* clock_now at its last use there */
     int preferred, prefetched; /* a device, ON_HOST or NOWHERE */
     bool read_mostly;
-    uint32_t accessed; /* bit N: by device N; HOST_BIT: by the host */
+    uint32_t accessed; /* bit N: accessed by device N; HOST_BIT: by the host */
 };
 #define HOST_BIT (1u << 31)
 
 static uint64_t clock_now; /* counts uses */
 
-/* Managed memory, which is on the host until somebody brings it elsewhere. */
+/* Allocates managed memory, which is on the host first. */
 static CUresult allocate(struct ctx *c, CUdeviceptr *out, size_t size, unsigned flags)
 {
     size_t span = page_up(size);
@@ -40,10 +38,8 @@ static CUresult allocate(struct ctx *c, CUdeviceptr *out, size_t size, unsigned 
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct stretch *st = calloc(1, sizeof *st);
     void *p = mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct range r = {.size = size, .span = span, .kind = R_MANAGED, .dev = c->dev, .ctx = c, .flags = flags};
-    r.base = (CUdeviceptr)(uintptr_t)p;
-    r.view = p;
-    r.stretches = st;
+    struct range r = {.size = size, .span = span, .kind = R_MANAGED, .dev = c->dev, .ctx = c, .flags = flags,
+                      .base = (CUdeviceptr)(uintptr_t)p, .view = p, .stretches = st};
     if (!st || p == MAP_FAILED || !range_add(&r)) {
         if (p != MAP_FAILED)
             munmap(p, span);
@@ -55,11 +51,11 @@ static CUresult allocate(struct ctx *c, CUdeviceptr *out, size_t size, unsigned 
     return CUDA_SUCCESS;
 }
 
-/* Brings a stretch to the host. */
-static void leave(struct stretch *st)
+/* Moves a stretch to the host. */
+static void move_to_host(struct stretch *st)
 {
     if (st->on >= 0)
-        shared_mem_give(device_of(st->on), st->size);
+        shared_mem_release(device_of(st->on), st->size);
     st->on = ON_HOST;
 }
 
@@ -67,15 +63,15 @@ void managed_release(struct range *r)
 {
     for (struct stretch *st; (st = r->stretches);) {
         r->stretches = st->next;
-        leave(st);
+        move_to_host(st);
         free(st);
     }
     munmap(r->view, r->span);
     range_del(r);
 }
 
-/* Makes a stretch begin at p. */
-static bool cut_at(struct range *r, CUdeviceptr p)
+/* Splits stretches so that one begins at p. */
+static bool split_at(struct range *r, CUdeviceptr p)
 {
     struct stretch *st = r->stretches;
     while (st && p >= st->base + st->size)
@@ -93,10 +89,12 @@ static bool cut_at(struct range *r, CUdeviceptr p)
     return true;
 }
 
-static struct stretch *cut(struct range *r, CUdeviceptr p, size_t n)
+/* Returns the first stretch of [p, p+n), after splitting stretches so that one begins and one ends there, at
+ * page boundaries; NULL if out of memory. */
+static struct stretch *split(struct range *r, CUdeviceptr p, size_t n)
 {
     CUdeviceptr first = p & ~(CUdeviceptr)(SIM_PAGE - 1), end = page_up(p + n);
-    if (!cut_at(r, first) || !cut_at(r, end))
+    if (!split_at(r, first) || !split_at(r, end))
         return NULL;
     struct stretch *st = r->stretches;
     while (st && st->base != first)
@@ -104,18 +102,17 @@ static struct stretch *cut(struct range *r, CUdeviceptr p, size_t n)
     return st;
 }
 
-static bool alike(const struct stretch *a, const struct stretch *b)
+static bool same_properties(const struct stretch *a, const struct stretch *b)
 {
     return a->on == b->on && a->used == b->used && a->preferred == b->preferred && a->prefetched == b->prefetched &&
            a->read_mostly == b->read_mostly && a->accessed == b->accessed;
 }
 
-/* The first stretch of [p, p+n), cut so that stretches begin and end there with
- * the pages; NULL when there is no memory for that. */
+/* Joins neighbouring stretches with the same properties. */
 static void join(struct range *r)
 {
     for (struct stretch *st = r->stretches, *next; st && (next = st->next);) {
-        if (!alike(st, next)) {
+        if (!same_properties(st, next)) {
             st = next;
             continue;
         }
@@ -125,8 +122,8 @@ static void join(struct range *r)
     }
 }
 
-/* What was used longest ago on a device, before a moment. */
-static struct stretch *oldest(int where, uint64_t before, struct range **in)
+/* Returns the least recently used stretch on a device that was used before a moment. */
+static struct stretch *least_recently_used(int where, uint64_t before, struct range **in)
 {
     struct stretch *best = NULL;
     for (size_t i = 0; i < range_count(); i++) {
@@ -140,20 +137,20 @@ static struct stretch *oldest(int where, uint64_t before, struct range **in)
     return best;
 }
 
-/* Pushes out what was used before a moment, as much as is missing to make room
- * for that many bytes, or less; false when there is nothing. */
+/* Evicts the least recently used memory from before a moment, up to what is missing for that many bytes. Returns
+ * false if there is none. */
 static bool evict(int where, size_t bytes, uint64_t before)
 {
     struct range *r = NULL;
-    struct stretch *st = oldest(where, before, &r);
+    struct stretch *st = least_recently_used(where, before, &r);
     if (!st)
         return false;
     uint64_t want = shared_mem_used(device_of(where)) + bytes;
     uint64_t missing = want > g_config.mem ? want - g_config.mem : SIM_PAGE;
     missing = page_up(missing);
     if (missing < st->size)
-        cut_at(r, st->base + missing);
-    leave(st);
+        split_at(r, st->base + missing);
+    move_to_host(st);
     return true;
 }
 
@@ -162,18 +159,18 @@ bool managed_evict(struct device *d, size_t bytes)
     return evict(d->ordinal, bytes, UINT64_MAX);
 }
 
-/* Brings a stretch to a device, or as much of it as there can be room for. */
-static void bring(struct range *r, struct stretch *st, int where)
+/* Moves a stretch to a device, or as much of it as there is room for. */
+static void move_to_device(struct range *r, struct stretch *st, int where)
 {
     struct device *d = device_of(where);
-    leave(st);
-    while (!shared_mem_take(d, st->size)) {
+    move_to_host(st);
+    while (!shared_mem_reserve(d, st->size)) {
         if (evict(where, st->size, clock_now))
             continue;
-        /* Nothing more can be pushed out: as much as there is room for. */
+        /* Nothing more can be evicted: move as much as there is room for. */
         uint64_t used = shared_mem_used(d), room = used < g_config.mem ? g_config.mem - used : 0;
         room &= ~(uint64_t)(SIM_PAGE - 1);
-        if (!room || room >= st->size || !cut_at(r, st->base + room))
+        if (!room || room >= st->size || !split_at(r, st->base + room))
             return;
     }
     st->on = where;
@@ -182,27 +179,27 @@ static void bring(struct range *r, struct stretch *st, int where)
 void managed_place(struct range *r, CUdeviceptr p, size_t n, int where)
 {
     clock_now++;
-    struct stretch *first = cut(r, p, n);
+    struct stretch *first = split(r, p, n);
     for (struct stretch *st = first; st && st->base < p + n; st = st->next)
-        st->used = clock_now; /* of all first, so that none pushes out another */
+        st->used = clock_now; /* of all first, so that none evicts another */
     for (struct stretch *st = first; st && st->base < p + n; st = st->next) {
         if (where < 0)
-            leave(st);
+            move_to_host(st);
         else if (st->on != where)
-            bring(r, st, where);
+            move_to_device(r, st, where);
     }
     join(r);
 }
 
-/* The managed range that holds all of [p, p+n), or NULL. */
-static struct range *find(CUdeviceptr p, size_t n)
+/* Returns the managed range that contains all of [p, p+n), or NULL. */
+static struct range *find_range(CUdeviceptr p, size_t n)
 {
     struct range *g = range_find(p);
     return g && g->kind == R_MANAGED && n && n <= g->span && p - g->base <= g->span - n ? g : NULL;
 }
 
-/* Where a location is: a device or ON_HOST. */
-static CUresult where_is(const CUmemLocation *l, int *where)
+/* Sets *where to the device of a location, or ON_HOST. */
+static CUresult device_of_location(const CUmemLocation *l, int *where)
 {
     bool host = l->type == CU_MEM_LOCATION_TYPE_HOST || l->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
                 l->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
@@ -214,14 +211,13 @@ static CUresult where_is(const CUmemLocation *l, int *where)
     return CUDA_SUCCESS;
 }
 
-/* The location that the calls before CUDA 13 gave as a number. */
-static CUmemLocation location_of(CUdevice dev)
+CUmemLocation managed_location(CUdevice dev)
 {
     return (CUmemLocation){dev == ON_HOST ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
                            dev == ON_HOST ? 0 : dev};
 }
 
-/* ---- allocating, and advice ---- */
+/* ---- allocation and advice ---- */
 
 CUresult sim_cuMemAllocManaged(struct ctx *c, CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
@@ -230,7 +226,7 @@ CUresult sim_cuMemAllocManaged(struct ctx *c, CUdeviceptr *dptr, size_t bytesize
     return allocate(c, dptr, bytesize, flags);
 }
 
-/* Notes one piece of advice for a stretch. */
+/* Stores one piece of advice for a stretch. */
 static void advise(struct stretch *st, CUmem_advise advice, int where)
 {
     uint32_t bit = where < 0 ? HOST_BIT : 1u << where;
@@ -253,7 +249,7 @@ static void advise(struct stretch *st, CUmem_advise advice, int where)
     }
 }
 
-static bool needs_place(CUmem_advise advice)
+static bool needs_location(CUmem_advise advice)
 {
     return advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
            advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
@@ -261,14 +257,14 @@ static bool needs_place(CUmem_advise advice)
 
 CUresult sim_cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
 {
-    struct range *g = find(devPtr, count);
+    struct range *g = find_range(devPtr, count);
     int where = NOWHERE;
     if (!g || advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
-    if (needs_place(advice) && (r = where_is(&location, &where)) != CUDA_SUCCESS)
+    if (needs_location(advice) && (r = device_of_location(&location, &where)) != CUDA_SUCCESS)
         return r;
-    struct stretch *st = cut(g, devPtr, count);
+    struct stretch *st = split(g, devPtr, count);
     if (!st)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (; st && st->base < devPtr + count; st = st->next)
@@ -277,15 +273,10 @@ CUresult sim_cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advic
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
-{
-    return sim_cuMemAdvise_v2(devPtr, count, advice, location_of(device));
-}
+/* ---- queries about a range ---- */
 
-/* ---- what is known of a range ---- */
-
-/* Where all of the range has it, or NOWHERE. */
-static int common(const struct stretch *st, CUdeviceptr end, bool prefetched)
+/* Returns the location that is common to the range, or NOWHERE. */
+static int common_location(const struct stretch *st, CUdeviceptr end, bool prefetched)
 {
     int where = prefetched ? st->prefetched : st->preferred;
     for (; st && st->base < end; st = st->next)
@@ -294,7 +285,7 @@ static int common(const struct stretch *st, CUdeviceptr end, bool prefetched)
     return where;
 }
 
-static int kind_of(int where)
+static int location_type(int where)
 {
     return where == NOWHERE   ? CU_MEM_LOCATION_TYPE_INVALID
            : where == ON_HOST ? CU_MEM_LOCATION_TYPE_HOST
@@ -313,14 +304,14 @@ static void list_accessed(int *out, size_t n, uint32_t mask)
         out[k++] = NOWHERE;
 }
 
-/* Tells one attribute of [p, p+n). */
-static CUresult tell_attribute(void *data, size_t size, CUmem_range_attribute attribute, struct range *g, CUdeviceptr p,
-                               size_t n)
+/* Writes one attribute of [p, p+n). */
+static CUresult store_attribute(void *data, size_t size, CUmem_range_attribute attribute, struct range *g, CUdeviceptr p,
+                                size_t n)
 {
     bool several = attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY;
     if (!data || !size || (several ? size % sizeof(int) : size != sizeof(int)))
         return CUDA_ERROR_INVALID_VALUE;
-    struct stretch *first = cut(g, p, n);
+    struct stretch *first = split(g, p, n);
     if (!first)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint32_t accessed = UINT32_MAX;
@@ -329,32 +320,22 @@ static CUresult tell_attribute(void *data, size_t size, CUmem_range_attribute at
         accessed &= st->accessed;
         read_mostly &= st->read_mostly;
     }
-    int preferred = common(first, p + n, false), prefetched = common(first, p + n, true);
+    const int preferred = common_location(first, p + n, false), prefetched = common_location(first, p + n, true);
     switch ((int)attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-        *(int *)data = read_mostly;
-        return CUDA_SUCCESS;
     case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
         list_accessed(data, size / sizeof(int), accessed);
         return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-        *(int *)data = preferred;
+#define VALUE(name, value)                  \
+    case CU_MEM_RANGE_ATTRIBUTE_##name:     \
+        *(int *)data = (value);             \
         return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-        *(int *)data = prefetched;
-        return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
-        *(int *)data = kind_of(preferred);
-        return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-        *(int *)data = preferred < 0 ? 0 : preferred;
-        return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-        *(int *)data = kind_of(prefetched);
-        return CUDA_SUCCESS;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-        *(int *)data = prefetched < 0 ? 0 : prefetched;
-        return CUDA_SUCCESS;
+        VALUE(READ_MOSTLY, read_mostly)
+        VALUE(PREFERRED_LOCATION, preferred)
+        VALUE(PREFERRED_LOCATION_TYPE, location_type(preferred))
+        VALUE(PREFERRED_LOCATION_ID, preferred < 0 ? 0 : preferred)
+        VALUE(LAST_PREFETCH_LOCATION, prefetched)
+        VALUE(LAST_PREFETCH_LOCATION_TYPE, location_type(prefetched))
+        VALUE(LAST_PREFETCH_LOCATION_ID, prefetched < 0 ? 0 : prefetched)
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -363,20 +344,14 @@ static CUresult tell_attribute(void *data, size_t size, CUmem_range_attribute at
 CUresult sim_cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
                                      size_t numAttributes, CUdeviceptr devPtr, size_t count)
 {
-    struct range *g = find(devPtr, count);
+    struct range *g = find_range(devPtr, count);
     if (!g || !data || !dataSizes || !attributes || !numAttributes)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < numAttributes && r == CUDA_SUCCESS; i++)
-        r = tell_attribute(data[i], dataSizes[i], attributes[i], g, devPtr, count);
+        r = store_attribute(data[i], dataSizes[i], attributes[i], g, devPtr, count);
     join(g);
     return r;
-}
-
-CUresult sim_cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
-                                    size_t count)
-{
-    return sim_cuMemRangeGetAttributes(&data, &dataSize, &attribute, 1, devPtr, count);
 }
 
 CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdeviceptr dptr, size_t length,
@@ -389,42 +364,42 @@ CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdevice
         return CUDA_ERROR_INVALID_VALUE;
     if (flags == CU_MEM_ATTACH_SINGLE && s->kind == S_LEGACY)
         return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS; /* everybody may touch it at any time: concurrentManagedAccess */
+    return CUDA_SUCCESS; /* all may access it at any time: concurrentManagedAccess */
 }
 
 /* ---- prefetching ---- */
 
-/* The end of a prefetch: the memory is there. */
-static void arrive(const struct task *t)
+/* Ends a prefetch. */
+static void end_prefetch(const struct task *t)
 {
-    struct range *g = find(t->p, t->n);
+    struct range *g = find_range(t->p, t->n);
     if (g)
         managed_place(g, t->p, t->n, t->where);
 }
 
-/* How long what has to move takes, in ns. */
-static uint64_t on_the_way(const struct task *t)
+/* Returns how long the move takes, in ns. */
+static uint64_t move_time(const struct task *t)
 {
     uint64_t bytes = 0;
-    struct range *g = find(t->p, t->n);
-    for (struct stretch *st = g ? cut(g, t->p, t->n) : NULL; st && st->base < t->p + t->n; st = st->next)
+    struct range *g = find_range(t->p, t->n);
+    for (struct stretch *st = g ? split(g, t->p, t->n) : NULL; st && st->base < t->p + t->n; st = st->next)
         bytes += st->on != t->where ? st->size : 0;
     return bytes / SIM_LINK_BYTES_PER_NS;
 }
 
-/* Brings memory somewhere in stream order. */
+/* Moves memory in stream order. */
 static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemLocation *l)
 {
-    struct range *g = find(p, n);
-    struct task t = {.run = arrive, .takes = on_the_way, .p = p, .n = n};
+    struct range *g = find_range(p, n);
+    struct task t = {.run = end_prefetch, .takes = move_time, .p = p, .n = n};
     if (!g)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = where_is(l, &t.where);
+    CUresult r = device_of_location(l, &t.where);
     if (r == CUDA_SUCCESS && t.where >= 0)
         r = shared_join(device_of(t.where));
     if (r != CUDA_SUCCESS)
         return r;
-    for (struct stretch *st = cut(g, p, n); st && st->base < p + n; st = st->next)
+    for (struct stretch *st = split(g, p, n); st && st->base < p + n; st = st->next)
         st->prefetched = t.where;
     return transfer_task(s, &t);
 }
@@ -435,22 +410,14 @@ CUresult sim_cuMemPrefetchAsync_v2(struct stream *s, CUdeviceptr devPtr, size_t 
     return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(s, devPtr, count, &location);
 }
 
-CUresult sim_cuMemPrefetchAsync(struct stream *s, CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
-                                CUstream hStream)
+/* Overwrites discarded memory, whose contents are undefined, so that a program that relies on them fails. */
+static void discard_task(const struct task *t)
 {
-    return sim_cuMemPrefetchAsync_v2(s, devPtr, count, location_of(dstDevice), 0, hStream);
-}
-
-/* What is discarded has no defined contents: it is overwritten, so that a program
- * that relies on it is noticed. */
-static void lose(const struct task *t)
-{
-    if (find(t->p, t->n))
+    if (find_range(t->p, t->n))
         memset((void *)(uintptr_t)t->p, 0xdd, t->n);
 }
 
-/* Discards and prefetches several pieces; place k of `to` holds from piece first[k]
- * on. */
+/* Discards and prefetches several pieces; location k of `to` applies from piece first[k] on. */
 static CUresult batch(struct stream *s, bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t count,
                       const CUmemLocation *to, const size_t *first, size_t places, unsigned long long flags)
 {
@@ -460,8 +427,8 @@ static CUresult batch(struct stream *s, bool discard, CUdeviceptr *dptrs, size_t
     for (size_t i = 0, k = 0; i < count && r == CUDA_SUCCESS; i++) {
         if (to && k + 1 < places && first[k + 1] <= i)
             k++;
-        struct task t = {.run = lose, .p = dptrs[i], .n = sizes[i]};
-        if (!find(dptrs[i], sizes[i]))
+        struct task t = {.run = discard_task, .p = dptrs[i], .n = sizes[i]};
+        if (!find_range(dptrs[i], sizes[i]))
             r = CUDA_ERROR_INVALID_VALUE;
         else if (discard)
             r = transfer_task(s, &t);

@@ -1,7 +1,6 @@
-/* memory.c: device memory. Every process has an arena, twice as large as the
- * device so that it does not fragment, whose pages come from a file the device's
- * processes share; how much of it may be in use, over all processes, is counted
- * in shared.c. */
+/* memory.c: device memory. Every process has an arena, twice as large as the device so that it does not fragment.
+ * Its pages come from a file that the device's processes share. shared.c counts the memory in use over all
+ * processes. */
 #include "graph.h"
 #include "pool.h"
 
@@ -9,7 +8,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-/* A hole of that size at or after `from`; 0 when there is none. */
+/* Returns a hole of that size at or after `from`, or 0 if there is none. */
 static CUdeviceptr find_hole(const struct device *d, CUdeviceptr from, size_t span)
 {
     CUdeviceptr end = d->arena_base + d->arena_size, at = from;
@@ -26,39 +25,46 @@ static CUdeviceptr find_hole(const struct device *d, CUdeviceptr from, size_t sp
     return at <= end && end - at >= span ? at : 0;
 }
 
-/* Writing to a shared-memory file system that is full kills the writer; better
- * to find out now. */
+/* Reports whether the file system has room. Writing to a full shared-memory file system would kill the process. */
 static bool host_has_room(const struct device *d, size_t span)
 {
     struct statvfs fs;
     return fstatvfs(d->arena_fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= span;
 }
 
-/* Counts device memory to this process, if the device and the host have it. */
-static bool take(struct device *d, size_t span)
+/* Counts device memory for this process, if the device and the host have it. */
+static bool reserve(struct device *d, size_t span)
 {
-    return host_has_room(d, span) && shared_mem_take(d, span);
+    return host_has_room(d, span) && shared_mem_reserve(d, span);
 }
 
-/* Takes device memory, if need be from what this process's pools hold unused, or
- * from managed memory that lies on the device: as the driver does, for this
- * process; what others could do without it does not get. */
-static bool take_hard(struct device *d, size_t span)
+/* Does the same. If memory is short, it first frees unused memory of this process's pools, and evicts managed memory
+ * of this process from the device; like the driver, never that of other processes. */
+static bool reserve_or_evict(struct device *d, size_t span)
 {
-    if (take(d, span))
+    if (reserve(d, span))
         return true;
     pool_release_unused(d);
-    if (take(d, span))
+    if (reserve(d, span))
         return true;
     while (managed_evict(d, span))
-        if (take(d, span))
+        if (reserve(d, span))
             return true;
     return false;
 }
 
-CUresult memory_take(struct device *d, size_t bytes)
+CUresult memory_reserve(struct device *d, size_t bytes)
 {
-    return bytes <= g_config.mem && take_hard(d, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return bytes <= g_config.mem && reserve_or_evict(d, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult memory_check(CUmemAllocationType type, const CUmemLocation *l)
+{
+    if (type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    if (l->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return l->type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_SUCCESS;
 }
 
 CUresult memory_hole(struct device *d, size_t span, struct range *r, struct range **out)
@@ -78,9 +84,8 @@ CUresult memory_hole(struct device *d, size_t span, struct range *r, struct rang
     return CUDA_SUCCESS;
 }
 
-/* On a GPU, fresh memory holds what its last user left; here zeros, which hide
- * that a program reads what it never wrote. All ones is no number in any format
- * of floating point. */
+/* On a GPU, new memory has the contents that its last user left. Here it is zeroed, which hides that a program
+ * reads memory that it never wrote. All ones is not a number in any floating-point format. */
 void memory_poison(void *view, size_t n)
 {
     if (g_config.poison)
@@ -89,13 +94,13 @@ void memory_poison(void *view, size_t n)
 
 CUresult memory_place(struct device *d, size_t span, struct range *r, struct range **out)
 {
-    if (memory_take(d, span) != CUDA_SUCCESS)
+    if (memory_reserve(d, span) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = memory_hole(d, span, r, out);
     if (result == CUDA_SUCCESS)
         memory_poison((*out)->view, span);
     else
-        shared_mem_give(d, span);
+        shared_mem_release(d, span);
     return result;
 }
 
@@ -116,7 +121,7 @@ void memory_release(struct range *r)
 {
     struct device *d = r->dev;
     fallocate(d->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->offset, (off_t)r->span);
-    shared_mem_give(d, r->span);
+    shared_mem_release(d, r->span);
     range_del(r);
 }
 
@@ -164,7 +169,7 @@ CUresult sim_cuMemAllocPitch_v2(struct ctx *c, CUdeviceptr *dptr, size_t *pPitch
     return r;
 }
 
-/* Whether cuMemFree may have it: an allocation by its first address. */
+/* Reports whether cuMemFree may free the range: p must be the first address of an allocation. */
 static bool can_free(const struct range *g, CUdeviceptr p)
 {
     if (g && g->base == p && g->kind == R_GRAPH)
@@ -173,7 +178,7 @@ static bool can_free(const struct range *g, CUdeviceptr p)
                                  (g->kind == R_IPC && g->flags)); /* from another process's pool */
 }
 
-/* Frees an allocation of any kind, which no work uses. */
+/* Frees an allocation of any kind that no work uses. */
 static void free_now(struct range *g)
 {
     if (g->kind == R_POOL)
@@ -188,7 +193,7 @@ static void free_now(struct range *g)
         memory_release(g);
 }
 
-/* Freeing waits for the work of the context, as the driver does where it must. */
+/* Waits for the work of the context, as the driver does when it must. */
 CUresult sim_cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult r = ctx_release();

@@ -1,4 +1,4 @@
-/* module.c: modules and what is in them. */
+/* module.c: modules, their functions and variables. */
 #include "capture.h"
 #include "module.h"
 
@@ -47,19 +47,15 @@ void module_drop(struct module *m)
     free(m);
 }
 
-/* Takes a module out of its context and frees it; its work must be done. */
+/* Removes a module from its context and frees it; its work must have finished. */
 void module_free(struct module *m)
 {
-    for (struct module **p = &m->ctx->modules; *p; p = &(*p)->next)
-        if (*p == m) {
-            *p = m->next;
-            break;
-        }
+    LIST_UNLINK(&m->ctx->modules, m, next);
     module_drop(m);
 }
 
-/* The values that are addresses of variables. */
-static void put_addresses(const struct module *m, struct global *g)
+/* Stores the values that are addresses of variables. */
+static void store_addresses(const struct module *m, struct global *g)
 {
     for (struct address *a = g->addresses; a; a = a->next)
         for (const struct global *of = m->globals; of; of = of->next)
@@ -69,7 +65,7 @@ static void put_addresses(const struct module *m, struct global *g)
             }
 }
 
-/* Gives a module's variables memory, with their initial values in it. */
+/* Allocates a module's variables and stores their initial values. */
 static CUresult place_globals(struct module *m)
 {
     for (struct global *g = m->globals; g; g = g->next) {
@@ -78,7 +74,7 @@ static CUresult place_globals(struct module *m)
             return r;
     }
     for (struct global *g = m->globals; g; g = g->next) {
-        put_addresses(m, g);
+        store_addresses(m, g);
         void *at = range_translate(m->ctx->dev, g->ptr, g->size, true);
         if (g->init)
             memcpy(at, g->init, g->size);
@@ -88,7 +84,7 @@ static CUresult place_globals(struct module *m)
     return CUDA_SUCCESS;
 }
 
-/* Whether an image is code of a GPU or a container of it. */
+/* Reports whether an image is GPU code, or a container of it. */
 static bool is_binary(const void *image)
 {
     static const unsigned char magic[][4] = {
@@ -116,7 +112,7 @@ CUresult module_parse(struct module **out, const char *text, char *msg, size_t l
     return r;
 }
 
-/* Loads PTX text; msg says what is wrong with it. */
+/* Loads PTX text; on failure, msg has the reason. */
 CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
 {
     struct module *m;
@@ -140,7 +136,7 @@ CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, 
     return CUDA_SUCCESS;
 }
 
-/* Hands a message to the buffer whose option numbers are given. */
+/* Writes a message to the buffer that these two options describe. */
 static void write_log(unsigned n, const CUjit_option *options, void **values, int buffer, int size, const char *msg)
 {
     char *out = NULL;
@@ -178,16 +174,6 @@ CUresult sim_cuModuleLoadDataEx(struct ctx *c, CUmodule *module, const void *ima
     CUresult r = module_load(c, module, image, msg, sizeof msg);
     module_log(numOptions, options, optionValues, msg);
     return r;
-}
-
-CUresult sim_cuModuleLoadData(struct ctx *c, CUmodule *module, const void *image)
-{
-    return sim_cuModuleLoadDataEx(c, module, image, 0, NULL, NULL);
-}
-
-CUresult sim_cuModuleLoadFatBinary(struct ctx *c, CUmodule *module, const void *fatCubin)
-{
-    return sim_cuModuleLoadDataEx(c, module, fatCubin, 0, NULL, NULL);
 }
 
 char *module_read(const char *name, size_t *size, CUresult *r)
@@ -247,26 +233,18 @@ CUresult sim_cuModuleUnload(CUmodule hmod)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuModuleGetFunction(struct ctx *c, CUfunction *hfunc, CUmodule hmod, const char *name)
+CUresult sim_cuModuleGetFunction(struct module *m, CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-    struct module *m = handle_of(hmod, H_MODULE);
-    if (!m)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!hfunc || !name)
         return CUDA_ERROR_INVALID_VALUE;
-    for (struct func *f = m->funcs; f; f = f->next)
-        if (!strcmp(f->name, name)) {
-            *hfunc = (CUfunction)f;
-            return CUDA_SUCCESS;
-        }
-    return CUDA_ERROR_NOT_FOUND;
+    struct func *f = module_func(m, name);
+    if (f)
+        *hfunc = (CUfunction)f;
+    return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult sim_cuModuleGetFunctionCount(struct ctx *c, unsigned int *count, CUmodule mod)
+CUresult sim_cuModuleGetFunctionCount(struct module *m, unsigned int *count, CUmodule mod)
 {
-    struct module *m = handle_of(mod, H_MODULE);
-    if (!m)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     *count = 0;
@@ -275,11 +253,9 @@ CUresult sim_cuModuleGetFunctionCount(struct ctx *c, unsigned int *count, CUmodu
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuModuleEnumerateFunctions(struct ctx *c, CUfunction *functions, unsigned int numFunctions, CUmodule mod)
+CUresult sim_cuModuleEnumerateFunctions(struct module *m, CUfunction *functions, unsigned int numFunctions,
+                                        CUmodule mod)
 {
-    struct module *m = handle_of(mod, H_MODULE);
-    if (!m)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!functions || !numFunctions)
         return CUDA_ERROR_INVALID_VALUE;
     unsigned i = 0;
@@ -288,11 +264,8 @@ CUresult sim_cuModuleEnumerateFunctions(struct ctx *c, CUfunction *functions, un
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuModuleGetGlobal_v2(struct ctx *c, CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+CUresult sim_cuModuleGetGlobal_v2(struct module *m, CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-    struct module *m = handle_of(hmod, H_MODULE);
-    if (!m)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!name)
         return CUDA_ERROR_INVALID_VALUE;
     for (struct global *g = m->globals; g; g = g->next)
@@ -308,18 +281,15 @@ CUresult sim_cuModuleGetGlobal_v2(struct ctx *c, CUdeviceptr *dptr, size_t *byte
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
-    if (!mode)
-        return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_EAGER_LOADING;
-    return CUDA_SUCCESS;
+    return STORE(mode, CU_MODULE_EAGER_LOADING);
 }
 
-/* ---- texts joined to one ---- */
+/* ---- linking of texts ---- */
 
-enum { INPUT_CUBIN, INPUT_PTX, INPUT_KINDS = 6 }; /* what may be joined: of these the first is what comes out */
+enum { INPUT_CUBIN, INPUT_PTX, INPUT_KINDS = 6 }; /* kinds of input; the result is an INPUT_CUBIN */
 
 struct link {
-    char *text; /* all that was added */
+    char *text; /* all text added so far */
     size_t n;
     unsigned options;
     CUjit_option *option; /* the program's, until it has destroyed the link */
@@ -347,7 +317,7 @@ CUresult sim_cuLinkCreate_v2(struct ctx *c, unsigned int numOptions, CUjit_optio
     return CUDA_SUCCESS;
 }
 
-/* Adds n bytes of PTX, which may end in zero bytes. */
+/* Adds n bytes of PTX; zero bytes at the end are ignored. */
 static CUresult add_text(struct link *l, const char *data, size_t n)
 {
     char msg[512] = "";
@@ -392,12 +362,9 @@ CUresult sim_cuLinkAddFile_v2(struct ctx *c, CUlinkState state, CUjitInputType t
     return r;
 }
 
-/* What comes out lives until the link is destroyed. */
-CUresult sim_cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
+/* The result exists until the link is destroyed. */
+CUresult sim_cuLinkComplete(struct link *l, CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
-    struct link *l = handle_of(state, H_LINK);
-    if (!l)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!cubinOut || !l->n)
         return CUDA_ERROR_INVALID_VALUE;
     *cubinOut = l->text;
@@ -406,11 +373,8 @@ CUresult sim_cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuLinkDestroy(CUlinkState state)
+CUresult sim_cuLinkDestroy(struct link *l, CUlinkState state)
 {
-    struct link *l = handle_of(state, H_LINK);
-    if (!l)
-        return CUDA_ERROR_INVALID_HANDLE;
     handle_del(l);
     free(l->text);
     free(l);

@@ -4,13 +4,13 @@
 
 #include "sim.h"
 
-/* PTX text as a module of no context, which has no memory; msg says what is wrong. */
+/* Parses PTX into a module without a context or memory; on failure, msg has the reason. */
 CUresult module_parse(struct module **out, const char *text, char *msg, size_t len);
-void module_drop(struct module *m); /* such a one */
+void module_drop(struct module *m); /* frees such a module */
 CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len);
-/* Hands a message to the buffer for errors among the options. */
+/* Writes a message to the error buffer among the options. */
 void module_log(unsigned n, const CUjit_option *options, void **values, const char *msg);
-/* All of a file, with a zero byte behind it; NULL with *r set. */
+/* Returns the contents of a file, with a zero byte added; NULL with *r set. */
 char *module_read(const char *name, size_t *size, CUresult *r);
 
 #endif

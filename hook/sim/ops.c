@@ -1,5 +1,5 @@
-/* ops.c: the operations that kernels can really carry out. Addresses outside
- * what was allocated are errors of the kernel, never of the process. */
+/* ops.c: the operations that kernels can compute. Addresses outside of allocations are errors of the kernel,
+ * and never crash the process. */
 #include "sim.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ enum op ops_find(const char *name)
     return OP_NONE;
 }
 
-/* Whether the kernel's parameters are those of the operation. */
+/* Reports whether the kernel's parameters are those of the operation. */
 bool ops_fits(enum op op, const struct func *f)
 {
     if (f->nparams < ops[op].nparams)
@@ -63,7 +63,7 @@ static float real(const struct args *a, unsigned i)
 
 enum access { READ, WRITE };
 
-/* Where rows x cols floats at parameter i are; NULL with *r when a GPU would fault. */
+/* Returns the rows x cols floats at parameter i, or NULL with *r set if a GPU would fault. */
 static float *matrix(const struct args *a, unsigned i, uint64_t rows, uint64_t cols, enum access how, CUresult *r)
 {
     CUdeviceptr p = pointer(a, i);

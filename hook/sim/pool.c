@@ -1,12 +1,10 @@
 /* pool.c: memory that is allocated and freed in stream order.
  *
- * A pool reserves the device's memory in chunks of 32 MiB (smaller ones when the
- * device has no more) and cuts allocations out of them. All of a chunk is in the
- * table of ranges: R_POOL what is allocated, R_HIDDEN what is not. A block that
- * was freed carries the record of that: until the stream has come so far, only
- * that stream can have it again; then, or at the next synchronisation if the pool
- * may not reuse opportunistically, anybody. Reuse that follows from a stream's
- * waiting for another one's event comes no earlier than that here. */
+ * A pool reserves device memory in chunks of 32 MiB (smaller ones if the device has no more) and splits them into
+ * blocks. The table of ranges has every block of a chunk: an allocated one is R_POOL, a free one R_HIDDEN. A freed
+ * block has the record of the free. Until the stream has reached it, only that stream can reuse the block; after
+ * that, any stream can, or, if the pool does not allow opportunistic reuse, after the next synchronization. Reuse
+ * because one stream waits for another one's event comes no earlier than that here. */
 #include "pool.h"
 
 #include <stdlib.h>
@@ -15,11 +13,9 @@ static uint64_t last_id;
 
 struct pool *pool_new(struct device *d)
 {
-    struct pool *p = calloc(1, sizeof *p);
-    if (!p || !handle_add(p, H_POOL)) {
-        free(p);
+    struct pool *p = handle_new(sizeof *p, H_POOL);
+    if (!p)
         return NULL;
-    }
     p->dev = d;
     p->id = ++last_id;
     p->reuse[CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = 1;
@@ -37,26 +33,26 @@ struct pool *pool_default(struct device *d)
     return d->default_pool;
 }
 
-/* The place of a chunk's first block in the table of ranges. */
+/* Returns the index of a chunk's first block in the table of ranges. */
 static size_t first_block(const struct chunk *c)
 {
     return range_after(c->base) - 1;
 }
 
-/* The i-th range, if it is still in the chunk. */
+/* Returns range number i if it is in the chunk, else NULL. */
 static struct range *block(const struct chunk *c, size_t i)
 {
     struct range *r = i < range_count() ? range_at(i) : NULL;
     return r && r->chunk == c ? r : NULL;
 }
 
-static void unmark(struct range *r)
+static void clear_freed(struct range *r)
 {
     record_unref(r->freed);
     r->freed = NULL;
 }
 
-/* Whether two blocks are free alike: now, or after the same stream's work. */
+/* Reports whether two blocks are free in the same way: now, or after the same stream's work. */
 static bool same_state(const struct range *a, const struct range *b)
 {
     if (!a->freed || !b->freed)
@@ -64,9 +60,8 @@ static bool same_state(const struct range *a, const struct range *b)
     return !a->freed->done && !b->freed->done && a->freed->stream && a->freed->stream == b->freed->stream;
 }
 
-/* Joins neighbours of which the same is true. Of two that one stream frees, the
- * later freeing counts. */
-static void join(const struct chunk *c)
+/* Joins neighbouring blocks in the same state. Of two that one stream frees, the later free counts. */
+static void join_blocks(const struct chunk *c)
 {
     struct range *r, *next;
     for (size_t i = first_block(c); (r = block(c, i)); i++)
@@ -82,20 +77,20 @@ static void join(const struct chunk *c)
         }
 }
 
-/* Looks which freed blocks are free by now. */
-static void settle(struct pool *p, bool synced)
+/* Updates which freed blocks are free now. */
+static void update_blocks(struct pool *p, bool synced)
 {
     struct range *r;
     for (struct chunk *c = p->chunks; c; c = c->next) {
         for (size_t i = first_block(c); (r = block(c, i)); i++)
             if (r->freed && r->freed->done && (synced || p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC]))
-                unmark(r);
-        join(c);
+                clear_freed(r);
+        join_blocks(c);
     }
 }
 
-/* Reserves one more chunk of exactly that size. */
-static struct range *grow_by(struct pool *p, size_t size)
+/* Reserves a chunk of exactly that size. */
+static struct range *add_chunk_of(struct pool *p, size_t size)
 {
     struct chunk *c = calloc(1, sizeof *c);
     struct range r = {.kind = R_HIDDEN, .chunk = c}, *own;
@@ -111,53 +106,52 @@ static struct range *grow_by(struct pool *p, size_t size)
     return own;
 }
 
-/* Reserves one more chunk for an allocation. */
-static struct range *grow(struct pool *p, size_t span)
+/* Reserves a chunk for an allocation. */
+static struct range *add_chunk(struct pool *p, size_t span)
 {
-    struct range *r = grow_by(p, (span + POOL_CHUNK - 1) & ~(size_t)(POOL_CHUNK - 1));
-    return r ? r : grow_by(p, (span + POOL_PAGE - 1) & ~(size_t)(POOL_PAGE - 1));
+    struct range *r = add_chunk_of(p, (span + POOL_CHUNK - 1) & ~(size_t)(POOL_CHUNK - 1));
+    return r ? r : add_chunk_of(p, (span + POOL_PAGE - 1) & ~(size_t)(POOL_PAGE - 1));
 }
 
-/* Whether a block is still to be freed by a stream. */
-static bool pending(const struct range *r)
+/* Reports whether a stream has yet to free the block. */
+static bool is_pending(const struct range *r)
 {
     return r->freed && !r->freed->done && r->freed->stream;
 }
 
-/* The first block large enough that s may have now, or once it has waited for
- * `after`. */
-static struct range *find(struct pool *p, const struct stream *s, size_t span, const struct record *after)
+/* Returns the first block that is large enough and that s may reuse now, or after it has waited for `after`. */
+static struct range *find_block(struct pool *p, const struct stream *s, size_t span, const struct record *after)
 {
     struct range *r;
     for (struct chunk *c = p->chunks; c; c = c->next)
         for (size_t i = first_block(c); (r = block(c, i)); i++)
             if (r->kind == R_HIDDEN && r->span >= span &&
-                (!r->freed || r->freed == after || (pending(r) && r->freed->stream == s)))
+                (!r->freed || r->freed == after || (is_pending(r) && r->freed->stream == s)))
                 return r;
     return NULL;
 }
 
-/* Makes s wait until another stream has freed a block that is large enough. */
-static struct range *find_and_wait(struct pool *p, struct stream *s, size_t span)
+/* Makes s wait until another stream has freed a block that is large enough, and returns the block. */
+static struct range *find_block_and_wait(struct pool *p, struct stream *s, size_t span)
 {
     struct range *r = NULL;
     for (struct chunk *c = p->chunks; c && !r; c = c->next)
         for (size_t i = first_block(c); (r = block(c, i)); i++)
-            if (r->kind == R_HIDDEN && r->span >= span && pending(r) && r->freed->stream->ctx->dev == s->ctx->dev)
+            if (r->kind == R_HIDDEN && r->span >= span && is_pending(r) && r->freed->stream->ctx->dev == s->ctx->dev)
                 break;
     struct item *it = r ? item_new(I_WAIT) : NULL;
     if (!it)
         return NULL;
     struct record *freed = it->u.record = r->freed;
     freed->refs += 2;
-    bool pushed = engine_push(s, it) == CUDA_SUCCESS; /* in which the lock may be let go */
-    r = pushed && handle_is(p, H_POOL) ? find(p, s, span, freed) : NULL;
+    bool pushed = engine_push(s, it) == CUDA_SUCCESS; /* may release the lock */
+    r = pushed && handle_is(p, H_POOL) ? find_block(p, s, span, freed) : NULL;
     record_unref(freed);
     return r;
 }
 
-/* Makes an allocation of the beginning of a block. */
-static bool carve(struct range *r, size_t size, size_t span)
+/* Allocates the beginning of a block. */
+static bool split_block(struct range *r, size_t size, size_t span)
 {
     if (r->span > span) {
         struct range rest = *r;
@@ -170,7 +164,7 @@ static bool carve(struct range *r, size_t size, size_t span)
         if (rest.freed)
             rest.freed->refs++;
     }
-    unmark(r);
+    clear_freed(r);
     r->kind = R_POOL;
     r->span = span;
     r->size = size;
@@ -186,13 +180,13 @@ CUresult pool_alloc(struct pool *p, struct stream *s, size_t size, CUdeviceptr *
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t span = (size + POOL_GRAIN - 1) & ~(size_t)(POOL_GRAIN - 1);
     engine_advance(s->ctx->dev, now_ns());
-    settle(p, false);
-    struct range *r = find(p, s, span, NULL);
+    update_blocks(p, false);
+    struct range *r = find_block(p, s, span, NULL);
     if (!r)
-        r = grow(p, span);
+        r = add_chunk(p, span);
     if (!r && p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES])
-        r = find_and_wait(p, s, span);
-    if (!r || !carve(r, size, span))
+        r = find_block_and_wait(p, s, span);
+    if (!r || !split_block(r, size, span))
         return CUDA_ERROR_OUT_OF_MEMORY;
     p->used += span;
     if (p->used > p->used_high)
@@ -202,7 +196,7 @@ CUresult pool_alloc(struct pool *p, struct stream *s, size_t size, CUdeviceptr *
 }
 
 /* Makes an allocation a free block. */
-static void hide(struct range *r)
+static void free_block(struct range *r)
 {
     r->chunk->pool->used -= r->span;
     r->kind = R_HIDDEN;
@@ -222,10 +216,10 @@ CUresult pool_free(struct range *r, struct stream *s)
     it->u.record = rec;
     rec->refs++;
     r->freed = rec;
-    hide(r); /* before the lock may be let go: nobody else shall free it */
+    free_block(r); /* before the lock may be released, so that no other thread frees it */
     CUresult result = engine_push(s, it);
     if (result != CUDA_SUCCESS) {
-        unmark(r);
+        clear_freed(r);
         r->kind = R_POOL;
         r->size = size;
         c->pool->used += r->span;
@@ -234,48 +228,44 @@ CUresult pool_free(struct range *r, struct stream *s)
     if (c->pool->destroyed)
         pool_trim(c->pool, 0);
     else
-        join(c);
+        join_blocks(c);
     return CUDA_SUCCESS;
 }
 
 void pool_free_now(struct range *r)
 {
     struct chunk *c = r->chunk;
-    hide(r);
+    free_block(r);
     if (c->pool->destroyed)
         pool_trim(c->pool, 0);
     else
-        join(c);
+        join_blocks(c);
 }
 
-/* ---- giving back ---- */
+/* ---- returning memory ---- */
 
-/* Whether nothing in a chunk is allocated or still to be freed. */
+/* Reports whether a chunk has no allocated block, and none that has yet to be freed. */
 static bool unused(const struct chunk *c)
 {
     const struct range *r = range_raw(c->base);
-    return r->kind == R_HIDDEN && !r->freed && r->span == c->size; /* blocks are joined where they can be */
+    return r->kind == R_HIDDEN && !r->freed && r->span == c->size; /* neighbouring blocks are joined */
 }
 
-/* Forgets a pool of which nothing is left. */
+/* Removes an empty pool. */
 static void pool_drop(struct pool *p)
 {
     struct device *d = p->dev;
-    for (struct pool **at = &d->pools; *at; at = &(*at)->next)
-        if (*at == p) {
-            *at = p->next;
-            break;
-        }
+    LIST_UNLINK(&d->pools, p, next);
     if (p->exported)
         shared_fixed(d, -1);
     free(p);
 }
 
-/* Gives back what is unused, but keeps that much reserved; drops a pool that was
- * destroyed and has nothing left. Returns whether the pool is still there. */
+/* Returns unused memory to the device, but keeps `keep` bytes reserved. Removes a destroyed pool that is empty.
+ * Returns whether the pool still exists. */
 static bool trim(struct pool *p, uint64_t keep, bool synced)
 {
-    settle(p, synced);
+    update_blocks(p, synced);
     for (struct chunk **at = &p->chunks, *c; (c = *at);) {
         if (!unused(c) || p->reserved - c->size < keep) {
             at = &c->next;
@@ -323,8 +313,8 @@ void pool_release_unused(struct device *d)
     }
 }
 
-/* Forgets all allocations. */
-static void forget(struct pool *p)
+/* Drops all allocations. */
+static void free_allocations(struct pool *p)
 {
     for (struct chunk *c = p->chunks; c; c = c->next)
         for (size_t i = range_after(c->base) - 1; i < range_count() && range_at(i)->chunk == c; i++) {
@@ -341,7 +331,7 @@ void pool_reset(struct device *d)
 {
     for (struct pool *p = d->pools, *next; p; p = next) {
         next = p->next;
-        forget(p);
+        free_allocations(p);
         trim(p, 0, true);
     }
 }

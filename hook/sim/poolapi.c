@@ -1,10 +1,9 @@
-/* poolapi.c: the calls on pools, those that allocate and free in stream order, and
- * pools between processes.
+/* poolapi.c: the driver's functions for memory pools, stream-ordered allocation, and sharing pools between processes.
  *
- * A pool's handle is a descriptor of a file that says whose pool it is; a pointer
- * says where in that process's memory file the allocation is. The memory counts as
- * its owner's, and is gone for new importers when the owner is; what is imported
- * then stays readable. */
+ * The owner of a pool is the process that created it. The handle that the owner exports is a descriptor of a file that
+ * identifies the pool. An exported pointer contains the allocation's offset in the owner's memory file. The memory
+ * counts as the owner's. After the owner has ended, new imports fail, but memory that was imported before stays
+ * readable. */
 #include "capture.h"
 #include "pool.h"
 #include "shared.h"
@@ -14,30 +13,22 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The pool of a call that a capture cannot see. */
-static CUresult find_unsafe(CUmemoryPool h, struct pool **p)
-{
-    *p = handle_of(h, H_POOL);
-    if (!*p)
-        return CUDA_ERROR_INVALID_VALUE;
-    return g_captures ? capture_unsafe() : CUDA_SUCCESS;
-}
-
-static struct pool *current(struct device *d)
+/* Returns the pool that cuMemAllocAsync uses, or NULL if there is no memory for it. */
+static struct pool *pool_in_use(struct device *d)
 {
     return d->current_pool ? d->current_pool : pool_default(d);
 }
 
-/* ---- allocating and freeing ---- */
+/* ---- allocation and free ---- */
 
-/* From the pool, or from the device's current one if that is NULL. */
+/* Allocates from pool p, or from the device's current pool if p is NULL. */
 static CUresult alloc(struct stream *s, CUdeviceptr *dptr, size_t bytesize, struct pool *p)
 {
     if (!dptr)
         return CUDA_ERROR_INVALID_VALUE;
-    if (s->capture) /* the graph has its own */
+    if (s->capture) /* the memory will belong to the graph, not to a pool */
         return capture_alloc(s, bytesize, dptr);
-    if (!p && !(p = current(s->ctx->dev)))
+    if (!p && !(p = pool_in_use(s->ctx->dev)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return p->imported ? CUDA_ERROR_INVALID_VALUE : pool_alloc(p, s, bytesize, dptr);
 }
@@ -54,8 +45,8 @@ CUresult sim_cuMemAllocFromPoolAsync(struct stream *s, CUdeviceptr *dptr, size_t
     return p ? alloc(s, dptr, bytesize, p) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The freeing, when its turn in the stream has come. */
-static void release(const struct task *t)
+/* Frees the memory of a cuMemFreeAsync call. The stream runs it when it reaches the call. */
+static void free_task(const struct task *t)
 {
     struct range *g = range_find(t->p);
     if (g && g->kind == R_DEVICE)
@@ -64,7 +55,7 @@ static void release(const struct task *t)
         ipc_release(g);
 }
 
-/* Memory of cuMemAlloc may be freed so too, and what was imported from a pool. */
+/* Frees memory from a pool, from a graph or from cuMemAlloc, or unmaps memory imported from another process's pool. */
 CUresult sim_cuMemFreeAsync(struct stream *s, CUdeviceptr dptr, CUstream hStream)
 {
     if (s->capture)
@@ -78,7 +69,7 @@ CUresult sim_cuMemFreeAsync(struct stream *s, CUdeviceptr dptr, CUstream hStream
         return pool_free(g, s);
     if (g->kind != R_DEVICE && !(g->kind == R_IPC && g->flags))
         return CUDA_ERROR_INVALID_VALUE;
-    struct task t = {.run = release, .p = dptr};
+    struct task t = {.run = free_task, .p = dptr};
     return transfer_task(s, &t);
 }
 
@@ -87,16 +78,14 @@ CUresult sim_cuMemFreeAsync(struct stream *s, CUdeviceptr dptr, CUstream hStream
 CUresult sim_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     struct device *d;
-    if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
-        return pool && poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED ? CUDA_ERROR_NOT_SUPPORTED
-                                                                                        : CUDA_ERROR_INVALID_VALUE;
-    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return poolProps->location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE
-                                                                        : CUDA_ERROR_NOT_SUPPORTED;
+    if (!pool || !poolProps)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = memory_check(poolProps->allocType, &poolProps->location);
+    if (r != CUDA_SUCCESS)
+        return r;
     if (poolProps->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult r = device_joined(poolProps->location.id, &d);
-    if (r != CUDA_SUCCESS)
+    if ((r = device_joined(poolProps->location.id, &d)) != CUDA_SUCCESS)
         return r;
     struct pool *p = pool_new(d);
     if (!p)
@@ -107,29 +96,24 @@ CUresult sim_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemPoolDestroy(CUmemoryPool pool)
+CUresult sim_cuMemPoolDestroy(struct pool *p, CUmemoryPool pool)
 {
-    struct pool *p = handle_of(pool, H_POOL);
-    if (!p || p->fixed)
+    if (p->fixed)
         return CUDA_ERROR_INVALID_VALUE;
     pool_destroy(p);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+CUresult sim_cuMemPoolTrimTo(struct pool *p, CUmemoryPool pool, size_t minBytesToKeep)
 {
-    struct pool *p = handle_of(pool, H_POOL);
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
     engine_advance(p->dev, now_ns());
     pool_trim(p, minBytesToKeep);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+CUresult sim_cuMemPoolSetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    struct pool *p;
-    CUresult r = find_unsafe(pool, &p);
+    CUresult r = g_captures ? capture_unsafe() : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     if (!value || p->imported)
@@ -145,7 +129,7 @@ CUresult sim_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, 
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        if (*(const cuuint64_t *)value) /* a high-water mark can only be set back */
+        if (*(const cuuint64_t *)value) /* a high-water mark can only be reset */
             return CUDA_ERROR_INVALID_VALUE;
         if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
             p->used_high = p->used;
@@ -157,10 +141,9 @@ CUresult sim_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, 
     }
 }
 
-CUresult sim_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+CUresult sim_cuMemPoolGetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    struct pool *p;
-    CUresult r = find_unsafe(pool, &p);
+    CUresult r = g_captures ? capture_unsafe() : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     if (!value)
@@ -176,11 +159,10 @@ CUresult sim_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, 
     return r;
 }
 
-/* Devices here are no peers: only a pool's own can have access, and cannot lose it. */
-CUresult sim_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+/* The simulator has no peer access: only a pool's own device can access it, always for reading and writing. */
+CUresult sim_cuMemPoolSetAccess(struct pool *p, CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-    struct pool *p = handle_of(pool, H_POOL);
-    if (!p || (!map && count))
+    if (!map && count)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         const CUmemLocation *l = &map[i].location;
@@ -194,11 +176,8 @@ CUresult sim_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, s
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
+CUresult sim_cuMemPoolGetAccess(struct pool *p, CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
 {
-    struct pool *p = handle_of(memPool, H_POOL);
-    if (!p)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_of(location->id))
         return CUDA_ERROR_INVALID_VALUE;
     *flags = location->id == p->dev->ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -207,8 +186,8 @@ CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, 
 
 /* ---- the pools of a device ---- */
 
-/* Tells a device's default or current pool. */
-static CUresult get(CUmemoryPool *pool, CUdevice dev, struct pool *(*which)(struct device *))
+/* Sets *pool to the pool that `which` returns for a device: pool_default or pool_in_use. */
+static CUresult device_pool(CUmemoryPool *pool, CUdevice dev, struct pool *(*which)(struct device *))
 {
     struct device *d;
     if (!pool)
@@ -224,12 +203,12 @@ static CUresult get(CUmemoryPool *pool, CUdevice dev, struct pool *(*which)(stru
 
 CUresult sim_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
-    return get(pool_out, dev, pool_default);
+    return device_pool(pool_out, dev, pool_default);
 }
 
 CUresult sim_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 {
-    return get(pool, dev, current);
+    return device_pool(pool, dev, pool_in_use);
 }
 
 CUresult sim_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
@@ -245,8 +224,8 @@ CUresult sim_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-/* The same by place: only devices have pools here. */
-static CUresult check_place(const CUmemLocation *l, CUmemAllocationType type)
+/* Checks the location and the type of an allocation. The simulator supports only pinned memory on devices. */
+static CUresult check_location(const CUmemLocation *l, CUmemAllocationType type)
 {
     if (!l || l->type == CU_MEM_LOCATION_TYPE_INVALID || type == CU_MEM_ALLOCATION_TYPE_INVALID)
         return CUDA_ERROR_INVALID_VALUE;
@@ -256,19 +235,19 @@ static CUresult check_place(const CUmemLocation *l, CUmemAllocationType type)
 
 CUresult sim_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
-    CUresult r = check_place(location, type);
+    CUresult r = check_location(location, type);
     return r != CUDA_SUCCESS ? r : sim_cuDeviceGetDefaultMemPool(pool_out, location->id);
 }
 
 CUresult sim_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
-    CUresult r = check_place(location, type);
+    CUresult r = check_location(location, type);
     return r != CUDA_SUCCESS ? r : sim_cuDeviceGetMemPool(pool, location->id);
 }
 
 CUresult sim_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
-    CUresult r = check_place(location, type);
+    CUresult r = check_location(location, type);
     return r != CUDA_SUCCESS ? r : sim_cuDeviceSetMemPool(location->id, pool);
 }
 
@@ -277,6 +256,8 @@ CUresult sim_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, 
 #define POOL_MAGIC 0x50534d47u
 #define POINTER_MAGIC 0x52504d47u
 
+/* The identity of a pool for other processes. device is the index on the host; slot and serial identify the owner's
+ * memory file; id identifies the pool among the owner's. */
 struct pool_ref {
     uint32_t magic;
     int32_t device;
@@ -284,13 +265,14 @@ struct pool_ref {
     uint64_t serial, id;
 };
 
+/* The content of CUmemPoolPtrExportData: an allocation, by its offset in the owner's memory file. */
 struct pointer {
     struct pool_ref pool;
     uint64_t offset, size;
 };
 _Static_assert(sizeof(struct pointer) <= sizeof(CUmemPoolPtrExportData), "64 bytes");
 
-/* What says to other processes which pool it is. */
+/* Returns the identity of a pool, with the magic number of a handle or of a pointer. */
 static struct pool_ref ref_of(const struct pool *p, uint32_t magic)
 {
     return (struct pool_ref){magic, p->dev->index, (uint32_t)p->dev->slot, 0, p->dev->arena_serial, p->id};
@@ -353,7 +335,8 @@ CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdev
     return CUDA_SUCCESS;
 }
 
-/* Pages are what can be mapped; allocations are smaller. */
+/* Maps an imported allocation. The allocation need not begin or end at a page boundary, but a mapping must. So the
+ * whole pages are mapped, and *out skips the bytes before the allocation. */
 static CUresult map_pointer(struct ctx *c, struct pool *p, const struct pointer *in, CUdeviceptr *out)
 {
     size_t skip = in->offset % SIM_PAGE;

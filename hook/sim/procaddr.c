@@ -1,4 +1,4 @@
-/* procaddr.c: cuGetProcAddress in both its forms. */
+/* procaddr.c: cuGetProcAddress in both forms. */
 #include "sim.h"
 
 #include <string.h>
@@ -15,15 +15,15 @@ struct symbol {
 #define TWIN_PTDS(name) FN(name##_ptds)
 #define ROW(name, since, twin) {#name, since, FN(name), twin},
 #define CU(name, since, variant, hook, sim, stream, params, args)
-#define CU_NAME(name) CUresult name(void);
+#define CU_NAME(name, since) CUresult name(void);
 #include "../symbols.def"
 #define CU(name, since, variant, hook, sim, stream, params, args) ROW(name, since, TWIN_##variant(name))
-#define CU_NAME(name) ROW(name, 2000, NULL)
+#define CU_NAME(name, since) ROW(name, since, NULL)
 static const struct symbol symbols[] = {
 #include "../symbols.def"
 };
 
-/* Whether base is the symbol's name without its _vN. */
+/* Reports whether base is the symbol's name without its _vN ending. */
 static bool is_base(const char *base, const char *name)
 {
     size_t n = strlen(base);
@@ -32,7 +32,7 @@ static bool is_base(const char *base, const char *name)
     return !name[n] || (name[n] == '_' && name[n + 1] == 'v' && name[n + 2] && !name[n + 3]);
 }
 
-/* Names that from some version on mean a function of another. */
+/* Returns the base name that a name has in a version. */
 static const char *renamed(const char *base, int version)
 {
     if (!strcmp(base, "cuGraphInstantiate") && version >= 12000)
@@ -40,7 +40,7 @@ static const char *renamed(const char *base, int version)
     return base;
 }
 
-/* The newest symbol of that name not newer than version. */
+/* Sets *out to the newest symbol of that name that is not newer than the version. */
 static CUdriverProcAddressQueryResult resolve(const char *base, int version, bool per_thread, void **out)
 {
     const struct symbol *best = NULL;
@@ -61,15 +61,15 @@ static CUdriverProcAddressQueryResult resolve(const char *base, int version, boo
     return CU_GET_PROC_ADDRESS_SUCCESS;
 }
 
-/* Whether the arguments are what no version takes. */
-static bool bad(const char *symbol, void **pfn, int version, cuuint64_t flags)
+/* Reports whether the arguments are invalid in every version. */
+static bool invalid_arguments(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     return !symbol || !pfn || version < 2000 || version > SIM_DRIVER_VERSION || flags > 2;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    if (bad(symbol, pfn, cudaVersion, flags))
+    if (invalid_arguments(symbol, pfn, cudaVersion, flags))
         return CUDA_ERROR_INVALID_VALUE;
     bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     return resolve(symbol, cudaVersion, per_thread, pfn) == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS
@@ -79,11 +79,11 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
-    if (bad(symbol, pfn, cudaVersion, flags))
+    if (invalid_arguments(symbol, pfn, cudaVersion, flags))
         return CUDA_ERROR_INVALID_VALUE;
     bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     CUdriverProcAddressQueryResult status = resolve(symbol, cudaVersion, per_thread, pfn);
     if (symbolStatus)
         *symbolStatus = status;
-    return CUDA_SUCCESS; /* a name that is not there is said by status and NULL */
+    return CUDA_SUCCESS; /* for an unknown name, the status and NULL are the error */
 }

@@ -1,10 +1,9 @@
-/* ptx.c: reads PTX text as far as the simulator needs it: the kernels with the
- * layout of their parameters, the variables, and what comments say of a kernel's
- * cost and effect,
+/* ptx.c: parses PTX as far as the simulator needs it: kernels with the layout of their parameters, variables,
+ * and comments that set the cost and the operation of a kernel,
  *
  *   // gfaas-sim: NAME block_us=100 op=vadd_f32
  *
- * anywhere in the text, one setting or both on a line. */
+ * anywhere in the text, with one setting or both. */
 #include "sim.h"
 
 #include <ctype.h>
@@ -19,16 +18,16 @@
 
 struct parser {
     struct module *m;
-    char *text, *at; /* without comments */
-    char tok[256];   /* the token read last */
+    char *text, *at; /* the text without comments, and the current position */
+    char tok[256];   /* the last token */
     char *msg;
     size_t len;
     bool failed, version;
 };
 
-/* ---- PTX text as tokens ---- */
+/* ---- tokens ---- */
 
-/* Notes the first thing that is wrong, with its line. */
+/* Stores the first error, with its line. */
 static void __attribute__((format(printf, 2, 3))) fail(struct parser *p, const char *fmt, ...)
 {
     if (p->failed)
@@ -50,9 +49,9 @@ static bool word_char(char c)
     return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%';
 }
 
-/* Reads the next token into p->tok: a word with its dots, a string, or one other
- * character; false at the end. */
-static bool next(struct parser *p)
+/* Reads the next token into p->tok: a word with its dots, a string, or another character. Returns false at
+ * the end. */
+static bool next_token(struct parser *p)
 {
     while (isspace((unsigned char)*p->at))
         p->at++;
@@ -79,12 +78,12 @@ static bool next(struct parser *p)
     return true;
 }
 
-static bool is(const struct parser *p, const char *s)
+static bool token_is(const struct parser *p, const char *s)
 {
     return !strcmp(p->tok, s);
 }
 
-/* Puts spaces for comments; lines stay where they are. */
+/* Replaces comments by spaces, without moving lines. */
 static void blank_comments(char *s)
 {
     while (*s) {
@@ -106,9 +105,9 @@ static void blank_comments(char *s)
     }
 }
 
-/* ---- what a kernel costs and does, from comments ---- */
+/* ---- cost and operation of kernels, from comments ---- */
 
-static struct func *kernel_named(struct module *m, const char *name)
+struct func *module_func(const struct module *m, const char *name)
 {
     for (struct func *f = m->funcs; f; f = f->next)
         if (!strcmp(f->name, name))
@@ -116,8 +115,8 @@ static struct func *kernel_named(struct module *m, const char *name)
     return NULL;
 }
 
-/* One KEY=VALUE of a comment. */
-static void setting(struct parser *p, struct func *f, char *word)
+/* Parses one KEY=VALUE of a comment. */
+static void parse_setting(struct parser *p, struct func *f, char *word)
 {
     char *value = strchr(word, '=');
     if (value)
@@ -139,24 +138,24 @@ static void setting(struct parser *p, struct func *f, char *word)
     }
 }
 
-/* One comment about a kernel. */
-static void pragma(struct parser *p, const char *line, size_t n)
+/* Parses one comment about a kernel. */
+static void parse_comment(struct parser *p, const char *line, size_t n)
 {
     char buf[512], *save = NULL;
     snprintf(buf, sizeof buf, "%.*s", (int)(n < 511 ? n : 511), line);
     char *word = strtok_r(buf, " \t\r", &save);
-    struct func *f = word ? kernel_named(p->m, word) : NULL;
+    struct func *f = word ? module_func(p->m, word) : NULL;
     if (!f) {
         fail(p, "gfaas-sim: no kernel called %s", word ? word : "(nothing)");
         return;
     }
     while ((word = strtok_r(NULL, " \t\r", &save)) && !p->failed)
-        setting(p, f, word);
+        parse_setting(p, f, word);
 }
 
-/* Calls pragma for each comment that is one; p->at stays at the same place in the
- * text without comments, which has the same length. */
-static void pragmas(struct parser *p, const char *text)
+/* Calls pragma for each comment of that form. p->at points to the same place in the text without comments,
+ * which has the same length. */
+static void parse_comments(struct parser *p, const char *text)
 {
     for (const char *c = text; (c = strstr(c, "//")) && !p->failed; ) {
         size_t n = strcspn(c, "\n");
@@ -165,14 +164,14 @@ static void pragmas(struct parser *p, const char *text)
             body++;
         p->at = p->text + (c - text);
         if (!strncmp(body, PRAGMA, strlen(PRAGMA)))
-            pragma(p, body + strlen(PRAGMA), n - (size_t)(body + strlen(PRAGMA) - c));
+            parse_comment(p, body + strlen(PRAGMA), n - (size_t)(body + strlen(PRAGMA) - c));
         c += n;
     }
 }
 
 /* ---- kernels and variables ---- */
 
-/* Bytes of a scalar type; 0 when there is none of that name. */
+/* Returns the bytes of a scalar type, or 0 if the type is unknown. */
 static size_t type_size(const char *t)
 {
     static const struct {
@@ -193,17 +192,17 @@ struct decl {
     size_t elem, count, align;
 };
 
-/* Reads ".align 8 .b8 name[16]" and stops at the token after it. */
-static bool declaration(struct parser *p, struct decl *d)
+/* Parses ".align 8 .b8 name[16]" and stops at the token after it. */
+static bool parse_declaration(struct parser *p, struct decl *d)
 {
     memset(d, 0, sizeof *d);
     d->count = 1;
-    for (; p->tok[0] == '.'; next(p)) {
+    for (; p->tok[0] == '.'; next_token(p)) {
         size_t size = type_size(p->tok);
-        if (is(p, ".align")) {
-            next(p);
+        if (token_is(p, ".align")) {
+            next_token(p);
             size_t align = strtoul(p->tok, NULL, 10);
-            d->align = d->elem ? d->align : align; /* after .ptr it is of what is pointed to */
+            d->align = d->elem ? d->align : align; /* after .ptr, the alignment of the target */
             if (!align || (align & (align - 1)) || align > 1024)
                 return false;
         } else if (size) {
@@ -214,32 +213,32 @@ static bool declaration(struct parser *p, struct decl *d)
     if (!d->elem || !word_char(p->tok[0]))
         return false;
     strcpy(d->name, p->tok);
-    next(p);
-    while (is(p, "[")) {
-        next(p);
+    next_token(p);
+    while (token_is(p, "[")) {
+        next_token(p);
         char *end;
         unsigned long n = strtoul(p->tok, &end, 10);
         if (!n || *end || n > (1ul << 30) || d->count > (1ul << 34) / n)
             return false;
         d->count *= n;
-        next(p);
-        if (!is(p, "]"))
+        next_token(p);
+        if (!token_is(p, "]"))
             return false;
-        next(p);
+        next_token(p);
     }
     if (d->align < d->elem)
         d->align = d->elem;
     return true;
 }
 
-/* A kernel's parameter list: the place and size of each. */
-static void parameters(struct parser *p, struct func *f)
+/* Parses a kernel's parameter list: the offset and the size of each parameter. */
+static void parse_parameters(struct parser *p, struct func *f)
 {
     struct decl d;
     size_t offset = 0;
-    next(p);
-    while (!p->failed && !is(p, ")")) {
-        if (!is(p, ".param") || !declaration(p, &d)) {
+    next_token(p);
+    while (!p->failed && !token_is(p, ")")) {
+        if (!token_is(p, ".param") || !parse_declaration(p, &d)) {
             fail(p, "kernel %s: bad parameter list", f->name);
             return;
         }
@@ -253,37 +252,37 @@ static void parameters(struct parser *p, struct func *f)
         f->size[f->nparams++] = (unsigned short)size;
         offset += size;
         f->bytes = (unsigned)offset;
-        if (is(p, ","))
-            next(p);
-        else if (!is(p, ")"))
+        if (token_is(p, ","))
+            next_token(p);
+        else if (!token_is(p, ")"))
             fail(p, "kernel %s: expected , or ) after parameter %s", f->name, d.name);
     }
-    next(p);
+    next_token(p);
 }
 
-/* Skips what is between braces. */
+/* Skips a body in braces. */
 static void skip_body(struct parser *p)
 {
     int depth = 0;
     do {
-        depth += is(p, "{") - is(p, "}");
-    } while (depth > 0 && next(p));
+        depth += token_is(p, "{") - token_is(p, "}");
+    } while (depth > 0 && next_token(p));
     if (depth)
         fail(p, "} missing");
 }
 
-/* A kernel: its name, its parameters, and nothing of its body. */
-static void entry(struct parser *p)
+/* Parses a kernel's name and parameters, and skips its body. */
+static void parse_entry(struct parser *p)
 {
-    if (!next(p) || !(isalpha((unsigned char)p->tok[0]) || strchr("_$%", p->tok[0]))) {
+    if (!next_token(p) || !(isalpha((unsigned char)p->tok[0]) || strchr("_$%", p->tok[0]))) {
         fail(p, "expected a name after .entry");
         return;
     }
-    struct func *f = kernel_named(p->m, p->tok);
+    struct func *f = module_func(p->m, p->tok);
     bool declared = f != NULL;
     struct func again = {0};
     if (declared) {
-        again.name = f->name; /* a declaration came before: read past this one's parameters */
+        again.name = f->name; /* declared before: skip the parameters of this declaration */
         f = &again;
     } else {
         f = calloc(1, sizeof *f);
@@ -294,23 +293,23 @@ static void entry(struct parser *p)
         }
         f->module = p->m;
         f->block_ns = DEFAULT_BLOCK_NS;
-        f->max_dynamic = 49152;
-        f->carveout = -1;
+        f->set.max_dynamic = 49152;
+        f->set.carveout = -1;
         f->next = p->m->funcs;
         p->m->funcs = f;
     }
-    next(p);
-    if (is(p, "("))
-        parameters(p, f);
-    while (!p->failed && !is(p, "{") && !is(p, ";"))
-        if (!next(p))
+    next_token(p);
+    if (token_is(p, "("))
+        parse_parameters(p, f);
+    while (!p->failed && !token_is(p, "{") && !token_is(p, ";"))
+        if (!next_token(p))
             fail(p, "kernel %s: no body", f->name);
-    if (!p->failed && is(p, "{"))
+    if (!p->failed && token_is(p, "{"))
         skip_body(p);
 }
 
-/* One value of an initialiser, written as the type has it. */
-static bool put_value(const char *tok, const struct decl *d, unsigned char *out)
+/* Parses one value of an initializer into the type's bytes. */
+static bool parse_value(const char *tok, const struct decl *d, unsigned char *out)
 {
     char *end;
     uint64_t bits;
@@ -336,67 +335,66 @@ static bool put_value(const char *tok, const struct decl *d, unsigned char *out)
     return end != tok && !*end;
 }
 
-/* An address as a value: sym, sym+8, generic(sym), generic(sym)+8. Stops at the
- * token after it. */
-static bool put_address(struct parser *p, struct global *g, size_t at)
+/* Parses an address as a value: sym, sym+8, generic(sym), generic(sym)+8. Stops at the token after it. */
+static bool parse_address(struct parser *p, struct global *g, size_t at)
 {
     struct address *a = calloc(1, sizeof *a);
-    bool generic = is(p, "generic");
+    bool generic = token_is(p, "generic");
     if (!a)
         return false;
     a->next = g->addresses;
     g->addresses = a;
     a->at = at;
-    if (generic && !(next(p) && is(p, "(") && next(p)))
+    if (generic && !(next_token(p) && token_is(p, "(") && next_token(p)))
         return false;
     a->symbol = strdup(p->tok);
-    if (!a->symbol || !next(p) || (generic && !(is(p, ")") && next(p))))
+    if (!a->symbol || !next_token(p) || (generic && !(token_is(p, ")") && next_token(p))))
         return false;
-    if (is(p, "+")) {
-        next(p);
+    if (token_is(p, "+")) {
+        next_token(p);
         char *end;
         a->plus = strtoull(p->tok, &end, 0);
         if (!isdigit((unsigned char)p->tok[0]) || *end)
             return false;
-        next(p);
+        next_token(p);
     }
     return true;
 }
 
-/* The values of a variable, however they are grouped. */
-static bool initialiser(struct parser *p, const struct decl *d, struct global *g)
+/* Parses the values of a variable, in any grouping. */
+static bool parse_initialiser(struct parser *p, const struct decl *d, struct global *g)
 {
     size_t i = 0;
-    for (next(p); p->tok[0] && !is(p, ";");) {
-        if (is(p, "{") || is(p, "}") || is(p, ",")) {
-            next(p);
+    for (next_token(p); p->tok[0] && !token_is(p, ";");) {
+        if (token_is(p, "{") || token_is(p, "}") || token_is(p, ",")) {
+            next_token(p);
             continue;
         }
-        bool minus = is(p, "-");
+        bool minus = token_is(p, "-");
         if (minus)
-            next(p);
+            next_token(p);
         const size_t at = i * d->elem;
         if (i++ == d->count)
             return false;
         if (isalpha((unsigned char)p->tok[0]) || strchr("_$%", p->tok[0])) {
-            if (minus || d->elem != 8 || !put_address(p, g, at))
+            if (minus || d->elem != 8 || !parse_address(p, g, at))
                 return false;
             continue;
         }
         char text[300];
         snprintf(text, sizeof text, "%s%s", minus ? "-" : "", p->tok);
-        if (!put_value(text, d, g->init + at))
+        if (!parse_value(text, d, g->init + at))
             return false;
-        next(p);
+        next_token(p);
     }
-    return is(p, ";");
+    return token_is(p, ";");
 }
 
-/* A variable of the module. */
-static void variable(struct parser *p)
+/* Parses a variable of the module. */
+static void parse_variable(struct parser *p)
 {
     struct decl d;
-    if (!declaration(p, &d)) {
+    if (!parse_declaration(p, &d)) {
         fail(p, "bad variable");
         return;
     }
@@ -409,48 +407,48 @@ static void variable(struct parser *p)
     g->size = d.elem * d.count;
     g->next = p->m->globals;
     p->m->globals = g;
-    if (is(p, "=")) {
+    if (token_is(p, "=")) {
         g->init = calloc(1, g->size);
-        if (!g->init || !initialiser(p, &d, g))
+        if (!g->init || !parse_initialiser(p, &d, g))
             fail(p, "variable %s: unsupported initialiser", d.name);
-    } else if (!is(p, ";")) {
+    } else if (!token_is(p, ";")) {
         fail(p, "variable %s: expected ;", d.name);
     }
 }
 
-/* A device function: nothing of it matters. */
+/* Skips a device function. */
 static void skip_function(struct parser *p)
 {
-    while (!is(p, "{") && !is(p, ";") && next(p))
+    while (!token_is(p, "{") && !token_is(p, ";") && next_token(p))
         ;
-    if (is(p, "{"))
+    if (token_is(p, "{"))
         skip_body(p);
 }
 
-/* The whole text, one directive after the other. */
-static void unit(struct parser *p)
+/* Parses the whole text, directive by directive. */
+static void parse_unit(struct parser *p)
 {
     bool external = false;
-    while (!p->failed && next(p)) {
-        if (is(p, ".version"))
-            p->version = next(p) && isdigit((unsigned char)p->tok[0]);
-        else if (is(p, ".extern"))
+    while (!p->failed && next_token(p)) {
+        if (token_is(p, ".version"))
+            p->version = next_token(p) && isdigit((unsigned char)p->tok[0]);
+        else if (token_is(p, ".extern"))
             external = true;
-        else if (is(p, ".entry"))
-            entry(p);
-        else if (is(p, ".func"))
+        else if (token_is(p, ".entry"))
+            parse_entry(p);
+        else if (token_is(p, ".func"))
             skip_function(p);
-        else if ((is(p, ".global") || is(p, ".const")) && !external)
-            variable(p);
-        else if (is(p, "{"))
+        else if ((token_is(p, ".global") || token_is(p, ".const")) && !external)
+            parse_variable(p);
+        else if (token_is(p, "{"))
             skip_body(p);
-        if (is(p, ";") || is(p, "}"))
+        if (token_is(p, ";") || token_is(p, "}"))
             external = false;
     }
 }
 
-/* ptxas takes no other characters, not in comments either. */
-static void ascii(struct parser *p)
+/* Like ptxas, refuses characters other than ASCII, also in comments. */
+static void check_ascii(struct parser *p)
 {
     char *start = p->at;
     while (*p->at && (unsigned char)*p->at < 0x80)
@@ -466,13 +464,13 @@ CUresult ptx_parse(struct module *m, const char *text, char *msg, size_t len)
     if (!p.text)
         return CUDA_ERROR_OUT_OF_MEMORY;
     p.at = p.text;
-    ascii(&p);
+    check_ascii(&p);
     blank_comments(p.text);
-    unit(&p);
+    parse_unit(&p);
     bool other = !p.failed && !p.version;
     if (other)
         fail(&p, "not PTX: no .version");
-    pragmas(&p, text);
+    parse_comments(&p, text);
     free(p.text);
     if (other)
         return CUDA_ERROR_INVALID_IMAGE;

@@ -1,7 +1,6 @@
-/* range.c: the table of address ranges that mean something to the driver:
- * device allocations, memory of other processes, pinned and registered host
- * memory, and the parts of the arena that are taken without having addresses a
- * program knows. Sorted by address; called under g_lock. */
+/* range.c: the table of address ranges that the driver knows: device allocations, memory of other processes,
+ * pinned and registered host memory, and the parts of the arena that are in use without addresses for programs.
+ * Sorted by address; called under g_lock. */
 #include "pool.h"
 #include "vmm.h"
 
@@ -12,7 +11,7 @@ static struct range **table;
 static size_t count, cap;
 static uint64_t last_id;
 
-/* The place of the first range that begins after p. */
+/* Returns the index of the first range that begins after p. */
 static size_t after(CUdeviceptr p)
 {
     size_t lo = 0, hi = count;
@@ -45,8 +44,8 @@ uint64_t range_new_id(void)
     return ++last_id;
 }
 
-/* Whether it keeps its process from leaving the device: it is managed memory, or others
- * have it too. */
+/* Reports whether the range keeps its process from leaving the device: it is managed memory, or other processes
+ * hold it too. */
 static bool fixed(const struct range *r)
 {
     return r->kind == R_MANAGED || r->kind == R_IPC || (r->kind == R_DEVICE && r->flags);
@@ -54,15 +53,7 @@ static bool fixed(const struct range *r)
 
 struct range *range_add(const struct range *r)
 {
-    if (count == cap) {
-        size_t n = cap ? 2 * cap : 64;
-        struct range **p = realloc(table, n * sizeof *p);
-        if (!p)
-            return NULL;
-        table = p;
-        cap = n;
-    }
-    struct range *own = malloc(sizeof *own);
+    struct range *own = enlarge(&table, &cap, count + 1, sizeof *table) ? malloc(sizeof *own) : NULL;
     if (!own)
         return NULL;
     *own = *r;
@@ -107,7 +98,7 @@ bool range_overlaps(CUdeviceptr base, size_t size)
     return i && table[i - 1]->base + table[i - 1]->span > base;
 }
 
-/* Whether its bytes are the device's, and not the host's as managed memory's are. */
+/* Reports whether the bytes are the device's; those of managed memory are the host's. */
 bool range_on_device(const struct range *r)
 {
     return r->dev && r->kind != R_MANAGED;
@@ -130,9 +121,8 @@ bool range_reserved(CUdeviceptr p)
     return vmm_reservation(p) != NULL;
 }
 
-/* A kernel that was launched before its memory was given back to the pool runs
- * when the pool may have put something else there: to kernels, what a pool has
- * is one piece. */
+/* A kernel that was launched before its memory was freed may run when the pool has used the memory for another
+ * allocation. So for kernels, a pool's chunk is one piece. */
 void *range_translate(struct device *d, CUdeviceptr p, size_t n, bool write)
 {
     struct range *r = range_raw(p);

@@ -1,15 +1,18 @@
 /* sched.c: how the busy processes of a device share its time.
  *
- * Those that take turns (no MPS percentage) have the whole device for a slice
- * at a time, and so have the MPS processes, all together: an MPS server is one
- * client of the device. Inside the MPS turn everybody runs. Each process has whole
- * SMs, its percentage rounded up, so three slices of 30% have 9 of 8 SMs: when
- * processes have more SMs together than there are, all are slower in proportion.
+ * A process without an MPS percentage takes turns: it gets the whole device for one time
+ * slice at a time. All MPS processes together take turns like one such process, because
+ * an MPS server is one client of the device; within their turn, all of them run. What
+ * takes turns, a process or the group of MPS processes, is called an entity.
  *
- * While nobody starts or stops being busy all this is a fixed pattern, so the
- * device time a process has had at any moment, and the moment at which it will
- * have had a given amount, are arithmetic on struct sched. Rewriting it is the
- * only thing that needs the shared lock.
+ * Each MPS process has whole SMs, its percentage rounded up. So on a device of 8 SMs,
+ * three processes of 30% have 3 SMs each, 9 in total. If the processes have more SMs in
+ * total than the device, all of them are slower in proportion.
+ *
+ * While no process starts or stops being busy, the turns are a fixed pattern. So two
+ * values follow from struct sched by arithmetic: the device time that a process has had
+ * at any time, and the time at which it will have had a given amount. Only changes of
+ * struct sched need the shared lock.
  */
 #include "shared.h"
 
@@ -26,32 +29,35 @@ static long futex(_Atomic uint32_t *w, int op, uint32_t val, const struct timesp
     return syscall(SYS_futex, w, op, val, ts, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Turn time that entity 0 of n has had when x has passed since its slice began. */
-static uint64_t turn_time(uint64_t x, uint64_t n)
+/* Returns the device time that an entity gets in the ns after one of its time slices began, if n entities take
+ * turns. */
+static uint64_t turn_time(uint64_t ns, uint64_t n)
 {
-    uint64_t period = n * SIM_SLICE_NS, rest = x % period;
-    return x / period * SIM_SLICE_NS + (rest < SIM_SLICE_NS ? rest : SIM_SLICE_NS);
+    uint64_t period = n * SIM_TIMESLICE_NS, rest = ns % period;
+    return ns / period * SIM_TIMESLICE_NS + (rest < SIM_TIMESLICE_NS ? rest : SIM_TIMESLICE_NS);
 }
 
-/* Of dt after the epoch, the turn time of entity k of n; phase is how much of its
- * slice entity 0 had used by then. */
+/* Returns the device time that entity k of n gets in the dt ns after the epoch. phase is the part of its time
+ * slice that entity 0 had used at the epoch. */
 static uint64_t share_of(uint64_t dt, uint64_t phase, unsigned n, unsigned k)
 {
     if (n == 1)
         return dt;
-    uint64_t skip = k * SIM_SLICE_NS, x = dt + phase;
-    uint64_t had = k == 0 ? phase : 0;
-    return x <= skip ? 0 : turn_time(x - skip, n) - had;
+    uint64_t first_turn = k * SIM_TIMESLICE_NS, ns = dt + phase; /* both since the time slice of entity 0 began */
+    uint64_t used_before = k == 0 ? phase : 0;
+    return ns <= first_turn ? 0 : turn_time(ns - first_turn, n) - used_before;
 }
 
-/* What an MPS process gets of its group's turn when the processes have `sum` of the SMs together. */
-static uint64_t slowed(uint64_t share, uint64_t sum)
+/* Returns the device time of an MPS process, given that of its group: less if the MPS processes have more SMs
+ * than the device (`sum`, in SIM_FULLths). */
+static uint64_t scaled_share(uint64_t share, uint64_t sum)
 {
     return sum > SIM_FULL ? (uint64_t)((unsigned __int128)share * SIM_FULL / sum) : share;
 }
 
-/* Remembers how long anybody had had work, for who asks how busy the device was. */
-static void keep_past(struct sched *s)
+/* Stores the value of `busy` at the epoch, unless the last stored one is recent. The utilization in NVML is computed
+ * from these values. */
+static void record_past(struct sched *s)
 {
     if (s->epoch - s->past[(s->points - 1) % SIM_POINTS].at < SIM_POINT_NS)
         return;
@@ -59,13 +65,14 @@ static void keep_past(struct sched *s)
     s->past[s->points++ % SIM_POINTS].busy = s->busy;
 }
 
-/* Brings s to a later moment: credits everybody, passes the turn on. */
-static void step(struct sched *s, uint64_t at)
+/* Moves the epoch to a later time: adds the device time that all processes have had until then, and rotates the
+ * order of turns. */
+static void advance(struct sched *s, uint64_t at)
 {
     if (at <= s->epoch)
         return;
     uint64_t dt = at - s->epoch;
-    keep_past(s);
+    record_past(s);
     s->busy += s->n ? dt : 0;
     for (unsigned k = 0; k < s->n; k++) {
         uint64_t share = share_of(dt, s->phase, s->n, k);
@@ -73,21 +80,21 @@ static void step(struct sched *s, uint64_t at)
             s->slot[s->order[k]].progress += share;
         for (unsigned i = 0; s->order[k] == SIM_GROUP && i < s->top; i++)
             if (s->slot[i].busy && s->slot[i].share)
-                s->slot[i].progress += slowed(share, s->sum);
+                s->slot[i].progress += scaled_share(share, s->sum);
     }
     s->epoch = at;
     if (!s->n)
         return;
-    uint64_t pos = (dt + s->phase) % (s->n * SIM_SLICE_NS);
-    unsigned turns = (unsigned)(pos / SIM_SLICE_NS);
-    s->phase = pos % SIM_SLICE_NS;
+    uint64_t pos = (dt + s->phase) % (s->n * SIM_TIMESLICE_NS);
+    unsigned turns = (unsigned)(pos / SIM_TIMESLICE_NS);
+    s->phase = pos % SIM_TIMESLICE_NS;
     uint16_t old[SIM_SLOTS + 1];
     memcpy(old, s->order, s->n * sizeof *old);
     for (unsigned k = 0; k < s->n; k++)
         s->order[k] = old[(k + turns) % s->n];
 }
 
-/* Takes an entity out of the order of turns. */
+/* Removes an entity from the order of turns. */
 static void leave_order(struct sched *s, unsigned id)
 {
     for (unsigned k = 0; k < s->n; k++) {
@@ -101,7 +108,7 @@ static void leave_order(struct sched *s, unsigned id)
     }
 }
 
-/* Puts a process into the pattern or takes it out. */
+/* Adds a process to the pattern, or removes it. */
 static void set_busy(struct sched *s, unsigned slot, bool busy)
 {
     uint32_t share = s->slot[slot].share;
@@ -129,11 +136,11 @@ struct sched *sched_next(struct shared *sh)
     return next;
 }
 
-/* Takes a process out that is gone since a moment. */
+/* Removes a process that ended at that time. */
 void sched_remove(struct sched *s, unsigned slot, uint64_t at)
 {
     if (s->slot[slot].busy) {
-        step(s, at);
+        advance(s, at);
         set_busy(s, slot, false);
     }
 }
@@ -148,43 +155,43 @@ void sched_reset_slot(struct sched *s, unsigned slot, uint32_t share)
     s->slot[slot].share = share;
 }
 
-/* Whether somebody's turns come at other moments than before. */
+/* Reports whether the turns of the two patterns differ. */
 static bool pattern_differs(const struct sched *a, const struct sched *b)
 {
     uint32_t sa = a->sum > SIM_FULL ? a->sum : SIM_FULL, sb = b->sum > SIM_FULL ? b->sum : SIM_FULL;
     return a->n != b->n || sa != sb || (a->n > 1 && memcmp(a->order, b->order, a->n * sizeof *a->order));
 }
 
-/* Says from when on this process is busy or idle. A moment in the past is taken
- * as it is if nothing has changed since: a process that sees late that its work
- * has ended costs the others nothing. */
+/* Publishes that this process is busy, or idle, from the time `at` on. If nothing has changed since, that may be in
+ * the past: then a process that notices the end of its work late takes no device time from the others. Wakes the
+ * busy processes whose turns change. */
 void sched_publish(struct device *d, bool busy, uint64_t at, uint64_t now)
 {
     struct shared *sh = d->sh;
-    bool ring[SIM_SLOTS], any = false;
+    bool wake[SIM_SLOTS], any_to_wake = false;
     d->published = busy;
     if (!shared_lock(d))
         return;
     uint32_t gen = sh->gen;
-    struct sched *cur = &sh->sched[gen & 1], *nxt = sched_next(sh);
-    unsigned top = nxt->top;
-    step(nxt, at > now ? now : at);
-    set_busy(nxt, (unsigned)d->slot, busy);
-    bool differs = nxt->n && pattern_differs(cur, nxt);
+    struct sched *current = &sh->sched[gen & 1], *next = sched_next(sh);
+    unsigned top = next->top;
+    advance(next, at > now ? now : at);
+    set_busy(next, (unsigned)d->slot, busy);
+    bool differs = next->n && pattern_differs(current, next);
     for (unsigned i = 0; differs && i < top; i++)
-        any |= ring[i] = nxt->slot[i].busy && i != (unsigned)d->slot;
+        any_to_wake |= wake[i] = next->slot[i].busy && i != (unsigned)d->slot;
     atomic_store(&sh->gen, gen + 1);
     shared_unlock(d);
-    for (unsigned i = 0; any && i < top; i++)
-        if (ring[i]) {
+    for (unsigned i = 0; any_to_wake && i < top; i++)
+        if (wake[i]) {
             atomic_fetch_add(&sh->proc[i].bell, 1);
             if (atomic_load(&sh->proc[i].asleep))
                 futex(&sh->proc[i].bell, FUTEX_WAKE, 1, NULL);
         }
 }
 
-/* Reads this process's part of the pattern, without the lock. */
-static const struct sched_view *view(struct device *d)
+/* Returns this process's view of the pattern of turns, read without the lock. */
+static const struct sched_view *current_view(struct device *d)
 {
     struct sched_view *v = &d->view;
     uint32_t gen = atomic_load_explicit(&d->sh->gen, memory_order_acquire);
@@ -209,20 +216,20 @@ static const struct sched_view *view(struct device *d)
     return v;
 }
 
-/* Device time this process has had at a moment, if it stays busy. */
+/* Returns the device time that this process will have had at a time, if it stays busy. */
 uint64_t sched_progress(struct device *d, uint64_t at)
 {
-    const struct sched_view *v = view(d);
+    const struct sched_view *v = current_view(d);
     if (at <= v->epoch || !v->n)
         return v->progress;
     uint64_t share = share_of(at - v->epoch, v->phase, v->n, v->k);
-    return v->progress + (v->group ? slowed(share, v->sum) : share);
+    return v->progress + (v->group ? scaled_share(share, v->sum) : share);
 }
 
-/* The moment at which this process will have had that much device time. */
+/* Returns the time at which this process will have had that much device time. */
 uint64_t sched_when(struct device *d, uint64_t progress)
 {
-    const struct sched_view *v = view(d);
+    const struct sched_view *v = current_view(d);
     if (progress <= v->progress || !v->n)
         return v->epoch;
     uint64_t need = progress - v->progress;
@@ -230,9 +237,9 @@ uint64_t sched_when(struct device *d, uint64_t progress)
         need = (uint64_t)(((unsigned __int128)need * v->sum + SIM_FULL - 1) / SIM_FULL);
     if (v->n == 1)
         return v->epoch + need;
-    uint64_t y = need + (v->k == 0 ? v->phase : 0), periods = (y - 1) / SIM_SLICE_NS;
-    uint64_t x = periods * v->n * SIM_SLICE_NS + (y - periods * SIM_SLICE_NS);
-    return v->epoch + x + v->k * SIM_SLICE_NS - v->phase;
+    uint64_t y = need + (v->k == 0 ? v->phase : 0), periods = (y - 1) / SIM_TIMESLICE_NS;
+    uint64_t x = periods * v->n * SIM_TIMESLICE_NS + (y - periods * SIM_TIMESLICE_NS);
+    return v->epoch + x + v->k * SIM_TIMESLICE_NS - v->phase;
 }
 
 uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at)
@@ -243,23 +250,23 @@ uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at)
     if (at <= s->epoch || k == s->n)
         return s->slot[slot].progress;
     uint64_t share = share_of(at - s->epoch, s->phase, s->n, k);
-    return s->slot[slot].progress + (id == SIM_GROUP ? slowed(share, s->sum) : share);
+    return s->slot[slot].progress + (id == SIM_GROUP ? scaled_share(share, s->sum) : share);
 }
 
-bool sched_out(struct device *d)
+bool sched_removed(struct device *d)
 {
-    return !view(d)->busy;
+    return !current_view(d)->busy;
 }
 
-void sched_tell(struct device *d, uint64_t until)
+void sched_set_until(struct device *d, uint64_t until)
 {
     atomic_store_explicit(&d->sh->proc[d->slot].until, until, memory_order_relaxed);
 }
 
-/* Whether other processes have work on the device too. */
+/* Reports whether other processes have work on the device. */
 bool sched_contended(struct device *d)
 {
-    return view(d)->others;
+    return current_view(d)->others;
 }
 
 void gate_sleep(struct gate *g, uint32_t seen)
@@ -280,7 +287,7 @@ uint32_t shared_bell(struct device *d)
     return atomic_load(&d->sh->proc[d->slot].bell);
 }
 
-/* Sleeps until the bell has rung since `seen`, or until a moment (0: for ever). */
+/* Sleeps until the process's bell differs from `seen`, or until that time (0: no limit). */
 void shared_bell_wait(struct device *d, uint32_t seen, uint64_t until)
 {
     struct timespec ts = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};

@@ -1,25 +1,24 @@
-/* semaphore.c: semaphores of other interfaces that streams wait for and signal.
+/* semaphore.c: semaphores of other interfaces for which streams wait, and which they signal.
  *
- * Of the kinds that the driver can import only timeline semaphores are here, each a
- * number of 64 bits that grows. There is no Vulkan to make one: the descriptor names a
- * file, of memfd_create for example, that begins with the number. */
+ * Of the kinds that the driver can import, only timeline semaphores exist here; each is a 64-bit number that grows.
+ * There is no Vulkan to create one: the descriptor refers to a file, for example of memfd_create, that begins with the
+ * number. */
 #include "capture.h"
 #include "transfer.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 struct semaphore {
-    uint64_t *value; /* in a page that others have too */
+    uint64_t *value; /* in a page that other processes have too */
 };
 
 enum { PAGE = 4096 };
 
-CUresult sim_cuImportExternalSemaphore(struct ctx *c, CUexternalSemaphore *extSem_out, const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *semHandleDesc)
+CUresult sim_cuImportExternalSemaphore(struct ctx *c, CUexternalSemaphore *extSem_out,
+                                       const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *semHandleDesc)
 {
-    (void)c;
     if (!extSem_out || !semHandleDesc || semHandleDesc->flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (semHandleDesc->type != CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD)
@@ -27,34 +26,30 @@ CUresult sim_cuImportExternalSemaphore(struct ctx *c, CUexternalSemaphore *extSe
     int fd = semHandleDesc->handle.fd;
     if (lseek(fd, 0, SEEK_END) < (off_t)sizeof(uint64_t))
         return CUDA_ERROR_INVALID_VALUE;
-    struct semaphore *sem = calloc(1, sizeof *sem);
-    void *page = sem ? mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    if (page == MAP_FAILED || !handle_add(sem, H_SEMAPHORE)) {
-        if (page != MAP_FAILED)
-            munmap(page, PAGE);
-        free(sem);
-        return sem ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct semaphore *sem = handle_new(sizeof *sem, H_SEMAPHORE);
+    if (!sem) {
+        munmap(page, PAGE);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sem->value = page;
-    close(fd); /* it is the driver's now */
+    close(fd); /* the driver owns it */
     *extSem_out = (CUexternalSemaphore)sem;
     return CUDA_SUCCESS;
 }
 
-/* The page stays: streams may still wait for it. */
-CUresult sim_cuDestroyExternalSemaphore(struct ctx *c, CUexternalSemaphore extSem)
+/* The page stays mapped, because streams may still wait for it. */
+CUresult sim_cuDestroyExternalSemaphore(struct semaphore *sem, CUexternalSemaphore extSem)
 {
-    (void)c;
-    struct semaphore *sem = handle_of(extSem, H_SEMAPHORE);
-    if (!sem)
-        return CUDA_ERROR_INVALID_HANDLE;
     handle_del(sem);
     free(sem);
     return CUDA_SUCCESS;
 }
 
-/* Whether each is a semaphore. */
-static CUresult check(struct stream *s, const CUexternalSemaphore *sems, const void *params, unsigned n)
+/* Checks that all handles are semaphores. */
+static CUresult check_semaphores(struct stream *s, const CUexternalSemaphore *sems, const void *params, unsigned n)
 {
     if (!sems || !params || !n)
         return CUDA_ERROR_INVALID_VALUE;
@@ -65,33 +60,34 @@ static CUresult check(struct stream *s, const CUexternalSemaphore *sems, const v
 }
 
 CUresult sim_cuWaitExternalSemaphoresAsync(struct stream *s, const CUexternalSemaphore *extSemArray,
-                                           const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
+                                           const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray,
+                                           unsigned int numExtSems, CUstream stream)
 {
-    (void)stream;
-    CUresult r = check(s, extSemArray, paramsArray, numExtSems);
+    CUresult r = check_semaphores(s, extSemArray, paramsArray, numExtSems);
     for (unsigned i = 0; i < numExtSems && r == CUDA_SUCCESS; i++) {
         struct item *it = item_new(I_UNTIL);
         if (!it)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        it->u.word = (struct word){.at = ((struct semaphore *)extSemArray[i])->value, .value = paramsArray[i].params.fence.value, .bytes = 8,
-                                   .flags = CU_STREAM_WAIT_VALUE_GEQ};
+        it->u.word = (struct word){.at = ((struct semaphore *)extSemArray[i])->value, .bytes = 8,
+                                   .value = paramsArray[i].params.fence.value, .flags = CU_STREAM_WAIT_VALUE_GEQ};
         r = engine_push(s, it);
     }
     return r;
 }
 
-static void signal(const struct task *t)
+static void signal_task(const struct task *t)
 {
     __atomic_store_n((uint64_t *)(uintptr_t)t->p, t->n, __ATOMIC_RELEASE);
 }
 
 CUresult sim_cuSignalExternalSemaphoresAsync(struct stream *s, const CUexternalSemaphore *extSemArray,
-                                             const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray, unsigned int numExtSems, CUstream stream)
+                                             const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray,
+                                             unsigned int numExtSems, CUstream stream)
 {
-    (void)stream;
-    CUresult r = check(s, extSemArray, paramsArray, numExtSems);
+    CUresult r = check_semaphores(s, extSemArray, paramsArray, numExtSems);
     for (unsigned i = 0; i < numExtSems && r == CUDA_SUCCESS; i++) {
-        struct task t = {.run = signal, .p = (uintptr_t)((struct semaphore *)extSemArray[i])->value, .n = paramsArray[i].params.fence.value};
+        struct task t = {.run = signal_task, .p = (uintptr_t)((struct semaphore *)extSemArray[i])->value,
+                         .n = paramsArray[i].params.fence.value};
         r = transfer_task(s, &t);
     }
     return r;

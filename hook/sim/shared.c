@@ -1,6 +1,5 @@
-/* shared.c: joining and leaving a device, the files with the memory of its
- * processes and how much of it is in use, and telling who is still there. The
- * files and the locks are described in shared.h. */
+/* shared.c: joining and leaving a device; the files with its processes' memory and the count of it; dead
+ * processes. shared.h describes the files and the locks. */
 #include "shared.h"
 #include "vmm.h"
 
@@ -15,9 +14,9 @@
 #include <unistd.h>
 
 
-/* ---- the files with the device memory of processes ---- */
+/* ---- the files with device memory ---- */
 
-/* The name of the file with the memory of one process. */
+/* Writes the name of the file with one process's memory. */
 static void memory_name(char name[SIM_NAME], int index, unsigned slot, uint64_t serial)
 {
     snprintf(name, SIM_NAME, "gpu%d.mem.%u.%llu", index, slot, (unsigned long long)serial);
@@ -51,10 +50,10 @@ void shared_each_memory(int index, void (*fn)(struct device *d, const char *name
     for (struct dirent *e; (e = readdir(dp));)
         if (!strncmp(e->d_name, prefix, strlen(prefix)))
             fn(d, e->d_name, e->d_name + strlen(prefix));
-    closedir(dp); /* and with it dir */
+    closedir(dp); /* also closes dir */
 }
 
-/* Of a device nobody is on. What is there belonged to the dead, exports excepted. */
+/* Removes the files of a device that has no process, except exports. */
 static void remove_arena(struct device *d, const char *name, const char *rest)
 {
     if (rest[0] != 'x')
@@ -73,7 +72,7 @@ bool shared_link(int fd, const char *name)
     return linked;
 }
 
-/* A file that goes with its last descriptor. */
+/* Creates a file that is freed with its last descriptor. */
 static int nameless_file(void)
 {
     int dir = shared_open_dir();
@@ -88,7 +87,7 @@ int shared_new_file(void)
 {
     char path[64];
     int fd = nameless_file(), dir;
-    if (fd < 0 && (dir = shared_open_dir()) >= 0) { /* not every file system can do that */
+    if (fd < 0 && (dir = shared_open_dir()) >= 0) { /* not every file system supports O_TMPFILE */
         snprintf(path, sizeof path, "/proc/self/fd/%d/new.XXXXXX", dir);
         fd = mkostemp(path, O_CLOEXEC);
         if (fd >= 0)
@@ -98,15 +97,14 @@ int shared_new_file(void)
     return shared_move_up(fd);
 }
 
-/* The file of this process's device memory. It gets its name only when memory is
- * handed to another process, so that the memory of one that is killed is free
- * at once. */
+/* Creates the file of this process's device memory. It gets its name only when memory is exported to
+ * another process, so that the memory of a killed process is freed at once. */
 static int open_arena(struct device *d)
 {
     char name[SIM_NAME];
     int fd = nameless_file();
     d->arena_named = fd < 0;
-    if (fd < 0) { /* not every file system can do that */
+    if (fd < 0) { /* not every file system supports O_TMPFILE */
         memory_name(name, d->index, (unsigned)d->slot, d->arena_serial);
         fd = shared_open(name, O_RDWR | O_CREAT | O_EXCL);
     }
@@ -120,9 +118,8 @@ bool shared_name_memory(struct device *d)
     return d->arena_named || (d->arena_named = shared_link(d->arena_fd, name));
 }
 
-/* Device addresses are a range of their own, where nothing can be read or
- * written: the bytes are mapped elsewhere, so that a host program that follows
- * a device pointer fails here as it does on a GPU. */
+/* Maps the arena. Device addresses are a separate range that cannot be read or written; the bytes are mapped
+ * elsewhere. So a host program that dereferences a device pointer fails, as it does with a GPU. */
 static CUresult arena_map(struct device *d)
 {
     d->arena_size = 2 * g_config.mem;
@@ -151,8 +148,8 @@ static CUresult arena_map(struct device *d)
     return CUDA_SUCCESS;
 }
 
-/* Whoever looks through all that can be read, as memcheck does for leaks, would
- * make the host's memory of all of the device's. */
+/* Only the used part is accessible, because a tool that scans all readable memory, such as memcheck when it
+ * looks for leaks, would otherwise allocate host memory for all of the device's. */
 bool shared_open_arena(struct device *d, size_t end)
 {
     const size_t step = (size_t)64 << 20;
@@ -174,8 +171,8 @@ uint64_t shared_mem_used(struct device *d)
     return sum;
 }
 
-/* Counts bytes to this process if the device still has them. */
-bool shared_mem_take(struct device *d, uint64_t bytes)
+/* Counts bytes for this process. Returns false if the device has too few. */
+bool shared_mem_reserve(struct device *d, uint64_t bytes)
 {
     for (int tries = 0; tries < 2; tries++) {
         if (tries)
@@ -193,7 +190,7 @@ bool shared_mem_take(struct device *d, uint64_t bytes)
     return false;
 }
 
-void shared_mem_give(struct device *d, uint64_t bytes)
+void shared_mem_release(struct device *d, uint64_t bytes)
 {
     if (!d->left)
         d->sh->proc[d->slot].mem -= bytes;
@@ -213,8 +210,8 @@ void shared_pending(struct device *d, unsigned streams)
 
 /* ---- joining and leaving a device ---- */
 
-/* A record lock on the state file; with F_GETLK, whether somebody else holds one
- * there. */
+/* Sets a record lock on the state file; with F_GETLK, reports whether another process holds one in the
+ * range. */
 static int lock_bytes(int fd, int cmd, short type, off_t start, off_t len)
 {
     struct flock fl = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
@@ -223,7 +220,7 @@ static int lock_bytes(int fd, int cmd, short type, off_t start, off_t len)
         r = fcntl(fd, cmd, &fl);
     while (r < 0 && errno == EINTR && cmd == F_SETLKW);
     if (cmd == F_GETLK)
-        return r == 0 && fl.l_type != F_UNLCK; /* somebody else holds one of them */
+        return r == 0 && fl.l_type != F_UNLCK; /* held by another process */
     return r;
 }
 
@@ -232,13 +229,13 @@ bool shared_alive(const struct device *d, unsigned slot)
     return lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT + slot, 1);
 }
 
-/* What was cut short and has grown again is empty. */
+/* A file that was truncated and has grown again is empty, and its magic is 0. */
 bool shared_lock(struct device *d)
 {
     if (d->sh->magic != SIM_MAGIC)
         atomic_store(&g_lost, true);
     if (atomic_load(&g_lost))
-        return false; /* whether it is a lock is not known */
+        return false; /* the mutex may be invalid */
     int r = pthread_mutex_lock(&d->sh->lock);
     if (r == EOWNERDEAD)
         r = pthread_mutex_consistent(&d->sh->lock);
@@ -250,8 +247,8 @@ void shared_unlock(struct device *d)
     pthread_mutex_unlock(&d->sh->lock);
 }
 
-/* Opens the state file and takes its setup lock; -1 with errno set. The file may
- * be removed by a leaving process between the two, hence the second look. */
+/* Opens the state file and takes its setup lock; -1 with errno set. A leaving process may remove the file
+ * between the two steps, so the name is checked again. */
 static int open_state(int index)
 {
     char name[SIM_NAME];
@@ -264,10 +261,10 @@ static int open_state(int index)
             continue;
         if (low < 0)
             return -1;
-        /* Out of the way of programs that count on low numbers being free; before
-         * any lock is taken, for closing a descriptor drops the process's locks. */
+        /* Moved away from the low numbers, which programs may expect to be free. This comes before any
+         * lock, because closing a descriptor releases the process's locks. */
         int fd = shared_move_up(low);
-        if (lock_bytes(fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1) == 0 && shared_still_there(fd, name))
+        if (lock_bytes(fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1) == 0 && shared_is_current(fd, name))
             return fd;
         close(fd);
     }
@@ -275,7 +272,7 @@ static int open_state(int index)
     return -1;
 }
 
-/* Writes the state of a device that nobody is on. */
+/* Initializes the state of a device that has no process. */
 static void state_init(struct shared *sh)
 {
     pthread_mutexattr_t attr;
@@ -292,7 +289,7 @@ static void state_init(struct shared *sh)
     sh->magic = SIM_MAGIC;
 }
 
-/* Maps the state file, and begins it anew when nobody is on the device. */
+/* Maps the state file, and initializes it if the device has no process. */
 static CUresult map_state(struct device *d)
 {
     if (lseek(d->fd, 0, SEEK_END) < (off_t)sizeof(struct shared) && ftruncate(d->fd, sizeof(struct shared)) < 0)
@@ -312,8 +309,8 @@ static CUresult map_state(struct device *d)
     return CUDA_SUCCESS;
 }
 
-/* Forgets what a slot says of a process that is gone. */
-static void clear(struct proc *p)
+/* Clears the slot of a process that has ended. */
+static void clear_slot(struct proc *p)
 {
     p->serial = 0;
     p->mem = 0;
@@ -323,21 +320,20 @@ static void clear(struct proc *p)
     p->gate.state = SIM_RUNNING;
 }
 
-/* The part of the device's SMs that this process has as an MPS client, in SIM_FULLths;
- * 0 when it takes turns. */
+/* Returns this process's share of the device's SMs as an MPS client, in SIM_FULLths; 0 if it takes turns. */
 static uint32_t share_of_sms(void)
 {
     return g_config.pct ? (uint32_t)((uint64_t)g_config.granted * SIM_FULL / g_config.sms) : 0;
 }
 
-/* Takes a slot of which the last process is gone, and clears what that left. */
-static CUresult take_slot(struct device *d)
+/* Gets a slot without a live process, and clears it. */
+static CUresult acquire_slot(struct device *d)
 {
     for (d->slot = 0; d->slot < SIM_SLOTS; d->slot++)
         if (lock_bytes(d->fd, F_SETLK, F_WRLCK, SIM_LOCK_SLOT + d->slot, 1) == 0)
             break;
     if (d->slot == SIM_SLOTS) {
-        sim_say("device %d has %d processes, the most there can be", d->index, SIM_SLOTS);
+        sim_say("device %d has %d processes, which is the limit", d->index, SIM_SLOTS);
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     if (!shared_lock(d))
@@ -350,14 +346,14 @@ static CUresult take_slot(struct device *d)
     sched_reset_slot(next, (unsigned)d->slot, share_of_sms());
     atomic_store(&sh->gen, sh->gen + 1);
     holders_forget(d, (unsigned)d->slot);
-    clear(&sh->proc[d->slot]);
+    clear_slot(&sh->proc[d->slot]);
     sh->proc[d->slot].serial = d->arena_serial = ++sh->serial;
     shared_unlock(d);
     return CUDA_SUCCESS;
 }
 
-/* On the first device that it is on a process can be found, and locked. */
-static void settle_in(struct device *d)
+/* Sets the process's gate to its slot on the first device that it joins, where other processes find it. */
+static void set_gate(struct device *d)
 {
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         if (g_device[i].joined && &g_device[i] != d)
@@ -366,22 +362,22 @@ static void settle_in(struct device *d)
     atomic_store(&d->sh->proc[d->slot].home, 1);
 }
 
-/* Puts this process on the device, once. Called under g_lock. */
+/* Joins the device, unless this process has joined it. Called under g_lock. */
 CUresult shared_join(struct device *d)
 {
     if (d->joined)
         return CUDA_SUCCESS;
     d->fd = open_state(d->index);
     if (d->fd < 0) {
-        if (g_config.own_dir && (errno == EPERM || errno == ENOTDIR)) /* of links the second */
-            sim_say("%.200s is no folder of yours that only you can write to: have it removed, or set GFAAS_SIM_DIR", g_config.dir);
+        if (g_config.default_dir && (errno == EPERM || errno == ENOTDIR)) /* ENOTDIR: a link */
+            sim_say("%.200s is not a folder that you own and only you can write to: remove it, or set GFAAS_SIM_DIR", g_config.dir);
         else
             sim_say("%.200s: %s", g_config.dir, strerror(errno));
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     CUresult r = map_state(d);
     if (r == CUDA_SUCCESS)
-        r = take_slot(d);
+        r = acquire_slot(d);
     if (r == CUDA_SUCCESS)
         r = arena_map(d);
     if (r != CUDA_SUCCESS) {
@@ -397,12 +393,12 @@ CUresult shared_join(struct device *d)
     d->joined = true;
     d->left = false;
     d->view.valid = false;
-    settle_in(d);
+    set_gate(d);
     return CUDA_SUCCESS;
 }
 
-/* Takes this process off the device; the last one removes the files. The
- * mappings stay: other threads may be in the middle of a copy. */
+/* Leaves the device; the last process removes the files. The mappings stay, because other threads may be
+ * copying. */
 void shared_leave(struct device *d)
 {
     if (!d->joined || d->left)
@@ -416,7 +412,7 @@ void shared_leave(struct device *d)
     arena_remove(d->index, (unsigned)d->slot, d->arena_serial);
     if (shared_lock(d)) {
         holders_forget(d, (unsigned)d->slot);
-        clear(&d->sh->proc[d->slot]);
+        clear_slot(&d->sh->proc[d->slot]);
         shared_unlock(d);
     }
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
@@ -424,16 +420,16 @@ void shared_leave(struct device *d)
         shared_each_memory(d->index, remove_arena, d);
         shared_state_name(name, d->index);
         shared_remove_file(name);
-        if (g_config.own_dir)
+        if (g_config.default_dir)
             rmdir(g_config.dir);
     }
-    close(d->fd); /* and with it the locks */
+    close(d->fd); /* also releases the locks */
 }
 
-/* Takes those out of the pattern whose work is over and who do not say so: they are
- * stopped. What they had sent has run, as on a GPU; going on, they find themselves
- * out (engine.c). */
-static void pass_over_stopped(struct device *d, uint64_t now)
+/* Removes from the turns the processes whose work should have finished and that do not report it: they are
+ * stopped. Their work has run, as on a GPU; when such a process continues, it notices its removal
+ * (engine.c). */
+static void remove_stopped(struct device *d, uint64_t now)
 {
     struct shared *sh = d->sh;
     for (unsigned i = 0; i < shared_top(sh); i++) {
@@ -448,7 +444,7 @@ static void pass_over_stopped(struct device *d, uint64_t now)
     }
 }
 
-/* Clears what processes left that are no more. */
+/* Clears the slots of dead processes. */
 void shared_reap(struct device *d, uint64_t now)
 {
     struct shared *sh = d->sh;
@@ -456,24 +452,24 @@ void shared_reap(struct device *d, uint64_t now)
     for (unsigned i = 0; i < shared_top(sh); i++) {
         if (!sh->proc[i].serial || i == (unsigned)d->slot || shared_alive(d, i) || !shared_lock(d))
             continue;
-        /* Again, now that no newcomer can be half-way into the slot. */
+        /* Checked again under the lock: a new process might have taken the slot. */
         if (sh->proc[i].serial && !shared_alive(d, i)) {
             sched_remove(sched_next(sh), i, now);
             atomic_store(&sh->gen, sh->gen + 1);
             arena_remove(d->index, i, sh->proc[i].serial);
             holders_forget(d, i);
-            clear(&sh->proc[i]);
+            clear_slot(&sh->proc[i]);
         }
         shared_unlock(d);
     }
-    pass_over_stopped(d, now);
+    remove_stopped(d, now);
     if (sh->unowned && shared_lock(d)) {
         exports_reap(d);
         shared_unlock(d);
     }
 }
 
-/* A look costs as much as there are processes, squared: they take turns. */
+/* One check costs the number of processes squared, so the processes take turns. */
 void shared_reap_due(struct device *d, uint64_t now)
 {
     uint64_t last = atomic_load(&d->sh->reaped), pause = SIM_REAP_NS * (1 + shared_top(d->sh) / 128);

@@ -1,4 +1,4 @@
-/* stream.c: streams, and waiting for them. */
+/* stream.c: streams, and waits for them. */
 #include "capture.h"
 #include "ipcevent.h"
 #include "pool.h"
@@ -18,52 +18,35 @@ struct stream *stream_new(struct ctx *c, enum stream_kind kind, unsigned flags, 
     s->priority = priority;
     s->id = ++last_id;
     s->wake_at = UINT64_MAX;
-    s->next = c->streams;
-    s->prev = &c->streams;
-    if (s->next)
-        s->next->prev = &s->next;
-    c->streams = s;
+    LIST_ADD(&c->streams, s, next, prev);
     return s;
 }
 
-/* Frees a stream in which nothing is left to do. */
+/* Frees a stream without pending work. */
 void stream_drop(struct stream *s)
 {
     handle_del(s);
-    *s->prev = s->next;
-    if (s->next)
-        s->next->prev = s->prev;
+    LIST_REMOVE(s, next, prev);
     free(s);
 }
 
-/* The stream a handle means, by the rules of the default streams. */
-static inline struct stream *find(struct ctx *c, CUstream h, CUresult *r)
+/* Returns the stream of a handle, by the rules of the default streams. */
+struct stream *stream_find(struct ctx *c, CUstream h, CUresult *r)
 {
     if (h == NULL && tls_per_thread)
         h = CU_STREAM_PER_THREAD;
     *r = CUDA_SUCCESS;
     if (h == NULL || h == CU_STREAM_LEGACY)
         return c->legacy;
-    if (h == CU_STREAM_PER_THREAD) {
-        struct stream *s = thread_stream(c);
-        if (!s)
-            *r = CUDA_ERROR_OUT_OF_MEMORY;
-        return s;
-    }
-    if (handle_is(h, H_STREAM))
-        return (struct stream *)h;
-    *r = CUDA_ERROR_INVALID_HANDLE;
-    return NULL;
-}
-
-struct stream *stream_find(struct ctx *c, CUstream h, CUresult *r)
-{
-    return find(c, h, r);
+    struct stream *s = h == CU_STREAM_PER_THREAD ? thread_stream(c) : handle_of(h, H_STREAM);
+    if (!s)
+        *r = h == CU_STREAM_PER_THREAD ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_HANDLE;
+    return s;
 }
 
 struct stream *stream_get(struct ctx *c, CUstream h, CUresult *r)
 {
-    struct stream *s = find(c, h, r);
+    struct stream *s = stream_find(c, h, r);
     if (g_captures && s && s->kind == S_LEGACY && (*r = capture_legacy(s->ctx)) != CUDA_SUCCESS)
         return NULL;
     return s;
@@ -85,51 +68,35 @@ CUresult sim_cuStreamCreateWithPriority(struct ctx *c, CUstream *phStream, unsig
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuStreamCreate(struct ctx *c, CUstream *phStream, unsigned int Flags)
+/* The handle becomes invalid at once; the stream is freed when its work has finished. */
+CUresult sim_cuStreamDestroy_v2(struct stream *s, CUstream hStream)
 {
-    return sim_cuStreamCreateWithPriority(c, phStream, Flags, 0);
-}
-
-/* The handle is gone at once, the stream when its work is done. */
-CUresult sim_cuStreamDestroy_v2(CUstream hStream)
-{
-    struct stream *s = handle_of(hStream, H_STREAM);
-    if (!s)
-        return CUDA_ERROR_INVALID_HANDLE;
     capture_leave(s);
     handle_del(s);
     s->dying = true;
     if (!s->head && !s->waiters)
-        stream_drop(s); /* else whoever finishes its last item does */
+        stream_drop(s); /* otherwise the end of its last item does it */
     return CUDA_SUCCESS;
 }
 
 CUresult sim_cuStreamGetPriority(struct stream *s, CUstream hStream, int *priority)
 {
-    if (priority)
-        *priority = s->priority;
-    return priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(priority, s->priority);
 }
 
 CUresult sim_cuStreamGetFlags(struct stream *s, CUstream hStream, unsigned int *flags)
 {
-    if (flags)
-        *flags = s->flags;
-    return flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(flags, s->flags);
 }
 
 CUresult sim_cuStreamGetId(struct stream *s, CUstream hStream, unsigned long long *streamId)
 {
-    if (streamId)
-        *streamId = s->id;
-    return streamId ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(streamId, s->id);
 }
 
 CUresult sim_cuStreamGetCtx(struct stream *s, CUstream hStream, CUcontext *pctx)
 {
-    if (pctx)
-        *pctx = (CUcontext)s->ctx;
-    return pctx ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(pctx, (CUcontext)s->ctx);
 }
 
 CUresult sim_cuStreamGetCtx_v2(struct stream *s, CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
@@ -142,9 +109,7 @@ CUresult sim_cuStreamGetCtx_v2(struct stream *s, CUstream hStream, CUcontext *pC
 
 CUresult sim_cuStreamGetDevice(struct stream *s, CUstream hStream, CUdevice *device)
 {
-    if (device)
-        *device = s->ctx->ordinal;
-    return device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return STORE(device, s->ctx->ordinal);
 }
 
 CUresult sim_cuStreamSynchronize(struct stream *s, CUstream hStream)
@@ -171,7 +136,7 @@ CUresult sim_cuStreamQuery(struct stream *s, CUstream hStream)
     return s->ctx->error ? s->ctx->error : busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-/* Has the other device's worker see the end of a recording in time. */
+/* Makes the other device's worker notice the end of a recording in time. */
 void record_watch(struct record *r, const struct device *waiting)
 {
     if (r->foreign || r->watched || r->stream->ctx->dev == waiting)
@@ -192,9 +157,9 @@ CUresult sim_cuStreamWaitEvent(struct stream *s, CUstream hStream, CUevent hEven
     bool external = Flags & CU_EVENT_WAIT_EXTERNAL;
     if (s->capture || (e->captured && !external))
         return capture_wait(s, e, external);
-    if (external) /* which says how to capture it */
+    if (external) /* is a flag for captures only */
         return CUDA_ERROR_INVALID_VALUE;
-    struct record *last = event_latest(e);
+    struct record *last = event_pending(e);
     if (!last)
         return CUDA_SUCCESS;
     struct item *it = item_new(I_WAIT);
@@ -206,7 +171,7 @@ CUresult sim_cuStreamWaitEvent(struct stream *s, CUstream hStream, CUevent hEven
     return engine_push(s, it);
 }
 
-/* Puts a call of a function of the program's into a stream. */
+/* Adds a call of the program's function to a stream. */
 static CUresult push_call(struct stream *s, enum item_kind kind, CUhostFn fn, CUstreamCallback callback, void *data)
 {
     if (s->capture)

@@ -1,5 +1,5 @@
-/* texture.c: texture and surface objects, as handles that remember what they are of.
- * Kernels compute only what their comments name, so nothing reads through them. */
+/* texture.c: texture and surface objects: handles that store their description. Kernels compute only the operations
+ * in their comments, so nothing reads through these objects. */
 #include "array.h"
 
 #include <stdlib.h>
@@ -17,16 +17,16 @@ struct texture {
     CUDA_RESOURCE_VIEW_DESC view;
 };
 
-/* Whether that many bytes of the device are at an address. */
-static bool there(CUdeviceptr p, size_t n)
+/* Reports whether that many bytes of device memory are at the address. */
+static bool is_device_memory(CUdeviceptr p, size_t n)
 {
     struct range *r = range_find(p);
     return r && p % ALIGNED == 0 && n && n <= range_reach(r, p, false);
 }
 
-static CUresult check(const CUDA_RESOURCE_DESC *d)
+static CUresult check_resource(const CUDA_RESOURCE_DESC *d)
 {
-    size_t element;
+    size_t element, size;
     if (d->flags)
         return CUDA_ERROR_INVALID_VALUE;
     switch (d->resType) {
@@ -36,7 +36,8 @@ static CUresult check(const CUDA_RESOURCE_DESC *d)
         return handle_is(d->res.mipmap.hMipmappedArray, H_MIPMAP) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     case CU_RESOURCE_TYPE_LINEAR:
         element = array_element(d->res.linear.format, d->res.linear.numChannels);
-        return element && d->res.linear.sizeInBytes / element <= MOST_LINEAR && there(d->res.linear.devPtr, d->res.linear.sizeInBytes)
+        return element && d->res.linear.sizeInBytes / element <= MOST_LINEAR &&
+                       is_device_memory(d->res.linear.devPtr, d->res.linear.sizeInBytes)
                    ? CUDA_SUCCESS
                    : CUDA_ERROR_INVALID_VALUE;
     case CU_RESOURCE_TYPE_PITCH2D:
@@ -45,46 +46,28 @@ static CUresult check(const CUDA_RESOURCE_DESC *d)
             d->res.pitch2D.height > MOST_HIGH || d->res.pitch2D.pitchInBytes > MOST_PITCH ||
             d->res.pitch2D.pitchInBytes % PITCHED || d->res.pitch2D.width * element > d->res.pitch2D.pitchInBytes)
             return CUDA_ERROR_INVALID_VALUE;
-        return there(d->res.pitch2D.devPtr, d->res.pitch2D.pitchInBytes * (d->res.pitch2D.height - 1) + d->res.pitch2D.width * element)
-                   ? CUDA_SUCCESS
-                   : CUDA_ERROR_INVALID_VALUE;
+        size = d->res.pitch2D.pitchInBytes * (d->res.pitch2D.height - 1) + d->res.pitch2D.width * element;
+        return is_device_memory(d->res.pitch2D.devPtr, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Makes an object of either kind; how and view are NULL where there is none. */
-static CUresult make(unsigned long long *out, enum handle_kind kind, const CUDA_RESOURCE_DESC *of, const CUDA_TEXTURE_DESC *how,
-                     const CUDA_RESOURCE_VIEW_DESC *view)
+/* Creates an object of either kind; `how` and `view` may be NULL. */
+static CUresult create_object(unsigned long long *out, enum handle_kind kind, const CUDA_RESOURCE_DESC *of,
+                              const CUDA_TEXTURE_DESC *how, const CUDA_RESOURCE_VIEW_DESC *view)
 {
-    CUresult r = check(of);
+    CUresult r = check_resource(of);
     if (r != CUDA_SUCCESS)
         return r;
-    struct texture *t = calloc(1, sizeof *t);
-    if (!t || !handle_add(t, kind)) {
-        free(t);
+    struct texture *t = handle_new(sizeof *t, kind);
+    if (!t)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     t->of = *of;
     if (how)
         t->how = *how;
     if (view)
         t->view = *view;
     *out = (uintptr_t)t;
-    return CUDA_SUCCESS;
-}
-
-static struct texture *texture_of(unsigned long long object, enum handle_kind kind)
-{
-    return handle_of((const void *)(uintptr_t)object, kind);
-}
-
-static CUresult destroy(unsigned long long object, enum handle_kind kind)
-{
-    struct texture *t = texture_of(object, kind);
-    if (!t)
-        return CUDA_ERROR_INVALID_VALUE;
-    handle_del(t);
-    free(t);
     return CUDA_SUCCESS;
 }
 
@@ -95,39 +78,30 @@ CUresult sim_cuTexObjectCreate(struct ctx *c, CUtexObject *pTexObject, const CUD
         return CUDA_ERROR_INVALID_VALUE;
     if (pResViewDesc && pResDesc->resType != CU_RESOURCE_TYPE_ARRAY && pResDesc->resType != CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
         return CUDA_ERROR_INVALID_VALUE;
-    return make(pTexObject, H_TEXTURE, pResDesc, pTexDesc, pResViewDesc);
+    return create_object(pTexObject, H_TEXTURE, pResDesc, pTexDesc, pResViewDesc);
 }
 
-CUresult sim_cuTexObjectDestroy(CUtexObject texObject)
+CUresult sim_cuTexObjectDestroy(struct texture *t, CUtexObject texObject)
 {
-    return destroy(texObject, H_TEXTURE);
-}
-
-CUresult sim_cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject)
-{
-    struct texture *t = texture_of(texObject, H_TEXTURE);
-    if (!t || !pResDesc)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pResDesc = t->of;
+    handle_del(t);
+    free(t);
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *pTexDesc, CUtexObject texObject)
+CUresult sim_cuTexObjectGetResourceDesc(struct texture *t, CUDA_RESOURCE_DESC *pResDesc, CUtexObject texObject)
 {
-    struct texture *t = texture_of(texObject, H_TEXTURE);
-    if (!t || !pTexDesc)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pTexDesc = t->how;
-    return CUDA_SUCCESS;
+    return STORE(pResDesc, t->of);
 }
 
-CUresult sim_cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc, CUtexObject texObject)
+CUresult sim_cuTexObjectGetTextureDesc(struct texture *t, CUDA_TEXTURE_DESC *pTexDesc, CUtexObject texObject)
 {
-    struct texture *t = texture_of(texObject, H_TEXTURE);
-    if (!t || !pResViewDesc)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pResViewDesc = t->view;
-    return CUDA_SUCCESS;
+    return STORE(pTexDesc, t->how);
+}
+
+CUresult sim_cuTexObjectGetResourceViewDesc(struct texture *t, CUDA_RESOURCE_VIEW_DESC *pResViewDesc,
+                                            CUtexObject texObject)
+{
+    return STORE(pResViewDesc, t->view);
 }
 
 CUresult sim_cuSurfObjectCreate(struct ctx *c, CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC *pResDesc)
@@ -137,19 +111,15 @@ CUresult sim_cuSurfObjectCreate(struct ctx *c, CUsurfObject *pSurfObject, const 
     struct array *a = array_of(pResDesc->res.array.hArray);
     if (a && !(a->desc.Flags & CUDA_ARRAY3D_SURFACE_LDST))
         return CUDA_ERROR_INVALID_VALUE;
-    return make(pSurfObject, H_SURFACE, pResDesc, NULL, NULL);
+    return create_object(pSurfObject, H_SURFACE, pResDesc, NULL, NULL);
 }
 
-CUresult sim_cuSurfObjectDestroy(CUsurfObject surfObject)
+CUresult sim_cuSurfObjectDestroy(struct texture *t, CUsurfObject surfObject)
 {
-    return destroy(surfObject, H_SURFACE);
+    return sim_cuTexObjectDestroy(t, surfObject);
 }
 
-CUresult sim_cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject)
+CUresult sim_cuSurfObjectGetResourceDesc(struct texture *t, CUDA_RESOURCE_DESC *pResDesc, CUsurfObject surfObject)
 {
-    struct texture *t = texture_of(surfObject, H_SURFACE);
-    if (!t || !pResDesc)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pResDesc = t->of;
-    return CUDA_SUCCESS;
+    return STORE(pResDesc, t->of);
 }

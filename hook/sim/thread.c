@@ -1,5 +1,5 @@
-/* thread.c: what belongs to a thread: its stack of contexts and the streams it
- * sees as the per-thread default stream. */
+/* thread.c: the state of a thread: its stack of contexts, and the streams that are its per-thread default
+ * streams. */
 #include "capture.h"
 
 #include <stdlib.h>
@@ -9,12 +9,12 @@ struct thread {
     size_t n, cap;
 };
 
-static __thread struct thread *self;
-static pthread_key_t key;
-static bool have_key; /* else what belongs to a thread stays when it ends */
+static __thread struct thread *self; /* state of the calling thread; NULL: not created yet */
+static pthread_key_t key;            /* calls thread_end at the end of a thread */
+static bool have_key;                /* if there is no key, the state of a thread is not freed at its end */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* The per-thread streams of a thread go with it, when their work is done. */
+/* Destroys the per-thread default streams of a thread: those with work in progress when the work has finished. */
 static void drop_streams(const struct thread *t)
 {
     for (struct ctx *c = g_contexts; c; c = c->next)
@@ -30,7 +30,8 @@ static void drop_streams(const struct thread *t)
         }
 }
 
-/* Runs as a thread ends. That is no call: threads of a process that is locked end too. */
+/* Runs when a thread ends. Unlike a call of the driver, it does not wait while the process is locked
+ * (checkpoint.c): threads of a locked process can end, too. */
 static void thread_end(void *arg)
 {
     struct thread *t = arg;
@@ -49,8 +50,8 @@ static void make_key(void)
     have_key = pthread_key_create(&key, thread_end) == 0;
 }
 
-/* What belongs to the calling thread; NULL: no memory for it. */
-static struct thread *get(void)
+/* Returns the calling thread's state, or NULL if out of memory. */
+static struct thread *own_state(void)
 {
     if (!self) {
         pthread_once(&once, make_key);
@@ -68,17 +69,9 @@ struct ctx *ctx_current(void)
 
 bool thread_push(struct ctx *c)
 {
-    struct thread *t = get();
-    if (!t)
+    struct thread *t = own_state();
+    if (!t || !enlarge(&t->stack, &t->cap, t->n + 1, sizeof *t->stack))
         return false;
-    if (t->n == t->cap) {
-        size_t cap = t->cap ? 2 * t->cap : 8;
-        struct ctx **p = realloc(t->stack, cap * sizeof *p);
-        if (!p)
-            return false;
-        t->stack = p;
-        t->cap = cap;
-    }
     t->stack[t->n++] = c;
     return true;
 }
@@ -90,7 +83,7 @@ struct ctx *thread_pop(void)
 
 struct stream *thread_stream(struct ctx *c)
 {
-    struct thread *t = get();
+    struct thread *t = own_state();
     if (!t)
         return NULL;
     for (struct stream *s = c->streams; s; s = s->next)

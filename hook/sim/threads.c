@@ -1,7 +1,6 @@
-/* threads.c: the threads of the simulated driver. The worker of a device keeps
- * its time when nobody waits for it; one thread copies and computes; one waits
- * for what only takes time; one calls the program's callbacks. Each is started when first needed, with all signals
- * blocked, and never ends. */
+/* threads.c: the threads of the simulated driver. The worker of a device keeps its time while no thread waits
+ * for it; one thread copies and computes; one waits for tasks that only take time; one calls the program's
+ * callbacks. Each is started at its first use, with all signals but SIGBUS blocked, and never ends. */
 #include "graph.h"
 
 #include <errno.h>
@@ -9,7 +8,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-struct executor { /* a thread and the items it has to do */
+struct executor { /* a thread and its queue of items */
     bool started;
     struct item *head, *tail;
     pthread_cond_t cond;
@@ -18,13 +17,13 @@ static struct executor copier = {.cond = PTHREAD_COND_INITIALIZER};
 static struct executor mover = {.cond = PTHREAD_COND_INITIALIZER};
 static struct executor caller = {.cond = PTHREAD_COND_INITIALIZER};
 
-/* Starts a thread that gets no signals and is never waited for. */
-static bool start(void *(*fn)(void *), void *arg)
+/* Starts a detached thread that receives no signals. */
+bool threads_start(void *(*fn)(void *), void *arg)
 {
     sigset_t all, old;
     pthread_t t;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* lost.c: of a thread's own doing, it ends the process where it is blocked */
+    sigdelset(&all, SIGBUS); /* lost.c: a blocked SIGBUS that the thread causes would end the process */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int r = pthread_create(&t, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -33,22 +32,17 @@ static bool start(void *(*fn)(void *), void *arg)
     return r == 0;
 }
 
-bool threads_start(void *(*fn)(void *))
-{
-    return start(fn, NULL);
-}
-
 void threads_name(const char *name)
 {
     prctl(PR_SET_NAME, name);
 }
 
-/* Keeps a device's time: wakes when something is due and carries it out. */
+/* Keeps a device's time: sleeps until something is due, and performs it. */
 static void *worker(void *arg)
 {
     struct device *d = arg;
     uint32_t gen = 0;
-    prctl(PR_SET_NAME, "gfaas-sim-time");
+    threads_name("gfaas-sim-time");
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     pthread_mutex_lock(&g_lock);
     while (!d->left) {
@@ -59,7 +53,7 @@ static void *worker(void *arg)
         engine_advance(d, now);
         uint64_t until = engine_deadline(d, d->pend_ns, now);
         if (d->view.gen != gen && g_waiters)
-            pthread_cond_broadcast(&g_cond); /* the pattern changed: they sleep until the wrong moment */
+            pthread_cond_broadcast(&g_cond); /* the pattern changed, so they sleep until the wrong moment */
         gen = d->view.gen;
         pthread_mutex_unlock(&g_lock);
         if (!until || until > now)
@@ -72,7 +66,7 @@ static void *worker(void *arg)
 
 bool threads_start_worker(struct device *d)
 {
-    return d->worker_started = start(worker, d);
+    return d->worker_started = threads_start(worker, d);
 }
 
 void threads_kick(struct device *d)
@@ -81,8 +75,8 @@ void threads_kick(struct device *d)
         shared_bell_ring(d);
 }
 
-/* Waits for the next item to be done. */
-static struct item *take(struct executor *l)
+/* Waits for the next item of the queue and removes it. */
+static struct item *next_item(struct executor *l)
 {
     while (!l->head)
         pthread_cond_wait(&l->cond, &g_lock);
@@ -92,8 +86,8 @@ static struct item *take(struct executor *l)
     return it;
 }
 
-/* After an item is done: what may begin now begins, and who waits looks again. */
-static void settle(struct device *d)
+/* Called after an item: starts the items that may begin now, and wakes waiting threads. */
+static void resume_device(struct device *d)
 {
     engine_advance(d, now_ns());
     threads_kick(d);
@@ -105,7 +99,7 @@ void threads_settle(void)
 {
     for (int i = 0; i < SIM_MAX_DEVICES; i++)
         if (g_device[i].busy)
-            settle(&g_device[i]);
+            resume_device(&g_device[i]);
     if (g_waiters)
         pthread_cond_broadcast(&g_cond);
 }
@@ -117,9 +111,8 @@ static uint64_t cpu_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* A kernel takes no less than its effect takes to compute. That this thread is
- * late, on a busy host or behind a copy, is no time of the device: what comes
- * after the kernel starts when the kernel should have ended. */
+/* Computes a kernel's result. The kernel takes at least that long. If this thread is late, on a busy host or
+ * after a copy, that is no device time: the next kernel starts when this one should have ended. */
 static void compute(struct item *it)
 {
     pthread_mutex_unlock(&g_lock);
@@ -133,14 +126,14 @@ static void compute(struct item *it)
         ctx_fault(r);
 }
 
-/* Copies, fills, and computes what kernels do. */
+/* Copies, fills, and computes the results of kernels. */
 static void *copier_main(void *arg)
 {
     (void)arg;
-    prctl(PR_SET_NAME, "gfaas-sim-copy");
+    threads_name("gfaas-sim-copy");
     pthread_mutex_lock(&g_lock);
     for (;;) {
-        struct item *it = take(&copier);
+        struct item *it = next_item(&copier);
         struct device *d = it->stream->ctx->dev;
         if (it->kind == I_KERNEL) {
             compute(it);
@@ -156,41 +149,41 @@ static void *copier_main(void *arg)
             pthread_mutex_lock(&g_lock);
             engine_finish(it, now_ns());
         }
-        settle(d);
+        resume_device(d);
     }
     return NULL;
 }
 
-static void sleep_until(uint64_t t)
+void threads_sleep(uint64_t t)
 {
     const struct timespec ts = {(time_t)(t / 1000000000u), (long)(t % 1000000000u)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
         continue;
 }
 
-/* Waits for tasks that take only time, one after the other. */
+/* Waits for tasks that only take time, one after another. */
 static void *mover_main(void *arg)
 {
     (void)arg;
-    prctl(PR_SET_NAME, "gfaas-sim-move");
+    threads_name("gfaas-sim-move");
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     pthread_mutex_lock(&g_lock);
     for (;;) {
-        struct item *it = take(&mover);
+        struct item *it = next_item(&mover);
         struct device *d = it->stream->ctx->dev;
         uint64_t until = now_ns() + it->u.task.takes(&it->u.task);
         pthread_mutex_unlock(&g_lock);
-        sleep_until(until);
+        threads_sleep(until);
         pthread_mutex_lock(&g_lock);
         it->u.task.run(&it->u.task);
         engine_finish(it, now_ns());
-        settle(d);
+        resume_device(d);
     }
     return NULL;
 }
 
-/* The end of a user object: of no stream, and nobody waits for it. */
-static void destroy(struct item *it)
+/* Calls the destructor of a user object, which belongs to no stream. */
+static void call_destructor(struct item *it)
 {
     pthread_mutex_unlock(&g_lock);
     it->u.host.fn(it->u.host.data);
@@ -198,17 +191,17 @@ static void destroy(struct item *it)
     item_free(it);
 }
 
-/* Calls functions of the program's, in which the driver may not be called. */
+/* Calls functions of the program, which may not call the driver. */
 static void *caller_main(void *arg)
 {
     (void)arg;
-    prctl(PR_SET_NAME, "gfaas-sim-call");
+    threads_name("gfaas-sim-call");
     tls_in_callback = true;
     pthread_mutex_lock(&g_lock);
     for (;;) {
-        struct item *it = take(&caller);
+        struct item *it = next_item(&caller);
         if (it->kind == I_DESTROY) {
-            destroy(it);
+            call_destructor(it);
             continue;
         }
         struct stream *s = it->stream;
@@ -222,15 +215,15 @@ static void *caller_main(void *arg)
             it->u.host.fn(it->u.host.data);
         pthread_mutex_lock(&g_lock);
         engine_finish(it, now_ns());
-        settle(d);
+        resume_device(d);
     }
     return NULL;
 }
 
-/* Starts the thread if it has not been. */
+/* Starts the thread unless it is running. */
 static bool ensure(struct executor *l, void *(*fn)(void *))
 {
-    return l->started || (l->started = start(fn, NULL));
+    return l->started || (l->started = threads_start(fn, NULL));
 }
 
 static bool is_move(const struct item *it)

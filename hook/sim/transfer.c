@@ -1,30 +1,28 @@
-/* transfer.c: how a copy or a set becomes work: where its bytes are, whether the
- * caller has to wait, and doing it. */
+/* transfer.c: copies and fills of memory: locates their bytes, decides whether the caller waits, and performs
+ * them. */
 #include "capture.h"
 #include "transfer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGE_BYTES 65536u
+#define STAGE_BYTES 65536u /* a copy from pageable memory of at most this size does not wait: its source is staged */
 
-/* Finds where n bytes at an address are. Addresses the driver does not know are
- * ordinary host memory, unless a device address is called for. */
-CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum place *where)
+CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum mem_kind *kind)
 {
     struct range *g = range_find(p);
     if (!p || (!g && (device || range_reserved(p))))
         return CUDA_ERROR_INVALID_VALUE;
     if (!g) {
         *view = (char *)(uintptr_t)p;
-        *where = P_PAGEABLE;
+        *kind = MEM_PAGEABLE;
         return CUDA_SUCCESS;
     }
     bool inside = n <= range_reach(g, p, false), on_device = range_on_device(g);
     if (!inside && (on_device || g->kind == R_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
     *view = g->view + (p - g->base);
-    *where = on_device ? (n <= range_reach(g, p, true) ? P_DEVICE : P_READ_ONLY) : inside ? P_PINNED : P_PAGEABLE;
+    *kind = on_device ? (n <= range_reach(g, p, true) ? MEM_DEVICE : MEM_READ_ONLY) : inside ? MEM_PINNED : MEM_PAGEABLE;
     return CUDA_SUCCESS;
 }
 
@@ -59,8 +57,8 @@ void copy_run(const struct copy *c)
         }
 }
 
-/* Something put into it now could start at once. */
-static bool idle(struct stream *s, uint64_t now)
+/* Reports whether an item that is added now could start at once. */
+static bool starts_at_once(struct stream *s, uint64_t now)
 {
     struct ctx *c = s->ctx;
     engine_advance(c->dev, now);
@@ -74,13 +72,12 @@ static bool idle(struct stream *s, uint64_t now)
     return true;
 }
 
-/* Does a thing of our own in stream order, which may be at once. */
 CUresult transfer_task(struct stream *s, const struct task *t)
 {
     uint64_t now = now_ns();
     if (s->capture)
         return capture_refuse(s);
-    if (idle(s, now) && (!t->takes || !t->takes(t))) {
+    if (starts_at_once(s, now) && (!t->takes || !t->takes(t))) {
         t->run(t);
         s->done_at = now;
         return CUDA_SUCCESS;
@@ -92,7 +89,7 @@ CUresult transfer_task(struct stream *s, const struct task *t)
     return engine_push(s, it);
 }
 
-/* Source bytes in pageable memory may change as soon as the call returns. */
+/* Copies the source to a buffer, because pageable memory may change as soon as the call returns. */
 static bool stage(struct copy *c)
 {
     char *p = malloc(c->width * c->height * c->depth);
@@ -109,21 +106,20 @@ static bool stage(struct copy *c)
     return true;
 }
 
-/* Does the copy in stream order. With g_lock held, which it gives up meanwhile. */
-CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum place dst, bool sync)
+CUresult transfer_submit(struct stream *s, struct copy *c, enum mem_kind src, enum mem_kind dst, bool sync)
 {
     struct ctx *ctx = s->ctx;
     size_t bytes = c->width * c->height * c->depth;
-    bool wait = dst == P_PAGEABLE || (sync && (src < P_DEVICE || dst < P_DEVICE));
+    bool wait = dst == MEM_PAGEABLE || (sync && (src < MEM_DEVICE || dst < MEM_DEVICE));
     bool small = bytes <= STAGE_BYTES;
     if (!bytes)
         return CUDA_SUCCESS;
-    if (dst == P_READ_ONLY) /* driver 580 looks; a kernel's stores are a fault */
+    if (dst == MEM_READ_ONLY) /* driver 580 checks this; a kernel's stores are a fault */
         return CUDA_ERROR_INVALID_VALUE;
-    if (src == P_PAGEABLE && !small)
+    if (src == MEM_PAGEABLE && !small)
         wait = true;
-    if ((wait || small) && idle(s, now_ns())) {
-        s->waiters++; /* keeps it from being freed while the lock is not held */
+    if ((wait || small) && starts_at_once(s, now_ns())) {
+        s->waiters++; /* keeps the stream while the lock is not held */
         pthread_mutex_unlock(&g_lock);
         copy_run(c);
         pthread_mutex_lock(&g_lock);
@@ -134,7 +130,7 @@ CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum 
             stream_drop(s);
         return ctx->error;
     }
-    if (src == P_PAGEABLE && !wait && !stage(c))
+    if (src == MEM_PAGEABLE && !wait && !stage(c))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct item *it = item_new(c->src ? I_COPY : I_SET);
     if (!it) {

@@ -1,5 +1,5 @@
-/* vmm.c: virtual memory management: memory without addresses, which may be handed
- * to other processes, reserved addresses, and mapping one at the other. */
+/* vmm.c: virtual memory management: memory without addresses, which can be exported to other processes; reserved
+ * addresses; mappings of memory to addresses. */
 #include "shared.h"
 #include "vmm.h"
 
@@ -13,41 +13,29 @@
 
 #define TRAILER_MAGIC 0x56534d47u
 
-/* Behind the bytes of an allocation that has a file of its own: what it is. A
- * descriptor of the file is all that another process needs. */
+/* The description behind the bytes of an allocation in a file. A descriptor of the file is all that another process
+ * needs. */
 struct trailer {
     uint32_t magic;
     int32_t device;
     uint64_t id, size;
 };
 
-static struct alloc *files; /* the allocations that have one */
+static struct alloc *files; /* the allocations with files */
 
-/* Allocations with files are found by the id that other processes know. */
-static void list(struct alloc *a)
+/* Adds an allocation with a file to the list, in which imports find it by its id. */
+static void list_file(struct alloc *a)
 {
     a->next = files;
     files = a;
 }
 
-static void unlist(const struct alloc *a)
-{
-    for (struct alloc **at = &files; *at; at = &(*at)->next)
-        if (*at == a) {
-            *at = a->next;
-            return;
-        }
-}
-
-/* Whether there is memory of that kind here. */
+/* Checks the properties of new memory. */
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
-    if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-        return prop && prop->type == CU_MEM_ALLOCATION_TYPE_MANAGED ? CUDA_ERROR_NOT_SUPPORTED
-                                                                    : CUDA_ERROR_INVALID_VALUE;
-    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return prop->location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE
-                                                                   : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = prop ? memory_check(prop->type, &prop->location) : CUDA_ERROR_INVALID_VALUE;
+    if (r != CUDA_SUCCESS)
+        return r;
     if (!device_of(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -66,14 +54,14 @@ CUresult sim_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAlloc
     return r;
 }
 
-/* The file that has an allocation's bytes, and where in it. */
+/* Returns the file with an allocation's bytes, and their offset in it. */
 static int file_of(const struct alloc *a, uint64_t *offset)
 {
     *offset = a->hidden ? a->hidden->offset : 0;
     return a->hidden ? a->dev->arena_fd : a->fd;
 }
 
-/* Memory that stays in this process. */
+/* Allocates memory that cannot be exported. */
 static CUresult in_arena(struct alloc *a)
 {
     struct range r = {.kind = R_HIDDEN};
@@ -92,27 +80,27 @@ static bool poison_file(const struct alloc *a)
     return true;
 }
 
-/* Memory that may be handed on: a file of its own. */
+/* Allocates memory that can be exported, in a file of its own. */
 static CUresult in_file(struct alloc *a)
 {
-    CUresult r = memory_take(a->dev, a->size);
+    CUresult r = memory_reserve(a->dev, a->size);
     if (r != CUDA_SUCCESS)
         return r;
     a->fd = shared_new_file();
     struct trailer trailer = {TRAILER_MAGIC, a->dev->index, a->id = export_new_id(a->dev), a->size};
     if (a->fd >= 0 && ftruncate(a->fd, (off_t)(a->size + SIM_PAGE)) == 0 &&
         pwrite(a->fd, &trailer, sizeof trailer, (off_t)a->size) == sizeof trailer && poison_file(a)) {
-        list(a);
+        list_file(a);
         return CUDA_SUCCESS;
     }
     if (a->fd >= 0)
         close(a->fd);
-    shared_mem_give(a->dev, a->size);
+    shared_mem_release(a->dev, a->size);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Others have it too, or may have it. */
-static void share(struct alloc *a)
+/* Notes that other processes hold the allocation, or can. */
+static void mark_shared(struct alloc *a)
 {
     if (!a->shared)
         shared_fixed(a->dev, 1);
@@ -125,14 +113,14 @@ static void stop_sharing(struct alloc *a)
     shared_fixed(a->dev, -1);
 }
 
-/* When it has lost a handle or a mapping. */
+/* Frees the allocation after its last handle and mapping. */
 static void unref(struct alloc *a)
 {
     if (!a->refs)
         handle_del(a);
     if (a->refs || a->maps)
         return;
-    unlist(a);
+    LIST_UNLINK(&files, a, next);
     if (a->fd >= 0)
         close(a->fd);
     if (a->hidden)
@@ -140,7 +128,7 @@ static void unref(struct alloc *a)
     else if (a->shared)
         stop_sharing(a);
     else
-        shared_mem_give(a->dev, a->size);
+        shared_mem_release(a->dev, a->size);
     free(a);
 }
 
@@ -181,11 +169,8 @@ CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, cons
     return r;
 }
 
-CUresult sim_cuMemRelease(CUmemGenericAllocationHandle handle)
+CUresult sim_cuMemRelease(struct alloc *a, CUmemGenericAllocationHandle handle)
 {
-    struct alloc *a = handle_of((void *)(uintptr_t)handle, H_ALLOC);
-    if (!a)
-        return CUDA_ERROR_INVALID_VALUE;
     a->refs--;
     unref(a);
     return CUDA_SUCCESS;
@@ -203,10 +188,10 @@ CUresult sim_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, v
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+CUresult sim_cuMemGetAllocationPropertiesFromHandle(struct alloc *a, CUmemAllocationProp *prop,
+                                                    CUmemGenericAllocationHandle handle)
 {
-    struct alloc *a = handle_of((void *)(uintptr_t)handle, H_ALLOC);
-    if (!a || !prop)
+    if (!prop)
         return CUDA_ERROR_INVALID_VALUE;
     memset(prop, 0, sizeof *prop);
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -217,12 +202,9 @@ CUresult sim_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, C
 
 /* ---- between processes ---- */
 
-CUresult sim_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+CUresult sim_cuMemExportToShareableHandle(struct alloc *a, void *shareableHandle, CUmemGenericAllocationHandle handle,
                                           CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-    struct alloc *a = handle_of((void *)(uintptr_t)handle, H_ALLOC);
-    if (!a)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         !(a->handle_types & handleType))
         return CUDA_ERROR_INVALID_VALUE;
@@ -233,12 +215,12 @@ CUresult sim_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAll
         close(fd);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    share(a);
+    mark_shared(a);
     *(int *)shareableHandle = fd;
     return CUDA_SUCCESS;
 }
 
-/* Whether a descriptor is of an allocation's file, and of which. */
+/* Reads the description of an allocation's file. Returns false if the descriptor is of another file. */
 static bool read_trailer(int fd, struct trailer *trailer)
 {
     off_t end = lseek(fd, 0, SEEK_END);
@@ -247,7 +229,7 @@ static bool read_trailer(int fd, struct trailer *trailer)
            trailer->size % VMM_GRAIN == 0;
 }
 
-/* The visible device of that place on the machine, or NULL. */
+/* Returns the visible device with that index on the host, or NULL. */
 static struct device *device_at(int index)
 {
     for (unsigned i = 0; i < g_config.visible; i++)
@@ -256,8 +238,8 @@ static struct device *device_at(int index)
     return NULL;
 }
 
-/* The allocation of that name, if this process has it already. */
-static struct alloc *known(const struct device *d, uint64_t id)
+/* Returns the allocation with that id if this process has it, else NULL. */
+static struct alloc *find_file(const struct device *d, uint64_t id)
 {
     struct alloc *a = files;
     while (a && (a->dev != d || a->id != id))
@@ -265,14 +247,14 @@ static struct alloc *known(const struct device *d, uint64_t id)
     return a;
 }
 
-/* The allocation that a descriptor means, made known here if it is not. */
-static CUresult take_over(int fd, const struct trailer *trailer, struct alloc **out)
+/* Returns the allocation of a descriptor, adding it if it is not known. */
+static CUresult import_file(int fd, const struct trailer *trailer, struct alloc **out)
 {
     struct device *d = device_at(trailer->device);
     if (!d)
         return CUDA_ERROR_INVALID_DEVICE;
     CUresult r = shared_join(d);
-    if (r != CUDA_SUCCESS || (*out = known(d, trailer->id)))
+    if (r != CUDA_SUCCESS || (*out = find_file(d, trailer->id)))
         return r;
     struct alloc *a = calloc(1, sizeof *a);
     if (!a || !export_hold(d, trailer->id, trailer->size, false)) {
@@ -280,10 +262,10 @@ static CUresult take_over(int fd, const struct trailer *trailer, struct alloc **
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *a = (struct alloc){.dev = d, .size = trailer->size, .id = trailer->id};
-    share(a);
+    mark_shared(a);
     a->handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     a->fd = shared_move_up(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    list(a);
+    list_file(a);
     if (a->fd < 0) {
         unref(a);
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -300,7 +282,7 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
     int fd = (int)(intptr_t)osHandle;
     if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fd < 0 || !read_trailer(fd, &trailer))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = take_over(fd, &trailer, &a);
+    CUresult r = import_file(fd, &trailer, &a);
     if (r != CUDA_SUCCESS)
         return r;
     if (!a->refs++ && !handle_add(a, H_ALLOC)) {
@@ -312,7 +294,7 @@ CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle
     return CUDA_SUCCESS;
 }
 
-/* ---- addresses, and mapping memory there ---- */
+/* ---- addresses and mappings ---- */
 
 static struct reservation *reservations;
 
@@ -324,8 +306,7 @@ struct reservation *vmm_reservation(CUdeviceptr p)
     return NULL;
 }
 
-/* Mappings beside each other are one piece to copies and kernels, as far as they
- * may be accessed so. */
+/* Adjacent mappings are one piece for copies and kernels, as far as their access rights allow. */
 size_t vmm_reach(const struct range *r, CUdeviceptr p, unsigned access)
 {
     size_t reach = 0, i = range_after(r->base);
@@ -345,22 +326,22 @@ static bool aligned(uint64_t n)
     return n % VMM_GRAIN == 0;
 }
 
-/* Addresses with nothing behind them, at the hint if that is free. */
-static void *nothing(size_t size, CUdeviceptr hint)
+/* Maps inaccessible address space, at the hint if that is free. */
+static void *map_inaccessible(size_t size, CUdeviceptr hint)
 {
     void *p = mmap((void *)(uintptr_t)hint, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Address space that begins at a multiple of align, at the hint if it is free. */
-static char *space(size_t size, size_t align, CUdeviceptr hint)
+/* Maps inaccessible address space that begins at a multiple of align, at the hint if it is free. */
+static char *map_aligned(size_t size, size_t align, CUdeviceptr hint)
 {
-    char *p = hint % align ? NULL : nothing(size, hint);
+    char *p = hint % align ? NULL : map_inaccessible(size, hint);
     if (p && (uintptr_t)p % align == 0)
         return p;
     if (p)
         munmap(p, size);
-    if (size + align < size || !(p = nothing(size + align, 0)))
+    if (size + align < size || !(p = map_inaccessible(size + align, 0)))
         return NULL;
     size_t skip = (align - (uintptr_t)p % align) % align;
     if (skip)
@@ -377,7 +358,7 @@ CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment
     if (alignment < VMM_GRAIN)
         alignment = VMM_GRAIN;
     struct reservation *v = calloc(1, sizeof *v);
-    char *base = space(size, alignment, addr), *view = base ? nothing(size, 0) : NULL;
+    char *base = map_aligned(size, alignment, addr), *view = base ? map_inaccessible(size, 0) : NULL;
     if (!v || !view) {
         if (base)
             munmap(base, size);
@@ -398,10 +379,7 @@ CUresult sim_cuMemAddressFree(CUdeviceptr ptr, size_t size)
     struct reservation *v = vmm_reservation(ptr);
     if (!v || v->base != ptr || v->size != size || range_overlaps(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    struct reservation **at = &reservations;
-    while (*at != v)
-        at = &(*at)->next;
-    *at = v->next;
+    LIST_UNLINK(&reservations, v, next);
     munmap((void *)(uintptr_t)v->base, v->size);
     lost_forget(v->view);
     munmap(v->view, v->size);
@@ -409,8 +387,8 @@ CUresult sim_cuMemAddressFree(CUdeviceptr ptr, size_t size)
     return CUDA_SUCCESS;
 }
 
-/* The reservation that holds all of [ptr, ptr+size), or NULL. */
-static struct reservation *around(CUdeviceptr ptr, size_t size)
+/* Returns the reservation that contains all of [ptr, ptr+size), or NULL. */
+static struct reservation *reservation_around(CUdeviceptr ptr, size_t size)
 {
     struct reservation *v = vmm_reservation(ptr);
     return v && size && aligned(ptr) && aligned(size) && size <= v->size - (ptr - v->base) ? v : NULL;
@@ -420,7 +398,7 @@ CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericA
                       unsigned long long flags)
 {
     struct alloc *a = (struct alloc *)(uintptr_t)handle;
-    struct reservation *v = around(ptr, size);
+    struct reservation *v = reservation_around(ptr, size);
     if (!handle_is(a, H_ALLOC) || !v || flags || offset || size > a->size || range_overlaps(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t at;
@@ -434,7 +412,7 @@ CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericA
     return CUDA_SUCCESS;
 }
 
-/* Whether [ptr, ptr+size) is mapped from end to end by whole mappings. */
+/* Reports whether [ptr, ptr+size) consists of whole mappings. */
 static bool whole_mappings(CUdeviceptr ptr, size_t size)
 {
     for (CUdeviceptr at = ptr; at < ptr + size;) {
@@ -446,18 +424,17 @@ static bool whole_mappings(CUdeviceptr ptr, size_t size)
     return true;
 }
 
-/* What is unmapped is replaced by anonymous memory: a copy may still be under way
- * there by the program's fault, and shall not kill it. */
-/* Where nothing is mapped nothing needs to be done, as driver 580 has it. */
+/* Replaces the mappings by anonymous memory, since the program may wrongly have a copy in progress there, which must
+ * not crash it. A range without mappings is no error, as with driver 580. */
 CUresult sim_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    if (around(ptr, size) && !range_overlaps(ptr, size))
+    if (reservation_around(ptr, size) && !range_overlaps(ptr, size))
         return CUDA_SUCCESS;
-    if (!around(ptr, size) || !whole_mappings(ptr, size))
+    if (!reservation_around(ptr, size) || !whole_mappings(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     memory_wait(range_find(ptr)->dev);
-    if (!around(ptr, size) || !whole_mappings(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE; /* another thread was faster */
+    if (!reservation_around(ptr, size) || !whole_mappings(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE; /* another thread has changed it */
     for (CUdeviceptr at = ptr; at < ptr + size;) {
         struct range *g = range_find(at);
         struct alloc *a = g->alloc;
@@ -470,7 +447,7 @@ CUresult sim_cuMemUnmap(CUdeviceptr ptr, size_t size)
     return CUDA_SUCCESS;
 }
 
-/* Devices here are no peers, and the host does not reach device memory. */
+/* Devices are no peers here, and the host cannot access device memory. */
 static CUresult check_access(const CUmemAccessDesc *d, const struct range *g)
 {
     if (d->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -485,7 +462,7 @@ static CUresult check_access(const CUmemAccessDesc *d, const struct range *g)
 
 CUresult sim_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-    if (!around(ptr, size) || !desc || !count || !whole_mappings(ptr, size))
+    if (!reservation_around(ptr, size) || !desc || !count || !whole_mappings(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < count && r == CUDA_SUCCESS; i++)

@@ -1,4 +1,4 @@
-/* vmm.h: memory and addresses apart; see vmm.c. */
+/* vmm.h: memory and addresses as separate objects; see vmm.c. */
 #ifndef GFAAS_SIM_VMM_H
 #define GFAAS_SIM_VMM_H
 
@@ -6,34 +6,34 @@
 
 #define VMM_GRAIN (2u << 20)
 
-/* Addresses kept for mappings. */
+/* Addresses reserved for mappings. */
 struct reservation {
     struct reservation *next;
-    CUdeviceptr base; /* as programs see them: nothing can be read or written there */
+    CUdeviceptr base; /* as programs see it: nothing can be read or written there */
     size_t size;
-    char *view;       /* where the bytes of what is mapped are */
+    char *view;       /* the mapped bytes */
 };
 
-/* Memory without an address. It is a part of the arena; or, when it may be handed
- * to other processes, a file of its own, which lives as long as somebody has it. */
+/* Memory without an address: a part of the arena or, if it can be exported, a file of its own, which exists as long
+ * as a process holds it. */
 struct alloc {
-    struct alloc *next;   /* of those with files */
+    struct alloc *next;   /* in the list of allocations with files */
     struct device *dev;
     size_t size;
     unsigned handle_types;
     unsigned refs;        /* handles */
     unsigned maps;        /* mappings */
-    struct range *hidden; /* its part of the arena, if it is that */
-    int fd;               /* else its file, */
-    uint64_t id;          /* with what all processes call it, */
-    bool shared;          /* and whether it is among the exports */
+    struct range *hidden; /* its part of the arena; NULL: it has a file */
+    int fd;               /* its file */
+    uint64_t id;          /* its id in all processes */
+    bool shared;          /* it is among the exports */
 };
 
-struct reservation *vmm_reservation(CUdeviceptr p); /* that holds the address, or NULL */
-/* Bytes from p on that one operation may reach which needs that access. */
+struct reservation *vmm_reservation(CUdeviceptr p); /* the reservation that contains p, or NULL */
+/* Returns the bytes from p that one operation with that access may reach. */
 size_t vmm_reach(const struct range *r, CUdeviceptr p, unsigned access);
 
-/* The process leaves the device: its descriptors of allocations are closed. */
+/* Closes the descriptors of allocations, when the process leaves the device. */
 void vmm_leave(struct device *d);
 
 #endif

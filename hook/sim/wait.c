@@ -1,6 +1,5 @@
-/* wait.c: threads that wait for work. A thread that waits for simulated time
- * sleeps until the moment that time is up and sees to the rest itself; the
- * worker need not run for it. */
+/* wait.c: threads that wait for work. A thread that waits for simulated time sleeps until that time and then
+ * advances the device itself, without the worker. */
 #include "graph.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@ bool wait_init(void)
            pthread_cond_init(&g_cond, &attr) == 0;
 }
 
-/* Tells the CPU that this is a loop of waiting. */
+/* Tells the CPU that this is a spin loop. */
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -27,7 +26,7 @@ static void relax(void)
 #endif
 }
 
-/* Waits for so short a time that sleeping would take longer. */
+/* Spins until t, for times that are too short for a sleep. */
 static void spin_until(uint64_t t)
 {
     pthread_mutex_unlock(&g_lock);
@@ -36,8 +35,8 @@ static void spin_until(uint64_t t)
     pthread_mutex_lock(&g_lock);
 }
 
-/* Sleeps on g_cond, until t unless it is 0. The kernel may delay timers of an
- * ordinary thread by 50 us to save power; not for this sleep. */
+/* Sleeps on g_cond, until t unless it is 0. The kernel may delay timers of an ordinary thread by 50 us to
+ * save power; this sleep sets a smaller timer slack. */
 static void sleep_until(uint64_t t)
 {
     g_waiters++;
@@ -54,9 +53,8 @@ static void sleep_until(uint64_t t)
     g_waiters--;
 }
 
-/* Device time of the kernels before item number `until` of a stream, the running
- * one not counted. */
-static uint64_t ahead(const struct stream *s, uint64_t until)
+/* Returns the device time of the kernels before item number `until` of a stream, without the running one. */
+static uint64_t time_ahead(const struct stream *s, uint64_t until)
 {
     uint64_t ns = 0, n = s->done;
     for (const struct item *it = s->head; it && n < until; it = it->next, n++)
@@ -67,14 +65,14 @@ static uint64_t ahead(const struct stream *s, uint64_t until)
     return ns;
 }
 
-/* Waits until the device may have come further with a stream. */
+/* Waits until the device may have made progress with a stream. */
 static void pause_for(const struct stream *s, uint64_t until)
 {
     struct device *d = s->ctx->dev;
     uint64_t now = now_ns();
     if (d->joined && !d->left && d->run && sched_contended(d) && now >= d->next_reap)
         shared_reap_due(d, now);
-    uint64_t t = engine_deadline(d, ahead(s, until), now);
+    uint64_t t = engine_deadline(d, time_ahead(s, until), now);
     if (t && t <= now)
         return;
     if (t && t - now <= SPIN_NS)
@@ -100,15 +98,15 @@ void wait_stream(struct stream *s, uint64_t until)
         stream_drop(s);
 }
 
-/* Until the stream takes another item. */
+/* Waits until the stream has room for another item. */
 void wait_room(struct stream *s)
 {
     while (s->enq - s->done >= SIM_QUEUE_DEPTH)
         wait_stream(s, s->enq - SIM_QUEUE_DEPTH + 1);
 }
 
-/* Until all that is in the context's streams now has finished; with
- * blocking_only, in those that the legacy stream waits for. */
+/* Waits until all current items of the context's streams have finished; with blocking_only, only of the
+ * streams for which the legacy stream waits. */
 void wait_context(struct ctx *c, bool blocking_only)
 {
     uint64_t seq = c->seq;
@@ -126,8 +124,8 @@ void wait_context(struct ctx *c, bool blocking_only)
     }
 }
 
-/* A node of a graph records somewhere between the beginning and the end of the item
- * that the graph is in its stream. */
+/* Waits for the recording of a node of a graph, which happens between the begin and the end of the graph's
+ * item. */
 static void wait_inside(struct record *r)
 {
     struct stream *s = r->stream;
@@ -144,7 +142,7 @@ static void wait_inside(struct record *r)
     record_unref(r);
 }
 
-/* The thread that watches other processes says when. */
+/* Waits for another process's recording; the thread in ipcevent.c completes it. */
 static void wait_foreign(struct record *r)
 {
     r->refs++;

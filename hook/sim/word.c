@@ -1,25 +1,22 @@
-/* word.c: streams that write a word of memory in their turn, or wait for one: how
- * streams, processes and the host wait for each other. What is waited for may be
- * written by anybody, so it is looked at again and again (engine.c).
+/* word.c: streams that write a word of memory in stream order, or wait for one, by which streams, processes
+ * and the host synchronize. Any of them may write the word, so it is polled (engine.c).
  *
- * The forms before _v2 are refused, as by drivers that are not told otherwise when
- * they are loaded. */
+ * The forms before _v2 are refused, as in a driver that was loaded without the option for them. */
 #include "transfer.h"
 
-#include <string.h>
-
-enum { MOST = 256 }; /* operations of a batch */
+enum { MOST = 256 }; /* most operations of a batch */
 
 static uint64_t load(const void *at, unsigned bytes)
 {
-    return bytes == 4 ? __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE) : __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
+    return bytes == 4 ? __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE)
+                      : __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE);
 }
 
-bool word_there(const struct word *w)
+bool word_matches(const struct word *w)
 {
     const uint64_t all = w->bytes == 4 ? UINT32_MAX : UINT64_MAX, got = load(w->at, w->bytes);
     switch (w->flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ: /* with overflow: half of all values come after any */
+    case CU_STREAM_WAIT_VALUE_GEQ: /* modulo 2^n: half of all values are not less */
         return ((got - w->value) & (all / 2 + 1)) == 0;
     case CU_STREAM_WAIT_VALUE_EQ:
         return got == w->value;
@@ -30,18 +27,19 @@ bool word_there(const struct word *w)
     }
 }
 
-/* Where a word is that is waited for or written. */
+/* Locates a word that is waited for or written. */
 static CUresult locate(CUdeviceptr addr, unsigned bytes, char **view, bool *read_only)
 {
-    enum place where;
+    enum mem_kind where;
     if (addr % bytes)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = transfer_locate(addr, bytes, true, view, &where);
-    *read_only = where == P_READ_ONLY;
-    return r == CUDA_SUCCESS && where == P_PAGEABLE ? CUDA_ERROR_INVALID_VALUE : r;
+    *read_only = where == MEM_READ_ONLY;
+    return r == CUDA_SUCCESS && where == MEM_PAGEABLE ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
-static CUresult await(struct stream *s, CUdeviceptr addr, uint64_t value, unsigned bytes, unsigned flags, bool look)
+static CUresult wait_word(struct stream *s, CUdeviceptr addr, uint64_t value, unsigned bytes, unsigned flags,
+                          bool check_only)
 {
     char *view;
     bool read_only;
@@ -50,7 +48,7 @@ static CUresult await(struct stream *s, CUdeviceptr addr, uint64_t value, unsign
     if (flags & CU_STREAM_WAIT_VALUE_FLUSH) /* CAN_FLUSH_REMOTE_WRITES is 0 */
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult r = locate(addr, bytes, &view, &read_only);
-    if (r != CUDA_SUCCESS || look)
+    if (r != CUDA_SUCCESS || check_only)
         return r;
     struct item *it = item_new(I_UNTIL);
     if (!it)
@@ -75,52 +73,45 @@ static void fault(const struct task *t)
     ctx_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-static CUresult put(struct stream *s, CUdeviceptr addr, uint64_t value, unsigned bytes, unsigned flags, bool look)
+static CUresult write_word(struct stream *s, CUdeviceptr addr, uint64_t value, unsigned bytes, unsigned flags,
+                           bool check_only)
 {
     char *view;
     bool read_only;
-    if (flags) /* NO_MEMORY_BARRIER is of the first version of these calls only */
+    if (flags) /* NO_MEMORY_BARRIER exists only in the first version of these calls */
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = locate(addr, bytes, &view, &read_only);
-    if (r != CUDA_SUCCESS || look)
+    if (r != CUDA_SUCCESS || check_only)
         return r;
     struct task t = {.run = read_only ? fault : bytes == 4 ? write_32 : write_64, .p = (uintptr_t)view, .n = value};
     return transfer_task(s, &t);
 }
 
-CUresult sim_cuStreamWaitValue32_v2(struct stream *s, CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
-{
-    return await(s, addr, value, 4, flags, false);
-}
+/* Defines a call that waits for a word or writes one. */
+#define WORD_CALL(name, bits, perform)                                                                              \
+    CUresult sim_cuStream##name##Value##bits##_v2(struct stream *s, CUstream stream, CUdeviceptr addr,              \
+                                                  cuuint##bits##_t value, unsigned int flags)                       \
+    {                                                                                                               \
+        return perform(s, addr, value, bits / 8, flags, false);                                                     \
+    }
+WORD_CALL(Wait, 32, wait_word)
+WORD_CALL(Wait, 64, wait_word)
+WORD_CALL(Write, 32, write_word)
+WORD_CALL(Write, 64, write_word)
 
-CUresult sim_cuStreamWaitValue64_v2(struct stream *s, CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
-{
-    return await(s, addr, value, 8, flags, false);
-}
-
-CUresult sim_cuStreamWriteValue32_v2(struct stream *s, CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags)
-{
-    return put(s, addr, value, 4, flags, false);
-}
-
-CUresult sim_cuStreamWriteValue64_v2(struct stream *s, CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags)
-{
-    return put(s, addr, value, 8, flags, false);
-}
-
-/* One operation of a batch, or with look only whether it is one. */
-static CUresult operate(struct stream *s, const CUstreamBatchMemOpParams *p, bool look)
+/* Performs one operation of a batch, or only checks it. */
+static CUresult operate(struct stream *s, const CUstreamBatchMemOpParams *p, bool check_only)
 {
     switch (p->operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-        return await(s, p->waitValue.address, p->waitValue.value, 4, p->waitValue.flags, look);
+        return wait_word(s, p->waitValue.address, p->waitValue.value, 4, p->waitValue.flags, check_only);
     case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-        return await(s, p->waitValue.address, p->waitValue.value64, 8, p->waitValue.flags, look);
+        return wait_word(s, p->waitValue.address, p->waitValue.value64, 8, p->waitValue.flags, check_only);
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        return put(s, p->writeValue.address, p->writeValue.value, 4, p->writeValue.flags, look);
+        return write_word(s, p->writeValue.address, p->writeValue.value, 4, p->writeValue.flags, check_only);
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        return put(s, p->writeValue.address, p->writeValue.value64, 8, p->writeValue.flags, look);
-    case CU_STREAM_MEM_OP_BARRIER: /* everything here is in order */
+        return write_word(s, p->writeValue.address, p->writeValue.value64, 8, p->writeValue.flags, check_only);
+    case CU_STREAM_MEM_OP_BARRIER: /* all operations are in order anyway */
         return CUDA_SUCCESS;
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -128,7 +119,8 @@ static CUresult operate(struct stream *s, const CUstreamBatchMemOpParams *p, boo
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult sim_cuStreamBatchMemOp_v2(struct stream *s, CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
+CUresult sim_cuStreamBatchMemOp_v2(struct stream *s, CUstream stream, unsigned int count,
+                                   CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
     if (!count || count > MOST || !paramArray || flags)
         return CUDA_ERROR_INVALID_VALUE;

@@ -1,10 +1,10 @@
-// Package browsertest has tests look at pages in a real browser.
+// Package browsertest checks HTML pages in a real browser, Chromium. Tests of pages use it.
 package browsertest
 
 import (
 	"bytes"
 	"context"
-	_ "embed" // what is asked of a page
+	_ "embed" // faults.js
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience is how long a tab may take for all that it is asked.
+// patience bounds the time of all actions in one tab.
 const patience = 2 * time.Minute
 
 // Sizes of screens, in pixels.
@@ -29,9 +29,9 @@ const (
 	phoneWide, phoneHigh = 390, 844
 )
 
-// Open is a tab of a real browser, and what the pages in it complained of since
-// it was last asked. Where there is no browser the test is skipped, or fails
-// where CI should have one.
+// Open starts a browser and returns the context of a tab. complaints returns the errors
+// and warnings that pages in the tab have logged since its last call. Without a browser,
+// Open skips the test; under CI=true it fails the test instead.
 func Open(t *testing.T) (ctx context.Context, complaints func() []string) {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -81,12 +81,12 @@ func Open(t *testing.T) (ctx context.Context, complaints func() []string) {
 	}
 }
 
-// Scheme is the reader's choice of colours: light or dark.
+// Scheme returns the action that sets the preferred color scheme, light or dark.
 func Scheme(name string) chromedp.Action {
 	return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}})
 }
 
-// Show opens a page, kept in a file, on a wide screen.
+// Show writes a page to a file and opens it on a wide screen.
 func Show(t *testing.T, ctx context.Context, page []byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "page.html")
@@ -101,8 +101,8 @@ func Show(t *testing.T, ctx context.Context, page []byte) {
 //go:embed faults.js
 var faults string
 
-// Faults is what can be seen to be wrong with the page that is open, as the
-// reader has it now: what reaches out of its place, texts that cannot be read.
+// Faults returns the visible faults of the open page in its present state: content that
+// overflows its container, and text without enough contrast or size to be read.
 func Faults(t *testing.T, ctx context.Context) (found []string) {
 	t.Helper()
 	if err := chromedp.Run(ctx, chromedp.Evaluate(faults, &found)); err != nil {
@@ -111,10 +111,10 @@ func Faults(t *testing.T, ctx context.Context) (found []string) {
 	return found
 }
 
-// Check holds what every page keeps to: on a wide screen and on a phone, light
-// and dark, nothing reaches out of its place and every text can be read; it prints
-// on at most so many sheets, on which no picture is cut; and the browser does not
-// complain. Where GFAAS_PICTURES says, it keeps pictures of the page for people.
+// Check fails the test unless a page meets the rules for all pages: on a wide screen and
+// on a phone, light and dark, Faults returns none; it prints on at most sheets sheets of
+// A4, with no picture cut by a page break; and the browser logs no complaint. If
+// GFAAS_PICTURES names a folder, Check writes screenshots there.
 func Check(t *testing.T, page []byte, sheets int) {
 	t.Helper()
 	ctx, complaints := Open(t)
@@ -169,7 +169,7 @@ func Check(t *testing.T, page []byte, sheets int) {
 	}
 }
 
-// shoot keeps a picture of the page.
+// shoot writes a screenshot of the page if GFAAS_PICTURES is set.
 func shoot(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	dir := os.Getenv("GFAAS_PICTURES")

@@ -11,14 +11,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Largest is the largest number a file may hold: far above any rate, latency
-// or size, and small enough that products of three stay finite.
+// Largest is the largest number in a file: far above any rate, latency or size, and small enough that products of
+// three are finite.
 const Largest = 1e12
 
-// Smallest is the least number that counts as more than 0.
+// Smallest is the smallest number that counts as positive.
 const Smallest = 1e-9
 
-// Number reads a decimal number that is not negative.
+// Number parses a non-negative decimal number.
 func Number(cell string) (float64, error) {
 	v, err := parse(cell)
 	if err == nil && v < 0 {
@@ -27,7 +27,7 @@ func Number(cell string) (float64, error) {
 	return v, err
 }
 
-// Positive reads a decimal number above 0.
+// Positive parses a decimal number above 0.
 func Positive(cell string) (float64, error) {
 	v, err := parse(cell)
 	if err == nil && v < Smallest {
@@ -36,11 +36,10 @@ func Positive(cell string) (float64, error) {
 	return v, err
 }
 
-// Percent reads a share above 0 and at most 100. The least is 0.0001, so that
-// shares are exact in whole billionths.
+// Percent parses a percentage from 0.0001 to 100, so that shares are exact in billionths.
 func Percent(cell string) (float64, error) { return within(cell, 1e-4, 100) }
 
-// Fraction reads a fraction above 0 and at most 1. The least is 0.000001.
+// Fraction parses a fraction from 0.000001 to 1.
 func Fraction(cell string) (float64, error) { return within(cell, 1e-6, 1) }
 
 func within(cell string, least, most float64) (float64, error) {
@@ -52,7 +51,7 @@ func within(cell string, least, most float64) (float64, error) {
 	return v, err
 }
 
-// Count reads a whole number of at least least.
+// Count parses an integer of at least least.
 func Count(cell string, least int64) (int64, error) {
 	v, err := strconv.ParseInt(cell, 10, 64)
 	if errors.Is(err, strconv.ErrRange) || err == nil && (v < least || v > Largest) {
@@ -64,7 +63,26 @@ func Count(cell string, least int64) (int64, error) {
 	return v, nil
 }
 
-// Name reads a name: at most 253 bytes and nothing that does not print.
+// Whole returns a parser of integers from least to most.
+func Whole(least, most int) func(cell string) (int, error) {
+	return func(cell string) (int, error) {
+		v, err := Count(cell, int64(least))
+		if err == nil && v > int64(most) {
+			err = fmt.Errorf("%s is out of range, expected a whole number from %d to %d", Quote(cell), least, most)
+		}
+		return int(v), err
+	}
+}
+
+// AtLeast returns a parser of integers of at least least.
+func AtLeast[N int | int64](least N) func(cell string) (N, error) {
+	return func(cell string) (N, error) {
+		v, err := Count(cell, int64(least))
+		return N(v), err
+	}
+}
+
+// Name parses a name of at most 253 printable bytes.
 func Name(cell string) (string, error) {
 	if len(cell) > 253 {
 		return "", fmt.Errorf("%s has %d bytes, expected a name of at most 253", Quote(cell), len(cell))
@@ -75,8 +93,7 @@ func Name(cell string) (string, error) {
 	return cell, nil
 }
 
-// parse accepts plain decimals only: strconv would also take infinities, hex
-// and underscores.
+// parse parses plain decimals only; strconv would also accept infinities, hexadecimal numbers and underscores.
 func parse(cell string) (float64, error) {
 	v, err := strconv.ParseFloat(cell, 64)
 	plain := strings.Trim(cell, "0123456789+-.eE") == ""
@@ -93,13 +110,13 @@ func parse(cell string) (float64, error) {
 	return v, nil
 }
 
-// decimalComma says that a cell would be a number if its comma were a point.
+// decimalComma reports whether a cell would be a number with a point in place of its comma.
 func decimalComma(cell string) bool {
 	_, err := strconv.ParseFloat(strings.Replace(cell, ",", ".", 1), 64)
 	return err == nil && strings.Contains(cell, ",")
 }
 
-// Format prints a number so that reading it gives the same number.
+// Format returns a number in a form that reads back as the same number.
 func Format(v float64) string {
 	if v != 0 && (math.Abs(v) < 1e-6 || math.Abs(v) >= 1e15) {
 		return number.Significant(v, -1)
@@ -107,7 +124,7 @@ func Format(v float64) string {
 	return number.Plain(v)
 }
 
-// Quote quotes what a file said, shortened when it is long.
+// Quote quotes a text from a file, shortened if it is long.
 func Quote(s string) string {
 	const most = 60
 	if runes := []rune(s); len(runes) > most {

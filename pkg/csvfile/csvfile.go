@@ -1,6 +1,5 @@
-// Package csvfile reads the project's CSV files: columns are found by name,
-// unknown ones are ignored, and every fault names its file, line and column
-// (docs/files.md).
+// Package csvfile reads the project's CSV files. It finds columns by name, ignores unknown ones, and reports every
+// fault with file, line and column (docs/files.md).
 package csvfile
 
 import (
@@ -15,23 +14,67 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Column says how one column of a file becomes part of a T.
+// Column describes a column of a file and the part of a T that it sets.
 type Column[T any] struct {
 	Name     string
-	Required bool // the header must have it and no cell may be empty
-	Sparse   bool // with Required: cells may be empty all the same
-	// Called are other names that people give to it. They are not read, but told of.
+	Required bool // the header must have it, and no cell may be empty
+	Sparse   bool // with Required: cells may be empty
+	// Called lists wrong names that people use for the column. They are not accepted, but the error suggests the right name.
 	Called []string
-	// Set stores a cell that is not empty; its error says what is wrong and
-	// what was expected.
+	// Set stores a cell that is not empty. Its error has the fault and the expectation.
 	Set func(row *T, cell string) error
+	// Print returns the cell of a row, for files that are also written (Record).
+	Print func(row *T) string
 }
 
-// MaxRows is how many rows a file may have.
+// Field returns a column whose cells are stored, as parse converts them, in a field of the row.
+func Field[T, V any](name string, parse func(cell string) (V, error), field func(row *T) *V) Column[T] {
+	return Column[T]{Name: name, Set: func(row *T, cell string) (err error) {
+		*field(row), err = parse(cell)
+		return err
+	}}
+}
+
+// Required returns a Field that is required.
+func Required[T, V any](name string, parse func(cell string) (V, error), field func(row *T) *V) Column[T] {
+	c := Field(name, parse, field)
+	c.Required = true
+	return c
+}
+
+// Header returns the names of the columns.
+func Header[T any](columns []Column[T]) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// Record returns the cells of a row. All columns must have Print.
+func Record[T any](columns []Column[T], row T) []string {
+	cells := make([]string, len(columns))
+	for i, c := range columns {
+		cells[i] = c.Print(&row)
+	}
+	return cells
+}
+
+// Write writes rows after a header. All columns must have Print.
+func Write[T any](w io.Writer, columns []Column[T], rows []T) error {
+	out := csv.NewWriter(w)
+	_ = out.Write(Header(columns)) // Error returns the error
+	for _, row := range rows {
+		_ = out.Write(Record(columns, row))
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// MaxRows is the largest number of rows in a file.
 const MaxRows = 4_000_000
 
-// ReadAll reads a file whole, and refuses while it does what cannot be a CSV file
-// or is too long. Its byte-order mark is left out.
+// ReadAll reads a whole file without its byte-order mark. It fails if the file is too long, or cannot be a CSV file.
 func ReadAll(r io.Reader, name string) ([]byte, error) {
 	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "CSV", Line: textfile.MaxLine, Total: textfile.MaxFile})
 	if err == nil {
@@ -40,7 +83,7 @@ func ReadAll(r io.Reader, name string) ([]byte, error) {
 	return data, err
 }
 
-// RefuseJSON fails if a file begins as JSON does.
+// RefuseJSON fails if a file begins like JSON.
 func RefuseJSON(start []byte, name string) error {
 	start = bytes.TrimSpace(bytes.TrimPrefix(start, []byte("\uFEFF")))
 	if len(start) > 0 && (start[0] == '{' || start[0] == '[') {
@@ -49,27 +92,20 @@ func RefuseJSON(start []byte, name string) error {
 	return nil
 }
 
-// Row is one line of a file as a T. Line is where the line begins; the header
-// is line 1.
-type Row[T any] struct {
-	Value T
-	Line  int
-}
-
-// Read reads a whole file, stopping at its first fault; name is what messages
-// call the file. A cell that may be empty or absent, and is, leaves the row as
-// blank made it.
-func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
+// Read reads a whole file and returns the first fault as its error. name is the file's name in error messages. blank
+// returns a row with the defaults of optional cells that are empty or absent; line is the number of the row's first line,
+// and the header is line 1.
+func Read[T any](r io.Reader, name string, columns []Column[T], blank func(line int) T) ([]T, error) {
 	return readRows(r, name, columns, blank, false)
 }
 
-// ReadWritten reads a file that people write, as Read does, with a note about each
-// column that is ignored.
-func ReadWritten[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
+// ReadWritten reads a file that people write, as opposed to one that a command wrote. It is like Read, but adds a note
+// about every ignored column, and not only about those that resemble a known column.
+func ReadWritten[T any](r io.Reader, name string, columns []Column[T], blank func(line int) T) ([]T, error) {
 	return readRows(r, name, columns, blank, true)
 }
 
-func readRows[T any](r io.Reader, name string, columns []Column[T], blank func() T, noteAll bool) ([]Row[T], error) {
+func readRows[T any](r io.Reader, name string, columns []Column[T], blank func(line int) T, noteAll bool) ([]T, error) {
 	data, err := ReadAll(r, name)
 	if err != nil {
 		return nil, err
@@ -88,12 +124,12 @@ func readRows[T any](r io.Reader, name string, columns []Column[T], blank func()
 	if err := CheckHeader(header, name); err != nil {
 		return nil, err
 	}
-	places, err := locate(header, columns, name)
+	positions, err := locate(header, columns, name)
 	if err != nil {
 		return nil, err
 	}
 	noteIgnored(r, header, columns, name, noteAll)
-	var rows []Row[T]
+	rows := []T{}
 	for {
 		record, err := in.Read()
 		if errors.Is(err, io.EOF) {
@@ -105,20 +141,20 @@ func readRows[T any](r io.Reader, name string, columns []Column[T], blank func()
 		if blankRow(record) {
 			continue
 		}
-		row := Row[T]{Value: blank()}
-		row.Line, _ = in.FieldPos(0)
+		line, _ := in.FieldPos(0)
 		if len(rows) == MaxRows {
-			return nil, &textfile.Fault{File: name, Line: row.Line, What: fmt.Sprintf("the file has more than %d rows, expected at most that", MaxRows)}
+			return nil, &textfile.Fault{File: name, Line: line, What: fmt.Sprintf("the file has more than %d rows, expected at most that", MaxRows)}
 		}
-		if err := checkWidth(record, header, name, row.Line); err != nil {
+		if err := checkWidth(record, header, name, line); err != nil {
 			return nil, err
 		}
+		row := blank(line)
 		for i, c := range columns {
-			if places[i] < 0 {
+			if positions[i] < 0 {
 				continue
 			}
-			if err := setCell(&row.Value, c, record[places[i]]); err != nil {
-				line, _ := in.FieldPos(places[i])
+			if err := setCell(&row, c, record[positions[i]]); err != nil {
+				line, _ := in.FieldPos(positions[i])
 				return nil, &textfile.Fault{File: name, Line: line, Where: c.Name, What: err.Error()}
 			}
 		}
@@ -126,8 +162,8 @@ func readRows[T any](r io.Reader, name string, columns []Column[T], blank func()
 	}
 }
 
-// CheckHeader refuses a file whose lines have no line feeds, so that all of it
-// would be the header, and one whose cells have no commas between them.
+// CheckHeader fails if the lines of a file have no line feeds, so that all of it would be the header, or if the cells have
+// no commas between them.
 func CheckHeader(header []string, name string) error {
 	if slices.ContainsFunc(header, func(cell string) bool { return strings.Contains(cell, "\r") }) {
 		return &textfile.Fault{File: name, Line: 1, What: "lines end in a carriage return alone, expected a line feed behind it"}
@@ -138,8 +174,8 @@ func CheckHeader(header []string, name string) error {
 	return nil
 }
 
-// Lacks says that a header has no such column, and what it has that may be meant
-// to be it; called are other names for it.
+// Lacks describes the fault that a column is missing. It suggests an existing column whose name is similar or one of called,
+// the wrong names that people use.
 func Lacks(header []string, column string, called ...string) string {
 	what := "the header has no such column"
 	for _, cell := range header {
@@ -150,14 +186,10 @@ func Lacks(header []string, column string, called ...string) string {
 	return what
 }
 
-// noteIgnored tells of each column that is none and looks like one that is not there,
-// or begins like one: it is ignored, as every unknown column is, and perhaps should
-// not be. With all it tells of every one that has a name.
+// noteIgnored adds a note about each ignored column that resembles a missing column or begins like a known one. If all is
+// true, it adds a note about each ignored column that has a name.
 func noteIgnored[T any](file io.Reader, header []string, columns []Column[T], name string, all bool) {
-	var known []string
-	for _, c := range columns {
-		known = append(known, c.Name)
-	}
+	known := Header(columns)
 	missing := absent(header, columns)
 	for _, cell := range header {
 		if slices.Contains(known, cell) {
@@ -182,7 +214,7 @@ func noteIgnored[T any](file io.Reader, header []string, columns []Column[T], na
 	}
 }
 
-// absent are the names of the columns that the header has not.
+// absent returns the names of the columns that the header lacks.
 func absent[T any](header []string, columns []Column[T]) []string {
 	var names []string
 	for _, c := range columns {
@@ -193,26 +225,25 @@ func absent[T any](header []string, columns []Column[T]) []string {
 	return names
 }
 
-// Unique reports the second of two rows with the same key, naming both lines;
-// column is the one the message is about.
-func Unique[T any](rows []Row[T], name, column string, key func(T) string) error {
+// Unique returns a fault for the second of two rows with the same key, with both line numbers. column is named in the
+// message. key returns the key and the line of a row; rows with an empty key are ignored.
+func Unique[T any](rows []T, name, column string, key func(row T) (text string, line int)) error {
 	seen := make(map[string]int, len(rows))
 	for _, row := range rows {
-		k := key(row.Value)
+		k, line := key(row)
 		if k == "" {
 			continue
 		}
 		if first, twice := seen[k]; twice {
-			return &textfile.Fault{File: name, Line: row.Line, Where: column,
+			return &textfile.Fault{File: name, Line: line, Where: column,
 				What: fmt.Sprintf("%s is on line %d already, expected each only once", Quote(k), first)}
 		}
-		seen[k] = row.Line
+		seen[k] = line
 	}
 	return nil
 }
 
-// blankRow says that a line has cells and all are empty, as spreadsheets write
-// them below a table.
+// blankRow reports whether all cells of a line are empty, as in lines that spreadsheets write below a table.
 func blankRow(record []string) bool {
 	return len(record) > 1 && !slices.ContainsFunc(record, func(cell string) bool { return strings.TrimSpace(cell) != "" })
 }
@@ -228,8 +259,7 @@ func setCell[T any](row *T, c Column[T], cell string) error {
 	return c.Set(row, cell)
 }
 
-// locate finds each column's place in the header, -1 for an optional one that
-// is not there.
+// locate returns each column's index in the header, or -1 for a missing optional column.
 func locate[T any](header []string, columns []Column[T], name string) ([]int, error) {
 	places := make([]int, len(columns))
 	for i, c := range columns {
@@ -274,9 +304,8 @@ func trimAll(cells []string) []string {
 	return out
 }
 
-// syntaxFault turns the CSV reader's error into a Fault. It names the line the
-// record begins on, since a quote that is never closed swallows the rest of
-// the file, and the column when the header is known.
+// syntaxFault converts the CSV reader's error to a Fault. It names the line on which the record begins, because an
+// unclosed quote extends to the end of the file, and the column if the header is known.
 func syntaxFault(err error, name string, header []string, data []byte) error {
 	var parse *csv.ParseError
 	if !errors.As(err, &parse) {
@@ -297,8 +326,7 @@ func syntaxFault(err error, name string, header []string, data []byte) error {
 	return f
 }
 
-// fieldAt counts the commas outside quotes between the record's begin and the
-// place of the error.
+// fieldAt returns the number of commas outside quotes between the record's begin and the error.
 func fieldAt(data []byte, parse *csv.ParseError) int {
 	for line := 1; line < parse.StartLine; line++ {
 		data = data[bytes.IndexByte(data, '\n')+1:]

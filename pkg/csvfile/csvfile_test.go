@@ -12,16 +12,17 @@ type pair struct {
 	name string
 	n    float64
 	note string
+	line int
 }
 
-func read(text string) ([]Row[pair], error) { return readFrom(strings.NewReader(text)) }
+func read(text string) ([]pair, error) { return readFrom(strings.NewReader(text)) }
 
-func readFrom(file io.Reader) ([]Row[pair], error) {
+func readFrom(file io.Reader) ([]pair, error) {
 	return Read(file, "f.csv", []Column[pair]{
-		{Name: "name", Required: true, Set: func(p *pair, cell string) (err error) { p.name, err = Name(cell); return err }},
-		{Name: "n", Required: true, Set: func(p *pair, cell string) (err error) { p.n, err = Positive(cell); return err }},
+		Required("name", Name, func(p *pair) *string { return &p.name }),
+		Required("n", Positive, func(p *pair) *float64 { return &p.n }),
 		{Name: "note", Set: func(p *pair, cell string) error { p.note = cell; return nil }},
-	}, func() pair { return pair{note: "none"} })
+	}, func(line int) pair { return pair{note: "none", line: line} })
 }
 
 func TestRead(t *testing.T) {
@@ -38,14 +39,14 @@ func TestRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(rows) != 2 || rows[0].Value != (pair{"a", 1, "x"}) || rows[1].Value != (pair{"b", 2.5, "none"}) || rows[1].Line != 3 {
-				t.Errorf("got %+v", rows)
+			if len(rows) != 2 || rows[0] != (pair{"a", 1, "x", 2}) || rows[1] != (pair{"b", 2.5, "none", 3}) {
+				t.Errorf("got %+v, want {a 1 x} and {b 2.5 none}, the second one of line 3", rows)
 			}
 		})
 	}
 }
 
-// TestNumberNeverVanishes: what is not 0 is not read as 0.
+// TestNumberNeverVanishes: Number does not read a value other than 0 as 0.
 func TestNumberNeverVanishes(t *testing.T) {
 	for cell, want := range map[string]string{"0": "", "0.0e5": "", "1e-300": "", "1e-400": `"1e-400" is out of range, expected 0 or at least 1e-09`, "0.1e-999": "out of range"} {
 		if _, err := Number(cell); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -103,7 +104,7 @@ func TestUniqueNamesBothLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = Unique(rows, "f.csv", "name", func(p pair) string { return p.name })
+	err = Unique(rows, "f.csv", "name", func(p pair) (string, int) { return p.name, p.line })
 	if want := `f.csv:4: name: "a" is on line 2 already, expected each only once`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -122,23 +123,23 @@ func TestCells(t *testing.T) {
 		{"number", Number, "1e3", true}, {"number", Number, "1_0", false}, {"number", Number, "", false},
 	} {
 		if _, err := c.parse(c.cell); (err == nil) != c.ok {
-			t.Errorf("%s %q: %v", c.what, c.cell, err)
+			t.Errorf("%s %q: got %v, want valid %v", c.what, c.cell, err, c.ok)
 		}
 	}
 	for cell, ok := range map[string]bool{"1": true, "0": false, "-3": false, "1.5": false, "99999999999999999999": false, "x": false} {
 		if _, err := Count(cell, 1); (err == nil) != ok {
-			t.Errorf("count %q: %v", cell, err)
+			t.Errorf("count %q: got %v, want valid %v", cell, err, ok)
 		}
 	}
 }
 
-// TestSlipsAreNoted: a column whose name looks like one that is not there is
-// ignored, and whoever listens is told.
+// TestSlipsAreNoted: a column whose name resembles that of a missing column is ignored
+// with a note.
 func TestSlipsAreNoted(t *testing.T) {
 	for header, want := range map[string]string{
 		"name,n,nota":      `f.csv:1: "nota": not a column of this file, so it is ignored: note?`,
 		"name,n,NOTE":      `f.csv:1: "NOTE": not a column of this file, so it is ignored: note?`,
-		"name,n,note,nota": "", // note is there
+		"name,n,note,nota": "", // the column note exists
 		"name,n,remark":    "",
 		"name,n,notes":     `f.csv:1: "notes": not a column of this file, so it is ignored: note?`,
 		"name,n,note,n_of": `f.csv:1: "n_of": not a column of this file, so it is ignored`,

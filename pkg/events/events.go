@@ -1,5 +1,4 @@
-// Package events reads and writes what happens in a cluster of GPUs: instances
-// of functions start and stop (docs/files.md).
+// Package events reads and writes the events of a cluster of GPUs: starts and stops of instances (docs/files.md).
 package events
 
 import (
@@ -17,8 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Event is the start or the stop of an instance. What it needs, it needs of
-// each of its GPUs; a stop says nothing of it.
+// Event is the start or the stop of an instance. A start has the instance's requirements for each of its GPUs.
 type Event struct {
 	Time      float64 // seconds
 	Start     bool
@@ -33,38 +31,34 @@ type Event struct {
 	Line      int
 }
 
-// Words of the column action.
+// The values of the column action.
 const (
 	start = "start"
 	stop  = "stop"
 )
 
-// Log is a file of events in the order of time, those of one instant in the
-// order of the file.
+// Log is a file of events in order of time; events at the same time are in the order of the file.
 type Log struct {
 	Events []Event
 	Sorted bool // the file was in another order
 }
 
-// MaxGPUs is the most GPUs an instance may span.
+// MaxGPUs is the largest number of GPUs of an instance.
 const MaxGPUs = 1024
 
-// Read reads events (CSV: time_s, action, instance, function, kind, gpus,
-// sm_request, sm_limit, mem_mib, optionally gpu) and puts them in the order of
-// time. A start of what runs and a stop of what does not are faults. Name is
-// what messages call the file.
+// Read reads events (CSV: time_s, action, instance, function, kind, gpus, sm_request, sm_limit, mem_mib, optionally gpu)
+// and sorts them by time. Starting a running instance and stopping one that is not running are faults. name is
+// the file's name in error messages.
 func Read(r io.Reader, name string) (Log, error) {
-	rows, err := csvfile.ReadWritten(r, name, columns(), func() Event { return Event{} })
+	rows, err := csvfile.ReadWritten(r, name, columns(), func(line int) Event { return Event{Line: line} })
 	if err != nil {
 		return Log{}, err
 	}
 	log := Log{Events: make([]Event, len(rows))}
-	for i, row := range rows {
-		e := row.Value
+	for i, e := range rows {
 		if !e.Start {
-			e = Event{Time: e.Time, Instance: e.Instance, Function: e.Function, Kind: e.Kind}
+			e = Event{Time: e.Time, Instance: e.Instance, Function: e.Function, Kind: e.Kind, Line: e.Line}
 		}
-		e.Line = row.Line
 		if where, err := e.check(); err != nil {
 			return Log{}, &textfile.Fault{File: name, Line: e.Line, Where: where, What: err.Error()}
 		}
@@ -100,7 +94,7 @@ func columns() []csvfile.Column[Event] {
 		{Name: "action", Required: true, Set: func(e *Event, cell string) error {
 			e.Start = cell == start
 			if cell != start && cell != stop {
-				return fmt.Errorf("%s is no action, expected start or stop", csvfile.Quote(cell))
+				return fmt.Errorf("%s is not an action, expected start or stop", csvfile.Quote(cell))
 			}
 			return nil
 		}},
@@ -126,30 +120,30 @@ func columns() []csvfile.Column[Event] {
 				e.Models = append(e.Models, strings.TrimSpace(model))
 			}
 			if slices.Contains(e.Models, "") {
-				return fmt.Errorf("%s names no model between bars, expected some like V100|A100", csvfile.Quote(cell))
+				return fmt.Errorf("%s has an empty name, expected GPU models like V100|A100", csvfile.Quote(cell))
 			}
 			return nil
 		}},
 	}
 }
 
-// check says which cell of a start is wrong beside the others. Empty cells
-// read as nothing; a start needs its function and its GPUs.
+// check returns the column of a start whose value is missing or inconsistent. Empty cells read as zero; a start needs its
+// function and its GPUs.
 func (e *Event) check() (column string, err error) {
 	switch {
 	case !e.Start:
 		return "", nil
 	case e.Function == "":
-		return "function", errors.New("the cell is empty, expected a value at a start")
+		return "function", errors.New("the cell is empty, expected a value for a start")
 	case e.GPUs < 1:
-		return "gpus", errors.New("there is none, expected 1 or more at a start")
+		return "gpus", errors.New("the cell is empty or 0, expected 1 or more for a start")
 	case e.SMLimit < e.SMRequest:
 		return "sm_limit", fmt.Errorf("%s is below sm_request %s, expected at least as much", number.Plain(e.SMLimit), number.Plain(e.SMRequest))
 	}
 	return "", nil
 }
 
-// checkOrder goes through events in their order in time.
+// checkOrder checks starts and stops in order of time.
 func checkOrder(all []Event, name string) error {
 	running := map[string]int{}
 	for _, e := range all {
@@ -157,9 +151,9 @@ func checkOrder(all []Event, name string) error {
 		what := ""
 		switch {
 		case e.Start && runs:
-			what = fmt.Sprintf("%s runs already, since line %d, expected a stop before", csvfile.Quote(e.Instance), line)
+			what = fmt.Sprintf("%s has been running since line %d, expected a stop before it starts again", csvfile.Quote(e.Instance), line)
 		case !e.Start && !runs:
-			what = fmt.Sprintf("%s does not run at this time, expected a start before", csvfile.Quote(e.Instance))
+			what = fmt.Sprintf("%s is not running at this time, expected a start before it stops", csvfile.Quote(e.Instance))
 		}
 		if what != "" {
 			return &textfile.Fault{File: name, Line: e.Line, Where: "instance", What: what}
@@ -173,8 +167,7 @@ func checkOrder(all []Event, name string) error {
 	return nil
 }
 
-// Write writes events as Read reads them. The column gpu is there when an
-// event names models.
+// Write writes events in the form that Read accepts. It writes the column gpu if an event names models.
 func Write(w io.Writer, all []Event) error {
 	header := []string{"time_s", "action", "instance", "function", "kind", "gpus", "sm_request", "sm_limit", "mem_mib"}
 	named := slices.ContainsFunc(all, func(e Event) bool { return len(e.Models) > 0 })

@@ -9,22 +9,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// Kinds of instances in Dilu's cluster.
+// The kinds of instances in Dilu's cluster.
 const (
 	Training  = "training"
 	LLM       = "llm"
 	Inference = "inference"
 )
 
-// mixFunctions is how many functions of each kind a mix has: the paper does
-// not say.
+// mixFunctions is the number of functions of each kind in a mix, which the paper does not state.
 const mixFunctions = 40
 
-// Mix makes the load of Dilu's large cluster (section 5.5): that many
-// instances, one start a second, training to LLM inference to other inference
-// as 2 to 2 to 6. Of each kind's instances 60% stop after 1 to 3 minutes and
-// 10% after 10 to 15; the others stay. An instance's needs are its own, drawn
-// evenly from the ranges below, in hundredths of a GPU and whole MiB. The same
+// Mix returns the load of the large cluster in the paper on Dilu (section 5.5): the starts and stops of the given number
+// of instances. One instance starts per second, in a ratio of 2 training to 2 LLM inference to 6 other inference. In each
+// kind, 60% of the instances stop after 1 to 3 minutes, 10% after 10 to 15 minutes, and the others stay. The requirements
+// of an instance are drawn uniformly from the ranges in generator.instance, in hundredths of a GPU and whole MiB. The same
 // seed gives the same events.
 func Mix(seed uint64, instances int) []Event {
 	rng := generator{splitmix.Source(seed)}
@@ -48,21 +46,19 @@ func Mix(seed uint64, instances int) []Event {
 	return out
 }
 
-// instance draws what an instance needs. Memory is given in GB by the paper,
-// for GPUs of 40: both are taken as GiB here.
+// instance draws the requirements of an instance. The paper gives memory in GB, for GPUs with 40 GB; here both are GiB.
 func (g *generator) instance() Event {
 	const gib = 1024
 	e := Event{GPUs: 1}
-	most := 0.0
 	switch p := g.Below(10); {
 	case p < 2:
-		e.Kind, e.GPUs, e.MemMiB, e.SMRequest, most = Training, 2+2*g.Below(2), g.between(25*gib, 40*gib), g.between(40, 80), 100
+		e.Kind, e.GPUs, e.MemMiB, e.SMRequest = Training, 2+2*g.Below(2), g.between(25*gib, 40*gib), g.between(40, 80)
 	case p < 4:
-		e.Kind, e.MemMiB, e.SMRequest, most = LLM, g.between(20*gib, 30*gib), g.between(40, 60), 100
+		e.Kind, e.MemMiB, e.SMRequest = LLM, g.between(20*gib, 30*gib), g.between(40, 60)
 	default:
-		e.Kind, e.MemMiB, e.SMRequest, most = Inference, g.between(3*gib, 10*gib), g.between(20, 40), 100
+		e.Kind, e.MemMiB, e.SMRequest = Inference, g.between(3*gib, 10*gib), g.between(20, 40)
 	}
-	e.SMLimit = min(most, e.SMRequest+20+g.between(0, 20)) / 100
+	e.SMLimit = min(100, e.SMRequest+20+g.between(0, 20)) / 100
 	e.SMRequest /= 100
 	e.Function = fmt.Sprintf("%s-%d", e.Kind, g.Below(mixFunctions))
 	return e
@@ -70,7 +66,7 @@ func (g *generator) instance() Event {
 
 type generator struct{ splitmix.Source }
 
-// between is a whole number from low to high, both included.
+// between returns an integer from low to high, inclusive.
 func (g *generator) between(low, high float64) float64 {
 	return low + math.Floor(g.Unit()*(high-low+1))
 }

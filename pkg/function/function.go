@@ -1,5 +1,5 @@
-// Package function reads and writes function.yaml, the description of a
-// function (docs/files.md).
+// Package function reads and writes function.yaml, the description of a function (docs/files.md). Its
+// main type is Function; Parse and Format convert between functions and files.
 package function
 
 import (
@@ -8,46 +8,47 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Function is one document of a function file.
+// Function is one document of a function file. The tags are those of Format; Parse reads the same keys.
 type Function struct {
-	Name     string            // [a-z0-9]([-a-z0-9]*[a-z0-9])?, at most 63 bytes
-	Image    string            // container image; empty for a process
-	Command  []string          // the process, or what overrides the image's entry point
-	Env      map[string]string // added to the instance's environment
-	Port     int               // port inside a container, 8080 unless given
-	Contract string            // auto, http, openfaas, kserve-v2 or openai
-	Kind     string            // inference, training or kernels
-	Request  string            // of the kind kernels: the file of its request, of gfaas-kerneld
-	SLO      time.Duration     // objective for the p95 latency; 0 is none
-	GPUMem   gpu.Bytes         // limit on GPU memory; 0 is none
-	GPUs     int               // GPUs one instance spans, 1 unless given
-	Weight   float64           // share in fair queueing, 1 unless given
-	Tenant   string            // "default" unless given
-	Model    *Model            // weights shared between instances, if any
-	Scale    Scale             // how many instances a gateway has of it
-	Inflight int               // calls that an instance takes at once from a gateway, 1 unless given
-	Timeout  time.Duration     // of a gateway's calls: until an answer's head, then each pause; 0 is the gateway's
-	Queue    int               // calls that may wait at a gateway; 0 is the gateway's
-	Restart  string            // no, on-failure or always: whether an instance that ended is started again
-	Limits   Limits            // of a container, beside its slice
-	ReadOnly bool              // a container's root cannot be written to
+	Name  string `yaml:"name"`            // [a-z0-9]([-a-z0-9]*[a-z0-9])?, at most 63 bytes
+	Image string `yaml:"image,omitempty"` // container image; empty for a process
+	// Command is the process's command, or the replacement of the image's entry point.
+	Command  []string          `yaml:"command,omitempty,flow"`
+	Env      map[string]string `yaml:"env,omitempty"`        // added to the instance's environment
+	Port     int               `yaml:"port,omitempty"`       // port inside a container; default 8080
+	Contract string            `yaml:"contract,omitempty"`   // auto, http, openfaas, kserve-v2 or openai
+	Kind     string            `yaml:"kind,omitempty"`       // inference, training or kernels
+	Request  string            `yaml:"request,omitempty"`    // kind kernels only: the file with its request for gfaas-kerneld
+	SLO      time.Duration     `yaml:"slo,omitempty"`        // objective for the p95 latency; 0: none
+	GPUMem   gpu.Bytes         `yaml:"gpu_mem,omitempty"`    // limit on GPU memory; 0: none
+	GPUs     int               `yaml:"gpus,omitempty"`       // GPUs of one instance; default 1
+	Weight   float64           `yaml:"weight,omitempty"`     // share in fair queueing; default 1
+	Tenant   string            `yaml:"tenant,omitempty"`     // default "default"
+	Model    *Model            `yaml:"model,omitempty,flow"` // weights shared between instances, if any
+	Scale    Scale             `yaml:"scale,omitempty,flow"` // bounds for the gateway's number of instances
+	Inflight int               `yaml:"inflight,omitempty"`   // concurrent calls of an instance from a gateway; default 1
+	// Timeout limits a gateway's calls: the time until the head of the answer, then each pause; 0: the gateway's.
+	Timeout  time.Duration `yaml:"timeout,omitempty"`
+	Queue    int           `yaml:"queue,omitempty"`       // calls that may be queued at a gateway; 0: the gateway's
+	Restart  string        `yaml:"restart,omitempty"`     // no, on-failure or always: whether an ended instance is restarted
+	Limits   Limits        `yaml:"limits,omitempty,flow"` // a container's limits in addition to its slice
+	ReadOnly bool          `yaml:"read_only,omitempty"`   // a container's root file system is read-only
 
-	// Unmanaged is StopUnmanaged if the instances' processes that use the GPU without
-	// the preload library are to be killed, else they are only reported.
-	Unmanaged string
+	// Unmanaged is StopUnmanaged if the instances' processes that use the GPU without the preload
+	// library are killed; otherwise they are only reported.
+	Unmanaged string `yaml:"unmanaged,omitempty"`
 
-	Probes Probes // requests that neither start an instance nor keep one
+	Probes Probes `yaml:"probes,omitempty,flow"` // requests that neither start an instance nor keep one
 
-	// KeepUpgraded has upgraded connections that are idle stay open, and their instances
-	// loaded (websocket: keep).
-	KeepUpgraded bool
+	// KeepUpgraded keeps idle upgraded connections open, and their instances loaded (websocket: keep).
+	KeepUpgraded keepUpgraded `yaml:"websocket,omitempty"`
 
-	Labels map[string]string // for whoever asks a gateway for functions: they change nothing here
+	Labels map[string]string `yaml:"labels,omitempty"` // for clients that list functions at a gateway; they have no effect
 
-	// Annotations are the same, with longer values.
-	Annotations map[string]string
+	// Annotations are labels with longer values.
+	Annotations map[string]string `yaml:"annotations,omitempty"`
 
-	Dir string // folder of the file it was read from: relative commands start there
+	Dir string `yaml:"-"` // folder of the function's file, to which its commands are relative
 }
 
 // Versioned returns the function without the fields that only a gateway uses. Functions that
@@ -58,26 +59,24 @@ func (fn Function) Versioned() Function {
 	return fn
 }
 
-// Limits is how much of its host a container may use; what is 0 is as the runtime
-// has it.
+// Limits bounds a container's use of its host; 0 means the runtime's default.
 type Limits struct {
-	Memory gpu.Bytes
-	Pids   int     // processes and threads
-	CPUs   float64 // processors' worth of time
+	Memory gpu.Bytes `yaml:"memory,omitempty"`
+	Pids   int       `yaml:"pids,omitempty"` // processes and threads
+	CPUs   float64   `yaml:"cpus,omitempty"` // processors
 }
 
-// Scale bounds how many instances a gateway has of a function.
+// Scale bounds how many instances a gateway runs.
 type Scale struct {
-	Min  int           // kept ready, 0 unless given
-	Max  int           // 8 unless given
-	Idle time.Duration // one beyond Min stops when it has idled for so long, 5 minutes unless given
+	Min  int           `yaml:"min"`  // instances that are always ready; default 0
+	Max  int           `yaml:"max"`  // default 8
+	Idle time.Duration `yaml:"idle"` // idle time after which an instance beyond Min stops; default 5 minutes
 }
 
-// Model names weights that instances share: gfaas-modeld loads them from the file,
-// and instances have their memory from it. Without a file the size is for planning
-// alone, and each instance loads its own.
+// Model names weights that instances share. gfaas-modeld loads them from the file, and instances map its
+// memory. Without a file, the size is used for planning only, and each instance loads its own weights.
 type Model struct {
-	Name string
-	File string    // relative to the folder of the function's file
-	Size gpu.Bytes // 0 is what is measured
+	Name string    `yaml:"name"`
+	File string    `yaml:"file,omitempty"` // relative to the folder of the function's file
+	Size gpu.Bytes `yaml:"size,omitempty"` // 0: as measured
 }

@@ -54,7 +54,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
-	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !fn.KeepUpgraded:
+	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !bool(fn.KeepUpgraded):
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
 	default:
 		if v, set := fn.Env["EMPTY"]; set && v == "" {
@@ -67,17 +67,17 @@ func TestParseAllKeys(t *testing.T) {
 func TestParseDefaultsAndDocuments(t *testing.T) {
 	functions := parse(t, "---\nname: a\ncommand: [./a]\n---\n# nothing\n---\nname: 7b\nimage: x\n---\n")
 	if len(functions) != 2 {
-		t.Fatalf("got %d functions", len(functions))
+		t.Fatalf("got %d functions, want 2", len(functions))
 	}
 	a, b := functions[0], functions[1]
 	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
 		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
 		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" ||
-		a.Probes.Paths != nil || a.Probes.Methods != nil || a.KeepUpgraded {
+		a.Probes.Paths != nil || a.Probes.Methods != nil || bool(a.KeepUpgraded) {
 		t.Errorf("defaults: %+v", a)
 	}
 	if b.Name != "7b" {
-		t.Errorf("second name %q", b.Name)
+		t.Errorf("second name %q, want 7b", b.Name)
 	}
 }
 
@@ -92,22 +92,22 @@ func TestParseFaults(t *testing.T) {
 	const ok = "name: a\nimage: x\n"
 	for what, c := range map[string]struct{ text, want string }{
 		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, command, "},
-		"near key":                  {ok + "gpumem: 3\n", ", weight: gpu_mem?"},
+		"near key":                  {ok + "gpumem: 3\n", ", weight (did you mean gpu_mem?)"},
 		"far key":                   {ok + "colour: 3\n", "tenant, timeout, unmanaged, websocket, weight"},
 		"unknown model key":         {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of file, name, size"},
 		"repeated key":              {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
 		"repeated variable":         {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},
 		"repeated function":         {ok + "---\nimage: y\nname: a\n", `f.yaml:5: name: function "a" is on line 1 already`},
 		"no name":                   {"image: x\n", "f.yaml:1: name: missing, expected"},
-		"neither":                   {"name: a\n", "f.yaml:1: image: neither image nor command"},
+		"neither":                   {"name: a\n", "f.yaml:1: image: missing, expected an image or a command"},
 		"bad name":                  {"image: x\nname: Res_net\n", `f.yaml:2: name: "Res_net" is not a name, expected`},
 		"long name":                 {"image: x\nname: " + strings.Repeat("a", 64), "is not a name, expected at most 63"},
 		"dash at the end":           {"image: x\nname: a-\n", "is not a name"},
 		"command text":              {"name: a\ncommand: ./a\n", `f.yaml:2: command: "./a", expected a program and its arguments`},
 		"command empty":             {"name: a\ncommand: []\n", "f.yaml:2: command: an empty list, expected a program"},
-		"command nested":            {"name: a\ncommand:\n- a\n- [b]\n", "f.yaml:4: command[1]: a list, expected a text"},
+		"command nested":            {"name: a\ncommand:\n- a\n- [b]\n", "f.yaml:4: command[1]: a list, expected a string"},
 		"env list":                  {ok + "env: [A=1]\n", "f.yaml:3: env: a list, expected variables"},
-		"env null":                  {ok + "env:\n  A:\n", "f.yaml:4: env.A: no value, expected a text"},
+		"env null":                  {ok + "env:\n  A:\n", "f.yaml:4: env.A: no value, expected a string"},
 		"env name":                  {ok + "env: {A=B: 1}\n", "f.yaml:3: env.A=B: not a variable's name"},
 		"port 0":                    {ok + "port: 0\n", `f.yaml:3: port: "0", expected a whole number from 1 to 65535`},
 		"port 65536":                {ok + "port: 65536\n", "expected a whole number from 1 to 65535"},
@@ -126,10 +126,10 @@ func TestParseFaults(t *testing.T) {
 		"weight NaN":                {ok + "weight: .nan\n", `f.yaml:3: weight: ".nan" is not a number`},
 		"weight 0":                  {ok + "weight: 0\n", "expected more than 0"},
 		"null":                      {ok + "slo:\n", "f.yaml:3: slo: no value, expected a duration"},
-		"model text":                {ok + "model: resnet50\n", `f.yaml:3: model: "resnet50", expected keys and values: file, name, size`},
+		"model text":                {ok + "model: resnet50\n", `f.yaml:3: model: "resnet50", expected a mapping with some of the keys file, name, size`},
 		"model size":                {ok + "model: {name: m}\n", "f.yaml:3: model.file: missing"},
 		"scale key":                 {ok + "scale: {most: 3}\n", "f.yaml:3: scale.most: unknown key, expected one of idle, max, min"},
-		"scale bounds":              {ok + "scale: {min: 3, max: 2}\n", "f.yaml:3: scale.max: 2, expected at least min, 3"},
+		"scale bounds":              {ok + "scale: {min: 3, max: 2}\n", "f.yaml:3: scale.max: 2 is less than min, expected at least 3"},
 		"scale idle":                {ok + "scale: {idle: 0s}\n", "scale.idle: \"0s\", expected a duration above 0"},
 		"inflight":                  {ok + "inflight: 0\n", "expected a whole number from 1 to 4096"},
 		"queue":                     {ok + "queue: -1\n", "expected a whole number from 1 to"},
@@ -140,33 +140,33 @@ func TestParseFaults(t *testing.T) {
 		"limits memory":             {ok + "limits: {memory: 0}\n", "f.yaml:3: limits.memory: "},
 		"limits pids":               {ok + "limits: {pids: 0}\n", "f.yaml:3: limits.pids: \"0\", expected a whole number from 1"},
 		"limits cpus":               {ok + "limits: {cpus: 0}\n", "f.yaml:3: limits.cpus: "},
-		"limits of none":            {"name: a\ncommand: [x]\nlimits: {pids: 3}\n", "f.yaml:3: limits: of a container, expected an image too"},
+		"limits of none":            {"name: a\ncommand: [x]\nlimits: {pids: 3}\n", "f.yaml:3: limits: applies only to containers, expected the key image as well"},
 		"read_only":                 {ok + "read_only: perhaps\n", `f.yaml:3: read_only: "perhaps", expected one of true, false`},
-		"read_only of none":         {"name: a\ncommand: [x]\nread_only: true\n", "f.yaml:3: read_only: of a container"},
+		"read_only of none":         {"name: a\ncommand: [x]\nread_only: true\n", "f.yaml:3: read_only: applies only to containers"},
 		"unmanaged":                 {ok + "unmanaged: kill\n", `f.yaml:3: unmanaged: "kill", expected one of report, stop`},
 		"websocket":                 {ok + "websocket: open\n", `f.yaml:3: websocket: "open", expected one of close, keep`},
-		"probes list":               {ok + "probes: [/health]\n", "f.yaml:3: probes: a list, expected keys and values: methods, paths"},
-		"probes key":                {ok + "probes: {path: [/health]}\n", "f.yaml:3: probes.path: unknown key, expected one of methods, paths: paths?"},
+		"probes list":               {ok + "probes: [/health]\n", "f.yaml:3: probes: a list, expected a mapping with some of the keys methods, paths"},
+		"probes key":                {ok + "probes: {path: [/health]}\n", "f.yaml:3: probes.path: unknown key, expected one of methods, paths (did you mean paths?)"},
 		"probes text":               {ok + "probes: {paths: /health}\n", `f.yaml:3: probes.paths: "/health", expected a list of paths like [/health]`},
-		"probes path":               {ok + "probes:\n  paths:\n  - /a\n  - health\n", `f.yaml:6: probes.paths: "health", expected a list of paths`},
+		"probes path":               {ok + "probes:\n  paths:\n  - /a\n  - health\n", `f.yaml:6: probes.paths: "health", expected a path like /health`},
 		"probes query":              {ok + "probes: {paths: [\"/a?b\"]}\n", `f.yaml:3: probes.paths: "/a?b", expected`},
 		"probes path twice":         {ok + "probes: {paths: [/a, /a]}\n", `f.yaml:3: probes.paths: "/a" is in the list already, expected each once`},
-		"probes method":             {ok + "probes: {methods: [POST]}\n", `f.yaml:3: probes.methods: "POST", expected a list of GET, HEAD, OPTIONS, TRACE`},
+		"probes method":             {ok + "probes: {methods: [POST]}\n", `f.yaml:3: probes.methods: "POST", expected one of GET, HEAD, OPTIONS, TRACE`},
 		"probes methods":            {ok + "probes: {methods: [GET, GET, GET, GET, GET]}\n", "f.yaml:3: probes.methods: 5 entries, expected at most 4"},
 		"timeout":                   {ok + "timeout: 5\n", "expected a duration above 0"},
 		"merge":                     {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
-		"list":                      {"- name: a\n", "f.yaml:1: a list, expected keys and values: annotations, command, "},
-		"text":                      {"hello\n", `f.yaml:1: "hello", expected keys and values`},
-		"empty":                     {"", "f.yaml:1: no function in it"},
-		"only comments":             {"# a\n", "f.yaml:1: no function in it"},
+		"list":                      {"- name: a\n", "f.yaml:1: a list, expected a mapping with some of the keys annotations, command, "},
+		"text":                      {"hello\n", `f.yaml:1: "hello", expected a mapping with some of the keys`},
+		"empty":                     {"", "f.yaml:1: the file has no function"},
+		"only comments":             {"# a\n", "f.yaml:1: the file has no function"},
 		"binary":                    {"\x7fELF\x00\x01", "f.yaml:1: not a text file"},
 		"not UTF-8":                 {"name: \xff\n", "f.yaml:1: not a text file"},
 		"syntax":                    {"name: a\nimage: [x\nport: 1\n", "f.yaml:2: did not find expected"},
 		"tab":                       {"name: a\n\timage: x\n", "f.yaml:2: "},
 		"long line":                 {"name: a\nimage: " + strings.Repeat("x", 10<<20), "f.yaml:2: the line has"},
 		"kernels without a request": {"name: a\nkind: kernels\n", "f.yaml:1: request: missing"},
-		"a request of no kernels":   {"name: a\nrequest: r.json\n", "f.yaml:2: request: of the kind inference"},
-		"kernels with a command":    {"name: a\nkind: kernels\nrequest: r.json\ncommand: [x]\n", "f.yaml:4: command: of a graph of kernels"},
+		"a request of no kernels":   {"name: a\nrequest: r.json\n", "f.yaml:2: request: not allowed with \"kind: inference\""},
+		"kernels with a command":    {"name: a\nkind: kernels\nrequest: r.json\ncommand: [x]\n", "f.yaml:4: command: not allowed with \"kind: kernels\""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			_, err := Parse(strings.NewReader(c.text), "f.yaml")

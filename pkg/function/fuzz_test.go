@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzParse holds that what parses prints as a file that parses to the same.
+// FuzzParse: a file that Parse accepts is equal after printing and parsing again.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
 	f.Add([]byte("name: a\ncommand: [&c ./a, *c, \"\\t\\x85\"]\n---\nname: b\nimage: x\nenv: {A: 0x1f, B: yes, C: \"\\r\\n\"}\n"))

@@ -12,7 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// parser turns nodes into a Function and keeps the first fault it meets.
+// parser converts nodes to a Function and stores the first fault.
 type parser struct {
 	file  string
 	fault error
@@ -29,15 +29,15 @@ func (p *parser) failAt(line int, key, format string, args ...any) {
 }
 
 // setter stores the value of one key.
-type setter func(p *parser, key string, value *yaml.Node)
+type setter func(key string, value *yaml.Node)
 
-// mapping stores each key of a mapping by its setter, and fails on a key that
-// has none or comes twice. Path prefixes the keys in messages.
+// mapping calls the setter of each key of a mapping. It fails on an unknown or repeated key. Messages show
+// the keys with path as a prefix. It returns the line of each key.
 func (p *parser) mapping(n *yaml.Node, path string, setters map[string]setter) map[string]int {
 	lines := map[string]int{}
 	n = follow(n)
 	if n.Kind != yaml.MappingNode {
-		p.fail(n, strings.TrimSuffix(path, "."), "%s, expected keys and values: %s", describe(n), keysOf(setters))
+		p.fail(n, strings.TrimSuffix(path, "."), "%s, expected a mapping with some of the keys %s", describe(n), keysOf(setters))
 		return lines
 	}
 	for i := 0; i+1 < len(n.Content) && p.fault == nil; i += 2 {
@@ -52,7 +52,7 @@ func (p *parser) mapping(n *yaml.Node, path string, setters map[string]setter) m
 			p.fail(k, path+shorten(k.Value), "unknown key, expected one of %s%s", keysOf(setters), meant(k.Value, setters))
 			continue
 		}
-		set(p, path+k.Value, follow(v))
+		set(path+k.Value, follow(v))
 	}
 	return lines
 }
@@ -65,7 +65,7 @@ func follow(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// text is the value of a scalar that is not null, as it is written.
+// text returns the value of a scalar that is not null, as it is written.
 func (p *parser) text(n *yaml.Node, key, expected string) (string, bool) {
 	n = follow(n)
 	switch n.ShortTag() {
@@ -78,11 +78,11 @@ func (p *parser) text(n *yaml.Node, key, expected string) (string, bool) {
 	return "", false
 }
 
-// describe says what a node is where something else was expected.
+// describe describes a node in place of which something else was expected.
 func describe(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
-		return "keys and values"
+		return "a mapping"
 	case n.Kind == yaml.SequenceNode && len(n.Content) == 0:
 		return "an empty list"
 	case n.Kind == yaml.SequenceNode:
@@ -104,10 +104,10 @@ func keysOf(setters map[string]setter) string {
 	return strings.Join(slices.Sorted(maps.Keys(setters)), ", ")
 }
 
-// meant asks whether a key was meant that is near to what stands there.
+// meant suggests a known key that is similar to an unknown one.
 func meant(what string, setters map[string]setter) string {
 	if near := textfile.Near(what, slices.Sorted(maps.Keys(setters))); near != "" {
-		return ": " + near + "?"
+		return " (did you mean " + near + "?)"
 	}
 	return ""
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/yamlfile"
 )
 
-// The bounds of a function file, in bytes.
+// The largest sizes of a function file and of a line, in bytes.
 const (
 	maxSize = 16 << 20
 	maxLine = 1 << 20
 )
 
-// Parse reads one or more functions, as documents separated by ---; name is
-// what messages call the file, and its folder becomes the functions' Dir. Any
-// fault is an error of the form FILE:LINE: key: what is wrong, what was
-// expected: unknown and repeated keys, and two functions of one name, too.
+// Parse reads one or more functions from documents separated by ---. name is the path of the file: error messages
+// contain it, and its folder becomes the functions' Dir. Faults have the form FILE:LINE: key: fault, expectation. Unknown and
+// repeated keys, and two functions with the same name, are faults too.
 func Parse(r io.Reader, name string) ([]Function, error) {
 	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "YAML", Line: maxLine, Total: maxSize})
 	if err != nil {
@@ -57,12 +56,12 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 		functions = append(functions, fn)
 	}
 	if len(functions) == 0 {
-		return nil, &textfile.Fault{File: name, Line: 1, What: "no function in it, expected name and image or command"}
+		return nil, &textfile.Fault{File: name, Line: 1, What: "the file has no function, expected at least the keys name and image, or name and command"}
 	}
 	return functions, nil
 }
 
-// empty says that there is nothing between two ---.
+// empty reports whether a document has no contents.
 func empty(doc *yaml.Node) bool {
 	return len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null"
 }

@@ -10,23 +10,39 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 )
 
-// Probes are the requests that ask about a function without using it: GET requests for
-// one of Paths, and requests with one of Methods. A gateway passes them to an instance
-// that is ready; they neither start an instance nor keep one loaded. Where a list is nil,
-// the default applies (DefaultProbes). An empty list admits nothing.
+// Probes are requests that query a function without using it: GET requests for one of Paths, and requests
+// with one of Methods. A gateway passes them to a ready instance; they neither start an instance nor keep
+// one loaded. A nil list means the default (DefaultProbes), an empty list none.
 type Probes struct {
-	Paths   []string // escaped, each begins with a slash
+	Paths   []string // escaped; each begins with a slash
 	Methods []string // of probeMethods
 }
 
-// probeMethods are the methods that a probe can have: those that change nothing
-// (RFC 9110, section 9.2.1).
+// IsZero reports whether both lists are nil, so that Format leaves them out.
+func (p Probes) IsZero() bool { return p.Paths == nil && p.Methods == nil }
+
+// MarshalYAML uses pointers, because an empty list differs from a missing one.
+func (p Probes) MarshalYAML() (any, error) {
+	var out struct {
+		Paths   *[]string `yaml:"paths,omitempty,flow"`
+		Methods *[]string `yaml:"methods,omitempty,flow"`
+	}
+	if p.Paths != nil {
+		out.Paths = &p.Paths
+	}
+	if p.Methods != nil {
+		out.Methods = &p.Methods
+	}
+	return out, nil
+}
+
+// probeMethods are the methods that a probe can have: the safe ones (RFC 9110, section 9.2.1).
 var probeMethods = []string{"GET", "HEAD", "OPTIONS", "TRACE"}
 
 const maxProbePaths = 64
 
-// Probed returns the function's probes, with the defaults of its contract where it has
-// none of its own. The lists are not nil.
+// Probed returns the function's probes, with the defaults of its contract for missing lists. The lists are
+// not nil.
 func (fn *Function) Probed() Probes {
 	p := DefaultProbes(fn.Contract)
 	if fn.Probes.Paths != nil {
@@ -38,7 +54,7 @@ func (fn *Function) Probed() Probes {
 	return p
 }
 
-// DefaultProbes returns the probes of a function of that contract that gives none.
+// DefaultProbes returns the probes of a function with that contract that defines none.
 func DefaultProbes(contract string) Probes {
 	p := Probes{Paths: []string{"/health", "/healthz", "/ready", "/metrics", "/v1/models"}, Methods: []string{"HEAD", "OPTIONS"}}
 	if contract == "openfaas" || contract == DefaultContract {
@@ -50,8 +66,7 @@ func DefaultProbes(contract string) Probes {
 	return p
 }
 
-// Match reports whether a request is a probe. The path is escaped; a slash at its end
-// makes no difference.
+// Match reports whether a request is a probe. The path is escaped; a trailing slash is ignored.
 func (p *Probes) Match(method, path string) bool {
 	if slices.Contains(p.Methods, method) {
 		return true
@@ -63,7 +78,7 @@ func (p *Probes) Match(method, path string) bool {
 	return slices.ContainsFunc(p.Paths, func(probe string) bool { return trimSlash(probe) == path })
 }
 
-// trimSlash returns a path without the slash at its end, unless it is the root.
+// trimSlash removes a trailing slash, except from the root.
 func trimSlash(path string) string {
 	if len(path) > 1 {
 		return strings.TrimSuffix(path, "/")
@@ -73,11 +88,11 @@ func trimSlash(path string) string {
 
 func (p *parser) probes(n *yaml.Node, key string) (out Probes) {
 	p.mapping(n, key+".", map[string]setter{
-		"paths": func(p *parser, key string, v *yaml.Node) {
-			out.Paths = p.list(v, key, "a list of paths like [/health]", maxProbePaths, isPath)
+		"paths": func(key string, v *yaml.Node) {
+			out.Paths = p.list(v, key, "a list of paths like [/health]", "a path like /health, without a query", maxProbePaths, isPath)
 		},
-		"methods": func(p *parser, key string, v *yaml.Node) {
-			out.Methods = p.list(v, key, "a list of "+strings.Join(probeMethods, ", "), len(probeMethods), isProbeMethod)
+		"methods": func(key string, v *yaml.Node) {
+			out.Methods = p.list(v, key, "a list of methods like [HEAD]", "one of "+strings.Join(probeMethods, ", "), len(probeMethods), isProbeMethod)
 		},
 	})
 	return out
@@ -85,15 +100,16 @@ func (p *parser) probes(n *yaml.Node, key string) (out Probes) {
 
 func isProbeMethod(text string) bool { return slices.Contains(probeMethods, text) }
 
-// isPath reports whether a text is an escaped path: without a query or a fragment.
+// isPath reports whether a text is an escaped path without a query or a fragment.
 func isPath(text string) bool {
 	return strings.HasPrefix(text, "/") && len(text) <= 1024 && !strings.ContainsFunc(text, func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsGraphic(r) || r == ' ' || r == '?' || r == '#'
 	})
 }
 
-// list returns a list of at most that many texts, each once, which is not nil.
-func (p *parser) list(n *yaml.Node, key, expected string, most int, is func(string) bool) []string {
+// list returns a list, never nil, of at most that many distinct texts. expected describes the list, and
+// entry one text.
+func (p *parser) list(n *yaml.Node, key, expected, entry string, most int, is func(string) bool) []string {
 	if n.Kind != yaml.SequenceNode {
 		p.fail(n, key, "%s, expected %s", describe(n), expected)
 		return nil
@@ -104,13 +120,8 @@ func (p *parser) list(n *yaml.Node, key, expected string, most int, is func(stri
 	}
 	texts := []string{}
 	for _, v := range n.Content {
-		text, ok := p.text(v, key, expected)
-		switch {
-		case !ok:
-			return nil
-		case !is(text):
-			p.fail(v, key, "%s, expected %s", csvfile.Quote(text), expected)
-		case slices.Contains(texts, text):
+		text := p.accept(v, key, entry, is)
+		if slices.Contains(texts, text) {
 			p.fail(v, key, "%s is in the list already, expected each once", csvfile.Quote(text))
 		}
 		texts = append(texts, text)

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Device is a GPU, or a MIG instance of one: what a token daemon schedules.
+// Device is a GPU or a MIG instance: the unit that a token daemon schedules.
 type Device struct {
-	Index     int    // of a whole GPU, counted from 0
-	Simulated bool   // one of the simulated driver's
-	MIG       string // UUID of a MIG instance, with its "MIG-"; empty for a whole GPU
+	Index     int    // index of a whole GPU, from 0
+	Simulated bool   // a device of the simulated driver
+	MIG       string // UUID of a MIG instance, including "MIG-"; empty for a whole GPU
 }
 
-// migUUID is how nvidia-smi -L prints the UUID of a MIG instance.
+// migUUID matches the UUID of a MIG instance as nvidia-smi -L prints it.
 var migUUID = regexp.MustCompile(`^MIG-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// ParseDevice reads the name of a device: "0", "1", … for GPUs by number,
-// "sim", "sim:1", … for simulated ones, "MIG-UUID" for MIG instances.
+// ParseDevice parses the name of a device: "0", "1", … for GPUs, "sim", "sim:1", … for simulated
+// ones, "MIG-UUID" for MIG instances.
 func ParseDevice(name string) (Device, error) {
 	if name == "sim" {
 		return Device{Simulated: true}, nil
@@ -34,8 +34,7 @@ func ParseDevice(name string) (Device, error) {
 	return Device{Index: index, Simulated: simulated}, nil
 }
 
-// String is the device's one name: "sim" for "sim:0", "1" for "01", and a UUID
-// in small letters.
+// String returns the canonical name: "sim" for "sim:0", "1" for "01", and UUIDs in lower case.
 func (d Device) String() string {
 	switch {
 	case d.MIG != "":
@@ -48,7 +47,7 @@ func (d Device) String() string {
 	return strconv.Itoa(d.Index)
 }
 
-// Visible is what CUDA_VISIBLE_DEVICES and the container runtime call it.
+// Visible returns the device's name for CUDA_VISIBLE_DEVICES and the container runtime.
 func (d Device) Visible() string {
 	if d.MIG != "" {
 		return d.MIG

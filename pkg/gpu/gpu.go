@@ -1,5 +1,5 @@
-// Package gpu holds the value types every other package speaks in: sizes,
-// shares of a GPU and the slice a function instance runs under.
+// Package gpu has the value types that all other packages use: sizes, shares of a GPU, and the slice
+// under which an instance runs.
 package gpu
 
 import (
@@ -11,27 +11,26 @@ import (
 	"time"
 )
 
-// Bytes is an amount of memory.
+// Bytes is an amount of memory, in bytes.
 type Bytes int64
 
-// Sizes that Bytes prints in.
+// The units of Bytes.String.
 const (
 	KiB Bytes = 1 << 10
 	MiB Bytes = 1 << 20
 	GiB Bytes = 1 << 30
 )
 
-// ErrTooLarge is of a size that no Bytes can hold.
+// ErrTooLarge is the error for a size that does not fit in Bytes.
 var ErrTooLarge = errors.New("too large")
 
-// ParseBytes reads a size: plain bytes ("1048576") or a decimal number with a
-// unit, in letters of any case ("1427MiB", "1.5GiB"). As docker reads them, units
-// are powers of two however they are written: "16G", "16GB" and "16GiB" are the
-// same. A part of a byte is dropped, as by FromMiB.
+// ParseBytes parses a size: plain bytes ("1048576"), or a decimal number with a unit in upper or lower
+// case ("1427MiB", "1.5GiB"). As in docker, units are always powers of two: "16G", "16GB" and "16GiB"
+// are the same. It drops fractions of a byte, like FromMiB.
 func ParseBytes(s string) (Bytes, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
-	unit, last := Bytes(1), strings.TrimRight(text, "kmgtib")
-	switch strings.TrimSuffix(text[len(last):], "b") {
+	unit, digits := Bytes(1), strings.TrimRight(text, "kmgtib")
+	switch strings.TrimSuffix(text[len(digits):], "b") {
 	case "":
 	case "k", "ki":
 		unit = KiB
@@ -42,40 +41,39 @@ func ParseBytes(s string) (Bytes, error) {
 	case "t", "ti":
 		unit = GiB << 10
 	default:
-		last = text // no number
+		digits = text // an unknown unit: ParseFloat fails below
 	}
-	n, err := strconv.ParseFloat(strings.TrimSpace(last), 64)
+	n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	if n > 0 && (errors.Is(err, strconv.ErrRange) || err == nil && !math.IsInf(n, 0) && n*float64(unit) >= math.MaxInt64) {
 		return 0, fmt.Errorf("%q is %w: expected less than 8388608TiB", s, ErrTooLarge)
 	}
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 {
 		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
 	}
-	b := whole(n * float64(unit))
-	mantissa, _, _ := strings.Cut(last, "e")
+	b := wholeBytes(n * float64(unit))
+	mantissa, _, _ := strings.Cut(digits, "e")
 	if b == 0 && strings.ContainsAny(mantissa, "123456789") {
-		return 0, fmt.Errorf("%q is less than a byte: expected 0 or more than that", s)
+		return 0, fmt.Errorf("%q is less than a byte: expected 0, or 1 byte or more", s)
 	}
 	return b, nil
 }
 
-// ParseMemory reads an amount of GPU memory as ParseBytes does. It fails for what is
-// neither 0 nor at least 1 MiB: of a number without a unit, the unit was forgotten.
+// ParseMemory parses an amount of GPU memory like ParseBytes. It fails for an amount between 0 and
+// 1 MiB, because in that case the user has probably forgotten the unit.
 func ParseMemory(s string) (Bytes, error) {
 	b, err := ParseBytes(s)
 	if err == nil && b > 0 && b < MiB {
-		return 0, fmt.Errorf("%q is below 1MiB: a number without a unit is bytes, expected one like 512MiB or 16GiB", s)
+		return 0, fmt.Errorf("%q is below 1MiB: a number without a unit is bytes, expected a size with a unit, like 512MiB or 16GiB", s)
 	}
 	return b, err
 }
 
-// MiB is the size in mebibytes.
+// MiB returns the size in mebibytes.
 func (b Bytes) MiB() float64 { return float64(b) / float64(MiB) }
 
-// FromMiB returns the size of so many mebibytes, which must not be negative: at least
-// one byte for what is more than 0, and at most what Bytes can hold, so that no size
-// becomes 0, which is no limit. A part of a byte is dropped, so that parts that sum to a
-// whole do so in bytes, too: ten times 0.1 MiB fit in 1 MiB.
+// FromMiB returns the size of mib mebibytes. A positive amount becomes at least one byte, because 0 means
+// no limit; the largest result is math.MaxInt64. FromMiB drops fractions of a byte, so that the bytes of
+// several amounts fit wherever the amounts fit: ten times 0.1 MiB fit in 1 MiB.
 func FromMiB(mib float64) Bytes {
 	b := mib * float64(MiB)
 	switch {
@@ -84,16 +82,17 @@ func FromMiB(mib float64) Bytes {
 	case b >= math.MaxInt64:
 		return math.MaxInt64
 	}
-	return max(whole(b), 1)
+	return max(wholeBytes(b), 1)
 }
 
-// whole drops a part of a byte, but for what a float lacks of a whole one.
-func whole(bytes float64) Bytes {
-	const lacking = 1e-3
-	return Bytes(math.Floor(bytes + lacking))
+// wholeBytes drops a fraction of a byte. A number that is below a whole number by no more than the
+// rounding errors of floats counts as that whole number.
+func wholeBytes(bytes float64) Bytes {
+	const roundingError = 1e-3
+	return Bytes(math.Floor(bytes + roundingError))
 }
 
-// String prints the size in the largest unit that keeps it whole.
+// String returns the size in the largest unit in which it is a whole number.
 func (b Bytes) String() string {
 	switch {
 	case b == 0:
@@ -108,25 +107,25 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10)
 }
 
-// UnmarshalText reads what ParseBytes reads.
+// UnmarshalText parses a size like ParseBytes.
 func (b *Bytes) UnmarshalText(text []byte) (err error) {
 	*b, err = ParseBytes(string(text))
 	return err
 }
 
-// MarshalText prints what String prints.
+// MarshalText returns the size like String.
 func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// Slice is the part of one GPU that an instance may use: a rectangle of
-// streaming multiprocessors × time, and memory (FaST-GShare, section 3.3).
+// Slice is the part of one GPU that an instance may use: a rectangle of streaming multiprocessors ×
+// time, and memory (FaST-GShare, section 3.3).
 type Slice struct {
 	SMPct        float64 // share of the streaming multiprocessors, in percent: (0, 100]
 	QuotaRequest float64 // guaranteed fraction of each window: (0, 1]
-	QuotaLimit   float64 // most it may use of each window: [QuotaRequest, 1]
-	Mem          Bytes   // limit on GPU memory; 0 is no limit
+	QuotaLimit   float64 // largest fraction of each window that the instance may use: [QuotaRequest, 1]
+	Mem          Bytes   // limit on GPU memory; 0: no limit
 }
 
-// Validate says what is wrong with the slice, if anything.
+// Validate returns an error if a value is out of range.
 func (s Slice) Validate() error {
 	switch {
 	case !(s.SMPct > 0 && s.SMPct <= 100):
@@ -143,15 +142,15 @@ func (s Slice) Validate() error {
 	return nil
 }
 
-// Turn is a part of each window that is an instance's own, as fractions of the
-// window: from From, inclusive, to To.
+// Turn is the part of each window that belongs to one instance, as fractions of the window: from From
+// (inclusive) to To.
 type Turn struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
 }
 
-// ValidateTurns says what is wrong with an instance's turns, if anything: they
-// lie in the window, in order, apart from each other.
+// ValidateTurns returns an error unless all turns of an instance lie in the window, are in order and do not
+// overlap.
 func ValidateTurns(turns []Turn) error {
 	last := 0.0
 	for i, t := range turns {
@@ -166,8 +165,8 @@ func ValidateTurns(turns []Turn) error {
 	return nil
 }
 
-// ParseQuota reads REQUEST[:LIMIT], both fractions of a window, like 0.3 or 30%;
-// LIMIT is REQUEST when it is not given.
+// ParseQuota parses REQUEST[:LIMIT], both fractions of a window, such as 0.3 or 30%. LIMIT defaults to
+// REQUEST.
 func ParseQuota(s string) (request, limit float64, err error) {
 	req, lim, both := strings.Cut(s, ":")
 	if request, err = ParseFraction(req); err == nil {
@@ -182,7 +181,7 @@ func ParseQuota(s string) (request, limit float64, err error) {
 	return request, limit, nil
 }
 
-// ParseFraction reads a fraction, like 0.3, or the same in percent, like 30%.
+// ParseFraction parses a fraction, such as 0.3, or a percentage, such as 30%. It does not check the range.
 func ParseFraction(s string) (float64, error) {
 	digits, percent := strings.CutSuffix(strings.TrimSpace(s), "%")
 	v, err := strconv.ParseFloat(digits, 64)
@@ -192,10 +191,10 @@ func ParseFraction(s string) (float64, error) {
 	return v, err
 }
 
-// Window is the length of a scheduling window when nothing else is asked for
-// (FaST-GShare, section 3.3.2, uses windows of 40 ms to 10 s).
+// Window is the default length of a scheduling window. FaST-GShare, section 3.3.2, uses windows of 40 ms
+// to 10 s.
 const Window = 100 * time.Millisecond
 
-// Round is how long it takes at most until all that wait for a GPU have had a turn,
-// when nothing else is asked for: a window has whole rounds.
+// Round is the default limit on the length of a round. A window is divided into rounds of equal length, and
+// each client that waits for the GPU gets a turn in every round.
 const Round = 16 * time.Millisecond

@@ -30,7 +30,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// TestWholeBytes: parts that sum to a whole do so in bytes, however they are written.
+// TestWholeBytes: parts that sum to a whole also do so in whole bytes, in any unit.
 func TestWholeBytes(t *testing.T) {
 	for _, c := range []struct {
 		part  string
@@ -68,7 +68,7 @@ func TestParseMemory(t *testing.T) {
 	}
 }
 
-// TestFromMiB: no size above 0 becomes 0, which is no limit, or negative.
+// TestFromMiB: a size above 0 becomes neither negative nor 0, which means no limit.
 func TestFromMiB(t *testing.T) {
 	for mib, want := range map[float64]Bytes{0: 0, 1: MiB, 0.5: MiB / 2, 1e-9: 1, 1e-300: 1, 1e12: 1e12 * MiB, 1 << 43: math.MaxInt64, 1e13: math.MaxInt64, 1e300: math.MaxInt64, -5: 0} {
 		if got := FromMiB(mib); got != want {

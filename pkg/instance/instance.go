@@ -1,5 +1,5 @@
-// Package instance describes running instances of functions. What starts, calls
-// and remembers them is in pkg/instance/ports.
+// Package instance describes instances of functions. Spec is the input of a start; Record is an instance's entry in the
+// state file. pkg/instance/ports has the interfaces that start, call and store instances; daemons and commands use them.
 package instance
 
 import (
@@ -11,128 +11,124 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// socketName is what the token daemon calls its sockets: one lies beside the
-// folders of instances, so no instance may be called so.
+// socketName is the name of the token daemon's sockets. One of them is in the same folder as the folders of instances,
+// so this name cannot be an ID.
 const socketName = "token.sock"
 
-// ids is compiled when it is first needed, not at every program's start.
+// ids is compiled on first use, not at the start of every program.
 var ids = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`) })
 
-// ValidID says whether an instance may be called so, and its files too: at most
-// 63 of the characters [A-Za-z0-9._-], the first not a dot, and not token.sock.
+// ValidID reports whether a text is valid as an instance's ID and in file names: at most 63 of the characters
+// [A-Za-z0-9._-], the first one not a dot, and not token.sock.
 func ValidID(id string) bool { return ids().MatchString(id) && id != socketName }
 
-// Spec is everything a runtime needs to start one instance.
+// Spec holds the data that a runtime needs to start an instance.
 type Spec struct {
-	ID       string            // unique among instances: resnet-0
+	ID       string            // unique among instances, for example resnet-0
 	Function string            // the function's name
 	Image    string            // container image; empty for a process
 	Command  []string          // program and arguments; may be empty with an image
-	Dir      string            // where a process starts; empty is where its starter is
-	Env      map[string]string // the function's own settings
+	Dir      string            // working directory of a process; empty means that of its starter
+	Env      map[string]string // environment variables that the function sets
 	Port     int               // the port inside a container; 0 lets the runtime choose
 	GPUs     []string          // names as in gpu.ParseDevice; several for an instance that spans GPUs
 	Slice    gpu.Slice
-	Secret   string // proves the instance to the token daemon; never on a command line
-	LogPath  string // the folder of the log of what a process prints
+	Secret   string // authenticates the instance to the token daemon; must not appear on a command line
+	LogPath  string // folder for the log of a process's output
 
-	// Of a container: whether its engine starts it again, as function.Function has
-	// it, what it may use of its host, and whether it can write to its root.
+	// For containers: whether the engine restarts the instance (as in function.Function), its limits on the host's
+	// resources, and whether its root file system is read-only.
 	Restart  string
 	Limits   function.Limits
 	ReadOnly bool
 
-	// Oversubscribe has its memory wait on the host while it has no work.
+	// Oversubscribe makes the preload library move the instance's memory to the host while it has no work.
 	Oversubscribe bool
 
-	// ModelFolder is where it finds the model daemon's socket, model.sock, that
-	// speaks for its tenant; empty without a model.
+	// ModelFolder contains model.sock, the model daemon's socket for its tenant; empty without a model.
 	ModelFolder string
 
-	MPSPipeDir string // where it finds the MPS daemon it runs under; empty without one
+	MPSPipeDir string // folder of the MPS daemon that it runs under; empty without MPS
 }
 
-// Labels of a container that is an instance.
+// Labels of a container that runs an instance.
 const (
-	LabelInstance = "gfaas.instance" // its id
+	LabelInstance = "gfaas.instance" // the instance's ID
 	LabelFunction = "gfaas.function"
 )
 
-// DefaultPids is how many processes and threads a container may have unless its function
-// says otherwise.
+// DefaultPids is the default limit on a container's processes and threads.
 const DefaultPids = 4096
 
-// The runtimes there are.
+// The runtimes.
 const (
 	Process = "process"
 	Docker  = "docker"
 )
 
-// Handle finds a started instance again, from another process too.
+// Handle identifies a started instance to all processes.
 type Handle struct {
 	Runtime   string    `json:"runtime"` // Process or Docker
 	PID       int       `json:"pid,omitempty"`
-	StartTime uint64    `json:"start_time,omitempty"` // of the PID, in clock ticks since boot: a PID alone can be another process by now
+	StartTime uint64    `json:"start_time,omitempty"` // start time of the process, in clock ticks since boot; it detects a reused PID
 	Container string    `json:"container,omitempty"`
 	Address   string    `json:"address"` // host:port
 	LogPath   string    `json:"log_path,omitempty"`
-	Started   time.Time `json:"started"` // not after anything that the instance did
+	Started   time.Time `json:"started"` // not later than the instance's first action
 }
 
-// State is what became of an instance.
+// State is the state of an instance according to its runtime.
 type State struct {
 	Running  bool
-	ExitCode int    // valid when not running; -1 when nobody knows
-	Detail   string // what a person would want to read: "exited with status 3"
-	Restarts int    // how often its runtime has started it again by itself
+	ExitCode int    // valid if not running; -1 if unknown
+	Detail   string // description for people, for example "exited with status 3"
+	Restarts int    // how often its runtime has restarted it
 }
 
-// What the state file says of an instance. Whether it still runs is for its
-// runtime to say.
+// The states of an instance in the state file. They do not tell whether the instance is still running; its runtime does.
 const (
-	Starting = "starting" // intended or started, not seen ready yet
+	Starting = "starting" // about to start, or started but not ready yet
 	Ready    = "ready"    // has answered on its ready path
 )
 
-// Gateway owns the instances that gfaas serve started, and stops them.
+// Gateway is the owner of instances that gfaas serve started; it also stops them.
 const Gateway = "gateway"
 
-// Record is what the state file keeps of an instance, from the intent to start
-// it until nothing of it is left.
+// Record is the state file's entry of an instance, from the intent to start it until all of its resources are
+// removed.
 type Record struct {
 	ID         string       `json:"id"`
 	Function   string       `json:"function"`
-	Runtime    string       `json:"runtime"` // known before there is a handle
+	Runtime    string       `json:"runtime"` // known before there is a Handle
 	GPUs       []string     `json:"gpus"`
 	Slice      gpu.Slice    `json:"slice"`
 	State      string       `json:"state"`
-	Contract   string       `json:"contract,omitempty"`   // resolved, never auto
-	Definition string       `json:"definition,omitempty"` // tells the function as it was when it was started from what it may be by now
+	Contract   string       `json:"contract,omitempty"`   // the actual contract, never auto
+	Definition string       `json:"definition,omitempty"` // hash of the function's definition at the start, to detect a later change
 	Registered []string     `json:"registered,omitempty"`
-	Owner      string       `json:"owner,omitempty"`    // Gateway, or empty: whoever started it by a plan
+	Owner      string       `json:"owner,omitempty"`    // Gateway, or empty for an instance of a plan
 	Turns      [][]gpu.Turn `json:"turns,omitempty"`    // as in Placement
 	RPS        float64      `json:"rps,omitempty"`      // as in Placement
-	Restarts   int          `json:"restarts,omitempty"` // how often a gateway has started it again after it ended
+	Restarts   int          `json:"restarts,omitempty"` // how often a gateway has restarted it
 	Handle     Handle       `json:"handle"`
 }
 
-// Placement is what a plan says of one instance.
+// Placement describes where and how to start one instance, as in a plan.
 type Placement struct {
 	ID    string
 	GPUs  []string // names as in gpu.ParseDevice
 	Slice gpu.Slice
-	Turns [][]gpu.Turn // on each of the GPUs, parts of the window that are its own; nil is none
-	RPS   float64      // requests a second that the plan counts on it for; 0 is not known
+	Turns [][]gpu.Turn // for each of the GPUs, the instance's parts of the window; nil if it has none
+	RPS   float64      // throughput in requests per second that the plan expects from it; 0 means unknown
 
-	// Restarts is how often it was started before under its id: what it printed
-	// then stays, whatever comes of this start.
+	// Restarts is the number of earlier starts of an instance with this ID. Its earlier output is kept even if this start
+	// fails.
 	Restarts int
 
-	// Oversubscribe has its memory wait on the host while it has no work.
+	// Oversubscribe is as in Spec.
 	Oversubscribe bool
 
-	// Note, if set, is told of the instance as soon as there is something to
-	// stop: when its runtime has started it, before it is ready. Its error
-	// ends the start.
+	// Note, if set, is called with the record after the runtime has started the instance and before the instance is ready.
+	// From then on, there is something to stop. An error from Note ends the start.
 	Note func(Record) error
 }

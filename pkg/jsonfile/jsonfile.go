@@ -1,5 +1,6 @@
 // Package jsonfile reads the project's JSON files strictly: unknown, repeated
-// and missing keys are errors, and every fault names its file and line.
+// and missing keys are errors, and every fault names its file and line. The packages of
+// the file formats use it.
 package jsonfile
 
 import (
@@ -12,20 +13,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// maxFile is the largest file, in bytes: a plan of a million instances is smaller.
+// maxFile bounds the size of a file, in bytes. A plan of a million instances is smaller.
 const maxFile = 256 << 20
 
-// File is a JSON file that was read, kept so that later faults find their line.
+// File holds the text of a JSON file, from which Fault finds lines.
 type File struct {
 	name string
 	data []byte
 }
 
 // Read reads one JSON value into v, a pointer to a struct. A key is required
-// unless its field is tagged omitempty or optional; null stands for an empty list only. A
-// file whose keys or values are not v's is returned beside the error.
+// unless its field is tagged omitempty or optional. null is accepted only for a list, as
+// an empty one. If the keys or values do not match v, Read returns the File with the error.
 func Read(r io.Reader, name string, v any) (*File, error) {
-	// Lines mean nothing to JSON: a plan for many GPUs may be one.
+	// A JSON file may be a single line, so only the total size is bounded.
 	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "JSON", Total: maxFile})
 	if err != nil {
 		return nil, err
@@ -46,16 +47,16 @@ func Read(r io.Reader, name string, v any) (*File, error) {
 	return f, nil
 }
 
-// Version is the number under the key version, 0 when there is none.
+// Version returns the number under the key version, or 0 without that key.
 func (f *File) Version() float64 {
 	var head struct {
 		Version float64 `json:"version"`
 	}
-	_ = json.Unmarshal(f.data, &head) // what else is in the file is no matter here
+	_ = json.Unmarshal(f.data, &head) // errors elsewhere in the file do not matter here
 	return head.Version
 }
 
-// checkSyntax accepts exactly one JSON value.
+// checkSyntax returns an error unless the file holds exactly one JSON value.
 func (f *File) checkSyntax() error {
 	var raw json.RawMessage
 	err := json.Unmarshal(f.data, &raw)
@@ -75,7 +76,7 @@ func (f *File) unmarshalFault(err error) error {
 	return fmt.Errorf("%s: %w", f.name, err)
 }
 
-// line is the line of the byte before that offset.
+// line returns the line of the byte before offset.
 func (f *File) line(offset int64) int {
 	offset = min(max(offset-1, 0), int64(len(f.data)))
 	return 1 + bytes.Count(f.data[:offset], []byte("\n"))

@@ -13,24 +13,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// maxDepth is far deeper than any of the formats.
+// maxDepth bounds the nesting; no format is as deep.
 const maxDepth = 32
 
-// walker reads a file token by token beside the type it is meant for. The
-// syntax has been checked, so that tokens always come.
+// walker compares a file, token by token, with the type that it is decoded into. The
+// syntax has been checked, so reading a token does not fail.
 type walker struct {
 	file  *File
 	dec   *json.Decoder
 	path  []byte
 	depth int
-	find  string // the path whose line is looked for, if any
+	find  string // the path whose line is wanted; empty for none
 	found int
 
-	offset int64 // how far lines have been counted
+	offset int64 // up to which lines have been counted
 	lines  int
 }
 
-// line is the line of the token read last.
+// line returns the line of the last token read.
 func (w *walker) line() int {
 	offset := w.dec.InputOffset()
 	w.lines += bytes.Count(w.file.data[w.offset:offset], []byte("\n"))
@@ -38,15 +38,16 @@ func (w *walker) line() int {
 	return 1 + w.lines
 }
 
-// checkShape compares the file's keys and kinds of values with the type's.
+// checkShape returns an error if the file's keys or kinds of values differ from v's type.
 func (f *File) checkShape(v any) error {
 	w := &walker{file: f, dec: json.NewDecoder(bytes.NewReader(f.data))}
 	w.dec.UseNumber()
 	return w.value(reflect.TypeOf(v).Elem())
 }
 
-// Fault is a fault at a path of the file, like gpus[0].instances[2].sm_pct,
-// or, when the file has no such path, at the nearest one that contains it.
+// Fault returns an error with the line of a path in the file, such as
+// gpus[0].instances[2].sm_pct. If the file has no such path, the line is that of the
+// nearest path that contains it.
 func (f *File) Fault(v any, path, what string) error {
 	for at := path; ; at = parent(at) {
 		w := &walker{file: f, dec: json.NewDecoder(bytes.NewReader(f.data)), find: at}
@@ -66,7 +67,7 @@ func (w *walker) fault(format string, args ...any) error {
 	return &textfile.Fault{File: w.file.name, Line: w.line(), Where: string(w.path), What: fmt.Sprintf(format, args...)}
 }
 
-// value reads one value that should become a t.
+// value reads one value and returns an error if it cannot be decoded into a t.
 func (w *walker) value(t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -128,7 +129,7 @@ func (w *walker) object(t reflect.Type) error {
 		if !known {
 			near := textfile.Near(key, keys(t, false))
 			if near != "" {
-				near = ": " + near + "?"
+				near = " (did you mean " + near + "?)"
 			}
 			return w.fault("unknown key, expected one of %s%s", strings.Join(keys(t, false), ", "), near)
 		}
@@ -173,7 +174,7 @@ func keys(t reflect.Type, required bool) []string {
 	return out
 }
 
-// fits says whether a scalar token can become that kind.
+// fits reports whether a scalar token can be decoded into kind.
 func fits(tok json.Token, kind reflect.Kind) bool {
 	switch tok := tok.(type) {
 	case string:
@@ -221,7 +222,7 @@ func describe(tok json.Token) string {
 	return fmt.Sprint(tok)
 }
 
-// shorten keeps messages short whatever the file holds.
+// shorten cuts a long text of the file for a message.
 func shorten(s string) string {
 	const most = 60
 	if runes := []rune(s); len(runes) > most {

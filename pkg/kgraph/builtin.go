@@ -7,27 +7,27 @@ import (
 	"sync"
 )
 
-// Blas is the name of the module of built-in kernels, for buffers of 32-bit floats
-// and whole numbers of 32 bits:
+// Blas is the name of the module of built-in kernels. Their buffers contain 32-bit floats; sizes are
+// 32-bit integers:
 //
 //	vadd(a, b, c, n)         c = a + b, n elements each
 //	saxpy(a, x, y, n)        y = a·x + y, a by value
 //	sgemm(A, B, C, m, n, k)  C = A·B, row-major: m × n is m × k by k × n
 const Blas = "blas"
 
-// builtin is what is to be known of a built-in kernel.
+// builtin describes a built-in kernel.
 type builtin struct {
 	entry Entry
-	// shape is how it is launched by itself.
+	// shape returns the default grid and block for the given sizes.
 	shape func(n []int64) (grid, block [3]int)
-	// fits says whether it can be launched so.
+	// fits reports whether the kernel can run with its own grid and block; the other two are
+	// the defaults.
 	fits func(k *Kernel, grid, block [3]int) bool
-	// floats is how many floats lie behind each argument; 0 for those that are no
-	// buffer.
+	// floats returns how many floats each argument refers to; 0 if it is not a buffer.
 	floats func(n []int64) []int64
 	names  []string // of the arguments
-	first  int      // the first argument that is a size; the rest are too
-	out    int      // the argument that it writes
+	first  int      // index of the first size; all later arguments are sizes, too
+	output int      // index of the argument that the kernel writes
 }
 
 var (
@@ -40,13 +40,13 @@ var builtins = map[string]*builtin{
 		entry: Entry{Params: []Param{pointer, pointer, pointer, number}},
 		shape: linear, fits: oneDimensional,
 		floats: func(n []int64) []int64 { return []int64{n[0], n[0], n[0], 0} },
-		names:  []string{"a", "b", "c", "n"}, first: 3, out: 2,
+		names:  []string{"a", "b", "c", "n"}, first: 3, output: 2,
 	},
 	"saxpy": {
 		entry: Entry{Params: []Param{number, pointer, pointer, number}},
 		shape: linear, fits: oneDimensional,
 		floats: func(n []int64) []int64 { return []int64{0, n[0], n[0], 0} },
-		names:  []string{"a", "x", "y", "n"}, first: 3, out: 2,
+		names:  []string{"a", "x", "y", "n"}, first: 3, output: 2,
 	},
 	"sgemm": {
 		entry: Entry{Params: []Param{pointer, pointer, pointer, number, number, number}},
@@ -58,22 +58,22 @@ var builtins = map[string]*builtin{
 		floats: func(n []int64) []int64 {
 			return []int64{n[0] * n[2], n[2] * n[1], n[0] * n[1], 0, 0, 0}
 		},
-		names: []string{"A", "B", "C", "m", "n", "k"}, first: 3, out: 2,
+		names: []string{"A", "B", "C", "m", "n", "k"}, first: 3, output: 2,
 	},
 }
 
-// linear is a thread an element, up to so many that fill any GPU: the kernels
-// go on from there.
+// linear returns a shape with one thread per element, up to a number of blocks that fills any GPU. The
+// kernels loop over the remaining elements.
 func linear(n []int64) (grid, block [3]int) {
-	const threads, most = 256, 65535
-	return [3]int{int(min((n[0]+threads-1)/threads, most)), 1, 1}, [3]int{threads, 1, 1}
+	const threads, maxBlocks = 256, 65535
+	return [3]int{int(min((n[0]+threads-1)/threads, maxBlocks)), 1, 1}, [3]int{threads, 1, 1}
 }
 
 func oneDimensional(k *Kernel, _, _ [3]int) bool {
 	return k.Grid[1] == 1 && k.Grid[2] == 1 && k.Block[1] == 1 && k.Block[2] == 1
 }
 
-// BuiltinPTX is the text of a built-in module.
+// BuiltinPTX returns the PTX of a built-in module, or "" for an unknown name.
 func BuiltinPTX(name string) string {
 	if name == Blas {
 		return blasPTX()
@@ -83,8 +83,8 @@ func BuiltinPTX(name string) string {
 
 var blasPTX = sync.OnceValue(func() string { return elementwisePTX + sgemmPTX() })
 
-// builtin checks a launch of a built-in kernel, and fills in its grid and block.
-// It returns what the kernel declares, or nil after a problem.
+// builtin checks a launch of a built-in kernel and fills in its grid and block. It returns the kernel's
+// declaration, or nil if there is a problem.
 func (c *checker) builtin(k *Kernel, where string) *Entry {
 	b := builtins[k.Name]
 	if b == nil {
@@ -126,8 +126,8 @@ func spoken(a *Arg, n int64) string {
 	return "of the type " + a.Type
 }
 
-// reach checks that every buffer is as long as the numbers say, and that what is
-// written is not an input.
+// reach checks that each buffer is large enough for the sizes, and that the kernel does not write an
+// input.
 func (c *checker) reach(k *Kernel, b *builtin, sizes []int64, where string) {
 	for j, floats := range b.floats(sizes) {
 		if floats == 0 {
@@ -136,27 +136,26 @@ func (c *checker) reach(k *Kernel, b *builtin, sizes []int64, where string) {
 		a := &k.Args[j]
 		at := where + "/args/" + strconv.Itoa(j)
 		if a.Type != "buffer" {
-			c.problems.add(BadRequest, at, "%s of %s is of the type %s, expected a buffer", b.names[j], k.Name, a.Type)
+			c.problems.add(BadRequest, at, "%s of %s has the type %s, expected a buffer", b.names[j], k.Name, a.Type)
 			continue
 		}
 		buf := &c.r.Buffers[a.Buffer]
-		need := 4 * floats // at most 2³¹ × 2³¹ × 4 = 2⁶⁴: beyond an int64
+		need := 4 * floats // up to 2³¹ × 2³¹ × 4 = 2⁶⁴, which overflows an int64
 		switch {
 		case floats > maxSize || buf.Size > 0 && need > buf.Size-a.Offset:
-			c.problems.add(BadRequest, at, "%s of %s reaches %d floats from byte %d, but the buffer %q has %d bytes", b.names[j], k.Name, floats, a.Offset, buf.Name, buf.Size)
+			c.problems.add(BadRequest, at, "%s of %s needs %d floats from byte %d, but the buffer %q has %d bytes", b.names[j], k.Name, floats, a.Offset, buf.Name, buf.Size)
 		case a.Offset%4 != 0:
 			c.problems.add(BadRequest, at+"/offset", "%d, expected a multiple of 4", a.Offset)
-		case j == b.out && buf.Kind == Input:
+		case j == b.output && buf.Kind == Input:
 			c.problems.add(BadRequest, at, "%s writes %s, but the buffer %q is an input", k.Name, b.names[j], buf.Name)
-		case j == b.out && k.Name == "sgemm" && slices.ContainsFunc(k.Args[:b.out], func(o Arg) bool { return overlaps(&o, a, need) }):
+		case j == b.output && k.Name == "sgemm" && slices.ContainsFunc(k.Args[:b.output], func(o Arg) bool { return overlaps(&o, a, need) }):
 			c.problems.add(BadRequest, at, "sgemm writes C while it reads A and B, expected another buffer")
 		}
 	}
 }
 
-// overlaps says whether an argument begins before the end of what is written at
-// another, in the same buffer. Where parts of one buffer are read and others are
-// written that is refused too: what is read behind is not looked at.
+// overlaps reports whether the range that an argument reads may overlap the range that a kernel writes.
+// It assumes that the argument reads to the end of the buffer, so it also rejects some disjoint ranges.
 func overlaps(read, written *Arg, bytes int64) bool {
 	return read.Type == "buffer" && read.Buffer == written.Buffer && read.Offset < written.Offset+bytes
 }

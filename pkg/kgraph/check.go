@@ -2,42 +2,41 @@ package kgraph
 
 import (
 	"strconv"
+	"strings"
 )
 
-// Device is what a GPU takes.
+// Device describes the limits of a GPU.
 type Device struct {
-	Name           string
-	Arch           int // compute capability, 90 for 9.0
-	MaxGrid        [3]int
-	MaxBlock       [3]int
-	MaxThreads     int   // of a block
-	MaxShared      int   // bytes of a block's shared memory
-	MaxParamsBytes int   // of a kernel's parameters; 0 is 4,096
-	Budget         int64 // bytes of buffers at once; 0 is no limit
+	Name       string
+	Arch       int // compute capability, 90 for 9.0
+	MaxGrid    [3]int
+	MaxBlock   [3]int
+	MaxThreads int   // threads per block
+	MaxShared  int   // bytes of shared memory per block
+	Budget     int64 // bytes for all buffers of a request; 0: no limit
 }
 
-// maxParams is what all architectures take.
+// maxParams is the size of parameters that all architectures support, in bytes.
 const maxParams = 4096
 
-// World is as much as is known of what a request meets. The zero value is
-// nothing: what needs more is not checked then.
+// World describes the known environment of a request. Check skips the checks for which a field is
+// missing; the zero value skips all of them.
 type World struct {
-	// Object says how large the object of a key is; nil where there are none to
-	// ask about.
+	// Object returns the size of the object with a key. If nil, objects are not checked.
 	Object func(key string) (size int64, found bool)
 	Device *Device
-	// Files says that modules may still be in files.
+	// Files allows modules to refer to files.
 	Files bool
-	// Signature reads PTX, as ReadPTX does; nil is ReadPTX.
+	// Signature is used in place of ReadPTX if it is not nil.
 	Signature func(text string) (*Signature, bool)
-	// Footprint is what a buffer of that size takes of the device's budget; nil is
-	// its size.
+	// Footprint returns how much of the device's budget a buffer takes. If nil, it is the size
+	// of the buffer.
 	Footprint func(size int64) int64
 }
 
-// Check finds what is wrong with a request that Parse read, in the order of its
-// parts. It sets the sizes of inputs that objects have, and the grids and blocks
-// that built-ins leave out; with a problem it may have done part of that.
+// Check returns the problems of a request that Parse returned, in the order of its parts. It fills in
+// the sizes of buffers that objects determine, and the grids and blocks of built-ins. If there are
+// problems, it may have done so only in part.
 func (r *Request) Check(w World) []*Problem {
 	c := &checker{r: r, w: w}
 	if c.w.Signature == nil {
@@ -58,17 +57,17 @@ type checker struct {
 	r          *Request
 	w          World
 	problems   problems
-	signatures []*Signature // by module; nil for those that are unknown or wrong
+	signatures []*Signature // by module; nil if unknown or invalid
 }
 
 func (c *checker) buffers() {
 	var written map[string]string
 	for i := range c.r.Buffers {
 		b := &c.r.Buffers[i]
-		where := "/buffers/" + escape.Replace(b.Name)
+		where := "/buffers/" + Pointer(b.Name)
 		if b.Writes() {
 			if other, twice := written[b.Key]; twice {
-				c.problems.add(BadRequest, where+"/key", "%q is written by the buffer %q too, expected once", b.Key, other)
+				c.problems.add(BadRequest, where+"/key", "%q is also written by the buffer %q, expected one writer", b.Key, other)
 			}
 			if written == nil {
 				written = map[string]string{}
@@ -94,7 +93,7 @@ func (c *checker) modules() {
 	c.signatures = make([]*Signature, len(c.r.Modules))
 	for i := range c.r.Modules {
 		m := &c.r.Modules[i]
-		where := "/modules/" + escape.Replace(m.Name)
+		where := "/modules/" + Pointer(m.Name)
 		switch {
 		case m.Builtin != "":
 			continue
@@ -109,25 +108,20 @@ func (c *checker) modules() {
 		}
 		s, isPTX := c.w.Signature(m.PTX)
 		if !isPTX {
-			c.problems.add(BadRequest, where+"/ptx", "no PTX: .version is missing")
+			c.problems.add(BadRequest, where+"/ptx", "not PTX: .version is missing")
 			continue
 		}
 		if d := c.w.Device; d != nil && (s.Target > d.Arch || s.Exact && s.Target != d.Arch) {
-			c.problems.add(Unsupported, where+"/ptx", "it is for sm_%d, and %s is sm_%d", s.Target, d.Name, d.Arch)
+			c.problems.add(Unsupported, where+"/ptx", "the code is for sm_%d, but %s is sm_%d", s.Target, d.Name, d.Arch)
 			continue
 		}
 		c.signatures[i] = s
 	}
 }
 
-// isBinary says whether a text is code of a GPU, or a container of it.
+// isBinary reports whether a text is GPU machine code, or a container of it.
 func isBinary(text string) bool {
-	for _, magic := range []string{"\x7fELF", "\x50\xed\x55\xba", "!<arch>"} {
-		if len(text) >= len(magic) && text[:len(magic)] == magic {
-			return true
-		}
-	}
-	return false
+	return strings.HasPrefix(text, "\x7fELF") || strings.HasPrefix(text, "\x50\xed\x55\xba") || strings.HasPrefix(text, "!<arch>")
 }
 
 func (c *checker) kernel(i int) {
@@ -177,31 +171,27 @@ func (c *checker) args(k *Kernel, e *Entry, where string) {
 			c.problems.add(BadRequest, at, "a buffer, but %s takes a number there", k.Name)
 		}
 	}
-	most := maxParams
-	if c.w.Device != nil && c.w.Device.MaxParamsBytes > 0 {
-		most = c.w.Device.MaxParamsBytes
-	}
-	if total > most {
-		c.problems.add(TooLarge, where+"/args", "%d bytes of arguments, expected at most %d", total, most)
+	if total > maxParams {
+		c.problems.add(TooLarge, where+"/args", "%d bytes of arguments, expected at most %d", total, maxParams)
 	}
 }
 
-// threads compares a block with what the kernel was compiled for.
+// threads compares the block size with the limits declared for the kernel.
 func (c *checker) threads(k *Kernel, e *Entry, where string) {
-	if e.Required[0] > 0 && k.Block != [3]int{e.Required[0], max(e.Required[1], 1), max(e.Required[2], 1)} {
-		c.problems.add(BadRequest, where+"/block", "%v, but %s is for blocks of %v alone", k.Block, k.Name, e.Required)
+	if e.RequiredThreads[0] > 0 && k.Block != [3]int{e.RequiredThreads[0], max(e.RequiredThreads[1], 1), max(e.RequiredThreads[2], 1)} {
+		c.problems.add(BadRequest, where+"/block", "%v, but %s requires blocks of %v", k.Block, k.Name, e.RequiredThreads)
 	}
-	if e.Most > 0 && volume(k.Block) > int64(e.Most) {
-		c.problems.add(BadRequest, where+"/block", "%d threads, but %s is for at most %d", volume(k.Block), k.Name, e.Most)
+	if e.MaxThreads > 0 && volume(k.Block) > int64(e.MaxThreads) {
+		c.problems.add(BadRequest, where+"/block", "%d threads, but %s allows at most %d", volume(k.Block), k.Name, e.MaxThreads)
 	}
 }
 
 func volume(n [3]int) int64 {
-	const much = 1 << 40
-	return min(min(int64(n[0])*int64(n[1]), much)*int64(n[2]), much)
+	const highest = 1 << 40
+	return min(min(int64(n[0])*int64(n[1]), highest)*int64(n[2]), highest)
 }
 
-// shape compares a launch with the device.
+// shape compares a launch with the limits of the device.
 func (c *checker) shape(k *Kernel, where string) {
 	d := c.w.Device
 	if d == nil {
@@ -209,34 +199,34 @@ func (c *checker) shape(k *Kernel, where string) {
 	}
 	for i := range 3 {
 		if k.Grid[i] > d.MaxGrid[i] {
-			c.problems.add(TooLarge, where+"/grid/"+strconv.Itoa(i), "%d, but %s takes at most %d", k.Grid[i], d.Name, d.MaxGrid[i])
+			c.problems.add(TooLarge, where+"/grid/"+strconv.Itoa(i), "%d, but %s allows at most %d", k.Grid[i], d.Name, d.MaxGrid[i])
 		}
 		if k.Block[i] > d.MaxBlock[i] {
-			c.problems.add(TooLarge, where+"/block/"+strconv.Itoa(i), "%d, but %s takes at most %d", k.Block[i], d.Name, d.MaxBlock[i])
+			c.problems.add(TooLarge, where+"/block/"+strconv.Itoa(i), "%d, but %s allows at most %d", k.Block[i], d.Name, d.MaxBlock[i])
 		}
 	}
 	if n := volume(k.Block); n > int64(d.MaxThreads) {
-		c.problems.add(TooLarge, where+"/block", "%d threads, but %s takes at most %d", n, d.Name, d.MaxThreads)
+		c.problems.add(TooLarge, where+"/block", "%d threads, but %s allows at most %d", n, d.Name, d.MaxThreads)
 	}
 	if k.Shared > d.MaxShared {
 		c.problems.add(TooLarge, where+"/shared", "%d bytes, but %s has at most %d", k.Shared, d.Name, d.MaxShared)
 	}
 }
 
-// budget checks that all buffers fit the device's memory at once.
+// budget checks that all buffers together fit in the device's budget.
 func (c *checker) budget() {
 	d := c.w.Device
 	if d == nil || d.Budget == 0 {
 		return
 	}
-	if total := c.r.Memory(c.w.Footprint); total > d.Budget {
-		c.problems.add(TooLarge, "/buffers", "%d bytes, but %s may have %d at once", total, d.Name, d.Budget)
+	if total := c.r.memory(c.w.Footprint); total > d.Budget {
+		c.problems.add(TooLarge, "/buffers", "%d bytes at once, but the limit on %s is %d", total, d.Name, d.Budget)
 	}
 }
 
-// Memory is what the buffers take of a GPU's memory. Buffers of the same object
-// that are only read are one; footprint as in World.
-func (r *Request) Memory(footprint func(int64) int64) (total int64) {
+// memory returns how much GPU memory the buffers take. Inputs that read the same object share one
+// block. footprint is as in World.
+func (r *Request) memory(footprint func(int64) int64) (total int64) {
 	read := map[string]bool{}
 	for i := range r.Buffers {
 		b := &r.Buffers[i]
@@ -255,5 +245,7 @@ func (r *Request) Memory(footprint func(int64) int64) (total int64) {
 	return total
 }
 
-// Pointer is a name as a step of a JSON pointer.
-func Pointer(name string) string { return escape.Replace(name) }
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
+
+// Pointer escapes a name for use in a JSON pointer.
+func Pointer(name string) string { return pointerEscapes.Replace(name) }

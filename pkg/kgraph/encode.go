@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// The form of a request, as encoding/json writes it. Modules and buffers keep
-// their order, which a map would not.
+// The JSON form of a request for encoding/json. Modules and buffers keep their order, which a map would
+// lose.
 type (
 	requestForm struct {
 		Version    int          `json:"version"`
@@ -42,7 +42,7 @@ type (
 	}
 )
 
-// object is a JSON object whose keys keep their order.
+// object is a JSON object with ordered keys.
 type object []member
 
 type member struct {
@@ -51,35 +51,35 @@ type member struct {
 }
 
 func (o object) MarshalJSON() ([]byte, error) {
-	var out bytes.Buffer
-	out.WriteByte('{')
+	var text bytes.Buffer
+	text.WriteByte('{')
 	for i, m := range o {
 		if i > 0 {
-			out.WriteByte(',')
+			text.WriteByte(',')
 		}
-		if err := appendJSON(&out, m.key); err != nil {
+		if err := appendJSON(&text, m.key); err != nil {
 			return nil, err
 		}
-		out.WriteByte(':')
-		if err := appendJSON(&out, m.value); err != nil {
+		text.WriteByte(':')
+		if err := appendJSON(&text, m.value); err != nil {
 			return nil, err
 		}
 	}
-	out.WriteByte('}')
-	return out.Bytes(), nil
+	text.WriteByte('}')
+	return text.Bytes(), nil
 }
 
-func appendJSON(out *bytes.Buffer, v any) error {
-	enc := json.NewEncoder(out)
+func appendJSON(text *bytes.Buffer, v any) error {
+	enc := json.NewEncoder(text)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	out.Truncate(out.Len() - 1) // the line's end
+	text.Truncate(text.Len() - 1) // drop the newline
 	return nil
 }
 
-// Encode writes a request as Parse reads it.
+// Encode returns the request as JSON that Parse accepts.
 func (r *Request) Encode() ([]byte, error) {
 	form := requestForm{Version: 1, Iterations: r.Iterations, Kernels: []kernelForm{}}
 	for i := range r.Modules {
@@ -110,11 +110,11 @@ func (r *Request) Encode() ([]byte, error) {
 		}
 		form.Kernels = append(form.Kernels, f)
 	}
-	var out bytes.Buffer
-	if err := appendJSON(&out, form); err != nil {
+	var text bytes.Buffer
+	if err := appendJSON(&text, form); err != nil {
 		return nil, err
 	}
-	return out.Bytes(), nil
+	return text.Bytes(), nil
 }
 
 func (r *Request) argForm(a *Arg) (json.RawMessage, error) {

@@ -10,29 +10,28 @@ import (
 	"unicode"
 )
 
-// machine carries out as much of PTX as the built-ins use, thread by thread from
-// one barrier to the next: where there is no GPU, it is what says that they compute
-// what they should and touch nothing else.
-type machine struct {
+// interpreter interprets the part of PTX that the built-ins use, thread by thread from one barrier to the next.
+// It verifies without a GPU that the built-ins compute correct results and access no other memory.
+type interpreter struct {
 	t      *testing.T
 	lines  [][]string // opcode and operands, after the guard
 	guards []string
 	labels map[string]int
-	shared map[string]uint64 // where variables begin
+	shared map[string]uint64 // offsets of variables
 	bytes  []byte            // shared memory
 	params map[string]uint64
-	global map[uint64][]byte // by where they begin; each is 1<<32 from the next
+	global map[uint64][]byte // by start address; the addresses are 1<<32 apart
 }
 
 type thread struct {
 	at                  int
-	over                bool
+	exited              bool
 	regs                map[string]uint64
 	tid, cta, ntid, dim uint64
 }
 
-func newInterpreter(t *testing.T, text, entry string) *machine {
-	m := &machine{t: t, labels: map[string]int{}, shared: map[string]uint64{}, params: map[string]uint64{}, global: map[uint64][]byte{}}
+func newInterpreter(t *testing.T, text, entry string) *interpreter {
+	m := &interpreter{t: t, labels: map[string]int{}, shared: map[string]uint64{}, params: map[string]uint64{}, global: map[uint64][]byte{}}
 	_, body, found := strings.Cut(text, ".entry "+entry+"(")
 	if !found {
 		t.Fatalf("there is no %s", entry)
@@ -74,8 +73,8 @@ func newInterpreter(t *testing.T, text, entry string) *machine {
 	return m
 }
 
-// value is an operand: a register, a special one, a variable or a number.
-func (m *machine) value(th *thread, s string) uint64 {
+// value returns the value of an operand: a register, a special register, a variable or a number.
+func (m *interpreter) value(th *thread, s string) uint64 {
 	switch s {
 	case "%tid.x":
 		return th.tid
@@ -106,8 +105,8 @@ func (m *machine) value(th *thread, s string) uint64 {
 	return uint64(v)
 }
 
-// place is the memory at [register+offset].
-func (m *machine) place(th *thread, s string, shared bool, size int) []byte {
+// place returns the memory at [register+offset].
+func (m *interpreter) place(th *thread, s string, shared bool, size int) []byte {
 	name, offset, _ := strings.Cut(strings.Trim(s, "[]"), "+")
 	at := m.value(th, name)
 	if offset != "" {
@@ -128,7 +127,7 @@ func (m *machine) place(th *thread, s string, shared bool, size int) []byte {
 }
 
 // run runs a thread to its next barrier or its end.
-func (m *machine) run(th *thread) {
+func (m *interpreter) run(th *thread) {
 	f32 := func(s string) float32 { return math.Float32frombits(uint32(m.value(th, s))) }
 	for ; th.at < len(m.lines); th.at++ {
 		if g := m.guards[th.at]; g != "" && (th.regs[strings.TrimPrefix(g, "!")] != 0) == strings.HasPrefix(g, "!") {
@@ -193,7 +192,7 @@ func (m *machine) run(th *thread) {
 			th.at++
 			return
 		case "ret":
-			th.over = true
+			th.exited = true
 			return
 		default:
 			m.t.Fatalf("instruction %s", op)
@@ -211,10 +210,10 @@ func truth(b bool) uint64 {
 }
 
 // launch runs a grid, block after block.
-func (m *machine) launch(grid, block int) {
+func (m *interpreter) launch(grid, block int) {
 	for cta := range grid {
 		for i := range m.bytes {
-			m.bytes[i] = 0xff // NaN: what nobody stored must not count
+			m.bytes[i] = 0xff // NaN, to detect the use of uninitialized memory
 		}
 		threads := make([]*thread, block)
 		for i := range threads {
@@ -223,17 +222,17 @@ func (m *machine) launch(grid, block int) {
 		for over := 0; over < block; {
 			over = 0
 			for _, th := range threads {
-				if !th.over {
+				if !th.exited {
 					m.run(th)
 				}
-				over += int(truth(th.over))
+				over += int(truth(th.exited))
 			}
 		}
 	}
 }
 
-// buffer gives the kernel an array of exactly those floats.
-func (m *machine) buffer(param string, values []float32) uint64 {
+// buffer passes an array of exactly these floats to the kernel.
+func (m *interpreter) buffer(param string, values []float32) uint64 {
 	at := uint64(len(m.global)+1) << 32
 	data := make([]byte, 0, 4*len(values))
 	for _, v := range values {
@@ -243,7 +242,7 @@ func (m *machine) buffer(param string, values []float32) uint64 {
 	return at
 }
 
-func (m *machine) floats(param string) (out []float32) {
+func (m *interpreter) floats(param string) (out []float32) {
 	data := m.global[m.params[param]>>32]
 	for i := 0; i < len(data); i += 4 {
 		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(data[i:])))
@@ -251,7 +250,7 @@ func (m *machine) floats(param string) (out []float32) {
 	return out
 }
 
-func some(n, period int) []float32 {
+func pattern(n, period int) []float32 {
 	out := make([]float32, n)
 	for i := range out {
 		out[i] = float32(i%period - period/2)
@@ -265,23 +264,23 @@ func TestBuiltinPTX(t *testing.T) {
 	}
 	const n = 100
 	m := newInterpreter(t, BuiltinPTX(Blas), "vadd")
-	m.buffer("a", some(n, 7))
-	m.buffer("b", some(n, 5))
+	m.buffer("a", pattern(n, 7))
+	m.buffer("b", pattern(n, 5))
 	m.buffer("c", make([]float32, n))
 	m.params["n"] = n
 	m.launch(2, 32) // fewer threads than elements
 	for i, got := range m.floats("c") {
-		if want := some(n, 7)[i] + some(n, 5)[i]; got != want {
+		if want := pattern(n, 7)[i] + pattern(n, 5)[i]; got != want {
 			t.Fatalf("vadd: element %d is %v, want %v", i, got, want)
 		}
 	}
 	m = newInterpreter(t, BuiltinPTX(Blas), "saxpy")
-	m.buffer("x", some(n, 7))
-	m.buffer("y", some(n, 5))
+	m.buffer("x", pattern(n, 7))
+	m.buffer("y", pattern(n, 5))
 	m.params["n"], m.params["s"] = n, uint64(math.Float32bits(-2.5))
 	m.launch(1, 64)
 	for i, got := range m.floats("y") {
-		if want := -2.5*some(n, 7)[i] + some(n, 5)[i]; got != want {
+		if want := -2.5*pattern(n, 7)[i] + pattern(n, 5)[i]; got != want {
 			t.Fatalf("saxpy: element %d is %v, want %v", i, got, want)
 		}
 	}
@@ -289,7 +288,7 @@ func TestBuiltinPTX(t *testing.T) {
 		t.Run(fmt.Sprint(s), func(t *testing.T) {
 			rows, cols, inner := s[0], s[1], s[2]
 			m := newInterpreter(t, BuiltinPTX(Blas), "sgemm")
-			a, b := some(rows*inner, 7), some(inner*cols, 5)
+			a, b := pattern(rows*inner, 7), pattern(inner*cols, 5)
 			m.buffer("A", a)
 			m.buffer("B", b)
 			m.buffer("C", make([]float32, rows*cols))

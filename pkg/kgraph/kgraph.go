@@ -1,32 +1,32 @@
-// Package kgraph reads, checks and writes requests of gfaas-kerneld: graphs of
-// GPU kernels with the buffers they work on (KaaS, section 4.1.3: "a request
-// object consisting of an execution graph of kernels to invoke and buffer
-// specifications"). docs/kernels.md describes the form.
+// Package kgraph parses, checks and encodes the requests of gfaas-kerneld: graphs of GPU kernels
+// with their buffers (KaaS, section 4.1.3: "a request object consisting of an execution graph of
+// kernels to invoke and buffer specifications"). docs/kernels.md describes the format.
 //
-// Parse reads the form alone; Check finds what is wrong beyond it, with as much
-// as is known of the stored objects and of the device.
+// Parse checks the format only. Check finds further problems, as far as the stored objects and the
+// device are known. pkg/daemon/kernel executes requests; package lower produces them from the graphs
+// of other tools.
 package kgraph
 
 import "fmt"
 
 // Limits of a request.
 const (
-	MaxRequest    = 16 << 20 // bytes of JSON
+	MaxRequest    = 16 << 20 // length of the JSON in bytes
 	MaxKernels    = 1024
 	MaxBuffers    = 1024
 	MaxModules    = 1024
 	MaxIterations = 1_000_000
 	MaxLaunches   = 10_000_000 // kernels × iterations
-	MaxArgs       = 128        // of a kernel
-	MaxArg        = 4096       // bytes of one that is given by value
-	MaxInline     = 1 << 20    // bytes of a buffer that the request carries
+	MaxArgs       = 128        // arguments per kernel
+	MaxArg        = 4096       // size in bytes of an argument passed by value
+	MaxInline     = 1 << 20    // size in bytes of a buffer sent with the request
 	MaxNesting    = 16
-	MaxName       = 255 // bytes of a key, and of the name of a buffer, module or kernel
+	MaxName       = 255 // length in bytes of a key and of the name of a buffer, module or kernel
 	maxSize       = 1 << 46
 )
 
-// Request is one graph of kernels. Modules and buffers are in the order in which
-// they are written; kernels name them by their places.
+// Request is one graph of kernels. Modules and Buffers are in the order of the text; kernels refer to
+// them by index.
 type Request struct {
 	Iterations int
 	Modules    []Module
@@ -34,65 +34,65 @@ type Request struct {
 	Kernels    []Kernel
 }
 
-// Module is code: exactly one of PTX, File and Builtin is set.
+// Module is code. Exactly one of PTX, File and Builtin is set.
 type Module struct {
 	Name    string
 	PTX     string // text
-	File    string // whose text is to become PTX: the run command reads it
+	File    string // path of a PTX file, which the run command reads into PTX
 	Builtin string // "blas"
 }
 
-// Kind says what a buffer is to its request.
+// Kind is the role of a buffer in its request.
 type Kind uint8
 
 // The kinds of buffer.
 const (
-	Input     Kind = iota // an object that is read
-	Output                // a new object
-	Inout                 // an object that is replaced
-	Temporary             // ends with the request
+	Input     Kind = iota // reads an object, or data sent with the request
+	Output                // creates an object
+	Inout                 // reads and replaces an object
+	Temporary             // exists only during the request
 )
 
 var kinds = []string{"input", "output", "inout", "temporary"}
 
 func (k Kind) String() string { return kinds[k] }
 
-// Buffer is memory of the GPU that kernels work on.
+// Buffer is a range of GPU memory on which kernels work.
 type Buffer struct {
 	Name     string
 	Kind     Kind
-	Key      string // of the object; empty for what is none
-	Size     int64  // bytes; 0 where the object says
-	Data     []byte // what an input is, instead of an object
-	Inline   bool   // Output, Inout: the answer carries its bytes
-	Volatile bool   // Output, Inout: kept on the GPU alone
+	Key      string // of the object; empty if there is none
+	Size     int64  // bytes; 0 if the object determines it
+	Data     []byte // contents of an Input that is not an object
+	Inline   bool   // Output, Inout: the answer contains the bytes
+	Volatile bool   // Output, Inout: the object is kept only on the GPU
 }
 
-// Reads says whether the buffer begins as an object.
+// Reads reports whether the buffer starts with the contents of an object.
 func (b *Buffer) Reads() bool { return b.Key != "" && (b.Kind == Input || b.Kind == Inout) }
 
-// Writes says whether an object comes of the buffer.
+// Writes reports whether the buffer becomes an object.
 func (b *Buffer) Writes() bool { return b.Key != "" && (b.Kind == Output || b.Kind == Inout) }
 
-// Kernel is one launch.
+// Kernel is one kernel launch.
 type Kernel struct {
-	Module int // place in Modules
+	Module int // index in Request.Modules
 	Name   string
-	Grid   [3]int // blocks; zero where a built-in says
-	Block  [3]int // threads of a block; zero where a built-in says
+	Grid   [3]int // blocks; zero for a built-in that determines it
+	Block  [3]int // threads per block; zero for a built-in that determines it
 	Shared int    // bytes of dynamic shared memory
-	Args   []Arg  // in the kernel's own order
+	Args   []Arg  // in the order of the kernel's parameters
 }
 
-// Arg is an argument of a kernel: an address or a value.
+// Arg is an argument of a kernel: an address in a buffer or a value.
 type Arg struct {
 	Type   string // buffer, i32, u32, i64, u64, f32, f64 or bytes
-	Buffer int    // buffer: place in Buffers
-	Offset int64  // buffer: bytes from its beginning
-	Value  []byte // others: as the kernel gets it
+	Buffer int    // buffer: index in Request.Buffers
+	Offset int64  // buffer: offset in bytes
+	Value  []byte // other types: the bytes passed to the kernel
 }
 
-// Size is how many bytes the kernel gets.
+// Size returns how many bytes the argument takes in the kernel's parameters.
 func (a *Arg) Size() int {
 	if a.Type == "buffer" {
 		return 8
@@ -100,7 +100,7 @@ func (a *Arg) Size() int {
 	return len(a.Value)
 }
 
-// Codes of problems, as they are in answers.
+// Codes of problems, also used in answers.
 const (
 	BadRequest  = "bad-request"
 	Unsupported = "unsupported"
@@ -108,13 +108,13 @@ const (
 	TooLarge    = "too-large"
 )
 
-// Problem is one thing that is wrong with a request.
+// Problem describes one problem of a request.
 type Problem struct {
-	Code    string // one of those above
-	Where   string // a JSON pointer, like /kernels/0/args/2; empty for the whole
+	Code    string // BadRequest, Unsupported, NotFound or TooLarge
+	Where   string // JSON pointer, for example /kernels/0/args/2; empty for the whole request
 	Message string
 
-	offset int64 // bytes up to where the text is no JSON, the first wrong one included; 0: it is JSON
+	offset int64 // for a JSON syntax error: number of bytes up to and including the first wrong one; otherwise 0
 }
 
 func (p *Problem) Error() string {
@@ -124,10 +124,10 @@ func (p *Problem) Error() string {
 	return p.Where + ": " + p.Message
 }
 
-// maxProblems is after how many it is enough.
+// maxProblems is the largest number of problems reported.
 const maxProblems = 100
 
-// problems are those found so far.
+// problems collects problems, up to maxProblems.
 type problems []*Problem
 
 func (p *problems) add(code, where, format string, args ...any) {

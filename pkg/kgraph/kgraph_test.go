@@ -25,7 +25,7 @@ const vaddPTX = `// .entry not_this(.param .u32 n)
 .entry fixed(.param .align 8 .b8 pair[16], .param .f64 d, .param .s64 s) .reqntid 32 { ret; }
 `
 
-// good is a request that is right; tests break it in one place.
+// good returns a valid request, in which tests change one place.
 func good() string {
 	return fmt.Sprintf(`{"version":1,"iterations":2,
  "modules":{"m":{"ptx":%q},"b":{"builtin":"blas"}},
@@ -75,7 +75,7 @@ func TestGoodRequest(t *testing.T) {
 	}
 }
 
-// TestBadRequests: what is wrong is said with its place and its code.
+// TestBadRequests: each problem is reported with its place and code.
 func TestBadRequests(t *testing.T) {
 	tests, err := os.ReadFile("testdata/bad.txt")
 	if err != nil {
@@ -108,12 +108,12 @@ func TestBadRequests(t *testing.T) {
 		})
 	}
 	if n < 60 {
-		t.Errorf("%d cases", n)
+		t.Errorf("%d cases, want at least 60", n)
 	}
 }
 
-// broken is the good request after an edit: OLD => NEW, where NEW may hold
-// REPEAT(n,text) and BYTES(n); or a whole text after =.
+// broken applies an edit to the good request: OLD => NEW, where NEW may contain REPEAT(n,text) and BYTES(n).
+// An edit that starts with = is the whole text.
 func broken(t *testing.T, edit string) string {
 	t.Helper()
 	if whole, is := strings.CutPrefix(edit, "="); is {
@@ -159,7 +159,7 @@ func expand(t *testing.T, text string) string {
 	}
 }
 
-// Where one thing is wrong the rest is still looked at.
+// After a problem, Parse continues and reports further problems.
 func TestManyProblems(t *testing.T) {
 	text := strings.NewReplacer(`"i32":1024`, `"i32":1e3`, `"kind":"output"`, `"kind":"outptu"`, `"builtin":"blas"`, `"builtin":"blast"`).Replace(good())
 	_, problems := Parse([]byte(text))
@@ -174,7 +174,7 @@ func TestManyProblems(t *testing.T) {
 	}
 }
 
-// Where a text is no JSON is told to the character.
+// JSON syntax errors are reported with line and column.
 func TestPlaceOfSyntaxErrors(t *testing.T) {
 	for text, want := range map[string][2]int{
 		"{\n\n\"version\":1 \"x\"}":                         {3, 13},
@@ -196,7 +196,7 @@ func TestPlaceOfSyntaxErrors(t *testing.T) {
 	}
 }
 
-// However deep it goes, reading stops.
+// Parse stops at excessive nesting.
 func TestNesting(t *testing.T) {
 	_, problems := Parse([]byte(`{"version":1,"kernels":` + strings.Repeat("[", 1<<20)))
 	if last := problems[len(problems)-1]; !strings.Contains(last.Message, "nested too deeply") {
@@ -210,7 +210,7 @@ func TestKeys(t *testing.T) {
 		"": false, "/a": false, ".a": false, "a b": false, "ä": false, "a\n": false, strings.Repeat("k", 256): false,
 	} {
 		if got := ValidKey(key); got != want {
-			t.Errorf("%q: %v", key, got)
+			t.Errorf("%q: %v, want %v", key, got, want)
 		}
 	}
 }
@@ -221,10 +221,10 @@ func TestReadPTX(t *testing.T) {
 		t.Fatalf("%v %+v", isPTX, s)
 	}
 	address := Param{8, true}
-	if got := s.Entries["vadd"]; !reflect.DeepEqual(got, &Entry{Params: []Param{address, address, address, {4, false}}, Most: 512}) {
+	if got := s.Entries["vadd"]; !reflect.DeepEqual(got, &Entry{Params: []Param{address, address, address, {4, false}}, MaxThreads: 512}) {
 		t.Errorf("vadd: %+v", got)
 	}
-	if got := s.Entries["fixed"]; !reflect.DeepEqual(got, &Entry{Params: []Param{{16, false}, {8, false}, {8, false}}, Required: [3]int{32}}) {
+	if got := s.Entries["fixed"]; !reflect.DeepEqual(got, &Entry{Params: []Param{{16, false}, {8, false}, {8, false}}, RequiredThreads: [3]int{32}}) {
 		t.Errorf("fixed: %+v", got)
 	}
 	if s, isPTX := ReadPTX(BuiltinPTX(Blas)); !isPTX || len(s.Entries) != 3 {
@@ -240,16 +240,16 @@ func TestReadPTX(t *testing.T) {
 
 func TestMemoryCountsAnObjectOnce(t *testing.T) {
 	r := &Request{Buffers: []Buffer{{Kind: Input, Key: "a", Size: 100}, {Kind: Input, Key: "a", Size: 100}, {Kind: Inout, Key: "a", Size: 100}, {Kind: Temporary, Size: 7}}}
-	if got := r.Memory(nil); got != 207 {
-		t.Errorf("%d bytes", got)
+	if got := r.memory(nil); got != 207 {
+		t.Errorf("%d bytes, want 207", got)
 	}
-	if got := r.Memory(func(int64) int64 { return 512 }); got != 3*512 {
+	if got := r.memory(func(int64) int64 { return 512 }); got != 3*512 {
 		t.Errorf("%d bytes", got)
 	}
 }
 
-// FuzzParse: whatever comes, there is a request or a problem; and what was
-// written again is the same request.
+// FuzzParse: Parse returns a request or a problem. Encoding and parsing a request again yields the same
+// request.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good()))
 	f.Add([]byte(`{"version":1,"kernels":[{"module":"b","name":"vadd","args":[]}],"modules":{"b":{"builtin":"blas"}}}`))
@@ -279,7 +279,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzReadPTX: no text keeps it from ending.
+// FuzzReadPTX: ReadPTX terminates for any text.
 func FuzzReadPTX(f *testing.F) {
 	f.Add(vaddPTX)
 	f.Add(".version 7.0 .entry a(.param .b8 x[")

@@ -2,7 +2,7 @@ package kgraph
 
 import "reflect"
 
-// What the parts of a request take themselves.
+// Sizes of the parts of a request in memory.
 var (
 	moduleSize = int64(reflect.TypeFor[Module]().Size())
 	bufferSize = int64(reflect.TypeFor[Buffer]().Size())
@@ -10,9 +10,9 @@ var (
 	argSize    = int64(reflect.TypeFor[Arg]().Size())
 )
 
-// Held is about how many bytes of memory a request takes that Parse has read: more
-// than its text where that is many small values, less where it is base64.
-func (r *Request) Held() int64 {
+// MemorySize estimates how many bytes of memory a request takes that Parse returned. It can be more than
+// the length of the text (many small values), or less (base64).
+func (r *Request) MemorySize() int64 {
 	total := int64(cap(r.Modules))*moduleSize + int64(cap(r.Buffers))*bufferSize + int64(cap(r.Kernels))*kernelSize
 	for i := range r.Modules {
 		m := &r.Modules[i]
@@ -32,5 +32,5 @@ func (r *Request) Held() int64 {
 	return total
 }
 
-// allocated is about what so many bytes of their own take.
+// allocated estimates the memory of a separate allocation of the given size.
 func allocated(bytes int) int64 { return (int64(bytes) + 15) / 16 * 16 }

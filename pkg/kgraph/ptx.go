@@ -5,29 +5,29 @@ import (
 	"strings"
 )
 
-// Signature is what PTX text says of itself: for which architecture it is and
-// what its kernels take. What a compiler would find wrong is not looked for.
+// Signature describes the declarations in PTX text: the target architecture and the kernels'
+// parameters.
 type Signature struct {
-	Target  int  // of .target sm_80: 80; 0 when there is none
-	Exact   bool // .target sm_90a: for that architecture alone
+	Target  int  // 80 for .target sm_80; 0 if there is none
+	Exact   bool // the code runs only on that architecture (.target sm_90a)
 	Entries map[string]*Entry
 }
 
-// Entry is a kernel.
+// Entry describes a kernel.
 type Entry struct {
-	Params   []Param
-	Required [3]int // .reqntid: threads of a block, 0 where it is free
-	Most     int    // .maxntid: most threads of a block; 0 is no limit
+	Params          []Param
+	RequiredThreads [3]int // .reqntid: required threads per block; 0: any
+	MaxThreads      int    // .maxntid: limit on the threads per block; 0: none
 }
 
-// Param is a parameter of a kernel.
+// Param describes a parameter of a kernel.
 type Param struct {
 	Size    int  // bytes
-	Pointer bool // .ptr, or 64 bits without a sign or a fraction
+	Pointer bool // may be an address: declared with .ptr, or an untyped or unsigned integer of 64 bits
 }
 
-// ReadPTX reads the declarations of PTX text. It is not text of that kind where
-// .version is missing.
+// ReadPTX reads the declarations of PTX text. It does not find all errors that a compiler would find.
+// It returns false if the text has no .version, so that it cannot be PTX.
 func ReadPTX(text string) (s *Signature, isPTX bool) {
 	p := &ptx{rest: text}
 	s = &Signature{Entries: map[string]*Entry{}}
@@ -51,13 +51,13 @@ func ReadPTX(text string) (s *Signature, isPTX bool) {
 	return s, isPTX
 }
 
-// ptx is PTX text word by word.
+// ptx is a tokenizer for PTX.
 type ptx struct {
 	rest, word string
 }
 
-// next reads a word with its dots, a string, or one other character, and passes
-// comments; false at the end.
+// next reads the next word (with its dots), string or single character, and skips comments. It
+// returns false at the end of the text.
 func (p *ptx) next() bool {
 	for {
 		p.rest = strings.TrimLeft(p.rest, " \t\r\n\f\v")
@@ -95,7 +95,7 @@ func wordChar(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c == '.' || c == '%'
 }
 
-// block passes what is between braces, the first of which was read.
+// block skips to the end of a block whose opening brace was read.
 func (p *ptx) block() {
 	for depth := 1; depth > 0 && p.next(); {
 		switch p.word {
@@ -107,8 +107,8 @@ func (p *ptx) block() {
 	}
 }
 
-// entry reads a kernel from its name to its body. Where it is declared first and
-// defined later the declarations are the same.
+// entry reads a kernel from its name to the start of its body. If a kernel is declared before its
+// definition, the later declarations, which are equal, replace the earlier ones.
 func (p *ptx) entry(s *Signature) {
 	if !p.next() {
 		return
@@ -132,11 +132,11 @@ func (p *ptx) entry(s *Signature) {
 	for p.word != "{" && p.word != ";" {
 		switch p.word {
 		case ".reqntid":
-			e.Required = p.threads()
+			e.RequiredThreads = p.threads()
 			continue
 		case ".maxntid":
 			n := p.threads()
-			e.Most = n[0] * max(n[1], 1) * max(n[2], 1)
+			e.MaxThreads = n[0] * max(n[1], 1) * max(n[2], 1)
 			continue
 		}
 		if !p.next() {
@@ -149,18 +149,18 @@ func (p *ptx) entry(s *Signature) {
 }
 
 // threads reads up to three numbers and the word after them.
-func (p *ptx) threads() (out [3]int) {
+func (p *ptx) threads() (dims [3]int) {
 	for i := 0; p.next(); {
 		n, err := strconv.Atoi(p.word)
 		switch {
 		case err == nil && i < 3 && n >= 0 && n <= 1<<20:
-			out[i] = n
+			dims[i] = n
 			i++
 		case p.word != ",":
-			return out
+			return dims
 		}
 	}
-	return out
+	return dims
 }
 
 var typeSizes = map[string]int{
@@ -168,27 +168,27 @@ var typeSizes = map[string]int{
 	".b32": 4, ".u32": 4, ".s32": 4, ".f32": 4, ".f16x2": 4, ".b64": 8, ".u64": 8, ".s64": 8, ".f64": 8, ".b128": 16,
 }
 
-// param reads ".align 8 .b8 name[16]" and the word after it.
-func (p *ptx) param() (out Param) {
+// param reads a parameter, for example ".align 8 .b8 name[16]", and the word after it.
+func (p *ptx) param() (prm Param) {
 	count := 1
 	for p.next() && p.word != "," && p.word != ")" {
 		size := typeSizes[p.word]
 		switch {
 		case size > 0:
-			out.Size = size
-			out.Pointer = p.word == ".u64" || p.word == ".b64"
+			prm.Size = size
+			prm.Pointer = p.word == ".u64" || p.word == ".b64"
 		case p.word == ".ptr":
-			out.Pointer = true
+			prm.Pointer = true
 		case p.word == "[":
 			p.next()
 			n, err := strconv.Atoi(p.word)
 			if err != nil || n < 1 || n > 1<<16 {
-				n = 1 << 16 // more than a kernel can take
+				n = 1 << 16 // more than a kernel's parameters can take
 			}
 			count = min(count*n, 1<<16)
-			out.Pointer = false
+			prm.Pointer = false
 		}
 	}
-	out.Size *= count
-	return out
+	prm.Size *= count
+	return prm
 }

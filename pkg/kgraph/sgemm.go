@@ -5,20 +5,19 @@ import (
 	"strings"
 )
 
-// The tiled matrix product. A block computes tileM × tileN elements of C, a
-// thread perThread × perThread of them in registers. It walks along k in steps
-// of tileK: while the block works on one step's part of A and B in shared memory,
-// each thread has the next on its way from global memory to registers. A is
-// stored transposed there, its rows strideA apart, so that a thread reads its
-// parts of a column of A and a row of B as vectors and no two threads of a warp
-// meet in a bank.
+// Constants of the tiled matrix product. A block computes tileM × tileN elements of C; each of its
+// threads computes perThread × perThread of them in registers. The block advances along k in steps of
+// tileK. While it multiplies one step's parts of A and B in shared memory, each thread loads its part
+// of the next step from global memory into registers. A is stored transposed in shared memory, with
+// rows strideA apart. This lets a thread read its parts of a column of A and a row of B as vectors,
+// without bank conflicts in a warp.
 const (
 	tileM, tileN, tileK = 128, 128, 8
 	perThread           = 8
 	tileThreads         = tileM / perThread * tileN / perThread
 	strideA             = tileM + 4
-	loadsA              = tileM * tileK / tileThreads // of each thread and step: consecutive elements of a row
-	loadsB              = tileN * tileK / tileThreads // 32 elements apart, so that a warp reads a row
+	loadsA              = tileM * tileK / tileThreads // elements per thread and step, consecutive in a row
+	loadsB              = tileN * tileK / tileThreads // elements per thread and step, 32 apart: a warp reads a row
 )
 
 // ptxWriter writes PTX line by line.
@@ -27,8 +26,8 @@ type ptxWriter struct{ strings.Builder }
 func (w *ptxWriter) f(format string, args ...any) { fmt.Fprintf(w, "\t"+format+";\n", args...) }
 func (w *ptxWriter) label(name string)            { fmt.Fprintf(w, "%s:\n", name) }
 
-// sgemmPTX is the text of sgemm. Registers are named for what they hold: %c the
-// elements of C, %a and %b what is multiplied, %na and %nb the next step's.
+// sgemmPTX returns the PTX of sgemm. Registers are named by their contents: %c elements of C, %a and %b
+// the current factors, %na and %nb the elements for the next step.
 func sgemmPTX() string {
 	w := &ptxWriter{}
 	fmt.Fprintf(w, `
@@ -78,19 +77,19 @@ func sgemmPTX() string {
 	return w.String()
 }
 
-// place finds which part of C is the block's, and what a thread moves and reads.
+// place writes the computation of the block's part of C and of the thread's addresses.
 func place(w *ptxWriter) {
 	w.f("mov.u32 %%t, %%tid.x")
 	w.f("mov.u32 %%x, %%ctaid.x")
 	w.f("add.u32 %%y, %%n, %d", tileN-1)
-	w.f("div.u32 %%y, %%y, %d", tileN) // blocks in a row of blocks
+	w.f("div.u32 %%y, %%y, %d", tileN) // number of blocks in a row of blocks
 	w.f("div.u32 %%i, %%x, %%y")
 	w.f("mul.lo.u32 %%row0, %%i, %d", tileM)
 	w.f("mul.lo.u32 %%j, %%i, %%y")
 	w.f("sub.u32 %%j, %%x, %%j")
 	w.f("mul.lo.u32 %%col0, %%j, %d", tileN)
 
-	// A: two threads a row, each half of the step's columns.
+	// A: two threads load one row, each half of the step's columns.
 	w.f("div.u32 %%row, %%t, %d", tileK/loadsA)
 	w.f("rem.u32 %%ka, %%t, %d", tileK/loadsA)
 	w.f("mul.lo.u32 %%ka, %%ka, %d", loadsA)
@@ -106,7 +105,7 @@ func place(w *ptxWriter) {
 	w.f("shl.b64 %%w, %%w, 2")
 	w.f("add.s64 %%A, %%A, %%w")
 
-	// B: a warp a row.
+	// B: a warp loads one row.
 	w.f("div.u32 %%kb, %%t, 32")
 	w.f("rem.u32 %%col, %%t, 32")
 	w.f("mad.lo.u32 %%storeB, %%kb, %d, %%col", tileN)
@@ -125,8 +124,8 @@ func place(w *ptxWriter) {
 	w.f("add.s64 %%B, %%B, %%w")
 	w.f("mul.wide.u32 %%stepB, %%n, %d", 4*tileK)
 
-	// What it multiplies: rows that follow each other, and of the columns half in
-	// each half of the tile, so that a warp's reads of B follow each other.
+	// Elements of C: perThread consecutive rows; of the columns, one half in each half of the
+	// tile, so that the reads of B by a warp are consecutive.
 	w.f("div.u32 %%tr, %%t, %d", tileN/perThread)
 	w.f("rem.u32 %%tc, %%t, %d", tileN/perThread)
 	w.f("mov.u32 %%readA, tileA")
@@ -135,8 +134,8 @@ func place(w *ptxWriter) {
 	w.f("mad.lo.u32 %%readB, %%tc, 16, %%readB")
 }
 
-// loadTiles brings a thread's part of the next step into registers; what lies
-// beyond the matrices is 0.
+// loadTiles writes the loads of a thread's part of the next step into registers. Elements outside of
+// the matrices are 0.
 func loadTiles(w *ptxWriter) {
 	for i := range loadsA {
 		w.f("mov.f32 %%na%d, 0f00000000", i)
@@ -152,7 +151,7 @@ func loadTiles(w *ptxWriter) {
 	}
 }
 
-// storeTiles puts it into shared memory.
+// storeTiles writes the stores of these registers into shared memory.
 func storeTiles(w *ptxWriter) {
 	for i := range loadsA {
 		w.f("st.shared.f32 [%%storeA+%d], %%na%d", 4*strideA*i, i)
@@ -162,7 +161,7 @@ func storeTiles(w *ptxWriter) {
 	}
 }
 
-// multiply adds one step's products, a column of A by a row of B at a time.
+// multiply writes the products of one step, one column of A and one row of B at a time.
 func multiply(w *ptxWriter) {
 	vector := func(name string, from int, address string, offset int) {
 		w.f("ld.shared.v4.f32 {%%%s%d, %%%s%d, %%%s%d, %%%s%d}, [%%%s+%d]",
@@ -182,7 +181,7 @@ func multiply(w *ptxWriter) {
 	}
 }
 
-// storeC writes a thread's elements as far as C reaches.
+// storeC writes the stores of a thread's elements that lie within C.
 func storeC(w *ptxWriter) {
 	w.f("mad.lo.u32 %%row, %%tr, %d, %%row0", perThread)
 	w.f("mad.lo.u32 %%col, %%tc, 4, %%col0")

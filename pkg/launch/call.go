@@ -10,15 +10,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Candidate is an instance that is ready to take a call.
+// Candidate is a ready instance that can receive a call.
 type Candidate struct {
 	Record   instance.Record
-	Capacity float64 // calls a second that it answers; any unit, of all alike
+	Capacity float64 // calls per second; only the ratios between candidates matter
 }
 
-// choose returns the place of a candidate by chance, in proportion to capacity; -1
-// of none. Who makes one call does not know what others have sent: the gateway does,
-// and has a call go where it is answered first. Random is rand.Float64.
+// choose returns the index of a random candidate, weighted by capacity, or -1 if there are none. It
+// chooses at random because a single client does not know the load that others cause. (The gateway
+// knows the load, and chooses the instance with the earliest expected answer instead.) random is
+// rand.Float64.
 func choose(candidates []Candidate, random func() float64) int {
 	sum := 0.0
 	for _, c := range candidates {
@@ -33,82 +34,80 @@ func choose(candidates []Candidate, random func() float64) int {
 	return len(candidates) - 1
 }
 
-// Repeat says what may be done with a call that got no answer.
+// Repeat is a decision about a call that received no answer.
 type Repeat int
 
 const (
-	// GiveUp: it may have been carried out and must not be twice, or what it said
-	// is gone.
-	GiveUp Repeat = iota
-	// Elsewhere: no instance has seen it; it goes to another and does not count.
+	// NoRepeat: do not repeat the call. The instance may have executed it and a second execution is
+	// not allowed, or the body or a part of the answer is lost.
+	NoRepeat Repeat = iota
+	// Elsewhere: no instance has received the call. Send it to another one; this is no repetition.
 	Elsewhere
-	// Once: it may have been carried out, and may be once more.
-	Once
+	// RepeatOnce: the instance may have executed the call, and one repetition is allowed.
+	RepeatOnce
 )
 
-// Repeatable says what may be done with a call that came so far. Kept says that
-// its body can be sent again from its start; repeats is how often it was sent
-// again when it may have been carried out. A call is carried out twice at most,
-// and only if nothing of an answer came and its method is one that says the same
-// twice (GET, HEAD, OPTIONS, PUT, DELETE) or it has an Idempotency-Key.
-func Repeatable(p ports.Progress, method string, header http.Header, kept bool, repeats int) Repeat {
+// Repeatable decides about a call that failed with the given progress. Replayable is true if the body can
+// be sent again from its start. Repeats counts the repetitions of the call after possible
+// executions. A call may be executed twice only if no part of an answer arrived and it is
+// idempotent: its method is GET, HEAD, OPTIONS, PUT or DELETE, or it has an Idempotency-Key. No call
+// is executed three times.
+func Repeatable(p ports.Progress, method string, header http.Header, replayable bool, repeats int) Repeat {
 	switch {
-	case p == ports.NotTried, p == ports.NotConnected: // nothing of the body was read
+	case p == ports.NotTried, p == ports.NotConnected: // the body is unread
 		return Elsewhere
-	case !kept, p == ports.Answered:
-		return GiveUp
+	case !replayable, p == ports.Answered:
+		return NoRepeat
 	case p == ports.NotSent:
 		return Elsewhere
 	case repeats > 0:
-		return GiveUp
+		return NoRepeat
 	}
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete:
-		return Once
+		return RepeatOnce
 	}
 	if header.Get("Idempotency-Key") != "" {
-		return Once
+		return RepeatOnce
 	}
-	return GiveUp
+	return NoRepeat
 }
 
-// Caller sends calls to whichever instance is best, and to others as Repeatable
-// allows.
+// Caller sends calls to ready instances and repeats them on others, within the rules of Repeatable.
 type Caller struct {
 	Invoker ports.Invoker
 	Random  func() float64 // rand.Float64
 
-	// Tell, if set, hears of each failure after which the call is sent again.
-	Tell func(instance.Record, error)
+	// OnRepeat, if set, receives each failure after which Call sends the call again.
+	OnRepeat func(instance.Record, error)
 }
 
-// Answer is what an instance said.
+// Answer is an instance's answer to a call.
 type Answer struct {
-	*http.Response                 // nil with an error
-	Instance       instance.Record // the last that was tried
-	Attempts       int             // how many may have seen the call
+	*http.Response                 // nil after an error
+	Instance       instance.Record // the last instance that was tried
+	Attempts       int             // attempts that an instance may have received
 }
 
 var errNone = errors.New("no instance is ready")
 
-// Call sends a call to one of the candidates and returns its answer, or why the
-// last that was tried gave none: a *ports.CallError but for a call that cannot be
-// sent. Body returns the call's body from its start; nil is for a call whose Body
-// can be read once only.
+// Call sends a call to a candidate and returns the answer. If every attempt fails, it
+// returns the error of the last one: a *ports.CallError, unless the call is invalid. The function body
+// returns the call's body from its start; it is nil if call.Body can be read only once.
 func (c *Caller) Call(ctx context.Context, candidates []Candidate, call ports.Call, body func() io.Reader) (Answer, error) {
-	left := append([]Candidate(nil), candidates...)
-	stale := map[string]bool{} // whose connection had ended before
+	remaining := append([]Candidate(nil), candidates...)
+	stale := map[string]bool{} // instances whose connection had ended before the call was sent
 	var a Answer
 	last, repeats := errNone, 0
 	for {
-		at := choose(left, c.Random)
+		at := choose(remaining, c.Random)
 		if at < 0 {
 			return a, last
 		}
-		if last != errNone && c.Tell != nil {
-			c.Tell(a.Instance, last)
+		if last != errNone && c.OnRepeat != nil {
+			c.OnRepeat(a.Instance, last)
 		}
-		a.Instance = left[at].Record
+		a.Instance = remaining[at].Record
 		if body != nil {
 			call.Body = body()
 		}
@@ -125,19 +124,19 @@ func (c *Caller) Call(ctx context.Context, candidates []Candidate, call ports.Ca
 			a.Attempts++
 		}
 		switch Repeatable(failed.Progress, call.Method, call.Header, body != nil, repeats) {
-		case GiveUp:
+		case NoRepeat:
 			return a, err
-		case Once:
+		case RepeatOnce:
 			repeats++
 		}
 		last = err
 		if failed.Progress == ports.NotSent && !stale[a.Instance.ID] {
-			stale[a.Instance.ID] = true // a new connection may do
+			stale[a.Instance.ID] = true // try once more with a new connection
 			continue
 		}
-		if failed.Progress == ports.Sent && len(left) == 1 {
-			continue // there is no other; it may have lost no more than a connection
+		if failed.Progress == ports.Sent && len(remaining) == 1 {
+			continue // the only candidate; it may have lost just the connection
 		}
-		left = append(left[:at], left[at+1:]...)
+		remaining = append(remaining[:at], remaining[at+1:]...)
 	}
 }

@@ -18,7 +18,7 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		of   []Candidate
-		want []int // by the lots 0, 0.25, 0.5 and almost 1
+		want []int // for the random numbers 0, 0.25, 0.5 and almost 1
 	}{
 		{"none", nil, []int{-1, -1, -1, -1}},
 		{"the only one", []Candidate{{Capacity: 3}}, []int{0, 0, 0, 0}},
@@ -40,39 +40,39 @@ func TestChoose(t *testing.T) {
 func TestRepeatable(t *testing.T) {
 	key := http.Header{"Idempotency-Key": {"k"}}
 	for _, c := range []struct {
-		progress ports.Progress
-		method   string
-		header   http.Header
-		kept     bool
-		repeats  int
-		want     Repeat
+		progress   ports.Progress
+		method     string
+		header     http.Header
+		replayable bool
+		repeats    int
+		want       Repeat
 	}{
 		{ports.NotTried, "POST", nil, false, 0, Elsewhere},
 		{ports.NotConnected, "POST", nil, false, 0, Elsewhere},
 		{ports.NotConnected, "POST", nil, true, 1, Elsewhere},
 		{ports.NotSent, "POST", nil, true, 0, Elsewhere},
-		{ports.NotSent, "GET", nil, false, 0, GiveUp},
-		{ports.Sent, "POST", nil, true, 0, GiveUp},
-		{ports.Sent, "", nil, true, 0, GiveUp},
-		{ports.Sent, "PATCH", nil, true, 0, GiveUp},
-		{ports.Sent, "POST", key, true, 0, Once},
-		{ports.Sent, "POST", key, false, 0, GiveUp},
-		{ports.Sent, "POST", key, true, 1, GiveUp},
-		{ports.Sent, "GET", nil, true, 0, Once},
-		{ports.Sent, "HEAD", nil, true, 0, Once},
-		{ports.Sent, "OPTIONS", nil, true, 0, Once},
-		{ports.Sent, "PUT", nil, true, 0, Once},
-		{ports.Sent, "DELETE", nil, true, 0, Once},
-		{ports.Sent, "DELETE", nil, true, 1, GiveUp},
-		{ports.Answered, "GET", key, true, 0, GiveUp},
+		{ports.NotSent, "GET", nil, false, 0, NoRepeat},
+		{ports.Sent, "POST", nil, true, 0, NoRepeat},
+		{ports.Sent, "", nil, true, 0, NoRepeat},
+		{ports.Sent, "PATCH", nil, true, 0, NoRepeat},
+		{ports.Sent, "POST", key, true, 0, RepeatOnce},
+		{ports.Sent, "POST", key, false, 0, NoRepeat},
+		{ports.Sent, "POST", key, true, 1, NoRepeat},
+		{ports.Sent, "GET", nil, true, 0, RepeatOnce},
+		{ports.Sent, "HEAD", nil, true, 0, RepeatOnce},
+		{ports.Sent, "OPTIONS", nil, true, 0, RepeatOnce},
+		{ports.Sent, "PUT", nil, true, 0, RepeatOnce},
+		{ports.Sent, "DELETE", nil, true, 0, RepeatOnce},
+		{ports.Sent, "DELETE", nil, true, 1, NoRepeat},
+		{ports.Answered, "GET", key, true, 0, NoRepeat},
 	} {
-		if got := Repeatable(c.progress, c.method, c.header, c.kept, c.repeats); got != c.want {
+		if got := Repeatable(c.progress, c.method, c.header, c.replayable, c.repeats); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }
 
-// script answers by instance, one result after the other; the last stays.
+// script is an Invoker that returns each instance's results in turn, and repeats the last one.
 type script struct {
 	results map[string][]any // ports.Progress, or the text of an answer
 	tried   []string
@@ -108,7 +108,7 @@ func TestCall(t *testing.T) {
 		once     bool // the body can be read once
 		tried    string
 		attempts int
-		fails    ports.Progress // of "", what the last failed with
+		fails    ports.Progress // progress of the last failure if there is no answer
 		answer   string
 	}{
 		{"answered", map[string][]any{"a": {"ok"}}, ports.Call{}, true, "a", 1, 0, "ok"},
@@ -133,7 +133,7 @@ func TestCall(t *testing.T) {
 				}
 			}
 			told := 0
-			caller := &Caller{Invoker: s, Random: first, Tell: func(_ instance.Record, err error) {
+			caller := &Caller{Invoker: s, Random: first, OnRepeat: func(_ instance.Record, err error) {
 				if err == nil {
 					t.Error("told of nothing")
 				}

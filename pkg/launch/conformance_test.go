@@ -21,13 +21,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
 
-// A Launcher on real processes keeps what ports.Starter promises.
+// TestConformance runs the conformance suite of ports.Starter on a Launcher with real processes.
 func TestConformance(t *testing.T) {
 	program := instancetest.BuildProbe(t)
 	hook, simDir := instancetest.BuildLibs(t)
 	instancetest.RunStarter(t, instancetest.StarterSuite{
 		New: func(t *testing.T) func() ports.Starter {
-			runDir, daemon := t.TempDir(), &tokens{known: map[string]wire.Registration{}}
+			runDir, daemon := t.TempDir(), &fakeTokens{registered: map[string]wire.Registration{}}
 			t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 			return func() ports.Starter {
 				return New(Config{

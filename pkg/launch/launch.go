@@ -1,6 +1,15 @@
-// Package launch starts, finds, stops and adopts instances of functions: known to
-// the token daemon, under a slice, ready to answer. Commands and the gateway use
-// it; what it works with, they wire in.
+// Package launch starts, adopts, finds and stops instances of functions on this host. Its main type is
+// Launcher, which implements ports.Starter and works with the ports in Config.
+//
+//  1. An instance is registered with the token daemon before its process starts, so that no process
+//     runs outside its slice.
+//  2. Start returns an instance only when it answers by its contract.
+//  3. A failed Start removes all resources of the instance. If that fails too, the error has
+//     ports.StartError.Remains set, and the caller must call Stop.
+//  4. Launcher stores no list of instances. The callers keep the records.
+//
+// Invoker, Caller and Merged help the callers to send calls to instances and to read their logs. The gateway
+// (pkg/daemon/gateway), pkg/rollout, pkg/measure and the commands use this package.
 package launch
 
 import (
@@ -11,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,97 +31,93 @@ import (
 )
 
 const (
-	// DefaultPatience is how long an instance may take to become ready when
-	// Config says nothing.
+	// DefaultPatience limits how long an instance may take to become ready if Config.Patience is 0.
 	DefaultPatience = 2 * time.Minute
 	stopGrace       = 5 * time.Second  // from SIGTERM to SIGKILL
-	failGrace       = 1 * time.Second  // the same, for an instance that failed to start
-	cleanupTime     = 30 * time.Second // for undoing, once the caller's own time is up
-	silence         = time.Minute      // for how long a runtime that did not answer in time is not asked again
-	logLines        = 10               // of an instance's output, in the error about it
-	failedLines     = 10_000           // of its output that are kept if its start failed
+	failGrace       = 1 * time.Second  // the same for an instance that failed to start
+	cleanupTime     = 30 * time.Second // for cleaning up, independent of the caller's context
+	silence         = time.Minute      // how long a runtime that timed out counts as unavailable
+	logLines        = 10               // lines of an instance's output in an error
+	failedLines     = 10_000           // lines of output kept after a failed start
 )
 
-// Config is what a Launcher works with.
+// Config holds the settings and ports of a Launcher.
 type Config struct {
 	RunDir   string        // the daemons' run directory, absolute
-	LogDir   string        // of the logs of processes, absolute; empty is logs in RunDir
-	Patience time.Duration // longest wait until an instance is ready; 0 is DefaultPatience
+	LogDir   string        // folder of the process logs, absolute; empty: logs in RunDir
+	Patience time.Duration // time limit for an instance to become ready; 0: DefaultPatience
 
-	// Runtime opens the runtime of that name, at its first use.
+	// Runtime opens a runtime by name. Launcher calls it when it first needs the runtime.
 	Runtime func(ctx context.Context, name string) (ports.Runtime, error)
-	// Ready waits until the instance at address answers by the contract, which
-	// it returns resolved; alive's error says that it is gone.
+	// Ready waits until the instance at address answers by the contract and returns the contract, with
+	// "auto" resolved. It gives up when alive returns an error: the instance has ended.
 	Ready  func(ctx context.Context, address, contract string, alive func(context.Context) error) (string, error)
 	Tokens Tokens
 	Device SimulatedDevice
-	Models Models // nil where functions with a model of their own file are refused
-	// Kernels is the program that serves a function of the kind kernels: it hands
-	// calls to gfaas-kerneld.
+	Models Models // nil: functions with a model file are rejected
+	// Kernels returns the command that serves a function of the kind kernels. It forwards calls to
+	// gfaas-kerneld.
 	Kernels func(fn function.Function) []string
-	// KernelDaemon, if set, says whether gfaas-kerneld is there for such a function;
-	// its error is that it is not.
+	// KernelDaemon, if set, returns an error if gfaas-kerneld is unavailable for such a function.
 	KernelDaemon func(ctx context.Context, fn function.Function) error
-	// RemoveLog, if set, removes the log of a process; one that is gone is no error.
+	// RemoveLog, if set, removes the log of a process. A missing log is no error.
 	RemoveLog func(dir string) error
 
-	// KeepFailed, if set, keeps what an instance printed whose start failed.
+	// KeepFailed, if set, stores the output of an instance whose start failed.
 	KeepFailed func(function, id string, lines ports.LogLines) error
 
-	// OutOfMemory, if set, reports whether the driver refused GPU memory to a process of
-	// an instance that is registered.
+	// OutOfMemory, if set, reports whether the driver refused GPU memory to a process of a registered
+	// instance.
 	OutOfMemory func(ctx context.Context, id string) bool
 
-	// Note, if set, is told what a person should know; Simulated, that the first
-	// instance starts whose figures are not a GPU's.
+	// Note, if set, prints a message for the user. Simulated, if set, is called once, before the
+	// first instance on a simulated GPU starts, because its timings differ from a real GPU's.
 	Note      func(format string, args ...any)
 	Simulated func()
 }
 
-// Tokens is the token daemon, which is found or started.
+// Tokens is a client of the token daemon. It starts the daemon if necessary.
 type Tokens interface {
 	Register(ctx context.Context, r wire.Registration) (wire.Registered, error)
-	// Change changes the slice of an instance that is registered and runs.
+	// Change changes the slice of a running, registered instance.
 	Change(ctx context.Context, id string, c wire.Change) error
 	Unregister(ctx context.Context, id string) error
-	// Registrations are those that this daemon or the next one goes by, less those
-	// of owners that end them themselves.
+	// Registrations returns the registrations that the daemon, or its successor after a restart,
+	// applies, except jobs, which end with the process that owns them.
 	Registrations(ctx context.Context) ([]wire.Registration, error)
 }
 
-// Models is the model daemon of a GPU, which is found or started.
+// Models is a client of the GPUs' model daemons. It starts the daemons if necessary.
 type Models interface {
-	// Hold has a model of a tenant on a GPU, loaded from the file if it is not there,
-	// and holds it until it is closed.
+	// Hold loads a tenant's model from the file onto a GPU unless it is loaded already. The model
+	// stays there until the caller closes the result.
 	Hold(ctx context.Context, gpu, tenant, name, file string) (HeldModel, error)
 }
 
-// HeldModel is a model that stays on the GPU.
+// HeldModel is a hold on a loaded model.
 type HeldModel interface {
-	Folder() string                          // of the socket, model.sock, that speaks for the tenant
-	Keep(ctx context.Context, pid int) error // has a process hold it, for as long as that lives
+	Folder() string                              // folder with the tenant's socket, model.sock; "" without a model
+	ExtendTo(ctx context.Context, pid int) error // extends the hold to the life of a process
 	Close() error
 }
 
-// SimulatedDevice is the folder that the processes on the simulated device share.
+// SimulatedDevice manages the folder that processes on the simulated device share.
 type SimulatedDevice interface {
-	Keep(id string) error    // keeps it in place for an instance that has it mounted
-	Release(id string) error // takes that back, and removes what killed programs left
+	Retain(id string) error  // keeps the folder in place for an instance that has mounted it
+	Release(id string) error // reverts Retain and removes files of killed programs
 }
 
 // Launcher starts and stops instances. It is safe for concurrent use.
 type Launcher struct {
 	config    Config
+	runtimes  *runtimes
 	simulated sync.Once
-	warned    sync.Map // the warnings that have been passed on
-
-	mu       sync.Mutex
-	runtimes map[string]*opening
+	warned    sync.Map // warnings of the token daemon that have been printed
 }
 
 var _ ports.Starter = (*Launcher)(nil)
 
-// New returns a Launcher. It does nothing yet.
+// New returns a Launcher. It opens no runtime yet.
 func New(config Config) *Launcher {
 	if config.Patience == 0 {
 		config.Patience = DefaultPatience
@@ -124,11 +128,11 @@ func New(config Config) *Launcher {
 	if config.Note == nil {
 		config.Note = func(string, ...any) {}
 	}
-	return &Launcher{config: config, runtimes: map[string]*opening{}}
+	return &Launcher{config: config, runtimes: &runtimes{open: config.Runtime, byName: map[string]*opening{}}}
 }
 
-// RuntimeOf names the runtime that runs a function: Docker when it has an image,
-// else Process.
+// RuntimeOf returns the name of a function's runtime: Docker if the function has an image, and Process
+// otherwise.
 func RuntimeOf(fn function.Function) string {
 	if fn.Image != "" {
 		return instance.Docker
@@ -136,11 +140,11 @@ func RuntimeOf(fn function.Function) string {
 	return instance.Process
 }
 
-// definition identifies a version of a function: instances of another version have to be
-// started anew. Functions of different folders are different. Empty means not known.
+// definition returns a hash of a function's version, or "" if it cannot be determined. An instance of
+// another version must be replaced. The hash includes the function's folder.
 func definition(fn function.Function) string {
 	fn = fn.Versioned()
-	fn.GPUMem = 0 // is in the slice
+	fn.GPUMem = 0 // belongs to the slice
 	text, err := function.Format([]function.Function{fn})
 	if err != nil {
 		return ""
@@ -149,7 +153,7 @@ func definition(fn function.Function) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Intended is the record of an instance before it is started.
+// Intended returns the record of an instance before its start.
 func Intended(fn function.Function, p instance.Placement) instance.Record {
 	return instance.Record{
 		ID: p.ID, Function: fn.Name, Runtime: RuntimeOf(fn), GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting,
@@ -157,18 +161,17 @@ func Intended(fn function.Function, p instance.Placement) instance.Record {
 	}
 }
 
-// Start registers an instance with the token daemon, starts it on the runtime
-// that RuntimeOf names, and waits until it is ready. An instance that spans
-// several GPUs has its slice on each of them. After an error, or when ctx is
-// cancelled, nothing of the instance is left; the error is a *ports.StartError
-// with the last lines it printed.
+// Start registers an instance with the token daemon, starts it on the function's runtime and waits until
+// it is ready. An instance on several GPUs has the same slice on each. If Start fails or ctx is
+// cancelled, it removes all of the instance's resources. Its error is then a *ports.StartError with the
+// last lines of output, except if the runtime is unavailable.
 func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
 	r := Intended(fn, p)
-	r.Runtime = "" // until it was asked
+	r.Runtime = "" // set when the runtime receives the request
 	if err := check(p); err != nil {
 		return r, &ports.StartError{ID: p.ID, Err: err}
 	}
-	rt, err := l.runtime(ctx, RuntimeOf(fn))
+	rt, err := l.runtimes.get(ctx, RuntimeOf(fn))
 	if err != nil {
 		return r, err
 	}
@@ -181,21 +184,21 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 			return r, &ports.StartError{ID: p.ID, Err: err}
 		}
 	}
-	folder, held, err := l.hold(ctx, fn, p)
+	folder, held, err := l.holdModel(ctx, fn, p)
 	if err != nil {
-		return r, &ports.StartError{ID: p.ID, Err: err, OutOfMemory: noRoom(err)}
+		return r, &ports.StartError{ID: p.ID, Err: err, OutOfMemory: isModelMemoryError(err)}
 	}
 	defer held.Close()
 	secret := rand.Text()
-	// Not under ctx: one that is cut short may still take place, and after it
-	// was taken back.
+	// Register does not use ctx: a cancelled request could still succeed at the daemon after Start
+	// has taken it back.
 	registering, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
-	answer, err := l.config.Tokens.Register(registering, registration(fn, p, secret))
+	answer, err := l.config.Tokens.Register(registering, newRegistration(fn, p, secret))
 	late := registering.Err() != nil
 	cancel()
 	if err != nil {
-		// Refused, the id is someone else's, and so is what there is of it. Late,
-		// the daemon may have it all the same.
+		// If the daemon refused, the ID and its resources belong to another instance. After a timeout, the
+		// daemon may have registered the instance nevertheless.
 		failed := &ports.StartError{ID: p.ID, Err: err}
 		if late {
 			r.Registered = []string{p.ID}
@@ -209,8 +212,8 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	}
 	l.warn(answer)
 	if simulated && rt.Name() == instance.Docker {
-		if err := l.config.Device.Keep(p.ID); err != nil {
-			return r, l.undo(ctx, rt, r, fmt.Errorf("the simulated device's folder: %w", err))
+		if err := l.config.Device.Retain(p.ID); err != nil {
+			return r, l.undo(ctx, rt, r, fmt.Errorf("reserve the folder of the simulated GPU: %w", err))
 		}
 	}
 	r.Runtime = rt.Name()
@@ -224,7 +227,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 			return r, l.undo(ctx, rt, r, err)
 		}
 	}
-	if err := l.keep(ctx, rt, r, held); err != nil {
+	if err := l.extendHold(ctx, rt, r, held); err != nil {
 		return r, l.undo(ctx, rt, r, err)
 	}
 	contract, err := l.waitReady(ctx, rt, fn, r.Handle)
@@ -240,7 +243,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 
 func check(p instance.Placement) error {
 	if len(p.GPUs) == 0 {
-		return errors.New("no GPU is named for it")
+		return errors.New("its placement has no GPU")
 	}
 	for _, name := range p.GPUs {
 		if _, err := gpu.ParseDevice(name); err != nil {
@@ -248,12 +251,12 @@ func check(p instance.Placement) error {
 		}
 	}
 	if p.Turns != nil && len(p.Turns) != len(p.GPUs) {
-		return fmt.Errorf("turns on %d GPUs, of %d", len(p.Turns), len(p.GPUs))
+		return fmt.Errorf("its placement has turns for %d GPUs, expected %d", len(p.Turns), len(p.GPUs))
 	}
 	return p.Slice.Validate()
 }
 
-// simulated says whether an instance's GPUs are.
+// simulated reports whether an instance's GPUs are simulated. An instance does not mix both kinds.
 func simulated(gpus []string) bool {
 	d, err := gpu.ParseDevice(gpus[0])
 	return err == nil && d.Simulated
@@ -261,32 +264,29 @@ func simulated(gpus []string) bool {
 
 // SLOMS returns the latency objective of a function's instances for the token daemon.
 func SLOMS(fn function.Function) float64 {
-	if fn.Kind == "training" { // which has no latency
+	if fn.Kind == "training" { // training has no latency
 		return 0
 	}
 	return float64(fn.SLO) / float64(time.Millisecond)
 }
 
-func registration(fn function.Function, p instance.Placement, secret string) wire.Registration {
+func newRegistration(fn function.Function, p instance.Placement, secret string) wire.Registration {
 	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, SLOMS: SLOMS(fn), StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
+	all := make([]wire.Allocation, len(p.GPUs))
 	for n, name := range p.GPUs {
-		alloc := wire.Allocation{
+		all[n] = wire.Allocation{
 			GPU: name, SMPct: p.Slice.SMPct, QuotaRequest: p.Slice.QuotaRequest, QuotaLimit: p.Slice.QuotaLimit, MemLimit: p.Slice.Mem,
 		}
 		if p.Turns != nil {
-			alloc.Turns = p.Turns[n]
-		}
-		if n == 0 {
-			r.Allocation = alloc
-		} else {
-			r.More = append(r.More, alloc)
+			all[n].Turns = p.Turns[n]
 		}
 	}
+	r.SetAllocations(all)
 	return r
 }
 
-// spec is what the runtime is asked for. A process starts in the folder of
-// its function file, and a command with a relative path is found there.
+// spec returns the runtime's specification of an instance. A process starts in the folder of its
+// function file, and a relative path of its command is relative to that folder.
 func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsPipes, models string) instance.Spec {
 	spec := instance.Spec{
 		ID: p.ID, Function: fn.Name, Image: fn.Image, Command: append([]string(nil), fn.Command...),
@@ -308,7 +308,7 @@ func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsP
 	return spec
 }
 
-// waitReady waits until the instance answers, has ended, or had its time.
+// waitReady waits until the instance answers. It fails if the instance ends or exceeds its time limit.
 func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.Function, h instance.Handle) (string, error) {
 	ready, cancel := context.WithTimeout(ctx, l.config.Patience)
 	defer cancel()
@@ -329,7 +329,7 @@ func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.
 	return contract, err
 }
 
-// notReadyError says that an instance ran but did not become ready in time.
+// notReadyError reports an instance that runs but did not become ready in time.
 type notReadyError struct {
 	after time.Duration
 	last  error
@@ -339,19 +339,19 @@ func (e *notReadyError) Error() string {
 	return fmt.Sprintf("not ready after %v: %v", e.after, e.last)
 }
 
-// Hint says what to do about it.
+// Hint returns the next step for the user.
 func (e *notReadyError) Hint() string {
-	return "give it longer (--timeout of gfaas up, --start-timeout of gfaas-profile run), or see whether it serves $PORT by its contract"
+	return "allow more time (--timeout of gfaas up, --start-timeout of gfaas serve and gfaas-profile run), or check that it answers on $PORT according to its contract"
 }
 
-// Unwrap makes it count as a timeout.
+// Unwrap returns context.DeadlineExceeded, which gives the error the exit status of a timeout.
 func (e *notReadyError) Unwrap() error { return context.DeadlineExceeded }
 
-// Adopt takes over an instance that another Launcher on this run directory
-// started. What the token daemon knows of it is as it was.
+// Adopt takes over an instance that another Launcher of this run directory started. It returns a
+// *ports.GoneError if the instance has ended or was not ready. It leaves the registration unchanged.
 func (l *Launcher) Adopt(ctx context.Context, r instance.Record) error {
 	if r.State != instance.Ready {
-		return &ports.GoneError{ID: r.ID, Why: "it was not ready yet when its starter ended"}
+		return &ports.GoneError{ID: r.ID, Why: "it was not yet ready when the command that started it ended"}
 	}
 	state, err := l.State(ctx, r.Handle)
 	if err != nil {
@@ -363,41 +363,41 @@ func (l *Launcher) Adopt(ctx context.Context, r instance.Record) error {
 	return nil
 }
 
-// Registrations are what the token daemon, or the next one, holds instances to.
+// Registrations returns the token daemon's registrations, as Tokens.Registrations does.
 func (l *Launcher) Registrations(ctx context.Context) ([]wire.Registration, error) {
 	return l.config.Tokens.Registrations(ctx)
 }
 
-// Change changes the slice of an instance while it runs.
+// Change changes the slice of a running instance.
 func (l *Launcher) Change(ctx context.Context, id string, c wire.Change) error {
 	return l.config.Tokens.Change(ctx, id, c)
 }
 
-// Wait returns how an instance ended, as soon as it has.
+// Wait waits until an instance ends and returns its final state.
 func (l *Launcher) Wait(ctx context.Context, r instance.Record) (instance.State, error) {
-	rt, err := l.runtime(ctx, r.Handle.Runtime)
+	rt, err := l.runtimes.get(ctx, r.Handle.Runtime)
 	if err != nil {
 		return instance.State{}, err
 	}
 	return rt.Wait(ctx, r.Handle)
 }
 
-// State tells whether an instance still runs.
+// State returns the state of an instance.
 func (l *Launcher) State(ctx context.Context, h instance.Handle) (instance.State, error) {
-	rt, err := l.runtime(ctx, h.Runtime)
+	rt, err := l.runtimes.get(ctx, h.Runtime)
 	if err != nil {
 		return instance.State{}, err
 	}
 	return rt.State(ctx, h)
 }
 
-// Logs returns what an instance printed.
+// Logs returns an instance's output. It yields nothing if the instance has no process or container yet.
 func (l *Launcher) Logs(ctx context.Context, r instance.Record, o ports.LogOptions) ports.LogLines {
 	return func(yield func(ports.LogLine, error) bool) {
-		if r.Handle.Runtime == "" { // nothing of it runs yet
+		if r.Handle.Runtime == "" { // not started
 			return
 		}
-		rt, err := l.runtime(ctx, r.Handle.Runtime)
+		rt, err := l.runtimes.get(ctx, r.Handle.Runtime)
 		if err != nil {
 			yield(ports.LogLine{}, err)
 			return
@@ -406,59 +406,5 @@ func (l *Launcher) Logs(ctx context.Context, r instance.Record, o ports.LogOptio
 	}
 }
 
-// Close gives the runtimes back. Instances live on.
-func (l *Launcher) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var errs []error
-	for _, o := range l.runtimes {
-		if o.runtime != nil {
-			errs = append(errs, o.runtime.Close())
-		}
-	}
-	clear(l.runtimes)
-	return errors.Join(errs...)
-}
-
-// opening is a runtime that is opened once. One that does not answer in time
-// is waited for once, and not again at once for each instance.
-type opening struct {
-	mu      sync.Mutex
-	runtime ports.Runtime
-	silent  error
-	since   time.Time // of silent
-}
-
-// runtimeNames are the runtimes there are.
-var runtimeNames = []string{instance.Process, instance.Docker}
-
-// runtime returns the runtime of that name, opened at its first use.
-func (l *Launcher) runtime(ctx context.Context, name string) (ports.Runtime, error) {
-	if name != instance.Process && name != instance.Docker {
-		return nil, fmt.Errorf("runtime %q is not known: expected %s", name, strings.Join(runtimeNames, " or "))
-	}
-	l.mu.Lock()
-	o := l.runtimes[name]
-	if o == nil {
-		o = &opening{}
-		l.runtimes[name] = o
-	}
-	l.mu.Unlock()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.runtime != nil {
-		return o.runtime, nil
-	}
-	if o.silent != nil && time.Since(o.since) < silence {
-		return nil, o.silent
-	}
-	rt, err := l.config.Runtime(ctx, name)
-	if err != nil {
-		if ports.Unavailable(err) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			o.silent, o.since = err, time.Now()
-		}
-		return nil, err
-	}
-	o.runtime = rt
-	return rt, nil
-}
+// Close closes the runtimes. Instances keep running.
+func (l *Launcher) Close() error { return l.runtimes.close() }

@@ -25,15 +25,14 @@ import (
 	wiremodel "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// TestRegistration: an instance has a seat on each of its GPUs, with the turns
-// that it has there.
+// TestRegistration checks that an instance is registered on each of its GPUs, with its turns there.
 func TestRegistration(t *testing.T) {
 	turns := []gpu.Turn{{From: 0.2, To: 0.5}}
 	p := instance.Placement{
 		ID: "f-0", GPUs: []string{"sim", "sim:1"}, Turns: [][]gpu.Turn{nil, turns},
 		Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB},
 	}
-	got := registration(function.Function{Name: "f"}, p, "secret")
+	got := newRegistration(function.Function{Name: "f"}, p, "secret")
 	seat := wire.Allocation{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
 	second := seat
 	second.GPU, second.Turns = "sim:1", turns
@@ -46,40 +45,40 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// TestSLO: an inference is as fast as its objective says; a training has none.
+// TestSLO checks that an inference function is registered with its objective and a training function without one.
 func TestSLO(t *testing.T) {
 	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}}
 	for kind, want := range map[string]float64{"inference": 69, "training": 0} {
 		fn := function.Function{Name: "f", Kind: kind, SLO: 69 * time.Millisecond}
-		if got := registration(fn, p, "secret").SLOMS; got != want {
+		if got := newRegistration(fn, p, "secret").SLOMS; got != want {
 			t.Errorf("%s: registered with slo_ms %v, want %v", kind, got, want)
 		}
 	}
 }
 
-// tokens is a token daemon that remembers.
-type tokens struct {
-	mu     sync.Mutex
-	known  map[string]wire.Registration
-	late   []wire.Registration // of those who did not wait
-	refuse error
-	asked  func() // called before a registration takes place
+// fakeTokens is a fake token daemon.
+type fakeTokens struct {
+	mu             sync.Mutex
+	registered     map[string]wire.Registration
+	late           []wire.Registration // registrations whose client had given up
+	refuse         error
+	beforeRegister func() // called before a registration takes place
 }
 
-func (d *tokens) Registrations(context.Context) (all []wire.Registration, err error) {
+func (d *fakeTokens) Registrations(context.Context) (all []wire.Registration, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, r := range d.known {
+	for _, r := range d.registered {
 		all = append(all, r)
 	}
 	return all, nil
 }
 
-// Register takes place even for somebody who does not wait for the answer, as
-// it does in a daemon, and then when nobody expects it.
-func (d *tokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
-	if d.asked != nil {
-		d.asked()
+// Register registers the instance even if the client has given up, as the daemon does. Such a registration goes to
+// late.
+func (d *fakeTokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
+	if d.beforeRegister != nil {
+		d.beforeRegister()
 	}
 	if err := ctx.Err(); err != nil {
 		d.late = append(d.late, r)
@@ -90,48 +89,48 @@ func (d *tokens) Register(ctx context.Context, r wire.Registration) (wire.Regist
 	if d.refuse != nil {
 		return wire.Registered{}, d.refuse
 	}
-	if _, taken := d.known[r.Instance]; taken {
+	if _, taken := d.registered[r.Instance]; taken {
 		return wire.Registered{}, fmt.Errorf("%s is registered already", r.Instance)
 	}
-	d.known[r.Instance] = r
+	d.registered[r.Instance] = r
 	return wire.Registered{MPSPipeDir: "/pipes"}, nil
 }
 
-func (d *tokens) Change(_ context.Context, id string, c wire.Change) (err error) {
+func (d *fakeTokens) Change(_ context.Context, id string, c wire.Change) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.known[id], err = c.Apply(d.known[id])
+	d.registered[id], err = c.Apply(d.registered[id])
 	return err
 }
 
-func (d *tokens) Unregister(_ context.Context, id string) error {
+func (d *fakeTokens) Unregister(_ context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.known, id)
+	delete(d.registered, id)
 	return nil
 }
 
-// device is the folder of the simulated device.
+// device implements SimulatedDevice with the real folder.
 type device struct{}
 
-func (device) Keep(id string) error    { return simgpu.Keep(id) }
+func (device) Retain(id string) error  { return simgpu.Retain(id) }
 func (device) Release(id string) error { return simgpu.Release(id) }
 
-// bench is a Launcher on fakes. What opens the Docker runtime can be replaced.
+// bench is a Launcher on fakes. Tests can replace openDocker.
 type bench struct {
 	*Launcher
-	tokens     *tokens
+	tokens     *fakeTokens
 	process    *instancetest.Fake
 	docker     *instancetest.Fake
 	openDocker func(context.Context) (ports.Runtime, error)
 	runDir     string
-	simulated  int // how often it was said
+	simulated  int // calls of Config.Simulated
 }
 
 func newBench(t *testing.T, ready time.Duration) *bench {
 	t.Setenv("GFAAS_SIM_DIR", filepath.Join(t.TempDir(), "sim"))
 	b := &bench{
-		tokens:  &tokens{known: map[string]wire.Registration{}},
+		tokens:  &fakeTokens{registered: map[string]wire.Registration{}},
 		process: instancetest.NewFake(instance.Process), docker: instancetest.NewFake(instance.Docker),
 		runDir: t.TempDir(),
 	}
@@ -149,14 +148,14 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 	return b
 }
 
-// empty fails the test if anything of an instance is left.
+// empty fails the test if any part of an instance remains.
 func (b *bench) empty(t *testing.T) {
 	t.Helper()
 	if running := append(b.process.Running(), b.docker.Running()...); len(running) > 0 {
 		t.Errorf("still running: %v", running)
 	}
-	if len(b.tokens.known) > 0 {
-		t.Errorf("still registered: %v", b.tokens.known)
+	if len(b.tokens.registered) > 0 {
+		t.Errorf("still registered: %v", b.tokens.registered)
 	}
 	if logs, _ := filepath.Glob(filepath.Join(b.runDir, "logs", "*")); len(logs) > 0 {
 		t.Errorf("logs are left: %v", logs)
@@ -194,7 +193,7 @@ func TestStartAndStop(t *testing.T) {
 		if noted.Handle != s.Handle || noted.Contract != "" || noted.State != instance.Starting || s.State != instance.Ready {
 			t.Errorf("noted %+v", noted)
 		}
-		got := b.tokens.known["f-0"]
+		got := b.tokens.registered["f-0"]
 		if len(got.Secret) < 26 { // 128 bits
 			t.Errorf("secret %q", got.Secret)
 		}
@@ -207,16 +206,16 @@ func TestStartAndStop(t *testing.T) {
 			t.Errorf("registered %+v, want %+v", got, want)
 		}
 		if state, err := b.State(t.Context(), s.Handle); err != nil || !state.Running {
-			t.Errorf("state %+v, %v", state, err)
+			t.Errorf("state %+v, %v; want Running true", state, err)
 		}
 		kept, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "keep.f-0"))
 		if (len(kept) == 1) != (s.Handle.Runtime == instance.Docker) {
 			t.Errorf("%s: the simulated device's folder is kept by %v", s.Handle.Runtime, kept)
 		}
 		if running := c.runtime(b).Running(); !slices.Equal(running, []string{"f-0"}) {
-			t.Errorf("running %v", running)
+			t.Errorf("running %v, want [f-0]", running)
 		}
-		for range 2 { // what is gone already is no error
+		for range 2 { // stopping twice is no error
 			if err := b.Stop(t.Context(), s); err != nil {
 				t.Error(err)
 			}
@@ -225,7 +224,7 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
-// TestSeats: an instance has its slice on every GPU that it spans.
+// TestSeats checks that an instance has its slice on each of its GPUs.
 func TestSeats(t *testing.T) {
 	b := newBench(t, time.Minute)
 	p := place
@@ -234,7 +233,7 @@ func TestSeats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, seat := range b.tokens.known["f-0"].Allocations() {
+	for n, seat := range b.tokens.registered["f-0"].Allocations() {
 		if seat.GPU != p.GPUs[n] || seat.Slice() != p.Slice {
 			t.Errorf("seat %d: %+v, want the slice on %s", n, seat, p.GPUs[n])
 		}
@@ -312,8 +311,8 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory: the error of a start says whether the driver refused memory, which is
-// asked when the instance has ended and is registered yet, or the model daemon did.
+// TestOutOfMemory checks that a start error reports whether the driver refused memory, according to the token daemon,
+// which is queried after the instance has ended and before it is unregistered, or according to the model daemon.
 func TestOutOfMemory(t *testing.T) {
 	ends := serve
 	ends.Env = map[string]string{"PROBE_EXIT": "3"}
@@ -322,8 +321,8 @@ func TestOutOfMemory(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		fn       function.Function
-		observed bool  // by the preload library
-		held     error // by the model daemon
+		observed bool  // the preload library observed it
+		held     error // error of the model daemon
 		want     bool
 	}{
 		{name: "refused", fn: ends, observed: true, want: true},
@@ -334,13 +333,13 @@ func TestOutOfMemory(t *testing.T) {
 	} {
 		b := newBench(t, time.Minute)
 		b.config.OutOfMemory = func(_ context.Context, id string) bool {
-			_, registered := b.tokens.known[id]
+			_, registered := b.tokens.registered[id]
 			if len(b.process.Running()) > 0 || !registered {
 				t.Errorf("%s: asked too early or too late", c.name)
 			}
 			return c.observed
 		}
-		b.config.Models = refusing{c.held}
+		b.config.Models = refusingModels{c.held}
 		_, err := b.Start(t.Context(), c.fn, place)
 		var start *ports.StartError
 		if !errors.As(err, &start) || start.OutOfMemory != c.want {
@@ -350,14 +349,14 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// refusing is a model daemon that refuses.
-type refusing struct{ err error }
+// refusingModels is a model daemon that refuses all models.
+type refusingModels struct{ err error }
 
-func (r refusing) Hold(context.Context, string, string, string, string) (HeldModel, error) {
+func (r refusingModels) Hold(context.Context, string, string, string, string) (HeldModel, error) {
 	return nil, r.err
 }
 
-// Of somebody else's instance of that id everything stays.
+// TestTakenID checks that a start with the ID of another user's instance leaves that instance untouched.
 func TestTakenID(t *testing.T) {
 	b := newBench(t, time.Minute)
 	theirs := wire.Registration{Instance: "f-0", Secret: "theirs"}
@@ -365,13 +364,13 @@ func TestTakenID(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(b.runDir, "logs", "f-0", "current")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o700), os.WriteFile(log, []byte("theirs"), 0o600), simgpu.Keep("f-0")); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o700), os.WriteFile(log, []byte("theirs"), 0o600), simgpu.Retain("f-0")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Start(t.Context(), serve, place); err == nil {
 		t.Fatal("started")
 	}
-	if !reflect.DeepEqual(b.tokens.known["f-0"], theirs) {
+	if !reflect.DeepEqual(b.tokens.registered["f-0"], theirs) {
 		t.Error("somebody else's registration was removed")
 	}
 	if _, err := os.Stat(log); err != nil {
@@ -397,11 +396,12 @@ func TestCancelled(t *testing.T) {
 	b.empty(t)
 }
 
-// A registration that was cut short would take place after it was taken back.
+// TestCancelledWhileItRegisters cancels a start during the registration. The launcher must wait for the answer, because
+// the registration could otherwise succeed after it was taken back.
 func TestCancelledWhileItRegisters(t *testing.T) {
 	b := newBench(t, time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
-	b.tokens.asked = cancel
+	b.tokens.beforeRegister = cancel
 	if _, err := b.Start(ctx, serve, place); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -420,12 +420,12 @@ func TestSimulatedIsSaidOnce(t *testing.T) {
 		}
 	}
 	if b.simulated != 1 {
-		t.Errorf("said %d times", b.simulated)
+		t.Errorf("said %d times, want 1", b.simulated)
 	}
 }
 
-// What an earlier Launcher started is taken over, and its end is told; what was
-// half started or has ended is not.
+// TestAdopt checks that a second Launcher adopts a ready instance and learns about its end, but adopts no instance that
+// was starting or has ended.
 func TestAdopt(t *testing.T) {
 	b := newBench(t, time.Minute)
 	r, err := b.Start(t.Context(), serve, place)
@@ -452,7 +452,7 @@ func TestAdopt(t *testing.T) {
 	}()
 	b.process.Kill("f-0", 7)
 	if state := <-ended; state.Running || state.ExitCode != 7 {
-		t.Errorf("ended with %+v", state)
+		t.Errorf("ended with %+v, want Running false and ExitCode 7", state)
 	}
 	if err := later.Adopt(t.Context(), r); !errors.As(err, &gone) || !strings.Contains(err.Error(), "status 7") {
 		t.Errorf("Adopt of what has ended: %v", err)
@@ -463,14 +463,15 @@ func TestAdopt(t *testing.T) {
 	b.empty(t)
 }
 
-// restarting is a runtime that has started an instance again before it was ready.
+// restarting is a runtime that has restarted an instance before it was ready.
 type restarting struct{ *instancetest.Fake }
 
 func (r *restarting) State(context.Context, instance.Handle) (instance.State, error) {
-	return instance.State{Running: true, ExitCode: -1, Detail: "started again once, after it exited with status 3", Restarts: 1}, nil
+	return instance.State{Running: true, ExitCode: -1, Detail: "restarted once, after it exited with status 3", Restarts: 1}, nil
 }
 
-// What ends before it is ready did not start, though its runtime tries again.
+// TestRestartsBeforeItIsReady checks that an instance that ends before it is ready has failed, even if its runtime
+// restarts it.
 func TestRestartsBeforeItIsReady(t *testing.T) {
 	b := newBench(t, time.Minute)
 	b.process.Handler = func(instance.Spec) http.Handler {
@@ -478,7 +479,7 @@ func TestRestartsBeforeItIsReady(t *testing.T) {
 	}
 	b.useProcess(&restarting{b.process})
 	_, err := b.Start(t.Context(), serve, place)
-	if err == nil || !strings.Contains(err.Error(), "ended before it was ready: started again once, after it exited with status 3") {
+	if err == nil || !strings.Contains(err.Error(), "ended before it was ready: restarted once, after it exited with status 3") {
 		t.Errorf("error %v", err)
 	}
 	b.empty(t)

@@ -7,14 +7,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Printed is a line of one of several logs.
+// Printed is a line and the index of its log.
 type Printed struct {
-	From int // place of the log among them
+	From int
 	Line ports.LogLine
 }
 
-// Merged yields the lines of all logs in order of time. The error is that of the
-// log that Printed names, which ends with it.
+// Merged yields the lines of all logs, ordered by time. An error belongs to the log Printed.From and is
+// the last item of that log.
 func Merged(logs []ports.LogLines) iter.Seq2[Printed, error] {
 	type head struct {
 		line ports.LogLine
@@ -49,7 +49,7 @@ func Merged(logs []ports.LogLines) iter.Seq2[Printed, error] {
 	}
 }
 
-// AsTheyCome is Merged but for the order: that in which lines are read.
+// AsTheyCome yields the lines of all logs in the order in which they arrive. Errors are as in Merged.
 func AsTheyCome(logs []ports.LogLines) iter.Seq2[Printed, error] {
 	type item struct {
 		Printed

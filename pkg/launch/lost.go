@@ -2,21 +2,20 @@ package launch
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Lost lists, by id, the instances of the run directory that none of the records
-// is of, for when the state they were in is damaged or gone: what the token daemon
-// has registered, and what the runtimes find. What is known of them is in their
-// records, and Stop ends them. The Docker engine is asked where everywhere says so
-// or somebody is registered who has no record; one that does not answer is taken
-// to have none.
+// Lost returns the instances of the run directory that are missing from known, sorted by ID. It serves
+// to recover after the state file was damaged or deleted. It combines the registrations of the token
+// daemon with the instances that the runtimes find; Stop accepts the resulting records. Lost queries
+// Docker only if everywhere is set or the daemon has registered an unknown instance. If Docker is
+// unavailable, Lost assumes that it runs no instances.
 func (l *Launcher) Lost(ctx context.Context, known []instance.Record, everywhere bool) ([]instance.Record, error) {
 	registered, err := l.config.Tokens.Registrations(ctx)
 	if err != nil {
@@ -35,7 +34,7 @@ func (l *Launcher) Lost(ctx context.Context, known []instance.Record, everywhere
 		if name == instance.Docker && !everywhere && len(lost) == 0 {
 			continue
 		}
-		rt, err := l.runtime(ctx, name)
+		rt, err := l.runtimes.get(ctx, name)
 		if err == nil {
 			err = findLost(ctx, rt, lost, isKnown)
 		}
@@ -43,16 +42,11 @@ func (l *Launcher) Lost(ctx context.Context, known []instance.Record, everywhere
 			return nil, err
 		}
 	}
-	var out []instance.Record
-	for _, r := range lost {
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b instance.Record) int { return strings.Compare(a.ID, b.ID) })
-	return out, nil
+	return slices.SortedFunc(maps.Values(lost), func(a, b instance.Record) int { return strings.Compare(a.ID, b.ID) }), nil
 }
 
-// findLost adds what a runtime knows of instances. Of one id it may have several:
-// a record without a handle stands for all of them.
+// findLost adds the instances that a runtime finds. If the runtime has several instances with the same
+// ID, one record without a handle stands for all of them.
 func findLost(ctx context.Context, rt ports.Runtime, lost map[string]instance.Record, known func(id string) bool) error {
 	found, err := rt.Find(ctx, "")
 	if err != nil {
@@ -81,14 +75,14 @@ func findLost(ctx context.Context, rt ports.Runtime, lost map[string]instance.Re
 	return nil
 }
 
-// RegisteredRecord returns what a registration says of an instance.
+// RegisteredRecord returns the record of an instance that is known only from its registration.
 func RegisteredRecord(r wire.Registration) instance.Record {
 	out := instance.Record{
 		ID: r.Instance, Function: r.Function, State: instance.Starting, Registered: []string{r.Instance},
-		Slice: gpu.Slice{SMPct: r.SMPct, QuotaRequest: r.QuotaRequest, QuotaLimit: r.QuotaLimit, Mem: r.MemLimit},
+		Slice: r.Slice(),
 	}
 	for _, a := range r.Allocations() {
-		if a.GPU != "" { // as it is where only the id was to be read
+		if a.GPU != "" { // empty if only the ID could be read
 			out.GPUs = append(out.GPUs, a.GPU)
 		}
 	}

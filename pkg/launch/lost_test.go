@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 
 	"context"
 )
 
-// What runs is found without its record, with what is known of it, and ended.
+// TestLost checks that instances without a record are found, with the known facts, and can be stopped.
 func TestLost(t *testing.T) {
 	b := newBench(t, time.Minute)
 	var records []instance.Record
@@ -27,9 +26,9 @@ func TestLost(t *testing.T) {
 		records = append(records, r)
 	}
 	if lost, err := b.Lost(t.Context(), records, true); err != nil || len(lost) != 0 {
-		t.Errorf("with all records: %+v, %v", lost, err)
+		t.Errorf("with all records: %+v, %v; want none", lost, err)
 	}
-	b.Launcher = New(b.config) // another command's
+	b.Launcher = New(b.config) // like another command
 	lost, err := b.Lost(t.Context(), records[:1], false)
 	if err != nil || len(lost) != 1 {
 		t.Fatalf("%+v, %v; want f-1", lost, err)
@@ -39,12 +38,12 @@ func TestLost(t *testing.T) {
 		got.Runtime != want.Runtime || got.Handle.Container != want.Handle.Container || got.Handle.Address != want.Handle.Address {
 		t.Errorf("found %+v, of %+v", got, want)
 	}
-	// Registered only, or running only.
-	b.tokens.known["gone-0"] = b.tokens.known["f-0"]
-	gone := b.tokens.known["gone-0"]
+	// One instance is only registered, the other only runs.
+	b.tokens.registered["gone-0"] = b.tokens.registered["f-0"]
+	gone := b.tokens.registered["gone-0"]
 	gone.Instance = "gone-0"
-	b.tokens.known["gone-0"] = gone
-	delete(b.tokens.known, "f-0")
+	b.tokens.registered["gone-0"] = gone
+	delete(b.tokens.registered, "f-0")
 	lost, err = b.Lost(t.Context(), nil, false)
 	if err != nil || len(lost) != 3 || lost[0].ID != "f-0" || lost[2].ID != "gone-0" || lost[2].Handle.Runtime != "" {
 		t.Fatalf("%+v, %v", lost, err)
@@ -57,13 +56,13 @@ func TestLost(t *testing.T) {
 	b.empty(t)
 }
 
-// An engine is asked where there is a reason, and one that is not there has none.
+// TestLostContainers checks that Lost queries Docker only for a reason, and assumes no containers if it is unavailable.
 func TestLostContainers(t *testing.T) {
 	b := newBench(t, time.Minute)
 	asked := 0
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
 		asked++
-		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
+		return nil, &ports.UnavailableError{Err: errors.New("no engine")}
 	}
 	for i, everywhere := range []bool{false, true} {
 		if lost, err := b.Lost(t.Context(), nil, everywhere); err != nil || len(lost) != 0 || asked != i {

@@ -14,21 +14,21 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// noModel is what a function without a model holds.
+// noModel is the HeldModel of a function without a model file.
 type noModel struct{}
 
-func (noModel) Folder() string                  { return "" }
-func (noModel) Keep(context.Context, int) error { return nil }
-func (noModel) Close() error                    { return nil }
+func (noModel) Folder() string                      { return "" }
+func (noModel) ExtendTo(context.Context, int) error { return nil }
+func (noModel) Close() error                        { return nil }
 
-// hold has a function's model on the instance's first GPU before it starts, so that
-// a file that is none is told as such.
-func (l *Launcher) hold(ctx context.Context, fn function.Function, p instance.Placement) (folder string, held HeldModel, err error) {
+// holdModel loads a function's model onto the instance's first GPU and holds it. It runs before the instance
+// starts, so that an invalid model file is reported as such.
+func (l *Launcher) holdModel(ctx context.Context, fn function.Function, p instance.Placement) (folder string, held HeldModel, err error) {
 	if fn.Model == nil || fn.Model.File == "" {
 		return "", noModel{}, nil
 	}
 	if l.config.Models == nil {
-		return "", nil, errors.New("its model cannot be held here: there is no model daemon")
+		return "", nil, errors.New("cannot load its model: this command has no access to a model daemon")
 	}
 	file := fn.Model.File
 	if !filepath.IsAbs(file) {
@@ -42,9 +42,9 @@ func (l *Launcher) hold(ctx context.Context, fn function.Function, p instance.Pl
 	return held.Folder(), held, nil
 }
 
-// noRoom reports whether the model daemon had no room for a model: other programs, or
-// models that are held, have the GPU's memory.
-func noRoom(err error) bool {
+// isModelMemoryError reports whether the model daemon refused a model for lack of GPU memory, which other programs or
+// held models use.
+func isModelMemoryError(err error) bool {
 	var refused interface{ Refusal() (code, where string) }
 	if !errors.As(err, &refused) {
 		return false
@@ -53,9 +53,9 @@ func noRoom(err error) bool {
 	return code == model.CodeGPUMemory || code == model.CodeBusy
 }
 
-// keep has an instance's first process hold its model. One that has ended, or that
-// cannot be seen from here, holds it only by what it loads itself.
-func (l *Launcher) keep(ctx context.Context, rt ports.Runtime, r instance.Record, held HeldModel) error {
+// extendHold makes the instance's first process hold its model. If the process has ended or is not visible in
+// this PID namespace, extendHold leaves the hold to the process, which acquires it when it loads the model.
+func (l *Launcher) extendHold(ctx context.Context, rt ports.Runtime, r instance.Record, held HeldModel) error {
 	if held.Folder() == "" {
 		return nil
 	}
@@ -64,10 +64,10 @@ func (l *Launcher) keep(ctx context.Context, rt ports.Runtime, r instance.Record
 		return err
 	}
 	if pid == 0 {
-		l.config.Note("note: %s: its process cannot be seen from here: it holds its model from when it loads it", r.ID)
+		l.config.Note("note: instance %s: its process is not visible from here, so it holds its model only after it has loaded it", r.ID)
 		return nil
 	}
-	if err := held.Keep(ctx, pid); err != nil && !errors.Is(err, unix.ESRCH) {
+	if err := held.ExtendTo(ctx, pid); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("hold its model: %w", err)
 	}
 	return nil

@@ -9,9 +9,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Register makes the token daemon know an instance that another engine starts: its
-// processes show the secret. One that is known gets its slice from now on; while it
-// runs it can have no other secret and no other GPU.
+// Register registers an instance that the launcher does not start itself. The instance's processes
+// authenticate with the secret. If the instance is registered already, Register updates its slice;
+// its secret and its GPUs cannot change while it runs.
 func (l *Launcher) Register(ctx context.Context, fn function.Function, p instance.Placement, secret string) (wire.Registered, error) {
 	if err := check(p); err != nil {
 		return wire.Registered{}, fmt.Errorf("instance %s: %w", p.ID, err)
@@ -20,11 +20,11 @@ func (l *Launcher) Register(ctx context.Context, fn function.Function, p instanc
 		if l.config.Simulated != nil {
 			l.simulated.Do(l.config.Simulated)
 		}
-		if err := l.config.Device.Keep(p.ID); err != nil {
-			return wire.Registered{}, fmt.Errorf("the simulated device's folder: %w", err)
+		if err := l.config.Device.Retain(p.ID); err != nil {
+			return wire.Registered{}, fmt.Errorf("reserve the folder of the simulated GPU: %w", err)
 		}
 	}
-	answer, err := l.config.Tokens.Register(ctx, registration(fn, p, secret))
+	answer, err := l.config.Tokens.Register(ctx, newRegistration(fn, p, secret))
 	if err == nil && answer.Note != "" {
 		l.config.Note("note: %s: %s", p.ID, answer.Note)
 	}
@@ -32,7 +32,7 @@ func (l *Launcher) Register(ctx context.Context, fn function.Function, p instanc
 	return answer, err
 }
 
-// warn passes on what is wrong with a GPU, once.
+// warn prints the token daemon's warning about a GPU. It prints each warning only once.
 func (l *Launcher) warn(answer wire.Registered) {
 	if answer.Warning == "" {
 		return
@@ -42,8 +42,8 @@ func (l *Launcher) warn(answer wire.Registered) {
 	}
 }
 
-// Unregister makes the token daemon forget an instance that Register made it know.
-// Its processes, if any, stay behind closed gates.
+// Unregister removes the registration that Register made. The instance's remaining processes cannot
+// launch GPU work any more.
 func (l *Launcher) Unregister(ctx context.Context, id string) error {
 	if err := l.config.Tokens.Unregister(ctx, id); err != nil {
 		return err

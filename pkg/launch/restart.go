@@ -9,13 +9,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Restart starts an instance again that has ended or faulted. What of it still runs, in
-// its session or its container, is ended first.
+// Restart starts an instance again after it has ended or become unusable. It first stops the remaining
+// processes in its session or container. The log continues.
 func (l *Launcher) Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error) {
-	before := r
-	before.Handle.LogPath = "" // its log goes on
-	if err := l.stop(ctx, before, failGrace); err != nil {
-		return r, &ports.StartError{ID: r.ID, Err: fmt.Errorf("what is left of it: %w", err)}
+	previous := r
+	previous.Handle.LogPath = "" // keep the log
+	if err := l.runtimes.stop(ctx, previous, failGrace); err != nil {
+		return r, &ports.StartError{ID: r.ID, Err: fmt.Errorf("stop its remaining processes: %w", err)}
 	}
 	for _, id := range r.Registered {
 		if err := l.config.Tokens.Unregister(ctx, id); err != nil {

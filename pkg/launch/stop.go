@@ -5,20 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Stop ends an instance and leaves nothing of it: no process or container, no
-// registration, no log, no shared memory. An instance that is gone already is no
-// error. A record without a handle stands for one whose starter was killed, or
-// whose runtime was: whatever the runtimes find of it is ended.
+// Stop ends an instance and removes its resources: process or container, registration, log and
+// shared memory. It succeeds if the instance has ended before. For a record without a handle, whose
+// starter or runtime was killed, Stop ends every instance with that ID that the runtimes find.
 func (l *Launcher) Stop(ctx context.Context, r instance.Record) error {
-	err := l.stop(ctx, r, stopGrace)
+	err := l.runtimes.stop(ctx, r, stopGrace)
 	for _, id := range r.Registered {
-		if err == nil { // what may still run stays known
+		if err == nil { // after an error, the instance may still run and must stay registered
 			err = l.config.Tokens.Unregister(ctx, id)
 		}
 	}
@@ -28,47 +26,7 @@ func (l *Launcher) Stop(ctx context.Context, r instance.Record) error {
 	return l.removeFiles(r)
 }
 
-func (l *Launcher) stop(ctx context.Context, r instance.Record, grace time.Duration) error {
-	if r.Handle.Runtime == "" {
-		return l.stopLost(ctx, r, grace)
-	}
-	rt, err := l.runtime(ctx, r.Handle.Runtime)
-	if err != nil {
-		return err
-	}
-	return rt.Stop(ctx, r.Handle, grace)
-}
-
-// stopLost ends what the runtimes find of an instance: the one that was asked
-// to run it, or all when that is not known. Then a Docker engine that does not
-// answer is taken to have nothing of ours; else it may have a container.
-func (l *Launcher) stopLost(ctx context.Context, r instance.Record, grace time.Duration) error {
-	for _, name := range runtimeNames {
-		if r.Runtime != "" && r.Runtime != name {
-			continue
-		}
-		rt, err := l.runtime(ctx, name)
-		if ports.Unavailable(err) && r.Runtime == "" {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		found, err := rt.Find(ctx, r.ID)
-		if err != nil {
-			return err
-		}
-		for _, f := range found {
-			if err := rt.Stop(ctx, f.Handle, grace); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// removeFiles removes the log of an instance that has ended, and what it left
-// of the simulated device.
+// removeFiles removes the log of an instance that has ended, and its files on the simulated device.
 func (l *Launcher) removeFiles(r instance.Record) error {
 	path := r.Handle.LogPath
 	if path == "" {
@@ -86,27 +44,27 @@ func (l *Launcher) logPath(id string) string {
 	return filepath.Join(l.config.LogDir, id)
 }
 
-// undo takes back what Start did so far and returns the error to report. It
-// has its own time, since the caller's may be up.
+// undo reverts an unfinished Start and returns its error. It has its own time limit, because the
+// caller's context may have ended.
 func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
 	failed := &ports.StartError{ID: r.ID, Err: cause}
 	if r.Handle.Runtime != "" {
-		failed.Log, _ = ports.Text(rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: logLines})) // its absence must not hide the cause
+		failed.Log, _ = ports.Text(rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: logLines})) // report the cause even without the log
 	}
 	l.keepFailed(ctx, rt, r)
 	if r.Restarts > 0 {
-		r.Handle.LogPath = "" // what it printed before it ended is wanted yet
+		r.Handle.LogPath = "" // keep the output from before the restart
 	}
-	if r.Runtime != "" { // the runtime was asked
-		if err := l.stop(ctx, r, failGrace); err != nil {
-			failed.Err = errors.Join(cause, fmt.Errorf("and it could not be stopped: %w", err))
+	if r.Runtime != "" { // the runtime has received the request
+		if err := l.runtimes.stop(ctx, r, failGrace); err != nil {
+			failed.Err = errors.Join(cause, fmt.Errorf("cannot stop it: %w", err))
 			failed.Remains = true
 			return failed
 		}
 	}
-	if l.config.OutOfMemory != nil { // all that its processes did is known now
+	if l.config.OutOfMemory != nil { // its processes have ended, so the answer is final
 		failed.OutOfMemory = l.config.OutOfMemory(ctx, r.ID)
 	}
 	l.undoRegistration(ctx, r, failed)
@@ -119,19 +77,19 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 	return failed
 }
 
-// keepFailed keeps the last lines of an instance that is about to be removed. The log of one
-// that had been ready before goes on.
+// keepFailed stores the last lines of an instance before undo removes it. The log of a restarted
+// instance continues and needs no copy.
 func (l *Launcher) keepFailed(ctx context.Context, rt ports.Runtime, r instance.Record) {
 	if l.config.KeepFailed == nil || r.Handle.Runtime == "" || r.Restarts > 0 {
 		return
 	}
 	if err := l.config.KeepFailed(r.Function, r.ID, rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: failedLines})); err != nil {
-		l.config.Note("note: %s: what it printed is not kept: %v", r.ID, err)
+		l.config.Note("note: instance %s: cannot keep its output: %v", r.ID, err)
 	}
 }
 
-// undoRegistration makes the token daemon forget the instance, and adds to the
-// error of its start if that fails.
+// undoRegistration removes the instance's registration. If that fails, it adds the cause to failed and
+// sets Remains.
 func (l *Launcher) undoRegistration(ctx context.Context, r instance.Record, failed *ports.StartError) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()

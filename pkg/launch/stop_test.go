@@ -10,14 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// stuck is a runtime that cannot stop anything, and finds what was lost.
+// stuck is a runtime that fails to stop instances and finds the lost ones.
 type stuck struct {
 	*instancetest.Fake
 	lost    []instance.Handle
@@ -41,9 +40,9 @@ func (s *stuck) Find(_ context.Context, id string) ([]instance.Record, error) {
 	return out, nil
 }
 
-// useProcess has another runtime in the place of that of processes.
+// useProcess replaces the runtime for processes.
 func (b *bench) useProcess(rt ports.Runtime) {
-	b.runtimes[instance.Process] = &opening{runtime: rt}
+	b.runtimes.byName[instance.Process] = &opening{runtime: rt}
 }
 
 func TestCannotStop(t *testing.T) {
@@ -60,7 +59,7 @@ func TestCannotStop(t *testing.T) {
 	if err := b.Stop(t.Context(), s); err == nil || !strings.Contains(err.Error(), "stop instance f-0: it hangs") {
 		t.Errorf("stop: %v", err)
 	}
-	if _, known := b.tokens.known["f-0"]; !known {
+	if _, known := b.tokens.registered["f-0"]; !known {
 		t.Error("unregistered, though it may still run")
 	}
 }
@@ -71,7 +70,7 @@ func TestStopOfWhatWasLost(t *testing.T) {
 	rt := &stuck{Fake: b.process, lost: lost}
 	b.useProcess(rt)
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
-		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
+		return nil, &ports.UnavailableError{Err: errors.New("no engine")}
 	}
 	if err := os.MkdirAll(filepath.Join(b.runDir, "logs", "f-0"), 0o700); err != nil {
 		t.Fatal(err)
@@ -91,18 +90,18 @@ func TestStopOfWhatWasLost(t *testing.T) {
 func TestUnknownRuntime(t *testing.T) {
 	b := newBench(t, time.Minute)
 	err := b.Stop(t.Context(), instance.Record{ID: "f-0", Handle: instance.Handle{Runtime: "vm"}})
-	if err == nil || !strings.Contains(err.Error(), `runtime "vm" is not known: expected process or docker`) {
+	if err == nil || !strings.Contains(err.Error(), `unknown runtime "vm": expected process or docker`) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// An engine that hangs is waited for once, not once an instance.
+// TestEngineHangs checks that the launcher waits for a hanging engine once, not once per instance.
 func TestEngineHangs(t *testing.T) {
 	b := newBench(t, time.Minute)
 	asked := 0
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
 		asked++
-		return nil, &docker.Error{Err: context.DeadlineExceeded, Missing: true}
+		return nil, &ports.UnavailableError{Err: context.DeadlineExceeded}
 	}
 	for range 3 {
 		if _, err := b.State(t.Context(), instance.Handle{Runtime: instance.Docker}); !ports.Unavailable(err) {
@@ -114,11 +113,11 @@ func TestEngineHangs(t *testing.T) {
 	}
 }
 
-// dying is an engine that dies while it starts a container.
+// dying is an engine that crashes while it starts a container.
 type dying struct{ *stuck }
 
 func (d *dying) Start(context.Context, instance.Spec) (instance.Handle, error) {
-	return instance.Handle{}, &docker.Error{Err: errors.New("connection reset"), Missing: true}
+	return instance.Handle{}, &ports.UnavailableError{Err: errors.New("connection reset")}
 }
 
 func (d *dying) Find(ctx context.Context, id string) ([]instance.Record, error) {
@@ -128,11 +127,10 @@ func (d *dying) Find(ctx context.Context, id string) ([]instance.Record, error) 
 	return d.stuck.Find(ctx, id)
 }
 
-// What an engine may have made before it died is not forgotten: it is stopped
-// once the engine is back.
+// TestEngineDies checks that a container that a crashed engine may have created is stopped when the engine is back.
 func TestEngineDies(t *testing.T) {
 	b := newBench(t, time.Minute)
-	gone := &docker.Error{Err: errors.New("no engine"), Missing: true}
+	gone := &ports.UnavailableError{Err: errors.New("no engine")}
 	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: instance.Docker, Container: "c"}}, err: gone}}
 	there := true
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
@@ -148,7 +146,7 @@ func TestEngineDies(t *testing.T) {
 	if !errors.As(err, &start) || !start.Remains || !ports.Unavailable(err) {
 		t.Fatalf("error %v, want one that says that something may remain", err)
 	}
-	there, b.Launcher = false, New(b.config) // the next command's
+	there, b.Launcher = false, New(b.config) // like the next command
 	if err := b.Stop(t.Context(), s); !ports.Unavailable(err) {
 		t.Errorf("stop without an engine: %v", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestDefinitionsAsDocumented: a change of a field makes a new version of a function unless
-// docs/gateway.md names it among those that do not. gpu_mem does neither: it is in the slice.
+// TestDefinitionsAsDocumented checks that a change of a field creates a new version of a function, unless docs/gateway.md
+// lists the field as one for the gateway only. gpu_mem is an exception, because it belongs to the slice.
 func TestDefinitionsAsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/gateway.md")
 	if err != nil {

@@ -1,12 +1,10 @@
-// Package load sends requests to one instance and measures what it sustains.
+// Package load sends requests to one instance and measures its throughput and latency.
 //
-// Three loads are known. A closed loop keeps N requests outstanding, as N
-// patient clients do. An open loop sends at the times of a Poisson process,
-// whatever the instance does, as the world does; each latency counts from the
-// time the request was due, not from the time it could be sent, so that a
-// stall is charged to every request it delayed (no coordinated omission). The
-// third load, max, is the closed loop with the fewest workers that saturate
-// the instance.
+// There are three loads. A closed loop keeps N requests outstanding, like N patient clients. An open loop sends at the
+// times of a Poisson process, whatever the instance does, like independent clients; each latency counts from the time
+// when the request was due, not from when it could be sent, so that a stall counts for every request that it delayed
+// (no coordinated omission). The third load, max, is the closed loop with the fewest workers that saturate the
+// instance. gfaas-profile and pkg/measure use the package.
 package load
 
 import (
@@ -21,12 +19,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Target sends one request and waits for its whole answer. It is called from
-// many goroutines at once and returns soon after its context is done.
-type Target func(ctx context.Context) error
+// Sender sends one request and waits for the whole answer. It is called concurrently, and returns soon after its
+// context is done.
+type Sender func(ctx context.Context) error
 
-// WithTimeout returns a target that fails if send does not return within limit.
-func WithTimeout(limit time.Duration, send Target) Target {
+// WithTimeout returns a Sender that fails if send does not return within limit.
+func WithTimeout(limit time.Duration, send Sender) Sender {
 	return func(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -38,110 +36,101 @@ func WithTimeout(limit time.Duration, send Target) Target {
 	}
 }
 
-// defaultOutstanding bounds the requests under way at once where Options does
-// not.
+// defaultOutstanding is the default of Options.maxOutstanding.
 const defaultOutstanding = 512
 
-// leastDrain is the shortest time that Options leave for answers after the
-// measured period, unless they say otherwise.
-const leastDrain = 10 * time.Second
+// minDrain is the lower limit of the default of Options.drain.
+const minDrain = 10 * time.Second
 
-// earlyDrain is what there is of it when the period was ended early: somebody waits.
+// earlyDrain replaces Options.drain if Options.Until ends the period early, because the caller waits for the result.
 const earlyDrain = time.Second
 
-var errEarly = errors.New("ended before anything was measured")
+var errEarly = errors.New("interrupted before the measured period")
 
-// Options says how to load a target.
+// Options describes a load.
 type Options struct {
 	Spec     Spec
-	Warmup   time.Duration // loaded but not measured, at least; may be 0
-	Duration time.Duration // the measured period after the warm-up, at least
-	// Precision is how well the throughput must be known: half the width of
-	// its 95% confidence interval, over itself. Of an open loop, whose
-	// throughput is given, it is the p95, within four times this. The trial
-	// goes on until that is so and the front of the period is no warm-up any
-	// more, for at most four times Duration after Warmup. 0 measures Duration
-	// right after Warmup, whatever is seen.
+	Warmup   time.Duration // minimum time of load before the measured period; may be 0
+	Duration time.Duration // minimum length of the measured period
+	// Precision is the required precision of the throughput: half the width of its 95% confidence interval, as a
+	// fraction of the throughput. For an open loop, whose throughput is given, it applies to p95 instead, as four
+	// times this fraction. The trial continues until the precision is reached and the front of the period does not
+	// differ from its end, but for at most four times Duration after Warmup. If Precision is 0, there are no such
+	// conditions, and the measured period is Duration right after Warmup.
 	Precision float64
-	// Objective is what Result.Misses counts by; 0 counts failures alone.
+	// Objective is the latency limit for Result.Misses; 0 counts failures only.
 	Objective time.Duration
-	// Until, where there is one, ends the measured period early when it ends
-	// itself: what was measured so far is the result. Requests under way then
-	// have a second to be answered.
+	// Until, if set, ends the measured period early when it is done; the result covers the time until then.
+	// Requests in flight have one more second for their answer.
 	Until context.Context
-	// Persist loads a target on of which every request fails; otherwise Run fails
-	// when requests do over and over with no success between.
+	// Persist continues if every request fails. Otherwise Run fails after many consecutive failures.
 	Persist bool
-	// drain is how long after the period requests that were due in it may
-	// still finish; 0 is the length of the period, and at least 10 s.
+	// drain is the time after the measured period in which requests that were due in it may still finish; 0: Duration,
+	// but at least minDrain.
 	drain time.Duration
-	Seed  uint64 // of the Poisson process
-	// maxOutstanding bounds the requests under way at once in an open loop,
-	// and the workers that max tries; 0 is 512.
+	Seed  uint64 // seed of the Poisson process
+	// maxOutstanding bounds the outstanding requests of an open loop and the workers of max; 0: 512.
 	maxOutstanding int
 }
 
-// Longest is how long Run takes at the most, the search of max aside: a request that
-// takes longer it never sees answered.
+// Longest returns the longest duration of Run, without the search for saturation. Run never sees the answer of a request
+// that takes longer.
 func (o Options) Longest() time.Duration {
-	return o.Warmup + longestPeriods*o.Duration + o.patience()
+	return o.Warmup + longestPeriods*o.Duration + o.drainTime()
 }
 
-// patience is how long answers may come after the measured period.
-func (o Options) patience() time.Duration {
+// drainTime returns drain or its default.
+func (o Options) drainTime() time.Duration {
 	if o.drain != 0 {
 		return o.drain
 	}
-	return max(o.Duration, leastDrain)
+	return max(o.Duration, minDrain)
 }
 
-// Result is what was measured. Requests belong to it by the time they were
-// due: those due in the measured period, and only those, give latencies and
-// errors. Throughput alone counts work by when it was done.
+// Result is the result of a load. A request belongs to the measured period if it was due in
+// it; the latencies and the counts are those of these requests. Completed and the throughput
+// instead count requests by the time of their answers.
 type Result struct {
-	Warmup     time.Duration // what was not measured
-	Duration   time.Duration // the measured period, after it
-	Completed  int64         // requests answered well within the period, whenever they were due
-	Samples    int64         // latencies below: well answered, or cut (see Cut)
-	Errors     int64         // requests that failed, Cut and Unsent among them
-	Cut        int64         // still unanswered when draining ended; their latency is at least what they had waited
-	Unsent     int64         // due, but never sent: all places were taken until draining ended; in Samples like Cut
-	Late       int64         // sent more than 10 ms after they were due: the sender was busy, or all places were taken
-	Workers    int           // of the closed loop; 0 for an open loop
+	Warmup     time.Duration // time before the measured period
+	Duration   time.Duration // length of the measured period
+	Completed  int64         // successful requests that ended within the period, whenever they were due
+	Samples    int64         // number of latencies below: successful, cut or unsent requests
+	Errors     int64         // failed requests, including Cut and Unsent
+	Cut        int64         // unanswered at the end of draining; the latency is at least the time waited so far
+	Unsent     int64         // due but never sent, because maxOutstanding requests were in flight until the end of draining; counted in Samples like Cut
+	Late       int64         // sent more than 10 ms after they were due, because the sender was busy or maxOutstanding requests were in flight
+	Workers    int           // number of workers of a closed loop; 0 for an open loop
 	P50        time.Duration
 	P95        time.Duration
 	P99        time.Duration
-	LastFailed error // the last failure of a request, nil if none failed
-	// Due are the requests that were due in the measured period, and Misses those
-	// of them that took longer than Options.Objective or failed. P95Due is their
-	// 95th percentile, a failure counting as an answer that never comes: then it
-	// is Never.
+	LastFailed error // the last failure of a request; nil if none failed
+	// Due is the number of requests that were due in the measured period. Misses is how
+	// many of them failed or took longer than Options.Objective. P95Due is the 95th
+	// percentile of their latencies, where a failure counts as Never.
 	Due, Misses int64
 	P95Due      time.Duration
-	// Latencies are those that the percentiles are of, sorted.
+	// Latencies holds the latencies that the percentiles are computed from, sorted.
 	Latencies []time.Duration
 
-	// Half the width of the 95% confidence intervals of Throughput, by the
-	// means of 10 batches (answers a second), and of P95; the latter is 0 when
-	// there are too few requests to tell.
+	// ThroughputCI and P95CI are half the widths of the 95% confidence intervals of
+	// Throughput (by the means of 10 batches, in answers per second) and P95. P95CI is 0 if
+	// there are too few requests.
 	ThroughputCI float64
 	P95CI        time.Duration
-	// Unstable says why the figures should not be relied on: the target kept
-	// changing, or they are not known well enough. It is empty when they may
-	// be, and without Options.Precision.
+	// Unstable is the reason why the figures are unreliable: too few requests were answered, some failed, the throughput
+	// or latency changed during the period, or the required precision was not reached. It is empty if the figures are
+	// reliable, and without Options.Precision.
 	Unstable string
 
-	served float64 // requests answered well, each by the part of its time that lay in the period
+	served float64 // number of successful requests; each counts by the fraction of its time that lies in the period
 }
 
-// Never is the latency of a request that failed, where failures count as such.
+// Never is the latency of a failed request in P95Due.
 const Never = time.Duration(math.MaxInt64)
 
-// Throughput is the requests a second that were answered well. In a closed
-// loop a request counts by the part of its time that lies in the period: the
-// answers to requests that share a GPU come in bunches, and a bunch that falls
-// just inside or outside of the period would move the plain count by as many
-// requests as there are workers. In an open loop, where waiting can pile up
+// Throughput returns the successful requests per second. In a closed loop, a request counts by the fraction of its time
+// that lies in the period: answers of requests that share a GPU come in bunches, and a bunch just inside or outside of the
+// period would change a plain count by as many requests as there are workers. In an open loop, where waiting can extend
 // beyond the period, the answers within it count.
 func (r Result) Throughput() float64 {
 	if r.Workers > 0 {
@@ -150,59 +139,59 @@ func (r Result) Throughput() float64 {
 	return float64(r.Completed) / r.Duration.Seconds()
 }
 
-// Run loads the target as the options say. It fails when the context ends, when
-// Options.Until does before anything was measured, and, without Options.Persist,
-// when requests fail over and over with no success between.
-func Run(ctx context.Context, t Target, o Options) (Result, error) {
+// Run sends requests with t and measures them. It fails if the context ends, if Options.Until ends before anything was
+// measured, or, without Options.Persist, after many consecutive failures.
+func Run(ctx context.Context, t Sender, o Options) (Result, error) {
 	if o.Duration <= 0 || o.Warmup < 0 || o.Precision < 0 {
-		return Result{}, fmt.Errorf("load for %v after a warm-up of %v: expected more than 0 and at least 0", o.Duration, o.Warmup)
+		return Result{}, fmt.Errorf("load: duration %v, warm-up %v, precision %v: expected more than 0, at least 0 and at least 0",
+			o.Duration, o.Warmup, o.Precision)
 	}
 	if o.maxOutstanding == 0 {
 		o.maxOutstanding = defaultOutstanding
 	}
-	o.drain = o.patience()
+	o.drain = o.drainTime()
 	if o.Until == nil {
 		o.Until = context.Background()
 	}
 	switch o.Spec.Kind {
 	case Closed:
-		return closed(ctx, t, o, o.Spec.Workers)
+		return runClosed(ctx, t, o, o.Spec.Workers)
 	case Poisson:
-		return open(ctx, t, o)
+		return runOpen(ctx, t, o)
 	case Max:
 		n, err := saturate(ctx, t, o)
 		if err != nil {
 			return Result{}, err
 		}
-		return closed(ctx, t, o, n)
+		return runClosed(ctx, t, o, n)
 	}
-	return Result{}, errors.New("no load was named")
+	return Result{}, errors.New("load: the kind of load is missing")
 }
 
-// Kind is a way to load an instance.
+// Kind is a kind of load.
 type Kind int
 
-// The loads that Run knows.
+// The kinds of load (see the package comment).
 const (
 	Closed  Kind = iota + 1 // a fixed number of workers, each waiting for its answer
 	Poisson                 // arrivals of a Poisson process
 	Max                     // the closed loop that just saturates the instance
 )
 
-// Limits of what ParseSpec accepts.
+// The largest values in a Spec.
 const (
 	maxWorkers = 10_000
 	maxRPS     = 1_000_000
 )
 
-// Spec names a load.
+// Spec describes a load.
 type Spec struct {
 	Kind    Kind
-	Workers int     // of Closed
-	RPS     float64 // of Poisson, requests a second
+	Workers int     // number of workers, for Closed
+	RPS     float64 // requests per second, for Poisson
 }
 
-// ParseSpec reads closed:N, poisson:RPS or max.
+// ParseSpec parses closed:N, poisson:RPS or max.
 func ParseSpec(s string) (Spec, error) {
 	kind, value, given := strings.Cut(s, ":")
 	switch {
@@ -221,10 +210,10 @@ func ParseSpec(s string) (Spec, error) {
 		}
 		return Spec{Kind: Poisson, RPS: rps}, nil
 	}
-	return Spec{}, fmt.Errorf("load %q is not known: expected closed:N, poisson:RPS or max", s)
+	return Spec{}, fmt.Errorf("unknown load %q: expected closed:N, poisson:RPS or max", s)
 }
 
-// String prints the load as ParseSpec reads it.
+// String returns the load in the form that ParseSpec accepts.
 func (s Spec) String() string {
 	switch s.Kind {
 	case Closed:

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// server answers one request after the other, each in the same time, as one
-// GPU does. It lives on the bubble's clock.
+// server answers one request at a time, each after the same time, like a GPU. It uses the
+// clock of the synctest bubble.
 type server struct {
 	busy    chan struct{}
 	service time.Duration
@@ -25,7 +25,7 @@ func newServer(parallel int, service time.Duration) *server {
 }
 
 func (s *server) serve(ctx context.Context) error {
-	if !take(ctx, s.busy) {
+	if !acquire(ctx, s.busy) {
 		return ctx.Err()
 	}
 	defer func() { <-s.busy }()
@@ -42,9 +42,9 @@ func near(t *testing.T, what string, got, want, tolerance float64) {
 	}
 }
 
-func mustRun(t *testing.T, target Target, o Options) Result {
+func mustRun(t *testing.T, send Sender, o Options) Result {
 	t.Helper()
-	res, err := Run(t.Context(), target, o)
+	res, err := Run(t.Context(), send, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,23 +85,23 @@ func TestWarmupIsNotMeasured(t *testing.T) {
 	})
 }
 
-// A server that stalls for a second in the middle delays everything that was
-// due then. A generator that counts from the sending would see one slow
-// request; this one sees the whole stall.
+// A server that stalls for one second delays all requests that were due meanwhile. A
+// generator that measured from the sending would see one slow request; this one sees the
+// whole stall.
 func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		stall, back := start.Add(4*time.Second), start.Add(5*time.Second)
-		target := func(ctx context.Context) error {
+		send := func(ctx context.Context) error {
 			if now := time.Now(); now.After(stall) && now.Before(back) {
 				waitUntil(ctx, back)
 			}
 			waitUntil(ctx, time.Now().Add(time.Millisecond))
 			return nil
 		}
-		res := mustRun(t, target, Options{
+		res := mustRun(t, send, Options{
 			Spec: Spec{Kind: Poisson, RPS: 200}, Duration: 10 * time.Second, Seed: 1,
-			maxOutstanding: 1, // as a generator with one connection
+			maxOutstanding: 1, // like a generator with one connection
 		})
 		// A tenth of all requests fell into the stall, half of them by more
 		// than half a second; the queue behind it drains at 800/s.
@@ -138,7 +138,8 @@ func TestOverloadIsAccountedFor(t *testing.T) {
 	})
 }
 
-// What takes longer than the objective misses it, and 5% may until p95 does.
+// A latency beyond the objective is a miss; with up to 5% of misses, p95 meets the
+// objective.
 func TestMissesOfAnObjective(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for objective, all := range map[time.Duration]bool{19 * time.Millisecond: true, 21 * time.Millisecond: false} {
@@ -156,8 +157,8 @@ func TestMissesOfAnObjective(t *testing.T) {
 	})
 }
 
-// Every request that was due is accounted for exactly once, and what is
-// counted as answered never exceeds what the server could do.
+// Every request that was due is counted exactly once, and the number of answered requests
+// never exceeds the server's capacity.
 func TestAccountingProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		service := time.Duration(rapid.IntRange(1, 400).Draw(rt, "service_ms")) * time.Millisecond
@@ -221,14 +222,14 @@ func TestMaxFindsTheFewestWorkersThatSaturate(t *testing.T) {
 	}
 }
 
-// Of a server that answers nobody more workers get no more.
+// If a server never answers, more workers do not help.
 func TestMaxOfAServerThatAnswersNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		refuses := func(context.Context) error { return errors.New("status 500") }
 		res := mustRun(t, refuses, Options{Spec: Spec{Kind: Max}, Duration: 10 * time.Second, Persist: true})
-		if took := time.Since(start); took > 30*time.Second || res.Workers != 1 || res.Completed != 0 {
-			t.Errorf("%d workers, %d answers, after %v", res.Workers, res.Completed, took)
+		if elapsed := time.Since(start); elapsed > 30*time.Second || res.Workers != 1 || res.Completed != 0 {
+			t.Errorf("%d workers, %d answers, after %v", res.Workers, res.Completed, elapsed)
 		}
 	})
 }
@@ -244,8 +245,8 @@ func TestBrokenTargetEndsTheTrialEarly(t *testing.T) {
 			if !errors.Is(err, refused) {
 				t.Errorf("%v: error %v", spec, err)
 			}
-			if took := time.Since(start); took > 10*time.Second {
-				t.Errorf("%v: took %v to notice", spec, took)
+			if elapsed := time.Since(start); elapsed > 10*time.Second {
+				t.Errorf("%v: took %v to notice", spec, elapsed)
 			}
 		})
 	}
@@ -308,8 +309,8 @@ func TestRunRefusesNonsense(t *testing.T) {
 	}
 }
 
-// Requests that share a GPU finish together: wherever the period begins, the
-// throughput is the same.
+// Requests that share a GPU finish together. The throughput is the same wherever the period
+// begins.
 func TestThroughputOfBunches(t *testing.T) {
 	const workers, service = 8, 3 * time.Second
 	for _, warmup := range []time.Duration{0, time.Second, 2900 * time.Millisecond} {
@@ -323,12 +324,12 @@ func TestThroughputOfBunches(t *testing.T) {
 	}
 }
 
-// A trial that is ended early tells of what it saw until then, and waits a second
-// for what is under way.
+// A trial that is ended early reports its results up to then, and waits one second for
+// requests in flight.
 func TestEndedEarly(t *testing.T) {
 	for _, c := range []struct {
 		spec          Spec
-		slow          time.Duration // of requests that come after 2 s
+		slow          time.Duration // of requests sent after 2 s
 		at            time.Duration
 		samples, cut  float64
 		tookAtTheMost time.Duration
@@ -338,10 +339,10 @@ func TestEndedEarly(t *testing.T) {
 		{Spec{Kind: Poisson, RPS: 50}, time.Hour, 3 * time.Second, 100, 50, 4100 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			begun := time.Now()
-			target := func(ctx context.Context) error {
+			begin := time.Now()
+			send := func(ctx context.Context) error {
 				service := 20 * time.Millisecond
-				if time.Since(begun) > 2*time.Second {
+				if time.Since(begin) > 2*time.Second {
 					service = c.slow
 				}
 				if !waitUntil(ctx, time.Now().Add(service)) {
@@ -351,9 +352,9 @@ func TestEndedEarly(t *testing.T) {
 			}
 			until, cancel := context.WithTimeout(t.Context(), c.at)
 			defer cancel()
-			res := mustRun(t, target, Options{Spec: c.spec, Warmup: time.Second, Duration: time.Minute, Seed: 3, Until: until})
-			if res.Duration != c.at-time.Second || time.Since(begun) > c.tookAtTheMost {
-				t.Errorf("%v %v: measured %v in %v", c.spec, c.slow, res.Duration, time.Since(begun))
+			res := mustRun(t, send, Options{Spec: c.spec, Warmup: time.Second, Duration: time.Minute, Seed: 3, Until: until})
+			if res.Duration != c.at-time.Second || time.Since(begin) > c.tookAtTheMost {
+				t.Errorf("%v %v: measured %v in %v", c.spec, c.slow, res.Duration, time.Since(begin))
 			}
 			near(t, "samples", float64(res.Samples), c.samples, 0.2)
 			near(t, "cut", float64(res.Cut), c.cut, 0.3)
@@ -377,7 +378,7 @@ func TestEndedBeforeAnythingWasMeasured(t *testing.T) {
 	}
 }
 
-// A target of which every request fails is given up, but for who persists.
+// A trial ends if every request fails, unless Persist is set.
 func TestPersist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := func(context.Context) error { return errors.New("refused") }
@@ -389,7 +390,7 @@ func TestPersist(t *testing.T) {
 		res := mustRun(t, broken, o)
 		near(t, "errors", float64(res.Errors), 1000, 0.1)
 		if res.Samples != 0 || res.LastFailed == nil || res.Due != res.Errors {
-			t.Errorf("%+v", res)
+			t.Errorf("%+v; want Samples 0, LastFailed set, Due %v", res, res.Errors)
 		}
 	})
 }
@@ -397,9 +398,9 @@ func TestPersist(t *testing.T) {
 func TestWithTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		begun := time.Now()
-		if err := WithTimeout(time.Second, hangs)(t.Context()); err == nil || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(begun))
+		begin := time.Now()
+		if err := WithTimeout(time.Second, hangs)(t.Context()); err == nil || errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

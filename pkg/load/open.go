@@ -9,51 +9,52 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// open sends at the times of a Poisson process. When all places are taken a
-// request waits for one; its latency counts from the time it was due all the
-// same, and later requests keep their own times.
-func open(ctx context.Context, t Target, o Options) (Result, error) {
+// runOpen runs an open loop: it sends requests at the times of a Poisson process. At most
+// o.maxOutstanding requests are in flight, each in a slot. If all slots are taken, a request
+// waits for one; its latency counts from the time when it was due, and later requests are
+// due at their own times.
+func runOpen(ctx context.Context, t Sender, o Options) (Result, error) {
 	rec, stop := newRecorder(ctx, o)
 	defer stop()
 	var sent sync.WaitGroup
-	places := make(chan struct{}, o.maxOutstanding)
+	slots := make(chan struct{}, o.maxOutstanding)
 	arrivals := newArrivals(o.Spec.RPS, o.Seed, rec.start)
 	for {
 		due := arrivals.next()
-		if !waitUntil(rec.sending, due) && rec.past(due) {
+		if !waitUntil(rec.sending, due) && rec.afterPeriod(due) {
 			break
 		}
-		if !take(rec.ctx, places) {
-			rec.unsent(due)
+		if !acquire(rec.ctx, slots) {
+			rec.recordUnsent(due)
 			continue
 		}
 		sent.Go(func() {
-			defer func() { <-places }()
-			begun := time.Now()
-			rec.done(due, begun, t(rec.ctx))
+			defer func() { <-slots }()
+			sentAt := time.Now()
+			rec.record(due, sentAt, t(rec.ctx))
 		})
 	}
 	sent.Wait()
 	return rec.result(ctx)
 }
 
-// take waits for a place and tells whether it got one.
-func take(ctx context.Context, places chan<- struct{}) bool {
+// acquire waits for a slot. It returns false if the context ends first.
+func acquire(ctx context.Context, slots chan<- struct{}) bool {
 	if ctx.Err() != nil {
 		return false
 	}
 	select {
-	case places <- struct{}{}:
+	case slots <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// arrivals are the times of a Poisson process.
+// arrivals generates the times of a Poisson process.
 type arrivals struct {
 	rng  splitmix.Source
-	mean float64 // nanoseconds between two arrivals
+	mean float64 // mean time between two arrivals, in nanoseconds
 	last time.Time
 }
 

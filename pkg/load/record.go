@@ -9,149 +9,150 @@ import (
 	"time"
 )
 
-// A target counts as broken when so many requests failed in a row over so much
-// time. The time lets a burst that is refused at once pass.
+// An instance counts as broken after brokenStreak consecutive failures over at least
+// brokenTime. The time tolerates a burst of immediate refusals.
 const (
 	brokenStreak = 100
 	brokenTime   = time.Second
 )
 
-// lateBy is how late a request must be sent to count as late: well above
-// what timers of a busy machine are off by.
-const lateBy = 10 * time.Millisecond
+// lateThreshold is the delay from which a sent request counts as late: well above the error
+// of timers on a busy machine.
+const lateThreshold = 10 * time.Millisecond
 
 var errCut = errors.New("not answered before the trial ended")
 
-// outcome is how a request ended.
+// outcome is the outcome of a request.
 type outcome uint8
 
 const (
 	answered outcome = iota
 	failed
-	cut    // unanswered when draining ended
-	unsent // due, but all places were taken until draining ended
+	cut    // unanswered at the end of draining
+	unsent // due, but all slots were taken until the end of draining
 )
 
-// request is one request; its times count from the start of the trial.
+// request is one request; its times are relative to the start of the trial.
 type request struct {
 	due, sent, end time.Duration
-	how            outcome
+	outcome        outcome
 }
 
-// recorder collects the outcomes of requests and decides when there are
-// enough. It is safe for concurrent use.
+// recorder collects the outcomes of requests and decides when a trial has enough of them. It
+// is safe for concurrent use.
 type recorder struct {
-	ctx     context.Context // of the requests
-	cancel  context.CancelCauseFunc
-	sending context.Context // ends when no more are to be sent
-	options Options
-	start   time.Time
-	steered sync.WaitGroup
-	from    time.Duration // beginning of the measured period, once steered
+	ctx      context.Context // the requests' context
+	cancel   context.CancelCauseFunc
+	sending  context.Context // ends when the senders must stop
+	options  Options
+	start    time.Time
+	steering sync.WaitGroup // waits for steer
+	from     time.Duration  // beginning of the measured period; final after steer has returned
 
-	mu     sync.Mutex
-	log    []request
-	last   error // the last failure
-	streak int
-	good   time.Duration // last success, or the beginning
-	to     time.Duration // end of the measured period; 0 until it is known
+	mu          sync.Mutex
+	log         []request
+	lastErr     error         // the last failure
+	streak      int           // number of failures since the last success
+	lastSuccess time.Duration // time of the last success, or 0
+	to          time.Duration // end of the measured period; 0 until it is known
 }
 
-// newRecorder begins a trial now. The context it carries ends with the parent,
-// when the target proves broken, and when draining is over.
+// newRecorder starts a trial now. The recorder's context ends with the parent, when the
+// instance counts as broken, and at the end of draining.
 func newRecorder(parent context.Context, o Options) (*recorder, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	sending, enough := context.WithCancel(ctx)
+	sending, stopSending := context.WithCancel(ctx)
 	r := &recorder{ctx: ctx, cancel: cancel, sending: sending, options: o, start: time.Now(), from: o.Warmup}
-	r.steered.Go(func() {
-		defer enough()
+	r.steering.Go(func() {
+		defer stopSending()
 		r.steer()
 	})
-	return r, func() { cancel(nil); r.steered.Wait() }
+	return r, func() { cancel(nil); r.steering.Wait() }
 }
 
-// steer looks at what was measured until that is enough, and then ends the
-// sending, and after a while the waiting for answers.
+// steer evaluates the measurements until they suffice. It then stops the senders and, after
+// the time for draining, cancels the remaining requests.
 func (r *recorder) steer() {
 	waiting, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	defer context.AfterFunc(r.options.Until, cancel)()
-	for look, drain := r.options.Warmup+r.options.Duration, r.options.drain; ; {
-		early := !waitUntil(waiting, r.start.Add(look))
+	for evaluateAt, drain := r.options.Warmup+r.options.Duration, r.options.drain; ; {
+		early := !waitUntil(waiting, r.start.Add(evaluateAt))
 		if r.ctx.Err() != nil {
 			return
 		}
 		var next time.Duration
 		switch {
 		case early:
-			look, drain = time.Since(r.start), min(drain, earlyDrain)
+			evaluateAt, drain = time.Since(r.start), min(drain, earlyDrain)
 		case r.options.Precision > 0:
-			r.from, next = r.look(look, r.seen())
+			r.from, next = r.evaluate(evaluateAt, r.requests())
 		}
 		if next == 0 {
-			time.AfterFunc(time.Until(r.start.Add(look+drain)), func() { r.cancel(errCut) })
+			time.AfterFunc(time.Until(r.start.Add(evaluateAt+drain)), func() { r.cancel(errCut) })
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.to = look
+			r.to = evaluateAt
 			return
 		}
-		look = next
+		evaluateAt = next
 	}
 }
 
-// seen is what was recorded so far. It does not change when more is, so
-// looking at it keeps no request waiting.
-func (r *recorder) seen() []request {
+// requests returns the requests recorded so far. Later records do not change the returned
+// slice, so the caller needs no lock.
+func (r *recorder) requests() []request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log
 }
 
-// past tells whether a time is behind the measured period, or the trial has
-// ended without one.
-func (r *recorder) past(due time.Time) bool {
+// afterPeriod reports whether a time is after the measured period, or the trial ended
+// without a measured period.
+func (r *recorder) afterPeriod(due time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.to == 0 || due.Sub(r.start) >= r.to
 }
 
-// done records one request: when it was due, when it was sent, how it ended.
-func (r *recorder) done(due, sent time.Time, err error) {
+// record records a request: when it was due, when it was sent, and its error.
+func (r *recorder) record(due, sent time.Time, err error) {
 	q := request{due: due.Sub(r.start), sent: sent.Sub(r.start), end: time.Since(r.start)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case err == nil:
-		r.streak, r.good = 0, q.end
+		r.streak, r.lastSuccess = 0, q.end
 	case context.Cause(r.ctx) == errCut:
-		q.how = cut
+		q.outcome = cut
 	default:
-		q.how = failed
+		q.outcome = failed
 		if r.ctx.Err() == nil {
-			r.failed(q.end, err)
+			r.countFailure(q.end, err)
 		}
 	}
 	r.log = append(r.log, q)
 }
 
-// unsent records a request that was due but never sent.
-func (r *recorder) unsent(due time.Time) {
+// recordUnsent records a request that was due but never sent.
+func (r *recorder) recordUnsent(due time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Since(r.start)
-	r.log = append(r.log, request{due: due.Sub(r.start), sent: now, end: now, how: unsent})
+	r.log = append(r.log, request{due: due.Sub(r.start), sent: now, end: now, outcome: unsent})
 }
 
-// failed counts failures in a row and ends the trial of a broken target.
-func (r *recorder) failed(at time.Duration, err error) {
-	r.last = err
+// countFailure counts consecutive failures and ends the trial of a broken instance. The
+// caller holds r.mu.
+func (r *recorder) countFailure(at time.Duration, err error) {
+	r.lastErr = err
 	r.streak++
-	if r.streak >= brokenStreak && at-r.good >= brokenTime && !r.options.Persist {
+	if r.streak >= brokenStreak && at-r.lastSuccess >= brokenTime && !r.options.Persist {
 		r.cancel(fmt.Errorf("%d requests in a row failed, the last with: %w", r.streak, err))
 	}
 }
 
-// result is what was recorded, once no request is under way.
+// result returns the result of the trial. Call it when no request is in flight.
 func (r *recorder) result(parent context.Context) (Result, error) {
 	if err := parent.Err(); err != nil {
 		return Result{}, err
@@ -159,12 +160,12 @@ func (r *recorder) result(parent context.Context) (Result, error) {
 	if cause := context.Cause(r.ctx); cause != nil && cause != errCut {
 		return Result{}, cause
 	}
-	r.steered.Wait()
+	r.steering.Wait()
 	if r.to <= r.from {
 		return Result{}, errEarly
 	}
-	w := r.window(r.seen(), r.from, r.to)
-	res := Result{Warmup: r.from, Duration: r.to - r.from, LastFailed: r.last, Latencies: w.latencies}
+	w := r.window(r.requests(), r.from, r.to)
+	res := Result{Warmup: r.from, Duration: r.to - r.from, LastFailed: r.lastErr, Latencies: w.latencies}
 	w.count(&res)
 	res.P50, res.P95, res.P99 = quantile(w.latencies, 0.50), quantile(w.latencies, 0.95), quantile(w.latencies, 0.99)
 	if r.options.Spec.Kind != Poisson {
@@ -180,14 +181,14 @@ func (r *recorder) result(parent context.Context) (Result, error) {
 	return res, nil
 }
 
-// window is the trial between two times.
+// window returns the window of the trial between two times.
 func (r *recorder) window(log []request, from, to time.Duration) *window {
 	w := &window{options: r.options, log: log, from: from, to: to}
 	for _, q := range log {
-		if q.how == answered {
+		if q.outcome == answered {
 			w.spread(q)
 		}
-		if q.due < from || q.due >= to || q.how == failed {
+		if q.due < from || q.due >= to || q.outcome == failed {
 			continue
 		}
 		w.latencies = append(w.latencies, q.end-q.due)

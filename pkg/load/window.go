@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// How a window is judged.
+// Parameters for evaluating a window.
 const (
-	bins        = 20    // parts of a window
-	head        = 4     // bins at the front that may still be warm-up
-	tail        = 10    // bins at the end that they are compared with
-	merged      = 2     // bins in a batch of the batch means
-	student     = 2.262 // 97.5% quantile of Student's t with bins/merged - 1 = 9 degrees of freedom
-	normal      = 1.960 // and of the normal distribution
-	certain     = 3     // standard errors that a drift must exceed
-	tailFactor  = 4     // p95 may be known so many times less precisely than the throughput
-	leastSample = 20    // latencies in a batch that make its p95 mean something
-	leastAnswer = 5     // answers without which nothing is known
-	behind      = 0.1   // unanswered part of an open load that only waiting longer would not help
+	bins              = 20    // number of bins of a window
+	frontBins         = 4     // bins at the front that may still be warm-up
+	endBins           = 10    // bins at the end to compare them with
+	binsPerBatch      = 2     // bins per batch of the batch means
+	studentQuantile   = 2.262 // 97.5% quantile of Student's t with bins/binsPerBatch - 1 = 9 degrees of freedom
+	normalQuantile    = 1.960 // 97.5% quantile of the normal distribution
+	driftSignificance = 3     // number of standard errors that a drift must exceed
+	tailFactor        = 4     // allowed imprecision of p95, relative to that of the throughput
+	minBatchSample    = 20    // minimum number of latencies in a batch for a meaningful p95
+	minAnswers        = 5     // minimum number of answers for any conclusion
+	maxBacklogGrowth  = 0.1   // fraction of unanswered requests of an open loop above which a longer trial cannot help
 )
 
-// window is a part of a trial: what was answered in it, in bins of equal
-// length, and the latencies of what was due in it.
+// window is a period of a trial, divided into bins of equal length. It holds the answers and
+// the latencies of the requests that were due in it.
 type window struct {
 	options   Options
 	log       []request
 	from, to  time.Duration
-	served    [bins]float64         // answers, each by the part of its time in the bin
+	served    [bins]float64         // answers in each bin; a request counts by the fraction of its time in the bin
 	latencies []time.Duration       // sorted
-	inBin     [bins][]time.Duration // by the time they were due, unsorted
+	inBin     [bins][]time.Duration // by the time when the request was due, unsorted
 }
 
 func (w *window) width() time.Duration { return max(1, (w.to-w.from)/bins) }
 
-// bin is the one that a time in the window lies in.
+// bin returns the index of the bin that contains a time in the window.
 func (w *window) bin(t time.Duration) int { return min(int((t-w.from)/w.width()), bins-1) }
 
-// spread adds an answer to the bins that its time lies in.
+// spread adds a successful request to served, in the bins that its time overlaps.
 func (w *window) spread(q request) {
 	from, to := max(q.sent, w.from), min(q.end, w.to)
 	if to <= from {
@@ -57,7 +57,7 @@ func (w *window) spread(q request) {
 	}
 }
 
-// rates are the answers a second in each bin.
+// rates returns the answers per second in each bin, with requests counted by fractions.
 func (w *window) rates() []float64 {
 	out := make([]float64, bins)
 	for i, n := range w.served {
@@ -66,83 +66,83 @@ func (w *window) rates() []float64 {
 	return out
 }
 
-// answers are the requests a second that ended well in each bin.
+// answers returns the number per second of successful requests that ended in each bin.
 func (w *window) answers() []float64 {
 	out := make([]float64, bins)
 	for _, q := range w.log {
-		if q.how == answered && q.end >= w.from && q.end < w.to {
+		if q.outcome == answered && q.end >= w.from && q.end < w.to {
 			out[w.bin(q.end)] += 1 / w.width().Seconds()
 		}
 	}
 	return out
 }
 
-// means are the mean latencies in each bin that has any.
-func (w *window) means() []float64 {
+// binMeans returns the mean latency of each bin that has latencies.
+func (w *window) binMeans() []float64 {
 	var out []float64
-	for _, part := range w.inBin {
-		if len(part) > 0 {
-			out = append(out, sum(part)/float64(len(part)))
+	for _, latencies := range w.inBin {
+		if len(latencies) > 0 {
+			out = append(out, sum(latencies)/float64(len(latencies)))
 		}
 	}
 	return out
 }
 
-// count fills in what is counted.
+// count sets the counters of a Result.
 func (w *window) count(res *Result) {
 	for _, q := range w.log {
-		if q.how == answered && q.end >= w.from && q.end < w.to {
+		if q.outcome == answered && q.end >= w.from && q.end < w.to {
 			res.Completed++
 		}
 		if q.due < w.from || q.due >= w.to {
 			continue
 		}
 		res.Due++
-		if q.how != answered || w.options.Objective > 0 && q.end-q.due > w.options.Objective {
+		if q.outcome != answered || w.options.Objective > 0 && q.end-q.due > w.options.Objective {
 			res.Misses++
 		}
-		if q.sent-q.due > lateBy && q.how != unsent {
+		if q.sent-q.due > lateThreshold && q.outcome != unsent {
 			res.Late++
 		}
-		switch q.how {
+		switch q.outcome {
 		case cut:
 			res.Cut++
 		case unsent:
 			res.Unsent++
 		}
-		if q.how != answered {
+		if q.outcome != answered {
 			res.Errors++
 		}
-		if q.how != failed {
+		if q.outcome != failed {
 			res.Samples++
 		}
 	}
 }
 
-// unstable says why the window's figures should not be relied on; empty when
-// they may be.
+// unstable returns the reason why the window's figures are unreliable, or "" if they are
+// reliable.
 //
-// They are of a steady state when the front of the window is like its end
-// (Geweke's diagnostic, with a difference that matters beside one that is
-// significant), and known well enough when the confidence interval is narrow.
-// A closed loop is judged by its throughput, to which its latency is tied; an
-// open loop, whose throughput is given, by its latency.
+// The figures belong to a steady state unless the front of the window differs from its end
+// by a difference that is both relevant and significant (Geweke's diagnostic). They are
+// precise enough if the confidence interval is narrow. A closed loop is judged by its
+// throughput, which determines its latency; an open loop, whose throughput is given, is
+// judged by its latency.
 func (w *window) unstable() string {
 	var res Result
 	w.count(&res)
-	if res.Completed < leastAnswer {
+	if res.Completed < minAnswers {
 		return fmt.Sprintf("only %d requests were answered in %v", res.Completed, w.to-w.from)
 	}
 	if broken := res.Errors - res.Cut - res.Unsent; float64(broken) > w.options.Precision*float64(res.Samples+broken) {
 		return fmt.Sprintf("%d of %d requests failed", broken, res.Samples+broken)
 	}
-	series, what, precision := w.series()
+	series, metric, precision := w.series()
 	if before, after, ok := drift(series, precision); ok {
-		return fmt.Sprintf("%s still changed by %+.0f%% within the %v measured", what, 100*(after/before-1), w.to-w.from)
+		return fmt.Sprintf("%s still changed by %+.0f%% within the measured %v", metric, 100*(after/before-1), w.to-w.from)
 	}
-	if !w.open() {
+	if !w.isOpen() {
 		if wide := halfWidth(series) / mean(series); wide > precision {
-			return fmt.Sprintf("the throughput is known to ±%.0f%% only after %v", 100*wide, w.to-w.from)
+			return fmt.Sprintf("the precision of the throughput is only ±%.0f%% after %v", 100*wide, w.to-w.from)
 		}
 		return ""
 	}
@@ -151,81 +151,82 @@ func (w *window) unstable() string {
 	case !known:
 		return fmt.Sprintf("%d requests in %v are too few for a p95", len(w.latencies), w.to-w.from)
 	case wide > precision:
-		return fmt.Sprintf("the p95 is known to ±%.0f%% only after %v", 100*wide, w.to-w.from)
+		return fmt.Sprintf("the precision of the p95 is only ±%.0f%% after %v", 100*wide, w.to-w.from)
 	}
 	return ""
 }
 
-// series is what the window is judged by, what it is called, and how
-// precisely it must be known.
-func (w *window) series() (values []float64, what string, precision float64) {
-	if w.open() {
-		return w.means(), "the latency", tailFactor * w.options.Precision
+// series returns the values that the window is judged by, their name, and the required
+// precision.
+func (w *window) series() (values []float64, metric string, precision float64) {
+	if w.isOpen() {
+		return w.binMeans(), "the latency", tailFactor * w.options.Precision
 	}
 	return w.rates(), "the throughput", w.options.Precision
 }
 
+// drifts reports whether the values that the window is judged by drift.
 func (w *window) drifts() bool {
 	values, _, precision := w.series()
 	_, _, ok := drift(values, precision)
 	return ok
 }
 
-func (w *window) open() bool { return w.options.Spec.Kind == Poisson }
+// isOpen reports whether the load is an open loop.
+func (w *window) isOpen() bool { return w.options.Spec.Kind == Poisson }
 
-// p95 is half the width of the 95% confidence interval of the 95th percentile:
-// that of its order statistics, or that of the percentiles of batches where
-// these differ more, as when one slow time made many requests slow. It is not
-// known from fewer than about 75 latencies.
+// p95 returns half the width of the 95% confidence interval of the 95th percentile: that of
+// the order statistics or, if it is wider, that of the percentiles of batches, as when one
+// slow phase delayed many requests. With fewer than about 75 latencies, known is false.
 func (w *window) p95() (half time.Duration, known bool) {
 	n := float64(len(w.latencies))
-	off := normal * math.Sqrt(n*0.95*0.05)
+	off := normalQuantile * math.Sqrt(n*0.95*0.05)
 	low, high := int(math.Floor(0.95*n-off)), int(math.Ceil(0.95*n+off))
 	if low < 0 || high >= len(w.latencies) {
 		return 0, false
 	}
 	half = (w.latencies[high] - w.latencies[low]) / 2
-	var of []float64
-	for i := 0; i < bins; i += merged {
+	var batches []float64
+	for i := 0; i < bins; i += binsPerBatch {
 		var batch []time.Duration
-		for _, part := range w.inBin[i : i+merged] {
-			batch = append(batch, part...)
+		for _, latencies := range w.inBin[i : i+binsPerBatch] {
+			batch = append(batch, latencies...)
 		}
-		if len(batch) < leastSample {
+		if len(batch) < minBatchSample {
 			return half, true
 		}
 		slices.Sort(batch)
-		of = append(of, float64(quantile(batch, 0.95)))
+		batches = append(batches, float64(quantile(batch, 0.95)))
 	}
-	return max(half, time.Duration(student*math.Sqrt(variance(of)/float64(len(of))))), true
+	return max(half, time.Duration(studentQuantile*math.Sqrt(variance(batches)/float64(len(batches))))), true
 }
 
-// drift compares the front of a series with its end and tells whether they
-// differ by more than a fraction, beyond what chance explains: the chance that
-// shows at the end, since a front that is part warm-up varies by that.
+// drift compares the front of a series with its end. ok reports whether they differ by more
+// than the fraction tolerance and more than chance explains. The noise is estimated from
+// the end only, because a front with some warm-up varies more.
 func drift(series []float64, tolerance float64) (before, after float64, ok bool) {
 	if len(series) < bins {
 		return 0, 0, false
 	}
-	front, end := series[:head], series[len(series)-tail:]
+	front, end := series[:frontBins], series[len(series)-endBins:]
 	before, after = mean(front), mean(end)
-	noise := math.Sqrt(variance(end) * (1.0/head + 1.0/tail))
+	noise := math.Sqrt(variance(end) * (1.0/frontBins + 1.0/endBins))
 	gap := math.Abs(after - before)
-	return before, after, gap > tolerance*after && gap > certain*noise
+	return before, after, gap > tolerance*after && gap > driftSignificance*noise
 }
 
-// halfWidth is half the width of the 95% confidence interval of the mean of a
-// series, by the means of batches: neighbours may depend on each other.
+// halfWidth returns half the width of the 95% confidence interval of the mean of a series.
+// It uses batch means, because neighbouring values may be dependent.
 func halfWidth(series []float64) float64 {
 	var batches []float64
-	for batch := range slices.Chunk(series, merged) {
+	for batch := range slices.Chunk(series, binsPerBatch) {
 		batches = append(batches, mean(batch))
 	}
-	return student * math.Sqrt(variance(batches)/float64(len(batches)))
+	return studentQuantile * math.Sqrt(variance(batches)/float64(len(batches)))
 }
 
-// p95Due is the 95th percentile of the latencies of all that was due, Never where
-// that is a request that failed.
+// p95Due returns the 95th percentile of the latencies of all requests that were due, or
+// Never if that request failed.
 func (w *window) p95Due(due int64) time.Duration {
 	i := int(math.Ceil(0.95*float64(due))) - 1
 	switch {
@@ -237,7 +238,8 @@ func (w *window) p95Due(due int64) time.Duration {
 	return w.latencies[i]
 }
 
-// quantile is the least value with that part of the sorted ones at or below.
+// quantile returns the least value such that the fraction q of the sorted values is at or
+// below it.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -245,51 +247,53 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
-// longestPeriods is how many periods a trial may take, the warm-up that was
-// asked for aside.
+// longestPeriods limits a trial, without the requested warm-up, to this multiple of
+// Options.Duration.
 const longestPeriods = 4
 
-// look judges, at a time of the trial, what was measured so far. It returns
-// where the measured period begins, and when to look again; 0 is now enough.
+// evaluate evaluates the measurements at a time of the trial. It returns the beginning of
+// the measured period and the time of the next evaluation; next is 0 if the measurements
+// suffice.
 //
-// While the front of the period is unlike its end, the front counts as
-// warm-up: the period begins later and is as long again. While it is only not
-// known well enough, it goes on for as long as it was asked for.
-func (r *recorder) look(now time.Duration, log []request) (from, next time.Duration) {
+// If the front of the period differs from its end, evaluate adds the front to the warm-up
+// and extends the trial, so that the period is at least Options.Duration long. If only the
+// precision is insufficient, it extends the trial by Options.Duration.
+func (r *recorder) evaluate(now time.Duration, log []request) (from, next time.Duration) {
 	o := r.options
 	w := r.window(log, r.from, r.horizon(now, log))
-	most := o.Warmup + longestPeriods*o.Duration
-	if w.unstable() == "" || now >= most || r.falling(now, log) {
+	limit := o.Warmup + longestPeriods*o.Duration
+	if w.unstable() == "" || now >= limit || r.fallsBehind(now, log) {
 		return r.from, 0
 	}
 	from, next = r.from, now+o.Duration
 	if w.drifts() {
-		step := (now - r.from) * head / bins
+		step := (now - r.from) * frontBins / bins
 		from = r.from + step
-		next = max(from+o.Duration, now+o.Duration*head/bins)
+		next = max(from+o.Duration, now+o.Duration*frontBins/bins)
 	}
-	return from, min(next, most)
+	return from, min(next, limit)
 }
 
-// horizon is how far everything that was sent is likely to have been answered.
+// horizon returns the time up to which all sent requests have probably been answered.
 func (r *recorder) horizon(now time.Duration, log []request) time.Duration {
 	var slowest time.Duration
 	for _, q := range log {
-		if q.how == answered && q.end > r.from {
+		if q.outcome == answered && q.end > r.from {
 			slowest = max(slowest, q.end-q.sent)
 		}
 	}
 	return max(now-slowest, r.from+(now-r.from)/2)
 }
 
-// falling tells whether an open load is more than the target sustains: what is
-// unanswered grows by a part of all that is sent. More time would not help.
-func (r *recorder) falling(now time.Duration, log []request) bool {
+// fallsBehind reports whether an open loop exceeds the capacity of the instance: in the
+// second half of the period, the number of unanswered requests grew by more than
+// maxBacklogGrowth times the number of requests that were due.
+func (r *recorder) fallsBehind(now time.Duration, log []request) bool {
 	if r.options.Spec.Kind != Poisson {
 		return false
 	}
 	middle := r.from + (now-r.from)/2
-	due, ended := 0, 0
+	due, answeredCount := 0, 0
 	arrivals := newArrivals(r.options.Spec.RPS, r.options.Seed, r.start)
 	for at := arrivals.next().Sub(r.start); at < now; at = arrivals.next().Sub(r.start) {
 		if at >= middle {
@@ -298,10 +302,10 @@ func (r *recorder) falling(now time.Duration, log []request) bool {
 	}
 	for _, q := range log {
 		if q.end >= middle && q.end < now {
-			ended++
+			answeredCount++
 		}
 	}
-	return float64(due-ended) > behind*float64(due)
+	return float64(due-answeredCount) > maxBacklogGrowth*float64(due)
 }
 
 func sum[T ~int64 | ~float64](values []T) (total float64) {
@@ -313,7 +317,7 @@ func sum[T ~int64 | ~float64](values []T) (total float64) {
 
 func mean(values []float64) float64 { return sum(values) / float64(len(values)) }
 
-// variance is that of a sample.
+// variance returns the variance of a sample.
 func variance(values []float64) float64 {
 	m, squares := mean(values), 0.0
 	for _, v := range values {

@@ -21,13 +21,13 @@ func precise(spec Spec) Options {
 	return Options{Spec: spec, Warmup: warmup, Duration: period, Precision: 0.05, Seed: 1}
 }
 
-// changing is a target that answers one request after the other, each in a
-// time that depends on how long it has run.
-func changing(service func(age time.Duration) time.Duration) Target {
+// changing returns a target that answers one request at a time, each after a time that
+// depends on the target's age.
+func changing(service func(age time.Duration) time.Duration) Sender {
 	one := make(chan struct{}, 1)
 	start := time.Now()
 	return func(ctx context.Context) error {
-		if !take(ctx, one) {
+		if !acquire(ctx, one) {
 			return ctx.Err()
 		}
 		defer func() { <-one }()
@@ -40,7 +40,7 @@ func constant(d time.Duration) func(time.Duration) time.Duration {
 	return func(time.Duration) time.Duration { return d }
 }
 
-// What is steady and well known is measured once, as without a precision.
+// A steady and precise measurement takes one period, as without a precision.
 func TestSteadyTargetIsMeasuredOnce(t *testing.T) {
 	for _, spec := range []Spec{{Kind: Closed, Workers: 8}, {Kind: Closed, Workers: 1}, {Kind: Max}, {Kind: Poisson, RPS: 40}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestTargetThatNeverSettlesIsUnstable(t *testing.T) {
 		})
 		res := mustRun(t, leaking, precise(Spec{Kind: Closed, Workers: 4}))
 		if !strings.Contains(res.Unstable, "the throughput still changed by -") {
-			t.Errorf("unstable %q", res.Unstable)
+			t.Errorf(`unstable %q, want a text with "the throughput still changed by -"`, res.Unstable)
 		}
 		if took := time.Since(start); took > warmup+longestPeriods*period+time.Second {
 			t.Errorf("took %v", took)
@@ -120,7 +120,7 @@ func TestUnknownIsUnstable(t *testing.T) {
 	}
 }
 
-// More time would only make the queue longer.
+// A longer trial would only lengthen the queue.
 func TestOverloadIsNotMeasuredLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		res := mustRun(t, changing(constant(20*time.Millisecond)), precise(Spec{Kind: Poisson, RPS: 80}))
@@ -131,8 +131,9 @@ func TestOverloadIsNotMeasuredLonger(t *testing.T) {
 	})
 }
 
-// noisy answers in exponential times, whose throughput is hard to know.
-func noisy(mean time.Duration, seed uint64) Target {
+// noisy returns a target with exponential service times, whose throughput is hard to
+// estimate.
+func noisy(mean time.Duration, seed uint64) Sender {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	return changing(func(time.Duration) time.Duration {
 		return time.Duration(rng.ExpFloat64() * float64(mean))
@@ -159,7 +160,7 @@ func TestIntervalsHoldTheTruth(t *testing.T) {
 			}
 		})
 	}
-	// 95 are expected; stopping at the first narrow one costs some.
+	// 95 are expected; stopping at the first narrow interval costs some coverage.
 	if rate < 85 || p95 < 85 {
 		t.Errorf("of %d intervals %d hold the throughput, %d the p95", trials, rate, p95)
 	}
@@ -168,7 +169,7 @@ func TestIntervalsHoldTheTruth(t *testing.T) {
 	}
 }
 
-// The bins of a window share out what a plain sum over the window counts.
+// The bins of a window add up to a plain sum over the window.
 func TestBinsShareOutTheWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from := time.Duration(rapid.Int64Range(0, 1000).Draw(t, "from"))

@@ -1,5 +1,6 @@
-// Package lockfile locks files that say who is at work. A lock (flock(2)) goes
-// with its holder, however that ends; who ends in order removes the file too.
+// Package lockfile provides exclusive locks on files (flock(2)), for example for a daemon's run
+// directory. The kernel releases a lock when its holder ends, in whatever way. A holder that exits in
+// order also removes the file (Lock.Remove).
 package lockfile
 
 import (
@@ -15,14 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pause is how often Await looks: a lock cannot be waited for and the waiting
-// be given up.
+// pause is the poll interval of Await. It polls because flock(2) cannot wait with a deadline.
 const pause = 10 * time.Millisecond
 
-// HeldError says that somebody else has the lock.
+// HeldError is the error if another process holds the lock.
 type HeldError struct {
 	Path string
-	PID  int // of the holder, if it is known; else 0
+	PID  int // of the holder; 0 if unknown
 }
 
 func (e *HeldError) Error() string {
@@ -32,32 +32,31 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is locked by process %d", e.Path, e.PID)
 }
 
-// Lock is a file that is locked.
+// Lock is a locked file.
 type Lock struct{ file *os.File }
 
-// Take makes the file if it is not there, locks it and writes the number of this
-// process into it. When somebody else has it, the error is a *HeldError. No link
-// is followed.
-func Take(path string) (*Lock, error) {
+// Acquire locks a file and writes this process's PID into it. It creates the file if it does not exist,
+// and does not follow a symbolic link. If another process holds the lock, it returns a *HeldError.
+func Acquire(path string) (*Lock, error) {
 	l, err := open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW)
 	if err == nil {
-		// For people: on a full disk the lock holds all the same.
+		// The PID is for people. On a full disk the lock is valid without it.
 		_ = l.file.Truncate(0)
 		_, _ = l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	return l, err
 }
 
-// TakeExisting locks a file that is there, and leaves what is in it: the error
-// is an fs.ErrNotExist where there is none.
-func TakeExisting(path string) (*Lock, error) { return open(path, os.O_RDONLY) }
+// AcquireExisting locks an existing file without changing its content. If the file does not exist, it
+// returns an error that matches fs.ErrNotExist.
+func AcquireExisting(path string) (*Lock, error) { return open(path, os.O_RDONLY) }
 
-// Await is Take, once whoever has the lock lets it go or ends, or ctx does.
+// Await takes the lock like Acquire, but waits while another process holds it, until the context ends.
 func Await(ctx context.Context, path string) (*Lock, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
-		l, err := Take(path)
+		l, err := Acquire(path)
 		var held *HeldError
 		if !errors.As(err, &held) {
 			return l, err
@@ -76,7 +75,7 @@ func open(path string, mode int) (*Lock, error) {
 		if err != nil {
 			return nil, err
 		}
-		l, err := take(f)
+		l, err := lockCurrent(f)
 		if l != nil {
 			return l, nil
 		}
@@ -87,36 +86,34 @@ func open(path string, mode int) (*Lock, error) {
 	}
 }
 
-// take locks what was opened. The holder of a lock may remove its file: then the
-// lock on what was opened says nothing of what has its name by now, and take
-// returns neither a lock nor an error.
-func take(f *os.File) (*Lock, error) {
-	l := &Lock{f}
-	err := Hold(f)
+// lockCurrent locks an open file. Its previous holder may have removed the file, so that the path may now
+// refer to another file, or to none. In this case lockCurrent returns neither a lock nor an error.
+func lockCurrent(f *os.File) (*Lock, error) {
+	l, err := &Lock{f}, Flock(f)
 	for errors.Is(err, unix.EINTR) {
-		err = Hold(f)
+		err = Flock(f)
 	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
 		return nil, &HeldError{f.Name(), holder(f)}
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
-	}
-	if !l.Current() {
+	case !l.Current():
 		return nil, nil
 	}
 	return l, nil
 }
 
-// Hold locks a file that is open, until it is closed.
-func Hold(f *os.File) error {
+// Flock locks an open file until the file is closed. It returns an error if the lock is held
+// elsewhere.
+func Flock(f *os.File) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
 	}
 	return nil
 }
 
-// holder reads who wrote its number into a file.
+// holder returns the PID in a lock file, or 0.
 func holder(f *os.File) int {
 	var text [32]byte
 	n, _ := f.ReadAt(text[:], 0)
@@ -127,24 +124,23 @@ func holder(f *os.File) int {
 	return pid
 }
 
-// Current reports whether the path still leads to the file that is locked.
+// Current reports whether the path still refers to the locked file.
 func (l *Lock) Current() bool {
-	mine, err := l.file.Stat()
+	locked, err := l.file.Stat()
 	if err != nil {
 		return false
 	}
-	there, err := os.Stat(l.file.Name())
-	return err == nil && os.SameFile(mine, there)
+	atPath, err := os.Stat(l.file.Name())
+	return err == nil && os.SameFile(locked, atPath)
 }
 
-// Close lets the lock go and leaves the file.
+// Close releases the lock and keeps the file.
 func (l *Lock) Close() error { return l.file.Close() }
 
-// Remove lets the lock go and removes the file, unless the path leads to
-// another's by now.
+// Remove releases the lock and removes the file, unless the path refers to another file by now.
 func (l *Lock) Remove() error {
 	var err error
-	if l.Current() { // nobody else takes it for theirs while it is locked
+	if l.Current() { // no other process replaces the file while it is locked
 		err = os.Remove(l.file.Name())
 	}
 	return errors.Join(err, l.file.Close())

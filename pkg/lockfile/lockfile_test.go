@@ -13,23 +13,23 @@ import (
 
 func TestTake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	if _, err := TakeExisting(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := AcquireExisting(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no file: %v", err)
 	}
-	l, err := Take(path)
+	l, err := Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, take := range map[string]func(string) (*Lock, error){"Take": Take, "TakeExisting": TakeExisting} {
+	for name, acquire := range map[string]func(string) (*Lock, error){"Acquire": Acquire, "AcquireExisting": AcquireExisting} {
 		var held *HeldError
-		if _, err := take(path); !errors.As(err, &held) || held.PID != os.Getpid() || held.Path != path {
+		if _, err := acquire(path); !errors.As(err, &held) || held.PID != os.Getpid() || held.Path != path {
 			t.Errorf("%s of what is held: %v", name, err)
 		}
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if l, err = TakeExisting(path); err != nil {
+	if l, err = AcquireExisting(path); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Remove(); err != nil {
@@ -62,11 +62,11 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// A lock that was removed after it was opened says nothing of the one that has
-// its name by now.
+// TestRemovedSince checks that a lock on a removed file does not count for the file that has its
+// path by now.
 func TestRemovedSince(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	first, err := Take(path)
+	first, err := Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,11 @@ func TestRemovedSince(t *testing.T) {
 	if err := first.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	next, err := Take(path)
+	next, err := Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err := take(late); l != nil || err != nil {
+	if l, err := lockCurrent(late); l != nil || err != nil {
 		t.Errorf("took what was removed: %v, %v", l, err)
 	}
 	old := &Lock{late}
@@ -94,7 +94,8 @@ func TestRemovedSince(t *testing.T) {
 	}
 }
 
-// Holders that remove the file while others open it never hold it together.
+// TestHoldersAreAlone checks that holders that remove the file while others open it never hold the
+// lock at the same time.
 func TestHoldersAreAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var holders, held atomic.Int64
@@ -102,7 +103,7 @@ func TestHoldersAreAlone(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 300 {
-				l, err := Take(path)
+				l, err := Acquire(path)
 				if err != nil {
 					continue
 				}
@@ -123,7 +124,7 @@ func TestHoldersAreAlone(t *testing.T) {
 	}
 }
 
-// A file may be locked by a link to it, as any file may be named.
+// TestLink checks that a file can be locked through a symbolic link.
 func TestLink(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	link := path + ".link"
@@ -134,27 +135,27 @@ func TestLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err := take(f); l == nil || err != nil || !l.Current() {
+	if l, err := lockCurrent(f); l == nil || err != nil || !l.Current() {
 		t.Errorf("by a link: %v, %v", l, err)
 	}
 	var held *HeldError
-	if _, err := TakeExisting(path); !errors.As(err, &held) {
+	if _, err := AcquireExisting(path); !errors.As(err, &held) {
 		t.Errorf("of what is locked by a link: %v", err)
 	}
 }
 
-// What a link leads to is not written to.
-func TestTakeIsNoLink(t *testing.T) {
+// TestAcquireRefusesLinks checks that Acquire does not write to the target of a symbolic link.
+func TestAcquireRefusesLinks(t *testing.T) {
 	dir := t.TempDir()
 	precious, path := filepath.Join(dir, "precious"), filepath.Join(dir, "link.lock")
 	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600), os.Symlink(precious, path)); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := Take(path); err == nil {
+	if l, err := Acquire(path); err == nil {
 		_ = l.Close()
 		t.Error("a link was taken")
 	}
 	if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
-		t.Errorf("the file that the link leads to holds %q, %v", text, err)
+		t.Errorf("the file that the link leads to holds %q, %v; want precious", text, err)
 	}
 }

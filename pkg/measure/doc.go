@@ -1,5 +1,5 @@
-// Package measure is the use case behind gfaas-profile run: it measures what one
-// instance of a function sustains under each configuration of a slice, and
+// Package measure is the use case behind gfaas-profile run: it measures the load
+// that one instance of a function sustains under each configuration of a slice, and
 // returns the rows of a profile.
 //
 // A Job describes the functions, the configurations and the load. Run starts an
@@ -12,12 +12,12 @@
 //   - A row is complete when it is passed to the RowWriter, and is passed once.
 //   - A configuration that cannot be measured is a Failure and has no row. An
 //     error that every further configuration would meet ends the run.
-//   - With one testbed, rows come in the order in which the search asked for them.
-//     With several, Result has them in the order of the job.
+//   - With one testbed, rows are in the order in which the search asked for them.
+//     With several, they are in the order of the job.
 //
 // Subpackages: testbed is the port to GPUs and instances, and local implements it for
 // this system; journal writes rows and trials to files; gate judges results; gpus
 // chooses and locks GPUs; figures derives figures from loads; loadtest measures running
 // servers; recorded searches recorded profiles; and outlook plans from them. The
-// commands call these packages; none of them prints.
+// commands call these packages, which print nothing themselves.
 package measure

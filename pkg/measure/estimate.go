@@ -18,16 +18,16 @@ const (
 
 // Estimate is a rough estimate of the duration of a run.
 type Estimate struct {
-	Least, Most time.Duration // including the starts of instances
-	Loaded      time.Duration // the part of Least under load
+	Min, Max time.Duration // including the starts of instances
+	Loaded   time.Duration // the part of Min under load
 }
 
 // TimePerPoint returns how long one configuration is under load, at least.
 func (j Job) TimePerPoint() time.Duration { return j.Load.Warmup + j.Load.Duration }
 
 // Extent is the amount of work of a run. Points and Rounds have one entry, or two for a
-// search that may end early: the first is for the case that one of its first configurations
-// is good enough, the second for the case that none is.
+// search that may end early: the first assumes that an early configuration is good
+// enough, the second that none is.
 type Extent struct {
 	Points   []int // number of configurations; for a search, an upper bound
 	Rounds   []int // largest number of configurations that one testbed measures, for each of Points
@@ -43,7 +43,7 @@ func (j Job) Extent(measured, testbeds int) Extent {
 		return Extent{[]int{remaining}, []int{divideUp(remaining, testbeds)}, testbeds}
 	}
 	e := Extent{Testbeds: min(testbeds, functions)}
-	early, most, _ := search.Most(j.Search, j.Space, j.Goal)
+	early, most, _ := search.MaxTrials(j.Search, j.Space, j.Goal)
 	for _, each := range []int{early, most} {
 		points := min(remaining, functions*each)
 		if len(e.Points) > 0 && e.Points[0] >= points {
@@ -60,10 +60,10 @@ func divideUp(n, by int) int { return (n + by - 1) / by }
 // Estimate returns how long the given number of rounds takes (see Extent.Rounds).
 func (j Job) Estimate(rounds int) Estimate {
 	e := Estimate{Loaded: time.Duration(rounds) * j.TimePerPoint()}
-	e.Least = e.Loaded + time.Duration(rounds)*startTime
-	e.Most = e.Least
+	e.Min = e.Loaded + time.Duration(rounds)*startTime
+	e.Max = e.Min
 	if j.Form().Goodput {
-		e.Least, e.Most, e.Loaded = LeastGoodputFactor*e.Least, MostGoodputFactor*e.Most, LeastGoodputFactor*e.Loaded
+		e.Min, e.Max, e.Loaded = LeastGoodputFactor*e.Min, MostGoodputFactor*e.Max, LeastGoodputFactor*e.Loaded
 	}
 	return e
 }

@@ -16,37 +16,37 @@ import (
 )
 
 const (
-	maxRestRequests = 20                   // single requests for idle_p95_ms
-	minRestRequests = 10                   // without which idle_p95_ms is unknown
-	minRestGap      = 5 * time.Millisecond // between them
-	requestsPerRate = 1500                 // that a trial should have
-	maxExtension    = 4                    // times the duration, which bounds a trial for that many requests
-	refusedRequests = 100                  // counted for a trial that answered none
+	maxIdleRequests = 20                   // limit of single requests for idle_p95_ms
+	minIdleRequests = 10                   // idle_p95_ms is unknown after fewer requests
+	minIdleGap      = 5 * time.Millisecond // shortest time between these requests
+	requestsPerRate = 1500                 // number of requests that a trial at one rate should have
+	maxExtension    = 4                    // to have them, a trial is extended to at most this multiple of the duration
+	refusedRequests = 100                  // number of misses to record for a trial without answers
 )
 
-// atRest sends single requests with gaps between them and returns their latencies.
-// Each gap is at least as long as the last request, so that the quota covers one
-// request before the next one arrives, and random, so that requests arrive at all
-// phases of a window. No request starts after the trial's duration.
-func (t trial) atRest(ctx context.Context, send load.Target, quota float64) (goodput.Trial, error) {
+// measureIdle measures the latency of single requests to an otherwise idle instance.
+// The gap before each request is at least as long as the last request, so that the
+// quota covers one request before the next one arrives, and random, so that requests
+// arrive at all phases of a window. No request starts after the trial's duration.
+func (t trial) measureIdle(ctx context.Context, send load.Sender, quota float64) (goodput.Trial, error) {
 	until := time.Now().Add(t.Load.Duration)
 	rng := splitmix.Source(t.Load.Seed)
 	slo := t.Objective(t.fn.Name)
 	seen := goodput.Trial{}
-	var took []float64
-	for last := minRestGap; seen.Count < maxRestRequests && time.Now().Before(until); {
-		gap := time.Duration((1 + 2*rng.Unit()) * float64(max(last, minRestGap)) / quota)
+	var latencies []float64
+	for last := minIdleGap; seen.Count < maxIdleRequests && time.Now().Before(until); {
+		gap := time.Duration((1 + 2*rng.Unit()) * float64(max(last, minIdleGap)) / quota)
 		select {
 		case <-time.After(gap):
 		case <-ctx.Done():
 			return seen, ctx.Err()
 		}
-		begun := time.Now()
+		started := time.Now()
 		err := send(ctx)
 		if ctx.Err() != nil {
 			return seen, ctx.Err()
 		}
-		last = time.Since(begun)
+		last = time.Since(started)
 		ms := figures.Millis(last)
 		if err != nil {
 			ms = math.Inf(1)
@@ -55,38 +55,38 @@ func (t trial) atRest(ctx context.Context, send load.Target, quota float64) (goo
 			seen.Misses++
 		}
 		seen.Count++
-		took = append(took, ms)
+		latencies = append(latencies, ms)
 	}
-	if len(took) > 0 {
-		slices.Sort(took)
-		seen.P95 = took[int(math.Ceil(0.95*float64(len(took))))-1]
+	if len(latencies) > 0 {
+		slices.Sort(latencies)
+		seen.P95 = latencies[int(math.Ceil(0.95*float64(len(latencies))))-1]
 	}
 	return seen, nil
 }
 
-// findGoodput searches for the goodput of an instance with that throughput, in
-// invocations per second, and sets the columns of the row. Trials count
-// invocations; the row counts the requests of their batches.
-func (t trial) findGoodput(ctx context.Context, send load.Target, row *profile.Row, throughput float64, rest goodput.Trial) error {
+// findGoodput searches for the goodput of an instance and sets its columns in the row.
+// throughput is the instance's, in invocations per second. Trials count invocations;
+// the row counts the requests of their batches.
+func (t trial) findGoodput(ctx context.Context, send load.Sender, row *profile.Row, throughput float64, idleTrial goodput.Trial) error {
 	at, batch := Point{t.fn.Name, row.Config}, float64(row.Batch)
 	row.SLOMS = t.Objective(t.fn.Name)
-	if rest.Count >= minRestRequests && !math.IsInf(rest.P95, 1) {
-		row.IdleP95MS = rest.P95
+	if idleTrial.Count >= minIdleRequests && !math.IsInf(idleTrial.P95, 1) {
+		row.IdleP95MS = idleTrial.P95
 	}
-	samples := watch(ctx, samplePeriod, func(ctx context.Context) sample { return sample{others: t.testbed.Others(ctx)} })
+	samples := watch(ctx, samplePeriod, func(ctx context.Context) sample { return sample{otherUsers: t.testbed.OtherUsers(ctx)} })
 	found, err := t.searchGoodput(ctx, send, at, goodput.New(goodput.Setting{
-		Objective: row.SLOMS, Throughput: throughput, Rest: rest, Precision: t.Load.Precision,
+		Objective: row.SLOMS, Throughput: throughput, Idle: idleTrial, Precision: t.Load.Precision,
 	}))
-	_, _, others := split(samples())
+	_, _, others := summarize(samples())
 	if err != nil {
 		return err
 	}
 	if len(others) > 0 && !t.ShareGPU {
-		return fmt.Errorf("%s ran on the GPU too during the trials for its goodput", strings.Join(others, ", "))
+		return fmt.Errorf("%s also used the GPU during the search for the goodput", strings.Join(others, ", "))
 	}
 	if !found.Known {
 		row.Unstable = 1
-		t.progress.Note(fmt.Sprintf("for %s: unstable: the goodput is not known: %s", at, found.Reason))
+		t.progress.Note(fmt.Sprintf("for %s: unstable: the goodput is unknown: %s", at, found.Reason))
 		return nil
 	}
 	row.GoodputKnown, row.GoodputRPS = true, figures.Round(batch*found.RPS, 4)
@@ -98,7 +98,7 @@ func (t trial) findGoodput(ctx context.Context, send load.Target, row *profile.R
 }
 
 // searchGoodput runs the trials that a search asks for and returns its outcome.
-func (t trial) searchGoodput(ctx context.Context, send load.Target, at Point, s *goodput.Search) (goodput.Outcome, error) {
+func (t trial) searchGoodput(ctx context.Context, send load.Sender, at Point, s *goodput.Search) (goodput.Outcome, error) {
 	for n := 1; ; n++ {
 		rps, more := s.Next()
 		if !more {
@@ -116,7 +116,7 @@ func (t trial) searchGoodput(ctx context.Context, send load.Target, at Point, s 
 				return goodput.Outcome{}, err
 			}
 		}
-		s.Tell(seen)
+		s.Record(seen)
 	}
 }
 
@@ -135,9 +135,9 @@ func (t trial) record(at Point, seen goodput.Trial) profile.Trial {
 }
 
 // atRate runs the n-th trial for the goodput, with Poisson arrivals at a rate. Each
-// trial has its own sequence of arrivals, so that the peculiarities of one do not
-// affect all.
-func (t trial) atRate(ctx context.Context, send load.Target, rps float64, n uint64) (goodput.Trial, error) {
+// trial has its own random sequence of arrivals, so that an unusual one affects
+// only one trial.
+func (t trial) atRate(ctx context.Context, send load.Sender, rps float64, n uint64) (goodput.Trial, error) {
 	o := t.Load
 	o.Spec = load.Spec{Kind: load.Poisson, RPS: rps}
 	o.Seed = splitmix.Mix(o.Seed + n)

@@ -21,13 +21,13 @@ func (l *trials) Append(t profile.Trial) error {
 }
 
 // withObjective returns a trial that measures the goodput for an objective and
-// appends descriptions of its trials to told.
-func withObjective(f *testbedtest.GPUs, fault string, slo time.Duration, told *[]string) trial {
-	tr := aTrial(f, fault)
+// appends descriptions of its trials to notes.
+func withObjective(f *testbedtest.GPUs, fault string, slo time.Duration, notes *[]string) trial {
+	tr := newTrial(f, fault)
 	tr.Goodput, tr.Load.Precision = true, 0.05
 	tr.fn.SLO = slo
 	tr.Functions = []function.Function{tr.fn}
-	tr.progress = &recorder{tried: func(text string) { *told = append(*told, text) }}
+	tr.progress = &recorder{tried: func(text string) { *notes = append(*notes, text) }}
 	return tr
 }
 
@@ -37,18 +37,18 @@ func TestGoodput(t *testing.T) {
 	for _, c := range []profile.Config{{SMPct: 50, Quota: 1, Batch: 1}, {SMPct: 25, Quota: 0.8, Batch: 4}} {
 		synctest.Test(t, func(t *testing.T) {
 			service := 4 / (c.SMPct / 100 * c.Quota) // of one invocation, in ms
-			var told []string
+			var notes []string
 			slo := time.Duration(5 * service * float64(time.Millisecond))
 			f := &testbedtest.GPUs{}
-			tr := withObjective(f, "", slo, &told)
+			tr := withObjective(f, "", slo, &notes)
 			log := &trials{}
 			tr.log = log
 			row, err := tr.measure(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(log.all) != len(told) {
-				t.Errorf("%d trials are kept, want %d", len(log.all), len(told))
+			if len(log.all) != len(notes) {
+				t.Errorf("%d trials are kept, want %d", len(log.all), len(notes))
 			}
 			for _, k := range log.all {
 				within := k.P95MS <= k.SLOMS
@@ -58,13 +58,13 @@ func TestGoodput(t *testing.T) {
 			}
 			want := 0.71 * float64(c.Batch) * 1000 / service
 			if !row.GoodputKnown || math.Abs(row.GoodputRPS-want) > 0.08*want || row.GoodputCIRPS <= 0 || row.Unstable != 0 {
-				t.Errorf("%v: goodput %v ± %v, want %v, by %q", c, row.GoodputRPS, row.GoodputCIRPS, want, told)
+				t.Errorf("%v: goodput %v ± %v, want %v, by %q", c, row.GoodputRPS, row.GoodputCIRPS, want, notes)
 			}
 			if row.SLOMS != 5*service || math.Abs(row.IdleP95MS-service) > 0.01*service {
 				t.Errorf("%v: objective %v ms, at rest %v ms, want %v and %v", c, row.SLOMS, row.IdleP95MS, 5*service, service)
 			}
-			if len(told) < 2 || len(told) > 8 || !strings.HasPrefix(told[0], "goodput trial 1 at ") {
-				t.Errorf("%q", told)
+			if len(notes) < 2 || len(notes) > 8 || !strings.HasPrefix(notes[0], "goodput trial 1 at ") {
+				t.Errorf("%q", notes)
 			}
 			if math.Abs(row.ThroughputRPS-float64(c.Batch)*1000/service) > 0.02*row.ThroughputRPS || len(f.Started) != 1 {
 				t.Errorf("%v: throughput %v on %d instances", c, row.ThroughputRPS, len(f.Started))
@@ -78,10 +78,10 @@ func TestGoodput(t *testing.T) {
 
 func TestNoGoodputWithoutObjective(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
-		row, err := withObjective(&testbedtest.GPUs{}, "", 0, &told).measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
-		if err != nil || row.GoodputKnown || row.SLOMS != 0 || row.IdleP95MS != 0 || len(told) != 0 {
-			t.Errorf("%+v, %v, %q", row, err, told)
+		var notes []string
+		row, err := withObjective(&testbedtest.GPUs{}, "", 0, &notes).measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err != nil || row.GoodputKnown || row.SLOMS != 0 || row.IdleP95MS != 0 || len(notes) != 0 {
+			t.Errorf("%+v, %v, %q", row, err, notes)
 		}
 	})
 }
@@ -98,7 +98,7 @@ func TestUnknownGoodputIsUnstable(t *testing.T) {
 		if err != nil || row.GoodputKnown || row.GoodputRPS != 0 || row.Unstable != 1 || row.SLOMS != 5000 {
 			t.Errorf("%+v, %v, %q", row, err, told)
 		}
-		if len(notes) == 0 || !strings.Contains(notes[len(notes)-1], "unstable: the goodput is not known: ") {
+		if len(notes) == 0 || !strings.Contains(notes[len(notes)-1], "unstable: the goodput is unknown: ") {
 			t.Errorf("notes %q", notes)
 		}
 	})
@@ -106,12 +106,12 @@ func TestUnknownGoodputIsUnstable(t *testing.T) {
 
 func TestGoodputWithOthersOnTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
+		var notes []string
 		f := &testbedtest.GPUs{}
-		tr := withObjective(f, "", 40*time.Millisecond, &told)
+		tr := withObjective(f, "", 40*time.Millisecond, &notes)
 		time.AfterFunc(20*time.Second, func() { f.SetOthers("resnet-0") })
 		_, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
-		if err == nil || !strings.HasPrefix(err.Error(), "resnet-0 ran on the GPU too during the trials for its goodput") {
+		if err == nil || !strings.HasPrefix(err.Error(), "resnet-0 also used the GPU during the search for the goodput") {
 			t.Error(err)
 		}
 	})

@@ -72,8 +72,8 @@ func (j Job) measuresGoodput(name string) bool { return j.Goodput && j.Objective
 // function, instead of measuring all.
 func (j Job) Chooses() bool { return j.Search != gridSearch }
 
-// Wants returns the set of points that the job may measure.
-func (j Job) Wants() map[Point]bool {
+// Points returns the set of points that the job may measure.
+func (j Job) Points() map[Point]bool {
 	all := map[Point]bool{}
 	for _, fn := range j.Functions {
 		for _, c := range j.Space.Configs() {
@@ -95,7 +95,7 @@ func (j Job) Form() profile.Form {
 // fails if a row is of another function or GPU than the job's: the results of a
 // run do not belong into that file, whose path the error gives.
 func (j Job) EarlierRows(rows []profile.Row, path string) (map[Point]profile.Row, error) {
-	wanted, old := j.Wants(), map[Point]profile.Row{}
+	wanted, old := j.Points(), map[Point]profile.Row{}
 	for _, row := range rows {
 		if !slices.ContainsFunc(j.Functions, func(fn function.Function) bool { return fn.Name == row.Function }) {
 			return nil, fmt.Errorf("%s:%d: function: %q, expected a function of this run", path, row.Line, row.Function)

@@ -20,8 +20,8 @@ func TestEstimate(t *testing.T) {
 		want    Estimate
 	}{
 		{false, 0, Estimate{}},
-		{false, 3, Estimate{Least: 45 * time.Second, Most: 45 * time.Second, Loaded: 36 * time.Second}},
-		{true, 1, Estimate{Least: 120 * time.Second, Most: 165 * time.Second, Loaded: 96 * time.Second}},
+		{false, 3, Estimate{Min: 45 * time.Second, Max: 45 * time.Second, Loaded: 36 * time.Second}},
+		{true, 1, Estimate{Min: 120 * time.Second, Max: 165 * time.Second, Loaded: 96 * time.Second}},
 	} {
 		job.Goodput = c.goodput
 		if got := job.Estimate(c.rounds); got != c.want {
@@ -32,9 +32,9 @@ func TestEstimate(t *testing.T) {
 
 func TestExtent(t *testing.T) {
 	space := search.Space{SMPct: []float64{6, 12, 24, 50, 60, 80, 100}, Quota: []float64{0.2, 0.4, 0.6, 0.8, 1}, Batch: []int{1}}
-	likely, surely, err := search.Most("fast", space, search.Goal{})
+	likely, surely, err := search.MaxTrials("fast", space, search.Goal{})
 	if err != nil || likely >= surely {
-		t.Fatalf("search.Most: %d, %d, %v, want two bounds", likely, surely, err)
+		t.Fatalf("search.MaxTrials: %d, %d, %v, want two bounds", likely, surely, err)
 	}
 	for _, c := range []struct {
 		search                        string

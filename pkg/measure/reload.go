@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,15 +14,15 @@ import (
 )
 
 const (
-	parkRounds       = 3                     // requests that find the memory parked
-	parkPollInterval = 10 * time.Millisecond // between queries of the parked memory
-	parkStallTimeout = 5 * time.Second       // without progress of parking
+	parkedRequests   = 3                     // number of requests sent while the memory is parked
+	parkPollInterval = 10 * time.Millisecond // time between queries of the parked memory
+	parkStallTimeout = 5 * time.Second       // parking fails after this time without progress
 )
 
 // reload is the time to bring the memory of a function back from the host,
 // measured once for all of its configurations.
 type reload struct {
-	done chan struct{} // closed when the rest is set
+	done chan struct{} // closed when ms and err are set
 	ms   float64       // 0: not measured
 	err  error
 }
@@ -61,11 +60,11 @@ func (r *runner) loadMS(ctx context.Context, t trial, batch int) (float64, error
 // loadMS measures how much longer a request takes if the memory of its instance is
 // parked on the host (a host-warm start, in the terms of MQFQ-Sticky), in ms. The
 // instance has the whole GPU: the amount of memory does not depend on the slice,
-// and with a quota the figure would depend on its windows. If it cannot be
-// measured, loadMS notes the reason and returns 0. The error is a *StopError.
+// and with a quota the time would depend on the windows of the quota. If the time
+// cannot be measured, loadMS notes the reason and returns 0. The error is a *StopError.
 func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 	if t.fn.GPUMem == 0 {
-		t.progress.Note(fmt.Sprintf("load_ms of %s is not measured: its file sets no gpu_mem, without which it could take all of the host's memory", t.fn.Name))
+		t.progress.Note(fmt.Sprintf("load_ms of %s is not measured: the function has no gpu_mem, so parking it could use all of the host's memory", t.fn.Name))
 		return 0, nil
 	}
 	whole := gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, Mem: t.fn.GPUMem}
@@ -81,11 +80,11 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 		}
 		return err
 	})
-	var stuck *StopError
+	_, stuck := errors.AsType[*StopError](err)
 	switch {
-	case errors.As(err, &stuck):
+	case stuck:
 		return ms, err
-	case err != nil && ctx.Err() == nil && !endsRun(err): // else the next trial reports it
+	case err != nil && ctx.Err() == nil && !endsRun(err): // otherwise the next trial reports the error
 		t.progress.Note(fmt.Sprintf("load_ms of %s is not measured: %v", t.fn.Name, err))
 	}
 	return ms, nil
@@ -94,7 +93,7 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 // reloadMS returns the median duration of requests that find the memory parked,
 // minus that of requests that find it on the GPU, in ms.
 func (t trial) reloadMS(ctx context.Context, s testbed.Instance, batch int) (float64, error) {
-	send, err := t.target(ctx, s, batch)
+	send, err := t.sender(ctx, s, batch)
 	if err != nil {
 		return 0, err
 	}
@@ -108,36 +107,35 @@ func (t trial) reloadMS(ctx context.Context, s testbed.Instance, batch int) (flo
 	if warm == 0 {
 		return 0, fmt.Errorf("fewer than %d single requests were answered in %v", minWarmRequests, t.Load.Duration)
 	}
-	took, err := parkedDuration(ctx, s, send)
+	elapsed, err := parkedDuration(ctx, s, send)
 	if err != nil {
 		return 0, err
 	}
-	if others := t.testbed.Others(ctx); len(others) > 0 && !t.ShareGPU {
-		return 0, fmt.Errorf("%s ran on the GPU too", strings.Join(others, ", "))
+	if otherUsers := t.testbed.OtherUsers(ctx); len(otherUsers) > 0 && !t.ShareGPU {
+		return 0, fmt.Errorf("%s also used the GPU", strings.Join(otherUsers, ", "))
 	}
-	ms := figures.Millis(took - warm)
+	ms := figures.Millis(elapsed - warm)
 	if ms <= 0 {
-		return 0, fmt.Errorf("with its memory parked a request took %v ms, without %v: too little is moved to tell", figures.Millis(took), figures.Millis(warm))
+		return 0, fmt.Errorf("a request took %v ms with parked memory and %v ms without: the difference is too small to measure", figures.Millis(elapsed), figures.Millis(warm))
 	}
 	return ms, nil
 }
 
 // parkedDuration returns the median duration of requests that find the memory
 // parked.
-func parkedDuration(ctx context.Context, s testbed.Instance, send load.Target) (time.Duration, error) {
-	var took []time.Duration
-	for range parkRounds {
+func parkedDuration(ctx context.Context, s testbed.Instance, send load.Sender) (time.Duration, error) {
+	var durations []time.Duration
+	for range parkedRequests {
 		if err := awaitParked(ctx, s); err != nil {
 			return 0, err
 		}
-		begun := time.Now()
+		started := time.Now()
 		if err := send(ctx); err != nil {
 			return 0, err
 		}
-		took = append(took, time.Since(begun))
+		durations = append(durations, time.Since(started))
 	}
-	slices.Sort(took)
-	return took[len(took)/2], nil
+	return median(durations), nil
 }
 
 // awaitParked returns when all memory of the instance is parked. It fails if
@@ -155,9 +153,9 @@ func awaitParked(ctx context.Context, s testbed.Instance) error {
 			most, since = parked, time.Now()
 		case time.Since(since) < parkStallTimeout:
 		case used == 0:
-			return errors.New("it holds no GPU memory between requests")
+			return errors.New("the instance holds no GPU memory between requests")
 		default:
-			return fmt.Errorf("of its %.4g MiB only %.4g went to the host while it had no work", used, parked)
+			return fmt.Errorf("only %.4g of the instance's %.4g MiB were parked while it was idle", parked, used)
 		}
 		select {
 		case <-poll.C:

@@ -18,13 +18,13 @@ import (
 func TestLoadMSIsTheReloadTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &testbedtest.GPUs{}
-		tr := aTrial(f, "")
+		tr := newTrial(f, "")
 		tr.progress = &recorder{note: func(text string) { t.Errorf("note %q", text) }}
 		ms, err := tr.loadMS(t.Context(), 1)
 		if err != nil || ms != figures.Millis(testbedtest.ReloadTime) {
 			t.Errorf("%v ms, %v; want %v", ms, err, testbedtest.ReloadTime)
 		}
-		if f.Parking != 1 || f.Running != 0 || f.Requests["1 in"] != 1+maxWarmRequests+parkRounds {
+		if f.Parking != 1 || f.Running != 0 || f.Requests["1 in"] != 1+maxWarmRequests+parkedRequests {
 			t.Errorf("%d instances, %d run, requests %v", f.Parking, f.Running, f.Requests)
 		}
 	})
@@ -36,16 +36,16 @@ func TestNoteOnUnknownLoadMS(t *testing.T) {
 		mem   gpu.Bytes
 		want  string
 	}{
-		{"", 0, "load_ms of f is not measured: its file sets no gpu_mem"},
-		{"pools", gpu.GiB, "load_ms of f is not measured: of its 200 MiB only 50 went to the host while it had no work"},
-		{"memory", gpu.GiB, "load_ms of f is not measured: it holds no GPU memory between requests"},
+		{"", 0, "load_ms of f is not measured: the function has no gpu_mem"},
+		{"pools", gpu.GiB, "load_ms of f is not measured: only 50 of the instance's 200 MiB were parked while it was idle"},
+		{"memory", gpu.GiB, "load_ms of f is not measured: the instance holds no GPU memory between requests"},
 		{"parkless", gpu.GiB, "load_ms of f is not measured: ended before it was ready"},
-		{"quick", gpu.GiB, "load_ms of f is not measured: with its memory parked a request took 4 ms, without 4: too little is moved to tell"},
+		{"quick", gpu.GiB, "load_ms of f is not measured: a request took 4 ms with parked memory and 4 ms without: the difference is too small to measure"},
 		{"ends", gpu.GiB, "load_ms of f is not measured: the instance ended during the trial: signal: segmentation fault"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &testbedtest.GPUs{}
-			tr := aTrial(f, c.fault)
+			tr := newTrial(f, c.fault)
 			tr.fn.GPUMem = c.mem
 			if c.fault == "ends" {
 				tr.fn.Env["FAKE_MS"] = "3000"
@@ -64,10 +64,10 @@ func TestLoadMSWithOthersOnTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &testbedtest.GPUs{}
 		f.SetOthers("resnet-0")
-		tr := aTrial(f, "")
+		tr := newTrial(f, "")
 		var notes []string
 		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
-		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil || len(notes) != 1 || !strings.Contains(notes[0], "resnet-0 ran on the GPU too") {
+		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil || len(notes) != 1 || !strings.Contains(notes[0], "resnet-0 also used the GPU") {
 			t.Errorf("%v ms, %v, notes %q", ms, err, notes)
 		}
 		tr.ShareGPU = true
@@ -77,20 +77,20 @@ func TestLoadMSWithOthersOnTheGPU(t *testing.T) {
 	})
 }
 
-// All rows of a function have the same load_ms: that of an earlier run, else the one that
-// the first testbed measures.
+// TestLoadMSIsMeasuredOncePerFunction checks that all rows of a function contain the same load_ms, from an
+// earlier run or, without one, from the first measurement.
 func TestLoadMSIsMeasuredOncePerFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := []*testbedtest.GPUs{{}, {}}
+		gpus := []*testbedtest.GPUs{{}, {}}
 		a, b := named("a", ""), named("b", "")
 		a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
-		r := aRunner(t, "grid", machines, a, b)
+		r := newRunner(t, "grid", gpus, a, b)
 		r.Park = true
 		old := profile.Row{Function: "b", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, LoadMS: 7}
 		r.Earlier = map[Point]profile.Row{{"b", old.Config}: old}
 		err := r.run(t.Context())
-		if err != nil || machines[0].Parking+machines[1].Parking != 1 {
-			t.Errorf("%v, %d and %d instances", err, machines[0].Parking, machines[1].Parking)
+		if err != nil || gpus[0].Parking+gpus[1].Parking != 1 {
+			t.Errorf("%v, %d and %d instances", err, gpus[0].Parking, gpus[1].Parking)
 		}
 		want := map[string]float64{"a": figures.Millis(testbedtest.ReloadTime), "b": 7}
 		for _, row := range r.Rows {
@@ -101,16 +101,16 @@ func TestLoadMSIsMeasuredOncePerFunction(t *testing.T) {
 	})
 }
 
-// prompt is a RowWriter that expects each row at the moment at which an instance stops.
-type prompt struct {
+// promptWriter is a RowWriter that expects each row at the moment at which an instance stops.
+type promptWriter struct {
 	*testing.T
-	machines []*testbedtest.GPUs
-	rows     int
+	gpus []*testbedtest.GPUs
+	rows int
 }
 
-func (p *prompt) Append(row profile.Row) error {
+func (p *promptWriter) Append(row profile.Row) error {
 	p.rows++
-	if row.LoadMS == 0 || !slices.ContainsFunc(p.machines, (*testbedtest.GPUs).JustStopped) {
+	if row.LoadMS == 0 || !slices.ContainsFunc(p.gpus, (*testbedtest.GPUs).JustStopped) {
 		p.Errorf("row %+v is written at %v", row, time.Now())
 	}
 	return nil
@@ -124,9 +124,9 @@ func TestRowsDoNotWaitForLoadMS(t *testing.T) {
 			machines := []*testbedtest.GPUs{{}, {}}[:n+1]
 			a, b := named("a", ""), named("b", "")
 			a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
-			r := aRunner(t, "grid", machines, a, b)
+			r := newRunner(t, "grid", machines, a, b)
 			r.Park = true
-			rows := &prompt{T: t, machines: machines}
+			rows := &promptWriter{T: t, gpus: machines}
 			r.Journal = rows
 			err := r.run(t.Context())
 			if err != nil || rows.rows != r.Size() {
@@ -136,18 +136,18 @@ func TestRowsDoNotWaitForLoadMS(t *testing.T) {
 	}
 }
 
-// No trial runs beside an instance that could not be stopped.
+// TestUnstoppableInstanceOfLoadMSEndsRun checks that no trial runs while an instance cannot be stopped.
 func TestUnstoppableInstanceOfLoadMSEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "lingers")
 		f.GPUMem = gpu.GiB
-		machine := &testbedtest.GPUs{}
-		r := aRunner(t, "grid", []*testbedtest.GPUs{machine}, f)
+		gpus := &testbedtest.GPUs{}
+		r := newRunner(t, "grid", []*testbedtest.GPUs{gpus}, f)
 		r.Park = true
 		err := r.run(t.Context())
 		var stuck *StopError
-		if !errors.As(err, &stuck) || len(machine.Started) != 0 || len(r.Rows)+len(r.Failures) != 0 {
-			t.Errorf("%v, rows %+v, started %v", err, r.Rows, machine.Started)
+		if !errors.As(err, &stuck) || len(gpus.Started) != 0 || len(r.Rows)+len(r.Failures) != 0 {
+			t.Errorf("%v, rows %+v, started %v", err, r.Rows, gpus.Started)
 		}
 	})
 }
@@ -157,14 +157,14 @@ func TestInterruptDuringLoadMS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "")
 		f.GPUMem = gpu.GiB
-		machine := &testbedtest.GPUs{}
-		r := aRunner(t, "grid", []*testbedtest.GPUs{machine}, f)
+		gpus := &testbedtest.GPUs{}
+		r := newRunner(t, "grid", []*testbedtest.GPUs{gpus}, f)
 		r.Park = true
-		ctx, cancel := contextUntil(t, func() bool { return machine.HasParked() })
+		ctx, cancel := contextUntil(t, func() bool { return gpus.HasParked() })
 		defer cancel()
 		err := r.run(ctx)
-		if err == nil || len(r.Rows) != 0 || machine.Running != 0 {
-			t.Errorf("%v, rows %+v, %d run", err, r.Rows, machine.Running)
+		if err == nil || len(r.Rows) != 0 || gpus.Running != 0 {
+			t.Errorf("%v, rows %+v, %d run", err, r.Rows, gpus.Running)
 		}
 	})
 }
@@ -172,19 +172,19 @@ func TestInterruptDuringLoadMS(t *testing.T) {
 // A missing container engine is reported once, by the trial that follows.
 func TestLoadMSWithoutEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&testbedtest.GPUs{}, "engine")
+		tr := newTrial(&testbedtest.GPUs{}, "engine")
 		tr.progress = &recorder{note: func(text string) { t.Errorf("note %q", text) }}
 		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil {
-			t.Errorf("%v ms, %v", ms, err)
+			t.Errorf("%v ms, %v; want 0", ms, err)
 		}
 	})
 }
 
 // contextUntil returns a context that ends when the condition holds.
-func contextUntil(t *testing.T, holds func() bool) (context.Context, context.CancelFunc) {
+func contextUntil(t *testing.T, ok func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		for !holds() && ctx.Err() == nil {
+		for !ok() && ctx.Err() == nil {
 			time.Sleep(10 * time.Millisecond)
 		}
 		cancel()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -54,7 +55,7 @@ type Progress interface {
 
 // Result is the outcome of a run.
 type Result struct {
-	Rows       []profile.Row // in the order of the search, with those of an earlier run
+	Rows       []profile.Row // in the order of the search, including rows of an earlier run
 	Failures   []Failure
 	Selections []Selection // one for each function; without a name if its search did not end
 }
@@ -177,7 +178,7 @@ func (r *runner) replay(strategies []search.Strategy) {
 		s, trials := strategies[i], 0
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
 			row, measured := rows[Point{fn.Name, c}]
-			s.Tell(c, row, measured)
+			s.Record(c, row, measured)
 			trials++
 		}
 		r.Selections[i] = Selection{fn, trials, s.Choice()}
@@ -189,12 +190,12 @@ func (r *runner) replay(strategies []search.Strategy) {
 func (r *runner) search(ctx context.Context, t trial, s search.Strategy, i int) error {
 	trials := 0
 	for c, ok := s.Next(); ok; c, ok = s.Next() {
-		r.Progress.Next(Point{t.fn.Name, c}, s.Why())
+		r.Progress.Next(Point{t.fn.Name, c}, s.Reason())
 		row, measured, err := r.measure(ctx, t, c)
 		if err != nil {
 			return err
 		}
-		s.Tell(c, row, measured)
+		s.Record(c, row, measured)
 		trials++
 	}
 	r.Selections[i] = Selection{t.fn, trials, s.Choice()}
@@ -223,8 +224,7 @@ func (r *runner) measure(ctx context.Context, t trial, c profile.Config) (row pr
 	}
 	row, err = t.measure(ctx, c)
 	row.LoadMS = ms
-	var unstoppable *StopError
-	stuck := errors.As(err, &unstoppable)
+	_, stuck := errors.AsType[*StopError](err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -232,7 +232,7 @@ func (r *runner) measure(ctx context.Context, t trial, c profile.Config) (row pr
 		r.Rows = append(r.Rows, row)
 		r.Progress.Measured(row)
 		if e := r.Journal.Append(row); e != nil {
-			return row, false, fmt.Errorf("keep the row measured for %s: %w", at, e)
+			return row, false, fmt.Errorf("write the row for %s: %w", at, e)
 		}
 		return row, true, err
 	case stuck, ctx.Err() != nil, endsRun(err):
@@ -247,7 +247,6 @@ func (r *runner) measure(ctx context.Context, t trial, c profile.Config) (row pr
 // something that all instances need is unavailable, or no instance accepts the
 // body.
 func endsRun(err error) bool {
-	var body *testbed.BodyError
-	var missing interface{ Unavailable() bool }
-	return errors.As(err, &body) || errors.As(err, &missing) && missing.Unavailable()
+	_, badBody := errors.AsType[*testbed.BodyError](err)
+	return badBody || ports.Unavailable(err)
 }

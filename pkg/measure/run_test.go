@@ -12,10 +12,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// aRunner returns a runner of the functions on simulated GPUs.
-func aRunner(t *testing.T, how string, fakes []*testbedtest.GPUs, fns ...function.Function) *runner {
-	j := aTrial(nil, "").Job
-	j.Functions, j.Search, j.Load.Warmup, j.Load.Duration = fns, how, 0, time.Second
+// newRunner returns a runner of the functions on simulated GPUs.
+func newRunner(t *testing.T, strategy string, fakes []*testbedtest.GPUs, fns ...function.Function) *runner {
+	j := newTrial(nil, "").Job
+	j.Functions, j.Search, j.Load.Warmup, j.Load.Duration = fns, strategy, 0, time.Second
 	j.Space = search.Space{SMPct: []float64{10, 20, 50}, Quota: []float64{0.5, 1}, Batch: []int{1}}
 	r := &runner{Request: Request{Job: j, Journal: discard{}, Progress: &recorder{note: func(text string) { t.Log(text) }}}}
 	for _, f := range fakes {
@@ -36,39 +36,39 @@ func named(name, fault string) function.Function {
 // Several testbeds measure each point once, with one instance on each at a time, in less
 // time, and the result is in the order of the job.
 func TestTestbedsShareTheWork(t *testing.T) {
-	for _, how := range []string{"grid", "hybrid"} {
-		var alone, took time.Duration
+	for _, strategy := range []string{"grid", "hybrid"} {
+		var alone, elapsed time.Duration
 		var first, rows []profile.Row
 		for _, n := range []int{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
-				machines := make([]*testbedtest.GPUs, n)
-				for i := range machines {
-					machines[i] = &testbedtest.GPUs{}
+				gpus := make([]*testbedtest.GPUs, n)
+				for i := range gpus {
+					gpus[i] = &testbedtest.GPUs{}
 				}
-				r := aRunner(t, how, machines, named("b", ""), named("a", ""), named("c", ""))
-				begun := time.Now()
+				r := newRunner(t, strategy, gpus, named("b", ""), named("a", ""), named("c", ""))
+				started := time.Now()
 				err := r.run(t.Context())
-				alone, took = took, time.Since(begun)
+				alone, elapsed = elapsed, time.Since(started)
 				first, rows = rows, r.Rows
 				if err != nil || len(r.Selections) != 3 || !r.Selections[2].Choice.OK || r.Selections[0].Function.Name != "b" {
 					t.Errorf("%v, found %+v", err, r.Selections)
 				}
-				for _, f := range machines {
+				for _, f := range gpus {
 					if f.MostRunning != 1 || f.Running != 0 {
 						t.Errorf("%d instances at once, %d left", f.MostRunning, f.Running)
 					}
 				}
 			})
 		}
-		if took > alone*4/10 {
-			t.Errorf("%s: %v on three machines, %v on one", how, took, alone)
+		if elapsed > alone*4/10 {
+			t.Errorf("%s: %v on three machines, %v on one", strategy, elapsed, alone)
 		}
 		if len(rows) != len(first) {
-			t.Fatalf("%s: %d rows, on one machine %d", how, len(rows), len(first))
+			t.Fatalf("%s: %d rows, on one machine %d", strategy, len(rows), len(first))
 		}
 		for i := range rows {
 			if rows[i].Function != first[i].Function || rows[i].Config != first[i].Config {
-				t.Errorf("%s: row %d is %+v, on one machine %+v", how, i, rows[i], first[i])
+				t.Errorf("%s: row %d is %+v, on one machine %+v", strategy, i, rows[i], first[i])
 			}
 		}
 	}
@@ -77,12 +77,12 @@ func TestTestbedsShareTheWork(t *testing.T) {
 // An error on one testbed ends the trials on all, and no instance keeps running.
 func TestTestbedsEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := []*testbedtest.GPUs{{}, {}}
-		r := aRunner(t, "hybrid", machines, named("slow", ""), named("stuck", "stop"))
+		gpus := []*testbedtest.GPUs{{}, {}}
+		r := newRunner(t, "hybrid", gpus, named("slow", ""), named("stuck", "stop"))
 		err := r.run(t.Context())
 		var stuck *StopError
-		if !errors.As(err, &stuck) || machines[0].Running+machines[1].Running != 0 {
-			t.Errorf("%v; %d and %d run", err, machines[0].Running, machines[1].Running)
+		if !errors.As(err, &stuck) || gpus[0].Running+gpus[1].Running != 0 {
+			t.Errorf("%v; %d and %d run", err, gpus[0].Running, gpus[1].Running)
 		}
 	})
 }

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	stopTimeout     = 30 * time.Second
-	firstTries      = 3 // attempts at the first answer
-	maxWarmRequests = 5 // single requests for warm_ms
-	minWarmRequests = 3 // answers without which warm_ms is unknown
+	stopTimeout      = 30 * time.Second
+	maxFirstRequests = 3 // limit of requests until the first one succeeds
+	maxWarmRequests  = 5 // limit of single requests for warm_ms
+	minWarmRequests  = 3 // warm_ms is unknown if fewer requests succeed
 )
 
 // trial measures configurations of one function, each on a new instance.
@@ -44,10 +44,10 @@ func (e *StopError) Unwrap() error { return e.err }
 // measure runs one trial (FaST-GShare, section 3.2). The row is valid even if the
 // error is a *StopError.
 func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, err error) {
-	begun := time.Now()
+	started := time.Now()
 	slice := gpu.Slice{SMPct: c.SMPct, QuotaRequest: c.Quota, QuotaLimit: c.Quota, Mem: t.fn.GPUMem}
 	err = t.onInstance(ctx, testbed.Options{Slice: slice}, func(s testbed.Instance) (err error) {
-		row, err = t.observe(ctx, s, c, begun)
+		row, err = t.observe(ctx, s, c, started)
 		if ctx.Err() == nil {
 			err = checkAlive(ctx, s, err)
 		}
@@ -59,8 +59,8 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 	return row, err
 }
 
-// onInstance calls do with a new instance and then stops it. The error of do gets
-// the last lines that the instance printed.
+// onInstance calls do with a new instance and then stops it. If do fails, the error
+// includes the last lines that the instance printed.
 func (t trial) onInstance(ctx context.Context, options testbed.Options, do func(testbed.Instance) error) (err error) {
 	s, err := t.testbed.Start(ctx, t.fn, options)
 	if err != nil {
@@ -79,11 +79,11 @@ func (t trial) onInstance(ctx context.Context, options testbed.Options, do func(
 	return do(s)
 }
 
-// checkAlive returns err if the instance still runs. Else it returns an error that
-// gives the end of the instance as the cause of err: a trial is not valid then,
-// even if no request failed.
+// checkAlive returns err, the outcome of a trial, if the instance still runs.
+// Otherwise the trial is invalid even if no request failed, and checkAlive returns
+// an error that states why the instance ended, followed by err.
 func checkAlive(ctx context.Context, s testbed.Instance, err error) error {
-	reason := s.Ended(ctx)
+	reason := s.CheckRunning(ctx)
 	switch {
 	case reason == nil:
 		return err
@@ -93,42 +93,42 @@ func checkAlive(ctx context.Context, s testbed.Instance, err error) error {
 	return fmt.Errorf("the instance ended during the trial: %w (%w)", reason, err)
 }
 
-// observe measures a ready instance whose start began at begun.
-func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config, begun time.Time) (profile.Row, error) {
+// observe measures a ready instance whose start began at started.
+func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config, started time.Time) (profile.Row, error) {
 	row := profile.Row{Function: t.fn.Name, GPU: t.GPU, Config: c}
-	send, err := t.target(ctx, s, c.Batch)
+	send, err := t.sender(ctx, s, c.Batch)
 	if err != nil {
 		return row, err
 	}
 	if err := t.firstAnswer(ctx, send); err != nil {
 		return row, err
 	}
-	row.ColdMS = figures.Millis(time.Since(begun))
+	row.ColdMS = figures.Millis(time.Since(started))
 	single := load.WithTimeout(t.Load.Longest(), send)
 	warm, err := t.warm(ctx, single)
 	if err != nil {
 		return row, err
 	}
 	row.WarmMS = figures.Millis(warm)
-	var rest goodput.Trial
+	var idleTrial goodput.Trial
 	if t.measuresGoodput(t.fn.Name) {
-		if rest, err = t.atRest(ctx, single, c.Quota); err != nil {
+		if idleTrial, err = t.measureIdle(ctx, single, c.Quota); err != nil {
 			return row, err
 		}
 	}
 	meter := t.testbed.Meter()
 	samples := watch(ctx, samplePeriod, func(ctx context.Context) sample {
 		meter.Sample()
-		return sample{mem: s.GPUMemMiB(ctx), imported: s.ImportedMiB(ctx), others: t.testbed.Others(ctx)}
+		return sample{mem: s.GPUMemMiB(ctx), imported: s.ImportedMiB(ctx), otherUsers: t.testbed.OtherUsers(ctx)}
 	})
 	res, err := load.Run(ctx, send, t.Load)
-	used, imported, others := split(samples())
+	used, imported, others := summarize(samples())
 	activity := meter.Close()
 	if err != nil {
 		return row, err
 	}
 	if len(others) > 0 && !t.ShareGPU {
-		return row, fmt.Errorf("%s ran on the GPU too during the trial", strings.Join(others, ", "))
+		return row, fmt.Errorf("%s also used the GPU during the trial", strings.Join(others, ", "))
 	}
 	row.GPUMemMiB = figures.Round(slices.Max(used)+imported, 3)
 	row.ModelMemMiB = modelMem(t.fn, row.GPUMemMiB, imported)
@@ -142,25 +142,26 @@ func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config
 	row.GPUUtilPct, row.SMOccupancyPct = figures.Round(activity.UtilPct, 2), figures.Round(activity.OccupancyPct, 2)
 	row.PowerW = figures.Round(activity.PowerW, 1)
 	if t.measuresGoodput(t.fn.Name) {
-		err = t.findGoodput(ctx, send, &row, res.Throughput(), rest)
+		err = t.findGoodput(ctx, send, &row, res.Throughput(), idleTrial)
 	}
 	return row, err
 }
 
-// target returns the target of a ready instance. It fails if the instance does not
-// describe its requests within the start timeout.
-func (t trial) target(ctx context.Context, s testbed.Instance, batch int) (load.Target, error) {
+// sender returns a function that sends one request to a ready instance. It fails if
+// the instance does not describe its requests within the start timeout.
+func (t trial) sender(ctx context.Context, s testbed.Instance, batch int) (load.Sender, error) {
 	limited, cancel := context.WithTimeout(ctx, t.StartTimeout)
 	defer cancel()
 	send, err := s.Target(limited, testbed.Request{Batch: batch, Body: t.Body})
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		err = fmt.Errorf("the instance is ready but has not told what a request is like after %v", t.StartTimeout)
+		err = fmt.Errorf("the instance is ready but has not described its requests within %v", t.StartTimeout)
 	}
 	return send, err
 }
 
-// modelMem returns the memory of the function's model, in MiB: the imported memory,
-// else the size that the function file gives, at most the used memory.
+// modelMem returns the memory of the function's model, in MiB. If the instance has
+// imported the model from a file, that is the imported memory. Otherwise it is the
+// size in the function file, but at most the used memory.
 func modelMem(fn function.Function, used, imported float64) float64 {
 	switch {
 	case fn.Model == nil:
@@ -175,12 +176,12 @@ func modelMem(fn function.Function, used, imported float64) float64 {
 	return size
 }
 
-// firstAnswer sends single requests until one succeeds. It fails after firstTries
-// requests or the start timeout.
-func (t trial) firstAnswer(ctx context.Context, send load.Target) (err error) {
+// firstAnswer sends single requests until one succeeds. It fails after
+// maxFirstRequests requests or the start timeout.
+func (t trial) firstAnswer(ctx context.Context, send load.Sender) (err error) {
 	first, cancel := context.WithTimeout(ctx, t.StartTimeout)
 	defer cancel()
-	for range firstTries {
+	for range maxFirstRequests {
 		if err = send(first); err == nil {
 			return nil
 		}
@@ -188,7 +189,7 @@ func (t trial) firstAnswer(ctx context.Context, send load.Target) (err error) {
 			return ctx.Err()
 		}
 		if first.Err() != nil {
-			return fmt.Errorf("the instance is ready but has not answered its first request after %v", t.StartTimeout)
+			return fmt.Errorf("the instance is ready but has not answered its first request within %v", t.StartTimeout)
 		}
 	}
 	return fmt.Errorf("the instance is ready but does not answer: %w", err)
@@ -196,12 +197,12 @@ func (t trial) firstAnswer(ctx context.Context, send load.Target) (err error) {
 
 // warm returns the median duration of successive single requests; 0 if fewer than
 // minWarmRequests succeed.
-func (t trial) warm(ctx context.Context, send load.Target) (time.Duration, error) {
+func (t trial) warm(ctx context.Context, send load.Sender) (time.Duration, error) {
 	until := time.Now().Add(t.Load.Duration)
-	var took []time.Duration
+	var durations []time.Duration
 	for range maxWarmRequests {
-		begun := time.Now()
-		if begun.After(until) {
+		started := time.Now()
+		if started.After(until) {
 			break
 		}
 		err := send(ctx)
@@ -209,14 +210,19 @@ func (t trial) warm(ctx context.Context, send load.Target) (time.Duration, error
 			return 0, ctx.Err()
 		}
 		if err == nil {
-			took = append(took, time.Since(begun))
+			durations = append(durations, time.Since(started))
 		}
 	}
-	if len(took) < minWarmRequests {
+	if len(durations) < minWarmRequests {
 		return 0, nil
 	}
-	slices.Sort(took)
-	return took[len(took)/2], nil
+	return median(durations), nil
+}
+
+// median returns the median of durations, and sorts them.
+func median(durations []time.Duration) time.Duration {
+	slices.Sort(durations)
+	return durations[len(durations)/2]
 }
 
 // withLastLines appends the last lines of an instance to an error, indented.
@@ -229,25 +235,25 @@ func withLastLines(err error, lines string) error {
 }
 
 const (
-	samplePeriod   = time.Second // of the GPU during a trial
-	leakMinSamples = 6           // without which growth does not count as a leak
-	leakGrowth     = 1.05        // factor by which the memory of a leak grows
+	samplePeriod   = time.Second // time between two samples during a trial
+	leakMinSamples = 6           // growth in fewer samples does not count as a leak
+	leakGrowth     = 1.05        // growth by a smaller factor does not count as a leak
 )
 
-// sample is an observation of the GPUs during a trial.
+// sample is an observation of an instance and its GPUs during a trial.
 type sample struct {
-	mem      float64 // of the instance, in MiB
-	imported float64 // see testbed.Instance, in MiB
-	others   []string
+	mem        float64  // GPU memory that the instance holds, in MiB
+	imported   float64  // memory of other processes that the instance has mapped, in MiB
+	otherUsers []string // names of the other users of the GPUs
 }
 
-// split returns the memory of each sample, the largest imported memory, and all
-// others, sorted, each once.
-func split(samples []sample) (mem []float64, imported float64, others []string) {
+// summarize returns the memory of each sample, the largest imported memory, and the
+// names of all other users, sorted and without duplicates.
+func summarize(samples []sample) (mem []float64, imported float64, others []string) {
 	for _, s := range samples {
 		mem = append(mem, s.mem)
 		imported = max(imported, s.imported)
-		others = append(others, s.others...)
+		others = append(others, s.otherUsers...)
 	}
 	slices.Sort(others)
 	return mem, imported, slices.Compact(others)
@@ -278,8 +284,8 @@ func watch[T any](ctx context.Context, period time.Duration, observe func(contex
 	}
 }
 
-// leak returns a remark if periodic samples of the memory only grow, and go on
-// growing after the first third; else nil.
+// leak returns a remark if periodic samples of the memory only grow and continue to
+// grow after the first third. Otherwise it returns nil.
 func leak(used []float64) []string {
 	if len(used) < leakMinSamples {
 		return nil
@@ -289,5 +295,5 @@ func leak(used []float64) []string {
 	if middle <= early || last <= middle || last < leakGrowth*early || !slices.IsSorted(used) {
 		return nil
 	}
-	return []string{fmt.Sprintf("its GPU memory grew from %.0f to %.0f MiB under load and went on growing: it may leak", early, last)}
+	return []string{fmt.Sprintf("the GPU memory of the instance grew from %.0f to %.0f MiB under load and was still growing: the function may leak memory", early, last)}
 }

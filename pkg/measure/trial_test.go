@@ -37,7 +37,7 @@ func (r *recorder) Tried(_ Point, text string) {
 	}
 }
 
-func aTrial(f *testbedtest.GPUs, fault string) trial {
+func newTrial(f *testbedtest.GPUs, fault string) trial {
 	return trial{
 		Job: Job{GPU: "sim", Body: []byte("in"), StartTimeout: time.Minute, Load: load.Options{
 			Spec: load.Spec{Kind: load.Closed, Workers: 8}, Warmup: 2 * time.Second, Duration: 10 * time.Second,
@@ -53,7 +53,7 @@ func TestTrialFigures(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &testbedtest.GPUs{}
-			row, err := aTrial(f, "").measure(t.Context(), c)
+			row, err := newTrial(f, "").measure(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestTrialFigures(t *testing.T) {
 				t.Errorf("started %v, %d run", f.Started, f.Running)
 			}
 			if row.PowerW < 13 { // a look a second, says the fake
-				t.Errorf("%v: %v looks at the GPU in 12 s", c, row.PowerW)
+				t.Errorf("%v: %v looks at the GPU in 12 s, want at least 13", c, row.PowerW)
 			}
 			if row.Function != "f" || row.GPU != "sim" || row.Config != c || row.Samples == 0 || row.Errors != 0 {
 				t.Errorf("row %+v", row)
@@ -89,7 +89,7 @@ func TestInterruptStopsInstance(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		f := &testbedtest.GPUs{}
-		_, err := aTrial(f, "").measure(ctx, profile.Config{SMPct: 12, Quota: 0.2, Batch: 1})
+		_, err := newTrial(f, "").measure(ctx, profile.Config{SMPct: 12, Quota: 0.2, Batch: 1})
 		if !errors.Is(err, context.DeadlineExceeded) || f.Running != 0 {
 			t.Errorf("%v, %d run", err, f.Running)
 		}
@@ -98,7 +98,7 @@ func TestInterruptStopsInstance(t *testing.T) {
 
 func TestUnstoppableInstanceKeepsRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		row, err := aTrial(&testbedtest.GPUs{}, "stop").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		row, err := newTrial(&testbedtest.GPUs{}, "stop").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		var stuck *StopError
 		if !errors.As(err, &stuck) || row.ThroughputRPS == 0 {
 			t.Errorf("%+v, %v", row, err)
@@ -109,7 +109,7 @@ func TestUnstoppableInstanceKeepsRow(t *testing.T) {
 func TestNoAnswerIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// 4 ms on the whole GPU are 80 s here.
-		tr := aTrial(&testbedtest.GPUs{}, "")
+		tr := newTrial(&testbedtest.GPUs{}, "")
 		tr.StartTimeout = 5 * time.Minute
 		_, err := tr.measure(t.Context(), profile.Config{SMPct: 0.1, Quota: 0.05, Batch: 1})
 		if err == nil || err.Error() != "no request finished in 10s\nit printed last:\n  line one\n  line two" {
@@ -122,12 +122,12 @@ func TestNoAnswerIsAnError(t *testing.T) {
 func TestTrialOfStalledInstanceEnds(t *testing.T) {
 	for fault, want := range map[string]string{
 		"stalls": "no request finished in 10s",
-		"mute":   "the instance is ready but has not told what a request is like after 1m0s",
+		"mute":   "the instance is ready but has not described its requests within 1m0s",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			tr := aTrial(&testbedtest.GPUs{}, fault)
+			tr := newTrial(&testbedtest.GPUs{}, fault)
 			tr.Goodput, tr.SLO = true, 50*time.Millisecond
 			tr.Functions = []function.Function{tr.fn}
 			_, err := tr.measure(ctx, profile.Config{SMPct: 50, Quota: 1, Batch: 1})
@@ -141,14 +141,14 @@ func TestTrialOfStalledInstanceEnds(t *testing.T) {
 func TestModelMem(t *testing.T) {
 	model, file := &function.Model{Name: "m", Size: 98 * gpu.MiB}, &function.Model{Name: "m", File: "m.safetensors"}
 	for _, c := range []struct {
-		model                *function.Model
-		seen, imported, want float64
+		model                 *function.Model
+		trial, imported, want float64
 	}{
 		{nil, 500, 0, 0}, {model, 500, 0, 98}, {model, 40, 0, 40}, {model, 0, 0, 98}, {model, 500, 70, 98},
 		{nil, 500, 70, 0}, {file, 500, 70, 70}, {file, 500, 0, 0},
 	} {
-		if got := modelMem(function.Function{Model: c.model}, c.seen, c.imported); got != c.want {
-			t.Errorf("%v of %v MiB: %v, want %v", c.model, c.seen, got, c.want)
+		if got := modelMem(function.Function{Model: c.model}, c.trial, c.imported); got != c.want {
+			t.Errorf("%v of %v MiB: %v, want %v", c.model, c.trial, got, c.want)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestModelMem(t *testing.T) {
 // A slice that becomes slower during its trial is measured for longer, and is unstable.
 func TestUnstableTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&testbedtest.GPUs{}, "tires")
+		tr := newTrial(&testbedtest.GPUs{}, "tires")
 		tr.Load.Precision = 0.05
 		var notes []string
 		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
@@ -173,7 +173,7 @@ func TestUnstableTrial(t *testing.T) {
 func TestEndedInstanceHasNoRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &testbedtest.GPUs{}
-		_, err := aTrial(f, "ends").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		_, err := newTrial(f, "ends").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		want := "the instance ended during the trial: signal: segmentation fault\nit printed last:\n  line one\n  line two"
 		if err == nil || err.Error() != want || f.Running != 0 {
 			t.Errorf("%v; %d run", err, f.Running)
@@ -185,12 +185,12 @@ func TestTrialWithOthersOnTheGPU(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &testbedtest.GPUs{}
-			tr := aTrial(f, "")
+			tr := newTrial(f, "")
 			tr.ShareGPU = share
 			time.AfterFunc(5*time.Second, func() { f.SetOthers("resnet-0") })
 			time.AfterFunc(8*time.Second, func() { f.SetOthers() })
 			_, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
-			if refused := err != nil && strings.HasPrefix(err.Error(), "resnet-0 ran on the GPU too during the trial"); refused == share {
+			if refused := err != nil && strings.HasPrefix(err.Error(), "resnet-0 also used the GPU during the trial"); refused == share {
 				t.Errorf("share %v: %v", share, err)
 			}
 		})
@@ -199,11 +199,11 @@ func TestTrialWithOthersOnTheGPU(t *testing.T) {
 
 func TestLeakRemark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&testbedtest.GPUs{}, "leaks")
+		tr := newTrial(&testbedtest.GPUs{}, "leaks")
 		var notes []string
 		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
 		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
-		if err != nil || row.GPUMemMiB < 1300 || len(notes) != 1 || !strings.Contains(notes[0], "it may leak") {
+		if err != nil || row.GPUMemMiB < 1300 || len(notes) != 1 || !strings.Contains(notes[0], "may leak memory") {
 			t.Errorf("%+v, %v, notes %q", row, err, notes)
 		}
 	})
@@ -219,7 +219,7 @@ func TestLeakRemark(t *testing.T) {
 // Weights of the model daemon count as memory of the instance and as memory of the model.
 func TestImportedWeights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&testbedtest.GPUs{Imported: 70}, "")
+		tr := newTrial(&testbedtest.GPUs{Imported: 70}, "")
 		tr.fn.Model = &function.Model{Name: "m", File: "m.safetensors"}
 		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err != nil || row.ModelMemMiB != 70 || math.Abs(row.GPUMemMiB-(100+50+70)) > 2 {

@@ -1,5 +1,4 @@
-// Package number prints numbers, in the files that programs read and in what
-// people do, and finds those that are too small to be read.
+// Package number formats numbers for files and for users, and detects numbers that are too small for a float64.
 package number
 
 import (
@@ -8,13 +7,11 @@ import (
 	"strings"
 )
 
-// Plain prints all digits of a number and no exponent, so that reading it gives
-// the same number: 0.4, 1200.
+// Plain returns all digits of a number without an exponent, so that it reads back as the same number: 0.4, 1200.
 func Plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// Vanished reports whether a text, a number other than 0, was read as v, which is 0,
-// because the number is too small: 1e-400, or 0.1ns as a duration. In many places 0
-// is no limit.
+// Vanished reports whether the text of a number other than 0 was read as v = 0 because the number is too small: 1e-400, or
+// 0.1ns as a duration. In many settings, 0 means no limit.
 func Vanished(text string, v float64) bool {
 	mantissa := text
 	if at := strings.IndexAny(text, "eE"); at >= 0 {
@@ -23,11 +20,10 @@ func Vanished(text string, v float64) bool {
 	return v == 0 && strings.ContainsAny(mantissa, "123456789")
 }
 
-// Fixed prints that many decimals: Fixed(2, 1) is 2.0.
+// Fixed returns a number with that many decimals: Fixed(2, 1) is 2.0.
 func Fixed(v float64, decimals int) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
 
-// Trimmed prints at most that many decimals, and none that end in zeros:
-// Trimmed(2.04, 1) is 2.
+// Trimmed returns a number with at most that many decimals, without trailing zeros: Trimmed(2.04, 1) is 2.
 func Trimmed(v float64, decimals int) string {
 	text := Fixed(v, decimals)
 	if !strings.Contains(text, ".") {
@@ -36,12 +32,11 @@ func Trimmed(v float64, decimals int) string {
 	return strings.TrimRight(strings.TrimRight(text, "0"), ".")
 }
 
-// Significant prints at most that many significant digits: Significant(1234, 3)
-// is 1.23e+03.
+// Significant returns a number with at most that many significant digits: Significant(1234, 3) is 1.23e+03.
 func Significant(v float64, digits int) string { return strconv.FormatFloat(v, 'g', digits, 64) }
 
-// Short prints three significant digits, or as many as the whole part has, for
-// people to read: Short(12.000000001) is 12, Short(0.3333) 0.333, Short(1234.5) 1234.
+// Short returns three significant digits, or all digits of the integer part if it has more, for users: Short(12.000000001)
+// is 12, Short(0.3333) is 0.333, Short(1234.5) is 1234.
 func Short(v float64) string {
 	if math.Abs(v) >= 1000 || math.IsNaN(v) {
 		return Fixed(v, 0)
@@ -53,8 +48,7 @@ func Short(v float64) string {
 	return Plain(rounded)
 }
 
-// Metric prints three significant digits and the prefix of thousands or
-// millions: 0.123, 12.3, 1.23k, 4M.
+// Metric returns three significant digits with a prefix for thousands or millions: 0.123, 12.3, 1.23k, 4M.
 func Metric(v float64) string {
 	switch {
 	case v >= 999.5e3:
@@ -65,6 +59,13 @@ func Metric(v float64) string {
 	return Significant(v, 3)
 }
 
-// Percent prints a fraction as a percentage with that many decimals:
-// Percent(0.345, 1) is 34.5%.
+// Percent returns a fraction as a percentage with that many decimals: Percent(0.345, 1) is 34.5%.
 func Percent(fraction float64, decimals int) string { return Fixed(100*fraction, decimals) + "%" }
+
+// Count prints a number of things: Count(1, "GPU") is 1 GPU, Count(2, "GPU") is 2 GPUs.
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
+}

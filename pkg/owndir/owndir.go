@@ -1,4 +1,4 @@
-// Package owndir opens folders in which nobody else can have put anything.
+// Package owndir opens directories that only the current user can write to, such as run directories.
 package owndir
 
 import (
@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// Hint says what to do about a run directory that cannot be used.
+// Hint tells users how to proceed if their run directory cannot be used.
 const Hint = "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"
 
-// Error says why a folder is not used. It is an fs.ErrPermission.
+// Error describes why a directory is not trusted. It matches fs.ErrPermission.
 type Error struct {
 	Path, Why string
 }
@@ -22,12 +22,24 @@ func (e *Error) Error() string { return e.Path + " " + e.Why }
 // Is reports whether target is fs.ErrPermission.
 func (e *Error) Is(target error) bool { return target == fs.ErrPermission }
 
-// Open opens a folder that is the user's own, that nobody else can write to, and
-// that is no symbolic link. The error is an *Error where it is another, and an
-// fs.ErrNotExist where there is none. What is then done by the *os.Root is done
-// in the folder that was looked at, whatever has its path by then.
+// RunDirError reports that a run directory cannot be created or used.
+type RunDirError struct{ Err error }
+
+func (e *RunDirError) Error() string { return "run directory: " + e.Err.Error() }
+func (e *RunDirError) Unwrap() error { return e.Err }
+
+// Unavailable returns true, which selects the exit status.
+func (e *RunDirError) Unavailable() bool { return true }
+
+// Hint names the variable that selects another directory.
+func (e *RunDirError) Hint() string { return Hint }
+
+// Open opens a directory that the current user owns, that other users cannot write to, and that is
+// not a symbolic link. For any other directory it returns an *Error, and for a missing one an error
+// that matches fs.ErrNotExist. Operations on the returned *os.Root apply to the directory that was
+// checked, even if its path refers to another one later.
 func Open(path string) (*os.Root, error) {
-	path = filepath.Clean(path) // a slash at the end would follow a link
+	path = filepath.Clean(path) // a trailing slash would follow a link
 	there, err := os.Lstat(path)
 	if err != nil {
 		return nil, err
@@ -41,7 +53,7 @@ func Open(path string) (*os.Root, error) {
 	}
 	opened, err := root.Stat(".")
 	if err == nil && !os.SameFile(there, opened) {
-		err = &Error{path, "was exchanged for another folder just now"}
+		err = &Error{path, "was replaced by another folder while it was opened"}
 	}
 	if err == nil {
 		err = check(path, opened)
@@ -53,9 +65,9 @@ func Open(path string) (*os.Root, error) {
 	return root, nil
 }
 
-// Ensure makes the folder and those above it, of mode 0700, where they are not
-// there, and says what Open says of it. It is for those who go on by the path:
-// only root and the owners of the folders above can put another in its place.
+// Ensure creates the directory and its missing parents with mode 0700, and returns an error in the
+// same cases as Open. It is for callers that use the path afterwards: only root and the owners of the
+// parent directories can replace the directory.
 func Ensure(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -73,11 +85,11 @@ func check(path string, info fs.FileInfo) error {
 	case info.Mode()&fs.ModeSymlink != 0:
 		return &Error{path, "is a symbolic link"}
 	case !info.IsDir():
-		return &Error{path, "is no folder"}
+		return &Error{path, "is not a folder"}
 	case owner != os.Geteuid():
-		return &Error{path, fmt.Sprintf("belongs to user %d, not to you", owner)}
+		return &Error{path, fmt.Sprintf("is owned by uid %d, expected %d", owner, os.Geteuid())}
 	case info.Mode().Perm()&0o022 != 0:
-		return &Error{path, fmt.Sprintf("can be written to by others (mode %04o)", info.Mode().Perm())}
+		return &Error{path, fmt.Sprintf("is writable by other users (mode %04o)", info.Mode().Perm())}
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ func TestOpen(t *testing.T) {
 		"writable":        {func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o777)) }, "mode 0777"},
 		"group":           {func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o770)) }, "mode 0770"},
 		"link":            {func(p string) error { return os.Symlink(t.TempDir(), p) }, "symbolic link"},
-		"file":            {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "no folder"},
-		"another user's":  {func(p string) error { return errors.Join(os.Mkdir(p, 0o755), os.Chown(p, 64999, -1)) }, "belongs to user 64999"},
+		"file":            {func(p string) error { return os.WriteFile(p, nil, 0o600) }, "not a folder"},
+		"another user's":  {func(p string) error { return errors.Join(os.Mkdir(p, 0o755), os.Chown(p, 64999, -1)) }, "is owned by uid 64999"},
 		"nobody's so far": {func(string) error { return nil }, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,73 +8,57 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Device is one GPU of an inventory. What the file does not say is empty or 0.
+// Device is one GPU of an inventory. Values that the file does not have are empty or 0.
 type Device struct {
 	Node       string
 	Index      int     // on its node, from 0
-	MemMiB     float64 // all of it
+	MemMiB     float64 // total memory
 	UUID       string
 	Model      string
 	SMs        int     // streaming multiprocessors
-	UsedMemMiB float64 // by others: not to be planned with
+	UsedMemMiB float64 // memory in use by other programs, which a plan must leave to them
 	Line       int     // line in the file it came from
 }
 
-// ReadInventory reads an inventory (CSV: node, gpu, mem_mib, optionally uuid,
-// model, sms, used_mem_mib); gpu is the device's number on its node. Name is
-// what messages call the file.
+// GPUName identifies a GPU of a fleet: its node and its index there.
+type GPUName struct {
+	Node  string
+	Index int
+}
+
+func (n GPUName) String() string { return fmt.Sprintf("%s/%d", n.Node, n.Index) }
+
+// Name returns the name of the device.
+func (d Device) Name() GPUName { return GPUName{d.Node, d.Index} }
+
+// Name returns the name of the GPU.
+func (g GPU) Name() GPUName { return GPUName{g.Node, g.Index} }
+
+// ReadInventory reads an inventory (CSV: node, gpu, mem_mib, optionally uuid, model, sms, used_mem_mib);
+// gpu is the device's index on its node. name is the file's name in error messages.
 func ReadInventory(r io.Reader, name string) ([]Device, error) {
-	rows, err := csvfile.ReadWritten(r, name, deviceColumns(), func() Device { return Device{} })
+	devices, err := csvfile.ReadWritten(r, name, []csvfile.Column[Device]{
+		csvfile.Required("node", csvfile.Name, func(d *Device) *string { return &d.Node }),
+		csvfile.Required("gpu", csvfile.AtLeast(0), func(d *Device) *int { return &d.Index }),
+		csvfile.Required("mem_mib", csvfile.Positive, func(d *Device) *float64 { return &d.MemMiB }),
+		csvfile.Field("uuid", csvfile.Name, func(d *Device) *string { return &d.UUID }),
+		csvfile.Field("model", csvfile.Name, func(d *Device) *string { return &d.Model }),
+		csvfile.Field("sms", csvfile.AtLeast(1), func(d *Device) *int { return &d.SMs }),
+		csvfile.Field("used_mem_mib", csvfile.Number, func(d *Device) *float64 { return &d.UsedMemMiB }),
+	}, func(line int) Device { return Device{Line: line} })
 	if err != nil {
 		return nil, err
 	}
-	devices := make([]Device, len(rows))
-	for i, row := range rows {
-		devices[i] = row.Value
-		devices[i].Line = row.Line
-		if d := devices[i]; d.UsedMemMiB > d.MemMiB {
-			return nil, &textfile.Fault{File: name, Line: row.Line, Where: "used_mem_mib",
-				What: fmt.Sprintf("%s of %s MiB are used, expected at most all of them",
+	for _, d := range devices {
+		if d.UsedMemMiB > d.MemMiB {
+			return nil, &textfile.Fault{File: name, Line: d.Line, Where: "used_mem_mib",
+				What: fmt.Sprintf("%s MiB are used, expected at most mem_mib, which is %s",
 					csvfile.Format(d.UsedMemMiB), csvfile.Format(d.MemMiB))}
 		}
 	}
-	byPlace := func(d Device) string { return fmt.Sprintf("%s gpu %d", d.Node, d.Index) }
-	if err := csvfile.Unique(rows, name, "gpu", byPlace); err != nil {
+	byPlace := func(d Device) (string, int) { return fmt.Sprintf("%s gpu %d", d.Node, d.Index), d.Line }
+	if err := csvfile.Unique(devices, name, "gpu", byPlace); err != nil {
 		return nil, err
 	}
-	if err := csvfile.Unique(rows, name, "uuid", func(d Device) string { return d.UUID }); err != nil {
-		return nil, err
-	}
-	return devices, nil
-}
-
-func deviceColumns() []csvfile.Column[Device] {
-	text := func(name string, required bool, at func(*Device) *string) csvfile.Column[Device] {
-		return csvfile.Column[Device]{Name: name, Required: required, Set: func(d *Device, cell string) (err error) {
-			*at(d), err = csvfile.Name(cell)
-			return err
-		}}
-	}
-	whole := func(name string, required bool, least int64, at func(*Device) *int) csvfile.Column[Device] {
-		return csvfile.Column[Device]{Name: name, Required: required, Set: func(d *Device, cell string) error {
-			v, err := csvfile.Count(cell, least)
-			*at(d) = int(v)
-			return err
-		}}
-	}
-	return []csvfile.Column[Device]{
-		text("node", true, func(d *Device) *string { return &d.Node }),
-		whole("gpu", true, 0, func(d *Device) *int { return &d.Index }),
-		{Name: "mem_mib", Required: true, Set: func(d *Device, cell string) (err error) {
-			d.MemMiB, err = csvfile.Positive(cell)
-			return err
-		}},
-		text("uuid", false, func(d *Device) *string { return &d.UUID }),
-		text("model", false, func(d *Device) *string { return &d.Model }),
-		whole("sms", false, 1, func(d *Device) *int { return &d.SMs }),
-		{Name: "used_mem_mib", Set: func(d *Device, cell string) (err error) {
-			d.UsedMemMiB, err = csvfile.Number(cell)
-			return err
-		}},
-	}
+	return devices, csvfile.Unique(devices, name, "uuid", func(d Device) (string, int) { return d.UUID, d.Line })
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Item is a rectangle to be packed: Quota across, SMPct up, in the units of
-// the bin.
+// Item is a rectangle to be packed: Quota wide and SMPct high, in the units of the bin.
 type Item struct {
 	ID           string
 	Quota, SMPct Decimal
@@ -22,67 +21,44 @@ type Item struct {
 	Line         int
 }
 
-// maxItems is the most items that a file may stand for, copies counted.
+// maxItems is the largest number of items in a file, including copies.
 const maxItems = 5_000_000
 
-// ReadItems reads items (CSV: id, quota, sm_pct, optionally mem_mib, count);
-// name is what messages call the file.
+// ReadItems reads items (CSV: id, quota, sm_pct, optionally mem_mib, count). name is the file's name in error
+// messages.
 func ReadItems(r io.Reader, name string) ([]Item, error) {
-	rows, err := csvfile.ReadWritten(r, name, itemColumns(), func() Item { return Item{Count: 1} })
+	items, err := csvfile.ReadWritten(r, name, []csvfile.Column[Item]{
+		csvfile.Required("id", csvfile.Name, func(i *Item) *string { return &i.ID }),
+		csvfile.Required("quota", parseSide, func(i *Item) *Decimal { return &i.Quota }),
+		csvfile.Required("sm_pct", parseSide, func(i *Item) *Decimal { return &i.SMPct }),
+		csvfile.Field("mem_mib", csvfile.Number, func(i *Item) *float64 { return &i.MemMiB }),
+		csvfile.Field("count", csvfile.Whole(1, maxItems), func(i *Item) *int { return &i.Count }),
+	}, func(line int) Item { return Item{Count: 1, Line: line} })
 	if err != nil {
 		return nil, err
 	}
-	if err := csvfile.Unique(rows, name, "id", func(i Item) string { return i.ID }); err != nil {
+	if err := csvfile.Unique(items, name, "id", func(i Item) (string, int) { return i.ID, i.Line }); err != nil {
 		return nil, err
 	}
-	items := make([]Item, len(rows))
 	total := 0
-	for i, row := range rows {
-		items[i] = row.Value
-		items[i].Line = row.Line
-		if total += row.Value.Count; total > maxItems {
-			return nil, &textfile.Fault{File: name, Line: row.Line, Where: "count",
-				What: fmt.Sprintf("up to here the file stands for %d items, expected at most %d", total, maxItems)}
+	for _, i := range items {
+		if total += i.Count; total > maxItems {
+			return nil, &textfile.Fault{File: name, Line: i.Line, Where: "count",
+				What: fmt.Sprintf("%d items up to this line, expected at most %d", total, maxItems)}
 		}
 	}
 	return items, copiesUnique(items, name)
 }
 
-func itemColumns() []csvfile.Column[Item] {
-	side := func(of func(*Item) *Decimal) func(*Item, string) error {
-		return func(i *Item, cell string) error {
-			v, err := parseDecimal(cell)
-			if err == nil && v.Unscaled == 0 {
-				err = fmt.Errorf("%s is out of range, expected more than 0", csvfile.Quote(cell))
-			}
-			*of(i) = v
-			return err
-		}
+func parseSide(cell string) (Decimal, error) {
+	v, err := parseDecimal(cell)
+	if err == nil && v.Unscaled == 0 {
+		err = fmt.Errorf("%s is out of range, expected more than 0", csvfile.Quote(cell))
 	}
-	return []csvfile.Column[Item]{
-		{Name: "id", Required: true, Set: func(i *Item, cell string) (err error) {
-			i.ID, err = csvfile.Name(cell)
-			return err
-		}},
-		{Name: "quota", Required: true, Set: side(func(i *Item) *Decimal { return &i.Quota })},
-		{Name: "sm_pct", Required: true, Set: side(func(i *Item) *Decimal { return &i.SMPct })},
-		{Name: "mem_mib", Set: func(i *Item, cell string) (err error) {
-			i.MemMiB, err = csvfile.Number(cell)
-			return err
-		}},
-		{Name: "count", Set: func(i *Item, cell string) error {
-			n, err := csvfile.Count(cell, 1)
-			if err == nil && n > maxItems {
-				err = fmt.Errorf("%s is out of range, expected a whole number from 1 to %d", csvfile.Quote(cell), maxItems)
-			}
-			i.Count = int(n)
-			return err
-		}},
-	}
+	return v, err
 }
 
-// CopyID is the id of the n-th copy of an item, from 1: that of an item alone
-// is its own.
+// CopyID returns the ID of the nth copy of an item, from 1. An item with a count of 1 keeps its own ID.
 func (i Item) CopyID(n int) string {
 	if i.Count == 1 {
 		return i.ID
@@ -90,7 +66,7 @@ func (i Item) CopyID(n int) string {
 	return i.ID + "#" + strconv.Itoa(n)
 }
 
-// copiesUnique reports an item whose id a copy of another takes.
+// copiesUnique returns an error if the ID of an item equals that of a copy of another item.
 func copiesUnique(items []Item, name string) error {
 	var counted map[string]Item
 	for _, i := range items {
@@ -110,38 +86,38 @@ func copiesUnique(items []Item, name string) error {
 		c, ok := counted[i.ID[:at]]
 		if err == nil && ok && n >= 1 && n <= c.Count && c.CopyID(n) == i.ID {
 			return &textfile.Fault{File: name, Line: i.Line, Where: "id",
-				What: fmt.Sprintf("%s is a copy of %s on line %d, expected each only once", csvfile.Quote(i.ID), csvfile.Quote(c.ID), c.Line)}
+				What: fmt.Sprintf("%s is also the ID of a copy of %s on line %d, expected distinct IDs", csvfile.Quote(i.ID), csvfile.Quote(c.ID), c.Line)}
 		}
 	}
 	return nil
 }
 
-// ParseBin reads the size of a bin as given on a command line: QUOTAxSM.
+// ParseBin parses the size of a bin from a command line: QUOTAxSM.
 func ParseBin(text string) (quota, sm Decimal, err error) {
-	left, right, ok := strings.Cut(text, "x")
+	w, h, ok := strings.Cut(text, "x")
 	if ok {
-		quota, err = parseDecimal(strings.TrimSpace(left))
+		quota, err = parseDecimal(strings.TrimSpace(w))
 		if err == nil {
-			sm, err = parseDecimal(strings.TrimSpace(right))
+			sm, err = parseDecimal(strings.TrimSpace(h))
 		}
 	}
 	if !ok || err == nil && (quota.Unscaled == 0 || sm.Unscaled == 0) {
-		err = errors.New("expected QUOTAxSM, both more than 0, like 1x100")
+		err = errors.New("expected QUOTAxSM with two numbers above 0, like 1x100")
 	}
 	return quota, sm, err
 }
 
-// Decimal is a decimal number that is not negative, exactly as written:
-// Unscaled / 10^Digits, without zeros at its end.
+// Decimal is a non-negative decimal number, exactly as written: Unscaled / 10^Digits, without trailing
+// zeros.
 type Decimal struct {
 	Unscaled int64
 	Digits   int // after the point, at most maxDigits
 }
 
-// maxDigits is how many digits a Decimal may have.
+// maxDigits is the largest number of digits of a Decimal.
 const maxDigits = 18
 
-// parseDecimal reads a number that is to be above 0, like 12, 0.4 or 1e-3.
+// parseDecimal parses a number above 0, such as 12, 0.4 or 1e-3.
 func parseDecimal(text string) (Decimal, error) {
 	mantissa, exponent, hasExponent := strings.Cut(strings.ReplaceAll(text, "E", "e"), "e")
 	shift := 0
@@ -183,8 +159,8 @@ func notDecimal(text string) error {
 	return fmt.Errorf("%s is not a number, expected one like 12.5", csvfile.Quote(text))
 }
 
-// Scaled is the number times 10^digits, which must be at least its own Digits;
-// the largest 64 bits hold when it is larger.
+// Scaled returns the number times 10^digits; digits must be at least d.Digits. If the result does not fit,
+// it returns the largest int64.
 func (d Decimal) Scaled(digits int) int64 {
 	v := d.Unscaled
 	for range digits - d.Digits {
@@ -196,7 +172,7 @@ func (d Decimal) Scaled(digits int) int64 {
 	return v
 }
 
-// AppendDecimal appends v / 10^digits, without zeros at its end.
+// AppendDecimal appends v / 10^digits without trailing zeros.
 func AppendDecimal(b []byte, v int64, digits int) []byte {
 	for digits > 0 && v%10 == 0 {
 		v, digits = v/10, digits-1
@@ -212,5 +188,8 @@ func AppendDecimal(b []byte, v int64, digits int) []byte {
 	b = append(append(b, text[:point]...), '.')
 	return append(b, text[point:]...)
 }
+
+// Float returns the value.
+func (d Decimal) Float() float64 { return float64(d.Unscaled) / math.Pow10(d.Digits) }
 
 func (d Decimal) String() string { return string(AppendDecimal(nil, d.Unscaled, d.Digits)) }

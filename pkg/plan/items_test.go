@@ -42,8 +42,8 @@ func TestReadItemsRejects(t *testing.T) {
 		"id,quota,sm_pct,count\na,1,5,0":                `i.csv:2: count: "0" is out of range`,
 		"id,quota,sm_pct,count\na,1,5,1.5":              `i.csv:2: count: "1.5" is not a whole number`,
 		"id,quota,sm_pct,count\na,1,5,5000001":          `i.csv:2: count: "5000001" is out of range`,
-		"id,quota,sm_pct,count\na,1,5,5000000\nb,1,1,1": "i.csv:3: count: up to here the file stands for 5000001 items",
-		"id,quota,sm_pct,count\na#2,1,5,1\na,1,1,2":     `i.csv:2: id: "a#2" is a copy of "a" on line 3`,
+		"id,quota,sm_pct,count\na,1,5,5000000\nb,1,1,1": "i.csv:3: count: 5000001 items up to this line",
+		"id,quota,sm_pct,count\na#2,1,5,1\na,1,1,2":     `i.csv:2: id: "a#2" is also the ID of a copy of "a" on line 3`,
 		"id,quota,sm_pct,mem_mib\na,1,5,-1":             `i.csv:2: mem_mib: "-1" is negative`,
 	} {
 		_, err := ReadItems(strings.NewReader(in), "i.csv")
@@ -86,7 +86,7 @@ func FuzzReadItems(f *testing.F) {
 				}
 			}
 			if i.Count < 1 || i.ID == "" {
-				t.Fatalf("%+v", i)
+				t.Fatalf("%+v, want Count at least 1 and ID set", i)
 			}
 		}
 	})

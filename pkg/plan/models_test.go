@@ -17,7 +17,8 @@ func TestModelBytes(t *testing.T) {
 	}
 }
 
-// TestCopies: a model without a tenant is one for each tenant that has none of its own.
+// TestCopies: a model without a tenant counts once for each tenant whose functions use it
+// and that has no such model itself.
 func TestCopies(t *testing.T) {
 	weights := map[string]Model{}
 	for name, tenant := range map[string]string{"a": "red", "b": "blue", "c": "default", "d": ""} {
@@ -47,7 +48,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestTenantOfModel: a plan with tenants is read as it was written, and one without is.
+// TestTenantOfModel: the tenants of models are equal after writing and reading a plan,
+// the empty tenant included.
 func TestTenantOfModel(t *testing.T) {
 	p := Plan{Version: Version, Model: ModelRect, GPUs: []GPU{{Node: "n", Models: []Model{{"m", "red", 2}, {"m", "", 4}}}}}
 	var b bytes.Buffer

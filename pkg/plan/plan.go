@@ -1,9 +1,10 @@
-// Package plan reads and writes what a placement is made from and what it
-// comes to: demand, inventory, plan, and rectangles to be packed (docs/files.md).
+// Package plan has the inputs and the result of placement: demand, inventory, items to be packed, and plans,
+// with their file formats (docs/files.md). Its main type is Plan.
 package plan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,9 +19,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Plan says what runs where. A file needs the keys whose fields have neither omitempty nor
-// the tag optional: those without which gfaas up could not start an instance. UnmarshalJSON
-// gives the others their meaning.
+// Plan is a placement of instances on GPUs. A file must have the keys whose fields have neither omitempty nor
+// the tag optional, because gfaas up cannot start an instance without them. UnmarshalJSON sets the defaults of
+// the others.
 type Plan struct {
 	Version     int        `json:"version"`
 	Algorithm   string     `json:"algorithm" optional:"yes"`
@@ -35,8 +36,8 @@ type Plan struct {
 	Unplaced    []Unplaced `json:"unplaced" optional:"yes"`
 }
 
-// UnmarshalJSON reads a plan. Without gpus_used it counts the GPUs with instances. Without a
-// model it is tokens if there is a schedule, rect if all instances have x and y, else none.
+// UnmarshalJSON parses a plan. A missing gpus_used becomes the number of GPUs with instances. A missing model
+// becomes tokens if there is a schedule, rect if all instances have x and y, else none.
 func (p *Plan) UnmarshalJSON(data []byte) error {
 	type plain Plan
 	v := struct {
@@ -75,7 +76,7 @@ func (p *Plan) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// GPU is one GPU of a plan and what it hosts.
+// GPU is one GPU of a plan with its instances.
 type GPU struct {
 	Node      string     `json:"node" optional:"yes"` // DefaultNode if missing
 	Index     int        `json:"index"`
@@ -86,10 +87,10 @@ type GPU struct {
 	Schedule  []Interval `json:"schedule,omitempty"` // with model "tokens"
 }
 
-// DefaultNode is the node of a plan for one machine.
+// DefaultNode is the node of a plan for a single host.
 const DefaultNode = "node0"
 
-// UnmarshalJSON reads a GPU. Without a node it is one of DefaultNode.
+// UnmarshalJSON parses a GPU. Node defaults to DefaultNode.
 func (g *GPU) UnmarshalJSON(data []byte) error {
 	type plain GPU
 	v := plain{Node: DefaultNode}
@@ -98,9 +99,8 @@ func (g *GPU) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Instance is one instance on one GPU. X is where its share of the window
-// starts (fraction) and Y its lowest SM percentage; both are absent unless the
-// model is "rect".
+// Instance is an instance on one GPU. X is the start of its share of the window (a fraction), Y its lowest SM
+// percentage. Both are nil unless the model is "rect".
 type Instance struct {
 	ID           string   `json:"id"`
 	Function     string   `json:"function"`
@@ -114,9 +114,8 @@ type Instance struct {
 	Y            *float64 `json:"y,omitempty"`
 }
 
-// UnmarshalJSON reads an instance. Without a share of the SMs, a quota or a batch it has
-// those of gfaas run: all SMs, all of the window, and one request a batch. One of
-// the two quotas stands for both.
+// UnmarshalJSON parses an instance. A missing SM share, quota or batch gets the default of gfaas run: all SMs,
+// the whole window, and a batch of one request. If one of the two quotas is missing, it equals the other.
 func (in *Instance) UnmarshalJSON(data []byte) error {
 	type plain Instance
 	missing := math.NaN()
@@ -135,38 +134,36 @@ func (in *Instance) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Config returns the configuration that the instance runs in, as rows of a profile
-// name it.
+// Config returns the instance's configuration, as in the rows of a profile.
 func (in Instance) Config() profile.Config {
 	return profile.Config{SMPct: in.SMPct, Quota: in.QuotaRequest, Batch: in.Batch}
 }
 
-// Interval is one entry of a GPU's timetable: the instances that may hold a
-// token together for that fraction of the window.
+// Interval is an entry of a GPU's timetable: the instances that may hold a lease together for that fraction of
+// the window.
 type Interval struct {
 	Duration  float64  `json:"duration"`
 	Instances []string `json:"instances"`
 }
 
-// Served is a function's demand and what the plan gives it.
+// Served is a function's demand and the throughput that the plan provides.
 type Served struct {
 	Function  string  `json:"function"`
 	RPS       float64 `json:"rps" optional:"yes"`
 	ServedRPS float64 `json:"served_rps" optional:"yes"`
-	// HandOverMS is for how long an instance has nothing to do between two calls, where
-	// that is known. It was counted on where calls come at random to functions with an
-	// objective.
+	// HandOverMS is the idle time of an instance between two calls, or 0 if it is unknown. It
+	// lowers the throughput of functions with an objective if calls arrive at random.
 	HandOverMS float64 `json:"hand_over_ms,omitempty"`
 }
 
-// Unplaced is demand the plan could not serve, and why.
+// Unplaced is demand that the plan cannot serve, with the reason.
 type Unplaced struct {
 	Function string  `json:"function"`
 	RPS      float64 `json:"rps" optional:"yes"`
 	Reason   string  `json:"reason" optional:"yes"`
 }
 
-// HandOverMS is that of a function's demand; 0 where it has none.
+// HandOverMS returns the hand-over time of a function's demand, or 0.
 func (p Plan) HandOverMS(function string) float64 {
 	for _, d := range p.Demand {
 		if d.Function == function {
@@ -179,103 +176,100 @@ func (p Plan) HandOverMS(function string) float64 {
 // Version is the version of the plan format.
 const Version = 1
 
-// Models of what a GPU can host side by side (docs/files.md).
+// The models of how instances share a GPU (docs/files.md).
 const (
 	ModelRect   = "rect"   // each instance has a fixed rectangle of window × SMs
 	ModelTokens = "tokens" // a timetable says which instances may run together
 	ModelNone   = "none"   // no timetable: quotas alone decide
 )
 
-// How requests arrive (docs/placement.md).
+// The models of arrivals (docs/placement.md).
 const (
 	ArrivalsSteady  = "steady"  // one as another is answered
 	ArrivalsPoisson = "poisson" // independently of each other and of the answers
 )
 
-// Read reads a plan; name is what messages call it. It accepts what has the
-// form of a plan: keys that are unknown, repeated or missing, and values
-// without a meaning, are errors of the form FILE:LINE: KEY: what is wrong,
-// what was expected. Whether the plan holds together is for a verification.
+// Read reads a plan. name is the file's name in error messages. Read checks only the form: unknown, repeated and
+// missing keys, and meaningless values, are errors of the form FILE:LINE: KEY: fault, expectation. Package verify
+// checks whether the plan is consistent.
 func Read(r io.Reader, name string) (Plan, error) {
 	var p Plan
 	file, err := jsonfile.Read(r, name, &p)
 	if file != nil && file.Version() > Version { // which is why it has other keys
 		p.Version = int(min(file.Version(), 1<<53))
-		_, what := p.fault()
-		return Plan{}, file.Fault(&p, "version", what)
+		return Plan{}, file.Fault(&p, "version", p.fault().what)
 	}
 	if err != nil {
 		return Plan{}, err
 	}
-	if path, what := p.fault(); what != "" {
-		return Plan{}, file.Fault(&p, path, what)
+	if f := p.fault(); f != (fault{}) {
+		return Plan{}, file.Fault(&p, f.path, f.what)
 	}
 	return p, nil
 }
 
-// fault is the first value without a meaning: its path and what is wrong.
-func (p Plan) fault() (path, what string) {
-	switch {
-	case p.Version != Version:
-		return "version", fmt.Sprintf("%d, expected %d", p.Version, Version)
-	case p.Model != ModelRect && p.Model != ModelTokens && p.Model != ModelNone:
-		return "model", fmt.Sprintf("%s, expected %s, %s or %s", csvfile.Quote(p.Model), ModelRect, ModelTokens, ModelNone)
+// fault is the first meaningless value of a plan: its path in the file and what is wrong with it.
+// It is the zero fault if there is none.
+type fault struct{ path, what string }
+
+// fault returns the first fault of the plan.
+func (p Plan) fault() fault {
+	f := cmp.Or(
+		check("version", p.Version == Version, "%d, expected %d", p.Version, Version),
+		check("model", p.Model == ModelRect || p.Model == ModelTokens || p.Model == ModelNone,
+			"%s, expected %s, %s or %s", csvfile.Quote(p.Model), ModelRect, ModelTokens, ModelNone),
+		check("arrivals", p.Arrivals == "" || p.Arrivals == ArrivalsSteady || p.Arrivals == ArrivalsPoisson,
+			"%s, expected %s or %s", csvfile.Quote(p.Arrivals), ArrivalsPoisson, ArrivalsSteady),
+		check("headroom", p.Headroom >= 0 && p.Headroom < 1, "%v, expected 0 to less than 1", p.Headroom),
+		checkText("algorithm", p.Algorithm),
+		checkText("bound_method", p.BoundMethod),
+		firstFault("gpus", p.GPUs, func(g GPU) fault { return g.fault(p.Model) }),
+	)
+	if f != (fault{}) {
+		return f
 	}
-	if p.Arrivals != "" && p.Arrivals != ArrivalsSteady && p.Arrivals != ArrivalsPoisson {
-		return "arrivals", fmt.Sprintf("%s, expected %s or %s", csvfile.Quote(p.Arrivals), ArrivalsPoisson, ArrivalsSteady)
-	}
-	if p.Headroom < 0 || p.Headroom >= 1 {
-		return "headroom", fmt.Sprintf("%v, expected 0 to less than 1", p.Headroom)
-	}
-	if what := textFault(p.Algorithm); what != "" {
-		return "algorithm", what
-	}
-	if what := textFault(p.BoundMethod); what != "" {
-		return "bound_method", what
-	}
-	for i, g := range p.GPUs {
-		if key, what := g.fault(p.Model); what != "" {
-			return fmt.Sprintf("gpus[%d].%s", i, key), what
-		}
-	}
-	if path, what := p.faultOfIDs(); what != "" {
-		return path, what
-	}
-	for i, d := range p.Demand {
-		if what := nameFault(d.Function); what != "" {
-			return fmt.Sprintf("demand[%d].function", i), what
-		}
-		if d.HandOverMS < 0 {
-			return fmt.Sprintf("demand[%d].hand_over_ms", i), fmt.Sprintf("%v, expected 0 or more", d.HandOverMS)
-		}
-	}
-	for i, u := range p.Unplaced {
-		if what := nameFault(u.Function); what != "" {
-			return fmt.Sprintf("unplaced[%d].function", i), what
-		}
-		if what := textFault(u.Reason); what != "" {
-			return fmt.Sprintf("unplaced[%d].reason", i), what
-		}
-	}
-	return "", ""
+	return cmp.Or(
+		p.faultOfIDs(),
+		firstFault("demand", p.Demand, func(d Served) fault {
+			return cmp.Or(checkName("function", d.Function), check("hand_over_ms", d.HandOverMS >= 0, "%v, expected 0 or more", d.HandOverMS))
+		}),
+		firstFault("unplaced", p.Unplaced, func(u Unplaced) fault {
+			return cmp.Or(checkName("function", u.Function), checkText("reason", u.Reason))
+		}),
+	)
 }
 
-// smallestMem is the least memory, in MiB, that is more than none: about a byte.
+// firstFault returns the first fault of the elements of a list.
+func firstFault[T any](key string, list []T, faultOf func(T) fault) fault {
+	for i, item := range list {
+		if f := faultOf(item); f != (fault{}) {
+			return fault{strings.TrimSuffix(fmt.Sprintf("%s[%d].%s", key, i, f.path), "."), f.what}
+		}
+	}
+	return fault{}
+}
+
+// check returns a fault unless ok.
+func check(key string, ok bool, format string, args ...any) fault {
+	if ok {
+		return fault{}
+	}
+	return fault{key, fmt.Sprintf(format, args...)}
+}
+
+// smallestMem is the smallest amount of memory above 0, in MiB: about a byte.
 const smallestMem = 1e-6
 
-// sizeFault returns what is wrong with an amount of memory in MiB, empty if nothing is.
-func sizeFault(mib float64) string {
-	switch {
-	case mib < 0:
-		return "negative, expected 0 or more"
-	case mib > 0 && mib < smallestMem, mib > csvfile.Largest:
-		return fmt.Sprintf("%v MiB is out of range, expected 0, or from %v to %v", mib, smallestMem, csvfile.Largest)
-	}
-	return ""
+// checkSize checks an amount of memory in MiB.
+func checkSize(key string, mib float64) fault {
+	return cmp.Or(
+		check(key, mib >= 0, "negative, expected 0 or more"),
+		check(key, mib == 0 || mib >= smallestMem && mib <= csvfile.Largest,
+			"%v MiB is out of range, expected 0, or from %v to %v", mib, smallestMem, csvfile.Largest),
+	)
 }
 
-// readable raises what is left of a subtraction, and is less than a byte, to what a plan
-// can have.
+// readable raises an amount of less than a byte, a rounding error of a subtraction, to smallestMem.
 func readable(mib float64) float64 {
 	if mib > 0 && mib < smallestMem {
 		return smallestMem
@@ -283,26 +277,22 @@ func readable(mib float64) float64 {
 	return mib
 }
 
-// nameFault is what is wrong with a name.
-func nameFault(name string) string {
-	if name == "" {
-		return "empty, expected a name"
-	}
-	return textFault(name)
+func checkName(key, name string) fault {
+	return cmp.Or(check(key, name != "", "empty, expected a name"), checkText(key, name))
 }
 
-// textFault is what is wrong with a text that is shown to people: a terminal would obey
-// what does not print, and a manifest's comment end at a line's.
-func textFault(text string) string {
+// checkText checks a text that is shown to users. Control characters could affect a terminal, and a
+// line break would end a comment in a manifest.
+func checkText(key, text string) fault {
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return csvfile.Quote(text) + " has characters that do not print, expected none"
+		return fault{key, csvfile.Quote(text) + " has non-printable characters"}
 	}
-	return ""
+	return fault{}
 }
 
-// faultOfIDs finds an id that two instances have: one that spans GPUs is once on each,
-// the same but for its place and its memory.
-func (p Plan) faultOfIDs() (path, what string) {
+// faultOfIDs finds an ID that two instances have. An instance on several GPUs appears once on each of them,
+// equal except for its position and memory.
+func (p Plan) faultOfIDs() fault {
 	type place struct{ gpu, instance int }
 	first := map[string]place{}
 	last := map[string]int{} // GPU
@@ -315,108 +305,84 @@ func (p Plan) faultOfIDs() (path, what string) {
 				one := p.GPUs[was.gpu].Instances[was.instance]
 				one.X, one.Y, one.MemMiB = in.X, in.Y, in.MemMiB
 				if last[in.ID] == i || one != in {
-					return fmt.Sprintf("gpus[%d].instances[%d].id", i, j), fmt.Sprintf(
-						"%s is that of gpus[%d].instances[%d] already, expected each only once on a GPU, and of one instance", csvfile.Quote(in.ID), was.gpu, was.instance)
+					return fault{fmt.Sprintf("gpus[%d].instances[%d].id", i, j), fmt.Sprintf(
+						"%s is already the ID of gpus[%d].instances[%d], expected an ID of one instance, once on each of its GPUs", csvfile.Quote(in.ID), was.gpu, was.instance)}
 				}
 			}
 			last[in.ID] = i
 		}
 	}
-	return "", ""
+	return fault{}
 }
 
-func (g GPU) fault(model string) (key, what string) {
-	if what := nameFault(g.Node); what != "" {
-		return "node", what
-	}
-	if what := textFault(g.Model); what != "" {
-		return "model", what
-	}
-	switch {
-	case g.Index < 0:
-		return "index", fmt.Sprintf("%d, expected 0 or more", g.Index)
-	}
-	if what := sizeFault(g.MemMiB); what != "" {
-		return "mem_mib", what
-	}
-	for i, in := range g.Instances {
-		at := func(key string) string { return fmt.Sprintf("instances[%d].%s", i, key) }
-		if what := nameFault(in.ID); what != "" {
-			return at("id"), what
-		}
-		if what := nameFault(in.Function); what != "" {
-			return at("function"), what
-		}
-		if what := sizeFault(in.MemMiB); what != "" {
-			return at("mem_mib"), what
-		}
-		switch {
-		case in.Batch < 1:
-			return at("batch"), fmt.Sprintf("%d, expected 1 or more", in.Batch)
-		case model == ModelRect && in.X == nil:
-			return at("x"), "the key is missing, expected a fraction with the model rect"
-		case model == ModelRect && in.Y == nil:
-			return at("y"), "the key is missing, expected a percentage with the model rect"
-		case model == ModelNone && in.X != nil:
-			return at("x"), "not all instances have x and y, expected both of all, or of none"
-		case model == ModelNone && in.Y != nil:
-			return at("y"), "not all instances have x and y, expected both of all, or of none"
-		}
-	}
-	for i, m := range g.Models {
-		if what := textFault(m.Name); what != "" {
-			return fmt.Sprintf("models[%d].name", i), what
-		}
-		if what := textFault(m.Tenant); what != "" {
-			return fmt.Sprintf("models[%d].tenant", i), what
-		}
-		if what := sizeFault(m.MemMiB); what != "" {
-			return fmt.Sprintf("models[%d].mem_mib", i), what
-		}
-	}
-	for i, entry := range g.Schedule {
-		for j, id := range entry.Instances {
-			if what := textFault(id); what != "" {
-				return fmt.Sprintf("schedule[%d].instances[%d]", i, j), what
-			}
-		}
-	}
-	return "", ""
+func (g GPU) fault(model string) fault {
+	return cmp.Or(
+		checkName("node", g.Node),
+		checkText("model", g.Model),
+		check("index", g.Index >= 0, "%d, expected 0 or more", g.Index),
+		checkSize("mem_mib", g.MemMiB),
+		firstFault("instances", g.Instances, func(in Instance) fault { return in.fault(model) }),
+		firstFault("models", g.Models, func(m Model) fault {
+			return cmp.Or(checkText("name", m.Name), checkText("tenant", m.Tenant), checkSize("mem_mib", m.MemMiB))
+		}),
+		firstFault("schedule", g.Schedule, func(entry Interval) fault {
+			return firstFault("instances", entry.Instances, func(id string) fault { return checkText("", id) })
+		}),
+	)
 }
 
-// WriteJSON writes the plan as Read reads it: the same plan gives the same
-// bytes, one line an instance so that plans can be compared line by line.
+func (in Instance) fault(model string) fault {
+	const notAll = "some instances have x and y, expected both for all instances or for none"
+	return cmp.Or(
+		checkName("id", in.ID),
+		checkName("function", in.Function),
+		checkSize("mem_mib", in.MemMiB),
+		check("batch", in.Batch >= 1, "%d, expected 1 or more", in.Batch),
+		check("x", model != ModelRect || in.X != nil, "the key is missing, expected a fraction for the model rect"),
+		check("y", model != ModelRect || in.Y != nil, "the key is missing, expected a percentage for the model rect"),
+		check("x", model != ModelNone || in.X == nil, notAll),
+		check("y", model != ModelNone || in.Y == nil, notAll),
+	)
+}
+
+// WriteJSON writes the plan in the form that Read accepts. Equal plans give equal bytes. Each instance is on one
+// line, so that plans can be compared line by line.
 func (p Plan) WriteJSON(w io.Writer) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"version\":%d,\"algorithm\":%s,\"model\":%s,\n", p.Version, text(p.Algorithm), text(p.Model))
+	var b writer
+	b.printf("{\"version\":%d,\"algorithm\":%s,\"model\":%s,\n", p.Version, b.json(p.Algorithm), b.json(p.Model))
 	if p.Arrivals != "" {
-		fmt.Fprintf(&b, " \"arrivals\":%s,\n", text(p.Arrivals))
+		b.printf(" \"arrivals\":%s,\n", b.json(p.Arrivals))
 	}
 	if p.Headroom != 0 {
-		fmt.Fprintf(&b, " \"headroom\":%s,\n", csvfile.Format(p.Headroom))
+		b.printf(" \"headroom\":%s,\n", csvfile.Format(p.Headroom))
 	}
-	fmt.Fprintf(&b, " \"gpus_used\":%d,\"bound\":%d,\"bound_method\":%s,\n", p.GPUsUsed, p.Bound, text(p.BoundMethod))
-	b.WriteString(" \"gpus\":[")
+	b.printf(" \"gpus_used\":%d,\"bound\":%d,\"bound_method\":%s,\n", p.GPUsUsed, p.Bound, b.json(p.BoundMethod))
+	b.printf(" \"gpus\":[")
 	for i, g := range p.GPUs {
-		separate(&b, i, "\n  ")
-		if err := g.write(&b); err != nil {
-			return err
-		}
+		b.separate(i, "\n  ")
+		b.writeGPU(g)
 	}
-	b.WriteString("],\n \"demand\":[")
-	if err := lines(&b, p.Demand, "\n  "); err != nil {
-		return err
+	b.printf("],\n \"demand\":")
+	writeLines(&b, p.Demand, "\n  ")
+	b.printf(",\n \"unplaced\":")
+	writeLines(&b, p.Unplaced, "\n  ")
+	b.printf("}\n")
+	if b.err != nil {
+		return b.err
 	}
-	b.WriteString("],\n \"unplaced\":[")
-	if err := lines(&b, p.Unplaced, "\n  "); err != nil {
-		return err
-	}
-	b.WriteString("]}\n")
-	_, err := w.Write(b.Bytes())
+	_, err := w.Write(b.text.Bytes())
 	return err
 }
 
-func (g GPU) write(b *bytes.Buffer) error {
+// writer holds a plan as JSON text, and the first error.
+type writer struct {
+	text bytes.Buffer
+	err  error
+}
+
+func (b *writer) printf(format string, args ...any) { fmt.Fprintf(&b.text, format, args...) }
+
+func (b *writer) writeGPU(g GPU) {
 	g.Instances, g.Models = slices.Clone(g.Instances), slices.Clone(g.Models)
 	for i := range g.Instances {
 		g.Instances[i].MemMiB = readable(g.Instances[i].MemMiB)
@@ -424,81 +390,57 @@ func (g GPU) write(b *bytes.Buffer) error {
 	for i := range g.Models {
 		g.Models[i].MemMiB = readable(g.Models[i].MemMiB)
 	}
-	mem, err := compact(g.MemMiB)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(b, `{"node":%s,"index":%d,"mem_mib":%s`, text(g.Node), g.Index, mem)
+	b.printf(`{"node":%s,"index":%d,"mem_mib":%s`, b.json(g.Node), g.Index, b.json(g.MemMiB))
 	if g.Model != "" {
-		fmt.Fprintf(b, `,"model":%s`, text(g.Model))
+		b.printf(`,"model":%s`, b.json(g.Model))
 	}
-	b.WriteString(`,"instances":[`)
-	if err := lines(b, g.Instances, "\n    "); err != nil {
-		return err
-	}
-	b.WriteString("]")
+	b.printf(`,"instances":`)
+	writeLines(b, g.Instances, "\n    ")
 	if len(g.Models) > 0 {
-		b.WriteString(",\n   \"models\":[")
-		if err := lines(b, g.Models, "\n    "); err != nil {
-			return err
-		}
-		b.WriteString("]")
+		b.printf(",\n   \"models\":")
+		writeLines(b, g.Models, "\n    ")
 	}
 	if len(g.Schedule) > 0 {
-		b.WriteString(",\n   \"schedule\":[")
-		if err := lines(b, g.Schedule, "\n    "); err != nil {
-			return err
-		}
-		b.WriteString("]")
+		b.printf(",\n   \"schedule\":")
+		writeLines(b, g.Schedule, "\n    ")
 	}
-	b.WriteString("}")
-	return nil
+	b.printf("}")
 }
 
-// lines writes the items of a list, each after a line break and indent.
-func lines[T any](b *bytes.Buffer, items []T, indent string) error {
+// writeLines writes a list whose elements each follow a line break and the indent.
+func writeLines[T any](b *writer, items []T, indent string) {
+	b.printf("[")
 	for i, item := range items {
-		separate(b, i, indent)
-		line, err := compact(item)
-		if err != nil {
-			return err
-		}
-		b.Write(line)
+		b.separate(i, indent)
+		b.text.Write(b.json(item))
 	}
-	return nil
+	b.printf("]")
 }
 
-func separate(b *bytes.Buffer, i int, indent string) {
+func (b *writer) separate(i int, indent string) {
 	if i > 0 {
-		b.WriteByte(',')
+		b.printf(",")
 	}
-	b.WriteString(indent)
+	b.printf("%s", indent)
 }
 
-// compact is the value as JSON on one line, with < and & as they are.
-func compact(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+// json returns the value as JSON on one line, without escaping < and &.
+func (b *writer) json(v any) []byte {
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, fmt.Errorf("write plan: %w", err)
+	if err := enc.Encode(v); err != nil && b.err == nil {
+		b.err = fmt.Errorf("write plan: %w", err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return bytes.TrimSuffix(line.Bytes(), []byte("\n"))
 }
 
-// text is a string as JSON; strings always encode.
-func text(s string) []byte {
-	b, _ := compact(s)
-	return b
-}
-
-// meets is how far apart, in windows, turns may be that are one.
+// meets is the largest gap, in windows, between turns that are joined.
 const meets = 1e-9
 
-// Turns are the parts of the window that the plan gives each instance on the
-// GPU, by id, in order: under the model "rect" what its rectangle covers, under
-// "tokens" the entries of the schedule that name it, as one where they meet.
-// They mean something only on a GPU without a fault of verify's.
+// Turns returns the parts of the window of each instance on the GPU, by ID, in order. With the model "rect" they
+// are the instance's rectangle, with "tokens" the schedule entries that name it; adjacent ones are joined. The
+// result is meaningful only if package verify finds no fault in the GPU.
 func (g GPU) Turns() map[string][]gpu.Turn {
 	turns := map[string][]gpu.Turn{}
 	give := func(id string, from, to float64) {

@@ -76,14 +76,14 @@ func TestReadFaults(t *testing.T) {
 		"later version":   {`"version":1,`, `"version":2,"colours":[],`, "p.json:1: version: 2, expected 1"},
 		"model":           {`"rect"`, `"grid"`, `p.json:1: model: "grid", expected rect, tokens or none`},
 		"unknown key":     {`"sm_pct":12`, `"sm_pct":12,"colour":1`, "p.json:4: gpus[0].instances[0].colour: unknown key"},
-		"misspelt key":    {`"x":0,`, `"x":0,"quota_limits":1,`, "x, y: quota_limit?"},
+		"misspelt key":    {`"x":0,`, `"x":0,"quota_limits":1,`, "x, y (did you mean quota_limit?)"},
 		"no model":        {`"rect"`, `""`, `p.json:1: model: "", expected rect, tokens or none`},
 		"missing version": {`"version":1,`, ``, "p.json:1: version: the key is missing"},
 		"missing GPUs":    {`"gpus"`, `"models"`, "p.json:3: models: unknown key"},
 		"missing key":     {`"function":"resnet","sm_pct":12,`, ``, "p.json:4: gpus[0].instances[0].function: the key is missing"},
 		"missing id":      {`"id":"resnet-0",`, ``, "p.json:4: gpus[0].instances[0].id: the key is missing"},
 		"missing index":   {`"index":0,`, ``, "p.json:3: gpus[0].index: the key is missing"},
-		"half a corner":   {`"model":"rect",`, `"model":"none",`, "p.json:5: gpus[0].instances[0].x: not all instances have x and y"},
+		"half a corner":   {`"model":"rect",`, `"model":"none",`, "p.json:5: gpus[0].instances[0].x: some instances have x and y"},
 		"no x":            {`"x":0,`, ``, "p.json:4: gpus[0].instances[0].x: the key is missing"},
 		"batch":           {`"batch":1`, `"batch":0`, "p.json:5: gpus[0].instances[0].batch: 0, expected 1 or more"},
 		"no id":           {`"id":"resnet-0"`, `"id":""`, "p.json:4: gpus[0].instances[0].id: empty"},
@@ -93,7 +93,7 @@ func TestReadFaults(t *testing.T) {
 		"models memory":   {`"x":0,"y":0}]`, `"x":0,"y":0}],"models":[{"name":"m","mem_mib":-1}]`, "p.json:5: gpus[0].models[0].mem_mib: negative"},
 		"text as number":  {`"rps":30.5`, `"rps":"30.5"`, `p.json:5: gpus[0].instances[0].rps: "30.5", expected a number`},
 		"not a number":    {`"rps":30.5`, `"rps":NaN`, "p.json:5: invalid character 'N'"},
-		"escape in node":  {`"node0"`, `"a b\n\u001b[31m"`, `p.json:3: gpus[0].node: "a b\n\x1b[31m" has characters that do not print, expected none`},
+		"escape in node":  {`"node0"`, `"a b\n\u001b[31m"`, `p.json:3: gpus[0].node: "a b\n\x1b[31m" has non-printable characters`},
 		"escape in id":    {`"resnet-0"`, `"resnet\u009b0"`, "p.json:4: gpus[0].instances[0].id: "},
 		"escape in name":  {`"id":"resnet-0","function":"resnet"`, `"id":"resnet-0","function":"\u202e"`, "p.json:4: gpus[0].instances[0].function: "},
 		"escape in word":  {`"joint"`, `"\u001b"`, "p.json:1: algorithm: "},
@@ -110,8 +110,8 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
-// TestReadMinimal: a plan that people write needs no more than gfaas up does, and what is
-// left out means something.
+// TestReadMinimal: a hand-written plan needs only the keys that gfaas up uses. Missing
+// keys have the defaults in `whole`; a missing model follows from the other keys.
 func TestReadMinimal(t *testing.T) {
 	one := func(in string) string {
 		return `{"version":1,"gpus":[{"index":2,"instances":[{"id":"f-0","function":"f"` + in + `}]}]}`
@@ -148,7 +148,8 @@ func TestReadMinimal(t *testing.T) {
 	}
 }
 
-// TestReadSizes: memory that cannot be one is an error, and not 0, which is no limit.
+// TestReadSizes: a memory size that is negative, less than a byte or too large is an error. It is
+// not read as 0, which is valid and means that the size is not known or not limited.
 func TestReadSizes(t *testing.T) {
 	text := strings.Replace(example, `"y":0}]`, `"y":0}],"models":[{"name":"m","mem_mib":98}]`, 1)
 	for path, old := range map[string]string{"gpus[0].mem_mib": `"mem_mib":16384`, "gpus[0].instances[0].mem_mib": `"mem_mib":1427`, "gpus[0].models[0].mem_mib": `"mem_mib":98`} {
@@ -166,7 +167,8 @@ func TestReadSizes(t *testing.T) {
 	}
 }
 
-// An id is one instance's: on several GPUs where it spans them, and then alike.
+// TestReadIDs: two instances cannot have the same ID. An instance that spans several GPUs has one
+// entry on each of them; its entries must be equal except for mem_mib.
 func TestReadIDs(t *testing.T) {
 	const head, tail = `{"version":1,"algorithm":"joint","model":"tokens","gpus_used":1,"bound":1,"bound_method":"area","gpus":[`, `],"demand":[],"unplaced":[]}`
 	gpu := func(index int, instances ...string) string {
@@ -180,7 +182,7 @@ func TestReadIDs(t *testing.T) {
 		want string
 	}{
 		"spanning":         {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("a", 10, 2))}, ""},
-		"twice on one":     {[]string{gpu(0, in("a", 10, 1), in("a", 10, 1))}, `p.json:3: gpus[0].instances[1].id: "a-0" is that of gpus[0].instances[0] already`},
+		"twice on one":     {[]string{gpu(0, in("a", 10, 1), in("a", 10, 1))}, `p.json:3: gpus[0].instances[1].id: "a-0" is already the ID of gpus[0].instances[0]`},
 		"twice on another": {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("a", 10, 1), in("a", 10, 1))}, "gpus[1].instances[1].id: "},
 		"other function":   {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("b", 10, 1))}, "p.json:3: gpus[1].instances[0].id: "},
 		"other share":      {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("a", 20, 1))}, "p.json:3: gpus[1].instances[0].id: "},
@@ -196,7 +198,7 @@ func TestDemand(t *testing.T) {
 	got, err := ReadDemand(strings.NewReader("rps,function,slo_ms\n30,resnet,69\n1.5,bert,\n"), "d.csv")
 	want := []Demand{{"resnet", 30, 69, 2}, {"bert", 1.5, 0, 3}}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("got %v, %v; want %v", got, err, want)
 	}
 	inline, err := ParseDemand("resnet=250, bert=40.5")
 	if err != nil || !reflect.DeepEqual(inline, []Demand{{Function: "resnet", RPS: 250}, {Function: "bert", RPS: 40.5}}) {
@@ -221,12 +223,12 @@ func TestDemandFaults(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"resnet":     "expected a list like resnet=250,bert=40",
-		"=3":         "expected a list like",
+		"resnet":     "expected a list of FUNCTION=RPS like resnet=250,bert=40",
+		"=3":         "expected a list of FUNCTION=RPS",
 		"a=x":        `demand of "a": "x" is not a number`,
 		"a=0":        "expected more than 0",
-		"a=1,a=2":    `demand of "a" is given twice`,
-		"a=1,":       "expected a list like",
+		"a=1,a=2":    `the demand of "a" appears twice`,
+		"a=1,":       "expected a list of FUNCTION=RPS",
 		"a\x01b=1":   "do not print",
 		"a=1,b=1e99": "out of range",
 	} {
@@ -240,12 +242,12 @@ func TestInventory(t *testing.T) {
 	got, err := ReadInventory(strings.NewReader("node,gpu,mem_mib,uuid,model,sms,used_mem_mib\nn0,0,16384,GPU-1,V100,80,512\nn0,1,16384,,,,\n"), "i.csv")
 	want := []Device{{"n0", 0, 16384, "GPU-1", "V100", 80, 512, 2}, {"n0", 1, 16384, "", "", 0, 0, 3}}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("got %v, %v; want %v", got, err, want)
 	}
 	for text, want := range map[string]string{
 		"node,gpu,mem_mib\nn,0,1\nn,0,1\n":            `i.csv:3: gpu: "n gpu 0" is on line 2 already`,
 		"node,gpu,mem_mib,uuid\nn,0,1,u\nn,1,1,u\n":   `i.csv:3: uuid: "u" is on line 2 already`,
-		"node,gpu,mem_mib,used_mem_mib\nn,0,10,11\n":  "i.csv:2: used_mem_mib: 11 of 10 MiB are used",
+		"node,gpu,mem_mib,used_mem_mib\nn,0,10,11\n":  "i.csv:2: used_mem_mib: 11 MiB are used, expected at most mem_mib, which is 10",
 		"node,gpu,mem_mib\nn,-1,1\n":                  "i.csv:2: gpu: ",
 		"node,gpu,mem_mib\nn,x,1\n":                   "i.csv:2: gpu: ",
 		"node,gpu,mem_mib\nn,0,0\n":                   "i.csv:2: mem_mib: ",
@@ -336,8 +338,7 @@ func FuzzParseDemand(f *testing.F) {
 	})
 }
 
-// TestUnknownColumns: files that people write may have columns that are none, and each
-// gets a note.
+// TestUnknownColumns: each unknown column of a hand-written file is ignored with a note.
 func TestUnknownColumns(t *testing.T) {
 	read := map[string]func(io.Reader) error{
 		"function,rps,%s\na,1,2\n":          func(r io.Reader) error { _, err := ReadDemand(r, "f.csv"); return err },

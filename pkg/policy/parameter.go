@@ -5,6 +5,8 @@ type Parameter[T any] struct {
 	Key     string
 	Default string // as users would give it; empty if the setting is off
 	Help    string // a few words, without a full stop
+	// Values are the possible values if there are only a few; then, Default is the first.
+	Values []string
 	// Set parses the value and stores it. Its error does not repeat the key.
 	Set func(to *T, value string) error
 }

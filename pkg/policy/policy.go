@@ -1,21 +1,22 @@
-// Package policy is the one contract of the policies that are driven by events: who
-// may use the GPU now (token), which invocation goes next (queue), how many instances
-// there are (scale). Planners (place, search) are pure functions and need none.
+// Package policy defines the interface of all event-driven policies: pkg/policy/token
+// decides which clients may launch work on a GPU, pkg/policy/queue which invocation runs
+// next, and pkg/policy/scale how many instances a function has. Daemons and the simulator
+// step them. Planners (pkg/policy/place, pkg/policy/search) do not implement it.
 package policy
 
 import "time"
 
-// Stepper is a policy that is driven by events. It does no I/O, knows no clock and
-// asks for no randomness but a seed's, so that a daemon and the simulator run
-// the same bytes and a recorded log of events replays to the same decisions. It
+// Stepper is an event-driven policy. It does no I/O, reads no clock, and draws random
+// numbers only from a seed in its configuration. A daemon and the simulator can therefore
+// run the same code, and a recorded log of events replays to the same decisions. A Stepper
 // is not safe for concurrent use.
 type Stepper[Event, Action, Snapshot any] interface {
-	// Step applies what happened at one instant, in order, and appends to
-	// actions what to do about it, in order. Instants never go back. Every
-	// decision carries its reason. A policy that wants to be called at a time of
-	// its own says so by an action, which replaces the one before it.
+	// Step applies the events of one instant, in order, and appends the resulting actions
+	// to actions, in order. now never decreases. Every decision carries its reason. A
+	// policy that needs a step at a later time requests it by an action, which replaces its
+	// previous request.
 	Step(now time.Duration, events []Event, actions []Action) []Action
-	// Snapshot says how everything stands, and of what waits why it does. It
-	// changes nothing.
+	// Snapshot returns the state of the policy, including the reasons why work is waiting.
+	// It changes nothing.
 	Snapshot() Snapshot
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestConnectionUser looks up the client's end of a connection, as a server does that
-// wants to know whose it is. The kernel may report uid 0 for a socket without an
-// owner, so each of those must come out as not found, also for root.
+// TestConnectionUser determines the client's user at the server's end of a connection. The
+// kernel may report uid 0 for a socket without an owner, so such sockets must count as not
+// found, also for root.
 func TestConnectionUser(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -27,12 +27,12 @@ func TestConnectionUser(t *testing.T) {
 			check(t, c.Close())
 			return true
 		}, false},
-		// The kernel's look-up finds the new listener at the address of the old client.
+		// The kernel's lookup finds the new listener at the old client's address.
 		{"reset, and its port listens", func(t *testing.T, c *net.TCPConn) bool {
 			check(t, c.SetLinger(0))
 			check(t, c.Close())
 			l, err := net.Listen("tcp", c.LocalAddr().String())
-			if errors.Is(err, unix.EADDRINUSE) { // another process has the port by now
+			if errors.Is(err, unix.EADDRINUSE) { // another process has taken the port
 				return false
 			}
 			check(t, err)
@@ -84,8 +84,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// connect returns both ends of a connection to a loopback address. An IPv4 address
-// that is mapped to IPv6 makes the client's socket one of IPv6.
+// connect returns both ends of a connection to a loopback address. For an IPv4-mapped IPv6
+// address, the client's socket is an IPv6 socket.
 func connect(t *testing.T, address string) (client, served *net.TCPConn) {
 	t.Helper()
 	ip := netip.MustParseAddr(address)

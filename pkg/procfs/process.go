@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often a kernel before Linux 5.3 is asked whether a process
-// has ended.
-const lookEvery = 50 * time.Millisecond
+// pollInterval is the interval at which Wait polls before Linux 5.3.
+const pollInterval = 50 * time.Millisecond
 
-// Process is one process, by a descriptor (pidfd_open(2)) where the kernel has
-// those: who gets its number later is never meant. It need not be a child.
+// Process identifies one process, if possible by a descriptor (pidfd_open(2)), so that
+// operations never affect a later process with the same PID. The process need not be a
+// child.
 type Process struct {
 	pid   int
 	start uint64
 	file  *os.File // nil before Linux 5.3
 }
 
-// Open takes hold of the process that has this number and began at start, as
-// Stat says. The error is os.ErrProcessDone when it has ended.
+// Open returns the Process with the given PID and start time, as in Stat. It returns
+// os.ErrProcessDone if that process has ended.
 func Open(pid int, start uint64) (*Process, error) {
 	p := &Process{pid: pid, start: start}
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -34,17 +34,17 @@ func Open(pid int, start uint64) (*Process, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open process %d: %w", pid, err)
 	default:
-		// Not to block, so that the runtime's poller waits on it.
+		// Nonblocking, so that the runtime's poller waits for the descriptor.
 		if err := unix.SetNonblock(fd, true); err != nil {
 			_ = unix.Close(fd)
 			return nil, fmt.Errorf("open process %d: %w", pid, err)
 		}
 		p.file = os.NewFile(uintptr(fd), fmt.Sprintf("process %d", pid))
 	}
-	// The descriptor is of whoever has the number now: if that began when ours
-	// did, it stays ours.
-	there, err := Lives(pid, start)
-	if err == nil && !there {
+	// The descriptor refers to the current owner of the PID. If its start time matches, it
+	// refers to the requested process from now on.
+	lives, err := Lives(pid, start)
+	if err == nil && !lives {
 		err = os.ErrProcessDone
 	}
 	if err != nil {
@@ -54,15 +54,15 @@ func Open(pid int, start uint64) (*Process, error) {
 	return p, nil
 }
 
-// Signal sends it a signal; os.ErrProcessDone when it has ended.
+// Signal sends a signal. It returns os.ErrProcessDone if the process has ended.
 func (p *Process) Signal(sig unix.Signal) error {
 	err := unix.ESRCH
 	if p.file == nil {
-		there, failed := Lives(p.pid, p.start)
+		lives, failed := Lives(p.pid, p.start)
 		if failed != nil {
 			return failed
 		}
-		if there {
+		if lives {
 			err = errno(unix.Kill(p.pid, sig))
 		}
 	} else if conn, failed := p.file.SyscallConn(); failed != nil {
@@ -85,8 +85,8 @@ func errno(err error) unix.Errno {
 	return n
 }
 
-// Wait returns when the process has ended, reaped or not, or with ctx's error.
-// It does not reap a child. One call at a time.
+// Wait returns nil when the process has ended, reaped or not, or ctx's error. It does not
+// reap a child. At most one call may be in progress.
 func (p *Process) Wait(ctx context.Context) error {
 	if p.file == nil {
 		return p.poll(ctx)
@@ -101,7 +101,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err = conn.Read(func(fd uintptr) bool {
-		// Readable is ended.
+		// A pidfd is readable when its process has ended.
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 		return err == nil && n > 0
 	})
@@ -112,10 +112,10 @@ func (p *Process) Wait(ctx context.Context) error {
 }
 
 func (p *Process) poll(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		if there, err := Lives(p.pid, p.start); err == nil && !there {
+		if lives, err := Lives(p.pid, p.start); err == nil && !lives {
 			return nil
 		}
 		select {
@@ -126,7 +126,7 @@ func (p *Process) poll(ctx context.Context) error {
 	}
 }
 
-// Close lets go of it.
+// Close closes the descriptor.
 func (p *Process) Close() error {
 	if p.file == nil {
 		return nil

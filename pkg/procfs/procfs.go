@@ -1,6 +1,7 @@
-// Package procfs reads what Linux shows of processes under /proc (proc(5)),
-// and signals and waits for a process without ever meaning a later one that got
-// its number.
+// Package procfs reads information on processes from /proc (proc(5)) and the kernel's
+// socket tables. Process signals a process and waits for it, and never confuses it with a
+// later process that has the same PID. The runtimes, the daemons and their clients use the
+// package.
 package procfs
 
 import (
@@ -17,28 +18,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is a part of /proc/PID/stat. PID and Start together name a process for
-// as long as the machine is up; the PID alone may be another's by now.
+// Stat holds a part of /proc/PID/stat. PID and Start together identify a process until the
+// next boot; the kernel may reuse the PID alone.
 type Stat struct {
 	PID     int
-	Name    string // of the program, at most 15 bytes
+	Name    string // the program's name, at most 15 bytes
 	State   byte   // R, S, D, T, t, Z, X, …
 	Parent  int
 	Session int
 	Start   uint64 // clock ticks since boot
 
-	// Size is the size of its address space in bytes. Stack is where its stack
-	// began, which execve(2) changes; 0 where this process may not trace it.
+	// Size is the size of the address space in bytes. Stack is the address of the bottom of
+	// the stack, which execve(2) changes; 0 if this process may not trace it.
 	Size, Stack uint64
 }
 
-// Ended reports whether the process only waits to be reaped.
-func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
+// Exited reports whether the process has ended and waits to be reaped.
+func (s Stat) Exited() bool { return s.State == 'Z' || s.State == 'X' }
 
-// Stopped reports whether a signal or a debugger has stopped it.
+// Stopped reports whether a signal or a debugger has stopped the process.
 func (s Stat) Stopped() bool { return s.State == 'T' || s.State == 't' }
 
-// Read looks at one process. Gone tells the error of one that is not there.
+// Read returns the Stat of a process. IsNotExist classifies its error.
 func Read(pid int) (Stat, error) {
 	text, err := os.ReadFile(path(pid, "stat"))
 	if err != nil {
@@ -47,68 +48,67 @@ func Read(pid int) (Stat, error) {
 	return parse(text)
 }
 
-// Gone reports whether an error of looking at a process says that it is not
-// there, or one of another user where /proc hides those. Any other error, such as
-// that no descriptor is free, says nothing of it.
-func Gone(err error) bool {
+// IsNotExist reports whether an error of reading a process means that the process does not exist,
+// or belongs to another user and /proc hides it. Other errors, such as a lack of
+// descriptors, prove nothing about the process.
+func IsNotExist(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
 
-// Lives reports whether the process that has this number and began at start, as
-// Stat says, is there and has not ended. With an error that is not known.
+// Lives reports whether the process with the given PID and start time, as in Stat, exists
+// and has not ended. The result is valid only if the error is nil.
 func Lives(pid int, start uint64) (bool, error) {
 	s, err := Read(pid)
-	if err != nil && !Gone(err) {
+	if err != nil && !IsNotExist(err) {
 		return false, err
 	}
-	return err == nil && s.Start == start && !s.Ended(), nil
+	return err == nil && s.Start == start && !s.Exited(), nil
 }
 
-// Now is the time as Stat.Start has it.
-func Now() uint64 {
+// TicksSinceBoot returns the current time in the unit of Stat.Start.
+func TicksSinceBoot() uint64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		return 0
 	}
-	const perSecond = 100 // on all machines that Go knows
+	const perSecond = 100 // on all architectures that Go supports
 	return uint64(t.Nano()) / (1e9 / perSecond)
 }
 
-// PIDs lists the numbers of all processes that this one can see.
+// PIDs returns the PIDs of all visible processes.
 func PIDs() ([]int, error) { return numbers("/proc") }
 
-// All looks at every process that this one can see: at all of them, or it is an
-// error.
-func All() ([]Stat, error) {
+// Stats returns the Stat of every visible process. It fails if any of them cannot be read.
+func Stats() ([]Stat, error) {
 	pids, err := PIDs()
 	if err != nil {
 		return nil, err
 	}
-	var all []Stat
+	var stats []Stat
 	for _, pid := range pids {
 		s, err := Read(pid)
 		switch {
 		case err == nil:
-			all = append(all, s)
-		case !Gone(err): // one that ended since is no loss
+			stats = append(stats, s)
+		case !IsNotExist(err): // a process that ended meanwhile is no error
 			return nil, err
 		}
 	}
-	return all, nil
+	return stats, nil
 }
 
-// Alive reports whether there is such a process that has not ended. A zombie
-// whose parent never asks, as happens in containers, has.
+// Alive reports whether a process exists and has not ended. A zombie, which in containers
+// may never be reaped, has ended.
 func Alive(pid int) bool {
 	if err := unix.Kill(pid, 0); err != nil && !errors.Is(err, unix.EPERM) {
 		return false
 	}
 	s, err := Read(pid)
-	return err != nil || !s.Ended() // unreadable: another user's, where /proc hides those
+	return err != nil || !s.Exited() // unreadable: another user's process, hidden by /proc
 }
 
-// Environ is the environment that a process was started with; empty of one that
-// has ended or that this process may not look at.
+// Environ returns the environment that a process was started with. It is empty if the
+// process has ended or this process may not read it.
 func Environ(pid int) (map[string]string, error) {
 	text, err := read(pid, "environ")
 	if err != nil {
@@ -123,9 +123,8 @@ func Environ(pid int) (map[string]string, error) {
 	return env, nil
 }
 
-// Own reports whether a process is of this one's user, who then said what is in
-// its environment: it has no other user's rights, nor did it get ours when it began,
-// as setuid programs do.
+// Own reports whether a process has only the rights of this process's user, and gained none
+// at its start, as setuid programs do. If so, this user controls its environment.
 func Own(pid int) (bool, error) {
 	status, err := read(pid, "status")
 	if err != nil {
@@ -135,27 +134,32 @@ func Own(pid int) (bool, error) {
 	return ownUsers(status) && asItsStarter(auxv), err
 }
 
-// read reads a file of a process, and nothing of one that is gone.
+// read returns a file of a process, or nil if the process has ended.
 func read(pid int, file string) ([]byte, error) {
 	text, err := os.ReadFile(path(pid, file))
-	if Gone(err) {
+	if IsNotExist(err) {
 		return nil, nil
 	}
 	return text, err
 }
 
-// ownUsers says whether a status names this process's user as the real, effective,
-// saved and file system one.
+// statusField returns the value of a field in /proc/PID/status, or "".
+func statusField(status []byte, name string) string {
+	_, value, _ := strings.Cut(string(status), "\n"+name+":")
+	value, _, _ = strings.Cut(value, "\n")
+	return strings.TrimSpace(value)
+}
+
+// ownUsers reports whether the real, effective, saved and file system user in a status are
+// all this process's user.
 func ownUsers(status []byte) bool {
-	_, rest, _ := bytes.Cut(status, []byte("\nUid:"))
-	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	users, own := strings.Fields(string(line)), strconv.Itoa(os.Geteuid())
+	users, own := strings.Fields(statusField(status, "Uid")), strconv.Itoa(os.Geteuid())
 	return len(users) == 4 && !slices.ContainsFunc(users, func(u string) bool { return u != own })
 }
 
-// asItsStarter says whether a program got no more rights than who began it had, as
-// its auxiliary vector has it (getauxval(3)). That of one that has ended is empty, and
-// a 32-bit program's is not understood.
+// asItsStarter reports whether a program gained no rights at its start, according to
+// AT_SECURE in its auxiliary vector (getauxval(3)). It returns false for an ended process,
+// whose vector is empty, and for a 32-bit program, which it cannot parse.
 func asItsStarter(auxv []byte) bool {
 	const secure, size = 23, 16 // AT_SECURE
 	for ; len(auxv) >= size; auxv = auxv[size:] {
@@ -166,8 +170,8 @@ func asItsStarter(auxv []byte) bool {
 	return false
 }
 
-// Deadly reports whether a signal would end a process without any of its code running: the
-// process neither catches nor ignores the signal, and its first thread neither blocks it nor
+// Deadly reports whether a signal would end a process without running any of its code: the
+// process neither catches nor ignores the signal, and its first thread neither blocks nor
 // waits for it.
 func Deadly(pid int, sig unix.Signal) bool {
 	status, err := read(pid, "status")
@@ -175,39 +179,36 @@ func Deadly(pid int, sig unix.Signal) bool {
 		return false
 	}
 	for _, name := range []string{"SigBlk", "SigIgn", "SigCgt"} {
-		_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
-		line, _, _ := bytes.Cut(rest, []byte("\n"))
-		mask, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+		mask, err := strconv.ParseUint(statusField(status, name), 16, 64)
 		if err != nil || mask&(1<<(sig-1)) != 0 {
 			return false
 		}
 	}
-	// One that sigwait(3) waits for is not blocked meanwhile.
-	call, _ := read(pid, "syscall") // empty where the kernel does not tell
+	// During sigwait(3), the kernel reports the signal as not blocked.
+	call, _ := read(pid, "syscall") // empty if the kernel does not provide it
 	return !bytes.HasPrefix(call, fmt.Appendf(nil, "%d ", unix.SYS_RT_SIGTIMEDWAIT))
 }
 
-// Maps is the list of what a process has mapped. It is empty for one that has
-// ended.
+// Maps returns the list of a process's mappings. It is empty if the process has ended.
 func Maps(pid int) (string, error) {
 	text, err := os.ReadFile(path(pid, "maps"))
 	return string(text), err
 }
 
-// Program is the path of the program that a process runs. It is empty if this
-// process may not look at it.
+// Program returns the path of the program that a process runs, or "" if this process may
+// not read it.
 func Program(pid int) string {
 	program, _ := os.Readlink(path(pid, "exe"))
 	return program
 }
 
-// Cgroup is a control group that a process is in.
+// Cgroup describes a control group that a process is in.
 type Cgroup struct {
-	Controllers string // of version 1, separated by commas; empty in version 2
-	Path        string // below where the hierarchy is mounted
+	Controllers string // version 1: names separated by commas; version 2: empty
+	Path        string // relative to the mount point of the hierarchy
 }
 
-// Cgroups lists those of a process.
+// Cgroups returns the control groups of a process.
 func Cgroups(pid int) ([]Cgroup, error) {
 	text, err := os.ReadFile(path(pid, "cgroup"))
 	if err != nil {
@@ -226,7 +227,7 @@ func parseCgroups(text string) (out []Cgroup) {
 	return out
 }
 
-// Children lists the processes whose parent is this one, as far as the kernel tells.
+// Children returns the PIDs of this process's children, if the kernel provides them.
 func Children() (pids []int) {
 	tasks, err := numbers("/proc/self/task")
 	if err != nil {
@@ -243,15 +244,14 @@ func Children() (pids []int) {
 	return pids
 }
 
-// OpenFiles lists the numbers of this process's own open descriptors, that of
-// the list itself, which is closed again, among them.
+// OpenFiles returns the numbers of this process's open descriptors. It includes the
+// descriptor that OpenFiles itself uses and closes.
 func OpenFiles() ([]int, error) { return numbers("/proc/self/fd") }
 
-// OpenFile is a path to what one of this process's own descriptors is of.
+// OpenFile returns a path to the file of one of this process's descriptors.
 func OpenFile(fd uintptr) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// LocalPorts is the range, both ends included, from which the system gives a
-// port to who connects or asks for any.
+// LocalPorts returns the ephemeral port range, both ends included.
 func LocalPorts() (low, high int, err error) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err == nil {
@@ -262,7 +262,7 @@ func LocalPorts() (low, high int, err error) {
 
 func path(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
 
-// numbers are the names in a folder that are numbers.
+// numbers returns the names in a folder that are numbers.
 func numbers(dir string) ([]int, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -282,8 +282,8 @@ func numbers(dir string) ([]int, error) {
 	return out, nil
 }
 
-// parse reads one line of proc(5). The program's name, field 2, is in
-// parentheses and may itself hold blanks and parentheses.
+// parse parses /proc/PID/stat. The program's name, field 2, is in parentheses and may
+// contain blanks and parentheses.
 func parse(text []byte) (Stat, error) {
 	open, shut := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 1 || shut < open {

@@ -53,27 +53,27 @@ func FuzzParse(f *testing.F) {
 
 func TestSelf(t *testing.T) {
 	own, err := Read(os.Getpid())
-	if err != nil || own.PID != os.Getpid() || own.Ended() || own.Stopped() || own.Start == 0 || !Alive(own.PID) {
+	if err != nil || own.PID != os.Getpid() || own.Exited() || own.Stopped() || own.Start == 0 || !Alive(own.PID) {
 		t.Errorf("this process is %+v, %v", own, err)
 	}
 	if young, _ := child(t); young != nil {
 		s, err := Read(young.Process.Pid)
-		if now := Now(); err != nil || s.Start > now || now-s.Start > 6000 {
+		if now := TicksSinceBoot(); err != nil || s.Start > now || now-s.Start > 6000 {
 			t.Errorf("a child began at %d, %v, and now is %d", s.Start, err, now)
 		}
 	}
-	all, err := All()
+	all, err := Stats()
 	if err != nil || !slices.ContainsFunc(all, func(s Stat) bool { return s.PID == own.PID && s.Start == own.Start }) {
 		t.Errorf("it is not among %v, %v", all, err)
 	}
-	if _, err := Read(1 << 30); !errors.Is(err, fs.ErrNotExist) || !Gone(err) || Alive(1<<30) {
+	if _, err := Read(1 << 30); !errors.Is(err, fs.ErrNotExist) || !IsNotExist(err) || Alive(1<<30) {
 		t.Errorf("of no process: %v", err)
 	}
 	if lives, err := Lives(1<<30, own.Start); lives || err != nil {
 		t.Errorf("no process lives: %v, %v", lives, err)
 	}
 	if env, err := Environ(1 << 30); len(env) > 0 || err != nil {
-		t.Errorf("environment of no process: %v, %v", env, err)
+		t.Errorf("environment of no process: %v, %v; want none", env, err)
 	}
 	files, err := OpenFiles()
 	if err != nil || !slices.Contains(files, 1) {
@@ -107,8 +107,8 @@ func child(t *testing.T) (*exec.Cmd, Stat) {
 	return cmd, s
 }
 
-// Both ways of holding on to a process: by a descriptor, and by its number and
-// start on kernels that have none.
+// Both forms of a Process: with a descriptor, and with a PID and start time for old
+// kernels.
 func TestProcess(t *testing.T) {
 	for name, open := range map[string]func(int, uint64) (*Process, error){
 		"descriptor": Open,
@@ -118,7 +118,7 @@ func TestProcess(t *testing.T) {
 			cmd, s := child(t)
 			env, err := Environ(s.PID)
 			for deadline := time.Now().Add(10 * time.Second); err == nil && env["PROCFS_TEST"] != "here"; env, err = Environ(s.PID) {
-				if time.Now().After(deadline) { // the kernel puts it there a moment after the program is begun
+				if time.Now().After(deadline) { // the kernel provides it a moment after the start
 					t.Fatal("its environment is not seen")
 				}
 				time.Sleep(time.Millisecond)
@@ -158,12 +158,12 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// A process is ours that has our rights alone, and had them before it began.
+// Own is true for a process that has only our rights, and gained none at its start.
 func TestOwn(t *testing.T) {
 	ours, s := child(t)
 	own, err := Own(s.PID)
 	for deadline := time.Now().Add(10 * time.Second); err == nil && !own && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		own, err = Own(s.PID) // the kernel says so a moment after the program is begun
+		own, err = Own(s.PID) // the kernel provides it a moment after the start
 	}
 	if !own || err != nil {
 		t.Errorf("a child: %v, %v", own, err)
@@ -194,8 +194,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// Of a process that cannot be looked at for want of a descriptor nobody knows
-// that it has ended.
+// If a process cannot be read for lack of a descriptor, it does not count as ended.
 func TestWithoutFiles(t *testing.T) {
 	own, err := Read(os.Getpid())
 	if err != nil {
@@ -204,14 +203,14 @@ func TestWithoutFiles(t *testing.T) {
 	var errs [6]error
 	procfstest.WithoutFiles(t, func() {
 		_, errs[0] = Lives(own.PID, own.Start)
-		_, errs[1] = All()
+		_, errs[1] = Stats()
 		_, errs[2] = Environ(own.PID)
 		_, errs[3] = Open(own.PID, own.Start)
 		_, errs[4] = Own(own.PID)
 		errs[5] = (&Process{pid: own.PID, start: own.Start}).Signal(0)
 	})
 	for n, err := range errs {
-		if !errors.Is(err, unix.EMFILE) || Gone(err) {
+		if !errors.Is(err, unix.EMFILE) || IsNotExist(err) {
 			t.Errorf("%d: %v", n, err)
 		}
 	}
@@ -220,7 +219,7 @@ func TestWithoutFiles(t *testing.T) {
 	}
 }
 
-// Who has the number of another that ended is left alone.
+// Open refuses a process that has reused the PID of an ended one.
 func TestOpenAnother(t *testing.T) {
 	_, s := child(t)
 	if _, err := Open(s.PID, s.Start-1); !errors.Is(err, os.ErrProcessDone) {

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel is asked for one socket by, and what it answers (sock_diag(7),
-// linux/inet_diag.h).
+// Layout of sock_diag(7) requests and answers (linux/inet_diag.h).
 const (
 	sockDiagByFamily = 20
-	diagIDAt         = 8  // in a request: the socket's addresses
-	diagIDLength     = 48 // of those
+	diagIDAt         = 8  // offset of the socket's addresses in a request
+	diagIDLength     = 48 // their length
 	diagRequest      = diagIDAt + diagIDLength
 	diagAnswer       = 72
 	diagUserAt       = 64
@@ -23,7 +22,7 @@ const (
 	stateEstablished, stateSynRecv, stateFinWait1, stateFinWait2, stateTimeWait = 1, 3, 4, 5, 6
 )
 
-// diagSocket is what the kernel reports about one TCP socket.
+// diagSocket holds the kernel's information on one TCP socket.
 type diagSocket struct {
 	uid           int
 	state         byte
@@ -31,19 +30,20 @@ type diagSocket struct {
 	local, remote netip.AddrPort // remote is unspecified for a listening socket
 }
 
-// errNoDiag is of a socket that is not there, or of a kernel that does not say.
+// errNoDiag reports that the socket does not exist or that the kernel does not support the
+// request.
 var errNoDiag = errors.New("the kernel knows no such socket")
 
-// diagUser asks the kernel for the user of a TCP socket: the one with these
-// addresses, or else the one that listens there. It takes microseconds, where
-// reading /proc takes a millisecond.
+// diagUser returns the user of the TCP socket with these addresses or, if there is none, of
+// the socket that listens at the local address. It takes microseconds; reading /proc takes
+// a millisecond.
 func diagUser(local, remote netip.AddrPort) (uid int, err error) {
 	socket, err := askDiag(local, remote)
 	switch {
 	case err != nil:
 		return 0, err
 	case socket.state == stateSynRecv:
-		// Nobody's yet: of the one who listens.
+		// The connection has no socket yet, so use the listening one.
 		nobody := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
 		if local.Addr().Is6() {
 			nobody = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
@@ -72,7 +72,7 @@ func askDiag(local, remote netip.AddrPort) (s diagSocket, err error) {
 	}
 	answer := buf[:n]
 	if n < unix.SizeofNlMsghdr+diagAnswer || binary.NativeEndian.Uint16(answer[4:]) != sockDiagByFamily {
-		return s, errNoDiag // with a code that says that there is none, or no such question
+		return s, errNoDiag // the answer is an error code: no such socket, or an unsupported request
 	}
 	answer = answer[unix.SizeofNlMsghdr:]
 	id := answer[4:]
@@ -101,12 +101,12 @@ func diagMessage(local, remote netip.AddrPort) []byte {
 	if local.Addr().Is6() {
 		r[0] = unix.AF_INET6
 	}
-	binary.NativeEndian.PutUint32(r[4:], ^uint32(0)) // in any state
+	binary.NativeEndian.PutUint32(r[4:], ^uint32(0)) // all states
 	id := r[diagIDAt:]
 	binary.BigEndian.PutUint16(id, local.Port())
 	binary.BigEndian.PutUint16(id[2:], remote.Port())
 	copy(id[4:20], local.Addr().AsSlice())
 	copy(id[20:36], remote.Addr().AsSlice())
-	binary.NativeEndian.PutUint64(id[40:], ^uint64(0)) // whichever there has been
+	binary.NativeEndian.PutUint64(id[40:], ^uint64(0)) // any cookie
 	return m
 }

@@ -2,6 +2,7 @@ package procfs
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -10,35 +11,37 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// SocketUser is the user whose TCP socket has that local and that remote address,
-// or listens at the local one: the other end of a connection within this machine,
-// from before the first byte is sent on it. Found is false where there is no such
-// socket in this process's network.
+// SocketUser returns the user of the TCP socket with these local and remote addresses or,
+// if there is none, of the socket that listens at the local address. It identifies the peer
+// of a connection within this machine before the first byte is sent. found is false if this
+// network namespace has no such socket.
 func SocketUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
-	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
-	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	local, remote = unmap(local), unmap(remote)
 	if uid, err := diagUser(local, remote); err == nil {
 		return uid, true, nil
 	}
-	for _, file := range socketFiles {
-		uid, found, err = socketUser(file, local, remote)
-		if found || err != nil && !errors.Is(err, fs.ErrNotExist) { // without IPv6
-			return uid, found, err
-		}
+	fields, err := socketFields(local, remote)
+	if fields == nil || err != nil {
+		return 0, false, err
 	}
-	return 0, false, nil
+	uid, err = strconv.Atoi(fields[userField])
+	return uid, err == nil, err
 }
 
-// ConnectionUser returns the user whose process holds the established TCP socket with
-// these addresses: the other end of a connection within this machine. A process that
-// has sent all it has to say (shutdown) still holds its socket. Found is false if
-// there is no such socket, and also if no process holds it any more, because the
-// kernel may then report uid 0, whoever had it.
+// unmap returns the address as IPv4 if it is an IPv4 address mapped to IPv6.
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// ConnectionUser returns the user of the process that holds the established TCP socket with
+// these addresses: the peer of a connection within this machine. A process still holds its
+// socket after shutdown(2). found is false if there is no such socket or no process holds
+// it any more, since the kernel may then report uid 0 for any owner.
 func ConnectionUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
-	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
-	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	local, remote = unmap(local), unmap(remote)
 	if s, err := askDiag(local, remote); err == nil {
 		// Without an exact match the kernel answers with a socket that listens at the
 		// local address.
@@ -50,60 +53,69 @@ func ConnectionUser(local, remote netip.AddrPort) (uid int, found bool, err erro
 	return listedConnectionUser(local, remote)
 }
 
-// listedConnectionUser is ConnectionUser where the kernel answers no questions about
-// sockets: it reads the lists in /proc.
+// listedConnectionUser implements ConnectionUser with the lists in /proc, for kernels
+// without sock_diag.
 func listedConnectionUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
-	for _, file := range socketFiles {
-		fields, err := socketFields(file, local, remote)
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // without IPv6
-			continue
-		case err != nil:
-			return 0, false, err
-		case fields == nil:
-			continue
-		}
-		state, err := strconv.ParseUint(fields[3], 16, 8)
-		if err != nil || !connected(byte(state)) || fields[inodeField] == "0" {
-			return 0, false, err
-		}
-		uid, err := strconv.Atoi(fields[userField])
-		return uid, err == nil, err
-	}
-	return 0, false, nil
-}
-
-// connected reports whether a socket in a state has connected and not yet been
-// closed by its other end.
-func connected(state byte) bool {
-	return state == stateEstablished || state == stateFinWait1 || state == stateFinWait2
-}
-
-// socketFiles list the TCP sockets of this process's network.
-var socketFiles = []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"}
-
-// Fields of a line: number, local, remote, state, queues, timer, retransmissions,
-// user, timeout, inode.
-const userField, inodeField = 7, 9
-
-func socketUser(file string, local, remote netip.AddrPort) (uid int, found bool, err error) {
-	fields, err := socketFields(file, local, remote)
+	fields, err := socketFields(local, remote)
 	if fields == nil || err != nil {
+		return 0, false, err
+	}
+	state, err := strconv.ParseUint(fields[3], 16, 8)
+	if err != nil || !connected(byte(state)) || fields[inodeField] == "0" {
 		return 0, false, err
 	}
 	uid, err = strconv.Atoi(fields[userField])
 	return uid, err == nil, err
 }
 
-// socketFields returns the fields of the line for the socket with these addresses, or
-// nil if the file has no such line.
-func socketFields(file string, local, remote netip.AddrPort) ([]string, error) {
+// Peer returns the credentials of the process at the other end of a unix socket, as of its
+// connect or listen. PID 0 means that the process is not visible in this PID namespace.
+func Peer(conn syscall.Conn) (unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return unix.Ucred{}, err
+	}
+	var cred *unix.Ucred
+	failed := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = cmp.Or(failed, err); err != nil {
+		return unix.Ucred{}, err
+	}
+	return *cred, nil
+}
+
+// connected reports whether a socket in a state is connected and its peer has not closed
+// it.
+func connected(state byte) bool {
+	return state == stateEstablished || state == stateFinWait1 || state == stateFinWait2
+}
+
+// socketFiles list the TCP sockets of this network namespace.
+var socketFiles = []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"}
+
+// Fields of a line: number, local, remote, state, queues, timer, retransmissions,
+// user, timeout, inode.
+const userField, inodeField = 7, 9
+
+// socketFields returns the fields of the line for the socket with these addresses, or nil
+// if there is no such line.
+func socketFields(local, remote netip.AddrPort) ([]string, error) {
+	for _, file := range socketFiles {
+		fields, err := findSocket(file, local, remote)
+		if fields != nil || err != nil && !errors.Is(err, fs.ErrNotExist) { // the file for IPv6 may not exist
+			return fields, err
+		}
+	}
+	return nil, nil
+}
+
+// findSocket searches one file for socketFields.
+func findSocket(file string, local, remote netip.AddrPort) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	// Ports are printed as they are, so that of most lines nothing is parsed.
+	// Compare the ports as text, so that most lines need no parsing.
 	ports := [2]string{":" + hexPort(local.Port()), ":" + hexPort(remote.Port())}
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
@@ -124,8 +136,7 @@ func hexPort(port uint16) string {
 	return strings.ToUpper(hex.EncodeToString(binary.BigEndian.AppendUint16(nil, port)))
 }
 
-// address reads the address before the colon: words of four bytes, each printed as
-// this machine's number.
+// address parses the address before the colon: 32-bit words in this machine's byte order.
 func address(field string) netip.Addr {
 	text, _, _ := strings.Cut(field, ":")
 	raw, err := hex.DecodeString(text)

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"testing"
 )
 
@@ -31,15 +32,9 @@ func TestSocketUser(t *testing.T) {
 		if direct, err := diagUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); err != nil || direct != uid {
 			t.Logf("the kernel is not asked: %d, %v", direct, err)
 		}
-		for _, file := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-			if uid, ok, err := socketUser(file, addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); ok && uid != os.Geteuid() || err != nil && !os.IsNotExist(err) {
-				t.Errorf("%s in %s: %d, %v", where.listen, file, uid, err)
-			} else if ok {
-				found = false
-			}
-		}
-		if found {
-			t.Errorf("%s: in no file", where.listen)
+		fields, err := socketFields(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr()))
+		if fields == nil || err != nil || fields[userField] != strconv.Itoa(os.Geteuid()) {
+			t.Errorf("%s in the files: %q, %v", where.listen, fields, err)
 		}
 		_ = conn.Close()
 		_ = l.Close()

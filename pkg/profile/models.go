@@ -9,8 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 )
 
-// Models returns the GPU models that rows were measured on, sorted. A row that names
-// no model adds none.
+// Models returns the GPU models on which rows were measured, sorted.
 func Models(rows []Row) []string {
 	var models []string
 	for _, r := range rows {
@@ -28,10 +27,9 @@ type config struct {
 	Config
 }
 
-// On returns the rows that hold for a GPU of a model, in their order: of each
-// configuration of a function the row measured on that model, or else the row that
-// names no model. A row of another model never holds. Where the model is not known
-// (""), all rows hold.
+// On returns the rows that apply to a GPU model, in their order. For each configuration of a function that is the row
+// measured on the model, or else the row without a model. A row of another model never applies. If the model is unknown
+// (""), all rows apply.
 func On(rows []Row, model string) []Row {
 	if model == "" {
 		return rows
@@ -64,15 +62,14 @@ func NewIndex(rows []Row) Index {
 	return x
 }
 
-// On returns the rows of a function's configuration that hold for a GPU of a model, as
-// the function On does: at most one, unless the model is not known ("").
+// On returns the rows of a function's configuration that apply to a GPU model, as the function On does: at most one,
+// unless the model is unknown ("").
 func (x Index) On(function string, at Config, model string) []Row {
 	return On(x[config{function, at}], model)
 }
 
-// Find returns the row of a function's configuration that holds for a GPU of a model.
-// It reports false if there is none. Where the model is not known (""), rows of several
-// models hold; if their figures differ, it fails with an *AmbiguousError.
+// Find returns the row of a function's configuration that applies to a GPU model, or false if there is none. If the model
+// is unknown ("") and the rows of several models differ, it fails with an *AmbiguousError.
 func (x Index) Find(function string, at Config, model string) (row Row, found bool, err error) {
 	rows := x.On(function, at, model)
 	if len(rows) == 0 {
@@ -86,13 +83,13 @@ func (x Index) Find(function string, at Config, model string) (row Row, found bo
 	return rows[0], true, nil
 }
 
-// figures returns what the row says of its configuration.
+// figures returns the row's measurements without its model and line.
 func figures(r Row) Row {
 	r.GPU, r.Line = "", 0
 	return r
 }
 
-// Differ reports whether the rows that hold for a GPU depend on its model.
+// Differ reports whether the applicable rows depend on the GPU model.
 func Differ(rows []Row) bool {
 	models := Models(rows)
 	var first map[Row]bool
@@ -111,8 +108,7 @@ func Differ(rows []Row) bool {
 	return false
 }
 
-// AmbiguousError reports a configuration whose figures depend on the GPU model, where
-// that is not known.
+// AmbiguousError reports a configuration whose measurements depend on the GPU model, which is unknown.
 type AmbiguousError struct {
 	Function string
 	Config
@@ -120,11 +116,11 @@ type AmbiguousError struct {
 }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("%s at sm_pct %s, quota %s, batch %d was measured on several GPU models (%s), and the model of its GPU is not known",
+	return fmt.Sprintf("%s at sm_pct %s, quota %s, batch %d was measured on several GPU models (%s), and the model of its GPU is unknown",
 		e.Function, csvfile.Format(e.SMPct), csvfile.Format(e.Quota), e.Batch, Quoted(e.Models))
 }
 
-// Quoted lists names for a message.
+// Quoted returns a list of quoted names for a message.
 func Quoted(names []string) string {
 	quoted := make([]string, len(names))
 	for i, name := range names {
@@ -133,10 +129,10 @@ func Quoted(names []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// Apart returns the rows so that at most one row of a configuration holds for a GPU of
-// each of the models: a row that names no model, beside rows that do, becomes a row for
-// each model that has none. Where none of the models is known (""), nothing changes.
-func Apart(rows []Row, models []string) []Row {
+// SplitByModel returns the rows so that at most one row of a configuration applies to each of the models. A row
+// without a model whose configuration has rows with one becomes a row for each remaining model. If all models are
+// unknown (""), the rows are unchanged.
+func SplitByModel(rows []Row, models []string) []Row {
 	if !slices.ContainsFunc(models, func(m string) bool { return m != "" }) {
 		return rows
 	}
@@ -167,15 +163,13 @@ func Apart(rows []Row, models []string) []Row {
 	return out
 }
 
-// Lack is a function of which a profile has no row for a GPU model, and the models that
-// it has rows of.
+// Lack is a function without a row for a GPU model, and the models for which it has rows.
 type Lack struct {
 	Function string
 	Models   []string
 }
 
-// Lacking returns the functions that have rows, but none that holds for a GPU of the
-// model, in the order of the rows.
+// Lacking returns the functions that have rows, but none that applies to the model, in the order of the rows.
 func Lacking(rows []Row, model string) []Lack {
 	holds := map[string]bool{}
 	for _, r := range On(rows, model) {

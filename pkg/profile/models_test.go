@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// mixed has f on two models, g on one, h and a slice of f on a model that is not named.
+// mixed has rows of f on two GPU models, of g on one, and of h and one slice of f without
+// a model.
 var mixed = []Row{
 	{Function: "f", GPU: "V100", Config: Config{50, 1, 1}, ThroughputRPS: 10},
 	{Function: "f", GPU: "A100", Config: Config{50, 1, 1}, ThroughputRPS: 100},
@@ -27,7 +28,8 @@ func rates(rows []Row) string {
 	return strings.Join(out, " ")
 }
 
-// TestOn: a configuration is of a function, a GPU model and a slice.
+// TestOn: for a known GPU model, On returns at most one row for each configuration of a
+// function, and prefers a row of the model to a row without one.
 func TestOn(t *testing.T) {
 	for model, want := range map[string]string{
 		"V100": "f:10 f:5 h:30 same:3",
@@ -38,16 +40,16 @@ func TestOn(t *testing.T) {
 		if got := rates(On(mixed, model)); got != want {
 			t.Errorf("on %q: %s, want %s", model, got, want)
 		}
-		if got := rates(On(Apart(mixed, []string{"", "A100", "T4", "V100"}), model)); model != "" && got != want {
+		if got := rates(On(SplitByModel(mixed, []string{"", "A100", "T4", "V100"}), model)); model != "" && got != want {
 			t.Errorf("apart, on %q: %s, want %s", model, got, want)
 		}
 	}
 }
 
-// TestApart: no two rows of a configuration hold for one GPU.
+// TestApart: exactly one row of each configuration applies to each GPU model.
 func TestApart(t *testing.T) {
 	seen := map[string]int{}
-	for _, r := range Apart(mixed, []string{"A100", "T4", "V100"}) {
+	for _, r := range SplitByModel(mixed, []string{"A100", "T4", "V100"}) {
 		for _, model := range []string{"A100", "T4", "V100"} {
 			if r.GPU == "" || r.GPU == model {
 				seen[fmt.Sprintf("%s %v on %s", r.Function, r.Config, model)]++
@@ -69,8 +71,8 @@ func TestFind(t *testing.T) {
 	for _, c := range []struct {
 		function, model string
 		sm              float64
-		rps             float64 // 0: no row
-		models          string  // that the answer depends on
+		rps             float64 // 0 if there is no row
+		models          string  // the models on which the answer depends
 	}{
 		{"f", "V100", 50, 10, ""},
 		{"f", "A100", 50, 100, ""},

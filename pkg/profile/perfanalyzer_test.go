@@ -29,7 +29,8 @@ func TestReadPerfAnalyzer(t *testing.T) {
 	}
 }
 
-// FuzzReadPerfAnalyzer holds that what reads has figures that a profile takes.
+// FuzzReadPerfAnalyzer: the rows that ReadPerfAnalyzer returns are valid rows of a
+// profile.
 func FuzzReadPerfAnalyzer(f *testing.F) {
 	f.Add([]byte(report))
 	f.Fuzz(func(t *testing.T, data []byte) {

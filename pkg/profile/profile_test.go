@@ -43,7 +43,7 @@ func TestReadFaults(t *testing.T) {
 		"batch not whole":     {head + "a,1,1,1.5,1,1\n", `p.csv:2: batch: "1.5" is not a whole number`},
 		"batch too large":     {head + "a,1,1,9999999,1,1\n", "p.csv:2: batch: "},
 		"negative throughput": {head + "a,1,1,1,-1,1\n", "p.csv:2: throughput_rps: "},
-		"no latency":          {head + "a,1,1,1,1,0\n", "p.csv:2: p95_ms: 0 although throughput_rps is not"},
+		"no latency":          {head + "a,1,1,1,1,0\n", "p.csv:2: p95_ms: 0, expected more than 0 because throughput_rps is above 0"},
 		"no column":           {"function,sm_pct,quota,throughput_rps\n", "p.csv:1: p95_ms: the header has no such column"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestRecordFollowsHeader(t *testing.T) {
 		}
 	}
 	known := map[string]bool{}
-	for _, c := range columns() {
+	for _, c := range columns {
 		known[c.Name] = true
 	}
 	for _, name := range Whole.Header() {
@@ -82,7 +82,7 @@ func TestRecordFollowsHeader(t *testing.T) {
 	}
 }
 
-// FuzzRead holds that what reads writes as a file that reads as the same.
+// FuzzRead: a file that Read accepts is equal after Write and Read.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(small))
 	f.Add([]byte("function,sm_pct,quota,throughput_rps,p95_ms,slo_ms,goodput_rps\na,1,1,1,1,5,0\nb,1,1,1,1,,\n"))

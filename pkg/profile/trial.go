@@ -2,111 +2,69 @@ package profile
 
 import (
 	"io"
-	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Trial is what one configuration did at one rate of Poisson arrivals: a trial of
-// the search for its goodput. Rates are in requests a second, latencies in ms.
+// Trial is the result of one configuration at one rate of Poisson arrivals, from a search
+// for its goodput (pkg/profile/goodput). Rates are in requests per second, latencies in ms.
 type Trial struct {
 	Function string
 	GPU      string
 	Config
-	OfferedRPS  float64 // arrivals, as they came
-	AnsweredRPS float64
-	P95MS       float64 // 0: more than 5% of the arrivals failed, so that there is none
-	P95CIMS     float64 // half the width of its 95% confidence interval; 0 is not known
-	SLOMS       float64 // the objective for p95
-	Misses      int64   // invocations beyond it, those that failed among them
-	Samples     int64   // invocations
+	OfferedRPS  float64 // measured arrivals
+	AnsweredRPS float64 // answers
+	P95MS       float64 // 0 means that it does not exist because more than 5% of the arrivals failed
+	P95CIMS     float64 // half the width of its 95% confidence interval; 0 means unknown
+	SLOMS       float64 // objective for p95
+	Misses      int64   // invocations that exceeded the objective or failed
+	Samples     int64   // all invocations
 
-	Line int // line in the file it came from
+	Line int // line in the input file
 }
 
-// TrialHeader is the first line of a file of trials.
-func TrialHeader() []string {
-	var names []string
-	for _, c := range trialColumns() {
-		names = append(names, c.Name)
-	}
-	return names
+// trialColumns are the columns of a file of trials, in the order in which it is written.
+var trialColumns = []csvfile.Column[Trial]{
+	text("function", true, func(t *Trial) *string { return &t.Function }),
+	text("gpu", false, func(t *Trial) *string { return &t.GPU }),
+	number("sm_pct", true, csvfile.Percent, func(t *Trial) *float64 { return &t.SMPct }),
+	number("quota", true, csvfile.Fraction, func(t *Trial) *float64 { return &t.Quota }),
+	batch(func(t *Trial) *Config { return &t.Config }),
+	number("offered_rps", true, csvfile.Positive, func(t *Trial) *float64 { return &t.OfferedRPS }),
+	{Name: "answered_rps", Set: func(t *Trial, cell string) (err error) {
+		t.AnsweredRPS, err = csvfile.Number(cell)
+		return err
+	}, Print: func(t *Trial) string { return csvfile.Format(t.AnsweredRPS) }},
+	sparse(number("p95_ms", false, csvfile.Positive, func(t *Trial) *float64 { return &t.P95MS })),
+	number("p95_ci_ms", false, csvfile.Number, func(t *Trial) *float64 { return &t.P95CIMS }),
+	number("slo_ms", true, csvfile.Positive, func(t *Trial) *float64 { return &t.SLOMS }),
+	count("misses", always, func(t *Trial) *int64 { return &t.Misses }),
+	count("samples", always, func(t *Trial) *int64 { return &t.Samples }),
 }
 
-// Record is the trial as fields in the order of TrialHeader.
-func (t Trial) Record() []string {
-	n := csvfile.Format
-	known := func(v float64) string {
-		if v == 0 {
-			return ""
-		}
-		return n(v)
-	}
-	return []string{
-		t.Function, t.GPU, n(t.SMPct), n(t.Quota), strconv.Itoa(t.Batch), n(t.OfferedRPS), n(t.AnsweredRPS), known(t.P95MS), known(t.P95CIMS),
-		n(t.SLOMS), strconv.FormatInt(t.Misses, 10), strconv.FormatInt(t.Samples, 10),
-	}
+// sparse makes a column required, although its cells may be empty.
+func sparse(c csvfile.Column[Trial]) csvfile.Column[Trial] {
+	c.Required, c.Sparse = true, true
+	return c
 }
 
-func trialColumns() []csvfile.Column[Trial] {
-	number := func(name string, required bool, parse func(string) (float64, error), at func(*Trial) *float64) csvfile.Column[Trial] {
-		return csvfile.Column[Trial]{Name: name, Required: required, Set: func(t *Trial, cell string) (err error) {
-			*at(t), err = parse(cell)
-			return err
-		}}
-	}
-	count := func(name string, at func(*Trial) *int64) csvfile.Column[Trial] {
-		return csvfile.Column[Trial]{Name: name, Set: func(t *Trial, cell string) (err error) {
-			*at(t), err = csvfile.Count(cell, 0)
-			return err
-		}}
-	}
-	text := func(name string, required bool, at func(*Trial) *string) csvfile.Column[Trial] {
-		return csvfile.Column[Trial]{Name: name, Required: required, Set: func(t *Trial, cell string) (err error) {
-			*at(t), err = csvfile.Name(cell)
-			return err
-		}}
-	}
-	n := csvfile.Number
-	return []csvfile.Column[Trial]{
-		text("function", true, func(t *Trial) *string { return &t.Function }),
-		text("gpu", false, func(t *Trial) *string { return &t.GPU }),
-		number("sm_pct", true, csvfile.Percent, func(t *Trial) *float64 { return &t.SMPct }),
-		number("quota", true, csvfile.Fraction, func(t *Trial) *float64 { return &t.Quota }),
-		{Name: "batch", Set: func(t *Trial, cell string) error {
-			var row Row
-			err := setBatch(&row, cell)
-			t.Batch = row.Batch
-			return err
-		}},
-		number("offered_rps", true, csvfile.Positive, func(t *Trial) *float64 { return &t.OfferedRPS }),
-		number("answered_rps", false, n, func(t *Trial) *float64 { return &t.AnsweredRPS }),
-		{Name: "p95_ms", Required: true, Sparse: true, Set: func(t *Trial, cell string) (err error) {
-			t.P95MS, err = csvfile.Positive(cell)
-			return err
-		}},
-		number("p95_ci_ms", false, n, func(t *Trial) *float64 { return &t.P95CIMS }),
-		number("slo_ms", true, csvfile.Positive, func(t *Trial) *float64 { return &t.SLOMS }),
-		count("misses", func(t *Trial) *int64 { return &t.Misses }),
-		count("samples", func(t *Trial) *int64 { return &t.Samples }),
-	}
-}
+func always(*Trial) bool { return true }
 
-// ReadTrials reads a file of trials; name is what messages call it. A configuration
-// has several, in the order in which they were made.
+// TrialHeader returns the header of a file of trials.
+func TrialHeader() []string { return csvfile.Header(trialColumns) }
+
+// Record returns the trial's fields in the order of TrialHeader.
+func (t Trial) Record() []string { return csvfile.Record(trialColumns, t) }
+
+// ReadTrials reads a file of trials; name is its name in error messages. A configuration
+// has several trials, in the order of their execution.
 func ReadTrials(r io.Reader, name string) ([]Trial, error) {
-	lines, err := csvfile.Read(r, name, trialColumns(), func() Trial { return Trial{Config: Config{Batch: 1}} })
-	if err != nil {
-		return nil, err
-	}
-	out := make([]Trial, len(lines))
-	for i, line := range lines {
-		out[i] = line.Value
-		out[i].Line = line.Line
-		if out[i].Misses > out[i].Samples {
-			return nil, &textfile.Fault{File: name, Line: line.Line, Where: "misses", What: "more than samples, expected at most as many"}
+	trials, err := csvfile.Read(r, name, trialColumns, func(line int) Trial { return Trial{Config: Config{Batch: 1}, Line: line} })
+	for _, t := range trials {
+		if t.Misses > t.Samples {
+			return nil, &textfile.Fault{File: name, Line: t.Line, Where: "misses", What: "more than samples, expected at most samples"}
 		}
 	}
-	return out, nil
+	return trials, err
 }

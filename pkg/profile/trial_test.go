@@ -20,7 +20,7 @@ func TestReadTrials(t *testing.T) {
 		{Function: "resnet", GPU: "L4", Config: Config{12, 0.4, 2}, OfferedRPS: 40, AnsweredRPS: 31, SLOMS: 69, Misses: 800, Samples: 800, Line: 3},
 	}
 	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("%+v, %v; want %v", got, err, want)
 	}
 	const head = "function,sm_pct,quota,offered_rps,p95_ms,slo_ms,misses,samples\n"
 	for text, want := range map[string]string{
@@ -39,7 +39,8 @@ func TestReadTrials(t *testing.T) {
 	}
 }
 
-// FuzzReadTrials holds that what reads writes as a file that reads as the same.
+// FuzzReadTrials: a file that ReadTrials accepts is equal after being written and read
+// again.
 func FuzzReadTrials(f *testing.F) {
 	f.Add([]byte(someTrials))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// older is a file as it was written before there were goodputs.
+// older is a file in the format from before goodputs existed.
 const older = `function,gpu,sm_pct,quota,batch,throughput_rps,p50_ms,p95_ms,p99_ms,gpu_mem_mib,model_mem_mib,gpu_util_pct,sm_occupancy_pct,errors,samples,trial_s,warm_ms,cold_ms,load_ms,throughput_ci_rps,p95_ci_ms,unstable,power_w
 resnet,V100,12,0.4,1,30.5,18,20.5,21,1427,98,55.5,,0,305,10,17.2,812,,0.6,1.1,0,120.5
 bert,,100,1,8,0,,0,,,,,,,,,,,,,,,
@@ -19,7 +19,7 @@ func TestProfileWithoutGoodputIsWrittenAsBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows[0].GoodputKnown || rows[0].SLOMS != 0 {
-		t.Errorf("%+v", rows[0])
+		t.Errorf("%+v, want GoodputKnown false and SLOMS 0", rows[0])
 	}
 	if _, _, ok := rows[0].Goodput(69); ok {
 		t.Error("a goodput that was not measured is known")
@@ -34,7 +34,7 @@ func TestGoodputIsWritten(t *testing.T) {
 	config := Config{SMPct: 12, Quota: 0.4, Batch: 1}
 	rows := []Row{
 		{Function: "a", Config: config, ThroughputRPS: 30, P95MS: 20, SLOMS: 69, GoodputKnown: true, GoodputRPS: 21.5, GoodputCIRPS: 0.9, IdleP95MS: 18.2},
-		{Function: "b", Config: config, ThroughputRPS: 30, P95MS: 20, SLOMS: 10, GoodputKnown: true}, // nothing keeps to it
+		{Function: "b", Config: config, ThroughputRPS: 30, P95MS: 20, SLOMS: 10, GoodputKnown: true}, // no rate meets the objective
 		{Function: "c", Config: config, ThroughputRPS: 30, P95MS: 20, SLOMS: 10, Unstable: 1, TrialS: 10},
 		{Function: "d", Config: config, ThroughputRPS: 30, P95MS: 20},
 	}
@@ -59,7 +59,7 @@ func TestGoodputIsWritten(t *testing.T) {
 	}
 	for i, known := range []bool{true, true, false, false} {
 		if _, _, ok := again[i].Goodput(rows[i].SLOMS); ok != known {
-			t.Errorf("%s: known %v", rows[i].Function, ok)
+			t.Errorf("%s: known %v, want %v", rows[i].Function, ok, known)
 		}
 		if _, _, ok := again[i].Goodput(100); ok {
 			t.Errorf("%s: known for another objective", rows[i].Function)
@@ -69,7 +69,7 @@ func TestGoodputIsWritten(t *testing.T) {
 
 func TestGoodputNeedsItsObjective(t *testing.T) {
 	_, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms,goodput_rps\na,1,1,1,1,1\n"), "p.csv")
-	if err == nil || !strings.Contains(err.Error(), "p.csv:2: slo_ms: not there although goodput_rps is") {
+	if err == nil || !strings.Contains(err.Error(), "p.csv:2: slo_ms: empty, expected the objective of the goodput in goodput_rps") {
 		t.Error(err)
 	}
 }

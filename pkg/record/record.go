@@ -1,10 +1,11 @@
-// Package record writes down what a queueing policy was told and what it decided,
-// as JSON lines, and has it decide again.
+// Package record writes the input and the decisions of a queueing policy (pkg/policy/queue)
+// as JSON lines, and replays them. The gateway (pkg/daemon/gateway/dispatch) and the
+// simulator (pkg/sim) write such lines; gfaas-sim replays records.
 //
-// The first line says what policy it was, and how it was set. Then, for each call
-// of the policy, a step, come the events it was told and the decisions they led
-// to. Functions have their names, times are in milliseconds to the nanosecond, so
-// that the same policy comes to the same decisions.
+// The first line, a Header, names the policy and its parameters. After that, each step of
+// the policy consists of its events (Event) and the decisions that followed (Decision).
+// Records name functions, and give times in milliseconds, exact to the nanosecond, so that
+// the same policy makes the same decisions in a replay.
 package record
 
 import (
@@ -12,32 +13,33 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// Version is that of the format.
-const Version = 1
+// Version is the version of the format. In version 1, the reason of a decision was a sentence, and
+// "value" the number that it compared.
+const Version = 2
 
-// Header is the first line.
+// Header is the first line of a record.
 type Header struct {
 	Version     int               `json:"gfaas_record"`
 	Policy      string            `json:"policy"`
 	GPUs        int               `json:"gpus"`
 	Concurrency int               `json:"concurrency"`
 	Pool        int               `json:"pool"`
-	GPUMemMiB   float64           `json:"gpu_mem_mib"` // of each, where that is the same for all
-	Set         map[string]string `json:"set"`         // parameters, as --set has them
-	Functions   []Costs           `json:"functions"`   // what was known of them at the start
+	GPUMemMiB   float64           `json:"gpu_mem_mib"` // memory of each GPU, if all have the same
+	Set         map[string]string `json:"set"`         // parameters, as for --set
+	Functions   []Costs           `json:"functions"`   // their costs at the start
 }
 
-// Costs is what a function costs, as function costs have it.
+// Costs holds the costs of a function, as in a file of function costs.
 type Costs struct {
 	Function string  `json:"function"`
 	WarmMS   Millis  `json:"warm_ms"`
@@ -49,17 +51,17 @@ type Costs struct {
 	Model    string  `json:"model,omitempty"`
 }
 
-// Millis is a duration that is written in milliseconds, exactly.
+// Millis is a duration that is written as an exact number of milliseconds.
 type Millis time.Duration
 
-// MarshalJSON writes a number.
+// MarshalJSON writes the milliseconds as a number.
 func (m Millis) MarshalJSON() ([]byte, error) { return []byte(trace.Millis(time.Duration(m))), nil }
 
-// UnmarshalJSON reads a number of at most six decimals.
+// UnmarshalJSON parses a number with at most six decimals.
 func (m *Millis) UnmarshalJSON(text []byte) error {
-	whole, part, _ := strings.Cut(string(text), ".")
+	whole, fraction, _ := strings.Cut(string(text), ".")
 	negative := strings.HasPrefix(whole, "-")
-	if len(part) > 6 {
+	if len(fraction) > 6 {
 		return fmt.Errorf("%s: expected milliseconds with at most six decimals", text)
 	}
 	ms, err := strconv.ParseInt(whole, 10, 64)
@@ -67,8 +69,8 @@ func (m *Millis) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("%s: expected milliseconds", text)
 	}
 	ns := int64(0)
-	if part != "" {
-		if ns, err = strconv.ParseInt(part+"000000"[len(part):], 10, 64); err != nil || ns < 0 {
+	if fraction != "" {
+		if ns, err = strconv.ParseInt(fraction+"000000"[len(fraction):], 10, 64); err != nil || ns < 0 {
 			return fmt.Errorf("%s: expected milliseconds", text)
 		}
 	}
@@ -79,13 +81,13 @@ func (m *Millis) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Decision is a line about something that a policy decided.
+// Decision is a line with a decision of a policy.
 type Decision struct {
-	Step       *int64        `json:"step,omitempty"` // of a record
+	Step       *int64        `json:"step,omitempty"` // only in records
 	TimeMS     Millis        `json:"time_ms"`
 	Action     string        `json:"action"`
 	Function   string        `json:"function,omitempty"`
-	Invocation *int64        `json:"invocation,omitempty"` // its place in the trace, from 0
+	Invocation *int64        `json:"invocation,omitempty"` // index in the trace, from 0
 	GPU        *int32        `json:"gpu,omitempty"`
 	Container  *residency.ID `json:"container,omitempty"`
 	Start      string        `json:"start,omitempty"`
@@ -93,15 +95,15 @@ type Decision struct {
 	WaitedMS   *Millis       `json:"waited_ms,omitempty"`
 	ExpectedMS *Millis       `json:"expected_ms,omitempty"`
 	AtMS       *Millis       `json:"at_ms,omitempty"`
-	Reason     string        `json:"reason"`
-	Value      float64       `json:"value,omitempty"` // what the reason compares
+	Reason     reason.Reason `json:"reason"`
 	Waiting    int32         `json:"waiting,omitempty"`
 	InFlight   int32         `json:"in_flight,omitempty"`
 }
 
-// Decide is the line about an action; name is whose a number of a function is.
-func Decide(now time.Duration, a *queue.Action, name func(int32) string) Decision {
-	d := Decision{TimeMS: Millis(now), Action: a.Kind.String(), Reason: a.Reason.Rule, Value: a.Reason.Value,
+// NewDecision returns the line for an action. name returns the name of a function by its
+// number.
+func NewDecision(now time.Duration, a *queue.Action, name func(int32) string) Decision {
+	d := Decision{TimeMS: Millis(now), Action: a.Kind.String(), Reason: a.Reason.Full(),
 		Waiting: a.Reason.Waiting, InFlight: a.Reason.InFlight}
 	if a.Kind == queue.Wake {
 		d.AtMS = new(Millis(a.At))
@@ -116,7 +118,7 @@ func Decide(now time.Duration, a *queue.Action, name func(int32) string) Decisio
 	}
 	switch a.Kind {
 	case queue.Run:
-		d.Start, d.FalseMiss, d.ExpectedMS = a.Start.String(), a.Elsewhere, new(Millis(a.Expected))
+		d.Start, d.FalseMiss, d.ExpectedMS = a.Start.String(), a.FalseMiss, new(Millis(a.Expected))
 		fallthrough
 	case queue.Reject, queue.Assign:
 		d.Invocation, d.WaitedMS = new(a.ID), new(Millis(now-a.Arrived))
@@ -125,52 +127,43 @@ func Decide(now time.Duration, a *queue.Action, name func(int32) string) Decisio
 	return d
 }
 
-// kinds are what events are called.
-var kinds = []string{
-	queue.Completed: "completed", queue.Failed: "failed", queue.Started: "started", queue.Cancelled: "cancelled", queue.Arrived: "arrived",
-	queue.Woke: "woke", queue.Used: "used", queue.FunctionSet: "function", queue.FunctionGone: "function-gone", queue.Learned: "learned",
-	queue.GPUSet: "gpu", queue.GPUGone: "gpu-gone", queue.Ready: "ready", queue.Adopted: "adopted", queue.Lost: "lost", queue.Moved: "moved",
-	queue.Occupied: "occupied", queue.Measured: "measured",
-}
-
-// Event is a line about something that a policy was told. What is at its zero is
-// left out.
+// Event is a line with an event for a policy. Zero values are omitted.
 type Event struct {
-	Step       int64        `json:"step"`
-	TimeMS     Millis       `json:"time_ms"`
-	Event      string       `json:"event"`
-	Function   string       `json:"function,omitempty"`
-	Invocation *int64       `json:"invocation,omitempty"`
-	GPU        *int32       `json:"gpu,omitempty"`
-	Container  residency.ID `json:"container,omitempty"`
-	ExecutedMS Millis       `json:"executed_ms,omitempty"`
-	ArrivedMS  Millis       `json:"arrived_ms,omitempty"`
-	DeadlineMS Millis       `json:"deadline_ms,omitempty"`
-	To         string       `json:"to,omitempty"`
-	Starting   bool         `json:"starting,omitempty"`
-	Short      bool         `json:"short,omitempty"` // the start failed for want of GPU memory
-	Again      bool         `json:"again,omitempty"`
-	Fault      bool         `json:"fault,omitempty"`
-	Renew      bool         `json:"renew,omitempty"`
-	Pinned     bool         `json:"pinned,omitempty"`
-	Busy       float64      `json:"busy,omitempty"`
-	Mem        int64        `json:"mem_bytes,omitempty"` // occupied, measured, adopted
-	Stays      int64        `json:"stays_bytes,omitempty"`
-	EachMS     Millis       `json:"each_ms,omitempty"` // of an instance of a plan: what a call takes on it
-	Spec       *Spec        `json:"spec,omitempty"`
-	Machine    *Machine     `json:"machine,omitempty"`
+	Step          int64          `json:"step"`
+	TimeMS        Millis         `json:"time_ms"`
+	Event         string         `json:"event"`
+	Function      string         `json:"function,omitempty"`
+	Invocation    *int64         `json:"invocation,omitempty"`
+	GPU           *int32         `json:"gpu,omitempty"`
+	Container     residency.ID   `json:"container,omitempty"`
+	ExecutedMS    Millis         `json:"executed_ms,omitempty"`
+	ArrivedMS     Millis         `json:"arrived_ms,omitempty"`
+	DeadlineMS    Millis         `json:"deadline_ms,omitempty"`
+	To            string         `json:"to,omitempty"`
+	Starting      bool           `json:"starting,omitempty"`
+	Short         bool           `json:"short,omitempty"` // the start failed for lack of GPU memory
+	Again         bool           `json:"again,omitempty"`
+	Fault         bool           `json:"fault,omitempty"`
+	Renew         bool           `json:"renew,omitempty"`
+	Pinned        bool           `json:"pinned,omitempty"`
+	Busy          float64        `json:"busy,omitempty"`
+	Mem           int64          `json:"mem_bytes,omitempty"` // for occupied, measured and adopted
+	Stays         int64          `json:"stays_bytes,omitempty"`
+	EachMS        Millis         `json:"each_ms,omitempty"` // for an instance of a plan: execution time of a call on it
+	Spec          *Spec          `json:"spec,omitempty"`
+	GPUProperties *GPUProperties `json:"machine,omitempty"`
 }
 
-// Spec is what a policy is told of a function.
+// Spec holds a function's properties for a policy.
 type Spec struct {
 	WarmMS   Millis  `json:"warm_ms"`
 	ColdMS   Millis  `json:"cold_ms"`
 	LoadMS   Millis  `json:"load_ms"`
 	Mem      int64   `json:"mem_bytes"`
-	Need     int64   `json:"need_bytes,omitempty"` // what an instance was measured to take
+	Need     int64   `json:"need_bytes,omitempty"` // measured memory of an instance
 	Weight   float64 `json:"weight"`
-	Model    int32   `json:"model"`  // a number of older gateways'; each function has instances of its own
-	Tenant   int32   `json:"tenant"` // a number
+	Model    int32   `json:"model"`  // from older gateways; ignored, since each function now has instances of its own
+	Tenant   int32   `json:"tenant"` // number of the tenant
 	Queue    int32   `json:"queue,omitempty"`
 	Inflight int32   `json:"inflight,omitempty"`
 	Min      int32   `json:"min,omitempty"`
@@ -179,132 +172,186 @@ type Spec struct {
 	IdleMS   Millis  `json:"idle_ms,omitempty"`
 }
 
-// Machine is what a policy is told of a GPU.
-type Machine struct {
+// GPUProperties holds a GPU's properties for a policy.
+type GPUProperties struct {
 	Slots int   `json:"slots"`
 	Mem   int64 `json:"mem_bytes"`
 }
 
-// carry says what else than its kind an event has.
-var carry = [...]struct{ function, invocation, gpu, container bool }{
-	queue.Completed: {true, true, false, true}, queue.Failed: {true, true, false, true}, queue.Started: {true, true, false, true},
-	queue.Cancelled: {true, true, false, false}, queue.Arrived: {true, true, false, false}, queue.Used: {gpu: true},
-	queue.FunctionSet: {function: true}, queue.FunctionGone: {function: true}, queue.Learned: {function: true},
-	queue.GPUSet: {gpu: true}, queue.GPUGone: {gpu: true}, queue.Ready: {function: true, container: true},
-	queue.Adopted: {true, false, true, true}, queue.Lost: {function: true, container: true}, queue.Moved: {function: true, container: true},
-	queue.Occupied: {gpu: true}, queue.Measured: {function: true, container: true},
+// kinds maps each kind of event to its required fields.
+var kinds = map[string]struct{ function, invocation, gpu, properties, spec bool }{
+	"completed": {function: true, invocation: true}, "failed": {function: true, invocation: true}, "started": {function: true, invocation: true},
+	"cancelled": {function: true, invocation: true}, "arrived": {function: true, invocation: true}, "woke": {}, "used": {gpu: true},
+	"function": {function: true, spec: true}, "function-gone": {function: true}, "learned": {function: true, spec: true},
+	"gpu": {gpu: true, properties: true}, "gpu-gone": {gpu: true}, "ready": {function: true}, "adopted": {function: true, gpu: true},
+	"lost": {function: true}, "moved": {function: true}, "occupied": {gpu: true}, "measured": {function: true},
 }
 
-// Tell is the line about an event.
-func Tell(step int64, now time.Duration, ev *queue.Event, name func(int32) string) Event {
-	has := carry[ev.Kind]
-	e := Event{Step: step, TimeMS: Millis(now), Event: kinds[ev.Kind], ExecutedMS: Millis(ev.Executed), DeadlineMS: Millis(ev.Deadline),
-		Starting: ev.Starting, Short: ev.Short, Again: ev.Again, Fault: ev.Fault, Renew: ev.Renew, Pinned: ev.Pinned, Busy: ev.Busy, Mem: ev.Mem, Stays: ev.Stays}
-	if has.function {
-		e.Function = name(ev.Function)
+// NewEvent returns the line for an event. name returns the name of a function by its
+// number.
+func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) string) Event {
+	var e Event
+	switch ev := ev.(type) {
+	case *queue.Completed:
+		e = Event{Event: "completed", Function: name(ev.Function), Invocation: new(ev.ID), Container: ev.Instance,
+			ExecutedMS: Millis(ev.Executed)}
+	case *queue.Failed:
+		e = Event{Event: "failed", Function: name(ev.Function), Invocation: new(ev.ID), Container: ev.Instance,
+			ExecutedMS: Millis(ev.Executed), DeadlineMS: Millis(ev.Deadline), Starting: ev.Starting, Short: ev.OutOfMemory, Again: ev.Requeue}
+	case *queue.Started:
+		e = Event{Event: "started", Function: name(ev.Function), Invocation: new(ev.ID), Container: ev.Instance}
+	case *queue.Cancelled:
+		e = Event{Event: "cancelled", Function: name(ev.Function), Invocation: new(ev.ID)}
+	case *queue.Arrived:
+		e = Event{Event: "arrived", Function: name(ev.Function), Invocation: new(ev.ID),
+			ArrivedMS: Millis(ev.At), DeadlineMS: Millis(ev.Deadline)}
+	case *queue.Woke:
+		e = Event{Event: "woke"}
+	case *queue.Used:
+		e = Event{Event: "used", GPU: new(ev.GPU), Busy: ev.Busy}
+	case *queue.FunctionSet:
+		e = Event{Event: "function", Function: name(ev.Function), Spec: specOf(&ev.Spec), Renew: ev.Renew}
+	case *queue.FunctionRemoved:
+		e = Event{Event: "function-gone", Function: name(ev.Function)}
+	case *queue.Learned:
+		e = Event{Event: "learned", Function: name(ev.Function), Spec: specOf(&ev.Spec)}
+	case *queue.GPUSet:
+		e = Event{Event: "gpu", GPU: new(ev.GPU), GPUProperties: &GPUProperties{ev.Slots, ev.Mem}}
+	case *queue.GPURemoved:
+		e = Event{Event: "gpu-gone", GPU: new(ev.GPU)}
+	case *queue.Ready:
+		e = Event{Event: "ready", Function: name(ev.Function), Container: ev.Instance, EachMS: Millis(ev.Warm)}
+	case *queue.Adopted:
+		e = Event{Event: "adopted", Function: name(ev.Function), GPU: new(ev.GPU), Container: ev.Instance,
+			To: ev.To.String(), Mem: ev.Mem, EachMS: Millis(ev.Warm), Pinned: ev.Pinned, Starting: ev.Starting}
+	case *queue.Lost:
+		e = Event{Event: "lost", Function: name(ev.Function), Container: ev.Instance, Short: ev.OutOfMemory}
+	case *queue.Moved:
+		e = Event{Event: "moved", Function: name(ev.Function), Container: ev.Instance, To: ev.To.String(), Fault: ev.Failed}
+	case *queue.Occupied:
+		e = Event{Event: "occupied", GPU: new(ev.GPU), Mem: ev.Mem}
+	case *queue.Measured:
+		e = Event{Event: "measured", Function: name(ev.Function), Container: ev.Instance, Mem: ev.Mem, Stays: ev.Residual}
 	}
-	if has.invocation {
-		e.Invocation = new(ev.ID)
-	}
-	if has.gpu {
-		e.GPU = new(ev.GPU)
-	}
-	if has.container {
-		e.Container = ev.Instance
-	}
-	switch ev.Kind {
-	case queue.Arrived:
-		e.ArrivedMS = Millis(ev.At)
-	case queue.Adopted, queue.Moved:
-		e.To = ev.To.String()
-		e.each(ev.Spec)
-	case queue.Ready:
-		e.each(ev.Spec)
-	case queue.FunctionSet, queue.Learned:
-		f := ev.Spec
-		e.Spec = &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.Need, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
-	case queue.GPUSet:
-		e.Machine = &Machine{ev.Machine.Slots, ev.Machine.Mem}
-	default:
-	}
+	e.Step, e.TimeMS = step, Millis(now)
 	return e
 }
 
-// each notes what a call takes on an instance of a plan, if that is known.
-func (e *Event) each(spec *queue.Function) {
-	if spec != nil {
-		e.EachMS = Millis(spec.Warm)
-	}
+func specOf(f *queue.Function) *Spec {
+	return &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.Need, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
 }
 
-// event is what a line says, as the policy is told it.
+// function returns the queue.Function with the given name.
+func (s *Spec) function(name string) queue.Function {
+	return queue.Function{Name: name, Warm: time.Duration(s.WarmMS), Cold: time.Duration(s.ColdMS), Load: time.Duration(s.LoadMS),
+		Mem: s.Mem, Need: s.Need, Weight: s.Weight, Tenant: s.Tenant, Queue: s.Queue, Inflight: s.Inflight, Min: s.Min, Max: s.Max,
+		Slice: s.Slice, Idle: time.Duration(s.IdleMS)}
+}
+
+// event returns the event of a line. number returns the number of a function by its name.
 func (e *Event) event(number func(string) int32) (queue.Event, error) {
-	kind := slices.Index(kinds, e.Event)
-	if kind < 0 {
-		return queue.Event{}, fmt.Errorf("there is no event %q", e.Event)
+	if err := e.check(); err != nil {
+		return nil, err
 	}
-	ev := queue.Event{Kind: queue.EventKind(kind), Instance: e.Container, At: time.Duration(e.ArrivedMS), Deadline: time.Duration(e.DeadlineMS),
-		Executed: time.Duration(e.ExecutedMS), Starting: e.Starting, Short: e.Short, Again: e.Again, Fault: e.Fault, Renew: e.Renew, Pinned: e.Pinned, Busy: e.Busy, Mem: e.Mem, Stays: e.Stays}
-	has := carry[kind]
-	switch {
-	case has.function && e.Function == "":
-		return ev, fmt.Errorf("function: missing")
-	case has.invocation && e.Invocation == nil:
-		return ev, fmt.Errorf("invocation: missing")
-	case has.gpu && (e.GPU == nil || *e.GPU < 0 || *e.GPU >= maxGPUs):
-		return ev, fmt.Errorf("gpu: expected a number from 0 to %d", maxGPUs-1)
-	case ev.Kind == queue.GPUSet && (e.Machine == nil || e.Machine.Slots < 1 || e.Machine.Slots > maxSlots || e.Machine.Mem < 0):
-		return ev, fmt.Errorf("machine: expected slots and mem_bytes")
-	case (ev.Kind == queue.FunctionSet || ev.Kind == queue.Learned) && !e.Spec.sound():
-		return ev, fmt.Errorf("spec: expected what the function costs")
-	case e.Mem < 0:
-		return ev, fmt.Errorf("mem_bytes: expected 0 or more")
-	case e.Stays < 0 || e.Stays > e.Mem:
-		return ev, fmt.Errorf("stays_bytes: expected 0 to mem_bytes")
+	var function, gpu int32
+	var id int64
+	if kinds[e.Event].function {
+		function = number(e.Function)
 	}
-	if has.function {
-		ev.Function = number(e.Function)
+	if e.Invocation != nil {
+		id = *e.Invocation
 	}
-	if has.invocation {
-		ev.ID = *e.Invocation
+	if e.GPU != nil {
+		gpu = *e.GPU
 	}
-	if has.gpu {
-		ev.GPU = *e.GPU
+	var to residency.Start
+	switch e.To {
+	case "":
+	case residency.GPUWarm.String():
+		to = residency.GPUWarm
+	default:
+		to = residency.HostWarm
 	}
-	if e.To == residency.GPUWarm.String() {
-		ev.To = residency.GPUWarm
-	} else if e.To != "" {
-		ev.To = residency.HostWarm
+	instance, execution := e.Container, queue.Execution{Function: function, Instance: e.Container, ID: id, Executed: time.Duration(e.ExecutedMS)}
+	deadline, each := time.Duration(e.DeadlineMS), time.Duration(max(e.EachMS, 0))
+	switch e.Event {
+	case "completed":
+		return &queue.Completed{Execution: execution}, nil
+	case "failed":
+		return &queue.Failed{Execution: execution, Starting: e.Starting, OutOfMemory: e.Short, Requeue: e.Again, Deadline: deadline}, nil
+	case "started":
+		return &queue.Started{Function: function, Instance: instance, ID: id}, nil
+	case "cancelled":
+		return &queue.Cancelled{Function: function, ID: id}, nil
+	case "arrived":
+		return &queue.Arrived{Function: function, ID: id, At: time.Duration(e.ArrivedMS), Deadline: deadline}, nil
+	case "used":
+		return &queue.Used{GPU: gpu, Busy: e.Busy}, nil
+	case "function":
+		return &queue.FunctionSet{Function: function, Spec: e.Spec.function(e.Function), Renew: e.Renew}, nil
+	case "function-gone":
+		return &queue.FunctionRemoved{Function: function}, nil
+	case "learned":
+		return &queue.Learned{Function: function, Spec: e.Spec.function(e.Function)}, nil
+	case "gpu":
+		return &queue.GPUSet{GPU: gpu, Slots: e.GPUProperties.Slots, Mem: e.GPUProperties.Mem}, nil
+	case "gpu-gone":
+		return &queue.GPURemoved{GPU: gpu}, nil
+	case "ready":
+		return &queue.Ready{Function: function, Instance: instance, Warm: each}, nil
+	case "adopted":
+		return &queue.Adopted{Function: function, GPU: gpu, Instance: instance, To: to, Mem: e.Mem, Pinned: e.Pinned, Starting: e.Starting, Warm: each}, nil
+	case "lost":
+		return &queue.Lost{Function: function, Instance: instance, OutOfMemory: e.Short}, nil
+	case "moved":
+		return &queue.Moved{Function: function, Instance: instance, To: to, Failed: e.Fault}, nil
+	case "occupied":
+		return &queue.Occupied{GPU: gpu, Mem: e.Mem}, nil
+	case "measured":
+		return &queue.Measured{Function: function, Instance: instance, Mem: e.Mem, Residual: e.Stays}, nil
 	}
-	if f := e.Spec; f != nil {
-		ev.Spec = &queue.Function{Name: e.Function, Warm: time.Duration(f.WarmMS), Cold: time.Duration(f.ColdMS), Load: time.Duration(f.LoadMS),
-			Mem: f.Mem, Need: f.Need, Weight: f.Weight, Tenant: f.Tenant, Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max,
-			Slice: f.Slice, Idle: time.Duration(f.IdleMS)}
-	}
-	if e.EachMS > 0 && (ev.Kind == queue.Adopted || ev.Kind == queue.Ready) {
-		ev.Spec = &queue.Function{Warm: time.Duration(e.EachMS)}
-	}
-	if m := e.Machine; m != nil {
-		ev.Machine = &queue.GPU{Slots: m.Slots, Mem: m.Mem}
-	}
-	return ev, nil
+	return &queue.Woke{}, nil
 }
 
-// Bounds of what a record may say, which keep a damaged one from taking all memory.
+// check returns an error if the line has an unknown event or lacks a required field.
+func (e *Event) check() error {
+	required, known := kinds[e.Event]
+	switch {
+	case !known:
+		return fmt.Errorf("there is no event %q", e.Event)
+	case required.function && e.Function == "":
+		return fmt.Errorf("function: missing")
+	case required.invocation && e.Invocation == nil:
+		return fmt.Errorf("invocation: missing")
+	case required.gpu && (e.GPU == nil || *e.GPU < 0 || *e.GPU >= maxGPUs):
+		return fmt.Errorf("gpu: expected a number from 0 to %d", maxGPUs-1)
+	case required.properties && (e.GPUProperties == nil || e.GPUProperties.Slots < 1 || e.GPUProperties.Slots > maxSlots || e.GPUProperties.Mem < 0):
+		return fmt.Errorf("machine: expected slots and mem_bytes")
+	case required.spec && !e.Spec.valid():
+		return fmt.Errorf("spec: expected what the function costs")
+	case e.Mem < 0:
+		return fmt.Errorf("mem_bytes: expected 0 or more")
+	case e.Stays < 0 || e.Stays > e.Mem:
+		return fmt.Errorf("stays_bytes: expected 0 to mem_bytes")
+	}
+	return nil
+}
+
+// Limits that keep a damaged record from exhausting the memory.
 const (
 	maxGPUs   = 1 << 16
 	maxSlots  = 1 << 16
-	maxNumber = 1 << 20 // of a tenant or model
+	maxNumber = 1 << 20 // of tenants and models
 )
 
-// sound says whether a policy can be told so.
-func (s *Spec) sound() bool {
+// valid reports whether the values are valid for a policy.
+func (s *Spec) valid() bool {
 	return s != nil && s.WarmMS >= 0 && s.ColdMS >= 0 && s.LoadMS >= 0 && s.Mem >= 0 && s.Need >= 0 && s.Weight > 0 && s.Slice >= 0 && s.Slice <= 1 &&
 		s.Model >= 0 && s.Model < maxNumber && s.Tenant >= 0 && s.Tenant < maxNumber && s.IdleMS >= 0 &&
 		min(s.Queue, s.Inflight, s.Min, s.Max) >= 0 && max(s.Inflight, s.Min, s.Max) < maxNumber
 }
 
-// Append writes a line.
+// Append writes a line to a buffer.
 func Append(to *bytes.Buffer, line any) error {
 	enc := json.NewEncoder(to)
 	enc.SetEscapeHTML(false)

@@ -15,13 +15,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-const header = `{"gfaas_record":1,"policy":"fcfs","gpus":1,"concurrency":1,"pool":-1,"gpu_mem_mib":0,"set":{},"functions":[]}
+const header = `{"gfaas_record":2,"policy":"fcfs","gpus":1,"concurrency":1,"pool":-1,"gpu_mem_mib":0,"set":{},"functions":[]}
 `
 
 const body = `{"step":0,"time_ms":0,"event":"gpu","gpu":0,"machine":{"slots":1,"mem_bytes":0}}
 {"step":1,"time_ms":0.5,"event":"function","function":"f","spec":{"warm_ms":10,"cold_ms":20,"load_ms":0,"mem_bytes":0,"weight":1,"model":0,"tenant":0}}
 {"step":2,"time_ms":1.000001,"event":"arrived","function":"f","invocation":0,"arrived_ms":1.000001}
-{"step":2,"time_ms":1.000001,"action":"run","function":"f","invocation":0,"gpu":0,"container":0,"start":"cold","waited_ms":0,"expected_ms":20,"reason":"oldest invocation","waiting":1}
+{"step":2,"time_ms":1.000001,"action":"run","function":"f","invocation":0,"gpu":0,"container":0,"start":"cold","waited_ms":0,"expected_ms":20,"reason":{"code":"oldest-invocation"},"waiting":1}
 {"step":3,"time_ms":2,"event":"completed","function":"f","invocation":0,"executed_ms":0.9}
 `
 
@@ -43,9 +43,10 @@ func TestReplay(t *testing.T) {
 	}
 	for what, c := range map[string]struct{ old, new, want string }{
 		"another decision":  {`"expected_ms":20`, `"expected_ms":21`, `r.jsonl:5: recorded {"step":2,`},
+		"another reason":    {`"code":"oldest-invocation"`, `"code":"shortest-duration"`, `r.jsonl:5: recorded {"step":2,`},
 		"one less":          {"\n{\"step\":2,\"time_ms\":1.000001,\"action\"", "\n{\"step\":3,\"time_ms\":1.000001,\"event\":\"woke\"}\n{\"step\":3,\"time_ms\":1.000001,\"action\"", "recorded nothing, decided now {"},
-		"no record":         {`"gfaas_record":1`, `"x":1`, "r.jsonl:1: not a record, expected"},
-		"another version":   {`"gfaas_record":1`, `"gfaas_record":2`, "r.jsonl:1: a record of version 2, expected 1"},
+		"no record":         {`"gfaas_record":2`, `"x":2`, "r.jsonl:1: not a record, expected"},
+		"another version":   {`"gfaas_record":2`, `"gfaas_record":3`, "r.jsonl:1: a record of version 3, expected 1 to 2"},
 		"an unknown event":  {`"event":"arrived"`, `"event":"came"`, `r.jsonl:4: there is no event "came"`},
 		"no function":       {`"event":"arrived","function":"f"`, `"event":"arrived"`, "r.jsonl:4: function: missing"},
 		"no invocation":     {`"invocation":0,"arrived_ms"`, `"arrived_ms"`, "r.jsonl:4: invocation: missing"},
@@ -67,14 +68,28 @@ func TestReplay(t *testing.T) {
 	if err := replay(""); err == nil || !strings.Contains(err.Error(), "r.jsonl:1: empty") {
 		t.Error(err)
 	}
-	for torn := len(header); torn < len(header+body); torn++ { // wherever its writer was killed
+	for torn := len(header); torn < len(header+body); torn++ { // at any point where the writer is killed
 		if err := replay((header + body)[:torn]); err != nil {
 			t.Fatalf("torn after %d bytes: %v", torn, err)
 		}
 	}
 }
 
-// TestTornRecordIsTold: what is replayed then is not all that there was.
+// TestReplayVersion1: a record of version 1, in which reasons are sentences, replays. Its decisions are
+// compared without their reasons.
+func TestReplayVersion1(t *testing.T) {
+	text := strings.Replace(header, `"gfaas_record":2`, `"gfaas_record":1`, 1) +
+		strings.Replace(body, `"reason":{"code":"oldest-invocation"}`, `"reason":"oldest invocation","value":1.5`, 1)
+	if err := replay(text); err != nil {
+		t.Error(err)
+	}
+	text = strings.Replace(text, `"expected_ms":20`, `"expected_ms":21`, 1)
+	if err := replay(text); err == nil || !strings.Contains(err.Error(), `r.jsonl:5: recorded {"step":2,`) {
+		t.Errorf("another decision: %v, want a difference", err)
+	}
+}
+
+// TestTornRecordIsTold: a note reports that the replay is incomplete.
 func TestTornRecordIsTold(t *testing.T) {
 	for text, want := range map[string]string{
 		header + body:                                  "",
@@ -109,7 +124,7 @@ func TestMillis(t *testing.T) {
 	})
 }
 
-// FuzzReader: what is read as an event is written as one that is read as the same.
+// FuzzReader: an event that was read is written in a form that is read as the same event.
 func FuzzReader(f *testing.F) {
 	for line := range strings.Lines(body) {
 		f.Add(line)

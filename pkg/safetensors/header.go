@@ -1,8 +1,6 @@
-// Package safetensors reads the headers of safetensors files, and the indexes of
-// models that are split over several, as strictly as the format's reference
-// implementation does, and in two things more so: no key may come twice, and a
-// file ends where its last tensor does. It reads what a header says and never the
-// tensors' bytes.
+// Package safetensors reads the headers of safetensors files, and the indexes of models that are split over several files.
+// It is as strict as the format's reference implementation, and stricter in two points: keys must be unique, and a file
+// ends at the end of its last tensor. It reads headers only, never the tensors' bytes.
 package safetensors
 
 import (
@@ -21,8 +19,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A file begins with the length of its header, 8 bytes little-endian, and the
-// header; the tensors follow.
+// A file begins with the length of its header, 8 bytes little-endian, and the header. The tensors follow.
 const (
 	lengthBytes = 8
 	minHeader   = 2 // {}
@@ -30,11 +27,10 @@ const (
 	maxDepth    = 127 // of lists and objects within each other, as in the reference
 )
 
-// metadataKey is the one key of a header that names no tensor.
+// metadataKey is the only key of a header that does not name a tensor.
 const metadataKey = "__metadata__"
 
-// sizes are the types of elements that a tensor can have, with their sizes in
-// bytes.
+// sizes has the element types and their sizes in bytes.
 var sizes = map[string]uint64{
 	"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 	"U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -42,7 +38,7 @@ var sizes = map[string]uint64{
 	"U64": 8, "I64": 8, "F64": 8,
 }
 
-// Tensor is one tensor of a file.
+// Tensor describes one tensor of a file.
 type Tensor struct {
 	Name   string
 	DType  string  // one of the format's names, such as BF16
@@ -51,14 +47,14 @@ type Tensor struct {
 	Bytes  int64
 }
 
-// Header is what a file says of itself.
+// Header is the contents of a header.
 type Header struct {
 	Tensors  []Tensor          // in the order of their places
 	Metadata map[string]string // nil where the file says nothing
 	Bytes    int64             // of the header, its length included: where the first tensor begins
 }
 
-// Error says what is wrong with a file.
+// Error is a fault of a file.
 type Error struct {
 	File   string // empty unless the file is one of several
 	Tensor string // whose entry is wrong; empty if it is the file as a whole
@@ -76,7 +72,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// quote is a name in a message, cut short where it is long.
+// quote quotes a name for a message, shortened if it is long.
 func quote(name string) string {
 	const most = 100
 	if len(name) > most {
@@ -91,27 +87,26 @@ func quote(name string) string {
 
 func fault(format string, args ...any) error { return &Error{Reason: fmt.Sprintf(format, args...)} }
 
-// Read reads the header of a file of that size, in bytes. What is wrong with the
-// file is an *Error; any other error is the reader's.
+// Read reads the header of a file of that size in bytes. A fault of the file is an *Error; any other error is the reader's.
 func Read(r io.ReaderAt, size int64) (*Header, error) {
 	var length [lengthBytes]byte
 	if size < lengthBytes {
-		return nil, fault("%d bytes, expected at least %d: the length of the header", size, lengthBytes)
+		return nil, fault("the file has %d bytes, expected at least %d for the length of the header", size, lengthBytes)
 	}
-	if err := readAt(r, length[:], 0); err != nil {
+	if err := ReadAt(r, length[:], 0); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	switch {
 	case n < minHeader:
-		return nil, fault("a header of %d bytes, expected at least %d", n, minHeader)
+		return nil, fault("the header has %d bytes, expected at least %d", n, minHeader)
 	case n > maxHeader:
-		return nil, fault("a header of %d bytes, expected at most %d", n, maxHeader)
+		return nil, fault("the header has %d bytes, expected at most %d", n, maxHeader)
 	case int64(n) > size-lengthBytes:
-		return nil, fault("a header of %d bytes in a file of %d", n, size)
+		return nil, fault("the header has %d bytes, but the file has %d", n, size)
 	}
 	text := make([]byte, n)
-	if err := readAt(r, text, lengthBytes); err != nil {
+	if err := ReadAt(r, text, lengthBytes); err != nil {
 		return nil, err
 	}
 	h, err := parse(text)
@@ -124,8 +119,8 @@ func Read(r io.ReaderAt, size int64) (*Header, error) {
 	return h, nil
 }
 
-// readAt fills buf. A file that is shorter than it was is an *Error.
-func readAt(r io.ReaderAt, buf []byte, at int64) error {
+// ReadAt fills buf from an offset of a file. If the file has become shorter, it returns an *Error.
+func ReadAt(r io.ReaderAt, buf []byte, at int64) error {
 	n, err := r.ReadAt(buf, at)
 	switch {
 	case n == len(buf):
@@ -136,8 +131,7 @@ func readAt(r io.ReaderAt, buf []byte, at int64) error {
 	return err
 }
 
-// parse reads a header's text. Offsets are then as the file has them, from the
-// end of the header.
+// parse parses the text of a header. Offsets are then as in the file, relative to the end of the header.
 func parse(text []byte) (*Header, error) {
 	if !utf8.Valid(text) {
 		return nil, fault("the header is not UTF-8")
@@ -161,7 +155,7 @@ func parse(text []byte) (*Header, error) {
 	return h, asFault(err, "the header")
 }
 
-// asFault makes an *Error of what the JSON library finds wrong.
+// asFault converts an error of the JSON library to an *Error.
 func asFault(err error, what string) error {
 	var ours *Error
 	if err == nil || errors.As(err, &ours) {
@@ -181,9 +175,8 @@ func asFault(err error, what string) error {
 	return fault("%s: %v", what, err)
 }
 
-// place checks that the tensors lie one behind the other, each as long as its
-// shape and type make it, from the end of the header to the end of the file, and
-// makes offsets those in the file.
+// place checks that the tensors follow each other without gaps, each with the length of its shape and type, from the end
+// of the header to the end of the file. It converts offsets to offsets in the file.
 func (h *Header) place(size int64) error {
 	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Name, b.Name))
@@ -193,40 +186,39 @@ func (h *Header) place(size int64) error {
 		t := &h.Tensors[i]
 		switch {
 		case t.Offset < end:
-			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("begins at %d, within the tensor before, which ends at %d", t.Offset, end)}
+			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("begins at %d, within the previous tensor, which ends at %d", t.Offset, end)}
 		case t.Offset > end:
-			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("begins at %d, behind a hole: expected %d", t.Offset, end)}
+			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("begins at %d, after a gap: expected %d", t.Offset, end)}
 		case t.Bytes > size-h.Bytes-t.Offset:
-			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("ends %d bytes behind the end of the file", t.Bytes-(size-h.Bytes-t.Offset))}
+			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("ends %d bytes after the end of the file", t.Bytes-(size-h.Bytes-t.Offset))}
 		}
 		end += t.Bytes
 		t.Offset += h.Bytes
 	}
 	if end != size-h.Bytes {
-		return fault("%d bytes behind the last tensor, expected none", size-h.Bytes-end)
+		return fault("%d bytes after the last tensor, expected none", size-h.Bytes-end)
 	}
 	return nil
 }
 
-// length is what shape and type make of a tensor, in bytes. The product may
-// nowhere be more than a number has room for, as in the reference, whatever
-// follows.
+// length returns the bytes of a tensor with that type and shape. As in the reference, it fails if any partial product
+// overflows.
 func length(dtype string, shape []int64) (int64, error) {
 	size := sizes[dtype]
 	if size == 0 {
-		return 0, fmt.Errorf("dtype %s is not known", quote(dtype))
+		return 0, fmt.Errorf("unknown dtype %s", quote(dtype))
 	}
 	n, overflow := uint64(1), uint64(0)
 	for _, d := range shape {
 		if d < 0 {
-			return 0, fmt.Errorf("shape has %d, expected a whole number from 0 on", d)
+			return 0, fmt.Errorf("shape has %d, expected a whole number, 0 or more", d)
 		}
 		if overflow, n = bits.Mul64(n, uint64(d)); overflow != 0 {
-			return 0, errors.New("the dimensions' product has no room in 64 bits")
+			return 0, errors.New("the product of the dimensions exceeds 64 bits")
 		}
 	}
 	if overflow, n = bits.Mul64(n, size); overflow != 0 || n > math.MaxInt64 {
-		return 0, errors.New("the dimensions' product has no room in 64 bits")
+		return 0, errors.New("the product of the dimensions exceeds 64 bits")
 	}
 	return int64(n), nil
 }

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// file is one with that header, and so many bytes behind it.
+// file returns a file with the given header, followed by data bytes.
 func file(header string, data int) []byte {
 	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(out, header...), make([]byte, data)...)
@@ -20,7 +20,7 @@ func file(header string, data int) []byte {
 
 func read(data []byte) (*Header, error) { return Read(bytes.NewReader(data), int64(len(data))) }
 
-// TestValid: what the reference implementation takes.
+// TestValid: Read accepts files that the reference implementation accepts.
 func TestValid(t *testing.T) {
 	deep := strings.Repeat("[", 125) + strings.Repeat("]", 125)
 	for what, c := range map[string]struct {
@@ -55,13 +55,13 @@ func TestValid(t *testing.T) {
 	}
 	for dtype, size := range sizes {
 		if _, err := read(file(fmt.Sprintf(`{"a":{"dtype":%q,"shape":[3],"data_offsets":[0,%d]}}`, dtype, 3*size), int(3*size))); err != nil {
-			t.Errorf("%s: %v", dtype, err)
+			t.Errorf("%s: got %v, want no error", dtype, err)
 		}
 	}
 }
 
-// TestInvalid: what it refuses, and what must not come twice; the message names
-// the tensor and what is wrong.
+// TestInvalid: Read refuses files that the reference implementation refuses, and
+// duplicate keys. The message names the tensor and the fault.
 func TestInvalid(t *testing.T) {
 	of := func(dtype, shape, offsets string, data int) []byte {
 		return file(fmt.Sprintf(`{"a":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets), data)
@@ -71,13 +71,13 @@ func TestInvalid(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"no bytes":               {nil, "0 bytes, expected at least 8"},
-		"seven bytes":            {make([]byte, 7), "7 bytes, expected at least 8"},
-		"empty header":           {file("", 0), "a header of 0 bytes, expected at least 2"},
-		"one byte":               {file("{", 9), "a header of 1 bytes, expected at least 2"},
-		"header beyond the end":  {file(`{}`, 0)[:9], "a header of 2 bytes in a file of 9"},
-		"header too long":        {append(binary.LittleEndian.AppendUint64(nil, maxHeader+1), make([]byte, 100)...), "a header of 100000001 bytes, expected at most 100000000"},
-		"header beyond numbers":  {append(huge, "{}"...), "a header of 9223372036854775808 bytes, expected at most"},
+		"no bytes":               {nil, "the file has 0 bytes, expected at least 8"},
+		"seven bytes":            {make([]byte, 7), "the file has 7 bytes, expected at least 8"},
+		"empty header":           {file("", 0), "the header has 0 bytes, expected at least 2"},
+		"one byte":               {file("{", 9), "the header has 1 bytes, expected at least 2"},
+		"header beyond the end":  {file(`{}`, 0)[:9], "the header has 2 bytes, but the file has 9"},
+		"header too long":        {append(binary.LittleEndian.AppendUint64(nil, maxHeader+1), make([]byte, 100)...), "the header has 100000001 bytes, expected at most 100000000"},
+		"header beyond numbers":  {append(huge, "{}"...), "the header has 9223372036854775808 bytes, expected at most"},
 		"blank first":            {file(` {}`, 0), `begins with ' ', expected {`},
 		"list":                   {file(`[1]`, 0), `begins with '[', expected {`},
 		"byte-order mark":        {file("\ufeff{}", 0), "expected {"},
@@ -92,19 +92,19 @@ func TestInvalid(t *testing.T) {
 		"key twice deep within":  {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":[{"y":1,"y":1}]}}`, 1), `tensor "a": the header is not JSON: duplicate`},
 		"metadata twice":         {file(`{"__metadata__":{},"__metadata__":{}}`, 0), "duplicate"},
 		"metadata key twice":     {file(`{"__metadata__":{"a":"","a":""}}`, 0), `__metadata__ is not JSON: duplicate object member name at byte 24, near "a"`},
-		"metadata number":        {file(`{"__metadata__":{"a":1}}`, 0), `__metadata__."a" is 1, expected a text`},
-		"metadata object":        {file(`{"__metadata__":{"a":{}}}`, 0), "is an object, expected a text"},
+		"metadata number":        {file(`{"__metadata__":{"a":1}}`, 0), `__metadata__."a" is 1, expected a string`},
+		"metadata object":        {file(`{"__metadata__":{"a":{}}}`, 0), "is an object, expected a string"},
 		"metadata list":          {file(`{"__metadata__":[]}`, 0), "__metadata__ is a list, expected an object"},
 		"ends within":            {file(`{"a":{"dtype":"U8"`, 0), `tensor "a": the header is not JSON: `},
 		"tensor a number":        {file(`{"a":1}`, 0), `tensor "a": 1, expected an object`},
 		"tensor null":            {file(`{"a":null}`, 0), `tensor "a": null, expected an object`},
 		"nested too deep":        {file(`{"a":{"x":`+strings.Repeat("[", 126)+strings.Repeat("]", 126)+`}}`, 0), "nested 128 deep"},
-		"no dtype":               {file(`{"a":{"shape":[1],"data_offsets":[0,1]}}`, 1), `tensor "a": no dtype`},
-		"no shape":               {file(`{"a":{"dtype":"U8","data_offsets":[0,1]}}`, 1), `tensor "a": no shape`},
-		"no offsets":             {file(`{"a":{"dtype":"U8","shape":[1]}}`, 1), `tensor "a": 0 data_offsets`},
-		"unknown dtype":          {of(`"F8"`, `[1]`, `[0,1]`, 1), `tensor "a": dtype "F8" is not known`},
-		"dtype in small":         {of(`"f32"`, `[1]`, `[0,4]`, 4), `dtype "f32" is not known`},
-		"dtype a number":         {of(`8`, `[1]`, `[0,1]`, 1), "dtype is 8, expected a text"},
+		"no dtype":               {file(`{"a":{"shape":[1],"data_offsets":[0,1]}}`, 1), `tensor "a": dtype is missing`},
+		"no shape":               {file(`{"a":{"dtype":"U8","data_offsets":[0,1]}}`, 1), `tensor "a": shape is missing`},
+		"no offsets":             {file(`{"a":{"dtype":"U8","shape":[1]}}`, 1), `tensor "a": data_offsets has 0 numbers`},
+		"unknown dtype":          {of(`"F8"`, `[1]`, `[0,1]`, 1), `tensor "a": unknown dtype "F8"`},
+		"dtype in small":         {of(`"f32"`, `[1]`, `[0,4]`, 4), `unknown dtype "f32"`},
+		"dtype a number":         {of(`8`, `[1]`, `[0,1]`, 1), "dtype is 8, expected a string"},
 		"shape NaN":              {of(`"U8"`, `[NaN]`, `[0,1]`, 1), "not JSON"},
 		"shape below 0":          {of(`"U8"`, `[-1]`, `[0,1]`, 1), `tensor "a": shape has -1, expected a whole number`},
 		"shape minus 0":          {of(`"U8"`, `[-0]`, `[0,0]`, 0), "shape has -0"},
@@ -113,24 +113,24 @@ func TestInvalid(t *testing.T) {
 		"shape a text":           {of(`"U8"`, `["1"]`, `[0,1]`, 1), `shape has "1"`},
 		"shape null":             {of(`"U8"`, `null`, `[0,1]`, 1), "shape is null, expected a list"},
 		"shape beyond numbers":   {of(`"U8"`, `[18446744073709551616]`, `[0,1]`, 1), "expected a whole number from 0 to"},
-		"product beyond":         {of(`"U8"`, `[4294967296,4294967296]`, `[0,0]`, 0), "no room in 64 bits"},
-		"product beyond, then 0": {of(`"U8"`, `[9223372036854775807,4,0]`, `[0,0]`, 0), "no room in 64 bits"},
-		"bytes beyond":           {of(`"F64"`, `[4611686018427387904]`, `[0,0]`, 0), "no room in 64 bits"},
-		"bytes beyond, signed":   {of(`"F64"`, `[1152921504606846976]`, `[0,0]`, 0), "no room in 64 bits"},
-		"one offset":             {of(`"U8"`, `[1]`, `[0]`, 1), "1 data_offsets, expected 2"},
-		"three offsets":          {of(`"U8"`, `[1]`, `[0,1,2]`, 1), "3 data_offsets, expected 2"},
+		"product beyond":         {of(`"U8"`, `[4294967296,4294967296]`, `[0,0]`, 0), "exceeds 64 bits"},
+		"product beyond, then 0": {of(`"U8"`, `[9223372036854775807,4,0]`, `[0,0]`, 0), "exceeds 64 bits"},
+		"bytes beyond":           {of(`"F64"`, `[4611686018427387904]`, `[0,0]`, 0), "exceeds 64 bits"},
+		"bytes beyond, signed":   {of(`"F64"`, `[1152921504606846976]`, `[0,0]`, 0), "exceeds 64 bits"},
+		"one offset":             {of(`"U8"`, `[1]`, `[0]`, 1), "data_offsets has 1 numbers, expected 2"},
+		"three offsets":          {of(`"U8"`, `[1]`, `[0,1,2]`, 1), "data_offsets has 3 numbers, expected 2"},
 		"end before begin":       {of(`"U8"`, `[1]`, `[1,0]`, 1), `tensor "a": ends at 0, before its begin at 1`},
 		"too long":               {of(`"U8"`, `[1]`, `[0,2]`, 2), `tensor "a": 2 bytes, expected 1 for U8 of shape [1]`},
 		"too short":              {of(`"F32"`, `[2,2]`, `[0,15]`, 15), `tensor "a": 15 bytes, expected 16 for F32 of shape [2 2]`},
-		"hole at the begin":      {of(`"U8"`, `[1]`, `[1,2]`, 2), `tensor "a": begins at 1, behind a hole`},
-		"hole":                   {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 3), `tensor "b": begins at 2, behind a hole: expected 1`},
-		"overlap":                {file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3), `tensor "b": begins at 1, within the tensor before`},
+		"hole at the begin":      {of(`"U8"`, `[1]`, `[1,2]`, 2), `tensor "a": begins at 1, after a gap`},
+		"hole":                   {file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 3), `tensor "b": begins at 2, after a gap: expected 1`},
+		"overlap":                {file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3), `tensor "b": begins at 1, within the previous tensor`},
 		"same place":             {file(`{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 2), "begins at 0, within"},
-		"file too short":         {of(`"U8"`, `[9]`, `[0,9]`, 8), `tensor "a": ends 1 bytes behind the end of the file`},
-		"file too long":          {of(`"U8"`, `[1]`, `[0,1]`, 2), "1 bytes behind the last tensor"},
-		"no tensor, some bytes":  {file(`{}`, 1), "1 bytes behind the last tensor"},
-		"end near the last":      {of(`"U8"`, `[1]`, `[9223372036854775806,9223372036854775807]`, 1), "behind a hole"},
-		"a long name":            {file(`{"`+strings.Repeat("é", 1000)+`":{}}`, 0), `é"…: no dtype`},
+		"file too short":         {of(`"U8"`, `[9]`, `[0,9]`, 8), `tensor "a": ends 1 bytes after the end of the file`},
+		"file too long":          {of(`"U8"`, `[1]`, `[0,1]`, 2), "1 bytes after the last tensor"},
+		"no tensor, some bytes":  {file(`{}`, 1), "1 bytes after the last tensor"},
+		"end near the last":      {of(`"U8"`, `[1]`, `[9223372036854775806,9223372036854775807]`, 1), "after a gap"},
+		"a long name":            {file(`{"`+strings.Repeat("é", 1000)+`":{}}`, 0), `é"…: dtype is missing`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			_, err := read(c.data)
@@ -142,25 +142,27 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestShrinks: a file that is shorter than it was is an error of the file.
+// TestShrinks: if the file has become shorter since its size was determined, Read returns
+// an *Error.
 func TestShrinks(t *testing.T) {
 	data := file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, 1)
 	for left := range len(data) - 1 {
 		_, err := Read(bytes.NewReader(data[:left]), int64(len(data)))
 		var wrong *Error
 		if !errors.As(err, &wrong) {
-			t.Errorf("%d bytes left: %v", left, err)
+			t.Errorf("%d of %d bytes remain: got %v, want an *Error", left, len(data), err)
 		}
 	}
 }
 
-// TestOtherErrors: what the disk says is no fault of the file's.
+// TestOtherErrors: an error of the disk is not an *Error, because the file is not at
+// fault.
 func TestOtherErrors(t *testing.T) {
 	broken := errors.New("input/output error")
 	_, err := Read(failing{broken}, 100)
 	var wrong *Error
 	if !errors.Is(err, broken) || errors.As(err, &wrong) {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want the disk's error and no *Error", err)
 	}
 }
 
@@ -168,7 +170,7 @@ type failing struct{ err error }
 
 func (f failing) ReadAt([]byte, int64) (int, error) { return 0, f.err }
 
-// tensors draws some, placed one behind the other.
+// tensors draws tensors without gaps between them.
 func tensors(t *rapid.T) (list []Tensor, metadata map[string]string, data int) {
 	names := rapid.SliceOfNDistinct(rapid.String().Filter(func(s string) bool { return s != metadataKey }), 0, 5, rapid.ID).Draw(t, "names")
 	for _, name := range names {
@@ -185,7 +187,7 @@ func tensors(t *rapid.T) (list []Tensor, metadata map[string]string, data int) {
 	return list, metadata, data
 }
 
-// TestWriteRead: what AppendHeader writes reads back as it was.
+// TestWriteRead: Read returns the tensors and metadata that AppendHeader has written.
 func TestWriteRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list, metadata, data := tensors(t)
@@ -195,7 +197,7 @@ func TestWriteRead(t *testing.T) {
 		}
 		text = text[len("before"):]
 		if len(text)%8 != 0 {
-			t.Errorf("a header of %d bytes", len(text))
+			t.Errorf("got a header of %d bytes, want a multiple of 8", len(text))
 		}
 		h, err := read(append(text, make([]byte, data)...))
 		if err != nil {
@@ -219,8 +221,9 @@ func TestWriteRead(t *testing.T) {
 	})
 }
 
-// FuzzRead: no file makes the reader fail otherwise than by an *Error, and what it
-// takes lies within the file, gapless, and reads the same when it is written anew.
+// FuzzRead: every error of Read for a file's content is an *Error. The tensors of a valid
+// file cover its data without gaps, and the header reads the same after it has been
+// written again.
 func FuzzRead(f *testing.F) {
 	f.Add(file(`{"a":{"dtype":"U8","shape":[2,1],"data_offsets":[0,2]},"__metadata__":{"x":"y"}}`, 2))
 	f.Add(file(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4],"more":[{"b":null}]}}`, 4))
@@ -237,12 +240,12 @@ func FuzzRead(f *testing.F) {
 		end := h.Bytes
 		for _, tensor := range h.Tensors {
 			if tensor.Offset != end {
-				t.Fatalf("%+v begins at %d", tensor, end)
+				t.Fatalf("got %+v, want an offset of %d", tensor, end)
 			}
 			end += tensor.Bytes
 		}
 		if end != int64(len(data)) {
-			t.Fatalf("the last tensor ends at %d of %d", end, len(data))
+			t.Fatalf("the last tensor ends at byte %d, want %d", end, len(data))
 		}
 		text, err := AppendHeader(nil, h.Tensors, h.Metadata)
 		if err != nil {
@@ -256,7 +259,7 @@ func FuzzRead(f *testing.F) {
 			again.Tensors[i].Offset += h.Bytes - again.Bytes
 		}
 		if len(h.Tensors) > 0 && !reflect.DeepEqual(again.Tensors, h.Tensors) {
-			t.Errorf("%+v became %+v", h.Tensors, again.Tensors)
+			t.Errorf("got %+v after writing and reading, want %+v", again.Tensors, h.Tensors)
 		}
 	})
 }

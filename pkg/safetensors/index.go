@@ -10,22 +10,22 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// IndexSuffix is how the name of an index ends, by Hugging Face's convention.
+// IndexSuffix is the suffix of an index's name, by Hugging Face's convention.
 const IndexSuffix = ".safetensors.index.json"
 
 // maxIndex is the largest index, in bytes.
 const maxIndex = maxHeader
 
-// Index says in which files of its folder a model's tensors are.
+// Index maps a model's tensors to the files in its folder.
 type Index struct {
 	Shards  []string          // the files, sorted, each within the folder
 	Tensors map[string]string // in which of them a tensor is
 }
 
-// ParseIndex reads an index. What is wrong with it is an *Error.
+// ParseIndex parses an index. A fault is an *Error.
 func ParseIndex(text []byte) (*Index, error) {
 	if len(text) > maxIndex {
-		return nil, fault("an index of %d bytes, expected at most %d", len(text), maxIndex)
+		return nil, fault("the index has %d bytes, expected at most %d", len(text), maxIndex)
 	}
 	p := parser{jsontext.NewDecoder(bytes.NewBuffer(text))}
 	var index *Index
@@ -59,41 +59,29 @@ func ParseIndex(text []byte) (*Index, error) {
 	return index, nil
 }
 
-// Select is the tensors that the index expects in a shard, of those its header
-// names, in the order of their places.
+// Select returns those tensors of a shard's header that the index expects in the shard, in order of their offsets.
 func (x *Index) Select(shard string, h *Header) ([]Tensor, error) {
-	var out []Tensor
-	there := map[string]bool{}
+	var selected []Tensor
+	names := map[string]bool{}
 	for _, t := range h.Tensors {
 		if x.Tensors[t.Name] == shard {
-			out = append(out, t)
-			there[t.Name] = true
+			selected = append(selected, t)
+			names[t.Name] = true
 		}
 	}
-	missing := ""
+	var missing []string
 	for name, in := range x.Tensors {
-		if in == shard && !there[name] && (missing == "" || name < missing) {
-			missing = name
+		if in == shard && !names[name] {
+			missing = append(missing, name)
 		}
 	}
-	if len(there) < x.count(shard) {
-		return nil, &Error{File: shard, Tensor: missing, Reason: "the index names it, the file has none of that name"}
+	if len(missing) > 0 {
+		return nil, &Error{File: shard, Tensor: slices.Min(missing), Reason: "the index expects it in this file, which does not contain it"}
 	}
-	return out, nil
+	return selected, nil
 }
 
-// count is how many tensors the index expects in a shard.
-func (x *Index) count(shard string) (n int) {
-	for _, in := range x.Tensors {
-		if in == shard {
-			n++
-		}
-	}
-	return n
-}
-
-// In names the file that an error of this package is about, where there are
-// several.
+// In adds the file to an error of this package.
 func In(file string, err error) error {
 	var wrong *Error
 	if errors.As(err, &wrong) && wrong.File == "" {

@@ -20,8 +20,8 @@ func TestIndex(t *testing.T) {
 	if want := []Tensor{{Name: "c"}, {Name: "b"}}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
-	if _, err := x.Select("two", &Header{}); err == nil || err.Error() != `two: tensor "b": the index names it, the file has none of that name` {
-		t.Errorf("a tensor that is not there: %v", err)
+	if _, err := x.Select("two", &Header{}); err == nil || err.Error() != `two: tensor "b": the index expects it in this file, which does not contain it` {
+		t.Errorf("a tensor missing in the file: got %v, want an error that names it", err)
 	}
 }
 
@@ -31,7 +31,7 @@ func TestInvalidIndex(t *testing.T) {
 		`[]`:                                 "the index is a list, expected an object",
 		`{}`:                                 "no weight_map",
 		`{"weight_map":[]}`:                  "weight_map is a list, expected an object",
-		`{"weight_map":{"a":1}}`:             `weight_map."a" is 1, expected a text`,
+		`{"weight_map":{"a":1}}`:             `weight_map."a" is 1, expected a string`,
 		`{"weight_map":{"a":""}}`:            `tensor "a": is in ""`,
 		`{"weight_map":{"a":"."}}`:           `tensor "a": is in "."`,
 		`{"weight_map":{"a":"../b"}}`:        `tensor "a": is in "../b", expected a file in the folder of the index`,
@@ -59,7 +59,7 @@ func FuzzParseIndex(f *testing.F) {
 			t.Fatal(err)
 		}
 		if err == nil && len(x.Shards) > len(x.Tensors) {
-			t.Errorf("%d shards of %d tensors", len(x.Shards), len(x.Tensors))
+			t.Errorf("got %d shards for %d tensors, want at most one each", len(x.Shards), len(x.Tensors))
 		}
 	})
 }

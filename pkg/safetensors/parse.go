@@ -10,12 +10,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// parser reads JSON token by token: a key that comes twice in an object, text that
-// is not Unicode and numbers that are none are errors of the decoder.
+// parser reads JSON token by token. The decoder reports repeated keys, invalid Unicode and malformed numbers.
 type parser struct{ *jsontext.Decoder }
 
-// object reads an object, the values by the function. What it is may be empty, where
-// the caller says so.
+// object reads an object and calls value for each key. `what` names the object in messages; it is empty if the caller
+// has no name.
 func (p parser) object(what string, value func(key string) error) error {
 	if kind := p.PeekKind(); kind != '{' && kind != 0 {
 		if what != "" {
@@ -39,7 +38,7 @@ func (p parser) object(what string, value func(key string) error) error {
 	return err
 }
 
-// end wants nothing but blanks behind the value.
+// end checks that only white space follows the value.
 func (p parser) end() error {
 	_, err := p.ReadToken()
 	if errors.Is(err, io.EOF) {
@@ -51,7 +50,7 @@ func (p parser) end() error {
 	return err
 }
 
-// describe says what the next value is.
+// describe describes the next value.
 func (p parser) describe() string {
 	switch kind := p.PeekKind(); kind {
 	case '{':
@@ -73,7 +72,7 @@ func (p parser) describe() string {
 // text reads a string.
 func (p parser) text(what string) (string, error) {
 	if kind := p.PeekKind(); kind != '"' && kind != 0 {
-		return "", fault("%s is %s, expected a text", what, p.describe())
+		return "", fault("%s is %s, expected a string", what, p.describe())
 	}
 	token, err := p.ReadToken()
 	if err != nil {
@@ -82,11 +81,10 @@ func (p parser) text(what string) (string, error) {
 	return token.String(), nil
 }
 
-// number reads a whole number from 0 on. As in the reference, 1.0, 1e3 and -0 are
-// none.
+// number reads a non-negative integer. As in the reference, 1.0, 1e3 and -0 are not integers.
 func (p parser) number(what string) (int64, error) {
 	if kind := p.PeekKind(); kind != '0' && kind != 0 {
-		return 0, fault("%s has %s, expected a whole number from 0 on", what, p.describe())
+		return 0, fault("%s has %s, expected a whole number, 0 or more", what, p.describe())
 	}
 	token, err := p.ReadToken()
 	if err != nil {
@@ -99,7 +97,7 @@ func (p parser) number(what string) (int64, error) {
 	return int64(n), nil
 }
 
-// numbers reads a list of them.
+// numbers reads a list of non-negative integers.
 func (p parser) numbers(what string) ([]int64, error) {
 	if kind := p.PeekKind(); kind != '[' && kind != 0 {
 		return nil, fault("%s is %s, expected a list of numbers", what, p.describe())
@@ -119,7 +117,7 @@ func (p parser) numbers(what string) ([]int64, error) {
 	return list, err
 }
 
-// skip reads whatever value comes.
+// skip reads a value of any kind.
 func (p parser) skip() error {
 	for depth := p.StackDepth(); ; {
 		if _, err := p.ReadToken(); err != nil {
@@ -134,7 +132,7 @@ func (p parser) skip() error {
 	}
 }
 
-// metadata reads texts under free names; null is as none.
+// metadata reads the metadata, strings under arbitrary keys; null means none.
 func (p parser) metadata(h *Header) error {
 	if p.PeekKind() == 'n' {
 		return p.skip()
@@ -146,8 +144,7 @@ func (p parser) metadata(h *Header) error {
 	}), metadataKey)
 }
 
-// tensor reads the entry of one. What it says besides is passed over, as in the
-// reference.
+// tensor reads the entry of a tensor. As in the reference, it ignores unknown keys.
 func (p parser) tensor(name string) (Tensor, error) {
 	t := Tensor{Name: name}
 	var span []int64
@@ -175,15 +172,15 @@ func (p parser) tensor(name string) (Tensor, error) {
 	return t, err
 }
 
-// check holds what the entry of a tensor says together.
+// check checks the entry of a tensor for consistency.
 func (t *Tensor) check(span []int64) error {
 	switch {
 	case t.DType == "":
-		return fault("no dtype, expected one such as F16")
+		return fault("dtype is missing, expected a type such as F16")
 	case t.Shape == nil:
-		return fault("no shape, expected one such as [2,3]")
+		return fault("shape is missing, expected a list such as [2,3]")
 	case len(span) != 2:
-		return fault("%d data_offsets, expected 2: begin and end", len(span))
+		return fault("data_offsets has %d numbers, expected 2: begin and end", len(span))
 	case span[1] < span[0]:
 		return fault("ends at %d, before its begin at %d", span[1], span[0])
 	}
@@ -194,8 +191,7 @@ func (t *Tensor) check(span []int64) error {
 	return nil
 }
 
-// CheckLength says what is wrong with a tensor of so many bytes, if anything: it must
-// have a type that the format knows, and be as long as that and its shape make it.
+// CheckLength returns an error unless the type is known and bytes is the length of a tensor with that type and shape.
 func CheckLength(dtype string, dims []int64, bytes int64) error {
 	want, err := length(dtype, dims)
 	if err == nil && bytes != want {
@@ -204,7 +200,7 @@ func CheckLength(dtype string, dims []int64, bytes int64) error {
 	return err
 }
 
-// shape prints dimensions, the first few of them.
+// shape formats the first few dimensions.
 func shape(dims []int64) string {
 	const most = 8
 	if len(dims) <= most {

@@ -2,61 +2,46 @@ package safetensors
 
 import (
 	"encoding/binary"
-	"maps"
-	"slices"
-	"strconv"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// AppendHeader appends the header of a file in which the tensors follow each other
-// as they do here, whatever their offsets. It is as long as makes the tensors begin
-// at a multiple of 8, as the reference does.
+// AppendHeader appends the header of a file with the tensors in this order, whatever their offsets. Like the reference, it
+// pads the header so that the tensors begin at a multiple of 8.
 func AppendHeader(out []byte, tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	begin := len(out)
 	out = append(out, make([]byte, lengthBytes)...)
-	member := func(first bool, key string) (err error) {
-		if !first {
-			out = append(out, ',')
+	separator := byte('{')
+	member := func(key string, value any) (err error) {
+		out = append(out, separator)
+		separator = ','
+		if out, err = jsontext.AppendQuote(out, key); err != nil {
+			return err
 		}
-		out, err = jsontext.AppendQuote(out, key)
-		out = append(out, ':')
+		text, err := json.Marshal(value, json.Deterministic(true))
+		out = append(append(out, ':'), text...)
 		return err
 	}
-	out = append(out, '{')
-	first := true
 	if len(metadata) > 0 {
-		if err := member(true, metadataKey); err != nil {
+		if err := member(metadataKey, metadata); err != nil {
 			return nil, err
 		}
-		out = append(out, '{')
-		for _, key := range slices.Sorted(maps.Keys(metadata)) {
-			if err := member(first, key); err != nil {
-				return nil, err
-			}
-			var err error
-			if out, err = jsontext.AppendQuote(out, metadata[key]); err != nil {
-				return nil, err
-			}
-			first = false
-		}
-		out = append(out, '}')
-		first = false
 	}
 	at := int64(0)
 	for _, t := range tensors {
-		if err := member(first, t.Name); err != nil {
+		err := member(t.Name, struct {
+			DType  string   `json:"dtype"`
+			Shape  []int64  `json:"shape"`
+			Ranges [2]int64 `json:"data_offsets"`
+		}{t.DType, t.Shape, [2]int64{at, at + t.Bytes}})
+		if err != nil {
 			return nil, err
 		}
-		out = append(out, `{"dtype":"`...)
-		out = append(out, t.DType...)
-		out = append(out, `","shape":`...)
-		out = appendNumbers(out, t.Shape)
-		out = append(out, `,"data_offsets":`...)
-		out = appendNumbers(out, []int64{at, at + t.Bytes})
-		out = append(out, '}')
 		at += t.Bytes
-		first = false
+	}
+	if separator == '{' {
+		out = append(out, separator)
 	}
 	out = append(out, '}')
 	for (len(out)-begin)%8 != 0 {
@@ -64,19 +49,8 @@ func AppendHeader(out []byte, tensors []Tensor, metadata map[string]string) ([]b
 	}
 	n := len(out) - begin - lengthBytes
 	if n > maxHeader {
-		return nil, fault("a header of %d bytes, expected at most %d", n, maxHeader)
+		return nil, fault("the header has %d bytes, expected at most %d", n, maxHeader)
 	}
 	binary.LittleEndian.PutUint64(out[begin:], uint64(n))
 	return out, nil
-}
-
-func appendNumbers(out []byte, list []int64) []byte {
-	out = append(out, '[')
-	for i, n := range list {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = strconv.AppendInt(out, n, 10)
-	}
-	return append(out, ']')
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// zipf is a workload of many functions: rates by Zipf's law, execution times
-// log-normal around 30 ms, arrivals Poisson at a part of what the slots could
-// execute.
+// zipf returns a workload with many functions: rates by Zipf's law, log-normal execution times
+// around 30 ms, and Poisson arrivals at the given fraction of the slots' capacity.
 func zipf(functions, invocations, slots int, exponent, load float64) ([]trace.Function, []trace.Row) {
 	r := rand.New(rand.NewPCG(1, 2))
 	out := make([]trace.Function, functions)
@@ -40,8 +39,8 @@ func zipf(functions, invocations, slots int, exponent, load float64) ([]trace.Fu
 	return out, rows
 }
 
-// BenchmarkQueue simulates invocations of 10,000 functions on 8 GPUs; a
-// nanosecond an operation is one an invocation.
+// BenchmarkQueue simulates invocations of 10,000 functions on 8 GPUs. ns/op is the time per
+// invocation.
 func BenchmarkQueue(b *testing.B) {
 	functions, rows := zipf(10000, 1000000, 16, 0.9, 0.9)
 	for _, policy := range queue.Names() {
@@ -54,6 +53,28 @@ func BenchmarkQueue(b *testing.B) {
 				c := Config{Functions: functions, GPUs: 8, Concurrency: 2,
 					Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()}}
 				if _, err := Run(c, trace.NewList(rows[:min(b.N-done, len(rows))])); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkGfaas simulates gfaas with different numbers of GPUs and the same load for each GPU.
+// ns/op is the time per invocation. It runs at least 20 invocations for each GPU, so that starts
+// become warm.
+func BenchmarkGfaas(b *testing.B) {
+	for _, gpus := range []int{1 << 10, 1 << 16} {
+		functions, rows := zipf(1000, 20*gpus, 2*gpus, 0.9, 0.7)
+		for i := range functions {
+			functions[i].Cold = functions[i].Warm + 100*time.Millisecond
+		}
+		b.Run(fmt.Sprint(gpus), func(b *testing.B) {
+			b.ReportAllocs()
+			for done := 0; done < b.N; done += len(rows) {
+				c := Config{Functions: functions, GPUs: gpus, Concurrency: 2,
+					Config: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}}
+				if _, err := Run(c, trace.NewList(rows)); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// dist is a distribution of durations in bounded memory: every value up to a
-// number, and beyond it counts in buckets whose width is a part of the value,
-// 2^-bits. Quantiles are by nearest rank: exact for as long as every value is
-// kept, within half a bucket afterwards.
+// dist is a distribution of durations in bounded memory. It stores up to exact values. Beyond
+// that, it counts values in buckets, whose width is the fraction 2^-bits of the value. Quantiles
+// are by nearest rank: exact as long as the values are stored, and within half a bucket
+// afterwards.
 type dist struct {
-	first   float64 // the first value; sums are of differences from it
+	first   float64 // the first value; sum and sq are of differences from it
 	sum, sq float64
-	values  []time.Duration // every value, while there are no more than exact
-	counts  *counts         // then
+	values  []time.Duration // all values, up to exact
+	counts  *counts         // all values, beyond exact
 	exact   int32
 	bits    uint8
 }
 
-// counts are values by bucket, from base.
+// counts is a histogram. buckets[0] is bucket number base.
 type counts struct {
 	n       int64
 	max     time.Duration
@@ -50,7 +50,7 @@ func (d *dist) add(v time.Duration) {
 
 func (d *dist) count(v time.Duration) { d.counts.add(v, d.bucket(v)) }
 
-// n is how many values there are.
+// n returns the number of values.
 func (d *dist) n() int64 {
 	if d.counts != nil {
 		return d.counts.n
@@ -58,7 +58,7 @@ func (d *dist) n() int64 {
 	return int64(len(d.values))
 }
 
-// max is the largest value.
+// max returns the largest value.
 func (d *dist) max() time.Duration {
 	switch {
 	case d.counts != nil:
@@ -69,13 +69,12 @@ func (d *dist) max() time.Duration {
 	return 0
 }
 
-// bucket is the number of the bucket of a value: its exponent and the first
-// bits of its fraction.
+// bucket returns the number of a value's bucket: the exponent and the first bits of the fraction.
 func (d *dist) bucket(v time.Duration) int32 {
 	return int32(math.Float64bits(float64(v)+1) >> (52 - d.bits))
 }
 
-// middle is the middle of a bucket.
+// middle returns the middle of a bucket.
 func (d *dist) middle(bucket int32) time.Duration {
 	low := math.Float64frombits(uint64(bucket) << (52 - d.bits))
 	high := math.Float64frombits(uint64(bucket+1) << (52 - d.bits))
@@ -99,7 +98,7 @@ func (c *counts) add(v time.Duration, bucket int32) {
 	c.buckets[bucket-c.base]++
 }
 
-// mean is that of all values, in ns.
+// mean returns the mean of all values, in ns.
 func (d *dist) mean() float64 {
 	if d.n() == 0 {
 		return 0
@@ -107,7 +106,7 @@ func (d *dist) mean() float64 {
 	return d.first + d.sum/float64(d.n())
 }
 
-// variance is that of all values, not of a sample, in ns².
+// variance returns the population variance, in ns².
 func (d *dist) variance() float64 {
 	if d.n() == 0 {
 		return 0
@@ -116,8 +115,8 @@ func (d *dist) variance() float64 {
 	return max(d.sq-d.sum*d.sum/n, 0) / n
 }
 
-// quantile is the least value that at least the fraction q of all do not
-// exceed.
+// quantile returns the nearest-rank quantile: the least value v such that at least the fraction q
+// of all values is at most v.
 func (d *dist) quantile(q float64) time.Duration {
 	if d.n() == 0 {
 		return 0

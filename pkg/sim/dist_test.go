@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestDist compares quantiles, mean and variance with those of all values.
+// TestDist compares quantiles, mean and variance with exact values.
 func TestDist(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := dist{exact: int32(rapid.IntRange(0, 50).Draw(t, "exact")), bits: 7}

@@ -7,56 +7,56 @@ import (
 	"github.com/gfaas/gfaas/pkg/sim/heap"
 )
 
-// invocation is one that runs.
+// invocation is an invocation in flight.
 type invocation struct {
-	end      time.Duration
-	executes time.Duration // when starting and loading are over
-	begin    time.Duration
-	arrived  time.Duration
-	id       int64
-	function int32
-	gpu      int32
-	instance residency.ID
+	end        time.Duration
+	executes   time.Duration // when starting and loading end
+	dispatched time.Duration
+	arrived    time.Duration
+	id         int64
+	function   int32
+	gpu        int32
+	instance   residency.ID
 }
 
-// flight is what runs, by time of completion. The heap is of places in all, so that an
-// invocation stays where it was put.
+// flight holds the invocations in flight, ordered by completion. The heap stores indices of
+// entries, so that invocations do not move.
 type flight struct {
-	all    []invocation
-	vacant []int32
-	heap   heap.Heap[int32]
+	entries []invocation
+	vacant  []int32
+	heap    heap.Heap[int32]
 }
 
 func (h *flight) len() int { return h.heap.Len() }
 
-// end is when the first ends.
+// end returns the time of the first completion.
 func (h *flight) end() time.Duration { return h.heap.At() }
 
-// push adds an invocation, the order-th that starts. Completions at one moment are
-// applied by GPU and order of start (R1); there is room for 8 million GPUs and a million
-// million starts.
+// push adds an invocation. order is its sequence number among all starts. Simultaneous
+// completions are ordered by GPU and order of start (R1). The key has room for 2^23 GPUs and 2^40
+// starts.
 func (h *flight) push(v invocation, order int64) {
-	place := int32(len(h.all))
+	place := int32(len(h.entries))
 	if last := len(h.vacant) - 1; last >= 0 {
 		place, h.vacant = h.vacant[last], h.vacant[:last]
-		h.all[place] = v
+		h.entries[place] = v
 	} else {
-		h.all = append(h.all, v)
+		h.entries = append(h.entries, v)
 	}
 	h.heap.Push(v.end, int64(v.gpu)<<40|order, place)
 }
 
-// pop takes what ends first. It is to be read before the next push.
+// pop removes the first completion. The result is valid until the next push.
 func (h *flight) pop() *invocation {
 	place := h.heap.Pop()
 	h.vacant = append(h.vacant, place)
-	return &h.all[place]
+	return &h.entries[place]
 }
 
-// each calls yield with all that runs, in no order.
+// each calls yield with all invocations, in no particular order.
 func (h *flight) each(yield func(*invocation) bool) {
 	for place := range h.heap.All() {
-		if !yield(&h.all[place]) {
+		if !yield(&h.entries[place]) {
 			return
 		}
 	}

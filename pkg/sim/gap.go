@@ -7,34 +7,34 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// window is how long functions must wait to be compared.
+// window is the time that functions must be waiting for to be compared.
 const window = 30 * time.Second
 
-// gap measures fairness: over tumbling windows from the first arrival, among
-// functions with invocations waiting during the whole window, the largest
-// difference of execution time over weight.
+// gap measures fairness as the largest difference of execution time over weight. It compares, in
+// tumbling windows from the first arrival, the functions that had waiting invocations during the
+// whole window.
 type gap struct {
-	functions []gapFunction
-	waiting   int     // functions that wait
-	fresh     int     // of those the ones that began to in the current window
-	ran       []int32 // functions that executed in the current window
-	begin     time.Duration
-	window    int64 // number of the current window
-	begun     bool
-	most      float64 // ns
-	now       time.Duration
+	functions    []gapFunction
+	waiting      int     // functions with waiting invocations
+	newlyWaiting int     // those that began to wait in the current window
+	ran          []int32 // functions that executed in the current window
+	windowStart  time.Duration
+	window       int64 // number of the current window
+	windowOpen   bool
+	largest      float64 // ns
+	now          time.Duration
 }
 
-// gapFunction is a cache line.
+// gapFunction is the state of one function. It fits in a cache line.
 type gapFunction struct {
 	weight  float64
 	waiting int64         // invocations
-	since   time.Duration // when the first of those began to
-	window  int64         // that ran counts in
+	since   time.Duration // when the function began to wait
+	window  int64         // the window that ran refers to
 	ran     time.Duration
-	longest time.Duration // execution so far
+	longest time.Duration // longest execution dispatched
 	warm    time.Duration
-	service float64 // ns in a slot
+	service float64 // slot time in ns
 }
 
 func newGap(functions []trace.Function) *gap {
@@ -45,56 +45,56 @@ func newGap(functions []trace.Function) *gap {
 	return g
 }
 
-// to closes the windows that end by now; nothing has happened since the call
-// before. Running is what has run since.
-func (g *gap) to(now time.Duration, running *flight) {
+// closeWindows closes the windows that end by now. running holds the invocations in flight since
+// the last call. Nothing else may have happened in between.
+func (g *gap) closeWindows(now time.Duration, running *flight) {
 	g.now = now
-	if !g.begun {
-		g.begin, g.begun = now, true
+	if !g.windowOpen {
+		g.windowStart, g.windowOpen = now, true
 	}
-	for now-g.begin >= window {
+	for now-g.windowStart >= window {
 		steady := true
 		for v := range running.each {
-			g.execute(v.function, overlap(v, g.begin, g.begin+window))
-			steady = steady && v.executes <= g.begin && v.begin <= g.begin
+			g.execute(v.function, overlap(v, g.windowStart, g.windowStart+window))
+			steady = steady && v.executes <= g.windowStart && v.dispatched <= g.windowStart
 		}
 		steady = g.close() && steady
-		skip := (now - g.begin) / window
+		skip := (now - g.windowStart) / window
 		if !steady && g.waiting > 1 {
 			skip = 1
 		}
-		// The windows skipped are like the one closed, or compare nobody.
-		g.begin += skip * window
-		g.fresh = 0
+		// Skipped windows equal the closed one, or have fewer than two functions to compare.
+		g.windowStart += skip * window
+		g.newlyWaiting = 0
 		g.window += int64(skip)
 	}
 }
 
-// close compares the functions that waited all through the window, and says
-// whether all that wait did.
-func (g *gap) close() (all bool) {
-	waited, ran := g.waiting-g.fresh, 0
-	least, most := math.Inf(1), 0.0
+// close compares the functions that waited during the whole window. It reports whether all
+// waiting functions did so.
+func (g *gap) close() (allWaited bool) {
+	waited, ran := g.waiting-g.newlyWaiting, 0
+	low, high := math.Inf(1), 0.0
 	for _, i := range g.ran {
 		f := &g.functions[i]
-		if f.waiting == 0 || f.since > g.begin {
+		if f.waiting == 0 || f.since > g.windowStart {
 			continue
 		}
 		share := float64(f.ran) / f.weight
-		least, most = min(least, share), max(most, share)
+		low, high = min(low, share), max(high, share)
 		ran++
 	}
 	if ran < waited {
-		least = 0
+		low = 0
 	}
 	if waited > 1 {
-		g.most = max(g.most, most-least)
+		g.largest = max(g.largest, high-low)
 	}
 	g.ran = g.ran[:0]
-	return g.fresh == 0
+	return g.newlyWaiting == 0
 }
 
-// overlap is how long an invocation executes between two times.
+// overlap returns how long an invocation executes between two times.
 func overlap(v *invocation, from, to time.Duration) time.Duration {
 	return max(min(v.end, to)-max(v.executes, from), 0)
 }
@@ -114,36 +114,36 @@ func (g *gap) arrived(function int32) {
 		return
 	}
 	f.since = g.now
-	if g.waiting++; f.since > g.begin {
-		g.fresh++
+	if g.waiting++; f.since > g.windowStart {
+		g.newlyWaiting++
 	}
 }
 
-// left notes that an invocation of the function waits no more.
-func (g *gap) left(function int32) {
+// removeWaiting subtracts a waiting invocation of the function.
+func (g *gap) removeWaiting(function int32) {
 	f := &g.functions[function]
 	if f.waiting--; f.waiting > 0 {
 		return
 	}
-	if g.waiting--; f.since > g.begin {
-		g.fresh--
+	if g.waiting--; f.since > g.windowStart {
+		g.newlyWaiting--
 	}
 }
 
 func (g *gap) started(function int32, executes time.Duration) {
-	g.left(function)
+	g.removeWaiting(function)
 	f := &g.functions[function]
 	f.longest = max(f.longest, executes)
 }
 
-func (g *gap) ended(v *invocation) {
-	g.functions[v.function].service += float64(v.end - v.begin)
-	g.execute(v.function, overlap(v, g.begin, v.end))
+func (g *gap) completed(v *invocation) {
+	g.functions[v.function].service += float64(v.end - v.dispatched)
+	g.execute(v.function, overlap(v, g.windowStart, v.end))
 }
 
-// bound is the most that the gap can be under MQFQ: between two instants two
-// backlogged queues' virtual times differ by at most 2T + l_i/w_i + l_j/w_j,
-// and what was executed differs from what was dispatched by what runs.
+// bound returns the largest gap that MQFQ permits: the virtual times of two backlogged queues
+// differ by at most 2T + l_i/w_i + l_j/w_j between two instants, and executed time differs from
+// dispatched time by the invocations in flight.
 func (g *gap) bound(c Config) float64 {
 	first, second := 0.0, 0.0
 	for i := range g.functions {

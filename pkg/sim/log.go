@@ -6,22 +6,34 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/reason"
 	"github.com/gfaas/gfaas/pkg/record"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
 // Log writes decisions as JSON lines.
 type Log struct {
-	out       *json.Encoder
+	encoder   *json.Encoder
 	functions []trace.Function
 }
 
-// NewLog writes the decisions of a run with these functions.
+// NewLog returns a log of a run with these functions.
 func NewLog(w io.Writer, functions []trace.Function) *Log {
-	return &Log{out: json.NewEncoder(w), functions: functions}
+	return &Log{encoder: json.NewEncoder(w), functions: functions}
 }
 
-// Decide writes a decision: it is a Config's Decide.
+// decision is a decision with the text form of its reason.
+type decision struct {
+	record.Decision
+	Reason string        `json:"reason"`
+	Value  float64       `json:"value,omitempty"` // the value of the reason's parameter
+	Cause  reason.Reason `json:"cause"`
+}
+
+// Decide writes a decision. It is meant for Config.Decide.
 func (l *Log) Decide(now time.Duration, a *queue.Action) error {
-	return l.out.Encode(record.Decide(now, a, func(number int32) string { return l.functions[number].Name }))
+	line := decision{Decision: record.NewDecision(now, a, func(number int32) string { return l.functions[number].Name }), Value: a.Reason.Value}
+	line.Cause = line.Decision.Reason
+	line.Reason = line.Cause.String()
+	return l.encoder.Encode(line)
 }

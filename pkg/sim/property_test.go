@@ -18,7 +18,7 @@ import (
 
 const milli = time.Millisecond
 
-// world is a random machine, its functions and a trace.
+// world is a random simulation with its trace.
 type world struct {
 	config Config
 	rows   []trace.Row
@@ -47,28 +47,28 @@ func draw(t *rapid.T, policy string) world {
 	return w
 }
 
-// box is one container as the decisions say it is.
-type box struct {
+// container is a container according to the decisions.
+type container struct {
 	function int32
 	gpu      int32
 	resident bool
 	end      time.Duration
 }
 
-// checker follows decisions and holds them against what must always be so.
+// checker checks the invariants of all decisions.
 type checker struct {
-	t       *rapid.T
-	w       world
-	boxes   map[residency.ID]*box
-	running []box // where there are no containers
-	state   map[int64]string
-	now     time.Duration
-	arrived int // rows that have come
+	t          *rapid.T
+	w          world
+	containers map[residency.ID]*container
+	running    []container // invocations of policies without containers
+	state      map[int64]string
+	now        time.Duration
+	arrived    int // number of rows that have arrived
 }
 
 func (c *checker) decide(now time.Duration, a *queue.Action) error {
 	if now > c.now {
-		c.settled(now)
+		c.checkIdleSlots(now)
 		c.now = now
 	}
 	for ; c.arrived < len(c.w.rows) && c.w.rows[c.arrived].At <= now; c.arrived++ {
@@ -92,7 +92,7 @@ func (c *checker) decide(now time.Duration, a *queue.Action) error {
 		c.state[a.ID] = "assigned"
 	case queue.Remove, queue.Offload:
 		if !queue.OneAtATime(c.w.config.Policy) {
-			c.leave(now, a)
+			c.checkRemoval(now, a)
 		}
 	}
 	return nil
@@ -104,9 +104,9 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	if a.Expected != want {
 		c.t.Fatalf("%v: a %v start is expected to take %v, want %v", now, a.Start, a.Expected, want)
 	}
-	it := box{function: a.Function, gpu: a.GPU, resident: true, end: now + a.Expected}
+	it := container{function: a.Function, gpu: a.GPU, resident: true, end: now + a.Expected}
 	if queue.OneAtATime(c.w.config.Policy) {
-		c.running = append(slices.DeleteFunc(c.running, func(b box) bool { return b.end <= now }), it)
+		c.running = append(slices.DeleteFunc(c.running, func(b container) bool { return b.end <= now }), it)
 		for i, b := range c.running[:len(c.running)-1] {
 			if b.gpu == a.GPU {
 				c.t.Fatalf("%v: GPU %d runs a second invocation beside %d", now, a.GPU, i)
@@ -114,7 +114,7 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 		}
 		return
 	}
-	b := c.boxes[a.Instance]
+	b := c.containers[a.Instance]
 	start := residency.Cold
 	switch {
 	case b == nil:
@@ -128,14 +128,14 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	if start != a.Start {
 		c.t.Fatalf("%v: a %v start that is %v", now, a.Start, start)
 	}
-	c.boxes[a.Instance] = &it
+	c.containers[a.Instance] = &it
 	running, exist, idle, mem := 0, 0, 0, 0.0
-	for _, b := range c.boxes {
+	for _, b := range c.containers {
 		if b.gpu != a.GPU {
 			continue
 		}
 		exist++
-		if b.end > now || b == c.boxes[a.Instance] {
+		if b.end > now || b == c.containers[a.Instance] {
 			running++
 		} else {
 			idle++
@@ -158,23 +158,22 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	}
 }
 
-func (c *checker) leave(now time.Duration, a *queue.Action) {
-	b := c.boxes[a.Instance]
+func (c *checker) checkRemoval(now time.Duration, a *queue.Action) {
+	b := c.containers[a.Instance]
 	if b == nil || b.function != a.Function || b.gpu != a.GPU || b.end > now || a.Kind == queue.Offload && !b.resident {
 		c.t.Fatalf("%v: %v of container %d, which is %+v", now, a.Kind, a.Instance, b)
 	}
 	if a.Kind == queue.Remove {
-		delete(c.boxes, a.Instance)
+		delete(c.containers, a.Instance)
 	} else {
 		b.resident = false
 	}
 }
 
-// settled is called when all has been done at an instant: with memory enough,
-// nothing waits beside a free slot. What is in a batch waits for its container,
-// an exclusive GPU may be free for others
-// only, and what was assigned to a GPU waits for that one.
-func (c *checker) settled(time.Duration) {
+// checkIdleSlots checks that at the end of an instant, with enough memory, no invocation waits
+// while a slot is free. It excludes batches, which wait for their container, exclusive GPUs, which
+// may be free for other functions only, and invocations assigned to a GPU.
+func (c *checker) checkIdleSlots(time.Duration) {
 	if c.w.config.Mem > 0 || c.w.config.Policy == "exclusive" || c.w.config.Policy == "batch" || c.w.config.Policy == "gfaas" {
 		return
 	}
@@ -185,7 +184,7 @@ func (c *checker) settled(time.Duration) {
 		}
 	}
 	busy, slots := 0, slots(c.w.config)
-	for _, b := range c.boxes {
+	for _, b := range c.containers {
 		if b.end > c.now {
 			busy++
 		}
@@ -200,16 +199,15 @@ func (c *checker) settled(time.Duration) {
 	}
 }
 
-// TestAlways holds for every policy that each invocation runs once or is
-// rejected, that decisions keep the limits of the machine and are what they
-// say, that nothing waits in vain, and that the same input gives the same
-// output.
+// TestAlways checks for every policy that each invocation runs once or is rejected, that
+// decisions respect the limits of the GPUs and have correct fields, that no invocation waits in
+// vain, and that results are deterministic.
 func TestAlways(t *testing.T) {
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				w := draw(t, policy)
-				c := &checker{t: t, w: w, boxes: map[residency.ID]*box{}, state: map[int64]string{}}
+				c := &checker{t: t, w: w, containers: map[residency.ID]*container{}, state: map[int64]string{}}
 				w.config.Decide = c.decide
 				result, err := Run(w.config, trace.NewList(w.rows))
 				if err != nil {
@@ -219,8 +217,8 @@ func TestAlways(t *testing.T) {
 					t.Fatalf("%d invocations: %d decided, %d completed, %d rejected", n, len(c.state), result.Completed, result.Rejected)
 				}
 				w.config.Decide = nil
-				again, _ := Run(w.config, trace.NewList(w.rows))
-				if a, b := text(result), text(again); !bytes.Equal(a, b) {
+				repeated, _ := Run(w.config, trace.NewList(w.rows))
+				if a, b := text(result), text(repeated); !bytes.Equal(a, b) {
 					t.Fatalf("%s\nand again\n%s", a, b)
 				}
 			})
@@ -233,8 +231,8 @@ func text(r *Result) []byte {
 	return out
 }
 
-// TestFairnessBound holds what MQFQ promises: functions that wait throughout a
-// window execute about as much over their weights as each other.
+// TestFairnessBound checks MQFQ's bound on the difference of execution time over weight between
+// functions that wait throughout a window.
 func TestFairnessBound(t *testing.T) {
 	for _, policy := range []string{"mqfq", "mqfq-sticky", "gfaas"} {
 		t.Run(policy, func(t *testing.T) {
@@ -264,9 +262,8 @@ func TestFairnessBound(t *testing.T) {
 	}
 }
 
-// TestNoStarvation runs one invocation of a function beside a flood of
-// another that never lets the GPU rest, under every policy that bounds how
-// long it may wait.
+// TestNoStarvation runs one invocation of a function during a flood of another one that keeps the
+// GPU busy, under every policy that bounds the waiting time.
 func TestNoStarvation(t *testing.T) {
 	functions := []trace.Function{
 		{Name: "flood", Warm: 10 * milli, Cold: 10 * milli, Weight: 1, Model: "a"},
@@ -302,8 +299,8 @@ func TestNoStarvation(t *testing.T) {
 	}
 }
 
-// TestOvertaking holds R20: an invocation is passed over at most limit times
-// before it is sent somewhere.
+// TestOvertaking checks R20: an invocation is passed over at most limit times before it is sent
+// to a GPU.
 func TestOvertaking(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := draw(t, "lalb-o3")
@@ -330,8 +327,8 @@ func TestOvertaking(t *testing.T) {
 	})
 }
 
-// TestOptions holds that nothing is lost whatever the options, and that a
-// tenant never has more invocations running than it may.
+// TestOptions checks with random options that no invocation is lost, and that tenants respect
+// their limit on slots.
 func TestOptions(t *testing.T) {
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
@@ -378,7 +375,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// However long it lasts, GPUs are busy for no more than all of the time.
+// TestUtilizationIsAtMostOne adds up very long executions, whose sum is rounded.
 func TestUtilizationIsAtMostOne(t *testing.T) {
 	c := Config{GPUs: 1, Concurrency: 1, Config: queue.Config{Policy: "fcfs", Options: queue.Defaults(), Pool: residency.Unlimited}}
 	var rows []trace.Row
@@ -393,7 +390,7 @@ func TestUtilizationIsAtMostOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.GPUUtilization > 1 {
-			t.Fatalf("%d invocations: %v", i+1, r.GPUUtilization)
+			t.Fatalf("%d invocations: %v, want at most 1", i+1, r.GPUUtilization)
 		}
 	}
 }

@@ -1,6 +1,7 @@
-// Package sim runs queueing policies on a virtual clock: a trace comes in, the
-// policy says what runs where, and a model of GPUs says how long it takes
-// (docs/simulation.md). Policies know of no clock: the gateway runs the same.
+// Package sim runs the queueing policies of pkg/policy/queue on a virtual clock. It reads a trace
+// of invocations, performs the policy's decisions on model GPUs, and measures latency, starts and
+// fairness (docs/simulation.md). Policies do not read a clock, so the gateway runs the same code.
+// Run takes a Config and a trace and returns a Result; pkg/command/sim calls it.
 package sim
 
 import (
@@ -15,56 +16,67 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// Config is what is simulated.
+// Config describes a simulation.
 type Config struct {
 	queue.Config
 	Functions   []trace.Function
 	GPUs        int
-	Mem         int64 // bytes of memory of each GPU; 0 is no limit
-	Concurrency int   // invocations that a GPU runs at once (D); lb and lalb run one
-	// Interference is how much longer an invocation takes for each other that
-	// runs on its GPU when it starts: 1 + Interference × others times as long.
+	Mem         int64 // bytes of memory of each GPU; 0 means no limit
+	Concurrency int   // concurrent invocations of a GPU (D); lb, lalb and lalb-o3 use 1
+	// Interference lengthens an invocation by 1 + Interference × others, where others is the
+	// number of other invocations on its GPU when it starts.
 	Interference float64
-	// Curve are the quantiles of latency, 0 to 1, to return in the result's.
+	// Curve lists the quantiles of latency, 0 to 1, for Result.Curve.
 	Curve []float64
-	// Demand is the share of a GPU that an invocation keeps busy, for policies
-	// that adapt to it; 0 is all of it.
+	// Demand is the share of a GPU that an invocation keeps busy, for policies that adapt to
+	// utilization; 0 means the whole GPU.
 	Demand float64
-	// Decide, unless nil, sees every decision as it is taken.
+	// Decide, unless nil, is called for every decision.
 	Decide func(now time.Duration, a *queue.Action) error
-	// Restart, unless nil, is called when decisions seen so far do not count:
-	// the trace has to be sorted first.
+	// Restart, unless nil, discards the effects of earlier calls of Decide. Callers of Run call it
+	// before they simulate the trace again, sorted.
 	Restart func() error
-	// Progress, unless nil, is told now and then how many invocations have
-	// arrived; its error ends the run.
+	// Progress, unless nil, is called periodically with the number of arrivals. Its error ends
+	// the run.
 	Progress func(arrived int64) error
 }
 
-// run is one simulation under way.
+// run is a simulation in progress.
 type run struct {
-	config  Config
-	policy  queue.Policy
-	trace   trace.Rows
-	now     time.Duration
-	next    trace.Row // the next arrival
-	more    bool      // whether there is one
-	ids     int64
-	starts  int64
-	busy    []int32 // invocations that run, by GPU
-	flight  flight
-	events  []queue.Event
-	actions []queue.Action
-	stats   *stats
-	gap     *gap
-	wake    time.Duration // when the policy wants to be called
-	sampled time.Duration // when utilization was looked at last
-	alike   int           // samples since anything else happened
+	config      Config
+	policy      queue.Policy
+	trace       trace.Rows
+	now         time.Duration
+	next        trace.Row // the next arrival
+	hasNext     bool      // whether next is valid
+	ids         int64
+	starts      int64
+	busy        []int32 // by GPU: invocations in flight
+	flight      flight
+	events      []queue.Event
+	arrivals    []queue.Arrived   // the Arrived events in events
+	completions []queue.Completed // the Completed events in events
+	actions     []queue.Action
+	stats       *stats
+	gap         *gap
+	wake        time.Duration // time of the policy's last Wake
+	sampled     time.Duration // last sample of the utilization
+	idleSamples int           // consecutive samples without other events
 }
 
-// Run simulates a trace to its end. The functions of the trace's rows are
-// indices into the config's. The error is the trace's, the config's, or that
-// of the clock running out.
+// Run simulates a trace to its end. The functions in the trace's rows are indices into
+// c.Functions. Run returns an error if the trace or the configuration is invalid, or if the clock
+// would overflow.
 func Run(c Config, rows trace.Rows) (*Result, error) {
+	r, err := newRun(c, rows)
+	if err != nil {
+		return nil, err
+	}
+	return r.finish()
+}
+
+// newRun returns a simulation before its first step.
+func newRun(c Config, rows trace.Rows) (*run, error) {
 	p, err := queue.New(c.Config)
 	if err != nil {
 		return nil, err
@@ -72,42 +84,44 @@ func Run(c Config, rows trace.Rows) (*Result, error) {
 	r := &run{config: c, policy: p, trace: rows, busy: make([]int32, c.GPUs),
 		stats: newStats(len(c.Functions)), gap: newGap(c.Functions), wake: queue.Never}
 	p.Step(0, setUp(c), nil)
-	if err := r.advance(); err != nil {
-		return nil, err
-	}
+	return r, r.advance()
+}
+
+// finish performs all steps of a simulation.
+func (r *run) finish() (*Result, error) {
 	for {
-		if done, err := r.step(); done || err != nil {
-			if err != nil {
-				return nil, err
-			}
+		done, err := r.step()
+		if err != nil {
+			return nil, err
+		}
+		if done {
 			return r.result(), nil
 		}
 	}
 }
 
-// TooLarge says whether no GPU can hold a function: its invocations are
-// rejected.
+// TooLarge reports whether no GPU can hold the function, so that its invocations are rejected.
 func TooLarge(c Config, f trace.Function) bool { return c.Mem > 0 && memory(f.MemMiB) > c.Mem }
 
-// setUp is how a policy learns of the machine and the functions.
+// setUp returns the events that add the GPUs and the functions.
 func setUp(c Config) []queue.Event {
-	var events []queue.Event
+	events := make([]queue.Event, 0, c.GPUs+len(c.Functions))
 	for g := range c.GPUs {
-		events = append(events, queue.Event{Kind: queue.GPUSet, GPU: int32(g), Machine: &queue.GPU{Slots: c.Concurrency, Mem: c.Mem}})
+		events = append(events, &queue.GPUSet{GPU: int32(g), Slots: c.Concurrency, Mem: c.Mem})
 	}
 	functions := policyFunctions(c.Functions)
 	for i := range functions {
 		if f := &functions[i]; queue.OneAtATime(c.Policy) {
-			f.Cold = f.Warm + f.Load // there are no containers (R18)
+			f.Cold = f.Warm + f.Load // there are no instances (R18)
 		}
 	}
 	for i := range functions {
-		events = append(events, queue.Event{Kind: queue.FunctionSet, Function: int32(i), Spec: &functions[i]})
+		events = append(events, &queue.FunctionSet{Function: int32(i), Spec: functions[i]})
 	}
 	return events
 }
 
-// policyFunctions are functions as policies know them.
+// policyFunctions converts functions to the descriptions that policies use.
 func policyFunctions(functions []trace.Function) []queue.Function {
 	models, tenants := map[string]int32{}, map[string]int32{}
 	number := func(of map[string]int32, name string, next int) int32 {
@@ -116,51 +130,52 @@ func policyFunctions(functions []trace.Function) []queue.Function {
 		}
 		return of[name]
 	}
-	out := make([]queue.Function, len(functions))
+	list := make([]queue.Function, len(functions))
 	for i, f := range functions {
-		out[i] = queue.Function{Name: f.Name, Warm: f.Warm, Cold: f.Cold, Load: f.Load, Mem: memory(f.MemMiB), Weight: f.Weight,
+		list[i] = queue.Function{Name: f.Name, Warm: f.Warm, Cold: f.Cold, Load: f.Load, Mem: memory(f.MemMiB), Weight: f.Weight,
 			Model: number(models, f.Model, i+1), Tenant: number(tenants, f.Tenant, len(tenants))}
 	}
-	return out
+	return list
 }
 
 func memory(mib float64) int64 { return int64(math.Round(min(mib*(1<<20), 1<<62))) }
 
-// advance looks at the next arrival.
+// advance reads the next arrival.
 func (r *run) advance() error {
 	row, err := r.trace.Next()
-	r.next, r.more = row, err == nil
-	if !r.more && !errors.Is(err, io.EOF) {
+	r.next, r.hasNext = row, err == nil
+	if !r.hasNext && !errors.Is(err, io.EOF) {
 		return err
 	}
 	return nil
 }
 
-// step goes to the next instant at which something happens, tells the policy,
-// and does what it says.
+// step advances to the next instant with an event, reports the events to the policy, and performs
+// its actions.
 func (r *run) step() (done bool, err error) {
-	now, some := r.upcoming()
-	if !some {
+	now, found := r.upcoming()
+	if !found {
 		return true, nil
 	}
 	if now < r.now {
-		return false, fmt.Errorf("the simulated time goes beyond %s ms", trace.Millis(math.MaxInt64))
+		return false, fmt.Errorf("the simulated time exceeds %s ms", trace.Millis(math.MaxInt64))
 	}
 	r.now = now
-	r.gap.to(now, &r.flight)
-	r.events = r.events[:0]
+	r.gap.closeWindows(now, &r.flight)
+	r.events, r.arrivals, r.completions = r.events[:0], r.arrivals[:0], r.completions[:0]
 	r.complete()
-	r.woke()
+	r.deliverWake()
 	if err := r.arrive(); err != nil {
 		return false, err
 	}
 	r.sample()
 	r.stats.events += int64(len(r.events))
-	for { // until nothing follows from what instances answer, which they do at once
+	// Instances respond at once: repeat until there is no further response.
+	for {
 		r.actions = r.policy.Step(now, r.events, r.actions[:0])
 		r.events = r.events[:0]
 		for i := range r.actions {
-			if err := r.act(&r.actions[i]); err != nil {
+			if err := r.perform(&r.actions[i]); err != nil {
 				return false, err
 			}
 		}
@@ -170,39 +185,38 @@ func (r *run) step() (done bool, err error) {
 	}
 }
 
-// upcoming is the next instant at which something happens.
-func (r *run) upcoming() (now time.Duration, some bool) {
-	if r.more {
-		now, some = r.next.At, true
+// upcoming returns the next instant with an event, and false if there is none.
+func (r *run) upcoming() (now time.Duration, found bool) {
+	if r.hasNext {
+		now, found = r.next.At, true
 	}
-	if r.flight.len() > 0 && (!some || r.flight.end() < now) {
-		now, some = r.flight.end(), true
+	if r.flight.len() > 0 && (!found || r.flight.end() < now) {
+		now, found = r.flight.end(), true
 	}
-	if r.wake < queue.Never && (!some || r.wake < now) {
-		now, some = r.wake, true
+	if r.wake < queue.Never && (!found || r.wake < now) {
+		now, found = r.wake, true
 	}
-	if some && r.config.Utilization > 0 && r.flight.len() > 0 && r.alike < mostAlike {
+	if found && r.config.Utilization > 0 && r.flight.len() > 0 && r.idleSamples < maxIdleSamples {
 		now = min(now, max(r.sampled+samplePeriod, r.now))
 	}
-	return now, some
+	return now, found
 }
 
-// samplePeriod is how often GPUs' utilization is looked at (MQFQ-Sticky,
-// section 5).
+// samplePeriod is the interval between samples of the utilization (MQFQ-Sticky, section 5).
 const samplePeriod = 200 * time.Millisecond
 
-// mostAlike is after how many samples without anything happening between there
-// is nothing new to learn from more.
-const mostAlike = 100
+// maxIdleSamples is the number of consecutive samples without other events after which further
+// samples would change nothing.
+const maxIdleSamples = 100
 
-// sample tells a policy that adapts to it how busy GPUs are.
+// sample reports the utilization of the GPUs to policies that adapt to it.
 func (r *run) sample() {
 	if r.config.Utilization == 0 || r.now < r.sampled+samplePeriod {
 		return
 	}
-	r.alike++
+	r.idleSamples++
 	if len(r.events) > 0 {
-		r.alike = 0
+		r.idleSamples = 0
 	}
 	r.sampled = r.now
 	demand := r.config.Demand
@@ -210,35 +224,39 @@ func (r *run) sample() {
 		demand = 1
 	}
 	for g, n := range r.busy {
-		r.events = append(r.events, queue.Event{Kind: queue.Used, GPU: int32(g), Busy: min(float64(n)*demand, 1)})
+		r.events = append(r.events, &queue.Used{GPU: int32(g), Busy: min(float64(n)*demand, 1)})
 	}
 }
 
-// complete takes what ends now, by GPU and order of start (R1).
+// complete ends the invocations that are due, by GPU and order of start (R1).
 func (r *run) complete() {
 	for r.flight.len() > 0 && r.flight.end() == r.now {
 		v := r.flight.pop()
 		r.busy[v.gpu]--
 		r.stats.completed(v)
-		r.gap.ended(v)
-		r.events = append(r.events, queue.Event{Kind: queue.Completed, Function: v.function, GPU: v.gpu,
-			Instance: v.instance, ID: v.id, Executed: v.end - v.executes})
+		r.gap.completed(v)
+		r.completions = append(r.completions, queue.Completed{Execution: queue.Execution{
+			Function: v.function, Instance: v.instance, ID: v.id, Executed: v.end - v.executes}})
+		r.events = append(r.events, &r.completions[len(r.completions)-1])
 	}
 }
 
-func (r *run) woke() {
+func (r *run) deliverWake() {
 	if r.wake <= r.now {
 		r.wake = queue.Never
-		r.events = append(r.events, queue.Event{Kind: queue.Woke})
+		r.events = append(r.events, &queue.Woke{})
 	}
 }
 
-// arrive takes the invocations that come now, in the order of the trace.
+// arrive reports the invocations that arrive now, in the order of the trace.
 func (r *run) arrive() error {
-	for r.more && r.next.At == r.now {
+	for r.hasNext && r.next.At == r.now {
 		f := r.next.Function
-		r.events = append(r.events, queue.Event{Kind: queue.Arrived, Function: f, ID: r.ids, At: r.now})
-		r.stats.arrived(r.now)
+		r.arrivals = append(r.arrivals, queue.Arrived{Function: f, ID: r.ids, At: r.now})
+		r.events = append(r.events, &r.arrivals[len(r.arrivals)-1])
+		if r.ids == 0 {
+			r.stats.first = r.now
+		}
 		r.gap.arrived(f)
 		r.ids++
 		if r.ids%(1<<16) == 0 && r.config.Progress != nil {
@@ -253,8 +271,8 @@ func (r *run) arrive() error {
 	return nil
 }
 
-// act does what the policy says.
-func (r *run) act(a *queue.Action) error {
+// perform performs an action of the policy.
+func (r *run) perform(a *queue.Action) error {
 	switch a.Kind {
 	case queue.Run:
 		if a.Start == residency.Cold && queue.OneAtATime(r.config.Policy) {
@@ -265,12 +283,12 @@ func (r *run) act(a *queue.Action) error {
 		}
 	case queue.Reject:
 		r.stats.reject(a.Function)
-		r.gap.left(a.Function)
+		r.gap.removeWaiting(a.Function)
 	case queue.Wake:
 		r.wake = a.At
 	}
-	if answer, wanted := a.Answer(); wanted {
-		r.events = append(r.events, answer)
+	if event, needed := a.Confirmation(); needed {
+		r.events = append(r.events, event)
 	}
 	if r.config.Decide != nil {
 		return r.config.Decide(r.now, a)
@@ -278,8 +296,8 @@ func (r *run) act(a *queue.Action) error {
 	return nil
 }
 
-// start begins an invocation: it takes as long as the policy expects, longer
-// when others run beside it.
+// start begins an invocation. It takes the duration that the policy expects, lengthened by the
+// interference of other invocations on its GPU.
 func (r *run) start(a *queue.Action) error {
 	total, warm := a.Expected, min(r.gap.functions[a.Function].warm, a.Expected)
 	if others := r.busy[a.GPU]; others > 0 && r.config.Interference > 0 {
@@ -288,10 +306,10 @@ func (r *run) start(a *queue.Action) error {
 	}
 	end := r.now + total
 	if end < r.now {
-		return fmt.Errorf("the simulated time goes beyond %s ms", trace.Millis(math.MaxInt64))
+		return fmt.Errorf("the simulated time exceeds %s ms", trace.Millis(math.MaxInt64))
 	}
 	r.busy[a.GPU]++
-	v := invocation{end: end, executes: end - warm, begin: r.now, arrived: a.Arrived, id: a.ID,
+	v := invocation{end: end, executes: end - warm, dispatched: r.now, arrived: a.Arrived, id: a.ID,
 		function: a.Function, gpu: a.GPU, instance: a.Instance}
 	r.flight.push(v, r.starts)
 	r.starts++

@@ -6,14 +6,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
-// stats is what the result is made of. Its size does not grow with the trace.
+// stats accumulates the values of the result. Its size does not depend on the length of the
+// trace.
 type stats struct {
 	functions   []dist
 	total       dist
-	first, last time.Duration // of arrivals, of completions
-	any         bool
-	starts      [3]int64 // by residency.Start
-	elsewhere   int64    // false misses
+	first, last time.Duration // first arrival, last completion
+	starts      [3]int64      // by residency.Start
+	falseMisses int64
 	service     float64
 	rejected    int64
 	rejects     []int64 // by function
@@ -28,12 +28,6 @@ func newStats(functions int) *stats {
 	return s
 }
 
-func (s *stats) arrived(now time.Duration) {
-	if !s.any {
-		s.first, s.any = now, true
-	}
-}
-
 func (s *stats) reject(function int32) {
 	s.rejected++
 	s.rejects[function]++
@@ -41,8 +35,8 @@ func (s *stats) reject(function int32) {
 
 func (s *stats) started(a *queue.Action) {
 	s.starts[a.Start]++
-	if a.Elsewhere {
-		s.elsewhere++
+	if a.FalseMiss {
+		s.falseMisses++
 	}
 }
 
@@ -50,6 +44,6 @@ func (s *stats) completed(v *invocation) {
 	latency := v.end - v.arrived
 	s.functions[v.function].add(latency)
 	s.total.add(latency)
-	s.service += float64(v.end - v.begin)
+	s.service += float64(v.end - v.dispatched)
 	s.last = v.end
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSequence: the numbers are those of the published generator, whose output
-// for this seed is quoted widely.
+// TestSequence compares the generator with the widely quoted output of the published one
+// for this seed.
 func TestSequence(t *testing.T) {
 	s := Source(1234567)
 	var got []uint64
@@ -25,7 +25,7 @@ func TestRanges(t *testing.T) {
 	var seen [7]bool
 	for range 1000 {
 		if u := s.Unit(); u < 0 || u >= 1 {
-			t.Fatalf("%v is no fraction", u)
+			t.Fatalf("%v is no fraction, want at least 0 and less than 1", u)
 		}
 		seen[s.Below(len(seen))] = true
 	}

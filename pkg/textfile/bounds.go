@@ -7,23 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// The bounds of what is read, whoever sent it. They are far above what any of the
-// formats needs.
+// The largest inputs, from any source. They are far above the needs of all formats.
 const (
 	MaxLine = 16 << 20  // bytes of a line
 	MaxFile = 512 << 20 // bytes of a file that is read whole
 )
 
-// Checker refuses a file while it is written to it: what is no text in UTF-8, a
-// line that is too long, and too much of it. Its errors are Faults.
+// Checker is a writer that checks the file that is written to it. A write fails if the file is not UTF-8 text, or if a line
+// or the file is too long. The errors are Faults.
 type Checker struct {
-	Name  string // of the file
-	Is    string // what the file is to be, like CSV
-	Line  int64  // the longest line, in bytes with its end; 0 is any
-	Total int64  // the longest file, in bytes
+	Name  string // name of the file
+	Is    string // expected format of the file, such as CSV
+	Line  int64  // size limit of a line, in bytes, including its end; 0: no limit
+	Total int64  // size limit of the file, in bytes
 
-	lines, inLine, seen int64
-	part                []byte // of a character that the next bytes end
+	lines  int64  // number of complete lines
+	inLine int64  // bytes of the current line
+	seen   int64  // bytes of the file
+	part   []byte // the first bytes of a character whose other bytes have not been written yet
 }
 
 // Write checks the next bytes.
@@ -54,8 +55,7 @@ func (c *Checker) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// otherCoding is what the byte-order mark at a file's beginning says, unless that is
-// UTF-8; empty without one.
+// otherCoding returns the encoding of a byte-order mark other than UTF-8's, or "".
 func otherCoding(begin []byte) string {
 	for _, of := range []struct{ mark, coding string }{
 		{"\xFF\xFE\x00\x00", "UTF-32"}, {"\x00\x00\xFE\xFF", "UTF-32"}, {"\xFF\xFE", "UTF-16"}, {"\xFE\xFF", "UTF-16"},
@@ -67,7 +67,8 @@ func otherCoding(begin []byte) string {
 	return ""
 }
 
-// valid looks at whole characters, and keeps the part of one at the end.
+// valid reports whether the complete characters in p are UTF-8. It stores an incomplete character at the end of p for
+// the next call.
 func (c *Checker) valid(p []byte) bool {
 	if len(c.part) > 0 {
 		p = append(c.part, p...)
@@ -83,7 +84,7 @@ func (c *Checker) valid(p []byte) bool {
 	return utf8.Valid(p[:whole])
 }
 
-// End checks that the file ends as it may.
+// End returns an error if the file ends within a character. It is called after the last Write.
 func (c *Checker) End() error {
 	if len(c.part) > 0 {
 		return c.notText()
@@ -99,8 +100,7 @@ func (c *Checker) fault(line int64, format string, args ...any) error {
 	return &Fault{File: c.Name, Line: int(line), What: fmt.Sprintf(format, args...)}
 }
 
-// ReadAll reads a file whole, without its byte-order mark, and refuses it as soon
-// as c does.
+// ReadAll reads a whole file without its byte-order mark. It stops as soon as c fails.
 func ReadAll(r io.Reader, c *Checker) ([]byte, error) {
 	var data bytes.Buffer
 	if _, err := io.Copy(io.MultiWriter(c, &data), r); err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing/iotest"
 )
 
-// endless is a file that never ends; read counts what was taken of it.
+// endless is a file without an end. It counts the bytes read from it.
 type endless struct {
 	text string
 	read int
@@ -52,7 +52,7 @@ func TestReadAll(t *testing.T) {
 	} {
 		got, err := ReadAll(iotest.OneByteReader(strings.NewReader(text)), check())
 		if err != nil || string(got) != want {
-			t.Errorf("%q: %q, %v", text, got, err)
+			t.Errorf("%q: %q, %v; want %v", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{

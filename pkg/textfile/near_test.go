@@ -42,6 +42,6 @@ func TestBegins(t *testing.T) {
 		}
 	}
 	if got := Begins("gpu_memory_mib", []string{"gpu_mem_mib"}); got != "gpu_mem_mib" {
-		t.Errorf("gpu_memory_mib begins like %q", got)
+		t.Errorf("gpu_memory_mib begins like %q, want gpu_mem_mib", got)
 	}
 }

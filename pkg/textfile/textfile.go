@@ -1,5 +1,5 @@
-// Package textfile is what the readers of the project's files share: how a
-// fault in a file is told. Nothing here or in the formats opens one.
+// Package textfile has the common part of the readers of the project's files: faults and notes about a file, with its line.
+// Neither it nor the formats open files.
 package textfile
 
 import (
@@ -13,11 +13,11 @@ import (
 // Stdin is the name that messages give to standard input.
 const Stdin = "<stdin>"
 
-// Fault is what is wrong at one place of a file.
+// Fault is an error at a position in a file.
 type Fault struct {
 	File  string
 	Line  int
-	Where string // the column, the key, or the path to it; empty when the fault is not one's
+	Where string // the column, the key or the path to it; empty if the fault concerns the whole line
 	What  string // what is wrong, and what was expected
 }
 
@@ -28,23 +28,23 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Where, f.What)
 }
 
-// noting is a file whose reader may have something to say.
+// noting is a file with a function for notes.
 type noting struct {
 	io.Reader
 	note func(text string)
 }
 
-// Noting hands on what the reader of a file says about it that is no fault.
+// Noting returns a reader of the file. Notef passes notes about the file to note.
 func Noting(r io.Reader, note func(text string)) io.Reader { return noting{r, note} }
 
-// Notef says something about a file. Nobody hears it where the file is not Noting.
+// Notef adds a note about a file. It does nothing unless the file comes from Noting.
 func Notef(file io.Reader, format string, args ...any) {
 	if n, listens := file.(noting); listens {
 		n.note(fmt.Sprintf(format, args...))
 	}
 }
 
-// Instead reads on in another reader what the file says, such as a copy.
+// Instead returns r with the function for notes of file, for a reader that reads a copy.
 func Instead(file, r io.Reader) io.Reader {
 	if n, listens := file.(noting); listens {
 		return noting{r, n.note}
@@ -52,11 +52,10 @@ func Instead(file, r io.Reader) io.Reader {
 	return r
 }
 
-// farthest is how many letters a slip may have got wrong, at most one in three.
+// farthest is the largest number of wrong letters in a suggestion, at most one in three.
 const farthest = 3
 
-// Near is the word that was probably meant where what is no word of the list
-// stands: the nearest, empty when none is near.
+// Near returns the word of the list that is most similar to what, or "" if none is similar.
 func Near(what string, words []string) string {
 	best, least := "", min(farthest, (len(what)+2)/3)+1
 	if len(what) > 64 {
@@ -70,10 +69,9 @@ func Near(what string, words []string) string {
 	return best
 }
 
-// Slip is the word of the list that a name is but for its case, the signs
-// between its parts, its last part (a unit: slo and slo_s are meant to be slo_ms),
-// or one letter; empty when it is none of them. Digits are no slip: p90_ms is not
-// meant to be p95_ms.
+// Slip returns the word of the list that a name equals except for its case, the separators of its parts, its last part (a
+// unit: slo and slo_s are meant to be slo_ms), or one letter; "" if there is none. A different digit does not count: p90_ms
+// is not meant to be p95_ms.
 func Slip(name string, words []string) string {
 	slip := plain(name)
 	for _, word := range words {
@@ -94,10 +92,11 @@ func Slip(name string, words []string) string {
 	return ""
 }
 
-// Begins is the word of the list that a name begins like: the word and more
-// (batch_size and batches begin like batch), the word with another last part or none
-// (throughput, p95_s), or its parts written out (gpu_memory_mib begins like
-// gpu_mem_mib); empty when there is none.
+// Begins returns the first word of the list that a name resembles in one of these ways, or "" if there is none:
+//
+//   - The name begins with the word: batch_size and batches resemble batch.
+//   - The two differ only in their last parts, or one lacks it: throughput and throughput_s resemble throughput_rps.
+//   - Each part of one begins with the part of the other: gpu_memory_mib resembles gpu_mem_mib.
 func Begins(name string, words []string) string {
 	slip := plain(name)
 	for _, word := range words {
@@ -112,10 +111,10 @@ func Begins(name string, words []string) string {
 	return ""
 }
 
-// leastWord is how many letters tell that one word begins like another.
+// leastWord is the least length of a word for which its presence at the beginning of another counts.
 const leastWord = 3
 
-// writtenOut says whether each part of one name begins like that of the other.
+// writtenOut reports whether, for each pair of parts of two names, one begins with the other.
 func writtenOut(a, b string) bool {
 	as, bs := strings.Split(a, "_"), strings.Split(b, "_")
 	if len(as) != len(bs) || len(as) < 2 {
@@ -133,7 +132,7 @@ func writtenOut(a, b string) bool {
 	return true
 }
 
-// stem is a plain name without its last part; whole when it has but one.
+// stem returns a plain name without its last part, or the whole name if it has only one part.
 func stem(name string) string {
 	if i := strings.LastIndexByte(name, '_'); i >= 0 {
 		return name[:i]
@@ -141,7 +140,7 @@ func stem(name string) string {
 	return name
 }
 
-// plain is a name in small letters, its parts joined by underscores.
+// plain returns a name in lower-case letters, with underscores between its parts.
 func plain(name string) string {
 	return strings.NewReplacer("-", "_", " ", "_", ".", "_").Replace(strings.ToLower(name))
 }

@@ -15,20 +15,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// absent marks a duration that the file does not give.
+// absent marks a duration that is missing in the file.
 const absent = time.Duration(-1)
 
-// ReadFunctions reads function costs; name is what messages call the file.
-// What is missing is filled in by R3 of docs/simulation.md. A profile will do
-// too, if it has rows of one GPU model for each function; else it fails with a
-// *ModelsError.
+// ReadFunctions reads function costs; name is the file's name in messages. It completes
+// missing values by rule R3 of docs/simulation.md. It also accepts a profile that has rows
+// of only one GPU model for each function, and otherwise returns a *ModelsError.
 func ReadFunctions(r io.Reader, name string) ([]Function, error) {
 	return ReadFunctionsOn("")(r, name)
 }
 
-// ReadFunctionsOn returns a ReadFunctions for a GPU model: of a profile only the rows
-// that hold for that model count. A note names the functions that have none; for these
-// nothing is returned.
+// ReadFunctionsOn returns a variant of ReadFunctions for a GPU model, which uses only those
+// rows of a profile that apply to the model. It omits functions without such rows and names
+// them in a note.
 func ReadFunctionsOn(model string) func(r io.Reader, name string) ([]Function, error) {
 	return func(r io.Reader, name string) ([]Function, error) { return readFunctions(r, name, model) }
 }
@@ -48,38 +47,35 @@ func readFunctions(r io.Reader, name, model string) ([]Function, error) {
 	if isProfile(header(data)) {
 		return fromProfile(file, name, model)
 	}
-	for _, names := range called {
-		if text := both(header(data), name, names); text != "" {
+	for _, names := range alternativeNames {
+		if text := conflictNote(header(data), name, names); text != "" {
 			textfile.Notef(r, "%s", text)
 		}
 	}
-	blank := func() Function { return Function{Weight: 1, Cold: absent} }
-	lines, err := csvfile.Read(file, name, costColumns(header(data)), blank)
+	blank := func(line int) Function { return Function{Weight: 1, Cold: absent, Line: line} }
+	functions, err := csvfile.Read(file, name, costColumns(header(data)), blank)
 	if err != nil {
 		return nil, err
 	}
-	if len(lines) == 0 {
-		return nil, fault(name, 1, "", "the file has no functions, expected a line for each")
+	if len(functions) == 0 {
+		return nil, fault(name, 1, "", "the file has no functions, expected a line for each function")
 	}
-	if err := csvfile.Unique(lines, name, "function", func(f Function) string { return f.Name }); err != nil {
+	if err := csvfile.Unique(functions, name, "function", func(f Function) (string, int) { return f.Name, f.Line }); err != nil {
 		return nil, err
 	}
-	functions := make([]Function, len(lines))
-	for i, line := range lines {
-		f := line.Value
-		f.Line = line.Line
+	for i := range functions {
+		f := &functions[i]
 		if f.Cold == absent {
 			f.Cold = f.Warm + f.Load
 		}
 		if f.Model == "" {
 			f.Model = f.Name
 		}
-		functions[i] = f
 	}
 	return functions, nil
 }
 
-// header is the names of the first line that is not blank.
+// header returns the column names, from the first line that is not blank.
 func header(data []byte) []string {
 	in := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(data, []byte("\uFEFF"))))
 	first, err := in.Read()
@@ -92,101 +88,83 @@ func header(data []byte) []string {
 	return first
 }
 
-// called are columns of the format and the names that are accepted in their place;
-// of mem_mb beside mem_mib, which begins like it, csvfile tells.
-var called = [][2]string{{"function", "func_name"}, {"warm_ms", "warm_dur_ms"}, {"cold_ms", "cold_dur_ms"}}
+// alternativeNames lists columns with an accepted alternative name. Package csvfile itself
+// reports mem_mb next to mem_mib.
+var alternativeNames = [][2]string{{"function", "func_name"}, {"warm_ms", "warm_dur_ms"}, {"cold_ms", "cold_dur_ms"}}
 
-// both says that a header has a column under two names; empty when it has not.
-func both(header []string, file string, names [2]string) string {
+// conflictNote returns a note if a header has a column under both names, and "" otherwise.
+func conflictNote(header []string, file string, names [2]string) string {
 	if !slices.Contains(header, names[0]) || !slices.Contains(header, names[1]) {
 		return ""
 	}
-	return fault(file, 1, names[1], "ignored, since there is a column %s", names[0]).Error()
+	return fault(file, 1, names[1], "ignored, because there is a column %s", names[0]).Error()
 }
 
-// either is the name a column goes by in that header: another one only when
-// the format's own is not there.
-func either(header []string, name, other string) string {
-	if !slices.Contains(header, name) && slices.Contains(header, other) {
-		return other
+// columnName returns the name of a column in the header: the alternative name only if the
+// regular one is missing.
+func columnName(header []string, name, alternative string) string {
+	if !slices.Contains(header, name) && slices.Contains(header, alternative) {
+		return alternative
 	}
 	return name
 }
 
+// costColumns returns the columns of function costs, in the order in which they are written.
+// It uses the alternative names that the header has.
 func costColumns(header []string) []csvfile.Column[Function] {
-	text := func(name string, required bool, at func(*Function) *string) csvfile.Column[Function] {
-		return csvfile.Column[Function]{Name: name, Required: required, Set: func(f *Function, cell string) (err error) {
-			*at(f), err = csvfile.Name(cell)
-			return err
-		}}
+	text := func(name string, field func(*Function) *string) csvfile.Column[Function] {
+		c := csvfile.Field(name, csvfile.Name, field)
+		c.Print = func(f *Function) string { return *field(f) }
+		return c
 	}
-	duration := func(name string, required bool, at func(*Function) *time.Duration) csvfile.Column[Function] {
-		return csvfile.Column[Function]{Name: name, Required: required, Set: func(f *Function, cell string) (err error) {
-			*at(f), err = millis(cell)
-			return err
-		}}
+	duration := func(name string, field func(*Function) *time.Duration) csvfile.Column[Function] {
+		c := csvfile.Field(name, millis[string], field)
+		c.Print = func(f *Function) string { return Millis(*field(f)) }
+		return c
 	}
-	return []csvfile.Column[Function]{
-		text(either(header, "function", "func_name"), true, func(f *Function) *string { return &f.Name }),
-		duration(either(header, "warm_ms", "warm_dur_ms"), true, func(f *Function) *time.Duration { return &f.Warm }),
-		duration(either(header, "cold_ms", "cold_dur_ms"), false, func(f *Function) *time.Duration { return &f.Cold }),
-		duration("load_ms", false, func(f *Function) *time.Duration { return &f.Load }),
-		{Name: either(header, "mem_mib", "mem_mb"), Set: func(f *Function, cell string) (err error) {
-			f.MemMiB, err = csvfile.Number(cell)
-			return err
-		}},
-		{Name: "weight", Set: func(f *Function, cell string) (err error) {
-			f.Weight, err = csvfile.Positive(cell)
-			return err
-		}},
-		text("tenant", false, func(f *Function) *string { return &f.Tenant }),
-		text("model", false, func(f *Function) *string { return &f.Model }),
+	number := func(name string, parse func(string) (float64, error), field func(*Function) *float64) csvfile.Column[Function] {
+		c := csvfile.Field(name, parse, field)
+		c.Print = func(f *Function) string { return csvfile.Format(*field(f)) }
+		return c
 	}
+	columns := []csvfile.Column[Function]{
+		text(columnName(header, "function", "func_name"), func(f *Function) *string { return &f.Name }),
+		duration(columnName(header, "warm_ms", "warm_dur_ms"), func(f *Function) *time.Duration { return &f.Warm }),
+		duration(columnName(header, "cold_ms", "cold_dur_ms"), func(f *Function) *time.Duration { return &f.Cold }),
+		duration("load_ms", func(f *Function) *time.Duration { return &f.Load }),
+		number(columnName(header, "mem_mib", "mem_mb"), csvfile.Number, func(f *Function) *float64 { return &f.MemMiB }),
+		number("weight", csvfile.Positive, func(f *Function) *float64 { return &f.Weight }),
+		text("tenant", func(f *Function) *string { return &f.Tenant }),
+		text("model", func(f *Function) *string { return &f.Model }),
+	}
+	columns[0].Required, columns[1].Required = true, true
+	return columns
 }
 
-// functionsHeader is the first line of function costs: every column of the
-// format.
-func functionsHeader() []string {
-	return []string{"function", "warm_ms", "cold_ms", "load_ms", "mem_mib", "weight", "tenant", "model"}
-}
-
-// WriteFunctions writes function costs with all columns, header first.
+// WriteFunctions writes function costs with all columns, after a header.
 func WriteFunctions(w io.Writer, functions []Function) error {
-	out := csv.NewWriter(w)
-	if err := out.Write(functionsHeader()); err != nil {
-		return err
-	}
-	for _, f := range functions {
-		record := []string{f.Name, Millis(f.Warm), Millis(f.Cold), Millis(f.Load),
-			csvfile.Format(f.MemMiB), csvfile.Format(f.Weight), f.Tenant, f.Model}
-		if err := out.Write(record); err != nil {
-			return err
-		}
-	}
-	out.Flush()
-	return out.Error()
+	return csvfile.Write(w, costColumns(nil), functions)
 }
 
-// isProfile tells profiles from function costs by their columns.
+// isProfile distinguishes a profile from function costs by its columns.
 func isProfile(header []string) bool {
 	return slices.Contains(header, "sm_pct") && slices.Contains(header, "quota")
 }
 
-// fromProfile takes the costs of functions from a profile: for each from the
-// row that is most like having the GPU to itself, as invocations have it in a
-// simulation. That is, of those with warm_ms, the one with the most SMs, then
-// the largest quota, then the smallest batch.
+// fromProfile returns the costs of functions from a profile. A simulated invocation has the
+// GPU to itself, so fromProfile uses the most similar row of each function: among the rows
+// with warm_ms, the one with the most SMs, then the largest quota, then the smallest batch.
 func fromProfile(file io.Reader, name, model string) ([]Function, error) {
 	rows, err := profile.Read(file, name)
 	if err != nil {
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, fault(name, 1, "", "the file has no functions, expected a line for each")
+		return nil, fault(name, 1, "", "the file has no functions, expected a line for each function")
 	}
 	rows, others := profile.On(rows, model), rows
 	for _, lacking := range profile.Lacking(others, model) {
-		textfile.Notef(file, "%s: no row of %s is of the GPU model %s (rows are of %s): nothing is known of its costs",
+		textfile.Notef(file, "%s: no row of %s is for the GPU model %s (rows are for %s), so its costs are unknown",
 			name, lacking.Function, csvfile.Quote(model), profile.Quoted(lacking.Models))
 	}
 	var functions []Function
@@ -196,10 +174,10 @@ func fromProfile(file io.Reader, name, model string) ([]Function, error) {
 			functions = append(functions, Function{Name: r.Function})
 		} else if known[0].GPU != r.GPU {
 			if model != "" {
-				of[r.Function] = append(known, r) // one of the two names no model
+				of[r.Function] = append(known, r) // one of the two rows names no model
 				continue
 			}
-			return nil, &ModelsError{fault(name, r.Line, "gpu", "%s of function %s, which line %d has on %s: expected one model of GPU",
+			return nil, &ModelsError{fault(name, r.Line, "gpu", "%s for function %s, but line %d has %s: expected one GPU model",
 				csvfile.Quote(r.GPU), csvfile.Quote(r.Function), known[0].Line, csvfile.Quote(known[0].GPU))}
 		}
 		of[r.Function] = append(of[r.Function], r)
@@ -207,14 +185,14 @@ func fromProfile(file io.Reader, name, model string) ([]Function, error) {
 	for i, f := range functions {
 		measured := slices.DeleteFunc(slices.Clone(of[f.Name]), func(r profile.Row) bool { return r.WarmMS <= 0 })
 		if len(measured) == 0 {
-			return nil, fault(name, of[f.Name][0].Line, "warm_ms", "no configuration of function %s has it, expected one that does", csvfile.Quote(f.Name))
+			return nil, fault(name, of[f.Name][0].Line, "warm_ms", "empty in all configurations of function %s, expected a value in at least one", csvfile.Quote(f.Name))
 		}
 		functions[i] = costs(slices.MaxFunc(measured, alone))
 	}
 	return functions, nil
 }
 
-// alone orders rows by how much of the GPU they have.
+// alone compares rows by their part of the GPU.
 func alone(a, b profile.Row) int {
 	return cmp.Or(cmp.Compare(a.SMPct, b.SMPct), cmp.Compare(a.Quota, b.Quota), cmp.Compare(b.Batch, a.Batch))
 }

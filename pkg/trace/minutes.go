@@ -14,18 +14,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// minutes is a trace in the layout of the Azure Functions data set: a line a
-// function, a column a minute, a cell the number of invocations. Memory is
-// what the cells above 0 take.
+// minutes is a trace in the layout of the Azure Functions data set: one line per function,
+// one column per minute, and the number of invocations in each cell. It stores only the
+// cells above 0.
 type minutes struct {
-	cells  []cell  // in order of minute, then of the line
-	opened int     // cells whose minute has begun
-	open   streams // the current minute's functions, by their next invocation
-	seed   uint64
-	total  int64         // invocations
-	lines  map[int32]int // of each function: its first
-	more   int           // lines of functions that have one already
-	again  string        // what the first of them is
+	cells         []cell  // by minute, then by line
+	opened        int     // number of cells whose minute has begun
+	open          streams // the current minute's functions, by their next invocation
+	seed          uint64
+	total         int64         // number of invocations
+	lines         map[int32]int // first line of each function
+	repeatedLines int           // number of further lines of functions
+	repeatNote    string        // message about the first of these
 }
 
 type cell struct {
@@ -34,13 +34,13 @@ type cell struct {
 	count    int64
 }
 
-// stream is one function's invocations within one minute: the order statistics
-// of count uniform draws, one after another.
+// stream generates one function's invocations within one minute in order: the order
+// statistics of count uniform draws.
 type stream struct {
 	cell
-	at   time.Duration
-	rest float64 // the part of the minute still ahead
-	rng  splitmix.Source
+	at        time.Duration
+	remaining float64 // the remaining part of the minute
+	rng       splitmix.Source
 }
 
 func readMinutes(in *Reader, seed uint64) (*minutes, error) {
@@ -61,15 +61,15 @@ func readMinutes(in *Reader, seed uint64) (*minutes, error) {
 		if len(fields[name]) == 0 {
 			return nil, in.fault("HashFunction", "the cell is empty, expected a value")
 		}
-		function, err := in.names.find(fields[name])
+		function, err := in.names.number(fields[name])
 		if err != nil {
 			return nil, in.fault("HashFunction", "%v", err)
 		}
-		m.count(in, function, fields[name])
+		m.recordLine(in, function, fields[name])
 		for i, column := range columns {
 			n, err := count(fields[column])
 			if err == nil {
-				err = m.add(n)
+				err = m.addCell(n)
 			}
 			if err != nil {
 				return nil, in.fault(in.header[column], "%v", err)
@@ -83,41 +83,41 @@ func readMinutes(in *Reader, seed uint64) (*minutes, error) {
 	return m, nil
 }
 
-// The bounds of a trace of counts a minute, whose readers hold all of a minute.
+// Limits of a trace in the per-minute layout, of which the reader holds a whole minute.
 const (
-	maxCount = 10_000_000    // of a cell
-	maxTotal = 1_000_000_000 // of all cells
-	maxCells = 100_000_000   // above 0: a day of the Azure data set has 72 million in all
+	maxCount = 10_000_000    // per cell
+	maxTotal = 1_000_000_000 // sum of all cells
+	maxCells = 100_000_000   // above 0; a day of the Azure data set has 72 million cells in all
 )
 
-// add counts a cell, and says why it is one too many.
-func (m *minutes) add(n int64) error {
+// addCell adds a cell to the total. It returns an error if a limit is exceeded.
+func (m *minutes) addCell(n int64) error {
 	if n == 0 {
 		return nil
 	}
 	if m.total += n; m.total > maxTotal {
-		return fmt.Errorf("with this cell there are %d invocations, expected at most %d in all", m.total, int64(maxTotal))
+		return fmt.Errorf("%d invocations up to this cell, expected at most %d in total", m.total, int64(maxTotal))
 	}
 	if len(m.cells) == maxCells {
-		return fmt.Errorf("there are more than %d cells above 0, expected at most that", maxCells)
+		return fmt.Errorf("more than %d cells above 0", maxCells)
 	}
 	return nil
 }
 
-// count notes a line of a function. Some days of the Azure data set have two of
-// one: that is no fault of the file, but their reader should know.
-func (m *minutes) count(in *Reader, function int32, name []byte) {
+// recordLine records a line of a function. Some days of the Azure data set have two lines
+// of one function, which is valid but worth a note.
+func (m *minutes) recordLine(in *Reader, function int32, name []byte) {
 	first, twice := m.lines[function]
 	if !twice {
 		m.lines[function] = in.lines.line
 		return
 	}
-	if m.more++; m.more == 1 {
-		m.again = in.fault("HashFunction", "%s is on line %d already", csvfile.Quote(string(name)), first).Error()
+	if m.repeatedLines++; m.repeatedLines == 1 {
+		m.repeatNote = in.fault("HashFunction", "%s is already on line %d", csvfile.Quote(string(name)), first).Error()
 	}
 }
 
-// minuteColumns says where the header has each minute, wherever that is.
+// minuteColumns returns the column of each minute, in the order of minutes.
 func minuteColumns(in *Reader) ([]int, error) {
 	places := map[string]int{}
 	last := 1
@@ -165,23 +165,23 @@ func (m *minutes) next() (Row, error) {
 func (m *minutes) openMinute() {
 	for begin := m.opened; m.opened < len(m.cells) && m.cells[m.opened].minute == m.cells[begin].minute; m.opened++ {
 		c := m.cells[m.opened]
-		s := stream{cell: c, rest: 1, rng: splitmix.Source(splitmix.Mix(m.seed ^ uint64(m.opened)*0x9e3779b97f4a7c15))}
+		s := stream{cell: c, remaining: 1, rng: splitmix.Source(splitmix.Mix(m.seed ^ uint64(m.opened)*0x9e3779b97f4a7c15))}
 		s.advance()
 		m.open = append(m.open, s)
 	}
 	heap.Init(&m.open)
 }
 
-// advance draws the next of the remaining invocations: the least of count
-// uniform draws from the part of the minute that is left.
+// advance draws the next invocation: the least of count uniform draws from the remaining
+// part of the minute.
 func (s *stream) advance() {
 	u := (float64(s.rng.Uint64()>>11) + 0.5) / (1 << 53)
-	s.rest *= math.Pow(u, 1/float64(s.count))
-	within := time.Duration((1 - s.rest) * float64(time.Minute))
+	s.remaining *= math.Pow(u, 1/float64(s.count))
+	within := time.Duration((1 - s.remaining) * float64(time.Minute))
 	s.at = time.Duration(s.minute)*time.Minute + min(within, time.Minute-1)
 }
 
-// streams is a heap by time, then by place in the file.
+// streams is a heap ordered by time, then by the function's number.
 type streams []stream
 
 func (s streams) Len() int { return len(s) }

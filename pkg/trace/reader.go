@@ -18,24 +18,23 @@ import (
 
 // Reader streams a trace in either layout.
 type Reader struct {
-	lines  *lines
-	names  *Names
-	header []string
-	place  [2]int // of the function and of the time
-	column [2]string
-	last   time.Duration
-	minute *minutes // the per-minute layout, read whole
-	loose  bool     // times need not be in order
-	both   string   // that it has the column of functions under both names
+	lines         *lines
+	names         *Names
+	header        []string
+	place         [2]int // columns of the function and of the time
+	column        [2]string
+	last          time.Duration
+	minute        *minutes // the per-minute layout, read completely
+	allowUnsorted bool     // times need not be in order
+	conflict      string   // a note if the header has the function's column under both names
 }
 
-// open begins to read a trace; name is what messages call it. The first fault
-// is an error of the form FILE:LINE: COLUMN: what is wrong, what was expected.
-// In the per-minute layout invocations fall anywhere within their minute, by
-// the seed.
+// open begins to read a trace; name is the file's name in messages. Errors have the form
+// FILE:LINE: COLUMN: problem, expectation. In the per-minute layout, the seed determines
+// the times of the invocations within their minutes.
 func open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) {
 	in := &Reader{lines: newLines(r, name), names: names}
-	start, _ := in.lines.in.Peek(256) // as much as there is; an error comes again
+	start, _ := in.lines.in.Peek(256) // fewer bytes if the file is shorter; a read error recurs later
 	if err := csvfile.RefuseJSON(start, name); err != nil {
 		return nil, err
 	}
@@ -56,8 +55,8 @@ func open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 		in.minute, err = readMinutes(in, seed)
 		return in, err
 	}
-	in.both = both(in.header, name, called[0])
-	in.column = [2]string{either(in.header, "function", "func_name"), "invoke_time_ms"}
+	in.conflict = conflictNote(in.header, name, alternativeNames[0])
+	in.column = [2]string{columnName(in.header, "function", "func_name"), "invoke_time_ms"}
 	for i, column := range in.column {
 		in.place[i] = slices.Index(in.header, column)
 		if in.place[i] < 0 {
@@ -71,23 +70,22 @@ func open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 	return in, nil
 }
 
-// Note is what a user of the trace should know: that it has a column under two
-// names, or that one of counts a minute has several lines of one function, which
-// are added; mostly empty.
+// Note returns a note for the user if a column has two names, or if several lines of the
+// per-minute layout are for one function and are added. It is empty otherwise.
 func (r *Reader) Note() string {
 	switch {
-	case r.both != "":
-		return r.both
-	case r.minute == nil || r.minute.more == 0:
+	case r.conflict != "":
+		return r.conflict
+	case r.minute == nil || r.minute.repeatedLines == 0:
 		return ""
-	case r.minute.more == 1:
-		return r.minute.again + ": the counts of both lines are added"
+	case r.minute.repeatedLines == 1:
+		return r.minute.repeatNote + ": the counts of both lines are added"
 	}
-	return fmt.Sprintf("%s: the counts of both lines are added, and so those of %d more", r.minute.again, r.minute.more-1)
+	return fmt.Sprintf("%s: the counts of both lines are added, and also of %d more lines", r.minute.repeatNote, r.minute.repeatedLines-1)
 }
 
-// Next is the next invocation, or io.EOF. A time before the last one is an
-// error that IsUnsorted tells.
+// Next returns the next invocation, or io.EOF. If a time is before the previous one, it
+// returns an error for which IsUnsorted is true.
 func (r *Reader) Next() (Row, error) {
 	if r.minute != nil {
 		return r.minute.next()
@@ -97,31 +95,28 @@ func (r *Reader) Next() (Row, error) {
 		return Row{}, err
 	}
 	var row Row
-	cell := fields[r.place[0]]
-	if len(cell) == 0 {
-		return Row{}, r.fault(r.column[0], "the cell is empty, expected a value")
-	}
-	if row.Function, err = r.names.find(cell); err != nil {
-		return Row{}, r.fault(r.column[0], "%v", err)
-	}
-	cell = fields[r.place[1]]
-	if len(cell) == 0 {
-		return Row{}, r.fault(r.column[1], "the cell is empty, expected a value")
-	}
-	ok := false
-	if row.At, ok = plainMillis(cell); !ok {
-		if row.At, err = millis(string(cell)); err != nil {
-			return Row{}, r.fault(r.column[1], "%v", err)
+	for i, column := range r.column {
+		cell := fields[r.place[i]]
+		switch {
+		case len(cell) == 0:
+			err = errors.New("the cell is empty, expected a value")
+		case i == 0:
+			row.Function, err = r.names.number(cell)
+		default:
+			row.At, err = millis(cell)
+		}
+		if err != nil {
+			return Row{}, r.fault(column, "%v", err)
 		}
 	}
-	if row.At < r.last && !r.loose {
-		return Row{}, &unsortedError{File: r.lines.name, Line: r.lines.line}
+	if row.At < r.last && !r.allowUnsorted {
+		return Row{}, &unsortedError{r.fault("invoke_time_ms", "earlier than on the previous line, expected ascending times")}
 	}
 	r.last = row.At
 	return row, nil
 }
 
-// record is the next line, of as many fields as the header.
+// record returns the fields of the next line, which must be as many as in the header.
 func (r *Reader) record() ([][]byte, error) {
 	fields, err := r.lines.next()
 	switch {
@@ -139,17 +134,17 @@ func (r *Reader) fault(column, format string, args ...any) error {
 	return fault(r.lines.name, r.lines.line, column, format, args...)
 }
 
-// maxRows is how many invocations are held to sort them: 2.4 GB.
+// maxRows is the number of invocations that can be sorted in memory: 2.4 GB.
 const maxRows = 100_000_000
 
-// ReadAll reads a whole trace and sorts it by time, stably; sorted says
-// whether it was in order already.
+// ReadAll reads a whole trace and sorts it by time, stably; sorted reports whether it was
+// in order already.
 func ReadAll(r io.Reader, name string, names *Names, seed uint64) (rows []Row, sorted bool, err error) {
 	in, err := open(r, name, names, seed)
 	if err != nil {
 		return nil, false, err
 	}
-	in.loose = true
+	in.allowUnsorted = true
 	for {
 		row, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -159,7 +154,7 @@ func ReadAll(r io.Reader, name string, names *Names, seed uint64) (rows []Row, s
 			return nil, false, err
 		}
 		if len(rows) == maxRows {
-			return nil, false, in.fault("", "there are more than %d invocations, expected at most that of a trace that is not in order of time", maxRows)
+			return nil, false, in.fault("", "more than %d invocations in a trace that is not in the order of time", maxRows)
 		}
 		rows = append(rows, row)
 	}
@@ -171,16 +166,16 @@ func ReadAll(r io.Reader, name string, names *Names, seed uint64) (rows []Row, s
 	return rows, sorted, nil
 }
 
-// List is rows in memory as Rows.
+// List implements Rows for rows in memory.
 type List struct {
 	rows []Row
 	next int
 }
 
-// NewList streams rows that are in order of time.
+// NewList returns a List of rows, which must be in the order of time.
 func NewList(rows []Row) *List { return &List{rows: rows} }
 
-// Next is the next row, or io.EOF.
+// Next returns the next row, or io.EOF.
 func (l *List) Next() (Row, error) {
 	if l.next == len(l.rows) {
 		return Row{}, io.EOF
@@ -189,7 +184,7 @@ func (l *List) Next() (Row, error) {
 	return l.rows[l.next-1], nil
 }
 
-// count reads how many invocations a minute had.
+// count parses the number of invocations of a minute.
 func count(cell []byte) (int64, error) {
 	if len(cell) == 0 {
 		return 0, nil
@@ -201,29 +196,29 @@ func count(cell []byte) (int64, error) {
 	return n, err
 }
 
-// lines reads a CSV file record by record in one buffer.
+// lines reads a CSV file record by record, with one buffer.
 type lines struct {
-	in     *bufio.Reader
-	name   string
-	line   int // of the record read last: where it begins
-	ended  int // lines read so far
-	long   []byte
-	fields [][]byte
+	in        *bufio.Reader
+	name      string
+	line      int // line in which the last record begins
+	linesRead int // number of lines read
+	long      []byte
+	fields    [][]byte
 }
 
 func newLines(r io.Reader, name string) *lines {
 	return &lines{in: bufio.NewReaderSize(r, 1<<18), name: name}
 }
 
-// next is the next record that is not blank. Its fields hold until the one
-// after it.
+// next returns the next record that is not blank. Its fields are valid until the following
+// call.
 func (l *lines) next() ([][]byte, error) {
 	for {
 		text, err := l.read(l.long[:0])
 		if err != nil {
 			return nil, err
 		}
-		l.line = l.ended
+		l.line = l.linesRead
 		if l.line == 1 {
 			text = bytes.TrimPrefix(text, []byte("\uFEFF"))
 		}
@@ -246,8 +241,8 @@ func (l *lines) next() ([][]byte, error) {
 	}
 }
 
-// read appends one line to before, without its end; the text is in the
-// reader's own buffer when before is empty and the line fits there.
+// read appends one line to before, without its line end. If before is empty and the line
+// fits, the result is in the reader's own buffer.
 func (l *lines) read(before []byte) ([]byte, error) {
 	text, err := l.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) || len(before) > 0 {
@@ -260,13 +255,13 @@ func (l *lines) read(before []byte) ([]byte, error) {
 	}
 	switch {
 	case len(text) > textfile.MaxLine:
-		return nil, fault(l.name, l.ended+1, "", "the line has more than %d bytes, expected at most that", textfile.MaxLine)
+		return nil, fault(l.name, l.linesRead+1, "", "the line is longer than %d bytes", textfile.MaxLine)
 	case errors.Is(err, io.EOF) && len(text) == len(before):
 		return nil, io.EOF
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, fmt.Errorf("read %s: %w", l.name, err)
 	}
-	l.ended++
+	l.linesRead++
 	if !isText(text[len(before):]) {
 		return nil, fault(l.name, 1, "", "not a text file, expected CSV in UTF-8")
 	}
@@ -274,8 +269,8 @@ func (l *lines) read(before []byte) ([]byte, error) {
 	return bytes.TrimSuffix(text, []byte("\r")), nil
 }
 
-// quoted reads a record with quotes, which may go on over several lines: as long
-// as there is an odd number of them.
+// quoted reads a record with quotes. It spans further lines while the number of quotes is
+// odd.
 func (l *lines) quoted(text []byte) ([][]byte, error) {
 	whole := append([]byte(nil), text...)
 	for quotes := bytes.Count(whole, []byte(`"`)); quotes%2 == 1; {
@@ -288,17 +283,17 @@ func (l *lines) quoted(text []byte) ([][]byte, error) {
 		}
 		quotes += bytes.Count(more, []byte(`"`))
 		if whole = append(append(whole, '\n'), more...); len(whole) > textfile.MaxLine {
-			return nil, fault(l.name, l.line, "", "the line, with what its quotes go on to, has more than %d bytes, expected at most that", textfile.MaxLine)
+			return nil, fault(l.name, l.line, "", "the record, which continues on further lines because of its quotes, is longer than %d bytes", textfile.MaxLine)
 		}
 	}
 	in := csv.NewReader(bytes.NewReader(whole))
 	in.FieldsPerRecord = -1
 	record, err := in.Read()
 	if errors.Is(err, csv.ErrBareQuote) {
-		return nil, fault(l.name, l.line, "", `a quote inside a field that is not quoted, expected "like ""this"""`)
+		return nil, fault(l.name, l.line, "", `a quote inside an unquoted field, expected "like ""this"""`)
 	}
 	if err != nil {
-		return nil, fault(l.name, l.line, "", "a quoted field that does not end, expected a closing quote before the comma")
+		return nil, fault(l.name, l.line, "", "a quoted field without an end, expected a closing quote before the comma")
 	}
 	l.fields = l.fields[:0]
 	for _, cell := range record {
@@ -314,7 +309,7 @@ func trim(cell []byte) []byte {
 	return bytes.TrimSpace(cell)
 }
 
-// isText holds for UTF-8 without zero bytes.
+// isText reports whether text is UTF-8 without zero bytes.
 func isText(text []byte) bool {
 	for _, c := range text {
 		if c == 0 {
@@ -327,14 +322,14 @@ func isText(text []byte) bool {
 	return true
 }
 
-// Source is a trace file that can be read again from its beginning.
+// Source is a trace file that can be read several times.
 type Source struct {
 	file *os.File
 	name string
 }
 
-// OpenSource opens a trace file, or standard input for "-". What cannot be
-// read twice is copied to a temporary file that nobody else sees.
+// OpenSource opens a trace file, or standard input for "-". It copies an input that cannot
+// be read twice to an unlinked temporary file.
 func OpenSource(path string) (*Source, error) {
 	file, name := os.Stdin, textfile.Stdin
 	if path != "-" {
@@ -363,12 +358,12 @@ func OpenSource(path string) (*Source, error) {
 	case errors.As(err, &refused):
 		return nil, refused
 	case err != nil:
-		return nil, fmt.Errorf("keep a copy of %s: %w", name, err)
+		return nil, fmt.Errorf("copy %s: %w", name, err)
 	}
 	return &Source{file: copied, name: name}, nil
 }
 
-// maxSpool is the largest copy, in bytes.
+// maxSpool is the size limit of that copy, in bytes.
 const maxSpool = 16 << 30
 
 func spool(from io.Reader, name string) (*os.File, error) {
@@ -391,8 +386,8 @@ func spool(from io.Reader, name string) (*os.File, error) {
 // Close closes the file.
 func (s *Source) Close() error { return s.file.Close() }
 
-// Rows streams the trace from its beginning. It ends with an error
-// that IsUnsorted tells where times are not in order.
+// Rows streams the trace from its beginning. If times are not in order, it ends with an
+// error for which IsUnsorted is true.
 func (s *Source) Rows(names *Names, seed uint64) (*Reader, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -400,7 +395,7 @@ func (s *Source) Rows(names *Names, seed uint64) (*Reader, error) {
 	return open(s.file, s.name, names, seed)
 }
 
-// Sorted reads the trace whole and sorts it by time, stably.
+// Sorted reads the whole trace and sorts it by time, stably.
 func (s *Source) Sorted(names *Names, seed uint64) (*List, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ func TestReadSeries(t *testing.T) {
 func TestBadSeries(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                              "s.csv:1: the file is empty, expected the header second,rps",
-		"second,rps\n":                  "s.csv:1: the file has a header only",
+		"second,rps\n":                  "s.csv:1: the file has only a header",
 		"second\n1\n":                   "s.csv:1: rps: the header has no such column",
 		"second,rps\n0.5,1\n":           `s.csv:2: second: "0.5" is not a whole number`,
 		"second,rps\n-1,1\n":            `s.csv:2: second: "-1" is out of range`,
@@ -34,7 +34,7 @@ func TestBadSeries(t *testing.T) {
 	}
 }
 
-// FuzzReadSeries: what is read, written and read again is the same.
+// FuzzReadSeries: a series that is read, written and read again is the same.
 func FuzzReadSeries(f *testing.F) {
 	f.Add("second,rps\n0,1\n1,2.5\n")
 	f.Add("rps,second\n1e3,7\n0,9\n")

@@ -1,10 +1,12 @@
-// Package trace reads and writes traces of invocations and what functions cost
-// (docs/files.md). Traces stream: a reader holds a buffer and the names of the
-// functions, however long the trace is.
+// Package trace reads and writes traces of invocations (Reader, Source, Writer), the costs
+// of functions (ReadFunctions) and load series (ReadSeries), in the formats of
+// docs/files.md. A Reader of the one-line-per-invocation layout needs only a buffer and the
+// functions' names in memory, for traces of any length.
 package trace
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -18,73 +20,63 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Function is what invocations of one function cost (docs/simulation.md, R3).
+// Function holds the costs of one function's invocations (docs/simulation.md, R3).
 type Function struct {
 	Name   string
-	Warm   time.Duration // an invocation whose container is warm and whose memory is on the GPU
-	Cold   time.Duration // the whole of an invocation that starts a new container
-	Load   time.Duration // extra when the memory is on the host; also what a model takes to upload
+	Warm   time.Duration // duration of an invocation on a warm container with its memory on the GPU
+	Cold   time.Duration // total duration of an invocation that starts a new container
+	Load   time.Duration // additional duration if the memory is on the host; also the upload time of a model
 	MemMiB float64       // GPU memory
-	Weight float64       // share of the GPU beside others', above 0
+	Weight float64       // share of the GPU relative to other functions, above 0
 	Tenant string
-	Model  string // functions of one model share it; the function's own name unless given
-	Line   int    // line in the file it came from
+	Model  string // shared by the functions with the same value; default: the function's name
+	Line   int    // line in its file
 }
 
 // Row is one invocation of a trace.
 type Row struct {
-	At       time.Duration // since the trace's zero
-	Function int32         // index into the names the reader knows
+	At       time.Duration // since the beginning of the trace
+	Function int32         // index into the reader's Names
 }
 
-// Rows is a trace in order of time. Next ends with io.EOF.
+// Rows is a trace in the order of time. Next returns io.EOF at the end.
 type Rows interface {
 	Next() (Row, error)
 }
 
-// unsortedError is the error of a streaming reader that met an invocation
-// earlier than the one before it.
-type unsortedError struct {
-	File string
-	Line int
-}
+// unsortedError reports an invocation earlier than the one before it, in a streaming
+// reader.
+type unsortedError struct{ error }
 
-func (e *unsortedError) Error() string {
-	return fmt.Sprintf("%s:%d: invoke_time_ms: earlier than on the line before, expected times in order", e.File, e.Line)
-}
-
-// IsUnsorted says whether an error is that of a trace that has to be sorted
-// first: a streaming reader met an invocation earlier than the one before it.
+// IsUnsorted reports whether err means that the trace must be sorted first: a streaming
+// reader found an invocation earlier than the one before it.
 func IsUnsorted(err error) bool {
 	var unsorted *unsortedError
 	return errors.As(err, &unsorted)
 }
 
-// Names numbers functions by name.
+// Names maps function names to numbers.
 type Names struct {
 	index map[string]int32
-	list  []string // names by number
-	fixed string   // the file that lists all there are; empty while names may be added
+	list  []string // by number
+	fixed string   // the file that lists all functions; empty while names may be added
 }
 
-// NewNames is an empty numbering that a reader adds to.
+// NewNames returns an empty Names, to which readers add.
 func NewNames() *Names { return &Names{index: map[string]int32{}} }
 
-// NamesOf numbers functions by their place; a trace that names another is
-// refused. File is where the functions were listed, for messages.
+// NamesOf returns Names with the functions in their order. Readers then refuse traces with
+// other functions. file is the source of the functions, for messages.
 func NamesOf(functions []Function, file string) *Names {
 	n := NewNames()
 	for _, f := range functions {
 		n.add(f.Name)
 	}
-	n.fixed = file
-	if file == "" {
-		n.fixed = "the function costs"
-	}
+	n.fixed = cmp.Or(file, "the function costs")
 	return n
 }
 
-// All are the names, by number.
+// All returns the names by number.
 func (n *Names) All() []string { return n.list }
 
 func (n *Names) add(name string) int32 {
@@ -97,20 +89,20 @@ func (n *Names) add(name string) int32 {
 	return i
 }
 
-// find is the number of a name as read, adding it where that is allowed.
-func (n *Names) find(cell []byte) (int32, error) {
+// number returns the number of a name, after adding the name if that is allowed.
+func (n *Names) number(cell []byte) (int32, error) {
 	if i, known := n.index[string(cell)]; known {
 		return i, nil
 	}
 	name, err := csvfile.Name(string(cell))
 	if err == nil && len(n.list) == csvfile.MaxRows {
-		err = fmt.Errorf("the %dth function, expected at most %d", len(n.list)+1, csvfile.MaxRows)
+		err = fmt.Errorf("this is function number %d, expected at most %d", len(n.list)+1, csvfile.MaxRows)
 	}
 	if err != nil {
 		return 0, err
 	}
 	if n.fixed != "" {
-		return 0, fmt.Errorf("%s has no costs, expected a function of %s", csvfile.Quote(name), n.fixed)
+		return 0, fmt.Errorf("%s has no costs, expected a function in %s", csvfile.Quote(name), n.fixed)
 	}
 	return n.add(name), nil
 }
@@ -126,7 +118,7 @@ type Writer struct {
 	err  error
 }
 
-// NewWriter writes the header. Flush writes what is left.
+// NewWriter writes the header and returns a Writer. Call Flush in the end.
 func NewWriter(w io.Writer) *Writer {
 	out := &Writer{out: bufio.NewWriter(w)}
 	_, out.err = out.out.WriteString("function,invoke_time_ms\n")
@@ -145,7 +137,7 @@ func (w *Writer) Write(function string, at time.Duration) error {
 	return w.err
 }
 
-// Flush writes what is buffered and tells the first error there was.
+// Flush writes buffered rows and returns the first error of the Writer.
 func (w *Writer) Flush() error {
 	if w.err == nil {
 		w.err = w.out.Flush()
@@ -153,7 +145,7 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// quote is a cell as encoding/csv would write it.
+// quote returns a cell in the quoting of encoding/csv.
 func quote(cell string) string {
 	if !strings.ContainsAny(cell, "\",\r\n\\") && strings.TrimSpace(cell) == cell {
 		return cell
@@ -165,21 +157,21 @@ func quote(cell string) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// nanoDigits is how many decimals of a millisecond a Duration holds; further
-// ones are rounded.
+// nanoDigits is the number of decimals of a millisecond in a Duration; further decimals are
+// rounded.
 const nanoDigits = 6
 
-// millis reads milliseconds, a decimal that is not negative.
-func millis(cell string) (time.Duration, error) {
+// millis parses milliseconds, a decimal number of at least 0.
+func millis[C string | []byte](cell C) (time.Duration, error) {
 	if d, ok := plainMillis([]byte(cell)); ok {
 		return d, nil
 	}
-	v, err := csvfile.Number(cell)
+	v, err := csvfile.Number(string(cell))
 	return time.Duration(math.Round(v * 1e6)), err
 }
 
-// plainMillis reads the usual form, digits with or without a point; ok is
-// false for any other, which csvfile.Number knows or refuses.
+// plainMillis parses the usual form: digits, with or without a decimal point. For other
+// forms, which csvfile.Number parses or refuses, ok is false.
 func plainMillis(cell []byte) (d time.Duration, ok bool) {
 	i, whole := 0, int64(0)
 	for ; i < len(cell) && cell[i]-'0' <= 9; i++ {
@@ -213,7 +205,7 @@ func plainMillis(cell []byte) (d time.Duration, ok bool) {
 	return time.Duration(whole*1e6 + frac + up), true
 }
 
-// Millis prints a time in milliseconds so that reading it gives the same.
+// Millis formats a duration in milliseconds without loss.
 func Millis(d time.Duration) string { return string(appendMillis(nil, d)) }
 
 func appendMillis(to []byte, d time.Duration) []byte {

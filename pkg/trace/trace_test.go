@@ -22,7 +22,7 @@ func names(list ...string) *Names {
 	return NamesOf(functions, "costs.csv")
 }
 
-func all(t testing.TB, text string, n *Names) ([]Row, error) {
+func readAll(t testing.TB, text string, n *Names) ([]Row, error) {
 	t.Helper()
 	in, err := open(strings.NewReader(text), "t.csv", n, 1)
 	if err != nil {
@@ -53,9 +53,9 @@ func TestRead(t *testing.T) {
 		"powers of ten": "function,invoke_time_ms\na,0e3\nb,15e-1\na,+1.5\nb,1.2e1\n",
 	} {
 		t.Run(what, func(t *testing.T) {
-			got, err := all(t, text, names("a", "b"))
+			got, err := readAll(t, text, names("a", "b"))
 			if err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("got %v, %v", got, err)
+				t.Errorf("got %v, %v; want %v", got, err, want)
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func TestReadFaults(t *testing.T) {
 		"old Mac":      {"function,invoke_time_ms,note\ra,1,x\r", "t.csv:1: lines end in a carriage return alone"},
 		"no column":    {"function,time\na,1\n", "t.csv:1: invoke_time_ms: the header has no such column"},
 		"column twice": {"function,invoke_time_ms,function\n", "t.csv:1: function: the header has this column twice"},
-		"no costs":     {head + "a,1\nc,2\n", `t.csv:3: function: "c" has no costs, expected a function of costs.csv`},
+		"no costs":     {head + "a,1\nc,2\n", `t.csv:3: function: "c" has no costs, expected a function in costs.csv`},
 		"negative":     {head + "a,-1\n", `t.csv:2: invoke_time_ms: "-1" is negative, expected 0 or more`},
 		"NaN":          {head + "a,NaN\n", `t.csv:2: invoke_time_ms: "NaN" is not a number`},
 		"infinite":     {head + "a,Inf\n", `t.csv:2: invoke_time_ms: "Inf" is not a number`},
@@ -80,14 +80,14 @@ func TestReadFaults(t *testing.T) {
 		"long":         {head + "a,1,2\n", "t.csv:2: the line has 3 fields, expected 2"},
 		"no name":      {head + ",1\n", "t.csv:2: function: the cell is empty"},
 		"no time":      {head + "a,\n", "t.csv:2: invoke_time_ms: the cell is empty"},
-		"unsorted":     {head + "a,2\na,1\n", "t.csv:3: invoke_time_ms: earlier than on the line before"},
+		"unsorted":     {head + "a,2\na,1\n", "t.csv:3: invoke_time_ms: earlier than on the previous line"},
 		"binary":       {head + "a,1\n\x00,2\n", "t.csv:1: not a text file"},
 		"not UTF-8":    {head + "a,1\n\xff,2\n", "t.csv:1: not a text file"},
-		"open quote":   {head + "a,1\n\"a,2\nb,3\n", "t.csv:3: a quoted field that does not end"},
-		"bare quote":   {head + "a\"b,1\n", "t.csv:2: a quote inside a field"},
-		"after quote":  {head + "\"a\"b,1\n", "t.csv:2: a quoted field that does not end"},
-		"long line":    {head + strings.Repeat("a", 20<<20), "t.csv:2: the line has more than 16777216 bytes"},
-		"long quote":   {head + "\"a\n" + strings.Repeat("a\n", 9<<20) + "\",1\n", "t.csv:2: the line, with what its quotes go on to, has more than"},
+		"open quote":   {head + "a,1\n\"a,2\nb,3\n", "t.csv:3: a quoted field without an end"},
+		"bare quote":   {head + "a\"b,1\n", "t.csv:2: a quote inside an unquoted field"},
+		"after quote":  {head + "\"a\"b,1\n", "t.csv:2: a quoted field without an end"},
+		"long line":    {head + strings.Repeat("a", 20<<20), "t.csv:2: the line is longer than 16777216 bytes"},
+		"long quote":   {head + "\"a\n" + strings.Repeat("a\n", 9<<20) + "\",1\n", "t.csv:2: the record, which continues on further lines because of its quotes, is longer than"},
 		"no minutes":   {"HashFunction,Trigger\na,x\n", "t.csv:1: 1: the header has no such column"},
 		"lost minute":  {"HashFunction,1,3\na,1,1\n", "t.csv:1: 2: the header has no such column"},
 		"minute twice": {"HashFunction,1,2,1\na,1,2,50\n", "t.csv:1: 1: the header has this column twice"},
@@ -96,11 +96,11 @@ func TestReadFaults(t *testing.T) {
 		"bad count":    {"HashFunction,1\na,1.5\n", `t.csv:2: 1: "1.5" is not a whole number`},
 		"much":         {"HashFunction,1,2\na,1,10000001\n", "t.csv:2: 2: 10000001 invocations in a minute, expected at most 10000000"},
 		"far too much": {"HashFunction,1,2\na,1,1000000000000\n", "t.csv:2: 2: 1000000000000 invocations in a minute, expected at most 10000000"},
-		"in all":       {"HashFunction,1,2\n" + strings.Repeat("a,10000000,10000000\n", 51), "t.csv:52: 1: with this cell there are 1010000000 invocations, expected at most 1000000000"},
+		"in all":       {"HashFunction,1,2\n" + strings.Repeat("a,10000000,10000000\n", 51), "t.csv:52: 1: 1010000000 invocations up to this cell, expected at most 1000000000"},
 		"minus count":  {"HashFunction,1,2\na,1,-5\n", `t.csv:2: 2: "-5" is out of range`},
 	} {
 		t.Run(what, func(t *testing.T) {
-			_, err := all(t, c.text, names("a", "b"))
+			_, err := readAll(t, c.text, names("a", "b"))
 			if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
 				t.Errorf("got %.300v\nwant %s", err, c.want)
 			}
@@ -118,7 +118,7 @@ func TestReadAllSortsStably(t *testing.T) {
 
 func TestMinutes(t *testing.T) {
 	const text = "HashOwner,HashApp,HashFunction,Trigger,1,2,3\no,p,a,http,2,0,100\no,p,b,timer,0,,1\no,q,a,queue,1,0,0\n"
-	got, err := all(t, text, names("a", "b"))
+	got, err := readAll(t, text, names("a", "b"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,25 +130,25 @@ func TestMinutes(t *testing.T) {
 		counts[[2]int{int(row.Function), int(row.At / time.Minute)}]++
 	}
 	if want := map[[2]int]int{{0, 0}: 3, {0, 2}: 100, {1, 2}: 1}; !reflect.DeepEqual(counts, want) {
-		t.Errorf("got %v", counts)
+		t.Errorf("got %v, want %v", counts, want)
 	}
 	const moved = "3,2,HashOwner,HashApp,HashFunction,1,Trigger\n100,0,o,p,a,2,http\n1,,o,p,b,0,timer\n0,0,o,q,a,1,queue\n"
-	if again, err := all(t, moved, names("a", "b")); err != nil || !reflect.DeepEqual(got, again) {
+	if again, err := readAll(t, moved, names("a", "b")); err != nil || !reflect.DeepEqual(got, again) {
 		t.Errorf("columns in another order: %v", err)
 	}
-	again, _ := all(t, text, names("a", "b"))
+	again, _ := readAll(t, text, names("a", "b"))
 	if !reflect.DeepEqual(got, again) {
 		t.Error("the same seed gave other times")
 	}
 }
 
-// Two lines of a function are added, and it is told that they are.
+// Two lines of a function are added, and Note reports that.
 func TestRepeatedFunctions(t *testing.T) {
-	const head, first = "HashApp,HashFunction,1\np,a,2\n", `t.csv:4: HashFunction: "a" is on line 2 already: the counts of both lines are added`
+	const head, first = "HashApp,HashFunction,1\np,a,2\n", `t.csv:4: HashFunction: "a" is already on line 2: the counts of both lines are added`
 	for text, want := range map[string]string{
 		head + "p,b,1\n":                     "",
 		head + "p,b,1\nq,a,3\n":              first,
-		head + "p,b,1\np,a,3\np,a,\nq,b,1\n": first + ", and so those of 2 more",
+		head + "p,b,1\np,a,3\np,a,\nq,b,1\n": first + ", and also of 2 more lines",
 	} {
 		in, err := open(strings.NewReader(text), "t.csv", names("a", "b"), 1)
 		if err != nil {
@@ -161,7 +161,7 @@ func TestRepeatedFunctions(t *testing.T) {
 }
 
 func TestMinutesSpreadEvenly(t *testing.T) {
-	rows, err := all(t, "HashFunction,1\na,60000\n", names("a"))
+	rows, err := readAll(t, "HashFunction,1\na,60000\n", names("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,12 +183,12 @@ func TestFunctions(t *testing.T) {
 	}
 	got, err := ReadFunctions(strings.NewReader("function,warm_ms,cold_ms,load_ms,mem_mib,weight,tenant,model\na,10,100,5,12.5,2,x,m\nb,20,,,,,,\n"), "c.csv")
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("got %+v, %v; want %v", got, err, want)
 	}
 	got, err = ReadFunctions(strings.NewReader("func_name,cold_dur_ms,warm_dur_ms,mem_mb,mean_iat\na,100.25,10,7,3\n"), "c.csv")
 	want = []Function{{Name: "a", Warm: 10 * ms, Cold: 100250 * time.Microsecond, MemMiB: 7, Weight: 1, Model: "a", Line: 2}}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("other names: got %+v, %v", got, err)
+		t.Errorf("other names: got %+v, %v; want %v", got, err, want)
 	}
 	got, err = ReadFunctions(strings.NewReader("function,warm_ms,load_ms\na,10,7\n"), "c.csv")
 	if err != nil || got[0].Cold != 17*ms {
@@ -196,7 +196,8 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// A profile says what a function costs where it has most of the GPU.
+// TestFunctionsOfAProfile: the costs of a function are taken from its profile row with
+// the largest part of the GPU.
 func TestFunctionsOfAProfile(t *testing.T) {
 	const head = "function,sm_pct,quota,batch,throughput_rps,p95_ms,gpu_mem_mib,warm_ms,cold_ms,load_ms,gpu\n"
 	got, err := ReadFunctions(strings.NewReader(head+
@@ -211,12 +212,12 @@ func TestFunctionsOfAProfile(t *testing.T) {
 		{Name: "a", Warm: 10250 * time.Microsecond, Cold: 100 * ms, Load: 5 * ms, MemMiB: 12.5, Weight: 1, Model: "a", Line: 6},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v", got, err)
+		t.Errorf("got %+v, %v; want %v", got, err, want)
 	}
 	for text, fault := range map[string]string{
 		"": "p.csv:1: the file has no functions",
-		"a,50,1,1,9,9,,1,,,V100\na,100,1,1,9,9,,1,,,T4\n": `p.csv:3: gpu: "T4" of function "a", which line 2 has on "V100": expected one model of GPU`,
-		"a,50,1,1,9,9,,,,,\n":                             `p.csv:2: warm_ms: no configuration of function "a" has it`,
+		"a,50,1,1,9,9,,1,,,V100\na,100,1,1,9,9,,1,,,T4\n": `p.csv:3: gpu: "T4" for function "a", but line 2 has "V100": expected one GPU model`,
+		"a,50,1,1,9,9,,,,,\n":                             `p.csv:2: warm_ms: empty in all configurations of function "a"`,
 		"a,50,2,1,9,9,,1,,,\n":                            "p.csv:2: quota: ",
 	} {
 		if _, err := ReadFunctions(strings.NewReader(head+text), "p.csv"); err == nil || !strings.HasPrefix(err.Error(), fault) {
@@ -260,14 +261,14 @@ func TestMillisReadsBack(t *testing.T) {
 	}
 }
 
-// FuzzRead holds that what reads writes as a file that reads as the same.
+// FuzzRead: a trace that is read and written is read back the same.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("function,invoke_time_ms\na,1\nb,2.000001\n"))
 	f.Add([]byte("func_name,x,invoke_time_ms\n\"a,\"\"b\",\"\n\",1e3\n"))
 	f.Add([]byte("HashFunction,1,2\na,3,1\nb,,2\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 1<<12 || bytes.Contains(data, []byte("HashFunction")) && len(data) > 64 {
-			return // a count may ask for any number of rows
+			return // a count may require any number of rows
 		}
 		n := NewNames()
 		in, err := open(bytes.NewReader(data), "t.csv", n, 1)
@@ -306,8 +307,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzReadFunctions holds that what reads writes as a file that reads as the
-// same.
+// FuzzReadFunctions: function costs that are read and written are read back the same.
 func FuzzReadFunctions(f *testing.F) {
 	f.Add([]byte("function,warm_ms,cold_ms,load_ms,mem_mib,weight,tenant,model\na,10,100,5,12.5,2,x,m\nb,20,,,,,,\n"))
 	f.Add([]byte("func_name,cold_dur_ms,warm_dur_ms,mem_mb\n\"a\"\"\",1e2,1,0\n"))
@@ -358,7 +358,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// What has no end is refused as it comes, and no copy of it is kept.
+// An endless input is refused early, and no copy of it remains.
 func TestOpenSourceOfNoEnd(t *testing.T) {
 	if _, err := OpenSource("/dev/zero"); err == nil || err.Error() != "/dev/zero:1: not a text file, expected CSV in UTF-8" {
 		t.Errorf("%v", err)

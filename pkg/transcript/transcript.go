@@ -1,5 +1,5 @@
-// Package transcript runs tests that are written down as transcripts: what
-// comes to a policy, and indented under it what the policy does.
+// Package transcript runs tests that are recorded as transcripts. A line is an input of a
+// policy; the indented lines below it are the actions of the policy.
 package transcript
 
 import (
@@ -13,9 +13,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
-// Lines plays a transcript line by line and returns it as it should read. Lines
-// that begin with two blanks are what step said before: in their place comes
-// what it says now. Empty lines and comments (#) stay and are not played.
+// Lines passes each input line of a transcript to step and returns the transcript with
+// the present results of step. Lines that begin with two blanks are earlier results and are
+// replaced. Empty lines and comments (#) are copied.
 func Lines(text string, step func(line string) (did []string, err error)) (string, error) {
 	var out strings.Builder
 	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
@@ -37,8 +37,8 @@ func Lines(text string, step func(line string) (did []string, err error)) (strin
 	return out.String(), nil
 }
 
-// Test plays each file that the pattern names, as a test of its own. Play gets
-// a transcript and returns it as it should read; go test -update writes that.
+// Test runs a subtest for each file that matches pattern, which fails if play, given the
+// transcript, returns another text. go test -update writes the returned text to the file.
 func Test(t *testing.T, pattern string, play func(text string) (string, error)) {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)

@@ -9,152 +9,154 @@ import (
 
 //go:generate go run ./gen ../../hook/wire.h
 
-// Limits and constants of the client protocol: one message is one SEQPACKET
-// record, little-endian, with no padding.
+// Constants of the client protocol. A message is one SEQPACKET record, little-endian and without
+// padding.
 const (
 	Magic      uint32 = 0x31544647 // "GFT1"
 	Version    uint16 = 2
-	MaxMessage        = 512 // bytes; a longer record ends the connection
+	MaxMessage        = 512 // bytes; a longer record is an error
 	HeaderSize        = 16
 )
 
-// MsgType tells the client messages apart.
+// MsgType is the type of a client message.
 type MsgType uint16
 
-// The client messages, in the direction they travel.
+// The client messages. "Process" is the library in a process of an instance, "daemon" is
+// gfaas-tokend.
 const (
-	MsgHello    MsgType = 1 // process to daemon, first
-	MsgWelcome  MsgType = 2 // daemon to process, with the instance page's descriptor
-	MsgRefused  MsgType = 3 // daemon to process, then the connection ends
-	MsgRequest  MsgType = 4 // process to daemon: it waits at its gate
-	MsgLeaseEnd MsgType = 5 // daemon to process: its gate has been closed, drain and return
-	MsgReturn   MsgType = 6 // process to daemon: nothing of that lease is in flight any more
-	MsgStray    MsgType = 7 // process to daemon, in place of a hello: it starts a program that leaves the slice, or would have
-	MsgNoted    MsgType = 8 // daemon to process, then the connection ends
-	MsgEnding   MsgType = 9 // process to daemon, where the page asks for it: what that lease has in flight is over soon
+	MsgHello     MsgType = 1 // process to daemon: the first message
+	MsgWelcome   MsgType = 2 // daemon to process: accepted; carries the instance page's descriptor
+	MsgRefused   MsgType = 3 // daemon to process: not accepted; the connection ends
+	MsgRequest   MsgType = 4 // process to daemon: a thread waits at the closed gate
+	MsgLeaseEnd  MsgType = 5 // daemon to process: the gate is closed; drain and return the lease
+	MsgReturn    MsgType = 6 // process to daemon: the lease has no work in flight
+	MsgUnmanaged MsgType = 7 // process to daemon, instead of a hello: it starts a program that leaves the slice, or would have
+	MsgNoted     MsgType = 8 // daemon to process: answers an unmanaged program; the connection ends
+	MsgEnding    MsgType = 9 // process to daemon, if the page has PageEndings: the lease's work in flight will soon finish
 
-	MsgFault MsgType = 10 // process to daemon, where the page asks for it: it cannot use CUDA any more
+	MsgFault MsgType = 10 // process to daemon, if the page has PageFaults: it can no longer use CUDA
 )
 
-// What Stray.Kind says of a program that a process of an instance starts.
+// Values of UnmanagedProgram.Kind: why a program that a process starts would run without the preload
+// library.
 const (
-	StrayRestored uint32 = iota // its environment lacked the preload library, which was put back
-	StrayStatic                 // the library cannot be loaded into it: it is statically linked,
-	StrayLibc                   // linked with another libc,
-	StraySetuid                 // setuid or setgid,
-	StrayCapable                // has file capabilities,
-	StrayMachine                // or is built for another machine
-	StrayKinds
+	ProgramRestored  uint32 = iota // the environment lacked the library; the library has put itself back
+	ProgramStatic                  // the program is statically linked
+	ProgramOtherLibc               // the program uses another libc
+	ProgramSetuid                  // the program is setuid or setgid
+	ProgramFileCaps                // the program has file capabilities
+	ProgramOtherArch               // the program is built for another architecture
+	ProgramKinds
 )
 
-// ReturnWantsMore in Return.Flags says that the process still waits to launch.
+// ReturnWantsMore in Return.Flags: the process has further work to launch.
 const ReturnWantsMore uint32 = 1 << 0
 
-// Header begins every message.
+// Header is at the start of every message.
 type Header struct {
 	Magic   uint32
 	Type    uint16
 	Version uint16
-	Size    uint32 // of the whole message, header included
-	Flags   uint32 // HelloManySlots, RefusedFull; else sent as 0 and ignored when read
+	Size    uint32 // of the whole message in bytes, header included
+	Flags   uint32 // HelloManySlots or RefusedFull; 0 and ignored in other messages
 }
 
-// HelloManySlots in the header's Flags of a Hello says that the process's library knows
-// all PageSlotsMost slots of an instance page. An older one knows PageSlots.
+// HelloManySlots in Header.Flags of a Hello: the library supports PageSlotsMost slots in an
+// instance page. Older libraries support PageSlots.
 const HelloManySlots uint32 = 1 << 0
 
-// RefusedFull in the header's Flags of a Refused says that the instance has as many
-// processes as it can: work that waits for a place fails after a while.
+// RefusedFull in Header.Flags of a Refused: the instance has the maximum number of processes. The
+// process may try again; work that waits for a slot fails after a while.
 const RefusedFull uint32 = 1 << 0
 
-const flagsAt = 12 // in a message
+const flagsAt = 12 // offset in a message
 
-// Flags returns the flags in the header of a message that Parse accepts.
+// Flags returns the header's flags of a message that Parse accepts.
 func Flags(frame []byte) uint32 { return binary.LittleEndian.Uint32(frame[flagsAt:]) }
 
-// SetFlags sets the flags in the header of a message, and returns it.
+// SetFlags sets the header's flags of a message and returns the message.
 func SetFlags(frame []byte, flags uint32) []byte {
 	binary.LittleEndian.PutUint32(frame[flagsAt:], flags)
 	return frame
 }
 
-// Name is a NUL-padded instance id or secret.
+// Name is a NUL-padded instance ID or secret.
 type Name [64]byte
 
-// Reason is a NUL-padded message to a person.
+// Reason is a NUL-padded text for people.
 type Reason [128]byte
 
 // Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd, Return,
-// Stray, Noted, Ending or Fault.
+// UnmanagedProgram, Noted, Ending or Fault.
 type Message interface{ Type() MsgType }
 
-// Hello says who connects. A process that had connected before tells how much
-// GPU memory it has already.
+// Hello identifies a process. A process that connects again reports the GPU memory that it has
+// allocated.
 type Hello struct {
-	PID      uint32 // as the process sees itself; the daemon trusts SO_PEERCRED instead
-	Device   uint32 // which of the instance's GPUs: its place among the registration's allocations
-	MemUsed  uint64 // bytes already allocated
+	PID      uint32 // in the process's PID namespace; the daemon uses SO_PEERCRED instead
+	Device   uint32 // index of the GPU in Registration.Allocations
+	MemUsed  uint64 // bytes allocated
 	Instance Name
 	Secret   Name
 }
 
-// Welcome lets a process in and carries the instance page's descriptor in
-// SCM_RIGHTS.
+// Welcome accepts a process. The record carries the instance page's descriptor in SCM_RIGHTS.
 type Welcome struct {
-	Slot     uint32 // the process's own slot in the page
+	Slot     uint32 // index of the process's slot in the page
 	NSlots   uint32
-	MemLimit uint64 // bytes for the whole instance; 0 is no limit
+	MemLimit uint64 // bytes for the whole instance; 0: no limit
 	WindowNS uint64
 }
 
-// Refused says why a hello was not accepted. It is the same in every version of
-// the protocol, and sent in the version of the hello.
+// Refused rejects a hello, with the reason. Its layout is the same in all versions of the
+// protocol; its header has the version of the hello.
 type Refused struct{ Reason Reason }
 
 // Request asks for a lease.
 type Request struct{}
 
-// LeaseEnd asks for a lease back; the gate is closed already.
+// LeaseEnd asks the process to return a lease, whose gate is already closed.
 type LeaseEnd struct {
 	Lease    uint32
 	Reserved uint32
 }
 
-// Return gives a lease back with the GPU time it took.
+// Return returns a lease and reports the GPU time used.
 type Return struct {
 	Lease  uint32
 	Flags  uint32 // ReturnWantsMore
-	UsedNS uint64 // measured from grant to the end of the last launch
+	UsedNS uint64 // from the grant to the end of the last launch
 }
 
-// Ending says of a lease that was asked back when what it has in flight is over, as far
-// as the process can tell, so that the next one's work is on its way by then.
+// Ending predicts when the work in flight of a revoked lease will finish. The daemon can then
+// grant the next lease early, so that the next work is queued when this one ends.
 type Ending struct {
 	Lease    uint32
 	Reserved uint32
-	LeftNS   uint64 // from now
+	LeftNS   uint64 // time until then
 }
 
-// Fault reports the first CUDA error of a process after which every call fails until the
-// process ends. It is sent once on each connection of one of the process's devices.
+// Fault reports the first CUDA error after which every call of the process fails. A process sends
+// it once on each connection, for the device of that connection.
 type Fault struct {
 	Code     uint32 // as in CUresult
 	Reserved uint32
-	Call     Name // the function of the driver API that returned it
+	Call     Name // driver API function that returned the error
 }
 
-// Stray tells of a program that a process of an instance starts.
-type Stray struct {
+// UnmanagedProgram reports a program that a process of an instance starts and that leaves the slice,
+// or would have left it (ProgramRestored).
+type UnmanagedProgram struct {
 	Kind     uint32
 	Reserved uint32
 	Instance Name
 	Secret   Name
-	Program  Reason // its path, as far as it fits
+	Program  Reason // path of the program, possibly truncated
 }
 
-// Noted answers a Stray.
+// Noted answers an UnmanagedProgram.
 type Noted struct {
-	First    uint32 // 1: it is the instance's first of its kind, and the process is to say so
+	First    uint32 // 1: the first such program of its kind in the instance; the process prints a note
 	Reserved uint32
 }
 
@@ -177,7 +179,7 @@ func (LeaseEnd) Type() MsgType { return MsgLeaseEnd }
 func (Return) Type() MsgType { return MsgReturn }
 
 // Type implements Message.
-func (Stray) Type() MsgType { return MsgStray }
+func (UnmanagedProgram) Type() MsgType { return MsgUnmanaged }
 
 // Type implements Message.
 func (Noted) Type() MsgType { return MsgNoted }
@@ -188,7 +190,8 @@ func (Ending) Type() MsgType { return MsgEnding }
 // Type implements Message.
 func (Fault) Type() MsgType { return MsgFault }
 
-// MakeName pads an instance id or a secret; it must leave room for one NUL.
+// MakeName pads an instance ID or secret. It fails if the text contains NUL or leaves no room for
+// one.
 func MakeName(s string) (n Name, err error) {
 	if len(s) >= len(n) || bytes.IndexByte([]byte(s), 0) >= 0 {
 		return n, fmt.Errorf("%q does not fit: expected at most %d bytes and no NUL", s, len(n)-1)
@@ -197,16 +200,16 @@ func MakeName(s string) (n Name, err error) {
 	return n, nil
 }
 
-// MakeReason pads a reason and cuts it to what fits.
+// MakeReason pads a text, and truncates it if necessary.
 func MakeReason(s string) (r Reason) {
 	copy(r[:len(r)-1], s)
 	return r
 }
 
-// String is the text before the first NUL.
+// String returns the text before the first NUL.
 func (n Name) String() string { return text(n[:]) }
 
-// String is the text before the first NUL.
+// String returns the text before the first NUL.
 func (r Reason) String() string { return text(r[:]) }
 
 func text(b []byte) string {
@@ -214,14 +217,14 @@ func text(b []byte) string {
 	return string(before)
 }
 
-// Append prints a message, header first.
+// Append appends the encoding of a message, header included.
 func Append(buf []byte, m Message) []byte {
 	h := Header{Magic: Magic, Type: uint16(m.Type()), Version: Version, Size: uint32(HeaderSize + binary.Size(m))}
 	buf = must(binary.Append(buf, binary.LittleEndian, h))
 	return must(binary.Append(buf, binary.LittleEndian, m))
 }
 
-// must unwraps what cannot fail: all messages have a fixed size.
+// must panics on an error, which cannot occur because all messages have a fixed size.
 func must(buf []byte, err error) []byte {
 	if err != nil {
 		panic(err)
@@ -229,37 +232,36 @@ func must(buf []byte, err error) []byte {
 	return buf
 }
 
-// For is the record for a peer that speaks that version of the protocol.
+// For encodes the message for a peer that uses the given version of the protocol.
 func (r Refused) For(version uint16) []byte {
 	frame := Append(nil, r)
 	binary.LittleEndian.PutUint16(frame[6:], version)
 	return frame
 }
 
-// A VersionError is a message in another version of the protocol. It wraps
-// errFrame.
+// VersionError reports a message in another version of the protocol. It wraps errFrame.
 type VersionError struct{ Version uint16 }
 
-// Error says both versions.
+// Error names both versions.
 func (e VersionError) Error() string {
 	return fmt.Sprintf("%v: version %d, expected %d", errFrame, e.Version, Version)
 }
 
-// Unwrap is errFrame.
+// Unwrap returns errFrame.
 func (VersionError) Unwrap() error { return errFrame }
 
-// errFrame is what every error of Parse wraps: the peer does not speak this
-// protocol and the connection must end.
+// errFrame is wrapped by every error of Parse: the peer does not speak this protocol, so the
+// connection must end.
 var errFrame = errors.New("not a client message")
 
-// Parse reads exactly one message.
+// Parse decodes one message, which must fill the frame. All its errors wrap errFrame.
 func Parse(frame []byte) (Message, error) {
 	if len(frame) > MaxMessage {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", errFrame, len(frame), MaxMessage)
+		return nil, fmt.Errorf("%w: %d bytes, expected at most %d", errFrame, len(frame), MaxMessage)
 	}
 	var h Header
 	if _, err := binary.Decode(frame, binary.LittleEndian, &h); err != nil {
-		return nil, fmt.Errorf("%w: %d bytes are less than a header", errFrame, len(frame))
+		return nil, fmt.Errorf("%w: %d bytes, which is less than a header", errFrame, len(frame))
 	}
 	switch {
 	case h.Magic != Magic:
@@ -267,41 +269,39 @@ func Parse(frame []byte) (Message, error) {
 	case h.Version != Version:
 		return nil, VersionError{h.Version}
 	case int(h.Size) != len(frame):
-		return nil, fmt.Errorf("%w: the header says %d bytes, the record has %d", errFrame, h.Size, len(frame))
+		return nil, fmt.Errorf("%w: %d bytes according to the header, but the record has %d", errFrame, h.Size, len(frame))
 	}
-	body := frame[HeaderSize:]
-	switch MsgType(h.Type) {
-	case MsgHello:
-		return parseBody[Hello](body)
-	case MsgWelcome:
-		return parseBody[Welcome](body)
-	case MsgRefused:
-		return parseBody[Refused](body)
-	case MsgRequest:
-		return parseBody[Request](body)
-	case MsgLeaseEnd:
-		return parseBody[LeaseEnd](body)
-	case MsgReturn:
-		return parseBody[Return](body)
-	case MsgStray:
-		return parseBody[Stray](body)
-	case MsgNoted:
-		return parseBody[Noted](body)
-	case MsgEnding:
-		return parseBody[Ending](body)
-	case MsgFault:
-		return parseBody[Fault](body)
+	if h.Type == 0 || int(h.Type) >= len(codecs) {
+		return nil, fmt.Errorf("%w: unknown type %d", errFrame, h.Type)
 	}
-	return nil, fmt.Errorf("%w: type %d is unknown", errFrame, h.Type)
+	body, c := frame[HeaderSize:], codecs[h.Type]
+	if len(body) != c.size {
+		return nil, fmt.Errorf("%w: type %d has a body of %d bytes, expected %d", errFrame, h.Type, len(body), c.size)
+	}
+	return c.decode(body), nil
 }
 
-func parseBody[M Message](body []byte) (Message, error) {
+// codecs holds the codec of each type of message.
+var codecs = [...]codec{
+	MsgHello: codecOf[Hello](), MsgWelcome: codecOf[Welcome](), MsgRefused: codecOf[Refused](),
+	MsgRequest: codecOf[Request](), MsgLeaseEnd: codecOf[LeaseEnd](), MsgReturn: codecOf[Return](),
+	MsgUnmanaged: codecOf[UnmanagedProgram](), MsgNoted: codecOf[Noted](), MsgEnding: codecOf[Ending](),
+	MsgFault: codecOf[Fault](),
+}
+
+// codec decodes the body of a message, which follows the header.
+type codec struct {
+	size   int // of the body in bytes
+	decode func(body []byte) Message
+}
+
+func codecOf[M Message]() codec {
 	var m M
-	if want := binary.Size(m); len(body) != want {
-		return nil, fmt.Errorf("%w: type %d has a body of %d bytes, expected %d", errFrame, m.Type(), len(body), want)
-	}
-	if _, err := binary.Decode(body, binary.LittleEndian, &m); err != nil {
-		return nil, fmt.Errorf("%w: %w", errFrame, err)
-	}
-	return m, nil
+	return codec{binary.Size(m), func(body []byte) Message {
+		var m M
+		if _, err := binary.Decode(body, binary.LittleEndian, &m); err != nil {
+			panic(err) // cannot occur: the caller has checked the size
+		}
+		return m
+	}}
 }

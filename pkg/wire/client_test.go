@@ -17,13 +17,13 @@ func sample(t testing.TB) []Message {
 		Welcome{Slot: 3, NSlots: PageSlots, MemLimit: 1 << 33, WindowNS: 1e8},
 		Refused{Reason: MakeReason("no such instance")},
 		Request{}, LeaseEnd{Lease: 9}, Return{Lease: 9, Flags: ReturnWantsMore, UsedNS: 12345},
-		Stray{Kind: StrayStatic, Instance: name, Secret: name, Program: MakeReason("/bin/busybox")}, Noted{First: 1},
+		UnmanagedProgram{Kind: ProgramStatic, Instance: name, Secret: name, Program: MakeReason("/bin/busybox")}, Noted{First: 1},
 		Ending{Lease: 9, LeftNS: 250000}, Fault{Code: 700, Call: name},
 	}
 }
 
 func TestRoundTrip(t *testing.T) {
-	sizes := map[MsgType]int{MsgHello: 160, MsgWelcome: 40, MsgRefused: 144, MsgRequest: 16, MsgLeaseEnd: 24, MsgReturn: 32, MsgStray: 280, MsgNoted: 24, MsgEnding: 32, MsgFault: 88}
+	sizes := map[MsgType]int{MsgHello: 160, MsgWelcome: 40, MsgRefused: 144, MsgRequest: 16, MsgLeaseEnd: 24, MsgReturn: 32, MsgUnmanaged: 280, MsgNoted: 24, MsgEnding: 32, MsgFault: 88}
 	for _, m := range sample(t) {
 		frame := Append(nil, m)
 		if len(frame) != sizes[m.Type()] {
@@ -52,10 +52,10 @@ func TestParseRefuses(t *testing.T) {
 		{"short", good[:15], "less than a header"},
 		{"magic", bend(0, 'X'), "magic"},
 		{"version", bend(6, 1), "version 1, expected 2"},
-		{"size", bend(8, 33), "the header says 33"},
+		{"size", bend(8, 33), "33 bytes according to the header"},
 		{"cut", good[:31], "the record has 31"},
-		{"type 0", bend(4, 0), "type 0 is unknown"},
-		{"type 11", bend(4, 11), "type 11 is unknown"},
+		{"type 0", bend(4, 0), "unknown type 0"},
+		{"type 11", bend(4, 11), "unknown type 11"},
 		{"other type", bend(4, byte(MsgHello)), "has a body of 16 bytes"},
 		{"long", make([]byte, MaxMessage+1), "at most 512"},
 	} {

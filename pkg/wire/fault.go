@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// InstanceFault is the first CUDA error of an instance's process after which every call
-// of that process fails until it ends.
+// InstanceFault describes the first CUDA error of a process after which every call of the process
+// fails.
 type InstanceFault struct {
 	Instance string    `json:"instance"`
 	Function string    `json:"function"`
 	GPU      string    `json:"gpu"`
 	PID      int       `json:"pid"`
-	Call     string    `json:"call"` // the function of the driver API that returned the error
+	Call     string    `json:"call"` // driver API function that returned the error
 	Code     uint32    `json:"code"` // as in CUresult
-	Name     string    `json:"name"` // of the code; empty if it is not known
+	Name     string    `json:"name"` // of the code; empty if unknown
 	Time     time.Time `json:"time"`
 
-	// After is the instance whose fault came first, where both are clients of one MPS
-	// server: the driver ends all clients of a server when one of them faults.
+	// After is the instance that faulted first, if both are clients of the same MPS server: the
+	// driver ends all clients of a server when one client faults.
 	After string `json:"after,omitempty"`
 
-	// Ended reports that the process is not connected any more.
+	// Ended reports that the process is no longer connected.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// String reads like "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize".
+// String returns a text like "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize".
 func (f InstanceFault) String() string {
 	text := fmt.Sprintf("CUDA error %d", f.Code)
 	if f.Name != "" {
@@ -43,7 +43,7 @@ type Faults struct {
 	Faults []InstanceFault `json:"faults"`
 }
 
-// faultNames are the errors that end a process's use of CUDA.
+// faultNames maps the codes of errors that end a process's use of CUDA to their names.
 var faultNames = map[uint32]string{
 	226: "CUDA_ERROR_CONTAINED",
 	700: "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -59,6 +59,5 @@ var faultNames = map[uint32]string{
 	911: "CUDA_ERROR_EXTERNAL_DEVICE",
 }
 
-// FaultName returns the name of the error, or "" if it is not one that ends a process's
-// use of CUDA.
+// FaultName returns the name of an error that ends a process's use of CUDA, or "" for other codes.
 func FaultName(code uint32) string { return faultNames[code] }

@@ -1,5 +1,6 @@
-// Package yamlfile reads the documents of YAML files, and finds where their syntax is
-// wrong: the library names the line that what it was reading began on, or none.
+// Package yamlfile reads the documents of YAML files and finds the line of a syntax error.
+// The YAML library names the line on which the enclosing construct began, or none. Package
+// function and commands that read settings use it.
 package yamlfile
 
 import (
@@ -17,9 +18,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Decode reads the next document; the error is io.EOF behind the last. The library's
-// scanner is known to panic on some malformed input; that is a fault of the file like
-// any other.
+// Decode reads the next document. It returns io.EOF after the last one. The library's
+// scanner panics on some malformed input; Decode returns that as an error too.
 func Decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -29,7 +29,7 @@ func Decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
 	return dec.Decode(doc)
 }
 
-// Check reads all documents of a file, and returns what is wrong with its syntax as a
+// Check reads all documents of a file and returns the first syntax error as a
 // *textfile.Fault.
 func Check(data []byte, name string) error {
 	if err := syntax(data); err != nil {
@@ -50,11 +50,11 @@ func syntax(data []byte) error {
 	}
 }
 
-// maxSearched is the largest file, in bytes, that a fault's line is looked for in.
+// maxSearched is the largest file, in bytes, in which Fault searches for the line.
 const maxSearched = 128 << 10
 
-// Fault is an error of Decode's as a *textfile.Fault with the line from which on the file
-// is wrong: without it and what follows it is right, or wrong in another way.
+// Fault returns an error of Decode as a *textfile.Fault. Its line is the first one such
+// that the file cut before it has no error, or another error.
 func Fault(data []byte, name string, err error) error {
 	line, what := split(err)
 	if len(data) <= maxSearched {
@@ -63,11 +63,12 @@ func Fault(data []byte, name string, err error) error {
 	return &textfile.Fault{File: name, Line: line, What: what + ", expected YAML"}
 }
 
-// lookedAhead is how many lines a list may have, between brackets, so that it is not
-// taken for one without an end.
+// lookedAhead is the number of lines within which a bracketed list must close. A longer
+// list counts as one whose closing bracket is missing.
 const lookedAhead = 64
 
-// find looks for the first line with which and all after it the file is wrong so.
+// find returns the first line from which on every prefix of the file has the error what,
+// or otherwise if there is none.
 func find(data []byte, what string, otherwise int) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	wrong := func(n int) bool {
@@ -83,7 +84,7 @@ func find(data []byte, what string, otherwise int) int {
 	}
 	for from := 0; ; {
 		first := from + 1 + sort.Search(len(lines)-from-1, func(i int) bool { return wrong(from + 1 + i) })
-		// What goes over many lines is wrong in its middle, and right again at its end.
+		// A construct of several lines is incomplete in its middle and correct at its end.
 		from = first + 1
 		for from <= min(first+lookedAhead, len(lines)) && wrong(from) {
 			from++
@@ -96,7 +97,7 @@ func find(data []byte, what string, otherwise int) int {
 
 var place = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// split is the line of an error, 1 where it names none, and what it says.
+// split returns the line that an error names, or 1, and the rest of its message.
 func split(err error) (line int, what string) {
 	text := err.Error()
 	line = 1

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestFaultsHaveTheirLine: not that on which began what is wrong at its end, nor the first.
+// TestFaultsHaveTheirLine checks that a fault names the line of the error, not the line on
+// which the enclosing construct began, and not the first line.
 func TestFaultsHaveTheirLine(t *testing.T) {
 	long := "a:\n" + strings.Repeat("  - [b,\n    c]\n", 40) + "d: [e,\n  f,\n  g]\n"
 	for what, c := range map[string]struct{ text, want string }{

@@ -1,16 +1,14 @@
-/*
- * bad KIND: a function on $PORT that goes wrong in one way. It answers any
- * request with 200, but
+/* bad KIND: a function on $PORT that fails in the given way. It answers any request with 200,
+ * except:
  *
  *   never    is never ready: 503
  *   errors   answers POST with 500
  *   dies     ends with status 9 at its 20th POST
- *   leaks    keeps 8 MiB of GPU memory for each POST, and answers 500 when
- *            there is no more
+ *   leaks    keeps 8 MiB of GPU memory for each POST, and answers 500 when no memory
+ *            is free
  *   deaf     ignores SIGTERM
- *   loud     prints a mebibyte for each POST
- *   slow     takes an hour for a POST
- */
+ *   loud     prints 1 MiB for each POST
+ *   slow     takes an hour for a POST */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -72,8 +70,8 @@ static int post(void)
 	return is("errors") ? 500 : 200;
 }
 
-/* One connection: requests one after the other. A body that a test sends is
- * empty. */
+/* Serves one connection, whose requests arrive one after the other. The tests send only empty
+ * bodies. */
 static void *serve(void *arg)
 {
 	FILE *in = fdopen((int)(long)arg, "r");

@@ -1,25 +1,23 @@
-/*
- * saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH [THREADS]]]]]: launches a
- * kernel as fast as it can and prints, as one JSON object, what became of it. It
- * is an ordinary CUDA driver program. SIGTERM ends it early.
+/* saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH [THREADS]]]]]: launches a kernel at the
+ * highest possible rate and prints the results as one JSON object. It is an ordinary CUDA driver
+ * program. SIGTERM ends it early.
  *
  *   SECONDS     how long to launch
  *   BLOCK_US    time of one block (100)
  *   BLOCKS      blocks of a kernel (80)
- *   SYNC_EVERY  launches between two synchronisations (8); 0: only in the end
+ *   SYNC_EVERY  launches between two synchronisations (8); 0: only at the end
  *   GRAPH       kernels of a graph that is launched in place of one kernel (0)
- *   THREADS     of a block (32): with 1024 an SM has room for few blocks at once
+ *   THREADS     threads of a block (32); with 1024, an SM has room for few blocks
  *
- *   launches    kernels that were launched, and have completed
+ *   launches    kernels that were launched and have completed
  *   elapsed_s   from the first launch to the end of the last kernel
  *   kernel_ms   the shortest time of a single kernel, by events on its stream
  *   gpu_ms      launches times kernel_ms
- *   share       gpu_ms of elapsed_s, 0 to 1
+ *   share       gpu_ms divided by elapsed_s, 0 to 1
  *   settled_launches, settled_s
- *               the launches after the first second, and the whole seconds they
- *               took: what it had settled to, with as much in flight in the
- *               beginning as in the end
- */
+ *               the launches after the first second, and the whole seconds that they
+ *               took: the rate without the start, because at both ends the same
+ *               amount of work is in flight */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -31,8 +29,8 @@
 #define PROBES 8
 #define SETTLE_S 1
 
-/* A block spins until its time is over, by the GPU's own clock; on the
- * simulated one the comment says how long that takes. */
+/* A block spins until its time is over, by the GPU's own clock. For the simulated GPU, the comment
+ * in the text gives the time. */
 static const char module_text[] =
 	"// gfaas-sim: spin block_us=%lu\n"
 	".version 7.0\n"
@@ -96,7 +94,7 @@ static unsigned long number(int argc, char **argv, int i, unsigned long otherwis
 	return value;
 }
 
-/* One kernel, again and again, on a stream of its own. */
+/* The kernel or graph that is launched repeatedly, and its stream. */
 static struct {
 	CUfunction kernel;
 	CUstream stream;
@@ -142,7 +140,7 @@ static void prepare(unsigned long block_us)
 	CHECK(cuStreamCreate(&work.stream, CU_STREAM_NON_BLOCKING));
 }
 
-/* The shortest of several: the others may have waited for their turn. */
+/* Returns the shortest of several times: other launches may have waited for the GPU. */
 static double kernel_ms(void)
 {
 	CUevent begin, end;

@@ -1,4 +1,4 @@
-# Ordinary CUDA programs that tests run under the preload library.
+# Ordinary CUDA programs that tests run with the preload library.
 VICTIMS := $(patsubst testdata/victim/%.c,$(BUILD)/victim/%,$(wildcard testdata/victim/*.c))
 
 $(BUILD)/victim/%: testdata/victim/%.c hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1

@@ -1,4 +1,4 @@
-/* faulty: does what a sanitizer is to find, to see whether it looks.
+/* faulty: makes an error that a sanitizer must find, to check that the sanitizer is active.
  *
  *   faulty heap|race */
 #include <pthread.h>

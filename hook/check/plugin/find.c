@@ -1,5 +1,5 @@
-/* find.c: a shared library that a program opens while it runs, and that looks
- * for the driver's functions from where it stands. */
+/* find.c: a shared library that a program opens at run time. It looks up the driver's functions
+ * from its own place in the search order. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 

@@ -1,10 +1,11 @@
-/* hidden: a driver whose cuGetProcAddress answers with functions that it does
- * not export, as a driver may. It passes all calls to the library that
- * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. With
- * HIDDEN_PAUSE_US it takes so long after it has looked whether a stream is
- * captured; with HIDDEN_EVENTS it aborts where there are more events than that. With
- * HIDDEN_NEW it is of version 99.0 and has a function of that name. With
- * HIDDEN_CALL and HIDDEN_RESULT the function of that name fails with that error. */
+/* hidden: a driver whose cuGetProcAddress returns functions that it does not export, as real
+ * drivers may. It passes all calls to the library that HIDDEN_DRIVER names, and must itself be
+ * named libcuda.so.1. Other variables:
+ *
+ *   HIDDEN_PAUSE_US             it pauses after each query whether a stream is captured
+ *   HIDDEN_EVENTS               it aborts if there are more events than this
+ *   HIDDEN_NEW                  its version is 99.0, and it has a function of this name
+ *   HIDDEN_CALL, HIDDEN_RESULT  the function of that name fails with that error */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "compat.h"
@@ -16,19 +17,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* These are written by hand, below; the generated ones get other names. */
-#define cuGetProcAddress passed4
-#define cuGetProcAddress_v2 passed5
-#define cuDriverGetVersion passed_version
+/* These are written by hand below; the generated ones get other names. */
+#define PASSED "passed_" /* prefix of the names of those three */
+#define cuGetProcAddress passed_cuGetProcAddress
+#define cuGetProcAddress_v2 passed_cuGetProcAddress_v2
+#define cuDriverGetVersion passed_cuDriverGetVersion
 
 static struct {
-#define FIELD_NONE(name, params)
-#define FIELD_PTSZ(name, params) CUresult(*name##_ptsz) params;
-#define FIELD_PTDS(name, params) CUresult(*name##_ptds) params;
-#define CU(name, since, variant, hook, sim, stream, params, args) \
-    CUresult(*name) params; \
-    FIELD_##variant(name, params)
-#define CU_NAME(name) CUresult(*name)(void);
+#define CU_SYMBOL(symbol, since, hook, params, args) CUresult(*symbol) params;
+#define CU_NAME(name, since) CUresult(*name)(void);
 #include "symbols.def"
 } real;
 
@@ -53,25 +50,19 @@ static CUresult after(const char *symbol, CUresult result)
     return result;
 }
 
-/* Each function twice: as the driver shows it and as it hands it out. */
+/* Defines each function twice: as exported, and as returned by cuGetProcAddress. */
 #define BOTH(symbol, params, args) \
     CUresult symbol params; \
     CUresult symbol params { return after(#symbol, real.symbol args); } \
     static CUresult hidden_##symbol params { return real.symbol args; }
-#define TWIN_NONE(name, params, args)
-#define TWIN_PTSZ(name, params, args) BOTH(name##_ptsz, params, args)
-#define TWIN_PTDS(name, params, args) BOTH(name##_ptds, params, args)
-#define CU(name, since, variant, hook, sim, stream, params, args) BOTH(name, params, args) TWIN_##variant(name, params, args)
-#define CU_NAME(name) BOTH(name, (void), ())
+#define CU_SYMBOL(symbol, since, hook, params, args) BOTH(symbol, params, args)
+#define CU_NAME(name, since) BOTH(name, (void), ())
 #include "symbols.def"
 
-#define ENTRY(symbol) (void **)&real.symbol, (void *)hidden_##symbol, NULL
+#define ENTRY(symbol) {#symbol, (void **)&real.symbol, (void *)hidden_##symbol, NULL},
 static struct { const char *name; void **real; void *hidden, *address; } all[] = {
-#define ENTRY_NONE(name)
-#define ENTRY_PTSZ(name) {#name "_ptsz", ENTRY(name##_ptsz)},
-#define ENTRY_PTDS(name) {#name "_ptds", ENTRY(name##_ptds)},
-#define CU(name, since, variant, hook, sim, stream, params, args) {#name, ENTRY(name)}, ENTRY_##variant(name)
-#define CU_NAME(name) {#name, ENTRY(name)},
+#define CU_SYMBOL(symbol, since, hook, params, args) ENTRY(symbol)
+#define CU_NAME(name, since) ENTRY(name)
 #include "symbols.def"
 };
 enum { COUNT = sizeof all / sizeof *all };
@@ -82,7 +73,8 @@ enum { COUNT = sizeof all / sizeof *all };
 
 static CUresult lacks(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-/* The C library's dlsym: a preloaded one would send this driver to itself. */
+/* Opens the real driver and finds its functions with the C library's dlsym, because a preloaded one
+ * would return this driver's functions. */
 __attribute__((constructor)) static void open_driver(void)
 {
     void *(*find)(void *, const char *) = NULL;
@@ -97,6 +89,8 @@ __attribute__((constructor)) static void open_driver(void)
     failure = result ? (CUresult)atoi(result) : CUDA_SUCCESS;
     most_events = most ? atol(most) : -1;
     for (int i = 0; i < COUNT; i++) {
+        if (strncmp(all[i].name, PASSED, sizeof PASSED - 1) == 0)
+            all[i].name += sizeof PASSED - 1;
         all[i].address = find(handle, all[i].name);
         *all[i].real = all[i].address ? all[i].address : (void *)lacks;
     }
@@ -111,7 +105,7 @@ static void hide(void **pfn)
         }
 }
 
-/* Answers for the new function. */
+/* Answers a lookup of the function HIDDEN_NEW. */
 static bool is_new(const char *symbol, void **pfn)
 {
     const char *name = getenv("HIDDEN_NEW");
@@ -123,7 +117,7 @@ static bool is_new(const char *symbol, void **pfn)
 
 CUresult cuDriverGetVersion(int *version)
 {
-    CUresult result = real.passed_version(version);
+    CUresult result = real.passed_cuDriverGetVersion(version);
     if (result == CUDA_SUCCESS && getenv("HIDDEN_NEW"))
         *version = 99000;
     return result;
@@ -133,7 +127,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_
 {
     if (is_new(symbol, pfn))
         return CUDA_SUCCESS;
-    CUresult result = real.passed4(symbol, pfn, version, flags);
+    CUresult result = real.passed_cuGetProcAddress(symbol, pfn, version, flags);
     if (result == CUDA_SUCCESS)
         hide(pfn);
     return result;
@@ -143,7 +137,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint
 {
     if (is_new(symbol, pfn))
         return CUDA_SUCCESS;
-    CUresult result = real.passed5(symbol, pfn, version, flags, status);
+    CUresult result = real.passed_cuGetProcAddress_v2(symbol, pfn, version, flags, status);
     if (result == CUDA_SUCCESS)
         hide(pfn);
     return result;

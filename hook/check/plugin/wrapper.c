@@ -1,11 +1,11 @@
-/* wrapper: a library or a part of a program that wraps every function of the driver, as
- * profilers do: it counts each call and passes it on. At its end it prints a line for
- * each function that was called, on standard error:
+/* wrapper: a library, or a part of a program, that wraps every function of the driver, as profilers
+ * do: it counts each call and passes it on. At its end, it prints a line for each function that was
+ * called, on standard error:
  *
  *   wrapped FILE NAME CALLS
  *
- * WRAPPER_FINDS says how it finds the function to call: "next" by RTLD_NEXT, "driver" in
- * libcuda.so.1, "lookup" by cuGetProcAddress, where that has the function. */
+ * WRAPPER_FINDS selects how it finds the wrapped function: "next" by RTLD_NEXT, "driver" in
+ * libcuda.so.1, "lookup" by cuGetProcAddress if that has the function. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "cuda.h"
@@ -62,18 +62,13 @@ static void *called(struct wrapped *w)
     return w->next;
 }
 
-#define WRAP(name, since, params, args) \
-    CUresult name params \
+#define CU_SYMBOL(symbol, since, hook, params, args) \
+    CUresult symbol params \
     { \
-        static struct wrapped w = {#name, 0, NULL, since, NULL}; \
+        static struct wrapped w = {#symbol, 0, NULL, since, NULL}; \
         CUresult(*next) params = called(&w); \
         return next args; \
     }
-#define TWIN_NONE(name, since, params, args)
-#define TWIN_PTSZ(name, since, params, args) WRAP(name##_ptsz, since, params, args)
-#define TWIN_PTDS(name, since, params, args) WRAP(name##_ptds, since, params, args)
-#define CU(name, since, variant, hook, sim, stream, params, args) \
-    WRAP(name, since, params, args) TWIN_##variant(name, since, params, args)
 #include "symbols.def"
 
 __attribute__((destructor)) static void print(void)

@@ -1,28 +1,29 @@
-/* model_client: uses the model library as a program would, and says on standard
- * output what came of it. It links no driver.
+/* model_client: uses the model library as a program would, and prints the results on standard
+ * output. It links no driver.
  *
- *   model_client show NAME [FILE]     opens the model: a line for each tensor, with its
- *                                     bytes read back from the GPU; then waits for the
- *                                     end of its input, and closes it
- *   model_client serve                opens what each line of its input names, and says
- *                                     the code and why
+ *   model_client show NAME [FILE]     opens the model and prints a line for each tensor, with
+ *                                     its bytes as read back from the GPU; then waits for the
+ *                                     end of its input, and closes the model
+ *   model_client serve                opens the model that each line of its input names, and
+ *                                     prints the result code and the error
  *   model_client threads NAME T N     T threads open and close it N times
- *   model_client fork NAME            opens it and forks: the child closes it, says
- *                                     "child" and lives on until the end of the input,
- *                                     the parent closes it, says "parent" and waits
- *   model_client loading NAME         forks, at a line of its input, while another thread
- *                                     waits for it, and says "waits" before: the child
- *                                     says "child" and lives on, the parent says "parent"
- *                                     when the daemon has answered
- *   model_client context NAME         leaves the thread's context as it was
- *   model_client holds NAME           reads its first tensor, says "held", waits for a
- *                                     line, and reads the same again
- *   model_client writes NAME          may not write to its first tensor, and says with
- *                                     which error the driver refuses
- *   model_client reused NAME          opens it, has a file in the place of the connection,
- *                                     and closes it, here and in a child: not the file
- *   model_client leaks NAME           leaves no descriptor open, whether or not it opens
- */
+ *   model_client fork NAME            opens it and forks: the child closes it, prints "child"
+ *                                     and waits for the end of the input; the parent closes
+ *                                     it, prints "parent" and waits
+ *   model_client loading NAME         another thread opens it; prints "waits", and after a line
+ *                                     on its input forks while that thread still waits: the
+ *                                     child prints "child" and lives on, the parent prints
+ *                                     "parent" when the daemon has answered
+ *   model_client context NAME         checks that the thread's context stays as it was
+ *   model_client holds NAME           reads its first tensor, prints "held", waits for a line,
+ *                                     and reads the tensor again
+ *   model_client writes NAME          tries to write to its first tensor, and prints the errors
+ *                                     with which the driver refuses
+ *   model_client reused NAME          opens it, replaces its connection by a file, and checks
+ *                                     that closing the model, here and in a child, leaves the
+ *                                     file open
+ *   model_client leaks NAME           checks that no descriptor stays open, whether or not the
+ *                                     model opens */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include <cuda.h>
@@ -67,7 +68,7 @@ static void wait_for_end(void)
 
 /* ---- show ---- */
 
-/* Reads back in the context that the library used: it lives while a model is open. */
+/* Reads the bytes in the primary context, which the library uses and keeps while a model is open. */
 static void show_bytes(const gfaas_tensor *t)
 {
     CUcontext c;
@@ -136,7 +137,7 @@ static void *open_and_close(void *arg)
     for (int i = 0; i < rounds; i++) {
         ENSURE(!gfaas_model_open(the_name, NULL, &m));
         ENSURE(!gfaas_model_tensor(m, (size_t)i % gfaas_model_count(m), &t) && !gfaas_model_find(m, t.name, &t));
-        /* An error is the thread's own. */
+        /* The error message belongs to the thread. */
         ENSURE(gfaas_model_open(arg, NULL, &none) == GFAAS_MODEL_USAGE && !none && strstr(gfaas_model_error(), arg));
         gfaas_model_close(m);
     }
@@ -167,7 +168,7 @@ static int forks(const char *name)
     pid_t child = fork();
     if (child == 0) {
         gfaas_model_close(m);
-        ENSURE(gfaas_model_open(name, NULL, &m)); /* CUDA does not work in here */
+        ENSURE(gfaas_model_open(name, NULL, &m)); /* CUDA does not work in the child */
         puts("child");
         wait_for_end();
         fflush(stdout);
@@ -223,10 +224,10 @@ static int context(const char *name)
     ENSURE(!CUDA(cuCtxCreate_v2)(&own, 0, dev));
     ENSURE(!gfaas_model_open(name, NULL, &m));
     ENSURE(!CUDA(cuCtxGetCurrent)(&c) && c == own);
-    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active); /* it used the program's */
+    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active); /* the library used the program's context */
     gfaas_tensor t;
     ENSURE(!gfaas_model_tensor(m, 0, &t));
-    ENSURE(CUDA(cuMemsetD8_v2)(t.ptr, 1, 1) || CUDA(cuCtxSynchronize)()); /* it is for reading */
+    ENSURE(CUDA(cuMemsetD8_v2)(t.ptr, 1, 1) || CUDA(cuCtxSynchronize)()); /* it is read-only */
     gfaas_model_close(m);
     return 0;
 }
@@ -249,8 +250,8 @@ static int holds(const char *name)
     return 0;
 }
 
-/* A driver may refuse at once, or fault when the work is done, which ends the
- * process's use of the GPU, and no more than that. */
+/* Checks that writes fail. A driver may refuse at once, or fault when the work runs, which ends
+ * only this process's use of the GPU. */
 static int writes(const char *name)
 {
     gfaas_model *m;
@@ -287,13 +288,13 @@ static int leaks(const char *name)
         gfaas_model_open(name, "/dev/zero", &m);
         gfaas_model_close(m);
         if (i == 2)
-            before = descriptors(); /* the driver has its own by now */
+            before = descriptors(); /* by now the driver has opened its own */
     }
     ENSURE(descriptors() == before);
     return 0;
 }
 
-/* Puts a file in the place of every socket; returns the last number, or -1. */
+/* Replaces every socket by a file. Returns the last descriptor, or -1. */
 static int reuse(struct stat *is)
 {
     int last = -1, file = open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// environ is that of a client of the daemon with that socket.
+// environ returns the environment of a client of the daemon with that socket.
 func environ(socket string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -30,7 +30,7 @@ func environ(socket string) []string {
 		"GFAAS_SIM_GPU="+os.Getenv("GFAAS_SIM_GPU"), "GFAAS_SIM_NOTED=1", "GFAAS_MODEL_SOCKET="+socket)
 }
 
-// command is a client: the program that uses the library, or the one in Python.
+// command returns a client: the C program that uses the library, or the Python program.
 func command(language string, env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(build, "check/model_client"), args...)
 	if language == python {
@@ -49,8 +49,8 @@ const (
 
 var languages = []string{c, python}
 
-// client runs a client to its end and returns what it printed. It must not print
-// anything itself.
+// client runs a client to its end and returns its output. The client must print nothing
+// on standard error.
 func client(t testing.TB, language string, env []string, args ...string) string {
 	t.Helper()
 	cmd := command(language, env, args...)
@@ -73,7 +73,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Fatalf("waited %v in vain: %s", patience, what)
 }
 
-// Tensors of every shape there is, with names that JSON has to escape.
+// Tensors of every possible shape, with names that JSON has to escape.
 const manifest = `{"tensors":{
  "b.weight":{"dtype":"F32","shape":[2,3],"offset":0,"bytes":24,"more":{"a":[1,-2.5e3,null,true]}},
  "a.weight":{"bytes":4,"offset":256,"shape":[2],"dtype":"BF16"},
@@ -91,9 +91,9 @@ func content() []byte {
 	return b
 }
 
-// shown is whether the client says what it should: the codes are the same in both
-// languages, the words each one's own. Python copies the list of tensors: it may
-// change then, and is as deep as it likes.
+// shown reports whether the client's output is right. The codes are the same in both
+// languages, but the texts differ. Python copies the list of tensors, so the list may
+// change later and may be nested to any depth.
 func shown(language, got, want string) bool {
 	if language == python && (strings.Contains(want, "sealed") || strings.Contains(want, "deep")) {
 		want = "0 "
@@ -105,8 +105,8 @@ func shown(language, got, want string) bool {
 	return strings.HasPrefix(got, want)
 }
 
-// asker starts a client that opens one model after the other, and says the code
-// and why.
+// asker starts a client that opens models one after the other, and returns a function
+// that opens a model and returns the result code and the error.
 func asker(t testing.TB, language string, env []string) func(name string) string {
 	t.Helper()
 	cmd := command(language, env, "serve")
@@ -141,7 +141,7 @@ func asker(t testing.TB, language string, env []string) func(name string) string
 	}
 }
 
-// askers are one of each language.
+// askers returns an asker for each language.
 func askers(t testing.TB, env []string) map[string]func(string) string {
 	asks := map[string]func(string) string{}
 	for _, language := range languages {
@@ -178,7 +178,7 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestSocket: where the daemon is looked for.
+// TestSocket checks where the clients look for the daemon.
 func TestSocket(t *testing.T) {
 	d := serve(t, always(model(t, manifest, content())))
 	dir := filepath.Dir(d.path)
@@ -201,15 +201,15 @@ func TestSocket(t *testing.T) {
 	})
 }
 
-// TestDefaultSocket: without variables, or in a session, the daemon is found where the
-// user's other programs have it. The folders are mounted over the machine's.
+// TestDefaultSocket checks that clients find the user's daemon at its default place,
+// without variables and in a session. Test folders are mounted over the machine's.
 func TestDefaultSocket(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can mount folders over the machine's")
 	}
 	d := serve(t, always(model(t, manifest, content())))
 	for _, c := range []struct {
-		at, folder string // mounted at, and where in there the socket is
+		at, folder string // mount point, and the folder of the socket in it
 		mode       os.FileMode
 		want       string
 	}{
@@ -237,7 +237,8 @@ func TestDefaultSocket(t *testing.T) {
 	}
 }
 
-// TestRefusals: what the daemon may answer, and what it should not.
+// TestRefusals covers valid answers of the daemon that refuse a request, and invalid
+// answers.
 func TestRefusals(t *testing.T) {
 	memory, size := store(t, nil)
 	null, err := os.Open("/dev/null")
@@ -273,40 +274,40 @@ func TestRefusals(t *testing.T) {
 		{"10", refusal("internal"), "10 because"},
 		{"a code that is new", refusal("tired"), "10 because"},
 		{"a refusal with descriptors", answer{text: refusal("busy").text, files: both}, "6 because"},
-		{"no reason", answer{text: `{"ok":false}`}, "10 gfaas-modeld refuses"},
-		{"the end", answer{hang: true}, "11 gfaas-modeld ended the connection"},
-		{"no JSON", answer{text: "ok"}, "10 gfaas-modeld's answer about m, at byte 0: expected an object"},
-		{"half of it", answer{text: ok[:40], files: both}, "10 gfaas-modeld's answer about m, at byte 40: a string without an end"},
+		{"no reason", answer{text: `{"ok":false}`}, "10 gfaas-modeld refused"},
+		{"the end", answer{hang: true}, "11 gfaas-modeld closed the connection"},
+		{"no JSON", answer{text: "ok"}, "10 cannot read gfaas-modeld's answer about m, at byte 0: expected an object"},
+		{"half of it", answer{text: ok[:40], files: both}, "10 cannot read gfaas-modeld's answer about m, at byte 40: unterminated string"},
 		{"too much", answer{text: ok + strings.Repeat(" ", 64<<10), files: both}, "10 gfaas-modeld's answer about m is too long"},
 		{"no descriptors", answer{text: ok}, "10 gfaas-modeld's answer about m lacks"},
 		{"one descriptor", answer{text: ok, files: both[:1]}, "10 gfaas-modeld's answer about m lacks"},
 		{"three descriptors", answer{text: ok, files: append(both[:2:2], null)}, "0 "},
 		{"no size", answer{text: `{"ok":true}`, files: both}, "10 gfaas-modeld's answer about m lacks"},
-		{"a long name of a GPU", answer{text: `{"ok":true,"gpu":"` + strings.Repeat("x", 99) + `"}`, files: both}, "10 gfaas-modeld's answer about m, at byte 118: a text that is too long"},
+		{"a long name of a GPU", answer{text: `{"ok":true,"gpu":"` + strings.Repeat("x", 99) + `"}`, files: both}, "10 cannot read gfaas-modeld's answer about m, at byte 118: the string is too long"},
 		{"another GPU", answer{text: strings.Replace(ok, "GPU-6", "GPU-7", 1), files: both}, "12 the model is on GPU-7"},
-		{"no memory of a GPU", answer{text: ok, files: []*os.File{null, sealed}}, "12 the model's memory cannot be taken over: error 1 (CUDA_ERROR_INVALID_VALUE)"},
+		{"no memory of a GPU", answer{text: ok, files: []*os.File{null, sealed}}, "12 cannot import the model's memory: error 1 (CUDA_ERROR_INVALID_VALUE)"},
 		{"memory that is smaller", answer{text: strings.Replace(ok, `"size":`, `"size":9`, 1), files: both}, "12 "},
 		{"no seals", answer{text: ok, files: []*os.File{memory, memfd(t, manifest, 0)}}, "10 the daemon's list of tensors is not sealed"},
 		{"no list", says(""), "10 the daemon's list of tensors is empty"},
-		{"no object", says("[]"), "10 the daemon's list of tensors, at byte 0: expected an object"},
-		{"two values", says("{}{}"), "10 the daemon's list of tensors, at byte 2: more than one value"},
+		{"no object", says("[]"), "10 cannot read the daemon's list of tensors, at byte 0: expected an object"},
+		{"two values", says("{}{}"), "10 cannot read the daemon's list of tensors, at byte 2: expected only one value"},
 		{"no tensors", says("{}"), "0 "},
-		{"a list of tensors", says(`{"tensors":[]}`), "10 the daemon's list of tensors, at byte 11: expected an object"},
-		{"no dtype", tensor(`"shape":[],"offset":0,"bytes":0`), "10 the daemon's list of tensors, at byte 49: a tensor lacks"},
-		{"no shape", tensor(`"dtype":"U8","offset":0,"bytes":0`), "10 the"},
-		{"no offset", tensor(`"dtype":"U8","shape":[],"bytes":1`), "10 the"},
-		{"a dtype that is none", tensor(`"dtype":8,"shape":[],"offset":0,"bytes":1`), "10 the"},
-		{"a negative dimension", tensor(`"dtype":"U8","shape":[-1],"offset":0,"bytes":1`), "10 the"},
-		{"a huge dimension", tensor(`"dtype":"U8","shape":[9223372036854775808],"offset":0,"bytes":1`), "10 the"},
-		{"huge dimensions", tensor(`"dtype":"U8","shape":[4611686018427387904,4],"offset":0,"bytes":0`), "10 the"},
-		{"a fraction", tensor(`"dtype":"U8","shape":[1.5],"offset":0,"bytes":1`), "10 the"},
-		{"bytes of another shape", tensor(`"dtype":"F32","shape":[2],"offset":0,"bytes":7`), "10 the daemon's list of tensors, at byte 64: a tensor's bytes are not those of its shape"},
-		{"beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":2097151,"bytes":2`), "10 the daemon's list of tensors, at byte 69: a tensor lies beyond"},
-		{"far beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":9223372036854775807,"bytes":2`), "10 the"},
+		{"a list of tensors", says(`{"tensors":[]}`), "10 cannot read the daemon's list of tensors, at byte 11: expected an object"},
+		{"no dtype", tensor(`"shape":[],"offset":0,"bytes":0`), "10 cannot read the daemon's list of tensors, at byte 49: a tensor lacks"},
+		{"no shape", tensor(`"dtype":"U8","offset":0,"bytes":0`), "10 cannot read the"},
+		{"no offset", tensor(`"dtype":"U8","shape":[],"bytes":1`), "10 cannot read the"},
+		{"a dtype that is none", tensor(`"dtype":8,"shape":[],"offset":0,"bytes":1`), "10 cannot read the"},
+		{"a negative dimension", tensor(`"dtype":"U8","shape":[-1],"offset":0,"bytes":1`), "10 cannot read the"},
+		{"a huge dimension", tensor(`"dtype":"U8","shape":[9223372036854775808],"offset":0,"bytes":1`), "10 cannot read the"},
+		{"huge dimensions", tensor(`"dtype":"U8","shape":[4611686018427387904,4],"offset":0,"bytes":0`), "10 cannot read the"},
+		{"a fraction", tensor(`"dtype":"U8","shape":[1.5],"offset":0,"bytes":1`), "10 cannot read the"},
+		{"bytes of another shape", tensor(`"dtype":"F32","shape":[2],"offset":0,"bytes":7`), "10 cannot read the daemon's list of tensors, at byte 64: the length of a tensor does not match its shape"},
+		{"beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":2097151,"bytes":2`), "10 cannot read the daemon's list of tensors, at byte 69: a tensor ends beyond"},
+		{"far beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":9223372036854775807,"bytes":2`), "10 cannot read the"},
 		{"up to the end", tensor(`"dtype":"U8","shape":[2],"offset":2097150,"bytes":2`), "0 "},
-		{"a zero byte in a name", says(`{"tensors":{"a\u0000b":{}}}`), "10 the daemon's list of tensors, at byte 20: a zero byte"},
+		{"a zero byte in a name", says(`{"tensors":{"a\u0000b":{}}}`), "10 cannot read the daemon's list of tensors, at byte 20: a zero byte"},
 		{"a zero byte elsewhere", says(`{"tensors":{},"metadata":{"a\u0000b":"c\u0000"}}`), "0 "},
-		{"deep", says(`{"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`), "10 the daemon's list of tensors, at byte 37: too deep"},
+		{"deep", says(`{"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`), "10 cannot read the daemon's list of tensors, at byte 37: nested too deeply"},
 		{"half a pair", says(`{"tensors":{"\ud800":{"dtype":"U8","shape":[0],"offset":0,"bytes":0}}}`), "0 "},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -330,7 +331,7 @@ func TestNames(t *testing.T) {
 	asks := askers(t, environ(d.path))
 	for name, want := range map[string]string{
 		"m": "1 m ", "a/b.c_d-E9": "1 a/b.c_d-E9 ", long: "1 " + long + " ",
-		"": "9 ", ".m": "9 .m: not a name", "a b": "9 ", "a\"": "9 ", "ä": "9 ", long + "x": "9 ",
+		"": "9 ", ".m": "9 invalid model name .m: ", "a b": "9 ", "a\"": "9 ", "ä": "9 ", long + "x": "9 ",
 	} {
 		for language, ask := range asks {
 			if got := ask(name); !strings.HasPrefix(got, want) {
@@ -340,7 +341,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestFile: the daemon gets the file itself, not its name.
+// TestFile checks that the daemon gets the file itself, not its name.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	file, pipe := filepath.Join(dir, "weights"), filepath.Join(dir, "pipe")
@@ -369,7 +370,7 @@ func TestFile(t *testing.T) {
 		{"m", pipe, "2 "},
 		{"m", dir, "2 "},
 		{"m", "/dev/zero", "2 "},
-		{"m", file + "x", "1 m is not there, and cannot be loaded from " + file + "x: No such file or directory\n"},
+		{"m", file + "x", "1 model m is not loaded, and cannot be loaded from " + file + "x: No such file or directory\n"},
 		{"there", file + "x", "0 "},
 	} {
 		for _, language := range languages {
@@ -384,8 +385,8 @@ func TestNoDriver(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
 		env := append(environ(d.path), "LD_LIBRARY_PATH=")
-		if got := client(t, language, env, "show", "m"); !strings.HasPrefix(got, "12 no CUDA driver") || !strings.Contains(got, "libcuda.so.1") {
-			t.Errorf("%s", got)
+		if got := client(t, language, env, "show", "m"); !strings.HasPrefix(got, "12 cannot load the CUDA driver") || !strings.Contains(got, "libcuda.so.1") {
+			t.Errorf(`%s, want a text with "12 cannot load the CUDA driver" and a text with "libcuda.so.1"`, got)
 		}
 	})
 }
@@ -404,7 +405,7 @@ func TestThreads(t *testing.T) {
 	eventually(t, "all are released", func() bool { return d.held() == 0 })
 }
 
-// running is a client whose input is open.
+// running is a client whose standard input is open.
 type running struct {
 	*exec.Cmd
 	in  io.WriteCloser
@@ -419,14 +420,14 @@ func start(t testing.TB, cmd *exec.Cmd) *running {
 	if r.in, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.in.Close() }) // a child of it lives until then
+	t.Cleanup(func() { r.in.Close() }) // its child lives until then
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// says waits for the client to say something.
+// says waits for the client to print a text.
 func (r *running) says(t testing.TB, what string) {
 	t.Helper()
 	eventually(t, "it says "+what, func() bool {
@@ -434,7 +435,7 @@ func (r *running) says(t testing.TB, what string) {
 	})
 }
 
-// ends gives the client the end of its input; it must end well.
+// ends closes the client's input, and checks that it ends successfully.
 func (r *running) ends(t testing.TB) {
 	t.Helper()
 	r.in.Close()
@@ -443,7 +444,7 @@ func (r *running) ends(t testing.TB) {
 	}
 }
 
-// TestFork: what a child inherits keeps no model.
+// TestFork checks that a forked child does not keep its parent's model loaded.
 func TestFork(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
@@ -455,7 +456,7 @@ func TestFork(t *testing.T) {
 	})
 }
 
-// TestForkLoading: nor does what is inherited while the daemon has yet to answer.
+// TestForkLoading checks the same for a fork while the daemon has not answered yet.
 func TestForkLoading(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		asked, answers := make(chan bool, 1), make(chan bool)
@@ -477,8 +478,8 @@ func TestForkLoading(t *testing.T) {
 	})
 }
 
-// TestReused: a number that the connection had, and a file of the program has now, is
-// not closed with the model.
+// TestReused checks that closing a model does not close a file of the program that has
+// the descriptor of the former connection.
 func TestReused(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
@@ -487,14 +488,14 @@ func TestReused(t *testing.T) {
 	})
 }
 
-// TestKilled: a client that dies holds nothing.
+// TestKilled checks that a killed client releases its model.
 func TestKilled(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
 		r := start(t, command(language, environ(d.path), "show", "m"))
 		r.says(t, "new F4")
 		if d.held() != 1 {
-			t.Errorf("%d connections", d.held())
+			t.Errorf("%d connections, want 1", d.held())
 		}
 		_ = r.Process.Kill()
 		_ = r.Wait()
@@ -502,14 +503,14 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// TestTakers: tensors as other libraries of Python take them, and how long they
-// keep the model.
+// TestTakers passes tensors to other Python libraries, and checks how long these keep
+// the model.
 func TestTakers(t *testing.T) {
 	d := serve(t, always(model(t, manifest, content())))
 	r := start(t, command(python, environ(d.path), "takers", "m"))
 	r.says(t, "held\n")
 	if d.held() != 1 {
-		t.Errorf("%d connections, while a tensor is held", d.held())
+		t.Errorf("%d connections, while a tensor is held, want 1", d.held())
 	}
 	if _, err := io.WriteString(r.in, "\n"); err != nil {
 		t.Fatal(err)
@@ -525,7 +526,7 @@ func TestTakers(t *testing.T) {
 	}
 }
 
-// locked is a buffer that one goroutine fills while another looks.
+// locked is a buffer that one goroutine fills while another reads.
 type locked struct {
 	mu sync.Mutex
 	b  bytes.Buffer

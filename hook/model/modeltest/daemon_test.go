@@ -1,5 +1,5 @@
-// Package modeltest runs programs of the model client, in C and in Python, against
-// a daemon that answers what a test has it answer, on the simulated GPU.
+// Package modeltest runs programs of the model client, in C and in Python, against a
+// daemon whose answers each test defines, on the simulated GPU.
 package modeltest
 
 import (
@@ -32,8 +32,8 @@ var build = func() string {
 	return dir
 }()
 
-// device is the simulated GPU, which the daemons of all tests are on, and simDir
-// its folder.
+// device is the simulated GPU on which the daemons of all tests work, and simDir its
+// folder.
 var (
 	device port.Device
 	simDir string
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// request is what a client asked: its object, and the descriptor it came with.
+// request is the request of a client: its object, and its descriptor.
 type request struct {
 	object map[string]any
 	file   *os.File // nil: none
@@ -72,7 +72,7 @@ type answer struct {
 	hang  bool // end the connection instead
 }
 
-// daemon answers on a socket of its own.
+// daemon answers requests on its own socket.
 type daemon struct {
 	t      testing.TB
 	path   string
@@ -113,7 +113,7 @@ func (d *daemon) count(n int) {
 	d.connections += n
 }
 
-// held is how many connections are open.
+// held returns the number of open connections.
 func (d *daemon) held() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,8 @@ func (d *daemon) serve(c *net.UnixConn) {
 	}
 }
 
-// send is locked, so that whoever has asked what is held may close what was sent.
+// send holds the lock, so that a caller of held may then close the files that were
+// sent.
 func (d *daemon) send(c *net.UnixConn, a answer) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,7 +161,7 @@ func (d *daemon) send(c *net.UnixConn, a answer) error {
 	return err
 }
 
-// received is the descriptor in a control message, nil if there is none.
+// received returns the descriptor in a control message, or nil if there is none.
 func received(t testing.TB, control []byte) *os.File {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -177,7 +178,7 @@ func received(t testing.TB, control []byte) *os.File {
 	return nil
 }
 
-// memfd is a file of the memory, sealed or not.
+// memfd returns a file in memory with the text and the seals.
 func memfd(t testing.TB, text string, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("manifest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -197,7 +198,7 @@ func memfd(t testing.TB, text string, seals int) *os.File {
 
 const allSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 
-// store puts bytes on the GPU; what follows them is whatever was there.
+// store puts bytes on the GPU. The bytes after them are undefined.
 func store(t testing.TB, bytes []byte) (exported *os.File, size gpu.Bytes) {
 	t.Helper()
 	m, err := device.Alloc(gpu.Bytes(max(len(bytes), 1)))
@@ -226,7 +227,7 @@ func store(t testing.TB, bytes []byte) (exported *os.File, size gpu.Bytes) {
 
 const sha = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
-// model is the answer that hands out memory with that manifest.
+// model returns the answer that passes memory with that manifest to the client.
 func model(t testing.TB, manifest string, bytes []byte) answer {
 	t.Helper()
 	memory, size := store(t, bytes)
@@ -237,5 +238,5 @@ func model(t testing.TB, manifest string, bytes []byte) answer {
 	}
 }
 
-// always answers the same.
+// always returns a function that gives the same answer every time.
 func always(a answer) func(request) answer { return func(request) answer { return a } }

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestExample: the example function answers, with weights that the daemon was
-// given as a file by the first instance; the second has none of its own.
+// TestExample checks that the example function answers. The first instance passes its
+// weights to the daemon as a file; the second one has no weights of its own.
 func TestExample(t *testing.T) {
 	const rows, columns = 300, 50
 	file := filepath.Join(t.TempDir(), "linear.safetensors")
@@ -63,7 +63,7 @@ func TestExample(t *testing.T) {
 		for _, bad := range []string{"", "[]", `{"x":[1]}`, `{"x":"` + strings.Repeat("x", columns) + `"}`, strings.Repeat("[", 9999),
 			`{"x":[` + strings.Repeat("1e999,", columns-1) + `0]}`} {
 			if text := post(t, url, bad, 400); !strings.Contains(text, `{"error": `) {
-				t.Errorf("%.20s: %s", bad, text)
+				t.Errorf(`%.20s: %s, want a text with "{"error": "`, bad, text)
 			}
 		}
 		post(t, url, string(body), 200)
@@ -73,8 +73,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// load makes of a safetensors file what the daemon answers; the file's own places
-// do where there are two tensors.
+// load returns the daemon's answer for a safetensors file. It uses the offsets of the
+// file, which is sufficient for two tensors.
 func load(t testing.TB, file []byte) answer {
 	t.Helper()
 	var n uint64
@@ -125,8 +125,8 @@ func example(t *testing.T, env []string) (url string) {
 	return url
 }
 
-// reserve returns a port that nobody else gets until the test ends: a socket has
-// it, but does not listen, so that the function may.
+// reserve returns a port that no other process gets until the test ends. A socket is
+// bound to it but does not listen, so the function can.
 func reserve(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -22,8 +22,9 @@ func output(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// TestLibrary: the library shows the functions of its header and no others, needs
-// no driver, no glibc after 2.17, and does nothing when it is loaded.
+// TestLibrary checks that the library exports the functions of its header and no
+// others, needs neither a driver nor a glibc after 2.17, and does no work when it is
+// loaded.
 func TestLibrary(t *testing.T) {
 	lib := filepath.Join(build, "lib/libgfaas-model.so")
 	header, err := os.ReadFile(filepath.Join(build, "include/gfaas_model.h"))
@@ -63,7 +64,7 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestHeader: C and C++ programs can include it alone.
+// TestHeader checks that C and C++ programs can include the header alone.
 func TestHeader(t *testing.T) {
 	header := filepath.Join(build, "include/gfaas_model.h")
 	for _, std := range []string{"-std=c99", "-std=c11"} {
@@ -74,8 +75,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// FuzzManifest has the daemon hand out any list of tensors: the client neither
-// crashes nor takes what is no JSON.
+// FuzzManifest lets the daemon pass arbitrary lists of tensors to the client, which
+// neither crashes nor accepts invalid JSON.
 func FuzzManifest(f *testing.F) {
 	f.Add([]byte(manifest))
 	f.Add([]byte(`{"tensors":{"t":{"dtype":"F32","shape":[2,3],"offset":0,"bytes":24}},"metadata":{"a":"b"}}`))

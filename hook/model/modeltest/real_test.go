@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// realDaemon starts gfaas-modeld in a run directory of its own, on the GPU of the
-// other tests, and puts the example's weights there. It returns the environment of
-// its clients.
+// realDaemon starts gfaas-modeld in its own run directory, on the GPU of the other
+// tests, and stores the example's weights there. It returns the environment of its
+// clients.
 func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gm")
@@ -37,7 +37,7 @@ func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 			t.Logf("gfaas-modeld: %s", log.String())
 		}
 	})
-	eventually(t, "it listens", func() bool { // its socket is there a moment before
+	eventually(t, "it listens", func() bool { // its socket exists a moment before
 		conn, err := net.Dial("unixpacket", filepath.Join(dir, "model.sock"))
 		if err == nil {
 			conn.Close()
@@ -52,14 +52,14 @@ func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 	return env, daemon
 }
 
-// TestRealDaemon: what the clients get of gfaas-modeld itself, alone and all at
-// once, and from within a slice whose memory is smaller than the weights.
+// TestRealDaemon checks the clients with gfaas-modeld itself: alone, all at once, and
+// in a slice whose memory is smaller than the weights.
 func TestRealDaemon(t *testing.T) {
 	env, _ := realDaemon(t)
 	const weight = "weight F32 [1000,2048] 0 8192000 000000000000803f"
 	both(t, func(t *testing.T, language string) {
 		if got := client(t, language, env, "show", "linear"); !strings.HasPrefix(got, "0 ") || !strings.Contains(got, weight) {
-			t.Errorf("it shows %s", got)
+			t.Errorf(`it shows %s, want a text with "0 " and a text with %q`, got, weight)
 		}
 		if got := client(t, language, env, "show", "other"); !strings.HasPrefix(got, "1 ") {
 			t.Errorf("of a model that is not there: %s", got)
@@ -75,7 +75,7 @@ func TestRealDaemon(t *testing.T) {
 	client(t, c, env, "threads", "linear", "8", "10")
 }
 
-// TestDeathOfTheDaemon: who has a model keeps it.
+// TestDeathOfTheDaemon checks that a client keeps its model after the daemon has died.
 func TestDeathOfTheDaemon(t *testing.T) {
 	env, daemon := realDaemon(t)
 	r := start(t, command(python, env, "keep", "linear"))

@@ -1,31 +1,32 @@
-/* checkpoint.c: a process that is taken off its devices, or that does this to another
- * one, as its standard input says line by line; to each it answers with a line, which
- * is the driver's code where nothing else is said. It stops when the input ends.
+/* checkpoint.c: checkpoints another process, or is checkpointed itself. It executes the lines on
+ * its standard input and answers each with a line, which is the driver's result code unless stated
+ * otherwise. It ends with its input.
  *
- *   use DEVICE             makes the context there current, which is made if there is none
- *   alloc BYTES            and writes a pattern
- *   check                  "right" if all that was allocated holds its pattern
- *   info                   bytes that are free on the device
- *   launch MS              a kernel
+ *   use DEVICE             makes the context of that device current; creates it on first use
+ *   alloc BYTES            allocates, and writes a pattern
+ *   check                  "right" if all allocations still hold their patterns
+ *   info                   the free memory of the device, in bytes
+ *   launch MS              launches a kernel
  *   sync                   waits for the context's work
- *   hold                   a host function that ends with the next SIGUSR1
- *   managed, export, ipc, pool, unshare   what cannot be taken off, and its end;
- *                          export and ipc answer with what others import and open
- *   import PID FD, unshare  what another one has exported, and its end
- *   open HEX, close        what another one has for others by ipc, and its end
- *   thread, join           one that has used CUDA, and its end
- *   burn, stop             threads that launch; "N right" if each launch has had its effect
+ *   hold                   queues a host function that ends with the next SIGUSR1
+ *   managed, export, ipc, pool   make memory with which a process cannot be checkpointed;
+ *                          export and ipc answer with what import and open need
+ *   import PID FD          imports what another process has exported
+ *   unshare                frees the memory of these
+ *   open HEX, close        opens and closes the memory of another process's ipc
+ *   thread, join           starts a thread that uses CUDA, and lets it end
+ *   burn, stop             starts threads that launch, and stops them; "N right" if each
+ *                          launch has had its effect
  *   lock PID MS, checkpoint PID, restore PID, unlock PID
  *   state PID              "state N", or the code
- *   cycle PID              does all that until it is killed
- *   killed PID N           a child does it once, and is killed before its Nth system call
- *                          of it: "killed", or "done" if it makes fewer
- *   seen DEVICE            the processes on it: "PID:BYTES" of each, by the management library
- *   args PID               what is wrong with arguments: the codes of many calls
- *   drop                   the capability to do so
- */
+ *   cycle PID              repeats all four steps until it is killed
+ *   killed PID N           a child does one cycle, and is killed before its Nth system call
+ *                          in it: "killed", or "done" if it makes fewer
+ *   seen DEVICE            the device's processes according to NVML, "PID:BYTES" each
+ *   args PID               the codes of many calls with invalid arguments
+ *   drop                   gives up the capability to checkpoint others */
 #include "nvml.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -38,7 +39,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* No variables, which would take memory; saxpy is of one element. */
+/* No variables, which would use memory. saxpy processes one element. */
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     "// gfaas-sim: tick block_us=1000\n"
@@ -66,7 +67,6 @@ static int n_held;
 static void answer(long code)
 {
     printf("%ld\n", code);
-    fflush(stdout);
 }
 
 /* ---- memory ---- */
@@ -128,10 +128,9 @@ static void check(void)
     }
     MUST(cuCtxSetCurrent(before));
     puts(right ? "right" : "wrong");
-    fflush(stdout);
 }
 
-/* ---- what cannot be taken off ---- */
+/* ---- memory that prevents checkpoints ---- */
 
 static CUdeviceptr fixed_at;
 static CUmemGenericAllocationHandle fixed_handle;
@@ -164,7 +163,6 @@ static void ipc(void)
     for (size_t i = 0; i < sizeof h; i++)
         printf("%02x", ((unsigned char *)&h)[i]);
     puts("");
-    fflush(stdout);
 }
 
 static CUresult open_ipc(const char *hex)
@@ -217,11 +215,16 @@ static void let(int sig)
     sem_post(&may_end);
 }
 
+static void await(sem_t *sem)
+{
+    while (sem_wait(sem))
+        continue;
+}
+
 static void wait_for_signal(void *unused)
 {
     (void)unused;
-    while (sem_wait(&may_end))
-        continue;
+    await(&may_end);
 }
 
 static atomic_bool stopping;
@@ -231,15 +234,13 @@ static sem_t burning, other_used, other_ends;
 /* Adds 1 to a number with each launch. */
 static void *burn(void *unused)
 {
-    CUstream s;
-    CUdeviceptr p;
     float k = 1, out[2] = {1, 0};
     int one = 1;
     uintptr_t n = 0;
     (void)unused;
     MUST(cuCtxSetCurrent(contexts[0]));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&p, sizeof out));
+    CUstream s = new_stream();
+    CUdeviceptr p = new_memory(sizeof out);
     MUST(cuMemcpyHtoD(p, out, sizeof out));
     CUdeviceptr y = p + sizeof *out;
     void *args[] = {&k, &p, &y, &one};
@@ -260,12 +261,34 @@ static void *use_and_wait(void *unused)
     MUST(cuCtxSetCurrent(contexts[0]));
     MUST(cuStreamQuery(CU_STREAM_PER_THREAD));
     sem_post(&other_used);
-    while (sem_wait(&other_ends))
-        continue;
+    await(&other_ends);
     return NULL;
 }
 
-static void stop(void)
+static void start_other(void)
+{
+    int failed = pthread_create(&other, NULL, use_and_wait, NULL);
+    if (!failed)
+        await(&other_used);
+    answer(failed);
+}
+
+static void end_other(void)
+{
+    sem_post(&other_ends);
+    answer(pthread_join(other, NULL));
+}
+
+static void start_burners(void)
+{
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&burners[i], NULL, burn, NULL);
+    for (int i = 0; i < THREADS; i++)
+        await(&burning);
+    answer(0);
+}
+
+static void stop_burners(void)
 {
     uintptr_t sum = 0, n;
     bool right = true;
@@ -276,10 +299,9 @@ static void stop(void)
         sum += n;
     }
     printf("%lu %s\n", (unsigned long)sum, right ? "right" : "wrong");
-    fflush(stdout);
 }
 
-/* ---- what is done to others ---- */
+/* ---- other processes ---- */
 
 static void state(int pid)
 {
@@ -290,7 +312,6 @@ static void state(int pid)
         return;
     }
     printf("state %d\n", (int)s);
-    fflush(stdout);
 }
 
 static CUresult lock(int pid, unsigned ms)
@@ -307,10 +328,10 @@ static void cycle(int pid)
     MUST(cuCheckpointProcessUnlock(pid, NULL));
 }
 
-/* What the child calls before it begins. */
+/* The system call that marks the start of the child's cycle. */
 #define MARK() syscall(SYS_getppid)
 
-/* Whether it is stopped before a system call, and before which. */
+/* Reports whether the child is stopped before a system call, and stores the number of that call. */
 static bool is_before(pid_t child, uint64_t *number)
 {
     struct __ptrace_syscall_info info = {0};
@@ -319,7 +340,7 @@ static bool is_before(pid_t child, uint64_t *number)
     return got;
 }
 
-/* Goes on until a child is about to make a system call; false when it has ended. */
+/* Continues until the child is about to make a system call. Returns false if it has ended. */
 static bool step(pid_t child, uint64_t *number)
 {
     int status, sig = 0;
@@ -341,7 +362,7 @@ static void killed(const char *pid, int n)
         execl("/proc/self/exe", "checkpoint", "once", pid, (char *)NULL);
         _exit(127);
     }
-    waitpid(child, &status, 0); /* it is stopped as it begins the program */
+    waitpid(child, &status, 0); /* the child stops when it begins the program */
     ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL));
     bool there = true;
     while (there && number != SYS_getppid)
@@ -353,7 +374,6 @@ static void killed(const char *pid, int n)
         waitpid(child, &status, 0);
     }
     puts(there ? "killed" : "done");
-    fflush(stdout);
 }
 
 #define NVML(name) ((__typeof__(&name))dlsym(library, #name))
@@ -374,7 +394,6 @@ static void seen(unsigned index)
     for (unsigned i = 0; i < n; i++)
         printf("%s%u:%llu", i ? " " : "", all[i].pid, all[i].usedGpuMemory);
     puts("");
-    fflush(stdout);
 }
 
 static void bad_arguments(int pid)
@@ -387,7 +406,6 @@ static void bad_arguments(int pid)
            cuCheckpointProcessCheckpoint(pid, &c), cuCheckpointProcessRestore(pid, &r[0]),
            cuCheckpointProcessRestore(pid, &r[1]), cuCheckpointProcessRestore(pid, &r[2]),
            cuCheckpointProcessUnlock(pid, &u), cuCheckpointProcessGetState(pid, NULL), cuCheckpointProcessLock(-pid, NULL));
-    fflush(stdout);
 }
 
 static void drop(void)
@@ -401,102 +419,52 @@ static void drop(void)
 
 /* ---- */
 
-/* A line that says what to do to others, or to look at; false if it says something else. */
-static bool obey_for_others(const char *what, const char *first, const char *second)
+/* Executes a line. Returns false if it is unknown. */
+static bool obey(const char *what, const char *first, const char *second)
 {
-    int pid = atoi(first);
-    if (!strcmp(what, "lock"))
-        answer(lock(pid, (unsigned)atoi(second)));
-    else if (!strcmp(what, "checkpoint"))
-        answer(cuCheckpointProcessCheckpoint(pid, NULL));
-    else if (!strcmp(what, "restore"))
-        answer(cuCheckpointProcessRestore(pid, NULL));
-    else if (!strcmp(what, "unlock"))
-        answer(cuCheckpointProcessUnlock(pid, NULL));
-    else if (!strcmp(what, "state"))
-        state(pid);
-    else if (!strcmp(what, "cycle"))
-        for (;;)
-            cycle(pid);
-    else if (!strcmp(what, "killed"))
-        killed(first, atoi(second));
-    else if (!strcmp(what, "seen"))
-        seen((unsigned)pid);
-    else if (!strcmp(what, "args"))
-        bad_arguments(pid);
-    else if (!strcmp(what, "drop"))
-        drop();
-    else
-        return false;
-    return true;
-}
-
-static bool obey_for_memory(const char *what, const char *first, const char *second)
-{
+    const int n = atoi(first), m = atoi(second);
     size_t free_bytes, total;
-    if (!strcmp(what, "use"))
-        answer(use(atoi(first)));
-    else if (!strcmp(what, "alloc"))
-        answer(alloc(strtoull(first, NULL, 10)));
-    else if (!strcmp(what, "check"))
-        check();
-    else if (!strcmp(what, "info"))
-        answer(cuMemGetInfo(&free_bytes, &total) ? -1 : (long)free_bytes);
-    else if (!strcmp(what, "managed"))
-        answer(cuMemAllocManaged(&fixed_at, 1 << 20, CU_MEM_ATTACH_GLOBAL));
-    else if (!strcmp(what, "export"))
-        export();
-    else if (!strcmp(what, "ipc"))
-        ipc();
-    else if (!strcmp(what, "pool"))
-        answer(pool());
-    else if (!strcmp(what, "import"))
-        import(atoi(first), atoi(second));
-    else if (!strcmp(what, "open"))
-        answer(open_ipc(first));
-    else if (!strcmp(what, "unshare"))
-        answer(unshare(false));
-    else if (!strcmp(what, "close"))
-        answer(unshare(true));
-    else
-        return false;
-    return true;
-}
-
-static bool obey_for_work(const char *what, const char *first)
-{
-    if (!strcmp(what, "launch")) {
-        answer(launch((unsigned)atoi(first)));
-    } else if (!strcmp(what, "sync")) {
-        answer(cuCtxSynchronize());
-    } else if (!strcmp(what, "hold")) {
-        answer(cuLaunchHostFunc(NULL, wait_for_signal, NULL));
-    } else if (!strcmp(what, "thread")) {
-        int failed = pthread_create(&other, NULL, use_and_wait, NULL);
-        while (!failed && sem_wait(&other_used))
-            continue;
-        answer(failed);
-    } else if (!strcmp(what, "join")) {
-        sem_post(&other_ends);
-        answer(pthread_join(other, NULL));
-    } else if (!strcmp(what, "burn")) {
-        for (int i = 0; i < THREADS; i++)
-            pthread_create(&burners[i], NULL, burn, NULL);
-        for (int i = 0; i < THREADS; i++)
-            while (sem_wait(&burning))
-                continue;
-        answer(0);
-    } else if (!strcmp(what, "stop")) {
-        stop();
-    } else {
-        return false;
+#define ON(name, action)       \
+    if (!strcmp(what, name)) { \
+        action;                \
+        return true;           \
     }
-    return true;
+    ON("use", answer(use(n)))
+    ON("alloc", answer(alloc(strtoull(first, NULL, 10))))
+    ON("check", check())
+    ON("info", answer(cuMemGetInfo(&free_bytes, &total) ? -1 : (long)free_bytes))
+    ON("launch", answer(launch((unsigned)n)))
+    ON("sync", answer(cuCtxSynchronize()))
+    ON("hold", answer(cuLaunchHostFunc(NULL, wait_for_signal, NULL)))
+    ON("managed", answer(cuMemAllocManaged(&fixed_at, 1 << 20, CU_MEM_ATTACH_GLOBAL)))
+    ON("export", export())
+    ON("ipc", ipc())
+    ON("pool", answer(pool()))
+    ON("import", import(n, m))
+    ON("unshare", answer(unshare(false)))
+    ON("open", answer(open_ipc(first)))
+    ON("close", answer(unshare(true)))
+    ON("thread", start_other())
+    ON("join", end_other())
+    ON("burn", start_burners())
+    ON("stop", stop_burners())
+    ON("lock", answer(lock(n, (unsigned)m)))
+    ON("checkpoint", answer(cuCheckpointProcessCheckpoint(n, NULL)))
+    ON("restore", answer(cuCheckpointProcessRestore(n, NULL)))
+    ON("unlock", answer(cuCheckpointProcessUnlock(n, NULL)))
+    ON("state", state(n))
+    ON("cycle", for (;;) cycle(n))
+    ON("killed", killed(first, m))
+    ON("seen", seen((unsigned)n))
+    ON("args", bad_arguments(n))
+    ON("drop", drop())
+    return false;
 }
 
 int main(int argc, char **argv)
 {
     char line[512], what[32], first[256], second[32];
+    setlinebuf(stdout);
     sem_init(&may_end, 0, 0);
     sem_init(&burning, 0, 0);
     sem_init(&other_used, 0, 0);
@@ -512,8 +480,8 @@ int main(int argc, char **argv)
     while (fgets(line, sizeof line, stdin)) {
         *what = *first = *second = 0;
         sscanf(line, "%31s %255s %31s", what, first, second);
-        if (!obey_for_others(what, first, second) && !obey_for_memory(what, first, second) && !obey_for_work(what, first))
+        if (!obey(what, first, second))
             return 2;
     }
-    return 0; /* without tidying up: leaving is the driver's business */
+    return 0; /* without cleanup: that is the driver's task */
 }

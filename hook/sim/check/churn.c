@@ -1,10 +1,10 @@
-/* churn.c: threads that take memory in all ways, check what is in it and give it
- * back: with a number that many times each; without, it says "ready", waits for a
- * line, says "churning" and goes on until standard input ends. Several of these on one device must neither lose
- * memory nor find another's bytes in theirs.
+/* churn.c: threads that allocate memory of all kinds, check its contents and free it. With ROUNDS,
+ * each does so that many times. Otherwise it prints "ready", waits for a line, prints "churning"
+ * and continues until its standard input ends. Several of these processes on one device must
+ * neither lose memory nor find another process's bytes in theirs.
  *
  *   churn SEED [ROUNDS] */
-#include "tap.h"
+#include "objects.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@ enum kind { PLAIN, POOLED, OWN_POOL, MANAGED, MAPPED, EXPORTABLE, KINDS };
 
 struct held {
     enum kind kind;
-    CUdeviceptr at; /* 0: nothing */
+    CUdeviceptr at; /* 0: no memory is held */
     size_t size;
     unsigned char value;
     CUmemoryPool pool;
@@ -110,9 +110,8 @@ static void *churn(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
     struct held held[HELD] = {0};
-    CUstream s;
     MUST(cuCtxSetCurrent(ctx));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     for (unsigned long n = 0; rounds ? n < rounds : !input_ended(); n++) {
         struct held *h = &held[next(&seed, HELD)];
         if (h->at) {

@@ -1,5 +1,5 @@
-/* exits.c: a program whose last work with CUDA is done by what it registered after
- * cuInit to run at its exit, as runtimes for OpenMP do: the driver is still there. */
+/* exits.c: a program that last uses CUDA in an exit handler registered after cuInit, as OpenMP
+ * runtimes do. The driver must still work then. */
 #include "tap.h"
 
 static CUcontext ctx;

@@ -1,5 +1,5 @@
-/* kernels.h: kernels as PTX that a real compiler accepts, with what they cost
- * and do on the simulated GPU. */
+/* kernels.h: kernels as PTX that a real compiler accepts, with their costs and effects on the
+ * simulated GPU. */
 #ifndef GFAAS_KERNELS_H
 #define GFAAS_KERNELS_H
 
@@ -34,7 +34,7 @@ static const char kernels_ptx[] __attribute__((unused)) =
     " mul.wide.s32 %rd4, %r4, 4;\n add.s64 %rd5, %rd1, %rd4;\n add.s64 %rd6, %rd2, %rd4;\n"
     " ld.global.f32 %f2, [%rd5];\n ld.global.f32 %f3, [%rd6];\n fma.rn.f32 %f4, %f1, %f2, %f3;\n"
     " st.global.f32 [%rd6], %f4;\nDONE:\n ret;\n}\n"
-    /* one thread an element, blocks of one dimension over m * n */
+    /* one thread per element, one-dimensional blocks over m * n */
     ".visible .entry sgemm(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 m, .param .u32 n, .param .u32 k)\n"
     "{\n .reg .pred %p<3>;\n .reg .f32 %f<5>;\n .reg .b32 %r<20>;\n .reg .b64 %rd<12>;\n"
     " ld.param.u64 %rd1, [a];\n ld.param.u64 %rd2, [b];\n ld.param.u64 %rd3, [c];\n"

@@ -1,18 +1,19 @@
-/* lost.c: another process cuts the files of the device short. The device is gone
- * then, and the program is not. Only the simulator has such files.
+/* lost.c: another process truncates the files of the device. The device is lost then, but the
+ * program survives. Only the simulator has such files.
  *
- *   lost state     the file with who is on the device
- *   lost memory    the file with memory that was handed on
- *   lost grown     the first, and it grows again
- *   lost own       a SIGBUS that has nothing to do with it */
-#include "tap.h"
+ *   lost state     truncates the file that lists the processes on the device
+ *   lost memory    truncates the file with shared memory
+ *   lost grown     truncates the first file, which then grows again
+ *   lost own       raises a SIGBUS that has nothing to do with the device */
+#include "objects.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <sys/mman.h>
 
-/* Cuts all files of the device's short whose names have that in them. */
+/* Truncates all files of the device whose names contain `part`, and then extends them to `regrown`.
+ * Returns how many there are. */
 static int cut(const char *part, off_t regrown)
 {
     int count = 0;
@@ -37,16 +38,15 @@ static void caught(int sig)
     siglongjmp(back, 1);
 }
 
-/* A SIGBUS of the program's own goes where it went before. */
+/* Checks that the program's own handler still gets a SIGBUS of the program. */
 static int own(void)
 {
-    CUcontext ctx;
     char name[] = "/tmp/lost.XXXXXX";
     int fd = mkstemp(name);
     CHECK(fd >= 0 && !unlink(name) && !ftruncate(fd, 4096));
     volatile char *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(signal(SIGBUS, caught) != SIG_ERR);
-    MUST(cuCtxCreate(&ctx, 0, first_device()));
+    new_context(first_device());
     CHECK(!ftruncate(fd, 0));
     if (!sigsetjmp(back, 1)) {
         *p = 1;
@@ -58,17 +58,16 @@ static int own(void)
 
 int main(int argc, char **argv)
 {
-    CUcontext ctx;
     CUdeviceptr p, more;
     CUipcMemHandle handle;
     unsigned char bytes[64];
     const char *what = argc == 2 ? argv[1] : "";
     if (!strcmp(what, "own"))
         return own();
-    MUST(cuCtxCreate(&ctx, 0, first_device()));
+    new_context(first_device());
     MUST(cuMemAlloc(&p, 1 << 20));
     MUST(cuMemsetD8(p, 7, 1 << 20));
-    MUST(cuIpcGetMemHandle(&handle, p)); /* its file has a name now */
+    MUST(cuIpcGetMemHandle(&handle, p)); /* now its file has a name */
     if (!strcmp(what, "memory")) {
         CHECK(cut(".mem.", 0) == 1);
         GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemcpyDtoH(bytes, p, sizeof bytes));

@@ -1,4 +1,4 @@
-/* nodes.h: what nodes of graphs are made with. */
+/* nodes.h: parameters for graph nodes. */
 #ifndef GFAAS_NODES_H
 #define GFAAS_NODES_H
 
@@ -13,7 +13,7 @@ static inline CUDA_KERNEL_NODE_PARAMS kernel(CUfunction f, unsigned blocks, unsi
     return p;
 }
 
-/* So many words. */
+/* Sets n words. */
 static inline CUDA_MEMSET_NODE_PARAMS fill(CUdeviceptr at, unsigned value, size_t n)
 {
     CUDA_MEMSET_NODE_PARAMS p = {.dst = at, .value = value, .elementSize = 4, .width = n, .height = 1};

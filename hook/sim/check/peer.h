@@ -1,5 +1,5 @@
-/* peer.h: a second process of the same program, and descriptors passed to it. It
- * is started before the driver is initialised, with a socket as its argument. */
+/* peer.h: starts a second process of the same program (the peer), and exchanges messages and file
+ * descriptors with it over a socket. A program must start its peers before it initialises the driver. */
 #ifndef GFAAS_PEER_H
 #define GFAAS_PEER_H
 
@@ -13,9 +13,11 @@
 
 struct peer {
     pid_t pid;
-    int sock;
+    int sock; /* connected to the peer */
 };
 
+/* Starts the program `self` with two arguments: the role, and the number of the descriptor of a socket
+ * that is connected to this process. */
 static inline struct peer peer_start(const char *self, const char *role)
 {
     int s[2];
@@ -34,8 +36,9 @@ static inline struct peer peer_start(const char *self, const char *role)
     return p;
 }
 
-/* The exit status of the peer; 128 when a signal ended it. */
-static inline int peer_end(struct peer p)
+/* Closes the socket and waits for the end of the peer. Returns its exit status, or 128 if a signal ended
+ * it. */
+static inline int peer_wait(struct peer p)
 {
     int status = 0;
     close(p.sock);
@@ -43,16 +46,16 @@ static inline int peer_end(struct peer p)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-/* Sends bytes and, unless fd is -1, a descriptor. */
-static inline bool say(int sock, const void *data, size_t n, int fd)
+/* Sends a message of n bytes and, unless fd is -1, a descriptor. */
+static inline bool send_message(int sock, const void *data, size_t n, int fd)
 {
-    char room[CMSG_SPACE(sizeof fd)];
+    char control[CMSG_SPACE(sizeof fd)];
     struct iovec v = {(void *)(uintptr_t)data, n};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
     if (fd >= 0) {
-        memset(room, 0, sizeof room);
-        m.msg_control = room;
-        m.msg_controllen = sizeof room;
+        memset(control, 0, sizeof control);
+        m.msg_control = control;
+        m.msg_controllen = sizeof control;
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
@@ -62,12 +65,13 @@ static inline bool say(int sock, const void *data, size_t n, int fd)
     return sendmsg(sock, &m, MSG_NOSIGNAL) == (ssize_t)n;
 }
 
-/* Hears that many bytes and, if fd is given, a descriptor. */
-static inline bool hear(int sock, void *data, size_t n, int *fd)
+/* Receives a message of n bytes and, unless fd is NULL, a descriptor. Returns false if the message has
+ * another length or no descriptor. */
+static inline bool receive_message(int sock, void *data, size_t n, int *fd)
 {
-    char room[CMSG_SPACE(sizeof *fd)];
+    char control[CMSG_SPACE(sizeof *fd)];
     struct iovec v = {data, n};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     if (recvmsg(sock, &m, 0) != (ssize_t)n)
         return false;
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -78,15 +82,16 @@ static inline bool hear(int sock, void *data, size_t n, int *fd)
     return true;
 }
 
-static inline bool say_go(int sock)
+/* receive_go waits for the send_go of the process at the other end of the socket. */
+static inline bool send_go(int sock)
 {
-    return say(sock, "g", 1, -1);
+    return send_message(sock, "g", 1, -1);
 }
 
-static inline bool hear_go(int sock)
+static inline bool receive_go(int sock)
 {
     char c = 0;
-    return hear(sock, &c, 1, NULL) && c == 'g';
+    return receive_message(sock, &c, 1, NULL) && c == 'g';
 }
 
 #endif

@@ -1,13 +1,12 @@
-/* several.c: a program to run several of at once. It says on standard output
- * what it sees, one line at a time, and stops when its standard input ends.
+/* several.c: a program to run in several processes at once. It prints its observations line by line
+ * on standard output, and ends with its standard input.
  *
  *   several burn          keeps the device busy; a line for each 20 ms of its own
- *                          work: how long that took by events, and the free memory
+ *                         work: how long that took by events, and the free memory
  *   several graphs        the same, each time as one graph of parallel branches
- *   several hold BYTES    allocates, says "held" or "oom", and keeps it
- *   several long          launches a kernel of a minute, says "long", and waits
- */
-#include "tap.h"
+ *   several hold BYTES    allocates, prints "held" or "oom", and keeps the memory
+ *   several long          launches a kernel of a minute, prints "long", and waits */
+#include "objects.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -33,20 +32,18 @@ static void wait_for_end(void)
         ;
 }
 
-/* A batch as a graph: a first kernel, branches, and a last one that joins them. */
+/* Makes a batch as a graph: a first kernel, branches, and a last kernel that joins them. */
 static CUgraphExec batch_graph(CUfunction tick)
 {
-    CUgraph g;
     CUgraphNode n[BATCH];
-    CUgraphExec e;
     CUDA_KERNEL_NODE_PARAMS p = {.func = tick, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1};
     p.blockDimY = p.blockDimZ = 1;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     for (size_t i = 0; i < BATCH; i++) {
         bool last = i == BATCH - 1;
         MUST(cuGraphAddKernelNode(&n[i], g, i ? n + last : NULL, last ? BATCH - 2 : i != 0, &p));
     }
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     MUST(cuGraphDestroy(g));
     return e;
 }
@@ -78,16 +75,13 @@ static void burn(CUfunction tick, CUgraphExec graph)
 
 int main(int argc, char **argv)
 {
-    CUcontext ctx;
-    CUmodule m;
-    CUfunction tick;
     CUdeviceptr p;
     if (argc < 2)
         return 2;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, ptx));
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    new_context(dev);
+    CUmodule m = new_module(ptx);
+    CUfunction tick = function_of(m, "tick");
     if (!strcmp(argv[1], "burn")) {
         burn(tick, NULL);
     } else if (!strcmp(argv[1], "graphs")) {
@@ -106,5 +100,5 @@ int main(int argc, char **argv)
     } else {
         return 2;
     }
-    return 0; /* without tidying up: leaving is the driver's business */
+    return 0; /* without cleanup: that is the driver's task */
 }

@@ -1,8 +1,8 @@
-/* sim_access.c: memory that is mapped for reading only. Another process has it,
- * reads it in every way, and tries to write it: each way fails, ends that
- * process's use of CUDA, and changes nothing. */
+/* sim_access.c: memory that is mapped for reading only. Another process maps it, reads it in every
+ * way, and tries to write to it. Every attempt fails, ends that process's use of CUDA, and changes
+ * nothing. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 #include "peer.h"
 
 #include <stdint.h>
@@ -11,11 +11,11 @@ enum { N = 1024 };
 static size_t grain;
 static CUfunction vadd;
 
-/* ---- the process that may only read ---- */
+/* ---- the process with read access ---- */
 
 static float host_bytes[N];
 
-/* Each writes to p, which it may not. */
+/* Each of these functions writes to p, which is read-only. */
 static CUresult by_memset(CUdeviceptr p, CUdeviceptr own)
 {
     (void)own;
@@ -46,9 +46,8 @@ static CUresult by_any_copy(CUdeviceptr p, CUdeviceptr own)
 
 static CUresult by_box(CUdeviceptr p, CUdeviceptr own)
 {
-    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE};
-    c.srcDevice = own;
-    c.dstDevice = p;
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .srcDevice = own, .dstDevice = p};
     c.srcPitch = c.dstPitch = 512;
     c.WidthInBytes = 100;
     c.Height = 3;
@@ -62,7 +61,7 @@ static CUresult by_kernel(CUdeviceptr p, CUdeviceptr own)
     return cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL);
 }
 
-/* The first bytes may be written, the next may not. */
+/* The first bytes are writable, the next ones are not. */
 static CUresult by_half(CUdeviceptr p, CUdeviceptr own)
 {
     (void)own;
@@ -71,20 +70,17 @@ static CUresult by_half(CUdeviceptr p, CUdeviceptr own)
 
 static CUresult by_graph(CUdeviceptr p, CUdeviceptr own)
 {
-    CUgraph g;
     CUgraphNode n;
-    CUgraphExec e;
-    CUstream s;
     CUcontext c;
     CUDA_MEMSET_NODE_PARAMS set = {.dst = p, .value = 9, .elementSize = 1, .width = 100, .height = 1};
     (void)own;
     MUST(cuCtxGetCurrent(&c));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuGraphCreate(&g, 0));
+    CUstream s = new_stream();
+    CUgraph g = new_graph();
     CUresult refused = cuGraphAddMemsetNode(&n, g, NULL, 0, &set, c);
     if (refused != CUDA_SUCCESS)
         return refused;
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     return cuGraphLaunch(e, s);
 }
 
@@ -98,13 +94,7 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static void allow(CUdevice dev, CUdeviceptr p, size_t size, CUmemAccess_flags flags)
-{
-    CUmemAccessDesc d = {{CU_MEM_LOCATION_TYPE_DEVICE, dev}, flags};
-    MUST(cuMemSetAccess(p, size, &d, 1));
-}
-
-/* Whether it holds n floats of 1, read in every way. */
+/* Reports whether p holds N floats of value 1, read in every way. */
 static bool readable(CUdeviceptr p, CUdeviceptr own)
 {
     float back[N];
@@ -122,12 +112,10 @@ static bool readable(CUdeviceptr p, CUdeviceptr own)
     return ok && back[0] == 2 && back[N - 1] == 2;
 }
 
-/* 0: the writing failed, as it should, and CUDA is at an end here. */
+/* Returns 0 if writing failed as expected; CUDA no longer works in this process then. */
 static int reader(int sock)
 {
     CUcontext ctx, another;
-    CUmodule m;
-    CUmemGenericAllocationHandle h, mine;
     CUdeviceptr p, own;
     int fd;
     struct {
@@ -135,16 +123,15 @@ static int reader(int sock)
         int way;
     } what;
     CUdevice dev = first_device();
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}};
-    if (!hear(sock, &what, sizeof what, &fd))
+    if (!receive_message(sock, &what, sizeof what, &fd))
         return 1;
     MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUmodule m = new_module(kernels_ptx);
     MUST(cuModuleGetFunction(&vadd, m, "vadd"));
     MUST(cuMemAlloc(&own, sizeof host_bytes));
-    MUST(cuMemImportFromShareableHandle(&h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CUmemGenericAllocationHandle h = new_import(fd);
     close(fd);
-    MUST(cuMemCreate(&mine, what.grain, &prop, 0));
+    CUmemGenericAllocationHandle mine = new_allocation(dev, what.grain, CU_MEM_HANDLE_TYPE_NONE);
     MUST(cuMemAddressReserve(&p, 2 * what.grain, 0, 0, 0));
     MUST(cuMemMap(p, what.grain, 0, mine, 0));
     MUST(cuMemMap(p + what.grain, what.grain, 0, h, 0));
@@ -158,7 +145,7 @@ static int reader(int sock)
         return 4;
     if (!simulated(dev))
         return 0;
-    if (ways[what.way].write != by_kernel) /* looked at before */
+    if (ways[what.way].write != by_kernel) /* the simulator checks the address before the work starts */
         return wrote == CUDA_ERROR_INVALID_VALUE && after == CUDA_SUCCESS ? 0 : 5;
     if (after != CUDA_ERROR_ILLEGAL_ADDRESS)
         return 5;
@@ -166,7 +153,7 @@ static int reader(int sock)
     return cuCtxCreate(&another, 0, dev) == CUDA_ERROR_ILLEGAL_ADDRESS ? 0 : 6;
 }
 
-/* ---- the process whose memory it is ---- */
+/* ---- the process that owns the memory ---- */
 
 static bool untouched(CUdeviceptr p)
 {
@@ -187,9 +174,9 @@ static void writes(CUdeviceptr p, CUmemGenericAllocationHandle h, struct peer ot
         int way;
     } what = {grain, way};
     MUST(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    CHECK(say(other.sock, &what, sizeof what, fd));
+    CHECK(send_message(other.sock, &what, sizeof what, fd));
     close(fd);
-    int status = peer_end(other);
+    int status = peer_wait(other);
     if (!tap(status == 0, ways[way].name, __FILE__, __LINE__))
         printf("# the reader ended with %d\n", status);
     CHECK(untouched(p));
@@ -204,15 +191,12 @@ static void rights(CUdevice dev, CUdeviceptr p)
     CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
     CHECK(untouched(p));
     allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    GIVES(CUDA_SUCCESS, cuMemsetD32(p, 0x3f800000, grain / 4)); /* again allowed */
+    GIVES(CUDA_SUCCESS, cuMemsetD32(p, 0x3f800000, grain / 4)); /* allowed again */
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
 int main(int argc, char **argv)
 {
-    CUcontext ctx;
-    CUmemGenericAllocationHandle h;
-    CUdeviceptr p;
     struct peer peers[WAYS];
     int vmm = 0;
     if (argc > 2)
@@ -220,17 +204,14 @@ int main(int argc, char **argv)
     for (int i = 0; i < WAYS; i++)
         peers[i] = peer_start(argv[0], "read");
     CUdevice dev = first_device();
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}};
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemAllocationProp prop = memory_of(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     MUST(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
     if (!vmm)
         return 77;
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     MUST(cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
-    MUST(cuMemCreate(&h, grain, &prop, 0));
-    MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
-    MUST(cuMemMap(p, grain, 0, h, 0));
-    allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CUmemGenericAllocationHandle h = new_allocation(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUdeviceptr p = new_mapping(dev, h, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     MUST(cuMemsetD32(p, 0x3f800000, grain / 4)); /* 1 */
     MUST(cuCtxSynchronize());
     PART(rights(dev, p));

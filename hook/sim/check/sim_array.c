@@ -1,5 +1,5 @@
-/* sim_array.c: arrays, as memory that is copied to and from. */
-#include "tap.h"
+/* sim_array.c: arrays, as sources and targets of copies. */
+#include "objects.h"
 
 #include <stdint.h>
 
@@ -45,7 +45,7 @@ static void refused(CUdevice dev)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayCreate(&a, &d));
     d.Width = (size_t)1 << 40;
     USUALLY(cuArrayCreate(&a, &d) != CUDA_SUCCESS);
-    if (simulated(dev)) { /* a real driver may follow handles that are none */
+    if (simulated(dev)) { /* a real driver may dereference invalid handles */
         a = make(4, 4, 0, 1, 0);
         GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
         USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuArrayDestroy(a));
@@ -57,11 +57,10 @@ static void refused(CUdevice dev)
 static void flat(void)
 {
     CUarray a = make(W, H, 0, 1, 0), b = make(W, H, 0, 1, 0);
-    CUdeviceptr p;
     unsigned char in[H][W], out[H][W];
     for (int i = 0; i < H * W; i++)
         ((unsigned char *)in)[i] = (unsigned char)i;
-    MUST(cuMemAlloc(&p, sizeof in));
+    CUdeviceptr p = new_memory(sizeof in);
     CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .WidthInBytes = W, .Height = H};
     c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
     c.dstArray = a;
@@ -70,12 +69,9 @@ static void flat(void)
     across.WidthInBytes = W;
     across.Height = H;
     GIVES(CUDA_SUCCESS, cuMemcpy2DAsync(&across, NULL));
-    CUDA_MEMCPY2D down = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = b, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p};
-    down.dstPitch = W;
-    down.srcXInBytes = 3;
-    down.srcY = 1;
-    down.WidthInBytes = 4;
-    down.Height = 2;
+    CUDA_MEMCPY2D down = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = b,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p, .dstPitch = W,
+                          .srcXInBytes = 3, .srcY = 1, .WidthInBytes = 4, .Height = 2};
     MUST(cuMemsetD8(p, 0xee, sizeof in));
     GIVES(CUDA_SUCCESS, cuMemcpy2D(&down));
     MUST(cuMemcpyDtoH(out, p, sizeof out));
@@ -96,19 +92,13 @@ static void deep(void)
     unsigned char in[D][H][W], out[D][H][W];
     for (int i = 0; i < D * H * W; i++)
         ((unsigned char *)in)[i] = (unsigned char)(i * 7);
-    CUDA_MEMCPY3D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .srcHeight = H};
-    up.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-    up.dstArray = a;
-    up.WidthInBytes = W;
-    up.Height = H;
-    up.Depth = D;
+    CUDA_MEMCPY3D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W,
+                        .srcHeight = H, .dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstArray = a,
+                        .WidthInBytes = W, .Height = H, .Depth = D};
     GIVES(CUDA_SUCCESS, cuMemcpy3D(&up));
-    CUDA_MEMCPY3D down = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out};
-    down.dstPitch = W;
-    down.dstHeight = H;
-    down.WidthInBytes = W;
-    down.Height = H;
-    down.Depth = D;
+    CUDA_MEMCPY3D down = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out, .dstPitch = W,
+                          .dstHeight = H, .WidthInBytes = W, .Height = H, .Depth = D};
     memset(out, 0, sizeof out);
     GIVES(CUDA_SUCCESS, cuMemcpy3D(&down));
     CHECK(!memcmp(in, out, sizeof in));
@@ -123,21 +113,19 @@ static void deep(void)
     GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
 }
 
-/* Boxes in elements, several with one call: in and out of an array. Drivers since
- * CUDA 12.8 have it. */
+/* Several boxes, measured in elements, in one call: into and out of an array. Drivers have this
+ * call since CUDA 12.8. */
 static void boxes(void)
 {
     enum { PIXELS = W / 4 };
     __typeof__(&cuMemcpy3DBatchAsync) copy = NULL;
     static unsigned char in[H][W], out[H][W];
-    CUstream s;
     size_t failed = 7;
     if (cuGetProcAddress("cuMemcpy3DBatchAsync", (void **)&copy, 12080, 0, NULL) != CUDA_SUCCESS || !copy)
         return;
     CUarray a = make(PIXELS, H, 0, 4, 0);
-    CUdeviceptr p;
-    MUST(cuMemAlloc(&p, sizeof in));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr p = new_memory(sizeof in);
+    CUstream s = new_stream();
     for (int i = 0; i < H * W; i++)
         ((unsigned char *)in)[i] = (unsigned char)(i * 5);
     MUST(cuMemcpyHtoD(p, in, sizeof in));
@@ -156,19 +144,17 @@ static void boxes(void)
     CHECK(copy(1, ops, &failed, 1, s) != CUDA_SUCCESS);
     CHECK(copy(0, ops, &failed, 0, s) != CUDA_SUCCESS);
     MUST(cuStreamSynchronize(s));
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(p));
+    DESTROY(s, p);
     GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
 }
 
 static void lines(void)
 {
     CUarray a = make(256, 0, 0, 4, 0), b = make(256, 0, 0, 4, 0);
-    CUdeviceptr p;
     static unsigned char in[1024], out[1024];
     for (size_t i = 0; i < sizeof in; i++)
         in[i] = (unsigned char)(i * 3);
-    MUST(cuMemAlloc(&p, sizeof in));
+    CUdeviceptr p = new_memory(sizeof in);
     GIVES(CUDA_SUCCESS, cuMemcpyHtoA(a, 0, in, sizeof in));
     GIVES(CUDA_SUCCESS, cuMemcpyAtoA(b, 0, a, 0, sizeof in));
     GIVES(CUDA_SUCCESS, cuMemcpyAtoD(p, b, 0, sizeof in));
@@ -203,15 +189,14 @@ static void mipmaps(void)
     c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
     c.dstArray = level;
     GIVES(CUDA_SUCCESS, cuMemcpy2D(&c));
-    CUDA_MEMCPY2D b = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = level, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out};
-    b.dstPitch = 4;
-    b.WidthInBytes = 4;
-    b.Height = 4;
+    CUDA_MEMCPY2D b = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = level,
+                       .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out, .dstPitch = 4,
+                       .WidthInBytes = 4, .Height = 4};
     memset(out, 0, sizeof out);
     GIVES(CUDA_SUCCESS, cuMemcpy2D(&b));
     CHECK(!memcmp(in, out, sizeof in));
     GIVES(CUDA_SUCCESS, cuMipmappedArrayDestroy(m));
-    for (unsigned i = 0; i < 2; i++) { /* as few as there can be, and as many */
+    for (unsigned i = 0; i < 2; i++) { /* the minimum and the maximum */
         const unsigned levels = i ? 7 : 1;
         GIVES(CUDA_SUCCESS, cuMipmappedArrayCreate(&m, &d, i ? 100 : 0));
         GIVES(CUDA_SUCCESS, cuMipmappedArrayGetLevel(&level, m, levels - 1));
@@ -222,12 +207,11 @@ static void mipmaps(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(&m, NULL, 4));
 }
 
-/* Objects remember what they are of; whether a kernel can read it is the GPU's. */
+/* Texture and surface objects return their descriptions. Reading them in a kernel is not tested. */
 static void objects(void)
 {
     CUtexObject t;
     CUsurfObject s;
-    CUdeviceptr p;
     CUDA_RESOURCE_DESC of, back;
     CUDA_TEXTURE_DESC how, how_back;
     CUDA_RESOURCE_VIEW_DESC view;
@@ -235,7 +219,7 @@ static void objects(void)
     memset(&how, 0, sizeof how);
     how.filterMode = 1;
     CUarray a = make(64, 32, 0, 1, CUDA_ARRAY3D_SURFACE_LDST), plain = make(64, 32, 0, 1, 0);
-    MUST(cuMemAlloc(&p, 1 << 16));
+    CUdeviceptr p = new_memory(1 << 16);
     of.resType = CU_RESOURCE_TYPE_ARRAY;
     of.res.array.hArray = a;
     GIVES(CUDA_SUCCESS, cuTexObjectCreate(&t, &of, &how, NULL));
@@ -243,7 +227,7 @@ static void objects(void)
     CHECK(back.resType == CU_RESOURCE_TYPE_ARRAY && back.res.array.hArray == a);
     GIVES(CUDA_SUCCESS, cuTexObjectGetTextureDesc(&how_back, t));
     CHECK(how_back.filterMode == 1);
-    GIVES(CUDA_SUCCESS, cuTexObjectGetResourceViewDesc(&view, t)); /* though it has none */
+    GIVES(CUDA_SUCCESS, cuTexObjectGetResourceViewDesc(&view, t)); /* although it has no view */
     GIVES(CUDA_SUCCESS, cuTexObjectDestroy(t));
     GIVES(CUDA_SUCCESS, cuSurfObjectCreate(&s, &of));
     GIVES(CUDA_SUCCESS, cuSurfObjectGetResourceDesc(&back, s));
@@ -296,9 +280,8 @@ static void accounts(CUdevice dev)
 
 int main(void)
 {
-    CUcontext ctx;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     PART(describe());
     PART(refused(dev));
     PART(flat());

@@ -1,7 +1,7 @@
-/* sim_capture.c: stream capture: what becomes part of a graph, how streams join and
- * leave, and what may not be done meanwhile. */
+/* sim_capture.c: stream capture: which work becomes part of a graph, how streams join and leave,
+ * and which calls are not allowed meanwhile. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -11,20 +11,6 @@
 static CUcontext ctx;
 static CUfunction vadd, tick;
 static bool sim;
-
-static CUstream stream(void)
-{
-    CUstream s;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    return s;
-}
-
-static CUevent event(void)
-{
-    CUevent e;
-    MUST(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
-    return e;
-}
 
 static void run(CUstream s)
 {
@@ -52,7 +38,8 @@ static CUstreamCaptureStatus status(CUstream s)
     return is;
 }
 
-/* The capture must have been spoilt: no graph, and the stream is an ordinary one. */
+/* Checks that the capture was invalidated: there is no graph, and the stream is an ordinary one
+ * again. */
 static void spoilt(CUstream s)
 {
     CUgraph g = (CUgraph)(uintptr_t)1;
@@ -77,25 +64,21 @@ static void callback(CUstream s, CUresult r, void *data)
     (void)s, (void)r, (void)data;
 }
 
-/* Every kind of work, in one stream; nothing of it happens before the launch. */
+/* Every kind of work in one stream. It has no effect before the launch. */
 static void everything(void)
 {
     float *in, *out;
-    CUdeviceptr a, b, c;
     CUgraph g = NULL;
     CUgraphExec e;
-    CUstream s = stream();
+    CUstream s = new_stream();
     int n = N;
     bool right = true;
     MUST(cuMemHostAlloc((void **)&in, N * 4, 0));
     MUST(cuMemHostAlloc((void **)&out, N * 4, 0));
-    MUST(cuMemAlloc(&a, N * 4));
-    MUST(cuMemAlloc(&b, N * 4));
-    MUST(cuMemAlloc(&c, N * 4));
+    CUdeviceptr a = new_memory(N * 4), b = new_memory(N * 4), c = new_memory(N * 4);
     void *args[] = {&a, &b, &c, &n};
-    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = N, .blockDimY = 1};
-    config.blockDimZ = 1;
-    config.hStream = s;
+    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = N,
+                             .blockDimY = 1, .blockDimZ = 1, .hStream = s};
     GIVES(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
     GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(a, in, N * 4, s));
@@ -119,17 +102,12 @@ static void everything(void)
         right &= out[i] == (float)(2 * i + 1);
     CHECK(right);
     CHECK(calls == 1);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(a));
-    MUST(cuMemFree(b));
-    MUST(cuMemFree(c));
+    DESTROY(e, g, s, a, b, c);
     MUST(cuMemFreeHost(in));
     MUST(cuMemFreeHost(out));
 }
 
-/* A kernel's attributes are its node's. */
+/* The attributes of a captured kernel become attributes of its node. */
 static void attributes(void)
 {
     int least, greatest;
@@ -159,8 +137,8 @@ static void attributes(void)
 static void beginnings(void)
 {
     CUgraph g = NULL;
-    CUstream s = stream(), other = stream();
-    CUevent e = event();
+    CUstream s = new_stream(), other = new_stream();
+    CUevent e = new_event(CU_EVENT_DISABLE_TIMING);
     CUresult r;
     USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
     USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -173,7 +151,7 @@ static void beginnings(void)
     CHECK(nodes_of(g) == 1);
     MUST(cuGraphDestroy(g));
     GIVES(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g)); /* of nothing */
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g)); /* an empty graph */
     CHECK(nodes_of(g) == 0);
     MUST(cuGraphDestroy(g));
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -187,18 +165,16 @@ static void beginnings(void)
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE && status(other) == CU_STREAM_CAPTURE_STATUS_NONE);
     if (g)
         MUST(cuGraphDestroy(g));
-    MUST(cuEventDestroy(e));
-    MUST(cuStreamDestroy(s));
-    MUST(cuStreamDestroy(other));
+    DESTROY(e, s, other);
 }
 
-/* One stream forks into another and back: a diamond. */
+/* A stream forks into another one and joins it again: a diamond. */
 static void fork_and_join(void)
 {
     CUgraph g = NULL;
     CUgraphNode roots[4];
-    CUstream s = stream(), t = stream();
-    CUevent fork = event(), join = event();
+    CUstream s = new_stream(), t = new_stream();
+    CUevent fork = new_event(CU_EVENT_DISABLE_TIMING), join = new_event(CU_EVENT_DISABLE_TIMING);
     cuuint64_t id = 0, other_id = 1;
     CUstreamCaptureStatus is;
     const CUgraphNode *deps = NULL;
@@ -235,17 +211,14 @@ static void fork_and_join(void)
     USUALLY(g == NULL && status(t) == CU_STREAM_CAPTURE_STATUS_NONE);
     run(t);
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(t));
-    MUST(cuEventDestroy(fork));
-    MUST(cuEventDestroy(join));
-    MUST(cuStreamDestroy(s));
-    MUST(cuStreamDestroy(t));
+    DESTROY(fork, join, s, t);
 }
 
 static void crossing(void)
 {
     CUgraph g = NULL;
-    CUstream s = stream(), t = stream();
-    CUevent e = event(), f = event();
+    CUstream s = new_stream(), t = new_stream();
+    CUevent e = new_event(CU_EVENT_DISABLE_TIMING), f = new_event(CU_EVENT_DISABLE_TIMING);
     MUST(cuEventRecord(e, t));
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     run(s);
@@ -264,7 +237,7 @@ static void crossing(void)
     cuStreamEndCapture(t, &g);
     if (g)
         MUST(cuGraphDestroy(g));
-    /* the flag makes it a node, in either direction */
+    /* with the flag it is a node, in either direction */
     MUST(cuEventRecord(f, t));
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     GIVES(CUDA_SUCCESS, cuStreamWaitEvent(s, f, CU_EVENT_WAIT_EXTERNAL));
@@ -273,17 +246,14 @@ static void crossing(void)
     CHECK(nodes_of(g) == 2 && edges_of(g) == 1);
     MUST(cuGraphDestroy(g));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
-    MUST(cuEventDestroy(e));
-    MUST(cuEventDestroy(f));
-    MUST(cuStreamDestroy(s));
-    MUST(cuStreamDestroy(t));
+    DESTROY(e, f, s, t);
 }
 
-/* Waiting for what only runs later. */
+/* Waiting for captured work, which runs only later. */
 static void waiting(void)
 {
-    CUstream s = stream();
-    CUevent e = event();
+    CUstream s = new_stream();
+    CUevent e = new_event(CU_EVENT_DISABLE_TIMING);
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(s));
     USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuLaunchHostFunc(s, count, NULL));
@@ -306,25 +276,23 @@ static void waiting(void)
     GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(e));
     cuStreamEndCapture(s, &(CUgraph){NULL});
     MUST(cuEventRecord(e, s));
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(e)); /* recorded anew, it is an event again */
-    MUST(cuEventDestroy(e));
-    MUST(cuStreamDestroy(s));
+    GIVES(CUDA_SUCCESS, cuEventSynchronize(e)); /* recorded outside a capture, it is an ordinary event again */
+    DESTROY(e, s);
 }
 
-/* The legacy stream stands for all blocking ones, also for those that capture. */
+/* The legacy stream depends on all blocking streams, including capturing ones. */
 static void legacy(void)
 {
     CUstream s;
     CUstreamCaptureStatus is;
-    CUdeviceptr p;
     int v = 0;
     CUgraph g = NULL;
-    MUST(cuMemAlloc(&p, 4));
+    CUdeviceptr p = new_memory(4);
     MUST(cuStreamCreate(&s, CU_STREAM_DEFAULT));
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     run(s);
     GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &is));
-    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE); /* asking does no harm */
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE); /* the query does not end the capture */
     GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     MUST(cuGraphDestroy(g));
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -334,21 +302,19 @@ static void legacy(void)
     USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&v, p, 4));
     spoilt(s);
     MUST(cuStreamDestroy(s));
-    s = stream();
+    s = new_stream();
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     GIVES(CUDA_SUCCESS, cuStreamIsCapturing(NULL, &is));
     CHECK(is == CU_STREAM_CAPTURE_STATUS_NONE);
     GIVES(CUDA_SUCCESS, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(p));
+    DESTROY(g, s, p);
 }
 
-/* Calls that a capture cannot see, in each mode of the capture. */
+/* Calls that are unsafe during a capture, in each capture mode. */
 static void unsafe(void)
 {
-    CUstream s = stream();
+    CUstream s = new_stream();
     CUdeviceptr p = 0;
     CUgraph g = NULL;
     CUmemoryPool pool;
@@ -367,8 +333,7 @@ static void unsafe(void)
     GIVES(CUDA_SUCCESS, cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
     GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 4));
     GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
-    MUST(cuGraphDestroy(g));
-    MUST(cuMemFree(p));
+    DESTROY(g, p);
     mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     GIVES(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
@@ -377,8 +342,7 @@ static void unsafe(void)
     GIVES(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
     CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
     GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
-    MUST(cuGraphDestroy(g));
-    MUST(cuMemFree(p));
+    DESTROY(g, p);
     mode = (CUstreamCaptureMode)9;
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(NULL));
@@ -401,7 +365,7 @@ static void *from_another(void *arg)
     return NULL;
 }
 
-/* What another thread may do while this one captures. */
+/* Calls that another thread may make while this one captures. */
 static void threads(void)
 {
     static const struct {
@@ -413,7 +377,7 @@ static void threads(void)
         {CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUDA_SUCCESS},
     };
     for (int i = 0; i < 3; i++) {
-        struct other o = {.s = stream()};
+        struct other o = {.s = new_stream()};
         pthread_t t;
         CUgraph g = NULL;
         MUST(cuStreamBeginCapture(o.s, want[i].mode));
@@ -431,12 +395,12 @@ static void threads(void)
     }
 }
 
-/* Nodes put in by hand, and a graph that is captured into. */
+/* Nodes that are added by hand during a capture, and a capture into an existing graph. */
 static void by_hand(void)
 {
     CUgraph g, got = NULL;
     CUgraphNode first, extra;
-    CUstream s = stream();
+    CUstream s = new_stream();
     CUstreamCaptureStatus is;
     cuuint64_t id;
     const CUgraphNode *deps;
@@ -460,17 +424,15 @@ static void by_hand(void)
     run(s);
     GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
     CHECK(got == g && nodes_of(g) == 2 && edges_of(g) == 1);
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamDestroy(s));
+    DESTROY(g, s);
 }
 
 int main(void)
 {
-    CUmodule m;
     CUdevice dev = first_device();
     sim = simulated(dev);
     MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUmodule m = new_module(kernels_ptx);
     MUST(cuModuleGetFunction(&vadd, m, "vadd"));
     MUST(cuModuleGetFunction(&tick, m, "tick"));
     PART(everything());

@@ -1,6 +1,6 @@
-/* sim_fork.c: a child has nothing of its parent's CUDA; a child of a parent that
- * had none starts afresh. */
-#include "tap.h"
+/* sim_fork.c: a child has none of its parent's CUDA state; a child of a parent without CUDA can use
+ * it. */
+#include "objects.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ static int in_child(int (*fn)(void))
     if (pid == 0) {
         int code = fn();
         fflush(stdout);
-        exit(code); /* not _exit: the child's exit must not take the parent's things away */
+        exit(code); /* not _exit: the child's exit handlers must not free the parent's resources */
     }
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
@@ -40,17 +40,15 @@ static int inherited(void)
 
 int main(void)
 {
-    CUcontext ctx;
-    CUdeviceptr p;
     int v = 0;
     CHECK(in_child(fresh) == 0);
     CHECK(in_child(fresh) == 0);
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuMemAlloc(&p, 4));
+    CUcontext ctx = new_context(dev);
+    CUdeviceptr p = new_memory(4);
     MUST(cuMemsetD32(p, 1234, 1));
     MUST(cuCtxSynchronize());
-    if (simulated(dev)) /* a real driver may well crash the child */
+    if (simulated(dev)) /* a real driver may crash the child */
         CHECK(in_child(inherited) == 0);
     GIVES(CUDA_SUCCESS, cuMemcpyDtoH(&v, p, 4));
     CHECK(v == 1234);

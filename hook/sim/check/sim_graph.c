@@ -1,8 +1,8 @@
-/* sim_graph.c: graphs made by hand: their nodes and edges, what a launch does, and
- * in which order. */
+/* sim_graph.c: graphs made by hand: their nodes and edges, the effects of a launch, and the order
+ * of these. */
 #include "kernels.h"
 #include "nodes.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <stdint.h>
 #include <unistd.h>
@@ -44,22 +44,18 @@ static void launch_and_wait(CUgraphExec e, CUstream s)
     MUST(cuStreamSynchronize(s));
 }
 
-/* a = host; b = 2; c = a + b; host2 = c; then a call: in that order, again and again. */
+/* a = host; b = 2; c = a + b; host2 = c; then a host function: in this order, several times. */
 static void chain(void)
 {
     float *in, *out;
-    CUdeviceptr a, b, c;
     CUgraph g;
     CUgraphNode copy_in, set, add, copy_out, call, none;
     CUgraphExec e;
-    CUstream s;
     int n = N;
     MUST(cuMemHostAlloc((void **)&in, N * 4, 0));
     MUST(cuMemHostAlloc((void **)&out, N * 4, 0));
-    MUST(cuMemAlloc(&a, N * 4));
-    MUST(cuMemAlloc(&b, N * 4));
-    MUST(cuMemAlloc(&c, N * 4));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr a = new_memory(N * 4), b = new_memory(N * 4), c = new_memory(N * 4);
+    CUstream s = new_stream();
     void *args[] = {&a, &b, &c, &n};
     CUDA_KERNEL_NODE_PARAMS k = kernel(vadd, 1, N, args);
     CUDA_MEMCPY3D to = bytes(CU_MEMORYTYPE_HOST, in, CU_MEMORYTYPE_DEVICE, &a, N * 4);
@@ -74,7 +70,7 @@ static void chain(void)
     GIVES(CUDA_SUCCESS, cuGraphAddKernelNode(&add, g, &none, 1, &k));
     GIVES(CUDA_SUCCESS, cuGraphAddMemcpyNode(&copy_out, g, &add, 1, &from, ctx));
     GIVES(CUDA_SUCCESS, cuGraphAddHostNode(&call, g, &copy_out, 1, &h));
-    n = 0; /* the node has the values its parameters had */
+    n = 0; /* the node has the values from the time of its creation */
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
     for (int round = 1; round <= 3; round++) {
         for (int i = 0; i < N; i++)
@@ -87,7 +83,7 @@ static void chain(void)
         CHECK(calls[0] == round);
     }
     GIVES(CUDA_SUCCESS, cuGraphUpload(e, s));
-    GIVES(CUDA_SUCCESS, cuGraphDestroy(g)); /* an instance lives without its graph */
+    GIVES(CUDA_SUCCESS, cuGraphDestroy(g)); /* an instance outlives its graph */
     launch_and_wait(e, s);
     CHECK(calls[0] == 4);
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, CU_STREAM_PER_THREAD));
@@ -97,13 +93,10 @@ static void chain(void)
     CHECK(calls[0] == 6);
     for (int i = 0; i < 5; i++)
         MUST(cuGraphLaunch(e, s));
-    GIVES(CUDA_SUCCESS, cuGraphExecDestroy(e)); /* in flight */
+    GIVES(CUDA_SUCCESS, cuGraphExecDestroy(e)); /* while it is in flight */
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
     CHECK(calls[0] == 11);
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(a));
-    MUST(cuMemFree(b));
-    MUST(cuMemFree(c));
+    DESTROY(s, a, b, c);
     MUST(cuMemFreeHost(in));
     MUST(cuMemFreeHost(out));
 }
@@ -117,11 +110,10 @@ static CUgraphNode empty_after(CUgraph g, const CUgraphNode *deps, size_t n)
 
 static void structure(void)
 {
-    CUgraph g;
     CUgraphNode a, b, c, d, list[8], from[8], to[8];
     CUgraphNodeType type;
     size_t n = 0;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     a = empty_after(g, NULL, 0);
     b = empty_after(g, &a, 1);
     c = empty_after(g, &a, 1);
@@ -147,7 +139,7 @@ static void structure(void)
     n = 8;
     GIVES(CUDA_SUCCESS, cuGraphNodeGetDependentNodes(a, list, &n));
     CHECK(n == 2);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(g, &a, &b, 1)); /* is there already */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(g, &a, &b, 1)); /* the edge exists already */
     GIVES(CUDA_SUCCESS, cuGraphAddDependencies(g, &a, &d, 1));
     GIVES(CUDA_SUCCESS, cuGraphRemoveDependencies(g, &a, &d, 1));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphRemoveDependencies(g, &a, &d, 1));
@@ -160,7 +152,7 @@ static void structure(void)
     GIVES(CUDA_SUCCESS, cuGraphDestroy(g));
 }
 
-/* Whether two nodes of two graphs are one another's in a clone. */
+/* Finds the counterparts of nodes in a clone of their graph. */
 static void clones(void)
 {
     CUgraph g, copy, inner;
@@ -190,19 +182,15 @@ static void clones(void)
     GIVES(CUDA_SUCCESS, cuGraphDestroy(copy));
 }
 
-/* A child graph runs between what its node comes after and what comes after it. */
+/* A child graph runs after the dependencies of its node and before the nodes that depend on it. */
 static void children(void)
 {
-    CUdeviceptr p;
-    CUgraph g, inner;
     CUgraphNode before, child, after, x, y;
     CUgraphExec e;
-    CUstream s;
     int v[3] = {0};
-    MUST(cuMemAlloc(&p, sizeof v));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuGraphCreate(&g, 0));
-    MUST(cuGraphCreate(&inner, 0));
+    CUdeviceptr p = new_memory(sizeof v);
+    CUstream s = new_stream();
+    CUgraph g = new_graph(), inner = new_graph();
     CUDA_MEMSET_NODE_PARAMS one = fill(p, 1, 3), two = fill(p, 2, 2), three = fill(p, 3, 1);
     CUDA_HOST_NODE_PARAMS h = {count, &calls[1]};
     MUST(cuGraphAddMemsetNode(&x, inner, NULL, 0, &two, ctx));
@@ -216,34 +204,28 @@ static void children(void)
     MUST(cuMemcpyDtoH(v, p, sizeof v));
     CHECK(v[0] == 3 && v[1] == 2 && v[2] == 1);
     CHECK(calls[1] == 1);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
     MUST(cuGraphCreate(&g, 0));
     MUST(cuGraphCreate(&inner, 0));
-    MUST(cuGraphAddChildGraphNode(&child, g, NULL, 0, inner)); /* with nothing in it */
+    MUST(cuGraphAddChildGraphNode(&child, g, NULL, 0, inner)); /* an empty child graph */
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
     launch_and_wait(e, s);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, inner, 0));
     launch_and_wait(e, s);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(inner));
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(p));
+    DESTROY(e, inner, s, p);
 }
 
 static void cycles(void)
 {
-    CUgraph g;
     CUgraphNode a, b;
     CUgraphExec e = NULL;
     CUDA_GRAPH_INSTANTIATE_PARAMS p = {0};
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     a = empty_after(g, NULL, 0);
     b = empty_after(g, &a, 1);
     CUresult r = cuGraphAddDependencies(g, &b, &a, 1);
-    CHECK(r == CUDA_SUCCESS || r == CUDA_ERROR_INVALID_VALUE); /* or found at once */
+    CHECK(r == CUDA_SUCCESS || r == CUDA_ERROR_INVALID_VALUE); /* a driver may refuse the edge at once */
     if (r == CUDA_SUCCESS) {
         CHECK(cuGraphInstantiate(&e, g, 0) == CUDA_ERROR_INVALID_VALUE);
         USUALLY(cuGraphInstantiateWithParams(&e, g, &p) != CUDA_SUCCESS);
@@ -254,23 +236,17 @@ static void cycles(void)
     MUST(cuGraphDestroy(g));
 }
 
-/* An event recorded inside a graph, and one waited for. */
+/* A graph that waits for an event, launches a kernel and records an event. */
 static void events(void)
 {
-    CUevent gate, mark, start;
-    CUgraph g;
     CUgraphNode wait, work, record;
     CUgraphExec e;
-    CUstream s, t;
     CUevent got = NULL;
     float ms = -1;
-    MUST(cuEventCreate(&gate, 0));
-    MUST(cuEventCreate(&mark, 0));
-    MUST(cuEventCreate(&start, 0));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+    CUevent gate = new_event(0), mark = new_event(0), start = new_event(0);
+    CUstream s = new_stream(), t = new_stream();
     CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     GIVES(CUDA_SUCCESS, cuGraphAddEventWaitNode(&wait, g, NULL, 0, gate));
     MUST(cuGraphAddKernelNode(&work, g, &wait, 1, &k));
     GIVES(CUDA_SUCCESS, cuGraphAddEventRecordNode(&record, g, &work, 1, mark));
@@ -282,7 +258,7 @@ static void events(void)
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
     launch_and_wait(e, s);
     GIVES(CUDA_SUCCESS, cuEventQuery(mark));
-    MUST(cuLaunchKernel(slow, 10u * (unsigned)sms, 1, 1, 1, 1, 1, 0, t, NULL, NULL)); /* queue all behind it */
+    MUST(cuLaunchKernel(slow, 10u * (unsigned)sms, 1, 1, 1, 1, 1, 0, t, NULL, NULL)); /* makes the following work queue up */
     MUST(cuEventRecord(start, t));
     MUST(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, t, NULL, NULL));
     MUST(cuEventRecord(gate, t));
@@ -294,28 +270,19 @@ static void events(void)
     if (sim)
         CHECK(ms > 2.999 && ms < 3.5);
     MUST(cuStreamSynchronize(s));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuEventDestroy(gate));
-    MUST(cuEventDestroy(mark));
-    MUST(cuEventDestroy(start));
-    MUST(cuStreamDestroy(s));
+    DESTROY(e, g, gate, mark, start, s);
     MUST(cuStreamDestroy(t));
 }
 
-/* An instance does not run beside itself, in whatever streams it is launched. */
+/* Launches of one instance run one after the other, in whatever streams. */
 static void one_at_a_time(void)
 {
-    CUdeviceptr x, y;
-    CUgraph g;
     CUgraphNode node, last = NULL;
-    CUgraphExec e;
     CUstream s[3];
     int n = N;
     float k = 1, *zeros, *got;
     bool right = true;
-    MUST(cuMemAlloc(&x, N * 4));
-    MUST(cuMemAlloc(&y, N * 4));
+    CUdeviceptr x = new_memory(N * 4), y = new_memory(N * 4);
     MUST(cuMemHostAlloc((void **)&zeros, 2 * N * 4, 0));
     got = zeros + N;
     for (int i = 0; i < N; i++)
@@ -324,12 +291,12 @@ static void one_at_a_time(void)
     MUST(cuMemcpyHtoD(y, zeros, N * 4));
     void *args[] = {&k, &x, &y, &n};
     CUDA_KERNEL_NODE_PARAMS p = kernel(saxpy, 1, N, args);
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     for (int i = 0; i < 4; i++) {
         MUST(cuGraphAddKernelNode(&node, g, last ? &last : NULL, last != NULL, &p));
         last = node;
     }
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     for (int i = 0; i < 3; i++)
         MUST(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < 30; i++)
@@ -342,10 +309,7 @@ static void one_at_a_time(void)
     CHECK(right);
     for (int i = 0; i < 3; i++)
         MUST(cuStreamDestroy(s[i]));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuMemFree(x));
-    MUST(cuMemFree(y));
+    DESTROY(e, g, x, y);
     MUST(cuMemFreeHost(zeros));
 }
 
@@ -355,26 +319,21 @@ static void wait_at_gate(void *open)
         usleep(200);
 }
 
-/* On the simulated GPU kernels of a graph cost what they cost elsewhere. */
+/* On the simulated GPU, kernels in a graph take as long as outside it. */
 static void cost(void)
 {
-    CUgraph g;
     CUgraphNode a, b, c;
-    CUgraphExec e;
-    CUevent from, to;
-    CUstream s;
     float ms = 0;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuEventCreate(&from, 0));
-    MUST(cuEventCreate(&to, 0));
+    CUstream s = new_stream();
+    CUevent from = new_event(0), to = new_event(0);
     CUDA_KERNEL_NODE_PARAMS k = kernel(tick, (unsigned)sms + 1, 1, NULL); /* 2 ms */
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     MUST(cuGraphAddKernelNode(&a, g, NULL, 0, &k));
     MUST(cuGraphAddKernelNode(&b, g, &a, 1, &k));
-    MUST(cuGraphAddKernelNode(&c, g, &a, 1, &k)); /* beside b, but one has the SMs */
-    MUST(cuGraphInstantiate(&e, g, 0));
-    /* All is queued before the first graph begins, however busy the host is; then
-     * it follows a kernel without a gap. */
+    MUST(cuGraphAddKernelNode(&c, g, &a, 1, &k)); /* independent of b, but the SMs have room for only one kernel */
+    CUgraphExec e = new_instance(g);
+    /* All work is queued before the first graph begins, however busy the host is, so the graphs
+     * follow the kernel without a gap. */
     int open = 0;
     MUST(cuLaunchHostFunc(s, wait_at_gate, &open));
     MUST(cuLaunchKernel(tick, (unsigned)sms, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
@@ -387,11 +346,7 @@ static void cost(void)
     MUST(cuEventSynchronize(to));
     MUST(cuEventElapsedTime(&ms, from, to));
     CHECK(ms > 29.999 && ms < 30.001);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuEventDestroy(from));
-    MUST(cuEventDestroy(to));
-    MUST(cuStreamDestroy(s));
+    DESTROY(e, g, from, to, s);
 }
 
 static void wrong(void)
@@ -399,11 +354,10 @@ static void wrong(void)
     CUgraph g, h, none_made;
     CUgraphNode a, b, n;
     CUgraphExec e;
-    CUstream s;
     CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
     CUDA_HOST_NODE_PARAMS none = {NULL, NULL};
     size_t count_out;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     MUST(cuGraphCreate(&g, 0));
     MUST(cuGraphCreate(&h, 0));
     a = empty_after(g, NULL, 0);
@@ -421,7 +375,7 @@ static void wrong(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphGetNodes(NULL, NULL, &count_out));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(NULL, g, NULL, 0));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&n, g, NULL, 1));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&n, g, &b, 1)); /* of another graph */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&n, g, &b, 1)); /* a node of another graph */
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(g, &a, &b, 1));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&n, g, NULL, 0, NULL));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddHostNode(&n, g, NULL, 0, &none));
@@ -431,7 +385,7 @@ static void wrong(void)
     k = kernel(tick, 1, 4096, NULL);
     USUALLY(cuGraphAddKernelNode(&n, g, NULL, 0, &k) != CUDA_SUCCESS ||
           cuGraphInstantiate(&e, g, 0) != CUDA_SUCCESS);
-    if (sim) { /* elsewhere a handle that never was one is the program's death */
+    if (sim) { /* a real driver would crash on an invalid handle */
         CUgraph junk = (CUgraph)(uintptr_t)0x1234;
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(junk));
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&e, (CUgraph)(void *)s, 0));
@@ -439,32 +393,28 @@ static void wrong(void)
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode((CUgraphNode)(void *)g));
         MUST(cuGraphDestroy(h));
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(h));
-        USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode(b)); /* it went with its graph */
+        USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode(b)); /* destroyed with its graph */
     } else {
         MUST(cuGraphDestroy(h));
     }
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamDestroy(s));
+    DESTROY(g, s);
 }
 
-/* A kernel that goes wrong inside a graph spoils the context, as anywhere. */
+/* A failing kernel in a graph makes the context unusable, as it does outside a graph. */
 static void faults(void)
 {
     CUdeviceptr none = 0x10;
-    CUgraph g;
     CUgraphNode n, m;
-    CUgraphExec e;
-    CUstream s;
     int len = N;
     void *args[] = {&none, &none, &none, &len};
     CUDA_KERNEL_NODE_PARAMS bad = kernel(vadd, 1, N, args), good = kernel(tick, 1, 1, NULL);
     CUDA_HOST_NODE_PARAMS h = {count, &calls[2]};
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuGraphCreate(&g, 0));
+    CUstream s = new_stream();
+    CUgraph g = new_graph();
     MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &bad));
     MUST(cuGraphAddKernelNode(&m, g, &n, 1, &good));
     MUST(cuGraphAddHostNode(&n, g, &m, 1, &h));
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, s));
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s));
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuGraphLaunch(e, s));
@@ -494,6 +444,6 @@ int main(void)
     PART(wrong());
     if (sim)
         PART(cost());
-    PART(faults()); /* after which nothing works */
+    PART(faults()); /* last, because CUDA does not work afterwards */
     return tap_end();
 }

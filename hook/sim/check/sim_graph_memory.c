@@ -1,6 +1,6 @@
 /* sim_graph_memory.c: memory that graphs allocate and free. */
 #include "nodes.h"
-#include "tap.h"
+#include "objects.h"
 
 #define SIZE (4u << 20)
 
@@ -32,7 +32,7 @@ static int word_at(CUdeviceptr p)
     return v;
 }
 
-/* Allocated, written, read and freed by one graph. */
+/* A graph that allocates, writes, reads and frees memory. */
 static void inside(void)
 {
     CUgraph g, other;
@@ -49,17 +49,16 @@ static void inside(void)
     CHECK(q.dptr == p.dptr && q.bytesize == SIZE);
     CUDA_MEMSET_NODE_PARAMS s = fill(p.dptr, 11, SIZE / 4);
     GIVES(CUDA_SUCCESS, cuGraphAddMemsetNode(&set, g, &alloc, 1, &s, ctx));
-    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE};
-    c.srcDevice = p.dptr + SIZE - 4;
-    c.dstDevice = out;
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .srcDevice = p.dptr + SIZE - 4, .dstDevice = out};
     c.srcPitch = c.dstPitch = c.WidthInBytes = 4;
     c.srcHeight = c.dstHeight = c.Height = c.Depth = 1;
     GIVES(CUDA_SUCCESS, cuGraphAddMemcpyNode(&copy, g, &set, 1, &c, ctx));
     GIVES(CUDA_SUCCESS, cuGraphAddMemFreeNode(&release, g, &copy, 1, p.dptr));
     GIVES(CUDA_SUCCESS, cuGraphMemFreeNodeGetParams(release, &back));
     CHECK(back == p.dptr);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&n, g, &copy, 1, p.dptr)); /* twice */
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&n, g, &copy, 1, out));    /* not a graph's */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&n, g, &copy, 1, p.dptr)); /* freed twice */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemFreeNode(&n, g, &copy, 1, out));    /* not memory of a graph */
     USUALLY(cuGraphClone(&other, g) != CUDA_SUCCESS);
     USUALLY(cuGraphDestroyNode(set) != CUDA_SUCCESS);
     USUALLY(cuGraphRemoveDependencies(g, &alloc, &set, 1) != CUDA_SUCCESS);
@@ -69,7 +68,7 @@ static void inside(void)
     MUST(cuGraphDestroy(other));
     MUST(cuMemGetInfo(&before, &total));
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
-    USUALLY(cuGraphInstantiate(&second, g, 0) != CUDA_SUCCESS); /* one at a time */
+    USUALLY(cuGraphInstantiate(&second, g, 0) != CUDA_SUCCESS); /* only one instance at a time */
     for (int i = 0; i < 3; i++) {
         s.value = 11 + (unsigned)i;
         MUST(cuGraphExecMemsetNodeSetParams(e, set, &s, ctx));
@@ -82,8 +81,7 @@ static void inside(void)
     CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) >= SIZE);
     MUST(cuMemGetInfo(&during, &total));
     CHECK(during + SIZE <= before || !sim);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
     GIVES(CUDA_SUCCESS, cuDeviceGraphMemTrim(dev));
     CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
     CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
@@ -95,76 +93,69 @@ static void inside(void)
     MUST(cuMemFree(out));
 }
 
-/* What a graph allocates and does not free is the program's. */
+/* Memory that a graph allocates and does not free belongs to the program. */
 static void left(void)
 {
-    CUgraph g, freeing;
     CUgraphNode alloc, set, n;
     CUgraphExec e, f;
     CUDA_MEM_ALLOC_NODE_PARAMS p = want(SIZE);
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     MUST(cuGraphAddMemAllocNode(&alloc, g, NULL, 0, &p));
     CUDA_MEMSET_NODE_PARAMS s = fill(p.dptr, 21, SIZE / 4);
     MUST(cuGraphAddMemsetNode(&set, g, &alloc, 1, &s, ctx));
     MUST(cuGraphInstantiate(&e, g, 0));
     if (sim)
-        USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p.dptr)); /* nothing there yet */
+        USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p.dptr)); /* not allocated yet */
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
     MUST(cuStreamSynchronize(stream));
     CHECK(word_at(p.dptr) == 21);
     CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= SIZE);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(e, stream)); /* it is there still */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(e, stream)); /* the memory of the last launch is still allocated */
     GIVES(CUDA_SUCCESS, cuMemFreeAsync(p.dptr, stream));
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(stream));
     GIVES(CUDA_SUCCESS, cuMemFree(p.dptr));
     if (sim)
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p.dptr));
-    MUST(cuGraphCreate(&freeing, 0));
+    CUgraph freeing = new_graph();
     GIVES(CUDA_SUCCESS, cuGraphAddMemFreeNode(&n, freeing, NULL, 0, p.dptr));
-    USUALLY(cuGraphAddMemFreeNode(&n, g, &set, 1, p.dptr) != CUDA_SUCCESS); /* one or the other */
+    USUALLY(cuGraphAddMemFreeNode(&n, g, &set, 1, p.dptr) != CUDA_SUCCESS); /* either the graph or another frees it */
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&f, freeing, 0));
     for (int i = 0; i < 3; i++) {
         GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
         GIVES(CUDA_SUCCESS, cuGraphLaunch(f, stream));
     }
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(stream));
-    USUALLY(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0); /* while there are instances of them */
+    USUALLY(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0); /* also while the instances exist */
     MUST(cuGraphLaunch(e, stream));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphExecDestroy(f));
-    MUST(cuGraphDestroy(g));
-    MUST(cuGraphDestroy(freeing));
+    DESTROY(e, f, g, freeing);
     MUST(cuStreamSynchronize(stream));
-    CHECK(word_at(p.dptr) == 21); /* it outlives all of them */
+    CHECK(word_at(p.dptr) == 21); /* the memory outlives all of them */
     GIVES(CUDA_SUCCESS, cuMemFree(p.dptr));
     MUST(cuDeviceGraphMemTrim(dev));
 }
 
 static void automatic(void)
 {
-    CUgraph g;
     CUgraphNode alloc;
     CUgraphExec e;
     CUDA_MEM_ALLOC_NODE_PARAMS p = want(SIZE);
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     MUST(cuGraphAddMemAllocNode(&alloc, g, NULL, 0, &p));
     GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
     for (int i = 0; i < 3; i++)
         GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
     MUST(cuStreamSynchronize(stream));
     GIVES(CUDA_SUCCESS, cuMemFree(p.dptr));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
     MUST(cuDeviceGraphMemTrim(dev));
     CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 0);
 }
 
-/* The stream-ordered calls become such nodes when they are captured. */
+/* Captured stream-ordered allocations and frees become such nodes. */
 static void captured(void)
 {
     CUgraph g;
-    CUgraphExec e;
     CUdeviceptr x = 0, out;
     size_t n = 0;
     CUgraphNode nodes[8];
@@ -187,27 +178,24 @@ static void captured(void)
         frees += t == CU_GRAPH_NODE_TYPE_MEM_FREE;
     }
     CHECK(allocs == 1 && frees == 1);
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     GIVES(CUDA_SUCCESS, cuGraphUpload(e, stream));
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
     MUST(cuStreamSynchronize(stream));
     CHECK(word_at(out) == 31);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuMemFree(out));
+    DESTROY(e, g, out);
     MUST(cuDeviceGraphMemTrim(dev));
 }
 
-/* More than there is: the launch says so, and nothing is lost. */
+/* More memory than is free: the launch fails, and no memory is lost. */
 static void too_much(void)
 {
-    CUgraph g;
     CUgraphNode alloc, last, release;
     CUgraphExec e = NULL;
     CUDA_MEM_ALLOC_NODE_PARAMS p = want(SIZE), big;
     size_t left_now, total, after;
     MUST(cuMemGetInfo(&left_now, &total));
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemAllocNode(&alloc, g, NULL, 0, NULL));
     big = want(0);
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddMemAllocNode(&alloc, g, NULL, 0, &big));
@@ -217,7 +205,7 @@ static void too_much(void)
     MUST(cuGraphAddMemAllocNode(&alloc, g, NULL, 0, &p));
     MUST(cuGraphAddMemFreeNode(&last, g, &alloc, 1, p.dptr));
     big = want(left_now);
-    CUresult r = cuGraphAddMemAllocNode(&release, g, &alloc, 1, &big); /* beside the other: too much */
+    CUresult r = cuGraphAddMemAllocNode(&release, g, &alloc, 1, &big); /* too much in addition to the first allocation */
     if (r == CUDA_SUCCESS)
         r = cuGraphInstantiate(&e, g, 0);
     if (r == CUDA_SUCCESS)

@@ -1,7 +1,7 @@
-/* sim_graph_threads.c: many threads at once that make graphs by hand and by capture,
- * change them, launch them and destroy them in flight; the sums have to come out. */
+/* sim_graph_threads.c: many threads that make graphs by hand and by capture, change them, launch
+ * them, and destroy them in flight. The sums must be right. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,12 +19,10 @@ static void count(void *data)
     atomic_fetch_add((atomic_int *)data, 1);
 }
 
-/* y += k x, three times in a row by hand. */
+/* A graph made by hand: y += k x, three times in sequence. */
 static CUgraphExec by_hand(float k, CUdeviceptr x, CUdeviceptr y)
 {
-    CUgraph g;
     CUgraphNode n, last = NULL;
-    CUgraphExec e;
     CUuserObject o;
     int len = N;
     void *args[] = {&k, &x, &y, &len};
@@ -32,29 +30,26 @@ static CUgraphExec by_hand(float k, CUdeviceptr x, CUdeviceptr y)
     p.blockDimX = N;
     p.blockDimY = p.blockDimZ = 1;
     p.kernelParams = args;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     for (int i = 0; i < 3; i++) {
         MUST(cuGraphAddKernelNode(&n, g, last ? &last : NULL, last != NULL, &p));
         last = n;
     }
     MUST(cuUserObjectCreate(&o, &ends, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     MUST(cuGraphRetainUserObject(g, o, 1, CU_GRAPH_USER_OBJECT_MOVE));
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     MUST(cuGraphDestroy(g));
     return e;
 }
 
-/* The same by capture, in two streams: three kernels, two empty ones beside them, and
- * a call. */
+/* A captured graph in two streams: the same three kernels, and in parallel an empty kernel and a
+ * host function. */
 static CUgraphExec by_capture(float k, CUdeviceptr x, CUdeviceptr y, CUstream s, CUstream t)
 {
-    CUevent fork, join;
     CUgraph g;
-    CUgraphExec e;
     int len = N;
     void *args[] = {&k, &x, &y, &len};
-    MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
-    MUST(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    CUevent fork = new_event(CU_EVENT_DISABLE_TIMING), join = new_event(CU_EVENT_DISABLE_TIMING);
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     MUST(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
     MUST(cuEventRecord(fork, s));
@@ -66,24 +61,18 @@ static CUgraphExec by_capture(float k, CUdeviceptr x, CUdeviceptr y, CUstream s,
     MUST(cuStreamWaitEvent(s, join, 0));
     MUST(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
     MUST(cuStreamEndCapture(s, &g));
-    MUST(cuGraphInstantiate(&e, g, 0));
-    MUST(cuGraphDestroy(g));
-    MUST(cuEventDestroy(fork));
-    MUST(cuEventDestroy(join));
+    CUgraphExec e = new_instance(g);
+    DESTROY(g, fork, join);
     return e;
 }
 
 static void *work(void *arg)
 {
     (void)arg;
-    CUstream s, t;
-    CUdeviceptr x, y;
     float got[N];
     MUST(cuCtxSetCurrent(ctx));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&x, sizeof got));
-    MUST(cuMemAlloc(&y, sizeof got));
+    CUstream s = new_stream(), t = new_stream();
+    CUdeviceptr x = new_memory(sizeof got), y = new_memory(sizeof got);
     for (int round = 1; round <= ROUNDS; round++) {
         float sum = 0;
         MUST(cuMemsetD32Async(x, 0x3f800000, N, s)); /* 1.0f */
@@ -94,7 +83,7 @@ static void *work(void *arg)
             MUST(cuGraphLaunch(b, s));
             sum += 3.0f * (float)round + 3;
         }
-        MUST(cuGraphExecDestroy(a)); /* all of it in flight */
+        MUST(cuGraphExecDestroy(a)); /* with all of the work in flight */
         MUST(cuGraphExecDestroy(b));
         MUST(cuMemcpyDtoHAsync(got, y, sizeof got, s));
         MUST(cuStreamSynchronize(s));
@@ -102,10 +91,7 @@ static void *work(void *arg)
             if (got[i] != sum)
                 atomic_fetch_add(&wrong, 1);
     }
-    MUST(cuMemFree(x));
-    MUST(cuMemFree(y));
-    MUST(cuStreamDestroy(s));
-    MUST(cuStreamDestroy(t));
+    DESTROY(x, y, s, t);
     return NULL;
 }
 
@@ -118,8 +104,8 @@ static void all(void *(*fn)(void *), void *arg)
         pthread_join(t[i], NULL);
 }
 
-/* One instance in the hands of all, which no driver promises to stand: here it does,
- * and each launch adds what it should. */
+/* All threads share one instance. No driver promises that this works; the simulator does, and each
+ * launch has its effect. */
 struct shared {
     CUgraph graph;
     CUgraphNode node;
@@ -130,11 +116,10 @@ struct shared {
 static void *abuse(void *arg)
 {
     struct shared *sh = arg;
-    CUstream s;
     CUgraphExec own;
     CUgraphExecUpdateResultInfo info;
     MUST(cuCtxSetCurrent(ctx));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     for (int i = 0; i < 40; i++) {
         MUST(cuGraphLaunch(sh->exec, s));
         MUST(cuGraphNodeSetEnabled(sh->exec, sh->node, 1));
@@ -172,17 +157,14 @@ static void sharing(void)
     for (int i = 0; i < N; i++)
         right &= got[i] == THREADS * 40;
     CHECK(right);
-    MUST(cuGraphDestroy(sh.graph));
-    MUST(cuMemFree(sh.x));
-    MUST(cuMemFree(sh.y));
+    DESTROY(sh.graph, sh.x, sh.y);
 }
 
 int main(void)
 {
-    CUmodule m;
     CUdevice dev = first_device();
     MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUmodule m = new_module(kernels_ptx);
     MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
     MUST(cuModuleGetFunction(&tick, m, "tick"));
     all(work, NULL);

@@ -1,9 +1,9 @@
-/* sim_graph_update.c: changing graphs and their instances, node by node and all at
- * once; attributes; nodes of any kind through one call; user objects. */
+/* sim_graph_update.c: changes of graphs and of their instances, one node at a time and as a whole;
+ * attributes; nodes of any kind through one call; user objects. */
 #define _GNU_SOURCE
 #include "kernels.h"
 #include "nodes.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -18,9 +18,8 @@ static bool sim;
 
 static CUDA_MEMCPY3D copy(CUdeviceptr from, CUdeviceptr to, size_t n)
 {
-    CUDA_MEMCPY3D p = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE};
-    p.srcDevice = from;
-    p.dstDevice = to;
+    CUDA_MEMCPY3D p = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .srcDevice = from, .dstDevice = to};
     p.srcPitch = p.dstPitch = p.WidthInBytes = n;
     p.srcHeight = p.dstHeight = p.Height = p.Depth = 1;
     return p;
@@ -47,20 +46,18 @@ static void count(void *data)
     atomic_fetch_add((atomic_int *)data, 1);
 }
 
-/* The values of an instance are its own: the graph's change does not reach it. */
+/* An instance has its own values: a change of the graph does not affect it. */
 static void set_params(void)
 {
-    CUgraph g;
     CUgraphNode set, cpy, call;
-    CUgraphExec e;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q;
     CUDA_MEMCPY3D c = copy(words, words + 4, 4), d;
     CUDA_HOST_NODE_PARAMS h = {count, &called[0]}, i;
     MUST(cuGraphAddMemsetNode(&set, g, NULL, 0, &p, ctx));
     MUST(cuGraphAddMemcpyNode(&cpy, g, &set, 1, &c, ctx));
     MUST(cuGraphAddHostNode(&call, g, &cpy, 1, &h));
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     p.value = 2;
     GIVES(CUDA_SUCCESS, cuGraphMemsetNodeSetParams(set, &p));
     GIVES(CUDA_SUCCESS, cuGraphMemsetNodeGetParams(set, &q));
@@ -87,29 +84,25 @@ static void set_params(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
     c.srcMemoryType = CU_MEMORYTYPE_HOST;
     c.srcHost = &p;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx)); /* from elsewhere */
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx)); /* another type of source */
+    DESTROY(e, g);
 }
 
-/* What was launched is not changed by what comes after. */
+/* A launch uses the values from the time of the launch, whatever changes afterwards. */
 static void in_flight(void)
 {
-    CUgraph g;
     CUgraphNode wait, set, up;
-    CUgraphExec e;
-    CUdeviceptr x;
     float k = 1, got = 0;
     int n = 1;
-    MUST(cuMemAlloc(&x, 8));
+    CUdeviceptr x = new_memory(8);
     MUST(cuMemsetD32(x, 0x3f800000, 2)); /* 1.0f */
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     CUdeviceptr y = x + 4;
     void *args[] = {&k, &x, &y, &n};
     CUDA_KERNEL_NODE_PARAMS t = kernel(tick, 1, 1, NULL), p = kernel(saxpy, 1, 1, args);
     MUST(cuGraphAddKernelNode(&wait, g, NULL, 0, &t));
     MUST(cuGraphAddKernelNode(&up, g, &wait, 1, &p)); /* y += k x */
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     CUDA_MEMSET_NODE_PARAMS s = fill(words, 7, 1);
     for (int i = 0; i < 6; i++) {
         MUST(cuGraphLaunch(e, stream));
@@ -119,16 +112,13 @@ static void in_flight(void)
     MUST(cuStreamSynchronize(stream));
     MUST(cuMemcpyDtoH(&got, y, 4));
     CHECK(got == 1 + 1 + 2 + 3 + 4 + 5 + 6);
-    MUST(cuGraphAddMemsetNode(&set, g, &up, 1, &s, ctx)); /* of the graph, not of the instance */
+    MUST(cuGraphAddMemsetNode(&set, g, &up, 1, &s, ctx)); /* in the graph, not in the instance */
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &s, ctx));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuMemFree(x));
+    DESTROY(e, g, x);
 }
 
 static void kernels(void)
 {
-    CUgraph g;
     CUgraphNode n, m;
     CUDA_KERNEL_NODE_PARAMS p, q;
     CUdeviceptr a = words;
@@ -138,7 +128,7 @@ static void kernels(void)
     size_t size = sizeof buf;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buf, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
     CUkernelNodeAttrValue v, w;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     p = kernel(vadd, 2, 32, args);
     MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &p));
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
@@ -154,7 +144,7 @@ static void kernels(void)
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
     USUALLY(q.kernelParams == NULL && q.extra != NULL);
     p.kernelParams = args;
-    USUALLY(cuGraphKernelNodeSetParams(n, &p) != CUDA_SUCCESS); /* one or the other */
+    USUALLY(cuGraphKernelNodeSetParams(n, &p) != CUDA_SUCCESS); /* parameters or extra, not both */
     p.extra = NULL;
     MUST(cuGraphKernelNodeSetParams(n, &p));
     memset(&v, 0, sizeof v);
@@ -176,16 +166,14 @@ static void kernels(void)
 
 static void enabling(void)
 {
-    CUgraph g;
     CUgraphNode one, two, none;
-    CUgraphExec e;
     unsigned is = 7;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q = fill(words, 2, 1);
     MUST(cuGraphAddMemsetNode(&one, g, NULL, 0, &p, ctx));
     MUST(cuGraphAddMemsetNode(&two, g, &one, 1, &q, ctx));
     MUST(cuGraphAddEmptyNode(&none, g, &two, 1));
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     GIVES(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
     CHECK(is == 1);
     GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 0));
@@ -200,16 +188,14 @@ static void enabling(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetEnabled(e, NULL, 0));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeGetEnabled(e, two, NULL));
     USUALLY(cuGraphNodeSetEnabled(e, none, 0) != CUDA_SUCCESS); /* kernels, copies and sets only */
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
 }
 
-/* A set, then a kernel or another set, then perhaps more. */
+/* Makes a graph: a memset, then a kernel or another memset, then empty nodes up to `nodes`. */
 static CUgraph shape(unsigned value, int second, int nodes)
 {
-    CUgraph g;
     CUgraphNode n, last;
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     CUDA_MEMSET_NODE_PARAMS p = fill(words, value, 1), q = fill(words + 4, value, 1);
     CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
     MUST(cuGraphAddMemsetNode(&last, g, NULL, 0, &p, ctx));
@@ -230,10 +216,9 @@ static void update(void)
     CUgraph longer = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 3), other = shape(1, CU_GRAPH_NODE_TYPE_MEMSET, 2);
     CUgraph loose = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2);
     CUgraphNode from, to;
-    CUgraphExec e;
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
     size_t n = 1;
-    MUST(cuGraphInstantiate(&e, a, 0));
+    CUgraphExec e = new_instance(a);
     GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, b, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
     zero();
@@ -248,16 +233,11 @@ static void update(void)
     GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, loose, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
     zero();
-    MUST(cuGraphLaunch(e, stream)); /* as it was */
+    MUST(cuGraphLaunch(e, stream)); /* with its old values */
     CHECK(word(0) == 5);
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(NULL, b, &info));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(e, NULL, &info));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(a));
-    MUST(cuGraphDestroy(b));
-    MUST(cuGraphDestroy(longer));
-    MUST(cuGraphDestroy(other));
-    MUST(cuGraphDestroy(loose));
+    DESTROY(e, a, b, longer, other, loose);
 }
 
 static void child(void)
@@ -265,39 +245,31 @@ static void child(void)
     CUgraph g, a = shape(1, CU_GRAPH_NODE_TYPE_MEMSET, 2), b = shape(4, CU_GRAPH_NODE_TYPE_MEMSET, 2);
     CUgraph longer = shape(4, CU_GRAPH_NODE_TYPE_MEMSET, 3);
     CUgraphNode first, inner, last;
-    CUgraphExec e;
     MUST(cuGraphCreate(&g, 0));
     MUST(cuGraphAddEmptyNode(&first, g, NULL, 0));
     MUST(cuGraphAddChildGraphNode(&inner, g, &first, 1, a));
     MUST(cuGraphAddEmptyNode(&last, g, &inner, 1));
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     GIVES(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(e, inner, b));
     zero();
     MUST(cuGraphLaunch(e, stream));
     CHECK(word(0) == 4 && word(1) == 4);
     USUALLY(cuGraphExecChildGraphNodeSetParams(e, inner, longer) != CUDA_SUCCESS);
     USUALLY(cuGraphExecChildGraphNodeSetParams(e, last, b) != CUDA_SUCCESS);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
-    MUST(cuGraphDestroy(a));
-    MUST(cuGraphDestroy(b));
-    MUST(cuGraphDestroy(longer));
+    DESTROY(e, g, a, b, longer);
 }
 
-/* Nodes through the call that takes any. */
+/* Nodes of all kinds through the generic call. */
 static void generic(void)
 {
-    CUgraph g;
     CUgraphNode set, run, host, none;
     CUgraphNodeType type;
     CUgraphExec e;
     CUDA_GRAPH_INSTANTIATE_PARAMS how = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, .hUploadStream = stream};
     cuuint64_t flags = 9;
-    MUST(cuGraphCreate(&g, 0));
-    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
-    p.memset.dst = words;
-    p.memset.value = 3;
-    p.memset.elementSize = 4;
+    CUgraph g = new_graph();
+    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_MEMSET, .memset.dst = words,
+                           .memset.value = 3, .memset.elementSize = 4};
     p.memset.width = p.memset.height = 1;
     p.memset.ctx = ctx;
     GIVES(CUDA_SUCCESS, cuGraphAddNode(&set, g, NULL, 0, &p));
@@ -341,23 +313,21 @@ static void generic(void)
     MUST(cuGraphDestroy(g));
 }
 
-/* The forms of CUDA 13.4, which an older driver has not: a kernel node names its
- * function's context or none. */
+/* The forms of CUDA 13.4, which older drivers lack: a kernel node names its function's context, or
+ * no context. */
 static void own_context(void)
 {
     CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
     CUresult (*set)(CUgraphNode, CUgraphNodeParams *);
-    CUgraph g;
     CUgraphNode node;
-    CUcontext other;
     *(void **)&add = dlsym(RTLD_DEFAULT, "cuGraphAddNode_v3");
     *(void **)&set = dlsym(RTLD_DEFAULT, "cuGraphNodeSetParams_v2");
     CHECK(!sim || (add && set));
     if (!add || !set)
         return;
-    MUST(cuCtxCreate(&other, 0, first_device()));
+    CUcontext other = new_context(first_device());
     MUST(cuCtxSetCurrent(ctx));
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
     p.kernel = kernel(tick, 1, 1, NULL);
     GIVES(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
@@ -368,8 +338,7 @@ static void own_context(void)
     GIVES(CUDA_ERROR_INVALID_CONTEXT, add(&node, g, NULL, NULL, 0, &p));
     GIVES(CUDA_ERROR_INVALID_CONTEXT, set(node, &p));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, add(&node, g, NULL, NULL, 0, NULL));
-    MUST(cuGraphDestroy(g));
-    MUST(cuCtxDestroy(other));
+    DESTROY(g, other);
 }
 
 static atomic_int ended;
@@ -390,7 +359,6 @@ static void objects(void)
 {
     static int one = 1, ten = 10;
     CUgraph g, copy_of;
-    CUgraphExec e;
     CUuserObject o, p;
     CUgraphNode n;
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 1, 0));
@@ -412,7 +380,7 @@ static void objects(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphRetainUserObject(g, p, 0, 0));
     MUST(cuGraphClone(&copy_of, g));
     MUST(cuGraphDestroy(g));
-    MUST(cuGraphInstantiate(&e, copy_of, 0));
+    CUgraphExec e = new_instance(copy_of);
     MUST(cuGraphDestroy(copy_of));
     MUST(cuGraphLaunch(e, stream));
     CHECK(ended == 1);
@@ -421,22 +389,17 @@ static void objects(void)
     CHECK(becomes(11));
 }
 
-/* Work of two contexts. */
+/* An update cannot move a node to another context. */
 static void contexts(void)
 {
-    CUcontext other;
-    CUmodule m;
-    CUfunction there;
     CUgraph a = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2), b;
     CUgraphNode n, last;
-    CUgraphExec e;
     CUgraphExecUpdateResultInfo info;
-    CUdeviceptr far;
-    MUST(cuGraphInstantiate(&e, a, 0));
-    MUST(cuCtxCreate(&other, 0, 0));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&there, m, "tick"));
-    MUST(cuMemAlloc(&far, 4));
+    CUgraphExec e = new_instance(a);
+    CUcontext other = new_context(0);
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction there = function_of(m, "tick");
+    CUdeviceptr far = new_memory(4);
     MUST(cuGraphCreate(&b, 0));
     CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q = fill(far, 1, 1);
     CUDA_KERNEL_NODE_PARAMS k = kernel(there, 1, 1, NULL);
@@ -450,23 +413,18 @@ static void contexts(void)
     size_t count_of = 1;
     MUST(cuGraphGetRootNodes(a, &n, &count_of));
     USUALLY(cuGraphExecMemsetNodeSetParams(e, n, &q, other) != CUDA_SUCCESS);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(a));
-    MUST(cuCtxDestroy(other));
+    DESTROY(e, a, other);
 }
 
-/* A module that is gone takes the instances with it that need it. */
+/* Instances that need an unloaded module can no longer be launched. */
 static void unloaded(void)
 {
-    CUmodule m;
-    CUfunction f;
-    CUgraph g;
     CUgraphNode n;
     CUgraphExec e, late;
     CUgraphExecUpdateResultInfo info;
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&f, m, "tick"));
-    MUST(cuGraphCreate(&g, 0));
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction f = function_of(m, "tick");
+    CUgraph g = new_graph();
     CUDA_KERNEL_NODE_PARAMS k = kernel(f, 1, 1, NULL);
     MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
     MUST(cuGraphInstantiate(&e, g, 0));
@@ -474,27 +432,25 @@ static void unloaded(void)
     GIVES(CUDA_SUCCESS, cuModuleUnload(m));
     USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
     USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphInstantiate(&late, g, 0));
-    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, n, 0)); /* of no use, and no harm */
+    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, n, 0)); /* allowed, but of no use */
     USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
     MUST(cuModuleLoadData(&m, kernels_ptx));
     MUST(cuModuleGetFunction(&f, m, "slow"));
     k.func = f;
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &k));
-    GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, g, &info)); /* it has all it needs again */
+    GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, g, &info)); /* the instance has all that it needs again */
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
     GIVES(CUDA_SUCCESS, cuModuleUnload(m));
     USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
 }
 
 int main(void)
 {
-    CUmodule m;
     CUdevice dev = first_device();
     sim = simulated(dev);
     MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUmodule m = new_module(kernels_ptx);
     MUST(cuModuleGetFunction(&vadd, m, "vadd"));
     MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
     MUST(cuModuleGetFunction(&tick, m, "tick"));
@@ -510,7 +466,7 @@ int main(void)
     PART(own_context());
     PART(objects());
     PART(contexts());
-    if (sim) /* elsewhere it is the program's own fault */
+    if (sim) /* on a real driver this is undefined */
         PART(unloaded());
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();

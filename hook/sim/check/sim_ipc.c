@@ -1,5 +1,5 @@
 /* sim_ipc.c: memory handed to another process by handle. */
-#include "tap.h"
+#include "objects.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,13 +8,12 @@
 
 static int importer(int in, int out)
 {
-    CUcontext ctx;
     CUipcMemHandle h;
     CUdeviceptr p, q;
     unsigned char b[N];
     bool same = true;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     if (read(in, &h, sizeof h) != sizeof h)
         return 1;
     MUST(cuIpcOpenMemHandle(&p, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
@@ -36,7 +35,6 @@ static int importer(int in, int out)
 
 int main(int argc, char **argv)
 {
-    CUcontext ctx;
     CUipcMemHandle h;
     CUdeviceptr p, q;
     unsigned char b[N];
@@ -56,7 +54,7 @@ int main(int argc, char **argv)
         _exit(127);
     }
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     MUST(cuMemAlloc(&p, N));
     MUST(cuMemsetD8(p, 0x5a, N));
     MUST(cuCtxSynchronize());
@@ -72,7 +70,6 @@ int main(int argc, char **argv)
     CHECK(b[99] == 0x5a && b[100] == 0x77 && b[109] == 0x77 && b[110] == 0x5a);
     memset(&h, 0x13, sizeof h);
     CHECK(cuIpcOpenMemHandle(&q, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
-    MUST(cuMemFree(p));
-    MUST(cuCtxDestroy(ctx));
+    DESTROY(p, ctx);
     return tap_end();
 }

@@ -1,6 +1,6 @@
-/* sim_ipc_event.c: events recorded in one process and waited for in another. A
- * host function that reads from a pipe holds a stream back as long as it is told. */
-#include "tap.h"
+/* sim_ipc_event.c: events recorded in one process and awaited in another. A host function that
+ * reads from a pipe holds a stream back. */
+#include "objects.h"
 #include "peer.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ struct side {
     CUcontext ctx;
     CUstream s;
     CUdeviceptr p;
-    int gate[2]; /* what is written there lets the stream go on */
+    int gate[2]; /* a byte written here releases the stream */
 };
 
 static struct side begin(CUdevice dev)
@@ -37,7 +37,7 @@ static void let_go(const struct side *a)
         exit(1);
 }
 
-/* Records an event behind a closed gate. */
+/* Records an event behind a host function that holds the stream back. */
 static void record_held(struct side *a, CUevent e)
 {
     MUST(cuLaunchHostFunc(a->s, hold, &a->gate[0]));
@@ -51,7 +51,7 @@ static int other(int sock)
     CUdevice dev = first_device();
     struct side me = begin(dev);
     char b = 0;
-    if (!hear(sock, &h, sizeof h, NULL))
+    if (!receive_message(sock, &h, sizeof h, NULL))
         return 1;
     MUST(cuIpcOpenEventHandle(&e, h));
     /* the first process records, this one waits */
@@ -59,32 +59,31 @@ static int other(int sock)
         return 2;
     MUST(cuStreamWaitEvent(me.s, e, 0));
     MUST(cuMemsetD8Async(me.p, 5, 16, me.s));
-    if (cuStreamQuery(me.s) != CUDA_ERROR_NOT_READY || !say_go(sock))
+    if (cuStreamQuery(me.s) != CUDA_ERROR_NOT_READY || !send_go(sock))
         return 3;
     MUST(cuEventSynchronize(e));
     MUST(cuStreamSynchronize(me.s));
     MUST(cuMemcpyDtoH(&b, me.p, 1));
     if (b != 5 || cuEventQuery(e) != CUDA_SUCCESS)
         return 4;
-    /* the other way round, once the first no longer waits for its own recording */
-    if (!hear_go(sock))
+    /* then the other way round, after the first process has stopped waiting for its own event */
+    if (!receive_go(sock))
         return 5;
     record_held(&me, e);
-    if (cuEventQuery(e) != CUDA_ERROR_NOT_READY || !say_go(sock) || !hear_go(sock))
+    if (cuEventQuery(e) != CUDA_ERROR_NOT_READY || !send_go(sock) || !receive_go(sock))
         return 5;
     let_go(&me);
     MUST(cuStreamSynchronize(me.s));
-    if (!say_go(sock) || !hear_go(sock))
+    if (!send_go(sock) || !receive_go(sock))
         return 6;
     if (!simulated(dev)) {
-        MUST(cuEventDestroy(e));
-        MUST(cuCtxDestroy(me.ctx));
+        DESTROY(e, me.ctx);
         return 0;
     }
     record_held(&me, e);
-    if (!say_go(sock))
+    if (!send_go(sock))
         return 7;
-    hear_go(sock); /* killed meanwhile */
+    receive_go(sock); /* the test kills this process meanwhile */
     return 8;
 }
 
@@ -92,7 +91,7 @@ static void refused(CUdevice dev)
 {
     CUevent e;
     CUipcEventHandle h;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&e, CU_EVENT_INTERPROCESS)); /* not without the other flag */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&e, CU_EVENT_INTERPROCESS)); /* requires the other flag as well */
     MUST(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
     USUALLY(cuIpcGetEventHandle(&h, e) != CUDA_SUCCESS);
     MUST(cuEventDestroy(e));
@@ -121,32 +120,32 @@ int main(int argc, char **argv)
     USUALLY(cuIpcGetEventHandle(NULL, e) != CUDA_SUCCESS);
     record_held(&me, e);
     GIVES(CUDA_SUCCESS, cuIpcGetEventHandle(&h, e));
-    CHECK(say(peer.sock, &h, sizeof h, -1));
-    CHECK(hear_go(peer.sock)); /* it waits */
+    CHECK(send_message(peer.sock, &h, sizeof h, -1));
+    CHECK(receive_go(peer.sock)); /* the peer waits */
     GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
     let_go(&me);
     GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
-    CHECK(say_go(peer.sock) && hear_go(peer.sock)); /* it has recorded in its turn */
+    CHECK(send_go(peer.sock) && receive_go(peer.sock)); /* the peer has recorded the event in its turn */
     GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
     MUST(cuStreamWaitEvent(me.s, e, 0));
     MUST(cuMemsetD8Async(me.p, 6, 16, me.s));
     GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(me.s));
-    CHECK(say_go(peer.sock));
+    CHECK(send_go(peer.sock));
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(me.s));
     GIVES(CUDA_SUCCESS, cuEventQuery(e));
     MUST(cuMemcpyDtoH(&b, me.p, 1));
     CHECK(b == 6);
-    CHECK(hear_go(peer.sock) && say_go(peer.sock));
-    if (simulated(dev)) { /* who dies keeps nobody waiting */
-        CHECK(hear_go(peer.sock));
+    CHECK(receive_go(peer.sock) && send_go(peer.sock));
+    if (simulated(dev)) { /* a process that dies leaves no process waiting */
+        CHECK(receive_go(peer.sock));
         GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
         MUST(cuStreamWaitEvent(me.s, e, 0));
         kill(peer.pid, SIGKILL);
         GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
         GIVES(CUDA_SUCCESS, cuStreamSynchronize(me.s));
-        CHECK(peer_end(peer) == 128);
+        CHECK(peer_wait(peer) == 128);
     } else {
-        CHECK(peer_end(peer) == 0);
+        CHECK(peer_wait(peer) == 0);
     }
     GIVES(CUDA_SUCCESS, cuEventRecord(e, me.s));
     GIVES(CUDA_SUCCESS, cuEventSynchronize(e));

@@ -1,6 +1,6 @@
 /* sim_library.c: libraries and kernels, which belong to no context. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <string.h>
 
@@ -9,13 +9,11 @@
 static CUdevice dev;
 static float x[N], sum[N];
 
-/* Adds a vector to itself by a handle that is a kernel's or a function's. */
+/* Adds a vector to itself with a kernel's or a function's handle. */
 static bool adds(CUfunction f, CUstream s)
 {
-    CUdeviceptr dx, dsum;
     int n = N;
-    MUST(cuMemAlloc(&dx, sizeof x));
-    MUST(cuMemAlloc(&dsum, sizeof sum));
+    CUdeviceptr dx = new_memory(sizeof x), dsum = new_memory(sizeof sum);
     for (int i = 0; i < N; i++)
         x[i] = (float)i;
     memset(sum, 0, sizeof sum);
@@ -24,8 +22,7 @@ static bool adds(CUfunction f, CUstream s)
     GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
     MUST(cuStreamSynchronize(s));
     MUST(cuMemcpyDtoH(sum, dsum, sizeof sum));
-    MUST(cuMemFree(dx));
-    MUST(cuMemFree(dsum));
+    DESTROY(dx, dsum);
     bool right = true;
     for (int i = 0; i < N; i++)
         right &= sum[i] == 2 * x[i];
@@ -88,7 +85,8 @@ static void launched(void)
     GIVES(CUDA_SUCCESS, cuLibraryUnload(lib));
 }
 
-/* What is set of a kernel is so of its function, loaded before or after. */
+/* An attribute of a kernel applies to its function, whether the function was loaded before or
+ * after. */
 static void attributes(void)
 {
     CUlibrary lib;
@@ -108,33 +106,30 @@ static void attributes(void)
     CHECK(value == 81920);
     GIVES(CUDA_SUCCESS, cuKernelSetCacheConfig(k, CU_FUNC_CACHE_PREFER_L1, dev));
     GIVES(CUDA_SUCCESS, cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 81920, NULL, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuLibraryUnload(lib)); /* when its work is done */
+    GIVES(CUDA_SUCCESS, cuLibraryUnload(lib)); /* the unloading waits for its work */
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
-/* A node of a graph has a kernel in place of a function, or in its own field. */
+/* A graph node accepts a kernel in its own field, in place of a function. */
 static void in_graphs(void)
 {
     CUlibrary lib;
     CUkernel k;
-    CUgraph g;
-    CUgraphExec e;
     CUgraphNode node;
     MUST(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
     MUST(cuLibraryGetKernel(&k, lib, "tick"));
-    MUST(cuGraphCreate(&g, 0));
+    CUgraph g = new_graph();
     CUDA_KERNEL_NODE_PARAMS p = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
     p.kern = k;
     GIVES(CUDA_SUCCESS, cuGraphAddKernelNode(&node, g, NULL, 0, &p));
-    MUST(cuGraphInstantiate(&e, g, 0));
+    CUgraphExec e = new_instance(g);
     GIVES(CUDA_SUCCESS, cuGraphLaunch(e, NULL));
     MUST(cuCtxSynchronize());
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuGraphDestroy(g));
+    DESTROY(e, g);
     MUST(cuLibraryUnload(lib));
 }
 
-/* In each context it is loaded anew. */
+/* The library is loaded separately in each context. */
 static void in_two_contexts(void)
 {
     CUcontext other, popped;
@@ -156,7 +151,7 @@ static void in_two_contexts(void)
     MUST(cuLibraryUnload(lib));
 }
 
-/* What only the simulator promises: a driver need not look at what it is given. */
+/* Only the simulator refuses these: a driver need not check its arguments. */
 static void refused(void)
 {
     CUlibrary lib, old;
@@ -176,10 +171,9 @@ static void refused(void)
 
 int main(void)
 {
-    CUcontext ctx;
     dev = first_device();
     PART(without_a_context());
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     PART(launched());
     PART(attributes());
     PART(in_graphs());

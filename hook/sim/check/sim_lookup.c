@@ -1,4 +1,4 @@
-/* sim_lookup.c: cuGetProcAddress in both its forms, and what names mean. */
+/* sim_lookup.c: cuGetProcAddress in both its forms, and the symbols that names stand for. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "tap.h"
@@ -7,7 +7,7 @@
 
 typedef CUresult (*lookup5)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
 
-/* What the runtime library asks for, and the symbol that is meant. */
+/* Names that the runtime library looks up, and the symbols that they stand for. */
 static const struct {
     const char *base;
     int version, flags;
@@ -47,7 +47,7 @@ static void names(void *lib)
         CUresult r5 = cuGetProcAddress_v2(wanted[i].base, &b, wanted[i].version, (cuuint64_t)wanted[i].flags, &status);
         bool ok = r4 == CUDA_SUCCESS && r5 == CUDA_SUCCESS && want && a && a == b && status == CU_GET_PROC_ADDRESS_SUCCESS;
         if (tap(ok, wanted[i].symbol, __FILE__, __LINE__))
-            tap_usual(a == want, CUDA_SUCCESS, wanted[i].symbol, __FILE__, __LINE__); /* or the same by another door */
+            tap_usual(a == want, CUDA_SUCCESS, wanted[i].symbol, __FILE__, __LINE__); /* or another address of the same function */
     }
 }
 
@@ -64,14 +64,13 @@ static void absent(void)
     GIVES(CUDA_SUCCESS, cuGetProcAddress_v2("cuNoSuchThing", &p, 12000, 0, NULL));
     CUdevice dev = 0;
     if (!simulated(dev))
-        return; /* driver 580 crashes on what follows */
+        return; /* driver 580 crashes on the following calls */
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2(NULL, &p, 12000, 0, &status));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuInit", NULL, 12000, 0, &status));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuInit", &p, 99000, 0, &status));
 }
 
-/* A stream of 0 in a _ptsz name is the thread's own stream, which the legacy
- * stream's users do not see as stream 0. */
+/* In a _ptsz function, stream 0 is the thread's own stream. In all others it is the legacy stream. */
 static void twins(void)
 {
     unsigned long long legacy = 0, own = 0, zero = 0;
@@ -93,7 +92,7 @@ int main(void)
     CHECK(lib != NULL);
     names(lib);
     absent();
-    /* as the static runtime library comes in: dlsym of the five-argument form */
+    /* as the static runtime library starts: dlsym of the form with five arguments */
     lookup5 lookup = (lookup5)(uintptr_t)dlsym(lib, "cuGetProcAddress_v2");
     GIVES(CUDA_SUCCESS, lookup("cuDeviceGet", &fn, 2000, 0, NULL));
     CHECK(fn == dlsym(lib, "cuDeviceGet"));

@@ -1,11 +1,11 @@
-/* sim_managed.c: memory that host and device both see. */
+/* sim_managed.c: memory that is visible to both host and device. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <stdint.h>
 
 #define MIB (1u << 20)
-#define PAGE 4096u /* what the driver moves at least; larger pages divide by it */
+#define PAGE 4096u /* the smallest unit that a driver moves; a divisor of larger pages */
 
 static void refused(CUdevice dev)
 {
@@ -77,8 +77,7 @@ static void copies(void)
     GIVES(CUDA_SUCCESS, cuMemcpyDtoH(h, q, MIB));
     CHECK(h[0] == 0x11);
     GIVES(CUDA_SUCCESS, cuMemcpy(q, p, MIB));
-    MUST(cuMemFree(p));
-    MUST(cuMemFree(q));
+    DESTROY(p, q);
 }
 
 static int attribute(CUmem_range_attribute what, CUdeviceptr p, size_t n)
@@ -99,7 +98,7 @@ static void advice(CUdevice dev)
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, 2 * half) == -2);
     GIVES(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, half) == 1);
-    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 2 * half) == 0); /* not all of it */
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 2 * half) == 0); /* only a part of it */
     GIVES(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_UNSET_READ_MOSTLY, dev));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, half) == 0);
     GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev));
@@ -151,9 +150,7 @@ static void pointers(CUcontext ctx)
     GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, base));
     CHECK(managed == 0);
     USUALLY(cuStreamAttachMemAsync(s, base, 0, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS);
-    MUST(cuMemFree(base));
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(p));
+    DESTROY(base, s, p);
 }
 
 static size_t free_now(void)
@@ -171,30 +168,27 @@ static void place(CUdeviceptr p, size_t n, CUdevice to)
 
 static float placing_ms(CUdeviceptr p, size_t n, CUdevice to)
 {
-    CUevent begun, ended;
     float ms = 0;
-    MUST(cuEventCreate(&begun, 0));
-    MUST(cuEventCreate(&ended, 0));
+    CUevent begun = new_event(0), ended = new_event(0);
     MUST(cuEventRecord(begun, NULL));
     MUST(cuMemPrefetchAsync(p, n, to, NULL));
     MUST(cuEventRecord(ended, NULL));
     MUST(cuEventSynchronize(ended));
     MUST(cuEventElapsedTime(&ms, begun, ended));
-    MUST(cuEventDestroy(begun));
-    MUST(cuEventDestroy(ended));
+    DESTROY(begun, ended);
     return ms;
 }
 
-/* What only the simulator promises: pages count as the device's from the prefetch
- * on, there may be more than it has, and the least recently used leave. What has
- * to move goes at 16 GB/s. */
+/* Only the simulator promises this: pages count as the device's from the prefetch on, there may be
+ * more pages than device memory, and the least recently used pages are evicted. Pages move at 16
+ * GB/s. */
 static void residency(CUdevice dev)
 {
     size_t total;
     CUdeviceptr a, b, c, d;
     MUST(cuDeviceTotalMem(&total, dev));
     if (total > 1u << 30)
-        return; /* all that moves would take too long */
+        return; /* moving that many pages would take too long */
     size_t before = free_now(), part = (total / 2 + total / 8) & ~(size_t)(PAGE - 1);
     MUST(cuMemAllocManaged(&a, part, CU_MEM_ATTACH_GLOBAL));
     MUST(cuMemAllocManaged(&b, part, CU_MEM_ATTACH_GLOBAL));
@@ -208,37 +202,32 @@ static void residency(CUdevice dev)
     CHECK(placing_ms(a, part, dev) >= (float)(part - 14 * PAGE) / 16e6f);
     CHECK(free_now() == before - part);
     MUST(cuMemPrefetchAsync(a, part, dev, NULL));
-    CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS); /* it was there */
-    place(b, part, dev); /* pushes out as much of a as it must */
+    CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS); /* it was already there */
+    place(b, part, dev); /* evicts a part of a */
     CHECK(free_now() == 0);
     place(b, part, -1);
     CHECK(free_now() == part);
     place(a, part, dev);
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&c, before - PAGE)); /* room for it is made */
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&c, before - PAGE)); /* evicts pages to make room */
     CHECK(free_now() <= PAGE);
-    place(b, part, dev); /* but not by cuMemAlloc's memory */
+    place(b, part, dev); /* but cuMemAlloc's memory cannot be evicted */
     CHECK(free_now() == 0);
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&d, 2 * PAGE));
-    MUST(cuMemFree(c));
-    MUST(cuMemFree(a));
-    MUST(cuMemFree(b));
+    DESTROY(c, a, b);
     CHECK(free_now() == before);
 }
 
 int main(void)
 {
-    CUcontext ctx;
-    CUmodule m;
-    CUfunction vadd;
     int managed = 0, at_once = 0;
     CUdevice dev = first_device();
     MUST(cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
     MUST(cuDeviceGetAttribute(&at_once, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, dev));
     if (!managed || !at_once)
         return 77;
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    CUcontext ctx = new_context(dev);
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction vadd = function_of(m, "vadd");
     PART(refused(dev));
     PART(both_sides(dev, vadd, false));
     PART(both_sides(dev, vadd, true));

@@ -1,5 +1,5 @@
-/* sim_memory.c: device and host memory, copies and sets of every shape. */
-#include "tap.h"
+/* sim_memory.c: device and host memory; copies and memsets of every shape. */
+#include "objects.h"
 
 #include <stdint.h>
 
@@ -34,11 +34,9 @@ static void plain(void)
 static void linear(void)
 {
     uint32_t a[N], b[N];
-    CUdeviceptr p, q;
     for (int i = 0; i < N; i++)
         a[i] = (uint32_t)i * 2654435761u;
-    MUST(cuMemAlloc(&p, sizeof a));
-    MUST(cuMemAlloc(&q, sizeof a));
+    CUdeviceptr p = new_memory(sizeof a), q = new_memory(sizeof a);
     GIVES(CUDA_SUCCESS, cuMemcpyHtoD(p, a, sizeof a));
     GIVES(CUDA_SUCCESS, cuMemcpyDtoD(q, p, sizeof a));
     GIVES(CUDA_SUCCESS, cuMemcpyDtoH(b, q, sizeof a));
@@ -47,24 +45,22 @@ static void linear(void)
     GIVES(CUDA_SUCCESS, cuMemcpy((CUdeviceptr)(uintptr_t)b, p, sizeof a));
     CHECK(!memcmp(a, b, sizeof a));
     GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, b, 64, NULL));
-    b[0] = ~b[0]; /* pageable memory is the caller's again at once */
+    b[0] = ~b[0]; /* the caller may reuse pageable memory at once */
     GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(b, q, sizeof a, NULL));
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(!memcmp(a, b, sizeof a));
     GIVES(CUDA_SUCCESS, cuMemcpyHtoD(p, a, 0));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(0, a, 4));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(b, 0, 4));
-    MUST(cuMemFree(p));
-    MUST(cuMemFree(q));
+    DESTROY(p, q);
 }
 
 static void sets(void)
 {
-    CUdeviceptr p;
     unsigned char b[64];
     uint16_t h[8];
     uint32_t w[4];
-    MUST(cuMemAlloc(&p, 64));
+    CUdeviceptr p = new_memory(64);
     GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0xab, 64));
     GIVES(CUDA_SUCCESS, cuMemsetD16(p + 16, 0x1234, 8));
     GIVES(CUDA_SUCCESS, cuMemsetD32Async(p + 32, 0xdeadbeef, 4, NULL));
@@ -94,44 +90,29 @@ static void boxes(void)
         ((unsigned char *)in)[i] = (unsigned char)i;
     GIVES(CUDA_SUCCESS, cuMemAllocPitch(&p, &pitch, W, H * D, 4));
     CHECK(pitch >= W && pitch % 4 == 0);
-    CUdeviceptr none; /* a real driver writes both before it refuses */
+    CUdeviceptr none; /* a real driver writes both values before it refuses */
     size_t nothing;
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&none, &nothing, W, H, 3));
-    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .WidthInBytes = W};
-    c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    c.dstDevice = p;
-    c.dstPitch = pitch;
-    c.Height = H;
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W,
+                       .WidthInBytes = W, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p,
+                       .dstPitch = pitch, .Height = H};
     GIVES(CUDA_SUCCESS, cuMemcpy2D(&c));
     memset(out, 0, sizeof out);
-    CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch, .srcXInBytes = 2};
-    back.srcY = 1;
-    back.dstMemoryType = CU_MEMORYTYPE_HOST;
-    back.dstHost = out;
-    back.dstPitch = W;
-    back.WidthInBytes = 3;
-    back.Height = 2;
+    CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch,
+                          .srcXInBytes = 2, .srcY = 1, .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = out, .dstPitch = W, .WidthInBytes = 3, .Height = 2};
     GIVES(CUDA_SUCCESS, cuMemcpy2DUnaligned(&back));
     CHECK(out[0][0][0] == in[0][1][2] && out[0][0][2] == in[0][1][4] && out[0][1][0] == in[0][2][2] && !out[0][0][3]);
     back.srcPitch = 1;
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&back));
-    CUDA_MEMCPY3D v = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .srcHeight = H};
-    v.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    v.dstDevice = p;
-    v.dstPitch = pitch;
-    v.dstHeight = H;
-    v.WidthInBytes = W;
-    v.Height = H;
-    v.Depth = D;
+    CUDA_MEMCPY3D v = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W,
+                       .srcHeight = H, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p,
+                       .dstPitch = pitch, .dstHeight = H, .WidthInBytes = W, .Height = H,
+                       .Depth = D};
     GIVES(CUDA_SUCCESS, cuMemcpy3D(&v));
-    CUDA_MEMCPY3D r = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch, .srcHeight = H};
-    r.dstMemoryType = CU_MEMORYTYPE_HOST;
-    r.dstHost = out;
-    r.dstPitch = W;
-    r.dstHeight = H;
-    r.WidthInBytes = W;
-    r.Height = H;
-    r.Depth = D;
+    CUDA_MEMCPY3D r = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch,
+                       .srcHeight = H, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out,
+                       .dstPitch = W, .dstHeight = H, .WidthInBytes = W, .Height = H, .Depth = D};
     memset(out, 0, sizeof out);
     GIVES(CUDA_SUCCESS, cuMemcpy3DAsync(&r, NULL));
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
@@ -139,14 +120,14 @@ static void boxes(void)
     MUST(cuMemFree(p));
 }
 
-/* Only drivers since CUDA 12.8 have it. */
+/* Drivers have this call since CUDA 12.8. */
 static void batch(void)
 {
     __typeof__(&cuMemcpyBatchAsync) copy = NULL;
     unsigned char a[3][64], b[3][64];
     CUdeviceptr p, dst[3], src[3], back[3];
     CUstream s;
-    CUmemcpyAttributes how = {.srcAccessOrder = 1}; /* as the stream gets there */
+    CUmemcpyAttributes how = {.srcAccessOrder = 1}; /* in stream order */
     size_t sizes[3] = {64, 10, 1}, first = 0, failed = 7;
     if (cuGetProcAddress("cuMemcpyBatchAsync", (void **)&copy, 12080, 0, NULL) != CUDA_SUCCESS || !copy)
         return;
@@ -166,8 +147,7 @@ static void batch(void)
     CHECK(b[0][63] == 1 && b[1][9] == 2 && b[1][10] == 0 && b[2][0] == 3);
     CHECK(copy(dst, src, sizes, 0, &how, &first, 1, &failed, s) != CUDA_SUCCESS);
     CHECK(copy(dst, src, sizes, 3, NULL, &first, 1, &failed, s) != CUDA_SUCCESS);
-    MUST(cuStreamDestroy(s));
-    MUST(cuMemFree(p));
+    DESTROY(s, p);
 }
 
 static void host(CUcontext ctx)
@@ -223,7 +203,7 @@ static void attributes(void)
     MUST(cuMemFree(p));
 }
 
-/* Many sizes, freed in another order: what is written stays where it belongs. */
+/* Allocations of many sizes, freed in another order, keep their contents. */
 static void churn(bool sim)
 {
     enum { K = 200 };
@@ -254,9 +234,8 @@ static void churn(bool sim)
 
 int main(void)
 {
-    CUcontext ctx;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     PART(plain());
     PART(linear());
     PART(sets());

@@ -1,8 +1,8 @@
-/* sim_module.c: modules, their kernels and variables, every way to launch. */
+/* sim_module.c: modules, their kernels and variables, and every way to launch. */
 #define _GNU_SOURCE
 #include <stddef.h>
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -32,7 +32,7 @@ static void loading(void)
     GIVES(CUDA_SUCCESS, cuModuleUnload(m));
 }
 
-/* What only the simulator has to say about PTX. */
+/* PTX that only the simulator refuses. */
 static void refused(void)
 {
     static const char *const bad[] = {
@@ -107,12 +107,10 @@ static bool result_is(float k)
 
 static void launches(CUmodule m)
 {
-    CUfunction vadd, saxpy, sgemm;
     int n = N;
     float k = 2;
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
-    MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
-    MUST(cuModuleGetFunction(&sgemm, m, "sgemm"));
+    CUfunction vadd = function_of(m, "vadd"), saxpy = function_of(m, "saxpy");
+    CUfunction sgemm = function_of(m, "sgemm");
     void *add[] = {&dx, &dy, &dz, &n}, *axpy[] = {&k, &dy, &dz, &n};
     GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
     CHECK(result_is(1));
@@ -153,11 +151,10 @@ static void launches(CUmodule m)
     MUST(cuMemcpyHtoD(dy, y, sizeof y));
 }
 
-/* The interface of CUDA 2, which drivers still have. */
+/* The interface of CUDA 2, which drivers still support. */
 static void legacy(CUmodule m)
 {
-    CUfunction f;
-    MUST(cuModuleGetFunction(&f, m, "vadd"));
+    CUfunction f = function_of(m, "vadd");
     MUST(cuMemsetD8(dz, 0, sizeof z));
     GIVES(CUDA_SUCCESS, cuFuncSetBlockShape(f, 256, 1, 1));
     GIVES(CUDA_SUCCESS, cuParamSetSize(f, 28));
@@ -173,18 +170,16 @@ static void legacy(CUmodule m)
     CHECK(result_is(1));
 }
 
-/* A kernel that reads where nothing is: the process lives on, but not with CUDA. */
+/* After a kernel reads from an unmapped address, the process lives on but cannot use CUDA. */
 static void stray(CUdevice dev)
 {
     CUcontext ctx, old, another;
-    CUmodule m;
-    CUfunction f;
     CUdeviceptr nowhere = 4096, p;
     int n = N;
     MUST(cuCtxCreate(&old, 0, dev));
     MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&f, m, "vadd"));
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction f = function_of(m, "vadd");
     void *args[] = {&nowhere, &nowhere, &nowhere, &n};
     GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
@@ -198,7 +193,7 @@ static void stray(CUdevice dev)
     USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuDevicePrimaryCtxRetain(&another, dev));
 }
 
-/* Variables that hold addresses of others. */
+/* Variables that hold addresses of other variables. */
 static void addresses(void)
 {
     static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -206,10 +201,9 @@ static void addresses(void)
                               ".visible .global .align 8 .u64 before = generic(text);\n"
                               ".visible .global .align 8 .u64 list[4] = {generic(text)+4, 7, generic(before), 9};\n"
                               ".visible .entry tick()\n{\n ret;\n}\n";
-    CUmodule m;
     CUdeviceptr before, text, list;
     uint64_t v[4];
-    MUST(cuModuleLoadData(&m, ptx));
+    CUmodule m = new_module(ptx);
     MUST(cuModuleGetGlobal(&before, NULL, m, "before"));
     MUST(cuModuleGetGlobal(&text, NULL, m, "text"));
     MUST(cuModuleGetGlobal(&list, NULL, m, "list"));
@@ -223,7 +217,7 @@ static void addresses(void)
     GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 8 .u64 a = generic(;\n"));
 }
 
-/* Two texts become one module; on a GPU, code. */
+/* Links two texts into one module (on a GPU, into code). */
 static void joined(void)
 {
     static char one[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry one()\n{\n ret;\n}\n";
@@ -252,15 +246,13 @@ static void joined(void)
     GIVES(CUDA_SUCCESS, cuLinkDestroy(l));
 }
 
-/* What was made in a context is given back without one being current. */
+/* Resources of a context can be freed while no context is current. */
 static void without_context(void)
 {
     CUcontext mine, none;
-    CUmodule m;
-    CUdeviceptr p;
     void *h;
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuMemAlloc(&p, 4096));
+    CUmodule m = new_module(kernels_ptx);
+    CUdeviceptr p = new_memory(4096);
     MUST(cuMemAllocHost(&h, 4096));
     MUST(cuCtxPopCurrent(&mine));
     GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&none));
@@ -273,9 +265,8 @@ static void without_context(void)
 
 static void handles(CUmodule m)
 {
-    CUfunction f;
     char junk[512] = {0};
-    MUST(cuModuleGetFunction(&f, m, "tick"));
+    CUfunction f = function_of(m, "tick");
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)junk, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, (CUstream)junk, NULL, NULL));
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload((CUmodule)junk));
@@ -284,10 +275,8 @@ static void handles(CUmodule m)
 
 int main(void)
 {
-    CUcontext ctx;
-    CUmodule m;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     for (int i = 0; i < N; i++) {
         x[i] = (float)i;
         y[i] = (float)(3 * i);
@@ -297,7 +286,7 @@ int main(void)
     MUST(cuMemAlloc(&dz, sizeof z));
     MUST(cuMemcpyHtoD(dx, x, sizeof x));
     MUST(cuMemcpyHtoD(dy, y, sizeof y));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUmodule m = new_module(kernels_ptx);
     PART(loading());
     PART(contents(m));
     PART(launches(m));
@@ -305,12 +294,12 @@ int main(void)
     PART(addresses());
     PART(joined());
     PART(without_context());
-    if (simulated(dev)) { /* a real driver follows such pointers */
+    if (simulated(dev)) { /* a real driver dereferences such pointers */
         PART(refused());
         PART(handles(m));
     }
     MUST(cuModuleUnload(m));
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
-    PART(stray(dev)); /* last: on a GPU the process is lost to CUDA then */
+    PART(stray(dev)); /* last, because on a GPU the process cannot use CUDA afterwards */
     return tap_end();
 }

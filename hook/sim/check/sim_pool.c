@@ -1,6 +1,6 @@
 /* sim_pool.c: memory allocated and freed in stream order, and its pools. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 #include "peer.h"
 
 #include <stdint.h>
@@ -66,12 +66,12 @@ static void refused(CUdevice dev, CUstream s)
     size_t total = 0;
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(&q, NULL));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolCreate(NULL, &props));
-    USUALLY(cuMemPoolCreate(&q, &props) != CUDA_SUCCESS); /* no place */
+    USUALLY(cuMemPoolCreate(&q, &props) != CUDA_SUCCESS); /* without a location */
     props.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 99};
     USUALLY(cuMemPoolCreate(&q, &props) != CUDA_SUCCESS);
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolGetAttribute(p, (CUmemPool_attribute)999, &v));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolGetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, NULL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &v)); /* only back to 0 */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &v)); /* can only be reset to 0 */
     USUALLY(cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &v) != CUDA_SUCCESS);
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocFromPoolAsync(NULL, 16, p, s));
     MUST(cuDeviceTotalMem(&total, dev));
@@ -84,7 +84,7 @@ static void refused(CUdevice dev, CUstream s)
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
     USUALLY(cuMemFree(a) != CUDA_SUCCESS);
     GIVES(CUDA_SUCCESS, cuMemPoolDestroy(p));
-    if (!simulated(dev)) /* a real driver may follow handles that are none */
+    if (!simulated(dev)) /* a real driver may dereference invalid handles */
         return;
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolDestroy(p));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolTrimTo((CUmemoryPool)&a, 0));
@@ -123,8 +123,8 @@ static void accounts(CUdevice dev, CUstream s)
     GIVES(CUDA_SUCCESS, cuMemPoolDestroy(p));
 }
 
-/* Freed in a stream, memory is that stream's again at once, while work before
- * the freeing still uses it. */
+/* Memory freed in a stream can be reused in the same stream at once, while earlier work still uses
+ * it. */
 static void reuse(CUdevice dev, CUstream s, CUfunction slow)
 {
     CUmemoryPool p = make(dev, CU_MEM_HANDLE_TYPE_NONE);
@@ -152,7 +152,7 @@ static void reuse(CUdevice dev, CUstream s, CUfunction slow)
     GIVES(CUDA_SUCCESS, cuMemPoolDestroy(p));
 }
 
-/* A kernel that was launched before the memory was freed finds it there. */
+/* A kernel that was launched before its memory was freed still finds it there. */
 static void kernels(CUdevice dev, CUstream s, CUfunction vadd, CUfunction slow)
 {
     enum { N = 1024 };
@@ -171,18 +171,18 @@ static void kernels(CUdevice dev, CUstream s, CUfunction vadd, CUfunction slow)
     MUST(cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, s, args, NULL));
     MUST(cuMemFreeAsync(a, s));
     MUST(cuMemFreeAsync(b, s));
-    MUST(cuMemAllocFromPoolAsync(&d, 512, p, s)); /* likely where a was */
+    MUST(cuMemAllocFromPoolAsync(&d, 512, p, s)); /* probably at the address of a */
     MUST(cuMemsetD8Async(d, 0xff, 512, s));
     MUST(cuMemcpyDtoHAsync(h, c, N * sizeof *h, s));
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
     CHECK(h[0] == 3 && h[N - 1] == 3);
     MUST(cuMemFreeAsync(c, s));
-    GIVES(CUDA_SUCCESS, cuMemFree(d)); /* allowed, once its work is done */
+    GIVES(CUDA_SUCCESS, cuMemFree(d)); /* allowed after its work has finished */
     MUST(cuMemFreeHost(h));
     GIVES(CUDA_SUCCESS, cuMemPoolDestroy(p));
 }
 
-/* A pool that is destroyed stays until its allocations are freed. */
+/* A destroyed pool lives until its allocations are freed. */
 static void outlived(CUdevice dev, CUstream s)
 {
     CUmemoryPool p = make(dev, CU_MEM_HANDLE_TYPE_NONE), of = NULL;
@@ -217,8 +217,8 @@ static void access_to(CUdevice dev)
     GIVES(CUDA_SUCCESS, cuMemPoolDestroy(p));
 }
 
-/* Streams that wait for each other's memory: the numbers come out right whoever
- * gets whose. */
+/* Streams that wait for each other's memory. The numbers are right whichever stream gets which
+ * memory. */
 static void two_streams(CUdevice dev)
 {
     enum { ROUNDS = 50 };
@@ -250,15 +250,14 @@ static void two_streams(CUdevice dev)
 
 static int importer(int sock)
 {
-    CUcontext ctx;
     CUmemoryPool p;
     CUmemPoolPtrExportData ptr;
     CUdeviceptr a;
     unsigned char b[1000];
     bool same = true;
     int fd;
-    MUST(cuCtxCreate(&ctx, 0, first_device()));
-    if (!hear(sock, &ptr, sizeof ptr, &fd))
+    CUcontext ctx = new_context(first_device());
+    if (!receive_message(sock, &ptr, sizeof ptr, &fd))
         return 1;
     MUST(cuMemPoolImportFromShareableHandle(&p, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     close(fd);
@@ -272,9 +271,9 @@ static int importer(int sock)
         return 1;
     MUST(cuMemFreeAsync(a, NULL));
     MUST(cuStreamSynchronize(NULL));
-    cuMemPoolDestroy(p); /* driver 580 has only its maker do that */
+    cuMemPoolDestroy(p); /* driver 580 allows only the maker to do this */
     MUST(cuCtxDestroy(ctx));
-    return !say_go(sock);
+    return !send_go(sock);
 }
 
 static void shared(CUdevice dev, CUstream s, struct peer other)
@@ -292,10 +291,10 @@ static void shared(CUdevice dev, CUstream s, struct peer other)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportPointer(NULL, a));
     GIVES(CUDA_SUCCESS, cuMemPoolExportToShareableHandle(&fd, p, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     GIVES(CUDA_SUCCESS, cuMemPoolExportPointer(&ptr, a));
-    CHECK(say(other.sock, &ptr, sizeof ptr, fd));
+    CHECK(send_message(other.sock, &ptr, sizeof ptr, fd));
     close(fd);
-    CHECK(hear_go(other.sock));
-    CHECK(peer_end(other) == 0);
+    CHECK(receive_go(other.sock));
+    CHECK(peer_wait(other) == 0);
     MUST(cuMemcpyDtoH(b, a, sizeof b));
     CHECK(b[9] == 0x5a && b[10] == 0x77 && b[19] == 0x77 && b[20] == 0x5a);
     USUALLY(cuMemPoolImportFromShareableHandle(&q, (void *)(uintptr_t)999, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
@@ -308,10 +307,6 @@ static void shared(CUdevice dev, CUstream s, struct peer other)
 
 int main(int argc, char **argv)
 {
-    CUcontext ctx;
-    CUstream s;
-    CUmodule m;
-    CUfunction vadd, slow;
     int pools = 0;
     if (argc > 2)
         return importer(atoi(argv[2]));
@@ -320,11 +315,10 @@ int main(int argc, char **argv)
     MUST(cuDeviceGetAttribute(&pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, dev));
     if (!pools)
         return 77;
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
-    MUST(cuModuleGetFunction(&slow, m, "slow"));
+    CUcontext ctx = new_context(dev);
+    CUstream s = new_stream();
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction vadd = function_of(m, "vadd"), slow = function_of(m, "slow");
     PART(pools_of_device(dev));
     PART(refused(dev, s));
     PART(accounts(dev, s));

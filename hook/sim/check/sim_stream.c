@@ -1,6 +1,6 @@
-/* sim_stream.c: streams, events, callbacks, and the order they keep. */
+/* sim_stream.c: streams, events, callbacks, and their order. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -30,8 +30,8 @@ static void wait_at_gate(void *unused)
         usleep(200);
 }
 
-/* Holds a stream until go(), so that what is queued behind is all there before the
- * first of it begins, however busy the host is. */
+/* Holds a stream back until go(), so that all following work is queued before the first piece
+ * begins, however busy the host is. */
 static void hold(CUstream s)
 {
     gate_open = 0;
@@ -43,7 +43,8 @@ static void go(void)
     __atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
 }
 
-/* Holds the legacy stream; what is queued behind follows a kernel without a gap. */
+/* Holds the legacy stream back, with a kernel as its first work, so that the following work starts
+ * without a gap. */
 static void lead(void)
 {
     hold(NULL);
@@ -61,9 +62,8 @@ static bool near(double got, double want)
 static void events(void)
 {
     CUevent a, b, quiet;
-    CUstream s;
     float ms;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     GIVES(CUDA_SUCCESS, cuEventCreate(&a, 0));
     GIVES(CUDA_SUCCESS, cuEventCreate(&b, CU_EVENT_BLOCKING_SYNC));
     GIVES(CUDA_SUCCESS, cuEventCreate(&quiet, CU_EVENT_DISABLE_TIMING));
@@ -86,7 +86,7 @@ static void events(void)
     GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
 }
 
-/* The rule of the simulated GPU: ceil(blocks / SMs) times the time of a block. */
+/* On the simulated GPU, a kernel takes ceil(blocks / SMs) times the time of a block. */
 static void block_rule(void)
 {
     unsigned blocks[] = {1, (unsigned)sms, (unsigned)sms + 1, 4u * (unsigned)sms};
@@ -112,12 +112,10 @@ static void block_rule(void)
         MUST(cuEventDestroy(e[i]));
 }
 
-/* A thousand short kernels back to back take as long as one of their length. */
+/* A thousand short kernels in sequence take as long as a single kernel of their total length. */
 static void exactness(void)
 {
-    CUevent a, b;
-    MUST(cuEventCreate(&a, 0));
-    MUST(cuEventCreate(&b, 0));
+    CUevent a = new_event(0), b = new_event(0);
     lead();
     MUST(cuEventRecord(a, NULL));
     for (int i = 0; i < 200; i++)
@@ -127,18 +125,13 @@ static void exactness(void)
     MUST(cuEventSynchronize(b));
     double ms = elapsed(a, b);
     CHECK(ms > 199.999 && ms < 200.001);
-    MUST(cuEventDestroy(a));
-    MUST(cuEventDestroy(b));
+    DESTROY(a, b);
 }
 
 static void waiting(void)
 {
-    CUstream s, t;
-    CUevent e, done;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
-    MUST(cuEventCreate(&e, 0));
-    MUST(cuEventCreate(&done, 0));
+    CUstream s = new_stream(), t = new_stream();
+    CUevent e = new_event(0), done = new_event(0);
     hold(s);
     run(slow, 25u * (unsigned)sms, s);
     GIVES(CUDA_SUCCESS, cuEventRecord(e, s));
@@ -151,23 +144,17 @@ static void waiting(void)
     GIVES(CUDA_SUCCESS, cuEventQuery(e));
     CHECK(elapsed(e, done) >= 0);
     GIVES(CUDA_SUCCESS, cuStreamQuery(s));
-    MUST(cuStreamDestroy(s));
-    MUST(cuStreamDestroy(t));
-    MUST(cuEventDestroy(e));
-    MUST(cuEventDestroy(done));
+    DESTROY(s, t, e, done);
 }
 
-/* Work in the legacy stream waits for blocking streams and they for it;
- * a non-blocking stream does neither. */
+/* Work in the legacy stream waits for blocking streams, and they wait for it. A non-blocking stream
+ * does neither. */
 static void legacy(void)
 {
     CUstream blocking, free_stream;
-    CUevent a, b, c;
     MUST(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     MUST(cuStreamCreate(&free_stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuEventCreate(&a, 0));
-    MUST(cuEventCreate(&b, 0));
-    MUST(cuEventCreate(&c, 0));
+    CUevent a = new_event(0), b = new_event(0), c = new_event(0);
     hold(blocking);
     run(slow, 25u * (unsigned)sms, blocking); /* 50 ms */
     MUST(cuEventRecord(a, NULL));
@@ -189,9 +176,7 @@ static void legacy(void)
     GIVES(CUDA_SUCCESS, cuEventSynchronize(c));
     GIVES(CUDA_SUCCESS, cuStreamDestroy(blocking));
     GIVES(CUDA_SUCCESS, cuStreamDestroy(free_stream));
-    MUST(cuEventDestroy(a));
-    MUST(cuEventDestroy(b));
-    MUST(cuEventDestroy(c));
+    DESTROY(a, b, c);
 }
 
 static int order[8], calls;
@@ -213,11 +198,9 @@ static void callback(CUstream s, CUresult status, void *data)
 
 static void callbacks(void)
 {
-    CUstream s;
-    CUdeviceptr p;
     int v = 0;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&p, 4));
+    CUstream s = new_stream();
+    CUdeviceptr p = new_memory(4);
     run(tick, 1, s);
     GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, host_fn, (void *)1));
     MUST(cuMemsetD32Async(p, 99, 1, s));
@@ -230,8 +213,7 @@ static void callbacks(void)
     CHECK(reported == CUDA_SUCCESS);
     MUST(cuMemcpyDtoH(&v, p, 4));
     CHECK(v == 99);
-    MUST(cuMemFree(p));
-    MUST(cuStreamDestroy(s));
+    DESTROY(p, s);
 }
 
 static void *own_stream(void *arg)
@@ -276,8 +258,7 @@ static void kinds(CUcontext ctx)
 /* A launch returns at once until the queue is full, and then blocks. */
 static void queue(void)
 {
-    CUevent led;
-    MUST(cuEventCreate(&led, 0));
+    CUevent led = new_event(0);
     lead();
     MUST(cuEventRecord(led, NULL));
     for (int i = 0; i < 100; i++)
@@ -293,16 +274,14 @@ static void queue(void)
     MUST(cuCtxSynchronize());
 }
 
-/* Destroying a stream lets its work finish. */
+/* A destroyed stream completes its work. */
 static void destroyed(void)
 {
-    CUstream s;
-    CUdeviceptr p;
     int v = 0;
-    MUST(cuMemAlloc(&p, 4));
+    CUdeviceptr p = new_memory(4);
     MUST(cuMemsetD32(p, 1, 1));
     MUST(cuCtxSynchronize());
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     run(slow, 1, s);
     MUST(cuMemsetD32Async(p, 2, 1, s));
     GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
@@ -312,22 +291,18 @@ static void destroyed(void)
     MUST(cuMemFree(p));
 }
 
-/* What the host has to do for the device, here computing effects behind copies,
- * may be late without the device's time being longer. */
+/* Delays on the host (here it computes the effects of kernels while it copies) do not lengthen the
+ * device's time. */
 static void busy_host(CUfunction saxpy)
 {
     enum { N = 1 << 21, COPIES = 10, KERNELS = 3 };
-    CUstream kernels, copies;
-    CUevent begun, ended;
     CUdeviceptr x, y;
     void *host;
     float k = 2;
     unsigned n = 32;
     void *args[] = {&k, &x, &y, &n};
-    MUST(cuStreamCreate(&kernels, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&copies, CU_STREAM_NON_BLOCKING));
-    MUST(cuEventCreate(&begun, 0));
-    MUST(cuEventCreate(&ended, 0));
+    CUstream kernels = new_stream(), copies = new_stream();
+    CUevent begun = new_event(0), ended = new_event(0);
     MUST(cuMemAlloc(&x, N * sizeof(float)));
     MUST(cuMemAlloc(&y, N * sizeof(float)));
     MUST(cuMemAllocHost(&host, N * sizeof(float)));
@@ -342,24 +317,17 @@ static void busy_host(CUfunction saxpy)
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(near(elapsed(begun, ended), KERNELS * 0.4));
     MUST(cuMemFreeHost(host));
-    MUST(cuMemFree(x));
-    MUST(cuMemFree(y));
-    MUST(cuEventDestroy(begun));
-    MUST(cuEventDestroy(ended));
-    MUST(cuStreamDestroy(kernels));
-    MUST(cuStreamDestroy(copies));
+    DESTROY(x, y, begun, ended, kernels, copies);
 }
 
 int main(void)
 {
     CUfunction saxpy;
-    CUcontext ctx;
-    CUmodule m;
     CUdevice dev = first_device();
     sim = simulated(dev);
     MUST(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUcontext ctx = new_context(dev);
+    CUmodule m = new_module(kernels_ptx);
     MUST(cuModuleGetFunction(&tick, m, "tick"));
     MUST(cuModuleGetFunction(&slow, m, "slow"));
     PART(events());

@@ -1,8 +1,8 @@
-/* sim_threads.c: many threads at once, each with streams, events, memory and
- * callbacks of its own, in one context; the sums have to come out. And two that
- * share the primary context one after the other. */
+/* sim_threads.c: many threads, each with its own streams, events, memory and callbacks, in one
+ * context. The sums must be right. Then two threads that use the primary context one after the
+ * other. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,7 +22,7 @@ static void count(void *data)
     atomic_fetch_add(&calls, 1);
 }
 
-/* c = c + a again and again, over two streams that hand on by event. */
+/* c = c + a several times, over two streams that alternate through events. */
 static void round_of(CUstream s[2], CUevent e[2], CUdeviceptr a, CUdeviceptr c, int adds)
 {
     int n = N;
@@ -65,12 +65,10 @@ static void *work(void *arg)
         for (int i = 0; i < N; i++)
             if (out[i] != (float)adds * in[i])
                 atomic_fetch_add(&wrong, 1);
-        MUST(cuMemFree(a));
-        MUST(cuMemFree(c));
+        DESTROY(a, c);
     }
     for (int i = 0; i < 2; i++) {
-        MUST(cuStreamDestroy(s[i]));
-        MUST(cuEventDestroy(e[i]));
+        DESTROY(s[i], e[i]);
     }
     return NULL;
 }
@@ -83,7 +81,7 @@ static void slow(void *unused)
     usleep(200000);
 }
 
-/* The only holder, whose work is not over. */
+/* The only holder releases the context while its work still runs. */
 static void *lets_go(void *unused)
 {
     CUcontext primary;
@@ -95,12 +93,11 @@ static void *lets_go(void *unused)
     return unused;
 }
 
-/* What a thread makes in the primary context while another lets go of it is
- * there for as long as it holds the context itself. */
+/* Objects that a thread creates in the primary context, while another thread releases the context,
+ * live until this thread releases it, too. */
 static void takes_over(CUdevice dev)
 {
     CUcontext primary;
-    CUstream s;
     pthread_t t;
     pthread_create(&t, NULL, lets_go, NULL);
     while (!letting_go)
@@ -108,7 +105,7 @@ static void takes_over(CUdevice dev)
     usleep(50000);
     MUST(cuDevicePrimaryCtxRetain(&primary, dev));
     MUST(cuCtxSetCurrent(primary));
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     pthread_join(t, NULL);
     GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
@@ -119,12 +116,11 @@ static void takes_over(CUdevice dev)
 int main(void)
 {
     pthread_t t[THREADS];
-    CUmodule m;
     size_t before, after, total;
     int expected = 0;
     CUdevice dev = first_device();
     MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
+    CUmodule m = new_module(kernels_ptx);
     MUST(cuModuleGetFunction(&vadd, m, "vadd"));
     MUST(cuModuleGetFunction(&tick, m, "tick"));
     MUST(cuMemGetInfo(&before, &total));

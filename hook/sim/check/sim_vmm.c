@@ -1,46 +1,14 @@
-/* sim_vmm.c: addresses and memory apart, and memory handed to another process by
+/* sim_vmm.c: address ranges and memory as separate objects, and memory passed to another process by
  * descriptor. */
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 #include "peer.h"
 
 #include <stdint.h>
 
 static size_t grain;
 
-static CUmemAllocationProp prop_of(CUdevice dev, CUmemAllocationHandleType handles)
-{
-    CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = handles};
-    p.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, dev};
-    return p;
-}
-
-static CUmemGenericAllocationHandle make(CUdevice dev, size_t size, CUmemAllocationHandleType handles)
-{
-    CUmemGenericAllocationHandle h = 0;
-    CUmemAllocationProp p = prop_of(dev, handles);
-    MUST(cuMemCreate(&h, size, &p, 0));
-    return h;
-}
-
-static void allow(CUdevice dev, CUdeviceptr p, size_t size)
-{
-    CUmemAccessDesc d = {{CU_MEM_LOCATION_TYPE_DEVICE, dev}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    MUST(cuMemSetAccess(p, size, &d, 1));
-}
-
-static bool all(CUdeviceptr p, size_t n, unsigned char value)
-{
-    unsigned char *b = malloc(n);
-    bool same = true;
-    MUST(cuMemcpyDtoH(b, p, n));
-    for (size_t i = 0; i < n; i++)
-        same &= b[i] == value;
-    free(b);
-    return same;
-}
-
-/* Unmaps two mappings that lie side by side, with one call if the driver does that. */
+/* Unmaps two adjacent mappings, with one call if the driver supports that. */
 static void unmap(CUdeviceptr p, size_t first, size_t second)
 {
     if (USUALLY_GIVES(CUDA_SUCCESS, cuMemUnmap(p, first + second)))
@@ -51,7 +19,7 @@ static void unmap(CUdeviceptr p, size_t first, size_t second)
 
 static void granularity(CUdevice dev)
 {
-    CUmemAllocationProp p = prop_of(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    CUmemAllocationProp p = memory_of(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     size_t recommended = 0;
     GIVES(CUDA_SUCCESS, cuMemGetAllocationGranularity(&grain, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     GIVES(CUDA_SUCCESS, cuMemGetAllocationGranularity(&recommended, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
@@ -79,7 +47,7 @@ static void reserve(void)
 
 static void create(CUdevice dev)
 {
-    CUmemAllocationProp p = prop_of(dev, CU_MEM_HANDLE_TYPE_NONE), back;
+    CUmemAllocationProp p = memory_of(dev, CU_MEM_HANDLE_TYPE_NONE), back;
     CUmemGenericAllocationHandle h, none = 0;
     size_t total;
     int fd = -1;
@@ -91,25 +59,25 @@ static void create(CUdevice dev)
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&h, (total / grain + 1) * grain, &p, 0));
     p.type = CU_MEM_ALLOCATION_TYPE_INVALID;
     USUALLY(cuMemCreate(&h, grain, &p, 0) != CUDA_SUCCESS);
-    p = prop_of(99, CU_MEM_HANDLE_TYPE_NONE);
+    p = memory_of(99, CU_MEM_HANDLE_TYPE_NONE);
     USUALLY(cuMemCreate(&h, grain, &p, 0) != CUDA_SUCCESS);
     USUALLY(cuMemRelease(none) != CUDA_SUCCESS);
-    h = make(dev, 2 * grain, CU_MEM_HANDLE_TYPE_NONE);
+    h = new_allocation(dev, 2 * grain, CU_MEM_HANDLE_TYPE_NONE);
     GIVES(CUDA_SUCCESS, cuMemGetAllocationPropertiesFromHandle(&back, h));
     CHECK(back.type == CU_MEM_ALLOCATION_TYPE_PINNED && back.location.type == CU_MEM_LOCATION_TYPE_DEVICE && back.location.id == dev);
     USUALLY(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
     GIVES(CUDA_SUCCESS, cuMemRelease(h));
-    if (simulated(dev)) { /* a real driver may follow handles that are none */
+    if (simulated(dev)) { /* a real driver may dereference invalid handles */
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRelease(h));
         USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(1 << 21, grain, 0, 0x1234, 0));
     }
 }
 
-/* Two allocations side by side are one piece to copies and kernels. */
+/* Copies and kernels see two adjacent allocations as one. */
 static void map(CUdevice dev, CUfunction vadd)
 {
-    CUmemGenericAllocationHandle a = make(dev, 2 * grain, CU_MEM_HANDLE_TYPE_NONE);
-    CUmemGenericAllocationHandle b = make(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), again = 0;
+    CUmemGenericAllocationHandle a = new_allocation(dev, 2 * grain, CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle b = new_allocation(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), again = 0;
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
     unsigned long long flags = 99;
     CUdeviceptr p, x, start = 0;
@@ -119,23 +87,23 @@ static void map(CUdevice dev, CUfunction vadd)
     MUST(cuMemAddressReserve(&p, 4 * grain, 0, 0, 0));
     USUALLY(cuMemMap(p, 2 * grain, 0, 0, 0) != CUDA_SUCCESS);
     USUALLY(cuMemMap(p + 1, 2 * grain, 0, a, 0) != CUDA_SUCCESS);
-    if (simulated(dev)) /* driver 580 takes it */
+    if (simulated(dev)) /* driver 580 accepts this */
         USUALLY(cuMemMap(p + 3 * grain, 2 * grain, 0, a, 0) != CUDA_SUCCESS); /* beyond the reservation */
     GIVES(CUDA_SUCCESS, cuMemMap(p, 2 * grain, 0, a, 0));
     GIVES(CUDA_SUCCESS, cuMemMap(p + 2 * grain, grain, 0, b, 0));
-    USUALLY(cuMemMap(p, 2 * grain, 0, a, 0) != CUDA_SUCCESS); /* taken */
+    USUALLY(cuMemMap(p, 2 * grain, 0, a, 0) != CUDA_SUCCESS); /* already mapped */
     GIVES(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p));
     CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    allow(dev, p, 3 * grain);
+    allow(dev, p, 3 * grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     GIVES(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p + 2 * grain));
     CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0x42, 3 * grain));
-    CHECK(all(p, 3 * grain, 0x42));
-    x = p + 2 * grain - 2048; /* across the seam */
+    CHECK(all_bytes(p, 3 * grain, 0x42));
+    x = p + 2 * grain - 2048; /* across the boundary */
     MUST(cuMemsetD32(x, 0x3f800000, n)); /* 1 */
     GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, n / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
-    CHECK(all(x + 3, 1, 0x40) && all(x + 4 * n - 1, 1, 0x40)); /* 2 */
+    CHECK(all_bytes(x + 3, 1, 0x40) && all_bytes(x + 4 * n - 1, 1, 0x40)); /* 2 */
     GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, x));
     CHECK(type == CU_MEMORYTYPE_DEVICE);
     GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, x));
@@ -145,14 +113,14 @@ static void map(CUdevice dev, CUfunction vadd)
     GIVES(CUDA_SUCCESS, cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(p + grain)));
     CHECK(again != 0);
     USUALLY(cuMemAddressFree(p, 4 * grain) != CUDA_SUCCESS); /* in use */
-    if (simulated(dev)) /* driver 580 takes it */
+    if (simulated(dev)) /* driver 580 accepts this */
         USUALLY(cuMemUnmap(p, grain) != CUDA_SUCCESS); /* half a mapping */
     USUALLY(cuMemFree(p) != CUDA_SUCCESS);
     unmap(p, 2 * grain, grain);
-    USUALLY_GIVES(CUDA_SUCCESS, cuMemUnmap(p, 3 * grain)); /* where nothing is */
-    GIVES(CUDA_SUCCESS, cuMemMap(p + grain, 2 * grain, 0, again, 0)); /* elsewhere, the bytes with it */
-    allow(dev, p + grain, 2 * grain);
-    CHECK(all(p + grain, grain, 0x42));
+    USUALLY_GIVES(CUDA_SUCCESS, cuMemUnmap(p, 3 * grain)); /* nothing is mapped there */
+    GIVES(CUDA_SUCCESS, cuMemMap(p + grain, 2 * grain, 0, again, 0)); /* at another address, with the same contents */
+    allow(dev, p + grain, 2 * grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CHECK(all_bytes(p + grain, grain, 0x42));
     GIVES(CUDA_SUCCESS, cuMemUnmap(p + grain, 2 * grain));
     GIVES(CUDA_SUCCESS, cuMemRelease(again));
     GIVES(CUDA_SUCCESS, cuMemRelease(b));
@@ -162,16 +130,16 @@ static void map(CUdevice dev, CUfunction vadd)
 /* One allocation at two addresses. */
 static void twice(CUdevice dev)
 {
-    CUmemGenericAllocationHandle a = make(dev, grain, CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle a = new_allocation(dev, grain, CU_MEM_HANDLE_TYPE_NONE);
     CUdeviceptr p;
     MUST(cuMemAddressReserve(&p, 2 * grain, 0, 0, 0));
     GIVES(CUDA_SUCCESS, cuMemMap(p, grain, 0, a, 0));
     GIVES(CUDA_SUCCESS, cuMemMap(p + grain, grain, 0, a, 0));
     MUST(cuMemRelease(a));
-    allow(dev, p, 2 * grain);
+    allow(dev, p, 2 * grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     MUST(cuMemsetD8(p, 7, grain));
     MUST(cuCtxSynchronize());
-    CHECK(all(p + grain, grain, 7));
+    CHECK(all_bytes(p + grain, grain, 7));
     unmap(p, grain, grain);
     GIVES(CUDA_SUCCESS, cuMemAddressFree(p, 2 * grain));
 }
@@ -182,7 +150,7 @@ static void accounts(CUdevice dev)
     CUdeviceptr p;
     size_t free0, free1, free2, total;
     MUST(cuMemGetInfo(&free0, &total));
-    a = make(dev, 8 * grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    a = new_allocation(dev, 8 * grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     MUST(cuMemAddressReserve(&p, 8 * grain, 0, 0, 0));
     MUST(cuMemMap(p, 8 * grain, 0, a, 0));
     MUST(cuMemRelease(a));
@@ -200,58 +168,55 @@ static void accounts(CUdevice dev)
 
 static int importer(int sock)
 {
-    CUcontext ctx;
-    CUmemGenericAllocationHandle h, same;
     CUdeviceptr p;
     int fd;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    if (!hear(sock, &grain, sizeof grain, &fd))
+    CUcontext ctx = new_context(dev);
+    if (!receive_message(sock, &grain, sizeof grain, &fd))
         return 1;
-    MUST(cuMemImportFromShareableHandle(&h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    MUST(cuMemImportFromShareableHandle(&same, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CUmemGenericAllocationHandle h = new_import(fd), same = new_import(fd);
     MUST(cuMemRelease(same));
     close(fd);
     MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
     MUST(cuMemMap(p, grain, 0, h, 0));
-    allow(dev, p, grain);
-    if (!all(p, grain, 0x5a))
+    allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (!all_bytes(p, grain, 0x5a))
         return 1;
     MUST(cuMemsetD8(p + 100, 0x77, 10));
     MUST(cuCtxSynchronize());
-    if (!say_go(sock) || !hear_go(sock)) /* now the exporter has let go of it */
+    if (!send_go(sock) || !receive_go(sock)) /* by now the exporter has released the memory */
         return 1;
-    if (!all(p + 100, 10, 0x77) || !all(p + 110, grain - 110, 0x5a))
+    if (!all_bytes(p + 100, 10, 0x77) || !all_bytes(p + 110, grain - 110, 0x5a))
         return 1;
     MUST(cuMemUnmap(p, grain));
     MUST(cuMemRelease(h));
     MUST(cuMemAddressFree(p, grain));
     MUST(cuCtxDestroy(ctx));
-    return !say_go(sock);
+    return !send_go(sock);
 }
 
 static void shared(CUdevice dev, struct peer other)
 {
-    CUmemGenericAllocationHandle h = make(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), q;
+    CUmemGenericAllocationHandle h = new_allocation(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), q;
     CUdeviceptr p;
     int fd = -1, none[2];
     MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
     MUST(cuMemMap(p, grain, 0, h, 0));
-    allow(dev, p, grain);
+    allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     MUST(cuMemsetD8(p, 0x5a, grain));
     MUST(cuCtxSynchronize());
     USUALLY(cuMemExportToShareableHandle(NULL, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
     USUALLY(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_WIN32, 0) != CUDA_SUCCESS);
     GIVES(CUDA_SUCCESS, cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     CHECK(fd >= 0);
-    CHECK(say(other.sock, &grain, sizeof grain, fd));
+    CHECK(send_message(other.sock, &grain, sizeof grain, fd));
     close(fd);
-    CHECK(hear_go(other.sock));
-    CHECK(all(p + 100, 10, 0x77) && all(p + 110, 1, 0x5a));
+    CHECK(receive_go(other.sock));
+    CHECK(all_bytes(p + 100, 10, 0x77) && all_bytes(p + 110, 1, 0x5a));
     GIVES(CUDA_SUCCESS, cuMemUnmap(p, grain));
     GIVES(CUDA_SUCCESS, cuMemRelease(h));
-    CHECK(say_go(other.sock) && hear_go(other.sock));
-    CHECK(peer_end(other) == 0);
+    CHECK(send_go(other.sock) && receive_go(other.sock));
+    CHECK(peer_wait(other) == 0);
     if (pipe(none) == 0)
         USUALLY(cuMemImportFromShareableHandle(&q, (void *)(uintptr_t)none[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS);
     GIVES(CUDA_SUCCESS, cuMemAddressFree(p, grain));
@@ -267,14 +232,14 @@ static void unsupported(CUdevice dev)
         USUALLY(cuMulticastCreate(&h, &mc) != CUDA_SUCCESS);
 }
 
-/* Mapped is not yet allowed. Comes last: a real context may be lost over it. */
+/* A mapping gives no access. This part is last, because a real context may be lost. */
 static void not_allowed(CUdevice dev)
 {
-    CUmemGenericAllocationHandle a = make(dev, grain, CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle a = new_allocation(dev, grain, CU_MEM_HANDLE_TYPE_NONE);
     CUdeviceptr p;
     char b[16];
     MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
-    USUALLY(cuMemcpyDtoH(b, p, sizeof b) != CUDA_SUCCESS); /* nothing there */
+    USUALLY(cuMemcpyDtoH(b, p, sizeof b) != CUDA_SUCCESS); /* nothing is mapped */
     if (cuCtxSynchronize() != CUDA_SUCCESS)
         return;
     MUST(cuMemMap(p, grain, 0, a, 0));
@@ -283,9 +248,6 @@ static void not_allowed(CUdevice dev)
 
 int main(int argc, char **argv)
 {
-    CUcontext ctx;
-    CUmodule m;
-    CUfunction vadd;
     int vmm = 0;
     if (argc > 2)
         return importer(atoi(argv[2]));
@@ -294,9 +256,9 @@ int main(int argc, char **argv)
     MUST(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
     if (!vmm)
         return 77;
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    new_context(dev);
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction vadd = function_of(m, "vadd");
     PART(granularity(dev));
     PART(reserve());
     PART(create(dev));

@@ -1,7 +1,7 @@
-/* sim_word.c: words of memory that streams write in their turn, and wait for. */
+/* sim_word.c: words of memory that streams write in stream order, or wait for. */
 #define _GNU_SOURCE
 #include "kernels.h"
-#include "tap.h"
+#include "objects.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,13 +9,12 @@
 
 static CUstream a, b;
 static CUdeviceptr word;      /* two words of 64 bits on the device */
-static volatile uint64_t *host; /* the same that the host can see */
-static CUdeviceptr seen;      /* as the device sees them */
+static volatile uint64_t *host; /* two words that the host can see */
+static CUdeviceptr seen;      /* their address on the device */
 
 static CUstream stream(void)
 {
-    CUstream s;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    CUstream s = new_stream();
     return s;
 }
 
@@ -46,7 +45,7 @@ static void writes(void)
     CHECK(host[0] == 5);
 }
 
-/* Two streams by turns, five times. */
+/* Two streams take turns, five times. */
 static void turns(void)
 {
     clear();
@@ -63,14 +62,12 @@ static void turns(void)
     CHECK((uint32_t)value(word) == 10);
 }
 
-/* A stream waits for the host; others go on. */
+/* A stream waits for the host while others continue. */
 static void for_the_host(void)
 {
-    CUmodule m;
-    CUfunction tick;
     clear();
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    CUmodule m = new_module(kernels_ptx);
+    CUfunction tick = function_of(m, "tick");
     GIVES(CUDA_SUCCESS, cuStreamWaitValue64(a, seen, 1ull << 40, CU_STREAM_WAIT_VALUE_GEQ));
     MUST(cuStreamWriteValue32(a, word, 1, 0));
     MUST(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, b, NULL, NULL));
@@ -82,7 +79,7 @@ static void for_the_host(void)
     MUST(cuModuleUnload(m));
 }
 
-/* Whether a wait is over at once, where the word has that value. */
+/* Reports whether a wait for `wanted` ends at once if the word has the value `is`. */
 static bool over(uint32_t is, uint32_t wanted, unsigned flags)
 {
     host[0] = is;
@@ -103,7 +100,7 @@ static void conditions(void)
     CHECK(over(7, 7, CU_STREAM_WAIT_VALUE_GEQ));
     CHECK(over(8, 7, CU_STREAM_WAIT_VALUE_GEQ));
     CHECK(!over(6, 7, CU_STREAM_WAIT_VALUE_GEQ));
-    CHECK(over(2, UINT32_MAX, CU_STREAM_WAIT_VALUE_GEQ)); /* it went round */
+    CHECK(over(2, UINT32_MAX, CU_STREAM_WAIT_VALUE_GEQ)); /* the value has wrapped around */
     CHECK(!over(UINT32_MAX, 2, CU_STREAM_WAIT_VALUE_GEQ));
     CHECK(!over(8, 7, CU_STREAM_WAIT_VALUE_EQ));
     CHECK(over(6, 2, CU_STREAM_WAIT_VALUE_AND));
@@ -138,7 +135,7 @@ static void batches(void)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 257, p, 0));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, NULL, 0)); /* driver 580 crashes */
     GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, p, 1));
-    GIVES(CUDA_SUCCESS, cuStreamQuery(a)); /* nothing of what was refused was begun */
+    GIVES(CUDA_SUCCESS, cuStreamQuery(a)); /* no part of a refused batch has begun */
 }
 
 static void refused(void)
@@ -152,7 +149,7 @@ static void refused(void)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word, 0, 2));
 }
 
-/* Timeline semaphores, of which another interface makes those of a real driver. */
+/* Timeline semaphores. Those of a real driver are made by another interface. */
 static void semaphores(void)
 {
     CUdevice dev;
@@ -166,11 +163,11 @@ static void semaphores(void)
     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS to = {.params.fence.value = 6};
     GIVES(CUDA_ERROR_NOT_SUPPORTED, cuImportExternalSemaphore(&sem, &desc));
     desc.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(&sem, &desc)); /* it is empty */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(&sem, &desc)); /* the file is empty */
     CHECK(ftruncate(fd, 8) == 0);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(NULL, &desc));
     GIVES(CUDA_SUCCESS, cuImportExternalSemaphore(&sem, &desc));
-    CHECK(fcntl(fd, F_GETFD) < 0); /* it was handed over */
+    CHECK(fcntl(fd, F_GETFD) < 0); /* the driver has taken the descriptor */
     GIVES(CUDA_SUCCESS, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
     GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
     GIVES(CUDA_SUCCESS, cuSignalExternalSemaphoresAsync(&sem, &to, 1, b));
@@ -184,10 +181,9 @@ static void semaphores(void)
 int main(void)
 {
     CUdevice dev = first_device();
-    CUcontext ctx;
     int wide = 0, nor = 0;
     void *both;
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    CUcontext ctx = new_context(dev);
     MUST(cuDeviceGetAttribute(&wide, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, dev));
     MUST(cuDeviceGetAttribute(&nor, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, dev));
     CHECK(wide && nor);
@@ -204,8 +200,7 @@ int main(void)
     PART(batches());
     PART(refused());
     PART(semaphores());
-    MUST(cuStreamDestroy(a));
-    MUST(cuStreamDestroy(b));
+    DESTROY(a, b);
     MUST(cuMemFreeHost(both));
     MUST(cuMemFree(word));
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));

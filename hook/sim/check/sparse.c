@@ -1,23 +1,23 @@
-/* sparse.c: what the device's memory takes of a process that uses little of it: who
- * looks through all that can be read, as memcheck does for leaks, or writes it down,
- * as for a core dump, does not come upon the rest. Only the simulator maps it so. */
-#include "tap.h"
+/* sparse.c: if a process uses little of the device's memory, the rest is not readable and not part of core
+ * dumps. Otherwise a tool that reads all readable memory (memcheck, when it searches for leaks) and a core
+ * dump would read the memory of the whole device. Only the simulator maps memory in this way. */
+#include "objects.h"
 
-/* What can be read of this process and, in *dumped, what is for a core dump, in
- * bytes. */
-static unsigned long readable(unsigned long *dumped)
+/* Returns the number of readable bytes of this process, and sets *dumped to the number of bytes that a core
+ * dump would contain: those of mappings without the flag "dd" (do not dump). */
+static unsigned long readable_bytes(unsigned long *dumped)
 {
-    char line[4096], flags[4096], *may;
+    char line[4096], permissions[4096], *flags;
     unsigned long from, to, size = 0, sum = 0;
     FILE *f = fopen("/proc/self/smaps", "r");
     CHECK(f != NULL);
     *dumped = 0;
     while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "%lx-%lx %4095s", &from, &to, flags) == 3) {
+        if (sscanf(line, "%lx-%lx %4095s", &from, &to, permissions) == 3) {
             size = to - from;
-            sum += flags[0] == 'r' ? size : 0;
-        } else if ((may = strstr(line, "VmFlags:"))) {
-            *dumped += strstr(may, " dd") ? 0 : size;
+            sum += permissions[0] == 'r' ? size : 0;
+        } else if ((flags = strstr(line, "VmFlags:"))) {
+            *dumped += strstr(flags, " dd") ? 0 : size;
         }
     }
     if (f)
@@ -27,20 +27,18 @@ static unsigned long readable(unsigned long *dumped)
 
 int main(void)
 {
-    CUcontext ctx;
-    CUdeviceptr p;
     unsigned long dumped;
     unsigned char got[2] = {0};
     size_t total;
     CUdevice dev = first_device();
     MUST(cuDeviceTotalMem(&total, dev));
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuMemAlloc(&p, 1 << 20));
+    new_context(dev);
+    CUdeviceptr p = new_memory(1 << 20);
     MUST(cuMemsetD8(p, 7, 1 << 20));
-    CHECK(readable(&dumped) < total / 16);
+    CHECK(readable_bytes(&dumped) < total / 16);
     CHECK(dumped < total / 16);
     MUST(cuMemFree(p));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, total)); /* and all of it can be used */
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, total)); /* nevertheless, the process can use all of it */
     GIVES(CUDA_SUCCESS, cuMemsetD8(p + total - 2, 9, 2));
     GIVES(CUDA_SUCCESS, cuMemcpyDtoH(got, p + total - 2, 2));
     CHECK(got[0] == 9 && got[1] == 9);

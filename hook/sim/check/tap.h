@@ -1,7 +1,6 @@
-/* tap.h: the conformance programs print a line for each thing they check and
- * exit 1 when one was not so. They are ordinary programs of the CUDA driver
- * interface and run on the simulated driver and on a real one; what only the
- * simulator promises is checked only there. */
+/* tap.h: for the conformance programs, which print a line for each check and exit with status 1 if
+ * a check failed. They are ordinary programs of the CUDA driver API and run on the simulated driver
+ * and on a real one. Promises that only the simulator makes are checked only there. */
 #ifndef GFAAS_TAP_H
 #define GFAAS_TAP_H
 
@@ -19,22 +18,22 @@ static int tap_count, tap_failed;
 
 /* ---- checks that crash ---- */
 
-/* A driver may crash where another one refuses. The program then starts anew
- * without the checks that did, so that one run tells all; the last pass counts,
- * which begins behind the last line "# again". It does the same without a PART
- * that cannot go on, or that hangs, where TAP_PATIENCE says after how many
- * seconds it does. A program that is stopped because it hangs says where. */
+/* A driver may crash where another one refuses a call. The program then starts again without the
+ * checks that crashed, so that one run reports everything. Only the last pass counts; it begins
+ * after the last line "# again". The program does the same without a PART that cannot continue, or
+ * that runs for more than TAP_PATIENCE seconds. When SIGTERM ends a program that hangs, it prints
+ * which call it was in. */
 static struct {
-    char skip[128];   /* "TAP_SKIP=" and the checks, each with a comma */
-    char leave[4096]; /* "TAP_LEAVE=" and the parts, each "NUMBER why" and a line's end */
+    char skip[128];   /* "TAP_SKIP=" and the numbers of checks, each with a comma */
+    char leave[4096]; /* "TAP_LEAVE=" and the parts, each as "NUMBER reason" and a newline */
     char self[4096];
     const char *doing, *part_name;
-    int part, in_part; /* the number of the part, and of its checks so far */
+    int part, in_part; /* the current part, and how many checks of it have run */
     bool may_skip;
     pid_t pid;
 } tap_run = {.skip = "TAP_SKIP=", .leave = "TAP_LEAVE="};
 
-enum { TAP_PART = 1000 }; /* a check is its part's number times this, and its own */
+enum { TAP_PART = 1000 }; /* the number of a check is its part's number times this, plus its own */
 
 static inline void tap_print(const char *a, const char *b, const char *c)
 {
@@ -44,7 +43,7 @@ static inline void tap_print(const char *a, const char *b, const char *c)
             return;
 }
 
-/* Puts a number, and what follows it, at the end of a list. */
+/* Appends a number and two strings to a list. Returns false if there is no room. */
 static inline bool tap_note(char *list, size_t room, int number, const char *a, const char *b)
 {
     char digits[16], *at = digits + sizeof digits - 1;
@@ -63,7 +62,7 @@ static inline void tap_again(const char *without)
     execv(tap_run.self, (char *[]){tap_run.self, NULL});
 }
 
-/* Goes on without the part that this is; comes back if it cannot. */
+/* Starts again without the current part. Returns if it cannot. */
 static inline void tap_leave(const char *why)
 {
     char reason[512] = " ";
@@ -103,15 +102,16 @@ static inline void tap_begin(void)
         snprintf(tap_run.leave, sizeof tap_run.leave, "TAP_LEAVE=%s", leave);
     putenv(tap_run.skip);
     putenv(tap_run.leave);
+    setlinebuf(stdout); /* so that no line is lost or printed twice if a call crashes or forks */
     tap_run.pid = getpid();
     if (readlink("/proc/self/exe", tap_run.self, sizeof tap_run.self - 1) < 0)
         return;
-    struct sigaction action = {.sa_handler = tap_signal, .sa_flags = SA_NODEFER}; /* in the new program it must not be blocked */
+    struct sigaction action = {.sa_handler = tap_signal, .sa_flags = SA_NODEFER}; /* SA_NODEFER: the signal must not be blocked in the restarted program */
     for (unsigned i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaction(signals[i], &action, NULL);
 }
 
-/* Whether to make a call: not if it crashes. */
+/* Reports whether to make a call, that is, whether it did not crash before. */
 static inline bool tap_do(const char *what, bool may_skip)
 {
     if (!tap_run.pid)
@@ -134,7 +134,6 @@ static inline bool tap(bool ok, const char *what, const char *file, int line)
         printf("# %s:%d\n", file, line);
         tap_failed++;
     }
-    fflush(stdout);
     return ok;
 }
 
@@ -147,17 +146,15 @@ static inline const char *tap_name(CUresult result)
 
 static inline bool tap_result(CUresult got, CUresult want, const char *what, const char *file, int line)
 {
-    if (!tap(got == want, what, file, line)) {
+    if (!tap(got == want, what, file, line))
         printf("# got %d (%s), expected %d\n", (int)got, tap_name(got), (int)want);
-        fflush(stdout);
-    }
     return got == want;
 }
 
 static inline bool simulated(CUdevice dev);
 
-/* What no documentation promises: it must be so on the simulated driver, and
- * another one that differs is to be told of, not blamed. */
+/* A check that no documentation promises. It must hold on the simulated driver; a difference on
+ * another driver is reported, but is no failure. */
 static inline bool tap_usual(bool ok, CUresult got, const char *what, const char *file, int line)
 {
     CUdevice dev;
@@ -168,7 +165,6 @@ static inline bool tap_usual(bool ok, CUresult got, const char *what, const char
         printf("# differs: not so: %s\n", what);
     else
         printf("# differs: %s: %d (%s)\n", what, (int)got, tap_name(got));
-    fflush(stdout);
     return false;
 }
 
@@ -176,13 +172,12 @@ static inline bool tap_crash(const char *what, const char *file, int line)
 {
     tap(false, what, file, line);
     printf("# it crashes\n");
-    fflush(stdout);
     return false;
 }
 
-/* CHECK: a condition. GIVES: a call and the result it should have. USUALLY,
- * USUALLY_GIVES: the same where no documentation promises it. MUST: a call
- * without which the rest of the PART makes no sense. */
+/* CHECK: a condition. GIVES: a call and its expected result. USUALLY, USUALLY_GIVES: the same,
+ * where no documentation promises it. MUST: a call without which the rest of the PART makes no
+ * sense. */
 #define CHECK(condition)                                                                \
     (tap_do(#condition, true) ? tap((condition), #condition, __FILE__, __LINE__)        \
                               : tap_crash(#condition, __FILE__, __LINE__))
@@ -216,8 +211,7 @@ static inline const char *tap_cannot(CUresult result)
     return text;
 }
 
-/* PART: some checks that do without the others, so that one part that cannot go
- * on does not hide the next. */
+/* PART: a group of independent checks. A part that cannot continue does not hide the next one. */
 #define PART(call) \
     do {           \
         if (tap_part(#call)) \
@@ -236,7 +230,6 @@ static inline bool tap_part(const char *name)
             const char *why = strchr(at, ' ') + 1;
             tap_failed++;
             printf("not ok %d - %s: %.*s\n", ++tap_count, name, (int)strcspn(why, "\n"), why);
-            fflush(stdout);
             return false;
         }
     alarm(patience ? (unsigned)atoi(patience) : 0);

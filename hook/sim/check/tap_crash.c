@@ -1,5 +1,5 @@
-/* tap_crash: a driver that crashes, hangs and refuses, for tap.h: two of the first
- * five checks crash, and of the three parts after them only the last goes well. */
+/* tap_crash: crashes, hangs and fails, as a bad driver would, to test tap.h. Two of the first five
+ * checks crash, and only the last of the three parts after them succeeds. */
 #include "tap.h"
 
 static volatile int *volatile nowhere;

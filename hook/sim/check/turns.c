@@ -1,20 +1,20 @@
-/* turns.c: the arithmetic by which processes share a device (sched.c),
- * against stepping through the same pattern in small steps. */
+/* turns.c: compares the arithmetic with which processes share a device (sched.c) with a simulation
+ * of the same pattern in small steps. */
 #include "../sched.c"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define SLOTS 9
-#define STEP 50000ull /* ns: twenty to a slice */
+#define STEP 50000ull /* in ns: 20 steps per time slice */
 
 struct config g_config;
 
-/* What each of the busy has had when dt has passed, the slow way. */
+/* Adds to had[] the time that each busy slot gets within dt, computed step by step. */
 static void slow_way(const struct sched *s, uint64_t dt, double had[])
 {
     struct sched now = *s;
-    uint64_t left = SIM_SLICE_NS - now.phase;
+    uint64_t left = SIM_TIMESLICE_NS - now.phase;
     for (uint64_t t = 0; t < dt; t += STEP) {
         for (unsigned i = 0; i < SLOTS; i++) {
             unsigned id = now.slot[i].share ? SIM_GROUP : i;
@@ -26,7 +26,7 @@ static void slow_way(const struct sched *s, uint64_t dt, double had[])
             uint16_t first = now.order[0];
             memmove(now.order, now.order + 1, (now.n - 1) * sizeof *now.order);
             now.order[now.n - 1] = first;
-            left = SIM_SLICE_NS;
+            left = SIM_TIMESLICE_NS;
         }
     }
 }
@@ -36,7 +36,7 @@ static bool agree(struct shared *sh, uint64_t dt)
     struct sched *s = &sh->sched[sh->gen & 1], moved = *s;
     double had[SLOTS] = {0};
     slow_way(s, dt, had);
-    step(&moved, s->epoch + dt);
+    advance(&moved, s->epoch + dt);
     for (unsigned i = 0; i < SLOTS; i++) {
         if (!s->slot[i].busy)
             continue;
@@ -62,7 +62,7 @@ int main(void)
     for (int round = 0; round < 3000; round++) {
         struct sched *s = &sh.sched[0];
         unsigned i = (unsigned)rand() % SLOTS;
-        step(s, s->epoch + (uint64_t)(rand() % 100) * STEP);
+        advance(s, s->epoch + (uint64_t)(rand() % 100) * STEP);
         busy += s->slot[i].busy ? -1u : 1u;
         set_busy(s, i, !s->slot[i].busy);
         sh.gen += 2;

@@ -1,12 +1,12 @@
-/* unmapped.c: a device whose memory finds no room in the program's address space.
- * The context is refused, nothing stays mapped, and when there is room again the
- * device works. Only the simulator maps memory so. */
+/* unmapped.c: if the device's memory does not fit into the program's address space, the creation of a
+ * context fails and leaves nothing mapped. It succeeds after the limit on the address space was raised.
+ * Only the simulator maps the device's memory. */
 #include "tap.h"
 
 #include <sys/resource.h>
 
-/* Bytes of address space in use. */
-static size_t mapped(void)
+/* Returns the size of all mappings of this process, in bytes. */
+static size_t mapped_bytes(void)
 {
     unsigned long pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
@@ -21,18 +21,19 @@ int main(void)
     CUcontext ctx;
     CUdeviceptr p;
     size_t total;
-    struct rlimit all;
+    struct rlimit original;
     CUdevice dev = first_device();
     MUST(cuDeviceTotalMem(&total, dev));
-    mapped(); /* the first use of stdio takes memory too */
-    size_t before = mapped();
-    CHECK(!getrlimit(RLIMIT_AS, &all));
-    /* The driver maps twice the device's memory two times: room for one of them. */
-    CHECK(!setrlimit(RLIMIT_AS, &(struct rlimit){before + 3 * total, all.rlim_max}));
+    mapped_bytes(); /* the first use of stdio maps memory, too */
+    size_t before = mapped_bytes();
+    CHECK(!getrlimit(RLIMIT_AS, &original));
+    /* The driver makes two mappings of twice the device's memory each. The first fits below this limit, the
+     * second does not. */
+    CHECK(!setrlimit(RLIMIT_AS, &(struct rlimit){before + 3 * total, original.rlim_max}));
     for (int i = 0; i < 3; i++)
         GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate(&ctx, 0, dev));
-    CHECK(mapped() < before + total);
-    CHECK(!setrlimit(RLIMIT_AS, &all));
+    CHECK(mapped_bytes() < before + total);
+    CHECK(!setrlimit(RLIMIT_AS, &original));
     GIVES(CUDA_SUCCESS, cuCtxCreate(&ctx, 0, dev));
     GIVES(CUDA_SUCCESS, cuMemAlloc(&p, total));
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));

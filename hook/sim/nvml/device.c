@@ -1,24 +1,16 @@
-/* device.c: what a device is and does, as the processes on it have it written down. */
+/* device.c: the properties and the activity of a device, from the state that its processes share. */
 #include "library.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define MHZ_SM 1410u /* what cuDeviceGetAttribute says too */
+#define MHZ_SM 1410u /* the same as in cuDeviceGetAttribute */
 #define MHZ_MEM 1215u
-#define CELSIUS 40u /* at all times: nothing here gets warm */
+#define CELSIUS 40u /* constant */
 
 nvmlReturn_t sim_nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
-    if (!index)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *index = (unsigned)device->index;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minorNumber)
-{
-    return sim_nvmlDeviceGetIndex(device, minorNumber);
+    return STORE_NV(index, (unsigned)device->index);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
@@ -33,7 +25,6 @@ nvmlReturn_t sim_nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 
 nvmlReturn_t sim_nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    (void)device;
     if (!major || !minor)
         return NVML_ERROR_INVALID_ARGUMENT;
     *major = 8;
@@ -43,7 +34,6 @@ nvmlReturn_t sim_nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *ma
 
 nvmlReturn_t sim_nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode, unsigned int *pendingMode)
 {
-    (void)device;
     if (!currentMode || !pendingMode)
         return NVML_ERROR_INVALID_ARGUMENT;
     *currentMode = *pendingMode = 0;
@@ -53,7 +43,7 @@ nvmlReturn_t sim_nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current
 nvmlReturn_t sim_nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     struct sight s;
-    nvmlReturn_t r = memory ? sim_see(device, &s) : NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t r = memory ? sim_read(device, &s) : NVML_ERROR_INVALID_ARGUMENT;
     if (r == NVML_SUCCESS)
         *memory = (nvmlMemory_t){.total = s.total, .free = s.total - s.used, .used = s.used};
     return r;
@@ -78,9 +68,8 @@ nvmlReturn_t sim_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
 
 enum { COMPUTE, GRAPHICS, MPS };
 
-/* Those of a kind, to be called until it answers false. Clients of MPS are among
- * those that compute, and listed apart too. */
-static bool next(const struct sight *s, int kind, unsigned *at, struct user *u)
+/* Returns the next process of a kind in *u; false after the last. MPS clients are also listed as compute processes. */
+static bool next_process(const struct sight *s, int kind, unsigned *at, struct user *u)
 {
     while (kind != GRAPHICS && *at < s->n) {
         *u = s->user[(*at)++];
@@ -90,17 +79,17 @@ static bool next(const struct sight *s, int kind, unsigned *at, struct user *u)
     return false;
 }
 
-/* Fills in one list of one kind: `more` gives the entry its further fields. */
+/* Fills the program's list of one kind; `more` sets further fields of an entry. */
 #define LIST(device, kind, count, infos, more)                                          \
     struct sight s;                                                                     \
     struct user u;                                                                      \
     if (!(count))                                                                       \
         return NVML_ERROR_INVALID_ARGUMENT;                                             \
-    nvmlReturn_t r = sim_see(device, &s);                                               \
+    nvmlReturn_t r = sim_read(device, &s);                                               \
     if (r != NVML_SUCCESS)                                                              \
         return r;                                                                       \
     unsigned room = (infos) ? *(count) : 0, n = 0;                                      \
-    for (unsigned at = 0; next(&s, kind, &at, &u); n++) {                               \
+    for (unsigned at = 0; next_process(&s, kind, &at, &u); n++) {                               \
         if (n >= room)                                                                  \
             continue;                                                                   \
         memset(&(infos)[n], 0, sizeof *(infos));                                        \
@@ -114,37 +103,15 @@ static bool next(const struct sight *s, int kind, unsigned *at, struct user *u)
 #define NOTHING(entry)
 #define NO_MIG(entry) (entry).gpuInstanceId = (entry).computeInstanceId = NVML_NO_INSTANCE
 
-static nvmlReturn_t list_v1(nvmlDevice_t device, int kind, unsigned *infoCount, nvmlProcessInfo_v1_t *infos)
-{
-    LIST(device, kind, infoCount, infos, NOTHING)
-}
-
-static nvmlReturn_t list(nvmlDevice_t device, int kind, unsigned *infoCount, nvmlProcessInfo_t *infos)
-{
-    LIST(device, kind, infoCount, infos, NO_MIG)
-}
-
-static nvmlReturn_t list_details(nvmlDevice_t device, int kind, unsigned *count, nvmlProcessDetail_v1_t *infos)
-{
-    LIST(device, kind, count, infos, NO_MIG)
-}
-
-#define LISTS(name, kind)                                                                                      \
-    nvmlReturn_t sim_nvmlDeviceGet##name##RunningProcesses(nvmlDevice_t device, unsigned int *infoCount,       \
-                                                           nvmlProcessInfo_v1_t *infos)                        \
-    {                                                                                                          \
-        return list_v1(device, kind, infoCount, infos);                                                        \
-    }                                                                                                          \
-    nvmlReturn_t sim_nvmlDeviceGet##name##RunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount,    \
-                                                              nvmlProcessInfo_t *infos)                        \
-    {                                                                                                          \
-        return list(device, kind, infoCount, infos);                                                           \
-    }                                                                                                          \
-    nvmlReturn_t sim_nvmlDeviceGet##name##RunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,    \
-                                                              nvmlProcessInfo_t *infos)                        \
-    {                                                                                                          \
-        return list(device, kind, infoCount, infos);                                                           \
+#define RUNNING(name, kind, info, more)                                                                          \
+    nvmlReturn_t sim_nvmlDeviceGet##name(nvmlDevice_t device, unsigned int *infoCount, info *infos)             \
+    {                                                                                                           \
+        LIST(device, kind, infoCount, infos, more)                                                              \
     }
+#define LISTS(name, kind)                                              \
+    RUNNING(name##RunningProcesses, kind, nvmlProcessInfo_v1_t, NOTHING) \
+    RUNNING(name##RunningProcesses_v2, kind, nvmlProcessInfo_t, NO_MIG)  \
+    RUNNING(name##RunningProcesses_v3, kind, nvmlProcessInfo_t, NO_MIG)
 LISTS(Compute, COMPUTE)
 LISTS(Graphics, GRAPHICS)
 LISTS(MPSCompute, MPS)
@@ -155,16 +122,16 @@ nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvml
         return NVML_ERROR_INVALID_ARGUMENT;
     if (plist->version != NVML_VERSION(nvmlProcessDetailList_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    return list_details(device, (int)plist->mode, &plist->numProcArrayEntries, plist->procArray);
+    LIST(device, (int)plist->mode, &plist->numProcArrayEntries, plist->procArray, NO_MIG)
 }
 
-/* ---- what it does ---- */
+/* ---- activity ---- */
 
-/* Fills in what each process did, of those that did something. A sample is of the time up
- * to when it is asked for, so that each is new. */
+/* Fills the program's list with the utilization of each active process. A sample ends at the time of the call, so each
+ * one is new. */
 #define SAMPLES(device, count, infos)                                                   \
     struct sight s;                                                                     \
-    nvmlReturn_t r = sim_see(device, &s);                                               \
+    nvmlReturn_t r = sim_read(device, &s);                                               \
     if (r != NVML_SUCCESS)                                                              \
         return r;                                                                       \
     unsigned room = (infos) ? *(count) : 0, n = 0;                                      \
@@ -182,13 +149,13 @@ nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvml
 nvmlReturn_t sim_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
                                                  unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
 {
-    (void)lastSeenTimeStamp;
     if (!processSamplesCount)
         return NVML_ERROR_INVALID_ARGUMENT;
     SAMPLES(device, processSamplesCount, utilization)
 }
 
-nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                       nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
 {
     if (!procesesUtilInfo)
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -197,24 +164,22 @@ nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvml
     SAMPLES(device, &procesesUtilInfo->processSamplesCount, procesesUtilInfo->procUtilArray)
 }
 
-/* Of processes that have ended nobody keeps anything. */
+/* Ended processes are not recorded. */
 nvmlReturn_t sim_nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
-    (void)device, (void)count, (void)pids;
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
 nvmlReturn_t sim_nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
 {
-    (void)device, (void)pid, (void)stats;
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* How busy its memory is nobody measures. */
+/* The utilization of memory is not simulated, and stays 0. */
 nvmlReturn_t sim_nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
     struct sight s;
-    nvmlReturn_t r = utilization ? sim_see(device, &s) : NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t r = utilization ? sim_read(device, &s) : NVML_ERROR_INVALID_ARGUMENT;
     if (r == NVML_SUCCESS)
         *utilization = (nvmlUtilization_t){.gpu = s.busy};
     return r;
@@ -223,7 +188,7 @@ nvmlReturn_t sim_nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 nvmlReturn_t sim_nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *power)
 {
     struct sight s;
-    nvmlReturn_t r = power ? sim_see(device, &s) : NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t r = power ? sim_read(device, &s) : NVML_ERROR_INVALID_ARGUMENT;
     if (r == NVML_SUCCESS)
         *power = SIM_POWER_IDLE + (SIM_POWER_MOST - SIM_POWER_IDLE) / 100 * s.busy;
     return r;
@@ -231,7 +196,6 @@ nvmlReturn_t sim_nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *powe
 
 nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *minLimit, unsigned int *maxLimit)
 {
-    (void)device;
     if (!minLimit || !maxLimit)
         return NVML_ERROR_INVALID_ARGUMENT;
     *minLimit = *maxLimit = SIM_POWER_MOST;
@@ -240,34 +204,17 @@ nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t devic
 
 nvmlReturn_t sim_nvmlDeviceGetTemperature(nvmlDevice_t device, int sensorType, unsigned int *temp)
 {
-    (void)device;
     if (!temp || sensorType != 0)
         return NVML_ERROR_INVALID_ARGUMENT;
     *temp = CELSIUS;
     return NVML_SUCCESS;
 }
 
-/* Graphics, SM, memory, video. */
+/* type: graphics, SM, memory, video. */
 nvmlReturn_t sim_nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned int *clock)
 {
-    (void)device;
     if (!clock || type < 0 || type > 3)
         return NVML_ERROR_INVALID_ARGUMENT;
     *clock = type == 2 ? MHZ_MEM : MHZ_SM;
     return NVML_SUCCESS;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int type, unsigned int *clock)
-{
-    return sim_nvmlDeviceGetClockInfo(device, type, clock);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetApplicationsClock(nvmlDevice_t device, int type, unsigned int *clock)
-{
-    return sim_nvmlDeviceGetClockInfo(device, type, clock);
-}
-
-nvmlReturn_t sim_nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, int type, unsigned int *clock)
-{
-    return sim_nvmlDeviceGetClockInfo(device, type, clock);
 }

@@ -1,5 +1,4 @@
-/* entry.c: the functions that the simulated management library exports, made from
- * the list of symbols. */
+/* entry.c: the functions that the simulated NVML exports, generated from the list of symbols. */
 #include "library.h"
 
 const char sim_library[] = "libnvidia-ml";
@@ -7,12 +6,11 @@ const char sim_library[] = "libnvidia-ml";
 struct nvmlDevice_st sim_devices[SIM_MAX_DEVICES];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* held in every call */
-static unsigned users;                                   /* nvmlInit less nvmlShutdown */
+static unsigned users;                                   /* calls of nvmlInit minus calls of nvmlShutdown */
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
     static bool opened;
-    (void)flags;
     nvmlReturn_t r = NVML_SUCCESS;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < SIM_MAX_DEVICES && !opened; i++)
@@ -24,16 +22,6 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
         sim_say_simulated();
     pthread_mutex_unlock(&lock);
     return r;
-}
-
-nvmlReturn_t nvmlInit_v2(void)
-{
-    return nvmlInitWithFlags(0);
-}
-
-nvmlReturn_t nvmlInit(void)
-{
-    return nvmlInitWithFlags(0);
 }
 
 nvmlReturn_t nvmlShutdown(void)
@@ -55,7 +43,7 @@ const char *nvmlErrorString(nvmlReturn_t result)
     return "unknown error";
 }
 
-/* Begins a call; the lock is held when it succeeds. */
+/* Begins a call; the lock is held if it succeeds. */
 static nvmlReturn_t begin(void)
 {
     pthread_mutex_lock(&lock);
@@ -82,26 +70,26 @@ static nvmlReturn_t begin_device(nvmlDevice_t device)
     return end(NVML_ERROR_INVALID_ARGUMENT);
 }
 
+#define ENTRY_AS(name, params, args, call, ...)                    \
+    nvmlReturn_t name params                                       \
+    {                                                              \
+        return call;                                               \
+    }
 #define ENTRY(begun, name, params, args)                           \
     nvmlReturn_t name params                                       \
     {                                                              \
         nvmlReturn_t r = begun;                                    \
         return r == NVML_SUCCESS ? end(sim_##name args) : r;       \
     }
-#define ENTRY_OWN(name, params, args)
-#define ENTRY_CALL(name, params, args) ENTRY(begin(), name, params, args)
-#define ENTRY_DEVICE(name, params, args) ENTRY(begin_device(device), name, params, args)
-#define NV(name, sim, hook, params, args) ENTRY_##sim(name, params, args)
+#define ENTRY_OWN(name, params, args, ...)
+#define ENTRY_CALL(name, params, args, ...) ENTRY(begin(), name, params, args)
+#define ENTRY_DEVICE(name, params, args, ...) ENTRY(begin_device(device), name, params, args)
+#define NV(name, sim, hook, params, args) SIM_NV_ROW(ENTRY_, name, params, args, SIM_NV_##sim)
 #define NV_VALUE(name, constant)                                   \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *value)    \
     {                                                              \
         nvmlReturn_t r = begin_device(device);                     \
-        if (r != NVML_SUCCESS)                                     \
-            return r;                                              \
-        if (!value)                                                \
-            return end(NVML_ERROR_INVALID_ARGUMENT);               \
-        *value = constant;                                         \
-        return end(NVML_SUCCESS);                                  \
+        return r == NVML_SUCCESS ? end(STORE_NV(value, constant)) : r; \
     }
 #define NV_NAME(name)                                              \
     nvmlReturn_t name(void)                                        \

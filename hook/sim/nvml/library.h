@@ -1,11 +1,11 @@
-/* library.h: what the parts of the simulated management library share.
+/* library.h: the declarations that the parts of the simulated NVML share.
  *
- *   entry.c   the exported functions, made from ../../nvml.def
- *   system.c  the machine, and how its devices are found
- *   device.c  what a device is and does
+ *   entry.c   the exported functions, generated from ../../nvml.def
+ *   system.c  the host, and how its devices are found
+ *   device.c  properties and activity of a device
  *   state.c   reads the state that the simulated driver's processes share
  *
- * It looks, and changes nothing: no file is made, no lock taken, nobody waited for.
+ * It only reads: it creates no file, takes no shared lock, and waits for no process.
  */
 #ifndef GFAAS_SIM_NVML_H
 #define GFAAS_SIM_NVML_H
@@ -13,8 +13,8 @@
 #include "../sim.h"
 
 #define NVML_EXPORT __attribute__((visibility("default")))
-#define SIM_POWER_IDLE 50000u  /* mW of a device that does nothing */
-#define SIM_POWER_MOST 300000u /* and of one that is always busy; between them a straight line */
+#define SIM_POWER_IDLE 50000u  /* mW of an idle device */
+#define SIM_POWER_MOST 300000u /* mW of a device that is always busy; linear in between */
 #include "../../nvml.h"
 
 struct nvmlDevice_st {
@@ -26,30 +26,41 @@ extern struct nvmlDevice_st sim_devices[SIM_MAX_DEVICES];
 /* A process on a device. */
 struct user {
     unsigned pid;
-    uint64_t mem; /* bytes that it occupies, its contexts included */
+    uint64_t mem; /* bytes that it occupies, including its contexts */
     bool mps;
-    unsigned busy; /* percent of the time in which it had the device, of late; 0 when nobody looked before */
+    unsigned busy; /* percent of the time since the last query in which it had the device; 0 at the first */
 };
 
-/* A device at one moment. */
+/* The state of a device at one moment. */
 struct sight {
     uint64_t at;          /* ns */
     uint64_t total, used; /* bytes */
-    unsigned busy;        /* percent of the last SIM_SIGHT_NS in which anybody had work on it */
-    unsigned n;           /* processes: those that have a pid in this one's namespace */
-    const struct user *user; /* until the next look */
+    unsigned busy;        /* percent of the last SIM_SIGHT_NS in which any process had work on it */
+    unsigned n;           /* number of processes with an ID in this PID namespace */
+    const struct user *user; /* valid until the next call */
 };
 #define SIM_SIGHT_NS 200000000u
 
-nvmlReturn_t sim_see(struct nvmlDevice_st *device, struct sight *s);
-/* How many devices there are: as many as this process's environment says, and those
- * that somebody is on. */
+nvmlReturn_t sim_read(struct nvmlDevice_st *device, struct sight *s);
+/* Returns the number of devices: that of this process's environment, or more if others are in use. */
 unsigned sim_count(void);
 
-#define SIM_NV_OWN(name, params)
-#define SIM_NV_CALL(name, params) nvmlReturn_t sim_##name params;
-#define SIM_NV_DEVICE(name, params) nvmlReturn_t sim_##name params;
-#define NV(name, sim, hook, params, args) SIM_NV_##sim(name, params)
+/* Stores a value in the program's variable; NULL is an error. */
+#define STORE_NV(out, value) ((out) ? (*(out) = (value), NVML_SUCCESS) : NVML_ERROR_INVALID_ARGUMENT)
+
+/* The list's column `sim` as in ../sim.h. */
+#define SIM_NV_OWN OWN
+#define SIM_NV_CALL CALL
+#define SIM_NV_DEVICE DEVICE
+#define SIM_NV_AS(call) AS, call
+#define SIM_NV_ROW(use, name, params, args, ...) SIM_NV_ROW_(use, name, params, args, __VA_ARGS__, )
+#define SIM_NV_ROW_(use, name, params, args, word, ...) use##word(name, params, args, __VA_ARGS__)
+
+#define BODY_NV_OWN(name, ...)
+#define BODY_NV_AS(name, ...)
+#define BODY_NV_CALL(name, params, ...) nvmlReturn_t sim_##name params;
+#define BODY_NV_DEVICE(name, params, ...) nvmlReturn_t sim_##name params;
+#define NV(name, sim, hook, params, args) SIM_NV_ROW(BODY_NV_, name, params, args, SIM_NV_##sim)
 #include "../../nvml.def"
 
 #endif

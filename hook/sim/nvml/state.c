@@ -1,47 +1,38 @@
 /* state.c: reads the state that the simulated driver's processes share.
  *
- * This may be one of those processes: closing a descriptor of the state would drop
- * the locks by which the others know that it lives. So one that was opened stays
- * open while there is the file, which is as long as anybody is on the device. */
+ * The calling process may be one of them, and closing a descriptor of the state file would release the locks by which
+ * the others know that it lives. So an opened descriptor stays open while the file exists, which is as long as a process
+ * is on the device. */
 #include "library.h"
 #include "../shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TRIES 1000
 
 static struct shared state; /* a copy; under entry.c's lock */
 
-static uint64_t now(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-/* The state of a device that may be in use; -1: there is none. */
+/* Opens the state of a device that may be in use; -1 if there is none. */
 static int open_state(struct nvmlDevice_st *device)
 {
     char name[SIM_NAME];
     shared_state_name(name, device->index);
-    if (device->fd >= 0 && shared_still_there(device->fd, name))
+    if (device->fd >= 0 && shared_is_current(device->fd, name))
         return device->fd;
     if (device->fd >= 0)
-        close(device->fd); /* nobody is on it, this process neither */
-    return device->fd = shared_open(name, O_RDONLY); /* at the number it gets: to move it would be to close one */
+        close(device->fd); /* no process is on it, not even this one */
+    return device->fd = shared_open(name, O_RDONLY); /* not moved to a higher number, which would close one */
 }
 
-/* Copies the state at a moment when it was true. */
+/* Copies the state at a moment when it was consistent. */
 static nvmlReturn_t copy_state(int fd)
 {
     for (int i = 0; i < TRIES; i++) {
         uint32_t gen;
         if (pread(fd, &state, sizeof state, 0) != (ssize_t)sizeof state || state.magic != SIM_MAGIC)
-            return NVML_ERROR_NOT_FOUND; /* somebody is just making it */
+            return NVML_ERROR_NOT_FOUND; /* a process is creating it */
         if (state.layout != SIM_LAYOUT)
             return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
         if (pread(fd, &gen, sizeof gen, offsetof(struct shared, gen)) == (ssize_t)sizeof gen && gen == atomic_load(&state.gen))
@@ -50,7 +41,7 @@ static nvmlReturn_t copy_state(int fd)
     return NVML_ERROR_TIMEOUT;
 }
 
-/* How long anybody had had work by a moment that is not long ago. */
+/* Returns for how long any process had had work at a recent moment. */
 static uint64_t busy_at(const struct sched *s, uint64_t at)
 {
     uint64_t later_at = s->epoch, later_busy = s->busy;
@@ -66,8 +57,8 @@ static uint64_t busy_at(const struct sched *s, uint64_t at)
     return later_busy;
 }
 
-/* Device time that a process had had by a moment after the state was written. */
-static uint64_t had_at(const struct sched *s, unsigned slot, uint64_t at)
+/* Returns the device time that a process had had at a moment after the state was written. */
+static uint64_t device_time_at(const struct sched *s, unsigned slot, uint64_t at)
 {
     uint64_t had = s->slot[slot].progress;
     if (!s->slot[slot].busy || !s->n || at <= s->epoch)
@@ -77,13 +68,12 @@ static uint64_t had_at(const struct sched *s, unsigned slot, uint64_t at)
     return had + (slowed ? (uint64_t)((unsigned __int128)turns * SIM_FULL / s->sum) : turns);
 }
 
-/* What a process had had at two looks, a while apart: what it has had since the one
- * before is told. */
+/* The device time of a process at its last two queries, whose difference is its utilization. */
 struct looks {
     uint64_t serial;
     struct look {
         uint64_t at, had;
-    } last, before; /* at 0: none yet */
+    } last, before; /* at 0: no query yet */
 };
 static struct looks looks[SIM_MAX_DEVICES][SIM_SLOTS];
 
@@ -114,7 +104,8 @@ static void see_users(int fd, int index, struct sight *s)
         alive++;
         uint64_t mem = atomic_load(&state.proc[i].mem);
         s->used += mem;
-        unsigned busy = busy_since(&looks[index][i], state.proc[i].serial, (struct look){s->at, had_at(sched, i, s->at)});
+        struct look now = {s->at, device_time_at(sched, i, s->at)};
+        unsigned busy = busy_since(&looks[index][i], state.proc[i].serial, now);
         if (pid > 0)
             users[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].share != 0, busy};
     }
@@ -122,7 +113,7 @@ static void see_users(int fd, int index, struct sight *s)
         s->busy = (unsigned)((busy_at(sched, s->at) - busy_at(sched, s->at - SIM_SIGHT_NS)) * 100 / SIM_SIGHT_NS);
 }
 
-nvmlReturn_t sim_see(struct nvmlDevice_st *device, struct sight *s)
+nvmlReturn_t sim_read(struct nvmlDevice_st *device, struct sight *s)
 {
     int fd = open_state(device);
     *s = (struct sight){.total = g_config.mem, .user = users};
@@ -134,11 +125,11 @@ nvmlReturn_t sim_see(struct nvmlDevice_st *device, struct sight *s)
     if (r != NVML_SUCCESS)
         return r;
     s->used = atomic_load(&state.unowned);
-    s->at = now();
+    s->at = now_ns();
     see_users(fd, device->index, s);
     if (s->n || s->used)
         s->total = state.total;
-    if (s->used > s->total) /* what a process has was changed meanwhile */
+    if (s->used > s->total) /* a process's memory changed during the copy */
         s->used = s->total;
     return r;
 }

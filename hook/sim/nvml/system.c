@@ -1,5 +1,5 @@
-/* system.c: the machine, and how its devices are found. The versions are numbers
- * that programs can read, and say what they are of. */
+/* system.c: the host, and how its devices are found. The versions are numbers that programs can parse, with a text that
+ * says that they are simulated. */
 #include "library.h"
 
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 
 #define DRIVER "580.0-simulated"
 
-/* Gives a text to a caller who has so much room. */
-static nvmlReturn_t give(char *to, unsigned length, const char *text)
+/* Copies a text to the caller's buffer of that length. */
+static nvmlReturn_t copy_text(char *to, unsigned length, const char *text)
 {
     if (!to)
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -22,28 +22,20 @@ static nvmlReturn_t give(char *to, unsigned length, const char *text)
 
 nvmlReturn_t sim_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
-    return give(version, length, DRIVER);
+    return copy_text(version, length, DRIVER);
 }
 
 nvmlReturn_t sim_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
-    return give(version, length, "13." DRIVER);
+    return copy_text(version, length, "13." DRIVER);
 }
 
 nvmlReturn_t sim_nvmlSystemGetCudaDriverVersion(int *cudaDriverVersion)
 {
-    if (!cudaDriverVersion)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *cudaDriverVersion = SIM_DRIVER_VERSION;
-    return NVML_SUCCESS;
+    return STORE_NV(cudaDriverVersion, SIM_DRIVER_VERSION);
 }
 
-nvmlReturn_t sim_nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVersion)
-{
-    return sim_nvmlSystemGetCudaDriverVersion(cudaDriverVersion);
-}
-
-/* The first word of a process's command line, cut to the room there is. */
+/* Returns the first word of a process's command line, truncated to the buffer. */
 nvmlReturn_t sim_nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
 {
     char path[64];
@@ -61,15 +53,7 @@ nvmlReturn_t sim_nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned
 
 nvmlReturn_t sim_nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 {
-    if (!deviceCount)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *deviceCount = sim_count();
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetCount(unsigned int *deviceCount)
-{
-    return sim_nvmlDeviceGetCount_v2(deviceCount);
+    return STORE_NV(deviceCount, sim_count());
 }
 
 nvmlReturn_t sim_nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
@@ -78,11 +62,6 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t 
         return NVML_ERROR_INVALID_ARGUMENT;
     *device = &sim_devices[index];
     return NVML_SUCCESS;
-}
-
-nvmlReturn_t sim_nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
-{
-    return sim_nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
@@ -100,7 +79,7 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
     return NVML_ERROR_NOT_FOUND;
 }
 
-/* domain:bus:device.function, of which the first may be left out. */
+/* The format is domain:bus:device.function, in which the domain may be missing. */
 nvmlReturn_t sim_nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *device)
 {
     unsigned domain = 0, bus, slot;
@@ -117,20 +96,14 @@ nvmlReturn_t sim_nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevi
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetHandleByPciBusId(const char *pciBusId, nvmlDevice_t *device)
-{
-    return sim_nvmlDeviceGetHandleByPciBusId_v2(pciBusId, device);
-}
-
 nvmlReturn_t sim_nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-    (void)device;
-    return give(name, length, SIM_DEVICE_NAME);
+    return copy_text(name, length, SIM_DEVICE_NAME);
 }
 
 nvmlReturn_t sim_nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
     char own[SIM_UUID_BYTES];
     sim_uuid(own, (unsigned)device->index);
-    return give(uuid, length, own);
+    return copy_text(uuid, length, own);
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// What the driver answers, as the program prints it.
+// Result codes of the driver and states, as the program prints them.
 const (
 	success      = "0"
 	invalid      = "1"
@@ -33,10 +33,10 @@ const (
 	checkpointed = "state 2"
 )
 
-// actor is a process that does what it is told, to itself or to others.
+// actor is a process that executes commands on itself and on other processes.
 type actor struct{ *process }
 
-// actor starts one that may do it to others.
+// actor starts an actor that may checkpoint other processes.
 func (h *host) actor(args ...string) actor {
 	h.t.Helper()
 	cmd := h.command("", "checkpoint", args...)
@@ -44,8 +44,8 @@ func (h *host) actor(args ...string) actor {
 	return actor{startCommand(h.t, cmd)}
 }
 
-// capable is how to start a process that may trace others, in new namespaces: where
-// this one may not, as root of a user namespace of its own.
+// capable returns the attributes of a process that may trace others, in new namespaces.
+// If this process may not trace, the new one is root of its own user namespace.
 func capable(flags uintptr) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Cloneflags: flags}
 	if uid := syscall.Getuid(); uid != 0 {
@@ -55,12 +55,13 @@ func capable(flags uintptr) *syscall.SysProcAttr {
 	return attr
 }
 
-// target is an actor that is on device 0 and has a pattern in so much memory there.
-func (h *host) target(bytes gpu.Bytes) actor {
+// startPatternActor starts an actor that uses device 0 and has a pattern in the given amount of
+// its memory.
+func (h *host) startPatternActor(bytes gpu.Bytes) actor {
 	h.t.Helper()
 	a := actor{startCommand(h.t, h.command("", "checkpoint"))}
-	a.want(success, "use 0")
-	a.want(success, "alloc %d", bytes)
+	a.expectReply(success, "use 0")
+	a.expectReply(success, "alloc %d", bytes)
 	return a
 }
 
@@ -79,7 +80,7 @@ func (a actor) do(format string, args ...any) string {
 	return a.line()
 }
 
-func (a actor) want(want, format string, args ...any) {
+func (a actor) expectReply(want, format string, args ...any) {
 	a.t.Helper()
 	if got := a.do(format, args...); got != want {
 		a.t.Fatalf("%s: got %q, want %q", fmt.Sprintf(format, args...), got, want)
@@ -93,16 +94,17 @@ func (a actor) signal(s syscall.Signal) {
 	}
 }
 
-// through takes a target from RUNNING to another state.
-func (a actor) through(target actor, calls ...string) {
+// callEach makes a sequence of checkpoint calls on a target, beginning in the state
+// RUNNING.
+func (a actor) callEach(target actor, calls ...string) {
 	a.t.Helper()
 	for _, call := range calls {
-		a.want(success, "%s %d 0", call, target.pid())
+		a.expectReply(success, "%s %d 0", call, target.pid())
 	}
 }
 
-// blocks waits until the actor's first thread sleeps in a call of the driver's, as it
-// does in no other place, and sees that it has said nothing.
+// blocks waits until the actor's first thread sleeps in a call of the driver, the only
+// place where it sleeps in this way, and checks that it has printed no answer.
 func (a actor) blocks() {
 	a.t.Helper()
 	path := fmt.Sprintf("/proc/%d/syscall", a.pid())
@@ -124,94 +126,99 @@ func (a actor) blocks() {
 	}
 }
 
-// empty sees that a device of so much memory has all of it, and that nobody leaves
-// anything.
+// empty checks that all memory of a device of the given size is free, and that no file
+// remains.
 func (h *host) empty(size gpu.Bytes) {
 	h.t.Helper()
 	p := h.start("", "hold", fmt.Sprint(int64(size)))
 	p.expect("held")
 	p.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		h.t.Errorf("left behind: %v", names)
 	}
 }
 
 func TestLockBlocks(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, locker := h.target(gpu.MiB), h.actor()
-	locker.want(running, "state %d", a.pid())
-	locker.through(a, "lock")
+	a, locker := h.startPatternActor(gpu.MiB), h.actor()
+	locker.expectReply(running, "state %d", a.pid())
+	locker.callEach(a, "lock")
 	a.send("launch 0")
 	a.blocks()
-	locker.want(locked, "state %d", a.pid())
-	locker.through(a, "unlock")
+	locker.expectReply(locked, "state %d", a.pid())
+	locker.callEach(a, "unlock")
 	a.expect(success)
-	locker.want(running, "state %d", a.pid())
-	a.want(success, "sync")
-	a.want("right", "check")
+	locker.expectReply(running, "state %d", a.pid())
+	a.expectReply(success, "sync")
+	a.expectReply("right", "check")
 
-	// A thread that has used CUDA ends all the same.
-	a.want(success, "thread")
-	locker.through(a, "lock")
-	a.want(success, "join")
-	locker.through(a, "unlock")
+	// A thread that has used CUDA can end while the process is locked.
+	a.expectReply(success, "thread")
+	locker.callEach(a, "lock")
+	a.expectReply(success, "join")
+	locker.callEach(a, "unlock")
 	a.end()
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// A call that has begun is waited for, as long as one likes.
+// TestLockWaits checks that a lock waits for a call that has begun, without a time
+// limit.
 func TestLockWaits(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, locker := h.target(gpu.MiB), h.actor()
-	a.want(success, "hold")
+	a, locker := h.startPatternActor(gpu.MiB), h.actor()
+	a.expectReply(success, "hold")
 	a.send("sync")
 	a.blocks()
-	locker.want(notReady, "lock %d 1", a.pid())
-	locker.want(running, "state %d", a.pid())
+	locker.expectReply(notReady, "lock %d 1", a.pid())
+	locker.expectReply(running, "state %d", a.pid())
 	locker.send("lock %d 0", a.pid())
 	locker.blocks()
 	locker.kill()
 
-	// Who waited is dead; another one goes on.
+	// The waiting process is dead, and another one continues.
 	other := h.actor()
-	other.want(locked, "state %d", a.pid())
+	other.expectReply(locked, "state %d", a.pid())
 	other.send("checkpoint %d", a.pid())
 	other.blocks()
 	other.kill()
 	other = h.actor()
-	other.want(locked, "state %d", a.pid())
-	other.through(a, "unlock")
+	other.expectReply(locked, "state %d", a.pid())
+	other.callEach(a, "unlock")
 	a.signal(syscall.SIGUSR1)
 	a.expect(success)
-	other.through(a, "lock", "checkpoint", "restore", "unlock")
-	a.want("right", "check")
+	other.callEach(a, "lock", "checkpoint", "restore", "unlock")
+	a.expectReply("right", "check")
 	a.end()
 	other.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// A checkpoint waits for work that was sent, callbacks included.
+// TestCheckpointWaits checks that a checkpoint waits for work in flight, callbacks
+// included.
 func TestCheckpointWaits(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, locker := h.target(gpu.MiB), h.actor()
-	a.want(success, "launch 20")
-	a.want(success, "hold")
-	locker.through(a, "lock")
+	a, locker := h.startPatternActor(gpu.MiB), h.actor()
+	a.expectReply(success, "launch 20")
+	a.expectReply(success, "hold")
+	locker.callEach(a, "lock")
 	locker.send("checkpoint %d", a.pid())
 	locker.blocks()
 	a.signal(syscall.SIGUSR1)
 	locker.expect(success)
-	locker.through(a, "restore", "unlock")
-	a.want(success, "sync")
-	a.want("right", "check")
+	locker.callEach(a, "restore", "unlock")
+	a.expectReply(success, "sync")
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// occupied is what the processes on a device have there: by the state file and by the
-// simulated management library, which have to say the same.
+// occupied returns the memory of each process on a device. The state file and the
+// simulated NVML must agree on it.
 func (h *host) occupied(by actor, index int) map[int]gpu.Bytes {
 	h.t.Helper()
 	used, err := simgpu.ProcessMemory(h.dir, index)
@@ -233,190 +240,200 @@ func (h *host) occupied(by actor, index int) map[int]gpu.Bytes {
 	return used
 }
 
-// What a checkpoint takes off the device others can have, and a restore brings it back
-// where it was.
+// TestCheckpointFrees checks that other processes can use the memory that a checkpoint
+// frees, and that a restore brings the contents back to the same addresses.
 func TestCheckpointFrees(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "sms=8,mem=64MiB,count=1,context=4MiB")
-	a, b, locker := h.target(36*gpu.MiB), h.actor(), h.actor()
-	a.want(success, "alloc %d", 5000)
-	b.want(success, "use 0")
-	b.want(oom, "alloc %d", 32*gpu.MiB)
+	a, b, locker := h.startPatternActor(36*gpu.MiB), h.actor(), h.actor()
+	a.expectReply(success, "alloc %d", 5000)
+	b.expectReply(success, "use 0")
+	b.expectReply(oom, "alloc %d", 32*gpu.MiB)
 	if got := h.occupied(locker, 0); got[a.pid()] != 40*gpu.MiB+8192 {
 		t.Errorf("it has %v", got)
 	}
-	locker.through(a, "lock", "checkpoint")
-	locker.want(checkpointed, "state %d", a.pid())
+	locker.callEach(a, "lock", "checkpoint")
+	locker.expectReply(checkpointed, "state %d", a.pid())
 	if got, there := h.occupied(locker, 0)[a.pid()]; there {
 		t.Errorf("it has %v after the checkpoint", got)
 	}
 	a.send("check")
 	a.blocks()
-	b.want(fmt.Sprint(int64(60*gpu.MiB)), "info")
-	b.want(success, "alloc %d", 60*gpu.MiB) // all of it
-	b.want("right", "check")
+	b.expectReply(fmt.Sprint(int64(60*gpu.MiB)), "info")
+	b.expectReply(success, "alloc %d", 60*gpu.MiB) // all of the memory
+	b.expectReply("right", "check")
 	b.end()
-	locker.through(a, "restore")
+	locker.callEach(a, "restore")
 	if got := h.occupied(locker, 0); got[a.pid()] != 40*gpu.MiB+8192 {
 		t.Errorf("it has %v after the restore", got)
 	}
-	locker.want(locked, "state %d", a.pid())
+	locker.expectReply(locked, "state %d", a.pid())
 	a.blocks()
-	locker.through(a, "unlock")
+	locker.callEach(a, "unlock")
 	a.expect("right")
-	a.want(success, "launch 1")
-	a.want(success, "sync")
-	a.want(success, "alloc %d", 16*gpu.MiB)
-	a.want("right", "check")
+	a.expectReply(success, "launch 1")
+	a.expectReply(success, "sync")
+	a.expectReply(success, "alloc %d", 16*gpu.MiB)
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(60 * gpu.MiB)
 }
 
-// What moves takes the time of a link of 16 GB/s.
+// TestCheckpointTakesTime checks that moving memory takes as long as on a link of 16
+// GB/s.
 func TestCheckpointTakesTime(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "mem=4GiB,context=3GiB")
-	a, locker := h.target(gpu.MiB), h.actor()
-	locker.through(a, "lock")
+	a, locker := h.startPatternActor(gpu.MiB), h.actor()
+	locker.callEach(a, "lock")
 	const least = 3 << 30 / 16 * time.Nanosecond
 	for _, call := range []string{"checkpoint", "restore"} {
-		began := time.Now()
-		locker.through(a, call)
-		if took := time.Since(began); took < least {
-			t.Errorf("%s took %v, expected %v", call, took, least)
+		started := time.Now()
+		locker.callEach(a, call)
+		if elapsed := time.Since(started); elapsed < least {
+			t.Errorf("%s took %v, expected %v", call, elapsed, least)
 		}
 	}
-	locker.through(a, "unlock")
-	a.want("right", "check")
+	locker.callEach(a, "unlock")
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(gpu.GiB)
 }
 
-// A restore that finds no room is the last that there is of the process.
+// TestRestoreWithoutRoom checks that a process cannot be used any more after a restore
+// that found too little memory.
 func TestRestoreWithoutRoom(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, b, locker := h.target(40*gpu.MiB), h.actor(), h.actor()
-	locker.through(a, "lock", "checkpoint")
-	b.want(success, "use 0")
-	b.want(success, "alloc %d", 32*gpu.MiB)
-	locker.want(oom, "restore %d", a.pid())
-	locker.want(checkpointed, "state %d", a.pid())
+	a, b, locker := h.startPatternActor(40*gpu.MiB), h.actor(), h.actor()
+	locker.callEach(a, "lock", "checkpoint")
+	b.expectReply(success, "use 0")
+	b.expectReply(success, "alloc %d", 32*gpu.MiB)
+	locker.expectReply(oom, "restore %d", a.pid())
+	locker.expectReply(checkpointed, "state %d", a.pid())
 	b.kill()
 	for _, c := range []struct{ call, want string }{
 		{"restore", system}, {"unlock", illegalState}, {"lock", illegalState}, {"checkpoint", illegalState}, {"restore", system},
 	} {
-		locker.want(c.want, "%s %d 0", c.call, a.pid())
+		locker.expectReply(c.want, "%s %d 0", c.call, a.pid())
 	}
 	c := h.start("", "hold", fmt.Sprint(int64(64*gpu.MiB)))
 	c.expect("held")
 	c.end()
 	a.kill()
-	locker.want(invalid, "state %d", a.pid())
+	locker.expectReply(invalid, "state %d", a.pid())
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// The room that the dead took is no lack of room.
+// TestRestoreAfterDeath checks that the memory of dead processes does not make a
+// restore fail.
 func TestRestoreAfterDeath(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, b, locker := h.target(40*gpu.MiB), h.actor(), h.actor()
-	locker.through(a, "lock", "checkpoint")
-	b.want(success, "use 0")
-	b.want(success, "alloc %d", 32*gpu.MiB)
+	a, b, locker := h.startPatternActor(40*gpu.MiB), h.actor(), h.actor()
+	locker.callEach(a, "lock", "checkpoint")
+	b.expectReply(success, "use 0")
+	b.expectReply(success, "alloc %d", 32*gpu.MiB)
 	b.kill()
-	locker.through(a, "restore", "unlock")
-	a.want("right", "check")
+	locker.callEach(a, "restore", "unlock")
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
 func TestCheckpointWrongState(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, locker := h.target(gpu.MiB), h.actor()
+	a, locker := h.startPatternActor(gpu.MiB), h.actor()
 	refused := func(state string, calls ...string) {
 		t.Helper()
 		for _, call := range calls {
-			locker.want(illegalState, "%s %d 0", call, a.pid())
+			locker.expectReply(illegalState, "%s %d 0", call, a.pid())
 		}
-		locker.want(state, "state %d", a.pid())
+		locker.expectReply(state, "state %d", a.pid())
 	}
 	refused(running, "checkpoint", "restore", "unlock")
-	locker.through(a, "lock")
+	locker.callEach(a, "lock")
 	refused(locked, "lock", "restore")
-	locker.through(a, "checkpoint")
+	locker.callEach(a, "checkpoint")
 	refused(checkpointed, "lock", "checkpoint", "unlock")
-	locker.through(a, "restore", "checkpoint", "restore")
+	locker.callEach(a, "restore", "checkpoint", "restore")
 	refused(locked, "lock", "restore")
-	locker.through(a, "unlock")
-	a.want("right", "check")
+	locker.callEach(a, "unlock")
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
 func TestCheckpointRefuses(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, locker, beginner := h.target(gpu.MiB), h.actor(), h.actor("early")
+	a, locker, beginner := h.startPatternActor(gpu.MiB), h.actor(), h.actor("early")
 	calls := []string{"lock", "checkpoint", "restore", "unlock", "state"}
 	for _, call := range calls {
-		beginner.want(early, "%s %d 0", call, a.pid())
-		locker.want(invalid, "%s %d 0", call, os.Getpid())
-		locker.want(invalid, "%s %d 0", call, locker.pid()) // it is on no device
-		locker.want(invalid, "%s %d 0", call, 1<<30)
-		locker.want(invalid, "%s 0 0", call)
+		beginner.expectReply(early, "%s %d 0", call, a.pid())
+		locker.expectReply(invalid, "%s %d 0", call, os.Getpid())
+		locker.expectReply(invalid, "%s %d 0", call, locker.pid()) // the locker is on no device
+		locker.expectReply(invalid, "%s %d 0", call, 1<<30)
+		locker.expectReply(invalid, "%s 0 0", call)
 	}
-	locker.want("1 1 1 1 1 801 1 1 1", "args %d", a.pid())
-	locker.want(success, "drop")
+	locker.expectReply("1 1 1 1 1 801 1 1 1", "args %d", a.pid())
+	locker.expectReply(success, "drop")
 	for _, call := range calls {
-		locker.want(notPermitted, "%s %d 0", call, a.pid())
+		locker.expectReply(notPermitted, "%s %d 0", call, a.pid())
 	}
-	a.want("right", "check")
+	a.expectReply("right", "check")
 	for _, p := range []actor{a, locker, beginner} {
 		p.end()
 	}
 	h.empty(64 * gpu.MiB)
 }
 
-// What others may have too, and managed memory, cannot be taken away; without it the
-// rest can.
+// TestCheckpointUnsupported checks that shared and managed memory prevent a checkpoint,
+// and that the process can be checkpointed without it.
 func TestCheckpointUnsupported(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, b, locker := h.target(gpu.MiB), h.target(gpu.MiB), h.actor()
-	refused := func(who actor) {
+	a, b, locker := h.startPatternActor(gpu.MiB), h.startPatternActor(gpu.MiB), h.actor()
+	refused := func(process actor) {
 		t.Helper()
-		locker.through(who, "lock")
-		locker.want(notSupported, "checkpoint %d", who.pid())
-		locker.want(locked, "state %d", who.pid())
-		locker.through(who, "unlock")
+		locker.callEach(process, "lock")
+		locker.expectReply(notSupported, "checkpoint %d", process.pid())
+		locker.expectReply(locked, "state %d", process.pid())
+		locker.callEach(process, "unlock")
 	}
-	taken := func(who actor) {
+	taken := func(process actor) {
 		t.Helper()
-		locker.through(who, "lock", "checkpoint", "restore", "unlock")
-		who.want("right", "check")
+		locker.callEach(process, "lock", "checkpoint", "restore", "unlock")
+		process.expectReply("right", "check")
 	}
-	for _, what := range []string{"managed", "pool"} {
-		a.want(success, "%s", what)
+	for _, kind := range []string{"managed", "pool"} {
+		a.expectReply(success, "%s", kind)
 		refused(a)
-		a.want(success, "unshare")
+		a.expectReply(success, "unshare")
 		taken(a)
 	}
 	fd := a.do("export")
 	refused(a)
-	b.want(success, "import %d %s", a.pid(), fd)
+	b.expectReply(success, "import %d %s", a.pid(), fd)
 	refused(b)
-	b.want(success, "unshare")
+	b.expectReply(success, "unshare")
 	taken(b)
 	refused(a)
-	a.want(success, "unshare")
+	a.expectReply(success, "unshare")
 	taken(a)
 	handle := a.do("ipc")
 	refused(a)
-	b.want(success, "open %s", handle)
+	b.expectReply(success, "open %s", handle)
 	refused(b)
-	b.want(success, "close")
+	b.expectReply(success, "close")
 	taken(b)
-	a.want(success, "unshare")
+	a.expectReply(success, "unshare")
 	taken(a)
 	for _, p := range []actor{a, b, locker} {
 		p.end()
@@ -424,58 +441,67 @@ func TestCheckpointUnsupported(t *testing.T) {
 	h.empty(64 * gpu.MiB)
 }
 
-// A process that ends or is killed leaves nothing, in whatever state it is, neither to
-// who has its place after it; one whose calls wait ends as others do.
+// TestEndsWhileLocked checks that a process that ends or is killed in any state leaves
+// nothing behind, neither on the device nor to the next process in its slot. A process
+// with waiting calls can end normally.
 func TestEndsWhileLocked(t *testing.T) {
+	t.Parallel()
 	for _, calls := range [][]string{{}, {"lock"}, {"lock", "checkpoint"}, {"lock", "checkpoint", "restore"}} {
-		h := newHost(t, small)
-		locker, bystander := h.actor(), h.target(gpu.MiB)
-		for _, how := range []string{"ends", "ends with calls", "is killed", "is killed in a call"} {
-			t.Run(fmt.Sprint(calls, " ", how), func(t *testing.T) {
-				a := h.target(40 * gpu.MiB)
-				if how == "ends with calls" {
-					a.want(success, "burn")
-				}
-				locker.through(a, calls...)
-				switch {
-				case how == "ends with calls" && len(calls) > 0:
-					a.end()
-				case how == "ends":
-					a.end()
-				case how == "is killed in a call" && len(calls) > 0:
-					a.send("launch 0")
-					a.blocks()
-					fallthrough
-				default:
-					a.kill()
-				}
-				locker.want(invalid, "state %d", a.pid())
-				next := h.target(62 * gpu.MiB)
-				next.want(fmt.Sprint(int64(gpu.MiB)), "info")
-				locker.through(next, "lock", "checkpoint", "restore", "unlock")
-				next.want("right", "check")
-				next.end()
-			})
-		}
-		bystander.want("right", "check")
-		bystander.end()
-		locker.end()
-		h.empty(64 * gpu.MiB)
+		t.Run(fmt.Sprint(calls), func(t *testing.T) {
+			t.Parallel()
+			endsWhileLocked(t, calls)
+		})
 	}
 }
 
-// recover brings a target that somebody may have left in any state back to RUNNING,
-// and sees that it has on its devices what it had.
+func endsWhileLocked(t *testing.T, calls []string) {
+	h := newHost(t, small)
+	locker, bystander := h.actor(), h.startPatternActor(gpu.MiB)
+	for _, how := range []string{"ends", "ends with calls", "is killed", "is killed in a call"} {
+		t.Run(how, func(t *testing.T) {
+			a := h.startPatternActor(40 * gpu.MiB)
+			if how == "ends with calls" {
+				a.expectReply(success, "burn")
+			}
+			locker.callEach(a, calls...)
+			switch {
+			case how == "ends with calls" && len(calls) > 0:
+				a.end()
+			case how == "ends":
+				a.end()
+			case how == "is killed in a call" && len(calls) > 0:
+				a.send("launch 0")
+				a.blocks()
+				fallthrough
+			default:
+				a.kill()
+			}
+			locker.expectReply(invalid, "state %d", a.pid())
+			next := h.startPatternActor(62 * gpu.MiB)
+			next.expectReply(fmt.Sprint(int64(gpu.MiB)), "info")
+			locker.callEach(next, "lock", "checkpoint", "restore", "unlock")
+			next.expectReply("right", "check")
+			next.end()
+		})
+	}
+	bystander.expectReply("right", "check")
+	bystander.end()
+	locker.end()
+	h.empty(64 * gpu.MiB)
+}
+
+// recover brings a target from any state back to RUNNING, and checks that it has the
+// given memory on its devices. It returns the state in which the target was.
 func (h *host) recover(locker, target actor, want ...gpu.Bytes) (from string) {
 	h.t.Helper()
 	from = locker.do("state %d", target.pid())
 	switch from {
 	case checkpointed:
-		locker.through(target, "restore", "unlock")
+		locker.callEach(target, "restore", "unlock")
 	case locked:
-		locker.through(target, "unlock")
+		locker.callEach(target, "unlock")
 	}
-	locker.want(running, "state %d", target.pid())
+	locker.expectReply(running, "state %d", target.pid())
 	for index, want := range want {
 		if got := h.occupied(locker, index)[target.pid()]; got != want {
 			h.t.Fatalf("on device %d it has %v, expected %v", index, got, want)
@@ -484,14 +510,14 @@ func (h *host) recover(locker, target actor, want ...gpu.Bytes) (from string) {
 	return from
 }
 
-// Whatever one who is killed leaves undone, somebody else can do: before each of the
-// system calls that it makes.
+// TestLockerKilledAnywhere checks that another process can continue after a killed
+// locker, before each of the system calls that the locker makes.
 func TestLockerKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "sms=8,mem=64MiB,count=2,context=1MiB")
-	a, locker := h.target(2*gpu.MiB), h.actor()
-	a.want(success, "use 1")
-	a.want(success, "alloc %d", gpu.MiB)
+	a, locker := h.startPatternActor(2*gpu.MiB), h.actor()
+	a.expectReply(success, "use 1")
+	a.expectReply(success, "alloc %d", gpu.MiB)
 	seen := map[string]int{}
 	for n := 1; ; n++ {
 		answer := locker.do("killed %d %d", a.pid(), n)
@@ -504,100 +530,106 @@ func TestLockerKilledAnywhere(t *testing.T) {
 	if len(seen) != 3 || seen[checkpointed] < 10 {
 		t.Errorf("only %v", seen)
 	}
-	a.want("right", "check")
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(63 * gpu.MiB)
 }
 
-// The same at any moment, of a process that launches meanwhile.
+// TestLockerKilled kills lockers at random moments, while the target launches.
 func TestLockerKilled(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "sms=8,mem=64MiB,count=2,context=1MiB")
-	a, locker := h.target(24*gpu.MiB), h.actor()
-	a.want(success, "use 1")
-	a.want(success, "alloc %d", 8*gpu.MiB)
-	a.want(success, "burn")
+	a, locker := h.startPatternActor(24*gpu.MiB), h.actor()
+	a.expectReply(success, "use 1")
+	a.expectReply(success, "alloc %d", 8*gpu.MiB)
+	a.expectReply(success, "burn")
 	const seed = 1
 	moments := rand.New(rand.NewPCG(seed, seed))
 	for range 20 {
 		victim := h.actor()
-		victim.want(running, "state %d", a.pid())
+		victim.expectReply(running, "state %d", a.pid())
 		victim.send("cycle %d", a.pid())
-		time.Sleep(time.Duration(moments.IntN(60)) * time.Millisecond) // where it is then, chance decides
+		time.Sleep(time.Duration(moments.IntN(60)) * time.Millisecond) // a random point of the cycle
 		victim.kill()
 		h.recover(locker, a, 25*gpu.MiB+2*4096, 9*gpu.MiB)
 	}
 	if got := a.do("stop"); !strings.HasSuffix(got, " right") {
 		t.Error(got)
 	}
-	a.want("right", "check")
+	a.expectReply("right", "check")
 	a.end()
 	locker.end()
 	h.empty(63 * gpu.MiB)
 }
 
 func TestCheckpointTwoDevices(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "sms=8,mem=64MiB,count=2")
-	a, b, locker := h.target(40*gpu.MiB), h.actor(), h.actor()
-	a.want(success, "use 1")
-	a.want(success, "alloc %d", 48*gpu.MiB)
-	locker.through(a, "lock", "checkpoint")
+	a, b, locker := h.startPatternActor(40*gpu.MiB), h.actor(), h.actor()
+	a.expectReply(success, "use 1")
+	a.expectReply(success, "alloc %d", 48*gpu.MiB)
+	locker.callEach(a, "lock", "checkpoint")
 	for i := range 2 {
 		if got := h.occupied(locker, i); len(got) != 0 {
-			t.Errorf("device %d has %v", i, got)
+			t.Errorf("device %d has %v, want none", i, got)
 		}
-		b.want(success, "use %d", i)
-		b.want(success, "alloc %d", 64*gpu.MiB)
+		b.expectReply(success, "use %d", i)
+		b.expectReply(success, "alloc %d", 64*gpu.MiB)
 	}
 	b.end()
-	locker.through(a, "restore", "unlock")
-	a.want("right", "check")
+	locker.callEach(a, "restore", "unlock")
+	a.expectReply("right", "check")
 
-	// Room on one of them is not enough, and then the process is on neither.
-	locker.through(a, "lock", "checkpoint")
+	// If only one device has room, the restore fails, and the process is on neither
+	// device.
+	locker.callEach(a, "lock", "checkpoint")
 	c := h.actor()
-	c.want(success, "use 1")
-	c.want(success, "alloc %d", 32*gpu.MiB)
-	locker.want(oom, "restore %d", a.pid())
-	locker.want(checkpointed, "state %d", a.pid())
-	c.want(success, "use 0")
-	c.want(success, "alloc %d", 64*gpu.MiB)
+	c.expectReply(success, "use 1")
+	c.expectReply(success, "alloc %d", 32*gpu.MiB)
+	locker.expectReply(oom, "restore %d", a.pid())
+	locker.expectReply(checkpointed, "state %d", a.pid())
+	c.expectReply(success, "use 0")
+	c.expectReply(success, "alloc %d", 64*gpu.MiB)
 	c.end()
-	locker.want(system, "restore %d", a.pid())
+	locker.expectReply(system, "restore %d", a.pid())
 	a.kill()
 	d := h.actor()
-	d.want(success, "use 1")
-	d.want(success, "alloc %d", 64*gpu.MiB)
+	d.expectReply(success, "use 1")
+	d.expectReply(success, "alloc %d", 64*gpu.MiB)
 	d.end()
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// One who is on the device does it to another, and to itself.
+// TestLockerOnDevice checkpoints a process, and itself, from a process that uses the
+// device.
 func TestLockerOnDevice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
-	a, locker := h.target(gpu.MiB), h.actor()
-	locker.want(success, "use 0")
-	locker.want(success, "alloc %d", 2*gpu.MiB)
-	locker.through(a, "lock", "checkpoint")
-	locker.want(success, "alloc %d", 62*gpu.MiB)
-	locker.want(oom, "restore %d", a.pid())
-	locker.want("right", "check")
+	a, locker := h.startPatternActor(gpu.MiB), h.actor()
+	locker.expectReply(success, "use 0")
+	locker.expectReply(success, "alloc %d", 2*gpu.MiB)
+	locker.callEach(a, "lock", "checkpoint")
+	locker.expectReply(success, "alloc %d", 62*gpu.MiB)
+	locker.expectReply(oom, "restore %d", a.pid())
+	locker.expectReply("right", "check")
 	a.kill()
-	locker.through(locker, "lock", "checkpoint", "restore")
+	locker.callEach(locker, "lock", "checkpoint", "restore")
 	locker.send("launch 0")
 	locker.blocks()
 	other := h.actor()
-	other.through(locker, "unlock")
+	other.callEach(locker, "unlock")
 	locker.expect(success)
-	locker.want("right", "check")
+	locker.expectReply("right", "check")
 	locker.end()
 	other.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// A process in a container is found by its number outside.
+// TestCheckpointInPidNamespace checkpoints a process in a container by its pid outside.
 func TestCheckpointInPidNamespace(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	attr := capable(syscall.CLONE_NEWPID)
 	probe := exec.Command("true")
@@ -611,23 +643,24 @@ func TestCheckpointInPidNamespace(t *testing.T) {
 	cmd := h.command("", "checkpoint")
 	cmd.SysProcAttr = attr
 	a, locker := actor{startCommand(t, cmd)}, h.actor()
-	a.want(success, "use 0")
-	a.want(success, "alloc %d", gpu.MiB)
-	locker.through(a, "lock", "checkpoint", "restore", "unlock")
-	a.want("right", "check")
-	a.want(invalid, "state %d", a.pid()) // which is not its number
-	a.want(running, "state 1")
+	a.expectReply(success, "use 0")
+	a.expectReply(success, "alloc %d", gpu.MiB)
+	locker.callEach(a, "lock", "checkpoint", "restore", "unlock")
+	a.expectReply("right", "check")
+	a.expectReply(invalid, "state %d", a.pid()) // the target does not have this pid
+	a.expectReply(running, "state 1")
 	a.end()
 	locker.end()
 	h.empty(64 * gpu.MiB)
 }
 
-// Threads that launch all the time are locked and let go many times, sometimes by two
-// at once: no launch is lost, and none is let through.
+// TestLockStress repeatedly locks and unlocks a process whose threads launch all the
+// time, sometimes from two lockers at once. No launch is lost, and none runs while the
+// process is locked.
 func TestLockStress(t *testing.T) {
 	h := newHost(t, small)
-	a := h.target(gpu.MiB)
-	a.want(success, "burn")
+	a := h.startPatternActor(gpu.MiB)
+	a.expectReply(success, "burn")
 	lockers := []actor{h.actor(), h.actor()}
 	got := map[string]int{}
 	for i := range 150 {
@@ -642,9 +675,9 @@ func TestLockStress(t *testing.T) {
 			}
 		}
 		if i%10 == 0 {
-			lockers[0].through(a, "checkpoint", "restore")
+			lockers[0].callEach(a, "checkpoint", "restore")
 		}
-		lockers[i%2].through(a, "unlock")
+		lockers[i%2].callEach(a, "unlock")
 	}
 	if got[success] != 150 || got[illegalState] != 150 {
 		t.Error(got)
@@ -654,7 +687,7 @@ func TestLockStress(t *testing.T) {
 	} else {
 		t.Log(got)
 	}
-	a.want("right", "check")
+	a.expectReply("right", "check")
 	a.end()
 	for _, l := range lockers {
 		l.end()

@@ -1,3 +1,4 @@
-// Package simtest runs ordinary programs of the CUDA driver API on the simulated
-// driver that make built, several at once, and looks at what they leave behind.
+// Package simtest runs ordinary programs of the CUDA driver API on the built simulated
+// driver, several at once, and checks their results and the files that they leave
+// behind.
 package simtest

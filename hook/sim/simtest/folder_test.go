@@ -10,20 +10,21 @@ import (
 	"testing"
 )
 
-// Two users who have nothing to do with anybody who may be at work here.
+// Two users that no account on this machine should have.
 const (
 	victim   = 64984
 	attacker = 64985
 )
 
-// The usual folder is used only if nobody else can have put anything into it.
+// TestUsualFolder checks that the default folder is used only if no other user can have
+// put files into it.
 func TestUsualFolder(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be two users")
 	}
 	dir := fmt.Sprintf("/dev/shm/gfaas-sim-%d", victim)
 	for name, c := range map[string]struct {
-		make    func(home string) error
+		create  func(home string) error
 		refused bool
 	}{
 		"not there":     {func(string) error { return nil }, false},
@@ -40,10 +41,10 @@ func TestUsualFolder(t *testing.T) {
 			h := newHost(t, "count=1,mem=1GiB")
 			home, file := publish(t, h.build), ""
 			t.Cleanup(func() { os.RemoveAll(dir) })
-			if err := errors.Join(os.Chmod(home, 0o755), os.Chown(home, victim, victim), c.make(home)); err != nil {
+			if err := errors.Join(os.Chmod(home, 0o755), os.Chown(home, victim, victim), c.create(home)); err != nil {
 				t.Fatal(err)
 			}
-			if c.refused && name != "link" { // what an attacker would have the victim write
+			if c.refused && name != "link" { // a file that an attacker wants the victim to overwrite
 				file = filepath.Join(home, "file")
 				if err := errors.Join(os.WriteFile(file, []byte("precious"), 0o600), os.Chown(file, victim, victim),
 					os.Symlink(file, filepath.Join(dir, "gpu0.state"))); err != nil {
@@ -54,14 +55,14 @@ func TestUsualFolder(t *testing.T) {
 			cmd.Path, cmd.Dir = filepath.Join(home, "several"), "/"
 			cmd.Env = append(cmd.Env, "GFAAS_SIM_DIR=", "LD_LIBRARY_PATH="+home)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: victim, Gid: victim}}
-			var said strings.Builder
-			cmd.Stderr = &said
+			var output strings.Builder
+			cmd.Stderr = &output
 			out, err := run(cmd)
 			if held := strings.Contains(out, "held"); held == c.refused || (err != nil) != c.refused {
-				t.Errorf("%v, %s, %s", err, out, said.String())
+				t.Errorf("%v, %s, %s", err, out, output.String())
 			}
-			if c.refused && !strings.Contains(said.String(), dir+" is no folder of yours that only you can write to") {
-				t.Errorf("it said %q", said.String())
+			if c.refused && !strings.Contains(output.String(), dir+" is not a folder that you own and only you can write to") {
+				t.Errorf("it said %q", output.String())
 			}
 			if file != "" {
 				if text, err := os.ReadFile(file); err != nil || string(text) != "precious" {
@@ -83,8 +84,7 @@ func mkdir(dir string, mode os.FileMode, owner int) error {
 	return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, mode), os.Chown(dir, owner, owner))
 }
 
-// publish makes a folder with the program and the driver, where everybody finds
-// them.
+// publish copies the program and the driver to a folder that all users can read.
 func publish(t *testing.T, build string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "gfaas-simtest-")

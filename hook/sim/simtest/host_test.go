@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// patience bounds every wait; nothing is decided by how long one took.
+// patience bounds every wait. No result depends on how long a wait takes.
 const patience = 60 * time.Second
 
-// build is the folder make builds into.
+// build returns the folder that make builds into.
 func build(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("GFAAS_BUILD")
@@ -35,7 +35,7 @@ func build(t testing.TB) string {
 	return dir
 }
 
-// host is a simulated machine of its own: a directory its processes share.
+// host is a simulated machine: a directory that its processes share.
 type host struct {
 	t     testing.TB
 	dir   string
@@ -53,8 +53,8 @@ func newHost(t testing.TB, shape string) *host {
 	return &host{t: t, dir: dir, build: build(t), shape: shape}
 }
 
-// command is a conformance program on this host, with an SM share in percent or
-// without one ("").
+// command returns a conformance program on this host, with an SM share in percent or,
+// with "", without one.
 func (h *host) command(share, program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(h.build, "check", program), args...)
 	for _, kv := range os.Environ() {
@@ -72,9 +72,9 @@ func (h *host) command(share, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command to its end and returns what it printed. One that does not
-// end is killed, and what its threads were doing is in the error; so is what
-// keeps its standard output open after it.
+// run runs a command to its end and returns its output. A command that does not end is
+// killed, and the error lists the system calls that its threads were in; likewise if
+// its standard output stays open after its end.
 func run(cmd *exec.Cmd) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -94,8 +94,8 @@ func run(cmd *exec.Cmd) (string, error) {
 	return out.String(), err
 }
 
-// threads says of each thread of a process, and of its children, which system
-// call it is in.
+// threads describes the current system call of each thread of a process and of its
+// children.
 func threads(pid int) string {
 	var b strings.Builder
 	dirs, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
@@ -114,8 +114,8 @@ func threads(pid int) string {
 	return b.String()
 }
 
-// left lists what is in the shared directory.
-func (h *host) left() []string {
+// sharedFiles lists the files in the shared directory.
+func (h *host) sharedFiles() []string {
 	h.t.Helper()
 	entries, err := os.ReadDir(h.dir)
 	if err != nil {
@@ -128,7 +128,7 @@ func (h *host) left() []string {
 	return names
 }
 
-// process is a several that runs.
+// process is a running program, usually several.
 type process struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -165,7 +165,7 @@ func startCommand(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// line is the next line the process prints.
+// line returns the next line that the process prints.
 func (p *process) line() string {
 	p.t.Helper()
 	select {
@@ -187,7 +187,7 @@ func (p *process) expect(want string) {
 	}
 }
 
-// skip forgets the lines printed so far.
+// skip discards the lines printed until now.
 func (p *process) skip() {
 	for {
 		select {
@@ -201,7 +201,8 @@ func (p *process) skip() {
 	}
 }
 
-// batch is what one batch of a burning process took, and the memory then free.
+// batch returns the time of one batch of a burning process, and the free memory after
+// it.
 func (p *process) batch() (ms float64, free uint64) {
 	p.t.Helper()
 	l := p.line()
@@ -211,8 +212,8 @@ func (p *process) batch() (ms float64, free uint64) {
 	return ms, free
 }
 
-// mean skips the batches that began before now (three are in flight) and averages
-// what the following n took.
+// mean skips the batches that have already begun (three are in flight) and returns the
+// mean time of the following n.
 func (p *process) mean(n int) float64 {
 	p.t.Helper()
 	p.skip()
@@ -227,7 +228,7 @@ func (p *process) mean(n int) float64 {
 	return sum / float64(n)
 }
 
-// end lets the process finish and checks that it did so well.
+// end closes the standard input of the process and checks that it ends successfully.
 func (p *process) end() {
 	p.t.Helper()
 	p.stdin.Close()
@@ -247,7 +248,7 @@ func (p *process) end() {
 	}
 }
 
-// kill ends the process without giving it a chance to tidy up.
+// kill ends the process without giving it a chance to clean up.
 func (p *process) kill() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {

@@ -9,9 +9,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Processes that take memory of all kinds, some of which are killed at it: never
-// is there more in use than the device has, and nothing stays.
+// TestChurn runs processes that allocate memory of all kinds, and kills some of them.
+// The memory in use never exceeds the device's, and none remains.
 func TestChurn(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "sms=8,mem=96MiB,context=4MiB")
 	var all []*process
 	for i := range 4 {
@@ -30,7 +31,7 @@ func TestChurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for pid, n := range used { // each is of a moment of its own: their sum is no bound
+		for pid, n := range used { // each is measured at its own moment, so their sum has no bound
 			if n < 4*gpu.MiB || n > 96*gpu.MiB {
 				t.Fatalf("process %d occupies %v", pid, n)
 			}
@@ -43,21 +44,22 @@ func TestChurn(t *testing.T) {
 	for _, p := range all[2:] {
 		p.end()
 	}
-	p := h.start("", "hold", fmt.Sprint(92<<20)) // all but its own context
+	p := h.start("", "hold", fmt.Sprint(92<<20)) // all but the memory of its own context
 	p.expect("held")
 	p.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }
 
-// Memory that was handed on outlives its maker, and counts all the while.
+// TestHeirs checks that shared memory outlives its maker, and counts all the while.
 func TestHeirs(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	if out, err := run(h.command("", "heirs")); err != nil {
 		t.Errorf("%v\n%s", err, failures(out))
 	}
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }

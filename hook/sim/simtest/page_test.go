@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestPage: docs/simulated-gpu.md names every operation of kernels, every setting of a
-// comment and every key of the shape, and no operation that there is not.
+// TestPage checks that docs/simulated-gpu.md names every operation of kernels, every
+// setting of a comment and every key of the shape, and no operation that does not
+// exist.
 func TestPage(t *testing.T) {
 	page := read(t, "../../../docs/simulated-gpu.md")
 	ops := map[string]bool{}
@@ -19,7 +20,7 @@ func TestPage(t *testing.T) {
 	} {
 		found := regexp.MustCompile(c.names).FindAllStringSubmatch(read(t, c.file), -1)
 		if len(found) < 2 {
-			t.Errorf("%s: %d names", c.file, len(found))
+			t.Errorf("%s: %d names, want at least 2", c.file, len(found))
 		}
 		for _, m := range found {
 			ops[m[1]] = true

@@ -2,7 +2,7 @@ package simtest
 
 import "testing"
 
-// Fresh device memory is poisoned when that is asked for.
+// TestPoison checks that new device memory is poisoned on request.
 func TestPoison(t *testing.T) {
 	h := newHost(t, small+",poison=1")
 	if out, err := run(h.command("", "poison")); err != nil {

@@ -16,8 +16,10 @@ import (
 
 const small = "sms=8,mem=64MiB,count=1"
 
-// The programs say for themselves what was not as the driver documents it.
+// TestConformance runs the conformance programs, which report deviations from the
+// driver's documentation.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, program := range []string{"device", "memory", "module", "library", "stream", "word", "lookup", "fork", "ipc", "threads",
 		"graph", "graph_update", "graph_threads", "graph_memory",
 		"capture", "pool", "managed", "vmm", "access", "array", "ipc_event"} {
@@ -32,7 +34,7 @@ func TestConformance(t *testing.T) {
 				if out, err := run(cmd); err != nil {
 					t.Errorf("%v\n%s", err, failures(out))
 				}
-				if names := h.left(); len(names) != 0 {
+				if names := h.sharedFiles(); len(names) != 0 {
 					t.Errorf("left behind: %v", names)
 				}
 			})
@@ -40,10 +42,12 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestCrashingChecks: checks that crash fail, and those after them are made all
-// the same; so are the parts after one that cannot go on, or that hangs. What
-// only the simulator promises fails on it, and on another driver is told of.
+// TestCrashingChecks checks that crashing checks fail, and that the checks after them
+// are still made; likewise for parts after a part that cannot continue or hangs. A
+// promise that only the simulator makes fails on the simulator, and is reported on
+// another driver.
 func TestCrashingChecks(t *testing.T) {
+	t.Parallel()
 	failing := []string{"ok 1", "not ok 2", "ok 3", "not ok 4", "ok 5", "not ok 6", "not ok 7"}
 	for _, c := range []struct {
 		dir     string
@@ -51,7 +55,7 @@ func TestCrashingChecks(t *testing.T) {
 		differs int
 	}{
 		{"", append(slices.Clone(failing), "not ok 8", "not ok 9", "not ok 10"), 0},
-		{posing(t), append(slices.Clone(failing), "ok 8", "ok 9", "ok 10"), 3},
+		{renamedGPU(t), append(slices.Clone(failing), "ok 8", "ok 9", "ok 10"), 3},
 	} {
 		cmd := newHost(t, "").command("", "tap_crash")
 		cmd.Env = append(cmd.Env, "TAP_PATIENCE=1")
@@ -74,21 +78,22 @@ func TestCrashingChecks(t *testing.T) {
 		if !slices.Equal(checks, c.want) || strings.Count(text, "# again") != 5 || strings.Count(last, "# differs") != c.differs {
 			t.Errorf("%q, want %q:\n%s", checks, c.want, text)
 		}
-		for _, why := range []string{"# it crashes", "refuses(): error 1 (CUDA_ERROR_INVALID_VALUE) of cuInit(1)", "hangs(): it hangs in a loop without end"} {
-			if !strings.Contains(last, why) {
-				t.Errorf("%q is missing:\n%s", why, last)
+		for _, reason := range []string{"# it crashes", "refuses(): error 1 (CUDA_ERROR_INVALID_VALUE) of cuInit(1)", "hangs(): it hangs in a loop without end"} {
+			if !strings.Contains(last, reason) {
+				t.Errorf("%q is missing:\n%s", reason, last)
 			}
 		}
 	}
 }
 
-// TestConformanceElsewhere: the programs go the way that they take on a driver
-// that is not the simulated one.
+// TestConformanceElsewhere runs the programs in the way that they take on a driver
+// other than the simulated one.
 func TestConformanceElsewhere(t *testing.T) {
-	dir := posing(t)
+	t.Parallel()
+	dir := renamedGPU(t)
 	programs, _ := filepath.Glob(filepath.Join(build(t), "check/sim_*"))
 	if len(programs) < 20 {
-		t.Errorf("%d programs", len(programs))
+		t.Errorf("%d programs, want at least 20", len(programs))
 	}
 	for _, program := range programs {
 		t.Run(filepath.Base(program), func(t *testing.T) {
@@ -102,8 +107,8 @@ func TestConformanceElsewhere(t *testing.T) {
 	}
 }
 
-// posing is a folder with the simulated driver under another GPU's name.
-func posing(t *testing.T) string {
+// renamedGPU returns a folder with the simulated driver under another GPU's name.
+func renamedGPU(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(build(t), "lib/sim/libcuda.so.1"))
 	if err != nil {
@@ -120,8 +125,9 @@ func posing(t *testing.T) string {
 	return dir
 }
 
-// The arithmetic of sharing against the same in small steps.
+// TestTurns compares the arithmetic of sharing with a simulation in small steps.
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	if out, err := run(h.command("", "turns")); err != nil {
 		t.Errorf("%v\n%s", err, failures(out))
@@ -138,7 +144,7 @@ func without(env []string, key string) []string {
 	return kept
 }
 
-// failures are the lines of a report that are not about success.
+// failures returns the lines of a report that do not begin with "ok".
 func failures(report string) string {
 	var lines []string
 	for _, l := range strings.Split(report, "\n") {
@@ -150,6 +156,7 @@ func failures(report string) string {
 }
 
 func TestMalformedShape(t *testing.T) {
+	t.Parallel()
 	for _, shape := range []string{"sms=0", "sms=x", "mem=16", "mem=16GB", "memory=1GiB", "sms=8,,", "count=999", "8", "context=x", "context=1GB", "poison=2", "poison="} {
 		h := newHost(t, shape)
 		cmd := h.command("", "several", "hold", "1")
@@ -164,7 +171,8 @@ func TestMalformedShape(t *testing.T) {
 	}
 }
 
-// A program that is not started by gfaas is told once that no GPU is here.
+// TestSaysThatItSimulates checks that a program outside gfaas gets one message that the
+// GPU is simulated.
 func TestSaysThatItSimulates(t *testing.T) {
 	for _, c := range []struct {
 		env  string
@@ -173,18 +181,19 @@ func TestSaysThatItSimulates(t *testing.T) {
 		h := newHost(t, small)
 		cmd := h.command("", "exits")
 		cmd.Env = append(without(cmd.Env, "GFAAS_SIM_NOTED"), c.env)
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var output bytes.Buffer
+		cmd.Stderr = &output
 		if _, err := run(cmd); err != nil {
 			t.Error(err)
 		}
-		if got := said.String(); strings.Count(got, "simulated GPU; its figures are not a GPU's\n") != c.want || strings.Count(got, "\n") != c.want {
+		if got := output.String(); strings.Count(got, "simulated GPU; its figures are not those of a real GPU\n") != c.want || strings.Count(got, "\n") != c.want {
 			t.Errorf("%s: it says %q", c.env, got)
 		}
 	}
 }
 
 func TestVisibleDevices(t *testing.T) {
+	t.Parallel()
 	const uuid = "GPU-67666161-732d-7369-6d75-6c61746564"
 	for _, tc := range []struct {
 		count   int
@@ -200,7 +209,8 @@ func TestVisibleDevices(t *testing.T) {
 		{2, "0,1x", []int{0}}, {2, "0,GPU-ffffffff,1", []int{0}}, {2, "1,MIG-" + uuid + "00/1/2,0", []int{1}}, {2, "1,4294967296", []int{1}},
 		{2, "2", nil}, {2, "", nil}, {2, " ", nil}, {2, ",0", nil}, {2, "-1", nil}, {2, "NoDevFiles", nil}, {2, "x", nil},
 		{2, "MIG-12345678-1234-1234-1234-123456789abc", nil}, {2, uuid + "02", nil}, {2, uuid + "010", nil}, {2, "6766", nil},
-		// The beginning of several UUIDs names none; a device that comes twice leaves none.
+		// A common prefix of several UUIDs names no device; a list with a repeated
+		// device is empty.
 		{2, "GPU-6766", nil}, {2, "1,GPU-6766", []int{1}}, {2, "0,0", nil}, {2, "0,1,00", nil}, {2, "1," + uuid + "01", nil},
 	} {
 		for _, order := range []string{"", "PCI_BUS_ID", "FASTEST_FIRST"} {
@@ -225,16 +235,16 @@ func TestVisibleDevices(t *testing.T) {
 	}
 }
 
-func within(t *testing.T, what string, got, want float64) {
+func checkWithin3Percent(t *testing.T, description string, got, want float64) {
 	t.Helper()
-	t.Logf("%s: %.4f, expected %.4f", what, got, want)
+	t.Logf("%s: %.4f, expected %.4f", description, got, want)
 	if got < want*0.97 || got > want*1.03 {
-		t.Errorf("%s: %.4f, expected %.4f", what, got, want)
+		t.Errorf("%s: %.4f, expected %.4f", description, got, want)
 	}
 }
 
-// Processes side by side: what each batch of a process takes compared with the
-// same process alone, all by the device's own clock.
+// TestSharing runs processes side by side and compares the time of each process's
+// batches with its time alone, by the device's own clock.
 func TestSharing(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -249,7 +259,7 @@ func TestSharing(t *testing.T) {
 		{"three take turns", 100, []string{"", "", ""}, []float64{3, 3, 3}},
 		{"MPS processes take turns as one", 100, []string{"", "30", "30"}, []float64{2, 2, 2}},
 		{"and slow down in their turn", 100, []string{"", "100", "100"}, []float64{2, 4, 4}},
-		// Shares are rounded up to whole SMs, of which there are no more for that.
+		// Shares are rounded up to whole SMs, which does not add SMs to the device.
 		{"9 of 8 SMs", 8, []string{"30", "30", "30"}, []float64{1.125, 1.125, 1.125}},
 		{"8 of 8 SMs", 8, []string{"24", "24", "50"}, []float64{1, 1, 1}},
 		{"3 of 2 SMs", 2, []string{"1", "1", "1"}, []float64{1.5, 1.5, 1.5}},
@@ -261,7 +271,7 @@ func TestSharing(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, fmt.Sprintf("sms=%d,mem=64MiB,count=1", tc.sms))
 			first := h.start(tc.shares[0], "burn")
-			alone := settles(t, "alone, in ms", 20, func() float64 { return first.mean(5) })
+			alone := measureUntilClose(t, "alone, in ms", 20, func() float64 { return first.mean(5) })
 			all := []*process{first}
 			for _, share := range tc.shares[1:] {
 				p := h.start(share, "burn")
@@ -269,23 +279,23 @@ func TestSharing(t *testing.T) {
 				all = append(all, p)
 			}
 			for i, p := range all {
-				settles(t, "process "+string(rune('a'+i)), tc.slower[i], func() float64 { return p.mean(8) / alone })
+				measureUntilClose(t, "process "+string(rune('a'+i)), tc.slower[i], func() float64 { return p.mean(8) / alone })
 			}
 			for _, p := range all[1:] {
 				p.end()
 			}
-			settles(t, "alone again", 1, func() float64 { return first.mean(5) / alone })
+			measureUntilClose(t, "alone again", 1, func() float64 { return first.mean(5) / alone })
 			first.end()
-			if names := h.left(); len(names) != 0 {
+			if names := h.sharedFiles(); len(names) != 0 {
 				t.Errorf("left behind: %v", names)
 			}
 		})
 	}
 }
 
-// settles measures up to ten times: what is measured is simulated, and a host
-// that stalls meanwhile can spoil it, not bring it about.
-func settles(t *testing.T, what string, want float64, measure func() float64) float64 {
+// measureUntilClose repeats a measurement up to ten times. The measured effect is simulated, so a
+// stalling host can disturb it but not cause it.
+func measureUntilClose(t *testing.T, description string, want float64, measure func() float64) float64 {
 	t.Helper()
 	got := measure()
 	for range 9 {
@@ -294,11 +304,12 @@ func settles(t *testing.T, what string, want float64, measure func() float64) fl
 		}
 		got = measure()
 	}
-	within(t, what, got, want)
+	checkWithin3Percent(t, description, got, want)
 	return got
 }
 
-// A process that launches graphs gets as much as one that launches kernels.
+// TestSharingGraphs checks that a process that launches graphs gets the same share as a
+// process that launches kernels.
 func TestSharingGraphs(t *testing.T) {
 	for _, shares := range [][]string{{"", ""}, {"60", "60"}} {
 		t.Run(fmt.Sprintf("%q", shares), func(t *testing.T) {
@@ -308,46 +319,47 @@ func TestSharingGraphs(t *testing.T) {
 				slower = 1.2
 			}
 			graphs := h.start(shares[0], "graphs")
-			alone := settles(t, "alone, in ms", 20, func() float64 { return graphs.mean(5) })
+			alone := measureUntilClose(t, "alone, in ms", 20, func() float64 { return graphs.mean(5) })
 			kernels := h.start(shares[1], "burn")
 			kernels.mean(1)
-			settles(t, "graphs", slower, func() float64 { return graphs.mean(8) / alone })
-			settles(t, "kernels", slower, func() float64 { return kernels.mean(8) / alone })
+			measureUntilClose(t, "graphs", slower, func() float64 { return graphs.mean(8) / alone })
+			measureUntilClose(t, "kernels", slower, func() float64 { return kernels.mean(8) / alone })
 			kernels.end()
 			graphs.end()
-			if names := h.left(); len(names) != 0 {
+			if names := h.sharedFiles(); len(names) != 0 {
 				t.Errorf("left behind: %v", names)
 			}
 		})
 	}
 }
 
-// A process that is killed in the middle of a kernel gives its memory and its
-// place on the device to those who are left.
+// TestKilledInMidKernel kills a process in the middle of a kernel. Its memory and its
+// share of the device go to the others.
 func TestKilledInMidKernel(t *testing.T) {
 	h := newHost(t, small)
 	alive := h.start("", "burn")
-	alone := settles(t, "alone, in ms", 20, func() float64 { return alive.mean(5) })
+	alone := measureUntilClose(t, "alone, in ms", 20, func() float64 { return alive.mean(5) })
 	_, free := alive.batch()
 	dead := h.start("", "long")
 	dead.expect("long")
-	settles(t, "beside it", 2, func() float64 { return alive.mean(8) / alone })
+	measureUntilClose(t, "beside it", 2, func() float64 { return alive.mean(8) / alone })
 	if _, now := alive.batch(); now != free-1<<20 {
 		t.Errorf("%d bytes free, expected 1 MiB less than %d", now, free)
 	}
 	dead.kill()
-	settles(t, "after its death", 1, func() float64 { return alive.mean(8) / alone })
+	measureUntilClose(t, "after its death", 1, func() float64 { return alive.mean(8) / alone })
 	if _, now := alive.batch(); now != free {
 		t.Errorf("%d bytes free after its death, expected %d", now, free)
 	}
 	alive.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }
 
-// The memory limit is of the device, over all processes, the dead not counted.
+// TestMemoryLimit checks that the device's memory limits all living processes together.
 func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	const mib = "1048576"
 	a := h.start("", "hold", "41943040") // 40 MiB
@@ -355,7 +367,7 @@ func TestMemoryLimit(t *testing.T) {
 	b := h.start("50", "hold", "33554432") // 32 MiB
 	b.expect("oom")
 	b.end()
-	c := h.start("", "hold", "25165824") // 24 MiB: exactly what is left
+	c := h.start("", "hold", "25165824") // 24 MiB: exactly the remaining memory
 	c.expect("held")
 	d := h.start("", "hold", mib)
 	d.expect("oom")
@@ -365,71 +377,77 @@ func TestMemoryLimit(t *testing.T) {
 	e.expect("held")
 	e.end()
 	c.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }
 
-// What the last process left when it was killed, the next one clears.
+// TestLeftoversOfTheDead checks that the next process removes the files of a last
+// process that was killed.
 func TestLeftoversOfTheDead(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	for range 3 {
 		p := h.start("", "long")
 		p.expect("long")
 		p.kill()
 	}
-	if len(h.left()) == 0 {
+	if len(h.sharedFiles()) == 0 {
 		t.Fatal("nothing left by the dead: this test shows nothing")
 	}
 	p := h.start("", "hold", "67108864")
 	p.expect("held")
 	p.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }
 
-// A process without the address space for a device's memory keeps none of it, and
-// has the device when there is room again.
+// TestNoAddressSpace checks that a process without the address space for a device's
+// memory keeps none of it, and can use the device once there is room.
 func TestNoAddressSpace(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	if out, err := run(h.command("", "unmapped")); err != nil {
 		t.Errorf("%v\n%s", err, failures(out))
 	}
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }
 
-// Who looks through a process or dumps it does not come upon all of the device.
+// TestSparseMemory checks that unused device memory is invisible to programs that read
+// all memory of a process, or dump it.
 func TestSparseMemory(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "count=1,mem=16GiB,context=0")
 	if out, err := run(h.command("", "sparse")); err != nil {
 		t.Errorf("%v\n%s", err, failures(out))
 	}
 }
 
-// A process whose device's files another one cuts short has an error for it, and
-// goes on; its own mistakes are its own.
+// TestLostMemory checks that a process gets an error, and continues, if another process
+// truncates its device's files. A SIGBUS of its own is not intercepted.
 func TestLostMemory(t *testing.T) {
-	for _, what := range []string{"state", "memory", "grown", "own"} {
-		t.Run(what, func(t *testing.T) {
+	t.Parallel()
+	for _, loss := range []string{"state", "memory", "grown", "own"} {
+		t.Run(loss, func(t *testing.T) {
 			h := newHost(t, small)
-			cmd := h.command("", "lost", what)
-			var said strings.Builder
-			cmd.Stderr = &said
+			cmd := h.command("", "lost", loss)
+			var output strings.Builder
+			cmd.Stderr = &output
 			if out, err := run(cmd); err != nil {
 				t.Errorf("%v\n%s", err, failures(out))
 			}
-			if told := strings.Contains(said.String(), "memory of the simulated device is gone"); told != (what != "own") {
-				t.Errorf("it said %q", said.String())
+			if reported := strings.Contains(output.String(), "memory of the simulated device is lost"); reported != (loss != "own") {
+				t.Errorf("it said %q", output.String())
 			}
 		})
 	}
 }
 
-// Processes that cannot see each other's pids, as in containers, share the
-// device all the same, and one that dies is missed.
+// TestOwnPidNamespaces checks that processes that cannot see each other's pids, as in
+// containers, share the device, and that the death of a process is noticed.
 func TestOwnPidNamespaces(t *testing.T) {
 	h := newHost(t, small)
 	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
@@ -451,27 +469,28 @@ func TestOwnPidNamespaces(t *testing.T) {
 		return startCommand(t, cmd)
 	}
 	a := inside("burn")
-	alone := settles(t, "alone, in ms", 20, func() float64 { return a.mean(5) })
+	alone := measureUntilClose(t, "alone, in ms", 20, func() float64 { return a.mean(5) })
 	b := inside("burn")
 	b.mean(1)
-	settles(t, "beside another", 2, func() float64 { return a.mean(8) / alone })
+	measureUntilClose(t, "beside another", 2, func() float64 { return a.mean(8) / alone })
 	b.kill()
-	settles(t, "after its death", 1, func() float64 { return a.mean(8) / alone })
+	measureUntilClose(t, "after its death", 1, func() float64 { return a.mean(8) / alone })
 	a.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }
 
-// The directory of its own choice is removed with the last file, one that was
-// given is not.
+// TestGivenDirectoryStays checks that the driver keeps a directory that it was given.
+// It removes only a directory of its own choice, with the last file in it.
 func TestGivenDirectoryStays(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, small)
 	h.dir = filepath.Join(h.dir, "made")
 	p := h.start("", "hold", "4096")
 	p.expect("held")
 	p.end()
-	if names := h.left(); len(names) != 0 {
+	if names := h.sharedFiles(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestStopped: what a process has sent before it is stopped runs, and then the
-// device is the others'. It goes on where it was.
+// TestStopped checks that work sent before a process is stopped still runs, and that
+// the device then belongs to the others. The process later continues where it was.
 func TestStopped(t *testing.T) {
 	for _, share := range []string{"", "100"} {
 		t.Run("share "+share, func(t *testing.T) {
@@ -19,7 +19,8 @@ func TestStopped(t *testing.T) {
 				if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 					t.Fatal(err)
 				}
-				// 20 ms of work take that long alone, and twice as long beside another's.
+				// 20 ms of work take 20 ms alone, and twice that next to another
+				// process.
 				for end := time.Now().Add(patience); survivor.mean(5) > 30; {
 					if time.Now().After(end) {
 						t.Fatalf("round %d: the stopped process still has its share", round)

@@ -1,5 +1,6 @@
-// Package bolt keeps gfaas's state in a file: the applied functions, the instances
-// that were started, and the models that the model daemon knows.
+// Package bolt stores gfaas's state in a file: the applied functions, the instances that
+// were started, and the models that the model daemon knows. DB implements ports.Catalog.
+// gfaas, gfaas-modeld and gfaas-profile use it.
 //
 // The file is one line with a checksum, followed by a bbolt database. It is never
 // changed in place. A writer changes a copy of the database in memory, writes it to
@@ -20,6 +21,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -48,7 +50,7 @@ type DB struct {
 	last  *state // the generation that was read last
 	noted string // the last note to the user, which is not repeated
 
-	seen seen
+	lastListing lastListing
 }
 
 var _ ports.Catalog = (*DB)(nil)
@@ -64,39 +66,43 @@ func Open(path string, notef func(format string, args ...any)) *DB {
 }
 
 // view returns the current state.
-func (d *DB) view(ctx context.Context) (*state, error) {
+func (d *DB) view(ctx context.Context) (s *state, err error) {
+	s = &state{}
+	err = d.locked(ctx, false, func(f *os.File) (err error) {
+		if f != nil {
+			s, err = d.load(f)
+		}
+		return err
+	})
+	return s, err
+}
+
+// locked calls do with the current generation, which it opens and locks as lock does.
+func (d *DB) locked(ctx context.Context, write bool, do func(f *os.File) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return err
 	}
-	f, err := d.lock(false)
-	if err != nil || f == nil {
-		return &state{}, err
+	f, err := d.lock(write)
+	if err != nil {
+		return err
 	}
-	defer f.Close()
-	return d.load(f)
+	defer f.Close() // of a nil file, it does nothing
+	return do(f)
 }
 
 // update writes a new generation. change gets the current state, and modifies a copy of
 // its database in tx. If change fails, nothing is written.
 func (d *DB) update(ctx context.Context, change func(tx *bbolt.Tx, s *state) error) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	return d.locked(ctx, true, func(f *os.File) error {
+		s, err := d.load(f)
+		if err != nil {
+			return err
+		}
+		_, err = d.write(f, s, func(tx *bbolt.Tx) error { return change(tx, s) })
 		return err
-	}
-	f, err := d.lock(true)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	s, err := d.load(f)
-	if err != nil {
-		return err
-	}
-	_, err = d.write(f, s, func(tx *bbolt.Tx) error { return change(tx, s) })
-	return err
+	})
 }
 
 // Apply adds the functions, or replaces those with the same names.
@@ -169,24 +175,18 @@ func (d *DB) Forget(ctx context.Context, ids ...string) error {
 // file is damaged, Repair renames it and returns the new name. The state then continues
 // from the previous generation or, if that is damaged too, from an empty state.
 func (d *DB) Repair(ctx context.Context, records ...instance.Record) (aside string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return "", err
-	}
-	f, err := d.lock(true)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	s, err := d.load(f)
-	if isDamaged(err) {
-		s, err = &state{damaged: true}, nil
-	}
-	if err != nil || !s.damaged && len(records) == 0 {
-		return "", err
-	}
-	return d.write(f, s, func(tx *bbolt.Tx) error { return putRecords(tx, records) })
+	err = d.locked(ctx, true, func(f *os.File) error {
+		s, err := d.load(f)
+		if isDamaged(err) {
+			s, err = &state{damaged: true}, nil
+		}
+		if err != nil || !s.damaged && len(records) == 0 {
+			return err
+		}
+		aside, err = d.write(f, s, func(tx *bbolt.Tx) error { return putRecords(tx, records) })
+		return err
+	})
+	return aside, err
 }
 
 // modelKey returns the key of a model. A tenant's name has no zero byte.

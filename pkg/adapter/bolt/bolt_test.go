@@ -35,7 +35,7 @@ func apply(t *testing.T, path string) {
 func TestFileModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	path := filepath.Join(dir, "state.db")
-	if _, err := bolt.Open(path, nil).Look(t.Context()); err != nil {
+	if _, err := bolt.Open(path, nil).List(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err == nil {
@@ -53,7 +53,7 @@ func TestFileModes(t *testing.T) {
 		}
 	}
 	modes(map[string]os.FileMode{dir: 0o700, path: 0o600, path + ".previous": 0o600})
-	if err := os.Chmod(path, 0o644); err != nil { // for users who may only read it
+	if err := os.Chmod(path, 0o644); err != nil { // for users with read access
 		t.Fatal(err)
 	}
 	apply(t, path)
@@ -72,7 +72,7 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	var locked *bolt.LockedError
-	if _, err := bolt.Open(path, nil).Look(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
+	if _, err := bolt.Open(path, nil).List(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
 		t.Errorf("read of a locked file: %v", err)
 	}
 	if err := bolt.Open(path, nil).Forget(t.Context(), "x"); !errors.As(err, &locked) {
@@ -107,7 +107,7 @@ func TestReadersShare(t *testing.T) {
 	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_SH); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := bolt.Open(path, nil).Look(t.Context()); err != nil || len(list.Functions) != 1 {
+	if list, err := bolt.Open(path, nil).List(t.Context()); err != nil || len(list.Functions) != 1 {
 		t.Errorf("a second reader got %v, %v", list, err)
 	}
 }
@@ -130,7 +130,7 @@ func TestBadFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{text: "not a state file", newer: "another version of gfaas: its format is 4, want 3", dir: ""} {
-		_, err := bolt.Open(path, nil).Look(t.Context())
+		_, err := bolt.Open(path, nil).List(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want it to say %s", path, err, want)
 		}
@@ -147,7 +147,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// Look does not read an unchanged file again.
+// List does not read an unchanged file again.
 func TestUnchangedIsNotRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	apply(t, path)
@@ -156,7 +156,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := bolt.Open(path, nil)
-	first, err := db.Look(t.Context())
+	first, err := db.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	if err := syscall.Flock(int(holder.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := db.Look(t.Context()); err != nil || again.Revision != first.Revision || len(again.Functions) != 1 {
+	if again, err := db.List(t.Context()); err != nil || again.Revision != first.Revision || len(again.Functions) != 1 {
 		t.Errorf("got %+v, %v", again, err)
 	}
 	now := time.Now()
@@ -176,7 +176,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	var locked *bolt.LockedError
-	if _, err := db.Look(t.Context()); !errors.As(err, &locked) {
+	if _, err := db.List(t.Context()); !errors.As(err, &locked) {
 		t.Errorf("of a file that may be another: %v", err)
 	}
 }
@@ -190,7 +190,7 @@ func TestReplacedIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for what, put := range map[string]func(path string, text []byte){
+	for description, put := range map[string]func(path string, text []byte){
 		"written in place": write, // as cp -p does
 		"renamed over": func(path string, text []byte) {
 			write(path+".next", text)
@@ -199,7 +199,7 @@ func TestReplacedIsRead(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(description, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "state.db")
 			apply(t, path)
 			text, err := os.ReadFile(path)
@@ -215,14 +215,14 @@ func TestReplacedIsRead(t *testing.T) {
 			}
 			put(path, without)
 			db := bolt.Open(path, nil)
-			first, err := db.Look(t.Context())
+			first, err := db.List(t.Context())
 			if err != nil || len(first.Functions) != 0 {
-				t.Fatalf("%+v, %v", first, err)
+				t.Fatalf("%+v, %v; want no functions", first, err)
 			}
 			// The times of a file advance in steps of some milliseconds.
 			for end := time.Now().Add(time.Minute); ; {
 				put(path, text)
-				list, err := db.Look(t.Context())
+				list, err := db.List(t.Context())
 				if err != nil || len(list.Functions) == 1 || time.Now().After(end) {
 					if err != nil || list.Revision == first.Revision {
 						t.Errorf("%+v, %v, want the function", list, err)
@@ -241,7 +241,7 @@ func TestWatchFile(t *testing.T) {
 	db := bolt.Open(path, nil)
 	l, err := db.Watch(t.Context(), 0)
 	if err != nil || len(l.Functions) != 0 {
-		t.Fatalf("%+v, %v", l, err)
+		t.Fatalf("%+v, %v; want no functions", l, err)
 	}
 	if err := bolt.Open(other, nil).Apply(t.Context(), function.Function{Name: "g", Command: []string{"x"}}); err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func BenchmarkLook(b *testing.B) {
 		b.Fatal(err)
 	}
 	look := func(b *testing.B, db *bolt.DB) {
-		if l, err := db.Look(b.Context()); err != nil || len(l.Functions) != len(many) {
+		if l, err := db.List(b.Context()); err != nil || len(l.Functions) != len(many) {
 			b.Fatal(err)
 		}
 	}

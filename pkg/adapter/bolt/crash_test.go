@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// writeUntilKilled adds records and removes every third of them. It prints what it
-// does: once an operation has returned, and before one that removes a record begins.
+// writeUntilKilled adds records and removes every third of them. It prints each operation
+// after it has returned, and each removal also before it begins.
 func writeUntilKilled(path string) int {
 	db, ctx := bolt.Open(path, nil), context.Background()
 	do := func(change func() error) {
@@ -75,9 +75,9 @@ func TestKilledWriters(t *testing.T) {
 			writers.Go(func() {
 				lines, most := bufio.NewScanner(out), 1+rand.IntN(30)
 				for n := 1; lines.Scan(); n++ {
-					what, id, _ := strings.Cut(lines.Text(), " ")
+					description, id, _ := strings.Cut(lines.Text(), " ")
 					mu.Lock()
-					said[id] = what
+					said[id] = description
 					mu.Unlock()
 					if n == most {
 						_ = cmd.Process.Kill()
@@ -89,7 +89,7 @@ func TestKilledWriters(t *testing.T) {
 			})
 		}
 		writers.Wait()
-		l, err := bolt.Open(path, func(format string, args ...any) { t.Errorf(format, args...) }).Look(t.Context())
+		l, err := bolt.Open(path, func(format string, args ...any) { t.Errorf(format, args...) }).List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,9 +97,9 @@ func TestKilledWriters(t *testing.T) {
 		for _, r := range l.Instances {
 			known[r.ID] = true
 		}
-		for id, what := range said {
-			if what == "added" && !known[id] || what == "removed" && known[id] {
-				t.Errorf("round %d: %s was %s; it is in the state: %v", round, id, what, known[id])
+		for id, description := range said {
+			if description == "added" && !known[id] || description == "removed" && known[id] {
+				t.Errorf("round %d: %s was %s; it is in the state: %v", round, id, description, known[id])
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 			db := bolt.Open(path, func(format string, args ...any) { t.Errorf(format, args...) })
 			want := func(want string) {
 				t.Helper()
-				l, err := db.Look(t.Context())
+				l, err := db.List(t.Context())
 				got := ""
 				for _, fn := range l.Functions {
 					got += fn.Name

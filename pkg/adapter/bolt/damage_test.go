@@ -29,11 +29,11 @@ type contents struct {
 	models    []wire.Record
 }
 
-// read returns what a state file holds, and the notes for the user.
+// read returns the contents of a state file, and the notes for the user.
 func read(t *testing.T, path string) (c contents, notes []string, err error) {
 	t.Helper()
 	db := bolt.Open(path, func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) })
-	l, err := db.Look(t.Context())
+	l, err := db.List(t.Context())
 	if err != nil {
 		return c, notes, err
 	}
@@ -76,20 +76,20 @@ func generations(t *testing.T) (path string, previous, current []byte) {
 
 // wantRefused checks that a damaged state file is neither read nor written to, and
 // that the error has a hint.
-func wantRefused(t *testing.T, what, path string) {
+func wantRefused(t *testing.T, description, path string) {
 	t.Helper()
 	_, notes, err := read(t, path)
 	for _, err := range []error{err, bolt.Open(path, nil).Forget(t.Context(), "x")} {
 		var refused *bolt.FileError
 		if !errors.As(err, &refused) || !strings.Contains(refused.Hint(), "'gfaas doctor --repair' puts the damaged file aside") || notes != nil {
-			t.Errorf("%s: %v, notes %q; want an error with a hint", what, err, notes)
+			t.Errorf("%s: %v, notes %q; want an error with a hint", description, err, notes)
 		}
 	}
 }
 
 // damages calls f with damaged versions of a file: each has one changed byte, or another
 // length. Not all lengths are tried, and few of the zero bytes.
-func damages(data []byte, f func(what string, damaged []byte)) {
+func damages(data []byte, f func(description string, damaged []byte)) {
 	for at := range data {
 		if data[at] == 0 && at%97 != 0 { // most of the file is zero
 			continue
@@ -121,24 +121,24 @@ func TestDamaged(t *testing.T) {
 		t.Fatalf("%+v, %v", before, err)
 	}
 	tried := 0
-	damages(current, func(what string, damaged []byte) {
+	damages(current, func(description string, damaged []byte) {
 		tried++
 		write(t, alone, damaged)
-		wantRefused(t, what, alone)
+		wantRefused(t, description, alone)
 
 		write(t, path, damaged)
 		got, notes, err := read(t, path)
 		if err != nil || !reflect.DeepEqual(got, before) {
-			t.Errorf("%s: %+v, %v; want the previous generation, %+v", what, got, err, before)
+			t.Errorf("%s: %+v, %v; want the previous generation, %+v", description, got, err, before)
 		}
 		for _, want := range []string{"state file " + path, "previous generation, " + path + ".previous", "may lack the last change", "'gfaas doctor --repair'"} {
 			if len(notes) != 1 || !strings.Contains(notes[0], want) {
-				t.Errorf("%s: notes %q; want one that says %q", what, notes, want)
+				t.Errorf("%s: notes %q; want one that says %q", description, notes, want)
 			}
 		}
 	})
 	if tried < 1000 {
-		t.Errorf("%d damaged files were tried", tried)
+		t.Errorf("%d damaged files were tried, want at least 1000", tried)
 	}
 	wantFiles(t, alone, "state.db")
 }
@@ -152,7 +152,7 @@ func TestWriteToDamaged(t *testing.T) {
 	var notes []string
 	db := bolt.Open(path, func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) })
 	for range 3 {
-		if _, err := db.Look(t.Context()); err != nil {
+		if _, err := db.List(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -163,7 +163,7 @@ func TestWriteToDamaged(t *testing.T) {
 	if err != nil || len(aside) != 1 {
 		t.Fatalf("put aside: %v, %v", aside, err)
 	}
-	if len(notes) != 2 || !strings.Contains(notes[1], "the damaged state file is "+aside[0]+" now") {
+	if len(notes) != 2 || !strings.Contains(notes[1], "renamed the damaged state file to "+aside[0]) {
 		t.Errorf("notes %q; want the second to name %s", notes, aside[0])
 	}
 	for file, want := range map[string][]byte{aside[0]: damaged, path + ".previous": previous} {
@@ -180,7 +180,7 @@ func TestWriteToDamaged(t *testing.T) {
 // A previous generation that another user could have made, that is damaged, or that
 // is from before a reset is not used.
 func TestUnusablePrevious(t *testing.T) {
-	for what, spoil := range map[string]func(path string) error{
+	for description, spoil := range map[string]func(path string) error{
 		"writable by other users": func(path string) error { return os.Chmod(path+".previous", 0o666) },
 		"damaged too":             func(path string) error { return os.Truncate(path+".previous", 1000) },
 		"empty":                   func(path string) error { return os.Truncate(path+".previous", 0) },
@@ -197,7 +197,7 @@ func TestUnusablePrevious(t *testing.T) {
 		if err := errors.Join(spoil(path), os.Truncate(path, 1000)); err != nil {
 			t.Fatal(err)
 		}
-		wantRefused(t, what, path)
+		wantRefused(t, description, path)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestUnusablePrevious(t *testing.T) {
 func TestRepair(t *testing.T) {
 	record := instance.Record{ID: "g-0", Function: "g", Runtime: instance.Process, GPUs: []string{"sim"}}
 	for _, c := range []struct {
-		what                     string
+		description              string
 		damageCurrent, damagePre bool
 		functions, instances     int
 	}{
@@ -224,26 +224,26 @@ func TestRepair(t *testing.T) {
 		db := bolt.Open(path, nil)
 		aside, err := db.Repair(t.Context(), record)
 		if err != nil || (aside != "") != c.damageCurrent {
-			t.Errorf("%s: put aside as %q, %v", c.what, aside, err)
+			t.Errorf("%s: put aside as %q, %v", c.description, aside, err)
 		}
 		if c.damageCurrent {
 			if old, err := os.ReadFile(aside); err != nil || !bytes.Equal(old, current) {
-				t.Errorf("%s: the damaged file is not kept: %v", c.what, err)
+				t.Errorf("%s: the damaged file is not kept: %v", c.description, err)
 			}
 		}
 		got, notes, err := read(t, path)
 		if err != nil || notes != nil || len(got.functions) != c.functions || len(got.instances) != c.instances || !reflect.DeepEqual(got.instances[len(got.instances)-1], record) {
-			t.Errorf("%s: %+v, notes %q, %v; want %d functions and %d instances", c.what, got, notes, err, c.functions, c.instances)
+			t.Errorf("%s: %+v, notes %q, %v; want %d functions and %d instances", c.description, got, notes, err, c.functions, c.instances)
 		}
 		whole, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if aside, err := db.Repair(t.Context()); err != nil || aside != "" {
-			t.Errorf("%s: once more: put aside as %q, %v", c.what, aside, err)
+			t.Errorf("%s: once more: put aside as %q, %v", c.description, aside, err)
 		}
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, whole) {
-			t.Errorf("%s: Repair has changed a file that is whole: %v", c.what, err)
+			t.Errorf("%s: Repair has changed a file that is whole: %v", c.description, err)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestNoFile(t *testing.T) {
 	for path, want := range map[string]string{pipe: "is a pipe", dir: "is a folder", "/dev/zero": "is a device"} {
 		done := make(chan error, 2)
 		go func() {
-			_, err := bolt.Open(path, nil).Look(t.Context())
+			_, err := bolt.Open(path, nil).List(t.Context())
 			done <- err
 			done <- bolt.Open(path, nil).Forget(t.Context(), "x")
 		}()
@@ -273,7 +273,7 @@ func TestNoFile(t *testing.T) {
 			}
 		}
 	}
-	if err := bolt.Open(link, nil).Forget(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "link to no file") {
+	if err := bolt.Open(link, nil).Forget(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "symbolic link to a missing file") {
 		t.Errorf("a link to no file: %v", err)
 	}
 }
@@ -344,8 +344,8 @@ func TestOldFormats(t *testing.T) {
 	}
 }
 
-// A damaged file of format 2 is refused, or it is read as it was after one of its
-// last two transactions.
+// A damaged file of format 2 is refused, or it is read in the state after its last or
+// second to last transaction.
 func TestOldFormatDamaged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one thing after the other, many times")
@@ -363,7 +363,7 @@ func TestOldFormatDamaged(t *testing.T) {
 	before := now
 	before.instances = nil
 	refused := 0
-	damages(data, func(what string, damaged []byte) {
+	damages(data, func(description string, damaged []byte) {
 		write(t, path, damaged)
 		got, _, err := read(t, path)
 		var file *bolt.FileError
@@ -371,13 +371,13 @@ func TestOldFormatDamaged(t *testing.T) {
 		case errors.As(err, &file) && file.Hint() != "":
 			refused++
 		case err != nil:
-			t.Errorf("%s: refused by %v", what, err)
+			t.Errorf("%s: refused by %v", description, err)
 		case !reflect.DeepEqual(got, now) && !reflect.DeepEqual(got, before):
-			t.Errorf("%s: it is read as %+v", what, got)
+			t.Errorf("%s: it is read as %+v", description, got)
 		}
 	})
 	if refused < 500 {
-		t.Errorf("%d were refused", refused)
+		t.Errorf("%d were refused, want at least 500", refused)
 	}
 	cycles := 0
 	for n := 2; n < len(data)/page; n++ { // a branch page that leads to itself

@@ -30,13 +30,13 @@ func (e *LockedError) Error() string {
 func (e *LockedError) Locked() bool { return true }
 
 // Hint returns the next step for the user.
-func (e *LockedError) Hint() string { return "try again; 'fuser " + e.Path + "' tells who holds it" }
+func (e *LockedError) Hint() string { return "try again; 'fuser " + e.Path + "' shows that process" }
 
 // FileError reports a state file that cannot be used.
 type FileError struct {
 	Path    string
 	Err     error
-	Damaged bool // its content is not what was written
+	Damaged bool // its content differs from the written one
 }
 
 func (e *FileError) Error() string {
@@ -48,8 +48,11 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.Err }
 
+// Unreadable returns true. It tells the error from one about access to the file.
+func (e *FileError) Unreadable() bool { return true }
+
 const (
-	repairHint = "'gfaas doctor --repair' puts the damaged file aside and records what runs"
+	repairHint = "'gfaas doctor --repair' puts the damaged file aside and records the running instances"
 	pathHint   = "set GFAAS_STATE to a file of yours"
 )
 
@@ -57,7 +60,7 @@ const (
 func (e *FileError) Hint() string {
 	switch {
 	case errors.Is(e.Err, errForeign):
-		return "if it was one, " + repairHint + "; else " + pathHint
+		return "if it was a state file, " + repairHint + "; otherwise " + pathHint
 	case e.Damaged:
 		return repairHint
 	case errors.Is(e.Err, unix.ENOSPC) || errors.Is(e.Err, unix.EDQUOT):
@@ -71,7 +74,7 @@ func isDamaged(err error) bool {
 	return errors.As(err, &f) && f.Damaged
 }
 
-// regular returns an error unless the file is a regular one that only the user or
+// regular returns an error unless the file is a regular file that only the user or
 // root can write to. A state file determines which commands run as the user.
 func regular(info fs.FileInfo) error {
 	owner := int(info.Sys().(*syscall.Stat_t).Uid)
@@ -114,8 +117,8 @@ func openRegular(path string, flag int) (*os.File, error) {
 	return f, nil
 }
 
-// lock opens the current generation and locks it: exclusively if write is true, else
-// shared. If there is no file, lock creates an empty one for a writer, and returns nil
+// lock opens the current generation and locks it: exclusively if write is true, and
+// shared otherwise. If there is no file, lock creates an empty one for a writer, and returns nil
 // for a reader.
 func (d *DB) lock(write bool) (f *os.File, err error) {
 	path, err := resolve(d.path)
@@ -153,8 +156,8 @@ func (d *DB) lock(write bool) (f *os.File, err error) {
 
 // tryLock reports whether it has locked the file and the file is still the current
 // generation.
-func tryLock(f *os.File, how int) (bool, error) {
-	switch err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); {
+func tryLock(f *os.File, operation int) (bool, error) {
+	switch err := unix.Flock(int(f.Fd()), operation|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR):
 		return false, nil
 	case err != nil:
@@ -174,7 +177,7 @@ func resolve(path string) (string, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(path); err == nil {
-			return "", errors.New("is a link to no file")
+			return "", errors.New("is a symbolic link to a missing file")
 		}
 		return path, nil
 	}

@@ -236,7 +236,7 @@ func (d *DB) write(f *os.File, s *state, change func(*bbolt.Tx) error) (aside st
 		return "", &FileError{Path: d.path, Err: err}
 	}
 	if aside != "" {
-		d.notef("note: the damaged state file is %s now", aside)
+		d.notef("note: renamed the damaged state file to %s", aside)
 	}
 	return aside, nil
 }

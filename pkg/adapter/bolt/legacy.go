@@ -13,7 +13,7 @@ import (
 
 // legacy reads a file of format 1 or 2, which earlier versions wrote: a bbolt
 // database without a header. Its bucket "meta" has the format. In format 2 each value
-// begins with a checksum, and "meta" has one of all entries.
+// begins with a checksum, and "meta" holds a checksum of all entries.
 //
 // On some damaged databases, bbolt itself loops or crashes. So legacy reads bbolt's tree
 // of pages without bbolt. An offset beyond the file panics, and read recovers from that.

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which Watch checks whether the file has changed. A
+	// pollInterval is the interval at which Watch checks whether the file has changed. A
 	// check takes a microsecond. Unlike inotify, it works on every file system, and for
 	// a file that does not exist yet or that is replaced.
-	lookEvery = 20 * time.Millisecond
-	// settled is the age from which the mtime of a file identifies its content. On some
-	// file systems, two writes within two seconds can have the same mtime.
-	settled = 2 * time.Second
+	pollInterval = 20 * time.Millisecond
+	// settledAge is the age of an mtime from which it identifies the content of a file. On
+	// some file systems, two writes within two seconds can have the same mtime.
+	settledAge = 2 * time.Second
 )
 
-// seen is the state that Look returned last, and the stamp of the file at that time.
-type seen struct {
+// lastListing is the state that List returned last, and the stamp of the file at that time.
+type lastListing struct {
 	mu      sync.Mutex
 	stamp   stamp
 	listing ports.Listing
@@ -49,22 +49,22 @@ func (d *DB) stamp() (stamp, error) {
 	if err != nil {
 		return stamp{}, &FileError{Path: d.path, Err: err}
 	}
-	return stamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim, time.Since(time.Unix(st.Mtim.Unix())) < settled}, nil
+	return stamp{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim, time.Since(time.Unix(st.Mtim.Unix())) < settledAge}, nil
 }
 
-// Look returns the state. It reads nothing while the file is unchanged.
-func (d *DB) Look(ctx context.Context) (ports.Listing, error) {
-	l := &d.seen
+// List returns the state. It reads nothing while the file is unchanged.
+func (d *DB) List(ctx context.Context) (ports.Listing, error) {
+	l := &d.lastListing
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return ports.Listing{}, err
 	}
-	now, err := d.stamp() // before reading: a later write has another one
+	current, err := d.stamp() // before reading, so that a write during or after it changes the stamp
 	if err != nil {
 		return ports.Listing{}, err
 	}
-	if l.listing.Revision > 0 && now == l.stamp && !now.recent {
+	if l.listing.Revision > 0 && current == l.stamp && !current.recent {
 		return l.listing, nil
 	}
 	s, err := d.view(ctx)
@@ -76,17 +76,17 @@ func (d *DB) Look(ctx context.Context) (ports.Listing, error) {
 		next.Revision++
 		l.listing = next
 	}
-	l.stamp = now
+	l.stamp = current
 	return l.listing, nil
 }
 
 // Watch waits until the revision of the state differs from last. While another process
 // holds the lock of the file, Watch tries again.
 func (d *DB) Watch(ctx context.Context, last ports.Revision) (ports.Listing, error) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		l, err := d.Look(ctx)
+		l, err := d.List(ctx)
 		var locked *LockedError
 		if err != nil && !errors.As(err, &locked) || err == nil && l.Revision != last {
 			return l, err

@@ -13,108 +13,106 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MayCheckpoint says whether this process has the capability that the driver wants of
-// one that moves another's memory, CAP_SYS_PTRACE.
+// MayCheckpoint reports whether this process has CAP_SYS_PTRACE, which the driver requires to move the
+// memory of other processes.
 func MayCheckpoint() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
 }
 
-// ProcessState is how a process stands to the driver's checkpoints.
+// ProcessState is the checkpoint state of a process in the driver.
 type ProcessState int
 
-// The states that a process goes through on the way out and back.
+// The states, in the order in which a process is parked.
 const (
-	Running      ProcessState = iota // its calls go on
-	Locked                           // its calls wait
-	Checkpointed                     // and what it had on the GPU is on the host
-	Failed                           // the driver cannot bring it back
+	Running      ProcessState = iota // calls proceed
+	Locked                           // calls block
+	Checkpointed                     // calls block; GPU memory is on the host
+	Failed                           // the driver cannot restore the GPU memory
 )
 
-// Processes are other processes' contexts and memory, as the driver's checkpoints
-// (570 and later) act on them: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CHECKPOINT.html
-// Who acts needs the capability CAP_SYS_PTRACE.
+// Processes checkpoints other processes with the driver (version 570 and later):
+// https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CHECKPOINT.html
+// The caller needs CAP_SYS_PTRACE.
 type Processes interface {
 	State(pid int) (ProcessState, error)
-	// Lock has the process's calls wait, if that can be had so soon: Running to Locked.
+	// Lock blocks the process's calls (Running to Locked). It fails if that takes longer than patience.
 	Lock(pid int, patience time.Duration) error
-	// Checkpoint waits for its work and moves what it has on the GPU to the host:
-	// Locked to Checkpointed.
+	// Checkpoint waits for the process's work and moves its GPU memory to the host (Locked to
+	// Checkpointed).
 	Checkpoint(pid int) error
-	// Restore brings it back to the same addresses: Checkpointed to Locked. Where
-	// there is no room for it, drivers have not been able to bring it back later
-	// either.
+	// Restore moves the memory back to the same addresses (Checkpointed to Locked). If there is
+	// no room on the GPU, known drivers cannot restore the process later either.
 	Restore(pid int) error
-	// Unlock has its calls go on: Locked to Running.
+	// Unlock lets the process's calls proceed (Locked to Running).
 	Unlock(pid int) error
 }
 
-// checkpoints are Processes of a driver.
+// checkpoints implements Processes.
 type checkpoints struct{ c *C.checkpoints }
 
-// OpenProcesses opens the driver at that path, or of that name where the dynamic
-// loader looks, for its checkpoints. An error is Unavailable.
+// OpenProcesses opens the driver at a path, or searches for a file name as the dynamic loader does. Its
+// error is a *ports.UnavailableError.
 func OpenProcesses(library string) (Processes, error) {
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))
-	var why *C.char
-	c := C.checkpoints_open(path, &why)
+	var message *C.char
+	c := C.checkpoints_open(path, &message)
 	if c == nil {
-		defer C.free(unsafe.Pointer(why))
-		return nil, &UnavailableError{errors.New(C.GoString(why))}
+		defer C.free(unsafe.Pointer(message))
+		return nil, unavailable(errors.New(C.GoString(message)))
 	}
 	return checkpoints{c}, nil
 }
 
 func (p checkpoints) State(pid int) (ProcessState, error) {
 	var s C.CUprocessState
-	err := on(pid, "state", C.checkpoints_state(p.c, C.int(pid), &s))
+	err := processResult(pid, "state", C.checkpoints_state(p.c, C.int(pid), &s))
 	return ProcessState(s), err
 }
 
 func (p checkpoints) Lock(pid int, patience time.Duration) error {
-	return on(pid, "lock", C.checkpoints_lock(p.c, C.int(pid), C.uint(patience.Milliseconds())))
+	return processResult(pid, "lock", C.checkpoints_lock(p.c, C.int(pid), C.uint(patience.Milliseconds())))
 }
 
 func (p checkpoints) Checkpoint(pid int) error {
-	return on(pid, "checkpoint", C.checkpoints_save(p.c, C.int(pid)))
+	return processResult(pid, "checkpoint", C.checkpoints_save(p.c, C.int(pid)))
 }
 
 func (p checkpoints) Restore(pid int) error {
-	return on(pid, "restore", C.checkpoints_restore(p.c, C.int(pid)))
+	return processResult(pid, "restore", C.checkpoints_restore(p.c, C.int(pid)))
 }
 
 func (p checkpoints) Unlock(pid int) error {
-	return on(pid, "unlock", C.checkpoints_unlock(p.c, C.int(pid)))
+	return processResult(pid, "unlock", C.checkpoints_unlock(p.c, C.int(pid)))
 }
 
-// on is the error of a call on a process.
-func on(pid int, what string, r C.CUresult) error {
-	return result(fmt.Sprintf("%s process %d", what, pid), r)
+// processResult returns the error of an operation on a process.
+func processResult(pid int, operation string, r C.CUresult) error {
+	return result(fmt.Sprintf("%s process %d", operation, pid), r)
 }
 
-// locking is how long a process that has no work may take to be locked.
-const locking = 5 * time.Second
+// lockTimeout limits how long it takes to lock an idle process.
+const lockTimeout = 5 * time.Second
 
-// Park moves what processes have on the GPU to the host. They are all locked before
-// the first is moved: what works together stands still together. On an error they
-// may be in any state.
+// Park moves the GPU memory of processes to the host. It locks all processes before it moves the first,
+// because processes that work together must stop together. After an error they may be in any state.
 func Park(p Processes, pids []int) error {
-	var all []int // that are not there yet
+	var pending []int // not yet checkpointed
 	for _, pid := range pids {
 		state, err := p.State(pid)
 		if err == nil && state == Running {
-			err = p.Lock(pid, locking)
+			err = p.Lock(pid, lockTimeout)
 		}
 		if err != nil {
 			return err
 		}
 		if state != Checkpointed {
-			all = append(all, pid)
+			pending = append(pending, pid)
 		}
 	}
-	for _, pid := range all {
+	for _, pid := range pending {
 		if err := p.Checkpoint(pid); err != nil {
 			return err
 		}
@@ -122,8 +120,8 @@ func Park(p Processes, pids []int) error {
 	return nil
 }
 
-// Unpark brings back what is away of processes, and has them go on, whatever state
-// each is in; one that has ended is none. On an error some may not have come back.
+// Unpark restores the GPU memory of processes and lets them continue, whatever state each one is in. It
+// ignores processes that have ended. After an error, some processes may not be restored.
 func Unpark(p Processes, pids []int) error {
 	var failed []error
 	for _, pid := range pids {
@@ -134,7 +132,7 @@ func Unpark(p Processes, pids []int) error {
 		case err == nil && state == Checkpointed:
 			err = p.Restore(pid)
 		case err == nil && state == Failed:
-			err = fmt.Errorf("process %d: the driver cannot bring back what it had on the GPU", pid)
+			err = fmt.Errorf("cannot restore the GPU memory of process %d: the driver reports the state \"failed\"", pid)
 		}
 		failed = append(failed, err)
 	}

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// processes are Processes that are nowhere.
+// processes is a fake Processes.
 type processes struct {
-	state map[int]ProcessState
-	fails map[string]error // by what is done: "lock 2"
-	did   []string
+	state      map[int]ProcessState
+	fails      map[string]error // by operation and PID, for example "lock 2"
+	operations []string
 }
 
-func (p *processes) to(what string, pid int, from, to ProcessState) error {
-	what = fmt.Sprint(what, " ", pid)
-	p.did = append(p.did, what)
-	if err := p.fails[what]; err != nil {
+func (p *processes) to(operation string, pid int, from, to ProcessState) error {
+	operation = fmt.Sprint(operation, " ", pid)
+	p.operations = append(p.operations, operation)
+	if err := p.fails[operation]; err != nil {
 		return err
 	}
 	if p.state[pid] != from {
-		return fmt.Errorf("%s in state %d", what, p.state[pid])
+		return fmt.Errorf("%s in state %d", operation, p.state[pid])
 	}
 	p.state[pid] = to
 	return nil
@@ -34,17 +34,17 @@ func (p *processes) Checkpoint(pid int) error            { return p.to("save", p
 func (p *processes) Restore(pid int) error               { return p.to("restore", pid, Checkpointed, Locked) }
 func (p *processes) Unlock(pid int) error                { return p.to("unlock", pid, Locked, Running) }
 
-// TestPark: what works together is locked together before any of it moves, and what
-// was begun is taken back or brought to its end from any state.
+// TestPark: Park locks all processes before it moves the first one. After a failure, Park and Unpark work from
+// any state.
 func TestPark(t *testing.T) {
 	broken := errors.New("broken")
 	for _, c := range []struct {
-		name   string
-		states []ProcessState // of 1, 2, …
-		fails  string
-		do     func(Processes, []int) error
-		did    string
-		ends   []ProcessState
+		name       string
+		states     []ProcessState // of the processes 1, 2, …
+		fails      string
+		do         func(Processes, []int) error
+		operations string
+		final      []ProcessState
 	}{
 		{"out", []ProcessState{Running, Running}, "", Park, "lock 1, lock 2, save 1, save 2", []ProcessState{Checkpointed, Checkpointed}},
 		{"out again", []ProcessState{Checkpointed, Locked, Running}, "", Park, "lock 3, save 2, save 3", []ProcessState{Checkpointed, Checkpointed, Checkpointed}},
@@ -62,13 +62,13 @@ func TestPark(t *testing.T) {
 			pids = append(pids, i+1)
 		}
 		err := c.do(p, pids)
-		if wrong := c.fails != "" || c.ends[0] == Failed; (err != nil) != wrong {
+		if wantErr := c.fails != "" || c.final[0] == Failed; (err != nil) != wantErr {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if got := strings.Join(p.did, ", "); got != c.did {
-			t.Errorf("%s: %s, want %s", c.name, got, c.did)
+		if got := strings.Join(p.operations, ", "); got != c.operations {
+			t.Errorf("%s: %s, want %s", c.name, got, c.operations)
 		}
-		for i, want := range c.ends {
+		for i, want := range c.final {
 			if p.state[i+1] != want {
 				t.Errorf("%s: process %d ends in state %d, want %d", c.name, i+1, p.state[i+1], want)
 			}

@@ -1,12 +1,10 @@
-// Package cuda holds GPU memory that other processes can map: it makes the few
-// calls of the CUDA driver for that.
+// Package cuda allocates GPU memory that other processes can map, and parks the GPU memory of processes
+// (Park, Unpark) with the driver's checkpoints. It implements gpu/device.Device for pkg/daemon/model.
 //
-// The driver is opened when it is asked for, by dlopen in a shim of C: a machine
-// without one can run the program, and tests give it the simulated driver by its
-// path. The shim is cgo, as NVML's library needs it anyway: the types are
-// hook/cuda.h's, by which the preload library and the simulated driver are built
-// too, and the C compiler checks every call against them. What uses this package is
-// no static program.
+// A shim in C opens the driver with dlopen on first use. So programs also run on hosts without a driver,
+// and tests can open the simulated driver by its path. The shim uses the types of hook/cuda.h, like the
+// preload library and the simulated driver, so that the C compiler checks all calls. Programs that use
+// this package need cgo and are not static.
 package cuda
 
 import (
@@ -14,27 +12,21 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/gpu/device"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// UnavailableError says that there is no driver, or no GPU, that could be used.
-type UnavailableError struct{ Err error }
-
-func (e *UnavailableError) Error() string { return fmt.Sprintf("CUDA cannot be used: %v", e.Err) }
-
-func (e *UnavailableError) Unwrap() error { return e.Err }
-
-// Unavailable reports true.
-func (e *UnavailableError) Unavailable() bool { return true }
-
-// Hint is what to do about it.
-func (e *UnavailableError) Hint() string {
-	return "install the NVIDIA driver, or use the simulated one with --gpu sim"
+// unavailable returns the error of a host without a usable driver or GPU.
+func unavailable(err error) error {
+	return &ports.UnavailableError{
+		Err:    fmt.Errorf("CUDA cannot be used: %w", err),
+		Remedy: "install the NVIDIA driver, or use the simulated one with --gpu sim",
+	}
 }
 
-// within says what is wrong with a copy of n bytes at a place of m, if anything.
+// within returns an error if a copy of n bytes at offset at exceeds m or the buffer.
 func within(m device.Memory, at gpu.Bytes, n, buffer int) error {
 	if n < 0 || n > buffer || at < 0 || gpu.Bytes(n) > m.Size()-at {
-		return fmt.Errorf("copy %d bytes at %d: there are %d, and a buffer of %d", n, int64(at), int64(m.Size()), buffer)
+		return fmt.Errorf("copy %d bytes at offset %d: out of range, the memory has %d bytes and the buffer %d", n, int64(at), int64(m.Size()), buffer)
 	}
 	return nil
 }

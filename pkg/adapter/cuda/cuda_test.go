@@ -13,12 +13,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/cuda"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/gpu/device"
+	"github.com/gfaas/gfaas/pkg/gpu/device/devicetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// memory is how much the devices of the suite have.
+// memory is the size of the memory of the devices under test.
 const memory = 64 * gpu.MiB
 
-// suite is what every Device does, with memory bytes to give.
+// suite tests a Device that has memory bytes.
 func suite(t *testing.T, d device.Device) {
 	t.Helper()
 	if !regexp.MustCompile(`^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(d.UUID()) {
@@ -102,7 +104,7 @@ func suite(t *testing.T, d device.Device) {
 		ok(s.Down(other, 100, 4))
 		ok(s.Wait())
 		if string(s.Buffer()) != "good" {
-			t.Errorf("%q in what was imported", s.Buffer())
+			t.Errorf("%q in what was imported, want good", s.Buffer())
 		}
 		ok(other.Free())
 		ok(s.Free())
@@ -138,15 +140,15 @@ func suite(t *testing.T, d device.Device) {
 }
 
 func TestFake(t *testing.T) {
-	d := &cuda.Fake{ID: "GPU-00000000-0000-0000-0000-000000000000", In: memory}
+	d := &devicetest.Fake{ID: "GPU-00000000-0000-0000-0000-000000000000", In: memory}
 	suite(t, d)
 	if used := d.Used(); used != 0 {
 		t.Errorf("%d bytes are still used", used)
 	}
 }
 
-// TestSimulated runs the suite on the simulated driver, in a process of its own:
-// the driver reads the environment once.
+// TestSimulated runs the suite on the simulated driver, in a child process, because the driver reads the
+// environment only once.
 func TestSimulated(t *testing.T) {
 	library, err := filepath.Abs("../../../build/lib/sim/libcuda.so.1")
 	if err != nil {
@@ -177,7 +179,7 @@ func TestUnavailable(t *testing.T) {
 		"libc.so.6":                              "has no cuInit",
 	} {
 		_, err := cuda.Open(library, gpu.Device{})
-		var missing *cuda.UnavailableError
+		var missing *ports.UnavailableError
 		if !errors.As(err, &missing) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", library, err, want)
 		}

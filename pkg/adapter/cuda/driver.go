@@ -16,32 +16,32 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu/device"
 )
 
-// Library is what the driver of this machine is called.
+// Library is the file name of the NVIDIA driver.
 const Library = "libcuda.so.1"
 
-// driver is a Device of a CUDA driver.
+// driver implements device.Device.
 type driver struct {
 	shim *C.shim
 	uuid string
 }
 
-// Open opens the driver at that path, or of that name where the dynamic loader
-// looks, and takes a context on the device. The driver reads the environment once
-// and then shows this device alone, so a process uses one. An error is Unavailable.
+// Open opens the driver at a path, or searches for a file name as the dynamic loader does, and creates a
+// context on a device. It sets CUDA_VISIBLE_DEVICES, which the driver reads only once, so a process can
+// use only one device. Its error is a *ports.UnavailableError.
 func Open(library string, of gpu.Device) (device.Device, error) {
 	if err := errors.Join(
 		os.Setenv("CUDA_VISIBLE_DEVICES", of.Visible()),
-		os.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), // in which NVML and nvidia-smi count
+		os.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), // the order of NVML and nvidia-smi
 	); err != nil {
-		return nil, &UnavailableError{err}
+		return nil, unavailable(err)
 	}
 	path := C.CString(library)
 	defer C.free(unsafe.Pointer(path))
-	var why *C.char
-	d := &driver{shim: C.shim_open(path, &why)}
+	var message *C.char
+	d := &driver{shim: C.shim_open(path, &message)}
 	if d.shim == nil {
-		defer C.free(unsafe.Pointer(why))
-		return nil, &UnavailableError{errors.New(C.GoString(why))}
+		defer C.free(unsafe.Pointer(message))
+		return nil, unavailable(errors.New(C.GoString(message)))
 	}
 	var id [16]byte
 	C.shim_uuid(d.shim, (*C.uchar)(unsafe.Pointer(&id[0])))
@@ -49,24 +49,24 @@ func Open(library string, of gpu.Device) (device.Device, error) {
 	return d, nil
 }
 
-// result is the error of a call.
-func result(what string, r C.CUresult) error {
+// result converts the result of a driver call to an error.
+func result(operation string, r C.CUresult) error {
 	switch r {
 	case C.CUDA_SUCCESS:
 		return nil
 	case C.CUDA_ERROR_OUT_OF_MEMORY:
-		return fmt.Errorf("%s: %w", what, device.ErrFull)
+		return fmt.Errorf("%s: %w", operation, device.ErrFull)
 	}
-	return fmt.Errorf("%s: %s", what, C.GoString(C.shim_text(r)))
+	return fmt.Errorf("%s: %s", operation, C.GoString(C.shim_text(r)))
 }
 
 func (d *driver) UUID() string { return d.uuid }
 
 func (d *driver) Granularity() gpu.Bytes { return gpu.Bytes(C.shim_grain(d.shim)) }
 
-func (d *driver) Close() error { return result("give the context back", C.shim_close(d.shim)) }
+func (d *driver) Close() error { return result("release the context", C.shim_close(d.shim)) }
 
-// memory is Memory of a driver.
+// memory implements device.Memory.
 type memory struct {
 	shim *C.shim
 	c    C.shim_memory
@@ -103,7 +103,7 @@ func (m *memory) Export() (*os.File, error) {
 
 func (m *memory) Free() error { return result("free GPU memory", C.shim_free(m.shim, &m.c)) }
 
-// stage is a Stage of a driver.
+// stage implements device.Stage.
 type stage struct {
 	shim *C.shim
 	c    C.shim_stage
@@ -120,11 +120,12 @@ func (d *driver) Stage(size gpu.Bytes) (device.Stage, error) {
 
 func (s *stage) Buffer() []byte { return unsafe.Slice((*byte)(s.c.buffer), s.size) }
 
-// place is where in a device's addresses a copy of n bytes begins.
+// place returns the device address of a copy of n bytes at offset at. It fails if the copy exceeds m or
+// the stage.
 func (s *stage) place(m device.Memory, at gpu.Bytes, n int) (C.CUdeviceptr, error) {
 	own, ok := m.(*memory)
 	if !ok || own.shim != s.shim {
-		return 0, errors.New("copy: the memory is another device's")
+		return 0, errors.New("copy: the memory belongs to another device")
 	}
 	return own.c.at + C.CUdeviceptr(at), within(m, at, n, s.size)
 }

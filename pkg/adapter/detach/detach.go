@@ -1,4 +1,4 @@
-// Package detach has programs outlive the one that starts them.
+// Package detach starts programs that outlive their starter.
 package detach
 
 import (
@@ -17,10 +17,10 @@ import (
 // inheriting guards the close-on-exec flags of inherited descriptors.
 var inheriting sync.Mutex
 
-// Start starts a command as the leader of a session of its own. The command gets its
-// standard streams and, from descriptor 3 on, the given files. It does not get the other
-// descriptors that this process inherited, whatever their numbers: the command would hold
-// a script's lock, or the end of a pipe that a reader waits on, for as long as it lives.
+// Start starts a command in a new session. The command gets its standard streams and, from
+// descriptor 3 on, the given files. It gets no other inherited descriptors: otherwise, it
+// would hold a script's lock, or the end of a pipe that a reader waits on, for as long as
+// it runs.
 func Start(cmd *exec.Cmd, files ...*os.File) error {
 	inheriting.Lock()
 	defer inheriting.Unlock()
@@ -29,25 +29,25 @@ func Start(cmd *exec.Cmd, files ...*os.File) error {
 		return err
 	}
 	// ExtraFiles could close them too, but only if all numbers up to the highest are below
-	// the limit on open files, which a shell may have lowered after it opened them.
+	// the limit on open files, which a shell may have lowered afterwards.
 	for _, fd := range inherited {
 		unix.CloseOnExec(fd)
-		defer func() { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }() // an open descriptor takes any flag
+		defer func() { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }() // cannot fail on an open descriptor
 	}
 	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd.Start()
 }
 
-// Inheriting calls fork while no Start is in progress: a process that fork starts gets all
-// descriptors that this process inherited.
+// Inheriting calls fork while no Start is in progress, so that the process that fork starts
+// gets all descriptors that this process inherited.
 func Inheriting(fork func() error) error {
 	inheriting.Lock()
 	defer inheriting.Unlock()
 	return fork()
 }
 
-// inherited returns the descriptors above 2 that a program started from here would have.
+// inherited returns the descriptors above 2 without close-on-exec.
 func inherited() (found []int, err error) {
 	files, err := procfs.OpenFiles()
 	if err != nil {
@@ -61,7 +61,7 @@ func inherited() (found []int, err error) {
 	return found, nil
 }
 
-// Find looks for one of our programs: beside this one, then on PATH.
+// Find finds a program of gfaas, in the folder of this program or on PATH.
 func Find(program string) (string, error) {
 	if self, err := os.Executable(); err == nil {
 		if self, err = filepath.EvalSymlinks(self); err == nil {
@@ -73,7 +73,7 @@ func Find(program string) (string, error) {
 	}
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", fmt.Errorf("%s is neither beside this program nor on PATH", program)
+		return "", fmt.Errorf("%s is neither in the folder of this program nor on PATH", program)
 	}
 	return filepath.Abs(path)
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inherit opens a descriptor of that number, or the next free one, without O_CLOEXEC, as
-// shells do.
+// inherit opens a descriptor with the given number, or the next free one, without
+// O_CLOEXEC, as shells do.
 func inherit(t *testing.T, number int) int {
 	t.Helper()
 	file, err := os.Open(os.DevNull)
@@ -27,7 +27,7 @@ func inherit(t *testing.T, number int) int {
 	return fd
 }
 
-// limit lowers the limit on open files. It does not close those beyond it.
+// limit lowers the limit on open files. It does not close descriptors beyond it.
 func limit(t *testing.T, files uint64) {
 	t.Helper()
 	var before unix.Rlimit
@@ -49,13 +49,14 @@ func TestStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// A shell's own words: it opens nothing but the folder, once all others are there.
+	// Uses only shell builtins, so that the shell opens only the folder, after all other
+	// descriptors.
 	const look = `for fd in /proc/$$/fd/*; do printf '%s ' "${fd##*/}"; done; read -r pid x y z p session rest </proc/$$/stat; test $pid = $session`
 	const limited = 128
 	for name, c := range map[string]struct {
 		inherited []int
 		files     []*os.File
-		last      int // descriptor that the command gets
+		last      int // the command's highest descriptor
 	}{
 		"none":                    {last: 2},
 		"low":                     {inherited: []int{40}, last: 2},
@@ -85,32 +86,33 @@ func TestStart(t *testing.T) {
 			for fd := range c.last + 1 {
 				want = append(want, fmt.Sprint(fd))
 			}
-			// One may be that which the folder is read through.
+			// One descriptor may be the folder's.
 			if got := strings.Fields(out.String()); len(got) > len(want)+1 || strings.Join(got[:min(len(got), len(want))], " ") != strings.Join(want, " ") {
 				t.Errorf("its descriptors: %s, want %s", got, want)
 			}
 			// A program that is to inherit them still does.
 			for _, fd := range open {
 				if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags != 0 {
-					t.Errorf("descriptor %d afterwards: flags %d, %v", fd, flags, err)
+					t.Errorf("descriptor %d afterwards: flags %d, %v; want 0", fd, flags, err)
 				}
 			}
 		})
 	}
 }
 
-// A command that cannot be started leaves the flags as they were too.
+// If the command cannot be started, the flags are restored as well.
 func TestStartFails(t *testing.T) {
 	fd := inherit(t, 200)
 	if err := Start(exec.Command("/nonexistent")); err == nil {
 		t.Error("it was started")
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags != 0 {
-		t.Errorf("flags %d, %v", flags, err)
+		t.Errorf("flags %d, %v; want 0", flags, err)
 	}
 }
 
-// TestInheriting has both kinds of starts at once: each command has what is for it.
+// TestInheriting runs both kinds of starts concurrently: each command gets the descriptors
+// meant for it.
 func TestInheriting(t *testing.T) {
 	fd := inherit(t, 200)
 	done := make(chan error)

@@ -23,26 +23,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Pauses before an engine that went away is asked again.
+// Pauses between attempts to reach an engine that does not answer.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// State tells whether the container still runs.
+// State returns the container's state, as the engine reports it.
 func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State, error) {
 	info, err := r.engine.ContainerInspect(ctx, h.Container)
 	if cerrdefs.IsNotFound(err) {
 		return instance.State{ExitCode: -1, Detail: "gone"}, nil
 	}
 	if err != nil {
-		return instance.State{}, explain("look at container "+short(h.Container), err)
+		return instance.State{}, explain("inspect container "+shortID(h.Container), err)
 	}
 	state := info.State
 	switch {
 	case state.Restarting, state.Running && info.RestartCount > 0:
 		n := max(info.RestartCount, 1)
-		return instance.State{Running: true, ExitCode: -1, Detail: often(n, state), Restarts: n}, nil
+		return instance.State{Running: true, ExitCode: -1, Detail: restartText(n, state), Restarts: n}, nil
 	case state.Running:
 		return instance.State{Running: true, ExitCode: -1, Detail: state.Status}, nil
 	case state.OOMKilled:
@@ -55,30 +55,31 @@ func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State,
 	return instance.State{ExitCode: state.ExitCode, Detail: fmt.Sprintf("exited with status %d", state.ExitCode)}, nil
 }
 
-// Wait returns when the engine says that the container has ended. An engine that
-// goes away meanwhile is waited for: its containers may live on.
+// Wait returns the container's final state after it has ended. While the engine is
+// unreachable, Wait retries, since the containers may still be running.
 func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		answered, failed := r.engine.ContainerWait(ctx, h.Container, container.WaitConditionNotRunning)
 		select {
 		case <-answered:
-		case <-failed: // also of a container that is gone
+		case <-failed: // also if the container was removed
 		}
 		if state, err := r.State(ctx, h); err == nil && !state.Running {
 			return state, nil
 		}
-		again := time.NewTimer(pause)
+		retry := time.NewTimer(pause)
 		select {
-		case <-again.C:
+		case <-retry.C:
 		case <-ctx.Done():
-			again.Stop()
+			retry.Stop()
 			return instance.State{}, ctx.Err()
 		}
 	}
 }
 
-// Find returns the containers of an instance of that id, or of all, by their
-// labels. One is of this run directory if it has the instance's socket from there.
+// Find returns the containers of the instance with an ID, or of all instances if id is
+// empty. It selects them by label, and by the mounted socket folder, which belongs to this
+// run directory.
 func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Record, error) {
 	label := instance.LabelInstance
 	if id != "" {
@@ -109,20 +110,20 @@ func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Record, error
 	return out, nil
 }
 
-// Version is the engine's.
+// Version returns the engine's version.
 func (r *Runtime) Version(ctx context.Context) (string, error) {
 	v, err := r.engine.ServerVersion(ctx)
-	return v.Version, explain("ask the Docker engine", err)
+	return v.Version, explain("query the Docker engine", err)
 }
 
-// errUnlimited is of an instance that nothing limits.
+// errUnlimited reports that no limits apply to an instance.
 var errUnlimited = errors.New("runs without the preload library, so nothing would limit it: " +
 	"the loader in its image could not load libgfaas.so")
 
-// Unlimited is an error when the container's process does not have the preload
-// library in it: one that the loader cannot load costs no more than a warning in
-// the instance's log. What cannot be seen from here passes; such a process never
-// says hello to the token daemon, which gfaas-tokend status shows.
+// Unlimited returns an error if the container's process has not loaded the preload library:
+// if the loader cannot load it, it only prints a warning to the instance's log. Unlimited
+// returns nil if the process cannot be inspected; such a process never connects to the
+// token daemon, which gfaas-tokend status shows.
 func (r *Runtime) Unlimited(ctx context.Context, h instance.Handle) error {
 	pid, err := r.PID(ctx, h)
 	if err != nil || pid == 0 {
@@ -134,13 +135,13 @@ func (r *Runtime) Unlimited(ctx context.Context, h instance.Handle) error {
 	return nil
 }
 
-// PID is the container's first process as this machine numbers it; 0 when it
-// has none, or when the engine numbers its processes otherwise, as one on
-// another machine or in a virtual machine does.
+// PID returns the PID of the container's first process in this PID namespace. It returns 0
+// if the container has no process, or if the engine runs in another PID namespace (on
+// another machine or in a virtual machine).
 func (r *Runtime) PID(ctx context.Context, h instance.Handle) (int, error) {
 	info, err := r.engine.ContainerInspect(ctx, h.Container)
 	if err != nil {
-		return 0, explain("look at the container", err)
+		return 0, explain("inspect the container", err)
 	}
 	groups, err := procfs.Cgroups(info.State.Pid)
 	if err != nil || !inContainer(groups, h.Container) {
@@ -149,7 +150,7 @@ func (r *Runtime) PID(ctx context.Context, h instance.Handle) (int, error) {
 	return info.State.Pid, nil
 }
 
-// onMPS reports whether a container was given an MPS daemon.
+// onMPS reports whether a container uses an MPS daemon.
 func (r *Runtime) onMPS(ctx context.Context, h instance.Handle) bool {
 	ctx, cancel := detached(ctx)
 	defer cancel()
@@ -159,7 +160,7 @@ func (r *Runtime) onMPS(ctx context.Context, h instance.Handle) bool {
 	})
 }
 
-// processes lists the container's processes as this machine numbers them.
+// processes returns the PIDs of the container's processes in this PID namespace.
 func (r *Runtime) processes(ctx context.Context, h instance.Handle) ([]int, error) {
 	if pid, err := r.PID(ctx, h); err != nil || pid == 0 {
 		return nil, err
@@ -174,33 +175,33 @@ func (r *Runtime) processes(ctx context.Context, h instance.Handle) ([]int, erro
 	}), nil
 }
 
-// inContainer reports whether one of a process's control groups is of a container.
+// inContainer reports whether one of a process's control groups belongs to a container.
 func inContainer(groups []procfs.Cgroup, id string) bool {
 	return slices.ContainsFunc(groups, func(g procfs.Cgroup) bool { return strings.Contains(g.Path, id) })
 }
 
-// Stop asks the container to end with the image's stop signal, ends it after
-// grace (in whole seconds, rounded up), and removes it with its anonymous
-// volumes. When ctx is cancelled it removes it at once. The GPU work of clients of MPS is
-// ended before the container is killed.
+// Stop sends the image's stop signal, kills the container after grace (in whole seconds,
+// rounded up), and removes it with its anonymous volumes. If ctx is cancelled, it removes
+// the container at once. Before it kills an MPS client, Stop ends the client's work on the
+// GPU.
 func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	if h.Container == "" {
-		return errors.New("no container is named")
+		return errors.New("the instance has no container")
 	}
 	onMPS := r.onMPS(ctx, h)
 	if ctx.Err() == nil && grace > 0 {
 		seconds := int(math.Ceil(min(grace.Seconds(), math.MaxInt32)))
-		asked, cancel := context.WithCancel(ctx)
-		if onMPS { // the engine is to ask it to end, and not to kill it
-			asked, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		stopCtx, cancel := context.WithCancel(ctx)
+		if onMPS { // the engine must send only the signal and not kill the client
+			stopCtx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
 			seconds = -1
 		}
-		err := r.engine.ContainerStop(asked, h.Container, container.StopOptions{Timeout: &seconds})
+		err := r.engine.ContainerStop(stopCtx, h.Container, container.StopOptions{Timeout: &seconds})
 		cancel()
 		if cerrdefs.IsNotFound(err) {
 			return nil
 		}
-		// Whatever else went wrong, removal by force deals with it or says so.
+		// Forced removal handles all other errors or reports its own.
 	}
 	tidy, cancel := detached(ctx)
 	defer cancel()
@@ -209,5 +210,5 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 			_ = mps.Terminate(tidy, r.config.RunDir, pids) // a daemon that fails to do it cannot keep them alive
 		}
 	}
-	return r.remove(tidy, h.Container)
+	return r.engine.remove(tidy, h.Container)
 }

@@ -30,8 +30,7 @@ import (
 
 const patience = time.Minute
 
-// connect returns a client, or skips the test where no engine answers; where
-// CI is set, there must be one.
+// connect returns a client. It skips the test if no engine answers, and fails if CI is set.
 func connect(t *testing.T) *client.Client {
 	t.Helper()
 	engine, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
@@ -50,12 +49,12 @@ func connect(t *testing.T) *client.Client {
 
 var sharedObject = regexp.MustCompile(`(/\S+) \(0x`)
 
-// importImage makes an image of a program and the libraries that ldd names,
-// which is removed when the test ends. It fails if the test left containers.
-// No other run of the tests on this engine has an image of that name.
-func importImage(t *testing.T, engine *client.Client, what string, files map[string]string, changes ...string) (name string) {
+// importImage creates an image of a program and the libraries that ldd lists. Its cleanup
+// removes the image, and fails the test if it left containers. The name is unique, so that
+// other test runs on this engine do not interfere.
+func importImage(t *testing.T, engine *client.Client, title string, files map[string]string, changes ...string) (name string) {
 	t.Helper()
-	name = "gfaas-" + what + ":" + preload.NewSecret()[:12]
+	name = "gfaas-" + title + ":" + preload.NewSecret()[:12]
 	var root bytes.Buffer
 	archive := tar.NewWriter(&root)
 	for target, source := range files {
@@ -99,7 +98,7 @@ func importImage(t *testing.T, engine *client.Client, what string, files map[str
 	return name
 }
 
-// withLibraries lists a program and what it needs, by their paths in an image.
+// withLibraries maps the paths in an image of a program and its libraries to local files.
 func withLibraries(t *testing.T, program string) map[string]string {
 	t.Helper()
 	files := map[string]string{"probe": program}
@@ -126,8 +125,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A start that is cut short at any moment leaves no container: importImage
-// looks for them in the end.
+// A start that is cancelled at any moment leaves no container; importImage checks that in
+// its cleanup.
 func TestCancelledStart(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "cancelled", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
@@ -149,7 +148,7 @@ func TestCancelledStart(t *testing.T) {
 func newConfig(t *testing.T) docker.Config {
 	t.Helper()
 	hook, simDir := instancetest.BuildLibs(t)
-	// Not the folder that other programs' simulated devices are in.
+	// Not the folder of other programs' simulated devices.
 	t.Setenv("GFAAS_SIM_DIR", filepath.Join(t.TempDir(), "sim"))
 	return docker.Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}, Network: networkOf(t)}
 }
@@ -206,13 +205,13 @@ func TestRefusals(t *testing.T) {
 func TestNoEngine(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "none.sock"))
 	_, err := docker.New(t.Context(), docker.Config{})
-	var missing *docker.Error
+	var missing *ports.UnavailableError
 	if !errors.As(err, &missing) || !missing.Unavailable() || missing.Hint() == "" {
 		t.Errorf("error = %v, want an Unavailable one with a hint", err)
 	}
 }
 
-// An engine that hangs, its socket still open, is one that is not there.
+// An engine that accepts connections but never answers counts as missing.
 func TestEngineHangs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	l, err := net.Listen("unix", path)
@@ -222,13 +221,13 @@ func TestEngineHangs(t *testing.T) {
 	defer l.Close()
 	t.Setenv("DOCKER_HOST", "unix://"+path)
 	_, err = docker.New(t.Context(), docker.Config{RunDir: t.TempDir(), Patience: 10 * time.Millisecond})
-	var missing *docker.Error
+	var missing *ports.UnavailableError
 	if !errors.As(err, &missing) || !missing.Unavailable() || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want one of an engine that does not answer in time", err)
 	}
 }
 
-// The number of a container's process tells whether the library is in it.
+// The PID of a container's process reveals whether it has loaded the library.
 func TestPID(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "pid", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)

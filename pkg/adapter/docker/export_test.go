@@ -1,10 +1,14 @@
 package docker
 
-// PID is for tests to see.
+import "context"
+
+// PID exports Runtime.PID.
 var PID = (*Runtime).PID
 
-// Fence is for tests to see.
+// Fence exports fence.
 var Fence = fence
 
-// Network is the network that instances are started in.
-var Network = (*Runtime).network
+// Network exports engine.network.
+func Network(r *Runtime, ctx context.Context) (string, error) {
+	return r.engine.network(ctx, r.config.Network)
+}

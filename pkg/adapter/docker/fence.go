@@ -12,51 +12,52 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// defaultMemory, and instance.DefaultPids, is what a container may use unless its
-// function says otherwise: enough for any server, and not so much that the host goes
-// down with it.
-const defaultMemory = 0.8 // of the engine's
+// defaultMemory is the default memory limit of a container, as a fraction of the engine's
+// memory: enough for any server, while the host survives. The default limit on processes is
+// instance.DefaultPids.
+const defaultMemory = 0.8
 
-// What is kept of a container's log where the engine keeps it in files.
+// Limits of a container's log, if the engine stores it in files.
 const (
 	logFileSize = "8m"
 	logFiles    = "2"
 )
 
-// info is what the engine says of itself, asked once.
-func (r *Runtime) info(ctx context.Context) (system.Info, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.about == nil {
-		info, err := r.engine.Info(ctx)
+// info returns the engine's description of itself, which it requests once.
+func (e *engine) info(ctx context.Context) (system.Info, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.features == nil {
+		info, err := e.Info(ctx)
 		if err != nil {
-			return info, explain("ask the Docker engine about itself", err)
+			return info, explain("query the Docker engine", err)
 		}
-		r.about = &info
+		e.features = &info
 	}
-	return *r.about, nil
+	return *e.features, nil
 }
 
-// fence sets what a container is kept from.
+// fence sets the container's privileges and limits. It returns a *ports.UnavailableError if the
+// engine cannot enforce a limit that the function requests.
 func fence(host *container.HostConfig, spec instance.Spec, engine system.Info) error {
 	host.CapDrop = []string{"ALL"}
 	host.SecurityOpt = []string{"no-new-privileges:true"}
 	if spec.ReadOnly {
 		host.ReadonlyRootfs = true
-		host.Tmpfs = map[string]string{"/tmp": "rw,nosuid,nodev,mode=1777"} // of the container's own memory
+		host.Tmpfs = map[string]string{"/tmp": "rw,nosuid,nodev,mode=1777"} // counts as the container's memory
 	}
 	limits := spec.Limits
 	for _, l := range []struct {
-		what       string
-		asked, can bool
+		limit                string
+		requested, supported bool
 	}{
 		{"memory", limits.Memory > 0, engine.MemoryLimit},
 		{"pids", limits.Pids > 0, engine.PidsLimit},
 		{"cpus", limits.CPUs > 0, engine.CPUCfsQuota},
 	} {
-		if l.asked && !l.can {
-			return &Error{fmt.Errorf("the Docker engine cannot limit %s: its kernel or its control groups do not let it", l.what), true,
-				"take " + l.what + " out of the function's limits:, or set up control groups for Docker"}
+		if l.requested && !l.supported {
+			return unavailable(fmt.Errorf("the Docker engine cannot limit %s: its kernel or its control groups do not support it", l.limit),
+				"remove "+l.limit+" from limits: of the function, or set up control groups for Docker")
 		}
 	}
 	if limits.Memory == 0 {
@@ -76,8 +77,8 @@ func fence(host *container.HostConfig, spec instance.Spec, engine system.Info) e
 	return nil
 }
 
-// boundLog bounds the log where the engine keeps it in files, which it does
-// without end unless told. What others keep is theirs to bound.
+// boundLog limits the size of the log if the engine stores it in files, which by default
+// grow without limit. Other logging drivers have their own settings.
 func boundLog(host *container.HostConfig, engine system.Info) {
 	switch engine.LoggingDriver {
 	case "json-file", "local":
@@ -88,8 +89,8 @@ func boundLog(host *container.HostConfig, engine system.Info) {
 	}
 }
 
-// again is whether the engine starts a container again that has ended.
-func again(spec instance.Spec) container.RestartPolicyMode {
+// restartPolicy returns the engine's restart policy for the instance.
+func restartPolicy(spec instance.Spec) container.RestartPolicyMode {
 	switch spec.Restart {
 	case "on-failure":
 		return container.RestartPolicyOnFailure
@@ -99,12 +100,12 @@ func again(spec instance.Spec) container.RestartPolicyMode {
 	return container.RestartPolicyDisabled
 }
 
-// often says of a container how often the engine has started it again and, while
-// it is about to, why.
-func often(count int, state *container.State) string {
-	text := "started again once"
+// restartText describes how many times the engine has restarted a container and, during a
+// restart, with which status it exited.
+func restartText(count int, state *container.State) string {
+	text := "restarted once"
 	if count > 1 {
-		text = fmt.Sprintf("started again %d times", count)
+		text = fmt.Sprintf("restarted %d times", count)
 	}
 	if state.Restarting {
 		text += fmt.Sprintf(", after it exited with status %d", state.ExitCode)

@@ -22,8 +22,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// boxed starts the probe in a container that is stopped when the test ends.
-func boxed(t *testing.T, r *docker.Runtime, spec instance.Spec) instance.Handle {
+// startContainer starts the probe in a container that is stopped when the test ends.
+func startContainer(t *testing.T, r *docker.Runtime, spec instance.Spec) instance.Handle {
 	t.Helper()
 	spec.ID, spec.Port, spec.GPUs, spec.Slice = "boxed", 9000, []string{"sim"}, gpu.Slice{SMPct: 100}
 	h, err := r.Start(t.Context(), spec)
@@ -38,16 +38,16 @@ func boxed(t *testing.T, r *docker.Runtime, spec instance.Spec) instance.Handle 
 	return h
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t *testing.T, condition string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", patience, condition)
 		}
 	}
 }
 
-func answers(h instance.Handle) bool {
+func isAnswering(h instance.Handle) bool {
 	response, err := http.Get("http://" + h.Address)
 	if err == nil {
 		_ = response.Body.Close()
@@ -55,8 +55,8 @@ func answers(h instance.Handle) bool {
 	return err == nil
 }
 
-// A container has no capabilities, gains no privileges and is held to limits, its
-// function's or those that any has; read-only, it can write to /tmp alone.
+// A container has no capabilities, cannot gain privileges and has limits: its function's or
+// the defaults. If it is read-only, it can write only to /tmp.
 func TestFence(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "fence", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
@@ -77,8 +77,8 @@ func TestFence(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := newRuntime(t, newConfig(t))
-			h := boxed(t, r, c.spec)
-			eventually(t, "it answers", func() bool { return answers(h) })
+			h := startContainer(t, r, c.spec)
+			eventually(t, "it answers", func() bool { return isAnswering(h) })
 			pid, err := docker.PID(r, t.Context(), h)
 			if err != nil || pid == 0 {
 				t.Fatalf("process %d, %v", pid, err)
@@ -120,13 +120,14 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// One that the engine starts again is found at its address, and says how often.
+// A container that the engine restarts keeps its address, and its state counts the
+// restarts.
 func TestRestart(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "restart", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
-	h := boxed(t, r, instance.Spec{Image: name, Restart: "on-failure"})
-	eventually(t, "it answers", func() bool { return answers(h) })
+	h := startContainer(t, r, instance.Spec{Image: name, Restart: "on-failure"})
+	eventually(t, "it answers", func() bool { return isAnswering(h) })
 	pid, err := docker.PID(r, t.Context(), h)
 	if err != nil || pid == 0 {
 		t.Fatalf("process %d, %v", pid, err)
@@ -136,37 +137,37 @@ func TestRestart(t *testing.T) {
 	}
 	eventually(t, "another answers", func() bool {
 		now, err := docker.PID(r, t.Context(), h)
-		return err == nil && now != 0 && now != pid && answers(h)
+		return err == nil && now != 0 && now != pid && isAnswering(h)
 	})
 	state, err := r.State(t.Context(), h)
-	if err != nil || !state.Running || state.Restarts != 1 || !strings.Contains(state.Detail, "started again once") {
-		t.Errorf("State = %+v, %v", state, err)
+	if err != nil || !state.Running || state.Restarts != 1 || !strings.Contains(state.Detail, "restarted once") {
+		t.Errorf(`State = %+v, %v; want Running true, Restarts 1, Detail with "restarted once"`, state, err)
 	}
-	// The engine writes down what was printed a little later.
+	// The engine writes the log with some delay.
 	eventually(t, "the log has both", func() bool {
 		text, err := ports.Text(r.Logs(t.Context(), h, ports.LogOptions{Tail: -1}))
 		return err == nil && strings.Count(string(text), "listening\n") == 2
 	})
 }
 
-// One that ends as soon as it is started is not taken for one that runs.
+// A container that exits immediately after each start does not count as running.
 func TestRestartsForEver(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "restarts", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
-	h := boxed(t, r, instance.Spec{Image: name, Restart: "always", Env: map[string]string{"PROBE_EXIT": "3"}})
+	h := startContainer(t, r, instance.Spec{Image: name, Restart: "always", Env: map[string]string{"PROBE_EXIT": "3"}})
 	eventually(t, "it has been started again", func() bool {
 		state, err := r.State(t.Context(), h)
 		return err == nil && state.Restarts > 0 && strings.Contains(state.Detail, "status 3")
 	})
 }
 
-// What a container prints is kept, and not without end.
+// The log of a container is stored, up to a size limit.
 func TestLogIsBounded(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "prints", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
-	h := boxed(t, r, instance.Spec{Image: name, Env: map[string]string{"PROBE_EXIT": "0", "PROBE_LONG": "30000000"}})
+	h := startContainer(t, r, instance.Spec{Image: name, Env: map[string]string{"PROBE_EXIT": "0", "PROBE_LONG": "30000000"}})
 	if _, err := r.Wait(t.Context(), h); err != nil {
 		t.Fatal(err)
 	}
@@ -176,11 +177,11 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// What an engine cannot hold a container to is refused if it was asked for.
+// A requested limit that the engine cannot enforce is refused.
 func TestFenceThatCannotBe(t *testing.T) {
 	for what, limits := range map[string]function.Limits{"memory": {Memory: 1}, "pids": {Pids: 1}, "cpus": {CPUs: 1}} {
 		err := docker.Fence(&container.HostConfig{}, instance.Spec{Limits: limits}, system.Info{})
-		var missing *docker.Error
+		var missing *ports.UnavailableError
 		if !errors.As(err, &missing) || !missing.Unavailable() || !strings.Contains(err.Error(), "cannot limit "+what) {
 			t.Errorf("%s: %v", what, err)
 		}

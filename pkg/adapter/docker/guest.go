@@ -2,6 +2,7 @@ package docker
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/docker/docker/api/types/mount"
@@ -9,20 +10,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
-// Guest is what a container that another program starts needs of this machine to run
-// in a slice.
+// Guest describes the environment, mounts and devices that a container started by another
+// program needs to run in a slice.
 type Guest struct {
-	Env     map[string]string // the secret is in it
+	Env     map[string]string // contains the secret
 	Mounts  []mount.Mount     // all of type bind
-	GPUs    []string          // NVIDIA's, as this machine names them; empty on the simulated GPU
-	HostIPC bool              // needed by MPS
+	GPUs    []string          // NVIDIA GPUs, by this machine's names; empty on the simulated GPU
+	HostIPC bool              // required by MPS
 }
 
-// NewGuest returns the Guest for a slice. The grant's Socket and Libs are those of this
-// machine's processes and are not used: a container has its own. The image's own
-// environment is not known, so its LD_PRELOAD and LD_LIBRARY_PATH are replaced.
+// NewGuest returns the Guest for a slice. It ignores the grant's Socket and Libs, which are
+// paths outside the container. The image's environment is unknown, so the Guest replaces
+// its LD_PRELOAD and LD_LIBRARY_PATH.
 func NewGuest(config Config, grant preload.Grant) (Guest, error) {
-	in, err := (&Runtime{config: config}).inside(grant.Instance, grant.GPU, grant.MPSPipeDir)
+	in, err := (&Runtime{config: config}).resources(grant.Instance, grant.GPU, grant.MPSPipeDir)
 	if err != nil {
 		return Guest{}, err
 	}
@@ -32,7 +33,7 @@ func NewGuest(config Config, grant preload.Grant) (Guest, error) {
 	}
 	for _, m := range g.Mounts {
 		if strings.ContainsAny(m.Source, ": \t\n,\"'") {
-			return Guest{}, fmt.Errorf("the path %q has a character that cannot be in an argument of docker run", m.Source)
+			return Guest{}, fmt.Errorf("cannot mount %q: its path contains a character that an argument of docker run cannot contain", m.Source)
 		}
 	}
 	grant.Socket, grant.Libs, grant.GPU, grant.MPSPipeDir = preload.InsideSocket+"/token.sock", in.libs, in.gpus, in.mps
@@ -41,16 +42,12 @@ func NewGuest(config Config, grant preload.Grant) (Guest, error) {
 	if err != nil {
 		return Guest{}, err
 	}
-	g.Env = map[string]string{}
-	for _, from := range []map[string]string{in.env, ours} {
-		for name, value := range from {
-			g.Env[name] = value
-		}
-	}
+	g.Env = in.env
+	maps.Copy(g.Env, ours)
 	return g, nil
 }
 
-// Volumes returns the mounts as the flag -v takes them.
+// Volumes returns the mounts as arguments of the flag -v.
 func (g Guest) Volumes() (out []string) {
 	for _, m := range g.Mounts {
 		v := m.Source + ":" + m.Target

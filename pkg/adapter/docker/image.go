@@ -17,17 +17,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
-// findImage looks an image up, and pulls it when the engine does not have it.
-func (r *Runtime) findImage(ctx context.Context, name string) (image.InspectResponse, error) {
-	img, err := r.engine.ImageInspect(ctx, name)
+// findImage returns an image, after pulling it if the engine does not have it.
+func (e *engine) findImage(ctx context.Context, name string) (image.InspectResponse, error) {
+	img, err := e.ImageInspect(ctx, name)
 	if cerrdefs.IsNotFound(err) {
-		if err := r.pull(ctx, name); err != nil {
+		if err := e.pull(ctx, name); err != nil {
 			return img, err
 		}
-		img, err = r.engine.ImageInspect(ctx, name)
+		img, err = e.ImageInspect(ctx, name)
 	}
 	if err != nil {
-		return img, explain("look up image "+name, err)
+		return img, explain("find image "+name, err)
 	}
 	if img.Config == nil {
 		img.Config = &dockerspec.DockerOCIImageConfig{}
@@ -35,41 +35,42 @@ func (r *Runtime) findImage(ctx context.Context, name string) (image.InspectResp
 	return img, nil
 }
 
-// maxPreloads bounds an image's list of libraries to preload, in bytes.
+// maxPreloads is the size limit of an image's list of libraries to preload, in bytes.
 const maxPreloads = 64 << 10
 
-// preloads returns what an image itself has at preload.InsidePreload; empty if nothing.
-// It is read once for each image, from a container that is not started. Find takes that for
-// the plan's: if this process is killed meanwhile, the container is found and removed.
-func (r *Runtime) preloads(ctx context.Context, img image.InspectResponse, plan plan) (string, error) {
-	r.mu.Lock()
-	list, known := r.lists[img.ID]
-	r.mu.Unlock()
+// preloads returns the contents of the file preload.InsidePreload in an image, or "" if
+// there is none. It reads each image once, from a container that is never started. The
+// container has the labels and socket folder of ctr: if this process is killed meanwhile,
+// Find returns the container, and it is removed.
+func (e *engine) preloads(ctx context.Context, img image.InspectResponse, ctr containerSpec) (string, error) {
+	e.mu.Lock()
+	list, known := e.preloadLists[img.ID]
+	e.mu.Unlock()
 	if known || img.ID == "" {
 		return list, nil
 	}
-	// Not under ctx: nobody would know a container of a creation that is cut short.
+	// Not under ctx: an interrupted creation could leave a container of unknown ID.
 	create, cancel := detached(ctx)
 	defer cancel()
-	config := &container.Config{Image: img.ID, Cmd: []string{"none"}, Labels: plan.config.Labels}
-	host := &container.HostConfig{Mounts: []mount.Mount{bind(plan.socket, preload.InsideSocket, false)}}
-	made, err := r.engine.ContainerCreate(create, config, host, nil, nil, "")
+	config := &container.Config{Image: img.ID, Cmd: []string{"none"}, Labels: ctr.config.Labels}
+	host := &container.HostConfig{Mounts: []mount.Mount{bind(ctr.socket, preload.InsideSocket, false)}}
+	made, err := e.ContainerCreate(create, config, host, nil, nil, "")
 	if err != nil {
-		return "", explain("look into image "+img.ID, err)
+		return "", explain("inspect image "+img.ID, err)
 	}
-	list, err = r.readFile(ctx, made.ID, preload.InsidePreload)
-	if err := errors.Join(err, r.remove(create, made.ID)); err != nil {
+	list, err = e.readFile(ctx, made.ID, preload.InsidePreload)
+	if err := errors.Join(err, e.remove(create, made.ID)); err != nil {
 		return "", err
 	}
-	r.mu.Lock()
-	r.lists[img.ID] = list
-	r.mu.Unlock()
+	e.mu.Lock()
+	e.preloadLists[img.ID] = list
+	e.mu.Unlock()
 	return list, nil
 }
 
-// readFile reads a small file of a container; it is empty if there is no such file.
-func (r *Runtime) readFile(ctx context.Context, id, name string) (string, error) {
-	stream, _, err := r.engine.CopyFromContainer(ctx, id, name)
+// readFile reads a small file of a container. It returns "" if the file does not exist.
+func (e *engine) readFile(ctx context.Context, id, name string) (string, error) {
+	stream, _, err := e.CopyFromContainer(ctx, id, name)
 	if cerrdefs.IsNotFound(err) {
 		return "", nil
 	}
@@ -89,9 +90,9 @@ func (r *Runtime) readFile(ctx context.Context, id, name string) (string, error)
 	return string(text), err
 }
 
-// pull fetches an image. The error is Unavailable unless ctx ended.
-func (r *Runtime) pull(ctx context.Context, name string) error {
-	stream, err := r.engine.ImagePull(ctx, name, image.PullOptions{})
+// pull fetches an image. The error is a *ports.UnavailableError unless ctx ended.
+func (e *engine) pull(ctx context.Context, name string) error {
+	stream, err := e.ImagePull(ctx, name, image.PullOptions{})
 	if err == nil {
 		defer stream.Close()
 		err = pullResult(stream)
@@ -102,14 +103,12 @@ func (r *Runtime) pull(ctx context.Context, name string) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("pull image %s: %w", name, ctx.Err())
 	}
-	return &Error{
-		Err:     fmt.Errorf("image %s is not on this engine and cannot be pulled: %w", name, err),
-		Missing: true,
-		Remedy:  "build it, load it with docker load, or log in and docker pull " + name,
-	}
+	return unavailable(fmt.Errorf("image %s is not on this engine and cannot be pulled: %w", name, err),
+		"build it, load it with docker load, or log in and docker pull "+name)
 }
 
-// pullResult reads the progress of a pull to its end, where an error is told.
+// pullResult reads the progress of a pull to its end and returns the error that it reports,
+// if any.
 func pullResult(stream io.Reader) error {
 	for decoder := json.NewDecoder(stream); ; {
 		var message struct {
@@ -127,14 +126,15 @@ func pullResult(stream io.Reader) error {
 	}
 }
 
-// remove removes a container, running or not; one that is gone is no error.
-func (r *Runtime) remove(ctx context.Context, id string) error {
-	err := r.engine.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+// remove removes a container, running or not. It returns nil if the container does not
+// exist.
+func (e *engine) remove(ctx context.Context, id string) error {
+	err := e.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
 	case err == nil, cerrdefs.IsNotFound(err):
 		return nil
-	case cerrdefs.IsConflict(err): // somebody else is removing it
-		waiting, failed := r.engine.ContainerWait(ctx, id, container.WaitConditionRemoved)
+	case cerrdefs.IsConflict(err): // another process is removing it
+		waiting, failed := e.ContainerWait(ctx, id, container.WaitConditionRemoved)
 		select {
 		case <-waiting:
 			return nil
@@ -144,8 +144,8 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 			}
 		}
 	}
-	return explain("remove container "+short(id), err)
+	return explain("remove container "+shortID(id), err)
 }
 
-// short is how people name a container.
-func short(id string) string { return id[:min(len(id), 12)] }
+// shortID returns the usual short form of a container's ID.
+func shortID(id string) string { return id[:min(len(id), 12)] }

@@ -18,42 +18,41 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// inside is what a container is given of this machine.
-type inside struct {
-	socket  string       // the folder of the instance's socket, on this machine
-	libs    preload.Libs // as the container sees them
-	gpus    []string     // as the container sees them
+// containerResources describes the resources of this machine that a container gets.
+type containerResources struct {
+	socket  string       // folder of the instance's socket, outside the container
+	libs    preload.Libs // paths inside the container
+	gpus    []string     // names inside the container
 	mounts  []mount.Mount
 	devices []container.DeviceRequest
 	ipc     container.IpcMode
-	models  string            // the model daemon's socket; empty without a model
-	mps     string            // pipe directory of the MPS daemon; empty without one
-	env     map[string]string // further settings
+	models  string            // path of the model daemon's socket; empty without a model
+	mps     string            // pipe directory of the MPS daemon; empty without MPS
+	env     map[string]string // further environment variables
 }
 
 func bind(source, target string, writable bool) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: !writable}
 }
 
-// inside works out mounts and devices for an instance of that id on these GPUs.
-func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (inside, error) {
+// resources returns the mounts and devices for an instance on the given GPUs.
+func (r *Runtime) resources(instance string, gpus []string, mpsPipes string) (containerResources, error) {
 	var devices []gpu.Device
 	simulated := false
 	for _, name := range gpus {
 		d, err := gpu.ParseDevice(name)
 		if err != nil {
-			return inside{}, err
+			return containerResources{}, err
 		}
 		simulated = simulated || d.Simulated
 		devices = append(devices, d)
 	}
-	run, err := r.socketDir(instance)
+	socket, err := r.socketDir(instance)
 	if err != nil {
-		return inside{}, fmt.Errorf("the token daemon's client folder: %w", err)
+		return containerResources{}, fmt.Errorf("create the folder of the instance's socket: %w", err)
 	}
-	in := inside{gpus: gpus, env: map[string]string{}}
-	in.socket = run
-	in.mounts = append(in.mounts, bind(run, preload.InsideSocket, false))
+	in := containerResources{gpus: gpus, env: map[string]string{}, socket: socket}
+	in.mounts = append(in.mounts, bind(socket, preload.InsideSocket, false))
 	if r.config.Libs.Hook != "" {
 		in.libs.Hook = preload.InsideHook
 		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, preload.InsideHook, false))
@@ -66,16 +65,16 @@ func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (insid
 	return in, nil
 }
 
-// addSimulated mounts the driver and the memory of the simulated device,
-// which all processes of a user share.
-func (in *inside) addSimulated(libs preload.Libs) error {
+// addSimulated mounts the driver and the memory of the simulated GPU, which all processes
+// of the user share.
+func (in *containerResources) addSimulated(libs preload.Libs) error {
 	if libs.SimDir != "" {
 		in.libs.SimDir = preload.InsideSim
 		in.mounts = append(in.mounts, bind(libs.SimDir, preload.InsideSim, false))
 	}
 	dir, err := simgpu.Ensure()
 	if err != nil {
-		return fmt.Errorf("the simulated device's folder: %w", err)
+		return fmt.Errorf("create the folder of the simulated GPU: %w", err)
 	}
 	in.mounts = append(in.mounts, bind(dir, dir, true))
 	in.env["GFAAS_SIM_DIR"] = dir
@@ -85,9 +84,9 @@ func (in *inside) addSimulated(libs preload.Libs) error {
 	return nil
 }
 
-// addModels lets the container reach the model daemon, by the socket that speaks
-// for its tenant alone, and gives it the client library.
-func (in *inside) addModels(folder string, libs preload.Libs) {
+// addModels mounts the client library and the model daemon's socket for the instance's
+// tenant.
+func (in *containerResources) addModels(folder string, libs preload.Libs) {
 	if folder == "" {
 		return
 	}
@@ -103,15 +102,15 @@ func (in *inside) addModels(folder string, libs preload.Libs) {
 	}
 }
 
-// addNVIDIA asks for devices. The container counts its own from 0 by their bus, as the
-// machine does, whatever the order in which they are asked for.
-func (in *inside) addNVIDIA(devices []gpu.Device) {
+// addNVIDIA requests the devices and names them as in the container, which numbers its
+// devices from 0 in the order of their buses, whatever the order of the request.
+func (in *containerResources) addNVIDIA(devices []gpu.Device) {
 	var ids []string
 	in.gpus = nil
 	for _, d := range devices {
 		number := 0
 		for i, other := range devices {
-			if other.Index < d.Index || other.Index == d.Index && i < len(ids) { // MIG instances have no number
+			if other.Index < d.Index || other.Index == d.Index && i < len(ids) { // MIG instances have no index
 				number++
 			}
 		}
@@ -123,9 +122,9 @@ func (in *inside) addNVIDIA(devices []gpu.Device) {
 	}}
 }
 
-// addMPS lets the container reach the MPS daemon it is to run under: the one
-// of that folder, else its owner's, where there is one.
-func (in *inside) addMPS(pipes string) {
+// addMPS mounts the pipe directory of an MPS daemon: the given one, or, if pipes is empty,
+// that of the running daemon, if any.
+func (in *containerResources) addMPS(pipes string) {
 	if pipes == "" {
 		status := mps.Probe()
 		if !status.Running() {
@@ -138,8 +137,9 @@ func (in *inside) addMPS(pipes string) {
 	in.mps = pipes
 }
 
-// environ is what is added to the image's environment, and the whole of it.
-func environ(spec instance.Spec, image []string, in inside) (own []string, whole map[string]string, err error) {
+// environ returns the variables to add to the image's environment, and the resulting
+// environment.
+func environ(spec instance.Spec, image []string, in containerResources) (own []string, whole map[string]string, err error) {
 	whole = map[string]string{}
 	for _, entry := range image {
 		name, value, _ := strings.Cut(entry, "=")
@@ -147,7 +147,8 @@ func environ(spec instance.Spec, image []string, in inside) (own []string, whole
 	}
 	added := maps.Clone(in.env)
 	maps.Copy(added, spec.Env)
-	// The device's memory is where it was mounted, whatever the function says.
+	// The simulated memory has a fixed mount, which the function's settings must not
+	// override.
 	if dir, ok := in.env["GFAAS_SIM_DIR"]; ok {
 		added["GFAAS_SIM_DIR"] = dir
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 func TestInsideNVIDIA(t *testing.T) {
 	pipes := t.TempDir()
 	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so"}}}
-	in, err := r.inside("a", []string{"2", "3"}, pipes)
+	in, err := r.resources("a", []string{"2", "3"}, pipes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func TestInsideNVIDIA(t *testing.T) {
 	if !in.ipc.IsHost() || !mounted(in, pipes) || !mounted(in, preload.InsideSocket) || !mounted(in, preload.InsideHook) {
 		t.Errorf("ipc %q, mounts %+v", in.ipc, in.mounts)
 	}
-	// Of the run directory it sees its own socket's folder and nothing else.
+	// Of the run directory, it sees only the folder of its own socket.
 	own := bind(filepath.Join(r.config.RunDir, "client", "a"), preload.InsideSocket, false)
 	if !slices.Contains(in.mounts, own) {
 		t.Errorf("no %+v in %+v", own, in.mounts)
@@ -56,7 +57,7 @@ func TestInsideSimulated(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", dir)
 	t.Setenv("GFAAS_SIM_GPU", "sms=8")
 	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so", SimDir: "/lib/sim"}}}
-	in, err := r.inside("a", []string{"sim:1"}, "")
+	in, err := r.resources("a", []string{"sim:1"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +80,8 @@ func TestInsideSimulated(t *testing.T) {
 	}
 }
 
-// TestInsideOrder: a container counts its GPUs as the machine does, whatever the order in
-// which it is given them.
+// TestInsideOrder checks that a container numbers its GPUs in the machine's order, whatever
+// the order of the request.
 func TestInsideOrder(t *testing.T) {
 	const first, second = "MIG-12345678-1234-1234-1234-123456789abc", "MIG-12345678-1234-1234-1234-123456789abd"
 	for _, c := range []struct{ gpus, ids, visible string }{
@@ -88,7 +89,7 @@ func TestInsideOrder(t *testing.T) {
 		{first, first, "0"}, {second + "," + first, second + "," + first, "0,1"},
 	} {
 		r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so"}}}
-		in, err := r.inside("a", strings.Split(c.gpus, ","), "/pipes")
+		in, err := r.resources("a", strings.Split(c.gpus, ","), "/pipes")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,7 @@ func TestInsideOrder(t *testing.T) {
 	}
 }
 
-func mounted(in inside, target string) bool {
+func mounted(in containerResources, target string) bool {
 	return slices.ContainsFunc(in.mounts, func(m mount.Mount) bool { return m.Target == target })
 }
 
@@ -150,20 +151,20 @@ func TestPullResult(t *testing.T) {
 
 func TestExplainGPU(t *testing.T) {
 	err := explainStart("x", errors.New(`could not select device driver "nvidia" with capabilities: [[gpu]]`))
-	var missing *Error
+	var missing *ports.UnavailableError
 	if !errors.As(err, &missing) || !missing.Unavailable() || !strings.Contains(missing.Hint(), "NVIDIA Container Toolkit") {
 		t.Errorf("error = %v, want one that names the toolkit", err)
 	}
 }
 
-// A container with a model reaches the model daemon by its tenant's socket alone,
-// and finds the client library behind what it has itself.
+// A container with a model reaches the model daemon only through its tenant's socket, and
+// the folder of the client library follows those in its own lists.
 func TestInsideModel(t *testing.T) {
 	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{
 		Hook: "/lib/libgfaas.so", SimDir: "/lib/sim", Model: "/lib/libgfaas-model.so", Python: "/lib/python",
 	}}}
 	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
-	in, err := r.inside("a", []string{"sim"}, "")
+	in, err := r.resources("a", []string{"sim"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Logs reads what the engine keeps of what the container printed; nothing when
-// it is gone.
+// Logs reads the container's log from the engine. It yields no lines if the container was
+// removed.
 func (r *Runtime) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
 	return func(yield func(ports.LogLine, error) bool) {
 		err := r.readLog(ctx, h, o, &lineWriter{since: o.Since, yield: yield})
@@ -26,7 +26,7 @@ func (r *Runtime) Logs(ctx context.Context, h instance.Handle, o ports.LogOption
 		case ctx.Err() != nil:
 			yield(ports.LogLine{}, ctx.Err())
 		default:
-			yield(ports.LogLine{}, explain("read the log of container "+short(h.Container), err))
+			yield(ports.LogLine{}, explain("read the log of container "+shortID(h.Container), err))
 		}
 	}
 }
@@ -48,13 +48,13 @@ func (r *Runtime) readLog(ctx context.Context, h instance.Handle, o ports.LogOpt
 	return err
 }
 
-// errEnough is of a caller who wants no more.
+// errEnough reports that the consumer has stopped the iteration.
 var errEnough = errors.New("enough")
 
-// lineWriter yields what the engine has as one message: a line, or a part of a
-// long one, after its time.
+// lineWriter converts each message of the engine to a LogLine. A message is a timestamp
+// followed by a line or a part of a long line.
 type lineWriter struct {
-	since time.Time // the engine itself knows only seconds in some of its drivers
+	since time.Time // applied again here, because some logging drivers filter by whole seconds
 	yield func(ports.LogLine, error) bool
 }
 

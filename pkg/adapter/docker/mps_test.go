@@ -16,16 +16,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// The GPU work of a container's processes is ended before the container is killed, and only
-// then.
+// Stop ends the GPU work of a container's processes before it kills the container, and only
+// if it kills.
 func TestStopTerminatesClients(t *testing.T) {
-	const server = 4<<20 + 1 // beyond the numbers of processes
+	const server = 4<<20 + 1 // beyond the range of PIDs
 	engine := connect(t)
 	image := importImage(t, engine, "client", withLibraries(t, mpstest.Client(t)))
 	for name, c := range map[string]struct {
-		sigterm   string // what the client does with it
+		sigterm   string // the client's reaction
 		cancelled bool
-		outside   bool // the container was given no MPS daemon
+		outside   bool // the container has no MPS daemon
 		want      int
 	}{
 		"ignores SIGTERM":               {sigterm: "ignore", want: 1},
@@ -86,7 +86,7 @@ func TestStopTerminatesClients(t *testing.T) {
 				t.Error(err)
 			}
 			if state, err := r.State(t.Context(), h); err != nil || state.Running || state.Detail != "gone" {
-				t.Errorf("afterwards it is %+v, %v", state, err)
+				t.Errorf("afterwards it is %+v, %v; want Running false and Detail gone", state, err)
 			}
 			var want []string
 			for range c.want {

@@ -15,52 +15,50 @@ const (
 	betweenKey     = "com.docker.network.bridge.enable_icc"
 )
 
-// network returns the ID of the network for instances, and creates the network if there is
-// none: a bridge on which the engine lets no container reach another one. It stays when
-// the last instance ends. A network of that name that lets containers reach each other is
-// an error.
-func (r *Runtime) network(ctx context.Context) (id string, err error) {
-	r.netMu.Lock()
-	defer r.netMu.Unlock()
-	name := r.config.Network
-	if id, err = r.findNetwork(ctx); id != "" || err != nil {
+// network returns the ID of the network with a name. If the network does not exist, it
+// creates a bridge that keeps containers from reaching each other, which persists when the
+// last instance ends. It returns a *ports.UnavailableError if the network of that name lets
+// containers reach each other.
+func (e *engine) network(ctx context.Context, name string) (id string, err error) {
+	e.netMu.Lock()
+	defer e.netMu.Unlock()
+	if id, err = e.findNetwork(ctx, name); id != "" || err != nil {
 		return id, err
 	}
-	// Not under ctx: a creation that is cut short may still take place.
+	// Not under ctx: an interrupted creation may still take place.
 	create, cancel := detached(ctx)
 	defer cancel()
-	created, err := r.engine.NetworkCreate(create, name, network.CreateOptions{
+	created, err := e.NetworkCreate(create, name, network.CreateOptions{
 		Driver: "bridge", Options: map[string]string{betweenKey: "false"},
 	})
-	// Another process may have made one at the same time: all take the same, whose it is.
-	if id, failed := r.findNetwork(create); id != "" || failed != nil {
+	// Another process may have created one at the same time; all processes use the oldest.
+	if id, failed := e.findNetwork(create, name); id != "" || failed != nil {
 		if created.ID != "" && id != created.ID {
-			_ = r.engine.NetworkRemove(create, created.ID) // a second one is of no use
+			_ = e.NetworkRemove(create, created.ID) // remove the duplicate
 		}
 		return id, failed
 	}
 	if err != nil {
-		return "", &Error{explain("create the network "+name+", on which containers cannot reach each other", err), true,
-			"load the kernel module br_netfilter, or create the network yourself: docker network create -o " + betweenKey + "=false " + name}
+		return "", unavailable(explain("create the network "+name+", on which containers cannot reach each other", err),
+			"load the kernel module br_netfilter, or create the network yourself: docker network create -o "+betweenKey+"=false "+name)
 	}
 	return created.ID, nil
 }
 
-// findNetwork returns the oldest network for instances; empty if there is none.
-func (r *Runtime) findNetwork(ctx context.Context) (string, error) {
-	name := r.config.Network
-	all, err := r.engine.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("name", name))})
+// findNetwork returns the ID of the oldest network with a name, or "" if there is none.
+func (e *engine) findNetwork(ctx context.Context, name string) (string, error) {
+	all, err := e.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("name", name))})
 	if err != nil {
-		return "", explain("look for the network "+name, err)
+		return "", explain("find the network "+name, err)
 	}
-	all = slices.DeleteFunc(all, func(n network.Inspect) bool { return n.Name != name }) // the filter finds parts of names too
+	all = slices.DeleteFunc(all, func(n network.Inspect) bool { return n.Name != name }) // the filter also matches substrings
 	if len(all) == 0 {
 		return "", nil
 	}
 	oldest := slices.MinFunc(all, func(a, b network.Inspect) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
 	if oldest.Driver != "bridge" || oldest.Options[betweenKey] != "false" {
-		return "", &Error{fmt.Errorf("the Docker network %s lets containers reach each other", name), true,
-			"remove it, so that gfaas creates its own: docker network rm " + name}
+		return "", unavailable(fmt.Errorf("the Docker network %s lets containers reach each other", name),
+			"remove it, so that gfaas creates its own: docker network rm "+name)
 	}
 	return oldest.ID, nil
 }

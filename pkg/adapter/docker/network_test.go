@@ -21,9 +21,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// networkOf returns the name of a network that only this test has, and that goes with it.
+// networkOf returns the name of a network for this test only, which is removed at the end.
 func networkOf(t *testing.T) (name string) {
 	t.Helper()
 	name = "gfaas-test-" + preload.NewSecret()[:12]
@@ -47,7 +48,7 @@ func networks(engine *client.Client, name string) []network.Inspect {
 	return all
 }
 
-// caller connects to an address, and ends with 0 if that answers within 2 s.
+// caller connects to an address and exits with 0 if that succeeds within 2 s.
 const caller = `
 #include <arpa/inet.h>
 #include <poll.h>
@@ -89,8 +90,8 @@ func execute(t *testing.T, engine *client.Client, in string, command ...string) 
 	return code
 }
 
-// Only the gateway's host reaches an instance: other instances reach neither its own port,
-// nor the one that the host has for it, nor by its name.
+// Only the host can reach an instance. Other instances can reach neither its own port, nor
+// its port on the host, nor its name.
 func TestInstancesDoNotReachEachOther(t *testing.T) {
 	engine := connect(t)
 	call := filepath.Join(t.TempDir(), "call")
@@ -142,7 +143,7 @@ func TestInstancesDoNotReachEachOther(t *testing.T) {
 	}
 }
 
-// Starts at the same time, of several processes too, make one network.
+// Concurrent starts, also of several processes, create one network.
 func TestNetworkIsMadeOnce(t *testing.T) {
 	engine := connect(t)
 	config := newConfig(t)
@@ -160,14 +161,14 @@ func TestNetworkIsMadeOnce(t *testing.T) {
 	all.Wait()
 	made := networks(engine, config.Network)
 	if len(made) != 1 {
-		t.Fatalf("%d networks", len(made))
+		t.Fatalf("%d networks, want 1", len(made))
 	}
 	for _, id := range ids {
 		if id != made[0].ID {
 			t.Errorf("a start took network %s, want %s", id, made[0].ID)
 		}
 	}
-	// Removed, it is made again.
+	// After its removal, the network is created again.
 	if err := engine.NetworkRemove(t.Context(), made[0].ID); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +177,7 @@ func TestNetworkIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A network of that name that lets containers reach each other is refused.
+// A network of that name on which containers can reach each other is refused.
 func TestOpenNetworkIsRefused(t *testing.T) {
 	engine := connect(t)
 	config := newConfig(t)
@@ -184,7 +185,7 @@ func TestOpenNetworkIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := docker.Network(newRuntime(t, config), t.Context())
-	var refused *docker.Error
+	var refused *ports.UnavailableError
 	if !errors.As(err, &refused) || !refused.Unavailable() || !strings.Contains(refused.Hint(), "docker network rm "+config.Network) {
 		t.Errorf("error %v, want a refusal with a hint", err)
 	}

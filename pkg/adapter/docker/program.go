@@ -16,37 +16,37 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
-// checkProgram checks the program that a container is going to run, in the
-// container's own file system, before it is started.
-func (r *Runtime) checkProgram(ctx context.Context, id string, plan plan) error {
-	err := preload.CheckProgram(&files{ctx, r, id, plan}, plan.program())
+// checkProgram checks the container's program, in the container's own file system, before
+// the start.
+func (r *Runtime) checkProgram(ctx context.Context, id string, ctr containerSpec) error {
+	err := preload.CheckProgram(&files{ctx, r, id, ctr}, ctr.program())
 	if err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return fmt.Errorf("image %s: %w", plan.config.Image, err)
+	return fmt.Errorf("image %s: %w", ctr.config.Image, err)
 }
 
-// files are the files of a container.
+// files gives preload.CheckProgram access to a container's files.
 type files struct {
 	ctx     context.Context
 	runtime *Runtime
 	id      string
-	plan    plan
+	ctr     containerSpec
 }
 
-// Find looks a command up as the engine does: on the container's PATH, or
-// from its working directory.
+// Find locates a command in the same way as the engine: on the container's PATH or relative
+// to its working directory.
 func (f *files) Find(command string) (string, error) {
 	if strings.Contains(command, "/") {
 		if !path.IsAbs(command) {
-			command = path.Join("/", f.plan.config.WorkingDir, command)
+			command = path.Join("/", f.ctr.config.WorkingDir, command)
 		}
 		return f.resolve(command)
 	}
-	list := f.plan.env["PATH"]
+	list := f.ctr.env["PATH"]
 	if list == "" {
 		list = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	}
@@ -59,7 +59,7 @@ func (f *files) Find(command string) (string, error) {
 	return "", fs.ErrNotExist
 }
 
-// resolve follows symbolic links to a file that can be executed.
+// resolve follows symbolic links to an executable file.
 func (f *files) resolve(name string) (string, error) {
 	const mostLinks = 40
 	for range mostLinks {
@@ -84,7 +84,7 @@ func (f *files) resolve(name string) (string, error) {
 	return "", fs.ErrNotExist
 }
 
-// Open copies a program out of the container to look at it.
+// Open copies a program out of the container for inspection.
 func (f *files) Open(name string) (preload.File, fs.FileMode, bool, error) {
 	stream, _, err := f.runtime.engine.CopyFromContainer(f.ctx, f.id, name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (f *files) Open(name string) (preload.File, fs.FileMode, bool, error) {
 	if err != nil {
 		return nil, 0, false, err
 	}
-	// It lives as long as it is open, and no longer whatever happens.
+	// The file exists only while it is open, even if this process is killed.
 	_ = os.Remove(copied.Name())
 	if _, err := io.Copy(copied, archive); err != nil {
 		_ = copied.Close()

@@ -16,24 +16,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// An engine that goes away while the end of a container is awaited says nothing of
-// the container: it is asked again when it is back.
+// If the engine disappears during Wait, that proves nothing about the container: Wait asks
+// again when the engine is back.
 func TestWaitOutlivesTheEngine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asked atomic.Int32 // how the container is
+	var binding atomic.Int32 // number of requests for the container's state
 	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Api-Version", "1.45")
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/_ping"):
 		case strings.HasSuffix(r.URL.Path, "/wait"):
-			panic(http.ErrAbortHandler) // it goes
-		case asked.Add(1) == 1:
+			panic(http.ErrAbortHandler) // the engine disappears
+		case binding.Add(1) == 1:
 			http.Error(w, `{"message":"not up yet"}`, http.StatusInternalServerError)
-		case asked.Load() == 2: // with its containers
+		case binding.Load() == 2: // the engine is back, and so is the container
 			_, _ = io.WriteString(w, `{"Id":"c","State":{"Running":true,"Status":"running"}}`)
 		default:
 			_, _ = io.WriteString(w, `{"Id":"c","State":{"Running":false,"ExitCode":3}}`)
@@ -50,10 +50,10 @@ func TestWaitOutlivesTheEngine(t *testing.T) {
 	}
 	defer r.Close()
 	h := instance.Handle{Runtime: instance.Docker, Container: "c"}
-	if state, err := r.Wait(t.Context(), h); err != nil || state.Running || state.ExitCode != 3 || asked.Load() != 3 {
-		t.Errorf("Wait = %+v, %v after it was asked %d times", state, err, asked.Load())
+	if state, err := r.Wait(t.Context(), h); err != nil || state.Running || state.ExitCode != 3 || binding.Load() != 3 {
+		t.Errorf("Wait = %+v, %v after it was asked %d times", state, err, binding.Load())
 	}
-	asked.Store(0)
+	binding.Store(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Wait(ctx, h); !errors.Is(err, context.Canceled) {

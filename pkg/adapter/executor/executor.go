@@ -1,9 +1,9 @@
-// Package executor starts and drives the processes that run kernels for
-// gfaas-kerneld (hook/kernel), one on each GPU or more.
+// Package executor starts and drives executors, the processes that run kernels for gfaas-kerneld
+// (hook/kernel). It implements pkg/daemon/kernel's port Executor; Host implements its port of the same
+// name. pkg/kgraph/job defines the protocol.
 package executor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +20,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
-// program is the executor, which lies beside the preload library.
+// program is the executor's file name. It is installed next to the preload library.
 const program = "gfaas-kernel-executor"
 
-// Find is where the program is, given the folder of the preload library.
+// Find returns the path of the executor in the folder of the preload library. It fails if the file does
+// not exist.
 func Find(libDir string) (string, error) {
 	path := filepath.Join(libDir, program)
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
@@ -38,51 +39,51 @@ func (e *missingError) Error() string     { return e.path + " is missing" }
 func (e *missingError) Hint() string      { return "run make, or install gfaas again" }
 func (e *missingError) Unavailable() bool { return true }
 
-// Config says how to start an executor.
+// Config describes how to start an executor.
 type Config struct {
-	Path   string   // of its program
-	Env    []string // which makes the loader find its driver, and the driver its GPU
+	Path   string   // of the executor
+	Env    []string // makes the loader find the driver, and the driver the GPU
 	Host   *Host
-	Stderr io.Writer // what its libraries print; nil is nowhere
+	Stderr io.Writer // also receives the executor's standard error; nil: discarded
 }
 
-// Executor is a process that carries out jobs. One job at a time.
+// Executor is a process that runs jobs, one at a time.
 type Executor struct {
-	cmd     *exec.Cmd
-	jobs    *os.File // to it
-	answers *os.File // from it
-	buf     []byte
-	in      []byte
-	last    lastWords
+	cmd      *exec.Cmd
+	jobs     *os.File // pipe to the process
+	answers  *os.File // pipe from the process
+	buf      []byte
+	unparsed []byte
+	stderr   stderrTail
 
-	once sync.Once
-	died chan struct{} // closed when the process has ended
-	how  error
+	killOnce sync.Once
+	exited   chan struct{} // closed when the process has ended
+	exitErr  error
 }
 
-// greeting is how long an executor may take to open its GPU.
-const greeting = 60 * time.Second
+// helloTimeout limits how long an executor may take to open its GPU.
+const helloTimeout = 60 * time.Second
 
-// UnavailableError says why there is no GPU to use.
-type UnavailableError struct{ Why string }
+// UnavailableError reports that the executor cannot use a GPU.
+type UnavailableError struct{ Reason string }
 
-func (e *UnavailableError) Error() string     { return "no GPU: " + e.Why }
+func (e *UnavailableError) Error() string     { return "no GPU: " + e.Reason }
 func (e *UnavailableError) Unavailable() bool { return true }
 
-// lastWords keeps the end of what a process prints.
-type lastWords struct {
+// stderrTail keeps the end of a process's standard error.
+type stderrTail struct {
 	mu   sync.Mutex
 	text []byte
 	tee  io.Writer
 }
 
-func (l *lastWords) Write(p []byte) (int, error) {
+func (l *stderrTail) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	const most = 1024
+	const capacity = 1024
 	l.text = append(l.text, p...)
-	if len(l.text) > most {
-		l.text = append(l.text[:0], l.text[len(l.text)-most:]...)
+	if len(l.text) > capacity {
+		l.text = append(l.text[:0], l.text[len(l.text)-capacity:]...)
 	}
 	if l.tee != nil {
 		_, _ = l.tee.Write(p)
@@ -90,17 +91,17 @@ func (l *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *lastWords) String() string {
+func (l *stderrTail) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.TrimSpace(string(l.text))
 }
 
-// Start starts an executor and waits for its hello. The error is an
-// *UnavailableError where there is no GPU, and the context's where that ends first.
+// Start starts an executor and waits for its hello. It returns an *UnavailableError if there is no usable
+// GPU, and ctx's error if ctx ends first.
 func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
-	// Pipes, and not a pair of sockets: whoever reads from a socket wakes its writer,
-	// to say that there is room, also where that waits for something else.
+	// Pipes are faster than a socket pair: each read from a socket wakes its writer to report
+	// free space, even if the writer waits for something else.
 	theirJobs, jobs, err := os.Pipe()
 	if err != nil {
 		return nil, job.Hello{}, fmt.Errorf("pipe to an executor: %w", err)
@@ -112,26 +113,26 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 		return nil, job.Hello{}, fmt.Errorf("pipe from an executor: %w", err)
 	}
 	defer theirAnswers.Close()
-	e := &Executor{jobs: jobs, answers: answers, died: make(chan struct{}), last: lastWords{tee: c.Stderr}}
+	e := &Executor{jobs: jobs, answers: answers, exited: make(chan struct{}), stderr: stderrTail{tee: c.Stderr}}
 	e.cmd = exec.Command(c.Path)
 	e.cmd.Env = c.Env
-	e.cmd.Stderr = &e.last
+	e.cmd.Stderr = &e.stderr
 	e.cmd.ExtraFiles = []*os.File{theirJobs, c.Host.file, theirAnswers}
 	e.cmd.WaitDelay = time.Second
-	// Not of our process group: an interrupt at the terminal is the daemon's, which
-	// ends what it has started.
+	// A process group of its own, so that an interrupt at the terminal reaches only the
+	// daemon, which ends its executors itself.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = answers.SetReadDeadline(time.Now().Add(greeting)) // before the context may set another
+	err = answers.SetReadDeadline(time.Now().Add(helloTimeout)) // before ctx's end may set another one
 	if err == nil {
 		err = e.cmd.Start()
 	}
 	if err != nil {
-		e.leave()
+		e.closePipes()
 		return nil, job.Hello{}, fmt.Errorf("start an executor: %w", err)
 	}
 	go func() {
-		e.how = e.cmd.Wait()
-		close(e.died)
+		e.exitErr = e.cmd.Wait()
+		close(e.exited)
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = answers.SetReadDeadline(time.Unix(1, 0)) })
 	hello, err := e.hello()
@@ -148,10 +149,10 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 func (e *Executor) hello() (job.Hello, error) {
 	kind, data, err := e.receive()
 	if err != nil {
-		return job.Hello{}, e.gone(err)
+		return job.Hello{}, e.exitError(err)
 	}
 	if kind != job.KindHello {
-		return job.Hello{}, fmt.Errorf("an executor begins with a message of the kind %d", kind)
+		return job.Hello{}, fmt.Errorf("executor: unexpected kind of the first message: %d", kind)
 	}
 	h, err := job.ParseHello(data)
 	if err == nil && !h.Ready {
@@ -160,37 +161,37 @@ func (e *Executor) hello() (job.Hello, error) {
 	return h, err
 }
 
-// Pid is the process.
+// Pid returns the process ID.
 func (e *Executor) Pid() int { return e.cmd.Process.Pid }
 
-// receive reads the next message. Its data holds until the next.
+// receive returns the next message. Its data are valid until the next call.
 func (e *Executor) receive() (kind uint32, data []byte, err error) {
 	for {
-		if len(e.in) >= job.HeaderSize {
-			n, kind, err := job.Header(e.in)
+		if len(e.unparsed) >= job.HeaderSize {
+			n, kind, err := job.Header(e.unparsed)
 			if err != nil {
 				return 0, nil, err
 			}
-			if whole := job.HeaderSize + n; len(e.in) >= whole {
-				data, e.in = e.in[job.HeaderSize:whole], e.in[whole:]
+			if end := job.HeaderSize + n; len(e.unparsed) >= end {
+				data, e.unparsed = e.unparsed[job.HeaderSize:end], e.unparsed[end:]
 				return kind, data, nil
 			}
 		}
-		const room = 2 * job.MaxMessage
+		const bufSize = 2 * job.MaxMessage
 		if e.buf == nil {
-			e.buf = make([]byte, room)
+			e.buf = make([]byte, bufSize)
 		}
-		have := copy(e.buf, e.in)
-		n, err := e.answers.Read(e.buf[have:])
-		e.in = e.buf[:have+n]
+		buffered := copy(e.buf, e.unparsed)
+		n, err := e.answers.Read(e.buf[buffered:])
+		e.unparsed = e.buf[:buffered+n]
 		if err != nil {
 			return 0, nil, err
 		}
 	}
 }
 
-// Send begins a job, whose outcome Wait returns. What goes wrong Wait says too: it
-// finds the deadline over, or the process ended.
+// Send starts a job, which must make progress within patience. It returns no error: after a failure, Wait
+// reports the expired deadline or the end of the process.
 func (e *Executor) Send(text []byte, patience time.Duration) {
 	until := time.Now().Add(patience)
 	if e.jobs.SetWriteDeadline(until) == nil && e.answers.SetReadDeadline(until) == nil {
@@ -198,14 +199,13 @@ func (e *Executor) Send(text []byte, patience time.Duration) {
 	}
 }
 
-// grace is for how long a job may yet tell of its progress when it has told of none for
-// as long as it may: who had no processor meanwhile, here or there, has not looked.
-// An executor looks every 100 ms.
+// grace is how much longer Wait waits after the deadline without progress. The executor, which checks for
+// progress every 100 ms, or the daemon may not have had a processor in the meantime.
 const grace = 300 * time.Millisecond
 
-// Wait returns the outcome of the job that was sent. The error is job.ErrTimeout when
-// the job made no progress for so long, or a *GoneError when the process ended; in
-// both cases, and where the outcome is fatal, the executor is of no use any more.
+// Wait returns the outcome of the job that was sent. The error is job.ErrTimeout if the job made no
+// progress for patience, or a *ExitError if the process ended. After an error or a fatal outcome the
+// executor is unusable.
 func (e *Executor) Wait(id uint64, patience time.Duration) (job.Outcome, error) {
 	for late := false; ; {
 		kind, data, err := e.receive()
@@ -216,87 +216,83 @@ func (e *Executor) Wait(id uint64, patience time.Duration) (job.Outcome, error) 
 			}
 		}
 		if err != nil {
-			return job.Outcome{}, e.gone(err)
+			return job.Outcome{}, e.exitError(err)
 		}
 		switch kind {
 		case job.KindProgress:
 			late = false
 			if err := e.answers.SetReadDeadline(time.Now().Add(patience)); err != nil {
-				return job.Outcome{}, e.gone(err)
+				return job.Outcome{}, e.exitError(err)
 			}
 		case job.KindDone:
 			o, err := job.ParseOutcome(data)
 			if err == nil && o.ID != id {
-				err = fmt.Errorf("an executor answers job %d, expected %d", o.ID, id)
+				err = fmt.Errorf("executor: answer to job %d, expected %d", o.ID, id)
 			}
 			return o, err
 		default:
-			return job.Outcome{}, fmt.Errorf("an executor sends a message of the kind %d", kind)
+			return job.Outcome{}, fmt.Errorf("executor: unexpected kind of message: %d", kind)
 		}
 	}
 }
 
-// GoneError says how a process ended that should not have.
-type GoneError struct{ How, LastWords string }
+// ExitError reports that an executor exited unexpectedly.
+type ExitError struct{ Status, LastLine string }
 
-func (e *GoneError) Error() string {
-	text := "the executor ended: " + e.How
-	if e.LastWords != "" {
-		text += ": " + e.LastWords
+func (e *ExitError) Error() string {
+	text := "the executor ended: " + e.Status
+	if e.LastLine != "" {
+		text += ": " + e.LastLine
 	}
 	return text
 }
 
-// gone turns what a pipe says into why.
-func (e *Executor) gone(err error) error {
+// exitError converts an error of a pipe to the cause: job.ErrTimeout, or a *ExitError with the exit status.
+func (e *Executor) exitError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return job.ErrTimeout
 	}
-	const soon = 2 * time.Second
+	const exitTimeout = 2 * time.Second
 	select {
-	case <-e.died:
-	case <-time.After(soon):
-		return &GoneError{How: err.Error()}
+	case <-e.exited:
+	case <-time.After(exitTimeout):
+		return &ExitError{Status: err.Error()}
 	}
-	how := "status 0"
-	if e.how != nil {
-		how = e.how.Error()
+	status := "status 0"
+	if e.exitErr != nil {
+		status = e.exitErr.Error()
 	}
-	return &GoneError{how, lastLine(e.last.String())}
+	text := e.stderr.String()
+	return &ExitError{status, text[strings.LastIndexByte(text, '\n')+1:]}
 }
 
-func lastLine(text string) string {
-	lines := bytes.Split([]byte(text), []byte("\n"))
-	return string(lines[len(lines)-1])
-}
-
-// Close ends the process, which has nothing to do.
+// Close ends an idle process. If the process does not end within 2 s, Close kills it.
 func (e *Executor) Close() {
-	e.leave()
+	e.closePipes()
 	const patience = 2 * time.Second
 	select {
-	case <-e.died:
+	case <-e.exited:
 	case <-time.After(patience):
 		e.Kill()
 	}
 }
 
-// Kill ends the process whatever it does, and returns when it has ended.
+// Kill kills the process and returns when it has ended.
 func (e *Executor) Kill() {
-	e.once.Do(func() {
+	e.killOnce.Do(func() {
 		select {
-		case <-e.died:
+		case <-e.exited:
 		default:
-			_ = mps.Terminate(context.Background(), "", []int{e.cmd.Process.Pid}) // what does not answer cannot keep it alive
+			_ = mps.Terminate(context.Background(), "", []int{e.cmd.Process.Pid}) // before the kill: an MPS client that dies with work in flight harms other clients
 			_ = e.cmd.Process.Kill()
 		}
 	})
-	<-e.died
-	e.leave()
+	<-e.exited
+	e.closePipes()
 }
 
-// leave closes the pipes, at which the process ends.
-func (e *Executor) leave() {
+// closePipes closes the pipes, which makes the process exit.
+func (e *Executor) closePipes() {
 	_ = e.jobs.Close()
 	_ = e.answers.Close()
 }

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for a required event.
 const patience = time.Minute
 
 func start(t testing.TB, host int64, env ...string) (*executor.Executor, *executor.Host) {
@@ -70,8 +70,8 @@ func do(t testing.TB, e *executor.Executor, j *job.Job) job.Outcome {
 
 func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 
-// vadd adds two vectors of n floats that begin at the host's memory, and puts the
-// result behind them.
+// vadd returns a job that adds two vectors of n floats, which are at the start of the host memory, and stores the
+// result after them.
 func vadd(id uint64, n, iterations int) *job.Job {
 	size := int64(4 * n)
 	return &job.Job{
@@ -95,7 +95,7 @@ func TestJobs(t *testing.T) {
 	const n = 5000
 	e, h := start(t, 1<<20)
 	fill(h, n)
-	if o := do(t, e, vadd(17, n, 300)); o.Code != 0 || o.GPU <= 0 || o.Held < 3*4*n || o.Held > 3*5*n {
+	if o := do(t, e, vadd(17, n, 300)); o.Code != 0 || o.GPU <= 0 || o.Allocated < 3*4*n || o.Allocated > 3*5*n {
 		t.Fatalf("%+v", o)
 	}
 	for i := range n {
@@ -103,22 +103,22 @@ func TestJobs(t *testing.T) {
 			t.Fatalf("element %d is %v", i, got)
 		}
 	}
-	// What is free stays for the next of its size, within the limit.
+	// Within the limit, the executor keeps free blocks for later blocks of the same footprint.
 	const size = 4 * n
 	o := do(t, e, &job.Job{ID: 18, Limit: 1 << 30, Free: []uint32{0, 1, 7}, Alloc: []job.Block{{Number: 5, Size: size - 30}}})
-	if o.Code != 0 || o.Held != 3*job.Footprint(size) {
+	if o.Code != 0 || o.Allocated != 3*job.Footprint(size) {
 		t.Errorf("%+v, want %d held", o, 3*job.Footprint(size))
 	}
 	o = do(t, e, &job.Job{ID: 19, Limit: 50_000, Save: []job.Copy{{Block: 5, Offset: 0, Size: 100}}, Duplicate: nil})
-	if o.Code != 0 || o.Held != 2*job.Footprint(size) {
+	if o.Code != 0 || o.Allocated != 2*job.Footprint(size) {
 		t.Errorf("%+v, want %d held", o, 2*job.Footprint(size))
 	}
 	if o := do(t, e, &job.Job{ID: 20, Limit: 50_000, Alloc: []job.Block{{Number: 6, Size: 49_000}}}); o.Code != job.CodeOutOfMemory || o.Step != job.Alloc || o.Fatal {
-		t.Errorf("beyond the limit: %+v", o)
+		t.Errorf("beyond the limit: %+v; want Code %v, Step %v, Fatal false", o, job.CodeOutOfMemory, job.Alloc)
 	}
 }
 
-// A module that is wrong, a kernel that is none: the next job goes on.
+// After an invalid module or kernel, the executor runs the next job.
 func TestFailuresThatCostNothing(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	load := func(text string) *job.Job {
@@ -126,27 +126,27 @@ func TestFailuresThatCostNothing(t *testing.T) {
 	}
 	o := do(t, e, load(".version 7.0\n.visible .entry x(.param .what y)"))
 	if o.Code != job.CodeInvalidPTX || o.Step != job.Load || !strings.Contains(o.Text, "line 2") || o.Fatal {
-		t.Errorf("%+v", o)
+		t.Errorf(`%+v; want Code %v, Step %v, Text with "line 2", Fatal false`, o, job.CodeInvalidPTX, job.Load)
 	}
 	if o := do(t, e, load(kgraph.BuiltinPTX(kgraph.Blas))); o.Code != 0 {
-		t.Fatalf("%+v", o)
+		t.Fatalf("%+v, want Code 0", o)
 	}
 	k := job.Kernel{Module: 1, Name: "nothing", Grid: [3]int{1, 1, 1}, Block: [3]int{1, 1, 1}}
 	if o := do(t, e, &job.Job{ID: 2, Limit: 1 << 30, Iterations: 1, Kernels: []job.Kernel{k}}); o.Code != job.CodeNotFound || o.Step != job.Kernels || o.Index != 0 || o.Fatal {
-		t.Errorf("%+v", o)
+		t.Errorf("%+v; want Code %v, Step %v, Index 0, Fatal false", o, job.CodeNotFound, job.Kernels)
 	}
 	if o := do(t, e, &job.Job{ID: 3, Limit: 1 << 30, Unload: []uint32{1}, Load: []job.Module{{Number: 1, PTX: kgraph.BuiltinPTX(kgraph.Blas)}}}); o.Code != 0 {
-		t.Errorf("%+v", o)
+		t.Errorf("%+v, want Code 0", o)
 	}
 }
 
-// A kernel that writes where nothing is ends the executor, and says so.
+// A kernel with an invalid access ends the executor, which reports the fault.
 func TestFault(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	j := vadd(4, 1000, 1)
 	j.Kernels[0].Args[3].Value = le32(1 << 30)
 	if o := do(t, e, j); o.Code != 700 || o.Step != job.Kernels || !o.Fatal {
-		t.Errorf("%+v", o)
+		t.Errorf("%+v; want Code 700, Step %v, Fatal true", o, job.Kernels)
 	}
 }
 
@@ -157,8 +157,7 @@ const slowPTX = `// gfaas-sim: slow block_us=100000
 .visible .entry slow() { ret; }
 `
 
-// What takes long is told of while it makes progress; what makes none is a
-// timeout.
+// A long job reports progress. A job without progress is a timeout.
 func TestProgress(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	slow := func(blocks, iterations int) *job.Job {
@@ -177,10 +176,10 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// Whoever looks late does not take an outcome that is there for one that is not.
+// A caller that checks late, after the deadline, still gets an outcome that has arrived.
 func TestLooksLate(t *testing.T) {
 	var err error
-	for late := time.Second; late < 20*time.Second; late *= 4 { // the executor may be late, too
+	for late := time.Second; late < 20*time.Second; late *= 4 { // the executor may be slow, too
 		e, _ := start(t, 1<<20)
 		j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
 			Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}}}}
@@ -193,26 +192,26 @@ func TestLooksLate(t *testing.T) {
 	t.Error(err)
 }
 
-// However an executor ends, whoever waits for it is told.
+// A caller that waits gets an error when the executor ends, for whatever reason.
 func TestDeath(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
 		Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1 << 30, 1, 1}, Block: [3]int{32, 1, 1}}}}
 	pid := e.Pid()
 	time.AfterFunc(100*time.Millisecond, func() { _ = unix.Kill(pid, unix.SIGKILL) })
-	var gone *executor.GoneError
-	if _, err := carryOut(e, j.Append(nil), j.ID, patience); !errors.As(err, &gone) || !strings.Contains(gone.How, "killed") {
+	var exit *executor.ExitError
+	if _, err := carryOut(e, j.Append(nil), j.ID, patience); !errors.As(err, &exit) || !strings.Contains(exit.Status, "killed") {
 		t.Errorf("%v", err)
 	}
 }
 
-// An executor that is a client of MPS has its GPU work ended before it is killed; one that
-// has ended is no client.
+// Kill ends the GPU work of an executor that is an MPS client before it kills the process. It does not do so for
+// an executor that has already ended.
 func TestKillTerminatesClient(t *testing.T) {
 	mpstest.Install(t)
 	pipes := t.TempDir()
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", pipes)
-	const server = 4<<20 + 1 // beyond the numbers of processes
+	const server = 4<<20 + 1 // larger than any PID
 	mpstest.Start(t, pipes, server)
 	killed, _ := start(t, 1<<20)
 	pid := killed.Pid()
@@ -227,7 +226,7 @@ func TestKillTerminatesClient(t *testing.T) {
 	}
 }
 
-// An executor ends with its daemon, even while a kernel runs.
+// An executor ends with its daemon, even during a kernel.
 func TestEndsWithItsDaemon(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
@@ -254,12 +253,12 @@ func TestNoDriver(t *testing.T) {
 	defer h.Close()
 	var missing *executor.UnavailableError
 	_, _, err = executor.Start(context.Background(), executor.Config{Path: path, Env: []string{"PATH=/nowhere", "LD_LIBRARY_PATH=/nowhere"}, Host: h})
-	if preloaded := err == nil; preloaded || !errors.As(err, &missing) || !strings.Contains(missing.Why, "libcuda.so.1") {
+	if preloaded := err == nil; preloaded || !errors.As(err, &missing) || !strings.Contains(missing.Reason, "libcuda.so.1") {
 		t.Errorf("%v", err)
 	}
 }
 
-// Whoever is not to wait for an executor any more does not, whenever that is known.
+// A cancelled start returns at once, at whatever point it is cancelled.
 func TestStartCancelled(t *testing.T) {
 	h, err := executor.NewHost(4096)
 	if err != nil {
@@ -281,7 +280,7 @@ func TestStartCancelled(t *testing.T) {
 	}
 }
 
-// BenchmarkOverhead is a small job, and the same launches in a job of their own.
+// BenchmarkOverhead measures jobs with 1, 100 and 10,000 launches of a small kernel.
 func BenchmarkOverhead(b *testing.B) {
 	for _, n := range []int{1, 100, 10000} {
 		b.Run(map[int]string{1: "one", 100: "hundred", 10000: "ten-thousand"}[n], func(b *testing.B) {
@@ -302,7 +301,7 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
-// carryOut has a job done.
+// carryOut runs a job.
 func carryOut(e *executor.Executor, text []byte, id uint64, patience time.Duration) (job.Outcome, error) {
 	e.Send(text, patience)
 	return e.Wait(id, patience)

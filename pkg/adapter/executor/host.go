@@ -7,15 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is memory of the host that the daemon and its executors map. It has no
-// name and is gone with the last of them; what of it was never written, or was
-// discarded, takes no memory.
+// Host is host memory that the daemon and its executors map (a memfd). The kernel frees it with its last
+// user. Pages that were never written, or were discarded, take no memory.
 type Host struct {
 	file *os.File
 	mem  []byte
 }
 
-// NewHost makes memory of that size, none of which is taken yet.
+// NewHost creates host memory of the given size.
 func NewHost(size int64) (*Host, error) {
 	fd, err := unix.MemfdCreate("gfaas-objects", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -33,10 +32,10 @@ func NewHost(size int64) (*Host, error) {
 	return h, nil
 }
 
-// Bytes is the memory.
+// Bytes returns the memory.
 func (h *Host) Bytes() []byte { return h.mem }
 
-// Discard gives back the whole pages of a part of it.
+// Discard frees the memory of all pages that lie entirely within the range.
 func (h *Host) Discard(offset, size int64) {
 	page := int64(os.Getpagesize())
 	from, to := (offset+page-1)/page*page, (offset+size)/page*page
@@ -45,7 +44,7 @@ func (h *Host) Discard(offset, size int64) {
 	}
 }
 
-// Close gives it back.
+// Close unmaps the memory.
 func (h *Host) Close() {
 	_ = unix.Munmap(h.mem)
 	_ = h.file.Close()

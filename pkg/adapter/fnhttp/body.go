@@ -2,6 +2,7 @@ package fnhttp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,22 +10,26 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 const (
-	maxMetadata = 1 << 20  // bytes of what a function says of itself
-	maxElements = 16 << 20 // of a tensor that is made up
+	maxMetadata = 1 << 20  // size limit of metadata that a function returns, in bytes
+	maxElements = 16 << 20 // size limit of a generated tensor, in elements
 )
 
-// DefaultBody is a body that stands for one request, to an instance of a function
-// that nothing is known of but its contract: nothing under http
-// and openfaas; tensors of zeros, of the shapes that the model's metadata
-// names, under kserve-v2 (dimensions that may be anything are 1); and a short
-// conversation with the first model under openai.
+// DefaultBody returns a valid body for one request to an instance, given only the contract of
+// its function. The body depends on the contract:
+//
+//	http, openfaas   empty
+//	kserve-v2        zeros for each input in the model's metadata; a dimension of variable size (-1) has size 1
+//	openai           a short conversation with the first model that the function lists
 func (c *Client) DefaultBody(ctx context.Context, r instance.Record) ([]byte, error) {
 	address, function := r.Handle.Address, r.Function
 	switch r.Contract {
@@ -56,7 +61,7 @@ func (c *Client) DefaultBody(ctx context.Context, r instance.Record) ([]byte, er
 	return nil, nil
 }
 
-// metadata reads what a function says of itself.
+// metadata decodes the JSON that a function returns for a GET of path.
 func (c *Client) metadata(ctx context.Context, address, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -80,7 +85,7 @@ func (c *Client) metadata(ctx context.Context, address, path string, into any) e
 	return nil
 }
 
-// tensor is an input of a model, as the metadata and a request have it.
+// tensor is an input of a model, as in the metadata and in a request.
 type tensor struct {
 	Name     string          `json:"name"`
 	Shape    []int64         `json:"shape"`
@@ -88,21 +93,10 @@ type tensor struct {
 	Data     json.RawMessage `json:"data"`
 }
 
-// zeroOf is an element of each kind of datatype.
-func zeroOf(datatype string) string {
-	switch {
-	case datatype == "BOOL":
-		return "false"
-	case datatype == "BYTES":
-		return `""`
-	}
-	return "0"
-}
-
-// zeros is a request with every input all zeros.
+// zeros returns a request with all elements of all inputs zero.
 func zeros(inputs []tensor) ([]byte, error) {
 	if len(inputs) == 0 {
-		return nil, errors.New("the model names no inputs")
+		return nil, errors.New("the model has no inputs")
 	}
 	for i, input := range inputs {
 		elements := int64(1)
@@ -111,22 +105,23 @@ func zeros(inputs []tensor) ([]byte, error) {
 				input.Shape[d] = 1
 			}
 			if size = input.Shape[d]; size < 1 || size > maxElements/elements {
-				return nil, fmt.Errorf("no data can be made up for input %s of shape %v", input.Name, input.Shape)
+				return nil, fmt.Errorf("cannot generate data for input %s of shape %v", input.Name, input.Shape)
 			}
 			elements *= size
 		}
-		list := strings.Repeat(zeroOf(input.Datatype)+",", int(elements))
+		zero := cmp.Or(map[string]string{"BOOL": "false", "BYTES": `""`}[input.Datatype], "0")
+		list := strings.Repeat(zero+",", int(elements))
 		inputs[i].Data = json.RawMessage("[" + strings.TrimSuffix(list, ",") + "]")
 	}
 	return json.Marshal(map[string]any{"inputs": inputs})
 }
 
-// BatchHeader tells a function how many requests one invocation stands for.
-// Under http and openfaas nothing else does.
+// BatchHeader is the header with the number of requests that one invocation stands for. Under
+// http and openfaas, the body does not contain this number.
 const BatchHeader = "X-Gfaas-Batch"
 
-// bodyError says that a body cannot be sent under a contract: it is the
-// caller's to change, and no other instance would take it.
+// bodyError reports that a body cannot be batched under a contract. A retry on another instance
+// would fail as well; the caller must change the body.
 type bodyError struct {
 	Contract string
 	Batch    int
@@ -134,24 +129,24 @@ type bodyError struct {
 }
 
 func (e *bodyError) Error() string {
-	return fmt.Sprintf("the body cannot stand for %d requests under the contract %s: %v", e.Batch, e.Contract, e.Err)
+	return fmt.Sprintf("cannot batch the body as %d requests under the contract %s: %v", e.Batch, e.Contract, e.Err)
 }
 
 func (e *bodyError) Unwrap() error { return e.Err }
 
-// Batched is an invocation that stands for n requests like body, which stands
-// for one. Each contract has its own place for that:
+// Batched returns the headers and the body of an invocation that stands for n requests,
+// given the body of one. The contract determines how n is encoded:
 //
-//	http, openfaas   the header X-Gfaas-Batch; the body is the same
-//	kserve-v2        the first dimension of every input, with its data n times
-//	openai           "n": so many answers to one conversation
+//	http, openfaas   only in the header X-Gfaas-Batch; the body is unchanged
+//	kserve-v2        as the first dimension of every input, with its data repeated n times
+//	openai           as "n", the number of answers to one conversation
 //
-// The header is there under every contract. With n 1 any body will do. Errors
-// are *bodyError.
+// The header is set under every contract. If n is 1, Batched returns the body unchanged and
+// does not check it. Errors are of type *bodyError.
 func Batched(contract string, body []byte, n int) (http.Header, []byte, error) {
 	header := http.Header{BatchHeader: {strconv.Itoa(n)}}
-	place := map[string]func(map[string]json.RawMessage, int) error{KServeV2: batchTensors, OpenAI: batchChoices}[contract]
-	if n == 1 || place == nil {
+	batch := map[string]func(map[string]json.RawMessage, int) error{KServeV2: batchTensors, OpenAI: batchChoices}[contract]
+	if n == 1 || batch == nil {
 		return header, body, nil
 	}
 	var object map[string]json.RawMessage
@@ -160,7 +155,7 @@ func Batched(contract string, body []byte, n int) (http.Header, []byte, error) {
 		err = fmt.Errorf("expected a JSON object")
 	}
 	if err == nil {
-		err = place(object, n)
+		err = batch(object, n)
 	}
 	if err == nil {
 		body, err = json.Marshal(object)
@@ -171,7 +166,7 @@ func Batched(contract string, body []byte, n int) (http.Header, []byte, error) {
 	return header, body, nil
 }
 
-// batchTensors makes each input n rows of its one.
+// batchTensors repeats the single row of each input n times.
 func batchTensors(object map[string]json.RawMessage, n int) error {
 	var inputs []map[string]json.RawMessage
 	if err := json.Unmarshal(object["inputs"], &inputs); err != nil || len(inputs) == 0 {
@@ -193,38 +188,115 @@ func batchTensor(input map[string]json.RawMessage, n int) error {
 		return fmt.Errorf("shape: expected a list of dimensions, the batch first")
 	}
 	if shape[0] != 1 {
-		return fmt.Errorf("shape: the first dimension is %d, expected 1, for the batch to take its place", shape[0])
+		return fmt.Errorf("shape: the first dimension is %d, expected 1, which becomes the size of the batch", shape[0])
 	}
 	var data []json.RawMessage
 	if err := json.Unmarshal(input["data"], &data); err != nil || len(data) == 0 {
-		return fmt.Errorf("data: expected a list in the body itself, so that it can be repeated")
+		return fmt.Errorf("data: expected a list, which the batch repeats")
 	}
-	// Flat or nested, row-major order puts whole rows one after the other.
+	// The data is in row-major order, flat or nested, so repeating the list repeats the row.
+	repeated, err := json.Marshal(slices.Repeat(data, n))
+	if err != nil {
+		return err
+	}
+	input["data"] = repeated
 	shape[0] = int64(n)
-	var text bytes.Buffer
-	text.WriteByte('[')
-	for i := range n * len(data) {
-		if i > 0 {
-			text.WriteByte(',')
-		}
-		text.Write(data[i%len(data)])
-	}
-	text.WriteByte(']')
-	input["data"] = text.Bytes()
-	first, err := json.Marshal(shape)
-	input["shape"] = first
+	input["shape"], err = json.Marshal(shape)
 	return err
 }
 
-// batchChoices asks for n answers.
+// batchChoices sets "n", the number of answers to the conversation.
 func batchChoices(object map[string]json.RawMessage, n int) error {
 	var messages []json.RawMessage
 	if err := json.Unmarshal(object["messages"], &messages); err != nil || len(messages) == 0 {
 		return fmt.Errorf("messages: expected a list")
 	}
-	if had, ok := object["n"]; ok && string(had) != "1" {
-		return fmt.Errorf("n: %s, expected none, for the batch to take its place", had)
+	if value, ok := object["n"]; ok && string(value) != "1" {
+		return fmt.Errorf("n: %s, expected no value, because n becomes the size of the batch", value)
 	}
 	object["n"] = json.RawMessage(strconv.Itoa(n))
 	return nil
+}
+
+// maxBuffered is the number of bytes of a body that are read before the request is sent. A
+// shorter body can be sent again if an instance refuses it, and its length is known, which
+// simple servers need. A longer body is streamed; its length is known only if it is from a file.
+const maxBuffered = 16 << 20
+
+// Body is the body of a call. The zero value is empty.
+type Body struct {
+	head   []byte
+	tail   io.Reader // the bytes after head; nil if head is the whole body
+	length int64     // length of the whole body if tail reads a file; otherwise 0
+}
+
+// ReadBody reads up to maxBuffered bytes of the body from in; the rest is streamed later.
+// It returns when ctx ends, even if a read still blocks.
+func ReadBody(ctx context.Context, in io.Reader) (Body, error) {
+	type result struct {
+		body Body
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		head, err := io.ReadAll(io.LimitReader(in, maxBuffered))
+		b := Body{head: head}
+		if len(head) == maxBuffered {
+			b.tail = struct{ io.Reader }{in} // without a Close method, so that the HTTP client does not close the input
+			if unread := remaining(in); unread > 0 {
+				b.tail, b.length = io.LimitReader(in, unread), int64(len(head))+unread
+			}
+		}
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.body, r.err
+	case <-ctx.Done():
+		return Body{}, ctx.Err()
+	}
+}
+
+// remaining returns the number of unread bytes of a regular file, and 0 for other readers.
+func remaining(in io.Reader) int64 {
+	f, ok := in.(*os.File)
+	if !ok {
+		return 0
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return 0
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return 0
+	}
+	return info.Size() - at
+}
+
+// Call returns a call with this body and headers. The function reread returns the body from
+// its start; it is nil if the body can be read only once.
+func (b Body) Call(header http.Header) (c ports.Call, reread func() io.Reader) {
+	if b.tail == nil {
+		reread = b.Reader
+	}
+	return ports.Call{Header: b.Sized(header), Body: b.Reader()}, reread
+}
+
+// Sized returns the headers with a Content-Length for a streamed body of known length. A body
+// without a tail needs none: Reader returns a *bytes.Reader, whose length net/http determines.
+func (b Body) Sized(header http.Header) http.Header {
+	if b.length > 0 && header.Get("Content-Length") == "" {
+		header = header.Clone()
+		header.Set("Content-Length", strconv.FormatInt(b.length, 10))
+	}
+	return header
+}
+
+// Reader returns the body from its start. The tail of a long body can be read only once.
+func (b Body) Reader() io.Reader {
+	if b.tail == nil {
+		return bytes.NewReader(b.head)
+	}
+	return io.MultiReader(bytes.NewReader(b.head), b.tail)
 }

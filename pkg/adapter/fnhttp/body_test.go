@@ -32,19 +32,19 @@ func TestBatched(t *testing.T) {
 		{KServeV2, "null", 2, "expected a JSON object"},
 		{KServeV2, "{}", 2, "inputs: expected a list of tensors"},
 		{KServeV2, `{"inputs":[{"name":"x","shape":[4],"data":[1,2,3,4]}]}`, 2,
-			`inputs[0] "x": shape: the first dimension is 4, expected 1, for the batch to take its place`},
+			`inputs[0] "x": shape: the first dimension is 4, expected 1, which becomes the size of the batch`},
 		{KServeV2, `{"inputs":[{"name":"x","shape":[],"data":[1]}]}`, 2, "shape: expected a list of dimensions, the batch first"},
 		{KServeV2, `{"inputs":[{"name":"x","shape":[1],"parameters":{"binary_data_size":4}}]}`, 2,
-			"data: expected a list in the body itself, so that it can be repeated"},
+			"data: expected a list, which the batch repeats"},
 		{OpenAI, `{"prompt":"x"}`, 2, "messages: expected a list"},
-		{OpenAI, `{"messages":[{}],"n":3}`, 2, "n: 3, expected none, for the batch to take its place"},
+		{OpenAI, `{"messages":[{}],"n":3}`, 2, "n: 3, expected no value, because n becomes the size of the batch"},
 	} {
 		header, body, err := Batched(c.contract, []byte(c.body), c.n)
 		var bad *bodyError
 		switch {
 		case errors.As(err, &bad):
-			begin := fmt.Sprintf("the body cannot stand for %d requests under the contract %s: ", c.n, c.contract)
-			if !strings.HasPrefix(err.Error(), begin) || !strings.HasSuffix(err.Error(), c.want) {
+			started := fmt.Sprintf("cannot batch the body as %d requests under the contract %s: ", c.n, c.contract)
+			if !strings.HasPrefix(err.Error(), started) || !strings.HasSuffix(err.Error(), c.want) {
 				t.Errorf("%s %s: %v, want %s", c.contract, c.body, err, c.want)
 			}
 		case err != nil || string(body) != c.want || header.Get(BatchHeader) != fmt.Sprint(c.n):
@@ -53,7 +53,7 @@ func TestBatched(t *testing.T) {
 	}
 }
 
-// However a tensor is written, its batch is n times itself.
+// For any notation of a tensor, its batch is n copies of it.
 func TestBatchedTensorsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rest := rapid.SliceOfN(rapid.IntRange(1, 3), 0, 3).Draw(t, "dimensions")
@@ -140,7 +140,7 @@ func TestDefaultBody(t *testing.T) {
 		{KServeV2, "f", `{"inputs":[{"name":"a","shape":[1,2,1],"datatype":"FP32","data":[0,0]},{"name":"b","shape":[1],"datatype":"BYTES","data":[""]},{"name":"c","shape":[1],"datatype":"BOOL","data":[false]}]}`},
 		{OpenAI, "f", `{"max_tokens":16,"messages":[{"content":"Count from one to ten.","role":"user"}],"model":"llama"}`},
 	} {
-		got, err := client.DefaultBody(t.Context(), *at(address, c.contract, c.function))
+		got, err := client.DefaultBody(t.Context(), *recordAt(address, c.contract, c.function))
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s: %s, %v, want %s", c.contract, got, err, c.want)
 		}
@@ -149,11 +149,11 @@ func TestDefaultBody(t *testing.T) {
 		}
 	}
 	for function, want := range map[string]string{
-		"g": "GET /v2/models/g: the model names no inputs", "h": "no data can be made up for input a of shape [1 100000 100000]",
-		"w": "no data can be made up for input a of shape [4 4611686018427387905]", "z": "of shape [4 0]",
+		"g": "GET /v2/models/g: the model has no inputs", "h": "cannot generate data for input a of shape [1 100000 100000]",
+		"w": "cannot generate data for input a of shape [4 4611686018427387905]", "z": "of shape [4 0]",
 		"i": "GET /v2/models/i: status 404 Not Found",
 	} {
-		if _, err := client.DefaultBody(t.Context(), *at(address, KServeV2, function)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := client.DefaultBody(t.Context(), *recordAt(address, KServeV2, function)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", function, err, want)
 		}
 	}

@@ -23,44 +23,44 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// conn is a connection to an instance. What is done on it is done by who calls: an
-// http.Transport has two goroutines for each connection, and to hand a small call to
-// one and its answer back from the other takes longer than all else.
+// conn is a connection to an instance. The caller's goroutine performs the I/O:
+// http.Transport uses two goroutines per connection, and for small calls the hand-over to
+// them and back takes longer than everything else.
 type conn struct {
 	net.Conn
-	pool    *pool
-	address string
-	in      *bufio.Reader
-	out     *bufio.Writer
-	left    int64           // bytes that may be read yet
-	unsent  error           // of the last write that failed, of this call
-	wrote   chan error      // what came of a request that is written beside; nil if none is
-	unsure  bool            // where the answer of this call ends is not certain
-	idle    time.Time       // since when
-	leave   func() bool     // ends the watch over the context of the call
-	ctx     context.Context // of the call
+	pool      *pool
+	address   string
+	in        *bufio.Reader
+	out       *bufio.Writer
+	remaining int64           // number of bytes that may still be read
+	unsent    error           // error of the last failed write of this call
+	wrote     chan error      // result of a request that was not written completely before reading; nil if it was
+	unsure    bool            // the end of this call's answer is uncertain
+	idle      time.Time       // since when the connection is idle
+	unwatch   func() bool     // stops watching the call's context
+	ctx       context.Context // the call's context
 
-	writing sync.Mutex // held while something is
-	written int64      // bytes
+	writing sync.Mutex // held during a write
+	written int64      // bytes of this call
 }
 
 const (
-	maxHead  = 10 << 20 // bytes of an answer's head, as in http.Transport
-	maxEarly = 16       // answers 1xx before an answer
+	maxHead  = 10 << 20 // size limit of an answer's head in bytes, as in http.Transport
+	maxEarly = 16       // limit on 1xx answers before the final answer
 
-	// shortBody is up to which length a request fits what the kernel keeps of a
-	// connection, so that it can be written before anything is read.
+	// shortBody is the size of a request body, in bytes, that fits the kernel's socket
+	// buffers, so that it can be written before the answer is read.
 	shortBody = 8 << 10
 )
 
 var errHead = errors.New("the head of the answer is too large")
 
 func (k *conn) Read(p []byte) (int, error) {
-	if k.left <= 0 {
+	if k.remaining <= 0 {
 		return 0, errHead
 	}
-	n, err := k.Conn.Read(p[:min(int64(len(p)), k.left)])
-	k.left -= int64(n)
+	n, err := k.Conn.Read(p[:min(int64(len(p)), k.remaining)])
+	k.remaining -= int64(n)
 	return n, err
 }
 
@@ -75,19 +75,19 @@ func (k *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// sent says whether anything was written of the call, of which nothing more can be: its
-// connection is closed, or nobody writes. Who reads may see the end of a connection
-// before who writes was told that a write went well.
+// sent reports whether any byte of the call was written. No write may follow: the
+// connection is closed or the writer has finished. It takes the lock because a reader may
+// see the end of the connection before the writer has recorded a successful write.
 func (k *conn) sent() bool {
 	k.writing.Lock()
 	defer k.writing.Unlock()
 	return k.written > 0
 }
 
-// progress is how far a call came that got no answer.
+// progress returns how far a call without an answer proceeded.
 func (k *conn) progress() ports.Progress {
 	switch {
-	case k.left < maxHead:
+	case k.remaining < maxHead:
 		return ports.Answered
 	case k.sent():
 		return ports.Sent
@@ -95,7 +95,7 @@ func (k *conn) progress() ports.Progress {
 	return ports.NotSent
 }
 
-// silent says whether the connection is open and nothing came on it.
+// silent reports whether the connection is open and has no unread data.
 func (k *conn) silent() bool {
 	raw, err := k.Conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -110,12 +110,12 @@ func (k *conn) silent() bool {
 	return err == nil && errors.Is(got, unix.EAGAIN)
 }
 
-// call sends a request and returns its answer as soon as the head of that is there.
+// call sends a request and returns the answer when its head has arrived.
 func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response, error) {
 	k.written = 0
-	k.left = maxHead
+	k.remaining = maxHead
 	k.ctx = ctx
-	k.leave = context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
+	k.unwatch = context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
 	k.wrote, k.unsure = nil, false
 	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil && request.ContentLength <= shortBody {
 		if err := k.send(request); err != nil {
@@ -124,7 +124,7 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 			}
 			k.wrote = make(chan error, 1)
 			k.wrote <- err
-			k.hurry(err)
+			k.limitAnswerWait(err)
 		}
 	} else {
 		k.wrote = make(chan error, 1)
@@ -132,7 +132,7 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 			err := k.send(request)
 			k.wrote <- err
 			if err != nil {
-				k.hurry(err)
+				k.limitAnswerWait(err)
 			}
 		}()
 	}
@@ -140,16 +140,16 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 	if err != nil {
 		return nil, k.failed(err)
 	}
-	k.left = math.MaxInt64
+	k.remaining = math.MaxInt64
 	if k.wrote != nil && len(k.wrote) == 0 {
-		k.unsure = true // the instance may take the rest of the request for another one
+		k.unsure = true // the instance may read the rest of the request as a new request
 	}
 	switch {
 	case answer.StatusCode == http.StatusSwitchingProtocols:
 		answer.Body = &upgraded{k}
 	case answer.Body == http.NoBody:
-		// What the instance sends after such an answer would be the next call's.
-		k.leave()
+		// Further bytes from the instance would be read as the next call's answer.
+		k.unwatch()
 		_ = k.Conn.Close()
 	default:
 		answer.Body = &body{from: answer.Body, conn: k, answer: answer}
@@ -157,8 +157,8 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 	return answer, nil
 }
 
-// send writes a request. What a body could not be written for net/http takes for a
-// failure to read it, and hides.
+// send writes a request. It returns the connection's error, which net/http hides behind an
+// error of reading the body.
 func (k *conn) send(request *http.Request) error {
 	k.unsent = nil
 	err := request.Write(k.out)
@@ -171,31 +171,32 @@ func (k *conn) send(request *http.Request) error {
 	return err
 }
 
-// lastWords is for how long who took no more of a request may still answer it.
+// lastWords is how long an instance that stopped reading a request may still answer it.
 const lastWords = 500 * time.Millisecond
 
-// hurry has a request that could not be written to its end not be waited for: who
-// takes no more of it may have said why.
-func (k *conn) hurry(err error) {
-	var failed *net.OpError
-	if errors.As(err, &failed) {
+// limitAnswerWait ends the wait for an answer after a request was not written completely. If the
+// connection failed, the instance may have answered why, so limitAnswerWait allows lastWords for
+// reading that. If reading the body failed, it closes the connection.
+func (k *conn) limitAnswerWait(err error) {
+	if _, ok := errors.AsType[*net.OpError](err); ok {
 		_ = k.SetReadDeadline(time.Now().Add(lastWords))
 		return
 	}
-	_ = k.Conn.Close() // its body did not come
+	_ = k.Conn.Close() // reading the body failed
 }
 
 // ofConnection lists the fields that are removed from 1xx answers because they describe
 // the connection, a body, or where to connect (Alt-Svc applies to the whole origin).
 var ofConnection = []string{"Alt-Svc", "Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// answer reads the head of the answer, after those that come before it.
+// answer reads the head of the final answer. It passes 1xx answers to the request's
+// httptrace.
 func (k *conn) answer(request *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(request.Context())
 	for range maxEarly {
 		_, _ = k.in.Peek(1)
-		begin, _ := k.in.Peek(k.in.Buffered())
-		plain := chunksAlone(begin)
+		head, _ := k.in.Peek(k.in.Buffered())
+		plain := chunksAlone(head)
 		answer, err := http.ReadResponse(k.in, request)
 		if err != nil {
 			return nil, err
@@ -204,7 +205,7 @@ func (k *conn) answer(request *http.Request) (*http.Response, error) {
 			k.unsure = true
 		}
 		if answer.StatusCode < 100 {
-			return nil, fmt.Errorf("the answer's status is %s", answer.Status)
+			return nil, fmt.Errorf("invalid status of the answer: %s", answer.Status)
 		}
 		if answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
 			return answer, nil
@@ -222,8 +223,8 @@ func (k *conn) answer(request *http.Request) (*http.Response, error) {
 	return nil, errHead
 }
 
-// chunksAlone reports whether the head of an answer, if it is chunked, has no
-// Content-Length beside that: net/http removes the field. It needs the whole head.
+// chunksAlone reports whether head contains the whole head of an answer and no
+// Content-Length. net/http removes that field from the header of a chunked answer.
 func chunksAlone(head []byte) bool {
 	end := bytes.Index(head, []byte("\r\n\r\n"))
 	if end < 0 {
@@ -242,9 +243,9 @@ func chunksAlone(head []byte) bool {
 	}
 }
 
-// failed is why a call got no answer, or not all of it.
+// failed closes the connection and returns why a call got no answer or an incomplete one.
 func (k *conn) failed(err error) error {
-	k.leave()
+	k.unwatch()
 	_ = k.Conn.Close()
 	if k.ctx.Err() != nil {
 		return context.Cause(k.ctx)
@@ -259,13 +260,13 @@ func (k *conn) failed(err error) error {
 	return err
 }
 
-// release keeps the connection for the next call after the body of an answer was read
-// to its end, unless it is not certain that the next byte begins another answer: the
-// instance sent more than the answer, an answer 1xx, which may have had a body, or an
-// answer whose length can be read in two ways, or it answered before it had been sent
-// all of the request.
+// release returns the connection to the pool after the body of an answer was read
+// completely. It closes the connection instead if the next byte might not begin a new
+// answer: the instance sent more than the answer, sent a 1xx answer (which may have had a
+// body) or an answer of ambiguous length, or answered before it had received the whole
+// request.
 func (k *conn) release(answer *http.Response) {
-	usable := k.leave() && !answer.Close && !k.unsure && k.in.Buffered() == 0
+	usable := k.unwatch() && !answer.Close && !k.unsure && k.in.Buffered() == 0
 	if k.wrote != nil {
 		select {
 		case err := <-k.wrote:
@@ -281,11 +282,11 @@ func (k *conn) release(answer *http.Response) {
 
 // body is the body of an answer.
 type body struct {
-	from   io.ReadCloser
-	conn   *conn
-	answer *http.Response
-	some   bool  // a byte was read
-	err    error // of the last read
+	from    io.ReadCloser
+	conn    *conn
+	answer  *http.Response
+	started bool  // at least one byte was read
+	err     error // error of the last read
 }
 
 func (b *body) Read(p []byte) (n int, err error) {
@@ -293,10 +294,10 @@ func (b *body) Read(p []byte) (n int, err error) {
 		return 0, b.err
 	}
 	n, err = b.from.Read(p)
-	b.some = b.some || n > 0
+	b.started = b.started || n > 0
 	switch {
 	case err == io.EOF:
-		b.conn.unsure = b.conn.unsure || !b.some
+		b.conn.unsure = b.conn.unsure || !b.started
 		b.conn.release(b.answer)
 	case err != nil:
 		err = b.conn.failed(err)
@@ -310,16 +311,16 @@ var errClosed = errors.New("the answer was closed")
 func (b *body) Close() error {
 	if b.err == nil {
 		b.err = errClosed
-		b.conn.leave()
+		b.conn.unwatch()
 		_ = b.conn.Conn.Close()
 	}
 	return nil
 }
 
-// upgraded is a connection that speaks something else from now on.
+// upgraded is a connection that has switched to another protocol.
 type upgraded struct{ *conn }
 
-// CloseWrite says that no more comes, and leaves open what comes back.
+// CloseWrite closes the sending direction only.
 func (u *upgraded) CloseWrite() error {
 	if c, ok := u.Conn.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
@@ -330,44 +331,39 @@ func (u *upgraded) CloseWrite() error {
 func (u *upgraded) Read(p []byte) (int, error) { return u.in.Read(p) }
 
 func (u *upgraded) Close() error {
-	u.leave()
+	u.unwatch()
 	return u.Conn.Close()
 }
 
-// pool keeps connections to instances open.
+// pool holds idle connections to instances.
 type pool struct {
-	dialer net.Dialer
-	keep   time.Duration // for how long one is kept idle
+	idleTimeout time.Duration // how long a connection stays idle before it is closed
 
 	mu    sync.Mutex
 	idle  map[string][]*conn // by address, in the order in which they became idle
-	sweep *time.Timer        // nil while none is idle
+	sweep *time.Timer        // nil if no connection is idle
 }
 
 const (
-	mostIdle = 1024 // to one instance
+	maxIdle = 1024 // per instance
 
-	// idleTime is for how long a connection is kept idle: less than servers keep theirs
-	// (2 s of gunicorn, 5 s of uvicorn and node, and more), so that none closes one while a
-	// call is on its way, which nobody could tell from a call that it took and dropped. A
-	// new connection on one machine takes a tenth of a millisecond.
+	// idleTime is shorter than the keep-alive times of common servers (2 s in gunicorn, 5 s
+	// in uvicorn and Node.js). Otherwise a server could close a connection while a call is
+	// on its way, and the gateway could not distinguish that from a call that the server
+	// read and dropped. A new connection on the same machine takes 0.1 ms.
 	idleTime = 1500 * time.Millisecond
 )
 
-// get is a connection to an instance, an idle one if there is one.
+// get returns a connection to an instance, preferably an idle one.
 func (p *pool) get(ctx context.Context, h *instance.Handle) (*conn, error) {
-	for k := p.take(h.Address); k != nil; k = p.take(h.Address) {
+	for k := p.popIdle(h.Address); k != nil; k = p.popIdle(h.Address) {
 		if k.silent() {
 			return k, nil
 		}
 		_ = k.Conn.Close()
 	}
-	c, err := p.dialer.DialContext(ctx, "tcp", h.Address)
+	c, err := dial(ctx, h)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkPeer(*h, c); err != nil {
-		_ = c.Close()
 		return nil, err
 	}
 	k := &conn{Conn: c, pool: p, address: h.Address}
@@ -375,8 +371,9 @@ func (p *pool) get(ctx context.Context, h *instance.Handle) (*conn, error) {
 	return k, nil
 }
 
-// take takes out the one that was used last, unless all have been idle for too long.
-func (p *pool) take(address string) *conn {
+// popIdle removes and returns the most recently used idle connection, or nil if all have been
+// idle too long.
+func (p *pool) popIdle(address string) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.idle[address]
@@ -384,7 +381,7 @@ func (p *pool) take(address string) *conn {
 		return nil
 	}
 	k := all[len(all)-1]
-	if time.Since(k.idle) >= p.keep {
+	if time.Since(k.idle) >= p.idleTimeout {
 		return nil
 	}
 	all[len(all)-1] = nil
@@ -392,27 +389,27 @@ func (p *pool) take(address string) *conn {
 	return k
 }
 
-// put keeps a connection; false if there are enough.
+// put adds an idle connection. It returns false if the pool has maxIdle for this instance.
 func (p *pool) put(k *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.idle == nil {
 		p.idle = map[string][]*conn{}
 	}
-	if len(p.idle[k.address]) >= mostIdle {
+	if len(p.idle[k.address]) >= maxIdle {
 		return false
 	}
 	k.idle = time.Now()
-	k.ctx, k.leave = nil, nil
+	k.ctx, k.unwatch = nil, nil
 	p.idle[k.address] = append(p.idle[k.address], k)
 	if p.sweep == nil {
-		p.sweep = time.AfterFunc(p.keep, func() { p.close(p.keep) })
+		p.sweep = time.AfterFunc(p.idleTimeout, func() { p.close(p.idleTimeout) })
 	}
 	return true
 }
 
-// close closes those that have been idle for so long.
-func (p *pool) close(least time.Duration) {
+// close closes connections that have been idle for at least the given time.
+func (p *pool) close(minIdle time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sweep != nil {
@@ -422,7 +419,7 @@ func (p *pool) close(least time.Duration) {
 	now := time.Now()
 	for address, all := range p.idle {
 		n := 0
-		for n < len(all) && now.Sub(all[n].idle) >= least {
+		for n < len(all) && now.Sub(all[n].idle) >= minIdle {
 			_ = all[n].Conn.Close()
 			n++
 		}
@@ -433,11 +430,11 @@ func (p *pool) close(least time.Duration) {
 		p.idle[address] = slices.Clone(all[n:])
 	}
 	if len(p.idle) > 0 {
-		p.sweep = time.AfterFunc(p.keep/2, func() { p.close(least) })
+		p.sweep = time.AfterFunc(p.idleTimeout/2, func() { p.close(minIdle) })
 	}
 }
 
-// invoke sends a request to an instance. What went wrong is a *ports.CallError.
+// invoke sends a request to an instance. Errors are of type *ports.CallError.
 func (p *pool) invoke(ctx context.Context, h *instance.Handle, request *http.Request) (*http.Response, error) {
 	k, err := p.get(ctx, h)
 	progress := ports.NotConnected

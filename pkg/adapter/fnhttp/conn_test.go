@@ -22,8 +22,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// to calls who listens at an address, and returns its answer's status and body.
-func to(t *testing.T, c *fnhttp.Client, address string, call ports.Call) (int, string, error) {
+// invokeAt calls an address and returns the answer's status and body.
+func invokeAt(t *testing.T, c *fnhttp.Client, address string, call ports.Call) (int, string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -35,9 +35,9 @@ func to(t *testing.T, c *fnhttp.Client, address string, call ports.Call) (int, s
 	return answer.StatusCode, string(text), errors.Join(err, answer.Body.Close())
 }
 
-// speaks is a server that has a function for each connection, one after the other;
-// the last is for all that come then. It returns its address.
-func speaks(t *testing.T, each ...func(in *bufio.Reader, out net.Conn)) string {
+// newRawServer starts a server with one function per connection, in order; the last one serves
+// all further connections. It returns the address.
+func newRawServer(t *testing.T, each ...func(in *bufio.Reader, out net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,8 +59,8 @@ func speaks(t *testing.T, each ...func(in *bufio.Reader, out net.Conn)) string {
 	return l.Addr().String()
 }
 
-// heard reads a request with its body.
-func heard(in *bufio.Reader) bool {
+// readRequest reads a request with its body.
+func readRequest(in *bufio.Reader) bool {
 	r, err := http.ReadRequest(in)
 	if err != nil {
 		return false
@@ -71,14 +71,14 @@ func heard(in *bufio.Reader) bool {
 
 const fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// A connection is used again, unless it was closed, or is to be, or more came on it
-// than an answer. Who calls sees nothing of that.
+// A connection is reused, unless it was closed, is to be closed, or carried more than an
+// answer. The caller does not notice.
 func TestConnectionsAreKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer string
 		close  bool
 		keep   time.Duration
-		want   int // connections of three calls
+		want   int // connections used by three calls
 	}{
 		"as they should be": {fine, false, time.Hour, 1},
 		"chunked":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", false, time.Hour, 1},
@@ -90,9 +90,9 @@ func TestConnectionsAreKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opened, gone := make(chan bool, 9), make(chan bool, 9)
-			address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+			address := newRawServer(t, func(in *bufio.Reader, out net.Conn) {
 				opened <- true
-				for heard(in) {
+				for readRequest(in) {
 					if _, err := io.WriteString(out, c.answer); err != nil || c.close {
 						break
 					}
@@ -101,10 +101,10 @@ func TestConnectionsAreKept(t *testing.T) {
 				gone <- true
 			})
 			client := fnhttp.NewClient()
-			client.Keep(c.keep)
+			client.SetIdleTimeout(c.keep)
 			defer client.Close()
 			for range 3 {
-				if status, text, err := to(t, client, address, ports.Call{Body: strings.NewReader("in")}); status != 200 || text != "ok" || err != nil {
+				if status, text, err := invokeAt(t, client, address, ports.Call{Body: strings.NewReader("in")}); status != 200 || text != "ok" || err != nil {
 					t.Fatalf("%d %q %v", status, text, err)
 				}
 				if c.close {
@@ -118,7 +118,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	}
 }
 
-// A body that is longer than what a connection holds passes while the answer is read.
+// A body longer than the socket buffers is sent while the answer is read.
 func TestLongBodies(t *testing.T) {
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
@@ -130,53 +130,53 @@ func TestLongBodies(t *testing.T) {
 	defer client.Close()
 	for _, size := range []int{0, 1, 8 << 10, 8<<10 + 1, 1 << 20, 32 << 20} {
 		in := bytes.Repeat([]byte("0123456789abcde\n"), size/16+1)[:size]
-		status, text, err := to(t, client, echo.Listener.Addr().String(), ports.Call{Body: bytes.NewReader(in)})
+		status, text, err := invokeAt(t, client, echo.Listener.Addr().String(), ports.Call{Body: bytes.NewReader(in)})
 		if status != 200 || text != string(in) || err != nil {
 			t.Errorf("%d bytes: %d, %d bytes, %v", size, status, len(text), err)
 		}
 	}
 }
 
-// Who does not want a body to its end says so, and is heard.
+// An instance can answer before it has read the whole body, and the caller gets the answer.
 func TestAnsweredEarly(t *testing.T) {
-	address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+	address := newRawServer(t, func(in *bufio.Reader, out net.Conn) {
 		if _, err := http.ReadRequest(in); err == nil {
 			_, _ = io.WriteString(out, "HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
 			_ = out.(*net.TCPConn).CloseWrite()
-			_, _ = io.Copy(io.Discard, in) // closed at once, what was said could be lost (RFC 9112, 9.6)
+			_, _ = io.Copy(io.Discard, in) // if closed at once, the answer could be lost (RFC 9112, 9.6)
 		}
 	})
 	client := fnhttp.NewClient()
 	defer client.Close()
-	status, text, err := to(t, client, address, ports.Call{Body: bytes.NewReader(make([]byte, 32<<20))})
+	status, text, err := invokeAt(t, client, address, ports.Call{Body: bytes.NewReader(make([]byte, 32<<20))})
 	if status != 413 || text != "no" || err != nil {
 		t.Errorf("%d %q %v", status, text, err)
 	}
 }
 
-// A caller's body that breaks off ends the call, and why is said.
+// If reading the caller's body fails, the call ends with that error.
 func TestBrokenBody(t *testing.T) {
-	address := speaks(t, func(in *bufio.Reader, _ net.Conn) { heard(in) })
+	address := newRawServer(t, func(in *bufio.Reader, _ net.Conn) { readRequest(in) })
 	client := fnhttp.NewClient()
 	defer client.Close()
 	broken := errors.New("broken off")
-	_, _, err := to(t, client, address, ports.Call{Body: io.MultiReader(strings.NewReader("in"), failing{broken})})
+	_, _, err := invokeAt(t, client, address, ports.Call{Body: io.MultiReader(strings.NewReader("in"), failing{broken})})
 	if err == nil || !strings.Contains(err.Error(), broken.Error()) {
 		t.Errorf("%v", err)
 	}
 }
 
-// A connection that ends while a body is sent is told of as what it is, not as a body
-// that could not be read.
+// If a connection fails while a body is sent, the error is the connection's, and not one of
+// reading the body.
 func TestEndsWhileSent(t *testing.T) {
-	address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+	address := newRawServer(t, func(in *bufio.Reader, out net.Conn) {
 		_, _ = in.ReadByte()
 		_ = out.(*net.TCPConn).SetLinger(0) // with a reset
 	})
 	for range 20 {
-		_, _, err := to(t, &fnhttp.Client{}, address, ports.Call{Method: "POST", Body: io.MultiReader(strings.NewReader(strings.Repeat("x", 8<<20)))})
+		_, _, err := invokeAt(t, &fnhttp.Client{}, address, ports.Call{Method: "POST", Body: io.MultiReader(strings.NewReader(strings.Repeat("x", 8<<20)))})
 		var ended *net.OpError
-		// The kernel tells the reset once: to who writes, and then who reads sees an end.
+		// The kernel reports the reset once: if the writer gets it, the reader sees EOF.
 		if !errors.As(err, &ended) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatalf("%v", err)
 		}
@@ -187,13 +187,13 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// What comes before an answer is told, and the head of one has an end.
+// 1xx answers reach the caller, and the head of an answer is limited.
 func TestHeads(t *testing.T) {
-	address := speaks(t, func(in *bufio.Reader, out net.Conn) {
-		heard(in)
+	address := newRawServer(t, func(in *bufio.Reader, out net.Conn) {
+		readRequest(in)
 		_, _ = io.WriteString(out, "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nAlt-Svc: h3=\":443\"\r\nKeep-Alive: timeout=5\r\n\r\n"+fine)
 	}, func(in *bufio.Reader, out net.Conn) {
-		heard(in)
+		readRequest(in)
 		_, err := io.WriteString(out, "HTTP/1.1 200 OK\r\n")
 		for line := "X-A: " + strings.Repeat("a", 1<<16) + "\r\n"; err == nil; {
 			_, err = io.WriteString(out, line)
@@ -214,12 +214,12 @@ func TestHeads(t *testing.T) {
 	}
 	_ = answer.Body.Close() // not read: the connection is not used again
 	var failed *ports.CallError
-	if _, _, err := to(t, client, address, ports.Call{}); !errors.As(err, &failed) || failed.Progress != ports.Answered || !strings.Contains(err.Error(), "head") {
+	if _, _, err := invokeAt(t, client, address, ports.Call{}); !errors.As(err, &failed) || failed.Progress != ports.Answered || !strings.Contains(err.Error(), "head") {
 		t.Errorf("of one without end: %v", err)
 	}
 }
 
-// Nothing is left of calls that were cut or closed.
+// Cancelled and closed calls leave no connection.
 func TestNothingIsLeft(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()

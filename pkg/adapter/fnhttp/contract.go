@@ -1,16 +1,18 @@
-// Package fnhttp speaks to functions over HTTP: it waits until one is ready
-// and invokes it, by the conventions ("contracts") that are in use.
+// Package fnhttp calls functions over HTTP. WaitReady waits until an instance is ready, and
+// Client.Invoke sends a call, according to the function's contract:
 //
-//	contract    ready when 2xx               invoked by
+//	contract    ready if 2xx or 3xx          invoked by
 //	http        GET /healthz                 POST /
 //	openfaas    GET /_/health                POST /
 //	kserve-v2   GET /v2/health/ready         POST /v2/models/NAME/infer
 //	openai      GET /health or /v1/models    POST /v1/chat/completions
 //
-// Batches: see Batched.
+// The contract auto selects the first contract of this list whose path answers so. A program
+// that answers HTTP but knows no such path counts as ready under the contract http.
+// Batched encodes batches under each contract.
 //
-// auto is whichever answers first in that order. A program that answers HTTP
-// but knows none of those paths is taken for ready, under the contract http.
+// Client implements ports.Invoker. It keeps connections open and, before it sends anything
+// on a new one, checks that the peer is the instance (checkPeer).
 package fnhttp
 
 import (
@@ -28,17 +30,17 @@ const (
 	OpenAI   = "openai"
 )
 
-// convention is what one contract asks of a function.
+// convention describes one contract.
 type convention struct {
 	name   string
-	ready  []string                     // any one of them answers 2xx when it is ready
+	ready  []string                     // paths, one of which answers 2xx or 3xx when the function is ready
 	invoke func(function string) string // path of a POST
 }
 
 func root(string) string { return "/" }
 
-// conventions in the order that auto tries them. http is first: a program
-// that answers everything with 200 is an ordinary one.
+// conventions are in the order in which auto tries them. http is first because a program
+// that answers every path with 200 is a plain HTTP program.
 var conventions = []convention{
 	{HTTP, []string{"/healthz"}, root},
 	{OpenFaaS, []string{"/_/health"}, root},
@@ -48,15 +50,15 @@ var conventions = []convention{
 	{OpenAI, []string{"/v1/models", "/health"}, func(string) string { return "/v1/chat/completions" }},
 }
 
-// find returns the conventions that a contract's name stands for: one, or all
-// for auto and for the empty name.
+// find returns the conventions for a contract's name: one, or all for auto and the empty
+// name.
 func find(contract string) ([]convention, error) {
 	if contract == "" || contract == auto {
 		return conventions, nil
 	}
 	i := slices.IndexFunc(conventions, func(c convention) bool { return c.name == contract })
 	if i < 0 {
-		return nil, fmt.Errorf("%q is not a contract: expected auto, http, openfaas, kserve-v2 or openai", contract)
+		return nil, fmt.Errorf("unknown contract %q: expected auto, http, openfaas, kserve-v2 or openai", contract)
 	}
 	return conventions[i : i+1], nil
 }

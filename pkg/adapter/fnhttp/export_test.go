@@ -2,5 +2,5 @@ package fnhttp
 
 import "time"
 
-// Keep sets for how long a connection is kept idle.
-func (c *Client) Keep(d time.Duration) { c.pool.keep = d }
+// SetIdleTimeout sets how long a connection stays idle before it is closed.
+func (c *Client) SetIdleTimeout(d time.Duration) { c.pool.idleTimeout = d }

@@ -19,8 +19,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// server answers these paths with 200, and everything else with fallback.
-func server(t *testing.T, fallback int, paths ...string) string {
+// newServer starts a server that answers these paths with 200 and all others with the status fallback. It returns
+// the server's address.
+func newServer(t *testing.T, fallback int, paths ...string) string {
 	t.Helper()
 	known := map[string]bool{}
 	for _, path := range paths {
@@ -35,8 +36,8 @@ func server(t *testing.T, fallback int, paths ...string) string {
 	return s.Listener.Addr().String()
 }
 
-// silent is an address that stays ours and that nobody listens on.
-func silent(t *testing.T) string {
+// newClosedAddress returns an address that refuses connections: a socket is bound to it but does not listen.
+func newClosedAddress(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -46,20 +47,20 @@ func silent(t *testing.T) string {
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	at, err := unix.Getsockname(fd)
+	address, err := unix.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
+	return fmt.Sprintf("127.0.0.1:%d", address.(*unix.SockaddrInet4).Port)
 }
 
-// stalls is a function that is not ready when first asked and does not answer
-// again.
-func stalls(t *testing.T) string {
+// newStallingServer starts a server that answers the first request with 503 and does not answer later ones. It
+// returns the server's address.
+func newStallingServer(t *testing.T) string {
 	t.Helper()
-	var asked atomic.Bool
+	var hasAnswered atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked.Swap(true) {
+		if hasAnswered.Swap(true) {
 			<-r.Context().Done()
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -68,17 +69,19 @@ func stalls(t *testing.T) string {
 	return s.Listener.Addr().String()
 }
 
-// says is a server that is not ready, and says why.
-func says(t *testing.T, why string) string {
+// newUnreadyServer starts a server that answers with 503 and a reason. It returns the server's address.
+func newUnreadyServer(t *testing.T, reason string) string {
+	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, why)
+		_, _ = io.WriteString(w, reason)
 	}))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
 }
 
-func TestWaitReadyResolves(t *testing.T) {
+// TestWaitReadyResolvesContract checks which contract WaitReady finds for a function that answers certain paths.
+func TestWaitReadyResolvesContract(t *testing.T) {
 	for _, c := range []struct {
 		name, contract, want string
 		fallback             int
@@ -97,18 +100,22 @@ func TestWaitReadyResolves(t *testing.T) {
 		{"asked for kserve", KServeV2, KServeV2, 404, []string{"/v2/health/ready", "/healthz"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := WaitReady(t.Context(), server(t, c.fallback, c.paths...), c.contract, nil)
+			got, err := WaitReady(t.Context(), newServer(t, c.fallback, c.paths...), c.contract, nil)
 			if err != nil || got != c.want {
-				t.Errorf("WaitReady = %q, %v, want %q", got, err, c.want)
+				t.Errorf("got contract %q, %v; want %q", got, err, c.want)
 			}
 		})
 	}
 }
 
-func TestWaitReadyGivesUp(t *testing.T) {
-	nobody := silent(t)
-	status := func(s int) func(*testing.T) string { return func(t *testing.T) string { return server(t, s) } }
-	text := func(why string) func(*testing.T) string { return func(t *testing.T) string { return says(t, why) } }
+// TestWaitReadyExplainsFailure checks the error of WaitReady for functions that do not become ready, for an unknown
+// contract, and for an instance that has ended.
+func TestWaitReadyExplainsFailure(t *testing.T) {
+	closed := newClosedAddress(t)
+	status := func(s int) func(*testing.T) string { return func(t *testing.T) string { return newServer(t, s) } }
+	text := func(reason string) func(*testing.T) string {
+		return func(t *testing.T) string { return newUnreadyServer(t, reason) }
+	}
 	for _, c := range []struct {
 		name           string
 		address        func(*testing.T) string
@@ -116,16 +123,16 @@ func TestWaitReadyGivesUp(t *testing.T) {
 	}{
 		{"loading", status(503), auto, "GET /healthz: status 503"},
 		{"another contract", status(404), OpenFaaS, "GET /_/health: status 404"},
-		{"nobody listens", func(*testing.T) string { return nobody }, auto, "connection refused"},
-		{"says why", text("no kernel\x1b[31m daemon\nat /run\n"), auto, "GET /healthz: status 503: no kernel [31m daemon at /run)"},
-		{"says much", text(strings.Repeat("é", 1000)), auto, "status 503: " + strings.Repeat("é", 200) + "…)"},
-		{"says it in HTML", text("<html>wait"), auto, "status 503)"},
-		{"stalls", stalls, auto, "GET /healthz: status 503"},
+		{"refuses connections", func(*testing.T) string { return closed }, auto, "connection refused"},
+		{"gives a reason", text("no kernel\x1b[31m daemon\nat /run\n"), auto, "GET /healthz: status 503: no kernel [31m daemon at /run)"},
+		{"gives a long reason", text(strings.Repeat("é", 1000)), auto, "status 503: " + strings.Repeat("é", 200) + "…)"},
+		{"gives a reason in HTML", text("<html>wait"), auto, "status 503)"},
+		{"stalls", newStallingServer, auto, "GET /healthz: status 503"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var err error
-			for limit := time.Second; limit < 20*time.Second; limit *= 4 { // no answer may come within the first
+			for limit := time.Second; limit < 20*time.Second; limit *= 4 { // the first limit may be too short for an answer
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				_, err = WaitReady(ctx, c.address(t), c.contract, nil)
 				cancel()
@@ -133,51 +140,52 @@ func TestWaitReadyGivesUp(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("error = %v, want deadline exceeded and %q", err, c.want)
+			t.Errorf("got error %v, want deadline exceeded and %q", err, c.want)
 		})
 	}
-	if _, err := WaitReady(t.Context(), nobody, "soap", nil); err == nil || !strings.Contains(err.Error(), `"soap" is not a contract`) {
-		t.Errorf("error = %v, want one about the contract", err)
+	if _, err := WaitReady(t.Context(), closed, "soap", nil); err == nil || !strings.Contains(err.Error(), `unknown contract "soap"`) {
+		t.Errorf("contract soap: got error %v, want one about the contract", err)
 	}
-	dead := errors.New("exited with status 3")
-	_, err := WaitReady(t.Context(), nobody, auto, func(context.Context) error { return dead })
-	if !errors.Is(err, dead) {
-		t.Errorf("error = %v, want %v", err, dead)
+	exited := errors.New("exited with status 3")
+	_, err := WaitReady(t.Context(), closed, auto, func(context.Context) error { return exited })
+	if !errors.Is(err, exited) {
+		t.Errorf("exited instance: got error %v, want %v", err, exited)
 	}
 }
 
-func TestWaitReadyWaits(t *testing.T) {
-	var asked atomic.Int32
+// TestWaitReadyRepeatsProbes waits for a function that becomes ready at the fourth probe.
+func TestWaitReadyRepeatsProbes(t *testing.T) {
+	var probes atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked.Add(1) < 4 {
+		if probes.Add(1) < 4 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}))
 	defer s.Close()
 	got, err := WaitReady(t.Context(), s.Listener.Addr().String(), auto, func(context.Context) error { return nil })
-	if got != HTTP || err != nil || asked.Load() != 4 {
-		t.Errorf("WaitReady = %q, %v after %d questions, want http after 4", got, err, asked.Load())
+	if got != HTTP || err != nil || probes.Load() != 4 {
+		t.Errorf("got contract %q, %v after %d probes, want http after 4", got, err, probes.Load())
 	}
 }
 
-// TestPauses: a function is seen to be ready at most an eighth of its time too late,
-// and in two minutes is not asked a thousand times.
-func TestPauses(t *testing.T) {
-	asked := 0
-	for now := time.Duration(0); now < 2*time.Minute; asked++ {
+// TestProbePauses checks the pauses between probes: after a time T without readiness, the next probe is at most T/8
+// later, and there are at most a thousand probes in two minutes.
+func TestProbePauses(t *testing.T) {
+	probes := 0
+	for now := time.Duration(0); now < 2*time.Minute; probes++ {
 		pause := pauseAfter(now)
-		if late := max(now/8, firstPause); pause <= 0 || pause > late {
-			t.Fatalf("after %v it is asked again in %v, want at most %v", now, pause, late)
+		if limit := max(now/8, firstPause); pause <= 0 || pause > limit {
+			t.Fatalf("after %v: got a pause of %v, want at most %v", now, pause, limit)
 		}
 		now += pause
 	}
-	if asked > 1000 {
-		t.Errorf("asked %d times", asked)
+	if probes > 1000 {
+		t.Errorf("got %d probes, want at most 1000", probes)
 	}
 }
 
-// at is an instance at that address.
-func at(address, contract, function string) *instance.Record {
+// recordAt returns the record of an instance at an address.
+func recordAt(address, contract, function string) *instance.Record {
 	return &instance.Record{ID: function + "-0", Function: function, Contract: contract, Handle: instance.Handle{Address: address}}
 }
 
@@ -190,6 +198,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestInvoke checks the method, the path and the headers of a call under each contract, and that Invoke passes on the
+// status and the body of the answer.
 func TestInvoke(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -203,7 +213,7 @@ func TestInvoke(t *testing.T) {
 	for _, c := range []struct {
 		contract, function string
 		header             http.Header
-		seen               string
+		seen               string // the request that the function receives: method, path, host, content type and X-A
 	}{
 		{HTTP, "f", nil, "POST / " + address + "  "},
 		{auto, "f", http.Header{"x-a": {"1"}, "Content-Type": {"text/plain"}}, "POST / " + address + " text/plain 1"},
@@ -211,20 +221,21 @@ func TestInvoke(t *testing.T) {
 		{KServeV2, "a/b", nil, "POST /v2/models/a%2Fb/infer " + address + " application/json "},
 		{OpenAI, "f", nil, "POST /v1/chat/completions " + address + " application/json "},
 	} {
-		response, err := client.Invoke(t.Context(), at(address, c.contract, c.function), ports.Call{Header: c.header, Body: strings.NewReader("body")})
+		response, err := client.Invoke(t.Context(), recordAt(address, c.contract, c.function), ports.Call{Header: c.header, Body: strings.NewReader("body")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
 		if err != nil || string(body) != "body" || response.StatusCode != http.StatusTeapot || response.Header.Get("Seen") != strings.TrimSpace(c.seen) {
-			t.Errorf("Invoke under %s: %d %q %q, %v; want 418, the body and %q", c.contract, response.StatusCode, body, response.Header.Get("Seen"), err, c.seen)
+			t.Errorf("contract %s: got status %d, body %q, request %q, %v; want 418, \"body\" and %q",
+				c.contract, response.StatusCode, body, response.Header.Get("Seen"), err, strings.TrimSpace(c.seen))
 		}
 	}
-	if _, err := client.Invoke(t.Context(), at(address, HTTP, "f"), ports.Call{Header: http.Header{"Content-Length": {"x"}}}); err == nil {
-		t.Error("a malformed Content-Length was accepted")
+	if _, err := client.Invoke(t.Context(), recordAt(address, HTTP, "f"), ports.Call{Header: http.Header{"Content-Length": {"x"}}}); err == nil {
+		t.Error("Content-Length x: got no error, want one")
 	}
-	if _, err := client.Invoke(t.Context(), at(address, "soap", "f"), ports.Call{}); err == nil {
-		t.Error("an unknown contract was accepted")
+	if _, err := client.Invoke(t.Context(), recordAt(address, "soap", "f"), ports.Call{}); err == nil {
+		t.Error("contract soap: got no error, want one")
 	}
 }

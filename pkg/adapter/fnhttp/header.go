@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// ParseHeaders reads 'K: V' lines, as people write them.
+// ParseHeaders parses header lines of the form "Name: value".
 func ParseHeaders(lines []string) (http.Header, error) {
 	header := http.Header{}
 	for _, line := range lines {
@@ -19,7 +19,7 @@ func ParseHeaders(lines []string) (http.Header, error) {
 	return header, nil
 }
 
-// validToken says whether a header may have that name (RFC 9110, section 5.6.2).
+// validToken reports whether name is a valid header name (RFC 9110, section 5.6.2).
 func validToken(name string) bool {
 	const marks = "!#$%&'*+-.^_`|~"
 	odd := func(r rune) bool {

@@ -15,20 +15,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Client sends calls to instances, and keeps connections to them open.
+// Client sends calls to instances and keeps connections to them open.
 type Client struct {
 	pool pool
-	http *http.Client // for what is asked of an instance beside calls
+	http *http.Client // for requests other than calls
 }
 
 var _ ports.Invoker = (*Client)(nil)
 
 // NewClient returns a Client without connections.
 func NewClient() *Client {
-	return &Client{pool: pool{dialer: dialer, keep: idleTime}, http: &http.Client{Transport: newTransport(), CheckRedirect: noRedirect}}
+	return &Client{pool: pool{idleTimeout: idleTime}, http: &http.Client{Transport: newTransport(), CheckRedirect: noRedirect}}
 }
 
-// Close closes the connections that no call uses.
+// Close closes the idle connections.
 func (c *Client) Close() {
 	c.pool.close(0)
 	c.http.CloseIdleConnections()
@@ -36,31 +36,36 @@ func (c *Client) Close() {
 
 var dialer = net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 
+// dial connects to an instance and checks that the peer is the instance.
+func dial(ctx context.Context, h *instance.Handle) (net.Conn, error) {
+	conn, err := dialer.DialContext(ctx, "tcp", h.Address)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPeer(*h, conn); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
 func newTransport() *http.Transport {
 	return &http.Transport{
 		// No proxy: instances are on this machine or addressed directly.
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			if err := checkPeer(instance.Handle{}, conn); err != nil {
-				_ = conn.Close()
-				return nil, err
-			}
-			return conn, nil
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return dial(ctx, &instance.Handle{Address: address})
 		},
 		IdleConnTimeout:    idleTime,
 		DisableCompression: true,
 	}
 }
 
-// noRedirect hands the caller what the function answered.
+// noRedirect makes the client return redirects to the caller.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Invoke sends a call to the instance's address, by its contract where it names
-// no path. An auto or empty contract is http. Nothing is sent to who listens at
-// the address of an instance that has ended, or belongs to another user.
+// Invoke sends a call to the instance, at the contract's path unless the call has one. An
+// auto or empty contract means http. If the instance has ended, or a program of another
+// user listens at its address, Invoke sends nothing and returns an error.
 func (c *Client) Invoke(ctx context.Context, r *instance.Record, call ports.Call) (*http.Response, error) {
 	request, err := newRequest(ctx, r, call)
 	if err != nil {
@@ -80,7 +85,7 @@ func newRequest(ctx context.Context, r *instance.Record, call ports.Call) (*http
 	if call.Path == "" {
 		call.Path = found[0].invoke(r.Function)
 	}
-	to, err := target(r.Handle.Address, call.Path, call.Query)
+	to, err := requestURL(r.Handle.Address, call.Path, call.Query)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +100,7 @@ func newRequest(ctx context.Context, r *instance.Record, call ports.Call) (*http
 	if text := request.Header.Get("Content-Length"); text != "" {
 		length, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || length < 0 {
-			return nil, fmt.Errorf("Content-Length %q is not a length", text)
+			return nil, fmt.Errorf("invalid Content-Length %q", text)
 		}
 		request.ContentLength = length
 	}
@@ -106,8 +111,8 @@ func newRequest(ctx context.Context, r *instance.Record, call ports.Call) (*http
 	return request, nil
 }
 
-// canonical is a header with its names as net/http has them; itself, where they
-// are. What there is of Host and Content-Length net/http does not write.
+// canonical returns h with canonical header names, and h itself if they already are.
+// net/http ignores the fields Host and Content-Length when it writes a request.
 func canonical(h http.Header) http.Header {
 	for name := range h {
 		if http.CanonicalHeaderKey(name) != name {
@@ -124,19 +129,18 @@ func canonical(h http.Header) http.Header {
 	return h
 }
 
-// target is the address, path and query as they are: what a caller escaped in its
-// own way stays so.
-func target(address, path, query string) (*url.URL, error) {
+// requestURL returns a URL that preserves the caller's escaping of path and query.
+func requestURL(address, path, query string) (*url.URL, error) {
 	odd := func(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' }
 	if !strings.HasPrefix(path, "/") || strings.ContainsFunc(path, odd) || strings.Contains(path, "?") {
-		return nil, fmt.Errorf("%q is not a path of a request", path)
+		return nil, fmt.Errorf("invalid request path %q", path)
 	}
 	if strings.ContainsFunc(query, odd) {
-		return nil, fmt.Errorf("%q is not a query of a request", query)
+		return nil, fmt.Errorf("invalid request query %q", query)
 	}
 	plain, err := url.PathUnescape(path)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a path of a request: %w", path, err)
+		return nil, fmt.Errorf("invalid request path %q: %w", path, err)
 	}
 	to := &url.URL{Scheme: "http", Host: address, Path: plain, RawPath: path, RawQuery: query}
 	if to.EscapedPath() != path && !strings.HasPrefix(path, "//") {

@@ -13,61 +13,61 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// strangerError says that who listens at an instance's address is not the instance.
-type strangerError struct{ why string }
+// wrongListenerError reports that the listener at an instance's address is not the instance.
+type wrongListenerError struct{ reason string }
 
-func (e *strangerError) Error() string { return e.why }
+func (e *wrongListenerError) Error() string { return e.reason }
 
-func stranger(format string, args ...any) error {
-	return &strangerError{fmt.Sprintf(format, args...)}
+func wrongListener(format string, args ...any) error {
+	return &wrongListenerError{fmt.Sprintf(format, args...)}
 }
 
-// unreachable says whether no connection could be made because of the instance: nobody
-// takes it, or somebody else would. Anything else is this process's own, such as that
-// it has no descriptor left, and may be of instances that are well.
+// unreachable reports whether connecting failed because of the instance: no program accepts
+// the connection, or another one would. Other errors, such as a lack of descriptors, are
+// local and prove nothing about the instance.
 func unreachable(err error) bool {
-	var other *strangerError
+	var other *wrongListenerError
 	return errors.As(err, &other) || slices.ContainsFunc([]error{
-		context.DeadlineExceeded, // of the dialer
+		context.DeadlineExceeded, // the dialer's time limit
 		syscall.ETIMEDOUT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED,
 		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH,
-	}, func(why error) bool { return errors.Is(err, why) })
+	}, func(reason error) bool { return errors.Is(err, reason) })
 }
 
-// checkPeer says why a new connection does not lead to the instance that it was
-// made for, before anything is sent on it: the port of one that has ended can be
-// anybody's by now. An error that is no *strangerError says that this cannot be seen.
-// A connection that is kept leads where it led.
+// checkPeer verifies that a new connection leads to the instance, before anything is sent
+// on it: after an instance has ended, another program can listen on its port. It returns a
+// *wrongListenerError if the peer is another program, and another error if the peer cannot be
+// determined. A connection's peer never changes, so one check suffices.
 //
-// The other end is the user's own. That of a container can be root's, as the
-// engine's proxies are, or outside this machine's network; so can that of an
-// instance whose handle is not known.
+// The peer must belong to the daemon's own user. The peer for a container may also be
+// root's, like the container engine's proxy, or in another network namespace; the same
+// applies to an instance whose handle is unknown.
 func checkPeer(h instance.Handle, conn net.Conn) error {
 	process := h.Runtime == instance.Process && h.PID > 0
 	if process {
 		lives, err := procfs.Lives(h.PID, h.StartTime)
 		if err != nil {
-			return fmt.Errorf("see whether process %d still listens at %s: %w", h.PID, h.Address, err)
+			return fmt.Errorf("check whether process %d still listens at %s: %w", h.PID, h.Address, err)
 		}
 		if !lives {
-			return stranger("process %d, which was to listen at %s, has ended", h.PID, h.Address)
+			return wrongListener("process %d, which should listen at %s, has ended", h.PID, h.Address)
 		}
 	}
-	here, ok := conn.LocalAddr().(*net.TCPAddr)
-	there, ok2 := conn.RemoteAddr().(*net.TCPAddr)
+	local, ok := conn.LocalAddr().(*net.TCPAddr)
+	remote, ok2 := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok || !ok2 {
 		return nil
 	}
-	uid, found, err := procfs.SocketUser(there.AddrPort(), here.AddrPort())
+	uid, found, err := procfs.SocketUser(remote.AddrPort(), local.AddrPort())
 	if err != nil {
-		return fmt.Errorf("see whose program listens at %s: %w", there, err)
+		return fmt.Errorf("find the user of the program that listens at %s: %w", remote, err)
 	}
 	switch own := os.Geteuid(); {
 	case found && uid == own, !process && (!found || uid == 0):
 		return nil
 	case !found:
-		return stranger("nothing of this machine listens at %s", there)
+		return wrongListener("no program of this machine listens at %s", remote)
 	default:
-		return stranger("a program of user %d listens at %s, and not the instance", uid, there)
+		return wrongListener("a program of user %d listens at %s instead of the instance", uid, remote)
 	}
 }

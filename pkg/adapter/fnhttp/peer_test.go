@@ -24,8 +24,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// refuses invokes an instance, and expects that nothing is sent and why.
-func refuses(t *testing.T, h instance.Handle, why string) {
+// expectRefusal invokes an instance and expects an error with the given reason, without any request.
+func expectRefusal(t *testing.T, h instance.Handle, reason string) {
 	t.Helper()
 	client := fnhttp.NewClient()
 	defer client.Close()
@@ -35,12 +35,12 @@ func refuses(t *testing.T, h instance.Handle, why string) {
 		t.Fatalf("answered with %s", answer.Status)
 	}
 	var failed *ports.CallError
-	if !errors.As(err, &failed) || failed.Progress != ports.NotConnected || !strings.Contains(err.Error(), why) {
-		t.Errorf("%v, want %q", err, why)
+	if !errors.As(err, &failed) || failed.Progress != ports.NotConnected || !strings.Contains(err.Error(), reason) {
+		t.Errorf("%v, want %q", err, reason)
 	}
 }
 
-// Who listens on the port of an instance that has ended hears nothing.
+// The new listener on the port of an ended instance receives no request.
 func TestPortOfTheDead(t *testing.T) {
 	var heard atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { heard.Add(1) }))
@@ -50,7 +50,7 @@ func TestPortOfTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start - 1, Address: server.Listener.Addr().String()}
-	refuses(t, h, "has ended")
+	expectRefusal(t, h, "has ended")
 	if heard.Load() != 0 {
 		t.Error("it was called")
 	}
@@ -64,8 +64,8 @@ func TestPortOfTheDead(t *testing.T) {
 	_ = answer.Body.Close()
 }
 
-// That this process has no descriptor left for a connection, or for a look at who
-// listens, tells nothing of the instance: nobody is to think that it has ended.
+// A lack of descriptors, for a connection or for checking the listener, does not count as
+// the end of the instance.
 func TestNoDescriptors(t *testing.T) {
 	self, err := procfs.Read(os.Getpid())
 	if err != nil {
@@ -80,8 +80,8 @@ func TestNoDescriptors(t *testing.T) {
 		{"to look at a process", instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start}, 1},
 		{"to look at a socket", instance.Handle{Runtime: instance.Docker, Container: "c"}, 1},
 	} {
-		// A server of its own: the last one's connections, which end when it likes,
-		// would give descriptors back.
+		// Use a separate server: the previous server's connections could free descriptors
+		// at any time.
 		server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		c.handle.Address = server.Listener.Addr().String()
 		client := fnhttp.NewClient()
@@ -92,7 +92,7 @@ func TestNoDescriptors(t *testing.T) {
 			}
 			return err
 		}
-		restore := leave(t, c.left)
+		restore := limitDescriptors(t, c.left)
 		err := invoke()
 		restore()
 		var failed *ports.CallError
@@ -107,14 +107,14 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
-// leave leaves this process so many descriptors to open until restore is called.
-func leave(t *testing.T, n uint64) (restore func()) {
+// limitDescriptors lets this process open only n more descriptors until restore is called.
+func limitDescriptors(t *testing.T, n uint64) (restore func()) {
 	t.Helper()
 	var usual unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &usual); err != nil {
 		t.Fatal(err)
 	}
-	next, err := os.Open(os.DevNull) // it has the lowest that is free
+	next, err := os.Open(os.DevNull) // it gets the lowest free number
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +130,8 @@ func leave(t *testing.T, n uint64) (restore func()) {
 	}
 }
 
-// Nor does another user's program, whether the instance runs or not, and it does
-// not pass for ready either.
+// Another user's program receives no request either, whether the instance is running or
+// not, and does not count as ready.
 func TestPortOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user too")
@@ -163,7 +163,7 @@ int main(void)
 	}
 	return 1;
 }`))
-	for _, path := range []string{filepath.Dir(dir), dir, program} { // for the other one
+	for _, path := range []string{filepath.Dir(dir), dir, program} { // for the other user
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -188,8 +188,8 @@ int main(void)
 		t.Fatal(err)
 	}
 	const why = "a program of user 64999 listens"
-	refuses(t, instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start, Address: address}, why)
-	refuses(t, instance.Handle{Runtime: instance.Docker, Container: "c", Address: address}, why)
+	expectRefusal(t, instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start, Address: address}, why)
+	expectRefusal(t, instance.Handle{Runtime: instance.Docker, Container: "c", Address: address}, why)
 	end := time.Now().Add(100 * time.Millisecond)
 	_, err = fnhttp.WaitReady(t.Context(), address, "", func(ctx context.Context) error {
 		if time.Now().After(end) {

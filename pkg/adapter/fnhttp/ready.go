@@ -11,44 +11,44 @@ import (
 	"unicode"
 )
 
-// A function is asked again after an eighth of the time that it has taken so far,
-// so that this is by how much it is seen to be ready too late.
+// The pause between probes is 1/8 of the time since the first probe, within these bounds. So
+// the delay until readiness is noticed is at most 12.5% of that time, or firstPause.
 const (
 	firstPause   = 2 * time.Millisecond
 	longestPause = 200 * time.Millisecond
-	probeTimeout = 2 * time.Second // for one answer: a function that loads may accept and not answer
+	probeTimeout = 2 * time.Second // time limit of one answer: a function may accept connections and not answer while it loads
 )
 
-// WaitReady waits until the function at address (host:port) is ready and
-// returns its contract, which is never auto. It gives up with alive's error
-// when alive, which may be nil, reports that the instance is gone, and when
-// ctx ends; the error then says what the function answered last.
+// WaitReady waits until the function at address (host:port) is ready and returns its
+// contract, which is never auto. If alive, which may be nil, returns an error because the
+// instance has ended, WaitReady returns that error. If ctx ends, WaitReady returns an error
+// with the function's last answer.
 func WaitReady(ctx context.Context, address, contract string, alive func(context.Context) error) (string, error) {
 	candidates, err := find(contract)
 	if err != nil {
 		return "", err
 	}
-	// A connection of its own for each question: an idle one that the
-	// function closes meanwhile would look like a failure.
+	// Use one connection per probe: if the function closed an idle connection meanwhile,
+	// that would appear as a failure.
 	transport := newTransport()
 	transport.DisableKeepAlives = true
 	client := &http.Client{Transport: transport, CheckRedirect: noRedirect}
-	begin := time.Now()
+	started := time.Now()
 	var last error
 	for {
-		resolved, why := probe(ctx, client, address, candidates)
+		resolved, reason := probe(ctx, client, address, candidates)
 		if resolved != "" {
 			return resolved, nil
 		}
-		if last == nil || ctx.Err() == nil { // else it is our own end that cut the question short
-			last = why
+		if last == nil || ctx.Err() == nil { // otherwise the end of ctx interrupted the probe
+			last = reason
 		}
 		if alive != nil && ctx.Err() == nil {
 			if err := alive(ctx); err != nil {
 				return "", err
 			}
 		}
-		timer := time.NewTimer(pauseAfter(time.Since(begin)))
+		timer := time.NewTimer(pauseAfter(time.Since(started)))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -58,41 +58,41 @@ func WaitReady(ctx context.Context, address, contract string, alive func(context
 	}
 }
 
-func pauseAfter(took time.Duration) time.Duration {
-	return min(max(took/8, firstPause), longestPause)
+func pauseAfter(elapsed time.Duration) time.Duration {
+	return min(max(elapsed/8, firstPause), longestPause)
 }
 
-// probe asks once for each contract that may apply. Empty is not ready, and
-// the error says why.
+// probe requests the paths of all candidate contracts once. It returns the contract under
+// which the function is ready, or an error with the reason.
 func probe(ctx context.Context, client *http.Client, address string, candidates []convention) (string, error) {
-	why := errors.New("no answer")
-	strange := 0 // paths that the program does not know
+	reason := errors.New("no answer")
+	unknown := 0 // number of paths that the function does not know
 	paths := 0
 	for _, c := range candidates {
 		for _, path := range c.ready {
 			paths++
-			status, said, err := ask(ctx, client, "http://"+address+path)
+			status, excerpt, err := getStatus(ctx, client, "http://"+address+path)
 			switch {
 			case err != nil:
 				return "", err
 			case status < 400:
 				return c.name, nil
 			case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented:
-				strange++
-				why = fmt.Errorf("GET %s: status %d", path, status)
+				unknown++
+				reason = fmt.Errorf("GET %s: status %d", path, status)
 			default:
-				return "", fmt.Errorf("GET %s: status %d%s", path, status, said)
+				return "", fmt.Errorf("GET %s: status %d%s", path, status, excerpt)
 			}
 		}
 	}
-	if strange == paths && candidates[0].name == HTTP {
+	if unknown == paths && candidates[0].name == HTTP {
 		return HTTP, nil
 	}
-	return "", why
+	return "", reason
 }
 
-// ask returns the status of a GET, and what the answer says, for the end of a message.
-func ask(ctx context.Context, client *http.Client, url string) (status int, said string, err error) {
+// getStatus returns the status of a GET and an excerpt of the answer for the end of a message.
+func getStatus(ctx context.Context, client *http.Client, url string) (status int, excerpt string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no answer in time"))
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -101,8 +101,8 @@ func ask(ctx context.Context, client *http.Client, url string) (status int, said
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		// Without the error itself: its deadline is this question's, and
-		// would pass for the caller's.
+		// Do not wrap the error: if the time limit of the probe has ended it, callers would
+		// mistake it for the end of their own context.
 		return 0, "", errors.New(err.Error())
 	}
 	defer response.Body.Close()
@@ -110,10 +110,10 @@ func ask(ctx context.Context, client *http.Client, url string) (status int, said
 	return response.StatusCode, reason(text), nil
 }
 
-// mostReason is how many characters of an answer a message gives.
-const mostReason = 200
+// maxReason is the length limit of an excerpt, in characters.
+const maxReason = 200
 
-// reason is what an answer says, on one line; nothing of a page.
+// reason returns an answer as one line, or "" for an HTML page.
 func reason(body []byte) string {
 	line := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -124,8 +124,8 @@ func reason(body []byte) string {
 	if line == "" || strings.HasPrefix(line, "<") {
 		return ""
 	}
-	if runes := []rune(line); len(runes) > mostReason {
-		line = string(runes[:mostReason]) + "…"
+	if runes := []rune(line); len(runes) > maxReason {
+		line = string(runes[:maxReason]) + "…"
 	}
 	return ": " + line
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// lateConn is a connection whose writes return after it was closed, as those of a
-// goroutine do that has no processor.
+// lateConn is a connection whose writes return after it was closed, as in a goroutine that
+// is not scheduled.
 type lateConn struct {
 	*net.TCPConn
 	closed chan struct{}
@@ -34,8 +34,8 @@ func (l lateConn) Close() error {
 	return l.TCPConn.Close()
 }
 
-// TestSentBeforeItSaysSo: an instance that ended has seen a call though who wrote it
-// knows nothing of that yet; it must not be sent to another.
+// TestSentBeforeItSaysSo: an instance that has ended may have read a call before the
+// writer's write returned; the call must not be sent to another instance.
 func TestSentBeforeItSaysSo(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +53,7 @@ func TestSentBeforeItSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := pool{keep: time.Hour}
+	p := pool{idleTimeout: time.Hour}
 	k := &conn{Conn: lateConn{dialed.(*net.TCPConn), make(chan struct{}), &sync.Once{}}, pool: &p, address: address}
 	k.in, k.out = bufio.NewReader(k), bufio.NewWriter(k)
 	p.put(k)

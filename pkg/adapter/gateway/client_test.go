@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// handler answers as a gateway does.
+// handler answers like a gateway.
 var handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	user, password, _ := r.BasicAuth()
 	switch r.URL.Path {
@@ -59,7 +59,7 @@ func TestClient(t *testing.T) {
 			Text string
 			Body map[string]int
 		}
-		if err := c.Ask(t.Context(), "POST", "/system/x%2Fy?a=b", map[string]int{"n": 3}, &got); err != nil || got.Text != want || got.Body["n"] != 3 {
+		if err := c.Do(t.Context(), "POST", "/system/x%2Fy?a=b", map[string]int{"n": 3}, &got); err != nil || got.Text != want || got.Body["n"] != 3 {
 			t.Errorf("%+v, %v, want %s", got, err, want)
 		}
 		answer, err := c.Send(t.Context(), "GET", "/x", http.Header{"x-a": {"1"}, "Host": {"h"}}, strings.NewReader("0"))
@@ -72,18 +72,18 @@ func TestClient(t *testing.T) {
 			t.Errorf("%s", text)
 		}
 		var e *Error
-		if err := c.Ask(t.Context(), "GET", "/refuse", nil, nil); !errors.As(err, &e) || e.Status != 429 || e.Code != "queue-full" || e.Error() != "64 calls wait" || e.Hint() != "later" || e.Unavailable() {
+		if err := c.Do(t.Context(), "GET", "/refuse", nil, nil); !errors.As(err, &e) || e.Status != 429 || e.Code != "queue-full" || e.Error() != "64 calls wait" || e.Hint() != "later" || e.Unavailable() {
 			t.Errorf("%+v", err)
 		}
-		if err := c.Ask(t.Context(), "GET", "/plain", nil, nil); !errors.As(err, &e) || e.Status != 502 || e.Error() != "the gateway answered 502 Bad Gateway" {
+		if err := c.Do(t.Context(), "GET", "/plain", nil, nil); !errors.As(err, &e) || e.Status != 502 || e.Error() != "the gateway answered 502 Bad Gateway" {
 			t.Errorf("%+v", err)
 		}
-		if err := c.Ask(t.Context(), "GET", "/cut", nil, nil); !errors.As(err, &e) || e.Unavailable() || strings.Contains(err.Error(), ":p@") {
+		if err := c.Do(t.Context(), "GET", "/cut", nil, nil); !errors.As(err, &e) || e.Unavailable() || strings.Contains(err.Error(), ":p@") {
 			t.Errorf("%+v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := c.Ask(ctx, "GET", "/x", nil, nil); !errors.Is(err, context.Canceled) {
+		if err := c.Do(ctx, "GET", "/x", nil, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("%+v", err)
 		}
 		c.Close()
@@ -92,7 +92,7 @@ func TestClient(t *testing.T) {
 	remote.Close()
 	for _, c := range []*Client{bySocket, byURL} {
 		var e *Error
-		if err := c.Ask(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" || !strings.HasPrefix(err.Error(), "no gateway at ") || strings.Contains(err.Error(), ":p@") {
+		if err := c.Do(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" || !strings.HasPrefix(err.Error(), "no gateway at ") || strings.Contains(err.Error(), ":p@") {
 			t.Errorf("nobody there: %v", err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	var e *Error
-	if err := bySocket.Ask(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "can be written to by others") {
+	if err := bySocket.Do(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "is writable by other users") {
 		t.Errorf("a folder that others can write to: %v", err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:8080", "ftp://x", "http://", "http://x/?q", "http://x/#f", "http://%zz"} {

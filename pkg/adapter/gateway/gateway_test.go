@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// serve has a handler answer at the socket of a new run directory.
+// serve serves handler on the socket of a new run directory.
 func serve(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,8 +53,8 @@ func TestAsk(t *testing.T) {
 		t.Errorf("status %+v, %v", s, err)
 	}
 	var echoed string
-	if err := client.Ask(t.Context(), http.MethodPost, "/echo", map[string]int{"replicas": 2}, &echoed); err != nil || echoed != `{"replicas":2}` {
-		t.Errorf("echo %q, %v", echoed, err)
+	if err := client.Do(t.Context(), http.MethodPost, "/echo", map[string]int{"replicas": 2}, &echoed); err != nil || echoed != `{"replicas":2}` {
+		t.Errorf(`echo %q, %v; want {"replicas":2}`, echoed, err)
 	}
 	for path, want := range map[string]Error{
 		"/refuse":   {Status: 404, Code: "no-function"},
@@ -63,7 +63,7 @@ func TestAsk(t *testing.T) {
 		"/redirect": {Status: 302},
 	} {
 		var e *Error
-		if err := client.Ask(t.Context(), http.MethodGet, path, nil, &s); !errors.As(err, &e) || e.Status != want.Status || e.Code != want.Code || e.Missing {
+		if err := client.Do(t.Context(), http.MethodGet, path, nil, &s); !errors.As(err, &e) || e.Status != want.Status || e.Code != want.Code || e.Missing {
 			t.Errorf("%s: %v, want %+v", path, err, want)
 		}
 	}

@@ -4,8 +4,8 @@
 // daemon from its work.
 //
 // A claim is a socket in the kernel's abstract namespace, which all users of a network
-// namespace share. It needs no file, ends with its process, and lets the kernel say
-// whose it is.
+// namespace share. It needs no file, ends with its process, and the kernel reports the
+// owner's user and PID.
 package gpuclaim
 
 import (
@@ -22,17 +22,16 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// patience is how long the holder of a claim may take to name its run directory.
+// patience is the time limit for the holder of a claim to name its run directory.
 const patience = time.Second
 
-// Claims are those of one daemon.
+// Claims holds the claims of one daemon.
 type Claims struct {
 	runDir string
 	mu     sync.Mutex
@@ -40,20 +39,20 @@ type Claims struct {
 	closed bool
 }
 
-// New returns the claims of the daemon of that run directory: none so far.
+// New returns an empty Claims for the daemon of a run directory.
 func New(runDir string) *Claims { return &Claims{runDir: runDir, held: map[string]net.Listener{}} }
 
 // Other is the process that holds the claim on a GPU.
 type Other struct {
 	GPU    string
-	UID    int    // -1 if it is not known
-	PID    int    // 0 if it is not known
-	RunDir string // as the process says; empty if it says nothing, and so may be no daemon
+	UID    int    // -1 if unknown
+	PID    int    // 0 if unknown
+	RunDir string // as reported by the process; empty if it reports none and so may not be a daemon
 }
 
-// Take claims a GPU. It returns nil if this daemon has the claim now, or if claims do
-// not work here.
-func (c *Claims) Take(name string) *Other {
+// Claim claims a GPU. It returns nil if this daemon now holds the claim or if claims do not
+// work here, and the holder otherwise.
+func (c *Claims) Claim(name string) *Other {
 	key, err := address(name)
 	if err != nil {
 		return nil
@@ -72,7 +71,7 @@ func (c *Claims) Take(name string) *Other {
 	return nil
 }
 
-// serve names the run directory to all that ask.
+// serve sends the run directory to each client.
 func (c *Claims) serve(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -85,7 +84,7 @@ func (c *Claims) serve(l net.Listener) {
 	}
 }
 
-// Close gives up all claims.
+// Close releases all claims.
 func (c *Claims) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,12 +106,8 @@ func Holder(name string) *Other {
 	}
 	defer conn.Close()
 	o := &Other{GPU: name, UID: -1}
-	if raw, err := conn.(*net.UnixConn).SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-				o.UID, o.PID = int(cred.Uid), int(cred.Pid)
-			}
-		})
+	if cred, err := procfs.Peer(conn.(*net.UnixConn)); err == nil {
+		o.UID, o.PID = int(cred.Uid), int(cred.Pid)
 	}
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	line, err := bufio.NewReader(io.LimitReader(conn, wire.MaxSocketPath+1)).ReadString('\n')
@@ -122,8 +117,8 @@ func Holder(name string) *Other {
 	return o
 }
 
-// plain reports whether a text from another process is a path that can be printed and
-// typed in as it is.
+// plain reports whether a string from another process is an absolute path without
+// characters that need quoting.
 func plain(path string) bool {
 	odd := func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+@", r))
@@ -131,8 +126,8 @@ func plain(path string) bool {
 	return filepath.IsAbs(path) && !strings.ContainsFunc(path, odd)
 }
 
-// address is that of a GPU's claim. Simulated GPUs are those of a folder; in the default
-// folders each user has one of one's own, and they stand for the machine's one GPU.
+// address returns the socket address of a GPU's claim. Simulated GPUs belong to a folder;
+// the users' default folders all stand for the machine's one GPU.
 func address(name string) (string, error) {
 	d, err := gpu.ParseDevice(name)
 	if err != nil {
@@ -149,10 +144,10 @@ func address(name string) (string, error) {
 	return "@gfaas-gpu-" + key, nil
 }
 
-// Owner names the user of the process.
+// Owner returns the user of the process, for messages.
 func (o *Other) Owner() string {
 	if o.UID < 0 {
-		return "a user who is not known"
+		return "an unknown user"
 	}
 	if u, err := user.LookupId(strconv.Itoa(o.UID)); err == nil {
 		return "user " + u.Username
@@ -160,19 +155,19 @@ func (o *Other) Owner() string {
 	return fmt.Sprintf("user %d", o.UID)
 }
 
-// String says whose the GPU is and how to join that daemon.
+// String describes the conflict and how to join the other daemon.
 func (o *Other) String() string {
 	who := fmt.Sprintf("process %d of %s", o.PID, o.Owner())
 	if o.RunDir == "" {
-		return fmt.Sprintf("GPU %s is claimed by %s, which names no run directory and may be no gfaas-tokend: if it is one, both hand out the whole GPU", o.GPU, who)
+		return fmt.Sprintf("GPU %s is claimed by %s, which gives no run directory and may not be a gfaas-tokend; if it is, each of the two daemons hands out the whole GPU", o.GPU, who)
 	}
-	text := fmt.Sprintf("GPU %s is already shared out by another gfaas-tokend, %s, in %s: both hand out the whole GPU, so quotas are not kept; ", o.GPU, who, o.RunDir)
+	text := fmt.Sprintf("GPU %s is already shared by another gfaas-tokend, %s, in %s: each of the two daemons hands out the whole GPU, so quotas do not hold; ", o.GPU, who, o.RunDir)
 	if o.UID == os.Geteuid() {
-		return text + "to join that one, set GFAAS_RUN_DIR=" + o.RunDir
+		return text + "to use that daemon, set GFAAS_RUN_DIR=" + o.RunDir
 	}
 	as := "'#" + strconv.Itoa(o.UID) + "'"
 	if u, err := user.LookupId(strconv.Itoa(o.UID)); err == nil {
 		as = u.Username
 	}
-	return text + "to join that one, run as its user: sudo -u " + as + " gfaas run …, with GFAAS_RUN_DIR=" + o.RunDir + "; for a team see docs/how-to/team-on-one-gpu.md"
+	return text + "to use that daemon, run as its user: sudo -u " + as + " gfaas run …, with GFAAS_RUN_DIR=" + o.RunDir + "; for a team, see docs/how-to/team-on-one-gpu.md"
 }

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// The test binary is also another user's daemon: it claims the GPU of that name until
+// As a child, the test binary acts as another user's daemon: it claims the named GPU until
 // its standard input ends.
 func TestMain(m *testing.M) {
 	if name := os.Getenv("GPUCLAIM_TEST"); name != "" {
-		fmt.Println(New("/run/theirs").Take(name) == nil)
+		fmt.Println(New("/run/theirs").Claim(name) == nil)
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return
 	}
@@ -26,13 +26,13 @@ func TestTake(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 	mine, other := New("/run/mine"), New("/run/other")
 	defer other.Close()
-	for range 2 { // whoever has it may take it again
-		if o := mine.Take("sim"); o != nil {
+	for range 2 { // the holder may claim it again
+		if o := mine.Claim("sim"); o != nil {
 			t.Fatalf("the first claim: %v", o)
 		}
 	}
 	for name, want := range map[string]bool{"sim": true, "sim:0": true, "sim:1": false} {
-		o := other.Take(name)
+		o := other.Claim(name)
 		if (o != nil) != want {
 			t.Errorf("%s: %v", name, o)
 		}
@@ -42,22 +42,22 @@ func TestTake(t *testing.T) {
 	}
 	t.Run("another simulated machine", func(t *testing.T) {
 		t.Setenv("GFAAS_SIM_DIR", t.TempDir())
-		if o := other.Take("sim"); o != nil {
+		if o := other.Claim("sim"); o != nil {
 			t.Error(o)
 		}
 	})
 	mine.Close()
-	if o := other.Take("sim"); o != nil {
+	if o := other.Claim("sim"); o != nil {
 		t.Errorf("the first one has ended: %v", o)
 	}
 }
 
-// TestSquatted: what holds a claim may be anything, and is named all the same.
+// TestSquatted: any program can hold a claim, and is reported.
 func TestSquatted(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 	for says, want := range map[string]string{
-		"/run/x\n": "in /run/x:", "": "names no run directory", "/run/x": "names no run directory", "relative\n": "names no run directory",
-		"/run/x; rm -rf ~\n": "names no run directory", "/run/\x1b[2J\n": "names no run directory", "/" + strings.Repeat("x", 4096) + "\n": "names no run directory",
+		"/run/x\n": "in /run/x:", "": "gives no run directory", "/run/x": "gives no run directory", "relative\n": "gives no run directory",
+		"/run/x; rm -rf ~\n": "gives no run directory", "/run/\x1b[2J\n": "gives no run directory", "/" + strings.Repeat("x", 4096) + "\n": "gives no run directory",
 	} {
 		key, err := address("sim")
 		if err != nil {
@@ -75,7 +75,7 @@ func TestSquatted(t *testing.T) {
 			}
 		}()
 		c := New("/run/mine")
-		if o := c.Take("sim"); o == nil || !strings.Contains(o.String(), want) || o.PID != os.Getpid() {
+		if o := c.Claim("sim"); o == nil || !strings.Contains(o.String(), want) || o.PID != os.Getpid() {
 			t.Errorf("%q: %v, want %q", says, o, want)
 		}
 		c.Close()
@@ -83,7 +83,7 @@ func TestSquatted(t *testing.T) {
 	}
 }
 
-// TestAnotherUser: the kernel says whose the claim is.
+// TestAnotherUser: the kernel reports the user of the claim's holder.
 func TestAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
@@ -95,7 +95,7 @@ func TestAnotherUser(t *testing.T) {
 	defer self.Close()
 	cmd := exec.Command("/proc/self/fd/3")
 	cmd.ExtraFiles = []*os.File{self}
-	const name = "sim:977" // in nobody's use
+	const name = "sim:977" // not used by other tests
 	t.Setenv("GFAAS_SIM_DIR", "/dev/shm/gfaas-claim-test")
 	cmd.Env, cmd.Dir = append(os.Environ(), "GPUCLAIM_TEST="+name), "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 40402, Gid: 40402}, Pdeathsig: syscall.SIGKILL}
@@ -115,7 +115,7 @@ func TestAnotherUser(t *testing.T) {
 	if _, err := fmt.Fscan(out, &took); err != nil || !took {
 		t.Fatalf("%v, %v", took, err)
 	}
-	o := New("/run/mine").Take(name)
+	o := New("/run/mine").Claim(name)
 	if o == nil || o.UID != 40402 || o.PID != cmd.Process.Pid || !strings.Contains(o.String(), "of user 40402, in /run/theirs") ||
 		!strings.Contains(o.String(), "sudo -u '#40402' gfaas run") {
 		t.Errorf("%+v", o)

@@ -1,4 +1,4 @@
-// Package kerneld speaks to the kernel daemon over its socket.
+// Package kerneld is a client of the kernel daemon (gfaas-kerneld).
 package kerneld
 
 import (
@@ -16,20 +16,20 @@ import (
 	"syscall"
 )
 
-// Socket is the daemon's own socket in a run directory.
+// Socket returns the path of the daemon's own socket in a run directory.
 func Socket(runDir string) string { return filepath.Join(runDir, "kernel.sock") }
 
 // clientHeader names the client.
 const clientHeader = "Gfaas-Client"
 
-// Client speaks for one client of the daemon.
+// Client sends requests as one client of the daemon.
 type Client struct {
 	socket, name string
 	http         *http.Client
 }
 
-// Dial is a client of the daemon at that socket. An empty name is the one that the
-// socket is for. Nothing is sent yet.
+// Dial returns a client of the daemon at a socket. An empty name selects the client that
+// the socket belongs to. Dial does not connect yet.
 func Dial(socket, name string) *Client {
 	return &Client{socket: socket, name: name, http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -38,10 +38,10 @@ func Dial(socket, name string) *Client {
 	}}}
 }
 
-// Close ends its connections.
+// Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Error is the daemon's refusal.
+// Error is a refusal by the daemon.
 type Error struct {
 	Code, Message, Where string
 	Status               int
@@ -55,22 +55,22 @@ func (e *Error) Error() string {
 	return text + e.Message
 }
 
-// Refusal is the daemon's code, and the place in the request.
+// Refusal returns the daemon's code and the place in the request that it concerns.
 func (e *Error) Refusal() (code, where string) { return e.Code, e.Where }
 
-// goneError says that there is no daemon.
-type goneError struct {
+// unavailableError reports that there is no daemon.
+type unavailableError struct {
 	err  error
 	hint string
 }
 
-func (e *goneError) Error() string     { return e.err.Error() }
-func (e *goneError) Unwrap() error     { return e.err }
-func (e *goneError) Unavailable() bool { return true }
-func (e *goneError) Hint() string      { return e.hint }
+func (e *unavailableError) Error() string     { return e.err.Error() }
+func (e *unavailableError) Unwrap() error     { return e.err }
+func (e *unavailableError) Unavailable() bool { return true }
+func (e *unavailableError) Hint() string      { return e.hint }
 
-// Do sends a request and returns the answer, which the caller closes. Size is that
-// of the body.
+// Do sends a request with a body of the given size in bytes. The caller must close the
+// answer's body. A refusal is an *Error.
 func (c *Client) Do(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://kerneld"+path, body)
 	if err != nil {
@@ -85,30 +85,30 @@ func (c *Client) Do(ctx context.Context, method, path string, body io.Reader, si
 	answer, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, &goneError{fmt.Errorf("no kernel daemon at %s", c.socket), "start one with gfaas-kerneld"}
+		return nil, &unavailableError{fmt.Errorf("no kernel daemon at %s", c.socket), "start one with gfaas-kerneld"}
 	case errors.Is(err, fs.ErrPermission):
-		return nil, &goneError{fmt.Errorf("kernel daemon: %w", errors.Unwrap(err)), "the socket is its user's and root's"}
+		return nil, &unavailableError{fmt.Errorf("kernel daemon: %w", errors.Unwrap(err)), "only root and the user who started the daemon can connect"}
 	case err != nil:
 		return nil, fmt.Errorf("kernel daemon: %w", errors.Unwrap(err))
 	case answer.StatusCode < 300:
 		return answer, nil
 	}
 	defer answer.Body.Close()
-	const most = 1 << 20
-	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	const maxBody = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxBody))
 	if err != nil {
 		return nil, fmt.Errorf("kernel daemon: %w", err)
 	}
-	var no struct {
+	var refusal struct {
 		Error struct{ Code, Message, Where string }
 	}
-	if json.Unmarshal(text, &no) != nil || no.Error.Code == "" {
-		return nil, fmt.Errorf("kernel daemon: %s", answer.Status)
+	if json.Unmarshal(text, &refusal) != nil || refusal.Error.Code == "" {
+		return nil, fmt.Errorf("kernel daemon: unexpected status %s", answer.Status)
 	}
-	return nil, &Error{no.Error.Code, no.Error.Message, no.Error.Where, answer.StatusCode}
+	return nil, &Error{refusal.Error.Code, refusal.Error.Message, refusal.Error.Where, answer.StatusCode}
 }
 
-// call sends a request and reads the answer as JSON into v, or not at all.
+// call sends a request and decodes the JSON of the answer into v, unless v is nil.
 func (c *Client) call(ctx context.Context, method, path string, body []byte, v any) error {
 	answer, err := c.Do(ctx, method, path, bytes.NewReader(body), int64(len(body)))
 	if err != nil {
@@ -125,15 +125,15 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, v a
 	return err
 }
 
-// objectPath is the path of an object.
+// objectPath returns the URL path of an object.
 func objectPath(key string) string { return "/v1/objects/" + url.PathEscape(key) }
 
-// Run runs a request; the answer goes into v.
+// Run runs a request and decodes the answer into v.
 func (c *Client) Run(ctx context.Context, request []byte, v any) error {
 	return c.call(ctx, http.MethodPost, "/v1/run", request, v)
 }
 
-// Put stores an object of so many bytes.
+// Put stores an object of the given size in bytes.
 func (c *Client) Put(ctx context.Context, key string, from io.Reader, size int64) error {
 	answer, err := c.Do(ctx, http.MethodPut, objectPath(key), from, size)
 	if err != nil {
@@ -142,7 +142,7 @@ func (c *Client) Put(ctx context.Context, key string, from io.Reader, size int64
 	return answer.Body.Close()
 }
 
-// Get writes an object.
+// Get writes an object's contents to a writer.
 func (c *Client) Get(ctx context.Context, key string, to io.Writer) error {
 	answer, err := c.Do(ctx, http.MethodGet, objectPath(key), nil, 0)
 	if err != nil {
@@ -160,12 +160,12 @@ func (c *Client) Remove(ctx context.Context, key string) error {
 	return c.call(ctx, http.MethodDelete, objectPath(key), nil, nil)
 }
 
-// List reads the client's objects into v.
+// List decodes the list of the client's objects into v.
 func (c *Client) List(ctx context.Context, v any) error {
 	return c.call(ctx, http.MethodGet, "/v1/objects", nil, v)
 }
 
-// Stats reads how the daemon stands into v.
+// Stats decodes the daemon's statistics into v.
 func (c *Client) Stats(ctx context.Context, v any) error {
 	return c.call(ctx, http.MethodGet, "/v1/stats", nil, v)
 }

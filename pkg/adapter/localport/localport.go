@@ -1,4 +1,5 @@
-// Package localport finds ports of this machine for instances to listen on.
+// Package localport allocates TCP ports of this machine for instances. pkg/adapter/process
+// and pkg/adapter/docker use it.
 package localport
 
 import (
@@ -18,36 +19,36 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Port is one that an instance is going to listen on.
+// Port is a port that an instance will listen on.
 type Port struct {
 	Number int
-	claim  *os.File // locked at the byte of that number
+	claim  *os.File // holds a lock on the byte at offset Number
 }
 
-// Release lets others have the port, once the instance listens on it or has
-// ended.
+// Release allows others to allocate the port. Call it after the instance has started to
+// listen or has ended.
 func (p Port) Release() { _ = p.claim.Close() }
 
-// Take finds a port that nobody listens on, and that no other instance of the
-// user is going to listen on either. Claims are kept in the run directory where
-// there is no better place.
-func Take(runDir string) (p Port, err error) {
+// Allocate allocates a port on which no program listens and that is not allocated to another
+// instance of the user. The claims are in a folder shared by the user's run directories or,
+// if that is unusable, in the run directory.
+func Allocate(runDir string) (p Port, err error) {
 	const attempts = 100
 	for i := range attempts {
-		number := 0 // any
+		number := 0 // any port
 		if i < attempts/2 {
 			number = quietPort()
 		}
-		if p, err = takePort(runDir, number); !errors.Is(err, unix.EADDRINUSE) {
+		if p, err = allocatePort(runDir, number); !errors.Is(err, unix.EADDRINUSE) {
 			return p, err
 		}
 	}
 	return p, err
 }
 
-// quietPort is a port beyond those that the system gives to whoever asks for
-// any, as all do that connect: such a one could be gone before its instance
-// listens. Where there are none it is 0, for any.
+// quietPort returns a random port above the system's ephemeral range, or 0 if there is
+// none. Outgoing connections use ephemeral ports, so one could be in use before its
+// instance listens.
 func quietPort() int {
 	const last = 65535
 	_, high, err := procfs.LocalPorts()
@@ -57,19 +58,18 @@ func quietPort() int {
 	return high + 1 + rand.IntN(last-high)
 }
 
-// strict listens only where any program can: connections that were closed a moment
-// ago keep a port from those that do not say that it may be used again.
+// strict listens without SO_REUSEADDR, so it succeeds only if any program could listen:
+// connections in TIME_WAIT block a port for programs that do not set the option.
 var strict = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 	failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) })
 	return errors.Join(failed, err)
 }}
 
-// takePort takes a port, or any if its number is 0, if nobody listens on it, at any
-// address, or has taken it. It is free again before its instance listens, and the
-// system may offer it to whoever else starts instances; so the taking is by a lock in a
-// file that all of the user's programs share. Between users the one who listens first
-// has it.
-func takePort(runDir string, number int) (Port, error) {
+// allocatePort allocates a port, or any port if number is 0. It returns EADDRINUSE if a program
+// listens on the port or has claimed it. The port is free until the instance listens, so
+// allocatePort also locks it in a file that all programs of the user share. Programs of other
+// users do not see the lock; the first one to listen gets the port.
+func allocatePort(runDir string, number int) (Port, error) {
 	if number == 0 {
 		var err error
 		if number, err = listen(0); err != nil {
@@ -80,8 +80,8 @@ func takePort(runDir string, number int) (Port, error) {
 	if err != nil {
 		return Port{}, err
 	}
-	// Whether it is free can only be found by having it for a moment: not one that
-	// somebody has taken and is about to listen on.
+	// Testing a port occupies it for a moment, so test only after the claim, not while
+	// another program is about to listen.
 	if _, err := listen(number); err != nil {
 		p.Release()
 		return Port{}, err
@@ -89,7 +89,7 @@ func takePort(runDir string, number int) (Port, error) {
 	return p, nil
 }
 
-// listen listens on a port, or any if it is 0, and returns it when it no longer does.
+// listen listens on a port, or any port if number is 0, closes it and returns its number.
 func listen(number int) (int, error) {
 	l, err := strict.Listen(context.Background(), "tcp4", ":"+strconv.Itoa(number))
 	if err != nil {
@@ -98,13 +98,14 @@ func listen(number int) (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// claim takes a port from all that do the same.
+// claim locks a port among the programs of the user.
 func claim(runDir string, number int) (Port, error) {
 	claims, err := openClaims(sharedClaims(), filepath.Join(runDir, "ports"))
 	if err != nil {
 		return Port{}, err
 	}
-	// Of the open file, not of the process, which may start many; and gone when it is.
+	// An open file description lock: one process may hold several, and closing the file
+	// releases it.
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(number), Len: 1}
 	err = unix.FcntlFlock(claims.Fd(), unix.F_OFD_SETLK, &lock)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -117,12 +118,11 @@ func claim(runDir string, number int) (Port, error) {
 	return Port{number, claims}, nil
 }
 
-// sharedClaims is the folder of the claims of all of the user's run directories.
+// sharedClaims returns the folder of claims for all run directories of the user.
 func sharedClaims() string { return fmt.Sprintf("/dev/shm/gfaas-%d", os.Geteuid()) }
 
-// openClaims opens the file of claims in the first of the folders that can be
-// used: anybody can put something in the place of the shared one, and must stop
-// nobody by it.
+// openClaims opens the file of claims in the first usable folder. Other users can make the
+// shared folder unusable by creating it, which must not stop this user.
 func openClaims(dirs ...string) (f *os.File, err error) {
 	for _, dir := range dirs {
 		if f, err = openClaimsIn(dir); err == nil {

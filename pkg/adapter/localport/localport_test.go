@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A port that the connections of the one who had it keep is not given out: not every
-// program could listen there.
+// A port blocked by its previous owner's closed connections is not allocated, because some
+// programs could not listen on it.
 func TestPortOfClosedConnections(t *testing.T) {
-	taken, err := Take(t.TempDir())
+	taken, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,12 +35,12 @@ func TestPortOfClosedConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = server.Close() // who closes first keeps the port for a while
+	_ = server.Close() // the side that closes first keeps the port for a while
 	_, _ = io.Copy(io.Discard, client)
 	_ = client.Close()
 	_ = l.Close()
 	taken.Release()
-	if again, err := takePort(t.TempDir(), taken.Number); !errors.Is(err, unix.EADDRINUSE) {
+	if again, err := allocatePort(t.TempDir(), taken.Number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken again at once: %v", err)
 		if err == nil {
 			again.Release()
@@ -48,14 +48,13 @@ func TestPortOfClosedConnections(t *testing.T) {
 	}
 }
 
-// A port is nobody else's between the time that it is found and the time that
-// its instance listens on it.
+// A port is reserved between its allocation and the time at which its instance listens.
 func TestPortIsTakenOnce(t *testing.T) {
-	first, err := Take(t.TempDir())
+	first, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := takePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
+	if _, err := allocatePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken twice: %v", err)
 	}
 	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.2", strconv.Itoa(first.Number)))
@@ -63,22 +62,22 @@ func TestPortIsTakenOnce(t *testing.T) {
 		t.Fatalf("its instance cannot listen: %v", err)
 	}
 	first.Release()
-	if _, err := takePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
+	if _, err := allocatePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken while somebody listens: %v", err)
 	}
 	_ = l.Close()
-	again, err := takePort(t.TempDir(), first.Number)
+	again, err := allocatePort(t.TempDir(), first.Number)
 	if err != nil {
 		t.Fatalf("taken after it was given back: %v", err)
 	}
 	again.Release()
 }
 
-// Who looks for a port does not stand, for the moment of a look, in the way of the
-// instance that is about to listen on it.
+// Allocating a port never blocks, even for a moment, an instance that is about to listen on
+// its own port.
 func TestPortIsNotTried(t *testing.T) {
 	dir := t.TempDir()
-	p, err := Take(dir)
+	p, err := Allocate(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +88,7 @@ func TestPortIsNotTried(t *testing.T) {
 	defer over.Store(true)
 	others.Go(func() {
 		for !over.Load() {
-			if other, err := takePort(dir, p.Number); err == nil {
+			if other, err := allocatePort(dir, p.Number); err == nil {
 				other.Release()
 				t.Error("taken twice")
 			}
@@ -104,10 +103,10 @@ func TestPortIsNotTried(t *testing.T) {
 	}
 }
 
-// What asks for any port, as whatever connects does, is not given one that an
-// instance is about to listen on.
+// A program that requests any port, as every outgoing connection does, does not get the
+// port of an instance that is about to listen.
 func TestPortIsNoneOfTheSystems(t *testing.T) {
-	p, err := Take(t.TempDir())
+	p, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +124,9 @@ func TestPortIsNoneOfTheSystems(t *testing.T) {
 	}
 }
 
-// Names that anybody can take stop nobody.
+// Names that other users can create do not prevent an allocation.
 func TestPortWhoseNameIsTaken(t *testing.T) {
-	p, err := Take(t.TempDir())
+	p, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,14 +136,14 @@ func TestPortWhoseNameIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer name.Close()
-	again, err := takePort(t.TempDir(), p.Number)
+	again, err := allocatePort(t.TempDir(), p.Number)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again.Release()
 }
 
-// Nor does a folder that somebody else has put in the place of the shared one.
+// A shared folder that another user has created does not prevent it either.
 func TestClaimsBesideASpoiltFolder(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) error{
 		"another user's": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 64999, 64999)) },

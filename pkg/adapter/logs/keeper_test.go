@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,7 +45,7 @@ func text(t *testing.T, dir string, o ports.LogOptions) string {
 	return string(text)
 }
 
-// A keeper ends with the last who can print, and then all is there.
+// A keeper ends when the last process closes the pipe, and the log is then complete.
 func TestKeeper(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "f-0")
 	pipe := start(t, dir)
@@ -61,7 +62,7 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("followed: %q", got)
 	}
 	logs.Settle(t.Context(), dir)
-	// One that comes after it goes on.
+	// A later keeper appends to the log.
 	pipe = start(t, dir)
 	_, _ = pipe.WriteString("fourth")
 	_ = pipe.Close()
@@ -96,10 +97,12 @@ func TestOneKeeper(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second, err := logs.Start(t.Context(), keeper, dir); err == nil || !strings.Contains(err.Error(), "another instance") {
-		_ = second.Close()
-		t.Errorf("a second keeper: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) { // Start waits for the first keeper to end
+		if second, err := logs.Start(t.Context(), keeper, dir); err == nil || !strings.Contains(err.Error(), "another instance") {
+			_ = second.Close()
+			t.Errorf("a second keeper: %v", err)
+		}
+	})
 }
 
 func TestStartErrors(t *testing.T) {
@@ -140,8 +143,8 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// However much is printed, the log is bounded and who prints is not held up for
-// long; the end is there.
+// Any amount of output leaves the log bounded, does not block the printing process for
+// long, and leaves its end in the log.
 func TestFlood(t *testing.T) {
 	dir := t.TempDir()
 	pipe := start(t, dir)
@@ -177,12 +180,12 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// killKeepers kills those of a folder, once there are any: of a program that has only just
-// begun the kernel does not say yet what it was called with.
+// killKeepers kills the keepers of a folder. It waits for them to appear, because the
+// kernel shows a new program's arguments with a delay.
 func killKeepers(t *testing.T, dir string) (n int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); n == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		all, err := procfs.All()
+		all, err := procfs.Stats()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +203,7 @@ func killKeepers(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// Who prints to a keeper that was killed finds a closed pipe, and does not wait.
+// After the keeper was killed, the printing process gets EPIPE and does not block.
 func TestKeeperKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "f-0")
 	pipe := start(t, dir)

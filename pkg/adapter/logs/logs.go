@@ -1,17 +1,17 @@
-// Package logs keeps what a process prints: bounded, each line with its time, and
-// for as long as there is somebody to print, whoever started it.
+// Package logs stores the output of processes in log files of limited size, with the time
+// of each line. A log continues after the program that started the process has ended.
+// Package process writes such logs, and Read serves gfaas logs.
 //
-// A log is a folder of its own, in a folder of logs, with the files current and previous, each of at
-// most MaxFile: when current is full it becomes previous. Who writes them is the
-// keeper, a program in a session of its own that reads the pipe the process
-// prints to and ends with the last who has the pipe open. It locks the file lock
-// while it lives. A keeper that cannot write, because the disk is full or does
-// not answer, goes on reading and says in the log what is missing: printing blocks
-// nobody for long.
+// A log is a folder with the files current and previous, each of at most MaxFile bytes;
+// when current is full, it becomes previous. A separate program, the keeper, writes them:
+// it runs in a session of its own, reads the pipe that the process prints to, holds a lock
+// on the file lock, and ends when the last process closes the pipe. If the disk is full or
+// does not answer, the keeper continues to read and notes in the log how many bytes are
+// missing, so printing never blocks for long.
 //
-// A line of a file is the time in RFC 3339 with nanoseconds, F or, when the line
-// goes on in the next, P, and the text, separated by blanks: the form in which
-// Kubernetes keeps those of containers, less the name of the stream.
+// Each line of a file consists of the time (RFC 3339 with nanoseconds), F, or P if the line
+// continues in the next record, and the text, separated by blanks. Kubernetes uses this
+// format for containers, with the name of the stream in addition.
 package logs
 
 import (
@@ -24,14 +24,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// MaxFile is about how long each of the two files of a log may be, in bytes.
+// MaxFile is the approximate size limit of each of a log's two files, in bytes.
 const MaxFile = 8 << 20
 
 // Files of a log.
 const (
 	currentFile  = "current"
 	previousFile = "previous"
-	nextFile     = "next" // for the moment in which it becomes current
+	nextFile     = "next" // exists only while it replaces current
 	lockName     = "lock"
 )
 
@@ -39,11 +39,11 @@ const (
 	stamp   = "2006-01-02T15:04:05.000000000Z"
 	whole   = 'F'
 	partial = 'P'
-	// maxRecord is the longest line of a file, its end included.
+	// maxRecord is the length limit of a line in a file, including the newline.
 	maxRecord = len(stamp) + len(" F ") + ports.MaxLogLine + 1
 )
 
-// appendLine adds a line of a file; text is at most ports.MaxLogLine.
+// appendLine appends a line of a file to a buffer; text has at most ports.MaxLogLine bytes.
 func appendLine(to []byte, at time.Time, text []byte, tag byte) []byte {
 	to = at.UTC().AppendFormat(to, stamp)
 	to = append(to, ' ', tag, ' ')
@@ -51,7 +51,7 @@ func appendLine(to []byte, at time.Time, text []byte, tag byte) []byte {
 	return append(to, '\n')
 }
 
-// parseLine reads a line of a file. One that is damaged is all text.
+// parseLine parses a line of a file. It returns a damaged line as text without a time.
 func parseLine(record []byte) ports.LogLine {
 	record = bytes.TrimSuffix(record, []byte{'\n'})
 	head := len(stamp)
@@ -63,13 +63,13 @@ func parseLine(record []byte) ports.LogLine {
 	return ports.LogLine{Text: string(record)}
 }
 
-// open opens a log's folder, which is the user's own as is the one it is in: who
-// owned that could put another in its place.
+// open opens a log's folder. The folder and its parent must belong to the user, since the
+// owner of the parent could replace the folder.
 func open(dir string) (*os.Root, error) {
-	above, err := owndir.Open(filepath.Dir(filepath.Clean(dir)))
+	parent, err := owndir.Open(filepath.Dir(filepath.Clean(dir)))
 	if err != nil {
 		return nil, err
 	}
-	_ = above.Close()
+	_ = parent.Close()
 	return owndir.Open(dir)
 }

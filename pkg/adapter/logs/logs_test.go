@@ -54,7 +54,7 @@ func texts(lines []ports.LogLine) string {
 	return strings.Join(all, "|")
 }
 
-// at is the nth second of a day.
+// at returns the nth second of a day.
 func at(n int) time.Time { return time.Date(2026, 1, 2, 0, 0, n, 5, time.UTC) }
 
 func TestLines(t *testing.T) {
@@ -78,7 +78,7 @@ func TestLines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, dir := newWriter(t, MaxFile)
 			for n, text := range c.printed {
-				w.take(piece{at: at(n), text: []byte(text)})
+				w.writeLines(chunk{at: at(n), text: []byte(text)})
 			}
 			w.finish()
 			got := read(t, dir, all)
@@ -89,8 +89,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// What is read is the end of what was printed, in whole lines, whatever the size
-// of the files and of the pieces that came; and never more than twice a file.
+// Reading yields the last lines of the output, complete, for any file size and any division
+// into pieces. The log never exceeds twice the file size.
 func TestBound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		max := rapid.Int64Range(1, 2000).Draw(rt, "max")
@@ -104,7 +104,7 @@ func TestBound(t *testing.T) {
 				text = append(text, printed[len(printed)-1]+"\n"...)
 			}
 			before := w.size
-			w.take(piece{at: at(n), text: text})
+			w.writeLines(chunk{at: at(n), text: text})
 			if before == 0 || w.size < before {
 				longest = int(w.size)
 			}
@@ -132,7 +132,7 @@ func TestBound(t *testing.T) {
 func TestSince(t *testing.T) {
 	w, dir := newWriter(t, MaxFile)
 	for n := range 5 {
-		w.take(piece{at: at(n), text: fmt.Appendf(nil, "%d\n", n)})
+		w.writeLines(chunk{at: at(n), text: fmt.Appendf(nil, "%d\n", n)})
 	}
 	for _, c := range []struct {
 		o    ports.LogOptions
@@ -150,22 +150,22 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// A damaged file costs the lines that are damaged.
+// In a damaged file, only the damaged lines are lost.
 func TestDamaged(t *testing.T) {
 	w, dir := newWriter(t, MaxFile)
-	w.take(piece{at: at(0), text: []byte("a\n")})
+	w.writeLines(chunk{at: at(0), text: []byte("a\n")})
 	junk := "2026-01-02T00:00:01 F b\n\n2026-01-02T00:00:01.000000000Z X c\n" + strings.Repeat("z", 3*maxRecord) + "\n"
 	if _, err := io.WriteString(w.file, junk); err != nil {
 		t.Fatal(err)
 	}
-	w.take(piece{at: at(1), text: []byte("d\n")})
+	w.writeLines(chunk{at: at(1), text: []byte("d\n")})
 	got := read(t, dir, all)
 	if got[0].Text != "a" || got[len(got)-1].Text != "d" || !got[1].Time.IsZero() {
 		t.Errorf("%.300q", texts(got))
 	}
 	for _, line := range got {
 		if len(line.Text) > maxRecord {
-			t.Errorf("a line of %d bytes", len(line.Text))
+			t.Errorf("a line of %d bytes, want at most %v", len(line.Text), maxRecord)
 		}
 	}
 }
@@ -191,25 +191,25 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-// A log is followed through any number of files to where its keeper ends, and
-// what is missing is missing in one place at most, when the reader is slow.
+// Following continues through any number of files to the keeper's end. If the reader is
+// slow, output is missing in at most one place.
 func TestFollow(t *testing.T) {
 	w, dir := newWriter(t, 4000)
-	lock, err := begin(t.Context(), dir)
+	lock, err := acquireLog(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const count = 3000
-	w.take(piece{at: at(0), text: []byte("line 0\n")})
+	w.writeLines(chunk{at: at(0), text: []byte("line 0\n")})
 	var got []string
 	for line, err := range Read(t.Context(), dir, ports.LogOptions{Tail: -1, Follow: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		got = append(got, line.Text)
-		// As much as is kept for a reader that is behind.
+		// Stay within the amount that the log keeps for a slow reader.
 		if n := len(got); n < count {
-			w.take(piece{at: at(n), text: fmt.Appendf(nil, "line %d\n", n)})
+			w.writeLines(chunk{at: at(n), text: fmt.Appendf(nil, "line %d\n", n)})
 		} else if n == count {
 			_ = lock.Close()
 		}
@@ -226,7 +226,7 @@ func TestFollow(t *testing.T) {
 
 func TestFollowGivenUp(t *testing.T) {
 	_, dir := newWriter(t, MaxFile)
-	lock, err := begin(t.Context(), dir)
+	lock, err := acquireLog(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,14 +240,14 @@ func TestFollowGivenUp(t *testing.T) {
 	}
 }
 
-// Who prints waits once for a disk that takes nothing, and what was lost is told.
+// The printing process waits once for a blocked disk, and the log reports the lost output.
 func TestSlowDisk(t *testing.T) {
 	w, dir := newWriter(t, MaxFile)
 	in, out := io.Pipe()
 	stuck, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		keep(in, func(p piece) { <-stuck; w.take(p) }, 10*time.Millisecond)
+		copyChunks(in, func(p chunk) { <-stuck; w.writeLines(p) }, 10*time.Millisecond)
 		w.finish()
 	}()
 	text := append(bytes.Repeat([]byte("x"), 999), '\n')
@@ -271,8 +271,8 @@ func TestSlowDisk(t *testing.T) {
 	}
 }
 
-// On a full disk lines are lost and told of, none is torn, and the rest goes on
-// when there is room.
+// On a full disk, lines are lost and reported, no line is torn, and writing continues when
+// there is space.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=700"); err != nil {
@@ -300,7 +300,7 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w.take(piece{at: at(n), text: text})
+		w.writeLines(chunk{at: at(n), text: text})
 	}
 	w.finish()
 	var kept, missing int

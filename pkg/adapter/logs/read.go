@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,11 +16,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// lookEvery is how often a log is looked at that is followed.
-const lookEvery = 100 * time.Millisecond
+// pollInterval is the poll interval for following a log.
+const pollInterval = 100 * time.Millisecond
 
-// Read reads the log in that folder; none is there where there is no folder.
-// Following it ends when it has no keeper any more.
+// Read reads the log in a folder. It yields no lines if the folder does not exist.
+// Following ends when the log has no keeper any more.
 func Read(ctx context.Context, dir string, o ports.LogOptions) ports.LogLines {
 	return func(yield func(ports.LogLine, error) bool) {
 		root, err := open(dir)
@@ -38,7 +39,7 @@ func Read(ctx context.Context, dir string, o ports.LogOptions) ports.LogLines {
 	}
 }
 
-// errEnough is of a caller who wants no more.
+// errEnough reports that the consumer has stopped the iteration.
 var errEnough = errors.New("enough")
 
 type reader struct {
@@ -46,8 +47,8 @@ type reader struct {
 	options ports.LogOptions
 	yield   func(ports.LogLine, error) bool
 
-	files []*os.File // to be read, the first from where it is
-	begun []byte     // a line of which the rest has not been written yet
+	files []*os.File // files to read, in order
+	begun []byte     // the first part of a line that is not completely written
 }
 
 func closeAll(files []*os.File) {
@@ -57,18 +58,19 @@ func closeAll(files []*os.File) {
 }
 
 func (r *reader) run(ctx context.Context) error {
-	if err := r.open(); err != nil || len(r.files) == 0 {
+	var err error
+	if r.files, err = r.list(); err != nil || len(r.files) == 0 {
 		return err
 	}
 	if err := r.seek(); err != nil {
 		return err
 	}
 	in := bufio.NewReaderSize(r.files[0], maxRecord)
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		// Asked before: what was written last is read.
-		ended := !r.options.Follow || !kept(r.root)
+		// Check first, so that the last output before the keeper's end is read.
+		ended := !r.options.Follow || !hasKeeper(r.root)
 		after, err := r.after()
 		if err != nil {
 			return err
@@ -93,7 +95,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// drain tells the lines of a file up to where it ends by now.
+// drain yields the lines up to the current end of the file.
 func (r *reader) drain(ctx context.Context, in *bufio.Reader) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -104,10 +106,10 @@ func (r *reader) drain(ctx context.Context, in *bufio.Reader) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
-		case err != nil && !errors.Is(err, bufio.ErrBufferFull): // full: it is damaged
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull): // ErrBufferFull: the line is damaged
 			return err
 		}
-		err = r.tell(r.begun)
+		err = r.yieldRecord(r.begun)
 		r.begun = r.begun[:0]
 		if err != nil {
 			return err
@@ -115,8 +117,8 @@ func (r *reader) drain(ctx context.Context, in *bufio.Reader) error {
 	}
 }
 
-// tell yields a line.
-func (r *reader) tell(record []byte) error {
+// yieldRecord yields a line unless it is older than Since.
+func (r *reader) yieldRecord(record []byte) error {
 	line := parseLine(record)
 	if line.Time.Before(r.options.Since) {
 		return nil
@@ -127,26 +129,27 @@ func (r *reader) tell(record []byte) error {
 	return nil
 }
 
-// open opens the files that are there, the oldest first.
-func (r *reader) open() error {
-	current, err := r.look(currentFile)
+// list opens the existing files, the oldest first.
+func (r *reader) list() ([]*os.File, error) {
+	current, err := r.openFile(currentFile)
 	if current == nil || err != nil {
-		return err
+		return nil, err
 	}
-	r.files = []*os.File{current}
-	previous, err := r.look(previousFile)
-	if previous == nil || err != nil {
-		return err
+	previous, err := r.openFile(previousFile)
+	switch {
+	case err != nil:
+		_ = current.Close()
+		return nil, err
+	case previous == nil:
+		return []*os.File{current}, nil
+	case same(previous, current): // renamed between the two calls
+		return []*os.File{current}, previous.Close()
 	}
-	if same(previous, current) { // it has become that just now
-		return previous.Close()
-	}
-	r.files = []*os.File{previous, current}
-	return nil
+	return []*os.File{previous, current}, nil
 }
 
-// look opens a file, nil if it is not there.
-func (r *reader) look(name string) (*os.File, error) {
+// openFile opens a file, or returns nil if it does not exist.
+func (r *reader) openFile(name string) (*os.File, error) {
 	f, err := r.root.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -163,7 +166,7 @@ func same(a, b *os.File) bool {
 	return err == nil && os.SameFile(first, second)
 }
 
-// seek drops what is before the lines that are wanted.
+// seek skips the lines before the last Tail lines.
 func (r *reader) seek() error {
 	if r.options.Tail < 0 {
 		return nil
@@ -186,13 +189,13 @@ func (r *reader) seek() error {
 	return nil
 }
 
-// lastLines is where the last n lines of a file begin, and how many there are.
+// lastLines returns the offset of the last n lines of a file, and how many of them exist.
 func lastLines(f *os.File, n int) (at int64, found int, err error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, 0, err
 	}
-	block := make([]byte, chunk)
+	block := make([]byte, chunkSize)
 	at = size
 	for at > 0 {
 		from := max(0, at-int64(len(block)))
@@ -215,30 +218,15 @@ func lastLines(f *os.File, n int) (at int64, found int, err error) {
 	return 0, found, nil
 }
 
-// after are the files that come after the one that is read, if nothing will be
-// added to that.
+// after returns the files that follow the file being read, if that is complete.
 func (r *reader) after() ([]*os.File, error) {
 	if len(r.files) > 1 {
 		return r.files[1:], nil
 	}
-	current, err := r.look(currentFile)
-	if current == nil || err != nil {
-		return nil, err
+	files, err := r.list()
+	if i := slices.IndexFunc(files, func(f *os.File) bool { return same(f, r.files[0]) }); i >= 0 {
+		closeAll(files[:i+1])
+		files = files[i+1:]
 	}
-	if same(current, r.files[0]) {
-		return nil, current.Close()
-	}
-	// What was read is the one before it, or older.
-	previous, err := r.look(previousFile)
-	switch {
-	case err != nil:
-		_ = current.Close()
-		return nil, err
-	case previous == nil:
-	case same(previous, current), same(previous, r.files[0]):
-		_ = previous.Close()
-	default:
-		return []*os.File{previous, current}, nil
-	}
-	return []*os.File{current}, nil
+	return files, err
 }

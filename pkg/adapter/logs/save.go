@@ -13,9 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// Save writes lines as a log that nobody prints to any more, in place of one that is in
-// that folder. Without lines there is no log. After the error of a line the lines before it
-// are there.
+// Save writes lines as a complete log, replacing a log in the folder. Without lines, it
+// creates no log. If lines yields an error, Save returns it and keeps the lines before it.
 func Save(dir string, lines ports.LogLines) (err error) {
 	if err := Remove(dir); err != nil {
 		return err
@@ -49,7 +48,7 @@ func Save(dir string, lines ports.LogLines) (err error) {
 	return failed
 }
 
-// create makes a log's folder, and the file of its lines.
+// create creates a log's folder and its current file.
 func create(dir string) (*os.File, error) {
 	for _, each := range []string{filepath.Dir(dir), dir} {
 		if err := owndir.Ensure(each); err != nil && !errors.Is(err, fs.ErrExist) {

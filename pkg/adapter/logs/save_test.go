@@ -12,7 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// What is saved is read as it was, in place of what was there.
+// Saved lines are read back unchanged and replace the previous log.
 func TestSave(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	broken := errors.New("broken")
@@ -22,7 +22,7 @@ func TestSave(t *testing.T) {
 		name  string
 		lines []ports.LogLine
 		err   error
-		none  bool // no folder is left
+		none  bool // the folder is removed
 	}{
 		{"none", nil, nil, true},
 		{"some", some, nil, false},

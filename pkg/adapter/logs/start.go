@@ -19,25 +19,25 @@ import (
 
 const (
 	pause = 10 * time.Millisecond
-	// settling is how long a keeper may take to write what the last who could
-	// print has printed.
+	// settling is how long a keeper may take to write the remaining output after the last
+	// process has closed the pipe.
 	settling = time.Second
-	// handover is how long the keeper of an instance that has ended may take to end
-	// too, where the instance is started again.
+	// handover is how long Start waits for the keeper of the instance's previous run to
+	// end.
 	handover = 10 * time.Second
 )
 
-// Start starts the keeper, a command that calls Keep with its standard input and
-// its last argument, for the log in that folder. What is printed to the pipe goes
-// there. A log that is there is gone on with, unless it has a keeper.
+// Start starts a keeper for the log in a folder and returns the pipe to print to. The
+// command keeper must call Keep with its standard input and its last argument. Start
+// appends to an existing log. It fails if another keeper holds the log's lock.
 func Start(ctx context.Context, keeper []string, dir string) (pipe *os.File, err error) {
 	var lock *os.File
-	for range 10 { // who removes the last log beside this one removes the folder above
+	for range 10 { // removing the last other log also removes the parent folder
 		if err = owndir.Ensure(filepath.Dir(dir)); err == nil {
 			err = owndir.Ensure(dir)
 		}
 		if err == nil {
-			lock, err = begin(ctx, dir)
+			lock, err = acquireLog(ctx, dir)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			break
@@ -46,9 +46,9 @@ func Start(ctx context.Context, keeper []string, dir string) (pipe *os.File, err
 	if err != nil {
 		return nil, fmt.Errorf("log %s: %w", dir, err)
 	}
-	defer lock.Close() // the keeper has it too
+	defer lock.Close() // the keeper has inherited it
 	var ends [2]int
-	// Not by os.Pipe: who prints must find it blocking, whatever Go does to its own.
+	// Not os.Pipe, because the printing process needs a blocking pipe.
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("log %s: %w", dir, err)
 	}
@@ -56,18 +56,19 @@ func Start(ctx context.Context, keeper []string, dir string) (pipe *os.File, err
 	defer out.Close()
 	cmd := exec.Command(keeper[0], append(keeper[1:len(keeper):len(keeper)], dir)...)
 	cmd.Dir, cmd.Stdin = "/", out
-	// Nothing of the environment is for it; it has little to do and to remember.
+	// The keeper needs no environment, little CPU and little memory.
 	cmd.Env = []string{"GOMAXPROCS=1", "GOGC=50"}
 	if err := detach.Start(cmd, lock); err != nil {
 		_ = in.Close()
-		return nil, fmt.Errorf("keep log %s: %w", dir, err)
+		return nil, fmt.Errorf("start the keeper of log %s: %w", dir, err)
 	}
 	go func() { _ = cmd.Wait() }()
 	return in, nil
 }
 
-// begin locks a log and sees to it that it can be written to.
-func begin(ctx context.Context, dir string) (*os.File, error) {
+// acquireLog acquires the log's lock, waiting up to handover, and checks that the log is
+// writable.
+func acquireLog(ctx context.Context, dir string) (*os.File, error) {
 	root, err := open(dir)
 	if err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func begin(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := await(ctx, handover, func() bool { return lockfile.Hold(lock) == nil })
+	held := await(ctx, handover, func() bool { return lockfile.Flock(lock) == nil })
 	if !held {
 		err = errors.New("another instance writes to it")
 	} else if w := (&writer{root: root}); err == nil {
@@ -92,29 +93,29 @@ func begin(ctx context.Context, dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// Settle waits until all is in the log that its instance has printed; not long,
-// since what the instance has started may print on.
+// Settle waits up to settling for the keeper to write the output of an ended instance.
+// Children of the instance may keep the pipe open for longer.
 func Settle(ctx context.Context, dir string) {
 	root, err := open(dir)
 	if err != nil {
 		return
 	}
 	defer root.Close()
-	await(ctx, settling, func() bool { return !kept(root) })
+	await(ctx, settling, func() bool { return !hasKeeper(root) })
 }
 
-// kept says whether a log has a keeper.
-func kept(root *os.Root) bool {
+// hasKeeper reports whether a log has a keeper.
+func hasKeeper(root *os.Root) bool {
 	lock, err := root.OpenFile(lockName, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false
 	}
 	defer lock.Close()
-	// Shared: others may look at the same time.
+	// A shared lock, so that several readers can check at the same time.
 	return unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// await polls for as long as a keeper may take.
+// await polls done until it returns true, patience has passed or ctx ends.
 func await(ctx context.Context, patience time.Duration, done func() bool) bool {
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -132,8 +133,8 @@ func await(ctx context.Context, patience time.Duration, done func() bool) bool {
 	return true
 }
 
-// Remove removes a log, and the folder it was in with the last. One that is gone
-// is no error.
+// Remove removes a log, and its parent folder after the last log. It returns nil if the log
+// does not exist.
 func Remove(dir string) error {
 	root, err := open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

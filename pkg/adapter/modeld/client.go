@@ -1,4 +1,7 @@
-// Package modeld speaks to the model daemon's socket.
+// Package modeld is the client of the model daemon, gfaas-modeld. Client sends requests of the
+// protocol in pkg/wire/model; Ensure starts a daemon if none runs; HeldModel keeps a model on the GPU
+// for instances; Daemons and OnGPUs report the state of running daemons. The commands gfaas,
+// gfaas-modeld and gfaas-tokend use it.
 package modeld
 
 import (
@@ -18,39 +21,38 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// Socket is the model daemon's socket in a run directory.
+// Socket returns the path of the model daemon's socket in a run directory.
 func Socket(runDir string) string { return filepath.Join(runDir, "model.sock") }
 
-// TenantFolder is what a container of a tenant is given: the tenant's own socket is
-// there, by the name model.sock. Mount the folder, not the socket: a restarted
-// daemon makes a new one.
+// TenantFolder returns the folder to mount into containers of a tenant. It contains the tenant's
+// socket under the name model.sock. Mount the folder and not the socket, because a restarted daemon
+// creates a new socket.
 func TenantFolder(runDir, tenant string) string { return filepath.Join(runDir, "model", tenant) }
 
-// Error is a failure to reach the daemon.
+// Error reports that the daemon cannot be reached or started.
 type Error struct {
-	Err     error
-	Missing bool
-	Remedy  string
+	Err    error
+	Remedy string // hint for the user; empty: none
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Unavailable says that there is no daemon.
-func (e *Error) Unavailable() bool { return e.Missing }
+// Unavailable returns true: no daemon answers.
+func (e *Error) Unavailable() bool { return true }
 
-// Hint says what to do about it.
+// Hint returns the suggested next step.
 func (e *Error) Hint() string { return e.Remedy }
 
-// Client is a connection to the daemon: what it gets it holds until it is released
-// or closed. One request goes at a time.
+// Client is a connection to the daemon. It holds the copies that it gets until it releases them or is
+// closed. It is safe for concurrent use, but handles one request at a time.
 type Client struct {
 	socket string
 	mu     sync.Mutex
 	conn   *net.UnixConn
 }
 
-// Dial connects to the daemon at that socket.
+// Dial connects to the daemon at a socket.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", socket)
 	switch {
@@ -59,44 +61,44 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("model daemon at %s: %w", socket, ctx.Err())
 	case errors.Is(err, fs.ErrPermission):
-		return nil, &Error{Err: fmt.Errorf("model daemon at %s: %w", socket, err), Missing: true, Remedy: "the socket is its user's and root's"}
+		return nil, &Error{Err: fmt.Errorf("model daemon at %s: %w", socket, err), Remedy: "only root and the user who started the daemon can connect"}
 	}
-	return nil, &Error{Err: fmt.Errorf("no model daemon at %s: %w", socket, err), Missing: true, Remedy: "start one with 'gfaas-modeld'"}
+	return nil, &Error{Err: fmt.Errorf("no model daemon at %s: %w", socket, err), Remedy: "start one with 'gfaas-modeld'"}
 }
 
-// Close gives up what the connection holds.
+// Close closes the connection, which releases everything that it holds.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// mostFiles is how many descriptors an answer has at most.
-const mostFiles = 2
+// maxFiles is the largest number of descriptors in an answer.
+const maxFiles = 2
 
-// Call asks the daemon and waits for its answer. The files are passed on and stay
-// the caller's; those of the answer are its own. What the daemon refuses is a
-// *wire.Error. A call that the context cuts short ends the connection.
+// Call sends a request and waits for the answer. The caller keeps the ownership of files and gets that
+// of the returned ones. An error is a *wire.Error if the daemon refused the request. If ctx ends during
+// the call, the connection is unusable afterwards.
 func (c *Client) Call(ctx context.Context, r wire.Request, files ...*os.File) (a wire.Answer, got []*os.File, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := c.send(r, files); err != nil {
-		return a, nil, c.gone(ctx, err)
+		return a, nil, c.connError(ctx, err)
 	}
-	buf, oob := make([]byte, wire.MaxAnswer), make([]byte, unix.CmsgSpace(4*mostFiles))
+	buf, oob := make([]byte, wire.MaxAnswer), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, passed, _, _, err := c.conn.ReadMsgUnix(buf, oob)
 	if err == nil && n == 0 {
-		err = errors.New("it ended the connection")
+		err = errors.New("the daemon closed the connection")
 	}
 	if err != nil {
-		return a, nil, c.gone(ctx, err)
+		return a, nil, c.connError(ctx, err)
 	}
-	got, err = take(oob[:passed])
+	got, err = receivedFiles(oob[:passed])
 	if err == nil {
 		err = json.Unmarshal(buf[:n], &a)
 	}
 	if err == nil && !a.OK {
 		err = a.Error
 		if a.Error == nil {
-			err = errors.New("it says no, and not why")
+			err = errors.New("the request was refused without a reason")
 		}
 	}
 	if err != nil {
@@ -105,7 +107,7 @@ func (c *Client) Call(ctx context.Context, r wire.Request, files ...*os.File) (a
 		}
 		var refused *wire.Error
 		if !errors.As(err, &refused) {
-			err = fmt.Errorf("answer of the model daemon at %s: %w", c.socket, err)
+			err = fmt.Errorf("cannot read the answer of the model daemon at %s: %w", c.socket, err)
 		}
 		return a, nil, err
 	}
@@ -129,16 +131,16 @@ func (c *Client) send(r wire.Request, files []*os.File) error {
 	return err
 }
 
-// gone tells a daemon that has gone from a caller that gave up.
-func (c *Client) gone(ctx context.Context, err error) error {
+// connError returns the error for a failed connection, or for the end of ctx.
+func (c *Client) connError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("model daemon at %s: %w", c.socket, ctx.Err())
 	}
-	return &Error{Err: fmt.Errorf("model daemon at %s: %w", c.socket, err), Missing: true, Remedy: "see its log"}
+	return &Error{Err: fmt.Errorf("model daemon at %s: %w", c.socket, err), Remedy: "look at the daemon's log"}
 }
 
-// take is the descriptors that came with an answer.
-func take(oob []byte) (files []*os.File, err error) {
+// receivedFiles returns the descriptors that came with an answer.
+func receivedFiles(oob []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil, err
@@ -156,7 +158,7 @@ func take(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// Models lists all models, of one tenant or, for "", of all.
+// Models lists the models that a tenant can use or, for "", all models.
 func (c *Client) Models(ctx context.Context, tenant string) (all []wire.Status, err error) {
 	r := wire.Request{Op: wire.OpList, Tenant: tenant}
 	for {

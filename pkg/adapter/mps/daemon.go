@@ -15,44 +15,44 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// askTime is how long the control daemon may take to answer.
-const askTime = 10 * time.Second
+// commandTimeout is the time limit for an answer of the control daemon.
+const commandTimeout = 10 * time.Second
 
-// Fault is the state of a server one of whose clients met a fatal error: it
-// takes no new clients until all it has are gone.
+// Fault is the state of a server after a fatal error of a client: it accepts no
+// new clients until all its clients have ended.
 const Fault = "FAULT"
 
-// Server is an MPS server process: one for each user, started by the control
-// daemon when the first client comes.
+// Server is an MPS server process. The control daemon starts one per user, when the user's
+// first client connects.
 type Server struct {
 	PID   int
 	State string // INITIALIZING, ACTIVE or FAULT
 }
 
-// Daemon is a control daemon of our own, apart from any that the machine's
-// owner runs: nobody finds it who is not told its PipeDir.
+// Daemon is a private control daemon, separate from that of the machine's
+// administrator. Only clients that know its PipeDir can use it.
 type Daemon struct {
-	Program string // nvidia-cuda-mps-control
-	Dir     string // its folders pipe and log are made as needed
+	Program string // path of nvidia-cuda-mps-control
+	Dir     string // contains the folders pipe and log, created as needed
 }
 
-// Private is the daemon of that run directory; ok is false when MPS is not
-// installed here.
+// Private returns the daemon of a run directory, running or not; ok is false if MPS is not
+// installed.
 func Private(runDir string) (d Daemon, ok bool) {
 	program, err := exec.LookPath(control)
 	return Daemon{Program: program, Dir: privateDir(runDir)}, err == nil
 }
 
-// PipeDir is what clients need in CUDA_MPS_PIPE_DIRECTORY.
+// PipeDir returns the value of CUDA_MPS_PIPE_DIRECTORY for clients.
 func (d Daemon) PipeDir() string { return filepath.Join(d.Dir, "pipe") }
 
 func (d Daemon) logDir() string { return filepath.Join(d.Dir, "log") }
 
-// PID is the daemon's process, or 0 when it does not run.
+// PID returns the daemon's PID, or 0 if it is not running.
 func (d Daemon) PID() int { return ProbeDir(d.PipeDir()).PID }
 
-// Start starts the daemon unless it runs. It lives on when this process ends:
-// its clients would not survive it.
+// Start starts the daemon unless it is running. The daemon outlives this process, because
+// its clients could not continue without it.
 func (d Daemon) Start(ctx context.Context) error {
 	if d.PID() != 0 {
 		return nil
@@ -62,41 +62,41 @@ func (d Daemon) Start(ctx context.Context) error {
 			return fmt.Errorf("MPS: %w", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*askTime)
+	ctx, cancel := context.WithTimeout(ctx, 2*commandTimeout)
 	defer cancel()
 	env := []string{pipeVariable + "=" + d.PipeDir(), "CUDA_MPS_LOG_DIRECTORY=" + d.logDir()}
 	if out, err := run(ctx, d.Program, env, "", "-d"); err != nil {
 		return fmt.Errorf("MPS: %s -d: %w: %s", d.Program, err, lastLine(out))
 	}
-	if !until(ctx, func() bool { return d.PID() != 0 }) {
+	if !pollUntil(ctx, func() bool { return d.PID() != 0 }) {
 		return fmt.Errorf("MPS: %s did not start: %s", d.Program, d.Reason())
 	}
 	return nil
 }
 
-// Stop ends the daemon and its servers, and returns when it has ended. Clients
-// that still run have so long to end by themselves.
+// Stop ends the daemon and its servers and returns when the daemon has ended. Clients that
+// are still running have the time grace to end by themselves.
 func (d Daemon) Stop(ctx context.Context, grace time.Duration) error {
 	pid := d.PID()
 	if pid == 0 {
 		return nil
 	}
-	if _, err := d.ask(ctx, fmt.Sprintf("quit -t %d", int(grace.Seconds()))); err != nil && d.PID() != 0 {
+	if _, err := d.send(ctx, fmt.Sprintf("quit -t %d", int(grace.Seconds()))); err != nil && d.PID() != 0 {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, grace+askTime)
+	ctx, cancel := context.WithTimeout(ctx, grace+commandTimeout)
 	defer cancel()
-	if !until(ctx, func() bool { return !procfs.Alive(pid) }) {
-		return fmt.Errorf("MPS: the control daemon %d was told to quit and still runs: %s", pid, d.Reason())
+	if !pollUntil(ctx, func() bool { return !procfs.Alive(pid) }) {
+		return fmt.Errorf("MPS: control daemon %d still runs after the command to quit: %s", pid, d.Reason())
 	}
 	return nil
 }
 
-// until waits until it is so; false: the context ended first.
-func until(ctx context.Context, so func() bool) bool {
+// pollUntil polls ok until it returns true, and returns false if ctx ends first.
+func pollUntil(ctx context.Context, ok func() bool) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for !so() {
+	for !ok() {
 		select {
 		case <-ctx.Done():
 			return false
@@ -106,8 +106,7 @@ func until(ctx context.Context, so func() bool) bool {
 	return true
 }
 
-// Servers lists the servers and their states, of which FAULT is the one to act
-// on.
+// Servers returns the servers and their states.
 func (d Daemon) Servers(ctx context.Context) ([]Server, error) {
 	pids, err := d.numbers(ctx, "get_server_list")
 	if err != nil {
@@ -115,7 +114,7 @@ func (d Daemon) Servers(ctx context.Context) ([]Server, error) {
 	}
 	var out []Server
 	for _, pid := range pids {
-		state, err := d.ask(ctx, fmt.Sprintf("get_server_status %d", pid))
+		state, err := d.send(ctx, fmt.Sprintf("get_server_status %d", pid))
 		if err != nil {
 			return nil, err
 		}
@@ -124,12 +123,13 @@ func (d Daemon) Servers(ctx context.Context) ([]Server, error) {
 	return out, nil
 }
 
-// Clients lists the processes connected to a server.
+// Clients returns the PIDs of the clients connected to a server.
 func (d Daemon) Clients(ctx context.Context, server int) ([]int, error) {
 	return d.numbers(ctx, fmt.Sprintf("get_client_list %d", server))
 }
 
-// Reason is what the server's log, or else the daemon's, says last.
+// Reason returns the last line of the server's log or, if that is empty, of the daemon's
+// log.
 func (d Daemon) Reason() string {
 	for _, name := range []string{"server.log", "control.log"} {
 		if text, err := os.ReadFile(filepath.Join(d.logDir(), name)); err == nil {
@@ -141,9 +141,9 @@ func (d Daemon) Reason() string {
 	return "it logged nothing"
 }
 
-// numbers asks for a list of process numbers, one a line.
+// numbers sends a command whose answer is a list of PIDs.
 func (d Daemon) numbers(ctx context.Context, command string) ([]int, error) {
-	text, err := d.ask(ctx, command)
+	text, err := d.send(ctx, command)
 	if err != nil {
 		return nil, err
 	}
@@ -154,22 +154,22 @@ func parseNumbers(command string, text []byte) (out []int, err error) {
 	for _, word := range strings.Fields(string(text)) {
 		n, err := strconv.Atoi(word)
 		if err != nil {
-			return nil, fmt.Errorf("MPS: %s answers %q, expected process numbers", command, firstLine(text))
+			return nil, fmt.Errorf("MPS: unexpected answer %[2]q to %[1]s, expected process IDs", command, firstLine(text))
 		}
 		out = append(out, n)
 	}
 	return out, nil
 }
 
-// ask sends the daemon one command and returns its answer.
-func (d Daemon) ask(ctx context.Context, command string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// send sends one command to the daemon and returns its answer.
+func (d Daemon) send(ctx context.Context, command string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	return ask(ctx, d.Program, d.PipeDir(), command)
+	return sendCommands(ctx, d.Program, d.PipeDir(), command)
 }
 
-// ask sends commands, one a line, to the control daemon of a folder.
-func ask(ctx context.Context, program, pipeDir, commands string) ([]byte, error) {
+// sendCommands sends commands, one per line, to the control daemon of a folder.
+func sendCommands(ctx context.Context, program, pipeDir, commands string) ([]byte, error) {
 	out, err := run(ctx, program, []string{pipeVariable + "=" + pipeDir}, commands+"\n")
 	if err != nil {
 		return nil, fmt.Errorf("MPS: %s: %w: %s", firstLine([]byte(commands)), err, lastLine(out))
@@ -177,12 +177,12 @@ func ask(ctx context.Context, program, pipeDir, commands string) ([]byte, error)
 	return out, nil
 }
 
-// run runs the control program, with these variables besides the common environment.
+// run runs the control program with env added to the daemon's environment.
 func run(ctx context.Context, program string, env []string, input string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(environ(os.Environ()), env...)
 	cmd.Stdin = strings.NewReader(input)
-	cmd.WaitDelay = time.Second // what it starts may keep its output open
+	cmd.WaitDelay = time.Second // its children may keep the output open
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil
@@ -190,19 +190,19 @@ func run(ctx context.Context, program string, env []string, input string, args .
 	return out, err
 }
 
-// environ is what the daemon gets of our environment. It serves all GPUs, and
-// counts them as its clients do: of those that it is told of it would make
-// devices with other numbers. Shares and limits are its clients' own.
+// environ returns the daemon's environment, given this process's. It removes
+// CUDA_VISIBLE_DEVICES, because the daemon serves all GPUs and must number them as its
+// clients do, and the variables with shares and limits, which apply to clients.
 func environ(ours []string) []string {
-	kept := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}
+	env := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}
 	for _, kv := range ours {
 		switch name, _, _ := strings.Cut(kv, "="); {
 		case name == "CUDA_VISIBLE_DEVICES", name == "CUDA_DEVICE_ORDER", name == "LD_PRELOAD", strings.HasPrefix(name, "CUDA_MPS_"):
 		default:
-			kept = append(kept, kv)
+			env = append(env, kv)
 		}
 	}
-	return kept
+	return env
 }
 
 func lastLine(text []byte) string {

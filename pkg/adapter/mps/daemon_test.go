@@ -15,7 +15,7 @@ import (
 
 func TestFake(t *testing.T) { mpstest.Suite(t, mpstest.Install(t)) }
 
-// TestReal runs where NVIDIA's program and a GPU are.
+// TestReal runs on machines with NVIDIA's program and a GPU.
 func TestReal(t *testing.T) {
 	program, err := exec.LookPath("nvidia-cuda-mps-control")
 	if err != nil {
@@ -37,7 +37,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestEnvironment: the daemon is for all GPUs and all clients, whoever started it.
+// TestEnvironment: the daemon serves all GPUs and clients, whatever the environment of its
+// starter.
 func TestEnvironment(t *testing.T) {
 	for name, value := range map[string]string{
 		"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "5",
@@ -70,7 +71,7 @@ func TestEnvironment(t *testing.T) {
 func TestReason(t *testing.T) {
 	d := mps.Daemon{Dir: t.TempDir()}
 	if got := d.Reason(); got != "it logged nothing" {
-		t.Errorf("without logs: %q", got)
+		t.Errorf("without logs: %q, want it logged nothing", got)
 	}
 	if err := os.MkdirAll(filepath.Join(d.Dir, "log"), 0o700); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SetTerminateTime bounds Terminate until the test ends.
+// SetTerminateTime sets the time limit of Terminate until the test ends.
 func SetTerminateTime(t testing.TB, d time.Duration) {
 	before := terminateTime
 	terminateTime = d

@@ -1,5 +1,7 @@
-// Package mps speaks to NVIDIA's Multi-Process Service, which lets processes
-// run on a GPU side by side, each on its share of the multiprocessors.
+// Package mps controls NVIDIA's Multi-Process Service (MPS), with which processes run on a
+// GPU at the same time, each on its share of the SMs. Daemon is a private control daemon,
+// Probe finds a running one, and Terminate ends the GPU work of clients before they are
+// killed.
 package mps
 
 import (
@@ -24,18 +26,18 @@ const (
 	pipeVariable = "CUDA_MPS_PIPE_DIRECTORY" // names a control daemon's folder
 )
 
-// Status is what there is of MPS on this machine.
+// Status describes MPS on this machine.
 type Status struct {
-	Program string // path of nvidia-cuda-mps-control; empty when it is not installed
-	PipeDir string // where clients look for the daemon
-	PID     int    // of the control daemon; 0 when none runs
+	Program string // path of nvidia-cuda-mps-control; empty if not installed
+	PipeDir string // where clients find the daemon
+	PID     int    // PID of the control daemon; 0 if none is running
 }
 
-// Running says whether a control daemon serves PipeDir.
+// Running reports whether a control daemon serves PipeDir.
 func (s Status) Running() bool { return s.PID != 0 }
 
-// Probe looks for the control program on PATH and for the daemon of this
-// machine's owner: in $CUDA_MPS_PIPE_DIRECTORY, else in the default folder.
+// Probe finds the control program on PATH and the administrator's daemon, in
+// $CUDA_MPS_PIPE_DIRECTORY or the default folder.
 func Probe() Status {
 	dir := os.Getenv(pipeVariable)
 	if dir == "" {
@@ -44,8 +46,8 @@ func Probe() Status {
 	return ProbeDir(dir)
 }
 
-// ProbeDir looks for the daemon of that folder. One of another user than root and
-// this process's does not count: anybody can make the default folder.
+// ProbeDir finds the daemon of a folder. It ignores daemons of users other than root and
+// this process's user, since any user can create the default folder.
 func ProbeDir(dir string) Status {
 	s := Status{PipeDir: dir}
 	if path, err := exec.LookPath(control); err == nil {
@@ -65,12 +67,12 @@ func ProbeDir(dir string) Status {
 	return s
 }
 
-// maxPIDFile bounds what is read of a PID file, in bytes.
+// maxPIDFile is the size limit of a PID file, in bytes.
 const maxPIDFile = 32
 
-// readPIDFile reads the daemon's, and never waits for who writes to it.
+// readPIDFile reads the daemon's PID file. It does not block on a FIFO.
 func readPIDFile(dir string) ([]byte, error) {
-	for _, look := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} { // also of who made a link
+	for _, look := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} { // Lstat checks the owner of a symbolic link as well
 		if info, err := look(dir); err != nil || !trusted(info) {
 			return nil, errors.Join(err, fs.ErrPermission)
 		}
@@ -87,15 +89,14 @@ func readPIDFile(dir string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxPIDFile))
 }
 
-// trusted says whether a file is root's or this process's user's.
+// trusted reports whether a file belongs to root or to this process's user.
 func trusted(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && (s.Uid == 0 || int(s.Uid) == os.Geteuid())
 }
 
-// privateDir is where gfaas keeps an MPS daemon of its own: clients find it in
-// the folder pipe, its logs are in the folder log.
+// privateDir returns the folder of a run directory's private MPS daemon.
 func privateDir(runDir string) string { return filepath.Join(runDir, "mps") }
 
-// PipeDir is the folder in which clients find the private daemon.
+// PipeDir returns the folder in which clients find the private daemon.
 func PipeDir(runDir string) string { return filepath.Join(privateDir(runDir), "pipe") }

@@ -29,7 +29,7 @@ func TestProbe(t *testing.T) {
 		"":                               0,
 		"none":                           0,
 		"-1":                             0,
-		"2147483646":                     0, // above any PID there can be
+		"2147483646":                     0, // above every possible PID
 	} {
 		if err := os.WriteFile(program+".pid", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -41,8 +41,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeOthers: the default folder is where anybody can make one. What is there
-// counts if root or we have put it there, and nobody is waited for.
+// TestProbeOthers: any user can create the default folder. A daemon there counts only if
+// its files belong to root or to us, and Probe never blocks on them.
 func TestProbeOthers(t *testing.T) {
 	own := strconv.Itoa(os.Getpid())
 	for name, put := range map[string]func(dir, file string) error{
@@ -88,7 +88,7 @@ func TestProbeOthers(t *testing.T) {
 	}
 }
 
-// TestProbeZombie: what has ended does not run, though nobody asked how.
+// TestProbeZombie: an ended process that was not reaped does not count as running.
 func TestProbeZombie(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {
@@ -109,6 +109,6 @@ func TestProbeZombie(t *testing.T) {
 func TestDefaultFolder(t *testing.T) {
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "")
 	if s := Probe(); s.PipeDir != defaultDir {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want PipeDir %v", s, defaultDir)
 	}
 }

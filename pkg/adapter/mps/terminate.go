@@ -12,17 +12,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// terminateTime bounds a Terminate: a control daemon that does not answer must not keep
-// processes alive.
-var terminateTime = 5 * time.Second // for tests to shorten
+// terminateTime is the time limit of Terminate, so that a control daemon that does not
+// answer cannot keep processes alive.
+var terminateTime = 5 * time.Second // a variable for tests
 
 // Terminate ends the GPU work of processes that are about to be killed and are clients of
-// an MPS daemon: of the private one of runDir, of the owner's, or of the one that a
-// process's environment names. The driver does not clean up after a client that dies with
-// work in flight: all other clients of the GPU may get errors, and later ones may hang.
+// an MPS daemon: the private one of runDir, the administrator's, or the one in a process's
+// environment. The driver does not clean up after a client that dies with work in flight:
+// all other clients of the GPU may get errors, and later clients may hang.
 //
-// Terminate returns after 5 s at most. The error says that a daemon did not do it; the
-// processes can be killed all the same. Where no MPS daemon runs, Terminate does nothing.
+// Terminate returns after at most 5 s. It returns an error if a daemon failed; the caller
+// can kill the processes nevertheless. It has no effect without a running MPS daemon.
 func Terminate(ctx context.Context, runDir string, pids []int) error {
 	if len(pids) == 0 {
 		return nil
@@ -56,8 +56,8 @@ func Terminate(ctx context.Context, runDir string, pids []int) error {
 	return errors.Join(errs...)
 }
 
-// drivers returns the processes that have loaded the driver, or may have: a client that
-// is still initialising is in no list of the daemon's.
+// drivers returns the processes that have loaded the driver, and processes that cannot be
+// inspected. A client that is still initializing is missing from the daemon's lists.
 func drivers(pids []int) (found []int) {
 	for _, pid := range pids {
 		if mapped, err := procfs.Maps(pid); errors.Is(err, fs.ErrPermission) || strings.Contains(mapped, "/libcuda.so") {
@@ -67,11 +67,10 @@ func drivers(pids []int) (found []int) {
 	return found
 }
 
-// terminate asks the daemon, which serves s.PipeDir, to end the work of clients, whichever
-// of its servers they are with.
+// terminate ends the work of clients on all servers of the daemon at s.PipeDir.
 func (s Status) terminate(ctx context.Context, clients []int) error {
 	const list = "get_server_list"
-	text, err := ask(ctx, s.Program, s.PipeDir, list)
+	text, err := sendCommands(ctx, s.Program, s.PipeDir, list)
 	if err != nil {
 		return err
 	}
@@ -88,6 +87,6 @@ func (s Status) terminate(ctx context.Context, clients []int) error {
 	if len(commands) == 0 {
 		return nil
 	}
-	_, err = ask(ctx, s.Program, s.PipeDir, strings.Join(commands, "\n"))
+	_, err = sendCommands(ctx, s.Program, s.PipeDir, strings.Join(commands, "\n"))
 	return err
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
 )
 
-// Numbers of servers, beyond those that processes can have.
+// PIDs of servers, beyond the range of real PIDs.
 const server, another = 4<<20 + 1, 4<<20 + 2
 
-// client starts a program with these variables, and returns its number once it is ready.
+// client starts a program in an environment and returns its PID when it is ready.
 func client(t *testing.T, env []string, program string, args ...string) int {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -38,9 +38,9 @@ func TestTerminate(t *testing.T) {
 	program := mpstest.Client(t)
 	for name, c := range map[string]struct {
 		servers  []int
-		private  bool // the daemon is that of the run directory …
-		owners   bool // … that of the machine's owner …
-		named    bool // … that which the client's environment names
+		private  bool // the daemon is the run directory's …
+		owners   bool // … or the administrator's …
+		named    bool // … or the one in the client's environment
 		outsider bool // the process has not loaded the driver
 		want     []int
 	}{
@@ -90,7 +90,7 @@ func TestTerminate(t *testing.T) {
 	}
 }
 
-// Clients that are killed together are named together; one that has ended is not.
+// Clients that are killed together are in one command; an ended client is not.
 func TestTerminateSeveral(t *testing.T) {
 	mpstest.Install(t)
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", t.TempDir())
@@ -107,7 +107,7 @@ func TestTerminateSeveral(t *testing.T) {
 	}
 }
 
-// A control daemon that hangs keeps no process alive.
+// A control daemon that hangs does not keep processes alive.
 func TestTerminateHangs(t *testing.T) {
 	mpstest.Install(t)
 	mps.SetTerminateTime(t, 100*time.Millisecond)
@@ -119,6 +119,6 @@ func TestTerminateHangs(t *testing.T) {
 		t.Error("no error, though the daemon did not answer")
 	}
 	if got := mpstest.Terminated(t, mps.PipeDir(runDir)); len(got) > 0 {
-		t.Errorf("terminated %q", got)
+		t.Errorf("terminated %q, want none", got)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Figures are what a GPU did over the time of a measurement, everything that
-// ran on it together. What it does not tell is 0.
+// Figures describes the activity of a GPU during a measurement, including all processes on it. Values
+// that the GPU does not report are 0.
 type Figures struct {
-	UtilPct      float64 // of the time, a kernel ran: the mean of the looks
-	OccupancyPct float64 // of the warps that its SMs can hold, those that were active (Hopper and later)
-	PowerW       float64 // the mean of the looks
+	UtilPct      float64 // percentage of the time with a kernel running: the mean of the samples
+	OccupancyPct float64 // active warps, as a percentage of the warps that the SMs can hold (Hopper and later)
+	PowerW       float64 // the mean of the samples
 }
 
 // Meter measures one GPU from NewMeter until Close. It is not safe for
@@ -19,7 +19,7 @@ type Figures struct {
 type Meter struct {
 	api    nvml.Interface
 	device nvml.Device
-	first  nvml.GpmSample // nil when the GPU has no such counters
+	first  nvml.GpmSample // at the start of the measurement; nil if the GPU has no GPM counters
 	util   average
 	power  average
 }
@@ -38,11 +38,11 @@ func (a *average) mean() float64 {
 	return a.sum / float64(a.n)
 }
 
-// NewMeter begins to measure a GPU, a simulated one where n is of that. A MIG
-// instance has no figures of its own.
+// NewMeter starts a measurement of a GPU. It fails if the GPU is simulated and n is not, or vice versa, and
+// for a MIG instance, which has no figures of its own.
 func (n NVML) NewMeter(d gpu.Device) (*Meter, error) {
 	if d.Simulated != (n.Simulated != "") || d.MIG != "" {
-		return nil, &UnavailableError{nvml.ERROR_NOT_SUPPORTED}
+		return nil, unavailable(nvml.ERROR_NOT_SUPPORTED)
 	}
 	api, err := open(n.API, n.Simulated)
 	if err != nil {
@@ -58,8 +58,9 @@ func (n NVML) NewMeter(d gpu.Device) (*Meter, error) {
 	return m, nil
 }
 
-// sample reads the counters; nil where there are none. A driver from before
-// them lacks the functions, and calling one would end the process.
+// sample reads the counters of the GPU performance metrics (GPM), or returns nil if the GPU has none. It
+// first checks that the library has the functions, because calling a missing function would end the
+// process.
 func (m *Meter) sample() nvml.GpmSample {
 	if m.api.Extensions().LookupSymbol("nvmlGpmMetricsGet") != nil {
 		return nil
@@ -78,8 +79,8 @@ func (m *Meter) sample() nvml.GpmSample {
 	return s
 }
 
-// Look adds what the GPU does now.
-func (m *Meter) Look() {
+// Sample adds a sample of the utilisation and the power to the measurement.
+func (m *Meter) Sample() {
 	if util, ret := m.device.GetUtilizationRates(); ret == nvml.SUCCESS {
 		m.util.add(float64(util.Gpu))
 	}

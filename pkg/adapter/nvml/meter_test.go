@@ -8,11 +8,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// measured is a library whose one GPU gives these figures in turn.
+// measured returns a library with one GPU that reports these figures one after the other.
 func measured(power []uint32, util []uint32, symbols bool) *mock.Interface {
-	api := machine()
+	api := testLibrary()
 	looks := 0
 	api.DeviceGetHandleByIndexFunc = func(int) (nvml.Device, nvml.Return) {
 		return &mock.Device{
@@ -62,7 +63,7 @@ func TestMeter(t *testing.T) {
 		want        Figures
 	}{
 		{[]uint32{100_000, 200_000}, []uint32{50, 100}, true, Figures{UtilPct: 75, OccupancyPct: 37.5, PowerW: 150}},
-		{nil, []uint32{50}, false, Figures{UtilPct: 50}}, // an older driver, a GPU that does not tell its power
+		{nil, []uint32{50}, false, Figures{UtilPct: 50}}, // an older driver, and a GPU that does not report its power
 		{nil, nil, true, Figures{OccupancyPct: 37.5}},
 	} {
 		api := measured(c.power, c.util, c.symbols)
@@ -71,7 +72,7 @@ func TestMeter(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range c.util {
-			m.Look()
+			m.Sample()
 		}
 		if got := m.Close(); got != c.want {
 			t.Errorf("%+v, want %+v", got, c.want)
@@ -82,10 +83,10 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-func TestMeterOfWhatHasNone(t *testing.T) {
+func TestMeterUnavailable(t *testing.T) {
 	api := measured(nil, nil, true)
 	for _, d := range []gpu.Device{{Simulated: true}, {MIG: "MIG-12345678-1234-1234-1234-123456789abc"}} {
-		var missing *UnavailableError
+		var missing *ports.UnavailableError
 		if _, err := (NVML{API: api}).NewMeter(d); !errors.As(err, &missing) {
 			t.Errorf("%v: %v", d, err)
 		}

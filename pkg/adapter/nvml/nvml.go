@@ -1,8 +1,7 @@
-// Package nvml asks NVIDIA's management library what GPUs this machine has.
-// The library comes with the driver and is opened when it is asked, so a
-// machine without either can run all of this. The simulated driver has one too,
-// which is asked in the same way where its path is given; a process can ask one of
-// the two.
+// Package nvml queries GPUs with NVIDIA's management library: which GPUs there are (NVML), the memory of
+// their processes (Processes), and their utilisation and power (Meter). It opens the library on first
+// use, so programs also run on hosts without it. If its path is given, the simulated driver's library is
+// used instead. One process can use only one of the two libraries.
 package nvml
 
 import (
@@ -12,49 +11,38 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Device is one GPU.
+// Device describes a GPU.
 type Device struct {
 	Index  int
 	Name   string
 	UUID   string
-	Mem    gpu.Bytes // 0 when the driver does not say
+	Mem    gpu.Bytes // 0 if the driver does not report it
 	Driver string    // the driver's version
-	MIG    bool      // partitioned: it is used through its MIG instances
+	MIG    bool      // MIG mode: processes use its MIG instances
 }
 
-// Lister lists the GPUs; an error that is Unavailable says that there is no
-// way to ask. NVML is the real one, Fake one for tests.
-type Lister interface {
-	Devices(ctx context.Context) ([]Device, error)
+// unavailable returns the error of a library that cannot be used.
+func unavailable(err error) error {
+	return &ports.UnavailableError{
+		Err:    fmt.Errorf("cannot use NVML: %w", err),
+		Remedy: "install the NVIDIA driver, with its libnvidia-ml.so.1",
+	}
 }
 
-// UnavailableError says that the library cannot be asked.
-type UnavailableError struct{ Err error }
-
-func (e *UnavailableError) Error() string { return fmt.Sprintf("NVML cannot be asked: %v", e.Err) }
-
-func (e *UnavailableError) Unwrap() error { return e.Err }
-
-// Unavailable reports true.
-func (e *UnavailableError) Unavailable() bool { return true }
-
-// Hint is what to do about it.
-func (e *UnavailableError) Hint() string {
-	return "install the NVIDIA driver, with its libnvidia-ml.so.1"
-}
-
-// NVML is the Lister of this machine.
+// NVML lists the GPUs of this node.
 type NVML struct {
-	// API is what is called; nil is libnvidia-ml.so.1.
+	// API is the library to call. If nil, it is libnvidia-ml.so.1.
 	API nvml.Interface
-	// Simulated is the path of the simulated driver's library, which then takes the
-	// place of the machine's.
+	// Simulated is the path of the simulated driver's library. If set, it replaces the real
+	// library.
 	Simulated string
 }
 
-// Devices opens the library, asks, and closes it.
+// Devices opens the library, queries all GPUs and closes the library. An error that is Unavailable
+// means that they cannot be queried.
 func (n NVML) Devices(context.Context) ([]Device, error) {
 	api, err := open(n.API, n.Simulated)
 	if err != nil {
@@ -69,16 +57,16 @@ func (n NVML) Devices(context.Context) ([]Device, error) {
 	if ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("number of GPUs: %w", ret)
 	}
-	var out []Device
+	var devices []Device
 	for i := range count {
 		d, err := device(api, i)
 		if err != nil {
 			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
 		d.Driver = driver
-		out = append(out, d)
+		devices = append(devices, d)
 	}
-	return out, nil
+	return devices, nil
 }
 
 func device(api nvml.Interface, index int) (Device, error) {
@@ -93,8 +81,8 @@ func device(api nvml.Interface, index int) (Device, error) {
 	if d.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
 		return d, ret
 	}
-	// Devices that share the host's memory, or know no MIG, say that these are
-	// not supported.
+	// The driver does not support these calls on GPUs that share the host's memory or lack
+	// MIG.
 	if mem, ret := handle.GetMemoryInfo(); ret == nvml.SUCCESS {
 		d.Mem = gpu.Bytes(mem.Total)
 	}
@@ -103,12 +91,3 @@ func device(api nvml.Interface, index int) (Device, error) {
 	}
 	return d, nil
 }
-
-// Fake is a Lister that answers what it is told to.
-type Fake struct {
-	List []Device
-	Err  error
-}
-
-// Devices returns List and Err.
-func (f Fake) Devices(context.Context) ([]Device, error) { return f.List, f.Err }

@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 var devices = []Device{
@@ -17,8 +18,8 @@ var devices = []Device{
 	{Index: 1, Name: "Orin (nvgpu)", UUID: "GPU-5678", Driver: "570.86.15"},
 }
 
-// machine is a library that knows the devices above.
-func machine() *mock.Interface {
+// testLibrary returns a library with the devices above.
+func testLibrary() *mock.Interface {
 	return &mock.Interface{
 		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
@@ -46,13 +47,11 @@ func machine() *mock.Interface {
 	}
 }
 
-func TestListers(t *testing.T) {
-	api := machine()
-	for _, lib := range []Lister{NVML{API: api}, Fake{List: devices}} {
-		got, err := lib.Devices(t.Context())
-		if err != nil || !reflect.DeepEqual(got, devices) {
-			t.Errorf("%T: got %+v, %v", lib, got, err)
-		}
+func TestDevices(t *testing.T) {
+	api := testLibrary()
+	got, err := NVML{API: api}.Devices(t.Context())
+	if err != nil || !reflect.DeepEqual(got, devices) {
+		t.Errorf("got %+v, %v; want %v", got, err, devices)
 	}
 	if len(api.ShutdownCalls()) != 1 {
 		t.Errorf("closed %d times, want once", len(api.ShutdownCalls()))
@@ -60,15 +59,15 @@ func TestListers(t *testing.T) {
 }
 
 func TestUnavailable(t *testing.T) {
-	api := machine()
+	api := testLibrary()
 	api.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
-	libraries := []Lister{NVML{API: api}}
+	libraries := []NVML{{API: api}}
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
-		libraries = append(libraries, NVML{}) // a machine without a driver: the real library is not there
+		libraries = append(libraries, NVML{}) // on a host without a driver, the real library is missing
 	}
 	for _, lib := range libraries {
 		_, err := lib.Devices(t.Context())
-		var missing *UnavailableError
+		var missing *ports.UnavailableError
 		if !errors.As(err, &missing) || !missing.Unavailable() || missing.Hint() == "" {
 			t.Errorf("%+v: got %v, want that the library is missing", lib, err)
 		}

@@ -9,46 +9,45 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Library is the file name of the management library, the real one and the
-// simulated one.
+// Library is the file name of the management library, both of the real and of the simulated one.
 const Library = "libnvidia-ml.so.1"
 
-// opened is the library that this process calls: the first that was opened. The
-// functions of go-nvml are bound to it for good.
+// opened records the library that this process uses: the first one opened. go-nvml binds its functions to
+// it for the lifetime of the process.
 var opened struct {
 	sync.Mutex
-	path string
-	any  bool
+	path   string
+	loaded bool
 }
 
-// open finds and initialises a library: api where it is given, else the simulated
-// one at that path, else the driver's.
+// open opens and initialises a library: api if it is not nil, otherwise the simulated one at the given
+// path, otherwise the driver's.
 func open(api nvml.Interface, simulated string) (nvml.Interface, error) {
 	if api != nil {
 		if ret := api.Init(); ret != nvml.SUCCESS {
-			return nil, &UnavailableError{ret}
+			return nil, unavailable(ret)
 		}
 		return api, nil
 	}
 	opened.Lock()
 	defer opened.Unlock()
-	if opened.any && opened.path != simulated {
-		return nil, &UnavailableError{errors.New("this process has the other one open, real or simulated")}
+	if opened.loaded && opened.path != simulated {
+		return nil, unavailable(errors.New("this process has already loaded the other library, real or simulated"))
 	}
 	var options []nvml.LibraryOption
 	if simulated != "" {
 		options = append(options, nvml.WithLibraryPath(simulated))
-		_ = os.Setenv("GFAAS_SIM_NOTED", "1") // gfaas says itself that it is simulated
+		_ = os.Setenv("GFAAS_SIM_NOTED", "1") // gfaas prints its own note about the simulated GPU
 	}
 	api = nvml.New(options...)
 	if ret := api.Init(); ret != nvml.SUCCESS {
-		return nil, &UnavailableError{ret}
+		return nil, unavailable(ret)
 	}
-	opened.path, opened.any = simulated, true
-	// Inside a slice of the simulated GPU its library is found first.
+	opened.path, opened.loaded = simulated, true
+	// In a slice of the simulated GPU, the loader finds the simulated library first.
 	if version, ret := api.SystemGetDriverVersion(); simulated == "" && ret == nvml.SUCCESS && strings.HasSuffix(version, "-simulated") {
 		api.Shutdown()
-		return nil, &UnavailableError{errors.New("the " + Library + " that is found is gfaas's simulated one")}
+		return nil, unavailable(errors.New("the loader finds the simulated " + Library + " of gfaas"))
 	}
 	return api, nil
 }

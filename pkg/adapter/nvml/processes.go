@@ -9,21 +9,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Processes tells what processes occupy of GPUs. It opens the library when it
-// is first asked and keeps it open until Close. It is not safe for concurrent
-// use.
+// Processes queries the memory of GPUs and their processes. It opens the library on first use and keeps it
+// open until Close. It is not safe for concurrent use.
 type Processes struct {
-	// API is what is called; nil is libnvidia-ml.so.1.
+	// API is the library to call. If nil, it is libnvidia-ml.so.1.
 	API nvml.Interface
 	// Simulated is as in NVML.
 	Simulated string
 
-	api nvml.Interface // open; nil before
+	api nvml.Interface // nil until opened
 }
 
-// Memory is what each process occupies, in bytes, of a GPU or a MIG instance,
-// its context and what the driver keeps for it included, by the process's
-// number on the host. Those whose memory the driver does not tell are left out.
+// Memory returns the bytes that each process occupies on a GPU or MIG instance, contexts and other memory
+// of the driver included. The keys are PIDs on the host. It omits processes for which the driver does not
+// report the memory.
 func (p *Processes) Memory(d gpu.Device) (map[int]gpu.Bytes, error) {
 	if err := p.init(); err != nil {
 		return nil, err
@@ -44,7 +43,7 @@ func (p *Processes) Memory(d gpu.Device) (map[int]gpu.Bytes, error) {
 			return nil, fmt.Errorf("processes on GPU %v: %w", d, ret)
 		}
 		for _, info := range found {
-			if info.UsedGpuMemory <= math.MaxInt64 { // else not available
+			if info.UsedGpuMemory <= math.MaxInt64 { // larger values mean "not available"
 				used[int(info.Pid)] = max(used[int(info.Pid)], gpu.Bytes(info.UsedGpuMemory))
 			}
 		}
@@ -52,8 +51,7 @@ func (p *Processes) Memory(d gpu.Device) (map[int]gpu.Bytes, error) {
 	return used, nil
 }
 
-// Free returns how much memory of a GPU, or of a MIG instance, is free, and how much it
-// has in all.
+// Free returns the free and the total memory of a GPU or MIG instance.
 func (p *Processes) Free(d gpu.Device) (free, total gpu.Bytes, err error) {
 	if err := p.init(); err != nil {
 		return 0, 0, err
@@ -63,8 +61,8 @@ func (p *Processes) Free(d gpu.Device) (free, total gpu.Bytes, err error) {
 		return 0, 0, fmt.Errorf("GPU %v: %w", d, ret)
 	}
 	memory, ret := handle.GetMemoryInfo()
-	if ret == nvml.ERROR_NOT_SUPPORTED { // it may share the host's
-		return 0, 0, fmt.Errorf("memory of GPU %v is unknown, since NVML does not report it: set --gpu-mem: %w", d, ret)
+	if ret == nvml.ERROR_NOT_SUPPORTED { // the GPU may share the host's memory
+		return 0, 0, fmt.Errorf("memory of GPU %v is unknown, because NVML does not report it (set --gpu-mem): %w", d, ret)
 	}
 	if ret != nvml.SUCCESS {
 		return 0, 0, fmt.Errorf("memory of GPU %v: %w", d, ret)

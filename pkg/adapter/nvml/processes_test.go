@@ -11,6 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 func TestProcesses(t *testing.T) {
@@ -26,7 +27,7 @@ func TestProcesses(t *testing.T) {
 	broken := &mock.Device{
 		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
 	}
-	api := machine()
+	api := testLibrary()
 	api.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
 		return []nvml.Device{busy, broken}[i], nvml.SUCCESS
 	}
@@ -71,7 +72,7 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("closed %d times, want once", n)
 	}
 	api.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
-	var missing *UnavailableError
+	var missing *ports.UnavailableError
 	if _, err := p.Memory(mig); !errors.As(err, &missing) {
 		t.Errorf("without a library: %v", err)
 	}

@@ -19,12 +19,12 @@ import (
 
 const build = "../../../build"
 
-// several starts a program on the simulated GPU and reads its first line.
-func several(t *testing.T, args ...string) (pid int, said string) {
+// startProgram starts a program on the simulated GPU and reads its first line.
+func startProgram(t *testing.T, args ...string) (pid int, line string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(build, "check/several"), args...)
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"))
-	if _, err := cmd.StdinPipe(); err != nil { // its end is the program's
+	if _, err := cmd.StdinPipe(); err != nil { // the program exits when the pipe is closed
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
@@ -35,15 +35,14 @@ func several(t *testing.T, args ...string) (pid int, said string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	said, err = bufio.NewReader(out).ReadString('\n')
+	line, err = bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd.Process.Pid, strings.TrimSpace(said)
+	return cmd.Process.Pid, strings.TrimSpace(line)
 }
 
-// inChild runs the test again in a process of its own, whose environment the
-// library reads; true is said to that one.
+// inChild runs the test again in a child process with the given environment. It returns true in that child.
 func inChild(t *testing.T, env ...string) bool {
 	t.Helper()
 	if os.Getenv("NVML_CHILD") == t.Name() {
@@ -70,7 +69,7 @@ func simulated(t *testing.T) string {
 	return path
 }
 
-// TestSimulated reads what really runs on the simulated GPU through the library.
+// TestSimulated reads the processes on the simulated GPU through the library.
 func TestSimulated(t *testing.T) {
 	path := simulated(t)
 	if !inChild(t, "GFAAS_SIM_GPU=mem=256MiB,count=2,context=0") {
@@ -82,36 +81,36 @@ func TestSimulated(t *testing.T) {
 	}
 	n := NVML{Simulated: path}
 	if got, err := n.Devices(t.Context()); err != nil || !slices.Equal(got, want) {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf("%+v, %v; want %v", got, err, want)
 	}
 	d := gpu.Device{Simulated: true}
 	p := Processes{Simulated: path}
 	defer p.Close()
 	if got, err := p.Memory(d); err != nil || len(got) != 0 {
-		t.Errorf("with nobody there: %v, %v", got, err)
+		t.Errorf("with nobody there: %v, %v; want none", got, err)
 	}
 	idle, err := n.NewMeter(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	idle.Look()
+	idle.Sample()
 	if got := idle.Close(); got != (Figures{PowerW: 50}) {
 		t.Errorf("with nobody there: %+v", got)
 	}
-	pid, said := several(t, "hold", "67108864")
-	if got, err := p.Memory(d); said != "held" || err != nil || len(got) != 1 || got[pid] != 64*gpu.MiB {
-		t.Errorf("%s: %v, %v, want 64 MiB of process %d", said, got, err, pid)
+	pid, line := startProgram(t, "hold", "67108864")
+	if got, err := p.Memory(d); line != "held" || err != nil || len(got) != 1 || got[pid] != 64*gpu.MiB {
+		t.Errorf("%s: %v, %v, want 64 MiB of process %d", line, got, err, pid)
 	}
-	several(t, "burn")
+	startProgram(t, "burn")
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		m, err := n.NewMeter(d)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Look()
+		m.Sample()
 		f := m.Close()
 		if f.PowerW < 50 || f.PowerW > 300 || f.UtilPct > 100 || f.OccupancyPct != 0 {
-			t.Fatalf("%+v", f)
+			t.Fatalf("%+v; want PowerW at least 50, PowerW at most 300, UtilPct at most 100, OccupancyPct 0", f)
 		}
 		if f.UtilPct > 50 && f.PowerW > 50 {
 			break
@@ -124,12 +123,11 @@ func TestSimulated(t *testing.T) {
 		t.Errorf("%v, %v, want two processes", got, err)
 	}
 	if got, err := p.Memory(gpu.Device{Simulated: true, Index: 1}); err != nil || len(got) != 0 {
-		t.Errorf("of the other device: %v, %v", got, err)
+		t.Errorf("of the other device: %v, %v; want none", got, err)
 	}
 }
 
-// TestSimulatedHandles finds the devices in every way, and is refused what is not
-// there.
+// TestSimulatedHandles finds the devices by all identifiers. Unknown devices are errors.
 func TestSimulatedHandles(t *testing.T) {
 	path := simulated(t)
 	if !inChild(t, "GFAAS_SIM_GPU=count=2,context=0") {
@@ -171,10 +169,10 @@ func TestSimulatedHandles(t *testing.T) {
 		}
 	}
 	if _, ret := api.DeviceGetHandleByIndex(2); ret != nvml.ERROR_INVALID_ARGUMENT {
-		t.Errorf("a third device: %v", ret)
+		t.Errorf("a third device: %v, want %v", ret, nvml.ERROR_INVALID_ARGUMENT)
 	}
 	if _, ret := api.DeviceGetHandleByUUID("GPU-1"); ret != nvml.ERROR_NOT_FOUND {
-		t.Errorf("another UUID: %v", ret)
+		t.Errorf("another UUID: %v, want %v", ret, nvml.ERROR_NOT_FOUND)
 	}
 	if v, ret := byIndex.GetMemoryInfo_v2(); ret != nvml.SUCCESS || v.Total != 16<<30 || v.Free != v.Total {
 		t.Errorf("%+v, %v", v, ret)
@@ -192,30 +190,30 @@ func TestSimulatedHandles(t *testing.T) {
 		t.Errorf("CUDA %d, %v", v, ret)
 	}
 	if _, _, ret := byIndex.GetEccMode(); ret != nvml.ERROR_NOT_SUPPORTED {
-		t.Errorf("ECC: %v", ret)
+		t.Errorf("ECC: %v, want %v", ret, nvml.ERROR_NOT_SUPPORTED)
 	}
 	if got := api.ErrorString(nvml.ERROR_NOT_SUPPORTED); got != "not supported" {
-		t.Errorf("%q", got)
+		t.Errorf("%q, want not supported", got)
 	}
 }
 
-// TestSimulatedIsNotTaken: a library found where the driver's should be is not
-// believed to be it, and one process does not ask both.
+// TestSimulatedIsNotTaken: a simulated library in place of the driver's is rejected, and one process cannot use
+// both libraries.
 func TestSimulatedIsNotTaken(t *testing.T) {
 	path := simulated(t)
 	if !inChild(t, "LD_LIBRARY_PATH="+filepath.Dir(path)) {
 		return
 	}
-	if _, err := (NVML{}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), "simulated one") {
+	if _, err := (NVML{}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), "finds the simulated") {
 		t.Errorf("%v", err)
 	}
-	if _, err := (NVML{Simulated: path}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), "other one open") {
+	if _, err := (NVML{Simulated: path}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), "already loaded the other library") {
 		t.Errorf("%v", err)
 	}
 }
 
-// TestSimulatedExports: the library shows every function of the list, which has all
-// that go-nvml's header declares, and nothing else.
+// TestSimulatedExports: the library exports exactly the functions in the list, which contains all functions that
+// go-nvml's header declares.
 func TestSimulatedExports(t *testing.T) {
 	text, err := os.ReadFile("../../../hook/nvml.def")
 	if err != nil {
@@ -248,7 +246,7 @@ func TestSimulatedExports(t *testing.T) {
 	}
 	declared := regexp.MustCompile(`DECLDIR (nvml\w+)\(`).FindAllSubmatch(header, -1)
 	if len(declared) < 350 {
-		t.Fatalf("%d functions understood", len(declared))
+		t.Fatalf("%d functions understood, want at least 350", len(declared))
 	}
 	for _, m := range declared {
 		if !slices.Contains(exported, string(m[1])) {

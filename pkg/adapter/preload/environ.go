@@ -1,6 +1,8 @@
-// Package preload knows what puts a program under a slice of a GPU: where the
-// preload library and the simulated driver are, which programs the library
-// can be loaded into, and the environment that a program needs.
+// Package preload prepares programs to run in a slice of a GPU: it finds the preload
+// library and the simulated driver (FindLibs), checks that the library can be loaded into a
+// program (CheckProgram, CheckLoads), and composes the environment that the program needs
+// (Environ). The runtimes in pkg/adapter/process and pkg/adapter/docker use it, as does
+// gfaas run.
 package preload
 
 import (
@@ -16,47 +18,49 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Grant is what a program may use, and how it proves it.
+// Grant describes a slice and the credentials of a program in it.
 type Grant struct {
-	Socket   string   // the token daemon's client socket, as the program sees it
-	Instance string   // the instance's identity
-	Secret   string   // proves the identity; only ever in the environment
-	GPU      []string // names as in gpu.ParseDevice, all simulated or none
+	Socket   string   // path of the token daemon's client socket, as the program sees it
+	Instance string   // the instance's ID
+	Secret   string   // proves the identity; passed only in the environment
+	GPU      []string // names as in gpu.ParseDevice: all simulated or all real
 	SMPct    float64  // share of the streaming multiprocessors, (0, 100]
 	Libs     Libs
 
-	MPSPipeDir string    // the MPS daemon the program runs under; empty without one
-	Mem        gpu.Bytes // its memory limit, which MPS then watches over too; 0 is none
+	MPSPipeDir string    // pipe directory of the program's MPS daemon; empty without MPS
+	Mem        gpu.Bytes // memory limit, which MPS enforces as well; 0 means none
 
-	// Oversubscribe makes what it allocates managed memory, which is on the
-	// host while the program has no work.
+	// Oversubscribe turns the program's allocations into managed memory, which resides on
+	// the host while the program has no work.
 	Oversubscribe bool
 
-	// NoNVML leaves what programs read of NVML as it is: else it is about the slice.
+	// NoNVML leaves NVML's values unchanged; otherwise, programs see those of the slice.
 	NoNVML bool
 
-	// Env is the environment that the result will be added to; nil is this
-	// process's own. Library lists found in it are kept behind ours.
+	// Env is the environment that the result will be added to; nil means this process's
+	// environment. Library lists in it are appended to the new ones.
 	Env map[string]string
 }
 
-// ModelSocket names the socket of the model daemon, to functions with a model.
+// ModelSocket is the variable with the path of the model daemon's socket, set for functions
+// with a model.
 const ModelSocket = "GFAAS_MODEL_SOCKET"
 
-// Replaced are the variables that every instance, ModelSocket that one with a model, gets
-// in place of those of these names in its function's env. In lists, such as LD_PRELOAD,
-// what was there goes on.
+// Replaced lists the variables that override the function's env in every instance
+// (ModelSocket only with a model). Lists such as LD_PRELOAD are not among them: they keep
+// the function's entries.
 var Replaced = []string{
 	"PORT", "GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", "GFAAS_DEVICES", ModelSocket,
 	"CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
 }
 
-// Environ is what a program's environment needs so that the preload library
-// is loaded and finds its daemon, and the driver grants the SM share. An
-// error is Unavailable when a library is missing.
+// Environ returns the variables that make a program load the preload library, connect to
+// its daemon and get its SM share from the driver. If a library is missing, the error is a
+// *ports.UnavailableError.
 func Environ(g Grant) (map[string]string, error) {
 	visible, simulated, err := visibleDevices(g.GPU)
 	if err != nil {
@@ -65,28 +69,28 @@ func Environ(g Grant) (map[string]string, error) {
 	if !(g.SMPct > 0 && g.SMPct <= 100) {
 		return nil, fmt.Errorf("SM share %v is out of range: expected more than 0 and at most 100 percent", g.SMPct)
 	}
-	if err := usable(g.Libs, simulated); err != nil {
+	if err := checkLibs(g.Libs, simulated); err != nil {
 		return nil, err
 	}
 	env := map[string]string{
 		"GFAAS_SOCKET":         g.Socket,
 		"GFAAS_INSTANCE":       g.Instance,
 		"GFAAS_SECRET":         g.Secret,
-		"LD_PRELOAD":           lead(g.Libs.Hook, g.get("LD_PRELOAD"), " :"),
+		"LD_PRELOAD":           prependPath(g.Libs.Hook, g.inheritedVar("LD_PRELOAD"), " :"),
 		"CUDA_VISIBLE_DEVICES": visible,
-		"GFAAS_DEVICES":        visible, // stays, where a program narrows the list for its workers
-		// NVML and nvidia-smi count devices by bus; CUDA, unless told, by speed.
+		"GFAAS_DEVICES":        visible, // remains if a program narrows CUDA_VISIBLE_DEVICES for its workers
+		// NVML and nvidia-smi order devices by bus; CUDA's default order is by speed.
 		"CUDA_DEVICE_ORDER":                 "PCI_BUS_ID",
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage(g.SMPct),
 	}
 	if simulated {
-		env["LD_LIBRARY_PATH"] = lead(g.Libs.SimDir, g.get("LD_LIBRARY_PATH"), ":;")
+		env["LD_LIBRARY_PATH"] = prependPath(g.Libs.SimDir, g.inheritedVar("LD_LIBRARY_PATH"), ":;")
 	}
 	switch {
 	case g.Oversubscribe:
 		env["GFAAS_OVERSUBSCRIBE"] = "1"
-	case g.get("GFAAS_OVERSUBSCRIBE") != "":
-		env["GFAAS_OVERSUBSCRIBE"] = "" // a slice started within another's is its own
+	case g.inheritedVar("GFAAS_OVERSUBSCRIBE") != "":
+		env["GFAAS_OVERSUBSCRIBE"] = "" // a slice started within another slice has its own setting
 	}
 	if g.NoNVML {
 		env["GFAAS_NO_NVML"] = "1"
@@ -100,86 +104,91 @@ func Environ(g Grant) (map[string]string, error) {
 	return env, nil
 }
 
-// Driver is what the environment of a program of our own needs so that it finds
-// the driver of a GPU, and no other GPU. It is under no slice.
+// Driver returns the variables with which one of gfaas's own programs, such as an executor of
+// gfaas-kerneld, uses a GPU outside any slice. The program sees only that GPU; the variables
+// do not make it load the preload library.
 func Driver(libs Libs, device string) (map[string]string, error) {
 	visible, simulated, err := visibleDevices([]string{device})
 	if err != nil {
 		return nil, err
 	}
-	if err := usable(libs, simulated); err != nil {
+	if err := checkLibs(libs, simulated); err != nil {
 		return nil, err
 	}
 	env := map[string]string{"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 	if simulated {
-		env["LD_LIBRARY_PATH"] = lead(libs.SimDir, os.Getenv("LD_LIBRARY_PATH"), ":;")
+		env["LD_LIBRARY_PATH"] = prependPath(libs.SimDir, os.Getenv("LD_LIBRARY_PATH"), ":;")
 	}
 	return env, nil
 }
 
-// ModelEnviron is what a program needs to find the model daemon at that socket, and
-// its client library: in C as libgfaas-model.so, in Python as gfaas_model. What env
-// has of the lists stays.
+// ModelEnviron returns the variables that a program needs to reach the model daemon at a
+// socket and to find its client library: libgfaas-model.so for C, gfaas_model for Python.
+// It keeps the entries of the lists in env.
 func ModelEnviron(socket string, libs Libs, env map[string]string) map[string]string {
 	out := map[string]string{ModelSocket: socket}
 	if libs.Model != "" {
-		out["LD_LIBRARY_PATH"] = behind(env["LD_LIBRARY_PATH"], filepath.Dir(libs.Model))
+		out["LD_LIBRARY_PATH"] = appendFolder(env["LD_LIBRARY_PATH"], filepath.Dir(libs.Model))
 	}
 	if libs.Python != "" {
-		out["PYTHONPATH"] = behind(env["PYTHONPATH"], libs.Python)
+		out["PYTHONPATH"] = appendFolder(env["PYTHONPATH"], libs.Python)
 	}
 	return out
 }
 
-// behind puts a folder at the end of a list.
-func behind(list, folder string) string {
+// appendFolder appends a folder to a list that is separated by colons.
+func appendFolder(list, folder string) string {
 	if list == "" {
 		return folder
 	}
 	return list + ":" + folder
 }
 
-// MPSRoom is what MPS lets a program have above its limit: it counts the
-// context too, which the limit leaves out.
+// MPSRoom is how far MPS's memory limit exceeds the program's: MPS also counts the CUDA
+// context, which the program's limit excludes.
 const MPSRoom = gpu.GiB
 
-// pinnedLimit is MPS's own limit on device memory: a second fence around the
-// preload library's, for what goes past that.
+// pinnedLimit returns MPS's limit on device memory: a second barrier for allocations that
+// bypass the preload library.
 func pinnedLimit(devices int, limit gpu.Bytes) string {
-	var parts []string
+	var limits []string
 	for i := range devices {
-		parts = append(parts, fmt.Sprintf("%d=%dM", i, (limit+MPSRoom)/gpu.MiB))
+		limits = append(limits, fmt.Sprintf("%d=%dM", i, (limit+MPSRoom)/gpu.MiB))
 	}
-	return strings.Join(parts, ",")
+	return strings.Join(limits, ",")
 }
 
-func (g Grant) get(name string) string {
+func (g Grant) inheritedVar(name string) string {
 	if g.Env != nil {
 		return g.Env[name]
 	}
 	return os.Getenv(name)
 }
 
-// usable checks that the loader's lists, which know no quoting, can name the
-// libraries.
-func usable(libs Libs, simulated bool) error {
+// checkLibs checks that the libraries exist and that their paths can be written in the
+// loader's lists, which have no quoting.
+func checkLibs(libs Libs, simulated bool) error {
 	switch {
 	case libs.Hook == "":
-		return &libError{HookFile + " is missing", "run make, or set GFAAS_LIB_DIR to the folder that holds it"}
+		return libError("run make, or set GFAAS_LIB_DIR to the folder that holds it", "%s is missing", HookFile)
 	case strings.ContainsAny(libs.Hook, " :\t\n"):
-		return &libError{fmt.Sprintf("%q cannot be preloaded: LD_PRELOAD takes no blanks or colons", libs.Hook),
-			"install gfaas in a folder without blanks and colons in its path"}
+		return libError("install gfaas in a folder without spaces and colons in its path",
+			"cannot preload %q: a path in LD_PRELOAD cannot contain spaces or colons", libs.Hook)
 	case simulated && libs.SimDir == "":
-		return &libError{fmt.Sprintf("the simulated %s is missing beside %s", DriverFile, libs.Hook),
-			"run make, or name a GPU with --gpu"}
+		return libError("run make, or name a GPU with --gpu", "the simulated %s is missing next to %s", DriverFile, libs.Hook)
 	case simulated && strings.ContainsAny(libs.SimDir, ":;"):
-		return &libError{fmt.Sprintf("%q cannot be searched: LD_LIBRARY_PATH takes no colons", libs.SimDir),
-			"install gfaas in a folder without colons in its path"}
+		return libError("install gfaas in a folder without colons and semicolons in its path",
+			"cannot search %q: a path in LD_LIBRARY_PATH cannot contain colons or semicolons", libs.SimDir)
 	}
 	return nil
 }
 
-// visibleDevices is the value of CUDA_VISIBLE_DEVICES for these GPUs.
+// libError returns the error of a library of gfaas that is missing or cannot be used.
+func libError(remedy, format string, args ...any) error {
+	return &ports.UnavailableError{Err: fmt.Errorf(format, args...), Remedy: remedy}
+}
+
+// visibleDevices returns the value of CUDA_VISIBLE_DEVICES for GPUs.
 func visibleDevices(names []string) (list string, simulated bool, err error) {
 	if len(names) == 0 {
 		return "", false, errors.New("no GPU is named")
@@ -199,27 +208,28 @@ func visibleDevices(names []string) (list string, simulated bool, err error) {
 	return strings.Join(ids, ","), simulated, nil
 }
 
-// percentage prints an SM share for MPS: at most three decimals, never zero.
+// percentage formats an SM share for MPS: at most three decimals, never zero.
 func percentage(pct float64) string {
 	rounded := max(math.Round(pct*1000)/1000, 0.001)
 	return number.Plain(rounded)
 }
 
-// lead puts path at the head of a list and takes it out of the rest.
-func lead(path, list, separators string) string {
+// prependPath returns the list with path as its first entry and nowhere else. Any of the
+// separators may separate the entries of the given list; colons separate those of the result.
+func prependPath(path, list, separators string) string {
 	rest := strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(separators, r) })
 	rest = slices.DeleteFunc(rest, func(s string) bool { return s == path })
 	return strings.Join(append([]string{path}, rest...), ":")
 }
 
-// NewSecret is a new secret: 24 random bytes in hexadecimal.
+// NewSecret returns 24 random bytes in hexadecimal.
 func NewSecret() string {
 	var b [24]byte
-	_, _ = rand.Read(b[:]) // never fails: the runtime ends the program instead
+	_, _ = rand.Read(b[:]) // never fails: the runtime aborts instead
 	return hex.EncodeToString(b[:])
 }
 
-// File names of what make and make install put into a library folder.
+// Names of the files that make and make install put into a library folder.
 const (
 	HookFile   = "libgfaas.so"
 	DriverFile = "libcuda.so.1"
@@ -228,17 +238,17 @@ const (
 	simFolder  = "sim"
 )
 
-// Libs is where the libraries are that programs are run with.
+// Libs holds the locations of the libraries.
 type Libs struct {
 	Hook   string // path of libgfaas.so
-	SimDir string // folder of the simulated libcuda.so.1; empty when it is not installed
-	Model  string // path of libgfaas-model.so; empty when it is not installed
-	Python string // folder of gfaas_model.py; empty when it is not installed
+	SimDir string // folder of the simulated libcuda.so.1; empty if not installed
+	Model  string // path of libgfaas-model.so; empty if not installed
+	Python string // folder of gfaas_model.py; empty if not installed
 }
 
-// FindLibs looks for the libraries in $GFAAS_LIB_DIR or, when that is not set,
-// beside this program (../lib, ../lib/gfaas) and in the system's folders. Its
-// error is Unavailable.
+// FindLibs finds the libraries in $GFAAS_LIB_DIR or, if that is unset, relative to this
+// program (../lib, ../lib/gfaas) and in the system's folders. Its error is a
+// *ports.UnavailableError.
 func FindLibs() (Libs, error) {
 	if dir := os.Getenv("GFAAS_LIB_DIR"); dir != "" {
 		return findLibs([]string{dir}, "correct GFAAS_LIB_DIR, or unset it")
@@ -276,10 +286,7 @@ func findLibs(dirs []string, remedy string) (Libs, error) {
 		}
 		return libs, nil
 	}
-	return Libs{}, &libError{
-		Message: fmt.Sprintf("%s is missing: looked in %s", HookFile, strings.Join(dirs, ", ")),
-		Remedy:  remedy,
-	}
+	return Libs{}, libError(remedy, "%s is missing: looked in %s", HookFile, strings.Join(dirs, ", "))
 }
 
 func isFile(path string) bool {
@@ -287,8 +294,8 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// HasNVIDIA reports whether a real driver is there: its control device, and
-// its library where the dynamic loader looks.
+// HasNVIDIA reports whether NVIDIA's driver is installed: its control device exists, and
+// its library is in the dynamic loader's path.
 func HasNVIDIA() bool {
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
 		return false
@@ -300,7 +307,7 @@ func HasNVIDIA() bool {
 	dirs = append(dirs, "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/nvidia/lib64",
 		"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
 	for _, dir := range dirs {
-		// A folder named sim is ours: inside gfaas run it leads the list.
+		// Skip our simulated driver, which is first in the list inside gfaas run.
 		if dir != "" && filepath.Base(dir) != simFolder && isFile(filepath.Join(dir, DriverFile)) {
 			return true
 		}

@@ -62,14 +62,14 @@ func TestEnvironInherits(t *testing.T) {
 	t.Setenv("LD_PRELOAD", "/mine.so")
 	got, err := Environ(Grant{GPU: []string{"0"}, SMPct: 100, Libs: Libs{Hook: "/lib/libgfaas.so"}})
 	if err != nil || got["LD_PRELOAD"] != "/lib/libgfaas.so:/mine.so" {
-		t.Errorf("LD_PRELOAD = %q, %v", got["LD_PRELOAD"], err)
+		t.Errorf("LD_PRELOAD = %q, %v; want /lib/libgfaas.so:/mine.so", got["LD_PRELOAD"], err)
 	}
 	if _, set := got["GFAAS_NO_NVML"]; set {
 		t.Error("NVML is left alone unasked")
 	}
 	got, err = Environ(Grant{GPU: []string{"0"}, SMPct: 100, Libs: Libs{Hook: "/lib/libgfaas.so"}, NoNVML: true})
 	if err != nil || got["GFAAS_NO_NVML"] != "1" {
-		t.Errorf("GFAAS_NO_NVML = %q, %v", got["GFAAS_NO_NVML"], err)
+		t.Errorf("GFAAS_NO_NVML = %q, %v; want 1", got["GFAAS_NO_NVML"], err)
 	}
 }
 
@@ -86,9 +86,9 @@ func TestEnvironErrors(t *testing.T) {
 		{"mixed", Grant{GPU: []string{"0", "sim"}, SMPct: 1, Libs: good}, "one is simulated", false},
 		{"no share", Grant{GPU: []string{"0"}, Libs: good}, "out of range", false},
 		{"no hook", Grant{GPU: []string{"0"}, SMPct: 1}, "libgfaas.so is missing", true},
-		{"blank", Grant{GPU: []string{"0"}, SMPct: 1, Libs: Libs{Hook: "/a b/libgfaas.so"}}, "blanks or colons", true},
+		{"blank", Grant{GPU: []string{"0"}, SMPct: 1, Libs: Libs{Hook: "/a b/libgfaas.so"}}, "spaces or colons", true},
 		{"no driver", Grant{GPU: []string{"sim"}, SMPct: 1, Libs: Libs{Hook: "/lib/libgfaas.so"}}, "simulated libcuda.so.1 is missing", true},
-		{"colon", Grant{GPU: []string{"sim"}, SMPct: 1, Libs: Libs{Hook: "/lib/libgfaas.so", SimDir: "/a:b"}}, "takes no colons", true},
+		{"colon", Grant{GPU: []string{"sim"}, SMPct: 1, Libs: Libs{Hook: "/lib/libgfaas.so", SimDir: "/a:b"}}, "cannot contain colons", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Environ(c.grant)
@@ -102,16 +102,15 @@ func TestEnvironErrors(t *testing.T) {
 	}
 }
 
-// Whatever was set before, our library comes first, once, and nothing of the
-// rest is lost.
+// For any previous list, our library comes first, once, and no other entry is lost.
 func TestLeadProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rest := rapid.SliceOf(rapid.StringMatching(`/[a-z]{1,3}\.so`)).Draw(t, "rest")
-		got := strings.Split(lead("/ours.so", strings.Join(rest, ":"), " :"), ":")
+		got := strings.Split(prependPath("/ours.so", strings.Join(rest, ":"), " :"), ":")
 		if got[0] != "/ours.so" || !equal(got[1:], rest) {
 			t.Fatalf("lead of %v = %v", rest, got)
 		}
-		again := lead("/ours.so", strings.Join(got, ":"), " :")
+		again := prependPath("/ours.so", strings.Join(got, ":"), " :")
 		if again != strings.Join(got, ":") {
 			t.Fatalf("a second time it gives %q", again)
 		}

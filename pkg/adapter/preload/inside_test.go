@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A container's programs load the library first and then what its image lists, and find
-// the slice's variables, but no lists of the loader's and nothing of the function's.
+// A container's programs load the library first and then the image's entries, and find the
+// slice's variables, but neither the loader's lists nor the function's variables.
 func TestWriteInside(t *testing.T) {
 	env := map[string]string{
 		"GFAAS_INSTANCE": "a", "GFAAS_SECRET": "s", "CUDA_VISIBLE_DEVICES": "0,1", "LD_PRELOAD": InsideHook, "LD_LIBRARY_PATH": "/x", "OWN": "1",

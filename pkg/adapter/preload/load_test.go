@@ -13,15 +13,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 )
 
-// A library that cannot be loaded costs the loader a warning; to us it is an
-// error, since the program would run without limits.
+// If the loader cannot load the library, it only warns; CheckLoads fails, since the program
+// would run without limits.
 func TestCheckLoads(t *testing.T) {
 	hook, _ := instancetest.BuildLibs(t)
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Linked with a driver that only the run itself will find.
+	// Linked with a driver that is found only at run time.
 	driver, linked := filepath.Join(t.TempDir(), "libcuda.so.1"), filepath.Join(t.TempDir(), "linked")
 	instancetest.Compile(t, driver, []byte("int cuInit(unsigned f) { return (int)f; }"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
 	instancetest.Compile(t, linked, []byte("int cuInit(unsigned); int main(void) { return cuInit(0); }"), driver)
@@ -43,9 +43,8 @@ func TestCheckLoads(t *testing.T) {
 	}
 }
 
-// A loader that has said yes is not asked again until one of the files that it
-// went by is another. Who is asked waits for its answer, which a context that is
-// over does not.
+// A positive answer of the loader is cached until one of the files involved changes. The
+// caller waits for the answer unless its context has ended.
 func TestLoaderIsAskedOnce(t *testing.T) {
 	built, _ := instancetest.BuildLibs(t)
 	runDir, hook := t.TempDir(), filepath.Join(t.TempDir(), "libgfaas.so")
@@ -65,7 +64,7 @@ func TestLoaderIsAskedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ask := func(ctx context.Context, command string) error {
+	checkLoader := func(ctx context.Context, command string) error {
 		t.Helper()
 		answer, err := preload.AskLoader(ctx, command, hook, runDir)
 		if err != nil {
@@ -73,13 +72,13 @@ func TestLoaderIsAskedOnce(t *testing.T) {
 		}
 		return answer()
 	}
-	over, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	asked := func(what, command string, want bool) {
+	expectAsked := func(what, command string, want bool) {
 		t.Helper()
-		// Of an answer that is there and a context that is over either may be seen.
+		// If the answer has arrived and the context has ended, either result is valid.
 		for range 20 {
-			if err := ask(over, command); err != nil && want {
+			if err := checkLoader(cancelled, command); err != nil && want {
 				return
 			} else if err != nil {
 				t.Errorf("%s: the loader is asked", what)
@@ -94,29 +93,29 @@ func TestLoaderIsAskedOnce(t *testing.T) {
 	instancetest.Compile(t, folders, []byte("int main(void) { return 0; }"), "-Wl,-rpath,/nowhere")
 
 	put(library)
-	if err := ask(t.Context(), "sleep"); err != nil {
+	if err := checkLoader(t.Context(), "sleep"); err != nil {
 		t.Fatal(err)
 	}
-	asked("the second time", "sleep", false)
-	asked("another program", "/bin/sh", false)
-	asked("a program with folders of its own", folders, true)
+	expectAsked("the second time", "sleep", false)
+	expectAsked("another program", "/bin/sh", false)
+	expectAsked("a program with folders of its own", folders, true)
 
 	put([]byte("half a library"))
-	if err := ask(t.Context(), "sleep"); err == nil {
+	if err := checkLoader(t.Context(), "sleep"); err == nil {
 		t.Error("a library that cannot be loaded is taken for the one that was there")
 	}
 	put(library)
 	for _, command := range []string{folders, "/bin/sh"} {
-		if err := ask(t.Context(), command); err != nil {
+		if err := checkLoader(t.Context(), command); err != nil {
 			t.Fatal(err)
 		}
 	}
-	asked("a program with folders of its own, again", folders, true)
-	asked("after a new library", "sleep", false)
+	expectAsked("a program with folders of its own, again", folders, true)
+	expectAsked("after a new library", "sleep", false)
 	if err := os.Chmod(runDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	asked("a run directory that others can write to", "sleep", true)
+	expectAsked("a run directory that others can write to", "sleep", true)
 }
 
 func TestHooked(t *testing.T) {
@@ -137,7 +136,7 @@ func TestHooked(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// What it echoes shows that the loader is done.
+		// The echo shows that the loader has finished.
 		if _, err := in.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// CheckLoads is CheckProgram, and asks the program's own loader whether it
-// would put the preload library into it: a library that it cannot load costs
-// no more than a warning, and the program would run without limits.
+// CheckLoads calls CheckProgram and then verifies with the program's own loader that it
+// would load the preload library. If the loader cannot load the library, it only prints a
+// warning, and the program would run without limits.
 func CheckLoads(ctx context.Context, command, hook string) error {
 	answer, err := AskLoader(ctx, command, hook, "")
 	if err != nil {
@@ -26,10 +26,10 @@ func CheckLoads(ctx context.Context, command, hook string) error {
 	return answer()
 }
 
-// AskLoader is CheckLoads for who has other things to do while the loader thinks:
-// answer, which must be called, waits for what it says. That a loader said yes is
-// remembered in the run directory, for asking it takes as long as starting a
-// program. Where there is none, or it is not the user's own, it is asked each time.
+// AskLoader starts CheckLoads and returns a function that waits for its result; the caller
+// must call the function. A positive result is cached in the run directory, since the
+// loader takes as long as starting a program. There is no cache if runDir is empty or
+// belongs to another user.
 func AskLoader(ctx context.Context, command, hook, runDir string) (answer func() error, err error) {
 	program, err := resolve(host{}, command)
 	if err != nil {
@@ -40,65 +40,64 @@ func AskLoader(ctx context.Context, command, hook, runDir string) (answer func()
 		return nil, fmt.Errorf("read %s: %w", program, err)
 	}
 	defer f.Close()
-	c := newConsent(f, hook, runDir)
-	if c.given() {
+	c := newLoaderCache(f, hook, runDir)
+	if c.valid() {
 		return func() error { return nil }, nil
 	}
-	// Traced as ldd does, it lists; under --list it gives up at a library of the
-	// program's that is not on this machine, like the simulated driver.
+	// LD_TRACE_LOADED_OBJECTS lists the libraries, as in ldd. The loader's --list fails if
+	// any library of the program is missing, such as the simulated driver.
 	env := []string{"LD_TRACE_LOADED_OBJECTS=1", "LD_PRELOAD=" + hook}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "LD_") {
 			env = append(env, v)
 		}
 	}
-	said, err := output([]string{programLoader(f), program}, env)
+	output, err := startWithOutput([]string{programLoader(f), program}, env)
 	if err != nil {
-		return nil, fmt.Errorf("ask the loader of %s: %w", program, err)
+		return nil, fmt.Errorf("run the loader of %s: %w", program, err)
 	}
 	return func() error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case text := <-said:
-			err := loaderSays(program, hook, text)
+		case text := <-output:
+			err := checkLoaderList(program, hook, text)
 			if err == nil {
-				c.keep()
+				c.write()
 			}
 			return err
 		}
 	}, nil
 }
 
-// consent is that a loader loads the preload library into programs: a file in the
-// run directory with what the loader, the library and the index of the system's
-// libraries were when it said so.
-type consent struct{ runDir, files string }
+// loaderCache is a cached positive result: a file in the run directory with the identities of
+// the loader, the preload library and the system's library cache.
+type loaderCache struct{ runDir, files string }
 
-const consentFile = "loads"
+const loaderCacheFile = "loads"
 
-// newConsent asks for what holds for a program. It is the zero consent, which is
-// never given and never kept, for one that names folders of its own for its
-// libraries: there the answer may be another than for the rest.
-func newConsent(f *elf.File, hook, runDir string) consent {
+// newLoaderCache returns the cache entry that applies to a program. It returns the zero loaderCache,
+// which is never valid or written, for a program with an RPATH or RUNPATH, since its result
+// may differ from that of other programs.
+func newLoaderCache(f *elf.File, hook, runDir string) loaderCache {
 	for _, tag := range []elf.DynTag{elf.DT_RPATH, elf.DT_RUNPATH} {
 		if folders, err := f.DynString(tag); err != nil || len(folders) > 0 {
-			return consent{}
+			return loaderCache{}
 		}
 	}
 	var files strings.Builder
 	for _, path := range []string{programLoader(f), hook, "/etc/ld.so.cache"} {
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
-			return consent{}
+			return loaderCache{}
 		}
 		fmt.Fprintf(&files, "%s %d:%d %d %d.%09d\n", path, st.Dev, st.Ino, st.Size, st.Ctim.Sec, st.Ctim.Nsec)
 	}
-	return consent{runDir, files.String()}
+	return loaderCache{runDir, files.String()}
 }
 
-// given tells whether the loader has said yes before.
-func (c consent) given() bool {
+// valid reports whether the cached result applies.
+func (c loaderCache) valid() bool {
 	if c.runDir == "" {
 		return false
 	}
@@ -107,62 +106,63 @@ func (c consent) given() bool {
 		return false
 	}
 	defer dir.Close()
-	text, err := dir.ReadFile(consentFile)
+	text, err := dir.ReadFile(loaderCacheFile)
 	return err == nil && string(text) == c.files
 }
 
-// keep remembers it. Where it cannot be written, or half of it was, the next asks again.
-func (c consent) keep() {
+// write writes the cache. If that fails or is incomplete, the next check calls the loader
+// again.
+func (c loaderCache) write() {
 	if c.runDir == "" {
 		return
 	}
 	if dir, err := owndir.Open(c.runDir); err == nil {
-		_ = dir.WriteFile(consentFile, []byte(c.files), 0o600)
+		_ = dir.WriteFile(loaderCacheFile, []byte(c.files), 0o600)
 		_ = dir.Close()
 	}
 }
 
-// output starts a program and tells what it has printed, on either stream, once it
-// has ended. It is os/exec without what that does before the first program of a
-// process, which is to start another.
-func output(command, env []string) (said <-chan string, err error) {
+// startWithOutput starts a program and returns a channel for its combined output. It is cheaper than
+// os/exec, which starts an additional process before the first command of a program.
+func startWithOutput(command, env []string) (output <-chan string, err error) {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
-	_ = unix.SetNonblock(pipe[0], true) // so that no thread waits for it
-	out := os.NewFile(uintptr(pipe[0]), "output")
-	none, err := os.Open(os.DevNull)
+	_ = unix.SetNonblock(pipe[0], true) // so that reading blocks no thread
+	reader := os.NewFile(uintptr(pipe[0]), "output")
+	devNull, err := os.Open(os.DevNull)
 	if err != nil {
-		return nil, errors.Join(err, unix.Close(pipe[1]), out.Close())
+		return nil, errors.Join(err, unix.Close(pipe[1]), reader.Close())
 	}
 	pid, err := syscall.ForkExec(command[0], command, &syscall.ProcAttr{
-		Env: env, Files: []uintptr{none.Fd(), uintptr(pipe[1]), uintptr(pipe[1])},
+		Env: env, Files: []uintptr{devNull.Fd(), uintptr(pipe[1]), uintptr(pipe[1])},
 	})
-	_ = errors.Join(none.Close(), unix.Close(pipe[1]))
+	_ = errors.Join(devNull.Close(), unix.Close(pipe[1]))
 	if err != nil {
-		return nil, errors.Join(err, out.Close())
+		return nil, errors.Join(err, reader.Close())
 	}
-	ended := make(chan string, 1)
+	result := make(chan string, 1)
 	go func() {
-		text, _ := io.ReadAll(out)
-		_ = out.Close()
+		text, _ := io.ReadAll(reader)
+		_ = reader.Close()
 		for err := error(unix.EINTR); errors.Is(err, unix.EINTR); {
 			_, err = unix.Wait4(pid, nil, 0, nil)
 		}
-		ended <- string(text)
+		result <- string(text)
 	}()
-	return ended, nil
+	return result, nil
 }
 
-// loaderSays is what the loader's list of a program's libraries means.
-func loaderSays(program, hook, said string) error {
-	if strings.Contains(said, hook+" (") {
+// checkLoaderList returns an error unless the loader's list of libraries contains the preload
+// library.
+func checkLoaderList(program, hook, output string) error {
+	if strings.Contains(output, hook+" (") {
 		return nil
 	}
-	line, _, _ := strings.Cut(strings.TrimSpace(said), "\n")
+	line, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
 	if line == "" {
-		line = "its loader says nothing"
+		line = "its loader prints nothing"
 	}
-	return &ProgramError{program, "does not take the preload library: " + line, "build gfaas's libraries anew for this machine: make"}
+	return &ProgramError{program, "does not load the preload library: " + line, "rebuild the libraries of gfaas for this machine: make"}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Files is where programs are looked up: this machine, or an image.
+// Files gives access to a file system with programs: the host's or an image's.
 type Files interface {
-	// Find returns the path that a command name runs; fs.ErrNotExist when
-	// there is none, fs.ErrPermission when it cannot be executed.
+	// Find returns the path of the program that a command name selects. It returns
+	// fs.ErrNotExist if there is none and fs.ErrPermission if it is not executable.
 	Find(command string) (string, error)
-	// Open opens a program and tells its mode, symbolic links followed, and
-	// whether it carries file capabilities.
+	// Open opens a program, following symbolic links, and returns its mode and whether it
+	// has file capabilities.
 	Open(path string) (f File, mode fs.FileMode, capable bool, err error)
 }
 
@@ -33,19 +33,19 @@ type File interface {
 	io.Closer
 }
 
-// maxScripts bounds scripts whose interpreters are scripts, as the kernel does.
+// maxScripts limits the nesting of interpreters that are scripts, as the kernel does.
 const maxScripts = 5
 
-// CheckProgram reports why the preload library would not be loaded into a
-// command: the program is static, linked with another libc than glibc, setuid,
-// or for another machine. It follows #! lines. The error names the file and is
-// Unavailable, a *notFoundError or a *ProgramError, unless looking it up failed.
+// CheckProgram returns an error if the preload library would not be loaded into a command:
+// the program is static, linked with another libc than glibc, setuid, or built for another
+// architecture. It follows #! lines. Unless the lookup fails, the error is a *notFoundError
+// or a *ProgramError. Both name the file and have a method Unavailable that returns true.
 func CheckProgram(files Files, command string) error {
 	_, err := resolve(files, command)
 	return err
 }
 
-// resolve checks a command and returns the path of the ELF program it comes to.
+// resolve checks a command and returns the path of its ELF program.
 func resolve(files Files, command string) (program string, err error) {
 	script := ""
 	for range maxScripts {
@@ -59,10 +59,10 @@ func resolve(files Files, command string) (program string, err error) {
 		}
 		script, command = file, next
 	}
-	return "", &ProgramError{script, "is a script whose interpreters are scripts too, without end", ""}
+	return "", &ProgramError{script, "is a script whose interpreters are all scripts", ""}
 }
 
-// lookupError names what a failed look-up means.
+// lookupError converts the error of Files.Find.
 func lookupError(command, script string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound), errors.Is(err, unix.ENOTDIR):
@@ -75,11 +75,11 @@ func lookupError(command, script string, err error) error {
 	return fmt.Errorf("look up %s: %w", command, err)
 }
 
-// checkFile checks one file; next is the interpreter when it is a script.
+// checkFile checks one file. If it is a script, next is the interpreter.
 func checkFile(files Files, name string) (next string, err error) {
 	f, mode, capable, err := files.Open(name)
 	if err != nil {
-		return "", &ProgramError{name, "cannot be read: " + err.Error(), "only programs that can be read can be checked"}
+		return "", &ProgramError{name, "cannot be read: " + err.Error(), "make it readable, so that gfaas can check it"}
 	}
 	defer f.Close()
 	head := make([]byte, 256)
@@ -92,40 +92,40 @@ func checkFile(files Files, name string) (next string, err error) {
 	}
 	switch {
 	case mode&fs.ModeSetuid != 0:
-		return "", &ProgramError{name, "is setuid: the loader ignores LD_PRELOAD there", "run a copy without the setuid bit"}
+		return "", &ProgramError{name, "is setuid, so the loader ignores LD_PRELOAD", "run a copy without the setuid bit"}
 	case mode&fs.ModeSetgid != 0:
-		return "", &ProgramError{name, "is setgid: the loader ignores LD_PRELOAD there", "run a copy without the setgid bit"}
+		return "", &ProgramError{name, "is setgid, so the loader ignores LD_PRELOAD", "run a copy without the setgid bit"}
 	case capable:
-		return "", &ProgramError{name, "has file capabilities: the loader ignores LD_PRELOAD there", "run a copy without them: setcap -r"}
+		return "", &ProgramError{name, "has file capabilities, so the loader ignores LD_PRELOAD", "run a copy without them: setcap -r"}
 	}
 	return "", checkELF(name, f)
 }
 
-// interpreter reads the #! line at the head of a script. Blanks are what the
-// kernel takes for them: a carriage return is part of a name.
+// interpreter parses the #! line of a script. Like the kernel, it treats a carriage return
+// as part of a name.
 func interpreter(name string, head []byte) (string, error) {
 	line, _, _ := strings.Cut(string(head[2:]), "\n")
 	words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
 	if len(words) == 0 {
 		return "", &ProgramError{name, "has a #! line that names no interpreter", ""}
 	}
-	found, err := named(name, words)
+	found, err := interpreterFromEnv(name, words)
 	if strings.HasSuffix(found, "\r") {
-		return "", &ProgramError{name, "has a carriage return behind the interpreter in its #! line", "end its lines in line feeds alone: dos2unix " + name}
+		return "", &ProgramError{name, "has a carriage return after the interpreter in its #! line", "convert its line ends: dos2unix " + name}
 	}
 	return found, err
 }
 
-// named is the interpreter that the words of a #! line name, behind env if it
-// is that.
-func named(name string, words []string) (string, error) {
+// interpreterFromEnv returns the interpreter in the words of a #! line, or the command of env if the
+// interpreter is env.
+func interpreterFromEnv(name string, words []string) (string, error) {
 	if path.Base(words[0]) != "env" {
 		return words[0], nil
 	}
 	for i := 1; i < len(words); i++ {
 		switch word := words[i]; {
 		case word == "-i" || word == "-" || word == "--ignore-environment":
-			return "", &ProgramError{name, "clears its environment with env " + word + ": LD_PRELOAD would be lost", "drop " + word + " from its #! line"}
+			return "", &ProgramError{name, "clears its environment with env " + word + ": LD_PRELOAD would be lost", "remove " + word + " from its #! line"}
 		case word == "-u" || word == "-C":
 			i++
 		case strings.HasPrefix(word, "-"), strings.Contains(word, "="):
@@ -136,7 +136,7 @@ func named(name string, words []string) (string, error) {
 	return words[0], nil
 }
 
-// host is this machine's own files.
+// host is the file system of this machine.
 type host struct{}
 
 func (host) Find(command string) (string, error) {
@@ -169,21 +169,21 @@ func (host) Open(name string) (File, fs.FileMode, bool, error) {
 	return f, info.Mode(), err == nil && n > 0, nil
 }
 
-// machines maps our architectures to those of ELF files.
-var machines = map[string]elf.Machine{
+// elfMachines maps Go architectures to ELF machines.
+var elfMachines = map[string]elf.Machine{
 	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV,
 }
 
-// checkELF says whether glibc's loader will start this program, with the
-// preload library in it.
+// checkELF returns an error unless glibc's loader starts the program and can load the
+// preload library.
 func checkELF(name string, r io.ReaderAt) error {
 	f, err := elf.NewFile(r)
 	if err != nil {
-		return &ProgramError{name, "is neither an ELF program nor a script with a #! line", "name its interpreter in such a line, or before it: sh " + name}
+		return &ProgramError{name, "is neither an ELF program nor a script with a #! line", "name its interpreter in a #! line or on the command line: sh " + name}
 	}
 	defer f.Close()
-	if f.Class != elf.ELFCLASS64 || f.Machine != machines[runtime.GOARCH] {
-		return &ProgramError{name, "is built for another machine (" + f.Class.String() + ", " + f.Machine.String() + ")",
+	if f.Class != elf.ELFCLASS64 || f.Machine != elfMachines[runtime.GOARCH] {
+		return &ProgramError{name, "is built for another architecture (" + f.Class.String() + ", " + f.Machine.String() + ")",
 			"build it for " + runtime.GOARCH}
 	}
 	static := &ProgramError{name, "is statically linked: the preload library cannot be loaded into it", "link it dynamically with glibc"}
@@ -215,7 +215,7 @@ func foreignLibc(name, loader string) error {
 		"build it on a system with glibc: Debian, Ubuntu, Fedora"}
 }
 
-// isGlibcLoader knows the names of glibc's loader on every architecture.
+// isGlibcLoader reports whether base is the name of glibc's loader on any architecture.
 func isGlibcLoader(base string) bool {
 	for _, prefix := range []string{"ld-linux", "ld-lsb", "ld64.so", "ld.so"} {
 		if strings.HasPrefix(base, prefix) {
@@ -225,7 +225,7 @@ func isGlibcLoader(base string) bool {
 	return false
 }
 
-// programLoader is the PT_INTERP of a program; empty when it has none.
+// programLoader returns a program's PT_INTERP, or "" if there is none.
 func programLoader(f *elf.File) string {
 	const longest = 4096
 	for _, p := range f.Progs {
@@ -241,8 +241,8 @@ func programLoader(f *elf.File) string {
 	return ""
 }
 
-// Hooked tells whether a process has the preload library in it; known is false
-// when that cannot be seen from here.
+// Hooked reports whether a process has loaded the preload library; known is false if that
+// cannot be determined.
 func Hooked(pid int) (hooked, known bool) {
 	maps, err := procfs.Maps(pid)
 	if err != nil || len(maps) == 0 {
@@ -251,27 +251,26 @@ func Hooked(pid int) (hooked, known bool) {
 	return strings.Contains(maps, "libgfaas.so"), true
 }
 
-// ProgramError says why a program cannot run under a slice: the preload
-// library would never be loaded into it, or could not work there.
+// ProgramError reports that a program cannot run in a slice, because the preload library
+// would not be loaded or would not work.
 type ProgramError struct {
 	File   string // the program or, for a script, its interpreter
-	Reason string // reads after "FILE "
+	Reason string // follows "FILE " in the message
 	Remedy string
 }
 
 func (e *ProgramError) Error() string { return e.File + " " + e.Reason }
 
-// Unavailable reports true: what is missing is a program that can be limited.
+// Unavailable returns true: a program that can be limited is missing.
 func (e *ProgramError) Unavailable() bool { return true }
 
-// Hint is what to do about it.
+// Hint returns the remedy for the user.
 func (e *ProgramError) Hint() string { return e.Remedy }
 
-// notFoundError says that a command, or an interpreter that a script names,
-// does not exist.
+// notFoundError reports that a command or a script's interpreter does not exist.
 type notFoundError struct {
 	Command string
-	By      string // the script that asked for it; empty for the command itself
+	By      string // the script that names the interpreter; empty for the command itself
 	Err     error
 }
 
@@ -284,27 +283,13 @@ func (e *notFoundError) Error() string {
 
 func (e *notFoundError) Unwrap() error { return e.Err }
 
-// Is makes it an exec.ErrNotFound, whatever the system calls it.
+// Is matches exec.ErrNotFound, whatever the system's error is.
 func (e *notFoundError) Is(target error) bool { return target == exec.ErrNotFound }
 
-// Unavailable reports true.
+// Unavailable returns true.
 func (e *notFoundError) Unavailable() bool { return true }
 
-// Hint is what to do about it.
+// Hint returns a remedy for the user.
 func (e *notFoundError) Hint() string {
 	return "give the path of the program, or add its folder to PATH"
 }
-
-// libError says that a library of ours is missing or cannot be used.
-type libError struct {
-	Message string
-	Remedy  string
-}
-
-func (e *libError) Error() string { return e.Message }
-
-// Unavailable reports true.
-func (e *libError) Unavailable() bool { return true }
-
-// Hint is what to do about it.
-func (e *libError) Hint() string { return e.Remedy }

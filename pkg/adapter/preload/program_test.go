@@ -17,7 +17,7 @@ func isUnavailable(err error) bool {
 	return errors.As(err, &u) && u.Unavailable()
 }
 
-// compile builds a small program with these flags.
+// compile builds a small program with flags.
 func compile(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,8 +77,8 @@ func TestCheckProgram(t *testing.T) {
 		{"no interpreter", script(t, "s", "#!\n"), "names no interpreter"},
 		{"not executable", unmoded, "permission denied"},
 		{"a folder", t.TempDir(), "is a folder, expected a program"},
-		{"script with carriage returns", script(t, "s", "#!/bin/sh\r\ntrue\r\n"), "has a carriage return behind the interpreter"},
-		{"env with carriage returns", script(t, "s", "#!/usr/bin/env sh\r\n"), "has a carriage return behind the interpreter"},
+		{"script with carriage returns", script(t, "s", "#!/bin/sh\r\ntrue\r\n"), "has a carriage return after the interpreter"},
+		{"env with carriage returns", script(t, "s", "#!/usr/bin/env sh\r\n"), "has a carriage return after the interpreter"},
 		{"carriage return behind a flag", script(t, "s", "#!/bin/sh -e\r\n"), ""},
 		{"text", script(t, "s", "hello\n"), "neither an ELF program nor a script"},
 		{"empty", script(t, "s", ""), "neither an ELF program nor a script"},
@@ -104,17 +104,17 @@ func TestScriptsWithoutEnd(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!"+path+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, CheckProgram(host{}, path), "without end")
+	expect(t, CheckProgram(host{}, path), "whose interpreters are all scripts")
 }
 
-func TestForeignMachine(t *testing.T) {
+func TestForeignArchitecture(t *testing.T) {
 	program, err := os.ReadFile(compile(t, "foreign"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const machineAt = 18
-	binary.LittleEndian.PutUint16(program[machineAt:], uint16(elf.EM_S390))
-	expect(t, CheckProgram(host{}, script(t, "foreign", string(program))), "built for another machine (ELFCLASS64, EM_S390)")
+	const machineOffset = 18
+	binary.LittleEndian.PutUint16(program[machineOffset:], uint16(elf.EM_S390))
+	expect(t, CheckProgram(host{}, script(t, "foreign", string(program))), "built for another architecture (ELFCLASS64, EM_S390)")
 }
 
 func TestNotFound(t *testing.T) {

@@ -16,8 +16,8 @@ func buildLibs(t *testing.T) preload.Libs {
 	return preload.Libs{Hook: hook, SimDir: simDir}
 }
 
-// ask reads a variable of the probe's environment, once it answers.
-func ask(t *testing.T, address, name string) string {
+// probeVariable returns a variable of the probe's environment, as soon as the probe answers.
+func probeVariable(t *testing.T, address, name string) string {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {

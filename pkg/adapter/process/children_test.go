@@ -12,8 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 )
 
-// How an instance ended is known until it is stopped, and nothing of it
-// afterwards: a daemon starts any number of them.
+// The exit status of an instance is known until Stop and then forgotten, since a daemon
+// starts any number of instances.
 func TestStoppedIsForgotten(t *testing.T) {
 	hook, simDir := instancetest.BuildLibs(t)
 	r := New(Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}, Keeper: logstest.Keeper})
@@ -25,7 +25,7 @@ func TestStoppedIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		if command[0] == "sh" {
-			<-r.child(h).done
+			<-r.child(h).reaped
 			if state, err := r.State(t.Context(), h); err != nil || state.ExitCode != 3 {
 				t.Errorf("State = %+v, %v, want exit code 3", state, err)
 			}

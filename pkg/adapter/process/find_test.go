@@ -15,8 +15,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// An instance whose handle was lost is found by another process's Runtime of
-// the same run directory, and by no other.
+// A Runtime of the same run directory in another process finds an instance whose handle was
+// lost; other Runtimes do not.
 func TestFind(t *testing.T) {
 	config := process.Config{RunDir: t.TempDir(), Libs: buildLibs(t), Keeper: logstest.Keeper}
 	handle, err := process.New(config).Start(t.Context(), instance.Spec{
@@ -32,7 +32,7 @@ func TestFind(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	// Until it has become sleep it shows the environment of this test.
+	// Until it executes sleep, it has the environment of this test.
 	deadline := time.Now().Add(time.Minute)
 	found, err := later.Find(t.Context(), "lost-0")
 	for err == nil && len(found) == 0 && time.Now().Before(deadline) {
@@ -42,11 +42,11 @@ func TestFind(t *testing.T) {
 		t.Fatalf("Find = %+v, %v; want %+v", found, err, handle)
 	}
 	if other, err := later.Find(t.Context(), "lost-1"); err != nil || len(other) != 0 {
-		t.Errorf("Find of another id = %+v, %v", other, err)
+		t.Errorf("Find of another id = %+v, %v; want none", other, err)
 	}
 	elsewhere := process.New(process.Config{RunDir: t.TempDir()})
 	if other, err := elsewhere.Find(t.Context(), "lost-0"); err != nil || len(other) != 0 {
-		t.Errorf("Find in another run directory = %+v, %v", other, err)
+		t.Errorf("Find in another run directory = %+v, %v; want none", other, err)
 	}
 	if os.Geteuid() == 0 {
 		stranger := exec.Command("sleep", "600")
@@ -68,6 +68,6 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, err := later.Find(t.Context(), "lost-0"); err != nil || len(found) != 0 {
-		t.Errorf("after Stop: %+v, %v", found, err)
+		t.Errorf("after Stop: %+v, %v; want none", found, err)
 	}
 }

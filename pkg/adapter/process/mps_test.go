@@ -18,16 +18,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// The GPU work of a client of MPS is ended before the client dies by a signal, and only
-// then: one that ends by itself on SIGTERM does so undisturbed.
+// Stop ends the GPU work of an MPS client before the client dies by a signal, and only
+// then: a client that handles SIGTERM ends undisturbed.
 func TestStopTerminatesClients(t *testing.T) {
-	const server = 4<<20 + 1 // beyond the numbers of processes
+	const server = 4<<20 + 1 // beyond the range of PIDs
 	program, libs := mpstest.Client(t), buildLibs(t)
 	for name, c := range map[string]struct {
-		sigterm   string // what the client does with it
+		sigterm   string // the client's reaction
 		cancelled bool
-		hangs     bool // the MPS daemon
-		outside   bool // no MPS daemon runs
+		hangs     bool // the MPS daemon does not answer
+		outside   bool // no MPS daemon is running
 		want      int
 	}{
 		"ignores SIGTERM":                {sigterm: "ignore", want: 1},
@@ -67,7 +67,7 @@ func TestStopTerminatesClients(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			grace := time.Minute // the time for one that ends by itself
+			grace := time.Minute // time for a client that ends by itself
 			if c.sigterm == "ignore" {
 				grace = 0
 			}

@@ -1,11 +1,11 @@
-// Package process runs instances as detached processes of this machine.
+// Package process runs instances as detached processes of this machine. Runtime implements
+// ports.Runtime.
 //
-// A process leads its own session, so that it outlives the command that
-// started it and everything it starts can be found and ended with it; only
-// what begins a session of its own escapes. It inherits the environment of
-// its starter except what belongs to the starter alone (gfaas's own identity,
-// systemd's notification and activation variables); the function's settings
-// come next, and $PORT and what gfaas needs last.
+// Each process leads its own session. It outlives the program that started it, and all its
+// descendants can be found and ended by the session, except those that start a session of
+// their own. It inherits the environment of its starter without the variables that concern
+// only the starter (see private); the function's settings override these, and PORT and the
+// variables of preload.Environ override both.
 package process
 
 import (
@@ -34,11 +34,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Config is what a Runtime works with.
+// Config configures a Runtime.
 type Config struct {
 	RunDir string // the daemons' run directory
 	Libs   preload.Libs
-	Keeper func() ([]string, error) // finds the command that keeps a log, as logs.Start has it
+	Keeper func() ([]string, error) // returns the command that keeps a log; see logs.Start
 }
 
 // Runtime starts and stops processes. It is safe for concurrent use.
@@ -49,38 +49,38 @@ type Runtime struct {
 	children map[identity]*child
 }
 
-// identity tells a process from a later one with the same PID.
+// identity distinguishes a process from a later one with the same PID.
 type identity struct {
 	pid   int
 	start uint64
 }
 
-// child is a process that this one started and so must reap.
+// child is a process that this Runtime started and must reap.
 type child struct {
-	done  chan struct{} // closed when it was reaped
-	state *os.ProcessState
+	reaped chan struct{} // closed after the process was reaped
+	state  *os.ProcessState
 }
 
 var _ ports.Runtime = (*Runtime)(nil)
 
-// New returns a runtime. It does nothing yet.
+// New returns a Runtime.
 func New(config Config) *Runtime {
-	// Instances start elsewhere and must find its socket all the same.
+	// Instances start in other folders and need an absolute path to the socket.
 	if dir, err := filepath.Abs(config.RunDir); err == nil {
 		config.RunDir = dir
 	}
 	return &Runtime{config: config, children: map[identity]*child{}}
 }
 
-// Name is instance.Process.
+// Name returns instance.Process.
 func (r *Runtime) Name() string { return instance.Process }
 
-// Close does nothing: children that end are still reaped.
+// Close has no effect: the Runtime still reaps its children.
 func (r *Runtime) Close() error { return nil }
 
-// Start starts the instance's command with a free local port of ours in
-// $PORT; the instance's own port is for containers. A command that cannot run
-// under a slice is refused as preload.CheckLoads says.
+// Start starts the instance's command with a free local port in $PORT; the instance's own
+// port is for containers only. It refuses a command that cannot run in a slice; see
+// preload.CheckLoads.
 func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return instance.Handle{}, err
@@ -91,7 +91,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
-	port, err := localport.Take(r.config.RunDir)
+	port, err := localport.Allocate(r.config.RunDir)
 	if err != nil {
 		return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
 	}
@@ -102,7 +102,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	return handle, err
 }
 
-// launch starts the command and sees to it that it is reaped.
+// launch starts the command and arranges for reaping it.
 func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport.Port) (instance.Handle, error) {
 	env, err := r.environ(spec, port.Number)
 	if err != nil {
@@ -117,7 +117,7 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	}
 	program := spec.Command[0]
 	if strings.Contains(program, "/") {
-		// From here, not from the folder that it starts in.
+		// Relative to this program's working directory, not to the process's.
 		if program, err = filepath.Abs(program); err != nil {
 			return instance.Handle{}, err
 		}
@@ -130,10 +130,10 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	if err != nil {
 		return instance.Handle{}, err
 	}
-	defer log.Close() // its end is the log's
+	defer log.Close() // the process holds the other copy
 	cmd := exec.Command(program, spec.Command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
-	started := time.Now() // what the process does, it does later
+	started := time.Now() // before any event of the process
 	if err := detach.Start(cmd); err != nil {
 		return instance.Handle{}, fmt.Errorf("start %s: %w", spec.Command[0], err)
 	}
@@ -141,12 +141,12 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 		Runtime: instance.Process, PID: cmd.Process.Pid, LogPath: logPath, Started: started,
 		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number)),
 	}
-	// Nothing has reaped it yet, so its entry is there even if it has ended.
+	// Not reaped yet, so /proc has an entry even if the process has ended.
 	stat, err := procfs.Read(handle.PID)
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		return instance.Handle{}, fmt.Errorf("look at process %d: %w", handle.PID, err)
+		return instance.Handle{}, fmt.Errorf("inspect process %d: %w", handle.PID, err)
 	}
 	handle.StartTime = stat.Start
 	r.adopt(identity{handle.PID, handle.StartTime}, cmd, port)
@@ -155,15 +155,15 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 
 // adopt reaps the process when it ends.
 func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port localport.Port) {
-	c := &child{done: make(chan struct{})}
+	c := &child{reaped: make(chan struct{})}
 	r.mu.Lock()
 	r.children[id] = c
 	r.mu.Unlock()
 	go func() {
-		_ = cmd.Wait() // how it ended is in the state
+		_ = cmd.Wait() // the state holds the result
 		c.state = cmd.ProcessState
 		port.Release()
-		close(c.done)
+		close(c.reaped)
 	}()
 }
 
@@ -173,16 +173,16 @@ func (r *Runtime) child(h instance.Handle) *child {
 	return r.children[identity{h.PID, h.StartTime}]
 }
 
-// PID is the process's number.
+// PID returns the process's PID.
 func (r *Runtime) PID(_ context.Context, h instance.Handle) (int, error) { return h.PID, nil }
 
-// State tells whether the process still runs. How it ended is known only to
-// the Runtime that started it, until it is stopped.
+// State returns whether the process is running. Only the Runtime that started it knows its
+// exit status, until Stop.
 func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {
-		case <-c.done:
-			return ended(c.state), nil
+		case <-c.reaped:
+			return exitState(c.state), nil
 		default:
 			return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
 		}
@@ -190,20 +190,20 @@ func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, e
 	lives, err := procfs.Lives(h.PID, h.StartTime)
 	switch {
 	case err != nil:
-		return instance.State{}, fmt.Errorf("look at process %d: %w", h.PID, err)
+		return instance.State{}, fmt.Errorf("inspect process %d: %w", h.PID, err)
 	case lives:
 		return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
 	}
 	return instance.State{ExitCode: -1, Detail: "ended"}, nil
 }
 
-// Wait returns when the process has ended. As with State, how is known only to
-// the Runtime that started it.
+// Wait returns after the process has ended. As in State, only the Runtime that started it
+// knows its exit status.
 func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {
-		case <-c.done:
-			return ended(c.state), nil
+		case <-c.reaped:
+			return exitState(c.state), nil
 		case <-ctx.Done():
 			return instance.State{}, ctx.Err()
 		}
@@ -222,12 +222,12 @@ func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, 
 	return r.State(ctx, h)
 }
 
-// Unlimited is nil: a program that does not take the preload library does not
-// start.
+// Unlimited returns nil, because Start refuses programs that do not load the preload
+// library.
 func (r *Runtime) Unlimited(context.Context, instance.Handle) error { return nil }
 
-// ended describes how a process ended, as a shell would.
-func ended(state *os.ProcessState) instance.State {
+// exitState returns the state of an ended process, with a shell's exit codes.
+func exitState(state *os.ProcessState) instance.State {
 	status, ok := state.Sys().(syscall.WaitStatus)
 	switch {
 	case ok && status.Signaled():
@@ -238,14 +238,14 @@ func ended(state *os.ProcessState) instance.State {
 	return instance.State{ExitCode: state.ExitCode(), Detail: fmt.Sprintf("exited with status %d", state.ExitCode())}
 }
 
-// private is what a process does not inherit: it names its starter or is
-// meant for the starter only.
+// private lists the variables that a process does not inherit: they identify its starter or
+// concern only the starter.
 var private = []string{
 	"GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET",
 	"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
 }
 
-// environ is the whole environment of an instance.
+// environ returns the whole environment of an instance.
 func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	env := map[string]string{}
 	for _, entry := range os.Environ() {
@@ -278,13 +278,13 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 	return list, nil
 }
 
-// socket is where instances of this run directory find the token daemon.
+// socket returns the path of the token daemon's client socket in this run directory.
 func (r *Runtime) socket() string {
 	return filepath.Join(tokend.ClientSocketDir(r.config.RunDir), "token.sock")
 }
 
-// Logs reads the instance's log. Of one that has ended all is in it, if what it
-// has started prints no more.
+// Logs reads the instance's log. For an ended instance, it first waits briefly until the
+// log is complete.
 func (r *Runtime) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
 	if state, err := r.State(ctx, h); err == nil && !state.Running && !o.Follow {
 		logs.Settle(ctx, h.LogPath)

@@ -38,7 +38,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A PID that belongs to somebody else by now must be left alone.
+// Stop leaves a process alone that has reused the PID.
 func TestReusedPID(t *testing.T) {
 	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
 	r := process.New(process.Config{RunDir: dir, Libs: libs, Keeper: logstest.Keeper})
@@ -59,8 +59,8 @@ func TestReusedPID(t *testing.T) {
 	}
 }
 
-// A worker ends with the instance though its leader has ended and its environment is
-// blank: it has written its title over it.
+// Stop ends a worker although its leader has ended and its environment is empty because its
+// title overwrote it.
 func TestStopWithoutLeader(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "titled")
 	instancetest.Compile(t, program, []byte(`
@@ -78,7 +78,7 @@ func TestStopWithoutLeader(t *testing.T) {
 	h := start(t, r, program)
 	var worker int
 	for deadline := time.Now().Add(time.Minute); worker == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		all, err := procfs.All()
+		all, err := procfs.Stats()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestStopWithoutLeader(t *testing.T) {
 	}
 }
 
-// A process that cannot be looked at for want of a descriptor has not ended.
+// A process that cannot be read for lack of a descriptor has not ended.
 func TestWithoutFiles(t *testing.T) {
 	self, err := procfs.Read(os.Getpid())
 	if err != nil {
@@ -138,7 +138,7 @@ func TestPrivateEnvironment(t *testing.T) {
 		"LD_PRELOAD":      libs.Hook + ":libc.so.6",
 		"GFAAS_SOCKET":    filepath.Join(dir, "client", "token.sock"),
 	} {
-		if got := ask(t, h.Address, name); got != want {
+		if got := probeVariable(t, h.Address, name); got != want {
 			t.Errorf("%s = %q in the instance, want %q", name, got, want)
 		}
 	}
@@ -170,7 +170,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// A relative path of a command is from here, whatever folder it starts in.
+// A relative path of a command is relative to the starter's folder, not to the command's.
 func TestFolder(t *testing.T) {
 	program, dir := instancetest.BuildProbe(t), t.TempDir()
 	t.Chdir(filepath.Dir(program))
@@ -186,7 +186,7 @@ func TestFolder(t *testing.T) {
 	if !filepath.IsAbs(h.LogPath) {
 		t.Errorf("LogPath = %q, want an absolute path", h.LogPath)
 	}
-	if socket := ask(t, h.Address, "GFAAS_SOCKET"); !filepath.IsAbs(socket) {
+	if socket := probeVariable(t, h.Address, "GFAAS_SOCKET"); !filepath.IsAbs(socket) {
 		t.Errorf("GFAAS_SOCKET = %q, want an absolute path", socket)
 	}
 	if got, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", h.PID)); err != nil || got != dir {

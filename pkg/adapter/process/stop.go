@@ -20,15 +20,15 @@ import (
 
 const (
 	pollEvery = 10 * time.Millisecond
-	// killWait is how long the kernel may take to end what was killed.
+	// killWait is how long the kernel may take to end killed processes.
 	killWait = 10 * time.Second
 )
 
-// Stop asks every process of the instance's session to end and kills what is
-// left after grace. When ctx is cancelled it kills at once. The GPU work of a client of MPS
-// is ended before the client is killed. It returns when
-// all are gone and, if this Runtime started the instance, reaped; how it ended
-// is then forgotten, and its log removed.
+// Stop sends SIGTERM to all processes of the instance's session and, after grace, SIGKILL
+// to the remaining ones. If ctx is cancelled, it kills at once. Before an MPS client dies,
+// Stop ends the client's work on the GPU. It returns when all processes have ended and, if
+// this Runtime started the instance, been reaped. It then forgets the exit status and
+// removes the log.
 func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	alive, err := r.members(h)
 	if err != nil {
@@ -37,31 +37,31 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	terminated := map[int]bool{}
 	r.terminate(ctx, alive, terminated, func(pid int) bool { return procfs.Deadly(pid, unix.SIGTERM) })
 	signal(alive, unix.SIGTERM)
-	giveUp := time.NewTimer(grace)
-	defer giveUp.Stop()
-	left, err := r.await(ctx.Done(), giveUp.C, h, alive)
+	graceTimer := time.NewTimer(grace)
+	defer graceTimer.Stop()
+	remaining, err := r.await(ctx.Done(), graceTimer.C, h, alive)
 	if err != nil {
 		return err
 	}
-	r.terminate(ctx, left, terminated, func(int) bool { return true })
+	r.terminate(ctx, remaining, terminated, func(int) bool { return true })
 	dead := time.NewTimer(killWait)
 	defer dead.Stop()
-	for len(left) > 0 {
-		signal(left, unix.SIGKILL)
+	for len(remaining) > 0 {
+		signal(remaining, unix.SIGKILL)
 		next := time.NewTimer(pollEvery)
-		if left, err = r.await(nil, next.C, h, left); err != nil {
+		if remaining, err = r.await(nil, next.C, h, remaining); err != nil {
 			return err
 		}
 		select {
 		case <-dead.C:
-			if len(left) > 0 {
-				return fmt.Errorf("process %d does not end after SIGKILL", left[0].PID)
+			if len(remaining) > 0 {
+				return fmt.Errorf("process %d did not end after SIGKILL", remaining[0].PID)
 			}
 		default:
 		}
 	}
 	if c := r.child(h); c != nil {
-		<-c.done
+		<-c.reaped
 		r.mu.Lock()
 		delete(r.children, identity{h.PID, h.StartTime})
 		r.mu.Unlock()
@@ -73,12 +73,12 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	return logs.Remove(h.LogPath)
 }
 
-// await polls until the instance has no process left or one of the channels
-// speaks, and returns the processes that are left.
-func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instance.Handle, left []procfs.Stat) ([]procfs.Stat, error) {
+// await polls until the instance has no processes or a channel delivers, and returns the
+// remaining processes.
+func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instance.Handle, remaining []procfs.Stat) ([]procfs.Stat, error) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	for len(left) > 0 {
+	for len(remaining) > 0 {
 		var last bool
 		select {
 		case <-cut:
@@ -88,17 +88,16 @@ func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instanc
 		case <-tick.C:
 		}
 		var err error
-		if left, err = r.members(h); err != nil || last {
-			return left, err
+		if remaining, err = r.members(h); err != nil || last {
+			return remaining, err
 		}
 	}
 	return nil, nil
 }
 
-// members lists the living processes of the instance's session. While the
-// leader is there, its start time says whether the session is ours. After
-// that the number can be another session's by now, so only processes that
-// marked says are ours count.
+// members returns the living processes of the instance's session. While the leader exists,
+// its start time proves that the session is the instance's. After that, the kernel may
+// reuse the number for another session, so only processes that isMember recognizes count.
 func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 	if h.PID <= 1 {
 		return nil, fmt.Errorf("%d is not the PID of an instance", h.PID)
@@ -108,21 +107,21 @@ func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 	switch {
 	case present && leader.Start != h.StartTime:
 		return nil, nil
-	case !present && !procfs.Gone(err):
-		return nil, fmt.Errorf("look at process %d: %w", h.PID, err)
+	case !present && !procfs.IsNotExist(err):
+		return nil, fmt.Errorf("inspect process %d: %w", h.PID, err)
 	}
-	all, err := procfs.All()
+	all, err := procfs.Stats()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var found []procfs.Stat
 	for _, s := range all {
-		if s.Session != h.PID || s.Ended() || s.Start < h.StartTime {
+		if s.Session != h.PID || s.Exited() || s.Start < h.StartTime {
 			continue
 		}
 		ours := present
 		if !present {
-			if ours, err = r.marked(s.PID); err != nil {
+			if ours, err = r.isMember(s.PID); err != nil {
 				return nil, err
 			}
 		}
@@ -133,12 +132,13 @@ func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 	return found, nil
 }
 
-// marked says whether a process has our socket in its environment or, where it has
-// none there, such as one that has written its title over it, the preload library in it.
-func (r *Runtime) marked(pid int) (bool, error) {
+// isMember reports whether a process has our socket in its environment. For a process without
+// that variable, for example because it has overwritten its environment with a title, it
+// reports whether the process has loaded the preload library.
+func (r *Runtime) isMember(pid int) (bool, error) {
 	env, err := procfs.Environ(pid)
 	if err != nil {
-		return false, fmt.Errorf("look at process %d: %w", pid, err)
+		return false, fmt.Errorf("inspect process %d: %w", pid, err)
 	}
 	if socket, set := env["GFAAS_SOCKET"]; set {
 		return socket == r.socket(), nil
@@ -147,40 +147,41 @@ func (r *Runtime) marked(pid int) (bool, error) {
 	return hooked, nil
 }
 
-// terminate ends the GPU work of those processes that are about to die, unless that was
-// done, and notes them. A daemon that fails to do it cannot keep them alive.
-func (r *Runtime) terminate(ctx context.Context, processes []procfs.Stat, done map[int]bool, dies func(pid int) bool) {
+// terminate ends the GPU work of the MPS clients that are about to die, once for each, and
+// records them in terminated. It ignores errors, because the MPS daemon cannot keep the processes
+// alive.
+func (r *Runtime) terminate(ctx context.Context, processes []procfs.Stat, terminated map[int]bool, dies func(pid int) bool) {
 	var pids []int
 	for _, s := range processes {
-		if !done[s.PID] && dies(s.PID) {
-			done[s.PID] = true
+		if !terminated[s.PID] && dies(s.PID) {
+			terminated[s.PID] = true
 			pids = append(pids, s.PID)
 		}
 	}
 	_ = mps.Terminate(ctx, r.config.RunDir, pids)
 }
 
-// signal sends a signal to each of these processes.
+// signal sends a signal to each process.
 func signal(processes []procfs.Stat, sig unix.Signal) {
 	for _, s := range processes {
 		if p, err := procfs.Open(s.PID, s.Start); err == nil {
-			_ = p.Signal(sig) // one that ends meanwhile needs none
+			_ = p.Signal(sig) // no signal is needed if it has ended meanwhile
 			_ = p.Close()
 		}
 	}
 }
 
-// Find returns the sessions in which an instance of that id runs, or any. What
-// gfaas run has started has no function's name, and is found by its id alone. What
-// another user's processes claim to be does not count.
+// Find returns the sessions of the instance with an ID, or of all instances if id is empty.
+// Instances of gfaas run have no function name, so only their ID finds them. Find ignores
+// processes of other users.
 func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) {
-	all, err := procfs.All()
+	all, err := procfs.Stats()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	found := map[int]instance.Record{} // by session
 	for _, s := range all {
-		if s.Session <= 1 || s.Ended() {
+		if s.Session <= 1 || s.Exited() {
 			continue
 		}
 		record, ours, err := r.record(s, id)
@@ -191,11 +192,11 @@ func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) 
 			continue
 		}
 		leader, err := procfs.Read(s.Session)
-		if err != nil && !procfs.Gone(err) {
-			return nil, fmt.Errorf("look at process %d: %w", s.Session, err)
+		if err != nil && !procfs.IsNotExist(err) {
+			return nil, fmt.Errorf("inspect process %d: %w", s.Session, err)
 		}
-		if err == nil && !leader.Ended() {
-			// A session that someone else leads is not ours to end.
+		if err == nil && !leader.Exited() {
+			// Ignore a session whose leader is not an instance of ours.
 			if record, ours, err = r.record(leader, id); ours {
 				found[s.Session] = record
 			}
@@ -204,7 +205,7 @@ func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) 
 			}
 			continue
 		}
-		// It is as old as what is left of it.
+		// Without a leader, use the start time of the oldest remaining process.
 		record.Handle.PID = s.Session
 		if first, seen := found[s.Session]; !seen || s.Start < first.Handle.StartTime {
 			found[s.Session] = record
@@ -213,18 +214,19 @@ func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) 
 	return slices.SortedFunc(maps.Values(found), func(a, b instance.Record) int { return cmp.Compare(a.Handle.PID, b.Handle.PID) }), nil
 }
 
-// record is what a process's environment says of the instance that it belongs to.
+// record returns the instance that a process's environment names, and whether it is
+// ours.
 func (r *Runtime) record(s procfs.Stat, id string) (record instance.Record, ours bool, err error) {
 	env, err := procfs.Environ(s.PID)
 	if err != nil {
-		return instance.Record{}, false, fmt.Errorf("look at process %d: %w", s.PID, err)
+		return instance.Record{}, false, fmt.Errorf("inspect process %d: %w", s.PID, err)
 	}
 	function := env["GFAAS_FUNCTION"]
 	if env["GFAAS_SOCKET"] != r.socket() || id == "" && function == "" || id != "" && env["GFAAS_INSTANCE"] != id || !instance.ValidID(env["GFAAS_INSTANCE"]) {
 		return instance.Record{}, false, nil
 	}
 	if ours, err = procfs.Own(s.PID); err != nil {
-		return instance.Record{}, false, fmt.Errorf("look at process %d: %w", s.PID, err)
+		return instance.Record{}, false, fmt.Errorf("inspect process %d: %w", s.PID, err)
 	}
 	return instance.Record{ID: env["GFAAS_INSTANCE"], Function: function, Runtime: instance.Process, Handle: instance.Handle{
 		Runtime: instance.Process, PID: s.PID, StartTime: s.Start, Address: net.JoinHostPort("127.0.0.1", env["PORT"]),

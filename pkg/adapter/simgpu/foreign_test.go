@@ -11,14 +11,13 @@ import (
 	"testing"
 )
 
-// Two users who have nothing to do with anybody who may be at work here.
+// Two user IDs that are presumably unused on this host.
 const (
 	victim   = 64986
 	attacker = 64987
 )
 
-// asVictim runs one of this package's operations as another user, who has not
-// said where the folder is.
+// asVictim runs one of the package's operations as another user, without GFAAS_SIM_DIR.
 func asVictim(t *testing.T, operation string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -29,11 +28,11 @@ func asVictim(t *testing.T, operation string) (string, error) {
 	return string(out), err
 }
 
-// do is the other side of asVictim.
+// do performs an operation in the process that asVictim starts.
 func do(operation string) error {
 	switch operation {
 	case "keep":
-		return Keep("f-0")
+		return Retain("f-0")
 	case "ensure":
 		_, err := Ensure()
 		return err
@@ -48,7 +47,7 @@ func do(operation string) error {
 	return errors.New("no such operation")
 }
 
-// users makes a folder that the victim can reach and its default folder's path.
+// users creates a folder that the victim can access, and returns the victim's default folder.
 func users(t *testing.T) (home, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -69,8 +68,8 @@ func users(t *testing.T) (home, dir string) {
 	return home, dir
 }
 
-// put makes a file of the victim's.
-func put(t *testing.T, path string) {
+// writeVictimFile creates a file of the victim.
+func writeVictimFile(t *testing.T, path string) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(path, []byte("precious"), 0o600), os.Chown(path, victim, victim)); err != nil {
 		t.Fatal(err)
@@ -80,42 +79,41 @@ func put(t *testing.T, path string) {
 func expect(t *testing.T, path string) {
 	t.Helper()
 	if text, err := os.ReadFile(path); err != nil || string(text) != "precious" {
-		t.Errorf("%s of the victim's now holds %q, %v", path, text, err)
+		t.Errorf("%s of the victim's now holds %q, %v; want precious", path, text, err)
 	}
 }
 
-// A folder that somebody else made first, with links to what they would have the
-// victim write.
+// The folder was created by another user, with links to files that the victim should overwrite.
 func TestFolderOfAnotherUser(t *testing.T) {
 	home, dir := users(t)
 	file := filepath.Join(home, "file")
-	put(t, file)
+	writeVictimFile(t, file)
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777), os.Symlink(file, filepath.Join(dir, "keep.f-0")),
 		os.Symlink(file, filepath.Join(dir, "gpu0.state")), os.Chown(dir, attacker, attacker)); err != nil {
 		t.Fatal(err)
 	}
 	for _, operation := range []string{"keep", "ensure", "memory"} {
 		out, err := asVictim(t, operation)
-		if err == nil || !strings.Contains(out, dir) || !strings.Contains(out, fmt.Sprintf("belongs to user %d", attacker)) {
+		if err == nil || !strings.Contains(out, dir) || !strings.Contains(out, fmt.Sprintf("is owned by uid %d", attacker)) {
 			t.Errorf("%s: %v, %s", operation, err, out)
 		}
 	}
-	for _, operation := range []string{"release", "sweep"} { // there is nothing of the victim's
+	for _, operation := range []string{"release", "sweep"} { // nothing to do: the folder is not the victim's
 		if out, err := asVictim(t, operation); err != nil {
 			t.Errorf("%s: %v, %s", operation, err, out)
 		}
 	}
 	expect(t, file)
 	if got := names(t, dir); got != "gpu0.state keep.f-0" {
-		t.Errorf("the folder holds %s", got)
+		t.Errorf("the folder holds %s, want gpu0.state keep.f-0", got)
 	}
 }
 
-// A link in its place, to a folder of the victim's own.
+// The folder is a link to another folder of the victim.
 func TestFolderIsLink(t *testing.T) {
 	home, dir := users(t)
 	for _, name := range []string{"gpu0.state", "gpu0.mem.notes", "keep.f-0"} {
-		put(t, filepath.Join(home, name))
+		writeVictimFile(t, filepath.Join(home, name))
 	}
 	if err := errors.Join(os.Symlink(home, dir), os.Lchown(dir, attacker, attacker)); err != nil {
 		t.Fatal(err)
@@ -135,7 +133,7 @@ func TestFolderIsLink(t *testing.T) {
 	}
 }
 
-// The victim's own folder serves it as before.
+// The victim's own folder works as usual.
 func TestFolderOfOnesOwn(t *testing.T) {
 	_, dir := users(t)
 	for _, operation := range []string{"keep", "keep", "ensure", "memory", "sweep", "release", "sweep"} {

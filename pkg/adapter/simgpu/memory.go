@@ -13,8 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// What hook/sim/shared.h says of gpuN.state: the numbers it begins with, and
-// the bytes that are locked by who is on the device.
+// Constants of the file gpuN.state, as in hook/sim/shared.h: the words at its start, and the offset of
+// the bytes that the users of its slots lock.
 const (
 	magic    = 0x47534d31 // "GSM1"
 	layout   = 6
@@ -22,16 +22,14 @@ const (
 	lockSlot = 1<<20 + 1
 )
 
-// ProcessMemory is what each process occupies, in bytes, of the device of that
-// index: allocations of every kind, resident managed memory and its contexts.
-// It is what NVML tells by process, for who has the real library open and so cannot
-// ask the simulated one (see pkg/adapter/nvml). A device that nobody is on
-// is no error; a process of a pid namespace that is not this one's or below
-// it cannot be named and is left out, and so is one that a checkpoint has taken
-// off the device.
+// ProcessMemory returns the bytes that each process occupies on the device with the given index: all
+// allocations, resident managed memory and contexts. It replaces NVML for processes that have the real
+// library open and cannot also open the simulated one (see pkg/adapter/nvml).
 //
-// To be called from a process that is not on the device itself: closing the
-// state file would drop its locks.
+// A device without processes is not an error. The result omits processes outside of this PID namespace
+// and its descendants, which have no PID here, and processes that a checkpoint has moved to the host.
+//
+// The calling process must not use the device itself: closing the state file would drop its locks.
 func ProcessMemory(dir string, index int) (map[int]gpu.Bytes, error) {
 	name := fmt.Sprintf("gpu%d.state", index)
 	path := filepath.Join(dir, name)
@@ -57,34 +55,33 @@ func ProcessMemory(dir string, index int) (map[int]gpu.Bytes, error) {
 		return nil, fmt.Errorf("locks of %s: %w", path, err)
 	}
 	for _, h := range holders {
-		bytes, away, err := slotMemory(f, h.slot)
+		bytes, checkpointed, err := slotMemory(f, h.slot)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		if !away {
+		if !checkpointed {
 			used[h.pid] += bytes
 		}
 	}
 	return used, nil
 }
 
-// holder is a process that has a slot.
+// holder is a process that uses a slot.
 type holder struct{ slot, pid int }
 
-// holders appends the processes in the slots from first to before last that have a pid
-// here. The kernel names any one of the locks in a range: what is left and right of it
-// is looked at next.
-func holders(f *os.File, first, last int, all []holder) ([]holder, error) {
+// holders appends the processes that use slots from first to before last and have a PID here. The kernel
+// reports any one lock in a range, so holders continues on both sides of it.
+func holders(f *os.File, first, last int, found []holder) ([]holder, error) {
 	if first >= last {
-		return all, nil
+		return found, nil
 	}
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + int64(first), Len: int64(last - first)}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
-		return all, err
+		return found, err
 	}
 	from := max(int(lock.Start-lockSlot), first)
 	to := from + 1
-	if lock.Len != 1 { // who looks whether anybody is on the device locks all bytes
+	if lock.Len != 1 { // a process that tests whether the device is in use locks all bytes
 		to = last
 		if lock.Len > 0 {
 			to = min(int(lock.Start+lock.Len-lockSlot), last)
@@ -92,19 +89,18 @@ func holders(f *os.File, first, last int, all []holder) ([]holder, error) {
 	}
 	if lock.Pid > 0 {
 		for slot := from; slot < to; slot++ {
-			all = append(all, holder{slot, int(lock.Pid)})
+			found = append(found, holder{slot, int(lock.Pid)})
 		}
 	}
-	all, err := holders(f, first, from, all)
+	found, err := holders(f, first, from, found)
 	if err != nil {
 		return nil, err
 	}
-	return holders(f, to, last, all)
+	return holders(f, to, last, found)
 }
 
-// slotMemory reads what a slot that is held counts, and whether its process is
-// off the device.
-func slotMemory(f *os.File, slot int) (bytes gpu.Bytes, away bool, err error) {
+// slotMemory returns the memory recorded in a slot, and whether a checkpoint has moved it off the device.
+func slotMemory(f *os.File, slot int) (bytes gpu.Bytes, checkpointed bool, err error) {
 	var head [16]byte
 	if _, err := f.ReadAt(head[:], 0); err != nil {
 		return 0, false, err
@@ -114,7 +110,7 @@ func slotMemory(f *os.File, slot int) (bytes gpu.Bytes, away bool, err error) {
 		return 0, false, errors.New("written by another version of the simulated driver")
 	}
 	var mem [8 + 4]byte
-	at := int64(word(2)) + int64(slot)*int64(word(3)) + 8 // behind the slot's serial
+	at := int64(word(2)) + int64(slot)*int64(word(3)) + 8 // after the slot's serial number
 	if _, err := f.ReadAt(mem[:], at); err != nil {
 		return 0, false, err
 	}

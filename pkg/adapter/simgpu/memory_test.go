@@ -14,9 +14,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// stateFile makes a gpu3.state as a driver of that layout would, with the
-// memory of slot 5, whose process is off the device if away is not 0.
-func stateFile(t *testing.T, layout uint32, mem uint64, away uint32) string {
+// stateFile creates a gpu3.state as a driver with the given layout would. Slot 5 has the given memory; if checkpointed
+// is not 0, a checkpoint has moved it to the host.
+func stateFile(t *testing.T, layout uint32, mem uint64, checkpointed uint32) string {
 	t.Helper()
 	const procAt, procSize = 64, 24
 	dir := t.TempDir()
@@ -25,15 +25,14 @@ func stateFile(t *testing.T, layout uint32, mem uint64, away uint32) string {
 		binary.NativeEndian.PutUint32(b[4*i:], word)
 	}
 	binary.NativeEndian.PutUint64(b[procAt+5*procSize+8:], mem)
-	binary.NativeEndian.PutUint32(b[procAt+5*procSize+16:], away)
+	binary.NativeEndian.PutUint32(b[procAt+5*procSize+16:], checkpointed)
 	if err := os.WriteFile(filepath.Join(dir, "gpu3.state"), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// TestMain makes this program the process that is on the device, or another
-// user's that does one thing, when asked to.
+// TestMain also runs this program as the process that uses the device, and as the other user of asVictim.
 func TestMain(m *testing.M) {
 	if operation := os.Getenv("SIMGPU_TEST_DO"); operation != "" {
 		if err := do(operation); err != nil {
@@ -58,12 +57,12 @@ func TestMain(m *testing.M) {
 	io.Copy(io.Discard, os.Stdin)
 }
 
-// hold puts a process into slot 5.
-func hold(t *testing.T, dir string) (pid int) {
+// holdSlot starts a process that holds slot 5.
+func holdSlot(t *testing.T, dir string) (pid int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "SIMGPU_TEST_HOLD="+filepath.Join(dir, "gpu3.state"))
-	if _, err := cmd.StdinPipe(); err != nil { // its end is the process's, at the latest when we are gone
+	if _, err := cmd.StdinPipe(); err != nil { // the process exits when the pipe is closed, at the latest with the test
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
@@ -83,9 +82,9 @@ func hold(t *testing.T, dir string) (pid int) {
 func TestProcessMemory(t *testing.T) {
 	dir := stateFile(t, layout, 12345, 0)
 	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
-		t.Errorf("with nobody there: %v, %v", got, err)
+		t.Errorf("with nobody there: %v, %v; want none", got, err)
 	}
-	pid := hold(t, dir)
+	pid := holdSlot(t, dir)
 	got, err := ProcessMemory(dir, 3)
 	if err != nil || len(got) != 1 || got[pid] != gpu.Bytes(12345) {
 		t.Errorf("got %v, %v; expected 12345 of process %d", got, err, pid)
@@ -95,24 +94,24 @@ func TestProcessMemory(t *testing.T) {
 	}
 }
 
-// A checkpoint has taken its memory to the host.
+// A checkpoint has moved the process's memory to the host.
 func TestProcessMemoryAway(t *testing.T) {
 	dir := stateFile(t, layout, 12345, 1)
-	hold(t, dir)
+	holdSlot(t, dir)
 	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("got %v, %v; want none", got, err)
 	}
 }
 
 func TestProcessMemoryOfAnotherVersion(t *testing.T) {
 	dir := stateFile(t, layout+1, 1, 0)
-	hold(t, dir)
+	holdSlot(t, dir)
 	if got, err := ProcessMemory(dir, 3); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
 
-// A process that is on the device but has no pid that means something here.
+// The process that holds the slot has no PID in this namespace.
 func TestProcessMemoryNameless(t *testing.T) {
 	dir := stateFile(t, layout, 1, 0)
 	f, err := os.OpenFile(filepath.Join(dir, "gpu3.state"), os.O_RDWR, 0)
@@ -120,11 +119,11 @@ func TestProcessMemoryNameless(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	// The kernel tells the pid -1 of the holder of such a lock.
+	// For such a lock, the kernel reports the PID -1.
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + 5, Len: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("got %v, %v; want none", got, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package simgpu looks after the folder in which processes share the
-// simulated device. Its files and locks are described in hook/sim/shared.h.
+// Package simgpu manages the folder in which processes share the simulated GPUs, and reads their memory
+// use. hook/sim/shared.h describes the files and locks.
 package simgpu
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// UUID returns the UUID of a simulated GPU, as the simulated driver tells it.
+// UUID returns the UUID that the simulated driver reports for a GPU.
 func UUID(index int) string { return fmt.Sprintf("GPU-67666161-732d-7369-6d75-6c61746564%02x", index) }
 
-// Dir is the folder: $GFAAS_SIM_DIR, else one of the user's own in shared
-// memory, where anybody can make it first.
+// Dir returns the folder: $GFAAS_SIM_DIR, or by default a folder of the user in shared memory, where any
+// user could create it first.
 func Dir() string {
 	if dir := os.Getenv("GFAAS_SIM_DIR"); dir != "" {
 		return dir
@@ -29,8 +29,8 @@ func Dir() string {
 
 func usual() string { return fmt.Sprintf("/dev/shm/gfaas-sim-%d", os.Geteuid()) }
 
-// open opens the folder. The usual one is refused, by an *owndir.Error, if
-// somebody else has put it there; one that was named is taken as it is.
+// open opens the folder. If another user has created the default folder, it returns an *owndir.Error. It
+// does not check a folder that was set explicitly.
 func open(dir string) (*os.Root, error) {
 	if dir != usual() {
 		return os.OpenRoot(dir)
@@ -38,13 +38,13 @@ func open(dir string) (*os.Root, error) {
 	root, err := owndir.Open(dir)
 	var refused *owndir.Error
 	if errors.As(err, &refused) {
-		err = fmt.Errorf("%w: have it removed, or set GFAAS_SIM_DIR to a folder of yours", err)
+		err = fmt.Errorf("%w: ask its owner to remove it, or set GFAAS_SIM_DIR to a folder of yours", err)
 	}
 	return root, err
 }
 
-// Ensure makes the folder if it is not there, and returns its absolute path. One
-// that somebody else has put there is an *owndir.Error.
+// Ensure creates the folder if necessary and returns its absolute path. It returns an *owndir.Error if
+// another user has created the default folder.
 func Ensure() (dir string, err error) {
 	root, err := makeDir()
 	if err != nil {
@@ -61,30 +61,29 @@ func makeDir() (*os.Root, error) {
 	return open(Dir())
 }
 
-// Keep makes sure that the folder is there, and stays, for an instance that
-// has it mounted: were it removed and made again, the instance would be on
-// another device than everybody else.
-func Keep(id string) error {
-	// Its last user may be removing the folder right now.
+// Retain creates the folder if necessary and prevents its removal while an instance mounts it. If the
+// folder were removed and created again, the instance would use another device than other processes.
+func Retain(id string) error {
+	// Another process may be removing the folder at this moment.
 	const tries = 100
 	for range tries {
-		err := keep(id)
+		err := createMarker(id)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return fmt.Errorf("%s is removed as fast as it is made", Dir())
+	return fmt.Errorf("cannot create %s: other processes keep removing it", Dir())
 }
 
-func keep(id string) error {
+func createMarker(id string) error {
 	root, err := makeDir()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	f, err := root.OpenFile(keeper(id), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := root.OpenFile(markerName(id), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return nil // its name is what counts
+		return nil // the file has no contents; its name suffices
 	}
 	if err != nil {
 		return err
@@ -92,21 +91,21 @@ func keep(id string) error {
 	return f.Close()
 }
 
-// Release takes Keep back. An instance that has kept nothing is no error.
+// Release undoes Retain. It does nothing if the instance has no marker.
 func Release(id string) error {
 	root, err := open(Dir())
 	if err != nil {
-		return unlessNothing(err)
+		return ignoreMissing(err)
 	}
 	defer root.Close()
-	return unlessNothing(root.Remove(keeper(id)))
+	return ignoreMissing(root.Remove(markerName(id)))
 }
 
-func keeper(id string) string { return "keep." + id }
+func markerName(id string) string { return "keep." + id }
 
-// unlessNothing is nil where the error says that nothing of ours is there: no
-// file, or a folder that is never used.
-func unlessNothing(err error) error {
+// ignoreMissing returns nil if the error means that there is no file of ours: the file does not exist,
+// or the folder belongs to another user.
+func ignoreMissing(err error) error {
 	var refused *owndir.Error
 	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
 		return nil
@@ -114,13 +113,12 @@ func unlessNothing(err error) error {
 	return err
 }
 
-// Sweep removes what processes that were killed left of devices on which
-// nobody is any more, and the folder when nothing else is in it and it is the
-// usual one.
+// Sweep removes the files of devices that no process uses any more, which killed processes leave behind.
+// It also removes the default folder if it is then empty.
 func Sweep() error {
 	root, err := open(Dir())
 	if err != nil {
-		return unlessNothing(err)
+		return ignoreMissing(err)
 	}
 	defer root.Close()
 	states, err := fs.Glob(root.FS(), "gpu*.state")
@@ -132,17 +130,17 @@ func Sweep() error {
 		errs = append(errs, sweepDevice(root, state))
 	}
 	if os.Getenv("GFAAS_SIM_DIR") == "" {
-		_ = os.Remove(Dir()) // fails unless it is empty, as it should
+		_ = os.Remove(Dir()) // fails, as intended, unless the folder is empty
 	}
 	return errors.Join(errs...)
 }
 
-// sweepDevice removes a device's files if it gets the lock on all of its state
-// at once: whoever is on the device, joins or leaves holds a part of it.
+// sweepDevice removes a device's files if it can lock the whole state file: a process that uses, joins or
+// leaves the device holds a lock on part of it.
 func sweepDevice(dir *os.Root, state string) error {
 	f, err := dir.OpenFile(state, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return unlessNothing(err)
+		return ignoreMissing(err)
 	}
 	defer f.Close()
 	err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
@@ -152,8 +150,8 @@ func sweepDevice(dir *os.Root, state string) error {
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	// The file may have been removed, and made again by someone, since it was
-	// opened: then the lock says nothing of the one that is there now.
+	// Another process may have removed the file and created a new one since it was opened. In
+	// that case the lock does not protect the new file.
 	opened, err := f.Stat()
 	if err != nil {
 		return err
@@ -166,8 +164,8 @@ func sweepDevice(dir *os.Root, state string) error {
 		return err
 	}
 	var errs []error
-	for _, file := range append(files, state) { // whoever waits for the state finds the rest gone
-		errs = append(errs, unlessNothing(dir.Remove(file)))
+	for _, file := range append(files, state) { // the state last: a process that waits for its lock finds the other files removed
+		errs = append(errs, ignoreMissing(dir.Remove(file)))
 	}
 	return errors.Join(errs...)
 }

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder makes the files of two devices, and of something else.
+// folder creates the files of two devices and an unrelated file.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "a[b]") // no pattern
+	dir := filepath.Join(t.TempDir(), "a[b]") // must not be used as a pattern
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +45,8 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	// A lock of the open file stands for another process's: one's own would
-	// not be in the way.
+	// A lock of the open file description acts like another process's lock; a lock of
+	// this process would not conflict.
 	slot := unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<20 + 5, Len: 1}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slot); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "gpu1.mem.0.1 gpu1.state notes" {
-		t.Errorf("with somebody on GPU 1 there is left: %s", got)
+		t.Errorf("with somebody on GPU 1 there is left: %s, want gpu1.mem.0.1 gpu1.state notes", got)
 	}
 	slot.Type = unix.F_UNLCK
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slot); err != nil {
@@ -65,7 +65,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "notes" {
-		t.Errorf("with nobody there is left: %s", got)
+		t.Errorf("with nobody there is left: %s, want notes", got)
 	}
 	if err := Sweep(); err != nil {
 		t.Errorf("of nothing: %v", err)
@@ -78,14 +78,14 @@ func TestKeep(t *testing.T) {
 	if err := Release("f-0"); err != nil {
 		t.Error(err)
 	}
-	if err := Keep("f-0"); err != nil {
+	if err := Retain("f-0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := Sweep(); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "keep.f-0" {
-		t.Errorf("there is %s", got)
+		t.Errorf("there is %s, want keep.f-0", got)
 	}
 	if err := Release("f-0"); err != nil {
 		t.Fatal(err)
@@ -98,6 +98,6 @@ func TestKeep(t *testing.T) {
 func TestDir(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", "")
 	if got := Dir(); !strings.HasPrefix(got, "/dev/shm/gfaas-sim-") {
-		t.Errorf("got %s", got)
+		t.Errorf(`got %s, want a text with "/dev/shm/gfaas-sim-"`, got)
 	}
 }

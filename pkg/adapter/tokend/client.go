@@ -1,5 +1,11 @@
-// Package tokend speaks to the token daemon's control socket, and starts the
-// daemon where there is none.
+// Package tokend is the client of the token daemon's control socket (see pkg/wire for the
+// protocol). It can also start the daemon (Ensure, Starting, Supervise), register a slice for
+// the lifetime of a process (Enter), and read the registrations in a run directory without
+// the daemon (Registrations, Jobs). The gateway, gfaas run, gfaas-kerneld and gfaas-modeld
+// use it.
+//
+// A Client trusts only run directories of its own user and daemons of its own user or of
+// root.
 package tokend
 
 import (
@@ -18,31 +24,31 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/owndir"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// maxAnswer is the largest answer that is read, in bytes.
+// maxAnswer is the size limit of an answer, in bytes.
 const maxAnswer = 16 << 20
 
-// Socket is the control socket of a run directory.
+// Socket returns the path of the control socket in a run directory.
 func Socket(runDir string) string { return filepath.Join(runDir, "token.sock") }
 
-// ClientSocketDir is the folder of the socket that processes under the preload
-// library connect to, token.sock.
+// ClientSocketDir returns the folder of the socket token.sock that processes with the
+// preload library connect to.
 func ClientSocketDir(runDir string) string { return filepath.Join(runDir, "client") }
 
-// InstanceSocketDir is the folder of an instance's own socket, token.sock, at
-// which nobody else comes in. Mount the folder into a container, not the
-// socket: a restarted daemon makes a new one.
+// InstanceSocketDir returns the folder of an instance's own socket, token.sock, which
+// accepts only that instance. Mount the folder into a container, not the socket, because a
+// restarted daemon creates a new socket.
 func InstanceSocketDir(runDir, instance string) string {
 	return filepath.Join(ClientSocketDir(runDir), instance)
 }
 
-// CheckRunDir says whether a run directory can be used: sockets fit into it, since
-// the system bounds their paths, and CheckOwner has nothing against it.
+// CheckRunDir returns an error if a run directory is unusable: its path is too long for
+// sockets, or CheckOwner refuses it.
 func CheckRunDir(runDir string) error {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
@@ -50,70 +56,62 @@ func CheckRunDir(runDir string) error {
 	}
 	path := filepath.Join(ClientSocketDir(runDir), "token.sock")
 	if len(path) > wire.MaxSocketPath {
-		return &Error{
-			Err:     fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath),
-			Missing: true, Remedy: "set GFAAS_RUN_DIR to a shorter path",
-		}
+		return unavailable(fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath),
+			"set GFAAS_RUN_DIR to a shorter path")
 	}
 	return CheckOwner(runDir)
 }
 
-// RunDirError returns the error of a run directory that cannot be made or used. Its
-// hint names the variable that chooses another.
-func RunDirError(err error) error {
-	return &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
-}
-
-// CheckOwner says whether a run directory, if it is there, is the user's own and
-// nobody else can write to it: others could put links in it, and answer there.
+// CheckOwner returns an error if a run directory exists but belongs to another user or is
+// writable by other users, because they could put links or sockets into it.
 func CheckOwner(runDir string) error {
 	root, err := owndir.Open(runDir)
 	var refused *owndir.Error
 	switch {
-	case errors.As(err, &refused), errors.Is(err, fs.ErrPermission): // or in a folder of another user's, which hides it
-		return RunDirError(err)
+	case errors.As(err, &refused), errors.Is(err, fs.ErrPermission): // ErrPermission: the parent folder belongs to another user
+		return &owndir.RunDirError{Err: err}
 	case err != nil:
-		return nil // what else is the matter, who uses it finds out
+		return nil // callers detect other errors when they use the directory
 	}
 	return root.Close()
 }
 
-// Error is a failure to reach the daemon, or its refusal.
+// Error reports that the daemon refused a request. If no daemon can be used, requests fail
+// with a *ports.UnavailableError instead.
 type Error struct {
-	Err     error
-	Status  int // of the HTTP answer; 0 when there was none
-	Missing bool
-	Remedy  string
+	Message string
+	Status  int // HTTP status of the answer
 }
 
-func (e *Error) Error() string { return e.Err.Error() }
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Error() string { return e.Message }
 
-// Unavailable says that there is no daemon.
-func (e *Error) Unavailable() bool { return e.Missing }
+// Unavailable reports whether the daemon is shutting down.
+func (e *Error) Unavailable() bool { return e.Status == http.StatusServiceUnavailable }
 
-// Hint says what to do about it.
-func (e *Error) Hint() string { return e.Remedy }
+// unavailable returns the error of a daemon that cannot be used.
+func unavailable(err error, remedy string) error {
+	return &ports.UnavailableError{Err: err, Remedy: remedy}
+}
 
-// Client speaks to one daemon.
+// Client sends requests to one daemon.
 type Client struct {
-	socket string
-	runDir string                      // whose owner is looked at; empty of a socket that was named
-	revive func(context.Context) error // starts the daemon again if it has left
+	socket  string
+	runDir  string                      // the directory whose owner is checked; empty if only the socket is known
+	restart func(context.Context) error // starts a daemon if none answers; may be nil
 }
 
-// Dial is a client of the daemon of that run directory, which must be the user's
-// own. Nothing is sent yet.
+// Dial returns a client of the daemon of a run directory, which must be the user's own. It
+// does not connect yet.
 func Dial(runDir string) *Client {
 	c := DialSocket(Socket(runDir))
 	c.runDir = runDir
 	return c
 }
 
-// DialSocket is a client of the daemon at that control socket.
+// DialSocket returns a client of the daemon at a control socket.
 func DialSocket(socket string) *Client { return &Client{socket: socket} }
 
-// dial connects to the daemon, if it is one of the user's.
+// dial connects to the daemon and checks that it belongs to the user or to root.
 func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.socket)
 	if err != nil {
@@ -126,37 +124,28 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// checkPeer refuses a daemon of another user, root's aside: in a folder that is not
-// the user's own anybody can have put a socket.
+// checkPeer returns an error if the daemon runs neither as the current user nor as root. The
+// socket alone proves nothing: in a folder of another user, any program can have created it.
 func checkPeer(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
+	peer, err := procfs.Peer(conn)
 	if err != nil {
 		return err
 	}
-	var peer *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return err
-	}
-	if failed != nil {
-		return failed
-	}
 	if own := uint32(os.Geteuid()); peer.Uid != own && peer.Uid != 0 {
-		return fmt.Errorf("process %d of user %d listens there, not one of yours: %w", peer.Pid, peer.Uid, fs.ErrPermission)
+		return fmt.Errorf("process %d of uid %d listens there, expected a process of yours or of root: %w", peer.Pid, peer.Uid, fs.ErrPermission)
 	}
 	return nil
 }
 
-// hangTime is how long a daemon may take for an answer until it is looked at whether
-// it answers at all.
+// hangTime is how long a request may take before the client checks that the daemon answers
+// at all.
 const hangTime = 2 * time.Second
 
-// Register makes an instance known to the daemon, which says what else its
-// processes need.
+// Register registers an instance and returns the settings that its processes need.
 func (c *Client) Register(ctx context.Context, r wire.Registration) (answer wire.Registered, err error) {
 	post := func(ctx context.Context) error { return c.do(ctx, http.MethodPost, "/v1/instances", r, &answer) }
-	if c.revive != nil {
-		err = c.reviving(ctx, post)
+	if c.restart != nil {
+		err = c.withRestart(ctx, post)
 	} else {
 		err = post(ctx)
 	}
@@ -166,67 +155,51 @@ func (c *Client) Register(ctx context.Context, r wire.Registration) (answer wire
 	return answer, nil
 }
 
-// reviving asks the daemon, and starts one where there is none. One that does not
-// answer in time fails as if it were to be started, unless it is only slow with this.
-func (c *Client) reviving(ctx context.Context, ask func(context.Context) error) error {
+// withRestart calls request. If there is no daemon, it starts one and calls request again. If
+// the first request takes longer than hangTime, withRestart calls restart meanwhile, which starts
+// a daemon if none answers. If restart fails, withRestart cancels request, and the error of
+// restart is the cause.
+func (c *Client) withRestart(ctx context.Context, request func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := time.AfterFunc(hangTime, func() {
-		if err := c.revive(ctx); err != nil {
+		if err := c.restart(ctx); err != nil {
 			cancel(err)
 		}
 	})
 	defer watch.Stop()
-	err := ask(ctx)
-	var gone *Error
-	if ctx.Err() != nil || !errors.As(err, &gone) || !gone.Missing {
+	err := request(ctx)
+	if ctx.Err() != nil || !ports.Unavailable(err) {
 		return err
 	}
-	if err := c.revive(ctx); err != nil {
+	if err := c.restart(ctx); err != nil {
 		return err
 	}
-	return ask(ctx)
+	return request(ctx)
 }
 
-// Change changes the slice of an instance that is known.
+// Change changes the slice of a registered instance.
 func (c *Client) Change(ctx context.Context, id string, change wire.Change) error {
-	if err := c.do(ctx, http.MethodPatch, "/v1/instances/"+url.PathEscape(id), change, nil); err != nil {
-		return fmt.Errorf("change %s: %w", id, err)
-	}
-	return nil
+	return c.onInstance(ctx, "change", http.MethodPatch, id, "", change)
 }
 
-// Unregister makes the daemon forget an instance and gate its processes for
-// good. An instance that is not known is no error.
+// Unregister removes an instance from the daemon. Processes of the instance that still run can
+// no longer use the GPU: their gates stay closed. Unregister returns nil if the instance is
+// unknown.
 func (c *Client) Unregister(ctx context.Context, id string) error {
-	err := c.do(ctx, http.MethodDelete, "/v1/instances/"+url.PathEscape(id), nil, nil)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("unregister %s: %w", id, err)
-	}
-	return nil
+	return ignoreNotFound(c.onInstance(ctx, "unregister", http.MethodDelete, id, "", nil))
 }
 
-// Leave tells the daemon that an instance's owner ends in order: the instance goes
-// with the last of its processes, at once if there is none. An instance that is not
-// known is no error.
-func (c *Client) Leave(ctx context.Context, id string) error {
-	err := c.do(ctx, http.MethodDelete, "/v1/instances/"+url.PathEscape(id)+"/owner", nil, nil)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("leave %s: %w", id, err)
-	}
-	return nil
+// Release notifies the daemon that the instance's owner (wire.Registration.OwnerPID) is about
+// to exit normally. The daemon kills no process of the instance. It removes the instance
+// when the last process ends, or at once if there is none. Release returns nil if the instance
+// is unknown.
+func (c *Client) Release(ctx context.Context, id string) error {
+	return ignoreNotFound(c.onInstance(ctx, "leave", http.MethodDelete, id, "/owner", nil))
 }
 
-// CheckParking says why what instances hold on GPUs, simulated or real ones, cannot
-// wait on the host, if so.
+// CheckParking returns an error if the memory of instances on simulated or real GPUs cannot
+// be parked.
 func (c *Client) CheckParking(ctx context.Context, simulated bool) error {
 	path := "/v1/parking"
 	if simulated {
@@ -238,77 +211,67 @@ func (c *Client) CheckParking(ctx context.Context, simulated bool) error {
 	return nil
 }
 
-// Park has all that an instance's processes hold on GPUs wait on the host, and the
-// processes' calls of the driver with it, until Unpark. It returns when that is so.
-// After an error the instance may be good for nothing any more.
+// Park moves all GPU memory of an instance's processes to the host and blocks their driver
+// calls until Unpark. It returns when that is complete. After an error, the instance may be
+// unusable.
 func (c *Client) Park(ctx context.Context, id string) error {
-	if err := c.do(ctx, http.MethodPut, "/v1/instances/"+url.PathEscape(id)+"/parked", nil, nil); err != nil {
-		return fmt.Errorf("park %s: %w", id, err)
-	}
-	return nil
+	return c.onInstance(ctx, "park", http.MethodPut, id, "/parked", nil)
 }
 
-// Unpark brings back what Park has moved; an instance that is not parked, or not known,
-// is no error. After an error the instance may be good for nothing any more.
+// Unpark reverses Park. It returns nil if the instance is not parked or unknown. After an
+// error, the instance may be unusable.
 func (c *Client) Unpark(ctx context.Context, id string) error {
-	err := c.do(ctx, http.MethodDelete, "/v1/instances/"+url.PathEscape(id)+"/parked", nil, nil)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound { // of a daemon that parks nothing, too
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("unpark %s: %w", id, err)
+	return ignoreNotFound(c.onInstance(ctx, "unpark", http.MethodDelete, id, "/parked", nil))
+}
+
+// onInstance sends a request about an instance. path is relative to the instance's own.
+func (c *Client) onInstance(ctx context.Context, operation, method, id, path string, in any) error {
+	if err := c.do(ctx, method, "/v1/instances/"+url.PathEscape(id)+path, in, nil); err != nil {
+		return fmt.Errorf("%s %s: %w", operation, id, err)
 	}
 	return nil
 }
 
-// Status asks how all GPUs and clients stand.
+// Status returns the state of all GPUs and clients.
 func (c *Client) Status(ctx context.Context) (s wire.Status, err error) {
 	err = c.do(ctx, http.MethodGet, "/v1/status", nil, &s)
 	return s, err
 }
 
-// Faults returns the CUDA errors that have ended the use of CUDA by processes of
-// instances. A daemon that does not keep them has none.
+// Faults returns the fatal CUDA errors of all instances: after such an error, every CUDA call of
+// the process fails. Faults returns no errors if the daemon does not support the request.
 func (c *Client) Faults(ctx context.Context) ([]wire.InstanceFault, error) {
 	return c.faults(ctx, "/v1/faults")
 }
 
-// FaultsOf is Faults of one instance. All that its processes have reported before they ended
-// is in it.
+// FaultsOf returns the faults of one instance, including all reports that its processes
+// sent before they ended.
 func (c *Client) FaultsOf(ctx context.Context, id string) ([]wire.InstanceFault, error) {
 	return c.faults(ctx, "/v1/faults?instance="+url.QueryEscape(id))
 }
 
 func (c *Client) faults(ctx context.Context, path string) ([]wire.InstanceFault, error) {
 	var out wire.Faults
-	err := c.do(ctx, http.MethodGet, path, nil, &out)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
-		return nil, nil
-	}
+	err := ignoreNotFound(c.do(ctx, http.MethodGet, path, nil, &out))
 	return out.Faults, err
 }
 
-func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		text, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(text)
+// ignoreNotFound returns err, or nil if err is the status 404.
+func ignoreNotFound(err error) error {
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return nil
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://tokend"+path, body)
+	return err
+}
+
+// do sends a request with in as JSON and decodes the answer into out; both may be nil.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	req, err := c.request(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
-	if c.runDir != "" {
-		if err := CheckOwner(c.runDir); err != nil {
-			return err
-		}
-	}
-	answer, text, err := c.ask(req)
+	answer, text, err := c.roundTrip(req)
 	if err != nil {
 		return c.unreachable(ctx, err)
 	}
@@ -319,25 +282,43 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		return nil
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("answer of the token daemon at %s: %w", c.socket, err)
+		return fmt.Errorf("cannot read the answer of the token daemon at %s: %w", c.socket, err)
 	}
 	return nil
 }
 
-// refusal is the error of an answer that is not 2xx.
+// request returns a request with in as JSON; in may be nil. It returns an error if the run
+// directory does not belong to the user.
+func (c *Client) request(ctx context.Context, method, path string, in any) (*http.Request, error) {
+	if c.runDir != "" {
+		if err := CheckOwner(c.runDir); err != nil {
+			return nil, err
+		}
+	}
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(text)
+	}
+	return http.NewRequestWithContext(ctx, method, "http://tokend"+path, body)
+}
+
+// refusal returns the error of an answer other than 2xx.
 func refusal(answer *http.Response, text []byte) *Error {
 	problem := wire.Problem{}
 	if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
-		problem.Message = answer.Status
+		problem.Message = "unexpected status " + answer.Status
 	}
-	leaving := answer.StatusCode == http.StatusServiceUnavailable
-	return &Error{Err: errors.New(problem.Message), Status: answer.StatusCode, Missing: leaving}
+	return &Error{problem.Message, answer.StatusCode}
 }
 
-// ask sends one request over a connection of its own and reads the answer. An
-// http.Transport would start two threads of control for it, and keep a connection
-// that a daemon which leaves would wait for.
-func (c *Client) ask(req *http.Request) (answer *http.Response, text []byte, err error) {
+// roundTrip sends one request on a new connection and reads the answer. It does not use
+// http.Transport, which would start two goroutines and keep an idle connection: a daemon that
+// shuts down would wait for that connection.
+func (c *Client) roundTrip(req *http.Request) (answer *http.Response, text []byte, err error) {
 	ctx := req.Context()
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -357,27 +338,26 @@ func (c *Client) ask(req *http.Request) (answer *http.Response, text []byte, err
 	return answer, text, errors.Join(err, answer.Body.Close())
 }
 
-// unreachable tells a daemon that is not there from a caller that gave up.
+// unreachable returns the error of a failed connection. It distinguishes a cancelled
+// request from a daemon that is not running.
 func (c *Client) unreachable(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != ctx.Err() { // not just ended
+	if cause := context.Cause(ctx); cause != ctx.Err() { // cancelled with a cause, as by withRestart
 		return cause
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("token daemon at %s: %w", c.socket, ctx.Err())
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return &Error{Err: fmt.Errorf("token daemon at %s: %w", c.socket, err), Missing: true, Remedy: ownRunDir}
+		return unavailable(fmt.Errorf("token daemon at %s: %w", c.socket, err), owndir.Hint)
 	}
 	if err := CheckRunDir(filepath.Dir(c.socket)); err != nil {
 		return err
 	}
-	return &Error{
-		Err: fmt.Errorf("no token daemon at %s: %w", c.socket, err), Missing: true,
-		Remedy: "start one with 'gfaas-tokend', or start a program with 'gfaas run'",
-	}
+	return unavailable(fmt.Errorf("no token daemon at %s: %w", c.socket, err),
+		"start one with 'gfaas-tokend', or start a program with 'gfaas run'")
 }
 
-// answers says whether a daemon serves the socket.
+// answers reports whether a daemon serves the socket.
 func (c *Client) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, hangTime)
 	defer cancel()

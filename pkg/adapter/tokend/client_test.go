@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,10 +20,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// fake serves a control socket that answers as told.
+// fake serves a control socket with a handler.
 func fake(t *testing.T, handler http.HandlerFunc) *Client {
 	dir, err := os.MkdirTemp("", "tokend")
 	if err != nil {
@@ -52,7 +55,7 @@ func TestRequests(t *testing.T) {
 		case http.MethodPost:
 			var got wire.Registration
 			if err := json.NewDecoder(r.Body).Decode(&got); err != nil || !reflect.DeepEqual(got, reg) {
-				t.Errorf("got %+v, %v", got, err)
+				t.Errorf("got %+v, %v; want %v", got, err, reg)
 			}
 			_ = json.NewEncoder(w).Encode(wire.Registered{MPSPipeDir: "/pipes"})
 		case http.MethodDelete:
@@ -111,8 +114,7 @@ func TestUnregisterUnknown(t *testing.T) {
 
 func TestNoDaemon(t *testing.T) {
 	_, err := Dial(filepath.Join(t.TempDir(), "none")).Status(context.Background())
-	var e *Error
-	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" {
+	if !ports.Unavailable(err) || ports.Hint(err) == "" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -136,9 +138,18 @@ func TestCallerGivesUp(t *testing.T) {
 func TestEnsureWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", "")
 	_, _, err := Ensure(context.Background(), t.TempDir())
-	var e *Error
-	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "gfaas-tokend") {
+	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "gfaas-tokend") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestDaemonEnv checks that a started daemon gets the run directory and no setting that is
+// meant for its caller.
+func TestDaemonEnv(t *testing.T) {
+	env := []string{"HOME=/h", "GFAAS_LISTEN=:8080", "GFAAS_SOCKET=s", "LD_PRELOAD=l", "GFAAS_RUN_DIR=/other", "GFAAS_ROUND=1ms"}
+	want := []string{"HOME=/h", "GFAAS_ROUND=1ms", "GFAAS_RUN_DIR=/run"}
+	if got := daemonEnv(env, "/run"); !slices.Equal(got, want) {
+		t.Errorf("daemonEnv(%q) = %q, want %q", env, got, want)
 	}
 }
 
@@ -155,7 +166,7 @@ func TestEnsureProgramThatFails(t *testing.T) {
 	}
 }
 
-// Daemons that come and go do not fill the memory that run directories are in.
+// Repeated starts of the daemon do not fill the memory that holds run directories.
 func TestLogIsBounded(t *testing.T) {
 	bin, dir := t.TempDir(), t.TempDir()
 	script := "#!/bin/sh\nhead -c 1000000 /dev/zero >&2\nexit 1\n"
@@ -179,8 +190,7 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// Another user's run directory cannot be used, and there is no daemon to start
-// in it.
+// Another user's run directory is refused, and no daemon is started in it.
 func TestForeignRunDir(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0)); err != nil {
@@ -188,30 +198,28 @@ func TestForeignRunDir(t *testing.T) {
 	}
 	asNobody(t)
 	_, _, err := Ensure(context.Background(), dir)
-	var e *Error
-	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !errors.Is(err, fs.ErrPermission) {
+	if !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("ensure: %v", err)
 	}
-	if err := CheckRunDir(filepath.Join(dir, "run")); !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir {
+	if err := CheckRunDir(filepath.Join(dir, "run")); !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint {
 		t.Errorf("a folder in it: %v", err)
 	}
 	denied := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}
 	err = Dial(dir).unreachable(context.Background(), &url.Error{Op: "Get", Err: denied})
-	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir {
+	if !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint {
 		t.Errorf("unreachable: %v", err)
 	}
 }
 
-// A run directory too deep for sockets is found out before anything is made or
-// started, and whoever asks for the daemon hears the same.
+// A run directory whose path is too long for sockets is refused before any file is created
+// or a daemon is started, with the same error for every operation.
 func TestDeepRunDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", wire.MaxSocketPath))
 	_, _, ensured := Ensure(context.Background(), dir)
 	_, asked := Dial(dir).Status(context.Background())
 	for what, err := range map[string]error{"check": CheckRunDir(dir), "ensure": ensured, "status": asked} {
-		var e *Error
-		if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "too long for a socket") ||
-			!strings.Contains(e.Hint(), "GFAAS_RUN_DIR") {
+		if !ports.Unavailable(err) || !strings.Contains(err.Error(), "too long for a socket") ||
+			!strings.Contains(ports.Hint(err), "GFAAS_RUN_DIR") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -220,7 +228,7 @@ func TestDeepRunDir(t *testing.T) {
 	}
 }
 
-// asNobody takes root's way with files from this thread until the test ends.
+// asNobody drops root's access to files from this thread until the test ends.
 func asNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		return
@@ -233,14 +241,14 @@ func asNobody(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Setfsuid(0); runtime.UnlockOSThread() })
 }
 
-// Where the run directory was taken away no daemon is started: it would know
-// nobody, leave, and be started again.
-func TestKeepWithoutRegistration(t *testing.T) {
+// After the run directory was removed, no daemon is started: it would have no
+// registrations, exit, and be started again.
+func TestSuperviseWithoutRegistration(t *testing.T) {
 	dir := t.TempDir()
 	kept := make(chan struct{})
 	go func() {
 		defer close(kept)
-		Dial(dir).Keep(t.Context(), "a", time.Millisecond, func(err error) { t.Errorf("started: %v", err) })
+		Dial(dir).Supervise(t.Context(), "a", time.Millisecond, func(err error) { t.Errorf("started: %v", err) })
 	}()
 	select {
 	case <-kept:
@@ -249,8 +257,8 @@ func TestKeepWithoutRegistration(t *testing.T) {
 	}
 }
 
-// In a folder that others can write to, links could be what the daemon's starter
-// writes through, and anybody could answer.
+// In a folder that others can write to, links could redirect the starter's writes, and any
+// program could answer.
 func TestRunDirNotOnesOwn(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) (string, error){
 		"another user's": func(dir string) (string, error) { return dir, os.Chown(dir, 64999, 64999) },
@@ -261,7 +269,7 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 			if name == "another user's" && os.Geteuid() != 0 {
 				t.Skip("SKIPPED: only root can make another user's folder")
 			}
-			t.Setenv("PATH", "") // no daemon is to be found
+			t.Setenv("PATH", "") // no daemon can be found
 			asked := false
 			c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
 				asked = true
@@ -287,17 +295,16 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 					_ = os.Remove(c.socket)
 				}
 				_, _, err := Ensure(t.Context(), dir)
-				var e *Error
-				if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !strings.Contains(err.Error(), dir) {
+				if !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint || !strings.Contains(err.Error(), dir) {
 					t.Errorf("answering %v: %v", answering, err)
 				}
 				_, err = Dial(dir).Status(t.Context())
-				if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !strings.Contains(err.Error(), dir) {
+				if !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint || !strings.Contains(err.Error(), dir) {
 					t.Errorf("status, answering %v: %v", answering, err)
 				}
 			}
 			if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
-				t.Errorf("the file that the links lead to holds %q, %v", text, err)
+				t.Errorf("the file that the links lead to holds %q, %v; want precious", text, err)
 			}
 			if asked {
 				t.Error("whoever answered there was asked")
@@ -306,7 +313,7 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 	}
 }
 
-// Whoever else listens at a socket that was named is not asked.
+// A listener of another user at an explicit socket gets no request.
 func TestDaemonOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user too")
@@ -318,7 +325,7 @@ func TestDaemonOfAnotherUser(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// Of this thread alone.
+	// Affects only this thread.
 	seteuid := func(uid int) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
 			t.Fatal(errno)
@@ -340,13 +347,12 @@ func TestDaemonOfAnotherUser(t *testing.T) {
 	go func() { _ = s.Serve(l) }()
 	defer s.Close()
 	_, err = DialSocket(socket).Status(t.Context())
-	var e *Error
-	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "of user 64999") || asked {
+	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "of uid 64999") || asked {
 		t.Errorf("%v; asked: %v", err, asked)
 	}
 }
 
-// Even in a folder of one's own no link is followed to write.
+// Even in the user's own folder, writing follows no link.
 func TestLogIsNoLink(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(filepath.Join(dir, "elsewhere"), LogPath(dir)); err != nil {
@@ -358,7 +364,7 @@ func TestLogIsNoLink(t *testing.T) {
 	}
 }
 
-// Whoever registers asks a daemon that is there once, and no more when it leaves.
+// Register sends a running daemon a single request, even if the daemon is shutting down.
 func TestStartingAsksOnce(t *testing.T) {
 	var seen []string
 	fake := fake(t, func(w http.ResponseWriter, r *http.Request) {
@@ -372,7 +378,7 @@ func TestStartingAsksOnce(t *testing.T) {
 	if _, err := c.Register(t.Context(), wire.Registration{Instance: "a"}); err != nil {
 		t.Error(err)
 	}
-	if err := c.Leave(t.Context(), "a"); err != nil {
+	if err := c.Release(t.Context(), "a"); err != nil {
 		t.Error(err)
 	}
 	if got := strings.Join(seen, ", "); got != "POST /v1/instances, DELETE /v1/instances/a/owner" {
@@ -380,7 +386,7 @@ func TestStartingAsksOnce(t *testing.T) {
 	}
 }
 
-// A daemon that hangs is found out: here no other can be started in its place.
+// A daemon that hangs is detected. Here, no other daemon can be started in its place.
 func TestStartingWhereTheDaemonHangs(t *testing.T) {
 	t.Setenv("PATH", "")
 	stop := make(chan struct{})
@@ -396,8 +402,7 @@ func TestStartingWhereTheDaemonHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Register(t.Context(), wire.Registration{Instance: "a"})
-	var e *Error
-	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "gfaas-tokend") {
+	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "gfaas-tokend") {
 		t.Errorf("got %v", err)
 	}
 }

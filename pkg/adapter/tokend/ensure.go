@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +25,12 @@ const (
 	idleExit  = "5s"
 	startTime = 10 * time.Second
 	pollEvery = 5 * time.Millisecond
-	ownRunDir = owndir.Hint
 )
 
-// Ensure finds the daemon of the run directory, or starts one that leaves when
-// it has been idle for 5 s. Of several starters at once one starts it; started
-// says whether it was this one. The daemon's log is that of OpenLog.
+// Ensure returns a client of the run directory's daemon, after starting one if none
+// answers; such a daemon exits after 5 s without use. Of several concurrent callers, one
+// starts the daemon, and started reports whether it was this one. The daemon logs to the
+// file of OpenLog.
 func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err error) {
 	c, err = Starting(runDir, nil)
 	if err != nil {
@@ -41,18 +43,18 @@ func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err er
 	return c, started, nil
 }
 
-// Starting is a client of the run directory's daemon whose Register does as Ensure
-// where none answers, and calls started, unless it is nil, when it has started one.
-// A daemon that is there is asked no more than what it is to register.
+// Starting returns a client of the run directory's daemon whose Register starts a daemon,
+// as Ensure does, if none answers, and then calls started unless it is nil. If a daemon is
+// running, Register sends it only the registration.
 func Starting(runDir string, started func()) (*Client, error) {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
 		return nil, err
 	}
 	c := Dial(runDir)
-	c.revive = func(ctx context.Context) error {
-		did, err := c.ensure(ctx, runDir)
-		if did && started != nil {
+	c.restart = func(ctx context.Context) error {
+		isNew, err := c.ensure(ctx, runDir)
+		if isNew && started != nil {
 			started()
 		}
 		return err
@@ -60,16 +62,16 @@ func Starting(runDir string, started func()) (*Client, error) {
 	return c, nil
 }
 
-// maxMissed is how many times in a row Keep finds no daemon before it starts one:
-// whoever ended it to start another has time for that.
+// maxMissed is the number of consecutive failed checks before Supervise starts a daemon. It
+// gives an operator time to restart the daemon.
 const maxMissed = 10
 
-// Keep looks after the daemon that Ensure found or started until the context
-// ends: when it finds none 10 times in a row it starts one. It takes over the
-// registrations, and programs that wait for it go on. Tell is told how it went,
-// unless somebody else was faster. Where the run directory was taken away, with
-// the registration of that instance, a daemon would be of no use.
-func (c *Client) Keep(ctx context.Context, instance string, every time.Duration, tell func(error)) {
+// Supervise checks the daemon of Ensure at the given interval until ctx ends. After 10
+// consecutive failures, it starts a new daemon, which takes over the registrations, so that
+// waiting programs continue. Supervise then calls report with the result, unless another process
+// started the daemon. It returns early if the instance's registration no longer exists, as
+// when the run directory was removed.
+func (c *Client) Supervise(ctx context.Context, instance string, every time.Duration, report func(error)) {
 	runDir := filepath.Dir(c.socket)
 	record := filepath.Join(runDir, "instances", instance+".json")
 	tick := time.NewTicker(every)
@@ -94,48 +96,48 @@ func (c *Client) Keep(ctx context.Context, instance string, every time.Duration,
 		}
 		started, err := c.ensure(ctx, runDir)
 		if ctx.Err() == nil && (started || err != nil) {
-			tell(err)
+			report(err)
 		}
 	}
 }
 
 func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err error) {
-	if err := CheckRunDir(runDir); err != nil { // or who knows who answers
+	if err := CheckRunDir(runDir); err != nil { // before trusting an answer
 		return false, err
 	}
 	if c.answers(ctx) {
 		return false, nil
 	}
 	if err := owndir.Ensure(runDir); err != nil {
-		return false, RunDirError(err)
+		return false, &owndir.RunDirError{Err: err}
 	}
-	one, err := lockfile.Await(ctx, filepath.Join(runDir, "tokend.start.lock"))
+	lock, err := lockfile.Await(ctx, filepath.Join(runDir, "tokend.start.lock"))
 	if errors.Is(err, fs.ErrPermission) {
-		// The file is another user's.
-		return false, &Error{Err: err, Missing: true, Remedy: ownRunDir}
+		// The file belongs to another user.
+		return false, unavailable(err, owndir.Hint)
 	}
 	if err != nil {
 		return false, fmt.Errorf("start the token daemon: %w", err)
 	}
-	defer one.Close()
+	defer lock.Close()
 	if c.answers(ctx) {
 		return false, nil
 	}
 	return true, c.start(ctx, runDir)
 }
 
-// start runs the daemon in a session of its own and waits until it answers.
+// start runs the daemon in a new session and waits until it answers.
 func (c *Client) start(ctx context.Context, runDir string) error {
 	path, err := detach.Find(program)
 	if err != nil {
-		return &Error{Err: err, Missing: true, Remedy: "install gfaas as a whole, or start the daemon yourself"}
+		return unavailable(err, "install all programs of gfaas, or start the daemon yourself")
 	}
 	log, err := OpenLog(runDir)
 	if err != nil {
 		return fmt.Errorf("start the token daemon: %w", err)
 	}
 	defer log.Close()
-	before, err := log.Seek(0, 2)
+	end, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("start the token daemon: %w", err)
 	}
@@ -144,11 +146,11 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 	cmd.Dir = "/"
 	cmd.Stderr = log
 	if err := detach.Start(cmd); err != nil {
-		return &Error{Err: fmt.Errorf("start the token daemon: %w", err), Missing: true}
+		return unavailable(fmt.Errorf("start the token daemon: %w", err), "")
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	return c.awaitStart(ctx, ended, func() string { return logTail(log.Name(), before) })
+	return c.awaitStart(ctx, ended, func() string { return logTail(log.Name(), end) })
 }
 
 func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func() string) error {
@@ -159,10 +161,10 @@ func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func()
 	for !c.answers(ctx) {
 		select {
 		case err := <-ended:
-			if c.answers(ctx) { // someone else's daemon was faster
+			if c.answers(ctx) { // another process's daemon was faster
 				return nil
 			}
-			return &Error{Err: fmt.Errorf("%s ended at once (%v): %s", program, err, tail()), Missing: true}
+			return unavailable(fmt.Errorf("%s exited immediately (%v): %s", program, err, tail()), "")
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not answer at %s: %w", program, c.socket, ctx.Err())
 		case <-tick.C:
@@ -171,26 +173,24 @@ func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func()
 	return nil
 }
 
-// daemonEnv takes out what would make the daemon a client of itself.
+// daemonEnv removes the variables that would make the daemon a client of itself, and those
+// that are meant for another program, such as the gateway's address.
 func daemonEnv(env []string, runDir string) []string {
-	var out []string
-	for _, kv := range env {
-		name, _, _ := strings.Cut(kv, "=")
-		switch name {
-		case "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_RUN_DIR", "LD_PRELOAD", "NOTIFY_SOCKET":
-		default:
-			out = append(out, kv)
-		}
-	}
+	removed := []string{"GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_RUN_DIR", "GFAAS_LISTEN",
+		"LD_PRELOAD", "NOTIFY_SOCKET"}
+	out := slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(removed, name)
+	})
 	return append(out, "GFAAS_RUN_DIR="+runDir)
 }
 
-// logTail is the last line that was logged since.
-func logTail(path string, since int64) string {
+// logTail returns the last line of the log after an offset.
+func logTail(path string, offset int64) string {
 	text, err := os.ReadFile(path)
-	if err != nil || int64(len(text)) <= since {
-		return "it logged nothing"
+	if err != nil || int64(len(text)) <= offset {
+		return "its log is empty"
 	}
-	lines := bytes.Split(bytes.TrimSpace(text[since:]), []byte("\n"))
+	lines := bytes.Split(bytes.TrimSpace(text[offset:]), []byte("\n"))
 	return string(lines[len(lines)-1])
 }

@@ -14,20 +14,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// maxRecord is the largest registration that is read, in bytes; the daemon takes
-// less.
+// maxRecord is the size limit of a registration, in bytes. The daemon's own limit is lower.
 const maxRecord = 1 << 20
 
-// Owned is the registration of an instance that a process has registered for itself and
-// ends itself, such as the command of gfaas run.
-type Owned struct {
-	wire.Registration
-	OwnerStart uint64 `json:"owner_start"` // tells the owner from a later process with its number
-}
-
-// Registrations returns the instances that the daemon of a run directory has registered,
-// or will have once it starts, by their ids, whether they run or not. Of a file that
-// cannot be read it returns the id. It leaves out those of Jobs.
+// Registrations returns the instances registered in a run directory, whether or not they or
+// the daemon are running. It omits the instances that Jobs returns. For an unreadable file,
+// it returns only the ID.
 func Registrations(runDir string) ([]wire.Registration, error) {
 	all, err := registered(runDir)
 	var out []wire.Registration
@@ -39,18 +31,24 @@ func Registrations(runDir string) ([]wire.Registration, error) {
 	return out, err
 }
 
-// Jobs returns the registered instances that belong to a process, by their ids: commands
-// of gfaas run and executors of gfaas-kerneld. The owner of one may have ended.
-func Jobs(runDir string) ([]Owned, error) {
+// Jobs returns the registered instances that belong to an owner process: commands of gfaas
+// run and executors of gfaas-kerneld. The owner may have ended.
+func Jobs(runDir string) ([]wire.Job, error) {
 	all, err := registered(runDir)
-	return slices.DeleteFunc(all, func(r Owned) bool { return r.OwnerPID == 0 }), err
+	return slices.DeleteFunc(all, func(r wire.Job) bool { return r.OwnerPID == 0 }), err
 }
 
-func registered(runDir string) ([]Owned, error) {
-	if err := CheckOwner(runDir); err != nil { // they could be anybody's
+// openRunDir opens a run directory of the user: another user could have written the files of
+// any other.
+func openRunDir(runDir string) (*os.Root, error) {
+	if err := CheckOwner(runDir); err != nil {
 		return nil, err
 	}
-	root, err := owndir.Open(runDir)
+	return owndir.Open(runDir)
+}
+
+func registered(runDir string) ([]wire.Job, error) {
+	root, err := openRunDir(runDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -62,52 +60,46 @@ func registered(runDir string) ([]Owned, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Owned
+	var out []wire.Job
 	for _, file := range files {
 		id := strings.TrimSuffix(strings.TrimPrefix(file, "instances/"), ".json")
 		if !instance.ValidID(id) {
 			continue
 		}
 		r, err := readRecord(root, file)
-		if errors.Is(err, fs.ErrNotExist) { // by now
+		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
 			continue
 		}
 		if err != nil || r.Instance != id {
-			r = Owned{Registration: wire.Registration{Instance: id}}
+			r = record{Job: wire.Job{Registration: wire.Registration{Instance: id}}}
 		}
-		out = append(out, r)
+		out = append(out, r.Job)
 	}
 	return out, nil
 }
 
-// Registered returns what the daemon of a run directory keeps of an instance, with the
-// secret's SHA-256 in hexadecimal. The error is an fs.ErrNotExist if it keeps nothing.
+// Registered returns an instance's registration in a run directory and the SHA-256 of its
+// secret in hexadecimal. The error is fs.ErrNotExist if there is none.
 func Registered(runDir, id string) (r wire.Registration, hash string, err error) {
 	if !instance.ValidID(id) {
 		return r, "", fs.ErrNotExist
 	}
-	if err := CheckOwner(runDir); err != nil {
-		return r, "", err
-	}
-	root, err := owndir.Open(runDir)
+	root, err := openRunDir(runDir)
 	if err != nil {
 		return r, "", err
 	}
 	defer root.Close()
-	f, err := root.Open("instances/" + id + ".json")
-	if err != nil {
-		return r, "", err
-	}
-	defer f.Close()
-	var kept struct {
-		wire.Registration
-		Hash string `json:"secret_sha256"`
-	}
-	err = json.NewDecoder(io.LimitReader(f, maxRecord)).Decode(&kept)
-	return kept.Registration, kept.Hash, err
+	found, err := readRecord(root, "instances/"+id+".json")
+	return found.Registration, found.Hash, err
 }
 
-func readRecord(root *os.Root, file string) (r Owned, err error) {
+// record is the file of a registration.
+type record struct {
+	wire.Job
+	Hash string `json:"secret_sha256"`
+}
+
+func readRecord(root *os.Root, file string) (r record, err error) {
 	f, err := root.Open(file)
 	if err != nil {
 		return r, err

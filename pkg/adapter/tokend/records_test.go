@@ -10,7 +10,7 @@ import (
 func TestRegistrations(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	if list, err := Registrations(run); err != nil || len(list) != 0 {
-		t.Errorf("without a run directory: %v, %v", list, err)
+		t.Errorf("without a run directory: %v, %v; want none", list, err)
 	}
 	if err := os.MkdirAll(filepath.Join(run, "instances"), 0o700); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestRegistrations(t *testing.T) {
 	if err := os.Chmod(run, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Registrations(run); err == nil || !strings.Contains(err.Error(), "written to by others") {
+	if _, err := Registrations(run); err == nil || !strings.Contains(err.Error(), "writable by other users") {
 		t.Errorf("where others can write: %v", err)
 	}
 }

@@ -2,7 +2,6 @@ package tokend
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,7 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Count is memory that the daemon counts against the limit of an instance.
+// Count represents memory that the daemon counts against an instance's limit.
 type Count struct {
 	Instance string
 	conn     *net.UnixConn
@@ -24,22 +23,13 @@ type Count struct {
 // closeTime bounds how long Close waits for the daemon.
 const closeTime = time.Second
 
-// CountStored asks the daemon to count the memory of a model that a process stores. It
-// returns nil without an error if the process is in no instance with a part of that GPU.
-// An *Error has the status of a refusal.
+// CountStored makes the daemon count the memory of a model that a process stores. It
+// returns nil without an error if the process belongs to no instance with a slice of that
+// GPU. If the daemon refuses, the *Error holds the status.
 func (c *Client) CountStored(ctx context.Context, s wire.Stored) (*Count, error) {
-	text, err := json.Marshal(s)
+	req, err := c.request(ctx, http.MethodPost, "/v1/stored", s)
 	if err != nil {
 		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://tokend/v1/stored", bytes.NewReader(text))
-	if err != nil {
-		return nil, err
-	}
-	if c.runDir != "" {
-		if err := CheckOwner(c.runDir); err != nil {
-			return nil, err
-		}
 	}
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -52,7 +42,7 @@ func (c *Client) CountStored(ctx context.Context, s wire.Stored) (*Count, error)
 	return count, err
 }
 
-// startCount returns a Count that has the connection.
+// startCount sends the request and returns a Count that owns the connection.
 func (c *Client) startCount(ctx context.Context, conn *net.UnixConn, req *http.Request) (*Count, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -73,7 +63,7 @@ func (c *Client) startCount(ctx context.Context, conn *net.UnixConn, req *http.R
 	}
 	var in wire.StoredIn
 	if err := json.NewDecoder(answer.Body).Decode(&in); err != nil {
-		return nil, fmt.Errorf("answer of the token daemon at %s: %w", c.socket, err)
+		return nil, fmt.Errorf("cannot read the answer of the token daemon at %s: %w", c.socket, err)
 	}
 	if !stop() {
 		return nil, ctx.Err()
@@ -86,12 +76,10 @@ func (c *Client) startCount(ctx context.Context, conn *net.UnixConn, req *http.R
 	return count, nil
 }
 
-// Ended returns a channel that is closed when the daemon does not count the memory any
-// more.
-func (c *Count) Ended() <-chan struct{} { return c.ended }
+// Done returns a channel that is closed when the daemon stops counting the memory.
+func (c *Count) Done() <-chan struct{} { return c.ended }
 
-// Close ends the count. It returns when the daemon has taken the memory out, or after a
-// second.
+// Close ends the count. It returns when the daemon has subtracted the memory, or after 1 s.
 func (c *Count) Close() {
 	_ = c.conn.SetReadDeadline(time.Now().Add(closeTime))
 	_ = c.conn.CloseWrite()

@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestCountStored: memory counts until either side ends that, and refusals have a status.
+// TestCountStored: memory counts until either side ends the count, and a refusal has a
+// status.
 func TestCountStored(t *testing.T) {
 	counting, stop := make(chan bool, 1), make(chan bool)
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
@@ -27,7 +29,7 @@ func TestCountStored(t *testing.T) {
 			}
 			return
 		}
-		_, _ = r.Body.Read(make([]byte, 1)) // its end
+		_, _ = r.Body.Read(make([]byte, 1)) // EOF
 		fmt.Fprintln(w, `{"instance":"a"}`)
 		_ = http.NewResponseController(w).Flush()
 		counting <- true
@@ -55,7 +57,7 @@ func TestCountStored(t *testing.T) {
 		t.Fatal(count, err)
 	}
 	select {
-	case <-count.Ended():
+	case <-count.Done():
 		t.Error("it has ended")
 	default:
 	}
@@ -66,15 +68,14 @@ func TestCountStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop <- true
-	<-count.Ended()
+	<-count.Done()
 	count.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	if count, err := c.CountStored(ctx, wire.Stored{PID: http.StatusOK}); count != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without time: %v, %v", count, err)
 	}
-	var e *Error
-	if count, err := Dial(t.TempDir()).CountStored(t.Context(), wire.Stored{}); count != nil || !errors.As(err, &e) || !e.Unavailable() {
+	if count, err := Dial(t.TempDir()).CountStored(t.Context(), wire.Stored{}); count != nil || !ports.Unavailable(err) {
 		t.Errorf("without a daemon: %v, %v", count, err)
 	}
 }

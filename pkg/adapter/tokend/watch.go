@@ -11,28 +11,28 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// watchPause is the time between two requests of a Watch that failed.
+// watchPause is the pause after a failed request of a Watch.
 const watchPause = time.Second
 
-// Watch tells of an instance's unmanaged processes: of each once, whatever becomes of
-// the daemon. Its methods are for one goroutine at a time.
+// Watch reports each unmanaged process of an instance once, also across restarts of the
+// daemon. At most one goroutine may use it at a time.
 type Watch struct {
 	client   *Client
 	instance string
-	tell     func(wire.Unmanaged)
-	next     int // to be asked for
-	told     map[[2]uint64]bool
+	report   func(wire.Unmanaged)
+	next     int // number of the next entry to request
+	reported map[[2]uint64]bool
 }
 
-// NewWatch watches an instance that is registered.
-func NewWatch(c *Client, instance string, tell func(wire.Unmanaged)) *Watch {
-	return &Watch{client: c, instance: instance, tell: tell, told: map[[2]uint64]bool{}}
+// NewWatch returns a Watch of a registered instance that passes processes to report.
+func NewWatch(c *Client, instance string, report func(wire.Unmanaged)) *Watch {
+	return &Watch{client: c, instance: instance, report: report, reported: map[[2]uint64]bool{}}
 }
 
-// Run watches until the context ends, or the daemon does not know the instance.
+// Run reports processes until ctx ends or the daemon does not know the instance.
 func (w *Watch) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := w.ask(ctx, "")
+		err := w.query(ctx, "")
 		var refused *Error
 		if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 			return
@@ -46,10 +46,10 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Last makes the daemon look for unmanaged processes now, and tells of them.
-func (w *Watch) Last(ctx context.Context) { _ = w.ask(ctx, "&wait=0") }
+// Flush makes the daemon search for unmanaged processes now, and reports them.
+func (w *Watch) Flush(ctx context.Context) { _ = w.query(ctx, "&wait=0") }
 
-func (w *Watch) ask(ctx context.Context, query string) error {
+func (w *Watch) query(ctx context.Context, query string) error {
 	var list wire.UnmanagedList
 	path := fmt.Sprintf("/v1/instances/%s/unmanaged?after=%d%s", url.PathEscape(w.instance), w.next, query)
 	if err := w.client.do(ctx, http.MethodGet, path, nil, &list); err != nil {
@@ -57,9 +57,9 @@ func (w *Watch) ask(ctx context.Context, query string) error {
 	}
 	w.next = list.Next
 	for _, u := range list.Found {
-		if id := [2]uint64{uint64(u.PID), u.Start}; !w.told[id] {
-			w.told[id] = true
-			w.tell(u)
+		if id := [2]uint64{uint64(u.PID), u.Start}; !w.reported[id] {
+			w.reported[id] = true
+			w.report(u)
 		}
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// A process is told of once, also by a daemon that begins to count anew; one that does
-// not know the instance is not asked again.
+// A process is reported once, even if a new daemon numbers its entries anew. A daemon that
+// does not know the instance is not requested again.
 func TestWatch(t *testing.T) {
 	a, b := wire.Unmanaged{PID: 7, Start: 1}, wire.Unmanaged{PID: 7, Start: 2}
 	answers := []*wire.UnmanagedList{
@@ -20,25 +20,25 @@ func TestWatch(t *testing.T) {
 		{Found: []wire.Unmanaged{a, b}, Next: 2}, // of another daemon
 		nil,
 	}
-	var asked []string
+	var requested []string
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
-		if len(asked) >= len(answers) || answers[len(asked)] == nil {
-			asked = append(asked, r.URL.RequestURI())
+		if len(requested) >= len(answers) || answers[len(requested)] == nil {
+			requested = append(requested, r.URL.RequestURI())
 			http.NotFound(w, r)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(answers[len(asked)])
-		asked = append(asked, r.URL.RequestURI())
+		_ = json.NewEncoder(w).Encode(answers[len(requested)])
+		requested = append(requested, r.URL.RequestURI())
 	})
-	var told []wire.Unmanaged
-	w := NewWatch(c, "a b", func(u wire.Unmanaged) { told = append(told, u) })
+	var reported []wire.Unmanaged
+	w := NewWatch(c, "a b", func(u wire.Unmanaged) { reported = append(reported, u) })
 	w.Run(context.Background())
-	w.Last(context.Background())
+	w.Flush(context.Background())
 	path := "/v1/instances/a%20b/unmanaged?after="
-	if want := []string{path + "0", path + "1", path + "1", path + "2", path + "2&wait=0"}; !reflect.DeepEqual(asked, want) {
-		t.Errorf("asked %q, want %q", asked, want)
+	if want := []string{path + "0", path + "1", path + "1", path + "2", path + "2&wait=0"}; !reflect.DeepEqual(requested, want) {
+		t.Errorf("requested %q, want %q", requested, want)
 	}
-	if want := []wire.Unmanaged{a, b}; !reflect.DeepEqual(told, want) {
-		t.Errorf("told of %v, want %v", told, want)
+	if want := []wire.Unmanaged{a, b}; !reflect.DeepEqual(reported, want) {
+		t.Errorf("reported of %v, want %v", reported, want)
 	}
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// program is a small tool to run: one command that fails as it is told to, and
-// two that print in forms whose defaults differ.
+// program is a small tool with a command that returns a given error, and two commands with different default output
+// forms.
 type program struct {
 	fail  error
 	rps   float64
 	ran   string
 	form  string
-	seen  *Env
+	env   *Env
 	label string
 }
 
 func (p *program) build(env *Env) *cobra.Command {
-	p.seen = env
+	p.env = env
 	root := &cobra.Command{Use: "tool", Short: "A tool"}
 	work := &cobra.Command{Use: "work [FILE]", SuggestFor: []string{"shov"}, Args: cobra.MaximumNArgs(1), RunE: func(*cobra.Command, []string) error {
 		p.ran, p.form = "work", env.Output
@@ -55,16 +55,17 @@ func (p *program) build(env *Env) *cobra.Command {
 	return root
 }
 
-// execute runs the program and returns its status and both streams.
+// execute runs the program and returns its exit status and both output streams.
 func (p *program) execute(t *testing.T, sig syscall.Signal, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	env := &Env{Prog: "tool", In: strings.NewReader(""), Out: &out, Err: &errs}
-	status = env.run(t.Context(), env.Tree(p.build), args, func() syscall.Signal { return sig })
+	env.first = int32(sig)
+	status = env.run(t.Context(), env.Tree(p.build), args)
 	return status, out.String(), errs.String()
 }
 
-// isolate keeps the user's own settings out of a test.
+// isolate hides the user's own settings from a test.
 func isolate(t *testing.T) (configHome string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,21 +78,21 @@ func isolate(t *testing.T) (configHome string) {
 	return dir
 }
 
-// below are errors as lower layers make them.
-type below struct{ locked, missing bool }
+// lowerError is an error of a lower layer.
+type lowerError struct{ locked, missing bool }
 
-func (b *below) Error() string     { return "from below" }
-func (b *below) Locked() bool      { return b.locked }
-func (b *below) Unavailable() bool { return b.missing }
-func (b *below) Hint() string      { return "do this" }
+func (b *lowerError) Error() string     { return "from below" }
+func (b *lowerError) Locked() bool      { return b.locked }
+func (b *lowerError) Unavailable() bool { return b.missing }
+func (b *lowerError) Hint() string      { return "do this" }
 
-// coded is an error that names its code.
+// coded is an error with its own JSON code.
 type coded struct{ error }
 
 func (coded) JSONCode() string { return "busy" }
 func (c coded) Unwrap() error  { return c.error }
 
-// refused is an error as a daemon's client makes it.
+// refused is a daemon's refusal, as its client returns it.
 type refused struct{ error }
 
 func (refused) Refusal() (code, where string) { return "too-large", "/buffers/x" }
@@ -99,21 +100,21 @@ func (refused) Refusal() (code, where string) { return "too-large", "/buffers/x"
 func TestExitStatus(t *testing.T) {
 	isolate(t)
 	for _, c := range []struct {
-		name   string
-		err    error
-		signal syscall.Signal
-		want   int
-		says   string
+		name    string
+		err     error
+		signal  syscall.Signal
+		want    int
+		message string
 	}{
 		{"nothing wrong", nil, 0, 0, ""},
 		{"any error", errors.New("broken"), 0, 1, "tool: error: broken\n"},
-		{"missing", fmt.Errorf("up: %w", &below{missing: true}), 0, 4, "tool: error: up: from below\ntool: hint: do this\n"},
-		{"locked", &below{locked: true}, 0, 6, "tool: error: from below\ntool: hint: do this\n"},
-		{"no claim", &below{}, 0, 1, "tool: error: from below\ntool: hint: do this\n"},
+		{"missing", fmt.Errorf("up: %w", &lowerError{missing: true}), 0, 4, "tool: error: up: from below\ntool: hint: do this\n"},
+		{"locked", &lowerError{locked: true}, 0, 6, "tool: error: from below\ntool: hint: do this\n"},
+		{"no claim", &lowerError{}, 0, 1, "tool: error: from below\ntool: hint: do this\n"},
 		{"late", fmt.Errorf("wait: %w", context.DeadlineExceeded), 0, 5, "tool: error: wait: context deadline exceeded\n"},
 		{"usage", Usagef("--x %d", 3), 0, 2, "tool: error: --x 3\n"},
 		{"chosen", fmt.Errorf("plan: %w", Fail(3, "look", errors.New("no"))), 0, 3, "tool: error: plan: no\ntool: hint: look\n"},
-		{"chosen, hint from below", Fail(7, "", &below{locked: true}), 0, 7, "tool: error: from below\ntool: hint: do this\n"},
+		{"chosen, hint from below", Fail(7, "", &lowerError{locked: true}), 0, 7, "tool: error: from below\ntool: hint: do this\n"},
 		{"silent", Exit(3), 0, 3, ""},
 		{"interrupted", fmt.Errorf("stop: %w", context.Canceled), syscall.SIGINT, 130, ""},
 		{"terminated, with a mess", errors.New("left over"), syscall.SIGTERM, 143, "tool: error: left over\n"},
@@ -123,8 +124,8 @@ func TestExitStatus(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := program{fail: c.err}
 			status, stdout, stderr := p.execute(t, c.signal, "work")
-			if status != c.want || stderr != c.says || stdout != "" {
-				t.Errorf("status %d, stdout %q, stderr %q; want %d and %q", status, stdout, stderr, c.want, c.says)
+			if status != c.want || stderr != c.message || stdout != "" {
+				t.Errorf("status %d, stdout %q, stderr %q; want %d and %q", status, stdout, stderr, c.want, c.message)
 			}
 		})
 	}
@@ -138,11 +139,11 @@ func TestFailOfNothing(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	isolate(t)
-	for _, c := range []struct{ args, says string }{
+	for _, c := range []struct{ args, message string }{
 		{"frob", `unknown command "frob"`},
 		{"frob --fast 3", `unknown command "frob"`},
 		{"wokr", `unknown command "wokr" for "tool": work?`},
-		{"shov", `unknown command "shov" for "tool": work?`}, // and not show, which is nearer
+		{"shov", `unknown command "shov" for "tool": work?`}, // SuggestFor takes precedence over the more similar "show"
 		{"help frob", `unknown command "frob" for "tool"`},
 		{"help wokr", `unknown command "wokr" for "tool": work?`},
 		{"help work frob", `unknown command "frob" for "tool work"`},
@@ -153,31 +154,31 @@ func TestUsage(t *testing.T) {
 		{"work -x", "unknown shorthand flag: 'x' in -x"},
 		{"work --frob", "unknown flag: --frob"},
 		{"work a b", "accepts at most 1 arg(s), received 2: expected [FILE]"},
-		{"show a", `"a": tool show takes no arguments, expected flags alone`},
+		{"show a", `"a": tool show takes no arguments, expected only flags`},
 		{"draw a.csv", `"a.csv": tool draw takes no arguments, expected --input or --other before it`},
 		{"draw a.csv --input b.csv", `expected --other before it`},
-		{"draw a.json", "expected flags alone"},
+		{"draw a.json", "expected only flags"},
 		{"completion nosh", `unknown command "nosh" for "tool completion"`},
 		{"completion fihs", `unknown command "fihs" for "tool completion": fish?`},
 		{"completion bash fish", `"fish": tool completion bash takes no arguments`},
 		{"work --max-rps x", `invalid argument "x" for "--max-rps" flag: expected a number like 12.5`},
-		{"work --max-rps 1e999", "expected a number like 12.5 nearer to 0"},
-		{"work --max-rps 1e-400", "expected a number like 12.5, or 0, but nothing as near to it"},
+		{"work --max-rps 1e999", "expected a number like 12.5 closer to 0"},
+		{"work --max-rps 1e-400", "expected a number like 12.5 farther from 0, or exactly 0"},
 		{"work --quiet=x", "expected true or false"},
 		{"work -o yaml", `--output "yaml" is not offered here: expected table, json, csv`},
 		{"plain -o yaml", `--output "yaml" is not offered here: expected table, json`},
 	} {
 		var p program
 		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
-		if status != ExitUsage || !strings.Contains(stderr, c.says) || p.ran != "" || stdout != "" {
-			t.Errorf("%s: status %d, stderr %q, ran %q; want 2 and %q", c.args, status, stderr, p.ran, c.says)
+		if status != ExitUsage || !strings.Contains(stderr, c.message) || p.ran != "" || stdout != "" {
+			t.Errorf("%s: status %d, stderr %q, ran %q; want 2 and %q", c.args, status, stderr, p.ran, c.message)
 		}
 	}
 }
 
 func TestHelpAndVersion(t *testing.T) {
 	isolate(t)
-	for _, c := range []struct{ args, says string }{
+	for _, c := range []struct{ args, message string }{
 		{"work --version", "tool version " + Version},
 		{"", "A tool"},
 		{"--help", "EXIT STATUS"},
@@ -186,13 +187,13 @@ func TestHelpAndVersion(t *testing.T) {
 	} {
 		var p program
 		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
-		if status != 0 || stderr != "" || !strings.Contains(stdout, c.says) || p.ran != "" {
-			t.Errorf("%q: status %d, stderr %q, stdout %q; want 0 and %q", c.args, status, stderr, stdout, c.says)
+		if status != 0 || stderr != "" || !strings.Contains(stdout, c.message) || p.ran != "" {
+			t.Errorf("%q: status %d, stderr %q, stdout %q; want 0 and %q", c.args, status, stderr, stdout, c.message)
 		}
 	}
 }
 
-// Help that could not be written, as to a full disk, is no success.
+// TestHelpToFullDisk checks that help which cannot be written is a failure.
 func TestHelpToFullDisk(t *testing.T) {
 	isolate(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -204,7 +205,7 @@ func TestHelpToFullDisk(t *testing.T) {
 		var p program
 		var errs bytes.Buffer
 		env := &Env{Prog: "tool", Out: full, Err: &errs}
-		status := env.run(t.Context(), env.Tree(p.build), []string{arg}, func() syscall.Signal { return 0 })
+		status := env.run(t.Context(), env.Tree(p.build), []string{arg})
 		if status != ExitFailure || !strings.Contains(errs.String(), "no space left") {
 			t.Errorf("%s: status %d, %q", arg, status, errs.String())
 		}
@@ -220,7 +221,7 @@ func TestErrorsInJSON(t *testing.T) {
 	}{
 		{"work -o json", Fail(4, "start it", errors.New("no daemon")), map[string]string{"code": "unavailable", "message": "no daemon", "hint": "start it"}},
 		{"work -o json", errors.New("bad \"file\"\nof two lines"), map[string]string{"code": "failed", "message": "bad \"file\"\nof two lines", "hint": ""}},
-		{"work -o json", &below{locked: true}, map[string]string{"code": "locked", "message": "from below", "hint": "do this"}},
+		{"work -o json", &lowerError{locked: true}, map[string]string{"code": "locked", "message": "from below", "hint": "do this"}},
 		{"work -o json", context.DeadlineExceeded, map[string]string{"code": "timeout", "message": "context deadline exceeded", "hint": ""}},
 		{"work -o json", fmt.Errorf("run: %w", refused{errors.New("no room")}),
 			map[string]string{"code": "too-large", "message": "run: no room", "hint": "", "where": "/buffers/x"}},
@@ -267,7 +268,7 @@ func TestFormDefaults(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	// As it is where the tests run under nohup, it would be ignored.
+	// Under nohup, the signal would be ignored.
 	heeded := make(chan os.Signal, 1)
 	signal.Notify(heeded, syscall.SIGHUP)
 	defer signal.Stop(heeded)
@@ -283,7 +284,7 @@ func TestSignals(t *testing.T) {
 		{[]syscall.Signal{syscall.SIGHUP, syscall.SIGTERM}, true, syscall.SIGTERM, 143},
 	} {
 		env := &Env{}
-		ctx, caught, stop := env.withSignals(t.Context())
+		ctx, stop := env.catch(t.Context())
 		if c.reloads {
 			env.Reloads()
 		}
@@ -292,23 +293,23 @@ func TestSignals(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s == syscall.SIGHUP {
-				<-heeded // another thread may have it later than we have the next, or are done
+				<-heeded // another thread may receive it later than this one sends the next signal or ends
 			}
 		}
 		<-ctx.Done()
-		if caught() != c.want || signalExit(caught()) != c.status {
-			t.Errorf("sent %v: caught %v", c.send, caught())
+		if env.caught() != c.want || signalExit(env.caught()) != c.status {
+			t.Errorf("sent %v: caught %v", c.send, env.caught())
 		}
 		stop()
 	}
 }
 
-// TestSignalEndsStuck has a command that nothing wakes, as a read of standard
-// input, ended by a signal, and one with something to leave in order waited for.
+// TestSignalEndsStuck sends a signal to a command that blocks, as in a read of standard input. The program ends without
+// waiting for the command, unless the command cleans up.
 func TestSignalEndsStuck(t *testing.T) {
 	isolate(t)
 	for _, cleansUp := range []bool{false, true} {
-		stuck, left := make(chan struct{}), false
+		stuck, returned := make(chan struct{}), false
 		build := func(env *Env) *cobra.Command {
 			return &cobra.Command{Use: "tool", RunE: func(cmd *cobra.Command, _ []string) error {
 				if cleansUp {
@@ -316,7 +317,7 @@ func TestSignalEndsStuck(t *testing.T) {
 					time.AfterFunc(grace+grace/2, func() { close(stuck) })
 				}
 				<-stuck
-				left = true
+				returned = true
 				return context.Cause(cmd.Context())
 			}}
 		}
@@ -324,9 +325,10 @@ func TestSignalEndsStuck(t *testing.T) {
 		cancel()
 		var errs bytes.Buffer
 		env := &Env{Prog: "tool", In: strings.NewReader(""), Out: io.Discard, Err: &errs}
-		status := env.run(ctx, env.Tree(build), []string{}, func() syscall.Signal { return syscall.SIGTERM })
-		if status != 143 || left != cleansUp || errs.Len() > 0 {
-			t.Errorf("cleansUp %v: status %d, ran to its end %v, said %q; want 143", cleansUp, status, left, &errs)
+		env.first = int32(syscall.SIGTERM)
+		status := env.run(ctx, env.Tree(build), []string{})
+		if status != 143 || returned != cleansUp || errs.Len() > 0 {
+			t.Errorf("cleansUp %v: status %d, ran to its end %v, said %q; want 143", cleansUp, status, returned, &errs)
 		}
 		if !cleansUp {
 			close(stuck)

@@ -10,16 +10,16 @@ import (
 // Entry is a row of a list in a command's help.
 type Entry struct{ Name, Help string }
 
-// Entries formats a list for a command's help: names in one column and their help, wrapped
-// at 80 columns, in another. It ends with a line feed.
-func Entries(all []Entry) string {
+// Entries formats a list for a command's help: names in the first column, help texts in the second, which
+// wrap at 80 columns. The result ends with a line feed.
+func Entries(entries []Entry) string {
 	const columns = 80
 	indent := 0
-	for _, e := range all {
+	for _, e := range entries {
 		indent = max(indent, len(e.Name)+4)
 	}
 	var b strings.Builder
-	for _, e := range all {
+	for _, e := range entries {
 		fmt.Fprintf(&b, "  %-*s", indent-2, e.Name)
 		at := indent
 		for i, word := range strings.Fields(e.Help) {
@@ -40,14 +40,14 @@ func Entries(all []Entry) string {
 	return b.String()
 }
 
-// Parameters formats the parameters of a policy for its entry; empty if there are none.
-func Parameters[T any](all []policy.Parameter[T]) string {
-	var parts []string
-	for _, p := range all {
-		parts = append(parts, fmt.Sprintf("%s=%s (%s)", p.Key, p.Default, p.Help))
+// Parameters returns the sentence that lists a policy's parameters in its Entry, or "" if it has none.
+func Parameters[T any](parameters []policy.Parameter[T]) string {
+	var texts []string
+	for _, p := range parameters {
+		texts = append(texts, fmt.Sprintf("%s=%s (%s)", p.Key, p.Default, p.Help))
 	}
-	if len(parts) == 0 {
+	if len(texts) == 0 {
 		return ""
 	}
-	return " Parameters: " + strings.Join(parts, ", ") + "."
+	return " Parameters: " + strings.Join(texts, ", ") + "."
 }

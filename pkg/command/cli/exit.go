@@ -9,30 +9,31 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Exit statuses of every binary (ExitText says them to users).
+// Exit statuses of every binary; ExitText describes them in the help.
 const (
 	ExitOK          = 0
-	ExitFailure     = 1 // failed for another reason, bad input included
+	ExitFailure     = 1 // any other failure, bad input included
 	ExitUsage       = 2 // unknown flag, bad argument
-	ExitNo          = 3 // the answer is no: infeasible, gate tripped, verification failed
-	ExitUnavailable = 4 // something needed is not there: Docker, GPU, daemon
+	ExitNo          = 3 // negative result: infeasible, gate tripped, verification failed
+	ExitUnavailable = 4 // Docker, a GPU or a daemon is unavailable
 	ExitTimeout     = 5
 	ExitLocked      = 6 // state file locked by another process
 	ExitPartial     = 7 // partly done, can be resumed
 )
 
-// exitNames are the codes of errors in JSON; where a command failed, that of who
-// refused comes first.
+// exitNames maps exit statuses to the error codes of JSON output. The code that a daemon
+// returned with a refusal takes precedence over "failed"; see report.
 var exitNames = map[int]string{
 	ExitFailure: "failed", ExitUsage: "usage", ExitNo: "no", ExitUnavailable: "unavailable",
 	ExitTimeout: "timeout", ExitLocked: "locked", ExitPartial: "partial",
 }
 
-// Error is an error with the exit status it ends the program with and a hint
-// at what to do about it. An Error with neither Err nor Hint ends the program
-// silently: everything has been said.
+// Error is an error with the program's exit status and a hint for the user. An Error with
+// neither Err nor Hint ends the program without a message.
 type Error struct {
 	Exit int
 	Err  error
@@ -48,7 +49,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Fail is an error that ends the program with that status and hint.
+// Fail returns err with an exit status and a hint, which may be empty. It returns nil for a nil err.
 func Fail(exit int, hint string, err error) error {
 	if err == nil {
 		return nil
@@ -56,19 +57,19 @@ func Fail(exit int, hint string, err error) error {
 	return &Error{Exit: exit, Err: err, Hint: hint}
 }
 
-// Usagef is an error in how the command was called.
+// Usagef returns an error with ExitUsage.
 func Usagef(format string, args ...any) error {
 	return &Error{Exit: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// Exit ends the program with that status and no message.
+// Exit returns an error that ends the program with the status and without a message.
 func Exit(status int) error { return &Error{Exit: status} }
 
-const statusesKey = "exit statuses" // annotation of a command: in place of the common text
+const statusesKey = "exit statuses" // annotation of a command whose text replaces ExitText
 
-// Statuses gives a command exit statuses of its own: of returns that of an error of the
-// command's, wrong usage included; nil leaves the common ones. text describes them in the
-// command's help and man page. Under -o json errors keep the names of the common statuses.
+// Statuses gives a command its own exit statuses. The function of maps an error of the command,
+// including wrong usage, to a status; nil keeps the common ones. The text replaces ExitText in
+// the command's help and man page. The error codes of -o json still follow the common statuses.
 func (env *Env) Statuses(cmd *cobra.Command, text string, of func(*Error) int) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
@@ -80,34 +81,17 @@ func (env *Env) Statuses(cmd *cobra.Command, text string, of func(*Error) int) {
 	env.statuses[cmd] = of
 }
 
-// NotesOf returns the sections that the help text and the man page of a command end with.
+// NotesOf returns the last sections of a command's help text and man page.
 func NotesOf(cmd *cobra.Command) []Note {
-	out := slices.Clone(notes)
-	if own, has := cmd.Annotations[statusesKey]; has {
-		out[slices.IndexFunc(out, func(n Note) bool { return n.Title == exitTitle })].Text = own
+	sections := slices.Clone(notes)
+	if own, ok := cmd.Annotations[statusesKey]; ok {
+		sections[slices.IndexFunc(sections, func(n Note) bool { return n.Title == exitTitle })].Text = own
 	}
-	return out
+	return sections
 }
 
-// HintOf is what an error from below says to do about it; empty when it says
-// nothing.
-func HintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
-}
-
-// Unavailable says whether an error from below is about something needed that
-// is missing.
-func Unavailable(err error) bool {
-	var u interface{ Unavailable() bool }
-	return errors.As(err, &u) && u.Unavailable()
-}
-
-// refusal is what a daemon that refused calls its reason, and the place in what it was
-// sent; both are empty of other errors.
+// refusal returns the code of a daemon's refusal and the position of the fault in the request.
+// It returns empty strings for other errors.
 func refusal(err error) (code, where string) {
 	var r interface{ Refusal() (code, where string) }
 	if errors.As(err, &r) {
@@ -116,39 +100,40 @@ func refusal(err error) (code, where string) {
 	return "", ""
 }
 
-// locked says whether an error from below is about another process that holds
-// the state.
+// locked reports whether another process holds the state, according to an error from a lower layer.
 func locked(err error) bool {
 	var l interface{ Locked() bool }
 	return errors.As(err, &l) && l.Locked()
 }
 
-// classify turns any error into an Error.
+// usage reports whether an error from a lower layer concerns the command's arguments.
+func usage(err error) bool {
+	var u interface{ Usage() bool }
+	return errors.As(err, &u) && u.Usage()
+}
+
+// classify converts any error to an Error. It adds the exit status and the hint that the causes imply.
 func classify(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return &Error{Exit: e.Exit, Err: keepText(err, e), Hint: cmp.Or(e.Hint, HintOf(err))}
+	classified := &Error{Exit: ExitFailure, Err: err, Hint: ports.Hint(err)}
+	if e, ok := errors.AsType[*Error](err); ok {
+		classified.Exit, classified.Hint = e.Exit, cmp.Or(e.Hint, classified.Hint)
+		if e.Err == nil {
+			classified.Err = nil // nothing is printed, not even the context that callers added
+		}
+		return classified
 	}
-	out := &Error{Exit: ExitFailure, Err: err, Hint: HintOf(err)}
 	switch {
 	case locked(err):
-		out.Exit = ExitLocked
-	case Unavailable(err):
-		out.Exit = ExitUnavailable
+		classified.Exit = ExitLocked
+	case usage(err):
+		classified.Exit = ExitUsage
+	case ports.Unavailable(err):
+		classified.Exit = ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
-		out.Exit = ExitTimeout
+		classified.Exit = ExitTimeout
 	}
-	return out
+	return classified
 }
 
-// keepText keeps what callers wrapped around an Error, and keeps a silent one
-// silent.
-func keepText(whole error, inner *Error) error {
-	if inner.Err == nil {
-		return nil
-	}
-	return whole
-}
-
-// signalExit is the status of a program that a signal ended.
+// signalExit returns the exit status of a program that a signal ended.
 func signalExit(sig syscall.Signal) int { return 128 + int(sig) }

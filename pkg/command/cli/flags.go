@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,16 +10,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// outputKey is the annotation of a command that lists the forms its -o takes.
+// outputKey is the annotation of a command that lists its output forms.
 const outputKey = "gfaas-output"
 
-// anyForm are the forms that some command somewhere offers: a setting for all
-// commands may name any of them, and holds for those that offer it.
+// anyForm lists the output forms of all commands. The setting "output" may name any of them; a
+// command that does not offer the form ignores the setting.
 var anyForm = []string{"table", "wide", "json", "jsonl", "csv", "yaml", "svg", "html"}
 
-// form is the value of one command's -o. Commands differ in their defaults, so
-// the chosen form reaches the Env only when it is set, or when the command is
-// about to run.
+// form is the value of one command's -o. Because defaults differ between commands, Env.Output
+// changes only when the flag is set or settleFlags prepares the command.
 type form struct {
 	env   *Env
 	value string
@@ -31,58 +31,57 @@ func (f *form) Set(s string) error {
 	return nil
 }
 
-// Outputs gives the command -o with these forms; the first is the default.
+// Outputs adds the flag -o with the given forms to a command. The first form is the default.
 func (env *Env) Outputs(cmd *cobra.Command, forms ...string) {
-	env.addOutput(cmd, "form of the output", forms)
+	addOutput(env, cmd, "output format", forms)
 }
 
-func (env *Env) addOutput(cmd *cobra.Command, what string, forms []string) {
+func addOutput(env *Env, cmd *cobra.Command, description string, forms []string) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
 	cmd.Annotations[outputKey] = strings.Join(forms, "|")
-	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", what+": "+strings.Join(forms, ", "))
+	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", description+": "+strings.Join(forms, ", "))
 	Words(cmd, "output", forms...)
 }
 
-// outputBefore is the form of the output that the arguments, else the
-// environment, name: for errors from before the flags are parsed.
+// outputBefore returns the output form from the arguments or, failing that, the environment. It
+// serves errors that occur before cobra has parsed the flags.
 func outputBefore(args []string) string {
-	asked := os.Getenv("GFAAS_OUTPUT")
+	form := os.Getenv("GFAAS_OUTPUT")
 	for i, arg := range args {
 		value, joined := strings.CutPrefix(arg, "--output=")
 		switch {
 		case arg == "--":
-			return asked
+			return form
 		case joined:
-			asked = value
+			form = value
 		case arg == "-o" || arg == "--output":
-			asked = strings.Join(args[i+1:min(i+2, len(args))], "")
+			form = strings.Join(args[i+1:min(i+2, len(args))], "")
 		case strings.HasPrefix(arg, "-o"):
-			asked = strings.TrimPrefix(arg[len("-o"):], "=")
+			form = strings.TrimPrefix(arg[len("-o"):], "=")
 		}
 	}
-	return asked
+	return form
 }
 
-// addCommon gives the whole tree what every binary has: the common flags,
-// settings from the environment and the config file, and usage errors with
-// their exit status and hint.
+// addCommon prepares a whole command tree: common flags, settings from the environment and the
+// config file, help texts, and usage errors with their exit status and hint.
 func (env *Env) addCommon(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	pf := root.PersistentFlags()
-	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this file, whole or not at all")
-	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "say nothing but errors on standard error")
-	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "say more on standard error")
-	pf.BoolVar(&env.noColor, "no-color", false, "no colour in what is printed (also NO_COLOR)")
-	pf.StringVar(&env.config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
+	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this `file` atomically")
+	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "print only errors to standard error")
+	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "print more details to standard error")
+	pf.BoolVar(&env.noColor, "no-color", false, "print without colours (also NO_COLOR)")
+	pf.StringVar(&env.config, "config", "", "settings `file` (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
 	Files(root, "yaml yml", "config")
 	Files(root, "", "out-file")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settleFlags(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if first := cmd.Flags().Arg(0); first != "" && cmd.HasSubCommands() {
-			err = unknownCommand(cmd, first) // whose flags nobody knows
+			err = unknownCommand(cmd, first) // the flags belong to an unknown command
 		}
 		return Fail(ExitUsage, seeHelp(cmd), flagFault(unknownFlag(cmd, err)))
 	})
@@ -95,35 +94,37 @@ func (env *Env) addCommon(root *cobra.Command) {
 	walk(root, func(cmd *cobra.Command) {
 		cmd.Version = Version
 		if cmd.HasParent() && cmd.Runnable() && cmd.Flags().Lookup("output") == nil {
-			env.addOutput(cmd, formOfErrors, []string{"table", "json"})
+			addOutput(env, cmd, formOfErrors, []string{"table", "json"})
 		}
 		checkArgs(cmd)
-		refuseVanished(cmd.Flags())
-		refuseVanished(cmd.PersistentFlags())
+		rejectRoundedToZero(cmd.Flags())
+		rejectRoundedToZero(cmd.PersistentFlags())
 		if cmd.RunE == nil && cmd.Run == nil {
 			showHelp(cmd)
 		}
 	})
-	refuseHelp(root)
+	rejectUnknownTopics(root)
 }
 
-// noteTwice tells of flags that have one value and are given two.
-func (env *Env) noteTwice(cmd *cobra.Command) {
-	_, rest, err := cmd.Root().Find(env.args)
+// repeatedFlags returns a note for each flag of a command that holds one value and has two different ones in
+// the program's arguments.
+func repeatedFlags(cmd *cobra.Command, args []string) (notes []string) {
+	_, args, err := cmd.Root().Find(args)
 	if err != nil {
-		return
+		return nil
 	}
 	given := map[string]string{}
-	_ = cmd.Flags().ParseAll(rest, func(f *pflag.Flag, value string) error { // which has been parsed before
+	_ = cmd.Flags().ParseAll(args, func(f *pflag.Flag, value string) error { // cannot fail: cobra has parsed the same arguments
 		if _, list := f.Value.(pflag.SliceValue); list {
 			return nil
 		}
-		if before, twice := given[f.Name]; twice && before != value {
-			env.Notef("note: --%s is given twice, %s and %s: the last counts", f.Name, before, value)
+		if first, twice := given[f.Name]; twice && first != value {
+			notes = append(notes, fmt.Sprintf("note: --%s is given twice, %s and %s: using the last value", f.Name, first, value))
 		}
 		given[f.Name] = value
 		return nil
 	})
+	return notes
 }
 
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
@@ -133,8 +134,8 @@ func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
-// Flag is the value of a flag of the command that runs, where it is given or set;
-// else it is empty.
+// Flag returns the value of a flag of the running command if it was given on the command line or
+// by a setting, and "" otherwise.
 func (env *Env) Flag(name string) string {
 	if env.flags == nil {
 		return ""
@@ -145,21 +146,18 @@ func (env *Env) Flag(name string) string {
 	return ""
 }
 
-// settleFlags fills the flags that were not given from the environment and the
-// config file, and checks the form of the output.
+// settleFlags sets the flags that are not on the command line from the environment and the config
+// file, and checks the output form.
 func (env *Env) settleFlags(cmd *cobra.Command) error {
 	env.flags = cmd.Flags()
 	output := cmd.Flags().Lookup("output")
 	chosen := output != nil && output.Changed
-	usual := ""
-	if output != nil {
-		usual = output.DefValue
-	}
 	if err := applySettings(cmd.Flags(), env.config); err != nil {
 		return err
 	}
-	env.noteStray(cmd.Flags(), os.Environ())
-	env.noteTwice(cmd)
+	for _, note := range slices.Concat(unknownVariables(cmd.Flags(), os.Environ()), repeatedFlags(cmd, env.args)) {
+		env.Notef("%s", note)
+	}
 	if os.Getenv("NO_COLOR") != "" {
 		env.noColor = true
 	}
@@ -172,7 +170,7 @@ func (env *Env) settleFlags(cmd *cobra.Command) error {
 	case slices.Contains(strings.Split(forms, "|"), env.Output):
 		return nil
 	case !chosen && slices.Contains(anyForm, env.Output):
-		return output.Value.Set(usual)
+		return output.Value.Set(output.DefValue)
 	}
 	bad := env.Output
 	env.Output = ""

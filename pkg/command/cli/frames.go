@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a line of progress takes, in columns.
+// Widths of the parts of a progress line, in columns.
 const (
 	wideBar   = 40
 	narrowBar = 10
-	besideBar = 36             // percentage, counts and times
-	wideLine  = besideBar + 55 // beside a wide bar and 50 or more of what is done
+	besideBar = 36             // percentage, counts and times, to the right of the bar
+	wideLine  = besideBar + 55 // with a description of at least 50 columns
 )
 
-// columns returns the width of the terminal that is written to; 0 if it is not known.
+// columns returns the width of the terminal, or 0 if it is unknown or w is not a terminal.
 func columns(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -30,27 +30,27 @@ func columns(w io.Writer) int {
 	return int(size.Col)
 }
 
-// frames writes lines that replace each other, cut to the terminal's width: one that
-// goes on in the next line could not be replaced.
+// frames writes lines that replace each other. It cuts them to the terminal's width, because a
+// carriage return cannot replace a line that has wrapped.
 type frames struct {
 	to      io.Writer
 	columns int
 }
 
 func (f frames) Write(b []byte) (int, error) {
-	var out []byte
+	var visible []byte
 	for line := range bytes.SplitAfterSeq(b, []byte("\r")) {
 		column := 0
-		for rest := line; len(rest) > 0; {
-			r, size := utf8.DecodeRune(rest)
+		for unread := line; len(unread) > 0; {
+			r, size := utf8.DecodeRune(unread)
 			if column < f.columns-1 || r == '\r' || r == '\n' {
-				out = append(out, rest[:size]...)
+				visible = append(visible, unread[:size]...)
 			}
-			rest = rest[size:]
+			unread = unread[size:]
 			column++
 		}
 	}
-	if _, err := f.to.Write(out); err != nil {
+	if _, err := f.to.Write(visible); err != nil {
 		return 0, err
 	}
 	return len(b), nil

@@ -10,26 +10,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// formOfErrors is the usage of -o where a command prints nothing else by it.
-const formOfErrors = "form of errors"
+// formOfErrors is the usage of -o for commands that print only errors in that form.
+const formOfErrors = "format of errors"
 
-// isCommon says whether a flag means the same to every command: one of the root's own
-// that all inherit, those of cobra's, and -o where it is of errors alone.
+// isCommon reports whether a flag has the same meaning in every command: the root's persistent
+// flags, cobra's own, and -o if it affects only errors.
 func isCommon(cmd *cobra.Command, f *pflag.Flag) bool {
 	return f.Name == "help" || f.Name == "version" || strings.HasPrefix(f.Usage, formOfErrors) ||
 		cmd.Root().PersistentFlags().Lookup(f.Name) == f
 }
 
-// printHelp prints what a command is, how it is called and by which flags, for who
-// wants to be reminded, and after that all there is to be said.
+// printHelp prints a command's reference (summary, usage, examples, flags), followed by the
+// description and the common notes.
 func printHelp(w io.Writer, cmd *cobra.Command) {
 	var b strings.Builder
 	b.WriteString(cmd.Short + "\n\nUsage:\n")
-	if cmd.Runnable() && cmd.Annotations[parentKey] == "" {
-		b.WriteString("  " + cmd.UseLine() + "\n")
-	}
-	if cmd.HasAvailableSubCommands() {
-		b.WriteString("  " + cmd.CommandPath() + " COMMAND\n")
+	for _, usage := range Usages(cmd) {
+		b.WriteString("  " + usage + "\n")
 	}
 	if len(cmd.Aliases) > 0 {
 		b.WriteString("\nAliases:\n  " + cmd.NameAndAliases() + "\n")
@@ -38,16 +35,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		b.WriteString("\nExamples:\n" + strings.TrimRight(cmd.Example, "\n") + "\n")
 	}
 	printCommands(&b, cmd)
-	own, common := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
-	for _, set := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
-		set.VisitAll(func(f *pflag.Flag) {
-			if isCommon(cmd, f) {
-				common.AddFlag(f)
-			} else {
-				own.AddFlag(shown(f))
-			}
-		})
-	}
+	own, common := Flags(cmd)
 	if own.HasAvailableFlags() {
 		b.WriteString("\nFlags:\n" + own.FlagUsages())
 	}
@@ -68,36 +56,67 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	_, _ = io.WriteString(w, b.String()) // the writer keeps the error
 }
 
-// Alternatives are the words that a flag takes which may be given alone too, as
-// swap|checkpoint, which its type is called; empty for other flags.
-func Alternatives(f *pflag.Flag) string {
+// Usages returns the usage lines of a command.
+func Usages(cmd *cobra.Command) (lines []string) {
+	if cmd.Runnable() && cmd.Annotations[parentKey] == "" {
+		lines = append(lines, cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		lines = append(lines, cmd.CommandPath()+" COMMAND")
+	}
+	return lines
+}
+
+// Flags returns the flags of a command for its help and its man page: its own, and those that have the same meaning
+// in every command.
+func Flags(cmd *cobra.Command) (own, common *pflag.FlagSet) {
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	own, common = pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, set := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
+		set.VisitAll(func(f *pflag.Flag) {
+			if isCommon(cmd, f) {
+				common.AddFlag(f)
+			} else {
+				own.AddFlag(displayed(f))
+			}
+		})
+	}
+	return own, common
+}
+
+// alternatives returns the words of a flag whose value is optional, such as swap|checkpoint, which
+// is also the name of its type. It returns "" for other flags.
+func alternatives(f *pflag.Flag) string {
 	if f.NoOptDefVal == "" || !strings.Contains(f.Value.Type(), "|") {
 		return ""
 	}
 	return f.Value.Type()
 }
 
-// shown is a flag as usages show it: pflag would write --park swap|checkpoint[=swap],
-// and a value behind a blank is none.
-func shown(f *pflag.Flag) *pflag.Flag {
-	words := Alternatives(f)
-	if words == "" {
-		return f
+// displayed returns a flag as the help shows it. A value that is optional has the usage --park[=swap|checkpoint]: the
+// form that pflag prints, --park swap|checkpoint[=swap], suggests a value after a blank, which pflag would not accept.
+// A default of 0s is not shown, because pflag recognizes zero durations only in its own types.
+func displayed(f *pflag.Flag) *pflag.Flag {
+	shown := *f
+	if words := alternatives(f); words != "" {
+		shown.NoOptDefVal, shown.Value = words, withoutTypeName{f.Value}
 	}
-	c := *f
-	c.NoOptDefVal, c.Value = words, nameless{f.Value}
-	return &c
+	if f.DefValue == "0s" {
+		shown.DefValue = ""
+	}
+	return &shown
 }
 
-// nameless is a value without a name for its type.
-type nameless struct{ pflag.Value }
+// withoutTypeName is a flag value without a type name.
+type withoutTypeName struct{ pflag.Value }
 
-func (nameless) Type() string { return "" }
+func (withoutTypeName) Type() string { return "" }
 
-// parentKey is the annotation of a command that by itself only prints its help.
+// parentKey is the annotation of a command that only prints its help.
 const parentKey = "gfaas-parent"
 
-// showHelp makes a command that does nothing by itself print its help.
+// showHelp makes a command without an action print its help.
 func showHelp(cmd *cobra.Command) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
@@ -106,7 +125,7 @@ func showHelp(cmd *cobra.Command) {
 	cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }
 
-// printCommands lists the commands below one, by their groups.
+// printCommands lists the subcommands of a command by group.
 func printCommands(b *strings.Builder, cmd *cobra.Command) {
 	if !cmd.HasAvailableSubCommands() {
 		return
@@ -128,5 +147,5 @@ func printCommands(b *strings.Builder, cmd *cobra.Command) {
 		list(g.Title, g.ID)
 	}
 	list("Commands:", "")
-	fmt.Fprintf(b, "\n'%s COMMAND --help' says more of one.\n", cmd.CommandPath())
+	fmt.Fprintf(b, "\nRun '%s COMMAND --help' for the help of a command.\n", cmd.CommandPath())
 }

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"io"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
 )
 
-// tree is a program with a command that has flags of its own, and one with a form of
-// its output.
+// tree returns a program with a command that has its own flags, and a command with its own output forms.
 func tree(env *Env) *cobra.Command {
 	root := &cobra.Command{Use: "tool", Short: "Do things", Long: "All about tool.\n\nAt length."}
 	do := &cobra.Command{
@@ -21,7 +19,7 @@ func tree(env *Env) *cobra.Command {
 	do.Flags().String("name", "", "what it is called")
 	do.Flags().StringArray("set", nil, "a parameter")
 	do.Flags().Bool("fast", false, "faster")
-	do.Flags().Var(way{}, "how", "in which way")
+	do.Flags().Var(optionalValue{}, "how", "in which way")
 	do.Flags().Lookup("how").NoOptDefVal = "well"
 	ls := &cobra.Command{Use: "ls", Short: "List things", RunE: func(*cobra.Command, []string) error { return nil }}
 	env.Outputs(ls, "table", "json")
@@ -29,26 +27,26 @@ func tree(env *Env) *cobra.Command {
 	return root
 }
 
-// way is a value that may be left out.
-type way struct{}
+// optionalValue is a flag whose value is optional.
+type optionalValue struct{}
 
-func (way) String() string   { return "" }
-func (way) Type() string     { return "well|badly" }
-func (way) Set(string) error { return nil }
+func (optionalValue) String() string   { return "" }
+func (optionalValue) Type() string     { return "well|badly" }
+func (optionalValue) Set(string) error { return nil }
 
-// said runs a command line and returns what it prints.
-func said(t *testing.T, args ...string) (out, errs string) {
+// runTool runs a command line and returns its output.
+func runTool(t *testing.T, args ...string) (out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	env := &Env{Prog: "tool", In: strings.NewReader(""), Out: &o, Err: &e}
-	if status := env.run(t.Context(), env.Tree(tree), args, func() syscall.Signal { return 0 }); status != 0 {
+	if status := env.run(t.Context(), env.Tree(tree), args); status != 0 {
 		t.Errorf("%v: status %d, %s", args, status, e.String())
 	}
 	return o.String(), e.String()
 }
 
-// Whoever asks for help sees first how a command is called, and last all about it;
-// what all commands have is apart from what is its own.
+// TestHelp checks the order of the help: first the usage, last the description. The common flags have a section of
+// their own.
 func TestHelp(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for _, c := range []struct {
@@ -60,7 +58,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"help", "ls"}, []string{"List things\n", "\nUsage:\n", "\nFlags:\n  -o, --output", "\nCommon flags:\n", "--config", "\nSETTINGS\n"}},
 		{[]string{}, []string{"Do things\n", "\nUsage:\n  tool COMMAND\n", "\nCommands:\n", "  completion ", "  do ", "  help ", "  ls ", "\nCommon flags:\n", "--config", "\nDESCRIPTION\n  All about tool.\n\n  At length.\n", "\nSETTINGS\n"}},
 	} {
-		text, _ := said(t, c.args...)
+		text, _ := runTool(t, c.args...)
 		rest := text
 		for _, part := range c.order {
 			_, after, found := strings.Cut(rest, part)
@@ -76,10 +74,10 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// A flag that is given twice says which one counts.
+// TestFlagsGivenTwice checks the note about a flag with two different values.
 func TestFlagsGivenTwice(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	const note = "tool: note: --name is given twice, a and b: the last counts\n"
+	const note = "tool: note: --name is given twice, a and b: using the last value\n"
 	for _, c := range []struct {
 		args string
 		want string
@@ -91,30 +89,30 @@ func TestFlagsGivenTwice(t *testing.T) {
 		{"do --set a=1 --set b=2", ""},
 		{"do --name a -- --name b", ""},
 		{"do -q --name a --name b", ""},
-		{"do --fast --fast=false", "tool: note: --fast is given twice, true and false: the last counts\n"},
+		{"do --fast --fast=false", "tool: note: --fast is given twice, true and false: using the last value\n"},
 	} {
-		if _, errs := said(t, strings.Fields(c.args)...); errs != c.want {
+		if _, errs := runTool(t, strings.Fields(c.args)...); errs != c.want {
 			t.Errorf("%s: %q, want %q", c.args, errs, c.want)
 		}
 	}
 }
 
-// A list is completed after each comma, with what it has not yet.
+// TestListOf checks that completion after a comma offers the words that the list does not contain yet.
 func TestListOf(t *testing.T) {
 	cmd := &cobra.Command{Use: "tool", Run: func(*cobra.Command, []string) {}}
 	cmd.Flags().StringSlice("policy", nil, "")
 	ListOf(cmd, "policy", "fcfs", "sjf", "lb")
-	for begun, want := range map[string]string{"": "fcfs sjf lb", "f": "fcfs sjf lb", "fcfs,": "fcfs,sjf fcfs,lb", "lb,fcfs,s": "lb,fcfs,sjf"} {
+	for prefix, want := range map[string]string{"": "fcfs sjf lb", "f": "fcfs sjf lb", "fcfs,": "fcfs,sjf fcfs,lb", "lb,fcfs,s": "lb,fcfs,sjf"} {
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetErr(io.Discard)
-		cmd.SetArgs([]string{"__complete", "--policy", begun})
+		cmd.SetArgs([]string{"__complete", "--policy", prefix})
 		if err := cmd.Execute(); err != nil {
 			t.Fatal(err)
 		}
 		words, _, _ := strings.Cut(out.String(), ":")
 		if got := strings.Join(strings.Fields(words), " "); got != want {
-			t.Errorf("%q: %q, want %q", begun, got, want)
+			t.Errorf("%q: %q, want %q", prefix, got, want)
 		}
 	}
 }

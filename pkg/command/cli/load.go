@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Load opens a file, or standard input for "-", has it read under the name that
-// messages give it, and tells the user what its reader notes.
+// Load opens a file, or standard input for "-", and parses it with read. It passes read the name
+// for error messages and prints the parser's notes.
 func Load[T any](env *Env, path string, read func(r io.Reader, name string) (T, error)) (T, error) {
 	noting := func(r io.Reader) io.Reader {
 		return textfile.Noting(r, func(text string) { env.Notef("note: %s", text) })
@@ -19,20 +19,20 @@ func Load[T any](env *Env, path string, read func(r io.Reader, name string) (T, 
 	if path == "-" {
 		return read(noting(env.In), textfile.Stdin)
 	}
-	var none T
+	var zero T
 	f, err := os.Open(path)
 	if err != nil {
-		return none, err
+		return zero, err
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return none, fmt.Errorf("%s is a folder, expected a file", path)
+		return zero, fmt.Errorf("%s is a folder, expected a file", path)
 	}
 	return read(noting(f), path)
 }
 
-// LoadFunctions is Load for a function file. The functions' Dir is absolute; for
-// standard input it is the working directory.
+// LoadFunctions loads a function file. The functions' Dir is absolute; for standard input it is
+// the working directory.
 func LoadFunctions(env *Env, path string) ([]function.Function, error) {
 	functions, err := Load(env, path, function.Parse)
 	if err != nil {

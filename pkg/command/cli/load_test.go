@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func all(r io.Reader, name string) (string, error) {
+func readNamed(r io.Reader, name string) (string, error) {
 	text, err := io.ReadAll(r)
 	return name + ": " + string(text), err
 }
@@ -22,19 +22,18 @@ func TestLoad(t *testing.T) {
 	}
 	env := &Env{In: strings.NewReader("of the input")}
 	for arg, want := range map[string]string{path: path + ": of a file", "-": "<stdin>: of the input"} {
-		if got, err := Load(env, arg, all); err != nil || got != want {
+		if got, err := Load(env, arg, readNamed); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", arg, got, err, want)
 		}
 	}
 	for _, arg := range []string{dir, filepath.Join(dir, "none")} {
-		if got, err := Load(env, arg, all); err == nil || !strings.Contains(err.Error(), arg) {
+		if got, err := Load(env, arg, readNamed); err == nil || !strings.Contains(err.Error(), arg) {
 			t.Errorf("%s: %q, %v", arg, got, err)
 		}
 	}
 }
 
-// TestLoadFunctions: the folder that relative paths of a function start from is
-// the file's, wherever the user stands.
+// TestLoadFunctions checks that the folder for a function's relative paths is the file's, not the working directory.
 func TestLoadFunctions(t *testing.T) {
 	const text = "name: a\nimage: i\n"
 	dir := t.TempDir()

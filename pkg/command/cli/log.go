@@ -5,7 +5,8 @@ import (
 	"log/slog"
 )
 
-// Logger is a daemon's log: text on a terminal, else JSON on out.
+// Logger returns a daemon's logger. It writes text to standard error if that is a terminal, and
+// JSON to out otherwise. --quiet and --verbose set the level.
 func (env *Env) Logger(out io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: slog.LevelInfo}
 	switch {

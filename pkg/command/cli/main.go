@@ -1,5 +1,14 @@
-// Package cli is what all binaries share: streams, settings, printers,
-// progress, and how an error becomes a message and an exit status.
+// Package cli is the frame of every binary. The packages below pkg/command build their cobra
+// trees on it, and the main functions below cmd call Main or Process.
+//
+//   - Env holds the streams, the common flags and the chosen output form. A command prints through
+//     Env: Show, Write and Emit for results, Notef and Debugf for messages, Progress for a Bar.
+//   - Results go to standard output or, atomically, to --out-file. Notes, errors and progress go to
+//     standard error.
+//   - Error carries an exit status and a hint. Fail and Usagef create errors, and Main prints them
+//     and returns the status. Only main calls os.Exit.
+//   - Each flag can also be set by the environment or the config file; the flag takes precedence over the
+//     environment, and the environment over the file.
 package cli
 
 import (
@@ -10,77 +19,56 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"sync/atomic"
-	"syscall"
-	"time"
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// Version is what --version prints; releases set it at link time.
+// Version is the version that --version prints. Releases set it at link time.
 var Version = "0.1.0-dev"
 
-// Env is what a command may touch of the world around it.
+// Env is a command's access to its environment: streams, common flags and signals.
 type Env struct {
 	Prog string
 	In   io.Reader
 	Out  io.Writer
 	Err  io.Writer
 
-	// ErrTerminal says that standard error is a terminal: only then is
-	// progress shown.
+	// ErrTerminal is true if standard error is a terminal. Progress bars need one.
 	ErrTerminal bool
 
-	// Noted, if not nil, gets what Notef tells, --quiet or not.
+	// Noted, if not nil, receives every text of Notef, even under --quiet.
 	Noted func(text string)
 
-	// Set by the flags every command has.
-	Output  string // the chosen form; empty until the command offered some
+	// Set by the common flags.
+	Output  string // chosen output form; empty until settleFlags if the command line has no -o
 	OutFile string
 	Quiet   bool
 	Verbose bool
 	noColor bool
-	args    []string // the command line, without the program
+	args    []string // command line without the program name
 	config  string
-	flags   *pflag.FlagSet // of the command that runs
+	flags   *pflag.FlagSet // of the running command
 
-	bar *Bar // the last that is shown; set before there is anybody to note things
+	bar *Bar // the last visible bar; Progress sets it before other goroutines print notes
 
 	statuses map[*cobra.Command]func(*Error) int // see Statuses
 
-	cleansUp int32 // atomic, see CleansUp
-	reloads  int32 // atomic, see Reloads
+	signals
 }
 
-// Colors says whether what is printed may have colours.
+// Colors reports whether output may have colours.
 func (env *Env) Colors() bool { return !env.noColor }
 
-// grace is how long a command that does not clean up may take to end by itself
-// once a signal came.
-const grace = 500 * time.Millisecond
-
-// CleansUp says that from here on the command has something to clean up: when a
-// signal comes its context is cancelled and Main waits for it to return. Without
-// that, Main waits for no longer than grace: a command that only reads,
-// computes and writes may be in a read of standard input, which no context
-// cancels.
-func (env *Env) CleansUp() { atomic.StoreInt32(&env.cleansUp, 1) }
-
-// Reloads says that a SIGHUP is the command's own from here on: it does not end
-// the program.
-func (env *Env) Reloads() { atomic.StoreInt32(&env.reloads, 1) }
-
-// Main builds the command tree and runs it on the process's own arguments and
-// streams. The result is the exit status.
+// Main builds the command tree, runs it with the process's arguments and streams, and returns the
+// exit status.
 func Main(prog string, build func(*Env) *cobra.Command) int {
 	env := Process(prog)
 	return env.Main(env.Tree(build))
 }
 
-// Process is the world of this process, with its own streams.
+// Process returns an Env with the streams of this process.
 func Process(prog string) *Env {
 	return &Env{
 		Prog: prog, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
@@ -88,52 +76,52 @@ func Process(prog string) *Env {
 	}
 }
 
-// Main runs a Tree on the process's own arguments.
+// Main runs a command tree from Tree with the process's arguments and returns the exit status.
 func (env *Env) Main(root *cobra.Command) int {
-	ctx, caught, stop := env.withSignals(context.Background())
+	ctx, stop := env.catch(context.Background())
 	defer stop()
-	return env.run(ctx, root, os.Args[1:], caught)
+	return env.run(ctx, root, os.Args[1:])
 }
 
-// Tree is the whole command tree with what every binary has, for whoever wants
-// to look at it rather than run it.
+// Tree returns the command tree with everything that the binaries share. Main runs it; the
+// generators of man pages and documentation only read it.
 func (env *Env) Tree(build func(*Env) *cobra.Command) *cobra.Command {
 	root := build(env)
 	env.addCommon(root)
 	return root
 }
 
-// run executes the tree and reports its error.
-func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, caught func() syscall.Signal) int {
+// run executes the tree, prints its error and returns the exit status.
+func (env *Env) run(ctx context.Context, root *cobra.Command, args []string) int {
 	env.args = args
 	root.SetArgs(args)
 	root.SetIn(env.In)
 	help := &firstError{Writer: env.Out}
 	root.SetOut(help)
 	root.SetErr(env.Err)
-	refuseShells(root, args)
-	ended := make(chan error, 1)
+	rejectUnknownShells(root, args)
+	result := make(chan error, 1)
 	var ran *cobra.Command
 	go func() {
 		cmd, err := root.ExecuteContextC(ctx)
 		ran = cmd
-		ended <- cmp.Or(err, help.err)
+		result <- cmp.Or(err, help.err)
 	}()
-	err, late := env.wait(ctx, ended)
-	if late && caught() != 0 {
-		return signalExit(caught())
+	err, late := env.wait(ctx, result)
+	sig := env.caught()
+	if late && sig != 0 {
+		return signalExit(sig)
 	}
 	if err == nil {
 		return ExitOK
 	}
-	var chosen *Error
-	if sig := caught(); sig != 0 && !errors.As(err, &chosen) {
+	e := classify(err)
+	if _, chosen := errors.AsType[*Error](err); sig != 0 && !chosen {
 		if !errors.Is(err, context.Canceled) {
-			env.report(classify(err))
+			env.report(e)
 		}
 		return signalExit(sig)
 	}
-	e := classify(err)
 	if e.Exit == ExitUsage && env.Output == "" {
 		env.Output = outputBefore(args)
 	}
@@ -144,8 +132,7 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	return e.Exit
 }
 
-// firstError keeps the first error of a writer: cobra, which prints the help,
-// drops them.
+// firstError records the first error of a writer, because cobra ignores errors while it prints help.
 type firstError struct {
 	io.Writer
 	err error
@@ -157,49 +144,26 @@ func (w *firstError) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// wait returns the command's error, or late when the context was cancelled and
-// the command still runs after the grace.
-func (env *Env) wait(ctx context.Context, ended <-chan error) (err error, late bool) {
-	select {
-	case err := <-ended:
-		return err, false
-	case <-ctx.Done():
-	}
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case err := <-ended:
-		return err, false
-	case <-timer.C:
-	}
-	if atomic.LoadInt32(&env.cleansUp) != 0 {
-		return <-ended, false
-	}
-	return nil, true
-}
-
-// errorBody is an error under -o json.
+// errorBody is the JSON form of an error.
 type errorBody struct {
-	Error errorText `json:"error"`
+	Error struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Hint    string `json:"hint"`
+		Where   string `json:"where,omitempty"`
+	} `json:"error"`
 }
 
-type errorText struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-	Hint    string `json:"hint"`
-	Where   string `json:"where,omitempty"`
-}
-
-// report prints an error as `prog: error: …` and `prog: hint: …`, and under
-// -o json on a last line as an object too. Where the answer is no, or part of
-// it is there, the result says so.
+// report prints an error as `prog: error: …` and `prog: hint: …`. Under -o json, it adds the error
+// as a JSON object on the last line, except for ExitNo and ExitPartial: the command's result
+// already shows those.
 func (env *Env) report(e *Error) {
 	if e.Err == nil {
 		return
 	}
 	if env.flags != nil && e.Exit == ExitUsage {
-		if from := settingsIn(env.flags, e.Err.Error()); from != "" {
-			e = &Error{Exit: e.Exit, Err: fmt.Errorf("%w (%s)", e.Err, from), Hint: e.Hint}
+		if origins := originsOfSettings(env.flags, e.Err.Error()); origins != "" {
+			e = &Error{Exit: e.Exit, Err: fmt.Errorf("%w (%s)", e.Err, origins), Hint: e.Hint}
 		}
 	}
 	fmt.Fprintf(env.Err, "%s: error: %v\n", env.Prog, e.Err)
@@ -207,7 +171,9 @@ func (env *Env) report(e *Error) {
 		fmt.Fprintf(env.Err, "%s: hint: %s\n", env.Prog, e.Hint)
 	}
 	if env.Output == "json" && e.Exit != ExitNo && e.Exit != ExitPartial {
-		text := errorText{Code: exitNames[e.Exit], Message: e.Err.Error(), Hint: e.Hint}
+		var body errorBody
+		text := &body.Error
+		text.Code, text.Message, text.Hint = exitNames[e.Exit], e.Err.Error(), e.Hint
 		var code string
 		if code, text.Where = refusal(e.Err); code != "" && e.Exit == ExitFailure {
 			text.Code = code
@@ -218,39 +184,6 @@ func (env *Env) report(e *Error) {
 		}
 		enc := json.NewEncoder(env.Err)
 		enc.SetEscapeHTML(false)
-		_ = enc.Encode(errorBody{text})
+		_ = enc.Encode(body)
 	}
-}
-
-// withSignals cancels the context at the first SIGINT, SIGTERM or SIGHUP, which
-// is what a closed terminal sends, and tells which it was. Under nohup there is
-// no SIGHUP.
-func (env *Env) withSignals(parent context.Context) (context.Context, func() syscall.Signal, func()) {
-	ctx, cancel := context.WithCancel(parent)
-	var got atomic.Int32
-	// Two channels: what is sent to a full one is lost.
-	end, hangUp := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(end, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) {
-		signal.Notify(hangUp, syscall.SIGHUP)
-	}
-	go func() {
-		for {
-			var s os.Signal
-			select {
-			case s = <-end:
-			case s = <-hangUp:
-				if atomic.LoadInt32(&env.reloads) != 0 {
-					continue
-				}
-			case <-ctx.Done():
-				return
-			}
-			got.Store(int32(s.(syscall.Signal)))
-			cancel()
-			return
-		}
-	}()
-	stop := func() { signal.Stop(end); signal.Stop(hangUp); cancel() }
-	return ctx, func() syscall.Signal { return syscall.Signal(got.Load()) }, stop
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -11,11 +12,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/outfile"
 )
 
-// Write sends a command's output to standard output or, whole or not at all,
-// to --out-file.
+// Write writes a command's output to standard output or, atomically, to --out-file.
 func (env *Env) Write(data []byte) error { return env.WriteTo(env.OutFile, data) }
 
-// WriteTo writes a second output to a file, as Write does to --out-file.
+// WriteTo writes a second output to a file, or to standard output if the path is "" or "-". It
+// replaces regular files atomically.
 func (env *Env) WriteTo(path string, data []byte) error {
 	if path == "" || path == "-" {
 		_, err := env.Out.Write(data)
@@ -28,7 +29,7 @@ func (env *Env) WriteTo(path string, data []byte) error {
 	return outfile.WithPath(path, renameio.WriteFile(target, data, 0o644))
 }
 
-// Emit writes what print prints, as Write does.
+// Emit collects the output of print and writes it with Write if print succeeds.
 func (env *Env) Emit(print func(io.Writer) error) error {
 	var buf bytes.Buffer
 	if err := print(&buf); err != nil {
@@ -37,9 +38,9 @@ func (env *Env) Emit(print func(io.Writer) error) error {
 	return env.Write(buf.Bytes())
 }
 
-// CheckOutput refuses a second output that would go where the result goes:
-// standard output, or the file of --out-file by whatever name. Flag is the
-// second output's, without dashes. The error is one of usage.
+// CheckOutput returns a usage error if a second output has the same destination as the result:
+// standard output, or the file of --out-file, possibly under another name. The flag is that of the
+// second output, without dashes.
 func (env *Env) CheckOutput(flag, path string) error {
 	own := env.OutFile
 	switch {
@@ -56,8 +57,8 @@ func (env *Env) CheckOutput(flag, path string) error {
 	return nil
 }
 
-// sameFile says whether two paths lead to one file; of files that do not exist
-// yet, whether they are one path.
+// sameFile reports whether two paths lead to the same file. If neither file exists, it compares the
+// absolute paths.
 func sameFile(a, b string) bool {
 	infoA, errA := os.Stat(a)
 	infoB, errB := os.Stat(b)
@@ -69,17 +70,17 @@ func sameFile(a, b string) bool {
 	return errA != nil && errB != nil && absA == absB
 }
 
-// Pending is a second output too large for memory. Nothing is at its path
-// until it is committed.
+// Pending is a second output that is too large for memory. The file appears at its path when
+// Commit succeeds.
 type Pending struct {
 	*os.File
-	// Remains says that an end without Cleanup leaves a file behind.
+	// Remains is true if a program that ends without Cleanup leaves a temporary file behind.
 	Remains         bool
 	commit, cleanup func() error
 }
 
-// Scratch is a file that lives as long as it is open, and no longer however the
-// program ends.
+// Scratch returns a temporary file without a name. The kernel frees it when it is closed, even if
+// the program crashes.
 func Scratch() (*os.File, error) {
 	file, err := os.CreateTemp("", "gfaas-*")
 	if err != nil {
@@ -92,8 +93,8 @@ func Scratch() (*os.File, error) {
 	return file, nil
 }
 
-// Create begins a second output: whole or not at all, and what cannot be
-// replaced (standard output, a device) gets a copy at the end.
+// Create begins a second output. A regular file is replaced atomically; standard output and devices
+// receive a copy on Commit.
 func (env *Env) Create(path string) (*Pending, error) {
 	target, replace := "", false
 	if path != "-" {
@@ -110,32 +111,28 @@ func (env *Env) Create(path string) (*Pending, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pending{File: file, commit: func() error { return env.copyTo(target, file) }, cleanup: file.Close}, nil
+	return &Pending{File: file, commit: func() error { return copyFile(env.Out, target, file) }, cleanup: file.Close}, nil
 }
 
-// Commit puts the output in its place.
+// Commit moves or copies the output to its destination.
 func (p *Pending) Commit() error { return p.commit() }
 
-// Cleanup removes what was not committed.
+// Cleanup removes an output that was not committed.
 func (p *Pending) Cleanup() { _ = p.cleanup() }
 
-// copyTo copies a file from its beginning, to standard output if the target is
-// empty.
-func (env *Env) copyTo(target string, file *os.File) error {
+// copyFile copies the whole file to the target, or to standard output if the target is empty.
+func copyFile(stdout io.Writer, target string, file *os.File) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
 	if target == "" {
-		_, err := io.Copy(env.Out, file)
+		_, err := io.Copy(stdout, file)
 		return err
 	}
 	out, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(out, file); err != nil {
-		_ = out.Close()
-		return err
-	}
-	return out.Close()
+	_, err = io.Copy(out, file)
+	return errors.Join(err, out.Close())
 }

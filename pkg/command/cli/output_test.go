@@ -28,12 +28,12 @@ func TestOutFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(at("file")); err != nil || string(text) != "text" {
-		t.Errorf("the file has %q, %v", text, err)
+		t.Errorf("the file has %q, %v; want text", text, err)
 	}
 }
 
-// TestOutFileNamed has a file that cannot be written told by its name, not by
-// that of the file it would have been first, and none of those left.
+// TestOutFileNamed checks that the error about a file that cannot be written contains its name instead of the temporary
+// file's, and that no temporary file remains.
 func TestOutFileNamed(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "none", "f"), dir} {
@@ -46,12 +46,12 @@ func TestOutFileNamed(t *testing.T) {
 	if _, err := (&Env{}).Create(filepath.Join(dir, "none", "f")); err == nil || !strings.Contains(err.Error(), "/none/f: ") {
 		t.Errorf("create: %v, want its name", err)
 	}
-	if left, _ := os.ReadDir(dir); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+	if remaining, _ := os.ReadDir(dir); len(remaining) > 0 {
+		t.Errorf("left behind: %v", remaining)
 	}
 }
 
-// What goes to a stream is kept in a file that no end of the program leaves behind.
+// TestCreateForStream checks that output for a stream is buffered in a file that is removed however the program ends.
 func TestCreateForStream(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -64,15 +64,15 @@ func TestCreateForStream(t *testing.T) {
 	if _, err := p.WriteString("text"); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 || p.Remains {
-		t.Errorf("%v would be left behind, %v", left, err)
+	if remaining, err := os.ReadDir(dir); err != nil || len(remaining) > 0 || p.Remains {
+		t.Errorf("%v would be left behind, %v", remaining, err)
 	}
 	if err := p.Commit(); err != nil || out.String() != "text" {
 		t.Errorf("%q came out, %v", &out, err)
 	}
 }
 
-// Two outputs never go to one file, however it is named.
+// TestCheckOutput checks that two outputs cannot have the same file, even under different names.
 func TestCheckOutput(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("there", nil, 0o644); err != nil {

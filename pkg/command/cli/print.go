@@ -15,10 +15,12 @@ import (
 	"github.com/olekukonko/tablewriter/renderer"
 	"github.com/olekukonko/tablewriter/tw"
 	"sigs.k8s.io/yaml"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Show writes a value in the form that -o chose among json, jsonl, yaml, csv,
-// table and wide. Rows is its table form, header first.
+// Show writes a value in the form of -o: json, jsonl, yaml, csv, table or wide. The function rows
+// returns the table form, header first.
 func (env *Env) Show(value any, rows func() [][]string) error {
 	return env.Emit(func(w io.Writer) error {
 		switch env.Output {
@@ -31,7 +33,7 @@ func (env *Env) Show(value any, rows func() [][]string) error {
 	})
 }
 
-// Encode writes a value in the form that -o chose among json, jsonl and yaml.
+// Encode writes a value as json, jsonl or yaml, according to -o.
 func (env *Env) Encode(w io.Writer, value any) error {
 	switch env.Output {
 	case "jsonl":
@@ -50,8 +52,7 @@ func (env *Env) Encode(w io.Writer, value any) error {
 	return enc.Encode(value)
 }
 
-// jsonLines writes each element of a list on a line of its own; any other
-// value on one line.
+// jsonLines writes each element of a slice on its own line, and any other value on one line.
 func jsonLines(w io.Writer, value any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -67,12 +68,11 @@ func jsonLines(w io.Writer, value any) error {
 	return nil
 }
 
-// mostLaidOut is how many rows are laid out by the library, which takes some 10 us
-// for each.
+// mostLaidOut is the largest number of rows for tablewriter, which takes about 10 µs per row.
 const mostLaidOut = 10000
 
-// Table prints rows, header first, in columns: two blanks beside the longest cell
-// of each. A cell is one line.
+// Table prints rows, header first, in columns two blanks apart. It replaces line feeds and tabs in
+// cells by blanks.
 func Table(w io.Writer, rows [][]string) error {
 	switch {
 	case len(rows) == 0:
@@ -106,7 +106,7 @@ func Table(w io.Writer, rows [][]string) error {
 	if err := table.Render(); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
-	// The last column is padded too; blanks at a line's end help nobody.
+	// tablewriter also pads the last column; remove the trailing blanks.
 	for line := range strings.Lines(buf.String()) {
 		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
 			return err
@@ -115,7 +115,20 @@ func Table(w io.Writer, rows [][]string) error {
 	return nil
 }
 
-// longTable is Table for what is more than anybody reads: as it is, at once.
+// Summary prints pairs of a name and a text, one on each line, and a table below them.
+func Summary(w io.Writer, lines [][2]string, rows [][]string) error {
+	for _, line := range lines {
+		if _, err := fmt.Fprintf(w, "%-18s%s\n", line[0], line[1]); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return Table(w, rows)
+}
+
+// longTable prints tables of more than mostLaidOut rows without tablewriter, in the same layout.
 func longTable(w io.Writer, rows [][]string) error {
 	const between = 2
 	var widths []int
@@ -155,10 +168,34 @@ func oneLine(cell string) string {
 	return strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(cell)
 }
 
-// Count is a number of things in words: 1 GPU, 2 GPUs.
-func Count(n int, what string) string {
-	if n != 1 {
-		what += "s"
+// Cell is a pair of a column's name and a cell's text.
+type Cell [2]string
+
+// Rows returns a table of items, column names first. The function cells returns the cells of an item;
+// the columns must be the same for all items, including the zero T.
+func Rows[T any](items []T, cells func(T) []Cell) [][]string {
+	var zero T
+	rows := make([][]string, 1, len(items)+1)
+	for _, c := range cells(zero) {
+		rows[0] = append(rows[0], c[0])
 	}
-	return fmt.Sprintf("%d %s", n, what)
+	for _, item := range items {
+		var row []string
+		for _, c := range cells(item) {
+			row = append(row, c[1])
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
+
+// OrDash returns the text of a known value, and a dash for an unknown one.
+func OrDash(known bool, text string) string {
+	if !known {
+		return "-"
+	}
+	return text
+}
+
+// Count returns number.Count(n, noun).
+func Count(n int, noun string) string { return number.Count(n, noun) }

@@ -30,8 +30,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// A table of a million rows takes ten times as long as one of a hundred thousand, not
-// a hundred times.
+// TestTableOfAMillion checks that the time to print a table grows linearly: a million rows take ten times as long as a
+// hundred thousand, not a hundred times.
 func TestTableOfAMillion(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one thing after the other, many times")
@@ -41,7 +41,7 @@ func TestTableOfAMillion(t *testing.T) {
 		n := strconv.Itoa(i)
 		rows = append(rows, []string{n, "item-" + n})
 	}
-	// Of the processor: others have it for as long as they like.
+	// Measure processor time, which does not depend on other processes.
 	used := func() time.Duration {
 		var r syscall.Rusage
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -49,18 +49,18 @@ func TestTableOfAMillion(t *testing.T) {
 		}
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
-	took := func(n int) time.Duration {
+	elapsed := func(n int) time.Duration {
 		best := time.Hour
 		for range 3 {
-			began := used()
+			before := used()
 			if err := Table(io.Discard, rows[:n]); err != nil {
 				t.Fatal(err)
 			}
-			best = min(best, used()-began)
+			best = min(best, used()-before)
 		}
 		return best
 	}
-	if few, many := took(100_000), took(len(rows)); many > 40*few {
+	if few, many := elapsed(100_000), elapsed(len(rows)); many > 40*few {
 		t.Errorf("100,000 rows take %v, and a million %v", few, many)
 	}
 }

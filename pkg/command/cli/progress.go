@@ -11,55 +11,61 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Notef tells the user something on standard error unless --quiet.
+// Notef prints a message to standard error unless --quiet is set, and passes it to env.Noted.
 func (env *Env) Notef(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if env.Noted != nil {
 		env.Noted(text)
 	}
 	if !env.Quiet {
-		env.clear()
-		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, text)
+		env.printMessage(text)
 	}
 }
 
-// Debugf tells the user something on standard error under --verbose.
+// Debugf prints a message to standard error under --verbose.
 func (env *Env) Debugf(format string, args ...any) {
 	if env.Verbose {
-		env.clear()
-		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
+		env.printMessage(fmt.Sprintf(format, args...))
 	}
 }
 
-// Bar shows how far work is, which several goroutines may do. What is left of the
-// time it says once something is done: before there is nothing to tell it by.
-type Bar struct {
-	units   string
-	total   int
-	columns int // of the terminal; 0 is not known
-	width   int // of the bar alone
-
-	mu      sync.Mutex // which the library has for some of what follows only
-	bar     *progressbar.ProgressBar
-	reckons bool // says what is left
-
-	// Where standard error is no terminal:
-	log   *time.Timer // prints the next line; nil where nothing is shown
-	began time.Time
-	what  string
-	done  int
+// printMessage prints a line to standard error. On a terminal, it replaces a bar until the bar's next update.
+func (env *Env) printMessage(text string) {
+	if env.bar != nil {
+		_ = env.bar.Clear()
+	}
+	fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, text)
 }
 
-// logPeriod is the time between two lines about progress in a log.
+// Bar shows the progress of work, which several goroutines may report. It estimates the remaining
+// time from the first finished unit on.
+type Bar struct {
+	units   string
+	total   int // -1 if unknown
+	columns int // width of the terminal; 0 if unknown
+	width   int // of the bar itself
+
+	mu        sync.Mutex // guards the fields below; the library locks only some of its own state
+	bar       *progressbar.ProgressBar
+	estimates bool // the library shows the remaining time
+
+	// If standard error is not a terminal:
+	log     *time.Timer // prints the next line; nil if no lines are printed
+	started time.Time
+	label   string
+	done    int
+}
+
+// logPeriod is the time between two progress lines in a log.
 const logPeriod = 30 * time.Second
 
-// Progress returns a bar, which is on standard error if that is a terminal. Otherwise,
-// the bar prints a line every logPeriod until it is closed or finished. It shows nothing
-// under --quiet. It counts units ("functions", "seconds") of what is done ("planning"; it
-// may be empty), up to total, which is -1 if it is not known.
-func (env *Env) Progress(total int, what, units string) *Bar {
+// Progress returns a bar on standard error if that is a terminal. Otherwise the bar prints a line
+// every logPeriod until Close or Finish. Under --quiet it shows nothing. The bar counts units
+// ("functions", "seconds") up to total, which is -1 if unknown; label describes the work ("planning")
+// and may be empty.
+func (env *Env) Progress(total int, label, units string) *Bar {
 	var out io.Writer = io.Discard
-	bar := &Bar{units: units, total: total, width: wideBar, what: what, began: time.Now()}
+	bar := &Bar{units: units, total: total, width: wideBar, label: label, started: time.Now()}
 	switch {
 	case env.Quiet:
 	case env.ErrTerminal:
@@ -76,13 +82,13 @@ func (env *Env) Progress(total int, what, units string) *Bar {
 	bar.bar = progressbar.NewOptions(total,
 		progressbar.OptionSetWriter(out),
 		progressbar.OptionSetWidth(bar.width),
-		progressbar.OptionSetDescription(bar.counting(what)),
+		progressbar.OptionSetDescription(bar.counting(label)),
 		progressbar.OptionShowCount(),
 		progressbar.OptionSetPredictTime(false),
 		progressbar.OptionSetElapsedTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(),
-		progressbar.OptionSetSpinnerChangeInterval(0), // drawn as work goes on: a goroutine of the library's own races with that
+		progressbar.OptionSetSpinnerChangeInterval(0), // no goroutine of the library, which would race with ours
 		progressbar.OptionEnableColorCodes(false),
 	)
 	if out != io.Discard {
@@ -91,18 +97,18 @@ func (env *Env) Progress(total int, what, units string) *Bar {
 	return bar
 }
 
-// counting is what is done with what it is counted in, as much as the line has room for.
-func (b *Bar) counting(what string) string {
-	if room := max(b.columns-b.width-besideBar-len(b.units), 0); b.columns > 0 && len(what) > room {
-		what = strings.ToValidUTF8(what[:room], "")
+// counting returns the description and the units of the bar, cut to the room on the line.
+func (b *Bar) counting(label string) string {
+	if room := max(b.columns-b.width-besideBar-len(b.units), 0); b.columns > 0 && len(label) > room {
+		label = strings.ToValidUTF8(label[:room], "")
 	}
-	if what == "" {
+	if label == "" {
 		return b.units
 	}
-	return what + ", " + b.units
+	return label + ", " + b.units
 }
 
-// report prints a line about how far the work is, and comes again.
+// report prints a line with the progress and schedules the next one.
 func (b *Bar) report(env *Env) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,23 +116,23 @@ func (b *Bar) report(env *Env) {
 		return
 	}
 	b.log.Reset(logPeriod)
-	passed := time.Since(b.began)
+	passed := time.Since(b.started)
 	text := strconv.Itoa(b.done)
 	if b.total > 0 {
 		text += fmt.Sprintf(" of %d", b.total)
 	}
 	text += fmt.Sprintf(" %s after %v", b.units, passed.Round(time.Second))
 	if 0 < b.done && b.done < b.total {
-		left := time.Duration(float64(passed) / float64(b.done) * float64(b.total-b.done))
-		text += fmt.Sprintf(", about %v left", left.Round(time.Second))
+		remaining := time.Duration(float64(passed) / float64(b.done) * float64(b.total-b.done))
+		text += fmt.Sprintf(", about %v left", remaining.Round(time.Second))
 	}
-	if b.what != "" {
-		text = b.what + ": " + text
+	if b.label != "" {
+		text = b.label + ": " + text
 	}
 	fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, text)
 }
 
-// Close takes away what is shown, for good.
+// Close removes the bar from the terminal and stops the lines in a log.
 func (b *Bar) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,7 +140,7 @@ func (b *Bar) Close() error {
 	return b.bar.Clear()
 }
 
-// quit ends the lines of a log. Locked.
+// quit stops the lines in a log. The caller holds b.mu.
 func (b *Bar) quit() {
 	if b.log != nil {
 		b.log.Stop()
@@ -142,40 +148,40 @@ func (b *Bar) quit() {
 	}
 }
 
-// Describe says what is done now.
-func (b *Bar) Describe(what string) {
+// Describe replaces the description of the work.
+func (b *Bar) Describe(label string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.what = what
-	b.bar.Describe(b.counting(what))
+	b.label = label
+	b.bar.Describe(b.counting(label))
 }
 
-// Set says how many units are done.
+// Set sets the number of finished units.
 func (b *Bar) Set(done int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.done = done
-	b.reckon(done)
+	b.enableEstimate(done)
 	return b.bar.Set(done)
 }
 
-// Add says that so many more are done.
-func (b *Bar) Add(more int) error {
+// Add adds to the number of finished units.
+func (b *Bar) Add(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.done += more
-	b.reckon(more)
-	return b.bar.Add(more)
+	b.done += n
+	b.enableEstimate(n)
+	return b.bar.Add(n)
 }
 
-// Begin shows the bar before anything is done.
-func (b *Bar) Begin() error {
+// Show shows the bar before the first unit is finished.
+func (b *Bar) Show() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.bar.RenderBlank()
 }
 
-// Finish says that all is done.
+// Finish marks all units as finished and stops the lines in a log.
 func (b *Bar) Finish() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,62 +189,68 @@ func (b *Bar) Finish() error {
 	return b.bar.Finish()
 }
 
-// Clear takes away what is shown, until there is more to show.
+// Clear removes the bar from the terminal until the next update.
 func (b *Bar) Clear() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.bar.Clear()
 }
 
-// reckon has the library say what is left, which it does of lengths that are set
-// anew. Locked.
-func (b *Bar) reckon(done int) {
-	if done > 0 && b.total > 0 && !b.reckons {
-		b.reckons = true
+// enableEstimate enables the library's estimate of the remaining time once a unit is finished. The library
+// has no other switch for it than ChangeMax. The caller holds b.mu.
+func (b *Bar) enableEstimate(done int) {
+	if done > 0 && b.total > 0 && !b.estimates {
+		b.estimates = true
 		b.bar.ChangeMax(b.total)
 	}
 }
 
-// clear takes away what a bar shows, for a message to have the line.
-func (env *Env) clear() {
-	if env.bar != nil {
-		_ = env.bar.Clear()
-	}
-}
-
-// Lasting is for work that lasts for so long at least: it shows the seconds until
-// done, and is not full before.
-func (env *Env) Lasting(least time.Duration, what string) (done func()) {
-	total := max(int(least/time.Second), 1)
-	bar := env.Progress(total, what, "seconds")
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for s := 1; ; s++ {
-			select {
-			case <-tick.C:
-				_ = bar.Set(min(s, total-1))
-			case <-stop:
-				return
-			}
-		}
-	}()
+// Lasting shows the seconds of work that takes at least the given time. The bar stays below its
+// total until the caller calls done.
+func (env *Env) Lasting(minimum time.Duration, label string) (done func()) {
+	total := max(int(minimum/time.Second), 1)
+	bar := env.Progress(total, label, "seconds")
+	seconds := 0
+	stop := EverySecond(func() {
+		seconds++
+		_ = bar.Set(min(seconds, total-1))
+	})
 	return func() {
-		close(stop)
-		<-stopped
+		stop()
 		_ = bar.Close()
 	}
 }
 
-// Deadline is for work that ends at a limit of time at the latest: over says
-// whether it has come, and shows how long it has been since start, when that is
-// a second or more. Done ends what is shown.
-func (env *Env) Deadline(start time.Time, limit time.Duration, what string) (over func() bool, done func()) {
-	bar := env.Progress(max(int(limit/time.Second), 1), what, "seconds")
+// EverySecond calls a function every second, from another goroutine, until the caller calls stop. The
+// function is not running any more when stop returns.
+func EverySecond(do func()) (stop func()) {
+	quit := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				do()
+			case <-quit:
+				return
+			}
+		}
+	})
+	return func() {
+		close(quit)
+		running.Wait()
+	}
+}
+
+// Deadline shows the progress of work with a time limit, counted from start. The function expired
+// reports whether the limit has passed; it also updates the bar, which appears after one second. The
+// function done removes the bar.
+func (env *Env) Deadline(start time.Time, limit time.Duration, label string) (expired func() bool, done func()) {
+	bar := env.Progress(max(int(limit/time.Second), 1), label, "seconds")
 	shown := 0
-	over = func() bool {
+	expired = func() bool {
 		passed := time.Since(start)
 		if s := int(passed / time.Second); s > shown && passed < limit {
 			shown = s
@@ -246,7 +258,7 @@ func (env *Env) Deadline(start time.Time, limit time.Duration, what string) (ove
 		}
 		return passed >= limit
 	}
-	return over, func() {
+	return expired, func() {
 		if shown > 0 {
 			_ = bar.Finish()
 		}

@@ -20,22 +20,22 @@ import (
 func TestDeadline(t *testing.T) {
 	var errs bytes.Buffer
 	for _, c := range []struct {
-		env    Env
-		passed time.Duration
-		over   bool
-		shows  bool
+		env     *Env
+		passed  time.Duration
+		expired bool
+		shows   bool
 	}{
-		{Env{ErrTerminal: true}, 0, false, false}, // nobody reads what is gone at once
-		{Env{ErrTerminal: true}, 30 * time.Second, false, true},
-		{Env{ErrTerminal: true}, time.Hour, true, false},
-		{Env{ErrTerminal: true, Quiet: true}, 30 * time.Second, false, false},
-		{Env{}, 30 * time.Second, false, false},
+		{&Env{ErrTerminal: true}, 0, false, false}, // too short to read
+		{&Env{ErrTerminal: true}, 30 * time.Second, false, true},
+		{&Env{ErrTerminal: true}, time.Hour, true, false},
+		{&Env{ErrTerminal: true, Quiet: true}, 30 * time.Second, false, false},
+		{&Env{}, 30 * time.Second, false, false},
 	} {
 		errs.Reset()
 		c.env.Err = &errs
-		over, done := c.env.Deadline(time.Now().Add(-c.passed), time.Minute, "planning")
-		if over() != c.over {
-			t.Errorf("after %v: over %v", c.passed, !c.over)
+		expired, done := c.env.Deadline(time.Now().Add(-c.passed), time.Minute, "planning")
+		if expired() != c.expired {
+			t.Errorf("after %v: over %v", c.passed, !c.expired)
 		}
 		if shows := strings.Contains(errs.String(), "planning, seconds"); shows != c.shows {
 			t.Errorf("%+v after %v shows %q", c.env, c.passed, errs.String())
@@ -44,12 +44,12 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// A note does not begin behind the bar that is shown, but in its place.
+// TestNoteTakesTheBarsLine checks that a note replaces the visible bar.
 func TestNoteTakesTheBarsLine(t *testing.T) {
 	var errs bytes.Buffer
 	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
 	bar := env.Progress(4, "work", "units")
-	if err := bar.Begin(); err != nil {
+	if err := bar.Show(); err != nil {
 		t.Fatal(err)
 	}
 	env.Notef("note: %s", "hear")
@@ -59,14 +59,14 @@ func TestNoteTakesTheBarsLine(t *testing.T) {
 	}
 }
 
-// What is left is said once something is done, and in which units always.
+// TestBarReckonsFromWhatIsDone checks that the bar shows the remaining time once a unit is finished, and always the units.
 func TestBarReckonsFromWhatIsDone(t *testing.T) {
 	var errs bytes.Buffer
 	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
 	shown := func(do func() error) string {
 		t.Helper()
 		errs.Reset()
-		// It is drawn ten times a second at most.
+		// The bar is drawn at most ten times per second.
 		for deadline := time.Now().Add(time.Minute); errs.Len() == 0 && time.Now().Before(deadline); {
 			if err := do(); err != nil {
 				t.Fatal(err)
@@ -74,29 +74,29 @@ func TestBarReckonsFromWhatIsDone(t *testing.T) {
 		}
 		return errs.String()
 	}
-	left := regexp.MustCompile(`\[\d+s:`)
-	for _, what := range []string{"", "measuring"} {
-		bar := env.Progress(10, what, "trials")
-		if text := shown(bar.Begin); left.MatchString(text) || !strings.Contains(text, "trials") || !strings.Contains(text, "(0/10)") {
+	remaining := regexp.MustCompile(`\[\d+s:`)
+	for _, label := range []string{"", "measuring"} {
+		bar := env.Progress(10, label, "trials")
+		if text := shown(bar.Show); remaining.MatchString(text) || !strings.Contains(text, "trials") || !strings.Contains(text, "(0/10)") {
 			t.Errorf("at first: %q", text)
 		}
 		bar.Describe("the second")
 		_ = bar.Add(1)
-		text := shown(bar.Begin)
-		if !left.MatchString(text) || !strings.Contains(text, "the second, trials") || !strings.Contains(text, "(1/10)") {
+		text := shown(bar.Show)
+		if !remaining.MatchString(text) || !strings.Contains(text, "the second, trials") || !strings.Contains(text, "(1/10)") {
 			t.Errorf("after one: %q", text)
 		}
 	}
 	bar := env.Progress(-1, "measuring", "trials")
 	_ = bar.Add(1)
-	text := shown(bar.Begin)
-	if left.MatchString(text) || !strings.Contains(text, "measuring, trials") || !strings.Contains(text, "1/-") {
+	text := shown(bar.Show)
+	if remaining.MatchString(text) || !strings.Contains(text, "measuring, trials") || !strings.Contains(text, "1/-") {
 		t.Errorf("without a total: %q", text)
 	}
 }
 
-// TestProgressInALog: where standard error is no terminal, a line a minute or more often
-// says how far the work is, until it is done, and none under --quiet.
+// TestProgressInALog checks that a bar without a terminal prints a line at least every minute until the work is finished,
+// and none under --quiet.
 func TestProgressInALog(t *testing.T) {
 	for _, end := range map[string]func(*Bar) error{"finish": (*Bar).Finish, "close": (*Bar).Close} {
 		synctest.Test(t, func(t *testing.T) {
@@ -106,10 +106,10 @@ func TestProgressInALog(t *testing.T) {
 			quiet := (&Env{Prog: "quiet", Err: &errs, Quiet: true}).Progress(-1, "measuring", "trials")
 			open := (&Env{Prog: "open", Err: &errs}).Progress(-1, "", "calls")
 			passed := func(d time.Duration) string {
-				errs.take()
+				errs.drain()
 				time.Sleep(d)
 				synctest.Wait()
-				return errs.take()
+				return errs.drain()
 			}
 			if text := passed(logPeriod - time.Second); text != "" {
 				t.Errorf("at once: %q", text)
@@ -134,7 +134,7 @@ func TestProgressInALog(t *testing.T) {
 	}
 }
 
-// shared is a buffer that several goroutines write to.
+// shared is a buffer for several goroutines.
 type shared struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -146,16 +146,16 @@ func (s *shared) Write(p []byte) (int, error) {
 	return s.text.Write(p)
 }
 
-// take returns what was written since it was last called.
-func (s *shared) take() string {
+// drain returns the text written since the last call.
+func (s *shared) drain() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.text.Reset()
 	return s.text.String()
 }
 
-// pseudo opens a terminal of so many columns.
-func pseudo(t *testing.T, columns uint16) (master, slave *os.File) {
+// openPseudoTerminal opens a pseudo-terminal with the given width.
+func openPseudoTerminal(t *testing.T, columns uint16) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -173,11 +173,11 @@ func pseudo(t *testing.T, columns uint16) (master, slave *os.File) {
 	return master, slave
 }
 
-// TestBarFitsItsTerminal: each frame has room on one line, or else the next one could not
-// take its place, and it ends with what is done and the time.
+// TestBarFitsItsTerminal checks that each frame fits on one line, so that the next one can replace it, and that it ends
+// with the counts and the time.
 func TestBarFitsItsTerminal(t *testing.T) {
 	for _, columns := range []uint16{20, 40, 60, 80, 100, 120, 160, 200, 250} {
-		master, slave := pseudo(t, columns)
+		master, slave := openPseudoTerminal(t, columns)
 		read := make(chan []byte)
 		go func() {
 			text, _ := io.ReadAll(master) // ends with EIO
@@ -187,7 +187,7 @@ func TestBarFitsItsTerminal(t *testing.T) {
 		bar := env.Progress(35, "measuring", "configurations")
 		for n := range 35 {
 			bar.Describe(fmt.Sprintf("resnet50 at sm_pct 24, quota 0.4, batch 16 (last %d rps, p95 69.123 ms): goodput, trial 3 at 100 rps – größer", 1000*n))
-			if err := errors.Join(bar.Begin(), bar.Add(1)); err != nil {
+			if err := errors.Join(bar.Show(), bar.Add(1)); err != nil {
 				t.Fatal(err)
 			}
 		}

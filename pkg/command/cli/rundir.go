@@ -13,11 +13,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// RunDir returns the folder of the daemons' sockets: $GFAAS_RUN_DIR, else
-// $XDG_RUNTIME_DIR/gfaas where that variable names another folder than the system's
-// own /run/user/UID, else the user's default. All processes of a user have the same
-// default, with XDG_RUNTIME_DIR or without: see places. The answer stays the same for
-// the life of the process.
+// RunDir returns the folder of the daemons' sockets. It uses, in this order: $GFAAS_RUN_DIR;
+// $XDG_RUNTIME_DIR/gfaas, if that variable names another folder than the system's /run/user/UID; the
+// user's default (see places.runDir). All processes of a user have the same default, whether
+// XDG_RUNTIME_DIR is set or not. The result does not change during the life of the process.
 func RunDir() string {
 	if dir := os.Getenv("GFAAS_RUN_DIR"); dir != "" {
 		return dir
@@ -27,76 +26,82 @@ func RunDir() string {
 	return dir.(func() string)()
 }
 
-// runDirs has what RunDir has returned, as functions, by XDG_RUNTIME_DIR.
+// IsRunDir reports whether a folder, given as an absolute path, is the run directory. A daemon makes
+// its run directory private, but not another folder that the user has named.
+func IsRunDir(dir string) bool {
+	run, err := filepath.Abs(RunDir())
+	return err == nil && run == dir
+}
+
+// runDirs caches RunDir's default per value of XDG_RUNTIME_DIR, as func() string.
 var runDirs sync.Map
 
-// places are the folders that default run directories are in.
+// places holds the parent folders of default run directories.
 type places struct {
-	sessions string // has a folder for each user who is logged in, named by the user's number
-	system   string // the run directory of the packaged services, and of root
-	shared   string // every user may make a folder there
+	sessions string // contains a folder for each logged-in user, named by UID
+	system   string // run directory of root and of the packaged services
+	shared   string // writable by every user
 }
 
 var standard = places{sessions: "/run/user", system: "/run/gfaas", shared: "/tmp"}
 
-// runDir chooses among the candidates: the one with a token daemon, else one with
-// another daemon, else one with registered instances, else the first. So a shell joins
-// the daemon that a cron job has started, though only the shell has a session.
+// runDir chooses a candidate. A directory with a token daemon comes first, then one with another
+// daemon, then one with registered instances, then the first candidate. Example: a shell in a login
+// session uses the daemon of a cron job, although the job has no session.
 func (p places) runDir(session string, uid int) string {
 	if session != "" && filepath.Dir(filepath.Clean(session)) != p.sessions {
 		return filepath.Join(session, "gfaas")
 	}
 	dirs := p.candidates(session, uid)
-	best, most := dirs[0], 0
+	best, rank := dirs[0], 0
 	for _, dir := range dirs[1:] {
-		if n := inUse(dir); n > most {
-			best, most = dir, n
+		if n := inUse(dir); n > rank {
+			best, rank = dir, n
 		}
 	}
-	if most > 0 && inUse(dirs[0]) >= most { // not asked where no other could be chosen
+	if rank > 0 && inUse(dirs[0]) >= rank { // skipped if there is no alternative
 		return dirs[0]
 	}
 	return best
 }
 
-// candidates returns the possible run directories of a user, the preferred one first.
-// The folder of another user's session (sudo -E, su) is none of them.
+// candidates returns the possible run directories of a user, the preferred one first. It omits the
+// folder of another user's session, which sudo -E and su leave in the environment.
 func (p places) candidates(session string, uid int) (dirs []string) {
 	own := filepath.Join(p.sessions, strconv.Itoa(uid))
-	if filepath.Clean(session) == own || belongs(own, uid) {
+	if filepath.Clean(session) == own || isOwnFolder(own, uid) {
 		dirs = append(dirs, filepath.Join(own, "gfaas"))
 	}
 	_, err := os.Lstat(p.system)
 	switch {
-	case uid == 0 && (err != nil || belongs(p.system, uid)):
+	case uid == 0 && (err != nil || isOwnFolder(p.system, uid)):
 		dirs = append(dirs, p.system)
-	case uid != 0 && belongs(p.system, uid): // only root can have given it to the user
+	case uid != 0 && isOwnFolder(p.system, uid): // only root can have changed its owner
 		dirs = append([]string{p.system}, dirs...)
 	}
 	return append(dirs, filepath.Join(p.shared, "gfaas-"+strconv.Itoa(uid)))
 }
 
-// belongs reports whether path is a folder of that user.
-func belongs(path string, uid int) bool {
+// isOwnFolder reports whether path is a folder owned by the user.
+func isOwnFolder(path string, uid int) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.IsDir() && int(info.Sys().(*syscall.Stat_t).Uid) == uid
 }
 
-// inUse returns how much a run directory is in use: 3 if it has a token daemon that
-// answers, 2 if it has another daemon, 1 if it has registered instances, 0 if it has
-// nothing or others than the user can write to it.
+// inUse ranks the use of a run directory: 3 with an answering token daemon, 2 with another daemon,
+// 1 with registered instances, and 0 if it is empty or other users can write to it.
 func inUse(dir string) int {
 	root, err := owndir.Open(dir)
 	if err != nil {
 		return 0
 	}
 	defer root.Close()
-	if answers(filepath.Join(dir, "token.sock")) {
+	if isListening(filepath.Join(dir, "token.sock")) {
 		return 3
 	}
-	names, _ := fs.Glob(root.FS(), "*.sock") // the pattern is a good one
+	names, _ := fs.Glob(root.FS(), "*.sock") // the pattern is valid
 	for _, name := range names {
-		if answers(filepath.Join(dir, name)) {
+		if isListening(filepath.Join(dir, name)) {
 			return 2
 		}
 	}
@@ -106,8 +111,8 @@ func inUse(dir string) int {
 	return 0
 }
 
-// answers reports whether a daemon listens at a unix socket of any of our kinds.
-func answers(path string) bool {
+// isListening reports whether a daemon listens at a Unix socket of either type.
+func isListening(path string) bool {
 	for _, network := range []string{"unix", "unixpacket"} {
 		if conn, err := net.DialTimeout(network, path, time.Second); err == nil {
 			_ = conn.Close()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// listen makes the socket of a daemon that answers, or of one that was killed.
+// listen creates the socket of a running daemon or, if lives is false, of a killed one.
 func listen(t *testing.T, network, path string, lives bool) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -28,11 +28,11 @@ func listen(t *testing.T, network, path string, lives bool) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-// expand puts the user's number into a path.
+// expand replaces UID in a path.
 func expand(path string, uid int) string { return strings.ReplaceAll(path, "UID", strconv.Itoa(uid)) }
 
-// TestDefaultRunDir: all processes of a user have one run directory, whether they have
-// XDG_RUNTIME_DIR or not. In the paths UID is the user's number.
+// TestDefaultRunDir checks that all processes of a user find the same run directory, with or without XDG_RUNTIME_DIR. UID
+// in a path stands for the user's number.
 func TestDefaultRunDir(t *testing.T) {
 	live := func(path string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) { listen(t, "unix", filepath.Join(dir, expand(path, 0)), true) }
@@ -65,10 +65,10 @@ func TestDefaultRunDir(t *testing.T) {
 	type steps []func(*testing.T, string)
 	session, sessions := folder("user/UID", 0o700), []string{"", "user/UID", "user/UID/", "user/4321"}
 	for name, c := range map[string]struct {
-		steps steps
-		with  []string // values of XDG_RUNTIME_DIR; "" is none
-		other bool     // the user is not root; the files are root's unless a step changes that
-		want  string
+		steps  steps
+		with   []string // values of XDG_RUNTIME_DIR; "": not set
+		byUser bool     // the user is not root; the files are root's unless a step changes that
+		want   string
 	}{
 		"a session":                              {steps{session}, sessions, false, "user/UID/gfaas"},
 		"root without a session":                 {nil, []string{"", "user/4321"}, false, "system"},
@@ -97,13 +97,13 @@ func TestDefaultRunDir(t *testing.T) {
 			if os.Geteuid() != 0 {
 				t.Skip("SKIPPED: only root can make other users' folders")
 			}
-			dir, err := os.MkdirTemp("", "run") // short, for sockets
+			dir, err := os.MkdirTemp("", "run") // a short path, for sockets
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			uid := 0
-			if c.other {
+			if c.byUser {
 				uid = 1234
 			}
 			p := places{sessions: filepath.Join(dir, "user"), system: filepath.Join(dir, "system"), shared: filepath.Join(dir, "shared")}

@@ -1,32 +1,82 @@
 package cli
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
-// ParameterKeys returns the keys of parameters, in order.
-func ParameterKeys[T any](all []policy.Parameter[T]) (keys []string) {
-	for _, p := range all {
+// ParameterKeys returns the sorted keys of parameters.
+func ParameterKeys[T any](parameters []policy.Parameter[T]) (keys []string) {
+	for _, p := range parameters {
 		keys = append(keys, p.Key)
 	}
 	slices.Sort(keys)
 	return keys
 }
 
-// SetParameter parses KEY=VALUE, as the flag --set has it, and stores the value in to. It
-// returns a usage error for an unknown key or a value that does not parse.
-func SetParameter[T any](all []policy.Parameter[T], to *T, text string) error {
+// ParameterFlags adds a flag for each parameter of a policy. Each flag stores its value in to, which
+// holds the defaults.
+func ParameterFlags[T any](cmd *cobra.Command, parameters []policy.Parameter[T], to *T) {
+	for _, p := range parameters {
+		usage, text := p.Help, p.Default
+		if len(p.Values) > 0 {
+			usage, text = p.Help+": "+strings.Join(p.Values, ", "), p.Values[0]
+		}
+		cmd.Flags().Var(&parameter[T]{p, to, text}, p.Key, usage)
+		if len(p.Values) > 0 {
+			Words(cmd, p.Key, p.Values...)
+		}
+	}
+}
+
+// parameter is the value of a flag for a policy's parameter.
+type parameter[T any] struct {
+	policy.Parameter[T]
+	to   *T
+	text string
+}
+
+func (p *parameter[T]) String() string { return p.text }
+
+// Type returns float64 if the default is a number, and string otherwise.
+func (p *parameter[T]) Type() string {
+	if _, err := strconv.ParseFloat(p.Default, 64); err != nil {
+		return "string"
+	}
+	return "float64"
+}
+
+func (p *parameter[T]) Set(text string) error {
+	if len(p.Values) > 0 && !slices.Contains(p.Values, text) {
+		return fmt.Errorf("expected %s", strings.Join(p.Values, " or "))
+	}
+	if err := p.Parameter.Set(p.to, text); err != nil {
+		return err
+	}
+	if v, err := strconv.ParseFloat(text, 64); err == nil {
+		text = csvfile.Format(v)
+	}
+	p.text = text
+	return nil
+}
+
+// SetParameter parses KEY=VALUE, the argument of --set, and stores the value in to. It returns a
+// usage error for an unknown key or an invalid value.
+func SetParameter[T any](parameters []policy.Parameter[T], to *T, text string) error {
 	key, value, pair := strings.Cut(text, "=")
 	if !pair {
 		return Usagef("--set %s: expected KEY=VALUE", csvfile.Quote(text))
 	}
-	p := policy.Find(all, key)
+	p := policy.Find(parameters, key)
 	if p == nil {
-		return Usagef("--set %s: there is no such parameter, expected one of %s", csvfile.Quote(text), strings.Join(ParameterKeys(all), ", "))
+		return Usagef("--set %s: there is no such parameter, expected one of %s", csvfile.Quote(text), strings.Join(ParameterKeys(parameters), ", "))
 	}
 	if err := p.Set(to, value); err != nil {
 		return Usagef("--set %s: %v", key, err)

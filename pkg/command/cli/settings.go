@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -22,41 +23,43 @@ import (
 	"github.com/gfaas/gfaas/pkg/yamlfile"
 )
 
-// settings.txt has the settings of all programs, which share a config file:
-// what one of them does not know may be another's. Gendocs writes it.
+// settings lists the settings of all programs, because they share one config file and each must accept
+// the settings of the others. Package gendocs writes the file.
 //
 //go:embed settings.txt
 var settings string
 
-// unsettable are flags that no setting stands for.
+// unsettable lists the flags that cannot be set in the config file or by a variable.
 var unsettable = []string{"help", "version", "config"}
 
-// SettingsOf adds the names of a command's settings to a list.
-func SettingsOf(flags *pflag.FlagSet, to []string) []string {
+// SettingsOf appends the names of a command's settings to a list and returns it.
+func SettingsOf(flags *pflag.FlagSet, list []string) []string {
 	flags.VisitAll(func(f *pflag.Flag) {
 		if !slices.Contains(unsettable, f.Name) {
-			to = append(to, f.Name)
+			list = append(list, f.Name)
 		}
 	})
-	return to
+	return list
 }
 
-// Settings are the settings of all programs, in order.
+// Settings returns the names of the settings of all programs, in order.
 func Settings() []string { return strings.Fields(settings) }
 
-// readConfig reads the one config file that applies, if any, and returns where
-// it has each setting, as FILE:LINE.
-func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]string, error) {
-	if named == "" && !flags.Changed("config") {
-		named = os.Getenv("GFAAS_CONFIG")
+// readConfig reads the config file: configFlag (the value of --config), $GFAAS_CONFIG or, if both are
+// empty, the first default path at which there is a file, if any. It returns the position of each
+// setting as FILE:LINE.
+func readConfig(v *viper.Viper, flags *pflag.FlagSet, configFlag string) (map[string]string, error) {
+	chosen := configFlag
+	if chosen == "" && !flags.Changed("config") {
+		chosen = os.Getenv("GFAAS_CONFIG")
 	}
-	paths := []string{named}
-	if named == "" {
-		paths = []string{filepath.Join(configHome(), "gfaas", "config.yaml"), "/etc/gfaas/config.yaml"}
+	paths := []string{chosen}
+	if chosen == "" {
+		paths = []string{filepath.Join(xdgFolder("XDG_CONFIG_HOME", ".config", "/etc/xdg"), "gfaas", "config.yaml"), "/etc/gfaas/config.yaml"}
 	}
 	for _, path := range paths {
 		data, err := readBounded(path)
-		if named == "" && errors.Is(err, fs.ErrNotExist) {
+		if chosen == "" && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
@@ -69,15 +72,16 @@ func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]
 		if err := v.ReadConfig(bytes.NewReader(data)); err != nil {
 			return nil, configFault(path, err)
 		}
-		places, err := checkSettings(path, data, SettingsOf(flags, Settings()))
-		return places, Fail(ExitFailure, "", err)
+		positions, err := checkSettings(path, data, SettingsOf(flags, Settings()))
+		return positions, Fail(ExitFailure, "", err)
 	}
 	return nil, nil
 }
 
-// maxConfig is the largest config file, in bytes.
+// maxConfig is the size limit of the config file, in bytes.
 const maxConfig = 1 << 20
 
+// readBounded reads a config file of at most maxConfig bytes.
 func readBounded(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -87,37 +91,37 @@ func readBounded(path string) ([]byte, error) {
 	return textfile.ReadAll(f, &textfile.Checker{Name: path, Is: "YAML", Total: maxConfig})
 }
 
-// checkSettings returns where each setting is. It refuses the first key that is
-// none: nobody would see that a misspelt one does nothing.
+// checkSettings returns the position of each setting as FILE:LINE. It returns an error for an unknown
+// key, because a misspelt one would silently have no effect.
 func checkSettings(path string, data []byte, known []string) (map[string]string, error) {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&doc); err != nil || len(doc.Content) == 0 {
-		return nil, nil // nothing in it: viper has read it
+		return nil, nil // an empty file; viper has reported syntax errors
 	}
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
 		return nil, &textfile.Fault{File: path, Line: max(second.Line, 1), What: "a second document, expected one"}
 	}
-	places := map[string]string{}
+	positions := map[string]string{}
 	for i := 0; i+1 < len(doc.Content[0].Content); i += 2 {
 		key := doc.Content[0].Content[i]
 		if name := strings.ToLower(key.Value); slices.Contains(known, name) {
-			places[name] = fmt.Sprintf("%s:%d", path, key.Line)
+			positions[name] = fmt.Sprintf("%s:%d", path, key.Line)
 			continue
 		}
 		return nil, &textfile.Fault{File: path, Line: key.Line, Where: key.Value,
 			What: fmt.Sprintf("unknown setting in version %s, expected the long name of a flag%s", Version, suggestion(key.Value, known))}
 	}
-	return places, nil
+	return positions, nil
 }
 
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
-// configFault says what is wrong with the config file as for any other file:
-// FILE:LINE: what.
+// configFault converts an error of viper to the form FILE:LINE: fault, in which gfaas reports faults
+// of all files.
 func configFault(path string, err error) error {
-	var parse viper.ConfigParseError
-	if !errors.As(err, &parse) {
+	parse, ok := errors.AsType[viper.ConfigParseError](err)
+	if !ok {
 		return Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
 	}
 	text := strings.TrimPrefix(parse.Unwrap().Error(), "yaml: ")
@@ -130,17 +134,17 @@ func configFault(path string, err error) error {
 	return Fail(ExitFailure, "", fmt.Errorf("%s:%s: %s", path, line, text))
 }
 
-// settingKey is the annotation of flags whose value came from a setting.
+// settingKey is the annotation of a flag whose value came from a setting. It holds the origin of the
+// setting: FILE:LINE or the name of an environment variable.
 const settingKey = "gfaas-setting"
 
-// applySettings sets each flag that was not given on the command line from
-// GFAAS_<FLAG> or the config file.
+// applySettings sets each flag that is not on the command line from GFAAS_<FLAG> or the config file.
 func applySettings(flags *pflag.FlagSet, config string) error {
 	v := viper.New()
 	v.SetEnvPrefix("GFAAS")
 	v.SetEnvKeyReplacer(strings.NewReplacer("-", "_"))
 	v.AutomaticEnv()
-	places, err := readConfig(v, flags, config)
+	positions, err := readConfig(v, flags, config)
 	if err != nil {
 		return err
 	}
@@ -149,7 +153,7 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 		if f.Changed || first != nil || slices.Contains(unsettable, f.Name) {
 			return
 		}
-		// Inside `gfaas run` these variables are the preload library's, not ours.
+		// Inside `gfaas run`, these variables configure the preload library instead.
 		if slices.Contains([]string{"socket", "oversubscribe", "no-nvml"}, f.Name) && os.Getenv("GFAAS_INSTANCE") != "" {
 			return
 		}
@@ -158,109 +162,50 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 		}
 		switch v.Get(f.Name).(type) {
 		case map[string]any, []any:
-			first = Usagef("%s: setting %s: expected one value", places[f.Name], f.Name)
+			first = Usagef("%s: setting %s: expected one value", positions[f.Name], f.Name)
 			return
 		}
-		place := places[f.Name]
-		if name := "GFAAS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")); os.Getenv(name) != "" {
-			place = name
+		origin := positions[f.Name]
+		if name := settingVariable(f.Name); os.Getenv(name) != "" {
+			origin = name
 		}
 		if err := flags.Set(f.Name, v.GetString(f.Name)); err != nil {
-			first = Usagef("%s: setting %s: %w", place, f.Name, flagFault(err))
+			first = Usagef("%s: setting %s: %w", origin, f.Name, flagFault(err))
 			return
 		}
 		if f.Annotations == nil {
 			f.Annotations = map[string][]string{}
 		}
-		f.Annotations[settingKey] = []string{place}
+		f.Annotations[settingKey] = []string{origin}
 	})
 	return first
 }
 
+// isSetting reports whether the value of a flag came from a setting.
 func isSetting(f *pflag.Flag) bool {
 	_, ok := f.Annotations[settingKey]
 	return ok
 }
 
-// settingsIn names the settings, as --FLAG, which a message is about: where they come from,
-// since the flag itself is not on the command line.
-func settingsIn(flags *pflag.FlagSet, message string) string {
-	var from []string
+// originsOfSettings explains the flags that a message mentions but that are not on the command line: it
+// returns the origin of each setting that the message mentions as --FLAG.
+func originsOfSettings(flags *pflag.FlagSet, message string) string {
+	var origins []string
 	flags.VisitAll(func(f *pflag.Flag) {
-		at := regexp.MustCompile(`(^|[^-\w])--` + regexp.QuoteMeta(f.Name) + `($|[^-\w])`)
-		if place := f.Annotations[settingKey]; len(place) > 0 && f.Changed && at.MatchString(message) {
-			from = append(from, fmt.Sprintf("--%s is set by %s", f.Name, place[0]))
+		mention := regexp.MustCompile(`(^|[^-\w])--` + regexp.QuoteMeta(f.Name) + `($|[^-\w])`)
+		if origin := f.Annotations[settingKey]; len(origin) > 0 && f.Changed && mention.MatchString(message) {
+			origins = append(origins, fmt.Sprintf("--%s is set by %s", f.Name, origin[0]))
 		}
 	})
-	return strings.Join(from, ", ")
+	return strings.Join(origins, ", ")
 }
 
-// dropSetting gives a flag its default again, as if there were no setting for it.
+// dropSetting resets a flag to its default, as if it had no setting. A list needs Replace, because Set
+// appends to a list that has been set before, and because pflag prints the default of a list in a form
+// that Set does not parse.
 func dropSetting(f *pflag.Flag) error {
 	f.Changed = false
 	delete(f.Annotations, settingKey)
-	return f.Value.Set(f.DefValue)
-}
-
-// Given says whether a flag is on the command line. A setting, which is for
-// all commands, is no reason to refuse one to which it means nothing.
-func Given(flags *pflag.FlagSet, name string) bool {
-	f := flags.Lookup(name)
-	return f != nil && f.Changed && !isSetting(f)
-}
-
-// Conflict says whether two flags that exclude each other are both set. Where
-// only one of them is on the command line, the other, a setting, is dropped.
-func Conflict(flags *pflag.FlagSet, one, other string) bool {
-	a, b := flags.Lookup(one), flags.Lookup(other)
-	switch {
-	case !a.Changed || !b.Changed:
-		return false
-	case isSetting(a) == isSetting(b):
-		return true
-	case isSetting(b):
-		a = b
-	}
-	return dropSetting(a) != nil
-}
-
-// Reread sets the flags that were not given on the command line from the
-// environment and the config file as they are now: what a daemon does on
-// SIGHUP.
-func (env *Env) Reread(flags *pflag.FlagSet) error {
-	var first error
-	flags.VisitAll(func(f *pflag.Flag) {
-		if _, ok := f.Annotations[settingKey]; !ok || first != nil {
-			return
-		}
-		first = reset(f)
-		f.Changed = false
-		delete(f.Annotations, settingKey)
-	})
-	if first != nil {
-		return first
-	}
-	return applySettings(flags, env.config)
-}
-
-// NoteRestart says of settings that were read again which of them changed and cannot
-// take effect before a restart.
-func NoteRestart(log *slog.Logger, changed map[string]bool) {
-	var names []string
-	for name, is := range changed {
-		if is {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 0 {
-		slices.Sort(names)
-		log.Warn("these settings count after a restart only", "settings", names)
-	}
-}
-
-// reset gives a flag its default. What a list is set to, once it has been, is
-// added to it, and its default is printed as none is read.
-func reset(f *pflag.Flag) error {
 	list, ok := f.Value.(pflag.SliceValue)
 	if !ok {
 		return f.Value.Set(f.DefValue)
@@ -272,29 +217,74 @@ func reset(f *pflag.Flag) error {
 	return list.Replace(words)
 }
 
-func configHome() string {
-	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+// OnCommandLine reports whether a flag is on the command line. It returns false for a setting: settings apply
+// to all commands, so a command must not fail because of one that it does not support.
+func OnCommandLine(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	return f != nil && f.Changed && !isSetting(f)
+}
+
+// Conflict reports whether two mutually exclusive flags are both set. If one of them is on the command
+// line and the other is a setting, the command line takes precedence: Conflict resets the other to its
+// default and returns false.
+func Conflict(flags *pflag.FlagSet, first, second string) bool {
+	a, b := flags.Lookup(first), flags.Lookup(second)
+	switch {
+	case !a.Changed || !b.Changed:
+		return false
+	case isSetting(a) == isSetting(b):
+		return true
+	case isSetting(b):
+		a = b
+	}
+	return dropSetting(a) != nil
+}
+
+// Reread updates the flags that are not on the command line from the current environment and config
+// file. Daemons call it on SIGHUP.
+func (env *Env) Reread(flags *pflag.FlagSet) error {
+	var first error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if isSetting(f) && first == nil {
+			first = dropSetting(f)
+		}
+	})
+	if first != nil {
+		return first
+	}
+	return applySettings(flags, env.config)
+}
+
+// NoteRestart logs the names of the changed settings. It is called for settings that take effect only
+// after a restart. changed holds, by name, whether the value of the setting differs from the old one.
+func NoteRestart(log *slog.Logger, changed map[string]bool) {
+	var names []string
+	for name, isChanged := range changed {
+		if isChanged {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		log.Warn("these settings count after a restart only", "settings", names)
+	}
+}
+
+// xdgFolder returns the folder that a variable like XDG_CONFIG_HOME names. If it is not set, xdgFolder
+// returns the folder inHome of the home folder or, if the user has no home folder, system.
+func xdgFolder(variable, inHome, system string) string {
+	if dir := os.Getenv(variable); dir != "" {
 		return dir
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "/etc/xdg"
+		return system
 	}
-	return filepath.Join(home, ".config")
+	return filepath.Join(home, inHome)
 }
 
-// StatePath is the state file: $GFAAS_STATE, else
-// $XDG_STATE_HOME/gfaas/state.db, else ~/.local/state/gfaas/state.db.
+// StatePath returns the path of the state file: $GFAAS_STATE, $XDG_STATE_HOME/gfaas/state.db or
+// ~/.local/state/gfaas/state.db, in this order.
 func StatePath() string {
-	if path := os.Getenv("GFAAS_STATE"); path != "" {
-		return path
-	}
-	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
-		return filepath.Join(dir, "gfaas", "state.db")
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "/var/lib/gfaas/state.db"
-	}
-	return filepath.Join(home, ".local", "state", "gfaas", "state.db")
+	return cmp.Or(os.Getenv("GFAAS_STATE"), filepath.Join(xdgFolder("XDG_STATE_HOME", ".local/state", "/var/lib"), "gfaas", "state.db"))
 }

@@ -21,10 +21,10 @@ func TestSettingsPrecedence(t *testing.T) {
 	config := filepath.Join(dir, "gfaas", "config.yaml")
 	write(t, config, "max-rps: 8\n")
 	check(8)
-	other := filepath.Join(dir, "other.yaml")
-	write(t, other, "max-rps: 9\n")
-	check(9, "--config", other)
-	t.Setenv("GFAAS_CONFIG", other)
+	second := filepath.Join(dir, "other.yaml")
+	write(t, second, "max-rps: 9\n")
+	check(9, "--config", second)
+	t.Setenv("GFAAS_CONFIG", second)
 	check(9)
 	t.Setenv("GFAAS_MAX_RPS", "10")
 	check(10)
@@ -48,15 +48,15 @@ func TestSettingsForAllCommands(t *testing.T) {
 	t.Setenv("GFAAS_OUTPUT", "cvs")
 	var p program
 	if status, _, _ := p.execute(t, 0, "work"); status != ExitUsage {
-		t.Errorf("an output form that nobody offers: status %d", status)
+		t.Errorf("an output form that nobody offers: status %d, want %v", status, ExitUsage)
 	}
 	t.Setenv("GFAAS_OUTPUT", "")
 	t.Setenv("NO_COLOR", "1")
-	if p.execute(t, 0, "plain"); !p.seen.noColor {
+	if p.execute(t, 0, "plain"); !p.env.noColor {
 		t.Error("NO_COLOR does nothing")
 	}
 	t.Setenv("GFAAS_QUIET", "true")
-	if p.execute(t, 0, "plain"); !p.seen.Quiet {
+	if p.execute(t, 0, "plain"); !p.env.Quiet {
 		t.Error("GFAAS_QUIET does nothing")
 	}
 }
@@ -87,7 +87,7 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
-// A misspelt setting would be ignored, and nobody would know.
+// TestUnknownSettings checks that a misspelt setting is an error, because it would silently have no effect.
 func TestUnknownSettings(t *testing.T) {
 	dir := isolate(t)
 	path := filepath.Join(dir, "c.yaml")
@@ -118,7 +118,7 @@ func TestUnknownSettings(t *testing.T) {
 	}
 }
 
-// A setting that is wrong is told where it is.
+// TestBadSettingsHaveAPlace checks that the error about an invalid setting contains its position.
 func TestBadSettingsHaveAPlace(t *testing.T) {
 	path := filepath.Join(isolate(t), "c.yaml")
 	write(t, path, "label: a\nMax-RPS: many\n")
@@ -142,7 +142,7 @@ func TestDirectories(t *testing.T) {
 	for _, c := range []struct{ run, runtime, state, stateHome, wantRun, wantState string }{
 		{"/r", "/x", "/s.db", "/y", "/r", "/s.db"},
 		{"", "/x", "", "/y", "/x/gfaas", "/y/gfaas/state.db"},
-		{"", "/x/", "", "", "/x/gfaas", "/h/.local/state/gfaas/state.db"}, // of no variable: TestDefaultRunDir
+		{"", "/x/", "", "", "/x/gfaas", "/h/.local/state/gfaas/state.db"}, // without a variable: see TestDefaultRunDir
 	} {
 		t.Setenv("HOME", "/h")
 		t.Setenv("GFAAS_RUN_DIR", c.run)

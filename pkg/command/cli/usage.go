@@ -14,18 +14,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// expected is what the flags of each type take, as messages say it. Types of
-// our own say it themselves.
+// expected describes the values of each pflag type for error messages. Flag types of this project
+// return such a description in their own errors.
 var expected = map[string]string{
 	"bool": "true or false", "duration": "a duration like 1.5s", "float64": "a number like 12.5",
 	"int": "a whole number", "intSlice": "whole numbers, with commas between them", "int64": "a whole number", "uint": "a whole number from 0", "uint64": "a whole number from 0",
 }
 
-// flagFault is an error of parsing flags in the words of the command line, not
-// those of the library that parsed the value.
+// flagFault rewords pflag's error about a flag's value, which otherwise quotes the strconv or time
+// function that failed.
 func flagFault(err error) error {
-	var bad *pflag.InvalidValueError
-	if !errors.As(err, &bad) {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
 		return err
 	}
 	want, known := expected[bad.GetFlag().Value.Type()]
@@ -34,18 +34,17 @@ func flagFault(err error) error {
 	}
 	switch {
 	case errors.Is(err, errVanished):
-		want += ", or 0, but nothing as near to it"
+		want += " farther from 0, or exactly 0"
 	case errors.Is(err, strconv.ErrRange):
-		want += " nearer to 0"
+		want += " closer to 0"
 	}
 	return fmt.Errorf("invalid argument %q for \"--%s\" flag: expected %s", bad.GetValue(), bad.GetFlag().Name, want)
 }
 
-// unknownFlag adds a suggestion to the error of a flag that a command does not
-// have.
+// unknownFlag adds a suggestion to the error about an unknown flag.
 func unknownFlag(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || len(unknown.GetSpecifiedName()) < 2 {
 		return err
 	}
 	var flags []string
@@ -53,7 +52,7 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, suggestion("--"+unknown.GetSpecifiedName(), flags))
 }
 
-// checkArgs makes a wrong number of arguments an error of usage.
+// checkArgs turns a wrong number of arguments into a usage error.
 func checkArgs(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
@@ -64,21 +63,21 @@ func checkArgs(cmd *cobra.Command) {
 	}
 }
 
-// argsFault adds to the error of a wrong number of arguments those that the
-// command's usage line names, or a suggestion of a subcommand.
+// argsFault adds to the error about a wrong number of arguments either the arguments of the usage
+// line or the suggestion of a subcommand.
 func argsFault(cmd *cobra.Command, args []string, err error) error {
 	if err == nil {
 		return nil
 	}
-	_, expected, some := strings.Cut(cmd.Use, " ")
-	none := cobra.NoArgs(cmd, args) // which takes the first for a command
+	_, expected, takesArgs := strings.Cut(cmd.Use, " ")
+	unknown := cobra.NoArgs(cmd, args) // reports the first argument as an unknown command
 	switch {
-	case none != nil && err.Error() == none.Error() && !cmd.HasSubCommands():
-		if !some {
-			expected = flagOf(cmd, args[0])
+	case unknown != nil && err.Error() == unknown.Error() && !cmd.HasSubCommands():
+		if !takesArgs {
+			expected = flagsBefore(cmd, args[0])
 		}
 		return fmt.Errorf("%q: %s takes no arguments, expected %s", args[0], cmd.CommandPath(), expected)
-	case some:
+	case takesArgs:
 		return fmt.Errorf("%w: expected %s", err, expected)
 	case len(args) > 0:
 		return fmt.Errorf("%w%s", err, suggestedCommand(cmd, args[0]))
@@ -86,27 +85,27 @@ func argsFault(cmd *cobra.Command, args []string, err error) error {
 	return err
 }
 
-// flagOf is the flag that takes a file which stands there without one: those that are
-// not given and take files of its ending.
-func flagOf(cmd *cobra.Command, file string) string {
-	var takers []string
-	ending := strings.TrimPrefix(filepath.Ext(file), ".")
+// flagsBefore returns the flags that probably belong before a file given as an argument: those that are
+// not set and complete file names with the same extension.
+func flagsBefore(cmd *cobra.Command, file string) string {
+	var flags []string
+	extension := strings.TrimPrefix(filepath.Ext(file), ".")
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		complete, some := cmd.GetFlagCompletionFunc(f.Name)
-		if f.Changed || ending == "" || !some {
+		complete, ok := cmd.GetFlagCompletionFunc(f.Name)
+		if f.Changed || extension == "" || !ok {
 			return
 		}
-		if endings, how := complete(cmd, nil, ""); how == cobra.ShellCompDirectiveFilterFileExt && slices.Contains(endings, ending) {
-			takers = append(takers, "--"+f.Name)
+		if extensions, directive := complete(cmd, nil, ""); directive == cobra.ShellCompDirectiveFilterFileExt && slices.Contains(extensions, extension) {
+			flags = append(flags, "--"+f.Name)
 		}
 	})
-	if len(takers) == 0 {
-		return "flags alone"
+	if len(flags) == 0 {
+		return "only flags"
 	}
-	return strings.Join(takers, " or ") + " before it"
+	return strings.Join(flags, " or ") + " before it"
 }
 
-// subcommands are the names of a command's own commands.
+// subcommands returns the names of the available subcommands.
 func subcommands(cmd *cobra.Command) []string {
 	var names []string
 	for _, sub := range cmd.Commands() {
@@ -117,30 +116,30 @@ func subcommands(cmd *cobra.Command) []string {
 	return names
 }
 
-// refuseHelp has the help command fail on what it has no help about. Cobra's own
-// prints the help of the root and exits 0.
-func refuseHelp(root *cobra.Command) {
+// rejectUnknownTopics makes the help command fail for an unknown topic. Cobra's own prints the root's help
+// and exits with 0.
+func rejectUnknownTopics(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	help, _, err := root.Find([]string{"help"})
 	if err != nil || help == root {
-		return // a program without commands
+		return // the program has no subcommands
 	}
 	help.Args = func(_ *cobra.Command, args []string) error {
-		cmd, rest, err := root.Find(args)
-		if err == nil && len(rest) > 0 {
-			err = unknownCommand(cmd, rest[0])
+		cmd, unmatched, err := root.Find(args)
+		if err == nil && len(unmatched) > 0 {
+			err = unknownCommand(cmd, unmatched[0])
 		}
 		return Fail(ExitUsage, seeHelp(cmd), err)
 	}
 }
 
-// refuseShells has the completion command fail on a shell that it knows nothing of.
-// Cobra's own prints its help and exits 0.
-func refuseShells(root *cobra.Command, args []string) {
+// rejectUnknownShells makes the completion command fail for an unknown shell. Cobra's own prints its help and
+// exits with 0.
+func rejectUnknownShells(root *cobra.Command, args []string) {
 	root.InitDefaultCompletionCmd(args...)
 	completion, _, err := root.Find([]string{"completion"})
 	if err != nil || completion == root {
-		return // not asked for
+		return // the arguments do not use the command
 	}
 	walk(completion, checkArgs)
 	showHelp(completion)
@@ -150,8 +149,8 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q for %q%s", name, parent.CommandPath(), suggestedCommand(parent, name))
 }
 
-// suggestedCommand is ": COMMAND?" with the command that says it is meant by that name,
-// else the one whose name is nearest.
+// suggestedCommand returns ": COMMAND?" for the command that lists the name in SuggestFor or, failing
+// that, has the most similar name. It returns "" if there is none.
 func suggestedCommand(parent *cobra.Command, name string) string {
 	for _, sub := range parent.Commands() {
 		if slices.Contains(sub.SuggestFor, name) {
@@ -163,10 +162,9 @@ func suggestedCommand(parent *cobra.Command, name string) string {
 
 func seeHelp(cmd *cobra.Command) string { return fmt.Sprintf("see '%s --help'", cmd.CommandPath()) }
 
-// suggestion is ": WORD?" with the word that is nearest to what the user wrote;
-// empty when none is near.
-func suggestion(what string, words []string) string {
-	if near := textfile.Near(strings.ToLower(what), words); near != "" {
+// suggestion returns ": WORD?" with the word most similar to the user's, or "" if none is similar.
+func suggestion(word string, words []string) string {
+	if near := textfile.Near(strings.ToLower(word), words); near != "" {
 		return ": " + near + "?"
 	}
 	return ""
@@ -174,19 +172,19 @@ func suggestion(what string, words []string) string {
 
 const exitTitle = "EXIT STATUS"
 
-// Note is a section that every help text and man page ends with.
+// Note is a section at the end of a help text and man page.
 type Note struct{ Title, Text string }
 
 // ExitText describes the exit statuses of every binary.
-const ExitText = `0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
-4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
+const ExitText = `0 success; 1 failure (bad input included); 2 wrong usage; 3 negative result;
+4 a required dependency is missing; 5 timeout; 6 state locked; 7 partly done,
 can be resumed; 130, 143 ended by SIGINT, SIGTERM`
 
-// notes are all of them.
+// notes holds the sections that all commands share.
 var notes = []Note{
-	{"SETTINGS", `Every flag can be given as GFAAS_FLAG in the environment (GFAAS_GPU_MEM is
---gpu-mem), or as a line of the settings file (gpu-mem: 16GiB); a flag wins
-over the environment, the environment over the file. The file is for all
-programs; a line that none of them knows is an error.`},
+	{"SETTINGS", `Every flag can also be set by a variable in the environment (GFAAS_GPU_MEM for
+--gpu-mem) or by a line of the settings file (gpu-mem: 16GiB). A flag takes
+precedence over the environment, and the environment over the file. All gfaas
+programs share the file; a setting that is not a flag of any of them is an error.`},
 	{exitTitle, ExitText},
 }

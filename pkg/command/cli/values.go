@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -13,19 +14,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// oneOf is the value of a flag that takes one of some words.
+// oneOf is the value of a flag that accepts a word from a list.
 type oneOf struct {
 	value *string
 	words []string
 }
 
-func (c oneOf) String() string {
-	if c.value == nil {
-		return ""
-	}
-	return *c.value
-}
-func (c oneOf) Type() string { return "string" }
+func (c oneOf) String() string { return *c.value }
+func (c oneOf) Type() string   { return "string" }
 func (c oneOf) Set(s string) error {
 	if !slices.Contains(c.words, s) {
 		return fmt.Errorf("expected %s", strings.Join(c.words, " or "))
@@ -34,106 +30,99 @@ func (c oneOf) Set(s string) error {
 	return nil
 }
 
-// memory is the value of a flag that takes an amount of GPU memory.
+// memory is the value of a flag for an amount of GPU memory.
 type memory struct{ value *gpu.Bytes }
 
-func (m memory) String() string {
-	if m.value == nil {
-		return ""
-	}
-	return m.value.String()
-}
-func (m memory) Type() string { return "" }
+func (m memory) String() string { return m.value.String() }
+func (m memory) Type() string   { return "" }
 func (m memory) Set(s string) (err error) {
 	*m.value, err = gpu.ParseMemory(s)
 	return err
 }
 
-// Memory adds a flag that takes an amount of memory of at least 1 MiB, or 0; its
-// default is what value holds.
+// Memory adds a flag for an amount of memory, which must be 0 or at least 1 MiB. The default is *value.
 func Memory(flags *pflag.FlagSet, value *gpu.Bytes, name, usage string) {
 	flags.Var(memory{value}, name, usage)
 }
 
-// errVanished is of a number other than 0 that is too small to be read.
-var errVanished = errors.New("too near to 0")
+// errVanished is the error about a number other than 0 that is too small to represent.
+var errVanished = errors.New("too close to 0")
 
-// exact is the value of a flag that refuses a number which it would read as 0: for many
-// flags 0 is no limit.
-type exact struct {
+// nonVanishingValue is the value of a flag that rejects numbers which would be rounded to 0, because 0 means "no
+// limit" for many flags.
+type nonVanishingValue struct {
 	pflag.Value
-	zero string // how the value prints when it is 0
+	zero string // text of the value 0
 }
 
-func (e exact) Set(s string) error {
-	before := e.String()
+func (e nonVanishingValue) Set(s string) error {
+	old := e.String()
 	if err := e.Value.Set(s); err != nil {
 		return err
 	}
 	if strings.TrimPrefix(e.String(), "-") == e.zero && number.Vanished(s, 0) {
-		return errors.Join(errVanished, e.Value.Set(before))
+		return errors.Join(errVanished, e.Value.Set(old))
 	}
 	return nil
 }
 
-// refuseVanished makes the flags that take durations and fractions exact.
-func refuseVanished(flags *pflag.FlagSet) {
+// rejectRoundedToZero wraps the values of flags for durations and floating-point numbers in
+// nonVanishingValue.
+func rejectRoundedToZero(flags *pflag.FlagSet) {
 	zero := map[string]string{"duration": "0s", "float64": "0"}
 	flags.VisitAll(func(f *pflag.Flag) {
-		if text, inexact := zero[f.Value.Type()]; inexact {
-			f.Value = exact{f.Value, text}
+		if text, rounds := zero[f.Value.Type()]; rounds {
+			f.Value = nonVanishingValue{f.Value, text}
 		}
 	})
 }
 
-// Choice gives a command a flag that takes one of these words; the first is
-// the default.
+// Choice adds a flag that accepts one of the given words. The first word is the default.
 func Choice(cmd *cobra.Command, value *string, name, usage string, words ...string) {
 	*value = words[0]
 	cmd.Flags().Var(oneOf{value, words}, name, usage+": "+strings.Join(words, ", "))
 	Words(cmd, name, words...)
 }
 
-// Files lets a shell complete these flags with the names of files. Endings, if
-// any, are those that they usually have, like "yaml yml".
-func Files(cmd *cobra.Command, endings string, flags ...string) {
+// Files completes the named flags with file names. The extensions, such as "yaml yml", restrict the
+// suggestions unless they are empty.
+func Files(cmd *cobra.Command, extensions string, flags ...string) {
 	for _, name := range flags {
-		_ = cmd.RegisterFlagCompletionFunc(name, FileArgs(endings))
+		_ = cmd.RegisterFlagCompletionFunc(name, FileArgs(extensions))
 	}
 }
 
-// FileArgs lets a shell complete a command's arguments as Files does flags.
-func FileArgs(endings string) cobra.CompletionFunc {
+// FileArgs returns a completion of arguments with file names, as Files does for flags.
+func FileArgs(extensions string) cobra.CompletionFunc {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		if endings == "" {
+		if extensions == "" {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		return strings.Fields(endings), cobra.ShellCompDirectiveFilterFileExt
+		return strings.Fields(extensions), cobra.ShellCompDirectiveFilterFileExt
 	}
 }
 
-// Words lets a shell complete a flag with these words; it may take others.
+// Words completes a flag with the given words. The flag may accept other values.
 func Words(cmd *cobra.Command, flag string, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// ListOf lets a shell complete a flag that takes some of these words, with commas
-// between them, each once.
+// ListOf completes a flag that accepts a comma-separated list of the given words, each at most once.
 func ListOf(cmd *cobra.Command, flag string, words ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		before := begun[:strings.LastIndex(begun, ",")+1]
-		used := strings.Split(before, ",")
-		var out []string
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		list := prefix[:strings.LastIndex(prefix, ",")+1] // the complete words
+		used := strings.Split(list, ",")
+		var suggestions []string
 		for _, w := range words {
 			if !slices.Contains(used, w) {
-				out = append(out, before+w)
+				suggestions = append(suggestions, list+w)
 			}
 		}
-		return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		return suggestions, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	})
 }
 
-// Keys lets a shell complete a flag that takes KEY=VALUE with the keys.
+// Keys completes a flag that accepts KEY=VALUE with the keys.
 func Keys(cmd *cobra.Command, flag string, keys ...string) {
 	var pairs []string
 	for _, k := range keys {
@@ -141,4 +130,21 @@ func Keys(cmd *cobra.Command, flag string, keys ...string) {
 	}
 	_ = cmd.RegisterFlagCompletionFunc(flag,
 		cobra.FixedCompletions(pairs, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+}
+
+// CheckAddress returns a usage error unless the value of a flag is HOST:PORT or empty. Local reports
+// whether the address is reachable only from this host.
+func CheckAddress(flag, address string) (local bool, err error) {
+	if address == "" {
+		return true, nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return false, Usagef("%s %q: expected HOST:PORT: %w", flag, address, err)
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback(), nil
 }

@@ -1,4 +1,4 @@
-// Package demand reads what a --demand flag names.
+// Package demand reads the value of the flag --demand, for the commands that plan.
 package demand
 
 import (
@@ -12,8 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// Load reads a demand. What has the form of a list like resnet=250,bert=40 is
-// one, unless there is a file of that name.
+// Load reads a demand from a file, or from a list such as resnet=250,bert=40. An existing file takes precedence.
 func Load(env *cli.Env, arg string) ([]plan.Demand, error) {
 	if strings.Contains(arg, "=") {
 		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
@@ -26,10 +25,10 @@ func Load(env *cli.Env, arg string) ([]plan.Demand, error) {
 	}
 	d, err := cli.Load(env, arg, plan.ReadDemand)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, cli.Fail(cli.ExitFailure, "a demand can also be a list like resnet=250,bert=40", err)
+		return nil, cli.Fail(cli.ExitFailure, "give a demand file, or a list like resnet=250,bert=40", err)
 	}
 	if err == nil && len(d) == 0 {
-		env.Notef("note: %s has no demand: there is nothing to plan", arg)
+		env.Notef("note: the demand in %s is empty, so there is nothing to plan", arg)
 	}
 	return d, err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// A list may be longer than the name of a file can be.
+// TestLongList checks that a list may be longer than the longest file name.
 func TestLongList(t *testing.T) {
 	var parts []string
 	for i := range 100 {
@@ -23,7 +23,7 @@ func TestLongList(t *testing.T) {
 	}
 }
 
-// TestEmptyDemand: a demand of nothing gets a note.
+// TestEmptyDemand checks the note about an empty demand.
 func TestEmptyDemand(t *testing.T) {
 	for text, noted := range map[string]bool{"function,rps\n": true, "function,rps\n,\n": true, "function,rps\na,1\n": false} {
 		path := filepath.Join(t.TempDir(), "d.csv")
@@ -32,7 +32,7 @@ func TestEmptyDemand(t *testing.T) {
 		}
 		var errs bytes.Buffer
 		_, err := Load(&cli.Env{Err: &errs}, path)
-		if err != nil || strings.Contains(errs.String(), "note: "+path+" has no demand: there is nothing to plan") != noted {
+		if err != nil || strings.Contains(errs.String(), "note: the demand in "+path+" is empty, so there is nothing to plan") != noted {
 			t.Errorf("%q: %q, %v", text, errs.String(), err)
 		}
 	}

@@ -1,5 +1,6 @@
-// Package devices is which GPUs this machine has, the simulated one's among them, for
-// the commands that are told of one or choose.
+// Package devices finds and chooses the GPUs of this host, real and simulated, for the commands. It interprets
+// --gpu and CUDA_VISIBLE_DEVICES (Choose, Find), lists GPUs with their memory and model (List), and queries
+// the memory in use (Occupancy).
 package devices
 
 import (
@@ -15,27 +16,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// SimShapeHint says how the simulated machine gets more GPUs.
-const SimShapeHint = `the shape of the simulated machine is set by GFAAS_SIM_GPU, as in "sms=80,mem=16GiB,count=4"`
+// SimShapeHint is the hint on how to simulate more GPUs.
+const SimShapeHint = `set the number and size of simulated GPUs with GFAAS_SIM_GPU, like "sms=80,mem=16GiB,count=4"`
 
-// Check refuses a GPU that this machine does not have: one that needs a
-// driver where there is none, or a number beyond the last (exit 4).
+// Check returns an error (ExitUnavailable) if this host does not have the GPU: its index is too high, or there
+// is no driver for it.
 func Check(name string) error {
 	_, err := Find("--gpu", name)
 	return err
 }
 
-func there(d gpu.Device) error {
+func checkExists(d gpu.Device) error {
 	hint := SimShapeHint
 	if !d.Simulated {
 		if !preload.HasNVIDIA() {
-			return cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU",
+			return cli.Fail(cli.ExitUnavailable, "use the simulated GPU with --gpu sim",
 				fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", d))
 		}
-		hint = "nvidia-smi -L lists the GPUs that are there"
+		hint = "nvidia-smi -L lists the GPUs of this machine"
 	}
 	if d.MIG != "" {
-		return nil // the driver says whether it is there
+		return nil // the driver checks it
 	}
 	if have := Count(d.Simulated); d.Index >= have {
 		return cli.Fail(cli.ExitUnavailable, hint,
@@ -44,7 +45,7 @@ func there(d gpu.Device) error {
 	return nil
 }
 
-// Count counts the GPUs of this machine, or of the simulated one.
+// Count returns the number of real or of simulated GPUs.
 func Count(simulated bool) int {
 	if simulated {
 		return simDevices(os.Getenv("GFAAS_SIM_GPU"))
@@ -56,7 +57,7 @@ func Count(simulated bool) int {
 	return len(found)
 }
 
-// simDevices is how many GPUs the simulated driver will show.
+// simDevices returns the number of GPUs in a shape of the simulated driver.
 func simDevices(shape string) int {
 	for part := range strings.SplitSeq(shape, ",") {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "count="); ok {
@@ -68,8 +69,8 @@ func simDevices(shape string) int {
 	return 1
 }
 
-// Default is the GPU that is used when none is named: "0" where there is
-// an NVIDIA driver, else the simulated one.
+// Default returns the GPU that is used if none is named: "0" if there is an NVIDIA driver, and the simulated
+// GPU otherwise.
 func Default() string {
 	if preload.HasNVIDIA() {
 		return "0"
@@ -77,9 +78,8 @@ func Default() string {
 	return gpu.Device{Simulated: true}.String()
 }
 
-// SimulatedNVML is the path of the simulated driver's management library; empty
-// where it is not installed, or where a real driver is: a process can ask one of the
-// two, and that is then the real one.
+// SimulatedNVML returns the path of the simulated management library. It returns "" if the library is not
+// installed, or if there is a real driver: a process can load only one library, and loads the real one.
 func SimulatedNVML() string {
 	libs, err := preload.FindLibs()
 	if err != nil || libs.SimDir == "" || preload.HasNVIDIA() {
@@ -92,13 +92,13 @@ func SimulatedNVML() string {
 	return path
 }
 
-// NoteSimulated says on standard error that figures from now on are not a
-// GPU's, and why, unless a GPU was named by --gpu.
+// NoteSimulated prints a note that the following results come from a simulated GPU. It adds the reason, unless
+// --gpu names a GPU.
 func NoteSimulated(env *cli.Env) {
-	why := ""
+	reason := ""
 	if env.Flag("gpu") == "" && !preload.HasNVIDIA() {
-		why = "no NVIDIA driver found: "
+		reason = "no NVIDIA driver found: "
 	}
-	env.Notef("note: %srunning on the simulated GPU; its figures are not a GPU's", why)
-	_ = os.Setenv("GFAAS_SIM_NOTED", "1") // the driver, here or in what is started, need not say it again
+	env.Notef("note: %srunning on the simulated GPU; its figures are not those of a real GPU", reason)
+	_ = os.Setenv("GFAAS_SIM_NOTED", "1") // keeps the driver from repeating the note, here and in child processes
 }

@@ -22,7 +22,7 @@ func TestSimDevices(t *testing.T) {
 	}
 }
 
-// TestNoteSimulated: where the simulated GPU was asked for, nothing is missing.
+// TestNoteSimulated checks that the note gives the missing driver as the reason, unless the user chose the simulated GPU.
 func TestNoteSimulated(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
@@ -42,7 +42,7 @@ func TestNoteSimulated(t *testing.T) {
 			t.Fatal(err)
 		}
 		missing := strings.Contains(errs.String(), "no NVIDIA driver found: ")
-		if !strings.Contains(errs.String(), "running on the simulated GPU; its figures are not a GPU's") || missing != (gpu == "") {
+		if !strings.Contains(errs.String(), "running on the simulated GPU; its figures are not those of a real GPU") || missing != (gpu == "") {
 			t.Errorf("--gpu %q: %q", gpu, &errs)
 		}
 	}

@@ -10,64 +10,65 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Occupancy asks drivers how the memory of GPUs, real and simulated, is used. It is
-// safe for concurrent use.
+// Occupancy queries the drivers for the memory use of GPUs, real and simulated. It is safe for concurrent use.
 type Occupancy struct {
-	simulated string // path of the simulated management library; empty where it cannot be asked
+	simulated string // path of the simulated management library; empty if it cannot be used
 	mu        sync.Mutex
 	library   nvml.Processes
 }
 
-// NewOccupancy returns an Occupancy. It opens nothing yet.
+// NewOccupancy returns an Occupancy. It opens no library yet.
 func NewOccupancy() *Occupancy {
 	path := SimulatedNVML()
 	return &Occupancy{simulated: path, library: nvml.Processes{Simulated: path}}
 }
 
-// Close closes what was opened.
+// Close closes the library.
 func (o *Occupancy) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.library.Close()
 }
 
-// Processes returns the memory that each process has of a GPU, its contexts included, by
-// process number.
+// device returns the GPU with a name. readable is false for a simulated GPU whose management
+// library cannot be used.
+func (o *Occupancy) device(name string) (d gpu.Device, readable bool, err error) {
+	if d, err = gpu.ParseDevice(name); err == nil && !d.Simulated && o.simulated != "" {
+		err = fmt.Errorf("GPU %s: no NVIDIA driver found", name)
+	}
+	return d, !d.Simulated || o.simulated != "", err
+}
+
+// Processes returns the memory of each process on a GPU by PID, including its contexts.
 func (o *Occupancy) Processes(name string) (map[int]gpu.Bytes, error) {
-	d, err := gpu.ParseDevice(name)
+	d, readable, err := o.device(name)
 	if err != nil {
 		return nil, err
 	}
-	if d.Simulated && o.simulated == "" {
+	if !readable {
 		return simgpu.ProcessMemory(simgpu.Dir(), d.Index)
-	}
-	if !d.Simulated && o.simulated != "" {
-		return nil, fmt.Errorf("GPU %s: no NVIDIA driver found", name)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.library.Memory(d)
 }
 
-// Free returns how much memory of a GPU is free, and how much it has in all.
+// Free returns the free and the total memory of a GPU.
 func (o *Occupancy) Free(name string) (free, total gpu.Bytes, err error) {
-	d, err := gpu.ParseDevice(name)
+	d, readable, err := o.device(name)
 	if err != nil {
 		return 0, 0, err
 	}
-	if d.Simulated && o.simulated == "" {
+	if !readable {
 		return simulatedFree(d.Index)
-	}
-	if !d.Simulated && o.simulated != "" {
-		return 0, 0, fmt.Errorf("GPU %s: no NVIDIA driver found", name)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.library.Free(d)
 }
 
-// Beyond returns a text about a memory limit that is more than a GPU has. It is empty if
-// the limit is not, or if the driver does not say how much the GPU has.
+// Beyond returns a message about a memory limit that exceeds the GPU's memory. It returns "" if the limit
+// does not, or if the driver does not report the GPU's memory.
 func (o *Occupancy) Beyond(name string, limit gpu.Bytes) string {
 	if limit == 0 {
 		return ""
@@ -76,11 +77,11 @@ func (o *Occupancy) Beyond(name string, limit gpu.Bytes) string {
 	if err != nil || total == 0 || limit <= total {
 		return ""
 	}
-	return fmt.Sprintf("the memory limit %v is more than GPU %s has, %v: it limits nothing", limit, name, total)
+	return fmt.Sprintf("the memory limit %v has no effect: it exceeds the memory of GPU %s, %v", limit, name, total)
 }
 
-// simulatedFree is Free where the simulated management library cannot be asked: it adds
-// up what processes have.
+// simulatedFree returns the free and the total memory of a simulated GPU without the management library, by
+// adding up the memory of its processes.
 func simulatedFree(index int) (free, total gpu.Bytes, err error) {
 	total, err = simulatedMemory(os.Getenv("GFAAS_SIM_GPU"))
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestOccupancy: a simulated GPU that nothing uses is free, and one that is not there has
-// no figures.
+// TestOccupancy checks that an unused simulated GPU is free, and that a GPU that does not exist is an error.
 func TestOccupancy(t *testing.T) {
 	t.Setenv("GFAAS_SIM_GPU", "mem=2GiB")
 	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
@@ -23,7 +22,7 @@ func TestOccupancy(t *testing.T) {
 		}
 	}
 	if all, err := o.Processes("sim"); len(all) > 0 || err != nil {
-		t.Errorf("%v, %v", all, err)
+		t.Errorf("%v, %v; want none", all, err)
 	}
 	for _, name := range []string{"none", "0"} {
 		if name == "0" && preload.HasNVIDIA() {

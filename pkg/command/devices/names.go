@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// Variable is the environment variable by which users of CUDA choose GPUs. Commands that
-// use GPUs heed it like --gpu.
+// Variable is the environment variable that selects GPUs for CUDA programs. Commands treat it as a default
+// for --gpu.
 const Variable = "CUDA_VISIBLE_DEVICES"
 
 // identity is a GPU and its UUID.
@@ -24,7 +24,7 @@ type identity struct {
 	device gpu.Device
 }
 
-// identities are the GPUs of this machine: the driver's, and the simulated ones.
+// identities returns the GPUs of this host, real and simulated.
 func identities() (all []identity, err error) {
 	if preload.HasNVIDIA() {
 		found, err := nvml.NVML{}.Devices(context.Background())
@@ -41,9 +41,9 @@ func identities() (all []identity, err error) {
 	return all, nil
 }
 
-// Find returns the GPU that a name means: one that gpu.ParseDevice reads, or the UUID of
-// a GPU or the beginning of one, as CUDA_VISIBLE_DEVICES takes it. It fails if this
-// machine has no such GPU. Source is where the name comes from, for messages.
+// Find returns the GPU with a name: a name that gpu.ParseDevice accepts, or a UUID or its prefix, as in
+// CUDA_VISIBLE_DEVICES. It returns an error if this host has no such GPU. Source is the origin of the name,
+// for error messages.
 func Find(source, name string) (gpu.Device, error) {
 	name = strings.TrimSpace(name)
 	if !isUUID(name) {
@@ -51,20 +51,20 @@ func Find(source, name string) (gpu.Device, error) {
 		if err != nil {
 			return d, cli.Usagef("%s: %w", source, err)
 		}
-		return d, there(d)
+		return d, checkExists(d)
 	}
 	all, err := identities()
 	if err != nil {
 		return gpu.Device{}, err
 	}
-	return match(source, name, all)
+	return matchUUID(source, name, all)
 }
 
-// isUUID reports whether a name is the UUID of a whole GPU, or its beginning.
+// isUUID reports whether a name is a prefix of a whole GPU's UUID.
 func isUUID(name string) bool { return len(name) > 4 && strings.EqualFold(name[:4], "GPU-") }
 
-// match returns the one GPU whose UUID begins with a name.
-func match(source, name string, all []identity) (gpu.Device, error) {
+// matchUUID returns the GPU whose UUID begins with a name. It returns an error unless there is exactly one.
+func matchUUID(source, name string, all []identity) (gpu.Device, error) {
 	var found []identity
 	for _, one := range all {
 		if len(name) <= len(one.uuid) && strings.EqualFold(one.uuid[:len(name)], name) {
@@ -73,17 +73,17 @@ func match(source, name string, all []identity) (gpu.Device, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return gpu.Device{}, cli.Fail(cli.ExitUnavailable, "nvidia-smi -L lists the GPUs that are there",
-			fmt.Errorf("%s: GPU %s cannot be used: no GPU of this machine has a UUID that begins so", source, name))
+		return gpu.Device{}, cli.Fail(cli.ExitUnavailable, "nvidia-smi -L lists the GPUs of this machine",
+			fmt.Errorf("%s: GPU %s cannot be used: no UUID of a GPU of this machine begins like that", source, name))
 	case len(found) > 1:
-		return gpu.Device{}, cli.Usagef("%s: %s is the beginning of the UUIDs of %d GPUs: give more of it", source, name, len(found))
+		return gpu.Device{}, cli.Usagef("%s: the UUIDs of %d GPUs begin with %s: expected more digits", source, len(found), name)
 	}
 	return found[0].device, nil
 }
 
-// Choose returns the GPUs that a command is to use: those that a list after --gpu names
-// or, without one, those that CUDA_VISIBLE_DEVICES names; none if neither is given. A
-// GPU after --gpu that CUDA_VISIBLE_DEVICES hides is wrong usage.
+// Choose returns the GPUs for a command: those in list, the value of --gpu or, if list is empty, those in
+// CUDA_VISIBLE_DEVICES. It returns none if neither is set, and a usage error if CUDA_VISIBLE_DEVICES hides a
+// GPU of the list.
 func Choose(list string) ([]gpu.Device, error) {
 	var named []gpu.Device
 	if list != "" {
@@ -99,27 +99,27 @@ func Choose(list string) ([]gpu.Device, error) {
 		}
 	}
 	if len(named) == 0 {
-		return all(Default() == "sim")
+		return visibleDevices(Default() == "sim")
 	}
 	for _, d := range named[1:] {
 		if d.Simulated != named[0].Simulated {
 			return nil, cli.Usagef("--gpu %s: %s and %s cannot be used together: one is simulated", list, named[0], d)
 		}
 	}
-	return named, hidden("--gpu names", named)
+	return named, checkVisible("--gpu names", named)
 }
 
-// all are the GPUs that CUDA_VISIBLE_DEVICES names, none where it is not set. It fails
-// where the variable is set and hides all.
-func all(simulated bool) ([]gpu.Device, error) {
+// visibleDevices returns the GPUs in CUDA_VISIBLE_DEVICES, or none if the variable is not set. It returns an error if the
+// variable hides all GPUs.
+func visibleDevices(simulated bool) ([]gpu.Device, error) {
 	devices, set, err := visible(simulated)
 	if err == nil && set && len(devices) == 0 {
-		err = cli.Fail(cli.ExitUnavailable, "unset "+Variable+", or have it name a GPU", fmt.Errorf("%s=%s hides all GPUs", Variable, os.Getenv(Variable)))
+		err = cli.Fail(cli.ExitUnavailable, "unset "+Variable+", or set it to a GPU", fmt.Errorf("%s=%s hides all GPUs", Variable, os.Getenv(Variable)))
 	}
 	return devices, err
 }
 
-// ChooseOne is Choose for a command that uses one GPU; empty means its default.
+// ChooseOne returns the GPU for a command that uses one. For an empty name, it returns the default.
 func ChooseOne(name string) (gpu.Device, error) {
 	chosen, err := Choose(name)
 	switch {
@@ -132,13 +132,13 @@ func ChooseOne(name string) (gpu.Device, error) {
 	case name != "":
 		return gpu.Device{}, cli.Usagef("--gpu %s: expected one GPU", name)
 	}
-	return gpu.Device{}, cli.Fail(cli.ExitUsage, fmt.Sprintf("choose one of them, as with --gpu %s", chosen[0]),
+	return gpu.Device{}, cli.Fail(cli.ExitUsage, fmt.Sprintf("choose one GPU, for example with --gpu %s", chosen[0]),
 		fmt.Errorf("%s=%s names %d GPUs: expected one", Variable, os.Getenv(Variable), len(chosen)))
 }
 
-// Permitted refuses GPUs that CUDA_VISIBLE_DEVICES hides (wrong usage). What is the
-// subject and the verb of the message, such as "the plan names".
-func Permitted(what string, names []string) error {
+// Permitted returns a usage error if CUDA_VISIBLE_DEVICES hides any of the GPUs. The message begins with the
+// words in subject, such as "the plan names".
+func Permitted(subject string, names []string) error {
 	var devices []gpu.Device
 	for _, name := range names {
 		d, err := gpu.ParseDevice(name)
@@ -147,11 +147,11 @@ func Permitted(what string, names []string) error {
 		}
 		devices = append(devices, d)
 	}
-	return hidden(what, devices)
+	return checkVisible(subject, devices)
 }
 
-// hidden is Permitted for devices that are all simulated, or none.
-func hidden(what string, devices []gpu.Device) error {
+// checkVisible implements Permitted for devices of the same kind, real or simulated.
+func checkVisible(subject string, devices []gpu.Device) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -162,17 +162,16 @@ func hidden(what string, devices []gpu.Device) error {
 	for _, d := range devices {
 		if !slices.Contains(shown, d) {
 			return cli.Fail(cli.ExitUsage, "unset "+Variable+", or make the two agree",
-				fmt.Errorf("%s GPU %s, which %s=%s hides", what, d, Variable, os.Getenv(Variable)))
+				fmt.Errorf("%s GPU %s, which %s=%s hides", subject, d, Variable, os.Getenv(Variable)))
 		}
 	}
 	return nil
 }
 
-// visible are the GPUs that CUDA_VISIBLE_DEVICES names; its numbers are of simulated GPUs
-// or of real ones, which are counted as nvidia-smi counts them. Like the driver, it reads
-// as far as the first negative number; other entries that name no GPU are refused.
-// Set is false where no user has chosen: there is no such variable, or gfaas has set it
-// for the slice that this process is in.
+// visible returns the GPUs in CUDA_VISIBLE_DEVICES. Its numbers are indices of simulated or of real GPUs, in the
+// order of nvidia-smi. Like the driver, visible stops at the first negative number; it returns an error for
+// any other entry that names no GPU. Set is false if the variable does not express a choice of the user: it
+// is missing, or gfaas set it for the slice of this process.
 func visible(simulated bool) (devices []gpu.Device, set bool, err error) {
 	list, set := os.LookupEnv(Variable)
 	if inherited := os.Getenv("GFAAS_DEVICES"); !set || inherited != "" && inherited == list {

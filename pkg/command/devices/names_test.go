@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// exitOf is the exit status that an error leads to.
-func exitOf(err error) int {
+// exitStatus returns the exit status of an error.
+func exitStatus(err error) int {
 	var e *cli.Error
 	switch {
 	case err == nil:
@@ -26,8 +26,8 @@ func exitOf(err error) int {
 	return cli.ExitFailure
 }
 
-// setVariable sets CUDA_VISIBLE_DEVICES for a test, or takes it away.
-func setVariable(t *testing.T, value string) {
+// setVisible sets CUDA_VISIBLE_DEVICES for a test. The value "unset" unsets it.
+func setVisible(t *testing.T, value string) {
 	t.Helper()
 	t.Setenv(Variable, value)
 	if value == "unset" {
@@ -37,7 +37,8 @@ func setVariable(t *testing.T, value string) {
 	}
 }
 
-func joined(devices []gpu.Device) string {
+// joinNames returns the names of devices, separated by commas.
+func joinNames(devices []gpu.Device) string {
 	var names []string
 	for _, d := range devices {
 		names = append(names, d.String())
@@ -45,7 +46,9 @@ func joined(devices []gpu.Device) string {
 	return strings.Join(names, ",")
 }
 
-func TestMatch(t *testing.T) {
+// TestMatchUUID checks that a UUID or a unique prefix of one, in any case, selects a GPU, and the exit status
+// for an ambiguous or unknown prefix.
+func TestMatchUUID(t *testing.T) {
 	all := []identity{
 		{"GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", gpu.Device{Index: 0}},
 		{"GPU-8932aaaa-d72c-4106-c12f-20bd9faed9f6", gpu.Device{Index: 1}},
@@ -55,21 +58,21 @@ func TestMatch(t *testing.T) {
 	for name, want := range map[string]string{
 		"GPU-8932f937-d72c-4106-c12f-20bd9faed9f6": "0", "GPU-8932a": "1", "GPU-1": "2", "gpu-8932AAAA": "1", "GPU-67": "sim",
 	} {
-		if d, err := match("--gpu", name, all); err != nil || d.String() != want {
-			t.Errorf("%s: GPU %v, %v, want %s", name, d, err, want)
+		if d, err := matchUUID("--gpu", name, all); err != nil || d.String() != want {
+			t.Errorf("%s: got GPU %v, %v; want %s", name, d, err, want)
 		}
 	}
 	for name, want := range map[string]int{
 		"GPU-8932": cli.ExitUsage, "GPU-2": cli.ExitUnavailable, "GPU-8932f937-d72c-4106-c12f-20bd9faed9f60": cli.ExitUnavailable,
 	} {
-		if _, err := match("--gpu", name, all); exitOf(err) != want || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v, want exit %d", name, err, want)
+		if _, err := matchUUID("--gpu", name, all); exitStatus(err) != want || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, exit %d; want the name and exit %d", name, err, exitStatus(err), want)
 		}
 	}
 }
 
-// TestUUID compares with what the simulated driver's management library tells.
-func TestUUID(t *testing.T) {
+// TestSimulatedUUIDs compares the UUIDs of package simgpu with those of the simulated NVML.
+func TestSimulatedUUIDs(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
 	}
@@ -78,17 +81,16 @@ func TestUUID(t *testing.T) {
 	t.Setenv("GFAAS_SIM_GPU", "count=3")
 	shown, err := nvml.NVML{Simulated: path}.Devices(context.Background())
 	if err != nil || len(shown) != 3 {
-		t.Fatal(shown, err)
+		t.Fatalf("got GPUs %v, %v; want 3 GPUs", shown, err)
 	}
 	for _, d := range shown {
 		if got := simgpu.UUID(d.Index); got != d.UUID {
-			t.Errorf("GPU %d: %s, want %s", d.Index, got, d.UUID)
+			t.Errorf("UUID of GPU %d: got %s, want %s", d.Index, got, d.UUID)
 		}
 	}
 }
 
-// TestChoose has GPUs named by --gpu and by CUDA_VISIBLE_DEVICES, on a machine with three
-// simulated ones.
+// TestChoose chooses GPUs with --gpu and CUDA_VISIBLE_DEVICES on a host with three simulated GPUs.
 func TestChoose(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
@@ -97,9 +99,9 @@ func TestChoose(t *testing.T) {
 	last := simgpu.UUID(2)
 	for _, c := range []struct {
 		flag, visible string
-		want          string // the GPUs; "" is the command's default
+		want          string // names of the GPUs; empty if neither the flag nor the variable selects any
 		exit          int
-		said          string
+		message       string // part of the error
 	}{
 		{"", "unset", "", 0, ""},
 		{"sim", "unset", "sim", 0, ""},
@@ -108,7 +110,7 @@ func TestChoose(t *testing.T) {
 		{last, "unset", "sim:2", 0, ""},
 		{strings.ToUpper(last), "unset", "sim:2", 0, ""},
 		{last + ",sim", "unset", "sim:2,sim", 0, ""},
-		{"GPU-6766", "unset", "", cli.ExitUsage, "the beginning of the UUIDs of 3 GPUs"},
+		{"GPU-6766", "unset", "", cli.ExitUsage, "the UUIDs of 3 GPUs begin with GPU-6766"},
 		{"GPU-7", "unset", "", cli.ExitUnavailable, "--gpu: GPU GPU-7 cannot be used"},
 		{last + ",sim:2", "unset", "", cli.ExitUsage, ": sim:2 is given twice"},
 		{"sim:1,sim:01", "unset", "", cli.ExitUsage, ": sim:1 is given twice"},
@@ -131,10 +133,10 @@ func TestChoose(t *testing.T) {
 		{"", "x", "", cli.ExitUsage, "CUDA_VISIBLE_DEVICES=x"},
 		{"", "1,", "", cli.ExitUsage, "CUDA_VISIBLE_DEVICES=1,"},
 		{"", "1,1", "", cli.ExitUsage, ": sim:1 is given twice"},
-		{"", "GPU-6766", "", cli.ExitUsage, "the beginning of the UUIDs of 3 GPUs"},
+		{"", "GPU-6766", "", cli.ExitUsage, "the UUIDs of 3 GPUs begin with GPU-6766"},
 		{"", "MIG-12345678-1234-1234-1234-123456789abc", "", cli.ExitUnavailable, "no NVIDIA driver found"},
 
-		// The two agree, or it is said.
+		// If both are set, the flag must select GPUs that the variable lists.
 		{"sim:1", "1", "sim:1", 0, ""},
 		{last, "02", "sim:2", 0, ""},
 		{"sim:1", "2,1", "sim:1", 0, ""},
@@ -144,15 +146,17 @@ func TestChoose(t *testing.T) {
 		{"sim", "", "", cli.ExitUsage, "--gpu names GPU sim, which CUDA_VISIBLE_DEVICES= hides"},
 		{"sim", "-1", "", cli.ExitUsage, "hides"},
 	} {
-		setVariable(t, c.visible)
+		setVisible(t, c.visible)
 		got, err := Choose(c.flag)
-		if exitOf(err) != c.exit || err == nil && joined(got) != c.want || err != nil && !strings.Contains(err.Error(), c.said) {
-			t.Errorf("--gpu %q, %s=%q: GPUs %q, %v; want %q, exit %d, %q", c.flag, Variable, c.visible, joined(got), err, c.want, c.exit, c.said)
+		if exitStatus(err) != c.exit || err == nil && joinNames(got) != c.want || err != nil && !strings.Contains(err.Error(), c.message) {
+			t.Errorf("--gpu %q, %s=%q: got GPUs %q, exit %d, %v; want %q, exit %d, %q",
+				c.flag, Variable, c.visible, joinNames(got), exitStatus(err), err, c.want, c.exit, c.message)
 		}
 	}
 }
 
-// TestChooseInSlice: what gfaas has set for a slice is no choice of a user's.
+// TestChooseInSlice chooses GPU 2 in a slice of GPU 1. CUDA_VISIBLE_DEVICES has no effect while it has the
+// value that gfaas has set for the slice (GFAAS_DEVICES). A program may change it, and then it limits the choice.
 func TestChooseInSlice(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
@@ -160,32 +164,33 @@ func TestChooseInSlice(t *testing.T) {
 	t.Setenv("GFAAS_SIM_GPU", "count=3")
 	t.Setenv("GFAAS_DEVICES", "1")
 	for visible, want := range map[string]string{"1": "sim:2", "2": "sim:2", "0": "error"} {
-		setVariable(t, visible)
+		setVisible(t, visible)
 		d, err := ChooseOne("sim:2")
 		if got := d.String(); (err != nil) != (want == "error") || err == nil && got != want {
-			t.Errorf("%s=%s: %v, %v, want %s", Variable, visible, d, err, want)
+			t.Errorf("%s=%s: got %v, %v; want %s", Variable, visible, d, err, want)
 		}
 	}
 }
 
+// TestChooseOne checks which GPU a command with one GPU uses, and the error if several are named.
 func TestChooseOne(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
 	}
 	t.Setenv("GFAAS_SIM_GPU", "count=3")
-	for _, c := range []struct{ flag, visible, want, said string }{
+	for _, c := range []struct{ flag, visible, want, message string }{
 		{"", "unset", "sim", ""}, {"", "1", "sim:1", ""}, {"sim:2", "1,2", "sim:2", ""},
 		{"", "1,2", "", "CUDA_VISIBLE_DEVICES=1,2 names 2 GPUs: expected one"}, {"sim:1,sim:2", "unset", "", "expected one GPU"},
 	} {
-		setVariable(t, c.visible)
+		setVisible(t, c.visible)
 		d, err := ChooseOne(c.flag)
-		if c.said == "" && (err != nil || d.String() != c.want) || c.said != "" && (exitOf(err) != cli.ExitUsage || !strings.Contains(err.Error(), c.said)) {
-			t.Errorf("--gpu %q, %s=%q: %v, %v", c.flag, Variable, c.visible, d, err)
+		if c.message == "" && (err != nil || d.String() != c.want) || c.message != "" && (exitStatus(err) != cli.ExitUsage || !strings.Contains(err.Error(), c.message)) {
+			t.Errorf("--gpu %q, %s=%q: got %v, %v; want %q, error %q", c.flag, Variable, c.visible, d, err, c.want, c.message)
 		}
 	}
 }
 
-// TestListVisible: "sim" is all simulated GPUs that the variable names.
+// TestListVisible checks that the name "sim" alone stands for all simulated GPUs that CUDA_VISIBLE_DEVICES lists.
 func TestListVisible(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
@@ -200,21 +205,22 @@ func TestListVisible(t *testing.T) {
 		{"sim:1,sim", "1", "", cli.ExitUsage}, {"sim", "", "", cli.ExitUnavailable}, {"", "-1", "", cli.ExitUnavailable},
 		{"sim:1,sim:1", "unset", "", cli.ExitUsage}, {simgpu.UUID(1), "unset", "sim:1", 0},
 	} {
-		setVariable(t, c.visible)
+		setVisible(t, c.visible)
 		found, err := List(context.Background(), c.list)
 		var names []string
 		for _, g := range found {
 			names = append(names, g.Name)
 			if g.Mem != gpu.GiB {
-				t.Errorf("%s has %v of memory", g.Name, g.Mem)
+				t.Errorf("memory of %s: got %v, want %v", g.Name, g.Mem, gpu.GiB)
 			}
 		}
-		if got := strings.Join(names, ","); got != c.want || exitOf(err) != c.exit {
-			t.Errorf("list %q, %s=%q: %s, %v; want %s, exit %d", c.list, Variable, c.visible, got, err, c.want, c.exit)
+		if got := strings.Join(names, ","); got != c.want || exitStatus(err) != c.exit {
+			t.Errorf("list %q, %s=%q: got %s, exit %d, %v; want %s, exit %d", c.list, Variable, c.visible, got, exitStatus(err), err, c.want, c.exit)
 		}
 	}
 }
 
+// TestPermitted checks that a plan may name only GPUs that CUDA_VISIBLE_DEVICES lists, and all GPUs if it is unset.
 func TestPermitted(t *testing.T) {
 	if preload.HasNVIDIA() {
 		t.Skip("SKIPPED: there is an NVIDIA driver")
@@ -228,9 +234,9 @@ func TestPermitted(t *testing.T) {
 		{"unset", []string{"sim", "sim:1"}, true}, {"0,1", []string{"sim", "sim:01"}, true}, {"1", []string{"sim:1", "sim"}, false},
 		{"", []string{"sim"}, false}, {"", nil, true}, {"1", []string{"0"}, false},
 	} {
-		setVariable(t, c.visible)
+		setVisible(t, c.visible)
 		if err := Permitted("the plan places instances on", c.names); (err == nil) != c.ok {
-			t.Errorf("%s=%q, %v: %v", Variable, c.visible, c.names, err)
+			t.Errorf("%s=%q, GPUs %v: got error %v, want permitted: %v", Variable, c.visible, c.names, err, c.ok)
 		}
 	}
 }

@@ -12,27 +12,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// simulatedMem is the memory of a simulated GPU whose shape says nothing of it.
+// simulatedMem is the memory of a simulated GPU whose shape does not set it.
 const simulatedMem = 16 * gpu.GiB
 
-// simulatedModel is the GPU model of simulated GPUs, so that nobody takes their figures
-// for a GPU's.
+// simulatedModel is the model name of simulated GPUs. It marks their measurements as simulated.
 const simulatedModel = "sim"
 
-// GPU is one of this machine's.
+// GPU describes a GPU of this host.
 type GPU struct {
 	Name  string
-	Mem   gpu.Bytes // 0 where the driver does not say
-	Model string    // as gfaas-profile writes it; empty where the driver does not say
+	Mem   gpu.Bytes // 0 if unknown
+	Model string    // in the spelling of gfaas-profile; empty if unknown
 }
 
-// List are those that a list names, all where it is empty: "0,1", or "sim" for all
-// simulated ones. Where CUDA_VISIBLE_DEVICES is set, all are those that it names.
+// List returns the GPUs in a list such as "0,1", or all simulated GPUs for "sim". For an empty list, it returns
+// the GPUs in CUDA_VISIBLE_DEVICES or, if that is not set, all real GPUs without MIG, or all simulated GPUs if
+// there is no driver.
 func List(ctx context.Context, list string) ([]GPU, error) {
 	var chosen []gpu.Device
 	var err error
 	if list == "sim" {
-		chosen, err = all(true)
+		chosen, err = visibleDevices(true)
 	} else {
 		chosen, err = Choose(list)
 	}
@@ -64,8 +64,7 @@ func List(ctx context.Context, list string) ([]GPU, error) {
 	return out, nil
 }
 
-// realGPUs are the driver's: those of these names, or all that are not
-// partitioned.
+// realGPUs returns the real GPUs with the given names, or all without MIG if names is nil.
 func realGPUs(ctx context.Context, names []string) (out []GPU, err error) {
 	devices, err := nvml.NVML{}.Devices(ctx)
 	if err != nil {
@@ -80,17 +79,17 @@ func realGPUs(ctx context.Context, names []string) (out []GPU, err error) {
 		}
 	}
 	for _, name := range names {
-		one := known[name] // of a MIG instance nothing is
+		one := known[name] // empty for a MIG instance
 		one.Name = name
 		out = append(out, one)
 	}
 	if len(out) == 0 {
-		return nil, cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU", fmt.Errorf("no GPU is there that is not partitioned"))
+		return nil, cli.Fail(cli.ExitUnavailable, "use the simulated GPU with --gpu sim, or a MIG instance with --gpu MIG-UUID", fmt.Errorf("no GPU found that is not partitioned by MIG"))
 	}
 	return out, nil
 }
 
-// simulatedMemory is how much memory each simulated GPU has.
+// simulatedMemory returns the memory of each GPU in a shape of the simulated driver.
 func simulatedMemory(shape string) (gpu.Bytes, error) {
 	for part := range strings.SplitSeq(shape, ",") {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "mem="); ok {

@@ -14,15 +14,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/gfaas"
 )
 
-// A command line in a text: a program of ours at the beginning of a quotation, of a
-// line of an example or behind a prompt, and what follows.
+// line matches a command line in a text: a program of gfaas at the beginning of a quotation or of an example's line, or
+// after a prompt, and its arguments.
 var line = regexp.MustCompile("(?m)(?:`|'|^ *(?:\\$ )?)(gfaas(?:-[a-z]+)?)( [^`'\n]*)")
 
-// verb is what could be a command's name.
+// verb matches words that can be the name of a command.
 var verb = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
-// What the help and the documents tell people to type is there: the programs, their
-// commands and the commands' flags.
+// TestAnnouncedCommandsAreThere checks that the programs, commands and flags in command lines of the help and the
+// documentation exist.
 func TestAnnouncedCommandsAreThere(t *testing.T) {
 	roots := map[string]*cobra.Command{}
 	texts := map[string]string{}
@@ -31,15 +31,15 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 		roots[name].InitDefaultCompletionCmd("")
 		walk(roots[name], func(cmd *cobra.Command) { texts[cmd.CommandPath()+" --help"] = cmd.Long + "\n" + cmd.Example })
 	}
-	files, err := filepath.Glob("../../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, pattern := range []string{"docs/*.md", "docs/how-to/*.md", "examples/*/README.md", "README.md"} {
+		found, err := filepath.Glob("../../../" + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(found), err)
+		}
+		files = append(files, found...)
 	}
-	more, err := filepath.Glob("../../../examples/*/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range slices.Concat(files, more, []string{"../../../README.md"}) {
+	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 				t.Errorf("%s: %s%s: there is no such program", where, m[1], m[2])
 				continue
 			}
-			if m[1] == "gfaas" && len(rest) > 0 && roots["gfaas-"+rest[0]] != nil { // as gfaas place plan
+			if m[1] == "gfaas" && len(rest) > 0 && roots["gfaas-"+rest[0]] != nil { // such as gfaas place plan
 				root, rest = roots["gfaas-"+rest[0]], rest[1:]
 			}
 			cmd, rest := reached(root, rest)
@@ -62,7 +62,7 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 				t.Errorf("%s: %s%s: %s has no command %s", where, m[1], m[2], cmd.CommandPath(), rest[0])
 			}
 			if cmd.HasSubCommands() && len(rest) > 0 && strings.ToUpper(rest[0]) == rest[0] && !strings.HasPrefix(rest[0], "-") {
-				continue // as GENERATOR, which stands for any
+				continue // a placeholder such as GENERATOR
 			}
 			for _, flag := range flagsOf(rest) {
 				if cmd.Flags().Lookup(flag) == nil && cmd.InheritedFlags().Lookup(flag) == nil && flag != "help" && flag != "version" {
@@ -77,10 +77,10 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 	}
 }
 
-// prose are words that follow a program's name in sentences.
+// prose lists words that follow a program's name in sentences.
 var prose = map[string]bool{"answers": true, "is": true, "listens": true, "nor": true, "plans": true, "runs": true, "starts": true}
 
-// reached is the command that words come to, and what follows them.
+// reached returns the command that words lead to, and the remaining words.
 func reached(cmd *cobra.Command, words []string) (*cobra.Command, []string) {
 	for len(words) > 0 {
 		at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == words[0] || c.HasAlias(words[0]) })
@@ -92,7 +92,7 @@ func reached(cmd *cobra.Command, words []string) (*cobra.Command, []string) {
 	return cmd, words
 }
 
-// flagsOf are the long flags among words, up to the end of the command.
+// flagsOf returns the long flags among words, up to the end of the command.
 func flagsOf(words []string) (names []string) {
 	for _, w := range words {
 		if w == "--" || strings.ContainsAny(w, "|;&<>#()") {
@@ -106,8 +106,7 @@ func flagsOf(words []string) (names []string) {
 	return names
 }
 
-// What gfaas says of the programs that belong to it is what they say of themselves,
-// and it says it of each.
+// TestProgramsAreAnnounced checks that gfaas lists every program, with the program's own summary.
 func TestProgramsAreAnnounced(t *testing.T) {
 	told := map[string]string{}
 	for _, cmd := range (&cli.Env{Prog: "gfaas", Out: t.Output(), Err: t.Output()}).Tree(gfaas.NewRoot).Commands() {

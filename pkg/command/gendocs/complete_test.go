@@ -12,11 +12,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// format finds the kind of file that a help text names, or a file at all.
+// format matches a help text about a file, with or without its format.
 var format = regexp.MustCompile(`\((CSV|JSON|YAML)|\.(csv|json|yaml)\b|\bfile\b`)
 
-// TestFilesAreCompleted holds that what the help calls a file is completed as
-// one, by its usual ending, and that nothing else is.
+// TestFilesAreCompleted checks that a flag is completed with file names, by extension, if and only if its help mentions a
+// file.
 func TestFilesAreCompleted(t *testing.T) {
 	for name, build := range trees {
 		env := &cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}
@@ -44,8 +44,8 @@ func TestFilesAreCompleted(t *testing.T) {
 	}
 }
 
-// odd are flags that take a file and whose help does not say file, and flags
-// whose help says it of something else.
+// odd lists the exceptions: true for flags that take a file although the help does not mention one, false for flags that
+// take no file although it does.
 var odd = map[string]bool{
 	"resume": true, "baseline": true, "append": true, "socket": true, "function": false, "node": false,
 }
@@ -58,8 +58,7 @@ func completed(cmd *cobra.Command, f *pflag.Flag) ([]string, cobra.ShellCompDire
 	return complete(cmd, nil, "")
 }
 
-// TestSettingsAreListed: a flag that the list of settings lacks could not be
-// set in the config file.
+// TestSettingsAreListed checks the list of settings. A flag that it lacks could not be set in the config file.
 func TestSettingsAreListed(t *testing.T) {
 	if got := cli.Settings(); !slices.Equal(got, settings()) {
 		t.Errorf("pkg/command/cli/settings.txt is not up to date, run make docs: it has\n%v\nand the flags are\n%v", got, settings())

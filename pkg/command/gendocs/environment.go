@@ -7,65 +7,64 @@ import (
 	"strings"
 )
 
-// variable is one of the environment that a program or a library of ours reads, or sets
-// for what it starts.
+// variable is an environment variable that a program or library of gfaas reads, or sets for child processes.
 type variable struct{ name, text string }
 
-// environment is what gfaas-environment(7) lists, in groups. Settings, which stand for
-// flags, are on the pages of the commands.
+// environment is the content of gfaas-environment(7), in groups. It omits the settings, which correspond to flags
+// and are documented with the commands.
 var environment = []struct {
 	title, about string
 	variables    []variable
 }{
-	{"FILES AND FOLDERS", "Read by all programs. A variable that is empty counts as one that is not set.", []variable{
-		{"GFAAS_CONFIG", "The settings file, as --config. Without it gfaas/config.yaml in XDG_CONFIG_HOME, else in /etc."},
-		{"GFAAS_RUN_DIR", "The run directory: the folder of the daemons' sockets, which must be the user's own. Each run directory has its own daemons. Default: gfaas in XDG_RUNTIME_DIR, if that is not /run/user/UID. Otherwise all programs of a user have the same default, with or without XDG_RUNTIME_DIR. The candidates are, in this order, /run/user/UID/gfaas (if the user has a session), /run/gfaas (for root and its owner) and /tmp/gfaas-UID: the first one in which a daemon is running or, if there is none, the first one."},
-		{"GFAAS_STATE", "The file with the functions and instances. Its previous generation and the logs of instances are beside it. Without it gfaas/state.db in XDG_STATE_HOME."},
-		{"GFAAS_LIB_DIR", "The folder of libgfaas.so, and of the simulated driver in its subfolder sim. Without it the folders lib and lib/gfaas beside that of the program, then those of the system."},
-		{"XDG_CONFIG_HOME", "~/.config where it is not set."},
+	{"FILES AND FOLDERS", "All programs read these variables. A variable with an empty value counts as not set.", []variable{
+		{"GFAAS_CONFIG", "The settings file, as for --config. Default: gfaas/config.yaml in XDG_CONFIG_HOME or, if that file does not exist, in /etc."},
+		{"GFAAS_RUN_DIR", "The run directory: the folder of the daemons' sockets, which must be owned by the user. Each run directory has its own daemons. Default: gfaas in XDG_RUNTIME_DIR, if that is not /run/user/UID. Otherwise all programs of a user have the same default, with or without XDG_RUNTIME_DIR. The candidates are, in this order, /run/user/UID/gfaas (if the user has a session), /run/gfaas (for root and its owner) and /tmp/gfaas-UID: the first one in which a daemon is running or, if there is none, the first one."},
+		{"GFAAS_STATE", "The state file, which has the functions and instances. Its folder also contains its previous generation and the logs of instances. Default: gfaas/state.db in XDG_STATE_HOME."},
+		{"GFAAS_LIB_DIR", "The folder of libgfaas.so; its subfolder sim contains the simulated driver. Default: the folders lib and lib/gfaas next to the folder of the program, then the same folders of the system."},
+		{"XDG_CONFIG_HOME", "Default: ~/.config."},
 		{"XDG_RUNTIME_DIR", "See GFAAS_RUN_DIR."},
-		{"XDG_STATE_HOME", "~/.local/state where it is not set."},
+		{"XDG_STATE_HOME", "Default: ~/.local/state."},
 	}},
 	{"SETTINGS", "", []variable{
-		{"GFAAS_FLAG", "Every flag of every program has one: GFAAS_GPU_MEM is --gpu-mem. The flag wins. Variables of this prefix that nothing knows are told of."},
-		{"CUDA_VISIBLE_DEVICES", "The GPUs that commands may use, like --gpu. If --gpu or a plan names a GPU that is not in the list, the command fails. Numbers count as nvidia-smi does. If it is empty, -1 or NoDevFiles, no GPU is visible. docs/sharing.md of the source has the rules. In a slice it lists the slice's GPUs: a program may spell them differently, and the list ends at the first GPU outside the slice. The simulated driver reads it as NVIDIA's does."},
-		{"NO_COLOR", "Anything: no colours, as --no-color."},
-		{"TERM", "dumb: gfaas top prints its table once and shows no screen."},
-		{"DOCKER_HOST", "The Docker engine that instances with an image run on; DOCKER_CERT_PATH, DOCKER_TLS_VERIFY and DOCKER_API_VERSION go with it."},
-		{"DOCKER_CONTEXT", "With the settings in DOCKER_CONFIG (without it ~/.docker), the engine of the docker command: gfaas run refuses docker run on another machine's engine."},
+		{"GFAAS_FLAG", "Every flag of every program can be set by a variable: --gpu-mem by GFAAS_GPU_MEM, for example. A flag on the command line has priority. A note names unknown variables that begin with GFAAS_."},
+		{"CUDA_VISIBLE_DEVICES", "The GPUs that commands may use, like --gpu. If --gpu or a plan names a GPU that is not in the list, the command fails. Numbers count GPUs as nvidia-smi does. If the value is empty, -1 or NoDevFiles, no GPU is visible. The page docs/sharing.md of the source has the rules. In a slice, the variable lists the slice's GPUs: a program may spell them differently, and the list ends at the first GPU outside the slice. The simulated driver reads the variable like NVIDIA's driver."},
+		{"NO_COLOR", "With any value, output has no colours, as with --no-color."},
+		{"TERM", "With the value dumb, gfaas top prints its table once and shows no screen."},
+		{"DOCKER_HOST", "The Docker Engine for instances with an image. DOCKER_CERT_PATH, DOCKER_TLS_VERIFY and DOCKER_API_VERSION are read too."},
+		{"DOCKER_CONTEXT", "The context of the docker command, whose settings are in DOCKER_CONFIG (default ~/.docker). gfaas run refuses docker run if the engine of the context is on another machine."},
 		{"DOCKER_CONFIG", "See DOCKER_CONTEXT."},
-		{"CONTAINER_HOST", "The engine of podman, likewise."},
+		{"CONTAINER_HOST", "The engine of podman. gfaas run refuses podman run if it is on another machine."},
 	}},
-	{"THE SIMULATED GPU", "Read by the simulated driver, in whatever program has loaded it, and by the commands that have to know what there is.", []variable{
-		{"GFAAS_SIM_GPU", "Its shape, as in sms=80,mem=16GiB,count=1,context=0,poison=0; docs/simulated-gpu.md of the source has the keys."},
-		{"GFAAS_SIM_DIR", "The folder with its files. Without it /dev/shm/gfaas-sim-UID. Processes with another folder are on another GPU."},
-		{"GFAAS_SIM_NOTED", "Anything: it has been said that the GPU is simulated, and is not said again. Set by gfaas's commands for what they start."},
+	{"THE SIMULATED GPU", "The simulated driver reads these variables, in every program that loads it, and so do the commands that need the number and size of the GPUs.", []variable{
+		{"GFAAS_SIM_GPU", "The shape of the simulated GPU, such as sms=80,mem=16GiB,count=1,context=0,poison=0. The page docs/simulated-gpu.md of the source describes the keys."},
+		{"GFAAS_SIM_DIR", "The folder of the simulated GPU's files. Default: /dev/shm/gfaas-sim-UID. Processes with different folders are on different GPUs."},
+		{"GFAAS_SIM_NOTED", "With any value, the note that the GPU is simulated is not printed again. gfaas's commands set this variable for the programs that they start."},
 	}},
-	{"OF A FUNCTION", "For the env of a function's file, or the program under gfaas run.", []variable{
-		{"GFAAS_NO_NVML", "1: what the program reads of NVML is as the driver has it, not the slice's, as gfaas run --no-nvml."},
-		{"GFAAS_OVERSUBSCRIBE", "1: its memory may be larger than the GPU's, and waits on the host while it has no work. Set by gfaas run --oversubscribe."},
+	{"FOR FUNCTIONS", "Set these variables in the env of a function's file, or for the program under gfaas run.", []variable{
+		{"GFAAS_NO_NVML", "With the value 1, the program reads the driver's values from NVML and not those of the slice, as with gfaas run --no-nvml."},
+		{"GFAAS_OVERSUBSCRIBE", "With the value 1, the program's memory may be larger than the GPU's, and is on the host while the program has no work. gfaas run --oversubscribe sets it."},
 	}},
-	{"IN A SLICE", "Set for what gfaas run, up and serve and gfaas-profile start, and read by the libraries that are loaded into it. A program may narrow CUDA_VISIBLE_DEVICES for its workers, and leaves the others as they are.", []variable{
-		{"PORT", "Where a function is to listen. Of gfaas-kerneld function too."},
-		{"GFAAS_FUNCTION", "The function's name."},
-		{"GFAAS_INSTANCE", "The name of the instance or slice. Where it is set, GFAAS_SOCKET, GFAAS_OVERSUBSCRIBE and GFAAS_NO_NVML are no settings of gfaas's programs."},
-		{"GFAAS_SECRET", "What the instance proves itself with to gfaas-tokend; the library writes over it in what others can see of the process."},
+	{"IN A SLICE", "gfaas run, up and serve and gfaas-profile set these variables for the programs that they start, and the libraries in these programs read them. A program may narrow CUDA_VISIBLE_DEVICES for its workers, and must not change the other variables.", []variable{
+		{"PORT", "The port on which a function must listen. gfaas-kerneld function reads it too."},
+		{"GFAAS_FUNCTION", "The name of the function."},
+		{"GFAAS_INSTANCE", "The name of the instance or slice. If it is set, gfaas's programs do not read GFAAS_SOCKET, GFAAS_OVERSUBSCRIBE and GFAAS_NO_NVML as settings."},
+		{"GFAAS_SECRET", "The secret by which gfaas-tokend recognizes the instance. The library overwrites it where other processes could read it."},
 		{"GFAAS_SOCKET", "The socket of gfaas-tokend for clients."},
-		{"GFAAS_DEVICES", "The slice's GPUs, as CUDA_VISIBLE_DEVICES was at first. The library compares the two by the GPUs' UUIDs."},
-		{"GFAAS_MODEL_SOCKET", "The socket of gfaas-modeld, for functions with a model; without it model.sock in the run directory."},
-		{"LD_PRELOAD", "libgfaas.so, in front of what was there."},
-		{"LD_LIBRARY_PATH", "On the simulated GPU its folder, in front of what was there; for functions with a model that of libgfaas-model.so, behind. Read to find out whether there is an NVIDIA driver."},
-		{"PYTHONPATH", "For functions with a model the folder of gfaas_model, behind what was there."},
-		{"CUDA_DEVICE_ORDER", "PCI_BUS_ID: GPUs have the same numbers everywhere."},
-		{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "The share of the multiprocessors."},
-		{"CUDA_MPS_PIPE_DIRECTORY", "The MPS daemon that the slice is under. gfaas-tokend and gfaas doctor read it too: the daemon of the machine's owner, without it that in /tmp/nvidia-mps."},
-		{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "With a memory limit and MPS: MPS's own, a second fence."},
+		{"GFAAS_DEVICES", "The GPUs of the slice: the first value of CUDA_VISIBLE_DEVICES. The library compares the two by the UUIDs of the GPUs."},
+		{"GFAAS_MODEL_SOCKET", "The socket of gfaas-modeld, for functions with a model. Default: model.sock in the run directory."},
+		{"LD_PRELOAD", "libgfaas.so, before earlier entries."},
+		{"LD_LIBRARY_PATH", "On the simulated GPU, the folder of the simulated driver, before earlier entries. For functions with a model, also the folder of libgfaas-model.so, after earlier entries. gfaas's programs search its folders for an NVIDIA driver."},
+		{"PYTHONPATH", "For functions with a model, the folder of gfaas_model, after earlier entries."},
+		{"CUDA_DEVICE_ORDER", "PCI_BUS_ID, so that a GPU has the same number in all programs."},
+		{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "The SM share."},
+		{"CUDA_MPS_PIPE_DIRECTORY", "The folder of the MPS daemon of the slice. gfaas-tokend and gfaas doctor also read it, to find an MPS daemon of root or of the user (default /tmp/nvidia-mps)."},
+		{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "With a memory limit and MPS, the limit of MPS, which applies in addition to that of the library."},
 	}},
-	{"FOR OTHER ENGINES", "Besides GFAAS_RUN_DIR, GFAAS_LIB_DIR, GFAAS_SIM_DIR, GFAAS_SIM_GPU, GFAAS_SECRET and CUDA_MPS_PIPE_DIRECTORY what the files of gfaas-place export compose and swarm want to know, and gfaas register writes.", []variable{
-		{"GFAAS_USER", "UID:GID that containers run as, which is gfaas-tokend's. Without it the image's own."},
+	{"FOR OTHER ENGINES", "The files of gfaas-place export compose and swarm refer to this variable and to GFAAS_RUN_DIR, GFAAS_LIB_DIR, GFAAS_SIM_DIR, GFAAS_SIM_GPU, GFAAS_SECRET and CUDA_MPS_PIPE_DIRECTORY. gfaas register writes their values.", []variable{
+		{"GFAAS_USER", "The user and group of containers, as UID:GID: those of gfaas-tokend. Default: the user of the image."},
 	}},
 	{"DAEMONS", "", []variable{
-		{"NOTIFY_SOCKET", "Where systemd is told that a daemon is ready, reloads or ends. What daemons start does not get it."},
+		{"NOTIFY_SOCKET", "The socket of systemd, to which a daemon reports that it is ready, reloads or ends. Programs that daemons start do not get it."},
 	}},
 }
 
@@ -76,7 +75,7 @@ func writeEnvironment(dir string) error {
 	var page strings.Builder
 	page.WriteString(`.TH "GFAAS\-ENVIRONMENT" "7" "Jan 2026" "gfaas" "gfaas"
 .SH NAME
-gfaas\-environment \- variables of the environment that gfaas reads and sets
+gfaas\-environment \- environment variables that gfaas reads and sets
 `)
 	for _, group := range environment {
 		fmt.Fprintf(&page, ".SH %s\n", group.title)

@@ -12,15 +12,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// reads finds the names of variables in a source: what is asked for, and what is named
-// as one of ours.
+// reads matches names of variables in source code: the arguments of getenv and similar functions, and quoted names with
+// the prefixes of gfaas and CUDA.
 var reads = regexp.MustCompile(`(?:[gG]etenv|LookupEnv|environ\.get)\(\s*"([A-Z_0-9]+)"|"(GFAAS_[A-Z_0-9]+|CUDA_(?:MPS|VISIBLE|DEVICE)_[A-Z_]+)"`)
 
-// ordinary are read as every program does that starts others.
+// ordinary lists variables that every program reads when it starts others.
 var ordinary = []string{"PATH"}
 
-// TestEnvironmentIsListed: gfaas-environment(7) has every variable that the programs and
-// libraries read, and none that they do not know.
+// TestEnvironmentIsListed checks that gfaas-environment(7) lists exactly the variables that the programs and libraries
+// read or set.
 func TestEnvironmentIsListed(t *testing.T) {
 	listed := map[string]bool{}
 	for _, group := range environment {
@@ -59,7 +59,7 @@ func TestEnvironmentIsListed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	delete(listed, "GFAAS_FLAG") // stands for all settings
+	delete(listed, "GFAAS_FLAG") // represents all settings
 	for name := range listed {
 		if !strings.Contains(all.String(), name) {
 			t.Errorf("nothing knows %s", name)

@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// What is not 0 is not read as 0, which for many flags is no limit, and memory has a
-// unit.
+// TestNoFlagReadsNoneForLittle checks that no flag reads a tiny value as 0, which means "no limit" for many flags, and that
+// amounts of memory need a unit.
 func TestNoFlagReadsNoneForLittle(t *testing.T) {
 	seen := map[string]int{}
 	for name, build := range trees {

@@ -14,20 +14,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// A token daemon that is killed under gfaas run is started again by it, with the slice
-// that it had, and its program never knows. No other command is run meanwhile that
-// could have started it.
+// TestRunStartsTheDaemonAgain kills the token daemon of a gfaas run. The command starts the daemon again with the
+// same slice, and its program notices nothing. The test runs no other command in between that could start the
+// daemon.
 func TestRunStartsTheDaemonAgain(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	run, begun, done := p.getenv("GFAAS_RUN_DIR"), filepath.Join(p.dir, "begun"), filepath.Join(p.dir, "done")
-	cmd := p.command("run", "--name", "patient", "--quota", "0.3", "--", "sh", "-c", `: >"$1"; while ! test -e "$2"; do sleep 0.01; done`, "sh", begun, done)
-	said := &screen{}
-	cmd.Stderr = said
+	p := newEnvironment(t)
+	run, started, done := p.getenv("GFAAS_RUN_DIR"), filepath.Join(p.dir, "begun"), filepath.Join(p.dir, "done")
+	cmd := p.command("run", "--name", "patient", "--quota", "0.3", "--", "sh", "-c", `: >"$1"; while ! test -e "$2"; do sleep 0.01; done`, "sh", started, done)
+	stderr := &screen{}
+	cmd.Stderr = stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	daemon := func() int { // that has the slice; 0: none
+	daemon := func() int { // PID of the daemon with the slice; 0: none
 		text, _ := os.ReadFile(filepath.Join(run, "token.lock"))
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 		if _, err := os.Stat(filepath.Join(run, "instances", "patient.json")); err != nil {
@@ -36,7 +36,7 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 		return pid
 	}
 	eventually(t, "the program runs in its slice", func() bool {
-		_, err := os.Stat(begun)
+		_, err := os.Stat(started)
 		return err == nil && daemon() > 0
 	})
 	first := daemon()
@@ -49,18 +49,18 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 			return false
 		}
 		var err error
-		status, err = tokend.Dial(run).Status(t.Context()) // it has its lock before its socket
+		status, err = tokend.Dial(run).Status(t.Context()) // the daemon takes its lock before it listens
 		return err == nil
 	})
 	if c := status.GPUs[0].Clients; len(c) != 1 || c[0].Instance != "patient" || c[0].QuotaRequest != 0.3 {
 		t.Errorf("it has %+v", c)
 	}
-	// It says so once it has seen the daemon answer, if its program has not ended by then.
+	// The message follows when the daemon has answered, unless the program has ended by then.
 	eventually(t, "it says that it started the daemon", func() bool {
-		return strings.Contains(said.String(), "the token daemon was gone: started it again")
+		return strings.Contains(stderr.String(), "the token daemon had ended: started it again")
 	})
 	p.write("done", "")
 	if status := exitStatus(cmd.Wait()); status != 0 {
-		t.Errorf("exit %d", status)
+		t.Errorf("exit %d, want 0", status)
 	}
 }

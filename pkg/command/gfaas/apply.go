@@ -21,24 +21,28 @@ func newApply(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "apply -f FILE",
 		SuggestFor: []string{"deploy", "create"},
-		Short:      "Add functions, or change them",
-		Long: `Reads function files and keeps what they describe, in place of functions of
-the same names. All files are applied, or none.
+		Short:      "Add or change functions",
+		Long: `Add the functions of the given files, or replace functions of the same names.
+Either all files are applied or none.
 
-A function has a name and a command, which starts in the file's folder, or an
-image. It may have env, port (8080), contract (auto, http, openfaas, kserve-v2 or
-openai), kind (inference or training), slo (69ms), gpu_mem (1427MiB), gpus (1),
-weight (1), tenant and model ({name: resnet50,
-file: resnet50.safetensors}). docs/files.md of the
-source says more of each.
+A function needs a name and either a command, which starts in the folder of the
+file, or an image. Common optional keys are env, port (8080), contract (auto,
+http, openfaas, kserve-v2 or openai), kind (inference or training), slo (69ms),
+gpu_mem (1427MiB), gpus (1), weight (1), tenant, and model
+({name: resnet50, file: resnet50.safetensors}). The page docs/files.md of the
+source describes all keys.
 
-Instances that run already stay as they are until they are started again.`,
-		Example: `  gfaas apply -f function.yaml
+Running instances keep the version of the function that they started with.
+gfaas up restarts them. gfaas serve stops its own as soon as they are idle.`,
+		Example: `  # Apply the functions of one file
+  gfaas apply -f function.yaml
+
+  # Apply the functions of two files together
   cat a.yaml b.yaml | gfaas apply -f -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
-	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "function file, - for standard input; may be given several times")
+	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "function `file`, or - for standard input (repeatable)")
 	cli.Files(cmd, "yaml yml", "file")
 	return cmd
 }
@@ -47,54 +51,54 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 	if len(o.files) == 0 {
 		return cli.Usagef("--file is missing: expected a function file, or - for standard input")
 	}
-	var all []function.Function
-	from := map[string]string{}
+	var functions []function.Function
+	fileOf := map[string]string{} // by function
 	for _, file := range o.files {
 		list, err := cli.LoadFunctions(t.env, file)
 		if err != nil {
 			return err
 		}
 		for _, fn := range list {
-			if first, twice := from[fn.Name]; twice {
+			if first, twice := fileOf[fn.Name]; twice {
 				return fmt.Errorf("%s: function %q is in %s already: expected each name once", file, fn.Name, first)
 			}
-			from[fn.Name] = file
+			fileOf[fn.Name] = file
 			if fn.Model != nil && fn.Model.File != "" {
 				if err := wire.CheckName(fn.Model.Name); err != nil {
 					return fmt.Errorf("%s: function %s: model.name: %w", file, fn.Name, err)
 				}
 			}
 		}
-		all = append(all, list...)
+		functions = append(functions, list...)
 	}
-	before, err := t.store.Look(ctx)
+	before, err := t.store.List(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.store.Apply(ctx, all...); err != nil {
+	if err := t.store.Apply(ctx, functions...); err != nil {
 		return err
 	}
-	for _, fn := range all {
-		if ours := overridden(fn); len(ours) > 0 {
-			t.env.Notef("note: function %s: env: %s: gfaas sets that for its instances itself", fn.Name, strings.Join(ours, ", "))
+	for _, fn := range functions {
+		if names := overridden(fn); len(names) > 0 {
+			t.env.Notef("note: function %s: env: %s: overridden by the values that gfaas sets for each instance", fn.Name, strings.Join(names, ", "))
 		}
-		t.env.Debugf("function %s %s", fn.Name, change(before.Functions, fn))
+		t.env.Debugf("function %s %s", fn.Name, changeWord(before.Functions, fn))
 	}
 	return nil
 }
 
-// overridden are the variables of a function's env that its instances do not get.
+// overridden returns the variables in a function's env whose values gfaas replaces in its instances.
 func overridden(fn function.Function) (names []string) {
 	for _, name := range preload.Replaced {
-		if _, given := fn.Env[name]; given && (name != preload.ModelSocket || fn.Model != nil && fn.Model.File != "") {
+		if _, present := fn.Env[name]; present && (name != preload.ModelSocket || fn.Model != nil && fn.Model.File != "") {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// change says in a word what applying fn did.
-func change(before []function.Function, fn function.Function) string {
+// changeWord returns a word for the effect of applying fn: added, changed or unchanged.
+func changeWord(before []function.Function, fn function.Function) string {
 	for _, old := range before {
 		switch {
 		case old.Name != fn.Name:

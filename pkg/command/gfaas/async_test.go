@@ -19,9 +19,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 )
 
-// TestAsyncSurvivesKills kills the gateway ten times at any moment while it
-// accepts 200 asynchronous calls: each is run and its answer sent, and more often
-// than once only what had a place at a kill.
+// TestAsyncSurvivesKills kills the gateway ten times at random moments while it accepts 200 asynchronous calls. It
+// must run each accepted call and deliver its answer. Only calls in progress at a kill may repeat.
 func TestAsyncSurvivesKills(t *testing.T) {
 	t.Parallel()
 	const calls, kills, places = 200, 10, 16
@@ -41,7 +40,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		cmd.Env, cmd.Dir = env, dir
 		return cmd
 	}
-	file, ran := filepath.Join(dir, "f.yaml"), filepath.Join(dir, "ran") // a line a run
+	file, ran := filepath.Join(dir, "f.yaml"), filepath.Join(dir, "ran") // one line per run
 	if err := os.WriteFile(file, fmt.Appendf(nil, "name: echo\ncommand: [sh, -c, 'exec $FUNCTION >> %s']\n", ran), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -69,15 +68,15 @@ func TestAsyncSurvivesKills(t *testing.T) {
 	defer client.Close()
 	var served *exec.Cmd
 	serve := func() {
-		var said bytes.Buffer
+		var stderr bytes.Buffer
 		served = gfaas("serve", "--listen", "", "--gpu", "sim", "--pool", "4", "--queue-timeout", "1m", "--callback-allow", "127.0.0.1")
-		served.Stderr = &said
+		served.Stderr = &stderr
 		if err := served.Start(); err != nil {
 			t.Fatal(err)
 		}
 		for !client.Answers(ctx) || !knows(ctx, client) {
 			if ctx.Err() != nil {
-				t.Fatal("the gateway does not answer: ", said.String())
+				t.Fatal("the gateway does not answer: ", stderr.String())
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -102,7 +101,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		if n%(calls/kills) == calls/kills/2 {
 			victim := served.Process
 			timer := time.AfterFunc(time.Duration(rand.Intn(100))*time.Millisecond, func() { _ = victim.Kill() })
-			for more := 0; ; more++ { // until it is dead
+			for more := 0; ; more++ { // until the gateway is dead
 				id := fmt.Sprintf("more%d.%d", n, more)
 				if !accept(id) {
 					break
@@ -122,7 +121,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 	for id := range accepted {
 		for state := ""; state != "done"; {
 			var s struct{ State string }
-			if err := client.Ask(ctx, http.MethodGet, "/system/async/"+id, nil, &s); err != nil {
+			if err := client.Do(ctx, http.MethodGet, "/system/async/"+id, nil, &s); err != nil {
 				t.Fatalf("%s was accepted: %v", id, err)
 			}
 			if state = s.State; state == "failed" {
@@ -155,7 +154,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 	}
 }
 
-// knows says whether the gateway knows the function.
+// knows reports whether the gateway knows the function.
 func knows(ctx context.Context, client *gateway.Client) bool {
-	return client.Ask(ctx, http.MethodGet, "/system/function/echo", nil, nil) == nil
+	return client.Do(ctx, http.MethodGet, "/system/function/echo", nil, nil) == nil
 }

@@ -7,30 +7,31 @@ import (
 	"testing"
 )
 
-// completes is a shell program that completes a command line ($1 and so on, the last
-// one begun) as a shell with the file that make docs writes does, without
-// bash-completion, of which it takes one function.
+// completes is a shell program that completes the command line in its arguments, whose last word is incomplete. It
+// does so like a shell with the file from make docs, and replaces the one function of bash-completion that the
+// file needs.
 const completes = `source "$SCRIPT"
 _get_comp_words_by_ref() { words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; cur=${words[cword]}; prev=${words[cword-1]}; }
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
 __start_gfaas 2>/dev/null
 printf '%s\n' "${COMPREPLY[@]}"`
 
-// In a real shell, with the file that is installed.
+// TestCompletionInBash completes command lines in a real shell with the installed file.
 func TestCompletionInBash(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("no bash, so what the file for it does is not tested")
 	}
-	p := newPlace(t)
+	t.Parallel()
+	p := newEnvironment(t)
 	for _, name := range []string{"resnet", "bert"} {
 		p.write(name+".yaml", "name: "+name+"\ncommand: [sleep, '600']\n")
 		p.output("apply", "-f", name+".yaml")
 	}
 	for _, c := range []struct {
-		line string // the last word is begun; _ is none yet
+		line string // the last word is incomplete; _ is an empty word
 		want []string
-		lone bool // there is nothing else
+		lone bool // no other suggestions
 	}{
 		{"gfaas pla", []string{"place"}, true},
 		{"gfaas completio", []string{"completion"}, true},
@@ -43,7 +44,7 @@ func TestCompletionInBash(t *testing.T) {
 		{"gfaas profile load _", []string{"bert", "resnet"}, true},
 		{"gfaas run --det", []string{"--detach-on-kill"}, true},
 		{"gfaas run -- gfaas-toke", []string{"gfaas-tokend"}, true},
-		{"gfaas run --sm 24 -- sh -c _", nil, true}, // a file: that is the shell's own
+		{"gfaas run --sm 24 -- sh -c _", nil, true}, // the shell itself completes files
 	} {
 		words := strings.Fields(strings.ReplaceAll(c.line, "_", "''"))
 		for i, w := range words {
@@ -60,8 +61,8 @@ func TestCompletionInBash(t *testing.T) {
 		}
 		var got []string
 		for line := range strings.Lines(string(text)) {
-			if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word != "" { // and a description
-				got = append(got, strings.ReplaceAll(word, `\`, "")) // as the shell reads it
+			if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word != "" { // without the description
+				got = append(got, strings.ReplaceAll(word, `\`, "")) // unquoted, as the shell does
 			}
 		}
 		for _, w := range c.want {

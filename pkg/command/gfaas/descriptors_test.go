@@ -12,42 +12,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// with has a command start with so few descriptors.
-func (p *place) with(descriptors int, args ...string) *exec.Cmd {
+// withDescriptorLimit returns a command with a limit on its file descriptors.
+func (p *environment) withDescriptorLimit(descriptors int, args ...string) *exec.Cmd {
 	cmd := p.command(args...)
 	cmd.Args = append([]string{"sh", "-c", `ulimit -n "$0"; exec "$@"`, strconv.Itoa(descriptors)}, cmd.Args...)
-	cmd.Path = p.look("sh")
+	cmd.Path = p.lookPath("sh")
 	return cmd
 }
 
-// However few descriptors a command is left, it does what it should or says what
-// is missing: it does not die of it, and an up that failed leaves nothing.
+// TestFewDescriptors runs commands with any number of free file descriptors. They must succeed or report the missing
+// resource, not crash, and a failed up must leave nothing behind.
 func TestFewDescriptors(t *testing.T) {
-	p := newPlace(t)
+	t.Parallel()
+	p := newEnvironment(t)
 	p.write("f.yaml", `{name: f, command: ["`+p.getenv("FUNCTION")+`"]}`)
 	p.write("first.json", planOf("f-0"))
 	p.write("second.json", planOf("f-1"))
 	p.output("apply", "-f", "f.yaml")
 	p.output("up", "first.json")
 	failures, enough := 0, false
-	// With fewer than 8 the Go runtime itself cannot begin.
+	// The Go runtime itself needs 8.
 	for n := 8; n < 64 && !enough; n++ {
 		for _, args := range [][]string{{"up", "second.json"}, {"ps"}, {"logs", "f"}, {"invoke", "f"}, {"down", "f-1"}} {
-			text, err := p.with(n, args...).CombinedOutput()
-			what := fmt.Sprintf("%d descriptors: gfaas %v", n, args)
+			text, err := p.withDescriptorLimit(n, args...).CombinedOutput()
+			description := fmt.Sprintf("%d descriptors: gfaas %v", n, args)
 			switch code := exitStatus(err); {
 			case strings.Contains(string(text), "goroutine "), code == 2, code < 0, code > 127:
-				t.Errorf("%s: status %d\n%s", what, code, text)
+				t.Errorf("%s: status %d\n%s", description, code, text)
 			case code != 0 && !strings.Contains(string(text), "gfaas"):
-				t.Errorf("%s: status %d and %q, want a message", what, code, text)
+				t.Errorf("%s: status %d and %q, want a message", description, code, text)
 			case code != 0:
 				failures++
 			case args[0] == "up":
 				enough = true
 			}
 			if args[0] == "up" && exitStatus(err) != 0 {
-				if left := p.output("ps", "-o", "csv"); strings.Contains(left, "f-1") || p.functions() != 1 {
-					t.Errorf("%s failed and left %d instances:\n%s%s", what, p.functions()-1, text, left)
+				if remaining := p.output("ps", "-o", "csv"); strings.Contains(remaining, "f-1") || p.functions() != 1 {
+					t.Errorf("%s failed and left %d instances:\n%s%s", description, p.functions()-1, text, remaining)
 					p.output("down", "f-1")
 				}
 			}
@@ -57,13 +58,13 @@ func TestFewDescriptors(t *testing.T) {
 		t.Errorf("%d commands failed, and in the end there were enough: %v", failures, enough)
 	}
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 }
 
-// A script may hold a file open at a number beyond the limit on open files that it sets
-// afterwards. The command of gfaas run inherits it; nothing that runs on does.
+// TestDescriptorBeyondTheLimit: a script may keep a file open at a number above the limit that it then sets. The
+// command of gfaas run inherits the file; daemons and instances do not.
 func TestDescriptorBeyondTheLimit(t *testing.T) {
-	p := newPlace(t)
+	p := newEnvironment(t)
 	p.write("f.yaml", `{name: f, command: ["`+p.getenv("FUNCTION")+`"]}`)
 	p.write("plan.json", planOf("f-0"))
 	file, err := os.Open(filepath.Join(p.dir, "plan.json"))
@@ -78,16 +79,16 @@ func TestDescriptorBeyondTheLimit(t *testing.T) {
 	defer unix.Close(high)
 	inherited := fmt.Sprintf("/proc/self/fd/%d", high)
 	for _, args := range [][]string{
-		{"run", "--gpu", "sim", "--", "test", "-e", inherited}, // it starts a token daemon
+		{"run", "--gpu", "sim", "--", "test", "-e", inherited}, // also starts a token daemon
 		{"apply", "-f", "f.yaml"},
-		{"up", "plan.json"}, // an instance and the keeper of its log
+		{"up", "plan.json"}, // starts an instance and its log keeper
 		{"invoke", "f"},
 		{"run", "--gpu", "sim", "--", "test", "-e", inherited},
 	} {
-		if text, err := p.with(128, args...).CombinedOutput(); err != nil {
+		if text, err := p.withDescriptorLimit(128, args...).CombinedOutput(); err != nil {
 			t.Errorf("gfaas %v: %v\n%s", args, err, text)
 		}
 	}
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 }

@@ -11,19 +11,19 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
-// importImage makes an image of the place's function and the libraries it
-// needs, as the engine's own tool imports a root folder.
-func importImage(t *testing.T, p *place) (image string) {
+// importImage creates an image of the place's function and its libraries by importing a root folder.
+func importImage(t *testing.T, p *environment) (image string) {
 	t.Helper()
 	image = importProgram(t, p.getenv("FUNCTION"), p.getenv("GFAAS_LIB_DIR"))
-	t.Cleanup(func() { down(p.env) }) // or it would stay, without a name, for what runs of it
+	t.Cleanup(func() { down(p.env) }) // remove the containers before the image
 	return image
 }
 
-// importProgram makes one of a program, with what it and the libraries of a folder
-// need, which will be put beside it.
+// importProgram creates an image of a program with its libraries, and with the dependencies of the libraries in a
+// folder that containers will mount.
 func importProgram(t *testing.T, program, libraries string) (image string) {
 	t.Helper()
 	root := t.TempDir()
@@ -35,7 +35,7 @@ mkdir "$1/tmp" "$1/dev"
 tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/function"]' - "$2"`
 	image = "gfaas-test-" + preload.NewSecret()[:12]
 	cmd := exec.Command("sh", "-c", script, "sh", root, image)
-	cmd.Env = append(os.Environ(), "FUNCTION="+program, "LIBRARIES="+libraries)
+	cmd.Env = append(os.Environ(), "FUNCTION="+program, "LIBRARIES="+libraries, "LD_LIBRARY_PATH="+filepath.Join(libraries, "sim"))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("import an image: %v\n%s", err, text)
 	}
@@ -43,8 +43,8 @@ tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/fu
 	return image
 }
 
-// dockerPlace is a place on a machine where a Docker engine answers.
-func dockerPlace(t *testing.T) *place {
+// newDockerEnvironment returns a place on a host with a Docker engine. Without an engine, it fails in CI and skips elsewhere.
+func newDockerEnvironment(t *testing.T) *environment {
 	t.Helper()
 	if err := exec.Command("docker", "version").Run(); err != nil {
 		if os.Getenv("CI") != "" {
@@ -52,21 +52,21 @@ func dockerPlace(t *testing.T) *place {
 		}
 		t.Skip("no Docker engine answers")
 	}
-	p := newPlace(t)
+	p := newEnvironment(t)
 	p.env = append(p.env, "DOCKER_HOST="+engine())
 	return p
 }
 
-// The same plan on containers: started, invoked, and stopped without a trace.
+// TestUpOnDocker starts a plan with containers, invokes them, and stops them without remains.
 func TestUpOnDocker(t *testing.T) {
 	t.Parallel()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	image := importImage(t, p)
 	p.write("f.yaml", "{name: boxed, image: "+image+"}\n---\n{name: failing, image: "+image+", env: {FAIL: \"3\"}}\n")
 	p.output("apply", "-f", "f.yaml")
 	p.write("plan.json", planOf("boxed-0", "boxed-1"))
 	p.output("up", "plan.json")
-	var list []psEntry
+	var list []rollout.Entry
 	if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
 		t.Fatal(err)
 	}
@@ -98,14 +98,14 @@ func TestUpOnDocker(t *testing.T) {
 	if n := containers(t, image); n != 2 {
 		t.Errorf("%d containers after up half-way failed, want the 2 from before", n)
 	}
-	forget(t, p, "boxed-1")
+	removeHandle(t, p, "boxed-1")
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
 	}
 
-	// Without a state, and without registrations, their labels know them.
+	// Without the state file and registrations, labels identify the containers.
 	p.output("up", "plan.json")
 	for _, name := range []string{"state.db", "run/instances/boxed-0.json", "run/instances/boxed-1.json"} {
 		if err := os.Remove(filepath.Join(p.dir, name)); err != nil {
@@ -116,13 +116,13 @@ func TestUpOnDocker(t *testing.T) {
 		t.Errorf("ps without a state:\n%s", text)
 	}
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left, whose state was gone", n)
 	}
 }
 
-// containers counts an image's containers, running or not.
+// containers returns the number of an image's containers, running or not.
 func containers(t *testing.T, image string) int {
 	t.Helper()
 	text, err := exec.Command("docker", "ps", "-aq", "--filter", "ancestor="+image).Output()
@@ -132,7 +132,7 @@ func containers(t *testing.T, image string) int {
 	return len(strings.Fields(string(text)))
 }
 
-// planOf is a plan of small instances on one GPU; an id is FUNCTION-NUMBER.
+// planOf returns a plan of small instances on one GPU. IDs have the form FUNCTION-NUMBER.
 func planOf(ids ...string) string {
 	var instances []string
 	for i, id := range ids {

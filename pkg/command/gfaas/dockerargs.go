@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/gfaas/gfaas/pkg/adapter/containercli"
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
@@ -25,26 +23,29 @@ func newDockerArgs(t *tool) *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "docker-args NAME",
-		Short: "Print the arguments that put a container of docker run into a slice",
-		Long: `Print the arguments of docker run that put its container into the slice NAME,
-registered with gfaas register: the preload library, the simulated driver or
-the GPU, the socket of this slice, and the environment.
+		Short: "Print the docker run arguments that put a container into a slice",
+		Long: `Print the arguments with which docker run puts a container into the slice NAME.
+Register the slice first, with gfaas register. The arguments add the preload
+library, the GPU or the simulated driver, the socket of the slice, and the
+environment.
 
-The arguments are separated by spaces and need no quotes. The environment is in a
-file beside the slice's socket that only you can read, since it has the slice's
-secret. It is removed with the slice.
-The container runs as you, unless a later --user names another user; a user other
-than you and root must be named to the token daemon with --client-uid.
+The arguments are separated by spaces and need no quotes. The environment
+contains the slice's secret, so it is written to a file that only you can read,
+in the folder of the slice's socket. The file is removed with the slice.
 
-The image's own LD_PRELOAD and LD_LIBRARY_PATH are replaced. For a slice that lives
-as long as its container, use 'gfaas run … -- docker run …'.`,
-		Example: `  gfaas register plan.json
+The container runs as you, unless a later --user names another user. For a user
+other than you and root, start gfaas-tokend with --client-uid.
+
+The image's own LD_PRELOAD and LD_LIBRARY_PATH are replaced. For a slice that
+ends with its container, use 'gfaas run … -- docker run …' instead.`,
+		Example: `  # Run a container in the slice of the instance resnet-0 of a plan
+  gfaas register plan.json
   docker run $(gfaas docker-args resnet-0) IMAGE`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(_ *cobra.Command, args []string) error { return dockerArgs(t, args[0], path) },
 	}
-	cmd.Flags().StringVar(&path, "env-file", ".env", "file of gfaas register with the slice's secret; not used if GFAAS_SECRET is set")
+	cmd.Flags().StringVar(&path, "env-file", ".env", "file that gfaas register wrote, with the slice's secret (ignored if GFAAS_SECRET is set)")
 	cli.Files(cmd, "env", "env-file")
 	return cmd
 }
@@ -52,7 +53,7 @@ as long as its container, use 'gfaas run … -- docker run …'.`,
 func dockerArgs(t *tool, name, path string) error {
 	reg, hash, err := tokend.Registered(t.runDir, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.Fail(cli.ExitFailure, "gfaas register PLAN.json makes a plan's slices known; 'gfaas run … -- docker run …' needs none",
+		return cli.Fail(cli.ExitFailure, "register the slices of a plan with 'gfaas register PLAN.json'; 'gfaas run … -- docker run …' needs no registration",
 			fmt.Errorf("no slice %q is registered in %s", name, t.runDir))
 	}
 	if err != nil {
@@ -62,12 +63,12 @@ func dockerArgs(t *tool, name, path string) error {
 	if err != nil {
 		return err
 	}
-	secret := os.Getenv(secretSetting)
+	secret := os.Getenv(containercli.Secret)
 	if secret == "" {
-		secret = file.get(secretSetting)
+		secret = file.get(containercli.Secret)
 	}
 	if fmt.Sprintf("%x", sha256.Sum256([]byte(secret))) != hash {
-		return cli.Fail(cli.ExitFailure, "name the file that gfaas register has written with --env-file",
+		return cli.Fail(cli.ExitFailure, "set --env-file to the file that 'gfaas register' wrote",
 			fmt.Errorf("slice %s: its secret is neither in GFAAS_SECRET nor in %s", name, path))
 	}
 	libs, err := preload.FindLibs()
@@ -82,42 +83,13 @@ func dockerArgs(t *tool, name, path string) error {
 	if err != nil {
 		return err
 	}
-	env, err := keepEnviron(t.runDir, name, guest.Env)
-	if err != nil {
+	env := filepath.Join(tokend.InstanceSocketDir(t.runDir, name), preload.DockerEnvFile) // the token daemon removes it with the slice
+	if strings.ContainsAny(env, " \t\n'\"") {
+		return fmt.Errorf("cannot pass the environment file to docker run: the path of the run directory, %q, contains a space or a quote", t.runDir)
+	}
+	if err := containercli.WriteEnv(env, guest.Env); err != nil {
 		return err
 	}
-	args := append(containerArgs(guest), "--env-file", env)
+	args := append(containercli.Args(guest), "--env-file", env)
 	return t.env.Emit(func(w io.Writer) error { _, err := fmt.Fprintln(w, strings.Join(args, " ")); return err })
-}
-
-// containerArgs are those of docker run, but for the environment.
-func containerArgs(guest docker.Guest) (args []string) {
-	for _, v := range guest.Volumes() {
-		args = append(args, "-v", v)
-	}
-	args = append(args, "--user", fmt.Sprintf("%d:%d", os.Geteuid(), os.Getegid()))
-	if len(guest.GPUs) > 0 {
-		args = append(args, "--gpus", `"device=`+strings.Join(guest.GPUs, ",")+`"`)
-	}
-	if guest.HostIPC {
-		args = append(args, "--ipc", "host")
-	}
-	return args
-}
-
-// keepEnviron writes the environment of a slice's containers to a file that only its
-// user can read and that goes with the slice, and returns its path.
-func keepEnviron(runDir, name string, env map[string]string) (string, error) {
-	var text strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(env)) {
-		if strings.ContainsAny(env[key], "\r\n") {
-			return "", fmt.Errorf("%s: the value has a line's end, which a file of docker run cannot have", key)
-		}
-		fmt.Fprintf(&text, "%s=%s\n", key, env[key])
-	}
-	path := filepath.Join(tokend.InstanceSocketDir(runDir, name), preload.DockerEnvFile)
-	if strings.ContainsAny(path, " \t\n'\"") {
-		return "", fmt.Errorf("the run directory %q has a blank or a quote in its path", runDir)
-	}
-	return path, renameio.WriteFile(path, []byte(text.String()), 0o600)
 }

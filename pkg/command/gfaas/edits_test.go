@@ -9,23 +9,25 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
-// wanted is an instance of a plan that is edited.
-type wanted struct {
+// plannedInstance is an instance of the edited plan.
+type plannedInstance struct {
 	function string
 	sm       int
 	quota    float64
 	gpu      int
 }
 
-// restarted says whether one has to be started anew to be as the other.
-func (w wanted) restarted(other wanted) bool {
+// restarted reports whether the change from w to other needs a restart.
+func (w plannedInstance) restarted(other plannedInstance) bool {
 	return w.function != other.function || w.sm != other.sm || w.gpu != other.gpu
 }
 
-// planText is a plan of these instances.
-func planText(all map[string]wanted) string {
+// planText returns a plan with the instances.
+func planText(all map[string]plannedInstance) string {
 	gpus := make([][]string, 2)
 	for id, w := range all {
 		gpus[w.gpu] = append(gpus[w.gpu], fmt.Sprintf(`{"id":%q,"function":%q,"sm_pct":%d,"quota_request":%v,"quota_limit":%v,"batch":1,"rps":1,"mem_mib":0}`,
@@ -39,8 +41,8 @@ func planText(all map[string]wanted) string {
 		strings.Join(list, ",") + `]}`
 }
 
-// edit changes a plan in one place.
-func edit(r *rand.Rand, all map[string]wanted) {
+// edit makes one random change to a plan.
+func edit(r *rand.Rand, all map[string]plannedInstance) {
 	id := fmt.Sprintf("i-%d", r.IntN(4))
 	w, there := all[id]
 	switch {
@@ -50,13 +52,13 @@ func edit(r *rand.Rand, all map[string]wanted) {
 		w.quota = float64(1+r.IntN(9)) / 100
 		all[id] = w
 	default:
-		all[id] = wanted{function: []string{"f", "g"}[r.IntN(2)], sm: 10 + r.IntN(3), quota: float64(1+r.IntN(9)) / 100, gpu: r.IntN(2)}
+		all[id] = plannedInstance{function: []string{"f", "g"}[r.IntN(2)], sm: 10 + r.IntN(3), quota: float64(1+r.IntN(9)) / 100, gpu: r.IntN(2)}
 	}
 }
 
-// TestEdits edits a plan at random and starts it after each edit, now and then after
-// an up that was killed: what runs is what the plan says, and what did not change was
-// not started again. GFAAS_EDITS is how many.
+// TestEdits edits a plan at random and runs gfaas up after each edit, sometimes after another up was killed. The
+// running instances must match the plan, and unchanged instances must not restart. GFAAS_EDITS sets the number of
+// edits.
 func TestEdits(t *testing.T) {
 	t.Parallel()
 	edits := 12
@@ -69,14 +71,14 @@ func TestEdits(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	p := newPlace(t)
+	p := newEnvironment(t)
 	p.env = append(p.env, "GFAAS_SIM_GPU=count=2")
 	p.write("f.yaml", `{name: f, command: ["`+p.getenv("FUNCTION")+`"]}
 ---
 {name: g, command: ["`+p.getenv("FUNCTION")+`"]}
 `)
 	p.output("apply", "-f", "f.yaml")
-	plan, ran := map[string]wanted{}, map[string]wanted{}
+	plan, ran := map[string]plannedInstance{}, map[string]plannedInstance{}
 	pids := map[string]int{}
 	for n := range edits {
 		for range 1 + r.IntN(3) {
@@ -89,12 +91,12 @@ func TestEdits(t *testing.T) {
 			if err := up.Start(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Duration(r.IntN(400)) * time.Millisecond) // anywhere in its work
+			time.Sleep(time.Duration(r.IntN(400)) * time.Millisecond) // kill it at a random moment
 			_ = up.Process.Kill()
 			_ = up.Wait()
 		}
 		p.output("up", "--prune", "plan.json")
-		var list []psEntry
+		var list []rollout.Entry
 		if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
 			t.Fatal(err)
 		}
@@ -114,12 +116,12 @@ func TestEdits(t *testing.T) {
 			}
 			next[e.ID] = e.PID
 		}
-		ran = map[string]wanted{}
+		ran = map[string]plannedInstance{}
 		for id, w := range plan {
 			ran[id] = w
 		}
 		pids = next
 	}
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 }

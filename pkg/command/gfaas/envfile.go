@@ -12,37 +12,35 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/gfaas/gfaas/pkg/adapter/containercli"
 	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// secretSetting is what instances of another engine show to the token daemon.
-const secretSetting = "GFAAS_SECRET"
-
-// envFile is a file of settings as Compose reads them and a shell can: NAME=VALUE.
+// envFile is a file of settings in the form NAME=VALUE, which Compose and shells can read.
 type envFile struct {
 	path  string
 	lines []string
 }
 
-// plainValue needs no quotes in a shell.
+// plainValue matches values that need no quotes in a shell.
 var plainValue = regexp.MustCompile(`^[A-Za-z0-9_/.:,=+-]*$`)
 
 // maxEnvFile is the largest file of settings, in bytes.
 const maxEnvFile = 1 << 20
 
-// readEnvFile reads a file of settings; one that is not there is empty.
+// readEnvFile reads a file of settings. It returns an empty envFile if the file does not exist.
 func readEnvFile(path string) (envFile, error) {
 	f := envFile{path: path}
-	// Looked at first: a device or a pipe may have no end, and keeps nothing.
-	there, err := os.Stat(path)
+	// Check the type first: a device or a pipe may have no end, and does not store data.
+	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return f, nil
 	case err != nil:
 		return f, err
-	case !there.Mode().IsRegular():
-		return f, fmt.Errorf("%s is not a regular file, expected one to keep settings in", path)
+	case !info.Mode().IsRegular():
+		return f, fmt.Errorf("%s is not a regular file: cannot store settings in it", path)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -55,25 +53,25 @@ func readEnvFile(path string) (envFile, error) {
 	}
 	f.lines = strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	for i, line := range f.lines {
-		if value, ours := strings.CutPrefix(line, secretSetting+"="); ours && !plainValue.MatchString(value) {
-			return f, fmt.Errorf("%s:%d: %s: expected letters and digits without quotes", path, i+1, secretSetting)
+		if value, ours := strings.CutPrefix(line, containercli.Secret+"="); ours && !plainValue.MatchString(value) {
+			return f, fmt.Errorf("%s:%d: invalid value of %s: expected letters and digits without quotes", path, i+1, containercli.Secret)
 		}
 	}
 	return f, nil
 }
 
-// get is the value of a setting that needs no quotes.
+// get returns the value of a setting. It does not remove quotes.
 func (f envFile) get(name string) (value string) {
 	for _, line := range f.lines {
 		if v, found := strings.CutPrefix(line, name+"="); found {
-			value = v // the last counts
+			value = v // the last line takes precedence
 		}
 	}
 	return value
 }
 
-// write puts settings in the place of those of their names, and keeps all other lines.
-// Nobody else can read the file.
+// write replaces the lines of the given settings and preserves all other lines. Only the user can
+// read the file.
 func (f envFile) write(settings map[string]string) error {
 	lines := slices.DeleteFunc(slices.Clone(f.lines), func(line string) bool {
 		name, _, _ := strings.Cut(line, "=")
@@ -84,7 +82,7 @@ func (f envFile) write(settings map[string]string) error {
 		value := settings[name]
 		if !plainValue.MatchString(value) {
 			if strings.ContainsAny(value, "'\n") {
-				return fmt.Errorf("%s: %s %q can be in no file of settings: it has a quote or a line's end", f.path, name, value)
+				return fmt.Errorf("%s: cannot store %s=%q in a file of settings: the value contains a single quote or a line break", f.path, name, value)
 			}
 			value = "'" + value + "'"
 		}

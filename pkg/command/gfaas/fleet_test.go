@@ -13,15 +13,15 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/rollout"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// A plan of two nodes is started node by node, each where it knows of nothing but its
-// own part.
+// TestUpNodeByNode starts a plan of two nodes on each node separately. Neither node knows about the other's part.
 func TestUpNodeByNode(t *testing.T) {
 	t.Parallel()
-	a, b := newPlace(t), newPlace(t)
-	for _, p := range []*place{a, b} {
+	a, b := newEnvironment(t), newEnvironment(t)
+	for _, p := range []*environment{a, b} {
 		p.write("f.yaml", `{name: fine, command: ["`+p.getenv("FUNCTION")+`"]}`)
 		p.write("plan.json", fleetOf("a", "fine-0", "fine-1", "b", "fine-2"))
 		p.write("next.json", fleetOf("a", "fine-0", "b", "fine-2", "fine-3"))
@@ -32,38 +32,38 @@ func TestUpNodeByNode(t *testing.T) {
 	b.output("up", "--node", "b", "plan.json")
 	before := b.ps()
 	if got := ids(a.ps()) + " / " + ids(before); got != "fine-0 fine-1 / fine-2" {
-		t.Fatalf("run: %s", got)
+		t.Fatalf("run: %s, want fine-0 fine-1 / fine-2", got)
 	}
-	for _, p := range []*place{a, b} {
+	for _, p := range []*environment{a, b} {
 		cmd := p.command("invoke", "fine")
 		cmd.Stdin = strings.NewReader("hello")
 		if text, err := cmd.Output(); err != nil || string(text) != "hello" {
-			t.Errorf("answer %q, %v", text, err)
+			t.Errorf("answer %q, %v; want hello", text, err)
 		}
 	}
 
-	var steps []step
+	var steps []rollout.Step
 	if err := json.Unmarshal([]byte(a.output("up", "--node", "a", "--prune", "--dry-run", "-o", "json", "next.json")), &steps); err != nil {
 		t.Fatal(err)
 	}
-	if len(steps) != 1 || steps[0].Action != actionStop || steps[0].ID != "fine-1" {
+	if len(steps) != 1 || steps[0].Action != rollout.ActionStop || steps[0].ID != "fine-1" {
 		t.Errorf("on a: %+v, want fine-1 stopped and no more", steps)
 	}
 	a.output("up", "--node", "a", "--prune", "next.json")
 	b.output("up", "--node", "b", "--prune", "next.json")
 	after := b.ps()
 	if got := ids(a.ps()) + " / " + ids(after); got != "fine-0 / fine-2 fine-3" {
-		t.Errorf("run: %s", got)
+		t.Errorf("run: %s, want fine-0 / fine-2 fine-3", got)
 	}
 	if after[0].PID != before[0].PID {
 		t.Errorf("fine-2 was started again: process %d, then %d", before[0].PID, after[0].PID)
 	}
 
-	// A node that the plan has nothing on any more is emptied; one that it does not know
-	// may be mistyped.
+	// up --prune stops all instances on a node that the plan leaves empty. It rejects an unknown node, which may be
+	// a typing mistake.
 	a.output("up", "--node", "a", "--prune", "without-a.json")
 	if got := ids(a.ps()) + " / " + ids(b.ps()); got != " / fine-2 fine-3" {
-		t.Errorf("run: %s", got)
+		t.Errorf("run: %s, want  / fine-2 fine-3", got)
 	}
 	for _, verb := range []string{"up", "register"} {
 		text, err := a.command(verb, "--node", "c", "plan.json").CombinedOutput()
@@ -72,11 +72,10 @@ func TestUpNodeByNode(t *testing.T) {
 		}
 	}
 	b.output("down")
-	b.nothing()
+	b.checkNothingRemains()
 }
 
-// fleetOf is a plan of small instances on one GPU of each node: a node's name is
-// followed by the ids on it.
+// fleetOf returns a plan of small instances on one GPU per node. Each node's name is followed by the IDs on it.
 func fleetOf(words ...string) string {
 	var gpus []string
 	var node string
@@ -100,7 +99,7 @@ func fleetOf(words ...string) string {
 	return one[:strings.Index(one, `{"node":"n"`)] + strings.Join(gpus, ",") + "]}"
 }
 
-func (p *place) ps() (list []psEntry) {
+func (p *environment) ps() (list []rollout.Entry) {
 	p.t.Helper()
 	if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
 		p.t.Fatal(err)
@@ -108,7 +107,7 @@ func (p *place) ps() (list []psEntry) {
 	return list
 }
 
-func ids(list []psEntry) string {
+func ids(list []rollout.Entry) string {
 	var out []string
 	for _, e := range list {
 		out = append(out, e.ID)
@@ -116,11 +115,11 @@ func ids(list []psEntry) string {
 	return strings.Join(out, " ")
 }
 
-// fleetPlace is a place with what make has built, and a function of the examples on
-// it as a container, which does its work on the simulated GPU.
-func fleetPlace(t *testing.T) *place {
+// newFleetEnvironment returns a place with the programs that make has built, and with a function of the examples as an image,
+// which works on the simulated GPU.
+func newFleetEnvironment(t *testing.T) *environment {
 	t.Helper()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	build, err := filepath.Abs("../../../build")
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +129,6 @@ func fleetPlace(t *testing.T) *place {
 		t.Fatalf("run make first: %v", err)
 	}
 	p.env = append(p.env, "GFAAS_LIB_DIR="+libs, "LD_LIBRARY_PATH="+filepath.Join(libs, "sim"))
-	t.Setenv("LD_LIBRARY_PATH", filepath.Join(libs, "sim")) // for what it needs to be found
 	p.image = importProgram(t, saxpy, libs)
 	t.Cleanup(func() { down(p.env) })
 	p.write("f.yaml", "name: saxpy\nimage: "+p.image+"\ngpu_mem: 512MiB\nlimits: {memory: 1GiB, cpus: 1.5}\n")
@@ -139,19 +137,19 @@ func fleetPlace(t *testing.T) *place {
 	return p
 }
 
-// export writes a manifest of the place's plan.
-func (p *place) export(args ...string) {
+// export writes a manifest of the plan.
+func (p *environment) export(args ...string) {
 	p.t.Helper()
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.look("gfaas-place"), append([]string{"gfaas-place", "export"}, args...)
+	cmd.Path, cmd.Args = p.lookPath("gfaas-place"), append([]string{"gfaas-place", "export"}, args...)
 	cmd.Args = append(cmd.Args, "plan.json", "--functions", "f.yaml", "--gpu", "sim")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		p.t.Fatalf("%v: %v\n%s", cmd.Args, err, text)
 	}
 }
 
-// engine runs a command of another engine with the settings that gfaas register wrote.
-func (p *place) engine(words ...string) (string, error) {
+// engine runs a command of another engine with the settings from gfaas register.
+func (p *environment) engine(words ...string) (string, error) {
 	p.t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", `if [ -e .env ]; then set -a; . ./.env; set +a; fi; exec "$@"`, "sh"}, words...)...)
 	cmd.Dir = p.dir
@@ -165,8 +163,8 @@ func (p *place) engine(words ...string) (string, error) {
 	return string(text), err
 }
 
-// mustEngine is engine for a command that must succeed.
-func (p *place) mustEngine(words ...string) string {
+// mustEngine runs a command like engine and fails the test if it fails.
+func (p *environment) mustEngine(words ...string) string {
 	p.t.Helper()
 	text, err := p.engine(words...)
 	if err != nil {
@@ -175,10 +173,10 @@ func (p *place) mustEngine(words ...string) string {
 	return text
 }
 
-// compute has a function at that address compute, as soon as it answers.
+// compute waits until the function at the address answers, and invokes it.
 func compute(t *testing.T, address string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // no proxy
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // without a proxy
 	eventually(t, "the function at "+address+" answers", func() bool {
 		answer, err := client.Post("http://"+address+"/", "application/json", strings.NewReader(`{"n": 4096, "a": 2}`))
 		if err != nil {
@@ -193,11 +191,11 @@ func compute(t *testing.T, address string) {
 	})
 }
 
-// client is what the token daemon says of an instance.
-func (p *place) client(id string) wire.ClientStatus {
+// client returns the token daemon's status of an instance.
+func (p *environment) client(id string) wire.ClientStatus {
 	p.t.Helper()
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.look("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "json"}
+	cmd.Path, cmd.Args = p.lookPath("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "json"}
 	text, err := cmd.Output()
 	if err != nil {
 		p.t.Fatal(err)
@@ -216,17 +214,19 @@ func (p *place) client(id string) wire.ClientStatus {
 	return wire.ClientStatus{}
 }
 
-// held fails the test unless the instance has computed under the slice of the plan.
-func (p *place) held(id string, quotaLimit float64) {
+// checkSlice fails the test unless the instance has run under the plan's slice. It polls, because the daemon learns about
+// launches later.
+func (p *environment) checkSlice(id string, quotaLimit float64) {
 	p.t.Helper()
-	c := p.client(id)
-	if c.PID == 0 || c.Launches == 0 || c.SMPct != 10 || c.QuotaRequest != 0.1 || c.QuotaLimit != quotaLimit || c.MemLimitMiB != 512 {
-		p.t.Errorf("the token daemon has %+v", c)
+	var c wire.ClientStatus
+	eventually(p.t, "the token daemon hears of launches of "+id, func() bool { c = p.client(id); return c.PID != 0 && c.Launches > 0 })
+	if c.SMPct != 10 || c.QuotaRequest != 0.1 || c.QuotaLimit != quotaLimit || c.MemLimitMiB != 512 {
+		p.t.Errorf("the token daemon has %+v; want SMPct 10, QuotaRequest 0.1, QuotaLimit %v, MemLimitMiB 512", c, quotaLimit)
 	}
 }
 
-// fenced fails the test unless the container of an instance has its function's limits.
-func (p *place) fenced(id string) {
+// checkContainerLimits fails the test unless the instance's container has its function's limits.
+func (p *environment) checkContainerLimits(id string) {
 	p.t.Helper()
 	container := p.mustEngine("docker", "ps", "-q", "--filter", "label=gfaas.instance="+id, "--filter", "ancestor="+p.image)
 	got := strings.TrimSpace(p.mustEngine("docker", "inspect", "--format",
@@ -236,7 +236,7 @@ func (p *place) fenced(id string) {
 	}
 }
 
-// composes are the versions of Compose that are there, by how they are called.
+// composes returns the installed versions of Compose with their commands.
 func composes(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -259,15 +259,19 @@ func composes(t *testing.T) map[string][]string {
 	return out
 }
 
-// What export writes for Compose is what Compose starts, under its slices.
+// TestCompose starts exported Compose files and checks the slices.
 func TestCompose(t *testing.T) {
+	t.Parallel()
 	for version, program := range composes(t) {
-		t.Run(version, func(t *testing.T) { testCompose(t, version, program) })
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			testCompose(t, version, program)
+		})
 	}
 }
 
 func testCompose(t *testing.T, version string, program []string) {
-	p := fleetPlace(t)
+	p := newFleetEnvironment(t)
 	project := "gfaas-test-" + strings.ToLower(preload.NewSecret()[:8])
 	compose := func(words ...string) []string { return slices.Concat(program, []string{"-p", project}, words) }
 	p.export("compose", "--node", "n", "--compose-version", version, "--out-file", "compose.yaml")
@@ -277,7 +281,7 @@ func testCompose(t *testing.T, version string, program []string) {
 	p.output("register", "plan.json", "--node", "n")
 	t.Cleanup(func() { _, _ = p.engine(compose("down")...) })
 
-	// Without the library nothing runs, and nothing is made in its place.
+	// Without the library, no container starts, and Docker does not create a folder in its place.
 	settings, err := os.ReadFile(filepath.Join(p.dir, ".env"))
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +293,7 @@ func testCompose(t *testing.T, version string, program []string) {
 	if _, err := os.Stat(filepath.Join(p.dir, "none")); err == nil {
 		t.Error("a folder was made in the library's place")
 	}
-	p.output("register", "plan.json", "--node", "n") // puts it right, and keeps the secret
+	p.output("register", "plan.json", "--node", "n") // restores the settings with the same secret
 	if again, err := os.ReadFile(filepath.Join(p.dir, ".env")); err != nil || string(again) != string(settings) {
 		t.Errorf("the settings were %s and are %s, %v", settings, again, err)
 	}
@@ -297,24 +301,24 @@ func testCompose(t *testing.T, version string, program []string) {
 	p.mustEngine(compose("up", "-d")...)
 	for id, limit := range map[string]float64{"saxpy-0": 0.6, "saxpy-1": 0.1} {
 		compute(t, strings.TrimSpace(p.mustEngine(compose("port", id, "8080")...)))
-		p.held(id, limit)
-		p.fenced(id)
+		p.checkSlice(id, limit)
+		p.checkContainerLimits(id)
 	}
 	if c := p.client("saxpy-2"); c.Instance != "" {
-		t.Errorf("of another node: %+v", c)
+		t.Errorf("of another node: %+v, want Instance empty", c)
 	}
 
-	// Another plan, while it runs.
+	// Register another plan while the instances run.
 	p.write("less.json", strings.Replace(fleetOf("n", "saxpy-0"), `"quota_limit":0.1`, `"quota_limit":0.7`, 1))
 	p.output("register", "less.json", "--prune")
-	p.held("saxpy-0", 0.7)
+	p.checkSlice("saxpy-0", 0.7)
 	if c := p.client("saxpy-1"); c.Instance != "" {
 		t.Errorf("the plan does not name it: %+v", c)
 	}
 	p.output("register", "plan.json", "--node", "n")
-	p.mustEngine(compose("restart", "saxpy-1")...) // what was forgotten stays so for as long as it lives
+	p.mustEngine(compose("restart", "saxpy-1")...) // a running instance stays unregistered, so restart it
 
-	// gfaas takes over what Compose has started.
+	// gfaas adopts the instances that Compose has started.
 	if got := p.ps(); len(got) != 2 || got[0].State != "lost" || got[0].Runtime != "docker" {
 		t.Errorf("ps: %+v", got)
 	}
@@ -324,16 +328,16 @@ func testCompose(t *testing.T, version string, program []string) {
 	if text, err := cmd.Output(); err != nil || !strings.Contains(string(text), `"sum":1982400`) {
 		t.Errorf("invoke: %s, %v", text, err)
 	}
-	if text, err := p.command("register", "plan.json", "--node", "n").CombinedOutput(); exitStatus(err) != 1 || !strings.Contains(string(text), "instance saxpy-0 is one that gfaas has started") {
+	if text, err := p.command("register", "plan.json", "--node", "n").CombinedOutput(); exitStatus(err) != 1 || !strings.Contains(string(text), "cannot register instance saxpy-0 for another engine: gfaas has started it") {
 		t.Errorf("register: %v: %s", err, text)
 	}
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 }
 
-// oneNodeSwarm has the engine be the manager of a swarm, its own if it is in none, and
-// returns a label that tells its node.
-func oneNodeSwarm(t *testing.T, p *place, node string) (label string) {
+// oneNodeSwarm makes the engine the manager of a swarm, unless it is one, and returns a label that identifies its
+// node.
+func oneNodeSwarm(t *testing.T, p *environment, node string) (label string) {
 	t.Helper()
 	docker := func(words ...string) string {
 		return strings.TrimSpace(p.mustEngine(append([]string{"docker"}, words...)...))
@@ -345,7 +349,7 @@ func oneNodeSwarm(t *testing.T, p *place, node string) (label string) {
 		docker("swarm", "init", "--advertise-addr", "127.0.0.1")
 		t.Cleanup(func() {
 			p.mustEngine("docker", "swarm", "leave", "--force")
-			if bridged != nil { // it came with the swarm
+			if bridged != nil { // the swarm created it
 				_, _ = p.engine("docker", "network", "rm", "docker_gwbridge")
 			}
 		})
@@ -362,29 +366,29 @@ func oneNodeSwarm(t *testing.T, p *place, node string) (label string) {
 	return label
 }
 
-// What export writes for a swarm is what docker stack deploy starts, under its slices,
-// on the plan's nodes.
+// TestSwarm deploys exported stacks and checks the slices and the nodes.
 func TestSwarm(t *testing.T) {
-	p := fleetPlace(t)
+	t.Parallel()
+	p := newFleetEnvironment(t)
 	label := oneNodeSwarm(t, p, "n")
 	stack := "gfaas-test-" + preload.NewSecret()[:8]
 	p.output("register", "plan.json", "--node", "n")
 	t.Cleanup(func() {
-		eventually(t, "the stack is removed", func() bool { // its network not while a task of it ends
+		eventually(t, "the stack is removed", func() bool { // its network stays in use while a task ends
 			_, err := p.engine("docker", "stack", "rm", stack)
 			return err == nil
 		})
 		eventually(t, "the stack's containers and network are gone", func() bool {
-			left := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
+			remaining := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
 				p.mustEngine("docker", "network", "ls", "-q", "--filter", "label=com.docker.stack.namespace="+stack)
-			return left == ""
+			return remaining == ""
 		})
 	})
 	state := func(id string) string {
 		return p.mustEngine("docker", "service", "ps", stack+"_"+id, "--no-trunc", "--format", "{{.DesiredState}} {{.CurrentState}} {{.Error}}")
 	}
 
-	// On an engine that does not say what GPUs it has, tasks wait for one that does.
+	// On an engine that does not declare its GPUs, tasks wait for a node that does.
 	p.export("swarm", "--node-label", label, "--out-file", "stack.yaml")
 	deploy := []string{"docker", "stack", "deploy", "-c", "stack.yaml", stack}
 	p.mustEngine(deploy...)
@@ -396,15 +400,15 @@ func TestSwarm(t *testing.T) {
 	p.mustEngine(deploy...)
 	for id, limit := range map[string]float64{"saxpy-0": 0.6, "saxpy-1": 0.1} {
 		compute(t, p.gatewayAddress(stack, id)+":8080")
-		p.held(id, limit)
-		p.fenced(id)
+		p.checkSlice(id, limit)
+		p.checkContainerLimits(id)
 	}
-	// The other node of the plan is not of this swarm.
+	// The plan's other node is not in this swarm.
 	eventually(t, "saxpy-2 waits for its node", func() bool { return strings.Contains(state("saxpy-2"), "no suitable node") })
 }
 
-// gatewayAddress is where this machine reaches a container of a stack, once it runs.
-func (p *place) gatewayAddress(stack, id string) (address string) {
+// gatewayAddress waits until a container of a stack runs and returns its address on this host.
+func (p *environment) gatewayAddress(stack, id string) (address string) {
 	p.t.Helper()
 	eventually(p.t, id+" runs", func() bool {
 		container := strings.TrimSpace(p.mustEngine("docker", "ps", "-q", "--no-trunc", "--filter", "label=com.docker.swarm.service.name="+stack+"_"+id))

@@ -19,29 +19,30 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
-// newServed is a gateway that serves one function, f, of testdata/function.c.
+// newServed returns a gateway that serves one function, f, built from testdata/function.c.
 func newServed(t *testing.T, rest string) *served {
 	t.Helper()
-	p := newPlace(t)
+	p := newEnvironment(t)
 	p.write("f.yaml", "{name: f, command: ["+p.getenv("FUNCTION")+"]"+rest+"}\n")
 	s := p.serve()
 	s.applied("f.yaml", "f")
 	return s
 }
 
-// ends asks the gateway to end, and looks for what it leaves.
-func (s *served) ends() {
+// stopCleanly stops the gateway and checks that it leaves nothing behind.
+func (s *served) stopCleanly() {
 	s.t.Helper()
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		s.t.Errorf("exit status %d", code)
+		s.t.Errorf("exit status %d, want 0", code)
 	}
-	s.nothing()
+	s.checkNothingRemains()
 }
 
-// An instance that dies in the midst of its answer: the answer is cut, never ended
-// as if it were whole, and the next call goes to another.
+// TestDiesWhileItAnswers: if an instance dies while it answers, the answer is truncated and must not look complete. The
+// next call uses another instance.
 func TestDiesWhileItAnswers(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -55,11 +56,11 @@ func TestDiesWhileItAnswers(t *testing.T) {
 			t.Errorf("the next: %+v", r)
 		}
 	}
-	s.ends()
+	s.stopCleanly()
 }
 
-// An instance that ignores SIGTERM is killed: when its function goes, and at the
-// gateway's end. Calls of others go on meanwhile.
+// TestIgnoresSIGTERM: an instance that ignores SIGTERM is killed when its function is removed and when the gateway ends.
+// Calls of other functions continue meanwhile.
 func TestIgnoresSIGTERM(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, `, env: {STUBBORN: "1"}`)
@@ -69,17 +70,16 @@ func TestIgnoresSIGTERM(t *testing.T) {
 	s.output("rm", "f")
 	for range 10 {
 		if r := s.must("g", "x"); r.status != 200 {
-			t.Errorf("another function: %+v", r)
+			t.Errorf("another function: %+v, want status 200", r)
 		}
 	}
 	eventually(t, "it is gone", func() bool { return s.functions() == 1 })
 	s.applied("f.yaml", "f")
 	s.must("f", "x")
-	s.ends()
+	s.stopCleanly()
 }
 
-// However much an instance prints, what is kept of it is bounded, and it is called
-// all the same.
+// TestFillsItsLog: the log of an instance with much output is bounded, and the instance still receives calls.
 func TestFillsItsLog(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -112,19 +112,19 @@ func TestFillsItsLog(t *testing.T) {
 	if text := s.output("logs", "f", "--tail", "1"); !strings.HasSuffix(text, line) {
 		t.Errorf("the last line: %.100q", text)
 	}
-	s.ends()
+	s.stopCleanly()
 }
 
-// What an instance printed whose start failed is in the gateway's logs, as it is in gfaas
-// logs, and no file of it is left when its function is gone.
+// TestLogsOfAFailedStart: the output of a failed start is in the gateway's logs and in gfaas logs. Its file is removed
+// with the function.
 func TestLogsOfAFailedStart(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newEnvironment(t)
 	p.write("f.yaml", `{name: f, command: [sh, -c, "echo no such model >&2; exit 3"]}`+"\n")
 	s := p.serve()
 	s.applied("f.yaml", "f")
 	if r := s.must("f", "x"); r.status != 502 || r.code != "start-failed" {
-		t.Fatalf("%+v", r)
+		t.Fatalf("%+v, want status 502 and code start-failed", r)
 	}
 	answer, err := s.Send(t.Context(), http.MethodGet, "/system/logs?name=f", nil, nil)
 	if err != nil {
@@ -135,14 +135,14 @@ func TestLogsOfAFailedStart(t *testing.T) {
 	if err != nil || strings.Count(string(text), `"text":"no such model"`) != 1 || !strings.Contains(string(text), `"instance":"f.`) {
 		t.Errorf("%v, %s", err, text)
 	}
-	if left, err := filepath.Glob(filepath.Join(s.dir, "failed-*", ".*")); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+	if remaining, err := filepath.Glob(filepath.Join(s.dir, "failed-*", ".*")); err != nil || len(remaining) > 0 {
+		t.Errorf("left: %v, %v", remaining, err)
 	}
 	s.output("rm", "f")
-	s.ends()
+	s.stopCleanly()
 }
 
-// The token daemon dies under the gateway: what is to start finds another one.
+// TestTokenDaemonDies kills the token daemon under the gateway. New instances find another daemon.
 func TestTokenDaemonDies(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, ", scale: {max: 4}")
@@ -160,18 +160,18 @@ func TestTokenDaemonDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
-			t.Errorf("what runs: %+v", r)
+			t.Errorf("what runs: %+v, want status 200 and start gpu-warm", r)
 		}
 		s.output("scale", "f=0", "--wait")
 		if r := s.must("f", "x"); r.status != 200 || r.start != "cold" {
-			t.Errorf("what starts: %+v", r)
+			t.Errorf("what starts: %+v, want status 200 and start cold", r)
 		}
 	}
-	s.ends()
+	s.stopCleanly()
 }
 
-// A gateway whose run directory was taken away, as at a logout, says so and leaves,
-// and its instances with it.
+// TestRunDirectoryTakenAway removes the gateway's run directory, as a logout does. The gateway reports that and ends
+// with its instances.
 func TestRunDirectoryTakenAway(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -191,17 +191,16 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	})
 	eventually(t, "it leaves", over.Load)
 	wait.Wait()
-	if !strings.Contains(s.said.String(), "the run directory was taken away") {
-		t.Errorf("it said %s", s.said)
+	if !strings.Contains(s.stderr.String(), "the run directory was removed") {
+		t.Errorf("it said %s", s.stderr)
 	}
 	if n := s.functions(); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
 }
 
-// A state file that somebody else has: what runs is called, what would change it is
-// 503 and says why, what would start is said not to have; once it is let go all goes
-// on.
+// TestStateLocked: while another process locks the state file, running instances still receive calls, changes fail with
+// 503 and a reason, and failed starts report the lock. After that, everything works again.
 func TestStateLocked(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -209,17 +208,17 @@ func TestStateLocked(t *testing.T) {
 	s.applied("g.yaml", "g")
 	s.must("f", "x")
 	var lock *lockfile.Lock
-	eventually(t, "the state file is locked", func() (locked bool) { // the gateway may be writing
+	eventually(t, "the state file is locked", func() (locked bool) { // unless the gateway is writing
 		var err error
-		lock, err = lockfile.TakeExisting(filepath.Join(s.dir, "state.db"))
+		lock, err = lockfile.AcquireExisting(filepath.Join(s.dir, "state.db"))
 		return err == nil
 	})
 	defer lock.Close()
 	if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
-		t.Errorf("what runs: %+v", r)
+		t.Errorf("what runs: %+v, want status 200 and start gpu-warm", r)
 	}
 	if r := s.must("g", "x"); r.status != 502 || r.code != "start-failed" || !strings.Contains(r.body, "is locked by another process") {
-		t.Errorf("what would start: %+v", r)
+		t.Errorf(`what would start: %+v; want status 502, code start-failed, body with "is locked by another process"`, r)
 	}
 	answer, err := s.Send(context.Background(), http.MethodPost, "/system/scale-function/f", nil, strings.NewReader(`{"replicas":1}`))
 	if err != nil {
@@ -234,11 +233,11 @@ func TestStateLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "what starts does again", func() bool { return s.must("g", "x").status == 200 })
-	s.ends()
+	s.stopCleanly()
 }
 
-// Functions come, change and go under calls from all sides: no call of one that is
-// there fails, and in the end nothing is left.
+// TestApplyAndRmUnderLoad applies, changes and removes functions under concurrent calls. No call of an applied function
+// fails, and nothing remains at the end.
 func TestApplyAndRmUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -249,7 +248,7 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 		calls.Go(func() {
 			for !stop.Load() {
 				if r, err := s.call("f", "x"); err != nil || r.status != 200 || r.body != "x" {
-					t.Errorf("f: %+v, %v", r, err)
+					t.Errorf("f: %+v, %v; want status 200 and body x", r, err)
 					return
 				}
 				answered.Add(1)
@@ -276,22 +275,22 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 	stop.Store(true)
 	calls.Wait()
 	eventually(t, "what was removed is gone", func() bool { return !strings.Contains(s.output("ps", "-o", "csv"), "comes") })
-	s.ends()
+	s.stopCleanly()
 }
 
-// An instance of gfaas up that is killed is started again by the gateway: under its
-// id, as ps says, with what it printed before; gfaas down ends it, and it stays ended.
+// TestRestartsInstancesOfUp kills an instance of gfaas up. The gateway restarts it with the same ID and log, as gfaas ps
+// shows. gfaas down ends it for good.
 func TestRestartsInstancesOfUp(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newEnvironment(t)
 	p.write("f.yaml", "{name: f, command: ["+p.getenv("FUNCTION")+"], restart: always}\n")
 	p.write("plan.json", planOf("f-0"))
 	p.output("apply", "-f", "f.yaml")
 	p.output("up", "plan.json")
 	s := p.serve()
 	eventually(t, "it is called", func() bool { return s.must("f", "before\n", "X-Print: 1").instance == "f-0" })
-	ps := func() (e psEntry) {
-		var list []psEntry
+	ps := func() (e rollout.Entry) {
+		var list []rollout.Entry
 		if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +321,7 @@ func TestRestartsInstancesOfUp(t *testing.T) {
 		t.Errorf("after down: %+v", r)
 	}
 	if e := ps(); e.ID != "" {
-		t.Errorf("after down: %+v", e)
+		t.Errorf("after down: %+v, want ID empty", e)
 	}
-	s.ends()
+	s.stopCleanly()
 }

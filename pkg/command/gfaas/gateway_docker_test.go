@@ -20,20 +20,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
-// served is a gateway that serves in a place.
+// served is a running gateway in a place.
 type served struct {
-	*place
+	*environment
 	*gateway.Client
-	cmd  *exec.Cmd
-	said *bytes.Buffer
+	cmd    *exec.Cmd
+	stderr *bytes.Buffer
 }
 
-// serve starts a gateway, and waits until it has taken over what runs.
-func (p *place) serve(args ...string) *served {
+// serve starts a gateway and waits until it has adopted the running instances.
+func (p *environment) serve(args ...string) *served {
 	p.t.Helper()
-	s := &served{place: p, Client: gateway.Dial(filepath.Join(p.dir, "run")), said: &bytes.Buffer{}}
+	s := &served{environment: p, Client: gateway.Dial(filepath.Join(p.dir, "run")), stderr: &bytes.Buffer{}}
 	s.cmd = p.command(append([]string{"serve", "--listen", "", "--gpu", "sim"}, args...)...)
-	s.cmd.Stderr = s.said
+	s.cmd.Stderr = s.stderr
 	if err := s.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func (p *place) serve(args ...string) *served {
 			s.end(syscall.SIGKILL)
 		}
 		if p.t.Failed() {
-			p.t.Logf("the gateway said:\n%s", s.said)
+			p.t.Logf("the gateway said:\n%s", s.stderr)
 		}
 	})
 	eventually(p.t, "the gateway is ready", func() bool {
@@ -57,20 +57,20 @@ func (p *place) serve(args ...string) *served {
 	return s
 }
 
-// end sends the gateway a signal, waits for its end, and returns how it ended.
+// end sends a signal to the gateway, waits until it has ended, and returns its exit status.
 func (s *served) end(with syscall.Signal) int {
 	_ = s.cmd.Process.Signal(with)
 	return exitStatus(s.cmd.Wait())
 }
 
-// reply is what came of a call.
+// reply is the outcome of a call.
 type reply struct {
 	status                       int
 	body                         string
 	instance, start, code, retry string
 }
 
-// call calls a function with headers NAME: VALUE. It may be used beside the test.
+// call calls a function with headers of the form "NAME: VALUE". It may run concurrently with the test.
 func (s *served) call(name, body string, headers ...string) (r reply, err error) {
 	h := http.Header{}
 	for _, line := range headers {
@@ -98,7 +98,7 @@ func (s *served) must(name, body string, headers ...string) reply {
 	return r
 }
 
-// function is how a function stands.
+// function returns the status of a function.
 func (s *served) function(name string) status.Function {
 	s.t.Helper()
 	all, err := s.Status(context.Background())
@@ -120,12 +120,12 @@ func (s *served) applied(file string, names ...string) {
 	s.output("apply", "-f", file)
 	for _, name := range names {
 		eventually(s.t, name+" is known", func() bool {
-			return s.Ask(context.Background(), http.MethodGet, "/system/function/"+name, nil, nil) == nil
+			return s.Do(context.Background(), http.MethodGet, "/system/function/"+name, nil, nil) == nil
 		})
 	}
 }
 
-// engine is where the engine is that the tests use.
+// engine returns the address of the Docker engine for the tests.
 func engine() string {
 	if host := os.Getenv("DOCKER_HOST"); host != "" {
 		return host
@@ -133,11 +133,11 @@ func engine() string {
 	return "unix:///var/run/docker.sock"
 }
 
-// What calls come to is the same whether processes or containers answer them, from
-// the first start to the last stop, a kill of the gateway between them.
+// TestServeBothRuntimes checks that calls have the same outcomes on processes and on containers, from the first start to
+// the last stop, including a kill of the gateway.
 func TestServeBothRuntimes(t *testing.T) {
 	t.Parallel()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	image := importImage(t, p)
 	runtimes := map[string]string{"process": "command: [" + p.getenv("FUNCTION") + "]", "docker": "image: " + image}
 	var text strings.Builder
@@ -162,7 +162,7 @@ func TestServeBothRuntimes(t *testing.T) {
 		t.Error("no container runs")
 	}
 
-	// A kill: both live on, and the next gateway takes them over.
+	// After a kill, both instances survive and the next gateway adopts them.
 	s.end(syscall.SIGKILL)
 	before := containers(t, image)
 	s = p.serve()
@@ -176,12 +176,12 @@ func TestServeBothRuntimes(t *testing.T) {
 		t.Errorf("%d containers after the kill, %d before", n, before)
 	}
 
-	// The end: what runs is answered, what comes is refused, nothing is left.
+	// On shutdown, the gateway answers running calls, refuses new calls and leaves nothing behind.
 	var calls sync.WaitGroup
 	for runtime := range runtimes {
 		calls.Go(func() {
 			if r, err := s.call("echo-"+runtime, "last", "X-Sleep: 3000"); err != nil || r.status != 200 || r.body != "last" {
-				t.Errorf("a call while the gateway ends: %+v, %v", r, err)
+				t.Errorf("a call while the gateway ends: %+v, %v; want status 200 and body last", r, err)
 			}
 		})
 	}
@@ -197,30 +197,30 @@ func TestServeBothRuntimes(t *testing.T) {
 	})
 	calls.Wait()
 	if code := exitStatus(s.cmd.Wait()); code != 0 {
-		t.Errorf("exit status %d", code)
+		t.Errorf("exit status %d, want 0", code)
 	}
-	p.nothing()
+	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
 	}
 }
 
-// statuses goes through what a call may come to on a runtime.
+// statuses checks the possible outcomes of a call on a runtime.
 func (s *served) statuses(t *testing.T, runtime string) {
 	on := func(name string) string { return name + "-" + runtime }
-	want := func(what string, r reply, status int, code string) {
+	want := func(description string, r reply, status int, code string) {
 		t.Helper()
 		if r.status != status || code != "" && r.code != code || (r.instance == "") != (code != "") {
-			t.Errorf("%s: %+v, want %d %s", what, r, status, code)
+			t.Errorf("%s: %+v, want %d %s", description, r, status, code)
 		}
 	}
 	first := s.must(on("echo"), "hello")
 	want("from zero", first, 200, "")
 	if first.body != "hello" || first.start != "cold" {
-		t.Errorf("the first call: %+v", first)
+		t.Errorf("the first call: %+v, want body hello and start cold", first)
 	}
 	if r := s.must(on("echo"), "again"); r.start != "gpu-warm" || r.instance != first.instance || r.body != "again" {
-		t.Errorf("the second call: %+v", r)
+		t.Errorf("the second call: %+v; want start gpu-warm, instance %v, body again", r, first.instance)
 	}
 	want("a function's own status", s.must(on("echo"), "x", "X-Status: 418"), 418, "")
 	r := s.must(on("fails"), "x")
@@ -233,7 +233,7 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	want("larger than a GPU", s.must(on("big"), "x"), 503, "too-large-for-gpu")
 	want("no answer in time", s.must(on("slow"), "x", "X-Sleep: 60000"), 504, "timeout")
 
-	// An instance that ends: 502, then another answers. What it printed can be read.
+	// An instance that dies: 502, and then another one answers. Its output is still available.
 	r = s.must(on("echo"), "x", "X-Die: 7")
 	want("an instance that ends", r, 502, "instance-died")
 	second := s.must(on("echo"), "next")
@@ -253,12 +253,12 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	})
 	eventually(t, "gfaas logs has it too", func() bool { return strings.Contains(s.output("logs", on("echo")), "printed by "+runtime) })
 
-	// A queue of one place: one runs, one waits, the third is refused.
+	// A queue for one call: the first call runs, the second is queued, the third is refused.
 	var calls sync.WaitGroup
 	for n := range 2 {
 		calls.Go(func() {
 			if r, err := s.call(on("one"), "x", "X-Sleep: 3000"); err != nil || r.status != 200 {
-				t.Errorf("%+v, %v", r, err)
+				t.Errorf("%+v, %v; want status 200", r, err)
 			}
 		})
 		eventually(t, "one runs, then one waits", func() bool {
@@ -273,7 +273,7 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	}
 	calls.Wait()
 
-	// Scaled by hand, and to none.
+	// Scaling by hand, also to zero.
 	s.output("scale", on("echo")+"=2", "--wait")
 	if n := s.function(on("echo")).Instances; n != 2 {
 		t.Errorf("%d instances, want 2", n)
@@ -282,11 +282,11 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	want("from zero again", s.must(on("echo"), "x"), 200, "")
 }
 
-// An engine that goes away: what runs is called all the same, what would start says
-// why it cannot, and processes go on; once it is back, so do containers.
+// TestEngineGoesAway makes the Docker engine unavailable. Running containers still receive calls, starts fail with the
+// reason, and processes are unaffected. When the engine is back, containers start again.
 func TestEngineGoesAway(t *testing.T) {
 	t.Parallel()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	image := importImage(t, p)
 	e := newEngineGate(t, filepath.Join(p.dir, "docker.sock"))
 	p.env = append(p.env, "DOCKER_HOST=unix://"+e.path)
@@ -295,33 +295,33 @@ func TestEngineGoesAway(t *testing.T) {
 	s.applied("f.yaml", "boxed", "other", "plain")
 	first := s.must("boxed", "x")
 	if first.status != 200 {
-		t.Fatalf("%+v", first)
+		t.Fatalf("%+v, want status 200", first)
 	}
 	e.shut()
 	if r := s.must("boxed", "while it is away"); r.status != 200 || r.body != "while it is away" || r.instance != first.instance {
-		t.Errorf("a container that runs: %+v", r)
+		t.Errorf("a container that runs: %+v; want status 200, body while it is away, instance %v", r, first.instance)
 	}
 	if r := s.must("other", "x"); r.status != 502 || r.code != "start-failed" || !strings.Contains(r.body, "Docker") {
-		t.Errorf("a container that would start: %+v", r)
+		t.Errorf(`a container that would start: %+v; want status 502, code start-failed, body with "Docker"`, r)
 	}
 	if r := s.must("plain", "x"); r.status != 200 {
-		t.Errorf("a process: %+v", r)
+		t.Errorf("a process: %+v, want status 200", r)
 	}
 	e.open()
 	eventually(t, "containers start again", func() bool { return s.must("other", "x").status == 200 })
 	if r := s.must("boxed", "x"); r.status != 200 || r.instance != first.instance {
-		t.Errorf("the container of before: %+v", r)
+		t.Errorf("the container of before: %+v, want status 200 and instance %v", r, first.instance)
 	}
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit status %d", code)
+		t.Errorf("exit status %d, want 0", code)
 	}
-	p.nothing()
+	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
 	}
 }
 
-// engineGate is a way to the engine that can be shut.
+// engineGate is a proxy to the engine that can be closed.
 type engineGate struct {
 	t    *testing.T
 	path string
@@ -385,7 +385,7 @@ func (e *engineGate) pass(conn net.Conn) {
 	_, _ = conn.Close(), there.Close()
 }
 
-// shut ends all connections, as the engine's death does.
+// shut closes all connections, as a crash of the engine does.
 func (e *engineGate) shut() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -395,11 +395,11 @@ func (e *engineGate) shut() {
 	}
 }
 
-// A gateway that is killed while instances start: the next one stops what was half
-// started, on both runtimes, and calls are answered.
+// TestKilledWhileStarting kills a gateway while instances start. The next gateway stops the incomplete instances of both
+// runtimes and answers calls.
 func TestKilledWhileStarting(t *testing.T) {
 	t.Parallel()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	image := importImage(t, p)
 	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, env: {START_MS: \"20000\"}}\n---\n{name: plain, command: [%s], env: {START_MS: \"20000\"}}\n", image, p.getenv("FUNCTION")))
 	p.write("fast.yaml", fmt.Sprintf("{name: boxed, image: %s}\n---\n{name: plain, command: [%s]}\n", image, p.getenv("FUNCTION")))
@@ -426,35 +426,35 @@ func TestKilledWhileStarting(t *testing.T) {
 		return containers(t, image) == 1 && strings.Count(s.output("ps", "-o", "csv"), ",ready,") == 2 && strings.Count(s.output("ps", "-o", "csv"), "\n") == 3
 	})
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit status %d", code)
+		t.Errorf("exit status %d, want 0", code)
 	}
-	p.nothing()
+	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
 	}
 }
 
-// A container that its engine starts again is called again.
+// TestContainerRestarts: a container that its engine has restarted receives calls again.
 func TestContainerRestarts(t *testing.T) {
 	t.Parallel()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	image := importImage(t, p)
 	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, restart: always}\n", image))
 	s := p.serve()
 	s.applied("f.yaml", "boxed")
 	if r := s.must("boxed", "x"); r.status != 200 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("%+v, want status 200", r)
 	}
 	for range 2 {
 		if r := s.must("boxed", "x", "X-Die: 5"); r.status != 502 || r.code != "instance-died" {
-			t.Errorf("%+v", r)
+			t.Errorf("%+v, want status 502 and code instance-died", r)
 		}
 		eventually(t, "it is called again", func() bool { return s.must("boxed", "x").status == 200 })
 	}
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit status %d", code)
+		t.Errorf("exit status %d, want 0", code)
 	}
-	p.nothing()
+	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
 	}

@@ -15,13 +15,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 )
 
-// slowEngine passes requests on to the Docker engine. Those that create a container
-// it keeps back until it is told, and then they take place though nobody waits for
-// them any more.
+// slowEngine forwards requests to the Docker engine. It delays requests that create a container until let is closed, and
+// then performs them even if the client has given up.
 type slowEngine struct {
-	created chan struct{} // a request is kept back
-	let     chan struct{} // closed: it goes on
-	done    chan struct{} // closed: it has been answered
+	created  chan struct{} // receives a value when a request is delayed
+	release  chan struct{} // close it to release the request
+	answered chan struct{} // closed when the request has been answered
 }
 
 func newSlowEngine(t *testing.T, path string) *slowEngine {
@@ -30,7 +29,7 @@ func newSlowEngine(t *testing.T, path string) *slowEngine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &slowEngine{created: make(chan struct{}, 1), let: make(chan struct{}), done: make(chan struct{})}
+	s := &slowEngine{created: make(chan struct{}, 1), release: make(chan struct{}), answered: make(chan struct{})}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(engine(), "unix://"))
 	}}
@@ -41,14 +40,14 @@ func newSlowEngine(t *testing.T, path string) *slowEngine {
 			proxy.ServeHTTP(w, r)
 			return
 		}
-		defer close(s.done)
+		defer close(s.answered)
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		s.created <- struct{}{}
-		<-s.let
+		<-s.release
 		out := r.Clone(context.Background())
 		direct(out)
 		out.Body, out.RequestURI = io.NopCloser(bytes.NewReader(body)), ""
@@ -68,12 +67,14 @@ func newSlowEngine(t *testing.T, path string) *slowEngine {
 	return s
 }
 
-// An up that is killed while the engine makes its container, and a down that comes
-// before the container does, leave one that the next up takes away, or the next down.
+// TestCreateInFlight kills an up while the engine creates its container, and runs a down before the container exists.
+// The next up or down removes the container.
 func TestCreateInFlight(t *testing.T) {
+	t.Parallel()
 	for _, next := range [][]string{{"down"}, {"up", "plan.json"}} {
 		t.Run(next[0], func(t *testing.T) {
-			p := dockerPlace(t)
+			t.Parallel()
+			p := newDockerEnvironment(t)
 			if !strings.HasPrefix(engine(), "unix://") {
 				t.Skip("SKIPPED: the engine has no socket of this machine")
 			}
@@ -94,13 +95,13 @@ func TestCreateInFlight(t *testing.T) {
 			if text := p.output("ps", "-o", "json"); strings.TrimSpace(text) != "[]" {
 				t.Errorf("after down: %s", text)
 			}
-			// The engine looks whether the folders are there before it begins.
+			// The engine requires the mounted folders before it starts.
 			folder := tokend.InstanceSocketDir(filepath.Join(p.dir, "run"), "boxed-0")
 			if err := os.MkdirAll(folder, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			close(slow.let)
-			<-slow.done
+			close(slow.release)
+			<-slow.answered
 			if err := os.Remove(folder); err != nil {
 				t.Error(err)
 			}
@@ -119,7 +120,7 @@ func TestCreateInFlight(t *testing.T) {
 				t.Errorf("%d containers after gfaas %v, want %d", n, next, want)
 			}
 			p.output("down")
-			p.nothing()
+			p.checkNothingRemains()
 			if n := containers(t, image); n != 0 {
 				t.Errorf("%d containers are left", n)
 			}

@@ -21,11 +21,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// TestKills kills commands and the token daemon at random, and stops any process under
-// a command for a while, in four run directories at once: the state can always be read, gfaas down leaves nothing, and while there
-// is no daemon nobody's work goes on. GFAAS_KILLS is how many to kill; make soak
-// kills 2000. Where a Docker engine answers, one of the four has containers, and a
-// quarter of the kills that the others have: each takes as much longer.
+// TestKills kills commands and the token daemon at random, and suspends random processes under a command, in four run
+// directories at once. The state must stay readable, gfaas down must leave nothing behind, and no instance may work
+// without a daemon. GFAAS_KILLS sets the number of kills; make soak uses 2000. If a Docker engine answers, one of the
+// four run directories uses containers and a quarter of the kills, because each of them takes longer.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	const workers = 4
@@ -57,25 +56,25 @@ func TestKills(t *testing.T) {
 				}
 				k.round(i)
 			}
-			k.nothingLeft()
+			k.checkNothingRemains()
 			k.log()
 		})
 	}
 	all.Wait()
 }
 
-// killer is one run directory.
+// killer runs the kills in one run directory.
 type killer struct {
 	*testing.T
 	*rand.Rand
 	bin, dir string
 	env      []string
 	plan     string
-	image    string // of the instances, which are processes if it is empty
+	image    string // image of the instances; empty: processes
 	killed   map[string]int
 }
 
-// built is the path of something that make builds.
+// built returns the path of a product of make.
 func built(names ...string) string {
 	path, err := filepath.Abs(filepath.Join(append([]string{"../../../build"}, names...)...))
 	if err != nil {
@@ -87,7 +86,7 @@ func built(names ...string) string {
 func newKiller(t *testing.T, random *rand.Rand, image string) *killer {
 	t.Helper()
 	saxpy := built("examples", "saxpy", "saxpy")
-	dir, err := os.MkdirTemp("", "kill") // short, for sockets
+	dir, err := os.MkdirTemp("", "kill") // a short path, for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +134,7 @@ func (k *killer) run() string { return filepath.Join(k.dir, "run") }
 
 func (k *killer) log() { k.Logf("%s: killed %v", k.dir, k.killed) }
 
-// gfaas runs a command, which ends within a minute.
+// gfaas runs a command with a time limit of one minute.
 func (k *killer) gfaas(input string, args ...string) (out, said string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -151,35 +150,35 @@ func (k *killer) gfaas(input string, args ...string) (out, said string, status i
 }
 
 func (k *killer) must(args ...string) (out string) {
-	out, said, status := k.gfaas("", args...)
+	out, stderr, status := k.gfaas("", args...)
 	if status != 0 {
-		k.Errorf("%s: gfaas %v: exit %d, %s", k.dir, args, status, said)
+		k.Errorf("%s: gfaas %v: exit %d, %s", k.dir, args, status, stderr)
 	}
 	return out
 }
 
-// round kills something, and looks at what is left.
+// round performs a random kill and checks the consequences.
 func (k *killer) round(i int) {
-	switch what := []string{"up", "up", "down", "apply", "tokend", "stop"}[k.IntN(6)]; what {
+	switch command := []string{"up", "up", "down", "apply", "tokend", "stop"}[k.IntN(6)]; command {
 	case "up":
 		if k.IntN(2) == 0 {
 			k.must("down")
 		}
-		k.kill(what, "up", "--gpu", "sim", "--quiet", k.plan)
+		k.kill(command, "up", "--gpu", "sim", "--quiet", k.plan)
 	case "down":
 		if k.IntN(2) == 0 {
-			_, _, _ = k.gfaas("", "up", "--gpu", "sim", "--quiet", k.plan) // or it runs already
+			_, _, _ = k.gfaas("", "up", "--gpu", "sim", "--quiet", k.plan) // ignore the error if it runs already
 		}
-		k.kill(what, "down")
+		k.kill(command, "down")
 	case "apply":
-		k.kill(what, "apply", "-f", filepath.Join(k.dir, "f.yaml"))
+		k.kill(command, "apply", "-f", filepath.Join(k.dir, "f.yaml"))
 	case "tokend":
 		if k.killDaemon() {
-			k.killed[what]++
+			k.killed[command]++
 		}
 	case "stop":
 		if k.stopOne() {
-			k.killed[what]++
+			k.killed[command]++
 		}
 	}
 	if out := k.must("ls", "-o", "csv"); !strings.Contains(out, "\nsaxpy,") {
@@ -187,46 +186,46 @@ func (k *killer) round(i int) {
 	}
 	k.must("ps")
 	if i%4 == 3 {
-		k.nothingLeft()
+		k.checkNothingRemains()
 	}
 	if i%10 == 9 {
-		k.nobodyUngated()
+		k.checkGatedWithoutDaemon()
 	}
 }
 
-// span is about how long a command takes.
-func (k *killer) span() time.Duration {
+// typicalDuration returns the approximate duration of a command.
+func (k *killer) typicalDuration() time.Duration {
 	if k.image != "" {
 		return 500 * time.Millisecond
 	}
 	return 100 * time.Millisecond
 }
 
-// kill starts a command and kills it within about the time that it takes.
-func (k *killer) kill(what string, args ...string) {
+// kill starts a command and kills it at a random time within its usual duration.
+func (k *killer) kill(command string, args ...string) {
 	cmd := exec.Command(k.bin, args...)
 	cmd.Env = k.env
 	if err := cmd.Start(); err != nil {
 		k.Error(err)
 		return
 	}
-	time.Sleep(time.Duration(k.Int64N(int64(k.span())))) // at any moment of it
+	time.Sleep(time.Duration(k.Int64N(int64(k.typicalDuration())))) // a random moment
 	_ = cmd.Process.Kill()
 	if _ = cmd.Wait(); !cmd.ProcessState.Exited() {
-		k.killed[what]++
+		k.killed[command]++
 	}
 }
 
-// stopOne stops a process from here, an instance's, the keeper of its log or the
-// daemon, under a command, which ends all the same, and has it go on afterwards.
+// stopOne suspends a process of this run directory (an instance, its log keeper or the daemon) while a command runs, and
+// resumes it afterwards. The command must end nevertheless.
 func (k *killer) stopOne() bool {
-	all, err := procfs.All()
+	all, err := procfs.Stats()
 	if err != nil {
 		k.Error(err)
 	}
 	all = slices.DeleteFunc(all, func(s procfs.Stat) bool {
 		env, _ := procfs.Environ(s.PID)
-		return s.Ended() || env["GFAAS_RUN_DIR"] != k.run() && !strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/")
+		return s.Exited() || env["GFAAS_RUN_DIR"] != k.run() && !strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/")
 	})
 	if len(all) == 0 {
 		return false
@@ -234,7 +233,7 @@ func (k *killer) stopOne() bool {
 	one := all[k.IntN(len(all))]
 	p, err := procfs.Open(one.PID, one.Start)
 	if err != nil {
-		return false // it has ended
+		return false // the process has ended
 	}
 	defer p.Close()
 	if p.Signal(unix.SIGSTOP) != nil {
@@ -242,13 +241,13 @@ func (k *killer) stopOne() bool {
 	}
 	defer func() { _ = p.Signal(unix.SIGCONT) }()
 	args := [][]string{{"ps"}, {"ls"}, {"down"}, {"up", "--gpu", "sim", "--quiet", "--timeout", "3s", k.plan}}[k.IntN(4)]
-	if _, said, _ := k.gfaas("", args...); strings.Contains(said, "goroutine ") {
-		k.Errorf("%s: %s is stopped: gfaas %v: %s", k.dir, one.Name, args, said)
+	if _, stderr, _ := k.gfaas("", args...); strings.Contains(stderr, "goroutine ") {
+		k.Errorf("%s: %s is stopped: gfaas %v: %s", k.dir, one.Name, args, stderr)
 	}
 	return true
 }
 
-// killDaemon reports whether there was one.
+// killDaemon kills the token daemon. It reports whether there was one.
 func (k *killer) killDaemon() bool {
 	text, err := os.ReadFile(filepath.Join(k.run(), "token.lock"))
 	if err != nil {
@@ -268,24 +267,21 @@ func (k *killer) killDaemon() bool {
 	return err == nil && p.Kill() == nil
 }
 
-// until polls for what is to become true within a minute.
-func (k *killer) until(what string, done func() bool) {
-	for late := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(late) {
-			k.Errorf("%s: %s", k.dir, what)
-			return
-		}
+// until polls a condition for up to a minute.
+func (k *killer) until(condition string, done func() bool) {
+	if !poll(done) {
+		k.Errorf("%s: %s", k.dir, condition)
 	}
 }
 
-// nothingLeft ends everything by one gfaas down.
-func (k *killer) nothingLeft() {
+// checkNothingRemains checks that one gfaas down ends everything.
+func (k *killer) checkNothingRemains() {
 	k.must("down")
 	if all := k.instances(); len(all) > 0 {
 		k.Errorf("%s: after down there are %v", k.dir, all)
 	}
 	if k.image != "" {
-		// One that the engine was making for a command that was killed can come after.
+		// The engine may finish creating a container for a killed command later.
 		k.until("containers are left after down", func() bool {
 			if containers(k.T, k.image) == 0 {
 				return true
@@ -299,29 +295,28 @@ func (k *killer) nothingLeft() {
 	}
 	for _, dir := range []string{filepath.Join(k.run(), "instances"), filepath.Join(k.dir, "sim")} {
 		k.until(dir+" is not empty", func() bool {
-			left, err := os.ReadDir(dir)
-			return len(left) == 0 || err != nil
+			remaining, err := os.ReadDir(dir)
+			return len(remaining) == 0 || err != nil
 		})
 	}
 }
 
-// instances are the processes that run under a slice from here.
+// instances returns the processes that run under a slice of this run directory.
 func (k *killer) instances() (found []string) {
-	all, err := procfs.All()
+	all, err := procfs.Stats()
 	if err != nil {
 		k.Error(err)
 	}
 	for _, s := range all {
-		if env, _ := procfs.Environ(s.PID); !s.Ended() && strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/") {
+		if env, _ := procfs.Environ(s.PID); !s.Exited() && strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/") {
 			found = append(found, fmt.Sprintf("%d %s of %s", s.PID, s.Name, env["GFAAS_INSTANCE"]))
 		}
 	}
 	return found
 }
 
-// nobodyUngated kills the daemon under instances that run: they stall, and go on
-// with the next one.
-func (k *killer) nobodyUngated() {
+// checkGatedWithoutDaemon kills the daemon under running instances. They must stall, and continue with the next daemon.
+func (k *killer) checkGatedWithoutDaemon() {
 	const body = `{"n": 64, "a": 2}`
 	k.must("down")
 	k.must("up", "--gpu", "sim", "--quiet", k.plan)
@@ -330,12 +325,12 @@ func (k *killer) nobodyUngated() {
 		return
 	}
 	k.killed["tokend"]++
-	k.until("they go on without a daemon", func() bool { // once no lease is left
+	k.until("they go on without a daemon", func() bool { // until the last lease has ended
 		_, _, status := k.gfaas(body, "invoke", "saxpy", "--timeout", "700ms")
 		return status == 5
 	})
 	k.must("run", "--gpu", "sim", "--quiet", "true")
-	if _, said, status := k.gfaas(body, "invoke", "saxpy"); status != 0 {
-		k.Errorf("%s: with a daemon again: exit %d, %s", k.dir, status, said)
+	if _, stderr, status := k.gfaas(body, "invoke", "saxpy"); status != 0 {
+		k.Errorf("%s: with a daemon again: exit %d, %s", k.dir, status, stderr)
 	}
 }

@@ -19,20 +19,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// TestLocality replays a bursty trace through a gateway at D = 2, with a small pool,
-// under three policies: the record of each replays in gfaas-sim to the same
-// decisions, all of them, and its arrivals, in gfaas-sim queue with the costs that
-// were measured, start cold as often, take as long on average, and stand in the same
-// order. GFAAS_LOCALITY=1 (make locality) replays a minute a policy and holds the
-// figures to 20%; else it is two seconds of it, and only the decisions are compared:
-// figures are of a machine that has time.
+// TestLocality replays a bursty trace through a gateway with D = 2 and a small pool, under three policies. In gfaas-sim,
+// the record of each replay must give exactly the same decisions. With measured costs, gfaas-sim queue must predict the
+// same number of cold starts, the same mean latency and the same order of the policies. GFAAS_LOCALITY=1 (make locality)
+// replays one minute per policy and accepts a difference of 20%. Otherwise the test replays two seconds and compares
+// only the decisions, because timings need an idle host.
 func TestLocality(t *testing.T) {
 	t.Parallel()
 	long, measure := 2*time.Second, os.Getenv("GFAAS_LOCALITY") != ""
 	if measure {
 		long = time.Minute
 	}
-	p := newPlace(t)
+	p := newEnvironment(t)
 	const functions = 8
 	var text strings.Builder
 	for n := range functions {
@@ -52,7 +50,7 @@ func TestLocality(t *testing.T) {
 		}
 		live := decode(t, text)
 		if code := s.end(syscall.SIGTERM); code != 0 {
-			t.Errorf("%s: exit status %d", policy, code)
+			t.Errorf("%s: exit status %d, want 0", policy, code)
 		}
 		if text, err := p.sim("replay", policy+".jsonl"); err != nil {
 			t.Errorf("%s: the record does not replay to the same decisions: %v\n%s", policy, err, text)
@@ -77,26 +75,25 @@ func TestLocality(t *testing.T) {
 	if !measure {
 		return
 	}
-	for _, what := range []struct {
+	for _, description := range []struct {
 		name string
 		of   func(figures) float64
 	}{{"cold starts", func(f figures) float64 { return float64(f.ColdStarts) }}, {"mean latency", func(f figures) float64 { return f.Latency.Mean }}} {
 		order := func(of map[string]figures) []string {
-			return slices.SortedStableFunc(slices.Values(policies), func(a, b string) int { return int(math.Copysign(1, what.of(of[a])-what.of(of[b]))) })
+			return slices.SortedStableFunc(slices.Values(policies), func(a, b string) int { return int(math.Copysign(1, description.of(of[a])-description.of(of[b]))) })
 		}
 		for _, policy := range policies {
-			if got, want := what.of(measured[policy]), what.of(simulated[policy]); math.Abs(got-want) > 0.2*want {
-				t.Errorf("%s: %s: measured %.1f, simulated %.1f", policy, what.name, got, want)
+			if got, want := description.of(measured[policy]), description.of(simulated[policy]); math.Abs(got-want) > 0.2*want {
+				t.Errorf("%s: %s: measured %.1f, simulated %.1f", policy, description.name, got, want)
 			}
 		}
 		if got, want := order(measured), order(simulated); !slices.Equal(got, want) {
-			t.Errorf("%s: in the order %v, simulated %v", what.name, got, want)
+			t.Errorf("%s: in the order %v, simulated %v", description.name, got, want)
 		}
 	}
 }
 
-// bursts is a trace of functions that are called in bursts, the first more often than
-// the last.
+// bursts returns a trace of functions that are called in bursts, in descending order of frequency.
 func bursts(functions int, long time.Duration) string {
 	random := rand.New(rand.NewPCG(1, 2))
 	type call struct {
@@ -121,7 +118,7 @@ func bursts(functions int, long time.Duration) string {
 	return text.String()
 }
 
-// figures are what gfaas replay and gfaas-sim queue print alike.
+// figures holds the results that gfaas replay and gfaas-sim queue have in common.
 type figures struct {
 	Invocations int64 `json:"invocations"`
 	Completed   int64 `json:"completed"`
@@ -140,8 +137,7 @@ func decode(t *testing.T, text []byte) (f figures) {
 	return f
 }
 
-// costsOf is what the functions of a record cost: the means of how long their calls
-// took, and their starts.
+// costsOf returns the costs of the functions in a record: the mean duration of their calls and of their starts.
 func costsOf(t *testing.T, path string) string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -154,7 +150,7 @@ func costsOf(t *testing.T, path string) string {
 		calls, starts int
 	}
 	of := map[string]*sums{}
-	began := map[int64]time.Duration{} // cold starts, by invocation
+	started := map[int64]time.Duration{} // cold starts, by invocation
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var line struct {
@@ -172,9 +168,9 @@ func costsOf(t *testing.T, path string) string {
 		}
 		switch {
 		case line.Action == "run" && line.Start == "cold":
-			began[*line.Invocation] = time.Duration(line.TimeMS)
+			started[*line.Invocation] = time.Duration(line.TimeMS)
 		case line.Event.Event == "started":
-			s.start += time.Duration(line.TimeMS) - began[*line.Invocation]
+			s.start += time.Duration(line.TimeMS) - started[*line.Invocation]
 			s.starts++
 		case line.Event.Event == "completed":
 			s.warm += time.Duration(line.ExecutedMS)
@@ -194,7 +190,7 @@ func costsOf(t *testing.T, path string) string {
 }
 
 // sim runs gfaas-sim.
-func (p *place) sim(args ...string) ([]byte, error) {
+func (p *environment) sim(args ...string) ([]byte, error) {
 	cmd := exec.Command("gfaas-sim", args...)
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
 	return cmd.Output()

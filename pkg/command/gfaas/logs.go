@@ -21,6 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
 type logsOptions struct {
@@ -34,54 +35,61 @@ func newLogs(t *tool) *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
 		Use:   "logs NAME…",
-		Short: "Show what instances print",
-		Long: `Shows what instances print, on standard output and standard error alike. A NAME
-is a function, and stands for all its instances, or an instance's id. Of several
-instances the lines come in order of time, each after the id of its instance.
+		Short: "Print the output of instances",
+		Long: `Print what instances have written to standard output and standard error. A NAME
+is the id of an instance, or a function, for all its instances. The lines of
+several instances are sorted by time, and each begins with the id of its instance.
 
-Of each instance the last 8 to 16 MiB are kept until gfaas down, also when it has
-ended: of a process beside the state file, of a container by Docker, as its
-logging driver can. When a disk was full or too slow a line says how much is
-missing.
+The last 8 to 16 MiB of each instance are kept until gfaas down, even if the
+instance has ended. The output of a process is stored next to the state file, that
+of a container by Docker, within the abilities of its logging driver. If a disk was
+full or too slow, a line reports how much output is missing.
 
-If a start of a function failed, the last 10,000 lines of the last such start are shown
-too, until gfaas down or gfaas rm, or until an instance with the same id runs.
+If a start of a function failed, the last 10,000 lines of the latest failed start
+are printed too, until gfaas down or gfaas rm, or until an instance with the same
+id runs.
 
-With --follow the lines to come are shown too, until the instances have ended;
-those of several then come as they are printed.
+With --follow, the command continues with new lines until the instances have
+ended. The lines of several instances are then printed as they arrive.
 
-A line of -o jsonl is {"instance", "function", "time", "text"}, and "partial" if
-it is longer than 16 KiB and goes on in the next of that instance.`,
-		Example: "  gfaas logs resnet\n  gfaas logs resnet-0 -f --tail 20\n  gfaas logs resnet --since 10m -o jsonl",
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return without(t.instanceNames(cmd.Context()), args), cobra.ShellCompDirectiveNoFileComp
-		},
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args) },
+A line of -o jsonl is {"instance", "function", "time", "text"}. It also has
+"partial" if the line is longer than 16 KiB and continues in the next line of the
+same instance.`,
+		Example: `  # Print the output of all instances of a function
+  gfaas logs resnet
+
+  # Print the last 20 lines of one instance, and continue with new ones
+  gfaas logs resnet-0 -f --tail 20
+
+  # Print the output of the last 10 minutes as JSON
+  gfaas logs resnet --since 10m -o jsonl`,
+		ValidArgsFunction: t.completeInstances,
+		Args:              cobra.MinimumNArgs(1),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args) },
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what is printed from now on")
-	f.IntVarP(&o.tail, "tail", "n", -1, "of each instance only the last so many lines; -1 is all")
-	f.StringVar(&o.since, "since", "", "only what was printed in the last so long, like 10m, or since a time, like 2026-01-02T15:04:05Z")
-	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "say of each line when it was printed")
+	f.BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
+	f.IntVarP(&o.tail, "tail", "n", -1, "number of last lines to print of each instance; -1 for all")
+	f.StringVar(&o.since, "since", "", "print only output since a time, like 2026-01-02T15:04:05Z, or of the last period, like 10m")
+	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with its time")
 	t.env.Outputs(cmd, "text", "jsonl")
 	return cmd
 }
 
 func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
-	wanted, err := o.options(time.Now())
+	options, err := o.options(time.Now())
 	if err != nil {
 		return err
 	}
 	if o.follow && t.env.OutFile != "" && t.env.OutFile != "-" {
-		return cli.Usagef("--out-file is written as a whole, and --follow has no end: send standard output to the file")
+		return cli.Usagef("--follow has no end, but --out-file is written at the end: redirect standard output instead")
 	}
-	state, err := t.store.Look(ctx)
+	state, err := t.store.List(ctx)
 	if err != nil {
 		return err
 	}
 	failed := failedOf(t.runDir, names, state.Instances)
-	records, err := pick(state.Instances, names, func(name string) bool {
+	records, err := rollout.Select(state.Instances, names, func(name string) bool {
 		_, err := state.Function(name)
 		return err == nil || slices.ContainsFunc(failed, func(f host.FailedStart) bool { return f.ID == name || f.Function == name })
 	})
@@ -94,26 +102,26 @@ func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
 	}
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
-	var all []instanceLog
+	var logs []ports.LogLines
 	for _, r := range records {
-		all = append(all, instanceLog{r, launcher.Logs(ctx, r, wanted)})
+		logs = append(logs, launcher.Logs(ctx, r, options))
 	}
 	for _, f := range failed {
-		t.env.Notef("note: %s did not start: this is what it printed", f.ID)
-		all = append(all, instanceLog{instance.Record{ID: f.ID, Function: f.Function}, f.Logs(ctx, wanted)})
+		t.env.Notef("note: %s did not start; its output is included", f.ID)
+		records = append(records, instance.Record{ID: f.ID, Function: f.Function})
+		logs = append(logs, f.Logs(ctx, options))
 	}
-	if !o.follow && t.env.OutFile != "" {
-		return t.env.Emit(func(w io.Writer) error { return o.print(w, t.env.Output, all, launch.Merged) })
+	switch {
+	case o.follow:
+		return o.print(t.env.Out, t.env.Output, records, launch.AsTheyCome(logs))
+	case t.env.OutFile != "":
+		return t.env.Emit(func(w io.Writer) error { return o.print(w, t.env.Output, records, launch.Merged(logs)) })
 	}
-	together := launch.Merged
-	if o.follow {
-		together = launch.AsTheyCome
-	}
-	return o.print(t.env.Out, t.env.Output, all, together)
+	return o.print(t.env.Out, t.env.Output, records, launch.Merged(logs))
 }
 
-// failedOf returns the failed starts that names stand for, or all if there are no names. It
-// leaves out ids that have an instance now.
+// failedOf returns the failed starts with the given IDs or functions, or all if there are no names. It
+// omits IDs that an instance has now.
 func failedOf(runDir string, names []string, instances []instance.Record) []host.FailedStart {
 	return slices.DeleteFunc(host.FailedStarts(runDir), func(f host.FailedStart) bool {
 		return len(names) > 0 && !slices.Contains(names, f.ID) && !slices.Contains(names, f.Function) ||
@@ -121,60 +129,47 @@ func failedOf(runDir string, names []string, instances []instance.Record) []host
 	})
 }
 
-// failedStarts returns the failed starts of a function, for the gateway to show.
-func failedStarts(runDir, function string) (out []gateway.FailedStart) {
+// failedStarts returns the failed starts of a function in the gateway's form.
+func failedStarts(runDir, function string) (starts []gateway.FailedStart) {
 	for _, f := range host.FailedStarts(runDir) {
 		if f.Function == function {
-			out = append(out, gateway.FailedStart{ID: f.ID, Logs: f.Logs})
+			starts = append(starts, gateway.FailedStart{ID: f.ID, Logs: f.Logs})
 		}
 	}
-	return out
+	return starts
 }
 
-// options reads the flags at that time.
-func (o *logsOptions) options(now time.Time) (ports.LogOptions, error) {
-	wanted := ports.LogOptions{Tail: o.tail, Follow: o.follow}
+// options converts the flags to options. Durations in --since count back from now.
+func (o *logsOptions) options(now time.Time) (options ports.LogOptions, err error) {
+	options = ports.LogOptions{Tail: o.tail, Follow: o.follow}
 	if o.tail < -1 {
-		return wanted, cli.Usagef("--tail %d: expected 0 or more, or -1 for all", o.tail)
+		return options, cli.Usagef("--tail %d: expected 0 or more, or -1 for all", o.tail)
 	}
 	if o.since == "" {
-		return wanted, nil
+		return options, nil
 	}
 	if d, err := time.ParseDuration(o.since); err == nil && d >= 0 {
-		wanted.Since = now.Add(-d)
-		return wanted, nil
+		options.Since = now.Add(-d)
+		return options, nil
 	}
-	at, err := time.Parse(time.RFC3339Nano, o.since)
-	if err != nil {
-		return wanted, cli.Usagef("--since %q: expected a duration like 10m, or a time like 2026-01-02T15:04:05Z", o.since)
+	if options.Since, err = time.Parse(time.RFC3339Nano, o.since); err != nil {
+		err = cli.Usagef("--since %q: expected a duration like 10m, or a time like 2026-01-02T15:04:05Z", o.since)
 	}
-	wanted.Since = at
-	return wanted, nil
+	return options, err
 }
 
-// instanceLog is the log of an instance.
-type instanceLog struct {
-	record instance.Record
-	lines  ports.LogLines
-}
-
-// print writes the lines of all that together yields, and goes on with the
-// others when one fails.
-func (o *logsOptions) print(w io.Writer, form string, all []instanceLog, together func([]ports.LogLines) iter.Seq2[launch.Printed, error]) error {
-	out := bufio.NewWriter(w)
+// print writes the lines of the logs of all records. If reading a log fails, it continues with the others.
+func (o *logsOptions) print(w io.Writer, form string, records []instance.Record, lines iter.Seq2[launch.Printed, error]) error {
+	buffered := bufio.NewWriter(w)
 	width := 0
-	for _, s := range all {
-		width = max(width, len(s.record.ID))
+	for _, r := range records {
+		width = max(width, len(r.ID))
 	}
-	enc := json.NewEncoder(out)
+	enc := json.NewEncoder(buffered)
 	enc.SetEscapeHTML(false)
 	var failed []error
-	logs := make([]ports.LogLines, len(all))
-	for i, l := range all {
-		logs[i] = l.lines
-	}
-	for p, err := range together(logs) {
-		r := all[p.From].record
+	for p, err := range lines {
+		r := records[p.From]
 		if err != nil {
 			failed = append(failed, fmt.Errorf("instance %s: %w", r.ID, err))
 			continue
@@ -182,16 +177,16 @@ func (o *logsOptions) print(w io.Writer, form string, all []instanceLog, togethe
 		if form == "jsonl" {
 			err = enc.Encode(jsonLine{r.ID, r.Function, p.Line.Time, p.Line.Text, p.Line.Partial})
 		} else {
-			err = o.text(out, p.Line, r.ID, width, len(all) > 1)
+			err = o.text(buffered, p.Line, r.ID, width, len(records) > 1)
 		}
 		if err == nil && o.follow {
-			err = out.Flush()
+			err = buffered.Flush()
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return errors.Join(append(failed, out.Flush())...)
+	return errors.Join(append(failed, buffered.Flush())...)
 }
 
 type jsonLine struct {
@@ -202,8 +197,8 @@ type jsonLine struct {
 	Partial  bool      `json:"partial,omitempty"`
 }
 
-// text writes a line for people. A part of a long line has an end of its own
-// where other instances' lines may come between.
+// text writes a line for people. With several logs or timestamps, it also ends each part of a long
+// line with a line feed, because lines of other instances may follow.
 func (o *logsOptions) text(w *bufio.Writer, line ports.LogLine, id string, width int, several bool) error {
 	if several {
 		fmt.Fprintf(w, "%-*s | ", width, id)
@@ -218,18 +213,18 @@ func (o *logsOptions) text(w *bufio.Writer, line ports.LogLine, id string, width
 	return err
 }
 
-// lastLine is the last that an instance printed, for a cell of a table.
+// lastLine returns the last line of an instance's output, cut to fit into a table's cell.
 func lastLine(ctx context.Context, s ports.Starter, r instance.Record) string {
 	const longest = 80
-	text, _ := ports.Text(s.Logs(ctx, r, ports.LogOptions{Tail: 1})) // there may be none
-	var out []rune
+	text, _ := ports.Text(s.Logs(ctx, r, ports.LogOptions{Tail: 1})) // empty after an error
+	var line []rune
 	for _, c := range strings.TrimSpace(string(text)) {
 		if !unicode.IsPrint(c) {
 			c = ' '
 		}
-		if out = append(out, c); len(out) == longest {
-			return string(out) + "…"
+		if line = append(line, c); len(line) == longest {
+			return string(line) + "…"
 		}
 	}
-	return string(out)
+	return string(line)
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/launch"
 )
 
-// logOf is the log of an instance with a line at each of these seconds, and then
-// perhaps an error.
-func logOf(id string, err error, seconds ...int64) instanceLog {
-	return instanceLog{instance.Record{ID: id}, func(yield func(ports.LogLine, error) bool) {
+// logOf returns a log with a line at each of the given seconds, followed by an error unless err is nil.
+func logOf(err error, seconds ...int64) ports.LogLines {
+	return func(yield func(ports.LogLine, error) bool) {
 		for _, s := range seconds {
 			if !yield(ports.LogLine{Time: time.Unix(s, 0), Text: strings.Repeat("x", int(s))}, nil) {
 				return
@@ -24,16 +23,17 @@ func logOf(id string, err error, seconds ...int64) instanceLog {
 		if err != nil {
 			yield(ports.LogLine{}, err)
 		}
-	}}
+	}
 }
 
-// Lines of several instances come in order of time, and one that cannot be read
-// does not hide the others.
+// TestLogsOfSeveral checks that the lines of several instances are in order of time, and that an unreadable log does not
+// hide the others.
 func TestLogsOfSeveral(t *testing.T) {
 	broken := errors.New("broken")
-	all := []instanceLog{logOf("a", broken, 1, 4), logOf("bb", nil, 2, 3, 5), logOf("c", nil)}
+	all := []instance.Record{{ID: "a"}, {ID: "bb"}, {ID: "c"}}
+	logs := []ports.LogLines{logOf(broken, 1, 4), logOf(nil, 2, 3, 5), logOf(nil)}
 	var out strings.Builder
-	err := (&logsOptions{}).print(&out, "text", all, launch.Merged)
+	err := (&logsOptions{}).print(&out, "text", all, launch.Merged(logs))
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "instance a: ") {
 		t.Errorf("error %v", err)
 	}
@@ -41,11 +41,11 @@ func TestLogsOfSeveral(t *testing.T) {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 	out.Reset()
-	if err := (&logsOptions{follow: true}).print(&out, "text", all, launch.AsTheyCome); !errors.Is(err, broken) || strings.Count(out.String(), "\n") != 5 {
+	if err := (&logsOptions{follow: true}).print(&out, "text", all, launch.AsTheyCome(logs)); !errors.Is(err, broken) || strings.Count(out.String(), "\n") != 5 {
 		t.Errorf("followed: %q, %v", out.String(), err)
 	}
 	full := errors.New("full")
-	if err := (&logsOptions{follow: true}).print(failing{full}, "jsonl", all, launch.AsTheyCome); !errors.Is(err, full) {
+	if err := (&logsOptions{follow: true}).print(failing{full}, "jsonl", all, launch.AsTheyCome(logs)); !errors.Is(err, full) {
 		t.Errorf("to where nothing can be written: %v", err)
 	}
 }
@@ -54,7 +54,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// The last line for a table is one line, and cannot draw on a terminal.
+// TestLastLine checks that the last line fits into a table's cell and contains no control characters.
 func TestLastLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"a\x1b[31mb\tc \r": "a [31mb c", "": "", strings.Repeat("é", 200): strings.Repeat("é", 80) + "…",

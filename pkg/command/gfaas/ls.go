@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -20,19 +21,24 @@ import (
 func newLs(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the functions",
-		Long: `Lists the applied functions by name. In JSON and YAML each is what its file
-says, less what is at its default; the YAML can be applied again.`,
-		Example: "  gfaas ls\n  gfaas ls -o yaml > functions.yaml",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runLs(cmd.Context(), t) },
+		Short: "List functions",
+		Long: `List the applied functions, sorted by name. With -o json, jsonl and yaml, each
+function has the keys of its file, except keys with their default value. The YAML
+output can be applied again.`,
+		Example: `  # List the functions
+  gfaas ls
+
+  # Save all functions as a file for gfaas apply
+  gfaas ls -o yaml > functions.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runLs(cmd.Context(), t) },
 	}
 	t.env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "yaml")
 	return cmd
 }
 
 func runLs(ctx context.Context, t *tool) error {
-	state, err := t.store.Look(ctx)
+	state, err := t.store.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,7 +62,7 @@ func runLs(ctx context.Context, t *tool) error {
 	})
 }
 
-// showYAML prints functions as a file that apply reads.
+// showYAML prints functions as a file for gfaas apply.
 func (t *tool) showYAML(functions []function.Function) error {
 	if len(functions) == 0 {
 		return nil
@@ -68,7 +74,7 @@ func (t *tool) showYAML(functions []function.Function) error {
 	return t.env.Emit(func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// asJSON is the function's document in JSON.
+// asJSON returns the function's document as JSON.
 func asJSON(fn function.Function) (json.RawMessage, error) {
 	text, err := function.Format([]function.Function{fn})
 	if err != nil {
@@ -87,42 +93,24 @@ func instancesOf(fn string, records []instance.Record) int {
 	return n
 }
 
-// functionRecords is the CSV form; its columns keep their meaning.
+// functionRecords returns the CSV form. The meaning of its columns must not change.
 func functionRecords(functions []function.Function, records []instance.Record) [][]string {
-	out := [][]string{{"function", "runtime", "image", "contract", "kind", "slo_ms", "gpu_mem_mib", "gpus", "weight", "tenant", "instances"}}
-	for _, fn := range functions {
-		out = append(out, []string{
-			fn.Name, launch.RuntimeOf(fn), fn.Image, fn.Contract, fn.Kind, number.Plain(float64(fn.SLO) / float64(time.Millisecond)),
-			number.Plain(fn.GPUMem.MiB()), strconv.Itoa(fn.GPUs), number.Plain(fn.Weight), fn.Tenant,
-			strconv.Itoa(instancesOf(fn.Name, records)),
-		})
-	}
-	return out
+	return cli.Rows(functions, func(fn function.Function) []cli.Cell {
+		return []cli.Cell{{"function", fn.Name}, {"runtime", launch.RuntimeOf(fn)}, {"image", fn.Image}, {"contract", fn.Contract}, {"kind", fn.Kind},
+			{"slo_ms", number.Plain(float64(fn.SLO) / float64(time.Millisecond))}, {"gpu_mem_mib", number.Plain(fn.GPUMem.MiB())},
+			{"gpus", strconv.Itoa(fn.GPUs)}, {"weight", number.Plain(fn.Weight)}, {"tenant", fn.Tenant}, {"instances", strconv.Itoa(instancesOf(fn.Name, records))}}
+	})
 }
 
-// functionRows is the form for people.
+// functionRows returns the table form.
 func functionRows(functions []function.Function, records []instance.Record, wide bool) [][]string {
-	header := []string{"NAME", "RUNTIME", "CONTRACT", "SLO", "MEM", "INSTANCES"}
-	if wide {
-		header = append(header, "GPUS", "KIND", "TENANT", "WHAT")
-	}
-	out := [][]string{header}
-	for _, fn := range functions {
-		row := []string{
-			fn.Name, launch.RuntimeOf(fn), fn.Contract, orDash(fn.SLO > 0, fn.SLO.String()),
-			orDash(fn.GPUMem > 0, fn.GPUMem.String()), strconv.Itoa(instancesOf(fn.Name, records)),
-		}
+	return cli.Rows(functions, func(fn function.Function) []cli.Cell {
+		cells := []cli.Cell{{"NAME", fn.Name}, {"RUNTIME", launch.RuntimeOf(fn)}, {"CONTRACT", fn.Contract}, {"SLO", cli.OrDash(fn.SLO > 0, fn.SLO.String())},
+			{"MEM", cli.OrDash(fn.GPUMem > 0, fn.GPUMem.String())}, {"INSTANCES", strconv.Itoa(instancesOf(fn.Name, records))}}
 		if wide {
-			row = append(row, strconv.Itoa(fn.GPUs), fn.Kind, fn.Tenant, strings.TrimSpace(fn.Image+" "+strings.Join(fn.Command, " ")))
+			cells = append(cells, cli.Cell{"GPUS", strconv.Itoa(fn.GPUs)}, cli.Cell{"KIND", fn.Kind}, cli.Cell{"TENANT", fn.Tenant},
+				cli.Cell{"WHAT", strings.TrimSpace(fn.Image + " " + strings.Join(fn.Command, " "))})
 		}
-		out = append(out, row)
-	}
-	return out
-}
-
-func orDash(given bool, text string) string {
-	if !given {
-		return "-"
-	}
-	return text
+		return cells
+	})
 }

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gfaas/gfaas/pkg/safetensors"
 	"github.com/gfaas/gfaas/pkg/splitmix"
@@ -17,8 +16,8 @@ import (
 	modelwire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// weights writes a model of one tensor, and returns what is in it.
-func (p *place) weights(name string, seed uint64) []byte {
+// weights writes a model with one tensor and returns its data.
+func (p *environment) weights(name string, seed uint64) []byte {
 	p.t.Helper()
 	const n = 3 << 20
 	data := make([]byte, n)
@@ -34,8 +33,8 @@ func (p *place) weights(name string, seed uint64) []byte {
 	return data
 }
 
-// program runs another of our programs, which must succeed, and reads its JSON.
-func (p *place) program(out any, args ...string) {
+// program runs another program of gfaas, which must succeed, and parses its JSON output.
+func (p *environment) program(out any, args ...string) {
 	p.t.Helper()
 	cmd := exec.Command(args[0], append(args[1:], "-o", "json")...)
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
@@ -48,8 +47,8 @@ func (p *place) program(out any, args ...string) {
 	}
 }
 
-// models are those that the model daemon has, by name.
-func (p *place) models() map[string]modelwire.Status {
+// models returns the model daemon's models by name.
+func (p *environment) models() map[string]modelwire.Status {
 	p.t.Helper()
 	var all []modelwire.Status
 	p.program(&all, "gfaas-modeld", "ls")
@@ -60,23 +59,22 @@ func (p *place) models() map[string]modelwire.Status {
 	return by
 }
 
-// reads has a function answer with the first tensor of a model, or with why not.
-func (p *place) reads(function, model string) []byte {
+// readModel makes a function answer with the first tensor of a model, or with an error, and returns the answer.
+func (p *environment) readModel(function, model string) []byte {
 	p.t.Helper()
 	cmd := p.command("invoke", function, "-H", "X-Model: "+model)
 	text, err := cmd.Output()
-	if status := exitStatus(err); status != 0 && status != 1 { // 1: the function says no
+	if status := exitStatus(err); status != 0 && status != 1 { // 1: the function reports an error
 		p.t.Fatalf("invoke %s: %v\n%s", function, err, text)
 	}
 	return text
 }
 
-// Containers whose function has a model map the one copy of its weights, under gfaas
-// up and under gfaas serve; those of another tenant, and those without a model, get
-// nothing of it.
+// TestModelOnDocker checks that containers of functions with a model map a single copy of its weights, under gfaas up and
+// under gfaas serve. Containers of another tenant or without a model must have no access to it.
 func TestModelOnDocker(t *testing.T) {
 	t.Parallel()
-	p := dockerPlace(t)
+	p := newDockerEnvironment(t)
 	real, err := filepath.Abs("../../../build/lib")
 	if err != nil {
 		t.Fatal(err)
@@ -94,11 +92,11 @@ func TestModelOnDocker(t *testing.T) {
 	check := func() {
 		t.Helper()
 		for range 3 {
-			if got := p.reads("boxed", "shared"); !bytes.Equal(got, shared) {
+			if got := p.readModel("boxed", "shared"); !bytes.Equal(got, shared) {
 				t.Errorf("boxed reads %d bytes, %.100q", len(got), got)
 			}
 		}
-		if got := p.reads("other", "own"); !bytes.Equal(got, own) {
+		if got := p.readModel("other", "own"); !bytes.Equal(got, own) {
 			t.Errorf("other reads %d bytes, %.100q", len(got), got)
 		}
 		for _, c := range []struct{ function, model, says string }{
@@ -106,7 +104,7 @@ func TestModelOnDocker(t *testing.T) {
 			{"boxed", "own", "1 there is no model own"},
 			{"plain", "shared", "libgfaas-model.so: cannot open"},
 		} {
-			if got := p.reads(c.function, c.model); !strings.HasPrefix(string(got), c.says) {
+			if got := p.readModel(c.function, c.model); !strings.HasPrefix(string(got), c.says) {
 				t.Errorf("%s has of %s %.100q, want %s", c.function, c.model, got, c.says)
 			}
 		}
@@ -114,7 +112,7 @@ func TestModelOnDocker(t *testing.T) {
 		if s, o := all["shared"], all["own"]; s.Loads != 1 || s.Refs < 1 || s.Tenant != "blue" || o.Loads != 1 || o.Tenant != "green" {
 			t.Errorf("%+v", all)
 		}
-		// The weights are the model's, and not of the memory of whoever maps them.
+		// The weights count as the model's memory, not as the memory of the instances that map them.
 		var status wire.Status
 		p.program(&status, "gfaas-tokend", "status")
 		mapped := 0
@@ -124,7 +122,7 @@ func TestModelOnDocker(t *testing.T) {
 					mapped++
 				}
 				if c.MemUsedMiB != 0 {
-					t.Errorf("%s has %v MiB of its own", c.Instance, c.MemUsedMiB)
+					t.Errorf("%s has %v MiB of its own, want 0", c.Instance, c.MemUsedMiB)
 				}
 			}
 		}
@@ -136,13 +134,13 @@ func TestModelOnDocker(t *testing.T) {
 	p.output("up", "plan.json")
 	check()
 	if refs := p.models()["shared"].Refs; refs < 2 {
-		t.Errorf("%d hold the model, of 2 containers", refs)
+		t.Errorf("%d hold the model, of 2 containers, want at least 2", refs)
 	}
 	p.output("down")
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
 	}
-	// The daemon leaves when nobody needs it, and what it had goes with it.
+	// The daemon ends when it is idle, and its models with it.
 	eventually(t, "nobody holds a model", func() bool {
 		cmd := exec.Command("gfaas-modeld", "stat", "-o", "json")
 		cmd.Env = append(os.Environ(), p.env...)
@@ -151,24 +149,22 @@ func TestModelOnDocker(t *testing.T) {
 	})
 
 	serve := p.command("serve", "--listen", "", "--gpu", "sim", "--queue-timeout", "1m")
-	var said bytes.Buffer
-	serve.Stderr = &said
+	var stderr bytes.Buffer
+	serve.Stderr = &stderr
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
 		_ = serve.Process.Signal(os.Interrupt)
 		if err := serve.Wait(); err != nil {
-			t.Errorf("gfaas serve: %v\n%s", err, said.String())
+			t.Errorf("gfaas serve: %v\n%s", err, stderr.String())
 		}
 		if n := containers(t, image); n != 0 {
 			t.Errorf("%d containers are left", n)
 		}
 	}()
-	for end := time.Now().Add(patience); p.command("invoke", "boxed").Run() != nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the gateway does not answer\n%s", said.String())
-		}
+	if !poll(func() bool { return p.command("invoke", "boxed").Run() == nil }) {
+		t.Fatalf("the gateway does not answer\n%s", stderr.String())
 	}
 	check()
 }

@@ -19,31 +19,31 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// templates are functions to start from, a folder each, and what several of them
-// have, in shared. Wherever a name is wanted they have placeholder.
+// templates contains one folder per template, and the folder shared with files that several
+// templates use. The word placeholder stands for the function's name.
 //
 //go:embed templates
 var templates embed.FS
 
 const placeholder = "my-function"
 
-// template is a function that gfaas new can copy. To add one, add an entry to templateList
-// and a folder of its name.
+// template is a function that gfaas new can copy. To add a template, add an entry to templateList and a
+// folder with its name.
 type template struct {
 	name    string
-	help    string   // what it needs, without a full stop
+	help    string   // description and requirements, without a full stop
 	shared  []string // files of templates/shared
-	build   string   // what has to be done first, if anything
-	run     string   // its program, from the folder that the function's is in
+	build   string   // command that builds the program; may be empty
+	run     string   // command that starts the program, in the parent of the function's folder
 	request string
 }
 
 // templateList lists the templates. The first one is the default.
 var templateList = []template{
-	{name: "python", help: "Python, with its standard library alone", shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json"},
+	{name: "python", help: "Python, with only its standard library", shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json"},
 	{name: "c", help: "C; needs a compiler and make, but no CUDA toolkit", shared: []string{"saxpy.ptx"}, build: "make -C my-function", run: "my-function/server", request: "request.txt"},
 	{
-		name: "openai", help: "Python that answers POST /v1/chat/completions, whole or as a stream",
+		name: "openai", help: "Python; answers POST /v1/chat/completions, whole or as a stream",
 		shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json",
 	},
 }
@@ -55,12 +55,12 @@ func templateNames() (names []string) {
 	return names
 }
 
-func templateHelp() string {
-	var all []cli.Entry
+// Templates returns the names and descriptions of the templates.
+func Templates() (entries []cli.Entry) {
 	for _, t := range templateList {
-		all = append(all, cli.Entry{Name: t.name, Help: t.help})
+		entries = append(entries, cli.Entry{Name: t.name, Help: t.help})
 	}
-	return cli.Entries(all)
+	return entries
 }
 
 type newOptions struct{ template string }
@@ -69,35 +69,36 @@ func newNew(t *tool) *cobra.Command {
 	var o newOptions
 	cmd := &cobra.Command{
 		Use:   "new NAME",
-		Short: "Write a function to start from",
-		Long: `Writes the folder NAME with a function that works: its program, function.yaml, and
-a request to try it with. NAME is the function's name too. A folder of that name must
-be empty, if it is there.
+		Short: "Create a function from a template",
+		Long: `Create the folder NAME with a working function: its program, function.yaml, and a
+request to try it with. NAME is also the name of the function. If the folder
+exists, it must be empty.
 
-The templates are HTTP servers that compute on the device through the CUDA driver, on
-a GPU or on the simulated one, with gfaas or without it:
+The templates are HTTP servers that compute through the CUDA driver, on a GPU or
+on the simulated one, with or without gfaas:
 
-` + templateHelp() + `
-What was written is printed on standard output, and what may be done with it next on
-standard error; -o json has both.`,
-		Example: `  gfaas new hello
+` + cli.Entries(Templates()) + `
+The names of the files are printed on standard output, and commands to try next on
+standard error. With -o json, both are in the document.`,
+		Example: `  # Create a function, apply it and call it
+  gfaas new hello
   gfaas apply -f hello/function.yaml
   gfaas serve &
   gfaas invoke hello <hello/request.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return o.run(t, args[0]) },
 	}
-	cli.Choice(cmd, &o.template, "template", "what to start from", templateNames()...)
+	cli.Choice(cmd, &o.template, "template", "template to copy", templateNames()...)
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-// written is what new prints.
+// written is the result of gfaas new.
 type written struct {
 	Function string   `json:"function"`
 	Template string   `json:"template"`
-	Files    []string `json:"files"` // from the folder that the function's is in
-	Next     []string `json:"next"`  // commands
+	Files    []string `json:"files"` // relative to the parent of the function's folder
+	Next     []string `json:"next"`  // commands to run next
 }
 
 func (o *newOptions) run(t *tool, name string) error {
@@ -129,21 +130,17 @@ func (o *newOptions) run(t *tool, name string) error {
 	return nil
 }
 
-// file is one of a folder that is to be written.
+// file is a file to write into a new folder.
 type file struct {
 	name string
 	text []byte
 }
 
-// files returns the files of the template, for a function of that name.
+// files returns the template's files for a function with the given name.
 func (tm template) files(name string) ([]file, error) {
-	var paths []string
-	own, err := fs.ReadDir(templates, path.Join("templates", tm.name))
+	paths, err := fs.Glob(templates, path.Join("templates", tm.name, "*"))
 	if err != nil {
 		return nil, err
-	}
-	for _, entry := range own {
-		paths = append(paths, path.Join("templates", tm.name, entry.Name()))
 	}
 	for _, shared := range tm.shared {
 		paths = append(paths, path.Join("templates/shared", shared))
@@ -160,7 +157,7 @@ func (tm template) files(name string) ([]file, error) {
 	return files, nil
 }
 
-// next are the commands that a function of that name is tried with.
+// next returns the commands that build, apply and invoke the function.
 func (tm template) next(name string) (commands []string) {
 	if tm.build != "" {
 		commands = append(commands, tm.build)
@@ -178,31 +175,31 @@ func (tm template) next(name string) (commands []string) {
 	return commands
 }
 
-// writeFolder makes a folder with these files, whole or not at all. Where there is one
-// that has anything in it, the error is one of usage and nothing is touched.
+// writeFolder creates a folder with the given files atomically. If the folder exists and is not empty,
+// it returns a usage error and changes nothing.
 func writeFolder(name string, files []file) (err error) {
 	dir, err := os.MkdirTemp(".", ".gfaas-new-*")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	made := filepath.Join(dir, name)
-	if err := os.Mkdir(made, 0o777); err != nil {
+	folder := filepath.Join(dir, name)
+	if err := os.Mkdir(folder, 0o777); err != nil {
 		return err
 	}
 	for _, f := range files {
-		if err := os.WriteFile(filepath.Join(made, f.name), f.text, 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, f.name), f.text, 0o666); err != nil {
 			return err
 		}
 	}
-	// Not os.Rename, which refuses every folder that is there.
-	switch err := syscall.Rename(made, name); {
+	// os.Rename fails for every existing folder, even an empty one.
+	switch err := syscall.Rename(folder, name); {
 	case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST):
-		return cli.Usagef("%s: the folder is not empty, expected an empty one or none", name)
+		return cli.Usagef("cannot create the folder %s: it exists and is not empty", name)
 	case errors.Is(err, syscall.ENOTDIR):
-		return cli.Usagef("%s: there is a file of that name, expected an empty folder or none", name)
+		return cli.Usagef("cannot create the folder %s: a file of that name exists", name)
 	case err != nil:
-		return fmt.Errorf("make the folder %s: %w", name, err)
+		return fmt.Errorf("create the folder %s: %w", name, err)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTemplatesHaveFolders: every template has a folder, and every folder but the shared one
-// belongs to a template.
+// TestTemplatesHaveFolders checks that every template has a folder, and that every folder except shared belongs to a
+// template.
 func TestTemplatesHaveFolders(t *testing.T) {
 	entries, err := fs.ReadDir(templates, "templates")
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// family is a shell program that prints the numbers of its process and of others: a
-// child, a grandchild, one in a session of its own whose parent has ended, and one
-// whose environment was cleared.
+// family is a shell program that starts and prints the PIDs of itself, a child, a grandchild, a process in its own
+// session whose parent has ended, and a process with an empty environment.
 const family = `echo $$
 sleep 600 & echo $!
 sh -c 'sleep 600 & echo $!; wait' &
@@ -22,8 +21,8 @@ sh -c 'setsid sh -c "echo \$\$; exec sleep 600" &'
 env -i PATH="$PATH" sh -c 'echo $$; exec sleep 600' &
 `
 
-// startFamily starts that under gfaas run, by the library that make has built.
-func startFamily(t *testing.T, p *place, script string, flags ...string) (run *exec.Cmd, members []int) {
+// startFamily starts the script under gfaas run with the real library and returns the PIDs that it prints.
+func startFamily(t *testing.T, p *environment, script string, flags ...string) (run *exec.Cmd, members []int) {
 	t.Helper()
 	cmd := p.command(append(append([]string{"run", "-q", "--name", "kin"}, flags...), "--", "sh", "-c", script)...)
 	cmd.Env = append(cmd.Env, "GFAAS_LIB_DIR="+built("lib"))
@@ -53,7 +52,7 @@ func startFamily(t *testing.T, p *place, script string, flags ...string) (run *e
 	return cmd, members
 }
 
-func stillThere(pids []int) (out []int) {
+func stillAlive(pids []int) (out []int) {
 	for _, pid := range pids {
 		if procfs.Alive(pid) {
 			out = append(out, pid)
@@ -62,51 +61,51 @@ func stillThere(pids []int) (out []int) {
 	return out
 }
 
-// known reports whether the token daemon knows the slice.
-func (p *place) known() bool { return p.knows("kin") }
+// known reports whether the token daemon knows the slice kin.
+func (p *environment) known() bool { return p.knows("kin") }
 
-// knows reports whether the token daemon knows an instance whose ID begins so.
-func (p *place) knows(id string) bool {
+// knows reports whether the token daemon knows an instance whose ID begins with id.
+func (p *environment) knows(id string) bool {
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.look("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "csv"}
-	text, _ := cmd.Output() // without a daemon no instance is known
+	cmd.Path, cmd.Args = p.lookPath("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "csv"}
+	text, _ := cmd.Output() // without a daemon, no instance is known
 	return strings.Contains(string(text), ","+id)
 }
 
-// What gfaas run has started ends with it when it is killed, all of it.
+// TestRunIsKilled checks that all processes of a gfaas run end when it is killed.
 func TestRunIsKilled(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newEnvironment(t)
 	run, members := startFamily(t, p, family+"wait")
 	if err := run.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all end", func() bool { return len(stillThere(members)) == 0 })
+	eventually(t, "all end", func() bool { return len(stillAlive(members)) == 0 })
 	eventually(t, "the slice goes", func() bool { return !p.known() })
 }
 
-// With --detach-on-kill it goes on.
+// TestRunIsKilledAndDetached checks that the processes survive with --detach-on-kill.
 func TestRunIsKilledAndDetached(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p := newEnvironment(t)
 	run, members := startFamily(t, p, family+"wait", "--detach-on-kill")
 	if err := run.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	_ = run.Wait()
 	eventually(t, "the daemon has seen it", func() bool { return !p.known() })
-	if left := stillThere(members); len(left) != len(members) {
-		t.Errorf("of %v there are %v", members, left)
+	if remaining := stillAlive(members); len(remaining) != len(members) {
+		t.Errorf("of %v there are %v", members, remaining)
 	}
 }
 
-// What a command leaves behind when it ends by itself is not ended.
+// TestRunLeavesWhatTheCommandLeft checks that background processes survive when the command ends by itself.
 func TestRunLeavesWhatTheCommandLeft(t *testing.T) {
-	p := newPlace(t)
-	run, members := startFamily(t, p, family+"read go || :") // at the end of its input
+	p := newEnvironment(t)
+	run, members := startFamily(t, p, family+"read go || :") // read returns at the end of its input
 	_ = run.Wait()
 	eventually(t, "the slice goes", func() bool { return !p.known() })
-	if left := stillThere(members[1:]); len(left) != len(members)-1 {
-		t.Errorf("of %v there are %v", members, left)
+	if remaining := stillAlive(members[1:]); len(remaining) != len(members)-1 {
+		t.Errorf("of %v there are %v", members, remaining)
 	}
 }

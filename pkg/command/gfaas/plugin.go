@@ -18,52 +18,52 @@ import (
 
 var pluginName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]*$`)
 
-// pluginKey is the annotation of a command that is a program of its own.
+// pluginKey is the annotation of a command that a separate program implements.
 const pluginKey = "gfaas-plugin"
 
-// IsPlugin says whether a command is there to tell of a program that has its own.
+// IsPlugin reports whether a command stands for a separate program.
 func IsPlugin(cmd *cobra.Command) bool { return cmd.Annotations[pluginKey] != "" }
 
-// newPlugins tell of the programs that belong to gfaas. They run where such a program
-// is not to be found, and say so.
-func newPlugins() (out []*cobra.Command) {
+// newPlugins returns a command for each separate program of gfaas, for the help. A command runs only if
+// its program cannot be found, and returns that error.
+func newPlugins() (commands []*cobra.Command) {
 	for _, p := range [][2]string{
 		{"kerneld", "Run graphs of GPU kernels as functions"},
 		{"modeld", "Hold models on a GPU, one copy for all that use them"},
 		{"place", "Plan which slices of which GPUs serve a demand"},
-		{"profile", "Measure what a function sustains under slices of a GPU"},
+		{"profile", "Measure functions under slices of a GPU"},
 		{"sim", "Try policies on a virtual clock"},
 		{"tokend", "Share GPUs by time: hold every process to its slice"},
 	} {
-		out = append(out, &cobra.Command{
+		commands = append(commands, &cobra.Command{
 			Use: p[0], Short: p[1], Annotations: map[string]string{pluginKey: "true"},
 			DisableFlagParsing: true, DisableFlagsInUseLine: true,
-			Long: "This is the program gfaas-" + p[0] + ", which is not installed here: it is neither beside\ngfaas nor on PATH.",
+			Long: "This command is the separate program gfaas-" + p[0] + ", which is not installed: it is\nneither in the folder of gfaas nor on PATH.",
 			Args: cobra.ArbitraryArgs,
 			RunE: func(*cobra.Command, []string) error {
-				return cli.Fail(cli.ExitUnavailable, "install gfaas as a whole, or add the folder of gfaas-"+p[0]+" to PATH",
-					fmt.Errorf("gfaas %s is the program gfaas-%s, which is neither beside gfaas nor on PATH", p[0], p[0]))
+				return cli.Fail(cli.ExitUnavailable, "install all programs of gfaas, or add the folder of gfaas-"+p[0]+" to PATH",
+					fmt.Errorf("cannot find gfaas-%s, the program behind gfaas %s: it is neither in the folder of gfaas nor on PATH", p[0], p[0]))
 			},
 		})
 	}
-	return out
+	return commands
 }
 
-// runPlugin becomes the program gfaas-X for `gfaas X …`, unless X is a command
-// of gfaas itself or there is no such program. Flags before X are the program's
-// too, `gfaas help X` is `gfaas X --help`, and what follows X it completes. When it returns ran, the program
-// could not be started and status is the exit status.
+// runPlugin replaces this process with the program gfaas-X for `gfaas X …`. It returns ran = false if X
+// is a command of gfaas or has no program. If the program cannot be started, it returns ran = true and
+// the exit status. Flags before X are passed to the program, `gfaas help X` runs `gfaas-X --help`, and
+// the program completes its own arguments.
 func runPlugin(root *cobra.Command, args []string) (status int, ran bool) {
-	var asked []string // by a shell, that the program complete its command line
+	var request []string // cobra's completion request, if a shell completes the program's arguments
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
-		asked, args = args[:1], args[1:]
+		request, args = args[:1], args[1:]
 	}
 	at := firstWord(root, args)
-	if asked != nil && at == len(args)-1 {
-		return 0, false // the name itself is being written
+	if request != nil && at == len(args)-1 {
+		return 0, false // the shell completes the program's name
 	}
-	if asked == nil && at >= 0 && args[at] == "help" && at+1 < len(args) {
-		args = slices.Concat(args[:at], args[at+1:], []string{"--help"}) // or else cobra's own, which says the same
+	if request == nil && at >= 0 && args[at] == "help" && at+1 < len(args) {
+		args = slices.Concat(args[:at], args[at+1:], []string{"--help"}) // not the program's own help command
 	}
 	if at < 0 || !pluginName.MatchString(args[at]) || builtIn(root, args[at]) {
 		return 0, false
@@ -72,39 +72,29 @@ func runPlugin(root *cobra.Command, args []string) (status int, ran bool) {
 	if err != nil {
 		return 0, false
 	}
-	argv := slices.Concat([]string{"gfaas-" + args[at]}, asked, args[:at], args[at+1:])
+	argv := slices.Concat([]string{"gfaas-" + args[at]}, request, args[:at], args[at+1:])
 	err = syscall.Exec(path, argv, os.Environ())
 	fmt.Fprintf(os.Stderr, "gfaas: error: %s: %v\n", path, err)
 	return cli.ExitFailure, true
 }
 
-// firstWord is the place of the first argument that is neither a flag nor a
-// flag's value, -1 if there is none. As for commands of its own, a flag that
-// gfaas does not know takes a value, like -o, which every command has.
+// firstWord returns the index of the first argument that is neither a flag nor a flag's value, or -1 if
+// there is none. It assumes that a flag unknown to gfaas takes a value, like -o, which every command
+// has.
 func firstWord(root *cobra.Command, args []string) int {
 	root.InitDefaultHelpFlag()
 	root.InitDefaultVersionFlag()
-	alone := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal != "" }
-	lookup := func(name string) *pflag.Flag {
-		if f := root.Flags().Lookup(name); f != nil {
-			return f
-		}
-		return root.PersistentFlags().Lookup(name)
-	}
+	isSwitch := func(f *pflag.Flag) bool { return f != nil && f.NoOptDefVal != "" }
 	for i := 0; i < len(args); i++ {
 		switch arg := args[i]; {
 		case arg == "--":
 			return -1
 		case strings.HasPrefix(arg, "--"):
-			if !strings.Contains(arg, "=") && !alone(lookup(arg[2:])) {
+			if !strings.Contains(arg, "=") && !isSwitch(root.Flag(arg[2:])) {
 				i++
 			}
 		case len(arg) == 2 && arg[0] == '-':
-			f := root.Flags().ShorthandLookup(arg[1:])
-			if f == nil {
-				f = root.PersistentFlags().ShorthandLookup(arg[1:])
-			}
-			if !alone(f) {
+			if name := arg[1:]; !isSwitch(root.Flags().ShorthandLookup(name)) && !isSwitch(root.PersistentFlags().ShorthandLookup(name)) {
 				i++
 			}
 		case !strings.HasPrefix(arg, "-"):
@@ -114,7 +104,7 @@ func firstWord(root *cobra.Command, args []string) int {
 	return -1
 }
 
-// builtIn says whether cobra or we have a command of that name.
+// builtIn reports whether cobra or gfaas has a command with the name.
 func builtIn(root *cobra.Command, name string) bool {
 	switch name {
 	case "help", "completion", "__complete", "__completeNoDesc":
@@ -125,7 +115,7 @@ func builtIn(root *cobra.Command, name string) bool {
 	})
 }
 
-// findPlugin looks beside this program, then on PATH.
+// findPlugin searches for a program in the folder of this one and then in PATH.
 func findPlugin(name string) (string, error) {
 	if exe, err := os.Executable(); err == nil {
 		if path, err := exec.LookPath(filepath.Join(filepath.Dir(exe), name)); err == nil {

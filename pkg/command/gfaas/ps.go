@@ -1,111 +1,89 @@
 package gfaas
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
-	"github.com/gfaas/gfaas/pkg/instance"
-	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/rollout"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// looksAtOnce bounds how many runtimes' answers are awaited at a time.
-const looksAtOnce = 16
-
-// statusTimeout is how long the token daemon may take to list its clients.
+// statusTimeout limits how long the token daemon may take to answer.
 const statusTimeout = 2 * time.Second
-
-// States of an instance that the state file does not know of itself.
-const (
-	stateExited  = "exited"  // its process or container has ended
-	stateUnknown = "unknown" // its runtime does not answer
-	stateLost    = "lost"    // it runs, and is not in the state file
-	stateFaulted = "faulted" // it runs, and cannot use CUDA any more
-)
-
-// psEntry is one instance or job as ps -o json prints it.
-type psEntry struct {
-	ID           string  `json:"id"`
-	Function     string  `json:"function"`
-	Runtime      string  `json:"runtime"`
-	GPU          string  `json:"gpu"`           // several are joined by commas
-	PID          int     `json:"pid,omitempty"` // of a job: its owner's
-	Container    string  `json:"container,omitempty"`
-	SMPct        float64 `json:"sm_pct"`
-	QuotaRequest float64 `json:"quota_request"`
-	QuotaLimit   float64 `json:"quota_limit"`
-	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
-	Address      string  `json:"address"`
-	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted; of a job, running or faulted
-	Started      string  `json:"started"`             // RFC 3339; empty while it is only intended
-	Restarts     int     `json:"restarts"`            // how often a gateway, or its engine, has started it again
-	Model        string  `json:"model,omitempty"`     // whose weights it shares; they are not in its memory
-	Unmanaged    []int   `json:"unmanaged,omitempty"` // its processes that use the GPU without the preload library
-
-	// Fault is the CUDA error after which every call of the instance's process fails, and
-	// the call that returned it; empty unless it is faulted.
-	Fault string `json:"fault,omitempty"`
-
-	last string // line that it printed, for -o wide, if it has exited
-}
 
 func newPs(t *tool) *cobra.Command {
 	var jobs bool
 	cmd := &cobra.Command{
 		Use:   "ps [NAME…]",
 		Short: "List instances and jobs",
-		Long: `Lists the instances that gfaas up and gfaas serve started, and the jobs. With NAMEs it
-lists only those: a NAME is an id, or a function and stands for all its instances.
+		Long: `List the instances that gfaas up and gfaas serve started, and jobs. A NAME is the
+id of an instance or job, or a function, for all its instances. With names, the
+command lists nothing else.
 
-STATE of an instance is starting until it answers for the first time, then ready. It
-is exited if the process or container of the instance has ended, and unknown if its
-runtime does not answer. It is faulted if a process of the instance has got a CUDA error
-after which all its calls fail; FAULT then names the call and the error. gfaas serve
-replaces a faulted instance, unless gfaas up started it and restart: of its function is
-no. An instance that runs and that the state file does not know is lost: gfaas down stops
-it, and gfaas doctor --repair takes it back. If the state file cannot be read, all
-instances that run are lost, and the exit status is 1.
+The STATE of an instance is:
 
-A job is a slice that belongs to the process that started it: a command of gfaas run, or
-an executor of gfaas-kerneld. FUNCTION is the name of its program, and STATE is running,
-or faulted. gfaas set changes a job; gfaas down does not stop one. The output forms table
-and wide always list jobs. The other forms list them only with --jobs, so that a script
-which expects instances gets nothing else.
+  starting  it has not answered yet
+  ready     it has answered
+  exited    its process or container has ended
+  unknown   its runtime does not answer
+  faulted   a process of it got a CUDA error after which all calls of the process
+            fail; FAULT names the call and the error
+  lost      it runs, but is not in the state file
 
-RESTARTS, of -o wide, csv and json, is how often an instance that ended was started
-again, as restart: of its function says: a container by its engine, a process by
-gfaas serve while that runs.
+gfaas serve replaces a faulted instance, unless gfaas up started the instance and
+restart: of its function is no. gfaas down stops a lost instance, and gfaas doctor
+--repair adds it to the state file. If the state file cannot be read, all running
+instances are lost, and the exit status is 1.
 
-What an instance prints is kept until gfaas down, and shown by gfaas logs; -o wide
-has the last line of those that have exited.
+A job is a slice that belongs to the process that started it: a command of gfaas
+run, or an executor of gfaas-kerneld. FUNCTION is the name of its program, and
+STATE is running or faulted. gfaas set changes a job; gfaas down does not stop it.
+The formats table and wide always list jobs. Other formats list them only with
+--jobs, so that a script that expects instances gets nothing else.
+
+RESTARTS (in wide, csv and json) counts how often the instance was restarted after
+it ended, according to restart: of its function. The engine restarts a container;
+gfaas serve, while it runs, restarts a process.
+
+The output of an instance is kept until gfaas down, and gfaas logs prints it. With
+-o wide, ps shows the last line of each exited instance.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or docker.
-For a job, runtime is job, pid is the process that it belongs to, and there is no address.
-The memory of an instance does not include the weights of its model, of which gfaas-modeld
-has one copy (gfaas top shows them). Unmanaged, also a column if there are any, lists the
-instance's processes that use the GPU without the preload library: nothing limits those.`,
-		Example:           "  gfaas ps\n  gfaas ps resnet -o json\n  gfaas ps --jobs -o csv",
+"started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or
+docker. For a job, the runtime is job, pid is the process that it belongs to, and
+there is no address. The memory of an instance does not include the weights of its
+model: gfaas-modeld has one copy for all instances (see gfaas top). "unmanaged",
+also a column if it has values, lists processes of the instance that use the GPU
+without the preload library, so that nothing limits them.`,
+		Example: `  # List all instances and jobs
+  gfaas ps
+
+  # List the instances of one function as JSON
+  gfaas ps resnet -o json
+
+  # List instances and jobs as CSV
+  gfaas ps --jobs -o csv`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: t.completeFunctions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			return runPs(cmd.Context(), t, names, jobs || t.env.Output == "table" || t.env.Output == "wide")
 		},
 	}
-	cmd.Flags().BoolVar(&jobs, "jobs", false, "list jobs in every form of the output")
+	cmd.Flags().BoolVar(&jobs, "jobs", false, "list jobs in every output format")
 	t.env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "yaml")
 	return cmd
 }
@@ -113,101 +91,50 @@ instance's processes that use the GPU without the preload library: nothing limit
 func runPs(ctx context.Context, t *tool, names []string, withJobs bool) error {
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
-	all, err := t.inventory(ctx, launcher)
+	c := t.controller(launcher)
+	inventory, err := c.Inventory(ctx)
 	if err != nil {
 		return err
 	}
-	var clients []wire.ClientStatus
+	var o rollout.Observations
 	for _, g := range t.gpus(ctx) {
-		clients = append(clients, g.Clients...)
+		o.Clients = append(o.Clients, g.Clients...)
 	}
-	var jobs []tokend.Owned
 	if withJobs {
-		if jobs, err = runningJobs(t.runDir, clients); err != nil {
+		jobs, err := tokend.Jobs(t.runDir)
+		if err != nil {
 			return err
 		}
+		o.Jobs = rollout.RunningJobs(jobs, o.Clients)
 	}
 	if len(names) > 0 {
-		if err := all.keep(names, jobs); err != nil {
+		if err := inventory.Filter(names, o.Jobs); err != nil {
 			return err
 		}
-		jobs = slices.DeleteFunc(jobs, func(j tokend.Owned) bool {
+		o.Jobs = slices.DeleteFunc(o.Jobs, func(j wire.Job) bool {
 			return !slices.Contains(names, j.Instance) && !slices.Contains(names, j.Function)
 		})
 	}
-	states, restarts, err := t.look(ctx, launcher, all.state.Instances)
-	if err != nil {
+	if o.States, err = c.States(ctx, inventory.Instances); err != nil {
 		return err
 	}
-	entries := make([]psEntry, 0, len(states)+len(all.lost))
-	faults := faultsOf(ctx, tokend.Dial(t.runDir))
-	models := map[string]string{}
-	for _, fn := range all.state.Functions {
-		if fn.Model != nil && fn.Model.File != "" {
-			models[fn.Name] = fn.Model.Name
-		}
-	}
-	for i, r := range all.state.Instances {
-		r.Restarts = max(r.Restarts, restarts[i])
-		e := entry(r, states[i])
-		e.Model = models[r.Function]
-		if e.Fault = faultOf(faults, r); e.Fault != "" && e.State != stateExited {
-			e.State = stateFaulted
-		}
-		entries = append(entries, e)
-	}
-	for _, r := range all.lost {
-		if r.Handle.Runtime == "" { // registered only
-			entries = append(entries, entry(r, stateExited))
-			continue
-		}
-		entries = append(entries, entry(r, stateLost))
-	}
+	o.Faults = tokend.FaultsByInstance(ctx, tokend.Dial(t.runDir))
+	entries := inventory.Entries(o)
+	printed := map[string]string{} // last line of output of the instances that have exited, by ID
 	if t.env.Output == "wide" {
-		t.addLast(ctx, all.records(), entries)
+		for i, r := range inventory.Records() {
+			if entries[i].State == rollout.StateExited {
+				printed[r.ID] = lastLine(ctx, launcher, r)
+			}
+		}
 	}
-	for _, j := range jobs {
-		entries = append(entries, jobEntry(j, faults))
-	}
-	addUnmanaged(clients, entries)
 	err = t.env.Show(entries, func() [][]string {
 		if t.env.Output == "csv" {
 			return psRecords(entries)
 		}
-		return psRows(entries, t.env.Output == "wide")
+		return psRows(entries, t.env.Output == "wide", printed)
 	})
-	return errors.Join(err, all.broken)
-}
-
-// look asks the runtimes what became of the instances, and how often they started
-// them again.
-func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []instance.Record) ([]string, []int, error) {
-	states, restarts := make([]string, len(records)), make([]int, len(records))
-	slots := make(chan struct{}, looksAtOnce)
-	var wg sync.WaitGroup
-	var once sync.Once
-	for i, r := range records {
-		states[i] = r.State
-		if r.Handle.Runtime == "" {
-			continue
-		}
-		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			now, err := launcher.State(ctx, r.Handle)
-			switch {
-			case err != nil:
-				states[i] = stateUnknown
-				once.Do(func() { t.env.Notef("note: %s: %v", r.Runtime, err) })
-			case !now.Running:
-				states[i] = stateExited
-			default:
-				restarts[i] = now.Restarts
-			}
-		})
-	}
-	wg.Wait()
-	return states, restarts, ctx.Err()
+	return errors.Join(err, inventory.Damaged)
 }
 
 // gpus returns the status of each GPU from the token daemon; nil if no daemon answers.
@@ -221,71 +148,21 @@ func (t *tool) gpus(ctx context.Context) []wire.GPUStatus {
 	return s.GPUs
 }
 
-// addUnmanaged adds the unmanaged processes of instances and jobs.
-func addUnmanaged(clients []wire.ClientStatus, entries []psEntry) {
-	for _, c := range clients {
-		if i := slices.IndexFunc(entries, func(e psEntry) bool { return e.ID == c.Instance }); i >= 0 && c.State == wire.StateUnmanaged {
-			entries[i].Unmanaged = append(entries[i].Unmanaged, c.PID)
-		}
-	}
-}
+func hasFault(e rollout.Entry) bool { return e.Fault != "" }
 
-// addLast adds the last lines of those that have exited.
-func (t *tool) addLast(ctx context.Context, records []instance.Record, entries []psEntry) {
-	launcher := host.Launcher(t.env, t.runDir, 0)
-	defer launcher.Close()
-	for i, r := range records {
-		if entries[i].State == stateExited {
-			entries[i].last = lastLine(ctx, launcher, r)
-		}
-	}
-}
-
-func entry(r instance.Record, state string) psEntry {
-	e := psEntry{
-		ID: r.ID, Function: r.Function, Runtime: r.Runtime, GPU: strings.Join(r.GPUs, ","),
-		PID: r.Handle.PID, Container: r.Handle.Container,
-		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
-		MemLimitMiB: r.Slice.Mem.MiB(), Address: r.Handle.Address, State: state, Restarts: r.Restarts,
-	}
-	if !r.Handle.Started.IsZero() {
-		e.Started = r.Handle.Started.Format(time.RFC3339)
-	}
-	return e
-}
-
-// psRecords is the CSV form; its columns keep their meaning.
-func psRecords(entries []psEntry) [][]string {
-	out := [][]string{{"id", "function", "runtime", "gpu", "pid", "container", "sm_pct", "quota_request", "quota_limit",
-		"mem_limit_mib", "address", "state", "started", "restarts"}}
-	faulted := anyFaulted(entries)
-	if faulted {
-		out[0] = append(out[0], "fault")
-	}
-	for _, e := range entries {
-		row := []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number.Plain(e.SMPct),
-			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started, strconv.Itoa(e.Restarts)}
+// psRecords returns the CSV form. The meaning of its columns must not change.
+func psRecords(entries []rollout.Entry) [][]string {
+	faulted := slices.ContainsFunc(entries, hasFault)
+	return cli.Rows(entries, func(e rollout.Entry) []cli.Cell {
+		cells := []cli.Cell{{"id", e.ID}, {"function", e.Function}, {"runtime", e.Runtime}, {"gpu", e.GPU}, {"pid", pidText(e.PID)},
+			{"container", e.Container}, {"sm_pct", number.Plain(e.SMPct)}, {"quota_request", number.Plain(e.QuotaRequest)},
+			{"quota_limit", number.Plain(e.QuotaLimit)}, {"mem_limit_mib", number.Plain(e.MemLimitMiB)}, {"address", e.Address},
+			{"state", e.State}, {"started", e.Started}, {"restarts", strconv.Itoa(e.Restarts)}}
 		if faulted {
-			row = append(row, e.Fault)
+			cells = append(cells, cli.Cell{"fault", e.Fault})
 		}
-		out = append(out, row)
-	}
-	return out
-}
-
-// anyFaulted reports whether one of the instances has faulted: only then is there a column
-// for it.
-func anyFaulted(entries []psEntry) bool {
-	return slices.ContainsFunc(entries, func(e psEntry) bool { return e.Fault != "" })
-}
-
-// pidsText is a list of processes, separated by blanks.
-func pidsText(pids []int) string {
-	var words []string
-	for _, pid := range pids {
-		words = append(words, strconv.Itoa(pid))
-	}
-	return strings.Join(words, " ")
+		return cells
+	})
 }
 
 func pidText(pid int) string {
@@ -295,53 +172,41 @@ func pidText(pid int) string {
 	return strconv.Itoa(pid)
 }
 
-// psRows is the form for people.
-func psRows(entries []psEntry, wide bool) [][]string {
-	shared := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Model != "" })
-	faulted := anyFaulted(entries)
-	outside := slices.ContainsFunc(entries, func(e psEntry) bool { return len(e.Unmanaged) > 0 })
-	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
-	if outside {
-		header = append(header, "UNMANAGED")
-	}
-	if wide {
-		header = append(header, "RUNTIME", "PID/CONTAINER", "RESTARTS", "PRINTED LAST")
-		if shared {
-			header = append(header, "MODEL")
-		}
-	}
-	if faulted {
-		header = append(header, "FAULT")
-	}
-	out := [][]string{header}
-	for _, e := range entries {
-		row := []string{e.ID, e.Function, e.GPU, number.Short(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Short(e.MemLimitMiB)+"MiB"),
-			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
-		if outside {
-			row = append(row, orDash(len(e.Unmanaged) > 0, pidsText(e.Unmanaged)))
+// psRows returns the table form. Columns for models, unmanaged processes and faults appear only if an
+// entry has a value for them. The map printed holds the last lines of instances by ID.
+func psRows(entries []rollout.Entry, wide bool, printed map[string]string) [][]string {
+	shared := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return e.Model != "" })
+	unmanaged := slices.ContainsFunc(entries, func(e rollout.Entry) bool { return len(e.Unmanaged) > 0 })
+	faulted := slices.ContainsFunc(entries, hasFault)
+	return cli.Rows(entries, func(e rollout.Entry) []cli.Cell {
+		cells := []cli.Cell{{"ID", e.ID}, {"FUNCTION", e.Function}, {"GPU", e.GPU}, {"SM%", number.Short(e.SMPct)}, {"QUOTA", quotaText(e)},
+			{"MEM", cli.OrDash(e.MemLimitMiB > 0, number.Short(e.MemLimitMiB)+"MiB")}, {"ADDRESS", cmp.Or(e.Address, "-")},
+			{"STATE", e.State}, {"STARTED", age(e.Started)}}
+		if unmanaged {
+			cells = append(cells, cli.Cell{"UNMANAGED", cmp.Or(strings.Trim(fmt.Sprint(e.Unmanaged), "[]"), "-")})
 		}
 		if wide {
-			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), strconv.Itoa(e.Restarts), orDash(e.last != "", e.last))
-			if shared {
-				row = append(row, orDash(e.Model != "", e.Model))
-			}
+			cells = append(cells, cli.Cell{"RUNTIME", e.Runtime}, cli.Cell{"PID/CONTAINER", cmp.Or(pidText(e.PID)+shortID(e.Container), "-")},
+				cli.Cell{"RESTARTS", strconv.Itoa(e.Restarts)}, cli.Cell{"PRINTED LAST", cmp.Or(printed[e.ID], "-")})
+		}
+		if wide && shared {
+			cells = append(cells, cli.Cell{"MODEL", cmp.Or(e.Model, "-")})
 		}
 		if faulted {
-			row = append(row, orDash(e.Fault != "", e.Fault))
+			cells = append(cells, cli.Cell{"FAULT", cmp.Or(e.Fault, "-")})
 		}
-		out = append(out, row)
-	}
-	return out
+		return cells
+	})
 }
 
-func quotaText(e psEntry) string {
+func quotaText(e rollout.Entry) string {
 	if e.QuotaLimit == e.QuotaRequest {
 		return number.Short(e.QuotaRequest)
 	}
 	return fmt.Sprintf("%s:%s", number.Short(e.QuotaRequest), number.Short(e.QuotaLimit))
 }
 
-func ago(started string) string {
+func age(started string) string {
 	at, err := time.Parse(time.RFC3339, started)
 	if err != nil {
 		return "-"
@@ -349,5 +214,5 @@ func ago(started string) string {
 	return humanize.Time(at)
 }
 
-// shortID is as much of a container's id as Docker's own tools show.
+// shortID shortens a container ID to the length that Docker's own tools print.
 func shortID(id string) string { return id[:min(len(id), 12)] }

@@ -10,9 +10,11 @@ func newRm(t *tool) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME…",
 		Short: "Remove functions",
-		Long: `Removes functions from the state. A function that has instances stays: stop
-them with gfaas down first. All that are named are removed, or none.`,
-		Example:           "  gfaas down resnet && gfaas rm resnet",
+		Long: `Remove functions from the state file, and delete the logs of their failed starts.
+Either all named functions are removed or none. A function that has instances cannot be removed:
+stop them with gfaas down first.`,
+		Example: `  # Stop the instances of a function, then remove it
+  gfaas down resnet && gfaas rm resnet`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: t.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -1,5 +1,10 @@
-// Package gfaas is the command gfaas: functions are applied, started by a
-// plan, looked at, invoked and stopped; any program runs under a slice.
+// Package gfaas implements the command gfaas, which applies functions, starts, lists, invokes and stops
+// their instances, runs the gateway, and runs any program under a slice.
+//
+// NewRoot builds the command tree. Each subcommand is one file: options, flags, run. The work is done by
+// other packages: rollout reconciles instances with a plan, launch starts instances, daemon/gateway
+// serves calls, doctor checks the host. The subcommands share a tool: the state file, the run directory
+// and the streams. The main function of cmd/gfaas calls Main.
 package gfaas
 
 import (
@@ -12,13 +17,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
-	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
-// Main is the program: it runs the tool's own commands or a plugin, or keeps a
-// log, and returns the exit status.
+// Main runs gfaas and returns the exit status. It runs a subcommand or a plugin, or serves as the
+// log keeper of a process (host.KeepLog).
 func Main() int {
-	if status, kept := host.KeepLog(os.Args[1:]); kept {
+	if status, isKeeper := host.KeepLog(os.Args[1:]); isKeeper {
 		return status
 	}
 	env := cli.Process("gfaas")
@@ -29,14 +35,30 @@ func Main() int {
 	return env.Main(root)
 }
 
-// tool is what the commands share.
+// tool holds the state that the subcommands share.
 type tool struct {
 	env    *cli.Env
-	store  ports.Catalog
+	store  *bolt.DB
 	runDir string
 }
 
-// NewRoot builds the command tree on the user's state and run directory.
+// controller returns a controller for the instances of the run directory.
+func (t *tool) controller(launcher *launch.Launcher) *rollout.Controller {
+	return &rollout.Controller{
+		Catalog: t.store, Launcher: launcher, Note: t.env.Notef, Debug: t.env.Debugf,
+		Progress: func(total int, description, units string) rollout.Progress {
+			return t.env.Progress(total, description, units)
+		},
+	}
+}
+
+func (t *tool) notes(texts []string) {
+	for _, text := range texts {
+		t.env.Notef("note: %s", text)
+	}
+}
+
+// NewRoot builds the command tree for the user's state file and run directory.
 func NewRoot(env *cli.Env) *cobra.Command {
 	runDir := cli.RunDir()
 	if dir, err := filepath.Abs(runDir); err == nil {
@@ -49,22 +71,32 @@ func newRoot(t *tool) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas",
 		Short: "Run functions on slices of GPUs",
-		Long: `gfaas runs functions on slices of GPUs: a share of the streaming
-multiprocessors, a quota of time, a limit on memory.
+		Long: `Run functions on slices of GPUs. A slice is a share of a GPU's streaming
+multiprocessors (SMs), a quota of its time, and a limit on its memory.
 
-Functions are described in files and applied; gfaas-profile measures them,
-gfaas-place plans where their instances go, gfaas up starts the plan, and
-gfaas invoke calls them. gfaas run puts any command under a slice.
+Describe each function in a file and apply the file with gfaas apply. There are two
+ways to start instances of the applied functions. gfaas serve, the gateway, starts
+them when calls arrive. gfaas up starts them according to a plan: gfaas-profile
+measures the functions, and gfaas-place plans where the instances go. In both cases,
+gfaas invoke calls a function.
 
-'gfaas NAME' runs the program gfaas-NAME when gfaas has no command NAME and
-such a program is beside it or on PATH; flags before NAME go to it too.
+To put any other command under a slice, use gfaas run.
 
-gfaas-environment(7) lists the variables of the environment.`,
-		Example: `  gfaas apply -f function.yaml
+'gfaas NAME' runs the program gfaas-NAME if gfaas has no command NAME and the
+program is in the folder of gfaas or on PATH. Flags before NAME are passed on.
+
+The page gfaas-environment(7) lists the environment variables.`,
+		Example: `  # Apply a function and call it through the gateway
+  gfaas apply -f function.yaml
+  gfaas serve &
+  gfaas invoke resnet < image.jpg
+
+  # Plan for 100 requests per second, start the planned instances, stop them
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json > plan.json
   gfaas up plan.json
-  gfaas invoke resnet < image.jpg
   gfaas down
+
+  # Run a command on 24% of the SMs, for 30% to 80% of the time
   gfaas run --sm 24 --quota 0.3:0.8 --mem 2GiB -- python train.py`,
 	}
 	for _, group := range []struct {
@@ -75,7 +107,7 @@ gfaas-environment(7) lists the variables of the environment.`,
 		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newSet(t), newInvoke(t), newRegister(t), newDockerArgs(t)}},
 		{"gateway", "Gateway:", []*cobra.Command{newServe(t), newScale(t), newReplay(t), newTop(t)}},
 		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},
-		{"programs", "Programs of their own:", newPlugins()},
+		{"programs", "Separate programs:", newPlugins()},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, cmd := range group.commands {
@@ -83,15 +115,15 @@ gfaas-environment(7) lists the variables of the environment.`,
 			root.AddCommand(cmd)
 		}
 	}
-	t.env.Statuses(root, cli.ExitText+".\nThose of gfaas run are the command's, and of gfaas run itself 125 to 127: gfaas-run(1)", nil)
+	t.env.Statuses(root, cli.ExitText+".\ngfaas run exits with the command's status, and with 125 to 127 if it fails itself:\nsee gfaas-run(1)", nil)
 	root.SetHelpCommandGroupID("machine")
 	root.SetCompletionCommandGroupID("machine")
 	return root
 }
 
-// completeFunctions offers the applied functions' names to a shell.
+// completeFunctions completes an argument with the names of applied functions.
 func (t *tool) completeFunctions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	state, err := t.store.Look(cmd.Context())
+	state, err := t.store.List(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -102,12 +134,7 @@ func (t *tool) completeFunctions(cmd *cobra.Command, args []string, _ string) ([
 	return without(names, args), cobra.ShellCompDirectiveNoFileComp
 }
 
+// without removes the used names from names.
 func without(names, used []string) []string {
-	var out []string
-	for _, name := range names {
-		if !slices.Contains(used, name) {
-			out = append(out, name)
-		}
-	}
-	return out
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(used, name) })
 }

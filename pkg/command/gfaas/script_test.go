@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -33,18 +32,18 @@ func TestMain(m *testing.M) {
 		"gfaas-profile": func() { os.Exit(profile.Main()) },
 		"gfaas-sim":     func() { os.Exit(sim.Main()) },
 		"escape":        escape,
+		"await":         awaitSuccess,
 	})
 }
 
-// world is a place for commands to work in: programs, libraries, and a run
-// directory and state file of their own.
+// world holds the programs and libraries for commands in a test. environ adds a run directory and a state file.
 type world struct {
 	function string // a dynamically linked HTTP function
-	static   string // a statically linked program; empty where none can be made
+	static   string // a statically linked program; empty if the compiler cannot build one
 	libDir   string
 }
 
-// compiled is what build made for all tests, in a folder that goes with them.
+// compiled holds the products of compile for all tests, in a folder that Run removes.
 var compiled struct {
 	once sync.Once
 	dir  string
@@ -59,9 +58,8 @@ func (m tests) Run() int {
 	return m.M.Run()
 }
 
-// build compiles what the commands work with, unless that was done. The function
-// has a path of its own, since tests count its processes by that. The libraries
-// are stand-ins: what they do is tested with the libraries themselves.
+// build compiles the programs for the commands, once. Each test has its own path for the function, because tests count the
+// function's processes by path. The libraries are stand-ins; other tests cover the real ones.
 func build(t *testing.T) world {
 	t.Helper()
 	compiled.once.Do(func() { compile(t) })
@@ -90,7 +88,7 @@ func compile(t *testing.T) {
 	instancetest.BuildLibsIn(t, dir)
 }
 
-// environ is what commands in a folder get beside PATH.
+// environ returns the environment of commands in a folder, without PATH.
 func (w world) environ(dir string) []string {
 	return []string{
 		"GFAAS_LIB_DIR=" + w.libDir, "GFAAS_RUN_DIR=" + filepath.Join(dir, "run"), "GFAAS_STATE=" + filepath.Join(dir, "state.db"),
@@ -100,7 +98,7 @@ func (w world) environ(dir string) []string {
 	}
 }
 
-// down stops what a test left running.
+// down stops the instances that a test has left running.
 func down(env []string) {
 	cmd := exec.Command("gfaas", "down")
 	cmd.Env = append(os.Environ(), env...)
@@ -108,8 +106,9 @@ func down(env []string) {
 }
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	w := build(t)
-	libs, err := filepath.Abs("../../../build/lib") // what make has built
+	libs, err := filepath.Abs("../../../build/lib") // built by make
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +116,7 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			// Scripts run side by side and look for processes of their own.
+			// Scripts run in parallel and search for their own processes by path.
 			own := w
 			own.function = filepath.Join(env.WorkDir, ".function")
 			if err := os.Link(w.function, own.function); err != nil {
@@ -138,7 +137,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// model FILE KIB makes a model of that size.
+// model implements the script command model FILE KIB, which writes a model of that size.
 func model(ts *testscript.TestScript, _ bool, args []string) {
 	kib, err := strconv.ParseInt(args[1], 10, 64)
 	ts.Check(err)
@@ -147,24 +146,34 @@ func model(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(text, make([]byte, kib<<10)...), 0o600))
 }
 
-// awaitOutput is eventually PATTERN PROGRAM ARGS… runs a program until what it prints, on either
-// stream, matches.
+// awaitOutput implements the script command eventually PATTERN PROGRAM ARGS…, which runs a program until its output on
+// either stream matches.
 func awaitOutput(ts *testscript.TestScript, _ bool, args []string) {
 	pattern := regexp.MustCompile(args[0])
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); ; <-tick.C {
+	printed := poll(func() bool {
 		_ = ts.Exec(args[1], args[2:]...)
-		if pattern.MatchString(ts.ReadFile("stdout") + ts.ReadFile("stderr")) {
-			return
-		}
-		if time.Now().After(end) {
-			ts.Fatalf("%v: does not print %s", args[1:], args[0])
-		}
+		return pattern.MatchString(ts.ReadFile("stdout") + ts.ReadFile("stderr"))
+	})
+	if !printed {
+		ts.Fatalf("%v: does not print %s", args[1:], args[0])
 	}
 }
 
-// lock FILE keeps a file locked until the script ends.
+// awaitSuccess implements the program await COMMAND, which runs a shell command until it succeeds.
+func awaitSuccess() {
+	var text []byte
+	var err error
+	succeeded := poll(func() bool {
+		text, err = exec.Command("sh", "-c", os.Args[1]).CombinedOutput()
+		return err == nil
+	})
+	if !succeeded {
+		fmt.Fprintf(os.Stderr, "await %s: %v\n%s", os.Args[1], err, text)
+		os.Exit(1)
+	}
+}
+
+// lock implements the script command lock FILE, which locks a file until the script ends.
 func lock(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: lock FILE")

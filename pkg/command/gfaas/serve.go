@@ -1,8 +1,6 @@
 package gfaas
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -42,41 +39,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
+// serveOptions holds the flags of gfaas serve. Flags that correspond to a field of gateway.Config set that
+// field directly.
 type serveOptions struct {
-	socket        string
-	listen        string
-	uiListen      string
-	allowedHosts  []string
+	gateway.Config
+
 	auth          string
-	authFunctions bool
-	policy        string
 	set           []string
-	concurrency   int
-	pool          int
 	gpu           string
 	gpuMem        gpu.Bytes
 	costs         string
-	fixedCosts    bool
-	scaler        string
 	profile       string
 	gpuModel      string
-	limits        gateway.Limits
-	maxBody       gpu.Bytes
-	buffer        gpu.Bytes
-	bufferMemory  gpu.Bytes
-	spill         gpu.Bytes
-	bodyRate      gpu.Bytes
 	startTimeout  time.Duration
-	keep          bool
-	park          parking
 	record        string
-	async         gateway.Async
 	callbackAllow []string
 }
 
+// Defaults that grow with --buffer and --max-body, in bytes.
 const (
-	defaultBufferMemory = 256 * gpu.MiB
-	defaultSpill        = 4 * gpu.GiB
+	defaultBufferMemory = 256 << 20
+	defaultSpill        = 4 << 30
 )
 
 func newServe(t *tool) *cobra.Command {
@@ -84,75 +67,91 @@ func newServe(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the applied functions over HTTP",
-		Long: `Serves every applied function at /function/NAME, and starts and stops its
-instances by one of the policies of gfaas-sim queue, with the same parameters (--set).
-docs/gateway.md describes the path of a call and the guarantees.
+		Long: `Serve every applied function at /function/NAME. The gateway starts and stops the
+functions' instances by a policy of gfaas-sim queue, with the same parameters
+(--set). The page docs/gateway.md of the source describes the path of a call and the
+guarantees.
 
-It listens on gateway.sock of the run directory, without a password, and on
---listen. Without --auth every user of the machine can call functions there, but
-only the user of gfaas serve and root can use /system/ and /ui/. Web
-pages cannot use /system/, except for the page at /ui/. With --ui-listen the page
-is also served at an address without functions (docs/security.md).
+The gateway listens on gateway.sock in the run directory, without a password, and on
+--listen. Without --auth, every user of the machine can call functions at --listen,
+but only the user of gfaas serve and root can use /system/ and /ui/. Web pages cannot
+use /system/, except for the page at /ui/. With --ui-listen, this page is also served
+at an address without functions (docs/security.md).
 
-The gateway uses instances that gfaas up started first. It stops one only after a sticky
-CUDA error, if restart: of its function says so. The gateway's own instances have all SMs
-of their GPU and at least 1/D of its time.
+Calls go to instances of gfaas up first. The gateway never stops these, except to
+restart an instance after a CUDA error after which all its calls fail, if restart: of
+the function is on-failure or always. Instances that the gateway starts have all SMs
+of their GPU and at least 1/D of its time (D is --concurrency); with --profile, they
+have the slice of a profile row.
 
-gfaas apply and gfaas rm take effect within a second. SIGHUP reads the settings,
---auth and --costs again. SIGTERM lets what is under way end within --drain,
-stops the instances that it started (--keep leaves them) and ends with status 0;
-a second one ends it at once. After a kill the next gateway takes the instances
-over, and runs what was posted to /async-function/NAME: such calls are kept in the
-folder async beside the state file until they have ended.`,
-		Example: `  gfaas serve
+gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway reads
+--allowed-host, --auth, --auth-functions, --costs, --fixed-costs and --profile again.
+
+On SIGTERM, running calls may take up to --drain to end. Then the gateway stops the
+instances that it started, unless --keep is given, and exits with status 0. A second
+SIGTERM ends it at once. If the gateway is killed, the next one takes over its
+instances and runs the calls that were posted to /async-function/NAME. These calls
+are stored in the folder async next to the state file until they have ended.`,
+		Example: `  # Serve functions to this machine on port 8080
+  gfaas serve
+
+  # Use another policy, with 4 calls at once on each GPU
   gfaas serve --policy mqfq-sticky --concurrency 4 --set t=5s
+
+  # Serve functions to the network, and require a password for management
   gfaas serve --listen 0.0.0.0:8080 --auth ~/.config/gfaas/password
+
+  # Admit receivers of callbacks that have no public address
   gfaas serve --callback-allow localhost:9000 --callback-allow 10.20.0.0/16
+
+  # Serve management at an address of its own, also under a host name
   gfaas serve --ui-listen 127.0.0.1:8081 --allowed-host gpu-box.example.com`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
-	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "TCP address; beyond this machine it needs --auth")
-	f.StringVar(&o.uiListen, "ui-listen", "", "additional TCP address for management (/ui/, /system/, /metrics), where no functions are served")
-	f.StringSliceVar(&o.allowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
-	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, required for /system/, /metrics and /ui/; none admits everybody (default: /system/ and /ui/ only for the user of gfaas serve and root)")
-	f.BoolVar(&o.authFunctions, "auth-functions", false, "have calls need the password too")
-	cli.Choice(cmd, &o.policy, "policy", "which call goes next, and where", policyNames()...)
-	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy, like `t=10s`")
-	f.IntVar(&o.concurrency, "concurrency", 2, "calls that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
-	f.IntVar(&o.pool, "pool", 32, "instances that exist on each GPU; -1 is no limit")
-	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default those that CUDA_VISIBLE_DEVICES names, else all; sim where there is no NVIDIA driver)")
-	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may have, like `16GiB` (default all)")
-	f.StringVar(&o.costs, "costs", "", "what functions cost at first (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib; or a profile)")
-	f.BoolVar(&o.fixedCosts, "fixed-costs", false, "go by --costs, whatever is measured")
-	cli.Choice(cmd, &o.scaler, "scaler", "what, beside calls that wait, starts instances, by the --profile", gateway.Scalers()...)
-	f.StringVar(&o.profile, "profile", "", "profile (CSV): the slices of instances, and for a scaler what each sustains")
-	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "GPU model whose rows of --profile and --costs count (default that of each GPU)")
-	f.IntVar(&o.limits.Queue, "max-queue", 1024, "calls that may wait, a function")
-	f.DurationVar(&o.limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for a place on an instance, not counting the time while one of its function starts")
-	f.DurationVar(&o.limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and then each pause within it")
+	f.StringVar(&o.Socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "TCP address; an address that is not loopback needs --auth")
+	f.StringVar(&o.UIListen, "ui-listen", "", "additional TCP address for management only (/ui/, /system/, /metrics), without functions")
+	f.StringSliceVar(&o.Settings.AllowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
+	f.StringVar(&o.auth, "auth", "", "`file` of mode 0600 with one line user:password, required for /system/, /metrics and /ui/; none admits every client (default: /system/ and /ui/ only for the user of gfaas serve and root)")
+	f.BoolVar(&o.Settings.AuthFunctions, "auth-functions", false, "require the password for function calls as well")
+	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
+	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, like `t=10s` (repeatable)")
+	f.IntVar(&o.Concurrency, "concurrency", 2, "calls in progress per GPU (D); lb, lalb and lalb-o3 always use 1")
+	f.IntVar(&o.Policy.Pool, "pool", 32, "maximum number of instances per GPU; -1 for no limit")
+	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES or all; sim if there is no NVIDIA driver)")
+	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may use, like `16GiB` (default all)")
+	f.StringVar(&o.costs, "costs", "", "initial costs of functions (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib; or a profile)")
+	f.BoolVar(&o.Settings.FixedCosts, "fixed-costs", false, "use the costs from --costs and ignore measurements")
+	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler to run in addition to queue-driven starts (needs --profile)", gateway.Scalers()...)
+	f.StringVar(&o.profile, "profile", "", "profile (CSV) with the slices of instances and, for a scaler, their throughput")
+	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "GPU model whose rows of --profile and --costs to use (default: the model of each GPU)")
+	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
+	f.DurationVar(&o.Limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for an instance, not counting time in which an instance of its function starts")
+	f.DurationVar(&o.Limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and longest pause within it")
 	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultPatience, "how long an instance may take to become ready")
-	o.maxBody, o.buffer, o.bufferMemory, o.spill, o.bodyRate = 64*gpu.MiB, 256*gpu.KiB, defaultBufferMemory, defaultSpill, gpu.KiB
-	f.TextVar(&o.maxBody, "max-body", o.maxBody, "largest body of a request")
-	f.TextVar(&o.buffer, "buffer", o.buffer, "how much of a body is kept: a call joins the queue when it, or so much of it, has come")
-	f.TextVar(&o.bufferMemory, "buffer-memory", o.bufferMemory, "memory for the bodies of all calls, at least 4 times --buffer by default; beyond it bodies wait unread")
-	f.TextVar(&o.spill, "spill", o.spill, "disk space for the bodies of calls to /v1/ that are longer than --buffer, beside the state; 0 refuses them")
-	f.DurationVar(&o.limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
-	f.DurationVar(&o.limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause within a request's body")
-	f.TextVar(&o.bodyRate, "body-rate", o.bodyRate, "least rate of a request's body after the first --body-timeout, in bytes a second; 0 is no bound")
-	f.DurationVar(&o.limits.Drain, "drain", 30*time.Second, "how long calls may take at the end")
-	f.IntVar(&o.async.Concurrency, "async-concurrency", 16, "asynchronous calls that run, or whose answers are being sent, at once")
-	f.IntVar(&o.async.Retries, "async-retries", 3, "how often an asynchronous call is run again after 429, 502, 503 or 504")
-	f.IntVar(&o.async.CallbackRetries, "callback-retries", 5, "how often an answer is sent again that was not taken")
-	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receivers without a public address to admit for callbacks: `CIDR|HOST[:PORT]` (repeatable)")
-	f.IntVar(&o.async.Max, "max-async", 100_000, "asynchronous calls that may wait")
-	f.StringVar(&o.record, "record", "", "write what happens and what is decided to this file, anew at each start (JSON lines, for gfaas-sim replay)")
-	f.Var(&o.park, "park", "have the memory of instances that have no work wait on the host, where functions set gpu_mem: by swap (as gfaas run --oversubscribe), which is --park alone, or the driver's checkpoint")
+	size := func(value *int64, name string, standard gpu.Bytes, usage string) {
+		f.TextVar((*gpu.Bytes)(value), name, standard, usage)
+	}
+	size(&o.Limits.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
+	size(&o.Limits.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
+	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "`size` of the memory for the bodies of all calls, by default at least 4 times --buffer; further bodies wait unread")
+	size(&o.Limits.Spill, "spill", defaultSpill, "`size` of the disk space, next to the state, for bodies of calls to /v1/ that are longer than --buffer; 0 refuses such calls")
+	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
+	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
+	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body after the first --body-timeout, as a `size` per second; 0 for no minimum")
+	f.DurationVar(&o.Limits.Drain, "drain", 30*time.Second, "how long to let running calls finish on shutdown")
+	f.IntVar(&o.Async.Concurrency, "async-concurrency", 16, "limit on asynchronous calls in progress, delivery of their answers included")
+	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call after 429, 502, 503 or 504")
+	f.IntVar(&o.Async.CallbackRetries, "callback-retries", 5, "how many times to retry a failed callback")
+	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver of callbacks to admit without a public address: `CIDR|HOST[:PORT]` (repeatable)")
+	f.IntVar(&o.Async.Max, "max-async", 100_000, "maximum number of waiting asynchronous calls")
+	f.StringVar(&o.record, "record", "", "`file` for a record of all events and decisions, overwritten at each start (JSON lines, for gfaas-sim replay)")
+	f.Var((*parking)(&o.Park), "park", "park the GPU memory of idle instances on the host, for functions with gpu_mem: by swap (--park alone; as gfaas run --oversubscribe) or by the driver's checkpoint")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.Words(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
-	f.BoolVar(&o.keep, "keep", false, "leave instances running at the end")
+	f.BoolVar(&o.Keep, "keep", false, "leave instances running on exit")
 	cli.Files(cmd, "sock", "socket")
 	cli.Files(cmd, "", "auth")
 	cli.Files(cmd, "csv", "costs", "profile")
@@ -162,13 +161,13 @@ folder async beside the state file until they have ended.`,
 	return cmd
 }
 
-// parking is a way in which memory waits on the host; empty is none.
+// parking is the value of --park: how the gateway parks memory on the host. Empty means that it does not.
 type parking string
 
 func (p *parking) String() string { return string(*p) }
 func (p *parking) Type() string   { return gateway.ParkSwap + "|" + gateway.ParkCheckpoint }
 
-// Set implements pflag.Value. The flag alone, and true in a settings file, is swap.
+// Set implements pflag.Value. "true", from the flag without a value or from a setting, means swap.
 func (p *parking) Set(text string) error {
 	switch text {
 	case gateway.ParkSwap, gateway.ParkCheckpoint:
@@ -183,89 +182,80 @@ func (p *parking) Set(text string) error {
 	return nil
 }
 
-// checkpoints says why the token daemon cannot move memory by the driver's checkpoints,
-// if so.
+// checkpoints returns an error if the token daemon cannot park the memory of these GPUs with the
+// driver's checkpoints.
 func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []devices.GPU) error {
 	for _, simulated := range []bool{true, false} {
 		if !slices.ContainsFunc(gpus, func(g devices.GPU) bool { return strings.HasPrefix(g.Name, "sim") == simulated }) {
 			continue
 		}
 		if err := daemon.CheckParking(ctx, simulated); err != nil {
-			return cli.Fail(cli.ExitUnavailable, "--park=swap needs none of it", fmt.Errorf("--park=%s: %w", gateway.ParkCheckpoint, err))
+			return cli.Fail(cli.ExitUnavailable, "use --park=swap, which does not need the driver's checkpoints", fmt.Errorf("--park=%s: %w", gateway.ParkCheckpoint, err))
 		}
 	}
 	return nil
 }
 
-// policyNames are the policies, gfaas first: it is the default.
+// policyNames returns the names of the queueing policies, starting with the default, gfaas.
 func policyNames() []string {
-	names := []string{"gfaas"}
-	for _, name := range queue.Names() {
-		if name != "gfaas" {
-			names = append(names, name)
-		}
-	}
-	return names
+	others := slices.DeleteFunc(queue.Names(), func(name string) bool { return name == "gfaas" })
+	return append([]string{"gfaas"}, others...)
 }
 
-// check says what is wrong with the flags, if anything.
+// check validates the flags. It also sets values that follow from others.
 func (o *serveOptions) check() error {
-	o.limits.MaxBody, o.limits.Buffer = int64(o.maxBody), int64(o.buffer)
-	if o.bufferMemory == defaultBufferMemory { // it follows --buffer
-		o.bufferMemory = max(defaultBufferMemory, 4*o.buffer)
+	l := &o.Limits
+	if l.BufferMemory == defaultBufferMemory {
+		l.BufferMemory = max(defaultBufferMemory, 4*l.Buffer)
 	}
-	if o.spill == defaultSpill {
-		o.spill = max(defaultSpill, o.maxBody)
+	if l.Spill == defaultSpill {
+		l.Spill = max(defaultSpill, l.MaxBody)
 	}
-	o.limits.BufferMemory, o.limits.Spill, o.limits.BodyRate = int64(o.bufferMemory), int64(o.spill), int64(o.bodyRate)
 	switch {
-	case o.scaler != "none" && o.profile == "":
-		return cli.Usagef("--scaler %s needs a --profile: what an instance sustains", o.scaler)
-	case o.socket == "":
+	case o.Scaler != "none" && o.profile == "":
+		return cli.Usagef("--scaler %s needs --profile, for the throughput of instances", o.Scaler)
+	case o.Socket == "":
 		return cli.Usagef("--socket is empty: expected a path")
-	case o.concurrency < 1 || o.concurrency > 1<<16:
-		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, 1<<16)
-	case o.pool < residency.Unlimited:
-		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
-	case o.limits.Queue < 1 || o.limits.Queue > 1<<20:
-		return cli.Usagef("--max-queue %d is out of range, expected 1 to %d", o.limits.Queue, 1<<20)
-	case o.limits.MaxBody < 1:
-		return cli.Usagef("--max-body %s: expected more than 0", o.maxBody)
-	case o.limits.Buffer < 1 || o.limits.Buffer > math.MaxInt32:
-		return cli.Usagef("--buffer %s: expected more than 0, and less than 2GiB", o.buffer)
-	case o.bufferMemory < gpu.MiB || o.bufferMemory < o.buffer:
-		return cli.Usagef("--buffer-memory %s: expected 1MiB or more, and at least --buffer (%s)", o.bufferMemory, o.buffer)
-	case o.spill < 0 || o.spill > 0 && o.spill < o.maxBody:
-		return cli.Usagef("--spill %s: expected 0, or at least --max-body (%s)", o.spill, o.maxBody)
-	case o.bodyRate < 0:
-		return cli.Usagef("--body-rate %s: expected 0 or more", o.bodyRate)
+	case o.Policy.Pool < residency.Unlimited:
+		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.Policy.Pool)
+	case l.MaxBody < 1:
+		return cli.Usagef("--max-body %s: expected more than 0", gpu.Bytes(l.MaxBody))
+	case l.Buffer < 1 || l.Buffer > math.MaxInt32:
+		return cli.Usagef("--buffer %s: expected more than 0, and less than 2GiB", gpu.Bytes(l.Buffer))
+	case l.BufferMemory < int64(gpu.MiB) || l.BufferMemory < l.Buffer:
+		return cli.Usagef("--buffer-memory %s: expected 1MiB or more, and at least --buffer (%s)", gpu.Bytes(l.BufferMemory), gpu.Bytes(l.Buffer))
+	case l.Spill < 0 || l.Spill > 0 && l.Spill < l.MaxBody:
+		return cli.Usagef("--spill %s: expected 0, or at least --max-body (%s)", gpu.Bytes(l.Spill), gpu.Bytes(l.MaxBody))
+	case l.BodyRate < 0:
+		return cli.Usagef("--body-rate %s: expected 0 or more", gpu.Bytes(l.BodyRate))
 	}
 	for _, n := range []struct {
 		name               string
 		value, least, most int
 	}{
-		{"async-concurrency", o.async.Concurrency, 1, 1 << 12}, {"async-retries", o.async.Retries, 0, 16},
-		{"callback-retries", o.async.CallbackRetries, 0, 16}, {"max-async", o.async.Max, 1, 10_000_000},
+		{"concurrency", o.Concurrency, 1, 1 << 16}, {"max-queue", l.Queue, 1, 1 << 20},
+		{"async-concurrency", o.Async.Concurrency, 1, 1 << 12}, {"async-retries", o.Async.Retries, 0, 16},
+		{"callback-retries", o.Async.CallbackRetries, 0, 16}, {"max-async", o.Async.Max, 1, 10_000_000},
 	} {
 		if n.value < n.least || n.value > n.most {
 			return cli.Usagef("--%s %d is out of range, expected %d to %d", n.name, n.value, n.least, n.most)
 		}
 	}
-	o.async.Allow = nil
+	o.Async.Allow = nil
 	for _, text := range o.callbackAllow {
 		allowed, err := async.ParseAllowed(text)
 		if err != nil {
 			return cli.Usagef("--callback-allow %q: %w", text, err)
 		}
-		o.async.Allow = append(o.async.Allow, allowed)
+		o.Async.Allow = append(o.Async.Allow, allowed)
 	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
 		least time.Duration
 	}{
-		{"queue-timeout", o.limits.QueueTimeout, 1}, {"timeout", o.limits.Timeout, 1}, {"start-timeout", o.startTimeout, 1},
-		{"header-timeout", o.limits.HeaderTimeout, 1}, {"body-timeout", o.limits.BodyTimeout, 1}, {"drain", o.limits.Drain, 0},
+		{"queue-timeout", l.QueueTimeout, 1}, {"timeout", l.Timeout, 1}, {"start-timeout", o.startTimeout, 1},
+		{"header-timeout", l.HeaderTimeout, 1}, {"body-timeout", l.BodyTimeout, 1}, {"drain", l.Drain, 0},
 	} {
 		if d.value < d.least {
 			return cli.Usagef("--%s %v: expected more than 0", d.name, d.value)
@@ -274,15 +264,20 @@ func (o *serveOptions) check() error {
 	return o.checkListen()
 }
 
-// checkListen checks --listen, --ui-listen and --allowed-host. Without --auth, only
-// loopback addresses are accepted.
+// checkListen validates --listen, --ui-listen and --allowed-host. Without --auth, it accepts only
+// loopback addresses.
 func (o *serveOptions) checkListen() error {
-	for _, flag := range []struct{ name, address string }{{"--listen", o.listen}, {"--ui-listen", o.uiListen}} {
-		if err := o.checkAddress(flag.name, flag.address); err != nil {
+	for _, flag := range []struct{ name, address string }{{"--listen", o.Listen}, {"--ui-listen", o.UIListen}} {
+		local, err := cli.CheckAddress(flag.name, flag.address)
+		if err == nil && !local && o.auth == "" {
+			err = cli.Fail(cli.ExitUsage, "require a password with --auth FILE, or admit every client with --auth none",
+				fmt.Errorf("%s %s is not a loopback address, and there is no --auth", flag.name, flag.address))
+		}
+		if err != nil {
 			return err
 		}
 	}
-	for _, name := range o.allowedHosts {
+	for _, name := range o.Settings.AllowedHosts {
 		if name == "" || strings.ContainsAny(name, "/:@*[],\" \t\r\n") {
 			return cli.Usagef("--allowed-host %q: expected a host name without a port, like gateway.example.com", name)
 		}
@@ -290,90 +285,71 @@ func (o *serveOptions) checkListen() error {
 	return nil
 }
 
-func (o *serveOptions) checkAddress(flag, address string) error {
-	if address == "" {
-		return nil
-	}
-	hostname, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
-	}
-	if err != nil {
-		return cli.Usagef("%s %q: expected HOST:PORT: %w", flag, address, err)
-	}
-	ip := net.ParseIP(hostname)
-	if hostname != "localhost" && (ip == nil || !ip.IsLoopback()) && o.auth == "" {
-		return cli.Fail(cli.ExitUsage, "--auth FILE asks for a password; --auth none lets everybody use it",
-			fmt.Errorf("%s %s is beyond this machine, and there is no --auth", flag, address))
-	}
-	return nil
-}
-
-// models returns the GPU models of the GPUs, sorted: "" is one that is not known.
+// models returns the sorted models of the GPUs without duplicates. It includes "" if a model is unknown.
 func models(gpus []devices.GPU) []string {
-	var out []string
+	var names []string
 	for _, g := range gpus {
-		out = append(out, g.Model)
+		names = append(names, g.Model)
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
-// loadProfile reads the profile. It notes which functions have no rows for the model of
-// a GPU, and fails if the model is not known and a function has rows of several.
+// loadProfile reads the profile. It prints a note about functions without rows for the model of a GPU. It
+// fails if a GPU's model is unknown and a function has rows for several models.
 func (o *serveOptions) loadProfile(t *tool, gpus []devices.GPU) (map[string][]profile.Row, error) {
 	rows, err := cli.Load(t.env, o.profile, profile.Read)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string][]profile.Row{}
+	byFunction := map[string][]profile.Row{}
 	for _, r := range rows {
-		out[r.Function] = append(out[r.Function], r)
+		byFunction[r.Function] = append(byFunction[r.Function], r)
 	}
 	for _, model := range models(gpus) {
 		for _, lack := range profile.Lacking(rows, model) {
-			t.env.Notef("note: %s has no row of %s for the GPU model %s (it has rows for %s): there its instances run as without a profile; --%s names the model whose rows count",
+			t.env.Notef("note: %s has no row of %s for the GPU model %s (only for %s), so its instances run there as without a profile; choose the rows of another model with --%s",
 				o.profile, lack.Function, csvfile.Quote(model), profile.Quoted(lack.Models), gpumodel.Flag)
 		}
 		if model != "" {
 			continue
 		}
-		for _, name := range slices.Sorted(maps.Keys(out)) {
-			if profile.Differ(out[name]) {
-				return nil, gpumodel.Unknown(o.profile, profile.Models(out[name]), gpumodel.ByFlag)
+		for _, name := range slices.Sorted(maps.Keys(byFunction)) {
+			if profile.Differ(byFunction[name]) {
+				return nil, gpumodel.Unknown(o.profile, profile.Models(byFunction[name]), gpumodel.ByFlag)
 			}
 		}
 	}
-	return out, nil
+	return byFunction, nil
 }
 
-// loadCosts reads the costs of functions. Where the GPUs are of several models, a
-// profile's are those of the slowest.
+// loadCosts reads the costs of functions. If the GPUs are of several models, it uses the costs on the
+// slowest.
 func (o *serveOptions) loadCosts(t *tool, gpus []devices.GPU) (map[string]trace.Function, error) {
-	out := map[string]trace.Function{}
+	costs := map[string]trace.Function{}
 	for _, model := range models(gpus) {
 		list, err := cli.Load(t.env, o.costs, trace.ReadFunctionsOn(model))
-		if several := new(trace.ModelsError); errors.As(err, &several) {
+		if _, several := errors.AsType[*trace.ModelsError](err); several {
 			return nil, cli.Fail(cli.ExitUsage, gpumodel.ByFlag, err)
 		}
 		if err != nil {
 			return nil, err
 		}
 		for _, fn := range list {
-			if known, there := out[fn.Name]; !there || fn.Warm > known.Warm {
-				out[fn.Name] = fn
+			if known, listed := costs[fn.Name]; !listed || fn.Warm > known.Warm {
+				costs[fn.Name] = fn
 			}
 		}
 	}
-	return out, nil
+	return costs, nil
 }
 
-// settings reads what may change while it runs.
+// settings reads the settings that can change while the gateway runs.
 func (o *serveOptions) settings(t *tool, gpus []devices.GPU) (s gateway.Settings, err error) {
-	s.AuthFunctions, s.FixedCosts = o.authFunctions, o.fixedCosts
-	s.Open, s.AllowedHosts = o.auth == "none", slices.Clone(o.allowedHosts)
+	s.AuthFunctions, s.FixedCosts = o.Settings.AuthFunctions, o.Settings.FixedCosts
+	s.Open, s.AllowedHosts = o.auth == "none", slices.Clone(o.Settings.AllowedHosts)
 	if o.auth != "" && o.auth != "none" {
-		if s.Auth, err = readCredentials(o.auth); err != nil {
+		if s.Auth, err = gateway.ReadCredentials(o.auth); err != nil {
 			return s, err
 		}
 	}
@@ -390,50 +366,14 @@ func (o *serveOptions) settings(t *tool, gpus []devices.GPU) (s gateway.Settings
 	return s, nil
 }
 
-// readCredentials reads one line user:password from a file that nobody else reads.
-func readCredentials(path string) (*gateway.Credentials, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, cli.Fail(cli.ExitFailure, "chmod 600 "+path, fmt.Errorf("%s can be read by others: its mode is %v", path, info.Mode().Perm()))
-	}
-	const most = 4096
-	text := make([]byte, most)
-	n, err := bufio.NewReader(f).Read(text)
-	if err != nil && n == 0 {
-		return nil, fmt.Errorf("%s:1: empty, expected user:password", path)
-	}
-	text = bytes.TrimRight(text[:n], "\r\n")
-	user, password, ok := strings.Cut(string(text), ":")
-	if !ok || user == "" || password == "" || strings.ContainsAny(string(text), "\r\n") || n == most {
-		return nil, fmt.Errorf("%s:1: expected one line user:password", path)
-	}
-	return gateway.NewCredentials(user, password), nil
-}
-
 func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	if err := o.check(); err != nil {
 		return err
 	}
 	t.env.CleansUp()
 	t.env.Reloads()
-	options, set := queue.Defaults(), map[string]string{}
-	for _, text := range o.set {
-		if err := cli.SetParameter(queue.Parameters(), &options, text); err != nil {
-			return err
-		}
-		key, value, _ := strings.Cut(text, "=")
-		set[key] = value
-	}
-	for _, key := range queue.Ignored(slices.Sorted(maps.Keys(set)), o.policy) {
-		t.env.Notef("note: --set %s: %s does not use it", key, o.policy)
+	if err := o.setPolicy(t.env); err != nil {
+		return err
 	}
 	ctx := cmd.Context()
 	gpus, err := devices.List(ctx, o.gpu)
@@ -443,37 +383,33 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	for i := range gpus {
 		gpus[i].Model = cmp.Or(o.gpuModel, gpus[i].Model)
 	}
-	settings, err := o.settings(t, gpus)
-	if err != nil {
+	cfg := o.Config
+	if cfg.Settings, err = o.settings(t, gpus); err != nil {
 		return err
 	}
-	socket, err := filepath.Abs(o.socket)
-	if err != nil {
+	if cfg.Socket, err = filepath.Abs(o.Socket); err != nil {
 		return err
 	}
-	log := t.env.Logger(t.env.Err)
-	launcher, err := host.Starter(ctx, t.env, filepath.Dir(socket), o.startTimeout)
+	runDir, log := filepath.Dir(cfg.Socket), t.env.Logger(t.env.Err)
+	launcher, err := host.Starter(ctx, t.env, runDir, o.startTimeout)
 	if err != nil {
 		return err
 	}
 	defer launcher.Close()
 	client := fnhttp.NewClient()
 	defer client.Close()
-	daemon := tokend.Dial(filepath.Dir(socket))
-	if o.park == gateway.ParkCheckpoint {
+	daemon := tokend.Dial(runDir)
+	if o.Park == gateway.ParkCheckpoint {
 		if err := checkpoints(ctx, daemon, gpus); err != nil {
 			return err
 		}
 	}
-	cfg := gateway.Config{
-		Socket: socket, Listen: o.listen, UIListen: o.uiListen, Private: filepath.Dir(socket) == t.runDir, Log: log,
-		Alone:        func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, filepath.Dir(socket)) },
-		AtWork:       func() bool { return host.AtWork(filepath.Dir(socket)) },
-		FailedStarts: func(function string) []gateway.FailedStart { return failedStarts(filepath.Dir(socket), function) },
-		Starter:      launcher, Invoker: client, Catalog: t.store, Usage: daemon.Status, Faults: daemon.Faults,
-		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
-		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: string(o.park), Parker: daemon, Async: o.async, Version: cli.Version,
-	}
+	cfg.Private, cfg.Log, cfg.Version = runDir == t.runDir, log, cli.Version
+	cfg.Alone = func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, runDir) }
+	cfg.AtWork = func() bool { return host.AtWork(runDir) }
+	cfg.FailedStarts = func(function string) []gateway.FailedStart { return failedStarts(runDir, function) }
+	cfg.Starter, cfg.Invoker, cfg.Catalog = launcher, client, t.store
+	cfg.Usage, cfg.Faults, cfg.Parker = daemon.Status, daemon.Faults, daemon
 	started := flagValues(cmd.Flags())
 	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, gpus, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
@@ -496,18 +432,17 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	switch o.record {
 	case "":
 	case "-":
-		cfg.Record, cfg.Set = t.env.Out, set
+		cfg.Record = t.env.Out
 	default:
 		if file, err = os.OpenFile(o.record, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
 			return fmt.Errorf("--record: %w", err)
 		}
 		defer file.Close()
-		cfg.Record, cfg.Set = file, set
+		cfg.Record = file
 	}
 	g, err := gateway.Open(cfg)
-	var served *chassis.ServedError
-	if errors.As(err, &served) {
-		return cli.Fail(cli.ExitLocked, "one gateway serves all GPUs of a machine", err)
+	if _, served := errors.AsType[*chassis.ServedError](err); served {
+		return cli.Fail(cli.ExitLocked, "use the running gateway: one gateway serves all GPUs of a machine", err)
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return cli.Fail(cli.ExitUnavailable, owndir.Hint, err)
@@ -515,16 +450,16 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	if err != nil {
 		return err
 	}
-	if file != nil { // not before: it could be that of another gateway
+	if file != nil { // only now, because another gateway could have been using the file
 		if err := file.Truncate(0); err != nil {
 			g.Close()
 			return fmt.Errorf("--record: %w", err)
 		}
 	}
 	if o.auth == "none" {
-		log.Warn("everybody who can reach it may use it: --auth none", "listen", o.listen)
+		log.Warn("--auth none: every client that can connect may use and manage the gateway", "listen", o.Listen)
 	}
-	attrs := []any{"socket", socket, "policy", o.policy, "gpus", len(gpus), "concurrency", o.concurrency}
+	attrs := []any{"socket", cfg.Socket, "policy", o.Policy.Policy, "gpus", len(gpus), "concurrency", o.Concurrency}
 	if addr := g.WebAddr(); addr != nil {
 		attrs = append(attrs, "listen", addr.String())
 	}
@@ -535,8 +470,24 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	return serveUntilSignals(ctx, g, log)
 }
 
-// memoryOf asks a driver how the memory of its GPU is used. Where it does not report it by
-// process, as NVIDIA's may not, the sum is still known.
+// setPolicy parses the parameters of the queueing policy.
+func (o *serveOptions) setPolicy(env *cli.Env) error {
+	o.Policy.Options, o.Set = queue.Defaults(), map[string]string{}
+	for _, text := range o.set {
+		if err := cli.SetParameter(queue.Parameters(), &o.Policy.Options, text); err != nil {
+			return err
+		}
+		key, value, _ := strings.Cut(text, "=")
+		o.Set[key] = value
+	}
+	for _, key := range queue.Ignored(slices.Sorted(maps.Keys(o.Set)), o.Policy.Policy) {
+		env.Notef("note: --set %s: the policy %s does not use this parameter", key, o.Policy.Policy)
+	}
+	return nil
+}
+
+// memoryOf returns how the memory of a GPU is used. If the driver does not report the use per process,
+// which NVIDIA's may not do, Free and Total are still set.
 func memoryOf(drivers *devices.Occupancy, name string) (m gateway.Memory, err error) {
 	processes, err := drivers.Processes(name)
 	if err == nil {
@@ -550,27 +501,25 @@ func memoryOf(drivers *devices.Occupancy, name string) (m gateway.Memory, err er
 	return m, err
 }
 
-// serveUntilSignals serves until the first signal has been followed, or a second
-// one comes.
+// serveUntilSignals serves until the gateway has shut down after a first signal, or until a second
+// signal arrives.
 func serveUntilSignals(ctx context.Context, g *gateway.Gateway, log *slog.Logger) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
-	ended := make(chan error, 1)
-	go func() { ended <- g.Serve(ctx) }()
-	seen := 0
-	for {
+	result := make(chan error, 1)
+	go func() { result <- g.Serve(ctx) }()
+	for received := 0; received < 2; {
 		select {
-		case err := <-ended:
+		case err := <-result:
 			log.Info("stopped")
 			return err
 		case <-signals:
-			if seen++; seen == 2 {
-				log.Warn("ended at once: instances are left to the next gateway")
-				return context.Canceled
-			}
+			received++
 		}
 	}
+	log.Warn("stopped at once: the next gateway takes over the instances")
+	return context.Canceled
 }
 
 // reloadable lists the flags that take effect on SIGHUP.
@@ -583,10 +532,10 @@ func flagValues(flags *pflag.FlagSet) map[string]string {
 	return values
 }
 
-// reload reads the settings again. It logs which of them differ from started, the
+// reload reads the settings again. It logs a warning about settings that differ from started, their
 // values at the start, and take effect only after a restart.
 func (o *serveOptions) reload(cmd *cobra.Command, t *tool, gpus []devices.GPU, log *slog.Logger, started map[string]string) (gateway.Settings, error) {
-	before := *o
+	old := *o
 	err := t.env.Reread(cmd.Flags())
 	if err == nil {
 		err = o.check()
@@ -596,10 +545,10 @@ func (o *serveOptions) reload(cmd *cobra.Command, t *tool, gpus []devices.GPU, l
 		s, err = o.settings(t, gpus)
 	}
 	if err != nil {
-		*o = before
+		*o = old
 		return s, err
 	}
-	log.Info("settings read again")
+	log.Info("settings reloaded")
 	changed := map[string]bool{}
 	for name, value := range flagValues(cmd.Flags()) {
 		changed[name] = value != started[name] && !slices.Contains(reloadable, name)

@@ -17,7 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// processorTime is what a process has used of processors so far.
+// processorTime returns the processor time that a process has used.
 func processorTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -30,17 +30,17 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(user+system) * (time.Second / 100) // as Linux counts for programs
+	return time.Duration(user+system) * (time.Second / 100) // Linux reports ticks of 10 ms
 }
 
-// A daemon that has no descriptors left for who calls neither spins nor ends: it says
-// so once, lets them wait, and answers when there are some again. That of tokens is
-// tested beside it.
+// TestDaemonsOutOfDescriptors: a daemon without free descriptors for new connections neither spins nor ends. It logs the
+// shortage once, lets clients wait, and answers when descriptors are free again. Package daemon/token has its own test.
 func TestDaemonsOutOfDescriptors(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		network, socket string
 		program         string
-		args, ask       []string // ask: a command that it answers; none: it speaks HTTP
+		args, ask       []string // ask: a command that the daemon answers; nil: it speaks HTTP
 	}{
 		"gateway": {"unix", "gateway.sock", "gfaas", []string{"serve", "--listen", "", "--gpu", "sim"}, nil},
 		"modeld":  {"unixpacket", "model.sock", "gfaas-modeld", []string{"--gpu", "sim"}, []string{"gfaas-modeld", "ls"}},
@@ -48,7 +48,7 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "few") // short, for sockets
+			dir, err := os.MkdirTemp("", "few") // a short path, for sockets
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,12 +57,12 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 			cmd := exec.Command(built("bin", c.program), c.args...)
 			cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+filepath.Dir(socket), "GFAAS_STATE="+filepath.Join(dir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(dir, "sim"),
 				"GFAAS_SIM_GPU=sms=8,mem=1GiB", "XDG_CONFIG_HOME="+dir, "GFAAS_LIB_DIR="+built("lib"), "DOCKER_HOST=unix://"+filepath.Join(dir, "none.sock"))
-			said, err := os.Create(filepath.Join(dir, "said"))
+			stderr, err := os.Create(filepath.Join(dir, "said"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer said.Close()
-			cmd.Stderr = said
+			defer stderr.Close()
+			cmd.Stderr = stderr
 			if err := os.Mkdir(filepath.Join(dir, "sim"), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
 			says := func() string {
-				text, err := os.ReadFile(said.Name())
+				text, err := os.ReadFile(stderr.Name())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -135,13 +135,13 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 			eventually(t, "it has no descriptors left", func() bool { return strings.Contains(says(), "cannot accept") })
 			used, began := processorTime(t, cmd.Process.Pid), time.Now()
 			for time.Since(began) < 2*time.Second {
-				if stat, err := procfs.Read(cmd.Process.Pid); err != nil || stat.Ended() {
+				if stat, err := procfs.Read(cmd.Process.Pid); err != nil || stat.Exited() {
 					t.Fatalf("it has ended: %s", says())
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
-			if used, took := processorTime(t, cmd.Process.Pid)-used, time.Since(began); used > took/2 {
-				t.Errorf("it used %v of the processor in %v", used, took)
+			if used, elapsed := processorTime(t, cmd.Process.Pid)-used, time.Since(began); used > elapsed/2 {
+				t.Errorf("it used %v of the processor in %v", used, elapsed)
 			}
 			if n := strings.Count(says(), "cannot accept") + strings.Count(says(), "Accept error"); n != 1 {
 				t.Errorf("it said %d times that it cannot accept", n)

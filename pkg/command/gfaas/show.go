@@ -12,9 +12,13 @@ func newShow(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Print a function as it was applied",
-		Long: `Prints one function as its file describes it, less what is at its default.
-The YAML can be applied again.`,
-		Example:           "  gfaas show resnet\n  gfaas show resnet -o json",
+		Long: `Print the keys of a function's file, except keys with their default value. The
+YAML output can be applied again.`,
+		Example: `  # Print a function as YAML
+  gfaas show resnet
+
+  # Print a function as JSON
+  gfaas show resnet -o json`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: t.completeFunctions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return runShow(cmd.Context(), t, args[0]) },
@@ -38,9 +42,9 @@ func runShow(ctx context.Context, t *tool, name string) error {
 	return t.env.Show(doc, nil)
 }
 
-// function finds one function in the state.
+// function returns a function from the state file.
 func (t *tool) function(ctx context.Context, name string) (function.Function, error) {
-	state, err := t.store.Look(ctx)
+	state, err := t.store.List(ctx)
 	if err != nil {
 		return function.Function{}, err
 	}

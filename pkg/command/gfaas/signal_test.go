@@ -13,22 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trapping is a shell program that prints the signals it gets and ends with
-// status 5 at SIGTERM.
+// trapping is a shell program that prints the signals that it receives, and ends with status 5 on SIGTERM.
 const trapping = `for s in HUP INT QUIT USR1 USR2 ALRM VTALRM PWR WINCH CONT; do trap "echo $s" $s; done
 trap "echo TERM; exit 5" TERM; echo ready; while :; do sleep 0.01; done`
 
-// heed keeps signals from being ignored by the commands of a test, as they are
-// where the tests themselves run under nohup or in the background of a script.
-func heed(t *testing.T) {
+// restoreSignals keeps signals from being ignored in the commands of a test, which inherit that from tests under nohup or in the
+// background of a script.
+func restoreSignals(t *testing.T) {
 	heeded := make(chan os.Signal, 1)
 	signal.Notify(heeded, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT)
 	t.Cleanup(func() { signal.Stop(heeded) })
 }
 
 func TestRunPassesSignalsOn(t *testing.T) {
-	p := newPlace(t)
-	heed(t)
+	p := newEnvironment(t)
+	restoreSignals(t)
 	cmd := p.command("run", "-q", "--", "sh", "-c", trapping)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -71,12 +70,12 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	}
 }
 
-// Under nohup, in the background of scripts and under systemd some signals are
-// ignored: by the command too.
+// TestRunKeepsIgnoredSignals: under nohup, in the background of scripts and under systemd some signals are ignored. The
+// command of gfaas run must ignore them too.
 func TestRunKeepsIgnoredSignals(t *testing.T) {
-	p := newPlace(t)
+	p := newEnvironment(t)
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.look("sh"), []string{"sh", "-c", `trap "" HUP INT QUIT TERM USR1 PIPE TTOU; gfaas run -q -- grep SigIgn /proc/self/status`}
+	cmd.Path, cmd.Args = p.lookPath("sh"), []string{"sh", "-c", `trap "" HUP INT QUIT TERM USR1 PIPE TTOU; gfaas run -q -- grep SigIgn /proc/self/status`}
 	text, err := cmd.Output()
 	var mask uint64
 	if _, scan := fmt.Sscanf(string(text), "SigIgn: %x", &mask); err != nil || scan != nil {

@@ -25,20 +25,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
-// TestGatewaySoak kills instances, the token daemon and the gateway at random while
-// calls flow. Calls are answered, or said not to be, in time; what the gateway, the
-// state and the run directory take is in the end what it was in the beginning, and
-// gfaas serve leaves nothing when it ends. GFAAS_SOAK is for how long; make soak has
-// half an hour.
+// soakTime returns the duration of a test that can take any time: GFAAS_SOAK, or short if that is not set.
+func soakTime(t *testing.T, short time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("GFAAS_SOAK")
+	if text == "" {
+		return short
+	}
+	long, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return long
+}
+
+// TestGatewaySoak kills instances, the token daemon and the gateway at random during calls. Each call must be answered or
+// refused in time. At the end, the resources of the gateway, the state file and the run directory must be the same as
+// at the start, and gfaas serve must leave nothing behind. GFAAS_SOAK sets the duration; make soak uses half an hour.
 func TestGatewaySoak(t *testing.T) {
 	t.Parallel()
-	long := 10 * time.Second
-	if text := os.Getenv("GFAAS_SOAK"); text != "" {
-		var err error
-		if long, err = time.ParseDuration(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	long := soakTime(t, 10*time.Second)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	s := &soak{killer: newKiller(t, rand.New(rand.NewPCG(seed, 0)), ""), results: map[string]int{}}
@@ -46,14 +52,14 @@ func TestGatewaySoak(t *testing.T) {
 	s.serve()
 	defer func() { _ = s.cmd.Process.Kill(); _ = s.cmd.Wait() }()
 
-	s.load(min(long/5, 10*time.Second), nil) // without a fault
-	before := s.taken()
+	s.load(min(long/5, 10*time.Second), nil) // without faults
+	before := s.measureResources()
 	t.Logf("at first: %v", before)
 	s.load(long*2/3, func() { s.fault(true) })
-	s.load(long/3, func() { s.fault(false) }) // one gateway's life, with all others' deaths in it
-	var after taken
+	s.load(long/3, func() { s.fault(false) }) // one gateway lives on while everything else dies
+	var after resources
 	s.until("it goes on taking more than at first", func() bool {
-		after = s.taken()
+		after = s.measureResources()
 		return after.descriptors <= before.descriptors+16 && after.threads <= before.threads+32 && after.residentMiB <= 2*before.residentMiB+32 &&
 			after.stateKiB <= before.stateKiB+512 && after.files <= before.files+8
 	})
@@ -72,22 +78,22 @@ func TestGatewaySoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.cmd.Wait(); err != nil {
-		t.Errorf("the gateway's end: %v\n%s", err, s.lastWords())
+		t.Errorf("the gateway's end: %v\n%s", err, s.logTail())
 	}
 	if all := s.instances(); len(all) > 0 {
 		t.Errorf("after its end there are %v", all)
 	}
-	s.nothingLeft()
+	s.checkNothingRemains()
 }
 
-// soak is a gateway under fire.
+// soak is a gateway under load and faults.
 type soak struct {
 	*killer
 	cmd    *exec.Cmd
 	client *gateway.Client
 
 	mu      sync.Mutex
-	results map[string]int // of calls
+	results map[string]int // number of calls by outcome
 }
 
 func (s *soak) functions() {
@@ -132,8 +138,8 @@ func (s *soak) serve() {
 	})
 }
 
-// load has callers call for so long, with a fault about every second, and waits
-// until all is quiet.
+// load runs concurrent callers for the given time, with a fault about once per second, and waits until all calls have
+// ended.
 func (s *soak) load(long time.Duration, fault func()) {
 	const callers = 6
 	end := time.Now().Add(long)
@@ -150,7 +156,7 @@ func (s *soak) load(long time.Duration, fault func()) {
 		})
 	}
 	for fault != nil && time.Now().Before(end) && !s.Failed() {
-		time.Sleep(time.Duration(s.Int64N(int64(2 * time.Second)))) // at any moment
+		time.Sleep(time.Duration(s.Int64N(int64(2 * time.Second)))) // a random moment
 		fault()
 	}
 	all.Wait()
@@ -171,7 +177,7 @@ func (s *soak) load(long time.Duration, fault func()) {
 	})
 }
 
-// call makes a call; false if nothing came of it in time.
+// call makes a call. It returns false if the call has no outcome in time.
 func (s *soak) call(random *rand.Rand) bool {
 	ctx, cancel := withMinute()
 	defer cancel()
@@ -196,8 +202,8 @@ func (s *soak) call(random *rand.Rand) bool {
 	return ctx.Err() == nil
 }
 
-// withMinute returns a context that ends after 600 waits of 100 ms: a virtual machine may
-// be paused for a minute, which is nobody's fault here.
+// withMinute returns a context that ends after 600 waits of 100 ms. It tolerates that a virtual machine is paused for a
+// minute.
 func withMinute() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -220,7 +226,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fault kills something: most often an instance.
+// fault kills a random process, usually an instance.
 func (s *soak) fault(gateways bool) {
 	switch n := s.IntN(12); {
 	case n == 0 && gateways:
@@ -233,13 +239,13 @@ func (s *soak) fault(gateways bool) {
 			s.killed["tokend"]++
 		}
 	default:
-		all, err := procfs.All()
+		all, err := procfs.Stats()
 		if err != nil {
 			s.Error(err)
 		}
 		var victims []int
 		for _, p := range all {
-			if env, _ := procfs.Environ(p.PID); !p.Ended() && strings.HasPrefix(env["GFAAS_SOCKET"], s.run()+"/") {
+			if env, _ := procfs.Environ(p.PID); !p.Exited() && strings.HasPrefix(env["GFAAS_SOCKET"], s.run()+"/") {
 				victims = append(victims, p.PID)
 			}
 		}
@@ -249,19 +255,19 @@ func (s *soak) fault(gateways bool) {
 	}
 }
 
-// taken is what a gateway and what it leaves on disk take.
-type taken struct {
+// resources holds the resources of a gateway and of its files.
+type resources struct {
 	descriptors, threads, files int
 	residentMiB, stateKiB       int64
 }
 
-func (t taken) String() string {
+func (t resources) String() string {
 	return fmt.Sprintf("%d descriptors, %d threads, %d MiB resident, %d KiB of state, %d files in the run directory", t.descriptors, t.threads, t.residentMiB, t.stateKiB, t.files)
 }
 
-// taken looks when what idles has stopped: one instance is kept, but for a minute
-// where it has ended too often.
-func (s *soak) taken() (t taken) {
+// measureResources measures the resources when idle instances have stopped. One instance stays, unless its function is in the pause
+// of a minute after too many failures.
+func (s *soak) measureResources() (t resources) {
 	s.until("instances do not idle out", func() bool {
 		stands, err := s.client.Status(context.Background())
 		return err == nil && !slices.ContainsFunc(stands.Instances, func(i status.Instance) bool { return i.Function != "kept" || i.State != "idle" }) && len(stands.Instances) <= 1
@@ -301,8 +307,8 @@ func (s *soak) taken() (t taken) {
 	return t
 }
 
-// lastWords are the end of what gateways said.
-func (s *soak) lastWords() string {
+// logTail returns the end of the gateways' logs.
+func (s *soak) logTail() string {
 	text, _ := os.ReadFile(filepath.Join(s.dir, "serve.log"))
 	return string(text[max(0, len(text)-4000):])
 }

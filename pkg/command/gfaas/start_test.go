@@ -17,7 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 )
 
-// stamp prints when it has begun, in nanoseconds of the monotonic clock.
+// stamp is a C program that prints the time of its start, in nanoseconds of the monotonic clock.
 const stamp = `#include <stdio.h>
 #include <time.h>
 int main(void)
@@ -27,21 +27,20 @@ int main(void)
     printf("%lld\n", t.tv_sec * 1000000000LL + t.tv_nsec);
 }`
 
-// starter starts a program that says when it began: bare, and under gfaas run with a
-// token daemon that is there.
-type starter struct {
+// startBenchmark measures how long a program takes to start, without gfaas and under gfaas run with a running token daemon.
+type startBenchmark struct {
 	testing.TB
 	env   []string
 	stamp string
 }
 
-func newStarter(t testing.TB) *starter {
-	dir, err := os.MkdirTemp("", "start") // short, for sockets
+func newStartBenchmark(t testing.TB) *startBenchmark {
+	dir, err := os.MkdirTemp("", "start") // a short path, for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &starter{TB: t, stamp: filepath.Join(dir, "stamp"), env: append(os.Environ(), "GFAAS_RUN_DIR="+filepath.Join(dir, "run"),
+	s := &startBenchmark{TB: t, stamp: filepath.Join(dir, "stamp"), env: append(os.Environ(), "GFAAS_RUN_DIR="+filepath.Join(dir, "run"),
 		"GFAAS_STATE="+filepath.Join(dir, "state.db"), "GFAAS_LIB_DIR="+built("lib"), "GFAAS_SIM_DIR="+dir, "XDG_CONFIG_HOME="+dir)}
 	instancetest.Compile(t, s.stamp, []byte(stamp), "-O1")
 	daemon := exec.Command(built("bin", "gfaas-tokend"))
@@ -50,15 +49,13 @@ func newStarter(t testing.TB) *starter {
 		t.Fatalf("%v, run make first", err)
 	}
 	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
-	for deadline := time.Now().Add(patience); s.command(built("bin", "gfaas-tokend"), "status").Run() != nil; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the token daemon does not answer")
-		}
+	if !poll(func() bool { return s.command(built("bin", "gfaas-tokend"), "status").Run() == nil }) {
+		t.Fatal("the token daemon does not answer")
 	}
 	return s
 }
 
-func (s *starter) command(name string, args ...string) *exec.Cmd {
+func (s *startBenchmark) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Env = s.env
 	return cmd
@@ -70,8 +67,8 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
-// started is how long a command takes until the program that it comes to has begun.
-func (s *starter) started(name string, args ...string) time.Duration {
+// started returns the time from the start of a command until the program that it runs has started.
+func (s *startBenchmark) started(name string, args ...string) time.Duration {
 	from := monotonic()
 	text, err := s.command(name, args...).Output()
 	at, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
@@ -81,13 +78,13 @@ func (s *starter) started(name string, args ...string) time.Duration {
 	return time.Duration(at - from)
 }
 
-// startTimes are medians of some rounds, one after the other in each.
+// startTimes holds medians over several rounds. The measurements alternate within each round.
 type startTimes struct {
-	bare, run time.Duration // until the program has begun
-	version   time.Duration // gfaas version, from its start to its end
+	bare, run time.Duration // until the program has started
+	version   time.Duration // gfaas version from start to end
 }
 
-func (s *starter) measure(rounds int) startTimes {
+func (s *startBenchmark) measure(rounds int) startTimes {
 	var bare, run, version []time.Duration
 	for range rounds {
 		bare = append(bare, s.started(s.stamp))
@@ -102,11 +99,10 @@ func (s *starter) measure(rounds int) startTimes {
 	return startTimes{median(bare), median(run), median(version)}
 }
 
-// A program under gfaas run begins 8 ms later than alone where gfaas version takes 6,
-// a third again as much; on a busy machine it is up to twice as much. Three times as
-// much is something that it did not do before.
+// TestRunStartsSoon: gfaas run delays the start of a program by 8 ms when gfaas version takes 6 ms, and on a busy host by
+// up to twice the time of gfaas version. The test fails at three times that time, which indicates additional work.
 func TestRunStartsSoon(t *testing.T) {
-	s := newStarter(t)
+	s := newStartBenchmark(t)
 	const most = 3
 	var f startTimes
 	for range 3 {
@@ -119,8 +115,8 @@ func TestRunStartsSoon(t *testing.T) {
 	t.Errorf("gfaas run adds %v to a program's start, more than %d times what gfaas version takes, %v", f.run-f.bare, most, f.version)
 }
 
-// What the packages prepare before any command runs is a third of each command's
-// time. Its bytes do not depend on how busy a machine is.
+// TestStartIsLight bounds the initialization of packages, which is a third of each command's time. It counts allocated
+// bytes, because they do not depend on the load of the host.
 func TestStartIsLight(t *testing.T) {
 	cmd := exec.Command(built("bin", "gfaas"), "version")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
@@ -138,16 +134,15 @@ func TestStartIsLight(t *testing.T) {
 		largest = append(largest, fmt.Sprintf("%8d %s", bytes, m[1]))
 	}
 	slices.SortFunc(largest, func(a, b string) int { return strings.Compare(b, a) })
-	const most = 2_100_000 // it is 1.8 million, of which tables take a third and Docker's client a quarter
+	const most = 2_100_000 // currently 1.8 million: a third in tables, a quarter in Docker's client
 	if total > most || total == 0 {
 		t.Errorf("packages take %d bytes before main, at most %d are meant:\n%s", total, most, strings.Join(largest[:min(8, len(largest))], "\n"))
 	}
 }
 
-// BenchmarkRunStart is what gfaas run adds to a program's start, beside what gfaas
-// version takes.
+// BenchmarkRunStart reports the delay of a program's start by gfaas run, and the time of gfaas version for comparison.
 func BenchmarkRunStart(b *testing.B) {
-	s := newStarter(b)
+	s := newStartBenchmark(b)
 	f := s.measure(max(b.N, 9))
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	b.ReportMetric(ms(f.run-f.bare), "ms-added")

@@ -11,37 +11,38 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
 
-// Two users of this machine that nobody is.
-const (
-	victimUID   = 40401
-	strangerUID = 40402
-)
+// twoUsersCount counts the instances of twoUsers. Each has its own user IDs, so that tests can run in parallel.
+var twoUsersCount atomic.Uint32
 
-// town is a place where two users live: one who uses gfaas, and a stranger.
-type town struct {
-	t    *testing.T
-	dir  string // of root, to be read by both
-	home string // of the victim, closed to others
-	open string // where both may make files, like /tmp
-	env  []string
+// twoUsers is an environment with two users: the victim (the owner of the instances) and a stranger. No other process on
+// this host has their user IDs.
+type twoUsers struct {
+	t                      *testing.T
+	victimUID, strangerUID uint32
+	dir                    string // owned by root, readable by both
+	home                   string // owned by the victim, closed to others
+	open                   string // writable by both, like /tmp
+	env                    []string
 }
 
-// newTown needs what make has built, and root, who alone can be two others.
-func newTown(t *testing.T) *town {
+// newTwoUsers returns two users with the programs that make has built. It needs root to switch between the users.
+func newTwoUsers(t *testing.T) *twoUsers {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("only root can be two users, so what a second one could do is not tested")
 	}
-	dir, err := os.MkdirTemp("", "gfaas-town-")
+	dir, err := os.MkdirTemp("", "gfaas-users-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	town := &town{t: t, dir: dir, home: filepath.Join(dir, "home"), open: filepath.Join(dir, "open")}
+	first := 40399 + 2*twoUsersCount.Add(1)
+	users := &twoUsers{t: t, victimUID: first, strangerUID: first + 1, dir: dir, home: filepath.Join(dir, "home"), open: filepath.Join(dir, "open")}
 	script := `set -e
 chmod 755 "$1"
 cp -r "$2/lib" "$1/lib"
@@ -55,55 +56,60 @@ chmod 1777 "$1/open"`
 		t.Fatal(err)
 	}
 	function := build(t).function
-	if text, err := exec.Command("sh", "-c", script, "sh", dir, made, function, fmt.Sprint(victimUID)).CombinedOutput(); err != nil {
+	if text, err := exec.Command("sh", "-c", script, "sh", dir, made, function, fmt.Sprint(users.victimUID)).CombinedOutput(); err != nil {
 		t.Fatalf("%v, run make first: %s", err, text)
 	}
-	town.env = []string{
-		"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + town.home, "TMPDIR=" + town.home, "XDG_CONFIG_HOME=" + town.home,
-		"GFAAS_LIB_DIR=" + filepath.Join(dir, "lib"), "GFAAS_RUN_DIR=" + filepath.Join(town.home, "run"), "GFAAS_STATE=" + filepath.Join(town.home, "state.db"),
+	users.env = []string{
+		"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + users.home, "TMPDIR=" + users.home, "XDG_CONFIG_HOME=" + users.home,
+		"GFAAS_LIB_DIR=" + filepath.Join(dir, "lib"), "GFAAS_RUN_DIR=" + filepath.Join(users.home, "run"), "GFAAS_STATE=" + filepath.Join(users.home, "state.db"),
 		"DOCKER_HOST=unix:///none.sock",
 	}
-	town.write("f.yaml", `{name: f, command: ["`+filepath.Join(dir, "bin", filepath.Base(function))+`"]}`)
-	town.write("plan.json", planOf("f-0"))
-	town.write("precious", "precious")
+	users.write("f.yaml", `{name: f, command: ["`+filepath.Join(dir, "bin", filepath.Base(function))+`"]}`)
+	users.write("plan.json", planOf("f-0"))
+	users.write("precious", "precious")
 	t.Cleanup(func() {
-		_, _ = town.gfaas(nil, "down")
-		for _, name := range squatted {
+		_, _ = users.gfaas(nil, "down")
+		for _, name := range []string{users.ports(), users.simulated()} {
 			_ = os.RemoveAll(name)
 			_ = os.RemoveAll(name + ".link")
 		}
 	})
-	for _, name := range squatted {
+	for _, name := range []string{users.ports(), users.simulated()} {
 		_ = os.RemoveAll(name)
 	}
-	town.must(town.gfaas(nil, "apply", "-f", "f.yaml"))
-	return town
+	users.must(users.gfaas(nil, "apply", "-f", "f.yaml"))
+	return users
 }
 
-// squatted are the names in a folder of all that are the victim's by custom.
-var squatted = []string{fmt.Sprintf("/dev/shm/gfaas-%d", victimUID), fmt.Sprintf("/dev/shm/gfaas-sim-%d", victimUID)}
+// ports returns the victim's folder of port claims, whose parent is writable by all.
+func (users *twoUsers) ports() string { return fmt.Sprintf("/dev/shm/gfaas-%d", users.victimUID) }
 
-func (town *town) write(name, text string) {
-	town.t.Helper()
-	path := filepath.Join(town.home, name)
+// simulated returns the folder of the victim's simulated GPU, whose parent is writable by all.
+func (users *twoUsers) simulated() string {
+	return fmt.Sprintf("/dev/shm/gfaas-sim-%d", users.victimUID)
+}
+
+func (users *twoUsers) write(name, text string) {
+	users.t.Helper()
+	path := filepath.Join(users.home, name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		town.t.Fatal(err)
+		users.t.Fatal(err)
 	}
-	if err := os.Chown(path, victimUID, victimUID); err != nil {
-		town.t.Fatal(err)
+	if err := os.Chown(path, int(users.victimUID), int(users.victimUID)); err != nil {
+		users.t.Fatal(err)
 	}
 }
 
-// as runs a command as one of the two.
-func (town *town) as(uid uint32, extra []string, name string, args ...string) (string, error) {
+// runAs runs a command as the victim, the stranger or root.
+func (users *twoUsers) runAs(uid uint32, extra []string, name string, args ...string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		path = filepath.Join(town.dir, "bin", name)
+		path = filepath.Join(users.dir, "bin", name)
 	}
 	cmd := exec.Command(path, args...)
-	cmd.Env, cmd.Dir = append(town.env[:len(town.env):len(town.env)], extra...), town.open
-	if uid == victimUID {
-		cmd.Dir = town.home
+	cmd.Env, cmd.Dir = append(users.env[:len(users.env):len(users.env)], extra...), users.open
+	if uid == users.victimUID {
+		cmd.Dir = users.home
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Setpgid: true}
 	text, err := cmd.CombinedOutput()
@@ -111,29 +117,29 @@ func (town *town) as(uid uint32, extra []string, name string, args ...string) (s
 }
 
 // gfaas runs a command as the victim.
-func (town *town) gfaas(extra []string, args ...string) (string, error) {
-	return town.as(victimUID, extra, filepath.Join(town.dir, "bin", "gfaas"), args...)
+func (users *twoUsers) gfaas(extra []string, args ...string) (string, error) {
+	return users.runAs(users.victimUID, extra, filepath.Join(users.dir, "bin", "gfaas"), args...)
 }
 
-// stranger runs a shell script as the other.
-func (town *town) stranger(script string, args ...string) (string, error) {
-	return town.as(strangerUID, nil, "sh", append([]string{"-c", "set -e; umask 0; " + script, "sh"}, args...)...)
+// stranger runs a shell script as the stranger.
+func (users *twoUsers) stranger(script string, args ...string) (string, error) {
+	return users.runAs(users.strangerUID, nil, "sh", append([]string{"-c", "set -e; umask 0; " + script, "sh"}, args...)...)
 }
 
-func (town *town) must(text string, err error) string {
-	town.t.Helper()
+func (users *twoUsers) must(text string, err error) string {
+	users.t.Helper()
 	if err != nil {
-		town.t.Fatalf("%v: %s", err, text)
+		users.t.Fatalf("%v: %s", err, text)
 	}
 	return text
 }
 
-// unharmed fails the test if what is precious to the victim is not as it was, or
-// if there is something of the victim's in the stranger's folders.
-func (town *town) unharmed(folders ...string) {
-	town.t.Helper()
-	if text, err := os.ReadFile(filepath.Join(town.home, "precious")); err != nil || !bytes.Equal(text, []byte("precious")) {
-		town.t.Errorf("the precious file is %q, %v", text, err)
+// checkUnharmed fails the test if the victim's precious file has changed, or if the folders of the stranger contain a file of
+// the victim.
+func (users *twoUsers) checkUnharmed(folders ...string) {
+	users.t.Helper()
+	if text, err := os.ReadFile(filepath.Join(users.home, "precious")); err != nil || !bytes.Equal(text, []byte("precious")) {
+		users.t.Errorf("the precious file is %q, %v", text, err)
 	}
 	for _, folder := range folders {
 		_ = filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
@@ -141,100 +147,107 @@ func (town *town) unharmed(folders ...string) {
 				return err
 			}
 			info, err := os.Lstat(path)
-			if err == nil && info.Sys().(*syscall.Stat_t).Uid == victimUID {
-				town.t.Errorf("%s is the victim's", path)
+			if err == nil && info.Sys().(*syscall.Stat_t).Uid == users.victimUID {
+				users.t.Errorf("%s is the victim's", path)
 			}
 			return err
 		})
 	}
 }
 
-// Whatever a second user has put where gfaas makes folders in places open to all,
-// nothing of the first one's is touched through it and nothing of theirs is used:
-// commands work without, or refuse with the folder's name.
+// TestStrangerSquats: a second user creates files where gfaas makes folders in places writable by all. gfaas must not
+// touch the first user's files through them or use the second user's files. Commands work without the folder, or fail
+// with its name.
 func TestStrangerSquats(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
-		squat    string // $1 is the name, $2 the victim's home
-		path     string // the name, in the folder open to all unless it is absolute
-		variable string // that names the path
-		refused  string // what the refusal says; empty: it works
+		squat    string // shell script; $1 is the path, $2 the victim's home
+		path     string // "ports" or "simulated" for these folders, or a name in twoUsers.open
+		variable string // environment variable that names the path
+		refused  string // part of the error message; empty: the command succeeds
 	}{
-		"claims of ports, a folder":   {squat: `mkdir "$1"; ln -s "$2/precious" "$1/ports.lock"`, path: squatted[0]},
-		"claims of ports, a link":     {squat: `ln -s "$2" "$1"`, path: squatted[0]},
-		"the simulated GPU, a folder": {squat: `mkdir "$1"; ln -s "$2/precious" "$1/keep.f-0"; ln -s "$2/precious" "$1/device-0"`, path: squatted[1], refused: "gfaas-sim-40401"},
-		"the simulated GPU, a link":   {squat: `ln -s "$2" "$1"`, path: squatted[1], refused: "gfaas-sim-40401"},
-		"the run directory, a folder": {squat: `mkdir "$1"; ln -s "$2/precious" "$1/token.lock"`, path: "run", variable: "GFAAS_RUN_DIR", refused: "belongs to user 40402"},
+		"claims of ports, a folder":   {squat: `mkdir "$1"; ln -s "$2/precious" "$1/ports.lock"`, path: "ports"},
+		"claims of ports, a link":     {squat: `ln -s "$2" "$1"`, path: "ports"},
+		"the simulated GPU, a folder": {squat: `mkdir "$1"; ln -s "$2/precious" "$1/keep.f-0"; ln -s "$2/precious" "$1/device-0"`, path: "simulated", refused: "gfaas-sim-VICTIM"},
+		"the simulated GPU, a link":   {squat: `ln -s "$2" "$1"`, path: "simulated", refused: "gfaas-sim-VICTIM"},
+		"the run directory, a folder": {squat: `mkdir "$1"; ln -s "$2/precious" "$1/token.lock"`, path: "run", variable: "GFAAS_RUN_DIR", refused: "is owned by uid STRANGER"},
 		"the run directory, a link":   {squat: `ln -s "$2" "$1"`, path: "run", variable: "GFAAS_RUN_DIR", refused: "symbolic link"},
-		"the logs, a folder":          {squat: `mkdir "$1"; mkdir "$1/f-0"; ln -s "$2/precious" "$1/f-0/current"`, path: "logs", refused: "belongs to user 40402"},
+		"the logs, a folder":          {squat: `mkdir "$1"; mkdir "$1/f-0"; ln -s "$2/precious" "$1/f-0/current"`, path: "logs", refused: "is owned by uid STRANGER"},
 		"the logs, a link":            {squat: `ln -s "$2" "$1"`, path: "logs", refused: "symbolic link"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			town := newTown(t)
-			path, folder := c.path, c.path
+			t.Parallel()
+			users := newTwoUsers(t)
+			path, folder := "", ""
+			refused := strings.NewReplacer("VICTIM", fmt.Sprint(users.victimUID), "STRANGER", fmt.Sprint(users.strangerUID)).Replace(c.refused)
 			extra := []string{}
-			switch {
-			case c.path == "logs": // beside the state file
-				extra = append(extra, "GFAAS_STATE="+filepath.Join(town.open, "state.db"))
-				town.must(town.gfaas(extra, "apply", "-f", "f.yaml"))
-				folder = town.logs(extra)
+			switch c.path {
+			case "ports":
+				path, folder = users.ports(), users.ports()
+			case "simulated":
+				path, folder = users.simulated(), users.simulated()
+			case "logs": // next to the state file
+				extra = append(extra, "GFAAS_STATE="+filepath.Join(users.open, "state.db"))
+				users.must(users.gfaas(extra, "apply", "-f", "f.yaml"))
+				folder = users.logs(extra)
 				path = folder
-			case !filepath.IsAbs(c.path):
-				path = filepath.Join(town.open, c.path)
+			default:
+				path = filepath.Join(users.open, c.path)
 				folder = path
 				extra = append(extra, c.variable+"="+path)
 			}
-			town.must(town.stranger(c.squat, path, town.home))
+			users.must(users.stranger(c.squat, path, users.home))
 			args := []string{"up", "plan.json"}
-			if path == squatted[1] { // the function has no use for a GPU
-				args = []string{"run", "--gpu", "sim", "--", filepath.Join(town.dir, "bin", "saturate"), "1"}
+			if c.path == "simulated" { // the function does not use a GPU
+				args = []string{"run", "--gpu", "sim", "--", filepath.Join(users.dir, "bin", "saturate"), "1"}
 			}
-			text, err := town.gfaas(extra, args...)
+			text, err := users.gfaas(extra, args...)
 			switch code := exitStatus(err); {
-			case c.refused == "" && code != 0:
+			case refused == "" && code != 0:
 				t.Errorf("up: status %d\n%s", code, text)
-			case c.refused != "" && (code == 0 || !strings.Contains(text, c.refused) || strings.Contains(text, "goroutine")):
-				t.Errorf("gfaas: status %d, want a refusal that says %q\n%s", code, c.refused, text)
-			case c.refused == "":
-				if text := town.must(town.gfaas(extra, "invoke", "f")); text != "" {
+			case refused != "" && (code == 0 || !strings.Contains(text, refused) || strings.Contains(text, "goroutine")):
+				t.Errorf("gfaas: status %d, want a refusal that says %q\n%s", code, refused, text)
+			case refused == "":
+				if text := users.must(users.gfaas(extra, "invoke", "f")); text != "" {
 					t.Errorf("the answer is %q", text)
 				}
 			}
-			text, err = town.gfaas(extra, "down")
-			if code := exitStatus(err); c.refused == "" && code != 0 || strings.Contains(text, "goroutine") {
+			text, err = users.gfaas(extra, "down")
+			if code := exitStatus(err); refused == "" && code != 0 || strings.Contains(text, "goroutine") {
 				t.Errorf("down: status %d\n%s", code, text)
 			}
 			if info, err := os.Lstat(folder); err == nil && info.IsDir() {
-				town.unharmed(folder)
+				users.checkUnharmed(folder)
 			} else {
-				town.unharmed()
+				users.checkUnharmed()
 			}
 		})
 	}
 }
 
-// logs is the folder of the logs, which an instance is started to learn of.
-func (town *town) logs(extra []string) string {
-	town.t.Helper()
-	town.must(town.gfaas(extra, "up", "plan.json"))
-	found, err := filepath.Glob(filepath.Join(town.open, "logs-*"))
+// logs returns the folder of the logs. It starts an instance to create the folder.
+func (users *twoUsers) logs(extra []string) string {
+	users.t.Helper()
+	users.must(users.gfaas(extra, "up", "plan.json"))
+	found, err := filepath.Glob(filepath.Join(users.open, "logs-*"))
 	if err != nil || len(found) != 1 {
-		town.t.Fatalf("the logs are %v, %v", found, err)
+		users.t.Fatalf("the logs are %v, %v", found, err)
 	}
-	town.must(town.gfaas(extra, "down"))
+	users.must(users.gfaas(extra, "down"))
 	return found[0]
 }
 
-// A second user comes to nothing of an instance: neither its sockets nor its log,
-// its secret or its processes.
+// TestStrangerAtTheDoor checks that a second user has no access to an instance's sockets, log, secret or processes.
 func TestStrangerAtTheDoor(t *testing.T) {
-	town := newTown(t)
-	// Even where the way to them is open.
-	if err := os.Chmod(town.home, 0o755); err != nil {
+	t.Parallel()
+	users := newTwoUsers(t)
+	// Open the path to them.
+	if err := os.Chmod(users.home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	town.must(town.gfaas(nil, "up", "plan.json"))
-	pid := strings.Split(town.must(town.gfaas(nil, "ps", "-o", "csv")), ",")[12+4]
-	for what, script := range map[string]string{
+	users.must(users.gfaas(nil, "up", "plan.json"))
+	pid := strings.Split(users.must(users.gfaas(nil, "ps", "-o", "csv")), ",")[12+4]
+	for description, script := range map[string]string{
 		"the token daemon's socket":   `test -w "$1/run/token.sock"`,
 		"sockets of instances":        `ls "$1/run/client"`,
 		"the state file":              `cat "$1/state.db"`,
@@ -244,164 +257,167 @@ func TestStrangerAtTheDoor(t *testing.T) {
 		"the instance, to end it":     `kill -9 "$2"`,
 		"its records of the daemon's": `ls "$1/run/instances"`,
 	} {
-		if text, err := town.stranger(script, town.home, pid, squatted[1]); err == nil {
-			t.Errorf("a stranger comes to %s: %s", what, text)
+		if text, err := users.stranger(script, users.home, pid, users.simulated()); err == nil {
+			t.Errorf("a stranger comes to %s: %s", description, text)
 		}
 	}
-	if text := town.must(town.gfaas(nil, "ps", "-o", "csv")); !strings.Contains(text, ",ready,") {
+	if text := users.must(users.gfaas(nil, "ps", "-o", "csv")); !strings.Contains(text, ",ready,") {
 		t.Errorf("it does not run any more:\n%s", text)
 	}
-	town.secretIsKept("f-0")
+	users.checkSecretHidden("f-0")
 }
 
-// secretWord is what looks like a secret (preload.NewSecret).
+// secretWord matches words that may be a secret (preload.NewSecret).
 var secretWord = regexp.MustCompile(`[0-9a-zA-Z_-]{16,}`)
 
-// secretIsKept looks for an instance's secret where everybody may: on command lines,
-// and in logs, which are handed around.
-func (town *town) secretIsKept(id string) {
-	town.t.Helper()
-	text, err := os.ReadFile(filepath.Join(town.home, "run", "instances", id+".json"))
+// checkSecretHidden checks that an instance's secret does not appear in public places: command lines, and logs, which users
+// share.
+func (users *twoUsers) checkSecretHidden(id string) {
+	users.t.Helper()
+	text, err := os.ReadFile(filepath.Join(users.home, "run", "instances", id+".json"))
 	if err != nil {
-		town.t.Fatal(err)
+		users.t.Fatal(err)
 	}
 	var record struct {
 		Hash string `json:"secret_sha256"`
 	}
 	if err := json.Unmarshal(text, &record); err != nil || len(record.Hash) != 2*sha256.Size {
-		town.t.Fatalf("the record of %s: %v\n%s", id, err, text)
+		users.t.Fatalf("the record of %s: %v\n%s", id, err, text)
 	}
 	var places []string
-	for _, pattern := range []string{"/proc/[0-9]*/cmdline", filepath.Join(town.home, "run", "*.log*"), filepath.Join(town.home, "logs-*", "*", "*"), filepath.Join(town.home, "state.db")} {
+	for _, pattern := range []string{"/proc/[0-9]*/cmdline", filepath.Join(users.home, "run", "*.log*"), filepath.Join(users.home, "logs-*", "*", "*"), filepath.Join(users.home, "state.db")} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
-			town.t.Errorf("%s: %v, %v", pattern, found, err)
+			users.t.Errorf("%s: %v, %v", pattern, found, err)
 		}
 		places = append(places, found...)
 	}
 	for _, place := range places {
-		text, _ := os.ReadFile(place) // of a process that has ended there is none
+		text, _ := os.ReadFile(place) // empty if the process has ended
 		for _, word := range secretWord.FindAll(text, -1) {
 			if fmt.Sprintf("%x", sha256.Sum256(word)) == record.Hash {
-				town.t.Errorf("the secret is in %s", place)
+				users.t.Errorf("the secret is in %s", place)
 			}
 		}
 	}
 }
 
-// A state file that a second user has made is not believed: what it says is run.
+// TestStrangerMakesTheState: gfaas must not trust a state file of another user, because it runs commands from it.
 func TestStrangerMakesTheState(t *testing.T) {
-	town := newTown(t)
-	state := filepath.Join(town.open, "state.db")
-	for what, squat := range map[string]string{
+	t.Parallel()
+	users := newTwoUsers(t)
+	state := filepath.Join(users.open, "state.db")
+	for description, squat := range map[string]string{
 		"a file": `cp "$2" "$1"; chmod 666 "$1"`, "a link": `ln -s "$3/precious" "$1"`, "a pipe": `mkfifo -m 666 "$1"`,
 	} {
-		whole := filepath.Join(town.dir, "theirs.db")
-		text, err := os.ReadFile(filepath.Join(town.home, "state.db"))
+		whole := filepath.Join(users.dir, "theirs.db")
+		text, err := os.ReadFile(filepath.Join(users.home, "state.db"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(whole, text, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		town.must(town.stranger(squat, state, whole, town.home))
-		said, err := town.gfaas([]string{"GFAAS_STATE=" + state}, "up", "plan.json")
-		if code := exitStatus(err); code == 0 || !strings.Contains(said, state) || strings.Contains(said, "goroutine") {
-			t.Errorf("%s: status %d, want a refusal\n%s", what, code, said)
-			town.must(town.gfaas([]string{"GFAAS_STATE=" + state}, "down"))
+		users.must(users.stranger(squat, state, whole, users.home))
+		stderr, err := users.gfaas([]string{"GFAAS_STATE=" + state}, "up", "plan.json")
+		if code := exitStatus(err); code == 0 || !strings.Contains(stderr, state) || strings.Contains(stderr, "goroutine") {
+			t.Errorf("%s: status %d, want a refusal\n%s", description, code, stderr)
+			users.must(users.gfaas([]string{"GFAAS_STATE=" + state}, "down"))
 		}
-		town.unharmed()
+		users.checkUnharmed()
 		if err := os.Remove(state); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// What is started in a run directory is its owner's: nobody else stops, scales,
-// removes or lists it, root as little as a stranger, though the paths are known.
+// TestOwnersAlone: only the owner of a run directory can stop, scale, remove or list its instances. Root and the stranger
+// cannot, even if they know the paths.
 func TestOwnersAlone(t *testing.T) {
-	town := newTown(t)
-	if err := os.Chmod(town.home, 0o755); err != nil {
+	t.Parallel()
+	users := newTwoUsers(t)
+	if err := os.Chmod(users.home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	town.must(town.gfaas(nil, "up", "plan.json"))
-	serve := exec.Command(filepath.Join(town.dir, "bin", "gfaas"), "serve", "--gpu", "sim", "--listen", "")
-	serve.Env, serve.Dir = town.env, town.home
-	serve.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: victimUID, Gid: victimUID}}
+	users.must(users.gfaas(nil, "up", "plan.json"))
+	serve := exec.Command(filepath.Join(users.dir, "bin", "gfaas"), "serve", "--gpu", "sim", "--listen", "")
+	serve.Env, serve.Dir = users.env, users.home
+	serve.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: users.victimUID, Gid: users.victimUID}}
 	if err := serve.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = serve.Process.Signal(syscall.SIGTERM); _ = serve.Wait() }()
 	eventually(t, "the gateway answers its owner", func() bool {
-		_, err := town.gfaas(nil, "scale", "f=1")
+		_, err := users.gfaas(nil, "scale", "f=1")
 		return err == nil
 	})
-	program := filepath.Join(town.dir, "bin", "gfaas")
-	for _, uid := range []uint32{strangerUID, 0} {
-		for _, args := range [][]string{{"down"}, {"down", "f-0"}, {"rm", "f"}, {"scale", "f=0"}, {"ps"}, {"apply", "-f", filepath.Join(town.home, "f.yaml")}} {
-			text, err := town.as(uid, nil, program, args...)
+	program := filepath.Join(users.dir, "bin", "gfaas")
+	for _, uid := range []uint32{users.strangerUID, 0} {
+		for _, args := range [][]string{{"down"}, {"down", "f-0"}, {"rm", "f"}, {"scale", "f=0"}, {"ps"}, {"apply", "-f", filepath.Join(users.home, "f.yaml")}} {
+			text, err := users.runAs(uid, nil, program, args...)
 			if code := exitStatus(err); code == 0 || strings.Contains(text, "goroutine") {
 				t.Errorf("user %d, gfaas %v: status %d\n%s", uid, args, code, text)
 			}
-			// Nor with a state of their own.
-			own := []string{"GFAAS_STATE=" + filepath.Join(town.open, fmt.Sprintf("state-%d.db", uid))}
-			if text, err := town.as(uid, own, program, args...); exitStatus(err) == 0 && args[0] != "rm" && args[0] != "apply" {
+			// A state file of their own does not help.
+			own := []string{"GFAAS_STATE=" + filepath.Join(users.open, fmt.Sprintf("state-%d.db", uid))}
+			if text, err := users.runAs(uid, own, program, args...); exitStatus(err) == 0 && args[0] != "rm" && args[0] != "apply" {
 				t.Errorf("user %d with a state of their own, gfaas %v: %s", uid, args, text)
 			}
 		}
 	}
-	text := town.must(town.gfaas(nil, "ps", "-o", "csv"))
+	text := users.must(users.gfaas(nil, "ps", "-o", "csv"))
 	if !strings.Contains(text, "f-0,f,") || !strings.Contains(text, ",ready,") {
 		t.Errorf("it does not run any more:\n%s", text)
 	}
-	if text := town.must(town.gfaas(nil, "ls", "-o", "csv")); !strings.Contains(text, "\nf,") {
+	if text := users.must(users.gfaas(nil, "ls", "-o", "csv")); !strings.Contains(text, "\nf,") {
 		t.Errorf("the function is gone:\n%s", text)
 	}
-	town.must(town.gfaas(nil, "scale", "f=0"))
-	town.must(town.gfaas(nil, "down"))
+	users.must(users.gfaas(nil, "scale", "f=0"))
+	users.must(users.gfaas(nil, "down"))
 }
 
-// TestStrangerAtTheGateway: over loopback every user can call functions, but without
-// --auth only the gateway's user and root can manage it.
+// TestStrangerAtTheGateway: over loopback, every user can call functions. Without --auth, only the gateway's user and
+// root can manage it.
 func TestStrangerAtTheGateway(t *testing.T) {
-	town := newTown(t)
-	town.write("password", "u:p")
+	t.Parallel()
+	users := newTwoUsers(t)
+	users.write("password", "u:p")
 	const password = "Authorization: Basic dTpw\r\n"
 	type row struct {
 		uid      uint32
-		ui       bool // at --ui-listen
+		ui       bool // send the request to --ui-listen
 		request  string
 		header   string
-		statuses [3]int // without --auth, with a password, and with --auth none
+		statuses [3]int // without --auth, with a password, with --auth none
 	}
 	rows := []row{
-		{victimUID, false, "GET /system/functions", "", [3]int{200, 401, 200}},
+		{users.victimUID, false, "GET /system/functions", "", [3]int{200, 401, 200}},
 		{0, false, "GET /system/functions", "", [3]int{200, 401, 200}},
-		{strangerUID, false, "GET /system/functions", "", [3]int{401, 401, 200}},
-		{strangerUID, true, "GET /system/functions", "", [3]int{401, 401, 200}},
-		{strangerUID, false, "GET /system/functions", password, [3]int{401, 200, 200}},
-		{victimUID, false, "GET /system/functions", password + "Origin: http://evil.example\r\nSec-Fetch-Site: cross-site\r\n", [3]int{403, 403, 403}},
-		{victimUID, false, "GET /system/functions", password + "Host: evil.example\r\n", [3]int{403, 403, 403}},
-		{victimUID, false, "GET /system/functions", password + "Host: named.example\r\n", [3]int{200, 200, 200}},
-		{victimUID, true, "GET /system/functions", password + "Origin: http://HOST\r\nSec-Fetch-Site: same-origin\r\n", [3]int{200, 200, 200}},
-		{strangerUID, false, "GET /system/logs?name=f", "", [3]int{401, 401, 200}},
-		{strangerUID, false, "GET /ui/", "", [3]int{401, 401, 200}},
-		{strangerUID, false, "GET /", "", [3]int{401, 401, 302}},
-		{strangerUID, false, "GET /system/async/x", "", [3]int{401, 401, 404}},
-		{strangerUID, false, "POST /system/scale-function/f", "", [3]int{401, 401, 400}},
-		{strangerUID, false, "POST /system/functions", "", [3]int{401, 401, 400}},
-		{strangerUID, false, "DELETE /system/functions", "", [3]int{401, 401, 400}},
-		{strangerUID, false, "POST /function/f", "", [3]int{200, 200, 200}},
-		{strangerUID, false, "GET /v1/models", "", [3]int{200, 200, 200}},
-		{strangerUID, false, "GET /metrics", "", [3]int{200, 401, 200}},
-		{strangerUID, false, "GET /healthz", "", [3]int{200, 200, 200}},
-		{strangerUID, false, "GET /readyz", "", [3]int{200, 200, 200}},
-		{strangerUID, true, "POST /function/f", "", [3]int{404, 404, 404}},
+		{users.strangerUID, false, "GET /system/functions", "", [3]int{401, 401, 200}},
+		{users.strangerUID, true, "GET /system/functions", "", [3]int{401, 401, 200}},
+		{users.strangerUID, false, "GET /system/functions", password, [3]int{401, 200, 200}},
+		{users.victimUID, false, "GET /system/functions", password + "Origin: http://evil.example\r\nSec-Fetch-Site: cross-site\r\n", [3]int{403, 403, 403}},
+		{users.victimUID, false, "GET /system/functions", password + "Host: evil.example\r\n", [3]int{403, 403, 403}},
+		{users.victimUID, false, "GET /system/functions", password + "Host: named.example\r\n", [3]int{200, 200, 200}},
+		{users.victimUID, true, "GET /system/functions", password + "Origin: http://HOST\r\nSec-Fetch-Site: same-origin\r\n", [3]int{200, 200, 200}},
+		{users.strangerUID, false, "GET /system/logs?name=f", "", [3]int{401, 401, 200}},
+		{users.strangerUID, false, "GET /ui/", "", [3]int{401, 401, 200}},
+		{users.strangerUID, false, "GET /", "", [3]int{401, 401, 302}},
+		{users.strangerUID, false, "GET /system/async/x", "", [3]int{401, 401, 404}},
+		{users.strangerUID, false, "POST /system/scale-function/f", "", [3]int{401, 401, 400}},
+		{users.strangerUID, false, "POST /system/functions", "", [3]int{401, 401, 400}},
+		{users.strangerUID, false, "DELETE /system/functions", "", [3]int{401, 401, 400}},
+		{users.strangerUID, false, "POST /function/f", "", [3]int{200, 200, 200}},
+		{users.strangerUID, false, "GET /v1/models", "", [3]int{200, 200, 200}},
+		{users.strangerUID, false, "GET /metrics", "", [3]int{200, 401, 200}},
+		{users.strangerUID, false, "GET /healthz", "", [3]int{200, 200, 200}},
+		{users.strangerUID, false, "GET /readyz", "", [3]int{200, 200, 200}},
+		{users.strangerUID, true, "POST /function/f", "", [3]int{404, 404, 404}},
 	}
-	for i, args := range [][]string{nil, {"--auth", filepath.Join(town.home, "password")}, {"--auth", "none"}} {
+	for i, args := range [][]string{nil, {"--auth", filepath.Join(users.home, "password")}, {"--auth", "none"}} {
 		t.Run(strings.Join(append([]string{"serve"}, args...), " "), func(t *testing.T) {
-			town.t = t
-			listen, ui := town.serve(append(args, "--allowed-host", "named.example")...)
+			users.t = t
+			listen, ui := users.serve(append(args, "--allowed-host", "named.example")...)
 			for _, r := range rows {
 				address := listen
 				if r.ui {
@@ -412,47 +428,46 @@ func TestStrangerAtTheGateway(t *testing.T) {
 					head += "Host: " + address + "\r\n"
 				}
 				host, port, _ := strings.Cut(address, ":")
-				text, err := town.as(r.uid, nil, "bash", "-c", `exec 3<>"/dev/tcp/$0/$1"; printf %s "$2" >&3; cat <&3`, host, port, head+"\r\n")
+				text, err := users.runAs(r.uid, nil, "bash", "-c", `exec 3<>"/dev/tcp/$0/$1"; printf %s "$2" >&3; cat <&3`, host, port, head+"\r\n")
 				if want := fmt.Sprintf("HTTP/1.1 %d ", r.statuses[i]); err != nil || !strings.HasPrefix(text, want) {
 					t.Errorf("user %d, %s %q at %s: got %.300q, %v, want %q", r.uid, r.request, r.header, address, text, err, want)
 				} else if r.statuses[i] == 401 && i == 0 && !strings.Contains(text, "--auth") {
 					t.Errorf("user %d, %s: %q does not name --auth", r.uid, r.request, text)
 				}
 			}
-			if text := town.must(town.gfaas(nil, "ls", "-o", "csv")); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nf,") {
+			if text := users.must(users.gfaas(nil, "ls", "-o", "csv")); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nf,") {
 				t.Errorf("the functions are not what they were:\n%s", text)
 			}
 		})
 	}
 }
 
-// serve runs a gateway of the victim's until the test ends, and returns the addresses
-// of --listen and --ui-listen.
-func (town *town) serve(args ...string) (listen, ui string) {
-	town.t.Helper()
-	log := filepath.Join(town.home, "serve.log")
+// serve runs a gateway as the victim until the test ends. It returns the addresses of --listen and --ui-listen.
+func (users *twoUsers) serve(args ...string) (listen, ui string) {
+	users.t.Helper()
+	log := filepath.Join(users.home, "serve.log")
 	file, err := os.Create(log)
 	if err != nil {
-		town.t.Fatal(err)
+		users.t.Fatal(err)
 	}
 	defer file.Close()
-	serve := exec.Command(filepath.Join(town.dir, "bin", "gfaas"), append([]string{"serve", "--gpu", "sim", "--listen", "127.0.0.1:0", "--ui-listen", "127.0.0.1:0"}, args...)...)
-	serve.Env, serve.Dir, serve.Stderr = town.env, town.home, file
-	serve.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: victimUID, Gid: victimUID}}
+	serve := exec.Command(filepath.Join(users.dir, "bin", "gfaas"), append([]string{"serve", "--gpu", "sim", "--listen", "127.0.0.1:0", "--ui-listen", "127.0.0.1:0"}, args...)...)
+	serve.Env, serve.Dir, serve.Stderr = users.env, users.home, file
+	serve.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: users.victimUID, Gid: users.victimUID}}
 	if err := serve.Start(); err != nil {
-		town.t.Fatal(err)
+		users.t.Fatal(err)
 	}
-	town.t.Cleanup(func() { _ = serve.Process.Signal(syscall.SIGTERM); _ = serve.Wait() })
+	users.t.Cleanup(func() { _ = serve.Process.Signal(syscall.SIGTERM); _ = serve.Wait() })
 	serving := regexp.MustCompile(`"listen":"([^"]+)","ui_listen":"([^"]+)"`)
-	eventually(town.t, "the gateway serves", func() bool {
+	eventually(users.t, "the gateway serves", func() bool {
 		text, err := os.ReadFile(log)
 		if found := serving.FindSubmatch(text); found != nil {
 			listen, ui = string(found[1]), string(found[2])
 		}
 		return err == nil && listen != ""
 	})
-	eventually(town.t, "the gateway answers its owner", func() bool {
-		_, err := town.gfaas(nil, "scale", "f=0")
+	eventually(users.t, "the gateway answers its owner", func() bool {
+		_, err := users.gfaas(nil, "scale", "f=0")
 		return err == nil
 	})
 	return listen, ui

@@ -16,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 )
 
-// swapper exchanges two names until its input ends, and prints how often it did.
+// swapper is a C program that exchanges two names until its input ends, and prints the number of exchanges.
 const swapper = `#define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
@@ -43,8 +43,7 @@ int main(int argc, char **argv)
 }
 `
 
-// tree is what is in a folder: files with what is in them, links with where they
-// lead to.
+// tree returns the content of a folder: files with their content, links with their targets.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -70,64 +69,67 @@ func tree(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// A second user exchanges a folder of their own, in the place of one of the first
-// user's, with a link to one that is, as often as they can, while commands run: what
-// was looked at is what is used, so nothing behind the link is written, cut short or
-// made.
+// TestStrangerSwaps: while commands run, a second user repeatedly exchanges a folder of their own, at the place of one of
+// the first user's folders, with a link to such a folder. Commands must use the same folder that they have checked, so
+// that they write, truncate or create nothing behind the link. Each case takes half a second, or a 60th of GFAAS_SOAK.
 func TestStrangerSwaps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		place string // in the folder open to all, unless it is absolute
+		place string // "ports" or "simulated" for these folders, or a name in twoUsers.open
 		args  [][]string
 	}{
 		"the run directory": {"run", [][]string{{"up", "plan.json"}, {"run", "--gpu", "sim", "--", "true"}, {"ps"}, {"down"}}},
 		"the logs":          {"logs", [][]string{{"up", "plan.json"}, {"logs", "f"}, {"down"}}},
-		"claims of ports":   {squatted[0], [][]string{{"up", "plan.json"}, {"down"}}},
-		"the simulated GPU": {squatted[1], [][]string{{"run", "--gpu", "sim", "--", "SATURATE", "1"}, {"up", "plan.json"}, {"down"}}},
+		"claims of ports":   {"ports", [][]string{{"up", "plan.json"}, {"down"}}},
+		"the simulated GPU": {"simulated", [][]string{{"run", "--gpu", "sim", "--", "SATURATE", "1"}, {"up", "plan.json"}, {"down"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			town := newTown(t)
-			swap := filepath.Join(town.dir, "bin", "swap")
+			t.Parallel()
+			users := newTwoUsers(t)
+			swap := filepath.Join(users.dir, "bin", "swap")
 			instancetest.Compile(t, swap, []byte(swapper), "-O2")
 			if err := os.Chmod(swap, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			place, extra := c.place, []string(nil)
-			real := filepath.Join(town.home, "run")
+			var place string
+			var extra []string
+			real := filepath.Join(users.home, "run")
 			switch c.place {
 			case "run":
-				place = filepath.Join(town.open, "run")
+				place = filepath.Join(users.open, "run")
 				extra = []string{"GFAAS_RUN_DIR=" + place}
 			case "logs":
-				extra = []string{"GFAAS_STATE=" + filepath.Join(town.open, "state.db")}
-				town.must(town.gfaas(extra, "apply", "-f", "f.yaml"))
-				place = town.logs(extra)
+				extra = []string{"GFAAS_STATE=" + filepath.Join(users.open, "state.db")}
+				users.must(users.gfaas(extra, "apply", "-f", "f.yaml"))
+				place = users.logs(extra)
 				real = place
-			case squatted[0], squatted[1]:
-				real = c.place
+			case "ports":
+				place, real = users.ports(), users.ports()
+			case "simulated":
+				place, real = users.simulated(), users.simulated()
 			}
-			// The stranger's folder has a link of each name that gfaas uses there, and
-			// so has the victim's that they link to a file.
-			town.must(town.gfaas(extra[:0:0], "up", "plan.json"))
-			town.must(town.gfaas(nil, "run", "--gpu", "sim", "--", filepath.Join(town.dir, "bin", "saturate"), "1"))
+			// The stranger's folder contains a link for each name that gfaas uses there. So does the folder of the victim
+			// that they link to.
+			users.must(users.gfaas(extra[:0:0], "up", "plan.json"))
+			users.must(users.gfaas(nil, "run", "--gpu", "sim", "--", filepath.Join(users.dir, "bin", "saturate"), "1"))
 			names := []string{"token.lock", "token.log", "token.sock", "up.lock", "f-0", "instances", "client", "ports.lock", "keep.f-0", "device-0"}
 			if entries, err := os.ReadDir(real); err == nil {
 				for _, e := range entries {
 					names = append(names, e.Name())
 				}
 			}
-			town.must(town.gfaas(nil, "down"))
+			users.must(users.gfaas(nil, "down"))
 			if err := os.RemoveAll(place); err != nil {
 				t.Fatal(err)
 			}
-			bait := filepath.Join(town.home, "bait")
-			town.must(town.as(victimUID, nil, "sh", append([]string{"-c", `mkdir -m 700 "$0"; for name; do echo precious >"$0/$name"; done`, bait}, names...)...))
-			town.must(town.stranger(`mkdir -m 755 "$1"; to=$2 in=$1; ln -s "$3" "$1.link"; shift 3; for name; do ln -sf "$to" "$in/$name"; done`,
-				append([]string{place, filepath.Join(town.home, "precious"), bait}, names...)...))
+			bait := filepath.Join(users.home, "bait")
+			users.must(users.runAs(users.victimUID, nil, "sh", append([]string{"-c", `mkdir -m 700 "$0"; for name; do echo precious >"$0/$name"; done`, bait}, names...)...))
+			users.must(users.stranger(`mkdir -m 755 "$1"; to=$2 in=$1; ln -s "$3" "$1.link"; shift 3; for name; do ln -sf "$to" "$in/$name"; done`,
+				append([]string{place, filepath.Join(users.home, "precious"), bait}, names...)...))
 			before := tree(t, bait)
 
 			cmd := exec.Command(swap, place, place+".link")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: strangerUID, Gid: strangerUID}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: users.strangerUID, Gid: users.strangerUID}}
 			in, err := cmd.StdinPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -146,10 +148,10 @@ func TestStrangerSwaps(t *testing.T) {
 				t.Fatal(err)
 			}
 			runs, refused := 0, 0
-			for end := time.Now().Add(3 * time.Second); runs < 12 || time.Now().Before(end); {
+			for end := time.Now().Add(max(500*time.Millisecond, soakTime(t, 0)/60)); runs < 12 || time.Now().Before(end); {
 				for _, args := range c.args {
-					line := strings.ReplaceAll(strings.Join(args, "\n"), "SATURATE", filepath.Join(town.dir, "bin", "saturate"))
-					text, err := town.gfaas(extra, strings.Split(line, "\n")...)
+					line := strings.ReplaceAll(strings.Join(args, "\n"), "SATURATE", filepath.Join(users.dir, "bin", "saturate"))
+					text, err := users.gfaas(extra, strings.Split(line, "\n")...)
 					if strings.Contains(text, "goroutine") || strings.Contains(text, "SIGBUS") {
 						t.Errorf("gfaas %v: %v\n%s", args, err, text)
 					}
@@ -173,9 +175,9 @@ func TestStrangerSwaps(t *testing.T) {
 				t.Errorf("behind the link there was\n%v\nand now there is\n%v", before, after)
 			}
 			if info, err := os.Lstat(place); err == nil && info.IsDir() {
-				town.unharmed(place)
+				users.checkUnharmed(place)
 			} else {
-				town.unharmed()
+				users.checkUnharmed()
 			}
 		})
 	}

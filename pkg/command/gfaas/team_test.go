@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// TestTeam follows docs/how-to/team-on-one-gpu.md: the victim is the services' user, the
-// stranger a member. Both a program and a container of the member are in slices of the one
-// daemon.
+// TestTeam follows docs/how-to/team-on-one-gpu.md. The victim is the user of the services, the stranger a member of the
+// team. A program and a container of the member must run in slices of the same daemon.
 func TestTeam(t *testing.T) {
-	dockerPlace(t) // or it is skipped
+	t.Parallel()
+	newDockerEnvironment(t) // skips the test without an engine
 	image := importProgram(t, built("victim", "saturate"), built("lib"))
-	town := newTown(t)
+	users := newTwoUsers(t)
 	socket, local := strings.CutPrefix(engine(), "unix://")
 	if !local {
 		t.Skip("SKIPPED: the engine is on another machine")
@@ -23,7 +23,7 @@ func TestTeam(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := town.must(town.as(0, []string{"DOCKER_HOST=" + engine()}, "sh", "-c", fmt.Sprintf(`set -e
+	text := users.must(users.runAs(0, []string{"DOCKER_HOST=" + engine()}, "sh", "-c", fmt.Sprintf(`set -e
 service() { setpriv --reuid %[1]d --regid %[1]d --groups $(stat -L -c %%g %[2]s) "$@"; } # sudo -u gfaas
 cd "$HOME"
 setpriv --reuid %[1]d --regid %[1]d --clear-groups env GFAAS_CLIENT_UID=%[3]d gfaas-tokend >/dev/null 2>&1 & daemon=$!
@@ -36,7 +36,7 @@ box %[3]d /function 1
 service gfaas run -q --gpu sim --name other -- gfaas-tokend status -o csv
 touch end
 wait $alice
-`, victimUID, socket, strangerUID, docker, image)))
+`, users.victimUID, socket, users.strangerUID, docker, image)))
 	box, rest, _ := strings.Cut(text, "\n")
 	var did struct{ Share, Launches float64 }
 	if err := json.Unmarshal([]byte(box), &did); err != nil || did.Launches == 0 || did.Share > 0.45 {

@@ -37,27 +37,26 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// onTerminal starts a command on a terminal of its own, which answers nothing that
-// it is asked.
-func onTerminal(t *testing.T, cmd *exec.Cmd) (keys *os.File, seen *screen) {
+// onTerminal starts a command on its own terminal, which does not answer queries.
+func onTerminal(t *testing.T, cmd *exec.Cmd) (keys *os.File, output *screen) {
 	t.Helper()
 	master, slave := terminal(t)
 	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 120}); err != nil {
 		t.Fatal(err)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.Env = append(cmd.Env, "TERM=xterm-256color", "CI=") // lest a library leave it out for CI
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color", "CI=") // libraries may omit terminal output in CI
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	seen = &screen{}
-	go func() { _, _ = io.Copy(seen, master) }()
-	return master, seen
+	output = &screen{}
+	go func() { _, _ = io.Copy(output, master) }()
+	return master, output
 }
 
-// screen is a buffer that is read while it is written.
+// screen is a buffer for concurrent reads and writes.
 type screen struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -75,10 +74,10 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// A terminal's ^C reaches the command once: from the terminal, not from us.
+// TestRunOnTerminal checks that ^C reaches the command once: from the terminal, not also from gfaas run.
 func TestRunOnTerminal(t *testing.T) {
-	p := newPlace(t)
-	heed(t)
+	p := newEnvironment(t)
+	restoreSignals(t)
 	cmd := p.command("run", "-q", "--", "sh", "-c", `tty; `+trapping)
 	keys, screen := onTerminal(t, cmd)
 	eventually(t, "it is ready", func() bool { return strings.Contains(screen.String(), "ready") })
@@ -100,42 +99,42 @@ func TestRunOnTerminal(t *testing.T) {
 	}
 }
 
-// A command that only prints asks the terminal nothing: what asks, waits for the
-// answer, for seconds where there is none.
+// TestTerminalIsNotAsked checks that a command which only prints does not query the terminal. A query would delay the
+// command for seconds on a terminal that does not answer.
 func TestTerminalIsNotAsked(t *testing.T) {
-	cmd := newPlace(t).command("version")
-	_, seen := onTerminal(t, cmd)
+	cmd := newEnvironment(t).command("version")
+	_, output := onTerminal(t, cmd)
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it printed", func() bool { return strings.HasSuffix(seen.String(), "\n") })
-	if strings.Contains(seen.String(), "\x1b") {
-		t.Errorf("%q", seen)
+	eventually(t, "it printed", func() bool { return strings.HasSuffix(output.String(), "\n") })
+	if strings.Contains(output.String(), "\x1b") {
+		t.Errorf("%q", output)
 	}
 }
 
 func TestTopOnTerminal(t *testing.T) {
-	p := newPlace(t)
+	p := newEnvironment(t)
 	run := p.command("run", "-q", "--name", "trainer", "--", "sh", "-c", trapping)
-	_, told := onTerminal(t, run)
-	eventually(t, "it is ready", func() bool { return strings.Contains(told.String(), "ready") })
+	_, output := onTerminal(t, run)
+	eventually(t, "it is ready", func() bool { return strings.Contains(output.String(), "ready") })
 	top := p.command("top", "--interval", "10ms")
-	keys, seen := onTerminal(t, top)
+	keys, output := onTerminal(t, top)
 	press := func(text string) {
 		t.Helper()
 		if _, err := keys.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "it shows what runs", func() bool { return strings.Contains(seen.String(), "trainer") })
+	eventually(t, "it shows what runs", func() bool { return strings.Contains(output.String(), "trainer") })
 	press("/tra")
-	press("\x1b[200~iner\x1b[201~") // pasted
-	eventually(t, "it heeds the filter", func() bool { return strings.Contains(seen.String(), "iner▏") })
+	press("\x1b[200~iner\x1b[201~") // as pasted text
+	eventually(t, "it heeds the filter", func() bool { return strings.Contains(output.String(), "iner▏") })
 	press("\rq")
 	if err := top.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the terminal is as it was", func() bool {
-		return strings.LastIndex(seen.String(), "\x1b[?1049l") > strings.LastIndex(seen.String(), "\x1b[?1049h")
+		return strings.LastIndex(output.String(), "\x1b[?1049l") > strings.LastIndex(output.String(), "\x1b[?1049h")
 	})
 }

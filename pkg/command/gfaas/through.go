@@ -1,6 +1,7 @@
 package gfaas
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -9,42 +10,37 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// through sends a call through the gateway and prints the answer.
-func through(ctx context.Context, t *tool, client *gateway.Client, name string, header http.Header, b body) error {
-	begun := time.Now()
-	answer, err := client.Send(ctx, http.MethodPost, "/function/"+url.PathEscape(name), b.sized(header), b.reader())
+// invokeGateway sends a call through the gateway and prints the answer.
+func invokeGateway(ctx context.Context, t *tool, client *gateway.Client, name string, header http.Header, b fnhttp.Body) error {
+	started := time.Now()
+	answer, err := client.Send(ctx, http.MethodPost, "/function/"+url.PathEscape(name), b.Sized(header), b.Reader())
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	on := answer.Header.Get("Gfaas-Instance")
-	if on == "" {
-		return refused(answer)
+	id := answer.Header.Get("Gfaas-Instance")
+	if id == "" {
+		return gatewayError(answer)
 	}
-	from := &source{Reader: answer.Body}
-	if err := t.copyOut(from); from.err != nil {
-		return fmt.Errorf("instance %s: answer cut off: %w", on, from.err)
-	} else if err != nil {
-		return fmt.Errorf("write the answer: %w", err)
+	if err := t.printAnswer(answer, func(err error) error { return fmt.Errorf("instance %s: %w", id, err) }); err != nil {
+		return err
 	}
 	h := answer.Header
 	t.env.Debugf("%s answered %s after %s: %s start, %s ms in the queue, %s ms to start, call %s",
-		on, answer.Status, since(begun), h.Get("Gfaas-Start"), h.Get("Gfaas-Queue-Ms"), h.Get("Gfaas-Start-Ms"), h.Get("X-Call-Id"))
-	if answer.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("function %s (instance %s) answered %s", name, on, answer.Status)
-	}
-	return nil
+		id, answer.Status, since(started), h.Get("Gfaas-Start"), h.Get("Gfaas-Queue-Ms"), h.Get("Gfaas-Start-Ms"), h.Get("X-Call-Id"))
+	return checkStatus(name, id, answer)
 }
 
-// since is the time from a moment until now, for people.
-func since(begun time.Time) time.Duration { return time.Since(begun).Round(10 * time.Microsecond) }
+// since returns the time since started, rounded for people.
+func since(started time.Time) time.Duration { return time.Since(started).Round(10 * time.Microsecond) }
 
-// refused is the error that an answer of the gateway's own is.
-func refused(answer *http.Response) error {
+// gatewayError converts an answer that the gateway itself produced to an error.
+func gatewayError(answer *http.Response) error {
 	e := gateway.Refusal(answer)
 	if answer.StatusCode == http.StatusGatewayTimeout {
 		return cli.Fail(cli.ExitTimeout, e.Hint(), e)
@@ -52,18 +48,15 @@ func refused(answer *http.Response) error {
 	return e
 }
 
-// post has the gateway keep a call, and prints its id.
-func (o *invokeOptions) post(ctx context.Context, t *tool, client *gateway.Client, name string, header http.Header, b body) error {
-	id := o.callID
-	if id == "" {
-		id = rand.Text() // so that one whose answer is lost is not run twice when it is sent again
-	}
-	header = b.sized(header).Clone()
-	header.Set("X-Call-Id", id)
+// post sends an asynchronous call to the gateway and prints its ID.
+func (o *invokeOptions) post(ctx context.Context, t *tool, client *gateway.Client, name string, header http.Header, b fnhttp.Body) error {
+	header = b.Sized(header).Clone()
+	// An ID makes a repetition after a lost answer recognizable, so that the call runs once.
+	header.Set("X-Call-Id", cmp.Or(o.callID, rand.Text()))
 	if o.callback != "" {
 		header.Set("X-Callback-Url", o.callback)
 	}
-	answer, err := client.Send(ctx, http.MethodPost, "/async-function/"+url.PathEscape(name), header, b.reader())
+	answer, err := client.Send(ctx, http.MethodPost, "/async-function/"+url.PathEscape(name), header, b.Reader())
 	if err != nil {
 		return err
 	}

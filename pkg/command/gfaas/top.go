@@ -17,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/top"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
@@ -29,39 +30,49 @@ func newTop(t *tool) *cobra.Command {
 	var o topOptions
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show what GPUs, functions and instances do",
-		Long: `Shows how busy GPUs are, how many calls of each function wait and run and how
-long they take, what instances there are, and the models that are on GPUs. The
-gateway knows all of it; without one the token daemon knows what instances use, and
-the rest is unknown (- or null).
+		Short: "Show the load of GPUs, functions and instances",
+		Long: `Show how busy each GPU is, how many calls of each function wait and run and how
+long they take, and which instances and models are on the GPUs. The gateway reports
+all of this. Without a gateway, the token daemon reports the resources that instances
+use, and the other values are unknown (- or null).
 
-On a terminal, without -o, the screen is renewed every --interval until q is
-pressed: tab goes to the other table, s and S to another order, r reverses it, /
-shows only names with a text, p pauses. Otherwise tables are printed once, or -n
-times, --interval apart; jsonl prints a line for each look, until it is ended
-unless -n says when. json is one look.
+On a terminal, without -o, the screen is updated every --interval until you press q.
+Tab switches to the other table, s and S select the column to sort by, r reverses the
+order, / filters by name, and p pauses. Otherwise the tables are printed once, or -n
+times, --interval apart. With -o jsonl, the command prints a line for each snapshot
+until you stop it, or for -n snapshots. With -o json, it prints one snapshot.
 
-JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib", "mem_other_mib",
-"mem_mib"}], "functions": [{"function", "state", "waiting", "in_flight", "rps",
-"planned_rps", "p50_ms", "p95_ms", "p99_ms", "cold_starts", "host_warm_starts", "gpu_warm_starts", "rejected", "errors", "instances", "gpu_seconds", "why"}],
-"instances": [{"id", "function", "gpu", "state", "residency", "in_flight",
-"mem_used_mib", "address", "idle_s", "sm_pct", "quota_request", "quota_limit"}],
-"models": [{"gpu", "name", "tenant", "state", "mem_mib", "refs"}]}. A model's weights
-are one copy for all that share it, and in no instance's memory.
-Rates and latencies are those of the last minute; counts are since the gateway
-began. OF RPS is what plans count on a function's instances for: under random arrivals
-that is their goodput, the rate that they serve within its objective. GPU s (gpu_seconds)
-sums how long the function's instances were used by calls, from the dispatch of a call to
-its end. This includes a start that the call waits for, but not a failed start.`,
-		Example: `  gfaas top
+JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
+"mem_other_mib", "mem_mib"}], "functions": [{"function", "state", "waiting",
+"in_flight", "rps", "planned_rps", "p50_ms", "p95_ms", "p99_ms", "cold_starts",
+"host_warm_starts", "gpu_warm_starts", "rejected", "errors", "instances",
+"gpu_seconds", "why", "reason"}], "instances": [{"id", "function", "gpu", "state",
+"residency", "in_flight", "mem_used_mib", "address", "idle_s", "sm_pct",
+"quota_request", "quota_limit"}], "models": [{"gpu", "name", "tenant", "state",
+"mem_mib", "refs"}]}.
+
+All instances that use a model share one copy of its weights, which does not count as
+memory of an instance. Rates and latencies cover the last minute; counts begin with
+the start of the gateway. OF RPS (planned_rps) is the rate that plans expect of the
+function's instances: under random arrivals, this is their goodput, the rate that they
+serve within the function's objective. GPU s (gpu_seconds) sums the time for which
+calls used the function's instances, from the dispatch of a call to its end. This
+includes a start that the call waits for, but not a failed start. "why" is the reason why
+calls wait, a code with parameters (docs/reasons.md); "reason" is the same as an object.`,
+		Example: `  # Watch the load on a terminal
+  gfaas top
+
+  # List functions with waiting calls
   gfaas top -o json | jq '.functions[] | select(.waiting > 0)'
+
+  # Append a snapshot to a file every 10 seconds
   gfaas top -o jsonl --interval 10s >> top.jsonl`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
 	}
 	f := cmd.Flags()
-	f.DurationVar(&o.interval, "interval", time.Second, "time between two looks")
-	f.IntVarP(&o.count, "count", "n", 0, "how many looks (default 1 for tables; 0 is no end for jsonl and on a terminal)")
+	f.DurationVar(&o.interval, "interval", time.Second, "time between two snapshots")
+	f.IntVarP(&o.count, "count", "n", 0, "number of snapshots (default 1 for tables; 0 for no end with jsonl and on a terminal)")
 	t.env.Outputs(cmd, "table", "json", "jsonl")
 	return cmd
 }
@@ -73,27 +84,27 @@ func (o *topOptions) run(cmd *cobra.Command, t *tool) error {
 	case o.count < 0:
 		return cli.Usagef("--count %d: expected 0 or more", o.count)
 	case t.env.Output == "json" && o.count > 1:
-		return cli.Usagef("-o json is one look: --count %d asks for more; use -o jsonl", o.count)
+		return cli.Usagef("--count %d: -o json prints one snapshot; use -o jsonl for several", o.count)
 	}
 	ctx := cmd.Context()
 	if err := tokend.CheckOwner(t.runDir); err != nil {
 		return err
 	}
-	looker := newLooker(t.runDir)
-	defer looker.gateway.Close()
-	if in, out, ok := t.terminal(); ok && !cli.Given(cmd.Flags(), "output") && t.env.OutFile == "" {
-		if _, err := looker.look(ctx); err != nil { // at once, rather than on a screen that goes away
+	reader := &statusReader{t.runDir, gateway.Dial(t.runDir), tokend.Dial(t.runDir)}
+	defer reader.gateway.Close()
+	if in, out, ok := t.terminal(); ok && !cli.OnCommandLine(cmd.Flags(), "output") && t.env.OutFile == "" {
+		if _, err := reader.read(ctx); err != nil { // report the error here, because the screen is restored on exit
 			return err
 		}
-		return top.Run(ctx, top.Config{Look: looker.look, Interval: o.interval, Count: o.count, Color: t.env.Colors(), In: in, Out: out})
+		return top.Run(ctx, top.Config{Snapshot: reader.read, Interval: o.interval, Count: o.count, Color: t.env.Colors(), In: in, Out: out})
 	}
 	if t.env.Output != "jsonl" {
 		o.count = max(o.count, 1)
 	}
-	return o.print(ctx, t, looker)
+	return o.print(ctx, t, reader)
 }
 
-// terminal is the terminal that the user reads and writes at, if both are one.
+// terminal returns the user's terminal. It sets ok if both input and output are terminals.
 func (t *tool) terminal() (in io.Reader, out io.Writer, ok bool) {
 	i, reads := t.env.In.(*os.File)
 	o, writes := t.env.Out.(*os.File)
@@ -101,22 +112,22 @@ func (t *tool) terminal() (in io.Reader, out io.Writer, ok bool) {
 	return i, o, ok
 }
 
-// print prints what each look gives. With --out-file all of it is one file.
-func (o *topOptions) print(ctx context.Context, t *tool, l *looker) error {
-	var all bytes.Buffer
+// print prints each snapshot. With --out-file, it writes all of them as one file at the end.
+func (o *topOptions) print(ctx context.Context, t *tool, l *statusReader) error {
+	var buf bytes.Buffer
 	for n := 0; ; {
-		s, err := l.look(ctx)
+		s, err := l.read(ctx)
 		if err != nil {
 			return err
 		}
 		n++
 		last := o.count > 0 && n >= o.count
 		if t.env.OutFile != "" {
-			if err := printStatus(&all, t, s); err != nil {
+			if err := printStatus(&buf, t, s); err != nil {
 				return err
 			}
 			if last {
-				return t.env.Write(all.Bytes())
+				return t.env.Write(buf.Bytes())
 			}
 		} else if err := t.env.Emit(func(w io.Writer) error { return printStatus(w, t, s) }); err != nil {
 			return err
@@ -149,19 +160,15 @@ func printStatus(w io.Writer, t *tool, s status.Status) error {
 	return nil
 }
 
-// looker asks the gateway, or the token daemon where there is none.
-type looker struct {
+// statusReader takes snapshots from the gateway, or from the token daemon if no gateway runs.
+type statusReader struct {
 	runDir  string
 	gateway *gateway.Client
 	tokens  *tokend.Client
 }
 
-func newLooker(runDir string) *looker {
-	return &looker{runDir, gateway.Dial(runDir), tokend.Dial(runDir)}
-}
-
-func (l *looker) look(ctx context.Context) (status.Status, error) {
-	s, err := l.lookAtCalls(ctx)
+func (l *statusReader) read(ctx context.Context) (status.Status, error) {
+	s, err := l.readInstances(ctx)
 	if err != nil {
 		return s, err
 	}
@@ -173,20 +180,18 @@ func (l *looker) look(ctx context.Context) (status.Status, error) {
 	return s, nil
 }
 
-func (l *looker) lookAtCalls(ctx context.Context) (status.Status, error) {
+func (l *statusReader) readInstances(ctx context.Context) (status.Status, error) {
 	s, err := l.gateway.Status(ctx)
-	var missing *gateway.Error
-	if err == nil || !errors.As(err, &missing) || !missing.Missing {
+	if e, ok := errors.AsType[*gateway.Error](err); !ok || !e.Missing {
 		return s, err
 	}
 	w, err := l.tokens.Status(ctx)
-	var gone *tokend.Error
-	switch {
-	case err == nil:
+	if err == nil {
 		return top.FromTokens(w), nil
-	case errors.As(err, &gone) && gone.Missing:
-		return s, &cli.Error{Exit: cli.ExitUnavailable, Hint: "start something: 'gfaas serve', 'gfaas up' or 'gfaas run'",
-			Err: fmt.Errorf("neither a gateway nor a token daemon serves %s", l.runDir)}
+	}
+	if ports.Unavailable(err) {
+		return s, &cli.Error{Exit: cli.ExitUnavailable, Hint: "start one with 'gfaas serve', 'gfaas up' or 'gfaas run'",
+			Err: fmt.Errorf("neither a gateway nor a token daemon runs in %s", l.runDir)}
 	}
 	return s, err
 }

@@ -21,9 +21,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// escape HOW PROGRAM ARGS… starts a program as Go programs do, by the system call and
-// with an environment of its own, which has what the simulated driver needs and nothing
-// of the slice.
+// escape implements the program escape HOW PROGRAM ARGS…, which starts a program like Go programs do: with the system
+// call and with a new environment. The environment contains the settings of the simulated driver, but not the slice.
 func escape() {
 	how, command := os.Args[1], os.Args[2:]
 	var env []string
@@ -36,9 +35,9 @@ func escape() {
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
 	var err error
 	switch how {
-	case "execs": // as env -i does, by the system call
+	case "execs": // like env -i, with the system call
 		err = syscall.Exec(command[0], command, env)
-	case "beside": // PROGRAM ARGS… -- OTHER: it becomes the other program
+	case "beside": // PROGRAM ARGS… -- OTHER: starts PROGRAM and becomes OTHER
 		at := slices.Index(command, "--")
 		cmd.Args = command[:at]
 		if err = cmd.Start(); err == nil {
@@ -49,9 +48,9 @@ func escape() {
 		if err = cmd.Start(); err == nil {
 			fmt.Println(cmd.Process.Pid)
 		}
-	case "twice": // the parent ends, as of a daemon
+	case "twice": // the parent ends, as for a daemon
 		again := exec.Command("/proc/self/exe", append([]string{"leaves"}, command...)...)
-		again.Args[0] = "escape" // which the test binary goes by
+		again.Args[0] = "escape" // selects this function in the test binary
 		again.Env, again.Stdout, again.Stderr = env, os.Stdout, os.Stderr
 		again.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err = again.Run(); err == nil {
@@ -66,7 +65,7 @@ func escape() {
 	}
 }
 
-// staticSource is a launcher without a C library's execve that could be answered for.
+// staticSource is a launcher without a C library's execve, which the preload library could intercept.
 const staticSource = `
 #include <stdio.h>
 #include <string.h>
@@ -87,15 +86,14 @@ int main(int argc, char *argv[]) {
 	return 0;
 }`
 
-// unmanagedIn returns the unmanaged processes that gfaas-tokend status shows in an
-// instance.
+// unmanagedIn returns the unmanaged processes of an instance from gfaas-tokend status.
 func unmanagedIn(t *testing.T, env []string, instance string) (pids []int) {
 	t.Helper()
 	cmd := exec.Command("gfaas-tokend", "status", "-o", "csv")
 	cmd.Env = append(os.Environ(), env...)
 	text, err := cmd.Output()
 	if err != nil {
-		return nil // there is no daemon yet
+		return nil // no daemon runs yet
 	}
 	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 	if err != nil {
@@ -109,9 +107,10 @@ func unmanagedIn(t *testing.T, env []string, instance string) (pids []int) {
 	return pids
 }
 
-// A program that a command starts and that loses the library on the way is found, said
-// and, where that is asked for, stopped: however it was started.
+// TestUnmanagedOfRun checks that a program which a command starts without the library is found, reported and, on request,
+// killed, in whichever way it was started.
 func TestUnmanagedOfRun(t *testing.T) {
+	t.Parallel()
 	w := build(t)
 	libs, err := filepath.Abs("../../../build/lib")
 	if err != nil {
@@ -161,15 +160,15 @@ func TestUnmanagedOfRun(t *testing.T) {
 						_ = unix.Kill(pid, unix.SIGKILL)
 					}
 				})
-				said := func() string {
+				stderr := func() string {
 					text, err := os.ReadFile(errs.Name())
 					if err != nil {
 						t.Fatal(err)
 					}
 					return string(text)
 				}
-				eventually(t, "it is said", func() bool { return strings.Contains(said(), "gfaas: warning: process ") })
-				_, rest, _ := strings.Cut(said(), "gfaas: warning: process ")
+				eventually(t, "it is said", func() bool { return strings.Contains(stderr(), "gfaas: warning: process ") })
+				_, rest, _ := strings.Cut(stderr(), "gfaas: warning: process ")
 				if _, err := fmt.Sscan(rest, &pid); err != nil {
 					t.Fatal(err)
 				}
@@ -179,7 +178,7 @@ func TestUnmanagedOfRun(t *testing.T) {
 				switch {
 				case stop:
 					if !strings.Contains(rest, "was stopped") {
-						t.Errorf("said %q", rest)
+						t.Errorf(`said %q, want a text with "was stopped"`, rest)
 					}
 					eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
 				default:
@@ -190,17 +189,18 @@ func TestUnmanagedOfRun(t *testing.T) {
 						t.Errorf("the status shows %v, want %d", got, pid)
 					}
 				}
-				if n := strings.Count(said(), "gfaas: warning: process"); n != 1 {
-					t.Errorf("%d lines: %s", n, said())
+				if n := strings.Count(stderr(), "gfaas: warning: process"); n != 1 {
+					t.Errorf("%d lines: %s", n, stderr())
 				}
 			})
 		}
 	}
 }
 
-// What a command leaves behind when it ends is found all the same: the instance stays for
-// as long as a process of it lives that the library is not in.
+// TestUnmanagedIsLeft checks that unmanaged processes are found even after the command has ended. The instance lives on as
+// long as one of its unmanaged processes.
 func TestUnmanagedIsLeft(t *testing.T) {
+	t.Parallel()
 	w := build(t)
 	libs, err := filepath.Abs("../../../build/lib")
 	if err != nil {
@@ -243,9 +243,10 @@ func TestUnmanagedIsLeft(t *testing.T) {
 	}
 }
 
-// An instance that gfaas up started has the line in its log and its unmanaged processes in
-// gfaas ps; with unmanaged: stop they are killed.
+// TestUnmanagedOfUp checks that unmanaged processes of an instance from gfaas up are in its log and in gfaas ps. With
+// unmanaged: stop they are killed.
 func TestUnmanagedOfUp(t *testing.T) {
+	t.Parallel()
 	w := build(t)
 	libs, err := filepath.Abs("../../../build/lib")
 	if err != nil {
@@ -264,12 +265,12 @@ func TestUnmanagedOfUp(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			env := append(w.environ(dir), "GFAAS_LIB_DIR="+libs)
-			what := "report"
+			description := "report"
 			if stop {
-				what = "stop"
+				description = "stop"
 			}
 			for name, text := range map[string]string{
-				"f.yaml":    fmt.Sprintf("name: echo\ncommand: [sh, -c, '%s env %s 1000000000 100 & exec %s']\ncontract: http\nunmanaged: %s\n", escape, loop, w.function, what),
+				"f.yaml":    fmt.Sprintf("name: echo\ncommand: [sh, -c, '%s env %s 1000000000 100 & exec %s']\ncontract: http\nunmanaged: %s\n", escape, loop, w.function, description),
 				"plan.json": planOf("echo-0"),
 			} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -317,10 +318,9 @@ func TestUnmanagedOfUp(t *testing.T) {
 	}
 }
 
-// importEscape makes an image of a function, of the program that starts others with an
-// environment of their own, and of one that uses the GPU. Own is a library that the
-// image lists itself to be preloaded, if it is not empty.
-func importEscape(t *testing.T, p *place, loop, own string) (image string) {
+// importEscape creates an image with a function, the program escape, and a program that uses the GPU. If own is not empty,
+// the image itself preloads that library.
+func importEscape(t *testing.T, p *environment, loop, own string) (image string) {
 	t.Helper()
 	escape, err := exec.LookPath("escape")
 	if err != nil {
@@ -344,9 +344,10 @@ tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/es
 	return image
 }
 
-// In a container no environment takes the library out of a program: what is started
-// with one of its own is in the slice. What the image preloads itself is preloaded too.
+// TestContainerKeepsItsSlice: in a container, a program with a new environment still loads the library and stays in the
+// slice. Libraries that the image preloads are loaded as well.
 func TestContainerKeepsItsSlice(t *testing.T) {
+	t.Parallel()
 	libs, err := filepath.Abs("../../../build/lib")
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +361,8 @@ __attribute__((constructor)) static void begin(void) { if (write(2, "own library
 		"a root that is only read":        {"", ", read_only: true"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := dockerPlace(t)
+			t.Parallel()
+			p := newDockerEnvironment(t)
 			p.env = append(p.env, "GFAAS_LIB_DIR="+libs)
 			image := importEscape(t, p, filepath.Join(libs, "..", "victim", "loop"), c.own)
 			p.write("f.yaml", "{name: boxed, image: "+image+c.more+"}\n")
@@ -387,7 +389,7 @@ __attribute__((constructor)) static void begin(void) { if (write(2, "own library
 				t.Errorf("the log is %q", log)
 			}
 			p.output("down")
-			p.nothing()
+			p.checkNothingRemains()
 		})
 	}
 }

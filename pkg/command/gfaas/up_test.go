@@ -17,8 +17,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// slowPlan has one instance that is ready and one that never will be.
-func slowPlan(p *place) {
+// slowPlan writes a plan with an instance that becomes ready and an instance that never does.
+func slowPlan(p *environment) {
 	p.write("f.yaml", `{name: fine, command: ["`+p.getenv("FUNCTION")+`"]}
 ---
 {name: slow, command: ["`+p.getenv("FUNCTION")+`"], env: {NEVER_READY: "1"}}
@@ -27,20 +27,20 @@ func slowPlan(p *place) {
 	p.output("apply", "-f", "f.yaml")
 }
 
-// startSlowUp starts an up that waits for an instance that is never ready.
-func startSlowUp(t *testing.T, p *place) *exec.Cmd {
+// startSlowUp starts a gfaas up that waits for an instance in vain.
+func startSlowUp(t *testing.T, p *environment) *exec.Cmd {
 	t.Helper()
 	slowPlan(p)
 	cmd := p.command("up", "plan.json")
-	cmd.Args = append([]string{"sh", "-c", `trap "" INT; exec "$@"`, "sh"}, cmd.Args...) // as in the background of a script
-	cmd.Path = p.look("sh")
+	cmd.Args = append([]string{"sh", "-c", `trap "" INT; exec "$@"`, "sh"}, cmd.Args...) // like a background job of a script
+	cmd.Path = p.lookPath("sh")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "both instances were started", func() bool {
 		out, err := p.command("ps", "-o", "csv").Output()
 		if code := exitStatus(err); code == cli.ExitLocked {
-			return false // up writes, on a disk that may be slow
+			return false // up is writing the state
 		} else if code != 0 {
 			t.Fatal(err)
 		}
@@ -54,8 +54,8 @@ func startSlowUp(t *testing.T, p *place) *exec.Cmd {
 func TestUpInterrupted(t *testing.T) {
 	t.Parallel()
 	for sig, want := range map[syscall.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143, unix.SIGHUP: 129} {
-		p := newPlace(t)
-		heed(t)
+		p := newEnvironment(t)
+		restoreSignals(t)
 		cmd := startSlowUp(t, p)
 		if n := p.functions(); n != 2 {
 			t.Errorf("%d processes run, want 2: %s", n, p.output("ps", "-o", "csv"))
@@ -66,37 +66,37 @@ func TestUpInterrupted(t *testing.T) {
 		if got := exitStatus(cmd.Wait()); got != want {
 			t.Errorf("%v: exit status %d, want %d", sig, got, want)
 		}
-		p.nothing()
+		p.checkNothingRemains()
 	}
 }
 
-// An up that was killed is cleaned up after by down, even if it had no time to
-// write down what it had started.
+// TestUpKilled checks that gfaas down cleans up after a killed gfaas up, even if up had no time to record the instances
+// that it had started.
 func TestUpKilled(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
-		p := newPlace(t)
+		p := newEnvironment(t)
 		cmd := startSlowUp(t, p)
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
 		if lost {
-			forget(t, p, "slow-0")
+			removeHandle(t, p, "slow-0")
 		}
 		if text := p.output("ps", "-o", "csv"); !strings.Contains(text, ",starting,") {
-			t.Errorf("ps: %s", text)
+			t.Errorf(`ps: %s, want a text with ",starting,"`, text)
 		}
 		p.output("down")
-		p.nothing()
+		p.checkNothingRemains()
 	}
 }
 
-// forget takes the handle out of a record, as if it was never written.
-func forget(t *testing.T, p *place, id string) {
+// removeHandle removes the handle from a record, as if it had never been written.
+func removeHandle(t *testing.T, p *environment, id string) {
 	t.Helper()
 	store := bolt.Open(filepath.Join(p.dir, "state.db"), nil)
-	state, err := store.Look(t.Context())
+	state, err := store.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +110,10 @@ func forget(t *testing.T, p *place, id string) {
 	}
 }
 
-// Commands that only read the state do not stand in each other's way.
+// TestManyInvocations checks that concurrent commands which only read the state do not block each other.
 func TestManyInvocations(t *testing.T) {
-	p := newPlace(t)
+	t.Parallel()
+	p := newEnvironment(t)
 	slowPlan(p)
 	p.write("plan.json", planOf("fine-0", "fine-1"))
 	p.output("up", "plan.json")
@@ -135,5 +136,5 @@ func TestManyInvocations(t *testing.T) {
 		t.Error(err)
 	}
 	p.output("down")
-	p.nothing()
+	p.checkNothingRemains()
 }

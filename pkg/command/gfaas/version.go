@@ -8,7 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// versionInfo is what version prints.
+// versionInfo is the output of gfaas version.
 type versionInfo struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`
@@ -20,8 +20,8 @@ func newVersion(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Long:    "Prints the version of gfaas, and what it was built with and for.",
-		Example: "  gfaas version -o json",
+		Long:    "Print the version of gfaas, the version of Go that built it, and its platform.",
+		Example: "  # Print the version as JSON\n  gfaas version -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionInfo{Version: cli.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}

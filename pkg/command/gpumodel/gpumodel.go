@@ -1,5 +1,5 @@
-// Package gpumodel finds the GPU model whose rows of a profile a command must use, and
-// asks for it where it is not known.
+// Package gpumodel determines which GPU model's rows of a profile a command uses. If the model is unknown, it returns
+// an error that asks the user for it.
 package gpumodel
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Flag is the flag that names the model.
+// Flag is the name of the flag for the model.
 const Flag = "gpu-model"
 
-// Rows returns the rows of the profile in the file path that were measured on the model
-// of --gpu-model, all if it is empty. It fails if there are none.
+// Rows returns the rows of the profile that were measured on the model, or all rows if the model is empty. It returns
+// an error if there are none. The path is for error messages.
 func Rows(rows []profile.Row, path, model string) ([]profile.Row, error) {
 	if model == "" || len(rows) == 0 {
 		return rows, nil
@@ -38,34 +38,31 @@ func Rows(rows []profile.Row, path, model string) ([]profile.Row, error) {
 
 // Hints of Unknown, for commands with and without --inventory.
 const (
-	OrInventory = "--gpu-model chooses one; --inventory names the model of each GPU (column model)"
-	ByFlag      = "--gpu-model chooses one"
+	OrInventory = "select one with --gpu-model, or give each GPU's model in the column model of --inventory"
+	ByFlag      = "select one with --gpu-model"
 )
 
-// Unknown returns the error that rows of several models would hold and that the model
-// of the GPUs is not known.
+// Unknown returns the error about a profile with rows of several models when the model of the GPUs is unknown.
 func Unknown(path string, models []string, hint string) error {
 	return cli.Fail(cli.ExitUsage, hint,
-		fmt.Errorf("%s has rows of several GPU models (%s), and the model of the GPUs is not known", path, profile.Quoted(models)))
+		fmt.Errorf("%s has rows of several GPU models (%s), and the model of the GPUs to plan for is unknown", path, profile.Quoted(models)))
 }
 
-// Ask turns an error about a configuration that was measured on several models into one
-// that asks for the model.
-func Ask(path string, err error) error {
-	var of *profile.AmbiguousError
-	if !errors.As(err, &of) {
+// AddHint adds the hint to choose a model to an error about a configuration that was measured on several models.
+func AddHint(path string, err error) error {
+	if _, ambiguous := errors.AsType[*profile.AmbiguousError](err); !ambiguous {
 		return err
 	}
 	return cli.Fail(cli.ExitUsage, OrInventory, fmt.Errorf("%s: %w", path, err))
 }
 
-// Place identifies a GPU: its node, and its index on the node.
+// Place identifies a GPU by node and index.
 type Place struct {
 	Node  string
 	Index int
 }
 
-// Listed returns the models of the devices.
+// Listed returns the models of the devices by place.
 func Listed(devices []plan.Device) map[Place]string {
 	models := map[Place]string{}
 	for _, d := range devices {
@@ -74,21 +71,21 @@ func Listed(devices []plan.Device) map[Place]string {
 	return models
 }
 
-// Name gives those GPUs of a plan that name no model the model of the inventory or of
-// --gpu-model. It fails if these contradict the plan. A setting for --gpu-model gives
-// way to the plan and to the inventory.
+// Name sets the model of GPUs that lack one in a plan, from the inventory or else from --gpu-model. It returns a usage
+// error if these contradict the plan. If --gpu-model comes from a setting, the plan and the inventory take
+// precedence instead.
 func Name(cmd *cobra.Command, p *plan.Plan, inventory []plan.Device, model string) error {
 	listed := Listed(inventory)
 	for i := range p.GPUs {
 		g := &p.GPUs[i]
 		if at := listed[Place{g.Node, g.Index}]; at != "" && g.Model != "" && at != g.Model {
-			return cli.Usagef("%s/%d is of the model %s by the plan and %s by --inventory: expected the same", g.Node, g.Index, csvfile.Quote(g.Model), csvfile.Quote(at))
+			return cli.Usagef("the model of %s/%d is %s in the plan and %s in --inventory: expected the same", g.Node, g.Index, csvfile.Quote(g.Model), csvfile.Quote(at))
 		} else if g.Model == "" {
 			g.Model = at
 		}
 		if g.Model == "" {
 			g.Model = model
-		} else if model != "" && model != g.Model && cli.Given(cmd.Flags(), Flag) {
+		} else if model != "" && model != g.Model && cli.OnCommandLine(cmd.Flags(), Flag) {
 			return cli.Usagef("--%s %s: the model of %s/%d is %s", Flag, csvfile.Quote(model), g.Node, g.Index, csvfile.Quote(g.Model))
 		}
 	}

@@ -16,49 +16,47 @@ import (
 )
 
 const (
-	// exclusiveWait is how long a command waits for another: an up that fails has
-	// had its patience, and then undoes what it did.
+	// exclusiveWait limits how long a command waits for another one. It covers a gfaas up that waits for
+	// instances in vain and then cleans up.
 	exclusiveWait = 3 * time.Minute
-	// tellAfter is how long it waits without a word.
+	// tellAfter is the waiting time after which the command prints a note.
 	tellAfter = time.Second
 )
 
-// AtWorkError says that another command that starts and stops instances of the
-// run directory did not end in time.
+// AtWorkError reports that another command is still starting or stopping instances of the run directory.
 type AtWorkError struct {
 	RunDir string
-	PID    int // of the other, if it is known; else 0
+	PID    int // of the other command; 0 if unknown
 }
 
 func (e *AtWorkError) Error() string {
-	return fmt.Sprintf("%s is still starting or stopping instances in %s", e.who(), e.RunDir)
+	return fmt.Sprintf("%s is still starting or stopping instances in %s", e.holder(), e.RunDir)
 }
 
-func (e *AtWorkError) who() string {
+func (e *AtWorkError) holder() string {
 	if e.PID == 0 {
 		return "another process"
 	}
 	return fmt.Sprintf("process %d", e.PID)
 }
 
-// Locked marks the error for the exit status.
+// Locked gives the error the exit status cli.ExitLocked.
 func (e *AtWorkError) Locked() bool { return true }
 
-// Hint says what to do about it.
-func (e *AtWorkError) Hint() string { return "try again when it has ended, or end it" }
+// Hint returns the next step for the user.
+func (e *AtWorkError) Hint() string { return "try again when it has ended, or stop it" }
 
-// Exclusive waits until no other command starts or stops instances of the run
-// directory, and keeps others from it until release is called, or this process
-// and what it is about to start, which have the lock too, have ended. Without a run
-// directory, as gfaas down may be, there is nobody to wait for.
+// Exclusive waits until no other command is starting or stopping instances of the run directory, and then
+// locks it. The lock ends when the caller calls release, or when this process and the children that have
+// inherited the lock have ended. If the run directory does not exist and cannot be created, Exclusive
+// succeeds without a lock; gfaas down may run in this state.
 func Exclusive(ctx context.Context, env *cli.Env, runDir string) (release func(), err error) {
 	return exclusive(ctx, env, runDir, exclusiveWait)
 }
 
-// AtWork reports whether a command that has taken Exclusive of the run directory is at
-// work. Where it cannot be told, one may be.
+// AtWork reports whether a command holds the lock of Exclusive. It returns true if it cannot determine that.
 func AtWork(runDir string) bool {
-	lock, err := lockfile.TakeExisting(lockPath(runDir))
+	lock, err := lockfile.AcquireExisting(lockPath(runDir))
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
@@ -79,10 +77,10 @@ func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.D
 		}
 	}
 	if err != nil {
-		return nil, tokend.RunDirError(err)
+		return nil, &owndir.RunDirError{Err: err}
 	}
 	path := lockPath(runDir)
-	lock, err := lockfile.Take(path)
+	lock, err := lockfile.Acquire(path)
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
 		lock, err = await(ctx, env, path, &AtWorkError{runDir, held.PID}, patience)
@@ -93,10 +91,10 @@ func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.D
 	return func() { _ = lock.Remove() }, nil
 }
 
-// await takes the lock once the other lets it go.
+// await waits until the other command releases the lock, and takes it. After patience it returns other.
 func await(ctx context.Context, env *cli.Env, path string, other *AtWorkError, patience time.Duration) (*lockfile.Lock, error) {
-	tell := time.AfterFunc(tellAfter, func() { env.Notef("note: waiting until %s has started or stopped its instances", other.who()) })
-	defer tell.Stop()
+	noteTimer := time.AfterFunc(tellAfter, func() { env.Notef("note: waiting until %s has started or stopped its instances", other.holder()) })
+	defer noteTimer.Stop()
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	lock, err := lockfile.Await(waiting, path)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
@@ -48,28 +49,28 @@ func TestExclusive(t *testing.T) {
 	if err := os.Chmod(run, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Exclusive(t.Context(), env, run); err == nil || !cli.Unavailable(err) || !strings.Contains(err.Error(), "written to by others") {
+	if _, err := Exclusive(t.Context(), env, run); err == nil || !ports.Unavailable(err) || !strings.Contains(err.Error(), "writable by other users") {
 		t.Errorf("where others can write: %v", err)
 	}
 }
 
-// Who waits says so, and for whom.
+// TestExclusiveTells checks that a waiting command prints a note with the other process.
 func TestExclusiveTells(t *testing.T) {
-	run, said := t.TempDir(), make(chan string, 1)
+	run, messages := t.TempDir(), make(chan string, 1)
 	if err := os.Chmod(run, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := lockfile.Take(filepath.Join(run, "instances.lock"))
+	lock, err := lockfile.Acquire(filepath.Join(run, "instances.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := &cli.Env{Prog: "gfaas", Err: writer(func(p []byte) (int, error) { said <- string(p); return len(p), nil })}
+	env := &cli.Env{Prog: "gfaas", Err: writer(func(p []byte) (int, error) { messages <- string(p); return len(p), nil })}
 	done := make(chan error, 1)
 	go func() {
 		_, err := Exclusive(t.Context(), env, run)
 		done <- err
 	}()
-	if text := <-said; !strings.Contains(text, "waiting until process") {
+	if text := <-messages; !strings.Contains(text, "waiting until process") {
 		t.Errorf("said %q", text)
 	}
 	_ = lock.Remove()

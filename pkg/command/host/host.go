@@ -1,5 +1,7 @@
-// Package host wires what starts and stops instances on this machine, for the
-// commands that do.
+// Package host connects pkg/launch to this host: the runtimes for processes and containers, the token, model
+// and kernel daemons of a run directory, the simulated device, and logs. Commands that start, stop or read
+// instances use it. Its main functions are Starter and Launcher, which return a launch.Launcher, and
+// Exclusive, which keeps two commands from changing the instances of a run directory at the same time.
 package host
 
 import (
@@ -10,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
@@ -30,46 +31,48 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Launcher returns a launcher for that run directory that looks for what it needs
-// when it needs it: for commands that only look or stop. Instances have patience
-// to become ready; 0 is launch.DefaultPatience.
-func Launcher(env *cli.Env, runDir string, patience time.Duration) *launch.Launcher {
-	l, _ := wired(env, runDir, patience)
-	return l
-}
-
-// Starter is Launcher for commands that start: it has found the libraries, and
-// has found or started the token daemon. Its errors say what is missing.
+// Starter returns a Launcher for a command that starts instances. It first finds the preload libraries and
+// finds or starts the token daemon, and returns an error if that fails.
 func Starter(ctx context.Context, env *cli.Env, runDir string, patience time.Duration) (*launch.Launcher, error) {
 	if _, err := preload.FindLibs(); err != nil {
 		return nil, err
 	}
-	l, daemon := wired(env, runDir, patience)
-	if _, err := daemon.ensure(ctx); err != nil {
+	if _, started, err := tokend.Ensure(ctx, runDir); err != nil {
 		return nil, err
+	} else if started {
+		noteStarted(env, runDir)
 	}
-	return l, nil
+	return Launcher(env, runDir, patience), nil
 }
 
-func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launcher, *tokens) {
-	// Instances start in folders of their own.
+func noteStarted(env *cli.Env, runDir string) { env.Debugf("started gfaas-tokend for %s", runDir) }
+
+// Launcher returns a launcher for the run directory. The launcher finds libraries and daemons on first
+// use, so commands that only read or stop instances do not need them. Patience limits how long an instance
+// may take to become ready; 0 means launch.DefaultPatience.
+func Launcher(env *cli.Env, runDir string, patience time.Duration) *launch.Launcher {
+	// Instances start in other working directories, so the path must be absolute.
 	if dir, err := filepath.Abs(runDir); err == nil {
 		runDir = dir
 	}
-	daemon := &tokens{runDir: runDir, debug: env.Debugf}
+	client, err := tokend.Starting(runDir, func() { noteStarted(env, runDir) })
+	if err != nil { // the working directory is unknown
+		client = tokend.Dial(runDir)
+	}
+	daemon := &tokens{client, runDir}
 	return launch.New(launch.Config{
-		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: keepFailed(runDir), Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
 		Models:       &models{runDir: runDir, debug: env.Debugf},
 		Kernels:      func(fn function.Function) []string { return kernels(runDir, fn) },
 		KernelDaemon: func(ctx context.Context, fn function.Function) error { return kernelDaemon(ctx, runDir, fn) },
 		OutOfMemory:  daemon.outOfMemory,
 		Note:         env.Notef, Simulated: func() { devices.NoteSimulated(env) },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) { return open(ctx, runDir, name) },
-	}), daemon
+	})
 }
 
-// kernels is the program that serves a graph of kernels: gfaas-kerneld, from beside
-// this one or from PATH.
+// kernels returns the command that serves a graph of kernels. The program is the gfaas-kerneld next to this
+// one, or the one on PATH.
 func kernels(runDir string, fn function.Function) []string {
 	program := "gfaas-kerneld"
 	if exe, err := os.Executable(); err == nil {
@@ -80,24 +83,24 @@ func kernels(runDir string, fn function.Function) []string {
 	return []string{program, "function", fn.Request, "--client", fn.Tenant, "--socket", kerneld.Socket(runDir)}
 }
 
-// kernelDaemon says that there is no kernel daemon. One that is slow to answer is
-// waited for with the function.
+// kernelDaemon returns an error if no kernel daemon runs. It returns nil for a slow daemon: the function then
+// waits for it.
 func kernelDaemon(ctx context.Context, runDir string, fn function.Function) error {
 	limited, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	client := kerneld.Dial(kerneld.Socket(runDir), fn.Tenant)
 	defer client.Close()
 	var stats json.RawMessage
-	if err := client.Stats(limited, &stats); cli.Unavailable(err) {
+	if err := client.Stats(limited, &stats); ports.Unavailable(err) {
 		return err
 	}
 	return nil
 }
 
-// open opens a runtime. To stop an instance no libraries are needed.
+// open opens a runtime. It succeeds without the preload libraries, which stopping an instance does not need.
 func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 	libs, err := preload.FindLibs()
-	if err != nil && !cli.Unavailable(err) {
+	if err != nil && !ports.Unavailable(err) {
 		return nil, err
 	}
 	switch name {
@@ -110,87 +113,45 @@ func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 		}
 		return rt, nil
 	}
-	return nil, fmt.Errorf("runtime %q is not known", name)
+	return nil, fmt.Errorf("unknown runtime %q", name)
 }
 
-// tokens is the token daemon of a run directory.
+// tokens is a client of a run directory's token daemon. It implements launch.Tokens.
 type tokens struct {
-	runDir string
-	debug  func(format string, args ...any)
-
-	mu     sync.Mutex
-	client *tokend.Client // of a daemon that was there
+	*tokend.Client // Register starts the daemon if none answers
+	runDir         string
 }
 
-// ensure finds the daemon, or starts it.
-func (t *tokens) ensure(ctx context.Context) (*tokend.Client, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.client != nil {
-		return t.client, nil
-	}
-	client, started, err := tokend.Ensure(ctx, t.runDir)
-	if err != nil {
-		return nil, err
-	}
-	if started {
-		t.debug("started gfaas-tokend for %s", t.runDir)
-	}
-	t.client = client
-	return client, nil
-}
-
-// Register makes the daemon know an instance.
-func (t *tokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
-	client, err := t.ensure(ctx)
-	if err != nil {
-		return wire.Registered{}, err
-	}
-	return client.Register(ctx, r)
-}
-
-// Change changes the slice of an instance that runs.
-func (t *tokens) Change(ctx context.Context, id string, c wire.Change) error {
-	client, err := t.ensure(ctx)
-	if err != nil {
-		return err
-	}
-	return client.Change(ctx, id, c)
-}
-
-// answerTime is how long the daemon may take to forget an instance; one that is
-// stopped, or hangs, would be waited for without end.
+// answerTime limits how long the daemon may take to unregister an instance, in case it is suspended or
+// hangs.
 const answerTime = 10 * time.Second
 
-// Unregister makes the daemon forget an id. One that is not there would know the
-// id again when it comes back, so it is started to forget.
+// Unregister removes a registration. If the daemon does not run, it starts the daemon, which would otherwise
+// restore the registration at its next start.
 func (t *tokens) Unregister(ctx context.Context, id string) error {
 	limited, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	err := tokend.Dial(t.runDir).Unregister(limited, id)
+	err := t.Client.Unregister(limited, id)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return cli.Fail(cli.ExitTimeout, "if it is stopped, have it go on (kill -CONT) or end it (kill -9), and try again",
+		return cli.Fail(cli.ExitTimeout, "if it is suspended, resume it (kill -CONT) or kill it (kill -9), then try again",
 			fmt.Errorf("the token daemon of %s does not answer within %v: %w", t.runDir, answerTime, err))
 	}
-	if !cli.Unavailable(err) {
+	if !ports.Unavailable(err) {
 		return err
 	}
-	t.mu.Lock()
-	t.client = nil
-	t.mu.Unlock()
-	client, err := t.ensure(ctx)
+	client, _, err := tokend.Ensure(ctx, t.runDir)
 	if err != nil {
 		return err
 	}
 	return client.Unregister(ctx, id)
 }
 
-// outOfMemory reports whether the driver refused GPU memory to a process of an instance;
-// false where the daemon does not answer.
+// outOfMemory reports whether the driver refused GPU memory to a process of an instance. It returns false if
+// the daemon does not answer.
 func (t *tokens) outOfMemory(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	s, err := tokend.Dial(t.runDir).Status(ctx)
+	s, err := t.Status(ctx)
 	if err != nil {
 		return false
 	}
@@ -204,13 +165,13 @@ func (t *tokens) outOfMemory(ctx context.Context, id string) bool {
 	return false
 }
 
-// Registrations are in the run directory, whether or not a daemon runs.
+// Registrations reads the registrations from the run directory. It does not need the daemon.
 func (t *tokens) Registrations(context.Context) ([]wire.Registration, error) {
 	return tokend.Registrations(t.runDir)
 }
 
-// device is the folder of the simulated device.
+// device manages the folder of the simulated device. It implements launch.SimulatedDevice.
 type device struct{}
 
-func (device) Keep(id string) error    { return simgpu.Keep(id) }
+func (device) Retain(id string) error  { return simgpu.Retain(id) }
 func (device) Release(id string) error { return errors.Join(simgpu.Release(id), simgpu.Sweep()) }

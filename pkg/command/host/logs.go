@@ -20,16 +20,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// keepLog is the word that has gfaas keep a log; for no person to type.
+// keepLog is the internal argument that makes gfaas a log keeper.
 const keepLog = "__keep-log"
 
-// logDir is where the logs of a run directory's processes are: beside the state
-// file, since a run directory may be in memory. Run directories of one state have
-// one each, since each has instances of any id.
+// logDir returns the folder for the logs of a run directory's processes. It is next to the state file,
+// because a run directory may be in memory. Each run directory has its own folder, because instances in
+// different run directories can have the same ID.
 func logDir(runDir string) string { return besideState("logs", runDir) }
 
-// besideState is a folder of a run directory's, beside the state file.
-func besideState(what, runDir string) string {
+// besideState returns a folder next to the state file, for one run directory.
+func besideState(kind, runDir string) string {
 	state := cli.StatePath()
 	if path, err := filepath.Abs(state); err == nil {
 		state = path
@@ -38,26 +38,25 @@ func besideState(what, runDir string) string {
 		runDir = path
 	}
 	name := sha256.Sum256([]byte(runDir))
-	return filepath.Join(filepath.Dir(state), what+"-"+hex.EncodeToString(name[:4]))
+	return filepath.Join(filepath.Dir(state), kind+"-"+hex.EncodeToString(name[:4]))
 }
 
-// FailedStart is the log of an instance whose start failed: the last of its function.
+// FailedStart is the stored log of the last failed start of a function's instance.
 type FailedStart struct {
 	Function, ID string
 	dir          string
 }
 
-// between separates a function's name from an instance's id, in names of folders: it is in
-// neither.
+// between separates the function's name from the instance's ID in folder names. It occurs in neither.
 const between = "@"
 
-// unfinished begins the names of folders of logs that are being saved.
+// unfinished is the prefix of folders with logs that are being written.
 const unfinished = "."
 
-// FailedStarts returns those of a run directory whose logs are kept, by function.
+// FailedStarts returns the stored logs of a run directory, sorted by function.
 func FailedStarts(runDir string) (out []FailedStart) {
 	dir := besideState("failed", runDir)
-	entries, _ := os.ReadDir(dir) // without it there are none
+	entries, _ := os.ReadDir(dir) // empty if the folder does not exist
 	for _, e := range entries {
 		if function, id, ok := strings.Cut(e.Name(), between); ok && !strings.HasPrefix(function, unfinished) {
 			out = append(out, FailedStart{function, id, filepath.Join(dir, e.Name())})
@@ -66,7 +65,7 @@ func FailedStarts(runDir string) (out []FailedStart) {
 	return out
 }
 
-// Logs returns what the instance printed.
+// Logs returns the instance's output.
 func (f FailedStart) Logs(ctx context.Context, o ports.LogOptions) ports.LogLines {
 	o.Follow = false
 	return logs.Read(ctx, f.dir, o)
@@ -75,9 +74,9 @@ func (f FailedStart) Logs(ctx context.Context, o ports.LogOptions) ports.LogLine
 // Remove removes the log.
 func (f FailedStart) Remove() error { return logs.Remove(f.dir) }
 
-// keepFailed keeps the log of an instance in place of the one of its function that is kept.
-// The log appears as a whole.
-func keepFailed(runDir string) func(function, id string, lines ports.LogLines) error {
+// storeFailedLog returns a function that stores the log of an instance and removes the previous one of the same
+// function. The new log appears atomically.
+func storeFailedLog(runDir string) func(function, id string, lines ports.LogLines) error {
 	var mu sync.Mutex
 	return func(function, id string, lines ports.LogLines) error {
 		mu.Lock()
@@ -93,30 +92,30 @@ func keepFailed(runDir string) func(function, id string, lines ports.LogLines) e
 			}
 		}
 		err := os.Rename(saved, filepath.Join(dir, function+between+id))
-		if errors.Is(err, fs.ErrNotExist) { // it printed nothing
+		if errors.Is(err, fs.ErrNotExist) { // there was no output
 			err = nil
 		}
 		return errors.Join(failed, err)
 	}
 }
 
-// keeper is the command that keeps a log.
+// keeper returns the command that runs a log keeper.
 func keeper() ([]string, error) {
 	program, err := detach.Find("gfaas")
 	if err != nil {
-		return nil, cli.Fail(cli.ExitUnavailable, "install gfaas as a whole", err)
+		return nil, cli.Fail(cli.ExitUnavailable, "install all programs of gfaas", err)
 	}
 	return []string{program, keepLog}, nil
 }
 
-// KeepLog is the keeper, if the arguments of the program say so. It ends with
-// those who print, so signals for all that there is are not for it.
-func KeepLog(args []string) (status int, kept bool) {
+// KeepLog runs the log keeper if the program's arguments request it. The keeper ends when its input ends.
+// It ignores signals that are sent to the whole process group.
+func KeepLog(args []string) (status int, handled bool) {
 	if len(args) != 2 || args[0] != keepLog {
 		return 0, false
 	}
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
-	if err := logs.Keep(os.Stdin, args[1]); err != nil {
+	if err := logs.Copy(os.Stdin, args[1]); err != nil {
 		return cli.ExitFailure, true
 	}
 	return cli.ExitOK, true

@@ -8,26 +8,28 @@ import (
 	"github.com/gfaas/gfaas/pkg/launch"
 )
 
-// models are the model daemons of a run directory, one a GPU.
+// models is a client of a run directory's model daemons, one per GPU. It implements launch.Models.
 type models struct {
 	runDir string
 	debug  func(format string, args ...any)
 
-	mu  sync.Mutex
-	put map[wanted]*putting
+	mu      sync.Mutex
+	uploads map[modelKey]*upload
 }
 
-// wanted is a model that instances are to have.
-type wanted struct{ gpu, tenant, name, file string }
+// modelKey identifies a model on a GPU: name is the model's name, and file is the path of its file.
+type modelKey struct{ gpu, tenant, name, file string }
 
-// putting is one that is put once.
-type putting struct {
+// upload records whether a model's file has been sent to the daemon of its GPU. Its lock is held while the file is
+// sent, so that concurrent callers send it once.
+type upload struct {
 	mu   sync.Mutex
-	done bool
+	sent bool
 }
 
-// Hold has a model on a GPU. Its file is put at the first call, so that what is new
-// in it is loaded; others get what is there.
+// Hold loads a model onto a GPU, unless it is loaded, and keeps it there until the result is closed (see also
+// HeldModel.ExtendTo). The first call for a model sends the file to the daemon; later calls use that content, even if the
+// file has changed.
 func (m *models) Hold(ctx context.Context, gpu, tenant, name, file string) (launch.HeldModel, error) {
 	client, started, err := modeld.Ensure(ctx, m.runDir, gpu)
 	if err != nil {
@@ -36,26 +38,27 @@ func (m *models) Hold(ctx context.Context, gpu, tenant, name, file string) (laun
 	if started {
 		m.debug("started gfaas-modeld for GPU %s", gpu)
 	}
-	one := m.one(wanted{gpu, tenant, name, file})
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	held, err := modeld.Hold(ctx, client, tenant, name, file, !one.done)
+	u := m.upload(modelKey{gpu, tenant, name, file})
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	held, err := modeld.Hold(ctx, client, tenant, name, file, !u.sent)
 	if err != nil {
 		_ = client.Close()
 		return nil, err
 	}
-	one.done = true
+	u.sent = true
 	return held, nil
 }
 
-func (m *models) one(key wanted) *putting {
+// upload returns the record of a model, and creates it if there is none.
+func (m *models) upload(key modelKey) *upload {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.put == nil {
-		m.put = map[wanted]*putting{}
+	if m.uploads == nil {
+		m.uploads = map[modelKey]*upload{}
 	}
-	if m.put[key] == nil {
-		m.put[key] = &putting{}
+	if m.uploads[key] == nil {
+		m.uploads[key] = &upload{}
 	}
-	return m.put[key]
+	return m.uploads[key]
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/launch"
 )
 
-// Ready returns the function's instances that have been ready. That there is none
-// is an error: exit 4 where the function is applied.
+// Ready returns the function's ready instances, with capacities. It returns an error if there are none; the
+// exit status is cli.ExitUnavailable if the function is applied.
 func Ready(state ports.Listing, name string) ([]launch.Candidate, error) {
 	var out []launch.Candidate
 	starting := 0
@@ -26,22 +26,22 @@ func Ready(state ports.Listing, name string) ([]launch.Candidate, error) {
 	}
 	switch {
 	case len(out) > 0:
-		weigh(out)
+		setCapacities(out)
 		return out, nil
 	case starting > 0:
-		return nil, cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows how far they are",
+		return nil, cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows their state",
 			fmt.Errorf("function %s has no ready instance: %d still starting", name, starting))
 	}
 	if _, err := state.Function(name); err != nil {
 		return nil, err
 	}
-	return nil, cli.Fail(cli.ExitUnavailable, "'gfaas serve' starts one with the first call, and 'gfaas up PLAN.json' those of a plan",
+	return nil, cli.Fail(cli.ExitUnavailable, "'gfaas serve' starts an instance at the first call; 'gfaas up PLAN.json' starts the instances of a plan",
 		fmt.Errorf("function %s has no instance", name))
 }
 
-// weigh says what instances can do beside each other: what a plan counts on them for
-// or, where that is not known of all, their parts of a GPU.
-func weigh(ready []launch.Candidate) {
+// setCapacities sets the relative capacities of instances: the rates from the plan or, if an instance has no such
+// rate, the instances' shares of a GPU.
+func setCapacities(ready []launch.Candidate) {
 	planned := !slices.ContainsFunc(ready, func(c launch.Candidate) bool { return c.Record.RPS <= 0 })
 	for i := range ready {
 		r := &ready[i].Record

@@ -15,10 +15,12 @@ import (
 func newCheck(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check REQUEST.json|-",
-		Short: "Say what is wrong with a request",
-		Long: `Says what is wrong with a request and the files of its modules, as far as that needs
-neither objects nor a GPU: one line a fault, with its line in the file and its place
-as a JSON pointer. The exit status is 1 then.`,
+		Short: "Check a request for errors",
+		Long: `Check a request and the files of its modules for errors that can be found without
+objects and without a GPU. Each error is printed on one line, with the file, the line and
+a JSON pointer. If there are errors, the exit status is 1.`,
+		Example: `  # check a request from another program before it is sent
+  gfaas-kerneld import list ops.json | gfaas-kerneld check -`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),
 		RunE:              func(_ *cobra.Command, args []string) error { return check(env, args[0]) },
@@ -41,7 +43,7 @@ func check(env *cli.Env, path string) error {
 	return err
 }
 
-// readModules reads the modules that are in files, and says of which it cannot.
+// readModules reads the modules that are in files. It returns a problem for each unreadable file.
 func readModules(r *kgraph.Request, path string) (problems []*kgraph.Problem) {
 	for i := range r.Modules {
 		m := &r.Modules[i]
@@ -52,16 +54,16 @@ func readModules(r *kgraph.Request, path string) (problems []*kgraph.Problem) {
 	return problems
 }
 
-// faults are problems as those of a file; nil when there are none.
+// faults converts the problems of a request to faults in its file, with line numbers.
 func faults(name string, text []byte, problems []*kgraph.Problem) error {
-	var out []error
+	var errs []error
 	for _, p := range problems {
 		line, column := p.Place(text)
-		what := p.Message
+		message := p.Message
 		if column > 0 {
-			what = fmt.Sprintf("character %d: %s", column, what)
+			message = fmt.Sprintf("character %d: %s", column, message)
 		}
-		out = append(out, &textfile.Fault{File: name, Line: line, Where: p.Where, What: what})
+		errs = append(errs, &textfile.Fault{File: name, Line: line, Where: p.Where, What: message})
 	}
-	return errors.Join(out...)
+	return errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
-// withClient gives a command --client and what it does a connection.
+// withClient adds --client to a command, and makes it call do with a connection.
 func withClient(cmd *cobra.Command, socket *string, do func(ctx context.Context, c *kerneld.Client, args []string) error) *cobra.Command {
 	name := ""
 	clientFlag(cmd, &name)
@@ -34,27 +34,31 @@ func withClient(cmd *cobra.Command, socket *string, do func(ctx context.Context,
 
 func checkKey(key string) error {
 	if !kgraph.ValidKey(key) {
-		return cli.Usagef("%q is no key: expected at most %d of A-Z a-z 0-9 . _ / -, the first a letter or a digit", key, kgraph.MaxName)
+		return cli.Usagef("invalid key %q: expected at most %d of A-Z a-z 0-9 . _ / -, the first a letter or a digit", key, kgraph.MaxName)
 	}
 	return nil
 }
 
 func newPut(env *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
-		Use:               "put KEY FILE|-",
-		Short:             "Store a file as an object",
+		Use:   "put KEY FILE|-",
+		Short: "Store a file as an object",
+		Long: `Store a file as an object of the client. An existing object with this key is replaced.
+With -, the object is read from standard input.`,
+		Example: `  # store the weights that a request reads
+  gfaas-kerneld put mlp/W1 W1.bin`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: cli.FileArgs(""),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
 		if err := checkKey(args[0]); err != nil {
 			return err
 		}
-		return put(ctx, env, c, args[0], args[1])
+		return putObject(ctx, env, c, args[0], args[1])
 	})
 }
 
-// put stores a file.
-func put(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
+// putObject stores a file as an object.
+func putObject(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
 	from, size, err := open(ctx, env, c, path)
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -66,8 +70,8 @@ func put(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string)
 	return nil
 }
 
-// open opens what is to be stored, whose size the daemon wants to know: what is no
-// regular file is read to its end first, as far as the daemon could hold it.
+// open opens a file to store, and returns its size, which the daemon requires. If it is not a regular
+// file, open first copies it to a temporary file, up to the daemon's budget.
 func open(ctx context.Context, env *cli.Env, c *kerneld.Client, path string) (from *os.File, size int64, err error) {
 	in := env.In
 	if path != "-" {
@@ -98,7 +102,7 @@ func open(ctx context.Context, env *cli.Env, c *kerneld.Client, path string) (fr
 	}
 	size, err = io.Copy(f, io.LimitReader(in, s.Host.Budget+1))
 	if err == nil && size > s.Host.Budget {
-		err = &kerneld.Error{Code: kgraph.TooLarge, Message: fmt.Sprintf("more than %d bytes, which is all that the host tier holds", s.Host.Budget)}
+		err = &kerneld.Error{Code: kgraph.TooLarge, Message: fmt.Sprintf("more than %d bytes, the limit for all objects (--host-mem)", s.Host.Budget)}
 	}
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -112,8 +116,11 @@ func open(ctx context.Context, env *cli.Env, c *kerneld.Client, path string) (fr
 
 func newGet(env *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
-		Use:               "get KEY [FILE|-]",
-		Short:             "Write an object to a file",
+		Use:   "get KEY [FILE|-]",
+		Short: "Write an object to a file",
+		Long:  `Write an object of the client to a file, or to standard output (the default, or -).`,
+		Example: `  # print an output of a request as 32-bit floats
+  gfaas-kerneld get vec/y | od -t f4`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: cli.FileArgs(""),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
@@ -124,12 +131,12 @@ func newGet(env *cli.Env, socket *string) *cobra.Command {
 		if len(args) > 1 {
 			file = args[1]
 		}
-		return get(ctx, env, c, args[0], file)
+		return getObject(ctx, env, c, args[0], file)
 	})
 }
 
-// get writes an object to a file, whole or not at all.
-func get(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
+// getObject writes an object to a file atomically.
+func getObject(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
 	to, err := env.Create(path)
 	if err != nil {
 		return err
@@ -143,9 +150,11 @@ func get(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string)
 
 func newRm(_ *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
-		Use:   "rm KEY",
-		Short: "Delete an object",
-		Args:  cobra.ExactArgs(1),
+		Use:     "rm KEY",
+		Short:   "Delete an object",
+		Long:    "Delete an object of a client (--client) from the host and from all GPUs. A running request\nthat reads the object still finishes; the memory is freed after that.",
+		Example: "  # free the memory of an object\n  gfaas-kerneld rm vec/x",
+		Args:    cobra.ExactArgs(1),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
 		if err := checkKey(args[0]); err != nil {
 			return err
@@ -158,10 +167,12 @@ func newLs(env *cli.Env, socket *string) *cobra.Command {
 	cmd := withClient(&cobra.Command{
 		Use:   "ls",
 		Short: "List a client's objects",
-		Long: `Lists a client's objects, with where they are.
+		Long: `List the objects of a client, and where each is stored.
 
-JSON: a list of {"key","size","host","gpus","volatile"}: size in bytes, gpus the
-places of GPUs in --gpu.`,
+JSON: a list of {"key","size","host","gpus","volatile"}. size is in bytes, and gpus lists
+positions in the daemon's --gpu, from 0.`,
+		Example: `  # list the objects of the client alice
+  gfaas-kerneld ls --client alice`,
 		Args: cobra.NoArgs,
 	}, socket, func(ctx context.Context, c *kerneld.Client, _ []string) error {
 		var answer struct{ Objects []kernel.Object }

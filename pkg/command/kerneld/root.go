@@ -1,5 +1,5 @@
-// Package kerneld is the gfaas-kerneld command: the kernel daemon and what it can
-// be asked.
+// Package kerneld implements the gfaas-kerneld command: the kernel daemon (serve.go) and subcommands that
+// act as its clients. The daemon itself is pkg/daemon/kernel.
 package kerneld
 
 import (
@@ -11,51 +11,54 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// Main runs the command on the process's arguments. The result is its exit
-// status.
+// Main runs the command with the process's arguments and returns its exit status.
 func Main() int { return cli.Main("gfaas-kerneld", NewRoot) }
 
-// NewRoot is the command tree.
+// NewRoot returns the command tree.
 func NewRoot(env *cli.Env) *cobra.Command {
 	o := &serveOptions{env: env}
 	root := &cobra.Command{
 		Use:   "gfaas-kerneld",
 		Short: "Run graphs of GPU kernels as functions",
-		Long: `Serve the kernel daemon of the run directory ($GFAAS_RUN_DIR, else
-$XDG_RUNTIME_DIR/gfaas, else the user's default; see gfaas-environment(7)). It
-runs in the foreground.
+		Long: `Serve the kernel daemon of the run directory, in the foreground. The run directory is
+$GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
+see gfaas-environment(7).
 
-A request names kernels in PTX and the buffers they work on; no code of users runs
-on the host. docs/kernels.md describes it. Requests come over HTTP, on kernel.sock
-of the run directory, where the header Gfaas-Client says for whom, and on
-kernel-NAME.sock of each --client, where NAME alone is served.
+A request lists kernels in PTX and the buffers that they use (docs/kernels.md). Users'
+code runs only on the GPU. The daemon serves HTTP on two kinds of sockets in the run
+directory. On kernel.sock, the header Gfaas-Client names the client. On kernel-NAME.sock,
+which each --client creates, the client is NAME.
 
-Objects are kept on the host, and on the GPU while there is room. Kernels run in
-processes of their own: one that faults, or makes no progress for --kernel-timeout,
-costs its request and nobody else's. With --isolation keys one process runs all
-kernels of a GPU: clients cannot name each other's objects, but a kernel that is
-told an address may reach them. With --isolation process each client has its own,
-and the GPU keeps them apart.
+Objects are stored on the host, and also on the GPU while there is room. Kernels run in
+separate processes, the executors: if a kernel faults, or makes no progress for
+--kernel-timeout, only its request fails. With --isolation keys, one executor runs all
+kernels of a GPU. Clients cannot name each other's objects there, but a kernel can access
+any address of its executor. With --isolation process, each client has its own executor,
+and the GPU separates them.
 
-A request takes memory from when it comes until its answer is taken, about as much as
-its text, more where that is many small values: --request-mem is what all may take.
-One client has at most as much of it as is left for others, half where it is alone; a
-request for which there is no room is refused (busy, 429), those that wait stay.
+A request uses host memory from its arrival until its answer has been received: about the
+length of its text, or more if it has many small values. --request-mem limits the memory of
+all requests. A client can use at most as much as remains for the others: half of it if it is
+the only one. Requests beyond that are refused (busy, 429); waiting requests stay.
 
---quota and --sm put the kernels under a slice of the GPU, as gfaas run does; the
-daemon may also be run by gfaas run, in its slice.
+--quota and --sm run the kernels in a slice of each GPU, like gfaas run. You can also
+start the daemon with gfaas run: the kernels then run in that slice.
 
-SIGTERM lets the requests that have come end, and ends with status 0. All objects
-are forgotten then.`,
-		Example: `  gfaas-kerneld
+On SIGTERM, the daemon finishes the requests that it has received, and exits with status 0.
+All objects are then lost.`,
+		Example: `  # serve on the default GPU
+  gfaas-kerneld
+  # use two GPUs, and more memory
   gfaas-kerneld --gpu 0,1 --gpu-mem 16GiB --host-mem 32GiB
+  # serve two clients, isolated from each other; alice gets twice as much GPU time
   gfaas-kerneld --client alice:2 --client bob --isolation process
+  # store an input, run a request and fetch its output
   gfaas-kerneld run request.json --in vec/x=x.bin --out vec/y=y.bin`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.Flags().Changed) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", kerneld.Socket(cli.RunDir()),
-		"the daemon's socket, or kernel-NAME.sock beside it; its folder is the run directory")
+		"socket of the daemon; its folder is the run directory, and the socket of client NAME there is kernel-NAME.sock")
 	cli.Files(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
@@ -63,12 +66,12 @@ are forgotten then.`,
 	return root
 }
 
-// clientFlag gives a command --client.
+// clientFlag adds --client to a command.
 func clientFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "client", "", "for whom (default the socket's own, else default)")
+	cmd.Flags().StringVar(name, "client", "", "client that the command acts for (default: the client of the socket, and \"default\" for kernel.sock)")
 }
 
-// dial is a client of the daemon at a socket.
+// dial returns a client of the daemon at a socket.
 func dial(socket, name string) (*kerneld.Client, error) {
 	path, err := filepath.Abs(socket)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,21 +33,24 @@ func newRun(env *cli.Env, socket *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run REQUEST.json|-",
 		Short: "Run a request",
-		Long: `Runs a request and prints the answer. A module's "file" is read here, from beside
-the request, and its text sent.
+		Long: `Run a request and print the answer. If a module has a "file", this command reads it, from
+the folder of the request, and sends its text to the daemon.
 
---in stores a file as an object before, --out writes an object to a file
-afterwards; - is standard input or output, and with --out KEY=- nothing else is
-printed. With --repeat the request runs so many times, one after the other, and
-the answers are printed as a list.
+--in stores a file as an object before the request runs, and --out writes an object to a
+file afterwards. The file - is standard input or output; with --out KEY=-, only that object
+is printed. --repeat runs the request several times, one after the other, and prints the
+answers as a list.
 
 Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
 "outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
-"bytes_up","evicted","modules_linked"}}: gpu_ms is the time of the kernels on the
-GPU, total_ms from the request's coming to its end, queue_ms the part of it before
-the request began; data is base64, of outputs with "inline".`,
-		Example: `  gfaas-kerneld run request.json
+"bytes_up","evicted","modules_linked"}}. gpu_ms is the time that the kernels ran on the
+GPU, total_ms the time from the request's arrival to its end, and queue_ms the part of
+total_ms before the request started. data has the bytes of outputs with "inline", in base64.`,
+		Example: `  # run a request whose objects are stored
+  gfaas-kerneld run request.json
+  # store an input before, and fetch an output afterwards
   gfaas-kerneld run request.json --in vec/x=x.bin --out vec/y=y.bin
+  # run a request that another command writes
   gfaas-kerneld import list ops.json | gfaas-kerneld run -`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),
@@ -54,17 +58,17 @@ the request began; data is base64, of outputs with "inline".`,
 	}
 	clientFlag(cmd, &o.client)
 	f := cmd.Flags()
-	f.StringArrayVar(&o.in, "in", nil, "object to store before: `KEY=FILE`")
-	f.StringArrayVar(&o.out, "out", nil, "write an object afterwards: `KEY=FILE`")
-	f.IntVar(&o.repeat, "repeat", 1, "how often to run it")
+	f.StringArrayVar(&o.in, "in", nil, "store an object before the request runs: `KEY=FILE`")
+	f.StringArrayVar(&o.out, "out", nil, "write an object after the request: `KEY=FILE`")
+	f.IntVar(&o.repeat, "repeat", 1, "number of times to run the request")
 	env.Outputs(cmd, "json", "yaml")
 	return cmd
 }
 
-// transfer is an object and the file that it comes from or goes to.
+// transfer is an object and the file from which, or to which, it is copied.
 type transfer struct{ key, file string }
 
-func transfers(flag string, list []string) (out []transfer, err error) {
+func transfers(flag string, list []string) (parsed []transfer, err error) {
 	std := 0
 	for _, text := range list {
 		key, file, ok := strings.Cut(text, "=")
@@ -73,12 +77,12 @@ func transfers(flag string, list []string) (out []transfer, err error) {
 		}
 		if file == "-" {
 			if std++; std > 1 {
-				return nil, cli.Usagef("--%s %s: - is there twice", flag, text)
+				return nil, cli.Usagef("--%s %s: - is given twice", flag, text)
 			}
 		}
-		out = append(out, transfer{key, file})
+		parsed = append(parsed, transfer{key, file})
 	}
-	return out, nil
+	return parsed, nil
 }
 
 func (o *runOptions) run(ctx context.Context, path string) error {
@@ -90,10 +94,7 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	silent := false
-	for _, t := range out {
-		silent = silent || t.file == "-"
-	}
+	silent := slices.ContainsFunc(out, func(t transfer) bool { return t.file == "-" })
 	for _, t := range in {
 		if t.file == "-" && path == "-" {
 			return cli.Usagef("--in %s=-: the request comes from standard input, expected a file", t.key)
@@ -123,7 +124,7 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 		answers = append(answers, answer)
 	}
 	for _, t := range out {
-		if err := get(ctx, o.env, c, t.key, t.file); err != nil {
+		if err := getObject(ctx, o.env, c, t.key, t.file); err != nil {
 			return err
 		}
 	}
@@ -136,8 +137,7 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 	return o.env.Show(answers, nil)
 }
 
-// store stores what a request begins with, once all of it is known to be for that
-// request.
+// store stores the files of --in as objects. It stores nothing unless all of them fit the request.
 func (o *runOptions) store(ctx context.Context, c *kerneld.Client, r *request, in []transfer) error {
 	if len(in) == 0 {
 		return nil
@@ -147,11 +147,10 @@ func (o *runOptions) store(ctx context.Context, c *kerneld.Client, r *request, i
 		return r.faults(problems)
 	}
 	type content struct {
-		key  string
 		from *os.File
 		size int64
 	}
-	var all []content
+	var contents []content // of the files in the order of in
 	keys := map[string]bool{}
 	for _, b := range graph.Buffers {
 		keys[b.Key] = true
@@ -165,7 +164,7 @@ func (o *runOptions) store(ctx context.Context, c *kerneld.Client, r *request, i
 			return fmt.Errorf("%s: %w", t.key, err)
 		}
 		defer from.Close()
-		all = append(all, content{t.key, from, size})
+		contents = append(contents, content{from, size})
 		for i := range graph.Buffers {
 			b := &graph.Buffers[i]
 			switch {
@@ -181,24 +180,24 @@ func (o *runOptions) store(ctx context.Context, c *kerneld.Client, r *request, i
 	if problems = append(problems, graph.Check(kgraph.World{})...); len(problems) > 0 {
 		return r.faults(problems)
 	}
-	for _, t := range all {
-		if err := c.Put(ctx, t.key, t.from, t.size); err != nil {
+	for i, t := range in {
+		if err := c.Put(ctx, t.key, contents[i].from, contents[i].size); err != nil {
 			return fmt.Errorf("%s: %w", t.key, err)
 		}
 	}
 	return nil
 }
 
-// request is a request that was read.
+// request is a request read from a file.
 type request struct {
-	name   string // of its file, for messages
-	source []byte // what that says
-	text   []byte // the same with the text of modules that are in files
+	name   string // of the file, for messages
+	source []byte // contents of the file
+	text   []byte // source, with the text of modules that are in files
 }
 
 func (r *request) faults(problems []*kgraph.Problem) error { return faults(r.name, r.source, problems) }
 
-// readRequest reads a request; files of modules become their text.
+// readRequest reads a request and replaces references to module files by the text of the files.
 func readRequest(env *cli.Env, path string) (*request, error) {
 	r, err := cli.Load(env, path, func(from io.Reader, name string) (*request, error) {
 		text, err := io.ReadAll(io.LimitReader(from, kgraph.MaxRequest+1))
@@ -221,7 +220,7 @@ func readRequest(env *cli.Env, path string) (*request, error) {
 	return r, err
 }
 
-// readModule reads a module that is in a file, beside that of its request.
+// readModule reads a module's file, whose path is relative to the folder of the request.
 func readModule(m *kgraph.Module, request string) error {
 	if m.File == "" {
 		return nil
@@ -240,19 +239,14 @@ func readModule(m *kgraph.Module, request string) error {
 		return err
 	}
 	text := string(code)
-	if s, isPTX := kgraph.ReadPTX(text); !isPTX || s == nil || !validText(code) {
-		return fmt.Errorf("%s is no PTX text", path)
+	if _, isPTX := kgraph.ReadPTX(text); !isPTX || strings.Contains(text, "\x00") || len(text) > kgraph.MaxRequest {
+		return fmt.Errorf("%s is not PTX text", path)
 	}
 	m.PTX, m.File = text, ""
 	return nil
 }
 
-// validText says whether code can be sent as text.
-func validText(code []byte) bool {
-	return bytes.IndexByte(code, 0) < 0 && len(code) <= kgraph.MaxRequest
-}
-
-// explained gives the daemon's refusals their exit status.
+// explained maps an error of the daemon to the command's exit status.
 func explained(err error) error {
 	var no *kerneld.Error
 	if errors.As(err, &no) && no.Status == http.StatusGatewayTimeout {

@@ -24,7 +24,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 )
 
-// patience is how long a script waits for what must happen.
+// patience is how long a script waits for a required event.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			run, err := os.MkdirTemp("", "run") // the script's own folder may be too long for a socket
+			run, err := os.MkdirTemp("", "run") // the path of the script's own folder may be too long for a socket
 			if err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// await PROGRAM ARGS… runs a program until it succeeds; with ! until it fails.
+// await PROGRAM ARGS… runs a program until it succeeds or, with !, until it fails.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -79,15 +79,15 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// signal NAME sends a signal to what runs in the background.
+// signal NAME sends a signal to the background processes.
 func send(ts *testscript.TestScript, _ bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
 	}
 }
 
-// stalled SIGNAL ARGS… has gfaas-kerneld copy a standard input that does not end, and
-// wants a signal to end it without a file left in $TMPDIR.
+// stalled SIGNAL ARGS… makes gfaas-kerneld copy an endless standard input. It checks that a signal ends the program
+// without leaving a file in $TMPDIR.
 func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	cmd := exec.Command("gfaas-kerneld", args[1:]...)
 	cmd.Env = os.Environ()
@@ -129,26 +129,26 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// post STATUS PATH [FILE] asks the gateway, and prints its answer with the headers.
+// post STATUS PATH [FILE] sends a request to the gateway and prints the answer with its headers.
 func post(ts *testscript.TestScript, _ bool, args []string) {
 	body := ""
 	if len(args) > 2 {
 		body = ts.ReadFile(args[2])
 	}
-	text, status := ask(ts, "POST", args[1], body)
+	text, status := requestGateway(ts, "POST", args[1], body)
 	fmt.Fprint(ts.Stdout(), text)
 	if strconv.Itoa(status) != args[0] {
 		ts.Fatalf("%v: status %d: %s", args, status, text)
 	}
 }
 
-// answers PATH PATTERN asks the gateway until its answer matches.
+// answers PATH PATTERN repeats a request to the gateway until the answer matches.
 func answers(ts *testscript.TestScript, _ bool, args []string) {
 	pattern := regexp.MustCompile(args[1])
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; <-tick.C {
-		text, _ := ask(ts, "GET", args[0], "")
+		text, _ := requestGateway(ts, "GET", args[0], "")
 		if pattern.MatchString(text) {
 			return
 		}
@@ -158,8 +158,8 @@ func answers(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// ask asks the gateway.
-func ask(ts *testscript.TestScript, method, path, body string) (text string, status int) {
+// requestGateway sends a request to the gateway.
+func requestGateway(ts *testscript.TestScript, method, path, body string) (text string, status int) {
 	socket := filepath.Join(ts.Getenv("GFAAS_RUN_DIR"), "gateway.sock")
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -176,7 +176,7 @@ func ask(ts *testscript.TestScript, method, path, body string) (text string, sta
 	return strings.ReplaceAll(out.String(), "\r\n", "\n"), answer.StatusCode
 }
 
-// floats FILE V… writes numbers of 32 bits.
+// floats FILE V… writes 32-bit floats to a file.
 func writeFloats(ts *testscript.TestScript, _ bool, args []string) {
 	var out []byte
 	for _, text := range args[1:] {
@@ -187,7 +187,7 @@ func writeFloats(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), out, 0o600))
 }
 
-// isfloats FILE V… holds what such a file has.
+// isfloats FILE V… checks the floats in a file.
 func isFloats(ts *testscript.TestScript, _ bool, args []string) {
 	data := []byte(ts.ReadFile(args[0]))
 	var got []string

@@ -23,7 +23,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// serveOptions are the daemon's flags.
+// serveOptions holds the daemon's flags.
 type serveOptions struct {
 	env       *cli.Env
 	socket    string
@@ -42,22 +42,22 @@ type serveOptions struct {
 
 func (o *serveOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default those that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES, or 0; sim if there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
-	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB` (0: 8GiB, or nine tenths of what it has)")
-	cli.Memory(f, &o.hostMem, "host-mem", "memory of the host for objects")
-	cli.Memory(f, &o.reqMem, "request-mem", "memory of the host for requests that are not over; a client has at most what is left for others")
-	cli.Choice(cmd, &o.policy, "policy", "which client goes next, and where", kernel.Policies()...)
-	cli.Choice(cmd, &o.isolation, "isolation", "what clients share: a process on each GPU (keys), or none (process)", "keys", "process")
-	f.StringArrayVar(&o.clients, "client", nil, "a client with a socket of its own, kernel-NAME.sock: `NAME[:WEIGHT]`")
-	f.DurationVar(&o.timeout, "kernel-timeout", 10*time.Second, "how long a request's kernels may make no progress")
-	f.StringVar(&o.listen, "listen", "", "also answer on this TCP address of this machine, like 127.0.0.1:9410: whoever reaches it may use it")
-	f.StringVar(&o.quota, "quota", "", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window, from gfaas-tokend")
-	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors, in percent, from gfaas-tokend")
+	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB` (0: 8GiB, but at most nine tenths of the GPU's memory)")
+	cli.Memory(f, &o.hostMem, "host-mem", "host memory for objects")
+	cli.Memory(f, &o.reqMem, "request-mem", "host memory for requests in progress; a client can use at most as much as remains for the others")
+	cli.Choice(cmd, &o.policy, "policy", "policy that chooses the next client and its GPU", kernel.Policies()...)
+	cli.Choice(cmd, &o.isolation, "isolation", "isolation of clients: one process per GPU for all (keys), or one for each client (process)", "keys", "process")
+	f.StringArrayVar(&o.clients, "client", nil, "client with its own socket, kernel-NAME.sock: `NAME[:WEIGHT]` (can be repeated)")
+	f.DurationVar(&o.timeout, "kernel-timeout", 10*time.Second, "longest time that a request's kernels may make no progress")
+	f.StringVar(&o.listen, "listen", "", "also serve on this loopback TCP address, like 127.0.0.1:9410, for everyone who can connect to it")
+	f.StringVar(&o.quota, "quota", "", "run the kernels in a slice with this quota: REQUEST[:LIMIT], the guaranteed and the largest fraction of each window")
+	f.Float64Var(&o.sm, "sm", 100, "run the kernels in a slice with this SM share, in percent")
 }
 
-// config is what the flags ask for; what is wrong with them is wrong usage.
+// config returns the configuration for the flags, or a usage error.
 func (o *serveOptions) config() (kernel.Config, error) {
 	c := kernel.Config{GPUMem: int64(o.gpuMem), HostMem: int64(o.hostMem), RequestMem: int64(o.reqMem), Policy: o.policy, Isolate: o.isolation == "process",
 		KernelTimeout: o.timeout, Listen: o.listen}
@@ -78,37 +78,24 @@ func (o *serveOptions) config() (kernel.Config, error) {
 		if weighed {
 			var err error
 			if w, err = strconv.ParseFloat(weight, 64); err != nil || !kernel.ValidWeight(w) {
-				return c, cli.Usagef("--client %s: %q is no weight, expected a number above 0", text, weight)
+				return c, cli.Usagef("--client %s: invalid weight %q: expected a number from 0.000001 to 1000000", text, weight)
 			}
 		}
 		if !kernel.ValidClient(name) || seen[name] {
-			return c, cli.Usagef("--client %s: expected each name once, of at most 63 of A-Z a-z 0-9 . _ -, the first a letter or a digit", text)
+			return c, cli.Usagef("--client %s: expected a name that is given once, of at most 63 of A-Z a-z 0-9 . _ -, the first a letter or a digit", text)
 		}
 		seen[name] = true
 		c.Clients = append(c.Clients, kernel.ClientConfig{Name: name, Weight: w})
 	}
-	return c, o.checkListen()
+	local, err := cli.CheckAddress("--listen", o.listen)
+	if err == nil && !local { // the daemon does not authenticate clients
+		_, port, _ := net.SplitHostPort(o.listen)
+		err = cli.Usagef("--listen %s: there is no authentication, so expected an address of this machine only, like 127.0.0.1:%s", o.listen, port)
+	}
+	return c, err
 }
 
-// checkListen wants an address of this machine alone: there are no passwords.
-func (o *serveOptions) checkListen() error {
-	if o.listen == "" {
-		return nil
-	}
-	name, port, err := net.SplitHostPort(o.listen)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
-	}
-	if err != nil {
-		return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
-	}
-	if ip := net.ParseIP(name); name != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return cli.Usagef("--listen %s: whoever reaches it may use it: expected an address of this machine, like 127.0.0.1:%s", o.listen, port)
-	}
-	return nil
-}
-
-// devices are the GPUs to use.
+// devices returns the names of the GPUs to use.
 func (o *serveOptions) devices() (names []string, err error) {
 	chosen, err := devices.Choose(o.gpu)
 	if err != nil {
@@ -125,7 +112,7 @@ func (o *serveOptions) devices() (names []string, err error) {
 
 func (o *serveOptions) run(ctx context.Context, changed func(string) bool) error {
 	o.env.CleansUp()
-	o.env.Reloads() // there is nothing to read again
+	o.env.Reloads() // SIGHUP is harmless: there are no settings to read again
 	c, err := o.config()
 	if err != nil {
 		return err
@@ -151,18 +138,18 @@ func (o *serveOptions) run(ctx context.Context, changed func(string) bool) error
 	c.Private = filepath.Dir(c.Socket) == runDir
 	if d, _ := gpu.ParseDevice(c.GPUs[0]); d.Simulated {
 		devices.NoteSimulated(o.env)
-		defer func() { _ = simgpu.Sweep() }() // of executors that were killed
+		defer func() { _ = simgpu.Sweep() }() // after executors that were killed
 	}
-	s := &slices{env: o.env, runDir: runDir, libs: libs}
-	defer s.leave()
+	s := &executorSlices{env: o.env, runDir: runDir, libs: libs}
+	defer s.unregister()
 	if err := s.enter(ctx, o, c.GPUs, changed); err != nil {
 		return err
 	}
 	c.Log = o.env.Logger(o.env.Err)
 	c.Ports = kernel.Ports{NewHost: newHost, Start: func(ctx context.Context, device string, h kernel.Host) (kernel.Executor, job.Hello, error) {
-		e, hello, err := executor.Start(ctx, executor.Config{Path: program, Env: s.environ(device), Host: h.(*executor.Host), Stderr: quiet(o.env)})
+		e, hello, err := executor.Start(ctx, executor.Config{Path: program, Env: s.environs[device], Host: h.(*executor.Host), Stderr: executorOutput(o.env)})
 		if err != nil {
-			return nil, hello, err // not a nil *Executor
+			return nil, hello, err // an untyped nil, not a nil *Executor
 		}
 		return e, hello, nil
 	}}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/child"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -17,27 +18,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// slices are what executors run under: of each GPU a slice of the daemon's own, one
-// that somebody else put the daemon under, or none.
-type slices struct {
+// executorSlices manages the slices of the executors: a slice of the daemon's own on each GPU, the slice in which
+// the daemon itself runs, or none.
+type executorSlices struct {
 	env    *cli.Env
 	runDir string
 	libs   preload.Libs
 
-	environs map[string][]string // by GPU
-	client   *tokend.Client
-	ids      []string
-	stop     context.CancelFunc
-	keeping  sync.WaitGroup
+	environs    map[string][]string // environment of executors, by GPU
+	client      *tokend.Client
+	ids         []string
+	stop        context.CancelFunc
+	supervising sync.WaitGroup
 }
 
-// enter takes the slices that the flags ask for.
-func (s *slices) enter(ctx context.Context, o *serveOptions, devices []string, changed func(string) bool) error {
+// enter registers the slices that the flags request, and prepares the executors' environments.
+func (s *executorSlices) enter(ctx context.Context, o *serveOptions, devices []string, changed func(string) bool) error {
 	s.environs = map[string][]string{}
 	own := o.quota != "" || changed("sm")
 	if os.Getenv("GFAAS_INSTANCE") != "" {
 		if own || len(devices) > 1 || changed("gpu") {
-			return cli.Usagef("under gfaas run its slice counts: --gpu, --quota and --sm are not for here")
+			return cli.Usagef("--gpu, --quota and --sm are not allowed under gfaas run, whose slice applies")
 		}
 		s.environs[devices[0]] = os.Environ()
 		return nil
@@ -48,7 +49,7 @@ func (s *slices) enter(ctx context.Context, o *serveOptions, devices []string, c
 			if err != nil {
 				return err
 			}
-			s.environs[device] = cli.Environ(set)
+			s.environs[device] = child.Environ(set)
 		}
 		return nil
 	}
@@ -66,21 +67,20 @@ func (s *slices) enter(ctx context.Context, o *serveOptions, devices []string, c
 	if err != nil {
 		return err
 	}
-	s.client = client
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.client, s.stop = client, stop
 	for _, device := range devices {
-		if err := s.register(ctx, device, slice); err != nil {
+		if err := s.register(ctx, running, device, slice); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// register takes a slice of one GPU.
-func (s *slices) register(ctx context.Context, device string, slice gpu.Slice) error {
+// register registers a slice on one GPU. If the token daemon exits when idle, register supervises it
+// until running ends.
+func (s *executorSlices) register(ctx, running context.Context, device string, slice gpu.Slice) error {
 	id := fmt.Sprintf("kerneld-%s-%d", strings.NewReplacer(":", "").Replace(device), os.Getpid())
-	if len(id) > 63 {
-		id = id[:63] // a MIG instance's
-	}
 	grant := preload.Grant{Socket: filepath.Join(tokend.ClientSocketDir(s.runDir), "token.sock"), Instance: id,
 		Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: s.libs}
 	answer, err := s.client.Register(ctx, wire.Registration{
@@ -102,20 +102,12 @@ func (s *slices) register(ctx context.Context, device string, slice gpu.Slice) e
 	if err != nil {
 		return err
 	}
-	s.environs[device] = cli.Environ(set)
-	if answer.IdleExit { // nobody else looks after the token daemon
-		ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-		before := s.stop
-		s.stop = func() {
-			stop()
-			if before != nil {
-				before()
-			}
-		}
-		s.keeping.Go(func() {
-			s.client.Keep(ctx, id, time.Second, func(failed error) {
+	s.environs[device] = child.Environ(set)
+	if answer.IdleExit { // no service manager supervises the token daemon
+		s.supervising.Go(func() {
+			s.client.Supervise(running, id, time.Second, func(failed error) {
 				if failed != nil {
-					s.env.Debugf("the token daemon is gone and cannot be started: %v", failed)
+					s.env.Debugf("the token daemon has ended and cannot be started again: %v", failed)
 				}
 			})
 		})
@@ -123,26 +115,24 @@ func (s *slices) register(ctx context.Context, device string, slice gpu.Slice) e
 	return nil
 }
 
-// leave gives the slices back.
-func (s *slices) leave() {
-	if s.stop != nil {
-		s.stop()
+// unregister unregisters the slices.
+func (s *executorSlices) unregister() {
+	if s.client == nil {
+		return
 	}
-	s.keeping.Wait()
-	const patience = 2 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	s.stop()
+	s.supervising.Wait()
+	const limit = 2 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, id := range s.ids {
-		_ = s.client.Unregister(ctx, id) // else the token daemon drops what has no owner
+		_ = s.client.Unregister(ctx, id) // after an error, the token daemon notices that the owner has ended
 	}
 }
 
-// environ is the environment of an executor on that GPU.
-func (s *slices) environ(device string) []string { return s.environs[device] }
-
-// quiet is where executors print: their libraries say once more that the GPU is
-// simulated.
-func quiet(env *cli.Env) io.Writer {
+// executorOutput returns where executors print: nowhere without --verbose, because their libraries repeat the note
+// that the GPU is simulated.
+func executorOutput(env *cli.Env) io.Writer {
 	if env.Verbose {
 		return env.Err
 	}

@@ -16,21 +16,24 @@ import (
 func newStats(env *cli.Env, socket *string) *cobra.Command {
 	cmd := withClient(&cobra.Command{
 		Use:   "stats",
-		Short: "Show clients, GPUs and why what waits does",
-		Long: `Shows the clients, and in JSON the GPUs and the host's tier too.
+		Short: "Show clients, GPUs, and why requests are queued",
+		Long: `Show the state of each client and, in JSON, also of the GPUs and of the host memory.
 
-SHARE is the part of the time in which GPUs ran requests, since the beginning; WHY
-is why a client's next request waits or, where none does, why its last one went
-when and where it did.
+SHARE is the client's fraction of the time for which GPUs have run requests since the daemon
+started. WHY is the reason why the client's next request waits or, if none waits, the reason
+why its last request was dispatched. Both are codes with parameters (docs/reasons.md).
 
 JSON: {"policy","host":{"used","budget"},"requests":{"used","budget"},
 "gpus":[{"gpu","device","name","running","client","used","budget","objects",
 "modules","busy_ms","evicted","executors","started","faults"}],"clients":[{"client",
 "weight","objects","bytes","waiting","running","held","done","failed","busy","ran_ms",
-"gpu_ms","why","last","share"}]}.
-Memory is in bytes, that of requests from when they come until their answers are taken,
-held a client's part of it; busy counts requests that were refused because too many
-waited, or too much of them.`,
+"gpu_ms","why","last","share","reason","last_reason"}]}.
+"why" and "last" are texts; "reason" and "last_reason" are the same reasons as objects.
+Memory is in bytes. "requests" is the host memory of requests, from their arrival until their
+answers have been received, and held is a client's part of it. busy counts requests that were
+refused because too many were waiting or because they needed too much memory.`,
+		Example: `  # show what each client waits for
+  gfaas-kerneld stats`,
 		Args: cobra.NoArgs,
 	}, socket, func(ctx context.Context, c *kerneld.Client, _ []string) error {
 		var s kernel.Stats
@@ -42,10 +45,10 @@ waited, or too much of them.`,
 			for _, c := range s.Clients {
 				why := c.Why
 				if why == "" {
-					why = c.LastWhy
+					why = c.Last
 				}
 				rows = append(rows, []string{c.Client, number.Plain(c.Weight), strconv.Itoa(c.Objects), fmt.Sprintf("%.0fMiB", float64(c.Bytes)/(1<<20)),
-					strconv.Itoa(c.Waiting), strconv.Itoa(c.Running), strconv.Itoa(c.Done), strconv.Itoa(c.Failed), fmt.Sprintf("%.3f", c.Share), why})
+					strconv.Itoa(c.Waiting), strconv.Itoa(c.Running), strconv.Itoa(c.Completed), strconv.Itoa(c.Failed), fmt.Sprintf("%.3f", c.Share), why})
 			}
 			return rows
 		})

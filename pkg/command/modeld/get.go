@@ -13,12 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gfaas/gfaas/pkg/adapter/modeld"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// nonblock keeps the opening of a pipe from waiting for who writes it.
+// nonblock makes opening a pipe not wait for its writer.
 const nonblock = syscall.O_NONBLOCK
 
 type getOptions struct {
@@ -30,22 +29,19 @@ func newGet(t *tool) *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get NAME [FILE]",
-		Short: "Load a model that is known, and write it to a file",
-		Long: `Loads a model if it is not on the GPU. With FILE, or - for standard output, it
-is written back from the GPU: byte for byte the file that was put, and one file
-where a model was put from several.
+		Short: "Load a known model, and write it to a file",
+		Long: `Load a model that the daemon knows onto the GPU, unless it is there, and write it to FILE.
+Without FILE, the model is only loaded; FILE - is standard output. The output has the bytes
+of the file that was put. A model that was put from several files is written as one file.
 
-A terminal shows a progress bar. If standard error is not a terminal, a line every 30 s
-tells how much of the model is loaded or written.`,
-		Example: `  gfaas-modeld get resnet50
+The progress is shown on standard error: as a bar on a terminal, otherwise as a line every
+30 s.`,
+		Example: `  # load a model before it is needed
+  gfaas-modeld get resnet50
+  # compute the checksum of the copy on the GPU
   gfaas-modeld get resnet50 - | sha256sum`,
-		Args: cobra.RangeArgs(1, 2),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		},
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: completeSecond,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := ""
 			if len(args) == 2 {
@@ -55,8 +51,8 @@ tells how much of the model is loaded or written.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.tenant, "tenant", "", "who asks (default "+wire.DefaultTenant+")")
-	f.DurationVar(&o.timeout, "timeout", 0, "wait so long for room, where others hold models, or for a model that is being stored (0: not at all)")
+	f.StringVar(&o.tenant, "tenant", "", "tenant to act for (default "+wire.DefaultTenant+")")
+	f.DurationVar(&o.timeout, "timeout", 0, "longest wait for room while processes hold other models, or for a store of this model to end (0: no wait)")
 	return cmd
 }
 
@@ -67,28 +63,16 @@ func (o *getOptions) run(ctx context.Context, t *tool, name, path string) (err e
 	if o.timeout < 0 {
 		return cli.Usagef("--timeout %v: expected 0 or more", o.timeout)
 	}
-	client, err := t.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	r := wire.Request{Op: wire.OpGet, Name: name, Tenant: o.tenant, TimeoutMS: o.timeout.Milliseconds()}
 	if path != "" {
-		return o.write(ctx, t, client, r, path)
+		return o.write(ctx, t, r, path)
 	}
-	end := t.follow(ctx, name, o.tenant, nil)
-	_, files, err := client.Call(ctx, r)
-	end()
-	for _, f := range files {
-		_ = f.Close()
-	}
-	if err != nil {
-		return explain(fmt.Errorf("get %s: %w", name, err))
-	}
-	return nil
+	defer t.follow(ctx, name, o.tenant, nil)()
+	_, err = t.call(ctx, "get "+name, r)
+	return err
 }
 
-// counter is a writer that counts bytes.
+// counter is an io.Writer that counts bytes.
 type counter struct{ atomic.Int64 }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -96,15 +80,19 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// write has the daemon write the file into a pipe, and what comes out of that into
-// a file.
-func (o *getOptions) write(ctx context.Context, t *tool, client *modeld.Client, r wire.Request, path string) error {
+// write makes the daemon write the model's file into a pipe, and copies it from there to a file.
+func (o *getOptions) write(ctx context.Context, t *tool, r wire.Request, path string) error {
+	client, err := t.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	out, err := t.env.Create(path)
 	if err != nil {
 		return err
 	}
 	defer out.Cleanup()
-	if out.Remains { // else whoever reads the copy may keep it waiting for ever
+	if out.Remains { // not needed otherwise, and a slow reader of the output could delay the exit for ever
 		t.env.CleansUp()
 	}
 	from, to, err := os.Pipe()
@@ -121,9 +109,9 @@ func (o *getOptions) write(ctx context.Context, t *tool, client *modeld.Client, 
 		copying <- err
 	}()
 	r.Op = wire.OpRead
-	end := t.follow(ctx, r.Name, o.tenant, &written.Int64)
+	stop := t.follow(ctx, r.Name, o.tenant, &written.Int64)
 	a, _, err := client.Call(ctx, r, to)
-	end()
+	stop()
 	_ = to.Close()
 	if err != nil {
 		_ = from.Close()
@@ -134,7 +122,7 @@ func (o *getOptions) write(ctx context.Context, t *tool, client *modeld.Client, 
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); a.SHA256 != "" && got != a.SHA256 {
-		return fmt.Errorf("get %s: what came from the GPU has the SHA-256 %s, expected %s", r.Name, got, a.SHA256)
+		return fmt.Errorf("get %s: the data from the GPU has the SHA-256 %s, expected %s", r.Name, got, a.SHA256)
 	}
 	return out.Commit()
 }

@@ -23,9 +23,8 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// instanceMain is a program that holds the model NAME, loaded from FILE if need be,
-// and reads it over and over until it is killed. A byte that is not the model's own
-// ends it with status 3.
+// instanceMain is a program that holds the model NAME, loaded from FILE if necessary, and reads it repeatedly until
+// it is killed. It exits with status 3 if a byte is wrong.
 func instanceMain() {
 	if err := holdModel(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -50,7 +49,7 @@ func holdModel(name, path string) error {
 	var a wire.Answer
 	var files []*os.File
 	var client *modeld.Client
-	for { // the daemon may be killed at any time
+	for { // retry: the daemon may be killed at any time
 		client, err = modeld.Dial(ctx, modeld.Socket(os.Getenv("GFAAS_RUN_DIR")))
 		if err == nil {
 			a, files, err = client.Call(ctx, wire.Request{Op: wire.OpGet, Name: name, Source: path, TimeoutMS: time.Hour.Milliseconds()}, file)
@@ -60,7 +59,7 @@ func holdModel(name, path string) error {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	defer client.Close() // its connection holds the model; without this it would go as garbage
+	defer client.Close() // keeps the connection, which holds the model, from being garbage-collected
 	memory, err := on.Import(files[0], gpu.Bytes(a.Size))
 	if err != nil {
 		return err
@@ -90,7 +89,7 @@ func holdModel(name, path string) error {
 	}
 }
 
-// soak is a daemon, instances and what kills them.
+// soak holds the daemon, the instances and the state of the test that kills them.
 type soak struct {
 	t         *testing.T
 	env       []string
@@ -99,10 +98,10 @@ type soak struct {
 	daemon    *exec.Cmd
 	instances []*exec.Cmd
 	outputs   map[*exec.Cmd]*output
-	good      int // instances that have read their model
+	good      int // instances that have read their model without errors
 }
 
-// output is what a program prints.
+// output collects a program's output.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -114,7 +113,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.text.Write(p)
 }
 
-func (o *output) has(text string) bool {
+func (o *output) contains(text string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return bytes.Contains(o.text.Bytes(), []byte(text))
@@ -132,15 +131,15 @@ func (s *soak) start(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// kill kills a program, and wants it to have run well until then.
+// kill kills a program and checks that it has run without errors.
 func (s *soak) kill(cmd *exec.Cmd) {
 	s.t.Helper()
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if out := s.outputs[cmd]; out.has("BAD") || cmd.ProcessState.ExitCode() != -1 {
+	if out := s.outputs[cmd]; out.contains("BAD") || cmd.ProcessState.ExitCode() != -1 {
 		s.t.Errorf("%v ended with %v: %s", cmd.Args, cmd.ProcessState, &out.text)
 	}
-	if s.outputs[cmd].has("good") {
+	if s.outputs[cmd].contains("good") {
 		s.good++
 	}
 	delete(s.outputs, cmd)
@@ -150,7 +149,7 @@ func (s *soak) startDaemon() {
 	s.daemon = s.start("gfaas-modeld", "--gpu", "sim", "--capacity", "24MiB")
 }
 
-// model writes a file of that name whose content is another each time.
+// model writes a model file of the given name, with new content on each call.
 func (s *soak) model(name string) string {
 	s.t.Helper()
 	data := make([]byte, 2<<20+s.draw.Below(4<<20))
@@ -177,8 +176,8 @@ func (s *soak) model(name string) string {
 	return path
 }
 
-// asking asks the daemon until it answers.
-func (s *soak) asking(r wire.Request, files ...*os.File) wire.Answer {
+// mustCall sends a request until the daemon answers.
+func (s *soak) mustCall(r wire.Request, files ...*os.File) wire.Answer {
 	s.t.Helper()
 	var err error
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -197,9 +196,8 @@ func (s *soak) asking(r wire.Request, files ...*os.File) wire.Answer {
 	return wire.Answer{}
 }
 
-// TestKills kills the daemon and instances at any moment: nobody reads a byte that
-// is not of the model it got, and in the end nothing is left. GFAAS_KILLS=1000 is
-// how many; 40 else.
+// TestKills kills the daemon and instances at random times. No instance may read a wrong byte, and nothing may remain
+// at the end. GFAAS_KILLS sets the number of kills (default 40).
 func TestKills(t *testing.T) {
 	kills := 40
 	if n, err := strconv.Atoi(os.Getenv("GFAAS_KILLS")); err == nil {
@@ -240,7 +238,7 @@ func TestKills(t *testing.T) {
 				s.instances = append(s.instances, s.start("model-instance", name, filepath.Join(dir, name)))
 			}
 		case 3:
-			// Another file in its place: what was loaded of the last goes on.
+			// Put new content. Loaded instances continue with the old content.
 			name := names[s.draw.Below(len(names))]
 			f, err := os.Open(s.model(name))
 			if err != nil {
@@ -248,7 +246,7 @@ func TestKills(t *testing.T) {
 			}
 			put := wire.Request{Op: wire.OpPut, Name: name, Source: filepath.Join(dir, name), TimeoutMS: 1}
 			if c, err := modeld.Dial(t.Context(), filepath.Join(dir, "run", "model.sock")); err == nil {
-				_, _, _ = c.Call(t.Context(), put, f) // there may be no room for another generation
+				_, _, _ = c.Call(t.Context(), put, f) // an error is possible: there may be no room for another generation
 				_ = c.Close()
 			}
 			_ = f.Close()
@@ -269,15 +267,15 @@ func TestKills(t *testing.T) {
 	for _, cmd := range s.instances {
 		s.kill(cmd)
 	}
-	for end := time.Now().Add(patience); s.asking(wire.Request{Op: wire.OpStat}).Daemon.Refs > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); s.mustCall(wire.Request{Op: wire.OpStat}).Daemon.Refs > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("all instances are gone, and models are held")
 		}
 	}
 	for _, m := range modelsAt(t, filepath.Join(dir, "run", "model.sock")) {
-		s.asking(wire.Request{Op: wire.OpRemove, Name: m.Name})
+		s.mustCall(wire.Request{Op: wire.OpRemove, Name: m.Name})
 	}
-	if left := s.asking(wire.Request{Op: wire.OpStat}).Daemon; left.Used != 0 || left.Models != 0 {
+	if left := s.mustCall(wire.Request{Op: wire.OpStat}).Daemon; left.Used != 0 || left.Models != 0 {
 		t.Errorf("all models were removed: %+v", left)
 	}
 	t.Logf("%d kills; %d instances had read their model", kills, s.good)
@@ -286,11 +284,11 @@ func TestKills(t *testing.T) {
 	}
 	s.kill(s.daemon)
 	if used, err := simgpu.ProcessMemory(sim, 0); err != nil || len(used) > 0 {
-		t.Errorf("all processes are gone, and have %v, %v", used, err)
+		t.Errorf("all processes are gone, and have %v, %v; want none", used, err)
 	}
 }
 
-// modelsAt is all models of a daemon.
+// modelsAt returns all models of a daemon.
 func modelsAt(t *testing.T, socket string) []wire.Status {
 	t.Helper()
 	c, err := modeld.Dial(t.Context(), socket)
@@ -305,8 +303,8 @@ func modelsAt(t *testing.T, socket string) []wire.Status {
 	return all
 }
 
-// TestOneCopy: eight instances of a model and the daemon have its weights once
-// between them, and a ninth has them without a load.
+// TestOneCopy: eight instances and the daemon share one copy of a model's weights. A ninth instance gets them without
+// a load.
 func TestOneCopy(t *testing.T) {
 	libs, err := filepath.Abs("../../../build/lib")
 	if err != nil {
@@ -333,15 +331,15 @@ func TestOneCopy(t *testing.T) {
 	}()
 	for n := 1; n <= 9; n++ {
 		cmd := s.start("model-instance", "a", path)
-		for end := time.Now().Add(patience); !s.outputs[cmd].has("good"); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(patience); !s.outputs[cmd].contains("good"); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("instance %d does not have its model: %s", n, &s.outputs[cmd].text)
 			}
 		}
 	}
-	now := s.asking(wire.Request{Op: wire.OpStat}).Daemon
+	now := s.mustCall(wire.Request{Op: wire.OpStat}).Daemon
 	if now.Loads != 1 || now.Refs != 9 {
-		t.Errorf("%+v", now)
+		t.Errorf("%+v, want Loads 1 and Refs 9", now)
 	}
 	memory, err := simgpu.ProcessMemory(sim, 0)
 	if err != nil {

@@ -13,27 +13,30 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// askTime is how long the daemon may take to say how things stand.
+// askTime limits the wait for the daemon's status.
 const askTime = 5 * time.Second
 
 // keys describes a model in JSON.
 const keys = `{"name","tenant","public","state","bytes","gpu_bytes","tensors","sha256",
-"generation","refs","source","loads","last_used"}, and "loaded_bytes" and "why"
-(what it waits for) while it is being loaded. A state is gpu, loading, or file:
-not on the GPU, to be loaded again when somebody asks. bytes is the file,
-gpu_bytes the memory on the GPU (0 unless it is there), loads how often it was
-loaded since the daemon began, refs how many hold it.`
+"generation","refs","source","loads","last_used"}, and while the model is being loaded also
+"loaded_bytes", "why" (the reason why it waits, see docs/reasons.md) and "reason" (the same as
+an object). The state is gpu, loading, or file (not on
+the GPU, and loaded again when it is requested). bytes is the size of the file, gpu_bytes the
+memory on the GPU (0 if it is not there), loads the number of loads since the daemon started,
+and refs the number of holders.`
 
 func newList(t *tool) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the models that are known",
-		Long:  "Lists the models that are known, on the GPU or not.\n\nJSON: a list of " + keys,
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return list(cmd.Context(), t, tenant) },
+		Short: "List the known models",
+		Long:  "List the models that the daemon knows, on the GPU or not.\n\nJSON: a list of " + keys,
+		Example: `  # list all models, with sources and reasons for waits
+  gfaas-modeld ls -o wide`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return list(cmd.Context(), t, tenant) },
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "only what this tenant sees")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "list only models that this tenant can use")
 	t.env.Outputs(cmd, "table", "wide", "json", "yaml", "csv")
 	return cmd
 }
@@ -51,51 +54,52 @@ func list(ctx context.Context, t *tool, tenant string) error {
 		return err
 	}
 	defer client.Close()
-	all, err := client.Models(ctx, tenant)
+	models, err := client.Models(ctx, tenant)
 	if err != nil {
 		return explain(err)
 	}
-	if all == nil {
-		all = []wire.Status{}
+	if models == nil {
+		models = []wire.Status{}
 	}
-	return t.env.Show(all, func() [][]string { return modelRows(t.env.Output, all) })
+	return t.env.Show(models, func() [][]string { return modelRows(t.env.Output, models) })
 }
 
-// modelRows are the models for people, or for programs as CSV.
-func modelRows(form string, all []wire.Status) [][]string {
+// modelRows returns the rows of the table of models, or of its CSV form.
+func modelRows(form string, models []wire.Status) [][]string {
 	if form == "csv" {
-		return csvRows(all)
+		return csvRows(models)
 	}
 	header := []string{"NAME", "TENANT", "STATE", "SIZE", "GPU", "REFS", "GEN"}
 	if form == "wide" {
 		header = append(header, "PUBLIC", "TENSORS", "LOADS", "SHA256", "SOURCE", "WHY")
 	}
 	rows := [][]string{header}
-	for _, m := range all {
+	for _, m := range models {
 		state := m.State
 		if m.State == wire.StateLoading && m.Bytes > 0 {
 			state = fmt.Sprintf("%s %d%%", state, min(100, 100*m.Loaded/m.Bytes))
 		}
 		row := []string{
-			m.Name, m.Tenant, state, mib(m.Bytes), mib(m.GPUBytes), strconv.Itoa(m.Refs), strconv.FormatInt(m.Generation, 10),
+			m.Name, m.Tenant, state, mib(m.Bytes), mib(m.GPUBytes), strconv.Itoa(m.Refs), number(m.Generation),
 		}
 		if form == "wide" {
-			row = append(row, strconv.FormatBool(m.Public), strconv.Itoa(m.Tensors), strconv.FormatInt(m.Loads, 10), m.SHA256, m.Source, m.Why)
+			row = append(row, strconv.FormatBool(m.Public), strconv.Itoa(m.Tensors), number(m.Loads), m.SHA256, m.Source, m.Why)
 		}
 		rows = append(rows, row)
 	}
 	return rows
 }
 
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
 func mib(n int64) string { return fmt.Sprintf("%.1fMiB", gpu.Bytes(n).MiB()) }
 
-// csvRows have the keys of the JSON form.
-func csvRows(all []wire.Status) [][]string {
+// csvRows returns rows with the keys of the JSON form.
+func csvRows(models []wire.Status) [][]string {
 	rows := [][]string{{
 		"name", "tenant", "public", "state", "bytes", "gpu_bytes", "tensors", "sha256", "generation", "refs", "source", "loads", "last_used",
 	}}
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	for _, m := range all {
+	for _, m := range models {
 		used := ""
 		if m.LastUsed != nil {
 			used = m.LastUsed.Format(time.RFC3339Nano)

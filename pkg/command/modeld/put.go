@@ -28,35 +28,38 @@ func newPut(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put NAME FILE",
 		Short: "Load a model from a file, under a name",
-		Long: `Loads a model's weights from a safetensors file and returns when they are on the
-GPU. FILE may be an index, NAME.safetensors.index.json, of a model in several
-files. The file is read again when the model comes back after it had to make
-room: it must stay as it is.
+		Long: `Load the weights of a model from a safetensors file, and exit when they are on the GPU. FILE
+can be an index of a model in several files, such as NAME.safetensors.index.json. Do not
+change the file afterwards: if the model is evicted, the daemon reads the file again.
 
-Where the name has the same content already, nothing happens. With other content
-it becomes the model's next generation: who asks from now on gets that, and who
-holds the one before keeps it. Other content is for all tenants only if --public is
-said of it, too.
+If the name has the same content already, nothing happens. Other content becomes the next
+generation of the model: later requests get the new generation, and holders of the previous
+one keep it. Other tenants can use the new content only if it is put with --public, too.
 
-A terminal shows a progress bar. If standard error is not a terminal, a line every 30 s
-tells how much of the model is loaded.`,
-		Example: `  gfaas-modeld put resnet50 resnet50.safetensors
+The progress is shown on standard error: as a bar on a terminal, otherwise as a line every
+30 s.`,
+		Example: `  # put a model in one file
+  gfaas-modeld put resnet50 resnet50.safetensors
+  # put a model in several files, and wait up to a minute for room
   gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m`,
-		Args: cobra.ExactArgs(2),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0], args[1]) },
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: completeSecond,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0], args[1]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.sha256, "sha256", "", "refuse content whose SHA-256, as sha256sum prints it, is another")
-	f.StringVar(&o.tenant, "tenant", "", "whose model it is (default "+wire.DefaultTenant+")")
-	f.BoolVar(&o.public, "public", false, "let every tenant use it")
-	f.DurationVar(&o.timeout, "timeout", 0, "wait so long for room, where others hold models (0: not at all)")
+	f.StringVar(&o.sha256, "sha256", "", "expected SHA-256, as sha256sum prints it; other content is refused")
+	f.StringVar(&o.tenant, "tenant", "", "tenant that owns the model (default "+wire.DefaultTenant+")")
+	f.BoolVar(&o.public, "public", false, "let all tenants use the model")
+	f.DurationVar(&o.timeout, "timeout", 0, "longest wait for room while processes hold other models (0: no wait)")
 	return cmd
+}
+
+// completeSecond completes a file name as the second argument.
+func completeSecond(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 1 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error {
@@ -84,22 +87,21 @@ func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error 
 		return err
 	}
 	defer file.Close()
-	end := t.follow(ctx, name, o.tenant, nil)
+	stop := t.follow(ctx, name, o.tenant, nil)
 	_, _, err = client.Call(ctx, wire.Request{
 		Op: wire.OpPut, Name: name, Tenant: o.tenant, Source: source, SHA256: o.sha256, Public: o.public,
 		TimeoutMS: o.timeout.Milliseconds(),
 	}, file)
-	end()
+	stop()
 	if err != nil {
 		return explain(fmt.Errorf("put %s: %w", name, err))
 	}
 	return nil
 }
 
-// follow is like the function follow, and gets the status from the daemon over its own
-// connection.
+// follow calls the function follow, with a connection of its own for the model's status.
 func (t *tool) follow(ctx context.Context, name, tenant string, written *atomic.Int64) (end func()) {
-	return follow(ctx, t.env, name, written, func(ctx context.Context) (look func() (*wire.Status, error), done func(), err error) {
+	return follow(ctx, t.env, name, written, func(ctx context.Context) (status func() (*wire.Status, error), release func(), err error) {
 		client, err := t.dial(ctx)
 		if err != nil {
 			return nil, nil, err
@@ -111,14 +113,14 @@ func (t *tool) follow(ctx context.Context, name, tenant string, written *atomic.
 	})
 }
 
-// looker connects to the daemon. look returns the status of the model; the caller calls done
+// statusOpener connects to the daemon. status returns the status of the model; the caller calls release
 // at the end.
-type looker func(context.Context) (look func() (*wire.Status, error), done func(), err error)
+type statusOpener func(context.Context) (status func() (*wire.Status, error), release func(), err error)
 
-// follow shows how much of a model is loaded until end is called: as a bar on a terminal, as
-// a line every 30 s elsewhere, and not at all with --quiet. Once the model is on the GPU, it
-// shows how many bytes were written, unless written is nil.
-func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int64, open looker) (end func()) {
+// follow shows how much of a model is loaded until end is called: as a bar on a terminal, otherwise as a
+// line every 30 s, and not at all with --quiet. Once the model is on the GPU, it shows how many bytes were
+// written, unless written is nil.
+func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int64, open statusOpener) (end func()) {
 	if env.Quiet {
 		return func() {}
 	}
@@ -126,11 +128,11 @@ func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int6
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		look, done, err := open(ctx)
+		status, release, err := open(ctx)
 		if err != nil {
 			return
 		}
-		defer done()
+		defer release()
 		bar := env.Progress(100, "loading "+name, "percent")
 		defer func() { _ = bar.Finish() }()
 		tick := time.NewTicker(200 * time.Millisecond)
@@ -141,7 +143,7 @@ func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int6
 				return
 			case <-tick.C:
 			}
-			m, err := look()
+			m, err := status()
 			switch {
 			case err != nil || m.Bytes <= 0:
 			case m.State == wire.StateLoading:

@@ -2,7 +2,6 @@ package modeld
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -14,12 +13,14 @@ func newRemove(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME",
 		Short: "Forget a model",
-		Long: `Forgets a model. Who holds it keeps it, and its memory is free when the last of
-them is gone. The file stays.`,
+		Long: `Forget a model. Processes that hold the model keep it, and its memory is freed when the last
+of them releases it. The file is not removed.`,
+		Example: `  # free the memory of a model that is no longer needed
+  gfaas-modeld rm resnet50`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return remove(cmd.Context(), t, args[0], tenant) },
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "whose model it is (default "+wire.DefaultTenant+")")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that owns the model (default "+wire.DefaultTenant+")")
 	return cmd
 }
 
@@ -27,13 +28,6 @@ func remove(ctx context.Context, t *tool, name, tenant string) error {
 	if err := checkModel(name, tenant); err != nil {
 		return err
 	}
-	client, err := t.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if _, _, err := client.Call(ctx, wire.Request{Op: wire.OpRemove, Name: name, Tenant: tenant}); err != nil {
-		return explain(fmt.Errorf("rm %s: %w", name, err))
-	}
-	return nil
+	_, err := t.call(ctx, "rm "+name, wire.Request{Op: wire.OpRemove, Name: name, Tenant: tenant})
+	return err
 }

@@ -1,10 +1,11 @@
-// Package modeld is the gfaas-modeld command: the model daemon and what it can be
-// asked.
+// Package modeld implements the gfaas-modeld command: the model daemon (serve.go) and subcommands that act
+// as its clients. The daemon itself is pkg/daemon/model.
 package modeld
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -14,55 +15,56 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// Main runs the command on the process's arguments. The result is its exit
-// status.
+// Main runs the command with the process's arguments and returns its exit status.
 func Main() int { return cli.Main("gfaas-modeld", NewRoot) }
 
-// tool is what all verbs have.
+// tool holds the state that all subcommands share.
 type tool struct {
 	env    *cli.Env
 	socket string
 }
 
-// NewRoot is the command tree.
+// NewRoot returns the command tree.
 func NewRoot(env *cli.Env) *cobra.Command {
 	t := &tool{env: env}
 	o := &serveOptions{tool: t}
 	root := &cobra.Command{
 		Use:   "gfaas-modeld",
 		Short: "Hold models on a GPU, one copy for all that use them",
-		Long: `Serve the model daemon of the run directory ($GFAAS_RUN_DIR, else
-$XDG_RUNTIME_DIR/gfaas, else the user's default; see gfaas-environment(7)). It
-runs in the foreground.
+		Long: `Serve the model daemon of the run directory, in the foreground. The run directory is
+$GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
+see gfaas-environment(7).
 
-It loads a model's weights from a safetensors file into GPU memory once, and
-hands them, read-only, to every process and container that asks by the model
-client library (libgfaas-model.so, gfaas_model.py). All models together have at
-most --capacity; to make room the least recently used one goes that nobody
-holds, and comes back from its file when somebody asks. What a process holds is
-free when it ends, however it does.
+The daemon loads the weights of a model from a safetensors file into GPU memory once. All
+processes and containers that use the model map this copy, read-only, with the client
+library (libgfaas-model.so, gfaas_model.py). All models together use at most --capacity. To
+make room, the daemon evicts the least recently used models that no process holds, and loads
+them again from their files when they are requested. A process's hold ends when the process
+ends, even if it is killed.
 
-A FILE that ends in .safetensors.index.json stands for the files it names, in
-its own folder.
+A FILE that ends in .safetensors.index.json stands for the files that it lists, in the same
+folder.
 
-Models are a tenant's, and no other's unless they were put with --public.
-model.sock speaks for every tenant. A tenant's containers are given the socket
-model-TENANT.sock, which speaks for it alone. All models of a tenant together
-have at most SIZE (--tenant TENANT=SIZE). Tenants without a size share the rest of
---capacity equally. The tenant default has no such bound unless --tenant names it.
+A model belongs to a tenant. Other tenants can use it only if it was put with --public. The
+socket model.sock serves all tenants. The containers of a tenant get the socket
+model-TENANT.sock, which serves only that tenant. All models of a tenant together use at
+most SIZE (--tenant TENANT=SIZE). Tenants without a size share the rest of --capacity
+equally. The tenant default has no such limit unless --tenant names it.
 
-Memory that a process stores and has not committed counts against the memory limit
-of the process's slice: the daemon tells gfaas-tokend in the run directory. A store
-beyond the limit is refused with slice-memory. Without a token daemon, and for a
-process in no slice, only the bounds above apply.
+Memory that a process stores and has not committed counts against the memory limit of the
+process's slice: the daemon reports it to gfaas-tokend in the run directory. A store beyond
+the limit is refused with slice-memory. Without a token daemon, and for a process in no
+slice, only the limits above apply.
 
-The daemon keeps its models' names and files in the state file, and knows them
-when it is started again. Programs that have mapped a model keep it when the
-daemon ends. SIGHUP reads the settings again. It applies --capacity (models in use stay
-even if it is smaller), new tenants and the sizes of tenants; all other settings need a
-restart.`,
-		Example: `  gfaas-modeld --capacity 8GiB --models /srv/models
+The daemon records the names and files of its models in the state file, and reads them when
+it starts again. When the daemon ends, programs keep the models that they have mapped. On
+SIGHUP, the daemon reads its settings again. It applies --capacity (models in use stay even
+if it is smaller), new tenants and the sizes of tenants; all other settings need a restart.`,
+		Example: `  # serve up to 8 GiB of models, and find models by name in a folder
+  gfaas-modeld --capacity 8GiB --models /srv/models
+  # load a model under a name
   gfaas-modeld put resnet50 resnet50.safetensors
+  # list the models
   gfaas-modeld ls`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
@@ -78,7 +80,24 @@ restart.`,
 // dial connects to the daemon.
 func (t *tool) dial(ctx context.Context) (*modeld.Client, error) { return modeld.Dial(ctx, t.socket) }
 
-// explain gives what the daemon refuses its exit status.
+// call sends a request to the daemon. doing begins the message of an error.
+func (t *tool) call(ctx context.Context, doing string, r wire.Request) (wire.Answer, error) {
+	client, err := t.dial(ctx)
+	if err != nil {
+		return wire.Answer{}, err
+	}
+	defer client.Close()
+	a, files, err := client.Call(ctx, r)
+	for _, f := range files {
+		_ = f.Close()
+	}
+	if err != nil {
+		return a, explain(fmt.Errorf("%s: %w", doing, err))
+	}
+	return a, nil
+}
+
+// explain maps an error of the daemon to the command's exit status, with a hint.
 func explain(err error) error {
 	var refused *wire.Error
 	if !errors.As(err, &refused) {
@@ -88,25 +107,25 @@ func explain(err error) error {
 	case wire.CodeUsage:
 		return cli.Usagef("%w", err)
 	case wire.CodeBusy:
-		return cli.Fail(cli.ExitTimeout, "stop what holds models, wait with --timeout, or give the daemon more --capacity", busyError{err})
+		return cli.Fail(cli.ExitTimeout, "stop programs that hold models, wait with --timeout, or give the daemon more --capacity", busyError{err})
 	case wire.CodeCapacity:
-		return cli.Fail(cli.ExitFailure, "give the daemon more --capacity, or the tenant more by --tenant TENANT=SIZE", err)
+		return cli.Fail(cli.ExitFailure, "give the daemon more --capacity, or the tenant more with --tenant TENANT=SIZE", err)
 	case wire.CodeChanged:
 		return cli.Fail(cli.ExitFailure, "put the model again", err)
 	}
 	return err
 }
 
-// busyError is that there was no room: with -o json its code is busy, not that of the
-// exit status.
+// busyError reports a lack of room. With -o json its code is "busy" instead of the code for its exit
+// status.
 type busyError struct{ error }
 
 func (e busyError) Unwrap() error { return e.error }
 
-// JSONCode returns the code of the error under -o json.
+// JSONCode returns the error code for -o json.
 func (busyError) JSONCode() string { return wire.CodeBusy }
 
-// checkModel says what is wrong with a model's and a tenant's name, if anything.
+// checkModel returns a usage error if the name of the model or the tenant is invalid.
 func checkModel(name, tenant string) error {
 	if err := wire.CheckName(name); err != nil {
 		return cli.Usagef("%w", err)

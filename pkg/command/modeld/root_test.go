@@ -14,8 +14,7 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// TestNoRoomIsBusy: where there is no room, the status is that of a timeout and the code
-// under -o json says what it is.
+// TestNoRoomIsBusy: for a lack of room, the exit status is that of a timeout, and the code for -o json is "busy".
 func TestNoRoomIsBusy(t *testing.T) {
 	err := explain(fmt.Errorf("put m: %w", &wire.Error{Code: wire.CodeBusy, Message: "full"}))
 	var of *cli.Error
@@ -28,18 +27,18 @@ func TestNoRoomIsBusy(t *testing.T) {
 	}
 }
 
-// TestPutInALog: where standard error is no terminal, a line twice a minute says how much
-// of a model is loaded, or written to a file, and none under --quiet.
+// TestPutInALog: if standard error is not a terminal, a line every 30 s reports how much of a model is loaded or
+// written to a file. With --quiet there are no such lines.
 func TestPutInALog(t *testing.T) {
 	for _, quiet := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
 			began := time.Now()
 			var written atomic.Int64
-			// It waits for room, is loaded, and is written to a file then.
+			// The model waits for room, then it is loaded, then it is written to a file.
 			look := func() (*wire.Status, error) {
 				m := &wire.Status{State: wire.StateFile, Bytes: 1000}
-				switch passed := time.Since(began); { // never when a line is due
+				switch passed := time.Since(began); { // the changes never coincide with a line
 				case passed > 135*time.Second:
 					m.State = wire.StateGPU
 					written.Store(250)

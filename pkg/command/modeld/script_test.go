@@ -20,7 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// patience is how long a script waits for what must happen.
+// patience is how long a script waits for a required event.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			run, err := os.MkdirTemp("", "run") // the script's own folder may be too long for a socket
+			run, err := os.MkdirTemp("", "run") // the path of the script's own folder may be too long for a socket
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// model FILE SEED KIB… makes a model with tensors of these sizes.
+// model FILE SEED KIB… writes a model with tensors of the given sizes.
 func makeModel(ts *testscript.TestScript, _ bool, args []string) {
 	seed, err := strconv.ParseUint(args[1], 10, 64)
 	ts.Check(err)
@@ -78,7 +78,7 @@ func makeModel(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
 }
 
-// await PROGRAM ARGS… runs a program until it succeeds; with ! until it fails.
+// await PROGRAM ARGS… runs a program until it succeeds or, with !, until it fails.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -89,15 +89,14 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// signal NAME sends a signal to what runs in the background.
+// signal NAME sends a signal to the background processes.
 func send(ts *testscript.TestScript, _ bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
 	}
 }
 
-// stalled SIGNAL ARGS… has gfaas-modeld write to a pipe that nobody empties, and wants
-// a signal to end it.
+// stalled SIGNAL ARGS… makes gfaas-modeld write to a pipe without a reader, and checks that a signal ends it.
 func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	cmd := exec.Command("gfaas-modeld", args[1:]...)
 	cmd.Env = os.Environ()
@@ -112,7 +111,7 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	_ = to.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	_, err = io.ReadFull(from, make([]byte, 1)) // it is about to fill the pipe
+	_, err = io.ReadFull(from, make([]byte, 1)) // the program has started to fill the pipe
 	ts.Check(err)
 	sig := unix.SignalNum("SIG" + args[0])
 	ts.Check(cmd.Process.Signal(sig))
@@ -127,10 +126,10 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// notifyConn is the socket that a script plays systemd on, of its Values.
+// notifyConn is the socket on which a script acts as systemd. It is one of the script's Values.
 type notifyConn struct{ *net.UnixConn }
 
-// notify opens it.
+// notify opens the socket.
 func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
 	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -140,7 +139,7 @@ func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("NOTIFY_SOCKET", path)
 }
 
-// notified TEXT waits for a message that begins so.
+// notified TEXT waits for a message that starts with TEXT.
 func notified(ts *testscript.TestScript, _ bool, args []string) {
 	conn := ts.Value(notifyConn{}).(*notifyConn)
 	ts.Check(conn.SetReadDeadline(time.Now().Add(patience)))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,11 +26,11 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// serveOptions are the daemon's flags.
+// serveOptions holds the daemon's flags.
 type serveOptions struct {
 	*tool
 	gpu          string
-	device       gpu.Device // what it names, once check has found it
+	device       gpu.Device // the GPU that gpu names; set by check
 	capacity     gpu.Bytes
 	staging      gpu.Bytes
 	models       string
@@ -40,25 +39,24 @@ type serveOptions struct {
 	exitWhenIdle time.Duration
 }
 
-// minStaging is the least host memory that loading goes through: two pieces of it
-// are filled and copied by turns.
+// minStaging is the smallest limit on pinned memory: loading alternates between two pieces of it.
 const minStaging = 64 * gpu.KiB
 
 func (o *serveOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.capacity, o.staging = 8*gpu.GiB, 64*gpu.MiB
-	f.StringVar(&o.gpu, "gpu", "", "the GPU that models are held on: a number, a UUID, or sim for the simulated one (default the one that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU for the models: a number, a UUID, or sim for the simulated GPU (default: the GPU in CUDA_VISIBLE_DEVICES, or 0; sim if there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "0", "sim")
-	cli.Memory(f, &o.capacity, "capacity", "most GPU memory of all models together")
-	f.TextVar(&o.staging, "staging", o.staging, "most host memory that models are loaded through")
-	f.StringVar(&o.models, "models", "", "folder of models that nobody has put: NAME is NAME.safetensors there")
+	cli.Memory(f, &o.capacity, "capacity", "limit on the GPU memory of all models together")
+	f.TextVar(&o.staging, "staging", o.staging, "pinned host memory for loading models")
+	f.StringVar(&o.models, "models", "", "folder of models that can be requested without a put: the model NAME is NAME.safetensors")
 	_ = cmd.MarkFlagDirname("models")
-	f.StringSliceVar(&o.tenants, "tenant", nil, "TENANT[=SIZE]: a tenant that has a socket of its own, model-TENANT.sock, and the most GPU memory of its models (can be repeated; default size an equal part of --capacity)")
+	f.StringSliceVar(&o.tenants, "tenant", nil, "TENANT[=SIZE]: tenant with its own socket, model-TENANT.sock, and the limit on the GPU memory of its models (can be repeated; default size: an equal part of the rest of --capacity)")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
-	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "leave after so long without a client (0: never)")
+	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "exit after this time without a client (0: never)")
 }
 
-// check says what is wrong with the flags, if anything.
+// check validates the flags.
 func (o *serveOptions) check() error {
 	switch {
 	case o.capacity <= 0:
@@ -77,14 +75,8 @@ func (o *serveOptions) check() error {
 	if err != nil {
 		return cli.Usagef("--tenant: %w", err)
 	}
-	if o.listen != "" {
-		_, port, err := net.SplitHostPort(o.listen)
-		if err == nil {
-			_, err = net.LookupPort("tcp", port)
-		}
-		if err != nil {
-			return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
-		}
+	if _, err := cli.CheckAddress("--listen", o.listen); err != nil {
+		return err
 	}
 	d, err := devices.ChooseOne(o.gpu)
 	if err != nil {
@@ -93,13 +85,13 @@ func (o *serveOptions) check() error {
 	o.device = d
 	if o.models != "" {
 		if info, err := os.Stat(o.models); err != nil || !info.IsDir() {
-			return cli.Fail(cli.ExitFailure, "", errors.Join(errors.New("--models "+o.models+" is no folder"), err))
+			return cli.Fail(cli.ExitFailure, "", errors.Join(errors.New("--models "+o.models+" is not a folder"), err))
 		}
 	}
 	return nil
 }
 
-// parseTenants returns the tenants of --tenant, and the sizes of those that have one.
+// parseTenants returns the tenants of --tenant, and the explicit sizes.
 func parseTenants(words []string) (names []string, sizes map[string]gpu.Bytes, err error) {
 	sizes = map[string]gpu.Bytes{}
 	for _, word := range words {
@@ -121,7 +113,7 @@ func parseTenants(words []string) (names []string, sizes map[string]gpu.Bytes, e
 	return names, sizes, nil
 }
 
-// open opens the GPU.
+// open opens the real or the simulated GPU.
 func (o *serveOptions) open() (device.Device, error) {
 	if !o.device.Simulated {
 		return cuda.Open(cuda.Library, o.device)
@@ -160,7 +152,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	d, err := model.Open(model.Config{
 		Socket: socket, Tenants: tenants, Bounds: bounds, Capacity: o.capacity, Staging: o.staging, Models: o.models, Listen: o.listen,
 		Slices: slicesFor(socket), GPUName: o.device.String(),
-		Private: isRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath(), o.env.Notef), Log: log,
+		Private: cli.IsRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath(), o.env.Notef), Log: log,
 		Reload: func() (model.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if err != nil {
@@ -182,7 +174,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	return err
 }
 
-// reload reads the settings again: the capacity, and tenants that are new.
+// reload reads the settings again: the capacity and additional tenants.
 func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (model.Settings, error) {
 	before := *o
 	err := o.env.Reread(flags)
@@ -202,17 +194,10 @@ func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (model.Set
 	return model.Settings{Capacity: wanted.capacity, Tenants: tenants, Bounds: bounds}, err
 }
 
-// folder is a folder's whole name; empty is none.
+// folder returns the absolute path of a folder; an empty name stays empty.
 func folder(name string) string {
 	if whole, err := filepath.Abs(name); err == nil && name != "" {
 		return whole
 	}
 	return name
-}
-
-// isRunDir says whether the folder is the run directory, which is ours to make
-// private, and not one that was merely named.
-func isRunDir(dir string) bool {
-	run, err := filepath.Abs(cli.RunDir())
-	return err == nil && run == dir
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/model"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	tokens "github.com/gfaas/gfaas/pkg/wire"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// slices implements model.Slices by several token daemons: the first that answers counts.
+// slices implements model.Slices with several token daemons. It uses the first one that answers.
 type slices []*tokend.Client
 
-// slicesFor returns the token daemons for a model daemon with that socket: the one in the run
-// directory of the socket, then the one in the user's run directory. The socket of a second
-// GPU is in models/GPU of its run directory.
+// slicesFor returns clients of the token daemons that may manage the slices of a model daemon's clients:
+// of the daemon in the run directory of the socket, then of the daemon in the user's run directory. The
+// model socket of a second GPU is in the folder models/GPU of its run directory.
 func slicesFor(socket string) slices {
 	dir := filepath.Dir(socket)
 	if above := filepath.Dir(dir); filepath.Base(above) == "models" {
@@ -35,12 +36,12 @@ func slicesFor(socket string) slices {
 func (s slices) Count(ctx context.Context, of tokens.Stored) (model.Counted, error) {
 	var count *tokend.Count
 	var err error
-	var failed *tokend.Error
 	for _, client := range s {
-		if count, err = client.CountStored(ctx, of); !errors.As(err, &failed) || !failed.Missing {
+		if count, err = client.CountStored(ctx, of); !ports.Unavailable(err) {
 			break
 		}
 	}
+	var failed *tokend.Error
 	switch {
 	case errors.As(err, &failed) && failed.Status == http.StatusConflict:
 		return nil, wire.Errorf(wire.CodeSliceMemory, "%v", err)

@@ -14,8 +14,8 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// TestSlicesFor: the token daemon is that of the socket's run directory, else of the
-// user's; what it refuses has a code.
+// TestSlicesFor: the token daemon of the socket's run directory takes precedence over the user's. Refusals have a
+// code.
 func TestSlicesFor(t *testing.T) {
 	dir, err := os.MkdirTemp("", "modeld") // a socket's path must be short
 	if err != nil {
@@ -33,7 +33,7 @@ func TestSlicesFor(t *testing.T) {
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var of tokens.Stored
 			if err := json.NewDecoder(r.Body).Decode(&of); err != nil || of.PID != 7 {
-				t.Errorf("%+v, %v", of, err)
+				t.Errorf("%+v, %v; want PID 7", of, err)
 			}
 			w.WriteHeader(status)
 			fmt.Fprint(w, `{"message":"no"}`)

@@ -2,7 +2,6 @@ package modeld
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -14,10 +13,15 @@ func newStat(t *tool) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
 		Use:   "stat [NAME]",
-		Short: "Show a model, or how the daemon stands",
-		Long: "Shows one model or, without a name, how the daemon stands.\n\nJSON of a model: " + keys + `
+		Short: "Show a model, or the state of the daemon",
+		Long: "Show one model or, without a name, the state of the daemon.\n\nJSON of a model: " + keys + `
+
 JSON of the daemon: {"gpu","capacity_bytes","used_bytes","models","refs","hits",
-"loads","evictions"}, counted since it began.`,
+"loads","evictions"}. hits, loads and evictions are counted since the daemon started.`,
+		Example: `  # show how much of the capacity is in use
+  gfaas-modeld stat
+  # show one model
+  gfaas-modeld stat resnet50 -o json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
@@ -27,7 +31,7 @@ JSON of the daemon: {"gpu","capacity_bytes","used_bytes","models","refs","hits",
 			return stat(cmd.Context(), t, name, tenant, len(args) == 1)
 		},
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "who asks (default "+wire.DefaultTenant+")")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant to act for (default "+wire.DefaultTenant+")")
 	t.env.Outputs(cmd, "table", "wide", "json", "yaml", "csv")
 	return cmd
 }
@@ -40,14 +44,9 @@ func stat(ctx context.Context, t *tool, name, tenant string, named bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	client, err := t.dial(ctx)
+	a, err := t.call(ctx, "stat", wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
 	if err != nil {
 		return err
-	}
-	defer client.Close()
-	a, _, err := client.Call(ctx, wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
-	if err != nil {
-		return explain(fmt.Errorf("stat: %w", err))
 	}
 	if named {
 		return t.env.Show(a.Model, func() [][]string { return modelRows(t.env.Output, []wire.Status{*a.Model}) })
@@ -56,15 +55,15 @@ func stat(ctx context.Context, t *tool, name, tenant string, named bool) error {
 }
 
 func totalRows(form string, d wire.Totals) [][]string {
-	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	counts := []string{strconv.Itoa(d.Models), strconv.Itoa(d.Refs), number(d.Hits), number(d.Loads), number(d.Evictions)}
 	if form == "csv" {
 		return [][]string{
 			{"gpu", "capacity_bytes", "used_bytes", "models", "refs", "hits", "loads", "evictions"},
-			{d.GPU, number(d.Capacity), number(d.Used), strconv.Itoa(d.Models), strconv.Itoa(d.Refs), number(d.Hits), number(d.Loads), number(d.Evictions)},
+			append([]string{d.GPU, number(d.Capacity), number(d.Used)}, counts...),
 		}
 	}
 	return [][]string{
 		{"GPU", "USED", "CAPACITY", "MODELS", "REFS", "HITS", "LOADS", "EVICTIONS"},
-		{d.GPU, mib(d.Used), mib(d.Capacity), strconv.Itoa(d.Models), strconv.Itoa(d.Refs), number(d.Hits), number(d.Loads), number(d.Evictions)},
+		append([]string{d.GPU, mib(d.Used), mib(d.Capacity)}, counts...),
 	}
 }

@@ -6,30 +6,29 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Bins is a packing: rectangles in bins of one size.
+// Bins is a packing of rectangles into bins of the same size.
 type Bins struct {
 	Headline, Summary string
 	Bins              []Bin
-	Unplaced          []string // items that no bin holds, and why
+	Unplaced          []string // items that fit into no bin, with reasons
 }
 
-// Bin is a bin, or several that are filled alike.
+// Bin is a group of bins with the same content.
 type Bin struct {
 	Times int
 	Boxes []Box
 }
 
-// Box is a packed rectangle, in fractions of its bin. Boxes of a kind have one
-// colour.
+// Box is a packed rectangle in fractions of its bin. Boxes of the same kind have the same colour.
 type Box struct {
 	X, Y, W, H float64
 	Kind       int
 	Label      []string
 }
 
-// SVG draws a packing. The same packing gives the same bytes.
+// SVG draws a packing. The result is deterministic.
 func (b Bins) SVG() []byte {
-	pg := &page{panels: make([]panel, len(b.Bins)), bare: true}
+	pg := &page{panels: make([]Layout, len(b.Bins)), bare: true}
 	pg.arrange()
 	w := &pg.out
 	w.y = margin + titleSize
@@ -54,11 +53,11 @@ func (b Bins) SVG() []byte {
 	for _, u := range b.Unplaced {
 		w.paragraph("Not placed: "+u, pg.width-2*margin, textSize, alarm)
 	}
-	w.paragraph("Across, quota; up, SMs. Hatched is free.", pg.width-2*margin, smallSize, grey)
+	w.paragraph("Each square is a bin. Horizontal axis: quota. Vertical axis: SMs. Hatched areas are free; the percentage is the filled part.", pg.width-2*margin, smallSize, grey)
 	return w.document(pg.width, w.y, b.Summary)
 }
 
-// bin draws a bin with the upper left corner of its square at x, y+headHeight.
+// bin draws a bin. Its square has the upper left corner x, y+headHeight.
 func (pg *page) bin(b Bin, name string, x, y float64) {
 	w := &pg.out
 	used := 0.0

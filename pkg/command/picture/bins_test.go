@@ -24,7 +24,7 @@ func TestBins(t *testing.T) {
 			t.Errorf("no %q", want)
 		}
 	}
-	// The flat box of the first bin lies in the upper right quarter of its square.
+	// The flat box of the first bin is in the upper right quarter of its square.
 	side := (pageWidth-2*margin+gap)/3 - gap
 	var want svg.Drawing
 	want.Open("rect", "x", margin+side/2, "y", margin+titleSize+textSize+10+textSize*lineHeight+headHeight, "width", side/2, "height", side/4, "fill", palette[1])

@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// crowd is a plan of so many functions on GPUs of ever narrower tiles, some of
-// them with long names.
+// crowd returns a plan with the given number of functions, some with long names. Each GPU has the given number of tiles,
+// which become narrower.
 func crowd(functions, tiles int) plan.Plan {
 	p := plan.Plan{Version: 1, Algorithm: "fast", Model: plan.ModelRect, Bound: 1, BoundMethod: "area"}
 	for k := 0; k < functions; {
@@ -37,7 +37,7 @@ func crowd(functions, tiles int) plan.Plan {
 	return p
 }
 
-// A real browser finds every text in its tile, and readable, whatever the plan.
+// TestTextsFit checks in a browser that every text lies within its tile and is readable.
 func TestTextsFit(t *testing.T) {
 	ctx, complaints := browsertest.Open(t)
 	for name, p := range map[string]plan.Plan{
@@ -55,21 +55,21 @@ func TestTextsFit(t *testing.T) {
 	}
 }
 
-// Up to 56 functions have marks of their own. The colours are apart in OKLab
-// (Ottosson 2020) for eyes with all cones and, less, without those for green or
-// for red (Viénot 1999), and a text can be read on each.
+// TestMarksDiffer checks that 56 functions have different marks. The colours must have a minimum distance in OKLab
+// (Ottosson 2020) in normal vision and, with a lower minimum, in deuteranopia and protanopia (Viénot 1999). Text must be
+// readable on each.
 func TestMarksDiffer(t *testing.T) {
 	marks := map[string]bool{}
 	for i := range 56 {
 		marks[palette[i%len(palette)]+patterns[i/len(palette)%len(patterns)]] = true
 	}
 	if len(marks) != 56 {
-		t.Errorf("56 functions have %d marks", len(marks))
+		t.Errorf("56 functions have %d marks, want 56", len(marks))
 	}
 	for i, a := range palette {
 		l := []float64{svg.Luminance(a) + 0.05, svg.Luminance(on(i)) + 0.05}
 		if contrast := max(l[0], l[1]) / min(l[0], l[1]); contrast < 4.5 {
-			t.Errorf("a text on %s has a contrast of %.2f", a, contrast)
+			t.Errorf("a text on %s has a contrast of %.2f, want at least 4.5", a, contrast)
 		}
 		for _, b := range palette[:i] {
 			for eyes, least := range map[string]float64{"all": 0.12, "no green": 0.078, "no red": 0.078} {
@@ -82,7 +82,7 @@ func TestMarksDiffer(t *testing.T) {
 	}
 }
 
-// oklab is a colour as eyes see it.
+// oklab returns a colour in OKLab, as seen with the given kind of vision.
 func oklab(colour, eyes string) (lab [3]float64) {
 	var r, g, b int
 	_, _ = fmt.Sscanf(colour, "#%02X%02X%02X", &r, &g, &b)

@@ -1,9 +1,7 @@
 package picture
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/svg"
@@ -11,14 +9,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// Definitions is what GPU and Swatch refer to. A page that has some of them
-// needs it once, before them.
+// Definitions returns the SVG definitions that GPU and Swatch refer to. A page must contain them once, before
+// the first drawing.
 func Definitions() string {
 	return `<svg width="0" height="0" style="position:absolute" aria-hidden="true">` + definitions + "</svg>\n"
 }
 
-// GPU draws one GPU of a plan for a page of others: a square without scales,
-// and a bar of its memory below where that is limited and known.
+// GPU draws one GPU of a plan for use in another page: a square without scales and, if the memory is limited
+// and known, a bar of it below.
 func GPU(p plan.Plan, g plan.GPU, side float64) string {
 	pg := &page{functions: functions(p), side: side, bare: true}
 	pg.square(g, 1, 1)
@@ -27,23 +25,22 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 		pg.memory(g, 1, side+6)
 		height += 14
 	}
-	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.String())
+	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it allocated", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.String())
 }
 
-// Part is a GPU of a plan for a page of others, or several that look alike.
-type Part struct{ Picture, Caption string }
+// Panel is a picture of a GPU, or of several GPUs with the same layout.
+type Panel struct{ Picture, Caption string }
 
-// Parts are the GPUs of a plan that host something: one by one, or, of many, one
-// of each look, the most common first.
-func Parts(p plan.Plan, side float64) (out []Part) {
-	for _, pn := range panels(p.GPUs) {
-		out = append(out, Part{GPU(p, pn.gpu, side), pn.names()[0] + ", " + number.Percent(area(pn.gpu), 0) + " in use"})
+// Panels returns pictures of the GPUs in use: one per GPU or, for more than manyGPUs, one per layout, the most
+// frequent first.
+func Panels(p plan.Plan, side float64) (pictures []Panel) {
+	for _, l := range panels(p.GPUs) {
+		pictures = append(pictures, Panel{GPU(p, l.GPU, side), l.names()[0] + ", " + number.Percent(area(l.GPU), 0) + " allocated"})
 	}
-	return out
+	return pictures
 }
 
-// Swatch is the mark that GPU gives the function that is the i-th of the
-// plan's demand.
+// Swatch draws the mark that GPU uses for the i-th function of the plan's demand.
 func Swatch(i int) string {
 	var w writer
 	w.swatch(0, 0, i)
@@ -55,30 +52,4 @@ func figure(width, height float64, label, content string) string {
 	d.Open("svg", "class", "gpu", "role", "img", "aria-label", label, "viewBox", d.Path("0 0 ", width, " ", height), "width", width, "height", height)
 	d.WriteString("\n" + content + "</svg>\n")
 	return d.String()
-}
-
-// Look is a GPU and how many of the plan look like it.
-type Look struct {
-	GPU   plan.GPU
-	Count int
-}
-
-// Looks are the GPUs of a plan that host something, one of each look, the most
-// common first.
-func Looks(p plan.Plan) (out []Look) {
-	at := map[string]int{}
-	for _, g := range p.GPUs {
-		if len(g.Instances) == 0 {
-			continue
-		}
-		key := look(g)
-		i, known := at[key]
-		if !known {
-			i, at[key] = len(out), len(out)
-			out = append(out, Look{GPU: g})
-		}
-		out[i].Count++
-	}
-	slices.SortStableFunc(out, func(a, b Look) int { return cmp.Compare(b.Count, a.Count) })
-	return out
 }

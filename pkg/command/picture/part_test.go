@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A fleet of 60 GPUs, 30 of them alike, has as many looks as functions.
-func TestLooks(t *testing.T) {
-	looks := Looks(fleet())
+// TestLayouts checks a fleet of 60 GPUs: 30 have the same layout, and the others all differ.
+func TestLayouts(t *testing.T) {
+	looks := Layouts(fleet())
 	total := 0
 	for _, l := range looks {
 		total += l.Count
@@ -17,11 +17,11 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// A GPU on a page of others has every instance, the mark of its function, and
-// its memory where that is known.
+// TestGPU checks that the picture of a GPU for another page contains every instance, its function's mark and, if known,
+// the memory.
 func TestGPU(t *testing.T) {
 	p := example()
-	for i, rects := range []int{4 + 1 + 2, 21 + 1 + 2} { // instances, what is free, memory
+	for i, rects := range []int{4 + 1 + 2, 21 + 1 + 2} { // instances, free space, memory
 		g := p.GPUs[i]
 		g.MemMiB = 16384
 		text := GPU(p, g, 200)

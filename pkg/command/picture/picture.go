@@ -1,6 +1,8 @@
-// Package picture draws plans and packings: each GPU as a square of its window ×
-// its SMs, each instance as the rectangle it has of it, or the turns of its
-// timetable.
+// Package picture draws plans and packings as SVG. SVG draws a plan as a page, GPU and Panels draw parts of it
+// for other pages, and Bins.SVG draws a packing. The commands gfaas-place and gfaas-profile use it.
+//
+// A GPU is a square: the scheduling window across, the SMs up. An instance is one rectangle in it, or one
+// rectangle for each turn of its timetable. All results are deterministic.
 package picture
 
 import (
@@ -22,44 +24,42 @@ const (
 	lineHeight = 1.4
 	textSize   = 14.0
 	smallSize  = 11.0
-	axisLeft   = 46.0 // beside a GPU, for its scale of SMs
-	axisBottom = 34.0 // below, for the scale of the window
-	barHeight  = 14.0 // below that, for the memory
-	headHeight = 26.0 // above, for its caption
+	axisLeft   = 46.0 // scale of SMs, left of a square
+	axisBottom = 34.0 // scale of the window, below a square
+	barHeight  = 14.0 // bar of the memory, below that scale
+	headHeight = 26.0 // caption, above a square
 	gap        = 24.0
-	oneSide    = 520.0 // of a picture of one GPU
-	twoSide    = 400.0 // of each of two
+	oneSide    = 520.0 // side of the square on a page with one GPU
+	twoSide    = 400.0 // on a page with two GPUs
 	pageWidth  = 1280.0
 )
 
-// Up to manyGPUs are drawn one by one; of more, those that look alike are drawn
-// once.
+// manyGPUs is the largest number of GPUs that are drawn individually. If there are more, GPUs with the same
+// layout are drawn once.
 const manyGPUs = 24
 
-// Footnote says how to read the squares.
+// Footnote explains the squares.
 func Footnote(p plan.Plan) string {
-	text := "Each square is one GPU: across, the scheduling window; up, its SMs. A rectangle is what one instance has for itself; hatched is free."
+	text := "Each square is a GPU. Horizontal axis: time in a scheduling window. Vertical axis: SMs. A rectangle is allocated to one instance; hatched areas are free."
 	if p.Model == plan.ModelTokens {
-		text = "Each square is one GPU: across, the scheduling window; up, the share of its SMs, whichever they are. An instance may have several turns; hatched is free."
+		text = "Each square is a GPU. Horizontal axis: time in a scheduling window. Vertical axis: share of the SMs, not particular SMs. A rectangle is a turn of an instance, which may have several turns; hatched areas are free."
 	}
-	for _, g := range p.GPUs {
-		if len(g.Models) > 0 && g.MemMiB > 0 {
-			return text + " The bar below is memory, its dark part weights that instances share."
-		}
-	}
-	if showsMemory(p.GPUs) {
-		text += " The bar below is memory."
+	switch {
+	case slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return len(g.Models) > 0 && g.MemMiB > 0 }):
+		text += " The bar below a square is the allocated memory; its dark part is weights that instances share."
+	case showsMemory(p.GPUs):
+		text += " The bar below a square is the allocated memory."
 	}
 	return text
 }
 
-// showsMemory tells whether some GPU's memory is limited and its use known.
+// showsMemory reports whether a GPU's memory is limited and its allocation is known.
 func showsMemory(gpus []plan.GPU) bool {
-	return slices.ContainsFunc(gpus, func(g plan.GPU) bool { return g.MemMiB > 0 && inUse(g) > 0 })
+	return slices.ContainsFunc(gpus, func(g plan.GPU) bool { return g.MemMiB > 0 && allocated(g) > 0 })
 }
 
-// inUse is the memory that instances and the weights they share take, in MiB.
-func inUse(g plan.GPU) (mib float64) {
+// allocated returns the memory of the instances and of the weights that they share, in MiB.
+func allocated(g plan.GPU) (mib float64) {
 	for _, in := range g.Instances {
 		mib += in.MemMiB
 	}
@@ -73,26 +73,26 @@ func weights(g plan.GPU) (mib float64) {
 	return mib
 }
 
-// panel is one square of the page: one GPU, or several that look alike.
-type panel struct {
-	gpu   plan.GPU
-	count int
+// Layout is a GPU in use, or one of several with the same layout.
+type Layout struct {
+	GPU   plan.GPU
+	Count int // GPUs with this layout
 }
 
-// page is a picture while it is laid out.
+// page holds the layout of a picture.
 type page struct {
 	plan      plan.Plan
 	functions []string
-	panels    []panel
-	side      float64 // of a square
+	panels    []Layout // one for each square
+	side      float64  // of a square
 	columns   int
-	bare      bool // squares have no scales
-	memories  bool // squares have a bar of their memory
+	bare      bool // no scales
+	memories  bool // squares have a memory bar
 	width     float64
 	out       writer
 }
 
-// SVG draws a plan. The same plan gives the same bytes.
+// SVG draws a plan as a page. The result is deterministic.
 func SVG(p plan.Plan) []byte {
 	pg := &page{plan: p, functions: functions(p), panels: panels(p.GPUs), memories: showsMemory(p.GPUs)}
 	pg.arrange()
@@ -100,7 +100,8 @@ func SVG(p plan.Plan) []byte {
 	return pg.out.document(pg.width, pg.out.y, summary(p))
 }
 
-// functions are those of the demand, and whatever else runs, in their order.
+// functions returns the functions of the demand, followed by other functions with instances, in the plan's
+// order.
 func functions(p plan.Plan) []string {
 	var names []string
 	seen := map[string]bool{}
@@ -121,34 +122,40 @@ func functions(p plan.Plan) []string {
 	return names
 }
 
-// panels are the GPUs with instances; when there are many, one of each look,
-// the most common first.
-func panels(gpus []plan.GPU) []panel {
-	var out []panel
-	at := map[string]int{}
+// Layouts returns one GPU of each layout in the plan, the most frequent first. It omits unused GPUs.
+func Layouts(p plan.Plan) []Layout { return layouts(p.GPUs, true) }
+
+// panels returns the GPUs in use: each of them or, for more than manyGPUs, one per layout, the most frequent
+// first.
+func panels(gpus []plan.GPU) []Layout { return layouts(gpus, len(gpus) > manyGPUs) }
+
+// layouts returns the GPUs in use. If merge is true, it returns GPUs with the same layout once, the most
+// frequent layout first.
+func layouts(gpus []plan.GPU, merge bool) (out []Layout) {
+	index := map[string]int{} // in out
 	for _, g := range gpus {
 		if len(g.Instances) == 0 {
 			continue
 		}
-		key := look(g)
-		i, known := at[key]
-		if known && len(gpus) > manyGPUs {
-			out[i].count++
+		key := layoutKey(g)
+		if i, known := index[key]; known && merge {
+			out[i].Count++
 			continue
 		}
-		at[key] = len(out)
-		out = append(out, panel{gpu: g, count: 1})
+		index[key] = len(out)
+		out = append(out, Layout{g, 1})
 	}
-	if len(gpus) > manyGPUs {
-		slices.SortStableFunc(out, func(a, b panel) int { return cmp.Compare(b.count, a.count) })
+	if merge {
+		slices.SortStableFunc(out, func(a, b Layout) int { return cmp.Compare(b.Count, a.Count) })
 	}
 	return out
 }
 
-func look(g plan.GPU) string {
+// layoutKey returns a text that is the same for GPUs with the same layout.
+func layoutKey(g plan.GPU) string {
 	key := fmt.Sprint(g.MemMiB)
 	for _, in := range g.Instances {
-		key += fmt.Sprintf("|%s %v %v %v %v", in.Function, in.SMPct, in.QuotaRequest, at(in.X), at(in.Y))
+		key += fmt.Sprintf("|%s %v %v %v %v", in.Function, in.SMPct, in.QuotaRequest, orZero(in.X), orZero(in.Y))
 	}
 	number := map[string]int{}
 	for i, in := range g.Instances {
@@ -163,15 +170,14 @@ func look(g plan.GPU) string {
 	return key
 }
 
-func at(v *float64) float64 {
+func orZero(v *float64) float64 {
 	if v == nil {
 		return 0
 	}
 	return *v
 }
 
-// arrange chooses how large the squares are and how many go in a row, so that
-// the last row is as full as can be.
+// arrange chooses the size of the squares and their number per row. It leaves few gaps in the last row.
 func (pg *page) arrange() {
 	n := max(1, len(pg.panels))
 	switch {
@@ -182,7 +188,7 @@ func (pg *page) arrange() {
 		}
 	case n <= manyGPUs:
 		pg.columns = 4
-		if left := func(columns int) int { return (columns - n%columns) % columns }; left(3) < left(4) {
+		if unused := func(columns int) int { return (columns - n%columns) % columns }; unused(3) < unused(4) {
 			pg.columns = 3
 		}
 	case n <= 60:
@@ -190,35 +196,35 @@ func (pg *page) arrange() {
 	default:
 		pg.columns, pg.bare = 10, true
 	}
-	if n > 2 { // what is left of a square's part of the row decides how it is drawn
-		pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - pg.left() - gap
+	if n > 2 { // a row has the same width for any number of columns
+		pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - pg.leftMargin() - gap
 	}
 	pg.width = 2*margin + float64(pg.columns)*pg.pitch() - gap
 }
 
-// left is the room for the scale beside a square.
-func (pg *page) left() float64 {
+// leftMargin returns the width of the scale left of a square.
+func (pg *page) leftMargin() float64 {
 	if pg.bare {
 		return 0
 	}
 	return axisLeft
 }
 
-// pitch is how far apart squares are, across; down is how far, down.
-func (pg *page) pitch() float64 { return pg.side + pg.left() + gap }
+// pitch returns the horizontal distance between squares; rowHeight returns the vertical distance.
+func (pg *page) pitch() float64 { return pg.side + pg.leftMargin() + gap }
 
-func (pg *page) down() float64 {
-	below := 0.0
+func (pg *page) rowHeight() float64 {
+	height := headHeight + pg.side + gap
 	if !pg.bare {
-		below += axisBottom
+		height += axisBottom
 	}
 	if pg.memories {
-		below += barHeight
+		height += barHeight
 	}
-	return headHeight + pg.side + below + gap
+	return height
 }
 
-// body draws from top to bottom.
+// body draws the page from top to bottom.
 func (pg *page) body() {
 	w := &pg.out
 	w.y = margin + titleSize
@@ -227,21 +233,21 @@ func (pg *page) body() {
 	w.y += 2
 	pg.legend()
 	w.y += 14
-	for i, pn := range pg.panels {
+	for i, l := range pg.panels {
 		column := i % pg.columns
 		if column == 0 && i > 0 {
-			w.y += pg.down()
+			w.y += pg.rowHeight()
 		}
-		pg.panel(pn, margin+pg.left()+float64(column)*pg.pitch(), w.y)
+		pg.panel(l, margin+pg.leftMargin()+float64(column)*pg.pitch(), w.y)
 	}
 	if len(pg.panels) > 0 {
-		w.y += pg.down()
+		w.y += pg.rowHeight()
 	}
 	pg.unplaced()
 	w.paragraph(Footnote(pg.plan), pg.width-2*margin, smallSize, grey)
 }
 
-// legend draws one entry a function: its number, colour, and rates.
+// legend draws an entry for each function: its number, colour and rates.
 func (pg *page) legend() {
 	w := &pg.out
 	if len(pg.functions) == 0 {
@@ -279,7 +285,7 @@ func (pg *page) legend() {
 	w.y += swatch + 8
 }
 
-// unplaced lists what the plan could not serve, wrapped to the page.
+// unplaced lists the unserved demand, wrapped to the width of the page.
 func (pg *page) unplaced() {
 	w := &pg.out
 	if len(pg.plan.Unplaced) == 0 {
@@ -300,30 +306,30 @@ func (pg *page) unplaced() {
 	w.y += 10
 }
 
-// panel draws a GPU with its caption, whose upper left corner is at x, y.
-func (pg *page) panel(pn panel, x, y float64) {
+// panel draws a GPU with its caption, whose upper left corner is x, y.
+func (pg *page) panel(l Layout, x, y float64) {
 	w := &pg.out
 	size := textSize
 	if pg.bare {
 		size = smallSize
 	}
-	use := number.Percent(area(pn.gpu), 0)
-	if long := use + " in use"; textWidth(long+pn.names()[0], size) <= pg.side {
+	use := number.Percent(area(l.GPU), 0)
+	if long := use + " allocated"; textWidth(long+l.names()[0], size) <= pg.side {
 		use = long
 	}
-	w.text(x, y+16, size, "start", ink, `font-weight="600"`, pn.name(pg.side-textWidth(use, size)-6, size))
+	w.text(x, y+16, size, "start", ink, `font-weight="600"`, l.name(pg.side-textWidth(use, size)-6, size))
 	w.text(x+pg.side, y+16, size, "end", grey, "", use)
 	y += headHeight
-	pg.square(pn.gpu, x, y)
+	pg.square(l.GPU, x, y)
 	y += pg.side
 	if !pg.bare {
 		pg.axes(x, y)
 		y += axisBottom - 8
 	}
-	pg.memory(pn.gpu, x, y+8)
+	pg.memory(l.GPU, x, y+8)
 }
 
-// square draws what a GPU hosts.
+// square draws the instances of a GPU.
 func (pg *page) square(g plan.GPU, x, y float64) {
 	pg.out.rect(x, y, pg.side, pg.side, "url(#free)", outline)
 	all := tiles(g)
@@ -332,21 +338,21 @@ func (pg *page) square(g plan.GPU, x, y float64) {
 	}
 }
 
-// names are what the panel may be called, the longest first.
-func (pn panel) names() []string {
-	if pn.count > 1 {
-		return []string{fmt.Sprintf("%d GPUs like this", pn.count), fmt.Sprintf("%d alike", pn.count)}
+// names returns possible captions of the square, the longest first.
+func (l Layout) names() []string {
+	if l.Count > 1 {
+		return []string{fmt.Sprintf("%d GPUs like this", l.Count), fmt.Sprintf("%d alike", l.Count)}
 	}
 	return []string{
-		fmt.Sprintf("%s · GPU %d", pn.gpu.Node, pn.gpu.Index),
-		fmt.Sprintf("%s/%d", pn.gpu.Node, pn.gpu.Index),
-		fmt.Sprintf("GPU %d", pn.gpu.Index),
+		fmt.Sprintf("%s · GPU %d", l.GPU.Node, l.GPU.Index),
+		fmt.Sprintf("%s/%d", l.GPU.Node, l.GPU.Index),
+		fmt.Sprintf("GPU %d", l.GPU.Index),
 	}
 }
 
-// name is what the panel is called in so much room.
-func (pn panel) name(width, size float64) string {
-	choices := pn.names()
+// name returns the longest caption of the square that fits the width.
+func (l Layout) name(width, size float64) string {
+	choices := l.names()
 	for _, c := range choices {
 		if textWidth(c, size) <= width {
 			return c
@@ -355,13 +361,13 @@ func (pn panel) name(width, size float64) string {
 	return clip(choices[0], width, size)
 }
 
-// instance draws what one instance has of the GPU whose corner is at x, y, and
-// in the largest part as much of its label as fits, in others its number.
+// instance draws an instance's rectangles on the GPU whose corner is x, y. The largest one shows as much of
+// the label as fits, and the others show the function's number.
 func (pg *page) instance(in plan.Instance, parts []tile, x, y float64) {
 	w := &pg.out
 	function := slices.Index(pg.functions, in.Function)
-	w.group(fmt.Sprintf("%s: %s%% of the SMs for %s of the window, batch %d, %s requests a second",
-		in.ID, number.Trimmed(in.SMPct, 2), number.Trimmed(in.QuotaRequest, 3), in.Batch, number.Trimmed(in.RPS, 1)))
+	w.group(fmt.Sprintf("%s: %s%% of the SMs for %s%% of the window, batch %d, %s requests/s",
+		in.ID, number.Trimmed(in.SMPct, 2), number.Trimmed(100*in.QuotaRequest, 1), in.Batch, number.Trimmed(in.RPS, 1)))
 	share := fmt.Sprintf("%s%%×%s", number.Trimmed(in.SMPct, 1), number.Trimmed(in.QuotaRequest, 2))
 	place := []string{fmt.Sprint(function + 1)}
 	whole := [][]string{{in.Function, share, number.Trimmed(in.RPS, 1) + " rps"}, {in.Function, share}, {in.Function + " " + share}, {in.Function}, place}
@@ -377,11 +383,11 @@ func (pg *page) instance(in plan.Instance, parts []tile, x, y float64) {
 	w.endGroup()
 }
 
-// readable is the size, in pixels, below which a text is left out.
+// readable is the smallest font size, in pixels. label omits smaller texts.
 const readable = 8.0
 
-// label writes the first of some texts that fits the rectangle, upright or
-// turned, and none where none does: the pointer shows all of it.
+// label writes the first of the given texts that fits the rectangle, upright or rotated. If none fits, it
+// writes nothing; the tooltip contains the full text.
 func (pg *page) label(x, y, width, height float64, function int, choices [][]string) {
 	for _, lines := range choices {
 		for _, turned := range []bool{false, true} {
@@ -397,7 +403,7 @@ func (pg *page) label(x, y, width, height float64, function int, choices [][]str
 	}
 }
 
-// fit is the largest size at which the lines fit.
+// fit returns the largest font size at which the lines fit.
 func fit(lines []string, width, height float64) float64 {
 	size := height / (1.2 * float64(len(lines)))
 	for _, l := range lines {
@@ -425,23 +431,23 @@ func (pg *page) write(x, y, size float64, turned bool, function int, lines []str
 	}
 }
 
-// axes draws the scales of the square whose lower left corner is at x, y: SM
-// percent up, the window across.
+// axes draws the scales of the square whose lower left corner is x, y: percentages of the SMs on the
+// vertical axis, fractions of the window on the horizontal axis.
 func (pg *page) axes(x, y float64) {
 	w := &pg.out
 	for _, v := range []float64{0, 0.5, 1} {
 		w.text(x-6, y-pg.side*v+4, smallSize, "end", grey, "", number.Percent(v, 0))
 		w.text(x+pg.side*v, y+14, smallSize, "middle", grey, "", number.Trimmed(v, 1))
 	}
-	w.text(x+pg.side/2, y+28, smallSize, "middle", grey, "", "time, of a scheduling window")
+	w.text(x+pg.side/2, y+28, smallSize, "middle", grey, "", "time, fraction of a window")
 	middle := y - pg.side/4
 	w.text(x-34, middle, smallSize, "middle", grey, svg.Raw(`transform="`+w.Path("rotate(-90 ", x-34, " ", middle, ")")+`"`), "SMs")
 }
 
-// memory draws a bar of the memory in use where that is known and limited,
-// darker for weights that instances share.
+// memory draws a bar of the allocated memory, with shared weights in a darker colour. It draws nothing if
+// the allocation is unknown or the memory unlimited.
 func (pg *page) memory(g plan.GPU, x, y float64) {
-	used := inUse(g)
+	used := allocated(g)
 	if g.MemMiB <= 0 || used == 0 {
 		return
 	}
@@ -453,7 +459,7 @@ func (pg *page) memory(g plan.GPU, x, y float64) {
 		w.text(x+pg.side, y+8, smallSize, "end", grey, "", text)
 	}
 	part := func(mib float64) float64 { return length * min(1, mib/g.MemMiB) }
-	w.group("memory: " + text)
+	w.group("allocated memory: " + text)
 	w.rect(x, y, length, 8, "#e4e7ec", `rx="2"`)
 	w.rect(x, y, part(used), 8, grey, `rx="2"`)
 	if shared := weights(g); shared > 0 {
@@ -474,7 +480,7 @@ func clip(text string, width, size float64) string {
 	return text
 }
 
-// Headline says what the plan comes to.
+// Headline returns the result of the plan as a title.
 func Headline(p plan.Plan) string {
 	text, verb := cli.Count(len(p.Demand), "function"), "serve"
 	if n := len(p.Unplaced); n > 0 {
@@ -486,16 +492,16 @@ func Headline(p plan.Plan) string {
 	return fmt.Sprintf("%s %s %s", cli.Count(p.GPUsUsed, "GPU"), verb, text)
 }
 
-// summary says how good the plan is.
+// summary compares the plan with its bound and describes its utilization.
 func summary(p plan.Plan) string {
 	used, instances := 0.0, 0
 	for _, g := range p.GPUs {
 		used += area(g)
 		instances += len(g.Instances)
 	}
-	text := fmt.Sprintf("The demand needs at least %s, however it is planned (%s bound)", cli.Count(p.Bound, "GPU"), p.BoundMethod)
+	text := fmt.Sprintf("Any plan needs at least %s (%s bound)", cli.Count(p.Bound, "GPU"), p.BoundMethod)
 	if p.GPUsUsed > 0 {
-		text += fmt.Sprintf(" · %s · %s of SM time in use · algorithm %s", cli.Count(instances, "instance"), number.Percent(used/float64(p.GPUsUsed), 0), p.Algorithm)
+		text += fmt.Sprintf(" · %s · %s of SM time allocated · algorithm %s", cli.Count(instances, "instance"), number.Percent(used/float64(p.GPUsUsed), 0), p.Algorithm)
 	}
 	return text
 }
@@ -508,5 +514,5 @@ func area(g plan.GPU) float64 {
 	return sum
 }
 
-// gib prints an amount of memory.
+// gib formats an amount of memory in GiB.
 func gib(mib float64) string { return number.Trimmed(mib/1024, 1) }

@@ -21,7 +21,7 @@ func instance(function string, n int, sm, quota, x, y float64) plan.Instance {
 		Batch: 1, RPS: 10, MemMiB: 1024, X: &x, Y: &y}
 }
 
-// example is the paper's GPU, one of slivers, and something unplaced.
+// example returns a plan with the paper's GPU, a GPU of narrow instances, and an unplaced function.
 func example() plan.Plan {
 	sliver := plan.GPU{Node: "node1", Index: 3, MemMiB: 16384}
 	for i := range 20 {
@@ -41,7 +41,7 @@ func example() plan.Plan {
 	}
 }
 
-// fleet has many GPUs, most of them alike, and more functions than colours.
+// fleet returns a plan with many GPUs, half of which look the same, and with more functions than colours.
 func fleet() plan.Plan {
 	p := plan.Plan{Version: 1, Algorithm: "fast", Model: plan.ModelRect, GPUsUsed: 60, Bound: 50, BoundMethod: "memory"}
 	for i := range 60 {
@@ -72,7 +72,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// checkXML holds that the picture is well-formed.
+// checkXML fails the test unless the picture is well-formed XML.
 func checkXML(t *testing.T, svg []byte) {
 	t.Helper()
 	dec := xml.NewDecoder(bytes.NewReader(svg))

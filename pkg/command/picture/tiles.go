@@ -1,21 +1,22 @@
 package picture
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// tile is a rectangle of a GPU: a part of the window, a percentage of the SMs.
+// tile is a rectangle of a GPU. x and w are fractions of the window, y and h percentages of the SMs.
 type tile struct{ x, y, w, h float64 }
 
-// thin is what is too small to be drawn.
+// thin is the height below which a tile is omitted.
 const thin = 1e-9
 
-// tiles are what each instance has of a GPU. Under the model rect that is its
-// rectangle. A timetable gives no particular SMs, so they are chosen: an
-// instance keeps its SMs while its turns meet, and takes the lowest free ones
-// when it begins, in pieces if need be.
+// tiles returns the rectangles of each instance on a GPU. In the model rect, the plan contains the rectangle.
+// A timetable does not name SMs, so tiles chooses them: an instance keeps its SMs over consecutive entries of
+// the timetable; otherwise it receives the lowest free SMs, in several pieces if necessary.
 func tiles(g plan.GPU) map[string][]tile {
 	out := map[string][]tile{}
 	for _, in := range g.Instances {
@@ -37,7 +38,7 @@ func tiles(g plan.GPU) map[string][]tile {
 				delete(running, id)
 			}
 		}
-		for _, id := range sorted(running) {
+		for _, id := range slices.Sorted(maps.Keys(running)) {
 			out[id] = append(out[id], running[id]...)
 		}
 		for _, id := range entry.Instances {
@@ -53,33 +54,19 @@ func tiles(g plan.GPU) map[string][]tile {
 		}
 		running = next
 	}
-	for _, id := range sorted(running) {
+	for _, id := range slices.Sorted(maps.Keys(running)) {
 		out[id] = append(out[id], running[id]...)
 	}
 	return out
 }
 
-func sorted(of map[string][]tile) []string {
-	var ids []string
-	for id := range of {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
-}
-
-// lowest are the lowest SMs that nobody runs on, as many as are wanted.
+// lowest returns tiles of the lowest free SMs that sum to want.
 func lowest(running map[string][]tile, want, at float64) []tile {
 	var busy []tile
 	for _, pieces := range running {
 		busy = append(busy, pieces...)
 	}
-	slices.SortFunc(busy, func(a, b tile) int {
-		if a.y < b.y {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(busy, func(a, b tile) int { return cmp.Compare(a.y, b.y) })
 	busy = append(busy, tile{y: 100})
 	out := []tile{}
 	y := 0.0
@@ -93,11 +80,11 @@ func lowest(running map[string][]tile, want, at float64) []tile {
 	return out
 }
 
-// largest is the number of the tile with the most area.
-func largest(of []tile) int {
+// largest returns the index of the tile with the largest area.
+func largest(tiles []tile) int {
 	best := 0
-	for i, t := range of {
-		if t.w*t.h > of[best].w*of[best].h {
+	for i, t := range tiles {
+		if t.w*t.h > tiles[best].w*tiles[best].h {
 			best = i
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// timetable is a GPU whose instances run in several turns and share weights.
+// timetable returns a GPU whose instances have several turns and share weights.
 func timetable() plan.GPU {
 	instance := func(id, function string, sm, quota float64) plan.Instance {
 		return plan.Instance{ID: id, Function: function, SMPct: sm, QuotaRequest: quota, QuotaLimit: quota, Batch: 1, RPS: 10, MemMiB: 500}
@@ -26,7 +26,7 @@ func timetable() plan.GPU {
 	}
 }
 
-// tokens is a plan of one timetable.
+// tokens returns a plan with one timetable.
 func tokens() plan.Plan {
 	return plan.Plan{
 		Version: 1, Algorithm: "joint", Model: plan.ModelTokens, GPUsUsed: 1, Bound: 1, BoundMethod: "joint-lp", GPUs: []plan.GPU{timetable()},
@@ -34,7 +34,7 @@ func tokens() plan.Plan {
 	}
 }
 
-// Every turn is drawn whole, within the square, and nothing over anything else.
+// TestTimetablesAreDrawnWhole checks that every turn is drawn completely, within the square and without overlap.
 func TestTimetablesAreDrawnWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var g plan.GPU

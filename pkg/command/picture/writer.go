@@ -7,7 +7,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/svg"
 )
 
-// Colours of everything that is no instance.
+// Colours of everything except instances.
 const (
 	ink   = "#1f2430"
 	grey  = "#667085"
@@ -16,23 +16,22 @@ const (
 	alarm = "#b42318"
 )
 
-// Edges of what has room, and of what is in it.
+// Edges of containers and of their contents.
 const (
 	outline = svg.Raw(`stroke="` + line + `"`)
 	edge    = svg.Raw(`stroke="` + paper + `" stroke-width="1.2"`)
 )
 
-// palette begins with that of Okabe and Ito, which people with any kind of colour
-// blindness tell apart, without black. The rest are the colours farthest from
-// all before them, to eyes of each kind, on which a text can be read. Functions
-// beyond it get the same colours under a pattern.
+// palette starts with the colours of Okabe and Ito without black, which differ for people with any kind of
+// colour blindness. Each further colour is the one farthest from all before it, in every kind of vision,
+// on which text is readable. Functions beyond the palette use it again with a pattern.
 var palette = []string{
 	"#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
 	"#551100", "#220088", "#7700FF", "#AA0066", "#FFCCDD", "#445500", "#CC33FF",
 }
 
-// patterns lie over the colours of functions beyond the palette. None is hatched:
-// that is what is free.
+// patterns lie over the colours of functions beyond the palette. They contain no hatching, which marks free
+// space.
 var patterns = []string{"", "dots", "checks", "bars"}
 
 const definitions = `<defs>
@@ -43,7 +42,7 @@ const definitions = `<defs>
 </defs>
 `
 
-// writer gathers elements; y is how far down the page they go.
+// writer collects elements. y is the current vertical position on the page.
 type writer struct {
 	svg.Drawing
 	y float64
@@ -59,7 +58,7 @@ func (w *writer) rect(x, y, width, height float64, fill string, more svg.Raw) {
 	w.WriteByte('\n')
 }
 
-// group begins a group of which the pointer shows a title.
+// group begins a group with a tooltip.
 func (w *writer) group(title string) {
 	w.Open("g")
 	w.AddText("title", title)
@@ -68,7 +67,7 @@ func (w *writer) group(title string) {
 
 func (w *writer) endGroup() { w.WriteString("</g>\n") }
 
-// tile is a rectangle in a function's colour and pattern.
+// tile draws a rectangle in a function's colour and pattern.
 func (w *writer) tile(x, y, width, height float64, function int, more svg.Raw) {
 	w.rect(x, y, width, height, palette[function%len(palette)], more)
 	if p := patterns[function/len(palette)%len(patterns)]; p != "" {
@@ -88,7 +87,7 @@ func (w *writer) document(width, height float64, description string) []byte {
 	return []byte(d.String())
 }
 
-// title writes the headline, at the height that w has, and moves on.
+// title writes the headline at w.y and advances w.y.
 func (w *writer) title(text string, width float64) {
 	for _, row := range wrap(text, width, titleSize) {
 		w.text(margin, w.y, titleSize, "start", ink, `font-weight="700"`, row)
@@ -97,7 +96,7 @@ func (w *writer) title(text string, width float64) {
 	w.y += textSize + 10 - titleSize*1.15
 }
 
-// paragraph writes a text over as many lines as it takes, and moves on.
+// paragraph writes a text on as many lines as it needs and advances w.y.
 func (w *writer) paragraph(text string, width, size float64, colour string) {
 	for _, row := range wrap(text, width, size) {
 		w.text(margin, w.y, size, "start", colour, "", row)
@@ -105,8 +104,8 @@ func (w *writer) paragraph(text string, width, size float64, colour string) {
 	}
 }
 
-// textWidth is how wide a text is at most, bold text too: fonts differ, and
-// few are wider than DejaVu Sans.
+// textWidth returns an upper estimate of a text's width, also in bold. It is based on DejaVu Sans, which is
+// wider than most fonts.
 func textWidth(text string, size float64) (width float64) {
 	for _, r := range text {
 		switch {
@@ -114,7 +113,7 @@ func textWidth(text string, size float64) (width float64) {
 			width += 0.4
 		case strings.ContainsRune("rtf-_()[]/·", r):
 			width += 0.5
-		case strings.ContainsRune("mwMW%@×…", r) || r >= 0x1100: // where wide letters begin
+		case strings.ContainsRune("mwMW%@×…", r) || r >= 0x1100: // scripts with wide letters
 			width += 1.1
 		case r >= 'A' && r <= 'Z':
 			width += 0.85
@@ -125,24 +124,24 @@ func textWidth(text string, size float64) (width float64) {
 	return width * size
 }
 
-// on is the colour of text on a function's colour.
+// on returns the colour of text on a function's colour.
 func on(function int) string { return svg.On(palette[function%len(palette)]) }
 
-// halo has a text on a function's colour keep clear of the pattern.
+// halo returns the attributes of an outline that separates text from a function's pattern.
 func halo(function int) svg.Raw {
 	return svg.Raw(fmt.Sprintf(`stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)]))
 }
 
-// swatch is the side of a function's mark.
+// swatch is the side of a function's mark, in pixels.
 const swatch = 20.0
 
-// swatch draws the mark of a function: its colour and number.
+// swatch draws a function's mark: its colour and number.
 func (w *writer) swatch(x, y float64, function int) {
 	w.tile(x, y, swatch, swatch, function, `rx="3"`)
 	w.text(x+swatch/2, y+14.5, smallSize, "middle", on(function), `font-weight="600" `+halo(function), fmt.Sprint(function+1))
 }
 
-// wrap breaks a text at blanks.
+// wrap breaks a text into lines at blanks.
 func wrap(text string, width, size float64) []string {
 	var rows []string
 	row := ""

@@ -16,11 +16,14 @@ import (
 func newDiff(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff OLD.json NEW.json",
-		Short: "Say what stops, starts and is kept between two plans",
-		Long: `Compares two plans instance by instance. An instance is kept when the same id
-has the same slice at the same place of the same GPUs; all others stop or start.
-What is kept is only counted, unless -v or another form than the table asks.`,
-		Example: `  gfaas-place diff running.json plan.json
+		Short: "List the instances that stop, start and stay between two plans",
+		Long: `Compare two plans instance by instance. An instance is kept if both plans contain its
+ID with the same slice at the same place on the same GPUs; all others stop or start.
+The table contains only the number of kept instances; with -v, and in other formats,
+they are listed.`,
+		Example: `  # List the changes between two plans
+  gfaas-place diff running.json plan.json
+  # List the instances that stop
   gfaas-place diff running.json plan.json -o csv | grep ^stop,`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: cli.FileArgs("json"),
@@ -30,19 +33,19 @@ What is kept is only counted, unless -v or another form than the table asks.`,
 	return cmd
 }
 
-func runDiff(env *cli.Env, before, after string) error {
-	if err := checkStdin(before, after); err != nil {
+func runDiff(env *cli.Env, oldFile, newFile string) error {
+	if err := checkStdin(oldFile, newFile); err != nil {
 		return err
 	}
-	was, err := cli.Load(env, before, plan.Read)
+	oldPlan, err := cli.Load(env, oldFile, plan.Read)
 	if err != nil {
 		return err
 	}
-	is, err := cli.Load(env, after, plan.Read)
+	newPlan, err := cli.Load(env, newFile, plan.Read)
 	if err != nil {
 		return err
 	}
-	changes := diff.Plans(was, is)
+	changes := diff.Plans(oldPlan, newPlan)
 	switch env.Output {
 	case "csv":
 		return env.Emit(func(w io.Writer) error { return csv.NewWriter(w).WriteAll(changeRecords(changes)) })
@@ -53,12 +56,12 @@ func runDiff(env *cli.Env, before, after string) error {
 		return env.Show(changes, nil)
 	}
 	return env.Emit(func(w io.Writer) error {
-		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", cli.Count(was.GPUsUsed, "GPU"), is.GPUsUsed, totals(changes)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", cli.Count(oldPlan.GPUsUsed, "GPU"), newPlan.GPUsUsed, totals(changes)); err != nil {
 			return err
 		}
 		var shown []diff.Change
 		for _, c := range changes {
-			if c.Do != diff.Keep || env.Verbose {
+			if c.Kind != diff.Keep || env.Verbose {
 				shown = append(shown, c)
 			}
 		}
@@ -69,12 +72,12 @@ func runDiff(env *cli.Env, before, after string) error {
 	})
 }
 
-// changeRecords are the changes as CSV, one an instance and GPU.
+// changeRecords returns CSV records of the changes, one per instance and GPU.
 func changeRecords(changes []diff.Change) [][]string {
 	rows := [][]string{{"change", "id", "function", "gpu", "sm_pct", "quota_request", "rps"}}
 	for _, c := range changes {
 		for _, g := range c.GPUs {
-			rows = append(rows, []string{c.Do, c.ID, c.Function, g, csvfile.Format(c.SMPct), csvfile.Format(c.Quota), csvfile.Format(c.RPS)})
+			rows = append(rows, []string{c.Kind, c.ID, c.Function, g, csvfile.Format(c.SMPct), csvfile.Format(c.Quota), csvfile.Format(c.RPS)})
 		}
 	}
 	return rows

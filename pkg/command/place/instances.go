@@ -9,45 +9,45 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// mpsClients is how many processes MPS lets have one GPU at a time (NVIDIA,
-// Multi-Process Service, section 2.3.2; 60 from driver 570 on).
+// mpsClients is the number of processes that MPS allows on one GPU (NVIDIA, Multi-Process Service,
+// section 2.3.2; 60 since driver 570).
 const mpsClients = 48
 
-// instanceOptions are the flags of plan about instances being processes.
+// instanceOptions holds the flags of plan that concern instances as processes.
 type instanceOptions struct {
-	most    int       // on a GPU; 0 is no limit
-	context gpu.Bytes // that each takes besides what was measured
+	maxPerGPU int       // largest number on one GPU; 0 means no limit
+	context   gpu.Bytes // memory of each in addition to the measured memory
 }
 
 func (i *instanceOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&i.most, "max-instances", 0, "most instances on one GPU, like `48` (default no limit)")
-	cli.Memory(f, &i.context, "context-mem", "memory of each instance's context, where the profile's does not hold it, like `300MiB`")
+	f.IntVar(&i.maxPerGPU, "max-instances", 0, "limit on the instances on one GPU, like `48` (default no limit)")
+	cli.Memory(f, &i.context, "context-mem", "memory of each instance's context, if the profile does not include it, like `300MiB`")
 }
 
 func (i *instanceOptions) check(cmd *cobra.Command) error {
 	switch given := cmd.Flags().Changed; {
-	case given("max-instances") && i.most < 1:
-		return cli.Usagef("--max-instances %d: expected 1 or more", i.most)
+	case given("max-instances") && i.maxPerGPU < 1:
+		return cli.Usagef("--max-instances %d: expected 1 or more", i.maxPerGPU)
 	case given("max-instances") && given("current"):
-		return cli.Usagef("--max-instances plans from nothing: it cannot be used with --current")
+		return cli.Usagef("--max-instances cannot be used with --current")
 	}
 	return nil
 }
 
-// crowded names the GPUs with more instances than MPS lets have one, where no limit
-// was asked for.
-func (i *instanceOptions) crowded(env *cli.Env, p plan.Plan) {
-	if i.most > 0 {
+// noteCrowded prints a note with the GPUs that have more instances than MPS allows, unless
+// --max-instances was given.
+func (i *instanceOptions) noteCrowded(env *cli.Env, p plan.Plan) {
+	if i.maxPerGPU > 0 {
 		return
 	}
 	var names []string
 	for _, g := range p.GPUs {
 		if len(g.Instances) > mpsClients {
-			names = append(names, gpuName(g))
+			names = append(names, g.Name().String())
 		}
 	}
 	if len(names) > 0 {
-		env.Notef("note: more than %d instances on %s: MPS lets so many processes have a GPU (60 with newer drivers); --max-instances %d plans for it", mpsClients, planning.List(names), mpsClients)
+		env.Notef("note: more than %d instances on %s, but MPS allows %[1]d processes on a GPU (60 with newer drivers); --max-instances %[3]d limits them in the plan", mpsClients, planning.List(names), mpsClients)
 	}
 }

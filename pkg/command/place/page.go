@@ -1,9 +1,11 @@
 package place
 
 import (
+	"cmp"
 	_ "embed" // the page
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/page"
@@ -21,41 +23,51 @@ var pages = page.Template(pageText, template.FuncMap{
 })
 
 const (
-	pictureSide = 262 // of a GPU on the page, in pixels
-	mostLines   = 40  // of a table that is open
+	pictureSide  = 262 // of a GPU on the page, in pixels
+	maxOpenLines = 40  // largest length of a table that is shown open
 )
 
-// pageTable is a table of the page with words before it.
+// pageTable is a table of the page with introductory words.
 type pageTable struct {
 	Title, Words string
 	page.Table
 }
 
-// Open tells whether the table is short enough to be shown before it is asked for.
-func (t pageTable) Open() bool { return len(t.Rows) <= mostLines }
+// Open reports whether the page shows the table open.
+func (t pageTable) Open() bool { return len(t.Rows) <= maxOpenLines }
 
-// tables are those of a plan for its page.
+// tables returns the tables of a plan for its page.
 func (o *planOptions) tables(p plan.Plan, rows []profile.Row, changes []diff.Change) (out []pageTable) {
 	add := func(title, words string, rows [][]string) {
 		if len(rows) > 1 {
 			out = append(out, pageTable{title, words, page.TableOf(rows)})
 		}
 	}
-	load := ""
-	if p.Arrivals == plan.ArrivalsPoisson {
-		load = "; load is the part of its time that it then works"
+	place, load := "", ""
+	if p.Model == plan.ModelRect {
+		place = " X and y are the lower left corner of its rectangle: a fraction of the window and a percentage of the SMs."
 	}
-	add("Instances", "Each line is a process: the GPU it is on, the share of that GPU's SMs it has (SM%) for which part of every scheduling window (quota), how many requests it takes at once (batch), and how many a second it is counted on for (rps)"+load+".",
+	if p.Arrivals == plan.ArrivalsPoisson {
+		load = ", and the fraction of the time in which it works at this rate (load)"
+	}
+	add("Instances", "Each row is an instance, with its GPU, its share of the SMs (SM%), its fraction of each scheduling window (quota), the number of requests that it processes at once (batch), the requests/s that the plan assigns to it (rps)"+load+"."+place,
 		instanceTable(p, rows))
-	add("GPUs", "What instances have of each GPU's SM time, and what nobody has.", gpuTable(p))
+	gpus := gpuTable(p)
+	for i, name := range gpus[0] {
+		gpus[0][i] = cmp.Or(allocations[name], name)
+	}
+	add("GPUs", "The parts of each GPU's SM time and memory that are allocated to instances, and the free part of the SM time.", gpus)
 	if o.current.path != "" {
-		add("Changes", "What stops, starts and is kept, beside the plan that runs: "+totals(changes)+".", changeTable(changes))
+		add("Changes", "The instances that stop, start and stay, compared with the running plan: "+totals(changes)+".", changeTable(changes))
 	}
 	return out
 }
 
-// writePage writes a plan as a page that stands alone. The same plan gives the same
-// bytes.
+// allocations maps columns of the GPU table to clearer names on the page: they contain allocations, not
+// use.
+var allocations = map[string]string{"USED": "ALLOCATED", "WASTE": "FREE", "MEM USED MIB": "MEM ALLOCATED MIB"}
+
+// writePage writes a plan as a self-contained HTML page. The same plan gives the same bytes.
 func writePage(w io.Writer, p plan.Plan, tables []pageTable, summary string, notes []string) error {
 	view := struct {
 		Headline, Summary, Reading string
@@ -64,13 +76,15 @@ func writePage(w io.Writer, p plan.Plan, tables []pageTable, summary string, not
 		Functions                  page.Table
 		Pictures                   []pagePicture
 		Tables                     []pageTable
+		Filter                     bool // the page has an input that filters rows
 	}{Headline: picture.Headline(p), Summary: summary, Reading: picture.Footnote(p), Unplaced: p.Unplaced, Notes: notes,
 		Functions: page.TableOf(functionTable(p)), Tables: tables}
+	view.Filter = slices.ContainsFunc(append(tables, pageTable{Table: view.Functions}), func(t pageTable) bool { return !t.Open() })
 	view.Functions.Head = append([]string{""}, view.Functions.Head...)
 	for i, row := range view.Functions.Rows {
 		view.Functions.Rows[i] = append([]any{template.HTML(picture.Swatch(i))}, row...)
 	}
-	for _, part := range picture.Parts(p, pictureSide) {
+	for _, part := range picture.Panels(p, pictureSide) {
 		view.Pictures = append(view.Pictures, pagePicture{template.HTML(part.Picture), part.Caption})
 	}
 	var text strings.Builder

@@ -1,16 +1,17 @@
 package place
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
@@ -18,131 +19,32 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
-	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// planOptions are the flags of plan, as given.
+// planOptions holds the flags of plan.
 type planOptions struct {
-	env       *cli.Env
-	files     inputs
-	gpus      int
-	mem       gpu.Bytes
-	algorithm string
-	model     string
-	tieBreak  string
-	order     string
-	share     bool
-	seed      uint64
-	limit     time.Duration
-	diluted   online.DiluOptions
-	over      func() bool // the time limit
-	spend     bool        // all of it, while a plan might be better
-	current   currentOptions
-	arrivals  planning.Arrivals
-	instances instanceOptions
-	sweep     string
-	told      []string // notes
+	env          *cli.Env
+	files        inputs
+	gpus         int
+	mem          gpu.Bytes
+	algorithm    string
+	options      policy.Options
+	limit        time.Duration
+	current      currentOptions
+	arrivals     planning.Arrivals
+	instances    instanceOptions
+	sweep        string
+	printedNotes []string // notes that were printed
 }
 
-const planLong = `Chooses for each function how many instances of which configurations of its
-profile serve its demand within its objective, and places them on GPUs. Under
-the model rect every instance has a rectangle of its GPU for itself: a share of
-the SMs for a share of the scheduling window. Under tokens it has its SMs at
-some moments of the window, as the plan's timetable says.
-
-Without --inventory or --gpus as many GPUs are taken as needed. A row of the profile
-holds for GPUs of its model alone. Where the profile has rows of several models and
-the inventory does not name the models of all GPUs, --gpu-model chooses one; without
-it, the exit status is 2. The plan names the model of each GPU. Memory is limited only
-by --inventory or --gpu-mem. With --share-models, the weights of a model (model_mem_mib of
-the profile, else the size of the model in --functions) count once for each tenant on each
-GPU that hosts a function with this model, in units of 2 MiB, as gfaas-modeld allocates
-memory. A function's objective is the demand's slo_ms, else the slo of --functions, else
---slo. --functions also has these effects: an instance of a function with several gpus is
-on as many GPUs of one node; functions whose models have the same name share the weights;
-the memory of an instance is its gpu_mem, the limit that gfaas up gives it, or what was
-measured if that is more. What cannot be placed is listed with the reason, and the exit
-status is 3; the rest is planned all the same.
-
-The algorithm joint chooses configurations and packs them together: a linear
-program over all that one GPU can host (column generation), rounded, and a
-search for fewer GPUs that ends at the proven bound, after a fixed amount of
-work, or at the time limit. As long as the limit does not end it, the same input
-and seed give the same plan. With --time-limit the search goes on for all of it,
-unless it comes to the bound (not with --what-if, --current or --max-instances,
-which make several plans). When there are too few GPUs, as many requests a second
-as can be are served. -v says why each configuration was chosen.
-
-SM time and memory are packed at once. Of more than 250 functions on GPUs that
-are alike, what each takes is chosen by prices of shapes and memory and then
-packed, which takes time in proportion to them. Under tokens a plan of rectangles
-is made, too, and taken where it needs fewer GPUs.
-
-The algorithm fast is that of FaST-GShare: each function's configurations are
-chosen by heuristic scaling (the most efficient one, then the least that covers
-the rest) and packed by the maximal rectangles algorithm. It places no instances
-that span several GPUs.
-
-The algorithm dilu is that of Dilu: each function's configuration of the best
-throughput for its SMs is placed instance by instance, in the order of the
-demand, where SM requests sum to at most --omega and limits, twice the requests,
-to at most --gamma: first beside what runs beside the function's other
-instances, then where least is left over. Of the profile only rows of the
-largest quota of a function count, since Dilu divides SMs and not time.
-
-fast and dilu know only rectangles: under tokens their plans are these as a
-timetable. They do not search, so a seed or a time limit changes nothing.
-
---order arrival plans function by function without a look at those to come, as
-a cluster must whose functions arrive one by one; without --algorithm it means
-fast.
-
-Each plan says how many GPUs are needed at least, whatever the choice of
-configurations.
-
---arrivals says how requests come. Poisson, at random: an instance is counted on
-for as many requests a second as it answers within the objective, 95% of them,
-when nobody waits for an answer before the next request; the rule is in
-docs/placement.md. Steady, one as another is answered, as the papers plan: an
-instance is counted on for all its throughput. Without it requests to functions
-with an objective come at random, those to others steadily. --headroom keeps a
-part of what an instance is worth free besides. An instance that takes one call at
-a time, as functions of --functions do without inflight, has nothing to do for
---hand-over between two, as behind gfaas serve; that is counted on, too, where
-requests come at random, and gfaas-sim plan knows of it in any case. LOAD in the
-table is the part of its time that an instance works then.
-
-Every instance is a process with a context of its own on the GPU. MPS lets 48 of
-them have one GPU at a time, 60 with newer drivers: --max-instances bounds them, in
-the plan and in its bound; without it a note names the GPUs with more than 48.
---context-mem is what a context takes (100 to 500 MiB by NVML), where the memory in
-the profile does not hold it.
-
-With --current the plan starts from one that runs: what is still wanted keeps
-its id, GPU and place. A function that asks for less stops its least efficient
-instances; one that asks for more starts what heuristic scaling chooses, where
-the least room is left beside it, or what the algorithm plans on GPUs not in
-use, whichever takes fewer. An instance that cannot stay (its GPU is gone, its
-configuration misses the objective) stops whatever --max-moves says. The table
-lists what stops, starts and is kept; with other forms gfaas-place diff does.
-
-With --what-if the demand is planned for once with each pair of factors, of its
-rates and of its objectives, and each of the arrivals it names; a line a pair says
-how many GPUs that takes (CSV unless -o says otherwise), and the exit status is 0
-even where some is unplaced.`
-
-const planExample = `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
-  gfaas-place plan --profile profile.csv --demand demand.csv --gpu-mem 16GiB -o json > plan.json
-  gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o svg --out-file plan.svg
-  gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o html --out-file plan.html
-  gfaas-place plan --profile profile.csv --demand resnet=300 --current plan.json --max-moves 2
-  gfaas-place plan --profile profile.csv --demand demand.csv --gpus 8 --what-if 'rps=1,1.5,2 slo=0.8,1'`
+// maxGPUs is the largest value of --gpus.
+const maxGPUs = 1_000_000
 
 func newPlan(env *cli.Env) *cobra.Command {
-	o := planOptions{env: env, diluted: online.DiluDefaults()}
+	o := planOptions{env: env, options: policy.DefaultOptions()}
 	cmd := &cobra.Command{
 		Use:     "plan",
 		Short:   "Plan instances on GPUs for a demand",
@@ -152,29 +54,25 @@ func newPlan(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.files.flags(cmd)
-	o.files.functionsFlag(cmd, "their objectives, how many GPUs and how much memory an instance takes, what its weights are called")
-	f.IntVar(&o.gpus, "gpus", 0, "how many GPUs there are (default as many as it takes)")
-	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
-	cli.Choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
-	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
-	f.BoolVar(&o.share, "share-models", false, "keep the weights of a tenant's model once on a GPU")
-	f.Uint64Var(&o.seed, "seed", 0, "another seed may give another plan as good")
-	f.DurationVar(&o.limit, "time-limit", prepare.TimeLimit, "how long to improve the plan")
-	cli.Choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",
-		string(policy.LargerQuota), string(policy.SmallerQuota))
-	cli.Choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",
-		string(policy.Largest), string(policy.Arrival))
+	o.files.functionsFlag(cmd, "objectives, GPUs, memory and models")
+	f.IntVar(&o.gpus, "gpus", 0, "number of GPUs (default as many as necessary)")
+	cli.Memory(f, &o.mem, "gpu-mem", "limit on the memory that the plan uses on each GPU, like `16GiB` (default no limit)")
+	cli.Choice(cmd, &o.algorithm, "algorithm", "planning algorithm", policy.Names()...)
+	cli.Choice(cmd, &o.options.Model, "model", "rule by which instances share a GPU", plan.ModelRect, plan.ModelTokens)
+	f.BoolVar(&o.options.ShareModels, "share-models", false, "count the weights of a tenant's model once on each GPU")
+	f.Uint64Var(&o.options.Seed, "seed", 0, "seed of the search; another seed may give another, equally good plan")
+	f.DurationVar(&o.limit, "time-limit", prepare.TimeLimit, "time limit for improving the plan")
+	cli.ParameterFlags(cmd, policy.Parameters(), &o.options)
 	o.current.flags(cmd)
 	o.arrivals.Flags(cmd)
 	o.instances.flags(cmd)
-	o.diluFlags(f)
-	f.StringVar(&o.sweep, "what-if", "", "plan for the demand times factors, like `'rps=1,2,4 slo=0.5,1'`, and print a line for each")
+	f.StringVar(&o.sweep, "what-if", "", "plan for multiples of the demand, like `'rps=1,2,4 slo=0.5,1'`, and print a row for each")
 	env.Outputs(cmd, "table", "json", "csv", "svg", "html")
 	return cmd
 }
 
-// located is an error of planning with the line of the demand that it is about.
-func (o *planOptions) located(in policy.Input, err error) error {
+// withDemandLine adds the line of the demand to a planning error that concerns a function.
+func (o *planOptions) withDemandLine(in policy.Input, err error) error {
 	var of *policy.DemandError
 	if !errors.As(err, &of) {
 		return err
@@ -195,7 +93,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	started := time.Now()
 	o.env.Noted = func(text string) {
 		if text, note := strings.CutPrefix(text, "note: "); note {
-			o.told = append(o.told, text)
+			o.printedNotes = append(o.printedNotes, text)
 		}
 	}
 	if err := o.checkAlgorithm(cmd); err != nil {
@@ -208,21 +106,21 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("what-if") {
 		return o.whatIf(cmd, in)
 	}
-	over, done := o.env.Deadline(started, o.limit, "planning")
-	o.over = over
-	// Where several plans are made, the first leaves time to the others.
-	o.spend = cmd.Flags().Changed("time-limit") && o.current.path == "" && o.instances.most == 0
-	p, changes, err := o.make(cmd, in)
-	even := o.evenly(p, in)
+	expired, done := o.env.Deadline(started, o.limit, "planning")
+	o.options.Expired = expired
+	// If several plans are made, the first must leave time for the others.
+	o.options.Spend = cmd.Flags().Changed("time-limit") && o.current.path == "" && o.instances.maxPerGPU == 0
+	p, changes, err := o.makePlan(cmd, in)
+	steady := o.steadyNote(p, in)
 	done()
 	if err != nil {
-		return o.located(in, err)
+		return o.withDemandLine(in, err)
 	}
-	o.notes(in)
-	o.unstable(p, in)
-	o.instances.crowded(o.env, p)
-	o.tell(changes)
-	if err := o.print(p, in.Profile, changes, even); err != nil {
+	o.printInputNotes(in)
+	o.noteUnstableRows(p, in)
+	o.instances.noteCrowded(o.env, p)
+	o.printSummary(changes)
+	if err := o.print(p, in.Profile, changes, steady); err != nil {
 		return err
 	}
 	if len(p.Unplaced) > 0 {
@@ -231,12 +129,12 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// print writes the plan in the chosen form. What a form cannot hold goes to
-// standard error.
-func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Change, even string) error {
+// print writes the plan in the chosen format. In the format csv, it prints unplaced demand to standard
+// error.
+func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Change, steady string) error {
 	if o.env.Output == "csv" {
 		for _, u := range p.Unplaced {
-			o.env.Notef("unplaced: %s requests a second of %s: %s", csvfile.Format(u.RPS), u.Function, u.Reason)
+			o.env.Notef("unplaced: %s requests/s of %s: %s", csvfile.Format(u.RPS), u.Function, u.Reason)
 		}
 	}
 	return o.env.Emit(func(w io.Writer) error {
@@ -249,70 +147,72 @@ func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Chan
 			_, err := w.Write(picture.SVG(p))
 			return err
 		case "html":
-			return writePage(w, p, o.tables(p, rows, changes), summary(p)+even, o.told)
+			return writePage(w, p, o.tables(p, rows, changes), summary(p)+steady, o.printedNotes)
 		}
-		if err := printTable(w, p, rows, even); err != nil || o.current.path == "" {
+		if err := printTable(w, p, rows, steady); err != nil || o.current.path == "" {
 			return err
 		}
 		return printChanges(w, changes)
 	})
 }
 
-// notes says what the reader of the plan should know about its inputs.
-func (o *planOptions) notes(in policy.Input) {
-	if o.files.inventory == "" && in.MemMiB == 0 {
-		o.env.Notef("note: memory is not limited, since neither --inventory nor --gpu-mem was given")
+func (o *planOptions) check(cmd *cobra.Command) error {
+	f := cmd.Flags()
+	switch {
+	case o.files.profile == "":
+		return cli.Fail(cli.ExitUsage, "measure a profile with gfaas-profile run FUNCTION.yaml", errors.New("--profile is missing: expected a file"))
+	case o.files.demand == "":
+		return cli.Usagef("--demand is missing: expected a file or a list like resnet=250,bert=40")
+	case cli.Conflict(f, "inventory", "gpus"):
+		return cli.Usagef("--inventory and --gpus both list the GPUs: they cannot be used together")
+	case f.Changed("gpus") && (o.gpus < 1 || o.gpus > maxGPUs):
+		return cli.Usagef("--gpus %d: expected a number from 1 to %d", o.gpus, maxGPUs)
+	case f.Changed("gpu-mem") && o.mem <= 0:
+		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
-	without := map[string]bool{}
-	shared := map[string]bool{}
-	for _, r := range in.Profile {
-		shared[r.Function] = shared[r.Function] || r.ModelMemMiB > 0
-		without[r.Function] = without[r.Function] || r.GPUMemMiB == o.instances.context.MiB()
+	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd), o.arrivals.Check(cmd), o.instances.check(cmd)); err != nil {
+		return err
 	}
-	var unknown []string
-	for _, d := range in.Demand {
-		if without[d.Function] && (o.files.inventory != "" || in.MemMiB > 0) {
-			unknown = append(unknown, d.Function)
-		}
-	}
-	if len(unknown) > 0 {
-		o.env.Notef("note: the profile does not say how much memory every configuration of %s needs: where it does not, none is counted", strings.Join(unknown, ", "))
-	}
-	known := func(d plan.Demand) bool { return shared[d.Function] }
-	if o.share && !slices.ContainsFunc(in.Demand, known) {
-		o.env.Notef("note: --share-models changes nothing: neither the profile (model_mem_mib) nor --functions (size: of a model) says how much memory weights take")
-	}
+	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)
 }
 
-// unstable says which instances are planned by figures that should not be relied
-// on.
-func (o *planOptions) unstable(p plan.Plan, in policy.Input) {
-	rows := profile.NewIndex(in.Profile)
-	told := map[int]bool{}
-	for _, g := range p.GPUs {
-		for _, i := range g.Instances {
-			for _, r := range rows.On(i.Function, i.Config(), g.Model) {
-				if r.Unstable == 0 || told[r.Line] {
-					continue
-				}
-				told[r.Line] = true
-				o.env.Notef("note: %s is planned with an unstable row (%s:%d: sm_pct %s, quota %s, batch %d): its figures kept changing, or are known less well than was asked for; measure it for longer",
-					i.Function, o.files.profile, r.Line, csvfile.Format(i.SMPct), csvfile.Format(i.QuotaRequest), i.Batch)
-			}
+// input checks the flags and reads their files.
+func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
+	if err := o.check(cmd); err != nil {
+		return in, err
+	}
+	if in, err = o.files.load(o.env); err != nil {
+		return in, err
+	}
+	if err := o.checkSpans(in); err != nil {
+		return in, err
+	}
+	if o.current.path != "" && o.sweep == "" {
+		if o.current.plan, err = cli.Load(o.env, o.current.path, plan.Read); err != nil {
+			return in, err
 		}
 	}
-}
-
-// evenly says for the table and the page how many GPUs the demand would take if requests came
-// steadily; nothing where they do, or where something runs already.
-func (o *planOptions) evenly(p plan.Plan, in policy.Input) string {
-	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" && o.env.Output != "html" {
-		return ""
+	prepare.Objectives(in.Demand, in.Functions, o.files.slo)
+	prepare.Weights(in.Profile, in.Functions)
+	if raised := prepare.Limits(in.Profile, in.Functions, o.options.ShareModels); len(raised) > 0 && (o.files.inventory != "" || o.mem > 0) {
+		o.env.Notef("note: gpu_mem of %s is more than the measured memory; the plan uses gpu_mem, because gfaas up sets it as the limit of the instances", planning.List(raised))
 	}
-	in.Poisson = false
-	steady, err := o.quietly().plan(in)
-	if err != nil || len(steady.Unplaced) > 0 {
-		return ""
+	o.arrivals.Apply(&in)
+	for _, note := range o.arrivals.Notes(in) {
+		o.env.Notef("note: %s", note)
 	}
-	return " If requests came steadily, " + cli.Count(steady.GPUsUsed, "GPU") + " would do."
+	for i := range in.Profile {
+		in.Profile[i].GPUMemMiB += o.instances.context.MiB()
+	}
+	in.MemMiB = o.mem.MiB()
+	for i := range o.gpus {
+		in.Devices = append(in.Devices, plan.Device{Node: plan.DefaultNode, Index: i, MemMiB: in.MemMiB})
+	}
+	if o.files.inventory != "" && in.MemMiB > 0 && !prepare.MemoryLimit(in.Devices, in.MemMiB) {
+		o.env.Notef("note: --gpu-mem %s has no effect: it is more than the memory of any GPU in %s", o.mem, o.files.inventory)
+	}
+	if models := prepare.Models(&in, o.current.plan.GPUs, o.files.model); models != nil {
+		return in, gpumodel.Unknown(o.files.profile, models, gpumodel.OrInventory)
+	}
+	return in, nil
 }

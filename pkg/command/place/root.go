@@ -1,5 +1,6 @@
-// Package place is the command tree of gfaas-place, which plans what runs
-// where and checks plans.
+// Package place implements the commands of gfaas-place, which makes, changes, checks and exports
+// plans. Each command reads files, calls a library package (policy/place and its subpackages, or
+// manifest) and prints the result. The command gfaas-place calls Main.
 package place
 
 import (
@@ -11,17 +12,22 @@ import (
 // Main runs gfaas-place and returns its exit status.
 func Main() int { return cli.Main("gfaas-place", NewRoot) }
 
-// NewRoot is the command tree.
+// NewRoot returns the root command with all subcommands.
 func NewRoot(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas-place",
 		Short: "Plan which slices of which GPUs serve a demand",
-		Long: `gfaas-place is a calculator: from what instances of functions sustain (a
-profile) and how many requests a second are wanted (a demand) it makes a plan
-of instances on GPUs. It reads files and writes files, and needs no GPU.`,
-		Example: `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
+		Long: `Plan the placement of function instances on GPUs. The input is a profile (the
+throughput and latency of instances under slices of a GPU) and a demand (the
+requests/s of each function). gfaas-place only reads and writes files, and needs no
+GPU.`,
+		Example: `  # Plan instances for a demand
+  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
+  # Pack fixed rectangles into bins
   gfaas-place pack --items items.csv
+  # Check a plan
   gfaas-place verify plan.json --profile profile.csv
+  # Start a plan on Kubernetes
   gfaas-place export hami plan.json --functions functions.yaml | kubectl apply -f -`,
 	}
 	root.AddCommand(newPlan(env), newPack(env), newVerify(env), newDiff(env), newExport(env))

@@ -18,7 +18,7 @@ func TestScripts(t *testing.T) {
 	clitest.Run(t, map[string]func(*testscript.TestScript, bool, []string){"long": long, "junk": junk})
 }
 
-// long FILE N: the file is one line of N bytes.
+// long writes one line of N bytes to a file: long FILE N.
 func long(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
@@ -29,7 +29,7 @@ func long(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), line, 0o600))
 }
 
-// junk FILE: the file is bytes that are no text.
+// junk writes bytes that are not text to a file: junk FILE.
 func junk(ts *testscript.TestScript, _ bool, args []string) {
 	data := make([]byte, 4096)
 	state := uint32(1)

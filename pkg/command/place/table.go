@@ -1,6 +1,7 @@
 package place
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math"
@@ -15,8 +16,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// records are the instances of a plan, one a line: the form csv. The column gpu_model is
-// there if the model of a GPU is known.
+// records returns the instances of a plan as CSV records. The column gpu_model is present if the model
+// of any GPU is known.
 func records(p plan.Plan) [][]string {
 	rows := [][]string{{"node", "gpu", "id", "function", "sm_pct", "quota_request", "quota_limit", "batch", "rps", "mem_mib", "x", "y"}}
 	known := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return g.Model != "" })
@@ -37,7 +38,7 @@ func records(p plan.Plan) [][]string {
 	return rows
 }
 
-// optional prints a figure that a plan may not have.
+// optional formats a value with print, or returns an empty string if it is nil.
 func optional(v *float64, print func(float64) string) string {
 	if v == nil {
 		return ""
@@ -45,37 +46,39 @@ func optional(v *float64, print func(float64) string) string {
 	return print(*v)
 }
 
-// printTable prints a plan for people: its instances and, where requests come at
-// random, how much of their time they will work, its GPUs, its functions, how near
-// it is to the best possible, what even arrivals would have taken, and what is
-// missing.
-func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, even string) error {
-	tables := [][][]string{instanceTable(p, profiled), gpuTable(p), functionTable(p)}
+// printTable prints a plan for people: its instances (with their load if requests arrive at random),
+// its GPUs, its functions, a summary with the lower bound, the number of GPUs for steady arrivals, and
+// the unplaced demand.
+func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, steady string) error {
+	unplaced := [][]string{{"UNPLACED", "RPS", "REASON"}}
+	for _, u := range p.Unplaced {
+		unplaced = append(unplaced, []string{u.Function, number.Short(u.RPS), u.Reason})
+	}
+	return printReport(w, summary(p)+steady, unplaced, instanceTable(p, profiled), gpuTable(p), functionTable(p))
+}
+
+// printReport prints tables, a summary and a table of what is unplaced, with blank lines between them.
+// It leaves out tables without rows.
+func printReport(w io.Writer, summary string, unplaced [][]string, tables ...[][]string) error {
+	var text bytes.Buffer
 	for _, rows := range tables {
 		if len(rows) == 1 {
 			continue
 		}
-		if err := cli.Table(w, rows); err != nil {
+		if err := cli.Table(&text, rows); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(w); err != nil {
+		text.WriteString("\n")
+	}
+	text.WriteString(summary + "\n")
+	if len(unplaced) > 1 {
+		text.WriteString("\n")
+		if err := cli.Table(&text, unplaced); err != nil {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(w, summary(p)+even); err != nil {
-		return err
-	}
-	if len(p.Unplaced) == 0 {
-		return nil
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
-	rows := [][]string{{"UNPLACED", "RPS", "REASON"}}
-	for _, u := range p.Unplaced {
-		rows = append(rows, []string{u.Function, number.Short(u.RPS), u.Reason})
-	}
-	return cli.Table(w, rows)
+	_, err := text.WriteTo(w)
+	return err
 }
 
 func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
@@ -85,7 +88,7 @@ func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
 	n := number.Short
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			rows = append(rows, []string{gpuName(g), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
+			rows = append(rows, []string{g.Name().String(), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
 				strconv.Itoa(in.Batch), n(in.RPS), load(g, in), size(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
 		}
 	}
@@ -97,9 +100,9 @@ func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
 	return rows
 }
 
-// loads says what part of its time, as its throughput tells, an instance will work
-// when its function gets what is demanded: nothing where its GPU's model is not known
-// and the profile has several.
+// loads returns a function that formats the expected load of an instance: the fraction of its
+// throughput that the demand uses. The load is empty if the GPU's model is unknown and the profile has
+// several.
 func loads(p plan.Plan, rows []profile.Row) func(plan.GPU, plan.Instance) string {
 	profiled, demanded := profile.NewIndex(rows), map[string]float64{}
 	for _, d := range p.Demand {
@@ -120,7 +123,7 @@ func gpuTable(p plan.Plan) [][]string {
 	rows := [][]string{{"GPU", "INSTANCES", "USED", "WASTE", "MEM USED MIB", "MEM MIB"}}
 	shared := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return len(g.Models) > 0 })
 	if shared {
-		rows[0] = append(rows[0], "OF IT SHARED WEIGHTS")
+		rows[0] = append(rows[0], "SHARED WEIGHTS")
 	}
 	several := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return g.Model != p.GPUs[0].Model })
 	if several {
@@ -142,7 +145,7 @@ func gpuTable(p plan.Plan) [][]string {
 			weights = append(weights, name+" "+number.Short(m.MemMiB))
 		}
 		waste := math.Round((1-used)*1e6)/1e6 + 0 // no -0
-		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(waste, 1), size(mem), size(g.MemMiB)}
+		row := []string{g.Name().String(), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(waste, 1), size(mem), size(g.MemMiB)}
 		if shared {
 			row = append(row, strings.Join(weights, ", "))
 		}
@@ -158,14 +161,14 @@ func functionTable(p plan.Plan) [][]string {
 	instances, gpus, seen := map[string]int{}, map[string]float64{}, map[string]bool{}
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			if !seen[in.ID] { // an instance may span GPUs
+			if !seen[in.ID] { // count an instance that spans GPUs once
 				instances[in.Function]++
 			}
 			seen[in.ID] = true
 			gpus[in.Function] += in.SMPct / 100 * in.QuotaRequest
 		}
 	}
-	rows := [][]string{{"FUNCTION", "RPS", "SERVED", "INSTANCES", "GPUS' WORTH"}}
+	rows := [][]string{{"FUNCTION", "RPS", "SERVED", "INSTANCES", "GPUS ALLOCATED"}}
 	for _, d := range p.Demand {
 		rows = append(rows, []string{d.Function, number.Short(d.RPS), number.Short(d.ServedRPS),
 			strconv.Itoa(instances[d.Function]), number.Fixed(gpus[d.Function], 2)})
@@ -173,25 +176,28 @@ func functionTable(p plan.Plan) [][]string {
 	return rows
 }
 
-// summary says in a sentence how many GPUs a plan uses and how many it would
-// need at least.
+// summary returns a sentence about the number of GPUs and the lower bound.
 func summary(p plan.Plan) string {
 	if p.Bound == 0 && p.GPUsUsed == 0 && len(p.Unplaced) > 0 {
-		return "0 GPUs used: nothing of the demand can be placed."
+		return "0 GPUs used: no part of the demand can be placed."
 	}
-	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.GPUsUsed, "GPU"), p.Bound, p.BoundMethod)
-	switch gap := p.GPUsUsed - p.Bound; {
-	case gap > 0:
-		return fmt.Sprintf("%s: gap at most %d, %s.", text, gap, number.Percent(float64(gap)/float64(max(1, p.Bound)), 1))
-	case gap == 0 && len(p.Unplaced) == 0:
-		return text + ": no plan uses fewer."
+	best := ""
+	if p.GPUsUsed == p.Bound && len(p.Unplaced) == 0 {
+		best = ": no plan uses fewer"
 	}
-	return text + "."
+	return boundSentence("GPU", p.GPUsUsed, p.Bound, p.BoundMethod, best)
 }
 
-func gpuName(g plan.GPU) string { return fmt.Sprintf("%s/%d", g.Node, g.Index) }
+// boundSentence returns a sentence about the numbers of used and needed things, with their gap or, if
+// there is none, the text best.
+func boundSentence(noun string, used, bound int, method, best string) string {
+	if gap := used - bound; gap > 0 {
+		best = fmt.Sprintf(": gap at most %d, %s", gap, number.Percent(float64(gap)/float64(max(1, bound)), 1))
+	}
+	return fmt.Sprintf("%s used; at least %d needed (%s bound)%s.", cli.Count(used, noun), bound, method, best)
+}
 
-// size is memory in MiB; none where memory is not limited.
+// size formats memory in MiB, or "-" if it is unlimited.
 func size(mib float64) string {
 	if mib == 0 {
 		return "-"

@@ -14,23 +14,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 )
 
-// mostPoints is how many plans a sweep may make.
-const mostPoints = 10_000
+// maxPlans limits the number of plans of a sweep.
+const maxPlans = 10_000
 
-// sweep are the factors that demands are planned with, and the ways in which
-// requests arrive: one empty one where they arrive as the flags say.
+// sweep holds the factors of the demand and the arrival processes to plan for. The arrival process is
+// a single empty string if the flags determine it.
 type sweep struct {
 	rps, slo []float64
 	arrivals []string
 }
 
-// plans is how many plans it takes.
+// plans returns the number of plans.
 func (s sweep) plans() int { return len(s.rps) * len(s.slo) * len(s.arrivals) }
 
-// parseSweep reads factors like "rps=1,2,4 slo=0.5,1 arrivals=poisson,steady"; what
-// is not named stays as it is.
+// parseSweep parses a sweep like "rps=1,2,4 slo=0.5,1 arrivals=poisson,steady". The factor of a missing
+// name is 1.
 func parseSweep(text string) (sweep, error) {
 	s := sweep{[]float64{1}, []float64{1}, []string{""}}
 	seen := map[string]bool{}
@@ -45,7 +46,7 @@ func parseSweep(text string) (sweep, error) {
 		}
 		at := map[string]*[]float64{"rps": &s.rps, "slo": &s.slo}[name]
 		if at == nil || seen[name] {
-			return s, fmt.Errorf("%s: expected factors like rps=1,2,4 slo=0.5,1, each once", csvfile.Quote(part))
+			return s, fmt.Errorf("%s: expected rps, slo or arrivals once each, like rps=1,2,4 slo=0.5,1", csvfile.Quote(part))
 		}
 		seen[name], *at = true, nil
 		for item := range strings.SplitSeq(list, ",") {
@@ -57,10 +58,10 @@ func parseSweep(text string) (sweep, error) {
 		}
 	}
 	if len(seen) == 0 {
-		return s, fmt.Errorf("no factor, expected some like rps=1,2,4 slo=0.5,1")
+		return s, fmt.Errorf("no factors: expected some like rps=1,2,4 slo=0.5,1")
 	}
-	if n := s.plans(); n > mostPoints {
-		return s, fmt.Errorf("%d plans, expected at most %d", n, mostPoints)
+	if n := s.plans(); n > maxPlans {
+		return s, fmt.Errorf("%d plans, expected at most %d", n, maxPlans)
 	}
 	return s, nil
 }
@@ -69,7 +70,7 @@ func parseSweep(text string) (sweep, error) {
 type outcome struct {
 	RPSFactor   float64 `json:"rps_factor"`
 	SLOFactor   float64 `json:"slo_factor"`
-	Arrivals    string  `json:"arrivals,omitempty"` // where the sweep names some
+	Arrivals    string  `json:"arrivals,omitempty"` // if the sweep lists arrivals
 	RPS         float64 `json:"rps"`
 	GPUsUsed    int     `json:"gpus_used"`
 	Bound       int     `json:"bound"`
@@ -79,59 +80,57 @@ type outcome struct {
 	UnplacedRPS float64 `json:"unplaced_rps"`
 }
 
-// whatIf plans for the demand times every pair of factors, for each way to arrive.
+// whatIf makes a plan for every combination of factors and arrivals, and prints a line for each.
 func (o *planOptions) whatIf(cmd *cobra.Command, in policy.Input) error {
 	s, err := parseSweep(o.sweep)
 	if err != nil {
 		return cli.Usagef("--what-if: %w", err)
 	}
 	if o.current.path != "" {
-		return cli.Usagef("--what-if plans from nothing: it cannot be used with --current")
+		return cli.Usagef("--what-if cannot be used with --current")
 	}
 	form := "csv"
 	if cmd.Flags().Changed("output") {
 		form = o.env.Output
 	}
 	if form == "svg" || form == "html" {
-		return cli.Usagef("--output %s is not offered with --what-if: expected table, json, csv", form)
+		return cli.Usagef("--output %s is not available with --what-if: expected table, json or csv", form)
 	}
 	o.env.Output = form
-	o.notes(in)
+	o.printInputNotes(in)
 	changed := slices.ContainsFunc(s.slo, func(factor float64) bool { return factor != 1 })
 	if changed && !slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.SLOMS > 0 }) {
-		o.env.Notef("note: the demand has no slo_ms, so its factors change nothing")
+		o.env.Notef("note: no function has an objective, so the factors of slo have no effect")
 	}
 	bar := o.env.Progress(s.plans(), "planning", "plans")
 	var out []outcome
-	for i := range s.plans() { // the last named changes fastest
+	for i := range s.plans() { // arrivals change fastest
 		if err := cmd.Context().Err(); err != nil {
 			return err
 		}
 		rps, slo, arrivals := s.rps[i/len(s.arrivals)/len(s.slo)], s.slo[i/len(s.arrivals)%len(s.slo)], s.arrivals[i%len(s.arrivals)]
-		one, err := o.outcome(in, rps, slo, arrivals)
+		result, err := o.outcome(in, rps, slo, arrivals)
 		if err != nil {
 			return fmt.Errorf("rps × %s, slo × %s: %w", csvfile.Format(rps), csvfile.Format(slo), err)
 		}
-		out = append(out, one)
+		out = append(out, result)
 		_ = bar.Add(1)
 	}
 	_ = bar.Finish()
 	return o.env.Show(out, func() [][]string { return outcomeTable(out) })
 }
 
-// outcome plans for the demand times these factors, its requests arriving so.
+// outcome makes a plan for the scaled demand with the given arrivals.
 func (o *planOptions) outcome(in policy.Input, rps, slo float64, arrivals string) (outcome, error) {
 	started := time.Now()
-	o.over = func() bool { return time.Since(started) >= o.limit }
-	in.Demand = slices.Clone(in.Demand)
+	o.options.Expired = func() bool { return time.Since(started) >= o.limit }
+	in.Demand = prepare.Scaled(in.Demand, rps, slo)
 	out := outcome{RPSFactor: rps, SLOFactor: slo, Arrivals: arrivals}
 	if arrivals != "" {
 		in.Poisson = arrivals == plan.ArrivalsPoisson
 	}
-	for i := range in.Demand {
-		in.Demand[i].RPS = times(in.Demand[i].RPS, rps)
-		in.Demand[i].SLOMS = times(in.Demand[i].SLOMS, slo)
-		out.RPS += in.Demand[i].RPS
+	for _, d := range in.Demand {
+		out.RPS += d.RPS
 	}
 	p, err := o.plan(in)
 	if err != nil {
@@ -141,36 +140,26 @@ func (o *planOptions) outcome(in policy.Input, rps, slo float64, arrivals string
 	for _, u := range p.Unplaced {
 		out.UnplacedRPS += u.RPS
 	}
-	seen := map[string]bool{}
+	instances := map[string]bool{}
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			seen[in.ID] = true
+			instances[in.ID] = true
 		}
 	}
-	out.Instances = len(seen)
+	out.Instances = len(instances)
 	return out, nil
 }
 
-// times is a number times a factor as decimals are multiplied: 100 × 0.57 is 57, so
-// that what takes 57 ms is within.
-func times(v, factor float64) float64 {
-	product, err := strconv.ParseFloat(number.Significant(v*factor, 15), 64)
-	if err != nil {
-		return v * factor
-	}
-	return product
-}
-
-func outcomeTable(all []outcome) [][]string {
+func outcomeTable(outcomes []outcome) [][]string {
 	rows := [][]string{{"rps_factor", "slo_factor", "rps", "gpus_used", "bound", "bound_method", "instances", "unplaced", "unplaced_rps"}}
 	n := csvfile.Format
-	for _, o := range all {
+	for _, o := range outcomes {
 		rows = append(rows, []string{n(o.RPSFactor), n(o.SLOFactor), number.Trimmed(o.RPS, 6), strconv.Itoa(o.GPUsUsed), strconv.Itoa(o.Bound),
 			o.BoundMethod, strconv.Itoa(o.Instances), strconv.Itoa(o.Unplaced), number.Trimmed(o.UnplacedRPS, 6)})
 	}
-	if len(all) > 0 && all[0].Arrivals != "" {
+	if len(outcomes) > 0 && outcomes[0].Arrivals != "" {
 		rows[0] = slices.Insert(rows[0], 2, "arrivals")
-		for i, o := range all {
+		for i, o := range outcomes {
 			rows[i+1] = slices.Insert(rows[i+1], 2, o.Arrivals)
 		}
 	}

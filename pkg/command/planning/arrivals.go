@@ -1,5 +1,5 @@
-// Package planning has the flags about the arrivals of requests that all commands share
-// that plan for a demand, so that the same flags give the same plan.
+// Package planning provides the flags about request arrivals to all commands that plan for a demand, so that equal
+// flags give equal plans.
 package planning
 
 import (
@@ -17,22 +17,22 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Arrivals are the flags about how requests come.
+// Arrivals holds the flags about the arrival of requests.
 type Arrivals struct {
 	Pattern  string // plan.ArrivalsPoisson or plan.ArrivalsSteady
 	Headroom float64
 	HandOver time.Duration
-	asked    bool // the pattern was given
+	asked    bool // --arrivals was given
 }
 
 // Flags adds --arrivals, --headroom and --hand-over.
 func (a *Arrivals) Flags(cmd *cobra.Command) {
-	cli.Choice(cmd, &a.Pattern, "arrivals", "how requests come to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
-	cmd.Flags().Float64Var(&a.Headroom, "headroom", 0, "part of what an instance is worth to leave free, like `0.2`")
-	cmd.Flags().DurationVar(&a.HandOver, "hand-over", arrivals.HandOver, "how long an instance of a function with inflight 1 by --functions has nothing to do between two calls")
+	cli.Choice(cmd, &a.Pattern, "arrivals", "arrivals of requests to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
+	cmd.Flags().Float64Var(&a.Headroom, "headroom", 0, "fraction of each instance's capacity to leave free, like `0.2`")
+	cmd.Flags().DurationVar(&a.HandOver, "hand-over", arrivals.HandOver, "idle time of an instance between two calls, for functions with inflight 1 in --functions")
 }
 
-// Check reports what is wrong with the flags.
+// Check validates the flags.
 func (a *Arrivals) Check(cmd *cobra.Command) error {
 	a.asked = cmd.Flags().Changed("arrivals")
 	if !(a.Headroom >= 0 && a.Headroom < 1) {
@@ -44,13 +44,13 @@ func (a *Arrivals) Check(cmd *cobra.Command) error {
 	return nil
 }
 
-// Apply gives the input what the flags say.
+// Apply copies the flags to the planner's input.
 func (a *Arrivals) Apply(in *policy.Input) {
 	in.Headroom, in.HandOverMS = a.Headroom, float64(a.HandOver)/float64(time.Millisecond)
 	in.Poisson = a.Pattern == plan.ArrivalsPoisson
 }
 
-// Notes returns what is assumed about the arrivals of the input's demand.
+// Notes returns notes about the assumptions on arrivals for the demand in the input.
 func (a *Arrivals) Notes(in policy.Input) (notes []string) {
 	if !in.Poisson {
 		return nil
@@ -67,19 +67,19 @@ func (a *Arrivals) Notes(in policy.Input) (notes []string) {
 		}
 	}
 	if a.asked && len(without) > 0 {
-		notes = append(notes, fmt.Sprintf("%s without an objective: requests are taken to come steadily", List(without)))
+		notes = append(notes, fmt.Sprintf("requests to %s are assumed to arrive steadily, because there is no objective", List(without)))
 	}
 	if len(assumed) > 0 {
-		notes = append(notes, fmt.Sprintf("requests to %s are taken to come at random (--arrivals steady: one as another is answered); the profile does not tell the goodput, so an instance is taken to be a queue that answers as fast as its throughput says, with the pauses of its quota in windows of 100 ms", List(assumed)))
+		notes = append(notes, fmt.Sprintf("requests to %s are assumed to arrive at random (--arrivals steady: each when another one has been answered); without a measured goodput, an instance is modelled as a queue with its throughput and the pauses of its quota in windows of 100 ms", List(assumed)))
 	}
 	if len(bounded) > 0 {
-		notes = append(notes, fmt.Sprintf("the goodput of %s was measured for another objective, so it is only a bound on what is counted on", List(bounded)))
+		notes = append(notes, fmt.Sprintf("the goodput of %s was measured for another objective, so plans use it only as a bound", List(bounded)))
 	}
 	return notes
 }
 
-// lackGoodput says whether any row of the demanded function lacks a goodput for its
-// objective, and whether any has one for another.
+// lackGoodput reports whether a row of the demanded function lacks a goodput for its objective (lacking), and whether
+// such a row has a goodput for another objective (other).
 func lackGoodput(rows []profile.Row, d plan.Demand) (lacking, other bool) {
 	for _, r := range rows {
 		if _, _, measured := r.Goodput(d.SLOMS); r.Function == d.Function && !measured {
@@ -89,10 +89,10 @@ func lackGoodput(rows []profile.Row, d plan.Demand) (lacking, other bool) {
 	return lacking, other
 }
 
-// shown is how many names a note lists.
+// shown is the number of names in a note's list.
 const shown = 5
 
-// List names functions, the first of many.
+// List returns up to shown names, separated by commas, and "others" for the rest.
 func List(names []string) string {
 	if len(names) > shown {
 		names = append(slices.Clone(names[:shown]), "others")

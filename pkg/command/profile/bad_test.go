@@ -10,27 +10,27 @@ import (
 	"testing"
 )
 
-// Functions that go wrong: each is one configuration that failed, or a row
-// that says so, and nothing of it is left.
+// TestFunctionsThatGoWrong measures faulty functions. Each leads to a failed configuration or to a row that shows the
+// fault, and leaves nothing behind.
 func TestFunctionsThatGoWrong(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind   string
 		args   []string
 		exit   int
-		stderr string // a pattern; . may be a line's end
+		stderr string // a pattern, in which . also matches a line feed
 		rows   int
 	}{
 		{"never", []string{"--start-timeout", "2s"}, 1, "not ready after 2s: not ready \\(GET /healthz: status 503\\)", 0},
 		{"errors", nil, 1, "the instance is ready but does not answer: status 500 x", 0},
 		{"dies", []string{"--duration", "1m"}, 1, "the instance ended during the trial: .*9.*it printed last:\\s+bad: the end", 0},
 		{"leaks", []string{"--load", "closed:1", "--duration", "1m"}, 1, "requests in a row failed, the last with: status 500.*it printed last:\\s+bad: out of GPU memory", 0},
-		{"slow", []string{"--start-timeout", "15s"}, 1, "has not answered its first request after 15s", 0},
+		{"slow", []string{"--start-timeout", "15s"}, 1, "has not answered its first request within 15s", 0},
 		{"deaf", nil, 0, "", 1},
 		{"loud", nil, 0, "", 1},
 	} {
 		t.Run(c.kind, func(t *testing.T) {
-			t.Parallel() // each has a run directory of its own
+			t.Parallel() // each case uses a separate run directory
 			r := newReal(t).serve()
 			file := filepath.Join(r.work, c.kind+".yaml")
 			text := "name: bad\ncontract: http\ngpu_mem: 256MiB\ncommand: [" + filepath.Join(r.build, "victim/bad") + ", " + c.kind + "]\n"
@@ -53,7 +53,7 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 				t.Errorf("%d rows, want %d:\n%s", rows, c.rows, &stdout)
 			}
 			if stderr.Len() > 10_000 {
-				t.Errorf("%d bytes of messages", stderr.Len())
+				t.Errorf("%d bytes of messages, want at most 10_000", stderr.Len())
 			}
 			if left := r.pids(); len(left) > 0 {
 				t.Errorf("processes %v are left", left)
@@ -65,9 +65,9 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 	}
 }
 
-// What is missing for every configuration is said once.
+// TestProgramThatDoesNotExist checks that an error that every configuration would meet is reported once.
 func TestProgramThatDoesNotExist(t *testing.T) {
-	t.Parallel() // each has a run directory of its own
+	t.Parallel() // it uses a separate run directory
 	r := newReal(t)
 	file := filepath.Join(r.work, "f.yaml")
 	if err := os.WriteFile(file, []byte("name: bad\ncommand: [./nothing]\n"), 0o644); err != nil {

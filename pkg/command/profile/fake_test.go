@@ -15,7 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/measure/testbed/testbedtest"
 )
 
-// fakePlatform has simulated GPUs, whose other users $FAKE_OTHERS names.
+// fakePlatform returns a platform with simulated GPUs. $FAKE_OTHERS lists their other users.
 func fakePlatform() platform {
 	return platform{
 		gpus:   func(list string) (string, error) { return cmp.Or(list, "sim"), nil },

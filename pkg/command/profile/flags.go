@@ -17,8 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// list is a flag that takes numbers separated by commas. If it is given again, the last
-// list counts.
+// list is a flag that takes a comma-separated list of numbers. Setting it again replaces the list.
 type list[T int | float64] struct {
 	values *[]T
 	parse  func(string) (T, error)
@@ -30,7 +29,7 @@ func floats(values *[]float64, standard ...float64) *list[float64] {
 	return &list[float64]{values, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number.Plain}
 }
 
-// fractions returns a flag that takes a list of fractions, like 0.2 or 20%.
+// fractions returns a flag that takes a list of fractions, such as 0.2 or 20%.
 func fractions(values *[]float64, standard ...float64) *list[float64] {
 	*values = standard
 	return &list[float64]{values, gpu.ParseFraction, number.Plain}
@@ -41,7 +40,7 @@ func ints(values *[]int, standard ...int) *list[int] {
 	return &list[int]{values, strconv.Atoi, strconv.Itoa}
 }
 
-// Set parses a list like 6,12,24.
+// Set parses a list such as 6,12,24.
 func (l *list[T]) Set(text string) error {
 	*l.values = nil
 	if strings.TrimSpace(text) == "" {
@@ -50,7 +49,7 @@ func (l *list[T]) Set(text string) error {
 	for field := range strings.SplitSeq(text, ",") {
 		v, err := l.parse(strings.TrimSpace(field))
 		if err != nil {
-			return fmt.Errorf("%q is not such a number", field)
+			return fmt.Errorf("invalid number %q", field)
 		}
 		*l.values = append(*l.values, v)
 	}
@@ -59,9 +58,6 @@ func (l *list[T]) Set(text string) error {
 
 // String returns the numbers in the form that Set accepts.
 func (l *list[T]) String() string {
-	if l.values == nil {
-		return ""
-	}
 	texts := make([]string, len(*l.values))
 	for i, v := range *l.values {
 		texts[i] = l.show(v)
@@ -72,8 +68,8 @@ func (l *list[T]) String() string {
 // Type returns the name of the value in the help text.
 func (l *list[T]) Type() string { return "list" }
 
-// checkList returns an error of usage if the list of a flag is empty, has a value that is
-// not ok, or has a value twice.
+// checkList returns a usage error if the list of a flag is empty, contains a duplicate, or contains a
+// value that ok rejects.
 func checkList[T int | float64](flag string, values []T, show func(T) string, ok func(T) bool, want string) error {
 	if len(values) == 0 {
 		return cli.Usagef("--%s is empty: expected %s", flag, want)
@@ -83,24 +79,24 @@ func checkList[T int | float64](flag string, values []T, show func(T) string, ok
 			return cli.Usagef("--%s %s: expected %s", flag, show(v), want)
 		}
 		if slices.Contains(values[:i], v) {
-			return cli.Usagef("--%s %s is given twice: expected each only once", flag, show(v))
+			return cli.Usagef("--%s %s is given twice: expected each value once", flag, show(v))
 		}
 	}
 	return nil
 }
 
-// loadFlags adds the flags about the load of a trial.
+// loadFlags adds the flags that describe the load of a trial.
 func loadFlags(cmd *cobra.Command, o *load.Options, spec *string, precision float64) {
 	f := cmd.Flags()
-	f.DurationVar(&o.Duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
-	f.DurationVar(&o.Warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
-	f.Float64Var(&o.Precision, "precision", precision, "how well a trial must know its throughput, as a fraction (0: whatever --duration gives)")
+	f.DurationVar(&o.Duration, "duration", 10*time.Second, "minimum length of the measured period of a trial")
+	f.DurationVar(&o.Warmup, "warmup", 2*time.Second, "minimum time under load before the measured period")
+	f.Float64Var(&o.Precision, "precision", precision, "required precision of the throughput, as a fraction (0: measure for exactly --duration)")
 	f.StringVar(spec, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the Poisson process")
 	cli.Words(cmd, "load", "closed:", "poisson:", "max")
 }
 
-// checkLoad validates those flags and --slo, and parses the load into the options.
+// checkLoad validates --slo and the flags of loadFlags, and parses the load into the options.
 func checkLoad(o *load.Options, spec string, slo time.Duration) (err error) {
 	switch {
 	case o.Duration <= 0:
@@ -121,8 +117,8 @@ func checkLoad(o *load.Options, spec string, slo time.Duration) (err error) {
 // maxBatch is the largest batch size of a profile.
 const maxBatch = 1 << 20
 
-// percentage is a flag that takes a percentage, with or without its sign, and stores it as
-// a fraction.
+// percentage is a flag that takes a percentage, with or without a percent sign, and stores it as a
+// fraction.
 type percentage struct {
 	value *float64
 	set   *bool
@@ -137,23 +133,13 @@ func (p percentage) Set(text string) error {
 	return nil
 }
 
-func (p percentage) String() string {
-	if p.value == nil {
-		return ""
-	}
-	return percent(*p.value) + "%"
-}
+func (p percentage) String() string { return number.Significant(100**p.value, 3) + "%" }
+func (p percentage) Type() string   { return "percentage" }
 
-func (p percentage) Type() string { return "percentage" }
-
-// percent prints a fraction as a percentage, with three digits.
-func percent(v float64) string { return number.Significant(100*v, 3) }
-
-// maxBody is the largest body of a request, in bytes. Each request in flight
-// holds one.
+// maxBody is the size limit of a request body, in bytes. Each request in flight holds a copy.
 const maxBody = 256 << 20
 
-// readBody reads the file of --body; an empty path is no body, and "-" is standard input.
+// readBody reads the file of --body. It returns no body for an empty path, and reads standard input for "-".
 func readBody(env *cli.Env, path string) (body []byte, err error) {
 	if path == "" {
 		return nil, nil
@@ -168,12 +154,12 @@ func readBody(env *cli.Env, path string) (body []byte, err error) {
 		in = f
 	}
 	if body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(body) > maxBody {
-		err = fmt.Errorf("the body in %s has more than %d bytes, expected at most that", path, maxBody)
+		err = fmt.Errorf("the body in %s is longer than %d bytes", path, maxBody)
 	}
 	return body, err
 }
 
-// parseGPUs parses --gpu. It returns the names in their usual form.
+// parseGPUs parses --gpu and returns the canonical names of the GPUs.
 func parseGPUs(list string) ([]string, error) {
 	names := strings.Split(list, ",")
 	for i, name := range names {

@@ -19,7 +19,7 @@ func TestListFlag(t *testing.T) {
 		"24": {24}, "0.2,1": {0.2, 1}, " 6, 7 ": {6, 7}, "": nil,
 	} {
 		if err := flag.Set(text); err != nil || !slices.Equal(sm, want) {
-			t.Errorf("%q: %v, %v", text, sm, err)
+			t.Errorf("%q: %v, %v; want %v", text, sm, err, want)
 		}
 	}
 	for _, text := range []string{"a", "1,,2", "1;2", "1,"} {
@@ -33,7 +33,7 @@ func TestListFlag(t *testing.T) {
 	}
 }
 
-// What a list prints it reads again.
+// FuzzListFlag checks that a list flag accepts its own text form.
 func FuzzListFlag(f *testing.F) {
 	for _, s := range []string{"6,12,24", "", "0.2", "1e3,.5", "NaN", "1,,2"} {
 		f.Add(s)

@@ -21,24 +21,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-const importLong = `Turns what another tool measured into a row of a profile. Such tools do not know
-which slice of a GPU the function had, so the flags say it.
+const importLong = `Convert a report of another tool to a row of a profile. Such a report does not contain
+the slice of the GPU that the function had, so flags must give it.
 
-perf-analyzer is the report (-f) of Triton's perf_analyzer: a line for each
-concurrency or request rate. The one with the highest throughput is taken,
-under --slo of those whose p95 latency is within it; when none is, the status
-is 3. Inferences a second, which count a batch as its size, become
-throughput_rps. What the report does not tell is left empty.
+perf-analyzer is the report (-f) of Triton's perf_analyzer, with a line for each
+concurrency or request rate. The line with the highest throughput is used; with --slo,
+only lines whose p95 latency is within it count, and if there is none, the exit status
+is 3. The report's inferences per second, which count a batch as its size, become
+throughput_rps. Columns that the report does not have stay empty.
 
-With --append the row goes to the end of that profile, which must not have the
-configuration yet, and nothing is printed.`
+--append adds the row to the end of a profile and prints nothing. The profile must not
+contain the configuration yet.`
 
-// sources has the parsers of reports, by the name of the form.
+// sources maps the names of report formats to their parsers.
 var sources = map[string]func(r io.Reader, name string) ([]profile.Measurement, error){
 	"perf-analyzer": profile.ReadPerfAnalyzer,
 }
 
-// importOptions are the flags of import, as given.
+// importOptions holds the flags of import, unparsed.
 type importOptions struct {
 	from     string
 	function string
@@ -56,9 +56,11 @@ func newImport(env *cli.Env) *cobra.Command {
 	names := slices.Sorted(maps.Keys(sources))
 	cmd := &cobra.Command{
 		Use:   "import --from FORM REPORT",
-		Short: "Make a row of a profile of another tool's report",
+		Short: "Convert a report of another tool to a row of a profile",
 		Long:  importLong,
-		Example: `  gfaas-profile import --from perf-analyzer perf.csv --function resnet --sm 50 --quota 1 --gpu V100
+		Example: `  # Print a row of a profile
+  gfaas-profile import --from perf-analyzer perf.csv --function resnet --sm 50 --quota 1 --gpu V100
+  # Append the best load within an objective to a profile
   gfaas-profile import --from perf-analyzer b8.csv --function resnet --sm 50 --quota 1 --batch 8 \
       --slo 69ms --append profile.csv`,
 		Args:              cobra.ExactArgs(1),
@@ -66,13 +68,13 @@ func newImport(env *cli.Env) *cobra.Command {
 		RunE:              func(_ *cobra.Command, args []string) error { return o.run(env, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.from, "from", "", "form of the report: "+strings.Join(names, ", "))
-	f.StringVar(&o.function, "function", "", "name of the function that was measured")
-	f.Float64Var(&o.sm, "sm", 0, "SM share that it had, in percent")
-	f.Float64Var(&o.quota, "quota", 0, "quota that it had, as a fraction of a window")
-	f.IntVar(&o.batch, "batch", 1, "batch size that it was measured with")
+	f.StringVar(&o.from, "from", "", "format of the report: "+strings.Join(names, ", "))
+	f.StringVar(&o.function, "function", "", "name of the measured function")
+	f.Float64Var(&o.sm, "sm", 0, "SM share of the function, in percent")
+	f.Float64Var(&o.quota, "quota", 0, "quota of the function, as a fraction of a window")
+	f.IntVar(&o.batch, "batch", 1, "batch size of the requests")
 	f.StringVar(&o.gpu, "gpu", "", "model of the GPU")
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep (default any)")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective (default none)")
 	f.StringVar(&o.append, "append", "", "profile to append the row to")
 	cli.Words(cmd, "from", names...)
 	cli.Files(cmd, "csv", "append")
@@ -82,7 +84,7 @@ func newImport(env *cli.Env) *cobra.Command {
 
 func (o *importOptions) check(env *cli.Env) error {
 	if sources[o.from] == nil {
-		return cli.Usagef("--from %q: expected one of %s", o.from, strings.Join(slices.Sorted(maps.Keys(sources)), ", "))
+		return cli.Usagef("--from %q: unknown format, expected %s", o.from, strings.Join(slices.Sorted(maps.Keys(sources)), ", "))
 	}
 	for flag, name := range map[string]string{"function": o.function, "gpu": o.gpu} {
 		if _, err := csvfile.Name(name); err != nil {
@@ -101,7 +103,7 @@ func (o *importOptions) check(env *cli.Env) error {
 	case o.slo < 0:
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	case o.append != "" && env.OutFile != "":
-		return cli.Usagef("--append %s and --out-file %s both say where the row goes: expected one of them", o.append, env.OutFile)
+		return cli.Usagef("--append %s and --out-file %s both name a file for the row: they cannot be used together", o.append, env.OutFile)
 	}
 	return nil
 }
@@ -124,7 +126,7 @@ func (o *importOptions) run(env *cli.Env, path string) error {
 	case env.Output == "csv":
 		return env.Emit(func(w io.Writer) error { return profile.Write(w, []profile.Row{row}) })
 	}
-	return show(env, []profile.Row{row})
+	return printRows(env, []profile.Row{row})
 }
 
 // row returns the row of the best measurement in the report.
@@ -133,15 +135,15 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 		Function: o.function, GPU: o.gpu, Config: profile.Config{SMPct: o.sm, Quota: o.quota, Batch: o.batch},
 	}
 	if len(report) == 0 {
-		return row, fmt.Errorf("%s:1: no line under the header, expected one for each load", path)
+		return row, fmt.Errorf("%s:1: there is only a header, expected a line for each load", path)
 	}
 	best, ok := recorded.Highest(report, figures.Millis(o.slo))
 	if !ok {
-		return row, cli.Fail(cli.ExitNo, "", fmt.Errorf("%s: no load has a p95 latency within %v: the best is %s ms, on line %d",
+		return row, cli.Fail(cli.ExitNo, "", fmt.Errorf("%s: no load has a p95 latency within %v: the lowest is %s ms, on line %d",
 			path, o.slo, number.Plain(best.P95MS), best.Line))
 	}
 	if best.ThroughputRPS == 0 {
-		return row, fmt.Errorf("%s:%d: Inferences/Second: 0 at the best load, expected more", path, best.Line)
+		return row, fmt.Errorf("%s:%d: Inferences/Second: 0, expected more than 0", path, best.Line)
 	}
 	row.ThroughputRPS, row.P50MS, row.P95MS, row.P99MS = best.ThroughputRPS, best.P50MS, best.P95MS, best.P99MS
 	return row, nil
@@ -156,11 +158,11 @@ func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
 	defer func() { err = errors.Join(err, j.Close()) }()
 	for _, old := range p.Rows {
 		if old.Function == row.Function && old.GPU == row.GPU && old.Config == row.Config {
-			return fmt.Errorf("%s:%d: the profile has this configuration already, for %s", o.append, old.Line, measure.PointOf(row))
+			return fmt.Errorf("%s:%d: the profile already contains the configuration %s", o.append, old.Line, measure.PointOf(row))
 		}
 	}
 	if p.Torn {
-		env.Notef("%s ends in a part of a line: it is dropped", o.append)
+		env.Notef("%s ends with an incomplete line, which is dropped", o.append)
 	}
 	return j.Append(row)
 }

@@ -9,14 +9,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// kernelTimeout is the longest wait for an answer of the kernel daemon.
+// kernelTimeout limits how long the kernel daemon may take to answer.
 const kernelTimeout = time.Second
 
-// kernelUsers returns a function that queries the kernel daemon of a run directory: it
-// returns the processes of the executors, and the names of clients other than the
-// functions that have requests there; nothing if the daemon does not answer. kernelUsers
-// returns nil if no function is a graph of kernels.
-func kernelUsers(runDir string, functions []function.Function) func(ctx context.Context) (executors []int, others []string) {
+// kernelUsers returns a function that queries the kernel daemon of a run directory, or nil if no function
+// is a graph of kernels. The query returns the processes of the executors, and the names of clients other
+// than the functions that have requests there. It returns nothing if the daemon does not answer.
+func kernelUsers(runDir string, functions []function.Function) func(ctx context.Context) (executors []int, otherClients []string) {
 	var tenants []string
 	for _, fn := range functions {
 		if fn.Kind == function.Kernels {
@@ -27,7 +26,7 @@ func kernelUsers(runDir string, functions []function.Function) func(ctx context.
 		return nil
 	}
 	client := kerneld.Dial(kerneld.Socket(runDir), "")
-	return func(ctx context.Context) (executors []int, others []string) {
+	return func(ctx context.Context) (executors []int, otherClients []string) {
 		ctx, cancel := context.WithTimeout(ctx, kernelTimeout)
 		defer cancel()
 		var stats struct {
@@ -45,9 +44,9 @@ func kernelUsers(runDir string, functions []function.Function) func(ctx context.
 		}
 		for _, c := range stats.Clients {
 			if c.Waiting+c.Running > 0 && !slices.Contains(tenants, c.Client) {
-				others = append(others, "client "+c.Client+" of the kernel daemon")
+				otherClients = append(otherClients, "client "+c.Client+" of the kernel daemon")
 			}
 		}
-		return executors, others
+		return executors, otherClients
 	}
 }

@@ -17,46 +17,51 @@ import (
 	"github.com/gfaas/gfaas/pkg/outfile"
 )
 
-const loadLong = `Sends requests to a function that is applied, or to any HTTP server, and says
-what came of them. Nothing is started or stopped.
+const loadLong = `Send requests to an applied function or to any HTTP server, and print throughput and
+latency. The command starts and stops nothing.
 
-NAME is loaded through the gateway where one runs (gfaas serve), else at its
-instances that are ready, as gfaas invoke would: no such instance is exit 4. URL
-is http or https, and is loaded directly, whatever proxy the environment names;
-nothing that listens there is exit 4. Requests are POST unless --method says
-otherwise, with --body; without it what the function's contract allows, as for
-gfaas-profile run, and nothing for a URL. Redirects are not followed.
+NAME is the name of an applied function. Requests go through the gateway if one is
+running (gfaas serve), and otherwise to the ready instances of the function, as with
+gfaas invoke; if there is no ready instance, the exit status is 4. URL is an http or
+https URL. Requests go directly to it, without a proxy from the environment; if
+nothing listens there, the exit status is 4. Redirects are not followed. Requests have
+the method POST, unless --method gives another, and the body in --body. Without
+--body, the body depends on the contract of the function, as with gfaas-profile run,
+and is empty for a URL.
 
-Load: closed:N keeps N requests outstanding. poisson:RPS sends at the times of
-a Poisson process, whatever comes back; latencies count from the time a request
-was due, so a stall shows in every request it delayed. At most 512 requests are
-under way; what is due then waits. max is the closed loop with the fewest
-workers, a power of two, that doubling does not improve by 5%. The period that
-is measured begins after --warmup and lasts for --duration; with --precision as
-gfaas-profile run has it, for up to four times that.
+Load. closed:N keeps N requests outstanding. poisson:RPS sends requests at the times
+of a Poisson process, whether or not earlier requests have been answered. A latency
+counts from the time at which the request was due, so that a stall shows in every
+request that it delayed. At most 512 requests are in flight; further requests wait.
+max is the closed loop with the fewest workers, a power of two, such that twice as
+many do not improve the throughput by 5%. The measured period begins after --warmup
+and lasts for --duration. With --precision, it lasts for up to four times that, by the
+rules of gfaas-profile run.
 
-An error is an answer whose status is not 2xx, none that is whole within
---timeout, or none --duration after the end, and at least 10 s. However many
-there are the load goes on. Latencies are those of the answers that were no
-errors, and of what was unanswered at the end, which had waited for at least so
-long. within_pct is the share of all requests that were answered within --slo, by
-default the function's slo; errors were not.
+Errors. A request fails if the status of the answer is not 2xx, if the answer is not
+complete within --timeout, or if there is no answer when --duration, and at least
+10 s, has passed after the end of the load. Failed requests do not end the load.
+Latencies are those of requests that did not fail, and of requests that were
+unanswered at the end; for the latter, the time that they had waited counts.
+within_pct is the percentage of all requests that were answered within --slo, by
+default the function's slo; failed requests were not.
 
 -o json: {"target","load","throughput_rps","throughput_ci_rps","mean_ms","p50_ms",
 "p95_ms","p95_ci_ms","p99_ms","max_ms","errors","error_pct","samples","trial_s",
 "unstable","slo_ms","within_pct","histogram":[{"le_ms","count"}]}; csv has the same
-but for the histogram. What they mean is in gfaas-profile-run(1); what was not
-measured is left out, in CSV empty. A bucket of the histogram counts the latencies
-up to le_ms and above the one before; the bounds are the same for all, ten a decade.
+fields without the histogram. gfaas-profile-run(1) describes them. A value that was
+not measured is omitted in JSON and empty in CSV. A bucket of the histogram counts
+the latencies above the previous bucket's le_ms, up to its own. The bounds are the
+same for all results, with ten buckets per decade.
 
---fail-if takes METRIC OP NUMBER, OP being > >= < <= == or !=; it may be repeated.
-METRIC is one of those columns; NUMBER may be slo where METRIC is a latency. When
-one holds, the status is 3; a figure is compared with its confidence interval, and
-where it may hold or not there is a warning, or status 3 with --strict. Where
-nothing was answered the status is 1. Interrupted, it prints what was measured
-so far, and judges nothing.`
+--fail-if takes a condition METRIC OP NUMBER and can be repeated. OP is >, >=, <, <=,
+== or !=. METRIC is a column of the CSV output. If METRIC is a latency, NUMBER may be
+slo. If a condition holds, the status is 3. If it holds only in a part of the metric's
+confidence interval, the command prints a warning; the status is then 0, or 3 with
+--strict. If no request was answered, the status is 1. If the command is interrupted,
+it prints the results up to then and checks no condition.`
 
-// loadOptions are the flags of load, as given; check adds the parsed values.
+// loadOptions holds the flags of load, unparsed; check adds the parsed values.
 type loadOptions struct {
 	env      *cli.Env
 	target   string // URL or name
@@ -81,11 +86,15 @@ func newLoad(env *cli.Env) *cobra.Command {
 	o := &loadOptions{env: env}
 	cmd := &cobra.Command{
 		Use:   "load URL|NAME",
-		Short: "Load a function or a server that runs",
+		Short: "Measure a running function or server under load",
 		Long:  loadLong,
-		Example: `  gfaas-profile load resnet --load poisson:50 --duration 30s --body cat.jpg
+		Example: `  # Send 50 requests/s to an applied function
+  gfaas-profile load resnet --load poisson:50 --duration 30s --body cat.jpg
+  # Fail if the function misses its objective
   gfaas-profile load resnet --load poisson:50 --fail-if 'p95_ms > slo' --fail-if 'error_pct > 1'
+  # Print a histogram of the latencies of any HTTP server
   gfaas-profile load http://127.0.0.1:8000/predict -H 'Content-Type: application/json' --body in.json --hist
+  # Send GET requests from 32 workers
   gfaas-profile load http://127.0.0.1:8000/healthz --method GET --load closed:32 -o json`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTarget,
@@ -96,15 +105,15 @@ func newLoad(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	loadFlags(cmd, &o.load, &o.loadSpec, 0)
-	f.DurationVar(&o.slo, "slo", 0, "latency that requests are to keep to (default the function's slo)")
-	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds, like 'p95_ms > 69'")
-	f.BoolVar(&o.criteria.Strict, "strict", false, "with --fail-if: exit with 3 also when the answer is in doubt")
-	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
-	f.BoolVar(&o.hist, "hist", false, "with -o table: show the histogram of the latencies too")
-	f.StringVar(&o.method, "method", http.MethodPost, "method of the requests")
-	f.StringArrayVarP(&o.headers, "header", "H", nil, "a header of the requests, 'K: V'; may be given several times")
-	f.StringVar(&o.bodyPath, "body", "", "file that a request carries, - for standard input (default what the contract allows)")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long a whole answer may take")
+	f.DurationVar(&o.slo, "slo", 0, "latency objective of a request (default the function's slo)")
+	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with status 3 if this condition holds, like 'p95_ms > 69'")
+	f.BoolVar(&o.criteria.Strict, "strict", false, "exit with status 3 as well if a result of --fail-if is uncertain")
+	f.StringVar(&o.junit, "junit", "", "write the results of the checks to this file, as JUnit XML")
+	f.BoolVar(&o.hist, "hist", false, "print a histogram of the latencies below the table")
+	f.StringVar(&o.method, "method", http.MethodPost, "HTTP method of the requests")
+	f.StringArrayVarP(&o.headers, "header", "H", nil, "header of the requests, 'K: V' (repeatable)")
+	f.StringVar(&o.bodyPath, "body", "", "file with the body of a request, - for standard input (default depends on the contract)")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for a complete answer")
 	cli.Words(cmd, "method", http.MethodGet, http.MethodPost, http.MethodPut)
 	cli.Files(cmd, "xml", "junit")
 	cli.Files(cmd, "", "body")
@@ -112,7 +121,7 @@ func newLoad(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// check validates and parses the flags, before anything is sent.
+// check validates and parses the flags. It sends no request.
 func (o *loadOptions) check() (err error) {
 	if err := checkLoad(&o.load, o.loadSpec, o.slo); err != nil {
 		return err
@@ -124,10 +133,10 @@ func (o *loadOptions) check() (err error) {
 	case o.timeout <= 0:
 		return cli.Usagef("--timeout %v: expected more than 0", o.timeout)
 	case o.hist && o.env.Output == "csv":
-		return cli.Usagef("--hist is for -o table; -o json has the histogram always")
+		return cli.Usagef("--hist needs -o table: -o csv has no histogram")
 	}
 	if _, err := http.NewRequest(o.method, "/", nil); err != nil || o.method == "" {
-		return cli.Usagef("--method %q: expected a word like GET", o.method)
+		return cli.Usagef("--method %q: expected an HTTP method like GET", o.method)
 	}
 	if o.header, err = fnhttp.ParseHeaders(o.headers); err != nil {
 		return cli.Usagef("--header %w", err)
@@ -137,7 +146,7 @@ func (o *loadOptions) check() (err error) {
 	}
 	for _, g := range o.criteria.Gates {
 		if g.Selectors() != "" {
-			return cli.Usagef("--fail-if %q: a load has no configurations to choose from", g)
+			return cli.Usagef("--fail-if %q: a load has no configurations, expected a condition without \"at\"", g)
 		}
 	}
 	o.body, err = readBody(o.env, o.bodyPath)
@@ -153,12 +162,12 @@ func (o *loadOptions) run(ctx context.Context) error {
 			return err
 		}
 	}
-	to, err := o.reach(ctx)
+	to, err := o.openTarget(ctx)
 	if err != nil {
 		return err
 	}
-	defer to.done()
-	o.env.CleansUp() // waits for what is under way
+	defer to.close()
+	o.env.CleansUp() // after a signal, wait for the requests in flight
 	o.load.Until, o.load.Objective, o.load.Persist = ctx, o.slo, true
 	done := o.env.Lasting(o.load.Warmup+o.load.Duration, to.name)
 	res, err := load.Run(context.WithoutCancel(ctx), load.WithTimeout(o.timeout, to.send), o.load)
@@ -169,20 +178,20 @@ func (o *loadOptions) run(ctx context.Context) error {
 	return o.conclude(loadtest.New(to.name, o.load, res), res, ctx.Err())
 }
 
-// One request in lateRatio may be sent late without a note.
+// lateRatio limits late requests: up to one in lateRatio may be sent late without a note.
 const lateRatio = 100
 
-// conclude prints the result and returns the error that it amounts to. Ended is not nil
-// if the load was interrupted.
+// conclude prints the result and returns the command's error. Ended is not nil if the load was
+// interrupted.
 func (o *loadOptions) conclude(l loadtest.Result, res load.Result, ended error) error {
 	env := o.env
 	if err := showLoad(env, l, o.hist); err != nil {
 		return err
 	}
 	if ended != nil {
-		env.Notef("interrupted: %v of %v were measured", res.Duration.Round(time.Millisecond), o.load.Duration)
+		env.Notef("interrupted after %v of %v", res.Duration.Round(time.Millisecond), o.load.Duration)
 		if n := res.Cut + res.Unsent; n > 0 {
-			env.Notef("%s had no answer yet", cli.Count(int(n), "request"))
+			env.Notef("%s without an answer", cli.Count(int(n), "request"))
 		}
 	} else {
 		for _, text := range figures.Remarks(res) {
@@ -190,7 +199,7 @@ func (o *loadOptions) conclude(l loadtest.Result, res load.Result, ended error) 
 		}
 	}
 	if lateRatio*float64(res.Late) > float64(res.Due) {
-		env.Notef("%d of %d requests were sent more than 10 ms after they were due: this machine was busy, or 512 were under way",
+		env.Notef("%d of %d requests were sent more than 10 ms after they were due: this host was busy, or 512 requests were in flight",
 			res.Late, res.Due)
 	}
 	if ended == nil {

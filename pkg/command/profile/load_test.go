@@ -29,8 +29,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// server answers in the way that a path asks for, and writes a line of each
-// request to the file served.
+// server answers as the path requests, and appends a line for each request to the file served.
 type server struct {
 	mu     sync.Mutex
 	served *os.File
@@ -70,8 +69,8 @@ func newServer(ts *testscript.TestScript) *server {
 	return &server{served: f}
 }
 
-// serve: a server at $ADDRESS and, over HTTP/2 and TLS, at $SECURE, which the file
-// ca.pem vouches for; and an address where nothing listens, $NOBODY.
+// serve implements the script command serve. It starts a server at $ADDRESS and, with HTTP/2 and TLS, at $SECURE; the
+// file ca.pem contains its certificate. Nothing listens at $NOBODY.
 func serve(ts *testscript.TestScript, _ bool, _ []string) {
 	handler := newServer(ts)
 	s := httptest.NewServer(handler)
@@ -79,7 +78,7 @@ func serve(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("ADDRESS", s.Listener.Addr().String())
 	secure := httptest.NewUnstartedServer(handler)
 	secure.EnableHTTP2 = true
-	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // who does not trust it hangs up
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // clients without the certificate disconnect
 	secure.StartTLS()
 	ts.Defer(secure.Close)
 	ts.Setenv("SECURE", secure.Listener.Addr().String())
@@ -90,7 +89,7 @@ func serve(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(free.Close())
 }
 
-// serveGateway, gateway in scripts: a gateway of the run directory, which knows all functions.
+// serveGateway implements the script command gateway. It serves a gateway of the run directory that knows all functions.
 func serveGateway(ts *testscript.TestScript, _ bool, _ []string) {
 	dir := ts.Getenv("GFAAS_RUN_DIR")
 	ts.Check(owndir.Ensure(dir))
@@ -101,8 +100,8 @@ func serveGateway(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Defer(func() { _ = s.Close() })
 }
 
-// applied NAME CONTRACT SLO [ADDRESS…]: a function with such an objective, and an
-// instance at each address, which is this process.
+// applied implements the script command applied NAME CONTRACT SLO [ADDRESS…]. It stores a function with that objective,
+// and an instance at each address with the PID of this process.
 func applied(ts *testscript.TestScript, _ bool, args []string) {
 	ctx := context.Background()
 	state := bolt.Open(filepath.Join(ts.Getenv("WORK"), "state.db"), nil)
@@ -129,7 +128,7 @@ func applied(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// Every metric of a condition is a column.
+// TestLoadColumns checks that every metric of a condition is a column.
 func TestLoadColumns(t *testing.T) {
 	text := loadCSV(loadtest.Result{})
 	for _, metric := range loadtest.Metrics() {

@@ -58,7 +58,7 @@ func loadTable(l loadtest.Result) [][]string {
 	return rows
 }
 
-// showLoad prints a result in the form of -o; hist adds the histogram to a table.
+// showLoad prints a result in the form of -o. With hist, it adds the histogram to a table.
 func showLoad(env *cli.Env, l loadtest.Result, hist bool) error {
 	if env.Output != "table" {
 		return env.Show(l, func() [][]string { return loadCSV(l) })
@@ -74,17 +74,17 @@ func showLoad(env *cli.Env, l loadtest.Result, hist bool) error {
 
 // histogramTable returns a histogram as a table with bars.
 func histogramTable(buckets []loadtest.Bucket) [][]string {
-	var all, sum, most int64
+	var total, sum, highest int64
 	for _, b := range buckets {
-		all += b.Count
-		most = max(most, b.Count)
+		total += b.Count
+		highest = max(highest, b.Count)
 	}
 	rows := [][]string{{"UP TO MS", "SAMPLES", "SO FAR", ""}}
 	for _, b := range buckets {
 		sum += b.Count
 		rows = append(rows, []string{
-			number.Plain(b.UpToMS), strconv.FormatInt(b.Count, 10), number.Percent(math.Floor(1e4*float64(sum)/float64(all))/1e4, 2),
-			report.Bar(float64(b.Count) / float64(most)),
+			number.Plain(b.UpToMS), strconv.FormatInt(b.Count, 10), number.Percent(math.Floor(1e4*float64(sum)/float64(total))/1e4, 2),
+			report.Bar(float64(b.Count) / float64(highest)),
 		})
 	}
 	return rows

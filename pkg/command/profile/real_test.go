@@ -22,17 +22,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// patience bounds every wait; nothing is decided by how long something took.
+// patience limits every wait. No result depends on how long an operation takes.
 const patience = 60 * time.Second
 
-// real is gfaas-profile as make built it, on the simulated GPU, with a run
-// directory of its own.
+// real runs the gfaas-profile that make has built on the simulated GPU, in its own run directory.
 type real struct {
 	t      *testing.T
 	build  string
 	runDir string
 	work   string
-	daemon *exec.Cmd // nil: the command starts one
+	daemon *exec.Cmd // nil: gfaas-profile starts a daemon
 }
 
 func newReal(t *testing.T) *real {
@@ -46,7 +45,7 @@ func newReal(t *testing.T) *real {
 			t.Fatalf("%v: this test runs what make builds", err)
 		}
 	}
-	runDir, err := os.MkdirTemp("", "gf") // a socket's path must be short
+	runDir, err := os.MkdirTemp("", "gf") // a short path, for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,21 +55,21 @@ func newReal(t *testing.T) *real {
 			_ = r.daemon.Process.Signal(syscall.SIGTERM)
 			_ = r.daemon.Wait()
 		}
-		// One that the run started leaves by itself.
-		r.eventually("the token daemon leaves", func() bool { return !r.served() })
+		// A daemon that gfaas-profile has started ends by itself.
+		r.eventually("the token daemon leaves", func() bool { return !r.daemonRuns() })
 		os.RemoveAll(runDir)
 	})
 	return r
 }
 
-// served says that a token daemon answers.
-func (r *real) served() bool {
+// daemonRuns reports whether a token daemon answers.
+func (r *real) daemonRuns() bool {
 	_, err := tokend.Dial(r.runDir).Status(context.Background())
 	return err == nil
 }
 
-// serve starts the token daemon, which spares the test to wait until one that
-// the command starts has been idle for long enough to leave.
+// serve starts the token daemon. Then the test need not wait until a daemon that gfaas-profile has started ends after
+// its idle timeout.
 func (r *real) serve() *real {
 	r.t.Helper()
 	r.daemon = exec.Command(filepath.Join(r.build, "bin/gfaas-tokend"))
@@ -78,43 +77,43 @@ func (r *real) serve() *real {
 	if err := tokentest.StartFirst(r.daemon); err != nil {
 		r.t.Fatal(err)
 	}
-	r.eventually("the token daemon answers", r.served)
+	r.eventually("the token daemon answers", r.daemonRuns)
 	return r
 }
 
 func (r *real) env() []string {
 	return append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_STATE="+filepath.Join(r.runDir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
 		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work,
-		"GFAAS_PRECISION=0") // a busy host must not make trials longer
+		"GFAAS_PRECISION=0") // keeps trials short on a busy host
 }
 
-func (r *real) eventually(what string, ok func() bool) {
+func (r *real) eventually(condition string, ok func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) { // poll
 		if time.Now().After(deadline) {
-			r.t.Fatalf("not within %v: %s", patience, what)
+			r.t.Fatalf("not within %v: %s", patience, condition)
 		}
 	}
 }
 
-// command is gfaas-profile run on the example function.
+// command returns gfaas-profile run for the example function.
 func (r *real) command(args ...string) *exec.Cmd {
 	return r.profile(filepath.Join(r.build, "examples/saxpy/function.yaml"), args...)
 }
 
-// profile is gfaas-profile run on the functions of a file.
+// profile returns gfaas-profile run for the functions in a file.
 func (r *real) profile(file string, args ...string) *exec.Cmd {
 	args = append([]string{"run", file, "--gpu", "sim"}, args...)
 	cmd := exec.Command(filepath.Join(r.build, "bin/gfaas-profile"), args...)
 	cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_STATE="+filepath.Join(r.runDir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
 		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work,
-		"GFAAS_PRECISION=0", // a busy host must not make trials longer
+		"GFAAS_PRECISION=0", // keeps trials short on a busy host
 		"GFAAS_PARK=false", "GFAAS_GOODPUT=false")
 	cmd.Dir = r.work
 	return cmd
 }
 
-// pids are the processes that the token daemon knows.
+// pids returns the processes that the token daemon knows.
 func (r *real) pids() (pids []int) {
 	status, err := tokend.Dial(r.runDir).Status(context.Background())
 	if err != nil {
@@ -130,22 +129,20 @@ func (r *real) pids() (pids []int) {
 	return pids
 }
 
-func gone(pid int) bool { return !procfs.Alive(pid) }
+func exited(pid int) bool { return !procfs.Alive(pid) }
 
-// Throughput grows with the quota in proportion, and with the SM share as the
-// block rule says: the example's 320 blocks take 16 rounds on 24% of 80 SMs
-// (20), and 8 on 50% (40).
+// TestProfileOfTheExample checks that throughput is proportional to the quota, and that it grows with the SM share
+// according to the block rule: the example's 320 blocks need 16 rounds on 24% of 80 SMs (20), and 8 rounds on 50% (40).
 //
-// The simulated device sets how many requests there can be; a busy host only
-// takes from them. So of up to five runs each row's best counts. Nor does
-// this test run beside others of the package.
+// The simulated device determines the highest throughput, and a busy host can only reduce it. The test therefore uses
+// the best of up to five runs for each row, and does not run in parallel with other tests.
 func TestProfileOfTheExample(t *testing.T) {
 	r := newReal(t).serve()
 	var best []profile.Row
 	var wrong []string
 	for range 5 {
 		rows, failed := r.profileExample()
-		if failed != "" { // a busy host left a point without an answer
+		if failed != "" { // a busy host finished no request at a point
 			wrong = []string{failed}
 			continue
 		}
@@ -169,8 +166,8 @@ func TestProfileOfTheExample(t *testing.T) {
 	}
 }
 
-// profileExample measures the example at four points and checks what must hold
-// of each row. A point that no request finished at is returned as a failure.
+// profileExample measures the example at four points and checks each row. If no request finished at a point, it returns
+// the failure.
 func (r *real) profileExample() (rows []profile.Row, failed string) {
 	r.t.Helper()
 	cmd := r.command("--sm", "24,50", "--quota", "0.4,1", "--duration", "2s", "--warmup", "500ms", "--out-file", "p.csv", "-v")
@@ -191,12 +188,11 @@ func (r *real) profileExample() (rows []profile.Row, failed string) {
 	}
 	rows, err = cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
 	if err != nil || len(rows) != 4 {
-		r.t.Fatalf("%d rows, %v", len(rows), err)
+		r.t.Fatalf("%d rows, %v; want 4", len(rows), err)
 	}
 	for _, row := range rows {
-		// A first request may take all it needs at once and leave the debt to
-		// those after it, so a cold one can be faster than a warm one is on
-		// average. Less than its own GPU time it cannot take.
+		// The first request may run at once and leave its debt to later requests. A cold request can therefore be
+		// faster than the mean warm request, but not faster than its own GPU time.
 		if row.GPU != "sim" || row.Errors > 0 || row.GPUMemMiB <= 0 || row.ColdMS <= gpuMS(row) {
 			r.t.Errorf("row %+v", row)
 		}
@@ -204,14 +200,13 @@ func (r *real) profileExample() (rows []profile.Row, failed string) {
 	return rows, ""
 }
 
-// gpuMS is what the blocks of a request of the example take: 5 kernels of 320
-// blocks of 0.5 ms on the row's part of 80 SMs.
+// gpuMS returns the GPU time of one request of the example: 5 kernels with 320 blocks of 0.5 ms on the row's share of
+// 80 SMs.
 func gpuMS(row profile.Row) float64 {
 	return 5 * 0.5 * math.Ceil(320/math.Ceil(80*row.SMPct/100))
 }
 
-// outOfProportion says which of the example's rows are not to each other as
-// quota and SM share are.
+// outOfProportion returns the pairs of rows whose ratio differs from the ratio of their quotas and SM shares.
 func outOfProportion(rows []profile.Row) (wrong []string) {
 	ratio := func(what string, a, b profile.Row, want float64) {
 		if got := a.ThroughputRPS / b.ThroughputRPS; math.Abs(got-want) > 0.1*want {
@@ -224,9 +219,9 @@ func outOfProportion(rows []profile.Row) (wrong []string) {
 	return wrong
 }
 
-// A run that was killed leaves its instance behind; the next one ends it.
+// TestNextRunEndsWhatAKilledOneLeft checks that a run stops the instance that a killed run has left behind.
 func TestNextRunEndsWhatAKilledOneLeft(t *testing.T) {
-	t.Parallel() // each has a run directory of its own
+	t.Parallel() // it uses a separate run directory
 	r := newReal(t)
 	first := r.command("--sm", "50", "--quota", "1", "--duration", "60s")
 	first.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -244,12 +239,12 @@ func TestNextRunEndsWhatAKilledOneLeft(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, pid := range pids {
-		r.eventually("the old instance is gone", func() bool { return gone(pid) })
+		r.eventually("the old instance is gone", func() bool { return exited(pid) })
 	}
 }
 
 func TestInterruptLeavesNothing(t *testing.T) {
-	t.Parallel() // each has a run directory of its own
+	t.Parallel() // it uses a separate run directory
 	r := newReal(t).serve()
 	cmd := r.command("--sm", "50", "--quota", "1", "--duration", "60s", "--out-file", "p.csv")
 	if err := cmd.Start(); err != nil {
@@ -265,16 +260,16 @@ func TestInterruptLeavesNothing(t *testing.T) {
 		t.Errorf("ended with %v, want 130", err)
 	}
 	for _, pid := range pids {
-		if !gone(pid) {
+		if !exited(pid) {
 			t.Errorf("process %d is left", pid)
 		}
 	}
 }
 
-// What a function holds is moved to the host and back: on the simulated GPU at
-// 16 GB/s, so 512 MiB take 33.6 ms.
+// TestLoadTimeOfParkedMemory checks load_ms, the time to move an instance's memory to the host and back: on the simulated
+// GPU at 16 GB/s, 512 MiB take 33.6 ms.
 func TestLoadTimeOfParkedMemory(t *testing.T) {
-	t.Parallel() // it has a run directory of its own
+	t.Parallel() // it uses a separate run directory
 	r := newReal(t).serve()
 	file := filepath.Join(r.work, "holds.yaml")
 	text := "name: holds\ncontract: http\ngpu_mem: 1GiB\nenv: {SAXPY_HOLDS: '512', SAXPY_LAUNCHES: '1'}\ncommand: [" +
@@ -282,24 +277,23 @@ func TestLoadTimeOfParkedMemory(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A busy host adds to it, and to what it is compared with, by chance more to
-	// the one or to the other: it is measured until it is not that.
+	// A busy host delays this measurement and its reference by random amounts. Repeat until the result is plausible.
 	const least = 512 << 20 / 16e6 // ms
 	for end := time.Now().Add(2 * time.Minute); ; {
 		cmd := r.profile(file, "--park", "--sm", "50", "--quota", "0.5,1", "--duration", "3s", "--warmup", "0s", "--out-file", "p.csv")
 		out, err := cmd.CombinedOutput()
-		less := strings.Contains(string(out), "too little is moved to tell") // than nothing, by chance
+		less := strings.Contains(string(out), "the difference is too small to measure") // a negative difference, by chance
 		if err != nil || strings.Contains(string(out), "load_ms") && !less {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
 		if err != nil || len(rows) != 2 {
-			t.Fatalf("%d rows, %v", len(rows), err)
+			t.Fatalf("%d rows, %v; want 2", len(rows), err)
 		}
 		for _, row := range rows {
 			t.Logf("load_ms %v, warm_ms %v, cold_ms %v", row.LoadMS, row.WarmMS, row.ColdMS)
 			if row.LoadMS != rows[0].LoadMS || row.GPUMemMiB < 512 {
-				t.Errorf("row %+v", row)
+				t.Errorf("row %+v, want LoadMS %v and GPUMemMiB at least 512", row, rows[0].LoadMS)
 			}
 		}
 		if rows[0].LoadMS >= least/2 {
@@ -311,11 +305,10 @@ func TestLoadTimeOfParkedMemory(t *testing.T) {
 	}
 }
 
-// Each request of the example takes 20 ms of the GPU there: no rate keeps p95
-// within 1 ms. At which it keeps to 300 ms a busy host decides, which may also keep
-// it from being known; it cannot be more than the GPU sustains.
+// TestGoodputOfTheExample: each request of the example takes 20 ms of the GPU, so no rate keeps p95 within 1 ms. The
+// goodput for 300 ms depends on the load of the host and may be unknown, but cannot exceed the throughput of the GPU.
 func TestGoodputOfTheExample(t *testing.T) {
-	t.Parallel() // it has a run directory of its own
+	t.Parallel() // it uses a separate run directory
 	r := newReal(t).serve()
 	for _, slo := range []string{"1ms", "300ms"} {
 		cmd := r.command("--goodput", "--slo", slo, "--sm", "50", "--quota", "1", "--duration", "500ms", "--warmup", "0s", "--out-file", "p.csv", "-v")
@@ -325,7 +318,7 @@ func TestGoodputOfTheExample(t *testing.T) {
 		}
 		rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
 		if err != nil || len(rows) != 1 {
-			t.Fatalf("%d rows, %v", len(rows), err)
+			t.Fatalf("%d rows, %v; want 1", len(rows), err)
 		}
 		row := rows[0]
 		t.Logf("goodput %v ± %v of %v rps within %v ms, at rest %v ms, unstable %v\n%s",
@@ -342,11 +335,11 @@ func TestGoodputOfTheExample(t *testing.T) {
 	}
 }
 
-// The executor of the kernel daemon runs what a graph of kernels asks for: beside it
-// nothing else is on the GPU. Beside a function that does not ask for it, it is what
-// else is there, and so is another client of the daemon while it has it run.
+// TestGraphOfKernels: an executor of the kernel daemon runs a graph of kernels. It counts as part of the measured
+// function, so that the GPU has no other users. For a function of another kind, it counts as another user, and so
+// does another client of the daemon while the executor works for it.
 func TestGraphOfKernels(t *testing.T) {
-	t.Parallel() // each has a run directory of its own
+	t.Parallel() // each case uses a separate run directory
 	for name, flags := range map[string][]string{"whole": nil, "slice": {"--sm", "100", "--quota", "1"}} {
 		t.Run(name, func(t *testing.T) { testGraphOfKernels(t, flags) })
 	}
@@ -369,7 +362,7 @@ func testGraphOfKernels(t *testing.T, flags []string) {
 		t.Fatalf("%+v, %v", rows, err)
 	}
 	out, err = r.command(args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "on this GPU too") {
+	if err == nil || !strings.Contains(string(out), "also runs on this GPU") {
 		t.Errorf("another function beside the executor: %v\n%s", err, out)
 	}
 
@@ -384,14 +377,14 @@ func testGraphOfKernels(t *testing.T, flags []string) {
 		return client.Stats(t.Context(), &stats) == nil && len(stats.GPUs) == 1 && stats.GPUs[0].Client == "other"
 	})
 	out, err = r.profile(file, args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "client other of the kernel daemon runs on this GPU too") {
+	if err == nil || !strings.Contains(string(out), "client other of the kernel daemon also runs on this GPU") {
 		t.Errorf("a graph beside another client's: %v\n%s", err, out)
 	}
 	leave()
 	<-left
 }
 
-// write writes a file in the folder where the command runs.
+// write writes a file in the command's working directory.
 func (r *real) write(name, text string) string {
 	r.t.Helper()
 	path := filepath.Join(r.work, name)
@@ -401,7 +394,7 @@ func (r *real) write(name, text string) string {
 	return path
 }
 
-// kernels starts the kernel daemon, and returns a client of it.
+// kernels starts the kernel daemon and returns a client of it.
 func (r *real) kernels(flags ...string) *kerneld.Client {
 	r.t.Helper()
 	cmd := exec.Command(filepath.Join(r.build, "bin/gfaas-kerneld"), append([]string{"--gpu", "sim"}, flags...)...)
@@ -410,7 +403,7 @@ func (r *real) kernels(flags ...string) *kerneld.Client {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // what runs there is not waited for
+		_ = cmd.Process.Kill() // without waiting for running work
 		_ = cmd.Wait()
 	})
 	client := kerneld.Dial(kerneld.Socket(r.runDir), "other")

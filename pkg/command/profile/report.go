@@ -18,28 +18,28 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-const reportLong = `Shows what a profile says: for each function throughput, p95 latency and
-efficacy over SM share, quota and batch, and the configuration to run it in, the
-best efficacy within its objective (the demand's slo_ms, else the slo of --functions, else --slo).
--o html is one page with heat maps and curves that
-needs nothing beside it; -o table draws bars on the terminal. In the page of a
-large profile the part of each function is packed, and a script in it draws that
-part when it is opened.
+const reportLong = `Show a profile: for each function, the throughput, p95 latency and efficacy by SM
+share, quota and batch size, and the configuration to use. That is the configuration
+with the best efficacy (requests/s per whole GPU) within the objective of the
+function: the slo_ms of --demand, the slo in --functions, or --slo, in this order.
+-o html writes a self-contained page with heat maps and curves; -o table prints bars
+in the terminal. In the page of a large profile, the section of each function is
+compressed, and a script in the page renders it when you open it.
 
-Where the goodput was measured, the page shows how p95 latency grows with the load:
-the latency at rest, the objective, the goodput where they meet and, with --trials,
-each trial that found it.
+If the goodput was measured, the page shows how the p95 latency grows with the load:
+the latency at rest, the objective, the goodput (the rate at which the latency reaches
+the objective) and, with --trials, each trial of the search for it.
 
-It also says what the planner makes of the profile: how many GPUs the functions
-take for some demands, each alone and all together, how many any plan takes at
-least, the configurations and, in the page, what a GPU hosts. The demands are 1,
-10 and 100 times what the chosen configuration sustains, or those of --rps or
---demand. The plans are those of gfaas-place plan for the same demand; the page has
-the command that makes them. So requests to functions with an objective are taken to
-come at random (--arrivals poisson), and an instance is counted on for what it then
-answers within the objective, which is less than its throughput.`
+The report also contains plans: the number of GPUs that each function, and all
+functions together, need for some demands; a lower bound for any plan; the
+configurations; and, in the page, pictures of the GPUs. The demands are 1, 10 and 100
+times the throughput of the chosen configuration, unless --rps or --demand gives
+others. The plans are the same as with gfaas-place plan, and the page contains the
+command. Requests to functions with an objective are assumed to arrive at random
+(--arrivals poisson). A plan then counts on an instance only for the requests that it
+answers within the objective, which are fewer than its throughput.`
 
-// reportOptions are the flags of report, as given.
+// reportOptions holds the flags of report, unparsed.
 type reportOptions struct {
 	function string
 	gpu      string
@@ -53,10 +53,13 @@ func newReport(env *cli.Env) *cobra.Command {
 	o := &reportOptions{outlook: outlookOptions{env: env}}
 	cmd := &cobra.Command{
 		Use:   "report PROFILE.csv",
-		Short: "Show a profile as a page or on the terminal",
+		Short: "Show a profile as a page or in the terminal",
 		Long:  reportLong,
-		Example: `  gfaas-profile report profile.csv --slo 69ms
+		Example: `  # Show a profile in the terminal
+  gfaas-profile report profile.csv --slo 69ms
+  # Write an HTML page
   gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html
+  # Show plans for a demand
   gfaas-profile report profile.csv --demand resnet=250,bert=40 --gpu-mem 16GiB`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("csv"),
@@ -66,10 +69,10 @@ func newReport(env *cli.Env) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.function, "function", "", "the one function to show (default all)")
-	f.StringVar(&o.gpu, "gpu", "", "the one model of GPU to show (default all)")
-	f.StringVar(&o.trials, "trials", "", "the trials for the goodput (CSV), as gfaas-profile run --trials-out keeps them, to draw them too")
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 69ms (default any)")
+	f.StringVar(&o.function, "function", "", "function to show (default all)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU model to show (default all)")
+	f.StringVar(&o.trials, "trials", "", "trials of the goodput search to draw (CSV, from gfaas-profile run --trials-out)")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 69ms (default none)")
 	o.outlook.flags(cmd)
 	cli.Files(cmd, "csv", "demand", "trials")
 	cli.Files(cmd, "yaml yml", "functions")
@@ -91,14 +94,13 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	}
 	o.outlook.mixed = slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU != rows[0].GPU })
 	if o.function != "" {
-		if _, rows, err = only("function", path, o.function, rows, func(r profile.Row) string { return r.Function }); err != nil {
-			return err
-		}
+		_, rows, err = only("function", path, o.function, rows, func(r profile.Row) string { return r.Function })
 	}
-	if o.gpu = modelAsked(cmd, o.gpu, rows); o.gpu != "" {
-		if _, rows, err = only("gpu", path, o.gpu, rows, func(r profile.Row) string { return r.GPU }); err != nil {
-			return err
-		}
+	if o.gpu = modelAsked(cmd, o.gpu, rows); err == nil && o.gpu != "" {
+		_, rows, err = only("gpu", path, o.gpu, rows, func(r profile.Row) string { return r.GPU })
+	}
+	if err != nil {
+		return err
 	}
 	if len(rows) == 0 {
 		return noRows(path)
@@ -124,63 +126,57 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	})
 }
 
-// loadTrials reads the file of --trials, if there is one, into the sections.
+// loadTrials reads the file of --trials, if given, into the sections.
 func (o *reportOptions) loadTrials(env *cli.Env, sections []report.Section) error {
 	if o.trials == "" {
 		return nil
 	}
-	all, err := cli.Load(env, o.trials, profile.ReadTrials)
+	trials, err := cli.Load(env, o.trials, profile.ReadTrials)
 	if err != nil {
 		return err
 	}
-	for i := range sections {
-		s := &sections[i]
-		for _, t := range all {
-			if t.Function == s.Function && t.GPU == s.GPU {
-				s.Trials = append(s.Trials, t)
-			}
-		}
+	for i, s := range sections {
+		sections[i].Trials = slices.DeleteFunc(slices.Clone(trials), func(t profile.Trial) bool { return t.Function != s.Function || t.GPU != s.GPU })
 	}
 	return nil
 }
 
-// notes returns notes about the plans, in sentences.
-func (o *reportOptions) notes(rows []profile.Row) (out []string) {
-	needs := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPUMemMiB > 0 })
+// notes returns notes about the plans, as sentences.
+func (o *reportOptions) notes(rows []profile.Row) (notes []string) {
+	memoryKnown := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPUMemMiB > 0 })
 	switch {
-	case o.outlook.mem == 0 && needs:
-		out = append(out, "GPUs are planned without a limit of memory: --gpu-mem gives one.")
-	case o.outlook.mem > 0 && !needs:
-		out = append(out, "The profile does not say how much memory instances need: the planner counts none.")
+	case o.outlook.mem == 0 && memoryKnown:
+		notes = append(notes, "Plans assume no limit on GPU memory; set one with --gpu-mem.")
+	case o.outlook.mem > 0 && !memoryKnown:
+		notes = append(notes, "The profile does not contain the GPU memory of instances, so plans ignore memory.")
 	}
 	var absent []string
-	for _, d := range o.outlook.wanted {
+	for _, d := range o.outlook.demands {
 		if !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Function == d.Function }) {
 			absent = append(absent, d.Function)
 		}
 	}
 	if len(absent) > 0 {
-		out = append(out, "Nothing is planned for "+strings.Join(absent, ", ")+": it is in the demand but not in what is shown of the profile.")
+		notes = append(notes, "There are no plans for "+strings.Join(absent, ", ")+": in the demand, but not in the displayed part of the profile.")
 	}
-	return out
+	return notes
 }
 
-// sections returns a section for each function and model of GPU, with its best
-// configuration.
+// sections returns a section with the best configuration for each function and GPU model.
 func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
-	var out []report.Section
+	var sections []report.Section
 	for _, g := range recorded.Groups(rows) {
 		goal := search.Goal{SLOMS: o.outlook.objective(g.Function, o.slo)}
 		choice, err := recorded.Best(g.Rows, goal)
 		if err != nil {
 			return nil, err
 		}
-		one := report.Section{Function: g.Function, GPU: g.GPU, Rows: g.Rows, Goal: goal, Choice: choice, MemMiB: o.outlook.mem.MiB()}
+		section := report.Section{Function: g.Function, GPU: g.GPU, Rows: g.Rows, Goal: goal, Choice: choice, MemMiB: o.outlook.mem.MiB()}
 		in := place.Input{Functions: o.outlook.loaded}
 		if o.outlook.arrivals.Apply(&in); in.Poisson && goal.SLOMS > 0 {
-			one.AtRandom, one.Worth = true, in.Worth(one.Choice.Row, plan.Demand{Function: g.Function, SLOMS: goal.SLOMS})
+			section.AtRandom, section.Worth = true, in.Worth(section.Choice.Row, plan.Demand{Function: g.Function, SLOMS: goal.SLOMS})
 		}
-		out = append(out, one)
+		sections = append(sections, section)
 	}
-	return out, nil
+	return sections, nil
 }

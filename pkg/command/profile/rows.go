@@ -8,8 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// jsonRow is the form of a row under -o json: its columns by name, without those that were
-// not measured.
+// jsonRow is the form of a row under -o json. It omits columns that were not measured.
 type jsonRow struct {
 	Function        string  `json:"function"`
 	GPU             string  `json:"gpu,omitempty"`
@@ -35,14 +34,14 @@ type jsonRow struct {
 	P95CIMS         float64 `json:"p95_ci_ms,omitempty"`
 	Unstable        int64   `json:"unstable"`
 
-	GoodputRPS   *float64 `json:"goodput_rps,omitempty"` // it may be 0
+	GoodputRPS   *float64 `json:"goodput_rps,omitempty"` // nil if unknown; 0 is a valid result
 	GoodputCIRPS float64  `json:"goodput_ci_rps,omitempty"`
 	SLOMS        float64  `json:"slo_ms,omitempty"`
 	IdleP95MS    float64  `json:"idle_p95_ms,omitempty"`
 }
 
-// show prints rows under -o json and -o table.
-func show(env *cli.Env, rows []profile.Row) error {
+// printRows prints rows under -o json or -o table.
+func printRows(env *cli.Env, rows []profile.Row) error {
 	list := make([]jsonRow, len(rows))
 	for i, r := range rows {
 		list[i] = jsonRow{
@@ -69,42 +68,23 @@ func table(rows []profile.Row) [][]string {
 		lines[0] = append(lines[0], "GOODPUT", "SLO MS")
 	}
 	for _, r := range rows {
-		mem := "-"
-		if r.GPUMemMiB > 0 {
-			mem = number.Fixed(r.GPUMemMiB, 1)
-		}
 		line := []string{
 			r.Function, r.GPU, number.Short(r.SMPct), number.Short(r.Quota), strconv.Itoa(r.Batch),
 			number.Fixed(r.ThroughputRPS, 1), spread(r.ThroughputRPS, r.ThroughputCIRPS, r.Unstable), number.Fixed(r.P50MS, 1), number.Fixed(r.P95MS, 1),
-			number.Fixed(r.P99MS, 1), mem, strconv.FormatInt(r.Errors, 10), number.Fixed(r.Efficacy(), 1),
+			number.Fixed(r.P99MS, 1), cli.OrDash(r.GPUMemMiB > 0, number.Fixed(r.GPUMemMiB, 1)), strconv.FormatInt(r.Errors, 10), number.Fixed(r.Efficacy(), 1),
 		}
 		if form.Goodput {
-			line = append(line, goodputCells(r)...)
+			line = append(line, cli.OrDash(r.GoodputKnown, number.Fixed(r.GoodputRPS, 1)), cli.OrDash(r.SLOMS > 0, number.Short(r.SLOMS)))
 		}
 		lines = append(lines, line)
 	}
 	return lines
 }
 
-// goodputCells returns the cells of the goodput and its objective.
-func goodputCells(r profile.Row) []string {
-	rps, slo := "-", "-"
-	if r.GoodputKnown {
-		rps = number.Fixed(r.GoodputRPS, 1)
-	}
-	if r.SLOMS > 0 {
-		slo = number.Short(r.SLOMS)
-	}
-	return []string{rps, slo}
-}
-
-// spread formats half the width of the confidence interval of a throughput, relative to
-// it.
+// spread formats half the width of a throughput's confidence interval as a percentage of the throughput,
+// and marks unstable trials.
 func spread(rps, ci float64, unstable int64) string {
-	text := "-"
-	if ci > 0 && rps > 0 {
-		text = number.Percent(ci/rps, 1)
-	}
+	text := cli.OrDash(ci > 0 && rps > 0, number.Percent(ci/rps, 1))
 	if unstable > 0 {
 		text += " unstable"
 	}

@@ -15,37 +15,36 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// minAnnounced is how long a run must be under load for its estimate to be printed
-// without --verbose.
+// minAnnounced is the shortest measuring time whose estimate is printed without --verbose.
 const minAnnounced = 10 * time.Second
 
-// announce prints what the run is about to measure and roughly how long it takes.
+// announce prints the configurations to measure and an estimate of the time.
 func (o *runOptions) announce(testbeds, measured int) {
 	extent := o.Extent(measured, testbeds)
-	text := fmt.Sprintf("configurations: %s, %d measured before; %v and a start each", o.countText(extent), measured, o.TimePerPoint())
+	text := fmt.Sprintf("configurations: %s, %d already measured; %v of load and a start for each", o.countText(extent), measured, o.TimePerPoint())
 	if extent.Testbeds > 1 {
 		text += fmt.Sprintf(", %d at a time", extent.Testbeds)
 	}
-	about := "about"
+	precision := "about"
 	switch {
 	case o.Chooses():
-		about = "at most about"
+		precision = "at most about"
 	case o.Load.Spec.Kind == load.Max:
-		about = "at least"
+		precision = "at least"
 	}
 	if o.Form().Goodput {
-		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
+		text += fmt.Sprintf("; with the goodput, %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
 	}
-	var took []string
+	var durations []string
 	for _, rounds := range extent.Rounds {
 		e := o.Estimate(rounds)
-		each := roughly(e.Least)
-		if most := roughly(e.Most); most != each {
-			each += " to " + most
+		each := roughly(e.Min)
+		if longest := roughly(e.Max); longest != each {
+			each += " to " + longest
 		}
-		took = append(took, each)
+		durations = append(durations, each)
 	}
-	text = fmt.Sprintf("%s: %s %s", text, about, strings.Join(slices.Compact(took), ", else "))
+	text = fmt.Sprintf("%s: %s %s", text, precision, strings.Join(slices.Compact(durations), ", otherwise "))
 	if o.Estimate(extent.Rounds[0]).Loaded >= minAnnounced {
 		o.env.Notef("%s", text)
 	} else {
@@ -53,7 +52,7 @@ func (o *runOptions) announce(testbeds, measured int) {
 	}
 }
 
-// countText describes how many configurations are measured.
+// countText describes the number of configurations to measure.
 func (o *runOptions) countText(e measure.Extent) string {
 	switch {
 	case !o.Chooses():
@@ -61,14 +60,14 @@ func (o *runOptions) countText(e measure.Extent) string {
 	case len(e.Points) == 1:
 		return fmt.Sprintf("at most %d to measure", e.Points[0])
 	}
-	verb := "answers"
+	verb := "answers requests"
 	if slices.ContainsFunc(o.Functions, func(fn function.Function) bool { return o.Objective(fn.Name) > 0 }) {
 		verb = "meets the objective"
 	}
-	return fmt.Sprintf("at most %d to measure if one of the first %s, else at most %d", e.Points[0], verb, e.Points[1])
+	return fmt.Sprintf("at most %d to measure if an early configuration %s, otherwise at most %d", e.Points[0], verb, e.Points[1])
 }
 
-// roughly formats an estimate of a duration, like 12s, 8m or 1h40m.
+// roughly formats an estimated duration, such as 12s, 8m or 1h40m.
 func roughly(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -80,15 +79,15 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
 }
 
-// conclude prints the result and returns the error that it amounts to. Ended is the error
-// of the run; interrupted reports whether a signal caused it.
+// conclude prints the result and returns the command's error. Ended is the error of the run; interrupted
+// reports whether a signal caused it.
 func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error) error {
 	env := o.env
 	if env.Output == "table" {
-		env.OutFile = "" // it has the rows
+		env.OutFile = "" // the file already contains the rows
 	}
 	if env.Output != "csv" {
-		if err := show(env, res.Rows); err != nil {
+		if err := printRows(env, res.Rows); err != nil {
 			return errors.Join(ended, err)
 		}
 	}
@@ -97,30 +96,29 @@ func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error)
 		return errors.Join(ended, err)
 	}
 	file := o.file()
-	again := ""
+	resume := ""
 	if file != "" {
-		again = "go on with: --resume " + file
+		resume = "continue with --resume " + file
 	}
 	switch {
 	case ended != nil && interrupted && file != "" && len(res.Rows) > 0:
-		var stuck *measure.StopError
-		if errors.As(ended, &stuck) {
+		if stuck, ok := errors.AsType[*measure.StopError](ended); ok {
 			env.Notef("%v", stuck)
 		}
-		return cli.Fail(cli.ExitPartial, again, fmt.Errorf("interrupted: %d of %d configurations are in %s",
+		return cli.Fail(cli.ExitPartial, resume, fmt.Errorf("interrupted: %d of %d configurations are in %s",
 			len(res.Rows), o.Size(), file))
 	case ended != nil && len(res.Rows) > 0:
-		return withHint(ended, again)
+		return withHint(ended, resume)
 	case ended != nil:
 		return ended
 	}
 	o.announceChoice(res.Selections)
-	return o.judge(res, all, again)
+	return o.judge(res, all, resume)
 }
 
-// judge returns the error that the findings amount to. A configuration that could not be
-// measured outweighs all findings, since such a run has no answer.
-func (o *runOptions) judge(res measure.Result, all []gate.Finding, again string) error {
+// judge returns the error that follows from the findings. A configuration that could not be measured
+// takes precedence over all findings, because such a run has no conclusive result.
+func (o *runOptions) judge(res measure.Result, all []gate.Finding, resume string) error {
 	err := conclude(o.env, all)
 	if len(res.Failures) == 0 {
 		return err
@@ -128,11 +126,11 @@ func (o *runOptions) judge(res measure.Result, all []gate.Finding, again string)
 	if err != nil {
 		o.env.Notef("%v", err)
 	}
-	return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
+	return cli.Fail(cli.ExitFailure, resume, fmt.Errorf("%d of %d configurations could not be measured",
 		len(res.Failures), len(res.Rows)+len(res.Failures)))
 }
 
-// announceChoice prints the choices of the search.
+// announceChoice prints the configuration that the search chose for each function.
 func (o *runOptions) announceChoice(selections []measure.Selection) {
 	for _, s := range selections {
 		if o.Chooses() && s.Choice.OK {
@@ -142,7 +140,7 @@ func (o *runOptions) announceChoice(selections []measure.Selection) {
 	}
 }
 
-// hinted is an error with a hint. It keeps the exit status of the error.
+// hinted is an error with a hint. It preserves the exit status of the error.
 type hinted struct {
 	error
 	hint string
@@ -151,7 +149,7 @@ type hinted struct {
 func (h hinted) Hint() string  { return h.hint }
 func (h hinted) Unwrap() error { return h.error }
 
-// withHint adds a hint to an error that has neither a hint nor a chosen exit status.
+// withHint adds a hint to an error that has neither a hint nor an exit status of its own.
 func withHint(err error, hint string) error {
 	var known interface{ Hint() string }
 	var chosen *cli.Error

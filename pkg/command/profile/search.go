@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,32 +20,43 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-const searchLong = `Runs a search against a recorded profile instead of a machine: which rows it
-would have measured, and which configuration it chooses. Efficacy is requests a
-second per whole GPU: throughput_rps / (sm_pct/100 x quota).
+const searchLong = `Replay a search of gfaas-profile run without a GPU. When the search measures a
+configuration, the result comes from a row of a recorded profile. The command prints
+the configuration that the search chooses, and the number of trials: the
+configurations that it measured. Configurations without a row do not count. -v prints
+each trial with its reason.
 
-  grid    every row; the best efficacy within the objective
-  binary  for training: the SM shares with 80% (sm_pct) and 100% (sm_limit_pct)
-          of the throughput of all SMs, at the smallest batch and largest quota
-  hybrid  for inference: Dilu's growth search
-  fast    the least trials: models the execution time over SM share and batch,
-          looks where the gain may be largest, and ends when no other
-          configuration is expected to be better by --error, or after 10
-          trials once one meets the objective; where rows tell how well
-          their p95 is known (p95_ci_ms), it chooses one that meets the
-          objective with that added, if it finds one
+Except for binary, the searches choose the configuration with the best efficacy among
+the trials that meet the objective (--slo; without it, all do). Efficacy is the
+throughput in requests/s per whole GPU: throughput_rps / (sm_pct/100 x quota). For
+example, 50 requests/s with 25% of the SMs and quota 1 are an efficacy of 200. If a
+row has a goodput for the objective, fast compares goodputs instead of throughputs.
 
-Where the profile has confidence intervals (throughput_ci_rps), rows that differ
-from the best efficacy by no more than these explain, at most 5%, are as good:
-of them the largest quota, then the smallest SM share is chosen, so that a search
-that is repeated chooses the same. Binary's parts are within 2% and that noise.
+    grid    measures all configurations
+    binary  for training: measures at the smallest batch and the largest quota, and
+            finds by bisection the SM shares that reach 80% (printed as sm_pct) and
+            100% (sm_limit_pct) of the throughput with all SMs; both have a tolerance
+            of 2% plus the noise
+    hybrid  for inference: Dilu's growth search, which increases the SM share in steps
+            of 10% of the GPU until the objective is met, then doubles the batch, and
+            repeats this until the efficacy is more than 10% below the best
+    fast    needs the fewest trials: models the execution time by SM share and batch,
+            and measures the configuration with the largest expected gain; ends when
+            no other configuration is expected to be better by more than --error, or,
+            from the 10th trial on, as soon as a configuration meets the objective; if
+            the rows have p95_ci_ms, it prefers a configuration whose p95_ms +
+            p95_ci_ms meets the objective
 
-Without --slo any latency will do. Only rows that were looked at and meet the
-objective are chosen; a configuration that the table does not have is no trial.
-With -v each trial is told with its reason. When nothing meets the objective,
-the exit status is 3 and the reason is in the output.`
+Noise is a difference that the confidence intervals of two throughputs
+(throughput_ci_rps) explain. Rows whose efficacy is below the best only by noise, and
+by at most 5%, count as equal to the best. Of these, the search chooses the row with
+the largest quota, then the one with the smallest SM share, so that repeated searches
+have the same result.
 
-// searchOptions are the flags of search, as given.
+If no configuration meets the objective, the exit status is 3, and the output contains
+the reason.`
+
+// searchOptions holds the flags of search, unparsed.
 type searchOptions struct {
 	table    string
 	function string
@@ -52,32 +64,35 @@ type searchOptions struct {
 	search   string
 	slo      time.Duration
 	goal     search.Goal
-	only     search.Space // consider no others; what is empty has all
+	only     search.Space // restricts the configurations; an empty list means no restriction
 }
 
-// newSearch is gfaas-profile search.
+// newSearch returns the command gfaas-profile search.
 func newSearch(env *cli.Env) *cobra.Command {
 	o := &searchOptions{}
 	cmd := &cobra.Command{
 		Use:   "search --table PROFILE.csv",
 		Short: "Try a search on a recorded profile",
 		Long:  searchLong,
-		Example: `  gfaas-profile search --table profile.csv --function resnet --slo 100ms -o json
+		Example: `  # Find the configuration with the best efficacy within 100 ms
+  gfaas-profile search --table profile.csv --function resnet --slo 100ms -o json
+  # Print each trial of Dilu's search
   gfaas-profile search --table profile.csv --function resnet --slo 69ms --search hybrid -v
+  # Choose SM shares for a training job
   gfaas-profile search --table profile.csv --function bert-train --search binary --batch 8`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(env, cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.table, "table", "", "the profile (CSV), - for standard input")
-	f.StringVar(&o.function, "function", "", "function to search for (default the only one of the table)")
-	f.StringVar(&o.gpu, "gpu", "", "model of GPU, where the table has several")
-	f.StringVar(&o.search, "search", "fast", "how to search: "+strings.Join(search.Names(), ", "))
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 100ms (default any)")
-	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy fast may end, as a fraction")
-	f.BoolVar(&o.goal.CheckQuota, "check-quota", false, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
-	f.Var(floats(&o.only.SMPct), "sm", "consider these SM shares only, in percent (default all of the table)")
-	f.Var(floats(&o.only.Quota), "quota", "consider these quotas only, as fractions (default all of the table)")
-	f.Var(ints(&o.only.Batch), "batch", "consider these batch sizes only (default all of the table)")
+	f.StringVar(&o.table, "table", "", "profile (CSV), - for standard input")
+	f.StringVar(&o.function, "function", "", "function whose rows to use (default the only function in the profile)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU model whose rows to use, if the profile has several models")
+	f.StringVar(&o.search, "search", "fast", "search to try: "+strings.Join(search.Names(), ", "))
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 100ms (default none)")
+	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "fast: acceptable distance between the efficacy of the result and the best efficacy, as a fraction")
+	f.BoolVar(&o.goal.CheckQuota, "check-quota", false, "fast: at the end, check whether the throughput is proportional to the quota")
+	f.Var(floats(&o.only.SMPct), "sm", "SM shares to consider, in percent (default all in the profile)")
+	f.Var(floats(&o.only.Quota), "quota", "quotas to consider, as fractions (default all in the profile)")
+	f.Var(ints(&o.only.Batch), "batch", "batch sizes to consider (default all in the profile)")
 	cli.Words(cmd, "search", search.Names()...)
 	cli.Files(cmd, "csv", "table")
 	env.Outputs(cmd, "table", "json")
@@ -109,7 +124,10 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "", err)
 	}
-	result := o.try(env, s, rows)
+	trials := recorded.Replay(s, rows, func(trial int, row profile.Row) {
+		env.Debugf("trial %d %s: %s", trial, trialLine(row, o.goal), s.Reason())
+	})
+	result := newSearchResult(o.function, o.search, trials, s.Choice())
 	if err := env.Show(result, result.table); err != nil {
 		return err
 	}
@@ -123,7 +141,7 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 func (o *searchOptions) valid(objective bool) error {
 	switch {
 	case o.table == "":
-		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--table is missing: expected a file"))
+		return cli.Fail(cli.ExitUsage, "measure a profile with gfaas-profile run FUNCTION.yaml", errors.New("--table is missing: expected a file"))
 	case objective && o.slo <= 0:
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	case !(o.goal.Error > 0 && o.goal.Error < 1):
@@ -132,7 +150,7 @@ func (o *searchOptions) valid(objective bool) error {
 	return nil
 }
 
-// pick keeps the rows of the one function and GPU.
+// pick returns the rows of the selected function and GPU model.
 func (o *searchOptions) pick(rows []profile.Row) ([]profile.Row, error) {
 	name, rows, err := only("function", o.table, o.function, rows, func(r profile.Row) string { return r.Function })
 	if err != nil {
@@ -143,25 +161,24 @@ func (o *searchOptions) pick(rows []profile.Row) ([]profile.Row, error) {
 	return rows, err
 }
 
-// modelAsked is the model of GPU that --gpu asks for. As a setting it may be
-// the GPU that gfaas run and gfaas-profile run take, of which no row is.
+// modelAsked returns the GPU model from --gpu. It ignores a setting "gpu" without matching rows, because
+// that setting may be a GPU of this host, meant for gfaas run and gfaas-profile run.
 func modelAsked(cmd *cobra.Command, gpu string, rows []profile.Row) string {
-	if cli.Given(cmd.Flags(), "gpu") || slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == gpu }) {
+	if cli.OnCommandLine(cmd.Flags(), "gpu") || slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == gpu }) {
 		return gpu
 	}
 	return ""
 }
 
-// noRows is the fault of a profile that measured nothing.
+// noRows returns the error about a profile without rows.
 func noRows(file string) error {
 	if file == "-" {
 		file = textfile.Stdin
 	}
-	return &textfile.Fault{File: file, Line: 1, What: "the file has a header only, expected at least one line"}
+	return &textfile.Fault{File: file, Line: 1, What: "the file has only a header, expected at least one row"}
 }
 
-// only keeps the rows whose key is as wanted; when nothing is, they must all
-// have the same.
+// only returns the rows whose key equals want. If want is empty, all rows must have the same key.
 func only(flag, file, want string, rows []profile.Row, key func(profile.Row) string) (string, []profile.Row, error) {
 	var known []string
 	for _, r := range rows {
@@ -172,64 +189,51 @@ func only(flag, file, want string, rows []profile.Row, key func(profile.Row) str
 	if want == "" && len(known) == 1 {
 		return known[0], rows, nil
 	}
-	has := strings.Join(known, ", ")
+	choices := strings.Join(known, ", ")
 	switch {
 	case len(known) == 0:
 		return "", nil, noRows(file)
 	case want == "":
-		return "", nil, cli.Usagef("--%s is missing: %s has %s, expected one of them", flag, file, has)
+		return "", nil, cli.Usagef("--%s is missing: %s has %s", flag, file, choices)
 	case !slices.Contains(known, want):
-		return "", nil, cli.Usagef("--%s %q: %s has %s", flag, want, file, has)
+		return "", nil, cli.Usagef("--%s %q: %s has %s", flag, want, file, choices)
 	}
 	return want, slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return key(r) != want }), nil
 }
 
-// space is what there is to look at: the rows, as far as the lists allow.
+// space returns the configurations in the rows, restricted by o.only.
 func (o *searchOptions) space(rows []profile.Row) (search.Space, error) {
 	s := recorded.Space(rows)
-	var err error
-	if s.SMPct, err = restrict("sm", s.SMPct, o.only.SMPct, number.Plain); err != nil {
-		return s, err
+	var sm, quota, batch error
+	s.SMPct, sm = restrict("sm", s.SMPct, o.only.SMPct, number.Plain)
+	s.Quota, quota = restrict("quota", s.Quota, o.only.Quota, number.Plain)
+	s.Batch, batch = restrict("batch", s.Batch, o.only.Batch, strconv.Itoa)
+	err := cmp.Or(sm, quota, batch)
+	if err == nil && len(s.Configs()) == 0 {
+		err = cli.Usagef("the profile has no row with this combination of --sm, --quota and --batch")
 	}
-	if s.Quota, err = restrict("quota", s.Quota, o.only.Quota, number.Plain); err != nil {
-		return s, err
-	}
-	if s.Batch, err = restrict("batch", s.Batch, o.only.Batch, strconv.Itoa); err != nil {
-		return s, err
-	}
-	if len(s.Configs()) == 0 {
-		return s, cli.Usagef("the table has no row with such --sm, --quota and --batch together")
-	}
-	return s, nil
+	return s, err
 }
 
-// restrict is what of the table's values is wanted: all unless some are named.
-func restrict[T int | float64](flag string, has, want []T, show func(T) string) ([]T, error) {
-	has = slices.Compact(slices.Sorted(slices.Values(has)))
+// restrict returns the distinct values of the table that want lists, or all if want is empty.
+func restrict[T int | float64](flag string, values, want []T, show func(T) string) ([]T, error) {
+	values = slices.Compact(slices.Sorted(slices.Values(values)))
 	if len(want) == 0 {
-		return has, nil
+		return values, nil
 	}
 	for _, v := range want {
-		if !slices.Contains(has, v) {
-			texts := make([]string, len(has))
-			for i, h := range has {
-				texts[i] = show(h)
+		if !slices.Contains(values, v) {
+			texts := make([]string, len(values))
+			for i, value := range values {
+				texts[i] = show(value)
 			}
-			return nil, cli.Usagef("--%s %s: the table has %s", flag, show(v), strings.Join(texts, ", "))
+			return nil, cli.Usagef("--%s %s: the profile has %s", flag, show(v), strings.Join(texts, ", "))
 		}
 	}
 	return want, nil
 }
 
-// try runs the strategy on the rows.
-func (o *searchOptions) try(env *cli.Env, s search.Strategy, rows []profile.Row) searchResult {
-	trials := recorded.Replay(s, rows, func(trial int, row profile.Row) {
-		env.Debugf("trial %d %s: %s", trial, trialLine(row, o.goal), s.Why())
-	})
-	return newSearchResult(o.function, o.search, trials, s.Choice())
-}
-
-// trialLine tells a trial in short.
+// trialLine summarizes a trial in one line.
 func trialLine(r profile.Row, goal search.Goal) string {
 	verdict := "meets the objective"
 	if !goal.Meets(r) {
@@ -243,7 +247,7 @@ func trialLine(r profile.Row, goal search.Goal) string {
 	return text
 }
 
-// searchResult is what search prints. What there is not is null.
+// searchResult is the output of search. Missing values are null.
 type searchResult struct {
 	Function      string   `json:"function"`
 	Search        string   `json:"search"`
@@ -258,8 +262,8 @@ type searchResult struct {
 	Reason        string   `json:"reason"`
 }
 
-func newSearchResult(fn, how string, trials int, c search.Choice) searchResult {
-	f := searchResult{Function: fn, Search: how, Trials: trials, Reason: c.Reason}
+func newSearchResult(fn, strategy string, trials int, c search.Choice) searchResult {
+	f := searchResult{Function: fn, Search: strategy, Trials: trials, Reason: c.Reason}
 	if !c.OK {
 		return f
 	}

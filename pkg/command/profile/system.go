@@ -20,21 +20,21 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/measure/local"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
+	"github.com/gfaas/gfaas/pkg/rollout"
 )
 
-// platform is the part of the system that the command uses. Tests replace it.
+// platform holds the functions that depend on the host. Tests replace them.
 type platform struct {
-	// gpus returns the usual names of the GPUs in a list; of an empty list, those to
-	// measure on.
+	// gpus returns the canonical names of the GPUs in a list, or the default GPUs if the list is empty.
 	gpus func(list string) (string, error)
-	// runDir returns the directory of the locks of GPUs.
+	// runDir returns the directory that contains the GPU locks.
 	runDir func() string
-	// open returns a testbed for each group of GPUs, which this run has locked. An instance
-	// may take startTimeout to become ready.
+	// open returns a testbed for each group of GPUs, which this run has locked. startTimeout limits how
+	// long an instance may take to become ready.
 	open func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error)
 }
 
-// realPlatform returns the platform of this system.
+// realPlatform returns the platform of this host.
 func realPlatform(env *cli.Env) platform {
 	return platform{gpus: chooseGPUs, runDir: cli.RunDir,
 		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error) {
@@ -43,7 +43,7 @@ func realPlatform(env *cli.Env) platform {
 	}
 }
 
-// chooseGPUs returns the names of the GPUs in a list; of an empty one, those in
+// chooseGPUs returns the names of the GPUs in a list. For an empty list, it returns the GPUs in
 // CUDA_VISIBLE_DEVICES, or the first GPU.
 func chooseGPUs(list string) (string, error) {
 	chosen, err := devices.Choose(list)
@@ -64,7 +64,7 @@ func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, function
 			return nil, err
 		}
 	}
-	// An instance that spans GPUs has those after the one that the user named.
+	// An instance that spans several GPUs also uses the GPUs after the named one.
 	if err := devices.Permitted("an instance would be on", slices.Concat(groups...)); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, function
 		t, err := local.New(ctx, local.Config{
 			Launcher: launcher, Invoker: client, Encode: encoder(client), Status: tokend.Dial(cli.RunDir()).Status,
 			Kernels: kernels, Processes: processes, Meter: newMeter,
-		}, names, host.MeasuredID(names[0]))
+		}, names, rollout.MeasuredID(names[0]))
 		if err != nil {
 			return nil, err
 		}
@@ -103,23 +103,23 @@ func encoder(client *fnhttp.Client) func(context.Context, instance.Record, testb
 	}
 }
 
-// bodyFor returns the given body; if it is empty, a default body for the instance.
+// bodyFor returns the given body, or a default body for the instance if it is empty.
 func bodyFor(ctx context.Context, client *fnhttp.Client, r instance.Record, given []byte) ([]byte, error) {
 	if len(given) > 0 {
 		return given, nil
 	}
 	body, err := client.DefaultBody(ctx, r)
 	if err != nil {
-		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", r.Contract, err)}
+		return nil, &testbed.BodyError{Err: fmt.Errorf("--body is missing, and there is no default body under the contract %s: %w", r.Contract, err)}
 	}
 	return body, nil
 }
 
-// meters measures several GPUs; GPUs without counters are left out.
+// meters measures several GPUs. It omits GPUs without counters.
 type meters []*nvml.Meter
 
 func newMeter(names []string) testbed.Meter {
-	var all meters
+	var list meters
 	for _, name := range names {
 		d, err := gpu.ParseDevice(name)
 		if err != nil {
@@ -129,20 +129,20 @@ func newMeter(names []string) testbed.Meter {
 		if d.Simulated {
 			library.Simulated = devices.SimulatedNVML()
 		}
-		if one, err := library.NewMeter(d); err == nil {
-			all = append(all, one)
+		if meter, err := library.NewMeter(d); err == nil {
+			list = append(list, meter)
 		}
 	}
-	return all
+	return list
 }
 
 func (m meters) Sample() {
 	for _, one := range m {
-		one.Look()
+		one.Sample()
 	}
 }
 
-// Close returns the mean over the GPUs.
+// Close stops the measurement and returns the mean over the GPUs.
 func (m meters) Close() (mean testbed.Activity) {
 	for _, one := range m {
 		f, n := one.Close(), float64(len(m))
@@ -153,7 +153,7 @@ func (m meters) Close() (mean testbed.Activity) {
 	return mean
 }
 
-// processes returns the processes on the GPUs, as far as NVML tells them.
+// processes returns the processes on the GPUs that NVML reports.
 func processes(names []string) (pids []int) {
 	var library nvml.Processes
 	defer library.Close()
@@ -162,7 +162,7 @@ func processes(names []string) (pids []int) {
 		if err != nil {
 			continue
 		}
-		if d.Simulated { // all are, or none
+		if d.Simulated { // either all GPUs are simulated or none is
 			library.Simulated = devices.SimulatedNVML()
 			if library.Simulated == "" {
 				continue

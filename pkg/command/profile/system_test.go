@@ -16,8 +16,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 )
 
-// Requests have their batch where the contract wants it, and a body of its own
-// kind when none was given.
+// TestRequestsByContract checks that requests contain their batch as the contract requires, and that a default body fits
+// the contract.
 func TestRequestsByContract(t *testing.T) {
 	var seen string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

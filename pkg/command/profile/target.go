@@ -24,18 +24,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// reached is a target that can be loaded.
-type reached struct {
-	name string // for people
-	send load.Target
-	done func() // closes its connections
+// openTarget is a target that is ready for load.
+type openTarget struct {
+	name  string // shown to the user
+	send  load.Sender
+	close func() // closes its connections
 }
 
-// keepTo sets the objective: --slo, else the target's own, which is 0 if it has none. It
-// fails if a condition of --fail-if needs an objective and there is none.
-func (o *loadOptions) keepTo(name string, own time.Duration) error {
+// setObjective sets the objective to --slo or, without it, to the target's own, which may be 0 for none. It
+// returns a usage error if a condition of --fail-if needs an objective and there is none.
+func (o *loadOptions) setObjective(name string, own time.Duration) error {
 	o.slo = cmp.Or(o.slo, own)
 	for _, g := range o.criteria.Gates {
 		if g.UsesSLO() && o.slo == 0 {
@@ -45,20 +46,20 @@ func (o *loadOptions) keepTo(name string, own time.Duration) error {
 	return nil
 }
 
-// reach returns the target that the argument names.
-func (o *loadOptions) reach(ctx context.Context) (reached, error) {
+// openTarget returns the target of the command's argument.
+func (o *loadOptions) openTarget(ctx context.Context) (openTarget, error) {
 	if strings.Contains(o.target, "://") {
 		return o.url(ctx)
 	}
 	return o.function(ctx)
 }
 
-// completeTarget returns the names of the applied functions, for the completion of a shell.
-func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string, then cobra.ShellCompDirective) {
+// completeTarget completes the argument with the names of applied functions.
+func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string, directive cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	state, err := bolt.Open(cli.StatePath(), nil).Look(cmd.Context())
+	state, err := bolt.Open(cli.StatePath(), nil).List(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -68,31 +69,31 @@ func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// url returns the target of a URL.
-func (o *loadOptions) url(ctx context.Context) (to reached, err error) {
+// url returns a URL as the target.
+func (o *loadOptions) url(ctx context.Context) (to openTarget, err error) {
 	u, err := url.Parse(o.target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return to, cli.Usagef("expected a URL like http://127.0.0.1:8080/path, or the name of a function")
 	}
 	name := u.Redacted()
-	if err := o.keepTo(name, 0); err != nil {
+	if err := o.setObjective(name, 0); err != nil {
 		return to, err
 	}
 	if err := loadtest.CheckListens(ctx, loadtest.Address(u)); err != nil {
 		return to, cli.Fail(cli.ExitUnavailable, "", err)
 	}
 	send, done := loadtest.ToURL(u, loadtest.Request{Method: o.method, Header: o.header, Body: o.body})
-	return reached{name: name, send: send, done: done}, nil
+	return openTarget{name: name, send: send, close: done}, nil
 }
 
-// function returns the target of an applied function: its gateway if that runs, else its
-// ready instances.
-func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
+// function returns an applied function as the target: its gateway if one runs, and its ready instances
+// otherwise.
+func (o *loadOptions) function(ctx context.Context) (to openTarget, err error) {
 	name := o.target
 	if err := function.CheckName(name); err != nil {
-		return to, cli.Usagef("%w; a URL begins with http:// or https://", err)
+		return to, cli.Usagef("%w, or a URL that begins with http:// or https://", err)
 	}
-	state, err := bolt.Open(cli.StatePath(), o.env.Notef).Look(ctx)
+	state, err := bolt.Open(cli.StatePath(), o.env.Notef).List(ctx)
 	if err != nil {
 		return to, err
 	}
@@ -100,12 +101,12 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 	if err != nil {
 		return to, err
 	}
-	if err := o.keepTo(name, fn.SLO); err != nil {
+	if err := o.setObjective(name, fn.SLO); err != nil {
 		return to, err
 	}
 	to.name = name
 	client := fnhttp.NewClient()
-	ready, none := o.ready(ctx, state)
+	ready, noInstance := o.ready(ctx, state)
 	if len(o.body) == 0 && o.method == http.MethodPost {
 		limited, cancel := context.WithTimeout(ctx, o.timeout)
 		defer cancel()
@@ -114,8 +115,8 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 		}
 	}
 	if through := gateway.Dial(cli.RunDir()); through.Answers(ctx) {
-		o.env.Debugf("through the gateway")
-		to.done = through.Close
+		o.env.Debugf("sending requests through the gateway")
+		to.close = through.Close
 		to.send = func(ctx context.Context) error {
 			answer, err := through.Send(ctx, o.method, "/function/"+name, o.header, bytes.NewReader(o.body))
 			if err != nil {
@@ -125,28 +126,28 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 		}
 		return to, nil
 	}
-	if none != nil {
-		return to, none
+	if noInstance != nil {
+		return to, noInstance
 	}
-	o.env.Debugf("to %s", cli.Count(len(ready), "instance"))
-	to.done = client.Close
+	o.env.Debugf("sending requests to %s", number.Count(len(ready), "instance"))
+	to.close = client.Close
 	to.send = loadtest.ToInstances(client, ready, loadtest.Request{Method: o.method, Header: o.header, Body: o.body}, o.load.Seed)
 	return to, nil
 }
 
-// ready returns the instances of the function that accept connections; at least one.
-func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []launch.Candidate, err error) {
-	all, err := host.Ready(state, o.target)
+// ready returns the instances of the function that accept connections, or an error if there are none.
+func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (candidates []launch.Candidate, err error) {
+	listed, err := host.Ready(state, o.target)
 	if err != nil {
 		return nil, err
 	}
 	launcher := host.Launcher(o.env, cli.RunDir(), 0)
 	defer launcher.Close()
-	for _, c := range all {
-		// Another process may listen on the port of an instance that ended.
-		now, e := launcher.State(ctx, c.Record.Handle)
-		if e == nil && !now.Running {
-			e = errors.New(now.Detail)
+	for _, c := range listed {
+		// If the instance has ended, another process may listen on its port.
+		current, e := launcher.State(ctx, c.Record.Handle)
+		if e == nil && !current.Running {
+			e = errors.New(current.Detail)
 		} else {
 			e = loadtest.CheckListens(ctx, c.Record.Handle.Address)
 		}
@@ -154,22 +155,22 @@ func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []l
 			err = fmt.Errorf("instance %s: %w", c.Record.ID, e)
 			continue
 		}
-		there = append(there, c)
+		candidates = append(candidates, c)
 	}
-	if len(there) == 0 {
-		return nil, cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows what runs; 'gfaas down' and 'gfaas up' start again", err)
+	if len(candidates) == 0 {
+		return nil, cli.Fail(cli.ExitUnavailable, launch.RestartHint, err)
 	}
-	return there, nil
+	return candidates, nil
 }
 
-// defaultBody returns a default body for the function. Under kserve-v2 and openai it needs
-// a ready instance, which describes its models.
+// defaultBody returns a default body for the function. Under the contracts kserve-v2 and openai, it needs a
+// ready instance, which describes its models.
 func defaultBody(ctx context.Context, client *fnhttp.Client, fn function.Function, ready []launch.Candidate) ([]byte, error) {
 	if len(ready) > 0 {
 		return bodyFor(ctx, client, ready[0].Record, nil)
 	}
 	if fn.Contract == fnhttp.KServeV2 || fn.Contract == fnhttp.OpenAI {
-		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up without an instance", fn.Contract)}
+		return nil, &testbed.BodyError{Err: fmt.Errorf("--body is missing: the default body under the contract %s depends on a ready instance, and there is none", fn.Contract)}
 	}
 	return nil, nil
 }

@@ -19,11 +19,11 @@ func parseGates(texts, metrics []string) ([]gate.Gate, error) {
 	return gates, nil
 }
 
-// conclude prints warnings about doubtful findings and returns the error that the
-// others amount to. A finding that could not be judged outweighs the answer no.
+// conclude prints warnings about uncertain findings and returns the error that follows from the others.
+// A finding that could not be judged takes precedence over a negative one.
 func conclude(env *cli.Env, all []gate.Finding) error {
 	formats := map[gate.Verdict]string{
-		gate.Unknown: "--%s cannot be judged:\n  %s",
+		gate.Unknown: "--%s cannot be checked:\n  %s",
 		gate.Tripped: "--%s tripped:\n  %s",
 	}
 	messages := map[gate.Verdict][]string{}
@@ -54,7 +54,7 @@ func conclude(env *cli.Env, all []gate.Finding) error {
 	return nil
 }
 
-// writeJUnit writes the findings to the file of --junit, if there is one.
+// writeJUnit writes the findings to the file of --junit, if given.
 func writeJUnit(env *cli.Env, path string, all []gate.Finding, ended error) error {
 	if path == "" {
 		return nil

@@ -17,16 +17,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
+	"github.com/gfaas/gfaas/pkg/reason"
 	"github.com/gfaas/gfaas/pkg/sim/cluster"
 )
 
-// maxCluster is the most GPUs a cluster may have.
+// maxCluster is the limit on the GPUs of a cluster.
 const maxCluster = 1_000_000
 
-// schedulers are the words of --scheduler.
-var schedulers = []string{"dilu", "exclusive", "infless", "fast"}
-
-// clusterOptions are the flags of cluster, as given.
+// clusterOptions holds the flags of cluster.
 type clusterOptions struct {
 	env       *cli.Env
 	events    string
@@ -41,47 +39,66 @@ type clusterOptions struct {
 
 func newCluster(env *cli.Env) *cobra.Command {
 	o := clusterOptions{env: env, mem: 40 * gpu.GiB, dilu: online.DiluDefaults()}
+	var schedulers []cli.Entry
+	for _, k := range online.Kinds() {
+		schedulers = append(schedulers, cli.Entry{Name: k.Name, Help: k.Help})
+	}
+	parameters := slices.Clone(online.DiluParameters)
+	for i := range parameters {
+		parameters[i].Help = "dilu: " + parameters[i].Help
+	}
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Place a cluster's instances as they come and go",
-		Long: `Plays starts and stops of instances to a scheduler that knows nothing of what
-comes next, and counts the GPUs in use, what is left over on them, and how long
-decisions take. All GPUs of an instance are on one node.
+		Short: "Simulate a scheduler that places the instances of a cluster",
+		Long: `Simulate a scheduler that chooses the GPUs of each instance when the instance starts,
+without knowledge of later starts and stops. The result contains the number of GPUs in
+use, their unused resources (fragmentation) and the duration of decisions. All GPUs of
+an instance are on one node.
 
-dilu       SM requests sum to at most --omega on a GPU, limits to --gamma; first
-           beside what runs beside the function's other instances, then where
-           least is left over (Dilu, section 3.3)
-infless    SM limits sum to at most 1; where least is left over
-fast       the same, by SMs alone
-exclusive  whole GPUs
+Schedulers:
 
-EVENTS.csv has the columns time_s, action (start or stop), instance, function,
-kind (training, inference, llm or any other word, of which dilu looks for llm),
-gpus, sm_request, sm_limit (fractions of a GPU) and mem_mib; the last three are
-per GPU. A column gpu may name the models of GPU that will do, as in V100|A100.
-A stop needs no more than its instance.
+` + cli.Entries(schedulers) + `
+In the formulas, the sums are over the instances on the GPU, request and limit are their
+SM request and SM limit, and M is the memory of the GPU. α and β are --alpha and --beta
+for dilu, and 0.6 and 0.4 for infless.
 
-What has no room is rejected, not queued; then the exit status is 3. In the
-result sm_fragmentation and mem_fragmentation are the part of the GPUs in use
-that nobody requested, over time; sm_allocated_peak is the largest part of the
-whole cluster that was requested at once.`,
-		Example: `  gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB -o json
+The file of --events has these columns:
+
+  time_s      time of the event in seconds
+  action      start or stop
+  instance    name of the instance
+  function    name of its function
+  kind        training, inference, llm or another word; for an llm instance that needs
+              several GPUs, dilu prefers those with the most free memory
+  gpus        number of GPUs of the instance
+  sm_request  guaranteed fraction of the SMs of each GPU, 0 to 1
+  sm_limit    largest fraction of the SMs of each GPU, sm_request to 1
+  mem_mib     memory on each GPU
+  gpu         allowed GPU models, as in V100|A100 (optional)
+
+A stop needs only time_s, action and instance; the other cells can be empty.
+
+An instance for which there is no room is rejected, not queued. If any instance is
+rejected, the exit status is 3. sm_fragmentation is the fraction of the SMs of GPUs in
+use that no instance requested, averaged over time; mem_fragmentation is the same for
+memory. sm_allocated_peak is the largest fraction of the SMs of the whole cluster that
+was requested at the same time.`,
+		Example: `  # Simulate Dilu's scheduler on 4000 GPUs
+  gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB -o json
+  # Write each decision with its reason to a file
   gfaas-sim cluster --events events.csv --inventory gpus.csv --trace-out decisions.jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.events, "events", "", "what starts and stops (CSV)")
-	f.StringVar(&o.scheduler, "scheduler", schedulers[0], "who places: "+strings.Join(schedulers, ", "))
-	f.StringVar(&o.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
-	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes there are, without --inventory")
-	f.IntVar(&o.perNode, "gpus-per-node", 4, "how many GPUs each has")
+	f.StringVar(&o.events, "events", "", "file with the starts and stops of instances (CSV)")
+	f.StringVar(&o.scheduler, "scheduler", online.Names()[0], "scheduler: "+strings.Join(online.Names(), ", "))
+	f.StringVar(&o.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib)")
+	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, without --inventory")
+	f.IntVar(&o.perNode, "gpus-per-node", 4, "number of GPUs of each node")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU")
-	f.Float64Var(&o.dilu.Omega, "omega", o.dilu.Omega, "dilu: most that SM requests on a GPU sum to")
-	f.Float64Var(&o.dilu.Gamma, "gamma", o.dilu.Gamma, "dilu: most that SM limits on a GPU sum to")
-	f.Float64Var(&o.dilu.Alpha, "alpha", o.dilu.Alpha, "dilu: weight of SMs left over, 0 to 1")
-	f.Float64Var(&o.dilu.Beta, "beta", o.dilu.Beta, "dilu: weight of memory left over, 0 to 1")
-	f.StringVar(&o.traceOut, "trace-out", "", "write every decision and its reason to this file (JSON lines)")
-	cli.Words(cmd, "scheduler", schedulers...)
+	cli.ParameterFlags(cmd, parameters, &o.dilu)
+	f.StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")
+	cli.Words(cmd, "scheduler", online.Names()...)
 	cli.Files(cmd, "csv", "events", "inventory")
 	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "csv")
@@ -97,16 +114,16 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if log.Sorted {
-		o.env.Notef("note: %s is not in the order of time: its events were sorted", o.events)
+		o.env.Notef("note: %s is not in the order of time; its events were sorted", o.events)
 	}
 	devices, err := o.devices()
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	start := time.Now()
 	w := cluster.World{
-		Placer: o.placer(devices), Mem: make([]gpu.Bytes, len(devices)),
-		Clock: func() time.Duration { return time.Since(began) },
+		Placer: online.Kinds()[slices.Index(online.Names(), o.scheduler)].New(devices, o.dilu), Mem: make([]gpu.Bytes, len(devices)),
+		Clock: func() time.Duration { return time.Since(start) },
 	}
 	for i, d := range devices {
 		w.Mem[i] = gpu.FromMiB(d.MemMiB - d.UsedMemMiB)
@@ -146,15 +163,15 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 	case o.events == "":
 		return cli.Usagef("--events is missing: expected a file")
 	case o.events == "-" && o.inventory == "-":
-		return cli.Usagef("standard input (-) can be only one of the files")
-	case !slices.Contains(schedulers, o.scheduler):
-		return cli.Usagef("--scheduler %q: expected %s", o.scheduler, strings.Join(schedulers, ", "))
+		return cli.Usagef("standard input (-) can be used for one file only")
+	case !slices.Contains(online.Names(), o.scheduler):
+		return cli.Usagef("--scheduler %q: expected %s", o.scheduler, strings.Join(online.Names(), ", "))
 	case cli.Conflict(f, "inventory", "nodes") || cli.Conflict(f, "inventory", "gpus-per-node") || cli.Conflict(f, "inventory", "gpu-mem"):
-		return cli.Usagef("--inventory says which GPUs there are: expected no --nodes, --gpus-per-node or --gpu-mem beside it")
+		return cli.Usagef("--inventory lists the GPUs: it cannot be used with --nodes, --gpus-per-node or --gpu-mem")
 	case o.nodes < 1 || o.nodes > maxCluster:
 		return cli.Usagef("--nodes %d: expected a number from 1 to %d", o.nodes, maxCluster)
 	case o.perNode < 1 || o.perNode > events.MaxGPUs || o.nodes*o.perNode > maxCluster:
-		return cli.Usagef("--gpus-per-node %d: expected a number from 1 to %d, and at most %d GPUs together", o.perNode, events.MaxGPUs, maxCluster)
+		return cli.Usagef("--gpus-per-node %d: expected a number from 1 to %d, and at most %d GPUs in total", o.perNode, events.MaxGPUs, maxCluster)
 	case o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 40GiB", o.mem)
 	}
@@ -167,32 +184,20 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// devices are the GPUs of the cluster, node by node.
+// devices returns the GPUs of the cluster, ordered by node.
 func (o *clusterOptions) devices() ([]plan.Device, error) {
 	if o.inventory != "" {
 		list, err := cli.Load(o.env, o.inventory, plan.ReadInventory)
 		return online.Grouped(list), err
 	}
-	out := make([]plan.Device, 0, o.nodes*o.perNode)
+	devices := make([]plan.Device, 0, o.nodes*o.perNode)
 	for n := range o.nodes {
 		name := fmt.Sprintf("node%d", n)
 		for g := range o.perNode {
-			out = append(out, plan.Device{Node: name, Index: g, MemMiB: o.mem.MiB()})
+			devices = append(devices, plan.Device{Node: name, Index: g, MemMiB: o.mem.MiB()})
 		}
 	}
-	return out, nil
-}
-
-func (o *clusterOptions) placer(devices []plan.Device) online.Placer {
-	switch o.scheduler {
-	case "exclusive":
-		return online.Exclusive(devices)
-	case "infless":
-		return online.INFless(devices)
-	case "fast":
-		return online.FaST(devices)
-	}
-	return online.Dilu(devices, o.dilu)
+	return devices, nil
 }
 
 // decision is a line of --trace-out.
@@ -200,25 +205,28 @@ type decision struct {
 	Time     float64 `json:"time_s"`
 	Instance string  `json:"instance"`
 	Node     string  `json:"node,omitempty"`
-	GPUs     []int   `json:"gpus"` // on the node; none: rejected
+	GPUs     []int   `json:"gpus"` // indices on the node; empty if rejected
 	Fresh    int     `json:"fresh"`
-	Reason   string  `json:"reason"`
+	Reason   string  `json:"reason"` // text form of Cause
+
+	Cause reason.Reason `json:"cause"`
 }
 
 func tracer(b *bytes.Buffer, devices []plan.Device) func(events.Event, online.Decision) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	return func(e events.Event, d online.Decision) {
-		line := decision{Time: e.Time, Instance: e.Instance, GPUs: []int{}, Fresh: d.Fresh, Reason: string(d.Reason)}
+		line := decision{Time: e.Time, Instance: e.Instance, GPUs: []int{}, Fresh: d.Fresh, Reason: d.Reason.String(), Cause: d.Reason}
 		for _, g := range d.GPUs {
 			line.Node = devices[g].Node
 			line.GPUs = append(line.GPUs, devices[g].Index)
 		}
-		_ = enc.Encode(line) // a buffer takes all
+		_ = enc.Encode(line) // writing to a buffer does not fail
 	}
 }
 
-// table is a result as a row, under the names of the JSON form for csv.
+// table returns the result as a table with one row. For csv, the header has the names of the JSON
+// fields.
 func (o *clusterOptions) table(r cluster.Result) [][]string {
 	if o.env.Output == "csv" {
 		n := csvfile.Format

@@ -19,7 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// compareOptions are the flags of compare, as given.
+// compareOptions holds the flags of compare.
 type compareOptions struct {
 	workload
 	policies []string
@@ -29,26 +29,29 @@ func newCompare(env *cli.Env) *cobra.Command {
 	o := compareOptions{workload: workload{env: env}}
 	cmd := &cobra.Command{
 		Use:   "compare",
-		Short: "Run one trace through several queueing policies",
-		Long: `Runs the same trace through several queueing policies, as gfaas-sim queue does
-with one, and puts what came out side by side. -o html makes one page, which
-needs no network, with the distributions of latency and what each function got:
-each policy's curve has marks at places of its own, and a box that takes it away;
--o json and jsonl are the results of gfaas-sim queue, one after another.
+		Short: "Compare queueing policies on one trace",
+		Long: `Run the same trace through several queueing policies, as gfaas-sim queue does with
+one, and print a row of results for each policy. The table has the most important
+columns; -o wide adds makespan, gpu-warm starts, false misses and fairness. -o csv,
+json and jsonl have all values; json and jsonl contain the results of gfaas-sim queue.
+-o html writes a self-contained page with the policy that has the lowest latency, the
+distributions of latency, and the mean latency of each function.
 
-lb, lalb and lalb-o3 keep models on GPUs, not containers: they never pay for a
-new container, and are to be compared with each other.
+lb, lalb and lalb-o3 keep models on GPUs instead of containers and never pay for a new
+container. Compare them only with each other.
 
-When a function is larger than a GPU its invocations are rejected, and the exit
-status is 3.`,
-		Example: `  gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky
+If a function is larger than a GPU, its invocations are rejected, and the exit status
+is 3.`,
+		Example: `  # Compare two policies
+  gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky
+  # Compare all policies on a page with pictures
   gfaas-sim compare --functions costs.csv --trace trace.csv --gpus 4 --gpu-mem 16GiB -o html --out-file report.html`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.flags(cmd)
-	cmd.Flags().StringSliceVar(&o.policies, "policy", queue.Names(), "the policies, in the order they are to be shown")
+	cmd.Flags().StringSliceVar(&o.policies, "policy", queue.Names(), "policies to compare, in the order of the output")
 	cli.ListOf(cmd, "policy", queue.Names()...)
-	env.Outputs(cmd, "table", "json", "jsonl", "csv", "html")
+	env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "html")
 	return cmd
 }
 
@@ -78,14 +81,14 @@ func (o *compareOptions) run(ctx context.Context) error {
 
 func (o *compareOptions) checkPolicies() error {
 	if len(o.policies) == 0 {
-		return cli.Usagef("--policy is empty, expected some of %s", strings.Join(queue.Names(), ", "))
+		return cli.Usagef("--policy is empty: expected one or more of %s", strings.Join(queue.Names(), ", "))
 	}
 	for i, name := range o.policies {
 		if !slices.Contains(queue.Names(), name) {
-			return cli.Usagef("--policy %s: there is no such policy, expected some of %s", csvfile.Quote(name), strings.Join(queue.Names(), ", "))
+			return cli.Usagef("unknown policy %s in --policy: expected one or more of %s", csvfile.Quote(name), strings.Join(queue.Names(), ", "))
 		}
 		if slices.Contains(o.policies[:i], name) {
-			return cli.Usagef("--policy %s is named twice, expected once", name)
+			return cli.Usagef("--policy lists %s twice: expected each policy once", name)
 		}
 	}
 	return nil
@@ -96,22 +99,22 @@ func (o *compareOptions) simulateAll(ctx context.Context, c sim.Config, source *
 	c.Curve = report.Quantiles()
 	bar := o.env.Progress(len(o.policies), "simulating", "policies")
 	defer func() { _ = bar.Finish() }()
-	var out []*sim.Result
+	var results []*sim.Result
 	for _, name := range o.policies {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		c.Policy = name
-		begin := time.Now()
+		start := time.Now()
 		r, err := o.simulate(c, source)
 		if err != nil {
 			return nil, err
 		}
-		r.WallMS = float64(time.Since(begin).Microseconds()) / 1e3
-		out = append(out, r)
+		r.WallMS = float64(time.Since(start).Microseconds()) / 1e3
+		results = append(results, r)
 		_ = bar.Add(1)
 	}
-	return out, nil
+	return results, nil
 }
 
 func (o *compareOptions) print(c sim.Config, results []*sim.Result) error {
@@ -126,11 +129,14 @@ func (o *compareOptions) print(c sim.Config, results []*sim.Result) error {
 	return o.env.Show(results, func() [][]string {
 		rows := compareRows(results, human, func(v float64) string { return number.Percent(v, 1) })
 		rows[0] = columns
-		return rows
+		if o.env.Output == "wide" {
+			return rows
+		}
+		return narrow(rows)
 	})
 }
 
-// setting is what was simulated on what, in a line.
+// setting describes the simulation in one line.
 func (o *compareOptions) setting(c sim.Config, r *sim.Result) string {
 	text := fmt.Sprintf("%d invocations of %d functions on %d GPUs", r.Invocations, len(r.Functions), c.GPUs)
 	if c.GPUs == 1 {
@@ -139,21 +145,39 @@ func (o *compareOptions) setting(c sim.Config, r *sim.Result) string {
 	if c.Mem > 0 {
 		text += " of " + o.mem.String()
 	}
-	text += fmt.Sprintf("; %d at once on each", c.Concurrency)
+	text += fmt.Sprintf("; concurrency %d", c.Concurrency)
 	if c.Pool >= 0 {
-		text += fmt.Sprintf(", %d containers on each", c.Pool)
+		text += fmt.Sprintf(", up to %d containers on each GPU", c.Pool)
 	}
 	if len(o.set) > 0 {
 		text += "; " + strings.Join(o.set, ", ")
 	}
-	return text + ". Simulated: no GPU was used."
+	return text + ". Simulated, without a GPU."
 }
 
-// columns are the names of compareRows in the table.
+// onlyWide lists the columns that only the output wide has. Without them, the table fits into 120
+// columns.
+var onlyWide = []string{"MAKESPAN", "GPU-WARM", "FALSE MISSES", "LARGEST GAP", "BOUND"}
+
+// narrow returns a table without the columns in onlyWide.
+func narrow(table [][]string) (rows [][]string) {
+	for _, row := range table {
+		var cells []string
+		for i, cell := range row {
+			if !slices.Contains(onlyWide, table[0][i]) {
+				cells = append(cells, cell)
+			}
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// columns replaces the header of compareRows in the tables.
 var columns = []string{"POLICY", "MEAN", "P50", "P95", "P99", "MAX", "MAKESPAN", "COLD", "HOST-WARM", "GPU-WARM",
 	"MISSES", "FALSE MISSES", "BUSY", "REJECTED", "LARGEST GAP", "BOUND"}
 
-// compareRows is a line a policy, under the names of the JSON form.
+// compareRows returns a row for each policy. The header has the names of the JSON fields.
 func compareRows(results []*sim.Result, ms, ratio func(float64) string) [][]string {
 	rows := [][]string{{"policy", "mean_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms", "makespan_ms", "cold_starts", "host_warm_starts",
 		"gpu_warm_starts", "miss_ratio", "false_miss_ratio", "gpu_utilization", "rejected", "max_gap_ms", "bound_ms"}}

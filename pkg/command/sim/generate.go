@@ -18,18 +18,19 @@ import (
 func newGenerate(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Make traces, loads and events to simulate",
-		Long: `Makes input for the other commands: traces of invocations with costs, series of
-loads, and the workloads of papers as far as they print them. The same seed
-gives the same bytes.`,
-		Example: `  gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
+		Short: "Generate traces, loads and events to simulate",
+		Long: `Generate input for the other commands: traces of invocations with costs, series of
+loads, and the workloads of papers, as far as the papers describe them. The same seed
+gives the same output.`,
+		Example: `  # Run a policy on the workload of LALB
+  gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
 	}
 	cmd.AddCommand(newGenerateTrace(env), newGenerateRPS(env), newGenerateLALB(env), newGenerateMQFQ(env), newGenerateCluster(env))
 	return cmd
 }
 
-// generated is what generators of traces have in common.
+// generated holds the common flags of the generators of traces.
 type generated struct {
 	env      *cli.Env
 	costsOut string
@@ -37,16 +38,16 @@ type generated struct {
 }
 
 func (g *generated) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&g.costsOut, "costs-out", "", "write what the functions cost to this file (CSV)")
+	cmd.Flags().StringVar(&g.costsOut, "costs-out", "", "write the costs of the functions to this file (CSV)")
 	cli.Files(cmd, "csv", "costs-out")
 	seedFlag(cmd, &g.seed)
 }
 
 func seedFlag(cmd *cobra.Command, seed *uint64) {
-	cmd.Flags().Uint64Var(seed, "seed", 1, "what is drawn by chance is drawn by this number")
+	cmd.Flags().Uint64Var(seed, "seed", 1, "seed of the random numbers")
 }
 
-// print writes the trace, and the costs where they were asked for.
+// print writes the trace and, with --costs-out, the costs.
 func (g *generated) print(w gen.Workload) error {
 	if err := g.env.CheckOutput("costs-out", g.costsOut); err != nil {
 		return err
@@ -71,7 +72,7 @@ func (g *generated) print(w gen.Workload) error {
 	})
 }
 
-// inRange checks a flag's number.
+// inRange returns an error if the number in a flag is out of range.
 func inRange(name string, v, low, high float64) error {
 	if v >= low && v <= high {
 		return nil
@@ -80,16 +81,20 @@ func inRange(name string, v, low, high float64) error {
 }
 
 const patternHelp = `
-  poisson   a steady rate: exponential gaps
-  gamma     a steady rate, gaps of the coefficient of variation --cv
-  bursty    one burst of --burst in every --period, at --factor times the rate
-            between bursts
-  periodic  a wave of --period, from a fifth of the mean rate to nine fifths
-  sporadic  nothing but visits of --burst, one in --period on average
+    poisson   a constant rate; the gaps between arrivals have an exponential
+              distribution
+    gamma     a constant rate; the gaps have a gamma distribution with the
+              coefficient of variation --cv (more than 1: burstier than poisson)
+    bursty    one burst of length --burst at a random time in each --period; the rate
+              in a burst is --factor times the rate between bursts
+    periodic  a sine wave with the period --period, between 0.2 and 1.8 times the
+              mean rate
+    sporadic  bursts of length --burst, one per --period on average, after pauses of
+              random length without arrivals
 
-The mean rate is the same for all.`
+--rate is the mean rate over a long time for all patterns.`
 
-// patternOptions are the flags that describe arrivals, as given.
+// patternOptions holds the flags that describe arrivals.
 type patternOptions struct {
 	gen.Pattern
 	rate                    float64
@@ -99,13 +104,13 @@ type patternOptions struct {
 func (o *patternOptions) flags(cmd *cobra.Command) {
 	o.Pattern = gen.Defaults()
 	f := cmd.Flags()
-	cli.Choice(cmd, &o.Shape, "pattern", "how arrivals go over time", gen.Shapes()...)
-	f.Float64Var(&o.rate, "rate", 10, "arrivals a second on average")
-	f.DurationVar(&o.duration, "duration", 10*time.Minute, "how long it lasts")
-	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps over their mean")
-	f.DurationVar(&o.period, "period", seconds(o.Period), "bursty, periodic, sporadic: from one to the next")
-	f.DurationVar(&o.burst, "burst", seconds(o.Burst), "bursty, sporadic: how long one lasts")
-	f.Float64Var(&o.Factor, "factor", o.Factor, "bursty: the rate in a burst over that between")
+	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals over time", gen.Shapes()...)
+	f.Float64Var(&o.rate, "rate", 10, "mean arrivals per second")
+	f.DurationVar(&o.duration, "duration", 10*time.Minute, "length of the pattern")
+	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps divided by their mean")
+	f.DurationVar(&o.period, "period", seconds(o.Period), "bursty, periodic, sporadic: time from one burst or wave to the next")
+	f.DurationVar(&o.burst, "burst", seconds(o.Burst), "bursty, sporadic: length of a burst")
+	f.Float64Var(&o.Factor, "factor", o.Factor, "bursty: rate in a burst divided by the rate between bursts")
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -113,7 +118,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 func (o *patternOptions) check() error {
 	o.Period, o.Burst = o.period.Seconds(), o.burst.Seconds()
 	if err := o.Check(); err != nil {
-		return cli.Fail(cli.ExitUsage, "--cv, --period, --burst and --factor say how a pattern goes", err)
+		return cli.Fail(cli.ExitUsage, "set the pattern with --cv, --period, --burst and --factor", err)
 	}
 	if err := inRange("rate", o.rate, 1e-6, 1e9); err != nil {
 		return err
@@ -121,16 +126,16 @@ func (o *patternOptions) check() error {
 	if o.duration < time.Second || o.duration > trace.MaxSeconds*time.Second {
 		return cli.Usagef("--duration %v is out of range, expected 1s to %v", o.duration, trace.MaxSeconds*time.Second)
 	}
-	return most(o.rate * o.duration.Seconds())
+	return checkRows(o.rate * o.duration.Seconds())
 }
 
-// most refuses what would take all memory.
-func most(rows float64) error {
+// checkRows returns an error if the expected number of invocations would need too much memory.
+func checkRows(rows float64) error {
 	if rows <= gen.MaxRows {
 		return nil
 	}
-	return cli.Fail(cli.ExitUsage, "make several shorter ones",
-		fmt.Errorf("it could have %.3g invocations, expected at most %d", rows, gen.MaxRows))
+	return cli.Fail(cli.ExitUsage, "generate several shorter traces",
+		fmt.Errorf("the trace could have %.3g invocations, expected at most %d", rows, gen.MaxRows))
 }
 
 func newGenerateTrace(env *cli.Env) *cobra.Command {
@@ -139,28 +144,32 @@ func newGenerateTrace(env *cli.Env) *cobra.Command {
 	m := gen.Mixed{Functions: 20}
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Make a trace of invocations",
-		Long: `Makes a trace (CSV: function,invoke_time_ms) of functions whose arrivals follow a
-pattern, each function on its own.
-` + patternHelp + ` --zipf S gives the k-th function 1/k^S of the
-first one's share; 0 gives all the same.
+		Short: "Generate a trace of invocations",
+		Long: `Generate a trace (CSV: function,invoke_time_ms). All functions have the same pattern of
+arrivals over time, but each function's arrival times are drawn independently.
+` + patternHelp + `
+The functions divide --rate by Zipf's law: with --zipf S, the rate of the k-th function
+is 1/k^S of the first function's rate. For example, with 1, the second function gets
+half of the first one's rate; with 0, all functions have the same rate.
 
-What the functions cost goes to --costs-out: 20 ms to 2 s warm, 1 to 10 s more
-for a new container, 100 MiB to 4 GiB of memory that loads at 12 GiB/s, drawn
-evenly over the orders of magnitude.`,
-		Example: `  gfaas-sim generate trace --pattern bursty --functions 50 --rate 20 --zipf 1.5 --costs-out costs.csv > trace.csv`,
+--costs-out writes the costs of the functions. A warm invocation takes 20 ms to 2 s, and
+one in a new container takes 1 to 10 s more. A function has 100 MiB to 4 GiB of memory,
+which loads at 12 GiB/s. The costs are random with a log-uniform distribution: for
+example, as many warm invocations take 20 to 200 ms as take 200 ms to 2 s.`,
+		Example: `  # Generate bursts of 50 functions
+  gfaas-sim generate trace --pattern bursty --functions 50 --rate 20 --zipf 1.5 --costs-out costs.csv > trace.csv`,
 		RunE: func(*cobra.Command, []string) error {
 			if err := cmp.Or(o.check(), inRange("functions", float64(m.Functions), 1, 1e6), inRange("zipf", m.Zipf, 0, 10)); err != nil {
 				return err
 			}
 			m.Pattern, m.Rate, m.Duration = o.Pattern, o.rate, o.duration.Seconds()
-			return g.print(m.Make(g.seed))
+			return g.print(m.Generate(g.seed))
 		},
 	}
 	o.flags(cmd)
 	g.flags(cmd)
-	cmd.Flags().IntVar(&m.Functions, "functions", m.Functions, "how many functions")
-	cmd.Flags().Float64Var(&m.Zipf, "zipf", 1, "how steeply shares fall by rank")
+	cmd.Flags().IntVar(&m.Functions, "functions", m.Functions, "number of functions")
+	cmd.Flags().Float64Var(&m.Zipf, "zipf", 1, "exponent S of Zipf's law: function k gets 1/k^S of the first one's rate")
 	return cmd
 }
 
@@ -169,11 +178,13 @@ func newGenerateRPS(env *cli.Env) *cobra.Command {
 	var seed uint64
 	cmd := &cobra.Command{
 		Use:   "rps",
-		Short: "Make a series of loads",
-		Long: `Makes a series of loads (CSV: second,rps): the arrivals of a pattern, counted in
-each second.
+		Short: "Generate a series of loads",
+		Long: `Generate a series of loads as CSV (second,rps): the number of requests that arrive in
+each second. Arrivals are random, with the mean rate --rate and one of these patterns
+(--pattern):
 ` + patternHelp,
-		Example: `  gfaas-sim generate rps --pattern periodic --rate 50 > series.csv`,
+		Example: `  # Generate a wave around 50 requests/s
+  gfaas-sim generate rps --pattern periodic --rate 50 > series.csv`,
 		RunE: func(*cobra.Command, []string) error {
 			if err := o.check(); err != nil {
 				return err
@@ -192,34 +203,32 @@ func newGenerateLALB(env *cli.Env) *cobra.Command {
 	l := gen.DefaultLALB()
 	cmd := &cobra.Command{
 		Use:   "lalb",
-		Short: "Make the workload of LALB",
-		Long: `Makes the workload of LALB (section V.A) for its 12 GPUs of 8 GiB: 325 requests a
-minute for 6 minutes over a working set of 15, 25 or 35 functions, each with a
-model of its own from the paper's Table I.
+		Short: "Generate the workload of LALB",
+		Long: `Generate the workload of LALB (section V.A) for its 12 GPUs of 8 GiB: 325 requests per
+minute for 6 minutes, distributed over a working set of 15, 25 or 35 functions. Each
+function has its own model from Table I of the paper.
 
-The paper takes popularity from the Azure trace and prints only that it is very
-uneven: here the k-th function has 1/k^S of the first one's share (--zipf S).
-Models are taken at even steps through the table by size and dealt to the ranks
-by the seed.`,
-		Example: `  gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
+The paper uses the popularity of functions in the Azure trace, and says only that it
+is very uneven. Here, the k-th function has 1/k^S of the first function's share
+(--zipf S). Models are selected at equal steps from the table, sorted by size, and
+assigned to the ranks according to the seed.`,
+		Example: `  # Run a policy on the workload
+  gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
 		RunE: func(*cobra.Command, []string) error {
-			err := cmp.Or(inRange("working-set", float64(l.WorkingSet), 1, 1e6), inRange("minutes", float64(l.Minutes), 1, 1e6),
-				inRange("per-minute", float64(l.PerMinute), 1, 1e9), inRange("zipf", l.Zipf, 0, 10))
-			if err == nil {
-				err = most(float64(l.Minutes) * float64(l.PerMinute))
-			}
-			if err != nil {
+			if err := cmp.Or(inRange("working-set", float64(l.WorkingSet), 1, 1e6), inRange("minutes", float64(l.Minutes), 1, 1e6),
+				inRange("per-minute", float64(l.PerMinute), 1, 1e9), inRange("zipf", l.Zipf, 0, 10),
+				checkRows(float64(l.Minutes)*float64(l.PerMinute))); err != nil {
 				return err
 			}
-			return g.print(l.Make(g.seed))
+			return g.print(l.Generate(g.seed))
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&l.WorkingSet, "working-set", l.WorkingSet, "how many functions, each with a model of its own")
-	f.IntVar(&l.Minutes, "minutes", l.Minutes, "how long it lasts")
-	f.IntVar(&l.PerMinute, "per-minute", l.PerMinute, "requests in each minute")
-	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "how steeply shares fall by rank")
+	f.IntVar(&l.WorkingSet, "working-set", l.WorkingSet, "number of functions, each with its own model")
+	f.IntVar(&l.Minutes, "minutes", l.Minutes, "length of the trace in minutes")
+	f.IntVar(&l.PerMinute, "per-minute", l.PerMinute, "requests per minute")
+	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "exponent by which shares decrease with the rank")
 	g.flags(cmd)
 	return cmd
 }
@@ -230,36 +239,34 @@ func newGenerateMQFQ(env *cli.Env) *cobra.Command {
 	duration := 10 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "mqfq",
-		Short: "Make a mix of MQFQ-Sticky's functions",
-		Long: `Makes a mix like that of MQFQ-Sticky's comparison of policies (section 6.2): 19
-copies of the functions of its Table 1 and 2.69 requests a second that keep a
-GPU busy for 70% of the time when all start warm.
+		Short: "Generate a mix of MQFQ-Sticky's functions",
+		Long: `Generate a mix like the workload of MQFQ-Sticky's comparison of policies (section
+6.2): 19 copies of the functions in its Table 1, with 2.69 requests/s that keep a GPU
+busy for 70% of the time if all starts are warm.
 
-The paper samples arrival rates from the Azure trace and does not print them:
-here gaps are exponential and the k-th function's rate is 1/k^S of the first
-one's (--zipf S; the paper's own Zipfian workload has 1.5). Which function each
-rank is a copy of is drawn by the seed so that both printed figures are met.`,
-		Example: `  gfaas-sim generate mqfq --costs-out costs.csv > trace.csv
+The paper samples arrival rates from the Azure trace, but does not print them. Here,
+gaps are exponential, and the k-th function has 1/k^S of the first function's rate
+(--zipf S; the Zipfian workload of the paper has 1.5). The seed determines the
+function that is copied for each rank, so that both printed figures are met.`,
+		Example: `  # Compare two policies on the mix
+  gfaas-sim generate mqfq --costs-out costs.csv > trace.csv
   gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky`,
 		RunE: func(*cobra.Command, []string) error {
 			q.Duration = duration.Seconds()
-			err := cmp.Or(inRange("functions", float64(q.Functions), 1, 1e4), inRange("utilization", q.Utilization, 1e-3, 1e3),
-				inRange("zipf", q.Zipf, 0, 10), inRange("duration", q.Duration, 1, 1e7), inRange("rate", q.Rate, 1e-6, 1e9))
-			if err == nil {
-				err = most(q.Duration * q.Rate)
-			}
-			if err != nil {
+			if err := cmp.Or(inRange("functions", float64(q.Functions), 1, 1e4), inRange("utilization", q.Utilization, 1e-3, 1e3),
+				inRange("zipf", q.Zipf, 0, 10), inRange("duration", q.Duration, 1, 1e7), inRange("rate", q.Rate, 1e-6, 1e9),
+				checkRows(q.Duration*q.Rate)); err != nil {
 				return err
 			}
-			return g.print(q.Make(g.seed))
+			return g.print(q.Generate(g.seed))
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&q.Functions, "functions", q.Functions, "how many functions")
-	f.DurationVar(&duration, "duration", duration, "how long it lasts")
-	f.Float64Var(&q.Rate, "rate", q.Rate, "requests a second")
-	f.Float64Var(&q.Utilization, "utilization", q.Utilization, "how much of one GPU's time warm executions take")
-	f.Float64Var(&q.Zipf, "zipf", q.Zipf, "how steeply rates fall by rank")
+	f.IntVar(&q.Functions, "functions", q.Functions, "number of functions")
+	f.DurationVar(&duration, "duration", duration, "length of the trace")
+	f.Float64Var(&q.Rate, "rate", q.Rate, "requests per second")
+	f.Float64Var(&q.Utilization, "utilization", q.Utilization, "fraction of one GPU's time that warm executions use")
+	f.Float64Var(&q.Zipf, "zipf", q.Zipf, "exponent by which rates decrease with the rank")
 	g.flags(cmd)
 	return cmd
 }
@@ -269,11 +276,13 @@ func newGenerateCluster(env *cli.Env) *cobra.Command {
 	instances := 3200
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Make the events of Dilu's large cluster",
-		Long: `Makes the events of Dilu's simulated cluster (section 5.5): one instance starts a
-second, training to LLM inference to other inference as 2 to 2 to 6; 60% of them
-stop after 1 to 3 minutes, 10% after 10 to 15, the rest stay.`,
-		Example: `  gfaas-sim generate cluster > events.csv
+		Short: "Generate the events of Dilu's large cluster",
+		Long: `Generate the events of Dilu's simulated cluster (section 5.5). One instance starts per
+second; training, LLM inference and other inference have the ratio 2:2:6. Of all
+instances, 60% stop after 1 to 3 minutes and 10% after 10 to 15 minutes; the others
+stay.`,
+		Example: `  # Simulate Dilu's scheduler on the events
+  gfaas-sim generate cluster > events.csv
   gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB`,
 		RunE: func(*cobra.Command, []string) error {
 			if err := inRange("instances", float64(instances), 1, 1e7); err != nil {
@@ -282,7 +291,7 @@ stop after 1 to 3 minutes, 10% after 10 to 15, the rest stay.`,
 			return env.Emit(func(w io.Writer) error { return events.Write(w, events.Mix(seed, instances)) })
 		},
 	}
-	cmd.Flags().IntVar(&instances, "instances", instances, "how many instances start")
+	cmd.Flags().IntVar(&instances, "instances", instances, "number of instances that start")
 	seedFlag(cmd, &seed)
 	return cmd
 }

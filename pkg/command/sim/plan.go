@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -17,9 +16,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/command/sim/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/sim/planned"
@@ -27,14 +28,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// planOptions are the flags of plan, as given.
+// planOptions holds the flags of plan.
 type planOptions struct {
 	env       *cli.Env
 	profile   string
 	demand    string
 	functions string
 	inventory string
-	model     string // of GPUs that neither the plan nor the inventory names one for
+	model     string // default for GPUs whose model neither the plan nor the inventory names
 	trace     string
 	routing   string
 	slo       time.Duration
@@ -43,89 +44,67 @@ type planOptions struct {
 	gen.Pattern
 }
 
-// Requests come for longer than was asked for until each function has so many, since
-// fewer tell nothing of a 99th percentile, or those that meet have a million together;
-// and for less where a function would have more than a million, or the clock ends.
-const (
-	fewestRequests = 10_000
-	mostRequests   = 1_000_000
-	mostSeconds    = 9e9 // of 2^63 ns, with room for answers
-)
-
 func newPlan(env *cli.Env) *cobra.Command {
 	o := planOptions{env: env, Pattern: gen.Defaults()}
 	cmd := &cobra.Command{
 		Use:   "plan PLAN.json",
-		Short: "Foretell the latencies that a plan keeps",
-		Long: `Plays the instances of a plan on a virtual clock. Each works first come, first
-served, with what its row of the profile says a batch takes, while it has a lease of
-its GPU: these are given out as gfaas-tokend does, in windows of 100 ms, by the
-plan's turns and quotas, and what an instance leaves is lent to others. Requests
-come as --pattern says at the rates of the demand, or as a recorded --trace has them,
-and --routing gives each to an instance:
+		Short: "Predict the latencies of a plan",
+		Long: `Predict the latencies of a plan: simulate its instances on a virtual clock. An
+instance processes requests first come, first served, with the durations in its row of
+the profile, whenever it has a lease of its GPU. Leases follow the rules of
+gfaas-tokend: in windows of 100 ms, by the turns and quotas of the plan, and unused
+time is lent to other instances. Requests arrive according to --pattern at the rates
+of the demand, or at the times of a recorded --trace. --routing selects the instance
+of each request:
 
-  least     to the one of those that are free that would answer first
-  weighted  by chance, in proportion to what each is counted on for
-  random    by chance, to any
+    least     the free instance that would answer first
+    weighted  a random instance, in proportion to the rate that the plan gives it
+    random    a random instance, with equal probabilities
 
-For each function it prints the latencies and the part of the requests within its
-objective: the demand's slo_ms, else the slo of --functions, else --slo. -o html
-draws the distributions.
+The output contains, for each function, the latencies and the fraction of requests
+within its objective: the slo_ms of the demand, the slo in --functions, or --slo, in
+this order. -o html draws the distributions.
 
-An instance has the row of its configuration on the model of its GPU, as the plan
-names it; for a GPU without, --inventory or --gpu-model does. Where none of them does
-and rows of several models differ, the exit status is 2.
+An instance uses the row of its configuration for the model of its GPU. The model is
+that of the plan, of --inventory, or of --gpu-model, in this order. If none of them
+gives the model, and rows of several models differ, the exit status is 2.
 
-The exit status is 3 when a function's p95 is beyond its
-objective, or nothing serves it. Simulated: no GPU is used, and what a server adds
-besides the GPU's time is as the profile has it.`,
-		Example: `  gfaas-place plan --profile profile.csv --demand demand.csv -o json --out-file plan.json
+If the p95 latency of a function exceeds its objective, or no instance serves it, the
+exit status is 3. The simulation uses no GPU, and knows the overhead of a server only
+as far as it is in the profile.`,
+		Example: `  # Make a plan and predict its latencies
+  gfaas-place plan --profile profile.csv --demand demand.csv -o json --out-file plan.json
   gfaas-sim plan plan.json --profile profile.csv --demand demand.csv
+  # Draw the latencies under bursty arrivals and random routing
   gfaas-sim plan plan.json --profile profile.csv --demand demand.csv --pattern gamma --cv 2 --routing random -o html --out-file plan.html`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.profile, "profile", "", "what instances sustain (CSV)")
-	f.StringVar(&o.demand, "demand", "", "what is asked for: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default the plan's own)")
-	f.StringVar(&o.functions, "functions", "", "the functions (YAML): their objectives")
-	f.StringVar(&o.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib,model): the models of those that the plan names none for")
-	f.StringVar(&o.model, gpumodel.Flag, "", "model of the GPUs that neither the plan nor --inventory names one for")
-	f.StringVar(&o.trace, "trace", "", "requests as they were recorded (CSV: function,invoke_time_ms) instead of a pattern")
-	f.DurationVar(&o.slo, "slo", 0, "the p95 latency of functions that have no objective otherwise, like `100ms`")
-	cli.Choice(cmd, &o.routing, "routing", "which instance a request goes to", planned.Routings()...)
-	cli.Choice(cmd, &o.Shape, "pattern", "how requests come", gen.Shapes()...)
-	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps over their mean")
-	f.DurationVar(&o.duration, "duration", 10*time.Minute, "for how long requests come; longer where a function has less than 10,000, and of each at most a million")
-	f.Uint64Var(&o.seed, "seed", 1, "other requests of the same kind")
+	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
+	f.StringVar(&o.demand, "demand", "", "demand: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default the demand of the plan)")
+	f.StringVar(&o.functions, "functions", "", "function file (YAML) with objectives")
+	f.StringVar(&o.inventory, "inventory", "", "inventory with the models of GPUs that have none in the plan (CSV: node,gpu,mem_mib,model)")
+	f.StringVar(&o.model, gpumodel.Flag, "", "model of GPUs that have none in the plan and in --inventory")
+	f.StringVar(&o.trace, "trace", "", "recorded requests (CSV: function,invoke_time_ms), instead of a pattern")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective of functions without another one, like `100ms`")
+	cli.Choice(cmd, &o.routing, "routing", "rule that selects the instance of a request", planned.Routings()...)
+	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals", gen.Shapes()...)
+	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps divided by their mean")
+	f.DurationVar(&o.duration, "duration", 10*time.Minute, "minimum length of the arrivals; longer if a function has fewer than 10,000 requests, up to a million requests per function")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals and the routing")
 	cli.Files(cmd, "csv", "profile", "demand", "inventory", "trace")
 	cli.Files(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "json", "csv", "html")
 	return cmd
 }
 
-// foretold is what comes of a function.
-type foretold struct {
-	Function string  `json:"function"`
-	RPS      float64 `json:"rps"`
-	SLOMS    float64 `json:"slo_ms"` // 0 is none
-	P50MS    float64 `json:"p50_ms"`
-	P95MS    float64 `json:"p95_ms"`
-	P99MS    float64 `json:"p99_ms"`
-	Within   float64 `json:"within"` // part of the requests within the objective
-
-	curve []float64
-}
-
-// missed says whether the function does not keep its objective.
-func (f foretold) missed() bool { return f.curve == nil || f.SLOMS > 0 && f.P95MS > f.SLOMS }
-
-// promise is the answer of plan.
-type promise struct {
-	Arrivals  string     `json:"arrivals"`
-	Routing   string     `json:"routing"`
-	Functions []foretold `json:"functions"`
+// prediction is the result of plan.
+type prediction struct {
+	Arrivals  string                      `json:"arrivals"`
+	Routing   string                      `json:"routing"`
+	Functions []report.FunctionPrediction `json:"functions"`
 }
 
 func (o *planOptions) run(cmd *cobra.Command, path string) error {
@@ -140,7 +119,7 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	wanted, err := o.wanted(p)
+	demands, err := o.loadDemand(p)
 	if err != nil {
 		return err
 	}
@@ -148,29 +127,83 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 		return err
 	}
 	gpus, err := planned.FromPlan(p, rows)
-	if ambiguous := new(profile.AmbiguousError); errors.As(err, &ambiguous) {
-		return gpumodel.Ask(path, err)
+	if _, ambiguous := errors.AsType[*profile.AmbiguousError](err); ambiguous {
+		return gpumodel.AddHint(path, err)
 	}
 	if err != nil {
-		return cli.Fail(cli.ExitFailure, "give the profile that the plan was made from", fmt.Errorf("%s: %w", path, err))
+		return cli.Fail(cli.ExitFailure, "give the profile from which the plan was made", fmt.Errorf("%s: %w", path, err))
 	}
 	if wrong := verify.Plan(p, verify.Inputs{}); len(wrong) > 0 {
-		o.env.Notef("note: the plan promises what it cannot give: %s", wrong[0].Message)
+		o.env.Notef("note: the plan is not valid: %s", wrong[0].Message)
 		if len(wrong) > 1 {
-			o.env.Notef("note: gfaas-place verify lists %d more faults", len(wrong)-1)
+			o.env.Notef("note: %d more problems; run gfaas-place verify to list them", len(wrong)-1)
 		}
 	}
-	out, err := o.foretell(cmd.Context(), wanted, gpus)
+	result, err := o.predict(cmd.Context(), demands, gpus)
 	if err != nil {
 		return err
 	}
-	if err := o.print(out); err != nil {
+	if err := o.print(result); err != nil {
 		return err
 	}
-	return o.verdict(out)
+	return o.verdict(result)
 }
 
-// nameModels names the models of those GPUs for which the plan names none.
+// loadDemand returns the functions with their rates and objectives.
+func (o *planOptions) loadDemand(p plan.Plan) (list []plan.Demand, err error) {
+	for _, d := range p.Demand {
+		list = append(list, plan.Demand{Function: d.Function, RPS: d.RPS})
+	}
+	if o.demand != "" {
+		if list, err = demand.Load(o.env, o.demand); err != nil {
+			return nil, err
+		}
+	}
+	var functions []function.Function
+	if o.functions != "" {
+		if functions, err = cli.LoadFunctions(o.env, o.functions); err != nil {
+			return nil, err
+		}
+	}
+	prepare.Objectives(list, functions, o.slo)
+	return list, nil
+}
+
+// predict simulates the plan.
+func (o *planOptions) predict(ctx context.Context, demand []plan.Demand, gpus [][]planned.Instance) (prediction, error) {
+	result := prediction{Arrivals: o.Shape, Routing: o.routing, Functions: []report.FunctionPrediction{}}
+	r := planned.Run{Demand: demand, GPUs: gpus, Pattern: o.Pattern, Duration: o.duration, Routing: planned.Routing(o.routing), Seed: o.seed}
+	if o.trace != "" {
+		var err error
+		if r.Recorded, err = o.recorded(); err != nil {
+			return result, err
+		}
+		result.Arrivals = "trace"
+		if err := o.compareNames(demand, r.Recorded); err != nil {
+			return result, err
+		}
+	}
+	bar := o.env.Progress(len(planned.Groups(gpus)), "simulating", "groups of GPUs")
+	defer func() { _ = bar.Finish() }()
+	r.Progress = func(index int) error {
+		_ = bar.Set(index)
+		return ctx.Err()
+	}
+	functions, silent, err := r.Predict()
+	for _, d := range demand {
+		if _, known := r.Recorded[d.Function]; err == nil && r.Recorded != nil && !known {
+			o.env.Notef("note: %s has no request of %s", o.trace, d.Function)
+		} else if slices.Contains(silent, d.Function) {
+			o.env.Notef("note: the simulation had no request of %s, because its rate is so low compared with other functions", d.Function)
+		}
+	}
+	for _, f := range functions {
+		result.Functions = append(result.Functions, predictionOf(f))
+	}
+	return result, err
+}
+
+// nameModels sets the models of the GPUs for which the plan names no model.
 func (o *planOptions) nameModels(cmd *cobra.Command, p *plan.Plan) error {
 	var inventory []plan.Device
 	if o.inventory != "" {
@@ -192,13 +225,13 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 	}
 	switch {
 	case o.profile == "":
-		return cli.Fail(cli.ExitUsage, "it is the one that the plan was made from", errors.New("--profile is missing: expected a file"))
+		return cli.Fail(cli.ExitUsage, "give the profile from which the plan was made", errors.New("--profile is missing: expected a file"))
 	case stdin > 1 || o.trace == "-":
-		return cli.Usagef("standard input (-) can be only one of the files, and not the trace")
+		return cli.Usagef("standard input (-) can be used for one file only, and not for the trace")
 	case o.trace != "" && (given("pattern") || given("cv") || given("duration")):
-		return cli.Usagef("--trace says when requests come: it cannot be used with --pattern, --cv or --duration")
+		return cli.Usagef("--trace contains the times of requests: it cannot be used with --pattern, --cv or --duration")
 	case given("cv") && o.Shape != "gamma":
-		return cli.Usagef("--cv is of --pattern gamma")
+		return cli.Usagef("--cv needs --pattern gamma")
 	case given("slo") && o.slo <= 0:
 		return cli.Usagef("--slo %s: expected more than 0, like 100ms", o.slo)
 	case o.duration < time.Second || o.duration > 1000*time.Hour:
@@ -210,147 +243,34 @@ func (o *planOptions) check(cmd *cobra.Command, path string) error {
 	return nil
 }
 
-// wanted are the functions with their rates and objectives.
-func (o *planOptions) wanted(p plan.Plan) ([]plan.Demand, error) {
-	var out []plan.Demand
-	for _, d := range p.Demand {
-		out = append(out, plan.Demand{Function: d.Function, RPS: d.RPS})
+// compareNames prints a note about functions of the trace that are not in the demand. It returns
+// an error if the trace has no request to a function of the demand, because then no objective
+// could be missed.
+func (o *planOptions) compareNames(demands []plan.Demand, recorded map[string][]float64) error {
+	unknown := slices.Sorted(maps.Keys(recorded))
+	total := len(unknown)
+	for _, d := range demands {
+		unknown = slices.DeleteFunc(unknown, func(name string) bool { return name == d.Function })
 	}
-	if o.demand != "" {
-		var err error
-		if out, err = demand.Load(o.env, o.demand); err != nil {
-			return nil, err
-		}
+	if len(unknown) == total {
+		return cli.Fail(cli.ExitFailure, "use the same names of functions in the demand and the trace", fmt.Errorf("%s has no request of a function in the demand", o.trace))
 	}
-	own := map[string]time.Duration{}
-	if o.functions != "" {
-		functions, err := cli.LoadFunctions(o.env, o.functions)
-		if err != nil {
-			return nil, err
-		}
-		for _, fn := range functions {
-			own[fn.Name] = fn.SLO
-		}
-	}
-	for i, d := range out {
-		if slo := own[d.Function]; d.SLOMS == 0 && slo > 0 {
-			out[i].SLOMS = float64(slo) / float64(time.Millisecond)
-		} else if d.SLOMS == 0 {
-			out[i].SLOMS = float64(o.slo) / float64(time.Millisecond)
-		}
-	}
-	return out, nil
-}
-
-// foretell plays the plan, one group of GPUs after another.
-func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, gpus [][]planned.Instance) (promise, error) {
-	out := promise{Arrivals: o.Shape, Routing: o.routing, Functions: []foretold{}}
-	var recorded map[string][]float64
-	if o.trace != "" {
-		var err error
-		if recorded, err = o.recorded(); err != nil {
-			return out, err
-		}
-		out.Arrivals = "trace"
-		if err := o.compareNames(wanted, recorded); err != nil {
-			return out, err
-		}
-	}
-	groups := planned.Groups(gpus)
-	bar := o.env.Progress(len(groups), "simulating", "groups of GPUs")
-	defer func() { _ = bar.Finish() }()
-	took := map[string][]float64{}
-	for n, group := range groups {
-		if err := ctx.Err(); err != nil {
-			return out, err
-		}
-		at := recorded
-		if recorded == nil {
-			at = o.requests(wanted, group)
-		}
-		maps.Copy(took, planned.Latencies(planned.Config{
-			GPUs: group, Arrivals: at, Routing: planned.Routing(o.routing), WindowMS: arrivals.Window, Seed: o.seed + uint64(n),
-		}))
-		_ = bar.Add(1)
-	}
-	for _, d := range wanted {
-		if at, known := recorded[d.Function]; recorded != nil && !known {
-			o.env.Notef("note: %s has no request of %s", o.trace, d.Function)
-			continue
-		} else if known && at[len(at)-1] > at[0] {
-			d.RPS = float64(len(at)-1) / (at[len(at)-1] - at[0]) * 1000
-		}
-		seen, served := took[d.Function]
-		if served && len(seen) == 0 {
-			o.env.Notef("note: no request of %s came in all that was played: it has so few beside others", d.Function)
-			continue
-		}
-		out.Functions = append(out.Functions, kept(d, seen))
-	}
-	return out, nil
-}
-
-// compareNames says what a trace has that nothing is told of. That none of the demand's
-// functions has a request is an error: no objective could be missed.
-func (o *planOptions) compareNames(wanted []plan.Demand, recorded map[string][]float64) error {
-	others := slices.Sorted(maps.Keys(recorded))
-	all := len(others)
-	for _, d := range wanted {
-		others = slices.DeleteFunc(others, func(name string) bool { return name == d.Function })
-	}
-	if len(others) == all {
-		return cli.Fail(cli.ExitFailure, "the demand and the trace name functions alike", fmt.Errorf("%s has no request of a function of the demand", o.trace))
-	}
-	if len(others) > 0 {
-		text := csvfile.Quote(others[0])
-		if more := len(others) - 1; more > 0 {
+	if len(unknown) > 0 {
+		text := csvfile.Quote(unknown[0])
+		if more := len(unknown) - 1; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}
-		o.env.Notef("note: %s has requests of %s, not in the demand: what comes of them is not told", o.trace, text)
+		o.env.Notef("note: %s has requests of %s, which is not in the demand; the result does not contain them", o.trace, text)
 	}
 	return nil
 }
 
-// requests are the moments, in ms, at which requests of a group's functions come: for
-// as long for all of them, since they meet.
-func (o *planOptions) requests(wanted []plan.Demand, group [][]planned.Instance) map[string][]float64 {
-	served := map[string]bool{}
-	least, most, sum := math.Inf(1), 0.0, 0.0
-	for _, gpu := range group {
-		for _, in := range gpu {
-			served[in.Function] = true
-			if in.Endless {
-				sum += 1000 / arrivals.Window // it works in each window, which takes as long to play
-			}
-		}
-	}
-	for _, d := range wanted {
-		if served[d.Function] {
-			least, most, sum = min(least, d.RPS), max(most, d.RPS), sum+d.RPS
-		}
-	}
-	seconds := max(o.duration.Seconds(), min(fewestRequests/least, mostRequests/sum))
-	seconds = min(seconds, mostRequests/most, mostSeconds)
-	out := map[string][]float64{}
-	for n, d := range wanted {
-		if !served[d.Function] {
-			continue
-		}
-		at := o.Arrivals(d.RPS, seconds, o.seed, uint64(n))
-		for i := range at {
-			at[i] *= 1000
-		}
-		out[d.Function] = at
-	}
-	return out
-}
-
-// lead is what is played, at most, before the first request of a trace.
+// lead is the longest simulated time before the first request of a trace.
 const lead = time.Minute
 
-// recorded are the moments of a trace, in ms, by function. Of a trace that begins
-// later than that lead, whole windows before are left out: an instance that spans GPUs
-// works in each, and there may be millions.
+// recorded returns the times of the requests in a trace, in ms, by function. If the first request
+// is later than lead, it shifts all times by whole windows: simulating an instance that spans
+// several GPUs takes time in each window, and there may be millions of empty ones.
 func (o *planOptions) recorded() (map[string][]float64, error) {
 	source, err := trace.OpenSource(o.trace)
 	if err != nil {
@@ -362,67 +282,64 @@ func (o *planOptions) recorded() (map[string][]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := map[string][]float64{}
-	for before := time.Duration(-1); ; {
+	times := map[string][]float64{}
+	for shift := time.Duration(-1); ; {
 		row, err := rows.Next()
 		if errors.Is(err, io.EOF) {
-			return out, nil
+			return times, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		if before < 0 {
-			before = max(0, row.At-lead).Truncate(arrivals.Window * time.Millisecond)
+		if shift < 0 {
+			shift = max(0, row.At-lead).Truncate(arrivals.Window * time.Millisecond)
 		}
 		name := names.All()[row.Function]
-		out[name] = append(out[name], float64(row.At-before)/float64(time.Millisecond))
+		times[name] = append(times[name], float64(row.At-shift)/float64(time.Millisecond))
 	}
 }
 
-func kept(d plan.Demand, sorted []float64) foretold {
-	f := foretold{
-		Function: d.Function, RPS: d.RPS, SLOMS: d.SLOMS, P50MS: tidy(planned.Quantile(sorted, 0.5)),
-		P95MS: tidy(planned.Quantile(sorted, 0.95)), P99MS: tidy(planned.Quantile(sorted, 0.99)),
+// predictionOf returns the figures of a function from its simulated latencies.
+func predictionOf(f planned.Prediction) report.FunctionPrediction {
+	p := report.FunctionPrediction{
+		Function: f.Function, RPS: f.RPS, SLOMS: f.SLOMS, P50MS: roundToMicros(planned.Quantile(f.Latencies, 0.5)),
+		P95MS: roundToMicros(planned.Quantile(f.Latencies, 0.95)), P99MS: roundToMicros(planned.Quantile(f.Latencies, 0.99)),
 	}
-	if f.Within = 1; d.SLOMS > 0 {
-		f.Within = planned.Within(sorted, d.SLOMS)
+	p.Missed = len(f.Latencies) == 0 || p.SLOMS > 0 && p.P95MS > p.SLOMS
+	if len(f.Latencies) == 0 {
+		return p
 	}
-	if len(sorted) == 0 {
-		f.Within = 0
-		return f
+	if p.Within = 1; f.SLOMS > 0 {
+		p.Within = planned.Within(f.Latencies, f.SLOMS)
 	}
 	for _, q := range report.Quantiles() {
-		f.curve = append(f.curve, planned.Quantile(sorted, q))
+		p.Curve = append(p.Curve, planned.Quantile(f.Latencies, q))
 	}
-	return f
+	return p
 }
 
-// tidy keeps microseconds of a latency.
-func tidy(ms float64) float64 { return float64(int64(ms*1000+0.5)) / 1000 }
+// roundToMicros rounds a latency to microseconds.
+func roundToMicros(ms float64) float64 { return float64(int64(ms*1000+0.5)) / 1000 }
 
-func (o *planOptions) print(p promise) error {
+func (o *planOptions) print(p prediction) error {
 	if o.env.Output == "html" {
-		page := report.Promise{Setting: o.setting(p)}
-		for _, f := range p.Functions {
-			page.Functions = append(page.Functions, report.Kept{
-				Function: f.Function, RPS: f.RPS, SLOMS: f.SLOMS, P50MS: f.P50MS, P95MS: f.P95MS, P99MS: f.P99MS, Within: f.Within, Missed: f.missed(), Curve: f.curve,
-			})
-		}
-		return o.env.Emit(func(w io.Writer) error { return report.PromiseHTML(w, page) })
+		setting := fmt.Sprintf("Arrivals: %s. Routing: %s. Simulated, without a GPU.", p.Arrivals, p.Routing)
+		page := report.Prediction{Setting: setting, Functions: p.Functions}
+		return o.env.Emit(func(w io.Writer) error { return report.PredictionHTML(w, page) })
 	}
-	ms, part := csvfile.Format, csvfile.Format
+	ms, fraction := csvfile.Format, csvfile.Format
 	header := []string{"function", "rps", "slo_ms", "p50_ms", "p95_ms", "p99_ms", "within"}
 	if o.env.Output == "table" {
-		ms, part = human, func(v float64) string { return number.Percent(v, 2) }
+		ms, fraction = human, func(v float64) string { return number.Percent(v, 2) }
 		header = []string{"FUNCTION", "RPS", "OBJECTIVE", "P50", "P95", "P99", "WITHIN", ""}
 	}
 	return o.env.Show(p, func() [][]string {
 		rows := [][]string{header}
 		for _, f := range p.Functions {
-			row := []string{f.Function, csvfile.Format(f.RPS), ms(f.SLOMS), ms(f.P50MS), ms(f.P95MS), ms(f.P99MS), part(f.Within)}
+			row := []string{f.Function, csvfile.Format(f.RPS), ms(f.SLOMS), ms(f.P50MS), ms(f.P95MS), ms(f.P99MS), fraction(f.Within)}
 			if o.env.Output == "table" {
 				row[1] = number.Trimmed(f.RPS, 3)
-				row = append(row, map[bool]string{true: "missed"}[f.missed()])
+				row = append(row, map[bool]string{true: "missed"}[f.Missed])
 				if f.SLOMS == 0 {
 					row[2], row[6] = "-", "-"
 				}
@@ -433,22 +350,18 @@ func (o *planOptions) print(p promise) error {
 	})
 }
 
-// setting says in a line what was played.
-func (o *planOptions) setting(p promise) string {
-	return fmt.Sprintf("Requests: %s. Routing: %s. Simulated: no GPU was used.", p.Arrivals, p.Routing)
-}
-
-// verdict says which functions do not keep their objective.
-func (o *planOptions) verdict(p promise) error {
+// verdict prints a note for each function that misses its objective. It returns an exit status if
+// there is such a function.
+func (o *planOptions) verdict(p prediction) error {
 	missed := false
 	for _, f := range p.Functions {
 		switch {
-		case f.curve == nil:
-			o.env.Notef("%s: nothing of the plan serves it", f.Function)
-		case f.missed():
-			o.env.Notef("%s: p95 is %s ms, the objective %s", f.Function, csvfile.Format(f.P95MS), csvfile.Format(f.SLOMS))
+		case f.Curve == nil:
+			o.env.Notef("%s: no instance in the plan serves it", f.Function)
+		case f.Missed:
+			o.env.Notef("%s: p95 is %s ms, but the objective is %s ms", f.Function, csvfile.Format(f.P95MS), csvfile.Format(f.SLOMS))
 		}
-		missed = missed || f.missed()
+		missed = missed || f.Missed
 	}
 	if missed {
 		return cli.Exit(cli.ExitNo)

@@ -11,8 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// On a terminal long runs show how far they are; elsewhere and under --quiet
-// they say nothing.
+// TestLongRunsShowProgress checks that long runs show their progress on a terminal, but neither
+// elsewhere nor with --quiet.
 func TestLongRunsShowProgress(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", dir)

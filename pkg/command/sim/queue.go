@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -19,7 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// queueOptions are the flags of queue, as given.
+// queueOptions holds the flags of queue.
 type queueOptions struct {
 	workload
 	policy   string
@@ -31,37 +32,44 @@ func newQueue(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "Run a trace of invocations through a queueing policy",
-		Long: `Runs a trace of invocations through a queueing policy on simulated GPUs and tells
-latencies, starts, misses and fairness. docs/simulation.md has every rule.
+		Long: `Run a trace of invocations through a queueing policy on simulated GPUs, and print
+latencies, starts, misses and fairness. docs/simulation.md has all rules.
 
-A GPU runs --concurrency invocations at once. An invocation needs a container of
-its function on that GPU: gpu-warm it takes warm_ms, with its memory on the host
-load_ms more, without a container cold_ms. --pool bounds the containers on a GPU,
---gpu-mem the memory; what is least recently used goes first.
+A GPU runs up to --concurrency invocations at the same time. An invocation needs a
+container of its function on that GPU. It takes warm_ms if the container's memory is
+on the GPU (gpu-warm), load_ms more if the memory is on the host (host-warm), and
+cold_ms if there is no container (cold). --pool limits the number of containers on a
+GPU, and --gpu-mem their memory; the least recently used are evicted first.
+
+Policies, by the invocation that they dispatch next:
 
 ` + policyHelp() + `
-lb, lalb and lalb-o3 run one invocation at a time on a GPU and keep models there
-in place of containers: without the model an invocation takes load_ms more.
+lb, lalb and lalb-o3 run one invocation at a time on a GPU, and keep models there
+instead of containers. Without the model, an invocation takes load_ms more.
 
 Parameters of the policies, for --set:
 
 ` + parameterHelp() + `
-Parameters without a list of policies are for every policy. The simulator has two more:
-interference=X (an invocation that starts beside n others takes 1 + X n times as long)
-and demand=100 (percentage of a GPU that an invocation keeps busy, for utilization).
+Parameters without a list of policies apply to all policies. The simulator has two
+more: interference=X (the duration of an invocation that starts while n others run on
+the GPU is multiplied by 1 + X n) and demand=100 (the percentage of a GPU that an
+invocation keeps busy, for utilization).
 
-A function larger than a GPU has its invocations rejected and counted; the rest
-runs, and the exit status is 3. A trace that is not in order of time is sorted.
-Percentiles are by nearest rank: exact up to 262,144 invocations (512 of
-one function), within half a percent beyond.`,
-		Example: `  gfaas-sim queue --functions costs.csv --trace trace.csv --policy fcfs --pool 16
+If a function is larger than a GPU, its invocations are rejected and counted, all
+others run, and the exit status is 3. A trace that is not in the order of time is
+sorted. Percentiles use the nearest rank. They are exact up to 262,144 invocations
+(512 of one function), and within half a percent beyond.`,
+		Example: `  # Run a trace with up to 16 containers on one GPU
+  gfaas-sim queue --functions costs.csv --trace trace.csv --policy fcfs --pool 16
+  # Set a parameter of the policy
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy mqfq-sticky --gpus 2 --concurrency 2 --gpu-mem 16GiB --set t=5s -o json
+  # Write each decision with its reason to a file
   zcat trace.csv.gz | gfaas-sim queue --functions costs.csv --trace - --policy lalb-o3 --gpus 12 --trace-out decisions.jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.flags(cmd)
-	cli.Choice(cmd, &o.policy, "policy", "which invocation goes next, and where", queue.Names()...)
-	cmd.Flags().StringVar(&o.traceOut, "trace-out", "", "write every decision with its reason to this file (JSON lines)")
+	cli.Choice(cmd, &o.policy, "policy", "queueing policy", queue.Names()...)
+	cmd.Flags().StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")
 	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	return cmd
@@ -69,17 +77,17 @@ one function), within half a percent beyond.`,
 
 // policyHelp returns the list of policies for the help.
 func policyHelp() string {
-	var all []cli.Entry
+	var entries []cli.Entry
 	for _, k := range queue.Kinds() {
-		all = append(all, cli.Entry{Name: k.Name, Help: k.Help})
+		entries = append(entries, cli.Entry{Name: k.Name, Help: k.Help})
 	}
-	return cli.Entries(all)
+	return cli.Entries(entries)
 }
 
 // parameterHelp returns the list of the policies' parameters for the help, each with the
 // policies that use it.
 func parameterHelp() string {
-	var all []cli.Entry
+	var entries []cli.Entry
 	for _, p := range queue.Parameters() {
 		var users []string
 		for _, k := range queue.Kinds() {
@@ -94,9 +102,9 @@ func parameterHelp() string {
 		if len(users) > 0 {
 			help += " (" + strings.Join(users, ", ") + ")"
 		}
-		all = append(all, cli.Entry{Name: name, Help: help})
+		entries = append(entries, cli.Entry{Name: name, Help: help})
 	}
-	return cli.Entries(all)
+	return cli.Entries(entries)
 }
 
 func (o *queueOptions) run(ctx context.Context) error {
@@ -116,13 +124,13 @@ func (o *queueOptions) run(ctx context.Context) error {
 		shown = arrived
 		return ctx.Err()
 	}
-	begin := time.Now()
+	start := time.Now()
 	result, err := o.recorded(c, source)
 	_ = bar.Finish()
 	if err != nil {
 		return err
 	}
-	result.WallMS = float64(time.Since(begin).Microseconds()) / 1e3
+	result.WallMS = float64(time.Since(start).Microseconds()) / 1e3
 	if err := o.print(result); err != nil {
 		return err
 	}
@@ -133,7 +141,7 @@ func (o *queueOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// recorded simulates, writing down every decision where that is asked for.
+// recorded runs the simulation and, with --trace-out, writes all decisions to that file.
 func (o *queueOptions) recorded(c sim.Config, source *trace.Source) (*sim.Result, error) {
 	if o.traceOut == "" {
 		return o.simulate(c, source)
@@ -163,11 +171,11 @@ func (o *queueOptions) recorded(c sim.Config, source *trace.Source) (*sim.Result
 	return result, file.Commit()
 }
 
-// explain names the functions that no GPU can hold.
+// explain prints a note for each function that no GPU can hold.
 func (o *workload) explain(c sim.Config) {
 	for _, f := range c.Functions {
 		if sim.TooLarge(c, f) {
-			o.env.Notef("note: rejected: %s", memory(c, f))
+			o.env.Notef("note: rejected: %s needs %s, and a GPU has %s", f.Name, gpu.FromMiB(f.MemMiB), gpu.Bytes(c.Mem))
 		}
 	}
 }
@@ -177,19 +185,11 @@ func (o *queueOptions) print(r *sim.Result) error {
 		return o.env.Show(r, func() [][]string { return functionRows(r) })
 	}
 	return o.env.Emit(func(w io.Writer) error {
-		for _, line := range summary(r) {
-			if _, err := fmt.Fprintf(w, "%-18s%s\n", line[0], line[1]); err != nil {
-				return err
-			}
-		}
-		if _, err := fmt.Fprintln(w); err != nil {
-			return err
-		}
-		return cli.Table(w, functionRows(r))
+		return cli.Summary(w, summary(r), functionRows(r))
 	})
 }
 
-// summary is a result without its functions.
+// summary returns the lines of a result that do not refer to single functions.
 func summary(r *sim.Result) [][2]string {
 	lines := [][2]string{
 		{"policy", r.Policy},
@@ -208,20 +208,18 @@ func summary(r *sim.Result) [][2]string {
 	return lines
 }
 
-// functionRows are what functions got, under the names of the JSON form for
-// csv.
+// functionRows returns a row for each function. For csv, the header has the names of the JSON
+// fields.
 func functionRows(r *sim.Result) [][]string {
 	n := csvfile.Format
 	rows := [][]string{{"function", "invocations", "mean_ms", "p99_ms", "variance", "service_ms"}}
-	if r != nil {
-		for _, f := range r.Functions {
-			rows = append(rows, []string{f.Function, integer(f.Invocations), n(f.MeanMS), n(f.P99MS), n(f.Variance), n(f.ServiceMS)})
-		}
+	for _, f := range r.Functions {
+		rows = append(rows, []string{f.Function, integer(f.Invocations), n(f.MeanMS), n(f.P99MS), n(f.Variance), n(f.ServiceMS)})
 	}
 	return rows
 }
 
-// human prints milliseconds for people.
+// human formats milliseconds for people.
 func human(ms float64) string {
 	switch {
 	case ms >= 1e4:

@@ -21,15 +21,17 @@ func newReplay(env *cli.Env) *cobra.Command {
 	asTrace := false
 	cmd := &cobra.Command{
 		Use:   "replay RECORD",
-		Short: "Have a policy decide again what a gateway recorded",
-		Long: `Gives the events that gfaas serve --record wrote down to the policy that they
-were recorded with, and compares what it decides. The same decisions are status
-0; at the first other one the status is 3, and its line is named. What a killed
-gateway left of a last line is ignored.
+		Short: "Replay the recorded events of a gateway",
+		Long: `Replay a record of gfaas serve --record: give its events to the policy with which it
+was recorded, and compare the decisions. If all decisions are the same, the exit
+status is 0. At the first difference, the command prints its line and exits with
+status 3. An incomplete last line, which a killed gateway can leave, is ignored.
 
-With --as-trace it prints when calls came, as a trace: of what gfaas-sim queue and
-compare, with costs of the functions, say what other policies would have done.`,
-		Example: `  gfaas-sim replay record.jsonl
+--as-trace prints the arrivals of the calls as a trace. With that trace and the costs
+of the functions, gfaas-sim queue and compare show the results of other policies.`,
+		Example: `  # Check that the policy decides as recorded
+  gfaas-sim replay record.jsonl
+  # Convert a record to a trace
   gfaas-sim replay record.jsonl --as-trace > trace.csv`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("jsonl"),
@@ -45,54 +47,52 @@ compare, with costs of the functions, say what other policies would have done.`,
 	return cmd
 }
 
-func replay(in io.Reader, name string) (none struct{}, err error) {
+func replay(in io.Reader, name string) (result struct{}, err error) {
 	r, err := record.NewReader(in, name)
 	if err != nil {
-		return none, err
+		return result, err
 	}
 	c := queue.Config{Policy: r.Policy, Pool: r.Pool, Options: queue.Defaults()}
 	for _, key := range slices.Sorted(maps.Keys(r.Set)) {
 		if err := cli.SetParameter(queue.Parameters(), &c.Options, key+"="+r.Set[key]); err != nil {
-			return none, cli.Fail(cli.ExitFailure, "", fmt.Errorf("%s:1: set: %w", name, err))
+			return result, cli.Fail(cli.ExitFailure, "", fmt.Errorf("%s:1: set: %w", name, err))
 		}
 	}
 	policy, err := queue.New(c)
 	if err != nil {
-		return none, fmt.Errorf("%s:1: policy: %w", name, err)
+		return result, fmt.Errorf("%s:1: policy: %w", name, err)
 	}
-	var other *record.Difference
-	if err := record.Replay(r, policy); errors.As(err, &other) {
-		return none, cli.Fail(cli.ExitNo, "a policy of another version decides otherwise", err)
-	} else if err != nil {
-		return none, err
+	err = record.Replay(r, policy)
+	if _, differs := errors.AsType[*record.Difference](err); differs {
+		err = cli.Fail(cli.ExitNo, "another version of the policy may decide differently", err)
 	}
-	return none, nil
+	return result, err
 }
 
-// printTrace prints when calls came.
+// printTrace prints the arrival times of calls.
 func printTrace(env *cli.Env, path string) error {
 	return env.Emit(func(w io.Writer) error {
-		_, err := cli.Load(env, path, func(in io.Reader, name string) (none struct{}, err error) {
+		_, err := cli.Load(env, path, func(in io.Reader, name string) (result struct{}, err error) {
 			r, err := record.NewReader(in, name)
 			if err != nil {
-				return none, err
+				return result, err
 			}
-			return none, writeTrace(w, r)
+			return result, writeTrace(w, r)
 		})
 		return err
 	})
 }
 
 func writeTrace(w io.Writer, r *record.Reader) error {
-	out := csv.NewWriter(w)
-	if err := out.Write([]string{"function", "invoke_time_ms"}); err != nil {
+	rows := csv.NewWriter(w)
+	if err := rows.Write([]string{"function", "invoke_time_ms"}); err != nil {
 		return err
 	}
 	for {
 		event, _, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			out.Flush()
-			return out.Error()
+			rows.Flush()
+			return rows.Error()
 		}
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func writeTrace(w io.Writer, r *record.Reader) error {
 		if event == nil || event.Event != "arrived" {
 			continue
 		}
-		if err := out.Write([]string{event.Function, trace.Millis(time.Duration(event.ArrivedMS))}); err != nil {
+		if err := rows.Write([]string{event.Function, trace.Millis(time.Duration(event.ArrivedMS))}); err != nil {
 			return err
 		}
 	}

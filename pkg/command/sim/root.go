@@ -1,5 +1,6 @@
-// Package sim is the command tree of gfaas-sim, which runs policies on a
-// virtual clock.
+// Package sim implements the commands of gfaas-sim, which runs policies on a virtual clock. Each
+// command is one file: it reads flags and files, runs a simulation of pkg/sim, and prints the
+// result. cmd/gfaas-sim calls Main.
 package sim
 
 import (
@@ -11,14 +12,14 @@ import (
 // Main runs gfaas-sim and returns its exit status.
 func Main() int { return cli.Main("gfaas-sim", NewRoot) }
 
-// NewRoot is the command tree.
+// NewRoot returns the root of the command tree.
 func NewRoot(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas-sim",
 		Short: "Try policies on a virtual clock",
-		Long: `gfaas-sim answers what-if questions about policies: it runs them, as they are,
-on a virtual clock and counts what comes of it. It reads files and writes files,
-and needs no GPU.`,
+		Long: `Simulate policies on a virtual clock. gfaas-sim runs the same code of the policies as
+the gateway and the planners, and prints latencies, starts and other results. It only
+reads and writes files, and needs no GPU.`,
 	}
 	root.AddCommand(newCluster(env), newQueue(env), newScale(env), newGenerate(env), newCompare(env), newReplay(env), newPlan(env))
 	return root

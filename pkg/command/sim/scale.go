@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,14 +24,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// scaleOptions are the flags of scale, as given.
+// scaleOptions holds the flags of scale.
 type scaleOptions struct {
 	env       *cli.Env
 	rps       string
 	scaler    string
 	profile   string
 	function  string
-	model     string // of GPU
+	model     string // of the GPUs
 	estimator string
 	traceOut  string
 	set       []string
@@ -46,33 +44,38 @@ func newScale(env *cli.Env) *cobra.Command {
 	o := scaleOptions{env: env, settings: scale.DefaultOptions()}
 	cmd := &cobra.Command{
 		Use:   "scale",
-		Short: "Try a scaler on a series of loads",
-		Long: `Runs a scaler on a series of requests per second (CSV: second,rps) and counts cold
-starts, requests beyond what the instances could serve, and the seconds for which
-instances were deployed.
+		Short: "Try an autoscaler on a series of loads",
+		Long: `Run an autoscaler on a series of requests per second (CSV: second,rps), and print the
+number of cold starts, the fraction of requests beyond the capacity of the instances,
+and the total time of deployed instances.
+
+Scalers:
 
 ` + scalerHelp() + `
-Every scaler has three more parameters. At least min=0 and at most max instances run
-(max=0 means no bound). With idle=N, the last instance runs until no request came
-for N seconds; then all instances beyond min stop. Without it (idle=0), lazy never stops
-the last instance, and eager and heuristic stop all in a second without requests.
+All scalers have three more parameters. At least min=0 and at most max instances run
+(max=0 means no limit). With idle=N, the last instance runs until there was no request
+for N seconds; then all instances beyond min stop. Without it (idle=0), lazy never
+stops the last instance, and eager and heuristic stop all instances in a second
+without requests.
 
-The run begins with the instances that the first second needs. A scaler gets the load
-of a second when that second ends. A new instance serves after the profile's
-cold_ms. A second that is not in the series has no requests.`,
-		Example: `  gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
+The run begins with the instances that the first second needs. A scaler receives the
+load of a second at the end of that second. A new instance serves requests after the
+profile's cold_ms. A second that is missing in the series has no requests.`,
+		Example: `  # Run a scaler on a series of loads
+  gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
+  # Generate the series
   gfaas-sim generate rps --pattern bursty | gfaas-sim scale --rps - --scaler eager --profile profile.csv --function resnet`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rps, "rps", "", "the series of loads (CSV: second,rps)")
-	cli.Choice(cmd, &o.scaler, "scaler", "how the number of instances follows the load", scale.Names()...)
-	f.StringVar(&o.profile, "profile", "", "what instances sustain (CSV)")
-	f.StringVar(&o.function, "function", "", "the function of the profile that is scaled")
-	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows count (default the only one of the function)")
-	cli.Choice(cmd, &o.estimator, "estimator", "what load eager and heuristic provide for", scale.Estimators()...)
-	f.StringArrayVar(&o.set, "set", nil, "a parameter of the scaler or its estimator, like `out=20`")
-	f.StringVar(&o.traceOut, "trace-out", "", "write every action with its reason to this file (JSON lines)")
+	f.StringVar(&o.rps, "rps", "", "series of loads (CSV: second,rps)")
+	cli.Choice(cmd, &o.scaler, "scaler", "autoscaler", scale.Names()...)
+	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
+	f.StringVar(&o.function, "function", "", "function in the profile to scale")
+	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows of the profile to use (default the only model of the function)")
+	cli.Choice(cmd, &o.estimator, "estimator", "estimator of the load for eager and heuristic", scale.Estimators()...)
+	f.StringArrayVar(&o.set, "set", nil, "parameter of the scaler or its estimator, like `out=20` (repeatable)")
+	f.StringVar(&o.traceOut, "trace-out", "", "write each action with its reason to this file (JSON lines)")
 	cli.Files(cmd, "csv", "rps", "profile")
 	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
@@ -91,9 +94,12 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options, err := o.simulation(rows, series.RPS[0])
+	options, err := scaling.NewOptions(o.kind, rows, o.estimator, o.settings, series.RPS[0])
 	if err != nil {
 		return o.located(series, err)
+	}
+	if !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.ColdMS > 0 }) {
+		o.env.Notef("note: %s has no cold_ms of %s, so new instances serve requests at once", o.profile, o.function)
 	}
 	var decisions bytes.Buffer
 	enc := json.NewEncoder(&decisions)
@@ -119,18 +125,18 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	return o.env.Show(result, func() [][]string { return o.table(result) })
 }
 
-// located is an error of a run with the line of the series that it is about.
+// located adds the file to an error of a run and, if possible, the line of the series.
 func (o *scaleOptions) located(series trace.Series, err error) error {
 	name := o.rps
 	if name == "-" {
 		name = textfile.Stdin
 	}
-	var load *scaling.LoadError
-	if errors.As(err, &load) {
-		for series.Lines[load.Second] == 0 {
-			load.Second-- // a second without a line has what was estimated from those before
+	if load, ok := errors.AsType[*scaling.LoadError](err); ok {
+		second := load.Second
+		for series.Lines[second] == 0 {
+			second-- // without a line, the load was estimated from earlier seconds
 		}
-		return &textfile.Fault{File: name, Line: int(series.Lines[load.Second]), Where: "rps", What: err.Error()}
+		return &textfile.Fault{File: name, Line: int(series.Lines[second]), Where: "rps", What: err.Error()}
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }
@@ -138,20 +144,20 @@ func (o *scaleOptions) located(series trace.Series, err error) error {
 func (o *scaleOptions) check() error {
 	switch {
 	case o.rps == "":
-		return cli.Fail(cli.ExitUsage, "gfaas-sim generate rps makes one", errors.New("--rps is missing: expected a file"))
+		return cli.Fail(cli.ExitUsage, "generate one with gfaas-sim generate rps", errors.New("--rps is missing: expected a file"))
 	case o.profile == "":
-		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--profile is missing: expected a file"))
+		return cli.Fail(cli.ExitUsage, "measure a profile with gfaas-profile run FUNCTION.yaml", errors.New("--profile is missing: expected a file"))
 	case o.function == "":
-		return cli.Usagef("--function is missing: expected a function of the profile")
+		return cli.Usagef("--function is missing: expected a function in the profile")
 	case o.rps == "-" && o.profile == "-":
-		return cli.Usagef("standard input (-) can be only one of the files")
+		return cli.Usagef("standard input (-) can be used for one file only")
 	}
 	o.kind, _ = scale.KindOf(o.scaler)
 	if !o.kind.Estimates && o.estimator != "last" {
-		return cli.Usagef("--estimator %s: %s scaling looks at each load, expected %s with it", o.estimator, o.scaler, strings.Join(estimating(), " or "))
+		return cli.Usagef("--estimator %s has no effect with --scaler %s: expected --scaler %s", o.estimator, o.scaler, strings.Join(estimating(), " or "))
 	}
 	for _, text := range o.set {
-		if err := o.parameter(text); err != nil {
+		if err := o.setParameter(text); err != nil {
 			return err
 		}
 	}
@@ -167,15 +173,15 @@ func (o *scaleOptions) check() error {
 	return nil
 }
 
-// parameter stores one key=value of --set.
-func (o *scaleOptions) parameter(text string) error {
+// setParameter stores one key=value of --set.
+func (o *scaleOptions) setParameter(text string) error {
 	key, value, ok := strings.Cut(text, "=")
 	if !ok {
 		return cli.Usagef("--set %s: expected KEY=VALUE", csvfile.Quote(text))
 	}
 	parameter := policy.Find(scale.ParametersOf(o.scaler, o.estimator), key)
 	if parameter == nil {
-		return cli.Usagef("--set %s: %s has no such parameter", csvfile.Quote(text), o.who())
+		return cli.Usagef("--set %s: unknown parameter of %s", csvfile.Quote(text), o.scalerName())
 	}
 	if err := parameter.Set(&o.settings, value); err != nil {
 		return cli.Usagef("--set %s: %v", csvfile.Quote(text), err)
@@ -183,20 +189,20 @@ func (o *scaleOptions) parameter(text string) error {
 	return nil
 }
 
-func (o *scaleOptions) who() string {
+func (o *scaleOptions) scalerName() string {
 	if !o.kind.Estimates {
 		return o.scaler
 	}
 	return fmt.Sprintf("%s with the estimator %s", o.scaler, o.estimator)
 }
 
-// loadRows are the function's configurations that sustain something.
+// loadRows returns the function's configurations with a throughput.
 func (o *scaleOptions) loadRows() ([]profile.Row, error) {
-	all, err := cli.Load(o.env, o.profile, profile.Read)
+	measured, err := cli.Load(o.env, o.profile, profile.Read)
 	if err != nil {
 		return nil, err
 	}
-	of := slices.DeleteFunc(all, func(r profile.Row) bool { return r.Function != o.function })
+	of := slices.DeleteFunc(measured, func(r profile.Row) bool { return r.Function != o.function })
 	if len(of) == 0 {
 		return nil, fmt.Errorf("%s has no row of the function %s", o.profile, csvfile.Quote(o.function))
 	}
@@ -208,33 +214,11 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 	} else if len(models) > 0 {
 		of = profile.On(of, models[0])
 	}
-	able := slices.DeleteFunc(of, func(r profile.Row) bool { return r.ThroughputRPS < csvfile.Smallest })
-	if len(able) == 0 {
-		return nil, fmt.Errorf("%s: no configuration of %s sustains any request", o.profile, csvfile.Quote(o.function))
+	rows := slices.DeleteFunc(of, func(r profile.Row) bool { return r.ThroughputRPS < csvfile.Smallest })
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("%s: no configuration of %s has a throughput above 0", o.profile, csvfile.Quote(o.function))
 	}
-	return able, nil
-}
-
-// simulation sets the run up for a series that begins with that load.
-func (o *scaleOptions) simulation(rows []profile.Row, first float64) (scaling.Options, error) {
-	unit, err := scale.Unit(rows)
-	if err != nil {
-		return scaling.Options{}, err
-	}
-	load, err := scale.NewEstimator(o.estimator, o.settings.Estimate)
-	if err != nil {
-		return scaling.Options{}, err
-	}
-	out := scaling.Options{Cold: o.cold(rows)}
-	out.Scaler = o.make(unit, rows, load)
-	// What the first second needs, whatever the estimator.
-	out.First, err = scaling.First(o.make(unit, rows, scale.Last{}), first)
-	return out, err
-}
-
-// make makes the scaler.
-func (o *scaleOptions) make(unit scale.Instance, rows []profile.Row, load scale.Estimator) *scale.Scaler {
-	return o.kind.New(scale.Setup{Rows: rows, Unit: unit, Load: load, Options: o.settings})
+	return rows, nil
 }
 
 // estimating returns the scalers that follow an estimate of the load.
@@ -256,28 +240,11 @@ func scalerHelp() string {
 	for _, k := range scale.EstimatorKinds() {
 		estimators = append(estimators, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
 	}
-	return cli.Entries(scalers) + "\n" + strings.Join(estimating(), " and ") + " follow an estimate of the load, --estimator:\n\n" + cli.Entries(estimators)
+	return cli.Entries(scalers) + "\n" + strings.Join(estimating(), " and ") + " follow an estimate of the load (--estimator):\n\n" + cli.Entries(estimators)
 }
 
-// cold is how long an instance takes until it serves: its row's cold_ms, or
-// where that is missing the largest of the function's.
-func (o *scaleOptions) cold(rows []profile.Row) func(profile.Row) time.Duration {
-	most := 0.0
-	for _, r := range rows {
-		most = max(most, r.ColdMS)
-	}
-	if most == 0 {
-		o.env.Notef("note: %s has no cold_ms of %s: a new instance serves at once", o.profile, o.function)
-	}
-	return func(r profile.Row) time.Duration {
-		if r.ColdMS == 0 {
-			r.ColdMS = most
-		}
-		return time.Duration(math.Round(r.ColdMS * float64(time.Millisecond)))
-	}
-}
-
-// table is a result as a row, under the names of the JSON form for csv.
+// table returns the result as a table with one row. For csv, the header has the names of the JSON
+// fields.
 func (o *scaleOptions) table(r scaling.Result) [][]string {
 	n := csvfile.Format
 	if o.env.Output == "csv" {

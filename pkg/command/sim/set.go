@@ -9,16 +9,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/sim"
 )
 
-// parameters are what --set can set: the parameters of the policies, and the simulator's own.
+// parameters lists the keys of --set: the parameters of the policies, and of the simulator
+// itself.
 var parameters = func() []policy.Parameter[sim.Config] {
-	all := []policy.Parameter[sim.Config]{
-		{Key: "demand", Set: func(c *sim.Config, v string) (err error) { c.Demand, err = queue.Share(v); return err }},
+	list := []policy.Parameter[sim.Config]{
+		{Key: "demand", Set: func(c *sim.Config, v string) (err error) { c.Demand, err = queue.ParseShare(v); return err }},
 		{Key: "interference", Set: func(c *sim.Config, v string) (err error) { c.Interference, err = csvfile.Number(v); return err }},
 	}
 	for _, p := range queue.Parameters() {
-		all = append(all, policy.Parameter[sim.Config]{Key: p.Key, Set: func(c *sim.Config, v string) error { return p.Set(&c.Options, v) }})
+		list = append(list, policy.Parameter[sim.Config]{Key: p.Key, Set: func(c *sim.Config, v string) error { return p.Set(&c.Options, v) }})
 	}
-	return all
+	return list
 }()
 
 func integer(n int64) string { return strconv.FormatInt(n, 10) }

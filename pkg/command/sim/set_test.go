@@ -13,7 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// What is told to be ignored changes no decision, and of what is not some run differs.
+// TestIgnored checks that the parameters reported as ignored change no decision, and that each of
+// the others changes some run.
 func TestIgnored(t *testing.T) {
 	draw := splitmix.Source(1)
 	var functions []trace.Function
@@ -42,7 +43,7 @@ func TestIgnored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Fairness.BoundMS, r.Events = 0, 0 // what MQFQ would allow with that t; samples count as events
+		r.Fairness.BoundMS, r.Events = 0, 0 // the bound depends on t, and the events include samples
 		text, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +62,8 @@ func TestIgnored(t *testing.T) {
 				with = decisions(dense, policy, residency.Unlimited, 3, "interference=1")
 			}
 			same := decisions(dense, policy, residency.Unlimited, 3, set...) == with
-			// A limit on time may be no limit, mqfq seldom has a queue ahead that could go, and
-			// work of lalb takes what was expected.
+			// A limit on time may have no effect, a lead over T is rare under mqfq, and lalb's
+			// work takes the expected time.
 			may := key == "tenant-time" || key == "t" && policy == "mqfq" || key == "patient"
 			if ignored := len(queue.Ignored([]string{key}, policy)) > 0; ignored != same && !may {
 				t.Errorf("%s under %s: ignored: %v, and all is the same: %v", key, policy, ignored, same)

@@ -18,12 +18,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// workload is the flags that say what is simulated on what, as given: those of
-// every command that runs queueing policies.
+// workload holds the common flags of the commands that run queueing policies: they describe the
+// simulation.
 type workload struct {
 	env         *cli.Env
 	functions   string
-	model       string // of GPU
+	model       string // of the GPUs
 	trace       string
 	gpus        int
 	mem         gpu.Bytes
@@ -31,89 +31,89 @@ type workload struct {
 	pool        int
 	set         []string
 	seed        uint64
-	given       *pflag.FlagSet
-	unsorted    bool // the trace was found to be
-	noted       bool // it was told what is to be known of the trace
+	flagSet     *pflag.FlagSet
+	unsorted    bool // the trace is not in order of time
+	noted       bool // the note about the trace was printed
 }
 
 func (o *workload) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	o.given = f
-	f.StringVar(&o.functions, "functions", "", "what functions cost (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model; or a profile)")
-	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows count, where --functions is a profile (default the only one of each function)")
-	f.StringVar(&o.trace, "trace", "", "the invocations (CSV: function,invoke_time_ms, or counts a minute)")
-	f.IntVar(&o.gpus, "gpus", 1, "how many GPUs there are")
+	o.flagSet = f
+	f.StringVar(&o.functions, "functions", "", "costs of functions (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model; or a profile)")
+	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows to use, if --functions is a profile (default the only model of each function)")
+	f.StringVar(&o.trace, "trace", "", "trace of invocations (CSV: function,invoke_time_ms, or counts per minute)")
+	f.IntVar(&o.gpus, "gpus", 1, "number of GPUs")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, like `16GiB` (default no limit)")
-	f.IntVar(&o.concurrency, "concurrency", 1, "invocations that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
-	f.IntVar(&o.pool, "pool", residency.Unlimited, "containers that exist on each GPU, running ones included; -1 is no limit")
-	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy or the model, like `t=10s`")
-	f.Uint64Var(&o.seed, "seed", 1, "what invocations that a trace counts by the minute are spread by")
+	f.IntVar(&o.concurrency, "concurrency", 1, "invocations in progress per GPU (D); lb, lalb and lalb-o3 always use 1")
+	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on containers on each GPU, including running ones; -1 means no limit")
+	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy or the simulator, like `t=10s` (repeatable)")
+	f.Uint64Var(&o.seed, "seed", 1, "seed for the distribution of invocations that a trace counts per minute")
 	cli.Files(cmd, "csv", "functions", "trace")
 	cli.Keys(cmd, "set", cli.ParameterKeys(parameters)...)
 }
 
-// most are limits that keep a slip of the finger from taking all memory.
+// Limits on flags, so that a typing error does not use up the memory.
 const (
-	mostGPUs        = 1 << 16
-	mostConcurrency = 1 << 16
+	maxGPUs        = 1 << 16
+	maxConcurrency = 1 << 16
 )
 
-// check finds what is wrong with the flags themselves.
+// check returns an error if a flag is invalid.
 func (o *workload) check() error {
 	switch {
 	case o.functions == "":
 		return cli.Usagef("--functions is missing: expected a file")
 	case o.trace == "":
-		return cli.Fail(cli.ExitUsage, "gfaas-sim generate makes one", errors.New("--trace is missing: expected a file"))
+		return cli.Fail(cli.ExitUsage, "generate one with gfaas-sim generate", errors.New("--trace is missing: expected a file"))
 	case o.functions == "-" && o.trace == "-":
-		return cli.Usagef("standard input (-) can be only one of the files")
-	case o.gpus < 1 || o.gpus > mostGPUs:
-		return cli.Usagef("--gpus %d is out of range, expected 1 to %d", o.gpus, mostGPUs)
-	case o.concurrency < 1 || o.concurrency > mostConcurrency:
-		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, mostConcurrency)
+		return cli.Usagef("standard input (-) can be used for one file only")
+	case o.gpus < 1 || o.gpus > maxGPUs:
+		return cli.Usagef("--gpus %d is out of range, expected 1 to %d", o.gpus, maxGPUs)
+	case o.concurrency < 1 || o.concurrency > maxConcurrency:
+		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, maxConcurrency)
 	case o.pool < residency.Unlimited:
 		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
-	case o.mem < 0 || o.mem == 0 && o.given.Changed("gpu-mem"):
+	case o.mem < 0 || o.mem == 0 && o.flagSet.Changed("gpu-mem"):
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
 	return nil
 }
 
-// ignored are the flags that were given and that none of the policies looks at.
-func (o *workload) ignored(policies []string) (out []string) {
-	others := func(not func(policy string) bool) bool {
+// ignored returns the given flags that have no effect under any of the policies.
+func (o *workload) ignored(policies []string) (flags []string) {
+	anyExcept := func(not func(policy string) bool) bool {
 		return slices.ContainsFunc(policies, func(policy string) bool { return !not(policy) })
 	}
-	several := others(queue.OneAtATime) && o.concurrency > 1
-	if cli.Given(o.given, "concurrency") && !others(queue.OneAtATime) && o.concurrency > 1 {
-		out = append(out, fmt.Sprintf("--concurrency %d", o.concurrency))
+	several := anyExcept(queue.OneAtATime) && o.concurrency > 1
+	if cli.OnCommandLine(o.flagSet, "concurrency") && !anyExcept(queue.OneAtATime) && o.concurrency > 1 {
+		flags = append(flags, fmt.Sprintf("--concurrency %d", o.concurrency))
 	}
-	if cli.Given(o.given, "pool") && !others(func(policy string) bool { return queue.OneAtATime(policy) || policy == "fcfs-naive" }) {
-		out = append(out, fmt.Sprintf("--pool %d", o.pool))
+	if cli.OnCommandLine(o.flagSet, "pool") && !anyExcept(func(policy string) bool { return queue.OneAtATime(policy) || policy == "fcfs-naive" }) {
+		flags = append(flags, fmt.Sprintf("--pool %d", o.pool))
 	}
 	var keys []string
 	for _, text := range o.set {
 		key, _, _ := strings.Cut(text, "=")
 		keys = append(keys, key)
 	}
-	none := queue.Ignored(keys, policies...)
-	adapts := several && slices.Contains(keys, "utilization") && !slices.Contains(none, "utilization")
+	unused := queue.Ignored(keys, policies...)
+	adapts := several && slices.Contains(keys, "utilization") && !slices.Contains(unused, "utilization")
 	for _, key := range keys {
-		if slices.Contains(none, key) || key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
-			out = append(out, "--set "+key)
+		if slices.Contains(unused, key) || key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
+			flags = append(flags, "--set "+key)
 		}
 	}
-	return out
+	return flags
 }
 
-// noteIgnored tells of what was said in vain.
+// noteIgnored prints a note for each flag without effect.
 func (o *workload) noteIgnored(policies ...string) {
-	who := "none of the policies uses it here"
+	reason := "no effect on any of the policies here"
 	if len(policies) == 1 {
-		who = policies[0] + " does not use it here"
+		reason = "no effect on " + policies[0] + " here"
 	}
 	for _, flag := range o.ignored(policies) {
-		o.env.Notef("note: %s: %s", flag, who)
+		o.env.Notef("note: %s: %s", flag, reason)
 	}
 }
 
@@ -131,57 +131,47 @@ func (o *workload) load() (sim.Config, *trace.Source, error) {
 	}
 	var err error
 	c.Functions, err = cli.Load(o.env, o.functions, trace.ReadFunctionsOn(o.model))
-	if several := new(trace.ModelsError); errors.As(err, &several) {
+	if _, several := errors.AsType[*trace.ModelsError](err); several {
 		return c, nil, cli.Fail(cli.ExitUsage, gpumodel.ByFlag, err)
 	}
 	if err != nil {
 		return c, nil, err
 	}
 	if len(c.Functions) == 0 {
-		return c, nil, cli.Usagef("--%s %q: %s has no row of it", gpumodel.Flag, o.model, o.functions)
+		return c, nil, cli.Usagef("--%s %q: %s has no row of this model", gpumodel.Flag, o.model, o.functions)
 	}
 	source, err := trace.OpenSource(o.trace)
 	return c, source, err
 }
 
-// simulate runs the trace under the config's policy. A trace that is not in
-// order is read whole and sorted first.
+// simulate runs the trace under the policy in c. If the trace is not in order, simulate reads it
+// whole and sorts it.
 func (o *workload) simulate(c sim.Config, source *trace.Source) (*sim.Result, error) {
 	names := trace.NamesOf(c.Functions, o.functions)
-	if o.unsorted {
-		return o.simulateSorted(c, source, names)
-	}
-	rows, err := source.Rows(names, o.seed)
-	if err != nil {
-		return nil, err
-	}
-	if text := rows.Note(); text != "" && !o.noted {
-		o.noted = true
-		o.env.Notef("note: %s", text)
-	}
-	result, err := sim.Run(c, rows)
-	if !trace.IsUnsorted(err) {
-		return result, err
-	}
-	o.unsorted = true
-	o.env.Notef("note: %v: sorted by time", err)
-	if c.Restart != nil {
-		if err := c.Restart(); err != nil {
+	if !o.unsorted {
+		rows, err := source.Rows(names, o.seed)
+		if err != nil {
 			return nil, err
 		}
+		if text := rows.Note(); text != "" && !o.noted {
+			o.noted = true
+			o.env.Notef("note: %s", text)
+		}
+		result, err := sim.Run(c, rows)
+		if !trace.IsUnsorted(err) {
+			return result, err
+		}
+		o.unsorted = true
+		o.env.Notef("note: %v: the trace was sorted by time", err)
+		if c.Restart != nil {
+			if err := c.Restart(); err != nil {
+				return nil, err
+			}
+		}
 	}
-	return o.simulateSorted(c, source, names)
-}
-
-func (o *workload) simulateSorted(c sim.Config, source *trace.Source, names *trace.Names) (*sim.Result, error) {
 	sorted, err := source.Sorted(names, o.seed)
 	if err != nil {
 		return nil, err
 	}
 	return sim.Run(c, sorted)
-}
-
-// memory says how much memory functions need that no GPU has.
-func memory(c sim.Config, f trace.Function) string {
-	return fmt.Sprintf("%s needs %s and a GPU has %s", f.Name, gpu.FromMiB(f.MemMiB), gpu.Bytes(c.Mem))
 }

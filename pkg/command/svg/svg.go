@@ -1,5 +1,4 @@
-// Package svg writes drawings, for pictures and pages: what all makers of them
-// share is how elements, attributes, lengths and texts are written.
+// Package svg writes SVG drawings for pictures and reports: elements, attributes, lengths and texts.
 package svg
 
 import (
@@ -11,18 +10,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Drawing is elements, one behind the other. Attributes are names and values in
-// turn: a float64 is a length, an int and a string stand as they are; a Raw
-// stands for a name and its value.
+// Drawing is a buffer of SVG elements. Attributes alternate between names and values: a float64 is formatted as a
+// length, an int or a string is written as is. A Raw replaces a name and its value.
 type Drawing struct {
 	strings.Builder
-	Length func(float64) string // prints lengths; nil is with at most two decimals
+	Length func(float64) string // formats lengths; nil: at most two decimals
 }
 
-// Raw is attributes that are written out already, or none.
+// Raw is a sequence of formatted attributes. It may be empty.
 type Raw string
 
-// escape escapes a text for an element or an attribute.
+// escape escapes text for an element or an attribute.
 var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
 
 // Open begins an element.
@@ -31,7 +29,7 @@ func (d *Drawing) Open(name string, attributes ...any) {
 	d.WriteByte('>')
 }
 
-// Close ends an element that was opened.
+// Close ends an element that Open began.
 func (d *Drawing) Close(name string) { d.WriteString("</" + name + ">") }
 
 // Add adds an element without content.
@@ -40,14 +38,14 @@ func (d *Drawing) Add(name string, attributes ...any) {
 	d.WriteString("/>")
 }
 
-// AddText adds an element with a text in it.
+// AddText adds an element with text content.
 func (d *Drawing) AddText(name, text string, attributes ...any) {
 	d.Open(name, attributes...)
 	d.WriteString(escape.Replace(text))
 	d.Close(name)
 }
 
-// AddTitled adds an element of which the pointer shows a title.
+// AddTitled adds an element with a tooltip.
 func (d *Drawing) AddTitled(name, title string, attributes ...any) {
 	d.Open(name, attributes...)
 	d.AddText("title", title)
@@ -66,7 +64,7 @@ func (d *Drawing) begin(name string, attributes []any) {
 	}
 }
 
-// Path is the data of a path, or of a transformation: texts and lengths.
+// Path returns the data of a path or a transformation from texts and lengths.
 func (d *Drawing) Path(parts ...any) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -75,8 +73,7 @@ func (d *Drawing) Path(parts ...any) string {
 	return b.String()
 }
 
-// Marker is the data of a path: the outline of the i-th kind of point, of four,
-// about 6 times the size across.
+// Marker returns the path of the i-th of four marker shapes at x, y, with a width of about 6 times size.
 func (d *Drawing) Marker(i int, x, y, size float64) string {
 	switch r := 3 * size; i % 4 {
 	case 0:
@@ -90,18 +87,17 @@ func (d *Drawing) Marker(i int, x, y, size float64) string {
 	}
 }
 
-// On is the colour of a text on a colour like #56B4E9: white or black, whichever
-// differs more.
+// On returns the colour of text on a colour such as #56B4E9: white or black, whichever has the higher contrast.
 func On(colour string) string {
-	if below := Luminance(colour) + 0.05; 1.05/below > below/0.05 {
+	if background := Luminance(colour) + 0.05; 1.05/background > background/0.05 {
 		return "#ffffff"
 	}
 	return "#000000"
 }
 
-// Luminance is that of a colour like #56B4E9, 0 to 1, as WCAG 2 defines it.
+// Luminance returns the relative luminance (0 to 1) of a colour such as #56B4E9, as defined in WCAG 2.
 func Luminance(colour string) float64 {
-	v, _ := strconv.ParseUint(colour[1:], 16, 24) // those of this project
+	v, _ := strconv.ParseUint(colour[1:], 16, 24) // callers pass valid colours
 	part := func(shift int) float64 {
 		c := float64(v>>shift&255) / 255
 		if c <= 0.04045 {

@@ -19,6 +19,6 @@ func TestDrawing(t *testing.T) {
 	}
 	fixed := Drawing{Length: func(v float64) string { return number.Fixed(v, 1) }}
 	if fixed.Add("r", "x", 2.0); fixed.String() != `<r x="2.0"/>` {
-		t.Errorf("got %s", fixed.String())
+		t.Errorf(`got %s, want <r x="2.0"/>`, fixed.String())
 	}
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// What the driver's checkpoints do with processes is done by a process of its own for
-// each time: drivers have hung and crashed in it.
+// Each use of the driver's checkpoints runs in a separate process, because drivers have hung and crashed
+// in these calls.
 
-// mover is token.Mover: it runs "gfaas-tokend checkpoint".
+// mover implements token.Mover by running "gfaas-tokend checkpoint".
 type mover struct{ occupied *devices.Occupancy }
 
 func (m mover) Free(device string) (gpu.Bytes, error) {
@@ -37,15 +37,15 @@ func (m mover) Check(ctx context.Context, simulated bool) error {
 	return run(ctx, simulated, "check", nil)
 }
 
-func (m mover) Out(ctx context.Context, simulated bool, pids []int) error {
+func (m mover) Park(ctx context.Context, simulated bool, pids []int) error {
 	return run(ctx, simulated, "out", pids)
 }
 
-func (m mover) Back(ctx context.Context, simulated bool, pids []int) error {
+func (m mover) Unpark(ctx context.Context, simulated bool, pids []int) error {
 	return run(ctx, simulated, "back", pids)
 }
 
-func run(ctx context.Context, simulated bool, do string, pids []int) error {
+func run(ctx context.Context, simulated bool, operation string, pids []int) error {
 	library := cuda.Library
 	if simulated {
 		libs, err := preload.FindLibs()
@@ -58,38 +58,38 @@ func run(ctx context.Context, simulated bool, do string, pids []int) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"checkpoint", do, library}
+	args := []string{"checkpoint", operation, library}
 	for _, pid := range pids {
 		args = append(args, strconv.Itoa(pid))
 	}
-	var said strings.Builder
+	var stderr strings.Builder
 	cmd := exec.CommandContext(ctx, self, args...)
 	cmd.Env = append(os.Environ(), "GFAAS_SIM_DIR="+simgpu.Dir(), "GFAAS_SIM_NOTED=1")
-	cmd.Stderr = &said
-	// A key that ends the daemon must not end it half-way; but without the daemon, whose
-	// next one would not know of it, it must not go on.
+	cmd.Stderr = &stderr
+	// A signal from the terminal must not interrupt the operation, so it has its own process group. If the
+	// daemon dies, the operation must die too, because the next daemon would not know about it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // whose end that would be, too
+	runtime.LockOSThread() // Pdeathsig also fires when the parent thread ends
 	defer runtime.UnlockOSThread()
 	err = cmd.Run()
 	var exited *exec.ExitError
 	if ctx.Err() == nil && errors.As(err, &exited) && exited.Exited() {
-		_, why, _ := strings.Cut(said.String(), "error: ")
-		why, _, _ = strings.Cut(why, "\ngfaas-tokend: hint:")
-		return errors.New(strings.TrimSpace(why))
+		_, reason, _ := strings.Cut(stderr.String(), "error: ")
+		reason, _, _ = strings.Cut(reason, "\ngfaas-tokend: hint:")
+		return errors.New(strings.TrimSpace(reason))
 	}
 	if err != nil {
-		return fmt.Errorf("the driver's checkpoint (%s): %w", do, errors.Join(err, ctx.Err()))
+		return fmt.Errorf("run the driver's checkpoint operation %q: %w", operation, errors.Join(err, ctx.Err()))
 	}
 	return nil
 }
 
-// newCheckpoint is what the daemon runs.
+// newCheckpoint returns the hidden command that mover runs.
 func newCheckpoint() *cobra.Command {
 	const fixed = 2 // arguments before the processes
 	return &cobra.Command{
 		Use:    "checkpoint check|out|back LIBRARY [PID...]",
-		Short:  "Move what processes hold on GPUs to the host, or back",
+		Short:  "Move the GPU memory of processes to the host, or back",
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(fixed),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -97,12 +97,12 @@ func newCheckpoint() *cobra.Command {
 			for _, text := range args[fixed:] {
 				pid, err := strconv.Atoi(text)
 				if err != nil || pid <= 0 {
-					return cli.Usagef("%q is no process", text)
+					return cli.Usagef("invalid PID %q: expected a number above 0", text)
 				}
 				pids = append(pids, pid)
 			}
 			if !cuda.MayCheckpoint() {
-				return errors.New("it needs the capability CAP_SYS_PTRACE, which gfaas-tokend does not have")
+				return errors.New("gfaas-tokend lacks the capability CAP_SYS_PTRACE")
 			}
 			p, err := cuda.OpenProcesses(args[1])
 			switch {

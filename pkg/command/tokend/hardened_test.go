@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The daemon that make builds is at other addresses each time, and runs on machines
-// without a driver.
+// TestHardened checks that the daemon is a position-independent executable, and does not depend on a driver.
 func TestHardened(t *testing.T) {
 	const path = "../../../build/bin/gfaas-tokend"
 	f, err := elf.Open(path)

@@ -11,19 +11,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// logger is the daemon's log.
+// logger returns the daemon's logger.
 func logger(env *cli.Env, runDir string) *slog.Logger { return env.Logger(bounded(env.Err, runDir)) }
 
-// ownLog is standard error where it is the run directory's log, as it is of a
-// daemon that gfaas run has started: nobody else keeps that from growing for as
-// long as the daemon lives. slog writes one record at a time.
+// ownLog writes to standard error if that is the run directory's log file, as for a daemon that gfaas run has
+// started. It bounds the file, which no other program rotates. It is not safe for concurrent use; slog
+// serializes its writes.
 type ownLog struct {
 	runDir string
 	file   *os.File
 	size   int64
 }
 
-// bounded is where to log, if err is standard error.
+// bounded returns an ownLog if err is the run directory's log file, and err otherwise.
 func bounded(err io.Writer, runDir string) io.Writer {
 	f, ok := err.(*os.File)
 	if !ok {
@@ -37,7 +37,7 @@ func bounded(err io.Writer, runDir string) io.Writer {
 	return &ownLog{runDir: runDir, file: f, size: open.Size()}
 }
 
-// Write goes on in a new file when there is enough in this one.
+// Write appends a record. It starts a new file when the current one is larger than tokend.MaxLog.
 func (l *ownLog) Write(record []byte) (int, error) {
 	if l.size > tokend.MaxLog {
 		l.turn()
@@ -47,9 +47,8 @@ func (l *ownLog) Write(record []byte) (int, error) {
 	return n, err
 }
 
-// turn makes the descriptor that of a new file, so that what the runtime writes
-// when the program crashes goes there too. If it cannot be had the old one goes
-// on, and it is tried again as much later.
+// turn replaces the file behind the descriptor, so that the runtime's output in a crash also goes to the new
+// file. If that fails, the old file continues, and turn runs again after another tokend.MaxLog bytes.
 func (l *ownLog) turn() {
 	l.size = 0
 	fresh, err := tokend.OpenLog(l.runDir)

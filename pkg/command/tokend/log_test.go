@@ -11,7 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 )
 
-// The log of a daemon that lives long is its last two files, whole.
+// TestOwnLogIsBounded checks that the log of a long-running daemon is bounded to two files, without lost lines in them.
 func TestOwnLogIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	f, err := tokend.OpenLog(dir)
@@ -27,7 +27,7 @@ func TestOwnLogIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := io.WriteString(f, "last words\n"); err != nil { // as of a crash
+	if _, err := io.WriteString(f, "last words\n"); err != nil { // like the runtime in a crash
 		t.Fatal(err)
 	}
 	var text string
@@ -56,7 +56,7 @@ func TestOwnLogIsBounded(t *testing.T) {
 	}
 }
 
-// A file of somebody's own is not touched.
+// TestOtherLogIsLeftAlone checks that standard error is not rotated if it is another file.
 func TestOtherLogIsLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "mine.log"))

@@ -1,5 +1,6 @@
-// Package tokend is the gfaas-tokend command: the token daemon and what it can
-// be asked.
+// Package tokend implements the command gfaas-tokend: it serves the token daemon of a run directory (package
+// daemon/token) and, with subcommands, shows the daemon's status. NewRoot builds the command tree; the main
+// function of cmd/gfaas-tokend calls Main.
 package tokend
 
 import (
@@ -11,52 +12,53 @@ import (
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
-// Main runs the command on the process's arguments. The result is its exit
-// status.
+// Main runs the command with the process's arguments and returns the exit status.
 func Main() int { return cli.Main("gfaas-tokend", NewRoot) }
 
-// NewRoot is the command tree.
+// NewRoot builds the command tree.
 func NewRoot(env *cli.Env) *cobra.Command {
 	o := &serveOptions{env: env}
 	root := &cobra.Command{
 		Use:   "gfaas-tokend",
 		Short: "Share GPUs by time: hold every process to its slice",
-		Long: `Serve the token daemon of the run directory ($GFAAS_RUN_DIR, else
-$XDG_RUNTIME_DIR/gfaas, else the user's default; see gfaas-environment(7)). It
-runs in the foreground.
+		Long: `Serve the token daemon of the run directory, in the foreground. The run directory is
+$GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
+see gfaas-environment(7).
 
-Processes under the gfaas preload library launch GPU work only while they hold
-a lease. The daemon gives leases out, in windows: every instance gets the
-fraction of each window that it requests, up to its limit where others leave
-time, and the SM shares of those that hold a lease sum to at most the SM limit.
-A process that was asked back keeps its SMs until its work has ended, and what
-it ran over is taken off its next windows. An instance whose SM share alone is
-above the SM limit runs only when nobody else does.
+Processes under the gfaas preload library launch GPU work only while they hold a lease.
+The daemon grants leases in windows (--window). In each window, an instance gets the
+fraction that it requests, and up to its limit if other instances leave time unused.
+The SM shares of all leases sum to at most --sm-limit; an instance whose own SM share is
+larger runs only while no other instance runs. When the daemon revokes a lease, the
+process keeps its SMs until its work in flight has finished, and time beyond its budget
+is deducted from its next windows.
 
-While several wait that do not fit beside each other they take turns: in a round
-(--round, 16ms or as much less as makes a window of whole rounds) each has its
-part of it, and in a window what its quota says. A process that was idle joins
-with the next turn. Rounds are longer where passing the GPU on would lose more
-than a fiftieth of its time. With a --round as long as a window turns end where
-budgets do, as in the paper; so they do on a GPU with a plan's timetable.
+Clients that do not fit side by side take turns. A window is divided into equal rounds of
+at most --round, and each client gets its part of every round. A client that was idle
+joins at the next turn. Rounds become longer if hand-overs of the GPU would cost more than
+2% of its time. If --round is not shorter than --window, or if a GPU has a plan's timetable,
+there are no rounds: turns end when budgets are used, as in the paper.
 
-That is the policy multi-token (FaST-GShare). With --policy introspective (Dilu)
-everybody runs at once, time-shared, and what each may launch is metered: every
-5 ms an instance is issued kernel blocks, between its request and its limit as
-parts of the GPU (sm_pct/100 times the quota). Instances with a latency
-objective (slo) come first: when their launch cycles stretch they are issued
-their limit at once and all others are scaled down; while they idle the others
-grow to their limits. What the GPU does for an instance is measured now and then
-by letting it run alone for 20 to 100 ms. --round, --sm-limit and a
-plan's turns do not count then.
+These are the rules of the policy multi-token (FaST-GShare). With --policy introspective
+(Dilu), all clients run at once, and the daemon meters their launches: every 5 ms, it
+issues each instance kernel blocks, between its request and its limit, which are fractions
+of the GPU (sm_pct/100 times the quota). Instances with a latency objective (slo) have
+priority: when the intervals between their launches grow, they get their limit at once,
+and all other instances are scaled down; while they are idle, the others get up to their
+limits. From time to time, the daemon lets an instance run alone for 20 to 100 ms, to
+measure its speed. This policy ignores --round, --sm-limit and timetables.
 
-SIGTERM ends it cleanly, with status 0: it closes all gates and removes its
-sockets. Programs then stall at their next launch, and go on when a daemon is
-back. SIGHUP reads the settings file again; a new --window, --round or
---sm-limit counts from then on, any other after a restart.`,
-		Example: `  gfaas-tokend
+On SIGTERM, the daemon closes all gates, removes its sockets and exits with status 0.
+Programs then stall at their next launch, and continue when a daemon is back. On SIGHUP,
+it reads the settings file again. New values of --window, --round and --sm-limit apply at
+once; all other settings need a restart.`,
+		Example: `  # serve with the default policy
+  gfaas-tokend
+  # use shorter windows, keep 10% of the SMs free, and serve metrics
   gfaas-tokend --window 50ms --sm-limit 90 --listen 127.0.0.1:9400
+  # protect latency objectives (gfaas run --slo)
   gfaas-tokend --policy introspective
+  # show the state of a running daemon
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },

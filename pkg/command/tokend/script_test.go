@@ -21,7 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// patience is how long a script waits for what must happen.
+// patience limits how long a script waits for an event.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -32,13 +32,13 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			run, err := os.MkdirTemp("", "run") // the script's own folder may be too long for a socket
+			run, err := os.MkdirTemp("", "run") // the script's own folder may have too long a path for a socket
 			if err != nil {
 				return err
 			}
 			env.Setenv("GFAAS_RUN_DIR", filepath.Join(run, "gfaas"))
 			env.Defer(func() {
-				// One that the script did not start itself would stay a while.
+				// A daemon that the script did not start itself would stay until its idle timeout.
 				if err := end(filepath.Join(run, "gfaas")); err != nil {
 					t.Error(err)
 				}
@@ -50,12 +50,12 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": clitest.Exits, "await": await, "register": register, "unregister": unregister, "ensure": ensure,
 			"mode": mode, "window": window, "signal": send,
-			"revive": revive, "kept": kept, "notify": notifySocket, "notified": notified,
+			"revive": revive, "kept": registrationKept, "notify": notifySocket, "notified": notified,
 		},
 	})
 }
 
-// await PROGRAM ARGS… runs a program until it succeeds; with ! until it fails.
+// await implements the script command await PROGRAM ARGS…. It runs a program until it succeeds or, with !, until it fails.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -66,7 +66,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// register ID SM REQUEST LIMIT registers an instance on the simulated GPU.
+// register implements register ID SM REQUEST LIMIT, which registers an instance on the simulated GPU.
 func register(ts *testscript.TestScript, neg bool, args []string) {
 	var n [3]float64
 	for i := range n {
@@ -83,13 +83,13 @@ func register(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// unregister ID removes it.
+// unregister implements unregister ID, which removes the registration.
 func unregister(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Unregister(context.Background(), args[0]))
 }
 
-// ensure started|found|race finds or starts the daemon as gfaas run does; with
-// race eight at once do, and one starts it.
+// ensure implements ensure started|found|race. It finds or starts the daemon like gfaas run. With race, eight callers do
+// so concurrently, and exactly one must start it.
 func ensure(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.Setenv("PATH", ts.Getenv("PATH")))
 	callers, want := 1, 1
@@ -116,8 +116,8 @@ func ensure(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// revive registers an instance through a client whose daemon has just left: it
-// is started again.
+// revive implements revive ID. It registers an instance through a client whose daemon has just ended, which must start
+// the daemon again.
 func revive(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.Getenv("GFAAS_RUN_DIR")
 	c, _, err := tokend.Ensure(context.Background(), dir)
@@ -130,9 +130,9 @@ func revive(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 }
 
-// kept ID registers an instance and kills the daemon, which is looked after: the
-// next one knows the instance.
-func kept(ts *testscript.TestScript, _ bool, args []string) {
+// registrationKept implements the command kept ID. It registers an instance and kills the daemon, which its client
+// supervises. The next daemon must know the instance.
+func registrationKept(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.Getenv("GFAAS_RUN_DIR")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -147,7 +147,7 @@ func kept(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("the daemon does not say that it leaves when it is idle: %+v", answer)
 	}
 	told := make(chan error, 1)
-	go c.Keep(ctx, args[0], 10*time.Millisecond, func(err error) { told <- err })
+	go c.Supervise(ctx, args[0], 10*time.Millisecond, func(err error) { told <- err })
 	pid, err := daemonOf(dir)
 	ts.Check(err)
 	ts.Check(unix.Kill(pid, unix.SIGKILL))
@@ -159,7 +159,7 @@ func kept(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// daemonOf is the process that serves a run directory.
+// daemonOf returns the PID of the daemon that serves a run directory.
 func daemonOf(dir string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "token.lock"))
 	if err != nil {
@@ -168,8 +168,7 @@ func daemonOf(dir string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// end ends the daemon of a run directory, if there is one, and waits until its
-// socket is gone.
+// end ends the daemon of a run directory, if there is one, and waits until its socket has been removed.
 func end(dir string) error {
 	pid, err := daemonOf(dir)
 	if os.IsNotExist(err) {
@@ -193,10 +192,10 @@ func end(dir string) error {
 	}
 }
 
-// notifyConn is the socket that the script plays systemd on.
+// notifyConn is the socket on which the script plays the role of systemd.
 var notifyConn *net.UnixConn
 
-// notify opens it.
+// notifySocket implements notify, which opens notifyConn.
 func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
 	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
 	var err error
@@ -206,7 +205,7 @@ func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("NOTIFY_SOCKET", path)
 }
 
-// notified TEXT waits for a message that begins so.
+// notified implements notified TEXT, which waits for a message that begins with the text.
 func notified(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(notifyConn.SetReadDeadline(time.Now().Add(patience)))
 	buf := make([]byte, 256)
@@ -217,7 +216,7 @@ func notified(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// window MS waits until the daemon's windows have that length.
+// window implements window MS, which waits until the daemon's windows have that length.
 func window(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.ParseFloat(args[0], 64)
 	ts.Check(err)
@@ -234,14 +233,14 @@ func window(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// signal NAME sends a signal to what runs in the background.
+// send implements signal NAME, which sends a signal to the background commands.
 func send(ts *testscript.TestScript, _ bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
 	}
 }
 
-// mode OCTAL FILE holds a file's permissions.
+// mode implements mode OCTAL FILE, which checks a file's permissions.
 func mode(ts *testscript.TestScript, _ bool, args []string) {
 	info, err := os.Stat(args[1])
 	ts.Check(err)

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/adapter/gpuclaim"
+	"github.com/gfaas/gfaas/pkg/adapter/mps/keeper"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
@@ -27,7 +27,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// serveOptions are the daemon's flags.
+// serveOptions holds the daemon's flags.
 type serveOptions struct {
 	env          *cli.Env
 	socket       string
@@ -44,23 +44,23 @@ type serveOptions struct {
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.window, "window", gpu.Window, "length of a scheduling window")
-	f.DurationVar(&o.round, "round", gpu.Round, "in which all that wait for the GPU have had a turn; a window or more: turns end where budgets do")
-	f.StringVar(&o.policy, "policy", policy.MultiToken, "who gets the GPU when: "+strings.Join(policy.Names(), " or "))
-	f.Float64Var(&o.smLimit, "sm-limit", 100, "most percent of a GPU's SMs that leases hold together")
-	f.StringVar(&o.mps, "mps", "auto", "auto starts a private NVIDIA MPS daemon for instances below 100% of a real GPU's SMs; off never does")
+	f.DurationVar(&o.round, "round", gpu.Round, "limit on the length of a round, in which each waiting client gets a turn (--window or more: no rounds, turns end when budgets are used)")
+	f.StringVar(&o.policy, "policy", policy.MultiToken, "scheduling policy: "+strings.Join(policy.Names(), " or "))
+	f.Float64Var(&o.smLimit, "sm-limit", 100, "limit on the sum of the SM shares of all leases on a GPU, in percent")
+	f.StringVar(&o.mps, "mps", "auto", "NVIDIA MPS for instances with less than 100% of a real GPU's SMs: auto (starts a private MPS daemon if necessary) or off")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
 	f.IntSliceVar(&o.clientUIDs, "client-uid", nil,
-		"also let processes of this user connect: the container engine's users, where it maps them (root and the daemon's own always may)")
+		"also let processes with this uid connect, such as a uid that the container engine maps users to (root and the daemon's own user always may)")
 	f.BoolVar(&o.countContext, "count-context", false,
-		"count what the driver holds for a process, such as its context, against its memory limit")
-	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "leave after so long without instances and clients (0: never)")
+		"count memory that the driver keeps for a process, such as its context, against the memory limit of the instance")
+	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "exit after this time without instances and clients (0: never)")
 }
 
-// check says what is wrong with the flags, if anything.
+// check validates the flags.
 func (o *serveOptions) check() error {
 	switch {
 	case !slices.Contains(policy.Names(), o.policy):
-		return cli.Usagef("--policy %q is not available: expected %s", o.policy, strings.Join(policy.Names(), " or "))
+		return cli.Usagef("--policy %q: expected %s", o.policy, strings.Join(policy.Names(), " or "))
 	case o.window < time.Millisecond || o.window > time.Minute:
 		return cli.Usagef("--window %v: expected between 1ms and 1m", o.window)
 	case o.round < time.Millisecond || o.round > time.Minute:
@@ -72,26 +72,12 @@ func (o *serveOptions) check() error {
 	case o.exitWhenIdle < 0:
 		return cli.Usagef("--exit-when-idle %v: expected 0 or more", o.exitWhenIdle)
 	case slices.ContainsFunc(o.clientUIDs, func(uid int) bool { return uid < 0 || uid > math.MaxUint32 }):
-		return cli.Usagef("--client-uid %v: expected numbers of users", o.clientUIDs)
+		return cli.Usagef("--client-uid %v: expected user IDs from 0 to 4294967295", o.clientUIDs)
 	case o.socket == "":
 		return cli.Usagef("--socket is empty: expected a path")
 	}
-	return checkAddress(o.listen)
-}
-
-// checkAddress wants HOST:PORT or nothing; whether it can be had shows later.
-func checkAddress(listen string) error {
-	if listen == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(listen)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port)
-	}
-	if err != nil {
-		return cli.Usagef("--listen %q: expected HOST:PORT: %w", listen, err)
-	}
-	return nil
+	_, err := cli.CheckAddress("--listen", o.listen)
+	return err
 }
 
 func (o *serveOptions) settings() token.Settings {
@@ -109,7 +95,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	log := logger(o.env, filepath.Dir(socket))
-	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
+	shared := keeper.New(filepath.Dir(socket), o.mps == "off", log)
 	claims := gpuclaim.New(filepath.Dir(socket))
 	defer claims.Close()
 	occupied := devices.NewOccupancy()
@@ -120,17 +106,17 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	leave := func() {
 		stop()
 		watching.Wait()
-		keeper.stop()
+		shared.Stop()
 	}
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
-		Private: isRunDir(filepath.Dir(socket)), Log: log, Leave: leave,
+		Private: cli.IsRunDir(filepath.Dir(socket)), Log: log, Cleanup: leave,
 		Prepare: func(ctx context.Context, r wire.Registration) wire.Registered {
-			return warned(claims, r, keeper.prepare(ctx, r))
+			return withWarning(claims, r, shared.Prepare(ctx, r))
 		},
-		Doomed: keeper.doomed,
-		Uses:   func(name string) { _ = claims.Take(name) }, // who registers is told
-		Memory: occupied.Processes, CountContext: o.countContext, Mover: mover{occupied},
+		BeforeKill: shared.Doomed,
+		OnFirstUse: func(name string) { _ = claims.Claim(name) }, // Prepare warns about a conflict
+		Memory:     occupied.Processes, CountContext: o.countContext, Mover: mover{occupied},
 		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if errors.Is(err, fs.ErrPermission) {
@@ -145,41 +131,40 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	log.Info("serving", attrs...)
 	o.claim(claims, log)
-	watching.Go(func() { keeper.watch(ctx) })
+	watching.Go(func() { shared.Watch(ctx) })
 	err = d.Serve(ctx)
 	log.Info("stopped")
 	return err
 }
 
-// claim logs which GPUs of the machine another token daemon shares out. A daemon that
-// does not leave when it is idle claims the others: they are its own from now on. One
-// that does claims those that it is used for.
+// claim logs a warning for each GPU of this host that another token daemon manages. A daemon without an idle
+// timeout claims all other GPUs at once. A daemon with a timeout claims a GPU when it is used.
 func (o *serveOptions) claim(claims *gpuclaim.Claims, log *slog.Logger) {
-	const most = 64
-	for n := range min(devices.Count(!preload.HasNVIDIA()), most) {
+	const maxGPUs = 64
+	for n := range min(devices.Count(!preload.HasNVIDIA()), maxGPUs) {
 		name := gpu.Device{Index: n, Simulated: !preload.HasNVIDIA()}.String()
-		look := claims.Take
+		claim := claims.Claim
 		if o.exitWhenIdle > 0 {
-			look = gpuclaim.Holder
+			claim = gpuclaim.Holder
 		}
-		if other := look(name); other != nil {
+		if other := claim(name); other != nil {
 			log.Warn(other.String(), "gpu", name, "uid", other.UID, "pid", other.PID, "run_dir", other.RunDir)
 		}
 	}
 }
 
-// warned claims the GPUs of an instance, and adds a warning to its answer if another
-// token daemon has one of them.
-func warned(claims *gpuclaim.Claims, r wire.Registration, answer wire.Registered) wire.Registered {
+// withWarning claims the GPUs of an instance. If another token daemon manages any of these GPUs, it adds a warning
+// to the answer.
+func withWarning(claims *gpuclaim.Claims, r wire.Registration, answer wire.Registered) wire.Registered {
 	for _, a := range r.Allocations() {
-		if other := claims.Take(a.Device()); other != nil {
+		if other := claims.Claim(a.Device()); other != nil {
 			answer.Warning = other.String()
 		}
 	}
 	return answer
 }
 
-// reload reads the settings again.
+// reload reads the settings again. After an error, the settings stay unchanged.
 func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (token.Settings, error) {
 	before := *o
 	err := o.env.Reread(flags)
@@ -190,13 +175,13 @@ func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (token.Set
 		*o = before
 		return token.Settings{}, err
 	}
-	o.keep(before, log)
+	o.restoreFixed(before, log)
 	return o.settings(), nil
 }
 
-// keep goes on with the settings that the daemon cannot change while it runs,
-// and says which of them somebody wanted otherwise.
-func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
+// restoreFixed restores the settings that cannot change while the daemon runs, and logs those whose new value needs a
+// restart.
+func (o *serveOptions) restoreFixed(before serveOptions, log *slog.Logger) {
 	wanted := *o
 	*o = before
 	o.window, o.round, o.smLimit = wanted.window, wanted.round, wanted.smLimit
@@ -205,11 +190,4 @@ func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
 		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "count-context": wanted.countContext != before.countContext,
 		"client-uid": !slices.Equal(wanted.clientUIDs, before.clientUIDs),
 	})
-}
-
-// isRunDir says whether the folder is the run directory, which is ours to make
-// private, and not one that was merely named.
-func isRunDir(dir string) bool {
-	run, err := filepath.Abs(cli.RunDir())
-	return err == nil && run == dir
 }

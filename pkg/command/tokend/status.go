@@ -20,53 +20,77 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// statusTimeout is how long the daemon may take to answer.
+// statusTimeout limits how long the daemon may take to answer.
 const statusTimeout = 5 * time.Second
 
 func newStatus(env *cli.Env, socket *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show every GPU, the processes on it and what they use",
-		Long: `Show every GPU that the daemon shares, with the processes on it. A state is
-absent (the instance is registered and has no process), idle (wants nothing),
-waiting, running (holds a lease), draining (was asked back and still runs) or
-suspended (is stopped, by a signal or a debugger, or has not given its lease
-back for 30 s, and nobody waits for it). A process of an instance that uses the
-driver without the preload library is unmanaged: nothing limits it.
-USED is the share of the last full window; debt is what the instance used beyond
-its limit and has to make up for, and owed (in the JSON and CSV forms) is what it
-used beyond its request while other instances missed theirs: these have priority until
-it is made up for; context is what the driver holds for a process
-beside its own allocations, 0 where the driver does not tell; parked is what of
-the memory used waits on the host for the next work (gfaas run --oversubscribe,
-gfaas serve --park); imported is what the process has mapped of other processes'
-memory, such as a model's weights, which is not in the memory used and has no
-limit; why is the reason of the last decision about a process: of one that
-waits, what it waits for; strays says how many programs the instance's processes
-have started without the preload library, which was put back, or that it cannot
-be loaded into, and how many unmanaged processes there were, and is left out while
-there are none; fault is the CUDA error
-after which every call of the process fails until it ends, with the function of
-the driver API that returned it, and is left out while there is none. The table
-shows such a process as faulted.
+		Short: "Show the GPUs, and the state and usage of their processes",
+		Long: `Show every GPU that the daemon shares, with the state and usage of each process on it.
 
-With --policy introspective USED is a share of what the process does alone, by
-the kernel blocks it launched, and there are two keys more: phase is NONE,
-EMERGENCY, RECOVERY or CONTENTION (of the instance if it has a latency objective,
-else of the GPU), and budget_blocks how many blocks the process may have launched
-since it connected, left out while it is not metered.
+The state of a process is one of these:
+
+    absent     the instance is registered, but has no process on the GPU
+    idle       the process has no work for the GPU
+    waiting    it waits for a lease
+    running    it holds a lease
+    draining   its lease was revoked, and its work in flight has not finished
+    suspended  other clients no longer wait for it: it is stopped, by a signal or a
+               debugger, or has not returned a revoked lease for 30 s
+    unmanaged  it uses the driver without the preload library, so nothing limits it
+
+The table shows a process with a fault (see below) as faulted.
+
+USED is the fraction of the last full window that the process used. With the policy
+introspective, it is a fraction of the process's speed when it runs alone, measured in
+kernel blocks.
 
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","owed_ms",
 "state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib","mem_imported_mib","mem_stored_mib","mem_refused","why","strays","fault"}]}],
-"models":[{"gpu","name","tenant","state","mem_mib","refs"}]}. The field mem_refused
-counts allocations within the instance's limit that the driver refused because the GPU
-was full. The field mem_stored_mib is the memory that all processes of the instance store
-in gfaas-modeld and have not committed; it counts against the limit. The list models has
-the models that gfaas-modeld has on the GPUs: one copy each, whose memory is not in the
-memory of any process. CSV has the keys of processes as columns, and one row per process.`,
-		Example: `  gfaas-tokend status
+"mem_parked_mib","mem_imported_mib","mem_stored_mib","mem_refused","why","reason","strays",
+"fault"}]}],
+"models":[{"gpu","name","tenant","state","mem_mib","refs"}]}. CSV has the keys of clients
+as columns, and one row per process.
+
+    debt_ms           time that the instance used beyond its limit and has to make up for
+    owed_ms           time that it used beyond its request while other instances missed
+                      theirs; these have priority until it has made up for it
+    blocked_ms        time that the process has waited at a closed gate
+    mem_parked_mib    the part of mem_used_mib that is on the host until the next work
+                      (gfaas run --oversubscribe, gfaas serve --park)
+    mem_imported_mib  memory of other processes that the process has mapped, such as a
+                      model's weights; not part of mem_used_mib, and not limited
+    mem_stored_mib    memory that all processes of the instance store in gfaas-modeld and
+                      have not committed; it counts against the limit
+    mem_refused       number of allocations within the instance's limit that the driver
+                      refused because the GPU was full
+    context_mib       memory that the driver keeps for the process in addition to its
+                      allocations; 0 if the driver does not report it
+    why               reason of the last decision about the process; for a waiting
+                      process, the reason why it waits: a code with parameters
+                      (docs/reasons.md)
+    reason            the same as an object; not in CSV
+    strays            counts of the programs that the instance has started without the
+                      preload library, restored or not, and of its unmanaged processes;
+                      omitted if there are none
+    fault             the CUDA error after which every call of the process fails until it
+                      ends, with the function of the driver API that returned it; omitted
+                      if there is none
+
+With the policy introspective, clients have two more keys:
+
+    phase             NONE, EMERGENCY, RECOVERY or CONTENTION: of the instance if it has a
+                      latency objective, otherwise of the GPU
+    budget_blocks     number of kernel blocks that the process may have launched since it
+                      connected; omitted while it is not metered
+
+The list models contains the models that gfaas-modeld has on the GPUs. There is one copy of
+each, and its memory is not part of any process's memory.`,
+		Example: `  # show all processes, with debt, launches and reasons
+  gfaas-tokend status -o wide
+  # print everything as JSON
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return showStatus(cmd.Context(), env, *socket) },
@@ -93,24 +117,20 @@ func showStatus(ctx context.Context, env *cli.Env, socket string) error {
 	}
 	all.Models = modeld.OnGPUs(ctx, filepath.Dir(socket), gpus)
 	return env.Show(all, func() [][]string {
-		switch env.Output {
-		case "csv":
+		if env.Output == "csv" {
 			return csvRows(s)
-		case "wide":
-			return addModels(tableRows(s, true), all.Models)
 		}
-		return addModels(tableRows(s, false), all.Models)
+		return addModels(tableRows(s, env.Output == "wide"), all.Models)
 	})
 }
 
-// shown is what the daemon says, and the models that its clients may have mapped,
-// whose memory is nobody's alone.
+// shown is the daemon's status with the models of the model daemons, whose memory several clients may share.
 type shown struct {
 	wire.Status
 	Models []status.Model `json:"models"`
 }
 
-// addModels adds a row a model to those for people.
+// addModels appends a row for each model to the table.
 func addModels(rows [][]string, models []status.Model) [][]string {
 	for _, m := range models {
 		row := []string{m.GPU, "model " + m.Name, "-", "-", "-", "-", fmt.Sprintf("held by %d", m.Refs), fmt.Sprintf("%.0fMiB", m.MemMiB)}
@@ -122,97 +142,74 @@ func addModels(rows [][]string, models []status.Model) [][]string {
 	return rows
 }
 
-// tableRows are for people.
+// process is a process in the status, or an instance without a process.
+type process struct {
+	wire.ClientStatus
+	gpu string
+}
+
+func processes(s wire.Status) (out []process) {
+	for _, g := range s.GPUs {
+		for _, c := range g.Clients {
+			out = append(out, process{c, g.GPU})
+		}
+	}
+	return out
+}
+
+// tableRows returns the table form.
 func tableRows(s wire.Status, wide bool) [][]string {
-	header := []string{"GPU", "INSTANCE", "PID", "SM%", "QUOTA", "USED", "STATE", "MEM"}
-	if wide {
-		header = append(header, "CONTEXT", "FUNCTION", "DEBT", "LAUNCHES", "BLOCKED")
-		if scales(s) {
-			header = append(header, "PHASE")
+	all := processes(s)
+	phases, faults := hasPhases(s), slices.ContainsFunc(all, process.hasFault)
+	bypasses := slices.ContainsFunc(all, func(p process) bool { return p.UnmanagedPrograms != "" })
+	return cli.Rows(all, func(p process) []cli.Cell {
+		c := p.ClientStatus
+		cells := []cli.Cell{{"GPU", p.gpu}, {"INSTANCE", c.Instance}, {"PID", pid(c.PID)}, {"SM%", number.Short(c.SMPct)}, {"QUOTA", quota(c)},
+			{"USED", fmt.Sprintf("%.3f", c.Used)}, {"STATE", state(c)}, {"MEM", memory(c)}}
+		if !wide {
+			return cells
 		}
-		header = append(header, "WHY")
-		if strayed(s) {
-			header = append(header, "STRAYS")
+		cells = append(cells, cli.Cell{"CONTEXT", fmt.Sprintf("%.0fMiB", c.ContextMiB)}, cli.Cell{"FUNCTION", c.Function}, cli.Cell{"DEBT", fmt.Sprintf("%.1fms", c.DebtMS)},
+			cli.Cell{"LAUNCHES", strconv.FormatUint(c.Launches, 10)}, cli.Cell{"BLOCKED", fmt.Sprintf("%.0fms", c.BlockedMS)})
+		if phases {
+			cells = append(cells, cli.Cell{"PHASE", cmp.Or(c.Phase, "-")})
 		}
-		if faulted(s) {
-			header = append(header, "FAULT")
+		cells = append(cells, cli.Cell{"WHY", c.Why})
+		if bypasses {
+			cells = append(cells, cli.Cell{"STRAYS", cmp.Or(c.UnmanagedPrograms, "-")})
 		}
-	}
-	rows := [][]string{header}
-	for _, g := range s.GPUs {
-		for _, c := range g.Clients {
-			row := []string{
-				g.GPU, c.Instance, pid(c.PID), number.Short(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), state(c), memory(c),
-			}
-			if wide {
-				row = append(row, fmt.Sprintf("%.0fMiB", c.ContextMiB), c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
-				if scales(s) {
-					row = append(row, cmp.Or(c.Phase, "-"))
-				}
-				row = append(row, c.Why)
-				if strayed(s) {
-					row = append(row, cmp.Or(c.Strays, "-"))
-				}
-				if faulted(s) {
-					row = append(row, cmp.Or(c.Fault, "-"))
-				}
-			}
-			rows = append(rows, row)
+		if faults {
+			cells = append(cells, cli.Cell{"FAULT", cmp.Or(c.Fault, "-")})
 		}
-	}
-	return rows
+		return cells
+	})
 }
 
-// csvRows are for programs: the keys of the JSON form.
+// csvRows returns the CSV form. Its columns are the keys of the JSON form.
 func csvRows(s wire.Status) [][]string {
-	rows := [][]string{{
-		"gpu", "instance", "function", "pid", "sm_pct", "quota_request", "quota_limit", "used", "debt_ms", "state",
-		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib", "mem_parked_mib", "mem_imported_mib", "why", "strays",
-	}}
-	if scales(s) {
-		rows[0] = append(rows[0], "phase", "budget_blocks")
-	}
-	rows[0] = append(rows[0], "mem_refused", "owed_ms")
-	if faulted(s) {
-		rows[0] = append(rows[0], "fault")
-	}
-	rows[0] = append(rows[0], "mem_stored_mib")
-	for _, g := range s.GPUs {
-		for _, c := range g.Clients {
-			row := []string{
-				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number.Plain(c.SMPct), number.Plain(c.QuotaRequest), number.Plain(c.QuotaLimit),
-				number.Plain(c.Used), number.Plain(c.DebtMS), c.State, number.Plain(c.MemUsedMiB), number.Plain(c.MemLimitMiB),
-				strconv.FormatUint(c.Launches, 10), number.Plain(c.BlockedMS), number.Plain(c.ContextMiB), number.Plain(c.MemParkedMiB), number.Plain(c.MemImportedMiB), c.Why, c.Strays,
-			}
-			if scales(s) {
-				row = append(row, c.Phase, blocks(c))
-			}
-			row = append(row, strconv.FormatUint(c.MemRefused, 10), number.Plain(c.OwedMS))
-			if faulted(s) {
-				row = append(row, c.Fault)
-			}
-			row = append(row, number.Plain(c.MemStoredMiB))
-			rows = append(rows, row)
+	all := processes(s)
+	phases, faults := hasPhases(s), slices.ContainsFunc(all, process.hasFault)
+	return cli.Rows(all, func(p process) []cli.Cell {
+		c, n := p.ClientStatus, number.Plain
+		cells := []cli.Cell{{"gpu", p.gpu}, {"instance", c.Instance}, {"function", c.Function}, {"pid", strconv.Itoa(c.PID)}, {"sm_pct", n(c.SMPct)},
+			{"quota_request", n(c.QuotaRequest)}, {"quota_limit", n(c.QuotaLimit)}, {"used", n(c.Used)}, {"debt_ms", n(c.DebtMS)}, {"state", c.State},
+			{"mem_used_mib", n(c.MemUsedMiB)}, {"mem_limit_mib", n(c.MemLimitMiB)}, {"launches", strconv.FormatUint(c.Launches, 10)}, {"blocked_ms", n(c.BlockedMS)},
+			{"context_mib", n(c.ContextMiB)}, {"mem_parked_mib", n(c.MemParkedMiB)}, {"mem_imported_mib", n(c.MemImportedMiB)}, {"why", c.Why}, {"strays", c.UnmanagedPrograms}}
+		if phases {
+			cells = append(cells, cli.Cell{"phase", c.Phase}, cli.Cell{"budget_blocks", blocks(c)})
 		}
-	}
-	return rows
-}
-
-// strayed says whether any instance has strays.
-func strayed(s wire.Status) bool {
-	return slices.ContainsFunc(s.GPUs, func(g wire.GPUStatus) bool {
-		return slices.ContainsFunc(g.Clients, func(c wire.ClientStatus) bool { return c.Strays != "" })
+		cells = append(cells, cli.Cell{"mem_refused", strconv.FormatUint(c.MemRefused, 10)}, cli.Cell{"owed_ms", n(c.OwedMS)})
+		if faults {
+			cells = append(cells, cli.Cell{"fault", c.Fault})
+		}
+		return append(cells, cli.Cell{"mem_stored_mib", n(c.MemStoredMiB)})
 	})
 }
 
-// faulted reports whether an error has ended a process's use of CUDA.
-func faulted(s wire.Status) bool {
-	return slices.ContainsFunc(s.GPUs, func(g wire.GPUStatus) bool {
-		return slices.ContainsFunc(g.Clients, func(c wire.ClientStatus) bool { return c.Fault != "" })
-	})
-}
+// hasFault reports whether an error has ended the process's use of CUDA.
+func (p process) hasFault() bool { return p.Fault != "" }
 
-// state returns the state of a process for people.
+// state returns the state of a process for the table.
 func state(c wire.ClientStatus) string {
 	if c.Fault != "" && c.PID != 0 {
 		return "faulted"
@@ -220,8 +217,8 @@ func state(c wire.ClientStatus) string {
 	return c.State
 }
 
-// scales says whether the policy is one with phases and budgets.
-func scales(s wire.Status) bool { return s.Policy == policy.Introspection }
+// hasPhases reports whether the policy has phases and budgets.
+func hasPhases(s wire.Status) bool { return s.Policy == policy.Introspection }
 
 func pid(n int) string {
 	if n == 0 {

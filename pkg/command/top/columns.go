@@ -1,5 +1,6 @@
-// Package top shows how GPUs, functions and instances stand: as tables, and live
-// on a terminal.
+// Package top shows the state of GPUs, functions and instances: as tables (Tables) and as a live terminal
+// screen (Run). The command gfaas top uses it. FromTokens converts the token daemon's status, for use without
+// a gateway.
 package top
 
 import (
@@ -10,22 +11,21 @@ import (
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
-// column is one of a table of rows of a kind.
+// column is a column of a table whose rows have the type T.
 type column[T any] struct {
 	title string
-	words bool // aligned to the left
+	words bool // left-aligned
 	text  func(*T) string
-	// order compares by what the column shows; most are wanted largest first, words
-	// in their own order.
+	// order compares rows by the column's value: descending for numbers, ascending for words.
 	order func(a, b *T) int
 }
 
 func words[T any](title string, of func(*T) string) column[T] {
-	return column[T]{title: title, words: true, text: func(r *T) string { return orDash(of(r)) },
+	return column[T]{title: title, words: true, text: func(r *T) string { return cmp.Or(of(r), unknown) },
 		order: func(a, b *T) int { return cmp.Compare(of(a), of(b)) }}
 }
 
-// number is a column of what may not be known.
+// number returns a column of numbers that may be unknown.
 func number[T any, N int | int64 | float64](title string, of func(*T) *N, show func(N) string) column[T] {
 	return column[T]{title: title,
 		text: func(r *T) string {
@@ -48,19 +48,12 @@ func number[T any, N int | int64 | float64](title string, of func(*T) *N, show f
 		}}
 }
 
-// unknown stands for what is not known.
+// unknown stands for an unknown value.
 const unknown = "-"
-
-func orDash(s string) string {
-	if s == "" {
-		return unknown
-	}
-	return s
-}
 
 func whole[N int | int64](v N) string { return strconv.FormatInt(int64(v), 10) }
 
-// rounded is a number with three digits or so.
+// rounded formats a number with about three significant digits.
 func rounded(v float64) string {
 	switch {
 	case v >= 100 || v == 0:
@@ -130,7 +123,7 @@ func quota(i *status.Instance) string {
 	return rounded(i.QuotaRequest) + ":" + rounded(i.QuotaLimit)
 }
 
-// rows is a table as text, its header first.
+// rows returns a table as text, header first.
 func rows[T any](columns []column[T], values []T) [][]string {
 	header := make([]string, len(columns))
 	for i, c := range columns {
@@ -147,8 +140,8 @@ func rows[T any](columns []column[T], values []T) [][]string {
 	return out
 }
 
-// Tables are the GPUs, the functions and the instances, and the models where there
-// are any, each with its header.
+// Tables returns the tables of GPUs, functions and instances, and of models if there are any. Each starts with
+// its header.
 func Tables(s status.Status) [][][]string {
 	out := [][][]string{rows(gpuColumns, s.GPUs), rows(functionColumns, s.Functions), rows(instanceColumns, s.Instances)}
 	if len(s.Models) > 0 {

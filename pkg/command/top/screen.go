@@ -14,18 +14,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
-// Config is what a live screen goes by.
+// Config holds the settings of a live screen.
 type Config struct {
-	Look     func(context.Context) (status.Status, error)
+	Snapshot func(context.Context) (status.Status, error)
 	Interval time.Duration
-	Count    int // looks; 0 is until it is ended
+	Count    int // number of snapshots after which Run returns; 0 means no limit
 	Color    bool
 	In       io.Reader
 	Out      io.Writer
 }
 
-// Run shows how everything stands until the user ends it or the context does. The
-// error is that of the last look, if that failed.
+// Run shows snapshots of the state until the user quits, c.Count snapshots were taken, or ctx is
+// cancelled. If the last snapshot failed, Run returns its error.
 func Run(ctx context.Context, c Config) error {
 	m := newScreen(ctx, c)
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(c.In), tea.WithOutput(c.Out), tea.WithWindowSize(m.width, m.height), tea.WithoutSignalHandler()).Run()
@@ -38,41 +38,41 @@ func Run(ctx context.Context, c Config) error {
 	return m.fault
 }
 
-// screen is what is shown.
+// screen is the model of the bubbletea program.
 type screen struct {
 	config Config
 	ctx    context.Context
 	styles styles
 
 	status status.Status
-	fault  error // of the last look
-	looks  int
-	at     time.Time
+	fault  error     // error of the last snapshot
+	taken  int       // number of snapshots
+	at     time.Time // time of status; zero before the first snapshot
 
 	width, height int
 	functions     view[status.Function]
 	instances     view[status.Instance]
-	below         bool // keys are for the instances
-	filter        string
-	typing        bool // the filter
-	paused        bool
+	lowerFocused  bool   // keys apply to the lower table (instances), not to the upper one (functions)
+	filter        string // both tables show only names that contain it
+	typing        bool   // the user is editing the filter
+	paused        bool   // new snapshots are not shown
 }
 
-// view is a table as it is shown: in which order, and from which row on.
+// view describes how a table is shown: its columns, its sort order and its scroll position.
 type view[T any] struct {
-	columns []column[T]
-	by      int // column
-	upward  bool
-	from    int
+	columns  []column[T]
+	sortedBy int  // index of the column that the rows are sorted by
+	reversed bool // the column's order is reversed
+	first    int  // index of the first row shown
 }
 
-type styles struct{ title, dim, head, by, bar, fault ansi.Style }
+type styles struct{ title, dim, head, sorted, bar, fault ansi.Style }
 
 func newStyles(c Config) (s styles) {
 	if c.Color {
 		s = styles{
 			title: ansi.NewStyle(ansi.AttrBold), dim: ansi.NewStyle(ansi.AttrFaint), head: ansi.NewStyle(ansi.AttrBold),
-			by: ansi.NewStyle(ansi.AttrBold, ansi.AttrUnderline), bar: ansi.NewStyle(ansi.AttrGreenForegroundColor), fault: ansi.NewStyle(ansi.AttrRedForegroundColor),
+			sorted: ansi.NewStyle(ansi.AttrBold, ansi.AttrUnderline), bar: ansi.NewStyle(ansi.AttrGreenForegroundColor), fault: ansi.NewStyle(ansi.AttrRedForegroundColor),
 		}
 	}
 	return s
@@ -83,27 +83,28 @@ func newScreen(ctx context.Context, c Config) *screen {
 		functions: view[status.Function]{columns: functionColumns}, instances: view[status.Instance]{columns: instanceColumns}}
 }
 
-// looked is what a look gave.
-type looked struct {
+// snapshotMsg is the message with a new snapshot.
+type snapshotMsg struct {
 	status status.Status
 	err    error
 	at     time.Time
 }
 
-type again struct{}
+// tickMsg is the message that triggers the next snapshot.
+type tickMsg struct{}
 
-func (s *screen) look() tea.Msg {
-	ctx, cancel := context.WithTimeout(s.ctx, max(s.config.Interval, lookTime))
+func (s *screen) snapshot() tea.Msg {
+	ctx, cancel := context.WithTimeout(s.ctx, max(s.config.Interval, snapshotTime))
 	defer cancel()
-	now, err := s.config.Look(ctx)
-	return looked{now, err, time.Now()}
+	now, err := s.config.Snapshot(ctx)
+	return snapshotMsg{now, err, time.Now()}
 }
 
-// lookTime is for an answer, at least.
-const lookTime = 2 * time.Second
+// snapshotTime is the minimum time limit for a snapshot.
+const snapshotTime = 2 * time.Second
 
 // Init implements tea.Model.
-func (s *screen) Init() tea.Cmd { return s.look }
+func (s *screen) Init() tea.Cmd { return s.snapshot }
 
 // Update implements tea.Model.
 func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -116,22 +117,22 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if s.typing {
 			s.filter += msg.Content
 		}
-	case looked:
-		s.looks++
+	case snapshotMsg:
+		s.taken++
 		if s.fault = msg.err; msg.err == nil && !s.paused {
 			s.status, s.at = msg.status, msg.at
 		}
-		if s.config.Count > 0 && s.looks >= s.config.Count {
+		if s.config.Count > 0 && s.taken >= s.config.Count {
 			return s, tea.Quit
 		}
-		return s, tea.Tick(s.config.Interval, func(time.Time) tea.Msg { return again{} })
-	case again:
-		return s, s.look
+		return s, tea.Tick(s.config.Interval, func(time.Time) tea.Msg { return tickMsg{} })
+	case tickMsg:
+		return s, s.snapshot
 	}
 	return s, nil
 }
 
-// key does what a key is for.
+// key handles a key press.
 func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
 	if s.typing {
 		s.typed(k)
@@ -141,13 +142,13 @@ func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
 	case "q", "ctrl+c", "esc":
 		return tea.Quit
 	case "tab":
-		s.below = !s.below
+		s.lowerFocused = !s.lowerFocused
 	case "/":
 		s.typing, s.filter = true, ""
 	case "p", "space":
 		s.paused = !s.paused
 	default:
-		if s.below {
+		if s.lowerFocused {
 			s.instances.key(k.String())
 		} else {
 			s.functions.key(k.String())
@@ -156,7 +157,7 @@ func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// typed takes a key into the filter.
+// typed handles a key press while the user edits the filter.
 func (s *screen) typed(k tea.KeyPressMsg) {
 	switch k.String() {
 	case "enter":
@@ -172,37 +173,32 @@ func (s *screen) typed(k tea.KeyPressMsg) {
 	}
 }
 
-// key changes the order, or where the table begins.
+// key changes the sort order or the scroll position of a table, if k is one of its keys.
 func (v *view[T]) key(k string) {
 	switch k {
 	case "s", "right", "l", ">":
-		v.by = (v.by + 1) % len(v.columns)
+		v.sortedBy = (v.sortedBy + 1) % len(v.columns)
 	case "S", "left", "h", "<":
-		v.by = (v.by + len(v.columns) - 1) % len(v.columns)
+		v.sortedBy = (v.sortedBy + len(v.columns) - 1) % len(v.columns)
 	case "r":
-		v.upward = !v.upward
+		v.reversed = !v.reversed
 	case "down", "j":
-		v.from++
+		v.first++
 	case "up", "k":
-		v.from = max(v.from-1, 0)
+		v.first = max(v.first-1, 0)
 	case "home", "g":
-		v.from = 0
+		v.first = 0
 	}
 }
 
-// sorted is the rows that a filter lets through, in order.
-func (v *view[T]) sorted(values []T, has func(*T) bool) []T {
-	var out []T
-	for i := range values {
-		if has(&values[i]) {
-			out = append(out, values[i])
-		}
-	}
+// sorted returns the values for which match returns true, in the view's sort order.
+func (v *view[T]) sorted(values []T, match func(*T) bool) []T {
+	out := slices.DeleteFunc(slices.Clone(values), func(value T) bool { return !match(&value) })
 	slices.SortStableFunc(out, func(a, b T) int {
-		if v.upward {
+		if v.reversed {
 			a, b = b, a
 		}
-		return v.columns[v.by].order(&a, &b)
+		return v.columns[v.sortedBy].order(&a, &b)
 	})
 	return out
 }
@@ -214,7 +210,7 @@ func (s *screen) View() tea.View {
 	return v
 }
 
-// text is what the screen shows.
+// text returns the content of the screen.
 func (s *screen) text() string {
 	functions := s.functions.sorted(s.status.Functions, func(f *status.Function) bool { return strings.Contains(f.Function, s.filter) })
 	instances := s.instances.sorted(s.status.Instances, func(i *status.Instance) bool {
@@ -227,12 +223,15 @@ func (s *screen) text() string {
 	if len(s.status.Models) > 0 {
 		lines = append(lines, s.models())
 	}
-	room := max(s.height-len(lines)-1-4, 2) // the last line, two headers, two empty lines
+	// room is the number of rows for both tables, without the help line (1), and the header and
+	// the empty line of each table (4). The functions get half of it, or more if the instances
+	// do not need their half.
+	room := max(s.height-len(lines)-1-4, 2)
 	upper := min(len(functions), max(room-len(instances), (room+1)/2))
 	lines = append(lines, "")
-	lines = append(lines, show(s, &s.functions, functions, upper, !s.below)...)
+	lines = append(lines, show(s, &s.functions, functions, upper, !s.lowerFocused)...)
 	lines = append(lines, "")
-	lines = append(lines, show(s, &s.instances, instances, max(room-upper, 1), s.below)...)
+	lines = append(lines, show(s, &s.instances, instances, max(room-upper, 1), s.lowerFocused)...)
 	for len(lines) < s.height-1 {
 		lines = append(lines, "")
 	}
@@ -256,19 +255,19 @@ func (s *screen) title() string {
 		parts = append(parts, s.at.Format(time.TimeOnly))
 	}
 	if s.filter != "" && !s.typing {
-		parts = append(parts, "only "+s.filter)
+		parts = append(parts, "filter: "+s.filter)
 	}
 	return strings.Join(parts, "  ")
 }
 
 func (s *screen) help() string {
 	if s.typing {
-		return "only names with: " + s.filter + "▏"
+		return "filter by name: " + s.filter + "▏"
 	}
-	return s.styles.dim.Styled("q end  tab other table  s/S order by  r reverse  / filter  p pause  ↑↓ scroll")
+	return s.styles.dim.Styled("q quit  tab other table  s/S sort by  r reverse  / filter  p pause  ↑↓ scroll")
 }
 
-// gpu is a GPU as bars.
+// gpu returns the line of a GPU, with bars for its utilization and its memory.
 func (s *screen) gpu(g *status.GPU) string {
 	width := min(max((s.width-66)/2, 5), 40)
 	text := fmt.Sprintf("GPU %-8s", g.GPU)
@@ -289,7 +288,7 @@ func (s *screen) gpu(g *status.GPU) string {
 	return text
 }
 
-// models are those that are on GPUs, in a line.
+// models returns the line that lists the models.
 func (s *screen) models() string {
 	text := "models"
 	for _, m := range s.status.Models {
@@ -303,16 +302,18 @@ func (s *screen) models() string {
 	return text
 }
 
-// bar is a part of 1 in so many cells.
-func (s *screen) bar(part float64, width int) string {
-	full := int(min(max(part, 0), 1)*float64(width) + 0.5)
+// bar returns a bar of the given width. The filled fraction is from 0 to 1.
+func (s *screen) bar(fraction float64, width int) string {
+	full := int(min(max(fraction, 0), 1)*float64(width) + 0.5)
 	return s.styles.bar.Styled(strings.Repeat("█", full)) + s.styles.dim.Styled(strings.Repeat("░", width-full))
 }
 
-// show is a table in so many rows and its header.
+// show returns a table's header and up to most rows, from the scroll position on. If more rows
+// follow, the last line shows their number instead. If focus is true, the header marks the
+// column that the rows are sorted by.
 func show[T any](s *screen, v *view[T], values []T, most int, focus bool) []string {
-	v.from = min(v.from, max(len(values)-most, 0))
-	shown := values[v.from:min(v.from+most, len(values))]
+	v.first = min(v.first, max(len(values)-most, 0))
+	shown := values[v.first:min(v.first+most, len(values))]
 	table := rows(v.columns, shown)
 	widths := make([]int, len(v.columns))
 	for _, row := range table {
@@ -326,8 +327,8 @@ func show[T any](s *screen, v *view[T], values []T, most int, focus bool) []stri
 		for i, cell := range row {
 			space := strings.Repeat(" ", widths[i]-ansi.StringWidth(cell))
 			switch {
-			case n == 0 && i == v.by && focus:
-				cell = s.styles.by.Styled(cell)
+			case n == 0 && i == v.sortedBy && focus:
+				cell = s.styles.sorted.Styled(cell)
 			case n == 0:
 				cell = s.styles.head.Styled(cell)
 			}
@@ -340,8 +341,8 @@ func show[T any](s *screen, v *view[T], values []T, most int, focus bool) []stri
 		}
 		out = append(out, strings.TrimRight(line.String(), " "))
 	}
-	if left := len(values) - v.from - len(shown); left > 0 {
-		out[len(out)-1] = s.styles.dim.Styled(fmt.Sprintf("… %d more", left+1))
+	if hidden := len(values) - v.first - len(shown); hidden > 0 {
+		out[len(out)-1] = s.styles.dim.Styled(fmt.Sprintf("… %d more", hidden+1))
 	}
 	return out
 }

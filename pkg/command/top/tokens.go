@@ -8,8 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// FromTokens is what the token daemon knows of how everything stands; the rest is
-// nil.
+// FromTokens converts the token daemon's status. Values that only the gateway knows stay nil.
 func FromTokens(s wire.Status) status.Status {
 	out := status.Status{GPUs: []status.GPU{}, Functions: []status.Function{}, Instances: []status.Instance{}}
 	functions, instances := map[string]*status.Function{}, map[[2]string]*status.Instance{}
@@ -19,7 +18,7 @@ func FromTokens(s wire.Status) status.Status {
 			used := c.MemUsedMiB - c.MemParkedMiB
 			busy, mem = busy+c.Used*c.SMPct, mem+used
 			i := instances[[2]string{c.Instance, g.GPU}]
-			if i == nil { // else another process of it
+			if i == nil { // otherwise another process of the same instance
 				i = &status.Instance{ID: c.Instance, Function: c.Function, GPU: g.GPU, State: c.State, MemUsedMiB: new(float64),
 					SMPct: c.SMPct, QuotaRequest: c.QuotaRequest, QuotaLimit: c.QuotaLimit}
 				instances[[2]string{c.Instance, g.GPU}] = i

@@ -16,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// some is a gateway with a function that waits and one that idles.
+// some returns the status of a gateway with a function that has queued calls, and an idle one.
 func some() status.Status {
 	return status.Status{
 		GPUs: []status.GPU{
@@ -55,7 +55,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestModels: the weights are told once, under the model.
+// TestModels checks that shared weights appear once, in the table of models.
 func TestModels(t *testing.T) {
 	s := some()
 	s.Models = []status.Model{
@@ -77,7 +77,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// keys presses keys, one a word.
+// keys presses the named keys.
 func keys(s *screen, names string) (ended bool) {
 	special := map[string]rune{"tab": tea.KeyTab, "enter": tea.KeyEnter, "esc": tea.KeyEscape, "down": tea.KeyDown, "right": tea.KeyRight}
 	for name := range strings.FieldsSeq(names) {
@@ -92,8 +92,7 @@ func keys(s *screen, names string) (ended bool) {
 	return ended
 }
 
-// lines are those of the screen that begin with one of some words, without what
-// follows these.
+// lines returns the given words that begin a line of the screen, in the order of the lines.
 func lines(s *screen, words ...string) (out []string) {
 	for line := range strings.SplitSeq(ansi.Strip(s.text()), "\n") {
 		for _, word := range words {
@@ -109,7 +108,7 @@ func shown(t *testing.T) *screen {
 	t.Helper()
 	s := newScreen(t.Context(), Config{Interval: time.Second, Out: io.Discard})
 	s.Update(tea.WindowSizeMsg{Width: 120, Height: 24})
-	s.Update(looked{status: some(), at: time.Date(2026, 1, 2, 12, 0, 5, 0, time.UTC)})
+	s.Update(snapshotMsg{status: some(), at: time.Date(2026, 1, 2, 12, 0, 5, 0, time.UTC)})
 	return s
 }
 
@@ -117,7 +116,7 @@ func TestKeys(t *testing.T) {
 	for _, c := range []struct{ keys, order string }{
 		{"", "bert resnet"},
 		{"r", "resnet bert"},
-		{"s s", "resnet bert"}, // the most that wait first
+		{"s s", "resnet bert"}, // most queued calls first
 		{"s s r", "bert resnet"},
 		{"s S", "bert resnet"},
 		{"/ r e s n enter", "resnet"},
@@ -134,13 +133,13 @@ func TestKeys(t *testing.T) {
 	}
 	s := shown(t)
 	keys(s, "p")
-	s.Update(looked{at: time.Now()})
+	s.Update(snapshotMsg{at: time.Now()})
 	if !strings.Contains(s.text(), "paused") || len(lines(s, "bert")) != 1 {
 		t.Errorf("paused:\n%s", s.text())
 	}
 }
 
-// TestFits has the screen fit the terminal, however small.
+// TestFits checks that the screen fits a terminal of any size.
 func TestFits(t *testing.T) {
 	s := shown(t)
 	many := some()
@@ -148,7 +147,7 @@ func TestFits(t *testing.T) {
 		many.Functions = append(many.Functions, many.Functions[1])
 		many.Instances = append(many.Instances, many.Instances[0])
 	}
-	s.Update(looked{status: many, at: time.Now()})
+	s.Update(snapshotMsg{status: many, at: time.Now()})
 	for _, size := range [][2]int{{200, 60}, {120, 24}, {80, 10}, {20, 5}, {1, 1}} {
 		s.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
 		view := strings.Split(s.text(), "\n")
@@ -167,26 +166,26 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestRun runs a whole program on a terminal's streams.
+// TestRun runs the whole program with a terminal's streams.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	looks := 0
 	look := func(context.Context) (status.Status, error) { looks++; return some(), nil }
-	c := Config{Look: look, Interval: time.Millisecond, Count: 3, In: strings.NewReader(""), Out: &out}
+	c := Config{Snapshot: look, Interval: time.Millisecond, Count: 3, In: strings.NewReader(""), Out: &out}
 	if err := Run(t.Context(), c); err != nil || looks != 3 {
-		t.Fatalf("%d looks, %v", looks, err)
+		t.Fatalf("%d looks, %v; want 3", looks, err)
 	}
 	if !strings.Contains(out.String(), "resnet") || strings.Contains(out.String(), "\x1b[32m") {
 		t.Errorf("%q", out.String())
 	}
 	broken := errors.New("no gateway answers")
-	c.Look = func(context.Context) (status.Status, error) { return status.Status{}, broken }
+	c.Snapshot = func(context.Context) (status.Status, error) { return status.Status{}, broken }
 	if err := Run(t.Context(), c); !errors.Is(err, broken) {
 		t.Errorf("%v, want %v", err, broken)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.Count = 0
-	c.Look = func(context.Context) (status.Status, error) { cancel(); return some(), nil }
+	c.Snapshot = func(context.Context) (status.Status, error) { cancel(); return some(), nil }
 	if err := Run(ctx, c); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}

@@ -1,17 +1,20 @@
-// Package async runs calls whose callers do not wait for the answer: they are
-// kept on disk from when they are accepted until they have ended, run a few at a
-// time, again when it was not the function that failed, and their answers are
-// sent to where their callers want them.
+// Package async runs asynchronous calls: the daemon accepts a call at once, runs it later
+// and, if the caller gave a callback URL, sends the answer there. gfaas serve
+// (pkg/command/gfaas) opens the Queue with the gateway's own handler, so that these calls
+// use the same queues as all others; pkg/daemon/gateway/api accepts calls into it.
 //
-// What is promised: an accepted call is run and its answer sent, whatever kills
-// the daemon. A call takes one of Concurrency places from when it begins to run
-// until what became of that is on disk, and so does an answer that is being sent;
-// a kill may repeat what has a place, and nothing else. Half of the places at most
-// are for answers that are being sent, so that receivers that take their time
-// hold no more up than that. Functions take turns, and so do receivers.
+// Invariants:
 //
-// How a call is run is a handler's to know (the gateway's own, so that these calls
-// go through the same queues as all others).
+//   - An accepted call is on disk (package journal) until it has ended. It is run, and its
+//     answer is sent, even if the daemon is killed in between.
+//   - A call occupies one of Config.Concurrency places from its start until its result is
+//     on disk. Sending an answer occupies one in the same way. Only work that occupies a
+//     place can be repeated after a kill.
+//   - At most half of the places (but at least one) send answers, so that slow receivers
+//     cannot stop calls.
+//   - Functions take turns, and so do receivers (see outbox).
+//   - A call answered with 429 or 502 to 504 is repeated, up to Config.Retries times. An
+//     answer is sent again up to Config.CallbackRetries times.
 package async
 
 import (
@@ -23,6 +26,7 @@ import (
 	"hash"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/textproto"
@@ -37,54 +41,54 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// Config is what a Queue goes by.
+// Config configures a Queue.
 type Config struct {
-	Dir string // of the journal
+	Dir string // folder of the journal
 
-	// Handler runs a call: POST /function/NAME[/PATH][?QUERY]. Answers that are an
-	// instance's have the header Gfaas-Instance.
+	// Handler runs a call: POST /function/NAME[/PATH][?QUERY]. It sets the header
+	// Gfaas-Instance in answers of an instance.
 	Handler http.Handler
-	// Known says whether a function is there, so that its name may be a label; nil
-	// says so of all.
+	// Known reports whether a function exists, so that metrics may use its name as a label;
+	// nil allows every name.
 	Known func(function string) bool
-	// Receivers decides where answers may be sent.
+	// Receivers decides which URLs answers may be sent to.
 	Receivers Receivers
-	// Transport sends answers; nil uses one that asks Receivers before it connects. A
-	// custom one must do the same.
+	// Transport sends answers; nil selects a transport that consults Receivers before each
+	// connection. A custom transport must do the same.
 	Transport http.RoundTripper
 
-	Concurrency     int   // calls that run, and answers that are being sent, at once
-	Retries         int   // after a call that failed
-	CallbackRetries int   // after an answer that was not taken
-	Max             int   // calls that have not ended
-	MaxAnswer       int64 // bytes of an answer
+	Concurrency     int   // limit on running calls and answers being sent, together
+	Retries         int   // repetitions of a failed call
+	CallbackRetries int   // repetitions of a failed callback
+	Max             int   // limit on calls that have not ended
+	MaxAnswer       int64 // size limit of an answer, in bytes
 
 	Log *slog.Logger
 }
 
 const (
-	retention       = time.Hour        // that an ended call is known
-	endedPerPending = 10               // ended calls that are, for each that may be pending
-	firstPause      = time.Second      // before a second try; it doubles
-	callbackTime    = 30 * time.Second // for an answer to be taken
-	maxCallback     = 8 << 10          // bytes of a callback's address
+	retention       = time.Hour        // how long the status of an ended call is available
+	endedPerPending = 10               // limit on ended calls with a status, as a multiple of Max
+	firstPause      = time.Second      // before the first repetition; doubled before each further one
+	callbackTime    = 30 * time.Second // time limit of a callback
+	maxCallback     = 8 << 10          // length limit of a callback URL, in bytes
 )
 
-// ErrFull says that as many calls as may be have not ended.
+// ErrFull reports that Config.Max calls have not ended.
 var ErrFull = errors.New("too many calls have not ended")
 
-// CallbackError says that an answer cannot be sent where its caller wants it.
-type CallbackError struct{ Why string }
+// CallbackError reports that an answer cannot be sent to the requested URL.
+type CallbackError struct{ Reason string }
 
-func (e *CallbackError) Error() string { return "X-Callback-Url: " + e.Why }
+func (e *CallbackError) Error() string { return "X-Callback-Url: " + e.Reason }
 
-// JournalError says that a call cannot be kept.
+// JournalError reports that a call cannot be written to disk.
 type JournalError struct{ Err error }
 
-func (e *JournalError) Error() string { return "the call cannot be kept: " + e.Err.Error() }
+func (e *JournalError) Error() string { return "cannot store the call: " + e.Err.Error() }
 func (e *JournalError) Unwrap() error { return e.Err }
 
-// Queue is the calls that were accepted. It is safe for concurrent use.
+// Queue runs the accepted calls. It is safe for concurrent use.
 type Queue struct {
 	cfg     Config
 	log     *slog.Logger
@@ -92,26 +96,26 @@ type Queue struct {
 	client  *http.Client
 	metrics metrics
 
-	ctx    context.Context // of what runs
+	ctx    context.Context // of running calls and of answers being sent
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu       sync.Mutex
-	started  bool
-	stopping bool
-	pending  int                 // calls that have not ended, or are being accepted
-	waiting  map[string][]string // ids of those to run, by function
-	turns    []string            // functions that have any, the next first
-	out      outbox              // answers that are to be sent
-	running  map[string]bool     // ids of calls that run
-	runs     int
-	posts    int // answers that are being sent
-	ran      int // calls that were given places since an answer was
+	mu            sync.Mutex
+	started       bool
+	stopping      bool
+	pending       int                 // calls that have not ended or are being accepted
+	waiting       map[string][]string // IDs of calls to run, by function
+	turns         []string            // functions in waiting, in the order of their turns
+	outbox        outbox              // answers to send
+	running       map[string]bool     // IDs of running calls
+	runs          int
+	sends         int // answers being sent
+	runsSinceSend int // calls started since the last start of sending an answer
 }
 
-// Open reads what an earlier Queue accepted. Where another process has it, the
-// error is a *journal.LockedError. Calls can be accepted at once; none runs before
-// Start.
+// Open loads the calls that an earlier Queue accepted. It returns a *journal.LockedError if
+// another process uses the journal. The Queue accepts calls immediately, but runs them only
+// after Start.
 func Open(cfg Config) (*Queue, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -123,12 +127,12 @@ func Open(cfg Config) (*Queue, error) {
 	if cfg.Transport == nil {
 		own := http.DefaultTransport.(*http.Transport).Clone()
 		own.MaxIdleConnsPerHost = cfg.Concurrency
-		own.Proxy = nil // a proxy would choose the address that is dialled
+		own.Proxy = nil // a proxy would choose the address to dial, without Receivers
 		own.DialContext = cfg.Receivers.dial
 		cfg.Transport = own
 	}
 	q := &Queue{
-		cfg: cfg, log: cfg.Log, journal: j, waiting: map[string][]string{}, running: map[string]bool{}, out: newOutbox(max(cfg.Concurrency/2, 1)),
+		cfg: cfg, log: cfg.Log, journal: j, waiting: map[string][]string{}, running: map[string]bool{}, outbox: newOutbox(max(cfg.Concurrency/2, 1)),
 		client: &http.Client{Transport: cfg.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 	q.metrics = newMetrics(q)
@@ -136,7 +140,7 @@ func Open(cfg Config) (*Queue, error) {
 	for _, c := range j.Pending() {
 		q.pending++
 		if c.State == journal.Callback {
-			q.out.add(q.receiver(c.ID), c.ID)
+			q.outbox.add(receiverOf(c.CallbackURL), c.ID)
 		} else {
 			q.enqueue(c.Function, c.ID)
 		}
@@ -144,24 +148,27 @@ func Open(cfg Config) (*Queue, error) {
 	return q, nil
 }
 
-// Collectors are the metrics.
-func (q *Queue) Collectors() []prometheus.Collector { return q.metrics.all() }
-
-// Forget drops what was counted of a function that is gone.
-func (q *Queue) Forget(function string) {
-	q.metrics.ended.DeletePartialMatch(prometheus.Labels{"function": function})
+// Collectors returns the metrics.
+func (q *Queue) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{q.metrics.pending, q.metrics.endedCalls, q.metrics.callbacks}
 }
 
-// Start has calls run.
+// Forget deletes the metrics of a function that was removed.
+func (q *Queue) Forget(function string) {
+	q.metrics.endedCalls.DeletePartialMatch(prometheus.Labels{"function": function})
+}
+
+// Start begins to run calls and send answers.
 func (q *Queue) Start() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.started = true
-	q.next()
+	q.dispatch()
 }
 
-// Stop begins nothing more. What runs may end until ctx does, and is then cut: it
-// runs again at the next start. What would be accepted after that is a *JournalError.
+// Stop starts no more work. It waits until ctx ends for calls and callbacks in progress and
+// then cancels them; they are repeated after the next Open. After Stop, Accept returns a
+// *JournalError.
 func (q *Queue) Stop(ctx context.Context) error {
 	q.mu.Lock()
 	q.stopping = true
@@ -178,22 +185,22 @@ func (q *Queue) Stop(ctx context.Context) error {
 	return q.journal.Close()
 }
 
-// Request is a call that came.
+// Request is an incoming call.
 type Request struct {
 	ID       string
 	Function string
-	Path     string // escaped; empty is where the function's contract is invoked
+	Path     string // escaped; empty means the path that the function's contract invokes
 	Query    string
-	Header   http.Header // with X-Callback-Url, if the answer is wanted somewhere
+	Header   http.Header // X-Callback-Url holds the callback URL, if any
 	Host     string
-	Remote   string // address of the caller
+	Remote   string // the caller's address
 	Body     io.Reader
 }
 
-// Accept keeps a call, and returns when it is on disk. One that is known is not
-// kept again, which is no error: it has the ID, the function, the path, the query, the
-// receiver and the body of an earlier one. The error is a *CallbackError, ErrReused,
-// ErrFull, a *JournalError, or that of the body.
+// Accept writes a call to disk and returns when that is done. It returns nil without
+// storing the call again if an earlier call has the same ID, function, path, query,
+// callback URL and body. Accept fails with a *CallbackError, ErrReused, ErrFull, a
+// *JournalError or the error of reading the body.
 func (q *Queue) Accept(r Request) error {
 	c := journal.Call{
 		ID: r.key(), Function: r.Function, State: journal.Queued, Accepted: time.Now().Round(0),
@@ -216,8 +223,8 @@ func (q *Queue) Accept(r Request) error {
 		return ErrFull
 	}
 	content := r.content()
-	err := q.keep(&c, r.Body, content)
-	if errors.Is(err, journal.ErrExists) { // accepted meanwhile
+	err := q.storeCall(&c, r.Body, content)
+	if errors.Is(err, journal.ErrExists) { // by a concurrent Accept
 		earlier, _ := q.journal.Get(c.ID)
 		return same(earlier, c.Content)
 	}
@@ -227,12 +234,12 @@ func (q *Queue) Accept(r Request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.enqueue(c.Function, c.ID)
-	q.next()
+	q.dispatch()
 	return nil
 }
 
-// take counts one more call, if there may be one.
-func (q *Queue) take() bool {
+// reservePending increments the number of pending calls. It returns false at the limit.
+func (q *Queue) reservePending() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.pending >= q.cfg.Max {
@@ -242,21 +249,21 @@ func (q *Queue) take() bool {
 	return true
 }
 
-// keep reads the body of a call into content and writes the call to disk. Only a call whose
-// body has come counts: a slow sender holds no place.
-func (q *Queue) keep(c *journal.Call, from io.Reader, content hash.Hash) error {
+// storeCall copies the body of a call to disk, adds it to the digest content and writes the call
+// to the journal. The call counts as pending only after its body was read completely, so a
+// slow sender occupies nothing.
+func (q *Queue) storeCall(c *journal.Call, from io.Reader, content hash.Hash) error {
 	body := q.journal.NewBody()
 	defer body.Discard()
 	if from != nil {
-		to := &disk{to: body}
-		if _, err := io.Copy(to, io.TeeReader(from, content)); to.err != nil {
-			return &JournalError{to.err}
+		if _, err := io.Copy(body, io.TeeReader(from, content)); body.Err() != nil {
+			return &JournalError{body.Err()}
 		} else if err != nil {
 			return err
 		}
 	}
 	c.Content = digest(content)
-	if !q.take() {
+	if !q.reservePending() {
 		return ErrFull
 	}
 	err := q.journal.Accept(*c, body)
@@ -272,20 +279,8 @@ func (q *Queue) keep(c *journal.Call, from io.Reader, content hash.Hash) error {
 	return &JournalError{err}
 }
 
-// disk tells errors of writing from those of reading.
-type disk struct {
-	to  io.Writer
-	err error
-}
-
-func (d *disk) Write(p []byte) (int, error) {
-	n, err := d.to.Write(p)
-	d.err = err
-	return n, err
-}
-
-// CheckCallback says what is wrong with where an answer is wanted, as a *CallbackError;
-// empty is nowhere.
+// CheckCallback returns a *CallbackError if text is not a valid callback URL. An empty text
+// means no callback.
 func CheckCallback(text string) error {
 	if text == "" {
 		return nil
@@ -309,21 +304,19 @@ func CheckCallback(text string) error {
 	return nil
 }
 
-// connectionOnly are headers that say something of a connection, or that Accept
-// itself takes.
+// connectionOnly lists headers that concern only the connection to the caller, or that
+// Accept itself consumes.
 var connectionOnly = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "X-Callback-Url": true, "X-Call-Id": true,
 }
 
-// headerText is what of a header is kept, as in HTTP/1.1.
+// headerText returns the headers to store, in the format of HTTP/1.1.
 func headerText(h http.Header) []byte {
-	drop := connectionOnly
+	drop := maps.Clone(connectionOnly)
 	for _, list := range h["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
-			if name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)); !drop[name] {
-				drop = with(drop, name)
-			}
+			drop[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = true
 		}
 	}
 	var text bytes.Buffer
@@ -331,41 +324,34 @@ func headerText(h http.Header) []byte {
 	return text.Bytes()
 }
 
-func with(set map[string]bool, name string) map[string]bool {
-	out := map[string]bool{name: true}
-	for have := range set {
-		out[have] = true
-	}
-	return out
-}
-
 func parseHeader(text []byte) http.Header {
 	h, err := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader()
 	if err != nil {
-		return http.Header{} // what a server took it also reads
+		return http.Header{} // cannot occur: headerText wrote it
 	}
 	return http.Header(h)
 }
 
-// Status is what became of a call so far.
+// Status is the progress of a call.
 type Status struct {
 	ID       string `json:"id"`
 	Function string `json:"function"`
 	State    string `json:"state"` // queued, running, callback, done or failed
 	Attempts int    `json:"attempts"`
-	Status   int    `json:"status"` // of its last answer; 0 before there is one
+	Status   int    `json:"status"` // HTTP status of the last answer; 0 before the first
 }
 
-// Statuses says what became of the calls with an id, for an hour after each has ended.
-// There are several if callers gave calls of different functions or paths the same id:
-// function, unless it is empty, and path, unless it is nil, choose among them.
+// Statuses returns the progress of the calls with an ID, up to an hour after they ended.
+// Calls of different functions or paths can have the same ID; function, unless empty, and
+// path, unless nil, restrict the result.
 func (q *Queue) Statuses(id, function string, path *string) []Status {
 	q.journal.Expire(time.Now())
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []Status
 	for _, c := range q.journal.Named(id) {
-		if function != "" && c.Function != function || path != nil && isScoped(c.ID) && c.ID != key(id, c.Function, *path) {
+		scoped := strings.Contains(c.ID, journal.Separator) // its key has a digest of function and path
+		if function != "" && c.Function != function || path != nil && scoped && c.ID != key(id, c.Function, *path) {
 			continue
 		}
 		s := Status{ID: id, Function: c.Function, State: string(c.State), Attempts: c.Attempts, Status: c.Status}
@@ -377,14 +363,14 @@ func (q *Queue) Statuses(id, function string, path *string) []Status {
 	return out
 }
 
-// Pending is how many calls have not ended.
+// Pending returns the number of calls that have not ended.
 func (q *Queue) Pending() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.pending
 }
 
-// enqueue adds a call to those to run. Locked, as are those below that say so.
+// enqueue adds a call to its function's queue. The caller holds q.mu.
 func (q *Queue) enqueue(function, id string) {
 	ids := q.waiting[function]
 	if len(ids) == 0 {
@@ -393,7 +379,8 @@ func (q *Queue) enqueue(function, id string) {
 	q.waiting[function] = append(ids, id)
 }
 
-// dequeue returns the next call to run: functions take turns. Locked.
+// dequeue removes and returns the next call to run. Functions take turns. The caller holds
+// q.mu.
 func (q *Queue) dequeue() string {
 	function := q.turns[0]
 	q.turns = q.turns[1:]
@@ -407,46 +394,39 @@ func (q *Queue) dequeue() string {
 	return ids[0]
 }
 
-// receiver returns where the answer to a call that was kept earlier is sent.
-func (q *Queue) receiver(id string) string {
-	call, body, _, err := q.journal.Read(id)
-	if err != nil {
-		return "" // send finds out
-	}
-	_ = body.Close()
-	return receiverOf(call.CallbackURL)
-}
-
-// next fills the places that are free. Locked.
-func (q *Queue) next() {
+// dispatch starts work in all free places. If answers wait for a place, it cancels a callback
+// that has had its time (see outbox.makeRoom) or sets a timer for that. The caller holds
+// q.mu.
+func (q *Queue) dispatch() {
 	if !q.started || q.stopping {
 		return
 	}
 	q.fill()
-	if q.out.timer != nil {
-		q.out.timer.Stop()
-		q.out.timer = nil
+	if q.outbox.timer != nil {
+		q.outbox.timer.Stop()
+		q.outbox.timer = nil
 	}
-	if after := q.out.giveWay(q.runs == 0 && len(q.turns) > 0); after > 0 {
-		q.out.timer = q.later(after, func() {})
+	if after := q.outbox.makeRoom(q.runs == 0 && len(q.turns) > 0); after > 0 {
+		q.outbox.timer = q.schedule(after, func() {})
 	}
 }
 
-// fill does what next says, as far as places are free now. Locked.
+// fill starts calls and callbacks until no place is free or no work is ready. With one
+// place, several calls run before each callback (see callsBefore). The caller holds q.mu.
 func (q *Queue) fill() {
-	for q.runs+q.posts < q.cfg.Concurrency {
-		to := q.out.next()
-		runs := q.cfg.Concurrency == 1 && to != nil && len(q.turns) > 0 && q.ran < to.callsBefore()
+	for q.runs+q.sends < q.cfg.Concurrency {
+		to := q.outbox.next()
+		runs := q.cfg.Concurrency == 1 && to != nil && len(q.turns) > 0 && q.runsSinceSend < to.callsBefore()
 		switch {
-		case to != nil && q.posts < q.out.most && !runs:
-			id, ctx := q.out.begin(q.ctx, to)
-			q.posts++
-			q.ran = 0
+		case to != nil && q.sends < q.outbox.limit && !runs:
+			id, ctx := q.outbox.start(q.ctx, to)
+			q.sends++
+			q.runsSinceSend = 0
 			q.work.Go(func() { q.send(ctx, id) })
 		case len(q.turns) > 0:
 			id := q.dequeue()
 			q.runs++
-			q.ran++
+			q.runsSinceSend++
 			q.running[id] = true
 			q.work.Go(func() { q.run(id) })
 		default:
@@ -455,35 +435,36 @@ func (q *Queue) fill() {
 	}
 }
 
-// later does something under the lock after a while, unless the queue is stopped
-// by then: the journal has it for the next start.
-func (q *Queue) later(after time.Duration, do func()) *time.Timer {
+// schedule calls do with q.mu held after a pause, unless the queue has been stopped: the next
+// Open then reads the call from the journal.
+func (q *Queue) schedule(after time.Duration, do func()) *time.Timer {
 	return time.AfterFunc(after, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if !q.stopping {
 			do()
-			q.next()
+			q.dispatch()
 		}
 	})
 }
 
-// pause is before the next try after so many.
+// pause returns how long to wait after a number of failed attempts: 1 s, 2 s, 4 s and so
+// on, up to 2^16 s.
 func pause(tries int) time.Duration { return firstPause << min(max(tries-1, 0), 16) }
 
-// insist writes what became of a call, or tries until it can or the queue stops:
-// without it the call would be run again.
-func (q *Queue) insist(id string, write func() error) bool {
-	for told := false; ; told = true {
+// retryWrite calls write until it succeeds or the queue stops, since a call whose result is not
+// on disk would be run again. It reports whether write succeeded.
+func (q *Queue) retryWrite(id string, write func() error) bool {
+	for logged := false; ; logged = true {
 		err := write()
 		if err == nil {
 			return true
 		}
 		if errors.Is(err, journal.ErrUnknown) {
-			return false // it has ended before: nothing does that
+			return false // the call has ended already, which no code path does twice
 		}
-		if !told {
-			q.log.Error("what became of a call cannot be kept, and so its place is not free", "call", journal.NameOf(id), "err", err)
+		if !logged {
+			q.log.Error("cannot store the result of a call, which still counts as unfinished", "call", journal.NameOf(id), "err", err)
 		}
 		select {
 		case <-q.ctx.Done():

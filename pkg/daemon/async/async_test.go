@@ -34,23 +34,23 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit for expected events.
 const patience = time.Minute
 
-// world is a queue whose handler and whose receiver of answers are functions.
+// world is a queue whose handler and receiver are functions of the test.
 type world struct {
 	*Queue
-	t      *testing.T
-	cfg    Config
-	run    func(w http.ResponseWriter, r *http.Request)
-	take   func(r *http.Request) (status int, err error)
-	began  time.Time
-	mu     sync.Mutex
-	events []string // with the second they came in
+	t       *testing.T
+	cfg     Config
+	run     func(w http.ResponseWriter, r *http.Request)
+	receive func(r *http.Request) (status int, err error)
+	start   time.Time
+	mu      sync.Mutex
+	events  []string // each with the second at which it occurred
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, began: time.Now(), run: answers(200), take: func(*http.Request) (int, error) { return 204, nil }}
+	w := &world{t: t, start: time.Now(), run: answers(200), receive: func(*http.Request) (int, error) { return 204, nil }}
 	w.cfg = Config{
 		Dir: t.TempDir(), Concurrency: 4, Retries: 3, CallbackRetries: 5, Max: 100, MaxAnswer: 1 << 20,
 		Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func newWorld(t *testing.T) *world {
 		}),
 		Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			w.note("send " + r.Header.Get("X-Call-Id"))
-			status, err := w.take(r)
+			status, err := w.receive(r)
 			if err != nil {
 				return nil, err
 			}
@@ -93,8 +93,8 @@ type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// answers are a function's own, the last again and again; of 600 and more, less
-// 600, the gateway's.
+// answers returns a handler with these statuses, the last one repeatedly. A status of 600
+// and above is 600 plus a status of the gateway itself.
 func answers(statuses ...int) func(http.ResponseWriter, *http.Request) {
 	var mu sync.Mutex
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -116,10 +116,10 @@ func answers(statuses ...int) func(http.ResponseWriter, *http.Request) {
 func (w *world) note(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.events = append(w.events, fmt.Sprintf("%s %v", what, time.Since(w.began).Round(time.Second)))
+	w.events = append(w.events, fmt.Sprintf("%s %v", what, time.Since(w.start).Round(time.Second)))
 }
 
-func (w *world) happened() string {
+func (w *world) eventLog() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Join(w.events, ", ")
@@ -136,7 +136,7 @@ func (w *world) accept(id string, change func(*Request)) {
 	}
 }
 
-// Status is that of the only call with an id.
+// Status returns the status of the only call with an ID.
 func (w *world) Status(id string) (Status, bool) {
 	w.t.Helper()
 	switch all := w.Statuses(id, "", nil); len(all) {
@@ -150,14 +150,14 @@ func (w *world) Status(id string) (Status, bool) {
 	}
 }
 
-func wanted(r *Request) { r.Header.Set("X-Callback-Url", "http://receiver/x") }
+func withCallback(r *Request) { r.Header.Set("X-Callback-Url", "http://receiver/x") }
 
-// is checks what is said of a call once nothing is under way.
+// is checks the status of a call after all work has ended.
 func (w *world) is(id, state string, attempts, status int) {
 	w.t.Helper()
 	got, known := w.Status(id)
 	if want := (Status{id, "f", state, attempts, status}); !known || got != want {
-		w.t.Errorf("%+v, %v, want %+v; %s", got, known, want, w.happened())
+		w.t.Errorf("%+v, %v, want %+v; %s", got, known, want, w.eventLog())
 	}
 }
 
@@ -188,21 +188,21 @@ func TestRuns(t *testing.T) {
 				w.Start()
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if got := w.happened(); got != c.events {
+				if got := w.eventLog(); got != c.events {
 					t.Errorf("%s\nwant %s", got, c.events)
 				}
 				w.is("a", c.state, strings.Count(c.events, "run"), c.status)
 				if w.Pending() != 0 {
-					t.Errorf("%d are pending", w.Pending())
+					t.Errorf("%d are pending, want 0", w.Pending())
 				}
 				if got, want := counted(t, w.Queue), "gfaas_async_pending 0, gfaas_async_total f "+c.state+" 1"; got != want {
 					t.Errorf("counted %s, want %s", got, want)
 				}
-				w.accept("a", nil) // known
+				w.accept("a", nil) // a known ID
 				time.Sleep(59 * time.Minute)
 				synctest.Wait()
-				if strings.Count(w.happened(), "run") != strings.Count(c.events, "run") {
-					t.Errorf("an id that is known ran again: %s", w.happened())
+				if strings.Count(w.eventLog(), "run") != strings.Count(c.events, "run") {
+					t.Errorf("an id that is known ran again: %s", w.eventLog())
 				}
 				time.Sleep(2 * time.Minute)
 				if _, known := w.Status("a"); known {
@@ -216,7 +216,7 @@ func TestRuns(t *testing.T) {
 func TestCallback(t *testing.T) {
 	for name, c := range map[string]struct {
 		run    []int
-		take   []any // a status, or an error; the last again and again
+		take   []any // statuses or errors; the last one is repeated
 		events string
 		state  string
 		status int
@@ -236,7 +236,7 @@ func TestCallback(t *testing.T) {
 				w.run = answers(c.run...)
 				var got *http.Request
 				var body []byte
-				w.take = func(r *http.Request) (int, error) {
+				w.receive = func(r *http.Request) (int, error) {
 					got = r
 					body, _ = io.ReadAll(r.Body)
 					next := c.take[0]
@@ -248,11 +248,11 @@ func TestCallback(t *testing.T) {
 					}
 					return next.(int), nil
 				}
-				w.accept("a", wanted)
+				w.accept("a", withCallback)
 				w.Start()
 				time.Sleep(5 * time.Minute)
 				synctest.Wait()
-				if got := w.happened(); got != c.events {
+				if got := w.eventLog(); got != c.events {
 					t.Errorf("%s\nwant %s", got, c.events)
 				}
 				w.is("a", c.state, strings.Count(c.events, "run"), c.status)
@@ -273,7 +273,8 @@ func TestCallback(t *testing.T) {
 	}
 }
 
-// TestPanics: a handler that panics is one that gave no answer, and hurts nobody else.
+// TestPanics checks that a handler that panics counts as one without an answer, and affects
+// no other call.
 func TestPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -294,40 +295,40 @@ func TestPanics(t *testing.T) {
 		w.is("a", "failed", 4, 502)
 		w.is("b", "done", 1, 200)
 		if got := text.String(); !strings.Contains(got, "a mistake") || !strings.Contains(got, "TestPanics") {
-			t.Errorf("logged %s", got)
+			t.Errorf(`logged %s, want a text with "a mistake" and a text with "TestPanics"`, got)
 		}
 	})
 }
 
-// TestSlowReceiver: one that does not answer is left after half a minute, and
-// such hold half of the places at most.
+// TestSlowReceiver checks that a receiver that does not answer is given up after 30 s, and
+// that such receivers occupy at most half of the places.
 func TestSlowReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		defer w.stop()
-		w.take = func(r *http.Request) (int, error) {
+		w.receive = func(r *http.Request) (int, error) {
 			<-r.Context().Done()
 			return 0, r.Context().Err()
 		}
 		for n := range 20 {
-			w.accept(fmt.Sprint(n), wanted)
+			w.accept(fmt.Sprint(n), withCallback)
 		}
 		w.Start()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := w.happened(); strings.Count(got, "run") != 20 || strings.Count(got, "send") != 2 {
+		if got := w.eventLog(); strings.Count(got, "run") != 20 || strings.Count(got, "send") != 2 {
 			t.Errorf("%s", got)
 		}
 		w.is("0", "callback", 1, 200)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		if got := w.happened(); strings.Count(got, "send") != 4 {
+		if got := w.eventLog(); strings.Count(got, "send") != 4 {
 			t.Errorf("%s", got)
 		}
 	})
 }
 
-// TestRequest: what a caller sent is what runs, also after a restart.
+// TestRequest checks that the handler gets the caller's request, also after a restart.
 func TestRequest(t *testing.T) {
 	for _, body := range []string{"", "\x00short\xff", strings.Repeat("long", 50_000)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -380,9 +381,9 @@ func TestAcceptErrors(t *testing.T) {
 		if err := w.Accept(Request{ID: "more", Function: "f"}); !errors.Is(err, ErrFull) {
 			t.Error(err)
 		}
-		w.accept("7", nil) // is known
+		w.accept("7", nil) // a known ID
 		if w.Pending() != w.cfg.Max {
-			t.Errorf("%d are pending", w.Pending())
+			t.Errorf("%d are pending, want %v", w.Pending(), w.cfg.Max)
 		}
 		if _, err := Open(w.cfg); err == nil || !errors.As(err, new(*journal.LockedError)) {
 			t.Errorf("a second one: %v", err)
@@ -394,7 +395,7 @@ type failing struct{ err error }
 
 func (f *failing) Read([]byte) (int, error) { return 0, f.err }
 
-// TestTurns: a function with many calls does not keep another's from running.
+// TestTurns checks that a function with many calls does not delay another function's call.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -425,7 +426,7 @@ func TestTurns(t *testing.T) {
 			t.Errorf("first %v", first)
 		}
 		if s, _ := w.Status("11"); s.State != "queued" {
-			t.Errorf("%+v", s)
+			t.Errorf("%+v, want State queued", s)
 		}
 		if got := func() (states []string) {
 			for n := range 12 {
@@ -444,8 +445,9 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestStop: what runs is cut at the end of its time and runs at the next start,
-// as does what the gateway refuses because it ends. Neither counts.
+// TestStop checks that running calls are cancelled when the context of Stop ends, and are
+// run after the next start, like calls that the gateway refuses while draining. Such
+// attempts do not count.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -459,15 +461,15 @@ func TestStop(t *testing.T) {
 			<-r.Context().Done()
 			rw.WriteHeader(502)
 		}
-		w.accept("a", wanted)
-		w.accept("b", wanted)
+		w.accept("a", withCallback)
+		w.accept("b", withCallback)
 		w.Start()
 		synctest.Wait()
 		w.is("a", "running", 0, 0)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := w.Stop(ctx); err != nil || time.Since(w.began).Round(time.Second) != 10*time.Second {
-			t.Errorf("%v after %v", err, time.Since(w.began))
+		if err := w.Stop(ctx); err != nil || time.Since(w.start).Round(time.Second) != 10*time.Second {
+			t.Errorf("%v after %v", err, time.Since(w.start))
 		}
 		draining = true
 		w.open()
@@ -477,14 +479,14 @@ func TestStop(t *testing.T) {
 		w.open()
 		w.is("a", "queued", 0, 0)
 		w.run = answers(200)
-		w.take = func(*http.Request) (int, error) { return 500, nil }
+		w.receive = func(*http.Request) (int, error) { return 500, nil }
 		w.Start()
 		time.Sleep(time.Second / 2)
 		synctest.Wait()
-		w.stop() // between two times that it is sent
+		w.stop() // between two attempts to send the answer
 		w.open()
 		w.is("a", "callback", 1, 200)
-		w.take = func(*http.Request) (int, error) { return 200, nil }
+		w.receive = func(*http.Request) (int, error) { return 200, nil }
 		w.Start()
 		synctest.Wait()
 		w.is("a", "done", 1, 200)
@@ -493,14 +495,14 @@ func TestStop(t *testing.T) {
 		w.open()
 		w.is("a", "done", 1, 200)
 		w.stop()
-		if got := strings.Count(w.happened(), "run a"); got != 3 {
-			t.Errorf("ran %d times: %s", got, w.happened())
+		if got := strings.Count(w.eventLog(), "run a"); got != 3 {
+			t.Errorf("ran %d times: %s", got, w.eventLog())
 		}
 	})
 }
 
-// TestOddAnswers: of what is no whole answer the caller is told so, and nothing of
-// it remains.
+// TestOddAnswers checks that the caller gets an error in place of an incomplete answer, and
+// no part of the answer.
 func TestOddAnswers(t *testing.T) {
 	dead := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
@@ -545,12 +547,12 @@ func TestOddAnswers(t *testing.T) {
 			w.Queue.cfg.Retries = c.runs - 1
 			w.run = c.run
 			taken := make(chan string, 1)
-			w.take = func(r *http.Request) (int, error) {
+			w.receive = func(r *http.Request) (int, error) {
 				body, _ := io.ReadAll(r.Body)
 				taken <- r.Header.Get("X-Function-Status") + " " + string(body)
 				return 200, nil
 			}
-			w.accept("a", wanted)
+			w.accept("a", withCallback)
 			w.Start()
 			select {
 			case got := <-taken:
@@ -560,20 +562,20 @@ func TestOddAnswers(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("nothing is sent")
 			}
-			if got := strings.Count(w.happened(), "run"); got != c.runs {
+			if got := strings.Count(w.eventLog(), "run"); got != c.runs {
 				t.Errorf("ran %d times, want %d", got, c.runs)
 			}
 		})
 	}
 }
 
-// TestDamaged: a call that cannot be read any more ends, and holds no other up.
+// TestDamaged checks that a call with a damaged record ends and does not delay other calls.
 func TestDamaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		defer w.stop()
 		w.accept("a", func(r *Request) { r.Body = strings.NewReader(strings.Repeat("x", 100_000)) })
-		w.accept("b", wanted)
+		w.accept("b", withCallback)
 		bodies, _ := os.ReadDir(w.cfg.Dir)
 		for _, f := range bodies {
 			if strings.HasSuffix(f.Name(), ".body") {
@@ -587,8 +589,8 @@ func TestDamaged(t *testing.T) {
 		synctest.Wait()
 		w.is("a", "failed", 0, 0)
 		w.is("b", "done", 1, 200)
-		if w.Pending() != 0 || w.runs+w.posts != 0 {
-			t.Errorf("%d pending, %d and %d places", w.Pending(), w.runs, w.posts)
+		if w.Pending() != 0 || w.runs+w.sends != 0 {
+			t.Errorf("%d pending, %d and %d places", w.Pending(), w.runs, w.sends)
 		}
 	})
 }
@@ -598,8 +600,8 @@ func TestMetrics(t *testing.T) {
 		w := newWorld(t)
 		defer w.stop()
 		sent := 0
-		w.take = func(*http.Request) (int, error) { sent++; return 200 + 300*(sent%2), nil }
-		w.accept("a", wanted)
+		w.receive = func(*http.Request) (int, error) { sent++; return 200 + 300*(sent%2), nil }
+		w.accept("a", withCallback)
 		w.accept("b", nil)
 		w.Start()
 		time.Sleep(time.Minute)
@@ -616,7 +618,7 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// counted is what the metrics say.
+// counted returns the metrics as text.
 func counted(t *testing.T, q *Queue) string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

@@ -6,18 +6,17 @@ import (
 	"errors"
 	"hash"
 	"io"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// Callers choose the ids of their calls, so two callers can choose the same one. An id
-// therefore belongs to its function and path: the journal knows a call by its key, which is
-// the id, journal.Separator and a digest of both. Calls of earlier versions have their
-// id for a key.
+// Callers choose the IDs of their calls, so two callers can choose the same one. An ID is
+// therefore valid per function and path: the journal's key for a call is the ID,
+// journal.Separator and a digest of function and path. Calls from earlier versions have
+// their plain ID as the key.
 
-// ErrReused says that another call has the id: of the same function and path, with another
-// query, receiver or body.
+// ErrReused reports that a call of the same function and path has the ID, but another
+// query, callback URL or body.
 var ErrReused = errors.New("another call of this function and path has the id")
 
 func key(id, function, path string) string {
@@ -27,10 +26,8 @@ func key(id, function, path string) string {
 
 func (r *Request) key() string { return key(r.ID, r.Function, r.Path) }
 
-// isScoped reports whether a key is of an id and its function and path.
-func isScoped(key string) bool { return strings.Contains(key, journal.Separator) }
-
-// content begins the digest of what a call asks for; the body follows.
+// content returns a digest of the query and the callback URL, to which the caller adds the
+// body.
 func (r *Request) content() hash.Hash {
 	h := sha256.New()
 	_, _ = io.WriteString(h, r.Query+"\x00"+r.Header.Get("X-Callback-Url")+"\x00") // neither has a zero byte
@@ -39,17 +36,17 @@ func (r *Request) content() hash.Hash {
 
 func digest(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:16]) }
 
-// known returns the earlier call that has the id of a request and its function and path.
+// known returns the earlier call with the request's ID, function and path.
 func (q *Queue) known(r Request) (journal.Call, bool) {
 	if c, known := q.journal.Get(r.key()); known {
 		return c, true
 	}
-	c, known := q.journal.Get(r.ID) // of an earlier version, which did not keep the path
+	c, known := q.journal.Get(r.ID) // written by an earlier version, without the path
 	return c, known && c.Function == r.Function
 }
 
-// repeats reads the body of a request and returns nil if it repeats an earlier call, or
-// ErrReused if it is another one.
+// repeats reads the body of a request. It returns nil if the request repeats the earlier
+// call and ErrReused if it differs.
 func (r *Request) repeats(earlier journal.Call) error {
 	content := r.content()
 	if r.Body != nil {
@@ -60,9 +57,9 @@ func (r *Request) repeats(earlier journal.Call) error {
 	return same(earlier, digest(content))
 }
 
-// same returns ErrReused unless an earlier call asked for the same.
+// same returns ErrReused if the digest of an earlier call differs from content.
 func same(earlier journal.Call, content string) error {
-	if earlier.Content == content || earlier.Content == "" { // an earlier version kept none
+	if earlier.Content == content || earlier.Content == "" { // earlier versions stored no digest
 		return nil
 	}
 	return ErrReused

@@ -13,8 +13,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// TestSameID: an id belongs to a function and a path. The same call is not run again, a
-// call of another function or path is run, and another call of the same is refused.
+// TestSameID: an ID is valid per function and path. A repetition of a call is not run, a
+// call of another function or path with the same ID is run, and a different call of the
+// same function and path is refused.
 func TestSameID(t *testing.T) {
 	request := func(change func(*Request)) Request {
 		r := Request{ID: "a", Function: "f", Path: "/x", Query: "q=1", Header: http.Header{"X-Callback-Url": {"http://receiver/x"}}, Body: strings.NewReader("body")}
@@ -51,13 +52,13 @@ func TestSameID(t *testing.T) {
 					var runs atomic.Int32
 					w.run = func(rw http.ResponseWriter, r *http.Request) {
 						if runs.Add(1); r.Header.Get("X-Call-Id") != "a" {
-							t.Errorf("the function is told the id %q", r.Header.Get("X-Call-Id"))
+							t.Errorf("the function is told the id %q, want a", r.Header.Get("X-Call-Id"))
 						}
 						answers(200)(rw, r)
 					}
-					w.take = func(r *http.Request) (int, error) {
+					w.receive = func(r *http.Request) (int, error) {
 						if id := r.Header.Get("X-Call-Id"); id != "a" {
-							t.Errorf("the receiver is told the id %q", id)
+							t.Errorf("the receiver is told the id %q, want a", id)
 						}
 						return 204, nil
 					}
@@ -95,8 +96,8 @@ func TestSameID(t *testing.T) {
 	}
 }
 
-// TestSameIDAtOnce: of several calls with one id that come at once, those with one body are
-// accepted as one call, and all others are refused.
+// TestSameIDAtOnce: of concurrent calls with one ID, all calls with one of the bodies are
+// accepted, as a single call, and the others are refused.
 func TestSameIDAtOnce(t *testing.T) {
 	w := newWorld(t)
 	defer func() { w.stop() }()
@@ -129,8 +130,8 @@ func TestSameIDAtOnce(t *testing.T) {
 	}
 }
 
-// TestIDOfEarlierVersion: a call that an earlier version kept, by its id alone, runs, and
-// is not run again for a repetition.
+// TestIDOfEarlierVersion: a call that an earlier version stored under its plain ID runs,
+// and a repetition of it is not run.
 func TestIDOfEarlierVersion(t *testing.T) {
 	w := newWorld(t)
 	w.stop()

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// serveUntilKilled serves a queue whose functions are at an address from the
-// environment. It prints its own address, and lives until it is killed.
+// serveUntilKilled serves a queue that calls functions at an address from the environment.
+// It prints its own address and runs until it is killed.
 func serveUntilKilled(dir string) int {
 	functions := os.Getenv("GFAAS_TEST_FUNCTIONS")
 	loopback, err := ParseAllowed("127.0.0.1")
@@ -64,8 +64,8 @@ func serveUntilKilled(dir string) int {
 	select {}
 }
 
-// TestKill accepts 200 calls while the daemon is killed ten times: each of them is
-// run and its answer sent; more often than once only what had a place at a kill.
+// TestKill accepts 200 calls while the daemon is killed ten times. Each call is run and its
+// answer sent; only work that occupied a place at a kill is repeated.
 func TestKill(t *testing.T) {
 	const calls, kills, places = 200, 10, 8
 	var mu sync.Mutex
@@ -139,7 +139,7 @@ func TestKill(t *testing.T) {
 		if n%(calls/kills) == calls/kills/2 {
 			victim := daemon.Process
 			timer := time.AfterFunc(time.Duration(rand.Intn(30))*time.Millisecond, func() { _ = victim.Kill() })
-			for id := fmt.Sprint("extra", n); accept(id); id += "x" { // until it is dead
+			for id := fmt.Sprint("extra", n); accept(id); id += "x" { // until the daemon is dead
 				accepted[id] = true
 			}
 			timer.Stop()

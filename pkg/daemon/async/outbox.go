@@ -2,71 +2,74 @@ package async
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"time"
 )
 
-// outbox keeps the answers to be sent, by receiver, and those that are being sent. So that
-// no receiver holds up the answers to others:
+// outbox holds the answers to send, by receiver, and the ones being sent. Its rules keep
+// one receiver from delaying the answers to others:
 //
-//   - Receivers take turns. Those that did not take the last answer sent to them have every
-//     fourth turn, and fewer places: maxFailing each, and maxFailingInAll together.
-//   - While an answer to another receiver waits for a place, a receiver that has not taken
-//     the last answer sent to it, or was not sent any, has shortTime to take one, and any
-//     other fairTime. Otherwise it has callbackTime. A receiver that failed does not
-//     shorten the time of one that took its last answer.
+//  1. Receivers take turns. A receiver that failed to take the last answer is "failing".
+//     Failing receivers get every fourth turn, and at most maxFailing places each and
+//     maxFailingInAll together.
+//  2. While answers to another receiver wait for a place, a receiver has limited time:
+//     shortTime if it has not taken the last answer sent to it or was not sent any, and
+//     fairTime otherwise. Answers to a failing receiver do not limit the time of a receiver
+//     that took its last answer.
+//  3. Without such competition, the limit is callbackTime.
 //
-// The Queue's lock protects it.
+// The Queue's lock protects the outbox.
 type outbox struct {
-	most      int // answers that may be sent at once
+	limit     int // limit on answers being sent
 	receivers map[string]*outlet
-	turns     [2][]*outlet // those for which answers wait, the next first: all others, and those that fail
+	turns     [2][]*outlet // receivers with waiting answers, in the order of their turns: [0] healthy, [1] failing
 	picks     int
-	sending   map[string]*sending // by id of the call
-	failing   int                 // of sending, those to receivers that failed before
-	timer     *time.Timer         // calls Queue.next when a receiver's time is over; nil if none waits
+	sending   map[string]*sending // by ID of the call
+	failing   int                 // number of entries in sending whose receiver was failing at the start
+	timer     *time.Timer         // calls Queue.dispatch when a receiver's time ends; nil if no answer waits
 }
 
 const (
 	shortTime = 3 * time.Second
 	fairTime  = 10 * time.Second
 
-	cutTime = time.Second // for a sending to end that was to
+	cancelTime = time.Second // how long a cancelled sending may take to end
 
-	failingTurn  = 4    // each of so many turns is of a receiver that fails
-	maxReceivers = 4096 // remembered without answers to send
+	failingTurn  = 4    // every failingTurn-th turn belongs to failing receivers
+	maxReceivers = 4096 // limit on receivers remembered without answers to send
 )
 
 // outlet is one receiver.
 type outlet struct {
-	name    string
-	ids     []string // of calls whose answers wait
-	posts   int      // answers that are being sent
-	took    bool     // it took the last answer
-	failing bool     // it did not
+	name     string
+	ids      []string // calls whose answers wait
+	sends    int      // answers being sent
+	accepted bool     // the receiver took the last answer
+	failing  bool     // the receiver failed to take the last answer
 }
 
-// sending is an answer that is being sent.
+// sending is an attempt to deliver one answer.
 type sending struct {
-	to      *outlet
-	failing bool // the receiver was, when it began
-	began   time.Time
-	cut     time.Time // when it was to end for others
-	cancel  context.CancelCauseFunc
+	to        *outlet
+	failing   bool // whether the receiver was failing at the start
+	start     time.Time
+	cancelled time.Time // when it was cancelled for the sake of others; zero if not
+	cancel    context.CancelCauseFunc
 }
 
-func newOutbox(most int) outbox {
-	return outbox{most: most, receivers: map[string]*outlet{}, sending: map[string]*sending{}}
+func newOutbox(limit int) outbox {
+	return outbox{limit: limit, receivers: map[string]*outlet{}, sending: map[string]*sending{}}
 }
 
-func (o *outbox) maxFailing() int { return max(2, o.most/4) }
+// maxFailing returns the limit on answers being sent to one failing receiver.
+func (o *outbox) maxFailing() int { return max(2, o.limit/4) }
 
-func (o *outbox) maxFailingInAll() int { return max(2, o.most*3/4) }
+// maxFailingInAll returns the limit on answers being sent to all failing receivers.
+func (o *outbox) maxFailingInAll() int { return max(2, o.limit*3/4) }
 
-// receiverOf returns the scheme, the host and the port of a callback's address.
+// receiverOf returns the scheme, host and port of a callback URL.
 func receiverOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -79,7 +82,7 @@ func receiverOf(address string) string {
 	return u.Scheme + "://" + hostName(u.Hostname()) + ":" + port
 }
 
-// add has the answer to a call wait to be sent.
+// add queues the answer to a call.
 func (o *outbox) add(receiver, id string) {
 	to := o.receivers[receiver]
 	if to == nil {
@@ -91,15 +94,16 @@ func (o *outbox) add(receiver, id string) {
 	}
 }
 
-// callsBefore returns how many calls go before the next answer to a receiver where one
-// place is for both.
+// callsBefore returns how many calls run before the next answer to the receiver, if the
+// Queue has only one place.
 func (to *outlet) callsBefore() int {
-	if to.took {
+	if to.accepted {
 		return 1
 	}
 	return 16
 }
 
+// list returns the receiver's index in outbox.turns.
 func (to *outlet) list() int {
 	if to.failing {
 		return 1
@@ -107,17 +111,17 @@ func (to *outlet) list() int {
 	return 0
 }
 
-// next returns the receiver whose turn it is, or nil if none can be sent anything.
+// next returns the receiver whose turn it is, or nil if no receiver can be sent an answer.
 func (o *outbox) next() *outlet {
-	if able := o.able(1); len(able) > 0 {
+	if able := o.eligible(1); len(able) > 0 {
 		return able[0]
 	}
 	return nil
 }
 
-// able returns the receivers whose turn is next, up to so many of each list, of those that
-// could be sent an answer if a place were free.
-func (o *outbox) able(each int) (able []*outlet) {
+// eligible returns the receivers with the next turns that could be sent an answer if a place
+// were free: up to the given number from each list of turns.
+func (o *outbox) eligible(each int) (able []*outlet) {
 	first := 0
 	if (o.picks+1)%failingTurn == 0 {
 		first = 1
@@ -128,7 +132,7 @@ func (o *outbox) able(each int) (able []*outlet) {
 			if n == each {
 				break
 			}
-			if !to.failing || to.posts < o.maxFailing() && o.failing < o.maxFailingInAll() {
+			if !to.failing || to.sends < o.maxFailing() && o.failing < o.maxFailingInAll() {
 				able = append(able, to)
 				n++
 			}
@@ -137,107 +141,94 @@ func (o *outbox) able(each int) (able []*outlet) {
 	return able
 }
 
-// begin takes the next answer to a receiver, to send it for as long as ctx lasts.
-func (o *outbox) begin(parent context.Context, to *outlet) (id string, ctx context.Context) {
+// start removes the next answer to a receiver from its queue and returns the call's ID and
+// the context for sending it.
+func (o *outbox) start(parent context.Context, to *outlet) (id string, ctx context.Context) {
 	o.picks++
 	id, to.ids = to.ids[0], to.ids[1:]
-	o.leaveTurn(to)
+	o.removeTurn(to)
 	if len(to.ids) > 0 {
 		o.turns[to.list()] = append(o.turns[to.list()], to)
 	}
-	s := &sending{to: to, failing: to.failing, began: time.Now()}
+	s := &sending{to: to, failing: to.failing, start: time.Now()}
 	ctx, s.cancel = context.WithCancelCause(parent)
 	o.sending[id] = s
-	if to.posts++; s.failing {
+	if to.sends++; s.failing {
 		o.failing++
 	}
 	return id, ctx
 }
 
-// leaveTurn takes a receiver out of its list.
-func (o *outbox) leaveTurn(to *outlet) {
-	list := o.turns[to.list()]
-	for i, other := range list {
-		if other == to {
-			o.turns[to.list()] = append(list[:i:i], list[i+1:]...)
-			return
-		}
-	}
+// removeTurn removes a receiver from its list of turns.
+func (o *outbox) removeTurn(to *outlet) {
+	list := &o.turns[to.list()]
+	*list = slices.DeleteFunc(*list, func(other *outlet) bool { return other == to })
 }
 
-// end notes that an answer is not being sent any more. took is nil where nothing is known
-// of the receiver by that.
-func (o *outbox) end(id string, took *bool) {
+// end removes an attempt. accepted reports whether the receiver took the answer; it is nil if
+// the attempt proves nothing about the receiver.
+func (o *outbox) end(id string, accepted *bool) {
 	s := o.sending[id]
 	delete(o.sending, id)
 	s.cancel(nil)
 	to := s.to
-	if to.posts--; s.failing {
+	if to.sends--; s.failing {
 		o.failing--
 	}
-	if took != nil && (to.took != *took || to.failing == *took) {
-		o.leaveTurn(to)
-		if to.took, to.failing = *took, !*took; len(to.ids) > 0 {
+	if accepted != nil && (to.accepted != *accepted || to.failing == *accepted) {
+		o.removeTurn(to)
+		if to.accepted, to.failing = *accepted, !*accepted; len(to.ids) > 0 {
 			o.turns[to.list()] = append(o.turns[to.list()], to)
 		}
 	}
-	if to.posts == 0 && len(to.ids) == 0 && len(o.receivers) > maxReceivers {
+	if to.sends == 0 && len(to.ids) == 0 && len(o.receivers) > maxReceivers {
 		delete(o.receivers, to.name)
 	}
 }
 
-// errGaveWay ends the sending of an answer because answers to others wait.
-type errGaveWay struct{ after time.Duration }
+// errPreempted is the cause of a cancelled attempt that made room for other answers.
+type errPreempted struct{ after time.Duration }
 
-func (e errGaveWay) Error() string {
-	return fmt.Sprintf("no reply within %v, and answers to other receivers wait", e.after)
+func (e errPreempted) Error() string {
+	return fmt.Sprintf("no reply within %v, while answers to other receivers wait", e.after)
 }
 
-// patience is for how long an answer may be sent while one to another receiver waits.
+// patience returns the time limit of an attempt while an answer to another receiver waits.
 func (s *sending) patience() time.Duration {
-	if s.to.took {
+	if s.to.accepted {
 		return fairTime
 	}
 	return shortTime
 }
 
-// giveWay ends the sending of one answer, if one to another receiver waits and the time
-// for that has come; calls says that calls wait for the place, too. It returns after what
-// time to call it again; 0 is not at all.
-func (o *outbox) giveWay(calls bool) time.Duration {
-	waiting := o.able(2)
+// makeRoom cancels one attempt if its time is over and an answer to another receiver waits
+// for a place; calls reports that calls wait for the place as well. It returns how long to
+// wait before the next makeRoom, or 0 if none is needed.
+func (o *outbox) makeRoom(calls bool) time.Duration {
+	waiting := o.eligible(2)
 	if len(waiting) == 0 && !calls {
 		return 0
 	}
 	var late *sending
-	least := time.Duration(0)
+	shortest := time.Duration(0)
 	for _, s := range o.sending {
-		if !s.cut.IsZero() {
-			if left := cutTime - time.Since(s.cut); left > 0 {
-				return left // its place is about to be free
+		if !s.cancelled.IsZero() {
+			if remaining := cancelTime - time.Since(s.cancelled); remaining > 0 {
+				return remaining // this attempt will free its place soon
 			}
 			continue
 		}
-		if !calls && !slices.ContainsFunc(waiting, func(to *outlet) bool { return to != s.to && (!to.failing || !s.to.took) }) {
+		if !calls && !slices.ContainsFunc(waiting, func(to *outlet) bool { return to != s.to && (!to.failing || !s.to.accepted) }) {
 			continue
 		}
-		if left := s.patience() - time.Since(s.began); late == nil || left < least {
-			late, least = s, left
+		if remaining := s.patience() - time.Since(s.start); late == nil || remaining < shortest {
+			late, shortest = s, remaining
 		}
 	}
-	if late == nil || least > 0 {
-		return least
+	if late == nil || shortest > 0 {
+		return shortest
 	}
-	late.cut = time.Now()
-	late.cancel(errGaveWay{late.patience()})
-	return cutTime
-}
-
-// gaveWay reports why an answer was not sent, if that is because others waited.
-func gaveWay(ctx context.Context, err error) error {
-	var cause errGaveWay
-	if errors.As(context.Cause(ctx), &cause) {
-		return cause
-	}
-	return err
+	late.cancelled = time.Now()
+	late.cancel(errPreempted{late.patience()})
+	return cancelTime
 }

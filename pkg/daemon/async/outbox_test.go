@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// to has the answer of a call sent to a receiver.
+// to sets the receiver of a call's answer.
 func to(host string) func(*Request) {
 	return func(r *Request) { r.Header.Set("X-Callback-Url", "http://"+host+"/x") }
 }
@@ -22,15 +22,15 @@ func dead(r *http.Request) (int, error) {
 	return 0, r.Context().Err()
 }
 
-// TestDeadReceivers: receivers that never answer, or refuse, hold up the answers to others
-// for a few seconds at most, however many answers there are to them, and at each start.
+// TestDeadReceivers: receivers that never answer, or refuse, delay the answers to others by
+// at most a few seconds, at any number of answers to them, and after each restart.
 func TestDeadReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		hosts, each int // receivers that fail, and answers to each
 		fail        func(*http.Request) (int, error)
-		before      time.Duration // for how long they fail before the answer to another
-		first       bool          // the other has taken an answer before
+		before      time.Duration // how long they fail before the answer to another receiver is added
+		first       bool          // the other receiver has taken an answer before
 		restart     bool
 		atMost      time.Duration
 	}{
@@ -59,7 +59,7 @@ func TestDeadReceivers(t *testing.T) {
 					w.open()
 					var taken []time.Duration
 					began := time.Now()
-					w.take = func(r *http.Request) (int, error) {
+					w.receive = func(r *http.Request) (int, error) {
 						if !strings.HasPrefix(r.URL.Host, "good") {
 							return c.fail(r)
 						}
@@ -104,15 +104,15 @@ func TestDeadReceivers(t *testing.T) {
 	}
 }
 
-// TestSlowReceivers: a receiver that takes its time gets it, also after it failed, while
-// nothing waits for its places; and one that took its last answer gets ten seconds while
-// others wait.
+// TestSlowReceivers: a slow receiver has the time it needs, also after a failure, if no
+// other answers wait for places. While others wait, a receiver that took its last answer
+// has ten seconds.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		takes  time.Duration
-		fails  int // answers that it does not take at first
-		others int // answers to other receivers, which take 4 s each, one after the other
+		fails  int // number of answers that it refuses at first
+		others int // number of answers to other receivers, each of which takes 4 s, one after the other
 		sent   int
 	}{
 		{"alone", 25 * time.Second, 0, 0, 1},
@@ -124,7 +124,7 @@ func TestSlowReceivers(t *testing.T) {
 				w := newWorld(t)
 				defer func() { w.stop() }()
 				sent, fails := 0, c.fails
-				w.take = func(r *http.Request) (int, error) {
+				w.receive = func(r *http.Request) (int, error) {
 					takes := 4 * time.Second
 					if r.URL.Host == "slow" && r.Header.Get("X-Call-Id") == "first" {
 						return 200, nil
@@ -168,8 +168,8 @@ func TestSlowReceivers(t *testing.T) {
 	}
 }
 
-// TestReceiversTakeTurns: answers to several receivers go in turns, and a receiver that
-// failed and is well again gets its answers while others are busy.
+// TestReceiversTakeTurns: receivers take turns, and a receiver that has recovered from a
+// failure gets its answers while others are busy.
 func TestReceiversTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -179,7 +179,7 @@ func TestReceiversTakeTurns(t *testing.T) {
 		w.open()
 		var order []string
 		ill := true
-		w.take = func(r *http.Request) (int, error) {
+		w.receive = func(r *http.Request) (int, error) {
 			time.Sleep(time.Second)
 			w.mu.Lock()
 			defer w.mu.Unlock()

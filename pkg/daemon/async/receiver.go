@@ -125,9 +125,9 @@ func endsInNumber(host string) bool {
 
 // receiverError reports that callbacks may not be sent to a receiver. It leaves out the
 // address that a name resolved to, which is not for callers to learn.
-type receiverError struct{ host, why string }
+type receiverError struct{ host, reason string }
 
-func (e *receiverError) Error() string { return "receiver " + e.host + " " + e.why }
+func (e *receiverError) Error() string { return "receiver " + e.host + " " + e.reason }
 
 // check returns a *receiverError if callbacks may not be sent to a URL that CheckCallback
 // accepts. A name is refused if any of its addresses is. If the name cannot be
@@ -159,7 +159,7 @@ func (r *Receivers) check(ctx context.Context, address string) error {
 	}
 	local, _ := r.local() // without them, the dialled address is judged later
 	for _, addr := range addrs {
-		if err := r.judge(host, netip.AddrPortFrom(addr, port), local); err != nil {
+		if err := r.checkAddress(host, netip.AddrPortFrom(addr, port), local); err != nil {
 			return err
 		}
 	}
@@ -191,7 +191,7 @@ func (r *Receivers) dial(ctx context.Context, network, address string) (net.Conn
 			if err != nil {
 				return fmt.Errorf("cannot list the addresses of this machine: %w", err)
 			}
-			return r.judge(host, to, local)
+			return r.checkAddress(host, to, local)
 		},
 	}
 	return dialer.DialContext(ctx, network, address)
@@ -218,16 +218,16 @@ func (r *Receivers) local() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// judge returns a *receiverError unless callbacks to that host may be sent to that
+// checkAddress returns a *receiverError unless callbacks to that host may be sent to that
 // address. local are the addresses of this machine.
-func (r *Receivers) judge(host string, to netip.AddrPort, local []netip.Addr) error {
+func (r *Receivers) checkAddress(host string, to netip.AddrPort, local []netip.Addr) error {
 	addr := destination(to.Addr())
-	here := addr.IsLoopback() || slices.Contains(local, addr)
+	isLocal := addr.IsLoopback() || slices.Contains(local, addr)
 	if r.Own != nil {
 		for _, own := range r.Own() {
 			at := own.Addr().Unmap().WithZone("")
-			if own.Port() == to.Port() && (at == addr || at.IsUnspecified() && here) {
-				return &receiverError{host, "is this gateway itself, which callbacks cannot be sent to"}
+			if own.Port() == to.Port() && (at == addr || at.IsUnspecified() && isLocal) {
+				return &receiverError{host, "is this gateway itself, which cannot receive callbacks"}
 			}
 		}
 	}
@@ -235,7 +235,7 @@ func (r *Receivers) judge(host string, to netip.AddrPort, local []netip.Addr) er
 		return nil
 	}
 	kind := special(addr)
-	if kind == "" && here {
+	if kind == "" && isLocal {
 		kind = "an address of this machine"
 	}
 	if kind != "" {

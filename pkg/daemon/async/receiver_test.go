@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// names is a resolver of host names that are the same everywhere.
+// names resolves host names in the same way on every machine.
 func names(_ context.Context, host string) ([]netip.Addr, error) {
 	addrs := map[string][]netip.Addr{
 		"receiver":             {netip.MustParseAddr("93.184.216.34")},
@@ -34,8 +34,8 @@ func names(_ context.Context, host string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// machine has a public address and a private one.
-func machine() ([]net.Addr, error) {
+// hostAddrs has a public address and a private one.
+func hostAddrs() ([]net.Addr, error) {
 	var addrs []net.Addr
 	for _, text := range []string{"127.0.0.1/8", "::1/128", "198.35.26.96/24", "192.168.7.5/24", "2620:0:861::5/64", "fe80::5/64"} {
 		ip, network, err := net.ParseCIDR(text)
@@ -68,7 +68,7 @@ func allow(t *testing.T, entries ...string) (allowed []Allowed) {
 	return allowed
 }
 
-// judged is what a caller is told of a callback URL; empty is accepted.
+// judged returns the caller's error for a callback URL, or "" if it is accepted.
 func judged(r Receivers, address string) string {
 	err := CheckCallback(address)
 	if err == nil {
@@ -83,7 +83,7 @@ func judged(r Receivers, address string) string {
 const itself = "is this gateway itself"
 
 func TestReceiverIsPublic(t *testing.T) {
-	r := Receivers{Own: listening("127.0.0.1:8080"), Lookup: names, Interfaces: machine}
+	r := Receivers{Own: listening("127.0.0.1:8080"), Lookup: names, Interfaces: hostAddrs}
 	for address, want := range map[string]string{
 		"http://93.184.216.34/":                     "",
 		"https://93.184.216.34:8443/x?y":            "",
@@ -240,7 +240,7 @@ func TestReceiverIsNotTheGateway(t *testing.T) {
 		{"198.35.26.96:8080", "http://this-machine.example:8080/", true},
 		{"198.35.26.96:8080", "http://127.0.0.1:8080/", false},
 	} {
-		r := Receivers{Allow: everything, Own: listening("127.0.0.1:9999", c.own), Lookup: names, Interfaces: machine}
+		r := Receivers{Allow: everything, Own: listening("127.0.0.1:9999", c.own), Lookup: names, Interfaces: hostAddrs}
 		if got := judged(r, c.address); strings.Contains(got, itself) != c.want || got != "" && !c.want {
 			t.Errorf("listening at %s, callback to %s: got %q, want refused %v", c.own, c.address, got, c.want)
 		}
@@ -287,7 +287,7 @@ func TestAllowedReceivers(t *testing.T) {
 		{[]string{"metadata.example"}, "http://metadata.example/", true},
 		{nil, "http://127.0.0.1/", false},
 	} {
-		r := Receivers{Allow: allow(t, c.entries...), Own: listening("127.0.0.1:8080"), Lookup: names, Interfaces: machine}
+		r := Receivers{Allow: allow(t, c.entries...), Own: listening("127.0.0.1:8080"), Lookup: names, Interfaces: hostAddrs}
 		if got := judged(r, c.address); (got == "") != c.want {
 			t.Errorf("with %v, callback to %s: got %q, want accepted %v", c.entries, c.address, got, c.want)
 		}
@@ -303,9 +303,9 @@ func TestAllowedReceivers(t *testing.T) {
 	}
 }
 
-// TestReceiverIsJudgedWhenDialled sends answers to a server on loopback. In each case
-// the call is accepted: the name resolved to another address, or the call is in the
-// journal from before the rule.
+// TestReceiverIsJudgedWhenDialled sends answers to a server on loopback. In each case, the
+// call is accepted: the name resolved to another address, or the call was stored before the
+// rule applied.
 func TestReceiverIsJudgedWhenDialled(t *testing.T) {
 	var hits atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -361,7 +361,7 @@ func TestReceiverIsJudgedWhenDialled(t *testing.T) {
 			w.Start()
 			for deadline := time.Now().Add(patience); w.Pending() > 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("the call does not end: ", w.happened())
+					t.Fatal("the call does not end: ", w.eventLog())
 				}
 			}
 			state := map[string]string{once: "done", refused: "failed"}[c.counted]
@@ -394,11 +394,11 @@ func TestReceiverIsJudgedWhenDialled(t *testing.T) {
 	})
 }
 
-// TestRepeatedCallIsNotJudgedAgain: a call that was accepted is known under its id,
-// even if its receiver has become one that is refused.
+// TestRepeatedCallIsNotJudgedAgain: the repetition of an accepted call is accepted, even if
+// its receiver is refused by now.
 func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
 	w := newWorld(t)
-	w.accept("a", wanted)
+	w.accept("a", withCallback)
 	w.stop()
 	lookups := 0
 	w.cfg.Receivers.Lookup = func(context.Context, string) ([]netip.Addr, error) {
@@ -407,7 +407,7 @@ func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
 	}
 	w.open()
 	defer func() { w.stop() }()
-	w.accept("a", wanted)
+	w.accept("a", withCallback)
 	if lookups != 0 {
 		t.Errorf("the receiver of a known call was looked up %d times, want 0", lookups)
 	}
@@ -417,7 +417,7 @@ func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
 	}
 }
 
-// TestReceiverIsDialledDirectly: the judged address would be that of a proxy.
+// TestReceiverIsDialledDirectly: with a proxy, the judged address would be the proxy's.
 func TestReceiverIsDialledDirectly(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -429,8 +429,8 @@ func TestReceiverIsDialledDirectly(t *testing.T) {
 	}
 }
 
-// TestReceiverWithSlowLookup: a resolver that does not answer holds up the one call that
-// names the host, for two seconds.
+// TestReceiverWithSlowLookup: a resolver that does not answer delays only the call that
+// names the host, by two seconds.
 func TestReceiverWithSlowLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -458,8 +458,8 @@ func TestReceiverWithSlowLookup(t *testing.T) {
 	})
 }
 
-// TestReceiverWithUnknownInterfaces: as long as the machine's addresses cannot be
-// listed nothing is sent, and the answer is not given up.
+// TestReceiverWithUnknownInterfaces: while the machine's addresses cannot be listed, no
+// answer is sent, and none is given up.
 func TestReceiverWithUnknownInterfaces(t *testing.T) {
 	failed := errors.New("no descriptors are left")
 	r := Receivers{Interfaces: func() ([]net.Addr, error) { return nil, failed }, Lookup: names}
@@ -492,7 +492,7 @@ func FuzzReceiver(f *testing.F) {
 	for _, text := range []string{"http://127.0.0.1/", "http://[::ffff:10.0.0.1]:80", "http://a@0x7f.1/", "https://[fe80::1%25x]/", "http://93.184.216.34", "http://%e2%91%a0/"} {
 		f.Add(text)
 	}
-	r := Receivers{Lookup: names, Interfaces: machine}
+	r := Receivers{Lookup: names, Interfaces: hostAddrs}
 	f.Fuzz(func(t *testing.T, text string) {
 		if judged(r, text) != "" {
 			return

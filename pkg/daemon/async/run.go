@@ -15,21 +15,23 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// run runs a call that has a place, and keeps what became of it.
+// run runs a call in a place and stores the result.
 func (q *Queue) run(id string) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
 		known, _ := q.journal.Get(id)
-		q.unreadable(known, err, func() { q.leave(id, func() { q.again(known.Function, id, firstPause) }) })
+		q.handleUnreadable(known, err, func() {
+			q.finishRun(id, func() { q.schedule(firstPause, func() { q.enqueue(known.Function, id) }) })
+		})
 		return
 	}
-	began := time.Now()
+	start := time.Now()
 	answer := q.answerTo(call, body, size)
-	call.Seconds = time.Since(began).Seconds()
+	call.Seconds = time.Since(start).Seconds()
 	_ = body.Close()
 	defer answer.body.Discard()
-	if !answer.instances() && (q.ctx.Err() != nil || answer.header.Get("Gfaas-Reason") == "draining") {
-		q.leave(id, func() {}) // it does not count, and is run at the next start
+	if !answer.fromInstance() && (q.ctx.Err() != nil || answer.header.Get("Gfaas-Reason") == "draining") {
+		q.finishRun(id, func() {}) // the interrupted attempt does not count; the call is run after the next Open
 		return
 	}
 	call.Attempts++
@@ -37,63 +39,56 @@ func (q *Queue) run(id string) {
 	retry := answer.final == "" && (answer.status == http.StatusTooManyRequests || answer.status >= 502 && answer.status <= 504)
 	if retry && call.Attempts <= q.cfg.Retries {
 		if err := q.journal.Note(id, call.Attempts, 0); err != nil {
-			q.log.Warn("that a call was run is not kept: a kill would not remember it", "call", journal.NameOf(id), "err", err)
+			q.log.Warn("cannot store an attempt of a call: the number of attempts would be lost in a kill", "call", journal.NameOf(id), "err", err)
 		}
-		q.leave(id, func() { q.again(call.Function, id, pause(call.Attempts)) })
+		q.finishRun(id, func() { q.schedule(pause(call.Attempts), func() { q.enqueue(call.Function, id) }) })
 		return
 	}
 	call.Path, call.Query, call.Header, call.Host, call.Remote = "", nil, nil, "", ""
-	call.GaveUp = retry || !answer.instances()
+	call.GaveUp = retry || !answer.fromInstance()
 	if call.CallbackURL == "" {
 		q.end(call)
-		q.leave(id, func() {})
+		q.finishRun(id, func() {})
 		return
 	}
 	call.State, call.ContentType = journal.Callback, answer.header.Get("Content-Type")
-	if !q.insist(id, func() error { return q.journal.Put(call, answer.body) }) {
-		q.leave(id, func() {})
+	if !q.retryWrite(id, func() error { return q.journal.Put(call, answer.body) }) {
+		q.finishRun(id, func() {})
 		return
 	}
-	q.leave(id, func() { q.out.add(receiverOf(call.CallbackURL), id) })
+	q.finishRun(id, func() { q.outbox.add(receiverOf(call.CallbackURL), id) })
 }
 
-// unreadable ends a call whose record is damaged. Anything else that keeps it from
-// being read may pass: then later has it read again.
-func (q *Queue) unreadable(call journal.Call, err error, later func()) {
-	var damaged *journal.DamagedError
-	if !errors.As(err, &damaged) {
-		q.log.Error("a call cannot be read", "call", journal.NameOf(call.ID), "err", err)
+// handleUnreadable handles a call whose record cannot be read. If the record is damaged, the call
+// ends as failed. Other errors may be temporary, so later schedules another try.
+func (q *Queue) handleUnreadable(call journal.Call, err error, later func()) {
+	if _, ok := errors.AsType[*journal.DamagedError](err); !ok {
+		q.log.Error("cannot read a stored call", "call", journal.NameOf(call.ID), "err", err)
 		later()
 		return
 	}
-	q.log.Error("a call is lost: what was kept of it is damaged", "call", journal.NameOf(call.ID), "err", err)
+	q.log.Error("a call is lost: its record or body is damaged", "call", journal.NameOf(call.ID), "err", err)
 	sent := call.State == journal.Callback
 	call.GaveUp = true
 	q.end(call)
 	if sent {
-		q.leavePost(call.ID, nil, func() {})
+		q.finishSend(call.ID, nil, func() {})
 	} else {
-		q.leave(call.ID, func() {})
+		q.finishRun(call.ID, func() {})
 	}
 }
 
-// leave gives back the place of a call that ran, and does what else is to be done
-// under the lock.
-func (q *Queue) leave(id string, and func()) {
+// finishRun frees the place of a call, calls then with q.mu held, and starts more work.
+func (q *Queue) finishRun(id string, then func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.runs--
 	delete(q.running, id)
-	and()
-	q.next()
+	then()
+	q.dispatch()
 }
 
-// again has a call run later.
-func (q *Queue) again(function, id string, after time.Duration) {
-	q.later(after, func() { q.enqueue(function, id) })
-}
-
-// end keeps that a call has ended, as well as it did.
+// end stores that a call has ended, as done or, if GaveUp is set, as failed.
 func (q *Queue) end(call journal.Call) {
 	result := "done"
 	if call.State = journal.Done; call.GaveUp {
@@ -101,11 +96,11 @@ func (q *Queue) end(call journal.Call) {
 	}
 	call.Ended = time.Now().Round(0)
 	call.CallbackURL, call.ContentType, call.Seconds = "", "", 0
-	if !q.insist(call.ID, func() error { return q.journal.Put(call, nil) }) {
+	if !q.retryWrite(call.ID, func() error { return q.journal.Put(call, nil) }) {
 		return
 	}
 	if q.cfg.Known == nil || q.cfg.Known(call.Function) {
-		q.metrics.ended.WithLabelValues(call.Function, result).Inc()
+		q.metrics.endedCalls.WithLabelValues(call.Function, result).Inc()
 	}
 	q.journal.Expire(time.Now())
 	q.mu.Lock()
@@ -113,7 +108,7 @@ func (q *Queue) end(call journal.Call) {
 	q.mu.Unlock()
 }
 
-// answerTo runs a call and returns what was answered.
+// answerTo runs a call and returns the answer.
 func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *answer {
 	a := &answer{header: http.Header{}, max: q.cfg.MaxAnswer}
 	if call.CallbackURL != "" {
@@ -125,8 +120,8 @@ func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *ans
 		return a
 	}
 	address.RawQuery = string(call.Query)
-	// A server's requests know it. A proxy that finds none does not say that an
-	// answer was cut.
+	// http.Server sets this value for its requests. Without it, httputil.ReverseProxy would
+	// not panic when an answer is cut off.
 	ctx, cancel := context.WithCancel(context.WithValue(q.ctx, http.ServerContextKey, &http.Server{}))
 	defer cancel()
 	header := parseHeader(call.Header)
@@ -138,43 +133,42 @@ func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *ans
 	if size == 0 {
 		request.Body = http.NoBody
 	}
-	whole := q.serve(a, request.WithContext(ctx))
+	complete := q.serve(a, request.WithContext(ctx))
 	switch {
-	case a.full != nil:
-		a.refuse(http.StatusServiceUnavailable, "journal", "the answer cannot be kept: "+a.full.Error(), q)
-	case a.large:
-		a.refuse(http.StatusBadGateway, "bad-answer", fmt.Sprintf("the answer has more than %d bytes", a.max), q)
-	case !whole:
-		a.cut(q)
+	case a.body.Err() != nil:
+		a.refuse(http.StatusServiceUnavailable, "journal", "cannot store the answer: "+a.body.Err().Error(), q)
+	case a.tooLarge:
+		a.refuse(http.StatusBadGateway, "bad-answer", fmt.Sprintf("the answer is larger than %d bytes", a.max), q)
+	case !complete:
+		a.replace(http.StatusBadGateway, "instance-died", "the answer was cut off", q)
 	case a.status == 0:
 		a.status = http.StatusOK
 	}
 	return a
 }
 
-// serve has the handler answer, and says whether it did so to the end. One that panics
-// ends its call alone, as in a server: the call is on disk, and at each start it would
-// end the daemon again.
-func (q *Queue) serve(w http.ResponseWriter, r *http.Request) (whole bool) {
+// serve runs the handler and reports whether it returned normally. It recovers from a
+// panic, as http.Server does, since the call is on disk and would crash the daemon at each
+// start.
+func (q *Queue) serve(w http.ResponseWriter, r *http.Request) (complete bool) {
 	defer func() {
-		if what := recover(); what != nil && what != http.ErrAbortHandler {
-			q.log.Error("panic while a call ran", "call", r.Header.Get("X-Call-Id"), "panic", what, "stack", string(debug.Stack()))
+		if panicked := recover(); panicked != nil && panicked != http.ErrAbortHandler {
+			q.log.Error("panic during a call", "call", r.Header.Get("X-Call-Id"), "panic", panicked, "stack", string(debug.Stack()))
 		}
 	}()
 	q.cfg.Handler.ServeHTTP(w, r)
 	return true
 }
 
-// answer takes what a handler answers.
+// answer is a http.ResponseWriter that stores an answer.
 type answer struct {
-	header http.Header
-	status int
-	body   *journal.Body // nil where nobody wants it
-	size   int64
-	max    int64
-	full   error  // the body could not be kept
-	large  bool   // it had more than max
-	final  string // code of an error that running again would not help against
+	header   http.Header
+	status   int
+	body     *journal.Body // nil if the caller wants no callback
+	size     int64
+	max      int64
+	tooLarge bool   // the body exceeds max
+	final    string // code of an error that a repetition of the call cannot cure
 }
 
 var errLarge = errors.New("the answer is too large")
@@ -184,43 +178,35 @@ func (a *answer) Header() http.Header { return a.header }
 func (a *answer) WriteHeader(status int) {
 	if a.status == 0 && status >= 200 {
 		a.status = status
-		a.header = a.header.Clone() // what is set from here on would be trailers
+		a.header = a.header.Clone() // headers set from here on would be trailers
 	}
 }
 
 func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	if a.size += int64(len(p)); a.size > a.max {
-		a.large = true
+		a.tooLarge = true
 		return 0, errLarge
 	}
 	if a.body == nil {
 		return len(p), nil
 	}
-	n, err := a.body.Write(p)
-	if err != nil {
-		a.full = err
-	}
-	return n, err
+	return a.body.Write(p)
 }
 
 // Flush implements http.Flusher.
 func (a *answer) Flush() {}
 
-// instances says whether an instance answered.
-func (a *answer) instances() bool { return a.header.Get("Gfaas-Instance") != "" }
+// fromInstance reports whether the answer is from an instance.
+func (a *answer) fromInstance() bool { return a.header.Get("Gfaas-Instance") != "" }
 
-// refuse makes the answer an error that is final.
+// refuse replaces the answer by an error that makes the call end without a repetition.
 func (a *answer) refuse(status int, code, message string, q *Queue) {
 	a.final = code
 	a.replace(status, code, message, q)
 }
 
-// cut makes the answer the error of one that ended before its end.
-func (a *answer) cut(q *Queue) {
-	a.replace(http.StatusBadGateway, "instance-died", "the answer was cut off", q)
-}
-
+// replace sets the status, the header and a JSON error as the body.
 func (a *answer) replace(status int, code, message string, q *Queue) {
 	a.status, a.header = status, http.Header{"Content-Type": {"application/json"}, "Gfaas-Reason": {code}}
 	if a.body == nil {
@@ -229,64 +215,64 @@ func (a *answer) replace(status int, code, message string, q *Queue) {
 	a.body.Discard()
 	a.body = q.journal.NewBody()
 	text, _ := json.Marshal(map[string]any{"error": map[string]string{"code": code, "message": message, "hint": ""}})
-	_, _ = a.body.Write(append(text, '\n')) // short: it is in memory
+	_, _ = a.body.Write(append(text, '\n')) // short enough to stay in memory
 }
 
-// send sends an answer that has a place, and keeps what became of that.
+// send sends an answer in a place and stores the result.
 func (q *Queue) send(ctx context.Context, id string) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
 		known, _ := q.journal.Get(id)
-		q.unreadable(known, err, func() { q.leavePost(id, nil, func() { q.sendAgain("", id, firstPause) }) })
+		q.handleUnreadable(known, err, func() {
+			q.finishSend(id, nil, func() { q.schedule(firstPause, func() { q.outbox.add("", id) }) })
+		})
 		return
 	}
 	err = q.post(ctx, call, body, size)
 	_ = body.Close()
 	if err != nil && q.ctx.Err() != nil {
-		q.leavePost(id, nil, func() {})
+		q.finishSend(id, nil, func() {})
 		return
 	}
 	call.Posts++
-	took := new(err == nil)
+	accepted := new(err == nil)
 	switch {
 	case err == nil:
 		q.metrics.callbacks.WithLabelValues("ok").Inc()
-	case call.Posts > q.cfg.CallbackRetries, errors.As(err, new(*receiverError)): // the rule is the same at the next try
+	case call.Posts > q.cfg.CallbackRetries, errors.As(err, new(*receiverError)): // Receivers would refuse the next attempt as well
 		q.metrics.callbacks.WithLabelValues("failed").Inc()
-		q.log.Warn("the answer to a call was not taken", "call", journal.NameOf(id), "function", call.Function, "callback", redacted(call.CallbackURL), "err", err)
+		q.log.Warn("cannot deliver the answer of a call", "call", journal.NameOf(id), "function", call.Function, "callback", redacted(call.CallbackURL), "err", err)
 		call.GaveUp = true
 	default:
 		q.metrics.callbacks.WithLabelValues("retried").Inc()
 		if err := q.journal.Note(id, call.Attempts, call.Posts); err != nil {
-			q.log.Warn("that an answer was sent is not kept: a kill would not remember it", "call", journal.NameOf(id), "err", err)
+			q.log.Warn("cannot store an attempt to deliver an answer: the number of attempts would be lost in a kill", "call", journal.NameOf(id), "err", err)
 		}
-		q.leavePost(id, took, func() { q.sendAgain(receiverOf(call.CallbackURL), id, pause(call.Posts)) })
+		q.finishSend(id, accepted, func() {
+			q.schedule(pause(call.Posts), func() { q.outbox.add(receiverOf(call.CallbackURL), id) })
+		})
 		return
 	}
 	q.end(call)
-	q.leavePost(id, took, func() {})
+	q.finishSend(id, accepted, func() {})
 }
 
-// leavePost gives back the place of an answer that was sent, and does what else is to be
-// done under the lock. Took is as for outbox.end.
-func (q *Queue) leavePost(id string, took *bool, and func()) {
+// finishSend frees the place of an answer, calls then with q.mu held, and starts more work.
+// For accepted, see outbox.end.
+func (q *Queue) finishSend(id string, accepted *bool, then func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.posts--
-	q.out.end(id, took)
-	and()
-	q.next()
+	q.sends--
+	q.outbox.end(id, accepted)
+	then()
+	q.dispatch()
 }
 
-func (q *Queue) sendAgain(receiver, id string, after time.Duration) {
-	q.later(after, func() { q.out.add(receiver, id) })
-}
-
-// maxReply is how much is read of what a receiver says, for its connection to be
-// used again.
+// maxReply is how much of a receiver's reply is read, so that the connection can be reused.
 const maxReply = 64 << 10
 
-// post sends an answer, once. It follows no redirect.
+// post sends an answer once. It follows no redirects and returns an error unless the status
+// is 2xx.
 func (q *Queue) post(ctx context.Context, call journal.Call, body io.Reader, size int64) error {
 	ctx, cancel := context.WithTimeout(ctx, callbackTime)
 	defer cancel()
@@ -308,11 +294,13 @@ func (q *Queue) post(ctx context.Context, call journal.Call, body io.Reader, siz
 	}
 	reply, err := q.client.Do(r)
 	if err != nil {
-		var at *url.Error
-		if errors.As(err, &at) {
-			err = at.Err // it names the address, password and all
+		if at, ok := errors.AsType[*url.Error](err); ok {
+			err = at.Err // without the URL, which may contain a password
 		}
-		return gaveWay(ctx, err)
+		if preempted, ok := errors.AsType[errPreempted](context.Cause(ctx)); ok {
+			return preempted
+		}
+		return err
 	}
 	_, _ = io.CopyN(io.Discard, reply.Body, maxReply)
 	_ = reply.Body.Close()
@@ -322,7 +310,7 @@ func (q *Queue) post(ctx context.Context, call journal.Call, body io.Reader, siz
 	return nil
 }
 
-// redacted is an address without its password and query.
+// redacted returns a URL without its password and query.
 func redacted(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// bounded is a listener that has a server take so many connections at once at most.
+// bounded is a listener that limits the number of open connections of a server.
 type bounded struct {
 	net.Listener
-	most int
+	limit int
 
-	mu     sync.Mutex
-	turn   *sync.Cond // for whoever accepts: something below has changed
-	conns  int        // that there are, without one that waits for room
-	idle   map[net.Conn]time.Time
-	closed bool
+	mu      sync.Mutex
+	changed *sync.Cond // signalled when conns, idle or closed changes
+	conns   int        // open connections, without an accepted one that still waits for room
+	idle    map[net.Conn]time.Time
+	closed  bool
 }
 
-// Bounded has a server take at most so many connections of a listener at once, which
-// is to be served in the place of that one. Where there are as many the one that is
-// idle for the longest gives way; where none is, who calls waits. It is called once
-// for a server, which serves nothing else.
-func Bounded(s *http.Server, l net.Listener, most int) net.Listener {
-	b := &bounded{Listener: l, most: most, idle: map[net.Conn]time.Time{}}
-	b.turn = sync.NewCond(&b.mu)
+// Bounded returns a listener to serve in place of l, which keeps at most the given number
+// of connections open. At the limit, it closes the connection that has been idle longest;
+// if all are busy, new clients wait until one closes. It sets s.ConnState, so call it once
+// per server, and let that server serve no other listener.
+func Bounded(s *http.Server, l net.Listener, limit int) net.Listener {
+	b := &bounded{Listener: l, limit: limit, idle: map[net.Conn]time.Time{}}
+	b.changed = sync.NewCond(&b.mu)
 	s.ConnState = b.state
 	return b
 }
 
-func (b *bounded) state(conn net.Conn, now http.ConnState) {
+func (b *bounded) state(conn net.Conn, state http.ConnState) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.idle, conn)
-	switch now {
+	switch state {
 	case http.StateIdle:
 		b.idle[conn] = time.Now()
 	case http.StateClosed, http.StateHijacked:
@@ -42,7 +42,7 @@ func (b *bounded) state(conn net.Conn, now http.ConnState) {
 	default:
 		return
 	}
-	b.turn.Signal()
+	b.changed.Signal()
 }
 
 // Accept implements net.Listener. One goroutine at a time may call it.
@@ -53,12 +53,12 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.conns >= b.most && !b.closed {
+	for b.conns >= b.limit && !b.closed {
 		if idle := b.longest(); idle != nil {
 			delete(b.idle, idle)
-			_ = idle.Close() // the server says when it has seen that
+			_ = idle.Close() // the server then reports StateClosed
 		}
-		b.turn.Wait()
+		b.changed.Wait()
 	}
 	if b.closed {
 		_ = conn.Close()
@@ -68,7 +68,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// longest is the connection that is idle for the longest, or nil. Locked.
+// longest returns the connection that has been idle longest, or nil. The caller holds b.mu.
 func (b *bounded) longest() (conn net.Conn) {
 	var since time.Time
 	for c, at := range b.idle {
@@ -83,7 +83,7 @@ func (b *bounded) longest() (conn net.Conn) {
 func (b *bounded) Close() error {
 	b.mu.Lock()
 	b.closed = true
-	b.turn.Signal()
+	b.changed.Signal()
 	b.mu.Unlock()
 	return b.Listener.Close()
 }

@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// boundedServer is a server of so many connections at once, and how to call it.
-func boundedServer(t *testing.T, most int, h http.HandlerFunc) (b *bounded, dial func() net.Conn) {
+// boundedServer returns a server with a limit on connections, and a function that connects
+// to it.
+func boundedServer(t *testing.T, limit int, h http.HandlerFunc) (b *bounded, dial func() net.Conn) {
 	t.Helper()
 	path := filepath.Join(runDir(t), "s")
 	l, err := Listen("unix", path, 0o600, nil)
@@ -22,7 +23,7 @@ func boundedServer(t *testing.T, most int, h http.HandlerFunc) (b *bounded, dial
 		t.Fatal(err)
 	}
 	s := &http.Server{Handler: h}
-	b = Bounded(s, l, most).(*bounded)
+	b = Bounded(s, l, limit).(*bounded)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(b) }()
 	t.Cleanup(func() {
@@ -47,8 +48,8 @@ func boundedServer(t *testing.T, most int, h http.HandlerFunc) (b *bounded, dial
 	}
 }
 
-// ask has a request answered on a connection, which goes on.
-func ask(conn net.Conn) error {
+// request sends a request on a connection and keeps the connection open.
+func request(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: s\r\n\r\n"); err != nil {
 		return err
 	}
@@ -60,13 +61,13 @@ func ask(conn net.Conn) error {
 	return err
 }
 
-// There are never more connections than there may be; who calls waits, and has an
-// answer in the end.
+// The number of connections never exceeds the limit; other clients wait and get an answer
+// in the end.
 func TestBounded(t *testing.T) {
-	const most, callers = 3, 20
+	const limit, callers = 3, 20
 	var inside, peak atomic.Int64
 	enter, leave := make(chan struct{}, callers), make(chan struct{})
-	_, dial := boundedServer(t, most, func(http.ResponseWriter, *http.Request) {
+	_, dial := boundedServer(t, limit, func(http.ResponseWriter, *http.Request) {
 		n := inside.Add(1)
 		for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
 		}
@@ -78,7 +79,7 @@ func TestBounded(t *testing.T) {
 	for range callers {
 		conn := dial()
 		all.Go(func() {
-			if err := ask(conn); err != nil {
+			if err := request(conn); err != nil {
 				t.Error(err)
 			}
 			_ = conn.Close()
@@ -86,24 +87,24 @@ func TestBounded(t *testing.T) {
 	}
 	for range callers {
 		<-enter
-		if len(enter) == 0 && inside.Load() < most && peak.Load() < most {
-			continue // until as many are there as may be
+		if len(enter) == 0 && inside.Load() < limit && peak.Load() < limit {
+			continue // until the limit is reached
 		}
 		leave <- struct{}{}
 	}
 	close(leave)
 	all.Wait()
-	if n := peak.Load(); n != most {
-		t.Errorf("%d connections at once, want %d", n, most)
+	if n := peak.Load(); n != limit {
+		t.Errorf("%d connections at once, want %d", n, limit)
 	}
 }
 
-// What is idle gives way, that first which is so for the longest.
+// Idle connections are closed, beginning with the one idle for longest.
 func TestBoundedIdle(t *testing.T) {
 	b, dial := boundedServer(t, 3, func(http.ResponseWriter, *http.Request) {})
 	use := func(conn net.Conn, idle int) {
 		t.Helper()
-		if err := ask(conn); err != nil {
+		if err := request(conn); err != nil {
 			t.Fatal(err)
 		}
 		tick := time.NewTicker(time.Millisecond)
@@ -125,20 +126,20 @@ func TestBoundedIdle(t *testing.T) {
 	}
 	use(conns[0], 3)
 	more := dial()
-	if err := ask(more); err != nil {
+	if err := request(more); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conns[1].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the one that was idle for the longest: %v", err)
 	}
 	for _, conn := range []net.Conn{conns[0], conns[2], more} {
-		if err := ask(conn); err != nil {
+		if err := request(conn); err != nil {
 			t.Errorf("one of the others: %v", err)
 		}
 	}
 }
 
-// A server ends while it waits for room.
+// A server can shut down while it waits for room.
 func TestBoundedEnds(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	_, dial := boundedServer(t, 1, func(http.ResponseWriter, *http.Request) { close(entered); <-leave })

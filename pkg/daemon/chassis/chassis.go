@@ -1,21 +1,24 @@
-// Package chassis is what every daemon stands on: a run directory that it alone
-// serves, a control socket and a TCP address for monitors, health and metrics
-// on both, settings that are read again, an end in order, and what systemd is
-// told of all that.
+// Package chassis provides the parts that all daemons share: exclusive use of a run
+// directory, a control socket, an optional TCP address for monitoring and another for
+// browsers, health and metrics on all of them, reloading of settings, orderly shutdown, and
+// notifications to systemd.
 //
-// Open takes the run directory and opens the sockets, so that whoever is told
-// that the daemon has started can connect; Serve runs what the daemon does:
+// Open acquires the run directory and opens the sockets, so that clients can connect as
+// soon as the daemon reports that it has started. Serve runs the daemon:
 //
 //	c, err := chassis.Open(chassis.Config{Program: "gfaas-tokend", Socket: socket, Lock: "token.lock"})
 //	…
 //	err = c.Serve(ctx, chassis.Service{Run: run, Control: handler, Metrics: registry})
 //
-// Serve ends when its context does, as by SIGTERM; when the daemon has been of no
-// use for long enough, or nobody can find it any more; or with an error of its
-// own or of Run. It then goes in this order: /readyz says no and systemd is told;
-// Drain ends what is under way while the sockets still answer; the sockets are
-// closed and removed, and requests that are being answered get a second; Run's
-// context ends and Run returns; the run directory is free for the next daemon.
+// Serve ends when its context ends (as on SIGTERM), when the daemon has been idle for
+// ExitWhenIdle, when the run directory was removed and no client is connected, when a
+// server fails, or when Run returns. It shuts down in this order:
+//
+//  1. /readyz returns 503, and systemd learns that the daemon is stopping.
+//  2. Drain ends the work in progress, while the sockets still answer.
+//  3. The sockets are closed and removed. Requests in progress have 1 s to finish.
+//  4. Run's context ends, and Run returns.
+//  5. The run directory is released for the next daemon.
 package chassis
 
 import (
@@ -42,76 +45,78 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Config says where a daemon serves.
+// Config describes where a daemon serves and with which limits.
 type Config struct {
-	Program      string        // what it is called, in messages
-	Socket       string        // control socket, which speaks HTTP, for the user and root; its folder is the run directory
-	Lock         string        // file of the run directory that its one daemon holds
-	Private      bool          // the run directory is ours alone: its mode becomes 0700
-	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
-	UIListen     string        // second TCP address, for people's browsers, which answers the same and UI; empty is none
-	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
-	Conns        int           // connections of a socket at once, as Bounded has it; 0 is no bound
-	ExitWhenIdle time.Duration // leave after so long without use; 0 is never
-	Sockets      SocketOption  // of the control socket
-	// HTTP, if set, changes a server before it serves, such as its timeouts.
+	Program      string        // the program's name in messages
+	Socket       string        // path of the control socket (HTTP), for the daemon's own user and root; its folder is the run directory
+	Lock         string        // lock file in the run directory, held by the running daemon
+	Private      bool          // set the mode of the run directory to 0700
+	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty: none
+	UIListen     string        // second TCP address, for browsers, which serves the same and UI; empty: none
+	WebTimeout   time.Duration // time to write an answer at Listen and UIListen; 0 means 10 s
+	Conns        int           // open connections per socket, see Bounded; 0 means no limit
+	ExitWhenIdle time.Duration // exit after this time without use; 0 means never
+	Sockets      SocketOption  // applied to the control socket
+	// HTTP, if set, adjusts each server before it serves, for example its timeouts.
 	HTTP func(*http.Server)
-	// Conn, if set, wraps each accepted connection before the server uses it. It returns nil
-	// for a connection that it has refused and closed.
+	// Conn, if set, wraps each accepted connection before the server uses it. It returns
+	// nil for a connection that it has refused and closed.
 	Conn func(net.Conn) net.Conn
-	Log  *slog.Logger // nil is none
+	Log  *slog.Logger // nil discards
 }
 
-// Service is what a daemon does. Only Run must be there.
+// Service is the work of a daemon. Only Run is required.
 type Service struct {
-	// Run does it until its context ends. When it returns earlier the daemon
-	// ends, with its error.
+	// Run does the daemon's work until its context ends. If it returns earlier, the daemon
+	// ends with its error.
 	Run func(ctx context.Context) error
 
-	// Control answers on the control socket what is not health or metrics.
+	// Control handles requests on the control socket, other than health and metrics.
 	Control http.Handler
-	// Web answers at Listen what is not health or metrics; nil answers nothing else.
+	// Web handles requests at Listen, other than health and metrics; nil means 404.
 	Web http.Handler
-	// Guard, if set, stands before all that is answered at Listen.
+	// Guard, if set, wraps the handler of all requests at Listen, for example to
+	// authenticate clients.
 	Guard func(http.Handler) http.Handler
-	// UI and UIGuard are the same for UIListen.
+	// UI and UIGuard correspond to Web and Guard, for UIListen.
 	UI      http.Handler
 	UIGuard func(http.Handler) http.Handler
-	// Metrics are those of /metrics, in the format that the client accepts: OpenMetrics
+	// Metrics is served at /metrics in the format that the client accepts: OpenMetrics
 	// unless it asks for another.
 	Metrics prometheus.Gatherer
-	// Ready says what the daemon still waits for, if anything: then /readyz is 503.
+	// Ready returns an error that names the missing condition while the daemon is not
+	// ready; /readyz then returns 503.
 	Ready func() error
-	// Reload reads the settings again, at SIGHUP. An error is logged: the old
-	// ones go on.
+	// Reload reads the settings again, on SIGHUP. If it fails, the error is logged, and the
+	// daemon keeps the old settings.
 	Reload func() error
-	// Drain ends what is under way, at the daemon's end.
+	// Drain ends the work in progress, on shutdown.
 	Drain func()
-	// Use says when the daemon was last of use, for ExitWhenIdle, and whether
-	// somebody is connected, whom a daemon that nobody finds any more still
-	// serves. It is asked at least once a second.
+	// Use returns when the daemon was last used, for ExitWhenIdle, and whether a client is
+	// connected. A daemon with a connected client keeps running after its run directory was
+	// removed. Serve calls Use at least once a second.
 	Use func() (last time.Time, connected bool)
 }
 
-// Chassis has the run directory and the sockets of a daemon.
+// Chassis owns the run directory and the sockets of a daemon.
 type Chassis struct {
 	cfg      Config
 	log      *slog.Logger
 	lock     *lockfile.Lock
-	folder   *os.File // the run directory; its lock tells systemd-tmpfiles that it is in use
+	folder   *os.File // the run directory; a shared lock on it tells systemd-tmpfiles that it is in use
 	control  *Listener
-	web      net.Listener // nil without Listen
-	ui       net.Listener // nil without UIListen
+	web      net.Listener // nil if Listen is empty
+	ui       net.Listener // nil if UIListen is empty
 	draining atomic.Bool
 }
 
-// lockPatience is how long a daemon that is ending may take.
+// lockPatience is how long Open waits for a previous daemon to finish.
 const lockPatience = 8 * time.Second
 
-// ServedError says that another daemon serves the run directory.
+// ServedError reports that another daemon serves the run directory.
 type ServedError struct {
 	Program, RunDir string
-	PID             int // 0 if that is not known
+	PID             int // 0 if unknown
 }
 
 func (e *ServedError) Error() string {
@@ -125,27 +130,15 @@ func (e *ServedError) Error() string {
 // Locked marks the error for the exit status.
 func (e *ServedError) Locked() bool { return true }
 
-// Hint says what to do about it.
+// Hint implements the interface of errors with a hint for the user.
 func (e *ServedError) Hint() string {
-	return "end that one first, or set GFAAS_RUN_DIR to another folder"
+	return "stop that daemon first, or set GFAAS_RUN_DIR to another folder"
 }
 
-// RunDirError says why the run directory cannot be made or used.
-type RunDirError struct{ Err error }
-
-func (e *RunDirError) Error() string { return "run directory: " + e.Err.Error() }
-func (e *RunDirError) Unwrap() error { return e.Err }
-
-// Unavailable marks the error for the exit status.
-func (e *RunDirError) Unavailable() bool { return true }
-
-// Hint names the variable that chooses another folder.
-func (e *RunDirError) Hint() string { return owndir.Hint }
-
-// Open makes the run directory, takes it for this daemon and opens the sockets.
-// Serve or Close must follow. Where another daemon serves, the error is a
-// *ServedError; where the run directory cannot be made, or is not the user's own,
-// it is a *RunDirError.
+// Open creates the run directory, locks it for this daemon and opens the sockets. The
+// caller must call Serve or Close afterwards. Open returns a *ports.UnavailableError if the
+// socket's path is too long, an *owndir.RunDirError if the run directory cannot be created
+// or belongs to another user, and a *ServedError if another daemon serves there.
 func Open(cfg Config) (*Chassis, error) {
 	if cfg.WebTimeout == 0 {
 		cfg.WebTimeout = 10 * time.Second
@@ -158,17 +151,17 @@ func Open(cfg Config) (*Chassis, error) {
 		return nil, err
 	}
 	if err := owndir.Ensure(c.RunDir()); err != nil {
-		return nil, &RunDirError{err}
+		return nil, &owndir.RunDirError{Err: err}
 	}
 	if cfg.Private {
 		if err := os.Chmod(c.RunDir(), 0o700); err != nil {
 			return nil, fmt.Errorf("run directory: %w", err)
 		}
 	}
-	err := c.takeLock()
+	err := c.acquireLock()
 	if err == nil {
 		if c.folder, err = os.Open(c.RunDir()); err == nil {
-			_ = unix.Flock(int(c.folder.Fd()), unix.LOCK_SH|unix.LOCK_NB) // what is old in /tmp is removed elsewhere
+			_ = unix.Flock(int(c.folder.Fd()), unix.LOCK_SH|unix.LOCK_NB) // keeps systemd-tmpfiles from removing old files of the directory
 			err = c.listen()
 		}
 	}
@@ -179,10 +172,10 @@ func Open(cfg Config) (*Chassis, error) {
 	return c, nil
 }
 
-// RunDir is the run directory.
+// RunDir returns the folder of the control socket.
 func (c *Chassis) RunDir() string { return filepath.Dir(c.cfg.Socket) }
 
-// WebAddr is where Listen listens, or nil.
+// WebAddr returns the address of Listen, or nil.
 func (c *Chassis) WebAddr() net.Addr { return addrOf(c.web) }
 
 // UIAddr returns the address of UIListen, or nil.
@@ -195,15 +188,16 @@ func addrOf(l net.Listener) net.Addr {
 	return l.Addr()
 }
 
-// takeLock takes the run directory. A daemon that has it without answering is on
-// its way in or out, and gets a moment. So does one that was killed: what it was
-// starting has its lock, and its socket too, until it runs a program of its own.
-func (c *Chassis) takeLock() (err error) {
+// acquireLock locks the run directory. If the holder does not answer at the socket, it is
+// starting or ending, so acquireLock retries for lockPatience. It also retries if the socket
+// answers but the holder is dead: children that a killed daemon was starting inherit its
+// lock and its socket until they execute another program.
+func (c *Chassis) acquireLock() (err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(lockPatience); ; <-tick.C {
 		var held *lockfile.HeldError
-		c.lock, err = lockfile.Take(filepath.Join(c.RunDir(), c.cfg.Lock))
+		c.lock, err = lockfile.Acquire(filepath.Join(c.RunDir(), c.cfg.Lock))
 		switch {
 		case err == nil:
 			return nil
@@ -215,6 +209,7 @@ func (c *Chassis) takeLock() (err error) {
 	}
 }
 
+// listen opens the control socket and the TCP sockets.
 func (c *Chassis) listen() (err error) {
 	if c.control, err = Listen("unix", c.cfg.Socket, 0o600, c.cfg.Sockets); err != nil {
 		return err
@@ -245,7 +240,7 @@ func (c *Chassis) closeSockets() {
 	}
 }
 
-// Close gives up what Open took, where Serve does not follow.
+// Close releases the run directory and the sockets. Call it if Serve does not follow Open.
 func (c *Chassis) Close() {
 	c.closeSockets()
 	_ = c.folder.Close() // a nil *os.File may be closed
@@ -254,13 +249,14 @@ func (c *Chassis) Close() {
 	}
 }
 
-// Serve runs the daemon, once.
+// Serve runs the daemon and returns after shutdown, as the package comment describes. Call
+// it at most once.
 func (c *Chassis) Serve(ctx context.Context, s Service) error {
 	defer c.Close()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
-	// Before anybody is answered: who was may send one at once.
+	// Catch SIGHUP before the first request is served: a client may send one at once.
 	hup := make(chan os.Signal, 1)
 	if s.Reload != nil {
 		signal.Notify(hup, syscall.SIGHUP)
@@ -287,7 +283,7 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 		return s.Run(running)
 	})
 	group.Go(func() error {
-		c.attend(ctx, stop, s, hup)
+		c.supervise(ctx, stop, s, hup)
 		c.notify(systemd.SdNotifyStopping)
 		c.draining.Store(true)
 		if s.Drain != nil {
@@ -303,9 +299,9 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 	return group.Wait()
 }
 
-// attend reads the settings again when it is told to, and calls stop when it is
-// time to leave, until the context ends.
-func (c *Chassis) attend(ctx context.Context, stop func(), s Service, hup <-chan os.Signal) {
+// supervise reloads the settings on each SIGHUP and calls stop when the daemon is idle or
+// cannot be found any more. It returns when ctx ends.
+func (c *Chassis) supervise(ctx context.Context, stop func(), s Service, hup <-chan os.Signal) {
 	every := time.Second
 	if idle := c.cfg.ExitWhenIdle; idle > 0 {
 		every = min(every, max(idle/10, time.Millisecond))
@@ -320,34 +316,35 @@ func (c *Chassis) attend(ctx context.Context, stop func(), s Service, hup <-chan
 		case <-hup:
 			c.reload(s.Reload)
 		case <-tick.C:
-			now := time.Now() // before it is asked: who is of use now is so however long that takes
+			now := time.Now() // taken before Use, which may take long, so that a daemon in use does not count as idle
 			if s.Use == nil {
 				continue
 			}
-			if last, connected := s.Use(); c.useless(now.Sub(last), connected) {
+			if last, connected := s.Use(); c.shouldExit(now.Sub(last), connected) {
 				stop()
 			}
 		}
 	}
 }
 
-// useless says whether it is time to leave, for a daemon that was last of use so long
-// ago.
-func (c *Chassis) useless(ago time.Duration, connected bool) bool {
+// shouldExit reports whether the daemon should exit, given the time since its last use and
+// whether a client is connected.
+func (c *Chassis) shouldExit(ago time.Duration, connected bool) bool {
 	switch idle := c.cfg.ExitWhenIdle; {
 	case idle > 0 && ago >= idle:
-		c.log.Info("idle, leaving", "after", idle.String())
+		c.log.Info("idle, exiting", "after", idle.String())
 		return true
-	case !connected && !c.lock.Current(): // as at a logout
-		c.log.Error("the run directory was taken away: nobody finds this daemon any more, leaving", "run_dir", c.RunDir())
+	case !connected && !c.lock.Current(): // as systemd does at logout
+		c.log.Error("the run directory was removed, so clients can no longer find this daemon; exiting", "run_dir", c.RunDir())
 		return true
 	}
 	return false
 }
 
+// reload calls read between the notifications that systemd's Type=notify-reload requires.
 func (c *Chassis) reload(read func() error) {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // by which systemd tells reloads apart
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // systemd matches a reload by this time
 	c.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", systemd.SdNotifyReloading, now.Nano()/1000))
 	if err := read(); err != nil {
 		c.log.Error("settings not reloaded", "err", err)
@@ -355,9 +352,9 @@ func (c *Chassis) reload(read func() error) {
 	c.notify(systemd.SdNotifyReady)
 }
 
-// notify tells systemd, if it asks to be told.
+// notify sends a state to systemd, if NOTIFY_SOCKET is set.
 func (c *Chassis) notify(state string) {
 	if _, err := systemd.SdNotify(false, state); err != nil {
-		c.log.Warn("cannot tell systemd", "err", err)
+		c.log.Warn("cannot notify systemd", "err", err)
 	}
 }

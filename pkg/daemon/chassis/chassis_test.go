@@ -23,16 +23,17 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit for expected events.
 const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// runDir is a folder whose name is short enough for sockets.
+// runDir returns a folder whose name is short enough for sockets.
 func runDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "chassis")
 	if err != nil {
@@ -46,12 +47,12 @@ func config(dir string) Config {
 	return Config{Program: "testd", Socket: filepath.Join(dir, "test.sock"), Lock: "test.lock"}
 }
 
-// daemon is one that serves.
+// daemon is a running daemon.
 type daemon struct {
 	*Chassis
 	t    *testing.T
 	stop context.CancelFunc
-	ends chan error
+	done chan error
 }
 
 func serve(t *testing.T, cfg Config, s Service) *daemon {
@@ -67,8 +68,8 @@ func serve(t *testing.T, cfg Config, s Service) *daemon {
 		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	d := &daemon{Chassis: c, t: t, stop: stop, ends: make(chan error, 1)}
-	go func() { d.ends <- c.Serve(ctx, s) }()
+	d := &daemon{Chassis: c, t: t, stop: stop, done: make(chan error, 1)}
+	go func() { d.done <- c.Serve(ctx, s) }()
 	t.Cleanup(func() { stop(); d.end() })
 	return d
 }
@@ -77,8 +78,8 @@ func serve(t *testing.T, cfg Config, s Service) *daemon {
 func (d *daemon) end() error {
 	d.t.Helper()
 	select {
-	case err := <-d.ends:
-		d.ends <- err
+	case err := <-d.done:
+		d.done <- err
 		return err
 	case <-time.After(patience):
 		d.t.Fatal("the daemon does not end")
@@ -86,8 +87,8 @@ func (d *daemon) end() error {
 	}
 }
 
-// get asks the control socket, or the TCP address if web is set. The status is 0
-// where nobody answers.
+// get sends a GET to the control socket, or to the TCP address if web is set. The status is
+// 0 without an answer.
 func (d *daemon) get(web bool, path string) (status int, body string) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -146,7 +147,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	close(ready)
 	asks("ready", map[string]int{"/healthz": 200, "/readyz": 200})
 	if _, text := d.get(true, "/metrics"); !strings.Contains(text, "gfaas_test 7.0") || !strings.Contains(text, "# EOF") {
-		t.Errorf("no OpenMetrics: %s", text)
+		t.Errorf(`no OpenMetrics: %s, want a text with "gfaas_test 7.0" and a text with "# EOF"`, text)
 	}
 	d.stop()
 	<-draining
@@ -156,15 +157,15 @@ func TestHealthAndMetrics(t *testing.T) {
 		t.Error(err)
 	}
 	if status, _ := d.get(false, "/healthz"); status != 0 {
-		t.Errorf("it answers when it has ended: %d", status)
+		t.Errorf("it answers when it has ended: %d, want 0", status)
 	}
 	if left, err := os.ReadDir(d.RunDir()); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
-// TestOneDaemon: a run directory has one daemon, which finds a dead one's socket
-// in its way but never takes away what is none.
+// TestOneDaemon: a run directory has one daemon. It removes the socket of a dead daemon,
+// but no other file at its path.
 func TestOneDaemon(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.Private = true
@@ -189,26 +190,26 @@ func TestOneDaemon(t *testing.T) {
 		t.Errorf("a second daemon: %v", err)
 	}
 	if status, _ := d.get(false, "/healthz"); status != 200 {
-		t.Errorf("the first answers with %d", status)
+		t.Errorf("the first answers with %d, want 200", status)
 	}
 	other := config(runDir(t))
 	if err := os.WriteFile(other.Socket, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "is no socket") {
+	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file in the socket's place: %v", err)
 	}
-	if l, err := lockfile.Take(filepath.Join(filepath.Dir(other.Socket), "test.lock")); err != nil {
+	if l, err := lockfile.Acquire(filepath.Join(filepath.Dir(other.Socket), "test.lock")); err != nil {
 		t.Errorf("the run directory is not free again: %v", err)
 	} else {
 		_ = l.Close()
 	}
 }
 
-// TestPathTooLongForASocket: it is said before a folder is made for it.
+// TestPathTooLongForASocket: the error occurs before the folder is created.
 func TestPathTooLongForASocket(t *testing.T) {
 	dir := filepath.Join(runDir(t), strings.Repeat("d", wire.MaxSocketPath))
-	var long *LongPathError
+	var long *ports.UnavailableError
 	if _, err := Open(config(dir)); !errors.As(err, &long) || !long.Unavailable() || long.Hint() == "" {
 		t.Errorf("open: %v", err)
 	}
@@ -220,11 +221,11 @@ func TestPathTooLongForASocket(t *testing.T) {
 	}
 }
 
-// TestAwaitsTheOneBefore: a daemon that holds the run directory and does not
-// answer is on its way out.
+// TestAwaitsTheOneBefore: a daemon that holds the run directory without answering is
+// ending.
 func TestAwaitsTheOneBefore(t *testing.T) {
 	cfg := config(runDir(t))
-	l, err := lockfile.Take(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock))
+	l, err := lockfile.Acquire(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,12 +233,12 @@ func TestAwaitsTheOneBefore(t *testing.T) {
 	serve(t, cfg, Service{})
 }
 
-// TestAwaitsAKilledOne: what a daemon was starting when it was killed has its lock
-// and its socket for an instant more.
+// TestAwaitsAKilledOne: a process that a killed daemon was starting holds the daemon's lock
+// and socket for a moment.
 func TestAwaitsAKilledOne(t *testing.T) {
 	cfg := config(runDir(t))
 	path := filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)
-	l, err := lockfile.Take(path)
+	l, err := lockfile.Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +263,7 @@ func TestExitWhenIdle(t *testing.T) {
 	cfg.ExitWhenIdle = 30 * time.Millisecond
 	busy := make(chan struct{})
 	last := time.Now()
-	late := sync.OnceFunc(func() { time.Sleep(2 * cfg.ExitWhenIdle) }) // it is of use, however late it says so
+	late := sync.OnceFunc(func() { time.Sleep(2 * cfg.ExitWhenIdle) }) // the daemon is in use, even if Use reports it late
 	d := serve(t, cfg, Service{Use: func() (time.Time, bool) {
 		select {
 		case <-busy:
@@ -274,7 +275,7 @@ func TestExitWhenIdle(t *testing.T) {
 		}
 	}})
 	select {
-	case <-d.ends:
+	case <-d.done:
 		t.Fatal("it left while it was of use")
 	case <-time.After(5 * cfg.ExitWhenIdle):
 	}
@@ -284,8 +285,8 @@ func TestExitWhenIdle(t *testing.T) {
 	}
 }
 
-// TestRunDirectoryTakenAway: the daemon stays for who is connected, and takes
-// nothing from the one that serves in its place.
+// TestRunDirectoryTakenAway: the daemon keeps running for connected clients, and removes no
+// file of its successor.
 func TestRunDirectoryTakenAway(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.ExitWhenIdle = time.Hour
@@ -315,7 +316,8 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	}
 }
 
-// TestEnds: what ends the daemon besides its context, and in which order it goes.
+// TestEnds: the reasons for which a daemon ends, other than its context, and the order of
+// the shutdown.
 func TestEnds(t *testing.T) {
 	failed := errors.New("it failed")
 	d := serve(t, config(runDir(t)), Service{Run: func(context.Context) error { return failed }})
@@ -332,7 +334,7 @@ func TestEnds(t *testing.T) {
 		if Answers("unix", cfg.Socket) {
 			t.Error("it is told to end while its socket answers")
 		}
-		if _, err := lockfile.Take(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)); err == nil {
+		if _, err := lockfile.Acquire(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)); err == nil {
 			t.Error("the run directory is free before it has ended")
 		}
 		return nil
@@ -343,7 +345,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestReload: what SIGHUP brings about, and what systemd is told.
+// TestReload: the effects of SIGHUP, and the notifications to systemd.
 func TestReload(t *testing.T) {
 	dir := runDir(t)
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
@@ -377,7 +379,7 @@ func TestReload(t *testing.T) {
 	d.stop()
 	told("STOPPING=1")
 	if err := d.end(); err != nil || reloads != 2 {
-		t.Errorf("%d reloads, %v", reloads, err)
+		t.Errorf("%d reloads, %v; want 2", reloads, err)
 	}
 }
 
@@ -407,7 +409,7 @@ func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 	}
 }
 
-// Nobody can connect who may not, from the first moment on and whatever the umask is.
+// From the first moment, and with any umask, the socket refuses other users.
 func TestListenerIsBornWithItsMode(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
 	path, opted := filepath.Join(runDir(t), "s"), false
@@ -422,8 +424,8 @@ func TestListenerIsBornWithItsMode(t *testing.T) {
 	}
 }
 
-// Where others can write they can have a daemon write through their links, and
-// put sockets of their own in place of its.
+// In a folder that others can write to, they could redirect a daemon's writes by links, and
+// replace its sockets.
 func TestRunDirNotOnesOwn(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) (string, error){
 		"another user's": func(dir string) (string, error) { return dir, os.Chown(dir, 64999, 64999) },
@@ -455,15 +457,15 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 					t.Errorf("it opened with %v", err)
 				}
 				if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
-					t.Errorf("the file that the link leads to holds %q, %v", text, err)
+					t.Errorf("the file that the link leads to holds %q, %v; want precious", text, err)
 				}
 			})
 		}
 	}
 }
 
-// Another user's program is hung up on at the control socket, whatever mode that has
-// been given; the daemon's own user is answered, before and after.
+// The control socket closes connections of another user's programs, whatever its mode, and
+// answers those of its own user before and after.
 func TestControlSocketIsTheUsersOwn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
@@ -474,7 +476,7 @@ func TestControlSocketIsTheUsersOwn(t *testing.T) {
 	}
 	answer := make(chan string)
 	go func() {
-		runtime.LockOSThread() // the thread is another user's, and ends with this
+		runtime.LockOSThread() // the thread becomes another user's and ends with the goroutine
 		defer close(answer)
 		if _, _, failed := unix.RawSyscall(unix.SYS_SETRESUID, 64999, 64999, 64999); failed != 0 {
 			answer <- failed.Error()
@@ -501,8 +503,8 @@ func TestControlSocketIsTheUsersOwn(t *testing.T) {
 	}
 }
 
-// TestMetricsFormat: /metrics has the format that the client asks for, and OpenMetrics for
-// one that asks for none.
+// TestMetricsFormat: /metrics uses the format that the client requests, and OpenMetrics by
+// default.
 func TestMetricsFormat(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_test_total", Help: "A counter."}))

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// handler answers for the daemon's health and metrics, and has next answer the
-// rest.
+// handler serves the daemon's health and metrics, and passes all other requests to next.
 func (c *Chassis) handler(s Service, next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -45,15 +44,15 @@ func (c *Chassis) handler(s Service, next http.Handler) http.Handler {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			mux.ServeHTTP(w, r)
 		default:
-			next.ServeHTTP(w, r) // with its path as it is: a mux cleans it
+			next.ServeHTTP(w, r) // directly, because a mux would clean the path
 		}
 	})
 }
 
-// openMetrics answers in OpenMetrics if the client names no format that it accepts.
+// openMetrics selects OpenMetrics for clients that accept any format.
 func openMetrics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		accept := strings.Join(r.Header.Values("Accept"), ",") // next looks at the first field alone
+		accept := strings.Join(r.Header.Values("Accept"), ",") // promhttp reads only the first header field
 		if acceptsAll(accept) {
 			accept = "application/openmetrics-text; version=1.0.0"
 		}
@@ -63,8 +62,8 @@ func openMetrics(next http.Handler) http.Handler {
 	})
 }
 
-// acceptsAll reports whether an Accept header leaves the choice between text/plain and
-// OpenMetrics to the server.
+// acceptsAll reports whether an Accept header leaves the format to the server: it is empty
+// or contains only */*.
 func acceptsAll(accept string) bool {
 	for media := range strings.SplitSeq(accept, ",") {
 		media, _, _ = strings.Cut(media, ";")
@@ -75,8 +74,9 @@ func acceptsAll(accept string) bool {
 	return true
 }
 
-// serveHTTP serves on a socket. An answer must be taken in that time, unless it
-// is 0: what the control socket is asked for may take long.
+// serveHTTP serves h on l in a goroutine of the group and returns the server. Writing an
+// answer may take at most patience, or any time if it is 0: operations on the control
+// socket may take long.
 func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler, patience time.Duration) *http.Server {
 	s := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second,
@@ -121,7 +121,7 @@ func (l *wrapping) Accept() (net.Conn, error) {
 	}
 }
 
-// shut lets a server finish what it is answering.
+// shut lets the server finish requests in progress for up to 1 s, then closes it.
 func shut(s *http.Server) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

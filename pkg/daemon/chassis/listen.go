@@ -12,51 +12,42 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// SocketOption sets an option of a socket before it is bound, as
-// net.ListenConfig.Control does.
+// SocketOption sets an option of a socket before it is bound, like
+// net.ListenConfig.Control.
 type SocketOption = func(network, address string, raw syscall.RawConn) error
 
-// Listener is a unix socket that is removed when it is closed, and never another
-// that has its path by then.
+// Listener is a unix socket whose Close removes its file, unless another file has replaced
+// it at the path.
 type Listener struct {
 	*net.UnixListener
-	path string
-	file fs.FileInfo // while it listens no other file can be taken for it
-	once sync.Once
+	path      string
+	file      fs.FileInfo // the socket's file; its inode cannot be reused while the socket is open
+	closeOnce sync.Once
 
-	own  *slog.Logger // told of strangers; nil: whoever may connect is accepted
-	said time.Time    // when it was
+	own        *slog.Logger // logs refused clients of other users; nil accepts all clients
+	lastLogged time.Time    // time of the last such log entry
 }
 
-// LongPathError says that a path is too long for a unix socket's address.
-type LongPathError struct{ Path string }
-
-func (e *LongPathError) Error() string {
-	return fmt.Sprintf("the path %s is too long for a socket: %d bytes, at most %d", e.Path, len(e.Path), wire.MaxSocketPath)
-}
-
-// Unavailable marks the error for the exit status.
-func (e *LongPathError) Unavailable() bool { return true }
-
-// Hint says what to do about it.
-func (e *LongPathError) Hint() string { return "set GFAAS_RUN_DIR to a shorter path" }
-
-// CheckPath says whether a socket can have that path: a *LongPathError if not.
+// CheckPath returns a *ports.UnavailableError if the path is too long for a unix socket.
 func CheckPath(path string) error {
-	if len(path) > wire.MaxSocketPath {
-		return &LongPathError{path}
+	if len(path) <= wire.MaxSocketPath {
+		return nil
 	}
-	return nil
+	return &ports.UnavailableError{
+		Err:    fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath),
+		Remedy: "set GFAAS_RUN_DIR to a shorter path",
+	}
 }
 
-// Listen opens a socket ("unix" or "unixpacket") of that mode. In a run directory
-// that is ours a socket that is there is a dead daemon's, unless somebody answers;
-// anything else that is there is an error.
+// Listen opens a socket ("unix" or "unixpacket") with the given mode. It removes a socket
+// at the path that does not answer, since in a run directory of ours that belongs to a dead
+// daemon. It returns an error if a daemon answers at the path or if the path is another
+// kind of file.
 func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Listener, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
@@ -66,10 +57,10 @@ func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Liste
 	}
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s is there and is no socket", path)
+			return nil, fmt.Errorf("%s exists and is not a socket", path)
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("dead socket: %w", err)
+			return nil, fmt.Errorf("remove the unused socket: %w", err)
 		}
 	}
 	inner, err := bind(network, path, mode, option)
@@ -89,8 +80,8 @@ func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Liste
 	return l, nil
 }
 
-// bind makes the socket, with no more rights than mode from the start: Linux gives a
-// path those of the socket that is bound to it, less the umask.
+// bind creates the socket with at most the permissions of mode from the start: on Linux,
+// the file of a bound socket gets the socket's own mode, reduced by the umask.
 func bind(network, path string, mode fs.FileMode, option SocketOption) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(network, address string, raw syscall.RawConn) error {
 		var err error
@@ -105,12 +96,12 @@ func bind(network, path string, mode fs.FileMode, option SocketOption) (net.List
 	return config.Listen(context.Background(), network, path)
 }
 
-// Own has nobody accepted but programs of the daemon's own user and of root, whatever
-// has become of the socket's mode: others are hung up on, and the log is told, no more
-// often than each minute. It is called before the first Accept.
+// Own restricts the socket to processes of the daemon's own user and of root, whatever the
+// mode of its file. Connections of other users are closed and logged, at most once a
+// minute. Call it before the first Accept.
 func (l *Listener) Own(log *slog.Logger) { l.own = log }
 
-// Accept is AcceptUnix.
+// Accept calls AcceptUnix.
 func (l *Listener) Accept() (net.Conn, error) {
 	conn, err := l.AcceptUnix()
 	if err != nil {
@@ -119,49 +110,33 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// AcceptUnix waits for the next connection. One goroutine at a time may call it.
+// AcceptUnix waits for the next connection, of a permitted user if Own was called. One
+// goroutine at a time may call it.
 func (l *Listener) AcceptUnix() (*net.UnixConn, error) {
 	for {
 		conn, err := l.UnixListener.AcceptUnix()
 		if err != nil || l.own == nil {
 			return conn, err
 		}
-		peer, err := Peer(conn)
+		peer, err := procfs.Peer(conn)
 		if err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid()) {
 			return conn, nil
 		}
 		_ = conn.Close()
-		if now := time.Now(); err == nil && (l.said.IsZero() || now.Sub(l.said) >= strangerSaid) {
-			l.said = now
-			l.own.Warn("another user connects and is hung up on", "socket", l.path, "uid", peer.Uid, "pid", peer.Pid)
+		if now := time.Now(); err == nil && (l.lastLogged.IsZero() || now.Sub(l.lastLogged) >= refusedLogEvery) {
+			l.lastLogged = now
+			l.own.Warn("refused a connection of another user", "socket", l.path, "uid", peer.Uid, "pid", peer.Pid)
 		}
 	}
 }
 
-// strangerSaid is for how long it is not said again that one connects.
-const strangerSaid = time.Minute
+// refusedLogEvery is the shortest time between two log entries about connections of other
+// users.
+const refusedLogEvery = time.Minute
 
-// Peer is who is at the other end, as it was when it connected: a process number of 0
-// is one that this process cannot see.
-func Peer(conn *net.UnixConn) (cred unix.Ucred, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return cred, err
-	}
-	var got *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return cred, err
-	}
-	if failed != nil {
-		return cred, fmt.Errorf("who connects: %w", failed)
-	}
-	return *got, nil
-}
-
-// Close stops listening and removes the socket.
+// Close stops listening and removes the socket's file.
 func (l *Listener) Close() error {
-	l.once.Do(func() {
+	l.closeOnce.Do(func() {
 		if there, err := os.Lstat(l.path); err == nil && os.SameFile(there, l.file) {
 			_ = os.Remove(l.path)
 		}
@@ -169,7 +144,7 @@ func (l *Listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// Answers says whether somebody listens at a unix socket.
+// Answers reports whether a process accepts connections at a unix socket.
 func Answers(network, path string) bool {
 	conn, err := net.DialTimeout(network, path, time.Second)
 	if err == nil {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// scarcePause is between two tries to accept somebody for whom there is no
-	// descriptor, or no memory in the kernel.
-	scarcePause = 100 * time.Millisecond
-	// scarceSaid is for how long that is not said again.
-	scarceSaid = time.Minute
+	// exhaustedPause is the pause between attempts to accept while descriptors or kernel
+	// memory are exhausted.
+	exhaustedPause = 100 * time.Millisecond
+	// exhaustedLogEvery is the shortest time between two log entries about that.
+	exhaustedLogEvery = time.Minute
 )
 
-// scarce reports whether an error is that the process, or the machine, has no
-// descriptors or memory left for now.
-func scarce(err error) bool {
+// isExhausted reports whether err means that the process or the system has run out of
+// descriptors or memory for now.
+func isExhausted(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {
 			return true
@@ -28,36 +28,38 @@ func scarce(err error) bool {
 	return false
 }
 
-// Patiently accepts as a listener does, of which it is the method. While that has no
-// descriptors left it waits for some, and who calls waits too; it says so once, and
-// no more often than each minute.
+// Patiently wraps accept, the Accept method of a listener. While descriptors or kernel
+// memory are exhausted, the returned function retries every 100 ms, so that clients wait in
+// the socket's backlog; it logs that at most once a minute. It also retries after
+// ECONNABORTED.
 func Patiently[C net.Conn](log *slog.Logger, accept func() (C, error)) func() (C, error) {
-	var said time.Time
+	var lastLogged time.Time
 	return func() (C, error) {
 		for {
 			conn, err := accept()
 			switch {
 			case errors.Is(err, unix.ECONNABORTED):
-			case !scarce(err):
+			case !isExhausted(err):
 				return conn, err
 			default:
-				if now := time.Now(); said.IsZero() || now.Sub(said) >= scarceSaid {
-					said = now
-					log.Warn("cannot accept for now: who calls waits", "err", err)
+				if now := time.Now(); lastLogged.IsZero() || now.Sub(lastLogged) >= exhaustedLogEvery {
+					lastLogged = now
+					log.Warn("cannot accept connections at the moment; clients wait", "err", err)
 				}
-				time.Sleep(scarcePause)
+				time.Sleep(exhaustedPause)
 			}
 		}
 	}
 }
 
-// patient is a listener that accepts so.
+// patient is a listener whose Accept retries as Patiently describes.
 type patient struct {
 	net.Listener
 	accept func() (net.Conn, error)
 }
 
-// Patient is a listener whose Accept waits where it has no descriptors.
+// Patient returns a listener whose Accept waits while descriptors are exhausted; see
+// Patiently.
 func Patient(log *slog.Logger, l net.Listener) net.Listener {
 	return &patient{l, Patiently(log, l.Accept)}
 }

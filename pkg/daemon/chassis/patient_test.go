@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// short is a listener that is out of descriptors a few times.
-type short struct {
+// exhaustedListener is a listener that lacks descriptors a few times.
+type exhaustedListener struct {
 	net.Listener
 	errs []error
 }
 
-func (s *short) Accept() (net.Conn, error) {
+func (s *exhaustedListener) Accept() (net.Conn, error) {
 	if len(s.errs) > 0 {
 		err := s.errs[0]
 		s.errs = s.errs[1:]
@@ -26,14 +26,14 @@ func (s *short) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-// Who is out of descriptors says so once, and goes on when there are some.
+// A lack of descriptors is logged once, and accepting continues afterwards.
 func TestPatient(t *testing.T) {
-	var said bytes.Buffer
-	l := Patient(slog.New(slog.NewTextHandler(&said, nil)), &short{errs: []error{unix.EMFILE, unix.ECONNABORTED, unix.EMFILE, unix.ENFILE, unix.ENOMEM}})
+	var log bytes.Buffer
+	l := Patient(slog.New(slog.NewTextHandler(&log, nil)), &exhaustedListener{errs: []error{unix.EMFILE, unix.ECONNABORTED, unix.EMFILE, unix.ENFILE, unix.ENOMEM}})
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}
-	if n := strings.Count(said.String(), "cannot accept"); n != 1 {
-		t.Errorf("said %d times: %s", n, said.String())
+	if n := strings.Count(log.String(), "cannot accept"); n != 1 {
+		t.Errorf("log %d times: %s", n, log.String())
 	}
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestWeb: a daemon answers at its TCP address too, paths as they came, behind its
-// guard.
+// TestWeb: the TCP address serves the handler behind the guard, with unchanged paths.
 func TestWeb(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.Listen = "127.0.0.1:0"
@@ -31,7 +30,7 @@ func TestWeb(t *testing.T) {
 		select {
 		case s := <-tuned:
 			if s.ReadTimeout != 0 {
-				t.Errorf("read timeout %v", s.ReadTimeout)
+				t.Errorf("read timeout %v, want 0", s.ReadTimeout)
 			}
 		case <-time.After(patience):
 			t.Fatal("a server was not tuned")
@@ -42,18 +41,17 @@ func TestWeb(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _ := d.get(true, "/readyz"); status != http.StatusUnauthorized {
-		t.Errorf("unguarded: %d", status)
+		t.Errorf("unguarded: %d, want %v", status, http.StatusUnauthorized)
 	}
 	if status, _ := d.get(true, "/healthz"); status != http.StatusOK {
-		t.Errorf("health: %d", status)
+		t.Errorf("health: %d, want %v", status, http.StatusOK)
 	}
 	if status, _ := d.get(false, "/readyz"); status != http.StatusOK {
-		t.Errorf("the control socket is guarded: %d", status)
+		t.Errorf("the control socket is guarded: %d, want %v", status, http.StatusOK)
 	}
 }
 
-// TestUI: the second address has a handler and a guard of its own, beside health and
-// metrics.
+// TestUI: the second address has its own handler and guard, and serves health and metrics.
 func TestUI(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.Listen, cfg.UIListen = "127.0.0.1:0", "127.0.0.1:0"

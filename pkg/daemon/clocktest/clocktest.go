@@ -1,4 +1,5 @@
-// Package clocktest has times as they would be had somebody set the wall's clock.
+// Package clocktest makes times as time.Now returns them after the wall clock was set.
+// Tests of daemons use it.
 package clocktest
 
 import (
@@ -7,13 +8,13 @@ import (
 	"unsafe"
 )
 
-// Set is a time as time.Now would have given it had the wall's clock been set by so
-// much, in whole seconds, before: what it says of the day is another, what it says of
-// the time since others is the same.
+// Set returns t as time.Now would have returned it if the wall clock had been set
+// forward by by before, in whole seconds. The wall clock reading differs from t's, the
+// monotonic clock reading is the same.
 func Set(tb testing.TB, t time.Time, by time.Duration) time.Time {
 	tb.Helper()
-	// The first word of a time that has both is a bit for that, 33 bits of seconds,
-	// and 30 of nanoseconds.
+	// The first word of a time with both readings holds one bit that marks it, 33 bits of
+	// seconds and 30 bits of nanoseconds.
 	set := t
 	*(*uint64)(unsafe.Pointer(&set)) += uint64(by/time.Second) << 30
 	if set.Sub(t) != 0 || set.Round(0).Sub(t.Round(0)) != by {

@@ -14,10 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// raw answers with that text, and closes the connection.
+// raw returns a handler that calls the given functions, writes text to the connection and
+// closes it.
 func raw(text string, also ...func()) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		for _, f := range also {
@@ -31,12 +33,12 @@ func raw(text string, also ...func()) http.HandlerFunc {
 	}
 }
 
-// TestNoSuchAnswer: what is no answer, or only the beginning of one, is not passed on;
-// the call is not sent again, and its place is free.
-func TestNoSuchAnswer(t *testing.T) {
+// TestInvalidAnswersAreNotPassedOn: the gateway does not pass on an invalid or incomplete
+// answer. It does not retry the call, and it releases the call's place.
+func TestInvalidAnswersAreNotPassedOn(t *testing.T) {
 	seen := 0
 	count := func() { seen++ }
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/below":  raw("HTTP/1.1 099 X\r\nContent-Length: 0\r\n\r\n", count),
 		"/begun":  raw("HTTP/1.1 200 OK\r\nX-A: b\r\n", count),
 		"/early":  raw("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", count),
@@ -44,66 +46,68 @@ func TestNoSuchAnswer(t *testing.T) {
 	}, nil)
 	w.apply(fn("f"))
 	for _, c := range []struct{ path, code string }{
-		{"/below", codeBadAnswer}, {"/begun", codeInstanceDied}, {"/early", codeInstanceDied}, {"/switch", codeBadAnswer},
+		{"/below", refusal.BadAnswer}, {"/begun", refusal.InstanceDied}, {"/early", refusal.InstanceDied}, {"/switch", refusal.BadAnswer},
 	} {
 		seen = 0
 		if a := w.do("GET", "/function/f"+c.path, ""); a.status != 502 || a.reason() != c.code || seen != 1 || a.header.Get("Gfaas-Attempts") != "1" {
-			t.Errorf("%s: %d %s, seen %d times, %s attempts", c.path, a.status, a.body, seen, a.header.Get("Gfaas-Attempts"))
+			t.Errorf("%s: got %d %s, seen %d times, %s attempts; want status 502, reason %s, seen once, 1 attempt", c.path, a.status, a.body, seen, a.header.Get("Gfaas-Attempts"), c.code)
 		}
 	}
-	w.settled()
+	w.awaitNoCalls()
 	if all := w.do("GET", "/metrics", "").body; strings.Contains(all, `code="101"`) || !strings.Contains(all, `gfaas_requests_total{code="502",function="f"} 4`) {
-		t.Errorf("counted otherwise:\n%s", all)
+		t.Errorf("metrics: want 4 requests with code 502 and none with code 101, got\n%s", all)
 	}
-	own(t, w.do("GET", "/function/f", "", "Connection", "Upgrade", "Upgrade", "f\xe9"), 400, codeBadRequest)
+	checkRefusal(t, w.do("GET", "/function/f", "", "Connection", "Upgrade", "Upgrade", "f\xe9"), 400, refusal.BadRequest)
 }
 
-// TestCutWithoutLength: an answer that ends with its connection does not look whole
-// when it was cut.
-func TestCutWithoutLength(t *testing.T) {
-	w := newWorld(t, mixed{"/cut": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")}, nil)
+// TestCutAnswerResetsConnection: if an answer without a length is cut off, the caller's
+// connection is reset, so that the caller cannot take the answer for complete.
+func TestCutAnswerResetsConnection(t *testing.T) {
+	w := newWorld(t, pathHandlers{"/cut": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")}, nil)
 	w.apply(fn("f"))
 	conn := w.dial("GET /function/f/cut HTTP/1.0\r\nHost: x\r\n\r\n")
 	if _, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("its connection ended with %v, want a reset", err)
+		t.Errorf("the connection of the cut answer ended with %v, want a reset", err)
 	}
 	conn = w.dial("GET /function/f/whole HTTP/1.0\r\nHost: x\r\n\r\n")
 	if _, err := io.ReadAll(conn); err != nil {
-		t.Errorf("that of a whole one ended with %v", err)
+		t.Errorf("the connection of a whole answer ended with %v, want its end", err)
 	}
 }
 
-// TestDrainPassesAnswers: an answer that an instance has given is passed on before the
-// gateway ends, however long its caller takes within --drain.
+// TestDrainPassesAnswers: during shutdown, the gateway passes on the complete answer of
+// an instance, however slowly the caller reads it within --drain.
 func TestDrainPassesAnswers(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
-	w := newWorld(t, mixed{"/long": func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write(make([]byte, size)) }}, nil)
+	w := newWorld(t, pathHandlers{"/long": func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write(make([]byte, size)) }}, nil)
 	w.apply(fn("f"))
 	conn := w.dial("GET /function/f/long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All but what the sockets hold, so that the instance has been heard to its end.
+	// Read all bytes except those that fit into the sockets' buffers, so that the gateway
+	// has received the end of the answer.
 	n, err := io.CopyN(io.Discard, r.Body, size-(1<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.stop()
-	time.Sleep(1500 * time.Millisecond) // longer than a server has to shut down
+	time.Sleep(1500 * time.Millisecond) // longer than the timeout of a server's shutdown
 	rest, err := io.Copy(io.Discard, r.Body)
 	if n += rest; err != nil || n != size {
-		t.Errorf("%d bytes of %d came, %v", n, size, err)
+		t.Errorf("got %d bytes, %v; want %d", n, err, size)
 	}
 	w.close()
 }
 
-// TestEarlyAnswersAreNotTaken: a caller who does not read answers 1xx holds no place
-// for ever.
-func TestEarlyAnswersAreNotTaken(t *testing.T) {
+// TestUnreadInterimAnswersHoldNoPlace: a caller that does not read 1xx answers does not
+// occupy its slot forever.
+func TestUnreadInterimAnswersHoldNoPlace(t *testing.T) {
 	began := make(chan struct{}, 100)
 	early := "HTTP/1.1 103 Early Hints\r\nX-A: " + strings.Repeat("a", 900<<10) + "\r\n\r\n"
-	w := newWorld(t, mixed{"/early": func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, pathHandlers{"/early": func(rw http.ResponseWriter, r *http.Request) {
 		conn, _, err := http.NewResponseController(rw).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -115,36 +119,38 @@ func TestEarlyAnswersAreNotTaken(t *testing.T) {
 		_, _ = io.Copy(io.Discard, conn)
 	}}, func(c *Config) { c.Timeout = 300 * time.Millisecond })
 	w.apply(fn("f"))
-	w.doNotRead("/function/f/early", began)
-	w.settled()
+	w.callWithoutReading("/function/f/early", began)
+	w.awaitNoCalls()
 }
 
-// TestEarlyAnswer: an answer that comes before the body has is passed on at once.
-func TestEarlyAnswer(t *testing.T) {
-	w := newWorld(t, mixed{"/no": raw("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")}, func(c *Config) { c.BodyTimeout = time.Hour })
+// TestAnswerBeforeEndOfBody: the gateway passes on an answer at once if it arrives before
+// the request's body is complete.
+func TestAnswerBeforeEndOfBody(t *testing.T) {
+	w := newWorld(t, pathHandlers{"/no": raw("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")}, func(c *Config) { c.BodyTimeout = time.Hour })
 	w.apply(fn("f"))
-	a := said(t, w.dial("POST /function/f/no HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"+strings.Repeat("x", 2000)))
+	a := readAnswer(t, w.dial("POST /function/f/no HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"+strings.Repeat("x", 2000)))
 	if a.status != 403 || a.body != "no" {
-		t.Errorf("%+v", a)
+		t.Errorf(`got %+v; want status 403, body "no"`, a)
 	}
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestContinueOnce: a caller who waits to be told to send is told so once.
+// TestContinueOnce: a caller that sends Expect: 100-continue gets exactly one 100
+// Continue.
 func TestContinueOnce(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
 	conn := w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n" + strings.Repeat("x", 5000))
 	text, err := io.ReadAll(conn)
 	if n := strings.Count(string(text), "100 Continue"); err != nil || n != 1 || !strings.Contains(string(text), "200 OK") {
-		t.Errorf("told %d times, %v", n, err)
+		t.Errorf("got 100 Continue %d times, %v; want once, and 200 OK:\n%.300s", n, err, text)
 	}
 }
 
-// TestUpgradeHalfClosed: who has said all of an upgraded connection still hears the
-// other.
+// TestUpgradeHalfClosed: a caller that has closed its sending side of an upgraded
+// connection still receives the function's data.
 func TestUpgradeHalfClosed(t *testing.T) {
-	w := newWorld(t, mixed{"/socket": func(rw http.ResponseWriter, _ *http.Request) {
+	w := newWorld(t, pathHandlers{"/socket": func(rw http.ResponseWriter, _ *http.Request) {
 		conn, rest, err := http.NewResponseController(rw).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -159,29 +165,29 @@ func TestUpgradeHalfClosed(t *testing.T) {
 	conn := w.dial("GET /function/f/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
 	in := bufio.NewReader(conn)
 	if r, err := http.ReadResponse(in, nil); err != nil || r.StatusCode != 101 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("got %+v, %v; want status 101", r, err)
 	}
 	_, _ = io.WriteString(conn, "hello")
 	_ = conn.(*net.TCPConn).CloseWrite()
 	if text, err := io.ReadAll(in); err != nil || string(text) != "5 bytes" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("got %q, %v; want 5 bytes", text, err)
 	}
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestLongBodyLeaves: a caller who leaves before all of a long body was read is heard
-// of, whether its call waits or runs.
-func TestLongBodyLeaves(t *testing.T) {
+// TestDisconnectDuringLongBody: the gateway notices when a caller disconnects before its
+// long body was read, whether the call is queued or running.
+func TestDisconnectDuringLongBody(t *testing.T) {
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	w := newWorld(t, mixed{"/hang": func(http.ResponseWriter, *http.Request) {
+	w := newWorld(t, pathHandlers{"/hang": func(http.ResponseWriter, *http.Request) {
 		began <- struct{}{}
-		<-release // it reads nothing of the body
+		<-release // without reading the body
 	}}, func(c *Config) { c.Concurrency = 1 })
 	defer close(release)
 	w.apply(fn("f"))
 	long := func() net.Conn {
 		conn := w.dial("POST /function/f/hang HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n")
-		_, _ = io.WriteString(conn, strings.Repeat("x", 20_000)) // the sockets hold it
+		_, _ = io.WriteString(conn, strings.Repeat("x", 20_000)) // fits into the sockets' buffers
 		return conn
 	}
 	runs := long()
@@ -191,34 +197,35 @@ func TestLongBodyLeaves(t *testing.T) {
 	_ = waits.Close()
 	w.until("none waits", func() bool { return *w.Status().Functions[0].Waiting == 0 })
 	_ = runs.Close()
-	w.settled()
+	w.awaitNoCalls()
 	if len(began) > 0 {
-		t.Error("what waited ran though its caller had left")
+		t.Error("a queued call ran although its caller had disconnected")
 	}
 }
 
-// TestBodiesDoNotWait: who sends a body slowly takes no place in the queue.
-func TestBodiesDoNotWait(t *testing.T) {
+// TestIncompleteBodyTakesNoQueuePlace: a call whose body is incomplete takes no place in
+// the queue.
+func TestIncompleteBodyTakesNoQueuePlace(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f", func(f *function.Function) { f.Queue = 1 }))
 	w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
 	w.incoming(1)
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200", a)
 	}
 }
 
-// TestRemovedWhileCallsWait: calls of a function that is removed run on the instances
-// that are there, and it is no label any more.
-func TestRemovedWhileCallsWait(t *testing.T) {
+// TestRemoveWithQueuedCalls: queued calls of a removed function run on the existing
+// instances, and the function's metrics disappear.
+func TestRemoveWithQueuedCalls(t *testing.T) {
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
+	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
 	w.apply(fn("f"))
 	var wg sync.WaitGroup
 	call := func() {
 		wg.Go(func() {
 			if a, err := w.try(context.Background(), "GET", "/function/f/wait", ""); err != nil || a.status != 200 {
-				t.Errorf("%+v, %v", a, err)
+				t.Errorf("got %+v, %v; want status 200", a, err)
 			}
 		})
 	}
@@ -228,27 +235,30 @@ func TestRemovedWhileCallsWait(t *testing.T) {
 	call()
 	w.until("two wait", func() bool { return *w.Status().Functions[0].Waiting == 2 })
 	slow := w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nha")
-	f := (*w.names.Load())["f"]
 	w.incoming(1)
+	labelled := func() bool {
+		all := w.do("GET", "/metrics", "").body
+		return strings.Contains(all, `"f"`) || strings.Contains(all, `"f.openfaas-fn"`)
+	}
 	if err := w.catalog.Remove(context.Background(), "f"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it is gone", func() bool { return (*w.names.Load())["f"] == nil }) // a call before would wait with them
-	own(t, w.do("GET", "/function/f/x", ""), 404, codeNoFunction)
+	w.until("it is gone", func() bool { return w.dispatcher.Function("f") == nil }) // until then, a new call would be queued with the others
+	checkRefusal(t, w.do("GET", "/function/f/x", ""), 404, refusal.NoFunction)
 	close(release)
 	wg.Wait()
-	w.until("nothing is left of it", func() bool { return len(w.runtime.Running()) == 0 && f.forgotten.Load() })
+	w.until("nothing is left of it", func() bool { return len(w.runtime.Running()) == 0 && !labelled() })
 	_, _ = io.WriteString(slow, "lf")
-	if a := said(t, slow); a.status != 404 {
-		t.Errorf("%+v", a)
+	if a := readAnswer(t, slow); a.status != 404 {
+		t.Errorf("got %+v; want status 404", a)
 	}
-	if all := w.do("GET", "/metrics", "").body; strings.Contains(all, `"f"`) || strings.Contains(all, `"f.openfaas-fn"`) {
-		t.Errorf("its name is a label:\n%s", all)
+	if labelled() {
+		t.Error("the name of the removed function is still a label of the metrics")
 	}
 }
 
-// TestAppliedJustNow: a function is there for who applied it a moment ago.
-func TestAppliedJustNow(t *testing.T) {
+// TestCallRightAfterApply: a call succeeds immediately after its function was applied.
+func TestCallRightAfterApply(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	for n := range 20 {
 		name := fmt.Sprint("f", n)
@@ -256,16 +266,17 @@ func TestAppliedJustNow(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a := w.do("POST", "/function/"+name, "x"); a.status != 200 {
-			t.Fatalf("%+v", a)
+			t.Fatalf("got %+v; want status 200", a)
 		}
 	}
 }
 
-// TestOwnAnswersAreLabelled: what the gateway answers itself says so, everywhere.
-func TestOwnAnswersAreLabelled(t *testing.T) {
+// TestGatewayErrorsAreLabelled: on every path, the gateway's own errors carry the headers
+// that identify them.
+func TestGatewayErrorsAreLabelled(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
-	own(t, w.do("GET", "/system/async/none", ""), 404, codeNoCall)
-	own(t, w.do("GET", "/system/function/none", ""), 404, codeNoFunction)
-	own(t, w.do("GET", "/system/logs?name=none", ""), 404, codeNoFunction)
-	own(t, w.do("GET", "/system/secrets", ""), 501, codeNotHere)
+	checkRefusal(t, w.do("GET", "/system/async/none", ""), 404, refusal.NoCall)
+	checkRefusal(t, w.do("GET", "/system/function/none", ""), 404, refusal.NoFunction)
+	checkRefusal(t, w.do("GET", "/system/logs?name=none", ""), 404, refusal.NoFunction)
+	checkRefusal(t, w.do("GET", "/system/secrets", ""), 501, refusal.NotImplemented)
 }

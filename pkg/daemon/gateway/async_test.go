@@ -21,10 +21,11 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// withAsync takes asynchronous calls, 4 of them. Their answers may be sent to servers of
+// withAsync configures at most 4 asynchronous calls, with callbacks allowed to servers of
 // the test.
 func withAsync(t *testing.T) func(*Config) {
 	dir := t.TempDir()
@@ -33,7 +34,7 @@ func withAsync(t *testing.T) func(*Config) {
 	}
 }
 
-// allowed are entries of --callback-allow.
+// allowed parses entries of --callback-allow.
 func allowed(t *testing.T, entries ...string) (out []async.Allowed) {
 	t.Helper()
 	for _, text := range entries {
@@ -46,7 +47,7 @@ func allowed(t *testing.T, entries ...string) (out []async.Allowed) {
 	return out
 }
 
-// came is what a receiver of answers was sent.
+// came is a request that a callback receiver got.
 type came struct {
 	header http.Header
 	body   string
@@ -62,19 +63,20 @@ func receiver(t *testing.T) (address string, answers chan came) {
 	return s.URL, took
 }
 
-// take is the next that a receiver was sent.
+// take returns the next request that a callback receiver got.
 func take(t *testing.T, from chan came) came {
 	t.Helper()
 	select {
 	case c := <-from:
 		return c
 	case <-time.After(patience):
-		t.Fatal("no answer is sent")
+		t.Fatal("no callback arrived in time")
 		return came{}
 	}
 }
 
-// state is what the gateway says of an asynchronous call.
+// state returns the gateway's status of an asynchronous call, or a zero Status if the
+// gateway knows no such call.
 func (w *world) state(id string) async.Status {
 	w.t.Helper()
 	a := w.do("GET", "/system/async/"+id, "")
@@ -93,51 +95,51 @@ func TestAsync(t *testing.T) {
 	back, took := receiver(t)
 	a := w.do("POST", "/async-function/f.openfaas-fn/a%2Fb?x=1&y", "hello", "X-Callback-Url", back, "X-Own", "1", "X-Call-Id", "one")
 	if a.status != 202 || a.body != "" || a.header.Get("X-Call-Id") != "one" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 202, no body, X-Call-Id one", a)
 	}
 	got := take(t, took)
 	if got.body != "hello" || got.header.Get("X-Call-Id") != "one" || got.header.Get("X-Function-Name") != "f" || got.header.Get("X-Function-Status") != "200" {
-		t.Errorf("%+v", got)
+		t.Errorf(`got %+v; want body "hello", X-Call-Id one, X-Function-Name f, X-Function-Status 200`, got)
 	}
 	w.until("done", func() bool {
 		return w.state("one") == async.Status{ID: "one", Function: "f", State: "done", Attempts: 1, Status: 200}
 	})
 	same := []string{"X-Callback-Url", back, "X-Call-Id", "one"}
 	if a := w.do("POST", "/async-function/f.openfaas-fn/a%2Fb?x=1&y", "hello", same...); a.status != 202 {
-		t.Errorf("the same call: %+v", a)
+		t.Errorf("the same call: got %+v; want status 202", a)
 	}
-	own(t, w.do("POST", "/async-function/f/a%2Fb?x=1&y", "again", same...), 409, codeCallID)
-	own(t, w.do("POST", "/async-function/f/a%2Fb", "hello", same...), 409, codeCallID)
-	own(t, w.do("POST", "/async-function/f/a%2Fb?x=1&y", "hello", "X-Call-Id", "one"), 409, codeCallID)
+	checkRefusal(t, w.do("POST", "/async-function/f/a%2Fb?x=1&y", "again", same...), 409, refusal.CallID)
+	checkRefusal(t, w.do("POST", "/async-function/f/a%2Fb", "hello", same...), 409, refusal.CallID)
+	checkRefusal(t, w.do("POST", "/async-function/f/a%2Fb?x=1&y", "hello", "X-Call-Id", "one"), 409, refusal.CallID)
 	long := strings.Repeat("0123456789", 50_000)
 	if a = w.do("POST", "/async-function/f", long, "X-Callback-Url", back); a.status != 202 || a.header.Get("X-Call-Id") == "" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 202, a header X-Call-Id", a)
 	}
 	if got := take(t, took); got.body != long || got.header.Get("X-Call-Id") != a.header.Get("X-Call-Id") {
-		t.Errorf("%d bytes of call %s", len(got.body), got.header.Get("X-Call-Id"))
+		t.Errorf("got %d bytes of call %s, want %d of call %s", len(got.body), got.header.Get("X-Call-Id"), len(long), a.header.Get("X-Call-Id"))
 	}
 	if a := w.do("GET", "/system/async/none", ""); a.status != 404 || a.reason() != "no-call" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 404, reason no-call", a)
 	}
 	w.until("counted", func() bool {
 		return strings.Contains(w.do("GET", "/metrics", "").body, `gfaas_async_total{function="f",result="done"} 2`)
 	})
 }
 
-// TestAsyncSameID: calls of two functions, and of two paths, with one id are all run, and
-// the state of each can be asked for.
+// TestAsyncSameID: calls to two functions and to two paths with the same ID all run, and
+// the state of each can be queried.
 func TestAsyncSameID(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
 	w.apply(fn("f"), fn("g"))
 	for _, path := range []string{"f/x", "f/x?q", "g/x", "f/y", "g"} {
-		if path == "f/x?q" { // the query is part of the call, and not of what has the id
-			own(t, w.do("POST", "/async-function/"+path, path, "X-Call-Id", "one"), 409, codeCallID)
+		if path == "f/x?q" { // the query is part of the call, but does not distinguish IDs
+			checkRefusal(t, w.do("POST", "/async-function/"+path, path, "X-Call-Id", "one"), 409, refusal.CallID)
 		} else if a := w.do("POST", "/async-function/"+path, path, "X-Call-Id", "one"); a.status != 202 || a.header.Get("X-Call-Id") != "one" {
-			t.Errorf("%s: %+v", path, a)
+			t.Errorf("%s: got %+v; want status 202, X-Call-Id one", path, a)
 		}
 	}
-	own(t, w.do("GET", "/system/async/one", ""), 409, codeCallID)
-	own(t, w.do("GET", "/system/async/one?function=f", ""), 409, codeCallID)
+	checkRefusal(t, w.do("GET", "/system/async/one", ""), 409, refusal.CallID)
+	checkRefusal(t, w.do("GET", "/system/async/one?function=f", ""), 409, refusal.CallID)
 	for query, function := range map[string]string{"function=f&path=/x": "f", "function=g&path=/x": "g", "path=/y": "f", "function=g&path=": "g"} {
 		w.until(query+" is done", func() bool {
 			return w.state("one?"+query) == async.Status{ID: "one", Function: function, State: "done", Attempts: 1, Status: 200}
@@ -145,7 +147,7 @@ func TestAsyncSameID(t *testing.T) {
 	}
 	for _, query := range []string{"function=h", "function=f&path=/z", "path="} {
 		if a := w.do("GET", "/system/async/one?"+query, ""); query != "path=" && a.status != 404 || query == "path=" && a.status != 200 {
-			t.Errorf("%s: %+v", query, a)
+			t.Errorf("%s: got %+v; want status 404, or 200 for path=", query, a)
 		}
 	}
 	w.until("counted", func() bool {
@@ -169,7 +171,9 @@ func TestAsyncRefused(t *testing.T) {
 	w.apply(fn("f"), fn("narrow", func(f *function.Function) { f.Queue = 1 }))
 	refused := func(what string, a answer, status int, code string) {
 		t.Helper()
-		var body errorBody
+		var body struct {
+			Error struct{ Code, Message, Hint string }
+		}
 		if err := json.Unmarshal([]byte(a.body), &body); a.status != status || a.reason() != code || err != nil || body.Error.Code != code || a.header.Get("X-Call-Id") == "" {
 			t.Errorf("%s: %d %s %s, want %d %s", what, a.status, a.reason(), a.body, status, code)
 		}
@@ -178,33 +182,37 @@ func TestAsyncRefused(t *testing.T) {
 	refused("another namespace", w.do("POST", "/async-function/f.other", ""), 404, "no-function")
 	refused("GET", w.do("GET", "/async-function/f", ""), 405, "method")
 	refused("callback", w.do("POST", "/async-function/f", "", "X-Callback-Url", "ftp://x/"), 400, "bad-request")
-	for range 30 { // its caller hears why, though it still sends
+	for range 30 { // the caller receives the refusal although it is still sending
 		refused("large", w.do("POST", "/async-function/f", strings.Repeat("x", 1<<20+1)), 413, "too-large")
 	}
 	refused("large in chunks", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+
 		fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", 1<<20+1, strings.Repeat("x", 1<<20+1))), 413, "too-large")
-	w.Gateway.cfg.BodyTimeout = 50 * time.Millisecond // for this one: the others may be held up
-	refused("slow", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"), 408, "slow-body")
-	w.Gateway.cfg.BodyTimeout = patience
+	async := withAsync(t)
+	impatient := newWorld(t, held, func(c *Config) { // used for one request only: a busy host may delay other requests past the timeout
+		async(c)
+		c.BodyTimeout = 50 * time.Millisecond
+	})
+	impatient.apply(fn("f"))
+	refused("slow", impatient.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"), 408, "slow-body")
 	for n := range 4 {
 		if a := w.do("POST", "/async-function/f", "", "X-Call-Id", fmt.Sprint(n)); a.status != 202 {
-			t.Errorf("%+v", a)
+			t.Errorf("got %+v; want status 202", a)
 		}
 	}
 	full := w.do("POST", "/async-function/f", "")
 	refused("full", full, 429, "async-full")
 	if full.header.Get("Retry-After") != "1" {
-		t.Errorf("Retry-After %q", full.header.Get("Retry-After"))
+		t.Errorf("got Retry-After %q, want 1", full.header.Get("Retry-After"))
 	}
 	if a := w.do("POST", "/async-function/f", "", "X-Call-Id", "0"); a.status != 202 {
-		t.Errorf("full, of an id that is known: %+v", a)
+		t.Errorf("full, of an id that is known: got %+v; want status 202", a)
 	}
 	if _, err := Open(Config{Socket: filepath.Join(t.TempDir(), "s"), Policy: w.cfg.Policy, GPUs: w.cfg.GPUs, Concurrency: 1, Async: w.cfg.Async}); !errors.As(err, new(*journal.LockedError)) {
-		t.Errorf("a second gateway on the same state: %v", err)
+		t.Errorf("a second gateway on the same state: got %v, want a LockedError", err)
 	}
 }
 
-// raw sends bytes over a connection and returns what comes.
+// raw sends text over a new connection and returns the answer.
 func (w *world) raw(text string) answer {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.WebAddr().String())
@@ -225,13 +233,13 @@ func (w *world) raw(text string) answer {
 	return answer{response.StatusCode, string(body), response.Header}
 }
 
-// TestAsyncStop: what runs at the end runs again at the next start, and a call of
-// a function that is gone by then is told so.
-func TestAsyncStop(t *testing.T) {
+// TestAsyncCallsAfterRestart: a call that is running at shutdown runs again after the
+// next start. If its function was removed in between, the call fails with a reason.
+func TestAsyncCallsAfterRestart(t *testing.T) {
 	began := make(chan struct{}, 1)
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
-			_, _ = io.Copy(io.Discard, r.Body) // else the server does not see its caller leave
+			_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that its caller disconnects
 			began <- struct{}{}
 			<-r.Context().Done()
 		}
@@ -246,7 +254,7 @@ func TestAsyncStop(t *testing.T) {
 	w.do("POST", "/async-function/g", "body", "X-Callback-Url", back, "X-Call-Id", "g")
 	<-began
 	if s := w.state("f"); s.State != "running" {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v; want state running", s)
 	}
 	w.close()
 	if err := w.catalog.Remove(context.Background(), "g"); err != nil {
@@ -258,19 +266,19 @@ func TestAsyncStop(t *testing.T) {
 		switch got := take(t, took); got.header.Get("X-Call-Id") {
 		case "f":
 			if got.body != "body" || got.header.Get("X-Function-Status") != "200" {
-				t.Errorf("%+v", got)
+				t.Errorf(`got %+v; want body "body", X-Function-Status 200`, got)
 			}
 		case "g":
 			if !strings.Contains(got.body, `"no-function"`) || got.header.Get("X-Function-Status") != "404" {
-				t.Errorf("%+v", got)
+				t.Errorf(`got %+v; want a body with "no-function", X-Function-Status 404`, got)
 			}
 		}
 	}
 }
 
-// TestAsyncFull: with a full disk calls are refused, and run again once there is
-// room; none that was accepted is lost.
-func TestAsyncFull(t *testing.T) {
+// TestAsyncOnFullDisk: if the disk is full, new calls are refused until space is free
+// again. No accepted call is lost.
+func TestAsyncOnFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
 		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
@@ -297,25 +305,25 @@ func TestAsyncFull(t *testing.T) {
 			continue
 		}
 		if a.status != 503 || a.reason() != "journal" || a.header.Get("Retry-After") == "" {
-			t.Errorf("full: %+v", a)
+			t.Errorf("full: got %+v; want status 503, reason journal, a header Retry-After", a)
 		}
 		break
 	}
 	if accepted < 3 || accepted == 100 {
-		t.Fatalf("%d were accepted", accepted)
+		t.Fatalf("%d of 100 calls were accepted, want at least 3 and a refusal", accepted)
 	}
 	close(hold)
 	for n := range accepted {
 		w.until("it ran", func() bool { return w.state(fmt.Sprint(n)).State == "done" })
 	}
 	if a := w.do("POST", "/async-function/f", body, "X-Call-Id", "later"); a.status != 202 {
-		t.Errorf("with room again: %+v", a)
+		t.Errorf("with room again: got %+v; want status 202", a)
 	}
 	w.until("it ran", func() bool { return w.state("later").State == "done" })
 }
 
-// TestCallbackToItself: the answer of a function cannot be sent to the gateway, where it
-// would deploy a function of the caller's choice, even if every receiver is admitted.
+// TestCallbackToItself: a callback cannot send a function's answer to the gateway, even
+// if every receiver is allowed. Otherwise a caller could deploy functions that way.
 func TestCallbackToItself(t *testing.T) {
 	const deployment = `{"service": "deployed", "image": "example.com/image:1"}`
 	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0", ":0"} {
@@ -333,7 +341,7 @@ func TestCallbackToItself(t *testing.T) {
 			})
 			w.apply(fn("f"))
 			hosts := []string{"127.0.0.1", "localhost", "LOCALHOST", "0.0.0.0", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "name:password@127.0.0.1"}
-			if listen != "127.0.0.1:0" { // all addresses of the machine are the gateway's
+			if listen != "127.0.0.1:0" { // the gateway serves on all addresses of the host
 				hosts = append(hosts, "127.9.9.9")
 				interfaces, err := net.InterfaceAddrs()
 				if err != nil {
@@ -356,7 +364,7 @@ func TestCallbackToItself(t *testing.T) {
 					}
 				}
 			}
-			w.until("all calls have ended", func() bool { return w.async.Pending() == 0 })
+			w.until("all calls have ended", func() bool { return strings.Contains(w.do("GET", "/metrics", "").body, "\ngfaas_async_pending 0") })
 			if got := calls.Load(); got != 0 {
 				t.Errorf("got %d calls of the function, want 0", got)
 			}
@@ -368,7 +376,8 @@ func TestCallbackToItself(t *testing.T) {
 	}
 }
 
-// TestCallbackNeedsAllow: a receiver that is not public must be admitted.
+// TestCallbackNeedsAllow: a callback to an address that is not public requires an entry
+// in --callback-allow.
 func TestCallbackNeedsAllow(t *testing.T) {
 	back, took := receiver(t)
 	port := back[strings.LastIndexByte(back, ':'):]

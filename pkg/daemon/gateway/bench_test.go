@@ -16,15 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// BenchmarkCall holds a call through a warm instance against one through a bare
-// httputil.ReverseProxy to the same server, turn by turn in one run: ratios of
-// median and 99th percentile of latency, of the time for as many calls, and of the
-// processors' time, callers and instance included.
+// BenchmarkCall compares a call to a warm instance through the gateway with a call
+// through a plain httputil.ReverseProxy to the same server. It alternates between both in
+// one run and reports ratios of the median and 99th percentile of latency, of the time
+// for an equal number of calls, and of the CPU time, callers and instance included.
 func BenchmarkCall(b *testing.B) {
 	for _, connections := range []int{1, 64} {
 		b.Run(fmt.Sprint(connections), func(b *testing.B) {
@@ -34,27 +35,22 @@ func BenchmarkCall(b *testing.B) {
 			}), func(c *Config) { c.Concurrency, c.Queue = 128, 1024 })
 			w.apply(fn("f", func(f *function.Function) { f.Scale.Max, f.Inflight = 1, 128 }))
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 {
-				b.Fatalf("%+v", a)
+				b.Fatalf("got %+v; want status 200", a)
 			}
-			w.engine.mu.Lock()
-			var address string
-			for _, s := range w.engine.servers {
-				address = s.record.Handle.Address
-			}
-			w.engine.mu.Unlock()
+			address := w.Status().Instances[0].Address
 			bare := httptest.NewServer(&httputil.ReverseProxy{
 				Rewrite: func(p *httputil.ProxyRequest) {
 					p.SetURL(&url.URL{Scheme: "http", Host: address})
 					p.Out.URL.Path = "/"
 					p.SetXForwarded()
 				},
-				Transport: &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}, BufferPool: &buffers{},
+				Transport: &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}, BufferPool: &proxy.Buffers{},
 			})
 			defer bare.Close()
 			transport := &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}
 			defer transport.CloseIdleConnections()
 			sides := [2]side{{url: w.url("/function/f")}, {url: bare.URL}}
-			for i := range sides { // each opens its connections
+			for i := range sides { // each side opens its connections
 				load(b, transport, sides[i].url, connections, 20)
 			}
 			b.ResetTimer()
@@ -83,18 +79,18 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// turn is how many calls go to one side before it is the other's.
+// turn is the number of calls to one side before the benchmark switches to the other.
 const turn = 256
 
-// side is one of those that are held against each other.
+// side holds the measurements of the gateway or of the plain proxy.
 type side struct {
 	url       string
 	took      []time.Duration
 	busy, cpu time.Duration
 }
 
-// cpuTime is what this process has used of processors: on a machine that others use
-// too it says more than a clock.
+// cpuTime returns the CPU time that this process has used. On a shared host it is a
+// steadier measure than elapsed time.
 func cpuTime(b *testing.B) time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -103,8 +99,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// load sends calls over so many connections, each so often, and says how long each
-// took.
+// load sends calls over the given number of connections, the given number of times on
+// each, and returns the duration of each call.
 func load(b *testing.B, transport http.RoundTripper, to string, connections, times int) []time.Duration {
 	all := make([][]time.Duration, connections)
 	var callers sync.WaitGroup
@@ -125,7 +121,7 @@ func load(b *testing.B, transport http.RoundTripper, to string, connections, tim
 				_, err = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 				if err != nil || answer.StatusCode != 200 {
-					b.Errorf("%d, %v", answer.StatusCode, err)
+					b.Errorf("%d, %v; want 200", answer.StatusCode, err)
 					return
 				}
 				all[c] = append(all[c], time.Since(begin))
@@ -136,7 +132,7 @@ func load(b *testing.B, transport http.RoundTripper, to string, connections, tim
 	return slices.Concat(all...)
 }
 
-// answering is an instance that answers at once, without a connection.
+// answering is an instance that answers immediately, without a connection.
 type answering struct{}
 
 func (answering) answer() *http.Response {
@@ -154,16 +150,16 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.answer(), nil
 }
 
-// BenchmarkOverhead is what a call takes beside its connections: here, and in a
-// bare httputil.ReverseProxy.
+// BenchmarkOverhead measures a call without the cost of connections, through the gateway
+// and through a plain httputil.ReverseProxy.
 func BenchmarkOverhead(b *testing.B) {
 	w := newWorld(b, http.HandlerFunc(echo), func(c *Config) { c.Invoker = answering{} })
 	w.apply(fn("f"))
-	bare := &httputil.ReverseProxy{Transport: answering{}, BufferPool: &buffers{}, Rewrite: func(p *httputil.ProxyRequest) {
+	bare := &httputil.ReverseProxy{Transport: answering{}, BufferPool: &proxy.Buffers{}, Rewrite: func(p *httputil.ProxyRequest) {
 		p.SetURL(&url.URL{Scheme: "http", Host: "x"})
 		p.SetXForwarded()
 	}}
-	handlers := [2]http.Handler{w.Gateway, bare}
+	handlers := [2]http.Handler{w.api, bare}
 	var used [2]time.Duration
 	var allocs [2]uint64
 	var m runtime.MemStats

@@ -7,16 +7,18 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 )
 
-// TestAnswersKeepTheirCallers: an instance answers with what the query says. If a
-// further request comes on the same connection, it does not answer that but goes on
-// with the rest of its first answer, which the next caller would get. So its
-// connection must not be used again unless the end of the answer is certain.
-func TestAnswersKeepTheirCallers(t *testing.T) {
+// TestReuseOnlyAfterCertainEnd: the gateway reuses an instance's connection only if the
+// end of the last answer is certain. The instance sends the text in the query. If another
+// request arrives on the same connection, the instance sends the rest of its first answer
+// instead of an answer, and the next caller would receive that.
+func TestReuseOnlyAfterCertainEnd(t *testing.T) {
 	const late = "HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\nanswer of the last"
 	reused := make(chan string, 16)
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/raw": func(rw http.ResponseWriter, r *http.Request) {
 			conn, in, err := http.NewResponseController(rw).Hijack()
 			if err != nil {
@@ -35,7 +37,7 @@ func TestAnswersKeepTheirCallers(t *testing.T) {
 		"/own": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "own") },
 	}, nil)
 	w.apply(fn("f"))
-	w.do("GET", "/function/f/own", "") // HEAD starts no instance
+	w.do("GET", "/function/f/own", "") // a HEAD request starts no instance
 	for _, c := range []struct {
 		name, method, answer string
 		status               int
@@ -65,7 +67,7 @@ func TestAnswersKeepTheirCallers(t *testing.T) {
 		if a := w.do(c.method, "/function/f/raw?answer="+url.QueryEscape(c.answer), ""); a.status != c.status {
 			t.Errorf("%s: %+v, want %d", c.name, a, c.status)
 		}
-		w.settled()
+		w.awaitNoCalls()
 		a := w.do("GET", "/function/f/own", "")
 		if c.reused {
 			if path := <-reused; path != "/own" || a.body != "answer of the last" {
@@ -82,12 +84,13 @@ func TestAnswersKeepTheirCallers(t *testing.T) {
 	}
 }
 
-// TestUpgradeOnlyWhenRequested: an answer 101 is passed on only where it names the
-// protocol that the request asked for. Otherwise the caller gets 502, its next request
-// on the same connection goes to the gateway, and the instance's connection is closed.
+// TestUpgradeOnlyWhenRequested: the gateway passes on a 101 answer only if it names the
+// protocol that the request asked for. Otherwise the caller gets 502, its next request on
+// the same connection goes to the gateway, and the gateway closes the instance's
+// connection.
 func TestUpgradeOnlyWhenRequested(t *testing.T) {
 	ended := make(chan struct{}, 16)
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/switch": func(rw http.ResponseWriter, r *http.Request) {
 			conn, in, err := http.NewResponseController(rw).Hijack()
 			if err != nil {
@@ -98,7 +101,7 @@ func TestUpgradeOnlyWhenRequested(t *testing.T) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\n"+r.URL.Query().Get("head")+"\r\n")
 			text, _ := io.ReadAll(in)
 			if strings.Contains(string(text), "secret") {
-				t.Errorf("the function read %q", text)
+				t.Errorf("the function read %q, want nothing of the next request", text)
 			}
 			ended <- struct{}{}
 		},
@@ -124,8 +127,8 @@ func TestUpgradeOnlyWhenRequested(t *testing.T) {
 		conn := w.dial("POST /function/f/switch?head=" + url.QueryEscape(c.answered) + " " + c.proto + "\r\nHost: x\r\n" + c.asked + "\r\n" + c.body)
 		in := bufio.NewReader(conn)
 		a, err := finalAnswer(in)
-		if err != nil || a.StatusCode != 502 || a.Header.Get("Gfaas-Reason") != codeBadAnswer {
-			t.Errorf("%s: %+v, %v; want 502 %s", c.name, a, err, codeBadAnswer)
+		if err != nil || a.StatusCode != 502 || a.Header.Get("Gfaas-Reason") != refusal.BadAnswer {
+			t.Errorf("%s: %+v, %v; want 502 %s", c.name, a, err, refusal.BadAnswer)
 			continue
 		}
 		<-ended
@@ -136,16 +139,16 @@ func TestUpgradeOnlyWhenRequested(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a, err := finalAnswer(in); err != nil || a.StatusCode != 200 || !strings.HasPrefix(a.Header.Get("Gfaas-Instance"), "g.") {
-			t.Errorf("%s: the next request: %+v, %v", c.name, a, err)
+			t.Errorf("%s: the next request: got %+v, %v; want status 200 of an instance of g", c.name, a, err)
 		}
 	}
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestUpgradeEarlyData: what a caller sends together with an upgrade request reaches
+// TestUpgradeEarlyData: data that a caller sends together with an upgrade request reaches
 // the function.
 func TestUpgradeEarlyData(t *testing.T) {
-	w := newWorld(t, mixed{"/socket": func(rw http.ResponseWriter, _ *http.Request) {
+	w := newWorld(t, pathHandlers{"/socket": func(rw http.ResponseWriter, _ *http.Request) {
 		conn, in, err := http.NewResponseController(rw).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -161,7 +164,7 @@ func TestUpgradeEarlyData(t *testing.T) {
 	in := bufio.NewReader(conn)
 	r, err := http.ReadResponse(in, nil)
 	if err != nil || r.StatusCode != 101 {
-		t.Fatalf("%+v, %v", r, err)
+		t.Fatalf("got %+v, %v; want status 101", r, err)
 	}
 	if alternative := r.Header.Values("Alt-Svc"); len(alternative) > 0 {
 		t.Errorf("the answer 101 has Alt-Svc %q, want none", alternative)
@@ -169,27 +172,27 @@ func TestUpgradeEarlyData(t *testing.T) {
 	_, _ = io.WriteString(conn, "and more")
 	got := make([]byte, len(early)+len("and more"))
 	if _, err := io.ReadFull(in, got); err != nil || string(got) != early+"and more" {
-		t.Errorf("%d bytes came back, %v", len(got), err)
+		t.Errorf("got %d bytes, %v; want the same %d bytes back", len(got), err, len(early+"and more"))
 	}
 	_ = conn.Close()
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestNoInterimAnswersToHTTP10: a caller by HTTP/1.0 gets the final answer alone.
+// TestNoInterimAnswersToHTTP10: an HTTP/1.0 caller gets only the final answer.
 func TestNoInterimAnswersToHTTP10(t *testing.T) {
-	w := newWorld(t, mixed{"/early": raw("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext")}, nil)
+	w := newWorld(t, pathHandlers{"/early": raw("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext")}, nil)
 	w.apply(fn("f"))
 	text, err := io.ReadAll(w.dial("GET /function/f/early HTTP/1.0\r\nHost: x\r\n\r\n"))
 	if err != nil || !strings.HasPrefix(string(text), "HTTP/1.0 200 OK\r\n") || !strings.HasSuffix(string(text), "\r\n\r\ntext") || strings.Contains(string(text), "Link") {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf("got %s, %v; want only the final answer, as HTTP/1.0", text, err)
 	}
 }
 
-// TestTrailers: a function's trailers reach the caller, but for those that speak of the
-// connection and those that the gateway sets itself.
+// TestTrailers: a function's trailers reach the caller, except fields about the
+// connection and fields that the gateway sets itself.
 func TestTrailers(t *testing.T) {
 	for name, announced := range map[string]string{"announced": "Trailer: X-Sum, Alt-Svc, X-Call-Id\r\n", "not announced": ""} {
-		w := newWorld(t, mixed{"/trailers": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + announced +
+		w := newWorld(t, pathHandlers{"/trailers": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + announced +
 			"\r\n4\r\ntext\r\n0\r\nX-Sum: 1\r\nAlt-Svc: h3=\":443\"\r\nX-Call-Id: forged\r\nConnection: close\r\nContent-Type: text/html\r\n\r\n")}, nil)
 		w.apply(fn("f"))
 		conn := w.dial("GET /function/f/trailers HTTP/1.1\r\nHost: x\r\nX-Call-Id: own\r\nConnection: close\r\n\r\n")
@@ -206,12 +209,12 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// TestEarlyAnswerKeepsNoConnection: where a function answers before it was sent all of a
-// request, the rest of that request is not the beginning of the next call.
+// TestEarlyAnswerKeepsNoConnection: if a function answers before it has received the
+// whole request, the rest of that request does not become the beginning of the next call.
 func TestEarlyAnswerKeepsNoConnection(t *testing.T) {
 	reused := make(chan string, 1)
 	rest := make(chan struct{})
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/early": func(rw http.ResponseWriter, _ *http.Request) {
 			conn, in, err := http.NewResponseController(rw).Hijack()
 			if err != nil {
@@ -236,12 +239,12 @@ func TestEarlyAnswerKeepsNoConnection(t *testing.T) {
 	w.apply(fn("f"))
 	conn := w.dial("POST /function/f/early HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + strings.Repeat("x", 2000))
 	if a, err := finalAnswer(bufio.NewReader(conn)); err != nil || a.StatusCode != 200 {
-		t.Fatalf("%+v, %v", a, err)
+		t.Fatalf("got %+v, %v; want status 200", a, err)
 	}
 	_, _ = io.WriteString(conn, strings.Repeat("x", 18000))
 	close(rest)
-	w.settled()
+	w.awaitNoCalls()
 	if a := w.do("GET", "/function/f/own", ""); a.body != "own" || len(reused) > 0 {
-		t.Errorf("%+v; the connection was used again", a)
+		t.Errorf("got %+v, and the connection was reused; want body own on a new connection", a)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -17,8 +18,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestPage has a real browser show the page and invoke a function from it, dark and
-// light, on a wide screen and on a phone.
+// TestPage opens the page in a real browser and invokes a function from it, in dark and
+// light mode, on a wide screen and on a phone.
 func TestPage(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -38,7 +39,7 @@ func TestPage(t *testing.T) {
 		chromedp.SetValue("#name", "echo"),
 		chromedp.SetValue("#body", "hello"),
 		chromedp.Click("#send"),
-		chromedp.WaitVisible(`//div[@id="how"][starts-with(.,"200 OK")]`), // when the head has come
+		chromedp.WaitVisible(`//div[@id="how"][starts-with(.,"200 OK")]`), // once the head of the answer has arrived
 		chromedp.WaitEnabled("#send"),
 		chromedp.Text("#how", &how),
 		chromedp.Text("#text", &answer),
@@ -68,29 +69,29 @@ func TestPage(t *testing.T) {
 	}
 	shoot(t, ctx)
 	if !strings.Contains(how, "by echo.1 (cold") || answer != "<b>you said</b> hello" {
-		t.Errorf("%q answered %q", how, answer)
+		t.Errorf("the page shows the answer %q, %q; want <b>you said</b> hello as text, by a cold start of echo.1", answer, how)
 	}
 	if boxes != 1 || !strings.Contains(state, ":") {
-		t.Errorf("%d rectangles, state %q", boxes, state)
+		t.Errorf("the page shows %d rectangles and the state %q; want 1 and a state with a colon", boxes, state)
 	}
 	if dark == light || dark == "" {
-		t.Errorf("the page is %q in the dark and %q in the light", dark, light)
+		t.Errorf("the background is %q in dark mode and %q in light mode, want two colors", dark, light)
 	}
 	if wide > 390 {
-		t.Errorf("on a phone the page is %d wide", wide)
+		t.Errorf("on a phone the page is %d pixels wide, want at most 390", wide)
 	}
 	if all := complaints(); len(all) > 0 {
-		t.Errorf("the browser complains: %q", all)
+		t.Errorf("the browser reports errors: %q", all)
 	}
-	w.close() // the page says that it is gone
+	w.close() // the page reports that the gateway has stopped
 	var gone string
 	if err := chromedp.Run(ctx, chromedp.WaitVisible("#state.bad", chromedp.ByQuery), chromedp.Text("#state", &gone)); err != nil || !strings.Contains(gone, "no connection") {
-		t.Errorf("after the gateway's end the page says %q, %v", gone, err)
+		t.Errorf("after the gateway's end the page shows %q, %v; want no connection", gone, err)
 	}
 }
 
-// TestPageAtItsAddress: at the address of --ui-listen the page shows the same, and
-// offers no calls.
+// TestPageAtItsAddress: at the address of --ui-listen, the page shows the same content,
+// but cannot invoke functions.
 func TestPageAtItsAddress(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
 	w.apply(fn("f"))
@@ -102,11 +103,12 @@ func TestPageAtItsAddress(t *testing.T) {
 		chromedp.Evaluate(`document.querySelector("#invoke").checkVisibility()`, &offered),
 	)
 	if all := complaints(); err != nil || offered || len(all) > 0 {
-		t.Errorf("%v; calls are offered: %v; the browser complains: %q", err, offered, all)
+		t.Errorf("%v; the page offers calls: %v, want false; the browser reports errors: %q", err, offered, all)
 	}
 }
 
-// TestPageAfterRestart: the page goes on when a gateway with another token serves.
+// TestPageAfterRestart: an open page continues with a restarted gateway, although the
+// token has changed.
 func TestPageAfterRestart(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	ctx, _ := browsertest.Open(t)
@@ -122,8 +124,8 @@ func TestPageAfterRestart(t *testing.T) {
 	}
 }
 
-// attack is a page that tries to manage the gateway at the given address, with the
-// credentials that the browser holds. Its title becomes what came of each attempt.
+// attack is a page that tries to manage the gateway at the given address with the
+// credentials stored in the browser. It lists the result of each attempt in its title.
 const attack = `<!DOCTYPE html><title>running</title><body><script>
 const deploy = JSON.stringify({service: "theirs", image: "example.com/theirs:1"});
 const attempt = async (name, path, options) => {
@@ -157,23 +159,23 @@ const attempt = async (name, path, options) => {
 })();
 </script>`
 
-// TestPagesCannotManage: in a browser that holds the operator's credentials, neither a
-// page of another site nor one of a function, which is on the gateway's origin, changes
-// or reads anything, even if it has got hold of the token.
+// TestPagesCannotManage: in a browser that holds the operator's credentials, a page of
+// another site cannot change or read anything. Neither can a page of a function, which
+// shares the gateway's origin. This holds even if the page knows the token.
 func TestPagesCannotManage(t *testing.T) {
 	var gateway, known string
 	page := func(rw http.ResponseWriter, _ *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
 		_, _ = io.WriteString(rw, strings.NewReplacer("GATEWAY", gateway, "KNOWN", known).Replace(attack))
 	}
-	w := newWorld(t, mixed{"/page": page}, func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
+	w := newWorld(t, pathHandlers{"/page": page}, func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
 	w.apply(fn("page"))
-	known = `"` + w.token + `"`
+	known = `"` + w.token() + `"`
 	elsewhere := httptest.NewServer(http.HandlerFunc(page))
 	defer elsewhere.Close()
 	ctx, _ := browsertest.Open(t)
 	const refused = "deploys 403, removes 403, scales 403, logs 403, lists 403"
-	const failed = "deploys failed, removes failed, scales failed, logs failed, lists failed" // nothing can be read from there
+	const failed = "deploys failed, removes failed, scales failed, logs failed, lists failed" // the browser lets a page of another origin read no answer
 	for _, c := range []struct{ name, page, gateway, want string }{
 		{"a function's", w.url("/function/page/page"), w.url(""), "token none, framed none, " + refused + ", " + refused + ", without cors 403, metrics 403"},
 		{"a function's, of the page's address", w.url("/function/page/page"), "http://" + w.UIAddr().String(),
@@ -185,7 +187,7 @@ func TestPagesCannotManage(t *testing.T) {
 		gateway = c.gateway
 		var title string
 		err := chromedp.Run(ctx,
-			chromedp.Navigate(strings.Replace(c.gateway, "//", "//u:p@", 1)+"/ui/"), // now the browser holds them
+			chromedp.Navigate(strings.Replace(c.gateway, "//", "//u:p@", 1)+"/ui/"), // now the browser holds the credentials
 			chromedp.WaitVisible(`//td[@class="word"]/span[text()="page"]`),
 			chromedp.Navigate(c.page),
 			chromedp.Poll(`document.title !== "running"`, nil),
@@ -194,12 +196,12 @@ func TestPagesCannotManage(t *testing.T) {
 		if err != nil || title != c.want {
 			t.Errorf("a page of %s: got %q, %v, want %q", c.name, title, err, c.want)
 		}
-		l, err := w.catalog.Look(t.Context())
+		l, err := w.catalog.List(t.Context())
 		if err != nil || len(l.Functions) != 1 || l.Functions[0].Name != "page" || l.Functions[0].Scale.Min != 0 {
 			t.Fatalf("a page of %s: the functions are now %+v, %v", c.name, l.Functions, err)
 		}
 	}
-	// The same requests are carried out if the page's own origin sends them.
+	// The same requests succeed from the page's own origin.
 	var status int
 	err := chromedp.Run(ctx,
 		chromedp.Navigate("http://u:p@"+w.UIAddr().String()+"/ui/"),
@@ -212,11 +214,11 @@ func TestPagesCannotManage(t *testing.T) {
 	}
 }
 
-// TestFunctionAsksForPassword: a function that asks for a password in the name of the
-// gateway does not get the one that the browser holds.
+// TestFunctionAsksForPassword: a function that requests a password in the gateway's realm
+// does not receive the password stored in the browser.
 func TestFunctionAsksForPassword(t *testing.T) {
 	seen := make(chan string, 100)
-	w := newWorld(t, mixed{"/page": func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, pathHandlers{"/page": func(rw http.ResponseWriter, r *http.Request) {
 		seen <- r.Header.Get("Authorization")
 		if len(seen) == 1 {
 			rw.Header().Set("WWW-Authenticate", `Basic realm="gfaas"`)
@@ -246,7 +248,7 @@ func TestFunctionAsksForPassword(t *testing.T) {
 	}
 }
 
-// shoot keeps pictures of the page for people, where GFAAS_PICTURES says.
+// shoot saves screenshots of the page to the directory in GFAAS_PICTURES, if set.
 func shoot(t *testing.T, ctx context.Context) {
 	t.Helper()
 	dir := os.Getenv("GFAAS_PICTURES")
@@ -255,7 +257,7 @@ func shoot(t *testing.T, ctx context.Context) {
 	}
 	for name, size := range map[string][2]int64{"wide.png": {1280, 900}, "phone.png": {390, 844}} {
 		var picture []byte
-		if err := chromedp.Run(ctx, chromedp.EmulateViewport(size[0], size[1]), chromedp.Sleep(2*eventEvery), chromedp.FullScreenshot(&picture, 100)); err != nil {
+		if err := chromedp.Run(ctx, chromedp.EmulateViewport(size[0], size[1]), chromedp.Sleep(2*time.Second), chromedp.FullScreenshot(&picture, 100)); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), picture, 0o600); err != nil {

@@ -7,15 +7,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
+	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestSlowBodiesHoldNoPlace: bodies that are incomplete, however many, keep no other call
-// from its function.
+// TestSlowBodiesHoldNoPlace: incomplete bodies, in any number, do not keep other calls
+// from their function.
 func TestSlowBodiesHoldNoPlace(t *testing.T) {
+	t.Parallel()
 	for name, path := range map[string]string{"function": "/function/f", "KServe": "/v2/models/f/infer", "OpenAI": "/v1/chat/completions", "asynchronous": "/async-function/f"} {
 		t.Run(name, func(t *testing.T) {
 			const many = 1100
-			w := newWorld(t, http.HandlerFunc(echo), withAsync(t)) // four asynchronous calls at most
+			w := newWorld(t, http.HandlerFunc(echo), withAsync(t)) // at most four asynchronous calls
 			w.apply(fn("f"))
 			for range many {
 				w.dial("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 400\r\n\r\n{")
@@ -35,7 +39,7 @@ func TestSlowBodiesHoldNoPlace(t *testing.T) {
 	}
 }
 
-// trickle sends a byte at a time until the connection fails or the test has ended.
+// trickle sends one byte at a time until the connection fails or the test ends.
 func trickle(conn net.Conn, until <-chan struct{}) {
 	for {
 		select {
@@ -49,9 +53,10 @@ func trickle(conn net.Conn, until <-chan struct{}) {
 	}
 }
 
-// TestBodyRate: a body that never pauses for long, but never ends either, is ended by its
-// rate, wherever it goes, and its sender is told why.
+// TestBodyRate: the gateway ends a body that never pauses for long but stays below the
+// minimum rate, on every path, and sends the reason to the caller.
 func TestBodyRate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
 		withAsync(t)(c)
 		c.BodyTimeout, c.BodyRate = 500*time.Millisecond, 1<<20
@@ -71,28 +76,29 @@ func TestBodyRate(t *testing.T) {
 		for n := 1; ; n++ {
 			conn := w.dial(request)
 			go trickle(conn, ended)
-			a := said(t, conn)
-			if a.status != 408 || a.reason() != codeSlowBody {
-				t.Errorf("%s: %d %s %s, want 408 %s", name, a.status, a.reason(), a.body, codeSlowBody)
+			a := readAnswer(t, conn)
+			if a.status != 408 || a.reason() != refusal.SlowBody {
+				t.Errorf("%s: %d %s %s, want 408 %s", name, a.status, a.reason(), a.body, refusal.SlowBody)
 				break
 			}
-			if strings.Contains(a.body, "bytes a second") {
+			if strings.Contains(a.body, "bytes per second") {
 				break
 			}
-			if n == attempts { // on a busy host trickle may pause for BodyTimeout
-				t.Errorf("%s: in %d attempts none was told the rate: %s", name, attempts, a.body)
+			if n == attempts { // on a busy host, trickle may pause for BodyTimeout
+				t.Errorf("%s: in %d attempts no refusal named the rate; the last one is %s", name, attempts, a.body)
 				break
 			}
 		}
 	}
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestBodyMemory: the bodies of all functions together take no more memory than they may,
-// whatever they are for. Calls without a body and small ones are answered meanwhile, and
-// those of a host that holds less than others.
+// TestBodyMemory: the bodies of all functions together stay within the memory limit, on
+// every path. Meanwhile the gateway answers calls without a body, calls with small
+// bodies, and calls of a host that holds less memory than others.
 func TestBodyMemory(t *testing.T) {
-	const body, many = 256 << 10, 20 // four of them are too many
+	t.Parallel()
+	const body, many = 256 << 10, 20 // four of these bodies exceed the limit
 	const rest = body - 1
 	for name, c := range map[string]struct {
 		head string
@@ -121,19 +127,19 @@ func TestBodyMemory(t *testing.T) {
 			}
 			for i := range n {
 				conn := w.dialFrom("127.0.0.1", fmt.Sprintf(c.head, 'a'+i%4))
-				go func() { _, _ = conn.Write([]byte(strings.Repeat("{", min(c.send, 1<<20)))) }() // it may not be read
+				go func() { _, _ = conn.Write([]byte(strings.Repeat("{", min(c.send, 1<<20)))) }() // the gateway may not read it
 			}
-			w.until("bodies wait", func() bool { return w.bodies.waiting.Load() > 0 })
+			w.until("bodies wait", func() bool { return w.intake.Usage().Waiting > 0 })
 			for range 20 {
-				if used := w.bodies.used.Load(); used > most {
+				if used := w.intake.Usage().Memory; used > most {
 					t.Fatalf("%d bytes are used, want at most %d", used, most)
 				}
-				if a := said(t, w.dialFrom("127.0.0.1", "GET /function/a/x HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
+				if a := readAnswer(t, w.dialFrom("127.0.0.1", "GET /function/a/x HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
 					t.Errorf("without a body: %d %s, want 200", a.status, a.body)
 				}
 				for _, size := range []int{100, 200_000} {
 					text := strings.Repeat("x", size)
-					a := said(t, w.dialFrom("127.0.0.9", fmt.Sprintf("POST /function/a/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, text)))
+					a := readAnswer(t, w.dialFrom("127.0.0.9", fmt.Sprintf("POST /function/a/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, text)))
 					if a.status != 200 || a.body != text {
 						t.Errorf("another host, %d bytes: %d %.200s, want 200", size, a.status, a.body)
 					}
@@ -143,9 +149,11 @@ func TestBodyMemory(t *testing.T) {
 	}
 }
 
-// TestBodyMemoryIsGivenBack: whatever becomes of calls, no memory remains claimed.
+// TestBodyMemoryIsGivenBack: the gateway releases the memory of every call, however the
+// call ends.
 func TestBodyMemoryIsGivenBack(t *testing.T) {
-	w := newWorld(t, mixed{"/dies": hangUp}, func(c *Config) {
+	t.Parallel()
+	w := newWorld(t, pathHandlers{"/dies": hangUp}, func(c *Config) {
 		withAsync(t)(c)
 		c.BodyTimeout = 300 * time.Millisecond
 	})
@@ -154,23 +162,24 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 	for _, path := range []string{"/function/f", "/function/f/dies", "/function/none", "/v1/x", "/async-function/f", "/async-function/none", "/system/functions"} {
 		for _, sent := range []string{body, body[:100]} {
 			conn := w.dial(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), sent))
-			said(t, conn)
+			readAnswer(t, conn)
 			conn = w.dial(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), sent))
 			_ = conn.Close()
 		}
 		w.do("POST", path, strings.Repeat("x", 5000))
 	}
-	w.until("it is free", func() bool { return w.bodies.used.Load() == 0 })
-	f := (*w.names.Load())["f"]
-	w.until("it is the function's no more", func() bool { return f.bodies.Load() == 0 })
+	w.until("it is free", func() bool { return w.intake.Usage().Memory == 0 })
+	f := w.dispatcher.Function("f")
+	w.until("it is the function's no more", func() bool { return f.Bodies.Load() == 0 })
 }
 
-// TestBodiesWaitForMemory: complete bodies that hold the memory are not cut: others wait
-// unread, up to --queue-timeout, and a body that pauses gives way.
+// TestBodiesWaitForMemory: complete bodies keep their memory. Further bodies wait unread,
+// up to --queue-timeout, and a body that pauses is cut off to free memory.
 func TestBodiesWaitForMemory(t *testing.T) {
+	t.Parallel()
 	release, began := make(chan struct{}), make(chan struct{}, 10)
-	w := newWorld(t, mixed{"/hang": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
-		c.Buffer, c.BufferMemory, c.Concurrency = 512<<10, 1<<20, 4
+	w := newWorld(t, pathHandlers{"/hang": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
+		c.Buffer, c.BufferMemory, c.Concurrency, c.stall = 512<<10, 1<<20, 4, time.Nanosecond
 	})
 	w.apply(fn("f"), fn("g"))
 	big := strings.Repeat("x", 400<<10)
@@ -179,28 +188,35 @@ func TestBodiesWaitForMemory(t *testing.T) {
 	}
 	runs := send("/function/f/hang", big, len(big))
 	<-began
-	pauses := send("/function/f", big[:100], len(big)) // it holds as much
-	w.until("both are there", func() bool { return w.bodies.used.Load() == int64(2*len(big)) })
-	w.bodies.mu.Lock()
-	w.bodies.stall = time.Nanosecond
-	w.bodies.mu.Unlock()
+	pauses := send("/function/f", big[:100], len(big)) // holds as much memory as the first body
+	w.until("both are there", func() bool { return w.intake.Usage().Memory == int64(2*len(big)) })
 	waits := send("/function/g", big, len(big))
-	if a := said(t, pauses); a.status != 503 || a.reason() != codeBusy || a.header.Get("Retry-After") == "" {
+	if a := readAnswer(t, pauses); a.status != 503 || a.reason() != refusal.Busy || a.header.Get("Retry-After") == "" {
 		t.Errorf("the body that pauses: %d %s %v, want 503 busy", a.status, a.body, a.header)
 	}
-	if a := said(t, waits); a.status != 200 || a.body != big {
+	if a := readAnswer(t, waits); a.status != 200 || a.body != big {
 		t.Errorf("the body that waited: %d %.200s, want 200", a.status, a.body)
 	}
-	second := send("/function/f/hang", big, len(big))
-	<-began
-	w.cfg.QueueTimeout = 0
-	w.Gateway.cfg.QueueTimeout = 100 * time.Millisecond
-	if a := said(t, send("/function/g", big, len(big))); a.status != 503 || a.reason() != codeBusy {
+	release <- struct{}{}
+	if a := readAnswer(t, runs); a.status != 200 {
+		t.Errorf("a call that runs: %d %.200s, want 200", a.status, a.body)
+	}
+	w = newWorld(t, w.handler, func(c *Config) {
+		c.Buffer, c.BufferMemory, c.Concurrency, c.QueueTimeout = 512<<10, 1<<20, 4, 100*time.Millisecond
+	})
+	w.apply(fn("f", func(f *function.Function) { f.Inflight = 2 }), fn("g"))
+	w.do("GET", "/function/f", "") // starts an instance of f, so that later calls need not wait for it
+	var held []net.Conn
+	for range 2 {
+		held = append(held, send("/function/f/hang", big, len(big)))
+		<-began
+	}
+	if a := readAnswer(t, send("/function/g", big, len(big))); a.status != 503 || a.reason() != refusal.Busy {
 		t.Errorf("beyond --queue-timeout: %d %.200s, want 503 busy", a.status, a.body)
 	}
 	close(release)
-	for _, conn := range []net.Conn{runs, second} {
-		if a := said(t, conn); a.status != 200 {
+	for _, conn := range held {
+		if a := readAnswer(t, conn); a.status != 200 {
 			t.Errorf("a call that runs: %d %.200s, want 200", a.status, a.body)
 		}
 	}

@@ -15,16 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// mixed does what the path says.
-type mixed map[string]http.HandlerFunc
+// pathHandlers maps paths to handlers. All other paths are served by echo.
+type pathHandlers map[string]http.HandlerFunc
 
-func (m mixed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (m pathHandlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h := m[r.URL.Path]; h != nil {
 		h(w, r)
 		return
@@ -40,8 +41,9 @@ func hangUp(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// TestUnchanged: what a caller sends an instance gets, and who sent it.
-func TestUnchanged(t *testing.T) {
+// TestRequestsPassUnchanged: an instance receives a request unchanged, with the caller's
+// address in the forwarding headers.
+func TestRequestsPassUnchanged(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"), fn("k", func(f *function.Function) { f.Contract = "kserve-v2" }))
 	a := w.do("PUT", "/function/f//a/../b%2Fc/?x=%zz;y&z=1", "text", "X-Own", "1", "X-Own", "2", "Connection", "X-Hop", "X-Hop", "x",
@@ -52,11 +54,11 @@ func TestUnchanged(t *testing.T) {
 		"Seen-X-Call-Id": "mine", "X-Call-Id": "mine", "Seen-Length": "4",
 	} {
 		if got := a.header.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
+			t.Errorf("header %s: got %q, want %q", name, got, want)
 		}
 	}
 	if a.status != 200 || a.body != "text" {
-		t.Errorf("%d %q", a.status, a.body)
+		t.Errorf("got %d %q, want 200 text", a.status, a.body)
 	}
 	for path, want := range map[string]string{
 		"POST /function/f": "POST / ", "GET /function/f": "GET / ", "POST /function/f/": "POST / ", "GET /function/f?q": "GET /?q ",
@@ -64,60 +66,63 @@ func TestUnchanged(t *testing.T) {
 	} {
 		method, rest, _ := strings.Cut(path, " ")
 		if got := w.do(method, rest, "").header.Get("Seen"); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: %q, want %q", path, got, want)
+			t.Errorf("%s: the instance received %q, want %q", path, got, want)
 		}
 	}
 	long := strings.Repeat("long ", 40_000)
 	if a := w.do("POST", "/function/f/long", long); a.body != long || a.header.Get("Seen-Length") != fmt.Sprint(len(long)) {
-		t.Errorf("%d bytes came back, length %s", len(a.body), a.header.Get("Seen-Length"))
+		t.Errorf("got %d bytes, and the instance length %s; want %d", len(a.body), a.header.Get("Seen-Length"), len(long))
 	}
 }
 
-// TestInvokePath: a POST without a path goes where the function's contract is
-// invoked.
-func TestInvokePath(t *testing.T) {
-	w := newWorld(t, mixed{"/v2/health/ready": func(http.ResponseWriter, *http.Request) {}}, nil)
+// TestPostWithoutPathUsesInvocationPath: a POST without a path goes to the invocation path of the function's
+// contract.
+func TestPostWithoutPathUsesInvocationPath(t *testing.T) {
+	w := newWorld(t, pathHandlers{"/v2/health/ready": func(http.ResponseWriter, *http.Request) {}}, nil)
 	w.apply(fn("k", func(f *function.Function) { f.Contract = "kserve-v2" }))
 	if got := w.do("POST", "/function/k", "{}").header.Get("Seen"); !strings.HasPrefix(got, "POST /v2/models/k/infer ") {
-		t.Error(got)
+		t.Errorf("got %q, want POST /v2/models/k/infer", got)
 	}
 }
 
-// own wants an answer of the gateway's own.
-func own(t *testing.T, a answer, status int, code string) {
+// checkRefusal checks that a is an error of the gateway itself, not an answer of an instance, with the
+// given status and code.
+func checkRefusal(t *testing.T, a answer, status int, code string) {
 	t.Helper()
 	if a.status != status || a.reason() != code || !strings.HasPrefix(a.body, `{"error":{"code":"`+code+`","message":`) || a.header.Get("Gfaas-Instance") != "" {
-		t.Errorf("%d %s %s %v, want %d %s", a.status, a.reason(), a.body, a.header, status, code)
+		t.Errorf("got status %d, code %s, body %s, headers %v; want %d and %s, in body and headers", a.status, a.reason(), a.body, a.header, status, code)
 	}
 	for _, name := range []string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Start", "Gfaas-Attempts"} {
 		if a.header.Get(name) == "" {
-			t.Errorf("%d %s without %s", status, code, name)
+			t.Errorf("%d %s: got headers %v, want %s among them", status, code, a.header, name)
 		}
 	}
 }
 
-// TestRefused: what is wrong with a request is said.
-func TestRefused(t *testing.T) {
+// TestInvalidRequestsAreRefused: the gateway refuses an invalid request with the matching
+// status and code.
+func TestInvalidRequestsAreRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs[0].Mem = 1 << 30 })
 	w.apply(fn("f"), fn("big", func(f *function.Function) { f.GPUMem = 2 * gpu.GiB }))
-	own(t, w.do("GET", "/function/g", ""), 404, codeNoFunction)
-	own(t, w.do("GET", "/function/f.other-namespace", ""), 404, codeNoFunction)
-	own(t, w.do("GET", "/functions", ""), 404, codeNoPath)
-	own(t, w.do("GET", "/system/nothing", ""), 404, codeNoPath)
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n")), 413, codeTooLarge)
-	own(t, w.do("POST", "/function/big", ""), 503, codeLargerThan)
+	checkRefusal(t, w.do("GET", "/function/g", ""), 404, refusal.NoFunction)
+	checkRefusal(t, w.do("GET", "/function/f.other-namespace", ""), 404, refusal.NoFunction)
+	checkRefusal(t, w.do("GET", "/functions", ""), 404, refusal.NoPath)
+	checkRefusal(t, w.do("GET", "/system/nothing", ""), 404, refusal.NoPath)
+	checkRefusal(t, readAnswer(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n")), 413, refusal.TooLarge)
+	checkRefusal(t, w.do("POST", "/function/big", ""), 503, refusal.LargerThanGPU)
 	if a := w.do("POST", "/system/status", ""); a.header.Get("Allow") != "GET, HEAD" {
-		t.Errorf("Allow: %q", a.header.Get("Allow"))
+		t.Errorf(`got Allow %q, want "GET, HEAD"`, a.header.Get("Allow"))
 	} else {
-		own(t, a, 405, codeMethod)
+		checkRefusal(t, a, 405, refusal.Method)
 	}
-	own(t, w.do("GET", "/system/status", "", "Origin", "http://elsewhere.example"), 403, codeAuth)
+	checkRefusal(t, w.do("GET", "/system/status", "", "Origin", "http://elsewhere.example"), 403, refusal.Auth)
 	if a := w.do("GET", "/system/status", ""); a.status != 200 || !strings.Contains(a.body, `"function":"big"`) {
-		t.Errorf("%d %s", a.status, a.body)
+		t.Errorf(`got %d %s; want status 200, a body with "function":"big"`, a.status, a.body)
 	}
 }
 
-// dial sends text over a connection of its own.
+// dial sends text over a new connection.
 func (w *world) dial(text string) net.Conn {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.WebAddr().String())
@@ -132,8 +137,8 @@ func (w *world) dial(text string) net.Conn {
 	return conn
 }
 
-// said reads an answer from a connection.
-func said(t *testing.T, conn net.Conn) answer {
+// readAnswer reads an answer from a connection.
+func readAnswer(t *testing.T, conn net.Conn) answer {
 	t.Helper()
 	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -147,92 +152,94 @@ func said(t *testing.T, conn net.Conn) answer {
 	return answer{r.StatusCode, string(text), r.Header}
 }
 
-// TestSenders: who sends slowly, too much or nonsense gets an answer and has held
-// no place on an instance; no instance has seen the call.
-func TestSenders(t *testing.T) {
+// TestBadSendersReachNoInstance: a caller that sends slowly, too much or invalid data
+// gets an answer. Its call takes no slot of an instance and reaches none.
+func TestBadSendersReachNoInstance(t *testing.T) {
+	t.Parallel()
 	var seen atomic.Int32
-	w := newWorld(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	handler := func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
 			seen.Add(1)
 		}
 		echo(rw, r)
-	}), nil)
+	}
+	w := newWorld(t, http.HandlerFunc(handler), nil)
 	w.apply(fn("f"))
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n")), 413, codeTooLarge)
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")), 400, codeBadRequest)
+	checkRefusal(t, readAnswer(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n")), 413, refusal.TooLarge)
+	checkRefusal(t, readAnswer(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")), 400, refusal.BadRequest)
 	for _, smuggled := range []string{
 		"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\ntext",
 		"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: +4\r\n\r\ntext",
 		"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
 		"POST /function/f HTTP/1.1\r\nHost: x\r\nX-A : 1\r\n\r\n",
 	} {
-		if a := said(t, w.dial(smuggled)); a.status/100 != 4 && a.status != 501 {
-			t.Errorf("%q: %d %s", smuggled, a.status, a.body)
+		if a := readAnswer(t, w.dial(smuggled)); a.status/100 != 4 && a.status != 501 {
+			t.Errorf("%q: got %d %s; want status 4xx or 501", smuggled, a.status, a.body)
 		}
 	}
-	w.Gateway.cfg.BodyTimeout = 100 * time.Millisecond
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")), 408, codeSlowBody)
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")), 408, codeSlowBody)
+	w = newWorld(t, http.HandlerFunc(handler), func(c *Config) { c.BodyTimeout = 100 * time.Millisecond })
+	w.apply(fn("f"))
+	checkRefusal(t, readAnswer(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")), 408, refusal.SlowBody)
+	checkRefusal(t, readAnswer(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")), 408, refusal.SlowBody)
 	if n := seen.Load(); n > 0 {
-		t.Errorf("an instance has seen %d of them", n)
+		t.Errorf("%d calls reached an instance, want 0", n)
 	}
-	// More than is kept: the rest is streamed, and its pauses are bounded too.
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n"+strings.Repeat("x", 2000))), 408, codeSlowBody)
-	w.settled()
+	// The body exceeds the buffer: the gateway streams the rest and bounds its pauses
+	// too.
+	checkRefusal(t, readAnswer(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n"+strings.Repeat("x", 2000))), 408, refusal.SlowBody)
+	w.awaitNoCalls()
 }
 
-// settled waits until nothing runs or waits, to the policy too.
-func (w *world) settled() {
+// awaitNoCalls waits until no call runs or is queued, in the gateway and in the policy.
+func (w *world) awaitNoCalls() {
 	w.t.Helper()
-	w.until("all is over", func() bool {
-		w.engine.mu.Lock()
-		defer w.engine.mu.Unlock()
-		for _, f := range w.engine.policy.Snapshot().Functions {
-			if f.Waiting+f.InFlight > 0 {
+	w.until("no call runs or is queued", func() bool {
+		for _, f := range w.Status().Functions {
+			if *f.Waiting+*f.InFlight > 0 {
 				return false
 			}
 		}
-		return len(w.engine.calls) == 0
+		return w.dispatcher.Idle()
 	})
 }
 
-// TestQueueFull: a queue is as long as it may be, and its answer says when to come
-// again.
+// TestQueueFull: a full queue refuses further calls, with a Retry-After header.
 func TestQueueFull(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, mixed{"/wait": func(rw http.ResponseWriter, r *http.Request) { <-release; echo(rw, r) }},
+	w := newWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, r *http.Request) { <-release; echo(rw, r) }},
 		func(c *Config) { c.Concurrency = 1 })
 	w.apply(fn("f", func(f *function.Function) { f.Queue, f.Scale.Max = 2, 1 }))
 	var wg sync.WaitGroup
 	for n := range 3 {
 		wg.Go(func() {
 			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 {
-				t.Errorf("%+v, %v", a, err)
+				t.Errorf("got %+v, %v; want status 200", a, err)
 			}
 		})
-		w.until("one runs, then two wait", func() bool { // the first waits too, until its instance is there
+		w.until("one runs, then two wait", func() bool { // the first call is queued too, until its instance has started
 			f := w.Status().Functions[0]
 			return *f.InFlight == 1 && *f.Waiting == n
 		})
 	}
 	a := w.do("POST", "/function/f/wait", "x")
-	own(t, a, 429, codeQueueFull)
+	checkRefusal(t, a, 429, refusal.QueueFull)
 	if a.header.Get("Retry-After") != "1" {
-		t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
+		t.Errorf("got Retry-After %q, want 1", a.header.Get("Retry-After"))
 	}
 	if why := w.Status().Functions[0].Why; why == "" {
-		t.Error("nothing says why they wait")
+		t.Error("the status gives no reason why calls are queued")
 	}
 	close(release)
 	wg.Wait()
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestNoAnswer: what a call is answered that its instance gives no answer, and how
-// often it was sent.
-func TestNoAnswer(t *testing.T) {
+// TestInstanceWithoutAnswer checks the answer to a call whose instance sends none, and
+// the number of attempts.
+func TestInstanceWithoutAnswer(t *testing.T) {
+	t.Parallel()
 	var seen, flaky atomic.Int32
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/die": func(rw http.ResponseWriter, r *http.Request) { seen.Add(1); hangUp(rw, r) },
 		"/flaky": func(rw http.ResponseWriter, r *http.Request) {
 			if flaky.Add(1) == 1 {
@@ -265,16 +272,16 @@ func TestNoAnswer(t *testing.T) {
 		code         string
 		seen         int32
 	}{
-		{"POST", "/die", nil, codeInstanceDied, 1},
-		{"PATCH", "/die", nil, codeInstanceDied, 1},
-		{"GET", "/die", nil, codeInstanceDied, 2},
+		{"POST", "/die", nil, refusal.InstanceDied, 1},
+		{"PATCH", "/die", nil, refusal.InstanceDied, 1},
+		{"GET", "/die", nil, refusal.InstanceDied, 2},
 		{"HEAD", "/die", nil, "", 2},
-		{"OPTIONS", "/die", nil, codeInstanceDied, 2},
-		{"PUT", "/die", nil, codeInstanceDied, 2},
-		{"DELETE", "/die", nil, codeInstanceDied, 2},
-		{"POST", "/die", []string{"Idempotency-Key", "1"}, codeInstanceDied, 2},
-		{"POST", "/die", []string{"Idempotency-Key", "1", "X-Long", "1"}, codeInstanceDied, 1},
-		{"GET", "/nonsense", nil, codeBadAnswer, 1},
+		{"OPTIONS", "/die", nil, refusal.InstanceDied, 2},
+		{"PUT", "/die", nil, refusal.InstanceDied, 2},
+		{"DELETE", "/die", nil, refusal.InstanceDied, 2},
+		{"POST", "/die", []string{"Idempotency-Key", "1"}, refusal.InstanceDied, 2},
+		{"POST", "/die", []string{"Idempotency-Key", "1", "X-Long", "1"}, refusal.InstanceDied, 1},
+		{"GET", "/nonsense", nil, refusal.BadAnswer, 1},
 	} {
 		seen.Store(0)
 		body := ""
@@ -282,29 +289,29 @@ func TestNoAnswer(t *testing.T) {
 			body = "x"
 		}
 		if len(c.headers) > 2 {
-			body = strings.Repeat("x", 5000) // more than is kept
+			body = strings.Repeat("x", 5000) // exceeds the buffer
 		}
 		a := w.do(c.method, "/function/f"+c.path, body, c.headers...)
 		if c.code != "" {
-			own(t, a, 502, c.code)
+			checkRefusal(t, a, 502, c.code)
 		}
 		if got := a.header.Get("Gfaas-Attempts"); seen.Load() != c.seen || got != fmt.Sprint(c.seen) {
-			t.Errorf("%s %s %v: an instance has seen it %d times, the answer says %s, want %d", c.method, c.path, c.headers, seen.Load(), got, c.seen)
+			t.Errorf("%s %s %v: got %d attempts at an instance and Gfaas-Attempts %s, want %d", c.method, c.path, c.headers, seen.Load(), got, c.seen)
 		}
 	}
 	if a := w.do("GET", "/function/f/flaky", ""); a.status != 200 || a.header.Get("Gfaas-Attempts") != "2" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Attempts 2", a)
 	}
 	if a := w.do("GET", "/function/f/fault", ""); a.status != 503 || a.body != "own\n" || a.header.Get("Gfaas-Instance") == "" {
-		t.Errorf("a function's own status: %+v", a)
+		t.Errorf(`a function's own status: got %+v; want status 503, body "own\n", a header Gfaas-Instance`, a)
 	}
 	if a, err := w.try(context.Background(), "GET", "/function/f/cut", ""); !errors.Is(err, io.ErrUnexpectedEOF) || a.body != "half" {
-		t.Errorf("an answer that was cut: %+v, %v", a, err)
+		t.Errorf(`an answer that was cut: got %+v, %v; want body "half" and an unexpected EOF`, a, err)
 	}
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// unconnected is an Invoker that can make no connection the first time.
+// unconnected is an Invoker whose first call fails because it cannot open a connection.
 type unconnected struct {
 	ports.Invoker
 	asked atomic.Int32
@@ -317,37 +324,38 @@ func (u *unconnected) Invoke(ctx context.Context, r *instance.Record, c ports.Ca
 	return u.Invoker.Invoke(ctx, r, c)
 }
 
-// TestNoConnection: a call for which the gateway can make no connection is refused,
-// and its instance, which is well, lives on.
-func TestNoConnection(t *testing.T) {
+// TestNoConnectionIsNotBlamedOnInstance: the gateway refuses a call for which it cannot open a connection, and
+// does not blame the instance, which keeps running.
+func TestNoConnectionIsNotBlamedOnInstance(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Invoker = &unconnected{Invoker: c.Invoker} })
 	w.apply(fn("f"))
 	a := w.do("GET", "/function/f", "")
-	own(t, a, 503, codeNoConnection)
+	checkRefusal(t, a, 503, refusal.NoConnection)
 	if a.header.Get("Retry-After") != "1" || a.header.Get("Gfaas-Attempts") != "0" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Retry-After 1, Gfaas-Attempts 0", a)
 	}
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Instance f.1, Gfaas-Start gpu-warm", a)
 	}
 	if running := w.runtime.Running(); fmt.Sprint(running) != "[f.1]" {
-		t.Errorf("%v run", running)
+		t.Errorf("%v run, want [f.1]", running)
 	}
 }
 
-// TestTimeouts: a call waits for so long, its instance may think for so long, and
-// pause for so long within its answer, which may take longer in all.
+// TestTimeouts checks the limits on the time in the queue, on the time until the instance
+// answers, and on pauses within an answer. The whole answer may take longer.
 func TestTimeouts(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
-	gone := make(chan struct{}, 100)
+	cancelled := make(chan struct{}, 100) // requests whose cancellation the instance noticed
 	hang := func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-release:
 		case <-r.Context().Done():
-			gone <- struct{}{}
+			cancelled <- struct{}{}
 		}
 	}
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/hang": hang,
 		"/pause": func(rw http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(rw, "begun")
@@ -362,13 +370,13 @@ func TestTimeouts(t *testing.T) {
 			}
 		},
 	}, func(c *Config) { c.Concurrency, c.Timeout = 1, patience })
-	w.apply(fn("f", func(f *function.Function) { f.Timeout = 250 * time.Millisecond }), fn("slow"))
-	// An instance that was held up has paused too: before it is called, before what it
-	// says or within.
+	w.apply(fn("f", func(f *function.Function) { f.Timeout = 250 * time.Millisecond }))
+	// A delayed instance has exceeded the limit too, whether the delay is before the
+	// call, before the answer or within the answer.
 	w.until("a request is cancelled", func() bool {
-		own(t, w.do("GET", "/function/f/hang", ""), 504, codeTimeout)
+		checkRefusal(t, w.do("GET", "/function/f/hang", ""), 504, refusal.Timeout)
 		select {
-		case <-gone:
+		case <-cancelled:
 			return true
 		case <-time.After(time.Second):
 			return false
@@ -376,35 +384,37 @@ func TestTimeouts(t *testing.T) {
 	})
 	w.until("an answer that pauses is cut", func() bool {
 		a, err := w.try(context.Background(), "GET", "/function/f/pause", "")
-		if err == nil && a.reason() != codeTimeout || err != nil && a.body != "begun" {
-			t.Fatalf("an answer that paused: %+v, %v", a, err)
+		if err == nil && a.reason() != refusal.Timeout || err != nil && a.body != "begun" {
+			t.Fatalf("an answer that paused: got %+v, %v; want reason %s, or body begun and an error", a, err, refusal.Timeout)
 		}
 		return err != nil
 	})
-	<-gone
+	<-cancelled
 	w.until("an answer takes longer than it may pause", func() bool {
 		a, err := w.try(context.Background(), "GET", "/function/f/steady", "")
 		return err == nil && a.body == strings.Repeat("part ", 10)
 	})
+	w.awaitNoCalls()
+	w = newWorld(t, pathHandlers{"/hang": hang}, func(c *Config) { c.Concurrency, c.QueueTimeout = 1, 300*time.Millisecond })
+	w.apply(fn("f"), fn("slow"))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if a, err := w.try(context.Background(), "GET", "/function/slow/hang", ""); err != nil || a.status != 200 {
-			t.Errorf("%+v, %v", a, err)
+			t.Errorf("got %+v, %v; want status 200", a, err)
 		}
 	})
-	w.until("it runs", func() bool { return *w.Status().GPUs[0].Running == 1 })
-	w.Gateway.cfg.QueueTimeout = 300 * time.Millisecond
-	own(t, w.do("GET", "/function/f/x", ""), 504, codeQueueTimeout)
+	w.until("the call of slow runs", func() bool { return *w.Status().GPUs[0].Running == 1 })
+	checkRefusal(t, w.do("GET", "/function/f/x", ""), 504, refusal.QueueTimeout)
 	close(release)
 	wg.Wait()
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestCallerLeaves: what waits for a caller that left waits no more, and what runs
-// for one is cancelled; its place is free at once.
-func TestCallerLeaves(t *testing.T) {
+// TestDisconnectOfCallerEndsCall: if a caller disconnects, its queued call is dropped or its running
+// call is cancelled, and its slot is free at once.
+func TestDisconnectOfCallerEndsCall(t *testing.T) {
 	began, cancelled := make(chan struct{}, 10), make(chan struct{}, 10)
-	w := newWorld(t, mixed{"/hang": func(_ http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, pathHandlers{"/hang": func(_ http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
 		<-r.Context().Done()
 		cancelled <- struct{}{}
@@ -422,18 +432,19 @@ func TestCallerLeaves(t *testing.T) {
 	leave()
 	<-cancelled
 	wg.Wait()
-	w.settled()
+	w.awaitNoCalls()
 	if len(began) > 0 {
-		t.Error("what waited ran though its caller had left")
+		t.Error("a queued call ran although its caller had disconnected")
 	}
 	if a := w.do("GET", "/function/f/x", ""); a.status != 200 || a.header.Get("Gfaas-Start") != "gpu-warm" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Start gpu-warm", a)
 	}
 }
 
-// doNotRead makes a call, and reads nothing of its answer, until its instance says that
-// it has begun: one that was held up for longer than it may pause has not seen it.
-func (w *world) doNotRead(path string, began <-chan struct{}) {
+// callWithoutReading sends a call without reading the answer, and repeats this until an instance
+// reports that it has begun one. An instance that was delayed for longer than the timeout
+// never sees its call.
+func (w *world) callWithoutReading(path string, began <-chan struct{}) {
 	w.t.Helper()
 	w.until("an instance is called", func() bool {
 		conn := w.dial("")
@@ -448,11 +459,11 @@ func (w *world) doNotRead(path string, began <-chan struct{}) {
 	})
 }
 
-// TestCallerNeverReads: an answer that nobody takes does not hold its place for
-// ever.
-func TestCallerNeverReads(t *testing.T) {
+// TestUnreadAnswerEnds: an answer that the caller does not read does not occupy its slot
+// forever.
+func TestUnreadAnswerEnds(t *testing.T) {
 	began := make(chan struct{}, 100)
-	w := newWorld(t, mixed{"/endless": func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, pathHandlers{"/endless": func(rw http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
 		for block := make([]byte, 64<<10); r.Context().Err() == nil; {
 			if _, err := rw.Write(block); err != nil {
@@ -461,13 +472,13 @@ func TestCallerNeverReads(t *testing.T) {
 		}
 	}}, func(c *Config) { c.Timeout = 300 * time.Millisecond })
 	w.apply(fn("f"))
-	w.doNotRead("/function/f/endless", began)
-	w.settled()
+	w.callWithoutReading("/function/f/endless", began)
+	w.awaitNoCalls()
 }
 
-// TestFlushed: parts of an answer are passed on as they come, whether its length is
-// known or not.
-func TestFlushed(t *testing.T) {
+// TestAnswerIsPassedOnInParts: the gateway passes on each part of an answer as soon as it arrives,
+// whether the length is known or not.
+func TestAnswerIsPassedOnInParts(t *testing.T) {
 	next := make(chan struct{})
 	parts := func(header ...string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, r *http.Request) {
@@ -481,10 +492,10 @@ func TestFlushed(t *testing.T) {
 			}
 		}
 	}
-	w := newWorld(t, mixed{"/chunked": parts(), "/events": parts("Content-Type", "text/event-stream"), "/known": parts("Content-Length", "20")}, nil)
+	w := newWorld(t, pathHandlers{"/chunked": parts(), "/events": parts("Content-Type", "text/event-stream"), "/known": parts("Content-Length", "20")}, nil)
 	w.apply(fn("f"))
 	for _, path := range []string{"/chunked", "/events", "/known"} {
-		r, err := http.Get(w.url("/function/f" + path)) // the head is there before any part is
+		r, err := http.Get(w.url("/function/f" + path)) // the head arrives before any part
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -492,21 +503,22 @@ func TestFlushed(t *testing.T) {
 		for range 4 {
 			next <- struct{}{}
 			if _, err := io.ReadFull(r.Body, part); err != nil || string(part) != "part;" {
-				t.Fatalf("%s: %q, %v", path, part, err)
+				t.Fatalf(`%s: got %q, %v; want "part;"`, path, part, err)
 			}
 		}
 		if _, err := r.Body.Read(part); err != io.EOF {
-			t.Errorf("%s: %v at its end", path, err)
+			t.Errorf("%s: after the last part: got %v, want EOF", path, err)
 		}
 		_ = r.Body.Close()
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestUpgrade: an upgraded connection passes both ways, holds its place until it is
-// closed, and may be silent.
-func TestUpgrade(t *testing.T) {
-	w := newWorld(t, mixed{"/socket": func(rw http.ResponseWriter, r *http.Request) {
+// TestUpgradedConnection: an upgraded connection passes data in both directions, occupies a slot
+// until it is closed, and may be silent.
+func TestUpgradedConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, pathHandlers{"/socket": func(rw http.ResponseWriter, r *http.Request) {
 		conn, rest, err := http.NewResponseController(rw).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -515,38 +527,41 @@ func TestUpgrade(t *testing.T) {
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		_, _ = io.Copy(conn, rest)
-	}}, func(c *Config) { c.Timeout = 100 * time.Millisecond })
-	w.apply(fn("f"))
+	}, "/hang": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }}, func(c *Config) { c.Timeout = 100 * time.Millisecond })
+	w.apply(fn("f"), fn("g"))
 	var conn net.Conn
 	var in *bufio.Reader
-	w.until("it is upgraded", func() bool { // which an instance that was held up may be too late for
+	w.until("it is upgraded", func() bool { // a delayed instance may be too late for the timeout
 		conn = w.dial("GET /function/f/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		in = bufio.NewReader(conn)
 		r, err := http.ReadResponse(in, nil)
 		if err != nil || r.StatusCode != 504 && (r.StatusCode != 101 || r.Header.Get("Gfaas-Instance") == "") {
-			t.Fatalf("%+v, %v", r, err)
+			t.Fatalf("got %+v, %v; want status 504, or 101 with a header Gfaas-Instance", r, err)
 		}
 		return r.StatusCode == 101
 	})
 	for _, text := range []string{"one", "two"} {
-		time.Sleep(150 * time.Millisecond) // longer than an answer may pause
+		// This call begins after the latest data, so its timeout shows that the connection
+		// has been idle for longer than an answer may pause.
+		checkRefusal(t, w.do("GET", "/function/g/hang", ""), 504, refusal.Timeout)
 		_, _ = io.WriteString(conn, text)
 		got := make([]byte, len(text))
 		if _, err := io.ReadFull(in, got); err != nil || string(got) != text {
-			t.Fatalf("%q, %v", got, err)
+			t.Fatalf("got %q, %v; want %q", got, err, text)
 		}
 	}
 	if n := *w.Status().GPUs[0].Running; n != 1 {
-		t.Errorf("%d run", n)
+		t.Errorf("%d calls run on the GPU, want 1", n)
 	}
 	_ = conn.Close()
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestStartFailed: calls of a function that does not start wait for another try,
-// until it has failed three times in a row: then they are told at once, and it is
-// tried again later.
+// TestStartFailed: calls of a function whose start fails are queued for another try.
+// After three failures in a row they are refused at once, and the gateway retries the
+// start later.
 func TestStartFailed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	var tries atomic.Int32
 	var last atomic.Pointer[time.Time]
@@ -560,21 +575,21 @@ func TestStartFailed(t *testing.T) {
 	}
 	w.apply(fn("f"))
 	a := w.do("POST", "/function/f", "x")
-	own(t, a, 502, codeStartFailed)
+	checkRefusal(t, a, 502, refusal.StartFailed)
 	if !strings.Contains(a.body, "it is broken") || tries.Load() != 3 {
-		t.Errorf("%s after %d tries", a.body, tries.Load())
+		t.Errorf("got %s after %d starts, want the error of the third start", a.body, tries.Load())
 	}
 	third := *last.Load()
-	own(t, w.do("POST", "/function/f", "x"), 502, codeStartFailed)
+	checkRefusal(t, w.do("POST", "/function/f", "x"), 502, refusal.StartFailed)
 	if tries.Load() != 3 && last.Load().Sub(third) < time.Second {
-		t.Errorf("tried at once: %d times", tries.Load())
+		t.Errorf("start %d began within 1 s of the third, want a pause", tries.Load())
 	}
 	if f := w.Status().Functions[0]; f.State != "failing" {
-		t.Errorf("%+v", f)
+		t.Errorf("got %+v; want state failing", f)
 	}
 	works.Store(true)
 	w.until("it works", func() bool { return w.do("POST", "/function/f", "x").status == 200 })
-	if l, err := w.catalog.Look(context.Background()); err != nil || len(l.Instances) != 1 {
-		t.Errorf("records of what did not start are left: %+v, %v", l.Instances, err)
+	if l, err := w.catalog.List(context.Background()); err != nil || len(l.Instances) != 1 {
+		t.Errorf("got records %+v and error %v, want one record, of the instance that started", l.Instances, err)
 	}
 }

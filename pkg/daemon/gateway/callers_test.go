@@ -10,30 +10,31 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/inbound"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// incoming waits until so many bodies are being received.
+// incoming waits until the gateway is receiving n bodies.
 func (w *world) incoming(n int) {
 	w.t.Helper()
-	w.until("bodies are on their way", func() bool { return w.inPhase(phaseBody) == n })
+	w.until("bodies are on their way", func() bool { return w.inPhase(inbound.PhaseBody) == n })
 }
 
 // inPhase returns the number of connections in a phase.
-func (w *world) inPhase(phase int32) (n int) {
-	w.callers.mu.Lock()
-	defer w.callers.mu.Unlock()
-	for _, h := range w.callers.hosts {
-		for conn := range h.conns {
-			if conn.phase() == phase {
-				n++
-			}
-		}
+func (w *world) inPhase(phase int32) int {
+	return w.intake.Usage().Connections[phase]
+}
+
+// connections returns the number of callers' connections.
+func (w *world) connections() (n int) {
+	for _, inPhase := range w.intake.Usage().Connections {
+		n += inPhase
 	}
 	return n
 }
 
-// dialFrom sends text over a connection of its own from another address of this machine.
+// dialFrom sends text over a new connection from another address of this host.
 func (w *world) dialFrom(address, text string) net.Conn {
 	w.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -49,14 +50,14 @@ func (w *world) dialFrom(address, text string) net.Conn {
 	return conn
 }
 
-// TestConnectionsGiveWay: connections that wait for their callers, whatever for, give way to
-// others, so that calls, health checks and the control socket are answered; and only as many
-// of them as there may be are open.
+// TestConnectionsGiveWay: connections that wait for their callers are closed in favor of
+// new connections, so that the gateway answers calls, health checks and the control
+// socket. The number of open connections stays within the limit.
 func TestConnectionsGiveWay(t *testing.T) {
 	const most, many = 30, 100
 	for name, c := range map[string]struct {
 		said string
-		same bool // the host that has the connections is answered too
+		same bool // the host that holds the connections is answered too
 	}{
 		"idle":         {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", true},
 		"no request":   {"", true},
@@ -70,7 +71,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			release := make(chan struct{})
-			w := newWorld(t, mixed{"/hang": func(http.ResponseWriter, *http.Request) { <-release }}, func(cfg *Config) {
+			w := newWorld(t, pathHandlers{"/hang": func(http.ResponseWriter, *http.Request) { <-release }}, func(cfg *Config) {
 				withAsync(t)(cfg)
 				cfg.files, cfg.Concurrency, cfg.Queue = most*8/3, 256, 256
 			})
@@ -81,30 +82,33 @@ func TestConnectionsGiveWay(t *testing.T) {
 			for i := range many {
 				conn := w.dialFrom("127.0.0.1", c.said)
 				held = append(held, conn)
-				if i < most/2 { // they begin before others come
-					w.until(name, func() bool {
-						w.callers.mu.Lock()
-						defer w.callers.mu.Unlock()
-						return w.callers.conns > i
-					})
+				if i < most/2 { // these calls begin before further connections are opened
+					w.until(name, func() bool { return w.connections() > i })
 				}
 			}
 			w.until("as many as there may be", func() bool {
-				w.callers.mu.Lock()
-				defer w.callers.mu.Unlock()
-				return w.callers.conns > most/2 && w.callers.conns <= most
+				n := w.connections()
+				return n > most/2 && n <= most
 			})
-			if c.same { // on a busy host some may still be on their way to where they wait
-				w.until("none runs", func() bool { return w.inPhase(phaseRuns) == 0 })
-			}
 			for _, from := range []string{"127.0.0.9", "127.0.0.1"} {
+				if from == "127.0.0.1" {
+					// Connections are accepted in order, so the answers to the other host mean
+					// that all have been accepted. On a busy host, some may not have reached
+					// the phase in which they wait.
+					w.until("all have been read", func() bool {
+						if c.same {
+							return w.inPhase(inbound.PhaseRuns) == 0
+						}
+						return w.inPhase(inbound.PhaseHead)+w.inPhase(inbound.PhaseLingers) == 0
+					})
+				}
 				for _, path := range []string{"/healthz", "/function/f/x"} {
 					want := 200
 					if from == "127.0.0.1" && !c.same {
 						want = 503
 					}
-					a := said(t, w.dialFrom(from, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"))
-					if a.status != want || want == 503 && a.reason() != codeBusy {
+					a := readAnswer(t, w.dialFrom(from, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"))
+					if a.status != want || want == 503 && a.reason() != refusal.Busy {
 						t.Errorf("%s from %s: %d %s, want %d", path, from, a.status, a.body, want)
 					}
 				}
@@ -115,8 +119,8 @@ func TestConnectionsGiveWay(t *testing.T) {
 			} else {
 				_ = a.Body.Close()
 			}
-			if name == "calls" { // none of those that run was cut
-				if n := w.inPhase(phaseRuns); n < most/2 {
+			if name == "calls" { // no running call was cut off
+				if n := w.inPhase(inbound.PhaseRuns); n < most/2 {
 					t.Errorf("%d calls run, want %d or more", n, most/2)
 				}
 			}
@@ -127,15 +131,16 @@ func TestConnectionsGiveWay(t *testing.T) {
 	}
 }
 
-// TestIdleLongestGivesWay: of idle connections the one that is so for the longest is closed,
-// and not one of a host that has few.
+// TestIdleLongestGivesWay: the gateway closes the connection that has been idle the
+// longest, but not a connection of a host that has few.
 func TestIdleLongestGivesWay(t *testing.T) {
 	const most = 8
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.files = most*8/3 + 1 })
 	idle := func(from string) net.Conn {
-		n := w.inPhase(phaseIdle)
+		n := w.inPhase(inbound.PhaseIdle)
 		conn := w.dialFrom(from, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-		w.until("idle", func() bool { return w.inPhase(phaseIdle) == min(n+1, most) })
+		readAnswer(t, conn)
+		w.until("idle", func() bool { return w.inPhase(inbound.PhaseIdle) == min(n+1, most) })
 		return conn
 	}
 	few := idle("127.0.0.9")
@@ -144,7 +149,6 @@ func TestIdleLongestGivesWay(t *testing.T) {
 		conns = append(conns, idle("127.0.0.1"))
 	}
 	open := func(conn net.Conn) bool {
-		said(t, conn)
 		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			return false
 		}

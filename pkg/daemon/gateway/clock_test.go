@@ -3,8 +3,8 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,49 +12,56 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestClockIsSet: that somebody sets the wall's clock, by hours and to and fro, while
-// calls run and wait, ends none of them and no instance, and nothing that is due comes
-// earlier or later for it. The gateway's beginning is set, and not its now: what it
-// keeps of times before is as far from now as it would be.
+// TestClockIsSet: if the wall clock is set back and forth by hours while calls run and
+// wait, the gateway ends no call and no instance, and every timer fires when it is due.
+// The test changes the gateway's epoch instead of its current time: times that the
+// gateway has stored before keep the right distance from now.
 func TestClockIsSet(t *testing.T) {
 	for _, by := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
 		t.Run(by.String(), func(t *testing.T) {
 			began, goOn := make(chan bool, 2), make(chan bool)
 			var text bytes.Buffer
+			var mu sync.Mutex
+			epoch := time.Now()
 			w := newWorld(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/wait" {
 					began <- true
 					<-goOn
 				}
-			}), func(c *Config) { c.Record, c.Concurrency, c.QueueTimeout, c.Timeout = &text, 1, time.Hour, time.Hour })
+			}), func(c *Config) {
+				c.Record, c.Concurrency, c.QueueTimeout, c.Timeout = &text, 1, time.Hour, time.Hour
+				c.now = func() time.Duration {
+					mu.Lock()
+					defer mu.Unlock()
+					return time.Since(epoch)
+				}
+			})
 			short := fn("short", func(f *function.Function) { f.Scale.Idle, f.Scale.Max = 50*time.Millisecond, 1 })
 			w.apply(fn("f", func(f *function.Function) { f.Scale.Idle, f.Scale.Max = time.Hour, 1 }), short)
 			first := w.do("GET", "/function/f", "")
 			answers := make(chan answer, 3)
-			for range 2 { // one runs, one waits
+			for range 2 { // one call runs, the other one is queued
 				go func() { answers <- w.do("GET", "/function/f/wait", "") }()
 			}
 			<-began
-			w.engine.mu.Lock()
-			w.engine.epoch = clocktest.Set(t, w.engine.epoch, by)
-			w.engine.mu.Unlock()
-			go func() { answers <- w.do("GET", "/function/short", "") }() // waits behind them
+			mu.Lock()
+			epoch = clocktest.Set(t, epoch, by)
+			mu.Unlock()
+			go func() { answers <- w.do("GET", "/function/short", "") }() // queued behind the other two
 			close(goOn)
 			for range 3 {
 				if a := <-answers; a.status != 200 || a.header.Get("Gfaas-Attempts") != "1" {
-					t.Errorf("%+v", a)
+					t.Errorf("got %+v; want status 200, Gfaas-Attempts 1", a)
 				}
 			}
 			w.until("what has idled for as long as it may is stopped", func() bool {
-				w.engine.mu.Lock()
-				defer w.engine.mu.Unlock()
-				return (*w.names.Load())["short"].instances == 0
+				return w.dispatcher.Function("short").Info().Instances == 0
 			})
 			if a := w.do("GET", "/function/f", ""); a.status != 200 || a.header.Get("Gfaas-Instance") != first.header.Get("Gfaas-Instance") {
-				t.Errorf("before %+v, then %+v", first, a)
+				t.Errorf("got %+v; want status 200 of the same instance as %+v", a, first)
 			}
-			if s := w.status().Functions[0]; *s.RPS < 0 || *s.RPS > 4 || *s.P50MS <= 0 {
-				t.Errorf("%v calls a second, in %v ms", *s.RPS, *s.P50MS)
+			if s := w.Status().Functions[0]; *s.RPS < 0 || *s.RPS > 4 || *s.P50MS <= 0 {
+				t.Errorf("got %v calls per second with a median of %v ms; want 0 to 4 and more than 0", *s.RPS, *s.P50MS)
 			}
 			w.close()
 			last := 0.0
@@ -63,7 +70,7 @@ func TestClockIsSet(t *testing.T) {
 					Time *float64 `json:"time_ms"`
 				}
 				if err := json.Unmarshal(line, &l); err != nil || l.Time == nil || *l.Time < last || *l.Time > 1e6 {
-					t.Fatalf("after %v: %s, %v", last, line, err)
+					t.Fatalf("got %s, %v; want a time from %v to 1e6", line, err, last)
 				}
 				last = *l.Time
 			}
@@ -71,22 +78,5 @@ func TestClockIsSet(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// TestRecent: rates and latencies are of the last minute, whatever the wall's clock says.
-func TestRecent(t *testing.T) {
-	var r recent
-	for at := range 200 {
-		r.add(time.Duration(at)*time.Second, 10*time.Millisecond)
-	}
-	for _, c := range []struct {
-		at  time.Duration
-		rps string
-	}{{200 * time.Second, "1.0"}, {230 * time.Second, "0.4"}, {time.Hour, "0.0"}} {
-		rps, ms := r.look(c.at, 0.5)
-		if got := fmt.Sprintf("%.1f", rps); got != c.rps || rps > 0 && (ms[0] < 9 || ms[0] > 11) {
-			t.Errorf("at %v %s a second, in %v ms; want %s", c.at, got, ms, c.rps)
-		}
 	}
 }

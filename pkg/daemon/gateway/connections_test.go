@@ -22,12 +22,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// connected is a gateway with many callers: some keep a connection and say nothing,
-// some read an answer that goes on, event by event.
+// connected is a gateway with many callers. Some keep an idle connection, others read a
+// stream of events.
 type connected struct {
 	*world
-	ticks []chan int // the next event of each answer
-	seen  chan error // one for each event that its caller has, nil as it should be
+	ticks []chan int // the next event of each stream
+	seen  chan error // one value per event that a caller has read: nil if it is the expected one
 	conns []net.Conn
 }
 
@@ -59,18 +59,18 @@ func connect(tb testing.TB) *connected {
 			}
 		}
 	}
-	c.world = newWorld(tb, mixed{"/events": events}, func(c *Config) { c.Queue = 1024 })
+	c.world = newWorld(tb, pathHandlers{"/events": events}, func(c *Config) { c.Queue = 1024 })
 	c.apply(fn("quick"), fn("events", func(f *function.Function) { f.Scale.Max, f.Inflight = 1, manyStreams }))
 	for _, name := range []string{"quick", "events"} {
 		if a := c.do("GET", "/function/"+name, ""); a.status != 200 {
-			tb.Fatalf("%+v", a)
+			tb.Fatalf("got %+v; want status 200", a)
 		}
 	}
 	return c
 }
 
-// request sends one on a connection of its own, which stays open until leave, and
-// returns what comes on it.
+// request sends a GET request on a new connection, which stays open until leave, and
+// returns a reader for the answer.
 func (c *connected) request(path string) (*bufio.Reader, error) {
 	conn, err := net.Dial("tcp", c.WebAddr().String())
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *connected) request(path string) (*bufio.Reader, error) {
 	return bufio.NewReaderSize(conn, 512), err
 }
 
-// come has all of them come.
+// come opens all idle connections and all streams, and starts a reader for each stream.
 func (c *connected) come() {
 	c.t.Helper()
 	for range manyIdle {
@@ -91,7 +91,7 @@ func (c *connected) come() {
 		}
 		answer, err := http.ReadResponse(in, nil)
 		if err != nil || answer.StatusCode != http.StatusOK {
-			c.t.Fatalf("%+v, %v", answer, err)
+			c.t.Fatalf("got %+v, %v; want status %v", answer, err, http.StatusOK)
 		}
 		_, _ = io.Copy(io.Discard, answer.Body)
 	}
@@ -102,7 +102,7 @@ func (c *connected) come() {
 		}
 		answer, err := http.ReadResponse(in, nil)
 		if err != nil || answer.StatusCode != http.StatusOK {
-			c.t.Fatalf("%+v, %v", answer, err)
+			c.t.Fatalf("got %+v, %v; want status %v", answer, err, http.StatusOK)
 		}
 		go func() {
 			lines := bufio.NewScanner(answer.Body)
@@ -121,8 +121,8 @@ func (c *connected) come() {
 	}
 }
 
-// event has each answer go on by one event, and waits until every caller has it:
-// nothing else comes that would push it on.
+// event sends one event on each stream and waits until every caller has read it. No later
+// event could flush a delayed one.
 func (c *connected) event(n int) {
 	c.t.Helper()
 	for _, tick := range c.ticks {
@@ -141,7 +141,7 @@ func (c *connected) event(n int) {
 	}
 }
 
-// leave ends the answers and the connections.
+// leave ends the streams and closes the connections.
 func (c *connected) leave() {
 	for _, tick := range c.ticks {
 		close(tick)
@@ -151,8 +151,8 @@ func (c *connected) leave() {
 	}
 }
 
-// resident is the memory of this process that is in use, in bytes, once what is not
-// was given back.
+// resident returns the resident memory of this process in bytes, after it has returned
+// unused memory to the system.
 func resident(tb testing.TB) int64 {
 	tb.Helper()
 	debug.FreeOSMemory()
@@ -167,8 +167,8 @@ func resident(tb testing.TB) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// used is the memory that objects and stacks take, in bytes: a tool such as the race
-// detector has more of its own than all of that.
+// used returns the memory that objects and stacks use, in bytes. It excludes the memory
+// of tools: the race detector's own memory is larger than all of this.
 func used() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -176,8 +176,8 @@ func used() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// quick calls the other function on one connection until the context ends, and
-// returns when each call was.
+// quick calls the other function on one connection until ctx ends, and returns the time
+// span of each call.
 func (c *connected) quick(ctx context.Context) (took []span) {
 	transport := &http.Transport{DisableCompression: true}
 	defer transport.CloseIdleConnections()
@@ -197,16 +197,16 @@ func (c *connected) quick(ctx context.Context) (took []span) {
 		_ = answer.Body.Close()
 		took = append(took, span{begin.UnixNano(), time.Now().UnixNano()})
 		if answer.StatusCode != http.StatusOK {
-			c.t.Errorf("%d", answer.StatusCode)
+			c.t.Errorf("got status %d, want 200", answer.StatusCode)
 			return took
 		}
 	}
 	return took
 }
 
-// TestManyConnections: 1,000 connections that say nothing and 200 answers that go on
-// take no more memory than they may, callers and instances included, and each event
-// comes to all at once, while others are answered.
+// TestManyConnections: 1,000 idle connections and 200 streams stay within the memory
+// limit, callers and instances included. Each event reaches all streams at once, and
+// other calls are answered meanwhile.
 func TestManyConnections(t *testing.T) {
 	c := connect(t)
 	defer c.close()
@@ -229,12 +229,12 @@ func TestManyConnections(t *testing.T) {
 		t.Errorf("they take %d MiB, want at most %d", more>>20, most>>20)
 	}
 	if answered == 0 {
-		t.Error("nobody else was answered")
+		t.Error("no other call was answered")
 	}
 }
 
-// witness does nothing but sleep for a millisecond at a time, and tells when it woke
-// later than a millisecond after that, for as long as it is to go on.
+// witness repeatedly sleeps for a millisecond and reports each span by which it woke up
+// more than a millisecond late. It returns when on returns false.
 func witness(on func() bool, held func(span)) {
 	for on() {
 		begin := time.Now()
@@ -245,22 +245,22 @@ func witness(on func() bool, held func(span)) {
 	}
 }
 
-// witnessing, in its environment, has this program be a witness and nothing else: what
-// holds that up, the machine or what else runs on it, holds up everybody.
-const witnessing = "GATEWAY_TEST_WITNESS"
+// delayWitness is an environment variable that turns this program into a witness. A delay
+// of that process, caused by the host or by another process, delays all processes.
+const delayWitness = "GATEWAY_TEST_WITNESS"
 
 func witnessHost() {
-	witness(func() bool { return true }, func(s span) { fmt.Println(s.begin, s.end) }) // until it is killed
+	witness(func() bool { return true }, func(s span) { fmt.Println(s.begin, s.end) }) // until the process is killed
 }
 
-// span is a time, in ns since 1970.
+// span is a period of time, in ns since 1970.
 type span struct{ begin, end int64 }
 
-// witnessedHost starts a witness in a process of its own. The function it returns ends
-// it and says when it was held up.
+// witnessedHost starts a witness in a separate process. The returned function stops it
+// and returns the delays that it measured.
 func witnessedHost(b *testing.B) (stop func() []span) {
 	w := exec.Command(os.Args[0])
-	w.Env = append(os.Environ(), witnessing+"=1")
+	w.Env = append(os.Environ(), delayWitness+"=1")
 	out, err := w.StdoutPipe()
 	if err == nil {
 		err = w.Start()
@@ -287,8 +287,8 @@ func witnessedHost(b *testing.B) (stop func() []span) {
 	}
 }
 
-// witnessedHere is the same in this process, where a goroutine has its turn with all
-// others: those of the callers, the instances and the gateway.
+// witnessedHere runs a witness in this process, where its goroutine competes with the
+// goroutines of the callers, the instances and the gateway.
 func witnessedHere() (stop func() []span) {
 	var held []span
 	var ended atomic.Bool
@@ -304,8 +304,8 @@ func witnessedHere() (stop func() []span) {
 	}
 }
 
-// less is what is left of times without those in which the witness was held up too,
-// of each call that took long.
+// less returns the duration of each call, minus the time in which the witness was delayed
+// too.
 func less(took []span, held []span) (left []time.Duration) {
 	for _, t := range took {
 		d := t.end - t.begin
@@ -317,10 +317,10 @@ func less(took []span, held []span) (left []time.Duration) {
 	return left
 }
 
-// BenchmarkConnections is what TestManyConnections' callers take in memory, and how
-// long a call of another function takes at most, and as a rule, while all 200 answers
-// go on together: without them, and with them, turn by turn; and that at most, less
-// what held up a goroutine, or a process, that only sleeps meanwhile.
+// BenchmarkConnections measures the memory that the callers of TestManyConnections use.
+// It also measures the maximum and the typical duration of a call to another function,
+// alternately without load and while all 200 streams send events. It reports the maximum
+// again after subtracting the delays of a goroutine, or of a process, that only sleeps.
 func BenchmarkConnections(b *testing.B) {
 	c := connect(b)
 	defer c.leave()

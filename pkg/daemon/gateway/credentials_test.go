@@ -6,44 +6,55 @@ import (
 	"testing"
 )
 
-// TestCredentialsStayHere: no function sees the user and the password of the gateway,
-// whether calls need them or not; it sees all other credentials.
-func TestCredentialsStayHere(t *testing.T) {
+// TestGatewayCredentialsAreNotPassedOn: no function receives the gateway's user and password,
+// whether calls require them (Config.AuthFunctions) or not. All other credentials reach the
+// function.
+func TestGatewayCredentialsAreNotPassedOn(t *testing.T) {
 	const (
-		own   = "Basic dTpw" // u:p
-		other = "Basic dTpx"
+		own   = "Basic dTpw" // u:p, the gateway's
+		other = "Basic dTpx" // u:q
 	)
-	for _, calls := range []bool{false, true} {
+	for _, authFunctions := range []bool{false, true} {
 		seen := make(chan string, 1)
-		async := withAsync(t)
+		setAsync := withAsync(t)
 		w := newWorld(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				seen <- fmt.Sprint(r.Header["Authorization"], r.Header["Proxy-Authorization"])
 			}
 		}), func(c *Config) {
-			async(c)
-			c.Auth, c.AuthFunctions = NewCredentials("u", "p"), calls
+			setAsync(c)
+			c.Auth, c.AuthFunctions = NewCredentials("u", "p"), authFunctions
 		})
 		w.apply(fn("f"))
 		for _, c := range []struct {
-			headers []string
-			want    string
+			headers    []string
+			authorized bool
+			want       string // the headers that the function receives: Authorization and Proxy-Authorization
 		}{
-			{[]string{"Authorization", own}, "[] []"},
-			{[]string{"Authorization", "basic  dTpw "}, "[] []"},
-			{[]string{"Authorization", other, "Authorization", own}, "[] []"},
-			{[]string{"Authorization", own, "Proxy-Authorization", own}, "[] []"},
-			{[]string{"Authorization", other}, "[" + other + "] []"},
-			{[]string{"Authorization", "Bearer dTpw"}, "[Bearer dTpw] []"},
+			{[]string{"Authorization", own}, true, "[] []"},
+			{[]string{"Authorization", "Basic  dTpw"}, true, "[] []"},
+			{[]string{"Authorization", "basic  dTpw "}, true, "[] []"},
+			{[]string{"Authorization", other, "Authorization", own}, true, "[] []"},
+			{[]string{"Authorization", own, "Proxy-Authorization", own}, true, "[] []"},
+			{[]string{"Authorization", other}, false, "[" + other + "] []"},
+			{[]string{"Authorization", "Bearer dTpw"}, false, "[Bearer dTpw] []"},
+			{[]string{"Authorization", ""}, false, "[] []"},
+			{nil, false, "[] []"},
 		} {
-			for path, body := range map[string]string{"/function/f": "", "/async-function/f": "", "/v2/models/f/infer": "", "/v1/completions": `{"model": "f"}`} {
-				a := w.do("POST", path, body, c.headers...)
-				if calls && c.want != "[] []" {
+			for _, r := range []struct {
+				path, body string
+				status     int
+			}{
+				{"/function/f", "", 200}, {"/async-function/f", "", 202}, {"/v2/models/f/infer", "", 200}, {"/v1/completions", `{"model": "f"}`, 200},
+			} {
+				a := w.do("POST", r.path, r.body, c.headers...)
+				if authFunctions && !c.authorized {
 					if a.status != 401 {
-						t.Errorf("%s with %v: %d, want 401", path, c.headers, a.status)
+						t.Errorf("%s with %v, credentials required: got status %d, want 401", r.path, c.headers, a.status)
 					}
-				} else if got := <-seen; a.status/100 != 2 || got != c.want {
-					t.Errorf("%s with %v: %d, and the function saw %s, want %s", path, c.headers, a.status, got, c.want)
+				} else if got := <-seen; a.status != r.status || got != c.want {
+					t.Errorf("%s with %v, credentials required: %v: got status %d and headers %s, want %d and %s",
+						r.path, c.headers, authFunctions, a.status, got, r.status, c.want)
 				}
 			}
 		}

@@ -11,15 +11,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// BenchmarkFairness is how long calls of one function take that come one after
-// another, alone and beside a function of the same weight that 64 callers flood: the
-// 95th percentiles, and their ratio once one execution is taken off.
+// BenchmarkFairness measures the duration of sequential calls to one function, alone and
+// while 64 callers flood another function of the same weight. It reports both 95th
+// percentiles, and their ratio after subtracting one execution.
 func BenchmarkFairness(b *testing.B) {
 	const execution, callers = 20 * time.Millisecond, 64
 	for _, policy := range []string{"gfaas", "mqfq-sticky", "fcfs"} {
 		b.Run(policy, func(b *testing.B) {
 			work := func(http.ResponseWriter, *http.Request) { time.Sleep(execution) }
-			w := newWorld(b, mixed{"/work": work}, func(c *Config) {
+			w := newWorld(b, pathHandlers{"/work": work}, func(c *Config) {
 				c.Policy.Policy, c.Queue, c.FixedCosts = policy, 1024, true
 				c.Costs = map[string]trace.Function{}
 				for _, name := range []string{"flood", "patient"} {
@@ -32,7 +32,7 @@ func BenchmarkFairness(b *testing.B) {
 				for i := range took {
 					begin := time.Now()
 					if a := w.do("GET", "/function/patient/work", ""); a.status != 200 {
-						b.Fatalf("%+v", a)
+						b.Fatalf("got %+v; want status 200", a)
 					}
 					took[i] = time.Since(begin)
 				}

@@ -16,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// sick is what a token daemon knows of faults.
+// sick is a fake token daemon that reports faults.
 type sick struct {
 	mu     sync.Mutex
 	faults []wire.InstanceFault
@@ -31,7 +31,7 @@ func (s *sick) ask(context.Context) ([]wire.InstanceFault, error) {
 	return slices.Clone(s.faults), nil
 }
 
-// report has an instance fault.
+// report adds a fault of an instance.
 func (s *sick) report(id string, change func(*wire.InstanceFault)) {
 	f := wire.InstanceFault{Instance: id, GPU: "sim", PID: 1, Call: "cuCtxSynchronize", Code: 700, Name: wire.FaultName(700), Time: time.Now()}
 	if change != nil {
@@ -54,13 +54,13 @@ func (s *sick) logged(text string) int {
 	return strings.Count(s.log.String(), text)
 }
 
-// loggedOnce waits for a line of the log, which follows what the status shows, and fails
-// the test if it is there more than once.
+// loggedOnce waits until the log contains text, because the log is written after the
+// status has changed. It fails the test if text occurs more than once.
 func (s *sick) loggedOnce(w *world, text string) {
 	w.t.Helper()
 	w.until("it is logged", func() bool { return s.logged(text) > 0 })
 	if n := s.logged(text); n != 1 {
-		w.t.Errorf("logged %d times:\n%s", n, s.log.String())
+		w.t.Errorf("logged %d times, want once:\n%s", n, s.log.String())
 	}
 }
 
@@ -71,11 +71,13 @@ func sickWorld(t *testing.T, handler http.Handler) (*world, *sick) {
 	}), s
 }
 
-// TestFaultedOwn: an instance of the gateway's own that cannot use CUDA any more is stopped
-// and replaced, whatever its function's restart, once.
-func TestFaultedOwn(t *testing.T) {
+// TestFaultedInstanceIsReplaced: if an instance of the gateway itself can no longer use
+// CUDA, the gateway stops and replaces it once, whatever the function's restart policy.
+func TestFaultedInstanceIsReplaced(t *testing.T) {
+	t.Parallel()
 	for _, restart := range []string{"", "no", "on-failure", "always"} {
 		t.Run(restart, func(t *testing.T) {
+			t.Parallel()
 			w, s := sickWorld(t, http.HandlerFunc(echo))
 			w.apply(fn("f", func(f *function.Function) { f.Restart = restart }), fn("g"))
 			w.do("POST", "/function/f", "x")
@@ -85,17 +87,18 @@ func TestFaultedOwn(t *testing.T) {
 				return fmt.Sprint(w.servers()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]"
 			})
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" {
-				t.Errorf("%+v", a)
+				t.Errorf("got %+v; want status 200, Gfaas-Instance f.3", a)
 			}
 			s.loggedOnce(w, "instance=f.1 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS")
 		})
 	}
 }
 
-// TestFaultedOfUp: an instance of gfaas up that cannot use CUDA any more is started again
-// where its function has a restart; otherwise it runs on, is shown as faulted and gets no
-// calls.
-func TestFaultedOfUp(t *testing.T) {
+// TestFaultedInstanceOfUp: if an instance of gfaas up can no longer use CUDA, the gateway
+// restarts it if its function has a restart policy. Otherwise it keeps running, is shown
+// as faulted and gets no calls.
+func TestFaultedInstanceOfUp(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		restart, runtime string
 		again            bool
@@ -104,6 +107,7 @@ func TestFaultedOfUp(t *testing.T) {
 		{"no", instance.Docker, false}, {"on-failure", instance.Docker, true}, {"always", instance.Docker, true},
 	} {
 		t.Run(tt.restart+" "+tt.runtime, func(t *testing.T) {
+			t.Parallel()
 			w, s := sickWorld(t, http.HandlerFunc(echo))
 			f := fn("f", func(f *function.Function) {
 				f.Restart = tt.restart
@@ -125,10 +129,10 @@ func TestFaultedOfUp(t *testing.T) {
 			} else {
 				w.until("it is shown as faulted", func() bool { i := w.Status().Instances; return len(i) == 1 && i[0].State == "faulted" })
 				if text := w.Status().Instances[0].Fault; text != "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize, after the fault of other" {
-					t.Errorf("the status says %q", text)
+					t.Errorf("the status has the fault %q, want error 700 after the fault of other", text)
 				}
 				if r := w.record("f-0"); r.Handle != before.Handle || fmt.Sprint(w.runtime.Running()) != "[f-0]" {
-					t.Errorf("%+v; %v run", r, w.runtime.Running())
+					t.Errorf("got %+v, and %v run; want an unchanged f-0", r, w.runtime.Running())
 				}
 			}
 			want := map[bool]string{true: "f-0", false: "f.1"}[tt.again]
@@ -140,12 +144,12 @@ func TestFaultedOfUp(t *testing.T) {
 	}
 }
 
-// TestFaultedCalls: calls that run on an instance when it faults are sent again where the
-// promise for calls without an answer allows it; calls that wait go to another instance.
+// TestFaultedCalls: calls that run on an instance when it faults are retried if the rules
+// for calls without an answer allow it. Queued calls go to another instance.
 func TestFaultedCalls(t *testing.T) {
 	var mu sync.Mutex
 	began := map[string]int{}
-	w, s := sickWorld(t, mixed{"/hang": func(rw http.ResponseWriter, r *http.Request) {
+	w, s := sickWorld(t, pathHandlers{"/hang": func(rw http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get("X-Call-Id")
 		mu.Lock()
 		began[id]++
@@ -191,9 +195,9 @@ func TestFaultedCalls(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestNotFaulted: faults of other instances, of processes that have ended, and those that
-// are older than the instance change nothing.
-func TestNotFaulted(t *testing.T) {
+// TestUnrelatedFaultsChangeNothing: faults of other instances, of processes that have
+// ended, and faults older than the instance change nothing.
+func TestUnrelatedFaultsChangeNothing(t *testing.T) {
 	w, s := sickWorld(t, http.HandlerFunc(echo))
 	w.apply(fn("f"))
 	s.report("f.1", func(f *wire.InstanceFault) { f.Time = f.Time.Add(-time.Hour) })
@@ -205,6 +209,6 @@ func TestNotFaulted(t *testing.T) {
 	s.mu.Unlock()
 	w.until("the daemon was asked three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked >= asked+3 })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.1" || s.logged("CUDA") != 0 {
-		t.Errorf("%+v\n%s", a, s.log.String())
+		t.Errorf("got %+v; want Gfaas-Instance f.1, and no CUDA error in the log:\n%s", a, s.log.String())
 	}
 }

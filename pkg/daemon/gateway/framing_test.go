@@ -22,14 +22,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// smuggled is the text of a request of 1 KiB, of which bodies are made.
+// smuggled is the text of a request of 1 KiB. The tests build bodies from it.
 var smuggled = func() string {
 	head := "GET /function/f/smuggled HTTP/1.1\r\nHost: x\r\nX-Pad: "
 	return head + strings.Repeat("p", 1024-len(head)-4) + "\r\n\r\n"
 }()
 
-// chunked frames a body in chunks of 1000 bytes, so that in some the text of a request
-// begins at the start of a line.
+// chunked frames a body in chunks of 1000 bytes, so that in some chunks the text of a
+// request begins at the start of a line.
 func chunked(body string) string {
 	var out strings.Builder
 	for len(body) > 0 {
@@ -40,8 +40,9 @@ func chunked(body string) string {
 	return out.String() + "0\r\n\r\n"
 }
 
-// answersEarly answers 418 before it has read the body of the request. It then reads
-// the body, or leaves it, or ends the connection without having announced that.
+// answersEarly returns a handler that answers 418 before it has read the request's body.
+// Then it reads the body, leaves it unread, or ends the connection without having
+// announced that.
 func answersEarly(then string, release <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -66,17 +67,18 @@ func answersEarly(then string, release <-chan struct{}) http.HandlerFunc {
 	}
 }
 
-// TestOneAnswerPerRequest sends a request with a body that is the text of further
-// requests, where the answer comes before the body was read, and then a second
-// request on the same connection. The first one gets exactly one answer. It says that
-// the connection is closed, which then ends without a reset, or the second request
-// is answered correctly. No part of a body is carried out, and nothing panics.
+// TestOneAnswerPerRequest sends a request whose body consists of further requests and
+// which is answered before the body was read, and then a second request on the same
+// connection. The first request gets exactly one answer. Either that answer announces
+// that the connection closes, which then ends without a reset, or the second request is
+// answered correctly. No request in a body is executed, and no handler panics.
 func TestOneAnswerPerRequest(t *testing.T) {
+	t.Parallel()
 	var stolen atomic.Int64
 	release := make(chan struct{})
 	var logged bytes.Buffer
 	var logging sync.Mutex
-	w := newWorld(t, mixed{
+	w := newWorld(t, pathHandlers{
 		"/smuggled": func(http.ResponseWriter, *http.Request) { stolen.Add(1) },
 		"/next":     func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "next") },
 		"/reads":    answersEarly("reads", nil), "/waits": answersEarly("waits", release), "/ends": answersEarly("ends", nil),
@@ -99,14 +101,14 @@ func TestOneAnswerPerRequest(t *testing.T) {
 	}
 	w.apply(fn("f", func(f *function.Function) { f.Inflight = 8 }), fn("broken"), fn("big", func(f *function.Function) { f.GPUMem = 2 * gpu.GiB }))
 	if a := w.do("GET", "/function/f/next", ""); a.status != 200 {
-		t.Fatalf("%+v", a)
+		t.Fatalf("got %+v; want status 200", a)
 	}
 	big := strings.Repeat(smuggled, 1000)
 	small := strings.Repeat(smuggled, 20)
 	for _, c := range []struct {
 		name, request string // the head up to the fields of the body
 		status        int
-		large         bool // only the large body has that answer
+		large         bool // only the large body gets this answer
 	}{
 		{name: "function reads on", request: "POST /function/f/reads HTTP/1.1", status: 418},
 		{name: "function ends its connection", request: "POST /function/f/ends HTTP/1.1", status: 418},
@@ -151,7 +153,7 @@ func TestOneAnswerPerRequest(t *testing.T) {
 		}
 	}
 	if n := stolen.Load(); n > 0 {
-		t.Errorf("%d requests were carried out that are parts of bodies", n)
+		t.Errorf("%d requests were carried out that are parts of bodies, want 0", n)
 	}
 	logging.Lock()
 	defer logging.Unlock()
@@ -164,9 +166,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// exchange sends a request and after it one that is answered with "next", on one
-// connection, and checks what comes back. A body that the caller announces by Expect
-// is sent although no answer 100 came: a caller may (RFC 9110, section 10.1.1).
+// exchange sends a request and then, on the same connection, a second request, which is
+// answered with "next". It checks both answers. A body announced by Expect is sent
+// without waiting for a 100 answer, as a caller may do (RFC 9110, section 10.1.1).
 func (w *world) exchange(name, head, body string, status int, expects bool) {
 	w.t.Helper()
 	conn := w.dial(head)
@@ -212,7 +214,7 @@ func (w *world) exchange(name, head, body string, status int, expects bool) {
 	}
 }
 
-// finalAnswer reads an answer and its body, after those 1xx that come before it.
+// finalAnswer reads an answer and its body. It skips 1xx answers before it.
 func finalAnswer(in *bufio.Reader) (*http.Response, error) {
 	for {
 		r, err := http.ReadResponse(in, nil)
@@ -225,9 +227,10 @@ func finalAnswer(in *bufio.Reader) (*http.Response, error) {
 	}
 }
 
-// TestTooLargeIsRead: a caller that sends all of a body that is too large before it
-// reads gets the answer 413, however the body is framed, and then the connection's end.
+// TestTooLargeIsRead: a caller that sends all of a too large body before it reads gets
+// the answer 413 and then the end of the connection, however the body is framed.
 func TestTooLargeIsRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
 	w.apply(fn("f"))
 	body := strings.Repeat("x", 8<<20)
@@ -246,7 +249,7 @@ func TestTooLargeIsRead(t *testing.T) {
 			a, err := finalAnswer(in)
 			want := 413
 			if path == "/v1/chat/completions" && framing == "chunked" {
-				want = 400 // it is no object
+				want = 400 // the body is not a JSON object
 			}
 			if err != nil || a.StatusCode != want || !a.Close {
 				t.Errorf("%s, %s: %+v, %v; want %d and Connection: close", path, framing, a, err, want)
@@ -259,8 +262,8 @@ func TestTooLargeIsRead(t *testing.T) {
 	}
 }
 
-// TestAmbiguousLength: after a request whose length two recipients may read
-// differently, the connection is closed; after others it is not.
+// TestAmbiguousLength: after a request whose length two recipients may interpret
+// differently, the gateway closes the connection. After other requests it does not.
 func TestAmbiguousLength(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
@@ -276,7 +279,7 @@ func TestAmbiguousLength(t *testing.T) {
 	long := post + "X-Pad: " + strings.Repeat("p", 9000) + "\r\nContent-Length: 5\r\nX-More: " + strings.Repeat("p", 9000) + "\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
 	for _, c := range []struct {
 		name     string
-		requests []string // the last one's answer is looked at
+		requests []string // the test checks the answer to the last request
 		closed   bool
 	}{
 		{"length", []string{length}, false},
@@ -293,7 +296,7 @@ func TestAmbiguousLength(t *testing.T) {
 		{"HTTP/1.0 with both", []string{old + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello"}, true},
 		{"HTTP/1.0 with both and no body", []string{old + "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n"}, true},
 	} {
-		for _, pieces := range []int{1 << 20, 7} { // bytes that are sent at once
+		for _, pieces := range []int{1 << 20, 7} { // bytes per write
 			conn := w.dial("")
 			in := bufio.NewReader(conn)
 			var last *http.Response
@@ -316,16 +319,17 @@ func TestAmbiguousLength(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	// What was sent together with such a request is not answered.
+	// The gateway does not answer a request that was sent together with an ambiguous
+	// request,
 	conn := w.dial(both + length)
 	in := bufio.NewReader(conn)
 	if a, err := finalAnswer(in); err != nil || !a.Close {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("got %+v, %v; want Connection: close", a, err)
 	}
 	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
-		t.Errorf("after the last answer: %q, %v", rest, err)
+		t.Errorf("after the last answer: got %q, %v; want the end of the connection", rest, err)
 	}
-	// Neither if it was sent behind one that leaves the connection open.
+	// not even if the ambiguous request followed a valid one.
 	conn = w.dial(length + both + length)
 	in = bufio.NewReader(conn)
 	answers := 0
@@ -340,13 +344,13 @@ func TestAmbiguousLength(t *testing.T) {
 		}
 	}
 	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 || answers > 2 {
-		t.Errorf("%d answers, then %q, %v", answers, rest, err)
+		t.Errorf("got %d answers, then %q, %v; want at most 2 and the end of the connection", answers, rest, err)
 	}
 }
 
-// TestFieldsOfEarlierRequests: the fields of a request do not count for the next one,
+// TestFieldsOfEarlierRequests: the fields of a request do not affect the next request,
 // even if the server's background read begins only after the handler has returned. With
-// one processor it does: these handlers do not block.
+// one processor this is always so, because these handlers do not block.
 func TestFieldsOfEarlierRequests(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -368,10 +372,10 @@ func TestFieldsOfEarlierRequests(t *testing.T) {
 }
 
 // TestLastAnswerIsRead: a client that sends an ambiguous request and many further
-// requests before it reads gets one answer and then the end of the connection, also if
-// the server has read none of the further requests that do not fit its buffer.
+// requests before it reads gets one answer and then the end of the connection, even if
+// the server has read none of the further requests that exceed its buffer.
 func TestLastAnswerIsRead(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the handler returns before the server reads on
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the handler returns before the server continues reading
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
 	const fields = " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
@@ -388,11 +392,11 @@ func TestLastAnswerIsRead(t *testing.T) {
 	}
 }
 
-// TestSlowBodyIsNotAwaited: an answer that leaves a body unread is not held up by a
-// caller that sends no more of it, and the connection ends.
+// TestSlowBodyIsNotAwaited: if an answer leaves the body unread, a caller that stops
+// sending the body does not delay the answer, and the connection ends.
 func TestSlowBodyIsNotAwaited(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, mixed{"/waits": answersEarly("waits", release)}, func(c *Config) { c.BodyTimeout = time.Hour })
+	w := newWorld(t, pathHandlers{"/waits": answersEarly("waits", release)}, func(c *Config) { c.BodyTimeout = time.Hour })
 	defer close(release)
 	w.apply(fn("f"))
 	for path, status := range map[string]int{"/function/none": 404, "/function/f/waits": 418} {
@@ -400,7 +404,7 @@ func TestSlowBodyIsNotAwaited(t *testing.T) {
 		in := bufio.NewReader(conn)
 		a, err := finalAnswer(in)
 		if err != nil || a.StatusCode != status || !a.Close {
-			t.Errorf("%s: %+v, %v", path, a, err)
+			t.Errorf("%s: got %+v, %v; want status %d and Connection: close", path, a, err, status)
 			continue
 		}
 		if _, err := in.ReadByte(); err != io.EOF {

@@ -1,46 +1,54 @@
-// Package gateway serves functions over HTTP: it keeps calls in a policy's queues,
-// starts and stops instances as the policy says, and passes calls to them.
+// Package gateway serves functions over HTTP. It queues calls, starts and stops instances,
+// and forwards calls to them. The policy (pkg/policy/queue) makes all scheduling decisions.
+// pkg/command/gfaas runs a Gateway as 'gfaas serve'.
 //
-// All decisions are the policy's (pkg/policy/queue). The engine is what drives it:
-// under one lock whoever learns of something (a call that came or ended, an
-// instance that is ready or gone, a function that changed, a timer) has the policy
-// step and does what it says, so that nothing is decided by what was true before.
-// Deeds that take time (to start, to stop, to send a call) happen beside it and
-// come back as events.
+// This package connects its subpackages:
 //
-// What runs instances and keeps the state it knows through pkg/instance/ports.
+//	api → proxy → dispatch ← instances
+//
+// Each has one task:
+//
+//   - api serves the HTTP interfaces and decides which requests are admitted.
+//   - proxy sends each call to its instance and passes the answer on.
+//   - dispatch drives the policy: it turns changes into events and performs the actions.
+//   - instances performs operations that take time, such as starting an instance.
+//   - inbound limits the connections and bodies of callers.
+//   - refusal defines the gateway's own answers, and metrics counts all answers.
+//
+// The interfaces in pkg/instance/ports separate the gateway from the programs that run
+// instances and from the state file.
 package gateway
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/dispatch"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/inbound"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/instances"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
-	"github.com/gfaas/gfaas/pkg/profile"
-	"github.com/gfaas/gfaas/pkg/trace"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Config is what a gateway goes by.
+// Config configures a gateway.
 type Config struct {
 	Socket  string // control socket; its folder is the run directory
-	Private bool   // the run directory is ours alone: its mode becomes 0700
-	Listen  string // TCP address; empty is none
-	// UIListen is a TCP address for management alone, so that functions do not share the
-	// origin of the operator's page; empty is none.
+	Private bool   // no other program uses the run directory: its mode becomes 0700
+	Listen  string // TCP address; empty means none
+	// UIListen is a TCP address for management only. It keeps pages of functions off the
+	// origin of the operator's page. Empty means none.
 	UIListen string
 	Log      *slog.Logger
 
@@ -48,145 +56,115 @@ type Config struct {
 	Invoker ports.Invoker
 	Catalog ports.Catalog
 
-	// Alone, if set, waits until nobody else starts or stops instances of plans, and
-	// keeps it so until release is called.
+	// Alone, if set, waits until no other process starts or stops instances of plans, and
+	// prevents that until release is called.
 	Alone func(context.Context) (release func(), err error)
 
 	// AtWork, if set, reports whether another process starts or stops instances of plans.
 	AtWork func() bool
 
-	// FailedStarts, if set, returns the logs that are kept of starts of a function that failed.
+	// FailedStarts, if set, returns the logs of a function's failed starts.
 	FailedStarts func(function string) []FailedStart
 
-	// Usage, if set, asks the token daemon what its instances use.
+	// Usage, if set, asks the token daemon for the GPU usage of its instances.
 	Usage func(context.Context) (wire.Status, error)
 
-	// Faults, if set, asks the token daemon which instances have got a CUDA error that
-	// ended their use of CUDA.
+	// Faults, if set, asks the token daemon for instances that can no longer use CUDA
+	// because of a CUDA error.
 	Faults func(context.Context) ([]wire.InstanceFault, error)
 
-	// Memory, if set, asks the driver of a GPU how its memory is used.
+	// Memory, if set, asks the driver of a GPU for the usage of its memory.
 	Memory func(ctx context.Context, gpu string) (Memory, error)
 
 	Policy      queue.Config
-	Set         map[string]string // its parameters, as they were given
-	Record      io.Writer         // events and decisions, if set
-	Concurrency int               // calls that a GPU runs at once (D)
-	GPUs        []GPU             // by number
+	Set         map[string]string // parameters of the policy, as the user gave them
+	Record      io.Writer         // receives a record of events and decisions, if set
+	Concurrency int               // calls in progress per GPU (D)
+	GPUs        []GPU             // indexed by GPU number
 
 	Settings
-	// Reload, if set, reads the settings again, at SIGHUP.
+	// Reload, if set, reads the settings again. A SIGHUP triggers it.
 	Reload func() (Settings, error)
 
 	Limits
-	Scaler string // of Scalers; empty is none
-	Park   string // how the memory of idle instances waits on the host, where functions bound it: ParkSwap, ParkCheckpoint or empty; needs Usage
-	Parker Parker // how, with ParkCheckpoint; also brings back what a gateway before this one has left there
-	Keep   bool   // leave instances running at the end
+	Scaler string // one of Scalers; empty means none
+	Park   string // ParkSwap, ParkCheckpoint or empty: how to park idle instances of functions with gpu_mem; needs Usage
+	Parker Parker // parks instances with ParkCheckpoint, and unparks those that the previous gateway left parked
+	Keep   bool   // leave instances running on exit
 
 	Async Async
 
-	SpillDir string // folder of long bodies, which is made when there is one
+	SpillDir string // folder for long bodies, created on first use
 
-	Version string // of the program, for those who ask
+	Version string // version of the program
 
-	peerUser func(context.Context) (uid int, err error) // of a request's connection; nil asks the kernel
-	files    int                                        // descriptors that there are; 0 asks the kernel
+	peerUser func(context.Context) (uid int, err error) // returns the user at the other end of a request's connection; nil asks the kernel
+	files    int                                        // limit on file descriptors; 0 asks the kernel
+	now      func() time.Duration                       // time since some fixed instant; nil uses the monotonic clock
+	stall    time.Duration                              // longest pause of a body while others wait for memory; 0 means the default
 }
 
-// FailedStart is what an instance printed whose start failed.
-type FailedStart struct {
-	ID   string
-	Logs func(context.Context, ports.LogOptions) ports.LogLines
-}
-
-// How memory waits on the host, if it does.
+// The ways of moving the memory of idle instances to the host.
 const (
-	ParkSwap       = "swap"       // the preload library moves it, which instances are started for
-	ParkCheckpoint = "checkpoint" // the driver does, by the Parker
+	ParkSwap       = dispatch.ParkSwap
+	ParkCheckpoint = dispatch.ParkCheckpoint
 )
 
-// Parker moves what an instance holds on GPUs to the host and back. After an error it
-// may be good for nothing any more.
-type Parker interface {
-	Park(ctx context.Context, id string) error
-	Unpark(ctx context.Context, id string) error // one that is not parked is no error
-}
+// Types of the fields of Config.
+type (
+	GPU         = dispatch.GPU
+	Memory      = dispatch.Memory
+	Parker      = instances.Parker
+	FailedStart = api.InstanceLog
+	Async       = api.Async
+	Credentials = api.Credentials
+)
 
-// GPU is a GPU that instances run on.
-type GPU struct {
-	Name string // as in gpu.ParseDevice
-	Mem  int64  // bytes; 0 is no limit
-	// Model is the GPU model by which rows of the profile are chosen; where it is empty,
-	// all rows hold.
-	Model string
-}
+// NewCredentials returns the credentials of a user.
+func NewCredentials(user, password string) *Credentials { return api.NewCredentials(user, password) }
 
-// Settings may change while the gateway runs.
+// Scalers returns the names of the autoscalers.
+func Scalers() []string { return dispatch.Scalers() }
+
+// Settings are the part of the configuration that may change while the gateway runs.
 type Settings struct {
-	Auth          *Credentials // without them only this user and root may manage the gateway, unless it is Open
-	AuthFunctions bool         // for calls too
-	Open          bool         // without Auth, lets everybody manage the gateway
-	AllowedHosts  []string     // host names under which it may be managed, beside those of Listen and UIListen
-	Costs         map[string]trace.Function
-	FixedCosts    bool                     // what is measured does not change them
-	Profile       map[string][]profile.Row // configurations of functions, for their slices and scalers
+	api.Access
+	dispatch.Settings
 }
 
-// Limits bound what callers and functions may take. Functions may have their own
-// Queue and Timeout.
+// Limits bounds the resources of callers and functions. A function may set its own Queue
+// and Timeout.
 type Limits struct {
-	Queue         int           // calls that wait, a function
-	QueueTimeout  time.Duration // for a place on an instance
-	Timeout       time.Duration // from dispatch to the answer's head, then each pause within it
-	MaxBody       int64         // bytes of a request
-	Buffer        int64         // bytes of it that are kept, so that it can be sent again
-	BufferMemory  int64         // bytes of the bodies of all calls that are kept in memory; 0 is no bound
-	Spill         int64         // bytes of the bodies of all calls that are kept in SpillDir; 0 keeps none
-	HeaderTimeout time.Duration // for the head of a request
-	BodyTimeout   time.Duration // pause within its body
-	BodyRate      int64         // least bytes of it a second, after the first BodyTimeout; 0 is no bound
-	Drain         time.Duration // for what is under way at the end
+	Queue         int           // queued calls per function
+	QueueTimeout  time.Duration // longest wait for a slot on an instance
+	Timeout       time.Duration // longest time from dispatch to the answer's head, and longest pause after it
+	MaxBody       int64         // size of a request's body, in bytes
+	Buffer        int64         // bytes of a body to keep, so that the call can be sent again
+	BufferMemory  int64         // bytes of all calls' bodies in memory; 0 means no limit
+	Spill         int64         // bytes of all calls' bodies in SpillDir; 0 means that SpillDir is not used
+	HeaderTimeout time.Duration // longest time to receive a request's head
+	BodyTimeout   time.Duration // longest pause within a request's body
+	BodyRate      int64         // minimum bytes per second of a body, after the first BodyTimeout; 0 means no minimum
+	Drain         time.Duration // how long to let running calls finish on shutdown
 }
 
-// Gateway is one that serves.
+// Gateway is a running gateway, or one that is about to run (Open).
 type Gateway struct {
-	cfg      Config
-	log      *slog.Logger
-	chassis  *chassis.Chassis
-	registry *prometheus.Registry
-	metrics  *metrics
-	engine   engine
-	settings atomic.Pointer[Settings]
-	names    atomic.Pointer[map[string]*target] // functions that are applied
-	system   *http.ServeMux                     // /system/
-	buffers  buffers
-	heads    heads
-	limits   limits
-	began    time.Time
-	usage    atomic.Pointer[wire.Status] // the last; nil where it is not known
-	token    string                      // of the page at /ui/
-	lastID   atomic.Int64                // N of the last instance NAME.N
-	async    *async.Queue                // nil where no asynchronous calls are taken
-
-	failing  chan struct{} // an instance has answered 5xx; holds one
-	restarts restarts
-	looks    looks
-	passing  atomic.Int64 // calls whose answers, once there are any, are passed on to a connection
-	callers  callers
-	bodies   bodyMemory
-	spills   spillSpace
-
-	adopted  atomic.Bool   // what is applied and what ran before is known
-	known    chan struct{} // closed then
-	draining atomic.Bool
-	leaving  chan struct{}      // closed when draining begins
-	deeds    sync.WaitGroup     // starts, stops and waits that are under way
-	life     context.Context    // of the instances' watchers and starts
-	endLife  context.CancelFunc // ends starts that are under way
+	cfg        Config
+	log        *slog.Logger
+	chassis    *chassis.Chassis
+	metrics    *metrics.Metrics
+	dispatcher *dispatch.Dispatcher
+	instances  *instances.Manager
+	intake     *inbound.Intake
+	proxy      *proxy.Proxy
+	api        *api.API
+	life       context.Context // context of starts and watches of instances
+	endLife    context.CancelFunc
 }
 
-// Open takes the run directory and opens the sockets. Serve must follow.
+// Open locks the run directory and opens the sockets. The caller must then call Serve or
+// Close.
 func Open(cfg Config) (*Gateway, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -199,80 +177,100 @@ func Open(cfg Config) (*Gateway, error) {
 		Program: "gfaas serve", Socket: cfg.Socket, Lock: "gateway.lock", Private: cfg.Private, Listen: cfg.Listen, UIListen: cfg.UIListen, Log: cfg.Log,
 		HTTP: func(s *http.Server) {
 			s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = cfg.HeaderTimeout, 0, 0, idleConnection
-			s.ConnContext = withConnection
-			s.ConnState = connectionState
-			s.DisableGeneralOptionsHandler = true // OPTIONS * passes framed and guard as well
+			g.intake.Serve(s)
+			s.DisableGeneralOptionsHandler = true // so that Guard also checks OPTIONS *
 		},
-		Conn: g.callers.admit,
+		Conn: g.intake.Admit,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := g.openAsync(); err != nil {
+	if err := g.api.OpenAsync(g.listening); err != nil {
 		g.chassis.Close()
 		return nil, err
 	}
 	return g, nil
 }
 
-// idleConnection is for how long a caller's connection is kept without a call.
+// listening returns the TCP addresses that the gateway listens on.
+func (g *Gateway) listening() []netip.AddrPort {
+	var own []netip.AddrPort
+	for _, addr := range []net.Addr{g.WebAddr(), g.UIAddr()} {
+		if tcp, ok := addr.(*net.TCPAddr); ok {
+			own = append(own, tcp.AddrPort())
+		}
+	}
+	return own
+}
+
+// idleConnection is how long a caller's connection may stay without a call.
 const idleConnection = 3 * time.Minute
 
-// newGateway is one without sockets.
+// newGateway returns a gateway without sockets.
 func newGateway(cfg Config) (*Gateway, error) {
-	policy, err := queue.New(cfg.Policy)
+	if cfg.Usage == nil {
+		cfg.Park = "" // no other source shows whether memory is parked
+	}
+	g := &Gateway{cfg: cfg, log: cfg.Log, metrics: metrics.New()}
+	g.life, g.endLife = context.WithCancel(context.Background())
+	var err error
+	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
+		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs,
+		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Scaler: cfg.Scaler, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
+		Forgotten: func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
+	}, cfg.Settings.Settings)
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{}), known: make(chan struct{}), failing: make(chan struct{}, 1)}
-	g.token = rand.Text()
-	files := orElse(cfg.files, descriptors())
-	g.callers.init(int(float64(files)*callerShare), &g.limits, cfg.Log)
-	g.bodies.most, g.bodies.callers, g.bodies.stall = cfg.BufferMemory, &g.callers, stallTime
-	g.spills.dir, g.spills.most, g.spills.mostFiles = cfg.SpillDir, cfg.Spill, int64(float64(files)*spillShare)
-	if g.cfg.peerUser == nil {
-		g.cfg.peerUser = connectionUser
-	}
-	g.life, g.endLife = context.WithCancel(context.Background())
-	g.names.Store(&map[string]*target{})
-	settings := cfg.Settings
-	g.settings.Store(&settings)
-	g.registry, g.metrics = newMetrics(g)
-	g.engine.init(g, policy)
-	g.routes()
+	g.instances = instances.New(g.life, g.dispatcher, instances.Config{
+		Log: cfg.Log, Starter: cfg.Starter, Catalog: cfg.Catalog, Alone: cfg.Alone, AtWork: cfg.AtWork, Usage: cfg.Usage, Faults: cfg.Faults, Memory: cfg.Memory,
+		GPUs: cfg.GPUs, Park: cfg.Park, Parker: cfg.Parker, Keep: cfg.Keep, Adapts: cfg.Policy.Utilization > 0,
+		Known: func() { g.api.StartAsync() },
+	})
+	g.metrics.Observe(g.dispatcher.Status)
+	g.intake = inbound.New(inbound.Config{
+		Log: cfg.Log, Now: g.dispatcher.Now, Draining: g.dispatcher.Draining, Files: cfg.files, MaxBody: cfg.MaxBody, Buffer: cfg.Buffer, BufferMemory: cfg.BufferMemory,
+		QueueTimeout: cfg.QueueTimeout, BodyTimeout: cfg.BodyTimeout, BodyRate: cfg.BodyRate, Spill: cfg.Spill, SpillDir: cfg.SpillDir, Stall: cfg.stall,
+	})
+	g.proxy = proxy.New(proxy.Config{Log: cfg.Log, Dispatcher: g.dispatcher, Instances: g.instances, Invoker: cfg.Invoker, Intake: g.intake, Now: g.dispatcher.Now})
+	g.api = api.New(api.Config{
+		Log: cfg.Log, Catalog: cfg.Catalog, Starter: cfg.Starter, Dispatcher: g.dispatcher, Proxy: g.proxy, Intake: g.intake, Metrics: g.metrics,
+		Async: cfg.Async, Listen: cfg.Listen, UIListen: cfg.UIListen, MaxBody: cfg.MaxBody, FailedStarts: cfg.FailedStarts, PeerUser: cfg.peerUser,
+		Life: g.life.Done(), Policy: cfg.Policy.Policy, Version: cfg.Version,
+	}, cfg.Access)
 	return g, nil
 }
 
-// WebAddr is where Listen listens, or nil.
+// WebAddr returns the address of the listener for Listen, or nil.
 func (g *Gateway) WebAddr() net.Addr { return g.chassis.WebAddr() }
 
-// UIAddr returns the address of UIListen, or nil.
+// UIAddr returns the address of the listener for UIListen, or nil.
 func (g *Gateway) UIAddr() net.Addr { return g.chassis.UIAddr() }
 
-// Close gives up what Open took, where Serve does not follow.
+// Close releases the resources of Open. It is for use instead of Serve.
 func (g *Gateway) Close() { g.chassis.Close() }
 
-// Serve serves until its context ends, then lets what is under way end, and stops
-// the instances that it started.
+// Serve serves requests until ctx ends. It then drains, and stops the instances that the
+// gateway started, unless Config.Keep is set.
 func (g *Gateway) Serve(ctx context.Context) error {
 	return g.chassis.Serve(ctx, chassis.Service{
-		Run: g.run, Metrics: g.registry,
-		Control: g.framed(g.guard(controlSocket, g)),
-		Web:     g, Guard: func(next http.Handler) http.Handler { return g.framed(g.guard(callAddress, next)) },
-		UI: http.HandlerFunc(g.serveUI), UIGuard: func(next http.Handler) http.Handler { return g.framed(g.guard(uiAddress, next)) },
+		Run: g.run, Metrics: g.metrics.Registry,
+		Control: g.api.Guard(api.ControlSocket, g.api),
+		Web:     g.api, Guard: func(next http.Handler) http.Handler { return g.api.Guard(api.CallAddress, next) },
+		UI: http.HandlerFunc(g.api.ServeUI), UIGuard: func(next http.Handler) http.Handler { return g.api.Guard(api.UIAddress, next) },
 		Ready: g.ready, Reload: g.reload, Drain: g.drain,
-		Use: func() (time.Time, bool) { return time.Now(), false }, // it leaves where nobody finds it any more
+		Use: func() (time.Time, bool) { return time.Now(), false }, // the gateway ends if its socket was removed or replaced
 	})
 }
 
 func (g *Gateway) ready() error {
-	if !g.adopted.Load() {
-		return errors.New("instances that run are not adopted yet")
+	if !g.dispatcher.Known.IsSet() {
+		return errors.New("running instances are not adopted yet")
 	}
 	return nil
 }
 
-// reload reads the settings again.
+// reload reads the settings again and applies them.
 func (g *Gateway) reload() error {
 	if g.cfg.Reload == nil {
 		return nil
@@ -281,59 +279,57 @@ func (g *Gateway) reload() error {
 	if err != nil {
 		return err
 	}
-	g.settings.Store(&s)
-	g.engine.recost()
+	g.api.SetAccess(s.Access)
+	g.dispatcher.Reconfigure(s.Settings)
 	return nil
 }
 
-// run follows the state until its context ends, and then puts away what is the
-// gateway's own.
+// run manages instances until ctx ends, and then stops the gateway's own instances.
 func (g *Gateway) run(ctx context.Context) error {
 	if g.cfg.Record != nil {
-		defer g.record(ctx)()
+		known, err := g.cfg.Catalog.List(ctx)
+		if err != nil {
+			g.log.Warn("cannot read the state: the record begins without functions", "err", err)
+		}
+		defer g.dispatcher.Record(g.cfg.Record, known.Functions, g.cfg.Set)()
 	}
-	g.engine.begin()
-	g.deed(func() { g.measure(g.life) })
-	g.deed(func() { g.watchFaults(g.life) })
-	g.deed(func() { g.scale(g.life) })
-	g.deed(func() { g.yield(g.life) })
-	err := g.follow(ctx)
-	g.engine.close()
+	g.dispatcher.Begin(g.instances)
+	var ticking sync.WaitGroup
+	ticking.Go(func() { g.dispatcher.Run(g.life) })
+	g.instances.Run(ctx)
+	g.dispatcher.Close()
 	g.endLife()
-	g.deeds.Wait()
-	if !g.cfg.Keep {
-		g.stopAll()
-	}
-	return err
+	ticking.Wait()
+	g.instances.Close()
+	return nil
 }
 
-// drain takes no more calls, and gives those there are their time.
+// drain refuses new calls and waits for running ones. It cuts calls that exceed
+// Limits.Drain.
 func (g *Gateway) drain() {
-	g.draining.Store(true)
-	close(g.leaving)
-	defer g.stopAsync()()
+	close(g.dispatcher.Draining)
+	defer g.api.StopAsync(g.cfg.Drain)()
 	end := time.Now().Add(g.cfg.Drain)
-	if g.engine.idle(g.cfg.Drain) && g.passed(end) {
+	if await(end, g.dispatcher.Idle) && await(end, g.proxy.Idle) {
 		return
 	}
-	g.log.Warn("calls are cut: they did not end in time", "drain", g.cfg.Drain.String())
-	g.engine.cutAll()
-	g.engine.idle(cutTime)
+	g.log.Warn("cutting off calls that did not end in time", "drain", g.cfg.Drain.String())
+	g.dispatcher.CutAll()
+	await(time.Now().Add(cutTime), g.dispatcher.Idle)
 }
 
-// passed waits until callers have taken their answers; false if some have not by then.
-func (g *Gateway) passed(end time.Time) bool {
-	for g.passing.Load() > 0 {
+// await polls done until it reports true. It returns false if the time end passes first.
+func await(end time.Time, done func() bool) bool {
+	for !done() {
 		if time.Now().After(end) {
 			return false
 		}
-		time.Sleep(passingPause)
+		time.Sleep(drainPoll)
 	}
 	return true
 }
 
-// passingPause is how often it is looked whether answers have been taken.
-const passingPause = 10 * time.Millisecond
-
-// cutTime is for calls that were cut to have ended.
-const cutTime = time.Second
+const (
+	cutTime   = time.Second           // how long drain waits for cut calls
+	drainPoll = 10 * time.Millisecond // interval of checks in await
+)

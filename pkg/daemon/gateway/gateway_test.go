@@ -2,7 +2,7 @@ package gateway
 
 import (
 	"context"
-	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,21 +23,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(witnessing) != "" {
+	if os.Getenv(delayWitness) != "" { // a benchmark started this process to observe scheduling delays
 		witnessHost()
+	}
+	// Parallel tests mostly wait, so more of them run at a time than there are CPUs. A flag
+	// of the command line overrides this value.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit of every wait in the tests.
 const patience = 30 * time.Second
 
-// world is a gateway that serves, on instances that are servers of the test's own
-// process.
+// world is a running gateway and its environment. The instances are HTTP servers in the test's
+// own process; the runtime and the token daemon are fakes.
 type world struct {
 	t       testing.TB
 	dir     string
@@ -46,13 +51,13 @@ type world struct {
 	runtime *instancetest.Fake
 	client  *fnhttp.Client
 	cfg     Config
-	handler http.Handler // what instances do
+	handler http.Handler // answers the requests to all instances
 	*Gateway
-	stop  context.CancelFunc
-	ended chan error
+	stop  context.CancelFunc // shuts the gateway down
+	ended chan error         // receives the result of Serve
 }
 
-// config is what a test may change of a gateway before it serves.
+// newWorld starts a gateway. If change is not nil, newWorld calls it on the configuration first.
 func newWorld(t testing.TB, handler http.Handler, change func(*Config)) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gateway")
@@ -78,7 +83,11 @@ func newWorld(t testing.TB, handler http.Handler, change func(*Config)) *world {
 	return w
 }
 
-// open begins to serve, as a gateway that comes after another does too.
+// Status returns the status of the gateway.
+func (w *world) Status() status.Status { return w.dispatcher.Status() }
+
+// open starts a gateway with w.cfg and waits until it is ready. A test may call it again after
+// close.
 func (w *world) open() {
 	w.t.Helper()
 	g, err := Open(w.cfg)
@@ -93,7 +102,7 @@ func (w *world) open() {
 	w.until("ready", func() bool { return g.ready() == nil })
 }
 
-// close ends it in order.
+// close shuts the gateway down gracefully and waits for its end. It may be called several times.
 func (w *world) close() {
 	w.t.Helper()
 	w.stop()
@@ -102,9 +111,9 @@ func (w *world) close() {
 		if err != nil {
 			w.t.Error(err)
 		}
-		w.ended <- nil
+		w.ended <- nil // for the next close
 	case <-time.After(patience):
-		w.t.Fatal("the gateway does not end")
+		w.t.Fatalf("the gateway does not end within %v", patience)
 	}
 }
 
@@ -113,6 +122,7 @@ func (w *world) launcher() *launch.Launcher {
 		Runtime: func(_ context.Context, name string) (ports.Runtime, error) { return w.runtime, nil }})
 }
 
+// tokens is a token daemon that accepts every request.
 type tokens struct{}
 
 func (tokens) Register(context.Context, wire.Registration) (wire.Registered, error) {
@@ -123,12 +133,13 @@ func (tokens) Registrations(context.Context) ([]wire.Registration, error) { retu
 
 func (tokens) Unregister(context.Context, string) error { return nil }
 
+// device is a simulated device without a folder.
 type device struct{}
 
-func (device) Keep(string) error    { return nil }
+func (device) Retain(string) error  { return nil }
 func (device) Release(string) error { return nil }
 
-// testLog is a log that is the test's.
+// testLog writes to the log of the test.
 type testLog struct{ t testing.TB }
 
 func (l testLog) Write(p []byte) (int, error) {
@@ -137,33 +148,37 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// until waits for something.
-func (w *world) until(what string, is func() bool) {
+// pause waits for d. It returns false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// until polls condition until it returns true. It fails the test after patience.
+func (w *world) until(description string, condition func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("it did not come to be: %s", what)
+			w.t.Fatalf("timed out after %v waiting for: %s", patience, description)
 		}
 	}
 }
 
-// apply applies functions and waits until the gateway knows them.
+// apply writes functions to the catalog and waits until the gateway uses these definitions.
 func (w *world) apply(functions ...function.Function) {
 	w.t.Helper()
 	if err := w.catalog.Apply(context.Background(), functions...); err != nil {
 		w.t.Fatal(err)
 	}
 	w.until("applied", func() bool {
-		names := *w.names.Load()
 		for _, fn := range functions {
-			t := names[fn.Name]
-			if t == nil {
-				return false
-			}
-			w.engine.mu.Lock()
-			same := fmt.Sprint(t.function) == fmt.Sprint(fn)
-			w.engine.mu.Unlock()
-			if !same {
+			if f := w.dispatcher.Function(fn.Name); f == nil || fmt.Sprint(f.Info().Definition) != fmt.Sprint(fn) {
 				return false
 			}
 		}
@@ -171,7 +186,7 @@ func (w *world) apply(functions ...function.Function) {
 	})
 }
 
-// fn is a function.
+// fn returns a function with default settings, adapted by change.
 func fn(name string, change ...func(*function.Function)) function.Function {
 	f := function.Function{Name: name, Command: []string{"./" + name}, Contract: "http", Kind: "inference", GPUs: 1, Weight: 1, Tenant: "default",
 		Port: 8080, Scale: function.DefaultScale, Inflight: 1}
@@ -183,7 +198,7 @@ func fn(name string, change ...func(*function.Function)) function.Function {
 
 func (w *world) url(path string) string { return "http://" + w.WebAddr().String() + path }
 
-// answer is what came of a request.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	body   string
@@ -192,7 +207,7 @@ type answer struct {
 
 func (a answer) reason() string { return a.header.Get("Gfaas-Reason") }
 
-// do sends a request.
+// do sends a request and returns the answer. headers are pairs of a name and a value.
 func (w *world) do(method, path, body string, headers ...string) answer {
 	w.t.Helper()
 	a, err := w.try(context.Background(), method, path, body, headers...)
@@ -221,7 +236,7 @@ func (w *world) try(ctx context.Context, method, path, body string, headers ...s
 	return answer{response.StatusCode, string(text), response.Header}, err
 }
 
-// echo answers with what it was sent.
+// echo answers with the request's body and describes the request in headers.
 func echo(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/healthz" {
 		return
@@ -235,17 +250,17 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// TestFromZero: the first call starts an instance, the next finds it.
+// TestFromZero: the first call starts an instance, and the second call uses it.
 func TestFromZero(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
 	first := w.do("POST", "/function/f", "hello")
 	if first.status != 200 || first.body != "hello" || first.header.Get("Gfaas-Start") != "cold" || first.header.Get("Gfaas-Instance") != "f.1" {
-		t.Errorf("%+v", first)
+		t.Errorf(`got %+v; want status 200, body "hello", Gfaas-Start cold, Gfaas-Instance f.1`, first)
 	}
 	second := w.do("POST", "/function/f.openfaas-fn", "again")
 	if second.status != 200 || second.body != "again" || second.header.Get("Gfaas-Start") != "gpu-warm" || second.header.Get("Gfaas-Instance") != "f.1" {
-		t.Errorf("%+v", second)
+		t.Errorf(`got %+v; want status 200, body "again", Gfaas-Start gpu-warm, Gfaas-Instance f.1`, second)
 	}
 	for _, name := range []string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Attempts", "Gfaas-Reason"} {
 		if second.header.Get(name) == "" {
@@ -253,56 +268,11 @@ func TestFromZero(t *testing.T) {
 		}
 	}
 	w.until("the record is ready", func() bool {
-		l, err := w.catalog.Look(context.Background())
+		l, err := w.catalog.List(context.Background())
 		return err == nil && len(l.Instances) == 1 && l.Instances[0].State == instance.Ready && l.Instances[0].Owner == instance.Gateway
 	})
 	w.close()
-	if l, err := w.catalog.Look(context.Background()); err != nil || len(l.Instances) > 0 || len(w.runtime.Running()) > 0 {
+	if l, err := w.catalog.List(context.Background()); err != nil || len(l.Instances) > 0 || len(w.runtime.Running()) > 0 {
 		t.Errorf("left: %v, %v, %v", l.Instances, w.runtime.Running(), err)
-	}
-}
-
-// TestDo: a call that came over no connection goes the same way.
-func TestDo(t *testing.T) {
-	w := newWorld(t, http.HandlerFunc(echo), nil)
-	w.apply(fn("f"))
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			body := fmt.Sprint("call ", i)
-			answer, err := w.Do(context.Background(), Request{Function: "f", Path: "/a%20b", Query: "x=1", Header: http.Header{"x-own": {"1"}}, Body: []byte(body), ID: fmt.Sprint("id-", i)})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer answer.Body.Close()
-			text, err := io.ReadAll(answer.Body)
-			if err != nil || string(text) != body || answer.Header.Get("Seen-X-Own") != "1" || answer.Header.Get("X-Call-Id") != fmt.Sprint("id-", i) ||
-				!strings.HasPrefix(answer.Header.Get("Seen"), "POST /a%20b?x=1 ") {
-				t.Errorf("%s, %v, %v", text, answer.Header, err)
-			}
-		})
-	}
-	wg.Wait()
-	var own *Error
-	if _, err := w.Do(context.Background(), Request{Function: "g"}); !errors.As(err, &own) || own.Code != codeNoFunction {
-		t.Errorf("%v", err)
-	}
-}
-
-// TestLearnsStart: the policy is told what a start takes, as soon as a call ends,
-// although the call took what was expected.
-func TestLearnsStart(t *testing.T) {
-	w := newWorld(t, http.HandlerFunc(echo), nil)
-	w.apply(fn("f"))
-	w.do("POST", "/function/f", "")
-	e := &w.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	f := (*w.names.Load())["f"]
-	f.costs = costs{warm: mean{f.spec.Warm, few}, start: mean{time.Hour, few}}
-	e.learn(&call{target: f, on: &server{state: serverReady}, found: residency.GPUWarm}, f.spec.Warm)
-	if f.spec.Cold < time.Hour {
-		t.Errorf("a start is expected to take %v, want an hour", f.spec.Cold-f.spec.Warm)
 	}
 }

@@ -12,25 +12,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/api"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// up starts an instance as gfaas up does.
+// up starts an instance in the same way as gfaas up.
 func (w *world) up(id string, f function.Function) instance.Record {
 	w.t.Helper()
 	return w.upFor(id, f, 0)
 }
 
-// upFor starts one that its plan counts on for so many requests a second.
+// upFor is like up, for an instance with a planned rate of rps.
 func (w *world) upFor(id string, f function.Function, rps float64) instance.Record {
 	w.t.Helper()
 	return w.upOn(id, f, rps, "sim")
 }
 
-// upOn starts one on those GPUs.
+// upOn is like upFor, for an instance on the given GPUs.
 func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string) instance.Record {
 	w.t.Helper()
 	ctx := context.Background()
@@ -47,13 +49,12 @@ func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string
 		w.t.Fatal(err)
 	}
 	lost := r
-	lost.Handle = instance.Handle{} // it may be another by then
+	lost.Handle = instance.Handle{} // the handle may have changed by then
 	w.t.Cleanup(func() { _ = l.Stop(context.Background(), lost) })
 	return r
 }
 
-// servers are the ids of the instances that the gateway knows and that have started, in
-// order.
+// servers returns the IDs of the started instances that the gateway knows, in order.
 func (w *world) servers() []string {
 	var ids []string
 	for _, i := range w.Status().Instances {
@@ -64,37 +65,38 @@ func (w *world) servers() []string {
 	return ids
 }
 
-// TestInstancesOfUp: instances of gfaas up are used first, as they come, and live
-// on whatever the policy and the gateway do.
+// TestInstancesOfUp: the gateway prefers instances of gfaas up, and they keep running
+// whatever the policy and the gateway do.
 func TestInstancesOfUp(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f := fn("f", func(f *function.Function) { f.Scale.Idle = 10 * time.Millisecond })
 	w.apply(f)
 	own := w.do("POST", "/function/f", "x")
 	if got := own.header.Get("Gfaas-Instance"); got != "f.1" {
-		t.Fatal(got)
+		t.Fatalf("got Gfaas-Instance %q, want f.1", got)
 	}
 	w.up("f-0", f)
 	w.until("it is adopted", func() bool { return slices.Contains(w.servers(), "f-0") })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance f-0", a)
 	}
 	w.until("the gateway's own has idled for too long", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
 	w.close()
 	if running := w.runtime.Running(); fmt.Sprint(running) != "[f-0]" {
-		t.Errorf("%v run after the end", running)
+		t.Errorf("%v run after the gateway's end, want [f-0]", running)
 	}
 	w.open()
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" || a.header.Get("Gfaas-Start") != "gpu-warm" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance f-0, Gfaas-Start gpu-warm", a)
 	}
 }
 
-// TestPlanned: instances of gfaas up take calls whatever else runs on their GPU, the
-// one that answers first before others, and leave its slots to others.
-func TestPlanned(t *testing.T) {
+// TestPlannedInstancesTakeCallsFirst: instances of gfaas up serve calls regardless of
+// other instances on their GPU, the instance with the highest planned rate first. They
+// use none of the GPU's slots.
+func TestPlannedInstancesTakeCallsFirst(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
-	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }},
+	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }},
 		func(c *Config) { c.Concurrency = 1 })
 	f := fn("f")
 	w.apply(f, fn("g"))
@@ -102,30 +104,30 @@ func TestPlanned(t *testing.T) {
 	w.upFor("f-1", f, 40)
 	w.until("they are adopted", func() bool { return len(w.servers()) == 2 })
 	if rps := w.Status().Functions[0].PlannedRPS; rps == nil || *rps != 50 {
-		t.Errorf("planned for %v", rps)
+		t.Errorf("got a planned rate of %v, want 50", rps)
 	}
 	var calls sync.WaitGroup
 	send := func(function, on string) {
 		calls.Go(func() {
 			a, err := w.try(context.Background(), "POST", "/function/"+function+"/wait", "x")
 			if got := a.header.Get("Gfaas-Instance"); err != nil || a.status != 200 || got != on {
-				t.Errorf("%s on %s, not %s: %v", function, got, on, err)
+				t.Errorf("%s: got instance %s, %v; want %s", function, got, err, on)
 			}
 		})
 		<-began
 	}
 	send("f", "f-1")
-	send("g", "g.1") // the slot
+	send("g", "g.1") // uses the slot
 	send("f", "f-0")
 	close(release)
 	calls.Wait()
 }
 
-// TestInstanceDies: what ran is answered, the next call has another instance, and
-// nothing is left of the dead one.
+// TestInstanceDies: if an instance dies, its running calls are answered, the next call
+// gets another instance, and no trace of the dead instance remains.
 func TestInstanceDies(t *testing.T) {
 	began := make(chan struct{}, 10)
-	w := newWorld(t, mixed{"/hang": func(_ http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, pathHandlers{"/hang": func(_ http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
 		<-r.Context().Done()
 	}}, nil)
@@ -133,29 +135,29 @@ func TestInstanceDies(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		a, err := w.try(context.Background(), "POST", "/function/f/hang", "")
-		if err != nil || a.status != 502 || a.reason() != codeInstanceDied {
-			t.Errorf("%+v, %v", a, err)
+		if err != nil || a.status != 502 || a.reason() != refusal.InstanceDied {
+			t.Errorf("got %+v, %v; want status 502, reason %v", a, err, refusal.InstanceDied)
 		}
 	})
 	<-began
 	w.runtime.Kill("f.1", 3)
 	wg.Wait()
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.2" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Instance f.2", a)
 	}
 	w.until("its record is gone", func() bool {
-		l, err := w.catalog.Look(context.Background())
+		l, err := w.catalog.List(context.Background())
 		return err == nil && len(l.Instances) == 1 && l.Instances[0].ID == "f.2"
 	})
-	// While nothing runs on it, too.
+	// The same holds for an idle instance.
 	w.runtime.Kill("f.2", 3)
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" || a.header.Get("Gfaas-Attempts") != "1" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Instance f.3, Gfaas-Attempts 1", a)
 	}
 }
 
-// TestDrain: at the end what runs and waits ends, what comes is refused, and what
-// takes longer than it may is cut.
+// TestDrain: during shutdown, the gateway completes running and queued calls, refuses new
+// calls, and cuts off calls that exceed --drain.
 func TestDrain(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
 	hang := func(rw http.ResponseWriter, r *http.Request) {
@@ -170,17 +172,17 @@ func TestDrain(t *testing.T) {
 		drain time.Duration
 		ends  bool
 	}{{patience, true}, {50 * time.Millisecond, false}} {
-		w := newWorld(t, mixed{"/hang": hang}, func(cfg *Config) { cfg.Drain, cfg.Concurrency = c.drain, 1 })
+		w := newWorld(t, pathHandlers{"/hang": hang}, func(cfg *Config) { cfg.Drain, cfg.Concurrency = c.drain, 1 })
 		w.apply(fn("f"))
 		var wg sync.WaitGroup
-		for range 2 { // one runs, one waits
+		for range 2 { // one call runs, the other one is queued
 			wg.Go(func() {
 				a, err := w.try(context.Background(), "POST", "/function/f/hang", "")
 				switch {
 				case c.ends && (err != nil || a.status != 200):
-					t.Errorf("%+v, %v", a, err)
-				case !c.ends && (err != nil || a.status != 503 || a.reason() != codeDraining):
-					t.Errorf("%+v, %v", a, err)
+					t.Errorf("a call that ends in time: got %+v, %v; want status 200", a, err)
+				case !c.ends && (err != nil || a.status != 503 || a.reason() != refusal.Draining):
+					t.Errorf("a call that exceeds --drain: got %+v, %v; want status 503, reason %s", a, err, refusal.Draining)
 				}
 			})
 		}
@@ -188,10 +190,10 @@ func TestDrain(t *testing.T) {
 		w.until("one waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
 		w.stop()
 		if c.ends {
-			w.until("it drains", func() bool { return w.draining.Load() })
-			own(t, w.do("POST", "/function/f", "x"), 503, codeDraining)
+			w.until("it drains", func() bool { return w.dispatcher.Draining.IsSet() })
+			checkRefusal(t, w.do("POST", "/function/f", "x"), 503, refusal.Draining)
 			if a := w.do("GET", "/readyz", ""); a.status != 503 {
-				t.Errorf("readyz: %d", a.status)
+				t.Errorf("/readyz: got status %d, want 503", a.status)
 			}
 			release <- struct{}{}
 			release <- struct{}{}
@@ -199,7 +201,7 @@ func TestDrain(t *testing.T) {
 		wg.Wait()
 		w.close()
 		if running := w.runtime.Running(); len(running) > 0 {
-			t.Errorf("%v run after the end", running)
+			t.Errorf("%v run after the gateway's end, want none", running)
 		}
 		for len(began) > 0 {
 			<-began
@@ -207,19 +209,20 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestAdoption: the next gateway takes over what the one before it left running,
-// and stops what it left half started.
+// TestAdoption: a gateway adopts the running instances of the gateway before it, and
+// stops instances whose start was not complete.
 func TestAdoption(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	f := fn("f")
 	w.apply(f)
 	w.do("POST", "/function/f", "x")
 	w.until("the record is ready", func() bool {
-		l, _ := w.catalog.Look(context.Background())
+		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 1 && l.Instances[0].State == instance.Ready
 	})
 	w.close()
-	// As one that was killed while it started two: one had a process, the other none yet.
+	// A gateway that was killed during two starts leaves these records: one instance has
+	// a process, the other has none yet.
 	half := w.up("f.7", f)
 	half.State, half.Owner = instance.Starting, instance.Gateway
 	if err := w.catalog.Update(context.Background(), half); err != nil {
@@ -232,26 +235,26 @@ func TestAdoption(t *testing.T) {
 	w.open()
 	a := w.do("POST", "/function/f", "x")
 	if a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance f.1, Gfaas-Start gpu-warm", a)
 	}
 	w.until("the others are gone", func() bool {
-		l, _ := w.catalog.Look(context.Background())
+		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 1 && fmt.Sprint(w.runtime.Running()) == "[f.1]"
 	})
 	w.close()
 	if running := w.runtime.Running(); len(running) > 0 {
-		t.Errorf("%v run after the end", running)
+		t.Errorf("%v run after the gateway's end, want none", running)
 	}
 }
 
-// TestAdoptionBeforeMin: of instances that are to be kept the next gateway starts
-// only those that do not run already, and no name comes twice.
+// TestAdoptionBeforeMin: a restarted gateway starts only those instances of scale.min
+// that are not running, and reuses no instance ID.
 func TestAdoptionBeforeMin(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	f := fn("f", func(f *function.Function) { f.Scale.Min = 2 })
 	w.apply(f)
 	ready := func() bool {
-		l, _ := w.catalog.Look(context.Background())
+		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 2 && l.Instances[0].State == instance.Ready && l.Instances[1].State == instance.Ready
 	}
 	w.until("both are ready", ready)
@@ -259,19 +262,20 @@ func TestAdoptionBeforeMin(t *testing.T) {
 	w.runtime.Kill("f.2", 1)
 	w.open()
 	w.until("another is there", func() bool { return fmt.Sprint(w.servers()) == "[f.1 f.3]" && ready() })
-	if n := w.lastID.Load(); n != 3 {
-		t.Errorf("%d instances were named, want 3", n)
+	w.apply(fn("g"))
+	if id := w.do("POST", "/function/g", "").header.Get("Gfaas-Instance"); id != "g.4" {
+		t.Errorf("the next instance is %s, want g.4", id)
 	}
 	w.cfg.Keep = false
 	w.close()
 	w.open()
-	w.until("they are taken over", func() bool { return len(w.servers()) == 2 })
+	w.until("they are taken over", func() bool { return len(w.servers()) == 3 })
 }
 
-// silent is a Starter whose runtime does not say for a while whether an instance runs.
+// silent is a Starter whose first Adopt calls fail, as if the runtime did not answer.
 type silent struct {
 	ports.Starter
-	times atomic.Int32 // that it will not
+	times atomic.Int32 // remaining failures
 }
 
 func (s *silent) Adopt(ctx context.Context, r instance.Record) error {
@@ -281,9 +285,11 @@ func (s *silent) Adopt(ctx context.Context, r instance.Record) error {
 	return s.Starter.Adopt(ctx, r)
 }
 
-// TestAdoptionLater: what runs, whoever started it, and cannot be seen to when the
-// gateway comes, lives on and is adopted as soon as it can.
-func TestAdoptionLater(t *testing.T) {
+// TestAdoptionIsRetried: a running instance that cannot be adopted when the gateway
+// starts keeps running, and the gateway adopts it as soon as it can. This applies to its
+// own instances and to instances of gfaas up.
+func TestAdoptionIsRetried(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	f, g := fn("f"), fn("g")
 	w.apply(f, g)
@@ -292,24 +298,24 @@ func TestAdoptionLater(t *testing.T) {
 	w.up("g-0", g)
 	w.close()
 	s := &silent{Starter: w.cfg.Starter}
-	s.times.Store(2) // once for each
+	s.times.Store(2) // one failure per instance
 	w.cfg.Keep, w.cfg.Starter = false, s
 	w.open()
 	w.until("both are adopted", func() bool { return fmt.Sprint(slices.Sorted(slices.Values(w.servers()))) == "[f.1 g-0]" })
 	for name, id := range map[string]string{"f": "f.1", "g": "g-0"} {
 		if a := w.do("POST", "/function/"+name, "x"); a.header.Get("Gfaas-Instance") != id || a.header.Get("Gfaas-Start") != "gpu-warm" {
-			t.Errorf("%+v", a)
+			t.Errorf("got %+v; want Gfaas-Instance %v, Gfaas-Start gpu-warm", a, id)
 		}
 	}
 	w.close()
 	if running := w.runtime.Running(); fmt.Sprint(running) != "[g-0]" {
-		t.Errorf("%v run after the end", running)
+		t.Errorf("%v run after the gateway's end, want [g-0]", running)
 	}
 }
 
-// TestNotAdoptedAtTheEnd: what the gateway before this one started is stopped at the
-// end, adopted or not.
-func TestNotAdoptedAtTheEnd(t *testing.T) {
+// TestUnadoptedInstancesAreStopped: at shutdown, the gateway stops the instances that its
+// predecessor started, even if it could not adopt them.
+func TestUnadoptedInstancesAreStopped(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	w.apply(fn("f"))
 	w.do("POST", "/function/f", "x")
@@ -321,11 +327,11 @@ func TestNotAdoptedAtTheEnd(t *testing.T) {
 	w.open()
 	w.close()
 	if running := w.runtime.Running(); len(running) > 0 || w.record("f.1").ID != "" {
-		t.Errorf("%v run after the end", running)
+		t.Errorf("%v run after the gateway's end, want none, and no record of f.1", running)
 	}
 }
 
-// slowCatalog says what is in it once it is let.
+// slowCatalog is a catalog whose Watch blocks until let is closed.
 type slowCatalog struct {
 	ports.Catalog
 	let chan struct{}
@@ -340,8 +346,8 @@ func (c slowCatalog) Watch(ctx context.Context, last ports.Revision) (ports.List
 	}
 }
 
-// TestCallsBeforeAdoption: a call that comes before a gateway knows what is applied
-// waits for that, and finds what runs already.
+// TestCallsBeforeAdoption: a call that arrives before the gateway has read the catalog
+// waits for that, and then uses a running instance.
 func TestCallsBeforeAdoption(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	w.apply(fn("f"))
@@ -361,23 +367,23 @@ func TestCallsBeforeAdoption(t *testing.T) {
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	if a, err := w.try(short, "POST", "/function/f", "x"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("got %+v, %v; want a call that waits until its deadline", a, err)
 	}
 	if a := w.do("GET", "/system/status", ""); a.status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200", a)
 	}
 	var calls sync.WaitGroup
 	calls.Go(func() {
 		a, err := w.try(context.Background(), "POST", "/function/f", "x")
 		if err != nil || a.status != 200 || a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
-			t.Errorf("%+v, %v", a, err)
+			t.Errorf("got %+v, %v; want status 200, Gfaas-Instance f.1, Gfaas-Start gpu-warm", a, err)
 		}
 	})
 	close(let)
 	calls.Wait()
 }
 
-// TestApplyAndRemove: functions change under load without a call that fails.
+// TestApplyAndRemove: functions can be changed under load without a failed call.
 func TestApplyAndRemove(t *testing.T) {
 	var version atomic.Int32
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -397,7 +403,7 @@ func TestApplyAndRemove(t *testing.T) {
 				old := version.Load()
 				a, err := w.try(context.Background(), "POST", "/function/f", "x")
 				if err != nil || a.status != 200 || old == 2 && a.body != "2" {
-					t.Errorf("version %d: %+v, %v", old, a, err)
+					t.Errorf("version %d: got %+v, %v; want status 200, and body 2 for version 2", old, a, err)
 					return
 				}
 				calls.Add(1)
@@ -405,10 +411,10 @@ func TestApplyAndRemove(t *testing.T) {
 		})
 	}
 	w.until("it is called", func() bool { return calls.Load() > 20 })
-	before, _ := w.catalog.Look(context.Background())
+	before, _ := w.catalog.List(context.Background())
 	w.apply(of("2", 1))
 	w.until("none of the old version is left", func() bool {
-		l, _ := w.catalog.Look(context.Background())
+		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) > 0 && !slices.ContainsFunc(l.Instances, func(r instance.Record) bool { return r.Definition == before.Instances[0].Definition })
 	})
 	version.Store(2)
@@ -420,23 +426,24 @@ func TestApplyAndRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until("nothing is left", func() bool {
-		l, _ := w.catalog.Look(context.Background())
+		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 0 && len(w.runtime.Running()) == 0
 	})
-	own(t, w.do("POST", "/function/f", "x"), 404, codeNoFunction)
+	checkRefusal(t, w.do("POST", "/function/f", "x"), 404, refusal.NoFunction)
 }
 
-// TestScale: min are kept ready, no more than max are there, and one beyond min
-// stops when it has idled.
+// TestScale: the gateway keeps scale.min instances ready, starts no more than scale.max,
+// and stops an instance beyond the minimum when it has been idle for scale.idle.
 func TestScale(t *testing.T) {
-	w := newWorld(t, mixed{"/wait": func(rw http.ResponseWriter, _ *http.Request) { time.Sleep(20 * time.Millisecond) }}, func(c *Config) { c.Concurrency = 8 })
+	t.Parallel()
+	w := newWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, _ *http.Request) { time.Sleep(20 * time.Millisecond) }}, func(c *Config) { c.Concurrency = 8 })
 	w.apply(fn("f", func(f *function.Function) { f.Scale = function.Scale{Min: 2, Max: 3, Idle: 50 * time.Millisecond} }))
 	w.until("two are ready", func() bool { return w.Status().Functions[0].Instances == 2 && w.Status().Functions[0].State == "ready" })
 	var wg sync.WaitGroup
 	for range 40 {
 		wg.Go(func() {
 			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 {
-				t.Errorf("%+v, %v", a, err)
+				t.Errorf("got %+v, %v; want status 200", a, err)
 			}
 		})
 	}
@@ -448,23 +455,24 @@ func TestScale(t *testing.T) {
 	})
 	wg.Wait()
 	if most > 3 {
-		t.Errorf("%d instances", most)
+		t.Errorf("got %d instances, want at most 3", most)
 	}
 	w.until("one beyond min stops", func() bool { return w.Status().Functions[0].Instances == 2 })
 	w.runtime.Kill(w.servers()[0], 1)
 	w.until("it is replaced", func() bool { return len(w.servers()) == 2 && len(w.runtime.Running()) == 2 })
 }
 
-// TestInflight: an instance takes several calls at once while nobody else waits.
+// TestInflight: an instance runs several calls concurrently as long as no other
+// function's calls are queued.
 func TestInflight(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
-	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
+	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
 	w.apply(fn("f", func(f *function.Function) { f.Inflight = 3 }))
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 || a.header.Get("Gfaas-Instance") != "f.1" {
-				t.Errorf("%+v, %v", a, err)
+				t.Errorf("got %+v, %v; want status 200, Gfaas-Instance f.1", a, err)
 			}
 		})
 	}
@@ -474,43 +482,43 @@ func TestInflight(t *testing.T) {
 	w.until("the fourth waits", func() bool { f := w.Status().Functions[0]; return *f.InFlight == 3 && *f.Waiting == 1 })
 	close(release)
 	wg.Wait()
-	w.settled()
+	w.awaitNoCalls()
 }
 
-// TestOpenAI: calls go to the function that they name as their model.
+// TestOpenAI: a call goes to the function that it names as its model.
 func TestOpenAI(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"), fn("llama", func(f *function.Function) { f.Contract = "openai" }))
 	const body = `{"messages":[{"role":"user","content":"model: {\"model\":\"f\"}"}],"model":"llama"}`
 	a := w.do("POST", "/v1/chat/completions?x=1", body, "Content-Type", "application/json")
 	if a.status != 200 || a.body != body || a.header.Get("Gfaas-Instance") != "llama.1" || !strings.HasPrefix(a.header.Get("Seen"), "POST /v1/chat/completions?x=1 ") {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200 and the unchanged request at llama.1", a)
 	}
 	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nllama\r\n--b--\r\n"
 	if a := w.do("POST", "/v1/audio/transcriptions", form, "Content-Type", "multipart/form-data; boundary=b"); a.status != 200 || a.body != form {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, body %.200q", a, form)
 	}
 	if a := w.do("GET", "/v1/models", ""); a.status != 200 || !strings.Contains(a.body, `"data":[{"id":"llama","object":"model",`) || strings.Contains(a.body, `"f"`) {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200 and the only model llama", a)
 	}
 	if a := w.do("GET", "/v1/models/llama", ""); a.status != 200 || !strings.HasPrefix(a.body, `{"id":"llama",`) {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200 and the model llama", a)
 	}
-	own(t, w.do("GET", "/v1/models/f", ""), 404, codeNoFunction)
-	own(t, w.do("DELETE", "/v1/chat/completions", ""), 405, codeMethod)
-	own(t, w.do("POST", "/v1/models", ""), 405, codeMethod)
-	own(t, w.do("POST", "/v1/completions", `{"model":"gpt"}`), 404, codeNoFunction)
+	checkRefusal(t, w.do("GET", "/v1/models/f", ""), 404, refusal.NoFunction)
+	checkRefusal(t, w.do("DELETE", "/v1/chat/completions", ""), 405, refusal.Method)
+	checkRefusal(t, w.do("POST", "/v1/models", ""), 405, refusal.Method)
+	checkRefusal(t, w.do("POST", "/v1/completions", `{"model":"gpt"}`), 404, refusal.NoFunction)
 	for _, body := range []string{"", "[]", "{", `{"model":3}`, `{"x":1}`, `{"prompt":"` + strings.Repeat("x", 4000) + `"}`} {
-		own(t, w.do("POST", "/v1/completions", body), 400, codeBadRequest)
+		checkRefusal(t, w.do("POST", "/v1/completions", body), 400, refusal.BadRequest)
 	}
 }
 
-// TestAuth: what is for those who run the gateway needs the password, over TCP.
+// TestAuth: over TCP, management requests require the password.
 func TestAuth(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = NewCredentials("me", "secret") })
 	w.apply(fn("f"))
 	for path, status := range map[string]int{"/system/status": 401, "/metrics": 401, "/ui/": 401, "/healthz": 200, "/readyz": 200, "/function/f": 200} {
-		if a := w.do("GET", path, ""); a.status != status || status == 401 && (a.reason() != codeAuth || a.header.Get("WWW-Authenticate") == "") {
+		if a := w.do("GET", path, ""); a.status != status || status == 401 && (a.reason() != refusal.Auth || a.header.Get("WWW-Authenticate") == "") {
 			t.Errorf("%s: %+v, want %d", path, a, status)
 		}
 	}
@@ -520,34 +528,37 @@ func TestAuth(t *testing.T) {
 		return r.Header.Get("Authorization")
 	}
 	if a := w.do("GET", "/system/status", "", "Authorization", auth("me", "secret")); a.status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200", a)
 	}
-	own(t, w.do("GET", "/system/status", "", "Authorization", auth("me", "secret"), "Origin", "http://x"), 403, codeAuth) // a browser's
-	own(t, w.do("GET", "/system/status", "", "Authorization", auth("me", "secret2")), 401, codeAuth)
-	own(t, w.do("GET", "/system/status", "", "Authorization", auth("you", "secret")), 401, codeAuth)
-	// The settings are read again: now calls need it too.
-	w.Gateway.cfg.Reload = func() (Settings, error) { return Settings{Auth: NewCredentials("me", "new"), AuthFunctions: true}, nil }
+	checkRefusal(t, w.do("GET", "/system/status", "", "Authorization", auth("me", "secret"), "Origin", "http://x"), 403, refusal.Auth) // a browser's
+	checkRefusal(t, w.do("GET", "/system/status", "", "Authorization", auth("me", "secret2")), 401, refusal.Auth)
+	checkRefusal(t, w.do("GET", "/system/status", "", "Authorization", auth("you", "secret")), 401, refusal.Auth)
+	// After a reload of the settings, calls require the password too.
+	w.Gateway.cfg.Reload = func() (Settings, error) {
+		return Settings{Access: api.Access{Auth: NewCredentials("me", "new"), AuthFunctions: true}}, nil
+	}
 	if err := w.reload(); err != nil {
 		t.Fatal(err)
 	}
-	own(t, w.do("GET", "/function/f", ""), 401, codeAuth)
+	checkRefusal(t, w.do("GET", "/function/f", ""), 401, refusal.Auth)
 	if a := w.do("GET", "/function/f", "", "Authorization", auth("me", "new")); a.status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200", a)
 	}
 	w.Gateway.cfg.Reload = func() (Settings, error) { return Settings{}, context.Canceled }
 	if err := w.reload(); err == nil {
 		t.Error("a bad file was taken")
 	}
-	own(t, w.do("GET", "/function/f", ""), 401, codeAuth)
+	checkRefusal(t, w.do("GET", "/function/f", ""), 401, refusal.Auth)
 }
 
-// TestMetrics: all are there, and no name that nobody applied.
+// TestMetrics checks that all metrics exist, and that unknown function names do not
+// become labels.
 func TestMetrics(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
 	w.do("POST", "/function/f", "x")
 	w.do("POST", "/function/unknown-name", "x")
-	w.settled()
+	w.awaitNoCalls()
 	text := w.do("GET", "/metrics", "").body
 	for _, want := range []string{
 		`gfaas_requests_total{code="200",function="f"} 1.0`, `gfaas_request_seconds_count{function="f"} 1`, `gfaas_queue_seconds_count{function="f"} 1`,
@@ -564,9 +575,9 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestAdoptionOfAVersion: what the gateway before this one started of a function that has
-// changed since is not taken over as the function that it is now.
-func TestAdoptionOfAVersion(t *testing.T) {
+// TestAdoptionAfterChange: if a function has changed since its instance was started, the
+// next gateway does not adopt the instance.
+func TestAdoptionAfterChange(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		change  func(*function.Function)

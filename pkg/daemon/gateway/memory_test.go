@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -22,21 +22,21 @@ import (
 
 const mibs = int64(gpu.MiB)
 
-// card is a GPU whose driver has an instance start only where there is room for it.
+// card simulates a GPU: an instance starts only if its memory fits.
 type card struct {
 	ports.Starter
 	total   int64
 	context int64
-	swaps   bool // what instances allocate goes to the host when it is in the way
+	swaps   bool // memory that instances allocate moves to the host when another instance needs the GPU
 
 	mu        sync.Mutex
 	allocates map[string]int64 // by function
-	holds     map[string]int64 // by instance: what it allocated
-	imports   map[string]int64 // by instance: what it has mapped of the weights
-	others    int64            // of other programs
+	holds     map[string]int64 // allocated bytes by instance
+	imports   map[string]int64 // mapped bytes of model weights by instance
+	others    int64            // used by other programs
 	failed    int
 	silent    bool // neither the library nor the driver reports memory
-	mute      bool // the driver reports nothing
+	mute      bool // the driver reports no memory
 }
 
 func newCard(total, context int64, allocates map[string]int64) *card {
@@ -47,7 +47,7 @@ func newCard(total, context int64, allocates map[string]int64) *card {
 	return c
 }
 
-// on has a gateway use the card.
+// on configures a gateway to use the card.
 func (c *card) on(cfg *Config) {
 	c.Starter, cfg.Starter = cfg.Starter, c
 	cfg.GPUs = []GPU{{Name: "sim", Mem: c.total}}
@@ -76,7 +76,8 @@ func (c *card) Stop(ctx context.Context, r instance.Record) error {
 	return err
 }
 
-// hold has an instance take its memory; false if there is too little.
+// hold allocates the memory of a new instance. It returns false if too little memory is
+// free.
 func (c *card) hold(id, function string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,21 +100,21 @@ func (c *card) release(id string) {
 	delete(c.imports, id)
 }
 
-// set changes what other programs have, in MiB.
+// set sets the memory that other programs use, in MiB.
 func (c *card) set(others int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.others = others * mibs
 }
 
-// grow has an instance allocate more, in MiB.
+// grow makes an instance allocate mib MiB more.
 func (c *card) grow(id string, mib int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holds[id] += mib * mibs
 }
 
-// free is what is left. Locked.
+// free returns the free memory in bytes. The caller holds c.mu.
 func (c *card) free() int64 {
 	free := c.total - c.others
 	for _, bytes := range c.holds {
@@ -128,6 +129,8 @@ func (c *card) free() int64 {
 	}
 	return free - most
 }
+
+func asMiB(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 func (c *card) pids() map[string]int {
 	out := map[string]int{}
@@ -148,7 +151,7 @@ func (c *card) usage(context.Context) (wire.Status, error) {
 	defer c.mu.Unlock()
 	on := wire.GPUStatus{GPU: "sim"}
 	for id, pid := range c.pids() {
-		row := wire.ClientStatus{Instance: id, PID: pid, MemUsedMiB: mib(c.holds[id]), ContextMiB: mib(c.context), MemImportedMiB: mib(c.imports[id])}
+		row := wire.ClientStatus{Instance: id, PID: pid, MemUsedMiB: asMiB(c.holds[id]), ContextMiB: asMiB(c.context), MemImportedMiB: asMiB(c.imports[id])}
 		if c.swaps {
 			row.MemParkedMiB = row.MemUsedMiB
 		}
@@ -163,7 +166,7 @@ func (c *card) failures() int {
 	return c.failed
 }
 
-// of is a function that declares so many MiB; 0 declares none.
+// of returns a function that declares mib MiB of GPU memory, or none if mib is 0.
 func of(name string, mib int64) function.Function {
 	return fn(name, func(f *function.Function) { f.GPUMem = gpu.Bytes(mib * mibs) })
 }
@@ -171,12 +174,12 @@ func of(name string, mib int64) function.Function {
 func (w *world) answers(name string) {
 	w.t.Helper()
 	if a := w.do("POST", "/function/"+name, "x"); a.status != 200 {
-		w.t.Errorf("%s: %+v", name, a)
+		w.t.Errorf("%s: got %+v; want status 200", name, a)
 	}
 }
 
-// TestMemory: memory that functions do not declare counts, and idle instances make room
-// where it is short.
+// TestMemory: the gateway counts memory that functions do not declare, and stops idle
+// instances if memory is short.
 func TestMemory(t *testing.T) {
 	needs := map[string]int64{"a": 450, "b": 450}
 	for _, c := range []struct {
@@ -186,7 +189,7 @@ func TestMemory(t *testing.T) {
 		allocates map[string]int64
 		others    int64
 		with      func(*card)
-		fails     int // starts that may fail before the call is answered
+		fails     int // starts of each function that may fail before a call is answered
 	}{
 		{name: "contexts", context: 300, declared: 500, allocates: needs},
 		{name: "contexts, and the driver reports nothing", context: 300, declared: 500, allocates: needs, with: func(c *card) { c.mute = true }, fails: 1},
@@ -224,8 +227,10 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryGrows: what an instance allocates later counts, and so does what it frees.
+// TestMemoryGrows: the gateway counts memory that an instance allocates or frees after
+// its start.
 func TestMemoryGrows(t *testing.T) {
+	t.Parallel()
 	on := newCard(1024, 0, map[string]int64{"a": 200, "b": 400})
 	w := newWorld(t, http.HandlerFunc(echo), on.on)
 	w.apply(of("a", 0), of("b", 400))
@@ -233,74 +238,76 @@ func TestMemoryGrows(t *testing.T) {
 	w.answers("b")
 	both := func() bool { return fmt.Sprint(w.servers()) == "[a.1 b.2]" }
 	w.until("both run", both)
-	counts := func(id string, mib float64) func() bool {
+	counts := func(mib float64) func() bool {
 		return func() bool {
-			w.engine.mu.Lock()
-			defer w.engine.mu.Unlock()
-			for _, i := range w.engine.policy.Snapshot().Instances {
-				if s := w.engine.servers[i.Instance]; s != nil && s.record.ID == id {
+			s := w.dispatcher.Snapshot()
+			for _, i := range s.Instances {
+				if s.Functions[i.Function].Name == "a" {
 					return float64(i.Mem)/float64(mibs) == mib
 				}
 			}
 			return false
 		}
 	}
-	w.until("a counts for what it took", counts("a.1", 200))
+	w.until("a counts for what it took", counts(200))
 	on.grow("a.1", 300)
-	w.until("a counts for what it takes", counts("a.1", 500))
+	w.until("a counts for what it takes", counts(500))
 	w.until("there is room for both", both)
 	on.grow("a.1", -400)
-	w.until("a counts for what it has not freed", counts("a.1", 100))
+	w.until("a counts for what it has not freed", counts(100))
 	on.grow("a.1", 524)
-	w.until("it is full", counts("a.1", 624))
+	w.until("it is full", counts(624))
 	on.set(200)
 	w.until("other programs have one make room", func() bool { return len(w.servers()) == 1 })
 }
 
-// TestMemoryOfOthers: what other programs use is shown, calls that fit are answered, and
-// those that cannot run say at once why, until there is room for them.
+// TestMemoryOfOthers: the status shows the memory of other programs, and calls whose
+// instance fits are answered. Other calls fail at once with the reason until enough
+// memory is free.
 func TestMemoryOfOthers(t *testing.T) {
+	t.Parallel()
 	on := newCard(16<<10, 300, map[string]int64{"a": 3000, "b": 8000, "c": 8000})
 	on.set(10 << 10)
 	w := newWorld(t, http.HandlerFunc(echo), on.on)
 	w.apply(of("a", 3000), of("b", 8000), of("c", 0), of("d", 20<<10))
 	w.until("it is shown", func() bool {
 		g := w.Status().GPUs[0]
-		return *g.MemUsedMiB == 10<<10 && g.MemOtherMiB != nil && *g.MemOtherMiB == 10<<10
+		return g.MemUsedMiB != nil && *g.MemUsedMiB == 10<<10 && g.MemOtherMiB != nil && *g.MemOtherMiB == 10<<10
 	})
 	w.answers("a")
 	a := w.do("POST", "/function/b", "x")
-	own(t, a, 503, codeMemoryInUse)
+	checkRefusal(t, a, 503, refusal.MemoryInUse)
 	for _, part := range []string{"function b needs 8000MiB of GPU memory", "GPU sim has ", " of 16GiB free", "instances of this gateway use 3300MiB", "other programs use 10GiB (process 536870912: 10GiB)"} {
 		if !strings.Contains(a.body, part) {
-			t.Errorf("%s: no %q", a.body, part)
+			t.Errorf("got %s, want a text with %q", a.body, part)
 		}
 	}
 	if a.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
+		t.Error("the answer has no Retry-After")
 	}
-	own(t, w.do("POST", "/function/d", "x"), 503, codeLargerThan)
-	a = w.do("POST", "/function/c", "x") // which cannot be known
-	own(t, a, 502, codeStartFailed)
+	checkRefusal(t, w.do("POST", "/function/d", "x"), 503, refusal.LargerThanGPU)
+	a = w.do("POST", "/function/c", "x") // declares no memory, so only the start can fail
+	checkRefusal(t, a, 502, refusal.StartFailed)
 	if !strings.Contains(a.body, "exited with status 3; GPU sim has ") || !strings.Contains(a.body, "other programs use 10GiB") {
-		t.Error(a.body)
+		t.Errorf("got %s, want the exit status and the memory of other programs", a.body)
 	}
 	on.set(0)
 	w.until("it has room", func() bool { return w.do("POST", "/function/b", "x").status == 200 })
 }
 
-// TestMemoryHeld: what runs and what gfaas up started makes no room: calls wait for it.
-func TestMemoryHeld(t *testing.T) {
+// TestBusyInstancesMakeNoRoom: busy instances and instances of gfaas up are not stopped
+// to free memory. Calls wait for it.
+func TestBusyInstancesMakeNoRoom(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	on := newCard(1024, 300, map[string]int64{"a": 450, "b": 450})
-	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, on.on)
+	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, on.on)
 	a, b := of("a", 500), of("b", 500)
 	w.apply(a, b)
 	var calls sync.WaitGroup
 	call := func(path, on string) {
 		calls.Go(func() {
 			if got, err := w.try(context.Background(), "POST", "/function/"+path, "x"); err != nil || got.status != 200 || got.header.Get("Gfaas-Instance") != on {
-				t.Errorf("%s: %+v, %v", path, got, err)
+				t.Errorf("%s: got %+v, %v; want status 200, Gfaas-Instance %v", path, got, err, on)
 			}
 		})
 	}
@@ -309,13 +316,13 @@ func TestMemoryHeld(t *testing.T) {
 	call("b", "b.2")
 	w.until("b waits", func() bool { return waits(w, "b") == 1 })
 	if w.record("a.1").ID == "" {
-		t.Error("an instance that runs was stopped")
+		t.Error("a busy instance was stopped")
 	}
 	release <- struct{}{}
 	calls.Wait()
 	w.until("a has made room", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
 
-	w.apply(fn("b", func(f *function.Function) { f.GPUMem = a.GPUMem; f.Env = map[string]string{"X": "1"} })) // anew: the old one stops
+	w.apply(fn("b", func(f *function.Function) { f.GPUMem = a.GPUMem; f.Env = map[string]string{"X": "1"} })) // the changed definition stops the old instance
 	w.until("b is gone", func() bool { return len(w.servers()) == 0 })
 	on.hold("a-0", "a")
 	w.up("a-0", a)
@@ -325,20 +332,22 @@ func TestMemoryHeld(t *testing.T) {
 	w.until("b waits", func() bool { return waits(w, "b") == 1 })
 	w.answers("a")
 	if n := on.failures(); n > 0 {
-		t.Errorf("%d starts failed", n)
+		t.Errorf("%d starts failed, want 0", n)
 	}
 	on.release("a-0")
 	w.runtime.Kill("a-0", 0)
 	calls.Wait()
 }
 
-// TestMemoryParked: the context of an instance whose memory is parked counts.
+// TestMemoryParked: the CUDA context of an instance whose memory is parked counts.
 func TestMemoryParked(t *testing.T) {
+	t.Parallel()
 	on := newCard(1024, 200, map[string]int64{"a": 300, "b": 300, "c": 300, "d": 300})
 	on.swaps = true
+	var log lines
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
 		on.on(c)
-		c.Park = ParkSwap
+		c.Park, c.Record = ParkSwap, &log
 	})
 	for _, name := range []string{"a", "b", "c", "d"} {
 		w.apply(of(name, 300))
@@ -346,15 +355,7 @@ func TestMemoryParked(t *testing.T) {
 	w.answers("a")
 	w.answers("b")
 	w.until("both contexts count", func() bool {
-		w.engine.mu.Lock()
-		defer w.engine.mu.Unlock()
-		n := 0
-		for _, s := range w.engine.servers {
-			if s.memory.stays == 200*mibs {
-				n++
-			}
-		}
-		return n == 2
+		return log.count(fmt.Sprintf(`"stays_bytes":%d`, 200*mibs)) == 2
 	})
 	for _, name := range []string{"c", "d", "a", "b"} {
 		w.answers(name)
@@ -364,13 +365,13 @@ func TestMemoryParked(t *testing.T) {
 		return n <= 3
 	})
 	if n := on.failures(); n > 0 {
-		t.Errorf("%d starts failed", n)
+		t.Errorf("%d starts failed, want 0", n)
 	}
 }
 
-// TestMemoryOfModels: the weights that instances share are there once, and go with the
-// instances: they are no other program's.
-func TestMemoryOfModels(t *testing.T) {
+// TestSharedWeightsCountOnce: shared model weights count once. They are freed with the
+// last instance that uses them, and do not count as memory of other programs.
+func TestSharedWeightsCountOnce(t *testing.T) {
 	on := newCard(1024, 0, map[string]int64{"a": 100, "b": 100, "c": 600})
 	w := newWorld(t, http.HandlerFunc(echo), on.on)
 	model := func(f *function.Function) {
@@ -384,20 +385,20 @@ func TestMemoryOfModels(t *testing.T) {
 		on.mu.Unlock()
 	}
 	w.until("the weights count once", func() bool {
-		w.engine.mu.Lock()
-		defer w.engine.mu.Unlock()
 		sum := int64(0)
-		for _, i := range w.engine.policy.Snapshot().Instances {
+		for _, i := range w.dispatcher.Snapshot().Instances {
 			sum += i.Mem
 		}
-		return sum == 700*mibs && w.engine.memory.gpus[0].stable == 0
+		return sum == 700*mibs && *w.Status().GPUs[0].MemOtherMiB == 0
 	})
 	w.until("c has room once they are gone", func() bool { return w.do("POST", "/function/c", "x").status == 200 })
 }
 
-// TestMemoryCapacity: a GPU of which no list has the memory, such as a MIG instance, has
-// what its driver reports, and --gpu-mem leaves the rest to other programs.
+// TestMemoryCapacity: if no list gives the memory of a GPU, as for a MIG instance, the
+// gateway uses the size that the driver reports. --gpu-mem leaves the rest to other
+// programs.
 func TestMemoryCapacity(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name                string
 		limit, others, want int64
@@ -406,49 +407,29 @@ func TestMemoryCapacity(t *testing.T) {
 		{"a part, and others use all", 512, 1024, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			var log lines
 			on := newCard(1024, 0, nil)
 			on.set(c.others)
 			w := newWorld(t, http.HandlerFunc(echo), func(cfg *Config) {
 				on.on(cfg)
-				cfg.GPUs[0].Mem = c.limit * mibs
+				cfg.GPUs[0].Mem, cfg.Record = c.limit*mibs, &log
 			})
 			w.until("it is known", func() bool {
-				w.engine.mu.Lock()
-				defer w.engine.mu.Unlock()
-				return w.engine.memory.gpus[0].told == max(c.want*mibs, 1)
+				return log.last(`"mem_bytes":`) == fmt.Sprint(max(c.want*mibs, 1))
 			})
 		})
 	}
 }
 
-// TestMemoryForAMoment: memory that is in use for a moment only, as that of what is just
-// ending, is not another program's; what keeps it is.
-func TestMemoryForAMoment(t *testing.T) {
-	var m gpuMemory
-	for _, c := range []struct{ at, others, want int64 }{
-		{1, 100, 100}, {2, 900, 100}, {3, 100, 100}, {4, 500, 100}, {5, 700, 500}, {6, 700, 700}, {7, 0, 0},
-	} {
-		m.note(time.Duration(c.at)*time.Second, c.others)
-		if m.stable != c.want {
-			t.Errorf("after %d s: %d, want %d", c.at, m.stable, c.want)
-		}
-	}
-	m.note(7*time.Second+10*time.Millisecond, 800)
-	m.note(7*time.Second+20*time.Millisecond, 800)
-	if m.stable != 0 {
-		t.Errorf("%d, of a moment", m.stable)
-	}
-}
-
-// TestMemoryUnknown: without figures all is as gpu_mem says.
-func TestMemoryUnknown(t *testing.T) {
+// TestMemoryWithoutMeasurements: without measurements, only gpu_mem counts.
+func TestMemoryWithoutMeasurements(t *testing.T) {
 	on := newCard(1024, 300, map[string]int64{"a": 450, "b": 450})
 	on.silent = true
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { on.on(c); c.Usage = nil })
 	w.apply(of("a", 500), of("b", 500))
 	w.answers("a")
-	own(t, w.do("POST", "/function/b", "x"), 502, codeStartFailed)
+	checkRefusal(t, w.do("POST", "/function/b", "x"), 502, refusal.StartFailed)
 	if g := w.Status().GPUs[0]; g.MemUsedMiB != nil || g.MemOtherMiB != nil {
-		t.Errorf("%v, %v", g.MemUsedMiB, g.MemOtherMiB)
+		t.Errorf("got mem_used_mib %v, mem_other_mib %v; want none", g.MemUsedMiB, g.MemOtherMiB)
 	}
 }

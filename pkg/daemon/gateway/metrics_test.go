@@ -5,10 +5,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
-// TestStatusSeries: however many statuses a function answers with, /metrics has a bounded
-// number of series for them, and each answer is counted.
+// TestStatusSeries: however many different statuses a function answers with, /metrics has
+// a bounded number of series for them, and each answer is counted.
 func TestStatusSeries(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if status, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/")); err == nil {
@@ -22,10 +23,10 @@ func TestStatusSeries(t *testing.T) {
 		}
 	}
 	w.do("HEAD", "/function/f/222", "")
-	f := (*w.names.Load())["f"]
+	f := w.dispatcher.Function("f")
 	for status := 200; status < 1000; status++ {
-		w.metrics.answered(f, status, 0, 0)
-		w.metrics.probed(f, status)
+		f.Counts.Answered(status, 0, time.Now())
+		f.Counts.Probed(status)
 	}
 	all := w.do("GET", "/metrics", "").body
 	const registered, classes = 70, 9

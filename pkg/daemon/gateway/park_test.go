@@ -18,9 +18,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestPark: where memory can wait on the host, it makes room for another function's
-// that way, and its instance is host-warm; where it does not go, the instance does.
+// TestPark: to make room, the gateway parks the memory of another function's idle
+// instance on the host, so that the instance becomes host-warm. If that memory cannot be
+// parked, the gateway stops the instance.
 func TestPark(t *testing.T) {
+	t.Parallel()
 	for _, goes := range []bool{true, false} {
 		var w *world
 		var asked atomic.Bool
@@ -45,27 +47,27 @@ func TestPark(t *testing.T) {
 		w.apply(of("a"), of("b"))
 		calls := []string{"a", "b", "a", "b"}
 		if !goes {
-			calls = calls[:2] // each takes as long as memory may
+			calls = calls[:2] // each call takes as long as the gateway waits for memory to move
 		}
 		for _, name := range calls {
 			if a := w.do("POST", "/function/"+name, "x"); a.status != 200 {
-				t.Fatalf("%+v", a)
+				t.Fatalf("got %+v; want status 200", a)
 			}
 		}
 		warm := *w.Status().Functions[0].HostWarmStarts + *w.Status().Functions[1].HostWarmStarts
 		if goes && warm != 2 || !goes && warm != 0 || !asked.Load() {
-			t.Errorf("memory goes %v: %d host-warm starts", goes, warm)
+			t.Errorf("memory can be parked: %v: got %d host-warm starts, want 2 if it can and 0 if not", goes, warm)
 		}
 		w.close()
 	}
 }
 
-// parker is a Parker whose instances say of themselves whether they are away.
+// parker is a Parker that records which instances are parked.
 type parker struct {
 	mu    sync.Mutex
 	away  map[string]bool
 	did   []string
-	fails error // of the next Unpark
+	fails error // error of the next Unpark
 }
 
 func (p *parker) Park(_ context.Context, id string) error {
@@ -86,7 +88,7 @@ func (p *parker) do(what, id string, away bool) error {
 	return nil
 }
 
-// usage is what the token daemon would say: 600 MiB an instance.
+// usage returns the usage that the token daemon would report: 600 MiB per instance.
 func (p *parker) usage(w **world) func(context.Context) (wire.Status, error) {
 	return func(context.Context) (wire.Status, error) {
 		s := wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim"}}}
@@ -103,16 +105,16 @@ func (p *parker) usage(w **world) func(context.Context) (wire.Status, error) {
 	}
 }
 
-// here fails a call whose instance's memory is on the host.
+// here reports whether the memory of an instance is on the GPU.
 func (p *parker) here(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.away[id]
 }
 
-// TestCheckpoint: where the driver moves memory, a call finds its instance's back; of
-// an instance whose memory does not come back the call goes to another; what a killed
-// gateway parked the next one brings back.
+// TestCheckpoint: if the driver moves memory, it is back on the GPU before a call reaches
+// the instance. If an unpark fails, the call goes to another instance. A restarted
+// gateway can unpark an instance that a killed gateway has parked.
 func TestCheckpoint(t *testing.T) {
 	p := &parker{away: map[string]bool{}}
 	var w *world
@@ -123,7 +125,7 @@ func TestCheckpoint(t *testing.T) {
 	})
 	w.runtime.Handler = func(s instance.Spec) http.Handler {
 		return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("X-Leaves") == "" && !p.here(s.ID) { // a call whose caller has left is over, be it here or not
+			if r.Header.Get("X-Leaves") == "" && !p.here(s.ID) { // a call whose caller has disconnected has ended, so its memory may be anywhere
 				t.Errorf("%s was called with its memory away", s.ID)
 			}
 			echo(out, r)
@@ -145,13 +147,13 @@ func TestCheckpoint(t *testing.T) {
 	found("a", "gpu-warm", "a.1")
 	found("b", "host-warm", "b.2")
 	if got := fmt.Sprint(p.did); got != "[park a.1 park b.2 unpark a.1 park a.1 unpark b.2]" {
-		t.Error(got)
+		t.Errorf("got %s, want [park a.1 park b.2 unpark a.1 park a.1 unpark b.2]", got)
 	}
 	p.fails = errors.New("out of memory")
 	found("a", "cold", "a.3")
 	w.until("the one that did not come back is gone", func() bool { return fmt.Sprint(w.runtime.Running()) == "[a.3 b.2]" })
 
-	// Callers come and leave while memory moves.
+	// Callers connect and disconnect while memory moves.
 	var all sync.WaitGroup
 	for n := range 40 {
 		all.Go(func() {
@@ -164,13 +166,14 @@ func TestCheckpoint(t *testing.T) {
 			}
 			a, err := w.try(ctx, "POST", "/function/"+[]string{"a", "b"}[n%2], "x", headers...)
 			if n%4 != 0 && (err != nil || a.status != 200) {
-				t.Errorf("%+v, %v", a, err)
+				t.Errorf("got %+v, %v; want status 200", a, err)
 			}
 		})
 	}
 	all.Wait()
 
-	// b is away when the gateway ends, and its instances stay as if it were killed.
+	// b is parked when the gateway ends, and its instances remain as if the gateway had
+	// been killed.
 	w.do("POST", "/function/a", "x")
 	found("b", "host-warm", "b.2")
 	found("a", "host-warm", "a.3")
@@ -187,18 +190,18 @@ func TestCheckpoint(t *testing.T) {
 	w.close()
 }
 
-// TestPrefetch: a policy that brings memory back when a function becomes active counts
-// it as back for no longer than until it is told that it comes with the next call
-// alone, whether that call comes or its caller leaves, and what a call found is said
-// as it was.
+// TestPrefetch: a policy that prefetches memory when a function becomes active assumes
+// that it is on the GPU only until the gateway reports that the memory moves with the
+// next call. This holds whether that call arrives or its caller disconnects. The record
+// keeps the state that a call found.
 func TestPrefetch(t *testing.T) {
 	var w *world
 	var text bytes.Buffer
 	began, goOn := make(chan bool), make(chan bool)
-	w = newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- true; <-goOn }}, func(c *Config) {
+	w = newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- true; <-goOn }}, func(c *Config) {
 		c.Policy.Policy, c.Policy.Options.Prefetch, c.Set = "mqfq-sticky", true, map[string]string{"prefetch": "true"}
 		c.Park, c.Concurrency, c.GPUs, c.Record = ParkSwap, 1, []GPU{{Name: "sim", Mem: int64(1500 * gpu.MiB)}}, &text
-		c.Usage = func(context.Context) (wire.Status, error) { // all that is idle is parked at once
+		c.Usage = func(context.Context) (wire.Status, error) { // all idle memory is parked at once
 			s := wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim"}}}
 			for _, id := range w.runtime.Running() {
 				s.GPUs[0].Clients = append(s.GPUs[0].Clients, wire.ClientStatus{Instance: id, MemUsedMiB: 600, MemParkedMiB: 600})
@@ -217,14 +220,12 @@ func TestPrefetch(t *testing.T) {
 	}
 	found("a", "cold")
 	found("c", "cold")
-	found("b", "cold") // a's memory makes room
+	found("b", "cold") // the memory of a is moved to make room
 	if err := w.catalog.Remove(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
 	w.until("there is room for it again", func() bool {
-		w.engine.mu.Lock()
-		defer w.engine.mu.Unlock()
-		return len(w.engine.policy.Snapshot().Instances) == 2
+		return len(w.dispatcher.Snapshot().Instances) == 2
 	})
 	ended := make(chan answer)
 	go func() { ended <- w.do("POST", "/function/b/wait", "x") }()
@@ -245,7 +246,7 @@ func TestPrefetch(t *testing.T) {
 	}
 	close(goOn)
 	if a := <-ended; a.status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200", a)
 	}
 	found("a", "host-warm")
 	found("a", "gpu-warm")

@@ -9,17 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// contracted is a function of that contract.
+// contracted returns a function with the given contract.
 func contracted(name, contract string) function.Function {
 	return fn(name, func(f *function.Function) { f.Contract = contract })
 }
 
-// TestColdProbes: a probe of a function without an instance is refused at once and starts
-// none; every other request starts one.
+// TestColdProbes: the gateway refuses a probe of a function without an instance at once
+// and starts none. Every other request starts an instance.
 func TestColdProbes(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	own := func(paths, methods []string) function.Function {
@@ -49,11 +50,10 @@ func TestColdProbes(t *testing.T) {
 		f.Name = fmt.Sprint("f", i)
 		w.apply(f)
 		method, path, _ := strings.Cut(c.request, " ")
-		before := w.lastID.Load()
 		a := w.do(method, "/function/"+f.Name+path, "")
-		switch started := w.lastID.Load() - before; {
-		case c.probe && (a.status != 503 || a.reason() != codeNotLoaded || a.header.Get("Retry-After") == "" || a.header.Get("Gfaas-Attempts") != "0" || started != 0):
-			t.Errorf("%s of %+v: %d %s, %d instances started, want 503 %s and none", c.request, f.Probes, a.status, a.reason(), started, codeNotLoaded)
+		switch started := w.dispatcher.Function(f.Name).Info().Instances; {
+		case c.probe && (a.status != 503 || a.reason() != refusal.NotLoaded || a.header.Get("Retry-After") == "" || a.header.Get("Gfaas-Attempts") != "0" || started != 0):
+			t.Errorf("%s of %+v: %d %s, %d instances started, want 503 %s and none", c.request, f.Probes, a.status, a.reason(), started, refusal.NotLoaded)
 		case !c.probe && (a.status != 200 || started != 1):
 			t.Errorf("%s of %+v: %d %s, %d instances started, want 200 and one", c.request, f.Probes, a.status, a.reason(), started)
 		}
@@ -62,16 +62,16 @@ func TestColdProbes(t *testing.T) {
 		}
 	}
 	w.apply(contracted("k", "kserve-v2"))
-	if a := w.do("HEAD", "/v2/models/k/infer", ""); a.status != 503 || a.reason() != codeNotLoaded {
-		t.Errorf("HEAD of a model's path: %d %s", a.status, a.reason())
+	if a := w.do("HEAD", "/v2/models/k/infer", ""); a.status != 503 || a.reason() != refusal.NotLoaded {
+		t.Errorf("HEAD of a model's path: got %d %s; want status 503, reason %v", a.status, a.reason(), refusal.NotLoaded)
 	}
 }
 
-// TestProbesAreNoCalls: a probe of a loaded function is answered by its instance, even one
-// that is busy, and counts as nothing but a probe.
+// TestProbesAreNoCalls: the instance of a loaded function answers a probe even if it is
+// busy. The probe counts only as a probe.
 func TestProbesAreNoCalls(t *testing.T) {
 	release := make(chan struct{})
-	w := newWorld(t, mixed{"/slow": func(http.ResponseWriter, *http.Request) { <-release }, "/health": func(rw http.ResponseWriter, r *http.Request) {
+	w := newWorld(t, pathHandlers{"/slow": func(http.ResponseWriter, *http.Request) { <-release }, "/health": func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Seen-Upgrade", r.Header.Get("Upgrade"))
 		rw.WriteHeader(599)
 		_, _ = io.WriteString(rw, "ill")
@@ -87,28 +87,21 @@ func TestProbesAreNoCalls(t *testing.T) {
 	for range 20 {
 		a := w.do("GET", "/function/f/health", "", "Connection", "Upgrade", "Upgrade", "own")
 		if a.status != 599 || a.body != "ill" || a.header.Get("Gfaas-Instance") != "f.1" || a.reason() != "probe" || a.header.Get("Seen-Upgrade") != "" {
-			t.Fatalf("%+v", a)
+			t.Fatalf(`got %+v; want status 599, body "ill", Gfaas-Instance f.1, reason probe, no header Seen-Upgrade`, a)
 		}
 	}
 	close(release)
 	if a := <-done; a.status != 200 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200", a)
 	}
 	w.until("all are over", func() bool {
-		w.engine.mu.Lock()
-		defer w.engine.mu.Unlock()
-		for _, s := range w.engine.servers {
-			if len(s.probes) > 0 || len(s.calls) > 0 {
-				return false
-			}
-		}
-		return true
+		return *w.Status().Functions[0].InFlight == 0 && strings.Contains(w.do("GET", "/metrics", "").body, `gfaas_probes_total{code="5xx",function="f"} 20`)
 	})
 	w.apply(fn("g"))
 	w.do("HEAD", "/function/g", "")
 	for _, f := range w.Status().Functions {
 		if want := map[string]int64{"f": 1, "g": 0}[f.Function]; int64(*f.ColdStarts) != want || *f.Errors != 0 || *f.Rejected != 0 {
-			t.Errorf("%s: %d cold starts, %d errors, %d rejected", f.Function, *f.ColdStarts, *f.Errors, *f.Rejected)
+			t.Errorf("%s: got %d cold starts, %d errors, %d rejected; want %d, 0 and 0", f.Function, *f.ColdStarts, *f.Errors, *f.Rejected, want)
 		}
 	}
 	all := w.do("GET", "/metrics", "").body
@@ -122,9 +115,10 @@ func TestProbesAreNoCalls(t *testing.T) {
 	}
 }
 
-// TestProbesKeepNothing: an instance that gets nothing but probes stops as an idle one
-// does.
-func TestProbesKeepNothing(t *testing.T) {
+// TestProbesKeepNoInstance: an instance that receives only probes stops like an idle
+// instance.
+func TestProbesKeepNoInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f", func(f *function.Function) { f.Scale.Idle = 200 * time.Millisecond }))
 	w.do("POST", "/function/f", "")
@@ -133,39 +127,40 @@ func TestProbesKeepNothing(t *testing.T) {
 		w.do("POST", "/function/f", "")
 		w.until("it has stopped", func() bool {
 			a := w.do(method, "/function/f"+path, "")
-			if a.status != 200 && (a.status != 503 || a.reason() != codeNotLoaded) {
-				t.Errorf("%s: %+v", request, a)
+			if a.status != 200 && (a.status != 503 || a.reason() != refusal.NotLoaded) {
+				t.Errorf("%s: got %+v; want status 200, or 503 not-loaded", request, a)
 			}
 			return a.status == 503
 		})
 	}
 }
 
-// TestProbesSwapNothing: probes of a function leave another's instance where it is.
-func TestProbesSwapNothing(t *testing.T) {
+// TestProbesDisplaceNoInstance: probes of a function do not displace another function's
+// instance.
+func TestProbesDisplaceNoInstance(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs[0].Mem = int64(16 * gpu.GiB) })
 	large := func(f *function.Function) { f.GPUMem = 10 * gpu.GiB }
 	w.apply(fn("x", large), fn("y", large))
 	for range 3 {
 		if a := w.do("POST", "/function/x", ""); a.status != 200 || a.header.Get("Gfaas-Instance") != "x.1" {
-			t.Errorf("%+v", a)
+			t.Errorf("got %+v; want status 200, Gfaas-Instance x.1", a)
 		}
 		for _, request := range []string{"GET /health", "HEAD /", "OPTIONS /"} {
 			method, path, _ := strings.Cut(request, " ")
 			if a := w.do(method, "/function/y"+path, ""); a.status != 503 {
-				t.Errorf("%s: %+v", request, a)
+				t.Errorf("%s: got %+v; want status 503", request, a)
 			}
 		}
 	}
 }
 
-// TestProbeOfTheDead: a probe that meets an instance which ends is refused as one of a
-// function without an instance.
-func TestProbeOfTheDead(t *testing.T) {
-	w := newWorld(t, mixed{"/health": hangUp}, nil)
+// TestProbeDuringInstanceEnd: if the instance ends during a probe, the probe is refused
+// as if the function had no instance.
+func TestProbeDuringInstanceEnd(t *testing.T) {
+	w := newWorld(t, pathHandlers{"/health": hangUp}, nil)
 	w.apply(fn("f"))
 	w.do("POST", "/function/f", "")
-	if a := w.do("GET", "/function/f/health", ""); a.status != 503 || a.reason() != codeNotLoaded {
-		t.Errorf("%+v", a)
+	if a := w.do("GET", "/function/f/health", ""); a.status != 503 || a.reason() != refusal.NotLoaded {
+		t.Errorf("got %+v; want status 503, reason %v", a, refusal.NotLoaded)
 	}
 }

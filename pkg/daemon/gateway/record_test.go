@@ -19,14 +19,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// TestRecordReplays: whatever a gateway went through, each policy comes to the same
-// decisions again; and to others where something else was recorded.
+// TestRecordReplays: a replay of any record makes the same decisions, under every policy.
+// A replay of a modified record makes other decisions.
 func TestRecordReplays(t *testing.T) {
+	t.Parallel()
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
 			var text bytes.Buffer
 			var steps sync.WaitGroup
-			w := newWorld(t, mixed{
+			w := newWorld(t, pathHandlers{
 				"/wait": func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) },
 				"/die":  hangUp,
 			}, func(c *Config) {
@@ -65,14 +67,14 @@ func TestRecordReplays(t *testing.T) {
 			if err := w.catalog.Remove(context.Background(), "b"); err != nil {
 				t.Fatal(err)
 			}
-			w.until("it is forgotten", func() bool { w.engine.mu.Lock(); defer w.engine.mu.Unlock(); return len(w.engine.functions) == 2 })
+			w.until("it is forgotten", func() bool { return len(w.dispatcher.Snapshot().Functions) == 2 })
 			w.close()
 			if err := replayed(text.Bytes()); err != nil {
 				t.Fatal(err)
 			}
 			whole := text.String()
 			if err := replayed([]byte(whole[:len(whole)-10])); err != nil {
-				t.Errorf("torn: %v", err)
+				t.Errorf("a record without its last 10 bytes: got %v, want the same decisions", err)
 			}
 			const run, start = `"action":"run"`, `"action":"start"`
 			line := 1 + strings.Count(whole[:strings.Index(whole, run)], "\n")
@@ -101,18 +103,18 @@ func replayed(text []byte) error {
 	return record.Replay(r, policy)
 }
 
-// broken is a file that takes nothing.
+// broken is a file on which every write fails.
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// TestRecordBroken: calls go on when the record cannot be written.
+// TestRecordBroken: calls succeed even if the record cannot be written.
 func TestRecordBroken(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Record = broken{} })
 	w.apply(fn("f"))
 	for range 3 {
 		if a := w.do("POST", "/function/f", "x"); a.status != 200 {
-			t.Errorf("%+v", a)
+			t.Errorf("got %+v; want status 200", a)
 		}
 	}
 }

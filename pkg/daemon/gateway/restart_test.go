@@ -1,53 +1,25 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-func TestRestartable(t *testing.T) {
-	for _, c := range []struct {
-		restart, runtime string
-		status           int
-		want             bool
-	}{
-		{"", instance.Process, 1, false}, {"no", instance.Process, 1, false},
-		{"on-failure", instance.Process, 1, true}, {"on-failure", instance.Process, 0, false}, {"on-failure", instance.Process, -1, true},
-		{"always", instance.Process, 0, true}, {"always", instance.Docker, 1, false},
-	} {
-		if got := restartable(function.Function{Restart: c.restart}, c.runtime, instance.State{ExitCode: c.status}); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-}
-
-// TestPauses: 1, 2, 4, … 60 s between starts in a row, and 1 s again after what ran
-// for a while; a clock that was set back is no while.
-func TestPauses(t *testing.T) {
-	var r restarts
-	var got []time.Duration
-	for range 8 {
-		got = append(got, r.next("f", time.Second)/time.Second)
-	}
-	if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}; !slices.Equal(got, want) {
-		t.Errorf("%d, want %d", got, want)
-	}
-	if first := r.next("f", steady); first != firstRestart || r.next("g", -time.Hour) != firstRestart || r.next("f", 0) != 2*firstRestart {
-		t.Errorf("%v after it ran for a while", first)
-	}
-}
-
-// record is that of an instance; its id is empty if there is none.
+// record returns the record of an instance, or a zero Record if the catalog has none.
 func (w *world) record(id string) (r instance.Record) {
-	l, err := w.catalog.Look(context.Background())
+	l, err := w.catalog.List(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -59,11 +31,18 @@ func (w *world) record(id string) (r instance.Record) {
 	return r
 }
 
-// TestRestart: an instance of gfaas up that ended is started again as it was, and is
-// called again; one that is stopped meanwhile, or whose function does not say so, is
-// not; one that ended while there was no gateway is, by the next.
+// TestRestart: if an instance of gfaas up ends, the gateway restarts it with its old
+// placement and sends it calls again. It does not restart an instance that is stopped
+// meanwhile, or whose function has no restart policy. A new gateway restarts an instance
+// that ended while no gateway was running.
 func TestRestart(t *testing.T) {
-	w := newWorld(t, http.HandlerFunc(echo), nil)
+	t.Parallel()
+	var log lines
+	var released atomic.Int64
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+		c.Log = log.logger()
+		c.Alone = func(context.Context) (func(), error) { return func() { released.Add(1) }, nil }
+	})
 	f := fn("f", func(f *function.Function) { f.Restart = "on-failure" })
 	g := fn("g", func(f *function.Function) { f.Restart = "no" })
 	w.apply(f, g)
@@ -77,24 +56,24 @@ func TestRestart(t *testing.T) {
 	}
 	w.runtime.Kill("f-1", 3)
 	w.until("it is known to have ended", func() bool { return !slices.Contains(w.servers(), "f-1") })
-	// As gfaas down does. Where this comes late it runs again by now.
+	// Stop the instance as gfaas down does. If the gateway was faster, it runs again by
+	// now.
 	if err := errors.Join(w.launcher().Stop(context.Background(), instance.Record{ID: "f-1"}), w.catalog.Forget(context.Background(), "f-1")); err != nil {
 		t.Fatal(err)
 	}
 	w.until("it runs again", func() bool { return fmt.Sprint(w.runtime.Running()) == "[f-0]" && slices.Contains(w.servers(), "f-0") })
 	if r := w.record("f-0"); r.Restarts != 1 || r.State != instance.Ready || r.Slice != before.Slice || r.Handle == before.Handle || r.Owner != "" {
-		t.Errorf("started again as %+v", r)
+		t.Errorf("got %+v; want state ready, one restart, a new handle and the same slice", r)
 	}
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f-0" || a.header.Get("Gfaas-Start") != "gpu-warm" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Instance f-0, Gfaas-Start gpu-warm", a)
 	}
-	w.until("nobody is at work on the other", func() bool {
-		w.restarts.mu.Lock()
-		defer w.restarts.mu.Unlock()
-		return len(w.restarts.atWork) == 0
+	w.until("no restart is in progress", func() bool {
+		begun := log.count("instance will be restarted")
+		return begun >= 2 && released.Load() == int64(begun)
 	})
 	if running := w.runtime.Running(); fmt.Sprint(running) != "[f-0]" {
-		t.Errorf("%v run", running)
+		t.Errorf("%v run, want [f-0]", running)
 	}
 	w.close()
 	w.runtime.Kill("f-0", 0)
@@ -102,9 +81,11 @@ func TestRestart(t *testing.T) {
 	w.until("it runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").Restarts == 2 })
 }
 
-// TestRestartFails: as long as an instance does not start again it is tried, and it
-// is as it was between; a gateway that is killed while it tries leaves it to the next.
-func TestRestartFails(t *testing.T) {
+// TestFailedRestartIsRetried: the gateway retries a failed restart, and between two tries
+// the record shows the instance as starting. If the gateway ends between tries, the next
+// gateway continues.
+func TestFailedRestartIsRetried(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f := fn("f", func(f *function.Function) { f.Restart = "always" })
 	w.apply(f)
@@ -114,35 +95,19 @@ func TestRestartFails(t *testing.T) {
 	w.apply(broken)
 	w.runtime.Kill("f-0", 1)
 	w.until("it was tried", func() bool { return w.record("f-0").Restarts >= 1 })
-	w.close() // between two tries, or in one
+	w.close() // between two tries or during one
 	if r := w.record("f-0"); r.State != instance.Starting || len(w.runtime.Running()) > 0 {
-		t.Errorf("%+v, and %v run", r, w.runtime.Running())
+		t.Errorf("got %+v, and %v run; want state starting, and none", r, w.runtime.Running())
 	}
 	w.open()
 	w.apply(f)
 	w.until("it runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").State == instance.Ready })
 }
 
-// TestRestartLater: as long as nobody says whether an instance has ended it is not
-// given up.
-func TestRestartLater(t *testing.T) {
-	s := &silent{}
-	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { s.Starter, c.Starter = c.Starter, s })
-	f := fn("f", func(f *function.Function) { f.Restart = "always" })
-	w.apply(f)
-	r := w.up("f-0", f)
-	w.until("it is adopted", func() bool { return len(w.servers()) == 1 })
-	s.times.Store(1)
-	if _, err := w.restart(r, false); err == nil || errors.Is(err, errOthers) {
-		t.Errorf("%v", err)
-	}
-	if _, err := w.restart(r, false); !errors.Is(err, errOthers) {
-		t.Errorf("of one that runs: %v", err)
-	}
-}
-
-// TestRestartOwn: another instance takes the place of one of the gateway's own.
-func TestRestartOwn(t *testing.T) {
+// TestOwnInstanceIsReplaced: if an instance of the gateway itself ends, a new instance
+// replaces it.
+func TestOwnInstanceIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f", func(f *function.Function) { f.Restart = "always" }), fn("g"))
 	w.do("POST", "/function/f", "x")
@@ -151,36 +116,67 @@ func TestRestartOwn(t *testing.T) {
 	w.runtime.Kill("g.2", 3)
 	w.until("another is there", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" && fmt.Sprint(w.runtime.Running()) == "[f.3]" })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.3" || a.header.Get("Gfaas-Start") != "gpu-warm" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance f.3, Gfaas-Start gpu-warm", a)
 	}
-	if n := w.engine.live((*w.names.Load())["f"]); n != 1 {
-		t.Errorf("%d instances", n)
+	if n := w.dispatcher.Function("f").Info().Instances; n != 1 {
+		t.Errorf("got %d instances, want 1", n)
 	}
 }
 
-// TestEndsTooSoon: of what is kept ready and ends at once another is started later
-// each time, and for a call all the same.
-func TestEndsTooSoon(t *testing.T) {
-	w := newWorld(t, http.HandlerFunc(echo), nil)
+// lines collects the lines of a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// count returns the number of occurrences of text in the log.
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
+}
+
+// last returns the digits after the last occurrence of text.
+func (l *lines) last(text string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.text.String()
+	at := strings.LastIndex(all, text)
+	if at < 0 {
+		return ""
+	}
+	all = all[at+len(text):]
+	return all[:len(all)-len(strings.TrimLeft(all, "0123456789"))]
+}
+
+// TestPauseAfterEarlyEnd: if an instance of scale.min ends soon after each start, the
+// pause before the next start grows. A call starts an instance regardless of the pause.
+func TestPauseAfterEarlyEnd(t *testing.T) {
+	t.Parallel()
+	var log lines
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Log = log.logger() })
 	w.apply(fn("f", func(f *function.Function) { f.Scale.Min = 1 }))
 	w.until("one is kept", func() bool {
 		return fmt.Sprint(w.servers()) == "[f.1]" && len(w.runtime.Running()) == 1 && w.Status().Instances[0].State == "idle"
 	})
 	w.runtime.Kill("f.1", 3)
-	f := (*w.names.Load())["f"]
 	w.until("it is known", func() bool {
-		w.engine.mu.Lock()
-		defer w.engine.mu.Unlock()
-		return f.held == 1 && f.spec.Min == 0 || w.lastID.Load() == 2
+		return w.dispatcher.Function("f").Info().Spec.Min == 0 || log.count("an instance ended soon after its start") == 1
 	})
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.2" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want status 200, Gfaas-Instance f.2", a)
 	}
 	w.runtime.Kill("f.2", 3)
 	w.until("another is kept", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" })
-	w.restarts.mu.Lock()
-	defer w.restarts.mu.Unlock()
-	if n := w.restarts.tries["min of f"]; n != 2 {
-		t.Errorf("%d pauses", n)
+	if n := log.count("an instance ended soon after its start"); n != 2 || log.count("in=2s") != 1 {
+		t.Errorf("got %d pauses, want 2, the second one of 2 s", n)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// TestContentTypeIsNotGuessed: an answer has the Content-Type that the function sent,
-// or none, and tells browsers not to guess one.
+// TestContentTypeIsNotGuessed: an answer has the Content-Type that the function sent, or
+// none, and tells browsers not to guess one.
 func TestContentTypeIsNotGuessed(t *testing.T) {
 	const script = "<html><script>alert(1)</script>"
-	answers := mixed{}
+	answers := pathHandlers{}
 	rows := []struct {
 		name, text string
 		kind       []string
@@ -51,10 +51,10 @@ func TestContentTypeIsNotGuessed(t *testing.T) {
 			t.Errorf("%s: X-Content-Type-Options %q, want nosniff once", c.name, got)
 		}
 	}
-	// No header but the function's own comes with an upgraded connection twice.
+	// In the answer to an upgrade, no header that the gateway sets occurs twice.
 	conn := w.dial("GET /function/f/upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
 	if r, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || r.StatusCode != 101 || len(r.Header.Values("X-Content-Type-Options")) != 1 || r.Header["Content-Type"] != nil {
-		t.Errorf("upgraded: %+v, %v", r, err)
+		t.Errorf("upgraded: got %+v, %v; want status 101, X-Content-Type-Options once and no Content-Type", r, err)
 	}
 	for _, path := range []string{"/system/status", "/system/functions", "/system/nothing", "/system/logs?name=f", "/system/info", "/ui/", "/", "/metrics", "/healthz", "/readyz", "/v1/models", "/v1/models/none", "/function/none", "/nothing"} {
 		if a := w.do("GET", path, ""); len(a.header.Values("X-Content-Type-Options")) != 1 || a.header.Get("X-Content-Type-Options") != "nosniff" {
@@ -62,6 +62,6 @@ func TestContentTypeIsNotGuessed(t *testing.T) {
 		}
 	}
 	if a := w.do("POST", "/async-function/f", "x"); a.status != 202 || a.header.Get("X-Content-Type-Options") != "nosniff" {
-		t.Errorf("asynchronous: %+v", a)
+		t.Errorf("asynchronous: got %+v; want status 202, X-Content-Type-Options nosniff", a)
 	}
 }

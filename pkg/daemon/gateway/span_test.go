@@ -10,26 +10,27 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// TestSpan: a function that spans several GPUs is served by instances of a plan, as
-// many as there are, and refused at once without one.
-func TestSpan(t *testing.T) {
+// TestFunctionOnSeveralGPUs: a function that spans several GPUs is served by the planned
+// instances. Without a planned instance, its calls are refused at once.
+func TestFunctionOnSeveralGPUs(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
-	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, nil)
+	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, nil)
 	f := fn("f", func(f *function.Function) { f.GPUs, f.Scale.Min = 2, 1 })
 	w.apply(f, fn("g"))
 	a := w.do("POST", "/function/f", "x")
-	own(t, a, 502, codeStartFailed)
+	checkRefusal(t, a, 502, refusal.StartFailed)
 	if !strings.Contains(a.body, "spans 2 GPUs") || !strings.Contains(a.body, "gfaas up PLAN.json") {
-		t.Error(a.body)
+		t.Errorf("got %s; want spans 2 GPUs, and the hint gfaas up PLAN.json", a.body)
 	}
 	if a := w.do("POST", "/system/scale-function/f", `{"replicas":1}`); a.status != 400 || !strings.Contains(a.body, "spans 2 GPUs") {
-		t.Errorf("%+v", a)
+		t.Errorf(`got %+v; want status 400, a body with "spans 2 GPUs"`, a)
 	}
 	w.up("f-0", f)
 	w.until("it is adopted", func() bool { return len(w.servers()) == 1 })
@@ -37,7 +38,7 @@ func TestSpan(t *testing.T) {
 	for range 2 {
 		calls.Go(func() {
 			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 || a.header.Get("Gfaas-Instance") != "f-0" {
-				t.Errorf("%+v, %v", a, err)
+				t.Errorf("got %+v, %v; want status 200, Gfaas-Instance f-0", a, err)
 			}
 		})
 	}
@@ -47,21 +48,21 @@ func TestSpan(t *testing.T) {
 	calls.Wait()
 	w.runtime.Kill("f-0", 1)
 	w.until("it is gone", func() bool { return len(w.servers()) == 0 })
-	own(t, w.do("POST", "/function/f", "x"), 502, codeStartFailed)
+	checkRefusal(t, w.do("POST", "/function/f", "x"), 502, refusal.StartFailed)
 	if a := w.do("POST", "/function/g", "x"); a.status != 200 {
-		t.Errorf("another function: %+v", a)
+		t.Errorf("another function: got %+v; want status 200", a)
 	}
 }
 
-// TestSpanMemory: the memory of an instance that spans two GPUs is taken on both: what
-// idles there makes room for it, what does not fit beside it waits until it is gone,
-// and the record says so.
+// TestSpanMemory: an instance that spans two GPUs uses memory on both. Idle instances on
+// either GPU are stopped to make room for it, instances that do not fit wait until it has
+// ended, and a replay of the record makes the same decisions.
 func TestSpanMemory(t *testing.T) {
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
 			var text bytes.Buffer
 			began, release := make(chan struct{}), make(chan struct{})
-			w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
+			w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
 				c.Policy.Policy, c.Record, c.Concurrency = policy, &text, 1
 				c.GPUs = []GPU{{Name: "sim", Mem: int64(4 * gpu.GiB)}, {Name: "sim:1", Mem: int64(4 * gpu.GiB)}}
 			})
@@ -72,11 +73,11 @@ func TestSpanMemory(t *testing.T) {
 			call := func(path, instance string) {
 				calls.Go(func() {
 					if a, err := w.try(context.Background(), "POST", "/function/"+path, "x"); err != nil || a.status != 200 || !strings.HasPrefix(a.header.Get("Gfaas-Instance"), instance) {
-						t.Errorf("%s: %+v, %v", path, a, err)
+						t.Errorf("%s: got %+v, %v; want status 200, Gfaas-Instance %s…", path, a, err, instance)
 					}
 				})
 			}
-			call("g/wait", "g.") // one on each GPU
+			call("g/wait", "g.") // one call on each GPU
 			call("g/wait", "g.")
 			<-began
 			<-began
@@ -95,12 +96,12 @@ func TestSpanMemory(t *testing.T) {
 			release <- struct{}{}
 			calls.Wait()
 			if a := w.do("POST", "/function/h", "x"); a.status != 200 {
-				t.Errorf("what fits beside it: %+v", a)
+				t.Errorf("what fits beside it: got %+v; want status 200", a)
 			}
 			call("g", "g.")
 			w.until("what does not fit waits", func() bool { return *w.Status().Functions[1].Waiting == 1 })
-			if why := w.Status().Functions[1].Why; policy == "gfaas" && why != "no GPU has room for it beside what runs there" {
-				t.Errorf("it waits because %q", why)
+			if why := w.Status().Functions[1].Why; policy == "gfaas" && why != "no-gpu-with-room" {
+				t.Errorf("got the reason %q, want that no GPU has room", why)
 			}
 			w.runtime.Kill("f-0", 1)
 			calls.Wait()
@@ -111,7 +112,7 @@ func TestSpanMemory(t *testing.T) {
 			const taken = `"event":"occupied","gpu":1,"mem_bytes":3221225472`
 			var other *record.Difference
 			if err := replayed([]byte(strings.Replace(text.String(), taken, `"event":"occupied","gpu":1`, 1))); !errors.As(err, &other) {
-				t.Errorf("without its memory on the second GPU: %v", err)
+				t.Errorf("without its memory on the second GPU: got %v, want a Difference", err)
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
@@ -23,13 +25,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// behavior is how starts of one version of a function go.
+// behavior describes the starts of one version of a function.
 type behavior struct {
-	takes   time.Duration // until the instance is ready, or has failed
+	takes   time.Duration // time until the instance is ready or has failed
 	fails   bool
-	deaf    bool          // it gets ready although its start is cancelled
-	dying   time.Duration // how long it takes to end when it is stopped, or its start is cancelled
-	remains bool          // something is left after its start was cancelled
+	deaf    bool          // it becomes ready although its start was cancelled
+	dying   time.Duration // time that the instance takes to end after a stop or a cancelled start
+	remains bool          // resources remain after its start was cancelled
 }
 
 // fakeStarter is a ports.Starter in virtual time.
@@ -38,9 +40,9 @@ type fakeStarter struct {
 	begin   time.Time
 
 	mu        sync.Mutex
-	behaviors map[string]behavior // by function and version, as "f 1"
+	behaviors map[string]behavior // by function and version, for example "f 1"
 	starts    map[string][]time.Duration
-	running   map[string]*fakeInstance // by id
+	running   map[string]*fakeInstance // by ID
 }
 
 type fakeInstance struct {
@@ -49,7 +51,7 @@ type fakeInstance struct {
 	ended chan struct{}
 }
 
-// versionOf names a version of a function.
+// versionOf returns the key of a function's version in behaviors and starts.
 func versionOf(fn function.Function) string { return fn.Name + " " + fn.Env["VERSION"] }
 
 func (f *fakeStarter) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
@@ -101,7 +103,7 @@ func (f *fakeStarter) stop(id string) {
 	f.kill(id)
 }
 
-// kill ends an instance by itself.
+// kill makes an instance end by itself.
 func (f *fakeStarter) kill(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,7 +157,7 @@ func (f *fakeStarter) Logs(context.Context, instance.Record, ports.LogOptions) p
 	return func(func(ports.LogLine, error) bool) {}
 }
 
-// runs returns what runs or starts: its versions, in order.
+// runs returns the versions of all running or starting instances, sorted.
 func (f *fakeStarter) runs() (out []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +168,8 @@ func (f *fakeStarter) runs() (out []string) {
 	return out
 }
 
-// started returns when starts of a version began.
+// started returns the times at which starts of a version began, since the beginning of
+// the test.
 func (f *fakeStarter) started(what string) []time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +186,8 @@ type lab struct {
 	calls   sync.WaitGroup
 }
 
-// newLab begins a gateway with one GPU of two slots. It is to be called in a bubble.
+// newLab creates a gateway with one GPU and two slots. It must be called in a synctest
+// bubble.
 func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *lab {
 	t.Helper()
 	invoker := &instancetest.FakeInvoker{}
@@ -203,7 +207,7 @@ func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.run(ctx) }()
-	<-g.known
+	<-g.dispatcher.Known
 	t.Cleanup(func() {
 		l.calls.Wait()
 		stop()
@@ -211,16 +215,16 @@ func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *
 			t.Error(err)
 		}
 		if left := l.starter.runs(); len(left) > 0 {
-			t.Errorf("%v run after the end", left)
+			t.Errorf("%v run after the end, want none", left)
 		}
-		if listing, err := l.catalog.Look(context.Background()); err != nil || len(listing.Instances) > 0 {
+		if listing, err := l.catalog.List(context.Background()); err != nil || len(listing.Instances) > 0 {
 			t.Errorf("left at the end: %+v, %v", listing.Instances, err)
 		}
 	})
 	return l
 }
 
-// version is a version of a function.
+// ver returns a version of a function.
 func ver(name, version string, change ...func(*function.Function)) function.Function {
 	return fn(name, append(change, func(f *function.Function) { f.Env = map[string]string{"VERSION": version} })...)
 }
@@ -241,7 +245,7 @@ func (l *lab) remove(names ...string) {
 	synctest.Wait()
 }
 
-// outcome is what came of a call: which version answered, or a code.
+// outcome is the result of a call: the version that answered, or an error code.
 type outcome struct {
 	text string
 	took time.Duration
@@ -249,32 +253,32 @@ type outcome struct {
 
 func (o *outcome) String() string { return fmt.Sprintf("%s after %v", o.text, o.took) }
 
-// call begins a call that takes so long to be answered. What comes of it is in the
-// outcome once it is over.
+// do runs a call that takes the given time on its instance, and returns the version that
+// answered or the error code.
+func (l *lab) do(name string, takes time.Duration) string {
+	r := httptest.NewRequest("POST", "/function/"+name, nil)
+	r.Header.Set("X-Takes", takes.String())
+	w := httptest.NewRecorder()
+	l.api.ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		return w.Header().Get("Gfaas-Reason")
+	}
+	return w.Body.String()
+}
+
+// call starts a call in the background. The returned outcome is complete when the call
+// has ended.
 func (l *lab) call(name string, takes time.Duration) *outcome {
 	o, came := &outcome{}, time.Now()
 	l.calls.Go(func() {
-		answer, err := l.Do(context.Background(), Request{Function: name, Header: http.Header{"X-Takes": {takes.String()}}})
-		var own *Error
-		switch {
-		case errors.As(err, &own):
-			o.text = own.Code
-		case err != nil:
-			o.text = err.Error()
-		default:
-			text, err := io.ReadAll(answer.Body)
-			_ = answer.Body.Close()
-			if o.text = string(text); err != nil {
-				o.text = err.Error()
-			}
-		}
+		o.text = l.do(name, takes)
 		o.took = time.Since(came)
 	})
 	synctest.Wait()
 	return o
 }
 
-// want checks what came of a call, and that it came by then.
+// want checks the result of a call and that the call took at most within.
 func (l *lab) want(o *outcome, text string, within time.Duration) {
 	l.t.Helper()
 	synctest.Wait()
@@ -283,12 +287,12 @@ func (l *lab) want(o *outcome, text string, within time.Duration) {
 	}
 }
 
-// inVirtualTime runs a test in a bubble.
+// inVirtualTime runs a test in a synctest bubble.
 func inVirtualTime(t *testing.T, name string, test func(*testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// forPolicies runs a test in a bubble for each policy that keeps instances.
+// forPolicies runs a test in a synctest bubble for each policy that keeps instances.
 func forPolicies(t *testing.T, name string, test func(t *testing.T, policy string)) {
 	for _, policy := range queue.Names() {
 		if policy == "fcfs-naive" {
@@ -298,10 +302,11 @@ func forPolicies(t *testing.T, name string, test func(t *testing.T, policy strin
 	}
 }
 
-// TestFailingStarts: when the third start in a row has failed, all calls are answered,
-// and the next start waits for 1, 2, 4, … 60 s, however many callers, GPUs and kinds of
-// start there are.
+// TestFailingStarts: after three failed starts in a row, the gateway answers all calls
+// with an error, and it pauses for 1, 2, 4, … 60 s before each further start. This holds
+// for any number of callers, GPUs and kinds of start.
 func TestFailingStarts(t *testing.T) {
+	t.Parallel()
 	const takes = 20 * time.Millisecond
 	for _, c := range []struct {
 		name        string
@@ -323,24 +328,28 @@ func TestFailingStarts(t *testing.T) {
 			})
 			l.apply(ver("f", "1", func(f *function.Function) { f.Scale.Min, f.Inflight = c.min, c.inflight }))
 			over := time.Now().Add(200 * time.Second)
-			for range c.callers {
+			for n := range c.callers {
+				pause := 30 * time.Millisecond
+				if n >= 3 { // the others only add to the load
+					pause *= 10
+				}
 				l.calls.Go(func() {
 					for time.Now().Before(over) {
 						o := outcome{}
 						came := time.Now()
-						if _, err := l.Do(context.Background(), Request{Function: "f"}); err == nil || err.(*Error).Code != codeStartFailed {
-							t.Errorf("%v", err)
+						if text := l.do("f", 0); text != refusal.StartFailed {
+							t.Errorf("got %s, want %s", text, refusal.StartFailed)
 						}
 						if o.took = time.Since(came); o.took > 5*takes {
-							t.Errorf("answered after %v", o.took)
+							t.Errorf("answered after %v, want at most %v", o.took, 5*takes)
 						}
-						time.Sleep(30 * time.Millisecond)
+						time.Sleep(pause)
 					}
 				})
 			}
 			time.Sleep(time.Until(over))
 			var pauses []time.Duration
-			var bursts []int // starts at about the same time
+			var bursts []int // numbers of starts that began within half a second of each other
 			starts := l.starter.started("f 1")
 			for i, at := range starts {
 				if i == 0 || at-starts[i-1] > time.Second/2 {
@@ -362,10 +371,10 @@ func TestFailingStarts(t *testing.T) {
 	}
 }
 
-// gpuSeconds returns what the status says of a function's use of the GPU.
+// gpuSeconds returns the GPU time of a function according to the status.
 func (l *lab) gpuSeconds(name string) float64 {
 	l.t.Helper()
-	for _, f := range l.Status().Functions {
+	for _, f := range l.dispatcher.Status().Functions {
 		if f.Function == name {
 			return *f.GPUSeconds
 		}
@@ -374,19 +383,19 @@ func (l *lab) gpuSeconds(name string) float64 {
 	return 0
 }
 
-// TestGPUSecondsWithoutFailedStarts: a start that fails is no use of the GPU, however
-// long it took; one that succeeds and the call that waited for it are.
+// TestGPUSecondsWithoutFailedStarts: the GPU time excludes failed starts, however long
+// they took. It includes successful starts and the calls that waited for them.
 func TestGPUSecondsWithoutFailedStarts(t *testing.T) {
 	inVirtualTime(t, "", func(t *testing.T) {
 		l := newLab(t, map[string]behavior{"f 1": {takes: 5 * time.Second, fails: true}}, nil)
 		l.apply(ver("f", "1"))
 		first := l.call("f", time.Second)
 		l.calls.Wait()
-		if first.text != codeStartFailed {
-			t.Fatalf("%v, want %s", first, codeStartFailed)
+		if first.text != refusal.StartFailed {
+			t.Fatalf("%v, want %s", first, refusal.StartFailed)
 		}
 		if starts := l.starter.started("f 1"); len(starts) < 2 {
-			t.Fatalf("%d starts", len(starts))
+			t.Fatalf("got %d starts, want at least 2", len(starts))
 		}
 		if got := l.gpuSeconds("f"); got != 0 {
 			t.Errorf("%g s after starts that failed, want 0", got)
@@ -402,47 +411,15 @@ func TestGPUSecondsWithoutFailedStarts(t *testing.T) {
 	})
 }
 
-// slowParker is a Parker that fails after a while to bring memory back.
-type slowParker struct{ takes time.Duration }
-
-func (slowParker) Park(context.Context, string) error { return nil }
-
-func (p slowParker) Unpark(context.Context, string) error {
-	time.Sleep(p.takes)
-	return errors.New("out of memory")
-}
-
-// TestGPUSecondsWithoutFailedUnparks: so is memory that does not come back.
-func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
-	inVirtualTime(t, "", func(t *testing.T) {
-		l := newLab(t, map[string]behavior{}, func(cfg *Config) { cfg.Parker = slowParker{5 * time.Second} })
-		l.apply(ver("f", "1"))
-		first := l.call("f", time.Second)
-		l.calls.Wait()
-		l.want(first, "f 1", time.Second)
-		l.engine.mu.Lock()
-		for _, s := range l.engine.servers {
-			s.out = true
-		}
-		l.engine.mu.Unlock()
-		second := l.call("f", 2*time.Second) // on another instance, after 5 s
-		l.calls.Wait()
-		l.want(second, "f 1", 7*time.Second)
-		if got := l.gpuSeconds("f"); second.took != 7*time.Second || got != 3 {
-			t.Errorf("%g s, with a second call that took %v; want 3 s and 7s", got, second.took)
-		}
-	})
-}
-
-// become has the starts of a version go another way from now on.
+// become changes the behavior of later starts of a version.
 func (f *fakeStarter) become(what string, b behavior) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.behaviors[what] = b
 }
 
-// TestFailingStartsBesideOneThatRuns: while other starts of a function fail, its calls
-// wait for the instance that runs, and starts keep to the pauses.
+// TestFailingStartsBesideOneThatRuns: while further starts of a function fail, its calls
+// wait for the running instance, and the starts keep to the pauses.
 func TestFailingStartsBesideOneThatRuns(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -486,7 +463,7 @@ func TestFailingStartsBesideOneThatRuns(t *testing.T) {
 	}
 }
 
-// TestStartSucceedsAfterFailures: one that succeeds ends the pauses.
+// TestStartSucceedsAfterFailures: a successful start ends the pauses.
 func TestStartSucceedsAfterFailures(t *testing.T) {
 	inVirtualTime(t, "", func(t *testing.T) {
 		l := newLab(t, map[string]behavior{"f 1": {fails: true}}, nil)
@@ -495,13 +472,13 @@ func TestStartSucceedsAfterFailures(t *testing.T) {
 			for range times {
 				o := l.call("f", 0)
 				l.calls.Wait()
-				l.want(o, codeStartFailed, 0)
+				l.want(o, refusal.StartFailed, 0)
 			}
 		}
 		fails(1)
 		for _, pause := range []time.Duration{time.Second, 2 * time.Second} {
 			time.Sleep(pause - time.Millisecond)
-			fails(2) // at once, since none is started
+			fails(2) // immediately, because no start is due
 			time.Sleep(time.Millisecond)
 			fails(1)
 		}
@@ -510,7 +487,7 @@ func TestStartSucceedsAfterFailures(t *testing.T) {
 		o := l.call("f", 0)
 		l.calls.Wait()
 		l.want(o, "f 1", 0)
-		time.Sleep(2 * time.Second) // it stops
+		time.Sleep(2 * time.Second) // the instance stops
 		l.starter.become("f 1", behavior{fails: true})
 		before := len(l.starter.started("f 1"))
 		fails(1)
@@ -526,12 +503,12 @@ func TestStartSucceedsAfterFailures(t *testing.T) {
 }
 
 const (
-	soon  = time.Second      // "within a second"
-	never = 10 * time.Minute // for a start that is not ready in any test
+	soon  = time.Second
+	never = 10 * time.Minute // for a start that never completes during a test
 )
 
-// TestCancelledStarts: apply and rm end the starts of what they replace or remove, with
-// all that belongs to them.
+// TestCancelledStarts: apply and rm cancel the starts of the versions that they replace
+// or remove, and release all their resources.
 func TestCancelledStarts(t *testing.T) {
 	stuck := behavior{takes: never}
 	max1 := func(f *function.Function) { f.Scale.Max = 1 }
@@ -542,19 +519,19 @@ func TestCancelledStarts(t *testing.T) {
 		name   string
 		old    behavior
 		set    func(*function.Function)
-		calls  int // of f, in the old version
+		calls  int // number of calls to f in the old version
 		config func(*Config)
 		change func(*lab)
-		calls2 []string      // what comes of them
-		within time.Duration // after the change
-		runs   []string      // then
+		calls2 []string      // their results
+		within time.Duration // limit for the calls, after the change
+		runs   []string      // versions that run afterwards
 	}{
-		{"rm", stuck, max1, 3, nil, func(l *lab) { l.remove("f") }, []string{codeNoFunction, codeNoFunction, codeNoFunction}, soon, nil},
-		{"rm, several calls on one start", stuck, inflight2, 3, nil, func(l *lab) { l.remove("f") }, []string{codeNoFunction, codeNoFunction, codeNoFunction}, soon, nil},
-		{"rm, both slots taken", stuck, nil, 4, nil, func(l *lab) { l.remove("f") }, []string{codeNoFunction, codeNoFunction, codeNoFunction, codeNoFunction}, soon, nil},
+		{"rm", stuck, max1, 3, nil, func(l *lab) { l.remove("f") }, []string{refusal.NoFunction, refusal.NoFunction, refusal.NoFunction}, soon, nil},
+		{"rm, several calls on one start", stuck, inflight2, 3, nil, func(l *lab) { l.remove("f") }, []string{refusal.NoFunction, refusal.NoFunction, refusal.NoFunction}, soon, nil},
+		{"rm, both slots taken", stuck, nil, 4, nil, func(l *lab) { l.remove("f") }, []string{refusal.NoFunction, refusal.NoFunction, refusal.NoFunction, refusal.NoFunction}, soon, nil},
 		{"rm, kept ready", stuck, min2, 0, nil, func(l *lab) { l.remove("f") }, nil, soon, nil},
-		{"rm, two GPUs", stuck, nil, 5, func(c *Config) { c.GPUs = []GPU{{Name: "sim:0"}, {Name: "sim:1"}} }, func(l *lab) { l.remove("f") }, slices.Repeat([]string{codeNoFunction}, 5), soon, nil},
-		{"rm, tenants have limits", stuck, nil, 3, func(c *Config) { c.Policy.Limits.Slots = 1 }, func(l *lab) { l.remove("f") }, slices.Repeat([]string{codeNoFunction}, 3), soon, nil},
+		{"rm, two GPUs", stuck, nil, 5, func(c *Config) { c.GPUs = []GPU{{Name: "sim:0"}, {Name: "sim:1"}} }, func(l *lab) { l.remove("f") }, slices.Repeat([]string{refusal.NoFunction}, 5), soon, nil},
+		{"rm, tenants have limits", stuck, nil, 3, func(c *Config) { c.Policy.Limits.Slots = 1 }, func(l *lab) { l.remove("f") }, slices.Repeat([]string{refusal.NoFunction}, 3), soon, nil},
 		{"apply", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "2")) }, []string{"f 2", "f 2"}, soon, []string{"f 2", "f 2"}},
 		{"apply, calls that wait", stuck, max1, 4, nil, func(l *lab) { l.apply(ver("f", "2", max1)) }, slices.Repeat([]string{"f 2"}, 4), soon, []string{"f 2"}},
 		{"apply, several calls on one start", stuck, inflight2, 3, nil, func(l *lab) { l.apply(ver("f", "2", inflight2)) }, slices.Repeat([]string{"f 2"}, 3), soon, []string{"f 2"}},
@@ -569,12 +546,12 @@ func TestCancelledStarts(t *testing.T) {
 		{"apply with another need of memory", stuck, large, 1, func(c *Config) { c.GPUs[0].Mem = 10 << 20 }, func(l *lab) {
 			l.apply(ver("f", "2", func(f *function.Function) { f.GPUMem = 9 << 20 }))
 		}, []string{"f 2"}, soon, []string{"f 2"}},
-		{"rm and apply", stuck, nil, 2, nil, func(l *lab) { l.remove("f"); l.apply(ver("f", "2")) }, []string{codeNoFunction, codeNoFunction}, soon, nil},
-		{"rm and apply of the same", stuck, nil, 2, nil, func(l *lab) { l.remove("f"); l.apply(ver("f", "1")) }, []string{codeNoFunction, codeNoFunction}, soon, nil},
-		{"apply and rm", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.remove("f") }, []string{codeNoFunction, codeNoFunction}, soon, nil},
+		{"rm and apply", stuck, nil, 2, nil, func(l *lab) { l.remove("f"); l.apply(ver("f", "2")) }, []string{refusal.NoFunction, refusal.NoFunction}, soon, nil},
+		{"rm and apply of the same", stuck, nil, 2, nil, func(l *lab) { l.remove("f"); l.apply(ver("f", "1")) }, []string{refusal.NoFunction, refusal.NoFunction}, soon, nil},
+		{"apply and rm", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.remove("f") }, []string{refusal.NoFunction, refusal.NoFunction}, soon, nil},
 		{"apply twice", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.apply(ver("f", "2")) }, []string{"f 2", "f 2"}, soon, []string{"f 2", "f 2"}},
 		{"apply there and back", behavior{takes: 2500 * time.Millisecond}, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.apply(ver("f", "1")) }, []string{"f 1", "f 1"}, 2500*time.Millisecond + soon, []string{"f 1", "f 1"}},
-		{"apply of a version that fails", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "bad")) }, []string{codeStartFailed, codeStartFailed}, soon, nil},
+		{"apply of a version that fails", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "bad")) }, []string{refusal.StartFailed, refusal.StartFailed}, soon, nil},
 		{"apply of the same", behavior{takes: 5 * time.Second}, nil, 2, nil, func(l *lab) { l.apply(ver("f", "1", func(f *function.Function) { f.Timeout = time.Minute })) }, []string{"f 1", "f 1"}, 3*time.Second + soon, []string{"f 1", "f 1"}},
 	} {
 		forPolicies(t, c.name, func(t *testing.T, policy string) {
@@ -620,18 +597,17 @@ func TestCancelledStarts(t *testing.T) {
 					t.Errorf("logged: %s", line)
 				}
 			}
-			if t := (*l.names.Load())["f"]; t != nil {
-				l.engine.mu.Lock()
-				defer l.engine.mu.Unlock()
-				if want := 3 * min(strings.Count(strings.Join(c.calls2, " "), codeStartFailed), 1); t.fails < want || want == 0 && t.fails > 0 {
-					l.t.Errorf("%d starts failed, want %d", t.fails, want)
+			if f := l.dispatcher.Function("f"); f != nil {
+				fails := f.Info().FailedStarts
+				if want := 3 * min(strings.Count(strings.Join(c.calls2, " "), refusal.StartFailed), 1); fails < want || want == 0 && fails > 0 {
+					l.t.Errorf("%d starts failed, want %d", fails, want)
 				}
 			}
 		})
 	}
 }
 
-// up has an instance of a plan run.
+// up starts a planned instance, as gfaas up does.
 func (l *lab) up(id string, f function.Function) {
 	l.t.Helper()
 	r, err := l.starter.Start(context.Background(), f, instance.Placement{ID: id, GPUs: []string{l.cfg.GPUs[0].Name}, RPS: 1000})
@@ -641,7 +617,7 @@ func (l *lab) up(id string, f function.Function) {
 	synctest.Wait()
 }
 
-// down stops it.
+// down stops a planned instance.
 func (l *lab) down(id string) {
 	l.t.Helper()
 	if err := l.catalog.Forget(context.Background(), id); err != nil {
@@ -651,8 +627,9 @@ func (l *lab) down(id string) {
 	synctest.Wait()
 }
 
-// TestVersionBeginsAnew: what belongs to a version of a function ends with it.
-func TestVersionBeginsAnew(t *testing.T) {
+// TestNewVersionStartsFresh: failures, pauses, restarts and measured costs of a version
+// do not affect the next version.
+func TestNewVersionStartsFresh(t *testing.T) {
 	min1 := func(f *function.Function) { f.Scale.Min = 1 }
 	always := func(f *function.Function) { f.Restart = "always" }
 	answers := func(l *lab) {
@@ -679,7 +656,7 @@ func TestVersionBeginsAnew(t *testing.T) {
 		{"failures", ver("f", "1"), ver("f", "2"), behavior{fails: true}, fail, answers},
 		{"failures of those kept ready", ver("f", "1", min1), ver("f", "2", min1), behavior{fails: true}, func(l *lab) { time.Sleep(40 * time.Second) }, func(l *lab) {
 			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
-				l.t.Errorf("%v run", got)
+				l.t.Errorf("%v run, want [f 2]", got)
 			}
 		}},
 		{"pauses of those kept ready that end too soon", ver("f", "1", min1), ver("f", "2", min1), behavior{}, func(l *lab) {
@@ -692,16 +669,16 @@ func TestVersionBeginsAnew(t *testing.T) {
 			}
 		}, func(l *lab) {
 			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
-				l.t.Errorf("%v run", got)
+				l.t.Errorf("%v run, want [f 2]", got)
 			}
 			l.starter.kill("f.5")
 			time.Sleep(time.Second + time.Millisecond)
 			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
-				l.t.Errorf("%v run 1 s after the first ended", got)
+				l.t.Errorf("%v run 1 s after the first instance ended, want [f 2]", got)
 			}
-			time.Sleep(10 * time.Second) // the old version's pause has ended
+			time.Sleep(10 * time.Second) // the pause of the old version has ended
 			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
-				l.t.Errorf("%v run at last", got)
+				l.t.Errorf("%v run after the old version's pause, want [f 2]", got)
 			}
 		}},
 		{"restarts of its own", ver("f", "1", always), ver("f", "2", always), behavior{}, func(l *lab) {
@@ -711,7 +688,7 @@ func TestVersionBeginsAnew(t *testing.T) {
 		}, func(l *lab) {
 			time.Sleep(10 * time.Second)
 			if got := l.starter.runs(); len(got) > 0 {
-				l.t.Errorf("%v run in place of an instance of the old version", got)
+				l.t.Errorf("%v run in place of an instance of the old version, want none", got)
 			}
 			answers(l)
 		}},
@@ -719,13 +696,13 @@ func TestVersionBeginsAnew(t *testing.T) {
 			l.up("f-0", ver("f", "1"))
 			l.starter.become("f 1", behavior{fails: true})
 			l.starter.kill("f-0")
-			time.Sleep(40 * time.Second) // 1, 2, 4, 8, 16 s, and then 32
+			time.Sleep(40 * time.Second) // pauses of 1, 2, 4, 8 and 16 s have ended, the pause of 32 s has begun
 			if starts := l.starter.started("f 1"); len(starts) != 6 {
-				l.t.Errorf("started at %v", starts)
+				l.t.Errorf("starts at %v, want 6", starts)
 			}
 		}, func(l *lab) {
 			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
-				l.t.Errorf("%v run", got)
+				l.t.Errorf("%v run, want [f 2]", got)
 			}
 			answers(l)
 			l.down("f-0")
@@ -733,20 +710,18 @@ func TestVersionBeginsAnew(t *testing.T) {
 		{"costs and contract", ver("f", "1"), ver("f", "2"), behavior{takes: 5 * time.Second}, func(l *lab) {
 			l.call("f", 3*time.Second)
 			l.calls.Wait()
-			l.call("f", 3*time.Second) // still runs on the old version's when the new one is there
+			l.call("f", 3*time.Second) // still runs on the old version's instance when the new version is applied
 		}, func(l *lab) {
 			l.calls.Wait()
-			l.engine.mu.Lock()
-			t := (*l.names.Load())["f"]
-			if t.costs != (costs{}) || t.contract != "" || t.spec.Warm != usualWarm || t.spec.Cold != usualWarm+usualStart {
-				l.t.Errorf("%+v, %q, expected %v, cold %v", t.costs, t.contract, t.spec.Warm, t.spec.Cold)
+			f := l.dispatcher.Function("f").Info()
+			if spec := f.Spec; f.Contract != "" || spec.Need != spec.Mem || spec.Warm != 100*time.Millisecond || spec.Cold != 2100*time.Millisecond || spec.Load != 200*time.Millisecond {
+				l.t.Errorf("got %+v, contract %q; want no contract, and costs without measurements of the old version", spec, f.Contract)
 			}
-			l.engine.mu.Unlock()
 			answers(l)
 		}},
 	} {
 		for _, how := range []string{"apply", "rm and apply"} {
-			if how != "apply" && c.name == "restarts of a plan's" { // it is in use
+			if how != "apply" && c.name == "restarts of a plan's" { // the function is in use and cannot be removed
 				continue
 			}
 			inVirtualTime(t, c.name+", "+how, func(t *testing.T) {
@@ -763,8 +738,8 @@ func TestVersionBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestApplyUnderLoad: calls that run end on the old version's instance, and those that
-// come go to the new version's, although the old one always has calls.
+// TestApplyUnderLoad: running calls end on the old version's instance, and new calls go
+// to the new version's instance, although the old instance always has calls.
 func TestApplyUnderLoad(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -793,14 +768,14 @@ func TestApplyUnderLoad(t *testing.T) {
 			l.want(old, "f 1", 30*time.Second)
 			synctest.Wait()
 			if got := l.starter.runs(); slices.Contains(got, "f 1") {
-				t.Errorf("%v run", got)
+				t.Errorf("%v run, want no f 1", got)
 			}
 		})
 	}
 }
 
-// TestRemoveUnderLoad: calls that wait for a function that is removed go to the instance
-// that it has; no other is started for them.
+// TestRemoveUnderLoad: queued calls of a removed function run on its existing instance.
+// The gateway starts no further instance for them.
 func TestRemoveUnderLoad(t *testing.T) {
 	inVirtualTime(t, "", func(t *testing.T) {
 		l := newLab(t, nil, func(c *Config) { c.Concurrency = 1 })
@@ -812,19 +787,19 @@ func TestRemoveUnderLoad(t *testing.T) {
 		l.remove("f")
 		late := l.call("f", 0)
 		l.calls.Wait()
-		l.want(late, codeNoFunction, 0)
+		l.want(late, refusal.NoFunction, 0)
 		for n, o := range outcomes {
 			l.want(o, "f 1", time.Duration(n+1)*time.Second)
 		}
 		synctest.Wait()
 		if got, starts := l.starter.runs(), l.starter.started("f 1"); len(got) > 0 || len(starts) != 1 {
-			t.Errorf("%v run, started at %v", got, starts)
+			t.Errorf("%v run, starts at %v; want none and one start", got, starts)
 		}
 	})
 }
 
-// TestSlowStart: the time that instances of a function take to start is theirs, and does
-// not count against the queue timeout of calls that wait for them.
+// TestSlowStart: the start time of a function's instances does not count against the
+// queue timeout of its own calls, but it does for calls to other functions.
 func TestSlowStart(t *testing.T) {
 	const patience = 5 * time.Second
 	set := func(inflight, most int) func(*function.Function) {
@@ -837,7 +812,7 @@ func TestSlowStart(t *testing.T) {
 		config func(*Config)
 		start  behavior
 		calls  int
-		takes  time.Duration // for each
+		takes  time.Duration // duration of each call
 		want   []string
 	}{
 		{"one at a time", set(1, 10), nil, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
@@ -845,8 +820,8 @@ func TestSlowStart(t *testing.T) {
 		{"inflight", set(3, 1), nil, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
 		{"kept ready", func(f *function.Function) { f.Scale.Min, f.Scale.Max = 1, 1 }, nil, behavior{takes: time.Minute}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
 		{"tenants have limits", set(1, 10), limited, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
-		{"then it is too slow", set(1, 1), nil, behavior{takes: 6 * time.Second}, 8, 2 * time.Second, append(slices.Repeat([]string{"f 1"}, 3), slices.Repeat([]string{codeQueueTimeout}, 5)...)},
-		{"it fails, three times", set(1, 1), nil, behavior{takes: 6 * time.Second, fails: true}, 8, 0, slices.Repeat([]string{codeStartFailed}, 8)},
+		{"then it is too slow", set(1, 1), nil, behavior{takes: 6 * time.Second}, 8, 2 * time.Second, append(slices.Repeat([]string{"f 1"}, 3), slices.Repeat([]string{refusal.QueueTimeout}, 5)...)},
+		{"it fails, three times", set(1, 1), nil, behavior{takes: 6 * time.Second, fails: true}, 8, 0, slices.Repeat([]string{refusal.StartFailed}, 8)},
 	} {
 		forPolicies(t, c.name, func(t *testing.T, policy string) {
 			l := newLab(t, map[string]behavior{"f 1": c.start}, func(cfg *Config) {
@@ -873,20 +848,20 @@ func TestSlowStart(t *testing.T) {
 		f, g := l.call("f", 0), l.call("g", 0)
 		l.calls.Wait()
 		l.want(f, "f 1", 20*time.Second)
-		l.want(g, codeQueueTimeout, patience)
+		l.want(g, refusal.QueueTimeout, patience)
 		if g.took != patience {
-			t.Errorf("%v", g)
+			t.Errorf("got %v, want a time of %v", g, patience)
 		}
 	})
 	inVirtualTime(t, "after it waited", func(t *testing.T) {
 		l := newLab(t, map[string]behavior{"f 1": {takes: 10 * time.Second}}, func(c *Config) { c.QueueTimeout, c.Concurrency = patience, 1 })
 		l.apply(ver("f", "1", set(1, 1)), ver("g", "1"))
 		l.call("g", 3*time.Second)
-		first := l.call("f", 10*time.Second) // waits for 3 s
-		second := l.call("f", 0)             // the same, then for the start, then for 2 s
+		first := l.call("f", 10*time.Second) // queued for 3 s
+		second := l.call("f", 0)             // queued for 3 s, then waits for the start, then is queued for 2 s
 		l.calls.Wait()
 		l.want(first, "f 1", 23*time.Second)
-		l.want(second, codeQueueTimeout, 15*time.Second)
+		l.want(second, refusal.QueueTimeout, 15*time.Second)
 		if second.took != 15*time.Second {
 			t.Errorf("%v, want 3 s, 10 s for the start, and 2 s", second)
 		}
@@ -898,10 +873,10 @@ func TestSlowStart(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		l.starter.become("f 1", behavior{takes: 4 * time.Second})
 		l.calls.Wait()
-		l.want(first, codeStartFailed, 12*time.Second) // the third had begun
+		l.want(first, refusal.StartFailed, 12*time.Second) // the third start had begun with the old behavior
 		first = l.call("f", 0)
 		l.calls.Wait()
-		l.want(first, codeStartFailed, 0)
+		l.want(first, refusal.StartFailed, 0)
 		time.Sleep(time.Second)
 		first = l.call("f", 0)
 		l.calls.Wait()

@@ -14,7 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// reserve writes the record of an instance down that another process is about to start.
+// reserve creates the record of an instance that another process is about to start.
 func (w *world) reserve(id, function string, mem gpu.Bytes, gpus ...string) instance.Record {
 	w.t.Helper()
 	r := instance.Record{ID: id, Function: function, Runtime: instance.Process, GPUs: gpus, State: instance.Starting,
@@ -25,7 +25,7 @@ func (w *world) reserve(id, function string, mem gpu.Bytes, gpus ...string) inst
 	return r
 }
 
-// starts completes the start of an instance that was reserved.
+// starts completes the start of a reserved instance.
 func (w *world) starts(r instance.Record, f function.Function) {
 	w.t.Helper()
 	ctx, l := context.Background(), w.launcher()
@@ -40,7 +40,8 @@ func (w *world) starts(r instance.Record, f function.Function) {
 	w.t.Cleanup(func() { _ = l.Stop(context.Background(), started) })
 }
 
-// starting reports whether the gateway knows an instance that is starting.
+// starting returns a function that reports whether the gateway knows the instance as
+// starting.
 func (w *world) starting(id string) func() bool {
 	return func() bool {
 		for _, i := range w.Status().Instances {
@@ -52,9 +53,11 @@ func (w *world) starting(id string) func() bool {
 	}
 }
 
-// TestStartingElsewhere: calls wait for an instance that gfaas up is starting, and none is
-// started beside it, until it is ready or will not be.
+// TestStartingElsewhere: calls wait for an instance that gfaas up is starting, until it
+// is ready or its start has failed. Meanwhile the gateway starts no other instance for
+// them.
 func TestStartingElsewhere(t *testing.T) {
+	t.Parallel()
 	f := fn("f")
 	for _, c := range []struct {
 		name string
@@ -81,13 +84,13 @@ func TestStartingElsewhere(t *testing.T) {
 			for range 3 {
 				calls.Go(func() {
 					if a, err := w.try(context.Background(), "POST", "/function/f", "x"); err != nil || a.status != 200 || c.on == "f-0" && a.header.Get("Gfaas-Instance") != c.on {
-						t.Errorf("%+v, %v", a, err)
+						t.Errorf("got %+v, %v; want status 200, and Gfaas-Instance f-0 if the start succeeds", a, err)
 					}
 				})
 			}
 			w.until("they wait", func() bool { return waits(w, "f") == 3 })
 			if n := len(w.Status().Instances); n != 1 {
-				t.Errorf("%d instances", n)
+				t.Errorf("got %d instances, want 1", n)
 			}
 			c.ends(w, r, &atWork)
 			calls.Wait()
@@ -99,21 +102,22 @@ func TestStartingElsewhere(t *testing.T) {
 	}
 }
 
-// TestStartingElsewhereNot: what is of no use, or will not become ready, holds up nothing.
-func TestStartingElsewhereNot(t *testing.T) {
+// TestAbandonedStartsDelayNothing: records of starts that have been abandoned, or on
+// other GPUs, do not delay calls.
+func TestAbandonedStartsDelayNothing(t *testing.T) {
 	var atWork atomic.Bool
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.AtWork = atWork.Load })
 	f, g, h := fn("f"), fn("g"), fn("h")
 	w.apply(f, g, h)
-	w.reserve("f-0", "f", 0, "sim") // what started it has ended
+	w.reserve("f-0", "f", 0, "sim") // the process that started it has ended
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.1" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance f.1", a)
 	}
 	atWork.Store(true)
-	w.reserve("h-1", "h", 0, "sim:7") // on a GPU that is not served here
+	w.reserve("h-1", "h", 0, "sim:7") // on a GPU of another gateway
 	r := w.reserve("g-0", "g", 0, "sim")
 	if a := w.do("POST", "/function/h", "x"); a.header.Get("Gfaas-Instance") != "h.2" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance h.2", a)
 	}
 	w.until("it is known", w.starting("g-0"))
 	for _, id := range []string{"f-0", "h-1"} {
@@ -128,12 +132,13 @@ func TestStartingElsewhereNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := <-ended; a.header.Get("Gfaas-Instance") != "g.3" {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v; want Gfaas-Instance g.3", a)
 	}
 }
 
-// TestStartingElsewhereMemory: the memory of an instance that gfaas up is starting counts,
-// as its plan promises it: what idles makes room, and what does not fit waits.
+// TestStartingElsewhereMemory: the planned memory of an instance that gfaas up is
+// starting counts as used. The gateway stops idle instances to make room for it, and
+// calls whose instance does not fit are queued.
 func TestStartingElsewhereMemory(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs = []GPU{{Name: "sim", Mem: int64(16 * gpu.GiB)}} })
 	of := func(name string, mem gpu.Bytes) function.Function {
@@ -149,7 +154,7 @@ func TestStartingElsewhereMemory(t *testing.T) {
 	var calls sync.WaitGroup
 	calls.Go(func() { w.answers("a") })
 	w.until("a waits", func() bool { return waits(w, "a") == 1 })
-	w.answers("b") // fits beside it
+	w.answers("b") // fits on the GPU together with c-0
 	w.starts(r, c)
 	w.until("it is ready", func() bool { return fmt.Sprint(w.servers()) == "[b.2 c-0]" })
 	w.answers("c")
@@ -160,7 +165,8 @@ func TestStartingElsewhereMemory(t *testing.T) {
 	calls.Wait()
 }
 
-// TestStartingElsewhereAtRestart: the next gateway counts what is starting when it comes.
+// TestStartingElsewhereAtRestart: a new gateway counts instances whose start is in
+// progress.
 func TestStartingElsewhereAtRestart(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f, span := fn("f"), fn("s", func(f *function.Function) { f.GPUs = 2 })
@@ -169,13 +175,13 @@ func TestStartingElsewhereAtRestart(t *testing.T) {
 	r, s := w.reserve("f-0", "f", 0, "sim"), w.reserve("s-0", "s", 0, "sim", "sim:1")
 	w.open()
 	if !w.starting("f-0")() || !w.starting("s-0")() {
-		t.Errorf("%+v", w.Status().Instances)
+		t.Errorf("got %+v; want f-0 and s-0 starting", w.Status().Instances)
 	}
 	var calls sync.WaitGroup
 	for name, on := range map[string]string{"f": "f-0", "s": "s-0"} {
 		calls.Go(func() {
 			if a := w.do("POST", "/function/"+name, "x"); a.header.Get("Gfaas-Instance") != on {
-				t.Errorf("%s: %+v", name, a)
+				t.Errorf("%s: got %+v; want Gfaas-Instance %v", name, a, on)
 			}
 		})
 	}
@@ -185,9 +191,10 @@ func TestStartingElsewhereAtRestart(t *testing.T) {
 	calls.Wait()
 }
 
-// TestStartingAgain: an instance of gfaas up that the gateway starts again is waited for
-// while it starts, and not once that has failed.
+// TestStartingAgain: calls wait while the gateway restarts an instance of gfaas up. If
+// the restart fails, they go to a new instance.
 func TestStartingAgain(t *testing.T) {
+	t.Parallel()
 	for _, becomes := range []bool{true, false} {
 		var loads atomic.Bool
 		w := newWorld(t, nil, nil)

@@ -20,12 +20,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 )
 
-// tinyPTX takes 10 us.
+// tinyPTX is a kernel that takes 10 µs.
 var tinyPTX = strings.ReplaceAll(slowPTX, "20000", "10")
 
-// bare has a plain program launch the same kernel n times, waiting for it after
-// every so many, and is how long a launch takes.
-func (m *machine) bare(t testing.TB, n, every int) time.Duration {
+// bare runs a plain CUDA program that launches the kernel n times and synchronizes after every so many
+// launches. It returns the time per launch.
+func (m *executorPool) bare(t testing.TB, n, every int) time.Duration {
 	t.Helper()
 	cmd := exec.Command("../../../build/victim/loop", strconv.Itoa(n), strconv.Itoa(every))
 	cmd.Env = m.env
@@ -40,11 +40,10 @@ func (m *machine) bare(t testing.TB, n, every int) time.Duration {
 	return time.Duration(seconds / float64(n) * 1e9)
 }
 
-// compare is how long a request with n launches takes over one connection, and
-// how long those launches take in a bare loop: in turns of some hundred
-// milliseconds, since what else the machine does changes. Requests of several
-// kernels are one list of them.
-func (m *machine) compare(t testing.TB, d *daemon, n int) (ours, bare time.Duration) {
+// compare returns the time of a request with n launches on one connection, and the time of the same
+// launches in a plain program. It measures both within some hundred milliseconds, because the load of the
+// host changes. A request with several kernels lists all of them.
+func (m *executorPool) compare(t testing.TB, d *daemon, n int) (ours, bare time.Duration) {
 	request := strings.Replace(custom(tinyPTX, "slow", 1), `"version":1`, fmt.Sprintf(`"version":1,"iterations":%d`, n), 1)
 	const launches = 4000
 	bare = m.bare(t, launches, n) * time.Duration(n)
@@ -55,12 +54,12 @@ func (m *machine) compare(t testing.TB, d *daemon, n int) (ours, bare time.Durat
 	return time.Since(begin) / time.Duration(launches/n), bare
 }
 
-// BenchmarkOverhead compares requests over one connection with the same launches in
-// a bare loop with the driver, in turns, since what else the machine does changes.
+// BenchmarkOverhead compares requests on one connection with the same launches in a plain program. It
+// alternates between the two, because the load of the host changes.
 func BenchmarkOverhead(b *testing.B) {
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprint(n, " kernels"), func(b *testing.B) {
-			m := newMachine(b, "")
+			m := newExecutorPool(b, "")
 			d := serve(b, m, nil)
 			m.compare(b, d, n)
 			var ours, bare time.Duration
@@ -76,9 +75,9 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
-// BenchmarkCached is the second request of 256 MiB of input, of the first.
+// BenchmarkCached compares the second request with an input of 256 MiB with the first.
 func BenchmarkCached(b *testing.B) {
-	d := serve(b, newMachine(b, ""), func(c *kernel.Config) { c.GPUMem, c.HostMem = 1<<30, 1<<30 })
+	d := serve(b, newExecutorPool(b, ""), func(c *kernel.Config) { c.GPUMem, c.HostMem = 1<<30, 1<<30 })
 	request := fmt.Sprintf(`{"version":1,"modules":{"m":{"ptx":%q}},"buffers":{"x":{"kind":"input","key":"x"}},
 "kernels":[{"module":"m","name":"slow","grid":[1,1,1],"block":[1,1,1],"args":[]}]}`, tinyPTX)
 	var first, second float64
@@ -89,7 +88,7 @@ func BenchmarkCached(b *testing.B) {
 		first += d.mustRun("", request).TotalMS
 		a := d.mustRun("", request)
 		if a.Cache.BytesUp != 0 {
-			b.Fatalf("%+v", a.Cache)
+			b.Fatalf("%+v, want BytesUp 0", a.Cache)
 		}
 		second += a.TotalMS
 	}
@@ -97,9 +96,9 @@ func BenchmarkCached(b *testing.B) {
 	b.ReportMetric(first/float64(b.N), "ms/first")
 }
 
-// BenchmarkTenants has four clients send requests, each when its last is over, with
-// weights of so many MiB, and compares that with four loops of one process a request:
-// start, context, module, weights, run (KaaS, section 5).
+// BenchmarkTenants compares four clients, each with one request in flight and with weights of the given
+// size, with four loops that start a process for each request: start, context, module, weights, run (KaaS,
+// section 5).
 func BenchmarkTenants(b *testing.B) {
 	for _, mibs := range []int{0, 16} {
 		b.Run(fmt.Sprint(mibs, " MiB"), func(b *testing.B) {
@@ -113,7 +112,7 @@ func BenchmarkTenants(b *testing.B) {
 			slices.Sort(ours)
 			slices.Sort(theirs)
 			o, l := ours[len(ours)/2], theirs[len(theirs)/2]
-			// As many wait at any time for both, so that latencies are as rates.
+			// Both have the same number of requests in flight, so latencies are inverse to rates.
 			b.ReportMetric(o/l, "x-throughput")
 			b.ReportMetric(l/o, "of-latency")
 			b.ReportMetric(1e6/o, "us/request")
@@ -122,15 +121,15 @@ func BenchmarkTenants(b *testing.B) {
 	}
 }
 
-// tenants are four clients of a daemon that has what they need.
+// tenants holds four clients of a daemon that has their objects.
 type tenants struct {
-	m       *machine
+	m       *executorPool
 	callers [4]*caller
 	mibs    int
 }
 
 func newTenants(t testing.TB, mibs int) *tenants {
-	m := newMachine(t, "")
+	m := newExecutorPool(t, "")
 	d := serve(t, m, func(c *kernel.Config) { c.GPUMem, c.HostMem = 256<<20, 256<<20 })
 	request := custom(tinyPTX, "slow", 1)
 	if mibs > 0 {
@@ -140,15 +139,15 @@ func newTenants(t testing.TB, mibs int) *tenants {
 	for i := range all.callers {
 		name := fmt.Sprint("c", i)
 		if mibs > 0 {
-			d.put(name, "w", make([]float32, mibs<<20/4))
+			d.putObject(name, "w", make([]float32, mibs<<20/4))
 		}
 		all.callers[i] = newCaller(t, d, name, request)
 	}
 	return all
 }
 
-// caller sends one request over and over. It is as simple as a program in C would be,
-// so that it takes little of the processors that the daemon is measured on.
+// caller sends one request repeatedly. It is as simple as a C program, so that it takes little processor
+// time from the daemon.
 type caller struct {
 	t       testing.TB
 	conn    net.Conn
@@ -167,7 +166,7 @@ func newCaller(t testing.TB, d *daemon, client, request string) *caller {
 	return &caller{t, conn, bufio.NewReader(conn), []byte(text)}
 }
 
-// run sends the request and reads the whole answer.
+// run sends the request and reads the complete answer.
 func (c *caller) run() {
 	if _, err := c.conn.Write(c.request); err != nil {
 		c.t.Error(err)
@@ -184,18 +183,17 @@ func (c *caller) run() {
 	}
 }
 
-// compare is how many requests a second four clients have answered, and how many
-// four loops of processes do, in turns.
+// compare returns the requests per second of four clients and those of four loops of processes.
 func (t *tenants) compare(each time.Duration) (ours, theirs float64) {
 	ours = t.rate(each, t.ours)
 	theirs = t.rate(each, func(int) { t.process() })
 	return ours, theirs
 }
 
-// ours has a client send a request.
+// ours sends one request of a client.
 func (t *tenants) ours(client int) { t.callers[client].run() }
 
-// process starts a process that does what the request asks for.
+// process runs a process that does the work of one request.
 func (t *tenants) process() {
 	args := []string{"1", "1"}
 	if t.mibs > 0 {
@@ -208,7 +206,7 @@ func (t *tenants) process() {
 	}
 }
 
-// rate is how often four loops do something in a second.
+// rate returns how many calls of do per second four loops complete.
 func (t *tenants) rate(each time.Duration, do func(client int)) float64 {
 	var all sync.WaitGroup
 	var n atomic.Int64
@@ -225,14 +223,13 @@ func (t *tenants) rate(each time.Duration, do func(client int)) float64 {
 	return float64(n.Load()) / time.Since(begin).Seconds()
 }
 
-// TestOverhead guards what BenchmarkOverhead measures, with room for a machine that
-// does other things.
+// TestOverhead limits the overhead that BenchmarkOverhead measures, with a margin for other load.
 func TestOverhead(t *testing.T) {
 	if os.Getenv("GFAAS_RATIOS") == "" {
 		t.Skip("SKIPPED: GFAAS_RATIOS=1 compares speeds, on a machine that does nothing else")
 	}
 	for n, least := range map[int]float64{1: 0.15, 100: 0.7} {
-		m := newMachine(t, "")
+		m := newExecutorPool(t, "")
 		d := serve(t, m, nil)
 		best := 0.0
 		for range 10 {
@@ -245,7 +242,7 @@ func TestOverhead(t *testing.T) {
 	}
 }
 
-// TestTenants guards what BenchmarkTenants measures, likewise.
+// TestTenants does the same for BenchmarkTenants.
 func TestTenants(t *testing.T) {
 	if os.Getenv("GFAAS_RATIOS") == "" {
 		t.Skip("SKIPPED: GFAAS_RATIOS=1 compares speeds, on a machine that does nothing else")

@@ -5,116 +5,72 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/kgraph"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
-// client is whoever requests and objects belong to; to the policy it is a function.
+// client owns requests and objects. The policy treats each client as one function.
 type client struct {
-	name    string
-	number  int32
-	weight  float64
-	dom     *domain // where its objects are on the host
-	objects map[string]*object
-	coming  int   // objects that have a place and are not there yet
-	bytes   int64 // of the host's budget
-	order   order
-	pending int           // requests that have come and are not over
-	waiting int           // those of them that do not run
-	kept    bool          // somebody gave it its weight
-	came    time.Duration // since the daemon began, with its last request or object
+	name      string
+	number    int32
+	weight    float64
+	dom       *domain // host memory for its objects
+	objects   map[string]*object
+	reserved  int   // reserved places for objects that are not stored yet
+	bytes     int64 // charged to the host's budget
+	deps      dependencies
+	pending   int           // requests in progress, queued ones included
+	waiting   int           // queued requests
+	weightSet bool          // the weight was set explicitly; forget spares this client
+	lastUsed  time.Duration // time of the last request or upload, in policy time
 
-	done, failed, busy int
-	gpuTime            time.Duration // of its requests' kernels
-	ran                time.Duration // GPUs were taken by it
-	why                queue.Reason  // why its last request ran when and where it did
+	completed, failed, busy int
+	gpuTime                 time.Duration // kernel time of its requests
+	ran                     time.Duration // time for which its requests occupied GPUs
+	lastReason              queue.Reason  // the policy's reason for its last dispatch
 }
 
-// ValidClient says whether a client may have that name.
+// ValidClient reports whether name is a valid client name.
 func ValidClient(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		word := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !word && (i == 0 || !strings.ContainsRune("._-", rune(c))) {
-			return false
+	return kgraph.ValidKey(name) && !strings.Contains(name, "/") && len(name) <= 63
+}
+
+// expects returns the size that the object under key will have when a request that arrives
+// now runs: the size that the last writer in progress gives it, or else the current size. It
+// returns false if there will be no object. A nil client has none. The caller holds the lock.
+func (c *client) expects(key string) (int64, bool) {
+	if c == nil {
+		return 0, false
+	}
+	if a := c.deps[key]; a != nil {
+		for _, writer := range slices.Backward(a.writers) {
+			if writer.withdrawn {
+				continue
+			}
+			for i := range writer.graph.Buffers {
+				if b := &writer.graph.Buffers[i]; b.Key == key && b.Writes() {
+					return b.Size, true
+				}
+			}
 		}
 	}
-	return name != "" && len(name) <= 63
+	if o := c.objects[key]; o != nil {
+		return o.size, true
+	}
+	return 0, false
 }
 
-// client is the one of that name, a new one if there is none, for what is taken of it.
-// Locked.
-func (d *Daemon) client(name string) (*client, *Problem) {
-	if c := d.clients[name]; c != nil {
-		c.came = d.now()
-		return c, nil
-	}
-	if len(d.clients) >= maxClients && !d.forget() {
-		return nil, problem(CodeBusy, "", "there are %d clients already", maxClients)
-	}
-	dom := d.shared
-	if dom == nil {
-		var err error
-		if dom, err = d.newDomain(); err != nil {
-			return nil, problem(CodeInternal, "", "%v", err)
-		}
-	}
-	c := &client{name: name, number: d.numbers.Of(name), dom: dom, objects: map[string]*object{}, order: order{}, came: d.now()}
-	d.clients[name] = c
-	d.weigh(c, 1)
-	return c, nil
-}
+// dependencies records dependencies between the requests of one client that access the same
+// objects. The map's key is the object's key.
+type dependencies map[string]*access
 
-// forget has the client go that came last the longest ago, of those of which nothing
-// is left but what they did; false if there is none. Locked.
-func (d *Daemon) forget() bool {
-	var oldest *client
-	for _, c := range d.clients {
-		if !c.kept && c.pending == 0 && c.bytes == 0 && (oldest == nil || c.came < oldest.came) {
-			oldest = c
-		}
-	}
-	if oldest == nil || d.draining {
-		return false
-	}
-	delete(d.clients, oldest.name)
-	d.step(queue.Event{Kind: queue.FunctionGone, Function: oldest.number})
-	if oldest.dom != d.shared {
-		d.retire(oldest.dom)
-	}
-	return true
-}
-
-// keep gives a client a weight for as long as the daemon runs. Locked.
-func (d *Daemon) keep(name string, weight float64) *Problem {
-	c, p := d.client(name)
-	if p != nil {
-		return p
-	}
-	c.kept = true
-	d.weigh(c, weight)
-	return nil
-}
-
-// weigh tells the policy a client's weight. Locked.
-func (d *Daemon) weigh(c *client, weight float64) {
-	c.weight = weight
-	// What the policy expects at first; what requests take it learns at their ends.
-	const expected = time.Millisecond
-	d.step(queue.Event{Kind: queue.FunctionSet, Function: c.number, Spec: &queue.Function{
-		Warm: expected, Cold: expected, Weight: weight, Inflight: 1, Name: c.name}})
-}
-
-// order keeps a client's requests apart that touch the same objects: by key, who
-// has to end before the next may begin.
-type order map[string]*access
-
-// access is who uses a key, of the requests that are not over.
+// access lists the requests in progress that access one key.
 type access struct {
-	writers []*request // that write it: each waits for the one before
-	readers []*request // those after the last of them that read it
+	writers []*request // in order of arrival; each waits for its predecessor
+	readers []*request // readers that arrived after the last writer
 }
 
-// last is the last that writes it; nil if none does.
+// last returns the last writer, or nil if there is none.
 func (a *access) last() *request {
 	if len(a.writers) == 0 {
 		return nil
@@ -122,20 +78,21 @@ func (a *access) last() *request {
 	return a.writers[len(a.writers)-1]
 }
 
-// enter has a request wait for the earlier ones that write what it touches, or
-// touch what it writes.
-func (o order) enter(r *request) {
+// add adds a request. It makes the request depend on each earlier request that writes an object
+// that the request accesses, or accesses an object that the request writes. r.pendingDeps counts
+// these dependencies.
+func (d dependencies) add(r *request) {
 	after := func(earlier *request) {
-		if earlier != nil && earlier != r && !slices.Contains(earlier.next, r) {
-			earlier.next = append(earlier.next, r)
-			r.behind++
+		if earlier != nil && earlier != r && !slices.Contains(earlier.dependents, r) {
+			earlier.dependents = append(earlier.dependents, r)
+			r.pendingDeps++
 		}
 	}
 	at := func(key string) *access {
-		if o[key] == nil {
-			o[key] = &access{}
+		if d[key] == nil {
+			d[key] = &access{}
 		}
-		return o[key]
+		return d[key]
 	}
 	for i := range r.graph.Buffers {
 		b := &r.graph.Buffers[i]
@@ -155,31 +112,26 @@ func (o order) enter(r *request) {
 	}
 }
 
-// leave takes a request out that waits for none, and names those that need wait no longer.
-func (o order) leave(r *request) (ready []*request) {
+// remove removes a request that depends on no other. It returns the requests whose last
+// dependency was this one.
+func (d dependencies) remove(r *request) (ready []*request) {
 	for i := range r.graph.Buffers {
 		key := r.graph.Buffers[i].Key
-		a := o[key]
+		a := d[key]
 		if a == nil {
 			continue
 		}
-		a.writers, a.readers = without(a.writers, r), without(a.readers, r)
+		same := func(o *request) bool { return o == r }
+		a.writers, a.readers = slices.DeleteFunc(a.writers, same), slices.DeleteFunc(a.readers, same)
 		if len(a.writers)+len(a.readers) == 0 {
-			delete(o, key)
+			delete(d, key)
 		}
 	}
-	for _, next := range r.next {
-		if next.behind--; next.behind == 0 {
+	for _, next := range r.dependents {
+		if next.pendingDeps--; next.pendingDeps == 0 {
 			ready = append(ready, next)
 		}
 	}
-	r.next = nil
+	r.dependents = nil
 	return ready
-}
-
-func without(list []*request, r *request) []*request {
-	if i := slices.Index(list, r); i >= 0 {
-		return slices.Delete(list, i, i+1)
-	}
-	return list
 }

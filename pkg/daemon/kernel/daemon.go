@@ -1,18 +1,27 @@
-// Package kernel is gfaas-kerneld: graphs of GPU kernels as functions (KaaS). It
-// takes requests over HTTP, has a policy of pkg/policy/queue say which goes next
-// and on which GPU, and has executors run them: processes that hold the
-// GPUs' memory, in which no code of users runs on the host.
+// Package kernel implements gfaas-kerneld, which runs graphs of GPU kernels as functions
+// (kernels as a service, KaaS). Clients send requests over HTTP; a policy of
+// pkg/policy/queue decides which request runs next and on which GPU; executors run them. An
+// executor is a process that owns the memory of a GPU and runs no user code on the host.
+// pkg/command/kerneld starts the daemon.
 //
-// Objects are kept in two tiers. The host's is memory that the daemon shares with
-// its executors; a GPU's holds copies, for as long as nobody else needs the room.
-// So an executor may die at any moment: what ran on it fails or runs again, and
-// the objects are still there.
+// Rules:
 //
-// One lock guards all state. What takes long, an executor's work and a client's
-// socket, is waited for without it; a GPU does one job at a time.
+//  1. Objects live in two tiers. The host tier is memory that the daemon shares with its
+//     executors. The GPU tier holds copies while no other buffer needs the room. Hence an
+//     executor may die at any time: its request fails or is retried, and only volatile
+//     objects, which have no host copy, are lost.
+//  2. One lock (core.mu) guards all state. The daemon releases it while it waits for an
+//     executor or for a client's socket.
+//  3. A GPU runs one job at a time. A device's lane serializes its jobs.
+//  4. Files form layers, and a file refers only to names of its own layer and of lower ones.
+//     From the bottom: shared parts (core.go, host.go, request_memory.go, linger.go, parse.go,
+//     metrics.go); objects, clients, GPUs and plans (object.go, client.go, request.go,
+//     device.go, plan.go); the runner of requests (run.go); the scheduler (scheduler.go); the
+//     interface (http.go, stats.go, daemon.go).
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,169 +31,58 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-
-	"github.com/gfaas/gfaas/pkg/daemon/chassis"
-	"github.com/gfaas/gfaas/pkg/kgraph"
-	"github.com/gfaas/gfaas/pkg/kgraph/job"
-	"github.com/gfaas/gfaas/pkg/policy/queue"
-	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// Host is memory that the daemon shares with executors.
-type Host interface {
-	Bytes() []byte
-	// Discard gives back the memory of a part; it is zeros then.
-	Discard(offset, size int64)
-	Close()
-}
-
-// Executor carries out jobs on one GPU, one at a time.
-type Executor interface {
-	// Send begins a job, which is in the form of job.Append, and Wait returns its
-	// outcome, or what went wrong with either: job.ErrTimeout when it made no progress
-	// for so long; any other error says how the executor ended. After an error, and
-	// after a fatal outcome, only Kill is to be called.
-	Send(text []byte, patience time.Duration)
-	Wait(id uint64, patience time.Duration) (job.Outcome, error)
-	// Pid is its process.
-	Pid() int
-	// Close ends it, Kill does so whatever it is doing. Both return when it has.
-	Close()
-	Kill()
-}
-
-// Ports are what the daemon needs of the machine.
-type Ports struct {
-	NewHost func(size int64) (Host, error)
-	Start   func(ctx context.Context, gpu string, h Host) (Executor, job.Hello, error)
-}
-
-// ClientConfig is a client that is known from the beginning: it has a socket of
-// its own.
-type ClientConfig struct {
-	Name   string
-	Weight float64
-}
-
-// Config is what a daemon goes by.
-type Config struct {
-	Ports
-	GPUs          []string // names as in gpu.ParseDevice
-	GPUMem        int64    // bytes of each GPU for buffers; 0 is 8 GiB, or nine tenths of what it has
-	HostMem       int64    // bytes of the host for objects
-	RequestMem    int64    // bytes of the host for requests that are not over; 0 is 1 GiB
-	MaxObjects    int      // of all clients; 0 is 2,097,152
-	Policy        string   // cfs-affinity, exclusive or fcfs
-	Isolate       bool     // an executor for each client and GPU
-	Clients       []ClientConfig
-	KernelTimeout time.Duration // without progress; 0 is 10 s
-	Stall         time.Duration // for how long a caller may send or take nothing; 0 is 10 s
-	Conns         int           // connections of a socket at once; 0 is 8,192, or its part of the descriptors
-	Socket        string        // its folder is the run directory
-	Listen        string        // TCP address that answers too; empty is none
-	Private       bool          // the run directory is ours alone
-	Log           *slog.Logger
-	// Leave, if set, puts away what the ports have made, at the end.
-	Leave func()
-}
-
-// defaultGPUMem is what buffers may take of a GPU that has more.
-const defaultGPUMem = 8 << 30
-
-// DefaultRequestMem is what requests that are not over may take.
-const DefaultRequestMem = 1 << 30
-
-// Limits of a daemon.
-const (
-	maxWaiting = 1024 // requests of a client
-	maxClients = 1024
-	maxObjects = 2 << 20 // of all clients
-)
-
-// Policies are those that a daemon may go by; the first is the default.
+// Policies returns the names of the supported policies. The first one is the default.
 func Policies() []string { return []string{"cfs-affinity", "exclusive", "fcfs"} }
 
-// Daemon is one running kernel daemon.
+// Daemon is a running kernel daemon.
 type Daemon struct {
-	cfg     Config
-	log     *slog.Logger
+	*scheduler
 	chassis *chassis.Chassis
-	sockets []*socket // of clients
-	epoch   time.Time
-	metrics *metrics
-	held    *held          // by requests that are not over
-	shared  *domain        // where executors serve all clients
-	ends    sync.WaitGroup // of domains that nobody uses any more
-
-	mu       sync.Mutex // guards what follows, and clients, objects, devices and requests
-	policy   queue.Policy
-	numbers  queue.Numbers
-	actions  []queue.Action
-	timer    *time.Timer
-	clients  map[string]*client
-	devices  []*device
-	requests map[int64]*request // that the policy knows
-	lastID   int64              // of requests, for the policy
-	lastRun  uint64             // of requests, for people
-	lastJob  uint64
-	lastCopy int64
-	hostUsed int64 // bytes of all objects, wherever they are, of those to come, and of answers
-	objects  int   // how many are stored or to come
-	parsed   parsed
-	handing  bool          // who tells the policy launches what begins
-	begun    []*request    // then: what has begun
-	pending  int           // requests that have come and are not over
-	idle     chan struct{} // who drains: closed when none is pending; nil: nobody does
-	draining bool
+	sockets []*socket // one for each configured client
 }
 
-// connections is how many a socket may have at once, so that all of them leave some
-// descriptors.
+// connections returns the default limit on the connections of each socket. It derives the
+// limit from RLIMIT_NOFILE and leaves 256 descriptors for other uses.
 func connections(sockets int) int {
-	const most, least, others = 8192, 64, 256
+	const highest, lowest, reserved = 8192, 64, 256
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return most
+		return highest
 	}
 	files := int(min(limit.Cur, 1<<30))
-	return min(max((files-others)/sockets, least), most)
+	return min(max((files-reserved)/sockets, lowest), highest)
 }
 
-// Open takes the run directory, opens the sockets and starts an executor on each
-// GPU. Serve must follow.
+// Open claims the run directory, opens the sockets and starts an executor on each GPU. The
+// caller must call Serve afterwards.
 func Open(ctx context.Context, cfg Config) (*Daemon, error) {
-	if cfg.KernelTimeout == 0 {
-		cfg.KernelTimeout = 10 * time.Second
-	}
-	if cfg.Stall == 0 {
-		cfg.Stall = 10 * time.Second
-	}
-	if cfg.RequestMem == 0 {
-		cfg.RequestMem = DefaultRequestMem
-	}
-	if cfg.MaxObjects == 0 {
-		cfg.MaxObjects = maxObjects
-	}
-	if cfg.Conns == 0 {
-		cfg.Conns = connections(len(cfg.Clients) + 2)
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	d := &Daemon{cfg: cfg, log: cfg.Log, epoch: time.Now(), clients: map[string]*client{}, requests: map[int64]*request{}, held: newHeld(cfg.RequestMem)}
-	d.metrics = newMetrics(d)
+	cfg.KernelTimeout = cmp.Or(cfg.KernelTimeout, 10*time.Second)
+	cfg.Stall = cmp.Or(cfg.Stall, 10*time.Second)
+	cfg.RequestMem = cmp.Or(cfg.RequestMem, DefaultRequestMem)
+	cfg.MaxObjects = cmp.Or(cfg.MaxObjects, maxObjects)
+	cfg.Conns = cmp.Or(cfg.Conns, connections(len(cfg.Clients)+2))
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	d := &Daemon{scheduler: &scheduler{
+		runner: &runner{&gpus{store: &store{core: &core{cfg: cfg, log: cfg.Log}}}},
+		epoch:  time.Now(), metrics: newMetrics(), requestMemory: newRequestBudget(cfg.RequestMem),
+		clients: map[string]*client{}, requests: map[int64]*request{},
+	}}
 	var err error
 	d.policy, err = queue.New(queue.Config{Policy: cfg.Policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		return nil, err
 	}
-	d.timer = time.AfterFunc(time.Hour, d.woke)
+	d.timer = time.AfterFunc(time.Hour, d.timerExpired)
 	d.timer.Stop()
 	if err := d.open(ctx); err != nil {
 		d.close()
@@ -220,10 +118,10 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, dev := range d.devices {
-		d.step(queue.Event{Kind: queue.GPUSet, GPU: dev.number, Machine: &queue.GPU{Slots: 1}})
+		d.step(&queue.GPUSet{GPU: dev.number, Slots: 1})
 	}
 	for _, c := range d.cfg.Clients {
-		if p := d.keep(c.Name, c.Weight); p != nil {
+		if p := d.setWeight(c.Name, c.Weight); p != nil {
 			return p
 		}
 		s, err := d.openSocket(c.Name)
@@ -235,22 +133,22 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// socket is that of one client.
+// socket is the listener and server of one client.
 type socket struct {
 	listener *chassis.Listener
 	server   *http.Server
 }
 
-// socketPath is the socket of a client.
+// socketPath returns the path of a client's socket.
 func (d *Daemon) socketPath(client string) string {
 	return filepath.Join(d.chassis.RunDir(), "kernel-"+client+".sock")
 }
 
-// sweep removes the sockets of clients of a daemon that was killed. The run
-// directory's lock is ours: whoever does not answer there is dead.
+// sweep removes client sockets that a killed daemon left behind. This daemon holds the lock
+// of the run directory, so a socket that does not answer has no live owner.
 func (d *Daemon) sweep() {
-	left, _ := filepath.Glob(d.socketPath("*"))
-	for _, path := range left {
+	stale, _ := filepath.Glob(d.socketPath("*"))
+	for _, path := range stale {
 		info, err := os.Lstat(path)
 		if err == nil && info.Mode()&fs.ModeSocket != 0 && !chassis.Answers("unix", path) {
 			_ = os.Remove(path)
@@ -268,27 +166,27 @@ func (d *Daemon) openSocket(client string) (*socket, error) {
 	return &socket{l, s}, nil
 }
 
-// patient gives a server its patience: bodies and answers may be long, and their
-// handlers have their own.
+// patient sets a server's timeouts. Reads and writes have none, because bodies and answers
+// may be long; the handlers set deadlines of their own.
 func patient(s *http.Server) {
 	s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = 10*time.Second, 0, 0, 5*time.Minute
 	s.MaxHeaderBytes = 64 << 10
 }
 
-// WebAddr is where Listen listens, or nil.
+// WebAddr returns the address of the TCP listener, or nil if there is none.
 func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 
-// Serve runs until the context ends, then lets what has begun end, removes the
-// sockets and ends the executors.
+// Serve serves requests until ctx ends. It then waits for requests in progress, removes the
+// sockets and shuts the executors down.
 func (d *Daemon) Serve(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(d.metrics)
+	registry.MustRegister(d.metrics.requests, d.metrics.queue, d.metrics.total, d.metrics.bytesUp, collector{d.scheduler})
 	return d.chassis.Serve(ctx, chassis.Service{
 		Run: d.run, Control: d.handler(""), Web: d.handler(""), Metrics: registry, Drain: d.drain,
 	})
 }
 
-// run serves the clients' sockets until the context ends.
+// run serves the sockets of the configured clients until ctx ends.
 func (d *Daemon) run(ctx context.Context) error {
 	defer d.close()
 	group, ctx := errgroup.WithContext(ctx)
@@ -312,30 +210,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drainFor is how long what has begun may take to end.
-const drainFor = 10 * time.Second
-
-// drain refuses new requests and waits for those that are there.
-func (d *Daemon) drain() {
-	d.mu.Lock()
-	d.draining = true
-	idle := make(chan struct{})
-	if d.pending == 0 {
-		close(idle)
-	} else {
-		d.idle = idle
-	}
-	d.mu.Unlock()
-	timer := time.NewTimer(drainFor)
-	defer timer.Stop()
-	select {
-	case <-idle:
-	case <-timer.C:
-		d.log.Warn("requests do not end: leaving them", "after", drainFor.String())
-	}
-}
-
-// close ends the executors and gives the memory of objects back.
+// close shuts the executors down and closes the sockets.
 func (d *Daemon) close() {
 	d.mu.Lock()
 	d.draining = true
@@ -343,55 +218,15 @@ func (d *Daemon) close() {
 	for _, dev := range d.devices {
 		for _, w := range dev.workers {
 			if w.exec != nil {
-				d.ends.Go(w.exec.Close)
+				d.shutdowns.Go(w.exec.Close)
 			}
 		}
 	}
 	d.mu.Unlock()
-	d.ends.Wait()
+	d.shutdowns.Wait()
 	for _, s := range d.sockets {
 		_ = s.listener.Close()
 	}
-	// Handlers that are still at work hold the memory of objects: it goes with the
-	// process.
-	if d.cfg.Leave != nil {
-		d.cfg.Leave()
-	}
-}
-
-// now is the time that the policy is told.
-func (d *Daemon) now() time.Duration { return time.Since(d.epoch) }
-
-// Problem is an answer that is no.
-type Problem struct {
-	Status  int
-	Code    string
-	Message string
-	Where   string
-}
-
-func (p *Problem) Error() string {
-	if p.Where == "" {
-		return p.Message
-	}
-	return p.Where + ": " + p.Message
-}
-
-// The codes of problems, beside those of kgraph.
-const (
-	CodeFault    = "fault"
-	CodeTimeout  = "timeout"
-	CodeBusy     = "busy"
-	CodeInternal = "internal"
-)
-
-// statuses are those of HTTP, by code.
-var statuses = map[string]int{
-	kgraph.BadRequest: http.StatusBadRequest, kgraph.Unsupported: http.StatusBadRequest, kgraph.NotFound: http.StatusNotFound,
-	kgraph.TooLarge: http.StatusRequestEntityTooLarge, CodeFault: http.StatusUnprocessableEntity, CodeTimeout: http.StatusGatewayTimeout,
-	CodeBusy: http.StatusTooManyRequests, CodeInternal: http.StatusInternalServerError,
-}
-
-func problem(code, where, format string, args ...any) *Problem {
-	return &Problem{Status: statuses[code], Code: code, Where: where, Message: fmt.Sprintf(format, args...)}
+	// The memory of objects is not unmapped: running handlers may still use it. The
+	// kernel frees it when the process exits.
 }

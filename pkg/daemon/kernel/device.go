@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,53 +17,51 @@ import (
 
 // device is one GPU.
 type device struct {
-	d      *Daemon
+	gpus   *gpus
 	number int32
 	name   string
 	limits kgraph.Device
 
-	// lane is held by whoever gives the GPU's executors jobs. It is taken before
-	// the daemon's lock, and never two devices' at once.
+	// lane serializes the jobs of the GPU's executors. Lock it before the daemon's lock;
+	// never hold the lanes of two devices.
 	lane sync.Mutex
 
-	// Under the daemon's lock.
-	cache   *objects.Cache
-	copies  map[objects.ID]*copied
+	// Guarded by the daemon's lock.
+	cache   *objects.Cache[*block] // the blocks in the GPU's memory
 	workers map[*domain]*worker
 	running *request
-	ran     time.Duration // executing requests
-	faults  int
-	starts  int
-	evicted int64
+	ran     time.Duration // total time occupied by requests
+	faults  int           // executors that were killed after a failed job
+	starts  int           // executors started
+	evicted int64         // blocks evicted
 }
 
-// worker is an executor's place on a GPU: the executor that is there now, and what
-// is in its memory.
+// worker is the place of an executor on a GPU: the current executor and the state of its memory.
 type worker struct {
 	dev  *device
 	dom  *domain
-	exec Executor // nil: there is none
+	exec Executor // nil if none runs
 
-	held    int64 // bytes that its blocks take, free ones included
-	live    int64 // bytes of those that are not
-	slots   slots
-	freed   []uint32           // to be freed with the next job
-	modules map[string]*module // by moduleKey
-	ptx     int64              // bytes of their text
-	numbers slots
-	turn    int64
-	used    uint64 // the last job of any when it was given its own
+	allocated int64 // bytes that the executor has allocated, free blocks included
+	live      int64 // bytes of its blocks in use
+	slots     numbering
+	freed     []uint32           // blocks that the next job frees
+	modules   map[string]*module // by moduleKey
+	ptx       int64              // total length of the PTX of modules
+	numbers   numbering
+	turn      int64  // number of requests planned
+	used      uint64 // ID of the GPUs' last job when a request was last planned here
 }
 
-// module is PTX that an executor has linked.
+// module is PTX that an executor has loaded.
 type module struct {
 	number uint32
-	used   int64 // turn of the last job that used it
-	text   int64 // bytes
+	used   int64 // worker.turn of the last job that used it
+	text   int64 // length of the PTX in bytes
 }
 
-// moduleKey tells PTX apart: it is the text itself or, so that less is kept of long
-// ones, their digest. There is no zero in PTX.
+// moduleKey returns a map key for PTX: the text itself or, to save memory, the digest of a
+// long text. The prefix \x00 cannot occur in PTX.
 func moduleKey(ptx string) string {
 	const long = 16 << 10
 	if len(ptx) < long {
@@ -72,25 +71,25 @@ func moduleKey(ptx string) string {
 	return "\x00" + string(sum[:])
 }
 
-// So many modules are kept in an executor, and of so many bytes of text: what was used
-// least recently goes, but for what a job uses. What they are compiled to is in no
-// budget.
+// Limits on the modules of an executor: their number and the total length of their PTX. Beyond
+// them, link unloads the least recently used modules, except those that the current job uses.
+// No budget covers the compiled code.
 const (
 	maxModules = 256
 	maxPTX     = 256 << 20
 )
 
-// maxWorkers is how many executors a GPU has at most, where each client has its
-// own: every one holds a context.
+// maxWorkers limits the executors of a GPU if each client has its own, because each one holds
+// a CUDA context.
 const maxWorkers = 16
 
-// slots are numbers, the least first.
-type slots struct {
+// numbering allocates small numbers. It reuses freed numbers before it counts up.
+type numbering struct {
 	next uint32
 	free []uint32
 }
 
-func (s *slots) take() uint32 {
+func (s *numbering) alloc() uint32 {
 	if n := len(s.free); n > 0 {
 		slot := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -100,51 +99,16 @@ func (s *slots) take() uint32 {
 	return s.next - 1
 }
 
-func (s *slots) give(slot uint32) { s.free = append(s.free, slot) }
-
-// newDevice starts an executor to see what the GPU is. It stays, unless each
-// client is to have its own.
-func (d *Daemon) newDevice(ctx context.Context, number int32, name string) (*device, error) {
-	dev := &device{d: d, number: number, name: name, copies: map[objects.ID]*copied{}, workers: map[*domain]*worker{}}
-	dom := d.shared
-	if dom == nil {
-		var err error
-		if dom, err = d.newDomain(); err != nil {
-			return nil, err
-		}
-		defer dom.host.Close()
-	}
-	exec, hello, err := d.cfg.Start(ctx, name, dom.host)
-	if err != nil {
-		return nil, err
-	}
-	budget := d.cfg.GPUMem
-	if budget == 0 {
-		budget = min(defaultGPUMem, hello.Total/10*9)
-	}
-	dev.limits = kgraph.Device{Name: hello.Name, Arch: hello.Arch, MaxGrid: hello.MaxGrid, MaxBlock: hello.MaxBlock,
-		MaxThreads: hello.MaxThreads, MaxShared: hello.MaxShared, Budget: budget}
-	dev.cache = objects.New(budget)
-	switch {
-	case budget > hello.Total:
-		exec.Close()
-		return nil, fmt.Errorf("%d bytes are wanted for buffers, and %s has %d", budget, hello.Name, hello.Total)
-	case d.shared == nil:
-		exec.Close()
-	default:
-		dev.workers[dom] = dev.newWorker(dom, exec)
-	}
-	dev.starts++
-	return dev, nil
-}
+func (s *numbering) release(slot uint32) { s.free = append(s.free, slot) }
 
 func (dev *device) newWorker(dom *domain, exec Executor) *worker {
 	return &worker{dev: dev, dom: dom, exec: exec, modules: map[string]*module{}}
 }
 
-// worker is the one that serves a client, with its executor. The lane is held; the
-// lock is too, and given up while an executor starts.
-func (dev *device) worker(dom *domain) (*worker, error) {
+// ensureWorker returns the worker of a domain and starts its executor if none runs. Before that,
+// it ends surplus executors. The caller holds the lane and the lock; ensureWorker releases the
+// lock while executors start and end.
+func (dev *device) ensureWorker(dom *domain) (*worker, error) {
 	w := dev.workers[dom]
 	if w == nil {
 		w = dev.newWorker(dom, nil)
@@ -153,151 +117,120 @@ func (dev *device) worker(dom *domain) (*worker, error) {
 	if w.exec != nil {
 		return w, nil
 	}
-	idle := dev.surplus(w)
-	dev.d.mu.Unlock()
-	for _, other := range idle {
-		other.end()
+	surplus := dev.detachSurplus(w)
+	dev.gpus.mu.Unlock()
+	for _, exec := range surplus {
+		exec.Close()
 	}
-	begin := time.Now()
-	exec, _, err := dev.d.cfg.Start(context.Background(), dev.name, dom.host)
-	dev.d.mu.Lock()
+	started := time.Now()
+	exec, _, err := dev.gpus.cfg.Start(context.Background(), dev.name, dom.host)
+	dev.gpus.mu.Lock()
 	if err != nil {
 		return nil, err
 	}
 	dev.starts++
-	dev.d.log.Info("an executor started", "gpu", dev.name, "took", time.Since(begin).String())
+	dev.gpus.log.Info("executor started", "gpu", dev.name, "took", time.Since(started).String())
 	w.exec = exec
 	return w, nil
 }
 
-// surplus takes executors out that have to end before another starts: those used
-// least recently. The lane is held; the lock is too, and given up while what they
-// hold is saved.
-func (dev *device) surplus(but *worker) (out []*worker) {
+// detachSurplus removes the least recently used executors, except that of except, so that one more
+// can start within maxWorkers. It returns them for the caller to close. The caller holds the
+// lane and the lock; detachSurplus releases the lock while it saves objects.
+func (dev *device) detachSurplus(except *worker) (detached []Executor) {
 	var alive []*worker
 	for _, w := range dev.workers {
-		if w != but && w.exec != nil {
+		if w != except && w.exec != nil {
 			alive = append(alive, w)
 		}
 	}
 	slices.SortFunc(alive, func(a, b *worker) int { return cmp.Compare(a.used, b.used) })
 	for _, w := range alive[:max(len(alive)-maxWorkers+1, 0)] {
 		dev.saveAll(w)
-		out = append(out, &worker{dev: dev, exec: w.exec})
-		dev.lost(w)
+		detached = append(detached, w.exec)
+		dev.resetWorker(w)
 	}
-	return out
+	return detached
 }
 
-// saveAll brings the objects to the host that a worker has alone. The lane is held;
-// the lock is too, and given up meanwhile.
+// saveAll copies to the host all objects whose only copy is on the worker. The caller holds
+// the lane and the lock; saveAll releases the lock while the job runs.
 func (dev *device) saveAll(w *worker) {
-	d := dev.d
-	j := job.Job{Limit: max(w.held, w.live)}
-	var saves []save
-	for _, c := range dev.copies {
-		if c.at != w || c.of == nil || c.of.host != nil {
+	t := &task{w: w, job: job.Job{Limit: max(w.allocated, w.live)}}
+	for c := range dev.cache.All() {
+		if c.worker != w || c.object == nil || c.object.host != nil {
 			continue
 		}
-		s, err := c.of.toHost()
-		if err != nil { // more than the address space: see newDomain
-			d.log.Error("an object cannot be saved", "client", c.of.owner.name, "key", c.of.key, "err", err)
-			continue
+		if err := t.save(c); err != nil { // the domain's addresses are exhausted: see newDomain
+			dev.gpus.log.Error("cannot copy an object to the host", "client", c.object.owner.name, "key", c.object.key, "err", err)
 		}
-		j.Save = append(j.Save, s.copy(c))
-		saves = append(saves, s)
 	}
-	if len(saves) == 0 {
-		return
+	if len(t.saves) > 0 {
+		_, _ = dev.gpus.runTask(t) // after an error, runTask has dropped the objects
 	}
-	d.lastJob++
-	j.ID = d.lastJob
-	d.mu.Unlock()
-	o, err := d.do(w, &j)
-	d.mu.Lock()
-	d.settle(saves, err == nil && o.Code == 0)
 }
 
-// lost forgets all that an executor held, which is gone. Objects that were there
-// alone are lost. Locked.
-func (dev *device) lost(w *worker) {
+// resetWorker resets a worker whose executor has ended. Objects whose only copy was there are lost.
+// The caller holds the lock.
+func (dev *device) resetWorker(w *worker) {
 	w.exec = nil
-	for _, c := range dev.copies {
-		if c.at != w {
+	for c := range dev.cache.All() {
+		if c.worker != w {
 			continue
 		}
-		dev.cache.Remove(c.id)
-		delete(dev.copies, c.id)
-		o := c.of
+		dev.cache.Remove(c)
+		o := c.object
 		c.unlink()
-		if o != nil && o.host == nil && len(o.copies) == 0 && !o.gone {
-			dev.d.log.Warn("a volatile object is lost with its executor", "client", o.owner.name, "key", o.key)
-			dev.d.drop(o)
+		if o != nil && o.host == nil && len(o.copies) == 0 && !o.dropped {
+			dev.gpus.log.Warn("a volatile object was lost with its executor", "client", o.owner.name, "key", o.key)
+			dev.gpus.drop(o)
 		}
 	}
-	w.held, w.live, w.freed = 0, 0, nil
-	w.slots, w.numbers, w.modules, w.ptx = slots{}, slots{}, map[string]*module{}, 0
+	w.allocated, w.live, w.freed = 0, 0, nil
+	w.slots, w.numbers, w.modules, w.ptx = numbering{}, numbering{}, map[string]*module{}, 0
 }
 
-// end ends a worker's executor.
-func (w *worker) end() {
-	if w.exec != nil {
-		w.exec.Close()
-	}
-}
-
-// retire ends the executors of a domain that nobody uses any more, and gives its
-// memory back. Locked.
-func (d *Daemon) retire(dom *domain) {
-	d.ends.Go(func() {
-		for _, dev := range d.devices {
-			dev.retire(dom)
-		}
-		dom.host.Close()
-	})
-}
-
-// retire ends a domain's executor, which others' requests may still have give memory
-// back.
+// retire ends a domain's executor on this GPU. It takes the lane, because requests of other
+// clients may still send the executor jobs that free memory.
 func (dev *device) retire(dom *domain) {
 	dev.lane.Lock()
 	defer dev.lane.Unlock()
-	dev.d.mu.Lock()
+	dev.gpus.mu.Lock()
 	w := dev.workers[dom]
 	if w == nil {
-		dev.d.mu.Unlock()
+		dev.gpus.mu.Unlock()
 		return
 	}
-	gone := &worker{dev: dev, exec: w.exec}
-	dev.lost(w)
+	exec := w.exec
+	dev.resetWorker(w)
 	delete(dev.workers, dom)
-	dev.d.mu.Unlock()
-	gone.end()
+	dev.gpus.mu.Unlock()
+	if exec != nil {
+		exec.Close()
+	}
 }
 
-// alloc finds a block for so many bytes; the cache has room. Locked.
-func (w *worker) alloc(size int64, of *object) *copied {
-	d := w.dev.d
-	d.lastCopy++
-	c := &copied{id: objects.ID(d.lastCopy), at: w, slot: w.slots.take(), size: size, of: of, pins: 1}
-	w.dev.cache.Add(c.id, footprint(size))
-	w.dev.copies[c.id] = c
-	w.live += footprint(size)
-	if of != nil {
-		of.copies = append(of.copies, c)
+// alloc returns a new pinned block of size bytes, for which the cache must have room. o is
+// the object to copy there, or nil. The caller holds the lock.
+func (w *worker) alloc(size int64, o *object) *block {
+	c := &block{worker: w, slot: w.slots.alloc(), size: size, object: o, pins: 1}
+	w.dev.cache.Add(c, job.Footprint(size))
+	w.live += job.Footprint(size)
+	if o != nil {
+		o.copies = append(o.copies, c)
 	}
 	return c
 }
 
-// link is the number of PTX text, which is loaded with this job if it is not
-// there. Locked.
+// link returns the number of the module with the given PTX. If the module is not loaded, link
+// adds it to the job. The caller holds the lock.
 func (w *worker) link(text string, j *job.Job) uint32 {
 	key := moduleKey(text)
 	m := w.modules[key]
 	if m == nil {
 		for (len(w.modules) >= maxModules || w.ptx+int64(len(text)) > maxPTX) && w.unlinkOldest(j) {
 		}
-		m = &module{number: w.numbers.take(), text: int64(len(text))}
+		m = &module{number: w.numbers.alloc(), text: int64(len(text))}
 		w.modules[key] = m
 		w.ptx += m.text
 		j.Load = append(j.Load, job.Module{Number: m.number, PTX: text})
@@ -306,8 +239,8 @@ func (w *worker) link(text string, j *job.Job) uint32 {
 	return m.number
 }
 
-// unlinkOldest has the module that was used least recently go, unless this job
-// uses it.
+// unlinkOldest unloads the least recently used module that this job does not use. It reports
+// whether there was one.
 func (w *worker) unlinkOldest(j *job.Job) bool {
 	oldest := ""
 	for key, m := range w.modules {
@@ -323,20 +256,160 @@ func (w *worker) unlinkOldest(j *job.Job) bool {
 	return true
 }
 
-// forget takes a module out that is not there any more.
+// forget removes the record of a module and frees its number.
 func (w *worker) forget(key string) {
 	m := w.modules[key]
-	w.numbers.give(m.number)
+	w.numbers.release(m.number)
 	w.ptx -= m.text
 	delete(w.modules, key)
 }
 
-// free hands the job the blocks that are to be freed. Their numbers may be used
-// again with it: it frees before it allocates. Locked.
+// free adds the freed blocks to the job. The job may reuse their numbers, because an executor
+// frees before it allocates. The caller holds the lock.
 func (w *worker) free(j *job.Job) {
 	j.Free = append(j.Free, w.freed...)
 	for _, slot := range w.freed {
-		w.slots.give(slot)
+		w.slots.release(slot)
 	}
 	w.freed = nil
+}
+
+// gpus manages the GPUs and their executors.
+type gpus struct {
+	*store
+	devices   []*device
+	shared    *domain        // the domain of all clients; nil if each client has its own
+	shutdowns sync.WaitGroup // executors that shut down in the background
+	lastJob   uint64
+}
+
+// newDevice starts an executor to learn the properties of the GPU. It keeps the executor
+// unless each client has its own. It fails if the budget exceeds the GPU's memory.
+func (g *gpus) newDevice(ctx context.Context, number int32, name string) (*device, error) {
+	dev := &device{gpus: g, number: number, name: name, workers: map[*domain]*worker{}}
+	dom := g.shared
+	if dom == nil {
+		var err error
+		if dom, err = g.newDomain(); err != nil {
+			return nil, err
+		}
+		defer dom.host.Close()
+	}
+	exec, hello, err := g.cfg.Start(ctx, name, dom.host)
+	if err != nil {
+		return nil, err
+	}
+	budget := g.cfg.GPUMem
+	if budget == 0 {
+		budget = min(defaultGPUMem, hello.Total/10*9)
+	}
+	dev.limits = kgraph.Device{Name: hello.Name, Arch: hello.Arch, MaxGrid: hello.MaxGrid, MaxBlock: hello.MaxBlock,
+		MaxThreads: hello.MaxThreads, MaxShared: hello.MaxShared, Budget: budget}
+	dev.cache = objects.New[*block](budget)
+	switch {
+	case budget > hello.Total:
+		exec.Close()
+		return nil, fmt.Errorf("the memory for buffers is %d bytes, but %s has only %d", budget, hello.Name, hello.Total)
+	case g.shared == nil:
+		exec.Close()
+	default:
+		dev.workers[dom] = dev.newWorker(dom, exec)
+	}
+	dev.starts++
+	return dev, nil
+}
+
+// retire ends the executors of an unused domain and frees its memory, in the background. The
+// caller holds the lock.
+func (g *gpus) retire(dom *domain) {
+	g.shutdowns.Go(func() {
+		for _, dev := range g.devices {
+			dev.retire(dom)
+		}
+		dom.host.Close()
+	})
+}
+
+// runTask numbers a task, runs it and settles its transfers. After an error or a fatal outcome, the
+// executor has ended. The caller holds the lane and the lock; runTask releases the lock while the
+// job runs.
+func (g *gpus) runTask(t *task) (job.Outcome, error) {
+	g.lastJob++
+	t.job.ID = g.lastJob
+	g.mu.Unlock()
+	g.send(t.w, &t.job)
+	o, err := g.outcome(t.w, &t.job)
+	g.mu.Lock()
+	g.settle(t.saves, err == nil && o.Code == 0)
+	return o, err
+}
+
+// send starts a job. It does nothing if no executor runs.
+func (g *gpus) send(w *worker, j *job.Job) {
+	if w.exec != nil {
+		w.exec.Send(j.Append(nil), g.cfg.KernelTimeout)
+	}
+}
+
+// outcome waits for the outcome of a job that was sent. After an error or a fatal outcome it
+// kills the executor and resets the worker.
+func (g *gpus) outcome(w *worker, j *job.Job) (job.Outcome, error) {
+	if w.exec == nil {
+		return job.Outcome{}, errors.New("the executor has ended")
+	}
+	o, err := w.exec.Wait(j.ID, g.cfg.KernelTimeout)
+	if err == nil && o.Code != 0 && !harmless(o.Step) {
+		o.Fatal = true
+	}
+	if err == nil && !o.Fatal {
+		g.mu.Lock()
+		w.allocated = o.Allocated
+		g.mu.Unlock()
+		return o, nil
+	}
+	if err == nil {
+		g.log.Warn("a kernel faulted; killing its executor", "gpu", w.dev.name, "err", o.Text)
+	} else {
+		g.log.Warn("an executor failed; killing it", "gpu", w.dev.name, "err", err)
+	}
+	w.exec.Kill()
+	g.mu.Lock()
+	w.dev.faults++
+	w.dev.resetWorker(w)
+	g.mu.Unlock()
+	return o, err
+}
+
+// harmless reports whether an executor remains usable after a failure at the given step. After
+// any other step the executor and the daemon may disagree about the state.
+func harmless(at job.Step) bool { return at == job.Load || at == job.Alloc || at == job.Kernels }
+
+// save copies an object to the host if its only copy is on a GPU. The object may be dropped
+// meanwhile. The caller holds neither the lane nor the lock.
+func (g *gpus) save(o *object) error {
+	g.mu.Lock()
+	dev := o.home
+	g.mu.Unlock()
+	if dev == nil {
+		return nil
+	}
+	dev.lane.Lock()
+	defer dev.lane.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o.host != nil || len(o.copies) == 0 {
+		return nil
+	}
+	c := o.copies[0]
+	t := &task{w: c.worker, job: job.Job{Limit: max(c.worker.allocated, c.worker.live)}}
+	if err := t.save(c); err != nil {
+		return err
+	}
+	c.pin()
+	outcome, err := g.runTask(t)
+	c.unpin()
+	if err == nil && outcome.Code != 0 {
+		err = fmt.Errorf("copy object %s to the host: %s", o.key, outcome.Text)
+	}
+	return err
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
-// What is kept of modules is bounded by the bytes of their text too: those used least
-// recently go, and none that the job uses.
-func TestBytesOfModules(t *testing.T) {
-	const size, kept = 16 << 20, maxPTX / (16 << 20)
+// TestLimitOnPTXOfModules checks that the modules of an executor are limited by the total length of their
+// PTX. The least recently used are unloaded first, but none that the current job uses.
+func TestLimitOnPTXOfModules(t *testing.T) {
+	const size, limit = 16 << 20, maxPTX / (16 << 20) // length of a module, and how many fit
 	w := (&device{}).newWorker(nil, nil)
 	blank := strings.Repeat(" ", size-1)
 	link := func(name string) (j job.Job) {
@@ -18,28 +18,29 @@ func TestBytesOfModules(t *testing.T) {
 		w.link(name+blank, &j)
 		return j
 	}
-	for i := range kept {
+	for i := range limit {
 		if j := link(string(rune('a' + i))); len(j.Load) != 1 || len(j.Unload) != 0 {
-			t.Fatalf("module %d: %d are loaded, %d go", i, len(j.Load), len(j.Unload))
+			t.Fatalf("module %d: the job loads %d modules and unloads %d, want 1 and 0", i, len(j.Load), len(j.Unload))
 		}
 	}
-	link("a") // so that b is the one
+	link("a") // so that b is the least recently used
 	b := w.modules[moduleKey("b"+blank)].number
 	if j := link("A"); len(j.Load) != 1 || len(j.Unload) != 1 || j.Unload[0] != b || j.Load[0].Number != b || w.ptx != maxPTX {
-		t.Errorf("one more: %d are loaded, %v go, want %d; %d bytes are there", len(j.Load), j.Unload, b, w.ptx)
+		t.Errorf("one module more: the job loads %d modules and unloads %v, and %d bytes of PTX remain; want 1, [%d] and %d", len(j.Load), j.Unload, w.ptx, b, maxPTX)
 	}
 	w.turn++
-	var j job.Job // a job that uses more than is kept
-	for i := range kept + 2 {
+	var j job.Job // a job that uses more than the limit
+	for i := range limit + 2 {
 		w.link(string(rune('A'+i))+blank, &j)
 	}
-	if len(j.Load) != kept+1 || len(j.Unload) != kept-1 || len(w.modules) != kept+2 {
-		t.Errorf("%d are loaded, %d go, %d are there", len(j.Load), len(j.Unload), len(w.modules))
+	if len(j.Load) != limit+1 || len(j.Unload) != limit-1 || len(w.modules) != limit+2 {
+		t.Errorf("a job that uses %d modules loads %d and unloads %d, and %d remain; want %d, %d and %d", limit+2,
+			len(j.Load), len(j.Unload), len(w.modules), limit+1, limit-1, limit+2)
 	}
 	for key := range w.modules {
 		w.forget(key)
 	}
 	if w.ptx != 0 {
-		t.Errorf("%d bytes are left of none", w.ptx)
+		t.Errorf("no module is loaded: got %d bytes of PTX, want 0", w.ptx)
 	}
 }

@@ -1,29 +1,18 @@
 package kernel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
 
-// domain is memory of the host that some executors share: all of them, or those
-// of one client.
+// domain is host memory shared by a group of executors: all of them, or those of one client.
 type domain struct {
 	host Host
 	free extents
 }
 
-// newDomain makes one. Its addresses are more than its budget, so that gaps between
-// objects never keep one out; only what is used takes memory.
-func (d *Daemon) newDomain() (*domain, error) {
-	size := 4*d.cfg.HostMem + 256<<20
-	h, err := d.cfg.NewHost(size)
-	if err != nil {
-		return nil, err
-	}
-	return &domain{host: h, free: extents{{0, size}}}, nil
-}
-
-// region is a part of a domain's memory.
+// region is a range of a domain's memory.
 type region struct {
 	dom          *domain
 	offset, size int64
@@ -31,36 +20,36 @@ type region struct {
 
 func (r *region) bytes() []byte { return r.dom.host.Bytes()[r.offset : r.offset+r.size] }
 
-// take finds room. Its bytes are not zeros: whoever takes it fills it.
-func (dom *domain) take(size int64) (*region, error) {
-	offset, ok := dom.free.take(size)
+// alloc allocates a region. Its contents are undefined.
+func (dom *domain) alloc(size int64) (*region, error) {
+	offset, ok := dom.free.alloc(size)
 	if !ok {
-		return nil, fmt.Errorf("no room for %d bytes", size)
+		return nil, fmt.Errorf("no free range of %d bytes", size)
 	}
 	return &region{dom, offset, size}, nil
 }
 
-// give gives a region back. Large ones leave no memory behind.
-func (r *region) give() {
+// free frees a region. It returns the memory of large regions to the operating system.
+func (r *region) free() {
 	const large = 1 << 20
 	if r.size >= large {
 		r.dom.host.Discard(r.offset, r.size)
 	}
-	r.dom.free.give(r.offset, r.size)
+	r.dom.free.release(r.offset, r.size)
 }
 
-// extents are the parts of a memory that are free, in order and apart.
+// extents is a free list: sorted, and without adjacent ranges.
 type extents []extent
 
 type extent struct{ offset, size int64 }
 
-// granule is what sizes are rounded up to.
+// granule is the unit of allocation in bytes.
 const granule = 64
 
 func rounded(size int64) int64 { return (size + granule - 1) / granule * granule }
 
-// take takes the first part that is long enough.
-func (e *extents) take(size int64) (offset int64, ok bool) {
+// alloc allocates from the first range that is large enough.
+func (e *extents) alloc(size int64) (offset int64, ok bool) {
 	size = rounded(size)
 	for i := range *e {
 		x := &(*e)[i]
@@ -77,26 +66,20 @@ func (e *extents) take(size int64) (offset int64, ok bool) {
 	return 0, false
 }
 
-// give joins a part with those beside it.
-func (e *extents) give(offset, size int64) {
+// release frees a range and merges it with adjacent free ranges.
+func (e *extents) release(offset, size int64) {
 	size = rounded(size)
-	i, _ := slices.BinarySearchFunc(*e, offset, func(x extent, at int64) int {
-		if x.offset < at {
-			return -1
-		}
-		return 1
-	})
-	before := i > 0 && (*e)[i-1].offset+(*e)[i-1].size == offset
-	after := i < len(*e) && offset+size == (*e)[i].offset
-	switch {
-	case before && after:
-		(*e)[i-1].size += size + (*e)[i].size
-		*e = slices.Delete(*e, i, i+1)
-	case before:
-		(*e)[i-1].size += size
-	case after:
-		(*e)[i].offset, (*e)[i].size = offset, (*e)[i].size+size
-	default:
-		*e = slices.Insert(*e, i, extent{offset, size})
+	i, _ := slices.BinarySearchFunc(*e, offset, func(x extent, at int64) int { return cmp.Compare(x.offset, at) })
+	*e = slices.Insert(*e, i, extent{offset, size})
+	e.merge(i)
+	e.merge(i - 1)
+}
+
+// merge merges the ith range with the next one if both exist and are adjacent.
+func (e *extents) merge(i int) {
+	if i < 0 || i+1 >= len(*e) || (*e)[i].offset+(*e)[i].size != (*e)[i+1].offset {
+		return
 	}
+	(*e)[i].size += (*e)[i+1].size
+	*e = slices.Delete(*e, i+1, i+2)
 }

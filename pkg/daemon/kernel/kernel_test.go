@@ -25,16 +25,17 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/executor"
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+	"github.com/gfaas/gfaas/pkg/kgraph"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for a required event.
 const patience = time.Minute
 
-// machine starts real executors on the simulated driver, and knows them.
-type machine struct {
+// executorPool starts real executors on the simulated driver and tracks them.
+type executorPool struct {
 	t    testing.TB
 	path string
 	sim  string // the simulated GPU's folder
@@ -45,7 +46,7 @@ type machine struct {
 	hosts     []*executor.Host
 }
 
-func newMachine(t testing.TB, shape string) *machine {
+func newExecutorPool(t testing.TB, shape string) *executorPool {
 	t.Helper()
 	lib, err := filepath.Abs("../../../build/lib")
 	if err != nil {
@@ -59,10 +60,10 @@ func newMachine(t testing.TB, shape string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, path: path, sim: dir, env: append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(lib, "sim"), "GFAAS_SIM_DIR="+dir, "GFAAS_SIM_GPU="+shape)}
+	m := &executorPool{t: t, path: path, sim: dir, env: append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(lib, "sim"), "GFAAS_SIM_DIR="+dir, "GFAAS_SIM_GPU="+shape)}
 	t.Cleanup(func() {
 		for _, e := range m.executors {
-			e.Kill() // which has ended: this waits
+			e.Kill() // it has ended already; Kill waits for the process
 		}
 		for _, h := range m.hosts {
 			h.Close()
@@ -72,7 +73,7 @@ func newMachine(t testing.TB, shape string) *machine {
 	return m
 }
 
-func (m *machine) ports() kernel.Ports {
+func (m *executorPool) ports() kernel.Ports {
 	return kernel.Ports{
 		NewHost: func(size int64) (kernel.Host, error) {
 			h, err := executor.NewHost(size)
@@ -101,22 +102,22 @@ func (m *machine) ports() kernel.Ports {
 	}
 }
 
-// unclosed memory is closed when the test is over.
+// unclosed is memory that the daemon does not close; the pool closes it after the test.
 type unclosed struct{ *executor.Host }
 
 func (unclosed) Close() {}
 
-// daemon is one that serves.
+// daemon is a running daemon with a client.
 type daemon struct {
 	t      testing.TB
-	m      *machine
+	m      *executorPool
 	dir    string
 	stop   func()
 	client *http.Client
-	killed bool // now and then, so that it may not answer
+	killed bool // the test kills the daemon, so requests may get no answer
 }
 
-func serve(t testing.TB, m *machine, change func(*kernel.Config)) *daemon {
+func serve(t testing.TB, m *executorPool, change func(*kernel.Config)) *daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kerneld")
 	if err != nil {
@@ -136,9 +137,9 @@ func serve(t testing.TB, m *machine, change func(*kernel.Config)) *daemon {
 	ended := make(chan error, 1)
 	go func() { ended <- k.Serve(ctx) }()
 	d := &daemon{t: t, m: m, dir: dir, client: clientOf(filepath.Join(dir, "kernel.sock"))}
-	var once sync.Once
+	var stopOnce sync.Once
 	d.stop = func() {
-		once.Do(func() {
+		stopOnce.Do(func() {
 			cancel()
 			d.client.CloseIdleConnections()
 			select {
@@ -149,8 +150,8 @@ func serve(t testing.TB, m *machine, change func(*kernel.Config)) *daemon {
 			case <-time.After(patience):
 				t.Error("the daemon does not end")
 			}
-			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-				t.Errorf("left in the run directory: %v, %v", left, err)
+			if remaining, err := os.ReadDir(dir); err != nil || len(remaining) > 0 {
+				t.Errorf("left in the run directory: %v, %v", remaining, err)
 			}
 		})
 	}
@@ -164,7 +165,13 @@ func clientOf(socket string) *http.Client {
 	}}}
 }
 
-// do asks as a client; an answer that is no is a *kernel.Problem.
+// problem is a refusal, with its HTTP status.
+type problem struct {
+	kgraph.Problem
+	Status int
+}
+
+// do sends a request as a client. It returns a refusal as a *problem.
 func (d *daemon) do(client, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequest(method, "http://kerneld"+path, bytes.NewReader(body))
 	if err != nil {
@@ -182,13 +189,14 @@ func (d *daemon) do(client, method, path string, body []byte) ([]byte, error) {
 	if err != nil || answer.StatusCode < 300 {
 		return text, err
 	}
-	var no struct {
+	var failure struct {
 		Error struct{ Code, Message, Where string }
 	}
-	if err := json.Unmarshal(text, &no); err != nil {
+	if err := json.Unmarshal(text, &failure); err != nil {
 		return nil, fmt.Errorf("%d %q: %w", answer.StatusCode, text, err)
 	}
-	return nil, &kernel.Problem{Status: answer.StatusCode, Code: no.Error.Code, Message: no.Error.Message, Where: no.Error.Where}
+	e := failure.Error
+	return nil, &problem{kgraph.Problem{Code: e.Code, Message: e.Message, Where: e.Where}, answer.StatusCode}
 }
 
 func (d *daemon) run(client, request string) (*kernel.Answer, error) {
@@ -200,19 +208,19 @@ func (d *daemon) run(client, request string) (*kernel.Answer, error) {
 	return &a, json.Unmarshal(text, &a)
 }
 
-// begin sends a request, and returns when it runs; or is over, where the host is so
-// slow that nobody has seen it run.
-func (d *daemon) begin(all *sync.WaitGroup, client, request string) {
+// startRequest sends a request and returns when it runs. On a slow host, it may return only after the request has
+// finished.
+func (d *daemon) startRequest(requests *sync.WaitGroup, client, request string) {
 	d.t.Helper()
-	var over atomic.Bool
-	all.Go(func() {
-		defer over.Store(true)
+	var finished atomic.Bool
+	requests.Go(func() {
+		defer finished.Store(true)
 		if _, err := d.run(client, request); err != nil {
 			d.t.Errorf("%s: %v", client, err)
 		}
 	})
 	waitFor(d.t, func() bool {
-		return over.Load() || slices.ContainsFunc(d.stats().GPUs, func(g kernel.GPUStats) bool { return g.Running != "" })
+		return finished.Load() || slices.ContainsFunc(d.stats().GPUs, func(g kernel.GPUStats) bool { return g.Running != "" })
 	})
 }
 
@@ -225,28 +233,28 @@ func (d *daemon) mustRun(client, request string) *kernel.Answer {
 	return a
 }
 
-// refused holds that a request is refused.
+// refused checks that a request is refused with the given code and place.
 func (d *daemon) refused(client, request, code, where string) {
 	d.t.Helper()
 	_, err := d.run(client, request)
-	var p *kernel.Problem
+	var p *problem
 	if !errors.As(err, &p) || p.Code != code || p.Where != where {
 		d.t.Errorf("%v, want %s at %s", err, code, where)
 	}
 }
 
-func asProblem(err error, p **kernel.Problem) bool { return errors.As(err, p) }
+func asProblem(err error, p **problem) bool { return errors.As(err, p) }
 
 func object(key string) string { return "/v1/objects/" + url.PathEscape(key) }
 
-func (d *daemon) put(client, key string, values []float32) {
+func (d *daemon) putObject(client, key string, values []float32) {
 	d.t.Helper()
 	if _, err := d.do(client, "PUT", object(key), floats(values)); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
-func (d *daemon) get(client, key string) []float32 {
+func (d *daemon) getObject(client, key string) []float32 {
 	d.t.Helper()
 	data, err := d.do(client, "GET", object(key), nil)
 	if err != nil {
@@ -297,26 +305,26 @@ func ramp(n int, first float32) []float32 {
 	return out
 }
 
-// sum is a request for c = a + b of n floats.
+// sum returns a request for c = a + b with n floats.
 func sum(a, b, c string, n int, more string) string {
 	return fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},
 "buffers":{"a":{"kind":"input","key":%q},"b":{"kind":"input","key":%q},"c":{"kind":"output","key":%q,"size":%d%s}},
 "kernels":[{"module":"m","name":"vadd","args":[{"buffer":"a"},{"buffer":"b"},{"buffer":"c"},{"i32":%d}]}]}`, a, b, c, 4*n, more, n)
 }
 
-// add is a request for y += s · x in place.
+// add returns a request for y += s · x in place.
 func add(s float32, x, y string, n int) string {
 	return fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},
 "buffers":{"x":{"kind":"input","key":%q},"y":{"kind":"inout","key":%q}},
 "kernels":[{"module":"m","name":"saxpy","args":[{"f32":%v},{"buffer":"x"},{"buffer":"y"},{"i32":%d}]}]}`, x, y, s, n)
 }
 
-// custom is a request for one kernel of PTX without arguments.
+// custom returns a request for one kernel without arguments.
 func custom(ptx, name string, blocks int) string {
 	return fmt.Sprintf(`{"version":1,"modules":{"m":{"ptx":%q}},"kernels":[{"module":"m","name":%q,"grid":[%d,1,1],"block":[32,1,1],"args":[]}]}`, ptx, name, blocks)
 }
 
-// slowPTX has a kernel that takes 20 ms a block beyond the GPU's 80.
+// slowPTX is a kernel that takes 20 ms for each 80 blocks, which the GPU runs at once.
 const slowPTX = `// gfaas-sim: slow block_us=20000
 .version 7.0
 .target sm_50
@@ -324,7 +332,7 @@ const slowPTX = `// gfaas-sim: slow block_us=20000
 .visible .entry slow() { ret; }
 `
 
-// wildPTX reaches n floats beyond wherever it begins.
+// wildPTX is a kernel that writes n floats, whatever the size of the buffer.
 const wildPTX = `// gfaas-sim: wild op=vadd_f32
 .version 7.0
 .target sm_50
@@ -339,32 +347,32 @@ func wild(key string) string {
 
 func TestRun(t *testing.T) {
 	const n = 1000
-	d := serve(t, newMachine(t, ""), nil)
-	d.put("", "vec/a", ramp(n, 0))
-	d.put("", "vec/b", ramp(n, 5))
+	d := serve(t, newExecutorPool(t, ""), nil)
+	d.putObject("", "vec/a", ramp(n, 0))
+	d.putObject("", "vec/b", ramp(n, 5))
 	first := d.mustRun("", sum("vec/a", "vec/b", "vec/c", n, `,"inline":true`))
 	if c := first.Cache; c.HostHits != 2 || c.GPUHits != 0 || c.BytesUp != 8*n || c.ModulesLinked != 1 {
 		t.Errorf("first: %+v", c)
 	}
-	for i, v := range d.get("", "vec/c") {
+	for i, v := range d.getObject("", "vec/c") {
 		if v != float32(2*i+5) {
 			t.Fatalf("element %d is %v", i, v)
 		}
 	}
-	if out := first.Outputs["c"]; out.Key != "vec/c" || out.Size != 4*n || !bytes.Equal(out.Data, floats(d.get("", "vec/c"))) {
+	if out := first.Outputs["c"]; out.Key != "vec/c" || out.Size != 4*n || !bytes.Equal(out.Data, floats(d.getObject("", "vec/c"))) {
 		t.Errorf("the output is %+.100v", out)
 	}
 	second := d.mustRun("", sum("vec/a", "vec/c", "vec/c", n, ""))
 	if c := second.Cache; c.HostHits != 0 || c.GPUHits != 2 || c.BytesUp != 0 || c.ModulesLinked != 0 {
-		t.Errorf("second: %+v", c)
+		t.Errorf("second: %+v; want HostHits 0, GPUHits 2, BytesUp 0, ModulesLinked 0", c)
 	}
-	if got := d.get("", "vec/c")[9]; got != 3*9+5 {
+	if got := d.getObject("", "vec/c")[9]; got != 3*9+5 {
 		t.Errorf("%v", got)
 	}
 	d.mustRun("", add(-3, "vec/a", "vec/c", n))
-	for i, v := range d.get("", "vec/c") {
+	for i, v := range d.getObject("", "vec/c") {
 		if v != 5 {
-			t.Fatalf("element %d is %v", i, v)
+			t.Fatalf("element %d is %v, want 5", i, v)
 		}
 	}
 	if first.Client != "default" || first.ID == second.ID || second.TotalMS <= 0 || second.GPUMS <= 0 {
@@ -372,9 +380,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A product with parts of tiles on every side, and one that is a single number.
+// Matrix products with partial tiles on every side, and of single numbers.
 func TestProduct(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
+	d := serve(t, newExecutorPool(t, ""), nil)
 	for _, s := range [][3]int{{1, 1, 1}, {130, 200, 17}, {3, 129, 300}} {
 		m, n, k := s[0], s[1], s[2]
 		a, b := make([]float32, m*k), make([]float32, k*n)
@@ -384,12 +392,12 @@ func TestProduct(t *testing.T) {
 		for i := range b {
 			b[i] = float32(i%5) - 2
 		}
-		d.put("", "A", a)
-		d.put("", "B", b)
+		d.putObject("", "A", a)
+		d.putObject("", "B", b)
 		d.mustRun("", fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},
 "buffers":{"A":{"kind":"input","key":"A"},"B":{"kind":"input","key":"B"},"C":{"kind":"output","key":"C","size":%d}},
 "kernels":[{"module":"m","name":"sgemm","args":[{"buffer":"A"},{"buffer":"B"},{"buffer":"C"},{"i32":%d},{"i32":%d},{"i32":%d}]}]}`, 4*m*n, m, n, k))
-		for i, got := range d.get("", "C") {
+		for i, got := range d.getObject("", "C") {
 			var want float32
 			for l := range k {
 				want += a[i/n*k+l] * b[l*n+i%n]
@@ -401,46 +409,47 @@ func TestProduct(t *testing.T) {
 	}
 }
 
-// Nothing of a request that fails is stored, and nobody else notices.
+// A request that faults stores nothing and does not affect other requests.
 func TestFault(t *testing.T) {
 	const n = 1000
-	d := serve(t, newMachine(t, ""), nil)
-	d.put("", "a", ramp(n, 0))
-	d.put("", "io", ramp(n, 7))
+	d := serve(t, newExecutorPool(t, ""), nil)
+	d.putObject("", "a", ramp(n, 0))
+	d.putObject("", "io", ramp(n, 7))
 	d.mustRun("", sum("a", "a", "c", n, ""))
 	d.mustRun("", sum("a", "a", "v", n, `,"volatile":true`))
 	d.refused("", wild("io"), "fault", "/kernels/0")
-	if got := d.get("", "io"); got[0] != 7 {
+	if got := d.getObject("", "io"); got[0] != 7 {
 		t.Errorf("io begins with %v", got[0])
 	}
 	a := d.mustRun("", sum("a", "c", "d", n, ""))
 	if a.Cache.GPUHits != 0 || a.Cache.HostHits != 2 {
-		t.Errorf("after the fault: %+v", a.Cache)
+		t.Errorf("after the fault: %+v, want GPUHits 0 and HostHits 2", a.Cache)
 	}
-	if got := d.get("", "d"); got[10] != 30 {
+	if got := d.getObject("", "d"); got[10] != 30 {
 		t.Errorf("%v", got[10])
 	}
-	// What was on the GPU alone is lost.
+	// An object that was only on the GPU is lost.
 	d.refused("", sum("a", "v", "d", n, ""), "not-found", "/buffers/b/key")
 	if s := d.stats(); s.GPUs[0].Faults != 1 || s.GPUs[0].Started != 2 {
-		t.Errorf("%+v", s.GPUs[0])
+		t.Errorf("%+v, want Faults 1 and Started 2", s.GPUs[0])
 	}
 }
 
 func TestTimeout(t *testing.T) {
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.KernelTimeout = time.Second })
+	t.Parallel() // it waits for time limits
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.KernelTimeout = time.Second })
 	d.refused("", custom(slowPTX, "slow", 1<<30), "timeout", "/kernels")
-	// Many kernels that together take longer are none.
+	// Many kernels that take longer only in total are no timeout.
 	long := strings.Replace(custom(slowPTX, "slow", 80), `"version":1`, `"version":1,"iterations":100`, 1)
 	if a := d.mustRun("", long); a.TotalMS < 2000 {
-		t.Errorf("it took %v ms", a.TotalMS)
+		t.Errorf("it took %v ms, want at least 2000", a.TotalMS)
 	}
 }
 
-// TestProblems: what is wrong with a request on this GPU, and with these objects.
+// TestProblems covers requests that are invalid on this GPU or with these objects.
 func TestProblems(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
-	d.put("", "a", ramp(10, 0))
+	d := serve(t, newExecutorPool(t, ""), nil)
+	d.putObject("", "a", ramp(10, 0))
 	d.refused("", "{", "bad-request", "")
 	d.refused("", sum("a", "b", "c", 10, ""), "not-found", "/buffers/b/key")
 	d.refused("", sum("a", "a", "c", 11, ""), "bad-request", "/kernels/0/args/0")
@@ -454,12 +463,12 @@ func TestProblems(t *testing.T) {
 		"GET /v1/none": "not-found", "PATCH /v1/run": "not-found", "PUT /v1/objects/empty": "bad-request", "PUT /v1/clients/c": "bad-request",
 	} {
 		method, path, _ := strings.Cut(path, " ")
-		var p *kernel.Problem
+		var p *problem
 		if _, err := d.do("", method, path, nil); !errors.As(err, &p) || p.Code != want {
 			t.Errorf("%s %s: %v, want %s", method, path, err, want)
 		}
 	}
-	var p *kernel.Problem
+	var p *problem
 	if _, err := d.do("a b", "GET", "/v1/objects", nil); !errors.As(err, &p) || p.Code != "bad-request" {
 		t.Errorf("a client with a blank: %v", err)
 	}
@@ -472,6 +481,6 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%.40s: %v, want bad-request", body, err)
 		}
 	}
-	// All of it did no harm.
+	// The refused requests had no effect.
 	d.mustRun("", sum("a", "a", "c", 10, ""))
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// kills is how often TestKills ends an executor, and TestDaemonKills the daemon.
-// GFAAS_KILLS asks for more.
+// kills returns how many executors TestKills kills, and how often TestDaemonKills kills the daemon.
+// GFAAS_KILLS overrides the default.
 func kills(t *testing.T) int {
 	if text := os.Getenv("GFAAS_KILLS"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -35,13 +35,13 @@ func kills(t *testing.T) int {
 	return 20
 }
 
-// TestKills ends executors at any moment, while clients compute with objects that
-// change, that are on the GPU alone, that replace each other and that do not fit all
-// at once. Every answer is right or says no, and what it says was done was done.
+// TestKills kills executors at random times, while clients use objects that change, that are only on the GPU,
+// that replace each other and that do not all fit. Every answer must be correct or an error, and every
+// reported success must have happened.
 func TestKills(t *testing.T) {
 	for _, isolate := range []bool{false, true} {
 		t.Run(fmt.Sprint("process ", isolate), func(t *testing.T) {
-			m := newMachine(t, "count=2")
+			m := newExecutorPool(t, "count=2")
 			d := serve(t, m, func(c *kernel.Config) {
 				c.GPUs = []string{"sim", "sim:1"}
 				c.GPUMem, c.Isolate = 1*mib, isolate
@@ -51,7 +51,7 @@ func TestKills(t *testing.T) {
 			var ran, failed atomic.Int64
 			for i := range 4 {
 				clients.Go(func() {
-					w := &worker{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(1, uint64(i))), values: map[string]float32{}}
+					w := &checkedClient{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(1, uint64(i))), values: map[string]float32{}}
 					for !stop.Load() && !t.Failed() {
 						before := w.ran
 						w.step()
@@ -62,10 +62,10 @@ func TestKills(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(7, 7))
 			for range kills(t) {
-				time.Sleep(time.Duration(r.Int64N(int64(60 * time.Millisecond)))) // the moment of a kill is what is tested
+				time.Sleep(time.Duration(r.Int64N(int64(60 * time.Millisecond)))) // the test is about the time of the kill
 				m.killOne(r)
 			}
-			for late := time.Now().Add(time.Minute); ran.Load() < 20 && time.Now().Before(late); { // a busy host's few
+			for late := time.Now().Add(time.Minute); ran.Load() < 20 && time.Now().Before(late); { // time for a busy host
 				time.Sleep(10 * time.Millisecond)
 			}
 			stop.Store(true)
@@ -75,16 +75,16 @@ func TestKills(t *testing.T) {
 			if ran.Load() < 20 {
 				t.Error("hardly anything ran")
 			}
-			// Nothing is left over: what is stored is all that counts, once the last that
-			// read what is gone has noticed that it has all.
+			// Nothing is leaked: only stored objects are charged, once the last readers of dropped
+			// objects have finished.
 			for _, c := range s.Clients {
 				if c.Waiting != 0 || c.Running != 0 {
-					t.Errorf("%+v", c)
+					t.Errorf("%+v, want Waiting 0 and Running 0", c)
 				}
 			}
 			var stored int64
 			for i := range 4 {
-				for _, o := range d.list(fmt.Sprint("c", i)) {
+				for _, o := range d.listObjects(fmt.Sprint("c", i)) {
 					stored += o.Size
 				}
 			}
@@ -97,13 +97,13 @@ func TestKills(t *testing.T) {
 				t.Errorf("the host counts %d bytes and the clients %d, whose objects have %d", s.Host.Used, counted, stored)
 			}
 			d.stop()
-			m.noneLeft()
+			m.checkNoneRunning()
 		})
 	}
 }
 
-// killOne ends an executor that lives.
-func (m *machine) killOne(r *rand.Rand) {
+// killOne kills a random executor that is alive.
+func (m *executorPool) killOne(r *rand.Rand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var alive []int
@@ -117,16 +117,15 @@ func (m *machine) killOne(r *rand.Rand) {
 	}
 }
 
-// ours says whether an executor is there still: another process may have the number of
-// one that has ended.
+// ours reports whether an executor is alive. It excludes another process that has got the PID of an ended
+// executor.
 func ours(pid int) bool {
 	s, err := procfs.Read(pid)
 	return err == nil && s.Parent == os.Getpid()
 }
 
-// noneLeft holds that all executors have ended, and with them all memory of the
-// simulated GPU.
-func (m *machine) noneLeft() {
+// checkNoneRunning checks that all executors have ended and that the simulated GPU has no memory in use.
+func (m *executorPool) checkNoneRunning() {
 	m.t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,9 +136,8 @@ func (m *machine) noneLeft() {
 	}
 }
 
-// worker is one client, which knows what each of its objects holds: floats that
-// are all the same.
-type worker struct {
+// checkedClient is a client that knows the contents of its objects: in each object all floats are equal.
+type checkedClient struct {
 	t           *testing.T
 	d           *daemon
 	name        string
@@ -148,25 +146,25 @@ type worker struct {
 	ran, failed int64
 }
 
-const sized = 20_000 // floats of an object: about 13 fit the GPU
+const sized = 20_000 // floats per object: about 13 objects fit on the GPU
 
-func (w *worker) key() string { return fmt.Sprint("k", w.r.IntN(8)) }
+func (w *checkedClient) key() string { return fmt.Sprint("k", w.r.IntN(8)) }
 
-// some is the key of an object that is there; empty if there is none.
-func (w *worker) some() string {
+// existingKey returns the key of an existing object, or "" if it finds none.
+func (w *checkedClient) existingKey() string {
 	for range 20 {
-		if key := w.key(); w.has(key) {
+		if key := w.key(); w.hasKey(key) {
 			return key
 		}
 	}
 	return ""
 }
 
-func (w *worker) has(key string) bool { _, has := w.values[key]; return has }
+func (w *checkedClient) hasKey(key string) bool { _, ok := w.values[key]; return ok }
 
-// step does one thing and holds what it comes to.
-func (w *worker) step() {
-	x, y, z := w.some(), w.some(), w.key()
+// step performs one random operation and checks its result.
+func (w *checkedClient) step() {
+	x, y, z := w.existingKey(), w.existingKey(), w.key()
 	if y == "" {
 		y = x
 	}
@@ -215,8 +213,8 @@ func (w *worker) step() {
 	}
 }
 
-// wrap stores a small number where one has become large: sums are to be exact.
-func (w *worker) wrap(key string) {
+// wrap replaces an object by small numbers if its numbers have become large, so that sums stay exact.
+func (w *checkedClient) wrap(key string) {
 	if w.values[key] < 1e6 {
 		return
 	}
@@ -228,20 +226,19 @@ func (w *worker) wrap(key string) {
 	w.values[key] = 1
 }
 
-// excuse takes an answer that is no: after a kill volatile objects may be gone, and
-// a request that three executors died of is at fault. A daemon that was killed does
-// not answer, and the next one has nothing.
-func (w *worker) excuse(err error) {
-	var p *kernel.Problem
+// excuse checks that an error is acceptable: after a kill, volatile objects may be lost, and a request may
+// fail because three executors died. A killed daemon does not answer, and its successor has no objects.
+func (w *checkedClient) excuse(err error) {
+	var p *problem
 	if !errors.As(err, &p) && w.d.killed {
 		waitFor(w.t, func() bool { _, err = w.d.do(w.name, "GET", "/v1/objects", nil); return err == nil })
 	} else if p == nil || p.Code != "fault" && p.Code != "not-found" && p.Code != "internal" {
 		w.t.Errorf("%s: %v", w.name, err)
 		return
 	}
-	// What is left is what is listed.
+	// Only the listed objects still exist.
 	var text []byte
-	for again := true; again; again = err != nil && w.d.killed && !errors.As(err, &p) { // it may be killed once more
+	for again := true; again; again = err != nil && w.d.killed && !errors.As(err, &p) { // the daemon may be killed again
 		text, err = w.d.do(w.name, "GET", "/v1/objects", nil)
 	}
 	if err != nil {
@@ -253,7 +250,7 @@ func (w *worker) excuse(err error) {
 	there := map[string]bool{}
 	for _, o := range list.Objects {
 		there[o.Key] = true
-		if !w.has(o.Key) {
+		if !w.hasKey(o.Key) {
 			w.t.Errorf("%s has an object %s that nobody made", w.name, o.Key)
 		}
 	}
@@ -264,11 +261,10 @@ func (w *worker) excuse(err error) {
 	}
 }
 
-// TestDaemonKills kills the daemon, at any moment and under the same load. Its
-// executors end with it, and with them all memory of the GPU; the next daemon starts
-// at once, and leaves nothing when it ends.
+// TestDaemonKills kills the daemon at random times under the same load. Its executors and their GPU memory
+// must disappear with it. The next daemon must start at once, and leave nothing behind when it ends.
 func TestDaemonKills(t *testing.T) {
-	m := newMachine(t, "count=2")
+	m := newExecutorPool(t, "count=2")
 	dir, err := os.MkdirTemp("", "kerneld")
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +297,7 @@ func TestDaemonKills(t *testing.T) {
 	waitFor(t, answers)
 	for i := range 4 {
 		clients.Go(func() {
-			w := &worker{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(2, uint64(i))), values: map[string]float32{}}
+			w := &checkedClient{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(2, uint64(i))), values: map[string]float32{}}
 			for !stop.Load() && !t.Failed() {
 				w.step()
 				steps.Add(1)
@@ -320,20 +316,20 @@ func TestDaemonKills(t *testing.T) {
 	}()
 	r := rand.New(rand.NewPCG(8, 8))
 	for range kills(t) {
-		if r.IntN(8) > 0 { // else while it starts
+		if r.IntN(8) > 0 { // otherwise kill it while it starts
 			enough := steps.Load() + r.Int64N(60)
 			waitFor(t, func() bool { return steps.Load() >= enough && answers() })
 		}
-		time.Sleep(time.Duration(r.Int64N(int64(20 * time.Millisecond)))) // the moment of a kill is what is tested
+		time.Sleep(time.Duration(r.Int64N(int64(20 * time.Millisecond)))) // the test is about the time of the kill
 		_ = cmd.Process.Signal(unix.SIGSTOP)
-		waitFor(t, func() bool { return state(cmd.Process.Pid) == 'T' }) // it starts no more
+		waitFor(t, func() bool { return state(cmd.Process.Pid) == 'T' }) // it starts no further executors
 		executors := children(cmd.Process.Pid)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		for _, pid := range executors {
 			waitFor(t, func() bool { return !lives(pid) })
 		}
-		for gpu := range 2 { // the last of a process's threads lets go of it
+		for gpu := range 2 { // the memory is freed with the last thread of a process
 			waitFor(t, func() bool {
 				held, err := simgpu.ProcessMemory(m.sim, gpu)
 				if err != nil {
@@ -367,7 +363,7 @@ func TestDaemonKills(t *testing.T) {
 	}
 }
 
-// children are the processes that a process has started.
+// children returns the child processes of a process.
 func children(pid int) (pids []int) {
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, task := range tasks {
@@ -381,7 +377,7 @@ func children(pid int) (pids []int) {
 	return pids
 }
 
-// state is that of a process, as in its stat file; 0 when there is none.
+// state returns the state of a process as in /proc/PID/stat, or 0 if there is no such process.
 func state(pid int) byte {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if _, after, _ := bytes.Cut(text, []byte(") ")); len(after) > 0 {
@@ -390,34 +386,34 @@ func state(pid int) byte {
 	return 0
 }
 
-// lives says whether a process is there and has not ended: whose parent is gone may
-// be waited for by nobody.
+// lives reports whether a process has not ended. A zombie has ended: with its parent dead, it may never be
+// reaped.
 func lives(pid int) bool { s := state(pid); return s != 0 && s != 'Z' && s != 'X' }
 
-// A daemon that is told to end does so with the last request that it has begun.
+// On shutdown, the daemon ends as soon as the last running request has finished.
 func TestEndsWithTheLastRequest(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
+	d := serve(t, newExecutorPool(t, ""), nil)
 	var all sync.WaitGroup
-	d.begin(&all, "", custom(slowPTX, "slow", 80*25)) // half a second
+	d.startRequest(&all, "", custom(slowPTX, "slow", 80*25)) // 0.5 s
 	begin := time.Now()
 	d.stop()
-	if took := time.Since(begin); took > 9*time.Second { // it waits for ten at most
+	if took := time.Since(begin); took > 9*time.Second { // the limit is 10 s
 		t.Errorf("it ended after %v", took)
 	}
 	all.Wait()
 }
 
-// What a killed daemon had, nobody has any more; the next starts at once.
+// After a shutdown nothing remains, and the next daemon starts at once, without objects.
 func TestRestart(t *testing.T) {
-	m := newMachine(t, "")
+	m := newExecutorPool(t, "")
 	d := serve(t, m, nil)
-	d.put("", "a", ramp(10, 0))
+	d.putObject("", "a", ramp(10, 0))
 	d.mustRun("", sum("a", "a", "b", 10, ""))
 	d.stop()
-	m.noneLeft()
+	m.checkNoneRunning()
 	left, err := filepath.Glob(d.dir + "/*")
 	if err != nil || len(left) > 0 {
-		t.Errorf("%v, %v", left, err)
+		t.Errorf("%v, %v; want none", left, err)
 	}
 	d = serve(t, m, nil)
 	d.refused("", sum("a", "a", "b", 10, ""), "not-found", "/buffers/a/key")

@@ -16,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 )
 
-// refusal reads an answer that is no, and whether the connection ends with it.
+// refusal reads an error answer and returns whether the connection ends with it.
 func refusal(conn net.Conn) (status int, code string, closes bool, err error) {
 	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -30,10 +30,12 @@ func refusal(conn net.Conn) (status int, code string, closes bool, err error) {
 	return got.StatusCode, no.Error.Code, got.Close, err
 }
 
-// Who is refused learns why, even where it takes no answer before it has sent all.
+// A refused client receives the reason, even if it reads the answer only after sending everything.
 func TestRefusedLongBodies(t *testing.T) {
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Clients = []kernel.ClientConfig{{Name: "alice", Weight: 1}} })
-	big := make([]byte, 64*mib)
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) {
+		c.Clients, c.HostMem = []kernel.ClientConfig{{Name: "alice", Weight: 1}}, 20*mib
+	})
+	big := make([]byte, 20*mib) // longer than the longest request
 	plain := fmt.Sprintf("Content-Length: %d\r\n", len(big))
 	chunked := "Transfer-Encoding: chunked\r\n"
 	for _, c := range []struct {
@@ -56,7 +58,7 @@ func TestRefusedLongBodies(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = conn.SetDeadline(time.Now().Add(patience))
-			d.say(conn, c.line+" HTTP/1.1\r\nHost: k\r\n"+c.headers+"\r\n")
+			d.write(conn, c.line+" HTTP/1.1\r\nHost: k\r\n"+c.headers+"\r\n")
 			if c.headers == chunked {
 				_, err = fmt.Fprintf(conn, "%x\r\n%s\r\n0\r\n\r\n", len(big), big)
 			} else {
@@ -71,43 +73,43 @@ func TestRefusedLongBodies(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	// The same for what has no room, from a client that takes the answer meanwhile.
+	// The same for an object that does not fit, from a client that reads while it sends.
 	for range 5 {
-		var p *kernel.Problem
+		var p *problem
 		if _, err := d.do("", "PUT", object("x"), append(big, 1)); !asProblem(err, &p) || p.Code != "too-large" {
 			t.Errorf("more than the host has: %v", err)
 		}
 	}
 }
 
-// Who asks whether to send is told no at once, and need not send.
+// A client that sends "Expect: 100-continue" is refused before it sends the body.
 func TestRefusedBeforeItSends(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
+	d := serve(t, newExecutorPool(t, ""), nil)
 	conn := d.dial()
-	d.say(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", 64*mib))
+	d.write(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", 64*mib))
 	if status, code, closes, err := refusal(conn); err != nil || status != 400 || code != "bad-request" || !closes {
 		t.Errorf("%d %q, it closes: %v, %v", status, code, closes, err)
 	}
-	// And one that is told yes sends.
+	// If the request is accepted, the client gets "100 Continue" and sends the body.
 	conn = d.dial()
-	d.say(conn, "PUT /v1/objects/x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+	d.write(conn, "PUT /v1/objects/x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
 	r := bufio.NewReader(conn)
 	if got, err := http.ReadResponse(r, nil); err != nil || got.StatusCode != 100 {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf("%+v, %v; want StatusCode 100", got, err)
 	}
-	d.say(conn, "wxyz")
+	d.write(conn, "wxyz")
 	got, err := http.ReadResponse(r, nil)
 	if err != nil || got.StatusCode != 204 {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf("%+v, %v; want StatusCode 204", got, err)
 	}
 	if data, err := d.do("", "GET", object("x"), nil); err != nil || string(data) != "wxyz" {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf("%q, %v; want wxyz", data, err)
 	}
 }
 
-// A connection on which something short was refused goes on.
+// A connection stays open after the refusal of a request with a short body.
 func TestRefusedShortBodies(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
+	d := serve(t, newExecutorPool(t, ""), nil)
 	conn := d.dial()
 	body := strings.Repeat("x", 100<<10)
 	go func() {
@@ -128,14 +130,14 @@ func TestRefusedShortBodies(t *testing.T) {
 	}
 }
 
-// What is dropped of a body is bounded, in time and in bytes: who sends on is hung up
-// on.
+// The time and the bytes for dropping the rest of a body are bounded. Then the daemon closes the connection.
 func TestRefusedWithoutEnd(t *testing.T) {
+	t.Parallel() // it waits for time limits
 	const rest = 1 << 40
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Stall = time.Second })
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.Stall = time.Second })
 	for name, part := range map[string][]byte{"slowly": []byte("x"), "fast": make([]byte, mib)} {
 		conn := d.dial()
-		d.say(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\n", int64(rest)))
+		d.write(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\n", int64(rest)))
 		if status, _, closes, err := refusal(conn); err != nil || status != 400 || !closes {
 			t.Errorf("%s: %d, it closes: %v, %v", name, status, closes, err)
 		}

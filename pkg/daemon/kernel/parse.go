@@ -7,67 +7,62 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
-// parsed keeps what was read last: most requests that come are the same as ones
-// before.
-type parsed struct {
+// requestParser parses requests. It caches parsed requests and PTX signatures, because clients often
+// send the same text repeatedly.
+type requestParser struct {
 	mu         sync.Mutex
 	requests   map[string]*kgraph.Request
 	signatures signatures
-	ptx        int // bytes of the text of those
+	ptx        int // total length of the PTX in signatures
 }
 
-// signatures are those of PTX, by its text; nil: it is no PTX.
+// signatures maps PTX to its signature, or to nil if the text is not PTX.
 type signatures map[string]*kgraph.Signature
 
 func (s signatures) of(text string) (*kgraph.Signature, bool) { return s[text], s[text] != nil }
 
-// What is kept: so many requests, each of so many bytes at most, and the signatures
-// of so many bytes of PTX, which may take ten times as much.
+// Limits of the cache. A signature may take ten times the memory of its PTX.
 const (
-	keptRequests = 128
-	keptRequest  = 64 << 10
-	keptPTX      = 4 << 20
+	maxCachedRequests = 128      // number of requests
+	maxCachedRequest  = 64 << 10 // length of a cached request in bytes
+	maxCachedPTX      = 4 << 20  // total length of PTX in bytes
 )
 
-// parse reads a request, which Check may change, and the PTX in it.
-func (d *Daemon) parse(text []byte) (*kgraph.Request, signatures, *Problem) {
-	k := &d.parsed
-	k.mu.Lock()
-	r := k.requests[string(text)]
-	k.mu.Unlock()
+// parse parses a request and the PTX in it. It returns a copy that Check may modify.
+func (p *requestParser) parse(text []byte) (*kgraph.Request, signatures, *kgraph.Problem) {
+	p.mu.Lock()
+	r := p.requests[string(text)]
+	p.mu.Unlock()
 	if r == nil {
 		var problems []*kgraph.Problem
 		if r, problems = kgraph.Parse(text); len(problems) > 0 {
-			return nil, nil, problem(problems[0].Code, problems[0].Where, "%s", problems[0].Message)
+			return nil, nil, problems[0]
 		}
-		if len(text) <= keptRequest {
-			k.mu.Lock()
-			if k.requests == nil || len(k.requests) >= keptRequests {
-				k.requests = map[string]*kgraph.Request{}
+		if len(text) <= maxCachedRequest {
+			p.mu.Lock()
+			if p.requests == nil || len(p.requests) >= maxCachedRequests {
+				p.requests = map[string]*kgraph.Request{}
 			}
-			k.requests[string(text)] = r
-			k.mu.Unlock()
+			p.requests[string(text)] = r
+			p.mu.Unlock()
 		}
 	}
 	own := *r
 	own.Buffers, own.Kernels = slices.Clone(r.Buffers), slices.Clone(r.Kernels)
-	var read signatures
+	sigs := signatures{}
 	for i := range r.Modules {
 		if text := r.Modules[i].PTX; text != "" {
-			if read == nil {
-				read = signatures{}
-			}
-			read[text] = k.signature(text)
+			sigs[text] = p.signature(text)
 		}
 	}
-	return &own, read, nil
+	return &own, sigs, nil
 }
 
-// signature reads PTX.
-func (k *parsed) signature(text string) *kgraph.Signature {
-	k.mu.Lock()
-	s, known := k.signatures[text]
-	k.mu.Unlock()
+// signature returns the signature of PTX, or nil if the text is not PTX.
+func (p *requestParser) signature(text string) *kgraph.Signature {
+	p.mu.Lock()
+	s, known := p.signatures[text]
+	p.mu.Unlock()
 	if known {
 		return s
 	}
@@ -75,17 +70,17 @@ func (k *parsed) signature(text string) *kgraph.Signature {
 	if !isPTX {
 		s = nil
 	}
-	if len(text) > keptPTX {
+	if len(text) > maxCachedPTX {
 		return s
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.signatures == nil || k.ptx+len(text) > keptPTX {
-		k.signatures, k.ptx = signatures{}, 0
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.signatures == nil || p.ptx+len(text) > maxCachedPTX {
+		p.signatures, p.ptx = signatures{}, 0
 	}
-	if _, known := k.signatures[text]; !known {
-		k.signatures[text] = s
-		k.ptx += len(text)
+	if _, known := p.signatures[text]; !known {
+		p.signatures[text] = s
+		p.ptx += len(text)
 	}
 	return s
 }

@@ -7,102 +7,44 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
-// plan is how a request is to run on a worker: the job, and what to do when it
-// is over.
+// plan describes how a request runs on a worker: the job to send, and the state to update
+// when the job has ended.
 type plan struct {
-	r   *request
-	w   *worker
-	job job.Job
+	task // its saves are objects without a host copy that are evicted or taken over
+	r    *request
 
-	side    []sideJob // of other workers of the GPU, before
-	blocks  []*copied // by buffer
-	fresh   []*copied // blocks of the request's own, as the job allocates them
-	taken   []*copied // blocks that it took over from objects
-	used    []*copied // blocks of objects that it reads
-	reading []*object // whose bytes on the host it reads
-	saves   []save    // objects that leave the GPU, or change there, and were nowhere else
-	regions []*region // by buffer: where its bytes go on the host; nil for none
-	staging []*region // of the request's own bytes
-	loads   []int     // by module of the job: which of the request's
-	moved   bool      // an object has to be brought here first
-	bytes   int64     // of the host's budget, for what it stores and answers
-	places  int       // for objects that it stores and that replace none
+	side    []*task   // tasks on other workers of the GPU that make room, run before job
+	blocks  []*block  // by buffer
+	fresh   []*block  // new blocks of the request, in the order in which the job allocates them
+	reused  []*block  // blocks reused from objects
+	used    []*block  // blocks of objects that the request reads
+	reading []*object // objects whose host bytes the request reads
+	regions []*region // by buffer: host memory for its result; nil for none
+	staging []*region // host memory for bytes sent with the request
+	loads   []int     // by module of the job: its index in the request
+	moved   bool      // an object turned out to be on another GPU; gather must run again
+	bytes   int64     // charged to the host's budget for stored objects and answers
+	places  int       // reserved for new objects
+
+	refused *kgraph.Problem // why the request cannot run; nil if it can
+	sent    bool            // job was sent to the executor
 }
 
-// sideJob makes room.
-type sideJob struct {
-	w   *worker
-	job job.Job
-	// saves are those of the job.
-	saves []save
-}
+func (p *plan) gpus() *gpus { return p.w.dev.gpus }
 
-// save is an object on its way to the host.
-type save struct {
-	o  *object
-	to *region
-}
-
-// toHost finds an object's place on the host, which settle gives it. Locked.
-func (o *object) toHost() (save, error) {
-	to, err := o.owner.dom.take(o.size)
-	if err != nil {
-		return save{}, err
-	}
-	o.readers++
-	return save{o, to}, nil
-}
-
-// copy is what brings it there, from a block.
-func (s *save) copy(c *copied) job.Copy {
-	return job.Copy{Block: c.slot, Offset: s.to.offset, Size: s.o.size}
-}
-
-// plan decides what of a request is where, and makes room. Locked, and the lane is
-// held. After a problem abandon must follow.
-func (d *Daemon) plan(r *request, w *worker) (*plan, *Problem) {
-	p := &plan{r: r, w: w, blocks: make([]*copied, len(r.graph.Buffers)), regions: make([]*region, len(r.graph.Buffers))}
-	w.turn++
-	w.used = d.lastJob
-	r.answer.Cache = Cache{}
-	if d.cfg.Policy == "exclusive" || r.squeeze {
-		p.clear(r.client, r.squeeze)
-	}
-	refused := p.objects()
-	if refused == nil {
-		refused = p.hostRoom()
-	}
-	if refused == nil {
-		refused = p.gpuRoom()
-	}
-	if refused == nil {
-		if err := p.move(); err != nil {
-			refused = problem(CodeInternal, "", "%v", err)
-		}
-	} else {
-		w.free(&p.job)
-	}
-	p.limit()
-	if refused == nil {
-		p.kernels()
-	}
-	return p, refused
-}
-
-func (p *plan) d() *Daemon { return p.w.dev.d }
-
-// clear has the objects of other clients leave the GPU, or all.
-func (p *plan) clear(but *client, all bool) {
-	for _, c := range p.w.dev.copies {
-		if c.pins == 0 && c.of != nil && (all || c.of.owner != but) {
+// evictUnused evicts unused objects from the GPU: those of all clients if all is set, otherwise
+// those of clients other than except.
+func (p *plan) evictUnused(except *client, all bool) {
+	for c := range p.w.dev.cache.All() {
+		if c.pins == 0 && c.object != nil && (all || c.object.owner != except) {
 			p.evict(c)
 		}
 	}
 }
 
-// objects finds the objects that the request reads, and keeps those that are on
-// the GPU from leaving it.
-func (p *plan) objects() *Problem {
+// pinObjects looks up the objects that the request reads, and pins their copies on the GPU. It
+// also counts cache hits and misses.
+func (p *plan) pinObjects() *kgraph.Problem {
 	cache := &p.r.answer.Cache
 	counted := map[*object]bool{}
 	for i := range p.r.graph.Buffers {
@@ -116,10 +58,10 @@ func (p *plan) objects() *Problem {
 		case o == nil:
 			return problem(kgraph.NotFound, where+"/key", "there is no object %q", b.Key)
 		case o.size != b.Size:
-			return problem(kgraph.BadRequest, where+"/size", "the object %q has %d bytes now", b.Key, o.size)
+			return problem(kgraph.BadRequest, where+"/size", "the object %q now has %d bytes", b.Key, o.size)
 		}
-		c := o.on(p.w.dev)
-		if c == nil && o.host == nil { // another took its place since gather
+		c := o.copyOn(p.w.dev)
+		if c == nil && o.host == nil { // replaced since gather ran
 			p.moved = true
 			return problem(CodeInternal, where+"/key", "the object %q is on another GPU", b.Key)
 		}
@@ -146,121 +88,119 @@ func (p *plan) objects() *Problem {
 	return nil
 }
 
-// hostRoom reserves room on the host for what the request stores and answers.
-func (p *plan) hostRoom() *Problem {
-	d := p.d()
+// reserveHost reserves host memory and places for the objects that the request stores, and host
+// memory for its answer.
+func (p *plan) reserveHost() *kgraph.Problem {
+	g := p.gpus()
 	places := 0
 	for i := range p.r.graph.Buffers {
 		if b := &p.r.graph.Buffers[i]; b.Writes() && p.r.client.objects[b.Key] == nil {
 			places++
 		}
 	}
-	if refused := d.reserve(p.r.client, places); refused != nil {
+	if refused := g.reserve(p.r.client, places); refused != nil {
 		refused.Where = "/buffers"
 		return refused
 	}
 	p.places = places
 	for i := range p.r.graph.Buffers {
 		b := &p.r.graph.Buffers[i]
-		var need int64
+		var size int64
 		if b.Writes() {
-			need += b.Size
+			size += b.Size
 		}
 		if answered(b) {
-			need += b.Size
+			size += b.Size
 		}
-		if refused := d.room(need); refused != nil {
+		if refused := g.checkHostBudget(size); refused != nil {
 			refused.Where = "/buffers/" + kgraph.Pointer(b.Name)
 			return refused
 		}
-		d.charge(p.r.client, need)
-		p.bytes += need
+		g.charge(p.r.client, size)
+		p.bytes += size
 	}
 	return nil
 }
 
-// answered says whether a buffer has bytes on the host for the answer alone.
+// answered reports whether the host bytes of a buffer serve only the answer and are not
+// stored as an object.
 func answered(b *kgraph.Buffer) bool { return b.Inline && (!b.Writes() || b.Volatile) }
 
-// takesOver says whether a buffer that replaces an object may work on the block
-// that the object has: nobody else does, in this request or another.
-func (p *plan) takesOver(b *kgraph.Buffer) *copied {
+// reusableBlock returns the object's block if a buffer that replaces the object may use that
+// block in place, and nil otherwise. The block must be on this worker, and no other request
+// or buffer may use it.
+func (p *plan) reusableBlock(b *kgraph.Buffer) *block {
 	o := p.r.client.objects[b.Key]
-	c := o.on(p.w.dev)
-	if c == nil || c.pins > 1 || c.at != p.w || !slices.Contains(p.used, c) {
+	c := o.copyOn(p.w.dev)
+	if c == nil || c.pins > 1 || c.worker != p.w || !slices.Contains(p.used, c) {
 		return nil
 	}
 	return c
 }
 
-// gpuRoom has what nobody uses leave the GPU until all new blocks fit.
-func (p *plan) gpuRoom() *Problem {
+// reserveGPU evicts unused blocks until all new blocks of the request fit.
+func (p *plan) reserveGPU() *kgraph.Problem {
 	dev := p.w.dev
-	var need int64
-	once := map[string]bool{}
+	var size int64
+	counted := map[string]bool{}
 	for i := range p.r.graph.Buffers {
 		b := &p.r.graph.Buffers[i]
 		switch {
-		case p.blocks[i] != nil, b.Kind == kgraph.Inout && p.takesOver(b) != nil:
+		case p.blocks[i] != nil, b.Kind == kgraph.Inout && p.reusableBlock(b) != nil:
 			continue
 		case b.Kind == kgraph.Input && b.Key != "":
-			if once[b.Key] {
+			if counted[b.Key] {
 				continue
 			}
-			once[b.Key] = true
+			counted[b.Key] = true
 		}
-		need += footprint(b.Size)
+		size += job.Footprint(b.Size)
 	}
-	leave, ok := dev.cache.Room(need)
+	evicted, ok := dev.cache.Room(size)
 	if !ok {
-		return problem(kgraph.TooLarge, "/buffers", "%d bytes of buffers do not fit beside what is in use: %s may have %d", need, dev.limits.Name, dev.limits.Budget)
+		return problem(kgraph.TooLarge, "/buffers", "%d bytes of buffers do not fit in addition to the memory in use: the limit on %s is %d", size, dev.limits.Name, dev.limits.Budget)
 	}
-	for _, id := range leave {
-		p.evict(dev.copies[id])
+	for _, c := range evicted {
+		p.evict(c)
 	}
 	return nil
 }
 
-// evict has a block leave. What is nowhere else is saved; its place on the host is
-// reserved.
-func (p *plan) evict(c *copied) {
-	d := p.d()
-	o := c.of
+// evict removes a block from the GPU. If the block holds the only copy of an object, evict
+// reserves host memory and adds the transfer to the job of the block's worker.
+func (p *plan) evict(c *block) {
+	g := p.gpus()
+	o := c.object
 	p.r.answer.Cache.Evicted++
-	c.at.dev.evicted++
+	c.worker.dev.evicted++
 	if o != nil && o.host == nil && len(o.copies) == 1 {
-		s, err := o.toHost()
-		if err != nil { // more than the address space: see newDomain
-			d.log.Error("an object cannot be saved", "client", o.owner.name, "key", o.key, "err", err)
-			d.drop(o)
+		if err := p.taskOn(c.worker).save(c); err != nil { // the domain's addresses are exhausted: see newDomain
+			g.log.Error("cannot copy an object to the host", "client", o.owner.name, "key", o.key, "err", err)
+			g.drop(o)
 			return
 		}
-		if c.at == p.w {
-			p.job.Save = append(p.job.Save, s.copy(c))
-			p.saves = append(p.saves, s)
-		} else {
-			side := p.sideOf(c.at)
-			side.job.Save = append(side.job.Save, s.copy(c))
-			side.saves = append(side.saves, s)
-		}
 	}
-	d.discard(c)
+	c.discard()
 }
 
-func (p *plan) sideOf(w *worker) *sideJob {
-	for i := range p.side {
-		if p.side[i].w == w {
-			return &p.side[i]
+// taskOn returns the plan's task on a worker of the GPU, which it adds if necessary.
+func (p *plan) taskOn(w *worker) *task {
+	if w == p.w {
+		return &p.task
+	}
+	for _, t := range p.side {
+		if t.w == w {
+			return t
 		}
 	}
-	p.side = append(p.side, sideJob{w: w})
-	return &p.side[len(p.side)-1]
+	t := &task{w: w}
+	p.side = append(p.side, t)
+	return t
 }
 
-// move gives every buffer a block and says what is in it, and where it goes.
-func (p *plan) move() error {
+// assignBlocks assigns a block to every buffer and adds the allocations and transfers to the job.
+func (p *plan) assignBlocks() error {
 	w, j := p.w, &p.job
-	w.free(j)
 	cache := &p.r.answer.Cache
 	upload := func(slot uint32, o *object) {
 		o.readers++
@@ -268,19 +208,19 @@ func (p *plan) move() error {
 		j.Upload = append(j.Upload, job.Copy{Block: slot, Offset: o.host.offset, Size: o.size})
 		cache.BytesUp += o.size
 	}
-	fresh := func(size int64, of *object) *copied {
+	fresh := func(size int64, of *object) *block {
 		c := w.alloc(size, of)
 		p.fresh = append(p.fresh, c)
 		j.Alloc = append(j.Alloc, job.Block{Number: c.slot, Size: size})
 		return c
 	}
-	for i := range p.r.graph.Buffers { // what is only read, first: others may copy it
+	for i := range p.r.graph.Buffers { // read-only inputs first: other buffers may copy them
 		b := &p.r.graph.Buffers[i]
 		if b.Kind != kgraph.Input || p.blocks[i] != nil {
 			continue
 		}
 		if b.Data != nil {
-			at, err := w.dom.take(b.Size)
+			at, err := w.dom.alloc(b.Size)
 			if err != nil {
 				return err
 			}
@@ -293,7 +233,7 @@ func (p *plan) move() error {
 			continue
 		}
 		o := p.r.client.objects[b.Key]
-		c := o.on(w.dev)
+		c := o.copyOn(w.dev)
 		if c == nil {
 			c = fresh(b.Size, o)
 			upload(c.slot, o)
@@ -305,12 +245,12 @@ func (p *plan) move() error {
 		if b.Kind == kgraph.Input {
 			continue
 		}
-		var c *copied
+		var c *block
 		if b.Kind == kgraph.Inout {
-			c = p.takesOver(b)
+			c = p.reusableBlock(b)
 		}
 		if c != nil {
-			if err := p.takeOver(c); err != nil {
+			if err := p.reuseBlock(c); err != nil {
 				return err
 			}
 		} else {
@@ -320,7 +260,7 @@ func (p *plan) move() error {
 				j.Zero = append(j.Zero, c.slot)
 			default:
 				o := p.r.client.objects[b.Key]
-				if from := o.on(w.dev); from != nil && from.at == w {
+				if from := o.copyOn(w.dev); from != nil && from.worker == w {
 					j.Duplicate = append(j.Duplicate, job.Duplicate{To: c.slot, From: from.slot})
 				} else {
 					upload(c.slot, o)
@@ -329,7 +269,7 @@ func (p *plan) move() error {
 		}
 		p.blocks[i] = c
 		if b.Inline || b.Writes() && !b.Volatile {
-			to, err := w.dom.take(b.Size)
+			to, err := w.dom.alloc(b.Size)
 			if err != nil {
 				return err
 			}
@@ -340,70 +280,59 @@ func (p *plan) move() error {
 	return nil
 }
 
-// takeOver makes an object's block one of the request's. The object is on the host
-// from then on, for the next that wants it, or for this one if it fails.
-func (p *plan) takeOver(c *copied) error {
-	o := c.of
-	if o.host == nil {
-		s, err := o.toHost()
-		if err != nil {
+// reuseBlock turns an object's block into one of the request's own. It first saves an object
+// without a host copy, because the object must survive if the request fails.
+func (p *plan) reuseBlock(c *block) error {
+	if c.object.host == nil {
+		if err := p.save(c); err != nil {
 			return err
 		}
-		p.job.Save = append(p.job.Save, s.copy(c))
-		p.saves = append(p.saves, s)
 	}
 	c.unlink()
-	for i, used := range p.used {
-		if used == c {
-			p.used = append(p.used[:i], p.used[i+1:]...)
-			break
-		}
-	}
-	p.taken = append(p.taken, c)
+	i := slices.Index(p.used, c)
+	p.used = slices.Delete(p.used, i, i+1)
+	p.reused = append(p.reused, c)
 	return nil
 }
 
-// limit shares the GPU's memory out: what other executors hold without using it
-// they give back.
-func (p *plan) limit() {
-	d, dev := p.d(), p.w.dev
-	var others int64
+// setLimits sets how much GPU memory each executor may hold, and numbers the plan's job. If the GPU's
+// budget would be exceeded, it makes other executors release their free blocks.
+func (p *plan) setLimits() {
+	g, dev := p.gpus(), p.w.dev
+	var otherBytes int64
 	for _, w := range dev.workers {
 		if w != p.w && w.exec != nil {
-			others += w.held
+			otherBytes += w.allocated
 		}
 	}
-	if others+p.w.live > dev.limits.Budget {
-		others = 0
+	if otherBytes+p.w.live > dev.limits.Budget {
+		otherBytes = 0
 		for _, w := range dev.workers {
 			if w == p.w || w.exec == nil {
 				continue
 			}
-			if w.held > w.live {
-				p.sideOf(w)
+			if w.allocated > w.live {
+				p.taskOn(w)
 			}
-			others += w.live
+			otherBytes += w.live
 		}
 	}
-	p.job.Limit = dev.limits.Budget - others
-	for i := range p.side {
-		s := &p.side[i]
-		s.w.free(&s.job)
-		s.job.Limit = s.w.live
-		d.lastJob++
-		s.job.ID = d.lastJob
+	p.job.Limit = dev.limits.Budget - otherBytes
+	for _, t := range p.side {
+		t.w.free(&t.job)
+		t.job.Limit = t.w.live
 	}
-	d.lastJob++
-	p.job.ID = d.lastJob
+	g.lastJob++
+	p.job.ID = g.lastJob
 }
 
-// kernels writes the launches down.
-func (p *plan) kernels() {
+// addKernels adds the launches to the job, and loads the modules that they need.
+func (p *plan) addKernels() {
 	g, j := p.r.graph, &p.job
 	j.Iterations = g.Iterations
 	numbers := make([]uint32, len(g.Modules))
 	for i := range g.Modules {
-		if !p.launches(i) {
+		if !p.launchesModule(i) {
 			continue
 		}
 		m := &g.Modules[i]
@@ -433,12 +362,7 @@ func (p *plan) kernels() {
 	}
 }
 
-// launches says whether any kernel is of that module.
-func (p *plan) launches(module int) bool {
-	for i := range p.r.graph.Kernels {
-		if p.r.graph.Kernels[i].Module == module {
-			return true
-		}
-	}
-	return false
+// launchesModule reports whether the request launches a kernel of the module.
+func (p *plan) launchesModule(module int) bool {
+	return slices.ContainsFunc(p.r.graph.Kernels, func(k kgraph.Kernel) bool { return k.Module == module })
 }

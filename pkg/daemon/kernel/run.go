@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -10,149 +9,95 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
-// attempts is how often a request is run whose executor ends without the
-// request having anything to do with it, as far as can be told.
+// attempts limits how many times a request runs if failures do not appear to be its own fault.
 const attempts = 3
 
-// execute runs a request on the GPU that the policy gave it.
-func (d *Daemon) execute(r *request) *Problem {
+// runner runs requests on GPUs.
+type runner struct{ *gpus }
+
+// execute runs a request on the GPU that the policy chose, and retries it if try allows that.
+func (x *runner) execute(r *request) *kgraph.Problem {
 	for attempt := 1; ; attempt++ {
-		p, again := d.try(r)
-		if !again || attempt == attempts {
+		p, retry := x.try(r)
+		if !retry || attempt == attempts {
 			return p
 		}
-		d.log.Info("a request runs again", "request", r.id, "client", r.client.name, "why", p.Message)
+		x.log.Info("running a request again", "request", r.id, "client", r.client.name, "why", p.Message)
 	}
 }
 
-// try runs a request once. Again says that it may be run once more: what went
-// wrong was not its fault.
-func (d *Daemon) try(r *request) (p *Problem, again bool) {
-	f := r.launched
-	if r.launched = nil; f == nil {
-		if f, p, again = d.prepare(r); p != nil {
-			return p, again
+// try runs a request once. It returns retry = true if the failure does not appear to be the
+// request's fault, so that the caller may retry.
+func (x *runner) try(r *request) (p *kgraph.Problem, retry bool) {
+	plan := r.launched
+	if r.launched = nil; plan == nil {
+		if plan, p, retry = x.prepare(r); p != nil {
+			return p, retry
 		}
 	}
 	defer r.dev.lane.Unlock()
-	plan, w := f.plan, f.plan.w
-	for i := range plan.side {
-		s := &plan.side[i]
-		o, err := d.do(s.w, &s.job)
-		d.mu.Lock()
-		d.settle(s.saves, err == nil && o.Code == 0)
-		d.mu.Unlock()
+	x.mu.Lock()
+	for _, t := range plan.side {
+		_, _ = x.runTask(t) // after an error, runTask has dropped the objects
 	}
-	if f.refused != nil {
-		d.abandon(plan, job.None, 0, false)
-		return f.refused, plan.moved
+	x.mu.Unlock()
+	if plan.refused != nil {
+		x.abandon(plan, job.NotStarted, 0, false)
+		return plan.refused, plan.moved
 	}
-	if !f.sent {
-		d.send(w, &plan.job)
+	if !plan.sent {
+		x.send(plan.w, &plan.job)
 	}
-	o, err := d.outcome(w, &plan.job)
+	o, err := x.outcome(plan.w, &plan.job)
 	if err == nil && o.Code == 0 {
-		d.commit(plan, &o)
+		x.commit(plan, &o)
 		return nil, false
 	}
-	p, again = d.blame(plan, &o, err)
-	d.abandon(plan, o.Step, o.Index, err != nil || o.Fatal)
-	return p, again
+	p, retry = x.blame(plan, &o, err)
+	x.abandon(plan, o.Step, o.Index, err != nil || o.Fatal)
+	return p, retry
 }
 
-// flight is a request that is about to run: how, or why it cannot.
-type flight struct {
-	plan    *plan
-	refused *Problem
-	sent    bool // to the executor
-}
-
-// prepare plans a request, with what that needs first. When it returns a flight the
-// lane is held. Again is as in try.
-func (d *Daemon) prepare(r *request) (f *flight, p *Problem, again bool) {
-	if p := d.gather(r); p != nil {
+// prepare brings the request's objects within reach and plans it. It returns with the lane held
+// if, and only if, the plan is not nil. For retry see try.
+func (x *runner) prepare(r *request) (planned *plan, p *kgraph.Problem, retry bool) {
+	if p := x.gather(r); p != nil {
 		return nil, p, false
 	}
 	r.dev.lane.Lock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := r.dev.worker(r.client.dom)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w, err := r.dev.ensureWorker(r.client.dom)
 	if err != nil {
 		r.dev.lane.Unlock()
-		d.log.Error("an executor cannot be started", "gpu", r.dev.name, "err", err)
-		return nil, problem(CodeInternal, "", "an executor cannot be started: %v", err), true
+		x.log.Error("cannot start an executor", "gpu", r.dev.name, "err", err)
+		return nil, problem(CodeInternal, "", "cannot start an executor: %v", err), true
 	}
-	return d.launch(r, w), nil, false
+	return x.launch(r, w), nil, false
 }
 
-// launch plans a request, and sends the job where nothing else has to be done
-// before. Locked, and the lane is held.
-func (d *Daemon) launch(r *request, w *worker) *flight {
-	f := &flight{}
-	if f.plan, f.refused = d.plan(r, w); f.refused == nil && len(f.plan.side) == 0 {
-		text := f.plan.job.Append(nil)
-		if f.sent = len(text) <= promptly; f.sent {
-			w.exec.Send(text, d.cfg.KernelTimeout)
+// launch plans a request. It sends the job if the job is short and no side job must run first.
+// The caller holds the lock and the lane.
+func (x *runner) launch(r *request, w *worker) *plan {
+	p := x.plan(r, w)
+	if p.refused == nil && len(p.side) == 0 {
+		text := p.job.Append(nil)
+		if p.sent = len(text) <= maxInlineJob; p.sent {
+			w.exec.Send(text, x.cfg.KernelTimeout)
 		}
 	}
-	return f
+	return p
 }
 
-// promptly is how long a job may be that is sent under the lock: an executor that
-// has nothing to do takes so much at once.
-const promptly = 64 << 10
+// maxInlineJob is the longest job, in bytes, that launch sends under the lock. An idle executor
+// reads this much without blocking the sender.
+const maxInlineJob = 64 << 10
 
-// do has a worker's executor carry out a job. One that is of no use afterwards is
-// gone when it returns. The lane is held.
-func (d *Daemon) do(w *worker, j *job.Job) (job.Outcome, error) {
-	d.send(w, j)
-	return d.outcome(w, j)
-}
-
-// send begins a job.
-func (d *Daemon) send(w *worker, j *job.Job) {
-	if w.exec != nil {
-		w.exec.Send(j.Append(nil), d.cfg.KernelTimeout)
-	}
-}
-
-// outcome waits for what becomes of a job that was sent.
-func (d *Daemon) outcome(w *worker, j *job.Job) (job.Outcome, error) {
-	if w.exec == nil {
-		return job.Outcome{}, errors.New("the executor is gone")
-	}
-	o, err := w.exec.Wait(j.ID, d.cfg.KernelTimeout)
-	if err == nil && o.Code != 0 && !harmless(o.Step) {
-		o.Fatal = true
-	}
-	if err == nil && !o.Fatal {
-		d.mu.Lock()
-		w.held = o.Held
-		d.mu.Unlock()
-		return o, nil
-	}
-	if err == nil {
-		d.log.Warn("a kernel faulted: its executor ends", "gpu", w.dev.name, "err", o.Text)
-	} else {
-		d.log.Warn("an executor ends", "gpu", w.dev.name, "err", err)
-	}
-	w.exec.Kill()
-	d.mu.Lock()
-	w.dev.faults++
-	w.dev.lost(w)
-	d.mu.Unlock()
-	return o, err
-}
-
-// harmless says whether an executor goes on after a failure at that step. At
-// others it and the daemon do not agree on what there is.
-func harmless(at job.Step) bool { return at == job.Load || at == job.Alloc || at == job.Kernels }
-
-// blame says what a job's failure is to the request.
-func (d *Daemon) blame(p *plan, o *job.Outcome, err error) (answer *Problem, again bool) {
+// blame maps the failure of a job to the request's problem. For retry see try.
+func (x *runner) blame(p *plan, o *job.Outcome, err error) (answer *kgraph.Problem, retry bool) {
 	switch {
 	case errors.Is(err, job.ErrTimeout):
-		return problem(CodeTimeout, "/kernels", "no progress for %v: the executor was ended", d.cfg.KernelTimeout), false
+		return problem(CodeTimeout, "/kernels", "no progress for %v: the executor was killed", x.cfg.KernelTimeout), false
 	case err != nil:
 		return problem(CodeFault, "/kernels", "%v", err), true
 	}
@@ -166,26 +111,26 @@ func (d *Daemon) blame(p *plan, o *job.Outcome, err error) (answer *Problem, aga
 		if o.Code == job.CodeOutOfMemory {
 			code = kgraph.TooLarge
 		}
-		return problem(code, "/modules/"+kgraph.Pointer(module.Name)+"/ptx", "it does not compile: %s", o.Text), false
+		return problem(code, "/modules/"+kgraph.Pointer(module.Name)+"/ptx", "the PTX does not compile: %s", o.Text), false
 	case job.Alloc:
 		if o.Code == job.CodeOutOfMemory {
 			p.r.squeeze = true
-			return problem(kgraph.TooLarge, "/buffers", "the GPU has no room for its buffers: others have taken memory"), true
+			return problem(kgraph.TooLarge, "/buffers", "the GPU has no memory for the buffers: other programs use it"), true
 		}
 	case job.Kernels:
 		if o.Fatal {
 			return problem(CodeFault, at, "%s", o.Text), false
 		}
-		return problem(kgraph.BadRequest, at, "it cannot be launched: %s", o.Text), false
+		return problem(kgraph.BadRequest, at, "the kernel cannot be launched: %s", o.Text), false
 	case job.Download:
-		if o.Fatal { // of a kernel that went on behind the others' back
+		if o.Fatal { // a kernel faulted after the Kernels step had reported success
 			return problem(CodeFault, "/kernels", "%s", o.Text), false
 		}
 	}
-	return problem(CodeInternal, "", "a job failed at step %d: %s", o.Step, o.Text), o.Fatal
+	return problem(CodeInternal, "", "the job failed at step %d: %s", o.Step, o.Text), o.Fatal
 }
 
-// kernel is the place of a kernel, as far as it is known.
+// kernel returns the JSON pointer to a kernel, or to all of them if the index is unknown.
 func (p *plan) kernel(index uint32) string {
 	if index == job.AnyIndex {
 		return "/kernels"
@@ -193,81 +138,54 @@ func (p *plan) kernel(index uint32) string {
 	return "/kernels/" + strconv.Itoa(int(index))
 }
 
-// settle notes whether objects that left a GPU are on the host now. Locked.
-func (d *Daemon) settle(saves []save, ok bool) {
-	for i := range saves {
-		s := saves[i]
-		if saves[i].to = nil; s.to == nil {
-			continue // settled before
-		}
-		s.o.readers--
-		if ok {
-			s.o.host, s.o.home = s.to, nil
-		} else {
-			s.to.give()
-			if !s.o.gone {
-				d.log.Warn("a volatile object is lost with its executor", "client", s.o.owner.name, "key", s.o.key)
-				d.drop(s.o)
-				continue
-			}
-		}
-		d.release(s.o)
-	}
-}
-
-// abandon gives up a plan that failed at a step, or of which nothing was done.
-// What was to leave the GPU before does so. The lane is held.
-func (d *Daemon) abandon(p *plan, at job.Step, index uint32, lost bool) {
+// abandon undoes a plan whose job failed at the given step, or was not sent (job.None). It
+// still carries out the planned evictions. The caller holds the lane.
+func (x *runner) abandon(p *plan, at job.Step, index uint32, lost bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if !lost && at < job.Save && (len(p.job.Save) > 0 || len(p.job.Free) > 0) {
-		// Nothing but modules was touched: do the rest of what makes room.
-		j := job.Job{ID: p.job.ID, Limit: p.job.Limit, Save: p.job.Save, Free: p.job.Free}
-		_, err := d.do(p.w, &j)
-		lost = err != nil
-		d.mu.Lock()
-		d.settle(p.saves, !lost)
-		d.mu.Unlock()
+		// The job failed before it saved or freed anything: carry out the evictions.
+		o, err := x.runTask(&task{p.w, job.Job{Limit: p.job.Limit, Save: p.job.Save, Free: p.job.Free}, p.saves})
+		lost = err != nil || o.Fatal
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.settle(p.saves, at > job.Save)
+	x.settle(p.saves, at > job.Save)
 	if !lost {
 		for i, c := range p.fresh {
 			c.unlink()
 			if at > job.Alloc || at == job.Alloc && uint32(i) < index {
 				continue
 			}
-			// It was never there: nothing is to be freed.
-			p.w.dev.cache.Remove(c.id)
-			delete(p.w.dev.copies, c.id)
-			p.w.live -= footprint(c.size)
-			p.w.slots.give(c.slot)
+			// The executor did not allocate this block.
+			p.w.dev.cache.Remove(c)
+			p.w.live -= job.Footprint(c.size)
+			p.w.slots.release(c.slot)
 		}
 		if at <= job.Load {
 			p.forgetModules(at, index)
 		}
-		for _, c := range slices.Concat(p.fresh, p.taken) {
+		for _, c := range slices.Concat(p.fresh, p.reused) {
 			c.unlink()
-			d.unpin(c)
+			c.unpin()
 		}
 	}
 	for _, c := range p.used {
-		d.unpin(c)
-		// A kernel may have written where it should not: the host knows better.
-		if at >= job.Kernels && !lost && c.of != nil && c.of.host != nil && c.pins == 0 {
-			d.discard(c)
+		c.unpin()
+		// A faulty kernel may have overwritten the copy: rely on the one on the host.
+		if at >= job.Kernels && !lost && c.object != nil && c.object.host != nil && c.pins == 0 {
+			c.discard()
 		}
 	}
-	d.charge(p.r.client, -p.bytes)
-	d.unreserve(p.r.client, p.places)
-	d.putBack(p)
+	x.charge(p.r.client, -p.bytes)
+	x.unreserve(p.r.client, p.places)
+	x.releaseInputs(p)
 	for _, to := range p.regions {
 		if to != nil {
-			to.give()
+			to.free()
 		}
 	}
 }
 
-// forgetModules takes out those that were not loaded.
+// forgetModules removes the records of the modules that were not loaded.
 func (p *plan) forgetModules(at job.Step, index uint32) {
 	for i, m := range p.job.Load {
 		if at == job.Load && uint32(i) < index {
@@ -277,82 +195,77 @@ func (p *plan) forgetModules(at job.Step, index uint32) {
 	}
 }
 
-// putBack gives back what a plan only read, and its own bytes. Locked.
-func (d *Daemon) putBack(p *plan) {
+// releaseInputs releases the objects that a plan read from the host, and its staging memory. The
+// caller holds the lock.
+func (x *runner) releaseInputs(p *plan) {
 	for _, o := range p.reading {
 		o.readers--
-		d.release(o)
+		x.release(o)
 	}
 	for _, at := range p.staging {
-		at.give()
+		at.free()
 	}
 }
 
-// commit stores what a request has made, all at once.
-func (d *Daemon) commit(p *plan, o *job.Outcome) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// commit stores all results of a request at once and fills in its answer.
+func (x *runner) commit(p *plan, o *job.Outcome) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	r := p.r
 	r.answer.GPUMS = ms(o.GPU)
 	r.client.gpuTime += o.GPU
-	d.settle(p.saves, true)
+	x.settle(p.saves, true)
 	for i := range r.graph.Buffers {
 		b := &r.graph.Buffers[i]
 		if b.Kind != kgraph.Output && b.Kind != kgraph.Inout {
 			continue
 		}
 		to := p.regions[i]
-		var from, made *object
+		var from, stored *object
 		if answered(b) {
-			from = &object{owner: r.client, size: b.Size, host: to, gone: true}
+			from = &object{owner: r.client, size: b.Size, host: to, dropped: true}
 			to = nil
 		}
 		if b.Writes() {
-			made = &object{owner: r.client, key: b.Key, size: b.Size, volatile: b.Volatile, host: to, used: true}
+			stored = &object{owner: r.client, key: b.Key, size: b.Size, volatile: b.Volatile, host: to, used: true}
 			if to == nil {
-				made.home = r.dev
+				stored.home = r.dev
 			}
 			c := p.blocks[i]
-			c.of = made
-			made.copies = append(made.copies, c)
-			d.store(made)
+			c.object = stored
+			stored.copies = append(stored.copies, c)
+			x.add(stored)
 		}
 		if b.Inline && from == nil {
-			from = made
+			from = stored
 		}
 		if from != nil {
 			from.readers++
 		}
 		r.answer.Outputs[b.Name] = Output{Key: b.Key, Size: b.Size, from: from}
 	}
-	d.unreserve(r.client, p.places)
-	for _, c := range slices.Concat(p.fresh, p.taken, p.used) {
-		d.unpin(c)
+	x.unreserve(r.client, p.places)
+	for _, c := range slices.Concat(p.fresh, p.reused, p.used) {
+		c.unpin()
 	}
-	d.putBack(p)
+	x.releaseInputs(p)
 }
 
-// gather brings objects to the host that are on another GPU alone.
-func (d *Daemon) gather(r *request) *Problem {
-	d.mu.Lock()
-	away := d.scattered(r)
-	d.mu.Unlock()
-	if !away {
-		return nil
-	}
+// gather copies to the host those objects of the request whose only copy is on another GPU.
+func (x *runner) gather(r *request) *kgraph.Problem {
 	for i := range r.graph.Buffers {
 		b := &r.graph.Buffers[i]
 		if !b.Reads() {
 			continue
 		}
-		d.mu.Lock()
+		x.mu.Lock()
 		o := r.client.objects[b.Key]
-		away := r.away(o)
-		d.mu.Unlock()
-		if !away {
+		remote := r.onOtherGPU(o)
+		x.mu.Unlock()
+		if !remote {
 			continue
 		}
-		if err := d.save(o); err != nil {
+		if err := x.save(o); err != nil {
 			return problem(CodeInternal, "/buffers/"+kgraph.Pointer(b.Name), "%v", err)
 		}
 		if r.missed == nil {
@@ -363,52 +276,32 @@ func (d *Daemon) gather(r *request) *Problem {
 	return nil
 }
 
-// scattered says whether an object that a request reads is on another GPU alone.
-// Locked.
-func (d *Daemon) scattered(r *request) bool {
-	for i := range r.graph.Buffers {
-		if b := &r.graph.Buffers[i]; b.Reads() && r.away(r.client.objects[b.Key]) {
-			return true
+// plan assigns memory to a request and makes room for it. If it sets plan.refused, the caller must
+// call abandon. The caller holds the lock and the lane.
+func (x *runner) plan(r *request, w *worker) *plan {
+	p := &plan{task: task{w: w}, r: r, blocks: make([]*block, len(r.graph.Buffers)), regions: make([]*region, len(r.graph.Buffers))}
+	w.turn++
+	w.used = x.lastJob
+	r.answer.Cache = Cache{}
+	if x.cfg.Policy == "exclusive" || r.squeeze {
+		p.evictUnused(r.client, r.squeeze)
+	}
+	p.refused = p.pinObjects()
+	if p.refused == nil {
+		p.refused = p.reserveHost()
+	}
+	if p.refused == nil {
+		p.refused = p.reserveGPU()
+	}
+	w.free(&p.job)
+	if p.refused == nil {
+		if err := p.assignBlocks(); err != nil {
+			p.refused = problem(CodeInternal, "", "%v", err)
 		}
 	}
-	return false
-}
-
-func (r *request) away(o *object) bool { return o != nil && o.host == nil && o.home != r.dev }
-
-// save brings an object to the host that is on a GPU alone. It may be gone
-// afterwards.
-func (d *Daemon) save(o *object) error {
-	d.mu.Lock()
-	dev := o.home
-	d.mu.Unlock()
-	if dev == nil {
-		return nil
+	p.setLimits()
+	if p.refused == nil {
+		p.addKernels()
 	}
-	dev.lane.Lock()
-	defer dev.lane.Unlock()
-	d.mu.Lock()
-	if o.host != nil || len(o.copies) == 0 {
-		d.mu.Unlock()
-		return nil
-	}
-	c := o.copies[0]
-	s, err := o.toHost()
-	if err != nil {
-		d.mu.Unlock()
-		return err
-	}
-	d.lastJob++
-	j := job.Job{ID: d.lastJob, Limit: max(c.at.held, c.at.live), Save: []job.Copy{s.copy(c)}}
-	c.pin()
-	d.mu.Unlock()
-	outcome, err := d.do(c.at, &j)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.unpin(c)
-	d.settle([]save{s}, err == nil && outcome.Code == 0)
-	if err == nil && outcome.Code != 0 {
-		err = fmt.Errorf("saving %s: %s", o.key, outcome.Text)
-	}
-	return err
+	return p
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 )
 
-// busyPTX takes about 2 ms on 80 blocks.
+// busyPTX is a kernel that takes about 2 ms with 80 blocks.
 var busyPTX = strings.ReplaceAll(slowPTX, "20000", "2000")
 
-// load keeps so many requests of a client waiting until stop; done counts them.
+// load keeps depth requests of a client in flight until stop is set; done counts completed requests.
 func (d *daemon) load(clients *sync.WaitGroup, name string, depth int, stop *atomic.Bool, done *atomic.Int64) {
 	for range depth {
 		clients.Go(func() {
@@ -31,11 +31,10 @@ func (d *daemon) load(clients *sync.WaitGroup, name string, depth int, stop *ato
 	}
 }
 
-// The GPU time of clients that always have work is shared by their weights, within
-// 5 points over 100 requests, or as many more as make up for one that the host held
-// up; one that comes back claims no time that it did not ask for.
+// Clients that always have work share the GPU time by their weights, within 5 points over 100 requests. On a
+// slow host, more requests may be needed. A client that starts later has no claim to earlier time.
 func TestShares(t *testing.T) {
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) {
 		c.Clients = []kernel.ClientConfig{{Name: "heavy", Weight: 3}, {Name: "light", Weight: 1}}
 	})
 	var stop atomic.Bool
@@ -43,7 +42,7 @@ func TestShares(t *testing.T) {
 	var clients sync.WaitGroup
 	defer func() { stop.Store(true); clients.Wait() }()
 	d.load(&clients, "heavy", 4, &stop, &done[0])
-	waitFor(t, func() bool { return done[0].Load() >= 50 }) // alone: it owes nothing for that
+	waitFor(t, func() bool { return done[0].Load() >= 50 }) // alone, without a debt for that time
 	d.load(&clients, "light", 4, &stop, &done[1])
 	waitFor(t, func() bool { return done[1].Load() >= 1 })
 	before := d.stats()
@@ -58,20 +57,20 @@ func TestShares(t *testing.T) {
 	if !fair() {
 		t.Errorf("the heavy client has %.3f of the GPU's time, want 0.75", ran(0)/(ran(0)+ran(1)))
 	}
-	if why := after.Clients[0].LastWhy; !strings.Contains(why, "least GPU time") {
-		t.Errorf("the last went for the reason %q", why)
+	if r := after.Clients[0].DispatchReason; r.Code != "least-gpu-time" && r.Code != "least-gpu-time-elsewhere" {
+		t.Errorf("the last request was dispatched for the reason %q", r)
 	}
 }
 
-// Under exclusive GPUs belong to clients; one that changes hands keeps nothing.
+// With the policy exclusive, each GPU belongs to one client. A GPU that changes hands keeps no objects.
 func TestExclusive(t *testing.T) {
-	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) {
+	d := serve(t, newExecutorPool(t, "count=2"), func(c *kernel.Config) {
 		c.Policy, c.GPUs = "exclusive", []string{"sim", "sim:1"}
 	})
 	var gpus [3]map[int]bool
 	for i := range gpus {
 		gpus[i] = map[int]bool{}
-		d.put(fmt.Sprint("c", i), "a", ramp(10, 0))
+		d.putObject(fmt.Sprint("c", i), "a", ramp(10, 0))
 	}
 	for range 3 {
 		for i := range 2 {
@@ -81,12 +80,12 @@ func TestExclusive(t *testing.T) {
 	if len(gpus[0]) != 1 || len(gpus[1]) != 1 || gpus[0][0] == gpus[1][0] {
 		t.Errorf("two clients on two GPUs ran on %v", gpus)
 	}
-	// A third takes turns, and finds a GPU that nobody else has anything on.
+	// A third client gets a GPU on which no other client has objects.
 	d.mustRun("c2", sum("a", "a", "b", 10, ""))
 	for g := range 2 {
 		on := map[string]bool{}
 		for _, client := range []string{"c0", "c1", "c2"} {
-			if strings.Contains(where(d, client), fmt.Sprint("h", g)) {
+			if strings.Contains(locations(d, client), fmt.Sprint("h", g)) {
 				on[client] = true
 			}
 		}
@@ -100,18 +99,17 @@ func TestExclusive(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		if got := d.get(fmt.Sprint("c", i), "b")[1]; got != 2+5 { // 1 + 1, and 1 more five times
+		if got := d.getObject(fmt.Sprint("c", i), "b")[1]; got != 2+5 { // 1 + 1, then 1 added five times
 			t.Errorf("c%d's b is %v", i, got)
 		}
 	}
 }
 
-// Under fcfs requests run in the order in which they come, whoever's they are. Where
-// the host is so slow that the one before them ends before all have come, it is tried
-// with a longer one.
+// With the policy fcfs, requests run in the order of arrival, across clients. If the host is so slow that the
+// first request ends before all others have arrived, the test retries with a longer one.
 func TestFCFS(t *testing.T) {
 	for rounds := 20; ; rounds *= 4 {
-		if comeInOrder(t, rounds) {
+		if arriveInOrder(t, rounds) {
 			return
 		}
 		if rounds > 1000 {
@@ -120,15 +118,14 @@ func TestFCFS(t *testing.T) {
 	}
 }
 
-// comeInOrder has 12 requests come one after the other beside one that runs for so
-// many times 20 ms, and holds that they run so: each has the kernel that the one
-// before has linked, and one that it links itself. False: the first was over too
-// early.
-func comeInOrder(t *testing.T, rounds int) bool {
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Policy = "fcfs" })
+// arriveInOrder sends 12 requests one after the other while a first request runs for rounds × 20 ms, and checks
+// that they run in this order: each uses the kernel that its predecessor has linked, and links one more. It
+// returns false if the first request ended too early.
+func arriveInOrder(t *testing.T, rounds int) bool {
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.Policy = "fcfs" })
 	var all sync.WaitGroup
 	defer all.Wait()
-	d.begin(&all, "first", custom(slowPTX, "slow", 80*rounds))
+	d.startRequest(&all, "first", custom(slowPTX, "slow", 80*rounds))
 	var linked [12]int
 	for i := range linked {
 		all.Go(func() {
@@ -160,9 +157,9 @@ func comeInOrder(t *testing.T, rounds int) bool {
 	return true
 }
 
-// A queue that is full says so at once, and to nobody else. Where the host is so
-// slow that the first request ends before the queue is full, it is tried with a
-// longer one.
+// If a client's queue is full, further requests of that client are refused at once; other clients are not
+// affected. If the host is so slow that the first request ends before the queue is full, the test retries with
+// a longer one.
 func TestBusy(t *testing.T) {
 	for rounds := 100; ; rounds *= 4 {
 		if fillQueue(t, rounds) {
@@ -174,17 +171,17 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// fillQueue sends 1,100 requests beside one that runs for so many times 20 ms, and
-// says whether any was refused.
+// fillQueue sends 1,100 requests while another one runs for rounds × 20 ms. It reports whether any was
+// refused.
 func fillQueue(t *testing.T, rounds int) bool {
-	d := serve(t, newMachine(t, ""), nil)
+	d := serve(t, newExecutorPool(t, ""), nil)
 	var all sync.WaitGroup
 	var busy, ran atomic.Int64
-	d.begin(&all, "greedy", custom(slowPTX, "slow", 80*rounds))
+	d.startRequest(&all, "greedy", custom(slowPTX, "slow", 80*rounds))
 	for range 1100 {
 		all.Go(func() {
 			_, err := d.run("greedy", custom(strings.ReplaceAll(slowPTX, "20000", "1"), "slow", 1))
-			var p *kernel.Problem
+			var p *problem
 			switch {
 			case err == nil:
 				ran.Add(1)
@@ -210,43 +207,43 @@ func fillQueue(t *testing.T, rounds int) bool {
 	if busy.Load() == 0 {
 		return false
 	}
-	if busy.Load() > 76 || ran.Load() < 1024 { // those that come when the first has ended find room
+	if busy.Load() > 76 || ran.Load() < 1024 { // requests that arrive after the end of the first one find room
 		t.Errorf("%d ran and %d were refused, of 1100 beside one that runs", ran.Load(), busy.Load())
 	}
 	return true
 }
 
-// A client begins with a request or an object that is taken.
+// A client exists only after its first accepted request or object.
 func TestRefusedIsNoClient(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
+	d := serve(t, newExecutorPool(t, ""), nil)
 	d.refused("run", sum("a", "a", "c", 10, ""), "not-found", "/buffers/a/key")
-	var p *kernel.Problem
+	var p *problem
 	if _, err := d.do("put", "PUT", object("big"), make([]byte, 65*mib)); !asProblem(err, &p) || p.Code != "too-large" {
 		t.Errorf("more than the host has: %v", err)
 	}
 	if s := d.stats(); len(s.Clients) != 0 {
-		t.Errorf("%+v", s.Clients)
+		t.Errorf("%+v, want none", s.Clients)
 	}
 }
 
-// Of clients that are gone there may be any number: the oldest of which nothing is left
-// is forgotten where there would be too many, and with it an executor of its own.
+// The number of past clients is not limited. Beyond the maximum, the daemon forgets the oldest client without
+// requests and objects, and ends that client's executor.
 func TestManyClients(t *testing.T) {
 	const most = 1024
 	for _, policy := range kernel.Policies() {
 		t.Run(policy, func(t *testing.T) {
 			isolate := policy == "exclusive"
-			d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+			d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) {
 				c.Policy, c.Isolate, c.HostMem = policy, isolate, 1*mib
 				c.Clients = []kernel.ClientConfig{{Name: "known", Weight: 1}}
 			})
 			if _, err := d.do("", "PUT", "/v1/clients/weighed", []byte(`{"weight":3}`)); err != nil {
 				t.Fatal(err)
 			}
-			d.put("holds", "a", ramp(10, 0))
+			d.putObject("holds", "a", ramp(10, 0))
 			gone := func(client string) {
 				t.Helper()
-				d.put(client, "a", ramp(10, 0))
+				d.putObject(client, "a", ramp(10, 0))
 				if _, err := d.do(client, "DELETE", object("a"), nil); err != nil {
 					t.Fatal(err)
 				}
@@ -266,8 +263,8 @@ func TestManyClients(t *testing.T) {
 				t.Errorf("after one more there are %d clients", n)
 			}
 			waitFor(t, func() bool { return d.stats().GPUs[0].Executors == 1 })
-			for i := range most - 4 { // as many as the other ones of which nothing is left
-				d.put(fmt.Sprint("d", i), "a", ramp(10, 0))
+			for i := range most - 4 { // replaces all clients that can be forgotten
+				d.putObject(fmt.Sprint("d", i), "a", ramp(10, 0))
 			}
 			for _, client := range []string{"known", "weighed", "holds"} {
 				if !has(client) {
@@ -275,8 +272,8 @@ func TestManyClients(t *testing.T) {
 				}
 			}
 			d.mustRun("next", custom(tinyPTX, "slow", 1))
-			d.put("next", "a", ramp(10, 0))
-			var p *kernel.Problem
+			d.putObject("next", "a", ramp(10, 0))
+			var p *problem
 			if _, err := d.do("none", "PUT", object("a"), []byte("x")); !asProblem(err, &p) || p.Code != "busy" {
 				t.Errorf("a client more than there may be: %v", err)
 			}

@@ -3,9 +3,18 @@ package kernel
 import (
 	"slices"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// Stats is how a daemon stands.
+const waitingForOwn reason.Code = "waiting-for-own-request"
+
+// Reasons documents the code that the daemon itself gives as a reason, in addition to the policy's.
+var Reasons = reason.Table{
+	reason.Doc(waitingForOwn, "waits for an earlier request of the same client: both use an object that at least one of them writes"),
+}
+
+// Stats describes the state of a daemon.
 type Stats struct {
 	Policy   string        `json:"policy"`
 	Host     HostStats     `json:"host"`
@@ -14,63 +23,67 @@ type Stats struct {
 	Clients  []ClientStats `json:"clients"`
 }
 
-// HostStats is the host's tier.
+// HostStats describes the host tier.
 type HostStats struct {
-	Used   int64 `json:"used"` // bytes of all objects, of those on GPUs alone, of those gone that are still read, and of answers that are sent
+	Used   int64 `json:"used"` // bytes of all objects (those only on GPUs and dropped ones with readers included) and of answers
 	Budget int64 `json:"budget"`
 }
 
-// RequestStats is what requests take of the host, from when they come until their
-// answers are taken.
+// RequestStats describes the host memory that requests use, from their arrival until their
+// answers are sent.
 type RequestStats struct {
 	Used   int64 `json:"used"` // bytes
 	Budget int64 `json:"budget"`
 }
 
-// GPUStats is one GPU.
+// GPUStats describes the state of one GPU.
 type GPUStats struct {
 	GPU       int     `json:"gpu"`
-	Device    string  `json:"device"` // as --gpu names it
-	Name      string  `json:"name"`   // as the driver does
+	Device    string  `json:"device"` // as given to --gpu
+	Name      string  `json:"name"`   // as reported by the driver
 	Running   string  `json:"running,omitempty"`
-	Client    string  `json:"client,omitempty"` // whose request runs
-	Used      int64   `json:"used"`             // bytes of what is kept there
+	Client    string  `json:"client,omitempty"` // owner of the running request
+	Used      int64   `json:"used"`             // bytes of blocks in GPU memory
 	Budget    int64   `json:"budget"`
 	Objects   int     `json:"objects"`
 	Modules   int     `json:"modules"`
 	BusyMS    float64 `json:"busy_ms"`
 	Evicted   int64   `json:"evicted"`
 	Executors int     `json:"executors"`
-	PIDs      []int   `json:"pids"`    // of those, sorted
-	Started   int     `json:"started"` // executors, since the beginning
-	Faults    int     `json:"faults"`  // executors that ended with a request
+	PIDs      []int   `json:"pids"`    // of the executors, sorted
+	Started   int     `json:"started"` // number of executors started so far
+	Faults    int     `json:"faults"`  // number of executors killed after a failed job
 }
 
-// ClientStats is one client.
+// ClientStats describes the state of one client.
 type ClientStats struct {
-	Client  string  `json:"client"`
-	Weight  float64 `json:"weight"`
-	Objects int     `json:"objects"`
-	Bytes   int64   `json:"bytes"` // its part of what the host has used
-	Waiting int     `json:"waiting"`
-	Running int     `json:"running"`
-	Done    int     `json:"done"`
-	Failed  int     `json:"failed"`
-	Held    int64   `json:"held"`   // bytes that those take, and others that are not over
-	Busy    int     `json:"busy"`   // refused because too many waited, or too much of them
-	RanMS   float64 `json:"ran_ms"` // GPUs were its
-	GPUMS   float64 `json:"gpu_ms"` // of its kernels
-	Why     string  `json:"why"`    // why its next request waits
-	LastWhy string  `json:"last"`   // why its last went when it did
-	Share   float64 `json:"share"`  // of all that GPUs ran, 0 to 1
+	Client       string  `json:"client"`
+	Weight       float64 `json:"weight"`
+	Objects      int     `json:"objects"`
+	Bytes        int64   `json:"bytes"` // charged to HostStats.Used
+	Waiting      int     `json:"waiting"`
+	Running      int     `json:"running"`
+	Completed    int     `json:"done"`
+	Failed       int     `json:"failed"`
+	RequestBytes int64   `json:"held"`   // bytes of its requests in progress
+	Busy         int     `json:"busy"`   // requests refused because its queue or its memory was full
+	RanMS        float64 `json:"ran_ms"` // time for which its requests occupied GPUs
+	GPUMS        float64 `json:"gpu_ms"` // kernel time of its requests
+	Why          string  `json:"why"`    // text form of QueueReason
+	Last         string  `json:"last"`   // text form of DispatchReason
+	Share        float64 `json:"share"`  // fraction of the time of all GPUs' requests, 0 to 1
+
+	QueueReason    reason.Reason `json:"reason,omitzero"`      // why its next request is queued
+	DispatchReason reason.Reason `json:"last_reason,omitzero"` // why its last request was dispatched
 }
 
-// status is the state; of one client alone where it is named. Locked.
-func (d *Daemon) status(only string) Stats {
-	used, held := d.held.has()
-	s := Stats{Policy: d.cfg.Policy, Host: HostStats{d.hostUsed, d.cfg.HostMem}, Requests: RequestStats{used, d.held.budget}, GPUs: []GPUStats{}, Clients: []ClientStats{}}
-	var all float64
-	for _, dev := range d.devices {
+// status returns the state. If only is not empty, it hides the other clients. The caller holds
+// the lock.
+func (q *scheduler) status(only string) Stats {
+	used, byClient := q.requestMemory.usage()
+	s := Stats{Policy: q.cfg.Policy, Host: HostStats{q.bytes, q.cfg.HostMem}, Requests: RequestStats{used, q.requestMemory.limit}, GPUs: []GPUStats{}, Clients: []ClientStats{}}
+	var total float64
+	for _, dev := range q.devices {
 		g := GPUStats{GPU: int(dev.number), Device: dev.name, Name: dev.limits.Name, Used: dev.cache.Used(), Budget: dev.cache.Budget(),
 			Objects: dev.cache.Len(), BusyMS: ms(dev.ran), Evicted: dev.evicted, Started: dev.starts, Faults: dev.faults, PIDs: []int{}}
 		for _, w := range dev.workers {
@@ -84,25 +97,26 @@ func (d *Daemon) status(only string) Stats {
 		if r := dev.running; r != nil && (only == "" || r.client.name == only) {
 			g.Running, g.Client = r.id, r.client.name
 		}
-		all += ms(dev.ran)
+		total += ms(dev.ran)
 		s.GPUs = append(s.GPUs, g)
 	}
-	why := map[int32]string{}
+	reasons := map[int32]reason.Reason{}
 	running := map[int32]int{}
-	for _, f := range d.policy.Snapshot().Functions {
-		why[f.Function], running[f.Function] = f.Why, f.InFlight
+	for _, f := range q.policy.Snapshot().Functions {
+		reasons[f.Function], running[f.Function] = f.WaitReason, f.InFlight
 	}
-	for _, c := range d.clients {
+	for _, c := range q.clients {
 		if only != "" && c.name != only {
 			continue
 		}
 		st := ClientStats{Client: c.name, Weight: c.weight, Objects: len(c.objects), Bytes: c.bytes, Waiting: c.waiting, Running: running[c.number],
-			Held: held[c.name], Done: c.done, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), Why: why[c.number], LastWhy: c.why.Rule}
-		if st.Why == "" && c.waiting > 0 {
-			st.Why = "an earlier request of its own writes what it touches, or touches what it writes"
+			RequestBytes: byClient[c.name], Completed: c.completed, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), QueueReason: reasons[c.number], DispatchReason: c.lastReason.Full()}
+		if st.QueueReason.IsZero() && c.waiting > 0 {
+			st.QueueReason = reason.New(waitingForOwn)
 		}
-		if all > 0 {
-			st.Share = ms(c.ran) / all
+		st.Why, st.Last = st.QueueReason.String(), st.DispatchReason.String()
+		if total > 0 {
+			st.Share = ms(c.ran) / total
 		}
 		s.Clients = append(s.Clients, st)
 	}

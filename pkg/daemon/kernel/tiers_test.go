@@ -20,7 +20,7 @@ import (
 
 const mib = 1 << 20
 
-// mibs is an object of so many MiB whose floats are all v.
+// mibs returns an object of n MiB in which all floats are v.
 func mibs(n int, v float32) []float32 {
 	out := make([]float32, n*mib/4)
 	for i := range out {
@@ -29,39 +29,39 @@ func mibs(n int, v float32) []float32 {
 	return out
 }
 
-// What leaves the GPU is not lost, whatever the tier it was in; what stays is what
-// was used often, and then what was used last.
+// Evicted objects are not lost, even volatile ones. Objects that were used more than once stay longer than
+// those that were used once; within each group, the least recently used object is evicted first.
 func TestEviction(t *testing.T) {
 	const n = 4 * mib / 4
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.GPUMem = 20 * mib })
-	d.put("", "a", mibs(4, 1))
-	d.put("", "b", mibs(4, 2))
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.GPUMem = 20 * mib })
+	d.putObject("", "a", mibs(4, 1))
+	d.putObject("", "b", mibs(4, 2))
 	d.mustRun("", sum("a", "b", "v", n, `,"volatile":true`))
-	d.mustRun("", sum("a", "a", "c", n, "")) // 16 MiB are there: a and b, v, c
-	if got := where(d, ""); got != "a:h0 b:h0 c:h0 v:0" {
+	d.mustRun("", sum("a", "a", "c", n, "")) // on the GPU: a, b, v and c, 16 MiB
+	if got := locations(d, ""); got != "a:h0 b:h0 c:h0 v:0" {
 		t.Errorf("before: %s", got)
 	}
-	// One more fits; then b, v and c are those used once, in this order.
+	// One more object fits. Then b, v and c are the objects used once, in this order.
 	d.mustRun("", sum("a", "a", "d", n, ""))
 	a := d.mustRun("", sum("a", "a", "e", n, ""))
-	if got := where(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 v:0" || a.Cache.Evicted != 1 {
+	if got := locations(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 v:0" || a.Cache.Evicted != 1 {
 		t.Errorf("after one: %s, %+v", got, a.Cache)
 	}
 	a = d.mustRun("", sum("a", "a", "f", n, ""))
-	if got := where(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 f:h0 v:h" || a.Cache.Evicted != 1 {
+	if got := locations(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 f:h0 v:h" || a.Cache.Evicted != 1 {
 		t.Errorf("after two, the volatile one was saved: %s, %+v", got, a.Cache)
 	}
-	if got := d.get("", "v"); got[0] != 3 || got[n-1] != 3 {
+	if got := d.getObject("", "v"); got[0] != 3 || got[n-1] != 3 {
 		t.Errorf("v is %v … %v", got[0], got[n-1])
 	}
-	// A request that takes all of the GPU.
+	// A request that needs the whole GPU.
 	big := fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},"buffers":{"t":{"kind":"temporary","size":%d},"v":{"kind":"inout","key":"v"}},
 "kernels":[{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"t"},{"buffer":"v"},{"i32":%d}]}]}`, 16*mib, n)
 	d.mustRun("", big)
-	if got := where(d, ""); got != "a:h b:h c:h d:h e:h f:h v:h0" {
+	if got := locations(d, ""); got != "a:h b:h c:h d:h e:h f:h v:h0" {
 		t.Errorf("after all: %s", got)
 	}
-	if got := d.get("", "v"); got[n-1] != 3 { // fresh memory is zeros, whoever had it
+	if got := d.getObject("", "v"); got[n-1] != 3 { // new memory contains zeros, not older data
 		t.Errorf("v is %v", got[n-1])
 	}
 	if s := d.stats(); s.Host.Used != 28*mib || s.GPUs[0].Used != 4*mib {
@@ -77,28 +77,28 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// Where each client has its own executor there are at most 16 on a GPU: that used
-// least recently ends, whatever it has, and what it alone has is saved.
+// If each client has its own executor, a GPU has at most 16. Beyond that, the least recently used executor ends,
+// and objects that only it has are saved.
 func TestManyExecutors(t *testing.T) {
 	const n, most = 100, 16
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Isolate = true })
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.Isolate = true })
 	client := func(i int) string { return fmt.Sprint("c", i) }
 	run := func(i int) { d.mustRun(client(i), sum("a", "a", "v", n, `,"volatile":true`)) }
 	for i := range most + 2 {
-		d.put(client(i), "a", ramp(n, float32(i)))
+		d.putObject(client(i), "a", ramp(n, float32(i)))
 	}
 	for i := range most {
 		run(i)
 	}
 	run(1)
-	run(1) // used more often than any, but not last
+	run(1) // used most often, but not most recently
 	for i := range most {
 		if i != 1 {
 			run(i)
 		}
 	}
 	run(most)
-	if first, second := where(d, client(0)), where(d, client(1)); first != "a:h0 v:0" || second != "a:h v:h" {
+	if first, second := locations(d, client(0)), locations(d, client(1)); first != "a:h0 v:0" || second != "a:h v:h" {
 		t.Errorf("after one more there is %s of the first, %s of the second", first, second)
 	}
 	run(most + 1)
@@ -106,14 +106,14 @@ func TestManyExecutors(t *testing.T) {
 		t.Errorf("%+v", s.GPUs[0])
 	}
 	for i := range most + 2 {
-		if v := d.get(client(i), "v"); v[n-1] != 2*(n-1+float32(i)) {
+		if v := d.getObject(client(i), "v"); v[n-1] != 2*(n-1+float32(i)) {
 			t.Errorf("v of %s is %v", client(i), v[n-1])
 		}
 	}
 }
 
-// list is a client's objects.
-func (d *daemon) list(client string) []kernel.Object {
+// listObjects returns a client's objects.
+func (d *daemon) listObjects(client string) []kernel.Object {
 	d.t.Helper()
 	text, err := d.do(client, "GET", "/v1/objects", nil)
 	if err != nil {
@@ -124,11 +124,11 @@ func (d *daemon) list(client string) []kernel.Object {
 	return list.Objects
 }
 
-// where lists a client's objects: h is the host, numbers are GPUs.
-func where(d *daemon, client string) string {
+// locations lists where a client's objects are: h for the host, and the numbers of GPUs.
+func locations(d *daemon, client string) string {
 	d.t.Helper()
 	var out []string
-	for _, o := range d.list(client) {
+	for _, o := range d.listObjects(client) {
 		at := o.Key + ":"
 		if o.Host {
 			at += "h"
@@ -141,35 +141,35 @@ func where(d *daemon, client string) string {
 	return strings.Join(out, " ")
 }
 
-// An object that a request changes in place is the old one until the request is
-// over, and for whoever reads it by another name meanwhile.
+// While a request changes an object in place, readers get the old contents: other requests, and other buffers
+// of the same request.
 func TestInout(t *testing.T) {
 	const n = 1000
-	d := serve(t, newMachine(t, ""), nil)
-	d.put("", "a", ramp(n, 1))
+	d := serve(t, newExecutorPool(t, ""), nil)
+	d.putObject("", "a", ramp(n, 1))
 	twice := fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},"buffers":{"old":{"kind":"input","key":"a"},"new":{"kind":"inout","key":"a","volatile":true}},
 "kernels":[{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"old"},{"buffer":"new"},{"i32":%d}]},{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"old"},{"buffer":"new"},{"i32":%d}]}]}`, n, n)
-	for _, want := range []float32{3, 9, 27} { // now on the GPU alone
+	for _, want := range []float32{3, 9, 27} { // afterwards, a is only on the GPU
 		d.mustRun("", twice)
-		if got := where(d, ""); want < 9 && got != "a:0" {
+		if got := locations(d, ""); want < 9 && got != "a:0" {
 			t.Errorf("it is at %s", got)
 		}
-		if got := d.get("", "a")[0]; got != want {
+		if got := d.getObject("", "a")[0]; got != want {
 			t.Fatalf("%v, want %v", got, want)
 		}
 	}
 	d.mustRun("", twice)
-	// One that changes what is on the GPU alone and faults: it was saved before.
+	// A request that changes an object that is only on the GPU, and faults: the object was saved before.
 	d.refused("", wild("a"), "fault", "/kernels/0")
-	if got := d.get("", "a")[0]; got != 81 {
+	if got := d.getObject("", "a")[0]; got != 81 {
 		t.Errorf("after the fault: %v", got)
 	}
 }
 
-// Each output's bytes are in the answer under its name, whatever that is.
+// The answer contains each output's bytes under its name, whatever characters the name has.
 func TestAnswers(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
-	d.put("", "ones", mibs1(1, 1))
+	d := serve(t, newExecutorPool(t, ""), nil)
+	d.putObject("", "ones", mibs1(1, 1))
 	names := []string{`"data":"AAAA"`, `data`, "a\x00", "<é>", `\`, "z"}
 	var buffers strings.Builder
 	for i, name := range names {
@@ -191,7 +191,7 @@ func TestAnswers(t *testing.T) {
 		}
 	}
 	if out := a.Outputs["kept"]; out.Key != "AAAA" || out.Size != 4 || out.Data != nil {
-		t.Errorf("kept is %+v", out)
+		t.Errorf("kept is %+v; want Key AAAA, Size 4, Data nil", out)
 	}
 	if out := a.Outputs["both"]; out.Key != "ones" || len(values(out.Data)) != 1 || values(out.Data)[0] != 2 {
 		t.Errorf("both is %+v", out)
@@ -199,34 +199,34 @@ func TestAnswers(t *testing.T) {
 	waitFor(t, func() bool { return d.stats().Host.Used == 8 })
 }
 
-// What an answer carries is in the host's tier until it is sent, beside what is
-// stored of it or as that.
+// The bytes of an answer count against the host's budget until it is sent, unless they are also the bytes of a
+// stored object.
 func TestHostFullOfAnswers(t *testing.T) {
-	const n = 2*mib + 2 // so many that their base64 needs padding
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 30 * mib })
+	const n = 2*mib + 2 // chosen so that base64 needs padding
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.HostMem = 30 * mib })
 	for _, test := range []struct {
 		what, key, more string
-		taken, stored   int64 // times 4n bytes
+		taken, stored   int64 // in units of 4n bytes
 	}{
 		{"alone", ``, ``, 1, 0}, {"stored", `"key":"c",`, ``, 1, 1}, {"volatile", `"key":"c",`, `,"volatile":true`, 2, 1},
 	} {
 		t.Run(test.what, func(t *testing.T) {
-			d.put("", "a", ramp(n, 0))
+			d.putObject("", "a", ramp(n, 0))
 			used := d.stats().Host.Used
 			conn := d.dial()
-			if err := conn.SetReadBuffer(4096); err != nil { // most of the answer is still to come
+			if err := conn.SetReadBuffer(4096); err != nil { // so that most of the answer is unsent
 				t.Fatal(err)
 			}
 			request := strings.Replace(sum("a", "a", "c", n, `,"inline":true`+test.more), `"key":"c",`, test.key, 1)
-			d.say(conn, post("POST", "/v1/run", request, 0))
+			d.write(conn, post("POST", "/v1/run", request, 0))
 			got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || got.StatusCode != 200 {
-				t.Fatalf("%+v, %v", got, err)
+				t.Fatalf("%+v, %v; want StatusCode 200", got, err)
 			}
 			if now := d.stats().Host.Used - used; now != test.taken*4*n {
 				t.Errorf("%d bytes are taken while it is sent, want %d", now, test.taken*4*n)
 			}
-			d.put("", "a", ramp(1, 0)) // and what it is of
+			d.putObject("", "a", ramp(1, 0)) // replaces the input
 			if test.stored > 0 {
 				if _, err := d.do("", "DELETE", object("c"), nil); err != nil {
 					t.Error(err)
@@ -240,7 +240,7 @@ func TestHostFullOfAnswers(t *testing.T) {
 			unmarshal(t, text, &a)
 			v := values(a.Outputs["c"].Data)
 			if len(v) != n {
-				t.Fatalf("%d floats", len(v))
+				t.Fatalf("%d floats, want %v", len(v), n)
 			}
 			for i := range v {
 				if v[i] != 2*float32(i) {
@@ -253,45 +253,44 @@ func TestHostFullOfAnswers(t *testing.T) {
 	d.refused("", fmt.Sprintf(`{"version":1,"modules":{"m":{"ptx":%q}},"buffers":{"y":{"kind":"output","inline":true,"size":%d}},
 "kernels":[{"module":"m","name":"slow","grid":[1,1,1],"block":[1,1,1],"args":[]}]}`, tinyPTX, 31*mib), "too-large", "/buffers/y")
 	if s := d.stats(); s.Host.Used != 4 {
-		t.Errorf("%d bytes are left", s.Host.Used)
+		t.Errorf("%d bytes are left, want 4", s.Host.Used)
 	}
 }
 
-// The host's budget is for all objects, and a request that has no room for its
-// outputs is refused before it runs.
+// The host's budget covers all objects. A request without room for its outputs is refused before it runs.
 func TestHostFull(t *testing.T) {
 	const n = 4 * mib / 4
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 10 * mib })
-	d.put("", "a", mibs(4, 1))
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.HostMem = 10 * mib })
+	d.putObject("", "a", mibs(4, 1))
 	d.mustRun("", sum("a", "a", "b", n, `,"volatile":true`))
 	d.refused("", sum("a", "a", "c", n, ""), "too-large", "/buffers/c")
-	var p *kernel.Problem
+	var p *problem
 	if _, err := d.do("", "PUT", object("d"), make([]byte, 4*mib)); !errors.As(err, &p) || p.Code != "too-large" {
 		t.Errorf("a PUT: %v", err)
 	}
-	d.put("", "d", ramp(10, 0))
-	if got := d.get("", "b")[n-1]; got != 2 {
+	d.putObject("", "d", ramp(10, 0))
+	if got := d.getObject("", "b")[n-1]; got != 2 {
 		t.Errorf("b is %v", got)
 	}
 }
 
-// What was deleted takes its part of the host's budget until nobody reads it any more.
-func TestHostFullOfWhatIsRead(t *testing.T) {
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 10 * mib })
-	d.put("", "a", mibs(8, 1))
+// A deleted object counts against the host's budget until its last reader has finished.
+func TestHostFullOfInputs(t *testing.T) {
+	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.HostMem = 10 * mib })
+	d.putObject("", "a", mibs(8, 1))
 	reader := d.dial()
 	if err := reader.SetReadBuffer(4096); err != nil {
 		t.Fatal(err)
 	}
-	d.say(reader, "GET /v1/objects/a HTTP/1.1\r\nHost: k\r\n\r\n")
+	d.write(reader, "GET /v1/objects/a HTTP/1.1\r\nHost: k\r\n\r\n")
 	got, err := http.ReadResponse(bufio.NewReader(reader), nil)
 	if err != nil || got.StatusCode != http.StatusOK {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf("%+v, %v; want StatusCode %v", got, err, http.StatusOK)
 	}
 	if _, err := d.do("", "DELETE", object("a"), nil); err != nil {
 		t.Fatal(err)
 	}
-	var p *kernel.Problem
+	var p *problem
 	if _, err := d.do("", "PUT", object("b"), make([]byte, 8*mib)); !errors.As(err, &p) || p.Code != "too-large" {
 		t.Errorf("a PUT beside what is still read: %v", err)
 	}
@@ -302,33 +301,32 @@ func TestHostFullOfWhatIsRead(t *testing.T) {
 	_ = reader.Close()
 	_ = got.Body.Close()
 	waitFor(t, func() bool { return d.stats().Host.Used == 0 })
-	d.put("", "b", mibs(8, 1))
+	d.putObject("", "b", mibs(8, 1))
 }
 
-// An object that is larger than any memory is refused like others, and costs nobody
-// anything.
+// An object larger than the memory is refused like any other, without effects on other clients.
 func TestPutLargerThanMemory(t *testing.T) {
-	d := serve(t, newMachine(t, ""), nil)
-	d.put("", "a", ramp(10, 0))
+	d := serve(t, newExecutorPool(t, ""), nil)
+	d.putObject("", "a", ramp(10, 0))
 	conn := d.dial()
-	d.say(conn, fmt.Sprintf("PUT /v1/objects/b HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\nx", math.MaxInt64))
+	d.write(conn, fmt.Sprintf("PUT /v1/objects/b HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\nx", math.MaxInt64))
 	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || got.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Fatalf("%+v, %v", got, err)
+		t.Fatalf("%+v, %v; want StatusCode %v", got, err, http.StatusRequestEntityTooLarge)
 	}
 	_ = got.Body.Close()
-	d.put("", "c", ramp(10, 0))
+	d.putObject("", "c", ramp(10, 0))
 	if s := d.stats(); s.Host.Used != 80 {
 		t.Errorf("%d bytes are taken, want 80", s.Host.Used)
 	}
 }
 
-// A client's objects are its own.
+// Each client has its own objects.
 func TestClients(t *testing.T) {
 	for _, isolate := range []bool{false, true} {
 		t.Run(fmt.Sprint("process ", isolate), func(t *testing.T) {
 			const n = 1000
-			d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+			d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) {
 				c.Isolate = isolate
 				c.GPUMem = 1 * mib
 				c.Clients = []kernel.ClientConfig{{Name: "alice", Weight: 2}, {Name: "bob", Weight: 1}}
@@ -336,14 +334,14 @@ func TestClients(t *testing.T) {
 			own := *d
 			own.client = clientOf(d.dir + "/kernel-alice.sock")
 			defer own.client.CloseIdleConnections()
-			own.put("", "a", ramp(n, 0))
-			d.put("bob", "a", ramp(n, 1000))
+			own.putObject("", "a", ramp(n, 0))
+			d.putObject("bob", "a", ramp(n, 1000))
 			own.mustRun("", sum("a", "a", "b", n, ""))
 			d.mustRun("bob", sum("a", "a", "b", n, ""))
-			if a, b := d.get("alice", "b")[1], own.get("", "b")[1]; a != 2 || b != 2 {
+			if a, b := d.getObject("alice", "b")[1], own.getObject("", "b")[1]; a != 2 || b != 2 {
 				t.Errorf("alice's b is %v and %v", a, b)
 			}
-			if got := d.get("bob", "b")[1]; got != 2002 {
+			if got := d.getObject("bob", "b")[1]; got != 2002 {
 				t.Errorf("bob's b is %v", got)
 			}
 			if _, err := own.do("bob", "GET", object("a"), nil); err == nil {
@@ -363,28 +361,28 @@ func TestClients(t *testing.T) {
 			if len(s.Clients) != 2 || s.Clients[0].Weight != 2 || s.Clients[1].Weight != 3 || s.GPUs[0].Executors != want {
 				t.Errorf("%+v", s)
 			}
-			// One makes room for the other, across executors.
+			// Each client's requests evict the other's objects, also across executors.
 			const large = 900 * 1024 / 4 / 3
 			for round := range 3 {
 				for _, client := range []string{"alice", "bob"} {
 					key := fmt.Sprint("v", round)
-					d.put(client, "x", ramp(large, 0))
+					d.putObject(client, "x", ramp(large, 0))
 					d.mustRun(client, sum("x", "x", key, large, `,"volatile":true`))
 				}
 			}
 			for round := range 3 {
 				for _, client := range []string{"alice", "bob"} {
-					if got := d.get(client, fmt.Sprint("v", round))[large-1]; got != 2*(large-1) {
+					if got := d.getObject(client, fmt.Sprint("v", round))[large-1]; got != 2*(large-1) {
 						t.Errorf("%s's v%d is %v", client, round, got)
 					}
 				}
 			}
-			// A fault of one costs the other nothing but, in one process, its copies.
+			// A fault of one client costs the other at most its copies on a shared executor.
 			d.refused("bob", wild("a"), "fault", "/kernels/0")
 			d.mustRun("alice", sum("a", "a", "c", n, ""))
-			want = 2 // the first and, after the fault, another
+			want = 2 // the first one, and a new one after the fault
 			if isolate {
-				want = 3 // one to look at the GPU, alice's and bob's, whose next has not come
+				want = 3 // one to query the GPU, alice's, and bob's, which is not replaced yet
 			}
 			if started := d.stats().GPUs[0].Started; started != want {
 				t.Errorf("%d executors were started, want %d", started, want)
@@ -393,12 +391,12 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// Requests of a client that touch the same objects keep their order; others go by.
+// Requests of a client that access the same objects run in their order; others may overtake them.
 func TestOrder(t *testing.T) {
 	const n = 64
-	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
-	d.put("", "one", mibs1(n, 1))
-	d.put("", "x", mibs1(n, 0))
+	d := serve(t, newExecutorPool(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
+	d.putObject("", "one", mibs1(n, 1))
+	d.putObject("", "x", mibs1(n, 0))
 	var all sync.WaitGroup
 	for range 40 {
 		all.Go(func() {
@@ -413,30 +411,30 @@ func TestOrder(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := d.get("", "x")[n-1]; got != 40 {
+	if got := d.getObject("", "x")[n-1]; got != 40 {
 		t.Errorf("40 additions of one come to %v", got)
 	}
-	// A request may count on what an earlier one makes, before it is there.
+	// A request may read the output of an earlier request that has not run yet.
 	var chain sync.WaitGroup
 	slow := strings.Replace(sum("x", "one", "c0", n, ""), `"kernels":[`, `"kernels":[{"module":"s","name":"slow","grid":[160,1,1],"block":[1,1,1],"args":[]},`, 1)
 	slow = strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1)
-	d.begin(&chain, "", slow)
+	d.startRequest(&chain, "", slow)
 	for i := range 5 {
 		if _, err := d.run("", sum(fmt.Sprint("c", i), "one", fmt.Sprint("c", i+1), n, "")); err != nil {
 			t.Error(err)
 		}
 	}
 	chain.Wait()
-	if got := d.get("", "c5")[0]; got != 46 {
+	if got := d.getObject("", "c5")[0]; got != 46 {
 		t.Errorf("the chain ends with %v", got)
 	}
 }
 
-// Requests whose callers leave before they run keep the others in their order. Where
-// the host is so slow that the first is over before, it is tried with a longer one.
-func TestOrderWithoutThoseThatLeft(t *testing.T) {
+// Requests whose callers disconnect before they run do not change the order of the others. If the host is so slow
+// that the first request ends too early, the test retries with a longer one.
+func TestOrderAfterDisconnect(t *testing.T) {
 	for blocks := 2000; ; blocks *= 4 { // half a second
-		if leaveInBetween(t, blocks) {
+		if disconnectBetween(t, blocks) {
 			return
 		}
 		if blocks > 100_000 {
@@ -445,14 +443,14 @@ func TestOrderWithoutThoseThatLeft(t *testing.T) {
 	}
 }
 
-// leaveInBetween has a request of so many slow blocks write what two others would
-// replace, whose callers leave, and holds that those that read it, one of which came
-// between them, wait for the first. False: it was over too early.
-func leaveInBetween(t *testing.T, blocks int) bool {
+// disconnectBetween starts a request with the given number of slow blocks that writes x. Two others would replace x,
+// but their callers disconnect. It checks that the readers of x, one of which arrived between the two, get the
+// result of the first request. It returns false if the first request ended too early.
+func disconnectBetween(t *testing.T, blocks int) bool {
 	const n = 64
-	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
-	d.put("", "one", mibs1(n, 1))
-	d.put("", "x", mibs1(n, 10))
+	d := serve(t, newExecutorPool(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
+	d.putObject("", "one", mibs1(n, 1))
+	d.putObject("", "x", mibs1(n, 10))
 	state := func() (running, waiting int) {
 		for _, g := range d.stats().GPUs {
 			if g.Running != "" {
@@ -476,9 +474,9 @@ func leaveInBetween(t *testing.T, blocks int) bool {
 		return running == 1
 	}
 	slow := strings.Replace(sum("x", "one", "x", n, ""), `"kernels":[`, fmt.Sprintf(`"kernels":[{"module":"s","name":"slow","grid":[%d,1,1],"block":[1,1,1],"args":[]},`, blocks), 1)
-	d.begin(&all, "", strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1))
+	d.startRequest(&all, "", strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1))
 	same, shorter := d.dial(), d.dial()
-	d.say(same, post("POST", "/v1/run", sum("one", "one", "x", n, ""), 0))
+	d.write(same, post("POST", "/v1/run", sum("one", "one", "x", n, ""), 0))
 	if !waits(1) {
 		return false
 	}
@@ -486,7 +484,7 @@ func leaveInBetween(t *testing.T, blocks int) bool {
 	if !waits(2) {
 		return false
 	}
-	d.say(shorter, post("POST", "/v1/run", sum("one", "one", "x", n/2, ""), 0))
+	d.write(shorter, post("POST", "/v1/run", sum("one", "one", "x", n/2, ""), 0))
 	if !waits(3) {
 		return false
 	}
@@ -499,7 +497,7 @@ func leaveInBetween(t *testing.T, blocks int) bool {
 			t.Fatal(err)
 		}
 		_ = got.Body.Close()
-		if got.StatusCode != http.StatusInternalServerError { // it had begun
+		if got.StatusCode != http.StatusInternalServerError { // it was already dispatched
 			return false
 		}
 	}
@@ -509,7 +507,7 @@ func leaveInBetween(t *testing.T, blocks int) bool {
 	ask(sum("x", "one", "z", n, ""))
 	all.Wait()
 	for key, want := range map[string]float32{"x": 11, "y": 12, "z": 12} {
-		if got := d.get("", key)[n-1]; got != want {
+		if got := d.getObject("", key)[n-1]; got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)
 		}
 	}
@@ -538,21 +536,21 @@ func waitFor(t testing.TB, done func() bool) {
 	}
 }
 
-// What is on one GPU alone is brought to another that wants it.
+// An object that is only on one GPU is moved to another GPU that needs it.
 func TestAcrossGPUs(t *testing.T) {
 	const n = 1000
-	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
-	d.put("", "a", ramp(n, 0))
+	d := serve(t, newExecutorPool(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
+	d.putObject("", "a", ramp(n, 0))
 	d.mustRun("", sum("a", "a", "v", n, `,"volatile":true`))
-	// While its GPU is taken by another's work, the client goes to the other.
+	// While that GPU runs another request, the client's requests run on the other one.
 	var busy sync.WaitGroup
 	slow := custom(slowPTX, "slow", 80*50)
-	d.begin(&busy, "", strings.Replace(slow, `"version":1`, `"version":1,"buffers":{"q":{"kind":"temporary","size":4}}`, 1))
+	d.startRequest(&busy, "", strings.Replace(slow, `"version":1`, `"version":1,"buffers":{"q":{"kind":"temporary","size":4}}`, 1))
 	for range 5 {
 		d.mustRun("", sum("v", "a", "w", n, ""))
 	}
 	busy.Wait()
-	if got := d.get("", "w")[10]; got != 30 {
+	if got := d.getObject("", "w")[10]; got != 30 {
 		t.Errorf("w is %v", got)
 	}
 }

@@ -22,8 +22,8 @@ type Slices interface {
 
 // Counted is memory that counts against a slice.
 type Counted interface {
-	Ended() <-chan struct{} // closed when the memory no longer counts
-	Close()                 // ends the counting, at the latest soon after it returns
+	Done() <-chan struct{} // closed when the memory no longer counts
+	Close()                // ends the counting, at the latest soon after it returns
 }
 
 const (
@@ -36,65 +36,64 @@ const (
 // charge counts nothing.
 type charge struct {
 	cancel context.CancelFunc
-	ended  chan struct{}
+	done   chan struct{}
 }
 
-// chargeStore has the token daemon count a store before its memory is allocated. It returns
-// an error if the store is refused. If no token daemon answers, the store goes on, and counts
-// as soon as one answers. The charge is nil if the client is in no slice.
-func (d *Daemon) chargeStore(c *call, bytes gpu.Bytes) (*charge, error) {
-	client := c.conn
-	if d.cfg.Slices == nil || client.pid == 0 {
+// chargeStore makes the token daemon count a store before its memory is allocated. It returns an
+// error if the store is refused. If no token daemon answers, the store proceeds, and counts as
+// soon as one answers. The charge is nil if the client is in no slice.
+func (c *core) chargeStore(client context.Context, pid int, start uint64, name string, bytes gpu.Bytes) (*charge, error) {
+	if c.cfg.Slices == nil || pid == 0 {
 		return nil, nil
 	}
-	s := tokens.Stored{PID: client.pid, Start: client.start, GPU: d.cfg.GPUName, Bytes: bytes, Sender: os.Getpid()}
-	counted, err := d.count(client.ctx, s)
+	s := tokens.Stored{PID: pid, Start: start, GPU: c.cfg.GPUName, Bytes: bytes, Sender: os.Getpid()}
+	counted, err := c.count(client, s)
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
-		return nil, wire.Errorf(refused.Code, "store model %s: %s", c.Name, refused.Message)
-	case client.ctx.Err() != nil:
+		return nil, wire.Errorf(refused.Code, "store model %s: %s", name, refused.Message)
+	case client.Err() != nil:
 		if counted != nil {
 			counted.Close()
 		}
-		return nil, client.ctx.Err()
+		return nil, client.Err()
 	case err == nil && counted == nil:
 		return nil, nil
 	}
-	ctx, stop := context.WithCancel(d.ctx)
-	ch := &charge{stop, make(chan struct{})}
-	s.Held = true // a later Count must not refuse it
-	d.work.Go(func() {
-		defer close(ch.ended)
+	ctx, stop := context.WithCancel(c.ctx)
+	counting := &charge{stop, make(chan struct{})}
+	s.Allocated = true // a later Count must not refuse it
+	c.work.Go(func() {
+		defer close(counting.done)
 		defer stop()
-		d.keepCounted(ctx, counted, s, err)
+		c.recount(ctx, counted, s, err)
 	})
-	return ch, nil
+	return counting, nil
 }
 
-// count asks the token daemon once.
-func (d *Daemon) count(ctx context.Context, s tokens.Stored) (Counted, error) {
+// count sends one request to the token daemon and waits at most countTime.
+func (c *core) count(ctx context.Context, s tokens.Stored) (Counted, error) {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	return d.cfg.Slices.Count(ctx, s)
+	return c.cfg.Slices.Count(ctx, s)
 }
 
-// keepCounted has a store counted again whenever the counting ends, as when the token
-// daemon is restarted, until ctx ends. If counted is nil, err is the reason why the store
-// does not count yet.
-func (d *Daemon) keepCounted(ctx context.Context, counted Counted, s tokens.Stored, err error) {
-	said := false
+// recount counts a store again whenever the counting ends, for example after a restart of the
+// token daemon, until ctx ends. If counted is nil, err is the reason why the store does not count
+// yet.
+func (c *core) recount(ctx context.Context, counted Counted, s tokens.Stored, err error) {
+	logged := false
 	for wait := minCountWait; ; {
 		if counted != nil {
-			wait, said = minCountWait, false
+			wait, logged = minCountWait, false
 			select {
-			case <-counted.Ended():
+			case <-counted.Done():
 			case <-ctx.Done():
 			}
 			counted.Close()
-		} else if !said && !missing(err) {
-			d.log.Warn("a store does not count against the slice of its client", "pid", s.PID, "bytes", int64(s.Bytes), "err", err)
-			said = true
+		} else if !logged && !noDaemon(err) {
+			c.log.Warn("a store does not count against the memory limit of its slice", "pid", s.PID, "bytes", int64(s.Bytes), "err", err)
+			logged = true
 		}
 		timer := time.NewTimer(wait)
 		wait = min(2*wait, maxCountWait)
@@ -104,16 +103,16 @@ func (d *Daemon) keepCounted(ctx context.Context, counted Counted, s tokens.Stor
 			timer.Stop()
 			return
 		}
-		if counted, err = d.count(ctx, s); err == nil && counted == nil {
+		if counted, err = c.count(ctx, s); err == nil && counted == nil {
 			return // the client is no longer in a slice
 		}
 	}
 }
 
-// missing reports whether an error means that no token daemon runs.
-func missing(err error) bool {
-	var gone interface{ Unavailable() bool }
-	return errors.As(err, &gone) && gone.Unavailable()
+// noDaemon reports whether an error means that no token daemon runs.
+func noDaemon(err error) bool {
+	var unavailable interface{ Unavailable() bool }
+	return errors.As(err, &unavailable) && unavailable.Unavailable()
 }
 
 // stop ends the counting without waiting for it.
@@ -126,6 +125,6 @@ func (c *charge) stop() {
 // end ends the counting and waits until the memory no longer counts.
 func (c *charge) end() {
 	if c.stop(); c != nil {
-		<-c.ended
+		<-c.done
 	}
 }

@@ -15,27 +15,27 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// slice is a token daemon with one slice, which all processes are in.
+// slice is a token daemon with one slice that contains all processes.
 type slice struct {
 	t     *testing.T
 	limit gpu.Bytes
 
-	mu    sync.Mutex
-	away  bool // it does not answer
-	none  bool // nobody is in the slice
-	asked []tokens.Stored
-	live  map[*counted]gpu.Bytes
+	mu          sync.Mutex
+	unavailable bool // the daemon does not answer
+	noProcess   bool // no process is in the slice
+	requests    []tokens.Stored
+	live        map[*counted]gpu.Bytes
 }
 
 type counted struct {
-	of    *slice
-	ended chan struct{}
-	once  sync.Once
+	of   *slice
+	done chan struct{}
+	once sync.Once
 }
 
-type away struct{ error }
+type unavailableError struct{ error }
 
-func (away) Unavailable() bool { return true }
+func (unavailableError) Unavailable() bool { return true }
 
 func (s *slice) Count(_ context.Context, r tokens.Stored) (model.Counted, error) {
 	s.mu.Lock()
@@ -45,15 +45,15 @@ func (s *slice) Count(_ context.Context, r tokens.Stored) (model.Counted, error)
 		s.t.Errorf("%+v, %v", r, err)
 	}
 	switch {
-	case s.away:
-		return nil, away{errors.New("no token daemon")}
-	case s.none:
+	case s.unavailable:
+		return nil, unavailableError{errors.New("no token daemon")}
+	case s.noProcess:
 		return nil, nil
-	case !r.Held && s.used()+r.Bytes > s.limit:
+	case !r.Allocated && s.used()+r.Bytes > s.limit:
 		return nil, wire.Errorf(wire.CodeSliceMemory, "out of memory")
 	}
-	c := &counted{of: s, ended: make(chan struct{})}
-	s.asked, s.live[c] = append(s.asked, r), r.Bytes
+	c := &counted{of: s, done: make(chan struct{})}
+	s.requests, s.live[c] = append(s.requests, r), r.Bytes
 	return c, nil
 }
 
@@ -64,40 +64,40 @@ func (s *slice) used() (sum gpu.Bytes) {
 	return sum
 }
 
-// counts returns what counts, and how many requests there were.
+// counts returns the counted memory and the number of requests.
 func (s *slice) counts() (gpu.Bytes, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.used(), len(s.asked)
+	return s.used(), len(s.requests)
 }
 
-// restart ends all counts, as a token daemon does that ends.
+// restart ends all counts, like the end of a token daemon.
 func (s *slice) restart(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = away
+	s.unavailable = away
 	for c := range s.live {
-		c.once.Do(func() { close(c.ended) })
+		c.once.Do(func() { close(c.done) })
 	}
 	clear(s.live)
 }
 
-func (c *counted) Ended() <-chan struct{} { return c.ended }
+func (c *counted) Done() <-chan struct{} { return c.done }
 
 func (c *counted) Close() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	delete(c.of.live, c)
-	c.once.Do(func() { close(c.ended) })
+	c.once.Do(func() { close(c.done) })
 }
 
-// inSlice serves a daemon whose clients are in a slice of 2 MiB.
+// inSlice starts a daemon whose clients are in a slice of 2 MiB.
 func inSlice(t *testing.T, change ...func(*model.Config)) (*world, *slice) {
 	s := &slice{t: t, limit: 2 * gpu.MiB, live: map[*counted]gpu.Bytes{}}
 	return serve(t, append(change, func(c *model.Config) { c.Slices, c.GPUName = s, "sim" })...), s
 }
 
-// storing is a client that stores so much.
+// storing returns a client that stores a model of the given size, or expects the given error code.
 func (w *world) storing(code, name string, size gpu.Bytes) *client {
 	w.t.Helper()
 	f, err := os.Open(w.write("manifest", []byte(`{"tensors":{}}`)))
@@ -110,8 +110,8 @@ func (w *world) storing(code, name string, size gpu.Bytes) *client {
 	return c
 }
 
-// TestStoreCountsAgainstSlice: a store counts until it is committed, whichever way that
-// goes, and one beyond the limit takes nothing.
+// TestStoreCountsAgainstSlice: a store counts until it is committed, abandoned or refused. A store beyond the
+// limit allocates nothing.
 func TestStoreCountsAgainstSlice(t *testing.T) {
 	w, s := inSlice(t)
 	counts := func(what string, want gpu.Bytes) {
@@ -131,11 +131,11 @@ func TestStoreCountsAgainstSlice(t *testing.T) {
 		t.Errorf("%v of the GPU are used", used)
 	}
 	first.call("", wire.Request{Op: wire.OpCommit, Name: "one"})
-	counts("one committed", gpu.MiB) // at once
+	counts("one committed", gpu.MiB) // as soon as the client has the answer
 	w.storing("", "three", gpu.MiB).call("", wire.Request{Op: wire.OpCommit, Name: "three"})
 	_ = second.Close()
 	w.eventually("the dropped one does not count", func() bool { got, _ := s.counts(); return got == 0 })
-	// There is no room for it: nothing counts when the client hears so.
+	// A store for which there is no room does not count when the client gets the answer.
 	held := w.client()
 	for _, name := range []string{"one", "three"} {
 		held.call("", wire.Request{Op: wire.OpGet, Name: name, Tenant: "blue"})
@@ -149,8 +149,8 @@ func TestStoreCountsAgainstSlice(t *testing.T) {
 	counts("no room", 0)
 }
 
-// TestStorePausesInSlice: a store that ends for want of a sign of life counts no longer,
-// nor do those of a daemon that ends.
+// TestStorePausesInSlice: a store no longer counts after it ended for lack of a sign of life, or after the
+// daemon ended.
 func TestStorePausesInSlice(t *testing.T) {
 	w, s := inSlice(t, func(c *model.Config) { c.StorePause = 100 * time.Millisecond })
 	w.storing("", "s", gpu.MiB)
@@ -159,20 +159,20 @@ func TestStorePausesInSlice(t *testing.T) {
 	w.storing("", "s", gpu.MiB)
 	w.stop()
 	if got, _ := s.counts(); got != 0 {
-		t.Errorf("the daemon has ended, and %v count", got)
+		t.Errorf("the daemon has ended, and %v count, want 0", got)
 	}
 }
 
-// TestStoreAcrossTokenDaemons: a store that no token daemon counts goes on, and counts as
-// soon as one answers, whatever the limit.
+// TestStoreAcrossTokenDaemons: a store continues while no token daemon answers, and counts as soon as one
+// answers, even beyond the limit.
 func TestStoreAcrossTokenDaemons(t *testing.T) {
 	w, s := inSlice(t)
 	held := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.used() == 3*gpu.MiB && s.asked[len(s.asked)-1].Held
+		return s.used() == 3*gpu.MiB && s.requests[len(s.requests)-1].Allocated
 	}
-	s.away = true
+	s.unavailable = true
 	c := w.storing("", "early", 3*gpu.MiB)
 	s.restart(false)
 	w.eventually("it counts", held)
@@ -190,7 +190,7 @@ func TestStoreAcrossTokenDaemons(t *testing.T) {
 		t.Errorf("%v count after %d requests, want 1 MiB after 1", got, n-before)
 	}
 	s.mu.Lock()
-	s.none = true
+	s.noProcess = true
 	s.mu.Unlock()
 	_ = late.Close()
 	w.eventually("nothing is stored", func() bool { got, _ := s.counts(); return got == 0 })

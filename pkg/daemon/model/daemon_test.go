@@ -21,25 +21,25 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/gfaas/gfaas/pkg/adapter/cuda"
 	"github.com/gfaas/gfaas/pkg/adapter/modeld"
 	"github.com/gfaas/gfaas/pkg/daemon/model"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/gpu/device/devicetest"
 	"github.com/gfaas/gfaas/pkg/safetensors"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for a required event.
 const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// catalogue keeps models in memory.
+// catalogue is a Catalogue in memory.
 type catalogue struct {
 	mu      sync.Mutex
 	records map[string]wire.Record
-	err     error // of every write
+	err     error // returned by every write
 }
 
 func (c *catalogue) Models(context.Context) (all []wire.Record, err error) {
@@ -69,18 +69,18 @@ func (c *catalogue) DeleteModel(_ context.Context, tenant, name string) error {
 	return c.err
 }
 
-// world is a daemon on a fake GPU, and what it needs.
+// world is a daemon on a fake GPU with its environment.
 type world struct {
-	t    *testing.T
-	cfg  model.Config
-	gpu  *cuda.Fake
-	kept *catalogue
-	dir  string // of model files
-	stop func()
+	t         *testing.T
+	cfg       model.Config
+	gpu       *devicetest.Fake
+	catalogue *catalogue
+	dir       string // folder of model files
+	stop      func()
 }
 
-// serve starts one with 4 MiB for models on a GPU of 8 MiB. Its staging is 128 KiB,
-// so that all models go through it piece by piece.
+// serve starts a daemon with 4 MiB for models on a GPU of 8 MiB. Its staging limit is 128 KiB, so that all
+// models are loaded in several pieces.
 func serve(t *testing.T, change ...func(*model.Config)) *world {
 	t.Helper()
 	run, err := os.MkdirTemp("", "modeld")
@@ -89,11 +89,11 @@ func serve(t *testing.T, change ...func(*model.Config)) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(run) })
 	w := &world{
-		t: t, gpu: &cuda.Fake{ID: "GPU-1", In: 8 * gpu.MiB}, kept: &catalogue{records: map[string]wire.Record{}}, dir: t.TempDir(),
+		t: t, gpu: &devicetest.Fake{ID: "GPU-1", In: 8 * gpu.MiB}, catalogue: &catalogue{records: map[string]wire.Record{}}, dir: t.TempDir(),
 	}
 	w.cfg = model.Config{
 		Socket: filepath.Join(run, "model.sock"), Tenants: []string{"blue"}, Capacity: 4 * gpu.MiB, Staging: 128 * gpu.KiB,
-		GPU: w.gpu, Catalogue: w.kept,
+		GPU: w.gpu, Catalogue: w.catalogue,
 	}
 	for _, f := range change {
 		f(&w.cfg)
@@ -130,7 +130,7 @@ func (w *world) start() {
 	})
 }
 
-// client connects to model.sock, or to a tenant's socket.
+// client connects to model.sock, or to the socket of a tenant.
 func (w *world) client(tenant ...string) *client {
 	w.t.Helper()
 	socket := w.cfg.Socket
@@ -145,13 +145,13 @@ func (w *world) client(tenant ...string) *client {
 	return &client{w, c}
 }
 
-// client is one that tells the test what goes wrong.
+// client is a client that reports unexpected results to the test.
 type client struct {
 	*world
 	*modeld.Client
 }
 
-// call asks, and wants that code, or success for "".
+// call sends a request and expects the given error code, or success for "".
 func (c *client) call(code string, r wire.Request, files ...*os.File) (wire.Answer, []*os.File) {
 	c.t.Helper()
 	a, got, err := c.Call(c.t.Context(), r, files...)
@@ -168,8 +168,8 @@ func (c *client) call(code string, r wire.Request, files ...*os.File) (wire.Answ
 	return a, got
 }
 
-// put puts a file.
-func (c *client) put(code, name, path string) {
+// putFile puts a file.
+func (c *client) putFile(code, name, path string) {
 	c.t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -179,15 +179,15 @@ func (c *client) put(code, name, path string) {
 	c.call(code, wire.Request{Op: wire.OpPut, Name: name, Source: path}, f)
 }
 
-// get holds a model and checks that what it maps is the tensors of a file.
-func (c *client) get(name, path string) wire.Answer {
+// getModel holds a model and checks that the mapped memory has the tensors of a file.
+func (c *client) getModel(name, path string) wire.Answer {
 	c.t.Helper()
 	a, files := c.call("", wire.Request{Op: wire.OpGet, Name: name})
 	c.check(a, files, path)
 	return a
 }
 
-// check compares what was got with a file.
+// check compares the memory of an answer with a file.
 func (c *client) check(a wire.Answer, files []*os.File, path string) {
 	c.t.Helper()
 	if len(files) != 2 || a.GPU != c.world.gpu.ID {
@@ -230,7 +230,7 @@ func (c *client) check(a wire.Answer, files []*os.File, path string) {
 	}
 }
 
-// memory reads GPU memory by its descriptor.
+// memory reads GPU memory through its descriptor.
 func (c *client) memory(f *os.File, size int64) []byte {
 	c.t.Helper()
 	m, err := c.world.gpu.Import(f, gpu.Bytes(size))
@@ -247,7 +247,7 @@ func (c *client) memory(f *os.File, size int64) []byte {
 	return s.Buffer()
 }
 
-// read has the file written back, of what the name means to a tenant.
+// read returns the model's file as the daemon writes it back. The name is resolved for the given tenant.
 func (c *client) read(name string, tenant ...string) []byte {
 	c.t.Helper()
 	text, err := c.tryRead(name, tenant...)
@@ -257,7 +257,7 @@ func (c *client) read(name string, tenant ...string) []byte {
 	return text
 }
 
-// tryRead is read, which may fail.
+// tryRead does the same as read, but returns errors.
 func (c *client) tryRead(name string, tenant ...string) ([]byte, error) {
 	c.t.Helper()
 	from, to, err := os.Pipe()
@@ -292,7 +292,7 @@ func (c *client) totals() wire.Totals {
 	return *a.Daemon
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func (w *world) eventually(what string, is func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -304,8 +304,7 @@ func (w *world) eventually(what string, is func() bool) {
 	}
 }
 
-// file writes a model whose tensors have these lengths, of bytes that follow from
-// the seed, and returns its path.
+// file writes a model whose tensors have the given lengths and bytes derived from seed. It returns the path.
 func (w *world) file(name string, seed uint64, lengths ...int64) string {
 	w.t.Helper()
 	var tensors []safetensors.Tensor
@@ -338,12 +337,12 @@ func TestPutGet(t *testing.T) {
 	w := serve(t)
 	c := w.client()
 	path := w.file("a", 1, 1, 0, 300, 200_000, 65536, 3)
-	c.put("", "a", path)
-	c.get("a", path)
+	c.putFile("", "a", path)
+	c.getModel("a", path)
 	other := w.client()
-	other.get("a", path)
+	other.getModel("a", path)
 	if s := c.stat("a"); s.State != wire.StateGPU || s.Refs != 2 || s.Loads != 1 || s.Generation != 1 || s.Tensors != 6 || s.Source != path || s.LastUsed == nil {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v; want State %v, Refs 2, Loads 1, Generation 1, Tensors 6, Source %v, LastUsed set", s, wire.StateGPU, path)
 	}
 	if got := c.read("a"); !bytes.Equal(got, must(os.ReadFile(path))) {
 		t.Error("what is written back is not the file")
@@ -358,12 +357,12 @@ func TestPutGet(t *testing.T) {
 	if staged := w.gpu.Staged(); staged > w.cfg.Staging {
 		t.Errorf("%v of pinned memory, for %v", staged, w.cfg.Staging)
 	}
-	// One that is many times the staging, and one with no tensor at all.
+	// A model much larger than the staging limit, and one without tensors.
 	big, none := w.file("big", 2, 2<<20, 1<<20), w.file("none", 3)
-	c.put("", "big", big)
-	c.get("big", big)
-	c.put("", "none", none)
-	c.get("none", none)
+	c.putFile("", "big", big)
+	c.getModel("big", big)
+	c.putFile("", "none", none)
+	c.getModel("none", none)
 	if staged := w.gpu.Staged(); staged > w.cfg.Staging {
 		t.Errorf("%v of pinned memory, for %v", staged, w.cfg.Staging)
 	}
@@ -376,7 +375,7 @@ func must(text []byte, err error) []byte {
 	return text
 }
 
-// TestOneLoad: a hundred who ask at once for what is not there have it loaded once.
+// TestOneLoad: concurrent requests of 100 clients for a model cause one load.
 func TestOneLoad(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Models = t.TempDir() })
 	w.dir = w.cfg.Models
@@ -384,13 +383,13 @@ func TestOneLoad(t *testing.T) {
 	var all sync.WaitGroup
 	for range 100 {
 		c := w.client()
-		all.Go(func() { c.get("m", path) })
+		all.Go(func() { c.getModel("m", path) })
 	}
 	all.Wait()
 	if now := w.client().totals(); now.Loads != 1 || now.Refs != 100 || gpu.Bytes(now.Used) != w.gpu.Used() {
 		t.Errorf("%+v", now)
 	}
-	// A failed one is everybody's error, and leaves nothing behind.
+	// If the load fails, all clients get the error, and nothing remains.
 	w.write("bad.safetensors", []byte("no model"))
 	used := w.gpu.Used()
 	for range 100 {
@@ -416,16 +415,16 @@ func TestGenerations(t *testing.T) {
 	w := serve(t)
 	c := w.client()
 	first, second := w.file("first", 1, 100_000), w.file("second", 2, 100_000)
-	c.put("", "a", first)
+	c.putFile("", "a", first)
 	old := w.client()
-	held := old.get("a", first)
-	c.put("", "a", first)
-	c.put("", "a", w.file("copy of first", 1, 100_000)) // other metadata: other content
-	c.put("", "a", second)
+	held := old.getModel("a", first)
+	c.putFile("", "a", first)
+	c.putFile("", "a", w.file("copy of first", 1, 100_000)) // different metadata, so different content
+	c.putFile("", "a", second)
 	if s := c.stat("a"); s.Generation != 3 || s.Loads != 3 || s.Source != second {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v; want Generation 3, Loads 3, Source %v", s, second)
 	}
-	if held.Generation != 1 || c.get("a", second).Generation != 3 {
+	if held.Generation != 1 || c.getModel("a", second).Generation != 3 {
 		t.Errorf("held: %+v", held)
 	}
 	if used := w.gpu.Used(); used != 2*gpu.Bytes(held.Size) {
@@ -433,7 +432,7 @@ func TestGenerations(t *testing.T) {
 	}
 	old.release("a")
 	w.eventually("its memory is free", func() bool { return w.gpu.Used() == gpu.Bytes(held.Size) })
-	// Forgotten, it is there for who holds it.
+	// A removed model stays available to its holders.
 	c.call("", wire.Request{Op: wire.OpRemove, Name: "a"})
 	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "a"})
 	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpRemove, Name: "a"})
@@ -466,25 +465,24 @@ func TestChecksum(t *testing.T) {
 	}
 	put("", hex.EncodeToString(sum[:]))
 	put(wire.CodeChecksum, strings.Repeat("0", 64))
-	c.get("a", path)
+	c.getModel("a", path)
 }
 
-// TestRestart: the next daemon knows the models, and loads a file only if it is
-// what it was.
+// TestRestart: the next daemon knows the models, and loads a file only if it is unchanged.
 func TestRestart(t *testing.T) {
 	w := serve(t)
 	c := w.client()
 	a, b := w.file("a", 1, 1000), w.file("b", 2, 1000)
-	c.put("", "a", b)
-	c.put("", "a", a)
-	c.put("", "b", b)
+	c.putFile("", "a", b)
+	c.putFile("", "a", a)
+	c.putFile("", "b", b)
 	w.stop()
 	w.start()
 	c = w.client()
 	if s := c.stat("a"); s.State != wire.StateFile || s.GPUBytes != 0 || s.Generation != 2 || s.Loads != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v; want State %v, GPUBytes 0, Generation 2, Loads 0", s, wire.StateFile)
 	}
-	if got := c.get("a", a); got.Generation != 2 {
+	if got := c.getModel("a", a); got.Generation != 2 {
 		t.Errorf("%+v", got)
 	}
 	w.file("b", 3, 1001)
@@ -494,7 +492,7 @@ func TestRestart(t *testing.T) {
 	}
 	c.call(wire.CodeChanged, wire.Request{Op: wire.OpGet, Name: "b"})
 	if s := c.stat("b"); s.State != wire.StateFile {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v, want State %v", s, wire.StateFile)
 	}
 }
 
@@ -504,7 +502,7 @@ func TestIndex(t *testing.T) {
 	one, two := w.file("one", 1, 100, 200), w.file("two", 2, 70_000)
 	_ = two
 	index := w.write("m.safetensors.index.json", []byte(`{"metadata":{},"weight_map":{"tt":"one","t":"two"}}`))
-	c.put("", "m", index)
+	c.putFile("", "m", index)
 	sum := sha256.Sum256(must(os.ReadFile(index)))
 	if s := c.stat("m"); s.SHA256 != hex.EncodeToString(sum[:]) || s.Tensors != 2 {
 		t.Errorf("%+v", s)
@@ -518,14 +516,14 @@ func TestIndex(t *testing.T) {
 	if len(h.Tensors) != 2 || h.Tensors[0].Name != "tt" || !bytes.Equal(text[h.Bytes:h.Bytes+200], whole[len(whole)-200:]) {
 		t.Errorf("%+v", h)
 	}
-	c.put("", "m", index)
+	c.putFile("", "m", index)
 	if s := c.stat("m"); s.Loads != 1 {
-		t.Errorf("the same was loaded again: %+v", s)
+		t.Errorf("the same was loaded again: %+v, want Loads 1", s)
 	}
 	w.file("two", 3, 70_000)
-	c.put("", "m", index)
+	c.putFile("", "m", index)
 	if s := c.stat("m"); s.Generation != 2 {
-		t.Errorf("other shards are the same content: %+v", s)
+		t.Errorf("other shards are the same content: %+v, want Generation 2", s)
 	}
 	for what, text := range map[string]string{
 		"a shard that is not there":     `{"weight_map":{"t":"three"}}`,
@@ -536,10 +534,10 @@ func TestIndex(t *testing.T) {
 		"no index":                      `{}`,
 	} {
 		t.Run(what, func(t *testing.T) {
-			c.put(wire.CodeInvalidFile, "x", w.write("sub/x.safetensors.index.json", []byte(text)))
+			c.putFile(wire.CodeInvalidFile, "x", w.write("sub/x.safetensors.index.json", []byte(text)))
 		})
 	}
-	// From a container there is no path, and so no folder.
+	// A file passed by a container has no path, so the daemon cannot find the shards.
 	f, err := os.Open(index)
 	if err != nil {
 		t.Fatal(err)
@@ -555,7 +553,7 @@ func TestList(t *testing.T) {
 	long := strings.Repeat("n", 240)
 	for i := range 300 {
 		name := long + string(rune('a'+i%26)) + string(rune('a'+i/26))
-		w.kept.records["default/"+name] = wire.Record{Tenant: "default", Name: name, Generation: 1, Files: []wire.File{{Path: path}}}
+		w.catalogue.records["default/"+name] = wire.Record{Tenant: "default", Name: name, Generation: 1, Files: []wire.File{{Path: path}}}
 		want[name] = true
 	}
 	w.stop()
@@ -576,14 +574,14 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestListOfLongID: a page is no longer than an answer may be, however long the id is
-// that it repeats, and the longest of paths has room in it.
+// TestListOfLongID: a page of the list never exceeds the limit on answers, whatever the length of the ID that
+// it repeats. A model with the longest path fits in a page.
 func TestListOfLongID(t *testing.T) {
 	w := serve(t)
 	const many = 30
 	for i := range many {
 		name := fmt.Sprintf("m%02d", i)
-		w.kept.records["default/"+name] = wire.Record{Tenant: "default", Name: name, Generation: 1, Files: []wire.File{{Path: "/" + strings.Repeat("<\x01", 2047)}}}
+		w.catalogue.records["default/"+name] = wire.Record{Tenant: "default", Name: name, Generation: 1, Files: []wire.File{{Path: "/" + strings.Repeat("<\x01", 2047)}}}
 	}
 	w.stop()
 	w.start()

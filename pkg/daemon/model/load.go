@@ -9,357 +9,123 @@ import (
 	"hash"
 	"io"
 	"os"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/gpu/device"
-	policy "github.com/gfaas/gfaas/pkg/policy/model"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 )
 
-// copied is a copy of a model: on the GPU, or on its way there.
-type copied struct {
-	id     policy.CopyID
-	key    policy.Key
-	ctx    context.Context
-	cancel context.CancelFunc
-	store  bool // written by a client
-	public bool
+// loadsAtOnce limits concurrent loads. One tenant may run at most loadsAtOnce-1. With several
+// loads, one can read files while another waits for the GPU.
+const loadsAtOnce = 3
 
-	// On its way there. Only the goroutine that look or fill started has these.
-	origin origin
-	source *source
-
-	// Guarded by the daemon's lock.
-	record     wire.Record // what will be kept of it
-	generation int64       // 0: not published
-	freed      bool
-	memory     device.Memory
-	export     *os.File // by which clients map it
-	manifest   *os.File
-	header     []byte  // of the file; empty: it is of several, or of none
-	charge     *charge // of a store that is not committed; nil: it counts against no slice
-
-	need   gpu.Bytes    // memory, rounded up
-	bytes  atomic.Int64 // of the files; 0 until they are looked at
-	loaded atomic.Int64
+// loader reads models into GPU memory.
+type loader struct {
+	*library
+	stages        *stages
+	loadLimiter   *limiter
+	headerLimiter *limiter // for reading headers and manifests, which may be long
+	seconds       prometheus.Histogram
 }
 
-func (d *Daemon) newCopy(id policy.CopyID, key policy.Key) *copied {
-	c := &copied{id: id, key: key}
-	c.ctx, c.cancel = context.WithCancel(d.ctx)
-	d.copies[id] = c
-	return c
-}
-
-// size is how much memory it has.
-func (c *copied) size() gpu.Bytes {
-	if c.memory == nil {
-		return 0
-	}
-	return c.memory.Size()
-}
-
-// free gives up all that belongs to it. Locked.
-func (c *copied) free() error {
-	defer c.charge.stop() // then its memory is free
-	c.cancel()
-	c.freed = true
-	if c.source != nil {
-		c.source.close()
-	}
-	for _, f := range []*os.File{c.export, c.manifest} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
-	if c.memory == nil {
-		return nil
-	}
-	m := c.memory
-	c.memory = nil
-	return m.Free()
-}
-
-// fails ends a copy that will not be. The goroutine that was at it calls this last.
-func (d *Daemon) fails(c *copied, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.copies[c.id] == c {
-		delete(d.copies, c.id)
-		if freeing := c.free(); freeing != nil {
-			d.log.Error("model's memory", "tenant", c.key.Tenant, "model", c.key.Name, "err", freeing)
-		}
-	}
-	if !errors.Is(err, context.Canceled) {
-		d.counts.failures++
-		d.log.Warn("model not loaded", "tenant", c.key.Tenant, "model", c.key.Name, "err", err)
-	}
-	d.stepLocked(policy.Failed{Copy: c.id, Err: err})
-}
-
-// begin finds out how large a copy is. Locked.
-func (d *Daemon) begin(a policy.Begin) {
-	c := d.copies[a.Copy]
-	r := d.requests[a.Request]
-	if r.store {
-		c = d.newCopy(a.Copy, a.Key)
-		c.store, c.public, c.need, c.record, c.source, c.charge = true, r.public, r.size, r.record, r.source, r.charge
-		c.record.Content = fmt.Sprint("store:", a.Copy)
-		return
-	}
-	if c == nil {
-		c = d.newCopy(a.Copy, a.Key)
-		c.origin, c.public = d.originOf(a.Key, r), r.public
-	}
-	known := d.models[a.Key]
-	var there *wire.Record
-	if r.put && known != nil && d.onGPU(a.Key) {
-		record := known.record
-		there = &record
-	}
-	d.work.Go(func() { d.look(c, there) })
-}
-
-// onGPU says whether a model has a copy there. Locked.
-func (d *Daemon) onGPU(key policy.Key) bool {
-	m := d.models[key]
-	for _, c := range d.copies {
-		if m != nil && c.key == key && c.generation > 0 && c.generation == m.record.Generation {
-			return true
-		}
-	}
-	return false
-}
-
-// originOf is where the weights for a request are. Locked.
-func (d *Daemon) originOf(key policy.Key, r *request) origin {
-	m := d.models[key]
-	switch {
-	case r.put:
-		return origin{file: r.takeFile(), path: r.path, sha: r.sha}
-	case m != nil && len(m.record.Files) > 0:
-		record := m.record
-		return origin{path: record.Files[0].Path, was: &record}
-	case r.file != nil:
-		return origin{file: r.takeFile(), path: r.path}
-	}
-	path, _ := wire.FileOf(d.cfg.Models, key.Name)
-	return origin{path: path}
-}
-
-// look opens a copy's files, if they are not open yet, and tells how much memory it
-// takes; or, where there is one on the GPU, that it would be the same.
-func (d *Daemon) look(c *copied, there *wire.Record) {
-	done, err := d.looks.take(c.ctx, c.key.Tenant)
-	if err == nil {
-		if c.source == nil {
-			c.source, err = d.openSource(c)
-		}
-		done()
-	}
-	if err == nil {
-		c.bytes.Store(c.source.bytes())
-		c.need = (max(c.source.image, 1) + d.cfg.GPU.Granularity() - 1) / d.cfg.GPU.Granularity() * d.cfg.GPU.Granularity()
-		if there != nil {
-			var same bool
-			if same, err = d.same(c, there); same {
-				d.refresh(c, there)
-				d.step(policy.Same{Copy: c.id, Content: there.Content})
-				return
-			}
-		}
-	}
-	if err != nil {
-		d.fails(c, err)
-		return
-	}
-	d.step(policy.Sized{Copy: c.id, Bytes: c.need, Host: c.source.host})
-}
-
-// openSource opens a copy's files.
-func (d *Daemon) openSource(c *copied) (*source, error) {
+// openSource opens a copy's files. It fails if that takes longer than Config.Stall.
+func (l *loader) openSource(c *modelCopy) (*source, error) {
 	o := c.origin
-	return within(c.ctx, d, func() (*source, error) { return open(o, isIndex(o.path)) }, (*source).close)
+	return readWithin(c.ctx, l.cfg.Stall, func() (*source, error) { return open(o, isIndex(o.path)) }, (*source).close)
 }
 
-// within reads files. What does not answer in time goes on by itself, and is given
-// to late when it does.
-func within[T any](ctx context.Context, d *Daemon, read func() (T, error), late func(T)) (none T, err error) {
+// readWithin calls read, which reads files, and returns its result. If read takes longer than
+// stall, or ctx ends first, readWithin returns an error; read then continues in the background, and
+// readWithin passes its result to late.
+func readWithin[T any](ctx context.Context, stall time.Duration, read func() (T, error), late func(T)) (zero T, err error) {
 	type reading struct {
 		got T
 		err error
 	}
-	done, gone := make(chan reading), make(chan struct{})
-	defer close(gone)
+	done, abandoned := make(chan reading), make(chan struct{})
+	defer close(abandoned)
 	go func() {
 		got, err := read()
 		select {
 		case done <- reading{got, err}:
-		case <-gone:
+		case <-abandoned:
 			late(got)
 		}
 	}()
-	timer := time.NewTimer(d.cfg.Stall)
+	timer := time.NewTimer(stall)
 	defer timer.Stop()
 	select {
 	case r := <-done:
 		return r.got, r.err
 	case <-ctx.Done():
-		return none, ctx.Err()
+		return zero, ctx.Err()
 	case <-timer.C:
-		return none, d.stalled()
+		return zero, stalled(stall)
 	}
 }
 
-func (d *Daemon) stalled() error { return fmt.Errorf("nothing was read for %v", d.cfg.Stall) }
+func stalled(stall time.Duration) error { return fmt.Errorf("no byte could be read for %v", stall) }
 
-// refresh has a model that was put again read from the file of that put when it
-// has to be loaded: the one of the put before may be gone, or newer now.
-func (d *Daemon) refresh(c *copied, there *wire.Record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m, files := d.models[c.key], c.source.kept()
-	if m != nil && m.record.Content == there.Content && len(files) > 0 {
-		m.record.Files = files
-		d.keep(c.key)
-	}
-}
-
-// same says whether a copy would be what is on the GPU already. A file of the same
-// length is summed for that, so that it needs no second place on the GPU.
-func (d *Daemon) same(c *copied, there *wire.Record) (bool, error) {
+// sameContent reports whether a new copy would equal the copy on the GPU. For a single file of the
+// same length it computes the checksum, so that an unchanged file needs no second copy on the GPU.
+func (l *loader) sameContent(c *modelCopy, current *wire.Record) (bool, error) {
 	if c.source.index != nil {
-		return c.source.sum == there.SHA256 && c.source.same(there), nil
+		return c.source.sum == current.SHA256 && c.source.sameFiles(current), nil
 	}
-	if c.source.bytes() != there.Bytes || len(there.Files) > 1 {
+	if c.source.bytes() != current.Bytes || len(current.Files) > 1 {
 		return false, nil
 	}
-	sum, err := d.sum(c)
+	sum, err := l.sum(c)
 	if err != nil {
 		return false, err
 	}
-	return sum == there.SHA256 && (c.origin.sha == "" || c.origin.sha == sum), nil
+	return sum == current.SHA256 && (c.origin.sha == "" || c.origin.sha == sum), nil
 }
 
-// sum reads a file and sums it.
-func (d *Daemon) sum(c *copied) (string, error) {
-	f := c.source.files[0]
-	stage, err := d.stages.take(c.ctx)
+// sum returns the SHA-256 of the copy's only file, in hex.
+func (l *loader) sum(c *modelCopy) (string, error) {
+	f, sum := c.source.files[0], sha256.New()
+	err := l.pieces(c.ctx, []segment{{file: f, n: f.size}}, gpu.Bytes(f.size), func(p stagedPiece) error {
+		for _, part := range p.tensors {
+			sum.Write(part)
+		}
+		return nil
+	})
 	if err != nil {
 		return "", err
 	}
-	type piece struct {
-		n   int64
-		err error
-	}
-	pieces, sum := make(chan piece), sha256.New()
-	ctx, cancel := context.WithCancel(c.ctx)
-	ended := make(chan struct{})
-	go func() { // a read that does not come back keeps its stage
-		defer close(ended)
-		defer d.stages.put(stage)
-		for at := int64(0); at < f.size && ctx.Err() == nil; {
-			part := stage.Buffer()[:min(int64(len(stage.Buffer())), f.size-at)]
-			p := piece{int64(len(part)), f.fill(part, at)}
-			if p.err == nil {
-				sum.Write(part)
-			}
-			select {
-			case pieces <- p:
-			case <-ctx.Done():
-			}
-			if p.err != nil {
-				return
-			}
-			at += p.n
-		}
-	}()
-	stall := time.NewTimer(d.cfg.Stall)
-	defer stall.Stop()
-	defer d.await(ended, stall)
-	defer cancel()
-	for at := int64(0); at < f.size; {
-		stall.Reset(d.cfg.Stall)
-		select {
-		case p := <-pieces:
-			if p.err != nil {
-				return "", p.err
-			}
-			at += p.n
-		case <-ctx.Done():
-			return "", ctx.Err()
-		case <-stall.C:
-			return "", d.stalled()
-		}
-	}
-	d.await(ended, stall)
 	return hex.EncodeToString(sum.Sum(nil)), f.unchanged()
 }
 
-// await waits for a reader that was told to end, or has, so that its stage is not
-// freed under it. One that the timer has been waiting for hangs, and is let be.
-func (d *Daemon) await(ended <-chan struct{}, stall *time.Timer) {
+// await waits until a reader has ended, so that its stage is not freed while in use. It gives up
+// after Config.Stall, and returns at once if stall has already expired.
+func (l *loader) await(ended <-chan struct{}, stall *time.Timer) {
 	if !stall.Stop() {
 		return
 	}
-	stall.Reset(d.cfg.Stall)
+	stall.Reset(l.cfg.Stall)
 	select {
 	case <-ended:
 	case <-stall.C:
 	}
 }
 
-// fill reads exactly that much.
-func (o *opened) fill(buf []byte, at int64) error {
-	n, err := o.ReadAt(buf, at)
-	switch {
-	case n == len(buf):
-		return nil
-	case errors.Is(err, io.EOF):
-		return o.fault("the file ends at byte %d while it is read", at+int64(n))
-	}
-	return err
-}
-
-// fill takes memory for a copy and loads it. Locked.
-func (d *Daemon) fill(c *copied) {
-	d.work.Go(func() {
-		err := d.take(c)
-		switch {
-		case device.Full(err):
-			d.step(policy.Full{Copy: c.id})
-			return
-		case err == nil && c.store:
-			d.step(policy.Writable{Copy: c.id})
-			return
-		case err == nil:
-			err = d.load(c)
-		}
-		if err != nil {
-			d.fails(c, err)
-			return
-		}
-		d.step(policy.Loaded{Copy: c.id, Content: c.record.Content})
-	})
-}
-
-// take takes the memory, and the manifest of what will be written into it.
-func (d *Daemon) take(c *copied) error {
+// allocate allocates a copy's memory. For a store it also clears the memory and makes the manifest.
+func (l *loader) allocate(c *modelCopy) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
-	memory, err := d.cfg.GPU.Alloc(c.need)
+	memory, err := l.cfg.GPU.Alloc(c.allocSize)
 	if err != nil {
 		return err
 	}
-	var told manifest
+	var parsed manifest
 	if c.store {
-		if told, err = d.manifest(c.ctx, c.key.Tenant, c.source); err == nil {
-			err = d.blank(c.ctx, memory)
+		if parsed, err = l.manifest(c.ctx, c.key.Tenant, c.source); err == nil {
+			err = l.clearMemory(c.ctx, memory)
 		}
 	}
 	var export *os.File
@@ -367,164 +133,167 @@ func (d *Daemon) take(c *copied) error {
 		export, err = memory.Export()
 	}
 	if err != nil {
-		told.close()
+		parsed.close()
 		return errors.Join(err, memory.Free())
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c.freed { // who wanted to store it is gone
-		told.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.freed { // the client of the store has disconnected
+		parsed.close()
 		_ = export.Close()
 		return errors.Join(context.Canceled, memory.Free())
 	}
 	c.memory, c.export = memory, export
 	if c.store {
 		c.source.close()
-		c.source, c.manifest, c.record.Tensors, c.record.Bytes = nil, told.file, told.tensors, told.bytes
+		c.source, c.manifest, c.record.Tensors, c.record.Bytes = nil, parsed.file, parsed.tensors, parsed.bytes
 	}
 	return nil
 }
 
-// blank writes zeros over memory that a client will be given to write to: it may
-// have been another tenant's model.
-func (d *Daemon) blank(ctx context.Context, m device.Memory) error {
-	stage, err := d.stages.take(ctx)
+// clearMemory clears memory before a client may write to it, because the memory may contain the model
+// of another tenant.
+func (l *loader) clearMemory(ctx context.Context, m device.Memory) error {
+	stage, err := l.stages.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer d.stages.put(stage)
+	defer l.stages.release(stage)
 	clear(stage.Buffer())
-	for at := gpu.Bytes(0); err == nil && at < m.Size(); at += d.stages.size {
+	for at := gpu.Bytes(0); err == nil && at < m.Size(); at += l.stages.size {
 		if err = ctx.Err(); err == nil {
-			err = stage.Up(m, at, int(min(d.stages.size, m.Size()-at)))
+			err = stage.Up(m, at, int(min(l.stages.size, m.Size()-at)))
 		}
 	}
 	return errors.Join(err, stage.Wait())
 }
 
-// load reads a copy's files into its memory: pieces are read, summed and copied to
-// the GPU, three at a time. Its record is then what is to be kept.
-func (d *Daemon) load(c *copied) error {
-	done, err := d.loads.take(c.ctx, c.key.Tenant)
+// load reads a copy's files into its memory and sets its record and manifest. It verifies
+// checksums and that the files did not change meanwhile.
+func (l *loader) load(c *modelCopy) error {
+	release, err := l.loadLimiter.acquire(c.ctx, c.key.Tenant)
 	if err != nil {
 		return err
 	}
-	defer done()
-	begun := time.Now()
-	l, err := within(c.ctx, d, c.source.readAgain, func(*layout) {})
+	defer release()
+	started := time.Now()
+	read, err := readWithin(c.ctx, l.cfg.Stall, c.source.reread, func(*layout) {})
 	if err != nil {
 		return err
 	}
 	record := wire.Record{
-		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: l.tensors, Bytes: c.source.bytes(), Files: c.source.kept(),
+		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: read.tensors, Bytes: c.source.bytes(), Files: c.source.recordFiles(),
 	}
 	sums := &sums{}
-	sums.begin(l)
-	if err := d.pipe(c, l.segments, sums); err != nil {
+	sums.start(read)
+	if err := l.pieces(c.ctx, read.segments, c.memory.Size(), func(p stagedPiece) error { return l.upload(c, p, sums) }); err != nil {
 		return err
 	}
-	for _, f := range c.source.all() {
+	for _, f := range c.source.allFiles() {
 		if err := f.unchanged(); err != nil {
 			return err
 		}
 	}
 	record.SHA256, record.Content = sums.end()
-	if was := c.origin.was; was != nil {
-		if record.Content != was.Content {
-			return wire.Errorf(wire.CodeChanged, "the content of %s is not what was put, though size and mtime are the same: put it again", c.origin.path)
+	if recorded := c.origin.record; recorded != nil {
+		if record.Content != recorded.Content {
+			return wire.Errorf(wire.CodeChanged, "the content of %s has changed since it was put, although its size and mtime are the same: put it again", c.origin.path)
 		}
-		record.Public = was.Public
+		record.Public = recorded.Public
 	}
-	if want := c.origin.sha; want != "" && want != record.SHA256 {
-		return wire.Errorf(wire.CodeChecksum, "its SHA-256 is %s, expected %s", record.SHA256, want)
+	if expected := c.origin.sha; expected != "" && expected != record.SHA256 {
+		return wire.Errorf(wire.CodeChecksum, "the file has the SHA-256 %s, expected %s", record.SHA256, expected)
 	}
-	manifest, err := makeManifest(l.manifest)
+	manifest, err := makeManifest(read.manifest)
 	if err != nil {
 		return err
 	}
-	d.log.Info("model loaded", "tenant", c.key.Tenant, "model", c.key.Name, "bytes", record.Bytes, "seconds", time.Since(begun).Seconds())
-	d.metrics.seconds.Observe(time.Since(begun).Seconds())
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	l.log.Info("model loaded", "tenant", c.key.Tenant, "model", c.key.Name, "bytes", record.Bytes, "seconds", time.Since(started).Seconds())
+	l.seconds.Observe(time.Since(started).Seconds())
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	c.source.close()
 	c.source = nil
-	c.record, c.manifest, c.header = record, manifest, l.header
+	c.record, c.manifest, c.header = record, manifest, read.header
 	return nil
 }
 
-// filled is a stage with a piece of a model in it.
-type filled struct {
-	stage device.Stage
-	at    gpu.Bytes
-	n     int
-	parts [][]byte // of tensors, in the order of the files: what is summed
-	err   error
+// stagedPiece is a stage with a piece of a model.
+type stagedPiece struct {
+	stage   device.Stage
+	at      gpu.Bytes
+	n       int
+	tensors [][]byte // the bytes of tensors in the piece, in the order of the files, for the checksum
+	err     error
 }
 
-// pipe has one goroutine read pieces, and sums and copies them here.
-func (d *Daemon) pipe(c *copied, segments []segment, sums *sums) error {
-	ctx, cancel := context.WithCancel(c.ctx)
-	pieces := make(chan filled)
-	total := c.memory.Size()
+// pieces reads segments in the background, and calls use for each piece up to the offset total of the
+// GPU layout.
+func (l *loader) pieces(ctx context.Context, segments []segment, total gpu.Bytes, use func(stagedPiece) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	pieces := make(chan stagedPiece)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.read(ctx, segments, total, pieces)
+		l.read(ctx, segments, total, pieces)
 	}()
-	stall := time.NewTimer(d.cfg.Stall)
+	stall := time.NewTimer(l.cfg.Stall)
 	defer stall.Stop()
-	defer d.await(ended, stall)
+	defer l.await(ended, stall)
 	defer cancel()
 	for at := gpu.Bytes(0); at < total; {
-		stall.Reset(d.cfg.Stall)
+		stall.Reset(l.cfg.Stall)
 		select {
 		case p := <-pieces:
 			if p.err == nil {
-				p.err = d.up(c, p, sums)
+				p.err = use(p)
 			}
 			if p.stage != nil {
-				d.stages.put(p.stage)
+				l.stages.release(p.stage)
 			}
 			if p.err != nil {
 				return p.err
 			}
 			at += gpu.Bytes(p.n)
-			c.loaded.Store(int64(at))
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-stall.C:
-			return d.stalled()
+			return stalled(l.cfg.Stall)
 		}
 	}
 	return nil
 }
 
-// up copies a piece to the GPU and sums it meanwhile.
-func (d *Daemon) up(c *copied, p filled, sums *sums) error {
+// upload copies a piece to the GPU. It updates the checksums during the transfer.
+func (l *loader) upload(c *modelCopy, p stagedPiece, sums *sums) error {
 	if err := p.stage.Up(c.memory, p.at, p.n); err != nil {
 		return err
 	}
-	for _, part := range p.parts {
+	for _, part := range p.tensors {
 		sums.write(part)
 	}
-	return p.stage.Wait()
+	if err := p.stage.Wait(); err != nil {
+		return err
+	}
+	c.loaded.Store(int64(p.at) + int64(p.n))
+	return nil
 }
 
-// read reads a model piece by piece, as it lies on the GPU: what is between the
-// tensors and behind them is zero. A read that does not come back keeps its stage.
-func (d *Daemon) read(ctx context.Context, segments []segment, total gpu.Bytes, pieces chan<- filled) {
+// read reads a model piece by piece in its GPU layout, with zeros between and after the tensors.
+// A hanging read keeps its stage.
+func (l *loader) read(ctx context.Context, segments []segment, total gpu.Bytes, pieces chan<- stagedPiece) {
 	for at := gpu.Bytes(0); at < total; {
-		p := filled{at: at}
-		p.stage, p.err = d.stages.take(ctx)
+		p := stagedPiece{at: at}
+		p.stage, p.err = l.stages.acquire(ctx)
 		if p.err == nil {
-			p.n = int(min(d.stages.size, total-at))
-			p.parts, segments, p.err = readPiece(p.stage.Buffer()[:p.n], int64(at), segments)
+			p.n = int(min(l.stages.size, total-at))
+			p.tensors, segments, p.err = readPiece(p.stage.Buffer()[:p.n], int64(at), segments)
 		}
 		select {
 		case pieces <- p:
 		case <-ctx.Done():
 			if p.stage != nil {
-				d.stages.put(p.stage)
+				l.stages.release(p.stage)
 			}
 			return
 		}
@@ -535,10 +304,10 @@ func (d *Daemon) read(ctx context.Context, segments []segment, total gpu.Bytes, 
 	}
 }
 
-// readPiece fills a buffer with what lies at a place on the GPU, of the segments
-// from there on, and returns the parts that are of tensors and the segments that
-// are left.
-func readPiece(buf []byte, at int64, segments []segment) (parts [][]byte, left []segment, err error) {
+// readPiece fills buf with the bytes at the given offset of the GPU layout. segments starts with
+// the first segment that ends after the offset. readPiece returns the ranges of buf that belong to
+// tensors, and the remaining segments.
+func readPiece(buf []byte, at int64, segments []segment) (tensors [][]byte, remaining []segment, err error) {
 	end := at + int64(len(buf))
 	done := at
 	for len(segments) > 0 && segments[0].to < end {
@@ -551,7 +320,7 @@ func readPiece(buf []byte, at int64, segments []segment) (parts [][]byte, left [
 			if err := s.file.fill(part, s.from+from-s.to); err != nil {
 				return nil, nil, err
 			}
-			parts = append(parts, part)
+			tensors = append(tensors, part)
 			done = to
 		}
 		if s.to+s.n > end {
@@ -560,46 +329,92 @@ func readPiece(buf []byte, at int64, segments []segment) (parts [][]byte, left [
 		segments = segments[1:]
 	}
 	clear(buf[done-at:])
-	return parts, segments, nil
+	return tensors, segments, nil
 }
 
-// sums are the checksums of what is read.
+// sums computes the checksums of a model while it is read.
 type sums struct {
-	file hash.Hash // of the one file; nil if it is an index
-	text []byte    // of the index
-	all  hash.Hash // of an index and all tensors
+	file    hash.Hash // of the only file; nil for an index
+	text    []byte    // of the index
+	content hash.Hash // of the index and all tensors
 }
 
-func (s *sums) begin(of *layout) {
+func (s *sums) start(of *layout) {
 	if of.text == nil {
 		s.file = sha256.New()
 		s.file.Write(of.header)
 		return
 	}
-	s.text, s.all = of.text, sha256.New()
-	s.all.Write(of.text)
+	s.text, s.content = of.text, sha256.New()
+	s.content.Write(of.text)
 }
 
 func (s *sums) write(part []byte) {
 	if s.file != nil {
 		s.file.Write(part)
 	} else {
-		s.all.Write(part)
+		s.content.Write(part)
 	}
 }
 
-// end is the sum as sha256sum prints it, of the file or the index, and what tells
-// the content from others.
+// end returns the SHA-256 of the file or the index, as sha256sum prints it, and a string that
+// identifies the content of the whole model.
 func (s *sums) end() (sum, content string) {
 	if s.file != nil {
 		sum = hex.EncodeToString(s.file.Sum(nil))
 		return sum, sum
 	}
 	index := sha256.Sum256(s.text)
-	return hex.EncodeToString(index[:]), "index:" + hex.EncodeToString(s.all.Sum(nil))
+	return hex.EncodeToString(index[:]), "index:" + hex.EncodeToString(s.content.Sum(nil))
 }
 
-// makeManifest is a sealed file with what clients are told of a model's tensors.
+// manifest is a sealed file that describes a model's tensors to clients.
+type manifest struct {
+	file    *os.File
+	size    gpu.Bytes // size of file
+	tensors int
+	bytes   int64 // total size of the tensors
+}
+
+func (m manifest) close() {
+	if m.file != nil {
+		_ = m.file.Close()
+	}
+}
+
+// manifest parses the manifest that a client passed for a store and copies it into a sealed file.
+func (l *loader) manifest(ctx context.Context, tenant string, s *source) (manifest, error) {
+	invalidManifest := func(err error) error { return wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err) }
+	f := s.files[0]
+	if f.size > maxText {
+		return manifest{}, invalidManifest(fmt.Errorf("it has %d bytes, expected at most %d", f.size, maxText))
+	}
+	release, err := l.headerLimiter.acquire(ctx, tenant)
+	if err != nil {
+		return manifest{}, err
+	}
+	defer release()
+	return readWithin(ctx, l.cfg.Stall, func() (m manifest, err error) {
+		places, metadata, err := wire.ParseManifest(io.NewSectionReader(f, 0, f.size), int64(s.image))
+		if err != nil {
+			return m, invalidManifest(err)
+		}
+		m.tensors = len(places)
+		for _, p := range places {
+			m.bytes += p.Bytes
+		}
+		text, err := wire.AppendManifest(nil, places, metadata)
+		if m.size = gpu.Bytes(len(text)); err == nil && s.host > 0 && m.size != s.host {
+			err = invalidManifest(errors.New("it changed while it was read"))
+		}
+		if err == nil {
+			m.file, err = makeManifest(text)
+		}
+		return m, err
+	}, manifest.close)
+}
+
+// makeManifest returns a sealed file with the given text.
 func makeManifest(text []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("gfaas-manifest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -613,25 +428,4 @@ func makeManifest(text []byte) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("manifest: %w", err), f.Close())
 	}
 	return f, nil
-}
-
-// publish notes that a copy is the model's newest. Locked.
-func (d *Daemon) publish(a policy.Publish) {
-	c := d.copies[a.Copy]
-	c.generation, c.record.Generation = a.Generation, a.Generation
-	m := d.models[c.key]
-	if m == nil {
-		m = &model{}
-		d.models[c.key] = m
-	}
-	if c.record.Content == m.record.Content { // else whoever put it says anew who may have it
-		c.record.Public = c.record.Public || m.record.Public
-	}
-	m.record = c.record
-	m.used = time.Now()
-	if !c.store {
-		m.loads++
-		d.counts.loads++
-	}
-	d.keep(c.key)
 }

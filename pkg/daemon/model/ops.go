@@ -4,109 +4,65 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/model"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
+	"golang.org/x/sys/unix"
 )
 
-// maxTimeout bounds what a client may wait.
+// maxTimeout limits the timeout of a request.
 const maxTimeout = 24 * time.Hour
 
-// call is a request that is being answered.
+// call is a request in progress.
 type call struct {
 	wire.Request
-	conn *conn
-	file *os.File // that came with it; closed at its end, unless it is taken
-	as   string   // the tenant it is of
+	conn      *conn
+	file      *os.File // passed with the request; closed at its end; nil if an operation owns it
+	forTenant string   // tenant for which the request runs
+	operation operation
+	rights    []*os.File // descriptors to send with the answer, closed afterwards
 }
 
-// request is one that the policy knows.
-type request struct {
-	put    bool
-	store  bool
-	public bool
-	file   *os.File // a client's, until a copy takes it
-	path   string   // where it is
-	sha    string
-	done   chan result
-	size   gpu.Bytes // of a store
-	source *source   // of a store: its manifest
-	charge *charge   // of a store: against its client's slice
-	record wire.Record
-}
+func (c *call) key() policy.Key { return policy.Key{Tenant: c.forTenant, Name: c.Name} }
 
-// takeFile gives the file away. Locked.
-func (r *request) takeFile() *os.File {
-	f := r.file
-	r.file = nil
-	return f
-}
+func usage(format string, args ...any) error { return wire.Errorf(wire.CodeUsage, format, args...) }
 
-// result is what a request comes to.
-type result struct {
-	copy       *copied
-	generation int64
-	err        error
-}
-
-// answer tells a request what it comes to. Locked.
-func (d *Daemon) answer(id policy.RequestID, r result) {
-	if waits := d.requests[id]; waits != nil {
-		waits.done <- r
-	}
-}
-
-// operation is how requests of a kind are met.
+// operation implements one kind of request. run may set call.rights.
 type operation struct {
-	run    func(*call) (wire.Answer, []*os.File, error)
-	named  bool // it is of a model
-	tenant bool // a tenant's socket may ask it, not model.sock alone
-	files  int  // descriptors that may come with it
+	run    func(*call) (wire.Answer, error)
+	named  bool // the request must name a model
+	tenant bool // allowed on tenants' sockets; otherwise only on model.sock
+	files  int  // most descriptors that may accompany the request
 }
 
-// operationOf is the operation of a name; its run is nil if there is none.
+// operationOf returns the operation with the given name. Its run is nil if there is none.
 func operationOf(name string) operation {
-	switch name {
-	case wire.OpGet:
-		return operation{(*call).get, true, true, 1}
-	case wire.OpRead:
-		return operation{(*call).read, true, true, 1}
-	case wire.OpPut:
-		return operation{(*call).put, true, true, 1}
-	case wire.OpStore:
-		return operation{(*call).storeModel, true, true, 1}
-	case wire.OpCommit:
-		return operation{(*call).commit, true, true, 0}
-	case wire.OpRelease:
-		return operation{(*call).release, true, true, 0}
-	case wire.OpRemove:
-		return operation{(*call).remove, true, true, 0}
-	case wire.OpStat:
-		return operation{(*call).stat, false, true, 0}
-	case wire.OpList:
-		return operation{(*call).list, false, true, 0}
-	case wire.OpHold:
-		return operation{(*call).hold, true, false, 1}
-	case wire.OpTenant:
-		return operation{(*call).addTenant, false, false, 0}
-	}
-	return operation{}
+	return map[string]operation{
+		wire.OpGet:     {(*call).getModel, true, true, 1},
+		wire.OpRead:    {(*call).read, true, true, 1},
+		wire.OpPut:     {(*call).putModel, true, true, 1},
+		wire.OpStore:   {(*call).storeModel, true, true, 1},
+		wire.OpCommit:  {(*call).commit, true, true, 0},
+		wire.OpRelease: {(*call).release, true, true, 0},
+		wire.OpRemove:  {(*call).remove, true, true, 0},
+		wire.OpStat:    {(*call).stat, false, true, 0},
+		wire.OpList:    {(*call).list, false, true, 0},
+		wire.OpHold:    {(*call).transferHold, true, false, 1},
+		wire.OpTenant:  {(*call).addTenant, false, false, 0},
+	}[name]
 }
 
-// check says what is wrong with a request, if anything.
+// check validates a request that came with the given number of descriptors. It sets c.operation and
+// c.forTenant.
 func (c *call) check(files int) error {
 	op := operationOf(c.Op)
-	usage := func(format string, args ...any) error { return wire.Errorf(wire.CodeUsage, format, args...) }
-	if op.run == nil {
-		return usage("op %.40q is not known", c.Op)
+	if c.operation = op; op.run == nil {
+		return usage("unknown op %.40q", c.Op)
 	}
 	if op.named || c.Name != "" {
 		if err := wire.CheckName(c.Name); err != nil {
@@ -118,133 +74,86 @@ func (c *call) check(files int) error {
 			return usage("%v", err)
 		}
 	}
-	c.as = c.conn.tenant
+	c.forTenant = c.conn.tenant
 	switch {
 	case c.conn.tenant != "" && c.Tenant != "" && c.Tenant != c.conn.tenant:
-		return wire.Errorf(wire.CodeDenied, "this socket speaks for tenant %s alone", c.conn.tenant)
+		return wire.Errorf(wire.CodeDenied, "this socket serves only tenant %s", c.conn.tenant)
 	case c.conn.tenant != "" && (!op.tenant || c.Source != ""):
-		return wire.Errorf(wire.CodeDenied, "only model.sock takes that")
-	case c.as == "" && c.Tenant != "":
-		c.as = c.Tenant
-	case c.as == "":
-		c.as = wire.DefaultTenant
+		return wire.Errorf(wire.CodeDenied, "this request is only allowed on model.sock")
+	case c.forTenant == "" && c.Tenant != "":
+		c.forTenant = c.Tenant
+	case c.forTenant == "":
+		c.forTenant = wire.DefaultTenant
 	}
 	switch {
 	case files > op.files:
-		return usage("%d descriptors with %s, expected at most %d", files, c.Op, op.files)
+		return usage("%s with %d file descriptors, expected at most %d", c.Op, files, op.files)
 	case c.TimeoutMS < 0:
-		return usage("timeout_ms is %d, expected 0 or more", c.TimeoutMS)
+		return usage("timeout_ms %d: expected 0 or more", c.TimeoutMS)
 	}
 	return nil
 }
 
-// until is when the request's time is up.
+// until returns the time limit of the request, in the policy's time.
 func (c *call) until() time.Duration {
-	return c.conn.d.now() + time.Duration(min(c.TimeoutMS, int64(maxTimeout/time.Millisecond)))*time.Millisecond
+	return c.conn.server.now() + time.Duration(min(c.TimeoutMS, int64(maxTimeout/time.Millisecond)))*time.Millisecond
 }
 
-// ask has the policy decide on a request, and waits for what it comes to, or until
-// the client is gone. Of event one is made with the request's number.
-func (c *call) ask(r *request, event func(id policy.RequestID) policy.Event) (policy.RequestID, result) {
-	d := c.conn.d
-	r.done = make(chan result, 1)
-	d.mu.Lock()
-	if d.ended {
-		d.mu.Unlock()
+// submit passes a request to the policy and waits for the result, or until the client disconnects.
+// event returns the policy's event for the request ID. After an error the request has ended.
+func (c *call) submit(r *request, event func(id policy.RequestID) policy.Event) (policy.RequestID, result) {
+	srv := c.conn.server
+	r.result = make(chan result, 1)
+	srv.mu.Lock()
+	if srv.closed {
+		srv.mu.Unlock()
 		return 0, result{err: context.Canceled}
 	}
-	d.last++
-	id := d.last
-	d.requests[id] = r
-	d.stepLocked(event(id))
-	d.mu.Unlock()
-	var out result
+	srv.last++
+	id := srv.last
+	srv.requests[id] = r
+	srv.stepLocked(event(id))
+	srv.mu.Unlock()
+	var res result
 	select {
-	case out = <-r.done:
+	case res = <-r.result:
 	case <-c.conn.ctx.Done():
-		out.err = c.conn.ctx.Err()
+		res.err = c.conn.ctx.Err()
 	}
-	if out.err != nil {
-		c.over(id, r)
+	if res.err != nil {
+		c.endRequest(id, r)
 	}
-	return id, out
+	return id, res
 }
 
-// over ends a request: whatever it was granted is given back.
-func (c *call) over(id policy.RequestID, r *request) {
-	d := c.conn.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.requests, id)
+// endRequest ends a request and releases everything that it was granted.
+func (c *call) endRequest(id policy.RequestID, r *request) {
+	srv := c.conn.server
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	delete(srv.requests, id)
 	if r.file != nil {
-		discard([]*os.File{r.takeFile()})
+		discard(r.takeFile())
 	}
-	d.stepLocked(policy.Leave{Request: id})
+	srv.stepLocked(policy.Release{Request: id})
 }
 
-// keyFor is the model that a name means to a tenant: its own, else one that is
-// public. Locked.
-func (d *Daemon) keyFor(tenant, name string) policy.Key {
-	own := policy.Key{Tenant: tenant, Name: name}
-	if d.models[own] != nil || d.loading(own) {
-		return own
-	}
-	best := own
-	for key, m := range d.models {
-		if key.Name == name && m.record.Public && (best == own || key.Tenant == wire.DefaultTenant || best.Tenant != wire.DefaultTenant && key.Tenant < best.Tenant) {
-			best = key
-		}
-	}
-	return best
-}
-
-// toLoad is the model that a name means to a tenant who may have a source of its
-// own for it, and whether there is something to load it from. What a tenant brings
-// never becomes another's model: of one that is public and has no file, the tenant
-// that asks has its own. Locked.
-func (d *Daemon) toLoad(tenant, name string, has bool) (key policy.Key, source bool) {
-	own := policy.Key{Tenant: tenant, Name: name}
-	key = d.keyFor(tenant, name)
-	m := d.models[key]
-	source = m != nil && len(m.record.Files) > 0
-	if key != own && (source || d.onGPU(key) || d.loading(key)) {
-		return key, source
-	}
-	return own, has || key == own && source
-}
-
-// ready says whether what a name means to a tenant is on the GPU.
-func (d *Daemon) ready(tenant, name string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.onGPU(d.keyFor(tenant, name))
-}
-
-// loading says whether a copy of a model is on its way. Locked.
-func (d *Daemon) loading(key policy.Key) bool {
-	for _, c := range d.copies {
-		if c.key == key && c.generation == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func (c *call) get() (wire.Answer, []*os.File, error) {
+func (c *call) getModel() (wire.Answer, error) {
 	r := &request{}
 	if c.file != nil {
 		r.path = c.path()
 		r.file, c.file = c.file, nil
 	}
-	id, out := c.acquire(r)
-	if out.err != nil {
-		return wire.Answer{}, nil, out.err
+	id, res := c.acquire(r)
+	if res.err != nil {
+		return wire.Answer{}, res.err
 	}
-	return c.granted(id, r, out, 0)
+	return c.answerGrant(id, r, res, 0)
 }
 
-// path is where the file that came can be opened again. What a container passes has
-// none: it could put other things of the host's there, which it may not read.
+// path returns a path from which the daemon can open the passed file again. It returns "" for a
+// tenant's socket: a container could replace the file at that path by another file of the host,
+// which the container may not read.
 func (c *call) path() string {
 	if c.conn.tenant != "" {
 		return ""
@@ -252,43 +161,49 @@ func (c *call) path() string {
 	return pathOf(c.file, c.Source)
 }
 
-// acquire has a model's copy granted to a request.
+// acquire requests a copy of a model. The copy is loaded if necessary.
 func (c *call) acquire(r *request) (policy.RequestID, result) {
-	d := c.conn.d
-	path, ok := wire.FileOf(d.cfg.Models, c.Name)
+	srv := c.conn.server
+	path, ok := wire.FileOf(srv.cfg.Models, c.Name)
 	inFolder := false
-	if d.cfg.Models != "" && ok {
+	if srv.cfg.Models != "" && ok {
 		_, err := os.Stat(path)
 		inFolder = err == nil
 	}
-	if !d.ready(c.as, c.Name) {
-		d.reap()
+	if !srv.ready(c.forTenant, c.Name) {
+		srv.reap()
 	}
-	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
-		key, source := d.toLoad(c.as, c.Name, r.file != nil || inFolder)
+	id, res := c.submit(r, func(id policy.RequestID) policy.Event {
+		key, source := srv.toLoad(c.forTenant, c.Name, r.file != nil || inFolder)
 		return policy.Get{Request: id, Key: key, Until: c.until(), Source: source}
 	})
-	if out.err == nil && r.file != nil {
-		discard([]*os.File{r.file}) // it was there, or another's load came first
+	if res.err == nil && r.file != nil {
+		discard(r.file) // not needed: the model was loaded, or another request loaded it
 		r.file = nil
 	}
-	return id, out
+	return id, res
 }
 
-// granted has the connection hold what a request was granted, and answers with it.
-func (c *call) granted(id policy.RequestID, r *request, out result, store policy.CopyID) (wire.Answer, []*os.File, error) {
-	d := c.conn.d
-	d.mu.Lock()
-	copied := out.copy
-	a := wire.Answer{
-		Name: copied.key.Name, Generation: out.generation, SHA256: copied.record.SHA256, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size()),
+// describe returns an answer about a copy. The caller holds the lock.
+func (srv *server) describe(c *modelCopy, generation int64) wire.Answer {
+	return wire.Answer{
+		Name: c.key.Name, Generation: generation, SHA256: c.record.SHA256, GPU: srv.cfg.GPU.UUID(), Size: int64(c.size()),
 	}
-	// Descriptors of the answer's own: a store can end, and its memory go, before it is sent.
-	// Each client reads the manifest from a place of its own.
+}
+
+// answerGrant makes the connection hold a granted copy and returns the answer. store is the copy's ID
+// if it is an uncommitted store, otherwise 0.
+func (c *call) answerGrant(id policy.RequestID, r *request, res result, store policy.CopyID) (wire.Answer, error) {
+	srv := c.conn.server
+	srv.mu.Lock()
+	copied := res.copy
+	a := srv.describe(copied, res.generation)
+	// The answer needs its own descriptors: a store may end, and its memory be freed, before
+	// the answer is sent. Opening the manifest anew gives each client its own file offset.
 	var memory, manifest *os.File
 	var err error
 	if copied.freed {
-		err = c.paused()
+		err = c.storeEnded()
 	} else {
 		memory, err = duplicate(copied.export)
 	}
@@ -296,25 +211,26 @@ func (c *call) granted(id policy.RequestID, r *request, out result, store policy
 		manifest, err = os.Open(procfs.OpenFile(copied.manifest.Fd()))
 	}
 	if err == nil {
-		c.conn.took(hold{request: id, as: c.as, key: copied.key, generation: out.generation, store: store})
+		c.conn.addHold(hold{request: id, tenant: c.forTenant, key: copied.key, generation: res.generation, store: store})
 	}
-	d.mu.Unlock()
+	srv.mu.Unlock()
 	if err != nil {
 		if memory != nil {
 			_ = memory.Close()
 		}
-		c.over(id, r)
-		return a, nil, fmt.Errorf("model %s: %w", copied.key.Name, err)
+		c.endRequest(id, r)
+		return a, fmt.Errorf("model %s: %w", copied.key.Name, err)
 	}
-	return a, []*os.File{memory, manifest}, nil
+	c.rights = []*os.File{memory, manifest}
+	return a, nil
 }
 
-// paused is the error of a store that has ended by itself.
-func (c *call) paused() error {
-	return wire.Errorf(wire.CodeAbsent, "the store of model %s has ended: nothing was heard from this connection for %v", c.Name, c.conn.d.policy.StorePause)
+// storeEnded returns the error for a store that the policy has ended after StorePause.
+func (c *call) storeEnded() error {
+	return wire.Errorf(wire.CodeAbsent, "the store of model %s has ended, because this connection sent no request for %v", c.Name, c.conn.server.policy.StorePause)
 }
 
-// duplicate returns another descriptor of what a file is of.
+// duplicate returns a second descriptor of a file.
 func duplicate(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -323,221 +239,168 @@ func duplicate(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-func (c *call) put() (wire.Answer, []*os.File, error) {
-	d := c.conn.d
+func (c *call) putModel() (wire.Answer, error) {
+	srv := c.conn.server
 	if c.file == nil {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "put without the descriptor of a file")
+		return wire.Answer{}, usage("put without a file descriptor")
 	}
 	r := &request{put: true, public: c.Public, sha: c.SHA256, path: c.path()}
 	r.file, c.file = c.file, nil
-	d.reap()
-	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
-		return policy.Put{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Until: c.until()}
+	srv.reap()
+	id, res := c.submit(r, func(id policy.RequestID) policy.Event {
+		return policy.Put{Request: id, Key: c.key(), Until: c.until()}
 	})
-	if out.err != nil {
-		return wire.Answer{}, nil, out.err
+	if res.err != nil {
+		return wire.Answer{}, res.err
 	}
-	d.mu.Lock()
-	copied := out.copy
-	a := wire.Answer{Name: c.Name, Generation: out.generation, SHA256: copied.record.SHA256, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}
-	if m := d.models[copied.key]; m != nil && m.record.Generation == out.generation && c.Public && !m.record.Public {
+	srv.mu.Lock()
+	copied := res.copy
+	a := srv.describe(copied, res.generation)
+	if m := srv.models[copied.key]; m != nil && m.record.Generation == res.generation && c.Public && !m.record.Public {
 		m.record.Public = true
-		d.keep(copied.key)
+		srv.queueSave(copied.key)
 	}
-	d.mu.Unlock()
-	c.over(id, r)
-	d.kept(c.conn.ctx)
-	return a, nil, nil
+	srv.mu.Unlock()
+	c.endRequest(id, r)
+	srv.awaitSaved(c.conn.ctx)
+	return a, nil
 }
 
-func (c *call) storeModel() (wire.Answer, []*os.File, error) {
-	usage := func(format string, args ...any) error { return wire.Errorf(wire.CodeUsage, format, args...) }
+func (c *call) storeModel() (wire.Answer, error) {
 	switch {
 	case c.file == nil:
-		return wire.Answer{}, nil, usage("store without the descriptor of a manifest")
+		return wire.Answer{}, usage("store without the file descriptor of a manifest")
 	case c.Size <= 0 || c.Size > 1<<50:
-		return wire.Answer{}, nil, usage("size is %d, expected more than 0 bytes", c.Size)
+		return wire.Answer{}, usage("size %d: expected 1 to %d bytes", c.Size, int64(1<<50))
 	}
 	file, err := regular(c.file, "")
 	c.file = nil
 	if err != nil {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err)
+		return wire.Answer{}, wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err)
 	}
-	d := c.conn.d
-	grain := d.cfg.GPU.Granularity()
-	r := &request{store: true, public: c.Public, size: (gpu.Bytes(c.Size) + grain - 1) / grain * grain}
-	r.source = &source{files: []*opened{file}, image: gpu.Bytes(c.Size)}
-	manifest, err := d.manifest(c.conn.ctx, c.as, r.source)
+	srv := c.conn.server
+	s := &source{files: []*openedFile{file}, image: gpu.Bytes(c.Size)}
+	manifest, err := srv.manifest(c.conn.ctx, c.forTenant, s)
 	if err != nil {
-		r.source.close()
-		return wire.Answer{}, nil, err
+		s.close()
+		return wire.Answer{}, err
 	}
-	manifest.close() // it is made again when there is room
-	r.source.host = manifest.size
-	r.record = wire.Record{Tenant: c.as, Name: c.Name, Public: c.Public, Tensors: manifest.tensors, Bytes: manifest.bytes}
-	d.reap()
-	if r.charge, err = d.chargeStore(c, r.size); err != nil {
-		r.source.close()
-		return wire.Answer{}, nil, err
+	manifest.close() // only the size was needed; allocate makes it again when there is room
+	s.host = manifest.size
+	store := &modelCopy{store: true, public: c.Public, source: s, allocSize: srv.roundUp(s.image)}
+	store.record = wire.Record{Tenant: c.forTenant, Name: c.Name, Public: c.Public, Tensors: manifest.tensors, Bytes: manifest.bytes}
+	srv.reap()
+	counting, err := srv.chargeStore(c.conn.ctx, c.conn.pid, c.conn.start, c.Name, store.allocSize)
+	if err != nil {
+		s.close()
+		return wire.Answer{}, err
 	}
-	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
-		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Host: r.source.host, Until: c.until()}
+	store.charge = counting
+	r := &request{store: store}
+	id, res := c.submit(r, func(id policy.RequestID) policy.Event {
+		return policy.Store{Request: id, Key: c.key(), Bytes: store.allocSize, Host: s.host, Until: c.until()}
 	})
-	if out.err != nil {
-		r.charge.end()
-		return wire.Answer{}, nil, out.err
+	if res.err != nil {
+		counting.end()
+		return wire.Answer{}, res.err
 	}
-	return c.granted(id, r, out, out.copy.id)
+	return c.answerGrant(id, r, res, res.copy.id)
 }
 
-// manifest is a sealed file with what clients are told of a model's tensors.
-type manifest struct {
-	file    *os.File
-	size    gpu.Bytes // of the file
-	tensors int
-	bytes   int64 // of all of them
-}
-
-func (m manifest) close() {
-	if m.file != nil {
-		_ = m.file.Close()
-	}
-}
-
-// manifest reads the manifest of a store and makes it one that nobody can change.
-func (d *Daemon) manifest(ctx context.Context, tenant string, s *source) (manifest, error) {
-	wrong := func(err error) error { return wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err) }
-	f := s.files[0]
-	if f.size > maxText {
-		return manifest{}, wrong(fmt.Errorf("%d bytes, expected at most %d", f.size, maxText))
-	}
-	done, err := d.looks.take(ctx, tenant)
-	if err != nil {
-		return manifest{}, err
-	}
-	defer done()
-	return within(ctx, d, func() (m manifest, err error) {
-		places, metadata, err := wire.ParseManifest(io.NewSectionReader(f, 0, f.size), int64(s.image))
-		if err != nil {
-			return m, wrong(err)
-		}
-		m.tensors = len(places)
-		for _, p := range places {
-			m.bytes += p.Bytes
-		}
-		text, err := wire.AppendManifest(nil, places, metadata)
-		if m.size = gpu.Bytes(len(text)); err == nil && s.host > 0 && m.size != s.host {
-			err = wrong(errors.New("it changed while it was read"))
-		}
-		if err == nil {
-			m.file, err = makeManifest(text)
-		}
-		return m, err
-	}, manifest.close)
-}
-
-func (c *call) commit() (wire.Answer, []*os.File, error) {
-	a, charge, err := c.publish()
-	charge.end() // before the client hears of it and allocates what it may have again
-	return a, nil, err
-}
-
-// publish commits a store, and returns its charge, which is to be ended.
-func (c *call) publish() (wire.Answer, *charge, error) {
-	d, conn := c.conn.d, c.conn
-	key := policy.Key{Tenant: c.as, Name: c.Name}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (c *call) commit() (wire.Answer, error) {
+	srv, conn := c.conn.server, c.conn
+	var counting *charge
+	// Before the answer, because the client may then allocate this memory again.
+	defer func() { counting.end() }()
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
 	for i, h := range conn.holds {
-		if h.key != key || h.store == 0 {
+		if h.key != c.key() || h.store == 0 {
 			continue
 		}
-		copied := d.copies[h.store]
+		copied := srv.copies[h.store]
 		if copied == nil {
 			conn.holds = slices.Delete(conn.holds, i, i+1)
-			return wire.Answer{}, nil, c.paused()
+			return wire.Answer{}, c.storeEnded()
 		}
 		conn.holds[i].store = 0
-		d.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
+		srv.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
 		conn.holds[i].generation = copied.generation
-		charge := copied.charge
-		copied.charge = nil
-		return wire.Answer{Name: c.Name, Generation: copied.generation, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}, charge, nil
+		counting, copied.charge = copied.charge, nil
+		return srv.describe(copied, copied.generation), nil
 	}
-	return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection stores no model %s", c.Name)
+	return wire.Answer{}, wire.Errorf(wire.CodeAbsent, "this connection has no store of model %s", c.Name)
 }
 
-func (c *call) release() (wire.Answer, []*os.File, error) {
-	id, ok := c.conn.drop(c.as, c.Name, c.Release)
+func (c *call) release() (wire.Answer, error) {
+	id, ok := c.conn.removeHold(c.forTenant, c.Name, c.Release)
 	if !ok {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
+		return wire.Answer{}, wire.Errorf(wire.CodeAbsent, "this connection does not hold model %s", c.Name)
 	}
-	c.over(id, &request{})
-	return wire.Answer{Name: c.Name}, nil, nil
+	c.endRequest(id, &request{})
+	return wire.Answer{Name: c.Name}, nil
 }
 
-func (c *call) remove() (wire.Answer, []*os.File, error) {
-	d := c.conn.d
-	key := policy.Key{Tenant: c.as, Name: c.Name}
-	d.mu.Lock()
-	there := d.models[key] != nil || d.loading(key)
-	if there {
-		delete(d.models, key)
-		d.stepLocked(policy.Remove{Key: key})
-		d.keep(key)
+func (c *call) remove() (wire.Answer, error) {
+	srv := c.conn.server
+	key := c.key()
+	srv.mu.Lock()
+	exists := srv.models[key] != nil || srv.loading(key)
+	if exists {
+		delete(srv.models, key)
+		srv.stepLocked(policy.Remove{Key: key})
+		srv.queueSave(key)
 	}
-	d.mu.Unlock()
-	if !there {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "there is no model %s", c.Name)
+	srv.mu.Unlock()
+	if !exists {
+		return wire.Answer{}, wire.Errorf(wire.CodeAbsent, "there is no model %s", c.Name)
 	}
-	d.kept(c.conn.ctx)
-	return wire.Answer{Name: c.Name}, nil, nil
+	srv.awaitSaved(c.conn.ctx)
+	return wire.Answer{Name: c.Name}, nil
 }
 
-// hold has a process hold what the connection holds of a model, for as long as it
-// lives.
-func (c *call) hold() (wire.Answer, []*os.File, error) {
+// transferHold transfers the connection's hold on a model to a process, until the process ends.
+func (c *call) transferHold() (wire.Answer, error) {
 	if c.file == nil {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "hold without a process's descriptor")
+		return wire.Answer{}, usage("hold without a pidfd")
 	}
 	process := c.file
-	// Ready for reading is what it is when the process ends.
+	// Accept only a pidfd: watch relies on it becoming readable when the process ends.
 	if err := unix.PidfdSendSignal(int(process.Fd()), 0, nil, 0); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ESRCH) {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "that is no process's descriptor: %v", err)
+		return wire.Answer{}, usage("the file descriptor is not a pidfd: %v", err)
 	}
 	watched, err := watch(process)
 	if err != nil {
-		return wire.Answer{}, nil, err
+		return wire.Answer{}, err
 	}
-	id, ok := c.conn.drop(c.as, c.Name, c.Release)
+	id, ok := c.conn.removeHold(c.forTenant, c.Name, c.Release)
 	if !ok {
 		_ = watched.Close()
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
+		return wire.Answer{}, wire.Errorf(wire.CodeAbsent, "this connection does not hold model %s", c.Name)
 	}
 	c.file = nil
-	d := c.conn.d
-	d.mu.Lock()
-	d.processes[id] = process
-	d.mu.Unlock()
-	d.work.Go(func() {
-		if err := d.awaitEnd(watched); err != nil && d.ctx.Err() == nil {
-			d.log.Error("cannot watch a process", "err", err)
+	srv := c.conn.server
+	srv.mu.Lock()
+	srv.processes[id] = process
+	srv.mu.Unlock()
+	srv.work.Go(func() {
+		if err := srv.awaitEnd(watched); err != nil && srv.ctx.Err() == nil {
+			srv.log.Error("cannot watch a process", "err", err)
 		}
-		d.mu.Lock()
-		delete(d.processes, id)
-		d.mu.Unlock()
+		srv.mu.Lock()
+		delete(srv.processes, id)
+		srv.mu.Unlock()
 		_ = watched.Close()
 		_ = process.Close()
-		c.over(id, &request{})
+		c.endRequest(id, &request{})
 	})
-	return wire.Answer{Name: c.Name}, nil, nil
+	return wire.Answer{Name: c.Name}, nil
 }
 
-// watch is a file that can be read when a process has ended. The process's
-// descriptor is its client's too and stays as it is; what looks at it here is waited
-// for without a thread of its own.
+// watch returns a file that becomes readable when a process ends. It does not change the flags of
+// the pidfd, which the client shares; the runtime's poller waits for the new file instead.
 func watch(process *os.File) (*os.File, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -553,32 +416,66 @@ func watch(process *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "end of a process"), nil
 }
 
-// awaitEnd waits until a process that is watched has ended, or the daemon does.
-func (d *Daemon) awaitEnd(watched *os.File) error {
-	raw, err := watched.SyscallConn()
-	if err != nil {
-		return err
+func (c *call) addTenant() (wire.Answer, error) {
+	srv := c.conn.server
+	if err := srv.listen(c.forTenant); err != nil {
+		return wire.Answer{}, err
 	}
-	defer context.AfterFunc(d.ctx, func() { _ = watched.SetReadDeadline(time.Unix(1, 0)) })()
-	return raw.Read(func(fd uintptr) bool {
-		for {
-			if n, err := unix.EpollWait(int(fd), make([]unix.EpollEvent, 1), 0); !errors.Is(err, unix.EINTR) {
-				return n != 0
-			}
-		}
-	})
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if c.forTenant != wire.DefaultTenant && !slices.Contains(srv.tenants, c.forTenant) {
+		srv.tenants = append(srv.tenants, c.forTenant)
+		srv.setBounds()
+	}
+	return wire.Answer{Tenant: c.forTenant}, nil
 }
 
-func (c *call) addTenant() (wire.Answer, []*os.File, error) {
-	d := c.conn.d
-	if err := d.listen(c.as); err != nil {
-		return wire.Answer{}, nil, err
+func (c *call) stat() (wire.Answer, error) {
+	srv := c.conn.server
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if c.Name == "" {
+		t := srv.totals()
+		return wire.Answer{Daemon: &t}, nil
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c.as != wire.DefaultTenant && !slices.Contains(d.tenants, c.as) {
-		d.tenants = append(d.tenants, c.as)
-		d.share()
+	key := srv.keyFor(c.forTenant, c.Name)
+	for _, s := range srv.statuses("") {
+		if s.Name == key.Name && s.Tenant == key.Tenant {
+			return wire.Answer{Model: &s}, nil
+		}
 	}
-	return wire.Answer{Tenant: c.as}, nil, nil
+	return wire.Answer{}, wire.Errorf(wire.CodeAbsent, "there is no model %s", c.Name)
+}
+
+// list returns as many models as fit in a packet, starting after c.After.
+func (c *call) list() (wire.Answer, error) {
+	srv := c.conn.server
+	tenant := c.conn.tenant
+	if tenant == "" {
+		tenant = c.Tenant
+	}
+	srv.mu.Lock()
+	all := srv.statuses(tenant)
+	srv.mu.Unlock()
+	a := wire.Answer{OK: true, ID: c.ID, Models: []wire.Status{}, More: new(bool)}
+	envelope, err := encode(a)
+	if err != nil {
+		return a, err
+	}
+	used := len(envelope)
+	for _, s := range all {
+		if c.After != "" && (s.Name < c.After || s.Name == c.After && (c.AfterOf == "" || s.Tenant <= c.AfterOf)) {
+			continue
+		}
+		text, err := encode(s)
+		if err != nil {
+			return a, err
+		}
+		if used += len(text) + 1; used > wire.MaxAnswer && len(a.Models) > 0 {
+			*a.More = true
+			break
+		}
+		a.Models = append(a.Models, s)
+	}
+	return a, nil
 }

@@ -8,77 +8,62 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/safetensors"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
+	"golang.org/x/sys/unix"
 )
 
-// chunk is how much of a model is written back at a time, in bytes: who reads has
-// SendTime for each.
+// chunk is the largest piece that read writes at a time, in bytes. The client must receive each
+// piece within SendTime.
 const chunk = 1 << 20
 
-// reader is by what socket a model is read, and as which tenant's.
+// reader identifies the readers that take turns: by the tenant of the socket and of the request.
 type reader struct{ socket, tenant string }
 
-// readings is held by the one of these readers to whom a model is being written.
-// Others wait for each other alone: nobody has to be done in time.
-func (d *Daemon) readings(r reader) chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.reading[r] == nil {
-		d.reading[r] = make(chan struct{}, 1)
-	}
-	return d.reading[r]
-}
-
-// read writes a model's file, from the GPU, into the pipe that came with the
-// request. The answer has the sum that must come out, if the file is one that was
-// put.
-func (c *call) read() (wire.Answer, []*os.File, error) {
+// read writes a model from GPU memory, as a safetensors file, into the pipe that came with the
+// request. The answer contains the expected checksum if the model is a single file.
+func (c *call) read() (wire.Answer, error) {
 	if c.file == nil {
-		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "read without the descriptor of a pipe")
+		return wire.Answer{}, usage("read without the file descriptor of a pipe")
 	}
-	out, err := pipe(c.file)
+	writer, err := pipe(c.file)
 	if err != nil {
-		return wire.Answer{}, nil, err
+		return wire.Answer{}, err
 	}
-	defer out.Close()
-	defer context.AfterFunc(c.conn.ctx, func() { _ = out.SetWriteDeadline(time.Unix(1, 0)) })()
+	defer writer.Close()
+	defer context.AfterFunc(c.conn.ctx, func() { _ = writer.SetWriteDeadline(time.Unix(1, 0)) })()
 	r := &request{}
-	id, got := c.acquire(r)
-	if got.err != nil {
-		return wire.Answer{}, nil, got.err
+	id, res := c.acquire(r)
+	if res.err != nil {
+		return wire.Answer{}, res.err
 	}
-	defer c.over(id, r)
-	d := c.conn.d
-	a := wire.Answer{Name: got.copy.key.Name, Generation: got.generation}
-	if len(got.copy.header) > 0 {
-		a.SHA256 = got.copy.record.SHA256
+	defer c.endRequest(id, r)
+	srv := c.conn.server
+	a := wire.Answer{Name: res.copy.key.Name, Generation: res.generation}
+	if len(res.copy.header) > 0 {
+		a.SHA256 = res.copy.record.SHA256
 	}
-	// One at a time, so that readers who take theirs have little memory.
-	reading := d.readings(reader{c.conn.tenant, c.as})
-	select {
-	case reading <- struct{}{}:
-		defer func() { <-reading }()
-	case <-c.conn.ctx.Done():
-		return a, nil, c.conn.ctx.Err()
+	// One at a time, to limit the memory for slow readers.
+	slot := srv.readerSlot(reader{c.conn.tenant, c.forTenant})
+	if err := slot.Acquire(c.conn.ctx, 1); err != nil {
+		return a, err
 	}
-	// Whoever reads the pipe waits for its end.
-	discard([]*os.File{c.file})
+	defer slot.Release(1)
+	// The reading end sees the end of the file only when all writing ends are closed.
+	discard(c.file)
 	c.file = nil
-	return a, nil, c.write(out, got.copy)
+	return a, c.write(writer, res.copy)
 }
 
-// pipe is a client's pipe, for writing without being kept by it.
+// pipe returns a non-blocking descriptor for a client's pipe.
 func pipe(f *os.File) (*os.File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if info.Mode()&os.ModeNamedPipe == 0 {
-		return nil, wire.Errorf(wire.CodeUsage, "read into %s, expected a pipe", kind(info.Mode()))
+		return nil, usage("read into %s, expected a pipe", kind(info.Mode()))
 	}
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -91,21 +76,21 @@ func pipe(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "a client's pipe"), nil
 }
 
-// span is where a tensor is in an allocation.
+// span is a tensor's range in GPU memory.
 type span struct{ at, n int64 }
 
-// write writes the file of a copy that a request holds.
-func (c *call) write(out *os.File, of *copied) error {
+// write writes the file of a copy that the request holds.
+func (c *call) write(pipe *os.File, of *modelCopy) error {
 	header, spans, err := c.outline(of)
 	if err == nil {
-		err = c.send(out, header)
+		err = c.send(pipe, header)
 	}
-	buf := make([]byte, min(chunk, c.conn.d.stages.size))
+	buf := make([]byte, min(chunk, c.conn.server.stages.size))
 	for _, s := range spans {
 		for err == nil && s.n > 0 {
 			part := buf[:min(s.n, int64(len(buf)))]
-			if err = c.down(part, of, s.at); err == nil {
-				err = c.send(out, part)
+			if err = c.download(part, of, s.at); err == nil {
+				err = c.send(pipe, part)
 			}
 			s.at += int64(len(part))
 			s.n -= int64(len(part))
@@ -114,14 +99,13 @@ func (c *call) write(out *os.File, of *copied) error {
 	return err
 }
 
-// outline is the header of a copy's file, and what follows it.
-func (c *call) outline(of *copied) (header []byte, spans []span, err error) {
-	select {
-	case c.conn.d.outlines <- struct{}{}:
-		defer func() { <-c.conn.d.outlines }()
-	case <-c.conn.ctx.Done():
-		return nil, nil, c.conn.ctx.Err()
+// outline returns the header of a copy's file, and the ranges of the tensors after it.
+func (c *call) outline(of *modelCopy) (header []byte, spans []span, err error) {
+	outlines := c.conn.server.outlines
+	if err := outlines.Acquire(c.conn.ctx, 1); err != nil {
+		return nil, nil, err
 	}
+	defer outlines.Release(1)
 	info, err := of.manifest.Stat()
 	if err != nil {
 		return nil, nil, err
@@ -140,14 +124,14 @@ func (c *call) outline(of *copied) (header []byte, spans []span, err error) {
 	return header, spans, err
 }
 
-// down copies from the GPU what lies there at a place. The stage is given back
-// before anybody is waited for.
-func (c *call) down(buf []byte, from *copied, at int64) error {
-	stage, err := c.conn.d.stages.take(c.conn.ctx)
+// download copies bytes at an offset of a copy from the GPU into buf. It returns the stage before the
+// caller waits for a client.
+func (c *call) download(buf []byte, from *modelCopy, at int64) error {
+	stage, err := c.conn.server.stages.acquire(c.conn.ctx)
 	if err != nil {
 		return err
 	}
-	defer c.conn.d.stages.put(stage)
+	defer c.conn.server.stages.release(stage)
 	if err := errors.Join(stage.Down(from.memory, gpu.Bytes(at), len(buf)), stage.Wait()); err != nil {
 		return err
 	}
@@ -155,7 +139,7 @@ func (c *call) down(buf []byte, from *copied, at int64) error {
 	return nil
 }
 
-// headerOf is the header of a file with these tensors.
+// headerOf returns the safetensors header for these tensors.
 func headerOf(places []wire.Place, metadata map[string]string) ([]byte, error) {
 	tensors := make([]safetensors.Tensor, len(places))
 	for i, p := range places {
@@ -164,18 +148,18 @@ func headerOf(places []wire.Place, metadata map[string]string) ([]byte, error) {
 	return safetensors.AppendHeader(nil, tensors, metadata)
 }
 
-// send writes to a pipe that somebody reads.
-func (c *call) send(out *os.File, data []byte) error {
+// send writes data to a pipe. It fails if the client does not read a chunk within SendTime.
+func (c *call) send(pipe *os.File, data []byte) error {
 	for len(data) > 0 {
 		if err := c.conn.ctx.Err(); err != nil {
 			return err
 		}
-		if err := out.SetWriteDeadline(time.Now().Add(c.conn.d.cfg.SendTime)); err != nil {
+		if err := pipe.SetWriteDeadline(time.Now().Add(c.conn.server.cfg.SendTime)); err != nil {
 			return err
 		}
-		n, err := out.Write(data[:min(len(data), chunk)])
+		n, err := pipe.Write(data[:min(len(data), chunk)])
 		if err != nil {
-			return fmt.Errorf("the pipe: %w", err)
+			return fmt.Errorf("write to the pipe: %w", err)
 		}
 		data = data[n:]
 	}

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -9,55 +8,51 @@ import (
 	policy "github.com/gfaas/gfaas/pkg/policy/model"
 )
 
-// reap gives up what the dead hold. The system has told of their end by the time
-// that anybody can know of it; whoever asks for room then must not find it taken
-// because a goroutine here has not had its turn.
-func (d *Daemon) reap() {
-	d.mu.Lock()
+// reap releases the holds of processes and connections that have ended, without waiting for their
+// goroutines. A client that knows of such an end may ask for the memory at once, so the request
+// must find it free.
+func (srv *server) reap() {
+	srv.mu.Lock()
 	var conns []*conn
-	for c := range d.conns {
-		if c.holding() {
+	for c := range srv.conns {
+		if c.hasHolds() {
 			conns = append(conns, c)
 		}
 	}
-	var ended []policy.Event
-	for id, process := range d.processes {
-		if over(process, unix.POLLIN) {
-			ended = append(ended, policy.Leave{Request: id})
+	var events []policy.Event
+	for id, process := range srv.processes {
+		if eventPending(process, unix.POLLIN) {
+			events = append(events, policy.Release{Request: id})
 		}
 	}
-	d.stepLocked(ended...) // what the watcher of the process says later is nothing new
-	d.mu.Unlock()
+	srv.stepLocked(events...) // the policy ignores the second Leave of the process's watcher
+	srv.mu.Unlock()
 	for _, c := range conns {
-		if over(c.socket, unix.POLLHUP) {
-			c.leave()
+		if eventPending(c.socket, unix.POLLHUP) {
+			c.releaseHolds()
 		}
 	}
 }
 
-// over says whether one of these events has come to a file; whatever cannot be
-// asked any more is over.
-func over(f interface {
+// eventPending reports whether event has occurred on a file. A file that cannot be polled counts as
+// one with the event.
+func eventPending(f interface {
 	SyscallConn() (syscall.RawConn, error)
-}, event int16) (is bool) {
+}, event int16) (pending bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return true
 	}
 	err = raw.Control(func(fd uintptr) {
-		at := []unix.PollFd{{Fd: int32(fd), Events: event}}
-		n, err := unix.Poll(at, 0)
-		is = err == nil && n > 0 && at[0].Revents&event != 0
+		fds := []unix.PollFd{{Fd: int32(fd), Events: event}}
+		n, err := unix.Poll(fds, 0)
+		pending = err == nil && n > 0 && fds[0].Revents&event != 0
 	})
-	return is || err != nil
+	return pending || err != nil
 }
 
-var _ interface {
-	SyscallConn() (syscall.RawConn, error)
-} = (*os.File)(nil)
-
-// holding says whether the connection holds anything.
-func (c *conn) holding() bool {
+// hasHolds reports whether the connection holds any copy.
+func (c *conn) hasHolds() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.holds) > 0

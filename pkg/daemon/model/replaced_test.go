@@ -15,11 +15,10 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// long ago is the time of every file in a package store or a reproducible image layer.
+// longAgo is the mtime of all files in a package store or a reproducible image layer.
 var longAgo = time.Unix(1, 0)
 
-// replace puts the text in the place of a file as rename does: another inode with the
-// size and mtime of the first.
+// replace replaces a file by renaming another over it: the inode differs, the size and mtime are equal.
 func (w *world) replace(path string, text []byte) {
 	w.t.Helper()
 	next := path + ".next"
@@ -28,7 +27,7 @@ func (w *world) replace(path string, text []byte) {
 	}
 }
 
-// overwrite writes the text into a file and sets its mtime back.
+// overwrite writes into a file and resets its mtime.
 func (w *world) overwrite(path string, text []byte) {
 	w.t.Helper()
 	if err := errors.Join(os.WriteFile(path, text, 0o600), os.Chtimes(path, longAgo, longAgo)); err != nil {
@@ -36,17 +35,17 @@ func (w *world) overwrite(path string, text []byte) {
 	}
 }
 
-// evict has another model take the place of all that nobody holds.
+// evict evicts all models that are not held.
 func (w *world) evict() {
 	w.t.Helper()
 	c := w.client()
-	c.put("", "big", w.file("big", 3, 4<<20-1000))
+	c.putFile("", "big", w.file("big", 3, 4<<20-1000))
 	c.call("", wire.Request{Op: wire.OpRemove, Name: "big"})
 }
 
-// TestReplacedFile: a model is never loaded from a file with other content, though
-// its size and mtime are those of the file that was put. Put again, it is the next
-// generation. A file with the same content is loaded as before.
+// TestReplacedFile: a model is never loaded from a file with other content, even if size and mtime are those of
+// the file that was put. Putting the file again creates the next generation. A file with the same content is
+// loaded as before.
 func TestReplacedFile(t *testing.T) {
 	memory, err := os.MkdirTemp("/dev/shm", "models")
 	if err != nil {
@@ -58,10 +57,10 @@ func TestReplacedFile(t *testing.T) {
 		w.start()
 	}
 	for what, row := range map[string]struct {
-		index   bool // the model is an index of two shards, of which the second is replaced
+		index   bool // the model is an index of two shards; the second one is replaced
 		change  func(w *world, path string, other []byte)
-		forget  func(w *world) // how the model leaves the GPU; nil: it is evicted
-		content bool           // it has the old content
+		forget  func(w *world) // makes the model leave the GPU; nil: eviction
+		content bool           // the replacement has the old content
 	}{
 		"renamed over":              {change: (*world).replace},
 		"written in place":          {change: (*world).overwrite},
@@ -69,14 +68,14 @@ func TestReplacedFile(t *testing.T) {
 		"written in place, restart": {change: (*world).overwrite, forget: restart},
 		"record of an earlier daemon": {change: (*world).replace, forget: func(w *world) {
 			w.stop()
-			w.kept.mu.Lock()
-			for key, r := range w.kept.records {
+			w.catalogue.mu.Lock()
+			for key, r := range w.catalogue.records {
 				for i, f := range r.Files {
 					r.Files[i] = wire.File{Path: f.Path, Size: f.Size, MTime: f.MTime}
 				}
-				w.kept.records[key] = r
+				w.catalogue.records[key] = r
 			}
-			w.kept.mu.Unlock()
+			w.catalogue.mu.Unlock()
 			w.start()
 		}},
 		"written through a mapping": {change: func(w *world, path string, other []byte) {
@@ -123,7 +122,7 @@ func TestReplacedFile(t *testing.T) {
 				other[len(other)-1]++
 			}
 			c := w.client()
-			c.put("", "m", put)
+			c.putFile("", "m", put)
 			was, weights := c.stat("m"), c.read("m")
 			row.change(w, path, other)
 			if row.forget != nil {
@@ -133,7 +132,7 @@ func TestReplacedFile(t *testing.T) {
 			}
 			c = w.client()
 			if now := c.stat("m"); now.State != wire.StateFile {
-				t.Fatalf("it is still on the GPU: %+v", now)
+				t.Fatalf("it is still on the GPU: %+v, want State %v", now, wire.StateFile)
 			}
 			if row.content {
 				a, _ := c.call("", wire.Request{Op: wire.OpGet, Name: "m"})
@@ -148,7 +147,7 @@ func TestReplacedFile(t *testing.T) {
 					t.Errorf("it is %+v with %v of GPU memory, and was %+v", now, w.gpu.Used(), was)
 				}
 			}
-			c.put("", "m", put)
+			c.putFile("", "m", put)
 			sum := sha256.Sum256(must(os.ReadFile(put)))
 			if now := c.stat("m"); now.Generation != 2 || now.SHA256 != hex.EncodeToString(sum[:]) {
 				t.Errorf("put again it is %+v", now)
@@ -160,8 +159,8 @@ func TestReplacedFile(t *testing.T) {
 	}
 }
 
-// TestReplacedShard: an index that is put again while its model is on the GPU is the
-// next generation if a shard was replaced, whatever the shard's size and mtime.
+// TestReplacedShard: putting an index again while its model is on the GPU creates the next generation if a shard
+// was replaced, whatever the shard's size and mtime.
 func TestReplacedShard(t *testing.T) {
 	for what, change := range map[string]func(*world, string, []byte){"renamed over": (*world).replace, "written in place": (*world).overwrite} {
 		t.Run(what, func(t *testing.T) {
@@ -172,16 +171,16 @@ func TestReplacedShard(t *testing.T) {
 			w.overwrite(path, text)
 			index := w.write("m.safetensors.index.json", []byte(`{"weight_map":{"t":"one","tt":"two"}}`))
 			c, holder := w.client(), w.client()
-			c.put("", "m", index)
+			c.putFile("", "m", index)
 			first, _ := holder.call("", wire.Request{Op: wire.OpGet, Name: "m"})
-			c.put("", "m", index)
+			c.putFile("", "m", index)
 			if s := c.stat("m"); s.Generation != 1 || s.Loads != 1 {
-				t.Errorf("the same was loaded again: %+v", s)
+				t.Errorf("the same was loaded again: %+v, want Generation 1 and Loads 1", s)
 			}
 			other := bytes.Clone(text)
 			other[len(other)-1]++
 			change(w, path, other)
-			c.put("", "m", index)
+			c.putFile("", "m", index)
 			if s := c.stat("m"); first.Generation != 1 || s.Generation != 2 {
 				t.Errorf("put again it is %+v", s)
 			}

@@ -20,54 +20,54 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// origin is where a copy's weights come from.
+// origin describes where a copy's weights are read from, and what to verify.
 type origin struct {
-	file *os.File     // a client's, opened; nil if the path is to be opened
-	path string       // absolute; empty if nobody knows it
-	was  *wire.Record // what the files must still be; nil: anything
-	sha  string       // what the sum must be; empty: anything
+	file   *os.File     // passed by a client; nil: open path
+	path   string       // absolute; empty if unknown
+	record *wire.Record // record that the files must match; nil: no requirement
+	sha    string       // required SHA-256; empty: no requirement
 }
 
-// source is the opened files of a model. It may wait for room for a day, with others:
-// what the files say, which may be much, is read again when it is loaded.
+// source is a model's set of opened files. It may wait for room for a day, together with others, so
+// it keeps only sizes; reread reads the headers, which may be large, when the copy is loaded.
 type source struct {
-	files []*opened // of the tensors
-	index *opened   // nil if the model is one file
-	sum   string    // of the index; empty: there is none
-	image gpu.Bytes // from the first tensor to the last, on the GPU
-	host  gpu.Bytes // of header and manifest, which are kept while it is there
+	files []*openedFile // with tensors
+	index *openedFile   // nil if the model is a single file
+	sum   string        // SHA-256 of the index; empty: not read yet
+	image gpu.Bytes     // size of the GPU layout
+	host  gpu.Bytes     // host memory for header and manifest of the loaded copy
 }
 
-// layout is what the files of a model say, and where everything in them goes.
+// layout describes a model's tensors and their places on the GPU.
 type layout struct {
 	text     []byte // of the index; nil if there is none
-	header   []byte // of the only file, all before its first tensor; nil if there are several
+	header   []byte // of the only file: its bytes before the first tensor; nil for several files
 	manifest []byte
-	segments []segment // in the order of their places on the GPU
-	image    gpu.Bytes // from the first to the last of them
+	segments []segment // in the order of their GPU offsets
+	image    gpu.Bytes // size of the GPU layout
 	tensors  int
 }
 
-// host is how much of it is kept.
+// host returns how many bytes of host memory the loaded copy needs.
 func (l *layout) host() gpu.Bytes { return gpu.Bytes(len(l.header) + len(l.manifest)) }
 
-// opened is a file as it was when it was opened.
-type opened struct {
+// openedFile is an open file and its identity at the time of opening.
+type openedFile struct {
 	*os.File
-	name string // in messages; empty if there is only one
-	path string
-	size int64
-	was  wire.File
+	name     string // for messages; empty for a model's only file
+	path     string
+	size     int64
+	identity wire.File
 }
 
-// segment is a piece of a file that goes to a place on the GPU.
+// segment is a tensor's range in a file and its offset in the GPU layout.
 type segment struct {
-	file     *opened
+	file     *openedFile
 	from, to int64
 	n        int64
 }
 
-// openFile opens a regular file. What is none is not waited for.
+// openFile opens a file for reading. It does not block on pipes and devices.
 func openFile(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -76,8 +76,9 @@ func openFile(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// regular notes how a file is, if it is one that can be read in any place.
-func regular(f *os.File, path string) (*opened, error) {
+// regular returns f, or the file at path if f is nil, as an opened file. It fails unless that is a
+// readable regular file. It closes f after an error.
+func regular(f *os.File, path string) (*openedFile, error) {
 	if f == nil {
 		var err error
 		if f, err = openFile(path); err != nil {
@@ -86,7 +87,7 @@ func regular(f *os.File, path string) (*opened, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = wire.Errorf(wire.CodeInvalidFile, "it is %s, expected a regular file", kind(info.Mode()))
+		err = wire.Errorf(wire.CodeInvalidFile, "the file is %s, expected a regular file", kind(info.Mode()))
 	}
 	if err == nil {
 		err = readable(f)
@@ -94,10 +95,10 @@ func regular(f *os.File, path string) (*opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &opened{File: f, path: path, size: info.Size(), was: identify(path, info)}, nil
+	return &openedFile{File: f, path: path, size: info.Size(), identity: identify(path, info)}, nil
 }
 
-// identify returns what tells a file from another at the same path.
+// identify returns data that distinguish a file from others at the same path.
 func identify(path string, info fs.FileInfo) wire.File {
 	st := info.Sys().(*syscall.Stat_t)
 	return wire.File{
@@ -105,11 +106,11 @@ func identify(path string, info fs.FileInfo) wire.File {
 	}
 }
 
-// readable says whether a file that was passed can be read at all.
+// readable returns an error if a passed descriptor is not open for reading.
 func readable(f *os.File) error {
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 	if err == nil && flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_PATH != 0 {
-		return wire.Errorf(wire.CodeInvalidFile, "it is not opened for reading")
+		return wire.Errorf(wire.CodeInvalidFile, "the file is not open for reading")
 	}
 	return err
 }
@@ -126,33 +127,32 @@ func kind(mode fs.FileMode) string {
 	return "a device"
 }
 
-// unchanged says whether a file is as it was when it was opened.
-func (o *opened) unchanged() error {
+// unchanged returns an error if the file has changed since it was opened.
+func (o *openedFile) unchanged() error {
 	info, err := o.Stat()
-	if err == nil && !identify(o.path, info).Same(o.was) {
-		err = o.fault("it changed while it was read")
+	if err == nil && !identify(o.path, info).Same(o.identity) {
+		err = o.fault("the file changed while it was read")
 	}
 	return err
 }
 
-// fault is an invalid-file of this file.
-func (o *opened) fault(format string, args ...any) error {
+// fault returns an invalid-file error for this file.
+func (o *openedFile) fault(format string, args ...any) error {
 	err := &safetensors.Error{File: o.name, Reason: fmt.Sprintf(format, args...)}
 	return wire.Errorf(wire.CodeInvalidFile, "%v", err)
 }
 
-// invalid makes what is wrong with a file an error with its code.
+// invalid converts an error of package safetensors to an invalid-file error.
 func invalid(err error) error {
-	var wrong *safetensors.Error
-	if errors.As(err, &wrong) {
+	var formatErr *safetensors.Error
+	if errors.As(err, &formatErr) {
 		return wire.Errorf(wire.CodeInvalidFile, "%v", err)
 	}
 	return err
 }
 
-// open opens the files of a model, and checks all that can be known of them without
-// reading tensors. On an error everything is closed; the origin's file in any case
-// belongs to the source.
+// open opens the files of a model, reads their headers and checks everything except the tensors.
+// It takes over o.file. After an error all files are closed.
 func open(o origin, index bool) (s *source, err error) {
 	s = &source{}
 	defer func() {
@@ -163,8 +163,8 @@ func open(o origin, index bool) (s *source, err error) {
 	first, err := regular(o.file, o.path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-			if o.was != nil {
-				err = wire.Errorf(wire.CodeChanged, "%s cannot be read any more: %v", o.path, err)
+			if o.record != nil {
+				err = wire.Errorf(wire.CodeChanged, "cannot read %s again: %v", o.path, err)
 			} else {
 				err = wire.Errorf(wire.CodeAbsent, "%v", err)
 			}
@@ -175,10 +175,10 @@ func open(o origin, index bool) (s *source, err error) {
 		s.index = first
 		err = s.openShards()
 	} else {
-		s.files = []*opened{first}
+		s.files = []*openedFile{first}
 	}
 	if err == nil {
-		err = s.compare(o.was)
+		err = s.compare(o.record)
 	}
 	var l *layout
 	if err == nil {
@@ -191,23 +191,23 @@ func open(o origin, index bool) (s *source, err error) {
 }
 
 func (s *source) close() {
-	for _, f := range s.all() {
+	for _, f := range s.allFiles() {
 		_ = f.Close()
 	}
 }
 
-// all are all files, the index first.
-func (s *source) all() []*opened {
+// allFiles returns all files, the index first.
+func (s *source) allFiles() []*openedFile {
 	if s.index == nil {
 		return s.files
 	}
-	return append([]*opened{s.index}, s.files...)
+	return append([]*openedFile{s.index}, s.files...)
 }
 
-// openShards opens the files that the index names, in its own folder.
+// openShards opens the files that the index lists, in the folder of the index.
 func (s *source) openShards() error {
 	if s.index.path == "" {
-		return wire.Errorf(wire.CodeInvalidFile, "an index is read by its path, which is not known here: put it on the host")
+		return wire.Errorf(wire.CodeInvalidFile, "an index needs the path of its file, which only model.sock accepts: put the model on the host")
 	}
 	_, x, err := s.readIndex()
 	if err != nil {
@@ -224,13 +224,13 @@ func (s *source) openShards() error {
 	return nil
 }
 
-// maxText is how long an index or a store's manifest may be, as a header, in bytes.
+// maxText limits an index or a store's manifest to the length of a safetensors header, in bytes.
 const maxText = 100_000_000
 
-// readIndex reads the index. Its sum is noted, and must be that of the next time.
+// readIndex reads the index. It fails if the index has changed since the first call.
 func (s *source) readIndex() ([]byte, *safetensors.Index, error) {
 	if s.index.size > maxText {
-		return nil, nil, s.index.fault("an index of %d bytes, expected at most %d", s.index.size, maxText)
+		return nil, nil, s.index.fault("the index has %d bytes, expected at most %d", s.index.size, maxText)
 	}
 	text := make([]byte, s.index.size)
 	if err := s.index.fill(text, 0); err != nil {
@@ -242,39 +242,40 @@ func (s *source) readIndex() ([]byte, *safetensors.Index, error) {
 		s.sum = sum
 	case sum:
 	default:
-		return nil, nil, s.index.fault("it changed while it was read")
+		return nil, nil, s.index.fault("the file changed while it was read")
 	}
 	x, err := safetensors.ParseIndex(text)
 	return text, x, invalid(err)
 }
 
-// compare refuses files that differ from a record's in path, size or mtime. Files that
-// pass may still have other content: load compares their sum.
-func (s *source) compare(was *wire.Record) error {
-	if was == nil {
+// compare returns an error if the files differ from a record's in path, size or mtime. Their content
+// may differ nevertheless; load compares checksums.
+func (s *source) compare(record *wire.Record) error {
+	if record == nil {
 		return nil
 	}
-	all := s.all()
-	if len(all) != len(was.Files) {
-		return wire.Errorf(wire.CodeChanged, "it is of %d files, and was of %d: put it again", len(all), len(was.Files))
+	files := s.allFiles()
+	if len(files) != len(record.Files) {
+		return wire.Errorf(wire.CodeChanged, "the model now has %d files, and had %d when it was put: put it again", len(files), len(record.Files))
 	}
-	for i, f := range all {
-		if old := was.Files[i]; f.path != old.Path || f.size != old.Size || !f.was.MTime.Equal(old.MTime) {
-			return wire.Errorf(wire.CodeChanged, "%s is not what it was: %d bytes of %s, and was %d of %s: put it again",
-				f.path, f.size, f.was.MTime.UTC().Format(time.RFC3339), old.Size, old.MTime.UTC().Format(time.RFC3339))
+	for i, f := range files {
+		if old := record.Files[i]; f.path != old.Path || f.size != old.Size || !f.identity.MTime.Equal(old.MTime) {
+			return wire.Errorf(wire.CodeChanged, "%s has changed: it has %d bytes and the mtime %s, and had %d bytes and %s when it was put: put it again",
+				f.path, f.size, f.identity.MTime.UTC().Format(time.RFC3339), old.Size, old.MTime.UTC().Format(time.RFC3339))
 		}
 	}
 	return nil
 }
 
-// same reports whether the files are those of a record, without reading them.
-func (s *source) same(was *wire.Record) bool {
-	return slices.EqualFunc(s.all(), was.Files, func(f *opened, old wire.File) bool { return f.was.Same(old) })
+// sameFiles reports whether the files' identities equal those in a record. It does not read the
+// files.
+func (s *source) sameFiles(record *wire.Record) bool {
+	return slices.EqualFunc(s.allFiles(), record.Files, func(f *openedFile, old wire.File) bool { return f.identity.Same(old) })
 }
 
-// read reads the index and the headers, and gives every tensor its place.
+// read reads the index and the headers and assigns a place on the GPU to each tensor.
 func (s *source) read() (*layout, error) {
-	const most = 1 << 60 // bytes, so that sums and what is rounded up have room in an int64
+	const maxBytes = 1 << 60 // bytes: sums and rounding must not overflow an int64
 	l := &layout{}
 	var places []wire.Place
 	var metadata map[string]string
@@ -302,8 +303,8 @@ func (s *source) read() (*layout, error) {
 			}
 		}
 		for _, t := range tensors {
-			if t.Bytes > most-int64(l.image) { // files may be mostly holes, and shards the same one again and again
-				return nil, wire.Errorf(wire.CodeCapacity, "tensor %.100q ends behind %d bytes: no memory is so large", t.Name, int64(most))
+			if t.Bytes > maxBytes-int64(l.image) { // possible with sparse files, or an index that repeats a shard
+				return nil, wire.Errorf(wire.CodeCapacity, "tensor %.100q ends beyond %d bytes, which no memory can hold", t.Name, int64(maxBytes))
 			}
 			at := (int64(l.image) + wire.Alignment - 1) / wire.Alignment * wire.Alignment
 			places = append(places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
@@ -317,16 +318,16 @@ func (s *source) read() (*layout, error) {
 	return l, err
 }
 
-// readAgain reads them for memory that was taken since.
-func (s *source) readAgain() (*layout, error) {
+// reread reads the layout once more, and fails if it no longer fits the memory allocated for it.
+func (s *source) reread() (*layout, error) {
 	l, err := s.read()
 	if err == nil && (l.image != s.image || l.host() != s.host) {
-		return nil, s.all()[0].fault("it changed while it was read")
+		return nil, s.allFiles()[0].fault("the file changed while it was read")
 	}
 	return l, err
 }
 
-// bytes is how long the files are, together.
+// bytes returns the total size of the files with tensors.
 func (s *source) bytes() (sum int64) {
 	for _, f := range s.files {
 		sum += f.size
@@ -334,36 +335,41 @@ func (s *source) bytes() (sum int64) {
 	return sum
 }
 
-// kept is what is kept of the files; none where they could not be opened again.
-func (s *source) kept() (files []wire.File) {
-	for _, f := range s.all() {
+// recordFiles returns the identities to record, or nil if a file has no path to open it again.
+func (s *source) recordFiles() (files []wire.File) {
+	for _, f := range s.allFiles() {
 		if f.path == "" {
 			return nil
 		}
-		files = append(files, f.was)
+		files = append(files, f.identity)
 	}
 	return files
 }
 
-// isIndex says whether a file stands for others.
+// isIndex reports whether the path names an index of several files.
 func isIndex(path string) bool { return strings.HasSuffix(path, safetensors.IndexSuffix) }
 
-// pathOf is where a file that a client passed can be opened again from here: what
-// it says if that is the same file, else what the kernel says, if that is. Empty if
-// neither.
-func pathOf(f *os.File, said string) string {
-	mine, err := f.Stat()
+// pathOf returns a path at which the daemon can open a passed file again: the path that the client
+// stated or, if that is another file, the path that the kernel reports. It returns "" if neither
+// leads to the same file.
+func pathOf(f *os.File, stated string) string {
+	info, err := f.Stat()
 	if err != nil {
 		return ""
 	}
 	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
-	for _, path := range slices.Compact([]string{said, link}) {
+	for _, path := range slices.Compact([]string{stated, link}) {
 		if path == "" || !filepath.IsAbs(path) || err != nil && path == link {
 			continue
 		}
-		if there, err := os.Stat(path); err == nil && os.SameFile(mine, there) {
+		if other, err := os.Stat(path); err == nil && os.SameFile(info, other) {
 			return path
 		}
 	}
 	return ""
+}
+
+// fill reads len(buf) bytes at an offset, or returns an error.
+func (o *openedFile) fill(buf []byte, at int64) error {
+	return invalid(safetensors.In(o.name, safetensors.ReadAt(o, buf, at)))
 }

@@ -24,10 +24,11 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// BenchmarkSpeed compares put, a load and a GET with a bare loop that reads 8 MiB
-// into pinned memory and copies it up, in one run, on the simulated GPU, or on GPU 0
-// under GFAAS_MODEL_GPU=0; GFAAS_MODEL_MIB is how large the model is. The file is in the page cache. The driver is in a process
-// of its own: it reads the environment once.
+// BenchmarkSpeed compares the daemon's throughput when it puts and loads a model with that of a bare loop, which
+// reads the file into pinned memory, 8 MiB at a time, and copies it to the GPU. It also measures the time of a get of
+// a loaded model. It uses the simulated GPU, or GPU 0 with GFAAS_MODEL_GPU=0. GFAAS_MODEL_MIB sets the size of
+// the model. The file is in the page cache. The benchmark runs the driver in a child process, because the driver reads
+// the environment only once.
 func BenchmarkSpeed(b *testing.B) {
 	if os.Getenv("GFAAS_MODEL_SPEED") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkSpeed$", "-test.benchtime=1x")
@@ -39,36 +40,36 @@ func BenchmarkSpeed(b *testing.B) {
 		for line := range strings.Lines(string(out)) {
 			if figures, ok := strings.CutPrefix(line, "speed: "); ok {
 				b.Log(strings.TrimSpace(figures))
-				report(b, figures)
+				reportMetrics(b, figures)
 			}
 		}
 		return
 	}
-	library, of := "../../../build/lib/sim/"+cuda.Library, gpu.Device{Simulated: true}
+	library, device := "../../../build/lib/sim/"+cuda.Library, gpu.Device{Simulated: true}
 	if dir := os.Getenv("GFAAS_LIB_DIR"); dir != "" {
 		library = filepath.Join(dir, "sim", cuda.Library)
 	}
 	if name := os.Getenv("GFAAS_MODEL_GPU"); name != "" {
 		var err error
-		if of, err = gpu.ParseDevice(name); err != nil {
+		if device, err = gpu.ParseDevice(name); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if !of.Simulated {
+	if !device.Simulated {
 		library = cuda.Library
 	}
 	if mib, err := strconv.Atoi(os.Getenv("GFAAS_MODEL_MIB")); err == nil {
 		size = gpu.Bytes(mib) * gpu.MiB
 	}
-	on, err := cuda.Open(library, of)
+	g, err := cuda.Open(library, device)
 	if err != nil {
 		b.Fatal(err)
 	}
-	measure(b, on)
+	measureSpeed(b, g)
 }
 
-// report gives figures of the form NAME=VALUE to the benchmark.
-func report(b *testing.B, figures string) {
+// reportMetrics reports figures of the form NAME=VALUE as metrics of the benchmark.
+func reportMetrics(b *testing.B, figures string) {
 	for _, field := range strings.Fields(figures) {
 		var value float64
 		name, text, ok := strings.Cut(field, "=")
@@ -78,12 +79,14 @@ func report(b *testing.B, figures string) {
 	}
 }
 
-// size is that of the model.
+// size is the size of the model.
 var size = 512 * gpu.MiB
 
-const rounds = 5
+// repetitions is the number of measurements of each operation. Their median is reported.
+const repetitions = 5
 
-func measure(b *testing.B, on device.Device) {
+// measureSpeed runs a daemon on a GPU, measures it and prints the figures for the parent process.
+func measureSpeed(b *testing.B, g device.Device) {
 	dir := b.TempDir()
 	path := filepath.Join(dir, "m.safetensors")
 	text, err := safetensors.AppendHeader(nil, []safetensors.Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(size)}, Bytes: int64(size)}}, nil)
@@ -95,12 +98,12 @@ func measure(b *testing.B, on device.Device) {
 		b.Fatal(err)
 	}
 	_, err = file.Write(text)
-	_, copying := io.CopyN(file, rand.Reader, int64(size))
-	if err := errors.Join(err, copying, file.Close()); err != nil {
+	_, copyErr := io.CopyN(file, rand.Reader, int64(size))
+	if err := errors.Join(err, copyErr, file.Close()); err != nil {
 		b.Fatal(err)
 	}
 	d, err := model.Open(model.Config{
-		Socket: filepath.Join(dir, "model.sock"), Capacity: 2 * size, GPU: on, Catalogue: &catalogue{records: map[string]wire.Record{}},
+		Socket: filepath.Join(dir, "model.sock"), Capacity: 2 * size, GPU: g, Catalogue: &catalogue{records: map[string]wire.Record{}},
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -121,15 +124,15 @@ func measure(b *testing.B, on device.Device) {
 			_ = f.Close()
 		}
 	}
-	open, err := os.Open(path)
+	source, err := os.Open(path)
 	if err != nil {
 		b.Fatal(err)
 	}
 	var bare, puts, loads, gets []time.Duration
-	for range rounds {
-		bare = append(bare, timed(func() { loop(b, on, open) }))
-		puts = append(puts, timed(func() { call(wire.Request{Op: wire.OpPut, Name: "m", Source: path}, open) }))
-		// Another model takes its place, so that it is loaded again.
+	for range repetitions {
+		bare = append(bare, duration(func() { runBareLoop(b, g, source) }))
+		puts = append(puts, duration(func() { call(wire.Request{Op: wire.OpPut, Name: "m", Source: path}, source) }))
+		// Storing a model as large as the capacity evicts m, so that the next get loads m again.
 		manifest := filepath.Join(dir, "manifest")
 		if err := os.WriteFile(manifest, []byte(`{"tensors":{}}`), 0o600); err != nil {
 			b.Fatal(err)
@@ -140,12 +143,12 @@ func measure(b *testing.B, on device.Device) {
 		}
 		call(wire.Request{Op: wire.OpStore, Name: "other", Size: int64(2 * size)}, f)
 		_ = f.Close()
-		_ = c.Close() // which undoes it
+		_ = c.Close() // cancels the store, which has no content yet
 		if c, err = modeld.Dial(ctx, filepath.Join(dir, "model.sock")); err != nil {
 			b.Fatal(err)
 		}
-		loads = append(loads, timed(func() { call(wire.Request{Op: wire.OpGet, Name: "m", TimeoutMS: 10_000}) }))
-		gets = append(gets, timed(func() {
+		loads = append(loads, duration(func() { call(wire.Request{Op: wire.OpGet, Name: "m", TimeoutMS: 10_000}) }))
+		gets = append(gets, duration(func() {
 			for range 100 {
 				call(wire.Request{Op: wire.OpGet, Name: "m"})
 			}
@@ -165,39 +168,41 @@ func measure(b *testing.B, on device.Device) {
 	}
 }
 
-func timed(do func()) time.Duration {
-	begin := time.Now()
+// duration returns the time that do takes.
+func duration(do func()) time.Duration {
+	started := time.Now()
 	do()
-	return time.Since(begin)
+	return time.Since(started)
 }
 
-func median(all []time.Duration) time.Duration {
-	slices.Sort(all)
-	return all[len(all)/2]
+// median returns the median of durations, and sorts them.
+func median(durations []time.Duration) time.Duration {
+	slices.Sort(durations)
+	return durations[len(durations)/2]
 }
 
-// loop reads a file 8 MiB at a time into pinned memory and copies each piece up.
-func loop(b *testing.B, on device.Device, f *os.File) {
-	m, err := on.Alloc(size + 8*gpu.MiB)
+// runBareLoop reads a file into pinned memory, 8 MiB at a time, and copies each piece to the GPU.
+func runBareLoop(b *testing.B, g device.Device, f *os.File) {
+	m, err := g.Alloc(size + 8*gpu.MiB)
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := on.Stage(8 * gpu.MiB)
+	s, err := g.Stage(8 * gpu.MiB)
 	if err != nil {
 		b.Fatal(err)
 	}
-	for at := int64(0); ; {
-		n, err := f.ReadAt(s.Buffer(), at)
+	for offset := int64(0); ; {
+		n, err := f.ReadAt(s.Buffer(), offset)
 		if n == 0 {
 			break
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			b.Fatal(err)
 		}
-		if err := errors.Join(s.Up(m, gpu.Bytes(at), n), s.Wait()); err != nil {
+		if err := errors.Join(s.Up(m, gpu.Bytes(offset), n), s.Wait()); err != nil {
 			b.Fatal(err)
 		}
-		at += int64(n)
+		offset += int64(n)
 	}
 	if err := errors.Join(s.Free(), m.Free()); err != nil {
 		b.Fatal(err)

@@ -24,7 +24,7 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// pass asks with a file beside the request.
+// pass sends a request with a file.
 func (c *client) pass(code string, r wire.Request, path string) (wire.Answer, []*os.File) {
 	c.t.Helper()
 	f, err := os.Open(path)
@@ -35,38 +35,37 @@ func (c *client) pass(code string, r wire.Request, path string) (wire.Answer, []
 	return c.call(code, r, f)
 }
 
-// TestPublicIsNotWrittenByOthers: what a tenant brings for a name never becomes what
-// others have by it, even where the model is public, and its memory had to be given
-// up, and there is no file to load it from.
+// TestPublicIsNotWrittenByOthers: a file of one tenant never becomes the model that other tenants get under its
+// name. This holds even for a public model that was evicted and has no file to load it from.
 func TestPublicIsNotWrittenByOthers(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Models = t.TempDir() })
 	blue, own := w.client("blue"), w.client("default")
 	shown, mine, big := w.file("shown", 1, 1000), w.file("mine", 2, 1000), w.file("big", 3, 4<<20-1000)
 	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, shown)
-	a, files := own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine) // there, and for all
+	a, files := own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine) // gets the public model instead
 	own.check(a, files, shown)
 	own.release("m")
-	w.client().put("", "big", big) // in its place
+	w.client().putFile("", "big", big) // evicts m
 	if s := blue.stat("m"); s.State != wire.StateFile {
-		t.Fatalf("%+v", s)
+		t.Fatalf("%+v, want State %v", s, wire.StateFile)
 	}
 	w.client("default").call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
 	a, files = own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine)
 	own.check(a, files, mine)
 	if s := blue.stat("m"); s.State != wire.StateFile || s.Generation != 1 || s.Tenant != "blue" {
-		t.Errorf("blue's model is %+v", s)
+		t.Errorf("blue's model is %+v; want State %v, Generation 1, Tenant blue", s, wire.StateFile)
 	}
 	blue.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
 	if s := own.stat("m"); s.Tenant != "default" || s.State != wire.StateGPU || s.Public {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v; want Tenant default, State %v, Public false", s, wire.StateGPU)
 	}
 	a, files = blue.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, shown)
 	blue.check(a, files, shown)
-	// Nor does what the host keeps in its folder.
+	// The same holds for a file in the folder of models.
 	own.call("", wire.Request{Op: wire.OpRemove, Name: "m"})
 	own.release("m")
 	blue.release("m")
-	w.client().put("", "big", big)
+	w.client().putFile("", "big", big)
 	text, err := os.ReadFile(mine)
 	if err := errors.Join(err, os.WriteFile(filepath.Join(w.cfg.Models, "m.safetensors"), text, 0o600)); err != nil {
 		t.Fatal(err)
@@ -74,15 +73,15 @@ func TestPublicIsNotWrittenByOthers(t *testing.T) {
 	a, files = own.call("", wire.Request{Op: wire.OpGet, Name: "m"})
 	own.check(a, files, mine)
 	if s := blue.stat("m"); s.Tenant != "blue" || s.Generation != 1 {
-		t.Errorf("blue's model is %+v", s)
+		t.Errorf("blue's model is %+v, want Tenant blue and Generation 1", s)
 	}
 }
 
-// TestDeadAreNotWaitedFor: what a client held is free for whoever asks next, be it
-// that very moment.
-func TestDeadAreNotWaitedFor(t *testing.T) {
+// TestDeadClientsHoldNothing: memory of a client that has ended is free for the next request, however soon it
+// arrives.
+func TestDeadClientsHoldNothing(t *testing.T) {
 	w := serve(t)
-	files := []string{w.file("m0", 1, 3<<20), w.file("m1", 2, 3<<20)} // of which one fits
+	files := []string{w.file("m0", 1, 3<<20), w.file("m1", 2, 3<<20)} // only one of them fits
 	asks := w.client()
 	for n := range 300 {
 		name := fmt.Sprint("m", n%2)
@@ -94,7 +93,7 @@ func TestDeadAreNotWaitedFor(t *testing.T) {
 		asks.pass("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", 1-n%2)}, files[1-n%2])
 		asks.release(fmt.Sprint("m", 1-n%2))
 	}
-	// And of a process that was killed.
+	// The same holds for a killed process.
 	process := exec.Command("sleep", "1000")
 	if err := process.Start(); err != nil {
 		t.Fatal(err)
@@ -113,7 +112,7 @@ func TestDeadAreNotWaitedFor(t *testing.T) {
 	asks.pass("", wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
 }
 
-// TestStoreIsBlank: memory that a client may write to has nothing of others in it.
+// TestStoreIsBlank: memory that a client may write to contains no data of other models.
 func TestStoreIsBlank(t *testing.T) {
 	w := serve(t)
 	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[300000],"offset":0,"bytes":300000}},"metadata":{}}`))
@@ -123,29 +122,27 @@ func TestStoreIsBlank(t *testing.T) {
 	}
 }
 
-// TestPutAgain: a model that is put again from another file, or from one that was
-// touched, is loaded from that from then on.
+// TestPutAgain: after a put from another file, or from the same file with a new mtime, later loads use that file.
 func TestPutAgain(t *testing.T) {
 	w := serve(t)
 	c := w.client()
 	path := w.file("a", 1, 1000)
-	c.put("", "a", path)
+	c.putFile("", "a", path)
 	if err := os.Chtimes(path, time.Now(), time.Unix(1_700_000_000, 0)); err != nil {
 		t.Fatal(err)
 	}
-	c.put("", "a", path)
+	c.putFile("", "a", path)
 	if s := c.stat("a"); s.Generation != 1 || s.Loads != 1 {
-		t.Errorf("the same content was loaded again: %+v", s)
+		t.Errorf("the same content was loaded again: %+v, want Generation 1 and Loads 1", s)
 	}
-	c.put("", "big", w.file("big", 3, 4<<20-1000))
-	c.get("a", path)
+	c.putFile("", "big", w.file("big", 3, 4<<20-1000))
+	c.getModel("a", path)
 	w.stop()
 	w.start()
-	w.client().get("a", path)
+	w.client().getModel("a", path)
 }
 
-// TestHoles: files that are mostly holes, and as long as a file system will have
-// them, are larger than the capacity, and than any number.
+// TestHoles: sparse files can be larger than the capacity, and their sizes can overflow sums.
 func TestHoles(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "holes")
 	if err != nil {
@@ -163,16 +160,16 @@ func TestHoles(t *testing.T) {
 		return path
 	}
 	c := w.client()
-	c.put(wire.CodeCapacity, "a", shard("a", 1<<40))
-	c.put(wire.CodeCapacity, "b", shard("b", 1<<62))
-	c.put(wire.CodeCapacity, "c", shard("c", 1<<63-1000))
-	c.put(wire.CodeCapacity, "d", w.write("d.safetensors.index.json", []byte(`{"weight_map":{"a":"./a.safetensors","b":"b.safetensors","c":"c.safetensors"}}`)))
+	c.putFile(wire.CodeCapacity, "a", shard("a", 1<<40))
+	c.putFile(wire.CodeCapacity, "b", shard("b", 1<<62))
+	c.putFile(wire.CodeCapacity, "c", shard("c", 1<<63-1000))
+	c.putFile(wire.CodeCapacity, "d", w.write("d.safetensors.index.json", []byte(`{"weight_map":{"a":"./a.safetensors","b":"b.safetensors","c":"c.safetensors"}}`)))
 	if all := c.list(""); len(all) != 0 || w.gpu.Used() != 0 {
 		t.Errorf("%+v", all)
 	}
 }
 
-// long writes a model of one byte, with a header of so many.
+// long writes a model with one byte of data and a header of the given size.
 func (w *world) long(name string, n gpu.Bytes) string {
 	w.t.Helper()
 	tensor := safetensors.Tensor{Name: "t", DType: "U8", Shape: []int64{1}, Bytes: 1}
@@ -183,8 +180,7 @@ func (w *world) long(name string, n gpu.Bytes) string {
 	return w.write(name, append(text, 1))
 }
 
-// live is how much of the heap is in use. What a pool keeps goes with the second
-// collection.
+// live returns how much of Go's heap is in use. The second collection frees the contents of pools.
 func live() gpu.Bytes {
 	var m runtime.MemStats
 	runtime.GC()
@@ -193,8 +189,7 @@ func live() gpu.Bytes {
 	return gpu.Bytes(m.HeapAlloc)
 }
 
-// TestWaitingIsSmall: loads may wait for room for long, and their headers be long: of
-// them nothing is kept meanwhile.
+// TestWaitingIsSmall: loads that wait for room keep no headers in memory, however long these are.
 func TestWaitingIsSmall(t *testing.T) {
 	w := serve(t)
 	full, long := w.file("full", 1, 4<<20-1000), w.long("long", 2*gpu.MiB)
@@ -215,7 +210,7 @@ func TestWaitingIsSmall(t *testing.T) {
 	w.eventually("all wait", func() bool {
 		waiting := 0
 		for _, s := range host.list("") {
-			if strings.HasPrefix(s.Why, "no room for model m") {
+			if strings.HasPrefix(s.Why, "no-") {
 				waiting++
 			}
 		}
@@ -227,11 +222,11 @@ func TestWaitingIsSmall(t *testing.T) {
 	holder.release("full")
 	asking.Wait()
 	if s := holder.stat("m0"); s.State != wire.StateGPU || s.Tensors != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v, want State %v and Tensors 1", s, wire.StateGPU)
 	}
 }
 
-// manifests are how many this process has.
+// manifests returns how many manifest files this process has open.
 func manifests(t *testing.T) (n int) {
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -245,8 +240,8 @@ func manifests(t *testing.T) (n int) {
 	return n
 }
 
-// TestWaitingStores: of a store that waits for room no manifest is kept, and the one
-// that it gets is what its client's says then.
+// TestWaitingStores: a store that waits for room keeps no manifest in memory. When there is room, the daemon reads
+// the client's manifest again.
 func TestWaitingStores(t *testing.T) {
 	w := serve(t)
 	full := w.file("full", 1, 4<<20-1000)
@@ -254,7 +249,7 @@ func TestWaitingStores(t *testing.T) {
 	const good = `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":256,"bytes":8}}}`
 	stays, turns := write("stays", good), write("turns", good)
 	host := w.client()
-	host.put("", "full", full)
+	host.putFile("", "full", full)
 	before := manifests(t)
 	_, files := host.call("", wire.Request{Op: wire.OpGet, Name: "full"})
 	for _, f := range files {
@@ -279,18 +274,17 @@ func TestWaitingStores(t *testing.T) {
 		c.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "turns", Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, turns)
 	})
 	w.eventually("all wait", func() bool { return len(host.list("")) == 1+many+1 })
-	// That of the get may be on its way still.
+	// The manifest of the get's answer may still be open.
 	w.eventually("no manifest is kept for stores that wait", func() bool { return manifests(t) == before })
-	write("turns", `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":4096,"bytes":8}}}`) // behind its end
+	write("turns", `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":4096,"bytes":8}}}`) // beyond the end of the store
 	host.release("full")
 	asking.Wait()
 	if s := host.list("")[0]; s.Name != "full" || s.State != wire.StateFile {
-		t.Errorf("%+v", s)
+		t.Errorf("%+v, want Name full and State %v", s, wire.StateFile)
 	}
 }
 
-// TestManifestsAtOnce: few manifests are read at a time, whoever passes them, and none
-// that is longer than a header may be.
+// TestManifestsAtOnce: only a few manifests are parsed at a time, and none that is longer than a header may be.
 func TestManifestsAtOnce(t *testing.T) {
 	w := serve(t)
 	path := w.write("text", bytes.Repeat([]byte("x"), 16<<20))
@@ -335,22 +329,22 @@ func TestManifestsAtOnce(t *testing.T) {
 	}
 }
 
-// TestStall: a file whose file system does not answer stops its own load, in time,
-// and nothing of it is left; it is there for the next who ask.
+// TestStall: a file system that does not answer makes its own load fail in time. Nothing remains of the load, and
+// later loads of the file succeed.
 func TestStall(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Stall = 50 * time.Millisecond })
 	path := w.file("a", 1, 1<<20)
 	goOn := make(chan bool)
 	var once sync.Once
 	w.gpu.Fail(func(call string) error {
-		if call == "stage" { // where what reads is, too
+		if call == "stage" { // in the goroutine that reads
 			once.Do(func() { <-goOn })
 		}
 		return nil
 	})
 	c := w.client()
-	c.put(wire.CodeInternal, "a", path)
-	w.nothing()
+	c.putFile(wire.CodeInternal, "a", path)
+	w.checkEmpty()
 	close(goOn)
 	w.gpu.Fail(nil)
 	w.eventually("it is loaded", func() bool {
@@ -362,23 +356,22 @@ func TestStall(t *testing.T) {
 		_, _, err = c.Call(t.Context(), wire.Request{Op: wire.OpPut, Name: "a", Source: path}, f)
 		return err == nil
 	})
-	c.get("a", path)
+	c.getModel("a", path)
 }
 
-// TestStallOfOneTenant: a tenant whose files do not answer, of however many loads,
-// does not stop those of others.
+// TestStallOfOneTenant: any number of hanging loads of one tenant does not block loads of other tenants.
 func TestStallOfOneTenant(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Staging = 64 * gpu.MiB })
 	path := w.file("a", 1, 1000)
 	answer := make(chan bool)
 	var hung atomic.Int32
 	w.gpu.Fail(func(call string) error {
-		if call == "stage" && hung.Add(1) <= 2 { // where what reads is, too
+		if call == "stage" && hung.Add(1) <= 2 { // in the goroutine that reads
 			<-answer
 		}
 		return nil
 	})
-	defer func() { // what reads has ended when the daemon does
+	defer func() { // so that the readers end before the daemon
 		close(answer)
 		w.gpu.Fail(nil)
 		w.stop()
@@ -396,7 +389,7 @@ func TestStallOfOneTenant(t *testing.T) {
 	done := make(chan bool)
 	go func() {
 		defer close(done)
-		w.client().put("", "a", path)
+		w.client().putFile("", "a", path)
 	}()
 	select {
 	case <-done:
@@ -405,16 +398,15 @@ func TestStallOfOneTenant(t *testing.T) {
 	}
 }
 
-// TestHoldersAcrossARestart: who holds a model when the daemon dies keeps it. The
-// next daemon loads a copy of its own for all that ask, one and no more, counts that
-// alone, and gives nobody what those before have.
+// TestHoldersAcrossARestart: a holder keeps its memory when the daemon dies. The next daemon loads one copy of its
+// own for all clients, counts only that copy, and never hands out the old one.
 func TestHoldersAcrossARestart(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Capacity = 3 * gpu.MiB })
 	path := w.file("a", 1, 2<<20)
 	c := w.client()
-	c.put("", "a", path)
+	c.putFile("", "a", path)
 	a, files := c.call("", wire.Request{Op: wire.OpGet, Name: "a"})
-	// A mapping, as the driver has it: it keeps the memory whatever the daemon does.
+	// A mapping keeps the memory even without the daemon, as with the real driver.
 	mapped, err := w.gpu.Import(files[0], gpu.Bytes(a.Size))
 	if err != nil {
 		t.Fatal(err)
@@ -439,19 +431,19 @@ func TestHoldersAcrossARestart(t *testing.T) {
 	w.start()
 	after := w.client()
 	if now := after.totals(); now.Used != 0 || now.Refs != 0 || now.Models != 1 {
-		t.Errorf("the next daemon begins with %+v", now)
+		t.Errorf("the next daemon begins with %+v; want Used 0, Refs 0, Models 1", now)
 	}
 	for range 3 {
-		w.client().get("a", path)
+		w.client().getModel("a", path)
 	}
 	if now := after.totals(); now.Used != a.Size || now.Loads != 1 || now.Refs != 3 {
-		t.Errorf("%+v", now)
+		t.Errorf("%+v; want Used %v, Loads 1, Refs 3", now, a.Size)
 	}
 	if used := w.gpu.Used(); used != 2*gpu.Bytes(a.Size) {
 		t.Errorf("%v of GPU memory: one copy of before and one more are %d", used, 2*a.Size)
 	}
-	after.put(wire.CodeBusy, "b", w.file("b", 2, 2<<20)) // no more than there is
-	// The holder of before still has what it had; when it is gone one copy is left.
+	after.putFile(wire.CodeBusy, "b", w.file("b", 2, 2<<20)) // the capacity is used up
+	// The old holder still has its memory. After it ends, one copy remains.
 	stage, err := w.gpu.Stage(mapped.Size())
 	if err := errors.Join(err, stage.Down(mapped, 0, int(mapped.Size())), stage.Wait(), stage.Free()); err != nil {
 		t.Fatal(err)
@@ -468,9 +460,8 @@ func TestHoldersAcrossARestart(t *testing.T) {
 	}
 }
 
-// TestModelSocketIsTheUsersOwn: another user's program is hung up on at model.sock,
-// which speaks for all tenants, whatever mode that has been given. The socket of one
-// tenant is for whom its mode admits.
+// TestModelSocketIsTheUsersOwn: model.sock, which serves all tenants, rejects programs of other users, whatever its
+// mode is. The mode of a tenant's socket determines which users can connect to it.
 func TestModelSocketIsTheUsersOwn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
@@ -483,7 +474,7 @@ func TestModelSocketIsTheUsersOwn(t *testing.T) {
 	}
 	answers := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread is another user's, and ends with this
+		runtime.LockOSThread() // the thread changes its user, and ends with this goroutine
 		defer close(answers)
 		if _, _, failed := unix.RawSyscall(unix.SYS_SETRESUID, 64999, 64999, 64999); failed != 0 {
 			t.Error(failed)
@@ -506,5 +497,5 @@ func TestModelSocketIsTheUsersOwn(t *testing.T) {
 	if err := <-answers; err != nil {
 		t.Errorf("at the tenant's: %v", err)
 	}
-	w.client().totals() // as before
+	w.client().totals() // the daemon still works
 }

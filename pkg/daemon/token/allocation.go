@@ -1,89 +1,125 @@
 package token
 
 import (
+	"errors"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// allocation is an instance's part of one GPU and its processes there. A process
-// that uses several GPUs is a client of each, with a page and a slot for each.
+// allocation is an instance's slice of one GPU, with its processes there. A process that uses
+// several GPUs has a session, a page and a slot for each of them.
 type allocation struct {
 	wire.Allocation
-	inst      *instance
-	gpu       *device
-	page      *page     // nil until a process connects
-	clients   []*client // by slot: PageSlots, and more once all of them were taken
-	next      int       // slot to try first: a freed one rests as long as possible
-	older     int       // clients whose library knows PageSlots slots only
-	connected int
-	stores    map[int]*store // by slot
-	left      totals         // of processes that have left
-	period    time.Time      // of pace
-	messages  int            // read in it
+	inst          *instance
+	gpu           *device
+	page          *page      // nil until a process connects
+	sessions      []*session // by slot; at first PageSlots entries, more once all are in use
+	next          int        // slot to try first, so that a freed slot stays unused for as long as possible
+	olderSessions int        // sessions whose library supports only PageSlots slots
+	connected     int
+	stores        map[int]*store // by slot
+	endedTotals   totals         // sums over ended sessions
+	period        time.Time      // start of the current pacePeriod
+	messages      int            // messages read in the current pacePeriod
 }
 
-// allocate makes an instance's allocations, or brings those it has up to date.
-// They are made anew when its GPUs change, which is only while it has no process.
-func (d *Daemon) allocate(i *instance) {
-	wanted := i.reg.Allocations()
-	if !i.sameGPUs(wanted) {
-		d.deallocate(i)
-		for _, w := range wanted {
-			i.allocations = append(i.allocations, &allocation{
-				inst: i, gpu: d.device(w.Device()), clients: make([]*client, wire.PageSlots),
-			})
-		}
-	}
-	for n, a := range i.allocations {
-		a.Allocation = wanted[n]
-		if a.page != nil {
-			a.page.setLimit(a.MemLimit)
-		}
-		a.gpu.step(policy.AddInstance{
-			Instance: i.reg.Instance, Slice: a.Slice(), Turns: a.Turns,
-			SLO: time.Duration(i.reg.SLOMS * float64(time.Millisecond)), Loose: i.loose,
-		})
-	}
+// session is the connection of a process for one GPU.
+type session struct {
+	client
+	alloc        *allocation
+	start        uint64 // start time of the process (procfs.Stat); 0 if unknown
+	uid          uint32
+	olderLibrary bool      // its library supports only PageSlots slots
+	foreign      gpu.Bytes // GPU memory of the process outside its allocations
+	faulted      bool      // it has reported a CUDA error that ended its use of CUDA
 }
 
-// deallocate takes an instance off its GPUs.
-func (d *Daemon) deallocate(i *instance) {
-	for _, a := range i.allocations {
-		a.endStores()
-		a.dropPage()
-		a.gpu.step(policy.RemoveInstance{Instance: i.reg.Instance})
-	}
-	i.allocations = nil
+// totals holds the sums of the counters of an allocation's processes.
+type totals struct {
+	launches, blocked, gpuTime float64 // times are in seconds
+	memRefused                 uint64
+	gpu, instance              string
 }
 
-// sameGPUs says whether the instance's allocations are on these GPUs, in that order.
-func (i *instance) sameGPUs(allocations []wire.Allocation) bool {
-	if len(i.allocations) != len(allocations) {
+func (t *totals) add(c counters) {
+	t.launches += float64(c.launches)
+	t.blocked += boundedDuration(c.blockedNS).Seconds()
+	t.memRefused += c.memRefused
+}
+
+// processEnded reports whether the session's process has ended, even if its PID is in use again.
+// The connection may still be open, because another process inherited it.
+func (c *session) processEnded() bool {
+	if c.pid == 0 {
 		return false
 	}
-	for n, a := range allocations {
-		if i.allocations[n].Device() != a.Device() {
-			return false
-		}
+	if errors.Is(unix.Kill(c.pid, 0), unix.ESRCH) {
+		return true
 	}
-	return true
+	s, err := procfs.Read(c.pid)
+	return err == nil && s.Start != c.start && c.start != 0
 }
 
-// on is the instance's allocation on that GPU, or nil.
-func (i *instance) on(g *device) *allocation {
-	for _, a := range i.allocations {
-		if a.gpu == g {
-			return a
-		}
+// joined reports whether the session occupies its slot.
+func (c *session) joined() bool { return c.alloc.sessions[c.slot] == c }
+
+// addSession assigns the session its slot, which the caller has got from freeSlot, and adds it to the
+// scheduler's clients.
+func (a *allocation) addSession(c *session) {
+	a.sessions[c.slot], a.next = c, c.slot+1
+	a.connected++
+	if c.olderLibrary {
+		a.olderSessions++
 	}
+	a.inst.clearOldFault(c.pid)
+	a.gpu.addClient(&c.client)
+}
+
+// removeSession frees the session's slot, lease and counted memory. It returns the session's last counters.
+func (a *allocation) removeSession(c *session) counters {
+	a.sessions[c.slot] = nil
+	a.connected--
+	if c.olderLibrary {
+		a.olderSessions--
+	}
+	last := a.gpu.removeClient(&c.client)
+	a.endedTotals.add(last)
+	a.inst.checkParked()
+	return last
+}
+
+// openSlot clears a free slot. It creates the page if there is none.
+func (a *allocation) openSlot(slot int) error {
+	if a.page == nil {
+		p, err := newPage(a.inst.reg.Instance, a.MemLimit)
+		if err != nil {
+			return err
+		}
+		a.page = p
+		mode := wire.PageEndings
+		if a.gpu.metered() {
+			mode = wire.PageMetered
+		}
+		atomic.StoreUint32(&p.header().Flags, mode|wire.PageFaults|wire.PagePIDs)
+	}
+	a.page.extendTo(slot + 1)
+	a.page.clear(slot)
 	return nil
+}
+
+// end removes the allocation from its GPU, with its stores and its page.
+func (a *allocation) end() {
+	a.endStores()
+	a.dropPage()
+	a.gpu.step(policy.RemoveInstance{Instance: a.inst.reg.Instance})
 }
 
 func (a *allocation) dropPage() {
@@ -93,116 +129,136 @@ func (a *allocation) dropPage() {
 	}
 }
 
-// admit gives a process a slot, sends the welcome and has the poller read what it
-// sends.
-func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, older bool, cred unix.Ucred, above []ancestor) error {
-	slot, err := a.freeSlot(older)
-	if err != nil {
-		return err
-	}
-	if err := a.openSlot(d, slot); err != nil {
-		return err
-	}
-	atomic.StoreUint32(&a.page.slot(slot).PID, uint32(cred.Pid))
-	atomic.StoreUint64(&a.page.slot(slot).MemUsed, memUsed)
-	welcome := wire.Welcome{
-		Slot: uint32(slot), NSlots: wire.PageSlotsMost, MemLimit: uint64(a.MemLimit), WindowNS: uint64(d.window()),
-	}
-	d.lastID++
-	c := &client{id: d.lastID, alloc: a, slot: slot, older: older, pid: int(cred.Pid), uid: cred.Uid}
-	if len(above) > 0 {
-		c.start = above[0].Start
-	}
-	if err := d.poller.welcome(c, conn, welcome); err != nil {
-		a.page.clear(slot)
-		return fmt.Errorf("welcome: %w", err)
-	}
-	a.clients[slot], a.next = c, slot+1
-	a.connected++
-	if older {
-		a.older++
-	}
-	a.inst.renewed(c.pid)
-	d.clients[c.id] = c
-	a.gpu.step(policy.AddClient{Client: c.id, Instance: a.inst.reg.Instance})
-	d.joins.info("client joined", "instance", a.inst.reg.Instance, "gpu", a.GPU, "pid", cred.Pid, "slot", slot, "mem_used", memUsed)
-	return nil
-}
+// errFull is the error for a process for which an instance has no free slot.
+type errFull string
 
-// openSlot clears a slot that was free, and makes the page if there is none.
-func (a *allocation) openSlot(d *Daemon, slot int) error {
-	if a.page == nil {
-		p, err := newPage(a.inst.reg.Instance, a.MemLimit)
-		if err != nil {
-			return err
-		}
-		if a.page = p; d.metered() {
-			p.rules(wire.PageMetered | wire.PageFaults | wire.PagePIDs)
-		} else {
-			p.rules(wire.PageEndings | wire.PageFaults | wire.PagePIDs)
-		}
-	}
-	a.page.use(slot + 1)
-	a.page.clear(slot)
-	return nil
-}
+func (e errFull) Error() string { return string(e) }
 
-// errFull refuses a process for which an instance has no place.
-type errFull struct{ why string }
+// slotUsed reports whether a session or a store occupies a slot.
+func (a *allocation) slotUsed(slot int) bool { return a.sessions[slot] != nil || a.stores[slot] != nil }
 
-// Error is the reason.
-func (e errFull) Error() string { return e.why }
-
-// taken reports whether a process or a store has a slot.
-func (a *allocation) taken(slot int) bool { return a.clients[slot] != nil || a.stores[slot] != nil }
-
-// freeSlot returns a slot that no process or store has. The library of an older process adds up
-// the memory of the first PageSlots only, so while there is one no process is beyond them.
+// freeSlot returns a free slot, or errFull. An older library sums the memory of only the first
+// PageSlots slots. So while a process with such a library is connected, all processes must be in
+// these slots.
 func (a *allocation) freeSlot(older bool) (int, error) {
-	id, most := a.inst.reg.Instance, wire.PageSlotsMost
-	if older || a.older > 0 {
-		most = wire.PageSlots
+	id, limit := a.inst.reg.Instance, wire.PageSlotsMost
+	if older || a.olderSessions > 0 {
+		limit = wire.PageSlots
 	}
-	for slot := most; older && slot < len(a.clients); slot++ {
-		if !a.taken(slot) {
-			continue
+	for slot := limit; older && slot < len(a.sessions); slot++ {
+		if a.slotUsed(slot) {
+			return 0, errFull(fmt.Sprintf("its library supports only %d processes, and %s has more: restart the program", limit, id))
 		}
-		return 0, errFull{fmt.Sprintf("its library knows of %d processes, and %s has more: start the program again", most, id)}
 	}
-	had := min(len(a.clients), most)
-	for n := range had {
-		if slot := (a.next + n) % had; !a.taken(slot) {
+	open := min(len(a.sessions), limit)
+	for n := range open {
+		if slot := (a.next + n) % open; !a.slotUsed(slot) {
 			return slot, nil
 		}
 	}
-	if had < most {
-		a.clients = append(a.clients, nil)
-		return had, nil
+	if open < limit {
+		a.sessions = append(a.sessions, nil)
+		return open, nil
 	}
-	if a.older > 0 {
-		return 0, errFull{fmt.Sprintf("%s has %d processes, the most beside one with an older library: start those again", id, most)}
+	if a.olderSessions > 0 {
+		return 0, errFull(fmt.Sprintf("%s has %d processes, the limit while one has an older library: restart that process", id, limit))
 	}
-	return 0, errFull{fmt.Sprintf("instance %s has %d processes on GPU %s, the most there can be", id, most, a.GPU)}
+	return 0, errFull(fmt.Sprintf("instance %s has %d processes on GPU %s, which is the limit", id, limit, a.GPU))
 }
 
-// leave takes a process out: its lease is free at once and its memory no
-// longer counts.
-func (d *Daemon) leave(c *client) {
-	if d.clients[c.id] != c {
-		return
+const (
+	// paceMessages bounds the messages per pacePeriod of an allocation's processes. Beyond that,
+	// the daemon stops reading their connections for a while. The bound is a hundred times the
+	// rate of programs that launch as fast as they can.
+	pacePeriod   = 100 * time.Millisecond
+	paceMessages = 4096
+)
+
+// pace counts a message. It returns how long to stop reading the sender's messages.
+func (a *allocation) pace(now time.Time) time.Duration {
+	if now.Sub(a.period) >= pacePeriod {
+		a.period, a.messages = now, 0
 	}
-	a := c.alloc
-	delete(d.clients, c.id)
-	last := a.page.counters(c.slot)
-	a.page.clear(c.slot)
-	a.clients[c.slot] = nil
-	a.connected--
-	if c.older {
-		a.older--
+	if a.messages++; a.messages < paceMessages {
+		return 0
 	}
-	d.busy = time.Now()
-	a.left.add(last)
-	a.gpu.step(policy.RemoveClient{Client: c.id})
-	a.inst.lost()
-	d.joins.info("client left", "instance", a.inst.reg.Instance, "gpu", a.GPU, "pid", c.pid, "launches", last.launches)
+	return a.period.Add(pacePeriod).Sub(now)
+}
+
+// A process can also get GPU memory without the preload library: when it stores a model in
+// gfaas-modeld, the model daemon allocates the memory. Until the model is committed, this memory
+// counts towards the limit of the process's slice. The model daemon opens one request to this
+// daemon per store, and the memory counts as long as the request is open. Each store has its own
+// slot in the page that the instance's processes share with this daemon (wire.PageSlot). The preload
+// library sums the slots, so it counts a store like the memory of another process.
+
+// store is the counted memory of one model that a process of an instance stores.
+type store struct {
+	alloc *allocation
+	slot  int // in the page
+	bytes gpu.Bytes
+	ended chan struct{} // closed when the allocation ends
+}
+
+// stored returns the memory of all stores.
+func (a *allocation) stored() (sum gpu.Bytes) {
+	for _, s := range a.stores {
+		sum += s.bytes
+	}
+	return sum
+}
+
+// maxStores bounds the number of stores of an instance on one GPU.
+const maxStores = 256
+
+// addStore starts to count a store. It returns an error if there are too many stores, if no slot is
+// free, or if the memory is not allocated yet and would exceed the limit.
+func (a *allocation) addStore(r wire.Stored) (*store, error) {
+	if len(a.stores) == maxStores {
+		return nil, fmt.Errorf("instance %s has %d stores that are not committed, which is the limit", a.inst.reg.Instance, maxStores)
+	}
+	slot, err := a.freeSlot(false)
+	if err == nil {
+		err = a.openSlot(slot)
+	}
+	if err != nil {
+		return nil, err
+	}
+	inUse := a.page.memoryInUse()
+	exceeded := fmt.Errorf("out of memory: the store needs %v, and instance %s uses %v of its %v",
+		r.Bytes, a.inst.reg.Instance, inUse, a.MemLimit)
+	limited := a.MemLimit > 0 && !r.Allocated
+	if limited && r.Bytes > a.MemLimit-inUse {
+		return nil, exceeded
+	}
+	// First add the memory, then compare the sum with the limit, as the preload library does
+	// (hook/limit.c). So two concurrent allocations cannot both use the same free memory.
+	atomic.StoreUint32(&a.page.slot(slot).PID, uint32(r.PID))
+	atomic.StoreUint64(&a.page.slot(slot).MemUsed, uint64(r.Bytes))
+	if limited && a.page.memoryInUse() > a.MemLimit {
+		a.page.clear(slot)
+		return nil, exceeded
+	}
+	if a.stores == nil {
+		a.stores = map[int]*store{}
+	}
+	s := &store{alloc: a, slot: slot, bytes: r.Bytes, ended: make(chan struct{})}
+	a.stores[slot], a.next = s, slot+1
+	return s, nil
+}
+
+// end stops counting the store.
+func (s *store) end() {
+	if s.alloc.stores[s.slot] == s {
+		delete(s.alloc.stores, s.slot)
+		s.alloc.page.clear(s.slot)
+	}
+}
+
+// endStores ends all stores when the allocation ends.
+func (a *allocation) endStores() {
+	for _, s := range a.stores {
+		close(s.ended)
+	}
+	a.stores = nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// spanning is an instance on two GPUs with another slice on each.
+// spanning returns an instance on two GPUs with a different slice on each.
 func spanning() wire.Registration {
 	r := reg("a", 60, 0.2, 0.2)
 	r.More = []wire.Allocation{{GPU: "sim:1", SMPct: 30, QuotaRequest: 0.4, QuotaLimit: 0.9, MemLimit: 2 << 30, Turns: []gpu.Turn{{From: 0.1, To: 0.5}}}}
@@ -29,8 +29,7 @@ func (s *server) dialDevice(id string, device uint32) (*tokentest.Client, error)
 	return tokentest.DialDevice(s.clientSocket(), id, "secret of "+id, device, 0)
 }
 
-// TestAllocations: on each of its GPUs an instance has a page, a slice and a lease of
-// its own.
+// TestAllocations checks that an instance has its own page, slice and lease on each of its GPUs.
 func TestAllocations(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(spanning())
@@ -63,8 +62,8 @@ func TestAllocations(t *testing.T) {
 	if first.SMPct != 60 || first.MemUsedMiB != 0 || second.SMPct != 30 || second.QuotaLimit != 0.9 || second.MemUsedMiB != 3 {
 		t.Errorf("on the first %+v, on the second %+v", first, second)
 	}
-	select { // the budget on the first GPU ends after 20 ms; on the second nobody asks
-	case <-a[0].Ends:
+	select { // the budget on the first GPU ends after 20 ms; on the second no other client waits
+	case <-a[0].Revoked:
 	case <-time.After(patience):
 		t.Fatal("never asked back")
 	}
@@ -79,7 +78,7 @@ func TestNoSuchDevice(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(spanning())
 	for _, device := range []uint32{2, 1 << 31, 1<<32 - 1} {
-		if _, err := s.dialDevice("a", device); !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "instance a has 2 GPU(s): there is no device") {
+		if _, err := s.dialDevice("a", device); !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "instance a has 2 GPU(s), and no device") {
 			t.Errorf("device %d: %v", device, err)
 		}
 	}
@@ -94,7 +93,7 @@ func TestOneGPUHasOneName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusBadRequest || !strings.Contains(body, "named twice") {
+		if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusBadRequest || !strings.Contains(body, "given twice") {
 			t.Errorf("sim and %s: %d %s", more, code, body)
 		}
 	}
@@ -107,8 +106,8 @@ func TestOneGPUHasOneName(t *testing.T) {
 	}
 }
 
-// TestAllocationsLast: the next daemon knows them all, and they change only while
-// nobody is connected.
+// TestAllocationsLast checks that the next daemon restores all allocations, and that their GPUs
+// change only while no process is connected.
 func TestAllocationsLast(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	first := serve(t, Config{Socket: socket})
@@ -148,8 +147,8 @@ func TestAllocationsLast(t *testing.T) {
 	}
 }
 
-// TestProcessesShareQuotaAndPage: two processes of an instance draw on one
-// budget, and each has its own slot of one page.
+// TestProcessesShareQuotaAndPage checks that two processes of an instance use one budget, and that
+// each has its own slot of one page.
 func TestProcessesShareQuotaAndPage(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 20, 0.4, 0.4))
@@ -166,13 +165,13 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 	if len(rows) != 2 || rows[0].MemUsedMiB+rows[1].MemUsedMiB != 8 {
 		t.Errorf("status %+v", rows)
 	}
-	// No more is parked than there is.
+	// The parked memory is at most the used memory.
 	a.Slot().MemParked, b.Slot().MemParked = 2<<20, 64<<20
 	if rows := s.status().GPUs[0].Clients; rows[0].MemParkedMiB+rows[1].MemParkedMiB != 5 {
 		t.Errorf("status %+v", rows)
 	}
 	a.Slot().MemParked, b.Slot().MemParked = 0, 0
-	// What others lent is shown beside what is used.
+	// Imported memory is shown in addition to used memory.
 	a.Slot().MemImported = 7 << 20
 	if rows := s.status().GPUs[0].Clients; rows[0].MemImportedMiB+rows[1].MemImportedMiB != 7 || rows[0].MemUsedMiB+rows[1].MemUsedMiB != 8 {
 		t.Errorf("status %+v", rows)
@@ -205,7 +204,7 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 	})
 }
 
-// undisturbed repeats what other programs on this machine can spoil.
+// undisturbed repeats a try that other programs on the host can disturb, until it succeeds.
 func undisturbed(t *testing.T, try func() error) {
 	t.Helper()
 	var err error

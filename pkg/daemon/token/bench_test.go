@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// BenchmarkGrantRoundTrip is a lease asked for and seen at the gate, and one
-// given back with the next asked for, against a message there and back: of an
-// echo in Go as the daemon is, and of one in C, which is the least that such a
-// socket can cost. All are taken in turn, with one client's code, the other end
-// in a process of its own.
+// BenchmarkGrantRoundTrip measures the time from a request to the open gate (grant), and from the
+// return of a lease with a new request to the next open gate (cycle). It compares both with round
+// trips of a message: to an echo in Go, like the daemon, and to an echo in C, which is the minimum
+// for such a socket. All are measured alternately, with the same client code and the other end in
+// its own process.
 func BenchmarkGrantRoundTrip(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -36,17 +36,17 @@ func BenchmarkGrantRoundTrip(b *testing.B) {
 	bareEcho := connectTo(b, bare+".sock")
 	samples := map[string][]time.Duration{}
 	for b.Loop() {
-		took, _ := echo.roundTrip(b)
-		samples["go"] = append(samples["go"], took)
-		took, _ = bareEcho.roundTrip(b)
-		samples["c"] = append(samples["c"], took)
-		took, lease := client.roundTrip(b)
-		samples["grant"] = append(samples["grant"], took)
+		elapsed, _ := echo.roundTrip(b)
+		samples["go"] = append(samples["go"], elapsed)
+		elapsed, _ = bareEcho.roundTrip(b)
+		samples["c"] = append(samples["c"], elapsed)
+		elapsed, lease := client.roundTrip(b)
+		samples["grant"] = append(samples["grant"], elapsed)
 		began := time.Now()
-		client.giveBack(b, lease, true)
+		client.returnLease(b, lease, true)
 		lease = client.await(b)
 		samples["cycle"] = append(samples["cycle"], time.Since(began))
-		client.giveBack(b, lease, false)
+		client.returnLease(b, lease, false)
 	}
 	p50, p99 := map[string]float64{}, map[string]float64{}
 	for what, all := range samples {
@@ -64,8 +64,8 @@ func BenchmarkGrantRoundTrip(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkGrants is how many leases a second so many clients get out of a
-// daemon, each an instance of its own.
+// BenchmarkGrants measures how many leases per second the daemon grants to n clients, each in its own
+// instance.
 func BenchmarkGrants(b *testing.B) {
 	for _, n := range []int{1, 16, 256} {
 		b.Run(fmt.Sprintf("clients=%d", n), func(b *testing.B) {
@@ -85,7 +85,7 @@ func BenchmarkGrants(b *testing.B) {
 				done.Go(func() {
 					for left.Add(-1) >= 0 {
 						_, lease := c.roundTrip(b)
-						c.giveBack(b, lease, false)
+						c.returnLease(b, lease, false)
 					}
 				})
 			}
@@ -95,8 +95,8 @@ func BenchmarkGrants(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle is the share of a core that the daemon takes while 256 clients
-// are connected and want nothing.
+// BenchmarkIdle measures the fraction of a core that the daemon uses while 256 idle clients are
+// connected.
 func BenchmarkIdle(b *testing.B) {
 	s, daemon := serveApart(b, filepath.Join(runDir(b), "token.sock"))
 	for i := range 256 {
@@ -111,7 +111,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// cpuTime is what a process has used so far.
+// cpuTime returns the CPU time of a process.
 func cpuTime(b *testing.B, pid int) time.Duration {
 	var sum time.Duration
 	for _, which := range []string{"schedstat"} {
@@ -130,12 +130,12 @@ func cpuTime(b *testing.B, pid int) time.Duration {
 	return sum
 }
 
-// BenchmarkCensus is one look at all processes of the machine, of which none is new.
+// BenchmarkCensus measures a census in which no process of the host is new.
 func BenchmarkCensus(b *testing.B) {
 	s := serve(b, Config{})
 	s.register(reg("a", 60, 1, 1))
 	for b.Loop() {
-		s.d.takeCensus()
+		s.d.unmanaged.takeCensus()
 	}
-	b.ReportMetric(float64(len(s.d.census.seen)), "processes")
+	b.ReportMetric(float64(len(s.d.unmanaged.census.sightings)), "processes")
 }

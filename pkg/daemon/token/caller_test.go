@@ -11,8 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// caller is the client's side of both round trips: system calls that block, in
-// a thread of its own, as in the preload library.
+// caller is the client's side of a round trip. It uses blocking system calls in its own thread,
+// like the preload library.
 type caller struct {
 	fd   int
 	gate *uint32 // nil: the answer is a message
@@ -31,7 +31,7 @@ func connectTo(t testing.TB, path string) *caller {
 	return &caller{fd: fd}
 }
 
-// greet makes the caller a process of an instance.
+// greet registers the caller as a process of an instance.
 func (c *caller) greet(t testing.TB, instance string) {
 	hello := wire.Hello{}
 	hello.Instance, _ = wire.MakeName(instance)
@@ -70,7 +70,7 @@ func (c *caller) send(t testing.TB, frame []byte) {
 	}
 }
 
-// await waits for the answer: a message, or an open gate, whose lease it tells.
+// await waits for the answer, which is a message or an open gate. It returns the lease of the gate.
 func (c *caller) await(t testing.TB) uint32 {
 	if c.gate == nil {
 		if _, err := unix.Read(c.fd, c.buf[:]); err != nil {
@@ -88,7 +88,7 @@ func (c *caller) await(t testing.TB) uint32 {
 }
 
 // roundTrip sends a request and waits for the answer.
-func (c *caller) roundTrip(t testing.TB) (took time.Duration, lease uint32) {
+func (c *caller) roundTrip(t testing.TB) (elapsed time.Duration, lease uint32) {
 	start := time.Now()
 	c.send(t, request)
 	lease = c.await(t)
@@ -97,18 +97,18 @@ func (c *caller) roundTrip(t testing.TB) (took time.Duration, lease uint32) {
 
 var request = wire.Append(nil, wire.Request{})
 
-// giveBack ends a lease as the preload library does.
-func (c *caller) giveBack(t testing.TB, lease uint32, more bool) {
+// returnLease returns a lease as the preload library does.
+func (c *caller) returnLease(t testing.TB, lease uint32, wantsMore bool) {
 	atomic.CompareAndSwapUint32(c.gate, lease, 0)
 	m := wire.Return{Lease: lease}
-	if more {
+	if wantsMore {
 		m.Flags = wire.ReturnWantsMore
 	}
-	c.send(t, m.Append(nil))
+	c.send(t, wire.Append(nil, m))
 }
 
-// tryReturn gives a lease back to a daemon that may have had enough.
+// tryReturn returns a lease to a daemon that may have ended the connection.
 func (c *caller) tryReturn(lease uint32) error {
-	_, err := unix.Write(c.fd, wire.Return{Lease: lease}.Append(nil))
+	_, err := unix.Write(c.fd, wire.Append(nil, wire.Return{Lease: lease}))
 	return err
 }

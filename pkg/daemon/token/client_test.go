@@ -32,7 +32,7 @@ func TestRefused(t *testing.T) {
 	long := append(wire.Append(nil, wire.Request{}), make([]byte, 600)...)
 	for name, tt := range map[string]struct {
 		frame  []byte
-		reason string // empty: the connection just ends
+		reason string // empty: the connection ends without an answer
 	}{
 		"no hello":       {nil, "no hello within"},
 		"request first":  {wire.Append(nil, wire.Request{}), "before the hello"},
@@ -84,20 +84,20 @@ func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
 	}
 }
 
-// TestSlotsAreLimited connects processes with libraries that know all slots (n) and with
-// older ones (o) until one is refused, and checks how many get in and the reason.
+// TestSlotsAreLimited connects processes with libraries that support all slots (n) and with older
+// libraries (o) until one is refused. It checks the number of admitted processes and the reason.
 func TestSlotsAreLimited(t *testing.T) {
 	for _, tt := range []struct {
 		name, kinds string
-		leaves      int // the process that then leaves; -1: none does
+		leaves      int // index of the process that leaves afterwards; -1: none
 		refused     string
 	}{
 		{"many", strings.Repeat("n", wire.PageSlotsMost) + "n", -1, "has 1024 processes"},
 		{"a place is free again", strings.Repeat("n", wire.PageSlotsMost), 700, ""},
-		{"older", strings.Repeat("o", wire.PageSlots) + "o", -1, "has 64 processes, the most beside one with an older library"},
-		{"beside an older one", "o" + strings.Repeat("n", wire.PageSlots-1) + "n", -1, "has 64 processes, the most beside one with an older library"},
+		{"older", strings.Repeat("o", wire.PageSlots) + "o", -1, "has 64 processes, the limit while one has an older library"},
+		{"beside an older one", "o" + strings.Repeat("n", wire.PageSlots-1) + "n", -1, "has 64 processes, the limit while one has an older library"},
 		{"the older one leaves", "o" + strings.Repeat("n", wire.PageSlots-1), 0, ""},
-		{"older beside many", strings.Repeat("n", wire.PageSlots+1) + "o", -1, "its library knows of 64 processes, and a has more"},
+		{"older beside many", strings.Repeat("n", wire.PageSlots+1) + "o", -1, "its library supports only 64 processes, and a has more"},
 		{"older beside a few", strings.Repeat("n", wire.PageSlots-1) + "o", -1, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestSlotsAreLimited(t *testing.T) {
 	}
 }
 
-// raw opens a connection that has said nothing.
+// raw opens a connection without sending anything.
 func (s *server) raw() *net.UnixConn {
 	s.t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.clientSocket(), Net: "unixpacket"})
@@ -149,8 +149,8 @@ func (s *server) raw() *net.UnixConn {
 	return conn
 }
 
-// TestFloodEndsTheConnection: messages that the protocol gives no reason for
-// end the connection of who sends them, and nobody else's.
+// TestFloodEndsTheConnection checks that messages against the protocol end the sender's connection,
+// and no other connection.
 func TestFloodEndsTheConnection(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"requests": wire.Request{}, "returns": wire.Return{Lease: 12345, UsedNS: 1}, "lease 0": wire.Return{},
@@ -161,13 +161,13 @@ func TestFloodEndsTheConnection(t *testing.T) {
 			s := serve(t, Config{})
 			bad, good := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
 			lease := s.lease(good)
-			for range 10 * leniency {
+			for range 10 * maxViolations {
 				if bad.Send(m) != nil {
-					break // cut off already
+					break // the connection has ended
 				}
 			}
 			select {
-			case <-bad.Gone:
+			case <-bad.Closed:
 			case <-time.After(patience):
 				t.Fatal("it is not cut off")
 			}
@@ -179,14 +179,14 @@ func TestFloodEndsTheConnection(t *testing.T) {
 	}
 }
 
-// TestNeedlessMessagesAreForgiven: as many as a hasty client may send, in each
-// of its leases.
+// TestNeedlessMessagesAreForgiven checks that a hasty client may send up to maxViolations unneeded
+// messages in each of its leases.
 func TestNeedlessMessagesAreForgiven(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 1, 1))
 	for range 20 {
 		lease := s.lease(a)
-		for range leniency {
+		for range maxViolations {
 			if err := a.Request(); err != nil {
 				t.Fatal(err)
 			}
@@ -197,15 +197,15 @@ func TestNeedlessMessagesAreForgiven(t *testing.T) {
 	}
 }
 
-// TestFastClientIsReadAgain: a client that says more than it may is not read
-// for a while, and then goes on.
+// TestFastClientIsReadAgain checks that the daemon stops reading a client with too many messages
+// for a while, and then continues.
 func TestFastClientIsReadAgain(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 1, 1))
 	for range 3 {
 		began := time.Now()
 		_ = s.d.locked(func() {
-			for _, m := range s.d.poller.clients {
+			for _, m := range s.d.sessions.poller.sessions {
 				m.alloc.period, m.alloc.messages = began, paceMessages
 			}
 		})
@@ -213,14 +213,14 @@ func TestFastClientIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the lease is back", func() bool { return s.status().GPUs[0].Clients[0].State == "idle" })
-		if took := time.Since(began); took < pacePeriod {
-			t.Errorf("it was read after %v", took)
+		if elapsed := time.Since(began); elapsed < pacePeriod {
+			t.Errorf("it was read after %v", elapsed)
 		}
 	}
 }
 
-// TestSilentConnectionsKeepNobodyOut: those that say hello come in while more
-// connections than there is place for say nothing.
+// TestSilentConnectionsKeepNobodyOut checks that a client that sends its hello is admitted while more
+// silent connections than the limit exist.
 func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	s := serve(t, Config{HelloTimeout: time.Minute})
 	s.register(reg("a", 60, 1, 1))
@@ -229,7 +229,7 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	}
 	eventually(t, "the oldest are gone", func() bool {
 		open := 0
-		_ = s.d.locked(func() { open = len(s.d.greeting) })
+		_ = s.d.locked(func() { open = len(s.d.sessions.greetings) })
 		return open == maxUnknown
 	})
 	c, err := s.dial("a", 0)
@@ -240,8 +240,8 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	s.lease(c)
 }
 
-// TestStorms: connections and hellos as fast as they can be made, good and
-// bad, take nothing from an instance that works, and leave nothing.
+// TestStorms checks that valid and invalid connections and hellos at the highest possible rate do not
+// disturb a working instance and leave nothing behind.
 func TestStorms(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 0.5, 0.5))
@@ -281,8 +281,8 @@ func TestStorms(t *testing.T) {
 		_, err := a.Saturate(ctx, time.Millisecond)
 		saturates <- err
 	}()
-	// The storms take their part of the processors too, and other programs
-	// theirs: one undisturbed window shows that the daemon is not in the way.
+	// The storms and other programs also use the processors. One undisturbed window shows that the
+	// daemon does not limit the instance.
 	eventually(t, "a window with the instance's share", func() bool {
 		return joins.Load() > 100 && s.status().GPUs[0].Clients[0].Used > 0.4
 	})
@@ -294,13 +294,13 @@ func TestStorms(t *testing.T) {
 	storm.Wait()
 	eventually(t, "the storms leave nothing", func() bool {
 		greeted, read := 0, 0
-		_ = s.d.locked(func() { greeted, read = len(s.d.greeting), len(s.d.poller.clients) })
+		_ = s.d.locked(func() { greeted, read = len(s.d.sessions.greetings), len(s.d.sessions.poller.sessions) })
 		return greeted == 0 && read == 1 && runtime.NumGoroutine() <= before
 	})
 }
 
-// TestLies: a report of more than the time since the grant counts as that
-// time, and so does none at all of a process that has launched.
+// TestLies checks that a report of more than the time since the grant counts as that time, and so
+// does a report of 0 from a process that has launched.
 func TestLies(t *testing.T) {
 	for name, lie := range map[string]func(*tokentest.Client) time.Duration{
 		"more than there was": func(*tokentest.Client) time.Duration { return 1<<63 - 1 },
@@ -312,7 +312,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// lieAbout holds a lease for a moment and lies about it.
+// lieAbout holds a lease for a moment and reports a wrong time.
 func lieAbout(t *testing.T, lie func(*tokentest.Client) time.Duration) error {
 	s := serve(t, Config{Settings: Settings{Window: 500 * time.Millisecond}})
 	a, b := s.join(reg("a", 60, 0.5, 0.5)), s.join(reg("b", 60, 0.5, 0.5))
@@ -340,36 +340,37 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	s := serve(t, Config{ClientUIDs: []int{777}})
 	conn := s.raw()
 	for uid, ok := range map[uint32]bool{0: true, uint32(unix.Geteuid()): true, 777: true, 778: false, 65534: false} {
-		err := s.d.admitsUser(conn, unix.Ucred{Uid: uid})
-		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "may not use this daemon") {
+		err := s.d.sessions.admitsUser(conn, unix.Ucred{Uid: uid})
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "may not connect to this token daemon") {
 			t.Errorf("user %d: %v", uid, err)
 		}
 	}
 }
 
-// TestPace: an allocation is not listened to beyond so many messages a period.
+// TestPace checks the bound on an allocation's messages per period.
 func TestPace(t *testing.T) {
 	s, start := &allocation{}, time.Now()
 	for n := range paceMessages - 1 {
 		if rest := s.pace(start.Add(time.Duration(n))); rest != 0 {
-			t.Fatalf("message %d is slowed by %v", n, rest)
+			t.Fatalf("message %d is slowed by %v, want 0", n, rest)
 		}
 	}
 	if rest := s.pace(start.Add(30 * time.Millisecond)); rest != pacePeriod-30*time.Millisecond {
 		t.Errorf("rest %v", rest)
 	}
 	if rest := s.pace(start.Add(pacePeriod)); rest != 0 {
-		t.Errorf("rest %v in the next period", rest)
+		t.Errorf("rest %v in the next period, want 0", rest)
 	}
 }
 
-// TestSlowReaderIsCutOff: a client that takes its leases and reads nothing
-// loses its connection when its buffer is full.
+// TestSlowReaderIsCutOff checks that a client that uses leases but does not read its messages loses
+// its connection when its buffer is full.
 func TestSlowReaderIsCutOff(t *testing.T) {
 	s := serve(t, Config{Settings: Settings{Window: 20 * time.Millisecond}})
 	s.register(reg("a", 60, 0.5, 0.5))
 	c := connectTo(t, s.clientSocket())
 	c.greet(t, "a")
+	const pause = 100 * time.Microsecond // between two checks of the gate
 	gone := func() bool {
 		fds := []unix.PollFd{{Fd: int32(c.fd)}}
 		_, _ = unix.Poll(fds, 0)
@@ -377,10 +378,10 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	}
 	eventually(t, "it is cut off", func() bool {
 		_, _ = unix.Write(c.fd, request)
-		for end := time.Now().Add(time.Second); time.Now().Before(end) && !gone(); runtime.Gosched() {
+		for end := time.Now().Add(time.Second); time.Now().Before(end) && !gone(); time.Sleep(pause) {
 			if lease := atomic.LoadUint32(c.gate); lease != 0 {
 				for atomic.LoadUint32(c.gate) == lease && !gone() {
-					runtime.Gosched()
+					time.Sleep(pause)
 				}
 				_ = c.tryReturn(lease)
 				break

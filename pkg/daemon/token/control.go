@@ -1,248 +1,318 @@
 package token
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// maxBody is the largest registration, in bytes.
-const maxBody = 64 << 10
+// api answers requests at the control socket.
+type api struct {
+	*core
+	registry  *registry
+	sessions  *sessions
+	parking   *parking
+	unmanaged *unmanaged
+}
 
-// controlHandler answers on the control socket.
-func (d *Daemon) controlHandler() http.Handler {
+const (
+	// maxBody is the largest registration, in bytes.
+	maxBody = 64 << 10
+	// watchTime is the longest wait of a request for an unmanaged process.
+	watchTime = 5 * time.Second
+)
+
+func (a *api) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", d.getStatus)
-	mux.HandleFunc("GET /v1/faults", d.getFaults)
-	mux.HandleFunc("POST /v1/instances", d.fromOutside(d.postInstance))
-	mux.HandleFunc("PATCH /v1/instances/{id}", d.fromOutside(d.patchInstance))
-	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
-	mux.HandleFunc("DELETE /v1/instances/{id}/owner", d.fromOutside(d.deleteOwner))
-	mux.HandleFunc("GET /v1/instances/{id}/unmanaged", d.getUnmanaged)
-	mux.HandleFunc("POST /v1/stored", d.fromOutside(d.postStored))
-	mux.HandleFunc("GET /v1/parking", d.getParking)
-	mux.HandleFunc("PUT /v1/instances/{id}/parked", d.fromOutside(d.putParked))
-	mux.HandleFunc("DELETE /v1/instances/{id}/parked", d.fromOutside(d.deleteParked))
+	mux.Handle("GET /v1/status", handler(a.getStatus))
+	mux.Handle("GET /v1/faults", handler(a.getFaults))
+	mux.Handle("POST /v1/instances", a.refuseInsiders(a.postInstance))
+	mux.Handle("PATCH /v1/instances/{id}", a.refuseInsiders(a.patchInstance))
+	mux.Handle("DELETE /v1/instances/{id}", a.refuseInsiders(instanceHandler(a.registry.unregister)))
+	mux.Handle("DELETE /v1/instances/{id}/owner", a.refuseInsiders(instanceHandler(a.registry.release)))
+	mux.Handle("GET /v1/instances/{id}/unmanaged", handler(a.getUnmanaged))
+	mux.Handle("POST /v1/stored", a.refuseInsiders(a.postStored))
+	mux.Handle("GET /v1/parking", handler(a.getParking))
+	mux.Handle("PUT /v1/instances/{id}/parked", a.refuseInsiders(a.moveHandler(a.parking.park)))
+	mux.Handle("DELETE /v1/instances/{id}/parked", a.refuseInsiders(a.moveHandler(a.parking.unpark)))
 	return mux
 }
 
-func (d *Daemon) getStatus(w http.ResponseWriter, _ *http.Request) {
-	var s wire.Status
-	if err := d.locked(func() { s = d.status() }); err != nil {
-		problem(w, http.StatusServiceUnavailable, err)
+// handler answers a request, or returns an error before it has written anything.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// ServeHTTP calls the handler. It answers an error in JSON, with the status of a statusError or 500.
+func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	err := h(w, r)
+	if err == nil {
 		return
 	}
+	status := http.StatusInternalServerError
+	if s := (statusError{}); errors.As(err, &s) {
+		status = s.status
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(s)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(wire.Problem{Message: err.Error()})
 }
 
-func (d *Daemon) postInstance(w http.ResponseWriter, r *http.Request) {
+func (a *api) getStatus(w http.ResponseWriter, _ *http.Request) error {
+	var s wire.Status
+	err := a.locked(func() { s = statusOf(a.registry) })
+	return reply(w, s, err)
+}
+
+func (a *api) postInstance(w http.ResponseWriter, r *http.Request) error {
 	var reg wire.Registration
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&reg); err != nil {
 		var long *http.MaxBytesError
 		if errors.As(err, &long) {
-			problem(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a registration has at most %d bytes", long.Limit))
-			return
+			return statusError{http.StatusRequestEntityTooLarge, fmt.Errorf("the registration has more than %d bytes", long.Limit)}
 		}
-		problem(w, http.StatusBadRequest, fmt.Errorf("not a registration: %w", err))
-		return
+		return statusError{http.StatusBadRequest, fmt.Errorf("invalid registration: %w", err)}
 	}
 	inst, err := newInstance(reg)
 	if err != nil {
-		problem(w, http.StatusBadRequest, err)
-		return
+		return statusError{http.StatusBadRequest, err}
 	}
-	if status, err := d.register(inst); err != nil {
-		problem(w, status, err)
-		return
+	reg = inst.reg
+	if err := a.registry.register(inst); err != nil {
+		return err
 	}
 	var answer wire.Registered
-	if d.cfg.Prepare != nil {
-		answer = d.cfg.Prepare(r.Context(), inst.reg)
-		d.prepared(inst, answer)
+	if a.cfg.Prepare != nil {
+		answer = a.cfg.Prepare(r.Context(), reg)
+		a.registry.recordPrepared(reg.Instance, answer)
 	}
-	answer.IdleExit = d.cfg.ExitWhenIdle > 0
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer)
+	answer.IdleExit = a.cfg.ExitWhenIdle > 0
+	return reply(w, answer, nil)
 }
 
-// register writes the file before the instance counts as known; nobody
-// who launches waits for the disk. Processes may join meanwhile, so whether it
-// may be registered is looked at again then, and what it was is put back if not.
-func (d *Daemon) register(inst *instance) (status int, err error) {
-	d.regMu.Lock()
-	defer d.regMu.Unlock()
-	var conflict error
-	var old *instance
-	if err := d.locked(func() {
-		conflict, d.busy = d.admits(inst), time.Now()
-		if old = d.instances[inst.reg.Instance]; old != nil && old.secret == inst.secret {
-			inst.parked = old.parked
-		}
-	}); err != nil {
-		return http.StatusServiceUnavailable, err
-	}
-	if conflict != nil {
-		return http.StatusConflict, conflict
-	}
-	if old == nil || old.listener == nil {
-		if inst.listener, err = d.openListener(inst.reg.Instance); err != nil {
-			return http.StatusInternalServerError, err
-		}
-	}
-	if err := d.save(inst); err != nil {
-		if old == nil {
-			inst.listener.remove()
-		}
-		inst.listener.close()
-		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
-	}
-	reg := inst.reg
-	var before []byte
-	if err := d.locked(func() {
-		if conflict = d.admits(inst); conflict != nil {
-			before, _ = old.encode() // it has been before
-			reg = old.reg
-			return
-		}
-		d.add(inst)
-		if inst.listener != nil {
-			d.acceptAt(inst.listener)
-		}
-	}); err != nil {
-		inst.listener.close()
-		return http.StatusServiceUnavailable, err
-	}
-	if conflict != nil { // who joined is of the instance as it was
-		inst.listener.close()
-		if err := d.keep(&reg, before); err != nil {
-			d.log.Error("cannot put back a registration", "instance", reg.Instance, "err", err)
-		}
-		return http.StatusConflict, conflict
-	}
-	for _, s := range reg.Allocations() {
-		d.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,
-			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
-	}
-	return 0, nil
-}
-
-// patchInstance changes the slice of an instance, whatever runs in it: its clients
-// learn of it with their next token.
-func (d *Daemon) patchInstance(w http.ResponseWriter, r *http.Request) {
+// patchInstance changes the slice of an instance, also while processes run in it.
+func (a *api) patchInstance(w http.ResponseWriter, r *http.Request) error {
 	var change wire.Change
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	in.DisallowUnknownFields()
 	if err := in.Decode(&change); err != nil {
-		problem(w, http.StatusBadRequest, fmt.Errorf("not a change: %w", err))
-		return
+		return statusError{http.StatusBadRequest, fmt.Errorf("invalid change: %w", err)}
 	}
-	if status, err := d.change(r.PathValue("id"), change); err != nil {
-		problem(w, status, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	return replyEmpty(w, a.registry.change(r.PathValue("id"), change))
 }
 
-// change writes the file before the change counts, as register does.
-func (d *Daemon) change(id string, c wire.Change) (status int, err error) {
-	d.regMu.Lock()
-	defer d.regMu.Unlock()
-	var fresh *instance
-	if err := d.locked(func() {
-		if old := d.instances[id]; old != nil {
-			fresh = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked}
+// instanceHandler returns a handler that calls do with the ID of an instance.
+func instanceHandler(do func(id string) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		return replyEmpty(w, do(r.PathValue("id")))
+	}
+}
+
+// getParking answers with an error if memory cannot be moved.
+func (a *api) getParking(w http.ResponseWriter, r *http.Request) error {
+	return replyEmpty(w, a.parking.check(r.Context(), r.URL.Query().Get("gpu") == "sim"))
+}
+
+// moveHandler returns a handler that parks or unparks an instance.
+func (a *api) moveHandler(do func(context.Context, *instance) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		var inst *instance
+		if err := a.registry.withInstance(r.PathValue("id"), func(i *instance) { inst = i }); err != nil {
+			return err
 		}
-	}); err != nil {
-		return http.StatusServiceUnavailable, err
+		// The move is completed even if the caller hangs up.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), moveTime)
+		defer cancel()
+		return replyEmpty(w, do(ctx, inst))
 	}
-	if fresh == nil {
-		return http.StatusNotFound, fmt.Errorf("no instance %q", id)
+}
+
+// getUnmanaged answers with the unmanaged processes of an instance, without the first ?after=N. If
+// there are no others, it waits a few seconds for one. With ?wait=0 it takes a census at once
+// instead.
+func (a *api) getUnmanaged(w http.ResponseWriter, r *http.Request) error {
+	after, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("after"), "0"))
+	if err != nil || after < 0 {
+		return statusError{http.StatusBadRequest, fmt.Errorf("after=%q: expected a whole number, 0 or more", r.URL.Query().Get("after"))}
 	}
-	reg, err := c.Apply(fresh.reg)
+	ctx, cancel := context.WithTimeout(r.Context(), watchTime)
+	defer cancel()
+	if r.URL.Query().Get("wait") == "0" {
+		a.unmanaged.takeCensus()
+		cancel()
+	}
+	list, err := a.unmanaged.await(ctx, r.PathValue("id"), after)
+	return reply(w, list, err)
+}
+
+// getFaults answers with the faults of all registered instances. With ?instance=ID it answers with
+// that instance's fault, after settle.
+func (a *api) getFaults(w http.ResponseWriter, r *http.Request) error {
+	only := r.URL.Query().Get("instance")
+	if only != "" {
+		a.sessions.settle(r.Context(), only)
+	}
+	out := wire.Faults{Faults: []wire.InstanceFault{}}
+	err := a.locked(func() {
+		for _, inst := range a.registry.sorted() {
+			if inst.fault != nil && (only == "" || inst.reg.Instance == only) {
+				f := *inst.fault
+				f.Ended = !inst.isConnected(f.PID)
+				out.Faults = append(out.Faults, f)
+			}
+		}
+	})
+	return reply(w, out, err)
+}
+
+// postStored counts the memory of a store until the connection of the request ends. It answers with
+// status 200 and the instance if the memory counts; 204 if the process belongs to no instance with a
+// slice of that GPU; 409 if the store exceeds the limit or the number of stores; 410 if the process
+// has ended.
+func (a *api) postStored(w http.ResponseWriter, r *http.Request) error {
+	var req wire.Stored
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		reg.Secret = "kept as a hash"
-		err = reg.Validate()
-		reg.Secret = ""
+		err = json.Unmarshal(text, &req)
+	}
+	var on gpu.Device
+	if err == nil {
+		on, err = gpu.ParseDevice(req.GPU)
+	}
+	if err == nil && (req.PID <= 0 || req.Bytes <= 0 || req.Bytes > maxBytes) {
+		err = fmt.Errorf("pid %d, bytes %d: expected more than 0", req.PID, int64(req.Bytes))
 	}
 	if err != nil {
-		return http.StatusBadRequest, err
+		return statusError{http.StatusBadRequest, fmt.Errorf("invalid store: %w", err)}
 	}
-	fresh.reg = reg
-	if err := d.save(fresh); err != nil {
-		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
+	if err := checkPIDNamespace(r, req.Sender); err != nil {
+		return statusError{http.StatusForbidden, err}
 	}
-	if err := d.locked(func() { d.add(fresh) }); err != nil {
-		return http.StatusServiceUnavailable, err
+	ancestors, err := a.lineage.ancestors(req.PID)
+	if err != nil {
+		return err
 	}
-	for _, a := range reg.Allocations() {
-		d.log.Info("instance changed", "instance", id, "gpu", a.GPU, "quota_request", a.QuotaRequest, "quota_limit", a.QuotaLimit,
-			"mem_limit", int64(a.MemLimit), "turns", len(a.Turns))
+	if len(ancestors) == 0 || ancestors[0].Start != req.Start {
+		return statusError{http.StatusGone, fmt.Errorf("the storing process %d has ended", req.PID)}
 	}
-	return 0, nil
-}
-
-// deleteOwner is for an owner that ends in order: its instance goes with the last of
-// its processes, of which none ends because of it.
-func (d *Daemon) deleteOwner(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	d.regMu.Lock()
-	defer d.regMu.Unlock()
-	var inst *instance
-	var kept []byte
-	if err := d.locked(func() {
-		if inst = d.instances[id]; inst == nil {
-			return
+	var s *store
+	if closing := a.locked(func() {
+		if inst := a.registry.instances[a.registry.containing(ancestors, "")]; inst != nil {
+			for _, alloc := range inst.allocations {
+				if alloc.Device() == on.String() {
+					s, err = alloc.addStore(req)
+				}
+			}
 		}
-		if !inst.alive() {
-			d.remove(id, "unregistered")
-			d.forgetFile(id)
-			return
-		}
-		inst.reg.EndWithOwner = false
-		kept, _ = inst.encode() // it has been before
-	}); err != nil {
-		problem(w, http.StatusServiceUnavailable, err)
-		return
+	}); closing != nil {
+		return closing
 	}
-	if inst == nil {
-		problem(w, http.StatusNotFound, fmt.Errorf("no instance %q", id))
-		return
+	if err != nil {
+		return statusError{http.StatusConflict, err}
 	}
-	if kept != nil {
-		if err := d.write(id, kept); err != nil {
-			d.log.Error("cannot keep a registration", "instance", id, "err", err)
-		}
+	if s == nil {
+		return replyEmpty(w, nil)
 	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (d *Daemon) deleteInstance(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	d.regMu.Lock()
-	defer d.regMu.Unlock()
-	found := false
-	if err := d.locked(func() {
-		if found = d.remove(id, "unregistered"); found {
-			d.forgetFile(id)
-		}
-	}); err != nil {
-		problem(w, http.StatusServiceUnavailable, err)
-		return
-	}
-	if !found {
-		problem(w, http.StatusNotFound, fmt.Errorf("no instance %q", id))
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func problem(w http.ResponseWriter, status int, err error) {
+	defer func() { _ = a.locked(s.end) }()
+	id := s.alloc.inst.reg.Instance
+	a.log.Info("model being stored", "instance", id, "gpu", req.GPU, "pid", req.PID, "bytes", int64(req.Bytes))
+	answer := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(wire.Problem{Message: err.Error()})
+	if json.NewEncoder(w).Encode(wire.StoredIn{Instance: id}) != nil || answer.Flush() != nil || answer.SetReadDeadline(time.Time{}) != nil {
+		return nil
+	}
+	select {
+	case <-r.Context().Done():
+	case <-s.ended:
+	case <-a.closing:
+	}
+	return nil
+}
+
+// checkPIDNamespace returns an error if the sender of a request has a PID for itself that differs from
+// the PID that this daemon sees, because the sender runs in another PID namespace.
+func checkPIDNamespace(r *http.Request, sender int) error {
+	cred, err := peerOf(r)
+	if err == nil && int(cred.Pid) != sender {
+		err = fmt.Errorf("the requesting process %d has the PID %d in its own namespace: it must run in the PID namespace of gfaas-tokend", cred.Pid, sender)
+	}
+	return err
+}
+
+type connKey struct{}
+
+// withConn makes the connection of a request available to its handler.
+func withConn(s *http.Server) {
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
+}
+
+// refuseInsiders returns a handler that refuses requests from processes inside an instance.
+func (a *api) refuseInsiders(next handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if err := a.checkOutsider(r); err != nil {
+			return statusError{http.StatusForbidden, err}
+		}
+		return next(w, r)
+	}
+}
+
+// peerOf returns the process at the other end of a request's connection.
+func peerOf(r *http.Request) (unix.Ucred, error) {
+	conn, ok := r.Context().Value(connKey{}).(*net.UnixConn)
+	if !ok {
+		return unix.Ucred{}, errors.New("cannot determine the process at the other end of the connection")
+	}
+	return procfs.Peer(conn)
+}
+
+// checkOutsider returns an error if the request was sent by a process inside an instance.
+func (a *api) checkOutsider(r *http.Request) error {
+	cred, err := peerOf(r)
+	if err != nil {
+		return err
+	}
+	if cred.Pid == 0 { // it is in another PID namespace and not visible here
+		return nil
+	}
+	ancestors, err := a.lineage.ancestors(int(cred.Pid))
+	if err != nil {
+		return err
+	}
+	if len(ancestors) == 0 {
+		return fmt.Errorf("the requesting process %d has ended", cred.Pid)
+	}
+	var id string
+	if err := a.locked(func() { id = a.registry.containing(ancestors, "") }); err != nil || id == "" {
+		return err
+	}
+	a.faults.warn("refused a registration request from inside an instance", "instance", id, "pid", cred.Pid, "request", r.Method+" "+r.URL.Path)
+	return fmt.Errorf("process %d runs inside instance %s: only processes outside all instances may register, change or remove instances", cred.Pid, id)
+}
+
+// reply answers with a value in JSON, or returns the error.
+func reply(w http.ResponseWriter, value any, err error) error {
+	if err == nil {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(value)
+	}
+	return err
+}
+
+// replyEmpty answers without content, or returns the error.
+func replyEmpty(w http.ResponseWriter, err error) error {
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
 }

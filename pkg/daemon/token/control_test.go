@@ -30,13 +30,13 @@ func TestControlRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"not JSON":   {"{", 400, "not a registration"},
+		"not JSON":   {"{", 400, "invalid registration"},
 		"no id":      {`{"secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "instance"},
 		"path":       {`{"instance":"../x","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "instance"},
 		"sm":         {`{"instance":"x","secret":"s","gpu":"sim","sm_pct":101,"quota_request":1,"quota_limit":1}`, 400, "SM share 101"},
 		"gpu":        {`{"instance":"x","secret":"s","gpu":"tpu","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "is not a GPU"},
 		"new secret": {`{"instance":"a","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 409, "has 1 processes"},
-		"long":       {`{"instance":"` + strings.Repeat("x", maxBody) + `"}`, 413, "at most"},
+		"long":       {`{"instance":"` + strings.Repeat("x", maxBody) + `"}`, 413, "more than"},
 	} {
 		var p wire.Problem
 		code, body := s.do("POST", "/v1/instances", tt.body)
@@ -57,9 +57,9 @@ func TestReRegisterChangesTheSlice(t *testing.T) {
 	}
 }
 
-// TestReRegisterWhileProcessesJoin registers an instance on another GPU again and
-// again while processes of it come: whether one has joined is looked at once the
-// registration is on disk too, and who has keeps its page.
+// TestReRegisterWhileProcessesJoin registers an instance alternately on two GPUs while its processes
+// connect. The daemon must check for connected processes again after it has written the registration,
+// and a connected process keeps its page.
 func TestReRegisterWhileProcessesJoin(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
@@ -72,7 +72,7 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 				switch {
 				case err == nil:
 					c.Close()
-				case !errors.Is(err, tokentest.ErrRefused): // those before may have all slots
+				case !errors.Is(err, tokentest.ErrRefused): // earlier connections may occupy all slots
 					t.Error("dial:", err)
 					return
 				}
@@ -100,7 +100,7 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 	dialing.Wait()
 	t.Logf("taken %d times, not taken %d times", taken, kept)
 	known := s.status()
-	text, err := os.ReadFile(s.d.recordPath("a"))
+	text, err := os.ReadFile(s.d.registry.records.path("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestWeb(t *testing.T) {
 	}
 }
 
-// metric is the value of a series, and false if there is none.
+// metric returns the value of a series, and whether the series exists.
 func (s *server) metric(series string) (float64, bool) {
 	s.t.Helper()
 	_, text := s.do("GET", "/metrics", "")
@@ -174,8 +174,8 @@ func (s *server) metric(series string) (float64, bool) {
 	return 0, false
 }
 
-// TestCountersOfWhoStays: what processes do counts while they do it, not when
-// they leave or give a lease back: one that nobody disturbs never does.
+// TestCountersOfWhoStays checks that the counters include a process's current activity, and not only
+// finished leases or sessions: an undisturbed process may never return its lease.
 func TestCountersOfWhoStays(t *testing.T) {
 	s := serve(t, Config{Settings: Settings{Window: 10 * time.Millisecond}})
 	a := s.join(reg("a", 60, 1, 1))
@@ -205,11 +205,11 @@ func TestCountersOfWhoStays(t *testing.T) {
 	}
 }
 
-// TestWebReaderThatDoesNotRead asks again and again and takes no answer: its
-// connection ends, or a few of those would use up the daemon's descriptors.
+// TestWebReaderThatDoesNotRead sends requests without reading the answers. The daemon must end the
+// connection, because a few such clients could otherwise exhaust its descriptors.
 func TestWebReaderThatDoesNotRead(t *testing.T) {
 	s := serve(t, Config{Listen: "127.0.0.1:0", WebTimeout: 50 * time.Millisecond})
-	for n := range 100 { // long answers fill the buffers soon
+	for n := range 100 { // long answers fill the buffers quickly
 		s.register(reg(fmt.Sprint("i", n), 1, 1, 1))
 	}
 	conn, err := net.Dial("tcp", s.d.WebAddr().String())
@@ -232,7 +232,7 @@ func TestReload(t *testing.T) {
 	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 40, 1, 1))
 	lease := s.lease(a)
 	s.lease(b)
-	if err := s.d.reload(Settings{Window: 20 * time.Millisecond, SMLimit: 70}); err != nil {
+	if err := s.d.locked(func() { s.d.registry.gpus.configure(Settings{Window: 20 * time.Millisecond, SMLimit: 70}) }); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.status().WindowMS; got != 20 {
@@ -241,11 +241,11 @@ func TestReload(t *testing.T) {
 	if err := a.Return(lease, time.Millisecond, true); err != nil {
 		t.Fatal(err)
 	}
-	<-b.Ends // 60 and 40 percent no longer fit together
+	<-b.Revoked // 60 and 40 percent no longer fit together
 }
 
-// TestChange: the slice of an instance changes while its processes run, and the next
-// daemon knows it so.
+// TestChange checks that the slice of an instance changes while its processes run, and that the next
+// daemon restores the changed slice.
 func TestChange(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 0.5, 0.5))
@@ -275,7 +275,7 @@ func TestChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.lease(a)
-	kept, err := os.ReadFile(s.d.recordPath("a"))
+	kept, err := os.ReadFile(s.d.registry.records.path("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,14 +297,14 @@ func TestUnregisterGatesProcesses(t *testing.T) {
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
 		t.Fatal("unregister:", code)
 	}
-	<-a.Gone
+	<-a.Closed
 	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
 		t.Error("the gate stayed open")
 	}
 	if _, err := s.dial("a", 0); err == nil {
 		t.Error("a process of a removed instance got in")
 	}
-	if left, _ := filepath.Glob(filepath.Join(s.d.instancesDir(), "*")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(s.d.registry.records.dir, "*")); len(left) != 0 {
 		t.Error("left on disk:", left)
 	}
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNotFound {
@@ -312,9 +312,8 @@ func TestUnregisterGatesProcesses(t *testing.T) {
 	}
 }
 
-// FuzzControl sends any body to the control socket's handlers. Each answer is
-// one of theirs, a registration that is accepted can be undone, and the daemon
-// still tells its status.
+// FuzzControl sends arbitrary requests to the control socket's handlers. An error answer must have a
+// message, every accepted registration must be removable, and the status must remain available.
 func FuzzControl(f *testing.F) {
 	for _, seed := range []string{
 		`{"instance":"a","secret":"s","gpu":"sim","sm_pct":24,"quota_request":0.3,"quota_limit":0.8,"mem_limit":"1GiB"}`,
@@ -332,12 +331,12 @@ func FuzzControl(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(func() { d.chassis.Close(); _ = d.common.socket.Close(); d.shutDown(); d.conns.Wait() })
-	handler := d.controlHandler()
+	f.Cleanup(func() { d.chassis.Close(); _ = d.sessions.common.Close(); d.shutDown(); d.running.Wait() })
+	handler := d.control()
 	do := func(method, path, body string) *httptest.ResponseRecorder {
 		r, err := http.NewRequest(method, "http://tokend"+path, strings.NewReader(body))
 		if err != nil {
-			return nil // no HTTP
+			return nil // not a valid HTTP request
 		}
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
@@ -370,8 +369,8 @@ func FuzzControl(f *testing.F) {
 				}
 			}
 		}
-		if len(d.instances) != 0 {
-			t.Errorf("%d instances are left after %q", len(d.instances), body)
+		if len(d.registry.instances) != 0 {
+			t.Errorf("%d instances are left after %q", len(d.registry.instances), body)
 		}
 	})
 }

@@ -1,159 +1,101 @@
 package token
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
-	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Settings may change while the daemon runs.
-type Settings struct {
-	Window  time.Duration // 0 is gpu.Window
-	Round   time.Duration // in which all that wait have a turn; 0 is gpu.Round, a window or more is none
-	SMLimit float64       // percent; 0 is 100
-}
-
-// Config is what a daemon goes by.
-type Config struct {
-	Settings
-	Policy       string        // who gets the GPU when; empty is policy.MultiToken
-	Socket       string        // control socket; its folder is the run directory
-	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
-	ExitWhenIdle time.Duration // leave after so long without instance and client; 0 is never
-	Private      bool          // the run directory is ours alone: its mode becomes 0700
-	HelloTimeout time.Duration // for the hello of a new connection; 0 is 5 s
-	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
-	ClientUIDs   []int         // users whose processes may connect, besides root and this process's own
-	Log          *slog.Logger
-
-	// Reload, if set, reads the settings again, at SIGHUP: every scheduler then
-	// starts a new window.
-	Reload func() (Settings, error)
-
-	// Memory, if set, tells what each process occupies of a GPU, in bytes, by
-	// its number as this daemon sees it. It is never called concurrently.
-	// CountContext makes what that is beside a process's own allocations count
-	// against its instance's limit.
-	Memory       func(device string) (map[int]gpu.Bytes, error)
-	CountContext bool
-
-	// Mover, if set, can have what idle instances hold on GPUs wait on the host. It
-	// may be called concurrently.
-	Mover Mover
-
-	// Prepare, if set, is told of each registration that was accepted and says
-	// what else the instance's processes need. It may be called concurrently.
-	Prepare func(ctx context.Context, r wire.Registration) wire.Registered
-
-	// Doomed, if set, is called with processes of instances that the daemon is about to
-	// kill, before it does. The daemon waits for it. It may be called concurrently.
-	Doomed func(ctx context.Context, pids []int)
-
-	// Uses, if set, is told of each GPU that the daemon begins to schedule. It may be
-	// called concurrently.
-	Uses func(gpu string)
-
-	// Leave, if set, puts away what Prepare has made, at the end: the run
-	// directory is the next daemon's only when it returns.
-	Leave func()
-}
-
-// Daemon is one running token daemon. One lock guards all state: whoever learns
-// of something, the poller or a timer, takes it and steps the scheduler itself, so that between a message and the gate it opens no thread waits for
-// another.
+// Daemon is a running token daemon.
 type Daemon struct {
-	cfg     Config
-	log     *slog.Logger
-	chassis *chassis.Chassis
-	common  *listener // that processes of all instances may connect to
-	epoch   time.Time
-
-	regMu     sync.Mutex // one registration or removal at a time
-	returning sync.Mutex // of instances whose memory is brought back, one at a time looks for room
-	conns     sync.WaitGroup
-	faults    *logLimit // log of what clients do wrong
-	joins     *logLimit // log of their coming and going
-	metrics   *metrics
-	registry  *prometheus.Registry
-	poller    *poller
-
-	census census
-	ending chan struct{} // closed when the daemon is about to end
-
-	mu        sync.Mutex // guards what follows, and the devices, instances, allocations and clients
-	ended     bool
-	settings  Settings
-	gpus      map[string]*device
-	instances map[string]*instance
-	clients   map[policy.ClientID]*client
-	lastID    policy.ClientID
-	busy      time.Time         // when there last was an instance, a client or a registration
-	greeting  map[net.Conn]bool // connections whose hello has not come
-	orphans   []tree            // to be killed
-	leases    leases
+	*core
+	chassis   *chassis.Chassis
+	registry  *registry
+	sessions  *sessions
+	parking   *parking
+	unmanaged *unmanaged
+	occupancy *occupancy
+	killer    killer
 }
 
-// Open takes the run directory, reads the registrations left there and opens
-// the sockets. Serve must follow; it closes them. An error says whether
-// another daemon serves the directory already.
+// Open acquires the run directory, reads the registrations in it and opens the sockets. The caller
+// must then call Serve, which closes them. If another daemon serves the directory, Open returns a
+// *chassis.ServedError.
 func Open(cfg Config) (*Daemon, error) {
-	if cfg.HelloTimeout == 0 {
-		cfg.HelloTimeout = 5 * time.Second
-	}
-	if cfg.Policy == "" {
-		cfg.Policy = policy.MultiToken
-	}
-	if !slices.Contains(policy.Names(), cfg.Policy) {
-		return nil, fmt.Errorf("policy %q: expected %s", cfg.Policy, strings.Join(policy.Names(), " or "))
+	cfg.HelloTimeout = cmp.Or(cfg.HelloTimeout, 5*time.Second)
+	cfg.Policy = cmp.Or(cfg.Policy, policy.MultiToken)
+	if _, err := policy.New(cfg.Policy, policy.Config{}, 0); err != nil {
+		return nil, err
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{
-		cfg: cfg, log: cfg.Log, settings: cfg.Settings, epoch: time.Now(), busy: time.Now(),
-		ending: make(chan struct{}), gpus: map[string]*device{}, instances: map[string]*instance{},
-		clients: map[policy.ClientID]*client{}, greeting: map[net.Conn]bool{},
-	}
-	d.faults = &logLimit{log: d.log, lines: 20, period: 10 * time.Second}
-	d.joins = &logLimit{log: d.log, lines: 1000, period: 10 * time.Second}
-	d.registry, d.metrics = newMetrics(d)
-	d.leases.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(d.renewLeases) })
-	d.leases.timer.Stop()
-	var err error
-	if d.poller, err = newPoller(); err != nil {
+	d, err := build(cfg)
+	if err != nil {
 		return nil, err
 	}
-	if err = d.open(); err != nil {
+	if err := d.open(); err != nil {
 		if d.chassis != nil {
 			d.chassis.Close()
 		}
-		d.poller.close()
+		d.closeDescriptors()
 		return nil, err
 	}
 	return d, nil
 }
 
-// open takes the run directory and what is in it.
+// build creates and connects the parts of the daemon.
+func build(cfg Config) (*Daemon, error) {
+	dir := filepath.Dir(cfg.Socket)
+	clientDir := filepath.Join(dir, "client")
+	c := &core{
+		cfg: cfg, lineage: lineage{socket: filepath.Join(clientDir, "token.sock"), clientDir: clientDir}, log: cfg.Log,
+		faults:  &logLimit{log: cfg.Log, lines: 20, period: 10 * time.Second},
+		joins:   &logLimit{log: cfg.Log, lines: 1000, period: 10 * time.Second},
+		metrics: newMetrics(), closing: make(chan struct{}),
+	}
+	gpus, err := newSchedulers(c)
+	if err != nil {
+		return nil, err
+	}
+	poller, err := newPoller(gpus.alarm)
+	if err != nil {
+		gpus.alarm.close()
+		return nil, err
+	}
+	r := &registry{
+		core: c, gpus: gpus, records: records{filepath.Join(dir, "instances"), cfg.Log}, opened: time.Now(), used: time.Now(),
+		instances: map[string]*instance{},
+	}
+	d := &Daemon{core: c, registry: r, killer: killer{c}, occupancy: &occupancy{c, r}}
+	d.parking = &parking{core: c, registry: r, killer: d.killer}
+	d.sessions = &sessions{core: c, registry: r, parking: d.parking, poller: poller}
+	d.unmanaged = &unmanaged{core: c, registry: r, killer: d.killer, census: census{lineage: c.lineage}}
+	r.accept = d.sessions.acceptInstance
+	return d, nil
+}
+
+func (d *Daemon) closeDescriptors() {
+	d.sessions.poller.close()
+	d.registry.gpus.alarm.close()
+}
+
+// open acquires the run directory, reads its registrations and opens the socket that the processes
+// of all instances may use.
 func (d *Daemon) open() (err error) {
-	if err := chassis.CheckPath(d.clientSocket()); err != nil {
+	socket := d.lineage.socket
+	if err := chassis.CheckPath(socket); err != nil {
 		return err
 	}
 	d.chassis, err = chassis.Open(chassis.Config{
@@ -163,7 +105,7 @@ func (d *Daemon) open() (err error) {
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{d.instancesDir(), d.clientDir()} {
+	for _, dir := range []string{d.registry.records.dir, d.lineage.clientDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("run directory: %w", err)
 		}
@@ -171,70 +113,71 @@ func (d *Daemon) open() (err error) {
 			return fmt.Errorf("run directory: %w", err)
 		}
 	}
-	if err := d.loadRegistrations(); err != nil {
+	if err := d.registry.load(); err != nil {
 		return err
 	}
-	clients, err := chassis.Listen("unixpacket", d.clientSocket(), 0o600, refuseRights)
-	d.common = &listener{socket: clients}
+	d.sessions.common, err = chassis.Listen("unixpacket", socket, 0o600, refuseRights)
 	return err
 }
 
-func (d *Daemon) runDir() string       { return filepath.Dir(d.cfg.Socket) }
-func (d *Daemon) instancesDir() string { return filepath.Join(d.runDir(), "instances") }
-func (d *Daemon) clientDir() string    { return filepath.Join(d.runDir(), "client") }
-func (d *Daemon) clientSocket() string { return filepath.Join(d.clientDir(), "token.sock") }
-
-// WebAddr is where Listen listens, or nil.
+// WebAddr returns the address that serves /healthz, /readyz and /metrics, or nil if Config.Listen
+// is empty.
 func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 
-// Serve runs until the context ends or the daemon has been idle for long
-// enough, then removes its sockets, closes all gates and connections and
-// returns. Registrations stay on disk for the next daemon.
+// Serve runs until the context ends or the daemon has been idle for Config.ExitWhenIdle. It then
+// removes its sockets and closes all gates and connections. Registrations stay on disk for the next
+// daemon.
 func (d *Daemon) Serve(ctx context.Context) error {
-	_ = d.locked(d.openListeners)
-	service := chassis.Service{Run: d.run, Control: d.controlHandler(), Metrics: d.registry, Use: d.use, Drain: func() { close(d.ending) }}
+	_ = d.locked(d.registry.openSockets)
+	service := chassis.Service{
+		Run: d.run, Control: d.control(), Metrics: d.registry.export(), Use: d.registry.lastUse,
+		Drain: func() { close(d.closing) },
+	}
 	if d.cfg.Reload != nil {
 		service.Reload = func() error {
 			s, err := d.cfg.Reload()
 			if err != nil {
 				return err
 			}
-			return d.reload(s)
+			return d.locked(func() { d.registry.gpus.configure(s) })
 		}
 	}
 	return d.chassis.Serve(ctx, service)
 }
 
+// control returns the handler of the control socket.
+func (d *Daemon) control() http.Handler {
+	return (&api{core: d.core, registry: d.registry, sessions: d.sessions, parking: d.parking, unmanaged: d.unmanaged}).handler()
+}
+
 // run serves the processes of instances until the context ends.
 func (d *Daemon) run(ctx context.Context) error {
-	if d.cfg.Leave != nil {
-		defer d.cfg.Leave()
+	if d.cfg.Cleanup != nil {
+		defer d.cfg.Cleanup()
 	}
-	defer d.poller.close()
+	defer d.closeDescriptors()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return d.accept(d.common) })
-	group.Go(d.poll)
-	group.Go(func() error {
-		return d.watch(ctx, time.Second, func() { d.hangUpGone(); _ = d.locked(d.reap); d.endOrphans() })
-	})
-	group.Go(func() error { return d.watch(ctx, censusEvery, d.takeCensus) })
+	group.Go(func() error { return d.sessions.accept(d.sessions.common, "") })
+	group.Go(d.sessions.poll)
+	group.Go(func() error { return every(ctx, time.Second, d.tidy) })
+	group.Go(func() error { return every(ctx, censusInterval, d.unmanaged.takeCensus) })
 	if d.cfg.Memory != nil {
-		group.Go(func() error { return d.watch(ctx, foreignEvery, d.measureForeign) })
+		group.Go(func() error { return every(ctx, occupancyInterval, d.occupancy.measure) })
 	}
 	group.Go(func() error {
 		<-ctx.Done()
-		_ = d.common.socket.Close()
+		_ = d.sessions.common.Close()
 		d.shutDown()
 		return nil
 	})
 	err := group.Wait()
-	d.conns.Wait()
+	d.running.Wait()
 	return err
 }
 
-// watch has something done at times, until the context ends.
-func (d *Daemon) watch(ctx context.Context, every time.Duration, do func()) error {
-	tick := time.NewTicker(every)
+// every calls do periodically until the context ends.
+func every(ctx context.Context, period time.Duration, do func()) error {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
@@ -246,63 +189,27 @@ func (d *Daemon) watch(ctx context.Context, every time.Duration, do func()) erro
 	}
 }
 
-// use says when the daemon was last of use, and whether processes are connected.
-func (d *Daemon) use() (last time.Time, connected bool) {
+// tidy handles the end of processes of instances and of owners. An owner is the process that a
+// registration names in owner_pid, such as gfaas run. If it is killed, it cannot end the instance's
+// processes, so the daemon kills them if the registration asks for it. The daemon does so only if
+// it has seen the owner alive, because it cannot determine how an owner ended while no daemon ran.
+func (d *Daemon) tidy() {
+	d.sessions.hangUpEnded()
+	var orphans []tree
 	_ = d.locked(func() {
-		if len(d.instances) > 0 || len(d.clients) > 0 {
-			d.busy = time.Now()
-		}
-		last, connected = d.busy, len(d.clients) > 0
+		d.parking.retry()
+		orphans = d.registry.reap()
 	})
-	return last, connected
+	d.killer.killAll("its owner was killed", orphans...)
 }
 
-// errClosing is the answer of a daemon that is on its way out.
-var errClosing = errors.New("the token daemon is shutting down")
-
-// locked runs a function that reads or changes the daemon's state.
-func (d *Daemon) locked(f func()) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return errClosing
-	}
-	f()
-	return nil
-}
-
-// reload takes new settings: every scheduler starts a new window.
-func (d *Daemon) reload(s Settings) error {
-	return d.locked(func() {
-		d.settings = s
-		for _, g := range d.devices() {
-			g.step(policy.Configure{Window: s.Window, Round: s.Round, SMLimit: s.SMLimit})
-		}
-		d.log.Info("settings reloaded", "window", s.Window.String(), "round", s.Round.String(), "sm_limit", s.SMLimit)
-	})
-}
-
-// shutDown closes every gate, connection and instance's socket: from now on
-// nothing changes.
+// shutDown closes every gate, connection and socket. Afterwards, locked returns errClosing and the
+// state does not change any more.
 func (d *Daemon) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ended = true
-	d.leases.timer.Stop()
-	for _, g := range d.gpus {
-		g.stopCheck.Stop()
-	}
-	for _, c := range d.clients {
-		c.alloc.page.clear(c.slot)
-	}
-	for conn := range d.greeting {
-		_ = conn.Close()
-	}
-	_, _ = unix.Write(d.poller.ended, binary.NativeEndian.AppendUint64(nil, 1))
-	for _, i := range d.instances {
-		i.listener.close()
-		for _, a := range i.allocations {
-			a.dropPage()
-		}
-	}
+	d.closed = true
+	d.registry.gpus.stop()
+	d.sessions.stop()
+	d.registry.stop()
 }

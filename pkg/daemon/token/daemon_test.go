@@ -22,7 +22,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// patience is how long a test waits for what must happen.
+// patience bounds the time for which tests wait for an expected event.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 type server struct {
 	t      testing.TB
 	socket string
-	d      *Daemon      // nil in a process of its own
-	stop   func() error // asks it to end and waits
+	d      *Daemon      // nil if the daemon runs in its own process
+	stop   func() error // shuts the daemon down and waits for its end
 	ends   chan error
 }
 
@@ -49,14 +49,14 @@ func (s *server) clientSocket() string {
 	return filepath.Join(filepath.Dir(s.socket), "client", "token.sock")
 }
 
-// serveApart is a daemon in a process of its own.
+// serveApart starts a daemon in its own process.
 func serveApart(t testing.TB, socket string) (*server, *exec.Cmd) {
 	t.Helper()
 	return &server{t: t, socket: socket}, role(t, roleDaemon, socket, "serves")
 }
 
 func runDir(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "tok[e]nd") // no pattern, and t.TempDir may be too long for a socket
+	dir, err := os.MkdirTemp("", "tok[e]nd") // not a pattern; t.TempDir may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +163,7 @@ func (s *server) join(r wire.Registration) *tokentest.Client {
 	return c
 }
 
-// lease asks for a lease and waits for it.
+// lease requests a lease and waits for it.
 func (s *server) lease(c *tokentest.Client) uint32 {
 	s.t.Helper()
 	if err := c.Request(); err != nil {
@@ -194,7 +194,7 @@ func (s *server) status() wire.Status {
 }
 
 // eventually polls until the condition holds.
-func eventually(t testing.TB, what string, ok func() bool) {
+func eventually(t testing.TB, condition string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -203,7 +203,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatal("never: ", what)
+			t.Fatal("never: ", condition)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestGrantRevokeReturn(t *testing.T) {
 		lease = s.lease(a)
 		st := s.status()
 		if a.Gate() != lease {
-			if err := a.Return(<-a.Ends, 0, false); err != nil {
+			if err := a.Return(<-a.Revoked, 0, false); err != nil {
 				t.Fatal(err)
 			}
 			return false
@@ -233,7 +233,7 @@ func TestGrantRevokeReturn(t *testing.T) {
 		return true
 	})
 	select {
-	case end := <-a.Ends:
+	case end := <-a.Revoked:
 		if end != lease || a.Gate() != 0 {
 			t.Errorf("lease %d asked back, %d held, gate %d", end, lease, a.Gate())
 		}
@@ -262,8 +262,8 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 	if b.Gate() != 0 {
 		t.Fatal("both hold a lease")
 	}
-	if why := s.row("b").Why; !strings.Contains(why, "60%") {
-		t.Errorf("it waits, as the status says, because %q", why)
+	if why := s.row("b").Why; !strings.HasPrefix(why, "waiting-for-sms; sm_pct=60; ") {
+		t.Errorf("it waits, as the status says, because %q, want waiting-for-sms; sm_pct=60; …", why)
 	}
 	if err := a.Return(first, time.Millisecond, false); err != nil {
 		t.Fatal(err)
@@ -271,11 +271,11 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 	s.await(b)
 }
 
-// TestToldEnd: who waits is granted before the lease comes back, once its holder has
-// said that what it has in flight is nearly over.
+// TestToldEnd checks that a waiting client is granted its lease before the holder returns its own,
+// once the holder has announced that its work in flight ends soon.
 func TestToldEnd(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 1)) // b's lease does not end before it is seen
+	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 1)) // b's lease must not end before the test sees it
 	if flags := a.Header().Flags; flags != wire.PageEndings|wire.PageFaults|wire.PagePIDs {
 		t.Errorf("the page's flags are %d", flags)
 	}
@@ -284,7 +284,7 @@ func TestToldEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-a.Ends:
+	case <-a.Revoked:
 	case <-time.After(patience):
 		t.Fatal("never asked back")
 	}
@@ -294,7 +294,7 @@ func TestToldEnd(t *testing.T) {
 	s.await(b)
 	eventually(t, "the first goes on for longer than it said", func() bool {
 		row := s.row("a")
-		if row.State != "idle" && (row.State != "draining" || row.Why != policy.Overlaps) {
+		if row.State != "idle" && (row.State != "draining" || row.Reason.Code != policy.Overlaps) {
 			t.Fatalf("the first is %s: %s", row.State, row.Why)
 		}
 		return row.State == "draining"

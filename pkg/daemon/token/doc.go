@@ -1,37 +1,63 @@
-// Package token is the live token daemon: it turns sockets, timers and
-// processes into events for the schedulers of pkg/policy/token, one a GPU, and
-// their actions into opened and closed gates.
+// Package token implements the token daemon. For each GPU it runs a scheduler of
+// pkg/policy/token. It converts messages, timers and the ends of processes into events for the
+// schedulers, and performs their actions by opening and closing gates. A gate is a word in memory
+// that the daemon shares with a process: while it is closed, the preload library holds back the
+// process's launches. pkg/command/tokend runs the daemon.
 //
-// # Who is trusted with what
+// # Layers
 //
-// The control socket is its user's and root's, by mode. Who may use it decides
-// who runs on the GPU, and is trusted.
+// A file refers to names of its own layer and of those below it. From the bottom:
 //
-// A client proves with its hello that it is of an instance: the secret is
-// compared in constant time and kept as a hash only. Clients are root's, the
-// daemon's own user's, or of users that were named (ClientUIDs), by SO_PEERCRED.
-// Root within a container is root here, unless the engine maps users; then it
-// is another user, for whom ClientUIDs is. A container is given the folder of
-// its instance's own socket and sees no other's.
+//	shared parts              core.go, config.go
+//	mechanisms                page.go (shared memory with the gates), conn.go, socket.go, lineage.go
+//	                          (ancestors of processes, killing processes), census.go (all processes)
+//	scheduling                device.go (one GPU and its clients), stopped.go, schedulers.go
+//	                          (all GPUs, their clock and timer)
+//	registry                  allocation.go (sessions of processes, their slots in a page, memory of
+//	                          stored models), bypass.go, instance.go, record.go (files), registry.go
+//	watching and parking      unmanaged.go (processes without the preload library), foreign.go
+//	                          (occupancy: memory that the library does not see), park.go
+//	sessions                  poller.go, sessions.go (hello, messages)
+//	interface                 control.go, status.go, daemon.go
 //
-// Beyond that a client is not trusted with anything of others. What it sends is
-// bounded in size, in number and in rate; what it does not read ends its
-// connection; what it does not say in time too. A report of more GPU time than
-// passed since its grant counts as that time, and none at all from a client
-// whose slot says that it launched as well. A page is of one instance's
-// processes on one GPU, its size is sealed, and the daemon reads nothing from
-// it but counters that it prints. A client that dies, however it does, frees
-// what it held with its connection; one that is stopped while it drains, or does
-// not give its lease back for half a minute, is no longer waited for. Descriptors
-// that it passes the kernel refuses, or they end its connection and are closed
-// where nobody waits for that. When one says that what it has in flight is nearly
-// over, who waits for its SMs is let in at once; if it was wrong, nobody else is until
-// it gives its lease back, and soon it is hardly ever believed.
+// The registry refers to the schedulers; parking, the census and the occupancy of GPUs refer to
+// the registry; the sessions refer to the registry and to parking. The registry calls the sessions
+// only to accept connections at an instance's socket. One lock, in core, guards the state of all
+// parts.
 //
-// A client is trusted with its own instance's share, because nothing here could
-// hold a program that is out to cheat: the preload library is a fence for honest
-// programs, not a jail. Such a program can open the gate word in its page, which
-// is mapped writable, as it can call the driver past the library; and what it
-// reports below the truth it is not charged. Where programs are hostile the
-// driver's own means have to hold them: MPS limits, MIG, or a GPU each.
+// # Trust
+//
+// The control socket can be used only by the daemon's user and root, because of its mode. They
+// decide which programs run on the GPU, and are trusted.
+//
+// A client proves with its hello that it belongs to an instance: the daemon compares the secret in
+// constant time and stores only its hash. According to SO_PEERCRED, clients are processes of root,
+// of the daemon's own user, or of the users in ClientUIDs. Root in a container is root here, unless
+// the engine maps users; then it is another user, which ClientUIDs can name. A container receives
+// the folder of its own instance's socket and does not see other sockets.
+//
+// Beyond that, a client cannot harm other instances:
+//
+//   - The size, number and rate of its messages are bounded. The daemon ends the connection of a
+//     client that does not read a message or does not send its hello in time.
+//   - A client reports its GPU time when it returns a lease. If the report exceeds the time since the
+//     grant, or is 0 although the client's slot in the page counts new launches, the daemon uses the
+//     time since the grant instead.
+//   - A page belongs to one instance's processes on one GPU. Its size is sealed, so that a process
+//     cannot truncate it. The daemon reads only counters from it, which it prints.
+//   - When a client dies, the end of its connection frees its lease and memory. Other clients do not
+//     wait for a client that is stopped while it drains, nor for a client that keeps its lease for more
+//     than half a minute after a revocation.
+//   - If a client passes file descriptors, the kernel refuses them. On older kernels, the daemon ends
+//     the connection and closes the descriptors in a separate goroutine, so that other clients do
+//     not wait.
+//   - If a client announces that its work in flight ends soon, the scheduler grants its SMs to the
+//     next client at once. If the announcement is wrong, the scheduler grants them to no further
+//     client until the first client returns its lease, and soon ignores that client's announcements.
+//
+// A client is trusted with its own instance's share, because the daemon cannot restrain a program
+// that cheats: the preload library is a fence for honest programs, not a jail. A hostile program can
+// open the gate word in its page, which is mapped writable; it can call the driver without the
+// library; and it is not charged for GPU time that it does not report. Hostile programs need the
+// driver's own means: MPS limits, MIG, or separate GPUs.
 package token

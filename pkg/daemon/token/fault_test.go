@@ -13,7 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// faults asks for the faults of all instances.
+// faults returns the faults of all instances.
 func (s *server) faults() []wire.InstanceFault {
 	s.t.Helper()
 	status, body := s.do("GET", "/v1/faults", "")
@@ -24,7 +24,7 @@ func (s *server) faults() []wire.InstanceFault {
 	return out.Faults
 }
 
-// lines is a log that several write to.
+// lines is a log for several goroutines.
 type lines struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -51,8 +51,8 @@ func fault(t *testing.T, code uint32, call string) wire.Fault {
 	return wire.Fault{Code: code, Call: name}
 }
 
-// TestFaultIsKept: the first error that ends a process's use of CUDA is kept with its
-// instance until another process takes the place of that one.
+// TestFaultIsKept checks that the first error that ends a process's use of CUDA is recorded with its
+// instance, until another instance takes its name.
 func TestFaultIsKept(t *testing.T) {
 	var log lines
 	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -73,15 +73,15 @@ func TestFaultIsKept(t *testing.T) {
 	}
 	const text = "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize"
 	if row := s.row("a"); row.Fault != text {
-		t.Errorf("the status says %q", row.Fault)
+		t.Errorf("the status says %q, want %v", row.Fault, text)
 	}
 	if row := s.row("b"); row.Fault != "" {
-		t.Errorf("of the neighbour the status says %q", row.Fault)
+		t.Errorf("of the neighbour the status says %q, want empty", row.Fault)
 	}
-	if n := log.count(`call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS`); n != 1 || log.count("719") != 0 {
+	if n := log.count(`call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS`); n != 1 || log.count("code=719") != 0 {
 		t.Errorf("logged %d times:\n%s", n, log.String())
 	}
-	s.lease(b) // it goes on
+	s.lease(b) // b continues
 
 	a.Close()
 	eventually(t, "its process has ended", func() bool { return s.row("a").State == "absent" })
@@ -90,12 +90,12 @@ func TestFaultIsKept(t *testing.T) {
 	}
 	s.register(func() wire.Registration { r := reg("a", 60, 0.5, 1); r.Secret = "another"; return r }())
 	if f := s.faults(); len(f) != 0 {
-		t.Errorf("another instance of that name: %+v", f)
+		t.Errorf("another instance of that name: %+v, want none", f)
 	}
 }
 
-// TestFirstFault: the fault of a client of an MPS server that comes shortly after that of
-// another client names that one.
+// TestFirstFault checks that a fault of an MPS client shortly after a fault of another client
+// refers to that client.
 func TestFirstFault(t *testing.T) {
 	servers := map[string]string{"a": "/mps/0", "b": "/mps/0", "c": "/mps/0", "d": "/mps/1", "e": ""}
 	s := serve(t, Config{Prepare: func(_ context.Context, r wire.Registration) wire.Registered {

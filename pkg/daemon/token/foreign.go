@@ -7,52 +7,53 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// A process occupies more of a GPU than it allocates: its context, and what the
-// driver keeps for its modules. That is foreign to the preload library, which
-// does not see it; the driver tells it.
+// occupancyInterval is the time between two measurements.
+const occupancyInterval = time.Second
 
-// foreignEvery is how often it is asked, while there are clients.
-const foreignEvery = time.Second
+// occupancy measures the memory that processes occupy on GPUs in addition to their allocations: their
+// contexts, and the driver's data for their modules. The preload library does not see this memory,
+// but the driver reports it.
+type occupancy struct {
+	*core
+	registry *registry
+}
 
-// measureForeign asks once for each GPU that a client is on, or that an unmanaged
-// process may be on. The lock is not held
-// meanwhile: the driver may take its time.
-func (d *Daemon) measureForeign() {
+// measure queries the driver once for each GPU that has a client or may have an unmanaged process. It
+// does so without the lock.
+func (o *occupancy) measure() {
 	inUse := map[*device]bool{}
-	_ = d.locked(func() {
-		for _, c := range d.clients {
-			inUse[c.alloc.gpu] = true
-		}
-		for _, i := range d.instances {
+	_ = o.locked(func() {
+		for _, i := range o.registry.instances {
 			for _, a := range i.allocations {
-				if i.outside > 0 {
+				if a.connected > 0 || i.findings.outside > 0 {
 					inUse[a.gpu] = true
 				}
 			}
 		}
 	})
 	for g := range inUse {
-		occupied, err := d.cfg.Memory(g.name)
-		_ = d.locked(func() {
+		occupied, err := o.cfg.Memory(g.name)
+		_ = o.locked(func() {
 			if (err != nil) != g.unmeasured {
 				g.unmeasured = err != nil
-				d.log.Info("memory by process", "gpu", g.name, "known", !g.unmeasured, "err", err)
+				o.log.Info("measurement of GPU memory per process changed", "gpu", g.name, "known", !g.unmeasured, "err", err)
 			}
-			g.occupied = occupied
-			for _, c := range d.clients {
-				if c.alloc.gpu == g && err == nil {
-					c.measureForeign(occupied, d.cfg.CountContext)
+			g.memoryByPID = occupied
+			for c := range o.registry.sessions() {
+				if c.gpu == g && err == nil {
+					c.setForeign(occupied, o.cfg.CountContext)
 				}
 			}
 		})
 	}
 }
 
-// measureForeign notes what the process occupies beside its own allocations, and
-// tells the process if that counts.
-func (c *client) measureForeign(occupied map[int]gpu.Bytes, counts bool) {
-	s := c.alloc.page.slot(c.slot)
-	own := gpu.Bytes(min(atomic.LoadUint64(&s.MemUsed), 1<<62))
+// setForeign records the memory that the process occupies in addition to its own allocations. If
+// counts is true, it also writes the amount into the process's slot, where it counts towards the
+// limit.
+func (c *session) setForeign(occupied map[int]gpu.Bytes, counts bool) {
+	s := c.page.slot(c.slot)
+	own := gpu.Bytes(min(atomic.LoadUint64(&s.MemUsed), maxBytes))
 	c.foreign = 0
 	if c.pid != 0 {
 		c.foreign = max(0, occupied[c.pid]-own)

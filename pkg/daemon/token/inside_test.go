@@ -15,9 +15,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 )
 
-// roleInsider registers an instance, removes "spare" and asks for the status at the
-// control socket, and then says hello as a process of "victim", whose secret it
-// knows, at the client socket. It prints what came of each.
+// roleInsider registers an instance, removes "spare" and requests the status at the control socket.
+// Then it sends a hello as a process of "victim", whose secret it knows, to the client socket. It
+// prints the results.
 const (
 	roleInsider = "insider"
 	controlEnv  = "TOKENTEST_CONTROL"
@@ -51,31 +51,31 @@ func playInsider(path string) error {
 	return nil
 }
 
-// TestAncestorsOfTheFirst: process 1 of a machine or container is a process as any.
+// TestAncestorsOfTheFirst checks the ancestors of process 1 of a host or container.
 func TestAncestorsOfTheFirst(t *testing.T) {
 	s := serve(t, Config{})
 	for _, pid := range []int{1, os.Getpid()} {
-		above, err := s.d.ancestors(pid)
+		above, err := s.d.lineage.ancestors(pid)
 		if err != nil || len(above) == 0 || above[0].PID != pid || above[len(above)-1].Parent != 0 {
 			t.Errorf("above %d: %+v, %v", pid, above, err)
 		}
 	}
-	if above, err := s.d.ancestors(0); err != nil || len(above) > 0 {
-		t.Errorf("above none: %+v, %v", above, err)
+	if above, err := s.d.lineage.ancestors(0); err != nil || len(above) > 0 {
+		t.Errorf("above none: %+v, %v; want none", above, err)
 	}
 }
 
-// TestInsiders has processes inside an instance, and outside of all, turn to the
-// control socket, and say hello as another instance's process with its secret.
+// TestInsiders runs processes inside and outside an instance. They use the control socket, and send a
+// hello with another instance's secret.
 func TestInsiders(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 30, 1, 1))
 	s.register(reg("victim", 30, 1, 1))
-	instance, common, own := "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SOCKET="+s.d.clientDir()+"/a/token.sock"
+	instance, common, own := "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SOCKET="+s.d.lineage.clientDir+"/a/token.sock"
 	const (
 		refused  = "[403 403 200] false"
 		answered = "[200 204 200] true"
-		below    = `echo; read go; env -u GFAAS_INSTANCE "$0"; true` // a shell that does not become the program
+		below    = `echo; read go; env -u GFAAS_INSTANCE "$0"; true` // a shell that stays the parent of the program
 	)
 	for name, tt := range map[string]struct {
 		env   []string

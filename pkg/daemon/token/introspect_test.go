@@ -12,7 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// row is what the status says of an instance's one process.
+// row returns the status row of an instance's only process.
 func (s *server) row(instance string) wire.ClientStatus {
 	s.t.Helper()
 	for _, g := range s.status().GPUs {
@@ -26,7 +26,7 @@ func (s *server) row(instance string) wire.ClientStatus {
 	return wire.ClientStatus{}
 }
 
-// work lets a client launch for as long as the test runs.
+// work makes a client launch until the test ends.
 func work(t *testing.T, c *tokentest.Client, blocks uint64) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -43,8 +43,8 @@ func introspective(t *testing.T) *server {
 	return serve(t, Config{Policy: policy.Introspection})
 }
 
-// TestBudget holds a process of which nobody knows how fast it is to a limit
-// of 0.3: of what it launches alone and unhindered it launches that part.
+// TestBudget limits a process of unknown speed to 0.3. It must launch that part of its launches
+// alone and without a limit.
 func TestBudget(t *testing.T) {
 	s := introspective(t)
 	c := s.join(reg("a", 100, 0.2, 0.3))
@@ -53,7 +53,7 @@ func TestBudget(t *testing.T) {
 	}
 	work(t, c, 64)
 	eventually(t, "it is metered", func() bool { return s.row("a").BudgetBlocks > 0 })
-	// The speed is what a trial found in the same process on the same machine.
+	// The speed results from a trial of the same process on the same host.
 	near := 0
 	eventually(t, "it is held to its limit", func() bool {
 		before := atomic.LoadUint64(&c.Slot().Blocks)
@@ -74,8 +74,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetsSideBySide has two processes hold leases at once, and one come to
-// rest without a timer.
+// TestBudgetsSideBySide checks that two processes hold leases at the same time.
 func TestBudgetsSideBySide(t *testing.T) {
 	s := introspective(t)
 	a, b := s.join(reg("a", 100, 0.3, 0.8)), s.join(reg("b", 100, 0.5, 0.8))
@@ -83,11 +82,11 @@ func TestBudgetsSideBySide(t *testing.T) {
 	work(t, b, 1000)
 	eventually(t, "both run", func() bool { return s.row("a").State == "running" && s.row("b").State == "running" })
 	if row := s.row("a"); row.SMPct != 100 || row.QuotaLimit != 0.8 {
-		t.Errorf("status %+v", row)
+		t.Errorf("status %+v, want SMPct 100 and QuotaLimit 0.8", row)
 	}
 }
 
-// TestMultiTokenIsNotMetered keeps the new keys out of the other policy's status.
+// TestMultiTokenIsNotMetered checks that the status of multi-token lacks the fields of introspective.
 func TestMultiTokenIsNotMetered(t *testing.T) {
 	s := serve(t, Config{})
 	c := s.join(reg("a", 100, 1, 1))
@@ -98,7 +97,7 @@ func TestMultiTokenIsNotMetered(t *testing.T) {
 	}
 }
 
-// TestIdleNeedsNoTimer: once nobody wants anything nothing is woken any more.
+// TestIdleNeedsNoTimer checks that the daemon sets no timer while all clients are idle.
 func TestIdleNeedsNoTimer(t *testing.T) {
 	s := introspective(t)
 	c := s.join(reg("a", 100, 0.5, 0.5))
@@ -107,10 +106,10 @@ func TestIdleNeedsNoTimer(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it is idle", func() bool { return s.row("a").State == "idle" })
-	// The wake that was out comes and asks for no other: then the timer is not set.
+	// The last wake still happens and requests no other wake, so the timer is not set again.
 	eventually(t, "no timer", func() bool {
 		set := true
-		_ = s.d.locked(func() { set = s.d.poller.fires != 0 })
+		_ = s.d.locked(func() { set = s.d.registry.gpus.alarm.at != 0 })
 		return !set
 	})
 }

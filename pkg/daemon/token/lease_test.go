@@ -12,7 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestLeasesAreRenewed: leases are renewed while any is out, and then nothing is.
+// TestLeasesAreRenewed checks that leases are renewed while one is in force, and not afterwards.
 func TestLeasesAreRenewed(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 100, 1, 1))
@@ -27,35 +27,35 @@ func TestLeasesAreRenewed(t *testing.T) {
 	}
 	eventually(t, "nothing is renewed", func() bool {
 		out := true
-		_ = s.d.locked(func() { out = s.d.leases.out })
+		_ = s.d.locked(func() { out = s.d.registry.gpus.leased })
 		return !out
 	})
 }
 
-// TestPauseIsNotCharged has a daemon that stood still for ten seconds while a
-// client had a lease: it is charged for as long as the lease was in force.
+// TestPauseIsNotCharged checks that a client is charged only for the time for which its lease was in
+// force, if the daemon was stopped for ten seconds.
 func TestPauseIsNotCharged(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 100, 0.5, 0.5))
 	lease := s.lease(a)
-	_ = s.d.locked(func() { // as if the clock had gone on
-		s.d.epoch = s.d.epoch.Add(-10 * time.Second)
-		s.d.leases.renewed = s.d.leases.renewed.Add(-10 * time.Second)
+	_ = s.d.locked(func() { // simulates a pause of ten seconds
+		s.d.registry.gpus.epoch = s.d.registry.gpus.epoch.Add(-10 * time.Second)
+		s.d.registry.gpus.renewed = s.d.registry.gpus.renewed.Add(-10 * time.Second)
 	})
 	if got := s.row("a"); got.DebtMS > 1000 {
-		t.Errorf("it owes %v ms", got.DebtMS)
+		t.Errorf("it owes %v ms, want at most 1000", got.DebtMS)
 	}
 	if err := a.Return(lease, leaseLength, true); err != nil {
 		t.Fatal(err)
 	}
 	s.await(a)
 	if charged, _ := s.metric(`gfaas_token_gpu_seconds_total{gpu="sim",instance="a"}`); charged > 2 {
-		t.Errorf("it was charged %v s", charged)
+		t.Errorf("it was charged %v s, want at most 2", charged)
 	}
 }
 
-// TestOtherVersions tells a process with another version of the library, in
-// words that it can read, why it cannot work.
+// TestOtherVersions checks that a process with another version of the library receives the reason for
+// its refusal in its own version of the protocol.
 func TestOtherVersions(t *testing.T) {
 	s := serve(t, Config{})
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.clientSocket(), Net: "unixpacket"})
@@ -79,27 +79,27 @@ func TestOtherVersions(t *testing.T) {
 	}
 	binary.LittleEndian.PutUint16(buf[6:], wire.Version)
 	refused, err := wire.Parse(buf[:n])
-	if r, ok := refused.(wire.Refused); err != nil || !ok || !strings.Contains(r.Reason.String(), "speaks version 1") ||
-		!strings.Contains(r.Reason.String(), "start the program again") {
+	if r, ok := refused.(wire.Refused); err != nil || !ok || !strings.Contains(r.Reason.String(), "has version 1") ||
+		!strings.Contains(r.Reason.String(), "restart the program") {
 		t.Errorf("the answer: %s, %v", refused, err)
 	}
 }
 
-// TestUnleased: time without a lease that a process tells of is charged when it asks for a
-// lease and when it gives one back, once, and no more than can have passed.
+// TestUnleased checks that reported time without a lease is charged once, with a request or a return,
+// and not more than the elapsed time.
 func TestUnleased(t *testing.T) {
 	s := serve(t, Config{})
 	joined := time.Now()
 	a := s.join(reg("a", 100, 1, 1))
 	charged := func() (sum time.Duration) {
 		_ = s.d.locked(func() {
-			for _, g := range s.d.gpus {
+			for _, g := range s.d.registry.gpus.gpus {
 				sum += g.sched.Snapshot().Instance("a").Charged
 			}
 		})
 		return sum
 	}
-	const used = 100 * time.Nanosecond // the request comes later than that
+	const used = 100 * time.Nanosecond // less time than until the request
 	atomic.StoreUint64(&a.Slot().UnleasedNS, uint64(used))
 	lease := s.lease(a)
 	if got := charged(); got != used {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -22,11 +23,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/reason"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestKilledHolderFreesItsLease kills a process that holds a lease while
-// another waits.
+// TestKilledHolderFreesItsLease kills a process that holds a lease while another client waits.
 func TestKilledHolderFreesItsLease(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
@@ -52,8 +53,8 @@ func TestKilledHolderFreesItsLease(t *testing.T) {
 	})
 }
 
-// TestRestart: the next daemon knows the instances and their processes come
-// back with what they hold.
+// TestRestart checks that the next daemon restores the instances, and that their processes report
+// their memory when they connect again.
 func TestRestart(t *testing.T) {
 	dir := runDir(t)
 	socket := filepath.Join(dir, "token.sock")
@@ -63,7 +64,7 @@ func TestRestart(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	<-a.Gone
+	<-a.Closed
 	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
 		t.Error("the gate stayed open without a daemon")
 	}
@@ -78,8 +79,8 @@ func TestRestart(t *testing.T) {
 
 	second := serve(t, Config{Socket: socket, Private: true})
 	row := second.status().GPUs[0].Clients[0]
-	want := wire.ClientStatus{Instance: "a", Function: "f-a", SMPct: 60, QuotaRequest: 0.4, QuotaLimit: 0.8, State: "absent", MemLimitMiB: 1024, Why: "none of its processes is connected"}
-	if row != want {
+	want := wire.ClientStatus{Instance: "a", Function: "f-a", SMPct: 60, QuotaRequest: 0.4, QuotaLimit: 0.8, State: "absent", MemLimitMiB: 1024, Why: "not-connected", Reason: reason.New("not-connected")}
+	if !reflect.DeepEqual(row, want) {
 		t.Errorf("known from before: %+v, want %+v", row, want)
 	}
 	c, err := second.dial("a", 5<<20)
@@ -95,8 +96,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestFullDisk: where nothing can be written the next daemon serves all the
-// same those that are known, and says why it takes no others.
+// TestFullDisk checks that on a full disk the next daemon serves the known instances, and refuses new
+// instances with the reason.
 func TestFullDisk(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	first := serve(t, Config{Socket: socket})
@@ -115,7 +116,7 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusInternalServerError || !strings.Contains(body, "keep registration") {
+	if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusInternalServerError || !strings.Contains(body, "save the registration") {
 		t.Errorf("%d %s", code, body)
 	}
 	left, err := os.ReadDir(filepath.Join(filepath.Dir(socket), "instances"))
@@ -130,7 +131,7 @@ func TestFullDisk(t *testing.T) {
 func TestOnlyOneDaemon(t *testing.T) {
 	dir := runDir(t)
 	socket := filepath.Join(dir, "token.sock")
-	// A dead daemon's socket is taken over.
+	// The daemon replaces the socket of a dead daemon.
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +139,7 @@ func TestOnlyOneDaemon(t *testing.T) {
 	dead.SetUnlinkOnClose(false)
 	_ = dead.Close()
 	s := serve(t, Config{Socket: socket})
-	for path, mode := range map[string]os.FileMode{socket: 0o600, dir: 0o700, s.d.instancesDir(): 0o700} {
+	for path, mode := range map[string]os.FileMode{socket: 0o600, dir: 0o700, s.d.registry.records.dir: 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
 		}
@@ -151,7 +152,7 @@ func TestOnlyOneDaemon(t *testing.T) {
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Socket: file}); err == nil || !strings.Contains(err.Error(), "is no socket") {
+	if _, err := Open(Config{Socket: file}); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a file in the socket's place: %v", err)
 	}
 }
@@ -163,7 +164,7 @@ func TestExitWhenIdle(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	// It knows the instance from the first moment, however late its client comes.
+	// The daemon counts a restored instance from its start, even if the client connects late.
 	s := serve(t, Config{Socket: socket, ExitWhenIdle: 30 * time.Millisecond})
 	a, err := s.dial("a", 0)
 	if err != nil {
@@ -200,7 +201,7 @@ func TestOwnerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, Config{ExitWhenIdle: time.Hour / 2})
-	if err := s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin) }); err != nil {
+	if err := s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) }); err != nil {
 		t.Fatal(err)
 	}
 	r := reg("a", 60, 1, 1)
@@ -208,15 +209,13 @@ func TestOwnerDies(t *testing.T) {
 	a := s.join(r)
 	_ = in.Close()
 	_ = owner.Wait()
-	if err := s.d.locked(s.d.reap); err != nil {
-		t.Fatal(err)
-	}
+	s.d.tidy()
 	if len(s.status().GPUs[0].Clients) != 1 {
 		t.Error("the instance went while a process of it was connected")
 	}
 	a.Close()
 	eventually(t, "the instance goes", func() bool {
-		_ = s.d.locked(s.d.reap)
+		s.d.tidy()
 		return len(s.status().GPUs[0].Clients) == 0
 	})
 	bad, err := json.Marshal(r)
@@ -244,7 +243,7 @@ func TestStaleRegistrations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The owner's number now belongs to a process that started at another time.
+	// The owner's PID now belongs to a process with another start time.
 	other := strings.Replace(string(text), `"owner_start": `, `"owner_start": 9`, 1)
 	for name, content := range map[string]string{path: other, filepath.Join(dir, "instances", "broken.json"): "{"} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
@@ -253,19 +252,19 @@ func TestStaleRegistrations(t *testing.T) {
 	}
 	second := serve(t, Config{Socket: socket})
 	eventually(t, "the stale one goes", func() bool {
-		_ = second.d.locked(func() { second.d.epoch = second.d.epoch.Add(-rejoin); second.d.reap() })
+		_ = second.d.locked(func() { second.d.registry.opened = second.d.registry.opened.Add(-reconnectTime) })
+		second.d.tidy()
 		return len(second.status().GPUs[0].Clients) == 1
 	})
 	if _, err := os.Stat(path); err == nil {
 		t.Error("its file is still there")
 	}
 	if got := second.status().GPUs[0].Clients[0].Instance; got != "keep" {
-		t.Errorf("%s was kept", got)
+		t.Errorf("%s was kept, want keep", got)
 	}
 }
 
-// TestRegistrationWhileEnding: a registration that is on its way when the
-// daemon is told to end does not keep it from that.
+// TestRegistrationWhileEnding checks that a pending registration does not delay the shutdown.
 func TestRegistrationWhileEnding(t *testing.T) {
 	s := serve(t, Config{})
 	text, err := json.Marshal(reg("late", 60, 1, 1))
@@ -281,7 +280,7 @@ func TestRegistrationWhileEnding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line, err := bufio.NewReader(conn).ReadString('\n') // it reads the body from now on
+	line, err := bufio.NewReader(conn).ReadString('\n') // the daemon reads the body from now on
 	if err != nil || !strings.Contains(line, "100 Continue") {
 		t.Fatal(line, err)
 	}
@@ -299,9 +298,8 @@ func TestRegistrationWhileEnding(t *testing.T) {
 	}
 }
 
-// TestRunDirectoryTakenAway: a daemon whose run directory was removed leaves
-// when its last process has, and takes nothing from the one that serves in its
-// place.
+// TestRunDirectoryTakenAway checks that a daemon whose run directory was removed exits after its last
+// process, and does not remove files of the daemon that serves the new directory.
 func TestRunDirectoryTakenAway(t *testing.T) {
 	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
 	a := first.join(reg("a", 60, 1, 1))
@@ -312,8 +310,8 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	second := serve(t, Config{Socket: first.socket})
 	second.register(reg("a", 60, 1, 1))
 	second.register(reg("b", 60, 1, 1))
-	first.lease(a) // it goes on
-	_ = first.d.locked(func() { first.d.remove("b", "a test") })
+	first.lease(a) // a continues
+	_ = first.d.locked(func() { first.d.registry.remove(first.d.registry.instances["b"], "a test") })
 	a.Close()
 	select {
 	case err := <-first.ends:
@@ -333,14 +331,14 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	c.Close()
 }
 
-// TestLeaveBeforeTheNext: what the daemon has started beside itself ends before
-// another daemon can have the run directory, and take it over.
+// TestLeaveBeforeTheNext checks that the daemon calls Cleanup before another daemon can acquire the run
+// directory.
 func TestLeaveBeforeTheNext(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	left := false
-	s := serve(t, Config{Socket: socket, Leave: func() {
+	s := serve(t, Config{Socket: socket, Cleanup: func() {
 		left = true
-		if f, err := lockfile.Take(filepath.Join(filepath.Dir(socket), "token.lock")); err == nil {
+		if f, err := lockfile.Acquire(filepath.Join(filepath.Dir(socket), "token.lock")); err == nil {
 			t.Errorf("the run directory is free: %v, %v", f, err)
 		}
 		if chassis.Answers("unix", socket) {
@@ -352,8 +350,8 @@ func TestLeaveBeforeTheNext(t *testing.T) {
 	}
 }
 
-// TestKillsAtRandomPoints kills processes anywhere in their lives, from before
-// their hello to while they drain. What they held is free at once.
+// TestKillsAtRandomPoints kills processes at any point of their lives, from before their hello until
+// they drain. Their leases must be free at once.
 func TestKillsAtRandomPoints(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 0.5, 1))
@@ -378,23 +376,23 @@ func TestKillsAtRandomPoints(t *testing.T) {
 	if freed[len(freed)/2] > 100*time.Millisecond {
 		t.Error("at the median that is more than a window")
 	}
-	eventually(t, "b alone is left", func() (alone bool) { // a hello may be read after its process was killed
-		_ = s.d.locked(func() { alone = len(s.d.clients) == 1 })
+	eventually(t, "b alone is left", func() (alone bool) { // the daemon may read the hello of a process after its death
+		_ = s.d.locked(func() { alone = len(slices.Collect(s.d.registry.sessions())) == 1 })
 		return alone
 	})
 }
 
-// crowd is programs that come back whenever the daemon does.
+// crowd simulates programs that reconnect to every new daemon.
 type crowd struct {
 	launches [50]atomic.Int64
 	holders  atomic.Int64
-	worst    atomic.Int64 // most holders at once since it was set to 0
+	worst    atomic.Int64 // largest number of simultaneous holders since it was set to 0
 	linked   atomic.Int64
 	programs sync.WaitGroup
 }
 
-// run is one of them: like the preload library it connects, launches while it
-// holds a lease, and closes its gate when the connection ends.
+// run runs one program. Like the preload library, it connects, launches while it holds a lease, and
+// closes its gate when the connection ends.
 func (c *crowd) run(ctx context.Context, socket string, n int) {
 	id := fmt.Sprintf("i%d", n)
 	for ctx.Err() == nil {
@@ -438,9 +436,9 @@ func (c *crowd) sum() (n int64) {
 	return n
 }
 
-// TestRestarts kills the daemon again and again under fifty programs. Without
-// it nobody launches; the next one knows the instances, and everybody goes on,
-// never more at once than fit.
+// TestRestarts kills the daemon repeatedly while fifty programs run. Without a daemon, no program
+// launches. The next daemon restores the instances, and all programs continue; the number of
+// simultaneous leases never exceeds the number that fit.
 func TestRestarts(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	var c crowd
@@ -479,7 +477,7 @@ func TestRestarts(t *testing.T) {
 		}
 		eventually(t, "all notice", func() bool { return c.linked.Load() == 0 && c.holders.Load() == 0 })
 		if worst := c.worst.Load(); worst > 2 {
-			t.Errorf("round %d: %d held leases at once, of 50%% each", round, worst)
+			t.Errorf("round %d: %d held leases at once, of 50%% each, want at most 2", round, worst)
 		}
 		launched := c.sum()
 		_ = daemon.Wait()

@@ -12,12 +12,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 )
 
-// folder is where an instance's own socket is.
+// folder returns the folder of an instance's own socket.
 func (s *server) folder(id string) string {
 	return filepath.Join(filepath.Dir(s.clientSocket()), id)
 }
 
-// TestInstanceListener: at its own socket an instance comes in, and nobody else.
+// TestInstanceListener checks that an instance's own socket admits only that instance.
 func TestInstanceListener(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
@@ -37,7 +37,7 @@ func TestInstanceListener(t *testing.T) {
 	if _, err := tokentest.Dial(socket, "b", "secret of b", 0); !errors.Is(err, tokentest.ErrRefused) {
 		t.Errorf("instance b at the socket of a: %v", err)
 	}
-	s.register(reg("a", 50, 1, 1)) // again: its socket stays
+	s.register(reg("a", 50, 1, 1)) // a second registration keeps the socket
 	again, err := tokentest.Dial(socket, "a", "secret of a", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func TestInstanceListener(t *testing.T) {
 	}
 }
 
-// TestInstanceListenerAfterRestart: where the folder is mounted the next daemon's socket
-// appears; folders of instances that are not known are removed.
+// TestInstanceListenerAfterRestart checks that the next daemon's socket appears in a mounted
+// folder, and that folders of unknown instances are removed.
 func TestInstanceListenerAfterRestart(t *testing.T) {
 	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
 	first.register(reg("a", 60, 1, 1))
@@ -89,13 +89,13 @@ func TestInstanceListenerAfterRestart(t *testing.T) {
 	}
 }
 
-// TestInstanceListenerOfLongPath: a container sees the socket under a short name, so its
-// own may be longer than an address.
+// TestInstanceListenerOfLongPath checks that an instance's socket may have a path that is too long
+// for an address, because a container sees it at a short path.
 func TestInstanceListenerOfLongPath(t *testing.T) {
 	s := serve(t, Config{})
 	id := strings.Repeat("x", 50)
 	dir := runDir(t)
-	const longest = 107 // bytes of an address
+	const longest = 107 // length of an address in bytes
 	dir = filepath.Join(dir, strings.Repeat("d", longest-len(filepath.Join(dir, "d", "client", "token.sock"))+1))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -119,8 +119,8 @@ func TestInstanceListenerOfLongPath(t *testing.T) {
 	}
 }
 
-// TestInstanceListenerIsTaken: something else has the place of an instance's folder, and
-// the common socket stays.
+// TestInstanceListenerIsTaken checks that a file in the place of an instance's folder leads to an
+// error, and that the common socket remains.
 func TestInstanceListenerIsTaken(t *testing.T) {
 	s := serve(t, Config{})
 	if err := os.WriteFile(filepath.Join(filepath.Dir(s.clientSocket()), "taken"), nil, 0o600); err != nil {

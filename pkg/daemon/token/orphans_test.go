@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,9 +21,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs/procfstest"
 )
 
-// starts starts a shell that prints numbers of processes, the first its own, and
-// waits without end.
-func starts(t *testing.T, script string, env ...string) (pids []int) {
+// runScript starts a shell that prints PIDs, first its own, and then waits forever. It returns the PIDs.
+func runScript(t *testing.T, script string, env ...string) (pids []int) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo $$; "+script+"\necho end; wait")
 	cmd.Env = append(os.Environ(), env...)
@@ -61,16 +61,16 @@ func alive(pids []int) (n int) {
 	return n
 }
 
-// An owner that is killed takes its instance's processes with it, and no others: not
-// those of another instance of that name.
+// TestOwnerIsKilled checks that the death of an owner ends its instance's processes and no others,
+// also not those of another instance with the same name.
 func TestOwnerIsKilled(t *testing.T) {
 	const two = `sleep 600 & echo $!
 env -u GFAAS_INSTANCE sleep 600 & echo $!`
 	for name, c := range map[string]struct {
 		ends, leaves bool
-		late         bool // the daemon is started when the owner has ended
+		late         bool // the daemon starts after the owner has ended
 		secret       string
-		want         int // of three
+		want         int // number of surviving processes, of three
 	}{
 		"killed":                             {true, false, false, "secret of a", 0},
 		"killed, of another of that name":    {true, false, false, "secret", 3},
@@ -89,13 +89,13 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 			r := reg("a", 60, 1, 1)
 			r.OwnerPID, r.EndWithOwner = owner.Process.Pid, c.ends
 			s.register(r)
-			pids := starts(t, two, "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
-			other := starts(t, two, "GFAAS_INSTANCE=b", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
+			pids := runScript(t, two, "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
+			other := runScript(t, two, "GFAAS_INSTANCE=b", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
 			last, err := procfs.Read(pids[2])
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the clock ticks", func() bool { return procfs.Now() > last.Start })
+			eventually(t, "the clock ticks", func() bool { return procfs.TicksSinceBoot() > last.Start })
 			if c.leaves {
 				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
 					t.Fatal(code, text)
@@ -116,10 +116,10 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 				fresh.Secret = "another"
 				s.register(fresh)
 			}
-			if err := s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin); s.d.reap() }); err != nil {
+			if err := s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) }); err != nil {
 				t.Fatal(err)
 			}
-			s.d.endOrphans()
+			s.d.tidy()
 			eventually(t, "they end", func() bool { return alive(pids) <= c.want })
 			if alive(pids) != c.want || alive(other) != 3 {
 				t.Errorf("%d of the instance's processes live, want %d, and %d of the other's", alive(pids), c.want, alive(other))
@@ -128,7 +128,7 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 	}
 }
 
-// Doomed has the processes of an instance that are to be killed, while they live.
+// TestDoomed checks that BeforeKill is called with an instance's processes before they are killed.
 func TestDoomed(t *testing.T) {
 	lib := files(t, "libcuda.so.1")
 	for name, kills := range map[string]func(t *testing.T, s *server) []int{
@@ -140,22 +140,22 @@ func TestDoomed(t *testing.T) {
 			r := reg("a", 60, 1, 1)
 			r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
 			s.register(r)
-			pids := starts(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
+			pids := runScript(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
 			_ = owner.Process.Kill()
 			_ = owner.Wait()
-			if err := s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin); s.d.reap() }); err != nil {
+			if err := s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) }); err != nil {
 				t.Fatal(err)
 			}
-			s.d.endOrphans()
+			s.d.tidy()
 			return pids
 		},
 		"it is unmanaged": func(t *testing.T, s *server) []int {
 			r := reg("a", 60, 1, 1)
 			r.StopUnmanaged = true
 			s.register(r)
-			pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).awaits()
+			pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).readPID()
 			for range 3 {
-				s.d.takeCensus()
+				s.d.unmanaged.takeCensus()
 			}
 			return []int{pid}
 		},
@@ -173,12 +173,12 @@ func TestDoomed(t *testing.T) {
 			var mu sync.Mutex
 			doomed := map[int]bool{}
 			s := serve(t, Config{
-				Mover: &moved{free: gpu.GiB, fails: map[string]error{"back": errors.New("out of memory")}},
-				Doomed: func(_ context.Context, pids []int) {
+				Mover: &fakeMover{free: gpu.GiB, fails: map[string]error{"back": errors.New("out of memory")}},
+				BeforeKill: func(_ context.Context, pids []int) {
 					mu.Lock()
 					defer mu.Unlock()
 					for _, pid := range pids {
-						doomed[pid] = doomed[pid] || procfs.Alive(pid) // it may be announced again when it has ended
+						doomed[pid] = doomed[pid] || procfs.Alive(pid) // a process may be announced again after its end
 					}
 				},
 			})
@@ -195,8 +195,8 @@ func TestDoomed(t *testing.T) {
 	}
 }
 
-// Who has the number of a process that was connected is none of its instance's, whoever
-// holds that connection open.
+// TestOwnerIsKilledWhenNumberIsAnothers checks that a process with the PID of an ended client does
+// not belong to the instance, even if another process holds the client's connection open.
 func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
 	s := serve(t, Config{})
 	owner := exec.Command("sleep", "600")
@@ -207,18 +207,18 @@ func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
 	r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
 	s.register(r)
 	other := role(t, roleIdler, s.clientSocket(), "idles")
-	above, err := s.d.ancestors(other.Process.Pid)
+	above, err := s.d.lineage.ancestors(other.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.d.locked(func() {
-		if id := s.d.inside(above, ""); id != "a" {
+		if id := s.d.registry.containing(above, ""); id != "a" {
 			t.Errorf("it is in %q", id)
 		}
-		for _, c := range s.d.clients {
-			c.start-- // as if it were an earlier process's
+		for c := range s.d.registry.sessions() {
+			c.start-- // simulates an earlier process with the same PID
 		}
-		if id := s.d.inside(above, ""); id != "" || s.d.instances["a"].alive() {
+		if id := s.d.registry.containing(above, ""); id != "" || s.d.registry.instances["a"].alive() {
 			t.Errorf("another is in %q", id)
 		}
 	}); err != nil {
@@ -226,13 +226,9 @@ func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
 	}
 	_ = owner.Process.Kill()
 	_ = owner.Wait()
-	if err := s.d.locked(s.d.reap); err != nil {
-		t.Fatal(err)
-	}
-	s.d.endOrphans()
-	s.d.hangUpGone()
+	s.d.tidy()
 	eventually(t, "the connection is dropped", func() (dropped bool) {
-		_ = s.d.locked(func() { dropped = len(s.d.clients) == 0 })
+		_ = s.d.locked(func() { dropped = len(slices.Collect(s.d.registry.sessions())) == 0 })
 		return dropped
 	})
 	if !procfs.Alive(other.Process.Pid) {
@@ -240,8 +236,8 @@ func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
 	}
 }
 
-// An owner that cannot be looked at for want of a descriptor is not dead: its
-// instances stay, and what runs in them.
+// TestOwnerWithoutFiles checks that an owner does not count as dead if the daemon has no descriptor
+// to examine it. Its instances and their processes remain.
 func TestOwnerWithoutFiles(t *testing.T) {
 	s := serve(t, Config{})
 	r := reg("a", 60, 1, 1)
@@ -254,9 +250,8 @@ func TestOwnerWithoutFiles(t *testing.T) {
 	var orphans, instances int
 	procfstest.WithoutFiles(t, func() {
 		if err := s.d.locked(func() {
-			s.d.epoch = s.d.epoch.Add(-rejoin)
-			s.d.reap()
-			orphans, instances = len(s.d.orphans), len(s.d.instances)
+			s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime)
+			orphans, instances = len(s.d.registry.reap()), len(s.d.registry.instances)
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -266,38 +261,39 @@ func TestOwnerWithoutFiles(t *testing.T) {
 	}
 }
 
-// warned is a log that says that it has a line with that text.
-type warned struct {
-	text string
-	once *sync.Once
-	is   chan bool // closed then
+// lineWatcher is a log that signals the first line with the given text.
+type lineWatcher struct {
+	text  string
+	once  *sync.Once
+	found chan bool // closed then
 }
 
-func (w warned) Write(line []byte) (int, error) {
+func (w lineWatcher) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte(w.text)) {
-		w.once.Do(func() { close(w.is) })
+		w.once.Do(func() { close(w.found) })
 	}
 	return len(line), nil
 }
 
-// An instance's processes end though for a while they cannot be looked for.
+// TestOwnerIsKilledWithoutFiles checks that an instance's processes end even if the daemon cannot
+// list processes for a while.
 func TestOwnerIsKilledWithoutFiles(t *testing.T) {
-	tried := warned{"cannot look for an instance's processes", new(sync.Once), make(chan bool)}
+	tried := lineWatcher{"cannot find the processes of an instance", new(sync.Once), make(chan bool)}
 	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(tried, nil))})
 	s.register(reg("a", 60, 1, 1))
-	pids := starts(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
+	pids := runScript(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
 	var all tree
-	if err := s.d.locked(func() { all = s.d.instances["a"].tree() }); err != nil {
+	if err := s.d.locked(func() { all = s.d.registry.instances["a"].tree() }); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan bool)
 	procfstest.WithoutFiles(t, func() {
-		if found, err := s.d.members(all); err == nil {
+		if found, err := s.d.killer.members(all); err == nil {
 			t.Errorf("found %v", found)
 		}
-		go func() { s.d.end(all, "test"); close(ended) }()
+		go func() { s.d.killer.killAll("test", all); close(ended) }()
 		select {
-		case <-tried.is:
+		case <-tried.found:
 		case <-time.After(patience):
 			t.Error("they are not looked for")
 		}
@@ -308,7 +304,7 @@ func TestOwnerIsKilledWithoutFiles(t *testing.T) {
 	}
 }
 
-// Who leaves while a process of the instance is connected leaves the instance to it.
+// TestOwnerLeaves checks that an instance outlives an owner that leaves while a process is connected.
 func TestOwnerLeaves(t *testing.T) {
 	s := serve(t, Config{})
 	r := reg("a", 60, 1, 1)
@@ -321,13 +317,13 @@ func TestOwnerLeaves(t *testing.T) {
 	if code := leave(); code != http.StatusNoContent || len(s.status().GPUs[0].Clients) != 1 {
 		t.Errorf("with a process: %d, %+v", code, s.status())
 	}
-	text, err := os.ReadFile(s.d.recordPath("a"))
+	text, err := os.ReadFile(s.d.registry.records.path("a"))
 	if err != nil || strings.Contains(string(text), "end_with_owner") {
 		t.Errorf("the registration is %s, %v", text, err)
 	}
 	a.Close()
 	eventually(t, "the instance goes", func() bool { return leave() == http.StatusNotFound })
-	if _, err := os.Stat(s.d.recordPath("a")); err == nil {
+	if _, err := os.Stat(s.d.registry.records.path("a")); err == nil {
 		t.Error("its file is still there")
 	}
 }

@@ -15,14 +15,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// page is an instance page, mapped here and in the instance's processes.
+// leaseLength is the time after which a lease ends by itself, so that a daemon that is stopped or
+// whose host pauses leaves no gate open. While a lease is in force, the daemon renews all leases
+// more often than that. A process whose page shows no renewal for this time closes its gate, drains
+// and returns the lease.
+const leaseLength = 500 * time.Millisecond
+
+// page is an instance page, which is mapped here and in the instance's processes.
 type page struct {
 	file *os.File
 	mem  []byte
 }
 
-// newPage makes a page whose size nobody can change: a process that cut it
-// short would kill the daemon with SIGBUS.
+// newPage creates a page whose size is sealed. Without the seal, a process could truncate the page
+// and thereby kill the daemon with SIGBUS.
 func newPage(id string, limit gpu.Bytes) (*page, error) {
 	fd, err := unix.MemfdCreate("gfaas-"+id, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -60,77 +66,78 @@ func (p *page) close() {
 	_ = p.file.Close()
 }
 
-func (p *page) setLimit(limit gpu.Bytes) {
-	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
-	atomic.StoreUint64(&header.MemLimit, uint64(limit))
+// header returns the header of the page. Go's layout of PageHeader equals C's.
+func (p *page) header() *wire.PageHeader { return (*wire.PageHeader)(unsafe.Pointer(&p.mem[0])) }
+
+func (p *page) setLimit(limit gpu.Bytes) { atomic.StoreUint64(&p.header().MemLimit, uint64(limit)) }
+
+// renew counts a renewal, by which the page's processes see that their leases continue.
+func (p *page) renew() { atomic.AddUint32(&p.header().Renewals, 1) }
+
+// extendTo raises the number of slots in use. The caller calls it before it passes the page to the process
+// in the last slot, so that each process counts the memory of the others.
+func (p *page) extendTo(slots int) {
+	used := &p.header().Used
+	atomic.StoreUint32(used, max(atomic.LoadUint32(used), uint32(slots)))
 }
 
-// use says that the slots before that one may have processes. It is called before the
-// process of the last of them has the page: then each process sees the other's memory.
-func (p *page) use(slots int) {
-	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
-	if used := uint32(slots); used > atomic.LoadUint32(&header.Used) {
-		atomic.StoreUint32(&header.Used, used)
-	}
-}
-
-// slot is a process's part of the page. Go's layout of PageSlot is C's.
+// slot returns the slot of a process. Go's layout of PageSlot equals C's.
 func (p *page) slot(n int) *wire.PageSlot {
 	return (*wire.PageSlot)(unsafe.Pointer(&p.mem[wire.PageSlotsOffset+n*wire.PageSlotSize]))
 }
 
-// setGate opens the gate with a lease and wakes who sleeps there, or closes it
-// with 0: then nobody does.
+// setGate opens the gate with a lease and wakes the threads that sleep at it. With lease 0 it closes
+// the gate, which wakes no thread, because threads sleep only at a closed gate.
 func (p *page) setGate(n int, lease uint32) {
 	gate := &p.slot(n).Gate
-	if atomic.SwapUint32(gate, lease) == lease || lease == 0 {
-		return
+	if atomic.SwapUint32(gate, lease) != lease && lease != 0 {
+		wakeAll(gate)
 	}
-	// FUTEX_WAKE without FUTEX_PRIVATE_FLAG: the sleepers are other processes.
-	const futexWake = 1
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(gate)), futexWake, math.MaxInt32, 0, 0, 0)
 }
 
-// setTurn says of the lease that comes next how long it goes on while others wait, and
-// how long before its end that is to be said.
+// wakeAll wakes the threads of all processes that sleep at a word of the page.
+func wakeAll(word *uint32) {
+	// FUTEX_WAKE without FUTEX_PRIVATE_FLAG: the sleepers are other processes.
+	const futexWake = 1
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, math.MaxInt32, 0, 0, 0)
+}
+
+// setTurn sets how long the next lease lasts while other clients wait (turn), and how long before the
+// end of its work in flight the process announces that end (lead).
 func (p *page) setTurn(n int, turn, lead time.Duration) {
 	atomic.StoreUint64(&p.slot(n).TurnNS, uint64(turn))
 	atomic.StoreUint64(&p.slot(n).LeadNS, uint64(lead))
 }
 
-// clear closes the gate and takes what the process wrote out of the sums.
+// clear closes the gate and resets the slot.
 func (p *page) clear(n int) {
 	p.setGate(n, 0)
 	s := p.slot(n)
-	atomic.StoreUint64(&s.MemUsed, 0)
-	atomic.StoreUint64(&s.MemParked, 0)
-	atomic.StoreUint64(&s.MemImported, 0)
-	atomic.StoreUint64(&s.MemRefused, 0)
-	atomic.StoreUint64(&s.MemForeign, 0)
-	atomic.StoreUint64(&s.Launches, 0)
-	atomic.StoreUint64(&s.BlockedNS, 0)
-	atomic.StoreUint64(&s.Blocks, 0)
-	atomic.StoreUint64(&s.UnleasedNS, 0)
-	atomic.StoreUint64(&s.Budget, 0)
+	for _, word := range []*uint64{
+		&s.MemUsed, &s.MemParked, &s.MemImported, &s.MemRefused, &s.MemForeign,
+		&s.Launches, &s.BlockedNS, &s.Blocks, &s.UnleasedNS, &s.Budget,
+	} {
+		atomic.StoreUint64(word, 0)
+	}
 	atomic.StoreUint32(&s.PID, 0)
 }
 
-// held returns the memory that counts towards the limit, as the preload library sums it.
-func (p *page) held() (sum gpu.Bytes) {
-	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
-	for n := range int(atomic.LoadUint32(&header.Used)) {
+// memoryInUse returns the memory that counts towards the limit. The preload library computes the same sum.
+func (p *page) memoryInUse() (sum gpu.Bytes) {
+	for n := range int(atomic.LoadUint32(&p.header().Used)) {
 		s := p.slot(n)
 		for _, bytes := range []uint64{atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.MemForeign)} {
-			sum = min(sum+gpu.Bytes(min(bytes, mostBytes)), mostBytes)
+			sum = min(sum+gpu.Bytes(min(bytes, maxBytes)), maxBytes)
 		}
 	}
 	return sum
 }
 
-// mostBytes bounds sums of what processes write into their slots.
-const mostBytes = 1 << 62
+// maxBytes bounds numbers of bytes from slots, which processes can write, so that sums do not
+// overflow.
+const maxBytes = 1 << 62
 
-// counters is what a process wrote into its slot.
+// counters holds the values that a process has written into its slot.
 type counters struct{ memUsed, memParked, memImported, memRefused, launches, blockedNS, blocks uint64 }
 
 func (p *page) counters(n int) counters {
@@ -141,22 +148,13 @@ func (p *page) counters(n int) counters {
 	}
 }
 
-// rules says in the page what holds for its processes (wire.PageMetered and so on).
-// It is called before anybody else has the page.
-func (p *page) rules(flags uint32) {
-	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
-	atomic.StoreUint32(&header.Flags, flags)
-}
-
-// setBudget says how many blocks a process may have launched, and wakes who
-// waits for that.
+// setBudget sets how many blocks a process may have launched, and wakes threads that wait for an
+// increase.
 func (p *page) setBudget(n int, blocks uint64) {
 	s := p.slot(n)
-	before := atomic.SwapUint64(&s.Budget, blocks)
+	previous := atomic.SwapUint64(&s.Budget, blocks)
 	atomic.AddUint32(&s.Refill, 1)
-	if atomic.LoadUint64(&s.Blocks) < before {
-		return // it had some left: nobody waits
+	if atomic.LoadUint64(&s.Blocks) >= previous { // used up, so threads may wait
+		wakeAll(&s.Refill)
 	}
-	const futexWake = 1
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&s.Refill)), futexWake, math.MaxInt32, 0, 0, 0)
 }

@@ -20,8 +20,8 @@ func TestSendNeverWaits(t *testing.T) {
 	var server net.Conn
 	eventually(t, "the daemon has the connection", func() bool {
 		_ = s.d.locked(func() {
-			for c := range s.d.greeting {
-				server = c
+			for _, g := range s.d.sessions.greetings {
+				server = g.conn
 			}
 		})
 		return server != nil
@@ -31,7 +31,7 @@ func TestSendNeverWaits(t *testing.T) {
 			t.Fatal("a peer that reads nothing takes all messages")
 		}
 		err := use(server.(*net.UnixConn), func(fd int) error {
-			return send(fd, wire.LeaseEnd{Lease: 1}.Append(nil), nil)
+			return send(fd, wire.Append(nil, wire.LeaseEnd{Lease: 1}), nil)
 		})
 		if err != nil {
 			break
@@ -52,6 +52,6 @@ func TestPageCannotBeCutShort(t *testing.T) {
 	}
 	p.setGate(63, 9)
 	if got := atomic.LoadUint32(&p.slot(63).Gate); got != 9 {
-		t.Errorf("gate %d", got)
+		t.Errorf("gate %d, want 9", got)
 	}
 }

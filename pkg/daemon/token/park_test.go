@@ -15,60 +15,60 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// moved is a Mover that only takes note.
-type moved struct {
-	mu    sync.Mutex
-	did   []string
-	fails map[string]error // by what it is to do
-	free  gpu.Bytes
-	looks atomic.Int32 // how often Free was asked
-	holds chan bool    // Out waits for it, if set
+// fakeMover is a fake Mover that records its calls.
+type fakeMover struct {
+	mu        sync.Mutex
+	calls     []string
+	fails     map[string]error // by operation
+	free      gpu.Bytes
+	freeCalls atomic.Int32 // number of calls of Free
+	release   chan bool    // if set, Park waits for a value
 }
 
-func (m *moved) do(what string, pids []int) error {
+func (m *fakeMover) call(operation string, pids []int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.did = append(m.did, fmt.Sprint(what, " ", len(pids)))
-	return m.fails[what]
+	m.calls = append(m.calls, fmt.Sprint(operation, " ", len(pids)))
+	return m.fails[operation]
 }
 
-func (m *moved) Check(context.Context, bool) error { return m.do("check", nil) }
+func (m *fakeMover) Check(context.Context, bool) error { return m.call("check", nil) }
 
-func (m *moved) Out(_ context.Context, _ bool, pids []int) error {
-	if m.holds != nil {
-		<-m.holds
+func (m *fakeMover) Park(_ context.Context, _ bool, pids []int) error {
+	if m.release != nil {
+		<-m.release
 	}
-	return m.do("out", pids)
+	return m.call("out", pids)
 }
 
-func (m *moved) Back(_ context.Context, _ bool, pids []int) error { return m.do("back", pids) }
+func (m *fakeMover) Unpark(_ context.Context, _ bool, pids []int) error { return m.call("back", pids) }
 
-func (m *moved) Free(string) (gpu.Bytes, error) {
+func (m *fakeMover) Free(string) (gpu.Bytes, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.looks.Add(1)
+	m.freeCalls.Add(1)
 	return m.free, nil
 }
 
-func (m *moved) room(free gpu.Bytes) {
+func (m *fakeMover) setFree(free gpu.Bytes) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.free = free
 }
 
-// said is what it was told since it was asked last.
-func (m *moved) said() string {
+// drainCalls returns the operations since its last call.
+func (m *fakeMover) drainCalls() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	text := strings.Join(m.did, ", ")
-	m.did = nil
+	text := strings.Join(m.calls, ", ")
+	m.calls = nil
 	return text
 }
 
-// TestPark: what an idle instance holds goes to the host and comes back, once each;
-// what works stays, what does not fit waits on the host, and what could not go goes on.
+// TestPark checks that the memory of an idle instance moves to the host and back once. A busy
+// instance is not parked; memory that does not fit stays on the host; and a failed move is undone.
 func TestPark(t *testing.T) {
-	m := &moved{free: gpu.GiB, fails: map[string]error{}}
+	m := &fakeMover{free: gpu.GiB, fails: map[string]error{}}
 	s := serve(t, Config{Mover: m})
 	a := s.join(reg("a", 60, 1, 1))
 	atomic.StoreUint64(&a.Slot().MemUsed, 600<<20)
@@ -78,32 +78,32 @@ func TestPark(t *testing.T) {
 			t.Errorf("%+v, want %v MiB parked", row, want)
 		}
 	}
-	ask := func(method string, code int, why, did string) {
+	ask := func(method string, code int, text, calls string) {
 		t.Helper()
-		if got, body := s.do(method, "/v1/instances/a/parked", ""); got != code || !strings.Contains(body, why) {
-			t.Errorf("%s: %d %s, want %d %s", method, got, body, code, why)
+		if got, body := s.do(method, "/v1/instances/a/parked", ""); got != code || !strings.Contains(body, text) {
+			t.Errorf("%s: %d %s, want %d %s", method, got, body, code, text)
 		}
-		if got := m.said(); got != did {
-			t.Errorf("%s: %q, want %q", method, got, did)
+		if got := m.drainCalls(); got != calls {
+			t.Errorf("%s: %q, want %q", method, got, calls)
 		}
 	}
 	parked(0)
 	ask("DELETE", 204, "", "")
 	ask("PUT", 204, "", "out 1")
 	parked(600)
-	m.room(599 * gpu.MiB)
-	ask("DELETE", 409, "do not fit", "")
+	m.setFree(599 * gpu.MiB)
+	ask("DELETE", 409, "does not fit", "")
 	parked(600)
-	m.room(600 * gpu.MiB)
+	m.setFree(600 * gpu.MiB)
 	ask("DELETE", 204, "", "back 1")
 	parked(0)
 
 	m.fails["out"] = errors.New("out of luck")
-	m.room(0) // what did not leave needs none
+	m.setFree(0) // moving back after a failed Park needs no free memory
 	ask("PUT", 502, "out of luck", "out 1, back 1")
 	parked(0)
 	clear(m.fails)
-	m.room(gpu.GiB)
+	m.setFree(gpu.GiB)
 
 	if err := a.Request(); err != nil {
 		t.Fatal(err)
@@ -125,9 +125,9 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestParkLost: a process that does not come back is killed.
+// TestParkLost checks that a process whose memory cannot be moved back is killed.
 func TestParkLost(t *testing.T) {
-	m := &moved{free: gpu.GiB, fails: map[string]error{"back": errors.New("out of memory")}}
+	m := &fakeMover{free: gpu.GiB, fails: map[string]error{"back": errors.New("out of memory")}}
 	s := serve(t, Config{Mover: m})
 	s.register(reg("a", 60, 1, 1))
 	idler := role(t, roleIdler, s.clientSocket(), "idles")
@@ -135,7 +135,7 @@ func TestParkLost(t *testing.T) {
 		t.Fatal(code, body)
 	}
 	code, body := s.do("DELETE", "/v1/instances/a/parked", "")
-	if code != 502 || !strings.Contains(body, "out of memory") || m.said() != "out 1, back 1, back 1" {
+	if code != 502 || !strings.Contains(body, "out of memory") || m.drainCalls() != "out 1, back 1, back 1" {
 		t.Error(code, body)
 	}
 	if procfs.Alive(idler.Process.Pid) {
@@ -143,10 +143,10 @@ func TestParkLost(t *testing.T) {
 	}
 }
 
-// TestParkedAsks: a parked process that asks for the GPU, or did while it was being
-// moved, is brought back.
+// TestParkedAsks checks that the memory of a process is moved back if the process requests the GPU
+// while it is parked or being moved.
 func TestParkedAsks(t *testing.T) {
-	m := &moved{free: gpu.GiB}
+	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	a := s.join(reg("a", 60, 1, 1))
 	asks := func() {
@@ -166,21 +166,21 @@ func TestParkedAsks(t *testing.T) {
 		t.Fatal(code, body)
 	}
 	asks()
-	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.said(), "back 1") })
+	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.drainCalls(), "back 1") })
 
 	atomic.StoreUint64(&a.Slot().MemUsed, 1<<20)
-	m.room(0) // it waits for some, off the GPU
+	m.setFree(0) // there is no room, so it waits outside the GPU
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatal(code, body)
 	}
 	if err := a.Request(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it was tried again", func() bool { return m.looks.Load() > 2 })
-	if a.Gate() != 0 || m.said() != "out 1" {
+	eventually(t, "it was tried again", func() bool { return m.freeCalls.Load() > 2 })
+	if a.Gate() != 0 || m.drainCalls() != "out 1" {
 		t.Error("it was let on to the GPU")
 	}
-	m.room(gpu.GiB)
+	m.setFree(gpu.GiB)
 	lease, err := a.Await(t.Context())
 	if err == nil {
 		err = a.Return(lease, time.Millisecond, false)
@@ -189,30 +189,30 @@ func TestParkedAsks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	m.holds = make(chan bool)
+	m.release = make(chan bool)
 	answered := make(chan bool)
 	go func() {
 		s.do("PUT", "/v1/instances/a/parked", "")
 		close(answered)
 	}()
-	m.holds <- true // it is on its way, if the process asks now or a little later
+	m.release <- true // the move has started; the process requests the GPU now or a little later
 	asks()
 	<-answered
 	asks()
-	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.said(), "back 1") })
+	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.drainCalls(), "back 1") })
 }
 
-// TestParkedDies: when the process ends whose memory is away, another of the instance
-// that asked meanwhile has the GPU.
+// TestParkedDies checks that if a parked process ends, another process of the instance that has
+// requested the GPU meanwhile gets it.
 func TestParkedDies(t *testing.T) {
-	m := &moved{free: gpu.GiB}
+	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	s.register(reg("a", 60, 1, 1))
 	parked := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatal(code, body)
 	}
-	m.room(-1) // not even for nothing
+	m.setFree(-1) // less than the 0 bytes that the instance needs
 	b, err := s.dial("a", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestParkedDies(t *testing.T) {
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is tried", func() bool { return m.looks.Load() > 0 })
+	eventually(t, "it is tried", func() bool { return m.freeCalls.Load() > 0 })
 	if b.Gate() != 0 {
 		t.Error("it was let on to the GPU")
 	}
@@ -230,33 +230,33 @@ func TestParkedDies(t *testing.T) {
 	s.await(b)
 }
 
-// TestParkedNumberIsAnothers: nobody is brought back who has the number of a parked
-// process that has ended.
+// TestParkedNumberIsAnothers checks that a process with the PID of an ended parked process is not
+// moved.
 func TestParkedNumberIsAnothers(t *testing.T) {
-	m := &moved{free: gpu.GiB}
+	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	s.register(reg("a", 60, 1, 1))
 	other := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatal(code, body)
 	}
-	if err := s.d.locked(func() { s.d.instances["a"].parked.began[other.Process.Pid]-- }); err != nil { // as if of an earlier one
+	if err := s.d.locked(func() { s.d.registry.instances["a"].parked.startTimes[other.Process.Pid]-- }); err != nil { // simulates an earlier process with the same PID
 		t.Fatal(err)
 	}
-	if code, body := s.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || strings.Contains(m.said(), "back 1") {
+	if code, body := s.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || strings.Contains(m.drainCalls(), "back 1") {
 		t.Error(code, body)
 	}
 }
 
-// TestParkedNotKept: what asks while it turns out that parking cannot be written down
-// has the GPU.
+// TestParkedNotKept checks that a process gets the GPU if it requests it while the record of the
+// parking cannot be written.
 func TestParkedNotKept(t *testing.T) {
-	s := serve(t, Config{Mover: &moved{free: gpu.GiB}})
+	s := serve(t, Config{Mover: &fakeMover{free: gpu.GiB}})
 	a := s.join(reg("a", 60, 1, 1))
-	if err := os.Mkdir(s.d.recordPath("a")+".new", 0o700); err != nil {
+	if err := os.Mkdir(s.d.registry.records.path("a")+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s.d.regMu.Lock() // it is not written before the process asks
+	s.d.registry.changes.Lock() // delays the record until the process has requested the GPU
 	answer := make(chan int)
 	go func() {
 		code, _ := s.do("PUT", "/v1/instances/a/parked", "")
@@ -264,7 +264,7 @@ func TestParkedNotKept(t *testing.T) {
 	}()
 	is := func(what string, so func(*instance) bool) {
 		eventually(t, what, func() (is bool) {
-			_ = s.d.locked(func() { is = so(s.d.instances["a"]) })
+			_ = s.d.locked(func() { is = so(s.d.registry.instances["a"]) })
 			return is
 		})
 	}
@@ -273,37 +273,37 @@ func TestParkedNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	is("it has asked", func(i *instance) bool { return len(i.waiting()) > 0 })
-	s.d.regMu.Unlock()
+	s.d.registry.changes.Unlock()
 	if code := <-answer; code != 500 {
 		t.Error(code)
 	}
 	s.await(a)
 }
 
-// TestParkedIsKept: the next daemon knows what this one has parked, though none of its
-// processes has come back yet.
+// TestParkedIsKept checks that the next daemon restores the parked state before a process has
+// connected again.
 func TestParkedIsKept(t *testing.T) {
-	m := &moved{free: gpu.GiB}
+	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	a := s.join(reg("a", 60, 1, 1))
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatal(code, body)
 	}
-	s.register(reg("a", 30, 1, 1)) // the same again
+	s.register(reg("a", 30, 1, 1)) // registers the same instance again
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
 	a.Close()
 	next := serve(t, Config{Socket: s.socket, Mover: m})
-	if code, body := next.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || m.said() != "out 1, back 1" {
+	if code, body := next.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || m.drainCalls() != "out 1, back 1" {
 		t.Error(code, body)
 	}
-	if text, err := os.ReadFile(next.d.recordPath("a")); err != nil || strings.Contains(string(text), "parked") {
+	if text, err := os.ReadFile(next.d.registry.records.path("a")); err != nil || strings.Contains(string(text), "parked") {
 		t.Errorf("%s, %v", text, err)
 	}
 }
 
-// TestParkWithoutMover: a daemon that moves nothing says so.
+// TestParkWithoutMover checks the error of a daemon without a Mover.
 func TestParkWithoutMover(t *testing.T) {
 	s := serve(t, Config{})
 	s.join(reg("a", 60, 1, 1))

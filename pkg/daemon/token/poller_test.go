@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// abandon closes a connection and keeps its number, which is closed later.
+// abandon closes a connection but keeps its descriptor number, which is closed later.
 func abandon(fd int) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -25,8 +26,8 @@ func abandon(fd int) error {
 	return unix.Dup3(int(null.Fd()), fd, unix.O_CLOEXEC)
 }
 
-// TestEnds: however a connection ends, whole or in part, what its process held
-// is free at once and its gate is closed.
+// TestEnds checks that every kind of end of a connection frees the process's lease at once and
+// closes its gate.
 func TestEnds(t *testing.T) {
 	ends := map[string]func(fd int) error{
 		"close":             abandon,
@@ -34,7 +35,7 @@ func TestEnds(t *testing.T) {
 		"no more to read":   func(fd int) error { return unix.Shutdown(fd, unix.SHUT_RD) },
 		"a record of 0":     func(fd int) error { return unix.Sendto(fd, nil, 0, nil) },
 		"a record too long": func(fd int) error { return unix.Sendto(fd, make([]byte, wire.MaxMessage+1), 0, nil) },
-		"another's message": func(fd int) error { return unix.Sendto(fd, wire.LeaseEnd{}.Append(nil), 0, nil) },
+		"another's message": func(fd int) error { return unix.Sendto(fd, wire.Append(nil, wire.LeaseEnd{}), 0, nil) },
 		"hello again":       func(fd int) error { return unix.Sendto(fd, wire.Append(nil, wire.Hello{}), 0, nil) },
 		"words, then close": func(fd int) error {
 			for range 3 {
@@ -63,15 +64,17 @@ func TestEnds(t *testing.T) {
 			b.Close()
 			eventually(t, "nothing is left", func() bool {
 				read := 0
-				_ = s.d.locked(func() { read = len(s.d.poller.clients) + len(s.d.greeting) + len(s.d.clients) })
+				_ = s.d.locked(func() {
+					read = len(s.d.sessions.poller.sessions) + len(s.d.sessions.greetings) + len(slices.Collect(s.d.registry.sessions()))
+				})
 				return read == 0
 			})
 		})
 	}
 }
 
-// TestRemovedWhileItSpeaks removes instances whose processes say all they can:
-// what they have said goes nowhere, and who has their descriptors next is read.
+// TestRemovedWhileItSpeaks removes instances while their processes send messages. These messages must
+// have no effect, and the next client with the same descriptor must be read.
 func TestRemovedWhileItSpeaks(t *testing.T) {
 	s := serve(t, Config{})
 	good := s.join(reg("good", 30, 1, 1))
@@ -93,11 +96,11 @@ func TestRemovedWhileItSpeaks(t *testing.T) {
 		if err := good.Return(lease, 0, false); err != nil {
 			t.Fatal(err)
 		}
-		<-c.Gone
+		<-c.Closed
 	}
 }
 
-// fds is how many descriptors a process has.
+// fds returns the number of a process's descriptors.
 func fds(t *testing.T, pid int) int {
 	t.Helper()
 	names, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "fd"))
@@ -107,9 +110,8 @@ func fds(t *testing.T, pid int) int {
 	return len(names)
 }
 
-// TestOutOfDescriptors gives the daemon so many descriptors more than it has,
-// and no more: who is in goes on, who comes gets in when there are some again,
-// and none are lost.
+// TestOutOfDescriptors limits the daemon to a few free descriptors. Connected clients must
+// continue, new clients must be admitted once descriptors are free, and no descriptor may leak.
 func TestOutOfDescriptors(t *testing.T) {
 	s, daemon := serveApart(t, filepath.Join(runDir(t), "token.sock"))
 	pid := daemon.Process.Pid
@@ -154,8 +156,8 @@ func TestOutOfDescriptors(t *testing.T) {
 	eventually(t, "none are lost", func() bool { return fds(t, pid) <= had+1 }) // b's page
 }
 
-// lingerer is a descriptor whose last close takes a minute: a TCP connection
-// that lingers, with data that its peer does not take. The caller closes it.
+// lingerer returns a descriptor whose last close takes a minute: a TCP connection that lingers,
+// with data that its peer does not read. The caller closes it.
 func lingerer(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -180,7 +182,7 @@ func lingerer(t *testing.T) int {
 	return fd
 }
 
-// canRefuse says whether this kernel can refuse descriptors.
+// canRefuse reports whether this kernel can refuse descriptors.
 func canRefuse(t *testing.T) bool {
 	t.Helper()
 	can, err := rightsAreRefused()
@@ -190,8 +192,8 @@ func canRefuse(t *testing.T) bool {
 	return can
 }
 
-// TestDescriptorsAreRefused: where the kernel can, nothing that clients pass
-// comes here.
+// TestDescriptorsAreRefused checks that the kernel refuses descriptors from clients, if it supports
+// that.
 func TestDescriptorsAreRefused(t *testing.T) {
 	if !canRefuse(t) {
 		t.Skip("kernels before 6.16 cannot refuse descriptors: TestDescriptorsAreDiscarded")
@@ -207,14 +209,13 @@ func TestDescriptorsAreRefused(t *testing.T) {
 	}
 }
 
-// TestDescriptorsAreDiscarded: where the kernel cannot refuse them, whoever
-// passes a descriptor of which the last close takes long is cut off, and nobody
-// waits for that.
+// TestDescriptorsAreDiscarded checks that without this support, a client that passes a descriptor
+// with a slow close loses its connection, and no other client waits for the close.
 func TestDescriptorsAreDiscarded(t *testing.T) {
 	s := serve(t, Config{})
-	s.d.poller.safe.Store(false)
+	s.d.sessions.poller.rightsRefused.Store(false)
 	if canRefuse(t) {
-		raw, err := s.d.common.socket.SyscallConn()
+		raw, err := s.d.sessions.common.SyscallConn()
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1) })
 		}
@@ -231,7 +232,7 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 			if greets {
 				bad.greet(t, "a")
 			}
-			s.d.mu.Lock() // so that all has been said before anything is read
+			s.d.mu.Lock() // so that all messages are sent before the daemon reads one
 			for _, passes := range records {
 				if !passes {
 					bad.send(t, []byte("nonsense"))
@@ -241,7 +242,7 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 				if err := unix.Sendmsg(bad.fd, request, unix.UnixRights(fd), nil, 0); err != nil {
 					t.Fatal(name, err)
 				}
-				if err := abandon(fd); err != nil { // the daemon's is the last
+				if err := abandon(fd); err != nil { // the daemon's copy is the last
 					t.Fatal(err)
 				}
 				_ = unix.Close(fd)
@@ -255,7 +256,7 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 	}
 	eventually(t, "nothing is left but the good one", func() bool {
 		read := 0
-		_ = s.d.locked(func() { read = len(s.d.poller.clients) + len(s.d.greeting) })
+		_ = s.d.locked(func() { read = len(s.d.sessions.poller.sessions) + len(s.d.sessions.greetings) })
 		return read == 1
 	})
 	if took := time.Since(began); took > 50*time.Second {

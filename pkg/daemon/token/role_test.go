@@ -18,18 +18,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// The test binary is also the processes that tests need, by roleEnv: each works
-// on the socket in pathEnv, says a word when it is ready, and ends with its
-// standard input.
+// The test binary also plays the roles of other processes, selected by roleEnv. Each uses the
+// socket in pathEnv, prints a word when it is ready, and exits at the end of its standard input.
 const (
 	roleEnv = "TOKENTEST_ROLE"
 	pathEnv = "TOKENTEST_PATH"
 
 	roleHolder = "holder" // takes a lease and keeps it
-	roleLooper = "looper" // launches whenever it holds one
-	roleIdler  = "idler"  // is connected
+	roleLooper = "looper" // launches while it holds a lease
+	roleIdler  = "idler"  // only connects
 	roleDaemon = "daemon"
-	roleEcho   = "echo" // sends back what it gets
+	roleEcho   = "echo" // returns all messages
 )
 
 var roles map[string]func(path string) error
@@ -38,7 +37,8 @@ func init() {
 	roles = map[string]func(string) error{roleHolder: playHolder, roleLooper: playLooper, roleDaemon: playDaemon, roleEcho: playEcho, roleIdler: playIdler, roleInsider: playInsider}
 }
 
-// role starts a process and waits until it says the word; not if it is empty.
+// role starts a process in a role and waits until it prints the word. It does not wait if the word is
+// empty.
 func role(t testing.TB, name, path, word string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -46,7 +46,7 @@ func role(t testing.TB, name, path, word string) *exec.Cmd {
 	return start(t, cmd, word)
 }
 
-// start starts a process and waits until it says the word.
+// start starts a process and waits until it prints the word.
 func start(t testing.TB, cmd *exec.Cmd, word string) *exec.Cmd {
 	t.Helper()
 	cmd.Stderr = os.Stderr
@@ -76,7 +76,7 @@ func start(t testing.TB, cmd *exec.Cmd, word string) *exec.Cmd {
 	return cmd
 }
 
-// untilStdinEnds waits for whoever started this process.
+// untilStdinEnds waits until the parent process closes standard input.
 func untilStdinEnds() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 func playIdler(path string) error {

@@ -3,70 +3,63 @@ package token
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/reason"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// status is how everything stands. Locked.
-func (d *Daemon) status() wire.Status {
-	out := wire.Status{WindowMS: millis(d.window()), Policy: d.cfg.Policy, GPUs: []wire.GPUStatus{}}
-	for _, g := range d.devices() {
+const (
+	notConnected reason.Code = "not-connected"
+	unlimited    reason.Code = "unmanaged"
+)
+
+// Reasons documents the codes that the daemon itself gives as reasons, in addition to the policy's.
+var Reasons = reason.Table{
+	reason.Doc(notConnected, "no process of the instance is connected"),
+	reason.Doc(unlimited, "the process uses the driver without the preload library: nothing limits it", "program", "its program"),
+}
+
+// statusOf returns the state of all GPUs and instances. The caller holds the lock.
+func statusOf(r *registry) wire.Status {
+	out := wire.Status{WindowMS: millis(r.gpus.window()), Policy: r.cfg.Policy, GPUs: []wire.GPUStatus{}}
+	for _, g := range r.gpus.sorted() {
 		g.wake() // closes the windows that have ended
 		now := g.sched.Snapshot()
-		out.GPUs = append(out.GPUs, wire.GPUStatus{
-			GPU: g.name, SMRunningPct: now.SMRunning, Clients: d.clientsOf(g, now),
-		})
+		out.GPUs = append(out.GPUs, wire.GPUStatus{GPU: g.name, SMRunningPct: now.SMRunning, Clients: rowsOf(r, g, now)})
 	}
 	return out
 }
 
-// window is the length of a scheduling window.
-func (d *Daemon) window() time.Duration {
-	if d.settings.Window <= 0 {
-		return gpu.Window
-	}
-	return d.settings.Window
-}
-
-// clientsOf are the processes on a GPU, and its instances without any, by
-// instance and process.
-func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
-	out := []wire.ClientStatus{}
+// rowsOf returns the status rows of a GPU, ordered by instance and PID: one per process, managed or
+// not, and one for each instance without a connected process.
+func rowsOf(r *registry, g *device, now policy.Snapshot) []wire.ClientStatus {
+	clients := map[policy.ClientID]policy.ClientStatus{}
 	for _, c := range now.Clients {
-		m := d.clients[c.Client]
-		if m == nil {
-			continue
-		}
-		i := now.Instance(c.Instance)
-		row := m.alloc.row(i)
-		n := m.alloc.page.counters(m.slot)
-		row.PID, row.Used, row.State, row.Why = m.pid, c.Used, c.State.String(), c.Why
-		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
-		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
-		if slices.Contains(m.alloc.inst.parked.pids, m.pid) {
-			row.MemParkedMiB = row.MemUsedMiB
-		}
-		row.MemImportedMiB = gpu.Bytes(min(n.memImported, 1<<62)).MiB()
-		row.MemRefused += n.memRefused
-		row.BlockedMS = millis(duration(n.blockedNS))
-		row.ContextMiB = m.foreign.MiB()
-		row.Fault = m.alloc.inst.faultOf(m.pid)
-		scaling(&row, c, i)
-		out = append(out, row)
+		clients[c.Client] = c
 	}
-	for _, inst := range d.instances {
-		s := inst.on(g)
-		if s == nil {
+	out := []wire.ClientStatus{}
+	for _, inst := range r.instances {
+		a := inst.allocationOn(g)
+		if a == nil {
 			continue
 		}
-		row := s.row(now.Instance(inst.reg.Instance))
-		if s.connected == 0 {
-			out = append(out, row)
+		i := now.Instance(inst.reg.Instance)
+		absent := a.row(i)
+		if a.connected == 0 {
+			out = append(out, absent)
 		}
-		out = append(out, s.outsiders(row)...)
+		for _, c := range a.sessions {
+			if c != nil {
+				out = append(out, c.row(absent, clients[c.id], i))
+			}
+		}
+		out = append(out, a.unmanagedRows(absent)...)
 	}
 	slices.SortFunc(out, func(a, b wire.ClientStatus) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.PID, b.PID))
@@ -74,23 +67,154 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 	return out
 }
 
-// row is what a status says about an allocation that no process has.
+// row returns the status row of an allocation without a process.
 func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
-	return wire.ClientStatus{
-		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
-		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
-		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemStoredMiB: a.stored().MiB(), MemRefused: a.left.memRefused, Strays: a.inst.straysText(),
-		Fault: a.inst.faultOf(0),
+	var texts []string
+	for _, s := range []string{a.inst.bypasses.String(), a.inst.findings.String()} {
+		if s != "" {
+			texts = append(texts, s)
+		}
 	}
+	return wire.ClientStatus{
+		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: string(notConnected), Reason: reason.New(notConnected),
+		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
+		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemStoredMiB: a.stored().MiB(), MemRefused: a.endedTotals.memRefused,
+		UnmanagedPrograms: strings.Join(texts, "; "), Fault: a.inst.faultOf(0),
+	}
+}
+
+// row returns the row of the session's allocation, completed for its process.
+func (c *session) row(row wire.ClientStatus, s policy.ClientStatus, i policy.InstanceStatus) wire.ClientStatus {
+	n := c.page.counters(c.slot)
+	row.PID, row.Used, row.State, row.Why, row.Reason = c.pid, s.Used, s.State.String(), s.Reason.String(), s.Reason
+	row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, maxBytes)).MiB(), n.launches
+	row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, maxBytes)).MiB()
+	if slices.Contains(c.alloc.inst.parked.pids, c.pid) {
+		row.MemParkedMiB = row.MemUsedMiB
+	}
+	row.MemImportedMiB = gpu.Bytes(min(n.memImported, maxBytes)).MiB()
+	row.MemRefused += n.memRefused
+	row.BlockedMS = millis(boundedDuration(n.blockedNS))
+	row.ContextMiB = c.foreign.MiB()
+	row.Fault = c.alloc.inst.faultOf(c.pid)
+	row.Phase = i.Phase
+	if s.Budget != policy.Unlimited {
+		row.BudgetBlocks = s.Budget
+	}
+	return row
+}
+
+// unmanagedRows returns rows for the unmanaged processes of an instance, only on the instance's first
+// GPU.
+func (a *allocation) unmanagedRows(row wire.ClientStatus) (rows []wire.ClientStatus) {
+	if a.inst.allocations[0] != a {
+		return nil
+	}
+	row.State, row.Used, row.DebtMS = wire.StateUnmanaged, 0, 0
+	for _, u := range a.inst.findings.unmanaged {
+		row.PID = u.PID
+		row.Reason = reason.New(unlimited, reason.Text("program", u.Program))
+		row.Why = row.Reason.String()
+		row.ContextMiB = a.gpu.memoryByPID[u.PID].MiB()
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// scaling adds to a row of the status what the policy says of a client and its
-// instance.
-func scaling(row *wire.ClientStatus, c policy.ClientStatus, i policy.InstanceStatus) {
-	row.Phase = i.Phase
-	if c.Budget != policy.Unlimited {
-		row.BudgetBlocks = c.Budget
+// collector exports the state of instances and clients.
+type collector struct {
+	registry *registry
+
+	gpuTime, launches, blocked, instances, clients, smRunning, phase, memory *prometheus.Desc
+}
+
+// export returns the metrics of the daemon.
+func (r *registry) export() *prometheus.Registry {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("gfaas_token_"+name, help, labels, nil)
+	}
+	out := prometheus.NewRegistry()
+	out.MustRegister(r.metrics.grants, r.metrics.revokes, r.metrics.refused, r.metrics.waits, r.metrics.leases, &collector{
+		registry:  r,
+		gpuTime:   desc("gpu_seconds_total", "GPU time that an instance was charged.", "gpu", "instance"),
+		launches:  desc("launches_total", "Launches of an instance's processes.", "gpu", "instance"),
+		blocked:   desc("blocked_seconds_total", "Time for which an instance's processes waited at a closed gate.", "gpu", "instance"),
+		instances: desc("instances", "Registered instances.", "gpu"),
+		clients:   desc("clients", "Processes by state; absent counts instances without a process.", "gpu", "state"),
+		smRunning: desc("sm_running_ratio", "Share of the SMs that leases hold.", "gpu"),
+		phase:     desc("phase", "1 for the current phase of an instance (policy introspective).", "gpu", "instance", "phase"),
+		memory:    desc("memory_bytes", "GPU memory that an instance has allocated.", "gpu", "instance"),
+	})
+	return out
+}
+
+// totals returns the sums over ended and current sessions.
+func (a *allocation) totals(now policy.Snapshot) totals {
+	out := a.endedTotals
+	out.gpu, out.instance = a.gpu.name, a.inst.reg.Instance
+	for _, c := range a.sessions {
+		if c != nil {
+			out.add(a.page.counters(c.slot))
+		}
+	}
+	out.gpuTime = now.Instance(out.instance).Charged.Seconds()
+	return out
+}
+
+// Describe implements prometheus.Collector.
+func (m *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.gpuTime, m.launches, m.blocked, m.instances, m.clients, m.smRunning, m.phase, m.memory} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *collector) Collect(ch chan<- prometheus.Metric) {
+	var s wire.Status
+	var all []totals
+	if m.registry.locked(func() {
+		s = statusOf(m.registry)
+		for _, g := range m.registry.gpus.sorted() {
+			now := g.sched.Snapshot()
+			for _, i := range m.registry.instances {
+				if a := i.allocationOn(g); a != nil {
+					all = append(all, a.totals(now))
+				}
+			}
+		}
+	}) != nil {
+		return
+	}
+	for _, t := range all {
+		for desc, v := range map[*prometheus.Desc]float64{m.gpuTime: t.gpuTime, m.launches: t.launches, m.blocked: t.blocked} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v, t.gpu, t.instance)
+		}
+	}
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	for _, g := range s.GPUs {
+		states, phases := map[string]int{}, map[[2]string]bool{}
+		memory := map[string]float64{}
+		for _, c := range g.Clients {
+			states[c.State]++
+			memory[c.Instance] += c.MemUsedMiB * (1 << 20)
+			if c.Phase != "" {
+				phases[[2]string{c.Instance, c.Phase}] = true
+			}
+		}
+		for _, state := range []string{"absent", "idle", "waiting", "running", "draining", "suspended"} {
+			gauge(m.clients, float64(states[state]), g.GPU, state)
+		}
+		for of := range phases {
+			gauge(m.phase, 1, g.GPU, of[0], of[1])
+		}
+		for id, bytes := range memory {
+			gauge(m.memory, bytes, g.GPU, id)
+		}
+		gauge(m.instances, float64(len(memory)), g.GPU)
+		gauge(m.smRunning, g.SMRunningPct/100, g.GPU)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
-// TestStatusOfWhatIsOwed: a status has both what an instance used beyond its limit and what
-// it owes to others.
+// TestStatusOfWhatIsOwed checks that a status shows both the use beyond the limit and the time owed
+// to others.
 func TestStatusOfWhatIsOwed(t *testing.T) {
 	a := &allocation{inst: &instance{}}
 	row := a.row(policy.InstanceStatus{Debt: 3 * time.Millisecond, Owed: 2500 * time.Microsecond})

@@ -10,49 +10,48 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// A process may be stopped, by a signal, a debugger or a frozen cgroup, while
-// it drains, or never give its lease back for another reason. Its gate is closed,
-// but others would wait for its SMs until it goes on. Whose work is just long is
-// charged for all of it when it returns, whether or not others waited.
+// A process may be stopped by a signal, a debugger or a frozen cgroup while it drains, or fail to
+// return its lease for another reason. Its gate is closed, but other clients would wait for its SMs
+// until it continues. A process whose work only takes long is charged for all of it when it returns
+// the lease, whether or not other clients waited.
 const (
-	leastPatience  = 250 * time.Millisecond // and at least two windows, before a look
-	unseenPatience = 10 * time.Second       // with a process that cannot be seen from here
-	mostPatience   = 30 * time.Second       // with any: the preload library gives up on what hangs long before
+	minPatience    = 250 * time.Millisecond // time before a draining client is examined, if two windows are shorter
+	unseenPatience = 10 * time.Second       // longest wait for a process that is not visible here
+	maxPatience    = 30 * time.Second       // longest wait for any process; the preload library gives up on a hanging drain much earlier
 )
 
-// patience is how long a client may drain before it is looked at.
-func (g *device) patience() time.Duration { return max(leastPatience, 2*g.d.window()) }
+// patience returns how long a client may drain before checkStopped examines it.
+func (g *device) patience() time.Duration { return max(minPatience, 2*g.schedulers.window()) }
 
-// checkStopped suspends the clients that were asked back long ago and are
-// stopped, or whom nobody waits for any longer, and sees to it that it is called
-// again while others drain. Locked.
+// checkStopped suspends clients that have been draining for long, if they are stopped or other
+// clients have waited long enough. It sets the timer for its next call while other clients drain.
 func (g *device) checkStopped() {
-	now, drains := g.d.now(), false
-	for _, c := range g.d.clients {
-		if c.alloc.gpu != g || c.lease == 0 || c.revoked == 0 || c.suspended {
+	now, draining := g.schedulers.now(), false
+	for _, c := range g.clients {
+		if c.lease == 0 || c.revokedAt == 0 || c.suspended {
 			continue
 		}
-		took := now - c.revoked
-		if took < g.patience() {
-			drains = true
+		elapsed := now - c.revokedAt
+		if elapsed < g.patience() {
+			draining = true
 			continue
 		}
-		stands := c.pid != 0 && stopped(c.pid)
-		if took < mostPatience && c.pid != 0 && !stands || c.pid == 0 && took < unseenPatience {
-			drains = true
+		isStopped := c.pid != 0 && stopped(c.pid)
+		if elapsed < maxPatience && c.pid != 0 && !isStopped || c.pid == 0 && elapsed < unseenPatience {
+			draining = true
 			continue
 		}
 		c.suspended = true
-		g.d.faults.warn("client is stopped or does not drain: nobody waits for it any longer", "gpu", g.name,
-			"instance", c.alloc.inst.reg.Instance, "pid", c.pid, "asked_back_ms", took.Milliseconds())
-		g.step(policy.Suspend{Client: c.id, Stopped: stands})
+		g.schedulers.faults.warn("client is stopped or does not drain: other clients no longer wait for it", "gpu", g.name,
+			"instance", c.instance, "pid", c.pid, "asked_back_ms", elapsed.Milliseconds())
+		g.step(policy.Suspend{Client: c.id, Stopped: isStopped})
 	}
-	if g.checking = drains; drains {
+	if g.checking = draining; draining {
 		g.stopCheck.Reset(g.patience())
 	}
 }
 
-// stopped says whether a process is stopped, traced or frozen.
+// stopped reports whether a process is stopped, traced or frozen.
 func stopped(pid int) bool {
 	if s, err := procfs.Read(pid); err != nil || s.Stopped() {
 		return err == nil
@@ -61,8 +60,7 @@ func stopped(pid int) bool {
 	return err == nil && frozen("/sys/fs/cgroup", groups)
 }
 
-// frozen says whether one of the cgroups is frozen, by itself or with one above
-// it.
+// frozen reports whether a cgroup of the process is frozen, by itself or through a parent.
 func frozen(root string, groups []procfs.Cgroup) bool {
 	for _, g := range groups {
 		switch g.Controllers {

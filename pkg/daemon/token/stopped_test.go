@@ -11,9 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// TestStoppedHolder stops a process that holds a lease while another waits:
-// after a while nobody waits for it any longer, and when it goes on it takes
-// part again.
+// TestStoppedHolder stops a process that holds a lease while another client waits. The other client
+// must get the GPU after a while, and the process must continue when it is resumed.
 func TestStoppedHolder(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 0.6, 0.6))
@@ -21,12 +20,12 @@ func TestStoppedHolder(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// Stopped while it waited it gets a lease first, and does not give it back.
+	// If it is stopped while it waits, it is granted a lease first, which it does not return.
 	eventually(t, "it is suspended", func() bool { return s.status().GPUs[0].Clients[0].State == "suspended" })
 	b := s.join(reg("b", 60, 0.8, 0.8))
 	s.lease(b)
 	if got := s.status().GPUs[0].SMRunningPct; got > 60 {
-		t.Errorf("%v%% of SMs hold leases", got)
+		t.Errorf("%v%% of SMs hold leases, want at most 60", got)
 	}
 	b.Close()
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
@@ -36,8 +35,8 @@ func TestStoppedHolder(t *testing.T) {
 	eventually(t, "it goes on", func() bool { return s.status().GPUs[0].Clients[0].Launches > before+5 })
 }
 
-// TestStubbornHolder: who does not give a lease back, though nothing stops it,
-// keeps the GPU from others for a while only, and is charged for that.
+// TestStubbornHolder checks that a running process that does not return its lease delays other
+// clients only for a limited time, and can then continue.
 func TestStubbornHolder(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := s.join(reg("a", 60, 0.6, 0.6)), s.join(reg("b", 60, 0.6, 0.6))
@@ -45,22 +44,22 @@ func TestStubbornHolder(t *testing.T) {
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
 	}
-	<-a.Ends
+	<-a.Revoked
 	look := func(revoked time.Duration) (state string) {
 		_ = s.d.locked(func() {
-			for _, m := range s.d.clients {
+			for m := range s.d.registry.sessions() {
 				if m.lease == lease {
-					m.revoked = s.d.now() - revoked
+					m.revokedAt = s.d.registry.gpus.now() - revoked
 				}
 			}
-			s.d.gpus["sim"].checkStopped()
+			s.d.registry.gpus.gpus["sim"].checkStopped()
 		})
 		return s.row("a").State
 	}
-	if state := look(mostPatience - time.Second); state != "draining" {
+	if state := look(maxPatience - time.Second); state != "draining" {
 		t.Errorf("it is %s: its work may be long", state)
 	}
-	if state := look(mostPatience); state != "suspended" {
+	if state := look(maxPatience); state != "suspended" {
 		t.Errorf("it is %s, and b waits", state)
 	}
 	s.await(b)
@@ -94,7 +93,7 @@ func TestFrozen(t *testing.T) {
 		{[]procfs.Cgroup{{Controllers: "freezer", Path: "/y"}, {Path: "/docker/b"}}, false},
 	} {
 		if got := frozen(root, tt.groups); got != tt.want {
-			t.Errorf("%+v: %v", tt.groups, got)
+			t.Errorf("%+v: %v, want %v", tt.groups, got, tt.want)
 		}
 	}
 }

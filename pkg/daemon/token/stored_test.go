@@ -21,15 +21,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// stores is a request for memory of a store by that process.
+// stores returns a request for memory of a store by a process.
 func stores(pid int, bytes gpu.Bytes) wire.Stored {
 	s, _ := procfs.Read(pid)
 	return wire.Stored{PID: pid, Start: s.Start, GPU: "sim", Bytes: bytes, Sender: os.Getpid()}
 }
 
-// ask sends a request, and returns the status, what was answered and, with 200, the end of
-// the count: wait returns when the daemon has ended it, and stop ends it.
-func (s *server) ask(req wire.Stored) (code int, text string, wait, stop func()) {
+// store sends a request and returns the status and the answer. With status 200, wait returns when the
+// daemon has ended the store, and stop ends it.
+func (s *server) store(req wire.Stored) (code int, text string, wait, stop func()) {
 	s.t.Helper()
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -61,9 +61,9 @@ func (s *server) ask(req wire.Stored) (code int, text string, wait, stop func())
 	return answer.StatusCode, text, func() { _, _ = io.Copy(io.Discard, in) }, cancel
 }
 
-// counted returns what counts towards the limit of the instance, by its page.
+// counted returns the memory that counts towards the limit of the instance, according to its page.
 func (s *server) counted(id string) (bytes gpu.Bytes) {
-	_ = s.d.locked(func() { bytes = s.d.instances[id].allocations[0].page.held() })
+	_ = s.d.locked(func() { bytes = s.d.registry.instances[id].allocations[0].page.memoryInUse() })
 	return bytes
 }
 
@@ -72,20 +72,20 @@ func TestStoredCounts(t *testing.T) {
 	s.register(reg("a", 10, 0.1, 0.1)) // 1 GiB
 	s.register(reg("b", 10, 0.1, 0.1))
 	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
-	code, text, _, stop := s.ask(stores(pid, 300*gpu.MiB))
+	code, text, _, stop := s.store(stores(pid, 300*gpu.MiB))
 	if code != 200 || !strings.Contains(text, `"instance":"a"`) {
 		t.Fatalf("%d %s", code, text)
 	}
-	code, _, _, second := s.ask(stores(pid, 200*gpu.MiB))
+	code, _, _, second := s.store(stores(pid, 200*gpu.MiB))
 	if got := s.counted("a"); code != 200 || got != 500*gpu.MiB {
 		t.Errorf("two stores: %d, %v count, want 500 MiB", code, got)
 	}
-	// What its processes have counts with them.
-	for _, c := range s.d.clients {
+	// The memory of its processes counts in addition.
+	for c := range s.d.registry.sessions() {
 		atomic.StoreUint64(&c.alloc.page.slot(c.slot).MemUsed, uint64(400*gpu.MiB))
 	}
-	code, text, _, _ = s.ask(stores(pid, 125*gpu.MiB))
-	if want := "out of memory: the store takes 125MiB, and of the 1GiB that instance a may have, 900MiB are in use"; code != 409 || !strings.Contains(text, want) {
+	code, text, _, _ = s.store(stores(pid, 125*gpu.MiB))
+	if want := "out of memory: the store needs 125MiB, and instance a uses 900MiB of its 1GiB"; code != 409 || !strings.Contains(text, want) {
 		t.Errorf("beyond the limit: %d %s, want 409 and %q", code, text, want)
 	}
 	if got := s.counted("a"); got != 900*gpu.MiB {
@@ -95,14 +95,14 @@ func TestStoredCounts(t *testing.T) {
 	if a := st[0]; a.PID != pid || a.MemStoredMiB != 500 || a.MemUsedMiB != 400 || st[1].MemStoredMiB != 0 {
 		t.Errorf("status: %+v", st)
 	}
-	code, _, _, fits := s.ask(stores(pid, 124*gpu.MiB))
+	code, _, _, fits := s.store(stores(pid, 124*gpu.MiB))
 	if code != 200 {
-		t.Errorf("what just fits: %d", code)
+		t.Errorf("what just fits: %d, want 200", code)
 	}
-	// Memory that is there counts whatever the limit is.
+	// Memory that is allocated already counts even beyond the limit.
 	there := stores(pid, gpu.GiB)
-	there.Held = true
-	code, _, _, held := s.ask(there)
+	there.Allocated = true
+	code, _, _, held := s.store(there)
 	if got := s.counted("a"); code != 200 || got != 2*gpu.GiB {
 		t.Errorf("memory that is there: %d, %v count, want 2 GiB", code, got)
 	}
@@ -110,12 +110,12 @@ func TestStoredCounts(t *testing.T) {
 		end()
 	}
 	eventually(t, "no store counts", func() bool { return s.counted("a") == 400*gpu.MiB })
-	if code, _, _, _ = s.ask(stores(pid, 600*gpu.MiB)); code != 200 {
+	if code, _, _, _ = s.store(stores(pid, 600*gpu.MiB)); code != 200 {
 		t.Errorf("once the others have ended: %d", code)
 	}
 }
 
-// TestStoredOfNobody: what does not count, and who is refused.
+// TestStoredOfNobody checks requests whose memory does not count and requests that are refused.
 func TestStoredOfNobody(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 10, 0.1, 0.1))
@@ -136,29 +136,29 @@ func TestStoredOfNobody(t *testing.T) {
 		{"no part of that GPU", elsewhere, 204, ""},
 		{"a later process of that number", ended, 410, "has ended"},
 		{"no such process", wire.Stored{PID: 1 << 30, GPU: "sim", Bytes: 1, Sender: os.Getpid()}, 410, "has ended"},
-		{"other numbers", foreign, 403, "in its own PID namespace"},
+		{"other numbers", foreign, 403, "in its own namespace"},
 		{"no bytes", stores(pid, 0), 400, "expected more than 0"},
 		{"below 0", stores(pid, -1), 400, "is not a size"},
-		{"far beyond the limit", stores(pid, mostBytes), 409, "out of memory"},
+		{"far beyond the limit", stores(pid, maxBytes), 409, "out of memory"},
 		{"no process", wire.Stored{GPU: "sim", Bytes: 1, Sender: os.Getpid()}, 400, "expected more than 0"},
 		{"no GPU", wire.Stored{PID: pid, Bytes: 1, Sender: os.Getpid()}, 400, "is not a GPU"},
 	} {
-		if code, text, _, _ := s.ask(c.req); code != c.code || !strings.Contains(text, c.says) {
+		if code, text, _, _ := s.store(c.req); code != c.code || !strings.Contains(text, c.says) {
 			t.Errorf("%s: %d %s, want %d and %q", c.name, code, text, c.code, c.says)
 		}
 	}
 	for range maxStores {
-		if code, text, _, _ := s.ask(stores(pid, 1)); code != 200 {
+		if code, text, _, _ := s.store(stores(pid, 1)); code != 200 {
 			t.Fatalf("%d %s", code, text)
 		}
 	}
-	if code, text, _, _ := s.ask(stores(pid, 1)); code != 409 || !strings.Contains(text, "the most there can be") {
+	if code, text, _, _ := s.store(stores(pid, 1)); code != 409 || !strings.Contains(text, "which is the limit") {
 		t.Errorf("one more than there can be: %d %s", code, text)
 	}
 }
 
-// TestStoredWithoutProcess: a process that does not use the driver yet, a child of one that
-// does, and one in a container, where the socket has another path, are in the slice.
+// TestStoredWithoutProcess checks that a process that does not use the driver yet, and a process in a
+// container, where the socket has another path, belong to the slice.
 func TestStoredWithoutProcess(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 10, 0.1, 0.1))
@@ -174,10 +174,10 @@ func TestStoredWithoutProcess(t *testing.T) {
 		own := filepath.Join(filepath.Dir(s.clientSocket()), "a")
 		mount := []string{"unshare", "-m", "sh", "-c", "mount --bind " + own + " /mnt && echo ready; read end"}
 		cases[inside("/mnt/token.sock", "a", mount...)] = "a"
-		cases[inside("/mnt/token.sock", "b", mount...)] = "" // it names an instance whose socket it has not
+		cases[inside("/mnt/token.sock", "b", mount...)] = "" // an instance whose socket is not mounted there
 	}
 	for pid, id := range cases {
-		code, text, _, _ := s.ask(stores(pid, 700*gpu.MiB/gpu.Bytes(len(cases))))
+		code, text, _, _ := s.store(stores(pid, 700*gpu.MiB/gpu.Bytes(len(cases))))
 		if want := fmt.Sprintf(`"instance":%q`, id); id == "" && code != 204 || id != "" && (code != 200 || !strings.Contains(text, want)) {
 			t.Errorf("process %d: %d %s, want instance %q", pid, code, text, id)
 		}
@@ -187,8 +187,8 @@ func TestStoredWithoutProcess(t *testing.T) {
 	}
 }
 
-// TestStoredEnds: the count ends with the instance and with the daemon; the next daemon is
-// asked again.
+// TestStoredEnds checks that a store ends with its instance and with the daemon, and that it can be
+// counted again by the next daemon.
 func TestStoredEnds(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	s := serve(t, Config{Socket: socket})
@@ -201,7 +201,7 @@ func TestStoredEnds(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	eventually(t, "it runs its program", func() bool { s, err := procfs.Read(cmd.Process.Pid); return err == nil && s.Name == "sleep" })
-	code, _, wait, _ := s.ask(stores(cmd.Process.Pid, gpu.MiB))
+	code, _, wait, _ := s.store(stores(cmd.Process.Pid, gpu.MiB))
 	if code != 200 {
 		t.Fatal(code)
 	}
@@ -209,11 +209,11 @@ func TestStoredEnds(t *testing.T) {
 		t.Fatal(code, text)
 	}
 	wait()
-	if code, _, _, _ := s.ask(stores(cmd.Process.Pid, gpu.MiB)); code != 204 {
+	if code, _, _, _ := s.store(stores(cmd.Process.Pid, gpu.MiB)); code != 204 {
 		t.Errorf("without the instance: %d", code)
 	}
 	s.register(reg("a", 10, 0.1, 0.1))
-	code, _, wait, _ = s.ask(stores(cmd.Process.Pid, 1000*gpu.MiB))
+	code, _, wait, _ = s.store(stores(cmd.Process.Pid, 1000*gpu.MiB))
 	if code != 200 {
 		t.Fatal(code)
 	}
@@ -223,11 +223,11 @@ func TestStoredEnds(t *testing.T) {
 	wait()
 	s = serve(t, Config{Socket: socket})
 	held := stores(cmd.Process.Pid, 1000*gpu.MiB)
-	held.Held = true
-	if code, _, _, _ = s.ask(held); code != 200 || s.counted("a") != 1000*gpu.MiB {
+	held.Allocated = true
+	if code, _, _, _ = s.store(held); code != 200 || s.counted("a") != 1000*gpu.MiB {
 		t.Errorf("after a restart: %d, %v count", code, s.counted("a"))
 	}
-	if code, text, _, _ := s.ask(stores(cmd.Process.Pid, 100*gpu.MiB)); code != 409 {
+	if code, text, _, _ := s.store(stores(cmd.Process.Pid, 100*gpu.MiB)); code != 409 {
 		t.Errorf("beside it: %d %s", code, text)
 	}
 }

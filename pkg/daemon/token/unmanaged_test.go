@@ -24,13 +24,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// Roles of processes that lose the preload library, or have it.
+// Roles of processes with or without the preload library.
 const (
-	// roleMapper maps the files of pathEnv and then obeys its standard input, a command
-	// a line: "map FILE", "exec FILES".
+	// roleMapper maps the files of pathEnv and then executes the commands on its standard input,
+	// one per line: "map FILE", "exec FILES".
 	roleMapper = "mapper"
-	// roleLauncher starts another process with an environment of that one's own: the
-	// first word of pathEnv says how, the rest is that one's pathEnv.
+	// roleLauncher starts another process with a separate environment. The first word of pathEnv
+	// is the method; the rest is the pathEnv of the other process.
 	roleLauncher = "launcher"
 )
 
@@ -66,21 +66,23 @@ func playMapper(paths string) error {
 			}
 			fmt.Println(os.Getpid())
 		case "exec":
-			return syscall.Exec("/proc/self/exe", os.Args[:1], alone(roleMapper, rest))
+			return syscall.Exec("/proc/self/exe", os.Args[:1], envOutside(roleMapper, rest))
 		}
 	}
 	return nil
 }
 
-// alone is an environment without anything of the instance.
-func alone(role, path string) []string { return []string{roleEnv + "=" + role, pathEnv + "=" + path} }
+// envOutside returns an environment without variables of the instance.
+func envOutside(role, path string) []string {
+	return []string{roleEnv + "=" + role, pathEnv + "=" + path}
+}
 
 func playLauncher(how string) error {
 	how, path, _ := strings.Cut(how, " ")
-	attr := &syscall.ProcAttr{Env: alone(roleMapper, path), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{}}
+	attr := &syscall.ProcAttr{Env: envOutside(roleMapper, path), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{}}
 	switch how {
-	case "twice": // the process between the two ends at once
-		attr.Env, attr.Sys.Setsid = alone(roleLauncher, "leaves "+path), true
+	case "twice": // the intermediate process ends at once
+		attr.Env, attr.Sys.Setsid = envOutside(roleLauncher, "leaves "+path), true
 	case "setsid":
 		attr.Sys.Setsid = true
 	}
@@ -90,12 +92,12 @@ func playLauncher(how string) error {
 	}
 	_, err = syscall.Wait4(pid, nil, 0, nil)
 	if how == "twice" {
-		_, _ = io.Copy(io.Discard, os.Stdin) // what is left of it
+		_, _ = io.Copy(io.Discard, os.Stdin) // discards the remaining input
 	}
 	return err
 }
 
-// puppet is a process under a test's control, and what it has started.
+// puppet is a process under the control of a test, with the processes that it has started.
 type puppet struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -103,12 +105,12 @@ type puppet struct {
 	out *bufio.Reader
 }
 
-// puppet starts a role with an environment, and program as its program.
+// puppet starts the test binary in a role with additional environment variables.
 func (s *server) puppet(t *testing.T, role, path string, env ...string) *puppet {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = os.Args[:1]
-	return puppetOf(t, cmd, append(append(os.Environ(), env...), alone(role, path)...))
+	return puppetOf(t, cmd, append(append(os.Environ(), env...), envOutside(role, path)...))
 }
 
 func puppetOf(t *testing.T, cmd *exec.Cmd, env []string) *puppet {
@@ -126,8 +128,8 @@ func puppetOf(t *testing.T, cmd *exec.Cmd, env []string) *puppet {
 	return &puppet{t, cmd, in, bufio.NewReader(out)}
 }
 
-// awaits reads the number of the process that has done as it was told.
-func (p *puppet) awaits() int {
+// readPID reads the PID of the process that has executed a command.
+func (p *puppet) readPID() int {
 	p.t.Helper()
 	line, err := p.out.ReadString('\n')
 	pid, failed := strconv.Atoi(strings.TrimSpace(line))
@@ -138,26 +140,26 @@ func (p *puppet) awaits() int {
 	return pid
 }
 
-// ends kills the first process; what it has started goes on.
-func (p *puppet) ends() {
+// kill kills the first process. The processes that it has started continue.
+func (p *puppet) kill() {
 	_ = p.cmd.Process.Kill()
-	_, _ = p.cmd.Process.Wait() // not that of the command, which closes its pipes
+	_, _ = p.cmd.Process.Wait() // Wait of the command would close its pipes
 }
 
-func (p *puppet) tell(command string) int {
+func (p *puppet) command(command string) int {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.in, command); err != nil {
 		p.t.Fatal(err)
 	}
-	return p.awaits()
+	return p.readPID()
 }
 
-// inSlice is the environment of a process of an instance.
+// inSlice returns the environment of a process of an instance.
 func (s *server) inSlice(id string) []string {
 	return []string{"GFAAS_INSTANCE=" + id, "GFAAS_SOCKET=" + s.clientSocket(), "GFAAS_SECRET=secret of " + id}
 }
 
-// unmanaged are the unmanaged processes that the status shows, by their numbers.
+// unmanaged returns the instances of the unmanaged processes in the status, by PID.
 func (s *server) unmanaged() map[int]string {
 	out := map[int]string{}
 	for _, g := range s.status().GPUs {
@@ -170,7 +172,7 @@ func (s *server) unmanaged() map[int]string {
 	return out
 }
 
-// files makes files of these names, which processes can map.
+// files creates files with these names that processes can map, and returns their paths.
 func files(t *testing.T, names ...string) (paths []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -184,14 +186,14 @@ func files(t *testing.T, names ...string) (paths []string) {
 	return paths
 }
 
-// A process of an instance that has mapped the driver and not the library is found,
-// however it lost the library; others are not.
+// TestUnmanaged checks that a process of an instance that has mapped the driver but not the library
+// is found, in whatever way it has lost the library, and that no other process is found.
 func TestUnmanaged(t *testing.T) {
 	lib := files(t, "libcuda.so.1", "libgfaas.so", "libnvidia-ml.so.1", "libcuda.so.550.54.15", "libcudart.so.12")
 	driver, hook, nvml, versioned, runtime := lib[0], lib[1], lib[2], lib[3], lib[4]
 	for name, c := range map[string]struct {
 		role, path string
-		outside    bool // it does not begin in the instance
+		outside    bool // it does not start in the instance
 		then       string
 		want       bool
 	}{
@@ -217,42 +219,42 @@ func TestUnmanaged(t *testing.T) {
 				env = nil
 			}
 			p := s.puppet(t, c.role, c.path, env...)
-			pid := p.awaits()
-			s.d.takeCensus()
+			pid := p.readPID()
+			s.d.unmanaged.takeCensus()
 			if c.then != "" {
 				if got := s.unmanaged(); len(got) != 0 {
-					t.Errorf("before: %v", got)
+					t.Errorf("before: %v, want none", got)
 				}
-				pid = p.tell(c.then)
-				s.d.takeCensus()
+				pid = p.command(c.then)
+				s.d.unmanaged.takeCensus()
 			}
 			got := s.unmanaged()
 			if want := map[int]string{pid: "a"}; c.want && fmt.Sprint(got) != fmt.Sprint(want) || !c.want && len(got) != 0 {
 				t.Errorf("found %v, process %d, want it %v", got, pid, c.want)
 			}
 			_ = unix.Kill(pid, unix.SIGKILL)
-			eventually(t, "it is not shown any more", func() bool { s.d.takeCensus(); return len(s.unmanaged()) == 0 })
-			if strays := s.row("a").Strays; c.want != strings.HasPrefix(strays, "1 outside of it, without the preload library (last: /") {
+			eventually(t, "it is not shown any more", func() bool { s.d.unmanaged.takeCensus(); return len(s.unmanaged()) == 0 })
+			if strays := s.row("a").UnmanagedPrograms; c.want != strings.HasPrefix(strays, "1 outside the slice, without the preload library (last: /") {
 				t.Errorf("strays %q", strays)
 			}
 		})
 	}
 }
 
-// What was seen in an instance once stays in it: when its parent ends, and when all
-// above it do; what an owner starts is in its instance from the first.
+// TestUnmanagedOrphans checks that a member of an instance remains a member when its parent, or all
+// of its ancestors, end. Processes of an owner are members from their start.
 func TestUnmanagedOrphans(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	for name, c := range map[string]struct {
 		path  string
-		owner bool // the instance has an owner, this process
+		owner bool // this process is the instance's owner
 	}{
 		"its parent ends":         {"setsid " + driver, false},
 		"of an owner":             {"plain " + driver, true},
 		"twice away, of an owner": {"twice " + driver, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as gfaas run is
+			if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as gfaas run does
 				t.Fatal(err)
 			}
 			defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
@@ -264,24 +266,24 @@ func TestUnmanagedOrphans(t *testing.T) {
 			}
 			apart.register(r)
 			p := apart.puppet(t, roleLauncher, c.path, env...)
-			pid := p.awaits()
+			pid := p.readPID()
 			eventually(t, "it is found", func() bool { return apart.unmanaged()[pid] == "a" })
-			p.ends()
-			if code, text := apart.do(http.MethodGet, "/v1/instances/a/unmanaged?wait=0", ""); code != http.StatusOK { // which takes a census
+			p.kill()
+			if code, text := apart.do(http.MethodGet, "/v1/instances/a/unmanaged?wait=0", ""); code != http.StatusOK { // wait=0 takes a census
 				t.Error(code, text)
 			}
 			if got := apart.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
 				t.Errorf("found %v when its parent has ended", got)
 			}
 			_ = unix.Kill(pid, unix.SIGKILL)
-			_, _ = unix.Wait4(pid, nil, 0, nil) // it is ours by now
+			_, _ = unix.Wait4(pid, nil, 0, nil) // this process is its parent by now
 			eventually(t, "it is not shown any more", func() bool { return len(apart.unmanaged()) == 0 })
 		})
 	}
 }
 
-// An instance that asks for it has its unmanaged processes stopped, and only those;
-// those who watch it are told, once for each.
+// TestUnmanagedIsStopped checks that unmanaged processes are killed only in an instance whose
+// registration asks for it, and that each is reported once.
 func TestUnmanagedIsStopped(t *testing.T) {
 	lib := files(t, "libcuda.so.1", "libgfaas.so")
 	var log syncBuffer
@@ -291,15 +293,15 @@ func TestUnmanagedIsStopped(t *testing.T) {
 	s.register(r)
 	s.register(reg("b", 40, 1, 1))
 	managed := s.puppet(t, roleMapper, strings.Join(lib, " "), s.inSlice("a")...)
-	managed.awaits()
+	managed.readPID()
 	other := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("b")...)
-	theirs := other.awaits()
-	pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).awaits()
+	theirs := other.readPID()
+	pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).readPID()
 	for range 3 {
-		s.d.takeCensus()
+		s.d.unmanaged.takeCensus()
 	}
 	eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
-	s.d.takeCensus()
+	s.d.unmanaged.takeCensus()
 	if !procfs.Alive(managed.cmd.Process.Pid) || !procfs.Alive(theirs) {
 		t.Error("others were stopped too")
 	}
@@ -318,14 +320,14 @@ func TestUnmanagedIsStopped(t *testing.T) {
 		t.Errorf("no more of a: %d %s", code, text)
 	}
 	if code, _ := s.do(http.MethodGet, "/v1/instances/none/unmanaged", ""); code != http.StatusNotFound {
-		t.Errorf("of none: %d", code)
+		t.Errorf("of none: %d, want %v", code, http.StatusNotFound)
 	}
 	if code, _ := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=-1", ""); code != http.StatusBadRequest {
-		t.Errorf("after -1: %d", code)
+		t.Errorf("after -1: %d, want %v", code, http.StatusBadRequest)
 	}
 }
 
-// watch asks for what was found after the first n.
+// watch requests the unmanaged processes found after the first n.
 func (s *server) watch(id string, n int) (list wire.UnmanagedList) {
 	s.t.Helper()
 	code, text := s.do(http.MethodGet, fmt.Sprintf("/v1/instances/%s/unmanaged?after=%d", id, n), "")
@@ -335,8 +337,8 @@ func (s *server) watch(id string, n int) (list wire.UnmanagedList) {
 	return list
 }
 
-// Who watches an instance hears of a process when it is found, and at once when the
-// daemon ends.
+// TestWatchUnmanaged checks that a waiting request is answered when a process is found, and at once
+// when the daemon shuts down.
 func TestWatchUnmanaged(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	s := serve(t, Config{})
@@ -345,11 +347,11 @@ func TestWatchUnmanaged(t *testing.T) {
 	go func() {
 		list := wire.UnmanagedList{}
 		for len(list.Found) == 0 {
-			list = s.watch("a", 7) // of a daemon before
+			list = s.watch("a", 7) // a count of an earlier daemon
 		}
 		heard <- list
 	}()
-	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).awaits()
+	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).readPID()
 	if list := <-heard; len(list.Found) != 1 || list.Found[0].PID != pid {
 		t.Errorf("heard %+v, process %d", list, pid)
 	}
@@ -359,19 +361,19 @@ func TestWatchUnmanaged(t *testing.T) {
 		asked <- code
 	}()
 	eventually(t, "it is asked", func() (waits bool) {
-		_ = s.d.locked(func() { waits = s.d.instances["a"].news != nil })
+		_ = s.d.locked(func() { waits = s.d.registry.instances["a"].unmanagedFound != nil })
 		return waits
 	})
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
 	if code := <-asked; code != http.StatusServiceUnavailable {
-		t.Errorf("at the daemon's end: %d", code)
+		t.Errorf("at the daemon's end: %d, want %v", code, http.StatusServiceUnavailable)
 	}
 }
 
-// An instance that nobody owns has the line in its own log: on the standard error of its
-// first process, where that is the pipe of a log.
+// TestUnmanagedIsLogged checks that an instance without an owner has the line in its own log: on the
+// standard error of its first process, if that is the pipe of a log.
 func TestUnmanagedIsLogged(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	for name, c := range map[string]struct{ same, leads bool }{
@@ -389,7 +391,7 @@ func TestUnmanagedIsLogged(t *testing.T) {
 			defer r.Close()
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Args = os.Args[:1]
-			cmd.Env = append(append(os.Environ(), s.inSlice("a")...), alone(roleLauncher, "plain "+driver)...)
+			cmd.Env = append(append(os.Environ(), s.inSlice("a")...), envOutside(roleLauncher, "plain "+driver)...)
 			cmd.Stdout, cmd.Stderr = w, w
 			if !c.same {
 				cmd.Stderr = os.Stderr
@@ -405,8 +407,8 @@ func TestUnmanagedIsLogged(t *testing.T) {
 			_ = w.Close()
 			log := bufio.NewReader(r)
 			p := &puppet{t, cmd, in, log}
-			pid := p.awaits()
-			s.d.takeCensus()
+			pid := p.readPID()
+			s.d.unmanaged.takeCensus()
 			if s.unmanaged()[pid] != "a" {
 				t.Fatalf("found %v", s.unmanaged())
 			}
@@ -419,7 +421,7 @@ func TestUnmanagedIsLogged(t *testing.T) {
 			want := fmt.Sprintf("gfaas: process %d (", pid)
 			if !c.same || !c.leads {
 				if len(rest) != 0 {
-					t.Errorf("the log has %q", rest)
+					t.Errorf("the log has %q, want none", rest)
 				}
 				return
 			}
@@ -430,7 +432,8 @@ func TestUnmanagedIsLogged(t *testing.T) {
 	}
 }
 
-// The driver names a process that cannot be looked into; and what it holds is shown.
+// TestUnmanagedByTheDriver checks that a process that cannot be examined is found if the driver
+// reports it, and that its memory is shown.
 func TestUnmanagedByTheDriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		seen sighting
@@ -438,10 +441,10 @@ func TestUnmanagedByTheDriver(t *testing.T) {
 		want usage
 	}{
 		"ended, not on the GPU": {sighting{}, false, unknown},
-		"ended, on the GPU":     {sighting{}, true, loose},
+		"ended, on the GPU":     {sighting{}, true, driverOnly},
 		"has the library":       {sighting{usage: managed}, true, managed},
 	} {
-		if got := c.seen.look(procfs.Stat{PID: 1 << 30, Size: 1}, c.on); got != c.want {
+		if got := c.seen.updateUsage(procfs.Stat{PID: 1 << 30, Size: 1}, c.on); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -453,7 +456,7 @@ func TestUnmanagedByTheDriver(t *testing.T) {
 		return map[int]gpu.Bytes{pid: 300 * gpu.MiB}, nil
 	}})
 	s.register(reg("a", 60, 1, 1))
-	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).awaits()
+	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).readPID()
 	pids <- pid
 	eventually(t, "its memory is shown", func() bool {
 		for _, c := range s.status().GPUs[0].Clients {
@@ -465,8 +468,8 @@ func TestUnmanagedByTheDriver(t *testing.T) {
 	})
 }
 
-// The MPS daemon, which works for the instances, is never taken for one of their
-// processes.
+// TestUnmanagedMPS checks that the MPS daemon, which works for the instances, never counts as their
+// process.
 func TestUnmanagedMPS(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	program := filepath.Join(t.TempDir(), "nvidia-cuda-mps-server")
@@ -479,41 +482,41 @@ func TestUnmanagedMPS(t *testing.T) {
 	}
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
-	p := puppetOf(t, exec.Command(program), append(s.inSlice("a"), alone(roleMapper, driver)...))
-	p.awaits()
-	s.d.takeCensus()
+	p := puppetOf(t, exec.Command(program), append(s.inSlice("a"), envOutside(roleMapper, driver)...))
+	p.readPID()
+	s.d.unmanaged.takeCensus()
 	if got := s.unmanaged(); len(got) != 0 {
-		t.Errorf("found %v", got)
+		t.Errorf("found %v, want none", got)
 	}
 }
 
-// An owner that leaves an unmanaged process behind leaves the instance to it; one that is
-// killed takes it along, though nothing in its environment tells of the instance.
+// TestOwnerOfUnmanaged checks that an unmanaged process keeps its instance when the owner leaves,
+// and is killed when the owner is killed, although its environment does not name the instance.
 func TestOwnerOfUnmanaged(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	for name, leaves := range map[string]bool{"leaves": true, "is killed": false} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, Config{})
 			owner := s.puppet(t, roleLauncher, "plain "+driver)
-			pid := owner.awaits()
+			pid := owner.readPID()
 			r := reg("a", 60, 1, 1)
 			r.OwnerPID, r.EndWithOwner = owner.cmd.Process.Pid, true
 			s.register(r)
-			s.d.takeCensus()
+			s.d.unmanaged.takeCensus()
 			if leaves {
 				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
 					t.Fatal(code, text)
 				}
 			}
-			owner.ends()
+			owner.kill()
 			if !leaves {
 				eventually(t, "it is killed", func() bool { return !procfs.Alive(pid) })
 				return
 			}
-			_ = s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin) })
+			_ = s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) })
 			for range 2 {
-				s.d.takeCensus()
-				_ = s.d.locked(s.d.reap)
+				s.d.unmanaged.takeCensus()
+				s.d.tidy()
 			}
 			if got := s.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
 				t.Errorf("found %v", got)
@@ -524,7 +527,7 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 	}
 }
 
-// syncBuffer is a buffer for several at a time.
+// syncBuffer is a buffer for several goroutines.
 type syncBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -19,15 +19,14 @@ func BuildProbe(t *testing.T) string {
 	return path
 }
 
-// BuildLibs compiles stand-ins for the preload library and the simulated
-// driver: libraries that do nothing. It returns the path of the one and the
-// folder of the other.
+// BuildLibs compiles stand-ins for the preload library and the simulated driver, which have
+// no effect. It returns the path of the library and the folder of the driver.
 func BuildLibs(t *testing.T) (hook, simDir string) {
 	t.Helper()
 	return BuildLibsIn(t, t.TempDir())
 }
 
-// BuildLibsIn is BuildLibs into a folder that may outlive the test.
+// BuildLibsIn compiles the libraries of BuildLibs into a folder that may outlive the test.
 func BuildLibsIn(t *testing.T, dir string) (hook, simDir string) {
 	t.Helper()
 	hook, simDir = filepath.Join(dir, "libgfaas.so"), filepath.Join(dir, "sim")
@@ -39,8 +38,7 @@ func BuildLibsIn(t *testing.T, dir string) (hook, simDir string) {
 	return hook, simDir
 }
 
-// Compile compiles C source into a program or, with flags that say so, a
-// library.
+// Compile compiles C source into a program, or into a library if flags select that.
 func Compile(t testing.TB, out string, source []byte, flags ...string) {
 	t.Helper()
 	cc := os.Getenv("CC")

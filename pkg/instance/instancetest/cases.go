@@ -13,7 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// longGrace is more than any test waits: a stop that uses it up has failed.
+// longGrace exceeds the time limit of every test, so a Stop that uses it up has failed.
 const longGrace = 5 * time.Minute
 
 func testServes(t *testing.T, p *probe) {
@@ -84,7 +84,7 @@ func testFollow(t *testing.T, p *probe) {
 	}
 	cancel()
 	if !errors.Is(given, context.Canceled) {
-		t.Errorf("following that was given up ends with %v", given)
+		t.Errorf("following with a cancelled context ends with %v", given)
 	}
 	stopped := make(chan error, 1)
 	var first ports.LogLine
@@ -101,7 +101,7 @@ func testFollow(t *testing.T, p *probe) {
 		t.Errorf("Stop: %v, followed from %+v on", err, first)
 	}
 	if text := p.logs(h, -1); text != "" {
-		t.Errorf("Logs of what was stopped: %q", text)
+		t.Errorf("Logs after Stop: %q, want none", text)
 	}
 }
 
@@ -146,52 +146,52 @@ func testExitStatus(t *testing.T, p *probe) {
 	p.eventually("it has ended", func() bool { return !p.state(h).Running })
 	state := p.state(h)
 	if state.ExitCode != 3 || !strings.Contains(state.Detail, "3") {
-		t.Errorf("State = %+v, want exit code 3 and a detail that says so", state)
+		t.Errorf("State = %+v, want exit code 3 in ExitCode and Detail", state)
 	}
-	p.eventually("its words can be read", func() bool { return strings.Contains(p.logs(h, 10), "exiting\n") })
+	p.eventually("its last line is in the log", func() bool { return strings.Contains(p.logs(h, 10), "exiting\n") })
 }
 
 func testStops(t *testing.T, p *probe) {
 	h := p.serving(p.spec("stops"))
-	if took := p.stop(p.ctx, h, longGrace); took > p.suite.Patience {
-		t.Errorf("Stop took %v", took)
+	if elapsed := p.stop(p.ctx, h, longGrace); elapsed > p.suite.Patience {
+		t.Errorf("Stop took %v", elapsed)
 	}
-	p.gone(h)
-	if took := p.stop(p.ctx, h, longGrace); took > p.suite.Patience {
-		t.Errorf("Stop of what is gone took %v", took)
+	p.checkStopped(h)
+	if elapsed := p.stop(p.ctx, h, longGrace); elapsed > p.suite.Patience {
+		t.Errorf("second Stop took %v", elapsed)
 	}
 }
 
 func testStubborn(t *testing.T, p *probe) {
 	h := p.serving(p.spec("stubborn", "PROBE_STUBBORN=1"))
 	const grace = time.Second
-	if took := p.stop(p.ctx, h, grace); took < grace || took > grace+p.suite.Patience {
-		t.Errorf("Stop took %v, want a little more than the grace of %v", took, grace)
+	if elapsed := p.stop(p.ctx, h, grace); elapsed < grace || elapsed > grace+p.suite.Patience {
+		t.Errorf("Stop took %v, want a little more than the grace of %v", elapsed, grace)
 	}
-	p.gone(h)
+	p.checkStopped(h)
 }
 
 func testCancelledStop(t *testing.T, p *probe) {
 	h := p.serving(p.spec("cancelled", "PROBE_STUBBORN=1"))
 	ctx, cancel := context.WithCancel(p.ctx)
 	cancel()
-	if took := p.stop(ctx, h, longGrace); took > p.suite.Patience {
-		t.Errorf("Stop took %v", took)
+	if elapsed := p.stop(ctx, h, longGrace); elapsed > p.suite.Patience {
+		t.Errorf("Stop took %v", elapsed)
 	}
-	p.gone(h)
+	p.checkStopped(h)
 }
 
 func testChildren(_ *testing.T, p *probe) {
 	h := p.serving(p.spec("children", "PROBE_CHILD=1"))
 	p.stop(p.ctx, h, 100*time.Millisecond)
-	p.gone(h)
+	p.checkStopped(h)
 }
 
 func testOrphans(_ *testing.T, p *probe) {
 	h := p.start(p.spec("orphans", "PROBE_CHILD=1", "PROBE_EXIT=0"))
 	p.eventually("the parent has ended", func() bool { return !p.state(h).Running })
 	p.stop(p.ctx, h, 100*time.Millisecond)
-	p.gone(h)
+	p.checkStopped(h)
 }
 
 func testAnother(t *testing.T, p *probe) {
@@ -204,28 +204,28 @@ func testAnother(t *testing.T, p *probe) {
 	}
 	p.eventually("its last line is in the log", func() bool { return p.logs(h, 1) == "listening\n" })
 	p.stop(p.ctx, h, longGrace)
-	p.gone(h)
+	p.checkStopped(h)
 }
 
-// waiting waits for the end of an instance beside the test.
-func (p *probe) waiting(ctx context.Context, h instance.Handle) <-chan ended {
-	out := make(chan ended, 1)
+// waiting calls Wait in the background.
+func (p *probe) waiting(ctx context.Context, h instance.Handle) <-chan exitResult {
+	out := make(chan exitResult, 1)
 	rt := p.runtime
 	go func() {
 		state, err := rt.Wait(ctx, h)
-		out <- ended{state, err}
+		out <- exitResult{state, err}
 	}()
 	return out
 }
 
-type ended struct {
+type exitResult struct {
 	state instance.State
 	err   error
 }
 
 func testWait(t *testing.T, p *probe) {
 	h := p.start(p.spec("waits", "PROBE_EXIT=3"))
-	for range 2 { // once it has ended, too
+	for range 2 { // the second time, after it has ended
 		if got := <-p.waiting(p.ctx, h); got.err != nil || got.state.Running || got.state.ExitCode != 3 {
 			t.Errorf("Wait = %+v, want exit code 3", got)
 		}
@@ -235,15 +235,15 @@ func testWait(t *testing.T, p *probe) {
 	given, first, second := p.waiting(ctx, h), p.waiting(p.ctx, h), p.waiting(p.ctx, h)
 	cancel()
 	if got := <-given; !errors.Is(got.err, context.Canceled) {
-		t.Errorf("Wait that was given up = %+v", got)
+		t.Errorf("Wait with a cancelled context = %+v", got)
 	}
 	select {
 	case got := <-first:
-		t.Errorf("Wait while it runs = %+v", got)
+		t.Errorf("Wait during the run = %+v", got)
 	default:
 	}
 	p.stop(p.ctx, h, longGrace)
-	for _, wait := range []<-chan ended{first, second, p.waiting(p.ctx, h)} {
+	for _, wait := range []<-chan exitResult{first, second, p.waiting(p.ctx, h)} {
 		if got := <-wait; got.err != nil || got.state.Running {
 			t.Errorf("Wait = %+v, want ended", got)
 		}
@@ -270,7 +270,7 @@ func testFind(t *testing.T, p *probe) {
 		found, err := p.runtime.Find(p.ctx, id)
 		found = slices.DeleteFunc(found, func(r instance.Record) bool { return r.ID != "finds" })
 		if err != nil || len(found) != 1 || found[0].Function != "finder" || found[0].Runtime != h.Runtime {
-			t.Fatalf("Find(%q) = %+v, %v, want one of function finder", id, found, err)
+			t.Fatalf("Find(%q) = %+v, %v, want a single instance of function finder", id, found, err)
 		}
 		if got := found[0].Handle; got.PID != h.PID || got.Container != h.Container || got.Address != h.Address || got.Runtime != h.Runtime {
 			t.Errorf("Find(%q) = %+v, want %+v", id, got, h)
@@ -280,7 +280,7 @@ func testFind(t *testing.T, p *probe) {
 	for _, id := range []string{"finds", ""} {
 		found, err := p.runtime.Find(p.ctx, id)
 		if err != nil || slices.ContainsFunc(found, func(r instance.Record) bool { return r.ID == "finds" }) {
-			t.Errorf("Find(%q) of what is gone = %+v, %v", id, found, err)
+			t.Errorf("Find(%q) after Stop = %+v, %v, want no instance", id, found, err)
 		}
 	}
 }

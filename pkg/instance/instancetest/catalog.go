@@ -22,14 +22,14 @@ type FakeCatalog struct {
 	mu        sync.Mutex
 	functions map[string]function.Function
 	instances map[string]instance.Record
-	revision  ports.Revision // less one
+	revision  ports.Revision // the current revision minus one
 	written   chan struct{}  // closed and replaced by each write
 }
 
 var _ ports.Catalog = (*FakeCatalog)(nil)
 
-// Look returns the state.
-func (c *FakeCatalog) Look(ctx context.Context) (ports.Listing, error) {
+// List returns the state.
+func (c *FakeCatalog) List(ctx context.Context) (ports.Listing, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.listing(), ctx.Err()
@@ -39,7 +39,7 @@ func (c *FakeCatalog) listing() ports.Listing {
 	return ports.Listing{Revision: c.revision + 1, Functions: values(c.functions), Instances: values(c.instances)}
 }
 
-// Watch waits for a write.
+// Watch waits for a write after the revision last.
 func (c *FakeCatalog) Watch(ctx context.Context, last ports.Revision) (ports.Listing, error) {
 	for {
 		c.mu.Lock()
@@ -63,7 +63,7 @@ func (c *FakeCatalog) prepare() {
 	}
 }
 
-// write makes a change, if it may be made.
+// write makes a change if check returns nil.
 func (c *FakeCatalog) write(ctx context.Context, check func() error, change func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,11 +79,11 @@ func (c *FakeCatalog) write(ctx context.Context, check func() error, change func
 }
 
 func (c *FakeCatalog) applied(name string) bool { _, ok := c.functions[name]; return ok }
-func (c *FakeCatalog) taken(id string) bool     { _, ok := c.instances[id]; return ok }
+func (c *FakeCatalog) inUse(id string) bool     { _, ok := c.instances[id]; return ok }
 
 func always() error { return nil }
 
-// Apply adds the functions, in place of those of the same names.
+// Apply adds the functions, replacing existing ones of the same names.
 func (c *FakeCatalog) Apply(ctx context.Context, functions ...function.Function) error {
 	return c.write(ctx, always, func() {
 		for _, f := range functions {
@@ -92,7 +92,7 @@ func (c *FakeCatalog) Apply(ctx context.Context, functions ...function.Function)
 	})
 }
 
-// Change makes a function what change makes of it.
+// Change modifies the function with this name by change.
 func (c *FakeCatalog) Change(ctx context.Context, name string, change func(*function.Function) error) error {
 	var f function.Function
 	return c.write(ctx, func() error {
@@ -115,7 +115,7 @@ func (c *FakeCatalog) Remove(ctx context.Context, names ...string) error {
 
 // Reserve adds records of instances that are about to start.
 func (c *FakeCatalog) Reserve(ctx context.Context, records ...instance.Record) error {
-	return c.write(ctx, func() error { return ports.CheckReserve(records, c.taken, c.applied) }, func() {
+	return c.write(ctx, func() error { return ports.CheckReserve(records, c.inUse, c.applied) }, func() {
 		for _, r := range records {
 			c.instances[r.ID] = r
 		}
@@ -125,14 +125,14 @@ func (c *FakeCatalog) Reserve(ctx context.Context, records ...instance.Record) e
 // Update replaces a record.
 func (c *FakeCatalog) Update(ctx context.Context, record instance.Record) error {
 	return c.write(ctx, func() error {
-		if !c.taken(record.ID) {
+		if !c.inUse(record.ID) {
 			return &ports.NotFoundError{Kind: "instance", Names: []string{record.ID}}
 		}
 		return nil
 	}, func() { c.instances[record.ID] = record })
 }
 
-// Forget removes the records with these ids.
+// Forget removes the records with these IDs.
 func (c *FakeCatalog) Forget(ctx context.Context, ids ...string) error {
 	return c.write(ctx, always, func() {
 		for _, id := range ids {
@@ -149,34 +149,34 @@ func values[V any](m map[string]V) []V {
 	return out
 }
 
-// RunCatalog checks a Catalog against what ports.Catalog promises. Each call of
-// open gives an empty state as two programs have it.
-func RunCatalog(t *testing.T, open func(*testing.T) (one, other ports.Catalog)) {
+// RunCatalog checks that a Catalog conforms to ports.Catalog. Each call of open returns two
+// catalogs that share a new, empty state, as in two programs.
+func RunCatalog(t *testing.T, open func(*testing.T) (first, second ports.Catalog)) {
 	for _, c := range []struct {
 		name string
-		run  func(t *testing.T, one, other ports.Catalog)
+		run  func(t *testing.T, first, second ports.Catalog)
 	}{
 		{"empty", catalogEmpty},
 		{"functions", catalogFunctions},
-		{"functions change one change at a time", catalogChange},
-		{"functions in use stay", catalogInUse},
+		{"changes of functions are atomic", catalogChange},
+		{"functions with instances cannot be removed", catalogInUse},
 		{"records round-trip", catalogRecords},
-		{"a reservation is whole or nothing", catalogReserve},
-		{"an update needs its record", catalogUpdate},
-		{"one of two reservations wins", catalogRace},
-		{"each change is another revision", catalogRevisions},
-		{"changes are seen by those who watch", catalogWatch},
+		{"reservations are atomic", catalogReserve},
+		{"update fails without a record", catalogUpdate},
+		{"concurrent reservations of an id succeed once", catalogRace},
+		{"each change has a new revision", catalogRevisions},
+		{"watch returns changes", catalogWatch},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			one, other := open(t)
-			c.run(t, one, other)
+			first, second := open(t)
+			c.run(t, first, second)
 		})
 	}
 }
 
-func look(t *testing.T, s ports.Catalog) ports.Listing {
+func mustList(t *testing.T, s ports.Catalog) ports.Listing {
 	t.Helper()
-	l, err := s.Look(t.Context())
+	l, err := s.List(t.Context())
 	must(t, err)
 	return l
 }
@@ -212,7 +212,7 @@ func must(t *testing.T, err error) {
 func names(t *testing.T, s ports.Catalog) string {
 	t.Helper()
 	var out []string
-	for _, f := range look(t, s).Functions {
+	for _, f := range mustList(t, s).Functions {
 		out = append(out, f.Name)
 	}
 	return fmt.Sprint(out)
@@ -221,7 +221,7 @@ func names(t *testing.T, s ports.Catalog) string {
 func ids(t *testing.T, s ports.Catalog) string {
 	t.Helper()
 	var out []string
-	for _, r := range look(t, s).Instances {
+	for _, r := range mustList(t, s).Instances {
 		out = append(out, r.ID)
 	}
 	return fmt.Sprint(out)
@@ -251,26 +251,26 @@ func catalogFunctions(t *testing.T, s, _ ports.Catalog) {
 	want := sampleFunction("b")
 	must(t, s.Apply(ctx, want, sampleFunction("a")))
 	expect(t, names(t, s), "[a b]")
-	list := look(t, s).Functions
+	list := mustList(t, s).Functions
 	if !reflect.DeepEqual(list[1], want) {
 		t.Errorf("got %+v, want %+v", list[1], want)
 	}
 	want.SLO = time.Second
 	must(t, s.Apply(ctx, want))
-	list = look(t, s).Functions
+	list = mustList(t, s).Functions
 	if len(list) != 2 || list[1].SLO != time.Second {
 		t.Errorf("apply did not replace: %+v", list)
 	}
 	var missing *ports.NotFoundError
 	if err := s.Remove(ctx, "a", "nope"); !errors.As(err, &missing) || fmt.Sprint(missing.Names) != "[nope]" {
-		t.Errorf("remove of a missing function: %v", err)
+		t.Errorf("removing a missing function: %v", err)
 	}
 	expect(t, names(t, s), "[a b]")
 	must(t, s.Remove(ctx, "a"))
 	expect(t, names(t, s), "[b]")
 }
 
-func catalogChange(t *testing.T, s, other ports.Catalog) {
+func catalogChange(t *testing.T, s, second ports.Catalog) {
 	ctx := t.Context()
 	first := sampleFunction("f")
 	first.Scale.Max = 100
@@ -278,7 +278,7 @@ func catalogChange(t *testing.T, s, other ports.Catalog) {
 	var all sync.WaitGroup
 	for n := range 20 {
 		all.Go(func() {
-			by := []ports.Catalog{s, other}[n%2]
+			by := []ports.Catalog{s, second}[n%2]
 			if err := by.Change(context.WithoutCancel(ctx), "f", func(f *function.Function) error { f.Scale.Min++; return nil }); err != nil {
 				t.Error(err)
 			}
@@ -287,20 +287,20 @@ func catalogChange(t *testing.T, s, other ports.Catalog) {
 	all.Wait()
 	want := first
 	want.Scale.Min = 20
-	if list := look(t, other).Functions; len(list) != 1 || !reflect.DeepEqual(list[0], want) {
+	if list := mustList(t, second).Functions; len(list) != 1 || !reflect.DeepEqual(list[0], want) {
 		t.Errorf("got %+v, want %+v", list, want)
 	}
-	before := look(t, s).Revision
+	before := mustList(t, s).Revision
 	refused := errors.New("refused")
 	if err := s.Change(ctx, "f", func(f *function.Function) error { f.Scale.Min = 0; return refused }); !errors.Is(err, refused) {
-		t.Errorf("a change that is refused: %v", err)
+		t.Errorf("refused change: %v", err)
 	}
 	var missing *ports.NotFoundError
 	if err := s.Change(ctx, "g", func(*function.Function) error { t.Error("called"); return nil }); !errors.As(err, &missing) {
-		t.Errorf("a change of nothing: %v", err)
+		t.Errorf("change of a missing function: %v", err)
 	}
-	if l := look(t, s); l.Revision != before || l.Functions[0].Scale.Min != 20 {
-		t.Errorf("changed all the same: %+v", l)
+	if l := mustList(t, s); l.Revision != before || l.Functions[0].Scale.Min != 20 {
+		t.Errorf("changed in spite of the error: %+v", l)
 	}
 }
 
@@ -310,7 +310,7 @@ func catalogInUse(t *testing.T, s, _ ports.Catalog) {
 	must(t, s.Reserve(ctx, sampleRecord("f-0", "f")))
 	var used *ports.InUseError
 	if err := s.Remove(ctx, "g", "f"); !errors.As(err, &used) || fmt.Sprint(used.Functions, used.IDs) != "[f] [f-0]" {
-		t.Errorf("remove of a function in use: %v", err)
+		t.Errorf("removing a function with instances: %v", err)
 	}
 	expect(t, names(t, s), "[f g]")
 	must(t, s.Forget(ctx, "f-0"))
@@ -323,7 +323,7 @@ func catalogRecords(t *testing.T, s, _ ports.Catalog) {
 	must(t, s.Apply(ctx, sampleFunction("f")))
 	want := sampleRecord("f-0", "f")
 	must(t, s.Reserve(ctx, sampleRecord("f-1", "f"), want))
-	list := look(t, s).Instances
+	list := mustList(t, s).Instances
 	if len(list) != 2 || !reflect.DeepEqual(list[0], want) {
 		t.Errorf("got %+v, want %+v first of two", list, want)
 	}
@@ -356,12 +356,12 @@ func catalogUpdate(t *testing.T, s, _ ports.Catalog) {
 	r := sampleRecord("f-0", "f")
 	var missing *ports.NotFoundError
 	if err := s.Update(ctx, r); !errors.As(err, &missing) {
-		t.Errorf("update of nothing: %v", err)
+		t.Errorf("update of a missing record: %v", err)
 	}
 	must(t, s.Reserve(ctx, r))
 	r.State = instance.Ready
 	must(t, s.Update(ctx, r))
-	list := look(t, s).Instances
+	list := mustList(t, s).Instances
 	if len(list) != 1 || list[0].State != instance.Ready {
 		t.Errorf("got %+v", list)
 	}
@@ -391,8 +391,9 @@ func catalogRace(t *testing.T, s, _ ports.Catalog) {
 	}
 }
 
-// catalogRevisions: whoever made a change, both see it at once, and nothing else.
-func catalogRevisions(t *testing.T, s, other ports.Catalog) {
+// catalogRevisions checks that both catalogs see every change at once, whichever made it,
+// and no other revision.
+func catalogRevisions(t *testing.T, s, second ports.Catalog) {
 	ctx := t.Context()
 	r := sampleRecord("f-0", "f")
 	ready := r
@@ -407,36 +408,36 @@ func catalogRevisions(t *testing.T, s, other ports.Catalog) {
 		func(c ports.Catalog) error { return c.Forget(ctx, "f-0") },
 		func(c ports.Catalog) error { return c.Remove(ctx, "f") },
 	} {
-		before := []ports.Listing{look(t, s), look(t, other)}
+		before := []ports.Listing{mustList(t, s), mustList(t, second)}
 		writer := s
 		if name%2 == 1 {
-			writer = other
+			writer = second
 		}
 		must(t, change(writer))
-		for n, c := range []ports.Catalog{s, other} {
-			after := look(t, c)
+		for n, c := range []ports.Catalog{s, second} {
+			after := mustList(t, c)
 			if after.Revision == before[n].Revision || after.Revision == 0 {
 				t.Errorf("change %d: revision %d, then %d", name, before[n].Revision, after.Revision)
 			}
-			if again := look(t, c); again.Revision != after.Revision {
+			if again := mustList(t, c); again.Revision != after.Revision {
 				t.Errorf("change %d: revision %d, then %d without a change", name, after.Revision, again.Revision)
 			}
 		}
-		if got, want := look(t, s), look(t, other); !reflect.DeepEqual(got.Functions, want.Functions) || !reflect.DeepEqual(got.Instances, want.Instances) {
+		if got, want := mustList(t, s), mustList(t, second); !reflect.DeepEqual(got.Functions, want.Functions) || !reflect.DeepEqual(got.Instances, want.Instances) {
 			t.Errorf("change %d: %+v, the other sees %+v", name, got, want)
 		}
 	}
-	before := look(t, s)
-	if err := s.Remove(ctx, "nope"); err == nil || look(t, s).Revision != before.Revision {
-		t.Errorf("a change that was refused: %v, revision %d, then %d", err, before.Revision, look(t, s).Revision)
+	before := mustList(t, s)
+	if err := s.Remove(ctx, "nope"); err == nil || mustList(t, s).Revision != before.Revision {
+		t.Errorf("refused change: %v, revision %d, then %d", err, before.Revision, mustList(t, s).Revision)
 	}
 }
 
-func catalogWatch(t *testing.T, s, other ports.Catalog) {
+func catalogWatch(t *testing.T, s, second ports.Catalog) {
 	ctx := t.Context()
-	l, err := s.Watch(ctx, 0) // at once, of an empty state too
+	l, err := s.Watch(ctx, 0) // returns at once, also for an empty state
 	must(t, err)
-	for n, writer := range []ports.Catalog{s, other, other} {
+	for n, writer := range []ports.Catalog{s, second, second} {
 		seen := make(chan ports.Listing)
 		go func() {
 			next, err := s.Watch(ctx, l.Revision)
@@ -455,6 +456,6 @@ func catalogWatch(t *testing.T, s, other ports.Catalog) {
 	given, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := s.Watch(given, l.Revision); !errors.Is(err, context.Canceled) {
-		t.Errorf("Watch that was given up: %v", err)
+		t.Errorf("Watch with a cancelled context: %v", err)
 	}
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// Fake runs instances as HTTP servers of the test's own process. It passes
-// the suite. The zero value is not usable: see NewFake.
+// Fake is a ports.Runtime that runs instances as HTTP servers in the test process. It
+// passes the suite. Create it with NewFake.
 type Fake struct {
-	// Handler makes the server of an instance; nil gives one that behaves as
+	// Handler returns the handler of an instance; nil selects one that behaves like
 	// testdata/probe.c.
 	Handler func(instance.Spec) http.Handler
-	// FailStart, when set, can refuse a start.
+	// FailStart, if set, can refuse a start.
 	FailStart func(instance.Spec) error
 
 	name string
@@ -40,7 +40,7 @@ type fakeInstance struct {
 	server *httptest.Server
 	log    []ports.LogLine
 	state  instance.State
-	ended  chan struct{} // closed when it is not running
+	ended  chan struct{} // closed when the instance has ended
 }
 
 func (in *fakeInstance) print(text string) {
@@ -52,17 +52,17 @@ func (in *fakeInstance) print(text string) {
 
 var _ ports.Runtime = (*Fake)(nil)
 
-// NewFake returns a Fake that answers to the name of the runtime it stands
-// for.
+// NewFake returns a Fake with the name of the runtime that it replaces.
 func NewFake(name string) *Fake { return &Fake{name: name, instances: map[string]*fakeInstance{}} }
 
-// Name is the name given to NewFake.
+// Name returns the name given to NewFake.
 func (f *Fake) Name() string { return f.name }
 
-// Close does nothing.
+// Close has no effect.
 func (f *Fake) Close() error { return nil }
 
-// errMissing is Unavailable, as a real runtime's error is.
+// errMissing is the error of a command that does not exist. Like that of a real runtime, it reports
+// that a dependency is unavailable (ports.Unavailable).
 type errMissing string
 
 func (e errMissing) Error() string     { return string(e) + ": command not found" }
@@ -166,7 +166,7 @@ func (f *Fake) end(in *fakeInstance, state instance.State) {
 	}
 }
 
-// Running lists the IDs of the instances that have not ended.
+// Running returns the IDs of the instances that have not ended.
 func (f *Fake) Running() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -179,7 +179,7 @@ func (f *Fake) Running() []string {
 	return ids
 }
 
-// State tells whether the server still runs.
+// State returns whether the server is running.
 func (f *Fake) State(_ context.Context, h instance.Handle) (instance.State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -205,7 +205,7 @@ func (f *Fake) Wait(ctx context.Context, h instance.Handle) (instance.State, err
 	}
 }
 
-// Find returns the servers of that id that run, or all.
+// Find returns the running servers of the instance with an ID, or all if id is empty.
 func (f *Fake) Find(_ context.Context, id string) ([]instance.Record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -219,13 +219,13 @@ func (f *Fake) Find(_ context.Context, id string) ([]instance.Record, error) {
 	return out, nil
 }
 
-// PID is this process's: the server is in it.
+// PID returns the test process's PID, since the server runs in it.
 func (f *Fake) PID(_ context.Context, h instance.Handle) (int, error) { return os.Getpid(), nil }
 
-// Unlimited is nil.
+// Unlimited returns nil.
 func (f *Fake) Unlimited(context.Context, instance.Handle) error { return nil }
 
-// Kill has every instance of that id end by itself, with an exit status.
+// Kill makes all instances with an ID end by themselves, with an exit status.
 func (f *Fake) Kill(id string, status int) {
 	f.mu.Lock()
 	var all []*fakeInstance
@@ -240,7 +240,7 @@ func (f *Fake) Kill(id string, status int) {
 	}
 }
 
-// Stop closes the server, and its log is gone.
+// Stop closes the server and removes its log.
 func (f *Fake) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	f.mu.Lock()
 	in := f.instances[h.Container]
@@ -264,7 +264,7 @@ func (f *Fake) Stop(ctx context.Context, h instance.Handle, grace time.Duration)
 	return nil
 }
 
-// Logs returns what a probe prints.
+// Logs returns the output of a probe.
 func (f *Fake) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -275,7 +275,7 @@ func (f *Fake) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) 
 	return fakeLog(ctx, in.log, o, in.ended)
 }
 
-// fakeLog reads a log of which all was printed at the start.
+// fakeLog yields a log that was completely written at the start.
 func fakeLog(ctx context.Context, log []ports.LogLine, o ports.LogOptions, ended <-chan struct{}) ports.LogLines {
 	return func(yield func(ports.LogLine, error) bool) {
 		if o.Tail >= 0 {

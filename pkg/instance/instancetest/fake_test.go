@@ -25,7 +25,7 @@ func TestFake(t *testing.T) {
 }
 
 func TestFakeCatalog(t *testing.T) {
-	instancetest.RunCatalog(t, func(*testing.T) (one, other ports.Catalog) {
+	instancetest.RunCatalog(t, func(*testing.T) (first, second ports.Catalog) {
 		c := &instancetest.FakeCatalog{}
 		return c, c
 	})
@@ -34,8 +34,8 @@ func TestFakeCatalog(t *testing.T) {
 func TestFakeStarter(t *testing.T) {
 	instancetest.RunStarter(t, instancetest.StarterSuite{
 		New: func(*testing.T) func() ports.Starter {
-			one := &instancetest.FakeStarter{}
-			return func() ports.Starter { return one }
+			first := &instancetest.FakeStarter{}
+			return func() ports.Starter { return first }
 		},
 		Function: func(*testing.T) function.Function { return function.Function{Name: "f"} },
 		Kill: func(_ *testing.T, s ports.Starter, r instance.Record) {

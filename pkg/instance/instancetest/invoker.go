@@ -19,8 +19,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// FakeInvoker is a ports.Invoker that calls handlers in this process, without
-// sockets. Of contracts it knows one path, "/". The zero value is ready to use.
+// FakeInvoker is a ports.Invoker that calls handlers in this process, without sockets. It
+// uses the path "/" for every contract. The zero value is ready to use.
 type FakeInvoker struct {
 	mu       sync.Mutex
 	handlers map[string]http.Handler // by address
@@ -28,7 +28,7 @@ type FakeInvoker struct {
 
 var _ ports.Invoker = (*FakeInvoker)(nil)
 
-// Serve has a handler answer at that address; nil has nobody listen there.
+// Serve registers the handler for an address; nil removes it.
 func (f *FakeInvoker) Serve(address string, h http.Handler) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,8 +38,8 @@ func (f *FakeInvoker) Serve(address string, h http.Handler) {
 	f.handlers[address] = h
 }
 
-// Invoke runs the handler of the instance's address beside the caller. A handler
-// that panics with http.ErrAbortHandler is an instance that dies.
+// Invoke runs the handler of the instance's address in a goroutine. A handler that panics
+// with http.ErrAbortHandler stands for an instance that dies.
 func (f *FakeInvoker) Invoke(ctx context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
 	if c.Method == "" {
 		c.Method = http.MethodPost
@@ -49,7 +49,7 @@ func (f *FakeInvoker) Invoke(ctx context.Context, r *instance.Record, c ports.Ca
 	}
 	to, err := url.ParseRequestURI(c.Path)
 	if err != nil || strings.ContainsAny(c.Path, "?# ") {
-		return nil, fmt.Errorf("%q is not a path of a request", c.Path)
+		return nil, fmt.Errorf("invalid request path %q", c.Path)
 	}
 	to.RawQuery = c.Query
 	f.mu.Lock()
@@ -103,7 +103,7 @@ func (f *FakeInvoker) run(request *http.Request, handler http.Handler) (*http.Re
 	}
 }
 
-// pipeWriter gives an answer away while it is written.
+// pipeWriter passes an answer on while it is written.
 type pipeWriter struct {
 	header http.Header
 	body   *io.PipeWriter
@@ -131,19 +131,19 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// RunInvoker checks an Invoker against what ports.Invoker promises. Serve has a
-// handler answer until the test ends, and returns its address.
+// RunInvoker checks that an Invoker conforms to ports.Invoker. serve must run a handler
+// until the test ends and return its address.
 func RunInvoker(t *testing.T, serve func(t *testing.T, h http.Handler) (i ports.Invoker, address string)) {
 	for name, test := range map[string]func(*testing.T, invoking){
-		"any form":               testForm,
+		"passes any request":     testForm,
 		"answers pass unchanged": testAnswers,
 		"streams":                testStreams,
 		"ends with its context":  testCallCancelled,
-		"nobody listens":         testNobody,
+		"no listener":            testNoListener,
 		"dies before an answer":  testDies,
-		"is cut off":             testCut,
-		"is sent once":           testOnce,
-		"is no call":             testNoCall,
+		"answer is cut off":      testTruncated,
+		"is sent once":           testNoResend,
+		"refuses invalid calls":  testNoCall,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, serve) })
 	}
@@ -151,7 +151,7 @@ func RunInvoker(t *testing.T, serve func(t *testing.T, h http.Handler) (i ports.
 
 type invoking func(t *testing.T, h http.Handler) (ports.Invoker, string)
 
-// at is an instance at an address.
+// at returns an instance at an address.
 func at(address string) *instance.Record {
 	return &instance.Record{ID: "f-0", Function: "f", Contract: "http", Handle: instance.Handle{Address: address}}
 }
@@ -203,7 +203,7 @@ func testAnswers(t *testing.T, serve invoking) {
 	}
 }
 
-// testStreams: both bodies pass while they are written.
+// testStreams checks that both bodies pass while they are written.
 func testStreams(t *testing.T, serve invoking) {
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
@@ -270,11 +270,11 @@ func failedWith(t *testing.T, err error, want ports.Progress) {
 	t.Helper()
 	var failed *ports.CallError
 	if !errors.As(err, &failed) || failed.Progress != want {
-		t.Errorf("failed with %v, want one that was %v", err, want)
+		t.Errorf("failed with %v, want a *ports.CallError with Progress %v", err, want)
 	}
 }
 
-func testNobody(t *testing.T, serve invoking) {
+func testNoListener(t *testing.T, serve invoking) {
 	i, _ := serve(t, http.NotFoundHandler())
 	body := strings.NewReader("in")
 	_, err := i.Invoke(t.Context(), at("127.0.0.1:1"), ports.Call{Body: body})
@@ -290,7 +290,7 @@ func testDies(t *testing.T, serve invoking) {
 	failedWith(t, err, ports.Sent)
 }
 
-func testCut(t *testing.T, serve invoking) {
+func testTruncated(t *testing.T, serve invoking) {
 	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half")
 		_ = http.NewResponseController(w).Flush()
@@ -304,8 +304,8 @@ func testCut(t *testing.T, serve invoking) {
 	}
 }
 
-// testOnce: no call is sent twice, whatever its method and keys allow.
-func testOnce(t *testing.T, serve invoking) {
+// testNoResend checks that no call is sent twice, whatever its method and headers.
+func testNoResend(t *testing.T, serve invoking) {
 	var calls atomic.Int32
 	i, address := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/dies" {

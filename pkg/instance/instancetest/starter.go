@@ -15,16 +15,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// FakeStarter is a ports.Starter whose instances are ready at once and do
-// nothing. A function whose environment has PROBE_EXIT=N ends with that status
-// before it is ready. The zero value is ready to use.
+// FakeStarter is a ports.Starter whose instances are ready at once and have no effect. A
+// function with PROBE_EXIT=N in its environment ends with that status before it is ready.
+// The zero value is ready to use.
 type FakeStarter struct {
-	// Fail, when set, can refuse a start, or take its time.
+	// Fail, if set, can refuse or delay a start.
 	Fail func(ctx context.Context, fn function.Function, p instance.Placement) error
 
 	mu    sync.Mutex
 	all   map[string]*startedFake // by Handle.Container
-	known map[string]bool         // ids that are taken
+	known map[string]bool         // IDs in use
 }
 
 type startedFake struct {
@@ -35,7 +35,7 @@ type startedFake struct {
 
 var _ ports.Starter = (*FakeStarter)(nil)
 
-// Start starts nothing.
+// Start records an instance without starting a process.
 func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
 	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting, Turns: p.Turns, Restarts: p.Restarts}
 	refuse := func(err error) (instance.Record, error) { return r, &ports.StartError{ID: p.ID, Err: err} }
@@ -50,7 +50,7 @@ func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 	f.mu.Lock()
 	if f.known[p.ID] {
 		f.mu.Unlock()
-		return refuse(errors.New("somebody else's id"))
+		return refuse(errors.New("the id is in use"))
 	}
 	if f.known == nil {
 		f.known, f.all = map[string]bool{}, map[string]*startedFake{}
@@ -78,7 +78,7 @@ func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 	return r, nil
 }
 
-// Restart starts it as Start does.
+// Restart kills the instance and starts it as Start does.
 func (f *FakeStarter) Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error) {
 	f.Kill(r.ID, 0)
 	f.mu.Lock()
@@ -92,11 +92,11 @@ func (f *FakeStarter) Restart(ctx context.Context, fn function.Function, r insta
 	return again, nil
 }
 
-// Adopt knows what this FakeStarter started.
+// Adopt returns nil for a running instance of this FakeStarter that was ready.
 func (f *FakeStarter) Adopt(_ context.Context, r instance.Record) error {
-	state := f.look(r)
+	state := f.stateOf(r)
 	if r.State != instance.Ready {
-		state.Running, state.Detail = false, "it was not ready yet when its starter ended"
+		state.Running, state.Detail = false, "it was not yet ready when the command that started it ended"
 	}
 	if !state.Running {
 		return &ports.GoneError{ID: r.ID, Why: state.Detail}
@@ -104,7 +104,7 @@ func (f *FakeStarter) Adopt(_ context.Context, r instance.Record) error {
 	return nil
 }
 
-func (f *FakeStarter) look(r instance.Record) instance.State {
+func (f *FakeStarter) stateOf(r instance.Record) instance.State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.all[r.Handle.Container]; s != nil {
@@ -113,7 +113,7 @@ func (f *FakeStarter) look(r instance.Record) instance.State {
 	return instance.State{ExitCode: -1, Detail: "gone"}
 }
 
-// Wait returns once Stop or Kill was called.
+// Wait returns after Stop or Kill was called.
 func (f *FakeStarter) Wait(ctx context.Context, r instance.Record) (instance.State, error) {
 	f.mu.Lock()
 	s := f.all[r.Handle.Container]
@@ -125,10 +125,10 @@ func (f *FakeStarter) Wait(ctx context.Context, r instance.Record) (instance.Sta
 			return instance.State{}, ctx.Err()
 		}
 	}
-	return f.look(r), nil
+	return f.stateOf(r), nil
 }
 
-// Stop ends an instance and lets its id go.
+// Stop ends an instance and frees its ID.
 func (f *FakeStarter) Stop(_ context.Context, r instance.Record) error {
 	f.Kill(r.ID, 0)
 	f.mu.Lock()
@@ -137,7 +137,7 @@ func (f *FakeStarter) Stop(_ context.Context, r instance.Record) error {
 	return nil
 }
 
-// Logs is one line, "started".
+// Logs returns the single line "started".
 func (f *FakeStarter) Logs(ctx context.Context, r instance.Record, o ports.LogOptions) ports.LogLines {
 	f.mu.Lock()
 	s := f.all[r.Handle.Container]
@@ -148,7 +148,7 @@ func (f *FakeStarter) Logs(ctx context.Context, r instance.Record, o ports.LogOp
 	return fakeLog(ctx, []ports.LogLine{{Time: r.Handle.Started, Text: "started"}}, o, s.ended)
 }
 
-// Kill has the instance of that id end by itself, with an exit status.
+// Kill makes the instance with an ID end by itself, with an exit status.
 func (f *FakeStarter) Kill(id string, status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,28 +160,28 @@ func (f *FakeStarter) Kill(id string, status int) {
 	}
 }
 
-// StarterSuite is what a Starter's test gives to RunStarter.
+// StarterSuite holds the parameters of RunStarter.
 type StarterSuite struct {
-	// New returns what makes Starters of one machine: two of them stand for two
-	// programs, of which the second takes over from the first.
+	// New returns a function that creates Starters of one machine. Two of them represent
+	// two programs, of which the second adopts the instances of the first.
 	New func(t *testing.T) func() ports.Starter
-	// Function starts the program of testdata/probe.c, or something like it.
+	// Function returns a function with the program of testdata/probe.c or an equivalent.
 	Function func(t *testing.T) function.Function
 	// Kill ends an instance of s from outside.
 	Kill func(t *testing.T, s ports.Starter, r instance.Record)
 }
 
-// RunStarter checks a Starter against what ports.Starter promises.
+// RunStarter checks that a Starter conforms to ports.Starter.
 func RunStarter(t *testing.T, suite StarterSuite) {
 	for name, test := range map[string]func(*testing.T, *starts){
-		"starts and stops":        testStartStop,
-		"takes over":              testTakeOver,
-		"tells a death":           testDeath,
-		"leaves nothing":          testFailedStarts,
-		"leaves the owner's":      testTaken,
-		"stops what was lost":     testLost,
-		"several wait for an end": testWaiters,
-		"starts again":            testRestart,
+		"starts and stops":                     testStartStop,
+		"takes over":                           testAdopt,
+		"reports the end of an instance":       testDeath,
+		"failed start leaves nothing":          testFailedStarts,
+		"start with a used id changes nothing": testDuplicateID,
+		"stops lost instances":                 testLost,
+		"several wait for an end":              testWaiters,
+		"restarts":                             testRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			open := suite.New(t)
@@ -211,7 +211,7 @@ func (s *starts) start(p instance.Placement) instance.Record {
 	}
 	s.t.Cleanup(func() {
 		if err := s.starter.Stop(context.Background(), r); err != nil {
-			s.t.Errorf("Stop in the end: %v", err)
+			s.t.Errorf("Stop at the end: %v", err)
 		}
 	})
 	return r
@@ -224,7 +224,7 @@ func (s *starts) stop(r instance.Record) {
 	}
 }
 
-func (s *starts) ended(r instance.Record) instance.State {
+func (s *starts) awaitEnd(r instance.Record) instance.State {
 	s.t.Helper()
 	state, err := s.starter.Wait(s.t.Context(), r)
 	if err != nil || state.Running {
@@ -233,18 +233,18 @@ func (s *starts) ended(r instance.Record) instance.State {
 	return state
 }
 
-func (s *starts) runs(r instance.Record) {
+func (s *starts) checkRunning(r instance.Record) {
 	s.t.Helper()
 	if err := s.starter.Adopt(s.t.Context(), r); err != nil {
 		s.t.Errorf("it does not run: %v", err)
 	}
 }
 
-func (s *starts) gone(r instance.Record) {
+func (s *starts) checkLost(r instance.Record) {
 	s.t.Helper()
 	var gone *ports.GoneError
 	if err := s.starter.Adopt(s.t.Context(), r); !errors.As(err, &gone) || gone.ID != r.ID || gone.Why == "" {
-		s.t.Errorf("Adopt of what is gone: %v", err)
+		s.t.Errorf("Adopt after the end: %v", err)
 	}
 }
 
@@ -260,28 +260,28 @@ func testStartStop(t *testing.T, s *starts) {
 	if noted.Handle != r.Handle || noted.State != instance.Starting {
 		t.Errorf("noted %+v", noted)
 	}
-	s.runs(r)
+	s.checkRunning(r)
 	for range 2 {
 		s.stop(r)
-		s.ended(r)
-		s.gone(r)
+		s.awaitEnd(r)
+		s.checkLost(r)
 	}
 	s.start(placement("f-0"))
 }
 
-// testRestart: an instance that ended is started again as it was, and one that does
-// not start again can be tried again, or stopped.
+// testRestart checks that an ended instance is restarted with its settings, and that after
+// a failed restart it can be restarted again or stopped.
 func testRestart(t *testing.T, s *starts) {
 	p := placement("f-0")
 	p.Turns = [][]gpu.Turn{{{From: 0.1, To: 0.4}}}
 	first := s.start(p)
 	s.suite.Kill(t, s.starter, first)
-	s.ended(first)
+	s.awaitEnd(first)
 	wrong := s.fn
 	wrong.Env = map[string]string{"PROBE_EXIT": "3"}
 	var noted instance.Record
 	if _, err := s.starter.Restart(t.Context(), wrong, first, func(r instance.Record) error { noted = r; return nil }); err == nil {
-		t.Error("it is said to have started, and ended at once")
+		t.Error("Restart succeeded, but the instance ended before it was ready")
 	}
 	if noted.Restarts != 1 || noted.State != instance.Starting || noted.Handle == first.Handle {
 		t.Errorf("noted %+v", noted)
@@ -292,28 +292,28 @@ func testRestart(t *testing.T, s *starts) {
 	}
 	if again.ID != first.ID || again.Restarts != 1 || again.State != instance.Ready || again.Slice != first.Slice || len(again.Turns) != 1 ||
 		len(again.Turns[0]) != 1 || again.Handle == first.Handle || again.Contract != first.Contract {
-		t.Errorf("started again %+v, of %+v", again, first)
+		t.Errorf("restarted %+v, was %+v", again, first)
 	}
-	s.runs(again)
+	s.checkRunning(again)
 	s.suite.Kill(t, s.starter, again)
-	s.ended(again)
+	s.awaitEnd(again)
 	if again, err = s.starter.Restart(t.Context(), s.fn, again, nil); err != nil || again.Restarts != 2 {
 		t.Fatalf("the second time: %+v, %v", again, err)
 	}
 	s.stop(again)
-	s.gone(again)
+	s.checkLost(again)
 }
 
-func testTakeOver(_ *testing.T, s *starts) {
+func testAdopt(_ *testing.T, s *starts) {
 	r := s.start(placement("f-0"))
 	s.starter = s.open()
-	s.runs(r)
+	s.checkRunning(r)
 	half := r
 	half.State = instance.Starting
-	s.gone(half)
+	s.checkLost(half)
 	s.stop(r)
-	s.ended(r)
-	s.gone(r)
+	s.awaitEnd(r)
+	s.checkLost(r)
 }
 
 func testDeath(t *testing.T, s *starts) {
@@ -324,14 +324,14 @@ func testDeath(t *testing.T, s *starts) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if state, err := s.starter.Wait(ctx, r); !errors.Is(err, context.Canceled) {
-			t.Errorf("Wait that was given up = %+v, %v", state, err)
+			t.Errorf("Wait with a cancelled context = %+v, %v", state, err)
 		}
 	}
 	s.suite.Kill(t, first, r)
-	s.ended(r)
+	s.awaitEnd(r)
 	s.starter = first
-	s.ended(r)
-	s.gone(r)
+	s.awaitEnd(r)
+	s.checkLost(r)
 }
 
 func testFailedStarts(t *testing.T, s *starts) {
@@ -347,35 +347,35 @@ func testFailedStarts(t *testing.T, s *starts) {
 	ends := s.fn
 	ends.Env = map[string]string{"PROBE_EXIT": "3"}
 	if err := start(ends, placement("f-0")); err == nil || !strings.Contains(err.Error(), "status 3") {
-		t.Errorf("of what ends before it is ready: %v", err)
+		t.Errorf("Start of a program that ends before it is ready: %v", err)
 	}
 	broken, p := errors.New("broken"), placement("f-0")
 	p.Note = func(instance.Record) error { return broken }
 	if err := start(s.fn, p); !errors.Is(err, broken) {
-		t.Errorf("of what cannot be noted: %v", err)
+		t.Errorf("Start with a Note that fails: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.starter.Start(ctx, s.fn, placement("f-0")); !errors.Is(err, context.Canceled) {
-		t.Errorf("Start that was given up: %v", err)
+		t.Errorf("Start with a cancelled context: %v", err)
 	}
 	s.start(placement("f-0")) // the id is free
 }
 
-func testTaken(t *testing.T, s *starts) {
+func testDuplicateID(t *testing.T, s *starts) {
 	r := s.start(placement("f-0"))
 	s.starter = s.open()
 	if _, err := s.starter.Start(t.Context(), s.fn, placement("f-0")); err == nil {
 		t.Error("started twice under one id")
 	}
-	s.runs(r)
+	s.checkRunning(r)
 }
 
 func testLost(_ *testing.T, s *starts) {
 	r := s.start(placement("f-0"))
 	s.starter = s.open()
 	s.stop(instance.Record{ID: r.ID, Registered: r.Registered})
-	s.ended(r)
+	s.awaitEnd(r)
 	s.start(placement("f-0"))
 }
 

@@ -1,5 +1,5 @@
-// Package instancetest holds the conformance suite that every
-// ports.Runtime passes, and a Fake that passes it too.
+// Package instancetest provides conformance suites for ports.Runtime (Run), ports.Catalog,
+// ports.Invoker and ports.Starter, and fakes of them that pass the suites.
 package instancetest
 
 import (
@@ -17,19 +17,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Suite is what a runtime's test gives to Run.
+// Suite holds the parameters of Run.
 type Suite struct {
-	// New returns a runtime. Two of them stand for two commands on the same
-	// machine: what one starts, the other stops.
+	// New returns a runtime. Two of them represent two commands on one machine: each can
+	// stop the other's instances.
 	New func(t *testing.T) ports.Runtime
-	// Spec returns what starts the program of testdata/probe.c, or something
-	// that behaves as its head says. The suite fills in the rest.
+	// Spec returns a spec with the program of testdata/probe.c, or one that behaves as
+	// described there. The suite sets the remaining fields.
 	Spec func(t *testing.T) instance.Spec
-	// Patience is how long anything may take; 0 is a minute.
+	// Patience is the time limit of each operation; 0 means 1 min.
 	Patience time.Duration
 }
 
-// Run checks a runtime against what ports.Runtime promises.
+// Run checks that a runtime conforms to ports.Runtime.
 func Run(t *testing.T, s Suite) {
 	if s.Patience == 0 {
 		s.Patience = time.Minute
@@ -39,19 +39,19 @@ func Run(t *testing.T, s Suite) {
 		test func(*testing.T, *probe)
 	}{
 		{"serves", testServes},
-		{"keeps what it prints", testLogs},
-		{"what it prints is followed", testFollow},
+		{"stores output", testLogs},
+		{"follows output", testFollow},
 		{"a long line", testLongLine},
 		{"environment", testEnvironment},
 		{"exit status", testExitStatus},
 		{"stops when asked", testStops},
-		{"kills the stubborn", testStubborn},
+		{"kills after the grace period", testStubborn},
 		{"kills at once when cancelled", testCancelledStop},
 		{"ends children", testChildren},
 		{"ends orphans", testOrphans},
 		{"found by another command", testAnother},
-		{"its end is told", testWait},
-		{"its end is told to another command", testWaitAnother},
+		{"wait reports the end", testWait},
+		{"wait reports the end to another command", testWaitAnother},
 		{"found by its id", testFind},
 		{"refuses a missing command", testMissing},
 		{"starts nothing when cancelled", testCancelledStart},
@@ -65,7 +65,7 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// probe starts and questions instances for one test.
+// probe starts and queries instances for one test.
 type probe struct {
 	t       *testing.T
 	suite   Suite
@@ -73,7 +73,7 @@ type probe struct {
 	runtime ports.Runtime
 }
 
-// spec is a spec of that name with these settings of the probe.
+// spec returns a spec with an ID and settings of the probe.
 func (p *probe) spec(id string, settings ...string) instance.Spec {
 	p.t.Helper()
 	spec := p.suite.Spec(p.t)
@@ -101,7 +101,7 @@ func (p *probe) start(spec instance.Spec) instance.Handle {
 		ctx, cancel := context.WithTimeout(context.Background(), p.suite.Patience)
 		defer cancel()
 		if err := p.runtime.Stop(ctx, h, 0); err != nil {
-			p.t.Errorf("Stop in the end: %v", err)
+			p.t.Errorf("Stop at the end: %v", err)
 		}
 	})
 	return h
@@ -119,22 +119,22 @@ func (p *probe) serving(spec instance.Spec) instance.Handle {
 }
 
 // eventually polls until the condition holds.
-func (p *probe) eventually(what string, holds func() bool) {
+func (p *probe) eventually(condition string, ok func() bool) {
 	p.t.Helper()
 	deadline := time.NewTimer(p.suite.Patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !holds() {
+	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			p.t.Fatalf("%s: not within %v", what, p.suite.Patience)
+			p.t.Fatalf("%s: not within %v", condition, p.suite.Patience)
 		}
 	}
 }
 
-// get asks the instance; the status is 0 when it does not answer.
+// get sends a GET to the instance. The status is 0 without an answer.
 func (p *probe) get(h instance.Handle, path string) (string, int) {
 	ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 	defer cancel()
@@ -164,15 +164,15 @@ func (p *probe) state(h instance.Handle) instance.State {
 	return state
 }
 
-// gone checks that nothing of the instance is left.
-func (p *probe) gone(h instance.Handle) {
+// checkStopped checks that the instance is not running and its port is closed.
+func (p *probe) checkStopped(h instance.Handle) {
 	p.t.Helper()
 	if state := p.state(h); state.Running {
 		p.t.Errorf("State after Stop: %+v, want not running", state)
 	}
 	if conn, err := net.DialTimeout("tcp", h.Address, time.Second); err == nil {
 		_ = conn.Close()
-		p.t.Errorf("somebody still listens on %s after Stop", h.Address)
+		p.t.Errorf("a program still listens on %s after Stop", h.Address)
 	}
 }
 

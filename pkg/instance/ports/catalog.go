@@ -2,6 +2,7 @@ package ports
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,50 +11,46 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// Catalog is the state: the applied functions and the records of instances. Each
-// call is one transaction: it happens whole or not at all. Implementations are
-// safe for concurrent use, within a process and between processes.
+// Catalog stores the applied functions and the records of instances. Each call is one transaction. Implementations are
+// safe for concurrent use by goroutines and by processes.
 type Catalog interface {
-	// Look returns the state as it is. While nothing changes nothing is parsed
-	// again: what is in it is shared, and not to be changed.
-	Look(ctx context.Context) (Listing, error)
-	// Watch returns the state as soon as it is another than that of the revision
-	// last, within half a second of any change, or ctx's error. The zero revision
-	// is of no state.
+	// List returns the current state. The result is shared between calls until the state changes; the caller must
+	// not modify it.
+	List(ctx context.Context) (Listing, error)
+	// Watch waits until the state differs from that of the revision last, and returns it within half a second of
+	// the change; or it returns ctx's error. No state has the zero revision.
 	Watch(ctx context.Context, last Revision) (Listing, error)
 
-	// Apply adds the functions, in place of those of the same names.
+	// Apply adds the functions and replaces those with the same names.
 	Apply(ctx context.Context, functions ...function.Function) error
-	// Change makes a function that is there what change makes of it, which nobody else
-	// changes meanwhile: NotFoundError when it is not there. Change may not give it
-	// another name, and is not to use the Catalog; its error is the call's, and then
-	// nothing changes.
+	// Change applies change to an existing function in one transaction. It fails with NotFoundError if the function
+	// does not exist. change must not change the name or use the Catalog. If it returns an error, Change returns
+	// that error and changes nothing.
 	Change(ctx context.Context, name string, change func(*function.Function) error) error
-	// Remove removes the functions: NotFoundError when one is not there,
-	// InUseError when one has instances, but for a gateway's, which stops them.
+	// Remove removes functions. It fails with NotFoundError if one does not exist, and with InUseError if one has
+	// instances other than the gateway's, which the gateway stops.
 	Remove(ctx context.Context, names ...string) error
 
-	// Reserve adds records of instances that are about to start: ExistsError
-	// when an id is taken, NotFoundError when a function is not there.
+	// Reserve adds records of instances that are about to start. It fails with ExistsError if an ID is taken, and
+	// with NotFoundError if a function does not exist.
 	Reserve(ctx context.Context, records ...instance.Record) error
-	// Update replaces a record: NotFoundError when it is gone.
+	// Update replaces a record. It fails with NotFoundError if the record does not exist.
 	Update(ctx context.Context, record instance.Record) error
-	// Forget removes the records with these ids; one that is gone is no error.
+	// Forget removes the records with these IDs; a missing record is no error.
 	Forget(ctx context.Context, ids ...string) error
 }
 
-// Revision tells one state of a Catalog from the next, and means nothing to
-// another one.
+// Revision identifies a state of one Catalog. Revisions of different Catalogs are unrelated.
 type Revision uint64
 
-// Listing is all of the state at one time.
+// Listing is the whole state at one time.
 type Listing struct {
 	Revision  Revision
-	Functions []function.Function // by name
-	Instances []instance.Record   // by id
+	Functions []function.Function // in order of name
+	Instances []instance.Record   // in order of ID
 }
 
-// Function finds one by its name; NotFoundError when it is not there.
+// Function returns the function with that name, or NotFoundError.
 func (l Listing) Function(name string) (function.Function, error) {
 	for _, fn := range l.Functions {
 		if fn.Name == name {
@@ -63,8 +60,8 @@ func (l Listing) Function(name string) (function.Function, error) {
 	return function.Function{}, &NotFoundError{Kind: "function", Names: []string{name}}
 }
 
-// CheckReserve says why records cannot be added, for a Catalog: a function that
-// is not there, an id that is taken, or one that comes twice.
+// CheckReserve returns the error that Catalog.Reserve must return, or nil. taken and applied report whether an ID and a
+// function exist.
 func CheckReserve(records []instance.Record, taken, applied func(string) bool) error {
 	var functions, ids []string
 	for _, r := range records {
@@ -86,8 +83,7 @@ func CheckReserve(records []instance.Record, taken, applied func(string) bool) e
 	return nil
 }
 
-// CheckRemove says why functions cannot be removed, for a Catalog: one is not
-// there, or has instances among the records.
+// CheckRemove returns the error that Catalog.Remove must return, or nil.
 func CheckRemove(names []string, applied func(string) bool, records []instance.Record) error {
 	if missing := absent(names, applied); len(missing) > 0 {
 		return &NotFoundError{Kind: "function", Names: missing}
@@ -108,7 +104,7 @@ func CheckRemove(names []string, applied func(string) bool, records []instance.R
 	return nil
 }
 
-// absent returns the names that are not there, each once, in their order.
+// absent returns the names that do not exist, without duplicates, in order.
 func absent(names []string, there func(string) bool) []string {
 	var out []string
 	for _, name := range names {
@@ -119,7 +115,13 @@ func absent(names []string, there func(string) bool) []string {
 	return out
 }
 
-// NotFoundError names what is not in the state.
+// Unreadable reports whether an error means that the state itself may be damaged, as opposed to being inaccessible.
+func Unreadable(err error) bool {
+	var u interface{ Unreadable() bool }
+	return errors.As(err, &u) && u.Unreadable()
+}
+
+// NotFoundError reports functions or instances that are not in the state.
 type NotFoundError struct {
 	Kind  string // function or instance
 	Names []string
@@ -129,27 +131,27 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("no such %s: %s", e.Kind, strings.Join(e.Names, ", "))
 }
 
-// Hint says what to do about it.
+// Hint returns the next step for the user.
 func (e *NotFoundError) Hint() string {
 	if e.Kind == "function" {
-		return "'gfaas ls' lists what is applied; 'gfaas apply -f FILE' adds to it"
+		return "'gfaas ls' lists the applied functions; 'gfaas apply -f FILE' adds a function"
 	}
-	return "'gfaas ps' lists what runs"
+	return "'gfaas ps' lists the instances"
 }
 
-// ExistsError names instances that are there already.
+// ExistsError reports IDs that are already in use.
 type ExistsError struct{ IDs []string }
 
 func (e *ExistsError) Error() string {
 	return "already started: " + strings.Join(e.IDs, ", ")
 }
 
-// Hint says what to do about it.
+// Hint returns the next step for the user.
 func (e *ExistsError) Hint() string {
 	return "'gfaas down " + strings.Join(e.IDs, " ") + "' stops them"
 }
 
-// InUseError names the instances that keep functions from being removed.
+// InUseError reports functions that cannot be removed, with their instances.
 type InUseError struct {
 	Functions []string
 	IDs       []string
@@ -159,7 +161,7 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%s still has instances: %s", strings.Join(e.Functions, ", "), strings.Join(e.IDs, ", "))
 }
 
-// Hint says what to do about it.
+// Hint returns the next step for the user.
 func (e *InUseError) Hint() string {
 	return "'gfaas down " + strings.Join(e.Functions, " ") + "' stops them"
 }

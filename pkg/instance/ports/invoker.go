@@ -8,39 +8,38 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// Invoker sends calls to instances. It sends each once: whether a call is sent
-// again is for its caller to say. Implementations are safe for concurrent use.
+// Invoker sends calls to instances. It sends each call once; its caller decides about retries. Implementations are
+// safe for concurrent use.
 type Invoker interface {
-	// Invoke sends a call to an instance that is ready and returns its answer,
-	// whatever the status, as soon as its head is there. The caller closes the
-	// body; the end of ctx cuts it. When no answer came the error is a *CallError,
-	// but of a call that cannot be sent at all. r must not change during Invoke.
+	// Invoke sends a call to a ready instance and returns its answer, with any status, once the head has arrived. The
+	// caller must close the body; the end of ctx interrupts it. If there is no answer, the error is a *CallError, unless
+	// the call is invalid. r must not change during Invoke.
 	Invoke(ctx context.Context, r *instance.Record, c Call) (*http.Response, error)
 }
 
-// Call is a request of any form.
+// Call is an HTTP request to an instance.
 type Call struct {
-	Method string      // empty is POST
-	Path   string      // escaped, with its first slash; empty is where the instance's contract is invoked
+	Method string      // empty means POST
+	Path   string      // escaped, with a leading slash; empty means the path that the instance's contract invokes
 	Query  string      // escaped, without the question mark
-	Header http.Header // sent as it is; Host and Content-Length are taken from it too
-	Body   io.Reader   // streamed; nil is empty
+	Header http.Header // sent unchanged, except that Host and Content-Length are taken from it
+	Body   io.Reader   // streamed; nil means an empty body
 }
 
-// Progress is how far a call without an answer came.
+// Progress describes how far a call without an answer got.
 type Progress int
 
 const (
-	// NotTried: this process could make no connection, for want of a descriptor or a
-	// port, say. That tells nothing of the instance. Of the body nothing was read.
+	// NotTried means that this process could not open a connection, for example for lack of descriptors or ports. The
+	// instance may be healthy. No part of the body was read.
 	NotTried Progress = iota
-	// NotConnected: nobody took the connection. Of the body nothing was read.
+	// NotConnected means that the instance did not accept the connection. No part of the body was read.
 	NotConnected
-	// NotSent: the connection ended before anything of the call was sent.
+	// NotSent means that the connection ended before any part of the call was sent.
 	NotSent
-	// Sent: the instance may have seen it, and may have done what it asks.
+	// Sent means that the instance may have received the call and acted on it.
 	Sent
-	// Answered: it has seen it, and something of an answer came, if only answers 1xx.
+	// Answered means that part of an answer arrived, at least an interim (1xx) answer.
 	Answered
 )
 
@@ -48,7 +47,7 @@ func (p Progress) String() string {
 	return [...]string{"not tried", "not connected", "not sent", "sent", "answered"}[p]
 }
 
-// CallError says that a call got no answer, and how far it came.
+// CallError reports a call without an answer.
 type CallError struct {
 	Progress Progress
 	Err      error

@@ -11,26 +11,24 @@ import (
 // MaxLogLine is the longest text of a LogLine, in bytes.
 const MaxLogLine = 16 << 10
 
-// LogLine is what an instance printed up to an end of line, on either of its
-// streams.
+// LogLine is a line of an instance's standard output or standard error.
 type LogLine struct {
-	Time    time.Time // when; zero where nobody knows
-	Text    string    // without its end, as it was printed: it need not be UTF-8
-	Partial bool      // the line is longer than MaxLogLine and goes on in the next
+	Time    time.Time // when it was printed; zero if unknown
+	Text    string    // without its line ending; not necessarily UTF-8
+	Partial bool      // the line is longer than MaxLogLine and continues in the next LogLine
 }
 
-// LogOptions says which lines are wanted.
+// LogOptions selects lines of a log.
 type LogOptions struct {
-	Tail   int       // of those that are there the last so many; negative is all
-	Since  time.Time // those printed at this time or later; zero is all
-	Follow bool      // then those to come, until nobody can print any more
+	Tail   int       // limit on existing lines, keeping the latest; negative means all
+	Since  time.Time // only lines printed at this time or later; zero means all
+	Follow bool      // after the existing lines, wait for further ones until the instance can print no more
 }
 
-// LogLines are the lines of a log as they are read, oldest first. After an error,
-// the context's among them, comes nothing more.
+// LogLines are the lines of a log, oldest first. The sequence ends after an error, including the context's.
 type LogLines = iter.Seq2[LogLine, error]
 
-// Text is what lines say, up to the first error.
+// Text returns the text of the lines, up to the first error.
 func Text(lines LogLines) ([]byte, error) {
 	var text bytes.Buffer
 	for line, err := range lines {
@@ -45,7 +43,7 @@ func Text(lines LogLines) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// Printed is the end of a message about an instance that printed log last.
+// Printed formats the last lines of an instance's log as the end of an error message. It returns "" for an empty log.
 func Printed(log []byte) string {
 	text := strings.TrimRight(string(log), "\n")
 	if text == "" {

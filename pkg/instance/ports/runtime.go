@@ -1,6 +1,5 @@
-// Package ports says what launching, calling and remembering instances needs of
-// the outside. Each port has a fake and a conformance suite, for the fake and for
-// the real thing, in pkg/instance/instancetest.
+// Package ports has the interfaces through which instances are launched, called and stored. Each port has a fake and
+// a conformance suite, which runs on the fake and on the real implementation, in pkg/instance/instancetest.
 package ports
 
 import (
@@ -10,35 +9,32 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// Runtime starts and stops programs as instances. Implementations are safe for
-// concurrent use.
+// Runtime starts and stops programs as instances. Implementations are safe for concurrent use.
 type Runtime interface {
-	// Name is instance.Process or instance.Docker.
+	// Name returns instance.Process or instance.Docker.
 	Name() string
-	// Start starts the instance and returns without waiting for it to be ready.
+	// Start starts the instance and returns without waiting until it is ready.
 	Start(ctx context.Context, spec instance.Spec) (instance.Handle, error)
-	// State tells whether the instance still runs.
+	// State returns the instance's state.
 	State(ctx context.Context, h instance.Handle) (instance.State, error)
-	// Wait returns how the instance ended, as soon as it has, or ctx's error.
-	// Any number may wait for one.
+	// Wait waits until the instance ends and returns its final state, or ctx's error. Several callers may wait for the
+	// same instance.
 	Wait(ctx context.Context, h instance.Handle) (instance.State, error)
-	// Find returns the instances of that id that run, or all with an empty one,
-	// for when their starter was killed before it wrote a handle down, or what was
-	// written is lost. Of their records there are ID, Function, Runtime and Handle.
-	// Those of another run directory are not found.
+	// Find returns the running instances with the given ID, or all instances if it is empty. It serves two cases: the
+	// process that started an instance was killed before it stored the handle, or the state was lost. The records have
+	// ID, Function, Runtime and Handle. Find ignores instances of other run directories.
 	Find(ctx context.Context, id string) ([]instance.Record, error)
-	// PID is the number of the instance's first process on this machine; 0 where
-	// it has none, or one that cannot be seen from here.
+	// PID returns the process ID of the instance's first process in the caller's PID namespace, or 0 if it has none there.
 	PID(ctx context.Context, h instance.Handle) (int, error)
-	// Unlimited says why nothing would hold an instance that is ready to its
-	// slice, nil if something does or it cannot be seen from here.
+	// Unlimited returns an error if a ready instance is not held to its slice. It returns nil if the instance is, or if
+	// Unlimited cannot determine that.
 	Unlimited(ctx context.Context, h instance.Handle) error
-	// Stop asks the instance to end, ends it after grace, and leaves nothing
-	// of it behind. Stopping what is gone already is no error.
+	// Stop asks the instance to end, kills it after grace, and removes all of its resources. Stopping an instance
+	// that has ended is no error.
 	Stop(ctx context.Context, h instance.Handle, grace time.Duration) error
-	// Logs returns what the instance printed: of a long log the end, and nothing
-	// once it was stopped. Following it ends when the instance has.
+	// Logs returns the instance's output: only the end of a long log, and no lines after Stop. With Follow, the sequence
+	// ends when the instance ends.
 	Logs(ctx context.Context, h instance.Handle, o LogOptions) LogLines
-	// Close gives back what the runtime itself holds. Instances live on.
+	// Close releases the runtime's own resources. Instances keep running.
 	Close() error
 }

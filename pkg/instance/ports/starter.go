@@ -9,45 +9,39 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// Starter starts instances of functions and takes over those that run. It keeps
-// no list of them: the records do. Implementations are safe for concurrent use.
+// Starter starts instances of functions and adopts running ones. It keeps no list of instances; the list is the records in
+// a Catalog. Implementations are safe for concurrent use.
 type Starter interface {
-	// Start starts an instance under its slice and returns its record when it is
-	// ready to answer. An error, most of them a *StartError, leaves nothing of
-	// the instance unless it says so; so does the end of ctx.
+	// Start starts an instance under its slice and returns its record when it is ready. After an error, which is usually a
+	// *StartError, or after the end of ctx, Start has removed the instance, unless StartError.Remains is set.
 	Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error)
-	// Restart starts an instance again that has ended by itself, or is of no use any
-	// more, as it was: under its id, slice and turns, with what it printed so far. What
-	// of it still runs is stopped first. Note is as in Placement. After an error it is
-	// ended, but for what the error says.
+	// Restart starts an instance that has ended or is unusable again. It first stops all remaining processes of the
+	// instance. The instance keeps its ID, slice, turns and earlier output. note is as in Placement.Note. After an error
+	// the instance has ended, unless StartError.Remains is set.
 	Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error)
-	// Adopt takes over an instance that another process started, as its record
-	// says. The error is a *GoneError when it does not run or was never ready:
-	// then Stop removes what is left of it.
+	// Adopt takes over an instance that another process started. It fails with *GoneError if the instance is not
+	// running or was never ready; the caller then calls Stop to remove its resources.
 	Adopt(ctx context.Context, r instance.Record) error
-	// Wait returns how an instance ended, as soon as it has, whoever started or
-	// stopped it, or ctx's error. Any number may wait for one.
+	// Wait waits until an instance ends and returns its final state, regardless of the process that started or stopped it. It
+	// returns ctx's error if ctx ends first. Several callers may wait for the same instance.
 	Wait(ctx context.Context, r instance.Record) (instance.State, error)
-	// Stop ends an instance and leaves nothing of it. One that is gone already is
-	// no error. A record without a handle stands for an instance whose starter
-	// was killed: whatever is found of it is ended.
+	// Stop ends an instance and removes all of its resources. Stopping an instance that has ended is no error. A
+	// record without a handle (Record.Handle) belongs to a start that was interrupted; Stop then searches for the instance.
 	Stop(ctx context.Context, r instance.Record) error
-	// Logs returns what an instance printed, as Runtime has it.
+	// Logs returns an instance's output, as Runtime.Logs does.
 	Logs(ctx context.Context, r instance.Record, o LogOptions) LogLines
 }
 
-// StartError says why an instance did not start.
+// StartError reports that an instance could not be started.
 type StartError struct {
 	ID  string
 	Err error
-	Log []byte // the last lines it printed
+	Log []byte // last lines of the instance's output
 
-	// Remains says that undoing failed too: something of the instance may
-	// still be there, and Stop is due.
+	// Remains reports that the cleanup failed as well: parts of the instance may exist, and the caller must call Stop.
 	Remains bool
 
-	// OutOfMemory says that the driver refused GPU memory to one of the instance's
-	// processes, which had not reached the instance's own limit.
+	// OutOfMemory reports that the driver refused GPU memory to the instance although it was within its limit.
 	OutOfMemory bool
 }
 
@@ -57,16 +51,24 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// GoneError says that an instance is not there to be taken over.
+// GoneError reports an instance that cannot be adopted because it does not run or was never ready.
 type GoneError struct {
 	ID  string
-	Why string
+	Why string // the reason, as a clause that follows "instance ID: "
 }
 
 func (e *GoneError) Error() string { return fmt.Sprintf("instance %s: %s", e.ID, e.Why) }
 
-// Unavailable says whether an error from below is about something needed that is
-// missing, such as the engine or the token daemon.
+// Hint returns the next step for the user if err or an error in its chain has one, and otherwise "".
+func Hint(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// Unavailable reports whether the cause of an error is a missing dependency, such as Docker or the token daemon.
 func Unavailable(err error) bool {
 	var u interface{ Unavailable() bool }
 	return errors.As(err, &u) && u.Unavailable()

@@ -1,10 +1,10 @@
-// Package job is what gfaas-kerneld and its executors say to each other: jobs,
-// and what becomes of them. An executor (hook/kernel) is a process that does what
-// a job says on one GPU, in this order: unload and load modules, save blocks to
-// the host, free and allocate blocks, upload, copy, zero, run kernels, download.
+// Package job defines the protocol between gfaas-kerneld and its executors. An executor (hook/kernel)
+// is a process that runs jobs on one GPU. It performs the steps of a job in this order: unload and load
+// modules, save blocks to the host, free and allocate blocks, upload, duplicate, zero, run kernels,
+// download.
 //
-// Blocks and modules go by numbers that the daemon gives; the host's side of
-// copies is one piece of memory that both map.
+// The daemon numbers blocks and modules. Host offsets refer to a block of memory that the daemon and
+// the executor both map. pkg/daemon/kernel creates jobs; pkg/adapter/executor sends them.
 package job
 
 import (
@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// Job is one piece of work.
+// Job is one unit of work for an executor.
 type Job struct {
 	ID         uint64
 	Unload     []uint32
 	Load       []Module
-	Limit      int64 // bytes that all blocks of the executor may take, free ones that it keeps included
+	Limit      int64 // limit on the executor's GPU memory in bytes, free blocks included
 	Save       []Copy
 	Free       []uint32
 	Alloc      []Block
@@ -33,28 +33,28 @@ type Job struct {
 	Download   []Copy
 }
 
-// Module is PTX text.
+// Module is PTX to load under a number.
 type Module struct {
 	Number uint32
 	PTX    string
 }
 
-// Block is memory of the GPU.
+// Block is a block of GPU memory.
 type Block struct {
 	Number uint32
 	Size   int64
 }
 
-// Copy is between a block, from its beginning, and the host.
+// Copy is a transfer between the start of a block and host memory.
 type Copy struct {
 	Block        uint32
-	Offset, Size int64 // of the host's memory
+	Offset, Size int64 // range of the host memory
 }
 
-// Duplicate is a copy from one block to another of its size.
+// Duplicate is a copy between two blocks of the same size.
 type Duplicate struct{ To, From uint32 }
 
-// Kernel is one launch.
+// Kernel is one kernel launch.
 type Kernel struct {
 	Module      uint32
 	Name        string
@@ -63,19 +63,19 @@ type Kernel struct {
 	Args        []Arg
 }
 
-// Arg is a value or, without one, a place in a block.
+// Arg is an argument: Value or, if that is empty, an address in a block.
 type Arg struct {
 	Value  []byte
 	Block  uint32
 	Offset int64
 }
 
-// Step is a part of a job.
+// Step is a step of a job.
 type Step uint32
 
-// The steps, in the order in which they are done.
+// The steps, in order of execution. NotStarted stands for the time before the first one.
 const (
-	None Step = iota
+	NotStarted Step = iota
 	Unload
 	Load
 	Save
@@ -88,48 +88,46 @@ const (
 	Download
 )
 
-// Outcome is what became of a job.
+// Outcome is the result of a job.
 type Outcome struct {
-	ID    uint64
-	Code  uint32 // of the driver; 0 is success
-	Step  Step   // where it failed
-	Index uint32 // of what failed among those of its step; AnyIndex when that is not known
-	Fatal bool   // the executor is of no use any more
-	GPU   time.Duration
-	Held  int64  // bytes that its blocks take, free ones included
-	Text  string // what the driver says
+	ID        uint64
+	Code      uint32 // driver error; 0: success
+	Step      Step   // the step that failed
+	Index     uint32 // index of the failed item within its step; AnyIndex if unknown
+	Fatal     bool   // the executor can run no further jobs
+	GPU       time.Duration
+	Allocated int64  // bytes that the executor has allocated, free blocks included
+	Text      string // message of the driver
 }
 
-// ErrTimeout says that a job made no progress for as long as it may.
-var ErrTimeout = errors.New("no progress")
+// ErrTimeout reports that a job made no progress for too long.
+var ErrTimeout = errors.New("timed out without progress")
 
-// AnyIndex is the index of a failure that may be any one's.
+// AnyIndex is the Outcome.Index of a failure that may concern any item of the step.
 const AnyIndex = ^uint32(0)
 
-// Codes of the driver that mean something to the daemon.
+// Driver error codes that the daemon distinguishes.
 const (
-	CodeInvalidValue   = 1
 	CodeOutOfMemory    = 2
 	CodeNoBinary       = 209
 	CodeInvalidPTX     = 218
 	CodeUnsupportedPTX = 222
 	CodeNotFound       = 500
-	CodeNoResources    = 701
 )
 
-// Hello is what an executor says first.
+// Hello is the first message of an executor.
 type Hello struct {
 	Ready      bool
-	Name       string // of the GPU, or what is missing
+	Name       string // of the GPU; if not Ready, the reason
 	Arch       int    // 90 for 9.0
 	MaxGrid    [3]int
 	MaxBlock   [3]int
 	MaxThreads int
 	MaxShared  int
-	Total      int64 // bytes of the GPU's memory
+	Total      int64 // size of the GPU's memory in bytes
 }
 
-// Kinds of message.
+// Types of message.
 const (
 	KindHello    = 1
 	KindJob      = 2
@@ -137,16 +135,17 @@ const (
 	KindDone     = 4
 )
 
-// HeaderSize is what comes before a message: its length and its kind.
+// HeaderSize is the size of a message's header, which holds its length and type.
 const HeaderSize = 8
 
-// MaxMessage is the longest message from an executor.
+// MaxMessage limits a message from an executor, in bytes.
 const MaxMessage = 64 << 10
 
 const smallest = 512
 
-// Footprint is what a block of that size takes: rounded up to an eighth of the
-// power of two below it, so that blocks which are free fit others.
+// Footprint returns how many bytes a block of the given size takes. It rounds the size up to a multiple
+// of an eighth of the next lower power of two, so that freed blocks fit other requests. Example: 9 MiB
+// and a byte take 10 MiB.
 func Footprint(size int64) int64 {
 	if size <= smallest {
 		return smallest
@@ -181,10 +180,10 @@ func (w *writer) copies(list []Copy) {
 	}
 }
 
-// Append writes a job as a message.
+// Append appends the job as a message, header included.
 func (j *Job) Append(b []byte) []byte {
 	const usual = 512
-	begin := len(b)
+	start := len(b)
 	w := &writer{append(slices.Grow(b, usual), make([]byte, HeaderSize)...)}
 	w.u64(j.ID)
 	w.numbers(j.Unload)
@@ -214,8 +213,8 @@ func (j *Job) Append(b []byte) []byte {
 		w.kernel(&j.Kernels[i])
 	}
 	w.copies(j.Download)
-	order.PutUint32(w.b[begin:], uint32(len(w.b)-begin-HeaderSize))
-	order.PutUint32(w.b[begin+4:], KindJob)
+	order.PutUint32(w.b[start:], uint32(len(w.b)-start-HeaderSize))
+	order.PutUint32(w.b[start+4:], KindJob)
 	return w.b
 }
 
@@ -237,44 +236,44 @@ func (w *writer) kernel(k *Kernel) {
 	}
 }
 
-var errShort = errors.New("a message from an executor ends too early")
+var errTruncated = errors.New("the executor sent an incomplete message")
 
 type reader struct {
-	b   []byte
-	bad bool
+	b         []byte
+	truncated bool
 }
 
-func (r *reader) take(n int) []byte {
-	if r.bad || n < 0 || n > len(r.b) {
-		r.bad = true
+func (r *reader) next(n int) []byte {
+	if r.truncated || n < 0 || n > len(r.b) {
+		r.truncated = true
 		return make([]byte, min(max(n, 8), 8))
 	}
-	out := r.b[:n]
+	data := r.b[:n]
 	r.b = r.b[n:]
-	return out
+	return data
 }
 
-func (r *reader) u32() uint32  { return order.Uint32(r.take(4)) }
-func (r *reader) u64() uint64  { return order.Uint64(r.take(8)) }
-func (r *reader) text() string { return string(r.take(int(min(r.u32(), MaxMessage)))) }
+func (r *reader) u32() uint32  { return order.Uint32(r.next(4)) }
+func (r *reader) u64() uint64  { return order.Uint64(r.next(8)) }
+func (r *reader) text() string { return string(r.next(int(min(r.u32(), MaxMessage)))) }
 
 func (r *reader) end() error {
-	if r.bad || len(r.b) > 0 {
-		return errShort
+	if r.truncated || len(r.b) > 0 {
+		return errTruncated
 	}
 	return nil
 }
 
-// Header reads what comes before a message.
+// Header decodes a header. It fails if the message would exceed MaxMessage.
 func Header(b []byte) (length int, kind uint32, err error) {
 	length, kind = int(order.Uint32(b)), order.Uint32(b[4:])
 	if length > MaxMessage {
-		return 0, 0, fmt.Errorf("an executor sends a message of %d bytes, expected at most %d", length, MaxMessage)
+		return 0, 0, fmt.Errorf("the executor sent a message of %d bytes, expected at most %d", length, MaxMessage)
 	}
 	return length, kind, nil
 }
 
-// ParseHello reads a Hello.
+// ParseHello decodes a Hello.
 func ParseHello(b []byte) (Hello, error) {
 	r := &reader{b: b}
 	h := Hello{Ready: r.u32() != 0, Name: r.text()}
@@ -291,10 +290,10 @@ func ParseHello(b []byte) (Hello, error) {
 	return h, r.end()
 }
 
-// ParseOutcome reads what became of a job.
+// ParseOutcome decodes an Outcome.
 func ParseOutcome(b []byte) (Outcome, error) {
 	r := &reader{b: b}
 	o := Outcome{ID: r.u64(), Code: r.u32(), Step: Step(r.u32()), Index: r.u32(), Fatal: r.u32() != 0,
-		GPU: time.Duration(r.u64()), Held: int64(r.u64()), Text: r.text()}
+		GPU: time.Duration(r.u64()), Allocated: int64(r.u64()), Text: r.text()}
 	return o, r.end()
 }

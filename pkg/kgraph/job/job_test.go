@@ -2,7 +2,7 @@ package job
 
 import "testing"
 
-// FuzzMessages: whatever an executor sends, it is a message or an error.
+// FuzzMessages: any bytes from an executor decode to a message or an error.
 func FuzzMessages(f *testing.F) {
 	f.Add(make([]byte, 44))
 	f.Add([]byte{1, 0, 0, 0, 255, 255, 255, 255})

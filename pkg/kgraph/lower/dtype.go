@@ -5,14 +5,13 @@ import (
 	"strconv"
 )
 
-// dtypes are the names of TVM's types: a kind and its bits, and for vectors the
-// number of lanes, like float32, uint8 or float16x4. The two ways of naming floats
-// of 8 bits are those of TVM 0.15 and of later ones.
+// dtypes matches the names of TVM's types: a kind, its bits and, for vectors, the number of lanes; for
+// example float32, uint8 or float16x4. The two forms for 8-bit floats are those of TVM 0.15 and of later
+// versions.
 var dtypes = regexp.MustCompile(`^(?:(?:int|uint|float|bfloat)([0-9]{1,3})(?:_e[0-9]m[0-9][a-z0-9]*?)?|e[0-9]m[0-9]_float(8))(?:x([0-9]{1,4}))?$`)
 
-// elementSize returns how many bytes an element of a type has in TVM's memory, where
-// each has whole bytes. It returns 0 for a name that is unknown, and for the sizes
-// that TVM's executor refuses.
+// elementSize returns the size in bytes of an element in TVM's memory, where each element takes whole
+// bytes. It returns 0 for an unknown name and for sizes that TVM's executor rejects.
 func elementSize(name string) int64 {
 	if name == "bool" {
 		return 1
@@ -21,7 +20,7 @@ func elementSize(name string) int64 {
 	if m == nil {
 		return 0
 	}
-	bits, _ := strconv.ParseInt(m[1]+m[2], 10, 64) // one of them is empty
+	bits, _ := strconv.ParseInt(m[1]+m[2], 10, 64) // one of the two is empty
 	if m[3] != "" {
 		lanes, _ := strconv.ParseInt(m[3], 10, 64)
 		bits *= lanes

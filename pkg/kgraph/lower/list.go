@@ -4,13 +4,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
-// operations is a list of them: each tensor is an input, or what one operation
-// before its first use makes.
+// operations is the JSON form of a list of operations. Each tensor is an input, or the output of exactly
+// one operation that precedes its uses.
 type operations struct {
 	Version int               `json:"version"`
 	Tensors map[string]tensor `json:"tensors"`
@@ -31,10 +32,9 @@ type operation struct {
 	Output string   `json:"output"`
 }
 
-// List lowers a list of operations to built-in kernels. Tensors that no operation
-// makes are objects, under their key or prefix and name; so are the outputs. The
-// error is an *UnsupportedError where an operation, or its shapes, are none of the
-// built-ins'.
+// List lowers a list of operations to built-in kernels. Tensors that no operation produces are objects,
+// and so are the outputs. The key of an object is the tensor's key, or prefix and the tensor's name. The
+// error is an *UnsupportedError if the built-ins do not support an operation or its shapes.
 func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 	var l operations
 	src, err := decode(r, name, true, &l)
@@ -44,9 +44,9 @@ func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 	if l.Version != 1 {
 		return nil, src.fault("/version", "%d, expected 1", l.Version)
 	}
-	c := &lists{operations: l, builder: newBuilder(), prefix: prefix, made: map[string]int{}}
-	if where, what := c.check(); what != "" {
-		return nil, src.fault(where, "%s", what)
+	c := &lists{operations: l, source: src, builder: newBuilder(), prefix: prefix, producer: map[string]int{}}
+	if err := c.check(); err != nil {
+		return nil, err
 	}
 	for i := range l.Nodes {
 		c.node(i)
@@ -59,79 +59,77 @@ func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 
 type lists struct {
 	operations
+	*source
 	*builder
 	prefix      string
-	made        map[string]int // by which node
+	producer    map[string]int // tensor to the index of the operation that produces it
 	unsupported []string
 }
 
-// check finds what is wrong with the names and shapes.
-func (c *lists) check() (where, what string) {
-	names := make([]string, 0, len(c.Tensors))
-	for name := range c.Tensors {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+// check returns an error if names or shapes are invalid. It sets c.producer.
+func (c *lists) check() error {
+	for _, name := range slices.Sorted(maps.Keys(c.Tensors)) {
 		t, at := c.Tensors[name], "/tensors/"+kgraph.Pointer(name)
 		switch {
 		case t.DType != "f32":
-			return at + "/dtype", fmt.Sprintf("%q, expected f32", t.DType)
+			return c.fault(at+"/dtype", "%q, expected f32", t.DType)
 		case len(t.Shape) == 0 || elements(t.Shape) == 0:
-			return at + "/shape", fmt.Sprintf("%v, expected sizes of 1 or more, at most %d elements", t.Shape, int64(mostElements))
+			return c.fault(at+"/shape", "%v, expected sizes of 1 or more, at most %d elements", t.Shape, int64(mostElements))
 		case !kgraph.ValidKey(c.key(name)):
-			return at + "/key", fmt.Sprintf("%q is no key", c.key(name))
+			return c.fault(at+"/key", "invalid key %q", c.key(name))
 		}
-	}
-	known := func(name, at string) (string, string) {
-		if _, there := c.Tensors[name]; !there {
-			return at, fmt.Sprintf("there is no tensor %q", name)
-		}
-		return "", ""
 	}
 	for i, n := range c.Nodes {
-		at := fmt.Sprintf("/nodes/%d", i)
-		if where, what = known(n.Output, at+"/output"); what != "" {
-			return where, what
+		at := fmt.Sprintf("/nodes/%d/output", i)
+		if err := c.checkName(n.Output, at); err != nil {
+			return err
 		}
-		if _, twice := c.made[n.Output]; twice {
-			return at + "/output", fmt.Sprintf("%q is made twice", n.Output)
+		if _, twice := c.producer[n.Output]; twice {
+			return c.fault(at, "%q is the output of two operations", n.Output)
 		}
-		c.made[n.Output] = i
+		c.producer[n.Output] = i
 	}
 	for i, n := range c.Nodes {
 		for j, in := range n.Inputs {
 			at := fmt.Sprintf("/nodes/%d/inputs/%d", i, j)
-			if where, what = known(in, at); what != "" {
-				return where, what
+			if err := c.checkName(in, at); err != nil {
+				return err
 			}
-			if by, is := c.made[in]; is && by >= i {
-				return at, fmt.Sprintf("%q is made by node %d only: operations are in their order", in, by)
+			if by, produced := c.producer[in]; produced && by >= i {
+				return c.fault(at, "%q is only produced by node %d: operations must be listed in the order in which they run", in, by)
 			}
 		}
 	}
 	for i, name := range c.Inputs {
 		at := fmt.Sprintf("/inputs/%d", i)
-		if where, what = known(name, at); what != "" {
-			return where, what
+		if err := c.checkName(name, at); err != nil {
+			return err
 		}
-		if _, is := c.made[name]; is {
-			return at, fmt.Sprintf("%q is an input and is made by an operation", name)
+		if _, produced := c.producer[name]; produced {
+			return c.fault(at, "%q is an input, but an operation produces it", name)
 		}
 	}
 	for i, name := range c.Outputs {
 		at := fmt.Sprintf("/outputs/%d", i)
-		if where, what = known(name, at); what != "" {
-			return where, what
+		if err := c.checkName(name, at); err != nil {
+			return err
 		}
-		if _, is := c.made[name]; !is {
-			return at, fmt.Sprintf("no operation makes %q", name)
+		if _, produced := c.producer[name]; !produced {
+			return c.fault(at, "no operation produces %q", name)
 		}
 	}
 	if len(c.Outputs) == 0 {
-		return "/outputs", "there are none, expected at least one"
+		return c.fault("/outputs", "the list is empty, expected at least one output")
 	}
-	return "", ""
+	return nil
+}
+
+// checkName returns an error at a place unless there is a tensor with that name.
+func (c *lists) checkName(name, at string) error {
+	if _, known := c.Tensors[name]; !known {
+		return c.fault(at, "there is no tensor %q", name)
+	}
+	return nil
 }
 
 func (c *lists) key(name string) string {
@@ -141,12 +139,12 @@ func (c *lists) key(name string) string {
 	return c.prefix + name
 }
 
-// tensor is the buffer of a tensor.
+// tensor returns the index of a tensor's buffer, which it adds if necessary.
 func (c *lists) tensor(name string) int {
 	buf := kgraph.Buffer{Name: name, Kind: kgraph.Temporary, Size: 4 * elements(c.Tensors[name].Shape)}
-	_, made := c.made[name]
+	_, produced := c.producer[name]
 	switch {
-	case !made:
+	case !produced:
 		buf.Kind, buf.Key = kgraph.Input, c.key(name)
 	case slices.Contains(c.Outputs, name):
 		buf.Kind, buf.Key = kgraph.Output, c.key(name)
@@ -170,7 +168,7 @@ func (c *lists) node(i int) {
 	case n.Op == "Add" && slices.Equal(sa, sb) && slices.Equal(sa, so):
 		c.launch("vadd", c.at(a, 0), c.at(b, 0), c.at(out, 0), i32(elements(sa)))
 	case n.Op == "Add" && slices.Equal(sa, so) && rows(sa, sb) > 0:
-		// A row for each row of a: the built-in knows no other way.
+		// One launch for each row of a, because vadd cannot broadcast.
 		width := elements(sb)
 		for r := range rows(sa, sb) {
 			c.launch("vadd", c.at(a, 4*r*width), c.at(b, 0), c.at(out, 4*r*width), i32(width))
@@ -180,7 +178,7 @@ func (c *lists) node(i int) {
 	}
 }
 
-// rows is to how many rows of a shape another is added; 0 when it cannot be.
+// rows returns to how many rows of shape a Add must add b; 0 if b cannot be broadcast to a.
 func rows(a, b []int64) int64 {
 	for len(b) > 1 && b[0] == 1 {
 		b = b[1:]
@@ -199,7 +197,7 @@ func i32(n int64) kgraph.Arg {
 	return kgraph.Arg{Type: "i32", Value: binary.LittleEndian.AppendUint32(nil, uint32(n))}
 }
 
-// launch adds a built-in kernel.
+// launch adds the launch of a built-in kernel.
 func (c *lists) launch(name string, args ...kgraph.Arg) {
 	if len(c.r.Modules) == 0 {
 		c.r.Modules = []kgraph.Module{{Name: kgraph.Blas, Builtin: kgraph.Blas}}

@@ -1,6 +1,6 @@
-// Package lower turns graphs of other tools into requests of kernels: lists of
-// operations, by the built-in kernels, and the graphs that TVM's runtime executes,
-// by the kernels that it compiled.
+// Package lower converts graphs of other tools to requests of gfaas-kerneld: lists of operations, which
+// use the built-in kernels (List), and graphs of TVM's graph executor, which use the kernels that TVM
+// compiled (TVM). pkg/command/kerneld calls it for gfaas-kerneld import.
 package lower
 
 import (
@@ -11,17 +11,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
-// UnsupportedError names all that cannot be lowered.
-type UnsupportedError struct{ What []string }
+// UnsupportedError lists everything that cannot be lowered.
+type UnsupportedError struct{ Features []string }
 
 func (e *UnsupportedError) Error() string {
-	return "not supported: " + strings.Join(e.What, "; ")
+	return "not supported: " + strings.Join(e.Features, "; ")
 }
 
-// mostElements is the most that a kernel's 32-bit numbers count.
+// mostElements limits the elements of a tensor: kernels count them with 32-bit integers.
 const mostElements = 1<<31 - 1
 
-// elements is how many a shape has; 0 when it is no shape.
+// elements returns the number of elements of a shape, or 0 if the shape is invalid or too large.
 func elements(shape []int64) int64 {
 	n := int64(1)
 	for _, d := range shape {
@@ -33,17 +33,17 @@ func elements(shape []int64) int64 {
 	return n
 }
 
-// builder puts a request together.
+// builder builds a request.
 type builder struct {
 	r      kgraph.Request
-	places map[string]int // of buffers, by name
+	places map[string]int // name of a buffer to its index
 }
 
 func newBuilder() *builder {
 	return &builder{r: kgraph.Request{Iterations: 1}, places: map[string]int{}}
 }
 
-// buffer is the place of a buffer, a new one if there is none of that name.
+// buffer returns the index of the buffer with buf's name, and adds buf if there is none.
 func (b *builder) buffer(buf kgraph.Buffer) int {
 	if i, there := b.places[buf.Name]; there {
 		return i
@@ -54,7 +54,7 @@ func (b *builder) buffer(buf kgraph.Buffer) int {
 	return i
 }
 
-// finish checks what came of it as the daemon would.
+// finish validates the request in the same way as the daemon, and returns it.
 func (b *builder) finish() (*kgraph.Request, error) {
 	text, err := b.r.Encode()
 	if err != nil {
@@ -67,7 +67,7 @@ func (b *builder) finish() (*kgraph.Request, error) {
 		problems = own.Check(kgraph.World{Files: true})
 	}
 	if len(problems) > 0 {
-		return nil, fmt.Errorf("the request would be wrong: %w", problems[0])
+		return nil, fmt.Errorf("the resulting request is invalid: %w", problems[0])
 	}
 	return r, nil
 }

@@ -14,22 +14,22 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// source is a JSON file that was read, kept so that later faults find their line.
+// source is the text of a JSON file. It is kept to find the lines of later faults.
 type source struct {
 	name string
 	text []byte
 }
 
-// fault is what is wrong at a place, which is a JSON pointer.
+// fault returns an error at a place, given as a JSON pointer.
 func (s *source) fault(where, format string, args ...any) error {
 	return &textfile.Fault{File: s.name, Line: kgraph.Line(s.text, where), Where: where, What: fmt.Sprintf(format, args...)}
 }
 
-// MaxFile is the longest file that is lowered, in bytes.
+// MaxFile limits a file to lower, in bytes.
 const MaxFile = 64 << 20
 
-// decode reads one JSON value. A key that is there twice is a fault, and one that is
-// unknown is where the file is read strictly.
+// decode decodes one JSON value into v. Duplicate keys are errors; unknown keys are errors if strict is
+// set.
 func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
@@ -44,7 +44,7 @@ func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 	err = w.value(reflect.TypeOf(v).Elem(), 0)
 	if err == nil {
 		if _, more := w.dec.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is more after it, expected one JSON object")
+			err = errors.New("text after the end of the object, expected one JSON object")
 		}
 	}
 	if err == nil {
@@ -57,22 +57,22 @@ func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
 	return s, nil
 }
 
-// shape compares a text with the type that it is to become, token by token.
+// shape compares a text with a Go type, token by token.
 type shape struct {
 	dec    *json.Decoder
 	strict bool
-	at     []byte // where it is, as a JSON pointer
+	at     []byte // current position as a JSON pointer
 }
 
-// maxDepth is how deep files may be nested: Unmarshal is for less deep ones yet.
+// maxDepth limits the nesting of a file. It is far below the limit of json.Unmarshal.
 const maxDepth = 32
 
-// value reads a value that should become a t; anything where t is nil.
+// value reads a value of type t, or of any type if t is nil.
 func (w *shape) value(t reflect.Type, depth int) error {
 	tok, err := w.dec.Token()
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("it ends in the middle, expected JSON")
+		return errors.New("unexpected end of the text, expected JSON")
 	case err != nil:
 		return fmt.Errorf("%w, expected JSON", err)
 	case depth > maxDepth:
@@ -81,36 +81,47 @@ func (w *shape) value(t reflect.Type, depth int) error {
 	if t != nil && (t.Kind() == reflect.Interface || t == reflect.TypeFor[json.RawMessage]()) {
 		t = nil
 	}
-	kind := reflect.Invalid
-	if t != nil {
-		kind = t.Kind()
+	if form := expected(t); form != "" && form != actual(tok) {
+		return fmt.Errorf("%s, expected %s", described(tok), form)
 	}
-	expected := ""
-	switch _, scalar := tok.(json.Delim); {
-	case tok == json.Delim('{') && (t == nil || kind == reflect.Struct || kind == reflect.Map):
+	switch tok {
+	case json.Delim('{'):
 		return w.object(t, depth)
-	case tok == json.Delim('[') && (t == nil || kind == reflect.Slice || kind == reflect.Array):
+	case json.Delim('['):
 		return w.list(t, depth)
-	case t == nil && !scalar:
-		return nil
-	case kind == reflect.Struct, kind == reflect.Map:
-		expected = "an object"
-	case kind == reflect.Slice, kind == reflect.Array:
-		expected = "a list"
-	case kind == reflect.String:
-		if _, is := tok.(string); is {
-			return nil
-		}
-		expected = "a string"
-	default:
-		if n, is := tok.(json.Number); is {
-			if _, err := strconv.ParseInt(n.String(), 10, 64); err == nil {
-				return nil
-			}
-		}
-		expected = "a whole number"
 	}
-	return fmt.Errorf("%s, expected %s", described(tok), expected)
+	return nil
+}
+
+// expected returns the JSON form of values of type t, or "" for any form.
+func expected(t reflect.Type) string {
+	if t == nil {
+		return ""
+	}
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.String:
+		return "a string"
+	}
+	return "a whole number"
+}
+
+// actual returns the JSON form of a value that starts with tok, or "" if no type expects it.
+func actual(tok json.Token) string {
+	switch tok := tok.(type) {
+	case json.Delim:
+		return described(tok)
+	case string:
+		return "a string"
+	case json.Number:
+		if _, err := tok.Int64(); err == nil {
+			return "a whole number"
+		}
+	}
+	return ""
 }
 
 func described(tok json.Token) string {
@@ -158,7 +169,7 @@ func (w *shape) object(t reflect.Type, depth int) error {
 		key, _ := tok.(string)
 		w.at = append(append(w.at[:size], '/'), kgraph.Pointer(key)...)
 		if seen[key] {
-			return errors.New("the key is there twice, expected once")
+			return errors.New("the key is given twice, expected once")
 		}
 		seen[key] = true
 		of, known := field(t, key)
@@ -173,7 +184,7 @@ func (w *shape) object(t reflect.Type, depth int) error {
 	return w.end()
 }
 
-// field is the type of what is under a key; nil for anything.
+// field returns the type of the value under a key; nil means any type.
 func field(t reflect.Type, key string) (of reflect.Type, known bool) {
 	switch {
 	case t == nil:
@@ -192,7 +203,7 @@ func field(t reflect.Type, key string) (of reflect.Type, known bool) {
 // end reads the end of a list or an object.
 func (w *shape) end() error {
 	if _, err := w.dec.Token(); err != nil {
-		return errors.New("it ends in the middle, expected JSON")
+		return errors.New("unexpected end of the text, expected JSON")
 	}
 	return nil
 }

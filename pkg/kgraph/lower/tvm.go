@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -13,7 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
-// tvmGraph is as much of the graph that TVM's graph executor reads as is needed.
+// tvmGraph holds the used parts of a graph for TVM's graph executor.
 type tvmGraph struct {
 	Nodes []struct {
 		Op    string `json:"op"`
@@ -32,13 +33,13 @@ type tvmGraph struct {
 		Storage [2]json.RawMessage `json:"storage_id"`
 		Shape   [2]json.RawMessage `json:"shape"`
 		DType   [2]json.RawMessage `json:"dltype"`
-		// These two are absent where all entries are plain memory of one device.
+		// Absent if all entries are plain memory of one device.
 		Device []json.RawMessage `json:"device_index"`
 		Scope  []json.RawMessage `json:"storage_scope"`
 	} `json:"attrs"`
 }
 
-// launches are the kernels of each function, as LAUNCH.json gives them.
+// launches maps each function to its kernels, as in LAUNCH.json.
 type launches map[string][]struct {
 	Name   string           `json:"name"`
 	Grid   [3]int           `json:"grid"`
@@ -47,10 +48,9 @@ type launches map[string][]struct {
 	Args   []map[string]any `json:"args"`
 }
 
-// TVM lowers a graph of TVM's, whose kernels are in the PTX of a file. Launch says
-// how each function's kernels are launched: the graph itself does not. The error is
-// an *UnsupportedError where a request cannot do what the graph says, as with two
-// outputs in one memory.
+// TVM lowers a TVM graph whose kernels are in a PTX file. The graph does not contain the launches; the
+// launch file lists the kernels of each function with their grids, blocks and arguments. The error is an
+// *UnsupportedError if a request cannot express the graph, for example two outputs in one memory.
 func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) (*kgraph.Request, error) {
 	c := &tvm{builder: newBuilder(), prefix: prefix}
 	var err error
@@ -61,11 +61,10 @@ func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) 
 		return nil, err
 	}
 	c.r.Modules = []kgraph.Module{{Name: "tvm", File: module}}
-	if err := c.entries(); err != nil {
-		return nil, err
-	}
-	if err := c.roles(); err != nil {
-		return nil, err
+	for _, step := range []func() error{c.entries, c.references, c.arguments, c.heads} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
 	c.sharedStorage()
 	for i := range c.g.Nodes {
@@ -84,7 +83,7 @@ func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) 
 
 type tvm struct {
 	*builder
-	*source      // the graph
+	*source      // of the graph
 	launchSource *source
 	g            tvmGraph
 	launches     launches
@@ -92,27 +91,27 @@ type tvm struct {
 
 	storage []int    // by entry
 	sizes   []int64  // bytes, by entry
-	alias   []int    // by entry: the one whose memory it is
-	inputs  []string // by entry: the key of an input
-	outputs []string // by entry: the key of an output
+	alias   []int    // by entry: the entry whose memory it uses
+	inputs  []string // by entry: key if it is an input
+	outputs []string // by entry: key if it is an output
 	written []bool   // by entry: whether a kernel has it as an output
-	missing []string // what a request cannot do
+	missing []string // features that a request cannot express
 }
 
-// unsupported adds to what a request cannot do, once.
+// unsupported adds a feature that a request cannot express, unless it was added before.
 func (c *tvm) unsupported(format string, args ...any) {
-	if what := fmt.Sprintf(format, args...); !slices.Contains(c.missing, what) {
-		c.missing = append(c.missing, what)
+	if feature := fmt.Sprintf(format, args...); !slices.Contains(c.missing, feature) {
+		c.missing = append(c.missing, feature)
 	}
 }
 
-// entry is the number of a node's output.
+// entry returns the number of a node's output among all outputs.
 func (c *tvm) entry(ref []int, where string) (int, error) {
 	if len(ref) < 2 || len(ref) > 3 || ref[0] < 0 || ref[0] >= len(c.g.Nodes) || ref[1] < 0 {
-		return 0, c.fault(where, "%v is no output of a node", ref)
+		return 0, c.fault(where, "%v is not an output of a node", ref)
 	}
 	if len(ref) == 3 && ref[2] != 0 {
-		return 0, c.fault(where, "version %d of node %d's output, expected 0: no node changes what another made", ref[2], ref[0])
+		return 0, c.fault(where, "version %d of node %d's output, expected 0: a node cannot change another node's output", ref[2], ref[0])
 	}
 	e := c.g.Rows[ref[0]] + ref[1]
 	if e >= c.g.Rows[ref[0]+1] {
@@ -121,15 +120,15 @@ func (c *tvm) entry(ref []int, where string) (int, error) {
 	return e, nil
 }
 
-// entries reads what is known of each output of each node.
+// entries reads the attributes of all entries, which are the outputs of all nodes.
 func (c *tvm) entries() error {
 	g := &c.g
 	if len(g.Nodes) == 0 || len(g.Rows) != len(g.Nodes)+1 {
-		return c.fault("/node_row_ptr", "%d numbers for %d nodes, expected one more", len(g.Rows), len(g.Nodes))
+		return c.fault("/node_row_ptr", "%d numbers for %d nodes, expected one number more than nodes", len(g.Rows), len(g.Nodes))
 	}
 	for i, n := range g.Rows {
 		if n < 0 || n > 1<<20 || i > 0 && n <= g.Rows[i-1] {
-			return c.fault("/node_row_ptr", "%d, expected more than the one before", n)
+			return c.fault("/node_row_ptr", "%d, expected more than the number before it", n)
 		}
 	}
 	if g.Rows[0] != 0 {
@@ -138,14 +137,12 @@ func (c *tvm) entries() error {
 	n := g.Rows[len(g.Nodes)]
 	var shapes [][]int64
 	var types []string
-	for _, a := range []struct {
-		what string
-		raw  json.RawMessage
-		into any
-	}{{"storage_id", g.Attrs.Storage[1], &c.storage}, {"shape", g.Attrs.Shape[1], &shapes}, {"dltype", g.Attrs.DType[1], &types}} {
-		if err := c.list(a.what, a.raw, a.into); err != nil {
-			return err
-		}
+	err := cmp.Or(
+		c.list("storage_id", g.Attrs.Storage[1], &c.storage),
+		c.list("shape", g.Attrs.Shape[1], &shapes),
+		c.list("dltype", g.Attrs.DType[1], &types))
+	if err != nil {
+		return err
 	}
 	if len(c.storage) != n || len(shapes) != n || len(types) != n {
 		return c.fault("/attrs", "%d storage ids, %d shapes and %d types, expected %d of each", len(c.storage), len(shapes), len(types), n)
@@ -156,13 +153,13 @@ func (c *tvm) entries() error {
 		size := elementSize(types[i])
 		elems := elements(shapes[i])
 		if len(shapes[i]) == 0 {
-			elems = 1 // a number
+			elems = 1 // a scalar
 		}
 		if size == 0 || elems == 0 {
-			return c.fault("/attrs", "entry %d has the shape %v of %q", i, shapes[i], types[i])
+			return c.fault("/attrs", "entry %d has the shape %v and the type %q, expected a known size above 0", i, shapes[i], types[i])
 		}
 		if c.storage[i] < 0 {
-			return c.fault("/attrs/storage_id", "%d of entry %d, expected 0 or more", c.storage[i], i)
+			return c.fault("/attrs/storage_id", "%d for entry %d, expected 0 or more", c.storage[i], i)
 		}
 		c.sizes[i] = elems * size
 		c.alias[i] = i
@@ -170,7 +167,7 @@ func (c *tvm) entries() error {
 	return c.places()
 }
 
-// list reads the values of one of the graph's attributes.
+// list decodes the values of one of the graph's attributes.
 func (c *tvm) list(attr string, raw json.RawMessage, into any) error {
 	if err := json.Unmarshal(raw, into); err != nil {
 		return c.fault("/attrs/"+attr, "expected a list: %v", err)
@@ -178,24 +175,26 @@ func (c *tvm) list(attr string, raw json.RawMessage, into any) error {
 	return nil
 }
 
-// places finds entries that are not plain memory of one device.
+// optionalList decodes the values of an attribute that a graph may lack: its type and the list.
+func (c *tvm) optionalList(attr string, raw []json.RawMessage, into any) error {
+	switch {
+	case raw == nil:
+		return nil
+	case len(raw) == 2:
+		return c.list(attr, raw[1], into)
+	}
+	return c.fault("/attrs/"+attr, "%d values, expected 2", len(raw))
+}
+
+// places reports entries that are not plain memory of one device as unsupported.
 func (c *tvm) places() error {
 	var devices []int
 	var scopes []string
-	for _, a := range []struct {
-		what string
-		raw  []json.RawMessage
-		into any
-	}{{"device_index", c.g.Attrs.Device, &devices}, {"storage_scope", c.g.Attrs.Scope, &scopes}} {
-		if a.raw == nil {
-			continue
-		}
-		if len(a.raw) != 2 {
-			return c.fault("/attrs/"+a.what, "%d values, expected 2", len(a.raw))
-		}
-		if err := c.list(a.what, a.raw[1], a.into); err != nil {
-			return err
-		}
+	err := cmp.Or(
+		c.optionalList("device_index", c.g.Attrs.Device, &devices),
+		c.optionalList("storage_scope", c.g.Attrs.Scope, &scopes))
+	if err != nil {
+		return err
 	}
 	if different := slices.Compact(slices.Sorted(slices.Values(devices))); len(different) > 1 {
 		c.unsupported("a graph for devices of several types (device_index %v)", different)
@@ -208,21 +207,18 @@ func (c *tvm) places() error {
 	return nil
 }
 
-// roles finds which entries are objects, and follows aliases.
-func (c *tvm) roles() error {
+// references validates the inputs and outputs of all nodes, and resolves aliases.
+func (c *tvm) references() error {
 	for i := range c.g.Nodes {
-		if err := c.references(i); err != nil {
+		if err := c.nodeReferences(i); err != nil {
 			return err
 		}
 	}
-	if err := c.arguments(); err != nil {
-		return err
-	}
-	return c.heads()
+	return nil
 }
 
-// references checks what a node takes and makes, and follows the alias that a __nop is.
-func (c *tvm) references(i int) error {
+// nodeReferences validates a node's inputs and outputs. If the node is a __nop, it resolves its alias.
+func (c *tvm) nodeReferences(i int) error {
 	n := &c.g.Nodes[i]
 	for j, ref := range n.Inputs {
 		where := fmt.Sprintf("/nodes/%d/inputs/%d", i, j)
@@ -230,16 +226,16 @@ func (c *tvm) references(i int) error {
 			return err
 		}
 		if ref[0] >= i {
-			return c.fault(where, "node %d comes later: nodes are in the order in which they run", ref[0])
+			return c.fault(where, "node %d comes later, but nodes must be listed in the order in which they run", ref[0])
 		}
 	}
 	outputs := c.g.Rows[i+1] - c.g.Rows[i]
 	for _, counted := range []struct {
-		attr, said string
-		n          int
+		attr, declared string
+		n              int
 	}{{"num_inputs", n.Attrs.Inputs, len(n.Inputs)}, {"num_outputs", n.Attrs.Outputs, outputs}} {
-		if counted.said != "" && counted.said != strconv.Itoa(counted.n) {
-			return c.fault(fmt.Sprintf("/nodes/%d/attrs/%s", i, counted.attr), "%q, but the node has %d", counted.said, counted.n)
+		if counted.declared != "" && counted.declared != strconv.Itoa(counted.n) {
+			return c.fault(fmt.Sprintf("/nodes/%d/attrs/%s", i, counted.attr), "%q, but the node has %d", counted.declared, counted.n)
 		}
 	}
 	if n.Op == "null" && (len(n.Inputs) > 0 || outputs != 1) {
@@ -259,15 +255,15 @@ func (c *tvm) references(i int) error {
 	if c.sizes[to] != c.sizes[from] {
 		return c.fault(fmt.Sprintf("/nodes/%d", i), "__nop from %d bytes to %d", c.sizes[from], c.sizes[to])
 	}
-	c.alias[to] = c.alias[from] // earlier nodes' are settled
+	c.alias[to] = c.alias[from] // from belongs to an earlier node, so its alias is resolved
 	return nil
 }
 
-// isNop reports whether a node's output is the memory of its input.
+// isNop reports whether a node's output shares the memory of its input.
 func isNop(op, function string) bool { return op == "tvm_op" && function == "__nop" }
 
-// arguments gives each argument the key of its object. A null node that is no
-// argument is a fault: nothing says what it holds.
+// arguments assigns each argument the key of its object. A null node that is not an argument is a fault,
+// because its contents are undefined.
 func (c *tvm) arguments() error {
 	named := map[string]int{} // node
 	for i, node := range c.g.ArgNodes {
@@ -280,23 +276,23 @@ func (c *tvm) arguments() error {
 			return c.fault(where, "node %d (%s) is a %s, expected null", node, n.Name, n.Op)
 		}
 		if other, twice := named[n.Name]; twice {
-			return c.fault(where, "the argument %s is node %d and node %d, expected each name once", n.Name, other, node)
+			return c.fault(where, "the argument %s is both node %d and node %d, expected each name once", n.Name, other, node)
 		}
 		named[n.Name] = node
 		c.inputs[c.g.Rows[node]] = c.prefix + n.Name
 	}
 	for i := range c.g.Nodes {
 		if n := &c.g.Nodes[i]; n.Op == "null" && c.inputs[c.g.Rows[i]] == "" {
-			return c.fault(fmt.Sprintf("/nodes/%d", i), "%s is null but none of arg_nodes: nothing says what it holds", n.Name)
+			return c.fault(fmt.Sprintf("/nodes/%d", i), "%s is a null node but not in arg_nodes, so its content is unknown", n.Name)
 		}
 	}
 	return nil
 }
 
-// heads gives each output the key of its object.
+// heads assigns each output the key of its object.
 func (c *tvm) heads() error {
 	if len(c.g.Heads) == 0 {
-		return c.fault("/heads", "there are none, expected at least one output")
+		return c.fault("/heads", "the list is empty, expected at least one output")
 	}
 	keys := map[string]int{} // entry
 	for e, key := range c.inputs {
@@ -312,14 +308,14 @@ func (c *tvm) heads() error {
 		}
 		root := c.alias[e]
 		if c.inputs[root] != "" {
-			return c.fault(where, "it is an input, expected what a kernel makes")
+			return c.fault(where, "the head is an input, expected the output of a kernel")
 		}
 		key := c.prefix + c.g.Nodes[head[0]].Name
 		if head[1] > 0 {
 			key += fmt.Sprintf(".%d", head[1])
 		}
 		if other, known := keys[key]; known && other != e {
-			return c.fault(where, "the object %s is entry %d of the graph and entry %d, expected one", key, other, e)
+			return c.fault(where, "the object %s is both entry %d and entry %d of the graph, expected one", key, other, e)
 		}
 		keys[key] = e
 		if other := c.outputs[root]; other != "" && other != key {
@@ -331,9 +327,8 @@ func (c *tvm) heads() error {
 	return nil
 }
 
-// sharedStorage finds memory that would not be shared as the graph has it: an alias
-// of other storage, which may be overwritten while the alias is used, and what is
-// made in an argument's memory.
+// sharedStorage reports memory sharing that a request cannot express: an alias of other storage, which
+// may be overwritten while the alias is in use, and results in the memory of an argument.
 func (c *tvm) sharedStorage() {
 	argument := map[int]string{} // by storage id
 	for e, key := range c.inputs {
@@ -355,14 +350,14 @@ func (c *tvm) sharedStorage() {
 	}
 }
 
-// unwritten finds what is used although no kernel writes it.
+// unwritten reports entries that are used although no kernel writes them.
 func (c *tvm) unwritten() {
 	check := func(ref []int, by string) {
 		e, _ := c.entry(ref, "") // checked before
 		if e = c.alias[e]; c.inputs[e] == "" && !c.written[e] {
 			node, _ := slices.BinarySearch(c.g.Rows, e+1)
 			n := &c.g.Nodes[node-1]
-			c.unsupported("output %d of %s (node %d), which %s uses: no kernel that %s gives for %s has it as an output",
+			c.unsupported("output %d of %s (node %d), which %s uses: %s lists no kernel of %s with it as an output",
 				e-c.g.Rows[node-1], n.Name, node-1, by, c.launchSource.name, n.Attrs.Function)
 		}
 	}
@@ -376,7 +371,8 @@ func (c *tvm) unwritten() {
 	}
 }
 
-// memory is the buffer of an entry: an object's, or the one of its storage id.
+// memory returns the index of an entry's buffer: the object's, or one shared by all entries with its
+// storage ID.
 func (c *tvm) memory(e int) int {
 	e = c.alias[e]
 	switch {
@@ -401,7 +397,7 @@ func (c *tvm) node(i int) error {
 	}
 	kernels, known := c.launches[n.Attrs.Function]
 	if !known {
-		c.unsupported("%s does not say how %s is launched", c.launchSource.name, n.Attrs.Function)
+		c.unsupported("%s has no kernels for %s", c.launchSource.name, n.Attrs.Function)
 		return nil
 	}
 	for j := range kernels {
@@ -418,7 +414,7 @@ func (c *tvm) node(i int) error {
 	return nil
 }
 
-// arg is {"input":0}, {"output":0} or a number like {"i32":64}.
+// arg converts an argument of the launch file: {"input":0}, {"output":0} or a number such as {"i32":64}.
 func (c *tvm) arg(node int, form map[string]any) (kgraph.Arg, error) {
 	if len(form) != 1 {
 		return kgraph.Arg{}, fmt.Errorf("%d keys, expected one of input, output, i32, u32, i64, u64, f32 and f64", len(form))
@@ -445,19 +441,19 @@ func (c *tvm) arg(node int, form map[string]any) (kgraph.Arg, error) {
 			return kgraph.Arg{Type: "buffer", Buffer: c.memory(e)}, nil
 		case "f32":
 			if f := float32(v); math.IsInf(float64(f), 0) || f == 0 && v != 0 {
-				return kgraph.Arg{}, fmt.Errorf("%v is no %s", v, key)
+				return kgraph.Arg{}, fmt.Errorf("%v is not a valid %s", v, key)
 			}
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v)))}, nil
 		case "f64":
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint64(nil, math.Float64bits(v))}, nil
 		case "i32", "u32":
 			if v != math.Trunc(v) || v < math.MinInt32 || v > math.MaxUint32 || key == "u32" && v < 0 || key == "i32" && v > math.MaxInt32 {
-				return kgraph.Arg{}, fmt.Errorf("%v is no %s", v, key)
+				return kgraph.Arg{}, fmt.Errorf("%v is not a valid %s", v, key)
 			}
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint32(nil, uint32(int64(v)))}, nil
 		case "i64", "u64":
 			if v != math.Trunc(v) || math.Abs(v) >= 1<<53 || key == "u64" && v < 0 {
-				return kgraph.Arg{}, fmt.Errorf("%v is no %s that JSON can say exactly", v, key)
+				return kgraph.Arg{}, fmt.Errorf("%v is not a whole number that fits %s and that JSON represents exactly", v, key)
 			}
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint64(nil, uint64(int64(v)))}, nil
 		default:

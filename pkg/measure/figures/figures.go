@@ -1,7 +1,7 @@
 // Package figures derives the figures of a profile from the result of a load.
 //
 // Latencies are in milliseconds, rates in requests per second; a batch counts as
-// its size. Figures are rounded to what a trial can tell. The functions are pure;
+// its size. Figures are rounded to the precision of a trial. The functions are pure;
 // trials (package measure) and load tests (package loadtest) call them.
 package figures
 
@@ -47,7 +47,7 @@ func Remarks(res load.Result) (texts []string) {
 	late := res.Cut + res.Unsent
 	switch {
 	case late > 0:
-		texts = append(texts, fmt.Sprintf("%d requests had no answer when the trial ended, %d of them not sent yet: the load is more than is sustained",
+		texts = append(texts, fmt.Sprintf("%d requests had no answer when the trial ended, %d of them not yet sent: the load exceeds the capacity",
 			late, res.Unsent))
 	case res.Errors > 0:
 		texts = append(texts, fmt.Sprintf("%d requests failed, the last with: %v", res.Errors, res.LastFailed))

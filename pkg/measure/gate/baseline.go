@@ -23,7 +23,7 @@ type Baseline struct {
 // job's model counts. NewBaseline fails if there are no such rows, since the baseline could
 // never trip. A figure may be worse by the fraction allowed.
 func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float64) (*Baseline, error) {
-	wanted := job.Wants()
+	wanted := job.Points()
 	b := &Baseline{path: path, rows: map[measure.Point]profile.Row{}, allowed: allowed}
 	var others []string
 	for _, row := range rows {
@@ -41,16 +41,16 @@ func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float
 	}
 	if len(others) > 0 {
 		slices.Sort(others)
-		return nil, fmt.Errorf("%s is of %s, this run of %s: expected the same model of GPU",
+		return nil, fmt.Errorf("%s was measured on %s and this run measures on %s: expected the same GPU model",
 			path, strings.Join(slices.Compact(others), ", "), job.GPU)
 	}
-	return nil, fmt.Errorf("%s has none of the configurations to be measured", path)
+	return nil, fmt.Errorf("%s has none of the configurations of this run", path)
 }
 
 // judge compares a row with the older one; it returns nil if there is none. The row is
 // worse if a figure is worse by more than the allowed fraction and the confidence
 // intervals of both, where they are known, do not explain the rest. It is doubtful if
-// they do, or if one of the rows is unstable.
+// they do, or if either row is unstable.
 func (b *Baseline) judge(row profile.Row) []Finding {
 	old, ok := b.rows[measure.PointOf(row)]
 	if !ok {
@@ -76,9 +76,9 @@ func (b *Baseline) metric(name string, row, old profile.Row, worse, before, afte
 		return f
 	}
 	f.Verdict = Tripped
-	margin := "; its noise is not known"
+	margin := "; the noise is unknown"
 	if known {
-		margin = fmt.Sprintf(", its noise is ±%s%%", percent(noise))
+		margin = fmt.Sprintf("; the noise is ±%s%%", percent(noise))
 	}
 	switch {
 	case row.Unstable > 0:
@@ -100,7 +100,7 @@ func (b *Baseline) errors(row, old profile.Row) Finding {
 	share := func(r profile.Row) float64 { return float64(r.Errors) / math.Max(1, float64(r.Errors+r.Samples)) }
 	if share(row)-share(old) > b.allowed {
 		f.Verdict = Tripped
-		f.Text = fmt.Sprintf("errors are %s%% of the requests for %s, were %s%%: %s points more than %s",
+		f.Text = fmt.Sprintf("errors are %s%% of the requests for %s, were %s%%: %s percentage points more, allowed are %s",
 			percent(share(row)), measure.PointOf(row), percent(share(old)), percent(share(row)-share(old)), percent(b.allowed))
 	}
 	return f

@@ -21,23 +21,23 @@ func TestBaselineJudge(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		old, now profile.Row
-		want     string // what trips; empty for nothing
-		doubt    string // what may be worse; empty for nothing
+		want     string // the reason to fail; empty for none
+		doubt    string // the reason for doubt; empty for none
 	}{
 		"the same":                    {row(100, 0, 10, 0, 0), row(100, 0, 10, 0, 0), "", ""},
 		"better":                      {row(100, 1, 10, 1, 0), row(150, 1, 5, 1, 0), "", ""},
 		"as much worse as allowed":    {row(100, 1, 10, 0.1, 0), row(95, 1, 10.5, 0.1, 0), "", ""},
-		"slower":                      {row(100, 1, 10, 1, 0), row(90, 1, 10, 1, 0), "throughput_rps is 10% worse for f at sm_pct 24, quota 0.4, batch 1: 90, was 100: more than 5%, its noise is ±1.41%", ""},
-		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), "", "90, was 100: more than 5%, its noise is ±12.7%: measure for longer"},
-		"slower, about as noisy":      {row(100, 5, 10, 1, 0), row(90, 5, 10, 1, 0), "", "its noise is ±7.07%: measure"},
-		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; its noise is not known", ""},
+		"slower":                      {row(100, 1, 10, 1, 0), row(90, 1, 10, 1, 0), "throughput_rps is 10% worse for f at sm_pct 24, quota 0.4, batch 1: 90, was 100: more than 5%; the noise is ±1.41%", ""},
+		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), "", "90, was 100: more than 5%; the noise is ±12.7%: measure for longer"},
+		"slower, about as noisy":      {row(100, 5, 10, 1, 0), row(90, 5, 10, 1, 0), "", "the noise is ±7.07%: measure"},
+		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; the noise is unknown", ""},
 		"slower, unstable":            {row(100, 1, 10, 1, 0), unstable(row(50, 1, 10, 1, 0)), "", "50, was 100: more than 5%; this run is unstable: measure for longer"},
 		"slower than unstable":        {unstable(row(100, 0, 10, 0, 0)), row(50, 0, 10, 0, 0), "", "; the baseline is unstable: measure it for longer"},
 		"later, unstable":             {row(100, 1, 10, 1, 0), unstable(row(100, 1, 90, 1, 0)), "", "p95_ms is 800% worse"},
 		"failing, unstable":           {row(100, 1, 10, 0.1, 1), unstable(row(100, 1, 10, 0.1, 9)), "errors are 9%", ""},
 		"unstable, no worse":          {unstable(row(100, 1, 10, 1, 0)), unstable(row(100, 1, 10, 1, 0)), "", ""},
 		"later":                       {row(100, 1, 10, 0.1, 0), row(100, 1, 12, 0.1, 0), "p95_ms is 20% worse", ""},
-		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5", ""},
+		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 percentage points more, allowed are 5", ""},
 		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), "", ""},
 	} {
 		b := &Baseline{allowed: 0.05, rows: map[measure.Point]profile.Row{{Function: "f", Config: at}: c.old}}
@@ -52,7 +52,8 @@ func TestBaselineJudge(t *testing.T) {
 	}
 }
 
-// Of a baseline with several GPU models, the rows of the run's model count.
+// TestBaselineModel: if a baseline covers several GPU models, only the rows for the run's
+// model count.
 func TestBaselineModel(t *testing.T) {
 	at := profile.Config{SMPct: 50, Quota: 1, Batch: 1}
 	rows := []profile.Row{

@@ -96,7 +96,7 @@ func (c Criteria) gates(job measure.Job, res measure.Result) (out []Finding) {
 			out = append(out, g.Judge(measure.PointOf(row).String(), FiguresOf(row), job.Objective(row.Function)))
 		}
 		if !matched {
-			out = append(out, Finding{FailIf, g.String(), Unknown, fmt.Sprintf("%s: no such configuration was measured", g)})
+			out = append(out, Finding{FailIf, g.String(), Unknown, fmt.Sprintf("%s: no configuration that it applies to was measured", g)})
 		}
 	}
 	return out
@@ -111,7 +111,7 @@ func (c Criteria) compare(res measure.Result) (out []Finding) {
 		out = append(out, c.Baseline.judge(row)...)
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{BaselineSubject, c.Baseline.path, Unknown, "it has none of the configurations that were measured"})
+		out = append(out, Finding{BaselineSubject, c.Baseline.path, Unknown, "none of the measured configurations is in the baseline"})
 	}
 	return out
 }

@@ -66,7 +66,7 @@ var halfWidths = map[string]func(profile.Row) float64{
 }
 
 // Figures returns a metric of a measurement and half the width of its 95% confidence
-// interval, 0 if that is unknown. Measured is false if there is no such figure.
+// interval, 0 if that is unknown. Measured is false if the figure does not exist.
 type Figures func(metric string) (value, halfWidth float64, measured bool)
 
 // FiguresOf returns the figures of a row. They accept the metrics of RowMetrics.
@@ -113,17 +113,17 @@ func Parse(texts, metrics []string) (gates []Gate, err error) {
 func parse(text string, metrics []string) (Gate, error) {
 	parts := gateSyntax.FindStringSubmatch(text)
 	if parts == nil {
-		return Gate{}, fmt.Errorf("%q is no condition: expected one like 'p95_ms > 69' or 'p95_ms > 69 at sm_pct=24,quota=0.4'", text)
+		return Gate{}, fmt.Errorf("invalid condition %q: expected METRIC OP NUMBER, like 'p95_ms > 69' or 'p95_ms > 69 at sm_pct=24,quota=0.4'", text)
 	}
 	g := Gate{metric: parts[1], op: parts[2]}
 	if !slices.Contains(metrics, g.metric) {
-		return Gate{}, fmt.Errorf("%q: %s is not measured: expected one of %s", text, g.metric, strings.Join(metrics, ", "))
+		return Gate{}, fmt.Errorf("%q: unknown metric %s: expected %s", text, g.metric, strings.Join(metrics, ", "))
 	}
 	var err error
 	if g.slo = parts[3] == "slo"; !g.slo {
 		g.bound, err = parseNumber(parts[3])
 	} else if !strings.HasSuffix(g.metric, "_ms") {
-		err = fmt.Errorf("slo is a latency, %s is none", g.metric)
+		err = fmt.Errorf("slo is a latency, but %s is not", g.metric)
 	}
 	if err != nil {
 		return Gate{}, fmt.Errorf("%q: %w", text, err)
@@ -137,7 +137,7 @@ func parse(text string, metrics []string) (Gate, error) {
 			return Gate{}, fmt.Errorf("%q: %w", text, err)
 		}
 		if slices.ContainsFunc(g.where, func(q selector) bool { return q.key == s.key }) {
-			return Gate{}, fmt.Errorf("%q: %s is given twice", text, s.key)
+			return Gate{}, fmt.Errorf("%q: %s appears twice", text, s.key)
 		}
 		g.where = append(g.where, s)
 	}
@@ -148,7 +148,7 @@ func parseSelector(text string) (selector, error) {
 	key, value, ok := strings.Cut(text, "=")
 	s := selector{key: strings.TrimSpace(key), value: strings.TrimSpace(value)}
 	if !ok || !slices.Contains(selectorKeys, s.key) || s.value == "" {
-		return s, fmt.Errorf("%q after at: expected KEY=VALUE with a key of %s", text, strings.Join(selectorKeys, ", "))
+		return s, fmt.Errorf("%q after \"at\": expected KEY=VALUE with a key of %s", text, strings.Join(selectorKeys, ", "))
 	}
 	if s.key == "function" {
 		return s, nil
@@ -243,17 +243,17 @@ func (g Gate) Judge(subject string, figures Figures, sloMS float64) Finding {
 	}
 	switch {
 	case !measured && unstable && strings.HasPrefix(g.metric, "goodput_"):
-		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: the goodput did not settle for %s, so it may hold or not: measure for longer", g, subject)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: the goodput of %s did not settle, so the result is uncertain: measure for longer", g, subject)
 	case !measured:
 		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, subject)
 	case g.slo && sloMS <= 0:
-		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: there is no slo for %s", g, subject)
+		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: %s has no slo", g, subject)
 	case low && high && unstable:
-		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so it may hold or not: measure for longer", g, is, subject)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so the result is uncertain: measure for longer", g, is, subject)
 	case low && high:
 		f.Verdict, f.Text = Tripped, fmt.Sprintf("%s: it is %s for %s", g, is, subject)
 	case low || high:
-		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, so it may hold or not: measure for longer", g, is, subject)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, so the result is uncertain: measure for longer", g, is, subject)
 	}
 	return f
 }

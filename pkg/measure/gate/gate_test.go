@@ -26,25 +26,25 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %q, %v", text, g, err)
 		}
 	}
-	for text, why := range map[string]string{
-		"":                                 "is no condition",
-		"p95_ms":                           "is no condition",
-		"p95_ms > ":                        "is no condition",
-		"p95_ms => 3":                      "is no condition",
+	for text, reason := range map[string]string{
+		"":                                 "invalid condition",
+		"p95_ms":                           "invalid condition",
+		"p95_ms > ":                        "invalid condition",
+		"p95_ms => 3":                      "invalid condition",
 		"p95_ms > 69ms":                    "not a number",
 		"p95_ms > NaN":                     "not a number",
-		"p96_ms > 69":                      "not measured: expected one of",
-		"p95_ms > 69 at":                   "is no condition",
+		"p96_ms > 69":                      "unknown metric p96_ms: expected ",
+		"p95_ms > 69 at":                   "invalid condition",
 		"p95_ms > 69 at sm_pct":            "expected KEY=VALUE",
 		"p95_ms > 69 at sm=24":             "a key of function, sm_pct",
 		"p95_ms > 69 at quota=":            "expected KEY=VALUE",
 		"p95_ms > 69 at quota=x":           "not a number",
-		"p95_ms > 69 at quota=1,quota=0.2": "given twice",
-		"p95_ms > 69 or errors > 0":        "is no condition",
-		"throughput_rps < slo":             "slo is a latency, throughput_rps is none",
+		"p95_ms > 69 at quota=1,quota=0.2": "quota appears twice",
+		"p95_ms > 69 or errors > 0":        "invalid condition",
+		"throughput_rps < slo":             "slo is a latency, but throughput_rps is not",
 	} {
-		if g, err := parse(text, RowMetrics()); err == nil || !strings.Contains(err.Error(), why) {
-			t.Errorf("%q: %+v, %v, want %q", text, g, err, why)
+		if g, err := parse(text, RowMetrics()); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%q: %+v, %v, want %q", text, g, err, reason)
 		}
 	}
 }

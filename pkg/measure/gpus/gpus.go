@@ -37,8 +37,8 @@ func consecutive(first string, n int) []string {
 	return names
 }
 
-// Groups splits GPUs into groups. Each has as many GPUs as the largest instance of the
-// functions spans. If only one GPU is given, it forms a group with the GPUs of the next
+// Groups splits GPUs into groups, which have the size of the functions' largest instance
+// (its span). If only one GPU is given, it forms a group with the GPUs of the next
 // numbers. Groups fails if the number of GPUs is not a multiple of the span.
 func Groups(names []string, fns []function.Function) ([][]string, error) {
 	span := 1
@@ -49,7 +49,7 @@ func Groups(names []string, fns []function.Function) ([][]string, error) {
 		return [][]string{consecutive(names[0], span)}, nil
 	}
 	if len(names)%span != 0 {
-		return nil, fmt.Errorf("%d GPUs, expected a multiple of the %d that an instance spans", len(names), span)
+		return nil, fmt.Errorf("%d GPUs, expected a multiple of %d, the number of GPUs of an instance", len(names), span)
 	}
 	return slices.Collect(slices.Chunk(names, span)), nil
 }
@@ -129,34 +129,24 @@ func (e *BusyError) Error() string {
 	if e.PID != 0 {
 		by += fmt.Sprintf(" (process %d)", e.PID)
 	}
-	return fmt.Sprintf("%s measures on GPU %s: two at once would measure each other", by, e.GPU)
+	return fmt.Sprintf("%s measures on GPU %s, and concurrent runs would distort each other's results", by, e.GPU)
 }
 
 // Unavailable returns true.
 func (e *BusyError) Unavailable() bool { return true }
 
 // Hint returns the next step for the user.
-func (e *BusyError) Hint() string { return "wait until it is done, or choose another GPU with --gpu" }
-
-// RunDirError reports a run directory in which no lock can be created.
-type RunDirError struct{ err error }
-
-func (e *RunDirError) Error() string { return "run directory: " + e.err.Error() }
-func (e *RunDirError) Unwrap() error { return e.err }
-
-// Unavailable returns true.
-func (e *RunDirError) Unavailable() bool { return true }
-
-// Hint returns the next step for the user.
-func (e *RunDirError) Hint() string { return owndir.Hint }
+func (e *BusyError) Hint() string {
+	return "wait until it has finished, or choose another GPU with --gpu"
+}
 
 // Lock locks the GPUs for this process, so that concurrent runs do not distort each
 // other's results. It creates the run directory and in it the file that path names for
 // each GPU. Release unlocks the GPUs and removes the files; the locks end with the
-// process as well. The error is a *BusyError or a *RunDirError, or about a file.
+// process as well. The error is a *BusyError or a *owndir.RunDirError, or about a file.
 func Lock(runDir string, names []string, path func(gpu string) string) (release func(), err error) {
 	if err := owndir.Ensure(runDir); err != nil {
-		return nil, &RunDirError{err}
+		return nil, &owndir.RunDirError{Err: err}
 	}
 	var locks []*lockfile.Lock
 	release = func() {
@@ -164,15 +154,13 @@ func Lock(runDir string, names []string, path func(gpu string) string) (release 
 			_ = l.Remove()
 		}
 	}
-	// Sorted, so that of two runs that want the same GPUs one gets all.
+	// Sorted, so that two runs cannot each lock a part of the same GPUs.
 	for _, name := range slices.Sorted(slices.Values(names)) {
-		l, err := lockfile.Take(path(name))
-		var held *lockfile.HeldError
-		switch {
-		case errors.As(err, &held):
+		l, err := lockfile.Acquire(path(name))
+		if held, ok := errors.AsType[*lockfile.HeldError](err); ok {
 			err = &BusyError{name, held.PID}
-		case errors.Is(err, fs.ErrPermission):
-			err = &RunDirError{err}
+		} else if errors.Is(err, fs.ErrPermission) {
+			err = &owndir.RunDirError{Err: err}
 		}
 		if err != nil {
 			release()

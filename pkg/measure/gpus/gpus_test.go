@@ -10,9 +10,10 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// lockAll locks GPUs with files in the run directory.
+// lockAll locks GPUs with one lock file for each, in the run directory dir.
 func lockAll(dir string, names []string) (release func(), err error) {
 	return Lock(dir, names, func(gpu string) string { return filepath.Join(dir, gpu+".lock") })
 }
@@ -49,7 +50,7 @@ func TestLockRefusesDirectoryOfOthers(t *testing.T) {
 	if err == nil {
 		release()
 	}
-	var e *RunDirError
+	var e *owndir.RunDirError
 	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(e.Hint(), "GFAAS_RUN_DIR") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
 	}
@@ -72,7 +73,7 @@ func TestModelAt(t *testing.T) {
 	add("0000:01:00.0", "NVIDIA H200")
 	add("0000:02:00.0", "NVIDIA H200")
 	if got := modelAt(dir, 1); got != "NVIDIA H200" {
-		t.Errorf("two alike: %q", got)
+		t.Errorf("two alike: %q, want NVIDIA H200", got)
 	}
 	if got := modelAt(dir, 2); got != "" {
 		t.Errorf("a device that is not there: %q", got)
@@ -93,7 +94,7 @@ func TestConsecutive(t *testing.T) {
 		{"sim:2", 2, []string{"sim:2", "sim:3"}}, {"4", 2, []string{"4", "5"}},
 	} {
 		if got := consecutive(tc.first, tc.n); !slices.Equal(got, tc.want) {
-			t.Errorf("%d from %s: %v", tc.n, tc.first, got)
+			t.Errorf("%d from %s: %v, want %v", tc.n, tc.first, got, tc.want)
 		}
 	}
 }
@@ -109,7 +110,7 @@ func TestGroups(t *testing.T) {
 		{"sim:1", pair, "[[sim:1 sim:2]]"},
 		{"0 2", pair[:1], "[[0] [2]]"},
 		{"0 1 2 3", pair, "[[0 1] [2 3]]"},
-		{"0 1 2", pair, "3 GPUs, expected a multiple of the 2 that an instance spans"},
+		{"0 1 2", pair, "3 GPUs, expected a multiple of 2, the number of GPUs of an instance"},
 	} {
 		got, err := Groups(strings.Fields(tc.names), tc.fns)
 		text := fmt.Sprint(got)

@@ -2,7 +2,7 @@
 // resumes the files of an earlier run.
 //
 // File and Trials are the writers of profiles and of trials for the goodput; Stream
-// writes a profile to a pipe, Discard nothing.
+// writes a profile to a pipe.
 //
 // Invariants:
 //   - A row is on the disk when Append returns. A crash tears at most the last line,

@@ -26,15 +26,6 @@ type Writer interface {
 	Close() error
 }
 
-// Discard is a Writer that does nothing.
-type Discard struct{}
-
-// Append returns nil.
-func (Discard) Append(profile.Row) error { return nil }
-
-// Close returns nil.
-func (Discard) Close() error { return nil }
-
 // Stream is a Writer of CSV lines, with the header before the first row. Close does
 // not close the underlying writer.
 type Stream struct {
@@ -63,20 +54,20 @@ func (s *Stream) Close() error { return nil }
 // File is a Writer that appends rows to a CSV file and syncs each. It creates the
 // file, or replaces an older one, with the first row.
 type File struct {
-	path string
-	form profile.Form
-	size int64          // of the kept part of an older file
-	keep bool           // rows are appended to the older file
-	file *os.File       // nil until the first row
-	old  []profile.Row  // of an older file with other columns, written again with the first row
-	raw  bool           // the path is a pipe or a device, which is neither replaced nor synced
-	lock *lockfile.Lock // on the older file; nil if there is none
-	none bool           // there was no file, so one that another run created is not replaced
+	path      string
+	form      profile.Form
+	size      int64          // of the kept part of an older file
+	appending bool           // rows are appended to the older file
+	file      *os.File       // nil until the first row
+	old       []profile.Row  // of an older file with other columns, written again with the first row
+	raw       bool           // the path is a pipe or a device, which is neither replaced nor synced
+	lock      *lockfile.Lock // on the older file; nil if there is none
+	absent    bool           // there was no file, so a file of another run is not replaced
 }
 
 // Append writes a row and syncs the file.
 func (j *File) Append(row profile.Row) error {
-	if j.file == nil && !j.keep {
+	if j.file == nil && !j.appending {
 		text, err := csvLines(j.form, true, append(j.old, row)...)
 		if err != nil {
 			return err
@@ -138,8 +129,8 @@ func (j *File) create(text []byte) (err error) {
 // place renames the temporary file to the path, locked like the file that it replaces.
 // It returns an *InUseError if another run created the file meanwhile.
 func (j *File) place(f *os.File, path string) error {
-	_ = lockfile.Hold(f) // cannot fail: no other process knows the file
-	if !j.none {
+	_ = lockfile.Flock(f) // cannot fail: no other process knows the file
+	if !j.absent {
 		return os.Rename(f.Name(), path)
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
@@ -208,8 +199,8 @@ type Earlier struct {
 	Torn bool // the file ends with an incomplete line, which will be dropped
 
 	size int64        // of the whole lines
-	same bool         // its columns are those of form
-	form profile.Form // the columns of the file and those that new rows need
+	same bool         // the file has the columns of form
+	form profile.Form // the columns of the file and of new rows together
 }
 
 // NotRegularError reports a file that cannot be resumed because it is a device, a
@@ -217,21 +208,21 @@ type Earlier struct {
 type NotRegularError struct{ Path string }
 
 func (e *NotRegularError) Error() string {
-	return e.Path + " is not a regular file: rows cannot be read back from it and appended"
+	return e.Path + " is not a regular file, which is required for reading and appending rows"
 }
 
 // InUseError reports a file that another process writes to.
 type InUseError struct{ Path string }
 
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("another gfaas-profile writes to %s: their rows would be lost", e.Path)
+	return fmt.Sprintf("another gfaas-profile writes to %s, and rows could be lost", e.Path)
 }
 
 // Locked returns true.
 func (e *InUseError) Locked() bool { return true }
 
 // Hint returns the next step for the user.
-func (e *InUseError) Hint() string { return "wait until it is done, or name another file" }
+func (e *InUseError) Hint() string { return "wait until it has finished, or give another file" }
 
 // readBack returns the content of a file to resume.
 func readBack(path string) ([]byte, error) {
@@ -243,7 +234,7 @@ func readBack(path string) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, &NotRegularError{path}
 	case info.Size() > textfile.MaxFile:
-		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", path, info.Size(), textfile.MaxFile)
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d bytes", path, info.Size(), textfile.MaxFile)
 	}
 	return os.ReadFile(path)
 }
@@ -274,7 +265,7 @@ func readEarlier(path string, form profile.Form) (Earlier, error) {
 		p.form.Goodput = form.Goodput || slices.ContainsFunc(all[len(basic):], func(name string) bool { return slices.Contains(header, name) })
 		p.same = slices.Equal(header, p.form.Header())
 		if strange := slices.IndexFunc(header, func(name string) bool { return !slices.Contains(all, name) }); strange >= 0 {
-			return p, fmt.Errorf("%s:1: %s: not a column that gfaas-profile writes, so going on would lose it: expected of %s",
+			return p, fmt.Errorf("%s:1: %s: unknown column, whose values a resumed run would lose: expected a subset of %s",
 				path, header[strange], strings.Join(all, ","))
 		}
 	}
@@ -294,8 +285,10 @@ func Resume(path string, form profile.Form) (Earlier, *File, error) {
 		return Earlier{}, nil, err
 	}
 	p, err := readEarlier(path, form)
-	j := p.journal(path)
-	j.lock, j.none = lock, !exists
+	j := &File{path: path, size: p.size, form: p.form, appending: p.size > 0 && p.same, lock: lock, absent: !exists}
+	if !p.same {
+		j.old = p.Rows
+	}
 	if err != nil {
 		_ = j.Close()
 		return Earlier{}, nil, err
@@ -310,16 +303,7 @@ func Create(path string, form profile.Form) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{path: path, form: form, lock: lock, none: !exists}, nil
-}
-
-// journal returns a File that continues the earlier one.
-func (p Earlier) journal(path string) *File {
-	j := &File{path: path, size: p.size, form: p.form, keep: p.size > 0 && p.same}
-	if !p.same {
-		j.old = p.Rows
-	}
-	return j
+	return &File{path: path, form: form, lock: lock, absent: !exists}, nil
 }
 
 // lockResults locks the file at path, if it is a regular file, until the lock is
@@ -329,13 +313,9 @@ func lockResults(path string) (l *lockfile.Lock, exists bool, err error) {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return nil, false, nil // reading or creating it reports the error
 	}
-	l, err = lockfile.TakeExisting(path)
-	var held *lockfile.HeldError
-	switch {
-	case errors.As(err, &held):
+	l, err = lockfile.AcquireExisting(path)
+	if _, held := errors.AsType[*lockfile.HeldError](err); held {
 		return nil, true, &InUseError{path}
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, false, nil
 	}
-	return l, true, nil
+	return l, !errors.Is(err, fs.ErrNotExist), nil
 }

@@ -27,7 +27,7 @@ func read[T any](path string, parse func(io.Reader, string) (T, error)) (T, erro
 	return parse(f, path)
 }
 
-func aRow(t *rapid.T, sm float64) profile.Row {
+func drawRow(t *rapid.T, sm float64) profile.Row {
 	return profile.Row{
 		Function: "f", GPU: "sim", Config: profile.Config{SMPct: sm, Quota: 1, Batch: 1},
 		ThroughputRPS: rapid.Float64Range(0.0001, 1e5).Draw(t, "rps"),
@@ -47,7 +47,7 @@ func TestResumeAfterTearAtAnyByte(t *testing.T) {
 		var rows []profile.Row
 		first := &File{path: path}
 		for i := range rapid.IntRange(1, 5).Draw(rt, "rows") {
-			rows = append(rows, aRow(rt, float64(i+1)))
+			rows = append(rows, drawRow(rt, float64(i+1)))
 			if err := first.Append(rows[i]); err != nil {
 				rt.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestResumeAfterTearAtAnyByte(t *testing.T) {
 		if p.Torn != (cut > 0 && data[cut-1] != '\n') {
 			rt.Fatalf("cut at %d of %d: torn %v", cut, len(data), p.Torn)
 		}
-		second := &File{path: path, size: p.size, keep: p.size > 0}
+		second := &File{path: path, size: p.size, appending: p.size > 0}
 		for _, row := range rows[len(p.Rows):] {
 			if err := second.Append(row); err != nil {
 				rt.Fatal(err)
@@ -79,9 +79,9 @@ func TestResumeAfterTearAtAnyByte(t *testing.T) {
 		if err := second.Close(); err != nil {
 			rt.Fatal(err)
 		}
-		again, err := os.ReadFile(path)
-		if err != nil || len(p.Rows) < len(rows) && string(again) != string(data) {
-			rt.Fatalf("cut at %d:\n%s\nwant\n%s (%v)", cut, again, data, err)
+		content, err := os.ReadFile(path)
+		if err != nil || len(p.Rows) < len(rows) && string(content) != string(data) {
+			rt.Fatalf("cut at %d:\n%s\nwant\n%s (%v)", cut, content, data, err)
 		}
 		back, err := read(path, profile.Read)
 		if err != nil || len(back) != len(rows) {
@@ -139,7 +139,7 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 	if err != nil || len(p.Rows) != 1 || !p.same {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	j := p.journal(path)
+	j := &File{path: path, size: p.size, form: p.form, appending: true}
 	row.SMPct = 20
 	if err := errors.Join(j.Append(row), j.Close()); err != nil {
 		t.Fatal(err)
@@ -185,11 +185,11 @@ func TestResumeRefusesFileInUse(t *testing.T) {
 			if err := first.Close(); err != nil {
 				t.Fatal(err)
 			}
-			p, again, err := Resume(path, profile.Form{})
+			p, resumed, err := Resume(path, profile.Form{})
 			if err != nil || len(p.Rows) != 1 {
 				t.Fatalf("%+v, %v; want the row of the first", p, err)
 			}
-			_ = again.Close()
+			_ = resumed.Close()
 			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
 				t.Errorf("left: %v, %v", left, err)
 			}
@@ -234,11 +234,11 @@ func TestCreateRefusesFileInUse(t *testing.T) {
 			if rows, err := read(path, profile.Read); err != nil || len(rows) != 2 {
 				t.Errorf("%+v, %v; want the rows of the first", rows, err)
 			}
-			again, err := Create(path, profile.Form{})
+			file, err := Create(path, profile.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := errors.Join(again.Append(row), again.Close()); err != nil {
+			if err := errors.Join(file.Append(row), file.Close()); err != nil {
 				t.Error(err)
 			}
 		})

@@ -20,10 +20,10 @@ import (
 // Trials is a measure.TrialWriter that appends trials for the goodput to a CSV file. It
 // creates the file, or replaces an older one, with the first trial.
 type Trials struct {
-	path   string
-	resume bool
-	again  map[measure.Point]bool // points that are measured again; may be nil
-	gpu    string
+	path       string
+	resume     bool
+	remeasured map[measure.Point]bool // points that are measured again; may be nil
+	gpu        string
 
 	mu   sync.Mutex
 	file *os.File // nil until the first trial
@@ -37,11 +37,11 @@ func CreateTrials(path string) (*Trials, error) {
 }
 
 // ResumeTrials returns a writer that continues the file of an earlier run. From that
-// file it removes the trials of the points in again on the GPU model, which are about
+// file it removes the trials of the points in remeasured on the GPU model, which are about
 // to be repeated. It fails if the file has other content; the error is a
 // *NotRegularError if it cannot be read back.
-func ResumeTrials(path string, again map[measure.Point]bool, gpu string) (*Trials, error) {
-	l := &Trials{path: path, resume: true, again: again, gpu: gpu}
+func ResumeTrials(path string, remeasured map[measure.Point]bool, gpu string) (*Trials, error) {
+	l := &Trials{path: path, resume: true, remeasured: remeasured, gpu: gpu}
 	return l, l.check()
 }
 
@@ -78,7 +78,7 @@ func (l *Trials) Append(t profile.Trial) error {
 	_ = w.Write(t.Record())
 	w.Flush() // to memory
 	if _, err := l.file.Write(text.Bytes()); err != nil {
-		return fmt.Errorf("keep a trial: %w", err)
+		return fmt.Errorf("write a trial: %w", err)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (l *Trials) earlier() (int64, error) {
 	lines := bytes.SplitAfter(whole, []byte("\n"))
 	dropped := false
 	for _, t := range trials {
-		if t.GPU == l.gpu && l.again[measure.Point{Function: t.Function, Config: t.Config}] {
+		if t.GPU == l.gpu && l.remeasured[measure.Point{Function: t.Function, Config: t.Config}] {
 			lines[t.Line-1], dropped = nil, true
 		}
 	}

@@ -49,7 +49,7 @@ func TestTrialsOfAnEarlierRun(t *testing.T) {
 			got = append(got, k.Function)
 		}
 		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%+v: %q, %v", c, got, err)
+			t.Errorf("%+v: %q, %v; want %v", c, got, err, c.want)
 		}
 	}
 	if err := os.WriteFile(path, []byte("not,trials\n"), 0o600); err != nil {
@@ -81,7 +81,7 @@ func TestRepeatedTrialsReplaceOldOnes(t *testing.T) {
 		{again, nil, []float64{1, 2, 3, 4}}, // measured nothing, destroyed nothing
 		{again, []profile.Trial{trial("b", "V100", 5), trial("b", "V100", 6)}, []float64{1, 3, 4, 5, 6}},
 	} {
-		log := &Trials{path: path, resume: true, again: run.again, gpu: "V100"}
+		log := &Trials{path: path, resume: true, remeasured: run.again, gpu: "V100"}
 		for _, one := range run.trials {
 			if err := log.Append(one); err != nil {
 				t.Fatal(err)

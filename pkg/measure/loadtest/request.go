@@ -47,8 +47,8 @@ func Address(u *url.URL) string {
 
 // ToURL returns a target that sends requests to a URL, without a proxy and without
 // following redirects. Credentials in the URL become basic authentication, unless the
-// request has a header for it. The caller calls done after the load.
-func ToURL(u *url.URL, r Request) (send load.Target, done func()) {
+// request has a header for it. The caller calls closeIdle after the load.
+func ToURL(u *url.URL, r Request) (send load.Sender, closeIdle func()) {
 	const maxIdle = 1 << 12 // connections that stay open between requests
 	header, to := r.Header.Clone(), *u
 	if header == nil {
@@ -83,7 +83,7 @@ func ToURL(u *url.URL, r Request) (send load.Target, done func()) {
 // ToInstances returns a target that distributes requests over instances in proportion to
 // their weights. A request that no instance has received yet is repeated with another
 // instance.
-func ToInstances(invoker ports.Invoker, ready []launch.Candidate, r Request, seed uint64) load.Target {
+func ToInstances(invoker ports.Invoker, ready []launch.Candidate, r Request, seed uint64) load.Sender {
 	var mu sync.Mutex
 	random := splitmix.Source(seed)
 	caller := &launch.Caller{Invoker: invoker, Random: func() float64 {

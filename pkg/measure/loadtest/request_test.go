@@ -11,16 +11,17 @@ import (
 	"testing"
 )
 
-// A new connection for each failed request would add to the latencies.
+// TestFailedRequestsReuseConnections sends 20 requests, one after another, to a server that answers each with an error
+// and a long body. All use one connection: the time to set up a new one would add to the latencies.
 func TestFailedRequestsReuseConnections(t *testing.T) {
-	var made atomic.Int32
+	var connections atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		_, _ = io.WriteString(w, strings.Repeat("a long story ", 4000))
 	}))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
-			made.Add(1)
+			connections.Add(1)
 		}
 	}
 	s.Start()
@@ -32,11 +33,12 @@ func TestFailedRequestsReuseConnections(t *testing.T) {
 	send, done := ToURL(u, Request{Method: http.MethodPost, Body: []byte("in")})
 	defer done()
 	for range 20 {
-		if err := send(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "status 500 Internal Server Error: a long story") || len(err.Error()) > 300 {
-			t.Fatal(err)
+		const want = "status 500 Internal Server Error: a long story"
+		if err := send(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) || len(err.Error()) > 300 {
+			t.Fatalf("got the error %v, want one of at most 300 bytes that begins with %q", err, want)
 		}
 	}
-	if n := made.Load(); n != 1 {
-		t.Errorf("%d connections for 20 requests, one after another", n)
+	if n := connections.Load(); n != 1 {
+		t.Errorf("got %d connections for 20 requests, want 1", n)
 	}
 }

@@ -50,8 +50,8 @@ func New(target string, o load.Options, res load.Result) Result {
 	}
 	if n := len(res.Latencies); n > 0 {
 		var sum time.Duration
-		for _, took := range res.Latencies {
-			sum += took
+		for _, elapsed := range res.Latencies {
+			sum += elapsed
 		}
 		l.MeanMS, l.MaxMS = figures.Millis(sum/time.Duration(n)), figures.Millis(res.Latencies[n-1])
 	}

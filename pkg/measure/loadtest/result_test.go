@@ -23,7 +23,7 @@ func TestFigures(t *testing.T) {
 	l = New("f", o, load.Result{Duration: time.Second})
 	for metric, want := range map[string]bool{"within_pct": false, "error_pct": false, "throughput_ci_rps": false, "p95_ci_ms": false, "errors": true} {
 		if _, _, ok := l.Figures(metric); ok != want {
-			t.Errorf("of nothing %s is measured: %v", metric, ok)
+			t.Errorf("of nothing %s is measured: %v, want %v", metric, ok, want)
 		}
 	}
 	for _, metric := range Metrics() {

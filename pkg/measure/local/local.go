@@ -78,9 +78,9 @@ func (g *GPUs) Start(ctx context.Context, fn function.Function, options testbed.
 // Meter implements testbed.GPUs.
 func (g *GPUs) Meter() testbed.Meter { return g.config.Meter(g.names) }
 
-// Others implements testbed.GPUs. It names clients of the daemons and, until the first
+// OtherUsers implements testbed.GPUs. It names clients of the daemons and, until the first
 // instance starts, other processes on the GPUs: later some of those may be the instance's.
-func (g *GPUs) Others(ctx context.Context) []string {
+func (g *GPUs) OtherUsers(ctx context.Context) []string {
 	var executors []int
 	var ids []string
 	if g.config.Kernels != nil {
@@ -104,7 +104,7 @@ func (g *GPUs) Others(ctx context.Context) []string {
 }
 
 // foreign returns the names of the processes on the GPUs that are not in known, sorted. It
-// leaves out those of MPS, which serves all processes.
+// omits processes of MPS, which serves all clients.
 func (g *GPUs) foreign(known []int) (names []string) {
 	for _, pid := range g.config.Processes(g.names) {
 		process, _ := procfs.Read(pid)
@@ -131,7 +131,7 @@ type running struct {
 	record instance.Record
 }
 
-func (r *running) Target(ctx context.Context, q testbed.Request) (load.Target, error) {
+func (r *running) Target(ctx context.Context, q testbed.Request) (load.Sender, error) {
 	header, body, err := r.gpus.config.Encode(ctx, r.record, q)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (r *running) ImportedMiB(ctx context.Context) float64 {
 // maxOverGPUs sums a figure over the instance's processes on each GPU, and returns the
 // largest sum.
 func (r *running) maxOverGPUs(ctx context.Context, of func(wire.ClientStatus) float64) float64 {
-	most := 0.0
+	highest := 0.0
 	for _, g := range r.gpus.status(ctx).GPUs {
 		sum := 0.0
 		for _, c := range g.Clients {
@@ -164,9 +164,9 @@ func (r *running) maxOverGPUs(ctx context.Context, of func(wire.ClientStatus) fl
 				sum += of(c)
 			}
 		}
-		most = max(most, sum)
+		highest = max(highest, sum)
 	}
-	return most
+	return highest
 }
 
 func (r *running) Parked(ctx context.Context) (used, parked float64) {
@@ -181,8 +181,8 @@ func (r *running) Parked(ctx context.Context) (used, parked float64) {
 	return used, parked
 }
 
-// Ended implements testbed.Instance. It also returns nil if the state is unknown.
-func (r *running) Ended(ctx context.Context) error {
+// CheckRunning implements testbed.Instance. It also returns nil if the state is unknown.
+func (r *running) CheckRunning(ctx context.Context) error {
 	state, err := r.gpus.config.Launcher.State(ctx, r.record.Handle)
 	if err != nil || state.Running {
 		return nil

@@ -24,12 +24,12 @@ func TestOthers(t *testing.T) {
 		Kernels:   func(context.Context) ([]int, []string) { return []int{4}, []string{"client c"} },
 		Processes: func([]string) []int { return []int{os.Getpid(), 2, 4} },
 	}}
-	before := g.Others(t.Context())
+	before := g.OtherUsers(t.Context())
 	if len(before) != 4 || !slices.Equal(before[:3], []string{"a", "b", "client c"}) || !strings.HasPrefix(before[3], "process ") {
 		t.Errorf("before the first instance: %q", before)
 	}
 	g.started = true
-	if got := g.Others(t.Context()); !slices.Equal(got, []string{"a", "b", "client c"}) {
+	if got := g.OtherUsers(t.Context()); !slices.Equal(got, []string{"a", "b", "client c"}) {
 		t.Errorf("after it: %q", got)
 	}
 }

@@ -57,25 +57,25 @@ type Outlook struct {
 	Demand []plan.Demand // of the first plan
 }
 
-// Fleet is the plans for all sections of one model of GPU, at least two.
-type Fleet struct {
+// SharedOutlook holds the plans for all sections of one GPU model, at least two.
+type SharedOutlook struct {
 	GPU     string
 	Without []string // functions without a configuration that meets the goal
-	// Alone are the GPUs that the functions take for each demand if they share none with
+	// UnsharedGPUs are the GPUs that the functions take for each demand if they share none with
 	// each other; nil if unknown.
-	Alone []int
+	UnsharedGPUs []int
 	Outlook
 }
 
 // Result is the plans for a request.
 type Result struct {
 	Sections  []Outlook // in the order of the request
-	Fleets    []Fleet
+	Shared    []SharedOutlook
 	Unplanned int // sections that lack a plan because the time was over
 }
 
-// Objective returns the p95 objective of a function in ms, 0 without one: that of the
-// demand, else the function's own, else slo.
+// Objective returns the p95 objective of a function in ms, from the demand, the function
+// or slo, in this order. It returns 0 if there is none.
 func Objective(name string, demand []plan.Demand, loaded []function.Function, slo time.Duration) float64 {
 	one := []plan.Demand{{Function: name}}
 	for _, d := range demand {
@@ -139,26 +139,28 @@ func Plan(request Request) (Result, error) {
 	p := planner{Request: &request, until: time.Now().Add(request.TimeLimit)}
 	res := Result{Sections: make([]Outlook, len(p.Sections))}
 	for _, model := range p.models() {
-		var fleet []int // indexes of its sections
+		var sections []int // indexes of the model's sections
 		for i, s := range p.Sections {
 			if s.GPU == model {
-				fleet = append(fleet, i)
+				sections = append(sections, i)
 			}
 		}
-		f, err := p.together(model, fleet)
+		f, err := p.together(model, sections)
 		if err != nil {
 			return res, err
 		}
 		p.Planned()
-		for _, i := range fleet {
-			if res.Sections[i], err = p.alone(p.Sections[i]); err != nil {
-				return res, err
+		for _, i := range sections {
+			if !p.expired() {
+				if res.Sections[i], err = p.plan(p.Sections[i : i+1]); err != nil {
+					return res, err
+				}
 			}
 			p.Planned()
 		}
 		if len(f.Plans) > 0 {
-			f.Alone = p.apart(fleet, res.Sections, len(f.Plans))
-			res.Fleets = append(res.Fleets, f)
+			f.UnsharedGPUs = p.gpusOfSeparatePlans(sections, res.Sections, len(f.Plans))
+			res.Shared = append(res.Shared, f)
 		}
 	}
 	for i, s := range p.Sections {
@@ -175,13 +177,13 @@ type planner struct {
 	until time.Time
 }
 
-// over reports whether no further plan may be started.
-func (p *planner) over() bool { return time.Now().After(p.until) }
+// expired reports whether no further plan may be started.
+func (p *planner) expired() bool { return time.Now().After(p.until) }
 
-// together plans the sections with those indexes as one fleet. Without two that have a
-// demand, the fleet has no plans.
-func (p *planner) together(model string, sections []int) (Fleet, error) {
-	f := Fleet{GPU: model}
+// together plans the sections with the given indexes on shared GPUs. The result has no plans if
+// fewer than two of the sections have a demand.
+func (p *planner) together(model string, sections []int) (SharedOutlook, error) {
+	f := SharedOutlook{GPU: model}
 	var planned []Section
 	for _, i := range sections {
 		if s := p.Sections[i]; len(p.rates(s)) > 0 {
@@ -198,17 +200,9 @@ func (p *planner) together(model string, sections []int) (Fleet, error) {
 	return f, err
 }
 
-// alone plans one section, if there is time.
-func (p *planner) alone(s Section) (Outlook, error) {
-	if p.over() {
-		return Outlook{}, nil
-	}
-	return p.plan([]Section{s})
-}
-
-// apart returns the GPUs that the sections with those indexes take alone, summed, for each
+// gpusOfSeparatePlans returns the GPUs that the sections with those indexes take alone, summed, for each
 // of n demands; nil if not all are planned.
-func (p *planner) apart(sections []int, outlooks []Outlook, n int) []int {
+func (p *planner) gpusOfSeparatePlans(sections []int, outlooks []Outlook, n int) []int {
 	out := make([]int, n)
 	for _, k := range sections {
 		if len(p.rates(p.Sections[k])) == 0 {
@@ -250,7 +244,7 @@ func (p *planner) plan(sections []Section) (out Outlook, err error) {
 			out.Demand = d
 		}
 		out.Plans = append(out.Plans, made)
-		if p.over() {
+		if p.expired() {
 			break
 		}
 	}

@@ -37,7 +37,7 @@ func TestPlan(t *testing.T) {
 	none.Choice = search.Choice{}
 	for name, c := range map[string]struct {
 		request   Request
-		want      string // GPUs of each section's plans, of the fleet's, and of its functions alone
+		want      string // GPUs of the plans of each section; of the plans for shared GPUs; without sharing
 		unplanned int
 	}{
 		"one, ten and a hundred instances": {Request{Sections: []Section{section("a"), section("b")}, TimeLimit: time.Minute}, "[[1 5 50] [1 5 50]] [1 10 100] [2 10 100]", 0},
@@ -59,8 +59,8 @@ func TestPlan(t *testing.T) {
 				each = append(each, used(o))
 			}
 			got := fmt.Sprint(each)
-			for _, f := range res.Fleets {
-				got += fmt.Sprint(" ", used(f.Outlook), " ", f.Alone)
+			for _, f := range res.Shared {
+				got += fmt.Sprint(" ", used(f.Outlook), " ", f.UnsharedGPUs)
 			}
 			if got != c.want || res.Unplanned != c.unplanned {
 				t.Errorf("got %s, %d unplanned; want %s, %d", got, res.Unplanned, c.want, c.unplanned)

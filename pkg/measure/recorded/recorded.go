@@ -39,7 +39,7 @@ func Replay(s search.Strategy, rows []profile.Row, tried func(trial int, row pro
 			trials++
 			tried(trials, row)
 		}
-		s.Tell(c, row, known)
+		s.Record(c, row, known)
 	}
 	return trials
 }

@@ -20,8 +20,8 @@ type GPUs interface {
 	// have stopped the previous one. A failed Start leaves no process and no
 	// registration; its error includes the last lines that the instance printed.
 	Start(ctx context.Context, fn function.Function, options Options) (Instance, error)
-	// Others returns the names of other users of the GPUs now, sorted.
-	Others(ctx context.Context) []string
+	// OtherUsers returns the names of other users of the GPUs now, sorted.
+	OtherUsers(ctx context.Context) []string
 	// Meter starts measuring the activity of the GPUs.
 	Meter() Meter
 }
@@ -35,34 +35,36 @@ type Options struct {
 
 // Meter measures the activity of GPUs until it is closed.
 type Meter interface {
-	Sample() // adds the activity of this moment
+	// Sample adds a sample of the current activity.
+	Sample()
+	// Close ends the measurement and returns its result.
 	Close() Activity
 }
 
-// Activity is the mean activity of whole GPUs; 0 is unknown.
+// Activity is the mean activity of whole GPUs. A field is 0 if its value is unknown.
 type Activity struct {
-	UtilPct      float64 // part of the time in which a kernel ran
-	OccupancyPct float64 // occupancy of the SMs
+	UtilPct      float64 // percentage of the time in which a kernel ran
+	OccupancyPct float64 // active warps, as a percentage of the warps that the SMs can hold
 	PowerW       float64
 }
 
 // Instance is a running instance under measurement.
 type Instance interface {
 	// Target prepares the body of the requests and returns a function that sends
-	// one and reads the whole answer; an unsuccessful answer is an error.
+	// one request and reads the whole answer; an unsuccessful answer is an error.
 	// Target returns a *BodyError if no instance would accept such a body.
-	Target(ctx context.Context, r Request) (load.Target, error)
-	// GPUMemMiB returns the memory that the instance holds, on the GPU where it
-	// holds most, in MiB; 0 if unknown.
+	Target(ctx context.Context, r Request) (load.Sender, error)
+	// GPUMemMiB returns the memory that the instance holds in MiB, or 0 if it is
+	// unknown. Of several GPUs, the one on which the instance holds most counts.
 	GPUMemMiB(ctx context.Context) float64
-	// ImportedMiB returns the part of other processes' memory that the instance
-	// has mapped there, such as weights of the model daemon, in MiB.
+	// ImportedMiB returns the memory of other processes that the instance has
+	// mapped on that GPU, such as weights of the model daemon, in MiB.
 	ImportedMiB(ctx context.Context) float64
 	// Parked returns the memory that the instance holds on all its GPUs and the
 	// part of it that is parked on the host, in MiB; 0 if unknown.
 	Parked(ctx context.Context) (used, parked float64)
-	// Ended returns nil while the instance runs, and the reason after it ended.
-	Ended(ctx context.Context) error
+	// CheckRunning returns nil while the instance runs, and the reason after it ended.
+	CheckRunning(ctx context.Context) error
 	// LastLines returns the last lines that the instance printed.
 	LastLines(ctx context.Context) string
 	// Stop ends the instance and removes its registration.
@@ -72,7 +74,7 @@ type Instance interface {
 // Request is the content of each request of a trial.
 type Request struct {
 	Batch int    // encoded as the function's contract requires
-	Body  []byte // of a batch of one; empty: a default body of the contract
+	Body  []byte // body for a batch of one; if empty, the contract's default body is sent
 }
 
 // BodyError reports a body that requests cannot carry, for any instance.
@@ -82,4 +84,4 @@ func (e *BodyError) Error() string { return e.Err.Error() }
 func (e *BodyError) Unwrap() error { return e.Err }
 
 // Hint returns the next step for the user.
-func (e *BodyError) Hint() string { return "--body names a file with the body of one request" }
+func (e *BodyError) Hint() string { return "give a file with the body of one request in --body" }

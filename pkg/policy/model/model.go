@@ -1,21 +1,20 @@
-// Package model is the policy of a GPU's models (FaST-GShare, section 3.5): which
-// weights are on it, for whom a copy is loaded, what goes to make room, and who has
-// to wait. The model daemon does what it says: it reads files, takes memory and
-// answers.
+// Package model is the policy for the model weights on one GPU (FaST-GShare, section 3.5). It decides
+// which copies are loaded, which are evicted to make room, and which requests wait. The model daemon
+// performs its actions: it reads files, allocates memory and answers clients.
 //
-// A copy is one allocation with a model's weights. Whoever asks for a model that
-// is not there has a copy loaded, and all who ask meanwhile get that one, or the
-// same error. No copy is loaded that would have all together take more than the
-// capacity; to make room the least recently used copies go that nobody holds,
-// never one that somebody holds. Copies wait for room in the order they came in,
-// and one that does not fit does not keep the next from going in. What is kept of
-// them in host memory, which a header of many tensors makes large, has a bound of its
-// own, with which it is the same. A tenant may have a bound too, on its own copies: what
-// it holds can then not keep others from the rest.
+// A copy is one allocation with a model's weights. The rules:
+//
+//  1. The first request for a model that is not loaded starts a copy. Requests that arrive while it is
+//     being loaded get the same copy, or the same error.
+//  2. A copy is loaded only if all copies together stay within the capacity. To make room, the policy
+//     evicts the least recently used copies that no request holds, and never one that is held.
+//  3. Copies wait for room in the order of their requests; one that does not fit does not block the next.
+//  4. The host memory for headers and manifests, which is large for a file with many tensors, has a bound
+//     of its own (MaxHost), with the same rules.
+//  5. A tenant may have a bound on its own copies, so that the copies it holds leave room for others.
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,56 +22,54 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// MaxHost is how much host memory all copies together may have, for their headers and
-// manifests.
+// MaxHost bounds the host memory of all copies' headers and manifests.
 const MaxHost = 1 * gpu.GiB
 
 // StorePause is the default of Policy.StorePause.
 const StorePause = 60 * time.Second
 
-// Key names a model: tenants have names of their own.
+// Key names a model. Each tenant has its own names.
 type Key struct{ Tenant, Name string }
 
-// RequestID and CopyID are numbers that are used once: the first are the caller's,
-// the second the policy's.
+// RequestID and CopyID are never reused. The caller chooses request IDs, the policy copy IDs.
 type (
 	RequestID uint64
 	CopyID    uint64
 )
 
-// Event is something that happened.
+// Event is an input of the policy.
 type Event interface {
 	apply(p *Policy, now time.Duration)
 }
 
-// What may happen. Requests are Get, Put and Store; each is answered by one Grant
-// or one Refuse, unless it leaves before.
+// The events. Get, Put and Store are requests; each is answered by one Grant or one Refuse, unless it
+// leaves first.
 type (
-	// Known tells of a model that there was before: its newest generation.
+	// Known reports the newest generation of a model from before the daemon's start.
 	Known struct {
 		Key        Key
 		Generation int64
 		Content    string
 	}
-	// Get asks for a model. Source says that there is something to load it from:
-	// then a put that is under way, whose file may be bad, is not waited for while
-	// there is room beside it. Until is when to wait no longer for room, or for
-	// another's store.
+	// Get requests a model. Source: the caller has a file to load it from. In that case the request does
+	// not wait for a Put in progress, whose file may be invalid, while there is room for another copy.
+	// Until is the time limit for waits for room and for another request's store.
 	Get struct {
 		Request RequestID
 		Key     Key
 		Source  bool
 		Until   time.Duration
 	}
-	// Put asks for a model to be loaded anew, from a source of its own.
+	// Put requests that a model is loaded again, from the caller's file.
 	Put struct {
 		Request RequestID
 		Key     Key
 		Until   time.Duration
 	}
-	// Store asks for memory to write a model into; Loaded then publishes it.
+	// Store requests memory into which the caller writes a model. Loaded then publishes it.
 	Store struct {
 		Request RequestID
 		Key     Key
@@ -80,92 +77,88 @@ type (
 		Host    gpu.Bytes
 		Until   time.Duration
 	}
-	// Sized says how much memory a copy that was begun needs, on the GPU and off it.
+	// Sized reports how much memory a begun copy needs, on the GPU and on the host.
 	Sized struct {
 		Copy  CopyID
 		Bytes gpu.Bytes
 		Host  gpu.Bytes
 	}
-	// Same says that a copy that was begun would have the content of the newest
-	// generation, as it was told to be.
+	// Same reports that a begun copy would have the content of the newest generation.
 	Same struct {
 		Copy    CopyID
 		Content string
 	}
-	// Full says that the GPU has no memory for a copy that was to be filled.
+	// Full reports that the GPU has no memory for a copy that was to be filled.
 	Full struct{ Copy CopyID }
-	// Writable says that a store's memory is there.
+	// Writable reports that a store's memory is allocated.
 	Writable struct{ Copy CopyID }
-	// Heard says that the client of a request has given a sign of life.
-	Heard struct{ Request RequestID }
-	// Loaded says that a copy is whole. Content tells it from others.
+	// Heartbeat reports a sign of life of a request's client.
+	Heartbeat struct{ Request RequestID }
+	// Loaded reports that a copy is complete. Content identifies its bytes.
 	Loaded struct {
 		Copy    CopyID
 		Content string
 	}
-	// Failed says that a copy will not be, and that nothing of it is left. It
-	// answers Cancel, too.
+	// Failed reports that a copy cannot be completed, and that its resources are freed. It is also the
+	// answer to Cancel.
 	Failed struct {
 		Copy CopyID
 		Err  error
 	}
-	// Leave says that a request is over: what it was granted is no longer held by
-	// it, or it does not wait any more.
-	Leave struct{ Request RequestID }
-	// Remove forgets a model. Who holds it keeps it.
+	// Release ends a request: it no longer holds what it was granted, or no longer waits.
+	Release struct{ Request RequestID }
+	// Remove removes a model. Requests that hold it keep their copy.
 	Remove struct{ Key Key }
-	// Resize gives all copies together another capacity. What is held, or is being
-	// loaded, stays: they may have more than a smaller one until it has gone.
+	// Resize changes the capacity. Held and loading copies stay, so the copies may exceed a smaller
+	// capacity until they are released.
 	Resize struct{ Capacity gpu.Bytes }
-	// Bound bounds the copies of each tenant that is named, and of no other. As with
-	// Resize what is held, or is being loaded, stays.
+	// Bound sets the bounds of tenants; a tenant that is not listed has none. As with Resize, held and
+	// loading copies stay.
 	Bound struct{ Tenants map[string]gpu.Bytes }
 )
 
-// Action is what to do.
+// Action is an output of the policy.
 type Action interface{ action() }
 
-// What is to be done, in order.
+// The actions, to be performed in order.
 type (
-	// Begin finds out how large a copy is, by the request's source. Sized, Same or
-	// Failed follows. How large a store's is was said; Fill or Free follows.
+	// Begin determines the size of a copy from the request's file. Sized, Same or Failed follows. A store
+	// has given its size; for it, Fill or Free follows.
 	Begin struct {
 		Copy    CopyID
 		Key     Key
 		Request RequestID
 	}
-	// Fill takes memory for a copy and loads it. Loaded, Full or Failed follows;
-	// for a store first Writable.
+	// Fill allocates memory for a copy and loads it. Loaded, Full or Failed follows; for a store, Writable
+	// comes first.
 	Fill struct{ Copy CopyID }
-	// Cancel stops what Begin or Fill began. Failed follows, or what would have
-	// without it.
+	// Cancel stops the work of Begin or Fill. Failed follows, or the event that was about to come.
 	Cancel struct{ Copy CopyID }
-	// Free gives up a copy with all that belongs to it.
+	// Free frees a copy and all its resources.
 	Free struct {
 		Copy    CopyID
-		Evicted bool // to make room: the model can be loaded again
-		Reason  string
+		Evicted bool // to make room, so the model can be loaded again
+		Reason  reason.Reason
 	}
-	// Publish says that a copy is the model's newest from now on.
+	// Publish makes a copy the model's newest one.
 	Publish struct {
 		Copy       CopyID
 		Generation int64
 	}
-	// Grant answers a request with a copy, which it then holds.
+	// Grant answers a request with a copy, which the request then holds.
 	Grant struct {
 		Request    RequestID
 		Copy       CopyID
 		Generation int64
-		Hit        bool // it was there
+		Hit        bool // it was loaded already
 	}
-	// Refuse answers a request with an error, which is a *Refusal if it is the
-	// policy's own.
+	// Refuse answers a request with an error: a *Refusal if the policy refuses it, otherwise the error of
+	// Failed.
 	Refuse struct {
 		Request RequestID
 		Err     error
 	}
-	// WakeAt asks for a Step at a time, in place of what was asked before; 0 for
-	// none.
+	// WakeAt requests a Step at a time and replaces an earlier WakeAt; 0 cancels it.
 	WakeAt struct{ At time.Duration }
 )
 
@@ -178,7 +171,7 @@ func (Grant) action()   {}
 func (Refuse) action()  {}
 func (WakeAt) action()  {}
 
-// Why the policy itself refuses.
+// The codes of a Refusal.
 const (
 	Absent    = "absent"
 	Capacity  = "capacity"   // larger than the capacity
@@ -186,87 +179,60 @@ const (
 	GPUMemory = "gpu-memory" // no memory, because of others on the GPU
 )
 
-// Refusal is the policy's own error.
-type Refusal struct{ Code, Reason string }
+// Refusal is an error of the policy itself.
+type Refusal struct{ Code, Message string }
 
-func (e *Refusal) Error() string { return e.Reason }
+func (e *Refusal) Error() string { return e.Message }
 
-// state is how far a copy is.
+// state is the state of a copy.
 type state int
 
 const (
-	beginning state = iota // how large it is is not known
+	beginning state = iota // its size is unknown
 	waiting                // for room
-	filling                // takes memory
+	filling                // allocated and being loaded
 	ready
-	doomed // was cancelled, and has not ended
+	cancelled // the daemon's answer is pending
 )
 
 var stateNames = [...]string{"beginning", "waiting", "filling", "ready", "cancelled"}
 
-// held is a copy of a model.
-type held struct {
-	id         CopyID
-	key        Key
-	state      state
-	bytes      gpu.Bytes
-	host       gpu.Bytes
-	store      RequestID // whose weights it is to have; 0: a file's
-	generation int64
-	retired    bool // it is not the model's newest any more
-	refs       int
-	used       time.Duration // when it was last granted or given back
-	waiters    []RequestID   // in order
-	put        bool          // the first of them has a source of its own
-	seen       *held         // the model's newest when its size was last asked for
-}
-
-// takesRoom says whether it counts against the capacity.
-func (c *held) takesRoom() bool {
-	return c.bytes > 0 && (c.state == filling || c.state == ready || c.state == doomed)
-}
-
-// known is a model.
-type known struct {
+// modelState is the state of a model.
+type modelState struct {
 	generation int64
 	content    string
-	current    *held // on the GPU; nil: not there
+	current    *modelCopy // its newest copy; nil: not loaded
 }
 
-// request is one that waits, or holds a copy.
+// request is a request that waits or holds a copy.
 type request struct {
-	copy    *held
+	copy    *modelCopy
 	until   time.Duration
 	granted bool
 }
 
 // Policy is the policy of one GPU.
 type Policy struct {
-	// StorePause is how long a store that is not committed may go without a sign of life
-	// (Heard). Then it ends. New sets it; a change counts before the first Step.
+	// StorePause is the longest time that an uncommitted store may go without a sign of life (Heartbeat);
+	// then the policy ends it. New sets it; set another value before the first Step.
 	StorePause time.Duration
 
-	capacity gpu.Bytes
-	bounds   map[string]gpu.Bytes // of tenants
-	used     gpu.Bytes            // by copies that take room
-	host     gpu.Bytes            // by the same
-	models   map[Key]*known
+	memory
+	models   map[Key]*modelState
 	requests map[RequestID]*request
-	copies   []*held // that there are, in the order they came
-	last     CopyID
-	wake     time.Duration
+	lastCopy CopyID
+	wakeAt   time.Duration
 	actions  []Action
 }
 
 var _ policy.Stepper[Event, Action, Snapshot] = (*Policy)(nil)
 
-// New is the policy of a GPU on which models may have so much memory.
+// New returns the policy of a GPU with that capacity for models.
 func New(capacity gpu.Bytes) *Policy {
-	return &Policy{StorePause: StorePause, capacity: capacity, models: map[Key]*known{}, requests: map[RequestID]*request{}}
+	return &Policy{StorePause: StorePause, memory: memory{capacity: capacity}, models: map[Key]*modelState{}, requests: map[RequestID]*request{}}
 }
 
-// Step applies what happened and says what to do. Several at an instant count as
-// one after the other.
+// Step applies the events one after another and returns the actions.
 func (p *Policy) Step(now time.Duration, events []Event, actions []Action) []Action {
 	p.actions = actions
 	for _, e := range events {
@@ -274,100 +240,73 @@ func (p *Policy) Step(now time.Duration, events []Event, actions []Action) []Act
 		p.makeRoom()
 	}
 	p.expire(now)
-	p.makeRoom() // what was given up may have stood before others
+	p.makeRoom() // expired copies may have blocked others
 	p.wakeAtNext()
 	return p.actions
 }
 
-func (p *Policy) act(a Action) { p.actions = append(p.actions, a) }
+func (p *Policy) emit(a Action) { p.actions = append(p.actions, a) }
 
-// find is a copy that there is, or nil.
-func (p *Policy) find(id CopyID) *held {
-	at := slices.IndexFunc(p.copies, func(c *held) bool { return c.id == id })
-	if at < 0 {
-		return nil
-	}
-	return p.copies[at]
-}
-
-// begin makes a copy for a request.
-func (p *Policy) begin(key Key, first RequestID, until time.Duration) *held {
-	p.last++
-	c := &held{id: p.last, key: key, waiters: []RequestID{first}}
+// newCopy creates a copy for a request.
+func (p *Policy) newCopy(key Key, first RequestID, until time.Duration) *modelCopy {
+	p.lastCopy++
+	c := &modelCopy{id: p.lastCopy, key: key, waiters: []RequestID{first}}
 	p.copies = append(p.copies, c)
 	p.requests[first] = &request{copy: c, until: until}
 	return c
 }
 
-// look has it found out how large a copy is, and whether it would be the same as the
-// model's newest.
-func (p *Policy) look(c *held) {
+// requestSize requests the size of a copy, and whether its content equals the model's newest copy.
+func (p *Policy) requestSize(c *modelCopy) {
 	if m := p.models[c.key]; m != nil {
-		c.seen = m.current
+		c.comparedWith = m.current
 	}
-	p.act(Begin{c.id, c.key, c.waiters[0]})
+	p.emit(Begin{c.id, c.key, c.waiters[0]})
 }
 
-// overtaken says that another copy of the model was there before this one went in, and
-// deals with it: who asked for the model gets that one, and what was put is compared
-// with it.
-func (p *Policy) overtaken(c *held, now time.Duration) bool {
+// resolveSuperseded handles the case that another copy of the model became ready before this one was
+// filled, and reports whether it did: waiting Gets get that copy, and a Put's file is compared with it.
+func (p *Policy) resolveSuperseded(c *modelCopy, now time.Duration) bool {
 	m := p.models[c.key]
 	switch {
-	case m == nil || m.current == nil || m.current == c.seen || c.store != 0:
+	case m == nil || m.current == nil || m.current == c.comparedWith || c.store != 0:
 		return false
-	case c.put:
-		p.settle(c, beginning)
+	case c.firstIsPut:
+		c.state = beginning
 		c.bytes, c.host = 0, 0
-		p.look(c)
+		p.requestSize(c)
 	default:
-		p.hand(c, m.current, now)
+		p.substitute(c, m.current, now)
 	}
 	return true
 }
 
-// count adds what a copy takes, or takes it away.
-func (p *Policy) count(c *held, sign gpu.Bytes) {
-	if c.takesRoom() {
-		p.used += sign * c.bytes
-		p.host += sign * c.host
-	}
-}
-
-// settle gives a copy another state.
-func (p *Policy) settle(c *held, to state) {
-	p.count(c, -1)
-	c.state = to
-	p.count(c, 1)
-}
-
-// drop forgets a copy.
-func (p *Policy) drop(c *held) {
-	p.count(c, -1)
-	p.copies = slices.DeleteFunc(p.copies, func(other *held) bool { return other == c })
+// removeCopy removes a copy.
+func (p *Policy) removeCopy(c *modelCopy) {
+	p.copies = slices.DeleteFunc(p.copies, func(other *modelCopy) bool { return other == c })
 	if m := p.models[c.key]; m != nil && m.current == c {
 		m.current = nil
 		if c.store != 0 {
-			delete(p.models, c.key) // nothing to load it from
+			delete(p.models, c.key) // there is no file to load it from again
 		}
 	}
 }
 
-func (p *Policy) free(c *held, evicted bool, format string, args ...any) {
-	p.drop(c)
-	p.act(Free{c.id, evicted, fmt.Sprintf(format, args...)})
+func (p *Policy) free(c *modelCopy, evicted bool, r reason.Reason) {
+	p.removeCopy(c)
+	p.emit(Free{c.id, evicted, r})
 }
 
-// refuseAll answers all who wait for a copy.
-func (p *Policy) refuseAll(c *held, err error) {
+// refuseAll refuses all requests that wait for a copy.
+func (p *Policy) refuseAll(c *modelCopy, err error) {
 	for _, r := range c.waiters {
 		delete(p.requests, r)
-		p.act(Refuse{r, err})
+		p.emit(Refuse{r, err})
 	}
 	c.waiters = nil
 }
 
-func (p *Policy) grant(id RequestID, c *held, hit bool, now time.Duration) {
+func (p *Policy) grant(id RequestID, c *modelCopy, hit bool, now time.Duration) {
 	r := p.requests[id]
 	if r == nil {
 		r = &request{}
@@ -375,23 +314,23 @@ func (p *Policy) grant(id RequestID, c *held, hit bool, now time.Duration) {
 	}
 	r.copy, r.granted = c, true
 	c.refs++
-	c.used = now
-	p.act(Grant{id, c.id, c.generation, hit})
+	c.lastUsed = now
+	p.emit(Grant{id, c.id, c.generation, hit})
 }
 
-// end stops a copy that nobody waits for any more.
-func (p *Policy) end(c *held, reason string) {
+// stopCopy stops a copy without waiters.
+func (p *Policy) stopCopy(c *modelCopy, code reason.Code) {
 	switch {
 	case c.state == beginning, c.state == filling && c.store == 0:
-		p.settle(c, doomed)
-		p.act(Cancel{c.id})
+		c.state = cancelled
+		p.emit(Cancel{c.id})
 	case c.state == waiting, c.state == filling:
-		p.free(c, false, "%s", reason)
+		p.free(c, false, reason.New(code))
 	}
 }
 
 func (e Known) apply(p *Policy, _ time.Duration) {
-	p.models[e.Key] = &known{generation: e.Generation, content: e.Content}
+	p.models[e.Key] = &modelState{generation: e.Generation, content: e.Content}
 }
 
 func (e Get) apply(p *Policy, now time.Duration) {
@@ -400,126 +339,123 @@ func (e Get) apply(p *Policy, now time.Duration) {
 		return
 	}
 	for _, c := range p.copies {
-		if c.key == e.Key && !c.retired && c.state < ready && !(c.put && e.Source) {
+		if c.key == e.Key && !c.retired && c.state < ready && !(c.firstIsPut && e.Source) {
 			c.waiters = append(c.waiters, e.Request)
 			p.requests[e.Request] = &request{copy: c, until: e.Until}
 			return
 		}
 	}
 	if !e.Source {
-		p.act(Refuse{e.Request, &Refusal{Absent, fmt.Sprintf("there is no model %s", e.Key.Name)}})
+		p.emit(Refuse{e.Request, &Refusal{Absent, fmt.Sprintf("there is no model %s", e.Key.Name)}})
 		return
 	}
-	c := p.begin(e.Key, e.Request, e.Until)
-	p.look(c)
+	c := p.newCopy(e.Key, e.Request, e.Until)
+	p.requestSize(c)
 }
 
 func (e Put) apply(p *Policy, _ time.Duration) {
-	c := p.begin(e.Key, e.Request, e.Until)
-	c.put = true
-	p.look(c)
+	c := p.newCopy(e.Key, e.Request, e.Until)
+	c.firstIsPut = true
+	p.requestSize(c)
 }
 
 func (e Store) apply(p *Policy, _ time.Duration) {
-	c := p.begin(e.Key, e.Request, e.Until)
+	c := p.newCopy(e.Key, e.Request, e.Until)
 	c.store = e.Request
-	p.act(Begin{c.id, c.key, e.Request})
+	p.emit(Begin{c.id, c.key, e.Request})
 	p.size(c, e.Bytes, e.Host)
 }
 
 func (e Sized) apply(p *Policy, now time.Duration) {
-	if c := p.find(e.Copy); c != nil && !p.wasDoomed(c) && c.state == beginning && !p.overtaken(c, now) {
+	if c := p.uncancelled(e.Copy); c != nil && c.state == beginning && !p.resolveSuperseded(c, now) {
 		p.size(c, e.Bytes, e.Host)
 	}
 }
 
-// wasDoomed frees a copy that was cancelled and got ahead of that.
-func (p *Policy) wasDoomed(c *held) bool {
-	if c.state != doomed {
-		return false
+// uncancelled returns the copy with that ID, or nil. It frees a copy that was completed after its
+// cancellation, and returns nil for it.
+func (p *Policy) uncancelled(id CopyID) *modelCopy {
+	c := p.find(id)
+	if c != nil && c.state == cancelled {
+		p.free(c, false, reason.New(noRequest))
+		return nil
 	}
-	p.free(c, false, "nobody waits for it any more")
-	return true
+	return c
 }
 
-// size has a copy wait for room.
-func (p *Policy) size(c *held, bytes, host gpu.Bytes) {
-	why := ""
+// size sets the size of a copy, which then waits for room. It refuses the copy if it exceeds a bound.
+func (p *Policy) size(c *modelCopy, bytes, host gpu.Bytes) {
+	message, limit := "", p.limit(c.key.Tenant)
 	switch {
 	case bytes > p.capacity:
-		why = fmt.Sprintf("model %s takes %v, and all models together may have %v", c.key.Name, bytes, p.capacity)
-	case bytes > p.boundOf(c).bytes:
-		why = fmt.Sprintf("model %s takes %v, and the models of tenant %s may have %v", c.key.Name, bytes, c.key.Tenant, p.boundOf(c).bytes)
-	case host > p.boundOf(c).host:
-		why = fmt.Sprintf("header and manifest of model %s take %v, and those of tenant %s may have %v", c.key.Name, host, c.key.Tenant, p.boundOf(c).host)
-	case host > MaxHost:
-		why = fmt.Sprintf("header and manifest of model %s take %v, and those of all models together may have %v", c.key.Name, host, MaxHost)
+		message = fmt.Sprintf("model %s needs %v, more than the limit of %v for all models", c.key.Name, bytes, p.capacity)
+	case bytes > limit.bytes:
+		message = fmt.Sprintf("model %s takes %v, and the models of tenant %s may have %v", c.key.Name, bytes, c.key.Tenant, limit.bytes)
+	case host > limit.host:
+		message = fmt.Sprintf("header and manifest of model %s take %v, and those of tenant %s may have %v", c.key.Name, host, c.key.Tenant, limit.host)
 	}
-	if why != "" {
-		p.refuseAll(c, &Refusal{Capacity, why})
-		p.free(c, false, "larger than the capacity")
+	if message != "" {
+		p.refuseAll(c, &Refusal{Capacity, message})
+		p.free(c, false, reason.New(tooLarge))
 		return
 	}
 	c.bytes, c.host = bytes, host
-	p.settle(c, waiting)
+	c.state = waiting
 }
 
 func (e Same) apply(p *Policy, now time.Duration) {
-	c := p.find(e.Copy)
-	if c == nil || p.wasDoomed(c) || c.state != beginning {
+	c := p.uncancelled(e.Copy)
+	if c == nil || c.state != beginning {
 		return
 	}
 	if m := p.models[c.key]; m != nil && m.current != nil && m.content == e.Content {
-		p.hand(c, m.current, now)
+		p.substitute(c, m.current, now)
 		return
 	}
-	p.look(c) // it was replaced or evicted meanwhile
+	p.requestSize(c) // the newest copy was replaced or evicted meanwhile
 }
 
-// hand gives all who wait for a copy another one that is the same.
-func (p *Policy) hand(c, same *held, now time.Duration) {
-	waiters := c.waiters
-	c.waiters = nil
-	p.free(c, false, "the content is there already")
-	for _, r := range waiters {
+// substitute frees a copy and grants its waiters another copy with the same content.
+func (p *Policy) substitute(c, same *modelCopy, now time.Duration) {
+	p.free(c, false, reason.New(sameContent))
+	for _, r := range c.waiters {
 		p.grant(r, same, true, now)
 	}
 }
 
 func (e Full) apply(p *Policy, _ time.Duration) {
-	c := p.find(e.Copy)
-	switch {
-	case c == nil || p.wasDoomed(c):
-	case c.state == filling:
-		if victim := p.oldest(""); victim != nil {
-			p.free(victim, true, "the GPU is full, and model %s is to be loaded", c.key.Name)
-			p.act(Fill{c.id})
-			return
-		}
-		p.refuseAll(c, &Refusal{GPUMemory, fmt.Sprintf("the GPU has no %v left for model %s: others have it", c.bytes, c.key.Name)})
-		p.free(c, false, "the GPU is full")
+	c := p.uncancelled(e.Copy)
+	if c == nil || c.state != filling {
+		return
 	}
+	if victim := p.leastRecentlyUsed(""); victim != nil {
+		p.free(victim, true, reason.New(gpuFull, reason.Text("for", c.key.Name)))
+		p.emit(Fill{c.id})
+		return
+	}
+	p.refuseAll(c, &Refusal{GPUMemory, fmt.Sprintf("the GPU does not have %v free for model %s: other programs use its memory", c.bytes, c.key.Name)})
+	p.free(c, false, reason.New(gpuFull))
 }
 
 func (e Writable) apply(p *Policy, now time.Duration) {
 	if c := p.find(e.Copy); c != nil && c.state == filling && c.store != 0 && c.refs == 0 {
-		c.waiters = slices.DeleteFunc(c.waiters, func(r RequestID) bool { return r == c.store })
+		c.removeWaiter(c.store)
 		p.grant(c.store, c, false, now)
 	}
 }
 
 func (e Loaded) apply(p *Policy, now time.Duration) {
-	c := p.find(e.Copy)
-	if c == nil || p.wasDoomed(c) {
+	c := p.uncancelled(e.Copy)
+	if c == nil {
 		return
 	}
 	m := p.models[c.key]
 	if m == nil {
-		m = &known{}
+		m = &modelState{}
 		p.models[c.key] = m
 	}
 	if m.current != nil && m.content == e.Content && c.store == 0 {
-		p.hand(c, m.current, now)
+		p.substitute(c, m.current, now)
 		return
 	}
 	if m.generation == 0 || m.content != e.Content || c.store != 0 {
@@ -532,36 +468,35 @@ func (e Loaded) apply(p *Policy, now time.Duration) {
 	}
 	c.generation = m.generation
 	m.current = c
-	c.used = now
-	p.settle(c, ready)
-	p.act(Publish{c.id, c.generation})
-	waiters := c.waiters
-	c.waiters = nil
-	for _, r := range waiters {
+	c.lastUsed = now
+	c.state = ready
+	p.emit(Publish{c.id, c.generation})
+	for _, r := range c.waiters {
 		p.grant(r, c, false, now)
 	}
+	c.waiters = nil
 	for _, other := range slices.Clone(p.copies) {
 		if other.key == c.key && other.state == waiting {
-			p.overtaken(other, now)
+			p.resolveSuperseded(other, now)
 		}
 	}
 }
 
-// retire takes a copy away from those who ask from now on.
-func (p *Policy) retire(c *held) {
+// retire makes a copy unavailable to later requests.
+func (p *Policy) retire(c *modelCopy) {
 	if c.retired = true; c.refs == 0 {
-		p.free(c, false, "its model has another generation, or is no more")
+		p.free(c, false, reason.New(replaced))
 	}
 }
 
 func (e Failed) apply(p *Policy, _ time.Duration) {
 	if c := p.find(e.Copy); c != nil && c.state != ready {
 		p.refuseAll(c, e.Err)
-		p.drop(c)
+		p.removeCopy(c)
 	}
 }
 
-func (e Leave) apply(p *Policy, now time.Duration) {
+func (e Release) apply(p *Policy, now time.Duration) {
 	r := p.requests[e.Request]
 	if r == nil {
 		return
@@ -569,29 +504,29 @@ func (e Leave) apply(p *Policy, now time.Duration) {
 	delete(p.requests, e.Request)
 	c := r.copy
 	if !r.granted {
-		c.waiters = slices.DeleteFunc(c.waiters, func(id RequestID) bool { return id == e.Request })
+		c.removeWaiter(e.Request)
 		if len(c.waiters) == 0 || c.store == e.Request {
-			p.undo(c, e.Request)
+			p.abandon(c, e.Request)
 		}
 		return
 	}
 	c.refs--
-	c.used = now
+	c.lastUsed = now
 	switch {
-	case c.state == filling: // a store that is not published
-		p.undo(c, e.Request)
+	case c.state == filling: // an uncommitted store
+		p.abandon(c, e.Request)
 	case c.retired && c.refs == 0:
-		p.free(c, false, "its last holder is gone")
+		p.free(c, false, reason.New(notHeld))
 	}
 }
 
-// undo gives up a copy whose last waiter, or whose storer, is gone.
-func (p *Policy) undo(c *held, by RequestID) {
+// abandon ends a copy after its last waiter, or the request that stores it, has left.
+func (p *Policy) abandon(c *modelCopy, by RequestID) {
 	if c.store == by {
-		p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: who stored it is gone", c.key.Name)})
+		p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: the client that stored it has disconnected", c.key.Name)})
 	}
 	if c.store == 0 || c.store == by {
-		p.end(c, "nobody waits for it any more")
+		p.stopCopy(c, noRequest)
 	}
 }
 
@@ -604,29 +539,29 @@ func (e Remove) apply(p *Policy, _ time.Duration) {
 	for _, c := range slices.Clone(p.copies) {
 		if c.key == e.Key && c.state < ready && c.store == 0 {
 			p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was removed", e.Key.Name)})
-			p.end(c, "its model was removed")
+			p.stopCopy(c, removed)
 		}
 	}
 }
 
-func (e Heard) apply(p *Policy, now time.Duration) {
+func (e Heartbeat) apply(p *Policy, now time.Duration) {
 	if r := p.requests[e.Request]; r != nil && r.granted {
-		r.copy.used = now
+		r.copy.lastUsed = now
 	}
 }
 
 func (e Resize) apply(p *Policy, _ time.Duration) {
 	p.capacity = e.Capacity
-	p.sizeAgain()
+	p.recheckSizes()
 }
 
 func (e Bound) apply(p *Policy, _ time.Duration) {
 	p.bounds = maps.Clone(e.Tenants)
-	p.sizeAgain()
+	p.recheckSizes()
 }
 
-// sizeAgain refuses copies that wait for room and are larger than may be now.
-func (p *Policy) sizeAgain() {
+// recheckSizes refuses waiting copies that exceed a changed bound.
+func (p *Policy) recheckSizes() {
 	for _, c := range slices.Clone(p.copies) {
 		if c.state == waiting {
 			p.size(c, c.bytes, c.host)
@@ -634,23 +569,23 @@ func (p *Policy) sizeAgain() {
 	}
 }
 
-// makeRoom lets copies in that wait for room, as far as there is some or can be
-// made. Of a capacity or a bound that was made smaller what was held goes when it is free.
+// makeRoom evicts what exceeds a capacity or bound that became smaller, as far as it is not held. It then
+// fills waiting copies for which there is room, or for which eviction makes room.
 func (p *Policy) makeRoom() {
-	for p.used > p.capacity {
-		victim := p.oldest("")
+	for p.used("", false).bytes > p.capacity {
+		victim := p.leastRecentlyUsed("")
 		if victim == nil {
 			break
 		}
-		p.free(victim, true, "all models together may have %v", p.capacity)
+		p.free(victim, true, reason.New(beyondCapacity, reason.Number("limit_mib", p.capacity.MiB())))
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(p.bounds)) {
-		for p.usedBy(tenant).bytes > p.bounds[tenant] {
-			victim := p.oldest(tenant)
+		for p.used(tenant, false).bytes > p.bounds[tenant] {
+			victim := p.leastRecentlyUsed(tenant)
 			if victim == nil {
 				break
 			}
-			p.free(victim, true, "the models of tenant %s may have %v", tenant, p.bounds[tenant])
+			p.free(victim, true, reason.New(beyondTenantBound, reason.Text("tenant", tenant), reason.Number("limit_mib", p.bounds[tenant].MiB())))
 		}
 	}
 	for _, c := range slices.Clone(p.copies) {
@@ -662,99 +597,14 @@ func (p *Policy) makeRoom() {
 			if !p.fitsBound(c, false) {
 				among = c.key.Tenant
 			}
-			p.free(p.oldest(among), true, "the least recently used, to make room for model %s", c.key.Name)
+			p.free(p.leastRecentlyUsed(among), true, reason.New(leastRecentlyUsed, reason.Text("for", c.key.Name)))
 		}
-		p.settle(c, filling)
-		p.act(Fill{c.id})
+		c.state = filling
+		p.emit(Fill{c.id})
 	}
 }
 
-// room is memory on the GPU and off it.
-type room struct{ bytes, host gpu.Bytes }
-
-// sum is the room of the copies that are counted.
-func (p *Policy) sum(counts func(c *held) bool) (sum room) {
-	for _, c := range p.copies {
-		if counts(c) {
-			sum.bytes += c.bytes
-			sum.host += c.host
-		}
-	}
-	return sum
-}
-
-// evictable reports whether a copy can go to make room.
-func (c *held) evictable() bool { return c.state == ready && c.refs == 0 }
-
-// evictable is how much of the memory can be had for the asking.
-func (p *Policy) evictable() room { return p.sum((*held).evictable) }
-
-// usedBy is what the copies of a tenant take.
-func (p *Policy) usedBy(tenant string) room {
-	return p.sum(func(c *held) bool { return c.takesRoom() && c.key.Tenant == tenant })
-}
-
-// heldBy is usedBy less what can be had for the asking.
-func (p *Policy) heldBy(tenant string) room {
-	return p.sum(func(c *held) bool { return c.takesRoom() && !c.evictable() && c.key.Tenant == tenant })
-}
-
-// boundOf is what the copies of a copy's tenant may take together: of host memory the same
-// part as of the GPU's.
-func (p *Policy) boundOf(c *held) room {
-	bytes, bounded := p.bounds[c.key.Tenant]
-	if !bounded || bytes >= p.capacity {
-		return room{p.capacity, MaxHost}
-	}
-	return room{bytes, gpu.Bytes(float64(MaxHost) * (float64(bytes) / float64(p.capacity)))}
-}
-
-// fits reports whether there is room for a copy, or would be if all that can go went.
-func (p *Policy) fits(c *held, evicting bool) bool {
-	var given room
-	if evicting {
-		given = p.evictable()
-	}
-	return p.used-given.bytes+c.bytes <= p.capacity && p.host-given.host+c.host <= MaxHost && p.fitsBound(c, evicting)
-}
-
-// fitsBound reports the same of the bound of the copy's tenant.
-func (p *Policy) fitsBound(c *held, evicting bool) bool {
-	if _, bounded := p.bounds[c.key.Tenant]; !bounded {
-		return true
-	}
-	used, may := p.usedBy(c.key.Tenant), p.boundOf(c)
-	if evicting {
-		used = p.heldBy(c.key.Tenant)
-	}
-	return used.bytes+c.bytes <= may.bytes && used.host+c.host <= may.host
-}
-
-// oldest is the least recently used copy of a tenant that nobody holds, or nil; of all
-// tenants for "".
-func (p *Policy) oldest(tenant string) (oldest *held) {
-	for _, c := range p.copies {
-		if c.evictable() && (tenant == "" || c.key.Tenant == tenant) && (oldest == nil || c.used < oldest.used) {
-			oldest = c
-		}
-	}
-	return oldest
-}
-
-// loading are the models of which a copy is being loaded. Nobody holds it, and it may
-// be what others ask for that have no room beside it: they wait until it is there.
-func (p *Policy) loading() map[Key]bool {
-	keys := map[Key]bool{}
-	for _, c := range p.copies {
-		if c.takesRoom() && c.state != ready && c.store == 0 {
-			keys[c.key] = true
-		}
-	}
-	return keys
-}
-
-// deadline says whether a request waits for something that it waits for until a
-// time only.
+// deadline reports whether the time limit of a request applies to its present wait.
 func (r *request) deadline(id RequestID, loading map[Key]bool) bool {
 	c := r.copy
 	switch {
@@ -766,20 +616,20 @@ func (r *request) deadline(id RequestID, loading map[Key]bool) bool {
 	return c.state == waiting && !loading[c.key]
 }
 
-// pauseEnds returns when a store that was granted, and is not committed, ends unless there
-// is a sign of life before; false for any other copy.
-func (p *Policy) pauseEnds(c *held) (at time.Duration, ends bool) {
-	return c.used + p.StorePause, c.store != 0 && c.state == filling && c.refs > 0
+// storeDeadline returns when a granted, uncommitted store ends unless there is a sign of life; false for
+// any other copy.
+func (p *Policy) storeDeadline(c *modelCopy) (at time.Duration, ends bool) {
+	return c.lastUsed + p.StorePause, c.store != 0 && c.state == filling && c.refs > 0
 }
 
-// expire refuses those whose time is up, and ends stores that pause for too long.
+// expire refuses requests whose time limit has passed, and ends stores without a sign of life.
 func (p *Policy) expire(now time.Duration) {
 	loading := p.loading()
 	for _, c := range slices.Clone(p.copies) {
-		if at, ends := p.pauseEnds(c); ends && now >= at {
+		if at, ends := p.storeDeadline(c); ends && now >= at {
 			delete(p.requests, c.store)
-			p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: nothing was heard of its store for %v", c.key.Name, p.StorePause)})
-			p.free(c, false, "nothing was heard of its store for %v", p.StorePause)
+			p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: its client sent nothing for %v", c.key.Name, p.StorePause)})
+			p.free(c, false, reason.New(storeWithoutAnswer, reason.Millis("pause_ms", p.StorePause)))
 			continue
 		}
 		for _, id := range slices.Clone(c.waiters) {
@@ -787,20 +637,20 @@ func (p *Policy) expire(now time.Duration) {
 			if r == nil || !r.deadline(id, loading) || now < r.until {
 				continue
 			}
-			c.waiters = slices.DeleteFunc(c.waiters, func(other RequestID) bool { return other == id })
+			c.removeWaiter(id)
 			delete(p.requests, id)
-			p.act(Refuse{id, &Refusal{Busy, p.why(c)}})
+			p.emit(Refuse{id, p.busy(c)})
 			if c.state == waiting && c.store == id {
 				p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: there was no room", c.key.Name)})
 			}
 		}
 		if len(c.waiters) == 0 && c.state == waiting {
-			p.free(c, false, "nobody waits for it any more")
+			p.free(c, false, reason.New(noRequest))
 		}
 	}
 }
 
-// wakeAtNext asks to be called when the next request's time is up.
+// wakeAtNext requests a Step at the next time limit.
 func (p *Policy) wakeAtNext() {
 	next, loading := time.Duration(0), p.loading()
 	for id, r := range p.requests {
@@ -809,66 +659,97 @@ func (p *Policy) wakeAtNext() {
 		}
 	}
 	for _, c := range p.copies {
-		if at, ends := p.pauseEnds(c); ends && (next == 0 || at < next) {
+		if at, ends := p.storeDeadline(c); ends && (next == 0 || at < next) {
 			next = at
 		}
 	}
-	if next != p.wake {
-		p.wake = next
-		p.act(WakeAt{next})
+	if next != p.wakeAt {
+		p.wakeAt = next
+		p.emit(WakeAt{next})
 	}
 }
 
-// why says what a copy waits for.
-func (p *Policy) why(c *held) string {
+// shortage describes the memory that a waiting copy lacks.
+type shortage struct {
+	code                reason.Code
+	limit, used, needed gpu.Bytes
+	held, loading       int // models; 0 for noTenantRoom
+}
+
+func (p *Policy) shortage(c *modelCopy) shortage {
+	if !p.fitsBound(c, true) {
+		return shortage{code: noTenantRoom, limit: p.limit(c.key.Tenant).bytes, used: p.used(c.key.Tenant, true).bytes, needed: c.bytes}
+	}
+	held := p.used("", true)
+	s := shortage{code: noRoom, limit: p.capacity, used: held.bytes, needed: c.bytes}
+	if s.used+s.needed <= s.limit {
+		s = shortage{code: noHostRoom, limit: MaxHost, used: held.host, needed: c.host}
+	}
+	for _, other := range p.copies {
+		switch {
+		case other.state == ready && other.refs > 0:
+			s.held++
+		case other.usesCapacity() && other.state != ready:
+			s.loading++
+		}
+	}
+	return s
+}
+
+// waitReason returns the reason for a copy's wait.
+func (p *Policy) waitReason(c *modelCopy) reason.Reason {
 	switch c.state {
 	case waiting:
-		refs, loading := 0, 0
-		for _, other := range p.copies {
-			switch {
-			case other.state == ready && other.refs > 0:
-				refs++
-			case other.takesRoom() && other.state != ready:
-				loading++
-			}
+		s := p.shortage(c)
+		r := reason.New(s.code, reason.Number("limit_mib", s.limit.MiB()), reason.Number("used_mib", s.used.MiB()), reason.Number("needed_mib", s.needed.MiB()))
+		if s.code == noTenantRoom {
+			return r
 		}
-		if !p.fitsBound(c, true) {
-			taken := p.heldBy(c.key.Tenant)
-			return fmt.Sprintf("no room for model %s: of the %v that the models of tenant %s may have, %v are held or being loaded, it needs %v",
-				c.key.Name, p.boundOf(c).bytes, c.key.Tenant, taken.bytes, c.bytes)
-		}
-		what, may, taken, needs := "models", p.capacity, p.used-p.evictable().bytes, c.bytes
-		if taken+needs <= may {
-			what, may, taken, needs = "headers and manifests", MaxHost, p.host-p.evictable().host, c.host
-		}
-		return fmt.Sprintf("no room for model %s: of the %v that %s may have, %v are held or being loaded (%d models held, %d loading), it needs %v",
-			c.key.Name, may, what, taken, refs, loading, needs)
+		return r.With(reason.Number("held", s.held), reason.Number("loading", s.loading))
 	case filling:
 		if c.store != 0 {
-			return fmt.Sprintf("model %s is being stored by another", c.key.Name)
+			return reason.New(storedByOther)
 		}
-		return "it is being loaded"
+		return reason.New(loading)
 	case beginning:
-		return "its file is looked at"
-	case doomed:
-		return "nobody waits for it any more: its loading ends"
+		return reason.New(openingFile)
+	case cancelled:
+		return reason.New(ending)
 	}
-	return ""
+	return reason.Reason{}
 }
 
-// Held says whether somebody holds a copy.
-func (p *Policy) Held() bool {
-	return slices.ContainsFunc(p.copies, func(c *held) bool { return c.refs > 0 })
+// busy refuses a request that has waited for as long as it may.
+func (p *Policy) busy(c *modelCopy) *Refusal {
+	if c.state != waiting {
+		return &Refusal{Busy, fmt.Sprintf("model %s is being stored by another", c.key.Name)}
+	}
+	s := p.shortage(c)
+	if s.code == noTenantRoom {
+		return &Refusal{Busy, fmt.Sprintf("no room for model %s: of the %v that the models of tenant %s may have, %v are held or being loaded, it needs %v",
+			c.key.Name, s.limit, c.key.Tenant, s.used, s.needed)}
+	}
+	subject := "models"
+	if s.code == noHostRoom {
+		subject = "headers and manifests"
+	}
+	return &Refusal{Busy, fmt.Sprintf("no room for model %s: of the %v that %s may have, %v are held or being loaded (%d models held, %d loading), it needs %v",
+		c.key.Name, s.limit, subject, s.used, s.held, s.loading, s.needed)}
 }
 
-// Snapshot is how everything stands.
+// InUse reports whether a request holds a copy.
+func (p *Policy) InUse() bool {
+	return slices.ContainsFunc(p.copies, func(c *modelCopy) bool { return c.refs > 0 })
+}
+
+// Snapshot describes the state of the policy.
 type Snapshot struct {
 	Capacity, Used gpu.Bytes
-	Host           gpu.Bytes // in use, of MaxHost
-	Copies         []Copy    // in the order they came
+	Host           gpu.Bytes // of MaxHost
+	Copies         []Copy    // in the order of creation
 }
 
-// Copy is one in a Snapshot.
+// Copy describes a copy in a Snapshot.
 type Copy struct {
 	ID         CopyID
 	Key        Key
@@ -876,23 +757,23 @@ type Copy struct {
 	Bytes      gpu.Bytes
 	Host       gpu.Bytes
 	Generation int64 // 0 until it is ready
-	Newest     bool  // those who ask get this one
-	Refs       int   // who holds it
-	Waiting    int   // who waits for it
+	Newest     bool  // later requests get this one
+	Refs       int   // requests that hold it
+	Waiting    int   // requests that wait for it
 	LastUsed   time.Duration
-	Why        string // what it waits for
+	Reason     reason.Reason // the reason for the wait; zero if there is none
 }
 
-// Snapshot says how everything stands, and of what waits why.
+// Snapshot returns the state of the policy, with the reason for each wait.
 func (p *Policy) Snapshot() Snapshot {
-	s := Snapshot{Capacity: p.capacity, Used: p.used, Host: p.host}
+	used := p.used("", false)
+	s := Snapshot{Capacity: p.capacity, Used: used.bytes, Host: used.host}
 	for _, c := range p.copies {
 		m := p.models[c.key]
 		s.Copies = append(s.Copies, Copy{
 			ID: c.id, Key: c.key, State: stateNames[c.state], Bytes: c.bytes, Host: c.host, Generation: c.generation,
-			Newest: m != nil && m.current == c, Refs: c.refs, Waiting: len(c.waiters), LastUsed: c.used, Why: p.why(c),
+			Newest: m != nil && m.current == c, Refs: c.refs, Waiting: len(c.waiters), LastUsed: c.lastUsed, Reason: p.waitReason(c),
 		})
 	}
-	slices.SortFunc(s.Copies, func(a, b Copy) int { return cmp.Compare(a.ID, b.ID) })
 	return s
 }

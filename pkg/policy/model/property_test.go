@@ -14,46 +14,46 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// world plays the daemon for a policy, badly: files fail, loads take any time and
-// end in any order, those who ask leave when they like, and others take the GPU's
-// memory. It holds after each step what must always be true.
+// world simulates a daemon and its clients with faults: files are broken, loads take any
+// time and end in any order, clients leave at any time, and other programs use the GPU's
+// memory. After each step it checks the invariants.
 type world struct {
-	t        *rapid.T
-	p        *Policy
-	now      time.Duration
-	capacity gpu.Bytes
-	before   gpu.Bytes // what was taken a step ago
-	last     RequestID
+	t          *rapid.T
+	p          *Policy
+	now        time.Duration
+	capacity   gpu.Bytes
+	usedBefore gpu.Bytes // what was taken a step ago
+	last       RequestID
 
-	asked    map[RequestID]string // "": not answered
-	holds    map[RequestID]CopyID
-	busy     map[CopyID]string        // what the daemon is at: begin, fill, cancel, store
-	storing  map[CopyID]RequestID     // whose store was granted
-	heard    map[CopyID]time.Duration // the last sign of life of that
-	bounds   map[string]gpu.Bytes     // of tenants
-	taken    map[string]gpu.Bytes     // what those had a step ago
-	memory   map[CopyID]gpu.Bytes     // taken
-	ready    map[CopyID]bool
-	requests map[RequestID]Event
-	wake     time.Duration
+	answers       map[RequestID]string // "": not answered
+	holds         map[RequestID]CopyID
+	busy          map[CopyID]string        // what the daemon is at: begin, fill, cancel, store
+	storing       map[CopyID]RequestID     // whose store was granted
+	lastHeartbeat map[CopyID]time.Duration // the last sign of life of that
+	bounds        map[string]gpu.Bytes     // of tenants
+	taken         map[string]gpu.Bytes     // what those had a step ago
+	memory        map[CopyID]gpu.Bytes     // taken
+	ready         map[CopyID]bool
+	requests      map[RequestID]Event
+	wake          time.Duration
 }
 
 func (w *world) step(events ...Event) {
 	w.t.Helper()
 	for _, a := range w.p.Step(w.now, events, nil) {
-		w.do(a)
+		w.perform(a)
 	}
 	sum := gpu.Bytes(0)
 	for _, n := range w.memory {
 		sum += n
 	}
 	s := w.p.Snapshot()
-	if sum > max(w.capacity, w.before) || s.Used > max(w.capacity, w.before) || s.Used < sum {
+	if sum > max(w.capacity, w.usedBefore) || s.Used > max(w.capacity, w.usedBefore) || s.Used < sum {
 		w.t.Fatalf("%d bytes taken, %d counted, of %d", sum, s.Used, w.capacity)
 	}
 	for c := range w.storing {
-		if w.now >= w.heard[c]+StorePause {
-			w.t.Fatalf("the store of copy %d goes on after %v without a sign of life", c, w.now-w.heard[c])
+		if w.now >= w.lastHeartbeat[c]+StorePause {
+			w.t.Fatalf("the store of copy %d goes on after %v without a sign of life", c, w.now-w.lastHeartbeat[c])
 		}
 	}
 	taken := map[string]gpu.Bytes{}
@@ -64,7 +64,7 @@ func (w *world) step(events ...Event) {
 	}
 	for tenant, bound := range w.bounds {
 		if taken[tenant] > max(bound, w.taken[tenant]) {
-			w.t.Fatalf("tenant %s has %d bytes, of %d", tenant, taken[tenant], bound)
+			w.t.Fatalf("tenant %s has %d bytes, want at most %d or as before, %d", tenant, taken[tenant], bound, w.taken[tenant])
 		}
 	}
 	w.taken = taken
@@ -75,12 +75,12 @@ func (w *world) step(events ...Event) {
 		}
 	}
 	if host > s.Host || s.Host > MaxHost {
-		w.t.Fatalf("%d bytes of host memory taken, %d counted", host, s.Host)
+		w.t.Fatalf("copies occupy %d bytes of host memory and the policy counts %d, want at most %d", host, s.Host, MaxHost)
 	}
-	if w.before = s.Used; s.Used > w.capacity { // since it was made smaller
+	if w.usedBefore = s.Used; s.Used > w.capacity { // since it was made smaller
 		for _, c := range s.Copies {
 			if c.State == "ready" && c.Refs == 0 {
-				w.t.Fatalf("copy %d stays, which nobody holds, and %d of %d are taken", c.ID, s.Used, w.capacity)
+				w.t.Fatalf("copy %d, which no request holds, stays, although %d of %d bytes are used", c.ID, s.Used, w.capacity)
 			}
 		}
 	}
@@ -93,11 +93,11 @@ func (w *world) step(events ...Event) {
 		if c.Refs != refs[c.ID] {
 			w.t.Fatalf("copy %d has %d holders, want %d", c.ID, c.Refs, refs[c.ID])
 		}
-		if c.State == "waiting" && c.Waiting == 0 || c.State == "waiting" && c.Why == "" {
+		if c.State == "waiting" && c.Waiting == 0 || c.State != "ready" && Reasons.Check(c.Reason) != nil {
 			w.t.Fatalf("copy %d waits for nobody, or nothing: %+v", c.ID, c)
 		}
 		if _, store := w.storing[c.ID]; !store && c.State != "ready" && c.State != "cancelled" && c.Waiting == 0 && w.busy[c.ID] != "store" {
-			w.t.Fatalf("copy %d is loaded for nobody: %+v", c.ID, c)
+			w.t.Fatalf("copy %d is loaded without a request: %+v", c.ID, c)
 		}
 		if c.State == "beginning" || c.State == "filling" {
 			loading[c.Key]++
@@ -105,13 +105,13 @@ func (w *world) step(events ...Event) {
 	}
 }
 
-func (w *world) do(a Action) {
+func (w *world) perform(a Action) {
 	switch a := a.(type) {
 	case Begin:
 		if _, store := w.requests[a.Request].(Store); !store {
 			w.busy[a.Copy] = "begin"
 		}
-		if w.asked[a.Request] != "" {
+		if w.answers[a.Request] != "" {
 			w.t.Fatalf("begin for request %d, which is answered", a.Request)
 		}
 	case Fill:
@@ -125,14 +125,14 @@ func (w *world) do(a Action) {
 		}
 		w.busy[a.Copy] += ", cancelled"
 	case Free:
-		if r, store := w.storing[a.Copy]; store && w.now >= w.heard[a.Copy]+StorePause {
+		if r, store := w.storing[a.Copy]; store && w.now >= w.lastHeartbeat[a.Copy]+StorePause {
 			delete(w.holds, r)
 			delete(w.storing, a.Copy)
 		}
 		if slices.Contains(slices.Collect(maps.Values(w.holds)), a.Copy) {
 			w.t.Fatalf("copy %d is freed (%s) while it is held", a.Copy, a.Reason)
 		}
-		if a.Evicted && !w.ready[a.Copy] || a.Reason == "" {
+		if a.Evicted && !w.ready[a.Copy] || Reasons.Check(a.Reason) != nil {
 			w.t.Fatalf("copy %d is evicted (%q) and is not ready", a.Copy, a.Reason)
 		}
 		delete(w.memory, a.Copy)
@@ -146,13 +146,13 @@ func (w *world) do(a Action) {
 		w.answer(a.Request, "granted")
 		w.holds[a.Request] = a.Copy
 		if _, store := w.requests[a.Request].(Store); store {
-			w.storing[a.Copy], w.heard[a.Copy] = a.Request, w.now
+			w.storing[a.Copy], w.lastHeartbeat[a.Copy] = a.Request, w.now
 		} else if !w.ready[a.Copy] {
 			w.t.Fatalf("request %d is granted copy %d, which is not loaded", a.Request, a.Copy)
 		}
 	case Refuse:
 		if a.Err == nil {
-			w.t.Fatalf("request %d is refused for nothing", a.Request)
+			w.t.Fatalf("request %d is refused without an error", a.Request)
 		}
 		w.answer(a.Request, "refused")
 	case WakeAt:
@@ -160,15 +160,15 @@ func (w *world) do(a Action) {
 	}
 }
 
-func (w *world) answer(r RequestID, how string) {
-	if was, there := w.asked[r]; !there || was != "" {
-		w.t.Fatalf("request %d is %s, and was %q (there: %v)", r, how, was, there)
+func (w *world) answer(r RequestID, outcome string) {
+	if was, there := w.answers[r]; !there || was != "" {
+		w.t.Fatalf("request %d is %s, and was %q (there: %v)", r, outcome, was, there)
 	}
-	w.asked[r] = how
+	w.answers[r] = outcome
 }
 
-// some draws one of the keys of a map, sorted; false where there is none.
-func some[K ~uint64, V any](w *world, m map[K]V, of func(K) bool) (K, bool) {
+// drawKey draws one of the keys of a map, sorted; false where there is none.
+func drawKey[K ~uint64, V any](w *world, m map[K]V, of func(K) bool) (K, bool) {
 	var list []K
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if of(k) {
@@ -181,18 +181,18 @@ func some[K ~uint64, V any](w *world, m map[K]V, of func(K) bool) (K, bool) {
 	return rapid.SampledFrom(list).Draw(w.t, "one"), true
 }
 
-func (w *world) ask(make func(RequestID, Key, time.Duration) Event) {
+func (w *world) sendRequest(make func(RequestID, Key, time.Duration) Event) {
 	w.last++
 	key := Key{rapid.SampledFrom([]string{"default", "default", "t"}).Draw(w.t, "tenant"), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.t, "name")}
 	until := w.now + rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(w.t, "patience")
-	w.asked[w.last] = ""
+	w.answers[w.last] = ""
 	w.requests[w.last] = make(w.last, key, until)
 	w.step(w.requests[w.last])
 }
 
-// progress lets one thing that the daemon is at go on.
+// progress completes one operation of the daemon.
 func (w *world) progress(fail bool) bool {
-	id, ok := some(w, w.busy, func(c CopyID) bool { return w.busy[c] != "store" })
+	id, ok := drawKey(w, w.busy, func(c CopyID) bool { return w.busy[c] != "store" })
 	if !ok {
 		return false
 	}
@@ -210,16 +210,16 @@ func (w *world) progress(fail bool) bool {
 	return true
 }
 
-// host is what a copy takes of host memory: mostly little.
+// host draws the host memory of a copy, mostly a small amount.
 func (w *world) host() gpu.Bytes {
 	return rapid.SampledFrom([]gpu.Bytes{0, 1, 1, MaxHost / 3, MaxHost / 2, MaxHost, MaxHost + 1}).Draw(w.t, "host")
 }
 
 func (w *world) fill(id CopyID) {
 	var c Copy
-	for _, each := range w.p.Snapshot().Copies {
-		if each.ID == id {
-			c = each
+	for _, other := range w.p.Snapshot().Copies {
+		if other.ID == id {
+			c = other
 		}
 	}
 	if rapid.IntRange(0, 5).Draw(w.t, "full") == 0 {
@@ -228,7 +228,7 @@ func (w *world) fill(id CopyID) {
 	}
 	w.memory[id] = c.Bytes
 	for r, store := range w.requests {
-		if s, is := store.(Store); is && w.asked[r] == "" && s.Key == c.Key && w.storeOf(r) == id {
+		if s, is := store.(Store); is && w.answers[r] == "" && s.Key == c.Key && w.storeOf(r) == id {
 			w.busy[id] = "store"
 			w.step(Writable{id})
 			return
@@ -238,7 +238,7 @@ func (w *world) fill(id CopyID) {
 	w.step(Loaded{id, rapid.SampledFrom([]string{"x", "y"}).Draw(w.t, "content")})
 }
 
-// storeOf is the copy that a store's request waits for.
+// storeOf returns the copy for which a store's request waits, or 0.
 func (w *world) storeOf(r RequestID) CopyID {
 	if req := w.p.requests[r]; req != nil && req.copy.store == r {
 		return req.copy.id
@@ -246,47 +246,47 @@ func (w *world) storeOf(r RequestID) CopyID {
 	return 0
 }
 
-func (w *world) leave(r RequestID) {
-	delete(w.asked, r)
+func (w *world) release(r RequestID) {
+	delete(w.answers, r)
 	delete(w.holds, r)
 	for c, by := range w.storing {
 		if by == r {
 			delete(w.storing, c)
 		}
 	}
-	w.step(Leave{r})
+	w.step(Release{r})
 }
 
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		capacity := gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "first capacity"))
 		w := &world{
-			t: t, p: New(capacity), capacity: capacity, asked: map[RequestID]string{}, holds: map[RequestID]CopyID{}, busy: map[CopyID]string{},
-			storing: map[CopyID]RequestID{}, heard: map[CopyID]time.Duration{}, memory: map[CopyID]gpu.Bytes{}, ready: map[CopyID]bool{},
+			t: t, p: New(capacity), capacity: capacity, answers: map[RequestID]string{}, holds: map[RequestID]CopyID{}, busy: map[CopyID]string{},
+			storing: map[CopyID]RequestID{}, lastHeartbeat: map[CopyID]time.Duration{}, memory: map[CopyID]gpu.Bytes{}, ready: map[CopyID]bool{},
 			requests: map[RequestID]Event{},
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			w.now += rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, StorePause}).Draw(t, "later")
 			switch rapid.IntRange(0, 14).Draw(t, "what") {
 			case 0, 1, 2:
-				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, true, until} })
+				w.sendRequest(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, true, until} })
 			case 3:
-				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, false, until} })
+				w.sendRequest(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, false, until} })
 			case 4:
-				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Put{r, k, until} })
+				w.sendRequest(func(r RequestID, k Key, until time.Duration) Event { return Put{r, k, until} })
 			case 5:
 				bytes := gpu.Bytes(rapid.IntRange(1, int(w.capacity)+1).Draw(t, "bytes"))
 				host := w.host()
-				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Store{r, k, bytes, host, until} })
+				w.sendRequest(func(r RequestID, k Key, until time.Duration) Event { return Store{r, k, bytes, host, until} })
 			case 6:
-				if r, ok := some(w, w.asked, func(r RequestID) bool { return true }); ok {
-					w.leave(r)
+				if r, ok := drawKey(w, w.answers, func(r RequestID) bool { return true }); ok {
+					w.release(r)
 				}
 			case 7:
 				w.step(Remove{Key{"default", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")}})
 			case 8:
-				if c, ok := some(w, w.storing, func(c CopyID) bool { return w.busy[c] == "store" }); ok {
-					if w.now >= w.heard[c]+StorePause {
+				if c, ok := drawKey(w, w.storing, func(c CopyID) bool { return w.busy[c] == "store" }); ok {
+					if w.now >= w.lastHeartbeat[c]+StorePause {
 						w.step() // it ends first
 						continue
 					}
@@ -303,9 +303,9 @@ func TestProperties(t *testing.T) {
 					w.step(Resize{w.capacity})
 				}
 			case 11:
-				if c, ok := some(w, w.storing, func(CopyID) bool { return true }); ok {
-					w.heard[c] = w.now
-					w.step(Heard{w.storing[c]})
+				if c, ok := drawKey(w, w.storing, func(CopyID) bool { return true }); ok {
+					w.lastHeartbeat[c] = w.now
+					w.step(Heartbeat{w.storing[c]})
 				}
 			case 12:
 				if rapid.IntRange(0, 3).Draw(t, "bound") == 0 {
@@ -316,27 +316,28 @@ func TestProperties(t *testing.T) {
 				w.progress(false)
 			}
 		}
-		// When all leave and all ends, nothing is left but what nobody holds.
+		// After all requests have left and all operations have ended, only ready copies
+		// remain that no request holds.
 		w.now += 24 * time.Hour
 		w.step()
 		for w.progress(false) {
 		}
-		for r, how := range w.asked {
-			if how == "" && w.storeOf(r) == 0 && w.p.requests[r].copy.store == 0 {
+		for r, outcome := range w.answers {
+			if outcome == "" && w.storeOf(r) == 0 && w.p.requests[r].copy.store == 0 {
 				t.Fatalf("request %d was never answered: %+v", r, w.p.Snapshot())
 			}
 		}
-		for _, r := range slices.Sorted(maps.Keys(w.asked)) {
-			w.leave(r)
+		for _, r := range slices.Sorted(maps.Keys(w.answers)) {
+			w.release(r)
 		}
 		for w.progress(false) {
 		}
-		if w.p.wake != 0 || len(w.p.requests) > 0 {
-			t.Fatalf("it wants to be woken at %v, for %d requests", w.p.wake, len(w.p.requests))
+		if w.p.wakeAt != 0 || len(w.p.requests) > 0 {
+			t.Fatalf("it wants to be woken at %v, for %d requests", w.p.wakeAt, len(w.p.requests))
 		}
 		for _, c := range w.p.Snapshot().Copies {
 			if c.State != "ready" || !c.Newest || c.Refs != 0 {
-				t.Fatalf("left: %+v", c)
+				t.Fatalf("got %+v at the end, want only ready copies of the newest generation that no request holds", c)
 			}
 		}
 	})

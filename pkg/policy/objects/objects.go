@@ -1,109 +1,102 @@
-// Package objects decides which objects leave the memory of a GPU when others
-// need room (KaaS, section 4.1.3): of those that nobody uses now, first the ones
-// that were used once, then the others, each least recently used first.
+// Package objects decides which objects are evicted from the memory of a GPU when others need room (KaaS,
+// section 4.1.3). Only unused objects can be evicted: first those that were used once, then the others, each
+// group in the order of the last use.
 package objects
 
-import "fmt"
+import (
+	"container/list"
+	"fmt"
+	"iter"
+	"maps"
+)
 
-// ID names an object in the cache.
-type ID int64
-
-// Cache is the objects in one GPU's memory. It is not safe for concurrent use.
-type Cache struct {
+// Cache tracks the objects in one GPU's memory, which K identifies. It is not safe for concurrent use.
+type Cache[K comparable] struct {
 	budget, used int64
-	entries      map[ID]*entry
-	once, often  list // those that nobody uses, least recently used first
+	entries      map[K]*entry
+	once, often  *list.List // unused objects that were used once, or more often; least recently used first
 }
 
 type entry struct {
-	id         ID
 	size       int64
 	pins, uses int
-	prev, next *entry
-	in         *list // nil while it is used
+	position   *list.Element // in once or often; nil before the first Leave
 }
 
-// list is a ring through its own entry.
-type list struct{ entry }
-
-func (l *list) init() { l.prev, l.next = &l.entry, &l.entry }
-
-func (l *list) push(e *entry) {
-	e.prev, e.next = l.prev, &l.entry
-	l.prev.next, l.prev = e, e
-	e.in = l
+// New returns a cache with a budget in bytes.
+func New[K comparable](budget int64) *Cache[K] {
+	return &Cache[K]{budget: budget, entries: map[K]*entry{}, once: list.New(), often: list.New()}
 }
 
-func (e *entry) unlink() {
-	if e.in != nil {
-		e.prev.next, e.next.prev = e.next, e.prev
-		e.prev, e.next, e.in = nil, nil, nil
-	}
-}
+// Budget and Used return bytes.
+func (c *Cache[K]) Budget() int64 { return c.budget }
+func (c *Cache[K]) Used() int64   { return c.used }
 
-// New is a cache of so many bytes.
-func New(budget int64) *Cache {
-	c := &Cache{budget: budget, entries: map[ID]*entry{}}
-	c.once.init()
-	c.often.init()
-	return c
-}
+// Len returns the number of objects.
+func (c *Cache[K]) Len() int { return len(c.entries) }
 
-// Budget and Used are bytes.
-func (c *Cache) Budget() int64 { return c.budget }
-func (c *Cache) Used() int64   { return c.used }
+// All returns all objects, in no particular order. The caller may remove objects meanwhile.
+func (c *Cache[K]) All() iter.Seq[K] { return maps.Keys(c.entries) }
 
-// Len is how many objects there are.
-func (c *Cache) Len() int { return len(c.entries) }
+// Has reports whether the cache has an object.
+func (c *Cache[K]) Has(id K) bool { return c.entries[id] != nil }
 
-// Room names objects that have to leave so that so many bytes more fit, in the
-// order in which they go; false when there is no room even without all that
-// nobody uses. It changes nothing: the caller says Remove of each.
-func (c *Cache) Room(bytes int64) (leave []ID, ok bool) {
+// Room returns the objects to evict, in order, so that an object of the given size fits. It returns false if evicting
+// all unused objects would not make enough room. It changes nothing: the caller must call Remove for each object.
+func (c *Cache[K]) Room(bytes int64) (victims []K, ok bool) {
 	missing := c.used + bytes - c.budget
-	for _, l := range []*list{&c.once, &c.often} {
-		for e := l.next; e != &l.entry && missing > 0; e = e.next {
-			leave = append(leave, e.id)
-			missing -= e.size
+	for _, unused := range []*list.List{c.once, c.often} {
+		for e := unused.Front(); e != nil && missing > 0; e = e.Next() {
+			id := e.Value.(K)
+			victims = append(victims, id)
+			missing -= c.entries[id].size
 		}
 	}
-	return leave, missing <= 0
+	return victims, missing <= 0
 }
 
-// Add puts an object in that is in use, for the first time. There has to be room.
-func (c *Cache) Add(id ID, size int64) {
-	if c.entries[id] != nil || c.used+size > c.budget {
-		panic(fmt.Sprintf("objects: %d of %d bytes beside %d of %d", id, size, c.used, c.budget))
+// Add adds an object, which is in use. There must be room for it.
+func (c *Cache[K]) Add(id K, size int64) {
+	if c.Has(id) || c.used+size > c.budget {
+		panic(fmt.Sprintf("objects: %v has %d bytes, but %d of %d bytes are in use", id, size, c.used, c.budget))
 	}
-	c.entries[id] = &entry{id: id, size: size, pins: 1, uses: 1}
+	c.entries[id] = &entry{size: size, pins: 1, uses: 1}
 	c.used += size
 }
 
-// Use says that somebody uses an object from now on.
-func (c *Cache) Use(id ID) {
+// Use counts another use of an object.
+func (c *Cache[K]) Use(id K) {
 	e := c.entries[id]
-	e.unlink()
+	c.markUsed(e)
 	e.pins++
 	e.uses++
 }
 
-// Leave says that somebody uses it no more.
-func (c *Cache) Leave(id ID) {
+// markUsed removes an object from the lists of unused ones.
+func (c *Cache[K]) markUsed(e *entry) {
+	if e.position != nil {
+		c.once.Remove(e.position) // no effect unless it is in that list
+		c.often.Remove(e.position)
+	}
+}
+
+// Leave ends a use of an object.
+func (c *Cache[K]) Leave(id K) {
 	e := c.entries[id]
 	if e.pins--; e.pins > 0 {
 		return
 	}
 	if e.uses == 1 {
-		c.once.push(e)
+		e.position = c.once.PushBack(id)
 	} else {
-		c.often.push(e)
+		e.position = c.often.PushBack(id)
 	}
 }
 
-// Remove takes an object out, in use or not.
-func (c *Cache) Remove(id ID) {
+// Remove removes an object, in use or not.
+func (c *Cache[K]) Remove(id K) {
 	if e := c.entries[id]; e != nil {
-		e.unlink()
+		c.markUsed(e)
 		c.used -= e.size
 		delete(c.entries, id)
 	}

@@ -1,143 +1,144 @@
 package place
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// AtMost plans with at most so many instances on a GPU. A GPU has a number of
-// places as it has a number of bytes, so the places are given to the planner as
-// memory, and its bound is one for them. Where memory is limited as well, an
-// instance counts for what is more of the GPU, its bytes or its place: a plan
-// for that keeps both, and the bound is the larger of those for either. A place is
-// the larger the more memory a GPU has, so where some have more than others a small
-// one has too few: plans are made, too, in which the large ones have no more memory
-// than smaller ones, and the best of all counts. With shared weights the planner
-// must keep them once.
-func AtMost(in Input, most int, shared bool, planner Planner) (plan.Plan, error) {
-	in = in.apart()
+// AtMost plans with at most limit instances on each GPU. The planner knows no such limit, but it knows
+// memory. So AtMost expresses the limit as memory: each GPU has limit slots, and each instance needs
+// one. The planner's bound then holds for slots as well.
+//
+// If memory is limited as well, an instance is planned with the larger of its memory and the size of
+// a slot, which is GPU memory / limit. A plan for these sizes satisfies both limits; the bound is the
+// larger of the bounds for memory and for slots. The size of a slot depends on the largest GPU, so
+// smaller GPUs have fewer than limit slots. Therefore AtMost also plans with the memory of large GPUs
+// reduced to that of smaller ones, and returns the best of these plans. The planner must share weights
+// if shared is true.
+func AtMost(in Input, limit int, shared bool, planner Planner) (plan.Plan, error) {
+	in = in.splitByModel()
 	p, err := planner(in)
-	if err != nil || crowd(p) <= most {
+	if err != nil || maxPerGPU(p) <= limit {
 		return p, err
 	}
-	counted, err := planner(in.places(most))
+	bySlots, err := planner(in.withSlots(limit))
 	if err != nil {
-		return counted, err
+		return bySlots, err
 	}
-	if !in.limits() {
-		return in.measured(counted, most, false), nil
+	if !in.limitsMemory() {
+		return in.restoreMemory(bySlots, limit, false), nil
 	}
 	bound, method := p.Bound, p.BoundMethod
-	if counted.Bound > bound {
-		bound, method = counted.Bound, instances(counted.BoundMethod)
+	if bySlots.Bound > bound {
+		bound, method = bySlots.Bound, slotBoundMethod(bySlots.BoundMethod)
 	}
 	var best plan.Plan
-	for i, size := range in.sizes() {
-		padded := in.padded(most, size, shared)
-		both, err := planner(padded)
+	for i, size := range in.memorySizes() {
+		padded := in.withPaddedMemory(limit, size, shared)
+		byBoth, err := planner(padded)
 		if err != nil {
-			return both, err
+			return byBoth, err
 		}
-		both.Bound, both.BoundMethod = bound, method
-		in.tellPlaces(both.Unplaced, padded)
-		if i == 0 || better(both, best) {
-			best = both
+		byBoth.Bound, byBoth.BoundMethod = bound, method
+		in.restateReasons(byBoth.Unplaced, padded)
+		if i == 0 || better(byBoth, best) {
+			best = byBoth
 		}
 		if len(best.Unplaced) == 0 && best.GPUsUsed <= bound {
 			break
 		}
 	}
-	return in.measured(best, most, shared), nil
+	return in.restoreMemory(best, limit, shared), nil
 }
 
-// better prefers the plan that leaves less of each demand, summed, then the one
-// that takes fewer GPUs.
+// better reports whether plan a leaves a smaller sum of unserved fractions of demands than b, or
+// the same with fewer GPUs.
 func better(a, b plan.Plan) bool {
 	x, y := unserved(a), unserved(b)
 	return x < y || x == y && a.GPUsUsed < b.GPUsUsed
 }
 
+// unserved returns the sum of the unserved fractions of demands.
 func unserved(p plan.Plan) float64 {
-	wanted, sum := map[string]float64{}, 0.0
+	demands, sum := map[string]float64{}, 0.0
 	for _, d := range p.Demand {
-		wanted[d.Function] = d.RPS
+		demands[d.Function] = d.RPS
 	}
 	for _, u := range p.Unplaced {
-		sum += u.RPS / wanted[u.Function]
+		sum += u.RPS / demands[u.Function]
 	}
 	return sum
 }
 
-// sizes are the different sizes of memory that GPUs have free, the largest first:
-// at most maxRooms of them, and none in which a function has no room that has some
-// on a larger one.
-func (in Input) sizes() []float64 {
+// memorySizes returns the different amounts of free memory of GPUs, in MiB, the largest first. It
+// returns at most maxMemorySizes of them. It omits a size with which some function would not fit any GPU,
+// although it fits a larger one.
+func (in Input) memorySizes() []float64 {
 	if in.Devices == nil {
 		return []float64{in.MemMiB}
 	}
 	var all []float64
 	for _, d := range in.Devices {
 		if d.MemMiB > 0 {
-			all = append(all, room(d).MiB())
+			all = append(all, freeMemory(d).MiB())
 		}
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
 	slices.Reverse(all)
-	least := 0.0
-	for _, w := range in.wants() {
+	minSize := 0.0
+	for _, w := range in.functionDemands() {
 		if len(w.rows) > 0 {
-			least = max(least, slices.MinFunc(w.rows, byMemory).GPUMemMiB)
+			minSize = max(minSize, slices.MinFunc(w.rows, byMemory).GPUMemMiB)
 		}
 	}
-	large := filter(all, func(size float64) bool { return size >= least })
+	large := filter(all, func(size float64) bool { return size >= minSize })
 	if len(large) == 0 {
 		return all[:1]
 	}
-	if n := len(large); n > maxRooms {
-		for i := range maxRooms {
-			large[i] = large[i*(n-1)/(maxRooms-1)]
+	if n := len(large); n > maxMemorySizes {
+		for i := range maxMemorySizes {
+			large[i] = large[i*(n-1)/(maxMemorySizes-1)]
 		}
-		large = large[:maxRooms]
+		large = large[:maxMemorySizes]
 	}
 	return large
 }
 
-// boundInstances is the bound by the number of instances alone.
+// boundInstances is the name of the bound by the number of instances.
 const boundInstances = "instances"
 
-// instances is what a bound is called whose memory was places.
-func instances(method string) string {
+// slotBoundMethod returns the name of the method of a bound that was computed with slots in place of
+// memory.
+func slotBoundMethod(method string) string {
 	if method == boundMemory {
 		return boundInstances
 	}
 	return method
 }
 
-// crowd is the most instances that a GPU of the plan hosts.
-func crowd(p plan.Plan) int {
-	most := 0
+// maxPerGPU returns the largest number of instances on one GPU of the plan.
+func maxPerGPU(p plan.Plan) int {
+	largest := 0
 	for _, g := range p.GPUs {
-		most = max(most, len(g.Instances))
+		largest = max(largest, len(g.Instances))
 	}
-	return most
+	return largest
 }
 
-// places is the input where a GPU has so many places instead of memory, and each
-// instance that it has memory for takes one.
-func (in Input) places(most int) Input {
-	if in.limits() { // else all rows have
+// withSlots returns the input with limit MiB per GPU and 1 MiB per instance, in place of memory. It
+// leaves out rows that do not fit any GPU.
+func (in Input) withSlots(limit int) Input {
+	if in.limitsMemory() { // without limits on memory, all rows fit
 		in.Profile, _ = in.fitting(in.Profile)
 	}
 	in.Devices, in.Profile = slices.Clone(in.Devices), slices.Clone(in.Profile)
-	in.MemMiB = float64(most)
+	in.MemMiB = float64(limit)
 	for i := range in.Devices {
-		in.Devices[i].MemMiB, in.Devices[i].UsedMemMiB = float64(most), 0
+		in.Devices[i].MemMiB, in.Devices[i].UsedMemMiB = float64(limit), 0
 	}
 	for i := range in.Profile {
 		in.Profile[i].GPUMemMiB, in.Profile[i].ModelMemMiB = 1, 0
@@ -145,26 +146,26 @@ func (in Input) places(most int) Input {
 	return in
 }
 
-// padded is the input where no GPU has more memory free than the size, and an
-// instance takes at least its part of the most that a GPU of its model has then, in
-// whole bytes rounded down: so many of them fit.
-func (in Input) padded(most int, size float64, shared bool) Input {
+// withPaddedMemory returns the input with the free memory of each GPU limited to size, and with the
+// memory of each instance raised to at least one slot: the memory of the largest GPU that suits the
+// row, divided by limit and rounded down to whole bytes.
+func (in Input) withPaddedMemory(limit int, size float64, shared bool) Input {
 	in.Devices, in.Profile = slices.Clone(in.Devices), slices.Clone(in.Profile)
 	for i, d := range in.Devices {
-		if d.MemMiB == 0 || room(d).MiB() > size { // 0 is without limit
+		if d.MemMiB == 0 || freeMemory(d).MiB() > size { // 0 means unlimited
 			in.Devices[i].MemMiB, in.Devices[i].UsedMemMiB = size, 0
 		}
 	}
 	for i, r := range in.Profile {
 		whole := gpu.FromMiB(in.largestFor(r))
-		place := whole / gpu.Bytes(most)
-		if place <= whole/gpu.Bytes(most+1) { // so many that a byte less for each is one more
-			place++
+		slot := whole / gpu.Bytes(limit)
+		if slot <= whole/gpu.Bytes(limit+1) { // rounded down so far that limit + 1 slots would fit
+			slot++
 		}
-		if gpu.FromMiB(private(r, shared)) >= place {
+		if gpu.FromMiB(privateMemory(r, shared)) >= slot {
 			continue
 		}
-		in.Profile[i].GPUMemMiB = place.MiB()
+		in.Profile[i].GPUMemMiB = slot.MiB()
 		if shared {
 			in.Profile[i].GPUMemMiB += r.ModelMemMiB
 		}
@@ -172,7 +173,7 @@ func (in Input) padded(most int, size float64, shared bool) Input {
 	return in
 }
 
-// largestFor is the most memory that a GPU has free for which the row was measured.
+// largestFor returns the largest free memory, in MiB, of a GPU to which the row applies.
 func (in Input) largestFor(r profile.Row) float64 {
 	if in.Devices == nil {
 		return in.MemMiB
@@ -180,68 +181,49 @@ func (in Input) largestFor(r profile.Row) float64 {
 	largest := 0.0
 	for _, d := range in.Devices {
 		if matches(r, d) {
-			largest = max(largest, room(d).MiB())
+			largest = max(largest, freeMemory(d).MiB())
 		}
 	}
 	return largest
 }
 
-// tellPlaces has the reasons of a plan for the padded input name the memory that
-// was measured.
-func (in Input) tellPlaces(all []plan.Unplaced, padded Input) {
-	for i := range all {
-		u := &all[i]
-		for k, r := range in.Profile {
-			need := padded.Profile[k].GPUMemMiB
-			if r.Function == u.Function && need > r.GPUMemMiB && strings.Contains(u.Reason, describe(r)) {
-				u.Reason = strings.Replace(u.Reason, notMemory(need), fmt.Sprintf("not both a place and its %s MiB of memory", num(r.GPUMemMiB)), 1)
-			}
-		}
-	}
-}
-
-// notMemory is how reasons name memory that is lacking.
-func notMemory(mib float64) string { return fmt.Sprintf("not its %s MiB of memory", num(mib)) }
-
-// private is what an instance takes besides weights that are kept for all.
-func private(r profile.Row, shared bool) float64 {
+// privateMemory returns the memory that an instance does not share with others, in MiB: its memory,
+// without the model's weights if shared is true.
+func privateMemory(r profile.Row, shared bool) float64 {
 	if shared {
 		return max(0, r.GPUMemMiB-r.ModelMemMiB)
 	}
 	return r.GPUMemMiB
 }
 
-// measured gives the GPUs and instances of a plan the memory they have, where it
-// was made with another: the GPUs what the input says, instances what was
-// measured on their GPU's model. Where that is not known, the most that was measured
-// counts. Reasons say what memory stood for.
-func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
+// restoreMemory restores the memory of GPUs and instances in a plan that was made with slots or
+// padded memory. GPUs get the memory of the input. Instances get the memory measured on their GPU
+// model, or the largest measured if the model is unknown. restoreMemory also adds the limit to the
+// reasons, and restores the name of the bound's method.
+func (in Input) restoreMemory(p plan.Plan, limit int, shared bool) plan.Plan {
 	rows := profile.NewIndex(in.Profile)
-	needs := func(t plan.Instance, model string) (most float64) {
+	measuredMiB := func(t plan.Instance, model string) (largest float64) {
 		for _, r := range rows.On(t.Function, t.Config(), model) {
-			most = max(most, private(r, shared))
+			largest = max(largest, privateMemory(r, shared))
 		}
-		return most
+		return largest
 	}
 	if in.Devices != nil {
 		in.resize(p.GPUs)
 	}
-	limited := in.limits()
-	never := map[string]bool{} // whatever the number
-	for _, w := range in.wants() {
-		never[w.demand.Function] = w.reason != ""
+	limited := in.limitsMemory()
+	unplaceable := map[string]bool{} // functions that cannot be placed even without limit
+	for _, w := range in.functionDemands() {
+		unplaceable[w.demand.Function] = !w.reason.IsZero()
 	}
 	for i := range p.Unplaced {
 		u := &p.Unplaced[i]
-		if never[u.Function] {
+		if unplaceable[u.Function] {
 			continue
 		}
-		if !limited {
-			u.Reason = strings.Replace(u.Reason, notMemory(1), "is one too many", 1)
-		}
-		u.Reason += fmt.Sprintf(" (a GPU hosts at most %d instances)", most)
+		u.Reason = limitReason(u.Reason, limit, limited)
 	}
-	p.BoundMethod = instances(p.BoundMethod)
+	p.BoundMethod = slotBoundMethod(p.BoundMethod)
 	for g := range p.GPUs {
 		host := &p.GPUs[g]
 		if in.Devices == nil {
@@ -249,7 +231,7 @@ func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
 		}
 		for i := range host.Instances {
 			if t := &host.Instances[i]; limited {
-				t.MemMiB = min(t.MemMiB, needs(*t, host.Model))
+				t.MemMiB = min(t.MemMiB, measuredMiB(*t, host.Model))
 			} else {
 				t.MemMiB = 0
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Without the limit twenty instances of a twentieth share a GPU.
+// Without the limit, twenty instances that each need a twentieth share a GPU.
 func TestAtMost(t *testing.T) {
 	small, large := row("f", 5, 1, 10), row("f", 50, 1, 60)
 	small.GPUMemMiB, large.GPUMemMiB = 100, 1500
@@ -47,18 +47,18 @@ func TestAtMost(t *testing.T) {
 				most = max(most, i.MemMiB)
 			}
 		}
-		if p.GPUsUsed != c.gpus || p.Bound != c.bound || crowd(p) > c.most || count > c.instances || most != c.largestInstance {
+		if p.GPUsUsed != c.gpus || p.Bound != c.bound || maxPerGPU(p) > c.most || count > c.instances || most != c.largestInstance {
 			t.Errorf("%d instances, %v MiB: %d GPUs, bound %d (%s), %d instances, the largest %v MiB; expected %+v", c.most, c.mem, p.GPUsUsed, p.Bound, p.BoundMethod, count, most, c)
 		}
 	}
 	in.MemMiB, in.Devices, in.Profile = 0, []plan.Device{{Node: "n"}}, in.Profile[:1]
 	p, err := AtMost(in, 2, false, joint)
-	if want := "the GPU is full: sm_pct 5, quota 1, batch 1 has room but is one too many (a GPU hosts at most 2 instances)"; err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
+	if want := "no-slot; gpus=1; sm_pct=5; quota=1; batch=1; max_per_gpu=2"; err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
 		t.Errorf("two instances on the only GPU: %v, %+v, expected %s", err, p.Unplaced, want)
 	}
 }
 
-// A place is no larger on a small GPU because there is a large one.
+// The size of a place on a small GPU does not depend on a larger GPU.
 func TestAtMostOfSizes(t *testing.T) {
 	small, slow := row("f", 10, 0.2, 10), row("slow", 10, 0.2, 10)
 	small.GPUMemMiB, slow.GPUMemMiB = 1000, 1000
@@ -76,19 +76,19 @@ func TestAtMostOfSizes(t *testing.T) {
 		reasons     []string
 	}{
 		{160, 160, 4, nil},
-		{170, 160, 4, []string{"the 4 GPUs are full: sm_pct 10, quota 0.2, batch 1 has room but not both a place and its 1000 MiB of memory (a GPU hosts at most 4 instances)"}},
+		{170, 160, 4, []string{"no-memory; gpus=4; mem_mib=1000; sm_pct=10; quota=0.2; batch=1; max_per_gpu=4"}},
 	} {
 		in.Demand = []plan.Demand{{Function: "f", RPS: c.rps}, {Function: "slow", RPS: 1, SLOMS: slow.P95MS / 2}}
 		p, err := AtMost(in, 4, false, joint)
 		if err != nil {
 			t.Fatal(err)
 		}
-		reasons := append(slices.Clone(c.reasons), fmt.Sprintf("no configuration has p95_ms <= %v: the best is %v at sm_pct 10, quota 0.2, batch 1", slow.P95MS/2, slow.P95MS))
+		reasons := append(slices.Clone(c.reasons), fmt.Sprintf("slo-too-tight; slo_ms=%v; best_p95_ms=%v; sm_pct=10; quota=0.2; batch=1", slow.P95MS/2, slow.P95MS))
 		var got []string
 		for _, u := range p.Unplaced {
 			got = append(got, u.Reason)
 		}
-		if p.GPUsUsed != c.gpus || p.Bound != c.gpus && c.served == c.rps || p.Demand[0].ServedRPS != c.served || crowd(p) > 4 || !slices.Equal(got, reasons) {
+		if p.GPUsUsed != c.gpus || p.Bound != c.gpus && c.served == c.rps || p.Demand[0].ServedRPS != c.served || maxPerGPU(p) > 4 || !slices.Equal(got, reasons) {
 			t.Errorf("%v requests a second: %d GPUs, bound %d, %v served, %q; expected %+v and %q", c.rps, p.GPUsUsed, p.Bound, p.Demand[0].ServedRPS, got, c, reasons)
 		}
 		for _, g := range p.GPUs {
@@ -103,13 +103,12 @@ func TestAtMostOfSizes(t *testing.T) {
 	}
 	in.Demand[1].SLOMS = 0
 	p, err := AtMost(in, 4, false, joint)
-	if want := "no GPU is of a model it was measured on: it was on old, the inventory has new"; err != nil || len(p.Unplaced) != 2 || p.Unplaced[1].Reason != want {
+	if want := "no-gpu-of-model; measured=old; inventory=new"; err != nil || len(p.Unplaced) != 2 || p.Unplaced[1].Reason != want {
 		t.Errorf("of another model: %v, %+v, expected %q", err, p.Unplaced, want)
 	}
 }
 
-// Whatever the input, a plan holds together, keeps the number and is no better
-// than its bound.
+// For any input, a plan is valid, keeps the limit of instances and uses no fewer GPUs than its bound.
 func TestAtMostVerifies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawJoint(t)
@@ -118,13 +117,13 @@ func TestAtMostVerifies(t *testing.T) {
 		planner := func(in Input) (plan.Plan, error) { p, _, err := Joint(in, o); return p, err }
 		p, err := AtMost(in, most, o.ShareModels, planner)
 		if err != nil {
-			return // more instances than can be counted
+			return // more than maxInstances
 		}
 		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-			t.Fatalf("%+v", found)
+			t.Fatalf("%+v, want none", found)
 		}
-		if crowd(p) > most {
-			t.Fatalf("%d instances on a GPU, expected at most %d", crowd(p), most)
+		if maxPerGPU(p) > most {
+			t.Fatalf("%d instances on a GPU, expected at most %d", maxPerGPU(p), most)
 		}
 		free, err := planner(in)
 		if err == nil && len(p.Unplaced) == 0 && p.GPUsUsed < free.Bound {

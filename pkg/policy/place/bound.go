@@ -14,52 +14,51 @@ const (
 	boundMemory = "memory"
 )
 
-// slack keeps rounding from pushing a sum over a whole number: what is lost of
-// a bound so is far less than a GPU.
+// slack prevents rounding errors from raising a bound to the next whole number. It lowers a bound
+// by far less than a GPU.
 const slack = 1e-9
 
-// bound is a number of GPUs below which no choice of configurations serves the
-// demand. Whatever the choice, a function that must serve R requests a second
-// takes at least R × min(SM share × quota / throughput) of area over its
-// configurations, and at least its smallest configuration's area (on each GPU
-// that an instance spans, where rows are of its part on one); a GPU has an
-// area of 1. Memory is counted alike.
-func (in Input) bound(wanted []want) (int, string) {
-	area := total(wanted, func(r profile.Row) float64 { return r.SMPct / 100 * r.Quota })
+// bound returns a lower bound on the number of GPUs, for any choice of configurations, and its
+// name. A function that must serve R requests per second needs at least an area of R × min(SM share
+// × quota / throughput) over its configurations, and at least the area of its smallest
+// configuration (times its span, if rows describe an instance's part on one GPU). A GPU has an area
+// of 1. Memory is bounded in the same way.
+func (in Input) bound(demands []functionDemand) (int, string) {
+	area := total(demands, func(r profile.Row) float64 { return r.SMPct / 100 * r.Quota })
 	gpus, method := ceil(area), boundArea
-	if !in.limits() {
+	if !in.limitsMemory() {
 		return gpus, method
 	}
-	mem := total(wanted, func(r profile.Row) float64 { return gpu.FromMiB(r.GPUMemMiB).MiB() }) // as planners count
+	mem := total(demands, func(r profile.Row) float64 { return gpu.FromMiB(r.GPUMemMiB).MiB() }) // rounded as in planners
 	if byMem := in.devicesFor(mem); byMem > gpus {
 		return byMem, boundMemory
 	}
 	return gpus, method
 }
 
-// total sums over all functions the least of a resource that serves each.
-func total(wanted []want, cost func(profile.Row) float64) float64 {
+// total returns the sum over all functions of the least amount of a resource that serves each.
+func total(demands []functionDemand, cost func(profile.Row) float64) float64 {
 	sum := 0.0
-	for _, w := range wanted {
-		least, rate := math.Inf(1), math.Inf(1)
+	for _, w := range demands {
+		smallest, rate := math.Inf(1), math.Inf(1)
 		for _, r := range w.rows {
-			least = min(least, cost(r))
+			smallest = min(smallest, cost(r))
 			rate = min(rate, cost(r)/r.ThroughputRPS)
 		}
 		if len(w.rows) > 0 {
-			sum += max(least*float64(max(1, w.span)), rate*w.demand.RPS)
+			sum += max(smallest*float64(max(1, w.span)), rate*w.demand.RPS)
 		}
 	}
 	return sum
 }
 
-// ceil rounds up, in doubt down.
+// ceil rounds up, except for rounding errors.
 func ceil(v float64) int {
 	return int(min(math.Ceil(v-slack*max(1, v)), math.MaxInt32))
 }
 
-// devicesFor is the least number of GPUs with so much memory together. When
-// the inventory has not enough, more of its largest are imagined.
+// devicesFor returns the least number of GPUs with the given total memory. If the inventory does
+// not suffice, it assumes more GPUs of the largest size.
 func (in Input) devicesFor(mib float64) int {
 	if in.Devices == nil {
 		return ceil(mib / gpu.FromMiB(in.MemMiB).MiB())
@@ -69,7 +68,7 @@ func (in Input) devicesFor(mib float64) int {
 		if d.MemMiB == 0 {
 			return 0
 		}
-		rooms = append(rooms, room(d).MiB())
+		rooms = append(rooms, freeMemory(d).MiB())
 	}
 	slices.Sort(rooms)
 	slices.Reverse(rooms)

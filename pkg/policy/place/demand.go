@@ -7,94 +7,92 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// want is a function's demand, the configurations that may serve it, and how
-// far it is served.
-type want struct {
+// functionDemand is a function's demand, the configurations that may serve it, and the served
+// part.
+type functionDemand struct {
 	demand plan.Demand
 	rows   []profile.Row
-	span   int    // instances' parts come in such numbers; 0 is 1
-	reason string // why there are no rows
+	span   int           // GPUs of an instance, if rows describe its part on one GPU; 0 means 1
+	reason reason.Reason // why rows is empty
 
-	between float64 // ms that an instance has nothing to do between two calls
-	served  float64
-	count   int // instances placed
+	handOverMS float64 // ms that an instance idles between two calls
+	served     float64 // requests per second
+	count      int     // instances placed
 }
 
-// wants are the demands with the configurations that may serve them.
-func (in Input) wants() []want {
+// functionDemands returns the demands with the configurations that may serve them.
+func (in Input) functionDemands() []functionDemand {
 	byFunction := map[string][]profile.Row{}
 	for _, r := range in.Profile {
 		byFunction[r.Function] = append(byFunction[r.Function], r)
 	}
-	wanted := make([]want, len(in.Demand))
+	demands := make([]functionDemand, len(in.Demand))
 	for i, d := range in.Demand {
-		rows, reason := in.admissible(d, byFunction[d.Function])
-		if span, most := in.function(d.Function).GPUs, in.largestNode(); rows != nil && span > most {
-			rows, reason = nil, fmt.Sprintf("an instance spans %d GPUs of one node: the most that a node has is %d", span, most)
+		rows, why := in.admissible(d, byFunction[d.Function])
+		if fn, _ := in.function(d.Function); rows != nil && fn.GPUs > in.largestNode() {
+			rows, why = nil, reason.New(nodeTooSmall, reason.Number("gpus", fn.GPUs), reason.Number("largest_node", in.largestNode()))
 		}
-		wanted[i] = want{demand: d, rows: rows, reason: reason, between: in.handOver(d)}
+		demands[i] = functionDemand{demand: d, rows: rows, reason: why, handOverMS: in.handOver(d)}
 	}
-	return wanted
+	return demands
 }
 
-// admissible are the configurations of a function that meet its SLO and fit
-// some GPU. When there is none, reason says what stands in the way.
-func (in Input) admissible(d plan.Demand, all []profile.Row) (rows []profile.Row, reason string) {
-	if len(all) == 0 {
-		return nil, "the profile has no row of this function"
+// admissible returns the configurations of a function that meet its objective and fit some GPU. If
+// there are none, it returns the reason.
+func (in Input) admissible(d plan.Demand, measuredRows []profile.Row) (rows []profile.Row, why reason.Reason) {
+	if len(measuredRows) == 0 {
+		return nil, reason.New(notInProfile)
 	}
-	rows = filter(all, func(r profile.Row) bool { return r.ThroughputRPS > 0 })
+	rows = filter(measuredRows, func(r profile.Row) bool { return r.ThroughputRPS > 0 })
 	if len(rows) == 0 {
-		return nil, "no configuration of the profile sustains any request"
+		return nil, reason.New(noThroughput)
 	}
 	if d.SLOMS > 0 {
 		fast := filter(rows, func(r profile.Row) bool { return r.P95MS <= d.SLOMS || in.Poisson && measured(r, d.SLOMS) })
 		if len(fast) == 0 {
 			best := slices.MinFunc(rows, byLatency)
-			return nil, fmt.Sprintf("no configuration has p95_ms <= %s: the best is %s at %s",
-				num(d.SLOMS), num(best.P95MS), describe(best))
+			return nil, about(best, sloTooTight, reason.Number("slo_ms", d.SLOMS), reason.Number("best_p95_ms", best.P95MS))
 		}
 		rows = fast
 	}
-	worth, reason := in.worth(rows, d)
-	if reason != "" {
-		return nil, reason
+	worth, why := in.worth(rows, d)
+	if !why.IsZero() {
+		return nil, why
 	}
 	return in.fitting(worth)
 }
 
-// measured says whether it was measured what a row answers within the objective.
+// measured reports whether the row has a measured goodput for the objective.
 func measured(r profile.Row, sloMS float64) bool {
 	_, _, ok := r.Goodput(sloMS)
 	return ok
 }
 
-// worth are the rows with what is counted on as their throughput: what they
-// sustain as requests arrive, less the headroom. Those that sustain nothing then
-// are left out; when none is left, reason says why.
-func (in Input) worth(rows []profile.Row, d plan.Demand) (out []profile.Row, reason string) {
+// worth returns the rows with the throughput that a plan counts on (Worth), without rows for which
+// it is 0. If no row remains, it returns the reason.
+func (in Input) worth(rows []profile.Row, d plan.Demand) (out []profile.Row, why reason.Reason) {
 	for _, r := range rows {
 		if r.ThroughputRPS = in.Worth(r, d); r.ThroughputRPS > 0 {
 			out = append(out, r)
 		}
 	}
 	if len(out) > 0 {
-		return out, ""
+		return out, reason.Reason{}
 	}
-	least := slices.MinFunc(rows, func(a, b profile.Row) int { return cmp.Compare(arrivals.Rest(a), arrivals.Rest(b)) })
-	return nil, fmt.Sprintf("no configuration answers a request at rest within %s ms: the fastest takes up to %s at %s, the pauses of its quota included",
-		num(d.SLOMS), num(tidy(arrivals.Rest(least))), describe(least))
+	fastest := slices.MinFunc(rows, func(a, b profile.Row) int { return cmp.Compare(arrivals.IdleLatency(a), arrivals.IdleLatency(b)) })
+	return nil, about(fastest, sloTooTightIdle, reason.Number("slo_ms", d.SLOMS), reason.Number("idle_ms", arrivals.IdleLatency(fastest)))
 }
 
-// Worth returns how many requests a second an instance of a row is counted on for.
+// Worth returns the requests per second that a plan counts on for an instance of a row: the
+// throughput for the arrival process, minus the headroom.
 func (in Input) Worth(r profile.Row, d plan.Demand) float64 {
 	rps := r.ThroughputRPS
 	if in.Poisson && d.SLOMS > 0 {
@@ -103,25 +101,24 @@ func (in Input) Worth(r profile.Row, d plan.Demand) float64 {
 	return rps * (1 - in.Headroom)
 }
 
-// handOver is how long an instance of the function has nothing to do between two
-// calls, in ms; 0 where that is not known.
+// handOver returns the idle time of an instance of the function between two calls, in ms, or 0 if
+// it is unknown.
 func (in Input) handOver(d plan.Demand) float64 {
-	i := slices.IndexFunc(in.Functions, func(f function.Function) bool { return f.Name == d.Function })
-	if i < 0 || in.Functions[i].Inflight > 1 {
-		return 0
+	if fn, known := in.function(d.Function); known && fn.Inflight <= 1 {
+		return in.HandOverMS
 	}
-	return in.HandOverMS
+	return 0
 }
 
-// fitting keeps the rows for which there is a GPU of their model with memory
-// enough.
-func (in Input) fitting(rows []profile.Row) ([]profile.Row, string) {
+// fitting returns the rows that some GPU can host: a GPU of the row's model with enough memory. If
+// there are none, it returns the reason.
+func (in Input) fitting(rows []profile.Row) ([]profile.Row, reason.Reason) {
 	devices := in.Devices
 	if devices == nil {
-		devices = []plan.Device{in.more(0)}
+		devices = []plan.Device{in.newDevice(0)}
 	}
 	if len(devices) == 0 {
-		return nil, "the inventory has no GPU"
+		return nil, reason.New(noGPU)
 	}
 	somewhere := func(ok func(profile.Row, plan.Device) bool) func(profile.Row) bool {
 		return func(r profile.Row) bool {
@@ -130,38 +127,59 @@ func (in Input) fitting(rows []profile.Row) ([]profile.Row, string) {
 	}
 	matching := filter(rows, somewhere(matches))
 	if len(matching) == 0 {
-		return nil, fmt.Sprintf("no GPU is of a model it was measured on: it was on %s, the inventory has %s",
-			names(rows, func(r profile.Row) string { return r.GPU }), names(devices, func(d plan.Device) string { return d.Model }))
+		return nil, reason.New(noGPUOfModel, reason.Text("measured", names(rows, func(r profile.Row) string { return r.GPU })),
+			reason.Text("inventory", names(devices, func(d plan.Device) string { return d.Model })))
 	}
 	fitting := filter(matching, somewhere(func(r profile.Row, d plan.Device) bool {
-		return matches(r, d) && gpu.FromMiB(r.GPUMemMiB) <= room(d)
+		return matches(r, d) && gpu.FromMiB(r.GPUMemMiB) <= freeMemory(d)
 	}))
 	if len(fitting) == 0 {
-		least := slices.MinFunc(matching, byMemory)
-		most := slices.MaxFunc(devices, func(a, b plan.Device) int { return cmp.Compare(room(a), room(b)) })
-		return nil, fmt.Sprintf("no GPU is large enough: it needs at least %s MiB, the most a GPU has free is %s MiB",
-			num(least.GPUMemMiB), num(room(most).MiB()))
+		smallest := slices.MinFunc(matching, byMemory)
+		largest := slices.MaxFunc(devices, func(a, b plan.Device) int { return cmp.Compare(freeMemory(a), freeMemory(b)) })
+		return nil, reason.New(gpuTooSmall, reason.Number("needed_mib", smallest.GPUMemMiB), reason.Number("free_mib", freeMemory(largest).MiB()))
 	}
-	return fitting, ""
+	return fitting, reason.Reason{}
 }
 
-func (w *want) missing() float64 {
-	if gap := w.demand.RPS - w.served; gap > served*w.demand.RPS {
+func (w *functionDemand) missing() float64 {
+	if gap := w.demand.RPS - w.served; gap > roundingTolerance*w.demand.RPS {
 		return gap
 	}
 	return 0
 }
 
+// fallBack starts instances until the function is served or start returns false for all rows. It
+// tries the most efficient configurations first. The function start starts one instance and
+// reports whether there was room.
+func (w *functionDemand) fallBack(tie TieBreak, start func(profile.Row) bool) {
+	if w.missing() == 0 {
+		return
+	}
+	for _, row := range efficient(w.rows, tie) {
+		for w.missing() > 0 && start(row) {
+		}
+	}
+}
+
+// private returns the demand with the memory of its configurations without shared weights.
+func (w functionDemand) private(shared bool) functionDemand {
+	w.rows = slices.Clone(w.rows)
+	for k, r := range w.rows {
+		w.rows[k].GPUMemMiB = privateMemory(r, shared)
+	}
+	return w
+}
+
 // add counts one more instance of the row.
-func (w *want) add(row profile.Row) {
+func (w *functionDemand) add(row profile.Row) {
 	w.count++
 	w.served += row.ThroughputRPS
 }
 
-// account writes down what a function asked for, gets and lacks. What it lacks
-// is counted from the figure that is shown as served, so that the two add up.
-func account(p *plan.Plan, w *want, reason func() string) {
-	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served), HandOverMS: w.between}
+// account records the demanded, served and unplaced rates of a function. The unplaced rate is
+// computed from the rounded served rate, so that the two add up.
+func account(p *plan.Plan, w *functionDemand, why func() reason.Reason) {
+	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served), HandOverMS: w.handOverMS}
 	p.Demand = append(p.Demand, d)
 	gap := w.missing()
 	if gap == 0 {
@@ -170,10 +188,27 @@ func account(p *plan.Plan, w *want, reason func() string) {
 	if shown := d.RPS - d.ServedRPS; shown > 0 {
 		gap = shown
 	}
-	p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: d.Function, RPS: tidy(gap), Reason: reason()})
+	p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: d.Function, RPS: tidy(gap), Reason: why().String()})
 }
 
-// tidy drops the digits that summing left behind the sixth decimal.
+// complete returns the plan p with its number of GPUs and with the demanded, served and unplaced
+// rates of each function. The function lacking returns why the rest of the ith function, which has
+// a configuration, is not placed.
+func complete(p plan.Plan, demands []functionDemand, lacking func(i int) reason.Reason) plan.Plan {
+	p.GPUsUsed = len(p.GPUs)
+	for i := range demands {
+		w := &demands[i]
+		account(&p, w, func() reason.Reason {
+			if !w.reason.IsZero() {
+				return w.reason
+			}
+			return lacking(i)
+		})
+	}
+	return p
+}
+
+// tidy removes rounding errors beyond the sixth decimal. It keeps values that would become 0.
 func tidy(v float64) float64 {
 	if t := math.Round(v*1e6) / 1e6; t > 0 {
 		return t
@@ -181,16 +216,16 @@ func tidy(v float64) float64 {
 	return v
 }
 
-// full says that GPUs have no more room.
-func full(gpus int) string {
-	if gpus == 1 {
-		return "the GPU is full"
+// largest returns the largest throughput of an instance, or 0 if there are no rows.
+func (w *functionDemand) largest() (largest float64) {
+	for _, r := range w.rows {
+		largest = max(largest, r.ThroughputRPS)
 	}
-	return fmt.Sprintf("the %d GPUs are full", gpus)
+	return largest
 }
 
-// smallest is the configuration of the least area, then the least memory.
-func (w *want) smallest() profile.Row {
+// smallest returns the configuration with the least area, then the least memory.
+func (w *functionDemand) smallest() profile.Row {
 	return slices.MinFunc(w.rows, func(a, b profile.Row) int { return cmp.Or(cmp.Compare(area(a), area(b)), byMemory(a, b)) })
 }
 
@@ -200,7 +235,7 @@ func byLatency(a, b profile.Row) int {
 
 func byMemory(a, b profile.Row) int { return cmp.Compare(a.GPUMemMiB, b.GPUMemMiB) }
 
-// describe names a configuration.
+// describe returns a configuration as text.
 func describe(r profile.Row) string {
 	text := fmt.Sprintf("sm_pct %s, quota %s, batch %d", num(r.SMPct), num(r.Quota), r.Batch)
 	if r.GPU != "" {
@@ -209,7 +244,7 @@ func describe(r profile.Row) string {
 	return text
 }
 
-// num prints a number as profiles do.
+// num formats a number as profiles do.
 func num(v float64) string {
 	if v != 0 && math.Abs(v) < 1e-6 {
 		return number.Significant(v, -1)
@@ -217,7 +252,7 @@ func num(v float64) string {
 	return number.Plain(v)
 }
 
-// names lists the different names of items, sorted.
+// names returns the distinct names of items, sorted and joined.
 func names[T any](items []T, name func(T) string) string {
 	var out []string
 	for _, item := range items {
@@ -229,10 +264,10 @@ func names[T any](items []T, name func(T) string) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
-func filter[T any](items []T, keep func(T) bool) []T {
+func filter[T any](items []T, accept func(T) bool) []T {
 	var out []T
 	for _, item := range items {
-		if keep(item) {
+		if accept(item) {
 			out = append(out, item)
 		}
 	}

@@ -10,41 +10,45 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// DiluOptions are the parameters of Dilu's scheduler, and the order in which
-// instances come to it.
+// DiluOptions holds the parameters of Dilu's scheduler, and the order in which it places instances.
 type DiluOptions struct {
-	online.DiluOptions // Omega at most 1: a plan's rectangles do not overlap
+	online.DiluOptions // Omega at most 1, because a plan's rectangles do not overlap
 	Order              Order
 }
 
-// Dilu plans as Dilu's scheduler places (section 3.3, Algorithm 1), instance by
-// instance. Dilu divides SMs, not time: of a function's configurations only
-// those of its largest quota count, and of them the one of the best throughput
-// efficacy is its request; the limit is twice that (section 3.2). Where no GPU
-// has room for it the next best are tried. Inference that spans several GPUs
-// counts as a large model. It fails when the demand takes more than 5 million
-// instances.
+// Dilu plans with Dilu's scheduler (section 3.3, Algorithm 1), instance by instance. Dilu divides
+// SMs but not time, so only the configurations with a function's largest quota count. The request
+// is the most efficient of these, and the limit is twice the request (section 3.2). If no GPU has
+// room for it, Dilu tries the next best. An inference function that spans several GPUs counts as a
+// large model. Dilu returns an error if the demand needs more than 5 million instances.
 func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
-	in = in.apart()
-	d := diluPlanner{in: in, wanted: in.wants()}
+	in = in.splitByModel()
+	d := diluPlanner{in: in, demands: in.functionDemands()}
 	if in.Devices == nil {
-		d.fleet = online.DiluElastic(in.more(0), o.DiluOptions)
+		d.fleet = online.DiluElastic(in.newDevice(0), o.DiluOptions)
 	} else {
 		d.devices = online.Grouped(in.Devices)
 		d.fleet = online.Dilu(d.devices, o.DiluOptions)
 	}
-	d.lacking = make([]online.Reason, len(d.wanted))
-	order := make([]int, len(d.wanted))
-	for i := range d.wanted {
+	d.lacking = make([]reason.Reason, len(d.demands))
+	order := make([]int, len(d.demands))
+	for i := range d.demands {
 		order[i] = i
-		d.rows = append(d.rows, ofLargestQuota(d.wanted[i].rows))
+		d.rows = append(d.rows, ofLargestQuota(d.demands[i].rows))
 	}
 	if o.Order == Largest {
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.size(b), d.size(a)) })
 	}
-	if err := d.tooMany(); err != nil && in.Devices == nil {
+	best := func(f int) float64 {
+		if len(d.rows[f]) == 0 {
+			return 0
+		}
+		return d.rows[f][0].ThroughputRPS
+	}
+	if err := tooMany(d.demands, best, "most efficient"); err != nil && in.Devices == nil {
 		return plan.Plan{}, err
 	}
 	for _, f := range order {
@@ -53,19 +57,7 @@ func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	return d.plan(), nil
 }
 
-// tooMany refuses a demand that takes more than maxInstances of the best
-// configurations.
-func (d *diluPlanner) tooMany() error {
-	rate := make([]float64, len(d.wanted))
-	for f, rows := range d.rows {
-		if len(rows) > 0 {
-			rate[f] = rows[0].ThroughputRPS
-		}
-	}
-	return tooMany(d.wanted, rate, "most efficient")
-}
-
-// ofLargestQuota are the rows of the largest quota, the most efficient first.
+// ofLargestQuota returns the rows with the largest quota, the most efficient first.
 func ofLargestQuota(rows []profile.Row) []profile.Row {
 	widest := 0.0
 	for _, r := range rows {
@@ -74,19 +66,19 @@ func ofLargestQuota(rows []profile.Row) []profile.Row {
 	return efficient(filter(rows, func(r profile.Row) bool { return r.Quota == widest }), LargerQuota)
 }
 
-// diluPlanner is a plan that Dilu's scheduler is making.
+// diluPlanner is a plan that Dilu's scheduler builds.
 type diluPlanner struct {
 	in      Input
-	wanted  []want
+	demands []functionDemand
 	rows    [][]profile.Row // by function, best first
-	devices []plan.Device   // none: as many as it takes
+	devices []plan.Device   // nil if unlimited
 	fleet   *online.Fleet
-	gpus    []plan.GPU      // by their place in the fleet
-	tops    []int64         // where the next rectangle of each begins
-	lacking []online.Reason // by function: why one of the best configuration was not placed
+	gpus    []plan.GPU      // by index in the fleet
+	nextY   []int64         // by index: where the next rectangle begins
+	lacking []reason.Reason // by function: why an instance of the best configuration was not placed
 }
 
-// size is the request of a function's best configuration.
+// size returns the SM share, in percent, of a function's best configuration.
 func (d *diluPlanner) size(f int) float64 {
 	if len(d.rows[f]) == 0 {
 		return 0
@@ -94,10 +86,10 @@ func (d *diluPlanner) size(f int) float64 {
 	return d.rows[f][0].SMPct
 }
 
-// serve places instances of a function until its demand is served.
+// serve places instances of a function until its demand is served or no configuration fits.
 func (d *diluPlanner) serve(f int) {
-	w := &d.wanted[f]
-	fn := d.in.function(w.demand.Function)
+	w := &d.demands[f]
+	fn, _ := d.in.function(w.demand.Function)
 	for _, row := range d.rows[f] {
 		for w.missing() > 0 {
 			r := online.Request{
@@ -105,7 +97,7 @@ func (d *diluPlanner) serve(f int) {
 				SMRequest: row.SMPct / 100, SMLimit: min(1, 2*row.SMPct/100),
 				Large: fn.Kind != "training",
 			}
-			if d.in.limits() {
+			if d.in.limitsMemory() {
 				r.Mem = gpu.FromMiB(row.GPUMemMiB)
 			}
 			if row.GPU != "" {
@@ -113,7 +105,9 @@ func (d *diluPlanner) serve(f int) {
 			}
 			at := d.fleet.Place(r)
 			if len(at.GPUs) == 0 {
-				d.lacking[f] = cmp.Or(d.lacking[f], at.Reason)
+				if d.lacking[f].IsZero() {
+					d.lacking[f] = at.Reason
+				}
 				break
 			}
 			for _, g := range at.GPUs {
@@ -124,34 +118,29 @@ func (d *diluPlanner) serve(f int) {
 	}
 }
 
-// host lists an instance on its GPU: for its quota of the window, on the SMs
-// above those that are taken.
+// host adds an instance to a GPU, with a rectangle above those of earlier instances.
 func (d *diluPlanner) host(g int, id string, row profile.Row) {
 	for len(d.gpus) <= g {
-		device := d.in.more(len(d.gpus))
+		device := d.in.newDevice(len(d.gpus))
 		if d.devices != nil {
 			device = d.devices[len(d.gpus)]
 		}
 		d.gpus = append(d.gpus, gpuOf(device))
-		d.tops = append(d.tops, 0)
+		d.nextY = append(d.nextY, 0)
 	}
-	in := newInstance(id, row, d.in.limits())
-	setCorner(&in, maxrect.Rect{Y: d.tops[g]})
-	d.tops[g] += share(row.SMPct / 100)
+	in := newInstance(id, row, d.in.limitsMemory())
+	setCorner(&in, maxrect.Rect{Y: d.nextY[g]})
+	d.nextY[g] += share(row.SMPct / 100)
 	d.gpus[g].Instances = append(d.gpus[g].Instances, in)
 }
 
 func (d *diluPlanner) plan() plan.Plan {
-	bound, method := d.in.bound(d.wanted)
+	bound, method := d.in.bound(d.demands)
 	p := d.in.empty("dilu", plan.ModelRect, bound, method)
 	for _, g := range d.gpus {
 		if len(g.Instances) > 0 {
 			p.GPUs = append(p.GPUs, g)
 		}
 	}
-	p.GPUsUsed = len(p.GPUs)
-	for i, w := range d.wanted {
-		account(&p, &w, func() string { return cmp.Or(w.reason, string(d.lacking[i])) })
-	}
-	return p
+	return complete(p, d.demands, func(i int) reason.Reason { return d.lacking[i] })
 }

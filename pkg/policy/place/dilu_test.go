@@ -21,13 +21,13 @@ func dilu(t testing.TB, in Input, order Order) plan.Plan {
 		t.Fatal(err)
 	}
 	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-		t.Fatalf("%+v", found)
+		t.Fatalf("%+v, want none", found)
 	}
 	return p
 }
 
-// TestDiluFillsByRequestsAndLimits: limits, twice the requests, sum to at most
-// 1.5, so three of 24% share a GPU (1.44) and a fourth does not.
+// TestDiluFillsByRequestsAndLimits checks the limit of 1.5 on the sum of limits, which are twice the
+// requests: three instances of 24% share a GPU (1.44), a fourth does not fit.
 func TestDiluFillsByRequestsAndLimits(t *testing.T) {
 	in := Input{Profile: []profile.Row{row("f", 24, 1, 10), row("f", 50, 1, 12), row("f", 24, 0.5, 9)}, Demand: []plan.Demand{{Function: "f", RPS: 40}}}
 	p := dilu(t, in, Arrival)
@@ -40,12 +40,12 @@ func TestDiluFillsByRequestsAndLimits(t *testing.T) {
 }
 
 func TestDiluTakesFunctionsInOrder(t *testing.T) {
-	// γ alone limits here: 0.5 + 1, then 0.5 + 0.5 + 0.5.
+	// Only γ limits here: 0.5 + 1, then 0.5 + 0.5 + 0.5.
 	in := Input{Profile: []profile.Row{row("small", 25, 1, 10), row("large", 70, 1, 10)}, Devices: []plan.Device{{Node: "n"}},
 		Demand: []plan.Demand{{Function: "small", RPS: 30}, {Function: "large", RPS: 10}}}
 	p := dilu(t, in, Arrival)
 	if len(p.Unplaced) != 1 || p.Unplaced[0].Function != "large" ||
-		p.Unplaced[0].Reason != "no node has a GPU with room for 0.7 of the SMs (limit 1)" {
+		p.Unplaced[0].Reason != "no-node-fits; gpus=1; sm_request=0.7; sm_limit=1" {
 		t.Errorf("in the order of arrival: %+v", p.Unplaced)
 	}
 	if p = dilu(t, in, Largest); len(p.Unplaced) != 1 || p.Unplaced[0].Function != "small" || p.Unplaced[0].RPS != 20 {
@@ -63,8 +63,8 @@ func TestDiluUsesOtherRowsWhereTheBestHasNoGPU(t *testing.T) {
 	}
 }
 
-// TestDiluSpansGPUsOfANode: an instance of several GPUs is on one node, and
-// where GPUs come as they are needed it takes those in use first.
+// TestDiluSpansGPUsOfANode checks that an instance of several GPUs is on one node, and that an elastic
+// fleet prefers GPUs in use.
 func TestDiluSpansGPUsOfANode(t *testing.T) {
 	in := Input{Profile: []profile.Row{row("small", 60, 1, 10), row("wide", 20, 1, 10)}, Functions: []function.Function{{Name: "wide", GPUs: 3}},
 		Demand: []plan.Demand{{Function: "small", RPS: 20}, {Function: "wide", RPS: 10}}}
@@ -78,7 +78,7 @@ func TestDiluSpansGPUsOfANode(t *testing.T) {
 		t.Errorf("small on b, which keeps a's three GPUs whole: %+v", p.GPUs)
 	}
 	in.Functions[0].GPUs = 4
-	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "an instance spans 4 GPUs of one node: the most that a node has is 3" {
+	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "node-too-small; gpus=4; largest_node=3" {
 		t.Errorf("%+v", p.Unplaced)
 	}
 }
@@ -86,13 +86,13 @@ func TestDiluSpansGPUsOfANode(t *testing.T) {
 func TestDiluTooManyInstances(t *testing.T) {
 	_, err := Dilu(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}},
 		DiluOptions{online.DiluDefaults(), Arrival})
-	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests a second take more than 5000000 instances") {
+	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than 5000000 instances") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestDiluPlansVerify: whatever the input, a plan holds together and serves
-// all when GPUs come as they are needed and an instance fits one.
+// TestDiluPlansVerify checks that plans for random inputs are valid, and serve everything if GPUs are
+// unlimited and an instance fits a GPU.
 func TestDiluPlansVerify(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		in := Input{MemMiB: rapid.SampledFrom([]float64{0, 16384}).Draw(rt, "mem")}
@@ -106,7 +106,7 @@ func TestDiluPlansVerify(t *testing.T) {
 		p := dilu(t, in, rapid.SampledFrom([]Order{Arrival, Largest}).Draw(rt, "order"))
 		if in.Devices == nil && len(p.Unplaced) > 0 {
 			for _, u := range p.Unplaced {
-				if !strings.Contains(u.Reason, "profile") && !strings.Contains(u.Reason, "large enough") {
+				if code, _, _ := strings.Cut(u.Reason, ";"); code != string(notInProfile) && code != string(noThroughput) && code != string(gpuTooSmall) {
 					rt.Errorf("%+v", u)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// planners are all ways to plan, by name; some of them keep weights once.
+// planners returns all planners by name, or all that can share weights if shared is true.
 func planners(shared bool) map[string]Planner {
 	jointly := func(model string) Planner {
 		return func(in Input) (plan.Plan, error) {
@@ -39,8 +39,8 @@ func planners(shared bool) map[string]Planner {
 	return all
 }
 
-// TestExactMemory: instances whose memory sums to a GPU's fit it, though neither is a
-// whole number of bytes, and one more does not.
+// TestExactMemory checks that instances whose memory sums to exactly that of a GPU fit it, even if their
+// sizes are not whole bytes, and that one more instance does not.
 func TestExactMemory(t *testing.T) {
 	for _, c := range []struct {
 		mem       float64 // of an instance, in MiB
@@ -71,15 +71,15 @@ func TestExactMemory(t *testing.T) {
 					t.Errorf("%s: %v of %v MiB on %v less %v: %d GPUs, bound %d (%s), %v, %v; want %d", name, in.Demand[0].RPS, c.mem, c.gpu, c.used, p.GPUsUsed, p.Bound, p.BoundMethod, p.Unplaced, err, 1+more)
 				}
 				if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(wrong) > 0 {
-					t.Errorf("%s: %v of %v MiB on %v: %+v", name, in.Demand[0].RPS, c.mem, c.gpu, wrong)
+					t.Errorf("%s: %v of %v MiB on %v: %+v, want none", name, in.Demand[0].RPS, c.mem, c.gpu, wrong)
 				}
 			}
 		}
 	}
 }
 
-// TestAtMostFillsGPUs: as many instances as are allowed share a GPU, whatever its
-// memory is divided by.
+// TestAtMostFillsGPUs checks that a GPU hosts the allowed number of instances even if that does not divide
+// its memory evenly.
 func TestAtMostFillsGPUs(t *testing.T) {
 	one := row("f", 1, 1, 1)
 	one.GPUMemMiB = 1
@@ -89,8 +89,8 @@ func TestAtMostFillsGPUs(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%d/%d", mem, most, more), func(t *testing.T) {
 					in := Input{Profile: []profile.Row{one}, Demand: []plan.Demand{{Function: "f", RPS: float64(most + more)}}, MemMiB: mem}
 					p, err := AtMost(in, most, false, planners(false)["fast"])
-					if err != nil || p.GPUsUsed != 1+more || p.Bound != 1+more || crowd(p) != most {
-						t.Errorf("%d instances: %d GPUs, bound %d (%s), %d on one, %v; want %d", most+more, p.GPUsUsed, p.Bound, p.BoundMethod, crowd(p), err, 1+more)
+					if err != nil || p.GPUsUsed != 1+more || p.Bound != 1+more || maxPerGPU(p) != most {
+						t.Errorf("%d instances: %d GPUs, bound %d (%s), %d on one, %v; want %d", most+more, p.GPUsUsed, p.Bound, p.BoundMethod, maxPerGPU(p), err, 1+more)
 					}
 				})
 			}

@@ -10,55 +10,56 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// FastOptions are what the paper leaves open.
+// FastOptions holds the choices that the paper leaves open.
 type FastOptions struct {
 	TieBreak    TieBreak
 	Order       Order
-	ShareModels bool // a model's weights are kept once on a GPU (section 3.5)
+	ShareModels bool // keep a model's weights once on each GPU (section 3.5)
 }
 
-// Fast plans as FaST-GShare does (sections 3.4.1 and 3.4.2): each function's
-// configurations are chosen alone, by heuristic scaling from nothing, and
-// packed one by one by the maximal rectangles algorithm. Where the inventory
-// has no room for a configuration so chosen, the function's others are tried,
-// most efficient first; what is still missing is unplaced. It fails when the
-// demand would take more than 5 million instances.
+// Fast plans like FaST-GShare (sections 3.4.1 and 3.4.2). It chooses the configurations of each
+// function separately, by heuristic scaling from zero, and packs them one by one with the maximal
+// rectangles algorithm. If a chosen configuration has no room, Fast tries the function's other
+// configurations, most efficient first; the rest of the demand is unplaced. It returns an error if
+// the demand needs more than 5 million instances.
 func Fast(in Input, o FastOptions) (plan.Plan, error) {
-	in = in.apart()
-	wanted := in.wants()
-	chosen := choose(wanted, o.TieBreak)
+	in = in.splitByModel()
+	demands := in.functionDemands()
+	chosen := choose(demands, o.TieBreak)
 	if err := countable(chosen); err != nil && in.Devices == nil {
 		return plan.Plan{}, err
 	}
 	if o.ShareModels {
-		return shared(in, o, wanted), nil
+		return fastShared(in, o, demands), nil
 	}
 	f := newFleet(in)
 	for _, c := range ordered(chosen, o.Order) {
-		for n := 0; n < c.group.Count && f.serve(c.want, c.group.Row); n++ {
+		for n := 0; n < c.group.Count && f.serve(c.demand, c.group.Row); n++ {
 		}
 	}
-	for i := range wanted {
-		f.fallBack(&wanted[i], o.TieBreak)
+	for i := range demands {
+		w := &demands[i]
+		w.fallBack(o.TieBreak, func(row profile.Row) bool { return f.serve(w, row) })
 	}
 	if f.count >= maxInstances {
 		return plan.Plan{}, fmt.Errorf("the plan would have more than %d instances", maxInstances)
 	}
-	return f.plan(in, wanted), nil
+	return f.plan(in, demands), nil
 }
 
-// choice is what was chosen for a function.
+// choice is a number of instances of one configuration for a function.
 type choice struct {
-	want  *want
-	group Group
+	demand *functionDemand
+	group  Group
 }
 
-// choose scales every function up to what it lacks.
-func choose(wanted []want, tie TieBreak) (out []choice) {
-	for i := range wanted {
-		w := &wanted[i]
+// choose scales every function up by its missing throughput.
+func choose(demands []functionDemand, tie TieBreak) (out []choice) {
+	for i := range demands {
+		w := &demands[i]
 		for _, g := range ScaleUp(w.rows, w.missing(), tie) {
 			out = append(out, choice{w, g})
 		}
@@ -66,7 +67,7 @@ func choose(wanted []want, tie TieBreak) (out []choice) {
 	return out
 }
 
-// ordered puts choices in the order of packing.
+// ordered sorts choices in the order of packing.
 func ordered(choices []choice, o Order) []choice {
 	if o != Arrival {
 		slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(area(b.group.Row), area(a.group.Row)) })
@@ -74,34 +75,30 @@ func ordered(choices []choice, o Order) []choice {
 	return choices
 }
 
-// countable refuses more than maxInstances.
+// countable returns an error if the choices have more than maxInstances instances.
 func countable(choices []choice) error {
 	count := 0
 	for _, c := range choices {
 		if count += c.group.Count; count > maxInstances {
-			return &DemandError{c.want.demand.Function, fmt.Sprintf("%s requests a second take more than %d instances: the best configuration sustains %s",
-				num(c.want.demand.RPS), maxInstances, num(c.group.Row.ThroughputRPS))}
+			return &DemandError{c.demand.demand.Function, fmt.Sprintf("%s requests/s need more than %d instances: the best configuration sustains %s requests/s",
+				num(c.demand.demand.RPS), maxInstances, num(c.group.Row.ThroughputRPS))}
 		}
 	}
 	return nil
 }
 
-// shared is Fast where a model's weights are kept once on a GPU (FaST-GShare,
-// section 3.5): a plan of nothing that grows.
-func shared(in Input, o FastOptions, wanted []want) plan.Plan {
-	none := plan.Plan{Model: plan.ModelRect}
-	s := newRevision(none, in, IncrementalOptions{TieBreak: o.TieBreak, Threshold: maxrect.DefaultThreshold, ShareModels: true, order: o.Order})
-	s.grow()
+// fastShared plans like Fast but keeps a model's weights once on each GPU (FaST-GShare, section
+// 3.5). It grows an empty plan incrementally.
+func fastShared(in Input, o FastOptions, demands []functionDemand) plan.Plan {
+	empty := plan.Plan{Model: plan.ModelRect}
+	s := newRevision(empty, in, IncrementalOptions{TieBreak: o.TieBreak, Threshold: maxrect.DefaultThreshold, ShareModels: true, order: o.Order})
+	s.grow(false)
 	fresh := plan.Plan{Algorithm: "fast"}
-	for i := range wanted { // the weights aside, which some GPU keeps
-		rows := slices.Clone(wanted[i].rows)
-		for k := range rows {
-			rows[k].GPUMemMiB = s.private(rows[k]).MiB()
-		}
-		wanted[i].rows = rows
+	for i := range demands { // without the weights, which are on some GPU anyway
+		demands[i] = demands[i].private(true)
 	}
-	fresh.Bound, fresh.BoundMethod = in.bound(wanted)
-	return s.plan(none, fresh)
+	fresh.Bound, fresh.BoundMethod = in.bound(demands)
+	return s.plan(empty, fresh)
 }
 
 // bin is a GPU that is being filled.
@@ -113,20 +110,20 @@ type bin struct {
 	instances []plan.Instance
 }
 
-// fleet is all GPUs, in the order of the inventory.
+// fleet holds all GPUs, in the order of the inventory.
 type fleet struct {
-	bins    []*bin
-	open    []*bin // those with free rectangles, and some without, in the same order
-	full    int    // how many of open have none
-	search  search
-	elastic bool // more GPUs come as they are needed
-	more    func(index int) plan.Device
-	limited bool // memory counts
-	count   int  // instances placed
+	bins      []*bin
+	open      []*bin // the bins with free rectangles, and some without, in the same order
+	full      int    // number of bins in open without free rectangles
+	search    search
+	elastic   bool // the number of GPUs is unlimited
+	newDevice func(index int) plan.Device
+	limited   bool // memory counts
+	count     int  // instances placed
 }
 
 func newFleet(in Input) *fleet {
-	f := &fleet{elastic: in.Devices == nil, more: in.more, limited: in.limits()}
+	f := &fleet{elastic: in.Devices == nil, newDevice: in.newDevice, limited: in.limitsMemory()}
 	for _, d := range in.Devices {
 		f.add(d)
 	}
@@ -134,24 +131,23 @@ func newFleet(in Input) *fleet {
 }
 
 func (f *fleet) add(d plan.Device) *bin {
-	b := &bin{number: len(f.bins), device: d, room: room(d), space: maxrect.New(one, one, maxrect.DefaultThreshold)}
+	b := &bin{number: len(f.bins), device: d, room: freeMemory(d), space: maxrect.New(one, one, maxrect.DefaultThreshold)}
 	f.bins = append(f.bins, b)
 	f.open = append(f.open, b)
 	return b
 }
 
-// place puts one instance of the configuration where the least free area is
-// left beside it, over all free rectangles of all GPUs (FaST-GShare, section
-// 3.4.2, Algorithm 2); a GPU in use is so preferred to an empty one. It says
-// whether there was room.
+// place places one instance of the configuration where the least free area remains near it, over
+// all free rectangles of all GPUs (FaST-GShare, section 3.4.2, Algorithm 2). This prefers GPUs in
+// use to empty ones. It reports whether there was room.
 func (f *fleet) place(id string, row profile.Row) bool {
-	n := needOf(row)
-	best, ok := f.find(n)
+	n := footprintOf(row)
+	best, ok := f.bestOffer(n)
 	if !ok {
 		if !f.elastic {
 			return false
 		}
-		best = offer{bin: f.add(f.more(len(f.bins))), at: maxrect.Rect{W: n.w, H: n.h}}
+		best = offer{bin: f.add(f.newDevice(len(f.bins))), at: maxrect.Rect{W: n.w, H: n.h}}
 	}
 	b := best.bin
 	b.space.Place(best.at)
@@ -166,8 +162,8 @@ func (f *fleet) place(id string, row profile.Row) bool {
 	return true
 }
 
-// close stops looking at a GPU without free rectangles: when half of those
-// looked at have none, they are dropped.
+// close counts a GPU without free rectangles. When more than half of the open GPUs have none, it
+// removes these from open.
 func (f *fleet) close(b *bin) {
 	if len(b.space.Free()) > 0 {
 		return
@@ -178,21 +174,14 @@ func (f *fleet) close(b *bin) {
 	}
 }
 
-// fits says whether the configuration's rectangle has room on some GPU, its
-// memory aside.
+// fits reports whether some GPU has room for the configuration's rectangle, ignoring memory.
 func (f *fleet) fits(row profile.Row) bool {
-	for _, b := range f.open {
-		if !matches(row, b.device) {
-			continue
-		}
-		if _, _, ok := b.space.Best(share(row.Quota), share(row.SMPct/100)); ok {
-			return true
-		}
-	}
-	return false
+	n := footprintOf(row)
+	n.mem = 0
+	return slices.ContainsFunc(f.open, func(b *bin) bool { _, ok := n.bestOn(b); return ok })
 }
 
-// used are the GPUs with instances, as a plan lists them.
+// used returns the plan's entries of the GPUs with instances.
 func (f *fleet) used() []plan.GPU {
 	gpus := []plan.GPU{}
 	for _, b := range f.bins {
@@ -205,8 +194,8 @@ func (f *fleet) used() []plan.GPU {
 	return gpus
 }
 
-// serve places one more instance for the function, if there is room.
-func (f *fleet) serve(w *want, row profile.Row) bool {
+// serve places one more instance for the function and reports whether there was room.
+func (f *fleet) serve(w *functionDemand, row profile.Row) bool {
 	if f.count >= maxInstances || !f.place(fmt.Sprintf("%s-%d", w.demand.Function, w.count), row) {
 		return false
 	}
@@ -215,63 +204,43 @@ func (f *fleet) serve(w *want, row profile.Row) bool {
 	return true
 }
 
-// fallBack fills what room there is with the function's configurations, most
-// efficient first, until it is served.
-func (f *fleet) fallBack(w *want, tie TieBreak) {
-	if w.missing() == 0 {
-		return
-	}
-	for _, row := range efficient(w.rows, tie) {
-		for w.missing() > 0 && f.serve(w, row) {
-		}
-	}
-}
-
-// plan is the fleet as a plan.
-func (f *fleet) plan(in Input, wanted []want) plan.Plan {
-	bound, method := in.bound(wanted)
+// plan returns the fleet as a plan.
+func (f *fleet) plan(in Input, demands []functionDemand) plan.Plan {
+	bound, method := in.bound(demands)
 	p := in.empty("fast", plan.ModelRect, bound, method)
 	p.GPUs = f.used()
-	p.GPUsUsed = len(p.GPUs)
-	for _, w := range wanted {
-		account(&p, &w, func() string { return f.reason(&w) })
-	}
-	return p
+	return complete(p, demands, func(i int) reason.Reason { return f.reason(&demands[i]) })
 }
 
-// reason says what keeps the rest of a function's demand from being placed.
-func (f *fleet) reason(w *want) string {
-	if w.reason != "" {
-		return w.reason
-	}
+// reason returns why the rest of a function's demand is not placed.
+func (f *fleet) reason(w *functionDemand) reason.Reason {
 	for _, row := range w.rows {
 		if f.fits(row) {
-			return fmt.Sprintf("%s: %s has a free rectangle but not its %s MiB of memory",
-				full(len(f.bins)), describe(row), num(row.GPUMemMiB))
+			return lacksMemory(row, len(f.bins))
 		}
 	}
-	return fmt.Sprintf("%s: no free rectangle holds even %s", full(len(f.bins)), describe(w.smallest()))
+	return w.full(gpusFull, len(f.bins))
 }
 
-// need is all of a configuration that decides where it fits.
-type need struct {
+// footprint holds the properties of a configuration that decide where it fits.
+type footprint struct {
 	w, h int64
 	mem  gpu.Bytes
 	gpu  string
 }
 
-func needOf(row profile.Row) need {
-	return need{share(row.Quota), share(row.SMPct / 100), gpu.FromMiB(row.GPUMemMiB), row.GPU}
+func footprintOf(row profile.Row) footprint {
+	return footprint{share(row.Quota), share(row.SMPct / 100), gpu.FromMiB(row.GPUMemMiB), row.GPU}
 }
 
-// offer is the best place for a need on one GPU.
+// offer is the best place for a footprint on one GPU.
 type offer struct {
 	bin   *bin
 	at    maxrect.Rect
 	slack int64
 }
 
-func (n need) of(b *bin) (offer, bool) {
+func (n footprint) bestOn(b *bin) (offer, bool) {
 	if b.room < n.mem || n.gpu != "" && b.device.Model != "" && n.gpu != b.device.Model {
 		return offer{}, false
 	}
@@ -279,30 +248,28 @@ func (n need) of(b *bin) (offer, bool) {
 	return offer{b, at, slack}, ok
 }
 
-// search finds the best offer for one need after the other. Instances of one
-// configuration mostly come in a row, so that from the second on the offers of
-// all GPUs are kept, and only that of the GPU that changed is asked again:
-// looking at every GPU for every instance would make large plans take the
-// square of their size.
+// search finds the best offer for one footprint after the other. Most consecutive footprints are
+// equal. From the second equal footprint on, search keeps the offers of all GPUs and renews only
+// the offer of the GPU that changed. Otherwise, the time would grow with the square of the plan's
+// size.
 type search struct {
-	need   need
-	asked  int // how often in a row
-	offers offers
+	footprint footprint
+	repeats   int // number of consecutive calls with this footprint
+	offers    offers
 }
 
-// find is the offer of least slack for a need; of several as good, that of the
-// first GPU.
-func (f *fleet) find(n need) (best offer, ok bool) {
+// bestOffer returns the offer with the least slack for a footprint; ties go to the first GPU.
+func (f *fleet) bestOffer(n footprint) (best offer, ok bool) {
 	s := &f.search
-	if s.asked == 0 || s.need != n {
-		*s = search{need: n, offers: s.offers[:0]}
+	if s.repeats == 0 || s.footprint != n {
+		*s = search{footprint: n, offers: s.offers[:0]}
 	}
-	if s.asked++; s.asked == 1 {
+	if s.repeats++; s.repeats == 1 {
 		return f.scan(n)
 	}
-	if s.asked == 2 {
+	if s.repeats == 2 {
 		for _, b := range f.open {
-			if o, ok := n.of(b); ok {
+			if o, ok := n.bestOn(b); ok {
 				s.offers = append(s.offers, o)
 			}
 		}
@@ -314,23 +281,23 @@ func (f *fleet) find(n need) (best offer, ok bool) {
 	return s.offers[0], true
 }
 
-// scan finds the same by looking at every GPU.
-func (f *fleet) scan(n need) (best offer, found bool) {
+// scan returns the same offer by searching all open GPUs.
+func (f *fleet) scan(n footprint) (best offer, found bool) {
 	for _, b := range f.open {
-		if o, ok := n.of(b); ok && (!found || o.slack < best.slack) {
+		if o, ok := n.bestOn(b); ok && (!found || o.slack < best.slack) {
 			best, found = o, true
 		}
 	}
 	return best, found
 }
 
-// changed renews the offer of the GPU that the instance was placed on: the best
-// one, or one that has just come.
+// changed renews the offer of the GPU on which the instance was placed. That GPU had the best offer
+// or has just been added.
 func (s *search) changed(b *bin) {
-	if s.asked < 2 {
+	if s.repeats < 2 {
 		return
 	}
-	o, ok := s.need.of(b)
+	o, ok := s.footprint.bestOn(b)
 	switch known := len(s.offers) > 0 && s.offers[0].bin == b; {
 	case known && ok:
 		s.offers[0] = o
@@ -342,7 +309,7 @@ func (s *search) changed(b *bin) {
 	}
 }
 
-// offers is a heap, the best on top.
+// offers is a heap with the best offer on top.
 type offers []offer
 
 func (o offers) Len() int      { return len(o) }

@@ -33,12 +33,12 @@ func fast(t *testing.T, in Input) plan.Plan {
 		t.Fatal(err)
 	}
 	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
-		t.Fatalf("%+v", found)
+		t.Fatalf("%+v, want none", found)
 	}
 	return p
 }
 
-func TestReasons(t *testing.T) {
+func TestUnplaced(t *testing.T) {
 	one := []plan.Device{{Node: "n", MemMiB: 1500, Model: "V100"}}
 	slow := row("f", 100, 1, 50)
 	slow.P95MS = 11.3
@@ -53,14 +53,14 @@ func TestReasons(t *testing.T) {
 		devices []plan.Device
 		want    string
 	}{
-		"no row":       {nil, nil, "the profile has no row of this function"},
-		"SLO":          {[]profile.Row{slow}, nil, "no configuration has p95_ms <= 10.5: the best is 11.3 at sm_pct 100, quota 1, batch 1"},
-		"sustains":     {[]profile.Row{nothing}, nil, "no configuration of the profile sustains any request"},
-		"too large":    {[]profile.Row{big}, one, "no GPU is large enough: it needs at least 20000 MiB, the most a GPU has free is 1500 MiB"},
-		"model":        {[]profile.Row{other}, one, "no GPU is of a model it was measured on: it was on A100, the inventory has V100"},
-		"no GPU":       {[]profile.Row{small}, []plan.Device{}, "the inventory has no GPU"},
-		"memory":       {[]profile.Row{row("f", 10, 0.5, 10)}, one, "the GPU is full: sm_pct 10, quota 0.5, batch 1 has a free rectangle but not its 1000 MiB of memory"},
-		"no rectangle": {[]profile.Row{small}, []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}, "the 2 GPUs are full: no free rectangle holds even sm_pct 60, quota 0.6, batch 1"},
+		"no row":       {nil, nil, "not-in-profile"},
+		"SLO":          {[]profile.Row{slow}, nil, "slo-too-tight; slo_ms=10.5; best_p95_ms=11.3; sm_pct=100; quota=1; batch=1"},
+		"sustains":     {[]profile.Row{nothing}, nil, "no-throughput"},
+		"too large":    {[]profile.Row{big}, one, "gpu-too-small; needed_mib=20000; free_mib=1500"},
+		"model":        {[]profile.Row{other}, one, "no-gpu-of-model; measured=A100; inventory=V100"},
+		"no GPU":       {[]profile.Row{small}, []plan.Device{}, "no-gpu"},
+		"memory":       {[]profile.Row{row("f", 10, 0.5, 10)}, one, "no-memory; gpus=1; mem_mib=1000; sm_pct=10; quota=0.5; batch=1"},
+		"no rectangle": {[]profile.Row{small}, []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}, "gpus-full; gpus=2; sm_pct=60; quota=0.6; batch=1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			p := fast(t, Input{Profile: c.rows, Devices: c.devices, Demand: []plan.Demand{{Function: "f", RPS: 25, SLOMS: 10.5}}})
@@ -71,8 +71,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// Requests that come at random take more than those that come steadily, and the
-// bound is one for them.
+// Random arrivals need more GPUs than steady ones, and the bound is for random arrivals.
 func TestRandomArrivals(t *testing.T) {
 	in := Input{Profile: []profile.Row{row("f", 100, 1, 100)}, Demand: []plan.Demand{{Function: "f", RPS: 160, SLOMS: 40}}}
 	in.Profile[0].P95MS = 10
@@ -82,7 +81,7 @@ func TestRandomArrivals(t *testing.T) {
 	if steady.GPUsUsed != 2 || p.GPUsUsed != 3 || p.Bound != 3 || p.Arrivals != plan.ArrivalsPoisson || p.GPUs[0].Instances[0].RPS > 63 {
 		t.Errorf("got %d GPUs and %+v, steady %d", p.GPUsUsed, p, steady.GPUsUsed)
 	}
-	// Between two calls an instance that takes one at a time waits for the next.
+	// An instance that takes one call at a time idles between two calls.
 	in.HandOverMS = 10
 	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
 		t.Errorf("of a function that is not known: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
@@ -115,7 +114,7 @@ func TestRandomArrivals(t *testing.T) {
 		t.Errorf("half of it left free: %d GPUs, headroom %v", p.GPUsUsed, p.Headroom)
 	}
 	in.Demand[0].SLOMS, in.Profile[0].Quota = 20, 0.5
-	want := "no configuration answers a request at rest within 20 ms: the fastest takes up to 55 at sm_pct 100, quota 0.5, batch 1, the pauses of its quota included"
+	want := "slo-too-tight-at-rest; slo_ms=20; idle_ms=55; sm_pct=100; quota=0.5; batch=1"
 	if p = fast(t, in); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
 		t.Errorf("half of the window: %+v", p.Unplaced)
 	}
@@ -128,9 +127,9 @@ func TestTheRestIsStillPlanned(t *testing.T) {
 	}
 }
 
-func TestOtherConfigurationsFillWhatRoomThereIs(t *testing.T) {
-	// 100 × 1 sustains most but only one GPU is empty; the rest must come from
-	// rectangles beside the first function.
+func TestOtherConfigurationsFillRemainingRoom(t *testing.T) {
+	// 100 × 1 sustains most, but only one GPU is empty. The rest must use rectangles
+	// on the GPU of the first function.
 	rows := []profile.Row{row("a", 60, 1, 60), row("b", 50, 1, 50), row("b", 40, 0.5, 19), row("b", 20, 0.5, 9)}
 	p := fast(t, Input{Profile: rows, Devices: []plan.Device{{Node: "n"}}, Demand: []plan.Demand{{Function: "a", RPS: 60}, {Function: "b", RPS: 50}}})
 	if p.Demand[1].ServedRPS != 38 || len(p.Unplaced) != 1 || p.Unplaced[0].RPS != 12 {
@@ -162,13 +161,12 @@ func TestRowsGoToGPUsOfTheirModel(t *testing.T) {
 
 func TestTooManyInstancesIsAnError(t *testing.T) {
 	_, err := Fast(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, FastOptions{})
-	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests a second take more than") {
+	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// drawRows draws a profile of a function, on shares that FaST measures or on
-// any.
+// drawRows draws a random profile of a function, either with FaST's shares or with arbitrary ones.
 func drawRows(t *rapid.T, function string) []profile.Row {
 	n := rapid.IntRange(1, 6).Draw(t, function+" rows")
 	var rows []profile.Row
@@ -237,21 +235,20 @@ func TestPlansVerifyAndKeepTheBound(t *testing.T) {
 	})
 }
 
-// The bound holds against every plan, not only ours: here against the cheapest
-// choice of counts, found by trying all.
+// The bound holds for every plan, here for the cheapest numbers of instances, found by trying all.
 func TestBoundAgainstAllChoices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := drawRows(t, "f")
 		rps := rapid.Float64Range(0.1, 120).Draw(t, "rps")
 		in := Input{Profile: rows, Demand: []plan.Demand{{Function: "f", RPS: rps}}}
-		bound, _ := in.bound(in.wants())
+		bound, _ := in.bound(in.functionDemands())
 		if least := leastArea(rows, rps); float64(bound) > least+1 {
 			t.Fatalf("bound %d, but an area of %v serves", bound, least)
 		}
 	})
 }
 
-// leastArea is the least total area of instances that sustain rps.
+// leastArea returns the least total area of instances that sustain rps.
 func leastArea(rows []profile.Row, rps float64) float64 {
 	if rps <= 0 {
 		return 0
@@ -269,8 +266,8 @@ func leastArea(rows []profile.Row, rps float64) float64 {
 	}
 }
 
-// Weights that take nothing leave the plan as it is when they are shared: the
-// same heuristic by another way.
+// Sharing weights of size 0 does not change the plan. The two options use the same heuristic with
+// different code.
 func TestFastSharedIsFast(t *testing.T) {
 	for _, order := range []Order{Largest, Arrival} {
 		in := Input{MemMiB: 16384, Demand: []plan.Demand{{Function: "a", RPS: 300}, {Function: "b", RPS: 90}}}
@@ -291,7 +288,7 @@ func TestFastSharedIsFast(t *testing.T) {
 	}
 }
 
-// What is found by the offers kept is what looking at every GPU finds.
+// The cached offers give the same places as a scan of all GPUs.
 func TestOffersAreThoseOfAScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{MemMiB: rapid.SampledFrom([]float64{0, 10}).Draw(t, "mem")}
@@ -309,8 +306,8 @@ func TestOffersAreThoseOfAScan(t *testing.T) {
 			row.GPU = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "gpu")
 			row.GPUMemMiB = rapid.Float64Range(0, 4).Draw(t, "needs")
 			for range rapid.IntRange(1, 12).Draw(t, "instances") {
-				want, wantOK := f.scan(needOf(row))
-				got, ok := f.find(needOf(row))
+				want, wantOK := f.scan(footprintOf(row))
+				got, ok := f.bestOffer(footprintOf(row))
 				if got != want || ok != wantOK {
 					t.Fatalf("%+v: found %+v %v, scan %+v %v", row, got, ok, want, wantOK)
 				}

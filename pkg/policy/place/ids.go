@@ -8,31 +8,30 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// maxID is the longest id, in bytes.
+// maxID is the longest ID, in bytes.
 const maxID = 63
 
-// ids makes ids of instances that no other has.
+// ids makes unique IDs of instances.
 type ids struct {
-	taken map[string]bool
+	used  map[string]bool
 	count map[string]int
 }
 
-// next is a new id for an instance of the function: its name with the next
-// number. What ids may not have becomes a dash.
+// next returns a new ID for an instance of the function: the function's name and the next number.
 func (i *ids) next(function string) string {
 	name := idName(function)
 	for {
 		n := strconv.Itoa(i.count[name])
 		i.count[name]++
 		id := name[:min(len(name), maxID-1-len(n))] + "-" + n
-		if !i.taken[id] {
-			i.taken[id] = true
+		if !i.used[id] {
+			i.used[id] = true
 			return id
 		}
 	}
 }
 
-// idName is a function's name in the letters that ids have.
+// idName returns a function's name with the characters that IDs may not have replaced by dashes.
 func idName(function string) string {
 	if instance.ValidID(function) {
 		return function
@@ -51,18 +50,18 @@ func idName(function string) string {
 	return name
 }
 
-// ValidIDs replaces the ids of a plan that no instance may have, as those made
-// of a function's name with blanks or slashes; the plan is changed in place.
+// ValidIDs replaces the IDs of a plan that are not valid for instances, such as IDs made from
+// function names with blanks or slashes. It changes p in place and returns it.
 func ValidIDs(p plan.Plan) plan.Plan {
-	made := ids{map[string]bool{}, map[string]int{}}
-	bad := false
+	unique := ids{map[string]bool{}, map[string]int{}}
+	invalid := false
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			made.taken[in.ID] = true
-			bad = bad || !instance.ValidID(in.ID)
+			unique.used[in.ID] = true
+			invalid = invalid || !instance.ValidID(in.ID)
 		}
 	}
-	if !bad {
+	if !invalid {
 		return p
 	}
 	names := map[string]string{}
@@ -71,7 +70,7 @@ func ValidIDs(p plan.Plan) plan.Plan {
 			in := &g.Instances[i]
 			if !instance.ValidID(in.ID) {
 				if names[in.ID] == "" {
-					names[in.ID] = made.next(in.Function)
+					names[in.ID] = unique.next(in.Function)
 				}
 				in.ID = names[in.ID]
 			}

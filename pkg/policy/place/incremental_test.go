@@ -12,15 +12,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
+
+// all documents the codes of changes.
+var all = slices.Concat(Reasons, online.Reasons)
 
 func fastPlanner(in Input) (plan.Plan, error) {
 	return Fast(in, FastOptions{TieBreak: LargerQuota, Order: Largest})
 }
 
-func incrementally(t fataler, current plan.Plan, in Input, o IncrementalOptions, planner Planner) (plan.Plan, map[string]string) {
+func incrementally(t fataler, current plan.Plan, in Input, o IncrementalOptions, planner Planner) (plan.Plan, map[string]reason.Reason) {
 	o.TieBreak, o.Threshold = LargerQuota, maxrect.DefaultThreshold
 	p, why, err := Incremental(current, in, o, planner)
 	if err != nil {
@@ -50,11 +55,11 @@ func demand(pairs ...any) []plan.Demand {
 	return out
 }
 
-// wants tells the changes of a kind as "id on gpu".
+// listed returns the changes of a kind, formatted as "id on gpu".
 func listed(changes []diff.Change, do string) []string {
 	var out []string
 	for _, c := range changes {
-		if c.Do == do {
+		if c.Kind == do {
 			out = append(out, c.ID+" on "+strings.Join(c.GPUs, ","))
 		}
 	}
@@ -77,14 +82,14 @@ func TestIncremental(t *testing.T) {
 		"up":           {from: demand("a", 50), to: demand("a", 140), start: []string{"a-1 on node0/0", "a-2 on node0/1"}, keeps: 1, gpus: 2},
 		"up in a hole": {from: demand("a", 50), to: demand("a", 50, "b", 20), start: []string{"b-0 on node0/0"}, keeps: 1, gpus: 1},
 		"down": {from: demand("a", 150), to: demand("a", 60), stop: []string{"a-2 on node0/1"}, keeps: 2, gpus: 1,
-			whyStop: "a asks for 60 requests a second, less than is served"},
+			whyStop: "less-demand; rps=60"},
 		"down a little": {from: demand("a", 150), to: demand("a", 149), keeps: 3, gpus: 2},
-		"gone":          {from: demand("a", 50, "b", 20), to: demand("b", 20), stop: []string{"a-0 on node0/0"}, keeps: 1, gpus: 1, whyStop: "the function is in the demand no more"},
+		"gone":          {from: demand("a", 50, "b", 20), to: demand("b", 20), stop: []string{"a-0 on node0/0"}, keeps: 1, gpus: 1, whyStop: "not-in-demand"},
 		"another":       {from: demand("a", 50), to: demand("c", 90), stop: []string{"a-0 on node0/0"}, start: []string{"c-0 on node0/0"}, gpus: 1},
 		"GPU gone": {from: demand("a", 100), to: demand("a", 100), devices: []plan.Device{{Node: "node1"}}, gpus: 1,
-			stop: []string{"a-0 on node0/0", "a-1 on node0/0"}, start: []string{"a-2 on node1/0", "a-3 on node1/0"}, whyStop: "a GPU it is on is in the inventory no more"},
+			stop: []string{"a-0 on node0/0", "a-1 on node0/0"}, start: []string{"a-2 on node1/0", "a-3 on node1/0"}, whyStop: "gpu-not-in-inventory"},
 		"too few": {from: demand("a", 50), to: demand("a", 50, "c", 90), devices: []plan.Device{{Node: "node0"}}, keeps: 1, gpus: 1,
-			unplaced: "the GPU is full: none has room even for sm_pct 100, quota 1, batch 1 beside what stays where it is"},
+			unplaced: "gpus-full-beside-running; gpus=1; sm_pct=100; quota=1; batch=1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			current, err := fastPlanner(Input{Profile: rows, Demand: c.from})
@@ -104,10 +109,10 @@ func TestIncremental(t *testing.T) {
 				t.Errorf("keeps %d on %d GPUs, want %d on %d", got, p.GPUsUsed, c.keeps, c.gpus)
 			}
 			for _, ch := range changes {
-				if ch.Do != diff.Keep && why[ch.ID] == "" {
-					t.Errorf("%s %s without a reason", ch.Do, ch.ID)
+				if ch.Kind != diff.Keep && all.Check(why[ch.ID]) != nil {
+					t.Errorf("%s %s without a documented reason", ch.Kind, ch.ID)
 				}
-				if ch.Do == diff.Stop && c.whyStop != "" && why[ch.ID] != c.whyStop {
+				if ch.Kind == diff.Stop && c.whyStop != "" && why[ch.ID].String() != c.whyStop {
 					t.Errorf("%s stops since %q", ch.ID, why[ch.ID])
 				}
 			}
@@ -118,21 +123,21 @@ func TestIncremental(t *testing.T) {
 	}
 }
 
-// Two half empty GPUs become one when a move is allowed.
+// A move merges two half-empty GPUs into one.
 func TestMovesFreeAGPU(t *testing.T) {
 	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50)}
 	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50)})
 	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50)}
 	if p, _ := incrementally(t, current, in, IncrementalOptions{}, fastPlanner); p.GPUsUsed != 2 {
-		t.Errorf("without moves %d GPUs", p.GPUsUsed)
+		t.Errorf("without moves %d GPUs, want 2", p.GPUsUsed)
 	}
 	p, why := incrementally(t, current, in, IncrementalOptions{MaxMoves: 1}, fastPlanner)
-	if p.GPUsUsed != 1 || why["b-0"] != "makes room: b-1 on node0/0 takes its place" && why["a-0"] != "makes room: a-1 on node0/1 takes its place" {
+	if p.GPUsUsed != 1 || why["b-0"].String() != "moved-to; instance=b-1; gpu=node0/0" && why["a-0"].String() != "moved-to; instance=a-1; gpu=node0/1" {
 		t.Errorf("got %d GPUs, %v", p.GPUsUsed, why)
 	}
 }
 
-// With the GPUs there are, a move makes the room that is missing.
+// If the number of GPUs is limited, a move makes the missing room.
 func TestMovesMakeRoom(t *testing.T) {
 	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50), row("d", 100, 1, 90)}
 	devices := []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}
@@ -142,12 +147,11 @@ func TestMovesMakeRoom(t *testing.T) {
 		t.Errorf("without moves: %+v", p)
 	}
 	if p, _ := incrementally(t, current, in, IncrementalOptions{MaxMoves: 1}, fastPlanner); len(p.Unplaced) != 0 {
-		t.Errorf("with a move: %+v", p)
+		t.Errorf("with a move: %+v, want all placed", p)
 	}
 }
 
-// redraw changes a demand: some functions ask for more, some for less, one may
-// be new and one gone.
+// redraw changes a demand: it raises some rates, lowers others, and may add or remove a function.
 func redraw(t *rapid.T, in Input) Input {
 	out := in
 	out.Demand = nil
@@ -172,7 +176,7 @@ func redraw(t *rapid.T, in Input) Input {
 	return out
 }
 
-// checkIncremental holds what every incremental plan keeps to.
+// checkIncremental checks the invariants of incremental plans.
 func checkIncremental(t *rapid.T, in Input, planner Planner) {
 	current, err := planner(in)
 	if err != nil {
@@ -189,18 +193,18 @@ func checkIncremental(t *rapid.T, in Input, planner Planner) {
 	changes := diff.Plans(current, p)
 	was, is := map[string]bool{}, map[string]bool{}
 	for _, c := range changes {
-		was[c.ID] = was[c.ID] || c.Do != diff.Start
-		if c.Do == diff.Start && is[c.ID] || c.Do != diff.Keep && why[c.ID] == "" {
+		was[c.ID] = was[c.ID] || c.Kind != diff.Start
+		if c.Kind == diff.Start && is[c.ID] || c.Kind != diff.Keep && all.Check(why[c.ID]) != nil {
 			t.Fatalf("%+v", c)
 		}
 		is[c.ID] = true
 	}
 	moved := 0
 	for _, c := range changes {
-		if c.Do == diff.Start && was[c.ID] {
+		if c.Kind == diff.Start && was[c.ID] {
 			t.Fatalf("%s was and starts elsewhere", c.ID)
 		}
-		if c.Do == diff.Stop && strings.HasPrefix(why[c.ID], "makes room") {
+		if c.Kind == diff.Stop && why[c.ID].Code == movedTo {
 			moved++
 		}
 	}
@@ -214,17 +218,17 @@ func checkIncremental(t *rapid.T, in Input, planner Planner) {
 	checkStops(t, in, next, changes, why)
 }
 
-// checkStops holds that nothing stops of a function that asks for as much or
-// more and could stay.
-func checkStops(t *rapid.T, before, after Input, changes []diff.Change, why map[string]string) {
+// checkStops checks that no instance stops if it could stay and the demand of its function did not
+// decrease.
+func checkStops(t *rapid.T, before, after Input, changes []diff.Change, why map[string]reason.Reason) {
 	rps := map[string]float64{}
 	for _, d := range before.Demand {
 		rps[d.Function] = d.RPS
 	}
 	for _, d := range after.Demand {
 		for _, c := range changes {
-			if c.Do == diff.Stop && c.Function == d.Function && d.RPS >= rps[d.Function] &&
-				!strings.HasPrefix(why[c.ID], "makes room") && !strings.HasPrefix(why[c.ID], "a GPU it is on") {
+			if c.Kind == diff.Stop && c.Function == d.Function && d.RPS >= rps[d.Function] &&
+				why[c.ID].Code != movedTo && why[c.ID].Code != notInInventory {
 				t.Fatalf("%s stops since %s", c.ID, why[c.ID])
 			}
 		}
@@ -235,7 +239,7 @@ func TestIncrementalProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { checkIncremental(t, drawInput(t), fastPlanner) })
 }
 
-// Joint plans have shared weights and timetables, too.
+// Plans by Joint also have shared weights and timetables.
 func TestIncrementalFromJointPlans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := JointOptions{Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model"), ShareModels: rapid.Bool().Draw(t, "share")}
@@ -259,8 +263,8 @@ func TestIncrementalFromJointPlans(t *testing.T) {
 	})
 }
 
-// TestIncrementalKeepsBesideWhatCannotBe: the weights of a function that no node
-// can host take no room from another that shares them.
+// TestIncrementalKeepsBesideWhatCannotBe checks that the weights of a function that no node can host
+// do not reduce the room of another function with the same weights.
 func TestIncrementalKeepsBesideWhatCannotBe(t *testing.T) {
 	shares := &function.Model{Name: "m"}
 	wide, narrow := row("wide", 12, 0.5, 1), row("narrow", 12, 0.5, 1)

@@ -12,31 +12,32 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// JointOptions are what a joint plan may be made with.
+// JointOptions are the settings of Joint.
 type JointOptions struct {
 	Model       string // plan.ModelRect or plan.ModelTokens
-	ShareModels bool   // a model's weights are kept once on a GPU
+	ShareModels bool   // keep a model's weights once on each GPU
 	Seed        uint64
-	Work        int64       // bounds the search, as in joint.Options
-	Expired     func() bool // ends the improvement early; nil is never
-	Spend       bool        // as in joint.Options
+	Work        int64       // limit of the search, see joint.Options
+	Expired     func() bool // ends the improvement early when true; may be nil
+	Spend       bool        // see joint.Options
 }
 
-// Joint plans by choosing configurations and packing them together: a linear
-// program over what one GPU can host, whose value is the plan's bound, rounded
-// and improved by a search (package joint). When the GPUs there are do not
-// suffice, as many requests a second as can be are served. The reasons say why
-// configurations were chosen, a line each, in the order of the demand. Where GPUs have
-// not all the same memory, many functions are planned for as if some had, too.
+// Joint chooses configurations and packs them together (package joint). It solves a linear program
+// over patterns of one GPU, whose value bounds the number of GPUs, then rounds the solution and
+// improves it by a search. If the GPUs do not suffice, Joint serves as many requests per second as
+// it can. If GPUs differ in memory, it also tries plans for many functions in which all GPUs are
+// treated as equal. It returns one line per chosen configuration with the reason for the choice, in
+// the order of the demand.
 func Joint(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) {
-	in = in.apart()
+	in = in.splitByModel()
 	p, reasons, err = jointly(in, o)
 	if err != nil || len(p.Unplaced) == 0 && p.GPUsUsed <= p.Bound {
 		return p, reasons, err
 	}
-	for _, alike := range in.alike() {
+	for _, alike := range in.uniformInputs() {
 		q, why, err := jointly(alike, o)
 		if err == nil && len(q.Unplaced) == 0 && better(q, p) {
 			q.Bound, q.BoundMethod = p.Bound, p.BoundMethod
@@ -50,14 +51,14 @@ func Joint(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) 
 	return p, reasons, nil
 }
 
-// servesMore returns the plan that Dilu's scheduler makes if it serves more requests a
-// second than a joint one that leaves some, as it may where instances span GPUs.
+// servesMore returns the plan of Dilu's scheduler if p leaves demand unserved and that plan serves
+// more requests per second. This can happen if instances span GPUs.
 func (in Input) servesMore(p plan.Plan, o JointOptions) (q plan.Plan, ok bool) {
 	if len(p.Unplaced) == 0 || in.Devices == nil || o.ShareModels {
 		return q, false
 	}
 	q, err := Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults(), Order: Arrival})
-	if err != nil || left(q) >= left(p)*(1-1e-9) {
+	if err != nil || unservedRPS(q) >= unservedRPS(p)*(1-1e-9) {
 		return q, false
 	}
 	if o.Model == plan.ModelTokens {
@@ -67,8 +68,8 @@ func (in Input) servesMore(p plan.Plan, o JointOptions) (q plan.Plan, ok bool) {
 	return q, true
 }
 
-// left sums the requests a second that a plan leaves.
-func left(p plan.Plan) (sum float64) {
+// unservedRPS returns the sum of the requests per second that a plan leaves unserved.
+func unservedRPS(p plan.Plan) (sum float64) {
 	for _, u := range p.Unplaced {
 		sum += u.RPS
 	}
@@ -77,7 +78,7 @@ func left(p plan.Plan) (sum float64) {
 
 func jointly(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) {
 	b := newBuilder(in, o)
-	if err := b.tooMany(); err != nil && in.Devices == nil {
+	if err := tooMany(b.demands, func(f int) float64 { return b.demands[f].largest() }, "largest"); err != nil && in.Devices == nil {
 		return plan.Plan{}, nil, err
 	}
 	problem, options := b.problem(), joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired, Spend: o.Spend}
@@ -85,32 +86,31 @@ func jointly(in Input, o JointOptions) (p plan.Plan, reasons []string, err error
 		sol := joint.Solve(problem, options)
 		return b.plan(sol), b.reasons(sol), nil
 	}
-	// First, so that there is time for it.
+	// Compute the bound first, so that there is time for it.
 	bound, method := joint.Bound(b.largest(problem), options)
 	sol := joint.Solve(problem, options)
 	sol.Bound, sol.Method = bound, method
 	return b.plan(sol), b.reasons(sol), nil
 }
 
-// builder turns a demand into a problem of numbers and its solution into a
-// plan.
+// builder converts a demand to a problem of package joint, and the solution to a plan.
 type builder struct {
 	in        Input
 	o         JointOptions
-	wanted    []want
-	functions []function.Function // of each want
-	models    []plan.Model        // with shared weights: the most that any configuration shares
+	demands   []functionDemand
+	functions []function.Function // by index of wanted
+	models    []plan.Model        // shared weights, with the largest size that any configuration shares
 	classes   []joint.Class
-	devices   [][]plan.Device   // by class, most free memory first; nil for as many as it takes
-	ids       map[[2]int]string // of spanning instances, by function and gang
+	devices   [][]plan.Device   // by class, most free memory first; nil if unlimited
+	ids       map[[2]int]string // IDs of spanning instances, by function and gang
 }
 
 func newBuilder(in Input, o JointOptions) *builder {
-	b := &builder{in: in, o: o, wanted: in.wants(), ids: map[[2]int]string{}}
+	b := &builder{in: in, o: o, demands: in.functionDemands(), ids: map[[2]int]string{}}
 	b.classes, b.devices = in.classes()
-	for i := range b.wanted {
-		w := &b.wanted[i]
-		fn := in.function(w.demand.Function)
+	for i := range b.demands {
+		w := &b.demands[i]
+		fn, _ := in.function(w.demand.Function)
 		w.rows = undominated(w.rows)
 		b.functions = append(b.functions, fn)
 		b.addModel(w, fn)
@@ -118,20 +118,8 @@ func newBuilder(in Input, o JointOptions) *builder {
 	return b
 }
 
-// tooMany refuses a demand that takes more than maxInstances of the largest
-// configurations.
-func (b *builder) tooMany() error {
-	most := make([]float64, len(b.wanted))
-	for f, w := range b.wanted {
-		for _, r := range w.rows {
-			most[f] = max(most[f], r.ThroughputRPS)
-		}
-	}
-	return tooMany(b.wanted, most, "largest")
-}
-
-// problem is the demand in numbers. GPUs of a class that differ have the memory
-// of the least.
+// problem returns the problem of package joint. If the GPUs of a class differ, all count as having
+// the memory of the smallest.
 func (b *builder) problem() joint.Problem {
 	p := joint.Problem{Tokens: b.o.Model == plan.ModelTokens, Classes: b.classes}
 	rooms := make([]int64, len(b.classes))
@@ -145,25 +133,25 @@ func (b *builder) problem() joint.Problem {
 	return p
 }
 
-// roundedDown says whether GPUs have more memory than their class.
+// roundedDown reports whether any GPU has more memory than its class.
 func (b *builder) roundedDown() bool {
 	for k, d := range b.devices {
-		if d != nil && int64(room(d[0])) > b.classes[k].Room {
+		if d != nil && int64(freeMemory(d[0])) > b.classes[k].Room {
 			return true
 		}
 	}
 	return false
 }
 
-// largest is the problem with the memory of the largest GPU of each class: what
-// is needed then is needed whatever they have.
+// largest returns the problem with the memory of the largest GPU of each class. A lower bound for
+// it is also a lower bound for the actual GPUs.
 func (b *builder) largest(p joint.Problem) joint.Problem {
 	p.Classes = slices.Clone(p.Classes)
 	rooms := make([]int64, len(b.classes))
 	for k, d := range b.devices {
 		rooms[k] = p.Classes[k].Room
 		if d != nil {
-			rooms[k] = int64(room(d[0]))
+			rooms[k] = int64(freeMemory(d[0]))
 		}
 		p.Classes[k].Room = rooms[k]
 	}
@@ -171,20 +159,20 @@ func (b *builder) largest(p joint.Problem) joint.Problem {
 	return p
 }
 
-// problemFuncs are the functions of the problem where GPUs of each class have
-// this much memory.
+// problemFuncs returns the functions of the problem if the GPUs of each class have the given
+// memory, in bytes.
 func (b *builder) problemFuncs(rooms []int64) (out []joint.Func) {
-	for i := range b.wanted {
-		w, fn := &b.wanted[i], b.functions[i]
-		f := joint.Func{Demand: tellable(w), Span: fn.GPUs, Model: b.model(fn)}
+	for i := range b.demands {
+		w, fn := &b.demands[i], b.functions[i]
+		f := joint.Func{Demand: boundedDemand(w), Span: fn.GPUs, Model: b.model(fn)}
 		for _, r := range w.rows {
-			opt := joint.Option{W: share(r.Quota), H: share(r.SMPct / 100), Rate: r.ThroughputRPS / float64(fn.GPUs), Mem: int64(gpu.FromMiB(b.memory(r)))}
-			need := opt.Mem
+			opt := joint.Option{W: share(r.Quota), H: share(r.SMPct / 100), Rate: r.ThroughputRPS / float64(fn.GPUs), Mem: int64(gpu.FromMiB(privateMemory(r, b.o.ShareModels)))}
+			needed := opt.Mem
 			if f.Model != joint.NoModel {
-				need += int64(b.models[f.Model].Bytes())
+				needed += int64(b.models[f.Model].Bytes())
 			}
 			for k, d := range b.devices {
-				opt.On = append(opt.On, d == nil || matches(r, d[0]) && need <= rooms[k])
+				opt.On = append(opt.On, d == nil || matches(r, d[0]) && needed <= rooms[k])
 			}
 			f.Options = append(f.Options, opt)
 		}
@@ -193,23 +181,19 @@ func (b *builder) problemFuncs(rooms []int64) (out []joint.Func) {
 	return out
 }
 
-// tellable is a function's demand, as far as numbers tell an instance from all: some
-// more than any inventory serves. Beyond, the bound by area counts all of it.
-func tellable(w *want) float64 {
-	most := 0.0
-	for _, r := range w.rows {
-		most = max(most, r.ThroughputRPS)
+// boundedDemand returns a function's demand, limited to 1e9 times the throughput of an instance.
+// That is more than any inventory serves, and single instances still count in floating point. The
+// bound by area counts the whole demand.
+func boundedDemand(w *functionDemand) float64 {
+	if largest := w.largest(); largest > 0 {
+		return min(w.demand.RPS, 1e9*largest)
 	}
-	if most == 0 {
-		return w.demand.RPS
-	}
-	return min(w.demand.RPS, 1e9*most)
+	return w.demand.RPS
 }
 
-// undominated drops the rows that another of the same function beats or
-// equals in everything a plan looks at: SM share, quota, memory, model of GPU,
-// and what an instance sustains. Of equals the smallest batch stays, then the
-// first row.
+// undominated returns the rows of one function, except rows that another row equals or beats in
+// everything that matters for a plan: SM share, quota, memory, GPU model and throughput. Among
+// equal rows it keeps the one with the smallest batch, then the first.
 func undominated(rows []profile.Row) []profile.Row {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b profile.Row) int {
@@ -230,12 +214,11 @@ func dominates(a, b profile.Row) bool {
 		a.GPUMemMiB <= b.GPUMemMiB && a.GPUMemMiB-a.ModelMemMiB <= b.GPUMemMiB-b.ModelMemMiB && a.ThroughputRPS >= b.ThroughputRPS
 }
 
-// maxRooms is how many different sizes of free memory a model's GPUs are told
-// apart by; beyond it, GPUs of nearly the same count as having the least.
-const maxRooms = 8
+// maxMemorySizes limits the number of different sizes of free memory per GPU model. If there are more,
+// GPUs of similar size count as having the memory of the smallest of them.
+const maxMemorySizes = 8
 
-// classes are the inventory's GPUs grouped into those that are alike, with the
-// devices of each in their order.
+// classes returns classes of GPUs that are alike, with the devices of each, most free memory first.
 func (in Input) classes() (classes []joint.Class, devices [][]plan.Device) {
 	if in.Devices == nil {
 		room := int64(joint.Unlimited)
@@ -247,7 +230,7 @@ func (in Input) classes() (classes []joint.Class, devices [][]plan.Device) {
 	nodes := in.nodes()
 	sorted := slices.Clone(in.Devices)
 	slices.SortStableFunc(sorted, func(a, b plan.Device) int {
-		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(room(b), room(a)))
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(freeMemory(b), freeMemory(a)))
 	})
 	for len(sorted) > 0 {
 		n := 1
@@ -255,7 +238,7 @@ func (in Input) classes() (classes []joint.Class, devices [][]plan.Device) {
 			n++
 		}
 		for _, alike := range byRoom(sorted[:n]) {
-			class := joint.Class{Room: int64(room(alike[len(alike)-1])), Count: len(alike), Nodes: make([]int, len(nodes))}
+			class := joint.Class{Room: int64(freeMemory(alike[len(alike)-1])), Count: len(alike), Nodes: make([]int, len(nodes))}
 			for _, d := range alike {
 				class.Nodes[nodes[d.Node]]++
 			}
@@ -266,19 +249,19 @@ func (in Input) classes() (classes []joint.Class, devices [][]plan.Device) {
 	return classes, devices
 }
 
-// byRoom splits one model's GPUs, most free memory first, by what is free.
+// byRoom splits the GPUs of one model, most free memory first, into groups of similar free memory.
 func byRoom(devices []plan.Device) (out [][]plan.Device) {
 	rooms := 1
 	for i := 1; i < len(devices); i++ {
-		if room(devices[i]) != room(devices[i-1]) {
+		if freeMemory(devices[i]) != freeMemory(devices[i-1]) {
 			rooms++
 		}
 	}
 	alike := func(a, b plan.Device) bool {
-		if rooms <= maxRooms {
-			return room(a) == room(b)
+		if rooms <= maxMemorySizes {
+			return freeMemory(a) == freeMemory(b)
 		}
-		return room(b) > room(a)-room(devices[0])/maxRooms
+		return freeMemory(b) > freeMemory(a)-freeMemory(devices[0])/maxMemorySizes
 	}
 	for len(devices) > 0 {
 		n := 1
@@ -291,8 +274,8 @@ func byRoom(devices []plan.Device) (out [][]plan.Device) {
 	return out
 }
 
-// addModel adds the weights of a function to the models, with shared weights.
-func (b *builder) addModel(w *want, fn function.Function) {
+// addModel adds the weights of a function to the models, if weights are shared.
+func (b *builder) addModel(w *functionDemand, fn function.Function) {
 	if !b.o.ShareModels {
 		return
 	}
@@ -309,21 +292,13 @@ func (b *builder) addModel(w *want, fn function.Function) {
 	}
 }
 
-// model is the number of a function's model.
+// model returns the index of a function's model, or joint.NoModel.
 func (b *builder) model(fn function.Function) int {
 	return slices.IndexFunc(b.models, plan.WeightsOf(fn).Is)
 }
 
-// memory is what an instance takes on each GPU besides shared weights, in MiB.
-func (b *builder) memory(r profile.Row) float64 {
-	if b.o.ShareModels {
-		return max(0, r.GPUMemMiB-r.ModelMemMiB)
-	}
-	return r.GPUMemMiB
-}
-
 func (b *builder) plan(sol joint.Solution) plan.Plan {
-	bound, method := b.in.bound(b.parts())
+	bound, method := b.in.bound(b.perGPUDemands())
 	p := b.in.empty("joint", b.o.Model, bound, method)
 	if sol.Bound >= p.Bound {
 		p.Bound, p.BoundMethod = sol.Bound, sol.Method
@@ -331,14 +306,10 @@ func (b *builder) plan(sol joint.Solution) plan.Plan {
 	for _, h := range b.hosted(sol) {
 		p.GPUs = append(p.GPUs, b.gpu(h.device, h.items))
 	}
-	p.GPUsUsed = len(p.GPUs)
-	for i, w := range b.wanted {
-		account(&p, &w, func() string { return b.reason(&w, sol, i) })
-	}
-	return p
+	return complete(p, b.demands, func(i int) reason.Reason { return b.reason(&b.demands[i], sol, i) })
 }
 
-// pick takes the first device that will do from a list.
+// pick returns the first device for which will returns true, and the others.
 func pick(from []plan.Device, will func(plan.Device) bool) (plan.Device, []plan.Device) {
 	i := slices.IndexFunc(from, will)
 	d := from[i]
@@ -348,29 +319,28 @@ func pick(from []plan.Device, will func(plan.Device) bool) (plan.Device, []plan.
 	return d, slices.Delete(from, i, i+1)
 }
 
-// parts are the wants with what an instance takes and serves on each of its
-// GPUs, besides shared weights.
-func (b *builder) parts() []want {
-	out := slices.Clone(b.wanted)
+// perGPUDemands returns the demands with the throughput and memory of an instance's part on each
+// GPU, without shared weights.
+func (b *builder) perGPUDemands() []functionDemand {
+	out := slices.Clone(b.demands)
 	for i := range out {
-		out[i].rows, out[i].span = slices.Clone(out[i].rows), b.functions[i].GPUs
+		out[i] = out[i].private(b.o.ShareModels)
+		out[i].span = b.functions[i].GPUs
 		for k := range out[i].rows {
-			r := &out[i].rows[k]
-			r.GPUMemMiB = b.memory(*r)
-			r.ThroughputRPS /= float64(b.functions[i].GPUs)
+			out[i].rows[k].ThroughputRPS /= float64(b.functions[i].GPUs)
 		}
 	}
 	return out
 }
 
-// hosted is a device and what it hosts.
+// hosted is a device and its items.
 type hosted struct {
 	device plan.Device
 	items  []joint.Item
 }
 
-// hosted gives each GPU of the solution a device of its class: first those
-// that must be on a node. The order is that of the inventory.
+// hosted assigns each GPU of the solution a device of its class, first to GPUs that must be on a
+// certain node. The result is in the order of the inventory.
 func (b *builder) hosted(sol joint.Solution) []hosted {
 	var out []hosted
 	free := make([][]plan.Device, len(b.devices))
@@ -384,7 +354,7 @@ func (b *builder) hosted(sol joint.Solution) []hosted {
 				continue
 			}
 			for range g.Count {
-				d := b.in.more(len(out))
+				d := b.in.newDevice(len(out))
 				if k := g.GPU.Class; free[k] != nil {
 					d, free[k] = pick(free[k], func(d plan.Device) bool { return anywhere || nodes[d.Node] == g.GPU.Node })
 				}
@@ -393,31 +363,31 @@ func (b *builder) hosted(sol joint.Solution) []hosted {
 		}
 	}
 	if b.in.Devices != nil {
-		order := map[[2]any]int{}
+		order := map[plan.GPUName]int{}
 		for i, d := range b.in.Devices {
-			order[[2]any{d.Node, d.Index}] = i
+			order[d.Name()] = i
 		}
 		slices.SortStableFunc(out, func(x, y hosted) int {
-			return cmp.Compare(order[[2]any{x.device.Node, x.device.Index}], order[[2]any{y.device.Node, y.device.Index}])
+			return cmp.Compare(order[x.device.Name()], order[y.device.Name()])
 		})
 	}
 	return out
 }
 
-// gpu is one GPU of the plan. What it serves counts for its functions.
+// gpu returns one GPU of the plan and counts its instances as serving their functions.
 func (b *builder) gpu(d plan.Device, items []joint.Item) plan.GPU {
 	out := gpuOf(d)
 	var turns [][]timetable.Turn
 	for _, it := range items {
-		w := &b.wanted[it.Func]
+		w := &b.demands[it.Func]
 		row := w.rows[it.Option]
 		in := newInstance(b.id(it), row, false)
 		if b.o.Model != plan.ModelTokens {
 			setCorner(&in, it.At)
 		}
-		if b.in.limits() {
-			in.MemMiB = b.memory(row)
-			out.Models = b.keep(out.Models, b.functions[it.Func], d)
+		if b.in.limitsMemory() {
+			in.MemMiB = privateMemory(row, b.o.ShareModels)
+			out.Models = b.addWeights(out.Models, b.functions[it.Func], d)
 		}
 		out.Instances = append(out.Instances, in)
 		turns = append(turns, it.Turns)
@@ -428,14 +398,14 @@ func (b *builder) gpu(d plan.Device, items []joint.Item) plan.GPU {
 	return out
 }
 
-// id names an instance, the same for each of its parts, and counts what it
-// serves at its first.
+// id returns the ID of an instance, the same for each of its parts. It counts the instance's
+// throughput when it makes the ID.
 func (b *builder) id(it joint.Item) string {
 	at := [2]int{it.Func, it.Gang}
 	if id, known := b.ids[at]; known && it.Gang > 0 {
 		return id
 	}
-	w := &b.wanted[it.Func]
+	w := &b.demands[it.Func]
 	id := fmt.Sprintf("%s-%d", w.demand.Function, w.count)
 	w.add(w.rows[it.Option])
 	if it.Gang > 0 {
@@ -444,15 +414,15 @@ func (b *builder) id(it joint.Item) string {
 	return id
 }
 
-// keep lists the model of a function's weights once on a GPU, with the memory that they
-// take on a GPU of its model.
-func (b *builder) keep(models []plan.Model, fn function.Function, d plan.Device) []plan.Model {
+// addWeights adds the weights of a function to a GPU's models, unless they are there already. Their
+// size is that on the device's GPU model.
+func (b *builder) addWeights(models []plan.Model, fn function.Function, d plan.Device) []plan.Model {
 	i := b.model(fn)
 	if i == joint.NoModel || slices.ContainsFunc(models, b.models[i].Is) {
 		return models
 	}
 	size := 0.0
-	for f, w := range b.wanted {
+	for f, w := range b.demands {
 		if b.model(b.functions[f]) == i {
 			size = max(size, weightsOn(w.rows, d))
 		}
@@ -466,36 +436,30 @@ func (b *builder) keep(models []plan.Model, fn function.Function, d plan.Device)
 	return append(models, m)
 }
 
-// weightsOn returns the most memory, in MiB, that the weights of any row take on the device.
-func weightsOn(rows []profile.Row, d plan.Device) (most float64) {
+// weightsOn returns the largest size, in MiB, of the weights of any row on the device.
+func weightsOn(rows []profile.Row, d plan.Device) (largest float64) {
 	for _, r := range rows {
 		if matches(r, d) {
-			most = max(most, r.ModelMemMiB)
+			largest = max(largest, r.ModelMemMiB)
 		}
 	}
-	return most
+	return largest
 }
 
-// reason says what keeps the rest of a function's demand from being placed.
-func (b *builder) reason(w *want, sol joint.Solution, f int) string {
-	if w.reason != "" {
-		return w.reason
-	}
-	gpus := full(len(b.in.Devices))
+// reason returns why the rest of a function's demand is not placed.
+func (b *builder) reason(w *functionDemand, sol joint.Solution, f int) reason.Reason {
 	if opt := sol.Lacking[f]; opt >= 0 {
-		return fmt.Sprintf("%s: %s has room but not its %s MiB of memory", gpus, describe(w.rows[opt]), num(w.rows[opt].GPUMemMiB))
+		return lacksMemory(w.rows[opt], len(b.in.Devices))
 	}
-	return fmt.Sprintf("%s: none has room even for %s", gpus, describe(w.smallest()))
+	return w.full(gpusFull, len(b.in.Devices))
 }
 
-// reasons say of each configuration in the plan why it was chosen, by function,
-// most instances first. What the linear program's prices say that an instance's
-// requests are worth is compared with what its rectangle's area takes, both in
-// GPUs: a configuration is good when it takes no more than its requests are
-// worth.
+// reasons returns a line for each configuration of the plan, by function, most instances first. It
+// compares the worth of an instance's requests, at the prices of the linear program, with the area
+// of its rectangle, both in GPUs. A configuration is good if its area is at most its worth.
 func (b *builder) reasons(sol joint.Solution) (out []string) {
-	counts := make([][]int, len(b.wanted))
-	for f, w := range b.wanted {
+	counts := make([][]int, len(b.demands))
+	for f, w := range b.demands {
 		counts[f] = make([]int, len(w.rows))
 	}
 	for _, g := range sol.Groups {
@@ -503,9 +467,9 @@ func (b *builder) reasons(sol joint.Solution) (out []string) {
 			counts[it.Func][it.Option] += g.Count
 		}
 	}
-	for f, w := range b.wanted {
+	for f, w := range b.demands {
 		var chosen []int
-		best := 0.0 // requests a second for each whole GPU of the most efficient configuration
+		best := 0.0 // requests per second per whole GPU of the most efficient configuration
 		for i, r := range w.rows {
 			best = max(best, r.Efficacy())
 			if counts[f][i] > 0 {
@@ -515,12 +479,12 @@ func (b *builder) reasons(sol joint.Solution) (out []string) {
 		slices.SortStableFunc(chosen, func(x, y int) int { return counts[f][y] - counts[f][x] })
 		for _, i := range chosen {
 			r := w.rows[i]
-			text := fmt.Sprintf("%s: %d × (%s), %s requests a second each: it takes %.1f%% of a GPU's area and serves what is worth %.1f%%; ",
+			text := fmt.Sprintf("%s: %d × (%s), %s requests/s each: an instance uses %.1f%% of a GPU's area and serves demand worth %.1f%%; ",
 				w.demand.Function, counts[f][i], describe(r), num(r.ThroughputRPS), 100*(r.SMPct/100*r.Quota), 100*(sol.Price[f]*r.ThroughputRPS))
-			if r.Efficacy() >= best*(1-alike) {
-				text += fmt.Sprintf("of %d configurations none serves more for its area", len(w.rows))
+			if r.Efficacy() >= best*(1-efficacyTolerance) {
+				text += fmt.Sprintf("none of %d configurations serves more for its area", len(w.rows))
 			} else {
-				text += fmt.Sprintf("of %d configurations the best serves %.1f%% more for its area, but this one fits beside the others or covers the rest",
+				text += fmt.Sprintf("the best of %d configurations serves %.1f%% more for its area, but this one fits next to the others or covers the rest",
 					len(w.rows), 100*(best/r.Efficacy()-1))
 			}
 			out = append(out, text)

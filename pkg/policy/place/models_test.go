@@ -9,15 +9,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// TestRowsOfModel: whatever plans, an instance has the figures of the row for its own
-// GPU's model, and the plan names the model.
-func TestRowsOfModel(t *testing.T) {
-	on := func(model string, rps, mem, weights float64) profile.Row {
+// TestInstancesHaveRowsOfGPUModel checks for all planners that an instance has the figures of the row for
+// its GPU's model, and that the plan names the model.
+func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
+	rowOn := func(model string, rps, mem, weights float64) profile.Row {
 		r := row("f", 50, 1, rps)
 		r.GPU, r.GPUMemMiB, r.ModelMemMiB = model, mem, weights
 		return r
 	}
-	rows := []profile.Row{on("", 25, 2000, 400), on("V100", 10, 4000, 900), on("A100", 100, 1000, 300)}
+	rows := []profile.Row{rowOn("", 25, 2000, 400), rowOn("V100", 10, 4000, 900), rowOn("A100", 100, 1000, 300)}
 	type figures struct{ rps, mem, weights float64 }
 	want := map[string]figures{"V100": {10, 4000, 900}, "A100": {100, 1000, 300}, "T4": {25, 2000, 400}}
 	input := func() Input {
@@ -33,11 +33,12 @@ func TestRowsOfModel(t *testing.T) {
 		p, _, err := Joint(in, JointOptions{Model: plan.ModelRect, ShareModels: true})
 		return p, err
 	}
-	more := func(o IncrementalOptions, planner Planner) Planner {
+	// incremental plans for a part of the demand first, and extends that plan.
+	incremental := func(o IncrementalOptions, planner Planner) Planner {
 		return func(in Input) (plan.Plan, error) {
-			few := in
-			few.Demand = []plan.Demand{{Function: "f", RPS: 100}}
-			current, err := planner(few)
+			smaller := in
+			smaller.Demand = []plan.Demand{{Function: "f", RPS: 100}}
+			current, err := planner(smaller)
 			if err != nil {
 				return current, err
 			}
@@ -49,35 +50,35 @@ func TestRowsOfModel(t *testing.T) {
 		planner Planner
 		shared  bool
 	}{
-		"joint":  {joint, false},
-		"fast":   {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{}) }, false},
-		"dilu":   {func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults()}) }, false},
-		"atmost": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, false, joint) }, false},
-		"one each": {func(in Input) (plan.Plan, error) {
+		"joint":             {joint, false},
+		"fast":              {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{}) }, false},
+		"dilu":              {func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults()}) }, false},
+		"at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, false, joint) }, false},
+		"at most 1 per GPU": {func(in Input) (plan.Plan, error) {
 			in.Demand = []plan.Demand{{Function: "f", RPS: 135}}
 			return AtMost(in, 1, false, joint)
 		}, false},
-		"incremental":         {more(IncrementalOptions{}, joint), false},
-		"shared":              {jointShared, true},
-		"shared, fast":        {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{ShareModels: true}) }, true},
-		"shared, incremental": {more(IncrementalOptions{ShareModels: true}, jointShared), true},
-		"shared, at most":     {func(in Input) (plan.Plan, error) { return AtMost(in, 2, true, jointShared) }, true},
+		"incremental":               {incremental(IncrementalOptions{}, joint), false},
+		"shared":                    {jointShared, true},
+		"shared, fast":              {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{ShareModels: true}) }, true},
+		"shared, incremental":       {incremental(IncrementalOptions{ShareModels: true}, jointShared), true},
+		"shared, at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, true, jointShared) }, true},
 	} {
 		in := input()
 		p, err := c.planner(in)
 		if err != nil || len(p.GPUs) != 3 {
-			t.Errorf("%s: %d GPUs, %v", name, len(p.GPUs), err)
+			t.Errorf("%s: got %d GPUs and error %v, want 3 GPUs", name, len(p.GPUs), err)
 			continue
 		}
 		for _, g := range p.GPUs {
 			f := want[g.Model]
 			if model := map[string]string{"a": "V100", "b": "A100", "c": "T4"}[g.Node]; g.Model != model {
-				t.Errorf("%s: %s is %q, want %q", name, g.Node, g.Model, model)
+				t.Errorf("%s: got model %q for the GPU of node %s, want %q", name, g.Model, g.Node, model)
 			}
 			if c.shared {
 				f.mem -= f.weights
 				if len(g.Models) != 1 || g.Models[0].MemMiB != f.weights {
-					t.Errorf("%s: %s keeps %+v, want %v MiB", name, g.Model, g.Models, f.weights)
+					t.Errorf("%s: got weights %+v on the %s, want one model of %v MiB", name, g.Models, g.Model, f.weights)
 				}
 			}
 			for _, i := range g.Instances {
@@ -86,17 +87,17 @@ func TestRowsOfModel(t *testing.T) {
 				}
 			}
 		}
-		if wrong := verify.Plan(p, verify.Inputs{Profile: rows, Inventory: in.Devices}); len(wrong) > 0 {
-			t.Errorf("%s: %+v", name, wrong)
+		if faults := verify.Plan(p, verify.Inputs{Profile: rows, Inventory: in.Devices}); len(faults) > 0 {
+			t.Errorf("%s: the plan has faults %+v, want none", name, faults)
 		}
-		// As many GPUs as it takes are all of the one model that is named.
+		// Without an inventory, the number of GPUs is unlimited and all are of the given model.
 		in.Devices, in.MemMiB, in.Model = nil, 16384, "A100"
 		if p, err = c.planner(in); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, g := range p.GPUs {
 			if g.Model != "A100" || g.Instances[0].RPS != 100 {
-				t.Errorf("%s: %q with %v requests a second, want A100 with 100", name, g.Model, g.Instances[0].RPS)
+				t.Errorf("%s: without an inventory: got a GPU of model %q with an instance for %v requests/s, want A100 and 100", name, g.Model, g.Instances[0].RPS)
 			}
 		}
 	}

@@ -1,9 +1,14 @@
-// Package place decides which instances of which configurations run where, so
-// that every function's demand is served. Joint, our own, chooses and packs
-// together and proves how few GPUs could do; Fast and Dilu plan as the papers
-// do; Incremental changes a plan that runs. Packages below it solve the parts,
-// and one, verify, checks plans without a line of code of theirs. It does no I/O
-// and its plans depend on nothing but its arguments.
+// Package place makes plans: it decides which instances with which configurations run on which
+// GPUs, so that every function's demand is served.
+//
+// There are four planners. Joint, our own, chooses and packs configurations together and proves a
+// lower bound on the number of GPUs. Fast and Dilu plan like FaST-GShare and Dilu. Incremental
+// changes a running plan. AtMost limits the instances per GPU for any planner. All take an Input
+// and return a plan.Plan; Kinds lists the algorithms that users can choose.
+//
+// Package place performs no I/O, and a plan depends only on the arguments. Subpackages solve parts
+// of the problem. Subpackage verify checks plans and shares no code with the planners. The main
+// caller is package command/place; package policy/scale uses ScaleUp and ScaleDown.
 package place
 
 import (
@@ -20,59 +25,59 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Input is what a plan is made from.
+// Input holds everything that a plan depends on.
 type Input struct {
 	Profile []profile.Row
 	Demand  []plan.Demand
-	// Devices are the GPUs there are. None means as many as it takes, each
-	// with MemMiB of memory and of the GPU model Model, which is empty where it is
-	// not known. A device of 0 MiB has memory without limit.
+	// Devices are the available GPUs. If it is nil, their number is unlimited, and each has
+	// MemMiB of memory and the GPU model Model (empty if unknown). The memory of a device with
+	// 0 MiB is unlimited.
 	Devices []plan.Device
 	MemMiB  float64
 	Model   string
-	// Functions say how many GPUs an instance spans and what its weights are
-	// called; those not among them span one, and are called as they are.
+	// Functions describes functions: the GPUs that an instance spans and the name of its
+	// weights. A function that is missing spans one GPU, and its weights have its name.
 	Functions []function.Function
-	// Poisson says that requests to functions with an objective come at random
-	// (package arrivals); to others they come one as another is answered.
+	// Poisson assumes that requests to functions with an objective arrive at random (package
+	// arrivals). Requests to other functions always arrive when another is answered.
 	Poisson bool
-	// HandOverMS is how long an instance of a function that takes one call at a time
-	// (inflight: 1, by Functions) has nothing to do between two. It counts under Poisson;
-	// where calls come steadily the plan only tells of it.
+	// HandOverMS is the idle time of an instance between two calls, if its function takes one
+	// call at a time (inflight: 1 in Functions). It lowers throughput under Poisson; otherwise,
+	// the plan only reports it.
 	HandOverMS float64
-	// Headroom is the part of what an instance is worth that is not counted on,
-	// 0 to less than 1.
+	// Headroom is the fraction of an instance's throughput that planners do not count on, from 0
+	// to less than 1.
 	Headroom float64
 }
 
-// maxInstances is the most instances a plan may have.
+// maxInstances is the largest number of instances of a plan.
 const maxInstances = 5_000_000
 
-// Order says in which order instances are packed.
+// Order is the order in which instances are packed.
 type Order string
 
-// Packing the largest rectangles first needs fewer GPUs, and can be done since
-// a plan knows them all. Functions that arrive one by one, as in the paper's
-// cluster, are packed in the order of the demand.
+// Orders of packing. The order of the largest rectangles needs fewer GPUs. The order of the
+// demand imitates functions that arrive one by one, as in the paper's cluster.
 const (
 	Largest Order = "largest"
 	Arrival Order = "arrival"
 )
 
-// function is what is known of a function besides its profile.
-func (in Input) function(name string) function.Function {
-	fn := function.Function{Name: name, GPUs: 1}
+// function returns the description of a function, with defaults filled in, and whether Functions
+// has it.
+func (in Input) function(name string) (fn function.Function, known bool) {
+	fn = function.Function{Name: name}
 	if i := slices.IndexFunc(in.Functions, func(f function.Function) bool { return f.Name == name }); i >= 0 {
-		fn = in.Functions[i]
+		fn, known = in.Functions[i], true
 	}
 	if fn.Model == nil {
 		fn.Model = &function.Model{Name: name}
 	}
 	fn.GPUs = max(1, fn.GPUs)
-	return fn
+	return fn, known
 }
 
-// nodes numbers the nodes of the inventory.
+// nodes returns the number of each node of the inventory, from 0 up.
 func (in Input) nodes() map[string]int {
 	out := map[string]int{}
 	for _, d := range in.Devices {
@@ -83,28 +88,28 @@ func (in Input) nodes() map[string]int {
 	return out
 }
 
-// largestNode is the most GPUs that one node has.
+// largestNode returns the number of GPUs of the largest node.
 func (in Input) largestNode() int {
 	if in.Devices == nil {
 		return math.MaxInt
 	}
-	count, most := map[string]int{}, 0
+	count, largest := map[string]int{}, 0
 	for _, d := range in.Devices {
 		count[d.Node]++
-		most = max(most, count[d.Node])
+		largest = max(largest, count[d.Node])
 	}
-	return most
+	return largest
 }
 
-// one is the whole window and all SMs of a GPU in the unit of rectangles: a
-// billionth, in which the shares of profiles are exact and areas fit 64 bits.
+// one is the whole window, and all SMs of a GPU, in units of rectangles (billionths). In this unit
+// the shares of profiles are exact and areas fit 64 bits.
 const one = joint.One
 
-// share is a fraction in billionths.
+// share converts a fraction to billionths.
 func share(fraction float64) int64 { return int64(math.Round(fraction * one)) }
 
-// limits says whether memory is limited at all.
-func (in Input) limits() bool {
+// limitsMemory reports whether memory is limited on any GPU.
+func (in Input) limitsMemory() bool {
 	if in.MemMiB > 0 {
 		return true
 	}
@@ -116,9 +121,8 @@ func (in Input) limits() bool {
 	return false
 }
 
-// room is what a device has left for instances; unlimited when it has no
-// limit.
-func room(d plan.Device) gpu.Bytes {
+// freeMemory returns the free memory of a device, or unlimited if the device has no limit.
+func freeMemory(d plan.Device) gpu.Bytes {
 	if d.MemMiB == 0 {
 		return unlimited
 	}
@@ -127,34 +131,34 @@ func room(d plan.Device) gpu.Bytes {
 
 const unlimited gpu.Bytes = math.MaxInt64
 
-// more returns the device of the GPU with that index, where GPUs come as they are needed.
-func (in Input) more(index int) plan.Device {
+// newDevice returns the device with the given index if the number of GPUs is unlimited.
+func (in Input) newDevice(index int) plan.Device {
 	return plan.Device{Node: plan.DefaultNode, Index: index, MemMiB: in.MemMiB, Model: in.Model}
 }
 
-// apart returns the input with rows of which at most one of a configuration holds for a
-// GPU of each model there is; others are models besides those of the input.
-func (in Input) apart(others ...string) Input {
+// splitByModel returns the input with at most one row per configuration for each GPU model. It
+// considers the GPU models of the input and others.
+func (in Input) splitByModel(others ...string) Input {
 	models := append(others, in.Model)
 	for _, d := range in.Devices {
 		models = append(models, d.Model)
 	}
 	slices.Sort(models)
-	in.Profile = profile.Apart(in.Profile, slices.Compact(models))
+	in.Profile = profile.SplitByModel(in.Profile, slices.Compact(models))
 	return in
 }
 
-// gpuOf returns a GPU of a plan, as yet without instances, for a device.
+// gpuOf returns the GPU of a plan for a device, without instances.
 func gpuOf(d plan.Device) plan.GPU {
 	return plan.GPU{Node: d.Node, Index: d.Index, MemMiB: d.MemMiB, Model: d.Model}
 }
 
-// matches says whether a row measured on one model of GPU holds for a device.
+// matches reports whether a row's measurement applies to a device's GPU model.
 func matches(row profile.Row, d plan.Device) bool {
 	return row.GPU == "" || d.Model == "" || row.GPU == d.Model
 }
 
-// empty is a plan without GPUs.
+// empty returns a plan without GPUs.
 func (in Input) empty(algorithm, model string, bound int, method string) plan.Plan {
 	p := plan.Plan{
 		Version: plan.Version, Algorithm: algorithm, Model: model, Headroom: in.Headroom, Bound: bound, BoundMethod: method,
@@ -166,8 +170,8 @@ func (in Input) empty(algorithm, model string, bound int, method string) plan.Pl
 	return p
 }
 
-// newInstance is an instance of a configuration, its place aside. Where memory
-// is limited it has what was measured.
+// newInstance returns an instance of a configuration, without a place. It has the measured memory
+// if memory is limited.
 func newInstance(id string, row profile.Row, limited bool) plan.Instance {
 	in := plan.Instance{
 		ID: id, Function: row.Function, SMPct: row.SMPct, QuotaRequest: row.Quota, QuotaLimit: row.Quota,
@@ -179,20 +183,19 @@ func newInstance(id string, row profile.Row, limited bool) plan.Instance {
 	return in
 }
 
-// setCorner gives an instance the corner of its rectangle.
+// setCorner sets the corner of an instance's rectangle.
 func setCorner(in *plan.Instance, at maxrect.Rect) {
 	x, y := float64(at.X)/one, float64(at.Y)/(one/100)
 	in.X, in.Y = &x, &y
 }
 
-// rectOf is an instance's rectangle, which it must have.
+// rectOf returns the rectangle of an instance, which must have a corner.
 func rectOf(in plan.Instance) maxrect.Rect {
 	return maxrect.Rect{X: share(*in.X), Y: share(*in.Y / 100), W: share(in.QuotaRequest), H: share(in.SMPct / 100)}
 }
 
-// schedule is the timetable in which each instance has its turns. A moment
-// without instances is an entry, which keeps the turns after it where they are,
-// or left out.
+// schedule returns the timetable of instances with the given turns. With withGaps, times without
+// instances become entries too, so that all turns keep their times; otherwise, they are left out.
 func schedule(instances []plan.Instance, turns [][]timetable.Turn, withGaps bool) []plan.Interval {
 	var edges []int64
 	if withGaps {
@@ -220,9 +223,8 @@ func schedule(instances []plan.Instance, turns [][]timetable.Turn, withGaps bool
 	return out
 }
 
-// Timetabled is a plan of rectangles as one of the model tokens: every instance
-// has its turns where its rectangle is, and the bound, of area or memory, holds
-// for both models.
+// Timetabled converts a plan of rectangles to the model tokens: each instance has its turns at the
+// times of its rectangle. The bound of area or memory holds for both models. Timetabled changes p.
 func Timetabled(p plan.Plan) plan.Plan {
 	p.Model = plan.ModelTokens
 	for i := range p.GPUs {
@@ -238,23 +240,23 @@ func Timetabled(p plan.Plan) plan.Plan {
 	return p
 }
 
-// DemandError says which function's demand nothing can be planned for, and why.
-type DemandError struct{ Function, Why string }
+// DemandError reports a function whose demand cannot be planned.
+type DemandError struct{ Function, Reason string }
 
-func (e *DemandError) Error() string { return e.Function + ": " + e.Why }
+func (e *DemandError) Error() string { return e.Function + ": " + e.Reason }
 
-// tooMany refuses a demand that takes more than maxInstances of what an instance
-// of each function sustains, in the configuration so called; 0 is of a function
-// without any.
-func tooMany(wanted []want, rate []float64, name string) error {
+// tooMany returns an error if the demand needs more than maxInstances instances. The function rate
+// returns the throughput of an instance of a function in the configuration called name, or 0 if
+// the function has none.
+func tooMany(demands []functionDemand, rate func(f int) float64, name string) error {
 	count := 0.0
-	for f, w := range wanted {
-		if rate[f] == 0 {
+	for f, w := range demands {
+		if rate(f) == 0 {
 			continue
 		}
-		if count += w.demand.RPS / rate[f]; count > maxInstances {
-			return &DemandError{w.demand.Function, fmt.Sprintf("%s requests a second take more than %d instances: the %s configuration sustains %s",
-				num(w.demand.RPS), maxInstances, name, num(rate[f]))}
+		if count += w.demand.RPS / rate(f); count > maxInstances {
+			return &DemandError{w.demand.Function, fmt.Sprintf("%s requests/s need more than %d instances: the %s configuration sustains %s requests/s",
+				num(w.demand.RPS), maxInstances, name, num(rate(f)))}
 		}
 	}
 	return nil

@@ -2,24 +2,23 @@ package place
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// shrink stops what functions have too many of (section 3.4.1, scaling down).
-// Of instances alike those on the least used GPUs go first, so that these become
-// free, and the youngest of them. Nothing stops of a function that asks for no
-// less than it did.
+// shrink stops instances that functions no longer need (section 3.4.1, scaling down). Among
+// equally efficient instances, it stops those on the least used GPUs first, so that these become
+// free, and then the youngest. It stops no instance of a function whose demand has not decreased.
 func (v *revision) shrink(current plan.Plan) {
 	was := map[string]float64{}
 	for _, d := range current.Demand {
 		was[d.Function] = d.RPS
 	}
-	for i := range v.wanted {
-		w := &v.wanted[i]
+	for i := range v.demands {
+		w := &v.demands[i]
 		name := w.demand.Function
 		if before, known := was[name]; known && w.demand.RPS >= before || w.served <= w.demand.RPS {
 			continue
@@ -36,37 +35,37 @@ func (v *revision) shrink(current plan.Plan) {
 		slices.SortStableFunc(queue, func(a, b Running) int {
 			return cmp.Compare(byID[a.ID].neighbours(), byID[b.ID].neighbours())
 		})
-		// What rounding leaves of the demand must not keep an instance.
-		for _, r := range ScaleDown(queue, w.served-w.demand.RPS+served*w.demand.RPS) {
-			v.stop(w, byID[r.ID], fmt.Sprintf("%s asks for %s requests a second, less than is served", name, num(w.demand.RPS)))
+		// Rounding errors in the demand must not keep an instance.
+		for _, r := range ScaleDown(queue, w.served-w.demand.RPS+roundingTolerance*w.demand.RPS) {
+			v.stop(w, byID[r.ID], reason.New(lessDemand, reason.Number("rps", w.demand.RPS)))
 		}
 	}
 }
 
-// neighbours is the area in use on the instance's GPUs.
+// neighbours returns the area in use on the instance's GPUs.
 func (t *resident) neighbours() int64 {
 	sum := int64(0)
-	for _, p := range t.parts {
-		sum += p.on.load()
+	for _, p := range t.locations {
+		sum += p.host.load()
 	}
 	return sum
 }
 
-// stop takes an instance away.
-func (v *revision) stop(w *want, t *resident, why string) {
-	v.vacate(t)
+// stop removes an instance and records why.
+func (v *revision) stop(w *functionDemand, t *resident, why reason.Reason) {
+	v.gpus.vacate(t)
 	v.running[t.Function] = slices.DeleteFunc(v.running[t.Function], func(o *resident) bool { return o == t })
 	w.served -= t.RPS
-	v.why[t.ID] = why
-	if !t.old {
-		delete(v.why, t.ID)
+	v.reasons[t.ID] = why
+	if !t.running {
+		delete(v.reasons, t.ID)
 	}
 }
 
-// raise counts on all that running instances sustain where a function needs it.
+// raise counts the full throughput of running instances if a function needs it.
 func (v *revision) raise() {
-	for i := range v.wanted {
-		w := &v.wanted[i]
+	for i := range v.demands {
+		w := &v.demands[i]
 		for _, t := range v.running[w.demand.Function] {
 			if w.missing() > 0 && t.RPS < t.row.ThroughputRPS {
 				w.served += t.row.ThroughputRPS - t.RPS
@@ -76,44 +75,44 @@ func (v *revision) raise() {
 	}
 }
 
-// grow starts what functions lack: as heuristic scaling chooses it, largest
-// first, and where there is no room for that, whatever configurations fit.
-func (v *revision) grow() { v.growOn(false) }
-
-// growOn grows on all GPUs or only on those in use.
-func (v *revision) growOn(onlyUsed bool) {
-	for _, c := range ordered(choose(v.wanted, v.o.TieBreak), v.o.order) {
-		for n := 0; n < c.group.Count && c.want.missing() > 0 && v.start(c.want, c.group.Row, onlyUsed, c.want.lacks()); n++ {
+// grow starts missing instances. It starts the configurations that heuristic scaling chooses, in the order
+// of packing, and then any that fit. It uses all GPUs, or only those in use.
+func (v *revision) grow(onlyUsed bool) {
+	for _, c := range ordered(choose(v.demands, v.o.TieBreak), v.o.order) {
+		for n := 0; n < c.group.Count && c.demand.missing() > 0 && v.start(c.demand, c.group.Row, onlyUsed, c.demand.startReason()); n++ {
 		}
 	}
-	v.fallBack(onlyUsed)
+	for i := range v.demands {
+		w := &v.demands[i]
+		w.fallBack(v.o.TieBreak, func(row profile.Row) bool { return v.start(w, row, onlyUsed, w.startReason()) })
+	}
 }
 
-// growBy starts what functions lack on the GPUs in use as long as there is room,
-// and has the planner plan the rest on the others.
+// growBy starts missing instances on the GPUs in use while there is room. The planner then plans
+// the rest on the other GPUs.
 func (v *revision) growBy(planner Planner) error {
-	v.growOn(true)
-	rest := v.in
-	rest.Demand, rest.Devices = nil, nil
-	for i := range v.wanted {
-		if w := &v.wanted[i]; len(w.rows) > 0 && w.missing() > 0 {
+	v.grow(true)
+	remaining := v.in
+	remaining.Demand, remaining.Devices = nil, nil
+	for i := range v.demands {
+		if w := &v.demands[i]; len(w.rows) > 0 && w.missing() > 0 {
 			d := w.demand
 			d.RPS = w.missing()
-			rest.Demand = append(rest.Demand, d)
+			remaining.Demand = append(remaining.Demand, d)
 		}
 	}
-	if len(rest.Demand) == 0 {
+	if len(remaining.Demand) == 0 {
 		return nil
 	}
-	if !v.elastic() {
-		rest.Devices = []plan.Device{}
-		for _, h := range v.hosts {
+	if !v.gpus.elastic() {
+		remaining.Devices = []plan.Device{}
+		for _, h := range v.gpus.hosts {
 			if unused(h) {
-				rest.Devices = append(rest.Devices, h.device)
+				remaining.Devices = append(remaining.Devices, h.device)
 			}
 		}
 	}
-	p, err := planner(rest)
+	p, err := planner(remaining)
 	if err != nil {
 		return err
 	}
@@ -121,79 +120,73 @@ func (v *revision) growBy(planner Planner) error {
 	return nil
 }
 
-// lacks says why more of a function starts.
-func (w *want) lacks() string {
-	return fmt.Sprintf("%s asks for %s requests a second, more than is served", w.demand.Function, num(w.demand.RPS))
-}
-
-// fallBack fills what room there is with functions' configurations, most
-// efficient first, until they are served.
-func (v *revision) fallBack(onlyUsed bool) {
-	for i := range v.wanted {
-		w := &v.wanted[i]
-		if w.missing() == 0 {
-			continue
-		}
-		for _, row := range efficient(w.rows, v.o.TieBreak) {
-			for w.missing() > 0 && v.start(w, row, onlyUsed, w.lacks()) {
-			}
-		}
-	}
+// startReason returns why more instances of a function start.
+func (w *functionDemand) startReason() reason.Reason {
+	return reason.New(moreDemand, reason.Number("rps", w.demand.RPS))
 }
 
 // adopt adds the instances of a plan for the GPUs that are not in use.
 func (v *revision) adopt(p plan.Plan) {
-	at := map[[2]any]*host{}
-	for _, h := range v.hosts {
-		at[[2]any{h.device.Node, h.device.Index}] = h
-	}
+	hosts := v.gpus.byName()
 	var order []plan.Instance
-	parts := map[string][]part{}
+	locations := map[string][]location{}
 	for _, g := range p.GPUs {
-		h := at[[2]any{g.Node, g.Index}]
-		if v.elastic() {
-			h = v.hostFor(g)
+		h := hosts[g.Name()]
+		if v.gpus.elastic() {
+			h = v.gpus.hostFor(!slices.ContainsFunc(g.Instances, func(in plan.Instance) bool { return v.span(in.Function) > 1 }))
 		}
 		turns := scheduled(g)
 		for _, in := range g.Instances {
-			if parts[in.ID] == nil {
+			if locations[in.ID] == nil {
 				order = append(order, in)
 			}
-			place := part{on: h, turns: turns[in.ID]}
-			if in.X != nil && in.Y != nil {
-				place.at = rectOf(in)
-			}
-			parts[in.ID] = append(parts[in.ID], place)
+			locations[in.ID] = append(locations[in.ID], locationOf(in, h, turns))
 		}
 	}
 	for _, in := range order {
 		w := v.of[in.Function]
 		i := slices.IndexFunc(w.rows, func(r profile.Row) bool {
-			return r.SMPct == in.SMPct && r.Quota == in.QuotaRequest && r.Batch == in.Batch && v.canHost(r, parts[in.ID])
+			return r.SMPct == in.SMPct && r.Quota == in.QuotaRequest && r.Batch == in.Batch && v.gpus.canHost(r, locations[in.ID])
 		})
-		if i >= 0 && len(parts[in.ID]) == v.span(in.Function) {
-			v.add(w, w.rows[i], parts[in.ID], w.lacks())
+		if i >= 0 && len(locations[in.ID]) == v.span(in.Function) {
+			v.add(w, w.rows[i], locations[in.ID], w.startReason())
 		}
 	}
 }
 
-// hostFor is a GPU for one of a plan that takes as many as it needs: one that
-// is there and not in use, unless its instances must have their GPUs on one
-// node.
-func (v *revision) hostFor(g plan.GPU) *host {
-	alone := !slices.ContainsFunc(g.Instances, func(in plan.Instance) bool { return v.span(in.Function) > 1 })
-	if i := slices.IndexFunc(v.hosts, func(h *host) bool { return unused(h) && !h.given }); i >= 0 && alone {
-		v.hosts[i].given = true
-		return v.hosts[i]
+// start places one more instance of the row and reports whether there was room.
+func (v *revision) start(w *functionDemand, row profile.Row, onlyUsed bool, why reason.Reason) bool {
+	locations, ok := v.gpus.roomFor(row, v.span(w.demand.Function), onlyUsed)
+	if !ok {
+		return false
 	}
-	h := v.addGPU()
-	h.given = true
-	return h
+	v.add(w, row, locations, why)
+	return true
 }
 
-// canHost says whether GPUs are of the row's model and have the memory for it.
-func (v *revision) canHost(r profile.Row, parts []part) bool {
-	return !slices.ContainsFunc(parts, func(p part) bool {
-		return !matches(r, p.on.device) || !v.hasMemory(p.on, r.Function, v.private(r))
-	})
+// add adds a new instance at these locations.
+func (v *revision) add(w *functionDemand, row profile.Row, locations []location, why reason.Reason) *resident {
+	in := newInstance(v.ids.next(row.Function), row, v.gpus.limited)
+	if v.gpus.limited && v.gpus.weights.shared {
+		in.MemMiB = max(0, in.MemMiB-row.ModelMemMiB)
+	}
+	v.gpus.count++
+	t := &resident{Instance: in, row: row, mem: v.gpus.weights.private(row), locations: locations, arrival: v.gpus.count}
+	v.gpus.occupy(t)
+	v.running[row.Function] = append(v.running[row.Function], t)
+	v.reasons[t.ID] = why
+	w.served += row.ThroughputRPS
+	return t
+}
+
+// span returns the number of GPUs of an instance of the function: as the function has it or, if
+// nothing is known of the function, as running instances have it.
+func (v *revision) span(function string) int {
+	if fn, known := v.in.function(function); known {
+		return fn.GPUs
+	}
+	for _, t := range v.running[function] {
+		return len(t.locations)
+	}
+	return 1
 }

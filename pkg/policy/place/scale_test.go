@@ -12,8 +12,8 @@ func row(function string, sm, quota, rps float64) profile.Row {
 	return profile.Row{Function: function, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10, GPUMemMiB: 1000}
 }
 
-// grid is a function whose throughput grows with quota in proportion and with
-// SMs ever less, like those of the paper's figure 8.
+// grid returns the profile of a function whose throughput is proportional to the quota and flattens out
+// with SMs, as in the paper's figure 8.
 func grid(function string) []profile.Row {
 	var rows []profile.Row
 	for sm, full := range map[float64]float64{6: 20, 12: 60, 24: 80, 50: 90, 100: 95} {
@@ -61,10 +61,10 @@ func TestScaleUpPassesOverWhatSustainsNothing(t *testing.T) {
 func TestTiesDoNotDependOnTheLastDigit(t *testing.T) {
 	rows := []profile.Row{row("f", 14, 0.2, 14.882), row("f", 14, 0.4, 29.763), row("f", 14, 1, 74.408)}
 	if got := ScaleUp(rows, 80, LargerQuota); got[0].Row.Quota != 1 {
-		t.Errorf("larger quota: got %+v", got[0])
+		t.Errorf("larger quota: got %+v, want Row.Quota 1", got[0])
 	}
 	if got := ScaleUp(rows, 80, SmallerQuota); got[0].Row.Quota != 0.2 {
-		t.Errorf("smaller quota: got %+v", got[0])
+		t.Errorf("smaller quota: got %+v, want Row.Quota 0.2", got[0])
 	}
 }
 

@@ -12,8 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// TestJointServesMost: with too few GPUs joint serves no fewer requests a second than
-// dilu does.
+// TestJointServesMost checks that with too few GPUs, joint serves no fewer requests per second than dilu.
 func TestJointServesMost(t *testing.T) {
 	rng := splitmix.Source(1)
 	short := 0
@@ -32,7 +31,7 @@ func TestJointServesMost(t *testing.T) {
 		for i := range 3 + rng.Below(4) {
 			in.Devices = append(in.Devices, plan.Device{Node: fmt.Sprintf("n%d", i/3), Index: i % 3, MemMiB: 8000})
 		}
-		in.Profile = profile.Apart(in.Profile, nil)
+		in.Profile = profile.SplitByModel(in.Profile, nil)
 		model := []string{plan.ModelRect, plan.ModelTokens}[n%2]
 		joint, _, err := Joint(in, JointOptions{Model: model, Work: 300_000})
 		if err != nil {
@@ -52,7 +51,7 @@ func TestJointServesMost(t *testing.T) {
 			short++
 		}
 		if wrong := verify.Plan(joint, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(wrong) > 0 {
-			t.Errorf("case %d: %+v", n, wrong)
+			t.Errorf("case %d: %+v, want none", n, wrong)
 		}
 		if a, b := served(joint), served(dilu); a < b-1e-6 {
 			t.Errorf("case %d: joint serves %v, dilu %v", n, a, b)

@@ -11,9 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// TestWeightsOfTenants: shared weights count once for each tenant, in whole granules,
-// whatever plans; what fits by that is planned for one GPU and verifies, and a MiB less
-// takes another.
+// TestWeightsOfTenants checks for all planners that shared weights count once per tenant, in whole
+// granules. If all fits exactly, the plan uses one GPU and is valid; with one MiB less, it uses two.
 func TestWeightsOfTenants(t *testing.T) {
 	type fn struct{ tenant, model string }
 	for _, c := range []struct {
@@ -50,7 +49,7 @@ func TestWeightsOfTenants(t *testing.T) {
 				}
 				inputs := verify.Inputs{Profile: in.Profile, Demand: in.Demand, Functions: in.Functions}
 				if wrong := verify.Plan(p, inputs); len(wrong) > 0 {
-					t.Errorf("%s, %s: %+v", c.name, name, wrong)
+					t.Errorf("%s, %s: %+v, want none", c.name, name, wrong)
 				}
 				if less > 0 {
 					continue
@@ -60,7 +59,7 @@ func TestWeightsOfTenants(t *testing.T) {
 				if !slices.Equal(got, c.models) {
 					t.Errorf("%s, %s: it keeps %+v, want %+v", c.name, name, got, c.models)
 				}
-				// The same on a GPU with a MiB less is no plan, nor is it with one model for all.
+				// With one MiB less, the same plan is invalid, and so is a plan with one model for all tenants.
 				p.GPUs[0].MemMiB--
 				if !breaks(p, inputs, verify.RuleMemory) {
 					t.Errorf("%s, %s: it verifies with %v MiB", c.name, name, p.GPUs[0].MemMiB)
@@ -91,8 +90,8 @@ func compare(a, b plan.Model) int {
 	return 1
 }
 
-// TestWeightsOfRows: a model is as large as the most that any of its configurations on
-// the GPU shares.
+// TestWeightsOfRows checks that a model is as large as the largest weights of its configurations on the
+// GPU.
 func TestWeightsOfRows(t *testing.T) {
 	a, b := row("a", 10, 1, 10), row("b", 10, 1, 10)
 	a.GPUMemMiB, a.ModelMemMiB, b.GPUMemMiB, b.ModelMemMiB = 200, 31, 200, 33
@@ -102,8 +101,8 @@ func TestWeightsOfRows(t *testing.T) {
 	}
 	for name, planner := range planners(true) {
 		p, err := planner(in)
-		if name == "incremental" { // it keeps what runs as it is
-			const reason = "the weights m that the current plan keeps are smaller than those of every configuration"
+		if name == "incremental" { // it does not resize running instances
+			const reason = "weights-too-large; model=m"
 			if err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != reason {
 				t.Errorf("%s: %+v, %v", name, p.Unplaced, err)
 			}

@@ -1,26 +1,25 @@
 package queue
 
-// adaptive changes how many invocations a GPU runs at once so that it stays
-// less busy than a threshold (MQFQ-Sticky, sections 4.2 and 4.4): a moving
-// average of samples, one more when there is room for another 1/D, one less
-// above the threshold.
+// adaptive adjusts the number of concurrent invocations of each GPU to keep its utilization below
+// a threshold (MQFQ-Sticky, sections 4.2 and 4.4). It averages samples of the utilization, adds a
+// slot if 1/D more stays within the threshold, and removes one above it.
 type adaptive struct {
 	threshold float64
 	gpus      []load
 }
 
 type load struct {
-	busy        float64 // moving average, 0 to 1
-	slots, most int     // most is D as the GPU was set
+	busy              float64 // moving average of the utilization, 0 to 1
+	slots, configured int     // most is D, as configured
 }
 
-// set begins with as many as may be.
+// set resets the average of a GPU and gives it all its slots.
 func (a *adaptive) set(gpu int32, slots int) {
 	a.gpus = grown(a.gpus, int(gpu)+1)
-	a.gpus[gpu] = load{slots: slots, most: slots}
+	a.gpus[gpu] = load{slots: slots, configured: slots}
 }
 
-// sample takes how busy a GPU was and gives how many it may run at once.
+// sample adds a sample of a GPU's utilization and returns the new number of slots.
 func (a *adaptive) sample(gpu int32, busy float64) int {
 	const weight = 0.3
 	l := &a.gpus[gpu]
@@ -28,7 +27,7 @@ func (a *adaptive) sample(gpu int32, busy float64) int {
 	switch {
 	case l.busy > a.threshold && l.slots > 1:
 		l.slots--
-	case l.busy+1/float64(l.most) <= a.threshold && l.slots < l.most:
+	case l.busy+1/float64(l.configured) <= a.threshold && l.slots < l.configured:
 		l.slots++
 	}
 	return l.slots

@@ -13,21 +13,21 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// crowd drives a policy as a gateway would that always has so many invocations
-// waiting: for each that ends, or is rejected, another comes. Starts, moves and
-// stops take their time; all goes well.
+// crowd drives a policy like a busy gateway with a constant number of pending invocations: a new
+// one arrives for each that completes or is rejected. Starts, moves and stops take time and
+// succeed.
 type crowd struct {
 	policy    queue.Policy
 	r         *rand.Rand
 	popular   *rand.Zipf
 	functions []queue.Function
 	now       time.Duration
-	due       upcoming
+	pending   eventHeap
 	wake      time.Duration
-	known     map[residency.ID]bool // instances that are there, or start
+	known     map[residency.ID]bool // running and starting instances
 	ids       int64
 	actions   []queue.Action
-	took      []time.Duration // by each step, once asked for
+	stepTimes []time.Duration // duration of each step while timed is set
 	timed     bool
 }
 
@@ -36,29 +36,29 @@ type timedEvent struct {
 	queue.Event
 }
 
-// upcoming is a heap, the first at the root.
-type upcoming []timedEvent
+// eventHeap is a heap with the earliest event at the root.
+type eventHeap []timedEvent
 
-func (u upcoming) Len() int           { return len(u) }
-func (u upcoming) Less(i, j int) bool { return u[i].at < u[j].at }
-func (u upcoming) Swap(i, j int)      { u[i], u[j] = u[j], u[i] }
-func (u *upcoming) Push(x any)        { *u = append(*u, x.(timedEvent)) }
-func (u *upcoming) Pop() any {
+func (u eventHeap) Len() int           { return len(u) }
+func (u eventHeap) Less(i, j int) bool { return u[i].at < u[j].at }
+func (u eventHeap) Swap(i, j int)      { u[i], u[j] = u[j], u[i] }
+func (u *eventHeap) Push(x any)        { *u = append(*u, x.(timedEvent)) }
+func (u *eventHeap) Pop() any {
 	last := len(*u) - 1
 	x := (*u)[last]
 	*u = (*u)[:last]
 	return x
 }
 
-// shape is what a crowd comes to.
+// shape describes the size of a crowd.
 type shape struct {
 	functions, waiting int
 	gpus, slots, pool  int
-	mem                int64 // of a GPU; functions take up to a half of it
-	inflight           int32 // calls that an instance of every tenth function takes
+	mem                int64 // of a GPU; a function uses at most half of it
+	inflight           int32 // concurrent calls of an instance, for every tenth function
 }
 
-const crowdPatience = time.Minute // as the gateway's --queue-timeout
+const crowdPatience = time.Minute // like the gateway's --queue-timeout
 
 func newCrowd(tb testing.TB, name string, s shape) *crowd {
 	policy, err := queue.New(queue.Config{Policy: name, Pool: s.pool, Options: queue.Defaults()})
@@ -68,7 +68,7 @@ func newCrowd(tb testing.TB, name string, s shape) *crowd {
 	c := &crowd{policy: policy, r: rand.New(rand.NewPCG(1, 2)), known: map[residency.ID]bool{}, wake: queue.Never}
 	c.popular = rand.NewZipf(c.r, 1.1, 10, uint64(s.functions-1))
 	for g := range s.gpus {
-		c.step(queue.Event{Kind: queue.GPUSet, GPU: int32(g), Machine: &queue.GPU{Slots: s.slots, Mem: s.mem}})
+		c.step(&queue.GPUSet{GPU: int32(g), Slots: s.slots, Mem: s.mem})
 	}
 	for f := range s.functions {
 		warm := time.Duration(5+c.r.IntN(100)) * time.Millisecond
@@ -78,47 +78,47 @@ func newCrowd(tb testing.TB, name string, s shape) *crowd {
 			spec.Inflight = s.inflight
 		}
 		c.functions = append(c.functions, spec)
-		c.step(queue.Event{Kind: queue.FunctionSet, Function: int32(f), Spec: &spec})
+		c.step(&queue.FunctionSet{Function: int32(f), Spec: spec})
 	}
-	for n := range s.waiting { // as if they had come at a steady rate
+	for n := range s.waiting { // as after arrivals at a steady rate
 		c.arrive(crowdPatience * time.Duration(n+1) / time.Duration(s.waiting))
 	}
 	return c
 }
 
-// arrive has another invocation come, that waits for so long.
+// arrive adds an invocation that waits for at most patience.
 func (c *crowd) arrive(patience time.Duration) {
 	c.ids++
-	c.step(queue.Event{Kind: queue.Arrived, ID: c.ids, Function: int32(c.popular.Uint64()), At: c.now, Deadline: c.now + patience})
+	c.step(&queue.Arrived{ID: c.ids, Function: int32(c.popular.Uint64()), At: c.now, Deadline: c.now + patience})
 }
 
-func (c *crowd) after(d time.Duration, e queue.Event) { pq.Push(&c.due, timedEvent{c.now + d, e}) }
+func (c *crowd) after(d time.Duration, e queue.Event) { pq.Push(&c.pending, timedEvent{c.now + d, e}) }
 
-// next has the next thing happen.
+// next processes the next event.
 func (c *crowd) next() {
-	if c.wake < c.due[0].at {
+	if c.wake < c.pending[0].at {
 		c.now, c.wake = c.wake, queue.Never
-		c.step(queue.Event{Kind: queue.Woke})
+		c.step(&queue.Woke{})
 		return
 	}
-	d := pq.Pop(&c.due).(timedEvent)
+	d := pq.Pop(&c.pending).(timedEvent)
 	c.now = d.at
-	if d.Kind == queue.Lost {
-		delete(c.known, d.Instance)
+	if lost, ok := d.Event.(*queue.Lost); ok {
+		delete(c.known, lost.Instance)
 	}
 	c.step(d.Event)
-	if d.Kind == queue.Completed {
+	if _, ok := d.Event.(*queue.Completed); ok {
 		c.arrive(crowdPatience)
 	}
 }
 
-// step gives the policy one event, and has what it says come to be.
+// step reports an event to the policy and performs its actions.
 func (c *crowd) step(e queue.Event) {
 	events := [1]queue.Event{e}
 	begin := time.Now()
 	c.actions = c.policy.Step(c.now, events[:], c.actions[:0])
 	if took := time.Since(begin); c.timed {
-		c.took = append(c.took, took)
+		c.stepTimes = append(c.stepTimes, took)
 	}
 	more := 0
 	for i := range c.actions {
@@ -128,21 +128,21 @@ func (c *crowd) step(e queue.Event) {
 			switch {
 			case !c.known[a.Instance]:
 				c.known[a.Instance], start = true, f.Cold-f.Warm
-				c.after(start, queue.Event{Kind: queue.Started, Function: a.Function, Instance: a.Instance, ID: a.ID})
+				c.after(start, &queue.Started{Function: a.Function, Instance: a.Instance, ID: a.ID})
 			case a.Start == residency.HostWarm:
 				start = f.Load
 			}
 			executed := f.Warm/2 + time.Duration(c.r.Int64N(int64(f.Warm)))
-			c.after(start+executed, queue.Event{Kind: queue.Completed, Function: a.Function, Instance: a.Instance, ID: a.ID, Executed: executed})
+			c.after(start+executed, &queue.Completed{Execution: queue.Execution{Function: a.Function, Instance: a.Instance, ID: a.ID, Executed: executed}})
 		case queue.Start:
 			c.known[a.Instance] = true
-			c.after(time.Second, queue.Event{Kind: queue.Ready, Function: a.Function, Instance: a.Instance})
+			c.after(time.Second, &queue.Ready{Function: a.Function, Instance: a.Instance})
 		case queue.Remove:
-			c.after(50*time.Millisecond, queue.Event{Kind: queue.Lost, Function: a.Function, Instance: a.Instance})
+			c.after(50*time.Millisecond, &queue.Lost{Function: a.Function, Instance: a.Instance})
 		case queue.Offload:
-			c.after(20*time.Millisecond, queue.Event{Kind: queue.Moved, Function: a.Function, Instance: a.Instance, To: residency.HostWarm})
+			c.after(20*time.Millisecond, &queue.Moved{Function: a.Function, Instance: a.Instance, To: residency.HostWarm})
 		case queue.Prefetch:
-			c.after(20*time.Millisecond, queue.Event{Kind: queue.Moved, Function: a.Function, Instance: a.Instance, To: residency.GPUWarm})
+			c.after(20*time.Millisecond, &queue.Moved{Function: a.Function, Instance: a.Instance, To: residency.GPUWarm})
 		case queue.Wake:
 			c.wake = max(a.At, c.now)
 		case queue.Reject:
@@ -154,9 +154,9 @@ func (c *crowd) step(e queue.Event) {
 	}
 }
 
-// BenchmarkDecision is how long a policy takes from an event to what is to be done
-// about it, with 1,000 functions of which 10,000 invocations wait: the median, the
-// 99th percentile and the longest. What waits too long is rejected meanwhile.
+// BenchmarkDecision measures the time that a policy takes for one event, with 1,000 functions and
+// 10,000 pending invocations: the median, the 99th percentile and the maximum. Invocations that
+// wait too long are rejected.
 func BenchmarkDecision(b *testing.B) {
 	for _, w := range []struct {
 		name string
@@ -169,7 +169,7 @@ func BenchmarkDecision(b *testing.B) {
 		for _, name := range queue.Names() {
 			b.Run(w.name+"/"+name, func(b *testing.B) {
 				c := newCrowd(b, name, w.shape)
-				for c.now < 2*crowdPatience { // until what is rejected is as much as will be
+				for c.now < 2*crowdPatience { // until the rate of rejections is stable
 					c.next()
 				}
 				c.timed = true
@@ -177,11 +177,29 @@ func BenchmarkDecision(b *testing.B) {
 				for b.Loop() {
 					c.next()
 				}
-				slices.SortFunc(c.took, cmp.Compare)
-				at := func(q float64) float64 { return c.took[int(q*float64(len(c.took)-1))].Seconds() * 1e6 }
+				slices.SortFunc(c.stepTimes, cmp.Compare)
+				at := func(q float64) float64 { return c.stepTimes[int(q*float64(len(c.stepTimes)-1))].Seconds() * 1e6 }
 				b.ReportMetric(at(0.5), "p50-us")
 				b.ReportMetric(at(0.99), "p99-us")
 				b.ReportMetric(at(1), "max-us")
+			})
+		}
+	}
+}
+
+// BenchmarkScale measures the time for one event on 1,024 and on 65,536 GPUs with the same load for
+// each GPU.
+func BenchmarkScale(b *testing.B) {
+	for _, name := range []string{"gfaas", "lalb-o3", "cfs-affinity"} {
+		for _, gpus := range []int{1 << 10, 1 << 16} {
+			b.Run(fmt.Sprintf("%s/%d", name, gpus), func(b *testing.B) {
+				c := newCrowd(b, name, shape{functions: 1000, waiting: 6 * gpus, gpus: gpus, slots: 4, pool: 8, mem: 16 << 30})
+				for range 8 * gpus {
+					c.next()
+				}
+				for b.Loop() {
+					c.next()
+				}
 			})
 		}
 	}

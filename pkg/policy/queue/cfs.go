@@ -7,117 +7,132 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// cfs is CFS-affinity (KaaS, section 4.1.4; R17): the client with the least
-// GPU time goes next, where leaving the GPU it ran on last counts as Penalty
-// mean durations more. A client is a function. An arrival at an empty queue
-// lifts its client's time to the least of those waiting, so that an idle
-// client saves up nothing; debt is not forgiven.
+// cfs implements CFS-affinity (KaaS, section 4.1.4; R17). The client with the least GPU time goes
+// next. Running on another GPU than last time adds Penalty mean durations. A client is a
+// function. An arrival at an empty queue raises its client's time to the least of the waiting
+// clients, so that idle clients accumulate no credit. Debt remains.
 type cfs struct {
 	ordinary
-	engine  *engine
-	penalty float64
-	unit    unit // of runtimes
-	settled bool // the unit stays: something went
-	clients []client
-	least   heap   // all that wait, by runtime
-	stay    []heap // by the GPU a function ran on last, the first heap for none: by runtime
-	leave   []heap // the same with the penalty for another GPU
-	lift    float64
-	turns   int64
+	engine      *view
+	penalty     float64
+	unit        unit // of runtimes
+	unitFixed   bool // the unit is fixed, because an invocation was dispatched
+	clients     []client
+	places      []int32 // indices in the heaps of byHome, which share it because a function is in at most one of them
+	byRuntime   heap    // all waiting functions, by runtime
+	byHome      []heap  // by home (GPU of the last dispatch plus 1, or 0 for none): waiting functions, by runtime
+	byPenalized heap    // waiting functions with a home, by runtime plus the penalty
+	failed      []item  // scratch of the last search in byPenalized
+	lift        float64
+	turns       int64
+	visits      int64 // GPUs and functions examined, for tests
+
+	// State of the decision in next:
+	best         candidate
+	freeGPUs     int // number of free GPUs seen
+	lastFree     int32
+	considerFunc func(gpu int32) bool // considerGPU
 }
 
 type client struct {
-	runtime float64 // GPU time over weight
-	spent   float64 // ns of GPU time
-	runs    int64
-	home    int32 // GPU it ran on last, plus 1; 0 for none
-	turn    int64 // of its last dispatch among all, from 1
+	runtime    float64 // GPU time over weight
+	gpuTime    float64 // ns of GPU time
+	dispatches int64
+	home       int32 // GPU of the last dispatch plus 1, or 0 for none
+	turn       int64 // sequence number of the last dispatch, from 1
 }
 
-func newCFS(e *engine) *cfs {
-	return &cfs{ordinary: ordinary{e.queues}, engine: e, penalty: e.config.Penalty, unit: 1}
+func newCFS(v *view) *cfs {
+	o := &cfs{ordinary: ordinary{v.queues}, engine: v, penalty: v.config.Penalty, unit: 1}
+	o.considerFunc = o.considerGPU
+	return o
 }
 
 func (o *cfs) grow(functions, gpus, _ int) {
 	o.clients = grown(o.clients, functions)
-	o.least.grow(functions)
-	o.stay, o.leave = grown(o.stay, gpus+1), grown(o.leave, gpus+1)
-	// A function is in one of the heaps at most, so that they share places.
-	o.stay[0].grow(functions)
-	o.leave[0].grow(functions)
-	for i := range o.stay {
-		o.stay[i].place, o.leave[i].place = o.stay[0].place, o.leave[0].place
-	}
+	o.byRuntime.grow(functions)
+	o.byPenalized.grow(functions)
+	o.byHome = grown(o.byHome, gpus+1)
+	o.places = grown(o.places, functions)
 }
 
 func (o *cfs) changed(f int32) {
-	if !o.settled {
-		o.unit = o.unit.with(o.engine.functions[f].Weight)
+	if !o.unitFixed {
+		o.unit = o.unit.withWeight(o.engine.functions[f].Weight)
 	}
-	if o.least.has(f) {
-		o.grew(f)
+	if o.byRuntime.has(f) {
+		o.resized(f)
 	}
 }
 
 func (o *cfs) forget(f int32) { o.clients[f] = client{} }
 
-// closed has functions that ran last on a GPU which is gone be at home nowhere.
-func (o *cfs) closed(gpu int32) {
+// gpuRemoved clears the home of functions that last ran on a removed GPU.
+func (o *cfs) gpuRemoved(gpu int32) {
 	for i := range o.clients {
 		if f := int32(i); o.clients[f].home == gpu+1 {
-			waits := o.least.has(f)
-			o.ceased(f)
+			waits := o.byRuntime.has(f)
+			o.deactivated(f)
 			if o.clients[f].home = 0; waits {
-				o.grew(f)
+				o.resized(f)
 			}
 		}
 	}
 }
 
-func (o *cfs) began(_ time.Duration, f int32, afresh bool) {
+func (o *cfs) activated(_ time.Duration, f int32, afresh bool) {
 	if c := &o.clients[f]; afresh {
 		c.runtime = max(c.runtime, o.lift)
 	}
-	o.grew(f)
+	o.resized(f)
 }
 
-func (o *cfs) ceased(f int32) {
+func (o *cfs) deactivated(f int32) {
 	c := &o.clients[f]
-	o.least.remove(f)
-	o.stay[c.home].remove(f)
-	o.leave[c.home].remove(f)
+	o.byRuntime.remove(f)
+	o.homeHeap(c.home).remove(f)
+	o.byPenalized.remove(f)
 }
 
-func (o *cfs) grew(f int32) {
+// homeHeap returns the heap of the functions with that home.
+func (o *cfs) homeHeap(home int32) *heap {
+	h := &o.byHome[home]
+	h.place = o.places
+	return h
+}
+
+func (o *cfs) resized(f int32) {
 	c := &o.clients[f]
-	o.least.set(f, key{b: c.runtime})
-	if c.home == 0 { // no instance yet, wherever: R10 takes the shortest cold start
-		// and then the oldest; a float's bits are ordered as it is from 0 up.
-		o.stay[0].set(f, key{a: int64(math.Float64bits(max(c.runtime, 0))), b: float64(o.engine.functions[f].Cold), c: o.queues.oldest(f)})
+	o.byRuntime.set(f, key{b: c.runtime})
+	if c.home == 0 {
+		// Without a home, R10 prefers the shortest cold start, then the oldest invocation. The
+		// bits of non-negative floats sort like their values.
+		o.homeHeap(0).set(f, key{a: int64(math.Float64bits(max(c.runtime, 0))), b: float64(o.engine.functions[f].Cold), c: o.queues.oldest(f)})
 	} else {
-		o.stay[c.home].set(f, key{b: c.runtime, c: c.turn})
-		o.leave[c.home].set(f, key{b: o.away(f), c: c.turn})
+		o.homeHeap(c.home).set(f, key{b: c.runtime, c: c.turn})
+		o.byPenalized.set(f, key{b: o.penalizedRuntime(f), c: c.turn})
 	}
 }
 
-// away is what a function's time counts as on another GPU than its last.
-func (o *cfs) away(f int32) float64 {
+// penalizedRuntime returns the runtime of a function plus the penalty for another GPU than its
+// last.
+func (o *cfs) penalizedRuntime(f int32) float64 {
 	c := &o.clients[f]
 	mean := float64(o.engine.functions[f].Warm)
-	if c.runs > 0 {
-		mean = c.spent / float64(c.runs)
+	if c.dispatches > 0 {
+		mean = c.gpuTime / float64(c.dispatches)
 	}
-	return c.runtime + o.unit.of(o.penalty*mean)
+	return c.runtime + o.unit.fromNS(o.penalty*mean)
 }
 
-// candidate is a function on its GPU or another, as next compares them.
+// candidate is a function with the GPUs that it may use, as next compares them.
 type candidate struct {
-	choice
-	value   float64
-	penalty bool
-	turn    int64
-	cold    time.Duration
-	oldest  int64
+	function, only, except int32 // only and except are as in choice; function is none for no candidate
+	value                  float64
+	penalty                bool
+	turn                   int64
+	cold                   time.Duration
+	oldest                 int64
 }
 
 func (c *candidate) before(o *candidate) bool {
@@ -128,60 +143,74 @@ func (c *candidate) before(o *candidate) bool {
 		return !c.penalty
 	case c.turn != o.turn:
 		return c.turn < o.turn
-	case c.cold != o.cold: // neither has run yet: both start cold (R10)
+	case c.cold != o.cold: // both start cold (R10)
 		return c.cold < o.cold
 	}
 	return c.oldest < o.oldest
 }
 
 func (o *cfs) next(_ time.Duration, c *choice) bool {
-	if o.least.len() == 0 {
+	if o.byRuntime.len() == 0 {
 		return false
 	}
+	o.best, o.freeGPUs, o.lastFree = candidate{function: none}, 0, none
+	// Examine the free GPUs or, if fewer functions wait, those.
 	pool := o.engine.pool
-	best := candidate{choice: choice{function: none}}
-	open := 0
-	for g := range o.leave[1:] {
-		if pool.Free(int32(g)) {
-			open++
-		}
-	}
-	consider := func(h *heap, c candidate) {
-		if h.len() > 0 {
-			c.function = h.min().function
-			c.value, c.turn, c.oldest = o.clients[c.function].runtime, o.clients[c.function].turn, o.queues.oldest(c.function)
-			if c.penalty {
-				c.value = o.away(c.function)
-			}
-			c.cold = o.engine.functions[c.function].Cold
-			if c.before(&best) {
-				best = c
+	pool.EachFree(o.considerFunc)
+	if o.freeGPUs >= o.byPenalized.len() {
+		for _, it := range o.byPenalized.items {
+			o.visits++
+			if gpu := o.clients[it.function].home - 1; pool.Free(gpu) {
+				o.consider(it.function, gpu, residency.Any, false)
 			}
 		}
 	}
-	for g := range o.leave[1:] {
-		gpu, here := int32(g), 0
-		if pool.Free(gpu) {
-			here = 1
-			consider(&o.stay[g+1], candidate{choice: choice{only: gpu, except: residency.Any}})
-		}
-		if open > here {
-			consider(&o.leave[g+1], candidate{choice: choice{only: residency.Any, except: gpu}, penalty: true})
-		}
+	moving, found := item{}, false
+	switch {
+	case o.freeGPUs == 1: // exclude functions that are at home on the only free GPU
+		moving, found, o.failed = o.byPenalized.first(func(f int32) bool { return o.clients[f].home-1 != o.lastFree }, o.failed[:0])
+		o.visits += int64(len(o.failed))
+	case o.freeGPUs > 1 && o.byPenalized.len() > 0:
+		moving, found = o.byPenalized.min(), true
 	}
-	consider(&o.stay[0], candidate{choice: choice{only: residency.Any, except: residency.Any}})
-	if best.function < 0 || !o.fits(&best) {
-		o.search(&best)
+	if found {
+		o.consider(moving.function, residency.Any, o.clients[moving.function].home-1, true)
+	}
+	if o.byHome[0].len() > 0 {
+		o.consider(o.byHome[0].min().function, residency.Any, residency.Any, false)
+	}
+	best := &o.best
+	if best.function < 0 || !o.fits(best) {
+		o.search()
 	}
 	if best.function < 0 {
 		return false
 	}
-	best.reason = Reason{Rule: "least GPU time, on the GPU it ran on last or new", Value: o.unit.ms(best.value)}
+	code := leastGPUTime
 	if best.penalty {
-		best.reason.Rule = "least GPU time, penalty for another GPU included"
+		code = leastGPUTimeAway
 	}
-	*c = best.choice
+	c.anywhere(best.function, code, o.unit.ms(best.value))
+	c.only, c.except = best.only, best.except
 	return true
+}
+
+// considerGPU considers the functions at home on a free GPU. It returns false once it has seen as
+// many GPUs as there are waiting functions with a home, and at least two.
+func (o *cfs) considerGPU(gpu int32) bool {
+	if h := &o.byHome[gpu+1]; h.len() > 0 {
+		o.consider(h.min().function, gpu, residency.Any, false)
+	}
+	o.freeGPUs, o.lastFree = o.freeGPUs+1, gpu
+	o.visits++
+	return o.freeGPUs < 2 || o.freeGPUs < o.byPenalized.len()
+}
+
+// consider makes a function the best candidate if it precedes the current one.
+func (o *cfs) consider(f, only, except int32, penalty bool) {
+	if c := o.candidate(f, only, except, penalty); c.before(&o.best) {
+		o.best = c
+	}
 }
 
 func (o *cfs) fits(c *candidate) bool {
@@ -189,60 +218,76 @@ func (o *cfs) fits(c *candidate) bool {
 	return ok
 }
 
-// search looks at every pair of a waiting function and a GPU where it fits:
-// memory keeps the best pair apart.
-func (o *cfs) search(best *candidate) {
-	found, most := candidate{choice: choice{function: none}}, o.engine.pool.Most()
-	for _, it := range o.least.items {
-		f := it.function
-		if !o.engine.pool.Could(f, most) {
-			continue
-		}
-		c := candidate{choice: choice{function: f, only: residency.Any, except: residency.Any}, value: o.clients[f].runtime, turn: o.clients[f].turn,
-			cold: o.engine.functions[f].Cold, oldest: o.queues.oldest(f)}
-		if home := o.clients[f].home; home > 0 {
-			c.only = home - 1
-			if !o.fits(&c) {
-				c.only, c.except, c.penalty, c.value = residency.Any, home-1, true, o.away(f)
-			}
-		}
-		if c.before(&found) && o.fits(&c) {
-			found = c
-		}
+// candidate returns a function with the GPUs that it may use.
+func (o *cfs) candidate(f, only, except int32, penalty bool) candidate {
+	c := candidate{function: f, only: only, except: except, value: o.clients[f].runtime, penalty: penalty,
+		turn: o.clients[f].turn, cold: o.engine.functions[f].Cold, oldest: o.queues.oldest(f)}
+	if penalty {
+		c.value = o.penalizedRuntime(f)
 	}
+	return c
+}
+
+// search sets best to the best pair of a waiting function and a GPU with room for it, if there is
+// one. It is needed if memory excludes the pair that next found.
+func (o *cfs) search() {
+	found := candidate{function: none}
+	o.searchBelow(0, o.engine.pool.MaxFreeMem(), &found)
 	if found.function >= 0 {
-		*best = found
+		o.best = found
 	}
 }
 
-func (o *cfs) left(_ time.Duration, f int32, r *run) {
-	o.settled = true
-	o.lift = o.least.min().key.b
-	o.ceased(f)
+// searchBelow searches the subtree at a place of byRuntime. Runtimes do not decrease downwards.
+func (o *cfs) searchBelow(place int, maxFree int64, found *candidate) {
+	if place >= len(o.byRuntime.items) || found.function >= 0 && o.byRuntime.items[place].key.b > found.value {
+		return
+	}
+	o.visits++
+	if f := o.byRuntime.items[place].function; o.engine.pool.MightFit(f, maxFree) {
+		c := o.candidate(f, residency.Any, residency.Any, false)
+		if home := o.clients[f].home; home > 0 {
+			if c.only = home - 1; !o.fits(&c) {
+				c = o.candidate(f, residency.Any, home-1, true)
+			}
+		}
+		if c.before(found) && o.fits(&c) {
+			*found = c
+		}
+	}
+	for child := 4*place + 1; child <= 4*place+4; child++ {
+		o.searchBelow(child, maxFree, found)
+	}
+}
+
+func (o *cfs) dispatched(_ time.Duration, f int32, r *run) {
+	o.unitFixed = true
+	o.lift = o.byRuntime.min().key.b
+	o.deactivated(f)
 	c := &o.clients[f]
 	o.turns++
 	c.turn = o.turns
 	c.home = r.gpu + 1
-	r.charge = o.unit.over(float64(r.expected()), o.engine.functions[f].Weight)
+	r.charge = o.unit.perWeight(float64(r.expected()), o.engine.functions[f].Weight)
 	c.runtime += r.charge
-	c.spent += float64(r.expected())
-	c.runs++
+	c.gpuTime += float64(r.expected())
+	c.dispatches++
 	if o.queues.queues[f].len > 0 {
-		o.grew(f)
+		o.resized(f)
 	}
 }
 
-// ended corrects what was charged: a start as it was expected, executing as it
-// was.
-func (o *cfs) ended(_ time.Duration, f int32, r *run, executed time.Duration) {
+// finished replaces the charge: it keeps the expected duration of a start, and uses the measured
+// execution time.
+func (o *cfs) finished(_ time.Duration, f int32, r *run, executed time.Duration) {
 	if o.engine.config.Uncorrected {
 		return
 	}
-	took, c := float64(executed+r.expected()-r.warm), &o.clients[f]
+	charged, c := float64(executed+r.expected()-r.warm), &o.clients[f]
 	before := *c
-	c.runtime += o.unit.over(took, o.engine.functions[f].Weight) - r.charge
-	c.spent = max(c.spent+took-float64(r.expected()), 0)
-	if *c != before && o.least.has(f) {
-		o.grew(f)
+	c.runtime += o.unit.perWeight(charged, o.engine.functions[f].Weight) - r.charge
+	c.gpuTime = max(c.gpuTime+charged-float64(r.expected()), 0)
+	if *c != before && o.byRuntime.has(f) {
+		o.resized(f)
 	}
 }

@@ -6,38 +6,36 @@ import (
 	"time"
 )
 
-// Config says which policy, and how it behaves. Functions and GPUs come by
-// events.
+// Config selects a policy and its parameters. Functions and GPUs are added by events.
 type Config struct {
 	Policy string
 	Pool   int // instances on each GPU, or residency.Unlimited
 	Options
 }
 
-// Options are the parameters of the policies.
+// Options holds the parameters of all policies.
 type Options struct {
-	T          time.Duration // mqfq: how far a queue may run ahead
-	Alpha      float64       // mqfq: a queue stays active for Alpha times its inter-arrival time
+	T          time.Duration // mqfq: the largest lead of a queue over the others
+	Alpha      float64       // mqfq-sticky: a queue stays active for Alpha times its mean inter-arrival time
 	Limit      int           // lalb-o3: how often an invocation may be passed over
-	Starvation float64       // sjf: the deficit from which a function goes first
-	Penalty    float64       // cfs-affinity: mean durations that leaving a GPU costs
-	// Uncorrected leaves charges as they were expected at dispatch, as in the papers
-	// of MQFQ-Sticky and KaaS. Otherwise they become what was executed: a wrong
-	// estimate would be unfair for ever.
+	Starvation float64       // sjf: the deficit at which a function goes first
+	Penalty    float64       // cfs-affinity: the cost of changing GPUs, in mean durations
+	// Uncorrected charges an invocation its expected duration, as the papers of MQFQ-Sticky and
+	// KaaS do. Otherwise the measured duration replaces the charge: without that, a wrong
+	// estimate would stay unfair forever.
 	Uncorrected bool
-	// Patient makes an invocation that lalb or lalb-o3 sent to a busy GPU wait for it
-	// however long its work takes, as in LALB's paper. Otherwise the place of what
-	// waits for overdue work is decided again.
+	// Patient keeps an invocation that lalb or lalb-o3 sent to a busy GPU in that GPU's queue, as
+	// LALB's paper does. Otherwise the policy places it again when the GPU's work is overdue.
 	Patient  bool
-	Prefetch bool // mqfq-sticky: an invocation at an idle queue brings its memory back
-	// Utilization, unless 0, is how busy a GPU may be, 0 to 1: Used events then
-	// change how many invocations run at once, up to the GPU's slots.
+	Prefetch bool // mqfq-sticky: an arrival at an idle queue moves an instance's memory back to the GPU
+	// Utilization, unless 0, is the highest utilization of a GPU, 0 to 1. Used events then adjust
+	// the number of concurrent invocations, up to the GPU's slots.
 	Utilization float64
 	Limits
 }
 
-// New makes a policy, without functions and GPUs. The error names a policy that
-// does not exist.
+// New returns a policy without functions and GPUs. It returns an error if there is no policy of
+// that name.
 func New(c Config) (Policy, error) {
 	kind := kindOf(c.Policy)
 	if kind == nil {

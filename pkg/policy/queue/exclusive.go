@@ -4,66 +4,69 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// exclusive gives whole GPUs to clients (KaaS, section 4.1.4, the Exclusive
-// policy). A client is a function; its pool is the GPUs it has. A client whose
-// pool cannot serve at once takes a GPU of the largest pool (ties: the one
-// that lost a GPU least recently) if its own is smaller: an idle one now, else
-// one that is busy when what runs there has ended. A GPU that changes hands
-// loses all containers, so that its new client begins with a cold start.
+// exclusive gives whole GPUs to clients (KaaS, section 4.1.4, the Exclusive policy). A client is
+// a function; its pool is the set of its GPUs.
 //
-// A plan's instances and others may have a GPU's memory: a client takes none
-// that could not hold it beside those, and swaps one of its own that cannot.
+//  1. If a client's pool cannot serve it at once, the client takes a free GPU. If there is none,
+//     and its pool is smaller than the largest one, it takes a GPU from that pool. Ties go to the
+//     pool that lost a GPU least recently.
+//  2. From that pool, it takes an idle GPU now. Otherwise it is promised a busy one, and gets it
+//     when the work there has ended.
+//  3. A GPU that changes hands loses all instances, so its new client begins with a cold start.
+//  4. Instances of plans and other users occupy memory as well. A client takes no GPU that cannot
+//     hold it beside them, and exchanges an idle GPU of its own that cannot.
 type exclusive struct {
 	ordinary
-	engine   *engine
-	waits    heap // functions that wait, by oldest head
-	gpus     []owned
-	size     []int32 // by function: GPUs it has or is promised
-	promised []int32 // by function: GPUs that it waits for
-	lost     []int64 // by function: when it lost a GPU last, as a count
+	engine   *view
+	waiting  heap // waiting functions, by oldest head
+	gpus     []ownership
+	poolSize []int32 // by function: GPUs that it owns or is promised
+	promised []int32 // by function: GPUs that it is promised
+	lastLoss []int64 // by function: sequence number of its last loss of a GPU
 	losses   int64
-	blocked  []int32 // looked at in vain since things changed last
+	blocked  []int32 // functions for which next found no place in this step
 }
 
-// owned is whose a GPU is.
-type owned struct {
-	owner int32
-	next  int32 // who gets it when what runs has ended
-	runs  int32
-	until time.Duration // expected end of what runs
-	gone  bool
+// ownership describes the owner of a GPU.
+type ownership struct {
+	owner       int32
+	promisedTo  int32         // function that it is promised to, or none
+	inFlight    int32         // invocations in flight
+	expectedEnd time.Duration // expected end of the invocations in flight
+	closed      bool          // the GPU is closed
 }
 
-func newExclusive(e *engine) *exclusive { return &exclusive{ordinary: ordinary{e.queues}, engine: e} }
+func newExclusive(v *view) *exclusive { return &exclusive{ordinary: ordinary{v.queues}, engine: v} }
 
-func (x *exclusive) shape(c *residency.Config) { c.Clears, c.May = true, x.may }
+func (x *exclusive) shape(c *residency.Config) { c.UsesClear, c.MayStart = true, x.mayStart }
 
 func (x *exclusive) grow(functions, gpus, _ int) {
-	x.waits.grow(functions)
-	x.size, x.promised, x.lost = grown(x.size, functions), grown(x.promised, functions), grown(x.lost, functions)
+	x.waiting.grow(functions)
+	x.poolSize, x.promised, x.lastLoss = grown(x.poolSize, functions), grown(x.promised, functions), grown(x.lastLoss, functions)
 	for len(x.gpus) < gpus {
-		x.gpus = append(x.gpus, owned{owner: none, next: none})
+		x.gpus = append(x.gpus, ownership{owner: none, promisedTo: none})
 	}
 	for i := range x.gpus {
-		x.gpus[i].gone = x.engine.slots[i] == 0
+		x.gpus[i].closed = x.engine.slots[i] == 0
 	}
 }
 
-// forget gives back what a function has.
+// forget releases the GPUs of a function.
 func (x *exclusive) forget(f int32) {
 	for i := range x.gpus {
 		x.disown(int32(i), f)
 	}
-	x.size[f], x.promised[f], x.lost[f] = 0, 0, 0
+	x.poolSize[f], x.promised[f], x.lastLoss[f] = 0, 0, 0
 }
 
-// closed takes a GPU from whoever has it or is to have it.
-func (x *exclusive) closed(gpu int32) {
+// gpuRemoved takes the GPU from its owner and from the function that it is promised to.
+func (x *exclusive) gpuRemoved(gpu int32) {
 	g := &x.gpus[gpu]
-	g.gone = true
-	for _, f := range []int32{g.owner, g.next} {
+	g.closed = true
+	for _, f := range []int32{g.owner, g.promisedTo} {
 		if f != none {
 			x.disown(gpu, f)
 		}
@@ -73,227 +76,228 @@ func (x *exclusive) closed(gpu int32) {
 // disown takes a GPU, or the promise of it, from a function.
 func (x *exclusive) disown(gpu, f int32) {
 	g := &x.gpus[gpu]
-	if g.next == f {
-		g.next = none
-		x.size[f]--
+	if g.promisedTo == f {
+		g.promisedTo = none
+		x.poolSize[f]--
 		x.promised[f]--
-		if g.owner != none { // it keeps it after all
-			x.size[g.owner]++
+		if g.owner != none { // the owner keeps it
+			x.poolSize[g.owner]++
 		}
 	}
 	if g.owner == f {
-		if g.owner = none; g.next == none {
-			x.size[f]--
+		if g.owner = none; g.promisedTo == none {
+			x.poolSize[f]--
 		}
 	}
 }
 
-func (x *exclusive) began(_ time.Duration, f int32, _ bool) { x.grew(f) }
+func (x *exclusive) activated(_ time.Duration, f int32, _ bool) { x.resized(f) }
 
-func (x *exclusive) grew(f int32) { x.waits.set(f, key{a: x.queues.oldest(f)}) }
+func (x *exclusive) resized(f int32) { x.waiting.set(f, key{a: x.queues.oldest(f)}) }
 
-func (x *exclusive) ceased(f int32) {
-	x.waits.remove(f)
+func (x *exclusive) deactivated(f int32) {
+	x.waiting.remove(f)
 	x.blocked = without(x.blocked, f)
 }
 
-func (x *exclusive) ended(_ time.Duration, _ int32, r *run, _ time.Duration) { x.gpus[r.gpu].runs-- }
+func (x *exclusive) finished(_ time.Duration, _ int32, r *run, _ time.Duration) {
+	x.gpus[r.gpu].inFlight--
+}
 
-// freed hands a GPU that is promised over.
+// freed transfers a promised GPU that is idle now.
 func (x *exclusive) freed(f, gpu int32) {
-	if g := &x.gpus[gpu]; g.runs == 0 && g.next != none {
-		x.promised[g.next]--
-		g.owner, g.next = g.next, none
-		x.engine.pool.Clear(gpu)
+	if g := &x.gpus[gpu]; g.inFlight == 0 && g.promisedTo != none {
+		x.promised[g.promisedTo]--
+		g.owner, g.promisedTo = g.promisedTo, none
+		x.engine.evict.Clear(gpu)
 	}
 	x.moved(f, gpu)
 }
 
-// opened looks at everybody again.
-func (x *exclusive) opened(time.Duration) {
+// advanced makes all waiting functions eligible again.
+func (x *exclusive) advanced(time.Duration) {
 	for _, f := range x.blocked {
-		x.grew(f)
+		x.resized(f)
 	}
 	x.blocked = x.blocked[:0]
 }
 
-func (x *exclusive) plans() bool { return x.something() }
+func (x *exclusive) reserves() bool { return x.anyUnpromised() }
 
-// next serves clients in order of their oldest invocations. What one cannot
-// have, a later one may.
+// next serves functions in order of their oldest invocations. A function that gets no place does
+// not stop later ones.
 func (x *exclusive) next(_ time.Duration, c *choice) bool {
-	for x.waits.len() > 0 && x.something() {
-		f := x.waits.min().function
-		rule := "a GPU of its own is free"
-		at, ok := x.own(f)
+	for x.waiting.len() > 0 && x.anyUnpromised() {
+		f := x.waiting.min().function
+		code := ownGPUFree
+		at, ok := x.bestOwned(f)
 		if !ok {
-			rule = "a GPU changed hands"
+			code = gpuReassigned
 			at, ok = x.acquire(f)
 		}
 		if ok {
-			return c.on(f, at, rule, float64(x.size[f]))
+			return c.on(f, at, code, float64(x.poolSize[f]))
 		}
 		x.blocked = append(x.blocked, f)
-		x.waits.remove(f)
+		x.waiting.remove(f)
 	}
 	return false
 }
 
-func (x *exclusive) left(_ time.Duration, f int32, r *run) {
+func (x *exclusive) dispatched(_ time.Duration, f int32, r *run) {
 	g := &x.gpus[r.gpu]
-	g.runs++
-	g.until = max(g.until, r.until)
+	g.inFlight++
+	g.expectedEnd = max(g.expectedEnd, r.expectedEnd)
 	if x.queues.queues[f].len > 0 {
-		x.grew(f)
+		x.resized(f)
 	} else {
-		x.ceased(f)
+		x.deactivated(f)
 	}
 }
 
-// may says whether a GPU is the client's, or nobody's yet.
-func (x *exclusive) may(f, gpu int32) bool {
+// mayStart reports whether the function owns the GPU, or the GPU is free, and it is not promised.
+func (x *exclusive) mayStart(f, gpu int32) bool {
 	g := &x.gpus[gpu]
-	return g.next == none && (g.owner == none || g.owner == f)
+	return g.promisedTo == none && (g.owner == none || g.owner == f)
 }
 
-// moved has an instance that was found or started on a GPU make that GPU its
-// client's, or go if the GPU is another's.
+// moved makes a free GPU with an idle instance of the function its own. If the GPU belongs or is
+// promised to another function, moved stops the instance.
 func (x *exclusive) moved(f, gpu int32) {
-	if x.engine.pool.On(f, gpu).Slot == none {
+	if x.engine.pool.PlaceOn(f, gpu).Slot == none {
 		return
 	}
 	switch g := &x.gpus[gpu]; {
-	case !x.may(f, gpu) && (g.owner != f || g.runs == 0):
-		x.engine.pool.Dismiss(f, gpu)
-	case g.owner == none && !g.gone:
+	case !x.mayStart(f, gpu) && (g.owner != f || g.inFlight == 0):
+		x.engine.evict.Dismiss(f, gpu)
+	case g.owner == none && !g.closed:
 		g.owner = f
-		x.size[f]++
+		x.poolSize[f]++
 	}
 }
 
-func (x *exclusive) why(f int32) string {
+func (x *exclusive) reason(f int32) reason.Reason {
 	if x.promised[f] > 0 {
-		return "waits for a GPU that is promised to it"
+		return reason.New(waitingForPromised)
 	}
-	return ""
+	return reason.Reason{}
 }
 
-// something says whether any client could get anything: a GPU that is not
-// promised yet. A client without GPUs always gets one of those, so that few
-// clients are looked at in vain.
-func (x *exclusive) something() bool {
+// anyUnpromised reports whether a function could get a place: a GPU is not promised yet. Functions
+// without GPUs always get such a GPU, so few functions are examined in vain.
+func (x *exclusive) anyUnpromised() bool {
 	for i := range x.gpus {
-		if x.gpus[i].next == none && !x.gpus[i].gone {
+		if x.gpus[i].promisedTo == none && !x.gpus[i].closed {
 			return true
 		}
 	}
 	return false
 }
 
-// own is the best place on the client's own GPUs.
-func (x *exclusive) own(f int32) (best residency.Place, found bool) {
-	if x.size[f] == x.promised[f] {
+// bestOwned returns the best place on the function's own GPUs.
+func (x *exclusive) bestOwned(f int32) (best residency.Place, found bool) {
+	if x.poolSize[f] == x.promised[f] {
 		return best, false
 	}
 	spec, pool := &x.engine.functions[f], x.engine.pool
 	for i := range x.gpus {
 		g := &x.gpus[i]
-		if g.owner != f || g.next != none {
+		if g.owner != f || g.promisedTo != none {
 			continue
 		}
 		at, ok := pool.Best(f, int32(i), residency.Any)
-		if took, least := spec.expected(at.Start), spec.expected(best.Start); ok &&
-			(!found || took < least || took == least && g.runs < x.gpus[best.GPU].runs) {
+		if duration, bestDuration := spec.expected(at.Start), spec.expected(best.Start); ok &&
+			(!found || duration < bestDuration || duration == bestDuration && g.inFlight < x.gpus[best.GPU].inFlight) {
 			best, found = at, true
 		}
 	}
 	return best, found
 }
 
-// acquire gets the client a GPU: one that nobody has, or one of the largest pool.
-// Found is false when it has to wait for it, or gets none.
+// acquire gets the function a GPU: a free one, or one from the largest pool. It returns false if
+// the function has to wait for the GPU, or gets none.
 func (x *exclusive) acquire(f int32) (at residency.Place, found bool) {
 	if x.promised[f] >= x.queues.queues[f].len {
 		return at, false
 	}
-	free, victim, useless, size := none, none, none, x.size[f]
+	free, victim, unsuitable, size := none, none, none, x.poolSize[f]
 	for i := range x.gpus {
 		g := &x.gpus[i]
 		switch {
-		case g.next != none || g.gone:
-		case !x.engine.pool.Holds(int32(i), f):
-			if g.owner == f && g.runs == 0 {
-				useless = int32(i)
+		case g.promisedTo != none || g.closed:
+		case !x.engine.pool.FitsOn(int32(i), f):
+			if g.owner == f && g.inFlight == 0 {
+				unsuitable = int32(i)
 				size--
 			}
 		case g.owner == none:
 			if free == none {
 				free = int32(i)
 			}
-		case g.owner != f && (victim == none || x.larger(g.owner, victim)):
+		case g.owner != f && (victim == none || x.losesBefore(g.owner, victim)):
 			victim = g.owner
 		}
 	}
-	if free == none && (victim == none || size >= x.size[victim]) {
+	if free == none && (victim == none || size >= x.poolSize[victim]) {
 		return at, false
 	}
-	if useless != none {
-		x.giveUp(useless)
+	if unsuitable != none {
+		x.release(unsuitable)
 	}
 	if free != none {
-		return x.give(free, f)
+		return x.assign(free, f)
 	}
-	gpu := x.surrender(victim, f)
-	x.size[victim]--
+	gpu := x.victimGPU(victim, f)
+	x.poolSize[victim]--
 	x.losses++
-	x.lost[victim] = x.losses
-	if x.gpus[gpu].runs > 0 {
-		x.gpus[gpu].next = f
-		x.size[f]++
+	x.lastLoss[victim] = x.losses
+	if x.gpus[gpu].inFlight > 0 {
+		x.gpus[gpu].promisedTo = f
+		x.poolSize[f]++
 		x.promised[f]++
 		return at, false
 	}
-	x.engine.pool.Clear(gpu)
-	return x.give(gpu, f)
+	x.engine.evict.Clear(gpu)
+	return x.assign(gpu, f)
 }
 
-// giveUp has an idle GPU be nobody's, and those whom none could be given look again.
-func (x *exclusive) giveUp(gpu int32) {
+// release frees an idle GPU, and makes functions without a place eligible again.
+func (x *exclusive) release(gpu int32) {
 	x.disown(gpu, x.gpus[gpu].owner)
-	x.engine.pool.Clear(gpu)
-	x.opened(x.engine.now)
+	x.engine.evict.Clear(gpu)
+	x.advanced(x.engine.now)
 }
 
-// larger says whether a's pool is to lose a GPU before b's.
-func (x *exclusive) larger(a, b int32) bool {
-	if x.size[a] != x.size[b] {
-		return x.size[a] > x.size[b]
+// losesBefore reports whether a's pool loses a GPU before b's.
+func (x *exclusive) losesBefore(a, b int32) bool {
+	if x.poolSize[a] != x.poolSize[b] {
+		return x.poolSize[a] > x.poolSize[b]
 	}
-	if x.lost[a] != x.lost[b] {
-		return x.lost[a] < x.lost[b]
+	if x.lastLoss[a] != x.lastLoss[b] {
+		return x.lastLoss[a] < x.lastLoss[b]
 	}
 	return a < b
 }
 
-// surrender is the GPU that a pool loses to a client: an idle one, else the one whose
-// work should end first.
-func (x *exclusive) surrender(victim, to int32) int32 {
+// victimGPU returns the GPU that a pool loses to a function: an idle one, or else the one whose
+// work is expected to end first.
+func (x *exclusive) victimGPU(victim, to int32) int32 {
 	best := none
 	for i := range x.gpus {
 		g := &x.gpus[i]
-		if g.owner != victim || g.next != none || g.gone || !x.engine.pool.Holds(int32(i), to) {
+		if g.owner != victim || g.promisedTo != none || g.closed || !x.engine.pool.FitsOn(int32(i), to) {
 			continue
 		}
-		if best == none || g.runs == 0 && x.gpus[best].runs > 0 ||
-			g.runs > 0 && x.gpus[best].runs > 0 && g.until < x.gpus[best].until {
+		if best == none || g.inFlight == 0 && x.gpus[best].inFlight > 0 ||
+			g.inFlight > 0 && x.gpus[best].inFlight > 0 && g.expectedEnd < x.gpus[best].expectedEnd {
 			best = int32(i)
 		}
 	}
 	return best
 }
 
-func (x *exclusive) give(gpu, f int32) (residency.Place, bool) {
+func (x *exclusive) assign(gpu, f int32) (residency.Place, bool) {
 	x.gpus[gpu].owner = f
-	x.size[f]++
+	x.poolSize[f]++
 	return x.engine.pool.Best(f, gpu, residency.Any)
 }

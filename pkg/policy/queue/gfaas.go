@@ -6,136 +6,175 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// gfaas is ours: MQFQ's candidates, so that its bound on fairness holds, in an
-// order that keeps waiting short.
+// gfaas is this project's own order (R21 to R27). It takes MQFQ's candidates, so that MQFQ's
+// bound on fairness holds, and orders them for short waiting times.
 //
-//   - Of the candidates the one whose invocations take the least time each,
-//     what it takes to start them shared among all that wait (Smith's rule for
-//     batches with a set-up time), in steps of two; then the least VT.
-//   - No start on a GPU without the function's container, or without its
-//     memory, while one that is busy is free sooner than that start takes
-//     longer: the invocation waits for that GPU (LALB's rule).
-//   - What leaves a GPU to make room is what costs the least to do without:
-//     the time a start would take longer, by how often it comes, by the memory
-//     it takes. An invocation that makes room does so where that costs least.
-//   - Virtual times are compared by what was executed: see mqfq.executed.
+//   - The candidate whose invocations take the least time each goes first, where all waiting
+//     invocations share the cost of a start (Smith's rule for batches with a set-up time). Times
+//     are compared in powers of two; ties go to the least VT.
+//   - An invocation waits for a busy GPU that has the function's instance and its memory, if that
+//     GPU will be free before a start elsewhere would have caught up (LALB's rule).
+//   - The instance to evict is the one that costs the least to do without: the extra time of its
+//     next start, times the rate of arrivals, over its memory. Starts prefer the GPU where the
+//     eviction costs the least.
+//   - Virtual times are compared without invocations in flight: see mqfq.executed.
 //
-// Why the bound holds. Let G be Global_VT, here the least of VT minus what is
-// charged and still runs, over queues that wait; C the slots; l1 >= l2 the two
-// longest executions over their weights. A dispatch needs VT - G <= T + C l2,
-// and a queue that begins to wait is lifted to at least G and what it has
-// running and at most G + T + C l2. So what a waiting queue has executed is
-// between G and G + T + C l2 + l (its own l), but for a queue that began to
-// wait with more running than that, which only the one with l1 can have:
-// between two instants two such queues differ by at most 2T + 2C l2 + l1 + l2,
-// or in that case by T + C (l1 + l2) + l2, and the bound is
-// 2T + (C + 1)(l1 + l2). Which candidate goes, whether any goes at once, and
-// where within those limits a queue is lifted to, is free.
+// Why the bound holds. Let G be Global_VT, here the least value of VT minus the charges of
+// invocations in flight, over the waiting queues. Let C be the number of slots, and l1 >= l2 the
+// two largest execution times over their weights.
+//
+//  1. A dispatch requires VT - G <= T + C l2.
+//  2. A queue that begins to wait is lifted to at least G plus its own charges in flight, and to
+//     at most G + T + C l2.
+//  3. The executed time of a waiting queue is thus between G and G + T + C l2 + l, with its own l.
+//     The exception is a queue that began to wait with more than that in flight; only the queue
+//     with l1 can do so.
+//  4. Between two instants, two such queues differ by at most 2T + 2C l2 + l1 + l2, or in the
+//     exceptional case by T + C (l1 + l2) + l2. The bound is 2T + (C + 1)(l1 + l2).
+//
+// The bound leaves three choices free: the candidate to dispatch, whether to dispatch at once,
+// and the lift of a queue within the limits of step 2.
 type gfaas struct {
 	*mqfq
-	slots   float64    // invocations that run at once
-	longest [2]float64 // the two longest over their weights, and whose
-	whose   [2]int32
-	gpus    []machine
-	on      [][]int32 // by function: GPUs it runs on, one for each invocation
+	bookings
+	slots   float64 // total slots of all GPUs
+	longest longest
 	aside   []int32
-	small   []item  // where no GPU has the memory for them beside what runs
-	books   []int32 // by function: how many of its invocations wait for a GPU
+	skipped []item // functions that next skipped because no GPU has enough free memory now
+	touched heap   // GPUs that changed since nextBookedOn examined them, by number
+	// allBooked holds functions whose waiting invocations are all booked, with their keys in
+	// ready. They are not in ready, so that next need not skip them.
+	allBooked heap
 }
 
-// machine is a GPU as far as invocations wait for it.
-type machine struct {
-	runs   []underway
-	late   time.Duration // when the first of those is overdue
-	booked []booking     // what waits for it, in order
-	behind time.Duration // how long that takes
-}
-
-// booking is invocations of a function, one after the other, that wait for a GPU.
-type booking struct {
-	function, many int32
-	warm           time.Duration // of each
-}
-
-// underway is an invocation that runs.
-type underway struct {
-	id           int64
-	begin, until time.Duration // until is its expected end
-}
-
-func newGfaas(e *engine) *gfaas {
-	o := &gfaas{mqfq: newMQFQ(e, false), whose: [2]int32{none, none}}
+func newGfaas(v *view) *gfaas {
+	o := &gfaas{mqfq: newMQFQ(v, false), longest: longest{of: [2]int32{none, none}}}
+	o.removed = o.restoreReady
 	o.rank, o.mqfq.lift = o.index, o.lift
 	o.executed = true
 	return o
 }
 
-func (o *gfaas) shape(c *residency.Config) { c.Worth = o.worth }
+func (o *gfaas) shape(c *residency.Config) { c.Worth, c.Touched = o.worth, o.touch }
+
+// touch notes a change of a GPU and, unless it is none, of a function.
+func (o *gfaas) touch(function, gpu int32) {
+	if function != none {
+		o.restoreReady(function)
+	}
+	o.touched.grow(int(gpu) + 1)
+	o.touched.set(gpu, key{a: int64(gpu)})
+}
 
 func (o *gfaas) grow(functions, gpus, slots int) {
+	o.restoreAllReady()
+	o.allBooked.grow(functions)
+	o.bookings.grow(functions, gpus)
 	o.mqfq.grow(functions, gpus, slots)
 	o.slots = float64(slots)
-	o.more = o.slots * o.longest[1]
-	o.gpus = grown(o.gpus, gpus)
-	o.on, o.books = grown(o.on, functions), grown(o.books, functions)
+	o.extraLead = o.slots * o.longest.each[1]
 }
 
-// lift is the least virtual time of a queue that begins to wait: most of the way
-// to that of the last dispatch, so that what comes seldom does not hold up what
-// comes often. MQFQ's bound leaves that open.
+// longest holds the two largest execution times over weights, and their functions.
+type longest struct {
+	each [2]float64
+	of   [2]int32
+}
+
+// add adds the execution time over weight of a dispatched function.
+func (l *longest) add(f int32, each float64) {
+	switch {
+	case l.of[0] == f || l.of[1] == f:
+	case each > l.each[0]:
+		*l = longest{[2]float64{each, l.each[0]}, [2]int32{f, l.of[0]}}
+	case each > l.each[1]:
+		l.each[1], l.of[1] = each, f
+	}
+}
+
+// raise updates the execution time of a function that has changed.
+func (l *longest) raise(f int32, each float64) {
+	for i := range l.of {
+		if l.of[i] == f {
+			l.each[i] = max(l.each[i], each)
+		}
+	}
+	if l.each[1] > l.each[0] {
+		*l = longest{[2]float64{l.each[1], l.each[0]}, [2]int32{l.of[1], l.of[0]}}
+	}
+}
+
+// forget removes a function, but not its execution time: it still bounds the lead of others.
+func (l *longest) forget(f int32) {
+	if i := slices.Index(l.of[:], f); i >= 0 {
+		l.of[i] = none
+	}
+}
+
+// lift returns the least virtual time of a queue that begins to wait: nine tenths of the way from
+// Global_VT to that of the last dispatch, so that infrequent functions do not delay frequent ones
+// (R21). MQFQ's bound permits any value in that range.
 func (o *gfaas) lift(f int32) float64 {
 	const nearly = 0.9
-	recent := min(nearly*max(o.tag-o.global, 0), o.ahead())
-	return o.global + max(recent, min(o.flows[f].runs, o.ahead()+o.flows[f].charge))
+	recent := min(nearly*max(o.lastVT-o.global, 0), o.permittedLead())
+	return o.global + max(recent, min(o.flows[f].inFlightCharge, o.permittedLead()+o.flows[f].charge))
 }
 
-// ran notes how long invocations of a dispatched function are.
-func (o *gfaas) ran(f int32, each float64) {
-	switch {
-	case o.whose[0] == f || o.whose[1] == f:
-	case each > o.longest[0]:
-		o.longest, o.whose = [2]float64{each, o.longest[0]}, [2]int32{f, o.whose[0]}
-	case each > o.longest[1]:
-		o.longest[1], o.whose[1] = each, f
+// restoreReady returns a function to ready, if it is in allBooked.
+func (o *gfaas) restoreReady(f int32) {
+	if at := o.allBooked.place[f]; at > 0 {
+		k := o.allBooked.items[at-1].key
+		o.allBooked.remove(f)
+		o.ready.set(f, k)
 	}
-	o.more = o.slots * o.longest[1]
+}
+
+func (o *gfaas) restoreAllReady() {
+	for o.allBooked.len() > 0 {
+		o.restoreReady(o.allBooked.min().function)
+	}
+}
+
+func (o *gfaas) push(now time.Duration, f int32, m member) {
+	o.restoreReady(f)
+	o.mqfq.push(now, f, m)
+}
+
+func (o *gfaas) activated(now time.Duration, f int32, afresh bool) {
+	o.restoreReady(f)
+	o.mqfq.activated(now, f, afresh)
 }
 
 func (o *gfaas) changed(f int32) {
-	o.mqfq.changed(f)
-	for i := range o.whose {
-		if o.whose[i] == f {
-			o.longest[i] = max(o.longest[i], o.flows[f].charge)
+	o.restoreAllReady()
+	for g := range o.gpus {
+		if len(o.gpus[g].booked) > 0 {
+			o.touch(none, int32(g))
 		}
 	}
-	if o.longest[1] > o.longest[0] {
-		o.longest[0], o.longest[1] = o.longest[1], o.longest[0]
-		o.whose[0], o.whose[1] = o.whose[1], o.whose[0]
-	}
-	o.more = o.slots * o.longest[1]
-	if o.books[f] > 0 && slices.ContainsFunc(o.on[f], func(gpu int32) bool { return !o.engine.pool.Serves(f, gpu) }) {
-		o.fewer(f, 0) // what it waits for is of an old version
+	o.mqfq.changed(f)
+	o.longest.raise(f, o.flows[f].charge)
+	o.extraLead = o.slots * o.longest.each[1]
+	if o.booked[f] > 0 && slices.ContainsFunc(o.runningOn[f], func(gpu int32) bool { return !o.engine.pool.Serves(f, gpu) }) {
+		o.limit(f, 0) // its bookings are for instances of an old version
 	}
 }
 
 func (o *gfaas) forget(f int32) {
 	o.mqfq.forget(f)
-	for i := range o.whose {
-		if o.whose[i] == f {
-			o.whose[i] = none // how long it was still bounds what others may be ahead
-		}
-	}
+	o.longest.forget(f)
 }
 
-// index is the place of a candidate: the time each of its invocations takes,
-// over its weight, in steps of two, then the least VT, then the oldest head.
+// index returns the key of a candidate (R22): the time of each invocation over its weight, in
+// powers of two, then the least VT, then the oldest head.
 func (o *gfaas) index(f int32) key {
 	c, q := &o.engine.functions[f], &o.queues.queues[f]
 	warm := float64(c.Warm)
 	together := float64(q.len)
-	if warm > 0 { // about as many as can go at once, within T
+	if warm > 0 { // about the number that can be dispatched within T
 		together = min(together, 1+float64(o.engine.config.T)*c.Weight/warm)
 	}
 	_, size := math.Frexp((float64(o.engine.pool.Expected(f)) - warm + together*warm) / together / c.Weight)
@@ -143,29 +182,34 @@ func (o *gfaas) index(f int32) key {
 }
 
 func (o *gfaas) next(now time.Duration, c *choice) bool {
-	if o.due(c) {
+	if o.nextBooked(c) {
 		return true
 	}
-	found, most := false, o.engine.pool.Most()
-	could := func(f int32) bool { return o.engine.pool.Could(f, most) }
+	found, maxFree := false, o.engine.pool.MaxFreeMem()
+	mightFit := func(f int32) bool { return o.engine.pool.MightFit(f, maxFree) }
 	var it item
-	for some := true; !found; {
-		// Those that fit nowhere are passed over without being asked where.
-		it, some, o.small = o.ready.first(could, o.small[:0])
-		if !some {
+	for exists := true; !found; {
+		// could skips functions that fit nowhere without a search for a place.
+		it, exists, o.skipped = o.ready.first(mightFit, o.skipped[:0])
+		if !exists {
 			break
 		}
 		f := it.function
-		for o.books[f] < o.queues.queues[f].len {
+		for o.booked[f] < o.queues.queues[f].len {
 			at, loss, ok := o.engine.pool.Cheapest(f)
 			if ok && !o.book(now, f, at, loss) {
-				found = c.on(f, at, "least time an invocation, within T of Global_VT", o.unit.ms(it.key.b))
+				found = c.on(f, at, shortestExpected, o.unit.ms(it.key.b))
 			}
 			if !ok || found {
 				break
 			}
 		}
-		if !found {
+		switch {
+		case found:
+		case o.booked[f] >= o.queues.queues[f].len:
+			o.allBooked.set(f, o.index(f))
+			o.ready.remove(f)
+		default:
 			o.ready.remove(f)
 			o.aside = append(o.aside, f)
 		}
@@ -174,154 +218,105 @@ func (o *gfaas) next(now time.Duration, c *choice) bool {
 		o.ready.set(f, o.index(f))
 	}
 	o.aside = o.aside[:0]
-	for i := range o.small {
-		if over := &o.small[i]; !found || over.key.less(&it.key) {
-			o.ready.set(over.function, o.index(over.function))
+	for i := range o.skipped {
+		if skipped := &o.skipped[i]; !found || skipped.key.less(&it.key) {
+			o.ready.set(skipped.function, o.index(skipped.function))
 		}
 	}
 	return found
 }
 
-// due is an invocation that waited for a GPU that is free now. A function whose
-// container has gone from there meanwhile waits no longer.
-func (o *gfaas) due(c *choice) bool {
-	pool := o.engine.pool
-	for g := range o.gpus {
-		m := &o.gpus[g]
-		if len(m.booked) == 0 || !pool.Free(int32(g)) {
+// nextBooked chooses a booked invocation whose GPU is free now (R25). It examines only GPUs that
+// changed since the last time, and GPUs with a booking of a throttled function.
+func (o *gfaas) nextBooked(c *choice) (found bool) {
+	throttled := o.aside
+	for !found && o.touched.len() > 0 {
+		gpu, isThrottled := o.touched.min().function, false
+		if found, isThrottled = o.nextBookedOn(gpu, c); !found {
+			o.touched.remove(gpu)
+		}
+		if isThrottled {
+			throttled = append(throttled, gpu)
+		}
+	}
+	for _, gpu := range throttled {
+		o.touch(none, gpu)
+	}
+	o.aside = throttled[:0]
+	return found
+}
+
+// nextBookedOn implements nextBooked for one GPU. It drops the bookings of functions without a
+// suitable instance there. It also reports whether a function with a booking there is throttled.
+func (o *gfaas) nextBookedOn(gpu int32, c *choice) (found, throttled bool) {
+	pool, m := o.engine.pool, &o.gpus[gpu]
+	if len(m.booked) == 0 || !pool.Free(gpu) {
+		return false, false
+	}
+	for i := 0; i < len(m.booked); i++ {
+		f := m.booked[i].function
+		if !o.ready.has(f) && !o.allBooked.has(f) {
+			throttled = true
 			continue
 		}
-		for i := 0; i < len(m.booked); i++ {
-			f := m.booked[i].function
-			if !o.ready.has(f) {
-				continue // throttled since
+		at, ok := pool.Best(f, gpu, residency.Any)
+		if ok && at.Start == residency.GPUWarm {
+			o.bookings.remove(gpu, i)
+			return c.on(f, at, bookedGPUFree, 0), throttled
+		}
+		if !slices.Contains(o.runningOn[f], gpu) || !pool.Serves(f, gpu) {
+			for n := m.booked[i].count; n > 0; n-- {
+				o.bookings.remove(gpu, i)
 			}
-			at, ok := pool.Best(f, int32(g), residency.Any)
-			if ok && at.Start == residency.GPUWarm {
-				o.unbook(m, i)
-				return c.on(f, at, "waited for this GPU, which has its memory", 0)
-			}
-			if !slices.Contains(o.on[f], int32(g)) || !pool.Serves(f, int32(g)) {
-				for n := m.booked[i].many; n > 0; n-- {
-					o.unbook(m, i)
-				}
-				i--
-			}
+			i--
 		}
 	}
-	return false
+	return false, throttled
 }
 
-// unbook takes back one of a booking.
-func (o *gfaas) unbook(m *machine, i int) {
-	b := &m.booked[i]
-	o.books[b.function]--
-	m.behind -= b.warm
-	if b.many--; b.many == 0 {
-		m.booked = slices.Delete(m.booked, i, i+1)
+// advanced extends overdue work on GPUs with bookings, and drops these bookings (R26).
+func (o *gfaas) advanced(now time.Duration) {
+	if o.global >= shift {
+		o.restoreAllReady()
 	}
+	o.mqfq.advanced(now)
+	o.removeOverdue(now)
 }
 
-// release has nothing wait for a GPU any more: each is decided again.
-func (o *gfaas) release(m *machine) {
-	for len(m.booked) > 0 {
-		o.unbook(m, len(m.booked)-1)
+// moved updates a function after a change of its instances.
+func (o *gfaas) moved(f, _ int32) {
+	o.restoreReady(f)
+	o.updateKey(f)
+}
+
+func (o *gfaas) freed(f, gpu int32) { o.moved(f, gpu) }
+
+func (o *gfaas) resized(f int32) {
+	o.restoreReady(f)
+	o.limit(f, o.queues.queues[f].len)
+	o.mqfq.resized(f)
+}
+
+func (o *gfaas) deactivated(f int32) {
+	o.restoreReady(f)
+	o.limit(f, 0)
+	o.mqfq.deactivated(f)
+}
+
+func (o *gfaas) reason(f int32) reason.Reason {
+	if o.booked[f] > 0 {
+		return reason.New(waitingForMemory)
 	}
+	return o.mqfq.reason(f)
 }
 
-// opened decides again what waits for a GPU whose work is overdue: that is then
-// taken to last for as long again as it has so far.
-func (o *gfaas) opened(now time.Duration) {
-	o.mqfq.opened(now)
-	for g := range o.gpus {
-		if m := &o.gpus[g]; len(m.booked) > 0 && m.late <= now {
-			m.extend(now)
-			o.release(m)
-		}
-	}
-}
-
-// extend takes work that is overdue to last for as long again as it has so far.
-func (m *machine) extend(now time.Duration) {
-	for i := range m.runs {
-		if u := &m.runs[i]; u.late() <= now {
-			u.until = now + now - u.begin
-		}
-	}
-	m.look()
-}
-
-// look notes when work is overdue.
-func (m *machine) look() {
-	m.late = Never
-	for i := range m.runs {
-		m.late = min(m.late, m.runs[i].late())
-	}
-}
-
-func (u *underway) late() time.Duration { return overdue(u.begin, u.until) + 1 }
-
-// overdue is when work is that was expected to end at a time: when it has taken
-// twice as long.
-func overdue(begin, until time.Duration) time.Duration {
-	return until + max(until-begin, time.Millisecond)
-}
-
-// wake is when the first work that something waits for is overdue.
-func (o *gfaas) wake() time.Duration {
-	at := Never
-	for g := range o.gpus {
-		if m := &o.gpus[g]; len(m.booked) > 0 {
-			at = min(at, m.late)
-		}
-	}
-	return at
-}
-
-func (o *gfaas) closed(gpu int32) { o.release(&o.gpus[gpu]) }
-
-// moved follows a change of what the function would find on GPUs.
-func (o *gfaas) moved(f, _ int32) { o.again(f) }
-func (o *gfaas) freed(f, _ int32) { o.again(f) }
-
-// fewer takes back what was booked for invocations that wait no more.
-func (o *gfaas) fewer(f int32, most int32) {
-	for g := len(o.gpus) - 1; g >= 0 && o.books[f] > most; g-- {
-		m := &o.gpus[g]
-		for i := len(m.booked) - 1; i >= 0 && o.books[f] > most; i-- {
-			if m.booked[i].function == f {
-				for n := m.booked[i].many; n > 0 && o.books[f] > most; n-- {
-					o.unbook(m, i)
-				}
-			}
-		}
-	}
-}
-
-func (o *gfaas) grew(f int32) {
-	o.fewer(f, o.queues.queues[f].len)
-	o.mqfq.grew(f)
-}
-
-func (o *gfaas) ceased(f int32) {
-	o.fewer(f, 0)
-	o.mqfq.ceased(f)
-}
-
-func (o *gfaas) why(f int32) string {
-	if o.books[f] > 0 {
-		return "waits for a busy GPU that has its memory"
-	}
-	return o.mqfq.why(f)
-}
-
-// horizon is for how many seconds what makes room for a start is counted as
-// missed.
+// horizon is the number of seconds for which the instance that a start evicts counts as missing.
 const horizon = 30
 
-// book has an invocation of the function wait for a busy GPU, if one that has
-// its memory is free sooner than the start at that place takes longer. What
-// goes from there, and will have to start again, counts too, up to as much.
+// book makes an invocation of the function wait for a busy GPU with its memory, if that GPU will
+// be free before a start at that place would have caught up. The time to catch up includes the
+// loss of the instances that the start evicts, up to as much again (R24). It reports whether it
+// made a booking.
 func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float64) bool {
 	c := &o.engine.functions[f]
 	extra := c.expected(at.Start) - c.Warm
@@ -333,83 +328,57 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 		if !o.engine.open(gpu) {
 			return
 		}
-		m := &o.gpus[gpu]
-		if m.late <= now {
-			m.extend(now)
-		}
-		if wait := m.wait(now); wait < soonest {
+		if wait := o.wait(gpu, now); wait < soonest {
 			best, soonest = gpu, wait
 		}
 	}
-	for _, gpu := range o.on[f] {
+	running := o.runningOn[f]
+	for _, gpu := range running[:min(len(running), residency.MaxConsidered)] {
 		if o.engine.pool.Serves(f, gpu) {
 			consider(gpu)
 		}
 	}
-	o.engine.pool.Warm(f, func(gpu int32) {
+	for gpu := range o.engine.pool.Warm(f) {
 		if !o.engine.pool.Free(gpu) {
 			consider(gpu)
 		}
-	})
+	}
 	if best == none {
 		return false
 	}
-	m := &o.gpus[best]
-	if last := len(m.booked) - 1; last >= 0 && m.booked[last].function == f && m.booked[last].warm == c.Warm {
-		m.booked[last].many++
-	} else {
-		m.booked = append(m.booked, booking{f, 1, c.Warm})
-	}
-	m.behind += c.Warm
-	o.books[f]++
+	o.add(best, f, c.Warm)
+	o.touch(none, best)
 	return true
 }
 
-// wait is how long until a GPU is free for one more that waits for it.
-func (m *machine) wait(now time.Duration) time.Duration {
-	soonest := time.Duration(math.MaxInt64 / 4)
-	for i := range m.runs {
-		soonest = min(soonest, max(m.runs[i].until-now, 0))
-	}
-	return soonest + m.behind/time.Duration(max(len(m.runs), 1))
+func (o *gfaas) dispatched(now time.Duration, f int32, r *run) {
+	o.restoreReady(f)
+	o.addRun(f, r, now)
+	o.longest.add(f, o.flows[f].charge)
+	o.extraLead = o.slots * o.longest.each[1]
+	o.mqfq.dispatched(now, f, r)
+	o.limit(f, o.queues.queues[f].len)
 }
 
-func (o *gfaas) left(now time.Duration, f int32, r *run) {
-	m := &o.gpus[r.gpu]
-	m.runs = append(m.runs, underway{id: r.id, begin: now, until: r.until})
-	m.look()
-	o.on[f] = append(o.on[f], r.gpu)
-	o.ran(f, o.flows[f].charge)
-	o.mqfq.left(now, f, r)
-	o.fewer(f, o.queues.queues[f].len)
+// finished removes an invocation.
+func (o *gfaas) finished(now time.Duration, f int32, r *run, executed time.Duration) {
+	o.restoreReady(f)
+	o.removeRun(f, r)
+	o.mqfq.finished(now, f, r, executed)
 }
 
-// ended forgets an invocation that ended.
-func (o *gfaas) ended(now time.Duration, f int32, r *run, executed time.Duration) {
-	m := &o.gpus[r.gpu]
-	m.runs = slices.DeleteFunc(m.runs, func(u underway) bool { return u.id == r.id })
-	m.look()
-	for i, g := range o.on[f] {
-		if g == r.gpu {
-			o.on[f] = append(o.on[f][:i], o.on[f][i+1:]...)
-			break
-		}
-	}
-	o.mqfq.ended(now, f, r, executed)
-}
-
-// worth is what it costs to do without a container, or without its memory on
-// the GPU, in time a second: what the next start takes longer, for each
-// invocation that waits now and by how often they come. A function that has not
-// come for longer than usual is taken to come as seldom as that.
+// worth returns the cost of doing without an instance, or without its memory on the GPU, in ns
+// per second: the extra time of its next start, for each waiting invocation and each expected
+// arrival. If a function has been idle for longer than its mean inter-arrival time, the idle time
+// replaces that mean (R27).
 func (o *gfaas) worth(f int32, extra time.Duration) float64 {
 	w, q := &o.flows[f], &o.queues.queues[f]
 	now := o.engine.now
-	since := max(now-w.last, time.Millisecond)
+	since := max(now-w.lastArrival, time.Millisecond)
 	if w.arrivals > 1 {
-		since = max(since, (w.last-w.first)/time.Duration(w.arrivals-1))
+		since = max(since, (w.lastArrival-w.firstArrival)/time.Duration(w.arrivals-1))
 	} else {
-		since = max(since, now-w.first)
+		since = max(since, now-w.firstArrival)
 	}
 	return float64(extra) * (float64(q.len) + 1/since.Seconds())
 }

@@ -2,7 +2,7 @@ package queue
 
 import "slices"
 
-// key orders functions: by A, then B, then C, least first.
+// key orders functions by a, then b, then c, in ascending order.
 type key struct {
 	a int64
 	b float64
@@ -21,12 +21,12 @@ func (k *key) less(o *key) bool {
 	return k.c < o.c
 }
 
-// heap is functions by key, the least at the root, each to be found by its
-// number. Four children a node: half the depth, and the comparisons of one
-// level share their cache lines.
+// heap is a priority queue of functions with the least key at the root. It finds a function's
+// item by number. Each node has four children: that halves the depth of a binary heap, and the
+// children of a node share their cache lines.
 type heap struct {
 	items []item
-	place []int32 // by function: where it is in items, plus 1
+	place []int32 // by function: its index in items, plus 1
 }
 
 type item struct {
@@ -34,20 +34,16 @@ type item struct {
 	function int32
 }
 
-// grow makes places for that many functions.
+// grow makes room for functions 0 to functions-1.
 func (h *heap) grow(functions int) { h.place = grown(h.place, functions) }
 
-// grown is a slice of at least that length.
+// grown returns s, extended with zero values to at least length n.
 func grown[T any](s []T, n int) []T {
-	for len(s) < n {
-		var zero T
-		s = append(s, zero)
-	}
-	return s
+	return append(s, make([]T, max(n-len(s), 0))...)
 }
 
-// roomy is a slice with room for one more. Long ones double: an arena that grew
-// by a quarter at a time would be copied four times over.
+// roomy returns s with capacity for one more element. It doubles long slices: growing an arena by
+// a quarter at a time would copy each element about four times.
 func roomy[T any](s []T) []T {
 	if len(s) == cap(s) {
 		s = slices.Grow(s, len(s)+1)
@@ -61,15 +57,15 @@ func (h *heap) has(function int32) bool { return h.place[function] > 0 }
 
 func (h *heap) min() item { return h.items[0] }
 
-// first is the least of those that pass; false if none does. Below one that does
-// there is none that is less. Among those in failed are all that do not pass and
-// come before it.
+// first returns the least item whose function passes, and false if there is none. It prunes the
+// search below an item that passes, because all items below it are larger. It appends the items
+// it tried that do not pass to failed: these include all that precede the result.
 func (h *heap) first(passes func(function int32) bool, failed []item) (least item, found bool, _ []item) {
 	failed = h.search(0, passes, &least, &found, failed)
 	return least, found, failed
 }
 
-// search looks at a place of the heap and at those below it.
+// search applies first to the subtree at index i.
 func (h *heap) search(i int, passes func(function int32) bool, least *item, found *bool, failed []item) []item {
 	if i >= len(h.items) || *found && !h.items[i].key.less(&least.key) {
 		return failed
@@ -83,6 +79,19 @@ func (h *heap) search(i int, passes func(function int32) bool, least *item, foun
 		failed = h.search(child, passes, least, found, failed)
 	}
 	return failed
+}
+
+// before appends the functions in the subtree at a place whose key has an a below the given one,
+// in no particular order.
+func (h *heap) before(a int64, place int, functions []int32) []int32 {
+	if place >= len(h.items) || h.items[place].key.a >= a {
+		return functions
+	}
+	functions = append(functions, h.items[place].function)
+	for child := 4*place + 1; child <= 4*place+4; child++ {
+		functions = h.before(a, child, functions)
+	}
+	return functions
 }
 
 // set adds a function or changes its key.
@@ -103,14 +112,14 @@ func (h *heap) set(function int32, k key) {
 	}
 }
 
-// lower adds a function, or brings it forward: a key that is less already stays.
+// lower adds a function, or lowers its key. It keeps a key that is smaller already.
 func (h *heap) lower(function int32, k key) {
 	if i := h.place[function]; i == 0 || k.less(&h.items[i-1].key) {
 		h.set(function, k)
 	}
 }
 
-// remove takes a function out, if it is in.
+// remove removes a function, if the heap contains it.
 func (h *heap) remove(function int32) {
 	i := int(h.place[function]) - 1
 	if i < 0 {

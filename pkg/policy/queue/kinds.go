@@ -12,98 +12,98 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
-// Kind is a queueing policy that users can choose. To add one, add an entry to kinds and a
-// file with the type that implements order.
+// Kind describes a queueing policy. To add one, add an entry to kinds and a file with a type that
+// implements order.
 type Kind struct {
 	Name string
-	Help string // what the policy dispatches next; a phrase without a full stop
-	// Parameters are those that only some policies use. Every policy also has the
-	// parameters of ForTenants.
+	Help string // the invocation that the policy dispatches next; a phrase without a full stop
+	// Parameters are specific to some policies. In addition, every policy has the parameters of
+	// ForTenants.
 	Parameters []policy.Parameter[Options]
-	// OneAtATime reports whether the policy runs one invocation at a time on a GPU,
-	// regardless of the concurrency (docs/simulation.md, R18).
+	// OneAtATime reports whether the policy runs one invocation at a time on a GPU, regardless of
+	// the concurrency (R18).
 	OneAtATime bool
 	// Starves reports whether an invocation may wait without bound while others arrive.
 	Starves bool
-	order   func(*engine) order
+	order   func(*view) order
 }
 
-// kinds are the policies in the order in which the man pages list them.
+// kinds lists the policies in the order of the man pages.
 var kinds = []Kind{
 	{
 		Name: "fcfs", Help: "the oldest invocation",
 		Parameters: []policy.Parameter[Options]{utilization},
-		order:      func(e *engine) order { return newFCFS(e) },
+		order:      func(v *view) order { return newFCFS(v) },
 	},
 	{
 		Name: "fcfs-naive", Help: "like fcfs, without a pool: every start is cold",
 		Parameters: []policy.Parameter[Options]{utilization},
-		order:      func(e *engine) order { return naive{newFCFS(e)} },
+		order:      func(v *view) order { return naive{newFCFS(v)} },
 	},
 	{
 		Name: "batch", Help: "all waiting invocations of the function with the oldest one",
 		Parameters: []policy.Parameter[Options]{utilization},
-		order:      func(e *engine) order { return newFCFS(e) },
+		order:      func(v *view) order { return newFCFS(v) },
 	},
 	{
 		Name: "sjf", Help: "the function with the shortest invocations; a function that was passed over too often goes first",
 		Parameters: []policy.Parameter[Options]{starvation, utilization},
-		order:      func(e *engine) order { return newSJF(e) },
+		order:      func(v *view) order { return newSJF(v) },
 	},
 	{
 		Name: "eevdf", Help: "the earliest deadline: arrival plus the duration to expect",
 		Parameters: []policy.Parameter[Options]{utilization},
-		order:      func(e *engine) order { return newEEVDF(e) },
+		order:      func(v *view) order { return newEEVDF(v) },
 	},
 	{
 		Name: "mqfq", Help: "fair queueing: the function that executed least so far",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
-		order:      func(e *engine) order { return newMQFQ(e, false) },
+		order:      func(v *view) order { return newMQFQ(v, false) },
 	},
 	{
 		Name: "mqfq-sticky", Help: "like mqfq, but among the functions that are at most t ahead of that one: the one with the fewest invocations in flight, then the most waiting",
 		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
-		order:      func(e *engine) order { return newMQFQ(e, true) },
+		order:      func(v *view) order { return newMQFQ(v, true) },
 	},
 	{
 		Name: "lb", Help: "the oldest invocation on any idle GPU",
 		OneAtATime: true,
-		order:      func(e *engine) order { return newLALB(e, 0, false) },
+		order:      func(v *view) order { return newLALB(v, 0, false) },
 	},
 	{
 		Name: "lalb", Help: "an invocation on a GPU that has its model, even a busy one if that is faster",
 		Parameters: []policy.Parameter[Options]{patient},
 		OneAtATime: true,
-		order:      func(e *engine) order { return newLALB(e, 0, true) },
+		order:      func(v *view) order { return newLALB(v, 0, true) },
 	},
 	{
 		Name: "lalb-o3", Help: "like lalb, but passes over invocations whose model the idle GPU does not have, each at most limit times",
 		Parameters: []policy.Parameter[Options]{visits, patient},
 		OneAtATime: true,
-		order:      func(e *engine) order { return newLALB(e, e.config.Limit, true) },
+		order:      func(v *view) order { return newLALB(v, v.config.Limit, true) },
 	},
 	{
 		Name: "cfs-affinity", Help: "the function with the least GPU time; moving it to another GPU counts as penalty times its mean duration",
 		Parameters: []policy.Parameter[Options]{penalty, correct, utilization},
-		order:      func(e *engine) order { return newCFS(e) },
+		order:      func(v *view) order { return newCFS(v) },
 	},
 	{
 		Name: "exclusive", Help: "each GPU belongs to one function at a time",
-		order: func(e *engine) order { return newExclusive(e) },
+		order: func(v *view) order { return newExclusive(v) },
 	},
 	{
 		Name:       "gfaas",
 		Help:       "ours: as fair as mqfq at the same t, but among the functions that may go, the one that needs the least time per invocation, starts included; waits for a busy GPU if a new start would take longer, and evicts the instance that is missed least",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
-		order:      func(e *engine) order { return newGfaas(e) },
+		order:      func(v *view) order { return newGfaas(v) },
 	},
 }
 
-// Parameters that only some policies use.
+// Parameters of some policies.
 var (
 	ahead = policy.Parameter[Options]{
 		Key: "t", Default: "10s", Help: "how far ahead of the others a function may run",
-		Set: func(o *Options, v string) (err error) { o.T, err = duration(v); return err },
+		Set: func(o *Options, v string) (err error) { o.T, err = parseDuration(v); return err },
 	}
 	alpha = policy.Parameter[Options]{
 		Key: "alpha", Default: "2", Help: "for how many of its mean inter-arrival times an idle function keeps its containers",
@@ -111,7 +111,7 @@ var (
 	}
 	visits = policy.Parameter[Options]{
 		Key: "limit", Default: "25", Help: "how often an invocation may be passed over",
-		Set: func(o *Options, v string) (err error) { o.Limit, err = whole(v); return err },
+		Set: func(o *Options, v string) (err error) { o.Limit, err = parseCount(v); return err },
 	}
 	starvation = policy.Parameter[Options]{
 		Key: "starvation", Default: "25", Help: "the deficit at which a function goes first: how far it is behind an equal share of the dispatches",
@@ -130,7 +130,7 @@ var (
 		},
 	}
 	patient = policy.Parameter[Options]{
-		Key: "patient", Default: "false", Help: "wait for a busy GPU however long its work takes, as in the paper",
+		Key: "patient", Default: "false", Help: "wait for a busy GPU without regard to the time that its work takes, as in the paper",
 		Set: func(o *Options, v string) (err error) { o.Patient, err = strconv.ParseBool(v); return err },
 	}
 	prefetch = policy.Parameter[Options]{
@@ -139,15 +139,15 @@ var (
 	}
 	utilization = policy.Parameter[Options]{
 		Key: "utilization", Help: "percentage; while a GPU is busier than that, it runs fewer than --concurrency invocations at once",
-		Set: func(o *Options, v string) (err error) { o.Utilization, err = Share(v); return err },
+		Set: func(o *Options, v string) (err error) { o.Utilization, err = ParseShare(v); return err },
 	}
 )
 
-// ForTenants are the parameters of every policy: limits for each tenant.
+// ForTenants holds the parameters of every policy: limits for each tenant.
 var ForTenants = []policy.Parameter[Options]{
 	{
 		Key: "tenant-slots", Help: "most invocations of a tenant that run at once",
-		Set: func(o *Options, v string) (err error) { o.Limits.Slots, err = whole(v); return err },
+		Set: func(o *Options, v string) (err error) { o.Limits.Slots, err = parseCount(v); return err },
 	},
 	{
 		Key: "tenant-mem", Help: "most GPU memory of a tenant, like 8GiB",
@@ -159,16 +159,16 @@ var ForTenants = []policy.Parameter[Options]{
 	},
 	{
 		Key: "tenant-time", Help: "most of the GPUs' time in every 10 s that a tenant may have, in percent",
-		Set: func(o *Options, v string) (err error) { o.Limits.Time, err = Share(v); return err },
+		Set: func(o *Options, v string) (err error) { o.Limits.Time, err = ParseShare(v); return err },
 	},
 }
 
-// Defaults returns the parameters that the papers give.
+// Defaults returns the papers' parameters.
 func Defaults() Options {
 	return Options{T: 10 * time.Second, Alpha: 2, Limit: 25, Starvation: 25, Penalty: 10}
 }
 
-// Kinds returns the policies in the order in which the man pages list them.
+// Kinds returns the policies in the order of the man pages.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
 // Names returns the names of Kinds.
@@ -179,7 +179,7 @@ func Names() (names []string) {
 	return names
 }
 
-// kindOf returns the policy of that name, or nil.
+// kindOf returns the policy with that name, or nil.
 func kindOf(name string) *Kind {
 	if i := slices.IndexFunc(kinds, func(k Kind) bool { return k.Name == name }); i >= 0 {
 		return &kinds[i]
@@ -187,8 +187,8 @@ func kindOf(name string) *Kind {
 	return nil
 }
 
-// OneAtATime reports whether the policy of that name runs one invocation at a time on a GPU,
-// regardless of the concurrency (docs/simulation.md, R18).
+// OneAtATime reports whether the policy with that name runs one invocation at a time on a GPU,
+// regardless of the concurrency (R18). It returns false for unknown names.
 func OneAtATime(name string) bool {
 	kind := kindOf(name)
 	return kind != nil && kind.OneAtATime
@@ -206,25 +206,25 @@ func Parameters() (all []policy.Parameter[Options]) {
 	return append(all, ForTenants...)
 }
 
-// Ignored returns the keys of Parameters that none of the named policies uses.
-func Ignored(keys []string, names ...string) (out []string) {
+// Ignored returns those keys of Parameters that the named policies do not use.
+func Ignored(keys []string, names ...string) (ignored []string) {
 	all := Parameters()
 	for _, key := range keys {
 		used := policy.Find(all, key) == nil || policy.Find(ForTenants, key) != nil ||
-			key == correct.Key && slices.Contains(keys, "tenant-time") // tenants are charged as well
+			key == correct.Key && slices.Contains(keys, "tenant-time") // the limits charge tenants as well
 		for _, name := range names {
 			kind := kindOf(name)
 			used = used || kind != nil && policy.Find(kind.Parameters, key) != nil
 		}
 		if !used {
-			out = append(out, key)
+			ignored = append(ignored, key)
 		}
 	}
-	return out
+	return ignored
 }
 
-// duration parses a duration that is not negative.
-func duration(value string) (time.Duration, error) {
+// parseDuration parses a duration that is not negative.
+func parseDuration(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < 0 || number.Vanished(value, float64(d)) {
 		return 0, fmt.Errorf("%s is not a duration, expected one like 10s", csvfile.Quote(value))
@@ -232,14 +232,14 @@ func duration(value string) (time.Duration, error) {
 	return d, nil
 }
 
-// Share parses a percentage above 0 and returns it as a fraction.
-func Share(value string) (float64, error) {
+// ParseShare parses a percentage above 0 and returns it as a fraction.
+func ParseShare(value string) (float64, error) {
 	v, err := csvfile.Percent(value)
 	return v / 100, err
 }
 
-// whole parses a whole number that is not negative.
-func whole(value string) (int, error) {
+// parseCount parses a whole number that is not negative.
+func parseCount(value string) (int, error) {
 	n, err := csvfile.Count(value, 0)
 	return int(n), err
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
-// The gateway and the simulator set the papers' rules by the same keys.
+// TestPapersRules checks the keys by which the gateway and the simulator select the papers'
+// rules.
 func TestPapersRules(t *testing.T) {
 	o := queue.Defaults()
 	if o.Uncorrected || o.Patient {
@@ -32,7 +33,7 @@ func TestPapersRules(t *testing.T) {
 	}
 }
 
-// TestDefaultsAsListed: a parameter's Default is what holds when it is not set.
+// TestDefaultsAsListed checks that Parameter.Default is the default value.
 func TestDefaultsAsListed(t *testing.T) {
 	for _, p := range queue.Parameters() {
 		if p.Default == "" {
@@ -45,7 +46,7 @@ func TestDefaultsAsListed(t *testing.T) {
 	}
 }
 
-// TestKindsAreDescribed: every policy has a name of its own and a line of help.
+// TestKindsAreDescribed checks that every policy has a unique name and a line of help.
 func TestKindsAreDescribed(t *testing.T) {
 	var names []string
 	for _, k := range queue.Kinds() {

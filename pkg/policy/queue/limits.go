@@ -6,42 +6,42 @@ import (
 	"time"
 )
 
-// Limits bound what one tenant may have on the GPUs (LALB, section VI). What
-// would exceed a limit waits before the policy sees it, oldest first.
+// Limits bounds the GPU use of each tenant (LALB, section VI). Invocations that would exceed a
+// limit wait outside the policy, oldest first.
 type Limits struct {
-	Slots int     // invocations admitted at once; 0 is no limit
-	Mem   int64   // bytes of GPU memory of those; 0 is no limit
-	Time  float64 // share of all slots' time in each period; 0 is no limit
+	Slots int     // admitted invocations; 0 means no limit
+	Mem   int64   // bytes of GPU memory of the admitted invocations; 0 means no limit
+	Time  float64 // share of the time of all slots in each period; 0 means no limit
 }
 
-// period is how long a tenant's GPU time is counted before it begins anew.
+// period is the length of the accounting period of GPU time.
 const period = 10 * time.Second
 
-// limits admits invocations to a policy.
+// limits implements Policy: it admits invocations to an engine within the limits.
 type limits struct {
 	Limits
-	engine  *engine
-	tenants []tenant
-	begin   time.Duration
-	passed  []Event
-	late    bool             // time is what keeps somebody waiting
-	charges map[int64]charge // of what was admitted
+	engine      *engine
+	tenants     []tenant
+	periodStart time.Duration
+	admitted    []Event          // Arrived events of the invocations to admit
+	timeLimited bool             // an invocation waits because of the limit on time
+	charges     map[int64]charge // by ID of the admitted invocation
 }
 
 type tenant struct {
 	admitted int
 	mem      int64
-	spent    time.Duration // GPU time charged in this period
-	waits    []arrival
+	gpuTime  time.Duration // GPU time charged in this period
+	waiting  []arrival
 }
 
-// arrival is an invocation that waits for its tenant's turn.
+// arrival is an invocation that waits for admission.
 type arrival struct {
-	Event
-	until deadline // at is 0 where there is none
+	Arrived
+	deadline deadline // at is 0 if there is no deadline
 }
 
-// charge is what an invocation that was admitted counts as.
+// charge holds the resources charged for an admitted invocation.
 type charge struct {
 	tenant int32
 	mem    int64
@@ -50,116 +50,115 @@ type charge struct {
 
 func newLimits(c Config, e *engine) *limits {
 	l := &limits{Limits: c.Limits, engine: e, charges: map[int64]charge{}}
-	e.outside = func(f int32) bool { return l.waiting(f) > 0 }
+	e.waitsOutside = func(f int32) bool { return l.countWaiting(f) > 0 }
 	return l
 }
 
-// Step hands on what may go. Time is charged at admission as it is expected to
-// be with everything warm, and corrected when it is known.
+// Step implements Policy. At admission it charges the expected warm duration; unless Uncorrected
+// is set, it replaces that by the measured duration at the end.
 func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Action {
-	if now-l.begin >= period {
-		l.begin += (now - l.begin) / period * period
+	if now-l.periodStart >= period {
+		l.periodStart += (now - l.periodStart) / period * period
 		for i := range l.tenants {
-			l.tenants[i].spent = 0
+			l.tenants[i].gpuTime = 0
 		}
 	}
 	l.engine.now = now
-	told := len(actions)
+	firstNew := len(actions)
 	for i := range events {
-		switch ev := &events[i]; ev.Kind {
-		case Arrived:
-		case Cancelled:
-			if !l.drop(ev.ID) {
+		switch ev := events[i].(type) {
+		case *Arrived:
+			continue
+		case *Cancelled:
+			if !l.dropWaiting(ev.ID) {
 				if l.engine.known(ev.Function) && l.engine.remove(ev.Function, ev.ID) {
 					l.release(ev.ID, 0)
 				}
-				actions = l.engine.changed(actions, "")
+				actions = l.engine.appendChanges(actions, "")
 			}
-		default:
-			switch {
-			case ev.Kind == Completed || ev.Kind == Failed && !ev.Again:
+			continue
+		case *Completed:
+			l.release(ev.ID, ev.Executed)
+		case *Failed:
+			if !ev.Requeue {
 				l.release(ev.ID, ev.Executed)
-			case ev.Kind == FunctionSet:
-				l.move(ev.Function, ev.Spec.Tenant)
 			}
-			actions = l.engine.apply(ev, actions)
+		case *FunctionSet:
+			l.moveWaiting(ev.Function, ev.Spec.Tenant)
 		}
+		actions = l.engine.apply(events[i:], actions)
 	}
 	for i := range events {
-		if ev := &events[i]; ev.Kind == Arrived {
+		if ev, ok := events[i].(*Arrived); ok {
 			actions = l.arrived(ev, actions)
 		}
 	}
-	actions = l.expire(l.engine.close(actions))
-	l.late = false
-	for again := true; again; {
-		l.passed = l.passed[:0]
+	actions = l.expire(l.engine.closeFunctions(actions))
+	l.timeLimited = false
+	for repeat := true; repeat; {
+		l.admitted = l.admitted[:0]
 		for i := range l.tenants {
-			l.late = l.admit(&l.tenants[i]) || l.late
+			l.timeLimited = l.admit(&l.tenants[i]) || l.timeLimited
 		}
-		actions = l.engine.step(now, l.passed, actions)
-		again = l.rejected(actions[told:])
-		told = len(actions)
+		actions = l.engine.step(now, l.admitted, actions)
+		repeat = l.rejected(actions[firstNew:])
+		firstNew = len(actions)
 	}
-	if at := l.wake(); at != l.engine.woken || l.engine.paused {
-		l.engine.woken = at
-		rule := "something is due then"
-		if l.late && at == l.begin+period {
-			rule = "a tenant has had its share of GPU time"
-		}
-		actions = append(actions, wakeAt(at, rule))
+	at, code := l.wake(), timer
+	if l.timeLimited && at == l.periodStart+period {
+		code = tenantPeriodEnd
 	}
-	return actions
+	return l.engine.appendWake(at, code, actions)
 }
 
-// arrived has an invocation wait for its tenant's turn.
-func (l *limits) arrived(ev *Event, actions []Action) []Action {
+// arrived queues an invocation for admission, or rejects it.
+func (l *limits) arrived(ev *Arrived, actions []Action) []Action {
 	f := ev.Function
 	if !l.engine.known(f) {
 		return append(actions, reject(f, member{ev.ID, ev.At}, NoFunction))
 	}
-	t, spec := l.of(f), &l.engine.functions[f]
-	if waits := l.waiting(f); spec.Queue > 0 && int32(waits)+l.engine.queues.queues[f].len >= spec.Queue {
+	t, spec := l.tenantOf(f), &l.engine.functions[f]
+	if waits := l.countWaiting(f); spec.Queue > 0 && int32(waits)+l.engine.queues.queues[f].len >= spec.Queue {
 		return append(actions, reject(f, member{ev.ID, ev.At}, QueueFull))
 	}
-	w := arrival{Event: *ev}
+	w := arrival{Arrived: *ev}
 	if ev.Deadline > 0 {
-		w.until = l.engine.deadline(ev.Deadline, f, member{ev.ID, ev.At})
+		w.deadline = l.engine.timeouts.deadline(ev.Deadline, f, member{ev.ID, ev.At})
 	}
-	t.waits = append(t.waits, w)
+	t.waiting = append(t.waiting, w)
 	return actions
 }
 
-func (l *limits) of(function int32) *tenant {
+func (l *limits) tenantOf(function int32) *tenant {
 	n := l.engine.functions[function].Tenant
 	l.tenants = grown(l.tenants, int(n)+1)
 	return &l.tenants[n]
 }
 
-// move has what waits of a function wait for the turn of the tenant that it is to
-// have, where it came in between.
-func (l *limits) move(function, to int32) {
+// moveWaiting moves the invocations of a function that wait for admission to another tenant, in
+// order of arrival.
+func (l *limits) moveWaiting(function, to int32) {
 	if int(function) >= len(l.engine.functions) || l.engine.functions[function].Tenant == to {
 		return
 	}
 	l.tenants = grown(l.tenants, int(to)+1)
-	from := l.of(function)
+	from := l.tenantOf(function)
 	into := &l.tenants[to]
 	its := func(w arrival) bool { return w.Function == function }
-	for _, w := range from.waits {
+	for _, w := range from.waiting {
 		if its(w) {
-			into.waits = append(into.waits, w)
+			into.waiting = append(into.waiting, w)
 		}
 	}
-	from.waits = slices.DeleteFunc(from.waits, its)
-	slices.SortFunc(into.waits, func(a, b arrival) int { return cmp.Compare(a.ID, b.ID) })
+	from.waiting = slices.DeleteFunc(from.waiting, its)
+	slices.SortFunc(into.waiting, func(a, b arrival) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// waiting is how many invocations of a function wait for their tenant's turn.
-func (l *limits) waiting(function int32) (n int) {
+// countWaiting returns the number of invocations of a function that wait for admission.
+func (l *limits) countWaiting(function int32) (n int) {
 	for i := range l.tenants {
-		for j := range l.tenants[i].waits {
-			if l.tenants[i].waits[j].Function == function {
+		for j := range l.tenants[i].waiting {
+			if l.tenants[i].waiting[j].Function == function {
 				n++
 			}
 		}
@@ -167,25 +166,23 @@ func (l *limits) waiting(function int32) (n int) {
 	return n
 }
 
-// drop takes out an invocation that waits for its tenant's turn; false if it
-// does not.
-func (l *limits) drop(id int64) bool {
+// dropWaiting removes an invocation that waits for admission, and reports whether it did.
+func (l *limits) dropWaiting(id int64) bool {
 	for i := range l.tenants {
 		t := &l.tenants[i]
-		if at := slices.IndexFunc(t.waits, func(w arrival) bool { return w.ID == id }); at >= 0 {
-			t.waits = slices.Delete(t.waits, at, at+1)
+		if at := slices.IndexFunc(t.waiting, func(w arrival) bool { return w.ID == id }); at >= 0 {
+			t.waiting = slices.Delete(t.waiting, at, at+1)
 			return true
 		}
 	}
 	return false
 }
 
-// expire rejects what has waited for as long as it may, or whose function is
-// gone.
+// expire rejects invocations whose deadline has passed or whose function was removed.
 func (l *limits) expire(actions []Action) []Action {
 	for i := range l.tenants {
 		t := &l.tenants[i]
-		t.waits = slices.DeleteFunc(t.waits, func(w arrival) bool {
+		t.waiting = slices.DeleteFunc(t.waiting, func(w arrival) bool {
 			switch {
 			case !l.engine.known(w.Function):
 				actions = append(actions, reject(w.Function, member{w.ID, w.At}, NoFunction))
@@ -200,24 +197,24 @@ func (l *limits) expire(actions []Action) []Action {
 	return actions
 }
 
-// expires returns until when an invocation waits for its tenant's turn; Never while
-// nothing says so, or an instance of its function starts.
+// expires returns the time until which an invocation may wait for admission. It returns Never if
+// there is no deadline, or while an instance of its function starts.
 func (l *limits) expires(w *arrival) time.Duration {
-	s := &l.engine.states[w.Function].starts
-	if w.until.at == 0 || s.inProgress {
+	s := &l.engine.timeouts.starts[w.Function]
+	if w.deadline.at == 0 || s.inProgress {
 		return Never
 	}
-	w.until.extend(s, l.engine.now)
-	return w.until.at
+	w.deadline.extend(s, l.engine.now)
+	return w.deadline.at
 }
 
-// admit lets a tenant's invocations go on, oldest first; late says that time is
-// what keeps the next one. One that needs more memory than the limit goes alone.
-func (l *limits) admit(t *tenant) (late bool) {
-	for len(t.waits) > 0 {
-		ev := t.waits[0].Event
-		if until := t.waits[0].until; until.at > 0 {
-			until.extend(&l.engine.states[ev.Function].starts, l.engine.now)
+// admit admits a tenant's invocations, oldest first. It returns true if the limit on time stops
+// it. An invocation that needs more memory than the limit is admitted alone.
+func (l *limits) admit(t *tenant) (timeLimited bool) {
+	for len(t.waiting) > 0 {
+		ev := &t.waiting[0].Arrived // no longer written to in this step
+		if until := t.waiting[0].deadline; until.at > 0 {
+			until.extend(&l.engine.timeouts.starts[ev.Function], l.engine.now)
 			ev.Deadline = until.at
 		}
 		f := &l.engine.functions[ev.Function]
@@ -226,20 +223,21 @@ func (l *limits) admit(t *tenant) (late bool) {
 			return false
 		case l.Mem > 0 && t.mem+f.Mem > l.Mem && t.admitted > 0:
 			return false
-		case l.Time > 0 && float64(t.spent) >= l.Time*float64(l.engine.allSlots())*float64(period):
+		case l.Time > 0 && float64(t.gpuTime) >= l.Time*float64(l.engine.totalSlots)*float64(period):
 			return true
 		}
 		t.admitted++
 		t.mem += f.Mem
-		t.spent += f.Warm
+		t.gpuTime += f.Warm
 		l.charges[ev.ID] = charge{tenant: f.Tenant, mem: f.Mem, time: f.Warm}
-		l.passed = append(l.passed, ev)
-		t.waits = t.waits[1:]
+		l.admitted = append(l.admitted, ev)
+		t.waiting = t.waiting[1:]
 	}
 	return false
 }
 
-// release gives a tenant back what an invocation was admitted with, once.
+// release returns the resources of an invocation to its tenant, once. It reports whether the
+// invocation was admitted.
 func (l *limits) release(id int64, executed time.Duration) (known bool) {
 	c, known := l.charges[id]
 	if !known {
@@ -250,34 +248,35 @@ func (l *limits) release(id int64, executed time.Duration) (known bool) {
 	t.admitted--
 	t.mem -= c.mem
 	if !l.engine.config.Uncorrected {
-		t.spent += executed - c.time
+		t.gpuTime += executed - c.time
 	}
 	return true
 }
 
-// rejected gives tenants back what rejected invocations were admitted with.
-func (l *limits) rejected(actions []Action) (some bool) {
+// rejected returns the resources of rejected invocations to their tenants, with the charged time.
+// It reports whether there were any.
+func (l *limits) rejected(actions []Action) (found bool) {
 	for i := range actions {
 		if a := &actions[i]; a.Kind == Reject {
 			if c, admitted := l.charges[a.ID]; admitted && l.release(a.ID, c.time) {
-				l.tenants[c.tenant].spent -= c.time
-				some = true
+				l.tenants[c.tenant].gpuTime -= c.time
+				found = true
 			}
 		}
 	}
-	return some
+	return found
 }
 
-// wake is when to decide again although nothing happens.
+// wake returns the time at which to decide again even without an event.
 func (l *limits) wake() time.Duration {
 	at := l.engine.wake()
 	for i := range l.tenants {
-		for j := range l.tenants[i].waits {
-			at = min(at, l.expires(&l.tenants[i].waits[j]))
+		for j := range l.tenants[i].waiting {
+			at = min(at, l.expires(&l.tenants[i].waiting[j]))
 		}
 	}
-	if l.late {
-		at = min(at, l.begin+period)
+	if l.timeLimited {
+		at = min(at, l.periodStart+period)
 	}
 	return at
 }

@@ -5,46 +5,47 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// mqfq is multi-queue fair queueing, and with sticky the order of MQFQ-Sticky
-// (section 4.2, Algorithm 1; R14 to R16). A queue's virtual time is the
-// execution time it was given over its weight; a queue may run ahead of the
-// least of those that wait by at most T.
+// mqfq implements multi-queue fair queueing and, if sticky, the order of MQFQ-Sticky (section
+// 4.2, Algorithm 1; R14 to R16). The virtual time of a queue is the execution time that it was
+// charged, over its weight. A queue may be at most T ahead of the least virtual time of the
+// waiting queues.
 type mqfq struct {
 	ordinary
-	engine   *engine
-	flows    []flow
-	unit     unit // of virtual times
-	settled  bool // the unit stays: something went
-	sticky   bool
-	spread   bool // fewest in flight first: more than one invocation can run
-	t        float64
-	global   float64 // Global_VT: the least VT of queues that wait, never decreasing
-	least    heap    // queues that wait, by their floor or less: what it was before it rose
-	ready    heap    // of those the ones not throttled, in the order of dispatch
-	held     heap    // the throttled ones, by VT
-	rank     func(f int32) key
-	executed bool    // what runs does not count yet: see gfaas
-	more     float64 // how much further than T a queue may be ahead of Global_VT
-	lift     func(f int32) float64
-	tag      float64 // VT at which the last invocation was dispatched
+	engine       *view
+	flows        []flow
+	unit         unit // of virtual times
+	unitFixed    bool // the unit is fixed, because an invocation was dispatched
+	sticky       bool
+	preferFewest bool // more than one invocation can run: prefer the fewest in flight
+	t            float64
+	global       float64 // Global_VT: the least VT of the waiting queues, which never decreases
+	byFloor      heap    // waiting queues, by a lower bound of floor
+	ready        heap    // waiting queues that are not throttled, by rank
+	throttled    heap    // throttled queues, by VT
+	rank         func(f int32) key
+	executed     bool    // floor excludes invocations in flight: see gfaas
+	extraLead    float64 // added to T as the permitted lead over Global_VT
+	lift         func(f int32) float64
+	lastVT       float64 // VT of the last dispatched queue, before the charge
 }
 
-// flow is the state of one function's queue.
+// flow holds the state of one function's queue.
 type flow struct {
-	vt          float64       // execution over weight
-	charge      float64       // what an invocation adds to vt
-	warm        time.Duration // which that is for
-	runs        float64       // what those in flight added
-	first, last time.Duration
-	arrivals    int64
-	idle        time.Duration // since when it is empty with nothing in flight
+	vt                        float64       // execution time over weight
+	charge                    float64       // addition to vt per invocation
+	warm                      time.Duration // the execution time that charge stands for
+	inFlightCharge            float64       // total charge of the invocations in flight
+	firstArrival, lastArrival time.Duration
+	arrivals                  int64
+	idleSince                 time.Duration // when it became empty with no invocation in flight
 }
 
-func newMQFQ(e *engine, sticky bool) *mqfq {
-	o := &mqfq{ordinary: ordinary{e.queues}, engine: e, sticky: sticky, unit: 1}
-	o.t = o.unit.of(float64(e.config.T))
+func newMQFQ(v *view, sticky bool) *mqfq {
+	o := &mqfq{ordinary: ordinary{v.queues}, engine: v, sticky: sticky, unit: 1}
+	o.t = o.unit.fromNS(float64(v.config.T))
 	o.rank = o.key
 	o.lift = func(int32) float64 { return o.global }
 	return o
@@ -52,47 +53,47 @@ func newMQFQ(e *engine, sticky bool) *mqfq {
 
 func (o *mqfq) shape(c *residency.Config) {
 	if o.sticky {
-		c.Keep = o.keep
+		c.EvictLast = o.isActive
 	}
 }
 
 func (o *mqfq) grow(functions, _, slots int) {
 	o.flows = grown(o.flows, functions)
-	o.least.grow(functions)
+	o.byFloor.grow(functions)
 	o.ready.grow(functions)
-	o.held.grow(functions)
-	if spread := slots > 1; spread != o.spread {
-		o.spread = spread
+	o.throttled.grow(functions)
+	if spread := slots > 1; spread != o.preferFewest {
+		o.preferFewest = spread
 		o.rerank()
 	}
 }
 
-// rerank puts the candidates in order anew.
+// rerank updates the keys of all candidates.
 func (o *mqfq) rerank() {
 	for _, it := range slices.Clone(o.ready.items) {
 		o.ready.set(it.function, o.rank(it.function))
 	}
 }
 
-// changed follows a function's costs and weight. The first weights that come
-// settle the unit.
+// changed updates the charge of a function after a change of costs or weight. Weights that are
+// set before the first dispatch determine the unit.
 func (o *mqfq) changed(f int32) {
 	spec := &o.engine.functions[f]
-	if u := o.unit.with(spec.Weight); u != o.unit && !o.settled {
+	if u := o.unit.withWeight(spec.Weight); u != o.unit && !o.unitFixed {
 		o.unit = u
-		o.t = u.of(float64(o.engine.config.T))
+		o.t = u.fromNS(float64(o.engine.config.T))
 		for i := range o.engine.functions {
 			if s := &o.engine.functions[i]; s.Weight > 0 {
-				o.flows[i].charge, o.flows[i].warm = u.over(float64(s.Warm), s.Weight), s.Warm
+				o.flows[i].charge, o.flows[i].warm = u.perWeight(float64(s.Warm), s.Weight), s.Warm
 			}
 		}
 	}
-	o.flows[f].charge, o.flows[f].warm = o.unit.over(float64(spec.Warm), spec.Weight), spec.Warm
-	o.again(f)
+	o.flows[f].charge, o.flows[f].warm = o.unit.perWeight(float64(spec.Warm), spec.Weight), spec.Warm
+	o.updateKey(f)
 }
 
-// again puts a candidate in its place anew.
-func (o *mqfq) again(f int32) {
+// updateKey updates the key of a candidate.
+func (o *mqfq) updateKey(f int32) {
 	if o.ready.has(f) {
 		o.ready.set(f, o.rank(f))
 	}
@@ -104,102 +105,110 @@ func (o *mqfq) push(now time.Duration, f int32, m member) {
 	o.queues.push(f, m)
 	w := &o.flows[f]
 	if w.arrivals == 0 {
-		w.first = now
+		w.firstArrival = now
 	}
-	w.last = now
+	w.lastArrival = now
 	w.arrivals++
 	if o.sticky {
-		o.again(f)
+		o.updateKey(f)
 	}
 }
 
-func (o *mqfq) began(_ time.Duration, f int32, afresh bool) {
+func (o *mqfq) activated(_ time.Duration, f int32, afresh bool) {
 	if w := &o.flows[f]; afresh {
 		w.vt = max(w.vt, o.lift(f))
 	}
 	o.place(f)
 }
 
-func (o *mqfq) grew(f int32) { o.place(f) }
+func (o *mqfq) resized(f int32) { o.place(f) }
 
-func (o *mqfq) ceased(f int32) {
-	o.least.remove(f)
+func (o *mqfq) deactivated(f int32) {
+	o.byFloor.remove(f)
 	o.ready.remove(f)
-	o.held.remove(f)
-	o.raise()
-	o.idles(f)
+	o.throttled.remove(f)
+	o.raiseGlobal()
+	o.noteIdle(f)
 }
 
-// opened keeps virtual times small enough to be exact.
-func (o *mqfq) opened(time.Duration) {
-	const most = 1 << 51
-	if o.global < most {
+// shift is the value of Global_VT at which advanced shifts all virtual times down.
+const shift = 1 << 51
+
+// advanced keeps virtual times so small that they are exact.
+func (o *mqfq) advanced(time.Duration) {
+	if o.global < shift {
 		return
 	}
 	by := o.global
-	o.global, o.tag = 0, o.tag-by
+	o.global, o.lastVT = 0, o.lastVT-by
 	for i := range o.flows {
 		o.flows[i].vt -= by
 	}
-	for _, h := range []*heap{&o.least, &o.ready, &o.held} {
+	for _, h := range []*heap{&o.byFloor, &o.ready, &o.throttled} {
 		for i := range h.items {
 			h.items[i].key.b -= by
 		}
 	}
 }
 
-// place puts a queue that waits where its virtual time says.
+// place puts a waiting queue into the heaps.
 func (o *mqfq) place(f int32) {
-	o.least.lower(f, key{b: o.floor(f)}) // raise follows where it rose
-	o.raise()
-	if o.flows[f].vt-o.global > o.ahead() {
+	o.byFloor.lower(f, key{b: o.floor(f)}) // placeRisen calls raiseGlobal if it rose
+	o.placeRisen(f)
+}
+
+// placeRisen does the same for a queue that was waiting already and whose virtual time has not
+// decreased since.
+func (o *mqfq) placeRisen(f int32) {
+	o.raiseGlobal()
+	if o.flows[f].vt-o.global > o.permittedLead() {
 		o.ready.remove(f)
-		o.held.set(f, key{b: o.flows[f].vt})
+		o.throttled.set(f, key{b: o.flows[f].vt})
 	} else {
-		o.held.remove(f)
+		o.throttled.remove(f)
 		o.ready.set(f, o.rank(f))
 	}
 }
 
-// floor is what a queue that waits holds Global_VT down to.
+// floor returns the upper bound that a waiting queue puts on Global_VT.
 func (o *mqfq) floor(f int32) float64 {
 	w := &o.flows[f]
 	if o.executed {
-		return w.vt - w.runs
+		return w.vt - w.inFlightCharge
 	}
 	return w.vt
 }
 
-// ahead is how far a queue may be ahead of Global_VT.
-func (o *mqfq) ahead() float64 { return o.t + o.more }
+// permittedLead returns the permitted lead over Global_VT.
+func (o *mqfq) permittedLead() float64 { return o.t + o.extraLead }
 
-// raise follows the least virtual time of the queues that wait, and lets go
-// those that are no longer too far ahead.
-func (o *mqfq) raise() {
-	for o.least.len() > 0 {
-		first := o.least.min()
+// raiseGlobal raises Global_VT to the least floor of the waiting queues, and releases queues that
+// are no longer throttled.
+func (o *mqfq) raiseGlobal() {
+	for o.byFloor.len() > 0 {
+		first := o.byFloor.min()
 		if now := o.floor(first.function); now > first.key.b {
-			o.least.set(first.function, key{b: now})
+			o.byFloor.set(first.function, key{b: now})
 			continue
 		}
 		o.global = max(o.global, first.key.b)
 		break
 	}
-	for o.held.len() > 0 && o.held.min().key.b-o.global <= o.ahead() {
-		f := o.held.min().function
-		o.held.remove(f)
+	for o.throttled.len() > 0 && o.throttled.min().key.b-o.global <= o.permittedLead() {
+		f := o.throttled.min().function
+		o.throttled.remove(f)
 		o.ready.set(f, o.rank(f))
 	}
 }
 
-// key is the place of a candidate: sticky, fewest in flight, then longest
-// queue, then least VT, then oldest head; otherwise the last two (R15).
+// key returns the sort key of a candidate (R15). If sticky: fewest in flight, longest queue,
+// least VT, oldest head. Otherwise: least VT, oldest head.
 func (o *mqfq) key(f int32) key {
 	q := &o.queues.queues[f]
 	k := key{b: o.flows[f].vt, c: q.oldest}
 	if o.sticky {
 		k.a = 1<<31 - int64(q.len)
-		if o.spread {
+		if o.preferFewest {
 			k.a += int64(q.inFlight) << 32
 		}
 	}
@@ -211,71 +220,74 @@ func (o *mqfq) next(_ time.Duration, c *choice) bool {
 		return false
 	}
 	f := o.ready.min().function
-	rule := "least virtual time"
+	code := leastVirtualTime
 	if o.sticky {
-		rule = "fewest in flight, then longest queue, within T of Global_VT"
+		code = fewestInFlight
 	}
-	return c.anywhere(f, rule, o.unit.ms(o.flows[f].vt-o.global))
+	return c.anywhere(f, code, o.unit.ms(o.flows[f].vt-o.global))
 }
 
-func (o *mqfq) left(_ time.Duration, f int32, r *run) {
+func (o *mqfq) dispatched(_ time.Duration, f int32, r *run) {
 	w := &o.flows[f]
-	o.settled = true
-	o.tag = w.vt
+	o.unitFixed = true
+	o.lastVT = w.vt
 	r.charge = w.charge
 	w.vt += r.charge
-	w.runs += r.charge
-	if o.queues.queues[f].len > 0 {
+	w.inFlightCharge += r.charge
+	switch {
+	case o.queues.queues[f].len == 0:
+		o.deactivated(f)
+	case o.byFloor.has(f):
+		o.placeRisen(f)
+	default:
 		o.place(f)
-	} else {
-		o.ceased(f)
 	}
 }
 
-func (o *mqfq) ended(now time.Duration, f int32, r *run, executed time.Duration) {
+func (o *mqfq) finished(now time.Duration, f int32, r *run, executed time.Duration) {
 	w, q := &o.flows[f], &o.queues.queues[f]
-	if w.runs -= r.charge; q.inFlight == 0 {
-		w.runs = 0
+	if w.inFlightCharge -= r.charge; q.inFlight == 0 {
+		w.inFlightCharge = 0
 	}
 	before := w.vt
 	if !o.engine.config.Uncorrected {
 		w.vt += o.cost(f, executed) - r.charge
 	}
-	o.idles(f)
+	o.noteIdle(f)
 	switch {
-	case !o.least.has(f):
+	case !o.byFloor.has(f):
 	case o.executed || w.vt != before:
 		o.place(f)
-	case o.sticky && o.spread:
-		o.again(f)
+	case o.sticky && o.preferFewest:
+		o.updateKey(f)
 	}
 }
 
-// cost is what executing for so long adds to a virtual time.
+// cost returns the addition to the virtual time for a measured execution time.
 func (o *mqfq) cost(f int32, executed time.Duration) float64 {
 	if w := &o.flows[f]; executed == w.warm {
 		return w.charge
 	}
-	return o.unit.over(float64(executed), o.engine.functions[f].Weight)
+	return o.unit.perWeight(float64(executed), o.engine.functions[f].Weight)
 }
 
-// idles notes since when a queue is empty with nothing in flight.
-func (o *mqfq) idles(f int32) {
+// noteIdle notes the time at which a queue became empty with no invocation in flight.
+func (o *mqfq) noteIdle(f int32) {
 	if q := &o.queues.queues[f]; q.len == 0 && q.inFlight == 0 {
-		o.flows[f].idle = o.engine.now
+		o.flows[f].idleSince = o.engine.now
 	}
 }
 
-func (o *mqfq) why(f int32) string {
-	if o.held.has(f) {
-		return "throttled: its virtual time is ahead of Global_VT by more than T"
+func (o *mqfq) reason(f int32) reason.Reason {
+	if o.throttled.has(f) {
+		return reason.New(throttled, reason.Number("lead_ms", o.unit.ms(o.flows[f].vt-o.global)), reason.Number("limit_ms", o.unit.ms(o.permittedLead())))
 	}
-	return ""
+	return reason.Reason{}
 }
 
-// keep says whether a queue is Active (R16): not throttled, and not idle for
-// longer than alpha times its mean inter-arrival time.
-func (o *mqfq) keep(f int32) bool {
+// isActive reports whether a queue is active (R16): not throttled, and not idle for longer than
+// alpha times its mean inter-arrival time.
+func (o *mqfq) isActive(f int32) bool {
 	w, q := &o.flows[f], &o.queues.queues[f]
 	if w.vt-o.global > o.t {
 		return false
@@ -285,7 +297,7 @@ func (o *mqfq) keep(f int32) bool {
 	}
 	ttl := 0.0
 	if w.arrivals > 1 {
-		ttl = o.engine.config.Alpha * float64(w.last-w.first) / float64(w.arrivals-1)
+		ttl = o.engine.config.Alpha * float64(w.lastArrival-w.firstArrival) / float64(w.arrivals-1)
 	}
-	return float64(o.engine.now-w.idle) < ttl
+	return float64(o.engine.now-w.idleSince) < ttl
 }

@@ -1,13 +1,13 @@
 package queue
 
-// Numbers are the numbers of functions, by name: what drives a policy speaks of
-// names, the policy of the least numbers that are free. The zero value has none.
+// Numbers assigns numbers to function names, since a policy refers to functions by number. A new
+// name gets the smallest free number. The zero value is empty and ready to use.
 type Numbers struct {
 	numbers map[string]int32
 	names   []string // by number; empty for free ones
 }
 
-// Of is the number of a name, a new one if it has none.
+// Of returns the number of a name, and assigns one if the name is new.
 func (n *Numbers) Of(name string) int32 {
 	if i, known := n.numbers[name]; known {
 		return i
@@ -26,7 +26,7 @@ func (n *Numbers) Of(name string) int32 {
 	return i
 }
 
-// Name is whose a number is; empty if nobody's.
+// Name returns the name for a number, or "" if the number is free.
 func (n *Numbers) Name(number int32) string {
 	if number < 0 || int(number) >= len(n.names) {
 		return ""
@@ -34,7 +34,7 @@ func (n *Numbers) Name(number int32) string {
 	return n.names[number]
 }
 
-// Forget frees a number, as a Forget action says.
+// Forget frees a number after a Forget action.
 func (n *Numbers) Forget(number int32) {
 	if name := n.Name(number); name != "" {
 		delete(n.numbers, name)

@@ -1,110 +1,160 @@
 package queue
 
 import (
+	"iter"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// order is the part of a policy that chooses the function that goes next. The engine
-// reports every change to it. A function takes part from began until ceased, or until left
-// if no further invocation of it waits. Orders that need few of the methods embed ordinary.
+// view is the part of the engine that orders read. Orders change only the queues.
+type view struct {
+	config    Config
+	now       time.Duration
+	functions []Function
+	queues    *waiting
+	slots     []int     // by GPU: concurrent invocations; 0 if the GPU is closed
+	pool      instances // nil until the order has adapted the pool's configuration
+	evict     evictor   // used by orders that give whole GPUs to functions
+}
+
+// open reports whether a GPU accepts invocations.
+func (v *view) open(gpu int32) bool { return gpu >= 0 && int(gpu) < len(v.slots) && v.slots[gpu] > 0 }
+
+// known reports whether a function accepts invocations.
+func (v *view) known(f int32) bool {
+	return f >= 0 && int(f) < len(v.queues.queues) && v.queues.queues[f].known
+}
+
+// instances lists the methods of residency.Pool that orders read from.
+type instances interface {
+	Free(gpu int32) bool
+	EachFree(yield func(gpu int32) bool)
+	MaxFreeMem() int64
+	Best(function, only, except int32) (residency.Place, bool)
+	Cheapest(function int32) (at residency.Place, loss float64, ok bool)
+	Warm(function int32) iter.Seq[int32]
+	PlaceOn(function, gpu int32) residency.Place
+	Expected(function int32) time.Duration
+	Blocked(function, waiting int32) bool
+	Capped(function int32) bool
+	MightFit(function int32, most int64) bool
+	FitsOn(gpu, function int32) bool
+	Room(gpu, function int32) bool
+	Serves(function, gpu int32) bool
+	Obsolete(slot int32) bool
+}
+
+// evictor lists the methods of residency.Pool with which exclusive removes instances.
+type evictor interface {
+	Clear(gpu int32)
+	Dismiss(function, gpu int32)
+}
+
+// order is the part of a policy that chooses the next function. The engine reports every change
+// to it. A function is active, which means that next may choose it, from activated until
+// deactivated, or until dispatched if it has no further waiting invocation. Orders that need few
+// of the methods embed ordinary.
 type order interface {
 	// shape adapts the configuration of the pool of instances to the order.
 	shape(c *residency.Config)
-	// grow reports the numbers of functions, of GPUs, and of slots on all GPUs.
+	// grow reports the numbers of functions and GPUs, and the total number of slots.
 	grow(functions, gpus, slots int)
-	// changed reports a new function, or new costs or a new weight of one.
+	// changed reports that a function was added, or that its costs or weight changed.
 	changed(function int32)
-	// forget reports that the function is removed. Its number can be used again.
+	// forget reports that a function was removed and that its number may be reused.
 	forget(function int32)
-	// closed reports that the GPU is removed.
-	closed(gpu int32)
+	// gpuRemoved reports that the GPU is closed.
+	gpuRemoved(gpu int32)
 
-	// The next five methods keep the waiting invocations. push adds a new one. take
-	// removes and returns the one that next chose. drop removes the one with that id, and
-	// reports whether it was waiting. putBack returns one that take had removed to its
-	// place. list returns all of a function, oldest first.
+	// The next five methods store the waiting invocations. push adds a new one. pop removes and
+	// returns the invocation that next chose. drop removes the invocation with that ID, and
+	// reports whether it was waiting. requeue returns an invocation that pop removed to its
+	// place. list returns all invocations of a function, oldest first.
 	push(now time.Duration, function int32, m member)
-	take(function int32) member
+	pop(function int32) member
 	drop(function int32, id int64) bool
-	putBack(function int32, m member)
+	requeue(function int32, m member)
 	list(function int32) []member
 
-	// began reports that the function may go next from now on. afresh is false if the engine
-	// had only set it aside during this step.
-	began(now time.Duration, function int32, afresh bool)
-	// grew reports that the number of its waiting invocations changed, but not to 0.
-	grew(function int32)
-	// ceased reports that it must not go next, whether invocations of it wait or not.
-	ceased(function int32)
-	// opened reports that all events of this instant have been reported.
-	opened(now time.Duration)
-	// plans reports whether next is to be called even if every GPU is full.
-	plans() bool
-	// next fills in the choice. It returns false if all functions should wait.
+	// activated reports that next may choose the function from now on. afresh is false if the
+	// engine had only set the function aside during this step.
+	activated(now time.Duration, function int32, afresh bool)
+	// resized reports that the number of its waiting invocations changed, but not to 0.
+	resized(function int32)
+	// deactivated reports that next must not choose the function, even if invocations wait.
+	deactivated(function int32)
+	// advanced reports that all events of this instant have been reported.
+	advanced(now time.Duration)
+	// reserves reports whether next may choose a busy GPU for later. The engine then calls next
+	// even if every GPU is full.
+	reserves() bool
+	// next fills in the choice. It returns false if every function should wait.
 	next(now time.Duration, c *choice) bool
-	// left reports that the invocation which take returned was dispatched.
-	left(now time.Duration, function int32, r *run)
-	// ended reports that the invocation ended. executed is the time to charge for it: how
-	// long it was executed, or an assumed time.
-	ended(now time.Duration, function int32, r *run, executed time.Duration)
+	// dispatched reports that the engine dispatched the invocation that pop returned.
+	dispatched(now time.Duration, function int32, r *run)
+	// finished reports that the invocation completed, failed or was requeued. executed is the time
+	// to charge for it, measured or assumed.
+	finished(now time.Duration, function int32, r *run, executed time.Duration)
 	// freed reports that an instance of the function is idle, or was removed.
 	freed(function, gpu int32)
-	// moved reports that the function may have another kind of start on the GPU now.
+	// moved reports that the kind of start that the function would have on the GPU may have
+	// changed.
 	moved(function, gpu int32)
-	// wake returns when to decide again even if nothing happens.
+	// wake returns the time at which to decide again even without an event.
 	wake() time.Duration
-	// why returns the reason why a function with waiting invocations does not go; empty if
-	// only others go first.
-	why(function int32) string
+	// reason explains why a function with waiting invocations is not dispatched. It returns the zero
+	// Reason if the only reason is that others go first.
+	reason(function int32) reason.Reason
 }
 
-// choice is a function, the GPUs it may use, and why it was chosen.
+// choice is the decision of an order: a function, the GPUs that it may use, and the reason.
 type choice struct {
 	function     int32
-	only, except int32 // as residency.Pool.Best takes them
-	placed       bool  // the order chose the place itself
-	taken        bool  // the invocation is out of its queue already
-	assigned     bool  // it is only to wait for that place; the invocation is member
-	elsewhere    bool  // Run: a false miss
+	only, except int32 // arguments for residency.Pool.Best
+	placed       bool  // at is set: the order chose the place itself
+	popped       bool  // the invocation was removed from its queue already
+	assigned     bool  // only assign member to the GPU of at, where it waits
+	falseMiss    bool  // Run: a false miss
 	at           residency.Place
 	member       member
 	reason       Reason
 }
 
-// anywhere chooses a function, and leaves the GPU to the engine. It returns true.
-func (c *choice) anywhere(function int32, rule string, value float64) bool {
+// anywhere chooses a function and leaves the GPU to the engine. value is that of the code's
+// parameter, if it has one. It returns true.
+func (c *choice) anywhere(function int32, code reason.Code, value float64) bool {
 	*c = choice{}
 	c.function, c.only, c.except = function, residency.Any, residency.Any
-	c.reason.Rule, c.reason.Value = rule, value
+	c.reason.Code, c.reason.Value = code, value
 	return true
 }
 
-// on chooses a function, and a place for it. It returns true.
-func (c *choice) on(function int32, at residency.Place, rule string, value float64) bool {
-	c.anywhere(function, rule, value)
+// on chooses a function and its place. It returns true.
+func (c *choice) on(function int32, at residency.Place, code reason.Code, value float64) bool {
+	c.anywhere(function, code, value)
 	c.placed, c.at = true, at
 	return true
 }
 
-// ordinary has the methods of an order that keeps the invocations of a function in a queue
-// and takes the oldest first. Reports that most orders do not need have no effect.
+// ordinary implements methods of order for orders that keep the invocations of each function in a
+// queue and dispatch the oldest first. Its reporting methods do nothing.
 type ordinary struct{ queues *waiting }
 
-func (o ordinary) push(_ time.Duration, f int32, m member)       { o.queues.push(f, m) }
-func (o ordinary) take(f int32) member                           { return o.queues.pop(f) }
-func (o ordinary) drop(f int32, id int64) bool                   { return o.queues.drop(f, id) }
-func (o ordinary) putBack(f int32, m member)                     { o.queues.putBack(f, m) }
-func (o ordinary) list(f int32) []member                         { return o.queues.list(f) }
-func (ordinary) shape(*residency.Config)                         {}
-func (ordinary) changed(int32)                                   {}
-func (ordinary) forget(int32)                                    {}
-func (ordinary) closed(int32)                                    {}
-func (ordinary) opened(time.Duration)                            {}
-func (ordinary) plans() bool                                     { return false }
-func (ordinary) freed(int32, int32)                              {}
-func (ordinary) moved(int32, int32)                              {}
-func (ordinary) wake() time.Duration                             { return Never }
-func (ordinary) why(int32) string                                { return "" }
-func (ordinary) ended(time.Duration, int32, *run, time.Duration) {}
+func (o ordinary) push(_ time.Duration, f int32, m member)          { o.queues.push(f, m) }
+func (o ordinary) pop(f int32) member                               { return o.queues.pop(f) }
+func (o ordinary) drop(f int32, id int64) bool                      { return o.queues.drop(f, id) }
+func (o ordinary) requeue(f int32, m member)                        { o.queues.requeue(f, m) }
+func (o ordinary) list(f int32) []member                            { return o.queues.list(f) }
+func (ordinary) shape(*residency.Config)                            {}
+func (ordinary) changed(int32)                                      {}
+func (ordinary) forget(int32)                                       {}
+func (ordinary) gpuRemoved(int32)                                   {}
+func (ordinary) advanced(time.Duration)                             {}
+func (ordinary) reserves() bool                                     { return false }
+func (ordinary) freed(int32, int32)                                 {}
+func (ordinary) moved(int32, int32)                                 {}
+func (ordinary) wake() time.Duration                                { return Never }
+func (ordinary) reason(int32) reason.Reason                         { return reason.Reason{} }
+func (ordinary) finished(time.Duration, int32, *run, time.Duration) {}

@@ -8,15 +8,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// TestOverdue has an invocation sent to a busy GPU, since the work there should
-// end before it could start elsewhere; the work goes on for an hour. It does not
-// wait that long beside an idle GPU, unless the policy is told to be as patient
-// as LALB's paper.
+// TestOverdue sends an invocation to a busy GPU whose work should end before a start elsewhere
+// could. The work takes an hour. The invocation must move to an idle GPU soon, unless
+// Options.Patient selects the rule of LALB's paper.
 func TestOverdue(t *testing.T) {
 	for _, c := range []struct {
 		policy  string
 		patient bool
-		want    time.Duration // when it starts at the latest; 0 is not at all
+		want    time.Duration // latest start; 0 means never
 	}{
 		{"gfaas", false, time.Minute}, {"gfaas", true, time.Minute},
 		{"lalb", false, time.Minute}, {"lalb-o3", false, time.Minute}, {"lalb", true, 0},
@@ -27,10 +26,9 @@ func TestOverdue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		machine := &queue.GPU{Slots: 1, Mem: 100}
 		spec := &queue.Function{Name: "f", Warm: time.Second, Load: 5 * time.Second, Cold: 10 * time.Second, Mem: 10, Weight: 1}
-		actions := p.Step(0, []queue.Event{{Kind: queue.GPUSet, GPU: 0, Machine: machine}, {Kind: queue.GPUSet, GPU: 1, Machine: machine},
-			{Kind: queue.FunctionSet, Spec: spec}, {Kind: queue.Arrived, ID: 1}}, nil)
+		actions := p.Step(0, []queue.Event{&queue.GPUSet{Slots: 1, Mem: 100}, &queue.GPUSet{GPU: 1, Slots: 1, Mem: 100},
+			&queue.FunctionSet{Spec: *spec}, &queue.Arrived{ID: 1}}, nil)
 		ran := func() queue.Action {
 			for _, a := range actions {
 				if a.Kind == queue.Run {
@@ -41,17 +39,17 @@ func TestOverdue(t *testing.T) {
 		}
 		first := ran()
 		now := 10 * time.Second
-		actions = p.Step(now, []queue.Event{{Kind: queue.Completed, Instance: first.Instance, ID: 1, Executed: time.Second},
-			{Kind: queue.Arrived, ID: 2, At: now}}, nil)
+		actions = p.Step(now, []queue.Event{&queue.Completed{Execution: queue.Execution{Instance: first.Instance, ID: 1, Executed: time.Second}},
+			&queue.Arrived{ID: 2, At: now}}, nil)
 		if second := ran(); second.ID != 2 || second.GPU != first.GPU {
-			t.Fatalf("%s: %+v runs second", c.policy, second)
+			t.Fatalf("%s: %+v runs second, want ID 2 and GPU %v", c.policy, second, first.GPU)
 		}
 		now += time.Second / 2
 		wake, started := queue.Never, time.Duration(0)
-		actions = p.Step(now, []queue.Event{{Kind: queue.Arrived, ID: 3, At: now}}, nil)
-		for came := now; ; actions = p.Step(now, []queue.Event{{Kind: queue.Woke}}, nil) {
+		actions = p.Step(now, []queue.Event{&queue.Arrived{ID: 3, At: now}}, nil)
+		for arrived := now; ; actions = p.Step(now, []queue.Event{&queue.Woke{}}, nil) {
 			if third := ran(); third.ID == 3 {
-				if started = now - came; third.GPU == first.GPU {
+				if started = now - arrived; third.GPU == first.GPU {
 					t.Fatalf("%s: %+v", c.policy, third)
 				}
 				break
@@ -72,8 +70,8 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestBacklog has calls wait for a busy GPU, and then take less than they were expected
-// to. Once they have gone the GPU has no more to do than what it runs.
+// TestBacklog lets calls wait for a busy GPU and complete faster than expected. Afterwards, the
+// GPU's expected work must be the running call only.
 func TestBacklog(t *testing.T) {
 	const ms = time.Millisecond
 	p, err := queue.New(queue.Config{Policy: "lalb", Pool: residency.Unlimited, Options: queue.Defaults()})
@@ -91,18 +89,18 @@ func TestBacklog(t *testing.T) {
 		return queue.Action{Kind: queue.Forget}
 	}
 	ends := func(a queue.Action) queue.Event {
-		return queue.Event{Kind: queue.Completed, Instance: a.Instance, ID: a.ID, Executed: 100 * ms}
+		return &queue.Completed{Execution: queue.Execution{Instance: a.Instance, ID: a.ID, Executed: 100 * ms}}
 	}
-	step(0, queue.Event{Kind: queue.GPUSet, Machine: &queue.GPU{Slots: 1}}, queue.Event{Kind: queue.GPUSet, GPU: 1, Machine: &queue.GPU{Slots: 1}},
-		queue.Event{Kind: queue.FunctionSet, Spec: &queue.Function{Warm: time.Second, Load: 3 * time.Second, Cold: 9 * time.Second, Weight: 1}})
+	step(0, &queue.GPUSet{Slots: 1}, &queue.GPUSet{GPU: 1, Slots: 1},
+		&queue.FunctionSet{Spec: queue.Function{Warm: time.Second, Load: 3 * time.Second, Cold: 9 * time.Second, Weight: 1}})
 	first := step(0, arrives(0, 1))
 	runs := step(time.Second, ends(first), arrives(0, 2))
 	for id := range int64(2) {
 		if a := step(0, arrives(0, 3+id)); a.Kind != queue.Assign || a.GPU != first.GPU {
-			t.Fatalf("%+v", a)
+			t.Fatalf("%+v, want Kind %v and GPU %v", a, queue.Assign, first.GPU)
 		}
 	}
-	step(0, queue.Event{Kind: queue.Learned, Spec: &queue.Function{Warm: 100 * ms, Load: time.Second, Cold: 9 * time.Second}})
+	step(0, &queue.Learned{Spec: queue.Function{Warm: 100 * ms, Load: time.Second, Cold: 9 * time.Second}})
 	for range 2 {
 		runs = step(100*ms, ends(runs))
 	}
@@ -110,6 +108,6 @@ func TestBacklog(t *testing.T) {
 		t.Fatalf("%+v", runs)
 	}
 	if a := step(0, arrives(0, 5)); a.Kind != queue.Assign || a.Reason.Value != 100 {
-		t.Errorf("free in 100 ms: %+v", a)
+		t.Errorf("free in 100 ms: %+v, want Kind %v and Reason.Value 100", a, queue.Assign)
 	}
 }

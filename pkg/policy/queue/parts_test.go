@@ -33,13 +33,13 @@ func TestHeap(t *testing.T) {
 				t.Fatalf("has %d: %v, want %v", f, h.has(f), in)
 			}
 			odd := func(f int32) bool { return f%2 == 1 }
-			first, some, _ := h.first(odd, nil)
+			first, found, _ := h.first(odd, nil)
 			for f, k := range twin {
-				if odd(f) && (!some || k.less(&first.key)) {
-					t.Fatalf("first of the odd: %+v, %v, want %d with %+v or less", first, some, f, k)
+				if odd(f) && (!found || k.less(&first.key)) {
+					t.Fatalf("first of the odd: %+v, %v, want %d with %+v or less", first, found, f, k)
 				}
 			}
-			if some && (!odd(first.function) || first.key != twin[first.function]) {
+			if found && (!odd(first.function) || first.key != twin[first.function]) {
 				t.Fatalf("first of the odd: %+v", first)
 			}
 			if len(twin) == 0 {
@@ -66,18 +66,18 @@ func TestHeap(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, twin, id := newWaiting(3), [3][]int64{}, int64(0)
-		var gone []member
+		var popped []member
 		of := map[int64]int32{}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			f := int32(rapid.IntRange(0, 2).Draw(t, "function"))
-			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
-			case what == 0 && len(twin[f]) > 0:
+			switch operation := rapid.IntRange(0, 5).Draw(t, "what"); {
+			case operation == 0 && len(twin[f]) > 0:
 				got := w.pop(f)
 				if got.id != twin[f][0] || got.at != time.Duration(got.id) {
 					t.Fatalf("popped %d of %v", got.id, twin[f])
 				}
-				twin[f], gone = twin[f][1:], append(gone, got)
-			case what == 1:
+				twin[f], popped = twin[f][1:], append(popped, got)
+			case operation == 1:
 				drop := int64(rapid.IntRange(0, int(id)).Draw(t, "id"))
 				at := slices.Index(twin[f], drop)
 				if got := w.drop(f, drop); got != (at >= 0) {
@@ -86,10 +86,10 @@ func TestWaiting(t *testing.T) {
 				if at >= 0 {
 					twin[f] = slices.Delete(twin[f], at, at+1)
 				}
-			case what == 2 && len(gone) > 0:
-				back := gone[0]
-				gone = gone[1:]
-				w.putBack(of[back.id], back)
+			case operation == 2 && len(popped) > 0:
+				back := popped[0]
+				popped = popped[1:]
+				w.requeue(of[back.id], back)
 				twin[of[back.id]] = append(twin[of[back.id]], back.id)
 				slices.Sort(twin[of[back.id]])
 			default:
@@ -117,9 +117,8 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestRequests compares LALB's global queue with a slice, and marks on prefixes with a
-// counter on each request: also when invocations do not come in the order of their
-// numbers.
+// TestRequests compares LALB's global queue with a slice, and its marks on prefixes with a
+// counter for each request. Invocations may arrive out of order.
 func TestRequests(t *testing.T) {
 	type counted struct {
 		request
@@ -127,7 +126,7 @@ func TestRequests(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		const numbers = 60
-		r, twin, gone := newRequests(), []counted(nil), []request(nil)
+		r, twin, popped := newRequests(), []counted(nil), []request(nil)
 		r.grow(3)
 		ids := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
 			for id := int64(0); id < numbers && yield(id); id++ {
@@ -144,22 +143,22 @@ func TestRequests(t *testing.T) {
 				it := request{member: member{id: ids[0]}, model: model}
 				r.push(it)
 				twin, ids = append(twin, counted{request: it}), ids[1:]
-			case 1: // take the oldest of a model
+			case 1: // remove the oldest of a model
 				if first >= 0 {
-					if got := r.take(r.models[model].head); got.id != twin[first].id {
+					if got := r.pop(r.models[model].head); got.id != twin[first].id {
 						t.Fatalf("took %d, want %d", got.id, twin[first].id)
 					}
-					gone = append(gone, twin[first].request)
+					popped = append(popped, twin[first].request)
 					twin = slices.Delete(twin, first, first+1)
 				}
-			case 2: // pass over all before the oldest of a model
+			case 2: // visit all before the oldest of a model
 				r.visit(r.models[model].head)
 				for i := range twin {
 					if i < first || first < 0 {
 						twin[i].visits++
 					}
 				}
-			case 3: // take any
+			case 3: // remove any
 				id := rapid.Int64Range(0, numbers-1).Draw(t, "id")
 				at := slices.IndexFunc(twin, func(c counted) bool { return c.id == id && c.model == model })
 				n := r.find(model, id)
@@ -167,17 +166,17 @@ func TestRequests(t *testing.T) {
 					t.Fatalf("%d of %d: found %v, want %v", id, model, n != none, at >= 0)
 				}
 				if at >= 0 {
-					if got := r.take(n); got.id != id {
+					if got := r.pop(n); got.id != id {
 						t.Fatalf("took %d, want %d", got.id, id)
 					}
-					gone = append(gone, twin[at].request)
+					popped = append(popped, twin[at].request)
 					twin = slices.Delete(twin, at, at+1)
 				}
 			case 4:
-				if len(gone) > 0 {
-					back := counted{request: gone[0]}
-					gone = gone[1:]
-					r.putBack(back.request)
+				if len(popped) > 0 {
+					back := counted{request: popped[0]}
+					popped = popped[1:]
+					r.requeue(back.request)
 					at := slices.IndexFunc(twin, func(c counted) bool { return c.id > back.id })
 					if at < 0 {
 						at = len(twin)
@@ -198,13 +197,13 @@ func TestRequests(t *testing.T) {
 				if r.nodes[n].id != c.id || lines[c.model] != n {
 					t.Fatalf("%+v in place of %+v, which is first of its model: %v", r.nodes[n], c, lines[c.model] == n)
 				}
-				n, lines[c.model] = r.nodes[n].next, r.nodes[n].later
+				n, lines[c.model] = r.nodes[n].next, r.nodes[n].nextOfModel
 			}
 		}
 	})
 }
 
-// TestSets compares rows of bits with maps, while there come to be more of both.
+// TestSets compares rows of bits with maps, while rows and members are added.
 func TestSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s sets
@@ -217,25 +216,79 @@ func TestSets(t *testing.T) {
 			s.set(row, member, in)
 			twin[[2]int32{row, member}] = in
 			for row := range int32(rows) {
-				var want []int32
 				for member := range int32(members) {
-					if in := twin[[2]int32{row, member}]; in {
-						want = append(want, member)
-					}
 					if s.has(row, member) != twin[[2]int32{row, member}] {
 						t.Fatalf("%d has %d: %v", row, member, s.has(row, member))
 					}
-				}
-				if got := slices.Collect(s.of(row)); !slices.Equal(got, want) || s.some(row) != (len(want) > 0) {
-					t.Fatalf("%d has %v, want %v", row, got, want)
 				}
 			}
 		}
 	})
 }
 
-// TestHits compares what a GPU's hits say with a look at all that waits: also when
-// invocations do not come in the order of their numbers.
+// TestCopies compares the results of a model's heaps with a scan of all its copies.
+func TestCopies(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const gpus, models = 3 * fewCopies, 2
+		var w gpuQueues
+		w.grow(gpus)
+		for g := range w.gpus {
+			w.gpus[g].open = true
+		}
+		c := copies{gpuQueues: &w}
+		c.grow(models, gpus)
+		for g := range int32(gpus) {
+			c.set(0, g, true)
+			c.set(1, g, g%2 == 0)
+		}
+		now := time.Duration(0)
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			now++
+			g, model := int32(rapid.IntRange(0, gpus-1).Draw(t, "gpu")), int32(rapid.IntRange(0, models-1).Draw(t, "model"))
+			switch it := &w.gpus[g]; rapid.IntRange(0, 9).Draw(t, "what") {
+			case 0:
+				c.set(model, g, !c.cached.has(model, g))
+			case 1:
+				if it.open = !it.open; it.open {
+					c.moveToIdle(g)
+				}
+			case 2, 3:
+				w.push(g, request{}, time.Duration(rapid.IntRange(0, 9).Draw(t, "takes")))
+			case 4:
+				w.clear(g)
+				c.updateBusyKeys(g)
+			case 5:
+				if it.busy {
+					w.extend(g, now)
+				}
+			case 6, 7, 8, 9:
+				if it.busy {
+					w.stop(g)
+					c.moveToIdle(g)
+				} else if it.open {
+					w.start(g, model, 0, now, now+time.Duration(rapid.IntRange(0, 50).Draw(t, "expected")))
+				}
+			}
+			cannot := int32(rapid.IntRange(1, 60).Draw(t, "cannot"))
+			can := func(g int32) bool { return g%cannot == 0 }
+			model = int32(rapid.IntRange(0, models-1).Draw(t, "model"))
+			var all heap
+			for n, m := range c.entries {
+				if m.model == model && c.cached.has(model, m.gpu) && slices.Contains(c.on[m.gpu], int32(n)) {
+					all.items = append(all.items, item{function: int32(n)})
+				}
+			}
+			wantIdle, wantBusy := c.scan(&all, can, none, none)
+			idle, busy := c.find(model, can)
+			if idle != wantIdle || idle == none && busy != wantBusy {
+				t.Fatalf("of %d copies found idle %d, busy %d, want %d, %d", len(all.items), idle, busy, wantIdle, wantBusy)
+			}
+		}
+	})
+}
+
+// TestHits compares the first hit of a GPU with a scan of the queue. Invocations may arrive out
+// of order.
 func TestHits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const models, gpus = 4, 2
@@ -244,10 +297,10 @@ func TestHits(t *testing.T) {
 		for g := range int32(gpus) {
 			pool.SetGPU(g, 1, 0)
 		}
-		p := newLALB(&engine{queues: newWaiting(1), pool: pool}, 0, true)
-		p.gpus, p.hits = make([]worker, gpus), make([]heap, gpus)
-		p.size(models)
-		var gone []request
+		p := newLALB(&view{queues: newWaiting(1), pool: pool}, 0, true)
+		p.gpuQueues.grow(gpus)
+		p.growModels(models)
+		var removed []request
 		ids := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
 			for id := int64(0); id < 40 && yield(id); id++ {
 			}
@@ -259,28 +312,24 @@ func TestHits(t *testing.T) {
 			model, g := int32(rapid.IntRange(0, models-1).Draw(t, "model")), int32(rapid.IntRange(0, gpus-1).Draw(t, "gpu"))
 			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
 			case what == 0:
-				p.cached(g, model, !p.copies.has(model, g))
+				p.copies.set(model, g, !p.copies.cached.has(model, g))
 			case what == 1 && p.global.models[model].head != none:
-				gone = append(gone, *p.pick(p.global.models[model].head))
-			case what == 2 && len(gone) > 0:
-				p.global.putBack(gone[0])
-				p.follow(gone[0].model)
-				gone = gone[1:]
+				removed = append(removed, *p.global.pop(p.global.models[model].head))
+			case what == 2 && len(removed) > 0:
+				p.global.requeue(removed[0])
+				removed = removed[1:]
 			default:
 				p.global.push(request{member: member{id: ids[0]}, model: model})
-				if p.global.models[model].len == 1 {
-					p.follow(model)
-				}
 				ids = ids[1:]
 			}
 			want := none
 			for model, line := range p.global.models {
-				if n := line.head; n != none && p.copies.has(int32(model), g) && (want == none || p.global.nodes[n].id < p.global.nodes[want].id) {
+				if n := line.head; n != none && p.copies.cached.has(int32(model), g) && (want == none || p.global.nodes[n].id < p.global.nodes[want].id) {
 					want = n
 				}
 			}
 			if got, foremost := p.firstHit(g), p.foremost(g); got != want || foremost != want {
-				t.Fatalf("first of GPU %d: %d, by its hits %d, want %d", g, got, foremost, want)
+				t.Fatalf("first of GPU %d: %d, by models %d, want %d", g, got, foremost, want)
 			}
 		}
 	})

@@ -7,125 +7,96 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// planned is an instance that a plan has for a function: its slice of the GPU is
-// its own whatever else runs. No order decides of it, since none but its function
-// can use it: what it runs takes no slot and no virtual time.
-type planned struct {
-	slot int32
-	each time.Duration // that an invocation takes on it: as its Spec says, then a mean of what was measured
-	n    int           // measurements in it
+// plannedInstance is an instance that a plan has started for a function. It owns its slice of the
+// GPU, and only its function can use it. Orders therefore do not handle it: its invocations take
+// no slot and no virtual time.
+type plannedInstance struct {
+	slot     int32
+	duration time.Duration // duration of an invocation: the plan's estimate, then a moving average
+	n        int           // number of measurements, up to averageWindow
 }
 
-// patience is for how long at least an invocation waits for a plan's instances before
-// another is started beside them: that one takes from what the plan promised others.
+// plans holds the planned instances.
+type plans struct {
+	*view
+	pool       *residency.Pool
+	runs       *runs
+	byFunction [][]plannedInstance // by function
+	running    []int32             // by function: invocations in flight on them
+	functions  []int32             // functions with planned instances, ascending
+}
+
+// has reports whether a function has planned instances.
+func (p *plans) has(f int32) bool { return int(f) < len(p.byFunction) && len(p.byFunction[f]) > 0 }
+
+// forget removes the state of a function.
+func (p *plans) forget(f int32) {
+	if int(f) < len(p.byFunction) {
+		p.byFunction[f], p.running[f] = nil, 0
+	}
+}
+
+// patience is the least time that an invocation waits for planned instances before the engine
+// starts another instance, which would use resources that the plan promised to others.
 const patience = 2 * time.Second
 
-// longest is what an invocation is taken to take at most: a guess may be anything.
-const longest = time.Hour
+// maxDuration bounds the duration of an invocation, because estimates are arbitrary.
+const maxDuration = time.Hour
 
-// few is how many measurements a mean is of, about, once there were as many.
-const few = 32
+// averageWindow is the weight of the moving average, in measurements.
+const averageWindow = 32
 
-func (p *planned) learn(executed time.Duration) {
-	p.n = min(p.n+1, few)
-	p.each = max(p.each+(executed-p.each)/time.Duration(p.n), 1)
+func (p *plannedInstance) learn(executed time.Duration) {
+	p.n = min(p.n+1, averageWindow)
+	p.duration = max(p.duration+(executed-p.duration)/time.Duration(p.n), 1)
 }
 
-// serve sends what waits to instances of a plan that can take it: what an order has
-// decided of already and waits for room, then the rest, oldest first. An invocation
-// that all of them are too busy for waits for one while that is sooner than a start,
-// or soon, and is for the order to decide of otherwise.
-func (e *engine) serve(actions []Action) []Action {
-	for _, f := range e.planned {
-		q := &e.queues.queues[f]
-		for q.len > 0 || len(e.held) > 0 {
-			p := e.soonest(f)
-			if p == nil {
-				break
-			}
-			m, held := e.recall(f)
-			if !held && q.len == 0 {
-				break
-			}
-			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: e.pool.GPU(p.slot), Instance: e.pool.Instance(p.slot),
-				Expected: p.each, Reason: Reason{Rule: "it is a plan's instance, and answers first", Waiting: q.len, InFlight: e.running(f)}}
-			if held {
-				a.Reason.Waiting++
-				actions = e.changed(actions, "")
-			} else {
-				m = e.order.take(f)
-				e.took(f)
-			}
-			a.ID, a.Arrived = m.id, m.at
-			expected := p.each * time.Duration(e.beside(p.slot)+1) // they share its time
-			e.add(run{member: m, function: f, gpu: a.GPU, slot: p.slot, planned: true, begin: e.now, until: e.now + expected, warm: p.each})
-			e.states[f].planned++
-			e.pool.Join(p.slot)
-			actions = append(actions, a)
-		}
-		e.review(f)
-	}
-	return actions
-}
-
-// soonest is the instance of a plan for the function that will have one more
-// invocation done first, by what each takes on it and how many it has; nil if
-// none can take one more.
-func (e *engine) soonest(f int32) *planned {
-	most := max(int(e.functions[f].Inflight), 1)
-	var best *planned
+// soonest returns the planned instance that would complete one more invocation first, according
+// to its duration per invocation and its invocations in flight. It returns nil if no instance can
+// accept another.
+func (p *plans) soonest(f int32) (best *plannedInstance) {
+	limit := max(int(p.view.functions[f].Inflight), 1)
 	var first time.Duration
-	for i := range e.states[f].plans {
-		p := &e.states[f].plans[i]
-		runs := e.beside(p.slot)
-		if runs >= most || !e.open(e.pool.GPU(p.slot)) {
+	for i := range p.byFunction[f] {
+		it := &p.byFunction[f][i]
+		n := p.runs.count(it.slot)
+		if n >= limit || !p.open(p.pool.GPU(it.slot)) {
 			continue
 		}
-		if done := p.each * time.Duration(runs+1); best == nil || done < first {
-			best, first = p, done
+		if completion := it.duration * time.Duration(n+1); best == nil || completion < first {
+			best, first = it, completion
 		}
 	}
 	return best
 }
 
-// soon says whether a plan's instances will have taken all that waits for the
-// function before one could be started for it. One whose work is overdue does
-// not count.
-func (e *engine) soon(f int32) bool {
+// serveSoon reports whether the planned instances will finish all waiting invocations of a
+// function before a new instance could be started, or within patience. Instances with overdue work
+// do not count.
+func (p *plans) serveSoon(f int32) bool {
 	rate := 0.0
-	for i := range e.states[f].plans {
-		if p := &e.states[f].plans[i]; e.open(e.pool.GPU(p.slot)) && e.late(p) > e.now {
-			rate += 1 / float64(p.each)
+	for i := range p.byFunction[f] {
+		if it := &p.byFunction[f][i]; p.open(p.pool.GPU(it.slot)) && p.runs.overdueAt(it.slot) > p.now {
+			rate += 1 / float64(it.duration)
 		}
 	}
-	extra := e.pool.Expected(f) - e.functions[f].Warm
-	if extra > 0 { // none of its own is idle
+	extra := p.pool.Expected(f) - p.view.functions[f].Warm
+	if extra > 0 { // the function has no idle instance of its own
 		extra = max(extra, patience)
 	}
-	return rate > 0 && float64(e.queues.queues[f].len) <= rate*float64(extra)
+	return rate > 0 && float64(p.queues.queues[f].len) <= rate*float64(extra)
 }
 
-// late is when the first of what an instance runs is overdue, having taken twice as
-// long as expected, and not just for a moment; Never if nothing runs there.
-func (e *engine) late(p *planned) time.Duration {
+// nextOverdue returns the time at which the result of serveSoon may change, because the first
+// invocation on a planned instance that others wait for becomes overdue.
+func (p *plans) nextOverdue() time.Duration {
 	at := Never
-	for n := e.pool.Run(p.slot); n != none; n = e.runs[n].next {
-		r := &e.runs[n]
-		at = min(at, max(overdue(r.begin, r.until), r.until+patience)+1)
-	}
-	return at
-}
-
-// giveUp is when the first of what invocations wait for on a plan's instances
-// is overdue.
-func (e *engine) giveUp() time.Duration {
-	at := Never
-	for _, f := range e.planned {
-		if q := &e.queues.queues[f]; q.len == 0 || !q.out {
+	for _, f := range p.functions {
+		if q := &p.queues.queues[f]; q.len == 0 || !q.excluded {
 			continue
 		}
-		for i := range e.states[f].plans {
-			if late := e.late(&e.states[f].plans[i]); late > e.now {
+		for i := range p.byFunction[f] {
+			if late := p.runs.overdueAt(p.byFunction[f][i].slot); late > p.now {
 				at = min(at, late)
 			}
 		}
@@ -133,42 +104,42 @@ func (e *engine) giveUp() time.Duration {
 	return at
 }
 
-// measured takes note of how long an invocation took on a plan's instance.
-func (e *engine) measured(r *run, executed time.Duration) {
-	for i := range e.states[r.function].plans {
-		if p := &e.states[r.function].plans[i]; p.slot == r.slot {
-			p.learn(executed)
+// measured updates the duration of a planned instance after an invocation.
+func (p *plans) measured(r *run, executed time.Duration) {
+	for i := range p.byFunction[r.function] {
+		if it := &p.byFunction[r.function][i]; it.slot == r.slot {
+			it.learn(executed)
 		}
 	}
 }
 
-// plan makes an instance known that a plan has for a function.
-func (e *engine) plan(f, slot int32, spec *Function) {
-	p := planned{slot: slot, each: e.functions[f].Warm}
-	if spec != nil {
-		p.each = spec.Warm
+// add adds a planned instance. each is Adopted.Warm.
+func (p *plans) add(f, slot int32, each time.Duration) {
+	if each == 0 {
+		each = p.view.functions[f].Warm
 	}
-	p.each = min(max(p.each, 1), longest)
-	e.states[f].plans = append(e.states[f].plans, p)
-	e.planned = holding(e.planned, f, true)
+	p.byFunction, p.running = grown(p.byFunction, int(f)+1), grown(p.running, int(f)+1)
+	p.byFunction[f] = append(p.byFunction[f], plannedInstance{slot: slot, duration: min(max(each, 1), maxDuration)})
+	p.functions = withMember(p.functions, f, true)
 }
 
-// unplan forgets an instance, if it is a plan's.
-func (e *engine) unplan(f, slot int32) {
-	s := &e.states[f]
-	s.plans = slices.DeleteFunc(s.plans, func(p planned) bool { return p.slot == slot })
-	if len(s.plans) == 0 {
-		e.planned = holding(e.planned, f, false)
+// remove removes an instance if it is planned.
+func (p *plans) remove(f, slot int32) {
+	if !p.has(f) {
+		return
+	}
+	p.byFunction[f] = slices.DeleteFunc(p.byFunction[f], func(it plannedInstance) bool { return it.slot == slot })
+	if len(p.byFunction[f]) == 0 {
+		p.functions = withMember(p.functions, f, false)
 	}
 }
 
-// blocked says whether a function has to wait for instances of its own, or for
-// those of a plan, whatever else is free.
-func (e *engine) blocked(f int32) bool {
-	return e.pool.Blocked(f, e.queues.queues[f].len) || len(e.planned) > 0 && len(e.states[f].plans) > 0 && e.soon(f)
-}
-
-// running is how many invocations of a function run.
-func (e *engine) running(f int32) int32 {
-	return e.queues.queues[f].inFlight + e.states[f].planned
+// inFlight returns the number of invocations of a function in flight, on planned instances and on
+// others.
+func (p *plans) inFlight(f int32) int32 {
+	n := p.queues.queues[f].inFlight
+	if int(f) < len(p.running) {
+		n += p.running[f]
+	}
+	return n
 }

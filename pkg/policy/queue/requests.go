@@ -1,59 +1,68 @@
 package queue
 
-// requests is LALB's global queue: in order of arrival, and by model.
+// requests is LALB's global queue, in order of arrival and by model.
 //
-// Passing over invocations counts a visit of each. Since that happens to a
-// prefix of the queue every time, a mark on the last invocation of the prefix
-// is enough: the visits of one are the marks on it and on all behind it, and
-// those of the first are all marks there are (section VI: a decision costs the
-// models on the GPU, not the queue).
+// Passing over invocations visits each of them, and the number of visits is limited. Every such
+// visit concerns a prefix of the queue, so it only marks the last invocation of the prefix. The
+// visits of an invocation are the marks on it and on all behind it; those of the first are all
+// marks. A decision therefore costs time proportional to the models on the GPU, not to the length
+// of the queue (section VI).
 type requests struct {
 	nodes      []request
-	freed      int32
+	freeNodes  int32
 	head, tail int32
-	models     []line // by model
-	marks      int64  // on all that wait
+	models     []modelQueue // by model
+	waiting    []int32      // models with waiting invocations, in no particular order
+	marks      int64        // sum over all waiting invocations
 	total      int
-	mixed      bool // some came behind one with a higher number, as limits let them
+	mixed      bool // an invocation was pushed behind one with a higher ID, as limits may do
 }
 
-// line is the invocations of one model.
-type line struct{ head, tail, len int32 }
+// modelQueue is the queue of one model.
+type modelQueue struct {
+	head, tail, len int32
+	waitingIndex    int32 // index in requests.waiting, if len > 0
+}
 
 type request struct {
 	member
-	function   int32
-	model      int32
-	prev, next int32 // in order of arrival
-	later      int32 // of the same model
-	marks      int64
+	function    int32
+	model       int32
+	prev, next  int32 // neighbours in order of arrival
+	nextOfModel int32 // next of the same model
+	marks       int64
 }
 
-func newRequests() *requests { return &requests{freed: none, head: none, tail: none} }
+func newRequests() *requests { return &requests{freeNodes: none, head: none, tail: none} }
 
-// grow makes queues for that many models.
+// grow adds models up to that number.
 func (r *requests) grow(models int) {
 	for len(r.models) < models {
-		r.models = append(r.models, line{head: none, tail: none})
+		r.models = append(r.models, modelQueue{head: none, tail: none})
 	}
 }
 
 func (r *requests) node(it request) int32 {
-	n := r.freed
+	n := r.freeNodes
 	if n == none {
 		n = int32(len(r.nodes))
 		r.nodes = append(roomy(r.nodes), request{})
 	} else {
-		r.freed = r.nodes[n].next
+		r.freeNodes = r.nodes[n].next
 	}
-	it.prev, it.next, it.later, it.marks = none, none, none, 0
+	it.prev, it.next, it.nextOfModel, it.marks = none, none, none, 0
 	r.nodes[n] = it
-	r.models[it.model].len++
+	q := &r.models[it.model]
+	if q.len == 0 {
+		q.waitingIndex = int32(len(r.waiting))
+		r.waiting = append(r.waiting, it.model)
+	}
+	q.len++
 	r.total++
 	return n
 }
 
-// push adds the newest invocation.
+// push appends an invocation.
 func (r *requests) push(it request) {
 	n := r.node(it)
 	r.nodes[n].prev = r.tail
@@ -68,15 +77,15 @@ func (r *requests) push(it request) {
 	if q.tail == none {
 		q.head = n
 	} else {
-		r.nodes[q.tail].later = n
+		r.nodes[q.tail].nextOfModel = n
 	}
 	q.tail = n
 }
 
-// putBack gives an invocation the place that its number says, before the first
-// with a higher one. It has been visited as often as those behind it.
-func (r *requests) putBack(it request) {
-	before := r.above(it.id)
+// requeue inserts an invocation before the first with a higher ID. It counts as visited as often
+// as the invocations behind it.
+func (r *requests) requeue(it request) {
+	before := r.firstAbove(it.id)
 	if before == none {
 		r.push(it)
 		return
@@ -94,18 +103,18 @@ func (r *requests) putBack(it request) {
 		last = r.nodes[last].prev
 	}
 	if last == none {
-		r.nodes[n].later, q.head = q.head, n
+		r.nodes[n].nextOfModel, q.head = q.head, n
 	} else {
-		r.nodes[n].later, r.nodes[last].later = r.nodes[last].later, n
+		r.nodes[n].nextOfModel, r.nodes[last].nextOfModel = r.nodes[last].nextOfModel, n
 	}
-	if r.nodes[n].later == none {
+	if r.nodes[n].nextOfModel == none {
 		q.tail = n
 	}
 }
 
-// above is the first invocation with a higher number, none if there is none.
-func (r *requests) above(id int64) int32 {
-	if r.mixed { // lower ones may be behind it
+// firstAbove returns the first invocation with a higher ID, or none.
+func (r *requests) firstAbove(id int64) int32 {
+	if r.mixed { // lower IDs may be behind a higher one
 		n := r.head
 		for n != none && r.nodes[n].id < id {
 			n = r.nodes[n].next
@@ -119,12 +128,12 @@ func (r *requests) above(id int64) int32 {
 	return first
 }
 
-// find is where an invocation of a model is, which are in order of their numbers
-// unless they are mixed; none if it is not there.
+// find returns the node of an invocation, or none. Within a model IDs ascend, unless mixed is
+// set.
 func (r *requests) find(model int32, id int64) int32 {
 	n := r.models[model].head
 	for n != none && r.nodes[n].id != id && (r.mixed || r.nodes[n].id < id) {
-		n = r.nodes[n].later
+		n = r.nodes[n].nextOfModel
 	}
 	if n != none && r.nodes[n].id == id {
 		return n
@@ -132,9 +141,9 @@ func (r *requests) find(model int32, id int64) int32 {
 	return none
 }
 
-// take removes an invocation, the oldest of its model as a rule. It is to be read
-// before the next comes.
-func (r *requests) take(n int32) *request {
+// pop removes an invocation, usually the oldest of its model. The result is valid until the next
+// push or requeue.
+func (r *requests) pop(n int32) *request {
 	it := &r.nodes[n]
 	if it.prev == none {
 		r.head = it.next
@@ -150,24 +159,28 @@ func (r *requests) take(n int32) *request {
 	}
 	q := &r.models[it.model]
 	last := none
-	for m := q.head; m != n; m = r.nodes[m].later {
+	for m := q.head; m != n; m = r.nodes[m].nextOfModel {
 		last = m
 	}
 	if last == none {
-		q.head = it.later
+		q.head = it.nextOfModel
 	} else {
-		r.nodes[last].later = it.later
+		r.nodes[last].nextOfModel = it.nextOfModel
 	}
-	if it.later == none {
+	if it.nextOfModel == none {
 		q.tail = last
 	}
-	q.len--
+	if q.len--; q.len == 0 {
+		last := r.waiting[len(r.waiting)-1]
+		r.waiting[q.waitingIndex], r.models[last].waitingIndex = last, q.waitingIndex
+		r.waiting = r.waiting[:len(r.waiting)-1]
+	}
 	r.total--
-	it.next, r.freed = r.freed, n
+	it.next, r.freeNodes = r.freeNodes, n
 	return it
 }
 
-// visit counts a visit of all before n, of all there are if n is none.
+// visit counts a visit of all invocations before n, or of all if n is none.
 func (r *requests) visit(n int32) {
 	last := r.tail
 	if n != none {

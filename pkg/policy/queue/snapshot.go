@@ -6,22 +6,23 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// Snapshot is how a policy stands.
+// Snapshot describes the state of a policy.
 type Snapshot struct {
-	Functions []FunctionStatus     // those known, by number
-	Instances []residency.Standing // by name
+	Functions []FunctionStatus           // in order of their numbers
+	Instances []residency.InstanceStatus // in order of their IDs
 }
 
-// FunctionStatus is how a function stands.
+// FunctionStatus describes the state of a function.
 type FunctionStatus struct {
 	Function            int32
 	Name                string
 	Waiting, InFlight   int
-	Instances, Starting int           // Starting: of those, without an invocation
-	Oldest              time.Duration // when the one that waits longest came
-	Why                 string        // why the next one waits; empty if none does
+	Instances, Starting int           // Starting: starting without an invocation; included in Instances
+	Oldest              time.Duration // arrival time of the oldest waiting invocation
+	WaitReason          reason.Reason // the reason why the next one waits; zero if there is no such invocation
 }
 
 // Snapshot implements Policy.
@@ -32,62 +33,65 @@ func (e *engine) Snapshot() Snapshot {
 		if e.functions[f] == (Function{}) {
 			continue
 		}
-		st := FunctionStatus{Function: f, Name: e.functions[f].Name, InFlight: int(e.running(f))}
+		st := FunctionStatus{Function: f, Name: e.functions[f].Name, InFlight: int(e.plans.inFlight(f))}
 		st.Instances, st.Starting = e.pool.Count(f)
-		for _, m := range e.waitingFor(f) {
+		for _, m := range e.listWaiting(f) {
 			if st.Waiting++; st.Waiting == 1 || m.at < st.Oldest {
 				st.Oldest = m.at
 			}
 		}
 		if st.Waiting > 0 {
-			st.Why = e.why(f)
+			st.WaitReason = e.waitReason(f)
 		}
 		s.Functions = append(s.Functions, st)
 	}
 	s.Instances = e.pool.Instances()
-	slices.SortFunc(s.Instances, func(a, b residency.Standing) int { return cmp.Compare(a.Instance, b.Instance) })
+	slices.SortFunc(s.Instances, func(a, b residency.InstanceStatus) int { return cmp.Compare(a.Instance, b.Instance) })
 	return s
 }
 
-// why is why nothing of a function that waits goes.
-func (e *engine) why(f int32) string {
-	switch said := e.order.why(f); {
-	case said != "":
-		return said
+// waitReason explains why no waiting invocation of a function is dispatched.
+func (e *engine) waitReason(f int32) reason.Reason {
+	failures := e.starts.failures[f]
+	switch r := e.order.reason(f); {
+	case !r.IsZero():
+		return r
 	case e.queues.queues[f].len == 0 && len(e.held) > 0:
-		return "there has to be room for its memory first"
+		return reason.New(waitingForRoom)
 	case e.queues.queues[f].len == 0:
-		return "goes when the one before it in its batch has ended"
-	case e.pool.GPUs() == 0 || e.allSlots() == 0:
-		return "there is no GPU"
-	case e.states[f].failures >= mostFailures && e.now < e.states[f].barred:
-		return "its starts failed several times in a row, and another is tried later"
-	case e.states[f].failures >= mostFailures && e.pool.Starting(f):
-		return "its instances are starting"
+		return reason.New(waitingForBatch)
+	case e.pool.GPUs() == 0 || e.totalSlots == 0:
+		return reason.New(noGPU)
+	case e.starts.isFailing(f) && e.now < failures.barred:
+		return reason.New(startsPaused, reason.Number("failures", failures.n), reason.Millis("in_ms", failures.barred-e.now))
+	case e.starts.isFailing(f) && e.pool.Starting(f):
+		return reason.New(instanceStarting)
+	case e.pool.Capped(f) && e.functions[f].Max > 0:
+		return reason.New(instanceLimit, reason.Number("max", e.functions[f].Max))
 	case e.pool.Capped(f):
-		return "all instances that it may have are busy"
-	case e.queues.queues[f].out && len(e.states[f].plans) > 0:
-		return "the instances that a plan has for it are busy, and sooner free than another is started"
-	case e.queues.queues[f].out:
-		return "its instances are starting"
+		return reason.New(instanceLimit)
+	case e.queues.queues[f].excluded && e.plans.has(f):
+		return reason.New(waitingForPlanned)
+	case e.queues.queues[f].excluded:
+		return reason.New(instanceStarting)
 	case !e.pool.AnyFree():
-		return "every GPU is full"
+		return reason.New(gpusBusy)
 	}
 	if _, ok := e.pool.Best(f, residency.Any, residency.Any); !ok {
-		return "no GPU has room for it beside what runs there"
+		return reason.New(noGPUWithRoom)
 	}
-	return "others go first"
+	return reason.New(othersFirst)
 }
 
-// Snapshot implements Policy: what waits for its tenant's turn waits too.
+// Snapshot implements Policy. It counts invocations that wait for their tenant's turn as waiting.
 func (l *limits) Snapshot() Snapshot {
 	s := l.engine.Snapshot()
 	for i := range s.Functions {
 		st := &s.Functions[i]
-		if n := l.waiting(st.Function); n > 0 {
+		if n := l.countWaiting(st.Function); n > 0 {
 			st.Waiting += n
-			if st.Why == "" {
-				st.Why = "its tenant has as much as it may"
+			if st.WaitReason.IsZero() {
+				st.WaitReason = reason.New(tenantLimit)
 			}
 		}
 	}

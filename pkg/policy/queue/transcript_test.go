@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,27 +13,28 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// TestTranscripts replays testdata/*.txt. `policy` names the policy and the
-// machine, `function` what one costs, `arrive` when its invocations come; after
-// `play` everything runs to its end, and what the policy did is indented.
+// TestTranscripts replays testdata/*.txt. `policy` selects the policy and the GPUs, `function`
+// adds a function with its costs, and `arrive` adds invocations at a time. `play` runs all
+// invocations to their end and prints the policy's actions, indented.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", replay)
 }
 
-// script is a transcript as far as it was read.
+// script holds the settings and events of a transcript.
 type script struct {
 	config    Config
 	gpus      int
-	machine   GPU
+	gpu       GPUSet
 	functions []Function
 	names     []string
 	events    []timed
 	ids       int64
 }
 
-// timed is an event and when it happens; completions come from the policy.
+// timed is an event and its time. Completions are added when the policy dispatches an invocation.
 type timed struct {
 	at    time.Duration
+	gpu   int32 // of a completion; the largest number for arrivals
 	order int64
 	Event
 }
@@ -42,13 +44,13 @@ func replay(text string) (string, error) {
 	return transcript.Lines(text, func(line string) ([]string, error) { return s.line(strings.Fields(line)) })
 }
 
-func (s *script) line(words []string) (did []string, err error) {
+func (s *script) line(words []string) (decisions []string, err error) {
 	switch words[0] {
 	case "policy":
-		*s = script{config: Config{Policy: words[1], Pool: residency.Unlimited, Options: Defaults()}, gpus: 1, machine: GPU{Slots: 1}}
+		*s = script{config: Config{Policy: words[1], Pool: residency.Unlimited, Options: Defaults()}, gpus: 1, gpu: GPUSet{Slots: 1}}
 		return nil, s.settings(words[2:], map[string]func(int64){
-			"gpus": func(v int64) { s.gpus = int(v) }, "concurrency": func(v int64) { s.machine.Slots = int(v) },
-			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.machine.Mem = v },
+			"gpus": func(v int64) { s.gpus = int(v) }, "concurrency": func(v int64) { s.gpu.Slots = int(v) },
+			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.gpu.Mem = v },
 			"t": func(v int64) { s.config.T = time.Duration(v) }, "limit": func(v int64) { s.config.Limit = int(v) },
 			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
 		})
@@ -67,7 +69,7 @@ func (s *script) line(words []string) (did []string, err error) {
 	case "arrive":
 		at, err := time.ParseDuration(words[1])
 		for _, name := range words[2:] {
-			s.events = append(s.events, timed{at, s.ids, Event{Kind: Arrived, Function: int32(slices.Index(s.names, name)), ID: s.ids, At: at}})
+			s.events = append(s.events, timed{at, math.MaxInt32, s.ids, &Arrived{Function: int32(slices.Index(s.names, name)), ID: s.ids, At: at}})
 			s.ids++
 		}
 		return nil, err
@@ -77,7 +79,7 @@ func (s *script) line(words []string) (did []string, err error) {
 	return nil, fmt.Errorf("expected policy, function, arrive or play")
 }
 
-// settings reads KEY=VALUE words, whose values are durations or numbers.
+// settings reads KEY=VALUE words with durations or numbers as values.
 func (s *script) settings(words []string, to map[string]func(int64)) error {
 	for _, word := range words {
 		key, value, _ := strings.Cut(word, "=")
@@ -96,18 +98,18 @@ func (s *script) settings(words []string, to map[string]func(int64)) error {
 	return nil
 }
 
-// play runs what arrives, each invocation as long as the policy expects.
-func (s *script) play() (did []string, err error) {
+// play runs all arrivals. Each invocation takes as long as the policy expects.
+func (s *script) play() (decisions []string, err error) {
 	p, err := New(s.config)
 	if err != nil {
 		return nil, err
 	}
 	var setUp []Event
 	for g := range s.gpus {
-		setUp = append(setUp, Event{Kind: GPUSet, GPU: int32(g), Machine: &s.machine})
+		setUp = append(setUp, &GPUSet{GPU: int32(g), Slots: s.gpu.Slots, Mem: s.gpu.Mem})
 	}
 	for i := range s.functions {
-		setUp = append(setUp, Event{Kind: FunctionSet, Function: int32(i), Spec: &s.functions[i]})
+		setUp = append(setUp, &FunctionSet{Function: int32(i), Spec: s.functions[i]})
 	}
 	p.Step(0, setUp, nil)
 	for starts := int64(0); len(s.events) > 0; {
@@ -115,11 +117,8 @@ func (s *script) play() (did []string, err error) {
 			if a.at != b.at {
 				return int(min(max(a.at-b.at, -1), 1))
 			}
-			if a.Kind != b.Kind {
-				return int(a.Kind) - int(b.Kind)
-			}
-			if a.GPU != b.GPU {
-				return int(a.GPU - b.GPU)
+			if a.gpu != b.gpu { // completions first
+				return int(a.gpu - b.gpu)
 			}
 			return int(min(max(a.order-b.order, -1), 1))
 		})
@@ -133,22 +132,22 @@ func (s *script) play() (did []string, err error) {
 			actions := p.Step(now, events, nil)
 			events = nil
 			for _, a := range actions {
-				if answer, wanted := a.Answer(); wanted {
-					events = append(events, answer)
+				if event, needed := a.Confirmation(); needed {
+					events = append(events, event)
 				}
 				if a.Kind == Wake {
-					continue // nothing is late here
+					continue // no work is overdue here
 				}
-				did = append(did, fmt.Sprintf("%v %s", now, s.describe(&a)))
+				decisions = append(decisions, fmt.Sprintf("%v %s", now, s.describe(&a)))
 				if a.Kind == Run {
-					s.events = append(s.events, timed{now + a.Expected, starts, Event{Kind: Completed, Function: a.Function, GPU: a.GPU,
-						Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.functions[a.Function].Warm)}})
+					s.events = append(s.events, timed{now + a.Expected, a.GPU, starts, &Completed{Execution{Function: a.Function,
+						Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.functions[a.Function].Warm)}}})
 					starts++
 				}
 			}
 		}
 	}
-	return did, nil
+	return decisions, nil
 }
 
 func (s *script) describe(a *Action) string {
@@ -156,14 +155,14 @@ func (s *script) describe(a *Action) string {
 	switch a.Kind {
 	case Run:
 		text := fmt.Sprintf("%s#%d on GPU %d, %v, %v", name, a.ID, a.GPU, a.Start, a.Expected)
-		if a.Elsewhere {
+		if a.FalseMiss {
 			text += ", a false miss"
 		}
-		return fmt.Sprintf("%s: %s (%g)", text, a.Reason.Rule, a.Reason.Value)
+		return fmt.Sprintf("%s: %v", text, a.Reason.Full())
 	case Assign:
-		return fmt.Sprintf("%s#%d waits for GPU %d: %s (%g ms)", name, a.ID, a.GPU, a.Reason.Rule, a.Reason.Value)
+		return fmt.Sprintf("%s#%d waits for GPU %d: %v", name, a.ID, a.GPU, a.Reason.Full())
 	case Reject:
-		return fmt.Sprintf("%s#%d rejected: %s", name, a.ID, a.Reason.Rule)
+		return fmt.Sprintf("%s#%d rejected: %v", name, a.ID, a.Reason.Full())
 	}
-	return fmt.Sprintf("%v %s of GPU %d: %s", a.Kind, name, a.GPU, a.Reason.Rule)
+	return fmt.Sprintf("%v %s of GPU %d: %v", a.Kind, name, a.GPU, a.Reason.Full())
 }

@@ -12,7 +12,7 @@ func TestUnit(t *testing.T) {
 	} {
 		got := unit(1)
 		for _, w := range c.weights {
-			got = got.with(w)
+			got = got.withWeight(w)
 		}
 		if got != c.want {
 			t.Errorf("%v: %v, want %v", c.weights, got, c.want)
@@ -20,17 +20,17 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// Three times a third is a whole, and a tie.
+// TestSumsOverWeightsAreExact checks that three thirds are equal to a whole.
 func TestSumsOverWeightsAreExact(t *testing.T) {
-	u := unit(1).with(3).with(0.7)
+	u := unit(1).withWeight(3).withWeight(0.7)
 	thirds, sevenths := 0.0, 0.0
 	for range 30_000 {
-		thirds += u.over(10_000_001, 3)
+		thirds += u.perWeight(10_000_001, 3)
 	}
 	for range 7_000 {
-		sevenths += u.over(10_000_001, 0.7)
+		sevenths += u.perWeight(10_000_001, 0.7)
 	}
-	if want := u.of(10_000 * 10_000_001); thirds != want || sevenths != want {
+	if want := u.fromNS(10_000 * 10_000_001); thirds != want || sevenths != want {
 		t.Errorf("%v and %v, want %v", thirds, sevenths, want)
 	}
 }

@@ -1,54 +1,58 @@
 package queue
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
-// waiting is the invocations that wait, a queue a function, all in one arena:
-// memory is what waits at most, plus a few words a function. A queue is a list
-// of chunks, so that a long one is read from memory in order.
+// waiting stores the waiting invocations in one arena, with a queue for each function. Its size
+// follows the largest number of invocations that waited at once, plus a few words per function. A
+// queue is a list of chunks, so that reading a long queue accesses memory in order.
 type waiting struct {
-	chunks [][chunkSize]member
-	after  []int32 // by chunk: the one after it in its queue, or in the list of free ones
-	freed  int32   // head of that list
-	queues []fifo
-	total  int // waiting in all queues
+	chunks     [][chunkSize]member
+	nextChunk  []int32 // by chunk: the next one in its queue, or in the list of free chunks
+	freeChunks int32   // head of the list of free chunks
+	queues     []functionQueue
+	total      int // invocations in all queues
 }
 
 // chunkSize makes a chunk two cache lines.
 const chunkSize = 8
 
-// member is one invocation that waits.
+// member is a waiting invocation.
 type member struct {
 	id int64
 	at time.Duration
 }
 
-type fifo struct {
-	head, tail  int32 // chunks
-	first, last int8  // the oldest in the head; behind the newest in the tail
-	known       bool  // the function takes invocations
-	out         bool  // it waits, but not in the order: see engine.review
+type functionQueue struct {
+	head, tail  int32 // chunks, or none
+	first, last int8  // index of the oldest in head; index after the newest in tail
+	known       bool  // the function accepts invocations
+	excluded    bool  // the backlog keeps the function out of the order
 	len         int32
 	inFlight    int32
-	most        int32 // may wait; 0 is no limit
-	oldest      int64 // number of the oldest
+	limit       int32 // limit on waiting invocations; 0 means no limit
+	oldest      int64 // ID of the oldest
 }
 
 const none = int32(-1)
 
 func newWaiting(functions int) *waiting {
-	w := &waiting{freed: none}
+	w := &waiting{freeChunks: none}
 	w.grow(functions)
 	return w
 }
 
-// grow makes queues for that many functions.
+// grow adds queues up to that number of functions.
 func (w *waiting) grow(functions int) {
+	w.queues = slices.Grow(w.queues, max(functions-len(w.queues), 0))
 	for len(w.queues) < functions {
-		w.queues = append(w.queues, fifo{head: none, tail: none})
+		w.queues = append(w.queues, functionQueue{head: none, tail: none})
 	}
 }
 
-// push adds an invocation at the end of its function's queue.
+// push appends an invocation to its function's queue.
 func (w *waiting) push(function int32, m member) {
 	q := &w.queues[function]
 	if q.tail == none || q.last == chunkSize {
@@ -63,57 +67,57 @@ func (w *waiting) push(function int32, m member) {
 	w.total++
 }
 
-// extend puts an empty chunk at the end of a queue.
-func (w *waiting) extend(q *fifo) {
-	n := w.freed
+// extend appends an empty chunk to a queue.
+func (w *waiting) extend(q *functionQueue) {
+	n := w.freeChunks
 	if n == none {
 		n = int32(len(w.chunks))
-		w.chunks, w.after = append(roomy(w.chunks), [chunkSize]member{}), append(roomy(w.after), none)
+		w.chunks, w.nextChunk = append(roomy(w.chunks), [chunkSize]member{}), append(roomy(w.nextChunk), none)
 	} else {
-		w.freed = w.after[n]
+		w.freeChunks = w.nextChunk[n]
 	}
-	w.after[n] = none
+	w.nextChunk[n] = none
 	if q.tail == none {
 		q.head, q.first = n, 0
 	} else {
-		w.after[q.tail] = n
+		w.nextChunk[q.tail] = n
 	}
 	q.tail, q.last = n, 0
 }
 
-// pop takes the oldest invocation of a function.
+// pop removes and returns the oldest invocation of a function.
 func (w *waiting) pop(function int32) member {
 	q := &w.queues[function]
 	n := q.head
-	taken := w.chunks[n][q.first]
+	popped := w.chunks[n][q.first]
 	q.first++
 	q.len--
 	w.total--
 	if q.first == chunkSize || q.len == 0 {
-		q.head, q.first = w.after[n], 0
+		q.head, q.first = w.nextChunk[n], 0
 		if q.head == none {
 			q.tail = none
 		}
-		w.after[n], w.freed = w.freed, n
+		w.nextChunk[n], w.freeChunks = w.freeChunks, n
 	}
 	if q.len > 0 {
 		q.oldest = w.chunks[q.head][q.first].id
 	}
-	return taken
+	return popped
 }
 
-// oldest is the invocation at the head of a function's queue. Invocations are
-// numbered as they come, so that the least number is the oldest.
+// oldest returns the ID of the first invocation in a function's queue. IDs ascend in order of
+// arrival.
 func (w *waiting) oldest(function int32) int64 { return w.queues[function].oldest }
 
-// since is when the invocation at the head of a function's queue came.
+// since returns the arrival time of the first invocation in a function's queue.
 func (w *waiting) since(function int32) time.Duration {
 	q := &w.queues[function]
 	return w.chunks[q.head][q.first].at
 }
 
-// drop takes an invocation out of a function's queue, if it is there. Unless it is
-// the oldest it goes through the queue: callers that leave are few.
+// drop removes an invocation from a function's queue, and reports whether it was there. Unless
+// the invocation is the first, drop rewrites the queue; callers rarely disconnect.
 func (w *waiting) drop(function int32, id int64) (found bool) {
 	switch q := &w.queues[function]; {
 	case q.len == 0 || id < q.oldest:
@@ -132,8 +136,8 @@ func (w *waiting) drop(function int32, id int64) (found bool) {
 	return found
 }
 
-// putBack gives an invocation the place that it had in its function's queue.
-func (w *waiting) putBack(function int32, m member) {
+// requeue inserts an invocation at its place in its function's queue.
+func (w *waiting) requeue(function int32, m member) {
 	for range w.queues[function].len {
 		first := w.pop(function)
 		if m.id >= 0 && m.id < first.id {
@@ -147,13 +151,13 @@ func (w *waiting) putBack(function int32, m member) {
 	}
 }
 
-// list is a function's queue, oldest first.
-func (w *waiting) list(function int32) (out []member) {
+// list returns a function's queue, oldest first.
+func (w *waiting) list(function int32) (members []member) {
 	q := &w.queues[function]
-	for c, i := q.head, int(q.first); len(out) < int(q.len); c, i = w.after[c], 0 {
-		for ; i < chunkSize && len(out) < int(q.len); i++ {
-			out = append(out, w.chunks[c][i])
+	for c, i := q.head, int(q.first); len(members) < int(q.len); c, i = w.nextChunk[c], 0 {
+		for ; i < chunkSize && len(members) < int(q.len); i++ {
+			members = append(members, w.chunks[c][i])
 		}
 	}
-	return out
+	return members
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestOrder tells what leaves a GPU, in a few words a case: "a+" starts an
-// invocation of function a, "a-" ends the one that began first, "a^" brings the
-// memory of a back, "clear" removes what idles. Each function has 10 bytes.
+// TestOrder checks the order of evictions. In a case, "a+" starts an invocation of function a,
+// "a-" ends its oldest one, "a^" prefetches the memory of a, and "clear" removes the idle
+// instances. Each function uses 10 bytes.
 func TestOrder(t *testing.T) {
 	const a = int32(0)
 	onlyA := func(function int32) bool { return function == a }
@@ -24,17 +24,17 @@ func TestOrder(t *testing.T) {
 		{"what began first is not what counts", shape{Config: Config{Pool: 2}}, "a+ b+ a- b- c+", "-a"},
 		{"what runs stays, beyond the limit", shape{Config: Config{Pool: 1}}, "a+ b+ c+", ""},
 		{"and the limit holds once something ends", shape{Config: Config{Pool: 1}}, "a+ b+ a- c+ b-", "-a -b"},
-		{"an active function goes last", shape{Config: Config{Pool: 2, Keep: onlyA}}, "a+ b+ a- b- c+", "-b"},
-		{"but goes when nothing else is idle", shape{Config: Config{Pool: 2, Keep: onlyA}}, "a+ b+ a- c+", "-a"},
+		{"an active function goes last", shape{Config: Config{Pool: 2, EvictLast: onlyA}}, "a+ b+ a- b- c+", "-b"},
+		{"but goes when nothing else is idle", shape{Config: Config{Pool: 2, EvictLast: onlyA}}, "a+ b+ a- c+", "-a"},
 		{"a pool of none keeps nothing", shape{Config: Config{Pool: 0}}, "a+ a-", "-a"},
 		{"memory goes to the host, containers stay", shape{Config: Config{Pool: Unlimited}, Mem: 20}, "a+ b+ b- a- c+", "~b"},
-		{"memory of active functions goes last", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 20}, "a+ b+ a- b- c+", "~b"},
+		{"memory of active functions goes last", shape{Config: Config{Pool: Unlimited, EvictLast: onlyA}, Mem: 20}, "a+ b+ a- b- c+", "~b"},
 		{"what went needs room to come back", shape{Config: Config{Pool: Unlimited}, Mem: 20}, "a+ a- b+ b- c+ c- a+", "~a ~b"},
-		{"prefetching what is there changes nothing", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 20}, "a+ a- b+ b- a^", ""},
-		{"prefetching moves nothing away", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 10}, "a+ a- b+ b- a^", "~a"},
+		{"prefetching what is there changes nothing", shape{Config: Config{Pool: Unlimited, EvictLast: onlyA}, Mem: 20}, "a+ a- b+ b- a^", ""},
+		{"prefetching moves nothing away", shape{Config: Config{Pool: Unlimited, EvictLast: onlyA}, Mem: 10}, "a+ a- b+ b- a^", "~a"},
 		{"the least worth goes first", shape{Config: Config{Pool: 2, Worth: worthOf(3, 1, 2)}}, "a+ b+ a- b- c+", "-b"},
 		{"worth of the memory that it frees", shape{Config: Config{Pool: Unlimited, Worth: worthOf(1, 3, 2)}, Mem: 20}, "b+ a+ b- a- c+", "~a"},
-		{"clearing begins with the oldest", shape{Config: Config{Pool: Unlimited, Clears: true}}, "a+ b+ b- a- clear", "-b -a"},
+		{"clearing begins with the oldest", shape{Config: Config{Pool: Unlimited, UsesClear: true}}, "a+ b+ b- a- clear", "-b -a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.shape.GPUs, c.shape.Slots = 1, 3
@@ -48,7 +48,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// shape is a pool with its machine and functions.
+// shape describes a pool with its GPUs and functions.
 type shape struct {
 	Config
 	GPUs, Slots int
@@ -67,18 +67,17 @@ func (s shape) pool() *Pool {
 	return p
 }
 
-// worthOf is a worth that does not depend on time.
+// worthOf returns constant worths by function.
 func worthOf(worth ...float64) func(int32, time.Duration) float64 {
 	return func(function int32, _ time.Duration) float64 { return worth[function] }
 }
 
-// play does what the words say and tells what left: "-a" a container, "~a" its
-// memory.
-func play(t *testing.T, p *Pool, does string) string {
+// play performs the words and returns the evictions: "-a" for an instance, "~a" for its memory.
+func play(t *testing.T, p *Pool, script string) string {
 	t.Helper()
-	var out []string
+	var evicted []string
 	begun := map[int32][]int32{}
-	for _, word := range strings.Fields(does) {
+	for _, word := range strings.Fields(script) {
 		f := int32(word[0] - 'a')
 		switch {
 		case word == "clear":
@@ -96,20 +95,19 @@ func play(t *testing.T, p *Pool, does string) string {
 		case word[1] == '^':
 			prefetch(p, f)
 		}
-		for _, c := range answered(p) {
+		for _, c := range confirmAll(p) {
 			mark := '~'
 			if c.Verb == Removed {
 				mark = '-'
 			}
-			out = append(out, fmt.Sprintf("%c%c", mark, 'a'+c.Function))
+			evicted = append(evicted, fmt.Sprintf("%c%c", mark, 'a'+c.Function))
 		}
 	}
-	return strings.Join(out, " ")
+	return strings.Join(evicted, " ")
 }
 
-// answered has instances stop and move as soon as they are told to, and returns what they
-// were told.
-func answered(p *Pool) (out []Change) {
+// confirmAll performs stops and moves at once, and returns them.
+func confirmAll(p *Pool) (confirmed []Change) {
 	for p.Changed() {
 		for _, c := range slices.Clone(p.Changes()) {
 			switch c.Verb {
@@ -117,19 +115,50 @@ func answered(p *Pool) (out []Change) {
 				p.Lost(c.Slot)
 			case Offloaded:
 				p.Moved(c.Slot, HostWarm, true)
-			default: // Placed: there was to be room for it
+			default: // Placed: the moves above made room
 				continue
 			}
-			out = append(out, c)
+			confirmed = append(confirmed, c)
 		}
 	}
-	return out
+	return confirmed
 }
 
-// prefetch has the memory of an instance come back as soon as it is told to.
+// prefetch performs a prefetch at once.
 func prefetch(p *Pool, function int32) (slot int32, ok bool) {
 	if slot, ok = p.Prefetch(function, time.Second); ok {
 		p.Moved(slot, GPUWarm, true)
 	}
 	return slot, ok
+}
+
+// TestReturningIsNotEvicted checks that room for the memory of an instance on the host is not made
+// by stopping that instance, although it uses some memory and finished least recently.
+func TestReturningIsNotEvicted(t *testing.T) {
+	s := shape{Config: Config{Pool: Unlimited}, GPUs: 1, Slots: 3, Mem: 100}
+	for _, mem := range []int64{40, 40, 25} {
+		s.Function = append(s.Function, Function{Duration: [3]time.Duration{3, 2, 1}, Mem: mem})
+	}
+	const a, b, c = int32(0), int32(1), int32(2)
+	p := s.pool()
+	begin := func(function int32) int32 {
+		at, ok := p.Best(function, Any, Any)
+		if !ok {
+			t.Fatalf("no room for %d", function)
+		}
+		slot, _ := p.Begin(function, at)
+		return slot
+	}
+	for _, f := range []int32{a, b} {
+		slot := begin(f)
+		p.Measured(slot, 60, 20)
+		p.End(slot, 0)
+		confirmAll(p)
+	}
+	begin(c)
+	confirmAll(p)
+	begin(a)
+	if got := changeStrings(confirmAll(p)); !slices.Equal(got, []string{"gpu 0 removes 1"}) {
+		t.Errorf("evicted %v", got)
+	}
 }

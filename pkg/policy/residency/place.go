@@ -1,396 +1,321 @@
 package residency
 
 import (
-	"math"
-	"slices"
+	"iter"
+	"math/bits"
 	"time"
 )
 
-// Place is where an invocation would run.
+// Place is a place for an invocation.
 type Place struct {
 	GPU   int32
 	Start Start
 	Slot  int32 // of the idle instance to use; negative for a cold start
 }
 
-// Any as a GPU is all of them, or none where one is excluded.
+// MaxConsidered is the number of GPUs whose losses or waiting times are compared for one
+// invocation (R23, R24), so that a decision takes no longer on more GPUs.
+const MaxConsidered = 64
+
+// Any stands for any GPU; as the GPU to exclude, for none.
 const Any = none
 
-// Best is the GPU for an invocation: of those with a free slot where it fits
-// beside what runs, the one with (shortest duration, fewest running, lowest
-// index). Only, unless Any, is the one GPU allowed; except, unless Any, is one
-// that is not.
-func (p *Pool) Best(function, only, except int32) (best Place, found bool) {
+// placement finds GPUs and instances for invocations. It changes nothing.
+type placement struct {
+	*ledger
+	evict eviction
+	ties  []int32 // scratch
+}
+
+// Best returns the place for an invocation (R10): among the GPUs with a free slot and enough
+// memory beyond that of running instances, the one with the shortest duration, then the fewest
+// running instances, then the lowest number. Unless Any, only is the only permitted GPU, and
+// except an excluded GPU.
+func (p *placement) Best(function, only, except int32) (best Place, found bool) {
 	best.Slot = none
+	f := &p.costs[function]
 	if only != Any {
-		return best, only != except && p.Free(only) && p.better(&best, false, function, only)
+		if only == except || !p.Free(only) || !p.room(only, f) {
+			return best, false
+		}
+		at := p.PlaceOn(function, only)
+		if at.Start == Cold && p.Capped(function) {
+			return best, false
+		}
+		return at, true
 	}
-	for g := range p.gpus {
-		if d := &p.gpus[g]; d.taken < d.capacity && int32(g) != except {
-			found = p.better(&best, found, function, int32(g)) || found
+	for remaining := p.kinds(function); remaining != 0; {
+		of := remaining.shortest(f)
+		remaining &^= of
+		s := p.search(f, of)
+		for gpu := s.next(); gpu != none; gpu = s.next() {
+			if gpu != except {
+				return p.PlaceOn(function, gpu), true
+			}
 		}
 	}
-	return best, found
+	return best, false
 }
 
-// better puts a GPU in the place of the best so far, if there is one, when an
-// invocation can start there and it is better.
-func (p *Pool) better(best *Place, found bool, function, gpu int32) bool {
-	f, d, mine := &p.costs[function], &p.gpus[gpu], p.idle(function)
-	if !p.room(gpu, f) {
-		return false
-	}
-	start, c := p.lookUp(mine, int(gpu))
-	if start == Cold && p.Capped(function) {
-		return false
-	}
-	if found {
-		duration, shortest := f.duration[start], f.duration[best.Start]
-		if duration > shortest || duration == shortest && d.running >= p.gpus[best.GPU].running {
-			return false
+// Cheapest returns the place for an invocation with the shortest duration, then the least loss,
+// then the fewest running instances, then the lowest number (R23). The loss is the worth of the
+// evicted instances. For a gpu-warm start, it is the worth of the other functions' idle memory on
+// the GPU, which is not used in the meantime. Of the GPUs with the shortest duration, it compares
+// the losses of the first MaxConsidered, in the order of the last two criteria.
+func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
+	f := &p.costs[function]
+	for remaining := p.kinds(function); remaining != 0 && !ok; {
+		of := remaining.shortest(f)
+		remaining &^= of
+		s := p.search(f, of)
+		gpu := s.next()
+		if gpu == none {
+			continue
 		}
-	}
-	*best = Place{GPU: gpu, Start: start, Slot: c}
-	return true
-}
-
-// Cheapest is the GPU for an invocation where it starts soonest and, of those,
-// where it is least in the way: (shortest duration, loss, fewest running,
-// lowest index). Loss is the worth of what goes to make room, or, where the
-// function's memory is there already, of what else is: that waits meanwhile.
-func (p *Pool) Cheapest(function int32) (at Place, loss float64, ok bool) {
-	mine := p.idle(function)
-	for _, gpu := range p.shortest(function) {
-		start, c := p.lookUp(mine, int(gpu))
-		l := 0.0
-		switch {
-		case start != GPUWarm:
-			l = p.loss(int(gpu), function, start == Cold)
-		case len(p.ties) > 1:
-			l = p.others(gpu, function)
+		if at := p.PlaceOn(function, gpu); p.costsNothing(at, function) {
+			return at, 0, true
 		}
-		if !ok || l < loss || l == loss && p.gpus[gpu].running < p.gpus[at.GPU].running {
-			at, loss, ok = Place{GPU: gpu, Start: start, Slot: c}, l, true
+		p.ties = p.ties[:0]
+		for ; gpu != none && len(p.ties) < MaxConsidered; gpu = s.next() {
+			p.ties = append(p.ties, gpu)
+		}
+		for _, gpu := range p.ties {
+			place, l := p.PlaceOn(function, gpu), 0.0
+			switch {
+			case place.Start != GPUWarm:
+				l = p.evict.loss(gpu, function, place.Start == Cold)
+			case len(p.ties) > 1:
+				l = p.evict.othersWorth(gpu, function)
+			}
+			if !ok || l < loss {
+				at, loss, ok = place, l, true
+			}
 		}
 	}
 	return at, loss, ok
 }
 
-// Most is the memory beside what runs of the GPU that has most of it, among those
-// that could run more.
-func (p *Pool) Most() (mem int64) {
-	mem = -1
-	for g := range p.gpus {
-		switch d := &p.gpus[g]; {
-		case d.taken >= d.capacity:
-		case d.mem == 0:
-			return math.MaxInt64
-		default:
-			mem = max(mem, d.mem-d.memRunning)
-		}
+// costsNothing reports whether an invocation of the function at that place costs other instances
+// nothing.
+func (p *placement) costsNothing(at Place, function int32) bool {
+	if at.Start == GPUWarm {
+		return p.gpus[at.GPU].warm.head == none
 	}
-	return mem
+	return p.evict.loss(at.GPU, function, at.Start == Cold) == 0
 }
 
-// Could says whether an invocation of the function might start now, Most being
-// what it is: a look that is cheap and wrong in one direction alone.
-func (p *Pool) Could(function int32, most int64) bool {
-	return p.costs[function].mem <= most
+// Warm iterates over the GPUs that have an idle instance of the function with its memory there,
+// lowest number first, among the first MaxConsidered GPUs that have an idle instance of it.
+func (p *placement) Warm(function int32) iter.Seq[int32] {
+	return p.rows.each(&p.costs[function], kind(GPUWarm), MaxConsidered)
 }
 
-// shortest is the GPUs where an invocation could start now and takes least.
-func (p *Pool) shortest(function int32) []int32 {
-	f, mine := &p.costs[function], p.idle(function)
-	p.ties = p.ties[:0]
-	least := time.Duration(0)
-	for g := range p.gpus {
-		if !p.room(int32(g), f) {
-			continue
-		}
-		start, _ := p.lookUp(mine, g)
-		if start == Cold && p.Capped(function) {
-			continue
-		}
-		d := f.duration[start]
-		if len(p.ties) == 0 || d < least {
-			p.ties, least = p.ties[:0], d
-		}
-		if d == least {
-			p.ties = append(p.ties, int32(g))
-		}
+// Expected returns the shortest duration of an invocation on any GPU, busy or not.
+func (p *placement) Expected(function int32) time.Duration {
+	of := p.possibleKinds(function)
+	if of == 0 {
+		return 0
 	}
-	return p.ties
-}
-
-// Warm calls yield with each GPU that has an idle instance of the function
-// with its memory there, lowest index first.
-func (p *Pool) Warm(function int32, yield func(gpu int32)) {
-	mine := p.idle(function)
-	for g := range mine {
-		if start, _ := p.lookUp(mine, g); start == GPUWarm {
-			yield(int32(g))
-		}
-	}
-}
-
-// Expected is the shortest duration of an invocation on any GPU, busy or not.
-func (p *Pool) Expected(function int32) time.Duration {
-	f, mine := &p.costs[function], p.idle(function)
-	best := time.Duration(-1)
-	for g := range p.gpus {
-		start, _ := p.lookUp(mine, g)
-		if d := f.duration[start]; best < 0 || d < best {
-			best = d
-		}
-	}
-	return max(best, 0)
-}
-
-// On is what an invocation of the function would find on a GPU, free or not.
-func (p *Pool) On(function, gpu int32) Place {
-	start, c := p.lookUp(p.idle(function), int(gpu))
-	return Place{GPU: gpu, Start: start, Slot: c}
-}
-
-// idle is a function's row of mine; empty if it has none.
-func (p *Pool) idle(function int32) []int32 {
-	end := p.costs[function].row
-	if end == 0 {
-		return nil
-	}
-	return p.mine[int(end)-len(p.gpus) : end]
-}
-
-// lookUp is what a function with that row of mine finds on a GPU.
-func (p *Pool) lookUp(mine []int32, gpu int) (Start, int32) {
-	if mine == nil || mine[gpu] == none {
-		return Cold, none
-	}
-	c := mine[gpu]
-	if p.gpus[gpu].mem == 0 || p.instances[c].resident {
-		return GPUWarm, c
-	}
-	return HostWarm, c
-}
-
-// Capped says whether a function may have no more instances.
-func (p *Pool) Capped(function int32) bool {
 	f := &p.costs[function]
-	return f.guarded && (p.counts[function].barred || f.max > 0 && p.counts[function].all >= f.max)
+	return f.duration[bits.TrailingZeros8(uint8(of.shortest(f)))]
 }
 
-// Blocked says whether a function has to wait for instances of its own,
-// whatever else is free: it may have no more of them, a pinned one is starting, or as
-// many are starting as invocations of it wait.
-func (p *Pool) Blocked(function int32, waiting int32) bool {
+// kinds returns the kinds of start that an invocation of the function may have on any GPU, busy
+// or not.
+func (p *placement) kinds(function int32) kinds {
+	of := p.possibleKinds(function)
+	if p.Capped(function) {
+		of &^= kind(Cold)
+	}
+	return of
+}
+
+// possibleKinds returns the kinds of start for which there is a GPU, even if the function is
+// capped.
+func (p *placement) possibleKinds(function int32) (of kinds) {
+	warm, host := p.rows.count(&p.costs[function])
+	if warm > 0 {
+		of |= kind(GPUWarm)
+	}
+	if host > 0 {
+		of |= kind(HostWarm)
+	}
+	if warm+host < len(p.gpus) {
+		of |= kind(Cold)
+	}
+	return of
+}
+
+// PlaceOn returns the place that an invocation of the function would have on a GPU, free or not.
+func (p *placement) PlaceOn(function, gpu int32) Place {
+	c := p.rows.on(&p.costs[function], gpu)
+	switch {
+	case c == none:
+		return Place{GPU: gpu, Start: Cold, Slot: none}
+	case p.gpus[gpu].limit == 0 || p.instances[c].resident:
+		return Place{GPU: gpu, Start: GPUWarm, Slot: c}
+	}
+	return Place{GPU: gpu, Start: HostWarm, Slot: c}
+}
+
+// Blocked reports whether a function has to wait for its own instances even if a GPU is free.
+// That is so if it has no idle instance and is capped, a pinned instance is starting, or at least
+// as many instances are starting as invocations wait.
+func (p *placement) Blocked(function int32, waiting int32) bool {
 	if !p.costs[function].guarded {
 		return false
 	}
 	n := &p.counts[function]
-	return (p.Capped(function) || n.pending > 0 || n.starting > 0 && n.starting >= waiting) && !p.idles(function)
+	if !p.Capped(function) && n.pending == 0 && (n.starting == 0 || n.starting < waiting) {
+		return false
+	}
+	warm, host := p.rows.count(&p.costs[function])
+	return warm+host == 0
 }
 
-// idles reports whether an instance of the function is idle.
-func (p *Pool) idles(function int32) bool {
-	return slices.ContainsFunc(p.idle(function), func(c int32) bool { return c != none })
+// Fits reports whether any GPU can ever hold an instance of the function. While there is no GPU,
+// every function fits.
+func (p *placement) Fits(function int32) bool {
+	largest := p.largestGPU()
+	return largest == 0 || p.costs[function].mem <= largest
 }
 
-// Count is how many instances of a function there are, and how many of those
-// are starting without an invocation.
-func (p *Pool) Count(function int32) (all, starting int) {
-	return int(p.counts[function].all), int(p.counts[function].starting)
+// FitsOn reports whether an instance of the function could ever start on that GPU, in addition to
+// its pinned instances and occupied memory.
+func (p *placement) FitsOn(gpu, function int32) bool {
+	d := &p.gpus[gpu]
+	return d.fits(d.occupied + d.mem.pinned + p.costs[function].mem)
 }
 
-// Begin starts an invocation at a place that Best gave, making room for it,
-// and returns its instance's slot. Now says whether there is room: if not, a
-// Placed change says when.
-func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
-	d := &p.gpus[at.GPU]
-	c := at.Slot
-	if c == none {
-		for p.full(d) && p.removeFirst(at.GPU) {
+// Room reports whether an invocation of the function could start on that GPU now: the GPU has
+// capacity, and enough memory beyond that of its running instances.
+func (p *placement) Room(gpu, function int32) bool {
+	return p.room(gpu, &p.costs[function])
+}
+
+// room implements Room.
+func (p *placement) room(gpu int32, f *costs) bool {
+	d := &p.gpus[gpu]
+	if d.used+d.capacityFor(f) > d.capacity {
+		return false
+	}
+	if d.limit == 0 {
+		return true
+	}
+	mem := d.countedMem(f)
+	if p.sizesVary {
+		if c := p.rows.on(f, gpu); c != none {
+			if p.instances[c].resident {
+				return true // it needs no more memory
+			}
+			mem = p.memAfterReturn(c) + p.details[c].residual
 		}
-		c = p.create(function, at.GPU)
-		d.exist++
-	} else {
-		p.unlink(c)
 	}
-	it := &p.instances[c]
-	now = true
-	if at.Slot == none {
-		it.stage = launching
-	}
-	if !it.resident {
-		it.mem = p.claim(d, c)
-		p.makeRoom(at.GPU, it.mem)
-		it.resident = true
-		d.memUsed += it.mem
-		if d.mem > 0 && d.memUsed-d.queued+d.leaving > d.mem {
-			it.stage, now = waits, false
-			d.queued += it.mem
-			d.queue = append(d.queue, c)
-		}
-	}
-	d.running++
-	d.memRunning += it.mem + p.more[c].stays
-	it.calls = 1
-	need := p.needs(d, &p.costs[function])
-	if it.sliced = need != unit; it.sliced {
-		p.more[c].need = need
-	}
-	p.take(d, need)
-	if it.stage == launching {
-		p.starts(function, 1)
-	}
-	return c, now
+	return d.mem.running+mem <= d.limit
 }
 
-// Join adds an invocation to an instance that runs and can take more; Spare
-// tells of such an instance.
-func (p *Pool) Join(slot int32) { p.instances[slot].calls++ }
-
-// Spare is an instance of the function that runs and can take one more
-// invocation, the one that has fewest.
-func (p *Pool) Spare(function int32) (slot int32, ok bool) {
-	most := int16(p.functions[function].Inflight)
-	if most <= 1 {
+// Spare returns the running instance of the function with the fewest invocations, among those
+// that can accept one more.
+func (p *placement) Spare(function int32) (slot int32, ok bool) {
+	limit := int16(p.specs[function].Inflight)
+	if limit <= 1 {
 		return none, false
 	}
 	slot = none
 	for c := range p.instances {
 		it := &p.instances[c]
-		if it.function == function && it.calls > 0 && it.calls < most && !it.pinned && (it.stage == ready || it.stage == prefetches || it.stage == launching) &&
-			!p.obsolete(it) && (slot == none || it.calls < p.instances[slot].calls) {
+		if it.function == function && it.inFlight > 0 && it.inFlight < limit && !it.pinned && (it.stage == ready || it.stage == prefetching || it.stage == launching) &&
+			!p.obsolete(it) && (slot == none || it.inFlight < p.instances[slot].inFlight) {
 			slot = int32(c)
 		}
 	}
 	return slot, slot != none
 }
 
-// End ends an invocation that an instance runs. When it was the last the
-// instance is idle, and the pool is cut to its limit.
-func (p *Pool) End(c int32, now time.Duration) {
-	it := &p.instances[c]
-	if it.calls--; it.calls > 0 {
-		return
+// Serves reports whether a function has an instance on a GPU that accepts further invocations,
+// busy or not.
+func (p *placement) Serves(function, gpu int32) bool {
+	if !p.mayHaveObsolete {
+		return true // all instances accept invocations
 	}
-	if it.pinned {
-		p.endPinned(c, now)
-		return
-	}
-	d := &p.gpus[it.gpu]
-	d.running--
-	d.memRunning -= it.mem + p.more[c].stays
-	p.take(d, -p.needed(c))
-	if it.stage == launching { // what ended on it tells that it has started
-		p.starts(it.function, -1)
-		it.stage = ready
-	}
-	switch {
-	case it.stage == lost:
-		p.vacate(c)
-		return
-	case p.parts && p.obsolete(it):
-		p.link(c, now)
-		p.remove(c)
-		return
-	}
-	p.link(c, now)
-	p.Trim(it.gpu)
+	return p.anyInstance(function, func(it *instance) bool {
+		return it.gpu == gpu && !it.hasEnded() && !p.obsolete(it)
+	})
 }
 
-// endPinned has an instance be idle that is pinned, unless it is to go.
-func (p *Pool) endPinned(c int32, now time.Duration) {
-	it := &p.instances[c]
-	p.more[c].idle = now
-	switch {
-	case it.stage == lost:
-		p.vacate(c)
-	case p.obsolete(it):
-		p.remove(c)
-	}
+// Usable reports whether a function has a started instance that accepts invocations, busy or not.
+func (p *placement) Usable(function int32) bool {
+	return p.anyInstance(function, func(it *instance) bool {
+		switch it.stage {
+		case ready, offloading, prefetching:
+			return !p.obsolete(it)
+		case queued:
+			return !it.unstarted() && !p.obsolete(it)
+		default:
+			return false
+		}
+	})
 }
 
-// link puts an idle instance in its lists, as the one finished last.
-func (p *Pool) link(c int32, now time.Duration) {
-	p.finishes++
-	it := &p.instances[c]
-	it.finished = p.finishes
-	p.more[c].idle, p.more[c].stuck = now, false
-	if p.expires {
-		if idle := p.functions[it.function].Idle; idle > 0 {
-			p.expiry = min(p.expiry, now+idle)
+// Starting reports whether an instance of a function is starting, or will start as soon as there
+// is room for it.
+func (p *placement) Starting(function int32) bool {
+	return p.counts[function].starts > 0 ||
+		p.anyInstance(function, func(it *instance) bool { return it.stage == queued && it.unstarted() })
+}
+
+// anyInstance reports whether an instance of a function matches.
+func (p *placement) anyInstance(function int32, matches func(*instance) bool) bool {
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && matches(it) {
+			return true
 		}
 	}
-	p.relink(c)
+	return false
 }
 
-// relink puts an idle instance in its lists, in order of finished.
-func (p *Pool) relink(c int32) {
-	it := &p.instances[c]
-	d := &p.gpus[it.gpu]
-	if f := &p.costs[it.function]; f.row == 0 {
-		for range p.gpus {
-			p.mine = append(p.mine, none)
+// search iterates over the GPUs where an invocation of a function could start now with one of the
+// given kinds of start: those with the fewest running instances first, then the lowest number.
+type search struct {
+	p       *placement
+	f       *costs
+	kinds   kinds
+	running int // index in devices.byRunning of the current set
+	page    int
+	word    uint64 // remaining GPUs of page
+}
+
+func (p *placement) search(f *costs, of kinds) search { return search{p: p, f: f, kinds: of, page: -1} }
+
+// next returns the next GPU, or none.
+func (s *search) next() int32 {
+	for s.word != 0 || s.nextPage() {
+		gpu := int32(s.page*pageGPUs + bits.TrailingZeros64(s.word))
+		s.word &= s.word - 1
+		if s.p.visits++; s.p.room(gpu, s.f) {
+			return gpu
 		}
-		f.row = int32(len(p.mine))
 	}
-	// The newest of its function's is the list's end; the row has no head.
-	newest := &p.idle(it.function)[it.gpu]
-	after, before := *newest, none
-	for after != none && p.instances[after].finished > it.finished {
-		after, before = p.instances[after].mine.prev, after
-	}
-	it.mine = link{prev: after, next: before}
-	if after != none {
-		p.instances[after].mine.next = c
-	}
-	if before != none {
-		p.instances[before].mine.prev = c
-	} else {
-		*newest = c
-	}
-	if p.config.lists() {
-		p.insert(&d.idle, c, idleOf)
-	}
-	if it.resident && p.listed(d, it) {
-		p.insert(&d.warm, c, warmOf)
-	}
+	return none
 }
 
-// Trim removes idle instances of a GPU until at most as many exist as may.
-func (p *Pool) Trim(gpu int32) {
-	d := &p.gpus[gpu]
-	for p.config.Pool != Unlimited && int(d.exist) > p.config.Pool && p.removeFirst(gpu) {
+// nextPage moves to the next page with GPUs, and reports whether there is one.
+func (s *search) nextPage() bool {
+	nonEmpty := s.p.rows.nonEmptyPages(s.f, s.kinds)
+	for s.running < len(s.p.byRunning) {
+		open := &s.p.byRunning[s.running]
+		if s.page = open.next(s.page+1, nonEmpty); s.page < 0 {
+			s.running++
+			continue
+		}
+		if s.p.freeMem.maxOfPage(s.page) < s.f.mem {
+			continue
+		}
+		s.p.visits++
+		warm, host := s.p.rows.bits(s.f, s.page)
+		if s.word = open.words[s.page] & s.kinds.choose(warm, host); s.word != 0 {
+			return true
+		}
 	}
-}
-
-// Clear removes all idle instances of a GPU.
-func (p *Pool) Clear(gpu int32) {
-	for c := p.gpus[gpu].idle.head; c != none; c = p.gpus[gpu].idle.head {
-		p.remove(c)
-	}
-}
-
-func (p *Pool) create(function, gpu int32) int32 {
-	f := &p.costs[function]
-	it := instance{function: function, gpu: gpu, mem: p.need(&p.gpus[gpu], f), stage: ready, run: none}
-	rest := more{least: f.mem}
-	n := &p.counts[function]
-	n.all++
-	n.held++
-	if last := len(p.freed) - 1; last >= 0 {
-		c := p.freed[last]
-		p.freed = p.freed[:last]
-		it.use = p.instances[c].use + 1
-		p.instances[c], p.more[c] = it, rest
-		return c
-	}
-	p.instances, p.more = append(p.instances, it), append(p.more, rest)
-	return int32(len(p.instances) - 1)
-}
-
-// Duration is how long an invocation should take with that start.
-func (p *Pool) Duration(function int32, start Start) time.Duration {
-	return p.costs[function].duration[start]
+	return false
 }

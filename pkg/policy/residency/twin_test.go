@@ -3,6 +3,7 @@ package residency
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -10,38 +11,38 @@ import (
 	"pgregory.net/rapid"
 )
 
-// box is a container as the rules speak of it.
-type box struct {
+// container is a container as in docs/simulation.md.
+type container struct {
 	function, gpu     int32
 	mem               int64
 	running, resident bool
-	finished          int // the later, the larger
+	finished          int // sequence number of the last completion
 }
 
-// twin is a pool that looks at all containers at every question.
+// twin is a simple pool that scans all containers for every decision.
 type twin struct {
-	config   shape
-	slots    []int
-	occupied []int64 // by GPU: memory that others have there
-	boxes    []*box
-	now      int
-	changes  []string
+	config     shape
+	slots      []int
+	occupied   []int64 // by GPU: memory used by others
+	containers []*container
+	now        int
+	changes    []string
 }
 
-func (w *twin) is(gpu int32, want func(*box) bool) (out []*box) {
-	for _, b := range w.boxes {
-		if (b.gpu == gpu || gpu == Any) && want(b) {
-			out = append(out, b)
+func (w *twin) containersOn(gpu int32, matches func(*container) bool) (found []*container) {
+	for _, b := range w.containers {
+		if (b.gpu == gpu || gpu == Any) && matches(b) {
+			found = append(found, b)
 		}
 	}
-	slices.SortFunc(out, func(a, b *box) int { return cmp.Compare(a.finished, b.finished) })
-	return out
+	slices.SortFunc(found, func(a, b *container) int { return cmp.Compare(a.finished, b.finished) })
+	return found
 }
 
-func running(b *box) bool { return b.running }
-func idle(b *box) bool    { return !b.running }
-func movable(b *box) bool { return !b.running && b.resident && b.mem > 0 }
-func sum(boxes []*box) (mem int64) {
+func running(b *container) bool { return b.running }
+func idle(b *container) bool    { return !b.running }
+func movable(b *container) bool { return !b.running && b.resident && b.mem > 0 }
+func sum(boxes []*container) (mem int64) {
 	for _, b := range boxes {
 		mem += b.mem
 	}
@@ -49,16 +50,16 @@ func sum(boxes []*box) (mem int64) {
 }
 
 func (w *twin) used(gpu int32) int64 {
-	return w.occupied[gpu] + sum(w.is(gpu, func(b *box) bool { return b.resident }))
+	return w.occupied[gpu] + sum(w.containersOn(gpu, func(b *container) bool { return b.resident }))
 }
 
-// lookUp is R9.
-func (w *twin) lookUp(function, gpu int32) (Start, *box) {
-	mine := w.is(gpu, func(b *box) bool { return !b.running && b.function == function })
+// lookUp implements R9.
+func (w *twin) lookUp(function, gpu int32) (Start, *container) {
+	mine := w.containersOn(gpu, func(b *container) bool { return !b.running && b.function == function })
 	if len(mine) == 0 {
 		return Cold, nil
 	}
-	slices.SortStableFunc(mine, func(a, b *box) int {
+	slices.SortStableFunc(mine, func(a, b *container) int {
 		switch {
 		case a.resident == b.resident:
 			return 0
@@ -75,34 +76,34 @@ func (w *twin) lookUp(function, gpu int32) (Start, *box) {
 }
 
 func (w *twin) room(gpu, function int32) bool {
-	mem := w.occupied[gpu] + sum(w.is(gpu, running)) + w.config.Function[function].Mem
-	return len(w.is(gpu, running)) < w.slots[gpu] && (w.config.Mem == 0 || mem <= w.config.Mem)
+	mem := w.occupied[gpu] + sum(w.containersOn(gpu, running)) + w.config.Function[function].Mem
+	return len(w.containersOn(gpu, running)) < w.slots[gpu] && (w.config.Mem == 0 || mem <= w.config.Mem)
 }
 
-func (w *twin) worth(b *box, remove bool) float64 {
+func (w *twin) worth(b *container, remove bool) float64 {
 	d, gpus := w.config.Function[b.function].Duration, map[int32]bool{}
-	for _, other := range w.is(Any, func(o *box) bool { return !o.running && o.function == b.function }) {
+	for _, other := range w.containersOn(Any, func(o *container) bool { return !o.running && o.function == b.function }) {
 		gpus[other.gpu] = true
 	}
-	now, then := HostWarm, HostWarm
+	before, after := HostWarm, HostWarm
 	if b.resident {
-		now = GPUWarm
+		before = GPUWarm
 	}
 	if remove {
-		then = Cold
+		after = Cold
 	}
-	return w.config.Worth(b.function, max(d[then]-d[now], 0)) / float64(max(len(gpus), 1))
+	return w.config.Worth(b.function, max(d[after]-d[before], 0)) / float64(max(len(gpus), 1))
 }
 
-// least is what goes first, by R8 or by worth, and what it is worth.
-func (w *twin) least(boxes []*box, remove bool) (first *box, worth float64) {
-	price := func(b *box) float64 {
+// firstToEvict returns the first container in eviction order, by R8 or by worth, and its worth.
+func (w *twin) firstToEvict(boxes []*container, remove bool) (first *container, worth float64) {
+	price := func(b *container) float64 {
 		switch {
 		case w.config.Worth != nil && remove:
 			return w.worth(b, true)
 		case w.config.Worth != nil:
 			return w.worth(b, false) / float64(b.mem)
-		case w.config.Keep != nil && w.config.Keep(b.function):
+		case w.config.EvictLast != nil && w.config.EvictLast(b.function):
 			return 1
 		}
 		return 0
@@ -115,20 +116,20 @@ func (w *twin) least(boxes []*box, remove bool) (first *box, worth float64) {
 	return first, worth
 }
 
-func (w *twin) remove(b *box) {
-	w.boxes = slices.DeleteFunc(w.boxes, func(o *box) bool { return o == b })
+func (w *twin) remove(b *container) {
+	w.containers = slices.DeleteFunc(w.containers, func(o *container) bool { return o == b })
 	w.changes = append(w.changes, fmt.Sprintf("gpu %d removes %d", b.gpu, b.function))
 }
 
-func (w *twin) removeTo(gpu int32, most int) {
-	for w.config.Pool != Unlimited && len(w.is(gpu, func(*box) bool { return true })) > most && len(w.is(gpu, idle)) > 0 {
-		first, _ := w.least(w.is(gpu, idle), true)
+func (w *twin) removeTo(gpu int32, limit int) {
+	for w.config.Pool != Unlimited && len(w.containersOn(gpu, func(*container) bool { return true })) > limit && len(w.containersOn(gpu, idle)) > 0 {
+		first, _ := w.firstToEvict(w.containersOn(gpu, idle), true)
 		w.remove(first)
 	}
 }
 
-// hold brings the memory of a container to its GPU.
-func (w *twin) hold(b *box) {
+// moveToGPU moves the memory of a container to its GPU.
+func (w *twin) moveToGPU(b *container) {
 	if b.resident {
 		return
 	}
@@ -137,9 +138,9 @@ func (w *twin) hold(b *box) {
 }
 
 func (w *twin) makeRoom(gpu int32, mem int64) {
-	var moved []*box
+	var moved []*container
 	for w.config.Mem > 0 && w.used(gpu)+mem > w.config.Mem {
-		first, _ := w.least(w.is(gpu, movable), false)
+		first, _ := w.firstToEvict(w.containersOn(gpu, movable), false)
 		first.resident = false
 		moved = append(moved, first)
 		w.changes = append(w.changes, fmt.Sprintf("gpu %d unloads %d", gpu, first.function))
@@ -147,9 +148,9 @@ func (w *twin) makeRoom(gpu int32, mem int64) {
 	w.removeObsolete(moved)
 }
 
-// removeObsolete removes those of some boxes, whose memory is on the host, that it can
-// never leave again.
-func (w *twin) removeObsolete(boxes []*box) {
+// removeObsolete removes the given containers, with memory on the host, whose memory can never
+// return.
+func (w *twin) removeObsolete(boxes []*container) {
 	for _, b := range boxes {
 		if w.config.Mem > 0 && b.mem > w.config.Mem-w.occupied[b.gpu] {
 			w.remove(b)
@@ -157,27 +158,27 @@ func (w *twin) removeObsolete(boxes []*box) {
 	}
 }
 
-func (w *twin) begin(function int32, at Place) *box {
+func (w *twin) dispatch(function int32, at Place) *container {
 	_, b := w.lookUp(function, at.GPU)
 	if b == nil {
 		w.removeTo(at.GPU, w.config.Pool-1)
-		b = &box{function: function, gpu: at.GPU, mem: w.config.Function[function].Mem}
-		w.boxes = append(w.boxes, b)
+		b = &container{function: function, gpu: at.GPU, mem: w.config.Function[function].Mem}
+		w.containers = append(w.containers, b)
 	}
 	b.running = true
-	w.hold(b)
+	w.moveToGPU(b)
 	return b
 }
 
-func (w *twin) end(b *box) {
+func (w *twin) end(b *container) {
 	w.now++
 	b.running, b.finished = false, w.now
 	w.removeTo(b.gpu, w.config.Pool)
 }
 
-// prefetch says which GPU, or none.
+// prefetch returns the GPU, or none.
 func (w *twin) prefetch(function int32) int32 {
-	var back *box
+	var back *container
 	for g := range int32(len(w.slots)) {
 		start, b := w.lookUp(function, g)
 		if start == GPUWarm {
@@ -190,13 +191,14 @@ func (w *twin) prefetch(function int32) int32 {
 	if back == nil {
 		return none
 	}
-	w.hold(back)
+	w.moveToGPU(back)
 	w.now++
 	back.finished = w.now
 	return back.gpu
 }
 
-// best is R10; under worth the loss comes before the number running.
+// best implements R10. With Config.Worth, it compares the loss before the number of running
+// containers.
 func (w *twin) best(function, only, except int32) (at Place, loss float64, ok bool) {
 	d := w.config.Function[function].Duration
 	type key struct {
@@ -219,7 +221,7 @@ func (w *twin) best(function, only, except int32) (at Place, loss float64, ok bo
 			continue
 		}
 		start, _ := w.lookUp(function, g)
-		k := key{d[start], 0, len(w.is(g, running))}
+		k := key{d[start], 0, len(w.containersOn(g, running))}
 		if w.config.Worth != nil {
 			k.loss = w.loss(g, function, start, ties)
 		}
@@ -230,41 +232,40 @@ func (w *twin) best(function, only, except int32) (at Place, loss float64, ok bo
 	return at, least.loss, ok
 }
 
-// loss is the worth of what goes to make room or, where nothing has to, of
-// what waits meanwhile.
+// loss returns the worth of the evicted containers or, for a gpu-warm start, of the containers
+// that would be unused meanwhile.
 func (w *twin) loss(gpu, function int32, start Start, ties int) (worth float64) {
 	mem := w.config.Function[function].Mem
 	switch {
 	case start == GPUWarm && (ties == 1 || w.config.Mem == 0):
 	case start == GPUWarm:
-		for _, b := range w.is(gpu, func(b *box) bool { return movable(b) && b.function != function }) {
+		for _, b := range w.containersOn(gpu, func(b *container) bool { return movable(b) && b.function != function }) {
 			worth += w.worth(b, false)
 		}
-	case start == Cold && w.config.Pool != Unlimited && len(w.is(gpu, func(*box) bool { return true })) >= w.config.Pool:
-		_, worth = w.least(w.is(gpu, idle), true)
+	case start == Cold && w.config.Pool != Unlimited && len(w.containersOn(gpu, func(*container) bool { return true })) >= w.config.Pool:
+		_, worth = w.firstToEvict(w.containersOn(gpu, idle), true)
 	case w.config.Mem > 0 && w.used(gpu)+mem > w.config.Mem:
-		_, worth = w.least(w.is(gpu, movable), false)
+		_, worth = w.firstToEvict(w.containersOn(gpu, movable), false)
 		worth *= float64(mem)
 	}
 	return worth
 }
 
-func told(changes []Change) (out []string) {
+func changeStrings(changes []Change) (list []string) {
 	for _, c := range changes {
 		verb := "unloads"
 		if c.Verb == Removed {
 			verb = "removes"
 		}
-		out = append(out, fmt.Sprintf("gpu %d %s %d", c.GPU, verb, c.Function))
+		list = append(list, fmt.Sprintf("gpu %d %s %d", c.GPU, verb, c.Function))
 	}
-	return out
+	return list
 }
 
-// drawConfig is a small machine. Keep and Worth look at what a test may change
-// meanwhile.
+// drawConfig draws a small pool. EvictLast and Worth depend on active, which a test may change.
 func drawConfig(t *rapid.T, active map[int32]bool) shape {
 	c := shape{
-		GPUs: rapid.IntRange(1, 3).Draw(t, "gpus"), Slots: rapid.IntRange(1, 3).Draw(t, "slots"),
+		GPUs: rapid.SampledFrom([]int{1, 2, 3, 66}).Draw(t, "gpus"), Slots: rapid.IntRange(1, 3).Draw(t, "slots"),
 		Config: Config{Pool: rapid.SampledFrom([]int{Unlimited, 0, 1, 2, 4}).Draw(t, "pool")}, Mem: rapid.SampledFrom([]int64{0, 10, 25}).Draw(t, "memory"),
 	}
 	for range rapid.IntRange(1, 5).Draw(t, "functions") {
@@ -275,7 +276,7 @@ func drawConfig(t *rapid.T, active map[int32]bool) shape {
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "order") {
 	case 1:
-		c.Keep = func(function int32) bool { return active[function] }
+		c.EvictLast = func(function int32) bool { return active[function] }
 	case 2:
 		c.Worth = func(function int32, extra time.Duration) float64 { return float64(function%3+1) * float64(extra) }
 	}
@@ -287,7 +288,7 @@ func TestPoolAgainstTwin(t *testing.T) {
 		active := map[int32]bool{}
 		c := drawConfig(t, active)
 		p, w := c.pool(), &twin{config: c, slots: slices.Repeat([]int{c.Slots}, c.GPUs), occupied: make([]int64, c.GPUs)}
-		containers := map[*box]int32{}
+		containers := map[*container]int32{}
 		drawGPU := func(from int32) int32 { return rapid.Int32Range(from, int32(c.GPUs-1)).Draw(t, "gpu") }
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			f := rapid.Int32Range(0, int32(len(c.Function)-1)).Draw(t, "function")
@@ -311,16 +312,16 @@ func TestPoolAgainstTwin(t *testing.T) {
 					t.Fatalf("ready at %v", p.Ready(slot))
 				}
 			case 3, 4, 5:
-				if all := w.is(Any, running); len(all) > 0 {
+				if all := w.containersOn(Any, running); len(all) > 0 {
 					b := all[rapid.IntRange(0, len(all)-1).Draw(t, "which")]
 					p.End(containers[b], 0)
 					w.end(b)
 				}
 			case 6:
 				g := drawGPU(0)
-				w.occupied[g] = rapid.Int64Range(0, max(c.Mem-sum(w.is(g, running)), 0)).Draw(t, "occupied")
+				w.occupied[g] = rapid.Int64Range(0, max(c.Mem-sum(w.containersOn(g, running)), 0)).Draw(t, "occupied")
 				p.Occupy(g, w.occupied[g])
-				w.removeObsolete(w.is(g, func(b *box) bool { return idle(b) && !b.resident }))
+				w.removeObsolete(w.containersOn(g, func(b *container) bool { return idle(b) && !b.resident }))
 				w.makeRoom(g, 0)
 			default:
 				only, except := Any, Any
@@ -329,12 +330,15 @@ func TestPoolAgainstTwin(t *testing.T) {
 				}
 				at, ok := p.Best(f, only, except)
 				for g := range int32(c.GPUs) {
-					if got, want := p.Holds(g, f), c.Mem == 0 || w.occupied[g]+c.Function[f].Mem <= c.Mem; got != want {
+					if got, want := p.FitsOn(g, f), c.Mem == 0 || w.occupied[g]+c.Function[f].Mem <= c.Mem; got != want {
 						t.Fatalf("GPU %d holds %d: %v, want %v", g, f, got, want)
 					}
 				}
-				if ok && !p.Could(f, p.Most()) {
-					t.Fatalf("function %d could start nowhere with %d bytes at most, and does at %+v", f, p.Most(), at)
+				if got, want := p.MaxFreeMem(), maxFreeMem(p); got != want {
+					t.Fatalf("MaxFreeMem() = %d, want %d", got, want)
+				}
+				if ok && !p.MightFit(f, p.MaxFreeMem()) {
+					t.Fatalf("function %d could start nowhere with %d bytes at most, and does at %+v", f, p.MaxFreeMem(), at)
 				}
 				loss := 0.0
 				if c.Worth != nil {
@@ -346,7 +350,7 @@ func TestPoolAgainstTwin(t *testing.T) {
 				}
 				if ok {
 					container, _ := p.Begin(f, at)
-					containers[w.begin(f, at)] = container
+					containers[w.dispatch(f, at)] = container
 				}
 			}
 			compare(t, p, w)
@@ -354,13 +358,13 @@ func TestPoolAgainstTwin(t *testing.T) {
 	})
 }
 
-// compare says where what can be asked of both differs.
+// compare checks that all methods of both pools agree.
 func compare(t *rapid.T, p *Pool, w *twin) {
-	got, free := told(answered(p)), 0
+	got, free := changeStrings(confirmAll(p)), 0
 	for g := range int32(len(w.slots)) {
-		now := w.slots[g] - len(w.is(g, running))
+		now := w.slots[g] - len(w.containersOn(g, running))
 		free += max(now, 0)
-		if open := int(p.gpus[g].capacity-p.gpus[g].taken) / unit; open != now || p.Free(g) != (now > 0) {
+		if open := int(p.gpus[g].capacity-p.gpus[g].used) / unit; open != now || p.Free(g) != (now > 0) {
 			t.Fatalf("gpu %d has %d slots free, want %d", g, open, now)
 		}
 		if w.config.Mem > 0 && w.used(g) > w.config.Mem {
@@ -382,8 +386,21 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 			t.Fatalf("%d expects %v, want %v", f, p.Expected(f), least)
 		}
 	}
-	if p.free != int64(free*unit) || p.AnyFree() != (free > 0) || !slices.Equal(got, w.changes) {
-		t.Fatalf("%d free and %v, want %d and %v", p.free/unit, got, free, w.changes)
+	if p.freeCapacity != int64(free*unit) || p.AnyFree() != (free > 0) || !slices.Equal(got, w.changes) {
+		t.Fatalf("%d free and %v, want %d and %v", p.freeCapacity/unit, got, free, w.changes)
 	}
 	w.changes = nil
+}
+
+// maxFreeMem computes MaxFreeMem from the GPUs.
+func maxFreeMem(p *Pool) (mem int64) {
+	mem = -1
+	for gpu := range p.EachFree {
+		d := &p.gpus[gpu]
+		if d.limit == 0 {
+			return math.MaxInt64
+		}
+		mem = max(mem, d.limit-d.mem.running)
+	}
+	return mem
 }

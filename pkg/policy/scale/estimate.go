@@ -5,37 +5,37 @@ import (
 	"slices"
 )
 
-// Estimator turns the loads seen into the load to provide for. Loads are in
-// requests a second, one a second.
+// Estimator turns observed loads into the load to provide for. It receives one load per second,
+// in requests per second.
 type Estimator interface {
-	// Observe hears the next load and returns the estimate.
+	// Observe receives the next load and returns the estimate.
 	Observe(rps float64) float64
 }
 
-// Last takes each load as it is.
+// Last estimates each load by itself.
 type Last struct{}
 
 // Observe implements Estimator.
 func (Last) Observe(rps float64) float64 { return rps }
 
-// window is the largest load of the last size seconds.
+// window estimates the largest load of the last size seconds.
 type window struct {
-	size int
-	seen []float64
+	size  int
+	loads []float64
 }
 
 // Observe implements Estimator.
 func (w *window) Observe(rps float64) float64 {
-	w.seen = append(w.seen, rps)
-	if len(w.seen) > w.size {
-		w.seen = w.seen[1:]
+	w.loads = append(w.loads, rps)
+	if len(w.loads) > w.size {
+		w.loads = w.loads[1:]
 	}
-	return slices.Max(w.seen)
+	return slices.Max(w.loads)
 }
 
-// ewma is the mean of all loads, each counting 1 - alpha as much as the next.
+// ewma estimates an exponential moving average: each load weighs 1 - alpha times the next.
 type ewma struct {
-	alpha   float64 // above 0, at most 1: how much the newest load counts
+	alpha   float64 // above 0, at most 1: the weight of the newest load
 	mean    float64
 	started bool
 }
@@ -49,8 +49,8 @@ func (e *ewma) Observe(rps float64) float64 {
 	return e.mean
 }
 
-// kalman estimates a load that wanders: each second it moves by a step of
-// variance process, and is seen with an error of variance noise.
+// kalman is a Kalman filter for a random walk: each second the load changes by a step of variance
+// process, and is observed with an error of variance noise.
 type kalman struct {
 	process, noise float64
 	mean, variance float64
@@ -70,7 +70,7 @@ func (k *kalman) Observe(rps float64) float64 {
 	return max(0, k.mean)
 }
 
-// Estimators returns the names that NewEstimator knows.
+// Estimators returns the names of EstimatorKinds.
 func Estimators() (names []string) {
 	for _, k := range EstimatorKinds() {
 		names = append(names, k.Name)
@@ -78,19 +78,20 @@ func Estimators() (names []string) {
 	return names
 }
 
-// EstimatorOptions are the parameters of all estimators.
+// EstimatorOptions has the parameters of all estimators.
 type EstimatorOptions struct {
 	Window         int     // seconds
-	Alpha          float64 // how much the newest load counts
-	Process, Noise float64 // variances, in (requests a second)²
+	Alpha          float64 // weight of the newest load
+	Process, Noise float64 // variances, in (requests per second)²
 }
 
-// DefaultEstimator are parameters that forget within some ten seconds.
+// DefaultEstimator returns parameters that forget a load within about ten seconds.
 func DefaultEstimator() EstimatorOptions {
 	return EstimatorOptions{Window: 10, Alpha: 0.3, Process: 1, Noise: 10}
 }
 
-// NewEstimator makes an estimator by name. The error names a setting that is out of range.
+// NewEstimator returns the estimator with that name. It fails if there is none, or if a parameter is
+// out of range.
 func NewEstimator(name string, o EstimatorOptions) (Estimator, error) {
 	kind, err := estimatorKind(name)
 	if err != nil {

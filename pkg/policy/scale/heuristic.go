@@ -1,60 +1,60 @@
 package scale
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// heuristic is FaST-GShare's Algorithm 1.
+// heuristic implements FaST-GShare's Algorithm 1.
 type heuristic struct {
-	rows []profile.Row
-	load Estimator
-	last float64 // estimate
+	rows     []profile.Row
+	load     Estimator
+	estimate float64 // latest estimate of the load, in requests per second
 }
 
-// NewHeuristic makes a Scaler by FaST-GShare's heuristic scaling (section 3.4.1,
-// Algorithm 1): what is missing is filled with the most efficient configuration
-// of the rows and one that just covers the rest; what is too much is taken from
-// the least efficient instances, of equally efficient ones from the newest.
+// NewHeuristic returns a Scaler with FaST-GShare's heuristic scaling (section 3.4.1, Algorithm 1). It
+// covers missing throughput with instances of the most efficient configuration of the rows, and the
+// remainder with one instance of the smallest sufficient configuration. It removes excess throughput by
+// stopping the least efficient instances; among equally efficient ones, the newest comes first.
 func NewHeuristic(rows []profile.Row, load Estimator, b Bounds) *Scaler {
 	return newScaler(&heuristic{rows: rows, load: load}, b)
 }
 
-func (h *heuristic) observe(rps float64) { h.last = h.load.Observe(rps) }
+func (h *heuristic) observe(rps float64) { h.estimate = h.load.Observe(rps) }
 func (h *heuristic) acted()              {}
 
 func (h *heuristic) spare(deployed []Instance, n int) []string {
 	return h.inefficient(deployed, math.Inf(1))[:n]
 }
 
-// another is the configuration that sustains least.
-func (h *heuristic) another() (Instance, bool) {
-	least := place.ScaleUp(h.rows, math.SmallestNonzeroFloat64, place.LargerQuota)
-	if len(least) == 0 {
+// template returns an instance with the configuration that has the least throughput.
+func (h *heuristic) template() (Instance, bool) {
+	smallest := place.ScaleUp(h.rows, math.SmallestNonzeroFloat64, place.LargerQuota)
+	if len(smallest) == 0 {
 		return Instance{}, false
 	}
-	return Instance{Request: least[0].Row, Limit: least[0].Row}, true
+	return Instance{Request: smallest[0].Row, Limit: smallest[0].Row}, true
 }
 
 func (h *heuristic) decide(deployed []Instance) (d decision) {
-	gap := h.last - sustained(deployed)
-	if gap > slack*h.last {
+	gap := h.estimate - sustained(deployed)
+	if gap > slack*h.estimate {
 		for _, g := range place.ScaleUp(h.rows, gap, place.LargerQuota) {
 			d.start = append(d.start, Start{Count: g.Count, Like: Instance{Request: g.Row, Limit: g.Row}})
 		}
-		d.why = fmt.Sprintf("%s rps lack %s", num(h.last), num(gap))
+		d.reason = reason.New(missingRPS, reason.Number("rps", h.estimate), reason.Number("missing_rps", gap))
 		return d
 	}
 	d.stop = h.inefficient(deployed, -gap)
-	d.why = fmt.Sprintf("%s rps leave %s over", num(h.last), num(-gap))
+	d.reason = reason.New(excessRPS, reason.Number("rps", h.estimate), reason.Number("excess_rps", -gap))
 	return d
 }
 
-// inefficient names the instances that can be missed when so much is over, the
-// least efficient first.
+// inefficient returns the instances that can be stopped if excess requests per second are not needed,
+// the least efficient first.
 func (h *heuristic) inefficient(deployed []Instance, excess float64) (names []string) {
 	running := make([]place.Running, 0, len(deployed))
 	for i := len(deployed) - 1; i >= 0; i-- {

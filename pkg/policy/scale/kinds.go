@@ -54,18 +54,18 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "changes the number of instances only after the load was above or below what they sustain for most of a window; until then they rise from the smallest quota of the profile to the largest with the same sm_pct (Dilu).",
+			Help: "changes the number of instances only if the load was above or below their capacity for most of a window; until then, instances grow from the smallest quota in the profile to the largest quota with the same sm_pct (Dilu).",
 			Parameters: []policy.Parameter[Options]{
-				wholeNumber("window", "40", "seconds in the window", func(o *Options) *int { return &o.Lazy.Window }),
-				wholeNumber("out", "20", "add instances if the load is too high for them in at least so many of these seconds", func(o *Options) *int { return &o.Lazy.Out }),
-				wholeNumber("in", "30", "remove instances if fewer would suffice in more than so many of these seconds", func(o *Options) *int { return &o.Lazy.In }),
-				wholeNumber("surge", "1", "add instances at once after so many seconds in a row in which even the largest quota did not suffice; 0 waits, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
+				wholeNumber("window", "40", "length of the window in seconds", func(o *Options) *int { return &o.Lazy.Window }),
+				wholeNumber("out", "20", "add instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
+				wholeNumber("in", "30", "remove instances if fewer would have sufficed in more than this number of seconds of the window", func(o *Options) *int { return &o.Lazy.In }),
+				wholeNumber("surge", "1", "add instances immediately if even the largest quota did not suffice for this number of consecutive seconds; 0 waits for the window, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
 			},
 			New: func(s Setup) *Scaler { return NewLazy(s.Unit, s.Lazy, s.Bounds) },
 		},
 		{
 			Name: "eager", Uniform: true, Estimates: true,
-			Help: "runs as many instances of the smallest quota as each second needs.",
+			Help: "runs the number of instances with the smallest quota that each second needs.",
 			New:  func(s Setup) *Scaler { return NewEager(s.Unit, s.Load, s.Bounds) },
 		},
 		{
@@ -96,8 +96,8 @@ func Names() (names []string) {
 
 // ForBounds are the parameters of every scaler.
 var ForBounds = []policy.Parameter[Options]{
-	wholeNumber("min", "0", "fewest instances that run", func(o *Options) *int { return &o.Bounds.Min }),
-	wholeNumber("max", "0", "most instances that run; 0 means no bound", func(o *Options) *int { return &o.Bounds.Max }),
+	wholeNumber("min", "0", "minimum number of running instances", func(o *Options) *int { return &o.Bounds.Min }),
+	wholeNumber("max", "0", "maximum number of running instances; 0 means no limit", func(o *Options) *int { return &o.Bounds.Max }),
 	{Key: "idle", Default: "0", Help: "seconds without load after which all instances beyond min stop", Set: func(o *Options, value string) error {
 		seconds, err := strconv.Atoi(value)
 		const most = 1<<31 - 1
@@ -166,8 +166,8 @@ func EstimatorKinds() []EstimatorKind {
 		{
 			Name: "kalman", Help: "a Kalman filter", New: newKalman,
 			Parameters: []policy.Parameter[Options]{
-				positive("process", "1", "variance of the change of the load in a second", func(o *Options) *float64 { return &o.Estimate.Process }),
-				positive("noise", "10", "variance of the measured load around the true one", func(o *Options) *float64 { return &o.Estimate.Noise }),
+				positive("process", "1", "variance of the change of the load within a second", func(o *Options) *float64 { return &o.Estimate.Process }),
+				positive("noise", "10", "variance of the measured load around the true load", func(o *Options) *float64 { return &o.Estimate.Noise }),
 			},
 		},
 	}
@@ -180,7 +180,7 @@ func estimatorKind(name string) (EstimatorKind, error) {
 			return k, nil
 		}
 	}
-	return EstimatorKind{}, fmt.Errorf("no estimator %q, expected one of %s", name, strings.Join(Estimators(), ", "))
+	return EstimatorKind{}, fmt.Errorf("unknown estimator %q, expected %s", name, strings.Join(Estimators(), ", "))
 }
 
 // ParametersOf returns the parameters of a scaler with an estimator.

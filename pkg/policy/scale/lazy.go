@@ -3,23 +3,25 @@ package scale
 import (
 	"fmt"
 	"slices"
+
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// LazyOptions are the parameters of lazy scaling, in seconds (one value each).
+// LazyOptions has the parameters of lazy scaling. The scaler receives one value of the load per second.
 type LazyOptions struct {
-	Window int // values that are kept
-	Out    int // at least so many above what is sustained: scale out
-	In     int // more than so many below what fewer would sustain: scale in
-	// Surge is how many values in a row beyond what even the limits sustain
-	// scale out at once; 0 is never, as in the paper.
+	Window int // number of values kept
+	Out    int // scale out if at least this many values exceed the throughput of all instances
+	In     int // scale in if more than this many values are below the throughput of fewer instances
+	// Surge is the number of consecutive values above the throughput of all instances at their limits after which the
+	// scaler scales out at once; 0 means never, as in the paper.
 	Surge int
 }
 
-// DefaultLazy are the published parameters, and no waiting for what instances
-// cannot rise to.
+// DefaultLazy returns the published parameters, with a Surge of 1: no waiting for a load that the
+// instances cannot reach at their limits.
 func DefaultLazy() LazyOptions { return LazyOptions{Window: 40, Out: 20, In: 30, Surge: 1} }
 
-// Check says what is wrong with the parameters.
+// Check returns an error if a parameter is out of range.
 func (o LazyOptions) Check() error {
 	switch {
 	case o.Window < 1 || o.Window > 1e6:
@@ -34,31 +36,29 @@ func (o LazyOptions) Check() error {
 	return nil
 }
 
-// lazy is Dilu's lazy scaling.
+// lazy implements Dilu's lazy scaling.
 type lazy struct {
-	unit    Instance
-	options LazyOptions
-	window  []float64
-	last    float64 // of the window, also once it is emptied
-	beyond  int     // values in a row beyond the limits
+	unit      Instance
+	options   LazyOptions
+	window    []float64
+	lastLoad  float64 // the last value, also after the window was emptied
+	overLimit int     // consecutive values beyond the limits
 }
 
-// NewLazy makes a Scaler by Dilu's lazy scaling (section 3.4.2): instances like
-// unit rise and fall fast between request and limit, and their number changes
-// only when the load has been out of what their requests sustain for most of a
-// window. The window is emptied after each action.
+// NewLazy returns a Scaler with Dilu's lazy scaling (section 3.4.2). Instances like unit scale
+// vertically between request and limit within milliseconds. Their number changes only after the load
+// was out of the range of their requests for most of a window. Each action empties the window.
 //
-// The paper does not say how many instances an action starts or stops: as few
-// as end the condition, and as many as the condition allows. Nor what happens
-// to a load beyond all limits, which nothing can rise to: waiting gains nothing
-// then, and as many are started as serve it at their limits. When none is
-// deployed the first load starts what it needs.
+// The paper leaves two points open. First, an action starts the fewest instances that end its
+// condition, or stops the most that its condition allows. Second, waiting gains nothing if the load
+// exceeds the limits of all instances (see LazyOptions.Surge); the scaler then starts enough instances
+// to serve the load at their limits. If no instance is deployed, the first load starts enough for it.
 func NewLazy(unit Instance, options LazyOptions, b Bounds) *Scaler {
 	return newScaler(&lazy{unit: unit, options: options}, b)
 }
 
 func (l *lazy) observe(rps float64) {
-	l.last = rps
+	l.lastLoad = rps
 	l.window = append(l.window, rps)
 	if len(l.window) > l.options.Window {
 		l.window = l.window[1:]
@@ -66,67 +66,71 @@ func (l *lazy) observe(rps float64) {
 }
 
 // acted empties the window.
-func (l *lazy) acted()                                    { l.window, l.beyond = nil, 0 }
+func (l *lazy) acted()                                    { l.window, l.overLimit = nil, 0 }
 func (l *lazy) spare(deployed []Instance, n int) []string { return newest(deployed, n) }
-func (l *lazy) another() (Instance, bool)                 { return l.unit, true }
+func (l *lazy) template() (Instance, bool)                { return l.unit, true }
 
 func (l *lazy) decide(deployed []Instance) decision {
-	one, n := l.unit.Request.ThroughputRPS, len(deployed)
-	start := func(wanted int, why string) decision {
-		return decision{start: []Start{{Count: wanted - n, Like: l.unit}}, why: why}
+	perInstance, n := l.unit.Request.ThroughputRPS, len(deployed)
+	start := func(target int, r reason.Reason) decision {
+		return decision{start: []Start{{Count: target - n, Like: l.unit}}, reason: r}
 	}
 	if n == 0 {
-		why := num(l.last) + " rps and no instance"
-		if l.last <= 0 {
-			return decision{why: why}
+		r := reason.New(noInstance, reason.Number("rps", l.lastLoad))
+		if l.lastLoad <= 0 {
+			return decision{reason: r}
 		}
-		return start(need(l.last, one), why)
+		return start(instancesFor(l.lastLoad, perInstance), r)
 	}
-	if wanted := l.out(one); wanted > n {
-		return start(wanted, l.exceed(one*float64(n)))
+	if target := l.scaleOutTarget(perInstance); target > n {
+		return start(target, l.aboveReason(perInstance*float64(n)))
 	}
-	if wanted := l.surge(n); wanted > n {
-		return start(wanted, fmt.Sprintf("%s rps are beyond the limits of %d", num(l.last), n))
+	if target := l.surge(n); target > n {
+		return start(target, reason.New(beyondLimits, reason.Number("rps", l.lastLoad), reason.Number("instances", n)))
 	}
-	if wanted := l.in(one, n); wanted < n {
-		why := fmt.Sprintf("%d of the last %d values are below %s rps", l.below(one*float64(wanted)), len(l.window), num(one*float64(wanted)))
-		return decision{stop: newest(deployed, n-wanted), why: why}
+	if target := l.scaleInTarget(perInstance, n); target < n {
+		rps := perInstance * float64(target)
+		return decision{stop: newest(deployed, n-target), reason: l.windowReason(loadBelow, l.below(rps), rps)}
 	}
-	return decision{why: l.exceed(one * float64(n))}
+	return decision{reason: l.aboveReason(perInstance * float64(n))}
 }
 
-func (l *lazy) exceed(rps float64) string {
-	return fmt.Sprintf("%d of the last %d values exceed %s rps", l.above(rps), len(l.window), num(rps))
+func (l *lazy) aboveReason(rps float64) reason.Reason {
+	return l.windowReason(loadAbove, l.above(rps), rps)
 }
 
-// surge is the number of instances that serve the load at their limits, if it
-// has been beyond those of n for long enough.
+func (l *lazy) windowReason(code reason.Code, values int, rps float64) reason.Reason {
+	return reason.New(code, reason.Number("values", values), reason.Number("window", len(l.window)), reason.Number("rps", rps))
+}
+
+// surge returns the number of instances that serve the load at their limits, if the load has been
+// beyond the limits of n instances for Surge values, else n.
 func (l *lazy) surge(n int) int {
-	wanted := need(l.last, l.unit.Limit.ThroughputRPS)
-	if wanted <= n {
-		l.beyond = 0
+	target := instancesFor(l.lastLoad, l.unit.Limit.ThroughputRPS)
+	if target <= n {
+		l.overLimit = 0
 		return n
 	}
-	if l.beyond++; l.options.Surge == 0 || l.beyond < l.options.Surge {
+	if l.overLimit++; l.options.Surge == 0 || l.overLimit < l.options.Surge {
 		return n
 	}
-	return wanted
+	return target
 }
 
-// out is the least number of instances that fewer than Out values exceed: it
-// must sustain the Out-th largest.
-func (l *lazy) out(one float64) int {
+// scaleOutTarget returns the least number of instances for which fewer than Out values exceed what
+// they sustain: they must sustain the Out-th largest value.
+func (l *lazy) scaleOutTarget(perInstance float64) int {
 	if len(l.window) < l.options.Out {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(l.window))
-	return need(sorted[len(sorted)-l.options.Out], one)
+	return instancesFor(sorted[len(sorted)-l.options.Out], perInstance)
 }
 
-// in is the least number of instances, n at most, that more than In values
-// stay below.
-func (l *lazy) in(one float64, n int) int {
-	for n > 1 && l.below(one*float64(n-1)) > l.options.In {
+// scaleInTarget returns the least number of instances, at most n, for which more than In values stay
+// below what they sustain.
+func (l *lazy) scaleInTarget(perInstance float64, n int) int {
+	for n > 1 && l.below(perInstance*float64(n-1)) > l.options.In {
 		n--
 	}
 	return n

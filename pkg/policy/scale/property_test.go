@@ -10,95 +10,98 @@ import (
 	"pgregory.net/rapid"
 )
 
-// told is what a scaler was told at one instant, and what it said.
-type told struct {
+// stepRecord holds the events and actions of one step of a scaler.
+type stepRecord struct {
 	at      time.Duration
 	events  []Event
 	actions []Action
 }
 
-// faulty is a host on which starts are slow, fail or never come to be, instances
-// die, and one that should stop may stay. It counts by itself what is deployed.
-type faulty struct {
-	t        *rapid.T
-	s        *Scaler
-	now      time.Duration
-	bounds   Bounds
-	deployed []string
-	ready    map[string]bool
-	stopped  []string // by the scaler, gone in a while
-	serial   int
-	busy     time.Duration // when a load came last, or an instance was not ready
-	log      []told
+// unreliableHost is a host on which starts are slow or fail, or no instance is deployed
+// at all, instances die, and an instance may ignore a stop. It keeps its own record of
+// the deployed instances, to compare it with the scaler's.
+type unreliableHost struct {
+	t          *rapid.T
+	s          *Scaler
+	now        time.Duration
+	bounds     Bounds
+	deployed   []string
+	ready      map[string]bool
+	stopped    []string // instances that the scaler stopped and that have not terminated yet
+	serial     int
+	lastActive time.Duration // last time with a load, or with an instance that was not ready
+	log        []stepRecord
 }
 
-func (f *faulty) chance(what string, one int) bool {
-	return rapid.IntRange(1, one).Draw(f.t, what) == 1
+// chance draws whether an event happens, with a probability of 1 in n.
+func (f *unreliableHost) chance(event string, n int) bool {
+	return rapid.IntRange(1, n).Draw(f.t, event) == 1
 }
 
-func (f *faulty) tell(events ...Event) []Action {
+func (f *unreliableHost) step(events ...Event) []Action {
 	actions := f.s.Step(f.now, events, nil)
-	f.log = append(f.log, told{f.now, events, actions})
+	f.log = append(f.log, stepRecord{f.now, events, actions})
 	return actions
 }
 
-// happen lets some of what can happen between two loads happen.
-func (f *faulty) happen() {
+// injectEvents passes random events to the scaler, as they may occur between two
+// loads.
+func (f *unreliableHost) injectEvents() {
 	for _, id := range slices.Clone(f.deployed) {
 		switch {
 		case f.chance("dies or fails to start", 20):
 			f.drop(id)
-			f.tell(Gone{id})
+			f.step(Terminated{id})
 		case !f.ready[id] && f.chance("becomes ready", 3):
-			f.ready[id], f.busy = true, f.now
-			f.tell(Ready{id})
+			f.ready[id], f.lastActive = true, f.now
+			f.step(Ready{id})
 		}
 	}
 	for _, id := range f.stopped {
 		if f.chance("ends", 2) {
-			f.tell(Gone{id})
+			f.step(Terminated{id})
 		}
 	}
 	f.stopped = nil
-	if f.chance("other bounds", 20) {
+	if f.chance("new bounds", 20) {
 		f.bounds = drawBounds(f.t)
-		f.tell(Configure{f.bounds})
+		f.step(Configure{f.bounds})
 	}
 }
 
-func (f *faulty) drop(id string) {
+func (f *unreliableHost) drop(id string) {
 	f.deployed = slices.DeleteFunc(f.deployed, func(o string) bool { return o == id })
 }
 
-// second passes with a load: what the scaler says is held against the bounds,
-// and then done, more or less.
-func (f *faulty) second(rps float64) {
+// stepSecond advances time by a second with the given load. It checks the scaler's
+// actions against the bounds and performs them, apart from those that fail at random.
+func (f *unreliableHost) stepSecond(rps float64) {
 	f.now += time.Second
 	starting := slices.ContainsFunc(f.deployed, func(id string) bool { return !f.ready[id] })
 	if rps > 0 || starting || f.now == time.Second {
-		f.busy = f.now
+		f.lastActive = f.now
 	}
 	before, after := len(f.deployed), len(f.deployed)
 	var events []Event
-	for _, a := range f.tell(Load{rps}) {
+	for _, a := range f.step(Load{rps}) {
 		switch a := a.(type) {
 		case Start:
-			if a.Count <= 0 || a.Reason == "" || a.Like.Request.ThroughputRPS <= 0 {
-				f.t.Fatalf("at %v: wrong %+v", f.now, a)
+			if a.Count <= 0 || Reasons.Check(a.Reason) != nil || a.Like.Request.ThroughputRPS <= 0 {
+				f.t.Fatalf("at %v: got %+v, want a count above 0, a reason and a profile row", f.now, a)
 			}
 			after += a.Count
 			events = append(events, f.start(a)...)
 		case Stop:
-			if len(a.IDs) == 0 || a.Reason == "" {
-				f.t.Fatalf("at %v: wrong %+v", f.now, a)
+			if len(a.IDs) == 0 || Reasons.Check(a.Reason) != nil {
+				f.t.Fatalf("at %v: got %+v, want instances and a reason", f.now, a)
 			}
 			after -= len(a.IDs)
 			for _, id := range a.IDs {
 				if !slices.Contains(f.deployed, id) {
-					f.t.Fatalf("at %v: %s, which is not deployed or stopped twice: %+v", f.now, id, a)
+					f.t.Fatalf("at %v: stop of %s, which is not deployed or was stopped before: %+v", f.now, id, a)
 				}
 				f.drop(id)
-				if f.chance("stays", 10) {
+				if f.chance("ignores the stop", 10) {
 					f.deployed = append(f.deployed, id)
 					f.ready[id] = false
 					events = append(events, Deployed{Instance{ID: id, Request: profiled[2], Limit: profiled[1]}})
@@ -109,16 +112,17 @@ func (f *faulty) second(rps float64) {
 		}
 	}
 	f.check(before, after)
-	f.tell(events...)
-	if s := f.s.Snapshot(); s.Deployed != len(f.deployed) || s.Why == "" || s.Load != rps || s.Bounds != f.bounds {
-		f.t.Fatalf("at %v: %d are deployed: %+v", f.now, len(f.deployed), s)
+	f.step(events...)
+	if s := f.s.Snapshot(); s.Deployed != len(f.deployed) || Reasons.Check(s.Reason) != nil || s.Load != rps || s.Bounds != f.bounds {
+		f.t.Fatalf("at %v: got the state %+v, want %d deployed, a reason, load %g and bounds %+v", f.now, s, len(f.deployed), rps, f.bounds)
 	}
 }
 
-// start starts what the scaler asks for, but for some that never come to be.
-func (f *faulty) start(a Start) (events []Event) {
+// start performs an action of the scaler. At random, it does not deploy some of the
+// instances.
+func (f *unreliableHost) start(a Start) (events []Event) {
 	for range a.Count {
-		if f.chance("no place", 10) {
+		if f.chance("is not deployed", 10) {
 			continue
 		}
 		in := a.Like
@@ -130,21 +134,21 @@ func (f *faulty) start(a Start) (events []Event) {
 	return events
 }
 
-// check holds how many there are when what was decided is done against the
+// check compares the number of instances before and after the scaler's actions with the
 // bounds.
-func (f *faulty) check(before, after int) {
+func (f *unreliableHost) check(before, after int) {
 	b := f.bounds
 	if after < b.Min || b.Max > 0 && after > b.Max {
-		f.t.Fatalf("at %v: %d instances, %+v: %s", f.now, after, b, f.s.Snapshot().Why)
+		f.t.Fatalf("at %v: got %d instances, want bounds %+v; reason of the scaler: %s", f.now, after, b, f.s.Snapshot().Reason)
 	}
 	if b.Idle == 0 {
 		return
 	}
-	switch quiet := f.now-f.busy >= b.Idle; {
-	case quiet && after != b.Min:
-		f.t.Fatalf("at %v: nothing came since %v, %d instances, %+v", f.now, f.busy, after, b)
-	case !quiet && before > 0 && after == 0:
-		f.t.Fatalf("at %v: all stop, something came at %v: %+v", f.now, f.busy, b)
+	switch idle := f.now-f.lastActive >= b.Idle; {
+	case idle && after != b.Min:
+		f.t.Fatalf("at %v: got %d instances without load since %v, want the minimum; bounds %+v", f.now, after, f.lastActive, b)
+	case !idle && before > 0 && after == 0:
+		f.t.Fatalf("at %v: got no instances, want at least one, since there was load at %v; bounds %+v", f.now, f.lastActive, b)
 	}
 }
 
@@ -157,26 +161,25 @@ func drawBounds(t *rapid.T) (b Bounds) {
 	return b
 }
 
-// TestWithinBounds: whatever load comes and whatever becomes of instances, there
-// are never fewer than min nor more than max, the last one stops when nothing has
-// come for the idle time and not before, every action has a reason, and the same
-// events lead to the same actions.
+// TestWithinBounds: for any load and any faults, the number of instances stays between
+// min and max. The last instance stops when there was no load for the idle time, and not
+// earlier. Every action has a reason, and equal events lead to equal actions.
 func TestWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := drawBounds(t)
 		name := rapid.SampledFrom([]string{"lazy", "eager", "heuristic"}).Draw(t, "scaler")
-		f := faulty{t: t, s: scalers(first)[name], bounds: first, ready: map[string]bool{}}
-		for range rapid.IntRange(1, 40).Draw(t, "spells") {
+		f := unreliableHost{t: t, s: scalers(first)[name], bounds: first, ready: map[string]bool{}}
+		for range rapid.IntRange(1, 40).Draw(t, "phases") {
 			rps := rapid.SampledFrom([]float64{0, 0, 0, 1, 9.5, 25, 31, 77}).Draw(t, "rps")
 			for range rapid.IntRange(1, 15).Draw(t, "seconds") {
-				f.happen()
-				f.second(rps)
+				f.injectEvents()
+				f.stepSecond(rps)
 			}
 		}
-		again := scalers(first)[name]
+		replayed := scalers(first)[name]
 		for n, l := range f.log {
-			if got := again.Step(l.at, l.events, nil); !reflect.DeepEqual(got, l.actions) {
-				t.Fatalf("step %d at %v, %+v: %+v, first time %+v", n, l.at, l.events, got, l.actions)
+			if got := replayed.Step(l.at, l.events, nil); !reflect.DeepEqual(got, l.actions) {
+				t.Fatalf("step %d at %v, events %+v: got %+v in the replay, want %+v", n, l.at, l.events, got, l.actions)
 			}
 		}
 	})

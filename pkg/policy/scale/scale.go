@@ -1,25 +1,23 @@
-// Package scale decides how many instances a function has, and of which
-// configuration: as Dilu does (NewLazy; section 3.4.2), as FaST-GShare does
-// (NewHeuristic; section 3.4.1), or at once and both ways (NewEager). A Scaler is
-// for one function. It is told of every instance of it that there is, and once a
-// second what load there was, and then says what to start and what to stop,
-// within bounds.
+// Package scale decides how many instances a function has, and in which configuration: by Dilu's
+// lazy scaling (NewLazy; section 3.4.2), by FaST-GShare's heuristic (NewHeuristic; section 3.4.1), or by
+// following the load at once (NewEager). A Scaler serves one function. The gateway and the simulator
+// report every instance of the function to it and, once per second, the load; with each load the scaler
+// decides which instances to start or stop, within bounds.
 //
 // # Bounds
 //
-// A rule says what the load needs; Bounds say how far it is followed. There are
-// never fewer than Min instances after a decision, nor more than Max.
+// A rule decides how many instances the load needs; Bounds limit their number. After a decision there are
+// at least Min and at most Max.
 //
-// Without an idle time a rule decides alone about the last instances, as it is
-// printed. Lazy scaling compares with what one instance fewer sustains, so that
-// it keeps one for ever. Algorithm 1 of FaST-GShare stops whatever a load leaves
-// over, all of it when one second brings nothing; so does eager scaling. That is
-// right on average and wrong live: a function that is called every other second
-// would start cold each time, and one that lazy scaling serves would never leave
-// the GPU. So with an idle time no rule decides about the last instance: it
-// stays while anything has come within that time, however quiet a second was,
-// and when nothing has, all beyond Min stop, whatever a rule remembers. An
-// instance that still starts is not idle: what it was started for may wait.
+// Without an idle time, the rule alone decides about the last instance, as published. Lazy scaling
+// compares the load with the throughput of one instance less, so it keeps one instance for ever. Algorithm
+// 1 of FaST-GShare stops all throughput that a load does not need: all of it, if one second brings no
+// request. So does eager scaling. That is right on average, but wrong in production: a function that is
+// called every other second would start cold each time, and a function under lazy scaling would never
+// leave the GPU. So with an idle time, no rule decides about the last instance. It stays as long as a
+// request came within the idle time, however quiet a single second was; after that, all instances beyond
+// Min stop, whatever the rule remembers. A function with a starting instance is not idle, because calls
+// may be waiting for that instance.
 package scale
 
 import (
@@ -32,29 +30,29 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// Instance is one that is deployed, starting or serving.
+// Instance is a deployed instance, starting or serving.
 type Instance struct {
 	ID string
-	// Request is the configuration it holds for certain, Limit the one it may
-	// rise to at once while the GPU has room (vertical scaling; the same when it
-	// never rises).
+	// Request is the configuration that it has for certain. Limit is the one up to which it may use
+	// the GPU while there is room (vertical scaling); it equals Request if the instance never does.
 	Request, Limit profile.Row
 }
 
-// Bounds are what a function may have at any load.
+// Bounds limit the number of instances of a function.
 type Bounds struct {
-	Min  int           // instances that are kept
-	Max  int           // most instances; 0 is no bound
-	Idle time.Duration // without any load, after which all beyond Min stop; 0 is by the rule alone
+	Min  int           // fewest instances
+	Max  int           // most instances; 0: no bound
+	Idle time.Duration // time without load after which all instances beyond Min stop; 0: the rule decides
 }
 
-// Check says what is wrong with the bounds.
+// Check returns an error if the bounds are invalid.
 func (b Bounds) Check() error {
 	switch {
 	case b.Min < 0 || b.Min > math.MaxInt32:
-		return fmt.Errorf("min %d: expected a number of instances", b.Min)
+		return fmt.Errorf("min %d: expected 0 to %d", b.Min, math.MaxInt32)
 	case b.Max < 0 || b.Max > 0 && b.Max < b.Min:
 		return fmt.Errorf("max %d: expected at least min, %d, or 0 for no bound", b.Max, b.Min)
 	case b.Idle < 0:
@@ -63,127 +61,124 @@ func (b Bounds) Check() error {
 	return nil
 }
 
-// Event is something that happened: Load, Deployed, Ready, Gone or Configure.
+// Event is an input of the scaler: Load, Deployed, Ready, Terminated or Configure.
 type Event interface{ event() }
 
-// Load is how many requests a second came in the second that ended now. The
-// scaler decides when it is told one, and only then.
+// Load reports the requests per second in the second that ended now. The scaler decides after a Load,
+// and only then.
 type Load struct{ RPS float64 }
 
-// Deployed says that an instance is there and starts: one that the scaler asked
-// for, in answer to its Start, or one that runs already. It is a new one, or
-// says anew what a known one is.
+// Deployed reports an instance that is starting: in answer to a Start, or found running. If its ID is
+// known, it replaces the instance's configuration.
 type Deployed struct{ Instance Instance }
 
-// Ready says that an instance serves.
+// Ready reports that an instance serves.
 type Ready struct{ ID string }
 
-// Gone says that an instance has stopped, was lost or failed to start. One that
-// the scaler named in a Stop is gone for it already.
-type Gone struct{ ID string }
+// Terminated reports that an instance has stopped, was lost, or failed to start. It is not needed for an
+// instance that the scaler named in a Stop.
+type Terminated struct{ ID string }
 
 // Configure changes the bounds.
 type Configure struct{ Bounds Bounds }
 
-func (Load) event()      {}
-func (Deployed) event()  {}
-func (Ready) event()     {}
-func (Gone) event()      {}
-func (Configure) event() {}
+func (Load) event()       {}
+func (Deployed) event()   {}
+func (Ready) event()      {}
+func (Terminated) event() {}
+func (Configure) event()  {}
 
-// Action is something to do: Start or Stop.
+// Action is an output of the scaler: Start or Stop.
 type Action interface{ action() }
 
-// Start starts Count instances like Like. What does not come to be is asked for
-// again with the next load that needs it.
+// Start requests Count instances like Like. If one does not start, the next load that needs it requests
+// it again.
 type Start struct {
 	Count  int
-	Like   Instance // without ID
-	Reason string
+	Like   Instance // has no ID
+	Reason reason.Reason
 }
 
-// Stop stops the instances of these ids, which count no longer. Who keeps one
-// tells that it is Deployed.
+// Stop requests that the instances with these IDs stop. They do not count any more; a caller that keeps
+// one must report it as Deployed.
 type Stop struct {
 	IDs    []string
-	Reason string
+	Reason reason.Reason
 }
 
 func (Start) action() {}
 func (Stop) action()  {}
 
-// Snapshot is how a function stands.
+// Snapshot describes the state of a function.
 type Snapshot struct {
-	Deployed int     // instances, starting ones included
-	Ready    int     // of them that serve
-	Load     float64 // the last that was told, in requests a second
+	Deployed int     // instances, including starting ones
+	Ready    int     // instances that serve
+	Load     float64 // the last load, in requests per second
 	Bounds   Bounds
-	Why      string // why there are not more or fewer, as of the last load
+	Reason   reason.Reason // the reason for the number of instances, as of the last load
 }
 
-// rule is how a number of instances follows a load. Instances are in the order
-// in which they were deployed.
+// rule relates the number of instances to the load. Instances are in the order of their deployment.
 type rule interface {
-	// observe hears the next load.
+	// observe receives the next load.
 	observe(rps float64)
-	// decide says what to start or what to stop, what can best be missed first,
-	// and why; or why neither.
+	// decide returns what to start or stop, the most dispensable instances first, with the reason; or
+	// the reason for neither.
 	decide(deployed []Instance) decision
-	// acted hears that something was started or stopped.
+	// acted is called after instances were started or stopped.
 	acted()
-	// spare names n instances in the order in which they can be missed.
+	// spare returns n instances, the most dispensable first.
 	spare(deployed []Instance, n int) []string
-	// another is what is started when no load says what, if there is anything.
-	another() (Instance, bool)
+	// template returns the instance to start for Min, independent of the load; false if there is none.
+	template() (Instance, bool)
 }
 
-// decision is what a rule wants.
+// decision is the result of a rule.
 type decision struct {
-	start []Start
-	stop  []string
-	why   string
+	start  []Start
+	stop   []string
+	reason reason.Reason
 }
 
 // Scaler decides how many instances one function has.
 type Scaler struct {
-	rule     rule
-	bounds   Bounds
-	deployed []Instance
-	ready    map[string]bool // of each that is deployed
-	serving  int             // of them that are ready
-	heard    bool            // a load has been told
-	load     float64         // the last
-	busy     time.Duration   // when something came last, or became ready
-	why      string
+	rule       rule
+	bounds     Bounds
+	deployed   []Instance
+	ready      map[string]bool // by ID of each deployed instance
+	serving    int             // number of ready instances
+	hasLoad    bool            // a Load was received
+	load       float64         // the last one
+	lastActive time.Duration   // when the last request came, or an instance became ready
+	reason     reason.Reason
 }
 
 var _ policy.Stepper[Event, Action, Snapshot] = (*Scaler)(nil)
 
 func newScaler(r rule, b Bounds) *Scaler {
-	return &Scaler{rule: r, bounds: b, ready: map[string]bool{}, why: "no load has been told"}
+	return &Scaler{rule: r, bounds: b, ready: map[string]bool{}, reason: reason.New(noLoadYet)}
 }
 
-// Step applies what happened at an instant. With a Load among it, it then
-// decides, once.
+// Step applies the events of an instant. If there is a Load among them, it then decides once.
 func (s *Scaler) Step(now time.Duration, events []Event, actions []Action) []Action {
-	told := false
+	decideNow := false
 	for _, ev := range events {
 		switch ev := ev.(type) {
 		case Load:
 			s.rule.observe(ev.RPS)
-			if s.load = ev.RPS; ev.RPS > 0 || !s.heard {
-				s.busy = now
+			if s.load = ev.RPS; ev.RPS > 0 || !s.hasLoad {
+				s.lastActive = now
 			}
-			told, s.heard = true, true
+			decideNow, s.hasLoad = true, true
 		case Deployed:
 			s.deploy(ev.Instance)
 		case Ready:
 			if ready, known := s.ready[ev.ID]; known && !ready {
 				s.ready[ev.ID] = true
 				s.serving++
-				s.busy = now
+				s.lastActive = now
 			}
-		case Gone:
+		case Terminated:
 			if _, known := s.ready[ev.ID]; known {
 				s.remove([]string{ev.ID})
 			}
@@ -191,69 +186,69 @@ func (s *Scaler) Step(now time.Duration, events []Event, actions []Action) []Act
 			s.bounds = ev.Bounds
 		}
 	}
-	if !told {
+	if !decideNow {
 		return actions
 	}
 	if s.serving < len(s.deployed) {
-		s.busy = now
+		s.lastActive = now
 	}
 	return s.decide(now, actions)
 }
 
-// decide has the rule followed within the bounds.
+// decide applies the rule within the bounds.
 func (s *Scaler) decide(now time.Duration, actions []Action) []Action {
 	b, before := s.bounds, len(actions)
-	quiet := b.Idle > 0 && now-s.busy >= b.Idle
+	quiet := b.Idle > 0 && now-s.lastActive >= b.Idle
 	total := len(s.deployed)
 	start := func(g Start) {
 		actions = append(actions, g)
 		total += g.Count
 	}
-	stop := func(ids []string, why string) {
-		actions = append(actions, Stop{IDs: ids, Reason: why})
+	stop := func(ids []string, r reason.Reason) {
+		actions = append(actions, Stop{IDs: ids, Reason: r})
 		s.remove(ids)
 		total -= len(ids)
 	}
 	if quiet {
-		s.why = fmt.Sprintf("nothing has come for %v", b.Idle)
+		s.reason = reason.New(idle, reason.Millis("idle_ms", b.Idle))
 	} else {
 		d := s.rule.decide(s.deployed)
-		s.why = d.why
+		s.reason = d.reason
 		for _, g := range d.start {
 			if b.Max > 0 && g.Count > b.Max-total {
-				s.why = fmt.Sprintf("%s; at most %d are allowed", d.why, b.Max)
+				s.reason = d.reason.With(reason.Number("max", b.Max))
 				g.Count = max(0, b.Max-total)
 			}
-			if g.Reason = s.why; g.Count > 0 {
+			if g.Reason = s.reason; g.Count > 0 {
 				start(g)
 			}
 		}
-		least := b.Min
+		minTotal := b.Min
 		if b.Idle > 0 {
-			least = max(least, 1)
+			minTotal = max(minTotal, 1)
 		}
-		if most := max(0, total-least); len(d.stop) > most {
-			s.why = fmt.Sprintf("%s; at least %d stay", d.why, b.Min)
-			if least > b.Min {
-				s.why = fmt.Sprintf("%s; one stays until nothing has come for %v", d.why, b.Idle)
+		if removable := max(0, total-minTotal); len(d.stop) > removable {
+			s.reason = d.reason.With(reason.Number("min", b.Min))
+			if minTotal > b.Min {
+				s.reason = d.reason.With(reason.Millis("one_until_idle_ms", b.Idle))
 			}
-			d.stop = d.stop[:most]
+			d.stop = d.stop[:removable]
 		}
 		if len(d.stop) > 0 {
-			stop(d.stop, s.why)
+			stop(d.stop, s.reason)
 		}
 	}
 	switch {
 	case total < b.Min:
-		s.why = fmt.Sprintf("at least %d are kept", b.Min)
-		if like, ok := s.rule.another(); ok {
-			start(Start{Count: b.Min - total, Like: like, Reason: s.why})
+		s.reason = reason.New(belowMinimum, reason.Number("min", b.Min))
+		if like, ok := s.rule.template(); ok {
+			start(Start{Count: b.Min - total, Like: like, Reason: s.reason})
 		}
 	case quiet && total > b.Min:
-		stop(s.rule.spare(s.deployed, total-b.Min), s.why)
+		stop(s.rule.spare(s.deployed, total-b.Min), s.reason)
 	case b.Max > 0 && total > b.Max:
-		s.why = fmt.Sprintf("at most %d are allowed", b.Max)
-		stop(s.rule.spare(s.deployed, total-b.Max), s.why)
+		s.reason = reason.New(aboveMaximum, reason.Number("max", b.Max))
+		stop(s.rule.spare(s.deployed, total-b.Max), s.reason)
 	}
 	if len(actions) > before {
 		s.rule.acted()
@@ -271,7 +266,7 @@ func (s *Scaler) deploy(in Instance) {
 	s.deployed[at] = in
 }
 
-// remove takes instances that are deployed out of the count.
+// remove removes deployed instances.
 func (s *Scaler) remove(ids []string) {
 	for _, id := range ids {
 		if s.ready[id] {
@@ -285,23 +280,22 @@ func (s *Scaler) remove(ids []string) {
 	})
 }
 
-// Snapshot is how the function stands.
+// Snapshot returns the state of the function.
 func (s *Scaler) Snapshot() Snapshot {
-	return Snapshot{Deployed: len(s.deployed), Ready: s.serving, Load: s.load, Bounds: s.bounds, Why: s.why}
+	return Snapshot{Deployed: len(s.deployed), Ready: s.serving, Load: s.load, Bounds: s.bounds, Reason: s.reason}
 }
 
-// slack is the part of a load that may be missing because of rounding.
+// slack is the fraction of a load that rounding errors may hide.
 const slack = 1e-9
 
-// Unit is what lazy and eager scaling start: the configuration of the smallest
-// quota, which may rise to the largest quota of the same SM share, batch and
-// model of GPU. Of several rows of the smallest quota it is the one of the
-// smallest SM share, then of the smallest batch. Rows that sustain nothing are
-// passed over.
+// Unit returns the instance that lazy and eager scaling start: the configuration with the smallest
+// quota, and as its limit the largest quota with the same SM share, batch and GPU model. Among rows with
+// the smallest quota it chooses the smallest SM share, then the smallest batch. It ignores rows without
+// throughput, and fails if there is no other.
 func Unit(rows []profile.Row) (Instance, error) {
 	able := slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return !(r.ThroughputRPS > 0) })
 	if len(able) == 0 {
-		return Instance{}, errors.New("no configuration sustains any request")
+		return Instance{}, errors.New("no configuration has a throughput above 0")
 	}
 	request := slices.MinFunc(able, smaller)
 	limit := request
@@ -317,13 +311,12 @@ func smaller(a, b profile.Row) int {
 	return cmp.Or(cmp.Compare(a.Quota, b.Quota), cmp.Compare(a.SMPct, b.SMPct), cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.GPU, b.GPU))
 }
 
-// need is how many instances of a throughput sustain a load.
-func need(rps, throughput float64) int {
+// instancesFor returns how many instances with that throughput sustain a load.
+func instancesFor(rps, throughput float64) int {
 	return int(min(math.Ceil(rps*(1-slack)/throughput), math.MaxInt32))
 }
 
-// sustained is what the requests of instances sustain together, in requests a
-// second.
+// sustained returns the throughput of all instances at their requests, in requests per second.
 func sustained(deployed []Instance) float64 {
 	sum := 0.0
 	for _, in := range deployed {
@@ -332,7 +325,7 @@ func sustained(deployed []Instance) float64 {
 	return sum
 }
 
-// newest names the n instances that were deployed last, newest first.
+// newest returns the n instances that were deployed last, newest first.
 func newest(deployed []Instance, n int) []string {
 	names := make([]string, 0, n)
 	for i := len(deployed) - 1; i >= len(deployed)-n; i-- {

@@ -16,26 +16,26 @@ func row(sm, quota, rps float64) profile.Row {
 	return profile.Row{Function: "f", Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
 }
 
-// profiled is a function of two SM shares and three quotas; the unit is 24% at
-// 0.2 and may rise to 24% at 0.6.
+// profiled is a function with two usable SM shares and three quotas. Its unit is 24% at
+// quota 0.2, with a limit of 24% at 0.6.
 var profiled = []profile.Row{row(50, 0.2, 16), row(24, 0.6, 30), row(24, 0.2, 10), row(12, 0.2, 0), row(50, 1, 80)}
 
 func TestUnit(t *testing.T) {
 	unit, err := Unit(profiled)
 	if err != nil || unit.Request.ThroughputRPS != 10 || unit.Limit.ThroughputRPS != 30 {
-		t.Errorf("got %+v, %v", unit, err)
+		t.Errorf("got %+v, %v; want a request of 10 rps and a limit of 30 rps", unit, err)
 	}
-	turned := slices.Clone(profiled)
-	slices.Reverse(turned)
-	if again, _ := Unit(turned); again != unit {
-		t.Errorf("the order of the rows decides: %+v", again)
+	rows := slices.Clone(profiled)
+	slices.Reverse(rows)
+	if reversed, _ := Unit(rows); reversed != unit {
+		t.Errorf("rows in reverse order: got %+v, want %+v as before", reversed, unit)
 	}
 	if _, err := Unit([]profile.Row{row(12, 1, 0)}); err == nil {
-		t.Error("a function that sustains nothing has a unit")
+		t.Error("a function without throughput: got a unit, want an error")
 	}
 }
 
-// host does at once what a scaler says: what is started serves.
+// host performs a scaler's actions at once: a started instance is ready immediately.
 type host struct {
 	s        *Scaler
 	now      time.Duration
@@ -43,8 +43,9 @@ type host struct {
 	serial   int
 }
 
-// second passes with a load, and what the scaler says about it is done.
-func (h *host) second(rps float64) []Action {
+// stepSecond advances time by a second with the given load, and performs the scaler's
+// actions.
+func (h *host) stepSecond(rps float64) []Action {
 	h.now += time.Second
 	actions := h.s.Step(h.now, []Event{Load{rps}}, nil)
 	var events []Event
@@ -61,7 +62,7 @@ func (h *host) second(rps float64) []Action {
 		case Stop:
 			for _, id := range a.IDs {
 				h.drop(id)
-				events = append(events, Gone{id})
+				events = append(events, Terminated{id})
 			}
 		}
 	}
@@ -77,34 +78,34 @@ func loads() *rapid.Generator[[]float64] {
 	return rapid.SliceOfN(rapid.SampledFrom([]float64{0, 1, 9.5, 10, 10.5, 20, 29, 30, 31, 77, 1000}), 1, 150)
 }
 
-// TestEagerFollows: eager has just what each load needs.
+// TestEagerFollows: eager deploys exactly the instances that each load needs.
 func TestEagerFollows(t *testing.T) {
 	unit, _ := Unit(profiled)
 	rapid.Check(t, func(t *rapid.T) {
 		h := host{s: NewEager(unit, Last{}, Bounds{})}
 		for _, rps := range loads().Draw(t, "loads") {
-			h.second(rps)
+			h.stepSecond(rps)
 			if want := int(math.Ceil(rps / 10)); len(h.deployed) != want {
-				t.Fatalf("%d instances at %g rps, want %d", len(h.deployed), rps, want)
+				t.Fatalf("at %g rps: got %d instances, want %d", rps, len(h.deployed), want)
 			}
 		}
 	})
 }
 
-// TestHeuristicCovers: what the heuristic deploys suffices, and stopping its
-// least efficient instance would not.
+// TestHeuristicCovers: the instances that the heuristic deploys sustain the load, and
+// would not without the least efficient instance.
 func TestHeuristicCovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := host{s: NewHeuristic(profiled, Last{}, Bounds{})}
 		for _, rps := range loads().Draw(t, "loads") {
-			h.second(rps)
+			h.stepSecond(rps)
 			if got := sustained(h.deployed); got < rps*(1-2*slack) {
-				t.Fatalf("%g rps sustained, %g wanted", got, rps)
+				t.Fatalf("got instances that sustain %g rps, want at least %g", got, rps)
 			}
 			for range 2 {
-				for _, a := range h.second(rps) {
+				for _, a := range h.stepSecond(rps) {
 					if _, start := a.(Start); start {
-						t.Fatalf("starts more for the same load: %+v", a)
+						t.Fatalf("got %+v for the same load, want no start", a)
 					}
 				}
 			}
@@ -112,19 +113,20 @@ func TestHeuristicCovers(t *testing.T) {
 	})
 }
 
-// slowLazy is lazy scaling by counting, one instance at a time.
+// slowLazy is a simple twin of lazy: it stores the loads, counts those above and below
+// the capacity, and adds or removes one instance at a time.
 type slowLazy struct {
-	seen []float64
+	loads []float64
 	LazyOptions
 }
 
-func (s *slowLazy) wanted(rps float64, n int) int {
-	s.seen = append(s.seen, rps)
-	surging := s.Surge > 0 && len(s.seen) >= s.Surge
-	for i := max(0, len(s.seen)-s.Surge); i < len(s.seen); i++ {
-		surging = surging && s.seen[i] > 30*float64(n)
+func (s *slowLazy) desired(rps float64, n int) int {
+	s.loads = append(s.loads, rps)
+	surging := s.Surge > 0 && len(s.loads) >= s.Surge
+	for i := max(0, len(s.loads)-s.Surge); i < len(s.loads); i++ {
+		surging = surging && s.loads[i] > 30*float64(n)
 	}
-	window := s.seen[max(0, len(s.seen)-s.Window):]
+	window := s.loads[max(0, len(s.loads)-s.Window):]
 	over := func(n int) (c int) {
 		for _, v := range window {
 			if v > 10*float64(n) {
@@ -141,32 +143,33 @@ func (s *slowLazy) wanted(rps float64, n int) int {
 		}
 		return c
 	}
-	wanted := n
+	target := n
 	switch {
 	case n == 0:
-		for 10*float64(wanted) < rps {
-			wanted++
+		for 10*float64(target) < rps {
+			target++
 		}
 	case over(n) >= s.Out:
-		for over(wanted) >= s.Out {
-			wanted++
+		for over(target) >= s.Out {
+			target++
 		}
 	case surging:
-		for rps > 30*float64(wanted) {
-			wanted++
+		for rps > 30*float64(target) {
+			target++
 		}
 	default:
-		for wanted > 1 && under(wanted-1) > s.In {
-			wanted--
+		for target > 1 && under(target-1) > s.In {
+			target--
 		}
 	}
-	if wanted != n {
-		s.seen = nil
+	if target != n {
+		s.loads = nil
 	}
-	return wanted
+	return target
 }
 
-func TestLazyAgainstCounting(t *testing.T) {
+// TestLazyMatchesTwin compares the number of instances that lazy deploys with slowLazy's.
+func TestLazyMatchesTwin(t *testing.T) {
 	unit, _ := Unit(profiled)
 	rapid.Check(t, func(t *rapid.T) {
 		o := LazyOptions{Window: rapid.IntRange(1, 40).Draw(t, "window")}
@@ -178,19 +181,20 @@ func TestLazyAgainstCounting(t *testing.T) {
 		}
 		h, twin := host{s: NewLazy(unit, o, Bounds{})}, slowLazy{LazyOptions: o}
 		for i, rps := range loads().Draw(t, "loads") {
-			want := twin.wanted(rps, len(h.deployed))
-			h.second(rps)
+			want := twin.desired(rps, len(h.deployed))
+			h.stepSecond(rps)
 			if len(h.deployed) != want {
-				t.Fatalf("value %d, %g rps: %d instances, want %d", i, rps, len(h.deployed), want)
+				t.Fatalf("load %d, %g rps: got %d instances, want %d", i, rps, len(h.deployed), want)
 			}
 		}
 	})
 }
 
-func TestOptionsChecked(t *testing.T) {
+// TestCheckRejectsInvalidOptions also checks that valid options are accepted.
+func TestCheckRejectsInvalidOptions(t *testing.T) {
 	for _, o := range []LazyOptions{{0, 1, 0, 0}, {40, 0, 30, 0}, {40, 41, 30, 0}, {40, 20, 40, 0}, {40, 20, -1, 0}, {2e6, 1, 1, 0}, {40, 20, 30, -1}} {
 		if o.Check() == nil {
-			t.Errorf("%+v is accepted", o)
+			t.Errorf("%+v: got no error, want one", o)
 		}
 	}
 	if err := DefaultLazy().Check(); err != nil {
@@ -198,12 +202,12 @@ func TestOptionsChecked(t *testing.T) {
 	}
 	for _, b := range []Bounds{{Min: -1}, {Max: -1}, {Min: 2, Max: 1}, {Idle: -1}} {
 		if b.Check() == nil {
-			t.Errorf("%+v is accepted", b)
+			t.Errorf("%+v: got no error, want one", b)
 		}
 	}
 	for _, b := range []Bounds{{}, {Min: 2}, {Min: 2, Max: 2, Idle: time.Minute}} {
 		if err := b.Check(); err != nil {
-			t.Errorf("%+v: %v", b, err)
+			t.Errorf("%+v: got %v, want no error", b, err)
 		}
 	}
 }
@@ -222,7 +226,7 @@ func TestEstimators(t *testing.T) {
 		}
 		for i, v := range seen {
 			if got := e.Observe(v); math.Abs(got-want[i]) > 1e-6 {
-				t.Errorf("%s, value %d: %v, want %v", name, i, got, want[i])
+				t.Errorf("%s, value %d: got %v, want %v", name, i, got, want[i])
 			}
 		}
 	}
@@ -234,13 +238,13 @@ func TestEstimators(t *testing.T) {
 		{"ewma", EstimatorOptions{Alpha: math.NaN()}}, {"kalman", EstimatorOptions{Process: 1}},
 	} {
 		if _, err := NewEstimator(bad.name, bad.EstimatorOptions); err == nil {
-			t.Errorf("%+v is accepted", bad)
+			t.Errorf("%+v: got no error, want one", bad)
 		}
 	}
 }
 
-// TestEstimatesStayWithin: an estimate lies between the least and the largest
-// load seen, and a steady load is estimated as it is.
+// TestEstimatesStayWithin: an estimate lies between the least and the greatest load so
+// far, and the estimate of a steady load converges to it.
 func TestEstimatesStayWithin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(Estimators()).Draw(t, "estimator")
@@ -248,11 +252,11 @@ func TestEstimatesStayWithin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		least, most := math.Inf(1), 0.0
+		lowest, highest := math.Inf(1), 0.0
 		for _, v := range loads().Draw(t, "loads") {
-			least, most = min(least, v), max(most, v)
-			if got := e.Observe(v); got < least*(1-slack) || got > most*(1+slack) {
-				t.Fatalf("%s: %g is not within %g and %g", name, got, least, most)
+			lowest, highest = min(lowest, v), max(highest, v)
+			if got := e.Observe(v); got < lowest*(1-slack) || got > highest*(1+slack) {
+				t.Fatalf("%s: got %g, want %g to %g", name, got, lowest, highest)
 			}
 		}
 		var got float64
@@ -260,7 +264,7 @@ func TestEstimatesStayWithin(t *testing.T) {
 			got = e.Observe(50)
 		}
 		if math.Abs(got-50) > 1e-6 {
-			t.Fatalf("%s: %g after a steady 50", name, got)
+			t.Fatalf("%s: got %g after a steady load of 50, want 50", name, got)
 		}
 	})
 }

@@ -9,19 +9,24 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// TestTranscripts replays testdata/*.txt: a line names the scaler and its
-// bounds, changes them, lets instances go, or is a load and for how many seconds
-// it lasts; the lines indented under it are what the scaler does about it. What
-// it starts serves at once, and one instance sustains 10 rps; see profiled. A
-// question mark at a line's end asks how the function then stands.
+// TestTranscripts replays testdata/*.txt. A line is one of these commands:
+//
+//	scaler NAME [min N max N idle DURATION]   begin with this scaler and these bounds
+//	bounds min N max N idle DURATION          change the bounds
+//	gone ID...                                these instances end without an action of the scaler
+//	RPS rps for N s                           this load for N seconds
+//
+// A question mark at the end of a line also prints the state of the function. The
+// indented lines below a command are the actions of the scaler and the state. A started
+// instance is ready immediately and sustains its throughput in profiled.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", play)
 }
 
 func play(text string) (string, error) {
 	var h host
-	return transcript.Lines(text, func(line string) (did []string, err error) {
-		line, asked := strings.CutSuffix(line, "?")
+	return transcript.Lines(text, func(line string) (output []string, err error) {
+		line, printState := strings.CutSuffix(line, "?")
 		verb, rest, _ := strings.Cut(line, " ")
 		switch verb {
 		case "scaler":
@@ -33,34 +38,35 @@ func play(text string) (string, error) {
 		case "gone":
 			for _, id := range strings.Fields(rest) {
 				h.drop(id)
-				h.s.Step(h.now, []Event{Gone{id}}, nil)
+				h.s.Step(h.now, []Event{Terminated{id}}, nil)
 			}
 		default:
-			did, err = h.playLoad(line)
+			output, err = h.playLoad(line)
 		}
-		if asked {
+		if printState {
 			s := h.s.Snapshot()
-			did = append(did, fmt.Sprintf("= %d deployed, %d ready: %s", s.Deployed, s.Ready, s.Why))
+			output = append(output, fmt.Sprintf("= %d deployed, %d ready: %s", s.Deployed, s.Ready, s.Reason))
 		}
-		return did, err
+		return output, err
 	})
 }
 
-func (h *host) playLoad(line string) (did []string, err error) {
+// playLoad runs a line "RPS rps for N s" and returns the actions of the scaler.
+func (h *host) playLoad(line string) (actions []string, err error) {
 	var rps float64
-	var times int
-	if _, err := fmt.Sscanf(line, "%g rps for %d s", &rps, &times); err != nil || h.s == nil {
+	var seconds int
+	if _, err := fmt.Sscanf(line, "%g rps for %d s", &rps, &seconds); err != nil || h.s == nil {
 		return nil, fmt.Errorf("expected a scaler, then RPS rps for N s: %v", err)
 	}
-	for range times {
-		for _, a := range h.second(rps) {
-			did = append(did, fmt.Sprintf("%.0fs: %s", h.now.Seconds(), describe(a)))
+	for range seconds {
+		for _, a := range h.stepSecond(rps) {
+			actions = append(actions, fmt.Sprintf("%.0fs: %s", h.now.Seconds(), describe(a)))
 		}
 	}
-	return did, nil
+	return actions, nil
 }
 
-// parseScaler reads `lazy min 0 max 3 idle 10s`, the bounds being optional.
+// parseScaler parses a line such as "lazy min 0 max 3 idle 10s". The bounds are optional.
 func parseScaler(text string) (host, error) {
 	name, rest, _ := strings.Cut(text, " ")
 	b, err := parseBounds(rest)
@@ -85,7 +91,7 @@ func parseBounds(text string) (b Bounds, err error) {
 	return b, err
 }
 
-// scalers are one of each rule.
+// scalers returns one scaler of each kind, by name.
 func scalers(b Bounds) map[string]*Scaler {
 	unit, _ := Unit(profiled)
 	return map[string]*Scaler{

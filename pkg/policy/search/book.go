@@ -11,22 +11,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Space is the set of configurations to choose from: every SM share with every
-// quota and every batch size.
+// Space is the set of configurations to choose from: each combination of SM share, quota and batch size.
 type Space struct {
 	SMPct []float64 // percent, (0, 100]
 	Quota []float64 // fraction of a window, (0, 1]
 	Batch []int     // requests in one invocation, at least 1
-	// Only, unless nil, are the configurations that there are; the others of
-	// the space are holes.
+	// Only, unless nil, lists the configurations that exist; other combinations do not.
 	Only []profile.Config
 }
 
-// Size is the number of configurations in the space.
+// Size returns the number of configurations in the space.
 func (s Space) Size() int { return len(s.Configs()) }
 
-// Configs are the configurations of the space, each once: SM shares ascending,
-// for each the quotas ascending, for each the batch sizes ascending.
+// Configs returns the configurations of the space, in ascending order of SM share, then quota, then batch size.
 func (s Space) Configs() []profile.Config {
 	if s.Only != nil {
 		return s.listed()
@@ -42,7 +39,7 @@ func (s Space) Configs() []profile.Config {
 	return all
 }
 
-// listed are those of Only that are in the space.
+// listed returns those configurations in Only that are combinations of the space.
 func (s Space) listed() []profile.Config {
 	all := slices.DeleteFunc(slices.Clone(s.Only), func(c profile.Config) bool {
 		return !slices.Contains(s.SMPct, c.SMPct) || !slices.Contains(s.Quota, c.Quota) || !slices.Contains(s.Batch, c.Batch)
@@ -56,51 +53,38 @@ func ascending[T int | float64](values []T) []T {
 }
 
 func byConfig(a, b profile.Config) int {
-	switch {
-	case a.SMPct != b.SMPct:
-		return cmp.Compare(a.SMPct, b.SMPct)
-	case a.Quota != b.Quota:
-		return cmp.Compare(a.Quota, b.Quota)
-	}
-	return a.Batch - b.Batch
+	return cmp.Or(cmp.Compare(a.SMPct, b.SMPct), cmp.Compare(a.Quota, b.Quota), cmp.Compare(a.Batch, b.Batch))
 }
 
-// Goal is what a configuration must meet; among those that do, the search is
-// for the one with the best efficacy.
+// Goal has the conditions for a configuration; the search looks for the best efficacy among those that meet
+// them.
 type Goal struct {
-	SLOMS float64 // p95 latency objective in ms; 0 for none
-	// Goodput has fast decide by the goodput for the objective that rows have
-	// instead of by their throughput: the best goodput per whole GPU, of those that
-	// have any. The other searches are as published, and without an objective it
-	// means nothing.
+	SLOMS float64 // p95 latency objective in ms; 0: none
+	// Goodput makes "fast" compare the rows' goodput for the objective instead of their throughput: it looks
+	// for the best goodput per whole GPU. The other searches ignore it. It has no effect without an objective.
 	Goodput bool
-	// Error is how far below the best efficacy the chosen one is expected to
-	// be at most, as a fraction; 0 for DefaultError.
+	// Error is the expected distance, as a fraction, between the efficacy of the choice and the best one at
+	// which the search may end; 0: DefaultError.
 	Error float64
-	// CheckQuota has fast try whether throughput at the chosen SM share and
-	// batch really is in proportion to the quota, by at least one more trial.
+	// CheckQuota makes "fast" check, with at least one more trial, that throughput is proportional to the
+	// quota at the chosen SM share and batch.
 	CheckQuota bool
 }
 
-// DefaultError is the error that a search allows itself unless told.
+// DefaultError is the default of Goal.Error.
 const DefaultError = 0.02
 
-// allowed is the error.
-func (g Goal) allowed() float64 {
-	if g.Error > 0 {
-		return g.Error
-	}
-	return DefaultError
-}
+// errorLimit returns Error or its default.
+func (g Goal) errorLimit() float64 { return cmp.Or(max(g.Error, 0), DefaultError) }
 
-// maxErrorShare is the share of failed requests from which on a row misses any
-// objective: a failed request is later than any other, and p95 forgives 5%.
+// maxErrorShare is the largest share of failed requests in a row that can meet an objective. A failed request
+// counts as late, and p95 allows 5%.
 const maxErrorShare = 0.05
 
-// byGoodput tells whether it is the goodput that counts.
+// byGoodput reports whether goodput is compared.
 func (g Goal) byGoodput() bool { return g.Goodput && g.SLOMS > 0 }
 
-// ranked is the row with what counts in place of its throughput.
+// ranked returns the row with the compared quantity in place of its throughput.
 func (g Goal) ranked(r profile.Row) profile.Row {
 	if g.byGoodput() {
 		r.ThroughputRPS, r.ThroughputCIRPS, _ = r.Goodput(g.SLOMS)
@@ -108,16 +92,16 @@ func (g Goal) ranked(r profile.Row) profile.Row {
 	return r
 }
 
-// figure is what the best has most of.
-func (g Goal) figure() string {
+// metricName returns the name of the compared quantity.
+func (g Goal) metricName() string {
 	if g.byGoodput() {
 		return "goodput per GPU"
 	}
 	return "efficacy"
 }
 
-// Meets tells whether a row serves requests within the objective; where the
-// goodput counts, whether it has any: p95 is then that of another load.
+// Meets reports whether a row meets the objective. If goodput is compared, it reports whether the row has any;
+// its p95 is then that of another load.
 func (g Goal) Meets(r profile.Row) bool {
 	if g.byGoodput() {
 		return g.ranked(r).ThroughputRPS > 0
@@ -128,9 +112,8 @@ func (g Goal) Meets(r profile.Row) bool {
 	return g.SLOMS <= 0 || r.P95MS <= g.SLOMS
 }
 
-// surely tells whether a row meets the goal even if its p95 is as high as its
-// confidence interval says it may be.
-func (g Goal) surely(r profile.Row) bool {
+// meetsSurely reports whether a row meets the goal at the upper end of the confidence interval of its p95.
+func (g Goal) meetsSurely(r profile.Row) bool {
 	if g.byGoodput() {
 		return g.Meets(r)
 	}
@@ -138,17 +121,17 @@ func (g Goal) surely(r profile.Row) bool {
 	return g.Meets(r)
 }
 
-// book is what a strategy was told and what it may still ask.
+// book has the measurements and the open configurations.
 type book struct {
-	goal Goal
-	size int              // of the space
-	open []profile.Config // not told about, in order
-	rows []profile.Row    // measured, in the order of telling
-	dead []profile.Config // could not be measured, or sustain nothing
+	goal   Goal
+	size   int              // number of configurations in the space
+	open   []profile.Config // not measured yet, in order
+	rows   []profile.Row    // measured, in order
+	failed []profile.Config // could not be measured, or have no throughput
 }
 
-// tell enters a result; false when the configuration was not open.
-func (b *book) tell(c profile.Config, row profile.Row, ok bool) bool {
+// record adds a result. It returns false if the configuration was not open.
+func (b *book) record(c profile.Config, row profile.Row, ok bool) bool {
 	i := slices.Index(b.open, c)
 	if i < 0 {
 		return false
@@ -159,34 +142,32 @@ func (b *book) tell(c profile.Config, row profile.Row, ok bool) bool {
 		b.rows = append(b.rows, row)
 	}
 	if !ok || row.ThroughputRPS <= 0 {
-		b.dead = append(b.dead, c)
+		b.failed = append(b.failed, c)
 	}
 	return true
 }
 
-// at is what was measured at a configuration.
-func (b *book) at(c profile.Config) (profile.Row, bool) {
-	for _, r := range b.rows {
-		if r.Config == c {
-			return r, true
-		}
+// measurement returns the measurement of a configuration.
+func (b *book) measurement(c profile.Config) (profile.Row, bool) {
+	i := slices.IndexFunc(b.rows, func(r profile.Row) bool { return r.Config == c })
+	if i < 0 {
+		return profile.Row{}, false
 	}
-	return profile.Row{}, false
+	return b.rows[i], true
 }
 
 func (b *book) isOpen(c profile.Config) bool { return slices.Contains(b.open, c) }
 
-// rounding is the part of an efficacy that a file's decimals may hide.
+// rounding is the fraction of an efficacy that the decimals of a file may hide.
 const rounding = 1e-4
 
-// best is the row with the best efficacy of those that meet the goal, but for
-// noise: of those that differ from it by no more than their confidence
-// intervals explain, or by rounding, the larger quota wins (fewer, wider
-// instances), then the smaller SM share, then the lower latency. So a search
-// that is repeated chooses the same of several that are equally good.
+// best returns the row with the best efficacy among those that meet the goal. Among rows that differ from it by
+// no more than their confidence intervals or rounding explain, it prefers the larger quota (fewer, wider
+// instances), then the smaller SM share, then the lower latency. So a repeated search makes the same choice
+// among equally good configurations.
 func (b *book) best() (profile.Row, bool) { return b.bestBy(b.goal.Meets) }
 
-// bestBy is best with another sense of what meets the goal.
+// bestBy is best with another condition for the goal.
 func (b *book) bestBy(meets func(profile.Row) bool) (best profile.Row, ok bool) {
 	var top profile.Row
 	for _, row := range b.rows {
@@ -204,52 +185,46 @@ func (b *book) bestBy(meets func(profile.Row) bool) (best profile.Row, ok bool) 
 }
 
 const (
-	// certain is how much more than their joint 95% interval two figures must
-	// differ by: about three standard errors, since of many rows some are two
-	// off by chance.
-	certain = 1.5
-	// leastNoise and mostNoise bound the part of an efficacy that noise explains:
-	// two trials differ by more than each of them shows.
-	leastNoise, mostNoise = 0.01, 0.05
+	// noiseFactor is the factor by which a difference of two figures must exceed their joint 95% interval: about
+	// three standard errors, because among many rows some are two off by chance.
+	noiseFactor = 1.5
+	// minNoise and maxNoise bound the fraction of an efficacy that noise may explain, because two trials
+	// differ by more than their own intervals show.
+	minNoise, maxNoise = 0.01, 0.05
 )
 
-// equal tells whether a row's efficacy may be as good as the best one's.
+// equal reports whether a row's efficacy may be as good as the best one's.
 func equal(r, top profile.Row) bool {
 	allowed := rounding
 	if n := noise(r, top); n > 0 {
-		allowed = min(max(n, leastNoise), mostNoise)
+		allowed = min(max(n, minNoise), maxNoise)
 	}
 	return 1-r.Efficacy()/top.Efficacy() <= allowed
 }
 
-// noise is the part by which the throughputs of two rows, each as a part of
-// its own, differ by chance; 0 where nobody knows.
+// noise returns the relative difference between the throughputs of two rows that chance may explain; 0 if it is
+// unknown.
 func noise(a, b profile.Row) float64 {
 	if a.ThroughputCIRPS <= 0 || b.ThroughputCIRPS <= 0 || a.ThroughputRPS <= 0 || b.ThroughputRPS <= 0 {
 		return 0
 	}
-	return certain * math.Hypot(a.ThroughputCIRPS/a.ThroughputRPS, b.ThroughputCIRPS/b.ThroughputRPS)
+	return noiseFactor * math.Hypot(a.ThroughputCIRPS/a.ThroughputRPS, b.ThroughputCIRPS/b.ThroughputRPS)
 }
 
+// wider reports whether a is preferred to b, which is as good.
 func wider(a, b profile.Row) bool {
-	switch {
-	case a.Quota != b.Quota:
-		return a.Quota > b.Quota
-	case a.SMPct != b.SMPct:
-		return a.SMPct < b.SMPct
-	}
-	return a.P95MS < b.P95MS
+	return cmp.Or(cmp.Compare(b.Quota, a.Quota), cmp.Compare(a.SMPct, b.SMPct), cmp.Compare(a.P95MS, b.P95MS)) < 0
 }
 
-// none is the choice when no row meets the goal.
-func (b *book) none() Choice {
+// noChoice returns the Choice when no row meets the goal.
+func (b *book) noChoice() Choice {
 	if len(b.rows) == 0 {
-		why := fmt.Sprintf("none of the %d configurations is where this search begins: at the largest quota and the smallest batch", b.size)
-		if len(b.dead) > 0 {
-			why = fmt.Sprintf("none of the %d configurations tried (of %d) could be measured: the first was %s",
-				len(b.dead), b.size, name(b.dead[0]))
+		reason := fmt.Sprintf("none of the %d configurations has both the largest quota and the smallest batch, where this search begins", b.size)
+		if len(b.failed) > 0 {
+			reason = fmt.Sprintf("none of the %d configurations tried (of %d) could be measured: the first was %s",
+				len(b.failed), b.size, describe(b.failed[0]))
 		}
-		return Choice{Reason: why}
+		return Choice{Reason: reason}
 	}
 	var fastest *profile.Row
 	for i, r := range b.rows {
@@ -258,27 +233,27 @@ func (b *book) none() Choice {
 		}
 	}
 	if fastest == nil {
-		return Choice{Reason: fmt.Sprintf("none of the %d configurations measured sustains any request", len(b.rows))}
+		return Choice{Reason: fmt.Sprintf("none of the %d measured configurations answered a request", len(b.rows))}
 	}
 	if b.goal.byGoodput() {
-		return Choice{Reason: fmt.Sprintf("none of the %d configurations measured (of %d) has a goodput for %s ms that is known and above 0", len(b.rows), b.size, num(b.goal.SLOMS))}
+		return Choice{Reason: fmt.Sprintf("none of the %d measured configurations (of %d) has a known goodput above 0 for %s ms", len(b.rows), b.size, num(b.goal.SLOMS))}
 	}
-	bound, least := distinct(b.goal.SLOMS, fastest.P95MS)
-	why := fmt.Sprintf("none of the %d configurations measured (of %d) has p95_ms <= %s: the least is %s at %s",
-		len(b.rows), b.size, bound, least, name(fastest.Config))
+	bound, lowest := distinct(b.goal.SLOMS, fastest.P95MS)
+	reason := fmt.Sprintf("none of the %d measured configurations (of %d) has p95_ms <= %s: the lowest is %s at %s",
+		len(b.rows), b.size, bound, lowest, describe(fastest.Config))
 	if fastest.P95MS <= b.goal.SLOMS || b.goal.SLOMS <= 0 {
-		why = fmt.Sprintf("at each of the %d configurations measured (of %d) more than %s%% of the requests failed, or all",
-			len(b.rows), b.size, num(100*maxErrorShare))
+		reason = fmt.Sprintf("more than %s%% of the requests failed in each of the %d measured configurations (of %d)",
+			num(100*maxErrorShare), len(b.rows), b.size)
 	}
-	return Choice{Reason: why}
+	return Choice{Reason: reason}
 }
 
-// name is how reasons call a configuration.
-func name(c profile.Config) string {
+// describe formats a configuration for reasons.
+func describe(c profile.Config) string {
 	return fmt.Sprintf("sm_pct %s, quota %s, batch %d", num(c.SMPct), num(c.Quota), c.Batch)
 }
 
-// num prints a number with at most four significant digits, whole ones whole.
+// num formats a number with at most four significant digits; whole numbers have no fraction.
 func num(v float64) string {
 	if v == float64(int64(v)) {
 		return strconv.FormatInt(int64(v), 10)
@@ -286,7 +261,7 @@ func num(v float64) string {
 	return number.Significant(v, 4)
 }
 
-// distinct prints two numbers as num does, with more digits if those print as one.
+// distinct formats two numbers like num, with more digits if they would look equal.
 func distinct(a, b float64) (string, string) {
 	x, y := num(a), num(b)
 	for digits := 5; x == y && digits <= 17; digits++ {
@@ -295,8 +270,8 @@ func distinct(a, b float64) (string, string) {
 	return x, y
 }
 
-// uncertainty is half the width of the rows' confidence intervals of p95 as a
-// fraction of it, at the median: the next row is taken to be known as well.
+// uncertainty returns the median of the relative half widths of the rows' confidence intervals of p95, as an
+// estimate for the next row.
 func (b *book) uncertainty() float64 {
 	var parts []float64
 	for _, r := range b.rows {
@@ -311,14 +286,14 @@ func (b *book) uncertainty() float64 {
 	return parts[len(parts)/2]
 }
 
-// runs is the chance that a configuration runs at all: 1 up to a batch that
-// did, and least from one that did not, as when memory is short. The logarithm
-// of the limit is equally likely anywhere between; a larger SM share may, but
-// need not, come with as much more memory.
-func (b *book) runs(c profile.Config) float64 {
-	const least = 0.01
+// runProbability returns the chance that a configuration can run: 1 up to a batch size that did, and the least
+// from one that did not, for example because of too little memory. In between, the log of the largest possible
+// batch size is taken as uniformly distributed. A larger SM share may, but need not, come with proportionally
+// more memory.
+func (b *book) runProbability(c profile.Config) float64 {
+	const lowest = 0.01
 	works, fails, batch := 1.0, math.Inf(1), float64(c.Batch)
-	for _, d := range b.dead {
+	for _, d := range b.failed {
 		fails = min(fails, float64(d.Batch)*max(1, c.SMPct/d.SMPct))
 	}
 	for _, r := range b.rows {
@@ -330,7 +305,7 @@ func (b *book) runs(c profile.Config) float64 {
 	case math.IsInf(fails, 1) || batch <= works:
 		return 1
 	case batch >= fails:
-		return least
+		return lowest
 	}
-	return max(least, math.Log(fails/batch)/math.Log(fails/works))
+	return max(lowest, math.Log(fails/batch)/math.Log(fails/works))
 }

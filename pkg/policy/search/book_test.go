@@ -2,7 +2,7 @@ package search
 
 import "testing"
 
-// TestDistinct: two numbers that differ do not print as one.
+// TestDistinct: two different numbers never print as the same text.
 func TestDistinct(t *testing.T) {
 	for _, c := range []struct {
 		a, b float64

@@ -7,20 +7,18 @@ import (
 )
 
 const (
-	requestPart = 0.8  // binary: of the exclusive throughput that the request keeps
-	limitPart   = 1.0  // that the limit reaches
-	slack       = 0.02 // either way
-	growSMPct   = 10   // hybrid: start and step of the SM share, in percent
-	fallen      = 0.1  // the search ends when efficacy is so much below the best
+	requestFraction = 0.8  // binary: the fraction of the exclusive throughput at the request
+	limitFraction   = 1.0  // the fraction at the limit
+	slack           = 0.02 // tolerance of both
+	growSMPct       = 10   // hybrid: start and step of the SM share, in percent
+	maxEfficacyDrop = 0.1  // hybrid ends when the efficacy is this fraction below the best
 )
 
-// binary is Dilu's search for training functions (section 3.2): the SM shares
-// at which 80% (the request) and 100% (the limit) of the throughput of the
-// whole GPU are reached, each within 2%. The job keeps its batch size, the
-// smallest of the space, and its whole time, the largest quota. The paper ends
-// as soon as a throughput is within 2% of its aim; here the limit's search goes
-// on to the least SM share that is, for where throughput is flat the first one
-// found says nothing.
+// binary is Dilu's search for training functions (section 3.2). It finds the SM shares at which 80% (the
+// request) and 100% (the limit) of the throughput of the whole GPU are reached, each within 2%. The job keeps
+// its batch size, the smallest of the space, and its whole time, the largest quota. The paper's search ends as
+// soon as a throughput is within 2% of its aim. Here the search for the limit continues to the least such SM
+// share, because on a flat part of the throughput curve the first match is arbitrary.
 type binary struct {
 	book  *book
 	batch int
@@ -38,7 +36,7 @@ func newBinary(b *book) planner {
 	return p
 }
 
-// axis are the SM shares that are measured or can be, ascending.
+// axis returns the SM shares that are measured or open, ascending.
 func (p binary) axis() (sm []float64) {
 	for _, c := range p.book.open {
 		if c.Quota == p.quota && c.Batch == p.batch {
@@ -61,33 +59,32 @@ func (p binary) next() (step, bool) {
 		return step{}, false
 	}
 	top := p.at(axis[len(axis)-1])
-	whole, ok := p.book.at(top)
+	whole, ok := p.book.measurement(top)
 	if !ok {
-		return step{top, "the throughput with all SMs, of which the others are parts"}, true
+		return step{top, "the throughput with all SMs, to which the other throughputs are compared"}, true
 	}
 	if !p.book.goal.Meets(whole) {
 		return step{}, false
 	}
-	for _, part := range []float64{requestPart, limitPart} {
-		_, ask := p.bisect(axis, part, whole)
-		if ask >= 0 {
-			return step{p.at(axis[ask]), fmt.Sprintf("halves where %s%% of %s requests a second are reached",
-				num(100*part), num(whole.ThroughputRPS))}, true
+	for _, fraction := range []float64{requestFraction, limitFraction} {
+		_, unmeasured := p.bisect(axis, fraction, whole)
+		if unmeasured >= 0 {
+			return step{p.at(axis[unmeasured]), fmt.Sprintf("bisects the SM shares for %s%% of %s requests/s",
+				num(100*fraction), num(whole.ThroughputRPS))}, true
 		}
 	}
 	return step{}, false
 }
 
-// bisect finds the least of the axis that reaches a part of the whole
-// throughput within the slack, and within what noise explains beyond that. It
-// returns its index, or in ask which to measure first, else -1. For the request
-// one that is within the slack to either side ends the search.
-func (p binary) bisect(axis []float64, part float64, whole profile.Row) (found, ask int) {
+// bisect finds the least index of the axis that reaches a fraction of the whole throughput, within the slack
+// and within the noise beyond that. If an index must be measured first, it returns that in unmeasured, else
+// -1. The search for the request also ends at an index within the slack above the aim.
+func (p binary) bisect(axis []float64, fraction float64, whole profile.Row) (found, unmeasured int) {
 	low, high := -1, len(axis)-1
-	aim, early := part*whole.ThroughputRPS, part < 1
+	aim, early := fraction*whole.ThroughputRPS, fraction < 1
 	for high-low > 1 {
 		mid := middle(axis, low, high)
-		row, ok := p.book.at(p.at(axis[mid]))
+		row, ok := p.book.measurement(p.at(axis[mid]))
 		switch {
 		case !ok:
 			return high, mid
@@ -103,8 +100,8 @@ func (p binary) bisect(axis []float64, part float64, whole profile.Row) (found, 
 	return high, -1
 }
 
-// middle is the index strictly between low and high whose value is nearest to
-// the middle of theirs; -1 stands for 0%.
+// middle returns the index strictly between low and high whose value is nearest to the middle of their values;
+// low -1 stands for 0%.
 func middle(axis []float64, low, high int) int {
 	from := 0.0
 	if low >= 0 {
@@ -124,33 +121,32 @@ func distance(a, b float64) float64 { return max(a-b, b-a) }
 func (p binary) choice() Choice {
 	axis := p.axis()
 	if len(axis) == 0 {
-		return p.book.none()
+		return p.book.noChoice()
 	}
-	whole, ok := p.book.at(p.at(axis[len(axis)-1]))
+	whole, ok := p.book.measurement(p.at(axis[len(axis)-1]))
 	if !ok || !p.book.goal.Meets(whole) {
-		return p.book.none()
+		return p.book.noChoice()
 	}
-	request, _ := p.bisect(axis, requestPart, whole)
-	limit, _ := p.bisect(axis, limitPart, whole)
-	row, ok := p.book.at(p.at(axis[request]))
+	request, _ := p.bisect(axis, requestFraction, whole)
+	limit, _ := p.bisect(axis, limitFraction, whole)
+	row, ok := p.book.measurement(p.at(axis[request]))
 	if !ok {
 		row = whole
 	}
 	return Choice{OK: true, Row: row, LimitSMPct: max(axis[limit], row.SMPct), Reason: fmt.Sprintf(
 		"%s%% of the throughput with all SMs at sm_pct %s (the request), %s%% at %s (the limit)",
-		num(100*row.ThroughputRPS/whole.ThroughputRPS), num(row.SMPct), num(100*limitPart), num(axis[limit]))}
+		num(100*row.ThroughputRPS/whole.ThroughputRPS), num(row.SMPct), num(100*limitFraction), num(axis[limit]))}
 }
 
-// hybrid is Dilu's growth search for inference functions (section 3.2): the SM
-// share grows by 10% until the objective is met, then the batch doubles, until
-// efficacy falls. The paper compares execution times with half the objective to
-// leave room for queueing; a profile's p95_ms is of requests under load, so it
-// is compared with the whole.
+// hybrid is Dilu's growth search for inference functions (section 3.2). The SM share grows by 10% until the
+// objective is met; then the batch doubles, until the efficacy falls. The paper compares execution times with
+// half of the objective, to leave room for queueing. A profile's p95_ms is the latency under load, so it is
+// compared with the whole objective.
 type hybrid struct {
 	book  *book
-	sm    []float64 // the steps
+	sm    []float64 // the SM shares of the growth
 	batch []int
-	quota float64 // the largest: time is not divided here
+	quota float64 // the largest quota; hybrid does not divide time
 }
 
 func newHybrid(b *book) planner {
@@ -169,7 +165,7 @@ func newHybrid(b *book) planner {
 	return h
 }
 
-// stepsBy are the values nearest above each step, the last one always.
+// stepsBy returns the values nearest above each step, always including the last value.
 func stepsBy(values []float64, by float64) (steps []float64) {
 	next := by
 	for i, v := range values {
@@ -181,7 +177,7 @@ func stepsBy(values []float64, by float64) (steps []float64) {
 	return steps
 }
 
-// next replays the search on what is known, up to the first thing that is not.
+// next repeats the search on the known measurements, up to the first unknown one.
 func (h hybrid) next() (step, bool) {
 	best, met, i := 0.0, profile.Config{}, 0
 	for _, batch := range h.batch {
@@ -191,13 +187,13 @@ func (h hybrid) next() (step, bool) {
 			}
 			c := profile.Config{SMPct: h.sm[i], Quota: h.quota, Batch: batch}
 			if h.book.isOpen(c) {
-				return step{c, h.why(c, met)}, true
+				return step{c, h.reason(c, met)}, true
 			}
-			row, ok := h.book.at(c)
+			row, ok := h.book.measurement(c)
 			if !ok || !h.book.goal.Meets(row) {
 				continue
 			}
-			if row.Efficacy() < (1-fallen)*best {
+			if row.Efficacy() < (1-maxEfficacyDrop)*best {
 				return step{}, false
 			}
 			best, met = max(best, row.Efficacy()), c
@@ -207,25 +203,26 @@ func (h hybrid) next() (step, bool) {
 	return step{}, false
 }
 
-func (h hybrid) why(c, met profile.Config) string {
+func (h hybrid) reason(c, met profile.Config) string {
 	switch {
 	case met.Batch == 0 && c.SMPct == h.sm[0]:
-		return "the smallest step of the SM share with the smallest batch"
+		return "the search starts at the smallest SM share and the smallest batch"
 	case met.Batch == 0 || c.SMPct > met.SMPct:
-		return fmt.Sprintf("the objective was not met with less: the SM share grows to %s", num(c.SMPct))
+		return fmt.Sprintf("a smaller SM share did not meet the objective: the SM share grows to %s", num(c.SMPct))
 	}
-	return fmt.Sprintf("the objective was met at %s: the batch grows to %d", name(met), c.Batch)
+	return fmt.Sprintf("the objective was met at %s: the batch grows to %d", describe(met), c.Batch)
 }
 
 func (h hybrid) choice() Choice {
 	row, ok := h.book.best()
 	if !ok {
-		return h.book.none()
+		return h.book.noChoice()
 	}
-	return Choice{OK: true, Row: row, LimitSMPct: doubled(row.SMPct),
-		Reason: fmt.Sprintf("the best efficacy of %d configurations up to where the growth ended", len(h.book.rows))}
+	return Choice{OK: true, Row: row, LimitSMPct: doubledSMPct(row.SMPct),
+		Reason: fmt.Sprintf("the best efficacy of %d measured configurations, after which the growth ended", len(h.book.rows))}
 }
 
-// doubled is Dilu's limit of an inference function: twice the request, at most
-// the whole GPU (section 3.2).
-func doubled(smPct float64) float64 { return min(2*smPct, 100) }
+// doubledSMPct returns Dilu's limit of an inference function: twice the request, at most the whole GPU
+// (section
+// 3.2).
+func doubledSMPct(smPct float64) float64 { return min(2*smPct, 100) }

@@ -19,15 +19,15 @@ func (r *random) normal() float64 {
 	return math.Sqrt(-2*math.Log(1-r.Unit())) * math.Cos(2*math.Pi*r.Unit())
 }
 
-// kinds of made-up functions: how the execution time of a batch b on a share s
-// of the SMs comes about. None is a curve of fast's.
+// kinds lists families of synthetic functions: the execution time as a function of the
+// batch size b and the SM share s. No family follows a curve that fast assumes.
 var kinds = map[string]func(r *random) func(b, s float64) float64{
-	// A part that launches, a part that computes, one after the other.
+	// Time to launch plus time to compute.
 	"sum": func(r *random) func(b, s float64) float64 {
 		launch, fixed, serial := r.between(0.3, 60), r.between(0.01, 3), r.between(0.005, 1)
 		return func(b, s float64) float64 { return launch + serial*b + (fixed+b)/s }
 	},
-	// More SMs than some number are of no use.
+	// SMs beyond a certain share have no effect.
 	"early": func(r *random) func(b, s float64) float64 {
 		launch, enough := r.between(0.3, 60), r.between(0.1, 1)
 		return func(b, s float64) float64 { return launch + (0.2+b)/min(s, enough) }
@@ -42,12 +42,12 @@ var kinds = map[string]func(r *random) func(b, s float64) float64{
 			return launch + (fixed+b)/s
 		}
 	},
-	// A batch saves nothing.
+	// Batching saves no time.
 	"singles": func(r *random) func(b, s float64) float64 {
 		serial := r.between(0.01, 2)
 		return func(b, s float64) float64 { return b * (serial + 1/s) }
 	},
-	// Blocks in whole waves over 80 SMs.
+	// Blocks run in whole waves on 80 SMs.
 	"waves": func(r *random) func(b, s float64) float64 {
 		blocks, launch := r.between(20, 4000), r.between(0.1, 10)
 		return func(b, s float64) float64 {
@@ -56,9 +56,9 @@ var kinds = map[string]func(r *random) func(b, s float64) float64{
 	},
 }
 
-// makeUp is the table of a function of a kind: 3% noise in time, p95 growing
-// as some power of the inverse quota with 3% noise of its own.
-func makeUp(kind string, seed int) []profile.Row {
+// syntheticRows returns the profile of a synthetic function. Its execution time has a noise
+// of 3%. Its p95 grows with a random power of 1/quota, with another noise of 3%.
+func syntheticRows(kind string, seed int) []profile.Row {
 	r := random{splitmix.Source(seed)}
 	time, power := kinds[kind](&r), r.Unit()
 	var rows []profile.Row
@@ -75,29 +75,27 @@ func makeUp(kind string, seed int) []profile.Row {
 	return rows
 }
 
-// score is how a search did over many cases.
+// score holds the results of a search for many functions: the number of trials, and the
+// fraction by which the choice is below the best configuration.
 type score struct{ trials, regret []float64 }
 
-// add runs a search on a function with the objective at so many times the
-// least latency.
-func (s *score) add(t tester, how string, rows []profile.Row, times float64) {
-	space, table := Space{Only: []profile.Config{}}, map[profile.Config]profile.Row{}
-	least, best := math.Inf(1), 0.0
+// add runs a search on a function. The objective is sloFactor times the least latency.
+func (s *score) add(t tester, strategy string, rows []profile.Row, sloFactor float64) {
+	space, table := spaceOf(rows), map[profile.Config]profile.Row{}
+	minLatency, best := math.Inf(1), 0.0
 	for _, r := range rows {
 		table[r.Config] = r
-		space.Only = append(space.Only, r.Config)
-		space.SMPct, space.Quota, space.Batch = append(space.SMPct, r.SMPct), append(space.Quota, r.Quota), append(space.Batch, r.Batch)
 		if r.ThroughputRPS > 0 {
-			least = min(least, r.P95MS)
+			minLatency = min(minLatency, r.P95MS)
 		}
 	}
-	goal := Goal{SLOMS: times * least}
+	goal := Goal{SLOMS: sloFactor * minLatency}
 	for _, r := range rows {
 		if goal.Meets(r) {
 			best = max(best, r.Efficacy())
 		}
 	}
-	trials, choice := drive(t, how, space, goal, table)
+	trials, choice := drive(t, strategy, space, goal, table)
 	regret := 1.0
 	if choice.OK {
 		regret = 1 - choice.Row.Efficacy()/best
@@ -105,28 +103,28 @@ func (s *score) add(t tester, how string, rows []profile.Row, times float64) {
 	s.trials, s.regret = append(s.trials, float64(len(trials))), append(s.regret, regret)
 }
 
-func quantile(values []float64, part float64) float64 {
+func quantile(values []float64, fraction float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
-	return sorted[min(int(part*float64(len(sorted))), len(sorted)-1)]
+	return sorted[min(int(fraction*float64(len(sorted))), len(sorted)-1)]
 }
 
-// On functions that are not of its curves either, fast is near the best after
-// few trials. The bounds are what it does, with some room: a change that makes
-// it much worse shows.
-func TestFastOnMadeUpFunctions(t *testing.T) {
+// TestFastIsNearOptimumOnUnassumedCurves: fast is near the optimum after few trials, even
+// on functions that do not follow the curves that it assumes. The bounds are its current
+// results plus a margin, so that the test fails after a change that makes it much worse.
+func TestFastIsNearOptimumOnUnassumedCurves(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			var s score
 			for seed := range 6 {
-				rows := makeUp(kind, seed)
+				rows := syntheticRows(kind, seed)
 				s.add(t, "fast", rows, 1.5)
 				s.add(t, "fast", rows, 3)
 			}
 			if mean, most := mean(s.trials), slices.Max(s.trials); mean > 9 || most > float64(assumed.trials) {
-				t.Errorf("%.1f trials on average, %v at most", mean, most)
+				t.Errorf("got %.1f trials on average and %v at most, want at most 9 and %v", mean, most, assumed.trials)
 			}
 			if m, mean := quantile(s.regret, 0.5), mean(s.regret); m > 0.03 || mean > 0.06 {
-				t.Errorf("regret %.3f at the median, %.3f on average", m, mean)
+				t.Errorf("got a regret of %.3f at the median and %.3f on average, want at most 0.03 and 0.06", m, mean)
 			}
 		})
 	}
@@ -139,14 +137,14 @@ func mean(values []float64) (sum float64) {
 	return sum
 }
 
-// BenchmarkSearch reports trials and regret (1 - efficacy / the best) of every
-// search, with the objective at 1.5 and 3 times the least latency: on made-up
-// functions and, when GFAAS_PROFILE names one, on a recorded profile.
+// BenchmarkSearch reports the number of trials and the regret (1 - efficacy / best
+// efficacy) of every search, with the objective at 1.5 and 3 times the least latency. It
+// uses synthetic functions and, if GFAAS_PROFILE names a file, a recorded profile.
 func BenchmarkSearch(b *testing.B) {
 	families := map[string][][]profile.Row{}
 	for kind := range kinds {
 		for seed := range 20 {
-			families[kind] = append(families[kind], makeUp(kind, 100+seed))
+			families[kind] = append(families[kind], syntheticRows(kind, 100+seed))
 		}
 	}
 	if path := os.Getenv("GFAAS_PROFILE"); path != "" {
@@ -162,14 +160,14 @@ func BenchmarkSearch(b *testing.B) {
 		families["recorded"] = byFunction(rows)
 	}
 	for family, functions := range families {
-		for _, how := range Names() {
-			b.Run(family+"/"+how, func(b *testing.B) {
+		for _, strategy := range Names() {
+			b.Run(family+"/"+strategy, func(b *testing.B) {
 				var s score
 				for b.Loop() {
 					s = score{}
 					for _, rows := range functions {
-						s.add(b, how, rows, 1.5)
-						s.add(b, how, rows, 3)
+						s.add(b, strategy, rows, 1.5)
+						s.add(b, strategy, rows, 3)
 					}
 				}
 				b.ReportMetric(quantile(s.trials, 0.5), "trials-p50")
@@ -181,7 +179,7 @@ func BenchmarkSearch(b *testing.B) {
 	}
 }
 
-// byFunction are the rows of each function, in the order of first rows.
+// byFunction groups rows by function, in the order in which the functions first occur.
 func byFunction(rows []profile.Row) (out [][]profile.Row) {
 	at := map[string]int{}
 	for _, r := range rows {

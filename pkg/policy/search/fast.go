@@ -9,33 +9,31 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// fast is ours: Bayesian optimization by constrained expected improvement (Jones,
-// Schonlau and Welch 1998, Efficient global optimization of expensive black-box
-// functions; Gardner et al. 2014, Bayesian optimization with inequality
-// constraints). It keeps a thousand hypotheses of how execution time depends on
-// SM share and batch (curve), each with a smooth deviation of the function's own
-// (a Gaussian process), and weighs them by how well they fit what was measured.
-// It measures where it expects to gain most over the best configuration that was
-// measured to meet the objective, the incumbent, and ends when what is left to
-// gain is below the error.
+// fast is a Bayesian optimization by constrained expected improvement (Jones, Schonlau and Welch 1998,
+// Efficient global optimization of expensive black-box functions; Gardner et al. 2014, Bayesian
+// optimization with inequality constraints).
 //
-// Throughput is taken as proportional to the quota, so the efficacy of a
-// configuration does not depend on it, while latency does: each SM share and
-// batch is measured at the largest quota first. Where rows tell how well their
-// p95 is known, all of that must be within the objective, unless no such
+// It keeps 1,024 hypotheses of how execution time depends on SM share and batch (curve), each with a smooth
+// deviation of the function's own (a Gaussian process), and weighs them by how well they fit the
+// measurements. The incumbent is the best measured configuration that meets the objective. fast measures
+// the configuration with the largest expected gain over the incumbent, and ends when the gain expected from
+// all others is below the error.
+//
+// Throughput is assumed to be proportional to the quota. So the efficacy of a configuration does not depend
+// on the quota, but its latency does, and each SM share and batch is measured at its largest quota first. If
+// rows have a confidence interval of p95, the upper end must meet the objective, unless no such
 // configuration is found.
 //
-// Where the goodput counts, it is expected to be what a queue leaves of the
-// throughput (goodput.go), and p95 is that of single requests, without which no
-// rate is within the objective.
+// If the goal is goodput, it is predicted as the part of the throughput that a queue allows (goodput.go),
+// and p95 is that of single requests, which must meet the objective at any rate.
 type fast struct {
-	book   *book
-	curves []curve
-	points []point
-	index  map[point]int
-	time   [][]float64 // log time by curve and point
-	least  []float64   // of time, by curve
-	whole  int         // the point with most SMs and the smallest batch
+	book     *book
+	curves   []curve
+	points   []point
+	index    map[point]int
+	time     [][]float64 // log time by curve and point
+	minTime  []float64   // least time, by curve
+	wholeGPU int         // the point with most SMs and the smallest batch
 }
 
 func newFast(b *book) planner {
@@ -47,8 +45,8 @@ func newFast(b *book) planner {
 		}
 		f.index[p] = len(f.points)
 		f.points = append(f.points, p)
-		if w := f.points[f.whole]; p.sm > w.sm || p.sm == w.sm && p.batch < w.batch {
-			f.whole = len(f.points) - 1
+		if w := f.points[f.wholeGPU]; p.sm > w.sm || p.sm == w.sm && p.batch < w.batch {
+			f.wholeGPU = len(f.points) - 1
 		}
 	}
 	for _, c := range f.curves {
@@ -58,7 +56,7 @@ func newFast(b *book) planner {
 		}
 		f.time = append(f.time, times)
 		if len(times) > 0 {
-			f.least = append(f.least, slices.Min(times))
+			f.minTime = append(f.minTime, slices.Min(times))
 		}
 	}
 	return f
@@ -66,10 +64,10 @@ func newFast(b *book) planner {
 
 func pointOf(c profile.Config) point { return point{c.SMPct / 100, float64(c.Batch)} }
 
-// candidates are, for each SM share and batch, the largest quota that is open,
-// unless a larger one was measured to meet the objective: a smaller one has no
-// better efficacy and no better latency. What could not run is no candidate
-// with more requests or less of the GPU either, as long as there are others.
+// candidates returns, for each SM share and batch, the largest open quota, unless a larger one was measured
+// and meets the objective: a smaller quota has no better efficacy and no better latency. After a
+// configuration that could not run, those with at most its SM share and at least its batch are no candidates
+// as long as there are others.
 func (f *fast) candidates() []profile.Config {
 	top := map[point]profile.Config{}
 	for _, c := range f.book.open {
@@ -89,7 +87,7 @@ func (f *fast) candidates() []profile.Config {
 			continue
 		}
 		all = append(all, c)
-		if !slices.ContainsFunc(f.book.dead, func(d profile.Config) bool { return c.SMPct <= d.SMPct && c.Batch >= d.Batch }) {
+		if !slices.ContainsFunc(f.book.failed, func(d profile.Config) bool { return c.SMPct <= d.SMPct && c.Batch >= d.Batch }) {
 			alive = append(alive, c)
 		}
 	}
@@ -100,41 +98,39 @@ func (f *fast) candidates() []profile.Config {
 }
 
 func (f *fast) next() (step, bool) {
-	o := f.look()
-	if o.over {
-		return f.check()
+	o := f.outlook()
+	if o.done {
+		return f.checkQuota()
 	}
-	return step{o.candidate.config, o.why}, true
+	return step{o.candidate.config, o.reason}, true
 }
 
-// best is the best row that surely meets the objective, or else that does as
-// measured.
+// best returns the best row that meets the objective including its confidence interval, or else the best
+// that meets it as measured.
 func (f *fast) best() (row profile.Row, ok bool) {
-	if row, ok = f.bestBy(f.book.goal.surely); !ok {
+	if row, ok = f.bestBy(f.book.goal.meetsSurely); !ok {
 		row, ok = f.bestBy(f.book.goal.Meets)
 	}
 	return row, ok
 }
 
-// bestBy is the best row of those that meet the objective in one sense, at the
-// largest quota of its SM share and batch where efficacy is nearly as good:
-// noise does not make a function idle.
+// bestBy returns the best of the rows that meet the objective. Among the quotas of its SM share and batch it
+// prefers the largest one whose efficacy is nearly as good, because noise can make a smaller one look better.
 func (f *fast) bestBy(meets func(profile.Row) bool) (profile.Row, bool) {
 	best, ok := f.book.bestBy(meets)
 	worth := func(r profile.Row) float64 { return f.book.goal.ranked(r).Efficacy() }
-	least := (1 - assumed.idle) * worth(best)
+	threshold := (1 - assumed.idle) * worth(best)
 	for _, r := range f.book.rows {
-		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && worth(r) > least {
+		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && worth(r) > threshold {
 			best = r
 		}
 	}
 	return best, ok
 }
 
-// check asks for the chosen SM share and batch at about half the quota, and
-// goes on from there when efficacy is better: then the function does not use
-// all the time it gets.
-func (f *fast) check() (step, bool) {
+// checkQuota returns the chosen SM share and batch at about half the quota. If that has a better efficacy, the
+// function does not use all of its time, and the search continues from there.
+func (f *fast) checkQuota() (step, bool) {
 	best, ok := f.best()
 	if !ok || !f.book.goal.CheckQuota {
 		return step{}, false
@@ -151,91 +147,89 @@ func (f *fast) check() (step, bool) {
 			half, found = c, true
 		}
 	}
-	return step{half, "checks that throughput is in proportion to the quota"}, found
+	return step{half, "checks whether the throughput is proportional to the quota"}, found
 }
 
-// outlook is what there is to gain.
+// outlook is the expected gain of further measurements.
 type outlook struct {
-	over      bool
-	left      float64 // expected gain in efficacy of the best there may be, as a fraction
+	done      bool
+	gain      float64 // expected gain in efficacy of the best candidate, as a fraction
 	candidate candidate
-	why       string
+	reason    string
 }
 
-// look finds the candidate from which most is expected.
-func (f *fast) look() outlook {
+// outlook returns the candidate with the largest expected gain.
+func (f *fast) outlook() outlook {
 	configs := f.candidates()
 	if len(configs) == 0 {
-		return outlook{over: true}
+		return outlook{done: true}
 	}
-	b := f.believe(configs)
-	best, met := f.bestBy(f.book.goal.surely)
+	b := f.infer(configs)
+	best, met := f.bestBy(f.book.goal.meetsSurely)
 	incumbent := 0.0
 	if met {
 		best = f.book.goal.ranked(best)
 		incumbent = math.Log(best.Efficacy())
 	}
-	gains, left := b.gains(incumbent, met)
+	gains, gain := b.gains(incumbent, met)
 	top := 0
 	for i := range gains {
 		if gains[i] > gains[top] {
 			top = i
 		}
 	}
-	o := outlook{left: math.Expm1(left), candidate: b.candidates[top]}
+	o := outlook{gain: math.Expm1(gain), candidate: b.candidates[top]}
 	chance, rps := b.outcome(top)
 	switch {
 	case met:
-		o.over = f.enough(o.left) || len(f.book.rows) >= assumed.trials
-		o.why = fmt.Sprintf("%s%% may be gained over %s a second per GPU, here %s%%", percent(o.left), num(best.Efficacy()), percent(math.Expm1(gains[top])))
+		o.done = f.converged(o.gain) || len(f.book.rows) >= assumed.trials
+		o.reason = fmt.Sprintf("the expected gain over %s requests/s per GPU is %s%%, and %s%% in this configuration", num(best.Efficacy()), percent(o.gain), percent(math.Expm1(gains[top])))
 	default:
 		_, measured := f.best()
-		o.over = measured && len(f.book.rows) >= assumed.trials || len(f.book.rows) >= assumed.hopeTrials && b.chance() < assumed.hope
-		o.why = "nothing is known to meet the objective, here most is expected"
+		o.done = measured && len(f.book.rows) >= assumed.trials || len(f.book.rows) >= assumed.hopeTrials && b.feasibilityChance() < assumed.hope
+		o.reason = "no measured configuration meets the objective yet, and this one has the largest expected gain"
 	}
-	o.why += fmt.Sprintf(": about %s rps", num(rps*o.candidate.config.Quota))
+	o.reason += fmt.Sprintf(": about %s requests/s", num(rps*o.candidate.config.Quota))
 	if !math.IsInf(b.slo, 1) {
-		o.why += fmt.Sprintf(", the objective met with a chance of %.0f%%", 100*chance)
+		o.reason += fmt.Sprintf(", with a %.0f%% chance to meet the objective", 100*chance)
 	}
 	return o
 }
 
-// enough tells whether so little is left to gain that no trial is worth it.
-func (f *fast) enough(left float64) bool {
-	stop := assumed.stop * f.book.goal.allowed()
+// converged reports whether the remaining gain is too small for another trial.
+func (f *fast) converged(gain float64) bool {
+	stop := assumed.stop * f.book.goal.errorLimit()
 	if len(f.book.rows) > assumed.settled {
 		stop /= 2
 	}
-	return left < stop
+	return gain < stop
 }
 
-// gains is how much log efficacy each candidate is expected to add to the
-// incumbent's (its expected improvement), and how much the best of them under
-// each hypothesis. Without an incumbent it is compared with what the hypothesis
-// expects of the whole GPU.
+// gains returns the log efficacy that each candidate is expected to add to the incumbent's (its expected
+// improvement), and the expectation of the largest gain over the hypotheses. Without an incumbent, each hypothesis
+// takes its own prediction for the whole GPU as the incumbent's efficacy.
 func (b *belief) gains(incumbent float64, met bool) (each []float64, best float64) {
 	each = make([]float64, len(b.candidates))
 	for _, h := range b.hypotheses {
 		if !met {
 			incumbent = h.whole
 			if b.queue {
-				incumbent += modest + b.shift
+				incumbent += firstLogFraction + b.shift
 			}
 		}
-		most := 0.0
+		largest := 0.0
 		for i, c := range b.candidates {
 			g := b.gain(c, h, i, incumbent)
 			each[i] += h.weight * g
-			most = max(most, g)
+			largest = max(largest, g)
 		}
-		best += h.weight * most
+		best += h.weight * largest
 	}
 	return each, best
 }
 
-// gain is how much log efficacy a candidate is expected to add to the
-// incumbent's, counting nothing where it misses the objective. The tail is
-// integrated over by three points.
+// gain returns the log efficacy that a candidate is expected to add to the incumbent's under one hypothesis;
+// outcomes that miss the objective add nothing. It integrates over the tail with three points.
 func (b *belief) gain(c candidate, h hypothesis, i int, incumbent float64) float64 {
 	if b.queue {
 		return b.gainUnderLoad(c, h.mean[i], c.sd*h.spread, incumbent)
@@ -244,11 +238,10 @@ func (b *belief) gain(c candidate, h hypothesis, i int, incumbent float64) float
 	at := func(x float64) float64 {
 		return expectedBelow(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), h.mean[i], c.sd*h.spread)
 	}
-	return c.runs * (at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6)
+	return c.runProbability * (at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6)
 }
 
-// outcome is the chance that a candidate meets the objective, and the expected
-// throughput at full quota.
+// outcome returns the chance that a candidate meets the objective, and its expected throughput at full quota.
 func (b *belief) outcome(i int) (chance, rps float64) {
 	c, log := b.candidates[i], 0.0
 	for _, h := range b.hypotheses {
@@ -262,15 +255,15 @@ func (b *belief) meets(c candidate, h hypothesis, i int) float64 {
 	return cdf((b.slo - h.mean[i] - c.tail.mean) / math.Hypot(c.sd*h.spread, c.tail.sd))
 }
 
-// chance is the chance that any candidate meets the objective, were the best one
-// of each hypothesis the only one.
-func (b *belief) chance() (sum float64) {
+// feasibilityChance returns the chance that any candidate meets the objective, taking only the best one of
+// each hypothesis into account.
+func (b *belief) feasibilityChance() (sum float64) {
 	for _, h := range b.hypotheses {
-		most := 0.0
+		largest := 0.0
 		for i, c := range b.candidates {
-			most = max(most, b.meets(c, h, i))
+			largest = max(largest, b.meets(c, h, i))
 		}
-		sum += h.weight * most
+		sum += h.weight * largest
 	}
 	return sum
 }
@@ -278,23 +271,23 @@ func (b *belief) chance() (sum float64) {
 func (f *fast) choice() Choice {
 	row, ok := f.best()
 	if !ok {
-		return f.book.none()
+		return f.book.noChoice()
 	}
-	figure := f.book.goal.figure()
-	c := Choice{OK: true, Row: row, LimitSMPct: doubled(row.SMPct)}
-	if !f.book.goal.surely(row) {
-		c.Reason = fmt.Sprintf("the best efficacy of %d configurations measured, but its p95 of %s ms is known to %s ms only, and none was surely within the objective",
+	figure := f.book.goal.metricName()
+	c := Choice{OK: true, Row: row, LimitSMPct: doubledSMPct(row.SMPct)}
+	if !f.book.goal.meetsSurely(row) {
+		c.Reason = fmt.Sprintf("the best efficacy of %d measured configurations, but the precision of its p95 of %s ms is only %s ms, and no configuration is within the objective with certainty",
 			len(f.book.rows), num(row.P95MS), num(row.P95CIMS))
 		return c
 	}
-	left := f.look().left
-	c.Reason = fmt.Sprintf("the best %s of %d configurations measured; the others are expected to gain %s%% at most",
-		figure, len(f.book.rows), percent(left))
-	if left == 0 {
-		c.Reason = fmt.Sprintf("the best %s of %d configurations measured; no other can be expected to be better", figure, len(f.book.rows))
+	gain := f.outlook().gain
+	c.Reason = fmt.Sprintf("the best %s of %d measured configurations; the expected gain of any other is at most %s%%",
+		figure, len(f.book.rows), percent(gain))
+	if gain == 0 {
+		c.Reason = fmt.Sprintf("the best %s of %d measured configurations; no other is expected to be better", figure, len(f.book.rows))
 	}
 	return c
 }
 
-// percent prints a fraction as a percentage with two digits.
+// percent formats a fraction as a percentage with two digits.
 func percent(v float64) string { return number.Significant(100*v, 2) }

@@ -2,22 +2,22 @@ package search
 
 import "math"
 
-// waitAtHalf is the wait at a utilization of 1/2, of a queue with constant service
-// times, over the service time (see package goodput).
+// waitAtHalf is the mean wait in a queue with constant service times at a utilization of 1/2, divided by
+// the service time (see package goodput).
 const waitAtHalf = 1.5
 
-// part is what of the throughput a queue leaves within the objective: the
-// utilization at which the wait, which grows as u/(1-u), is what the latency at rest
-// leaves of it. Times are in ms; 0 where nothing is left.
-func part(slo, rest, service float64) float64 {
-	if rest >= slo {
+// sustainableFraction returns the fraction of the throughput at which a queue still meets the objective:
+// the utilization u at which the wait, which grows like u/(1-u), equals the objective minus the latency of
+// a single request (idle). Times are in ms. It is 0 if idle exceeds the objective.
+func sustainableFraction(slo, idle, service float64) float64 {
+	if idle >= slo {
 		return 0
 	}
-	return (slo - rest) / (slo - rest + waitAtHalf*service)
+	return (slo - idle) / (slo - idle + waitAtHalf*service)
 }
 
-// shift is the log of how much more of the throughput the rows' goodputs are than
-// that, at the mean of them and of a row of which nothing is known.
+// shift returns the log of the mean ratio of measured goodputs to the ones that sustainableFraction
+// predicts. It counts one more row with a ratio of 1.
 func (b *book) shift() float64 {
 	sum, n := 0.0, 1.0
 	for _, r := range b.rows {
@@ -25,7 +25,7 @@ func (b *book) shift() float64 {
 		if !known || rps <= 0 || r.IdleP95MS <= 0 || r.ThroughputRPS <= 0 {
 			continue
 		}
-		if expected := part(b.goal.SLOMS, r.IdleP95MS, 1000*float64(r.Batch)/r.ThroughputRPS); expected > 0 {
+		if expected := sustainableFraction(b.goal.SLOMS, r.IdleP95MS, 1000*float64(r.Batch)/r.ThroughputRPS); expected > 0 {
 			sum += math.Log(rps / r.ThroughputRPS / expected)
 			n++
 		}
@@ -33,8 +33,8 @@ func (b *book) shift() float64 {
 	return sum / n
 }
 
-// steps are those of the log time, in standard deviations, over which a gain is
-// summed, and their weights.
+// steps are the points, in standard deviations of the log time, over which an expected gain is summed, with
+// their weights.
 var steps = func() (out []struct{ z, weight float64 }) {
 	const widest = 3
 	sum := 0.0
@@ -49,16 +49,14 @@ var steps = func() (out []struct{ z, weight float64 }) {
 	return out
 }()
 
-// modest is the log of the part of the throughput that a first configuration is
-// expected to beat.
-const modest = -2
+// firstLogFraction is the log of the fraction of the throughput that a first configuration is expected to
+// exceed.
+const firstLogFraction = -2
 
-// gainUnderLoad is how much log goodput per GPU a candidate, of whose log time at
-// full quota the mean and deviation are given, is expected to add to the incumbent's,
-// which is a log of that.
+// gainUnderLoad returns the log goodput per GPU that a candidate is expected to add to the incumbent's (a
+// log). mean and sd describe the candidate's log time at full quota.
 func (b *belief) gainUnderLoad(c candidate, mean, sd, incumbent float64) float64 {
-	// A queue leaves the whole throughput at most, so that steps which add nothing
-	// even then are left out.
+	// A queue leaves at most the whole throughput, so points without a gain even then are omitted.
 	var buffer [8]struct{ time, gain, weight float64 }
 	hopeful := buffer[:0]
 	for _, s := range steps {
@@ -72,13 +70,13 @@ func (b *belief) gainUnderLoad(c candidate, mean, sd, incumbent float64) float64
 	}
 	slo := math.Exp(b.slo)
 	at := func(x float64) (gain float64) {
-		rest := math.Exp(c.tail.mean + x*c.tail.sd)
+		idle := math.Exp(c.tail.mean + x*c.tail.sd)
 		for _, s := range hopeful {
-			if u := part(slo, s.time*rest, s.time/c.config.Quota); u > 0 {
+			if u := sustainableFraction(slo, s.time*idle, s.time/c.config.Quota); u > 0 {
 				gain += s.weight * max(0, s.gain+math.Log(u)+b.shift-incumbent)
 			}
 		}
 		return gain
 	}
-	return c.runs * (at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6)
+	return c.runProbability * (at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6)
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// underLoad gives rows the goodput for an objective of so many times the least
-// latency: that of a queue that is not the one that fast expects, with noise, and
-// not known of one row in twenty. Their p95 becomes that of a closed loop of 8.
-func underLoad(rows []profile.Row, times float64, seed int) (out []profile.Row, slo float64) {
+// withGoodputs adds synthetic goodputs to rows. The objective is sloFactor times the least
+// p95 of the rows. The goodputs follow another queueing model than fast assumes, have
+// noise, and are unknown for one row in twenty. The p95 of each row becomes that of a
+// closed loop of 8 workers.
+func withGoodputs(rows []profile.Row, sloFactor float64, seed int) (out []profile.Row, slo float64) {
 	r := random{splitmix.Source(1000 + seed)}
 	slo = math.Inf(1)
 	for _, row := range rows {
-		slo = min(slo, times*row.P95MS)
+		slo = min(slo, sloFactor*row.P95MS)
 	}
 	wait, power := r.between(0.8, 3), r.between(0.8, 1.3)
 	for _, row := range rows {
@@ -38,68 +39,71 @@ func underLoad(rows []profile.Row, times float64, seed int) (out []profile.Row, 
 	return out, slo
 }
 
-// goodputRegret is how much less goodput per GPU fast's choice has than the best
-// configuration, and after how many trials.
+// goodputRegret returns the number of trials that fast needs, and the fraction by which
+// the goodput per GPU of its choice is below that of the best configuration.
 func goodputRegret(t *testing.T, rows []profile.Row, goal Goal) (trials, regret float64) {
-	space, table, best := allOf(rows), map[profile.Config]profile.Row{}, 0.0
-	worth := func(r profile.Row) float64 { return r.GoodputRPS / (r.SMPct / 100 * r.Quota) }
+	space, table, best := spaceOf(rows), map[profile.Config]profile.Row{}, 0.0
+	goodputPerGPU := func(r profile.Row) float64 { return r.GoodputRPS / (r.SMPct / 100 * r.Quota) }
 	for _, r := range rows {
 		table[r.Config] = r
-		best = max(best, worth(r))
+		best = max(best, goodputPerGPU(r))
 	}
-	made, choice := drive(t, "fast", space, goal, table)
+	trialsRun, choice := drive(t, "fast", space, goal, table)
 	if !choice.OK {
-		return float64(len(made)), 1
+		return float64(len(trialsRun)), 1
 	}
-	return float64(len(made)), 1 - worth(choice.Row)/best
+	return float64(len(trialsRun)), 1 - goodputPerGPU(choice.Row)/best
 }
 
-// By the goodput fast is near the best of it after few trials, whatever the queue;
-// by the throughput of what answers single requests in time it is not.
-func TestFastByGoodput(t *testing.T) {
-	var by, without score
+// TestFastFindsHighestGoodput: if fast searches by goodput, its choice is close to the
+// highest goodput per GPU after few trials, although the goodputs do not follow its
+// queueing model. If it searches by throughput among the configurations whose single
+// requests meet the objective, its choice is at least twice as far away.
+func TestFastFindsHighestGoodput(t *testing.T) {
+	var byGoodput, byThroughput score
 	for kind := range kinds {
 		for seed := range 2 {
-			for _, times := range []float64{1.5, 3, 10} {
-				rows, slo := underLoad(makeUp(kind, seed), times, seed)
+			for _, sloFactor := range []float64{1.5, 3, 10} {
+				rows, slo := withGoodputs(syntheticRows(kind, seed), sloFactor, seed)
 				trials, regret := goodputRegret(t, rows, Goal{SLOMS: slo, Goodput: true})
-				by.trials, by.regret = append(by.trials, trials), append(by.regret, regret)
+				byGoodput.trials, byGoodput.regret = append(byGoodput.trials, trials), append(byGoodput.regret, regret)
 				for i := range rows {
 					rows[i].P95MS = rows[i].IdleP95MS
 				}
 				trials, regret = goodputRegret(t, rows, Goal{SLOMS: slo})
-				without.trials, without.regret = append(without.trials, trials), append(without.regret, regret)
+				byThroughput.trials, byThroughput.regret = append(byThroughput.trials, trials), append(byThroughput.regret, regret)
 			}
 		}
 	}
-	t.Logf("by goodput %.1f trials, regret %.3f at the median, %.3f on average; by throughput %.1f, %.3f, %.3f",
-		mean(by.trials), quantile(by.regret, 0.5), mean(by.regret), mean(without.trials), quantile(without.regret, 0.5), mean(without.regret))
-	if trials := mean(by.trials); trials > 10 {
-		t.Errorf("%.1f trials on average", trials)
+	t.Logf("by goodput: %.1f trials, regret %.3f (median), %.3f (mean); by throughput: %.1f trials, regret %.3f (median), %.3f (mean)",
+		mean(byGoodput.trials), quantile(byGoodput.regret, 0.5), mean(byGoodput.regret),
+		mean(byThroughput.trials), quantile(byThroughput.regret, 0.5), mean(byThroughput.regret))
+	if trials := mean(byGoodput.trials); trials > 10 {
+		t.Errorf("by goodput: got %.1f trials on average, want at most 10", trials)
 	}
-	if m, mean := quantile(by.regret, 0.5), mean(by.regret); m > 0.03 || mean > 0.07 {
-		t.Errorf("regret %.3f at the median, %.3f on average", m, mean)
+	if m, mean := quantile(byGoodput.regret, 0.5), mean(byGoodput.regret); m > 0.03 || mean > 0.07 {
+		t.Errorf("by goodput: got a regret of %.3f at the median and %.3f on average, want at most 0.03 and 0.07", m, mean)
 	}
-	if mean(without.regret) < 2*mean(by.regret) {
-		t.Errorf("by throughput the regret is %.3f, by goodput %.3f", mean(without.regret), mean(by.regret))
+	if got, limit := mean(byThroughput.regret), 2*mean(byGoodput.regret); got < limit {
+		t.Errorf("by throughput: got a regret of %.3f on average, want at least %.3f, twice the regret by goodput", got, limit)
 	}
 }
 
-// Whatever goodputs rows have, and where they have none, the search ends, each
-// reason is one, and what is chosen has one that is above 0 and, but for noise, the
+// TestFastChoosesBestMeasuredGoodput: for any goodputs, unknown ones included, the search
+// ends, and no reason contains NaN. The chosen goodput is above 0 and, apart from noise, the
 // best that was measured.
-func TestGoodputProperty(t *testing.T) {
+func TestFastChoosesBestMeasuredGoodput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		space, table := sketch(t)
+		space, table := drawTable(t)
 		goal := Goal{SLOMS: rapid.SampledFrom([]float64{1e-3, 5, 100, 1e9}).Draw(t, "objective"), Goodput: true, CheckQuota: rapid.Bool().Draw(t, "check")}
 		for _, c := range space.Configs() {
-			r, there := table[c]
-			if !there {
+			r, measured := table[c]
+			if !measured {
 				continue
 			}
-			r.SLOMS = rapid.SampledFrom([]float64{0, goal.SLOMS, goal.SLOMS, goal.SLOMS, 2 * goal.SLOMS}).Draw(t, "for")
+			r.SLOMS = rapid.SampledFrom([]float64{0, goal.SLOMS, goal.SLOMS, goal.SLOMS, 2 * goal.SLOMS}).Draw(t, "objective of the row")
 			r.GoodputKnown = r.SLOMS > 0 && rapid.IntRange(0, 9).Draw(t, "known") > 0
-			r.IdleP95MS = rapid.SampledFrom([]float64{0, 1e-3, 3, 50, 1e10}).Draw(t, "rest")
+			r.IdleP95MS = rapid.SampledFrom([]float64{0, 1e-3, 3, 50, 1e10}).Draw(t, "idle p95")
 			if r.GoodputKnown {
 				r.GoodputRPS = r.ThroughputRPS * rapid.SampledFrom([]float64{0, 1e-6, 0.7, 1, 3}).Draw(t, "goodput")
 				r.GoodputCIRPS = r.GoodputRPS * rapid.SampledFrom([]float64{0, 0.02}).Draw(t, "noise")
@@ -108,48 +112,50 @@ func TestGoodputProperty(t *testing.T) {
 		}
 		trials, choice := drive(t, "fast", space, goal, table)
 		best := 0.0
-		for _, one := range trials {
-			if strings.Contains(one.why, "NaN") {
-				t.Fatal(one.why)
+		for _, trial := range trials {
+			if strings.Contains(trial.reason, "NaN") {
+				t.Fatalf("got the reason %q for a trial, want none with NaN", trial.reason)
 			}
-			if one.ok && goal.Meets(one.row) {
-				best = max(best, goal.ranked(one.row).Efficacy())
+			if trial.ok && goal.Meets(trial.row) {
+				best = max(best, goal.ranked(trial.row).Efficacy())
 			}
 		}
 		switch {
 		case choice.OK != (best > 0):
-			t.Fatalf("chosen: %v, the best has %v: %s", choice.OK, best, choice.Reason)
-		case choice.OK && goal.ranked(choice.Row).Efficacy() < best*(1-mostNoise-assumed.idle):
-			t.Fatalf("%+v is chosen, the best has %v", choice.Row, best)
+			t.Fatalf("got a choice: %v, want one: %v, since the best goodput per GPU is %v: %s", choice.OK, best > 0, best, choice.Reason)
+		case choice.OK && goal.ranked(choice.Row).Efficacy() < best*(1-maxNoise-assumed.idle):
+			t.Fatalf("got the choice %+v, want a goodput per GPU close to the best, %v", choice.Row, best)
 		case strings.Contains(choice.Reason, "NaN"):
-			t.Fatal(choice.Reason)
+			t.Fatalf("got the reason %q for the choice, want none with NaN", choice.Reason)
 		}
 	})
 }
 
-// The published searches, and fast without an objective, are as ever.
-func TestGoodputIsFastsOwn(t *testing.T) {
-	rows, slo := underLoad(makeUp("waves", 1), 10, 1)
-	for _, how := range Names() {
+// TestOnlyFastSearchesByGoodput: Goal.Goodput changes neither the published searches nor
+// fast without an objective.
+func TestOnlyFastSearchesByGoodput(t *testing.T) {
+	rows, slo := withGoodputs(syntheticRows("waves", 1), 10, 1)
+	for _, name := range Names() {
 		for _, goal := range []Goal{{}, {SLOMS: slo}} {
-			if how == "fast" && goal.SLOMS > 0 {
+			if name == "fast" && goal.SLOMS > 0 {
 				continue
 			}
-			table, space := map[profile.Config]profile.Row{}, allOf(rows)
+			table, space := map[profile.Config]profile.Row{}, spaceOf(rows)
 			for _, r := range rows {
 				table[r.Config] = r
 			}
-			before, was := drive(t, how, space, goal, table)
+			wantTrials, want := drive(t, name, space, goal, table)
 			goal.Goodput = true
-			after, is := drive(t, how, space, goal, table)
-			if !slices.Equal(before, after) || was != is {
-				t.Errorf("%s, objective %v: %v became %v", how, goal.SLOMS, was, is)
+			gotTrials, got := drive(t, name, space, goal, table)
+			if !slices.Equal(gotTrials, wantTrials) || got != want {
+				t.Errorf("%s, objective %v: got %v after %v with Goodput, want %v after %v", name, goal.SLOMS, got, gotTrials, want, wantTrials)
 			}
 		}
 	}
 }
 
-func allOf(rows []profile.Row) Space {
+// spaceOf returns a space that consists of the configurations of rows.
+func spaceOf(rows []profile.Row) Space {
 	space := Space{Only: []profile.Config{}}
 	for _, r := range rows {
 		space.Only = append(space.Only, r.Config)

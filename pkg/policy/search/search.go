@@ -1,46 +1,47 @@
-// Package search decides which configurations of a function to measure. A
-// strategy is told what was measured, names what to measure next and why, and
-// at the end says which configuration to run the function in: grid is
-// FaST-GShare's (section 5.2), binary and hybrid are Dilu's (section 3.2), fast
-// is ours. It does no I/O and gives the same answers to the same measurements.
+// Package search decides which configurations of a function to measure. A Strategy receives
+// measurements, names the next configuration with the reason and, at the end, the configuration in
+// which to run the function. "grid" is FaST-GShare's search (section 5.2), "binary" and "hybrid" are
+// Dilu's (section 3.2), "fast" is this project's. A strategy does no I/O and gives the same answers to
+// the same measurements.
 package search
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Strategy chooses configurations of one function, one after the other.
+// Strategy chooses configurations of one function, one at a time.
 type Strategy interface {
-	// Next is the configuration to measure now; false when the search is over.
-	// Until Tell it answers the same.
+	// Next returns the configuration to measure, or false when the search has ended. It returns the
+	// same until Record.
 	Next() (profile.Config, bool)
-	// Why is the reason for what Next answers.
-	Why() string
-	// Tell reports what was measured at the configuration that Next named.
-	// With ok false it could not be measured and row says nothing.
-	Tell(c profile.Config, row profile.Row, ok bool)
-	// Left is how many configurations are still to be measured, at most.
-	Left() int
-	// Choice is what the search makes of all it was told so far.
+	// Reason returns the reason for the answer of Next.
+	Reason() string
+	// Record reports the measurement of the configuration that Next returned. If ok is false, it could
+	// not be measured, and row is ignored.
+	Record(c profile.Config, row profile.Row, ok bool)
+	// Remaining returns the most configurations that may still be measured.
+	Remaining() int
+	// Choice returns the best configuration according to all measurements so far.
 	Choice() Choice
 }
 
-// Choice is the configuration to run a function in.
+// Choice is the configuration in which to run a function.
 type Choice struct {
-	OK bool // false when nothing that was measured is good enough
-	// Row is the configuration as it was measured: the request.
+	OK bool // false if no measured configuration meets the goal
+	// Row is the measurement of the configuration: the request.
 	Row profile.Row
-	// LimitSMPct is the SM share up to which more is of use: Dilu's limit.
+	// LimitSMPct is the largest SM share that is useful: Dilu's limit.
 	LimitSMPct float64
-	// Reason says why this one, or why none.
+	// Reason explains the choice, or why there is none.
 	Reason string
 }
 
-// strategies are the searches by name.
+// strategies has the constructors by name.
 var strategies = map[string]func(*book) planner{
 	"grid":   newGrid,
 	"binary": newBinary,
@@ -48,21 +49,14 @@ var strategies = map[string]func(*book) planner{
 	"fast":   newFast,
 }
 
-// Names are the strategies that New knows, sorted.
-func Names() []string {
-	names := make([]string, 0, len(strategies))
-	for name := range strategies {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+// Names returns the names that New accepts, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(strategies)) }
 
-// New is the strategy of that name over the space.
+// New returns the strategy with that name for the space. It fails if there is none.
 func New(name string, s Space, goal Goal) (Strategy, error) {
 	build, ok := strategies[name]
 	if !ok {
-		return nil, fmt.Errorf("search %q is not available: expected %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("unknown search %q: expected %s", name, strings.Join(Names(), ", "))
 	}
 	goal.Goodput = goal.byGoodput() && name == "fast"
 	b := &book{goal: goal, open: s.Configs()}
@@ -70,11 +64,10 @@ func New(name string, s Space, goal Goal) (Strategy, error) {
 	return &guide{book: b, planner: build(b)}, nil
 }
 
-// planner is what strategies differ in. It reads the book and keeps nothing
-// that the book does not tell.
+// planner is the part in which strategies differ. It has no state except the book.
 type planner interface {
-	// next is the configuration to measure, one of those open, and why; false
-	// when there is nothing left to learn.
+	// next returns an open configuration to measure, with the reason, or false when the search has
+	// ended.
 	next() (step, bool)
 	choice() Choice
 }
@@ -82,44 +75,43 @@ type planner interface {
 // step is a configuration to measure.
 type step struct {
 	config profile.Config
-	why    string
+	reason string
 }
 
-// guide makes a strategy of a planner: it asks it once for each step.
+// guide implements Strategy with a planner, which it calls once for each step.
 type guide struct {
 	book    *book
 	planner planner
-	now     step
-	asked   bool // now is what is to be measured
+	current step
+	pending bool // current is the configuration to measure
 }
 
 func (g *guide) Next() (profile.Config, bool) {
-	if !g.asked && len(g.book.open) > 0 {
-		if g.now, g.asked = g.planner.next(); !g.asked {
+	if !g.pending && len(g.book.open) > 0 {
+		if g.current, g.pending = g.planner.next(); !g.pending {
 			g.book.open = nil
 		}
 	}
-	return g.now.config, g.asked
+	return g.current.config, g.pending
 }
 
-func (g *guide) Why() string { return g.now.why }
+func (g *guide) Reason() string { return g.current.reason }
 
-func (g *guide) Tell(c profile.Config, row profile.Row, ok bool) {
-	if g.book.tell(c, row, ok) {
-		g.asked, g.now = false, step{}
+func (g *guide) Record(c profile.Config, row profile.Row, ok bool) {
+	if g.book.record(c, row, ok) {
+		g.pending, g.current = false, step{}
 	}
 }
 
-// Left asks the planner first, so that a search that is over has none left.
-func (g *guide) Left() int {
+// Remaining calls Next first, so that it returns 0 when the search has ended.
+func (g *guide) Remaining() int {
 	g.Next()
 	return len(g.book.open)
 }
 
 func (g *guide) Choice() Choice { return g.planner.choice() }
 
-// grid measures every configuration (FaST-GShare, section 5.2) and takes the
-// best.
+// grid measures every configuration (FaST-GShare, section 5.2) and chooses the best.
 type grid struct{ book *book }
 
 func newGrid(b *book) planner { return grid{b} }
@@ -131,8 +123,8 @@ func (g grid) next() (step, bool) {
 func (g grid) choice() Choice {
 	row, ok := g.book.best()
 	if !ok {
-		return g.book.none()
+		return g.book.noChoice()
 	}
-	return Choice{OK: true, Row: row, LimitSMPct: doubled(row.SMPct),
-		Reason: fmt.Sprintf("the best efficacy of %d configurations measured", len(g.book.rows))}
+	return Choice{OK: true, Row: row, LimitSMPct: doubledSMPct(row.SMPct),
+		Reason: fmt.Sprintf("the best efficacy of %d measured configurations", len(g.book.rows))}
 }

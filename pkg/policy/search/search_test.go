@@ -18,7 +18,7 @@ func TestGridOrder(t *testing.T) {
 	var got []profile.Config
 	for c, ok := g.Next(); ok; c, ok = g.Next() {
 		got = append(got, c)
-		g.Tell(c, profile.Row{}, len(got)%2 == 0)
+		g.Record(c, profile.Row{}, len(got)%2 == 0)
 	}
 	want := []profile.Config{
 		{SMPct: 12, Quota: 0.2, Batch: 1}, {SMPct: 12, Quota: 0.2, Batch: 4},
@@ -38,12 +38,12 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if c, ok := s.Next(); ok || s.Left() != 0 || s.Choice().OK {
+		if c, ok := s.Next(); ok || s.Remaining() != 0 || s.Choice().OK {
 			t.Errorf("%s finds %v in an empty space", name, c)
 		}
 	}
 	if _, err := New("guess", Space{}, Goal{}); err == nil || !strings.Contains(err.Error(), "grid") {
-		t.Errorf("unknown strategy: %v", err)
+		t.Errorf("unknown strategy: got %v, want an error with the names", err)
 	}
 }
 
@@ -61,26 +61,26 @@ func TestMeets(t *testing.T) {
 		"many errors":      {10, profile.Row{ThroughputRPS: 1, P95MS: 1, Errors: 6, Samples: 94}, false},
 	} {
 		if got := (Goal{SLOMS: c.slo}).Meets(c.row); got != c.want {
-			t.Errorf("%s: %v", what, got)
+			t.Errorf("%s: %v, want %v", what, got, c.want)
 		}
 	}
 }
 
-// trial is one step of a search that was run.
+// trial is one step of a completed search.
 type trial struct {
 	config profile.Config
-	why    string
+	reason string
 	row    profile.Row
 	ok     bool
 }
 
-// tester is what of a test or a property drive needs.
+// tester is the part of testing.T and rapid.T that drive needs.
 type tester interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// drive runs a search on a table; what the table does not have fails.
+// drive runs a search on a table. Trials of configurations without a row fail.
 func drive(t tester, name string, space Space, goal Goal, table map[profile.Config]profile.Row) ([]trial, Choice) {
 	t.Helper()
 	s, err := New(name, space, goal)
@@ -89,16 +89,16 @@ func drive(t tester, name string, space Space, goal Goal, table map[profile.Conf
 	}
 	var trials []trial
 	for c, ok := s.Next(); ok; c, ok = s.Next() {
-		row, there := table[c]
-		trials = append(trials, trial{c, s.Why(), row, there})
-		s.Tell(c, row, there)
+		row, measured := table[c]
+		trials = append(trials, trial{c, s.Reason(), row, measured})
+		s.Record(c, row, measured)
 	}
 	return trials, s.Choice()
 }
 
-// sketch draws a space and a table over it: throughput and latency of any
+// drawTable draws a space and a table over it: throughput and latency of any
 // shape, rows that sustain nothing, and holes.
-func sketch(t *rapid.T) (Space, map[profile.Config]profile.Row) {
+func drawTable(t *rapid.T) (Space, map[profile.Config]profile.Row) {
 	share := rapid.SampledFrom([]float64{6, 12, 24, 50, 60, 80, 100})
 	quota := rapid.SampledFrom([]float64{0.2, 0.4, 0.6, 0.8, 1})
 	space := Space{
@@ -109,7 +109,7 @@ func sketch(t *rapid.T) (Space, map[profile.Config]profile.Row) {
 	table := map[profile.Config]profile.Row{}
 	for _, c := range space.Configs() {
 		switch rapid.IntRange(0, 9).Draw(t, "kind") {
-		case 0: // a hole
+		case 0: // no row
 		case 1:
 			table[c] = profile.Row{Config: c}
 		default:
@@ -134,56 +134,57 @@ func drawGoal(t *rapid.T) Goal {
 	}
 }
 
-// Every strategy ends, asks for no configuration twice and for none outside
-// the space, answers the same until told, and never has more left than it said.
+// TestStrategyProperty: every strategy ends, and requests only configurations of the
+// space, each at most once. Next returns the same configuration until Tell is called.
+// Left is at most the size of the space, decreases with each trial and ends at 0.
 func TestStrategyProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		space, table := sketch(t)
+		space, table := drawTable(t)
 		s, err := New(rapid.SampledFrom(Names()).Draw(t, "search"), space, drawGoal(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		all, seen := space.Configs(), map[profile.Config]bool{}
-		left := s.Left()
-		if left > len(all) {
-			t.Fatalf("%d left of %d", left, len(all))
+		remaining := s.Remaining()
+		if remaining > len(all) {
+			t.Fatalf("%d left of %d", remaining, len(all))
 		}
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
-			if again, _ := s.Next(); again != c || s.Why() == "" {
-				t.Fatalf("Next answered %v, then %v, because %q", c, again, s.Why())
+			if repeated, _ := s.Next(); repeated != c || s.Reason() == "" {
+				t.Fatalf("Next answered %v, then %v, because %q", c, repeated, s.Reason())
 			}
 			if seen[c] || !slices.Contains(all, c) {
-				t.Fatalf("%v: seen before %v", c, seen[c])
+				t.Fatalf("Next returned %v (seen before: %v), want a new configuration of the space", c, seen[c])
 			}
 			seen[c] = true
-			row, there := table[c]
-			s.Tell(c, row, there)
-			if s.Left() >= left {
-				t.Fatalf("%d left after %d", s.Left(), left)
+			row, measured := table[c]
+			s.Record(c, row, measured)
+			if s.Remaining() >= remaining {
+				t.Fatalf("%d left after %d", s.Remaining(), remaining)
 			}
-			left = s.Left()
+			remaining = s.Remaining()
 		}
-		if left != 0 {
-			t.Fatalf("over with %d left", left)
+		if remaining != 0 {
+			t.Fatalf("over with %d left", remaining)
 		}
 	})
 }
 
-// What is chosen was measured and meets the objective; it is the best of what
-// was measured, for the grid the best there is; and the same measurements lead
-// to the same trials.
+// TestChoiceProperty: the chosen row was measured and meets the objective. It is the best
+// measured row, and for the grid the best of the space. Equal measurements lead to equal
+// trials.
 func TestChoiceProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		space, table := sketch(t)
+		space, table := drawTable(t)
 		goal := drawGoal(t)
 		name := rapid.SampledFrom(Names()).Draw(t, "search")
 		trials, choice := drive(t, name, space, goal, table)
-		again, same := drive(t, name, space, goal, table)
-		if !slices.Equal(trials, again) || choice != same {
-			t.Fatalf("%v, then %v", trials, again)
+		repeated, same := drive(t, name, space, goal, table)
+		if !slices.Equal(trials, repeated) || choice != same {
+			t.Fatalf("%v, then %v", trials, repeated)
 		}
 		if choice.Reason == "" {
-			t.Fatal("no reason")
+			t.Fatal("the choice has no reason")
 		}
 		best, tolerance := 0.0, rounding*1.01
 		if name == "fast" {
@@ -195,20 +196,21 @@ func TestChoiceProperty(t *testing.T) {
 			}
 		}
 		if choice.OK && (table[choice.Row.Config] != choice.Row || !goal.Meets(choice.Row) || choice.LimitSMPct < choice.Row.SMPct) {
-			t.Fatalf("%+v is not good", choice)
+			t.Fatalf("got %+v, want a measured row that meets the objective, with a limit of at least its request", choice)
 		}
 		if name != "binary" && (choice.OK != (best > 0) || choice.OK && choice.Row.Efficacy() < best*(1-tolerance)) {
-			t.Fatalf("%+v, the best is %v", choice, best)
+			t.Fatalf("got %+v, want an efficacy within %v of the best, %v", choice, tolerance, best)
 		}
 		if name == "grid" && len(trials) != space.Size() {
-			t.Fatalf("%d trials of %d", len(trials), space.Size())
+			t.Fatalf("got %d trials, want %d", len(trials), space.Size())
 		}
 	})
 }
 
-// On a table where more SMs never hurt, the binary search finds what a scan
-// from below finds: the least SM share with 98% for the limit, and for the
-// request the least with 78.4%, or any within 2% of 80%.
+// TestBinaryFindsWhatAScanFinds: on a table where more SMs never reduce throughput, the
+// binary search finds the same result as a scan from the least SM share. The limit is the
+// least SM share with 98% of the throughput. The request is the least share with 78.4%,
+// or any share within 2% of 80%.
 func TestBinaryFindsWhatAScanFinds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sms := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.IntRange(1, 100), 1, 30, rapid.ID).Draw(t, "sm")))
@@ -221,21 +223,21 @@ func TestBinaryFindsWhatAScanFinds(t *testing.T) {
 			space.SMPct = append(space.SMPct, c.SMPct)
 			table[c] = profile.Row{Config: c, ThroughputRPS: rps, P95MS: 1}
 		}
-		least := func(part float64) float64 {
+		leastSM := func(fraction float64) float64 {
 			for _, sm := range space.SMPct {
-				if table[profile.Config{SMPct: sm, Quota: 1, Batch: 4}].ThroughputRPS >= part*rps {
+				if table[profile.Config{SMPct: sm, Quota: 1, Batch: 4}].ThroughputRPS >= fraction*rps {
 					return sm
 				}
 			}
 			return 0
 		}
 		trials, choice := drive(t, "binary", space, Goal{}, table)
-		part := choice.Row.ThroughputRPS / rps
-		if !choice.OK || choice.LimitSMPct != least(0.98) || choice.Row.SMPct != least(0.98*0.8) && (part < 0.98*0.8 || part > 1.02*0.8) {
-			t.Fatalf("%+v; least %v and %v", choice, least(0.98*0.8), least(0.98))
+		fraction := choice.Row.ThroughputRPS / rps
+		if !choice.OK || choice.LimitSMPct != leastSM(0.98) || choice.Row.SMPct != leastSM(0.98*0.8) && (fraction < 0.98*0.8 || fraction > 1.02*0.8) {
+			t.Fatalf("%+v; least %v and %v", choice, leastSM(0.98*0.8), leastSM(0.98))
 		}
 		if len(trials) > 13 { // 1 + 2 × (log2(30) + 1)
-			t.Fatalf("%d trials", len(trials))
+			t.Fatalf("%d trials, want at most 13", len(trials))
 		}
 	})
 }

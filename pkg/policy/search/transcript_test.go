@@ -10,9 +10,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// Each file of testdata is a table, a line with only dashes, and what the
-// searches do with it. The first line of the table is "search NAME..., slo MS,
-// error E"; a row may be "fails" where the numbers stand.
+// TestTranscripts replays testdata/*.txt. Each file has a table, a line of dashes, and
+// the trials and choices of the searches. The table begins with lines "search NAME, ...",
+// "slo MS" and "error E". A row may have "fails" instead of its measurements.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", func(text string) (string, error) {
 		const line = "\n----\n"
@@ -56,10 +56,10 @@ func searches(t *testing.T, input string) string {
 			if one.ok {
 				result = fmt.Sprintf("%s rps, p95 %s ms, efficacy %s", num(one.row.ThroughputRPS), num(one.row.P95MS), num(one.row.Efficacy()))
 			}
-			fmt.Fprintf(&out, "  %s\n    because %s\n    %s\n", name(one.config), one.why, result)
+			fmt.Fprintf(&out, "  %s\n    because %s\n    %s\n", describe(one.config), one.reason, result)
 		}
 		if choice.OK {
-			fmt.Fprintf(&out, "  chosen after %d trials: %s, limit %s\n    because %s\n", len(trials), name(choice.Row.Config), num(choice.LimitSMPct), choice.Reason)
+			fmt.Fprintf(&out, "  chosen after %d trials: %s, limit %s\n    because %s\n", len(trials), describe(choice.Row.Config), num(choice.LimitSMPct), choice.Reason)
 		} else {
 			fmt.Fprintf(&out, "  nothing chosen after %d trials\n    because %s\n", len(trials), choice.Reason)
 		}

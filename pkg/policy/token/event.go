@@ -1,165 +1,263 @@
 package token
 
 import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// Event is something that happened: AddInstance, RemoveInstance, AddClient,
-// RemoveClient, Request, Ending, Return, Unleased, Sample, Suspend, Wake or Configure. One about
-// an instance or a client that is not known changes nothing.
-type Event interface{ event() }
+// Event is an input of a Policy: AddInstance, RemoveInstance, AddClient, RemoveClient, Request,
+// Ending, Return, Unleased, Sample, Suspend, Wake or Configure. A policy ignores events about
+// unknown instances and clients.
+type Event interface {
+	client() ClientID // the registered client that the event is about, or 0
+}
 
-// AddInstance makes an instance known, or says anew how a known one is to be
-// treated. Multi-token looks at the slice and the turns, introspective at all but the
-// turns.
+// AddInstance registers an instance or changes the settings of a registered one. Multi-token
+// uses the slice and the turns; introspective uses all fields except the turns.
 type AddInstance struct {
 	Instance string
 	Slice    gpu.Slice
-	Turns    []gpu.Turn    // parts of each window that are its own; none leaves its place to the order
-	SLO      time.Duration // its latency objective; 0 is best effort
+	Turns    []gpu.Turn    // the instance's own parts of each window; none: its times follow from the order alone
+	SLO      time.Duration // latency objective; 0: best effort
 
-	// Loose says that nothing holds it to its SM share, as MPS would: alone it
-	// has the whole GPU.
-	Loose bool
+	// Unenforced reports whether the SM share is not enforced by MPS: the instance uses the whole
+	// GPU when it runs alone.
+	Unenforced bool
 }
 
-// RemoveInstance forgets an instance and its clients.
+// RemoveInstance removes an instance and its clients.
 type RemoveInstance struct{ Instance string }
 
-// AddClient makes a process of a known instance known. It starts idle.
+// AddClient registers a process of a registered instance. The client starts idle.
 type AddClient struct {
 	Client   ClientID
 	Instance string
 }
 
-// RemoveClient forgets a client. What it held is free at once.
+// RemoveClient removes a client. Its SMs are free at once.
 type RemoveClient struct{ Client ClientID }
 
-// Request says that a client waits to launch. Of one that was asked back it
-// counts once that has returned; of one that waits already or holds a lease it
-// changes nothing.
+// Request reports that a client waits to launch kernels. If the client's lease was revoked, the
+// request counts once the client has returned it. If the client already waits or holds a lease,
+// the request has no effect.
 type Request struct{ Client ClientID }
 
-// Return gives a lease back. A lease that the client does not hold changes
-// nothing.
+// Return gives a lease back. It has no effect if the client does not hold that lease.
 type Return struct {
 	Client    ClientID
 	Lease     uint32
-	Used      time.Duration // measured GPU time; what exceeds the time since the grant does not count
+	Used      time.Duration // measured GPU time, counted up to the time since the grant
 	WantsMore bool          // the client waits to launch again
 }
 
-// Unleased tells of work of a client that ran without a lease: it was queued behind
-// something that the client waited for, a value in memory or a function on the host,
-// and gave its lease back meanwhile. Multi-token charges its time, of which no more counts
-// than has passed since the last Unleased of the client. Introspective does nothing:
-// it charged the blocks when they were launched.
+// Unleased reports work of a client that ran without a lease. The client had queued the work
+// behind something that it waited for (a value in memory or a host function), and returned its
+// lease meanwhile. Multi-token charges the GPU time, up to the time since the last Unleased of
+// the client. Introspective ignores the event: it charged the blocks at launch.
 type Unleased struct {
 	Client ClientID
 	Used   time.Duration // measured GPU time
 }
 
-// Ending says of a client that was asked back when what it has in flight is over, as
-// far as it can tell. Who waits for its SMs may be granted them before it returns, if
-// that is soon: passing the GPU on then takes no time of it. Of one that was not asked
-// back, and of one whose word was not good lately, it changes nothing. Only multi-token
-// looks at it.
+// Ending announces when the work in flight of a draining client ends, as far as the client can
+// tell. If that is soon, the policy may grant the client's SMs to others before the client
+// returns its lease, so that the hand-over costs no GPU time. The policy ignores the
+// announcement of a client whose lease was not revoked or whose recent announcements were wrong.
+// Introspective ignores all announcements.
 type Ending struct {
-	Client ClientID
-	Lease  uint32
-	Left   time.Duration // from now
+	Client    ClientID
+	Lease     uint32
+	Remaining time.Duration // time from now
 }
 
-// Sample tells what a client has launched since it connected. It leads to no
-// action by itself; only introspective looks at it.
+// Sample reports how much a client has launched since it connected. Multi-token ignores samples.
+// Introspective returns no actions from a Step that receives only samples.
 type Sample struct {
 	Client   ClientID
 	Launches uint64 // kernels
-	Blocks   uint64 // their blocks
+	Blocks   uint64 // blocks of these kernels
 }
 
-// Suspend says that a client which was asked back has been stopped, by a
-// signal or a debugger, or does not return for long. Its gate is closed and what
-// it had in flight is taken to be over, so nobody waits for it any longer: its
-// SMs are free until it returns. Multi-token charges it for the time until now, or
-// for what it has measured when it returns if that is more, unless it is stopped:
-// what it measures then has the pause in it, in which it sent nothing. A client
-// that was not asked back is not suspended.
+// Suspend reports that a draining client was stopped (by a signal, a debugger or a frozen
+// cgroup) or has not returned its lease for a long time. The client's gate is closed and its work
+// in flight counts as finished, so its SMs are free until it returns. Multi-token charges the
+// time until now or, if that is more, the time that the client measured when it returns. The
+// measured time of a stopped client is ignored, because it includes the pause. The event has no
+// effect if the client is not draining.
 type Suspend struct {
 	Client  ClientID
 	Stopped bool // by a signal, a debugger or a frozen cgroup
 }
 
-// Wake says that the time of a WakeAt has come. One that comes early changes
-// nothing but what time has.
+// Wake reports that the time of a WakeAt has come. An early Wake has no other effect than the
+// passing of time.
 type Wake struct{}
 
-// Configure changes the window, the round and the SM limit, which are as in Config: a new
-// window starts. Introspective has no SM limit.
-type Configure struct {
-	Window  time.Duration
-	Round   time.Duration
-	SMLimit float64
-}
+// Configure changes the settings and starts a new window.
+type Configure struct{ Settings }
 
-func (AddInstance) event()    {}
-func (RemoveInstance) event() {}
-func (AddClient) event()      {}
-func (RemoveClient) event()   {}
-func (Request) event()        {}
-func (Ending) event()         {}
-func (Return) event()         {}
-func (Unleased) event()       {}
-func (Sample) event()         {}
-func (Suspend) event()        {}
-func (Wake) event()           {}
-func (Configure) event()      {}
+func (AddInstance) client() ClientID     { return 0 }
+func (RemoveInstance) client() ClientID  { return 0 }
+func (AddClient) client() ClientID       { return 0 }
+func (ev RemoveClient) client() ClientID { return ev.Client }
+func (ev Request) client() ClientID      { return ev.Client }
+func (ev Ending) client() ClientID       { return ev.Client }
+func (ev Return) client() ClientID       { return ev.Client }
+func (ev Unleased) client() ClientID     { return ev.Client }
+func (ev Sample) client() ClientID       { return ev.Client }
+func (ev Suspend) client() ClientID      { return ev.Client }
+func (Wake) client() ClientID            { return 0 }
+func (Configure) client() ClientID       { return 0 }
 
-// Action is something to do: Grant, Revoke, Budget or WakeAt.
+// Action is an output of a Policy: Grant, Revoke, Budget or WakeAt. The caller performs the
+// actions in order.
 type Action interface{ action() }
 
-// Grant opens a client's gate with that lease.
+// Grant opens a client's gate with a lease.
 type Grant struct {
 	Client ClientID
-	Lease  uint32 // neither 0 nor the largest there is
+	Lease  uint32 // neither 0 nor the largest uint32
 
-	// Turn is after how long it is asked back where others wait, so that no more
-	// should be in flight than fits into a part of it. 0: nobody is known who
-	// would have to, or only the end of its budget ends it.
+	// Turn is the time after which the lease is revoked if other clients wait, so that the
+	// client should keep less work in flight than that. It is 0 if all clients fit side by
+	// side, or if the lease ends only with its budget.
 	Turn time.Duration
 
-	// Lead is how long before what it has in flight is over it is best said (Ending):
-	// as long as passing the GPU on takes. 0: nobody wants to know.
+	// Lead is how long before the end of its work in flight the client should announce that end
+	// (Ending): about the duration of a hand-over. 0: announcements are of no use.
 	Lead time.Duration
 
-	Reason string
+	Reason reason.Reason
 }
 
-// Revoke closes a client's gate and asks the lease back.
+// Revoke closes a client's gate and asks the client to return its lease.
 type Revoke struct {
 	Client ClientID
 	Lease  uint32
-	Reason string
+	Reason reason.Reason
 }
 
-// Budget says how many blocks a client may have launched since it connected. It
-// comes before the Grant it is for.
+// Budget limits the blocks that a client may have launched since it connected. It precedes the
+// Grant to which it belongs.
 type Budget struct {
 	Client ClientID
-	Blocks uint64 // Unlimited is no bound
-	Reason string
+	Blocks uint64 // Unlimited: no limit
+	Reason reason.Reason
 }
 
-// WakeAt asks for a Wake at that time, which lies ahead. It replaces the one
-// before.
+// WakeAt requests a Wake at a future time. It replaces the previous WakeAt.
 type WakeAt struct {
 	At     time.Duration
-	Reason string
+	Reason reason.Reason
 }
 
 func (Grant) action()  {}
 func (Revoke) action() {}
 func (Budget) action() {}
 func (WakeAt) action() {}
+
+// Settings holds the settings that Configure can change. Introspective ignores Round and SMLimit.
+type Settings struct {
+	Window  time.Duration // length of a window; 0: gpu.Window
+	Round   time.Duration // time in which each waiting client has a turn; 0: gpu.Round; Window or more: no rounds
+	SMLimit float64       // limit on the sum of the SM percentages of all leases; 0: 100
+}
+
+// Config configures a policy.
+type Config struct {
+	Settings
+	FirstLease uint32 // number of the first lease
+}
+
+// ClientID identifies a client, which is one process of an instance. The caller chooses it.
+type ClientID uint64
+
+// String returns the ID as a decimal number.
+func (id ClientID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// Unlimited is the Budget of a client whose launches are not metered.
+const Unlimited uint64 = math.MaxUint64
+
+// State is the state of a client.
+type State int
+
+// The states of a client.
+const (
+	Idle      State = iota // does not want the GPU
+	Waiting                // wants a lease
+	Running                // holds a lease
+	Draining               // its lease was revoked and not yet returned; holds its SMs
+	Suspended              // stopped or stuck while draining; holds nothing until it returns
+)
+
+// String returns the name of the state for status output.
+func (s State) String() string {
+	return [...]string{"idle", "waiting", "running", "draining", "suspended"}[s]
+}
+
+// active reports whether the client wants the GPU or has it.
+func (s State) active() bool { return s != Idle && s != Suspended }
+
+// Snapshot describes the state of a policy.
+type Snapshot struct {
+	// SMRunning is the percent of SMs held by leases, draining ones included. It may exceed 100
+	// under introspective, and while the work of a client Overlaps.
+	SMRunning float64
+	Instances []InstanceStatus // ordered by ID
+	Clients   []ClientStatus   // ordered by ID
+}
+
+// InstanceStatus describes an instance in a Snapshot.
+type InstanceStatus struct {
+	Instance string
+	// Debt is the time used beyond the limit and carried into this window. Under introspective
+	// it is the time that the launches beyond the instance's tokens take alone on the GPU; the
+	// instance waits until new tokens have covered them.
+	Debt time.Duration
+	// Owed is the time that the instance used beyond its request while others missed theirs,
+	// and that it owes to them in this window. It is always 0 under introspective.
+	Owed time.Duration
+	// Charged is the GPU time charged since the instance was added, up to the end of the last
+	// window or lease. Under introspective it is the time that its blocks take alone on the GPU,
+	// without the blocks launched before its speed was known.
+	Charged time.Duration
+	// Phase is the phase of Algorithm 2: the instance's own if it is SLO-sensitive, otherwise
+	// the GPU's. It is set only under introspective.
+	Phase string
+}
+
+// ClientStatus describes a client in a Snapshot.
+type ClientStatus struct {
+	Client   ClientID
+	Instance string
+	State    State
+	Used     float64 // fraction of the last full window that was charged to the client, 0 to 1
+	// Reason is the reason for the last decision about the client: for a waiting client, why it
+	// waits. It is zero for an idle client.
+	Reason reason.Reason
+	Budget uint64 // blocks that the client may have launched since it connected; only under introspective
+}
+
+// Instance returns the status of an instance. For an unknown ID, only the field Instance is set.
+func (s Snapshot) Instance(id string) InstanceStatus {
+	at, ok := slices.BinarySearchFunc(s.Instances, id, func(i InstanceStatus, id string) int { return strings.Compare(i.Instance, id) })
+	if !ok {
+		return InstanceStatus{Instance: id}
+	}
+	return s.Instances[at]
+}
+
+// validLease returns the lease number, or 1 if the number is reserved: to the preload library, 0
+// means a closed gate and the largest number means no lease.
+func validLease(lease uint32) uint32 {
+	if lease == math.MaxUint32 {
+		return 1
+	}
+	return max(lease, 1)
+}

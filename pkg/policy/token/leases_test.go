@@ -7,85 +7,86 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
 const ms = time.Millisecond
 
-// logged is what happened at one instant of a recorded run.
+// logged holds the time and the events of one Step of a recorded run.
 type logged struct {
 	at     time.Duration
 	events []Event
 }
 
-// leasedGPU is a GPU whose clients ask for leases and drain when they are asked
-// back, on a virtual clock, under multi-token.
+// leasedGPU simulates, on a virtual clock, a GPU that the multi-token policy shares. Its clients
+// request leases, and drain when a lease is revoked.
 type leasedGPU struct {
-	t       testing.TB
-	s       *multiToken
-	limit   float64
-	now     time.Duration
-	rng     *rand.Rand
-	pending agenda
-	seq     int
-	log     []logged
-	trace   [][]Action
-	clients map[ClientID]*worker
-	wake    time.Duration
-	lag     time.Duration // timers fire up to this late
-	beside  int           // leases that were granted beside one whose end had been told
-	overlap time.Duration // in which two had work in flight
-	checks  func([]Action)
-	batched bool    // what happens at one instant is told together
-	events  []Event // that are not told yet
+	t           testing.TB
+	s           *multiToken
+	limit       float64
+	now         time.Duration
+	rng         *rand.Rand
+	pending     timerQueue
+	seq         int
+	log         []logged
+	trace       [][]Action
+	clients     map[ClientID]*simClient
+	wake        time.Duration
+	lag         time.Duration // a Wake comes at most this long after its time
+	earlyGrants int           // number of times that a lease was granted before the announced end of another client's work
+	overlap     time.Duration // total time in which a new lease's work waited for the announced end of another client's work
+	checks      func([]Action)
+	batched     bool    // events of one instant are passed in one Step
+	events      []Event // events not passed yet
 }
 
-// worker is a process that launches kernels without end while it wants to.
-type worker struct {
-	id       ClientID
-	instance string
-	slice    gpu.Slice
-	turns    []gpu.Turn
-	kernel   time.Duration // longest kernel: what a drain takes at most
-	whole    bool          // all kernels are that long, and each runs to its end
-	loss     time.Duration // from the end of the last kernel to the Return
-	tells    time.Duration // says so long before the end of the last kernel when that is; 0 is never
-	led      bool          // the same, as its leases say, up to so much later
-	looks    time.Duration
-	delay    time.Duration // from a grant to the first kernel
-	lies     bool          // says as soon as it is asked back that it is over
-	burst    time.Duration // gives its lease back after so long; 0 is never
-	gap      time.Duration // then asks again after so long
+// simClient simulates a process that launches kernels continuously while it wants the GPU.
+type simClient struct {
+	id             ClientID
+	instance       string
+	slice          gpu.Slice
+	turns          []gpu.Turn
+	kernel         time.Duration // length of the longest kernel, and so of the longest drain
+	fixedKernels   bool          // all kernels have this length, and each runs to its end
+	loss           time.Duration // time from the end of the last kernel to the Return
+	announceLead   time.Duration // how long before the end of its work it announces that end; 0: only with announcesEarly
+	followsLead    bool          // each Grant's Lead becomes announceLead
+	announceDelay  time.Duration // an announcement is at most this late
+	delay          time.Duration // time from a grant to the first kernel
+	announcesEarly bool          // it announces the end of its work as soon as its lease is revoked
+	burst          time.Duration // time after which it returns its lease; 0: never
+	gap            time.Duration // time until its next request after that
 
-	lease    uint32
-	since    time.Duration // of the grant, and what it measures begins
-	from     time.Duration // when it had the GPU: later, if another's work was before it
-	draining bool
-	said     bool          // when what it has in flight is over
-	ends     time.Duration // when that is
-	waits    time.Duration // since when, while it waits
-	longest  time.Duration // wait
-	used     time.Duration
-	twice    time.Duration // of what it measured, another's work that was before its own, where it did not say when that ended
-	gone     bool
-	revoked  int
-	reasons  []string
+	lease         uint32
+	since         time.Duration // start of the time that it measures: the grant plus delay
+	workStart     time.Duration // start of its own GPU time; later than since if another client's work ran first
+	draining      bool
+	announced     bool          // it has announced the end of its work
+	workEnd       time.Duration // end of its work in flight
+	waitStart     time.Duration // start of its current wait
+	longest       time.Duration // longest wait
+	used          time.Duration
+	measuredTwice time.Duration // part of its reported time before workStart, from leases whose end of work it did not announce
+	removed       bool
+	revoked       int
+	reasons       []reason.Reason
 }
 
-type job struct {
+type timer struct {
 	at  time.Duration
 	seq int
 	do  func()
 }
 
-type agenda []job
+type timerQueue []timer
 
-func (a agenda) Len() int { return len(a) }
-func (a agenda) Less(i, j int) bool {
+func (a timerQueue) Len() int { return len(a) }
+func (a timerQueue) Less(i, j int) bool {
 	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].seq < a[j].seq
 }
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(x any)   { *a = append(*a, x.(job)) }
-func (a *agenda) Pop() any {
+func (a timerQueue) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *timerQueue) Push(x any)   { *a = append(*a, x.(timer)) }
+func (a *timerQueue) Pop() any {
 	last := (*a)[len(*a)-1]
 	*a = (*a)[:len(*a)-1]
 	return last
@@ -98,16 +99,16 @@ func newLeasedGPU(t testing.TB, c Config, seed uint64) *leasedGPU {
 	}
 	return &leasedGPU{
 		t: t, s: newMultiToken(c, 0), limit: limit, rng: rand.New(rand.NewPCG(seed, 1)),
-		clients: map[ClientID]*worker{}, wake: -1,
+		clients: map[ClientID]*simClient{}, wake: -1,
 	}
 }
 
 func (w *leasedGPU) after(d time.Duration, do func()) {
 	w.seq++
-	heap.Push(&w.pending, job{w.now + d, w.seq, do})
+	heap.Push(&w.pending, timer{w.now + d, w.seq, do})
 }
 
-// upTo is a random time between 0 and d.
+// upTo returns a random time between 0 and d.
 func (w *leasedGPU) upTo(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -117,18 +118,18 @@ func (w *leasedGPU) upTo(d time.Duration) time.Duration {
 
 func (w *leasedGPU) step(events ...Event) {
 	if w.events = append(w.events, events...); !w.batched {
-		w.tell()
+		w.flush()
 	}
 }
 
-// tell has the policy decide about what has happened.
-func (w *leasedGPU) tell() {
+// flush passes the pending events to the policy and performs the actions.
+func (w *leasedGPU) flush() {
 	events := w.events
 	w.events = nil
 	actions := w.s.Step(w.now, events, nil)
 	w.log = append(w.log, logged{w.now, events})
 	if n := len(w.log) - 1000; n >= 0 && w.log[n].at == w.now {
-		w.t.Fatalf("at %v the same again and again: %v -> %v", w.now, events, actions)
+		w.t.Fatalf("at %v: 1000 steps without progress of the clock; the last events %v gave %v", w.now, events, actions)
 	}
 	w.trace = append(w.trace, actions)
 	if w.checks != nil {
@@ -158,32 +159,32 @@ func (w *leasedGPU) tell() {
 
 func (w *leasedGPU) granted(a Grant) {
 	c := w.clients[a.Client]
-	if c == nil || c.gone || c.lease != 0 || a.Lease == 0 || a.Reason == "" {
-		w.t.Fatalf("at %v: wrong %+v", w.now, a)
+	if c == nil || c.removed || c.lease != 0 || a.Lease == 0 || Reasons.Check(a.Reason) != nil {
+		w.t.Fatalf("at %v: unexpected action %+v for client %+v", w.now, a, c)
 	}
-	c.longest = max(c.longest, w.now-c.waits)
+	c.longest = max(c.longest, w.now-c.waitStart)
 	begins := w.now + c.delay
-	c.lease, c.since, c.from, c.draining, c.said = a.Lease, begins, begins, false, false
-	if c.led {
-		c.tells = a.Lead
+	c.lease, c.since, c.workStart, c.draining, c.announced = a.Lease, begins, begins, false, false
+	if c.followsLead {
+		c.announceLead = a.Lead
 	}
 	held, free := c.slice.SMPct, begins
 	for _, o := range w.clients {
-		if o != c && o.lease != 0 && !o.gone {
+		if o != c && o.lease != 0 && !o.removed {
 			held += o.slice.SMPct
-			if o.said && o.ends > w.now {
-				w.beside++
-				free = max(free, o.ends)
+			if o.announced && o.workEnd > w.now {
+				w.earlyGrants++
+				free = max(free, o.workEnd)
 			}
 		}
 	}
 	if held > w.limit+smEps {
-		c.from = free
+		c.workStart = free
 		w.overlap += free - begins
 	}
 	if c.burst > 0 {
 		w.after(c.burst, func() {
-			if c.lease == a.Lease && !c.draining && !c.gone {
+			if c.lease == a.Lease && !c.draining && !c.removed {
 				w.finish(c, false)
 			}
 		})
@@ -192,45 +193,45 @@ func (w *leasedGPU) granted(a Grant) {
 
 func (w *leasedGPU) revoked(a Revoke) {
 	c := w.clients[a.Client]
-	if c == nil || c.lease != a.Lease || c.draining || a.Reason == "" {
-		w.t.Fatalf("at %v: wrong %+v", w.now, a)
+	if c == nil || c.lease != a.Lease || c.draining || Reasons.Check(a.Reason) != nil {
+		w.t.Fatalf("at %v: unexpected action %+v for client %+v", w.now, a, c)
 	}
 	c.draining = true
 	c.revoked++
 	c.reasons = append(c.reasons, a.Reason)
 	left := w.upTo(c.kernel)
-	if c.whole {
-		left = w.ofKernel(c)
+	if c.fixedKernels {
+		left = w.remainingKernel(c)
 	}
-	c.ends = w.now + left
-	if lead := c.tells; lead > 0 || c.lies {
-		if c.lies {
+	c.workEnd = w.now + left
+	if lead := c.announceLead; lead > 0 || c.announcesEarly {
+		if c.announcesEarly {
 			lead = left
 		}
-		w.after(max(0, left-lead)+w.upTo(c.looks), func() {
-			if !c.gone && c.lease == a.Lease && c.ends >= w.now {
-				c.said = true
-				w.step(Ending{c.id, a.Lease, min(c.ends-w.now, c.tells)})
+		w.after(max(0, left-lead)+w.upTo(c.announceDelay), func() {
+			if !c.removed && c.lease == a.Lease && c.workEnd >= w.now {
+				c.announced = true
+				w.step(Ending{c.id, a.Lease, min(c.workEnd-w.now, c.announceLead)})
 			}
 		})
 	}
 	w.after(left, func() {
-		used, had := max(0, w.now-c.since), max(0, w.now-c.from)
+		used, had := max(0, w.now-c.since), max(0, w.now-c.workStart)
 		w.after(c.loss, func() {
-			if !c.gone && c.lease == a.Lease {
-				if c.used += had; !c.said {
-					c.twice += used - had
+			if !c.removed && c.lease == a.Lease {
+				if c.used += had; !c.announced {
+					c.measuredTwice += used - had
 				}
-				c.lease, c.waits = 0, w.now
+				c.lease, c.waitStart = 0, w.now
 				w.step(Return{c.id, a.Lease, used, true})
 			}
 		})
 	})
 }
 
-// ofKernel returns how long the kernel that the worker has on the GPU still runs.
-func (w *leasedGPU) ofKernel(c *worker) time.Duration {
-	switch ran := w.now - c.from; {
+// remainingKernel returns the remaining time of the client's current kernel.
+func (w *leasedGPU) remainingKernel(c *simClient) time.Duration {
+	switch ran := w.now - c.workStart; {
 	case ran <= 0:
 		return c.kernel - ran
 	case ran%c.kernel == 0:
@@ -240,15 +241,16 @@ func (w *leasedGPU) ofKernel(c *worker) time.Duration {
 	}
 }
 
-// finish gives a lease back unasked.
-func (w *leasedGPU) finish(c *worker, more bool) {
+// finish makes a client return a lease that was not revoked. more: the client waits to launch again;
+// otherwise it sends its next request after gap.
+func (w *leasedGPU) finish(c *simClient, more bool) {
 	lease, used := c.lease, w.now-c.since
-	c.used += w.now - c.from
-	c.lease, c.waits = 0, w.now
+	c.used += w.now - c.workStart
+	c.lease, c.waitStart = 0, w.now
 	if !more {
 		w.after(c.gap, func() {
-			if !c.gone {
-				c.waits = w.now
+			if !c.removed {
+				c.waitStart = w.now
 				w.step(Request{c.id})
 			}
 		})
@@ -256,12 +258,12 @@ func (w *leasedGPU) finish(c *worker, more bool) {
 	w.step(Return{c.id, lease, used, more})
 }
 
-// check holds the sum of SMs, counted from what the workers hold and have not told the
-// end of.
+// check fails the test if several clients hold leases without having announced the end of their
+// work, and their SMs exceed the limit.
 func (w *leasedGPU) check() {
 	sum, holders := 0.0, 0
 	for _, c := range w.clients {
-		if c.lease != 0 && !c.gone && !c.said {
+		if c.lease != 0 && !c.removed && !c.announced {
 			sum += c.slice.SMPct
 			holders++
 		}
@@ -271,41 +273,41 @@ func (w *leasedGPU) check() {
 	}
 }
 
-// join starts a worker at once.
-func (w *leasedGPU) join(c *worker) *worker {
+// add adds a client, which requests the GPU at once.
+func (w *leasedGPU) add(c *simClient) *simClient {
 	w.clients[c.id] = c
-	c.waits = w.now
+	c.waitStart = w.now
 	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns}, AddClient{c.id, c.instance}, Request{c.id})
 	return c
 }
 
-// leave kills a worker.
-func (w *leasedGPU) leave(c *worker) {
+// remove kills a client.
+func (w *leasedGPU) remove(c *simClient) {
 	if c.lease != 0 {
-		c.used += w.now - c.from
+		c.used += w.now - c.workStart
 	}
-	c.gone = true
+	c.removed = true
 	w.step(RemoveClient{c.id})
 }
 
-// run lets time pass.
+// run advances the clock to the given time.
 func (w *leasedGPU) run(until time.Duration) {
 	for len(w.pending) > 0 && w.pending[0].at <= until || len(w.events) > 0 {
 		if len(w.events) > 0 && (len(w.pending) == 0 || w.pending[0].at > w.now) {
-			w.tell()
+			w.flush()
 			continue
 		}
-		j := heap.Pop(&w.pending).(job)
+		j := heap.Pop(&w.pending).(timer)
 		w.now = j.at
 		j.do()
 	}
 	w.now = until
 }
 
-// total is what a worker has used until now, its open lease included.
-func (w *leasedGPU) total(c *worker) time.Duration {
-	if c.lease != 0 && !c.gone {
-		return c.used + w.now - c.from
+// total returns the GPU time of a client until now, including its current lease.
+func (w *leasedGPU) total(c *simClient) time.Duration {
+	if c.lease != 0 && !c.removed {
+		return c.used + w.now - c.workStart
 	}
 	return c.used
 }

@@ -11,25 +11,25 @@ import (
 	"pgregory.net/rapid"
 )
 
-// backlogged are clients that never stop. Each needs the whole GPU, and its kernels run
-// to their ends.
+// backlogged describes clients that never stop. Each needs the whole GPU, and its kernels run to
+// their ends.
 type backlogged struct {
 	window   time.Duration
 	requests []float64
-	limit    float64 // of all; 0 is the request
+	limit    float64 // limit of all clients; 0: their request
 	kernels  []time.Duration
-	loss     time.Duration // of a hand-over
+	loss     time.Duration // cost of a hand-over
 }
 
-// run lets so much time pass and returns what each had used at the end of each window.
+// run simulates the time d and returns the total use of each client at the end of each window.
 func (b backlogged) run(t testing.TB, d time.Duration) (used [][]time.Duration, w *leasedGPU) {
-	w = newLeasedGPU(t, Config{Window: b.window}, 1)
+	w = newLeasedGPU(t, Config{Settings: Settings{Window: b.window}}, 1)
 	w.lag = 50 * time.Microsecond
 	used = make([][]time.Duration, len(b.requests))
 	for n, q := range b.requests {
-		w.join(&worker{
+		w.add(&simClient{
 			id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, max(q, b.limit)),
-			kernel: b.kernels[n], whole: true, loss: b.loss,
+			kernel: b.kernels[n], fixedKernels: true, loss: b.loss,
 		})
 	}
 	for at := time.Duration(0); at <= d; at += b.window {
@@ -41,18 +41,19 @@ func (b backlogged) run(t testing.TB, d time.Duration) (used [][]time.Duration, 
 	return used, w
 }
 
-// short returns the most that a client is short of its request over so many windows in a
-// row, wherever they begin, as a part of that time.
-func short(used []time.Duration, request float64, window time.Duration, windows int) (most float64) {
+// shortfall returns the largest amount by which a client falls short of its request over any run of
+// consecutive windows, as a fraction of that time.
+func shortfall(used []time.Duration, request float64, window time.Duration, windows int) (most float64) {
 	for n := windows; n < len(used); n++ {
 		most = max(most, request-(used[n]-used[n-windows]).Seconds()/(time.Duration(windows)*window).Seconds())
 	}
 	return most
 }
 
-func alike(n int, request float64) []float64 { return slices.Repeat([]float64{request}, n) }
+// equal returns n equal requests.
+func equal(n int, request float64) []float64 { return slices.Repeat([]float64{request}, n) }
 
-// mixtures are kernels of so many clients: one unlike the others, and all unlike.
+// mixtures returns lists with one kernel length per client: all but one equal, and all different.
 func mixtures(clients int) (all [][]time.Duration) {
 	kernels := []time.Duration{50 * time.Microsecond, ms / 2, 5 * ms, 20 * ms, 50 * ms}
 	for _, most := range []time.Duration{kernels[0], kernels[2], kernels[4]} {
@@ -69,14 +70,15 @@ func mixtures(clients int) (all [][]time.Duration) {
 	return all
 }
 
-// TestRequestsHold: whatever its neighbours' kernels are, a client that never stops gets
-// its request, where the requests sum to one GPU at most: to within a point over a hundred
-// windows, and over ten in a row to within a point, a kernel of its own and half of
-// another's, which cannot be cut short. Windows shorter than kernels hold it as long.
+// TestRequestsHold checks that a client that never stops receives its request, whatever the kernels
+// of its neighbours, if the requests sum to at most one GPU. The tolerance is 1% over a hundred
+// windows. Over ten consecutive windows, it is 1% plus its own kernel and half of the longest kernel,
+// because kernels cannot be interrupted; it is twice that for windows below 100 ms. The check over
+// ten windows requires windows that are longer than all kernels.
 func TestRequestsHold(t *testing.T) {
 	for _, requests := range [][]float64{
-		{0.8, 0.1}, {0.5, 0.2}, alike(8, 0.1), {0.8, 0.2}, {0.6, 0.3, 0.05},
-		alike(2, 1./2), alike(3, 1./3), alike(4, 1./4), alike(5, 1./5), alike(6, 1./6), alike(7, 1./7), alike(8, 1./8),
+		{0.8, 0.1}, {0.5, 0.2}, equal(8, 0.1), {0.8, 0.2}, {0.6, 0.3, 0.05},
+		equal(2, 1./2), equal(3, 1./3), equal(4, 1./4), equal(5, 1./5), equal(6, 1./6), equal(7, 1./7), equal(8, 1./8),
 	} {
 		for _, window := range []time.Duration{10 * ms, 100 * ms} {
 			for _, limit := range []float64{0, 1} {
@@ -87,18 +89,18 @@ func TestRequestsHold(t *testing.T) {
 						b := backlogged{window: window, requests: requests, limit: limit, kernels: kernels}
 						used, _ := b.run(t, 11*time.Second)
 						for n, q := range requests {
-							if got := short(used[n], q, window, int(10*time.Second/window)); got > 0.01 {
-								t.Errorf("kernels %v: client %d is %.4f short of %.3f in 10s", kernels, n+1, got, q)
+							if got := shortfall(used[n], q, window, int(10*time.Second/window)); got > 0.01 {
+								t.Errorf("kernels %v: client %d is %.4f short of its request %.3f over 10s, want at most 0.01", kernels, n+1, got, q)
 							}
 							allowed := 0.01 + (kernels[n]+slices.Max(kernels)/2).Seconds()/(10*window).Seconds()
 							if window < 100*ms {
 								allowed *= 2
 							}
-							if got := short(used[n], q, window, 10); window > slices.Max(kernels) && got > allowed {
-								t.Errorf("kernels %v: client %d is %.4f short of %.3f in ten windows, want %.4f at most", kernels, n+1, got, q, allowed)
+							if got := shortfall(used[n], q, window, 10); window > slices.Max(kernels) && got > allowed {
+								t.Errorf("kernels %v: client %d is %.4f short of its request %.3f over ten windows, want at most %.4f", kernels, n+1, got, q, allowed)
 							}
 							if got := used[n][len(used[n])-1].Seconds() / 11; limit == 0 && got > q+0.01 {
-								t.Errorf("kernels %v: client %d used %.4f of its limit %.3f", kernels, n+1, got, q)
+								t.Errorf("kernels %v: client %d used %.4f of the GPU, want at most its limit %.3f + 0.01", kernels, n+1, got, q)
 							}
 						}
 					}
@@ -108,8 +110,8 @@ func TestRequestsHold(t *testing.T) {
 	}
 }
 
-// TestRequestsHoldInTurns: the same where each has a turn of its request's length, which a
-// neighbour's kernel runs into.
+// TestRequestsHoldInTurns checks the same if each client has a planned turn of the length of its
+// request, into which a neighbour's kernel may run.
 func TestRequestsHoldInTurns(t *testing.T) {
 	for _, requests := range [][]float64{{0.8, 0.1}, {0.8, 0.2}, {0.5, 0.5}, {0.5, 0.2}} {
 		for _, kernels := range mixtures(2) {
@@ -117,16 +119,16 @@ func TestRequestsHoldInTurns(t *testing.T) {
 				w := newLeasedGPU(t, Config{}, 1)
 				from := 0.0
 				for n, q := range requests {
-					w.join(&worker{
+					w.add(&simClient{
 						id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, max(q, limit)),
-						turns: rect{x: from, w: q}.turns(), kernel: kernels[n], whole: true,
+						turns: rect{x: from, w: q}.turns(), kernel: kernels[n], fixedKernels: true,
 					})
 					from += q
 				}
 				w.run(20 * time.Second)
 				for n, q := range requests {
 					if got := w.total(w.clients[ClientID(n+1)]).Seconds() / 20; got < q-0.01 {
-						t.Errorf("requests %v, limit %v, kernels %v: client %d used %.4f", requests, limit, kernels, n+1, got)
+						t.Errorf("requests %v, limit %v, kernels %v: client %d used %.4f of the GPU, want at least %.4f", requests, limit, kernels, n+1, got, q-0.01)
 					}
 				}
 			}
@@ -134,37 +136,37 @@ func TestRequestsHoldInTurns(t *testing.T) {
 	}
 }
 
-// TestLongKernelBesideASmallOne: one that has had its request and whose kernels are long does
-// not pass one that needs the whole GPU, though it fits beside the one that runs.
-func TestLongKernelBesideASmallOne(t *testing.T) {
+// TestSmallClientDoesNotPassLargeOne checks that a client with long kernels that has had its request
+// does not pass a waiting client that needs all SMs, although it fits next to the running client.
+func TestSmallClientDoesNotPassLargeOne(t *testing.T) {
 	w := newLeasedGPU(t, Config{}, 1)
 	for n, sm := range []float64{100, 6, 6} {
 		kernel := []time.Duration{50 * time.Microsecond, 5 * ms, 50 * ms}[n]
-		w.join(&worker{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(sm, 0.3, 1), kernel: kernel, whole: true})
+		w.add(&simClient{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(sm, 0.3, 1), kernel: kernel, fixedKernels: true})
 	}
 	w.run(20 * time.Second)
 	for _, c := range w.clients {
 		if got := w.total(c).Seconds() / 20; got < 0.3-0.03 {
-			t.Errorf("client %d used %.4f of 0.3", c.id, got)
+			t.Errorf("client %d used %.4f of the GPU, want its request 0.3 - 0.03 at least", c.id, got)
 		}
 	}
 }
 
-// TestPausesForgiveNothing: one with long kernels that wants nothing for a moment after each
-// owes what it used all the same.
-func TestPausesForgiveNothing(t *testing.T) {
+// TestPausesDoNotForgiveOveruse checks that a client with long kernels still owes its overuse if it
+// pauses for a moment after each kernel.
+func TestPausesDoNotForgiveOveruse(t *testing.T) {
 	for _, gap := range []time.Duration{ms, 3 * ms, 20 * ms} {
 		w := newLeasedGPU(t, Config{}, 1)
-		a := w.join(&worker{id: 1, instance: "a", slice: slice(100, 0.8, 1), kernel: 5 * ms, whole: true})
-		w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.1, 1), kernel: 50 * ms, whole: true, burst: 50 * ms, gap: gap})
+		a := w.add(&simClient{id: 1, instance: "a", slice: slice(100, 0.8, 1), kernel: 5 * ms, fixedKernels: true})
+		w.add(&simClient{id: 2, instance: "b", slice: slice(100, 0.1, 1), kernel: 50 * ms, fixedKernels: true, burst: 50 * ms, gap: gap})
 		w.run(20 * time.Second)
 		if got := w.total(a).Seconds() / 20; got < 0.79 {
-			t.Errorf("pauses of %v: the other used %.4f of 0.8", gap, got)
+			t.Errorf("pauses of %v: the other client used %.4f of the GPU, want at least 0.79", gap, got)
 		}
 	}
 }
 
-// drawBacklogged draws clients whose requests sum to so much of a GPU at most.
+// drawBacklogged draws clients whose requests sum to at most the given part of a GPU.
 func drawBacklogged(t *rapid.T, most float64) backlogged {
 	b := backlogged{window: rapid.SampledFrom([]time.Duration{10 * ms, 40 * ms, 100 * ms, 200 * ms}).Draw(t, "window")}
 	sum := 0.0
@@ -183,7 +185,7 @@ func drawBacklogged(t *rapid.T, most float64) backlogged {
 	return b
 }
 
-// TestRequestsHoldForAnyMixture: the same for any requests and kernels.
+// TestRequestsHoldForAnyMixture checks the same as TestRequestsHold for random requests and kernels.
 func TestRequestsHoldForAnyMixture(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := drawBacklogged(rt, 1)
@@ -192,7 +194,7 @@ func TestRequestsHoldForAnyMixture(t *testing.T) {
 		for n, q := range b.requests {
 			got := used[n][len(used[n])-1].Seconds() / long.Seconds()
 			if got < q-0.01 || b.limit == 0 && got > q+0.01 {
-				rt.Fatalf("client %d of %+v used %.4f", n+1, b, got)
+				rt.Fatalf("client %d of %+v used %.4f of the GPU, want its request %.4f within 0.01 (beyond it only with a limit)", n+1, b, got, q)
 			}
 		}
 	})

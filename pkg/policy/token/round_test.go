@@ -9,26 +9,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// contenders are saturating clients that each need the whole GPU, with these
-// quotas, on a machine with nothing else to do: what they have in flight takes up
-// to a third of a turn, and passing the GPU on loses 100 µs.
+// contenders returns a GPU with saturating clients that each need all SMs, with the given quotas, on
+// an otherwise idle host. Their work in flight takes up to a third of a turn, and a hand-over costs
+// 100 µs.
 func contenders(t testing.TB, c Config, quotas ...float64) *leasedGPU {
 	w := newLeasedGPU(t, c, 1)
 	w.lag = ms / 20
 	for n, q := range quotas {
-		w.join(&worker{
+		w.add(&simClient{
 			id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q), kernel: time.Duration(q * float64(16*ms) / 3), loss: ms / 10,
 		})
 	}
 	return w
 }
 
-// TestLongestStall: nobody waits for long while others have their turns, shares
-// are as exact as ever and hardly anything is lost.
-func TestLongestStall(t *testing.T) {
+// TestRoundsBoundWaits checks that clients do not wait long while others have their turns, that
+// shares stay exact, and that little GPU time is lost.
+func TestRoundsBoundWaits(t *testing.T) {
 	for _, quotas := range [][]float64{{0.3, 0.7}, {0.2, 0.3, 0.5}} {
 		w := contenders(t, Config{}, quotas...)
-		w.run(time.Second) // until it is known what passing on costs
+		w.run(time.Second) // until the cost of a hand-over is learned
 		for _, c := range w.clients {
 			c.longest = 0
 		}
@@ -39,27 +39,27 @@ func TestLongestStall(t *testing.T) {
 			got := w.total(c).Seconds() / 11
 			sum += got
 			t.Logf("%v: %v used %.4f, longest wait %v, asked back %.1f times a second", quotas, q, got, c.longest, float64(c.revoked)/11)
-			most := gpu.Round + gpu.Round/8 // all the others' turns, and a budget that is used up
+			maxWait := gpu.Round + gpu.Round/8 // the turns of all other clients, and a used-up budget
 			if q == slices.Max(quotas) {
-				most = 11 * ms
+				maxWait = 11 * ms
 			}
-			if c.longest > most || math.Abs(got-q) > 0.01 {
-				t.Errorf("%v: %v used %.4f and waited up to %v", quotas, q, got, c.longest)
+			if c.longest > maxWait || math.Abs(got-q) > 0.01 {
+				t.Errorf("quotas %v: client with quota %v used %.4f of the GPU and waited up to %v, want %v ± 0.01 and at most %v", quotas, q, got, c.longest, q, maxWait)
 			}
 		}
 		if sum < 0.98 {
-			t.Errorf("%v: %.4f was used", quotas, sum)
+			t.Errorf("quotas %v: clients used %.4f of the GPU, want at least 0.98", quotas, sum)
 		}
 	}
 }
 
-// TestToldEnds: where clients tell when what they have in flight is over, passing the
-// GPU on costs little, though it takes half a millisecond: turns stay short.
-func TestToldEnds(t *testing.T) {
+// TestAnnouncedDrainsKeepTurnsShort checks that hand-overs cost little if clients announce the end of
+// their work in flight, even if a hand-over takes half a millisecond. Turns therefore stay short.
+func TestAnnouncedDrainsKeepTurnsShort(t *testing.T) {
 	quotas := []float64{0.2, 0.3, 0.5}
 	w := contenders(t, Config{}, quotas...)
 	for _, c := range w.clients {
-		c.loss, c.tells = ms/2, ms/2
+		c.loss, c.announceLead = ms/2, ms/2
 	}
 	w.run(11 * time.Second)
 	sum := 0.0
@@ -68,135 +68,139 @@ func TestToldEnds(t *testing.T) {
 		got := w.total(c).Seconds() / 11
 		sum += got
 		if math.Abs(got-q) > 0.01 {
-			t.Errorf("%v used %.4f", q, got)
+			t.Errorf("client with quota %v used %.4f of the GPU, want %v ± 0.01", q, got, q)
 		}
 	}
 	if largest := w.clients[3]; largest.longest > 15*ms || sum < 0.985 {
-		t.Errorf("%.4f was used, the largest waited up to %v", sum, largest.longest)
+		t.Errorf("clients used %.4f of the GPU and the largest waited up to %v, want at least 0.985 and at most 15ms", sum, largest.longest)
 	}
 }
 
-// TestLead: how long passing the GPU on takes is learned, so that the next one's work
-// is there when the last one's ends, and hardly before.
-func TestLead(t *testing.T) {
+// TestLearnsLeadTime checks that the policy learns how long before the end of the work in flight to
+// grant the next lease, so that the next client's work starts when the previous work ends, and hardly
+// earlier.
+func TestLearnsLeadTime(t *testing.T) {
 	quotas := []float64{0.2, 0.3, 0.5}
 	for _, delay := range []time.Duration{ms / 20, ms / 5, ms / 2} {
 		w := contenders(t, Config{}, quotas...)
 		for _, c := range w.clients {
-			c.delay, c.led, c.looks = delay, true, ms/8
+			c.delay, c.followsLead, c.announceDelay = delay, true, ms/8
 		}
 		w.run(2 * time.Second)
-		had := -w.total(w.clients[1]) - w.total(w.clients[2]) - w.total(w.clients[3])
+		gpuTime := -w.total(w.clients[1]) - w.total(w.clients[2]) - w.total(w.clients[3])
 		w.overlap = 0
 		w.run(12 * time.Second)
-		had += w.total(w.clients[1]) + w.total(w.clients[2]) + w.total(w.clients[3])
-		used, overlap := had.Seconds()/10, w.overlap.Seconds()/10
+		gpuTime += w.total(w.clients[1]) + w.total(w.clients[2]) + w.total(w.clients[3])
+		used, overlap := gpuTime.Seconds()/10, w.overlap.Seconds()/10
 		t.Logf("%v from a grant to the first kernel: lead %v, %.4f used, %.4f by two", delay, w.s.lead, used, overlap)
 		if used < 0.98 || overlap > 0.01 {
-			t.Errorf("with %v from a grant to the first kernel %.4f was used, %.4f by two", delay, used, overlap)
+			t.Errorf("%v from a grant to the first kernel: clients used %.4f of the time, and two had work for %.4f of it, want at least 0.98 and at most 0.01", delay, used, overlap)
 		}
 	}
 }
 
-// TestLateLaunch: those that have nothing to launch yet when they are granted do not
-// have the others start before their time.
-func TestLateLaunch(t *testing.T) {
+// TestLateFirstKernelKeepsLeadShort checks that clients which launch their first kernel long after
+// their grant do not make the policy grant the leases of other clients too early.
+func TestLateFirstKernelKeepsLeadShort(t *testing.T) {
 	w := contenders(t, Config{}, 0.2, 0.3, 0.5)
 	for id, c := range w.clients {
-		c.delay, c.led, c.looks = 2*ms, true, ms/8
+		c.delay, c.followsLead, c.announceDelay = 2*ms, true, ms/8
 		if id == 3 {
 			c.delay = ms / 10
 		}
 	}
 	w.run(20 * time.Second)
 	if overlap := w.overlap.Seconds() / 20; w.s.lead > ms/3 || overlap > 0.01 {
-		t.Errorf("the lead is %v, two had %.4f", w.s.lead, overlap)
+		t.Errorf("lead is %v and two clients had work for %.4f of the time, want at most %v and 0.01", w.s.lead, overlap, ms/3)
 	}
 }
 
-// TestLiesOfEnds: who says that what it has in flight is over, and it is not, is soon not
-// believed, and then hardly ever.
-func TestLiesOfEnds(t *testing.T) {
+// TestIgnoresWrongAnnouncements checks that the policy soon ignores a client that announces the end of
+// its work too early, and then almost always.
+func TestIgnoresWrongAnnouncements(t *testing.T) {
 	w := newLeasedGPU(t, Config{}, 1)
-	liar := w.join(&worker{id: 1, instance: "a", slice: slice(100, 0.5, 0.5), kernel: 8 * ms, lies: true})
-	w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.5, 0.5), kernel: ms})
+	liar := w.add(&simClient{id: 1, instance: "a", slice: slice(100, 0.5, 0.5), kernel: 8 * ms, announcesEarly: true})
+	w.add(&simClient{id: 2, instance: "b", slice: slice(100, 0.5, 0.5), kernel: ms})
 	w.run(time.Second)
-	if w.beside == 0 {
-		t.Error("it was never believed")
+	if w.earlyGrants == 0 {
+		t.Error("the first second has no early grant after an announcement, want at least one")
 	}
 	w.run(9 * time.Second)
-	w.beside = 0
+	w.earlyGrants = 0
 	before := liar.revoked
 	w.run(time.Minute)
-	if asked := liar.revoked - before; asked < 500 || w.beside > asked/200 {
-		t.Errorf("it was believed wrongly %d times of %d", w.beside, asked)
+	if asked := liar.revoked - before; asked < 500 || w.earlyGrants > asked/200 {
+		t.Errorf("got %d early grants after %d revocations, want at most one in 200 of at least 500", w.earlyGrants, asked)
 	}
 }
 
-// TestSeldomAsked: who asks for 2 ms eight times a second, a twelfth of its quota,
-// waits for no long turn of another that wants all it can get, also where passing the
-// GPU on costs so much that turns are long.
-func TestSeldomAsked(t *testing.T) {
+// TestRareClientWaitsBriefly checks that a client that needs the GPU for 2 ms eight times a second, a
+// twelfth of its quota, does not wait for a long turn of a saturating client, even if hand-overs are
+// so costly that turns are long.
+func TestRareClientWaitsBriefly(t *testing.T) {
 	for _, loss := range []time.Duration{ms / 10, ms} {
-		seldomAsked(t, loss)
+		runRareClient(t, loss)
 	}
 }
 
-func seldomAsked(t *testing.T, loss time.Duration) {
+func runRareClient(t *testing.T, loss time.Duration) {
 	w := contenders(t, Config{}, 0.8)
 	w.clients[1].loss = loss
-	rare := &worker{id: 2, instance: "rare", slice: slice(100, 0.2, 0.2), loss: loss, burst: 2 * ms, gap: time.Hour}
-	w.join(rare)
-	var took []time.Duration
+	rare := &simClient{id: 2, instance: "rare", slice: slice(100, 0.2, 0.2), loss: loss, burst: 2 * ms, gap: time.Hour}
+	w.add(rare)
+	var durations []time.Duration
 	for w.now < time.Minute {
 		w.run(w.now + 120*ms + w.upTo(6*ms))
-		rare.waits = w.now
+		rare.waitStart = w.now
 		w.step(Request{2})
-		for rare.since < rare.waits {
+		for rare.since < rare.waitStart {
 			w.run(w.now + ms/10)
 		}
-		took = append(took, rare.since-rare.waits+rare.burst)
+		durations = append(durations, rare.since-rare.waitStart+rare.burst)
 	}
-	slices.Sort(took)
-	p50, p95 := took[len(took)/2], took[len(took)*95/100]
-	t.Logf("%v to pass on: p50 %v, p95 %v, longest %v", loss, p50, p95, took[len(took)-1])
+	slices.Sort(durations)
+	p50, p95 := durations[len(durations)/2], durations[len(durations)*95/100]
+	t.Logf("%v to pass on: p50 %v, p95 %v, longest %v", loss, p50, p95, durations[len(durations)-1])
 	if p95 > 13*ms {
-		t.Errorf("p95 is %v", p95)
+		t.Errorf("hand-over of %v: the p95 from request to completion is %v, want at most 13ms", loss, p95)
 	}
-	if got := w.total(w.clients[1]).Seconds() / w.now.Seconds(); got < 0.8-0.005-9*loss.Seconds() {
-		t.Errorf("the other used %.4f", got)
+	if got, want := w.total(w.clients[1]).Seconds()/w.now.Seconds(), 0.8-0.005-9*loss.Seconds(); got < want {
+		t.Errorf("hand-over of %v: the saturating client used %.4f of the GPU, want at least %.4f", loss, got, want)
 	}
 }
 
-// TestReturnsFromIdle: who was idle for a part of a window shares with those that
-// were not, from the first turn on, and does not make up for what it left to them.
-func TestReturnsFromIdle(t *testing.T) {
+// TestIdleTimeIsForfeited checks that a client that was idle for a part of a window shares with the
+// others from its first turn on, without making up for the time that it left to them.
+func TestIdleTimeIsForfeited(t *testing.T) {
 	w := contenders(t, Config{}, 0.5)
-	other := &worker{id: 2, instance: "other", slice: slice(100, 0.5, 0.5), kernel: ms, loss: ms / 10, burst: 40 * ms, gap: 53 * ms}
-	w.join(other)
+	other := &simClient{id: 2, instance: "other", slice: slice(100, 0.5, 0.5), kernel: ms, loss: ms / 10, burst: 40 * ms, gap: 53 * ms}
+	w.add(other)
 	w.run(20 * time.Second)
 	if busy := w.clients[1]; busy.longest > 60*ms { // its budget may be used up
-		t.Errorf("the busy one waited %v", busy.longest)
+		t.Errorf("the saturating client waited up to %v, want at most 60ms", busy.longest)
 	}
 }
 
-// TestCostlyHandover: where passing the GPU on costs much, turns are longer.
-func TestCostlyHandover(t *testing.T) {
+// TestCostlyHandoverLengthensTurns checks that turns become longer if hand-overs are costly, so that
+// little GPU time is lost.
+func TestCostlyHandoverLengthensTurns(t *testing.T) {
 	w := newLeasedGPU(t, Config{}, 1)
 	for n, q := range []float64{0.3, 0.7} {
-		w.join(&worker{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q), kernel: 2 * ms, loss: ms / 2})
+		w.add(&simClient{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q), kernel: 2 * ms, loss: ms / 2})
 	}
 	w.run(20 * time.Second)
 	sum := (w.total(w.clients[1]) + w.total(w.clients[2])).Seconds() / 20
 	if sum < 0.975 {
-		t.Errorf("%.4f was used", sum)
+		t.Errorf("clients used %.4f of the GPU, want at least 0.975", sum)
 	}
 }
 
-// TestRoundIsTheWindow: without rounds none has a length, whatever passing on costs.
-func TestRoundIsTheWindow(t *testing.T) {
-	s := &multiToken{window: 100 * ms, contends: 2, handover: ms}
+// TestNoRoundLengthWithoutRounds checks that rounds have no length when they are disabled, whatever a
+// hand-over costs.
+func TestNoRoundLengthWithoutRounds(t *testing.T) {
+	l := &ledger{window: 100 * ms, activeInstances: 2}
+	s := &rounds{ledger: l, handover: &handover{ledger: l, cost: ms}}
 	if got := s.roundLength(); got != 0 {
-		t.Errorf("a round takes %v", got)
+		t.Errorf("round length: got %v, want 0", got)
 	}
 }

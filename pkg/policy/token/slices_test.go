@@ -10,66 +10,65 @@ import (
 )
 
 const (
-	tick      = 50 * time.Microsecond // of the virtual GPU
-	inFlight  = 12 * ms               // as much GPU time a process launches ahead (hook/meter.c)
-	idleAfter = 2 * ms                // a process returns its lease (hook/helper.c)
+	tick      = 50 * time.Microsecond // step of the virtual clock
+	inFlight  = 12 * ms               // GPU time that a process launches ahead (hook/meter.c)
+	idleAfter = 2 * ms                // idle time after which a process returns its lease (hook/helper.c)
 )
 
-// slicedGPU is a GPU that its processes share in equal time slices, on a virtual
-// clock, under introspective.
+// slicedGPU simulates a GPU under introspective on a virtual clock. Its processes share it in equal
+// time slices.
 type slicedGPU struct {
 	t        testing.TB
 	s        *introspective
 	now      time.Duration
 	wake     time.Duration
 	rng      *rand.Rand
-	lag      time.Duration // wakes come up to this late
+	lag      time.Duration // wakes are up to this late
 	programs []*program
 	log      []logged
 	trace    [][]Action
-	issued   func() // is called when tokens have been issued
+	issued   func() // called after each issue of tokens
 }
 
-// program is a process: it saturates the GPU, or serves requests of some kernels
-// each.
+// program simulates a process that saturates the GPU or serves requests of several kernels each.
 type program struct {
 	id      ClientID
 	inst    string
 	slice   gpu.Slice
 	slo     time.Duration
-	kernel  time.Duration // GPU time of one, alone
-	blocks  uint64        // of one
-	kernels int           // of a request; 0 saturates
-	host    time.Duration // between the end of a kernel and the launch of the next; 0 launches ahead
-	returns bool          // gives its lease back also while it waits for tokens
+	kernel  time.Duration // GPU time of a kernel alone
+	blocks  uint64        // blocks of a kernel
+	kernels int           // kernels of a request; 0: the program saturates the GPU
+	host    time.Duration // time between the end of a kernel and the next launch; 0: launches ahead
+	returns bool          // returns its lease also while it waits for tokens
 
-	arrivals []time.Duration // of requests that are not done, oldest first
-	left     int             // kernels of the request that are not launched
-	latency  []time.Duration // of requests done
-	queue    []time.Duration // GPU time left of each kernel in flight
-	done     time.Duration   // GPU time had
-	rest     time.Duration   // no launch before
+	arrivals   []time.Duration // of unfinished requests, oldest first
+	unlaunched int             // kernels of the current request that are not launched yet
+	latency    []time.Duration // of finished requests
+	queue      []time.Duration // remaining GPU time of each kernel in flight
+	gpuTime    time.Duration   // GPU time received
+	nextLaunch time.Duration   // time of the earliest next launch
 
-	held                   uint32 // lease; 0 is none
-	asked, draining        bool
-	budget, made, launches uint64
-	first, last, active    time.Duration // under the lease: first launch, last end, last activity
-	gone                   bool
+	lease                            uint32 // lease; 0: none
+	requested, draining              bool
+	budget, launchedBlocks, launches uint64
+	first, last, active              time.Duration // during the lease: first launch, end of the last kernel, last activity
+	removed                          bool
 }
 
 func newSlicedGPU(t testing.TB, seed uint64) *slicedGPU {
 	return &slicedGPU{t: t, s: newIntrospective(Config{}, published, 0), rng: rand.New(rand.NewPCG(seed, 2)), wake: -1}
 }
 
-func (g *slicedGPU) join(p *program) *program {
+func (g *slicedGPU) add(p *program) *program {
 	p.id = ClientID(len(g.programs) + 1)
 	g.programs = append(g.programs, p)
-	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, Loose: true}, AddClient{p.id, p.inst})
+	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, Unenforced: true}, AddClient{p.id, p.inst})
 	return p
 }
 
-func (g *slicedGPU) leave(p *program) {
-	p.gone = true
+func (g *slicedGPU) remove(p *program) {
+	p.removed = true
 	g.step(RemoveClient{p.id})
 }
 
@@ -82,14 +81,14 @@ func (g *slicedGPU) step(events ...Event) {
 			g.programs[a.Client-1].budget = a.Blocks
 		case Grant:
 			p := g.programs[a.Client-1]
-			if p.gone || p.held != 0 || a.Lease == 0 || a.Reason == "" {
-				g.t.Fatalf("at %v: wrong %+v", g.now, a)
+			if p.removed || p.lease != 0 || a.Lease == 0 || Reasons.Check(a.Reason) != nil {
+				g.t.Fatalf("at %v: unexpected action %+v for program %+v", g.now, a, p)
 			}
-			p.held, p.asked, p.draining, p.active, p.first, p.last = a.Lease, false, false, g.now, -1, 0
+			p.lease, p.requested, p.draining, p.active, p.first, p.last = a.Lease, false, false, g.now, -1, 0
 		case Revoke:
 			p := g.programs[a.Client-1]
-			if p.held != a.Lease || p.draining || a.Reason == "" {
-				g.t.Fatalf("at %v: wrong %+v", g.now, a)
+			if p.lease != a.Lease || p.draining || Reasons.Check(a.Reason) != nil {
+				g.t.Fatalf("at %v: unexpected action %+v for program %+v", g.now, a, p)
 			}
 			p.draining = true
 		case WakeAt:
@@ -104,24 +103,24 @@ func (g *slicedGPU) step(events ...Event) {
 	}
 }
 
-// sample is what the process's counters are.
-func (p *program) sample() Sample { return Sample{p.id, p.launches, p.made} }
+// sample returns the counters of the process.
+func (p *program) sample() Sample { return Sample{p.id, p.launches, p.launchedBlocks} }
 
-// run lets time pass.
+// run advances the clock by d.
 func (g *slicedGPU) run(d time.Duration) {
 	for end := g.now + d; g.now < end; g.now += tick {
 		g.compute()
 		for _, p := range g.programs {
-			if !p.gone {
+			if !p.removed {
 				g.launch(p)
-				g.mind(p)
+				g.returnIfDone(p)
 			}
 		}
 		if g.wake >= 0 && g.now >= g.wake {
 			g.wake = -1
 			var events []Event
 			for _, p := range g.programs {
-				if p.held != 0 && !p.gone {
+				if p.lease != 0 && !p.removed {
 					events = append(events, p.sample())
 				}
 			}
@@ -133,29 +132,29 @@ func (g *slicedGPU) run(d time.Duration) {
 	}
 }
 
-// compute gives each process with work in flight its slice of a tick.
+// compute runs one tick: it divides the tick equally among the processes with work in flight.
 func (g *slicedGPU) compute() {
 	busy := 0
 	for _, p := range g.programs {
-		if len(p.queue) > 0 && !p.gone {
+		if len(p.queue) > 0 && !p.removed {
 			busy++
 		}
 	}
 	for _, p := range g.programs {
-		if p.gone {
+		if p.removed {
 			continue
 		}
 		for rest := tick / time.Duration(max(busy, 1)); len(p.queue) > 0 && rest > 0; {
 			part := min(rest, p.queue[0])
 			rest -= part
-			p.done += part
+			p.gpuTime += part
 			if p.queue[0] -= part; p.queue[0] == 0 {
 				p.queue = p.queue[1:]
-				p.rest = g.now + p.host
+				p.nextLaunch = g.now + p.host
 			}
 			p.last, p.active = g.now, g.now
 		}
-		if p.kernels > 0 && len(p.arrivals) > 0 && p.left == 0 && len(p.queue) == 0 {
+		if p.kernels > 0 && len(p.arrivals) > 0 && p.unlaunched == 0 && len(p.queue) == 0 {
 			p.latency = append(p.latency, g.now-p.arrivals[0])
 			p.arrivals = p.arrivals[1:]
 			p.next()
@@ -163,7 +162,7 @@ func (g *slicedGPU) compute() {
 	}
 }
 
-// arrive brings the process a request.
+// arrive adds a request to the process.
 func (g *slicedGPU) arrive(p *program) {
 	if p.arrivals = append(p.arrivals, g.now); len(p.arrivals) == 1 {
 		p.next()
@@ -172,26 +171,26 @@ func (g *slicedGPU) arrive(p *program) {
 
 func (p *program) next() {
 	if len(p.arrivals) > 0 {
-		p.left = p.kernels
+		p.unlaunched = p.kernels
 	}
 }
 
-// wants says whether the process would launch now.
-func (g *slicedGPU) wants(p *program) bool {
+// canLaunch reports whether the process would launch a kernel now.
+func (g *slicedGPU) canLaunch(p *program) bool {
 	ahead := time.Duration(len(p.queue)) * p.kernel
-	if p.host > 0 && (ahead > 0 || g.now < p.rest) {
+	if p.host > 0 && (ahead > 0 || g.now < p.nextLaunch) {
 		return false
 	}
-	return (p.kernels == 0 || p.left > 0) && ahead < inFlight
+	return (p.kernels == 0 || p.unlaunched > 0) && ahead < inFlight
 }
 
 func (g *slicedGPU) launch(p *program) {
-	for g.wants(p) {
-		if p.held == 0 && !p.asked {
-			p.asked = true
+	for g.canLaunch(p) {
+		if p.lease == 0 && !p.requested {
+			p.requested = true
 			g.step(Request{p.id})
 		}
-		if p.held == 0 || p.draining || p.made >= p.budget {
+		if p.lease == 0 || p.draining || p.launchedBlocks >= p.budget {
 			return
 		}
 		if p.first < 0 {
@@ -199,40 +198,40 @@ func (g *slicedGPU) launch(p *program) {
 		}
 		p.queue = append(p.queue, p.kernel)
 		p.launches++
-		p.made += p.blocks
+		p.launchedBlocks += p.blocks
 		p.active = g.now
-		if p.left > 0 {
-			p.left--
+		if p.unlaunched > 0 {
+			p.unlaunched--
 		}
 	}
 }
 
-// mind gives the lease back when that is due.
-func (g *slicedGPU) mind(p *program) {
-	waits := g.wants(p)
+// returnIfDone returns the lease if the process has drained or is idle.
+func (g *slicedGPU) returnIfDone(p *program) {
+	waits := g.canLaunch(p)
 	idle := len(p.queue) == 0 && g.now-p.active >= idleAfter && (p.returns || !waits)
-	if p.held == 0 || len(p.queue) > 0 || !p.draining && !idle {
+	if p.lease == 0 || len(p.queue) > 0 || !p.draining && !idle {
 		return
 	}
 	used := time.Duration(0)
 	if p.first >= 0 {
 		used = p.last - p.first
 	}
-	lease := p.held
-	p.held, p.asked = 0, waits
+	lease := p.lease
+	p.lease, p.requested = 0, waits
 	g.step(p.sample(), Return{Client: p.id, Lease: lease, Used: used, WantsMore: waits})
 }
 
-// shares runs for a while and returns the part of the GPU that each had.
+// shares runs for the time d and returns each process's share of the GPU.
 func (g *slicedGPU) shares(d time.Duration) []float64 {
 	before := make([]time.Duration, len(g.programs))
 	for n, p := range g.programs {
-		before[n] = p.done
+		before[n] = p.gpuTime
 	}
 	g.run(d)
 	var out []float64
 	for n, p := range g.programs {
-		out = append(out, (p.done-before[n]).Seconds()/d.Seconds())
+		out = append(out, (p.gpuTime-before[n]).Seconds()/d.Seconds())
 	}
 	return out
 }

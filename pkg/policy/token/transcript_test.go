@@ -10,13 +10,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// TestTranscripts replays testdata/*.txt: a line is a time and an event, the
-// lines indented under it are what the scheduler does about it.
+// TestTranscripts replays testdata/*.txt. A line is a time and an event; the indented lines below it
+// are the scheduler's actions.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", play)
 }
 
-// play runs a transcript and prints it anew.
+// play runs a transcript and prints it with the actual actions.
 func play(text string) (string, error) {
 	s := newMultiToken(Config{}, 0)
 	return transcript.Lines(text, func(line string) (did []string, err error) {
@@ -35,7 +35,7 @@ func play(text string) (string, error) {
 					owed = fmt.Sprintf(" owed %v", o)
 				}
 				did = append(did, fmt.Sprintf("= client %v of %s %v used %.3f debt %v%s: %s",
-					c.Client, c.Instance, c.State, c.Used, all.Instance(c.Instance).Debt, owed, c.Why))
+					c.Client, c.Instance, c.State, c.Used, all.Instance(c.Instance).Debt, owed, c.Reason))
 			}
 		}
 		return did, nil
@@ -54,7 +54,7 @@ func describe(a Action) string {
 	return fmt.Sprintf("%+v", a)
 }
 
-// parseEvent reads lines like `10ms request 1`.
+// parseEvent parses a line such as `10ms request 1`.
 func parseEvent(line string) (at time.Duration, ev Event, err error) {
 	var when, verb, rest string
 	line = strings.TrimSuffix(line, "?")
@@ -130,7 +130,7 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 	return 0, nil, fmt.Errorf("unknown event %q", verb)
 }
 
-// parseInstance reads a slice like `a sm 50 quota 0.3 0.8 turns 0-0.3`.
+// parseInstance parses a slice such as `a sm 50 quota 0.3 0.8 turns 0-0.3`.
 func parseInstance(text string) (a AddInstance, err error) {
 	slice, turns, _ := strings.Cut(text, " turns ")
 	if _, err := fmt.Sscanf(slice, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
@@ -146,10 +146,10 @@ func parseInstance(text string) (a AddInstance, err error) {
 	return a, nil
 }
 
-// TestIntrospectiveTranscripts replays testdata/introspective/*.txt, which are
-// like those of the multi-token scheduler. `40ms..100ms 1 +2 +80, 2 +5 +500` is
-// periods of 5 ms in which clients launch so many kernels and blocks each; of
-// them only the last actions and the changes of a phase are printed.
+// TestIntrospectiveTranscripts replays testdata/introspective/*.txt, which have the same format as
+// the multi-token transcripts. In addition, `40ms..100ms 1 +2 +80, 2 +5 +500` stands for periods of
+// 5 ms in each of which the clients launch these numbers of kernels and blocks. For such periods,
+// only the last actions and the changes of phases are printed.
 func TestIntrospectiveTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/introspective/*.txt", func(text string) (string, error) {
 		s := &script{s: newIntrospective(Config{}, published, 0), phase: map[string]string{}, counts: map[ClientID]*Sample{}}
@@ -157,30 +157,32 @@ func TestIntrospectiveTranscripts(t *testing.T) {
 	})
 }
 
-// script is a transcript that is played.
+// script is a transcript in replay.
 type script struct {
 	s      *introspective
-	did    []string          // by the line that is played
-	phase  map[string]string // of each instance, as printed last
+	output []string          // output for the current line
+	phase  map[string]string // the last printed phase of each instance
 	counts map[ClientID]*Sample
 }
 
 func (s *script) play(text string) (string, error) {
 	return transcript.Lines(text, func(line string) ([]string, error) {
-		s.did = nil
+		s.output = nil
 		if err := s.line(strings.TrimSuffix(line, "?")); err != nil {
 			return nil, err
 		}
 		if strings.HasSuffix(line, "?") {
 			for _, c := range s.s.Snapshot().Clients {
-				s.say("= client %v of %s %v used %.3f: %s", c.Client, c.Instance, c.State, c.Used, c.Why)
+				s.printf("= client %v of %s %v used %.3f: %s", c.Client, c.Instance, c.State, c.Used, c.Reason)
 			}
 		}
-		return s.did, nil
+		return s.output, nil
 	})
 }
 
-func (s *script) say(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
+func (s *script) printf(format string, args ...any) {
+	s.output = append(s.output, fmt.Sprintf(format, args...))
+}
 
 func (s *script) line(line string) error {
 	when, rest, _ := strings.Cut(line, " ")
@@ -207,7 +209,7 @@ func (s *script) line(line string) error {
 	return nil
 }
 
-// periods plays a line of periods.
+// periods plays a line that stands for several periods.
 func (s *script) periods(from, to, work string) error {
 	at, err := time.ParseDuration(from)
 	if err != nil {
@@ -239,11 +241,11 @@ func (s *script) periods(from, to, work string) error {
 	return nil
 }
 
-// phases prints what has changed of the instances' phases.
+// phases prints the instances' phases that have changed.
 func (s *script) phases(at time.Duration) {
 	for _, a := range s.s.instances {
 		if now := a.phase.String(); now != s.phase[a.id] {
-			s.say("at %v %s: %v, issued %.3f", at, a.id, now, a.issued)
+			s.printf("at %v %s: %v, issued %.3f", at, a.id, now, a.issued)
 			s.phase[a.id] = now
 		}
 	}
@@ -254,16 +256,16 @@ func (s *script) step(at time.Duration, ev Event, print bool) {
 		switch a := a.(type) {
 		case Budget:
 			if print && a.Blocks == Unlimited {
-				s.say("budget %v unlimited", a.Client)
+				s.printf("budget %v unlimited", a.Client)
 			} else if print {
-				s.say("budget %v %d: %+d", a.Client, a.Blocks, int64(a.Blocks-s.s.find(a.Client).blocks))
+				s.printf("budget %v %d: %+d", a.Client, a.Blocks, int64(a.Blocks-s.s.find(a.Client).blocks))
 			}
 		case WakeAt:
-			if a.Reason != "end of the period" {
-				s.did = append(s.did, describe(a))
+			if a.Reason.Code != periodEnd {
+				s.output = append(s.output, describe(a))
 			}
 		default:
-			s.did = append(s.did, describe(a))
+			s.output = append(s.output, describe(a))
 		}
 	}
 }

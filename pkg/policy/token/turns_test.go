@@ -9,12 +9,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// rect is a part of window × SMs, in fractions and percent.
+// rect is an instance's place in a plan of the window (x, w as fractions) and the SMs (y, h in percent).
 type rect struct{ x, y, w, h float64 }
 
 func (r rect) turns() []gpu.Turn { return []gpu.Turn{{From: r.x, To: min(1, r.x+r.w)}} }
 
-// drawPacking cuts a GPU into rectangles, like a plan that leaves nothing over.
+// drawPacking divides a GPU into rectangles without a remainder, as a plan may.
 func drawPacking(t *rapid.T, r rect, depth int) []rect {
 	cut := 0
 	if depth > 0 {
@@ -31,23 +31,23 @@ func drawPacking(t *rapid.T, r rect, depth int) []rect {
 	return []rect{r}
 }
 
-// worst runs one instance a rectangle, none of which ever stops, and returns
-// the most that one falls short of its request.
-func worst(t testing.TB, window time.Duration, rects []rect, turns bool) (short float64) {
-	w := newLeasedGPU(t, Config{Window: window}, 1)
+// worstShortfall runs one instance per rectangle, which never stops, and returns the largest shortfall
+// from a request.
+func worstShortfall(t testing.TB, window time.Duration, rects []rect, turns bool) (short float64) {
+	w := newLeasedGPU(t, Config{Settings: Settings{Window: window}}, 1)
 	w.lag = window / 1000
-	var workers []*worker
+	var workers []*simClient
 	for n, r := range rects {
-		c := &worker{
+		c := &simClient{
 			id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(r.h, r.w, r.w),
 			kernel: window / 100, loss: window / 500,
 		}
 		if turns {
 			c.turns = r.turns()
 		}
-		workers = append(workers, w.join(c))
+		workers = append(workers, w.add(c))
 	}
-	w.run(10 * window) // until it is known how long they take to drain
+	w.run(10 * window) // until the drain times are learned
 	before := make([]time.Duration, len(workers))
 	for n, c := range workers {
 		before[n] = w.total(c)
@@ -56,36 +56,37 @@ func worst(t testing.TB, window time.Duration, rects []rect, turns bool) (short 
 	for n, c := range workers {
 		got := float64(w.total(c)-before[n]) / float64(50*window)
 		if got > rects[n].w+0.02 {
-			t.Errorf("instance %d used %.4f, limit %.4f", n, got, rects[n].w)
+			t.Errorf("instance %d used %.4f of the GPU, want at most its limit %.4f + 0.02", n, got, rects[n].w)
 		}
 		short = max(short, rects[n].w-got)
 	}
 	return short
 }
 
-// TestPlanned: on a GPU that a plan packed full, every instance that never
-// stops gets its request less what switches cost: here a drain is up to 1% of a
-// window and its report another 0.2%, twice a window.
-func TestPlanned(t *testing.T) {
+// TestTimetableGivesPlannedShares checks that on a GPU that a plan has filled, every instance that
+// never stops receives its request minus the cost of hand-overs. Here a drain takes up to 1% of a
+// window and its report another 0.2%, twice per window.
+func TestTimetableGivesPlannedShares(t *testing.T) {
 	for _, window := range []time.Duration{10 * ms, 100 * ms, time.Second} {
 		t.Run(window.String(), func(t *testing.T) {
 			greedy, planned := 0.0, 0.0
 			rapid.Check(t, func(rt *rapid.T) {
 				rects := drawPacking(rt, rect{0, 0, 1, 100}, 4)
-				short := worst(t, window, rects, true)
+				short := worstShortfall(t, window, rects, true)
 				if short > 0.01 {
-					rt.Errorf("an instance of %v is %.4f short of its request", rects, short)
+					rt.Errorf("an instance of %v is %.4f short of its request, want at most 0.01", rects, short)
 				}
-				planned, greedy = max(planned, short), max(greedy, worst(t, window, rects, false))
+				planned, greedy = max(planned, short), max(greedy, worstShortfall(t, window, rects, false))
 			})
-			t.Logf("most short of its request: %.4f, without turns %.4f", planned, greedy)
+			t.Logf("largest shortfall: %.4f, without turns %.4f", planned, greedy)
 		})
 	}
 }
 
-// TestIdleOwner: an owner that holds nothing costs the others nothing, and one
-// that comes late in its turn gets its SMs when the borrower has drained.
-func TestIdleOwner(t *testing.T) {
+// TestOthersUseTurnOfIdleOwner checks that an idle owner of a planned turn costs other clients nothing,
+// and that an owner that becomes active late in its turn gets its SMs when the client that uses them
+// has drained.
+func TestOthersUseTurnOfIdleOwner(t *testing.T) {
 	half := func(first bool) []gpu.Turn {
 		if first {
 			return []gpu.Turn{{From: 0, To: 0.5}}
@@ -93,52 +94,52 @@ func TestIdleOwner(t *testing.T) {
 		return []gpu.Turn{{From: 0.5, To: 1}}
 	}
 	w := newLeasedGPU(t, Config{}, 1)
-	owner := &worker{id: 1, instance: "a", slice: slice(100, 0.5, 0.5), turns: half(true), gap: time.Hour}
+	owner := &simClient{id: 1, instance: "a", slice: slice(100, 0.5, 0.5), turns: half(true), gap: time.Hour}
 	w.step(AddInstance{Instance: "a", Slice: owner.slice, Turns: owner.turns})
 	w.step(AddClient{Client: 1, Instance: "a"})
 	w.clients[1] = owner
-	busy := w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.5, 1), turns: half(false), kernel: ms})
+	busy := w.add(&simClient{id: 2, instance: "b", slice: slice(100, 0.5, 1), turns: half(false), kernel: ms})
 	w.run(5 * time.Second)
 	if busy.revoked != 0 || w.total(busy) != 5*time.Second {
-		t.Errorf("beside an idle owner: asked back %d times, used %v of 5s: %q", busy.revoked, w.total(busy), busy.reasons)
+		t.Errorf("beside an idle owner: got %d revocations (%q) and %v of GPU time, want none and 5s", busy.revoked, busy.reasons, w.total(busy))
 	}
 	for n := range 10 {
 		w.run(time.Duration(5000+100*n+4*n)*ms + ms)
-		owner.waits, owner.longest, owner.burst = w.now, 0, 2*ms
+		owner.waitStart, owner.longest, owner.burst = w.now, 0, 2*ms
 		w.step(Request{1})
 		w.run(w.now + 20*ms)
 		if owner.longest > ms || owner.lease != 0 {
-			t.Errorf("it came %v into its turn and waited %v", w.now%(100*ms)-20*ms, owner.longest)
+			t.Errorf("owner active %v into its turn: waited %v and holds lease %d, want at most 1ms and no lease", w.now%(100*ms)-20*ms, owner.longest, owner.lease)
 		}
 	}
 }
 
-// TestUnplanned: who comes to a GPU that is full of turns lives from what is
-// left, which is next to nothing, but does not starve, and costs the plan no
-// more than the package says.
-func TestUnplanned(t *testing.T) {
+// TestClientWithoutTurnsOnFullGPU checks a client without turns on a GPU that is full of turns. It
+// receives the remaining time, which is almost nothing, but does not starve, and costs the planned
+// clients no more than the documented bound.
+func TestClientWithoutTurnsOnFullGPU(t *testing.T) {
 	w := newLeasedGPU(t, Config{}, 1)
-	var planned []*worker
+	var planned []*simClient
 	for n, r := range []rect{{0, 0, 0.6, 100}, {0.6, 0, 0.4, 50}, {0.6, 50, 0.4, 50}} {
-		planned = append(planned, w.join(&worker{
+		planned = append(planned, w.add(&simClient{
 			id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(r.h, r.w, r.w), turns: r.turns(), kernel: ms / 2,
 		}))
 	}
-	other := w.join(&worker{id: 9, instance: "z", slice: slice(24, 0.5, 1), kernel: ms / 2})
+	other := w.add(&simClient{id: 9, instance: "z", slice: slice(24, 0.5, 1), kernel: ms / 2})
 	w.run(20 * time.Second)
 	if got := w.total(other).Seconds() / 20; got < 0.005 || got > 0.02 || other.longest > 1200*ms {
-		t.Errorf("the unplanned one used %.4f and waited up to %v", got, other.longest)
+		t.Errorf("the client without turns used %.4f of the GPU and waited up to %v, want 0.005 to 0.02 and at most 1.2s", got, other.longest)
 	}
 	for _, c := range planned {
 		if got := w.total(c).Seconds() / 20; got < c.slice.QuotaRequest-0.02 {
-			t.Errorf("instance %s used %.4f", c.instance, got)
+			t.Errorf("planned instance %s used %.4f of the GPU, want at least %.4f", c.instance, got, c.slice.QuotaRequest-0.02)
 		}
 	}
 }
 
-// rule says in the dumbest way what turns promise, and holds it against the
-// scheduler after each step: it looks at every client and every thousandth of a
-// window, and keeps no reservations. Turns must not oversubscribe the GPU.
+// rule is a simple twin of the rules for planned turns. It checks the scheduler after each step: it
+// examines every client at every thousandth of a window, and keeps no reservations. Turns must not
+// oversubscribe the GPU.
 type rule struct {
 	t *rapid.T
 	s *multiToken
@@ -147,7 +148,7 @@ type rule struct {
 func (r rule) free() float64 {
 	sum := r.s.smLimit
 	for _, c := range r.s.clients {
-		if c.holds() {
+		if c.holdsLease() {
 			sum -= c.inst.slice.SMPct
 		}
 	}
@@ -158,14 +159,14 @@ func (r rule) inTurn(i *instance, at time.Duration) bool {
 	return i.hasTurn((at - r.s.start) % r.s.window)
 }
 
-// claims says whether the client waits in a turn of which enough is left, and
-// nobody else of its instance has SMs.
+// claims reports whether the client waits in a turn of which enough remains, while no other client of
+// its instance holds SMs.
 func (r rule) claims(c *client) bool {
 	if c.state != Waiting || c.inst.guaranteed() < r.s.window/20 {
 		return false
 	}
 	for _, o := range r.s.clients {
-		if o.inst == c.inst && o.holds() {
+		if o.inst == c.inst && o.holdsLease() {
 			return false
 		}
 	}
@@ -177,13 +178,13 @@ func (r rule) claims(c *client) bool {
 	return true
 }
 
-// check looks at what a step has done.
+// check verifies the state and the actions after a step.
 func (r rule) check(actions []Action) {
 	s := r.s
-	s.tally() // as of now
+	s.recount() // counts as of now
 	for _, c := range s.clients {
 		if s.outOfPatience(c) || c.urgent {
-			return // it goes before turns
+			return // it ranks before turns
 		}
 	}
 	claimed, running := 0.0, 0.0
@@ -191,7 +192,7 @@ func (r rule) check(actions []Action) {
 		if r.claims(c) {
 			claimed += c.inst.slice.SMPct
 			if c.inst.slice.SMPct <= r.free()+smEps {
-				r.t.Fatalf("at %v: client %v waits in its turn, and %v%% are free: %s", s.now, c.id, r.free(), c.why())
+				r.t.Fatalf("at %v: client %v waits in its turn, and %v%% are free: %s", s.now, c.id, r.free(), c.why.full())
 			}
 		}
 		if c.state == Running {
@@ -209,8 +210,8 @@ func (r rule) check(actions []Action) {
 	}
 }
 
-// lent looks at a lease that was just granted: up to its planned end nobody
-// whose turn it then is, and who waits for it now, is short of SMs.
+// lent checks a lease that was just granted: until its planned end, no client that waits now is short
+// of SMs in its turn.
 func (r rule) lent(c *client) {
 	s := r.s
 	for at := s.now; at < c.end; at += s.window / 1000 {
@@ -225,7 +226,7 @@ func (r rule) lent(c *client) {
 			}
 		}
 		for _, o := range s.clients {
-			due := r.claims(o) || o.state == Waiting && !r.inTurn(o.inst, s.now) && o.inst.guaranteed() >= s.worthwhile(o.inst)
+			due := r.claims(o) || o.state == Waiting && !r.inTurn(o.inst, s.now) && o.inst.guaranteed() >= s.minLease(o.inst)
 			if due && !holding[o.inst] && r.inTurn(o.inst, at) {
 				sum += o.inst.slice.SMPct
 				holding[o.inst] = true
@@ -237,19 +238,19 @@ func (r rule) lent(c *client) {
 	}
 }
 
-// TestTurnsRule runs clients that come and go, with turns of a packed GPU and
-// without, and holds every step against the rule.
+// TestTurnsRule runs clients that join and leave, on a full GPU with and without turns, and checks
+// every step against rule.
 func TestTurnsRule(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		window := rapid.SampledFrom([]time.Duration{10 * ms, 100 * ms, time.Second}).Draw(rt, "window")
-		w := newLeasedGPU(t, Config{Window: window}, rapid.Uint64().Draw(rt, "seed"))
+		w := newLeasedGPU(t, Config{Settings: Settings{Window: window}}, rapid.Uint64().Draw(rt, "seed"))
 		w.checks = rule{rt, w.s}.check
 		w.lag = window / 1000
 		part := func(what string, most int) time.Duration {
 			return window * time.Duration(rapid.IntRange(0, most).Draw(rt, what)) / 100
 		}
 		for n, r := range drawPacking(rt, rect{0, 0, 1, 100}, 3) {
-			c := &worker{
+			c := &simClient{
 				id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(r.h, r.w, r.w), turns: r.turns(),
 				kernel: part("kernel", 3), loss: window / 500, burst: part("burst", 150), gap: part("gap", 200),
 			}
@@ -259,7 +260,7 @@ func TestTurnsRule(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(rt, "unplanned") == 0 {
 				c.turns = nil
 			}
-			w.after(part("joins", 300), func() { w.join(c) })
+			w.after(part("joins", 300), func() { w.add(c) })
 		}
 		w.run(20 * window)
 	})

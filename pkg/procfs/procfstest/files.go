@@ -1,4 +1,4 @@
-// Package procfstest brings about what looks at processes must bear.
+// Package procfstest creates conditions under which reading processes fails.
 package procfstest
 
 import (
@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutFiles runs a function while this process can open no file.
+// WithoutFiles calls do while this process cannot open any file.
 func WithoutFiles(t testing.TB, do func()) {
 	t.Helper()
 	var was unix.Rlimit

@@ -12,25 +12,25 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// server is a queue in virtual time: servers that take requests in the order in
-// which they come, each for a time of service ms, which noise spreads (1:
-// exponentially). From the rate refuses on, it refuses all that is above that.
+// server simulates a queue in virtual time. Its servers process requests in the order of
+// their arrival, each for service ms, spread by noise. It refuses requests beyond the
+// rate in refuses.
 type server struct {
 	service float64 // ms
 	servers int
 	noise   float64 // 0 constant, 1 exponential
-	refuses float64 // requests a second; 0 never
+	refuses float64 // requests per second; 0 refuses none
 	seconds float64 // length of a trial
 	warmup  float64
 	seed    uint64
-	made    int // trials
+	made    int // number of trials
 }
 
 func newServer(service float64, seed uint64) *server {
 	return &server{service: service, servers: 1, seconds: 10, warmup: 2, seed: seed}
 }
 
-// capacity is in requests a second.
+// capacity returns the capacity in requests per second.
 func (s *server) capacity() float64 {
 	c := float64(s.servers) * 1000 / s.service
 	if s.refuses > 0 {
@@ -39,19 +39,19 @@ func (s *server) capacity() float64 {
 	return c
 }
 
-// try is one trial at a rate.
+// try runs one trial at the given rate.
 func (s *server) try(rps float64) Trial {
 	s.made++
 	rng := splitmix.Source(splitmix.Mix(s.seed*1000 + uint64(s.made)))
 	length := max(s.seconds, min(1500/rps, 4*s.seconds))
-	free := make([]float64, s.servers) // when each is, in ms
+	free := make([]float64, s.servers) // time at which each server is free, in ms
 	const batches = 10
 	var all []float64
 	var parts [batches][]float64
 	var t Trial
 	answered, credit, last := 0, 0.0, 0.0
 	for at := rng.Exponential() * 1000 / rps; at < (s.warmup+length)*1000; at += rng.Exponential() * 1000 / rps {
-		took := s.service * (1 - s.noise + s.noise*rng.Exponential())
+		serviceTime := s.service * (1 - s.noise + s.noise*rng.Exponential())
 		k := 0
 		for i := range free {
 			if free[i] < free[k] {
@@ -59,7 +59,7 @@ func (s *server) try(rps float64) Trial {
 			}
 		}
 		refused := false
-		if s.refuses > 0 { // a token bucket of a second
+		if s.refuses > 0 { // a token bucket that holds the tokens of 50 ms
 			credit = min(credit+(at-last)*s.refuses/1000, s.refuses/20)
 			if refused = credit < 1; !refused {
 				credit--
@@ -68,7 +68,7 @@ func (s *server) try(rps float64) Trial {
 		}
 		end := at
 		if !refused {
-			end = max(at, free[k]) + took
+			end = max(at, free[k]) + serviceTime
 			free[k] = end
 		}
 		if !refused && end >= s.warmup*1000 && end < (s.warmup+length)*1000 {
@@ -96,11 +96,12 @@ func (s *server) try(rps float64) Trial {
 	return t
 }
 
-// objective is what the misses of a server are counted by: that of the test that
-// runs. Tests of this package do not run in parallel.
+// objective is the latency objective of the running test, in ms; server counts slower
+// requests as misses. Tests of this package do not run in parallel.
 var objective float64
 
-// interval is p95 with half its 95% interval, as a trial of an instance has it.
+// interval returns the p95 and half its 95% confidence interval, computed as in the trial
+// of a real instance.
 func interval(all []float64, parts [][]float64) (p95, ci float64) {
 	if len(all) == 0 {
 		return 0, 0
@@ -134,25 +135,25 @@ func interval(all []float64, parts [][]float64) (p95, ci float64) {
 	return p95, max(ci, 2.262*math.Sqrt(squares/9/10))
 }
 
-// rest is what single requests see.
-func (s *server) rest() Trial {
+// idleTrial is what single requests see.
+func (s *server) idleTrial() Trial {
 	rng := splitmix.Source(s.seed)
 	t := Trial{Count: 20}
 	var all []float64
 	for range t.Count {
-		took := s.service * (1 - s.noise + s.noise*rng.Exponential())
-		if took > objective {
+		serviceTime := s.service * (1 - s.noise + s.noise*rng.Exponential())
+		if serviceTime > objective {
 			t.Misses++
 		}
-		all = append(all, took)
+		all = append(all, serviceTime)
 	}
 	slices.Sort(all)
 	t.P95 = all[18]
 	return t
 }
 
-// truth is the goodput by brute force: the largest rate whose p95 is within the
-// objective in a trial of 50 000 requests.
+// truth determines the goodput by brute force: the highest rate whose p95 meets the
+// objective in a trial of 50,000 requests.
 func truth(s server, slo float64) float64 {
 	s.seconds, s.warmup = 50*s.service/float64(s.servers), 10
 	low, high := s.capacity()/50, s.capacity()*0.9999
@@ -168,27 +169,29 @@ func truth(s server, slo float64) float64 {
 	return math.Sqrt(low * high)
 }
 
-// run is a whole search.
+// run performs a complete search.
 func run(s *server, slo float64) Outcome {
 	objective = slo
-	search := New(Setting{Objective: slo, Throughput: s.capacity(), Rest: s.rest(), Precision: 0.05})
+	search := New(Setting{Objective: slo, Throughput: s.capacity(), Idle: s.idleTrial(), Precision: 0.05})
 	for rps, more := search.Next(); more; rps, more = search.Next() {
-		search.Tell(s.try(rps))
+		search.Record(s.try(rps))
 	}
 	return search.Outcome()
 }
 
-// Of queues of many kinds what is known is within 5% of the goodput, or 2% of the
-// throughput, at the median, and within 11%, or 3%, in 9 cases of 10. It takes 6 trials at the median. Objectives close to the latency at rest, whose p95
-// hardly depends on the rate, are often not known.
+// TestAccuracyAndTrials: for many kinds of queues, the error of a known goodput is at
+// most 5% of the goodput or 2% of the throughput at the median, and at most 11% or 3% in
+// 9 of 10 cases. The median number of trials is at most 6. The goodput often remains
+// unknown for objectives close to the latency at rest, where the p95 hardly depends on
+// the rate.
 func TestAccuracyAndTrials(t *testing.T) {
 	const seeds = 20
 	var all []int
 	for _, c := range []struct {
 		name  string
 		of    server
-		times []float64 // objectives over p95 at rest
-		known int       // of 20 searches, at least
+		times []float64 // multiples of the p95 at rest
+		known int       // least number of the 20 searches with a known goodput
 	}{
 		{"M/D/1 of 1 ms", server{service: 1, servers: 1}, []float64{2, 3, 5, 10, 30}, 19},
 		{"M/D/1 of 10 ms", server{service: 10, servers: 1}, []float64{2, 3, 5, 10, 30}, 17},
@@ -219,11 +222,11 @@ func TestAccuracyAndTrials(t *testing.T) {
 			slices.Sort(off)
 			all = append(all, trials...)
 			text := fmt.Sprintf("%s, objective %v x p95 at rest: %d of %d known, trials median %d", c.name, times, len(off), seeds, trials[seeds/2])
-			if len(off) >= 5 { // fewer do not tell
+			if len(off) >= 5 { // fewer results have no meaningful quantiles
 				middle, most := off[len(off)/2], off[len(off)*9/10]
 				text += fmt.Sprintf("; off %.4g rps by %.3g (median), %.3g (90%%)", want, middle, most)
 				if middle > max(0.05*want, 0.02*s.capacity()) || most > max(0.11*want, 0.03*s.capacity()) {
-					t.Error(text)
+					t.Errorf("%s; want at most 5%% of it or 2%% of the throughput, and 11%% or 3%%", text)
 				}
 			}
 			t.Log(text)
@@ -234,74 +237,76 @@ func TestAccuracyAndTrials(t *testing.T) {
 	}
 	slices.Sort(all)
 	if median := all[len(all)/2]; median > 6 {
-		t.Errorf("%d trials at the median", median)
+		t.Errorf("%d trials at the median, want at most 6", median)
 	}
 }
 
-// An objective below the latency at rest has a goodput of 0, which is known.
+// TestObjectiveBelowTheLatencyAtRest: for an objective below the latency at rest, the
+// goodput is known to be 0.
 func TestObjectiveBelowTheLatencyAtRest(t *testing.T) {
 	s := newServer(10, 1)
 	if o := run(s, 9); !o.Known || o.RPS != 0 || o.Trials != 0 || !strings.Contains(o.Reason, "20 of 20 single requests at rest took more than 9 ms") {
-		t.Errorf("%+v", o)
+		t.Errorf("got %+v, want a known goodput of 0 without trials", o)
 	}
 	s = newServer(10, 1)
 	search := New(Setting{Objective: 9, Throughput: s.capacity(), Precision: 0.05})
 	for rps, more := search.Next(); more; rps, more = search.Next() {
-		search.Tell(s.try(rps))
+		search.Record(s.try(rps))
 	}
 	if o := search.Outcome(); !o.Known || o.RPS != 0 || o.Trials > 4 {
-		t.Errorf("without knowing the latency at rest: %+v", o)
+		t.Errorf("without the latency at rest: got %+v, want a known goodput of 0 after at most 4 trials", o)
 	}
 }
 
-// What does not settle has a reason and no number.
+// TestTooFewRequestsTellNothing: a search that does not converge returns a reason and no
+// goodput.
 func TestTooFewRequestsTellNothing(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newServer(2000, seed+1)
-		if o := run(s, 5000); o.Known || o.RPS != 0 || o.CI != 0 || o.Reason == "" || o.Trials != mostTrials {
+		if o := run(s, 5000); o.Known || o.RPS != 0 || o.CI != 0 || o.Reason == "" || o.Trials != maxTrials {
 			t.Errorf("%+v", o)
 		}
 	}
 }
 
-// Requests that are refused are misses, however quick the others are.
+// TestRefusalsAreMisses: refused requests are misses, however fast the others are.
 func TestRefusalsAreMisses(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newServer(1, seed+1)
-		s.refuses = 200 // more than 5% are beyond about 210 a second
+		s.refuses = 200 // beyond about 210 a second, more than 5% are refused
 		o := run(s, 50)
 		if !o.Known || math.Abs(o.RPS-205) > 20 || o.Trials > 6 {
-			t.Errorf("%+v", o)
+			t.Errorf("got %+v, want a known goodput of 185 to 225 rps after at most 6 trials", o)
 		}
 	}
 }
 
-// A closed loop of few workers does not show what an instance with more places
-// sustains: the search goes beyond.
+// TestGoodputBeyondTheThroughputOfTheLoop: a closed loop of few workers underestimates an
+// instance with more places, so the search tries higher rates.
 func TestGoodputBeyondTheThroughputOfTheLoop(t *testing.T) {
 	for seed := range uint64(20) {
 		s := &server{service: 50, servers: 16, seconds: 10, warmup: 2, seed: seed + 1}
 		objective = 100
-		search := New(Setting{Objective: 100, Throughput: 8 / 0.05, Rest: s.rest(), Precision: 0.05})
+		search := New(Setting{Objective: 100, Throughput: 8 / 0.05, Idle: s.idleTrial(), Precision: 0.05})
 		for rps, more := search.Next(); more; rps, more = search.Next() {
-			search.Tell(s.try(rps))
+			search.Record(s.try(rps))
 		}
 		if o := search.Outcome(); !o.Known || o.RPS < 250 || o.RPS > 320 {
-			t.Errorf("%+v", o)
+			t.Errorf("got %+v, want a known goodput of 250 to 320 rps", o)
 		}
 	}
 }
 
-// The same is found of the same.
+// TestRepeats: equal trials lead to equal outcomes.
 func TestRepeats(t *testing.T) {
 	a, b := newServer(10, 3), newServer(10, 3)
 	if x, y := run(a, 50), run(b, 50); x != y {
-		t.Errorf("%+v, then %+v", x, y)
+		t.Errorf("got %+v, then %+v; want the same", x, y)
 	}
 }
 
-// Each line of a transcript is a server, an objective and a seed; under it what
-// the search tried and found.
+// TestTranscripts replays testdata/*.txt. Each line gives a server, an objective and a
+// seed. The lines below it are the trials and the outcome of the search.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", func(text string) (string, error) {
 		return transcript.Lines(text, func(line string) ([]string, error) {
@@ -335,14 +340,14 @@ func TestTranscripts(t *testing.T) {
 			objective = slo
 			var at Trial
 			if rest {
-				at = s.rest()
+				at = s.idleTrial()
 			}
 			var out []string
-			search := New(Setting{Objective: slo, Throughput: s.capacity(), Rest: at, Precision: 0.05})
+			search := New(Setting{Objective: slo, Throughput: s.capacity(), Idle: at, Precision: 0.05})
 			for rps, more := search.Next(); more; rps, more = search.Next() {
 				seen := s.try(rps)
 				out = append(out, fmt.Sprintf("at %.4g: %.4g rps came, p95 %.4g ± %.2g ms, %d of %d missed", rps, seen.RPS, seen.P95, seen.P95CI, seen.Misses, seen.Count))
-				search.Tell(seen)
+				search.Record(seen)
 			}
 			o := search.Outcome()
 			if o.Known {

@@ -3,22 +3,21 @@ package goodput
 import "math"
 
 const (
-	slope     = 1.0 // that a line is expected to have,
-	slopeSD   = 0.5 // give or take
-	flattest  = 0.2
-	curvature = 0.25 // of what is taken for a line: the error of a point at y is this times y²
+	slope     = 1.0  // expected slope of a line
+	slopeSD   = 0.5  // standard deviation of that expectation
+	minSlope  = 0.2  // minimum slope of a fitted line
+	curvature = 0.25 // the points lie on a curve: y of a point is off the line by this times y²
 )
 
 // point is a measurement; sd is the standard deviation of y.
 type point struct{ x, y, sd float64 }
 
-// line is points that lie on one, about: the closer to y = 0, the better.
+// line has points that lie approximately on a line, with a better fit near y = 0.
 type line []point
 
-// zero is where y is 0, with its standard deviation. It is least squares with the
-// slope as one more measurement (ridge regression), so that one point is enough.
-// Where the points differ from the line by more than they should, the deviation is
-// larger (the scale factor of the Particle Data Group).
+// zero returns the x at which y is 0, with its standard deviation. It uses least squares with the slope as an additional
+// measurement (ridge regression), so one point is enough. If the points differ from the line by more than their standard
+// deviations, the result's is larger (the scale factor of the Particle Data Group).
 func (l line) zero() (x, sd float64) {
 	weights := make([]float64, len(l))
 	var weight, mx, my float64
@@ -36,7 +35,7 @@ func (l line) zero() (x, sd float64) {
 		xx += weights[i] * (p.x - mx) * (p.x - mx)
 		xy += weights[i] * (p.x - mx) * (p.y - my)
 	}
-	b := max(xy/xx, flattest)
+	b := max(xy/xx, minSlope)
 	x = mx - my/b
 	sd = math.Sqrt(1/weight+(my/b)*(my/b)/xx) / b
 	var scatter float64

@@ -1,5 +1,6 @@
-// Package cluster plays a cluster's events to an online scheduler and counts
-// the GPUs it takes (Dilu, section 5.5).
+// Package cluster replays the events of a cluster, starts and stops of instances, to an online
+// scheduler, and counts the GPUs that it uses (Dilu, section 5.5). Run takes a World and the
+// events and returns a Result; pkg/command/sim calls it.
 package cluster
 
 import (
@@ -13,75 +14,74 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 )
 
-// Result is what came of the events under a scheduler.
+// Result holds the results of a run.
 type Result struct {
 	Scheduler        string     `json:"scheduler"`
-	GPUs             int        `json:"gpus"`              // there are
-	GPUsPeak         int        `json:"gpus_peak"`         // in use at once
-	GPUSeconds       float64    `json:"gpu_seconds"`       // in use, from the first event to the last
-	SMFragmentation  float64    `json:"sm_fragmentation"`  // of the SMs of GPUs in use: not requested, over time
-	MemFragmentation float64    `json:"mem_fragmentation"` // of their memory: not taken
-	AllocatedPeak    float64    `json:"sm_allocated_peak"` // most requested at once, of the SMs of all GPUs
+	GPUs             int        `json:"gpus"`              // GPUs of the cluster
+	GPUsPeak         int        `json:"gpus_peak"`         // most GPUs in use at once
+	GPUSeconds       float64    `json:"gpu_seconds"`       // GPU time in use, from the first event to the last
+	SMFragmentation  float64    `json:"sm_fragmentation"`  // fraction of the SMs of GPUs in use that is not requested, over time
+	MemFragmentation float64    `json:"mem_fragmentation"` // fraction of the memory of GPUs in use that is not allocated, over time
+	AllocatedPeak    float64    `json:"sm_allocated_peak"` // largest fraction of the SMs of all GPUs requested at once
 	Placed           int        `json:"placed"`
 	Rejected         int        `json:"rejected"`
 	Decision         Statistics `json:"decision_us"`
 }
 
-// Statistics of how long decisions took, in microseconds.
+// Statistics summarizes the durations of decisions, in microseconds.
 type Statistics struct {
 	Mean float64 `json:"mean"`
 	P99  float64 `json:"p99"`
 }
 
-// World is what a run needs beside the events.
+// World holds the inputs of a run except for the events.
 type World struct {
-	Placer online.Placer
-	Mem    []gpu.Bytes          // of each GPU, in the order of the inventory; 0: no limit
-	Clock  func() time.Duration // measures decisions
-	// Decided is told every decision on a start, and why; it may be nil.
+	Placer *online.Fleet
+	Mem    []gpu.Bytes          // by GPU, in the order of the inventory; 0 means no limit
+	Clock  func() time.Duration // times the decisions
+	// Decided, unless nil, is called for every decision on a start.
 	Decided func(events.Event, online.Decision)
-	// Progress is told now and then how many events were played, and ends the
-	// run by an error; it may be nil.
+	// Progress, unless nil, is called periodically with the number of events played. Its error
+	// ends the run.
 	Progress func(played int) error
 }
 
-// often is after how many events progress is told: they take milliseconds.
-const often = 256
+// progressInterval is the number of events between calls of Progress. They take milliseconds.
+const progressInterval = 256
 
-// meter adds up what GPUs hold.
+// meter integrates the resources in use over time.
 type meter struct {
 	World
-	running       map[string]held
-	instances     []int     // on each GPU
-	used          int       // GPUs in use
-	requested     int64     // SMs, in billionths of a GPU
-	peak          int64     // most of it at once
-	taken, memory gpu.Bytes // taken of GPUs in use, and all they have
-	last          float64   // time of the last event
-	smArea        float64   // requested × time
-	takenArea     float64
-	memArea       float64
-	took          []time.Duration
-	result        Result
+	running           map[string]allocation
+	instances         []int     // by GPU
+	used              int       // GPUs in use
+	requested         int64     // SMs requested, in billionths of a GPU
+	peak              int64     // largest value of requested
+	allocated, memory gpu.Bytes // memory allocated on GPUs in use, and their total memory
+	last              float64   // time of the last event
+	smArea            float64   // requested × time
+	allocatedArea     float64
+	memArea           float64
+	decisionTimes     []time.Duration
+	result            Result
 }
 
-// held is what an instance holds of each of its GPUs.
-type held struct {
+// allocation describes the resources of an instance on each of its GPUs.
+type allocation struct {
 	gpus    []int
 	request int64
 	mem     gpu.Bytes
 }
 
-// billion is a whole GPU: in billionths sums are exact.
+// billion is one GPU. Sums of billionths are exact.
 const billion = 1e9
 
-// Run plays the events, which are in the order of time. The error is that of
-// Progress.
-func Run(w World, all []events.Event) (Result, error) {
-	m := meter{World: w, running: map[string]held{}, instances: make([]int, len(w.Mem))}
-	for i, e := range all {
+// Run plays the events, which must be in order of time. It returns the error of Progress.
+func Run(w World, list []events.Event) (Result, error) {
+	m := meter{World: w, running: map[string]allocation{}, instances: make([]int, len(w.Mem))}
+	for i, e := range list {
 		if i > 0 {
-			m.pass(e.Time - m.last)
+			m.advance(e.Time - m.last)
 		}
 		m.last = e.Time
 		if e.Start {
@@ -89,20 +89,20 @@ func Run(w World, all []events.Event) (Result, error) {
 		} else {
 			m.stop(e.Instance)
 		}
-		if i%often == often-1 && w.Progress != nil {
+		if i%progressInterval == progressInterval-1 && w.Progress != nil {
 			if err := w.Progress(i + 1); err != nil {
 				return Result{}, err
 			}
 		}
 	}
-	return m.sum(), nil
+	return m.summarize(), nil
 }
 
-// pass lets time go by.
-func (m *meter) pass(seconds float64) {
+// advance advances the time.
+func (m *meter) advance(seconds float64) {
 	m.result.GPUSeconds += float64(m.used) * seconds
 	m.smArea += float64(m.requested) / billion * seconds
-	m.takenArea += float64(m.taken) * seconds
+	m.allocatedArea += float64(m.allocated) * seconds
 	m.memArea += float64(m.memory) * seconds
 }
 
@@ -113,7 +113,7 @@ func (m *meter) start(e events.Event) {
 	}
 	before := m.Clock()
 	d := m.Placer.Place(r)
-	m.took = append(m.took, m.Clock()-before)
+	m.decisionTimes = append(m.decisionTimes, m.Clock()-before)
 	if m.Decided != nil {
 		m.Decided(e, d)
 	}
@@ -122,14 +122,14 @@ func (m *meter) start(e events.Event) {
 		return
 	}
 	m.result.Placed++
-	h := held{d.GPUs, int64(math.Round(e.SMRequest * billion)), r.Mem}
+	h := allocation{d.GPUs, int64(math.Round(e.SMRequest * billion)), r.Mem}
 	m.running[e.Instance] = h
-	m.hold(h, 1)
+	m.addAllocation(h, 1)
 	m.result.GPUsPeak = max(m.result.GPUsPeak, m.used)
 	m.peak = max(m.peak, m.requested)
 }
 
-// stop ends an instance; one that was rejected has nothing to end.
+// stop ends an instance. It ignores instances that were rejected.
 func (m *meter) stop(instance string) {
 	h, ok := m.running[instance]
 	if !ok {
@@ -137,11 +137,11 @@ func (m *meter) stop(instance string) {
 	}
 	delete(m.running, instance)
 	m.Placer.Remove(instance)
-	m.hold(h, -1)
+	m.addAllocation(h, -1)
 }
 
-// hold counts an instance in (1) or out (-1).
-func (m *meter) hold(h held, n int) {
+// addAllocation adds an instance (n = 1) or subtracts it (n = -1).
+func (m *meter) addAllocation(h allocation, n int) {
 	for _, g := range h.gpus {
 		was := m.instances[g] > 0
 		m.instances[g] += n
@@ -150,39 +150,39 @@ func (m *meter) hold(h held, n int) {
 			m.memory += gpu.Bytes(n) * m.Mem[g]
 		}
 		m.requested += int64(n) * h.request
-		m.taken += gpu.Bytes(n) * h.mem
+		m.allocated += gpu.Bytes(n) * h.mem
 	}
 }
 
-func (m *meter) sum() Result {
+func (m *meter) summarize() Result {
 	r := m.result
 	r.GPUs = len(m.Mem)
 	if r.GPUs > 0 {
 		r.AllocatedPeak = float64(m.peak) / billion / float64(r.GPUs)
 	}
-	r.SMFragmentation = missing(m.smArea, r.GPUSeconds)
-	r.MemFragmentation = missing(m.takenArea, m.memArea)
-	if len(m.took) == 0 {
+	r.SMFragmentation = unusedFraction(m.smArea, r.GPUSeconds)
+	r.MemFragmentation = unusedFraction(m.allocatedArea, m.memArea)
+	if len(m.decisionTimes) == 0 {
 		return r
 	}
-	slices.Sort(m.took)
+	slices.Sort(m.decisionTimes)
 	var total time.Duration
-	for _, d := range m.took {
+	for _, d := range m.decisionTimes {
 		total += d
 	}
 	r.Decision = Statistics{
-		Mean: microseconds(total) / float64(len(m.took)),
-		P99:  microseconds(m.took[(len(m.took)*99+99)/100-1]),
+		Mean: microseconds(total) / float64(len(m.decisionTimes)),
+		P99:  microseconds(m.decisionTimes[(len(m.decisionTimes)*99+99)/100-1]),
 	}
 	return r
 }
 
-// missing is the part of a whole that is not there.
-func missing(part, whole float64) float64 {
+// unusedFraction returns 1 - used/whole, but at least 0.
+func unusedFraction(used, whole float64) float64 {
 	if whole <= 0 {
 		return 0
 	}
-	return max(0, 1-part/whole)
+	return max(0, 1-used/whole)
 }
 
 func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

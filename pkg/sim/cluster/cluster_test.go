@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 )
 
-// play runs events on a scheduler for so many nodes of GPUs of that size. Its
-// clock goes on by a microsecond a reading.
+// play runs the events with a scheduler for that number of nodes and GPUs. Its clock advances by
+// a microsecond per reading.
 func play(all []events.Event, nodes, perNode int, gib float64, placer func([]plan.Device) *online.Fleet) Result {
 	var devices []plan.Device
 	w := World{}
@@ -30,15 +30,16 @@ func play(all []events.Event, nodes, perNode int, gib float64, placer func([]pla
 	w.Clock = func() time.Duration { ticks += time.Microsecond; return ticks }
 	r, err := Run(w, all)
 	if err != nil {
-		panic(err) // there is no Progress to fail
+		panic(err) // there is no Progress that could fail
 	}
 	return r
 }
 
 func dilu(d []plan.Device) *online.Fleet { return online.Dilu(d, online.DiluDefaults()) }
 
-// By hand: from 0 to 10 s one GPU holds 0.4 and 10 GiB, to 20 s it and another
-// hold 0.4 + 0.4 and 0.8 of 40 GiB each; then the first is empty.
+// TestFigures has an example worked out by hand. Up to 10 s, one GPU holds 0.4 of its SMs and 10
+// GiB. Up to 20 s, two GPUs hold 0.4 + 0.4 and 0.8, and 20 of 40 GiB each. Then the first one is
+// empty.
 func TestFigures(t *testing.T) {
 	start := func(at float64, name string, sm, gib float64) events.Event {
 		return events.Event{Time: at, Start: true, Instance: name, Function: name, GPUs: 1, SMRequest: sm, SMLimit: sm, MemMiB: gib * 1024}
@@ -65,8 +66,8 @@ func TestNoEvents(t *testing.T) {
 	}
 }
 
-// TestDilusCluster holds the order of the paper's schedulers (section 5.5) and
-// the goal: a fifth fewer GPUs than exclusive, at the peak and over time.
+// TestDilusCluster checks that the schedulers rank as in the paper (section 5.5), and that Dilu
+// needs a fifth fewer GPUs than exclusive, at the peak and over time.
 func TestDilusCluster(t *testing.T) {
 	for seed := range uint64(3) {
 		all := events.Mix(seed, 3200)
@@ -83,8 +84,8 @@ func TestDilusCluster(t *testing.T) {
 	}
 }
 
-// BenchmarkDecision plays Dilu's mix of 3,200 instances on 1,000 nodes of 4
-// GPUs: µs/decision is the figure (the paper's is 350).
+// BenchmarkDecision plays Dilu's mix of 3,200 instances on 1,000 nodes of 4 GPUs. It reports
+// µs/decision; the paper's value is 350.
 func BenchmarkDecision(b *testing.B) {
 	for name, placer := range map[string]func([]plan.Device) *online.Fleet{
 		"dilu": dilu, "exclusive": online.Exclusive, "infless": online.INFless, "fast": online.FaST,
@@ -99,17 +100,17 @@ func BenchmarkDecision(b *testing.B) {
 	}
 }
 
-// Progress is told of what was played, and its error ends the run.
+// TestProgress checks the calls of Progress, whose error ends the run.
 func TestProgress(t *testing.T) {
-	var told []int
+	var reported []int
 	enough := errors.New("enough")
 	w := World{Placer: dilu(nil), Clock: func() time.Duration { return 0 }, Progress: func(played int) error {
-		if told = append(told, played); len(told) == 3 {
+		if reported = append(reported, played); len(reported) == 3 {
 			return enough
 		}
 		return nil
 	}}
-	if _, err := Run(w, make([]events.Event, 10*often)); !errors.Is(err, enough) || !slices.Equal(told, []int{often, 2 * often, 3 * often}) {
-		t.Errorf("told %v, %v", told, err)
+	if _, err := Run(w, make([]events.Event, 10*progressInterval)); !errors.Is(err, enough) || !slices.Equal(reported, []int{progressInterval, 2 * progressInterval, 3 * progressInterval}) {
+		t.Errorf("told %v, %v", reported, err)
 	}
 }

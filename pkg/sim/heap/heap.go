@@ -1,5 +1,4 @@
-// Package heap keeps what is to happen on a virtual clock, and gives it out as it
-// comes.
+// Package heap implements the event queue of a virtual clock. pkg/sim and pkg/sim/planned use it.
 package heap
 
 import (
@@ -7,28 +6,29 @@ import (
 	"time"
 )
 
-// Heap is a binary heap by time. Its zero value is empty.
+// Heap is a binary heap of items, ordered by time. The zero value is empty and ready to use.
 type Heap[T any] struct{ items []item[T] }
 
 type item[T any] struct {
-	at   time.Duration
-	tie  int64
-	what T
+	at    time.Duration
+	tie   int64
+	value T
 }
 
-// before is no method of T's, which would be called and not be compiled into the loops.
+// before compares items by time, then by tie. As a method of T, it would be called instead of
+// being inlined into the loops.
 func before[T any](a, b *item[T]) bool { return a.at < b.at || a.at == b.at && a.tie < b.tie }
 
-// Len is how much there is.
+// Len returns the number of items.
 func (h *Heap[T]) Len() int { return len(h.items) }
 
-// At is when the first happens, of which there must be one.
+// At returns the time of the first item. The heap must not be empty.
 func (h *Heap[T]) At() time.Duration { return h.items[0].at }
 
-// Push adds what happens at a time, of what happens then the least tie first. No two
-// may have both in common.
-func (h *Heap[T]) Push(at time.Duration, tie int64, what T) {
-	it := item[T]{at, tie, what}
+// Push adds an item at a time. Items at the same time are ordered by tie, so no two items may
+// have the same time and tie.
+func (h *Heap[T]) Push(at time.Duration, tie int64, value T) {
+	it := item[T]{at, tie, value}
 	i := len(h.items)
 	h.items = append(h.items, it)
 	for ; i > 0 && before(&it, &h.items[(i-1)/2]); i = (i - 1) / 2 {
@@ -37,9 +37,9 @@ func (h *Heap[T]) Push(at time.Duration, tie int64, what T) {
 	h.items[i] = it
 }
 
-// Pop takes the first, of which there must be one.
+// Pop removes and returns the first item. The heap must not be empty.
 func (h *Heap[T]) Pop() T {
-	first, last := h.items[0].what, h.items[len(h.items)-1]
+	first, last := h.items[0].value, h.items[len(h.items)-1]
 	h.items = h.items[:len(h.items)-1]
 	items := h.items
 	if len(items) == 0 {
@@ -60,11 +60,11 @@ func (h *Heap[T]) Pop() T {
 	return first
 }
 
-// All is what there is, in no order.
+// All iterates over the items, in no particular order.
 func (h *Heap[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for i := range h.items {
-			if !yield(h.items[i].what) {
+			if !yield(h.items[i].value) {
 				return
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestOrder holds the heap to a list that is sorted whenever something is taken.
+// TestOrder compares the heap with a list that is sorted before each removal.
 func TestOrder(t *testing.T) {
 	type entry struct {
 		at  time.Duration

@@ -7,60 +7,67 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/token"
 )
 
-// device is a GPU, whose time the policy gives out.
+// device is a GPU. Its policy grants leases to the instances.
 type device struct {
-	world   *world
-	policy  token.Policy
-	workers []*worker // whose number and one is its client's
-	wakes   time.Duration
-	events  []token.Event  // that the policy is not told yet
-	actions []token.Action // scratch of tell
-	telling bool
+	world     *world
+	policy    token.Policy
+	instances []*instance    // instance i is client i+1
+	wakeAt    time.Duration  // time of the policy's last WakeAt
+	events    []token.Event  // not reported to the policy yet
+	actions   []token.Action // scratch of report
+	reporting bool
 }
 
 func newDevice(w *world, window time.Duration) *device {
-	policy, err := token.Make(token.MultiToken, token.Config{Window: window}, 0)
-	if err != nil {
-		panic(err) // there is that policy
+	policy, err := token.New(token.MultiToken, token.Config{Settings: token.Settings{Window: window}}, 0)
+	if err != nil { // the policy exists
+		panic(err)
 	}
 	return &device{world: w, policy: policy}
 }
 
-// add puts an instance on the GPU.
+// add adds an instance to the GPU.
 func (d *device) add(in Instance, f *function) {
-	w := newWorker(d, in, token.ClientID(len(d.workers)+1))
-	d.workers = append(d.workers, w)
-	name := strconv.Itoa(len(d.workers))
-	d.tell(token.AddInstance{Instance: name, Slice: in.Slice, Turns: in.Turns})
-	d.tell(token.AddClient{Client: w.client, Instance: name})
+	inst := newInstance(d, in, token.ClientID(len(d.instances)+1))
+	d.instances = append(d.instances, inst)
+	name := strconv.Itoa(len(d.instances))
+	d.report(token.AddInstance{Instance: name, Slice: in.Slice, Turns: in.Turns})
+	d.report(token.AddClient{Client: inst.client, Instance: name})
 	if in.Endless {
-		d.tell(token.Request{Client: w.client})
+		d.report(token.Request{Client: inst.client})
 		return
 	}
-	f.add(w)
+	f.add(inst)
 }
 
-// tell tells the policy what happened, and does what it says. What comes of that is
-// told after it.
-func (d *device) tell(ev token.Event) {
+// wake performs the policy's last WakeAt. Earlier ones are void.
+func (d *device) wake() {
+	if d.wakeAt == d.world.now {
+		d.report(token.Wake{})
+	}
+}
+
+// report reports an event to the policy and performs its actions. Events that these actions cause
+// are reported afterwards.
+func (d *device) report(ev token.Event) {
 	d.events = append(d.events, ev)
-	if d.telling {
+	if d.reporting {
 		return
 	}
-	d.telling = true
+	d.reporting = true
 	for n := 0; n < len(d.events); n++ {
 		d.actions = d.policy.Step(d.world.now, d.events[n:n+1], d.actions[:0])
 		for _, a := range d.actions {
 			switch a := a.(type) {
 			case token.Grant:
-				d.workers[a.Client-1].granted(a.Lease)
+				d.instances[a.Client-1].onGranted(a.Lease)
 			case token.Revoke:
-				d.workers[a.Client-1].revoked()
+				d.instances[a.Client-1].onRevoked()
 			case token.WakeAt:
-				d.wakes = a.At
-				d.world.agenda.push(a.At, occasion{kind: wake, device: d})
+				d.wakeAt = a.At
+				d.world.schedule(a.At, d.wake)
 			}
 		}
 	}
-	d.events, d.telling = d.events[:0], false
+	d.events, d.reporting = d.events[:0], false
 }

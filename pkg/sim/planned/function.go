@@ -6,103 +6,104 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// function is what is sent to a function, and what comes of it.
+// function holds the requests and the latencies of one function.
 type function struct {
-	world    *world
-	arrivals []float64 // still to come
-	routing  Routing
-	rng      splitmix.Source
-	lines    []*line // one for all instances, or for each its own
-	weights  float64
-	took     []float64
+	world     *world
+	arrivals  []float64 // still to happen
+	routing   Routing
+	rng       splitmix.Source
+	queues    []*requestQueue // one for all instances under Least, otherwise one for each
+	weights   float64
+	latencies []float64
 }
 
-// line is where requests wait for one of its instances.
-type line struct {
-	function *function
-	waiting  []time.Duration // since when
-	workers  []*worker
+// requestQueue is a queue of requests for its instances.
+type requestQueue struct {
+	function  *function
+	waiting   []time.Duration // arrival times
+	instances []*instance
 }
 
-// add makes an instance known.
-func (f *function) add(w *worker) {
-	if len(f.lines) == 0 || f.routing != Least {
-		f.lines = append(f.lines, &line{function: f})
+// add adds an instance.
+func (f *function) add(inst *instance) {
+	if len(f.queues) == 0 || f.routing != Least {
+		f.queues = append(f.queues, &requestQueue{function: f})
 	}
-	w.line = f.lines[len(f.lines)-1]
-	w.line.workers = append(w.line.workers, w)
-	f.weights += w.rps
+	inst.queue = f.queues[len(f.queues)-1]
+	inst.queue.instances = append(inst.queue.instances, inst)
+	f.weights += inst.rps
 }
 
-// await has the next request come at its time.
-func (f *function) await() {
+// scheduleNext schedules the next request.
+func (f *function) scheduleNext() {
 	if len(f.arrivals) > 0 {
-		f.world.agenda.push(duration(f.arrivals[0]), occasion{kind: arrival, function: f})
+		f.world.schedule(fromMS(f.arrivals[0]), f.arrive)
 		f.arrivals = f.arrivals[1:]
 	}
 }
 
-// arrive has a request come.
+// arrive queues the request that arrives now.
 func (f *function) arrive() {
-	f.await()
-	l := f.route()
-	l.waiting = append(l.waiting, f.world.now)
-	l.serve()
+	f.scheduleNext()
+	q := f.route()
+	q.waiting = append(q.waiting, f.world.now)
+	q.serve()
 }
 
-// route is where a request waits that comes now.
-func (f *function) route() *line {
+// route returns the queue for a new request.
+func (f *function) route() *requestQueue {
 	switch {
-	case len(f.lines) == 1:
+	case len(f.queues) == 1:
 	case f.routing == Random:
-		return f.lines[f.rng.Below(len(f.lines))]
+		return f.queues[f.rng.Below(len(f.queues))]
 	default:
 		at := f.rng.Unit() * f.weights
-		for _, l := range f.lines {
-			if at -= l.workers[0].rps; at < 0 {
-				return l
+		for _, q := range f.queues {
+			if at -= q.instances[0].rps; at < 0 {
+				return q
 			}
 		}
 	}
-	return f.lines[len(f.lines)-1]
+	return f.queues[len(f.queues)-1]
 }
 
-// serve gives what waits to the instances that are free.
-func (l *line) serve() {
-	for len(l.waiting) > 0 {
-		w := l.soonest()
-		if w == nil {
+// serve assigns waiting requests to instances with room, and starts the instances.
+func (q *requestQueue) serve() {
+	for len(q.waiting) > 0 {
+		inst := q.soonest()
+		if inst == nil {
 			break
 		}
-		w.take(l.waiting[0])
-		l.waiting = l.waiting[1:]
+		inst.addRequest(q.waiting[0])
+		q.waiting = q.waiting[1:]
 	}
-	for _, w := range l.workers {
-		w.start()
+	for _, inst := range q.instances {
+		inst.start()
 	}
 }
 
-// soonest is the instance with room that will have one more request done first, by how
-// long a batch took there and how many it has in hand, as the gateway chooses; nil if none has room.
-func (l *line) soonest() *worker {
-	var best *worker
+// soonest returns the instance with room that would complete one more request first, by its
+// average duration of a batch and the requests in its batch. The gateway chooses in the same way.
+// It returns nil if no instance has room.
+func (q *requestQueue) soonest() *instance {
+	var best *instance
 	var first time.Duration
-	for _, w := range l.workers {
-		if !w.room() {
+	for _, inst := range q.instances {
+		if !inst.hasRoom() {
 			continue
 		}
-		if at := w.each * time.Duration(len(w.hand)+1); best == nil || at < first {
-			best, first = w, at
+		if at := inst.meanDuration * time.Duration(len(inst.requests)+1); best == nil || at < first {
+			best, first = inst, at
 		}
 	}
 	return best
 }
 
-// done takes note of requests that are answered now.
-func (l *line) done(came []time.Duration, now time.Duration) {
-	f := l.function
-	for _, at := range came {
-		f.took = append(f.took, ms(now-at))
+// recordLatencies records the latencies of requests that are answered now.
+func (q *requestQueue) recordLatencies(arrivals []time.Duration, now time.Duration) {
+	f := q.function
+	for _, at := range arrivals {
+		f.latencies = append(f.latencies, ms(now-at))
 	}
-	f.world.left -= len(came)
+	f.world.unanswered -= len(arrivals)
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// FromPlan are the instances of a plan by GPU, as a profile knows them: what
-// a batch takes is what package arrivals says of its row. An instance that spans
-// GPUs works on the first, and takes its part of the others whatever it has to do. It
-// fails if the profile has no row of an instance's configuration on its GPU's model, and
-// with a *profile.AmbiguousError if the plan does not name the model and rows differ.
+// FromPlan returns the instances of a plan, by GPU. The work of a batch follows from
+// arrivals.Service of its profile row. An instance that spans several GPUs works on the first and
+// always uses its slice of the others. FromPlan fails if the profile has no row for an instance's
+// configuration on its GPU's model. It returns a *profile.AmbiguousError if the plan does not name
+// the model and the rows differ.
 func FromPlan(p plan.Plan, rows []profile.Row) ([][]Instance, error) {
 	profiled := profile.NewIndex(rows)
-	out, seen := make([][]Instance, len(p.GPUs)), map[string]bool{}
+	gpus, seen := make([][]Instance, len(p.GPUs)), map[string]bool{}
 	for n, g := range p.GPUs {
 		turns := g.Turns()
 		for _, in := range g.Instances {
@@ -24,31 +24,31 @@ func FromPlan(p plan.Plan, rows []profile.Row) ([][]Instance, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s on %s/%d: %w", in.ID, g.Node, g.Index, err)
 			}
-			took := arrivals.Service(row) * row.Quota
-			if took == 0 {
+			work := arrivals.Service(row) * row.Quota
+			if work == 0 {
 				on := ""
 				if g.Model != "" {
 					on = " on " + g.Model
 				}
-				return nil, fmt.Errorf("%s runs at sm_pct %v, quota %v, batch %d%s, of which the profile has no row that sustains anything",
+				return nil, fmt.Errorf("%s runs at sm_pct %v, quota %v, batch %d%s, for which the profile has no row with a throughput above 0",
 					in.ID, in.SMPct, in.QuotaRequest, in.Batch, on)
 			}
-			out[n] = append(out[n], Instance{
+			gpus[n] = append(gpus[n], Instance{
 				Function: in.Function, Turns: turns[in.ID],
 				Slice: gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: max(in.QuotaLimit, in.QuotaRequest)},
-				Work:  took, HandOver: p.HandOverMS(in.Function), Batch: in.Batch, RPS: in.RPS, Endless: seen[in.ID],
+				Work:  work, HandOver: p.HandOverMS(in.Function), Batch: in.Batch, RPS: in.RPS, Endless: seen[in.ID],
 			})
 			seen[in.ID] = true
 		}
 	}
-	return out, nil
+	return gpus, nil
 }
 
-// Groups parts GPUs into those that have functions in common, if only by way of others:
-// what comes to one group changes nothing in another. They are in the order given, as
-// are the GPUs of each.
+// Groups partitions GPUs so that functions of different groups share no GPU, not even indirectly.
+// Requests to one group therefore do not affect another. Groups, and the GPUs of each, are in the
+// given order.
 func Groups(gpus [][]Instance) [][][]Instance {
-	group := make([]int, len(gpus)) // a GPU of it that comes before, or itself
+	group := make([]int, len(gpus)) // by GPU: an earlier GPU of the same group, or itself
 	root := func(n int) int {
 		for group[n] != n {
 			group[n] = group[group[n]]
@@ -69,15 +69,15 @@ func Groups(gpus [][]Instance) [][][]Instance {
 			group[max(a, b)] = min(a, b)
 		}
 	}
-	var out [][][]Instance
+	var groups [][][]Instance
 	place := map[int]int{}
 	for n, g := range gpus {
-		at, begun := place[root(n)]
-		if !begun {
-			at, out = len(out), append(out, nil)
+		at, known := place[root(n)]
+		if !known {
+			at, groups = len(groups), append(groups, nil)
 			place[root(n)] = at
 		}
-		out[at] = append(out[at], g)
+		groups[at] = append(groups[at], g)
 	}
-	return out
+	return groups
 }

@@ -1,9 +1,9 @@
-// Package planned foretells what the instances of a plan keep of functions'
-// objectives when requests come as they do. Each GPU's time is given out by the
-// policy that the token daemon drives (multi-token), on a virtual clock, and a router
-// gives every request to an instance of its function. The rules are in
-// docs/simulation.md. Times are in ms, but for those inside, which are durations since
-// the first window began.
+// Package planned predicts how well a plan's instances meet the objectives of their functions
+// under given arrivals of requests. On a virtual clock, each GPU is shared by the policy of the
+// token daemon (multi-token of pkg/policy/token), and a router assigns every request to an
+// instance of its function. FromPlan reads a plan, Run.Predict simulates it, and Latencies is
+// the simulation itself; pkg/command/sim calls them. docs/simulation.md has the rules. Times in
+// the API are in ms; internally they are durations since the first window began.
 package planned
 
 import (
@@ -12,72 +12,73 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/sim/heap"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// Instance is an instance on a GPU.
+// Instance describes an instance on a GPU.
 type Instance struct {
 	Function string
-	Slice    gpu.Slice  // its memory does not count
-	Turns    []gpu.Turn // parts of the window that are its own
-	Work     float64    // ms of the GPU that a batch takes on its SMs, whatever is in it
-	HandOver float64    // ms from the end of a batch's work to its answer, when it may begin the next
-	Batch    int        // most requests in a batch
-	RPS      float64    // what it is counted on for: its weight under Weighted
+	Slice    gpu.Slice  // its memory is ignored
+	Turns    []gpu.Turn // its own parts of the window
+	Work     float64    // GPU time of a batch on its SMs in ms, regardless of the batch's size
+	HandOver float64    // ms from the end of a batch's work to its answer, after which the next batch may begin
+	Batch    int        // largest number of requests in a batch
+	RPS      float64    // planned throughput: its weight under Weighted
 
-	// Endless says that it takes no requests and always has work: what is on other
-	// GPUs of an instance that spans some.
+	// Endless marks an instance that takes no requests and always has work. It stands for the
+	// further GPUs of an instance that spans several.
 	Endless bool
 }
 
-// Routing says which instance a request goes to.
+// Routing is a rule for assigning requests to instances.
 type Routing string
 
-// Least has requests wait until an instance is free, and of those that are it is the
-// one that would answer first, by how long its batches took; Weighted is one at
-// random, in proportion to what each is counted on for; Random any.
+// Least lets requests wait until an instance is free, and prefers the instance that would answer
+// first, judging by its past batches. Weighted draws an instance in proportion to its planned
+// throughput. Random draws any instance.
 const (
 	Least    Routing = "least"
 	Weighted Routing = "weighted"
 	Random   Routing = "random"
 )
 
-// Routings are all of them.
+// Routings returns the names of all rules.
 func Routings() []string { return []string{string(Least), string(Weighted), string(Random)} }
 
-// Config is what is played.
+// Config describes a simulation.
 type Config struct {
 	GPUs     [][]Instance
-	Arrivals map[string][]float64 // of each function's requests, in order
+	Arrivals map[string][]float64 // times of each function's requests, ascending
 	Routing  Routing
-	WindowMS float64 // 0 is gpu.Window
-	Seed     uint64  // of the router, where it draws lots
+	WindowMS float64 // 0 means gpu.Window
+	Seed     uint64  // of the router's random numbers
 }
 
-// Latencies are how long each request of a function took from its arrival to its
-// answer, in ms, in ascending order. Functions without instances have none.
+// Latencies simulates all requests. It returns the latencies of each function in ms, ascending.
+// Functions without instances are missing.
 func Latencies(c Config) map[string][]float64 {
 	w := newWorld(c)
 	w.run()
-	out := map[string][]float64{}
+	latencies := map[string][]float64{}
 	for name, f := range w.functions {
-		slices.Sort(f.took)
-		out[name] = f.took
+		slices.Sort(f.latencies)
+		latencies[name] = f.latencies
 	}
-	return out
+	return latencies
 }
 
-// Quantile is the latency that a part of the requests, 0 to 1, took at most; 0 of
-// none.
-func Quantile(sorted []float64, part float64) float64 {
+// Quantile returns the least latency that at least the given fraction of the requests did not
+// exceed, or 0 if there are no requests.
+func Quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
 	}
-	return sorted[min(len(sorted)-1, max(0, int(math.Ceil(part*float64(len(sorted))))-1))]
+	return sorted[min(len(sorted)-1, max(0, int(math.Ceil(q*float64(len(sorted))))-1))]
 }
 
-// Within is the part of the requests, 0 to 1, that took at most so long; 0 of
-// none.
+// Within returns the fraction of the requests that took at most the given time, or 0 if there are
+// no requests.
 func Within(sorted []float64, ms float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -91,19 +92,20 @@ func Within(sorted []float64, ms float64) float64 {
 	return float64(n) / float64(len(sorted))
 }
 
-// world is all that is played, at one moment.
+// world is the state of a simulation.
 type world struct {
-	now       time.Duration
-	agenda    agenda
-	gpus      []*device
-	functions map[string]*function
-	left      int // requests without an answer
+	now        time.Duration
+	agenda     heap.Heap[func()] // scheduled events by time, then in the order in which they were scheduled
+	scheduled  int64             // number of events ever scheduled
+	gpus       []*device
+	functions  map[string]*function
+	unanswered int // unanswered requests
 }
 
 func newWorld(c Config) *world {
 	w := &world{functions: map[string]*function{}}
-	window := duration(c.WindowMS)
-	// In the order of the plan, so that a run can be had again.
+	window := fromMS(c.WindowMS)
+	// In the order of the plan, so that runs are reproducible.
 	var names []string
 	for _, instances := range c.GPUs {
 		d := newDevice(w, window)
@@ -121,24 +123,29 @@ func newWorld(c Config) *world {
 	for n, name := range names {
 		f := w.functions[name]
 		f.rng = splitmix.Source(splitmix.Mix(c.Seed + uint64(n)))
-		f.took = make([]float64, 0, len(f.arrivals))
-		w.left += len(f.arrivals)
-		f.await()
+		f.latencies = make([]float64, 0, len(f.arrivals))
+		w.unanswered += len(f.arrivals)
+		f.scheduleNext()
 	}
 	return w
 }
 
-// run lets time pass until all requests are answered.
+// run advances the clock until all requests are answered.
 func (w *world) run() {
-	for w.left > 0 {
-		at, next := w.agenda.pop()
-		w.now = at
-		next.happen()
+	for w.unanswered > 0 {
+		w.now = w.agenda.At()
+		w.agenda.Pop()()
 	}
 }
 
-// duration is so many ms.
-func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+// schedule schedules an event.
+func (w *world) schedule(at time.Duration, event func()) {
+	w.scheduled++
+	w.agenda.Push(at, w.scheduled, event)
+}
 
-// ms is so long in ms.
+// fromMS converts milliseconds.
+func fromMS(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// ms converts a duration to milliseconds.
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

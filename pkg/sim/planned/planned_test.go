@@ -15,29 +15,29 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// poisson are arrivals at so many a second.
+// poisson returns Poisson arrivals at a rate per second.
 func poisson(rps float64, n int, seed uint64) []float64 {
 	rng := splitmix.Source(seed)
-	out, at := make([]float64, n), 0.0
-	for i := range out {
+	times, at := make([]float64, n), 0.0
+	for i := range times {
 		at += rng.Exponential() * 1000 / rps
-		out[i] = at
+		times[i] = at
 	}
-	return out
+	return times
 }
 
-// alone has all SMs, all of the time.
-func alone(work float64, batch int) Instance { return part(work, batch, 100, 0, 1) }
+// wholeGPU returns an instance with all SMs for the whole window.
+func wholeGPU(work float64, batch int) Instance { return sliceOf(work, batch, 100, 0, 1) }
 
-// part has so many percent of the SMs from one part of the window to another.
-func part(work float64, batch int, sm, from, to float64) Instance {
+// sliceOf returns an instance with sm percent of the SMs during that part of the window.
+func sliceOf(work float64, batch int, sm, from, to float64) Instance {
 	return Instance{
 		Function: "f", Slice: gpu.Slice{SMPct: sm, QuotaRequest: to - from, QuotaLimit: to - from},
 		Turns: []gpu.Turn{{From: from, To: to}}, Work: work, Batch: batch, RPS: 1000 * float64(batch) * (to - from) / work,
 	}
 }
 
-// of is an instance as one of another function.
+// of returns the instance for another function.
 func of(function string, in Instance) Instance {
 	in.Function = function
 	return in
@@ -47,9 +47,9 @@ func near(got, want []float64, within float64) bool {
 	return slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < within })
 }
 
-// Worked out by hand: windows of 100 ms.
+// TestByHand has examples worked out by hand, with windows of 100 ms.
 func TestByHand(t *testing.T) {
-	handed := alone(10, 1)
+	handed := wholeGPU(10, 1)
 	handed.HandOver = 3
 	for _, c := range []struct {
 		what     string
@@ -57,18 +57,18 @@ func TestByHand(t *testing.T) {
 		arrivals []float64
 		want     []float64
 	}{
-		{"at rest", []Instance{alone(10, 1)}, []float64{3, 50}, []float64{10, 10}},
-		{"one behind the other", []Instance{alone(10, 1)}, []float64{0, 4}, []float64{10, 16}},
+		{"at rest", []Instance{wholeGPU(10, 1)}, []float64{3, 50}, []float64{10, 10}},
+		{"one behind the other", []Instance{wholeGPU(10, 1)}, []float64{0, 4}, []float64{10, 16}},
 		{"handed over", []Instance{handed}, []float64{0, 4, 50}, []float64{13, 13, 22}},
-		{"a batch is what waits", []Instance{alone(10, 2)}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
-		{"over two windows", []Instance{alone(30, 1)}, []float64{90}, []float64{30}},
-		{"outside its turn, which nobody else has", []Instance{part(10, 1, 100, 0.5, 0.7)}, []float64{30, 90}, []float64{10, 10}},
-		// Of 40 ms a window; but 12 ms are on the GPU when the lease is asked back, and what
-		// that is over is taken off the next windows.
-		{"until its budget is spent", []Instance{part(25, 1, 100, 0.5, 0.9)}, []float64{0, 0, 0}, []float64{25, 50, 125}},
-		{"with what is on the GPU", []Instance{part(60, 1, 100, 0.5, 0.9)}, []float64{0}, []float64{108}},
-		{"two at a time", []Instance{part(10, 1, 50, 0, 1), part(10, 1, 50, 0, 1)}, []float64{0, 0, 4}, []float64{10, 10, 16}},
-		{"the quicker first", []Instance{part(20, 1, 50, 0, 1), part(10, 1, 50, 0, 1)}, []float64{0, 0, 5}, []float64{10, 15, 20}},
+		{"a batch is what waits", []Instance{wholeGPU(10, 2)}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
+		{"over two windows", []Instance{wholeGPU(30, 1)}, []float64{90}, []float64{30}},
+		{"outside its turn, which nobody else has", []Instance{sliceOf(10, 1, 100, 0.5, 0.7)}, []float64{30, 90}, []float64{10, 10}},
+		// 40 ms of each window. 12 ms of work are on the GPU when the lease is revoked, and the
+		// excess is charged to the next windows.
+		{"until its budget is spent", []Instance{sliceOf(25, 1, 100, 0.5, 0.9)}, []float64{0, 0, 0}, []float64{25, 50, 125}},
+		{"with what is on the GPU", []Instance{sliceOf(60, 1, 100, 0.5, 0.9)}, []float64{0}, []float64{108}},
+		{"two at a time", []Instance{sliceOf(10, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 4}, []float64{10, 10, 16}},
+		{"the quicker first", []Instance{sliceOf(20, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 5}, []float64{10, 15, 20}},
 	} {
 		got := Latencies(Config{GPUs: [][]Instance{c.gpu}, Arrivals: map[string][]float64{"f": c.arrivals}, Routing: Least, WindowMS: 100})["f"]
 		if !near(got, c.want, 1e-3) {
@@ -77,19 +77,20 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// What an owner leaves is lent, and is its own again when those that borrow have
-// drained. Two share all SMs; turns are 0 to 40 and 40 to 80 ms of each window.
+// TestLent checks that unused time is lent, and returns to its owner when the borrowers have
+// drained. Two instances use all SMs; their turns are 0 to 40 ms and 40 to 80 ms of each window.
 func TestLent(t *testing.T) {
-	a, b := part(30, 1, 100, 0, 0.4), of("g", part(10, 1, 100, 0.4, 0.8))
+	a, b := sliceOf(30, 1, 100, 0, 0.4), of("g", sliceOf(10, 1, 100, 0.4, 0.8))
 	for _, c := range []struct {
 		what         string
 		f, g         []float64
 		wantF, wantG []float64
 	}{
 		{"in the other's turn", []float64{40}, []float64{205}, []float64{30}, []float64{10}},
-		// 12 ms are on the GPU at 45, and g has its lease until it was idle for 2 ms.
+		// At 45 ms, f has 12 ms of work on the GPU. g then holds its lease until it has been idle
+		// for 2 ms.
 		{"until it is wanted", []float64{40}, []float64{45}, []float64{42}, []float64{22}},
-		// Less than that is left of its work.
+		// Less than 12 ms of f's work remain.
 		{"and nearly done", []float64{40}, []float64{62}, []float64{30}, []float64{18}},
 		{"its own turn is nobody else's", []float64{5}, []float64{10}, []float64{30}, []float64{37}},
 	} {
@@ -100,10 +101,11 @@ func TestLent(t *testing.T) {
 	}
 }
 
-// Outside its turn an instance runs beside others as far as their SMs leave room.
+// TestBeside checks that an instance outside its turn runs concurrently with others if enough SMs
+// are free.
 func TestBeside(t *testing.T) {
-	a, b := part(20, 1, 60, 0, 0.5), of("g", part(20, 1, 60, 0.5, 1))
-	c := of("h", part(20, 1, 40, 0, 0.5))
+	a, b := sliceOf(20, 1, 60, 0, 0.5), of("g", sliceOf(20, 1, 60, 0.5, 1))
+	c := of("h", sliceOf(20, 1, 40, 0, 0.5))
 	got := Latencies(Config{GPUs: [][]Instance{{a, b, c}}, Routing: Least, WindowMS: 100, Arrivals: map[string][]float64{"f": {0}, "g": {0}, "h": {0, 60}}})
 	if !near(got["f"], []float64{20}, 1e-3) || !near(got["h"], []float64{20, 20}, 1e-3) {
 		t.Errorf("60 and 40%% beside each other: %v and %v, expected 20 ms each", got["f"], got["h"])
@@ -113,10 +115,10 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// Where nothing can be lent, since all have the whole window, an instance is a queue of
-// its own.
+// TestWholeWindow checks that an instance is an independent queue if all have the whole window,
+// so that there is no time to lend.
 func TestWholeWindow(t *testing.T) {
-	gpu := []Instance{part(5, 1, 50, 0, 1), of("g", part(30, 4, 24, 0, 1)), of("h", part(8, 1, 26, 0, 1))}
+	gpu := []Instance{sliceOf(5, 1, 50, 0, 1), of("g", sliceOf(30, 4, 24, 0, 1)), of("h", sliceOf(8, 1, 26, 0, 1))}
 	rates := []float64{150, 80, 60}
 	at := map[string][]float64{}
 	for n, in := range gpu {
@@ -142,23 +144,24 @@ func TestWholeWindow(t *testing.T) {
 	}
 }
 
-// An instance that always has work beside another that has gets its quota.
+// TestBacklogged checks that an instance that always has work gets its quota if another one
+// always has work, too.
 func TestBacklogged(t *testing.T) {
 	for _, quota := range []float64{0.2, 0.4, 0.7} {
-		rival := of("g", part(1, 1, 100, quota, 1))
+		rival := of("g", sliceOf(1, 1, 100, quota, 1))
 		rival.Endless = true
-		got := Latencies(Config{GPUs: [][]Instance{{part(5, 1, 100, 0, quota), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
+		got := Latencies(Config{GPUs: [][]Instance{{sliceOf(5, 1, 100, 0, quota), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
 		if all, want := got[len(got)-1], 2000*5/quota; math.Abs(all/want-1) > 0.02 {
 			t.Errorf("quota %v: 2000 batches of 5 ms take %v ms, expected %v", quota, all, want)
 		}
 	}
 }
 
-// An instance that is alone and has the whole window is an M/D/1 queue: the mean
-// wait is load / (2 (1 - load)) services (Pollaczek and Khinchine).
+// TestMeanWait checks that a single instance with the whole window is an M/D/1 queue: the mean
+// waiting time is load / (2 (1 - load)) services (Pollaczek and Khinchine).
 func TestMeanWait(t *testing.T) {
 	for _, load := range []float64{0.3, 0.6, 0.8} {
-		got := Latencies(Config{GPUs: [][]Instance{{alone(10, 1)}}, Arrivals: map[string][]float64{"f": poisson(load*100, 400_000, 1)}, WindowMS: 100, Routing: Least})["f"]
+		got := Latencies(Config{GPUs: [][]Instance{{wholeGPU(10, 1)}}, Arrivals: map[string][]float64{"f": poisson(load*100, 400_000, 1)}, WindowMS: 100, Routing: Least})["f"]
 		sum := 0.0
 		for _, v := range got {
 			sum += v - 10
@@ -169,10 +172,10 @@ func TestMeanWait(t *testing.T) {
 	}
 }
 
-// The more the router knows the better the tail, and what is not alike gets what
-// it can do.
+// TestRouting checks that tail latency improves with the router's information, and that faster
+// instances get more requests.
 func TestRouting(t *testing.T) {
-	gpus := [][]Instance{{alone(10, 1)}, {alone(10, 1)}, {alone(40, 1)}}
+	gpus := [][]Instance{{wholeGPU(10, 1)}, {wholeGPU(10, 1)}, {wholeGPU(40, 1)}}
 	p95 := map[Routing]float64{}
 	for _, r := range Routings() {
 		got := Latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": poisson(150, 200_000, 2)}, Routing: Routing(r), WindowMS: 100, Seed: 3})["f"]
@@ -200,8 +203,8 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// An instance that spans GPUs works on the first, and leaves nothing of its part of the
-// others.
+// TestFromPlan checks that an instance that spans GPUs works on the first, and never lends its
+// part of the others.
 func TestFromPlan(t *testing.T) {
 	zero := 0.0
 	in := func(id, function string, quota float64) plan.Instance {
@@ -254,8 +257,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// Whatever comes, every request is answered once, none before its work is done, and
-// what an instance works in the long run is within its quota.
+// TestProperties checks that every request is answered once, and not before its work is done, and
+// that the work of an instance stays within its quota in the long run.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{WindowMS: 100, Routing: Routing(rapid.SampledFrom(Routings()).Draw(t, "routing")), Seed: rapid.Uint64().Draw(t, "seed"), Arrivals: map[string][]float64{}}
@@ -264,7 +267,7 @@ func TestProperties(t *testing.T) {
 			var gpu []Instance
 			for range rapid.IntRange(1, 4).Draw(t, "instances") {
 				from := rapid.Float64Range(0, 0.9).Draw(t, "from")
-				in := part(rapid.Float64Range(0.1, 250).Draw(t, "work"), 1, rapid.SampledFrom([]float64{12, 50, 100}).Draw(t, "SMs"), from, rapid.Float64Range(from+0.05, 1).Draw(t, "to"))
+				in := sliceOf(rapid.Float64Range(0.1, 250).Draw(t, "work"), 1, rapid.SampledFrom([]float64{12, 50, 100}).Draw(t, "SMs"), from, rapid.Float64Range(from+0.05, 1).Draw(t, "to"))
 				in.Function = rapid.SampledFrom([]string{"f", "g", "h"}).Draw(t, "function")
 				in.Batch = rapid.IntRange(1, 8).Draw(t, "batch")
 				in.HandOver = rapid.SampledFrom([]float64{0, 0.5, 5}).Draw(t, "hand-over")
@@ -279,17 +282,17 @@ func TestProperties(t *testing.T) {
 		for f := range least {
 			c.Arrivals[f] = poisson(rapid.Float64Range(1, 300).Draw(t, "rate"), rapid.IntRange(0, 300).Draw(t, "requests"), c.Seed)
 		}
-		got, again := Latencies(c), Latencies(c)
+		got, repeated := Latencies(c), Latencies(c)
 		for f := range least {
-			took := got[f]
-			if len(took) != len(c.Arrivals[f]) || !slices.IsSorted(took) {
-				t.Fatalf("%d latencies of %d requests", len(took), len(c.Arrivals[f]))
+			latencies := got[f]
+			if len(latencies) != len(c.Arrivals[f]) || !slices.IsSorted(latencies) {
+				t.Fatalf("%d latencies of %d requests", len(latencies), len(c.Arrivals[f]))
 			}
-			if !slices.Equal(took, again[f]) {
+			if !slices.Equal(latencies, repeated[f]) {
 				t.Fatal("another run has other latencies")
 			}
-			if len(took) > 0 && (took[0] < least[f]-1e-3 || math.IsInf(took[len(took)-1], 0)) {
-				t.Fatalf("from %v to %v ms, although the least work is %v", took[0], took[len(took)-1], least[f])
+			if len(latencies) > 0 && (latencies[0] < least[f]-1e-3 || math.IsInf(latencies[len(latencies)-1], 0)) {
+				t.Fatalf("from %v to %v ms, although the least work is %v", latencies[0], latencies[len(latencies)-1], least[f])
 			}
 		}
 	})
@@ -307,7 +310,7 @@ func BenchmarkLatencies(b *testing.B) {
 					if quota < 1 && i%2 == 1 {
 						from = 0.4
 					}
-					in := of(fmt.Sprint("f", i), part(5, 1, map[bool]float64{true: 50, false: 25}[quota < 1], from, from+quota))
+					in := of(fmt.Sprint("f", i), sliceOf(5, 1, map[bool]float64{true: 50, false: 25}[quota < 1], from, from+quota))
 					gpu = append(gpu, in)
 					if g == 0 {
 						c.Arrivals[in.Function] = poisson(4*0.6*quota*200, 20_000, uint64(i))

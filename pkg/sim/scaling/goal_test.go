@@ -8,9 +8,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/sim/workload"
 )
 
-// TestLazyBeatsEager: on loads that come in bursts, waves or rare visits, lazy
-// scaling starts cold less often than eager scaling and leaves no more
-// requests unserved (Dilu, Table 3).
+// TestLazyBeatsEager checks under bursty, periodic and sporadic loads that lazy scaling has fewer
+// cold starts than eager scaling, and no more unserved requests (Dilu, Table 3).
 func TestLazyBeatsEager(t *testing.T) {
 	u := unit(t)
 	for _, shape := range []string{"bursty", "periodic", "sporadic"} {

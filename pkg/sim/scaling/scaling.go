@@ -1,6 +1,6 @@
-// Package scaling runs a scaler against a series of loads on a virtual clock:
-// how often it starts cold, how many requests find nothing that could serve
-// them, and what it costs.
+// Package scaling runs a scaler of pkg/policy/scale against a series of loads on a virtual clock.
+// It counts cold starts, requests beyond the capacity, and instance time. NewOptions and Run are
+// called by pkg/command/sim.
 package scaling
 
 import (
@@ -13,35 +13,38 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// maxInstances is the most instances a run may have deployed at once.
+// maxInstances limits the instances deployed at once.
 const maxInstances = 100_000
 
-// Result is what a run came to. Ratios are of requests.
+// Result holds the results of a run. Ratios refer to requests.
 type Result struct {
 	Scaler            string  `json:"scaler"`
 	ColdStarts        int     `json:"cold_starts"`
 	SLOViolationRatio float64 `json:"slo_violation_ratio"`
-	InstanceSeconds   float64 `json:"instance_seconds"` // deployed, starting included
+	InstanceSeconds   float64 `json:"instance_seconds"` // deployed time, including starts
 	MaxInstances      int     `json:"max_instances"`
 }
 
-// Decision is one action of the scaler. Second is when, in whole seconds since
-// the first of the series; Instances how many are deployed after it.
+// Decision is one action of the scaler. Second is its time in whole seconds since the first load,
+// and Instances the number of deployed instances after it.
 type Decision struct {
 	Second    int     `json:"second"`
 	RPS       float64 `json:"rps"`
 	Start     int     `json:"start"`
 	Stop      int     `json:"stop"`
 	Instances int     `json:"instances"`
-	Reason    string  `json:"reason"`
+	Reason    string  `json:"reason"` // text form of Cause
+
+	Cause reason.Reason `json:"cause"`
 }
 
-// Options say what is run. First are the instances there are to begin with;
-// Cold is how long an instance of a configuration takes until it serves;
-// Decided, when not nil, hears every action; Progress, when not nil, now and then
-// how many seconds have passed, and its error ends the run.
+// Options describes a run. First holds the initial instances. Cold returns the cold-start time of
+// an instance with that configuration. Decided, unless nil, is called for every action. Progress,
+// unless nil, is called periodically with the number of simulated seconds; its error ends the
+// run.
 type Options struct {
 	Scaler   *scale.Scaler
 	First    []scale.Instance
@@ -50,96 +53,96 @@ type Options struct {
 	Progress func(second int) error
 }
 
-// often is after how many seconds progress is told: with the most instances
-// they take less than one.
-const often = 64
+// progressInterval is the number of simulated seconds between calls of Progress. Even with
+// maxInstances, they take less than a second.
+const progressInterval = 64
 
-// deployed is an instance and when it serves, counted from the first second.
+// deployed is an instance and the time at which it is ready, relative to the first second.
 type deployed struct {
 	scale.Instance
-	ready time.Duration
-	told  bool // the scaler knows that it is ready
+	ready    time.Duration
+	reported bool // Ready was reported to the scaler
 }
 
 type run struct {
 	Options
-	now    time.Duration // the end of the second that is being looked at
-	all    []deployed    // oldest first
-	serial int
-	events []scale.Event // that the scaler is yet to be told
-	result Result
+	now       time.Duration // the end of the current second
+	instances []deployed    // oldest first
+	serial    int
+	events    []scale.Event // events to report to the scaler
+	result    Result
 }
 
-// Run feeds the loads, one a second and evenly spread over it, to the scaler.
-// It hears a second's load when the second ends, and at once what becomes of
-// instances; what it starts serves after its cold start. A request beyond what
-// serving instances sustain at their limits violates the objective.
+// Run reports the loads to the scaler, one per second, and measures the result. Requests are
+// evenly spread over each second. The scaler receives a load at the end of its second, and events
+// of instances at once. New instances serve after their cold start. Requests beyond the limits of
+// the serving instances violate the objective.
 func Run(loads []float64, o Options) (Result, error) {
 	r := run{Options: o}
 	for _, in := range o.First {
 		r.add(in, 0)
 	}
-	r.tell()
-	var asked, late float64
+	r.reportEvents()
+	var requested, violations float64
 	for second, rps := range loads {
 		r.now = time.Duration(second) * time.Second
-		asked += rps
-		late += r.violations(rps)
-		r.result.MaxInstances = max(r.result.MaxInstances, len(r.all))
-		r.result.InstanceSeconds += float64(len(r.all))
+		requested += rps
+		violations += r.violations(rps)
+		r.result.MaxInstances = max(r.result.MaxInstances, len(r.instances))
+		r.result.InstanceSeconds += float64(len(r.instances))
 		r.now += time.Second
-		r.serve()
-		if r.Progress != nil && second%often == often-1 {
+		r.reportReady()
+		if r.Progress != nil && second%progressInterval == progressInterval-1 {
 			if err := r.Progress(second + 1); err != nil {
 				return Result{}, err
 			}
 		}
 		if second == len(loads)-1 {
-			break // nothing comes after
+			break // the scaler's actions would have no effect
 		}
 		for _, a := range o.Scaler.Step(r.now, []scale.Event{scale.Load{RPS: rps}}, nil) {
 			if err := r.apply(second, rps, a); err != nil {
 				return Result{}, err
 			}
 		}
-		r.tell()
+		r.reportEvents()
 	}
-	if asked > 0 {
-		r.result.SLOViolationRatio = late / asked
+	if requested > 0 {
+		r.result.SLOViolationRatio = violations / requested
 	}
 	return r.result, nil
 }
 
-// First are the instances that a scaler starts for a first load.
+// First returns the instances that a scaler starts for a first load.
 func First(scaler *scale.Scaler, rps float64) ([]scale.Instance, error) {
-	var out []scale.Instance
+	var instances []scale.Instance
 	for _, a := range scaler.Step(0, []scale.Event{scale.Load{RPS: rps}}, nil) {
-		start, _ := a.(scale.Start) // there is nothing to stop
-		if start.Count > maxInstances-len(out) {
+		start, _ := a.(scale.Start) // there is no instance to stop
+		if start.Count > maxInstances-len(instances) {
 			return nil, &LoadError{RPS: rps}
 		}
-		out = append(out, slices.Repeat([]scale.Instance{start.Like}, start.Count)...)
+		instances = append(instances, slices.Repeat([]scale.Instance{start.Like}, start.Count)...)
 	}
-	return out, nil
+	return instances, nil
 }
 
-// LoadError says of which second the load takes too many instances; seconds count from
-// 0, the first of the loads.
+// LoadError reports a load that would need more than maxInstances instances. Second is its index
+// in the series of loads.
 type LoadError struct {
 	Second int
 	RPS    float64
 }
 
 func (e *LoadError) Error() string {
-	return fmt.Sprintf("%s rps need more than %d instances", number.Plain(e.RPS), maxInstances)
+	return fmt.Sprintf("%s requests/s need more than %d instances", number.Plain(e.RPS), maxInstances)
 }
 
-// violations are the requests of the second that begins now for which nothing
-// serves. What becomes ready within the second serves the rest of it.
+// violations returns the number of requests without capacity in the second that begins now.
+// Instances that become ready during that second serve for the rest of it.
 func (r *run) violations(rps float64) float64 {
 	var capacity float64
 	var joining []deployed
-	for _, d := range r.all {
+	for _, d := range r.instances {
 		switch {
 		case d.ready <= r.now:
 			capacity += d.Limit.ThroughputRPS
@@ -150,14 +153,14 @@ func (r *run) violations(rps float64) float64 {
 	slices.SortStableFunc(joining, func(a, b deployed) int { return cmp.Compare(a.ready, b.ready) })
 	late, from := 0.0, r.now
 	for _, d := range joining {
-		late += beyond(rps, capacity) * (d.ready - from).Seconds()
+		late += excess(rps, capacity) * (d.ready - from).Seconds()
 		capacity, from = capacity+d.Limit.ThroughputRPS, d.ready
 	}
-	return late + beyond(rps, capacity)*(r.now+time.Second-from).Seconds()
+	return late + excess(rps, capacity)*(r.now+time.Second-from).Seconds()
 }
 
-// beyond is the part of a load that is not served, rounding aside.
-func beyond(rps, capacity float64) float64 {
+// excess returns the load that exceeds the capacity, except for rounding errors.
+func excess(rps, capacity float64) float64 {
 	if rps <= capacity*(1+1e-9) {
 		return 0
 	}
@@ -168,24 +171,25 @@ func (r *run) apply(second int, rps float64, a scale.Action) error {
 	d := Decision{Second: second + 1, RPS: rps}
 	switch a := a.(type) {
 	case scale.Start:
-		if a.Count > maxInstances-len(r.all) {
+		if a.Count > maxInstances-len(r.instances) {
 			return &LoadError{second, rps}
 		}
 		for range a.Count {
 			r.add(a.Like, r.now+r.Cold(a.Like.Request))
 		}
 		r.result.ColdStarts += a.Count
-		d.Start, d.Reason = a.Count, a.Reason
+		d.Start, d.Cause = a.Count, a.Reason
 	case scale.Stop:
-		gone := map[string]bool{}
+		stopped := map[string]bool{}
 		for _, id := range a.IDs {
-			gone[id] = true
-			r.events = append(r.events, scale.Gone{ID: id})
+			stopped[id] = true
+			r.events = append(r.events, scale.Terminated{ID: id})
 		}
-		r.all = slices.DeleteFunc(r.all, func(d deployed) bool { return gone[d.ID] })
-		d.Stop, d.Reason = len(a.IDs), a.Reason
+		r.instances = slices.DeleteFunc(r.instances, func(d deployed) bool { return stopped[d.ID] })
+		d.Stop, d.Cause = len(a.IDs), a.Reason
 	}
-	if d.Instances = len(r.all); r.Decided != nil {
+	d.Reason = d.Cause.String()
+	if d.Instances = len(r.instances); r.Decided != nil {
 		r.Decided(d)
 	}
 	return nil
@@ -194,27 +198,27 @@ func (r *run) apply(second int, rps float64, a scale.Action) error {
 func (r *run) add(in scale.Instance, ready time.Duration) {
 	in.ID = strconv.Itoa(r.serial)
 	r.serial++
-	d := deployed{Instance: in, ready: ready, told: ready <= r.now}
-	r.all = append(r.all, d)
+	d := deployed{Instance: in, ready: ready, reported: ready <= r.now}
+	r.instances = append(r.instances, d)
 	r.events = append(r.events, scale.Deployed{Instance: in})
-	if d.told {
+	if d.reported {
 		r.events = append(r.events, scale.Ready{ID: in.ID})
 	}
 }
 
-// tell tells the scaler what has just become of instances: it decides about
-// nothing but a load.
-func (r *run) tell() {
+// reportEvents reports events of instances to the scaler. The scaler returns actions only in
+// response to a load.
+func (r *run) reportEvents() {
 	r.Scaler.Step(r.now, r.events, nil)
 	r.events = r.events[:0]
 }
 
-// serve tells the scaler what has become ready by now, each at its time.
-func (r *run) serve() {
+// reportReady reports to the scaler which instances became ready by now, each at its time.
+func (r *run) reportReady() {
 	var ready []deployed
-	for i, d := range r.all {
-		if !d.told && d.ready <= r.now {
-			r.all[i].told = true
+	for i, d := range r.instances {
+		if !d.reported && d.ready <= r.now {
+			r.instances[i].reported = true
 			ready = append(ready, d)
 		}
 	}

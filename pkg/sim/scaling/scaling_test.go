@@ -38,8 +38,8 @@ func repeat(unit scale.Instance, n int) []scale.Instance {
 	return out
 }
 
-// TestByHand: what is started at the end of a second serves after its cold
-// start, within a second too.
+// TestByHand checks that instances started at the end of a second serve after their cold start,
+// even within a second.
 func TestByHand(t *testing.T) {
 	u := unit(t)
 	eager := scale.NewEager(u, scale.Last{}, scale.Bounds{})
@@ -50,7 +50,7 @@ func TestByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Seconds 1 and 2 lack 20 rps, and so does half of second 3. Deployed: 1, 1, 3, 3, 3, 1.
+	// Seconds 1 and 2, and half of second 3, lack 20 rps. Deployed: 1, 1, 3, 3, 3, 1.
 	if want := (Result{ColdStarts: 2, SLOViolationRatio: 50.0 / 120, InstanceSeconds: 12, MaxInstances: 3}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -77,7 +77,7 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// slow is the same run in steps of a millisecond.
+// slow simulates the same run in steps of a millisecond.
 func slow(loads []float64, o Options) (res Result) {
 	type unit struct {
 		scale.Instance

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// device is a GPU of lb, lalb and lalb-o3: one request at a time, a cache of
+// device is a GPU of lb, lalb and lalb-o3. It runs one request at a time and has a cache of
 // models (R18).
 type device struct {
 	index      int
@@ -24,7 +24,7 @@ type request struct {
 	visits int
 }
 
-// caches is the state of R18 to R20.
+// caches is the state for R18 to R20.
 type caches struct {
 	*world
 	devices []*device
@@ -39,7 +39,7 @@ func (w *world) runCaches() *caches {
 	if w.policy == "lalb" {
 		w.limit = 0
 	}
-	arrivals := w.all
+	arrivals := w.invocations
 	for {
 		w.now = time.Duration(math.MaxInt64)
 		if len(arrivals) > 0 {
@@ -55,7 +55,7 @@ func (w *world) runCaches() *caches {
 		}
 		for _, d := range c.devices {
 			if d.current != nil && d.end == w.now {
-				d.current.done, d.current.finished = w.now, true
+				d.current.completed, d.current.finished = w.now, true
 				d.current = nil
 			}
 		}
@@ -70,7 +70,7 @@ func (w *world) runCaches() *caches {
 	}
 }
 
-// idle are the GPUs that run nothing, in the order they are taken (R19).
+// idle returns the idle GPUs in the order of R19.
 func (c *caches) idle() []*device {
 	var out []*device
 	for _, d := range c.devices {
@@ -104,7 +104,7 @@ func (c *caches) dispatch() {
 	}
 }
 
-// serve is lines 6 to 22 of Algorithm 1 for an idle GPU.
+// serve implements lines 6 to 22 of Algorithm 1 for an idle GPU.
 func (c *caches) serve(d *device) {
 	for _, r := range slices.Clone(c.queue) {
 		if c.has(d, r.f) {
@@ -126,7 +126,7 @@ func (c *caches) serve(d *device) {
 	}
 }
 
-// balance is Algorithm 2.
+// balance implements Algorithm 2.
 func (c *caches) balance(d *device, r *request) bool {
 	var busy []*device
 	cached := false
@@ -145,8 +145,8 @@ func (c *caches) balance(d *device, r *request) bool {
 		c.start(d, r.invocation)
 		return true
 	}
-	first := slices.MinFunc(busy, func(a, b *device) int { return cmp.Compare(c.free(a), c.free(b)) })
-	if c.free(first)-c.now < c.functions[r.f].Load {
+	first := slices.MinFunc(busy, func(a, b *device) int { return cmp.Compare(c.freeAt(a), c.freeAt(b)) })
+	if c.freeAt(first)-c.now < c.functions[r.f].Load {
 		c.remove(r.invocation)
 		first.local = append(first.local, r.invocation)
 		return false
@@ -155,8 +155,8 @@ func (c *caches) balance(d *device, r *request) bool {
 	return true
 }
 
-// free is when a busy GPU has done its request and its local queue.
-func (c *caches) free(d *device) time.Duration {
+// freeAt returns when a busy GPU has completed its request and its local queue.
+func (c *caches) freeAt(d *device) time.Duration {
 	at := d.end
 	for _, in := range d.local {
 		at += c.functions[in.f].Warm
@@ -180,7 +180,7 @@ func (c *caches) start(d *device, in *invocation) {
 		d.end += fn.Load
 		for _, other := range c.devices {
 			if other != d && c.has(other, in.f) {
-				c.falses++
+				c.falseMisses++
 				break
 			}
 		}

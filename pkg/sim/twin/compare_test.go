@@ -16,8 +16,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// drawFunctions makes costs of whole units and weights that make many ties of
-// virtual times, of thirds and sevenths too.
+// drawFunctions draws costs in whole units, and weights that make many virtual times tie, even
+// thirds and sevenths.
 func drawFunctions(t *rapid.T, unit time.Duration) []trace.Function {
 	n := rapid.IntRange(1, 6).Draw(t, "functions")
 	var out []trace.Function
@@ -27,7 +27,7 @@ func drawFunctions(t *rapid.T, unit time.Duration) []trace.Function {
 		}
 		f := trace.Function{Name: fmt.Sprint("f", i), Warm: ms("warm", 30), Load: ms("load", 40)}
 		f.Cold = f.Warm + f.Load + ms("starting", 100)
-		f.Cold += time.Duration(i) // no two of the same length: nothing says which goes first then
+		f.Cold += time.Duration(i) // different durations, because the rules have no order for ties
 		f.MemMiB = float64(rapid.SampledFrom([]int{0, 1, 2, 3, 5, 8, 20}).Draw(t, "mem"))
 		f.Weight = rapid.SampledFrom([]float64{0.5, 1, 1, 1, 2, 3, 0.3, 0.7}).Draw(t, "weight")
 		f.Model = f.Name
@@ -71,7 +71,7 @@ func drawSettings(t *rapid.T, policy string) settings {
 	return s
 }
 
-// decision is a start as both tell it.
+// decision is the start of an invocation, for comparisons.
 type decision struct {
 	id    int
 	at    time.Duration
@@ -122,9 +122,9 @@ func compare(t *rapid.T, policy string) {
 	w.totals(t, result)
 }
 
-// starts compares every start: when, where and how warm.
+// starts compares the time, the GPU and the kind of every start.
 func (w *world) starts(t *rapid.T, got []decision) {
-	for id, in := range w.all {
+	for id, in := range w.invocations {
 		i, found := slices.BinarySearchFunc(got, id, func(d decision, id int) int { return cmp.Compare(d.id, id) })
 		if found == in.rejected {
 			t.Fatalf("invocation %d: started %v, rejected by the twin %v", id, found, in.rejected)
@@ -140,11 +140,11 @@ func (w *world) starts(t *rapid.T, got []decision) {
 	}
 }
 
-// totals compares what is printed.
+// totals compares the results over all functions.
 func (w *world) totals(t *rapid.T, got *sim.Result) {
 	want := map[string]float64{"false_miss_ratio": 0}
 	first, last := time.Duration(math.MaxInt64), time.Duration(0)
-	for _, in := range w.all {
+	for _, in := range w.invocations {
 		first = min(first, in.at)
 		if in.rejected {
 			want["rejected"]++
@@ -152,16 +152,16 @@ func (w *world) totals(t *rapid.T, got *sim.Result) {
 		}
 		want["completed"]++
 		want[[]string{"gpu-warm", "host-warm", "cold"}[in.kind]]++
-		want["sum"] += float64(in.done-in.at) / 1e6
-		want["max"] = max(want["max"], float64(in.done-in.at)/1e6)
-		last = max(last, in.done)
+		want["sum"] += float64(in.completed-in.at) / 1e6
+		want["max"] = max(want["max"], float64(in.completed-in.at)/1e6)
+		last = max(last, in.completed)
 	}
 	if want["completed"] > 0 {
 		want["makespan"] = float64(last-first) / 1e6
 		want["mean"] = want["sum"] / want["completed"]
 	}
-	if w.falses > 0 {
-		want["false_miss_ratio"] = float64(w.falses) / want["host-warm"]
+	if w.falseMisses > 0 {
+		want["false_miss_ratio"] = float64(w.falseMisses) / want["host-warm"]
 	}
 	for name, v := range map[string]float64{
 		"rejected": float64(got.Rejected), "completed": float64(got.Completed), "makespan": got.MakespanMS,
@@ -178,18 +178,18 @@ func (w *world) totals(t *rapid.T, got *sim.Result) {
 	}
 }
 
-// function compares one function's row.
+// function compares the result of one function.
 func (w *world) function(t *rapid.T, got sim.FunctionResult) {
 	var latency []float64
 	service, n := 0.0, int64(0)
-	for _, in := range w.all {
+	for _, in := range w.invocations {
 		if w.functions[in.f].Name != got.Function {
 			continue
 		}
 		n++
 		if !in.rejected {
-			latency = append(latency, float64(in.done-in.at)/1e6)
-			service += float64(in.done-in.start) / 1e6
+			latency = append(latency, float64(in.completed-in.at)/1e6)
+			service += float64(in.completed-in.start) / 1e6
 		}
 	}
 	sum, squares := 0.0, 0.0
@@ -209,12 +209,12 @@ func (w *world) function(t *rapid.T, got sim.FunctionResult) {
 	}
 }
 
-// gap is the largest difference of execution over weight among functions that
-// wait all through a window of 30 s, in ms.
+// gap returns the largest difference of execution over weight among functions that wait
+// throughout a window of 30 s, in ms.
 func (w *world) gap(first time.Duration) (most float64) {
 	end := first
-	for _, in := range w.all {
-		end = max(end, in.done)
+	for _, in := range w.invocations {
+		end = max(end, in.completed)
 	}
 	for from := first; from < end; from += 30 * time.Second {
 		to := from + 30*time.Second
@@ -224,9 +224,9 @@ func (w *world) gap(first time.Duration) (most float64) {
 				continue
 			}
 			sum := time.Duration(0)
-			for _, in := range w.all {
+			for _, in := range w.invocations {
 				if in.f == f && !in.rejected {
-					sum += max(0, min(in.done, to)-max(in.done-in.ran, from))
+					sum += max(0, min(in.completed, to)-max(in.completed-in.ran, from))
 				}
 			}
 			ran = append(ran, float64(sum)/1e6/w.functions[f].Weight)
@@ -238,11 +238,11 @@ func (w *world) gap(first time.Duration) (most float64) {
 	return most
 }
 
-// waitsThrough says whether invocations of f wait at every instant of a time.
+// waitsThrough reports whether invocations of f wait during the whole interval.
 func (w *world) waitsThrough(f int, from, to time.Duration) bool {
 	for at := from; at < to; {
 		next := at
-		for _, in := range w.all {
+		for _, in := range w.invocations {
 			if in.f == f && !in.rejected && in.at <= at && in.start > next {
 				next = in.start
 			}
@@ -257,7 +257,7 @@ func (w *world) waitsThrough(f int, from, to time.Duration) bool {
 
 func (w *world) bound() float64 {
 	longest := make([]float64, len(w.functions)+2)
-	for _, in := range w.all {
+	for _, in := range w.invocations {
 		if !in.rejected {
 			longest[in.f] = max(longest[in.f], float64(in.ran)/1e6/w.functions[in.f].Weight)
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// TestExclusive holds what KaaS says of its exclusive policy (section 4.1.4)
-// however pools are balanced: no two functions share a GPU at a time, a
-// function new on a GPU starts cold there, and everything that fits is served.
+// TestExclusive checks KaaS's description of its exclusive policy (section 4.1.4), regardless of
+// how pools are balanced: functions never share a GPU, a function starts cold on a new GPU, and
+// every invocation that fits is served.
 func TestExclusive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		functions := drawFunctions(t, time.Millisecond)
@@ -46,7 +46,7 @@ func TestExclusive(t *testing.T) {
 					t.Fatalf("at %v function %d starts on GPU %d, where %d runs until %v", now, a.Function, a.GPU, g.function, g.until)
 				}
 				if a.Start != residency.Cold {
-					t.Fatalf("at %v function %d takes GPU %d and starts %v", now, a.Function, a.GPU, a.Start)
+					t.Fatalf("at %v function %d takes GPU %d and starts %v, want %v", now, a.Function, a.GPU, a.Start, residency.Cold)
 				}
 			}
 			g.function, g.until = a.Function, max(g.until, now+a.Expected)
@@ -62,26 +62,26 @@ func TestExclusive(t *testing.T) {
 	})
 }
 
-// pools is the policy exclusive.
+// pools implements the policy exclusive.
 type pools struct {
 	plain
-	owner    []int // by GPU: whose it is; -1: nobody's
-	promised []int // by GPU: who gets it when what runs there has ended; -1: nobody
-	until    []time.Duration
-	lost     []int // by function: number of its last loss of a GPU
-	losses   int
-	vain     []int // functions that got nothing at this instant
+	owner       []int // by GPU: its owner, or -1
+	promised    []int // by GPU: the next owner after the work there has ended, or -1
+	expectedEnd []time.Duration
+	lastLoss    []int // by function: sequence number of its last loss of a GPU
+	losses      int
+	vain        []int // functions without a place at this instant
 }
 
 func newPools(w *world) *pools {
-	p := &pools{until: make([]time.Duration, w.gpus), lost: make([]int, len(w.functions))}
+	p := &pools{expectedEnd: make([]time.Duration, w.gpus), lastLoss: make([]int, len(w.functions))}
 	for range w.gpus {
 		p.owner, p.promised = append(p.owner, -1), append(p.promised, -1)
 	}
 	return p
 }
 
-// size is how many GPUs a function has that it keeps, or is promised.
+// size returns the number of GPUs that a function keeps or is promised.
 func (p *pools) size(f int) (n int) {
 	for g := range p.owner {
 		if p.promised[g] == f || p.promised[g] < 0 && p.owner[g] == f {
@@ -91,10 +91,10 @@ func (p *pools) size(f int) (n int) {
 	return n
 }
 
-func (p *pools) opened(*world) { p.vain = nil }
+func (p *pools) advanced(*world) { p.vain = nil }
 
 func (p *pools) pick(w *world) (*invocation, int) {
-	for _, f := range w.waits() {
+	for _, f := range w.waitingFunctions() {
 		if slices.Contains(p.vain, f) {
 			continue
 		}
@@ -110,8 +110,8 @@ func (p *pools) pick(w *world) (*invocation, int) {
 	return nil, -1
 }
 
-// acquire is the GPU that a function gets now; -1 when it has to wait for one,
-// or gets none.
+// acquire returns the GPU that a function gets now, or -1 if the function has to wait for a GPU
+// or gets no GPU.
 func (p *pools) acquire(w *world, f int) int {
 	waits := w.queued(f)
 	for _, to := range p.promised {
@@ -128,7 +128,7 @@ func (p *pools) acquire(w *world, f int) int {
 	}
 	victim := -1
 	for g, o := range p.owner {
-		if p.promised[g] < 0 && (victim < 0 || p.gives(o, victim)) {
+		if p.promised[g] < 0 && (victim < 0 || p.losesBefore(o, victim)) {
 			victim = o
 		}
 	}
@@ -141,40 +141,40 @@ func (p *pools) acquire(w *world, f int) int {
 			continue
 		}
 		busy := w.onGPU(g) > 0
-		if at < 0 || !busy && w.onGPU(at) > 0 || busy && w.onGPU(at) > 0 && p.until[g] < p.until[at] {
+		if at < 0 || !busy && w.onGPU(at) > 0 || busy && w.onGPU(at) > 0 && p.expectedEnd[g] < p.expectedEnd[at] {
 			at = g
 		}
 	}
 	p.losses++
-	p.lost[victim] = p.losses
+	p.lastLoss[victim] = p.losses
 	if w.onGPU(at) > 0 {
 		p.promised[at] = f
 		return -1
 	}
-	p.hand(w, at, f)
+	p.transfer(w, at, f)
 	return at
 }
 
-// gives says whether pool a gives up a GPU before pool b.
-func (p *pools) gives(a, b int) bool {
+// losesBefore reports whether pool a gives up a GPU before pool b.
+func (p *pools) losesBefore(a, b int) bool {
 	if p.size(a) != p.size(b) {
 		return p.size(a) > p.size(b)
 	}
-	return p.lost[a] < p.lost[b] || p.lost[a] == p.lost[b] && a < b
+	return p.lastLoss[a] < p.lastLoss[b] || p.lastLoss[a] == p.lastLoss[b] && a < b
 }
 
-// hand has a GPU change hands.
-func (p *pools) hand(w *world, gpu, f int) {
+// transfer transfers a GPU to a new owner.
+func (p *pools) transfer(w *world, gpu, f int) {
 	p.owner[gpu], p.promised[gpu] = f, -1
-	w.boxes = slices.DeleteFunc(w.boxes, func(b *container) bool { return b.gpu == gpu })
+	w.containers = slices.DeleteFunc(w.containers, func(b *container) bool { return b.gpu == gpu })
 }
 
 func (p *pools) started(w *world, _ *invocation, gpu int, d time.Duration) {
-	p.until[gpu] = max(p.until[gpu], w.now+d)
+	p.expectedEnd[gpu] = max(p.expectedEnd[gpu], w.now+d)
 }
 
-func (p *pools) ended(w *world, in *invocation) {
+func (p *pools) finished(w *world, in *invocation) {
 	if f := p.promised[in.gpu]; f >= 0 && w.onGPU(in.gpu) == 0 {
-		p.hand(w, in.gpu, f)
+		p.transfer(w, in.gpu, f)
 	}
 }

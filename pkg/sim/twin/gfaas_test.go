@@ -8,47 +8,47 @@ import (
 	"time"
 )
 
-// ours is the policy gfaas: R21 to R27.
-type ours struct {
-	vt         []*big.Rat // of each function's queue
-	runs       []*big.Rat // what of it invocations were charged that still run
+// gfaasRules implements the policy gfaas: R21 to R27.
+type gfaasRules struct {
+	vt         []*big.Rat // by function: virtual time
+	runs       []*big.Rat // by function: charges of the invocations in flight
 	global     *big.Rat
 	last       *big.Rat // virtual time of the last dispatch, before its charge
 	arrivals   [][]time.Duration
 	dispatched []bool
 	candidate  []bool
-	ranked     []int // by function: how many of it waited when it was ranked last
-	work       []*work
-	on         [][]int // by function: GPUs it runs on, one for each invocation
-	booked     [][]int // by GPU: the functions that wait for it, in order
+	ranked     []int // by function: number of waiting invocations when it was last ranked
+	work       []*inFlight
+	runningOn  [][]int // by function: GPU of each invocation in flight
+	booked     [][]int // by GPU: functions with bookings, in order
 }
 
-// work is an invocation that runs, and until when it is expected to.
-type work struct {
-	in           *invocation
-	begin, until time.Duration
+// inFlight is an invocation in flight, with its expected end.
+type inFlight struct {
+	in                   *invocation
+	started, expectedEnd time.Duration
 }
 
-func newOurs(w *world) *ours {
+func newGfaasRules(w *world) *gfaasRules {
 	n := len(w.functions)
-	return &ours{vt: zeros(n), runs: zeros(n), global: new(big.Rat), last: new(big.Rat), arrivals: make([][]time.Duration, n),
-		dispatched: make([]bool, n), candidate: make([]bool, n), ranked: make([]int, n), on: make([][]int, n), booked: make([][]int, w.gpus)}
+	return &gfaasRules{vt: zeros(n), runs: zeros(n), global: new(big.Rat), last: new(big.Rat), arrivals: make([][]time.Duration, n),
+		dispatched: make([]bool, n), candidate: make([]bool, n), ranked: make([]int, n), runningOn: make([][]int, n), booked: make([][]int, w.gpus)}
 }
 
-// charge is what a dispatch adds to a virtual time.
-func (o *ours) charge(w *world, f int) *big.Rat {
+// charge returns the addition to the virtual time for a dispatch.
+func (o *gfaasRules) charge(w *world, f int) *big.Rat {
 	return plus(new(big.Rat), w.functions[f].Warm, w.functions[f])
 }
 
-// ahead is A of R21.
-func (o *ours) ahead(w *world) *big.Rat {
-	most, second := new(big.Rat), new(big.Rat)
+// ahead returns A of R21.
+func (o *gfaasRules) ahead(w *world) *big.Rat {
+	first, second := new(big.Rat), new(big.Rat)
 	for f := range w.functions {
 		if !o.dispatched[f] {
 			continue
 		}
-		if c := o.charge(w, f); c.Cmp(most) > 0 {
-			most, second = c, most
+		if c := o.charge(w, f); c.Cmp(first) > 0 {
+			first, second = c, first
 		} else {
 			second = larger(second, c)
 		}
@@ -57,9 +57,9 @@ func (o *ours) ahead(w *world) *big.Rat {
 	return sum(fraction(w.t), slots.Mul(slots, second))
 }
 
-func (o *ours) arrived(w *world, in *invocation) {
+func (o *gfaasRules) arrived(w *world, in *invocation) {
 	if in == nil {
-		o.follow(w)
+		o.raiseGlobal(w)
 		return
 	}
 	o.arrivals[in.f] = append(o.arrivals[in.f], w.now)
@@ -71,33 +71,33 @@ func (o *ours) arrived(w *world, in *invocation) {
 	o.vt[in.f] = larger(o.vt[in.f], sum(o.global, larger(recent, o.runs[in.f])))
 }
 
-// follow lifts Global_VT, which may make candidates of queues that were not.
-func (o *ours) follow(w *world) {
-	var least *big.Rat
-	for _, f := range w.waits() {
+// raiseGlobal raises Global_VT, which may make further queues candidates.
+func (o *gfaasRules) raiseGlobal(w *world) {
+	var lowest *big.Rat
+	for _, f := range w.waitingFunctions() {
 		executed := new(big.Rat).Sub(o.vt[f], o.runs[f])
-		if least == nil || executed.Cmp(least) < 0 {
-			least = executed
+		if lowest == nil || executed.Cmp(lowest) < 0 {
+			lowest = executed
 		}
 	}
-	if least != nil {
-		o.global = larger(o.global, least)
+	if lowest != nil {
+		o.global = larger(o.global, lowest)
 	}
 	for f := range w.functions {
 		ahead := new(big.Rat).Sub(o.vt[f], o.global)
 		was := o.candidate[f]
 		o.candidate[f] = w.queued(f) > 0 && ahead.Cmp(o.ahead(w)) <= 0
 		if o.candidate[f] && !was {
-			o.changed(w, f)
+			o.updateRank(w, f)
 		}
 	}
 }
 
-// changed counts anew how many wait, for the function's index.
-func (o *ours) changed(w *world, f int) { o.ranked[f] = w.queued(f) }
+// updateRank updates the number of waiting invocations in the function's index.
+func (o *gfaasRules) updateRank(w *world, f int) { o.ranked[f] = w.queued(f) }
 
-// size is the power of two above the index (R22).
-func (o *ours) size(w *world, f int) int {
+// size returns the power of two above the index (R22).
+func (o *gfaasRules) size(w *world, f int) int {
 	fn := w.functions[f]
 	expected := time.Duration(math.MaxInt64)
 	for g := range w.gpus {
@@ -112,8 +112,8 @@ func (o *ours) size(w *world, f int) int {
 	return size
 }
 
-// before says whether candidate a goes before b.
-func (o *ours) before(w *world, a, b int) bool {
+// before reports whether candidate a precedes b.
+func (o *gfaasRules) before(w *world, a, b int) bool {
 	if o.size(w, a) != o.size(w, b) {
 		return o.size(w, a) < o.size(w, b)
 	}
@@ -123,8 +123,8 @@ func (o *ours) before(w *world, a, b int) bool {
 	return w.age(a) < w.age(b)
 }
 
-// opened drops what waits for work that is overdue (R26).
-func (o *ours) opened(w *world) {
+// advanced drops bookings of overdue work (R26).
+func (o *gfaasRules) advanced(w *world) {
 	for g := range w.gpus {
 		if len(o.booked[g]) > 0 && o.overdue(w, g) {
 			o.booked[g] = nil
@@ -132,33 +132,33 @@ func (o *ours) opened(w *world) {
 	}
 }
 
-// late is when work is overdue.
-func (k *work) late() time.Duration {
-	return k.until + max(k.until-k.begin, time.Millisecond) + 1
+// overdueAt returns when work becomes overdue.
+func (k *inFlight) overdueAt() time.Duration {
+	return k.expectedEnd + max(k.expectedEnd-k.started, time.Millisecond) + 1
 }
 
-// overdue says whether any work of a GPU is, and expects it to take twice as
-// long as it has so far.
-func (o *ours) overdue(w *world, gpu int) (some bool) {
+// overdue reports whether any work of a GPU is overdue, and expects that work to take twice its
+// present duration.
+func (o *gfaasRules) overdue(w *world, gpu int) (found bool) {
 	for _, k := range o.work {
-		if k.in.gpu == gpu && k.late() <= w.now {
-			k.until, some = w.now+(w.now-k.begin), true
+		if k.in.gpu == gpu && k.overdueAt() <= w.now {
+			k.expectedEnd, found = w.now+(w.now-k.started), true
 		}
 	}
-	return some
+	return found
 }
 
-func (o *ours) wake(*world) time.Duration {
+func (o *gfaasRules) wake(*world) time.Duration {
 	at := time.Duration(math.MaxInt64)
 	for _, k := range o.work {
 		if len(o.booked[k.in.gpu]) > 0 {
-			at = min(at, k.late())
+			at = min(at, k.overdueAt())
 		}
 	}
 	return at
 }
 
-func (o *ours) pick(w *world) (*invocation, int) {
+func (o *gfaasRules) pick(w *world) (*invocation, int) {
 	full := true
 	for g := range w.gpus {
 		full = full && w.onGPU(g) >= w.d
@@ -166,18 +166,18 @@ func (o *ours) pick(w *world) (*invocation, int) {
 	if full {
 		return nil, -1
 	}
-	if in, gpu := o.due(w); in != nil {
+	if in, gpu := o.nextBooked(w); in != nil {
 		return in, gpu
 	}
 	var passed []int
 	defer func() {
 		for _, f := range passed {
-			o.changed(w, f)
+			o.updateRank(w, f)
 		}
 	}()
 	for {
 		first := -1
-		for _, f := range w.waits() {
+		for _, f := range w.waitingFunctions() {
 			if o.candidate[f] && !slices.Contains(passed, f) && (first < 0 || o.before(w, f, first)) {
 				first = f
 			}
@@ -198,8 +198,8 @@ func (o *ours) pick(w *world) (*invocation, int) {
 	}
 }
 
-// due is an invocation that is booked on a GPU which can run it now (R25).
-func (o *ours) due(w *world) (*invocation, int) {
+// nextBooked returns a booked invocation whose GPU can run it now (R25).
+func (o *gfaasRules) nextBooked(w *world) (*invocation, int) {
 	for g := range w.gpus {
 		if w.onGPU(g) >= w.d {
 			continue
@@ -212,7 +212,7 @@ func (o *ours) due(w *world) (*invocation, int) {
 				o.booked[g] = without(o.booked[g], f)
 				return w.head(f), g
 			}
-			if !slices.Contains(o.on[f], g) {
+			if !slices.Contains(o.runningOn[f], g) {
 				o.booked[g] = without(o.booked[g], f)
 			}
 		}
@@ -220,14 +220,14 @@ func (o *ours) due(w *world) (*invocation, int) {
 	return nil, -1
 }
 
-// ready says whether a GPU has an idle container of f with its memory there.
-func (o *ours) ready(w *world, f, gpu int) bool {
+// ready reports whether a GPU has an idle container of f with its memory there.
+func (o *gfaasRules) ready(w *world, f, gpu int) bool {
 	b := w.best(f, gpu)
 	return b != nil && b.resident
 }
 
-// bookings is how many invocations of a function wait for a GPU.
-func (o *ours) bookings(f int) (n int) {
+// bookings returns the number of bookings of a function.
+func (o *gfaasRules) bookings(f int) (n int) {
 	for _, functions := range o.booked {
 		for _, other := range functions {
 			if other == f {
@@ -238,8 +238,8 @@ func (o *ours) bookings(f int) (n int) {
 	return n
 }
 
-// cheapest is the GPU of R23 and the loss there; -1 when there is none.
-func (o *ours) cheapest(w *world, f int) (gpu int, loss float64) {
+// cheapest returns the GPU of R23 and the loss there, or -1.
+func (o *gfaasRules) cheapest(w *world, f int) (gpu int, loss float64) {
 	gpu = -1
 	var soonest time.Duration
 	for g := range w.gpus {
@@ -255,8 +255,8 @@ func (o *ours) cheapest(w *world, f int) (gpu int, loss float64) {
 	return gpu, loss
 }
 
-// loss is that of a start on a GPU.
-func (o *ours) loss(w *world, f, gpu int, how kind) (loss float64) {
+// loss returns the loss of a start on a GPU (R27).
+func (o *gfaasRules) loss(w *world, f, gpu int, how kind) (loss float64) {
 	if how == gpuWarm {
 		others := w.movable(gpu)
 		slices.SortFunc(others, func(a, b *container) int { return cmp.Compare(a.finished, b.finished) })
@@ -279,9 +279,9 @@ func (o *ours) loss(w *world, f, gpu int, how kind) (loss float64) {
 	return loss
 }
 
-// worth is what it costs to do without an idle container, or without its memory
-// on the GPU, in nanoseconds a second (R27).
-func (o *ours) worth(w *world, b *container, removed bool) float64 {
+// worth returns the cost of doing without an idle container, or without its memory on the GPU, in
+// ns per second (R27).
+func (o *gfaasRules) worth(w *world, b *container, removed bool) float64 {
 	fn := w.functions[b.f]
 	has, then := fn.Warm, fn.Warm+fn.Load
 	if !b.resident {
@@ -305,18 +305,18 @@ func (o *ours) worth(w *world, b *container, removed bool) float64 {
 	return float64(max(then-has, 0)) * (float64(w.queued(b.f)) + 1/gap.Seconds()) / float64(copies)
 }
 
-func (o *ours) evicts(w *world, b *container, removed bool) float64 {
+func (o *gfaasRules) evicts(w *world, b *container, removed bool) float64 {
 	if removed {
 		return o.worth(w, b, true)
 	}
 	return o.worth(w, b, false) / w.functions[b.f].MemMiB
 }
 
-func (o *ours) evicted(w *world, f int) { o.changed(w, f) }
+func (o *gfaasRules) evicted(w *world, f int) { o.updateRank(w, f) }
 
-// book has an invocation wait for a busy GPU, if that is better than to start
-// on the one given (R24).
-func (o *ours) book(w *world, f, gpu int, loss float64) bool {
+// book makes an invocation wait for a busy GPU, if that is better than a start on the given GPU
+// (R24).
+func (o *gfaasRules) book(w *world, f, gpu int, loss float64) bool {
 	d, _ := w.cost(f, gpu)
 	extra := d - w.functions[f].Warm
 	if extra <= 0 {
@@ -324,7 +324,7 @@ func (o *ours) book(w *world, f, gpu int, loss float64) bool {
 	}
 	most := extra + time.Duration(min(loss*30, float64(extra)))
 	at := -1
-	where := slices.Clone(o.on[f])
+	where := slices.Clone(o.runningOn[f])
 	for g := range w.gpus {
 		if o.ready(w, f, g) {
 			where = append(where, g)
@@ -343,12 +343,12 @@ func (o *ours) book(w *world, f, gpu int, loss float64) bool {
 	return true
 }
 
-// wait is how long it is until a busy GPU has room for one more.
-func (o *ours) wait(w *world, gpu int) time.Duration {
+// wait returns the time until a busy GPU has room for another invocation.
+func (o *gfaasRules) wait(w *world, gpu int) time.Duration {
 	soonest, behind := time.Duration(math.MaxInt64/4), time.Duration(0)
 	for _, k := range o.work {
 		if k.in.gpu == gpu {
-			soonest = min(soonest, max(k.until-w.now, 0))
+			soonest = min(soonest, max(k.expectedEnd-w.now, 0))
 		}
 	}
 	for _, f := range o.booked[gpu] {
@@ -357,27 +357,27 @@ func (o *ours) wait(w *world, gpu int) time.Duration {
 	return soonest + behind/time.Duration(w.onGPU(gpu))
 }
 
-func (o *ours) started(w *world, in *invocation, gpu int, d time.Duration) {
-	o.work = append(o.work, &work{in, w.now, w.now + d})
-	o.on[in.f] = append(o.on[in.f], gpu)
+func (o *gfaasRules) started(w *world, in *invocation, gpu int, d time.Duration) {
+	o.work = append(o.work, &inFlight{in, w.now, w.now + d})
+	o.runningOn[in.f] = append(o.runningOn[in.f], gpu)
 	o.dispatched[in.f] = true
 	o.last = o.vt[in.f]
 	o.vt[in.f] = sum(o.vt[in.f], o.charge(w, in.f))
 	o.runs[in.f] = sum(o.runs[in.f], o.charge(w, in.f))
-	o.follow(w)
-	o.changed(w, in.f)
+	o.raiseGlobal(w)
+	o.updateRank(w, in.f)
 }
 
-func (o *ours) ended(w *world, in *invocation) {
-	o.work = slices.DeleteFunc(o.work, func(k *work) bool { return k.in == in })
-	o.on[in.f] = without(o.on[in.f], in.gpu)
+func (o *gfaasRules) finished(w *world, in *invocation) {
+	o.work = slices.DeleteFunc(o.work, func(k *inFlight) bool { return k.in == in })
+	o.runningOn[in.f] = without(o.runningOn[in.f], in.gpu)
 	o.runs[in.f] = new(big.Rat).Sub(o.runs[in.f], o.charge(w, in.f))
-	o.vt[in.f] = plus(o.vt[in.f], w.more(in), w.functions[in.f])
-	o.follow(w)
-	o.changed(w, in.f)
+	o.vt[in.f] = plus(o.vt[in.f], w.correction(in), w.functions[in.f])
+	o.raiseGlobal(w)
+	o.updateRank(w, in.f)
 }
 
-// without is a list that lacks the first of a value.
+// without returns the list without the first occurrence of a value.
 func without(list []int, value int) []int {
 	i := slices.Index(list, value)
 	return slices.Delete(list, i, i+1)

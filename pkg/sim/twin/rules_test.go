@@ -27,7 +27,7 @@ func rulesOf(w *world) rules {
 	case "exclusive":
 		return newPools(w)
 	case "gfaas":
-		return newOurs(w)
+		return newGfaasRules(w)
 	case "cfs-affinity":
 		n := len(w.functions)
 		c := &affinity{runtime: zeros(n), least: new(big.Rat), last: make([]int, n), turn: make([]int, n), spent: make([]time.Duration, n), runs: make([]int, n)}
@@ -39,18 +39,18 @@ func rulesOf(w *world) rules {
 	panic("no rules for " + w.policy)
 }
 
-// plain is what most policies have in common.
+// plain implements the rules that most policies share.
 type plain struct{}
 
 func (plain) arrived(*world, *invocation)                     {}
 func (plain) started(*world, *invocation, int, time.Duration) {}
-func (plain) ended(*world, *invocation)                       {}
-func (plain) opened(*world)                                   {}
+func (plain) finished(*world, *invocation)                    {}
+func (plain) advanced(*world)                                 {}
 func (plain) wake(*world) time.Duration                       { return math.MaxInt64 }
 func (plain) evicts(*world, *container, bool) float64         { return 0 }
 func (plain) evicted(*world, int)                             {}
 
-// oldest is R11 and R12.
+// oldest implements R11 and R12.
 type oldest struct{ plain }
 
 func (oldest) pick(w *world) (*invocation, int) {
@@ -60,14 +60,14 @@ func (oldest) pick(w *world) (*invocation, int) {
 	return w.waiting[0], w.place(w.waiting[0].f)
 }
 
-// earliest takes the earliest deadline: arrival and what is expected on the
-// best GPU, as things are.
+// earliest implements eevdf: the earliest deadline is the arrival plus the duration to expect on
+// the best GPU in the current state.
 type earliest struct{ plain }
 
 func (earliest) pick(w *world) (*invocation, int) {
 	var best *invocation
 	var least time.Duration
-	for _, f := range w.waits() {
+	for _, f := range w.waitingFunctions() {
 		expected := time.Duration(math.MaxInt64)
 		for g := range w.gpus {
 			d, _ := w.cost(f, g)
@@ -83,10 +83,10 @@ func (earliest) pick(w *world) (*invocation, int) {
 	return best, w.place(best.f)
 }
 
-// noise is what sums of fractions may differ by and still be equal.
+// noise is the tolerance for sums of fractions to be equal.
 const noise = 1e-9
 
-// shortest is R13.
+// shortest implements R13.
 type shortest struct {
 	plain
 	deficit []float64
@@ -94,7 +94,7 @@ type shortest struct {
 
 func (s *shortest) pick(w *world) (*invocation, int) {
 	var best, starved = -1, -1
-	for _, f := range w.waits() {
+	for _, f := range w.waitingFunctions() {
 		if best < 0 || w.functions[f].Warm < w.functions[best].Warm {
 			best = f
 		}
@@ -112,7 +112,7 @@ func (s *shortest) pick(w *world) (*invocation, int) {
 }
 
 func (s *shortest) started(w *world, in *invocation, _ int, _ time.Duration) {
-	waiting := w.waits()
+	waiting := w.waitingFunctions()
 	if !slices.Contains(waiting, in.f) {
 		waiting = append(waiting, in.f)
 	}
@@ -122,7 +122,7 @@ func (s *shortest) started(w *world, in *invocation, _ int, _ time.Duration) {
 	s.deficit[in.f]--
 }
 
-// Times over weights are fractions, which are exact: ties are ties.
+// Times over weights are exact fractions, so equal values tie.
 func zeros(n int) (out []*big.Rat) {
 	for range n {
 		out = append(out, new(big.Rat))
@@ -132,7 +132,7 @@ func zeros(n int) (out []*big.Rat) {
 
 func fraction(d time.Duration) *big.Rat { return new(big.Rat).SetInt64(int64(d)) }
 
-// plus adds a time over a function's weight, as the file has it.
+// plus adds a time over a function's weight, as written in the file.
 func plus(v *big.Rat, d time.Duration, f trace.Function) *big.Rat {
 	weight, _ := new(big.Rat).SetString(csvfile.Format(f.Weight))
 	return new(big.Rat).Add(v, new(big.Rat).Quo(fraction(d), weight))
@@ -145,18 +145,18 @@ func larger(a, b *big.Rat) *big.Rat {
 	return a
 }
 
-// fair is R14 to R16, in nanoseconds.
+// fair implements R14 to R16. Times are in nanoseconds.
 type fair struct {
 	plain
 	vt       []*big.Rat
 	global   *big.Rat
 	arrivals [][]time.Duration
-	since    []time.Duration // when nothing of it waited or ran any more
+	since    []time.Duration // when the function became idle
 }
 
 func (q *fair) arrived(w *world, in *invocation) {
 	if in == nil {
-		q.follow(w)
+		q.raiseGlobal(w)
 		return
 	}
 	q.arrivals[in.f] = append(q.arrivals[in.f], w.now)
@@ -165,10 +165,10 @@ func (q *fair) arrived(w *world, in *invocation) {
 	}
 }
 
-// follow lifts Global_VT to the least of the waiting queues.
-func (q *fair) follow(w *world) {
+// raiseGlobal raises Global_VT to the least virtual time of the waiting queues.
+func (q *fair) raiseGlobal(w *world) {
 	var least *big.Rat
-	for _, f := range w.waits() {
+	for _, f := range w.waitingFunctions() {
 		if least == nil || q.vt[f].Cmp(least) < 0 {
 			least = q.vt[f]
 		}
@@ -183,7 +183,7 @@ func (q *fair) throttled(w *world, f int) bool {
 }
 
 func (q *fair) pick(w *world) (*invocation, int) {
-	candidates := slices.DeleteFunc(w.waits(), func(f int) bool { return q.throttled(w, f) })
+	candidates := slices.DeleteFunc(w.waitingFunctions(), func(f int) bool { return q.throttled(w, f) })
 	if len(candidates) == 0 {
 		return nil, -1
 	}
@@ -205,12 +205,12 @@ func (q *fair) pick(w *world) (*invocation, int) {
 func (q *fair) started(w *world, in *invocation, _ int, _ time.Duration) {
 	fn := w.functions[in.f]
 	q.vt[in.f] = plus(q.vt[in.f], fn.Warm, fn)
-	q.follow(w)
+	q.raiseGlobal(w)
 }
 
-func (q *fair) ended(w *world, in *invocation) {
-	q.vt[in.f] = plus(q.vt[in.f], w.more(in), w.functions[in.f])
-	q.follow(w)
+func (q *fair) finished(w *world, in *invocation) {
+	q.vt[in.f] = plus(q.vt[in.f], w.correction(in), w.functions[in.f])
+	q.raiseGlobal(w)
 	if w.queued(in.f) == 0 && w.inFlight(in.f) == 0 {
 		q.since[in.f] = w.now
 	}
@@ -237,13 +237,13 @@ func (q *fair) evicts(w *world, b *container, _ bool) float64 {
 	return 0
 }
 
-// affinity is R17.
+// affinity implements R17.
 type affinity struct {
 	plain
 	runtime []*big.Rat
-	least   *big.Rat // of those that waited when the last dispatch was decided
-	last    []int    // GPU it ran on last
-	turn    []int    // number of its last dispatch
+	least   *big.Rat // of the functions that waited at the last dispatch
+	last    []int    // GPU of the last dispatch
+	turn    []int    // sequence number of the last dispatch
 	turns   int
 	spent   []time.Duration
 	runs    []int
@@ -255,9 +255,9 @@ func (c *affinity) arrived(w *world, in *invocation) {
 	}
 }
 
-func (c *affinity) ended(w *world, in *invocation) {
-	c.runtime[in.f] = plus(c.runtime[in.f], w.more(in), w.functions[in.f])
-	c.spent[in.f] += w.more(in)
+func (c *affinity) finished(w *world, in *invocation) {
+	c.runtime[in.f] = plus(c.runtime[in.f], w.correction(in), w.functions[in.f])
+	c.spent[in.f] += w.correction(in)
 }
 
 func (c *affinity) mean(w *world, f int) *big.Rat {
@@ -274,7 +274,7 @@ func (c *affinity) pick(w *world) (*invocation, int) {
 		penalty int
 	}
 	var pairs []pair
-	for _, f := range w.waits() {
+	for _, f := range w.waitingFunctions() {
 		for g := range w.gpus {
 			if !w.room(f, g) {
 				continue
@@ -301,7 +301,7 @@ func (c *affinity) pick(w *world) (*invocation, int) {
 
 func (c *affinity) started(w *world, in *invocation, gpu int, d time.Duration) {
 	c.least = c.runtime[in.f]
-	for _, f := range w.waits() {
+	for _, f := range w.waitingFunctions() {
 		if c.runtime[f].Cmp(c.least) < 0 {
 			c.least = c.runtime[f]
 		}

@@ -1,6 +1,6 @@
-// Package twin holds a second simulator, written from the rules alone and as
-// plainly as they read, to check the first one on small random traces. It
-// scans lists where the first keeps heaps and indexes.
+// Package twin has a second simulator, which implements docs/simulation.md as literally as
+// possible. Tests compare it with pkg/sim on small random traces. It scans lists where pkg/sim
+// has heaps and indexes.
 package twin
 
 import (
@@ -20,50 +20,49 @@ const (
 	cold
 )
 
-// invocation is one row of the trace and what became of it.
+// invocation is a row of the trace, with its result.
 type invocation struct {
-	f, gpu          int
-	at, start, done time.Duration
-	ran             time.Duration // starting and loading excluded
-	kind            kind
-	finished        bool
-	rejected        bool
+	f, gpu               int
+	at, start, completed time.Duration
+	ran                  time.Duration // without starting and loading
+	kind                 kind
+	finished             bool
+	rejected             bool
 }
 
-// container belongs to one function and to one GPU (R5).
+// container belongs to one function and one GPU (R5).
 type container struct {
 	f, gpu   int
 	resident bool // its memory is on the GPU
 	busy     bool
-	finished int // number of its last completion: later is larger
+	finished int // sequence number of its last completion
 }
 
-// task is what occupies a slot: one invocation, or a batch in one container.
+// task occupies a slot: an invocation, or a batch in one container.
 type task struct {
 	gpu, order int
-	end        time.Duration // of the first of rest
-	rest       []*invocation
-	box        *container // nil under lb, lalb, lalb-o3
+	end        time.Duration // of the first invocation in rest
+	remaining  []*invocation
+	container  *container // nil under lb, lalb, lalb-o3
 }
 
-// settings are what a run is given.
+// settings holds the parameters of a run.
 type settings struct {
 	policy              string
 	gpus, d             int
-	memory              float64 // of a GPU in MiB; 0: without limit
-	pool                int     // -1: without limit
+	memory              float64 // of a GPU in MiB; 0 means no limit
+	pool                int     // -1 means no limit
 	t                   time.Duration
 	alpha               float64
 	limit               int
 	starvation, penalty float64
 	interference        float64
-	correct             bool // charge what was executed
-	patient             bool // of lalb: work that is overdue is waited for; none ever is here
+	correct             bool // charge the measured execution time
+	patient             bool // has no effect, since no work is overdue here
 }
 
-// more is how much longer an invocation executed than was charged, if that is
-// to be corrected.
-func (w *world) more(in *invocation) time.Duration {
+// correction returns the measured execution time beyond the charge, if charges are corrected.
+func (w *world) correction(in *invocation) time.Duration {
 	if !w.correct {
 		return 0
 	}
@@ -72,49 +71,49 @@ func (w *world) more(in *invocation) time.Duration {
 
 type world struct {
 	settings
-	functions []trace.Function
-	all       []*invocation
-	now       time.Duration
-	waiting   []*invocation // in order of arrival
-	running   []*task
-	boxes     []*container
-	order     int // invocations started
-	finished  int // completions so far
-	falses    int // false misses
-	rules     rules
+	functions   []trace.Function
+	invocations []*invocation
+	now         time.Duration
+	waiting     []*invocation // in order of arrival
+	running     []*task
+	containers  []*container
+	order       int // started invocations
+	finished    int // completed invocations
+	falseMisses int // false misses
+	rules       rules
 }
 
-// rules are what the policies of R11 to R17 and R21 to R27 differ in.
+// rules holds the differences between the policies of R11 to R17 and R21 to R27.
 type rules interface {
-	arrived(w *world, in *invocation)        // before it waits
-	pick(w *world) (in *invocation, gpu int) // nil when nothing can start
+	arrived(w *world, in *invocation)        // called before the invocation waits
+	pick(w *world) (in *invocation, gpu int) // nil if no invocation can start
 	started(w *world, in *invocation, gpu int, d time.Duration)
-	ended(w *world, in *invocation)
-	opened(w *world)             // all that happened at this instant is told
-	wake(w *world) time.Duration // when to dispatch although nothing happens
-	// evicts is what goes first to be removed, or to send its memory to the host:
-	// the least, then the least recently finished (R8).
+	finished(w *world, in *invocation)
+	advanced(w *world)           // called after all events of an instant
+	wake(w *world) time.Duration // when to dispatch even without an event
+	// evicts returns the key for evictions of containers or memory: the least goes first, then
+	// the least recently finished (R8).
 	evicts(w *world, b *container, removed bool) float64
-	evicted(w *world, f int) // it did
+	evicted(w *world, f int) // called after an eviction
 }
 
 func newWorld(s settings, functions []trace.Function, rows []trace.Row) *world {
 	w := &world{settings: s, functions: functions}
 	for _, r := range rows {
-		w.all = append(w.all, &invocation{f: int(r.Function), at: r.At})
+		w.invocations = append(w.invocations, &invocation{f: int(r.Function), at: r.At})
 	}
-	slices.SortStableFunc(w.all, func(a, b *invocation) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(w.invocations, func(a, b *invocation) int { return cmp.Compare(a.at, b.at) })
 	return w
 }
 
-// run is R1: at an instant completions, then arrivals, then dispatches.
+// run implements R1: at each instant completions, then arrivals, then dispatches.
 func (w *world) run() {
 	if w.policy == "lb" || w.policy == "lalb" || w.policy == "lalb-o3" {
 		w.runCaches()
 		return
 	}
 	w.rules = rulesOf(w)
-	arrivals := w.all
+	arrivals := w.invocations
 	for len(arrivals) > 0 || len(w.running) > 0 {
 		w.now = time.Duration(math.MaxInt64)
 		if len(arrivals) > 0 {
@@ -129,7 +128,7 @@ func (w *world) run() {
 			w.arrive(arrivals[0])
 			arrivals = arrivals[1:]
 		}
-		w.rules.opened(w)
+		w.rules.advanced(w)
 		for w.dispatch() {
 		}
 	}
@@ -145,37 +144,37 @@ func (w *world) arrive(in *invocation) {
 	w.rules.arrived(w, nil)
 }
 
-// complete ends what ends now: by GPU, then by order of start.
+// complete ends the tasks that are due, by GPU, then by order of start.
 func (w *world) complete() {
 	slices.SortFunc(w.running, func(a, b *task) int {
 		return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.order, b.order))
 	})
-	var left []*task
-	var ended []*task
+	var running []*task
+	var completed []*task
 	for _, t := range w.running {
 		if t.end != w.now {
-			left = append(left, t)
+			running = append(running, t)
 			continue
 		}
-		ended = append(ended, t)
+		completed = append(completed, t)
 	}
-	w.running = left
-	for _, t := range ended {
-		in := t.rest[0]
-		in.done, in.finished = w.now, true
-		t.rest = t.rest[1:]
-		if len(t.rest) > 0 {
-			next := t.rest[0]
-			took := longer(w.functions[next.f].Warm, w.slower(t.gpu))
-			next.start, next.kind, next.gpu, next.ran = w.now, gpuWarm, t.gpu, took
-			t.end, t.order = w.now+took, w.order
+	w.running = running
+	for _, t := range completed {
+		in := t.remaining[0]
+		in.completed, in.finished = w.now, true
+		t.remaining = t.remaining[1:]
+		if len(t.remaining) > 0 {
+			next := t.remaining[0]
+			duration := longer(w.functions[next.f].Warm, w.slower(t.gpu))
+			next.start, next.kind, next.gpu, next.ran = w.now, gpuWarm, t.gpu, duration
+			t.end, t.order = w.now+duration, w.order
 			w.order++
 			w.running = append(w.running, t)
 			continue
 		}
 		w.finished++
-		t.box.busy, t.box.finished = false, w.finished
-		w.rules.ended(w, in)
+		t.container.busy, t.container.finished = false, w.finished
+		w.rules.finished(w, in)
 		w.shrink(t.gpu, w.pool+1)
 	}
 }
@@ -190,14 +189,14 @@ func (w *world) shrink(gpu, n int) {
 		if w.exist(gpu) < n || len(idle) == 0 {
 			return
 		}
-		w.boxes = slices.DeleteFunc(w.boxes, func(b *container) bool { return b == idle[0] })
+		w.containers = slices.DeleteFunc(w.containers, func(b *container) bool { return b == idle[0] })
 		w.rules.evicted(w, idle[0].f)
 	}
 }
 
-// exist is how many containers there are on a GPU.
+// exist returns the number of containers on a GPU.
 func (w *world) exist(gpu int) (n int) {
-	for _, b := range w.boxes {
+	for _, b := range w.containers {
 		if b.gpu == gpu {
 			n++
 		}
@@ -205,9 +204,9 @@ func (w *world) exist(gpu int) (n int) {
 	return n
 }
 
-// used is the memory of a GPU's resident containers.
+// used returns the memory of a GPU's resident containers.
 func (w *world) used(gpu int) (mem float64) {
-	for _, b := range w.boxes {
+	for _, b := range w.containers {
 		if b.gpu == gpu && b.resident {
 			mem += w.functions[b.f].MemMiB
 		}
@@ -215,44 +214,44 @@ func (w *world) used(gpu int) (mem float64) {
 	return mem
 }
 
-// removable are a GPU's idle containers in eviction order (R8).
+// removable returns a GPU's idle containers in eviction order (R8).
 func (w *world) removable(gpu int) []*container {
-	return w.inOrder(true, func(b *container) bool { return b.gpu == gpu && !b.busy })
+	return w.inEvictionOrder(true, func(b *container) bool { return b.gpu == gpu && !b.busy })
 }
 
-// movable are those whose memory can make room. What has none stays as it is.
+// movable returns the idle containers with memory to evict, in eviction order.
 func (w *world) movable(gpu int) []*container {
-	return w.inOrder(false, func(b *container) bool {
+	return w.inEvictionOrder(false, func(b *container) bool {
 		return w.memory > 0 && b.gpu == gpu && !b.busy && b.resident && w.functions[b.f].MemMiB > 0
 	})
 }
 
-func (w *world) inOrder(removed bool, is func(*container) bool) []*container {
-	var out []*container
-	for _, b := range w.boxes {
-		if is(b) {
-			out = append(out, b)
+func (w *world) inEvictionOrder(removed bool, matches func(*container) bool) []*container {
+	var list []*container
+	for _, b := range w.containers {
+		if matches(b) {
+			list = append(list, b)
 		}
 	}
-	slices.SortFunc(out, func(a, b *container) int {
+	slices.SortFunc(list, func(a, b *container) int {
 		return cmp.Or(cmp.Compare(w.rules.evicts(w, a, removed), w.rules.evicts(w, b, removed)), cmp.Compare(a.finished, b.finished))
 	})
-	return out
+	return list
 }
 
 // makeRoom moves idle containers' memory to the host until need fits (R7).
-func (w *world) makeRoom(gpu int, need float64) {
-	for w.memory > 0 && w.used(gpu)+need > w.memory && len(w.movable(gpu)) > 0 {
+func (w *world) makeRoom(gpu int, mem float64) {
+	for w.memory > 0 && w.used(gpu)+mem > w.memory && len(w.movable(gpu)) > 0 {
 		victim := w.movable(gpu)[0]
 		victim.resident = false
 		w.rules.evicted(w, victim.f)
 	}
 }
 
-// best is the idle container of f on a GPU that R9 prefers.
+// best returns the idle container of f on a GPU that R9 prefers.
 func (w *world) best(f, gpu int) *container {
 	var best *container
-	for _, b := range w.boxes {
+	for _, b := range w.containers {
 		if b.f != f || b.gpu != gpu || b.busy {
 			continue
 		}
@@ -263,8 +262,8 @@ func (w *world) best(f, gpu int) *container {
 	return best
 }
 
-// cost is what an invocation of f would take on a GPU, and how it would start
-// (R3, R5), as a policy expects it: beside nothing.
+// cost returns the duration of an invocation of f on a GPU and its kind of start (R3, R5),
+// without interference.
 func (w *world) cost(f, gpu int) (time.Duration, kind) {
 	fn := w.functions[f]
 	d, k := fn.Cold, cold
@@ -286,10 +285,10 @@ func (w *world) onGPU(gpu int) (n int) {
 	return n
 }
 
-// room says whether f could start on a GPU beside what runs there (R4, R7).
+// room reports whether f could start on a GPU in addition to its running tasks (R4, R7).
 func (w *world) room(f, gpu int) bool {
 	used := w.functions[f].MemMiB
-	for _, b := range w.boxes {
+	for _, b := range w.containers {
 		if b.gpu == gpu && b.busy {
 			used += w.functions[b.f].MemMiB
 		}
@@ -297,10 +296,10 @@ func (w *world) room(f, gpu int) bool {
 	return w.onGPU(gpu) < w.d && (w.memory == 0 || used <= w.memory)
 }
 
-// place is the GPU of R10, -1 when there is none.
+// place returns the GPU of R10, or -1.
 func (w *world) place(f int) int { return w.placeIf(f, func(int) bool { return true }) }
 
-// placeIf is the same among some GPUs.
+// placeIf returns the GPU of R10 among those that may permits, or -1.
 func (w *world) placeIf(f int, may func(gpu int) bool) int {
 	at := -1
 	for g := range w.gpus {
@@ -320,8 +319,8 @@ func (w *world) placeIf(f int, may func(gpu int) bool) int {
 	return at
 }
 
-// dispatch starts one task, if any can start. It takes its place before the
-// policy accounts for it: what is evicted was decided on what was before.
+// dispatch starts one task, if possible. The task occupies its place before the policy charges
+// for it, because evictions depend on the state before.
 func (w *world) dispatch() bool {
 	in, gpu := w.rules.pick(w)
 	if in == nil || gpu < 0 {
@@ -329,17 +328,17 @@ func (w *world) dispatch() bool {
 	}
 	d, k := w.cost(in.f, gpu)
 	slower := w.slower(gpu)
-	t := &task{gpu: gpu, order: w.order, end: w.now + longer(d, slower), rest: []*invocation{in}}
+	t := &task{gpu: gpu, order: w.order, end: w.now + longer(d, slower), remaining: []*invocation{in}}
 	w.order++
 	if w.policy == "batch" {
 		for _, other := range w.waiting {
 			if other.f == in.f && other != in {
-				t.rest = append(t.rest, other)
+				t.remaining = append(t.remaining, other)
 			}
 		}
 	}
-	t.box = w.occupy(in.f, gpu)
-	for _, one := range t.rest {
+	t.container = w.occupy(in.f, gpu)
+	for _, one := range t.remaining {
 		w.waiting = slices.DeleteFunc(w.waiting, func(other *invocation) bool { return other == one })
 	}
 	in.start, in.kind, in.gpu, in.ran = w.now, k, gpu, longer(min(w.functions[in.f].Warm, d), slower)
@@ -348,21 +347,20 @@ func (w *world) dispatch() bool {
 	return true
 }
 
-// slower is how many times as long an invocation takes that starts beside what
-// runs on the GPU.
+// slower returns the interference factor of an invocation that starts on the GPU now.
 func (w *world) slower(gpu int) float64 { return 1 + w.interference*float64(w.onGPU(gpu)) }
 
 func longer(d time.Duration, factor float64) time.Duration {
 	return time.Duration(math.Round(float64(d) * factor))
 }
 
-// occupy makes a container of f busy with its memory on the GPU.
+// occupy marks a container of f as busy, with its memory on the GPU.
 func (w *world) occupy(f, gpu int) *container {
 	box := w.best(f, gpu)
 	if box == nil {
 		w.shrink(gpu, w.pool)
 		box = &container{f: f, gpu: gpu}
-		w.boxes = append(w.boxes, box)
+		w.containers = append(w.containers, box)
 	}
 	box.busy = true
 	if !box.resident {
@@ -381,7 +379,7 @@ func (w *world) queued(f int) (n int) {
 	return n
 }
 
-// head is f's oldest waiting invocation, nil when there is none.
+// head returns f's oldest waiting invocation, or nil.
 func (w *world) head(f int) *invocation {
 	for _, in := range w.waiting {
 		if in.f == f {
@@ -391,12 +389,12 @@ func (w *world) head(f int) *invocation {
 	return nil
 }
 
-// age is the place of a function's head among all that wait.
+// age returns the position of f's oldest invocation among all waiting ones.
 func (w *world) age(f int) int { return slices.Index(w.waiting, w.head(f)) }
 
 func (w *world) inFlight(f int) (n int) {
 	for _, t := range w.running {
-		for _, in := range t.rest {
+		for _, in := range t.remaining {
 			if in.f == f {
 				n++
 			}
@@ -405,13 +403,13 @@ func (w *world) inFlight(f int) (n int) {
 	return n
 }
 
-// waits are the functions with waiting invocations, by their oldest.
-func (w *world) waits() []int {
-	var out []int
+// waitingFunctions returns the functions with waiting invocations, by their oldest.
+func (w *world) waitingFunctions() []int {
+	var functions []int
 	for _, in := range w.waiting {
-		if !slices.Contains(out, in.f) {
-			out = append(out, in.f)
+		if !slices.Contains(functions, in.f) {
+			functions = append(functions, in.f)
 		}
 	}
-	return out
+	return functions
 }

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -24,15 +25,14 @@ var lalbModels = []lalbModel{
 	{"vgg13", 3887, 3.98, 1.30}, {"vgg16", 3907, 4.04, 1.27}, {"vgg16-bn", 3907, 4.03, 1.26}, {"vgg19", 3947, 4.07, 1.33},
 }
 
-// LALB is the workload of LALB (section V.A): a working set of functions, each
-// with a model of its own from Table I, and the same number of requests every
-// minute.
+// LALB describes the workload of LALB (section V.A): a working set of functions, each with its
+// own model from Table I, and the same number of requests every minute.
 //
-// The paper takes how popular functions are from the Azure trace, of which it
-// prints that the 15 most popular make 56% of all; here the share goes with
-// 1/rank^Zipf. It distributes model sizes evenly: here models are taken at even
-// steps through the table by size, and dealt to the ranks by the seed. Requests
-// fall anywhere within their minute, as in the paper.
+// The paper takes the popularity of functions from the Azure trace, and states that the 15 most
+// popular functions receive 56% of all requests. Here, shares are proportional to 1/rank^Zipf.
+// The paper distributes model sizes evenly. Here, models are taken at even steps through the
+// table, which is sorted by size, and the seed assigns them to the ranks. Requests are uniform
+// within their minute, as in the paper.
 type LALB struct {
 	WorkingSet int
 	Minutes    int
@@ -40,11 +40,11 @@ type LALB struct {
 	Zipf       float64
 }
 
-// DefaultLALB is the paper's: 325 requests a minute for 6 minutes.
+// DefaultLALB returns the paper's workload: 325 requests per minute for 6 minutes.
 func DefaultLALB() LALB { return LALB{WorkingSet: 15, Minutes: 6, PerMinute: 325, Zipf: 1} }
 
-// Make draws the workload.
-func (l LALB) Make(seed uint64) Workload {
+// Generate draws the workload.
+func (l LALB) Generate(seed uint64) Workload {
 	r := newRandom(seed, 0)
 	var w Workload
 	for rank, i := range r.shuffled(l.WorkingSet) {
@@ -67,25 +67,16 @@ func (l LALB) Make(seed uint64) Workload {
 	return w
 }
 
-// apportion splits a number by shares: rounded down, and what is missing to
-// the largest remainders.
+// apportion divides total by shares. It rounds down and gives the rest to the largest remainders.
 func apportion(shares []float64, total int) []int {
-	counts, order, left := make([]int, len(shares)), make([]int, len(shares)), total
-	rest := func(i int) float64 { return shares[i]*float64(total) - float64(counts[i]) }
+	counts, order, remaining := make([]int, len(shares)), make([]int, len(shares)), total
+	remainder := func(i int) float64 { return shares[i]*float64(total) - float64(counts[i]) }
 	for i, s := range shares {
 		counts[i], order[i] = int(s*float64(total)), i
-		left -= counts[i]
+		remaining -= counts[i]
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch d := rest(b) - rest(a); {
-		case d > 0:
-			return 1
-		case d < 0:
-			return -1
-		}
-		return 0
-	})
-	for _, i := range order[:left] {
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(remainder(b), remainder(a)) })
+	for _, i := range order[:remaining] {
 		counts[i]++
 	}
 	return counts

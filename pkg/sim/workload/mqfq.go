@@ -2,7 +2,7 @@ package workload
 
 import "math"
 
-// mqfqFunctions are Table 1 of MQFQ-Sticky: seconds on a V100, warm and cold.
+// mqfqFunctions is Table 1 of MQFQ-Sticky: seconds on a V100, warm and cold.
 var mqfqFunctions = []struct {
 	name       string
 	warm, cold float64
@@ -11,40 +11,38 @@ var mqfqFunctions = []struct {
 	{"isoneural", 0.026, 9.963}, {"lud", 2.050, 2.359}, {"needle", 1.979, 2.177}, {"pathfinder", 1.472, 1.797},
 }
 
-// mqfqMem is the memory of one function, in MiB: the paper prints that of FFT
-// alone (section 4.2). Moving it is overlapped with other work there, so that
-// it costs no time here.
+// mqfqMem is the memory of each function in MiB. The paper gives only the value of FFT (section
+// 4.2). There, moves overlap with other work, so they take no time here.
 const mqfqMem = 1536
 
-// MQFQ is a mix of MQFQ-Sticky's evaluation (section 6): copies of the functions
-// of Table 1, each with arrivals of its own.
+// MQFQ describes a mix of MQFQ-Sticky's evaluation (section 6): copies of the functions of Table
+// 1, each with its own arrivals.
 //
-// The paper samples rates from the Azure trace and prints of each sample how
-// many requests a second it has and how busy they keep the GPU (Table 3, section
-// 6.2). Here gaps are exponential and rates go with 1/rank^Zipf, as in the
-// paper's Zipfian workload. Which function of the table each rank is a copy of is
-// drawn by the seed: of many draws the one that comes closest to both figures,
-// warm executions taken as what keeps the GPU busy. (As many copies of each
-// cannot meet both: short functions have to be the popular ones.)
+// The paper samples rates from the Azure trace. For each sample it gives the requests per second
+// and the utilization of the GPU (Table 3, section 6.2). Here, gaps are exponential and rates are
+// proportional to 1/rank^Zipf, as in the paper's Zipfian workload. The seed draws the function of
+// each rank: Generate draws many mixes and chooses the one whose utilization, counting warm
+// executions, is closest to the paper's. Equal numbers of copies cannot match both figures,
+// because the short functions have to be the popular ones.
 type MQFQ struct {
 	Functions   int
 	Duration    float64 // seconds
-	Rate        float64 // invocations a second
+	Rate        float64 // invocations per second
 	Utilization float64
 	Zipf        float64
 }
 
-// DefaultMQFQ is the mix of section 6.2, trace 4: 19 functions, 2.69 requests a
-// second, a GPU that is busy for around 70% of the time; for ten minutes.
+// DefaultMQFQ returns the mix of section 6.2, trace 4: 19 functions, 2.69 requests per second and
+// a GPU utilization of about 70%, for ten minutes.
 func DefaultMQFQ() MQFQ {
 	return MQFQ{Functions: 19, Duration: 600, Rate: 2.69, Utilization: 0.7, Zipf: 1.5}
 }
 
-// mqfqDraws is how many mixes are looked at.
+// mqfqDraws is the number of mixes to draw.
 const mqfqDraws = 200_000
 
-// Make draws the workload.
-func (q MQFQ) Make(seed uint64) Workload {
+// Generate draws the workload.
+func (q MQFQ) Generate(seed uint64) Workload {
 	var w Workload
 	for rank, i := range q.deal(newRandom(seed, 0)) {
 		kind := mqfqFunctions[i]
@@ -59,7 +57,7 @@ func (q MQFQ) Make(seed uint64) Workload {
 
 // deal draws the row of the table for each rank.
 func (q MQFQ) deal(r random) []int {
-	share, least := shares(q.Functions, q.Zipf), math.Inf(1)
+	share, minOff := shares(q.Functions, q.Zipf), math.Inf(1)
 	best, drawn := make([]int, q.Functions), make([]int, q.Functions)
 	for range mqfqDraws {
 		work := 0.0
@@ -67,8 +65,8 @@ func (q MQFQ) deal(r random) []int {
 			drawn[rank] = r.below(len(mqfqFunctions))
 			work += q.Rate * share[rank] * mqfqFunctions[drawn[rank]].warm
 		}
-		if off := math.Abs(work - q.Utilization); off < least {
-			least = off
+		if off := math.Abs(work - q.Utilization); off < minOff {
+			minOff = off
 			copy(best, drawn)
 		}
 	}

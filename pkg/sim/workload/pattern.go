@@ -5,44 +5,43 @@ import (
 	"math"
 )
 
-// Pattern is how the rate of arrivals goes over time, and how they scatter
-// about it. Times are in seconds. Whatever the shape, the mean rate over a
-// long time is that asked for.
+// Pattern describes the rate of arrivals over time and their variation. Times are in seconds. The
+// mean rate over a long time does not depend on the shape.
 type Pattern struct {
 	Shape  string
 	CV     float64 // gamma: standard deviation of the gaps over their mean
-	Period float64 // bursty, periodic, sporadic: from one to the next
-	Burst  float64 // bursty, sporadic: how long one lasts
-	Factor float64 // bursty: the rate in a burst over that between
+	Period float64 // bursty, periodic, sporadic: duration of a cycle
+	Burst  float64 // bursty, sporadic: duration of a burst
+	Factor float64 // bursty: rate in a burst over the rate outside
 }
 
-// Shapes are the shapes a pattern may have.
+// Shapes returns the possible shapes.
 func Shapes() []string { return []string{"poisson", "gamma", "bursty", "periodic", "sporadic"} }
 
-// Defaults are a pattern's parameters unless told otherwise.
+// Defaults returns the default parameters.
 func Defaults() Pattern { return Pattern{CV: 4, Period: 120, Burst: 10, Factor: 5} }
 
-// swing is how far a periodic rate goes from its mean, as a part of it.
+// swing is the amplitude of a periodic rate, as a fraction of its mean.
 const swing = 0.8
 
-// Check says what is wrong with the parameters.
+// Check returns an error if a parameter is out of range.
 func (p Pattern) Check() error {
 	switch {
 	case !within(p.CV, 0.01, 100):
-		return fmt.Errorf("a coefficient of variation of %g, expected 0.01 to 100", p.CV)
+		return fmt.Errorf("coefficient of variation %g, expected 0.01 to 100", p.CV)
 	case !within(p.Period, 1e-3, 1e7):
-		return fmt.Errorf("a period of %g s, expected 0.001 to 10000000", p.Period)
+		return fmt.Errorf("period %g s, expected 0.001 to 10000000", p.Period)
 	case !within(p.Burst, 1e-3, p.Period):
-		return fmt.Errorf("bursts of %g s, expected 0.001 to the period, %g", p.Burst, p.Period)
+		return fmt.Errorf("burst %g s, expected 0.001 to the period, %g", p.Burst, p.Period)
 	case !within(p.Factor, 1, 1e6):
-		return fmt.Errorf("a factor of %g, expected 1 to 1000000", p.Factor)
+		return fmt.Errorf("factor %g, expected 1 to 1000000", p.Factor)
 	}
 	return nil
 }
 
 func within(v, low, high float64) bool { return v >= low && v <= high }
 
-// arrivals are times from 0 to duration, in order, at a mean rate a second.
+// arrivals draws times from 0 to duration, ascending, at a mean rate per second.
 func (p Pattern) arrivals(r random, rate, duration float64) []float64 {
 	switch p.Shape {
 	case "gamma":
@@ -56,51 +55,51 @@ func (p Pattern) arrivals(r random, rate, duration float64) []float64 {
 			return rate * (1 + swing*math.Sin(2*math.Pi*t/p.Period))
 		})
 	case "sporadic":
-		most := rate * p.Period / p.Burst
-		return thinned(r, duration, most, inBursts(p.visits(r, duration), 0, most))
+		peak := rate * p.Period / p.Burst
+		return thinned(r, duration, peak, inBursts(p.visits(r, duration), 0, peak))
 	}
 	return gaps(duration, func() float64 { return r.exponential(1 / rate) })
 }
 
 func gaps(duration float64, gap func() float64) []float64 {
-	var out []float64
+	var times []float64
 	for t := gap(); t < duration; t += gap() {
-		out = append(out, t)
+		times = append(times, t)
 	}
-	return out
+	return times
 }
 
-// thinned are arrivals whose rate goes as a function of time, most at most:
-// those of the constant rate most, each kept with the odds of the rate there.
-func thinned(r random, duration, most float64, rate func(float64) float64) []float64 {
-	var out []float64
-	for t := r.exponential(1 / most); t < duration; t += r.exponential(1 / most) {
-		if r.uniform()*most < rate(t) {
-			out = append(out, t)
+// thinned draws arrivals with a variable rate of at most peak: it draws arrivals at the constant
+// rate peak and keeps each with probability rate(t)/peak.
+func thinned(r random, duration, peak float64, rate func(float64) float64) []float64 {
+	var times []float64
+	for t := r.exponential(1 / peak); t < duration; t += r.exponential(1 / peak) {
+		if r.uniform()*peak < rate(t) {
+			times = append(times, t)
 		}
 	}
-	return out
+	return times
 }
 
-// bursts begin anywhere within each period.
-func (p Pattern) bursts(r random, duration float64) (out [][2]float64) {
+// bursts draws one burst in each period, at a random time within it.
+func (p Pattern) bursts(r random, duration float64) (spans [][2]float64) {
 	for t := 0.0; t < duration; t += p.Period {
-		begin := t + r.uniform()*(p.Period-p.Burst)
-		out = append(out, [2]float64{begin, begin + p.Burst})
+		start := t + r.uniform()*(p.Period-p.Burst)
+		spans = append(spans, [2]float64{start, start + p.Burst})
 	}
-	return out
+	return spans
 }
 
-// visits begin after pauses of random length.
-func (p Pattern) visits(r random, duration float64) (out [][2]float64) {
+// visits draws bursts after pauses of random length.
+func (p Pattern) visits(r random, duration float64) (spans [][2]float64) {
 	for t := r.exponential(p.Period - p.Burst); t < duration; t += p.Burst + r.exponential(p.Period-p.Burst) {
-		out = append(out, [2]float64{t, t + p.Burst})
+		spans = append(spans, [2]float64{t, t + p.Burst})
 	}
-	return out
+	return spans
 }
 
-// inBursts is a rate that is high within spans, which are in order, and low
-// outside. Times are asked in order.
+// inBursts returns a rate that is high within the spans and low outside. The spans must be
+// ascending, and so must the times of the calls.
 func inBursts(spans [][2]float64, low, high float64) func(float64) float64 {
 	return func(t float64) float64 {
 		for len(spans) > 0 && t >= spans[0][1] {
@@ -113,17 +112,17 @@ func inBursts(spans [][2]float64, low, high float64) func(float64) float64 {
 	}
 }
 
-// Series counts the arrivals of a pattern in each second.
+// Series returns the number of arrivals of a pattern in each second.
 func (p Pattern) Series(rate float64, seconds int, seed uint64) []float64 {
-	out := make([]float64, seconds)
+	counts := make([]float64, seconds)
 	for _, t := range p.arrivals(newRandom(seed, 0), rate, float64(seconds)) {
-		out[int(t)]++
+		counts[int(t)]++
 	}
-	return out
+	return counts
 }
 
-// Arrivals are the moments, in seconds from 0 to duration and in order, at which
-// requests come at a mean rate a second. Each stream of a seed has its own.
+// Arrivals draws the times of requests, in seconds from 0 to duration, ascending, at a mean rate
+// per second. Each stream of a seed draws its own times.
 func (p Pattern) Arrivals(rate, duration float64, seed, stream uint64) []float64 {
 	return p.arrivals(newRandom(seed, stream), rate, duration)
 }

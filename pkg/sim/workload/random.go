@@ -5,28 +5,28 @@ import (
 	"math/rand/v2"
 )
 
-// random draws numbers that depend on nothing but the seed: the source is
-// fixed, and every distribution is made from it here. It is not splitmix because
-// the traces that were published are drawn with PCG.
+// random draws numbers that depend only on the seed: the source is fixed, and all distributions
+// are implemented here. It does not use splitmix, because the published traces were drawn with
+// PCG.
 type random struct{ source *rand.PCG }
 
-// newRandom gives each stream of a seed numbers of its own.
+// newRandom returns independent numbers for each stream of a seed.
 func newRandom(seed, stream uint64) random { return random{rand.NewPCG(seed, stream)} }
 
-// uniform is above 0 and below 1.
+// uniform returns a number between 0 and 1, exclusive.
 func (r random) uniform() float64 { return (float64(r.source.Uint64()>>11) + 0.5) / (1 << 53) }
 
-// below is a whole number from 0 to n-1.
+// below returns an integer from 0 to n-1.
 func (r random) below(n int) int { return min(int(r.uniform()*float64(n)), n-1) }
 
 func (r random) exponential(mean float64) float64 { return -mean * math.Log(r.uniform()) }
 
-// normal is of mean 0 and variance 1 (Box and Muller).
+// normal returns a number with mean 0 and variance 1 (Box and Muller).
 func (r random) normal() float64 {
 	return math.Sqrt(-2*math.Log(r.uniform())) * math.Cos(2*math.Pi*r.uniform())
 }
 
-// gamma is of scale 1 (Marsaglia and Tsang, 2000).
+// gamma returns a gamma-distributed number with scale 1 (Marsaglia and Tsang, 2000).
 func (r random) gamma(shape float64) float64 {
 	if shape < 1 {
 		return r.gamma(shape+1) * math.Pow(r.uniform(), 1/shape)
@@ -42,12 +42,12 @@ func (r random) gamma(shape float64) float64 {
 	}
 }
 
-// logUniform is as likely to lie between 1 and 10 as between 10 and 100.
+// logUniform returns a number between low and high whose logarithm is uniform.
 func (r random) logUniform(low, high float64) float64 {
 	return low * math.Exp(r.uniform()*math.Log(high/low))
 }
 
-// shuffled are the numbers from 0 to n-1 in an even draw of their orders.
+// shuffled returns a random permutation of the numbers from 0 to n-1.
 func (r random) shuffled(n int) []int {
 	out := make([]int, n)
 	for i := range out {

@@ -1,6 +1,7 @@
-// Package workload makes traces and costs to try policies on: patterns of
-// arrivals, and the workloads of papers as far as they print them. The same
-// seed gives the same workload.
+// Package workload generates traces and costs for simulations: patterns of arrivals, and the
+// workloads of papers as far as they are published. The same seed generates the same workload.
+// Mixed, LALB and MQFQ generate whole workloads, and Pattern generates arrivals; pkg/command/sim
+// and pkg/sim/planned use them.
 package workload
 
 import (
@@ -13,28 +14,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// Workload is what functions cost and when they are invoked, in order of time.
+// Workload holds the costs of functions and their invocations, in order of time.
 type Workload struct {
 	Functions []trace.Function
 	Rows      []trace.Row
 }
 
-// MaxRows is the most invocations a workload may be expected to have.
+// MaxRows is the limit on the expected number of invocations.
 const MaxRows = 50_000_000
 
-// Mixed is a workload of functions with one pattern of arrivals.
+// Mixed describes a workload whose functions share one pattern of arrivals.
 type Mixed struct {
 	Pattern
 	Functions int
-	Rate      float64 // invocations a second, of all functions together
+	Rate      float64 // invocations per second of all functions
 	Duration  float64 // seconds
 	Zipf      float64 // the k-th function's share is 1/k^Zipf of the first's
 }
 
-// Make draws the workload. What functions cost is drawn too, evenly over the
-// orders of magnitude: 20 ms to 2 s warm, 1 to 10 s more for a new container,
-// 100 MiB to 4 GiB, which load at 12 GiB/s.
-func (m Mixed) Make(seed uint64) Workload {
+// Generate draws the workload, including the costs. Costs are log-uniform: warm executions take 20
+// ms to 2 s, cold starts 1 to 10 s more, and memory is 100 MiB to 4 GiB and loads at 12 GiB/s.
+func (m Mixed) Generate(seed uint64) Workload {
 	r := newRandom(seed, 0)
 	var w Workload
 	for i := range m.Functions {
@@ -48,7 +48,7 @@ func (m Mixed) Make(seed uint64) Workload {
 	return w
 }
 
-// arrive draws the invocations of functions that are there.
+// arrive draws the invocations of the functions in w.
 func (m Mixed) arrive(w *Workload, seed uint64) {
 	for i, share := range shares(len(w.Functions), m.Zipf) {
 		for _, t := range m.arrivals(newRandom(seed, uint64(i)+1), m.Rate*share, m.Duration) {
@@ -62,27 +62,27 @@ func (w *Workload) sort() {
 	slices.SortStableFunc(w.Rows, func(a, b trace.Row) int { return cmp.Compare(a.At, b.At) })
 }
 
-// shares are parts of 1 that go down by rank as 1/rank^s.
+// shares returns n fractions that are proportional to 1/rank^s and add up to 1.
 func shares(n int, s float64) []float64 {
-	out, sum := make([]float64, n), 0.0
-	for i := range out {
-		out[i] = math.Pow(float64(i+1), -s)
-		sum += out[i]
+	fractions, sum := make([]float64, n), 0.0
+	for i := range fractions {
+		fractions[i] = math.Pow(float64(i+1), -s)
+		sum += fractions[i]
 	}
-	for i := range out {
-		out[i] /= sum
+	for i := range fractions {
+		fractions[i] /= sum
 	}
-	return out
+	return fractions
 }
 
-// function is one of n functions; times are in milliseconds.
+// function returns the description of function i of n. Times are in milliseconds.
 func function(i, n int, warm, cold, load float64) trace.Function {
 	name := fmt.Sprintf("f%0*d", len(fmt.Sprint(n-1)), i)
 	return trace.Function{Name: name, Model: name, Weight: 1, Warm: millis(warm), Cold: millis(cold), Load: millis(load)}
 }
 
-// millis and micros round to what files are to show: tenths of a millisecond
-// of costs, whole microseconds of arrivals.
+// millis and micros round to the precision of files: tenths of a millisecond for costs,
+// microseconds for arrivals.
 func millis(ms float64) time.Duration {
 	return time.Duration(math.Round(ms*10)) * (time.Millisecond / 10)
 }

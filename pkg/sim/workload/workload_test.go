@@ -19,8 +19,8 @@ func sorted(t *testing.T, w Workload, end time.Duration) {
 	}
 }
 
-// TestPatterns: every shape has the mean rate asked for, and scatters as it
-// should: counts of ten seconds vary least in a steady stream.
+// TestPatterns checks that every shape has the requested mean rate, and that the variance of
+// counts per ten seconds is the least for poisson.
 func TestPatterns(t *testing.T) {
 	const rate, seconds = 10, 20_000
 	spread := map[string]float64{}
@@ -96,7 +96,7 @@ func TestPatternChecked(t *testing.T) {
 func TestMixed(t *testing.T) {
 	m := Mixed{Pattern: Defaults(), Functions: 10, Rate: 100, Duration: 100, Zipf: 1}
 	m.Shape = "poisson"
-	w := m.Make(1)
+	w := m.Generate(1)
 	sorted(t, w, 100*time.Second)
 	var counts [10]float64
 	for _, row := range w.Rows {
@@ -112,13 +112,13 @@ func TestMixed(t *testing.T) {
 	}
 }
 
-// TestLALB: 325 requests every minute, a model of its own for every function,
-// sizes from the whole of the table.
+// TestLALB checks for 325 requests per minute, a different model for each function, and sizes
+// from the whole table.
 func TestLALB(t *testing.T) {
 	for _, n := range []int{15, 25, 35} {
 		l := DefaultLALB()
 		l.WorkingSet = n
-		w := l.Make(5)
+		w := l.Generate(5)
 		sorted(t, w, 6*time.Minute)
 		perMinute, models := map[time.Duration]int{}, map[string]trace.Function{}
 		for _, row := range w.Rows {
@@ -126,7 +126,7 @@ func TestLALB(t *testing.T) {
 		}
 		for minute := range time.Duration(6) {
 			if perMinute[minute] != 325 {
-				t.Errorf("working set %d, minute %d: %d requests", n, minute, perMinute[minute])
+				t.Errorf("working set %d, minute %d: %d requests, want 325", n, minute, perMinute[minute])
 			}
 		}
 		least, most := math.Inf(1), 0.0
@@ -143,13 +143,12 @@ func TestLALB(t *testing.T) {
 	}
 }
 
-// TestMQFQ: the mix has the requests a second and keeps the GPU as busy as the
-// paper prints.
+// TestMQFQ checks that the mix has the paper's rate of requests and utilization of the GPU.
 func TestMQFQ(t *testing.T) {
 	q := DefaultMQFQ()
 	q.Duration = 20_000
 	for seed := range uint64(5) {
-		w := q.Make(seed)
+		w := q.Generate(seed)
 		sorted(t, w, 20_000*time.Second)
 		busy := 0.0
 		for _, row := range w.Rows {

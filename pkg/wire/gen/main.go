@@ -1,5 +1,5 @@
-// Command gen writes the C header of the client protocol to the file it is
-// given.
+// Command gen writes the C header of the client protocol and the instance page, hook/wire.h, to the
+// given file. Run it with go generate in pkg/wire.
 package main
 
 import (
@@ -23,25 +23,25 @@ func main() {
 	}
 }
 
-// cStructs are the Go types that C sees, under these names. They have no
-// hidden padding in either language.
+// cStructs lists the Go types to translate, with their C names. They have no hidden padding in
+// either language.
 var cStructs = []struct {
 	name  string
 	note  string
 	value any
-	msg   bool // begins with the header in C
+	msg   bool // begins with struct gf_header in C
 }{
-	{"header", "begins every message", wire.Header{}, false},
-	{"hello", "process to daemon, first", wire.Hello{}, true},
-	{"welcome", "daemon to process, with the page's descriptor in SCM_RIGHTS", wire.Welcome{}, true},
-	{"refused", "daemon to process, then the connection ends", wire.Refused{}, true},
-	{"request", "process to daemon: it waits at its gate", wire.Request{}, true},
-	{"lease_end", "daemon to process: the gate is closed, drain and return", wire.LeaseEnd{}, true},
-	{"return", "process to daemon: nothing of that lease is in flight", wire.Return{}, true},
-	{"stray", "process to daemon, in place of a hello: a program that it starts", wire.Stray{}, true},
-	{"noted", "daemon to process, then the connection ends", wire.Noted{}, true},
-	{"ending", "process to daemon: what that lease has in flight is over in so long", wire.Ending{}, true},
-	{"fault", "process to daemon: it cannot use CUDA any more", wire.Fault{}, true},
+	{"header", "start of every message", wire.Header{}, false},
+	{"hello", "process to daemon: the first message", wire.Hello{}, true},
+	{"welcome", "daemon to process: accepted, with the page's descriptor in SCM_RIGHTS", wire.Welcome{}, true},
+	{"refused", "daemon to process: not accepted; the connection ends", wire.Refused{}, true},
+	{"request", "process to daemon: a thread waits at the closed gate", wire.Request{}, true},
+	{"lease_end", "daemon to process: the gate is closed; drain and return the lease", wire.LeaseEnd{}, true},
+	{"return", "process to daemon: the lease has no work in flight", wire.Return{}, true},
+	{"stray", "process to daemon, instead of a hello: it starts a program that leaves the slice, or would have", wire.UnmanagedProgram{}, true},
+	{"noted", "daemon to process: answers a stray; the connection ends", wire.Noted{}, true},
+	{"ending", "process to daemon: when the lease's work in flight will finish", wire.Ending{}, true},
+	{"fault", "process to daemon: it can no longer use CUDA", wire.Fault{}, true},
 	{"slot", "one process's part of the instance page", wire.PageSlot{}, false},
 }
 
@@ -52,11 +52,11 @@ var cConstants = []struct {
 	{"GF_MAGIC", wire.Magic}, {"GF_VERSION", wire.Version}, {"GF_MAX_MESSAGE", wire.MaxMessage},
 	{"GF_MSG_HELLO", wire.MsgHello}, {"GF_MSG_WELCOME", wire.MsgWelcome}, {"GF_MSG_REFUSED", wire.MsgRefused},
 	{"GF_MSG_REQUEST", wire.MsgRequest}, {"GF_MSG_LEASE_END", wire.MsgLeaseEnd}, {"GF_MSG_RETURN", wire.MsgReturn},
-	{"GF_MSG_STRAY", wire.MsgStray}, {"GF_MSG_NOTED", wire.MsgNoted}, {"GF_MSG_ENDING", wire.MsgEnding},
+	{"GF_MSG_STRAY", wire.MsgUnmanaged}, {"GF_MSG_NOTED", wire.MsgNoted}, {"GF_MSG_ENDING", wire.MsgEnding},
 	{"GF_MSG_FAULT", wire.MsgFault},
-	{"GF_STRAY_RESTORED", wire.StrayRestored}, {"GF_STRAY_STATIC", wire.StrayStatic}, {"GF_STRAY_LIBC", wire.StrayLibc},
-	{"GF_STRAY_SETUID", wire.StraySetuid}, {"GF_STRAY_CAPABLE", wire.StrayCapable}, {"GF_STRAY_MACHINE", wire.StrayMachine},
-	{"GF_STRAY_KINDS", wire.StrayKinds},
+	{"GF_STRAY_RESTORED", wire.ProgramRestored}, {"GF_STRAY_STATIC", wire.ProgramStatic}, {"GF_STRAY_LIBC", wire.ProgramOtherLibc},
+	{"GF_STRAY_SETUID", wire.ProgramSetuid}, {"GF_STRAY_CAPABLE", wire.ProgramFileCaps}, {"GF_STRAY_MACHINE", wire.ProgramOtherArch},
+	{"GF_STRAY_KINDS", wire.ProgramKinds},
 	{"GF_RETURN_WANTS_MORE", wire.ReturnWantsMore}, {"GF_NAME_SIZE", len(wire.Name{})}, {"GF_REASON_SIZE", len(wire.Reason{})},
 	{"GF_HELLO_MANY_SLOTS", wire.HelloManySlots}, {"GF_REFUSED_FULL", wire.RefusedFull},
 	{"GF_PAGE_SLOTS", wire.PageSlots}, {"GF_PAGE_SLOTS_MOST", wire.PageSlotsMost},
@@ -66,8 +66,7 @@ var cConstants = []struct {
 	{"GF_PAGE_PIDS", wire.PagePIDs},
 }
 
-// header is the text of hook/wire.h: the client protocol and the instance
-// page as C sees them.
+// header returns the text of hook/wire.h.
 func header() string {
 	var b strings.Builder
 	b.WriteString("/* Generated from pkg/wire by go generate: do not edit.\n" +
@@ -92,7 +91,7 @@ func header() string {
 	return b.String()
 }
 
-// writeStruct prints one C struct and what holds its layout to Go's.
+// writeStruct writes a C struct, and static assertions that its layout equals Go's.
 func writeStruct(b *strings.Builder, name, note string, t reflect.Type, msg bool) {
 	fmt.Fprintf(b, "\n/* %s */\nstruct gf_%s {\n", note, name)
 	offset := uintptr(0)
@@ -123,7 +122,7 @@ func cFields(t reflect.Type) string {
 	return b.String()
 }
 
-// snake turns MemUsed into mem_used and UsedNS into used_ns.
+// snake converts MemUsed to mem_used and UsedNS to used_ns.
 func snake(s string) string {
 	var b strings.Builder
 	runes := []rune(s)

@@ -35,7 +35,7 @@ func TestFileOf(t *testing.T) {
 func TestParseRequest(t *testing.T) {
 	r, err := ParseRequest([]byte(` {"op":"get","name":"a","Name":"b","ID":7,"more":[1,{}],"timeout_ms":5,"id":"x"} `))
 	if err != nil || r.Op != OpGet || r.Name != "a" || r.TimeoutMS != 5 || string(r.ID) != `"x"` {
-		t.Errorf("%+v, %v", r, err)
+		t.Errorf(`%+v, %v; want Op %v, Name a, TimeoutMS 5, ID "x"`, r, err, OpGet)
 	}
 	for _, bad := range []string{"", " ", "null", " null", "[]", "7", `"get"`, "{}{}", `{"op":`, `{"op":null,}`, `{"op":"\xff"}`, `{"timeout_ms":1e400}`} {
 		if r, err := ParseRequest([]byte(bad)); err == nil {
@@ -44,7 +44,7 @@ func TestParseRequest(t *testing.T) {
 	}
 }
 
-// FuzzParseRequest: whatever comes is a request or an error.
+// FuzzParseRequest: any bytes decode to a request or an error.
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(`{"op":"get","id":[1,{"a":null}],"name":"a","timeout_ms":10,"more":1}`))
 	f.Fuzz(func(t *testing.T, packet []byte) {
@@ -54,8 +54,8 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-// TestManifestIsAsItsHeader: texts are as a header has them, so that no header makes a
-// manifest that is too long to be read.
+// TestManifestIsAsItsHeader: a manifest encodes texts in the same way as a safetensors header, so that a valid
+// header never makes a manifest that is too long.
 func TestManifestIsAsItsHeader(t *testing.T) {
 	const want = `{"tensors":{"<a>":{"dtype":"U8","shape":[1],"offset":0,"bytes":1}},"metadata":{"&":"<b>","é":"\u0001"}}`
 	got, err := AppendManifest(nil, []Place{{"<a>", "U8", []int64{1}, 0, 1}}, map[string]string{"é": "\x01", "&": "<b>"})
@@ -63,11 +63,11 @@ func TestManifestIsAsItsHeader(t *testing.T) {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 	if got, err := AppendManifest(nil, nil, nil); string(got) != `{"tensors":{},"metadata":{}}` || err != nil {
-		t.Errorf("%s, %v", got, err)
+		t.Errorf(`%s, %v; want {"tensors":{},"metadata":{}}`, got, err)
 	}
 }
 
-// TestParseManifest: one is read as strictly as a file's header is.
+// TestParseManifest: a manifest is parsed as strictly as a file's header.
 func TestParseManifest(t *testing.T) {
 	const size = 1 << 20
 	entry := func(name, dtype, shape string, offset, bytes int) string {
@@ -82,27 +82,27 @@ func TestParseManifest(t *testing.T) {
 		of(full, empty): "",
 		of(full, entry("b", "BF16", "[]", 256, 2), entry("c", "U8", "[0,7]", 512, 0), entry("d", "U8", "[1]", 512, 1)): "",
 		`{"tensors":{},"more":[]}`:    "",
-		`[]`:                          "not a manifest",
+		`[]`:                          "invalid manifest",
 		`null`:                        "no tensors",
 		`{}`:                          "no tensors",
 		`{"Tensors":{}}`:              "no tensors",
-		of() + of():                   "not a manifest",
+		of() + of():                   "invalid manifest",
 		of(full, full):                "duplicate",
 		`{"tensors":{},"tensors":{}}`: "duplicate",
 		`{"tensors":{},"metadata":{"a":"","a":""}}`:           "duplicate",
-		`{"tensors":{},"metadata":{"a":1}}`:                   "not a manifest",
+		`{"tensors":{},"metadata":{"a":1}}`:                   "invalid manifest",
 		of(entry("a", "F32", "[2]", 0, 4)):                    `tensor "a": 4 bytes, expected 8 for F32 of shape [2]`,
 		of(entry("a", "F32", "[1000000]", 0, 8)):              `tensor "a": 8 bytes, expected 4000000`,
-		of(entry("a", "F33", "[2]", 0, 8)):                    `tensor "a": dtype "F33" is not known`,
-		of(entry("a", "", "[2]", 0, 8)):                       `tensor "a": dtype "" is not known`,
-		of(entry("a", "U8", "null", 0, 1)):                    `tensor "a": no shape`,
+		of(entry("a", "F33", "[2]", 0, 8)):                    `tensor "a": unknown dtype "F33"`,
+		of(entry("a", "", "[2]", 0, 8)):                       `tensor "a": unknown dtype ""`,
+		of(entry("a", "U8", "null", 0, 1)):                    `tensor "a": shape is missing`,
 		of(entry("a", "U8", "[-1,-1]", 0, 1)):                 `tensor "a": shape has -1`,
-		of(entry("a", "U8", "[4294967296,4294967296]", 0, 0)): "no room in 64 bits",
+		of(entry("a", "U8", "[4294967296,4294967296]", 0, 0)): "exceeds 64 bits",
 		of(entry("a", "U8", "[1]", 8, 1)):                     "expected a multiple of 256",
 		of(entry("a", "U8", "[1]", size, 1)):                  "an end within 1048576",
 		of(entry("a", "U8", "[1]", -256, 1)):                  "1 bytes at -256",
-		of(full, entry("b", "U8", "[256]", 0, 256)):           `tensor "b": begins at 0, within the tensor before, which ends at 256`,
-		of(entry("a", "U8", "[600]", 0, 600), entry("z", "U8", "[0]", 256, 0), entry("b", "U8", "[1]", 512, 1)): `tensor "b": begins at 512, within`,
+		of(full, entry("b", "U8", "[256]", 0, 256)):           `tensor "b" begins at 0, within the previous tensor, which ends at 256`,
+		of(entry("a", "U8", "[600]", 0, 600), entry("z", "U8", "[0]", 256, 0), entry("b", "U8", "[1]", 512, 1)): `tensor "b" begins at 512, within`,
 	} {
 		_, _, err := ParseManifest(strings.NewReader(text), size)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -111,8 +111,8 @@ func TestParseManifest(t *testing.T) {
 	}
 }
 
-// FuzzParseManifest: what parses lies within the allocation, and prints as what
-// parses to the same.
+// FuzzParseManifest: parsed places lie within the allocation. Encoding and parsing them again yields the same
+// places.
 func FuzzParseManifest(f *testing.F) {
 	f.Add([]byte(`{"tensors":{"b":{"dtype":"F32","shape":[2,1],"offset":256,"bytes":8},"a":{"dtype":"U8","shape":[],"offset":0,"bytes":1}},"metadata":{"k":"v"}}`), int64(1024))
 	f.Fuzz(func(t *testing.T, text []byte, size int64) {

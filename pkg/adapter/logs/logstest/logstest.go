@@ -1,4 +1,4 @@
-// Package logstest has a test be its own keeper of logs.
+// Package logstest lets a test binary act as its own keeper of logs.
 package logstest
 
 import (
@@ -10,18 +10,18 @@ import (
 
 const word = "__keep-log"
 
-// Main runs the tests, or is the keeper that they start.
+// Main runs the tests, or Keep if the process was started as Keeper says.
 func Main(m *testing.M) int {
 	if len(os.Args) != 3 || os.Args[1] != word {
 		return m.Run()
 	}
-	if err := logs.Keep(os.Stdin, os.Args[2]); err != nil {
+	if err := logs.Copy(os.Stdin, os.Args[2]); err != nil {
 		return 1
 	}
 	return 0
 }
 
-// Keeper is the command that Main is the keeper of.
+// Keeper returns the command that makes Main run Keep.
 func Keeper() ([]string, error) {
 	self, err := os.Executable()
 	return []string{self, word}, err

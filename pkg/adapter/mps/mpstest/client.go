@@ -43,9 +43,9 @@ int main(int argc, char **argv)
 		pause();
 }`
 
-// Client compiles a program that has an empty driver loaded. Its argument tells what
-// SIGTERM does: default, ignore, catch (it ends), or block (it waits for the signal, and
-// ends). It prints a line when it is ready.
+// Client compiles a program that loads an empty driver. Its argument selects the effect of
+// SIGTERM: default, ignore, catch (it exits), or block (it waits for the signal and exits).
+// It prints a line when it is ready.
 func Client(t testing.TB) (program string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func Client(t testing.TB) (program string) {
 }
 
 // Terminated returns the pairs "SERVER CLIENT" of the terminate_client commands that the
-// stand-in of a folder got, in their order.
+// stand-in of a folder received, in order.
 func Terminated(t testing.TB, pipeDir string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(pipeDir, "terminated"))
@@ -73,26 +73,26 @@ func Terminated(t testing.TB, pipeDir string) []string {
 	})
 }
 
-// Start starts the stand-in, which must be on PATH, as the daemon of a folder that has
-// servers of these numbers. It ends with the test.
+// Start starts the stand-in, which must be on PATH, as the daemon of a folder, with servers
+// of the given PIDs. It ends with the test.
 func Start(t testing.TB, pipeDir string, servers ...int) {
 	t.Helper()
 	if err := os.MkdirAll(pipeDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	tell := func(input string, args ...string) {
+	control := func(input string, args ...string) {
 		cmd := exec.Command("nvidia-cuda-mps-control", args...)
 		cmd.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+pipeDir)
 		cmd.Stdin = strings.NewReader(input)
-		cmd.WaitDelay = time.Second // the daemon may have its output
+		cmd.WaitDelay = time.Second // the daemon may keep the output open
 		if text, err := cmd.CombinedOutput(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 			t.Errorf("%v: %v: %s", cmd.Args, err, text)
 		}
 	}
-	tell("", "-d")
+	control("", "-d")
 	t.Cleanup(func() {
 		_ = os.Remove(filepath.Join(pipeDir, "slow"))
-		tell("quit\n")
+		control("quit\n")
 		eventually(t, "the daemon has ended", func() bool {
 			_, err := os.Stat(filepath.Join(pipeDir, "nvidia-cuda-mps-control.pid"))
 			return os.IsNotExist(err)
@@ -105,10 +105,11 @@ func Start(t testing.TB, pipeDir string, servers ...int) {
 	}
 }
 
-// Slow makes the stand-in of a folder take that long for each answer.
+// Slow makes the stand-in of a folder take the time d for each answer, until the file slow
+// in the folder is removed.
 func Slow(t testing.TB, pipeDir string, d time.Duration) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(pipeDir, "slow"), fmt.Append(nil, d.Seconds()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(pipeDir, "slow"), fmt.Append(nil, d.Milliseconds()/100), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

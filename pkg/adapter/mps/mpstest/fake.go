@@ -1,5 +1,5 @@
-// Package mpstest has a stand-in for nvidia-cuda-mps-control and the suite
-// that both it and the real one pass.
+// Package mpstest provides a stand-in for nvidia-cuda-mps-control, and a conformance suite
+// for both the stand-in and the real program.
 package mpstest
 
 import (
@@ -8,12 +8,17 @@ import (
 	"testing"
 )
 
-// script answers the commands that pkg/adapter/mps sends. A server is a
-// process that sleeps; the file server.PID holds its state, clients.PID its
-// clients; the file terminated has the server and the client of each terminate_client, one
-// a line. With a file slow, each answer takes as many seconds as that says. As with the
-// real one, it takes a while until a server is there, and until the daemon has ended. What
-// it was started with is in the file environ.
+// script is the stand-in: a shell script that answers the commands that pkg/adapter/mps
+// sends. A server is a process that sleeps. As with the real program, a server appears, and
+// the daemon ends, with some delay. The script uses these files in CUDA_MPS_PIPE_DIRECTORY:
+//
+//	server.PID   the state of a server; a test may change it
+//	clients.PID  the clients of a server; a test creates it
+//	terminated   the server and the client of each terminate_client command, one per line
+//	environ      the environment of the daemon at its start
+//	broken       if a test creates it, the daemon does not start
+//	slow         if a test creates it, each command takes this number of tenths of a second
+//	asked        created when a command arrives while slow exists
 const script = `#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
 pidfile=$dir/nvidia-cuda-mps-control.pid
@@ -27,7 +32,9 @@ if [ "$1" = -d ]; then
 	exit 0
 fi
 alive || { echo "Cannot find MPS control daemon process"; exit 1; }
-[ -e "$dir/slow" ] && touch "$dir/asked" && sleep "$(cat "$dir/slow")" 2>&-
+[ -e "$dir/slow" ] && touch "$dir/asked"
+n=$(cat "$dir/slow" 2>/dev/null)
+while [ -e "$dir/slow" ] && [ "$n" -gt 0 ]; do sleep 0.1 2>&-; n=$((n - 1)); done
 while read -r command arg more; do
 	case $command in
 	get_server_list) for f in "$dir"/server.*; do [ -e "$f" ] && echo "${f##*.}"; done ;;
@@ -47,15 +54,22 @@ done
 exit 0
 `
 
-// Install writes the stand-in and puts it on PATH before all others. It
-// returns its path.
+// Install writes the stand-in, puts its folder first on PATH for the test and returns its path.
 func Install(t testing.TB) string {
 	t.Helper()
+	path, pathVariable := Write(t)
+	t.Setenv("PATH", pathVariable)
+	return path
+}
+
+// Write writes the stand-in. It returns its path, and a value of PATH with its folder first,
+// for the environment of a command.
+func Write(t testing.TB) (path, pathVariable string) {
+	t.Helper()
 	dir := t.TempDir()
-	path := filepath.Join(dir, "nvidia-cuda-mps-control")
+	path = filepath.Join(dir, "nvidia-cuda-mps-control")
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return path
+	return path, dir + ":" + os.Getenv("PATH")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
 )
 
-// Suite checks a control daemon whose program is at that path: it is started,
-// started again, asked, and stopped.
+// Suite checks a control daemon with the program at a path: starting it, starting it again,
+// querying it, and stopping it.
 func Suite(t *testing.T, program string) {
 	d := mps.Daemon{Program: program, Dir: t.TempDir()}
 	ctx := t.Context()
@@ -69,17 +69,18 @@ func Suite(t *testing.T, program string) {
 	}
 }
 
-// eventually waits until it is so: starting and ending take a real one seconds.
-func eventually(t testing.TB, what string, so func() bool) {
+// eventually waits up to 20 s until ok returns true: the real program takes seconds to
+// start and end.
+func eventually(t testing.TB, condition string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not so: %s", what)
+			t.Fatalf("not so: %s", condition)
 		}
 	}
 }
 
-// startServer does by hand what a first client does.
+// startServer starts a server directly, as the first client does indirectly.
 func startServer(t *testing.T, d mps.Daemon) {
 	t.Helper()
 	cmd := exec.Command(d.Program)

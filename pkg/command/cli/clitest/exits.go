@@ -1,4 +1,4 @@
-// Package clitest holds what scripts that test commands share.
+// Package clitest holds the setup and the commands that the script tests of all commands share.
 package clitest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Run runs the scripts of the folder testdata, without the settings of whoever
-// runs the tests, with the command exits and those of more.
+// Run runs the test scripts in the folder testdata with an empty configuration folder. Scripts can use the command
+// exits and the commands in more.
 func Run(t *testing.T, more map[string]func(ts *testscript.TestScript, neg bool, args []string)) {
 	commands := map[string]func(*testscript.TestScript, bool, []string){"exits": Exits}
 	maps.Copy(commands, more)
@@ -26,8 +26,7 @@ func Run(t *testing.T, more map[string]func(ts *testscript.TestScript, neg bool,
 	})
 }
 
-// Exits is a script's command `exits N COMMAND…`: the command ends with that
-// status.
+// Exits implements the script command `exits N COMMAND…`, which checks that COMMAND ends with the exit status N.
 func Exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits N COMMAND…")
@@ -39,7 +38,7 @@ func Exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// Status is the exit status of a command that ran and ended with that error.
+// Status returns the exit status of a command from its error. It fails the script if the command did not run.
 func Status(ts *testscript.TestScript, err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -1,19 +1,23 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// project is a Compose file, or a stack's.
+// project is a Compose file or a stack file.
 type project struct {
-	Version  string             `yaml:"version,omitempty"` // a stack's: what Docker of before 2024 goes by
+	Version  string             `yaml:"version,omitempty"` // for stacks; Docker before 2024 needs it
 	Name     string             `yaml:"name,omitempty"`
 	Services map[string]service `yaml:"services"`
 	Networks map[string]netspec `yaml:"networks,omitempty"`
@@ -41,7 +45,7 @@ type network struct {
 	Aliases []string `yaml:"aliases,flow"`
 }
 
-// netspec is a network as a whole.
+// netspec is a top-level network.
 type netspec struct {
 	Driver     string `yaml:"driver,omitempty"`
 	Attachable bool   `yaml:"attachable,omitempty"`
@@ -86,8 +90,30 @@ type reservation struct {
 	Capabilities []string `yaml:"capabilities,flow"`
 }
 
-// Compose writes the instances of one node as services of a Compose file, which the
-// node's token daemon holds to their slices as it does those of gfaas up.
+var composeKind = Kind{
+	Name: "compose", Help: "Write a plan for one node as a Compose file",
+	Long: `Write each instance as a service that runs as gfaas up would start it: with its GPUs,
+the preload library, the folder of its own socket to the token daemon, the limits of
+its function, and no capabilities. Each service has a free port of 127.0.0.1; the
+services of a function share its name on the network of the project.
+
+Before the first start, run gfaas register on the node. It announces the slices to the
+token daemon, creates the folders that the file mounts, and writes the settings of the
+file to .env. Compose applies the restart policy of each function.`,
+	Example: `  # Write the file for the node gpu-3, and start it there
+  gfaas-place export compose plan.json --functions functions.yaml --node gpu-3 --out-file compose.yaml
+  gfaas register plan.json --node gpu-3
+  docker compose up -d`,
+	Simulates: true,
+	Flags: func(f *pflag.FlagSet, o *Options) {
+		f.StringVar(&o.Node, "node", "", "node of the plan to write (default the only one)")
+		f.IntVar(&o.Compose, "compose-version", 2, "version of Compose: 1 for docker-compose 1.27 to 1.29 (as in Debian 12), 2 for later versions")
+	},
+	Write: Compose,
+}
+
+// Compose writes the instances of one node as services of a Compose file. The node's token daemon
+// enforces their slices, as it does for instances of gfaas up.
 func Compose(p plan.Plan, o Options) (Manifest, error) {
 	node, others, err := oneNode(p, o.Node)
 	if err != nil {
@@ -107,23 +133,25 @@ func Compose(p plan.Plan, o Options) (Manifest, error) {
 			return Manifest{}, err
 		}
 	}
-	head := "For " + oneLine(node) + ". gfaas register makes its token daemon know the slices, and writes the settings that this file wants, .env."
+	head := "For " + oneLine(node) + ". gfaas register announces the slices to the token daemon of the node, and writes the settings of this file to .env."
 	if !o.Simulated {
 		head += "\n# Needs the NVIDIA container toolkit."
 	}
 	text, err := write([]document{{head, file}})
-	warnings := lost(tokenDaemon, p, list, o)
+	warnings := lossWarnings(tokenDaemon, p, list, o)
 	if len(others) > 0 {
-		warnings = append(warnings, fmt.Sprintf("only the instances of %s are written: write the others with --node %s", node, strings.Join(others, ", --node ")))
+		warnings = append(warnings, fmt.Sprintf("the file contains only the instances of %s; write the files of the other nodes with --node %s", node, strings.Join(others, ", --node ")))
 	}
 	return Manifest{text, warnings}, err
 }
 
-// oneLine is a text for a comment.
+// oneLine returns a text without line breaks, for a comment.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// oneNode is the node a Compose file is for, and those it is not for.
-func oneNode(p plan.Plan, asked string) (node string, others []string, err error) {
+// oneNode returns the node of a Compose file, and the other nodes with instances. It returns an error
+// if the plan has several such nodes and requested is empty, or if the node asked for has no
+// instance.
+func oneNode(p plan.Plan, requested string) (node string, others []string, err error) {
 	var nodes []string
 	for _, g := range p.GPUs {
 		if len(g.Instances) > 0 && !slices.Contains(nodes, g.Node) {
@@ -131,37 +159,36 @@ func oneNode(p plan.Plan, asked string) (node string, others []string, err error
 		}
 	}
 	switch {
-	case asked != "" && !slices.Contains(nodes, asked):
-		return "", nil, fmt.Errorf("node %s has no instance in the plan: expected one of %s", csvfile.Quote(asked), strings.Join(nodes, ", "))
-	case asked == "" && len(nodes) > 1:
+	case requested != "" && !slices.Contains(nodes, requested):
+		return "", nil, fmt.Errorf("the plan has no instances on node %s, only on %s", csvfile.Quote(requested), strings.Join(nodes, ", "))
+	case requested == "" && len(nodes) > 1:
 		return "", nil, &ManyNodes{nodes}
-	case asked == "" && len(nodes) == 1:
-		asked = nodes[0]
+	case requested == "" && len(nodes) == 1:
+		requested = nodes[0]
 	}
-	return asked, slices.DeleteFunc(nodes, func(n string) bool { return n == asked }), nil
+	return requested, slices.DeleteFunc(nodes, func(n string) bool { return n == requested }), nil
 }
 
-// ManyNodes is the error about a plan for several machines where only one can
-// be written.
+// ManyNodes is the error for a plan with several nodes if only one can be written.
 type ManyNodes struct{ Nodes []string }
 
 func (e *ManyNodes) Error() string {
-	return fmt.Sprintf("the plan has instances on %d nodes and a Compose file is for one machine: %s", len(e.Nodes), strings.Join(e.Nodes, ", "))
+	return fmt.Sprintf("the plan has instances on %d nodes, but a Compose file is for one node: %s", len(e.Nodes), strings.Join(e.Nodes, ", "))
 }
 
-// Hint is what to do about it.
-func (e *ManyNodes) Hint() string { return "name one with --node and write a file for each" }
+// Hint returns the next step for the user.
+func (e *ManyNodes) Hint() string { return "write a file for each node, selected with --node" }
 
 func composeService(w *workload, o Options) (service, error) {
 	s, g, err := newService(w, o.Simulated)
 	if err != nil {
 		return s, err
 	}
-	s.Ports = []string{"127.0.0.1::" + strconv.Itoa(w.fn.Port)} // any that is free
+	s.Ports = []string{"127.0.0.1::" + strconv.Itoa(w.fn.Port)} // any free port
 	s.SecurityOpt = []string{"no-new-privileges:true"}
-	s.Restart = restart(w)
+	s.Restart = cmp.Or(w.fn.Restart, function.DefaultRestart)
 	for i := range s.Volumes {
-		if s.Volumes[i].Type == "bind" && o.Compose != 1 { // which makes no folders here unasked
+		if s.Volumes[i].Type == "bind" && o.Compose != 1 { // version 1 never creates missing folders for bind mounts
 			s.Volumes[i].Bind = &bindMount{CreateHostPath: false}
 		}
 	}
@@ -181,35 +208,24 @@ func composeService(w *workload, o Options) (service, error) {
 	return s, nil
 }
 
-// newService is what the service of an instance is on one machine and on a swarm.
+// newService returns the parts of a service that are the same for Compose and for a swarm.
 func newService(w *workload, simulated bool) (service, guest, error) {
 	g, err := newGuest(w, simulated)
 	if err != nil {
 		return service{}, g, err
 	}
 	s := service{
-		Image: literal(w.fn.Image), User: user, Entrypoint: literals(w.fn.Command), Environment: g.env, Volumes: g.mounts,
+		Image: literal(w.fn.Image), User: user, Entrypoint: mapped(w.fn.Command, literal), Environment: g.env, Volumes: g.mounts,
 		CapDrop: []string{"ALL"}, ReadOnly: w.fn.ReadOnly,
 		Networks: map[string]network{"default": {Aliases: []string{w.group}}}, Labels: w.labels(),
 	}
 	return s, g, nil
 }
 
-// restart is whether the engine starts an instance again that has ended.
-func restart(w *workload) string {
-	if w.fn.Restart == "" {
-		return "no"
-	}
-	return w.fn.Restart
-}
-
-// hostLimits are a container's own.
+// hostLimits returns the container's limits of host resources.
 func (w *workload) hostLimits() *hostLimits {
 	l := w.fn.Limits
-	out := &hostLimits{Pids: l.Pids}
-	if out.Pids == 0 {
-		out.Pids = instance.DefaultPids
-	}
+	out := &hostLimits{Pids: cmp.Or(l.Pids, instance.DefaultPids)}
 	if l.CPUs > 0 {
 		out.CPUs = csvfile.Format(l.CPUs)
 	}

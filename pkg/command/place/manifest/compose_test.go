@@ -15,8 +15,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// readCompose reads a Compose or stack file as Compose does, by its schema and with
-// its variables put in.
+// readCompose parses a Compose or stack file with Compose's own loader. It validates the schema and
+// substitutes variables.
 func readCompose(text []byte, env map[string]string, how ...func(*loader.Options)) (*types.Project, error) {
 	details := types.ConfigDetails{
 		WorkingDir:  "/nowhere",
@@ -30,8 +30,8 @@ func readCompose(text []byte, env map[string]string, how ...func(*loader.Options
 	return loader.LoadWithContext(context.Background(), details, how...)
 }
 
-// Compose's own reader has what the plan says, whatever variables and dollars a
-// function's environment has.
+// TestComposeReadsIt checks that Compose's loader finds the values of the plan, even if a function's
+// environment contains variables and dollar signs.
 func TestComposeReadsIt(t *testing.T) {
 	p, o := example()
 	env := map[string]string{"GFAAS_SECRET": "s", "GFAAS_RUN_DIR": "/my/run", "GFAAS_USER": "1000:1000", "HOME": "/root", "X": "x"}
@@ -42,8 +42,8 @@ func TestComposeReadsIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Of the older form, which says it as it can, the newer does not like where it
-			// says how many processes there may be.
+			// The loader accepts files for docker-compose 1, but rejects their form of the
+			// limit on processes as inconsistent.
 			older := func(o *loader.Options) { o.SkipConsistencyCheck = version == 1 }
 			project, err := readCompose(m.Text, env, older)
 			if err != nil {
@@ -83,8 +83,8 @@ func TestComposeReadsIt(t *testing.T) {
 	}
 }
 
-// Each engine has GPUs in its own way: Compose by devices, a swarm by what it counts of
-// them and NVIDIA's variable.
+// TestComposeHasGPUs checks how each engine assigns GPUs: Compose by devices, and a swarm by generic
+// resources and NVIDIA's variable.
 func TestComposeHasGPUs(t *testing.T) {
 	p, o := example()
 	for _, simulated := range []bool{false, true} {
@@ -131,8 +131,8 @@ func TestComposeHasGPUs(t *testing.T) {
 	}
 }
 
-// A swarm counts no GPU's SM time beyond what it says it has, but for parts of less
-// than a percent, and every instance has one service, of one task.
+// TestComposeReadsAny checks for random plans that a swarm's reservations do not exceed a GPU's SM time,
+// except for rounding below one percent, and that every instance has one service with one task.
 func TestComposeReadsAny(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)
@@ -178,7 +178,7 @@ func TestComposeReadsAny(t *testing.T) {
 	})
 }
 
-// drawFunctions draws functions of a plan with texts that could be taken for variables.
+// drawFunctions draws functions for a plan, with texts that could be mistaken for variables.
 func drawFunctions(t *rapid.T, p plan.Plan) (out []function.Function) {
 	text := rapid.StringMatching(`[ -~]{0,12}`)
 	seen := map[string]bool{}

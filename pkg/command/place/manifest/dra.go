@@ -1,16 +1,19 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// DefaultClass is the device class of the one driver known to publish memory
-// and cores of GPUs as capacities that claims consume.
+// DefaultClass is the device class of the only known driver that publishes memory and cores of GPUs as
+// consumable capacities.
 const DefaultClass = "hami-core-gpu.project-hami.io"
 
 // claimTemplate makes a resource claim for each pod (resource.k8s.io/v1).
@@ -58,13 +61,27 @@ type constraint struct {
 	DistinctAttribute string   `yaml:"distinctAttribute"`
 }
 
-// DRA writes each instance as a Deployment with a ResourceClaimTemplate for its
-// part of a GPU (Kubernetes 1.34 or later with the feature
-// DRAConsumableCapacity), and a Service for each function.
+var draKind = Kind{
+	Name: "dra", Help: "Write a plan for Kubernetes with dynamic resource allocation",
+	Long: `Write each instance as a Deployment of one pod with a ResourceClaimTemplate
+(resource.k8s.io/v1) for its part of a GPU, and each function as a Service. A claim
+consumes the capacities memory and cores (percent of SM time: SM share × quota) of a
+shared device.
+
+With --inventory, pods run on the nodes of the plan, and on its GPUs if the inventory
+contains their UUIDs. Without it, Kubernetes chooses nodes and GPUs.`,
+	Example: "  # Start a plan on Kubernetes\n  gfaas-place export dra plan.json --functions functions.yaml | kubectl apply -f -",
+	Flags: func(f *pflag.FlagSet, o *Options) {
+		f.StringVar(&o.Class, "device-class", DefaultClass, "device class and driver of the GPUs")
+	},
+	Write: DRA,
+}
+
+// DRA writes each instance as a Deployment with a ResourceClaimTemplate for its part of a GPU, and a
+// Service for each function. It needs Kubernetes 1.34 or later with the feature
+// DRAConsumableCapacity.
 func DRA(p plan.Plan, o Options) (Manifest, error) {
-	if o.Class == "" {
-		o.Class = DefaultClass
-	}
+	o.Class = cmp.Or(o.Class, DefaultClass)
 	list, err := workloads(p, o)
 	if err != nil {
 		return Manifest{}, err
@@ -78,9 +95,9 @@ func DRA(p plan.Plan, o Options) (Manifest, error) {
 		docs = append(docs, document{value: newClaim(w, o)}, document{value: d})
 	}
 	text, err := write(docs)
-	warnings := slices.Concat(lost(scheduler, p, list, o), crowded(p), wholeMiB(p, list))
+	warnings := slices.Concat(lossWarnings(scheduler, p, list, o), coreWarnings(p), memoryWarnings(p, list))
 	if len(list) > 0 {
-		warnings = append(warnings, "claims consume capacity: Kubernetes 1.34 or later with the feature DRAConsumableCapacity, and a driver whose devices of class "+o.Class+" have the capacities cores and memory")
+		warnings = append(warnings, "claims consume capacity, which requires Kubernetes 1.34 or later with the feature DRAConsumableCapacity, and a driver whose devices of class "+o.Class+" have the capacities cores and memory")
 	}
 	return Manifest{text, warnings}, err
 }
@@ -97,7 +114,7 @@ func newClaim(w *workload, o Options) claimTemplate {
 	}
 	if len(w.uuids) == len(w.gpus) {
 		var s selector
-		s.CEL.Expression = fmt.Sprintf("device.attributes[%q].uuid in [%s]", o.Class, quoted(w.uuids))
+		s.CEL.Expression = fmt.Sprintf("device.attributes[%q].uuid in [%s]", o.Class, strings.Join(mapped(w.uuids, strconv.Quote), ", "))
 		r.Exactly.Selectors = []selector{s}
 	}
 	devices := &t.Spec.Spec.Devices
@@ -106,12 +123,4 @@ func newClaim(w *workload, o Options) claimTemplate {
 		devices.Constraints = []constraint{{[]string{"gpu"}, o.Class + "/uuid"}}
 	}
 	return t
-}
-
-func quoted(list []string) string {
-	var out []string
-	for _, s := range list {
-		out = append(out, strconv.Quote(s))
-	}
-	return strings.Join(out, ", ")
 }

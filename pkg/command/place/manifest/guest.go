@@ -11,26 +11,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// Settings of the machine that runs a Compose or a stack file, as gfaas register
-// writes them; behind :- is what they are without.
+// Settings of the machine that runs a Compose or stack file, as gfaas register writes them. The text
+// after :- is the default.
 const (
 	runDir = "${GFAAS_RUN_DIR:-/run/gfaas}"
 	libDir = "${GFAAS_LIB_DIR:-/usr/local/lib/gfaas}"
 	simDir = "${GFAAS_SIM_DIR:-/dev/shm/gfaas-sim-0}"
 	simGPU = "${GFAAS_SIM_GPU:-}"
 	mpsDir = "${CUDA_MPS_PIPE_DIRECTORY:-/run/gfaas/mps/pipe}"
-	user   = "${GFAAS_USER:-}" // empty is the image's
+	user   = "${GFAAS_USER:-}" // empty means the image's user
 	secret = "${GFAAS_SECRET:?gfaas register PLAN.json writes the settings of this file}"
 )
 
-// Where a container has what belongs to its GPUs.
+// Paths of GPU-related files in a container.
 const (
 	insideMPS    = "/tmp/nvidia-mps"
-	insideDevice = preload.InsideDevice // the files of the simulated one
+	insideDevice = preload.InsideDevice // files of the simulated GPU
 )
 
-// mount is a folder or file of the machine. One that is not there is an error: what
-// Docker made in its place would be root's.
+// mount is a folder or file of the machine. If it is missing, the container must not start,
+// because Docker would create a folder owned by root in its place.
 type mount struct {
 	Type     string     `yaml:"type"`
 	Source   string     `yaml:"source,omitempty"`
@@ -43,18 +43,17 @@ type bindMount struct {
 	CreateHostPath bool `yaml:"create_host_path"`
 }
 
-// guest is what the container of an instance is given of its machine, so that the
-// machine's token daemon holds it to its slice: what gfaas's own Docker runtime gives
-// it, which knows the image's environment as well.
+// guest holds the settings of an instance's container with which the machine's token daemon enforces
+// its slice. They are those of gfaas's own Docker runtime, which also knows the image's environment.
 type guest struct {
 	env    map[string]string
 	mounts []mount
-	mps    bool // MPS has to let it in, for its share of the SMs
+	mps    bool // the container needs access to MPS, for its share of the SMs
 }
 
 func newGuest(w *workload, simulated bool) (guest, error) {
 	if !instance.ValidID(w.ID) {
-		return guest{}, fmt.Errorf("the plan's instance %q cannot be called so: expected at most 63 letters, digits, dots, dashes and underscores", w.ID)
+		return guest{}, fmt.Errorf("invalid instance ID %q in the plan: expected at most 63 letters, digits, dots, dashes and underscores", w.ID)
 	}
 	own := map[string]string{}
 	for name, value := range w.fn.Env {
@@ -68,7 +67,7 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 	for _, index := range w.gpus {
 		name := "sim:" + strconv.Itoa(index)
 		if !simulated {
-			// A container counts its own from 0, in the order of the machine.
+			// A container numbers its GPUs from 0, in the order of the machine.
 			number := 0
 			for _, other := range w.gpus {
 				if other < index {
@@ -95,7 +94,7 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 	}
 	g.mounts = append(g.mounts, mount{Type: "bind", Source: runDir + "/client/" + w.ID + "/" + preload.PreloadFile, Target: preload.InsidePreload, ReadOnly: true})
 	if w.fn.ReadOnly {
-		g.mounts = append(g.mounts, mount{Type: "tmpfs", Target: "/tmp"}) // of the container's own memory
+		g.mounts = append(g.mounts, mount{Type: "tmpfs", Target: "/tmp"}) // counts as the container's memory
 	}
 	slice, err := preload.Environ(grant)
 	if err != nil {
@@ -105,27 +104,27 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 	return g, nil
 }
 
-// literal keeps Compose from putting variables in.
+// literal escapes a text so that Compose substitutes no variables.
 func literal(text string) string { return strings.ReplaceAll(text, "$", "$$") }
 
-// literals is literal of each.
-func literals(words []string) (out []string) {
-	for _, word := range words {
-		out = append(out, literal(word))
+// mapped returns the results of f for each element.
+func mapped[T any](list []T, f func(T) string) (out []string) {
+	for _, v := range list {
+		out = append(out, f(v))
 	}
 	return out
 }
 
-// labels say which instance a container is, to gfaas ps and gfaas down too.
+// labels returns the labels that identify an instance's container, also to gfaas ps and gfaas down.
 func (w *workload) labels() map[string]string {
 	return map[string]string{instance.LabelInstance: w.ID, instance.LabelFunction: literal(w.Function), "gfaas.slice": w.slice()}
 }
 
-// devices are the instance's GPUs on its node: their UUIDs where all are known, else
-// their numbers.
+// devices returns the instance's GPUs on its node: their UUIDs if all are known, and otherwise their
+// indexes.
 func (w *workload) devices() []string {
 	if len(w.uuids) == len(w.gpus) {
 		return w.uuids
 	}
-	return w.indexes()
+	return mapped(w.gpus, strconv.Itoa)
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // meta is the metadata of a Kubernetes object.
@@ -76,7 +77,7 @@ type podClaim struct {
 	ResourceClaimTemplateName string `yaml:"resourceClaimTemplateName"`
 }
 
-// kubeService spreads a function's requests over its instances.
+// kubeService distributes a function's requests over its instances.
 type kubeService struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
@@ -101,8 +102,8 @@ const (
 	hostLabel     = "kubernetes.io/hostname"
 )
 
-// newDeployment runs one instance. An instance that is replaced must free its
-// part of the GPU first.
+// newDeployment returns a Deployment of one instance. It recreates pods instead of rolling updates,
+// because an instance must free its part of the GPU before its replacement starts.
 func newDeployment(w *workload, pinned bool) deployment {
 	own := map[string]string{labelName: w.group, labelInstance: w.name}
 	all := maps.Clone(own)
@@ -114,22 +115,14 @@ func newDeployment(w *workload, pinned bool) deployment {
 	d.Spec.Selector.MatchLabels = own
 	d.Spec.Template.Metadata = meta{Labels: all}
 	c := container{
-		Name: "function", Image: w.fn.Image, Command: w.fn.Command,
+		Name: "function", Image: w.fn.Image, Command: mapped(w.fn.Command, kubeLiteral),
 		Ports: []containerPort{{Name: "http", ContainerPort: w.fn.Port}},
 	}
-	env := maps.Clone(w.fn.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
+	env := map[string]string{}
+	maps.Copy(env, w.fn.Env)
 	env["PORT"] = strconv.Itoa(w.fn.Port)
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		c.Env = append(c.Env, envVar{name, kubeLiteral(env[name])})
-	}
-	for i, word := range c.Command {
-		if i == 0 {
-			c.Command = slices.Clone(c.Command)
-		}
-		c.Command[i] = kubeLiteral(word)
 	}
 	d.Spec.Template.Spec.Containers = []container{c}
 	if pinned {
@@ -138,7 +131,7 @@ func newDeployment(w *workload, pinned bool) deployment {
 	return d
 }
 
-// services are one for each function, in the order of their first instances.
+// services returns a Service for each function, in the order of their first instances.
 func services(list []*workload) []document {
 	var docs []document
 	seen := map[string]bool{}
@@ -156,14 +149,5 @@ func services(list []*workload) []document {
 	return docs
 }
 
-// kubeLiteral keeps Kubernetes from putting variables in: $(NAME).
-func kubeLiteral(text string) string {
-	var out []byte
-	for i := range len(text) {
-		out = append(out, text[i])
-		if text[i] == '$' && i+1 < len(text) && text[i+1] == '(' {
-			out = append(out, '$')
-		}
-	}
-	return string(out)
-}
+// kubeLiteral escapes a text so that Kubernetes substitutes no variables, written $(NAME).
+func kubeLiteral(text string) string { return strings.ReplaceAll(text, "$(", "$$(") }

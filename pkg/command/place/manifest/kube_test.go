@@ -15,8 +15,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// kubetypes builds the program that reads objects as the API server does. That compiles
-// Kubernetes' types, so only make kube-check does it.
+// kubetypes builds the program that reads objects like the API server. It compiles the Kubernetes types,
+// so only make kube-check runs it.
 func kubetypes(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("GFAAS_KUBETYPES") == "" {
@@ -31,7 +31,7 @@ func kubetypes(t *testing.T) string {
 	return program
 }
 
-// readKube has it read a manifest, and returns the objects: version, kind and name.
+// readKube checks a manifest with the program and returns the version, kind and name of each object.
 func readKube(program string, text []byte) ([]string, error) {
 	cmd := exec.Command(program)
 	cmd.Stdin = bytes.NewReader(text)
@@ -44,7 +44,7 @@ func readKube(program string, text []byte) ([]string, error) {
 	return strings.Split(strings.TrimSpace(string(out)), "\n"), nil
 }
 
-// Every object is one of the API's, field by field, whatever the plan's names are.
+// TestKubernetesTypes checks that every object is valid for the API, for plans with any names.
 func TestKubernetesTypes(t *testing.T) {
 	program := kubetypes(t)
 	for name, c := range map[string]struct {

@@ -1,6 +1,7 @@
-// Package manifest writes plans as manifests of engines that run containers:
-// Compose, Docker's swarms, HAMi on Kubernetes, Kubernetes with dynamic resource
-// allocation. It says which fields of a plan the engine has no place for.
+// Package manifest writes plans as manifests for container engines: Compose, Docker swarm, HAMi on
+// Kubernetes, and Kubernetes with dynamic resource allocation. Kinds lists the exporters; each turns a
+// plan into a Manifest. Its warnings name the fields of the plan that the engine cannot represent.
+// Package command/place calls it for gfaas-place export.
 package manifest
 
 import (
@@ -14,31 +15,31 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// Options of a manifest.
+// Options holds the inputs of an exporter besides the plan.
 type Options struct {
-	// Functions give image, command and environment. Nil is none: then an
-	// instance's image is its function's name.
+	// Functions gives images, commands and environments. If it is nil, an instance's image has
+	// its function's name.
 	Functions []function.Function
-	// Inventory holds the GPUs' UUIDs and shows that the plan's nodes exist. Nil
-	// is none: then Kubernetes chooses nodes and GPUs itself.
+	// Inventory gives the GPUs' UUIDs and proves that the plan's nodes exist. If it is nil,
+	// Kubernetes chooses nodes and GPUs itself.
 	Inventory []plan.Device
-	Node      string // the plan's node that a Compose file is for; empty is the only one
+	Node      string // for Compose: the plan's node to write; empty means the only one
 	Class     string // device class of resource claims
 
-	Compose   int    // 1 leaves out what Compose of that version does not know
-	Simulated bool   // GPUs are simulated, on Compose and on a swarm
-	NodeLabel string // of a swarm's nodes: has their name in the plan; empty is the host's name
-	Network   string // of a swarm, which its services join; empty is one of the stack's own
-	Reserve   bool   // whether a swarm counts the GPUs' SM time
+	Compose   int    // version of Compose; 1 leaves out fields that docker-compose 1 does not know
+	Simulated bool   // GPUs are simulated; for Compose and swarms
+	NodeLabel string // label of a swarm's nodes that holds their name in the plan; empty means the host name
+	Network   string // network of a swarm that services join; empty means the stack's own
+	Reserve   bool   // reserve the GPUs' SM time as generic resources of a swarm
 }
 
-// Manifest is a plan in an engine's form.
+// Manifest is a plan in an engine's format.
 type Manifest struct {
 	Text     []byte
-	Warnings []string // what is lost, or must be known; one sentence each
+	Warnings []string // lost fields and requirements, one sentence each
 }
 
-// noImageError is the error about functions that run as processes.
+// noImageError is the error for functions that have a command but no image.
 type noImageError struct{ functions []string }
 
 func (e *noImageError) Error() string {
@@ -46,13 +47,15 @@ func (e *noImageError) Error() string {
 	if len(e.functions) > 1 {
 		who = "functions " + strings.Join(e.functions, ", ") + " have"
 	}
-	return who + " a command and no image: the manifest can only run containers"
+	return who + " a command but no image, and a manifest can only run containers"
 }
 
-// Hint is what to do about it.
-func (e *noImageError) Hint() string { return "give it an image:, or start the plan with gfaas up" }
+// Hint returns the next step for the user.
+func (e *noImageError) Hint() string {
+	return "set image in the function file, or start the plan with gfaas up"
+}
 
-// document is one YAML document with a comment at its head.
+// document is one YAML document with a leading comment.
 type document struct {
 	comment string
 	value   any

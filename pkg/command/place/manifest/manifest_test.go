@@ -26,8 +26,8 @@ func inst(id, function string, sm, quota, mem float64) plan.Instance {
 	return plan.Instance{ID: id, Function: function, SMPct: sm, QuotaRequest: quota, QuotaLimit: quota, Batch: 1, RPS: 10.5, MemMiB: mem}
 }
 
-// example has everything a plan can have: rectangles, a burst, a batch, an
-// instance over two GPUs, shared weights, names that are no DNS labels.
+// example returns a plan with all features: rectangles, a burst, a batch, an instance on two GPUs, shared
+// weights, and names that are not DNS labels.
 func example() (plan.Plan, Options) {
 	x, y := 0.4, 12.0
 	resnet := inst("resnet-0", "resnet", 12, 0.4, 1427.5)
@@ -50,10 +50,9 @@ func example() (plan.Plan, Options) {
 	}
 }
 
-var formats = map[string]func(plan.Plan, Options) (Manifest, error){"compose": Compose, "swarm": Swarm, "hami": HAMi, "dra": DRA}
-
 func TestGolden(t *testing.T) {
-	for name, format := range formats {
+	for _, k := range Kinds() {
+		name, format := k.Name, k.Write
 		for _, how := range []string{"", "-bare"} {
 			t.Run(name+how, func(t *testing.T) {
 				p, o := example()
@@ -83,7 +82,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// strict reads documents back and refuses keys that the types do not have.
+// strict decodes documents and rejects keys that the types do not have.
 func strict(t fataler, text []byte, into func(kind string) any) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -115,7 +114,7 @@ func strict(t fataler, text []byte, into func(kind string) any) {
 
 type fataler interface{ Fatalf(string, ...any) }
 
-// objects are what a Kubernetes manifest holds.
+// objects holds the objects of a Kubernetes manifest.
 type objects struct {
 	services    []*kubeService
 	deployments []*deployment
@@ -142,7 +141,7 @@ func readObjects(t fataler, text []byte) objects {
 	return o
 }
 
-// drawPlan draws a plan with ids and functions of any form.
+// drawPlan draws a plan with unusual IDs and function names.
 func drawPlan(t *rapid.T) plan.Plan {
 	var p plan.Plan
 	n := 0
@@ -183,8 +182,8 @@ func checkMeta(t fataler, m meta, names map[string]bool) {
 	}
 }
 
-// What is written reads back strictly, names are legal and unlike, every
-// instance is there once, and GPUs are not asked for more than they have.
+// TestKubernetesReadsBack checks that manifests decode strictly, that names are valid and unique, that every
+// instance occurs once, and that requests do not exceed the GPUs.
 func TestKubernetesReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)
@@ -233,7 +232,7 @@ func TestKubernetesReadsBack(t *testing.T) {
 	})
 }
 
-// cores are what a deployment asks of a GPU, by its limits or its claim.
+// cores returns the cores that a deployment requests on each GPU, by its limits or its claim.
 func cores(t fataler, d *deployment, claims []*claimTemplate) int {
 	c := d.Spec.Template.Spec.Containers[0]
 	asked := c.Resources.Limits
@@ -297,13 +296,13 @@ func TestErrors(t *testing.T) {
 		o      Options
 		want   string
 	}{
-		"two nodes":    {Compose, Options{}, "the plan has instances on 2 nodes and a Compose file is for one machine: n0, n1"},
-		"no such node": {Compose, Options{Node: "m"}, `node "m" has no instance in the plan: expected one of n0, n1`},
+		"two nodes":    {Compose, Options{}, "the plan has instances on 2 nodes, but a Compose file is for one node: n0, n1"},
+		"no such node": {Compose, Options{Node: "m"}, `the plan has no instances on node "m", only on n0, n1`},
 		"inventory":    {HAMi, o, "the plan has instances on n1 gpu 2, which is not in the inventory"},
-		"no function":  {DRA, Options{Functions: o.Functions[:1]}, "the plan has instances of llm, which is not among the functions"},
+		"no function":  {DRA, Options{Functions: o.Functions[:1]}, "the plan has instances of llm, which is not in the function file"},
 		"two commands": {Swarm, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}, {Name: "llm"}, {Name: "Odd_Name", Image: "a"}}},
-			"functions llm, resnet have a command and no image: the manifest can only run containers"},
-		"only a command": {HAMi, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}}}, "function resnet has a command and no image: the manifest can only run containers"},
+			"functions llm, resnet have a command but no image, and a manifest can only run containers"},
+		"only a command": {HAMi, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}}}, "function resnet has a command but no image, and a manifest can only run containers"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			if _, err := c.format(p, c.o); err == nil || err.Error() != c.want {
@@ -314,7 +313,8 @@ func TestErrors(t *testing.T) {
 }
 
 func TestAnEmptyPlan(t *testing.T) {
-	for name, format := range formats {
+	for _, k := range Kinds() {
+		name, format := k.Name, k.Write
 		if _, err := format(plan.Plan{}, Options{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// TestMemoryFits: whole MiB of the instances on a GPU sum to no more than it has where
-// the plan's do, and are rounded up where there is room for it.
+// TestMemoryFits checks that the whole MiB of the instances on a GPU do not exceed its memory if the plan's
+// values do not, and that they are rounded up if there is room.
 func TestMemoryFits(t *testing.T) {
-	const lost, full = "lost: a part of a MiB of mem_mib of ", "sums to more than there is"
+	const lost, full = "lost: a fraction of a MiB of mem_mib of ", "sums to more than the GPU has"
 	for _, c := range []struct {
 		name    string
 		gpu     float64
@@ -58,7 +58,7 @@ func TestMemoryFits(t *testing.T) {
 	}
 }
 
-// TestMemoryOfSpans: an instance on several GPUs asks for as much of each, and fits all.
+// TestMemoryOfSpans checks that an instance on several GPUs requests the same memory on each, and fits all.
 func TestMemoryOfSpans(t *testing.T) {
 	both := plan.Instance{ID: "b-0", Function: "b", SMPct: 10, QuotaRequest: 1, QuotaLimit: 1, Batch: 1, MemMiB: 50.5}
 	one := plan.Instance{ID: "a-0", Function: "a", SMPct: 10, QuotaRequest: 1, QuotaLimit: 1, Batch: 1, MemMiB: 20}

@@ -5,10 +5,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// genericResource is a part of what a node of a swarm says it has.
+// genericResource is an amount of a resource that a swarm's node declares.
 type genericResource struct {
 	Discrete discreteResource `yaml:"discrete_resource_spec,flow"`
 }
@@ -18,13 +20,49 @@ type discreteResource struct {
 	Value int    `yaml:"value"`
 }
 
-// gpuResource is what a GPU's SM time is called among its node's resources, in percent.
+// gpuResource returns the name of a GPU's SM time among its node's resources, counted in percent.
 func gpuResource(index int) string { return "gfaas-gpu" + strconv.Itoa(index) }
 
-// Swarm writes a plan as a stack: each instance is a service of one task that stays on
-// the plan's node, whose token daemon holds it to its slice. Not a service of several
-// tasks for instances that are alike: each has its own socket and its own turns at the
-// token daemon, and so its own name.
+var swarmKind = Kind{
+	Name: "swarm", Help: "Write a plan as a stack for a Docker swarm",
+	Long: `Write a stack file in which each instance is a service with one task. Its container
+gets the settings that gfaas up would give it. A constraint binds the task to the
+instance's node in the plan: the swarm node with that host name or, with --node-label
+gpus, the swarm node whose label gpus has that value. The services of a function are
+reachable under the function's name on an attachable overlay network. They publish no
+ports.
+
+Each task reserves SM time on each of its GPUs, so that the swarm cannot overload a
+GPU. The reservation is SM share × quota, in percent, of the generic resource
+gfaas-gpuINDEX: an instance with 50% of the SMs and quota 0.4 on GPU 0 reserves 20 of
+gfaas-gpu0. Each node must declare 100 of this resource for each of its GPUs in
+daemon.json ("node-generic-resources": ["gfaas-gpu0=100"]); otherwise, tasks stay
+pending. --generic-resources=false omits the reservations. Containers get their GPUs
+through NVIDIA_VISIBLE_DEVICES, so NVIDIA's runtime must be Docker's default runtime
+on each node.
+
+Before you deploy the stack, run gfaas register on each node. It registers the slices
+with the token daemon of the node, and writes settings to .env. The settings include a
+secret with which instances identify themselves. docker stack deploy reads the
+settings from its environment and uses them for all nodes, so they must be the same on
+all nodes. To get the same secret, run gfaas register on one node and copy its .env to
+the other nodes before you run gfaas register there; it keeps an existing secret.`,
+	Example: `  # Write the stack, register the instances of each node, and deploy
+  gfaas-place export swarm plan.json --functions functions.yaml --inventory gpus.csv > stack.yaml
+  gfaas register plan.json --node gpu-3    # on gpu-3; likewise on the other nodes
+  set -a; . ./.env; docker stack deploy -c stack.yaml functions`,
+	Simulates: true,
+	Flags: func(f *pflag.FlagSet, o *Options) {
+		f.StringVar(&o.NodeLabel, "node-label", "", "label of swarm nodes that is compared with the node names of the plan (default the host name)")
+		f.StringVar(&o.Network, "network", "", "existing overlay network for the services (default a new network of the stack)")
+		f.BoolVar(&o.Reserve, "generic-resources", true, "reserve SM time as the generic resource gfaas-gpuINDEX, which each node must declare")
+	},
+	Write: Swarm,
+}
+
+// Swarm writes a plan as a stack. Each instance is a service of one task that stays on the plan's node,
+// whose token daemon enforces its slice. Equal instances are not tasks of one service, because each
+// needs a name of its own for its socket and its turns at the token daemon.
 func Swarm(p plan.Plan, o Options) (Manifest, error) {
 	list, err := workloads(p, o)
 	if err != nil {
@@ -40,7 +78,7 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 			return Manifest{}, err
 		}
 	}
-	head := "gfaas register, on each node, makes its token daemon know the slices, and writes the settings that this file wants, .env."
+	head := "On each node, gfaas register announces the slices to the token daemon, and writes the settings of this file to .env."
 	if !o.Simulated {
 		head += "\n# Nodes need the NVIDIA container toolkit, with its runtime as Docker's default."
 	}
@@ -48,15 +86,15 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 		head += "\n# In the daemon.json of a node, for each of its GPUs: \"node-generic-resources\": [\"" + gpuResource(0) + "=100\"]."
 	}
 	text, err := write([]document{{head, file}})
-	warnings := lost(tokenDaemon, p, list, o)
+	warnings := lossWarnings(tokenDaemon, p, list, o)
 	if o.Reserve {
-		warnings = append(warnings, crowded(p)...)
+		warnings = append(warnings, coreWarnings(p)...)
 	}
 	if o.Inventory == nil && o.NodeLabel == "" && len(list) > 0 {
-		warnings = append(warnings, "tasks wait for nodes of the plan's names, which may be made up without --inventory: --node-label has a label tell nodes")
+		warnings = append(warnings, "tasks are constrained to the node names in the plan, which may be placeholders without --inventory; --node-label selects nodes by a label")
 	}
 	if n := count(list, func(w *workload) bool { return !o.Simulated && w.SMPct < 100 }); n > 0 {
-		warnings = append(warnings, fmt.Sprintf("swarms share no IPC namespace: %d of the instances have the machine's /dev/shm instead, for MPS", n))
+		warnings = append(warnings, fmt.Sprintf("a swarm cannot share the IPC namespace of the host: %d instances get /dev/shm of the host instead, for MPS", n))
 	}
 	return Manifest{text, warnings}, err
 }
@@ -87,8 +125,7 @@ func swarmService(w *workload, o Options) (service, error) {
 	return s, nil
 }
 
-// place is the constraint that keeps a task on a node of the plan: by its host's name,
-// or by a label.
+// place returns the constraint that keeps a task on a node of the plan, by host name or by label.
 func place(label, node string) string {
 	if label == "" {
 		return "node.hostname==" + literal(node)

@@ -13,8 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// measured is a section of so many SM shares at 2 quotas and 9 batch sizes, with
-// goodputs and, if asked for, their trials.
+// measured returns a section with the given number of SM shares, 2 quotas and 9 batch sizes, with goodputs and, if
+// requested, their trials.
 func measured(shares int, trials bool) Section {
 	var rows []profile.Row
 	for i := range shares {
@@ -45,7 +45,7 @@ func measured(shares int, trials bool) Section {
 	return s
 }
 
-// A page keeps to what a page must in a real browser.
+// TestInBrowser checks the pages in a browser with the rules for all pages.
 func TestInBrowser(t *testing.T) {
 	one := measured(5, true)
 	several := make([]Section, 3)
@@ -53,21 +53,20 @@ func TestInBrowser(t *testing.T) {
 		several[i] = measured(6+i, i == 0)
 		several[i].Function = fmt.Sprint(several[i].Function, i)
 	}
-	fleet := Fleet{Without: []string{"g"}, Outlook: outlook(30, 12, "resnext101_32x8d-")}
+	fleet := SharedOutlook{Without: []string{"g"}, Outlook: outlook(30, 12, "resnext101_32x8d-")}
 	for name, c := range map[string]struct {
 		page   Page
 		sheets int
 	}{
 		"one":     {Page{Title: "Profile of one", Sections: []Section{one}, Simulated: true}, 5},
 		"small":   {Page{Title: "Profile of one row", Sections: []Section{section(search.Goal{}, row(12, 1, 1, 10, 30))}}, 2},
-		"several": {Page{Title: "Profile of several", Sections: several, Fleets: []Fleet{fleet}, Notes: []string{"a note"}}, 8},
+		"several": {Page{Title: "Profile of several", Sections: several, Shared: []SharedOutlook{fleet}, Notes: []string{"a note"}}, 8},
 	} {
 		t.Run(name, func(t *testing.T) { browsertest.Check(t, c.page.HTML(), c.sheets) })
 	}
 }
 
-// Of a large profile the part of a function is drawn when it is opened, and then it
-// is as it should be.
+// TestPackedPartOpens checks that a compressed section of a large profile is rendered correctly when it is opened.
 func TestPackedPartOpens(t *testing.T) {
 	page := Page{Title: "large", Sections: slices.Repeat([]Section{measured(20, true)}, 4)}.HTML()
 	if !bytes.Contains(page, []byte(`<script type="text/plain">`)) {
@@ -84,8 +83,7 @@ func TestPackedPartOpens(t *testing.T) {
 	}
 }
 
-// The goodput is where the picture says: on the objective, at its rate, and each
-// trial has its mark.
+// TestLatencyUnderLoad checks that the goodput is drawn on the objective at its rate, and that each trial has a mark.
 func TestLatencyUnderLoad(t *testing.T) {
 	s := measured(5, true)
 	ctx, _ := browsertest.Open(t)
@@ -110,7 +108,7 @@ func TestLatencyUnderLoad(t *testing.T) {
 	}
 }
 
-// Axes have a few round numbers, whatever they are of.
+// TestRounds checks that axes have a few round labels, for any range.
 func TestRounds(t *testing.T) {
 	for _, c := range []struct {
 		low, high float64
@@ -126,7 +124,7 @@ func TestRounds(t *testing.T) {
 	for low := 1e-6; low < 1e9; low *= 3.7 {
 		for _, part := range []float64{1.05, 1.5, 4, 1e3, 1e7} {
 			if n := len(ticks(low, low*part)); n < 2 || n > 9 {
-				t.Errorf("%v to %v: %d ticks", low, low*part, n)
+				t.Errorf("%v to %v: %d ticks, want at least 2 and at most 9", low, low*part, n)
 			}
 		}
 	}

@@ -12,15 +12,14 @@ import (
 )
 
 const (
-	mostLoads = 3    // configurations whose latency is drawn over the load
-	beyond    = 1.6  // times the objective: how far the queue's curve is followed
-	kneeSteps = 80   // of that curve
-	aside     = 1.05 // times the largest rate: where the picture ends
+	mostLoads = 3    // configurations with a chart of latency over load
+	beyond    = 1.6  // end of the queueing curve, as a multiple of the objective
+	kneeSteps = 80   // line segments of that curve
+	aside     = 1.05 // end of the x axis, as a multiple of the highest rate
 )
 
-// underLoad are the configurations whose latency is drawn over the load: those
-// whose goodput was measured or tried, the chosen one first, then those of the
-// most goodput a whole GPU.
+// underLoad returns up to mostLoads configurations for charts of latency over load: the chosen one first,
+// then others in descending order of goodput per whole GPU. Each has a measured goodput or trials for it.
 func (s Section) underLoad() []profile.Row {
 	rows := slices.DeleteFunc(slices.Clone(s.Rows), func(r profile.Row) bool {
 		return r.SLOMS <= 0 || r.ThroughputRPS <= 0 || r.GoodputRPS <= 0 && len(s.trialsOf(r)) == 0
@@ -35,46 +34,46 @@ func (s Section) underLoad() []profile.Row {
 	return rows[:min(len(rows), mostLoads)]
 }
 
-// trialsOf are those of the row's configuration for its objective.
-func (s Section) trialsOf(r profile.Row) (out []profile.Trial) {
+// trialsOf returns the trials of the row's configuration for the row's objective.
+func (s Section) trialsOf(r profile.Row) (trials []profile.Trial) {
 	for _, t := range s.Trials {
 		if t.Config == r.Config && t.SLOMS == r.SLOMS {
-			out = append(out, t)
+			trials = append(trials, t)
 		}
 	}
-	return out
+	return trials
 }
 
-// load draws p95 over the rate of Poisson arrivals: what was measured at rest and
-// at the trials, the objective, and the goodput, where they meet.
+// load draws the p95 latency over the rate of Poisson arrivals: the latency at rest, the trials, the
+// objective, and the goodput, at which the latency reaches the objective.
 func (s Section) load(r profile.Row) string {
 	trials := s.trialsOf(r)
-	p := plot{title: "p95 latency, ms", label: "requests offered a second", most: max(r.ThroughputRPS, r.GoodputRPS+r.GoodputCIRPS), low: math.Log(r.SLOMS), high: math.Log(r.SLOMS * beyond)}
-	see := func(rps, ms float64) {
-		p.most = max(p.most, rps)
+	p := plot{title: "p95 latency, ms", label: "offered load, requests/s", xMax: max(r.ThroughputRPS, r.GoodputRPS+r.GoodputCIRPS), low: math.Log(r.SLOMS), high: math.Log(r.SLOMS * beyond)}
+	cover := func(rps, ms float64) {
+		p.xMax = max(p.xMax, rps)
 		if ms > 0 {
 			p.low, p.high = min(p.low, math.Log(ms)), max(p.high, math.Log(ms))
 		}
 	}
-	see(0, r.IdleP95MS)
+	cover(0, r.IdleP95MS)
 	for _, t := range trials {
-		see(t.OfferedRPS, t.P95MS)
+		cover(t.OfferedRPS, t.P95MS)
 	}
-	p.most *= aside
+	p.xMax *= aside
 	room := max(0.08*(p.high-p.low), 0.05)
 	p.low, p.high = p.low-room, p.high+room
-	b := drawing(plotLeft+plotWide+plotRight, plotTop+plotHigh+plotBottom, "p95 latency over the load at "+config(r))
+	b := drawing(plotLeft+plotWidth+plotRight, plotTop+plotHeight+plotBottom, "p95 latency over the load at "+config(r))
 	p.axes(b)
-	caption(b, plotLeft+plotWide, 14, "end", "", config(r))
-	p.line(b, "slo", "", [2]float64{0, r.SLOMS}, [2]float64{p.most, r.SLOMS})
+	caption(b, plotLeft+plotWidth, 14, "end", "", config(r))
+	p.line(b, "slo", "", [2]float64{0, r.SLOMS}, [2]float64{p.xMax, r.SLOMS})
 	caption(b, plotLeft+4, p.y(r.SLOMS)-4, "start", "slo", "objective "+number.Metric(r.SLOMS)+" ms")
-	p.line(b, "most", fmt.Sprintf("throughput when each waits for the one before: %s requests/s", number.Metric(r.ThroughputRPS)),
+	p.line(b, "most", fmt.Sprintf("measured throughput: %s requests/s", number.Metric(r.ThroughputRPS)),
 		[2]float64{r.ThroughputRPS, math.Exp(p.low)}, [2]float64{r.ThroughputRPS, math.Exp(p.high)})
 	if r.GoodputRPS > 0 {
-		p.line(b, "queue", "a queue with this latency at rest and this goodput", p.queue(r)...)
+		p.line(b, "queue", "model: a queue with this latency at rest and this goodput", p.queue(r)...)
 	}
 	if r.IdleP95MS > 0 {
-		b.AddTitled("path", fmt.Sprintf("alone: p95 %s ms", number.Metric(r.IdleP95MS)), "class", "within", "d", b.Marker(3, p.x(0), p.y(r.IdleP95MS), 1.2))
+		b.AddTitled("path", fmt.Sprintf("single requests at rest: p95 %s ms", number.Metric(r.IdleP95MS)), "class", "within", "d", b.Marker(3, p.x(0), p.y(r.IdleP95MS), 1.2))
 	}
 	for _, t := range trials {
 		p.trial(b, t)
@@ -87,20 +86,20 @@ func (s Section) load(r profile.Row) string {
 		p.line(b, "knee", "", [2]float64{r.GoodputRPS, r.SLOMS}, [2]float64{r.GoodputRPS, math.Exp(p.low)})
 		b.AddTitled("circle", fmt.Sprintf("goodput: %s requests/s with p95 within %s ms", number.Metric(r.GoodputRPS), number.Metric(r.SLOMS)), "class", "chosen", "cx", x, "cy", y, "r", 7)
 		anchor, shift := "end", -6.0
-		if x < plotLeft+plotWide/2 {
+		if x < plotLeft+plotWidth/2 {
 			anchor, shift = "start", 6
 		}
-		caption(b, x+shift, plotTop+plotHigh-6, anchor, "cap", "goodput "+number.Metric(r.GoodputRPS)+"/s")
+		caption(b, x+shift, plotTop+plotHeight-6, anchor, "cap", "goodput "+number.Metric(r.GoodputRPS)+" requests/s")
 	}
 	return end(b)
 }
 
-// config names a configuration.
+// config returns a description of a row's configuration.
 func config(r profile.Row) string {
 	return fmt.Sprintf("SM %s%%, quota %s, batch %d", number.Trimmed(r.SMPct, 2), number.Trimmed(r.Quota, 3), r.Batch)
 }
 
-// line draws a line through points: loads and latencies.
+// line draws a line through points of load and latency.
 func (p plot) line(b *svg.Drawing, class, title string, points ...[2]float64) {
 	d := ""
 	for i, at := range points {
@@ -113,41 +112,41 @@ func (p plot) line(b *svg.Drawing, class, title string, points ...[2]float64) {
 	b.AddTitled("path", title, "class", class, "d", d)
 }
 
-// queue is the curve of a queue whose waits grow as u/(1-u), u being its
-// utilization, from the row's latency at rest through its goodput (see package
-// goodput); nothing where the row does not tell one.
+// queue returns the curve of a queue whose waiting time grows with the utilization u as u/(1-u). It starts
+// at the row's latency at rest and passes through its goodput (see package goodput). It returns nil if the
+// row's values do not determine such a curve.
 func (p plot) queue(r profile.Row) (points [][2]float64) {
-	capacity, rest := max(r.ThroughputRPS, 1.001*r.GoodputRPS), r.IdleP95MS
-	if rest <= 0 || rest >= r.SLOMS {
+	capacity, idle := max(r.ThroughputRPS, 1.001*r.GoodputRPS), r.IdleP95MS
+	if idle <= 0 || idle >= r.SLOMS {
 		return nil
 	}
 	odds := func(rps float64) float64 { return rps / (capacity - rps) }
-	slack := (r.SLOMS - rest) / odds(r.GoodputRPS)
-	top := beyond*r.SLOMS - rest
-	last := capacity * top / (top + slack) // where the wait is that
+	slack := (r.SLOMS - idle) / odds(r.GoodputRPS)
+	top := beyond*r.SLOMS - idle
+	last := capacity * top / (top + slack) // rate at which the curve reaches beyond times the objective
 	for i := range kneeSteps + 1 {
 		rps := last * float64(i) / kneeSteps
-		points = append(points, [2]float64{rps, rest + slack*odds(rps)})
+		points = append(points, [2]float64{rps, idle + slack*odds(rps)})
 	}
 	return points
 }
 
-// trial draws one: a point with the confidence interval of its p95, at the top
-// where there is none.
+// trial draws a trial as a point with the confidence interval of its p95. A trial without a p95 appears
+// at the upper edge.
 func (p plot) trial(b *svg.Drawing, t profile.Trial) {
 	class, kind := "within", 0
 	if t.P95MS == 0 || t.P95MS > t.SLOMS {
 		class, kind = "over", 2
 	}
-	says := fmt.Sprintf("at %s requests/s: %d of %d took longer than %s ms", number.Metric(t.OfferedRPS), t.Misses, t.Samples, number.Metric(t.SLOMS))
+	tooltip := fmt.Sprintf("trial at %s requests/s: %d of %d requests missed %s ms", number.Metric(t.OfferedRPS), t.Misses, t.Samples, number.Metric(t.SLOMS))
 	ms := math.Exp(p.high)
 	if t.P95MS > 0 {
 		ms = t.P95MS
-		says += fmt.Sprintf(", p95 %s ms", number.Metric(ms))
+		tooltip += fmt.Sprintf(", p95 %s ms", number.Metric(ms))
 		if half := min(t.P95CIMS, ms-math.Exp(p.low)); half > 0 {
-			says += fmt.Sprintf(" ± %s", number.Metric(t.P95CIMS))
+			tooltip += fmt.Sprintf(" ± %s", number.Metric(t.P95CIMS))
 			p.line(b, "spread", "", [2]float64{t.OfferedRPS, ms - half}, [2]float64{t.OfferedRPS, min(ms+half, math.Exp(p.high))})
 		}
 	}
-	b.AddTitled("path", says, "class", class, "d", b.Marker(kind, p.x(t.OfferedRPS), p.y(ms), 1.2))
+	b.AddTitled("path", tooltip, "class", class, "d", b.Marker(kind, p.x(t.OfferedRPS), p.y(ms), 1.2))
 }

@@ -14,25 +14,25 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// Outlook is what the planner makes of functions on one model of GPU.
+// Outlook holds the plans for functions on one GPU model.
 type Outlook struct {
-	Plans []plan.Plan // one a demand; none when there is nothing to plan
-	Alone []int       // of several functions: GPUs that each demand takes when none shares a GPU with another; nil if not known
-	Again string      // the shell command that makes the first plan
+	Plans        []plan.Plan // one per demand; empty if there is nothing to plan
+	UnsharedGPUs []int       // for several functions: GPUs per demand if no GPU is shared; nil if unknown
+	PlanCommand  string      // shell command that makes the first plan
 }
 
-// several says that it is of more than one function.
+// several reports whether the plans cover more than one function.
 func (o Outlook) several() bool { return len(o.Plans[0].Demand) > 1 }
 
-// Fleet is several functions planned together.
-type Fleet struct {
-	GPU     string
-	Without []string // functions that no configuration of the profile will do for
+// SharedOutlook is an outlook for several functions that share GPUs of one model.
+type SharedOutlook struct {
+	GPU     string   // GPU model; empty if unknown
+	Without []string // functions without a usable configuration in the profile
 	Outlook
 }
 
-// title names the fleet by how many functions it has.
-func (f Fleet) title() string {
+// title returns the heading of the outlook, with the number of functions.
+func (f SharedOutlook) title() string {
 	title := fmt.Sprintf("All %d functions together", len(f.Plans[0].Demand))
 	if f.GPU != "" {
 		title += " on " + f.GPU
@@ -40,22 +40,22 @@ func (f Fleet) title() string {
 	return title
 }
 
-// notes are what to know about a fleet.
-func (f Fleet) notes() (out []string) {
-	alone := make([]string, len(f.Alone))
-	for i, n := range f.Alone {
+// notes returns notes about the plans, as sentences.
+func (f SharedOutlook) notes() (notes []string) {
+	alone := make([]string, len(f.UnsharedGPUs))
+	for i, n := range f.UnsharedGPUs {
 		alone[i] = number.Plain(float64(n))
 	}
-	if apart := strings.Join(alone, ", "); f.Alone != nil && apart != f.gpus() {
-		out = append(out, fmt.Sprintf("Together they take %s GPUs; each on GPUs of its own, %s.", f.gpus(), apart))
+	if separate := strings.Join(alone, ", "); f.UnsharedGPUs != nil && separate != f.gpus() {
+		notes = append(notes, fmt.Sprintf("Together they need %s GPUs; if no GPU is shared by two functions, %s.", f.gpus(), separate))
 	}
 	if len(f.Without) > 0 {
-		out = append(out, "Without "+strings.Join(f.Without, ", ")+": no configuration meets the objective.")
+		notes = append(notes, "Not included: "+strings.Join(f.Without, ", ")+". No configuration meets the objective.")
 	}
-	return out
+	return notes
 }
 
-// gpus are those of each plan.
+// gpus returns the number of GPUs in each plan, separated by commas.
 func (o Outlook) gpus() string {
 	texts := make([]string, len(o.Plans))
 	for i, p := range o.Plans {
@@ -64,11 +64,11 @@ func (o Outlook) gpus() string {
 	return strings.Join(texts, ", ")
 }
 
-// head names the columns of a table of plans.
-func (o Outlook) head() []string {
-	head := []string{"RPS", "GPUS", "AT LEAST", "IN USE"}
-	if o.Alone != nil {
-		head = slices.Insert(head, 3, "NOT SHARED")
+// columnNames returns the column names of the table of plans.
+func (o Outlook) columnNames() []string {
+	head := []string{"RPS", "GPUS", "BOUND", "ALLOCATED"}
+	if o.UnsharedGPUs != nil {
+		head = slices.Insert(head, 3, "UNSHARED")
 	}
 	if o.several() {
 		return head
@@ -76,31 +76,31 @@ func (o Outlook) head() []string {
 	return append(head, "CONFIGURATIONS")
 }
 
-// line is a plan's line of the table.
-func (o Outlook) line(i int) []string {
+// row returns the table row of the i-th plan.
+func (o Outlook) row(i int) []string {
 	p := o.Plans[i]
-	used, wanted := 0.0, 0.0
+	used, demand := 0.0, 0.0
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			used += in.SMPct / 100 * in.QuotaRequest
 		}
 	}
 	for _, d := range p.Demand {
-		wanted += d.RPS
+		demand += d.RPS
 	}
-	row := []string{number.Metric(wanted), number.Plain(float64(p.GPUsUsed)), number.Plain(float64(p.Bound)), number.Percent(used/float64(max(1, p.GPUsUsed)), 0)}
-	if o.Alone != nil {
-		row = slices.Insert(row, 3, number.Plain(float64(o.Alone[i])))
+	row := []string{number.Metric(demand), number.Plain(float64(p.GPUsUsed)), number.Plain(float64(p.Bound)), number.Percent(used/float64(max(1, p.GPUsUsed)), 0)}
+	if o.UnsharedGPUs != nil {
+		row = slices.Insert(row, 3, number.Plain(float64(o.UnsharedGPUs[i])))
 	}
 	if o.several() {
 		return row
 	}
-	return append(row, mix(p)[p.Demand[0].Function])
+	return append(row, configurations(p)[p.Demand[0].Function])
 }
 
-// mix says for each function how many instances of which configurations the
-// plan has, most of them first.
-func mix(p plan.Plan) map[string]string {
+// configurations describes the instances of each function in a plan: their number per configuration, the
+// most frequent configuration first.
+func configurations(p plan.Plan) map[string]string {
 	type config struct {
 		sm, quota float64
 		batch     int
@@ -122,81 +122,82 @@ func mix(p plan.Plan) map[string]string {
 			counts[in.Function][c]++
 		}
 	}
-	out := map[string]string{}
+	texts := map[string]string{}
 	for name, configs := range order {
 		slices.SortStableFunc(configs, func(a, b config) int { return cmp.Compare(counts[name][b], counts[name][a]) })
-		var parts []string
+		var counted []string
 		for _, c := range configs {
-			parts = append(parts, fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], number.Plain(c.sm), number.Plain(c.quota), c.batch))
+			counted = append(counted, fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], number.Plain(c.sm), number.Plain(c.quota), c.batch))
 		}
-		out[name] = strings.Join(parts, ", ")
+		texts[name] = strings.Join(counted, ", ")
 	}
-	return out
+	return texts
 }
 
-// unplaced are the reasons why something of the last demand is not served.
-func (o Outlook) unplaced() (out []string) {
+// unplaced returns sentences about the unserved part of the last demand and the reasons.
+func (o Outlook) unplaced() (sentences []string) {
 	for _, u := range o.Plans[len(o.Plans)-1].Unplaced {
-		out = append(out, fmt.Sprintf("%s requests/s of %s are not served: %s.", number.Metric(u.RPS), u.Function, u.Reason))
+		sentences = append(sentences, fmt.Sprintf("%s requests/s of %s are not served: %s.", number.Metric(u.RPS), u.Function, u.Reason))
 	}
-	return out
+	return sentences
 }
 
 const (
-	gpuSide  = 250 // of the picture of a GPU, in pixels
-	mostGPUs = 3   // that are drawn of several functions
+	gpuSide     = 250 // side of the picture of a GPU, in pixels
+	maxPictures = 3   // most pictures of GPUs for several functions; a single function has one
 )
 
-// outlookView is what the page shows of an outlook: its plans and, of the last,
-// the functions, what is not served, and the GPUs that most look like.
+// outlookView is the page's form of an outlook: the table of plans and, for the last plan, its functions,
+// the unserved demand, and pictures of the layouts that most of its GPUs have.
 type outlookView struct {
-	Table     page.Table
-	Functions *page.Table // nil of one function
-	Unserved  []string
-	Again     string
-	Pictures  []pictureView
+	Table       page.Table
+	Functions   *page.Table // nil for a single function
+	Unserved    []string
+	PlanCommand string
+	Pictures    []pictureView
 }
 
+// pictureView is a picture of a GPU's layout, with the number of GPUs that have this layout.
 type pictureView struct {
 	Picture template.HTML
 	Count   int
-	Of      string
+	GPUs    string // the number of all GPUs of the plan, as text
 }
 
 func (o Outlook) view() outlookView {
-	last, most := o.Plans[len(o.Plans)-1], 1
-	v := outlookView{Table: page.Table{Head: o.head()}, Unserved: o.unplaced(), Again: o.Again}
+	last, pictures := o.Plans[len(o.Plans)-1], 1
+	v := outlookView{Table: page.Table{Head: o.columnNames()}, Unserved: o.unplaced(), PlanCommand: o.PlanCommand}
 	for i := range o.Plans {
 		var row []any
-		for _, cell := range o.line(i) {
+		for _, cell := range o.row(i) {
 			row = append(row, cell)
 		}
 		v.Table.Rows = append(v.Table.Rows, row)
 	}
 	if o.several() {
-		most = mostGPUs
+		pictures = maxPictures
 		v.Functions = &page.Table{Head: []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}}
-		configs := mix(last)
+		configs := configurations(last)
 		for i, d := range last.Demand {
 			v.Functions.Rows = append(v.Functions.Rows, []any{template.HTML(picture.Swatch(i)), d.Function, number.Metric(d.RPS), configs[d.Function]})
 		}
 	}
-	looks := picture.Looks(last)
-	for _, look := range looks[:min(most, len(looks))] {
-		v.Pictures = append(v.Pictures, pictureView{template.HTML(picture.GPU(last, look.GPU, gpuSide)), look.Count, cli.Count(last.GPUsUsed, "GPU")})
+	layouts := picture.Layouts(last)
+	for _, layout := range layouts[:min(pictures, len(layouts))] {
+		v.Pictures = append(v.Pictures, pictureView{template.HTML(picture.GPU(last, layout.GPU, gpuSide)), layout.Count, cli.Count(last.GPUsUsed, "GPU")})
 	}
 	return v
 }
 
-// terminal prints the plans.
+// terminal prints the plans as text.
 func (o Outlook) terminal(b *strings.Builder) {
-	rows := [][]string{o.head()}
+	rows := [][]string{o.columnNames()}
 	for i := range o.Plans {
-		rows = append(rows, o.line(i))
+		rows = append(rows, o.row(i))
 	}
 	columns(b, rows)
 	if last := o.Plans[len(o.Plans)-1]; o.several() {
-		configs := mix(last)
+		configs := configurations(last)
 		rows = [][]string{{"FUNCTION", "RPS", "CONFIGURATIONS OF THE LAST PLAN"}}
 		for _, d := range last.Demand {
 			rows = append(rows, []string{d.Function, number.Metric(d.RPS), configs[d.Function]})
@@ -209,7 +210,8 @@ func (o Outlook) terminal(b *strings.Builder) {
 	}
 }
 
-// columns prints rows under each other; the last column is left.
+// columns prints rows as columns, the first row being the names. It aligns the last column and the column
+// FUNCTION, which hold text, to the left, and the others, which hold numbers, to the right.
 func columns(b *strings.Builder, rows [][]string) {
 	width := make([]int, len(rows[0]))
 	for _, row := range rows {

@@ -21,22 +21,21 @@ var style string
 //go:embed page.js
 var script string
 
-// mostInline is how large a page may get, in bytes, before the part of each
-// function is packed.
-const mostInline = 1 << 20
+// maxInline is the largest size of a page, in bytes, whose sections are not compressed.
+const maxInline = 1 << 20
 
-// Page is what a report shows.
+// Page is the content of a report.
 type Page struct {
 	Title     string
 	Sections  []Section
-	Fleets    []Fleet
-	Notes     []string // what to know about the planning
+	Shared    []SharedOutlook
+	Notes     []string // notes about the planning
 	Simulated bool
 }
 
-// HTML is a page that stands alone: it loads nothing. Of a large profile the
-// part of each function is packed, and drawn when it is opened. The same page
-// gives the same bytes.
+// HTML returns the report as a self-contained page, which loads no other resources. For a large profile, it
+// compresses each section, and the page's script renders a section when the user opens it. The result is
+// deterministic.
 func (p Page) HTML() []byte {
 	view := struct {
 		Page
@@ -49,7 +48,7 @@ func (p Page) HTML() []byte {
 		view.Bodies = append(view.Bodies, template.HTML(body))
 		size += len(body)
 	}
-	if view.Packed = len(p.Sections) > 1 && size > mostInline; view.Packed {
+	if view.Packed = len(p.Sections) > 1 && size > maxInline; view.Packed {
 		for i, body := range view.Bodies {
 			view.Bodies[i] = template.HTML(pack(string(body)))
 		}
@@ -64,11 +63,13 @@ var pages = page.Template(pageText, template.FuncMap{
 	"own":         func() template.CSS { return template.CSS(style + colours()) },
 	"script":      func() template.JS { return template.JS(script) },
 	"key":         func() template.HTML { return template.HTML(key()) },
+	"loadKey":     func(v sectionView) template.HTML { return v.loadKey() },
+	"heatKey":     func(v sectionView) template.HTML { return v.heatKey() },
 	"definitions": func() template.HTML { return template.HTML(picture.Definitions()) },
 	"number":      func(i int) int { return i + 1 },
 	"title":       func(of interface{ title() string }) string { return of.title() },
 	"gpus":        func(of interface{ gpus() string }) string { return of.gpus() },
-	"notes":       Fleet.notes,
+	"notes":       SharedOutlook.notes,
 	"summary":     func(v sectionView) []string { return v.summary() },
 	"planned":     Outlook.view,
 	"plain":       number.Plain,
@@ -76,26 +77,26 @@ var pages = page.Template(pageText, template.FuncMap{
 	"known":       known,
 })
 
-// execute makes the part of the page of that name. What a part is made of is
-// complete and in memory, so that only a fault of the template can fail.
-func execute(part string, of any) []byte {
+// execute renders a named part of the page. It panics on an error, which can only be a bug in the template,
+// because the data is complete and in memory.
+func execute(name string, of any) []byte {
 	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, part, of); err != nil {
+	if err := pages.ExecuteTemplate(&b, name, of); err != nil {
 		panic(err)
 	}
 	return b.Bytes()
 }
 
-// pack compresses a part of the page as the script unpacks it.
+// pack compresses a part of the page with gzip and encodes it in base64. The page's script decodes it.
 func pack(text string) string {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
-	_, _ = z.Write([]byte(text)) // a buffer takes all
+	_, _ = z.Write([]byte(text)) // a buffer returns no errors
 	_ = z.Close()
 	return base64.StdEncoding.EncodeToString(packed.Bytes())
 }
 
-// known prints a figure, a dash when it was not measured.
+// known formats a measurement, or a dash if there is none.
 func known(v float64) string {
 	if v == 0 {
 		return "–"
@@ -103,24 +104,24 @@ func known(v float64) string {
 	return number.Plain(v)
 }
 
-// sectionView is what the page shows of a section.
+// sectionView is the page's form of a section.
 type sectionView struct {
 	Section
-	Quota, SMPct float64         // that the curves are drawn at
-	Key          template.HTML   // of the curves
-	Loads        []template.HTML // latency over the load
-	Tried        bool            // with trials
+	Quota, SMPct float64         // held constant in the curves
+	Key          template.HTML   // legend of the curves
+	Loads        []template.HTML // charts of latency over load
+	Tried        bool            // the charts contain trials
 	Curves       []template.HTML // over SM share at the quota, then over quota at the SM share
 	Heats        []heatView
 }
 
-// heatView is the heat maps of a metric, one a batch.
+// heatView is a metric's heat maps, one for each batch size.
 type heatView struct {
 	Name, Unit string
 	Maps       []template.HTML
 }
 
-// Chosen says whether a row is the one that is chosen.
+// Chosen reports whether a row is the chosen configuration.
 func (v sectionView) Chosen(r profile.Row) bool {
 	return v.Choice.OK && v.Choice.Row.Config == r.Config
 }
@@ -136,24 +137,16 @@ func (s Section) view() sectionView {
 		v.Loads = append(v.Loads, template.HTML(s.load(r)))
 		v.Tried = v.Tried || len(s.trialsOf(r)) > 0
 	}
-	var legend svg.Drawing
-	for i, batch := range s.batches() {
-		legend.WriteString("<span>")
-		legend.Open("svg", "width", 26, "height", 12)
-		legend.Add("path", "class", "line "+line(i), "d", "M0 6H26")
-		legend.Add("path", "class", line(i), "d", legend.Marker(i, 13, 6, 1))
-		legend.WriteString("</svg> batch " + number.Plain(batch) + "</span>")
-	}
-	v.Key = template.HTML(legend.String())
-	curve := func(m metric, label string, over func(profile.Row) float64, keep func(profile.Row) bool) {
-		v.Curves = append(v.Curves, template.HTML(s.curve(m, label, over, keep)))
+	v.Key = s.curveKey()
+	curve := func(m metric, label string, x func(profile.Row) float64, include func(profile.Row) bool) {
+		v.Curves = append(v.Curves, template.HTML(s.curve(m, label, x, include)))
 	}
 	for _, m := range metrics {
 		curve(m, "SM share, %", func(r profile.Row) float64 { return r.SMPct }, func(r profile.Row) bool { return r.Quota == v.Quota })
 	}
 	if len(quotas) > 1 {
 		for _, m := range metrics[:2] {
-			curve(m, "quota, part of the time", func(r profile.Row) float64 { return r.Quota }, func(r profile.Row) bool { return r.SMPct == v.SMPct })
+			curve(m, "quota, fraction of time", func(r profile.Row) float64 { return r.Quota }, func(r profile.Row) bool { return r.SMPct == v.SMPct })
 		}
 	}
 	for i, m := range []metric{metrics[2], metrics[0], metrics[1]} {
@@ -166,7 +159,7 @@ func (s Section) view() sectionView {
 	return v
 }
 
-// drawing begins a drawing; lengths have a tenth of a pixel.
+// drawing begins a drawing. It rounds lengths to a tenth of a pixel.
 func drawing(width, height float64, label string) *svg.Drawing {
 	d := &svg.Drawing{Length: func(v float64) string { return number.Plain(math.Round(v*10) / 10) }}
 	d.Open("svg", "role", "img", "aria-label", label, "viewBox", d.Path("0 0 ", width, " ", height), "width", width, "height", height)
@@ -178,7 +171,7 @@ func end(d *svg.Drawing) string {
 	return d.String()
 }
 
-// caption writes a text; class may be empty.
+// caption adds a text to a drawing. The class may be empty.
 func caption(d *svg.Drawing, x, y float64, anchor, class, text string) {
 	attributes := []any{"x", x, "y", y, "text-anchor", anchor}
 	if class != "" {

@@ -8,46 +8,45 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/svg"
 )
 
-// levels is how many colours a heat map has: classes h0 (worst) to h15, t0 to t15
-// for texts on them.
+// levels is the number of colours of a heat map. Their classes are h0 (worst) to h15, and t0 to t15 for
+// text on them.
 const levels = 16
 
-// light and dark are the colours from bad to good on paper of either kind.
-// They move away from the paper evenly, so that they can be told apart without
-// seeing hues.
+// light and dark hold the colours from bad to good on a light and on a dark background. Their contrast to
+// the background grows evenly, so that they differ even without hues.
 var (
 	light = [][3]float64{{253, 247, 214}, {161, 218, 180}, {65, 166, 186}, {34, 94, 168}, {8, 29, 88}}
 	dark  = [][3]float64{{44, 48, 74}, {48, 86, 140}, {38, 140, 150}, {110, 200, 120}, {245, 238, 150}}
 )
 
-// colour lies at a part of the way through the stops.
-func colour(stops [][3]float64, part float64) string {
-	at := min(max(part, 0), 1) * float64(len(stops)-1)
+// colour interpolates between the stops; fraction is the fraction of the way.
+func colour(stops [][3]float64, fraction float64) string {
+	at := min(max(fraction, 0), 1) * float64(len(stops)-1)
 	i := min(int(at), len(stops)-2)
-	rest := at - float64(i)
+	weight := at - float64(i)
 	var c [3]int
 	for k := range c {
-		c[k] = int(math.Round(stops[i][k] + rest*(stops[i+1][k]-stops[i][k])))
+		c[k] = int(math.Round(stops[i][k] + weight*(stops[i+1][k]-stops[i][k])))
 	}
 	return fmt.Sprintf("#%02x%02x%02x", c[0], c[1], c[2])
 }
 
-// level is the class of a part of the way, and that of a text on it.
-func level(part float64) (class, text string) {
-	n := int(math.Round(min(max(part, 0), 1) * (levels - 1)))
+// level returns the class of a colour at a fraction of the way, and the class of text on it.
+func level(fraction float64) (class, text string) {
+	n := int(math.Round(min(max(fraction, 0), 1) * (levels - 1)))
 	return fmt.Sprint("h", n), fmt.Sprint("t", n)
 }
 
-// lines are the colours of the batch sizes, classes b0 to b5, on light paper and
-// on dark; markers tell them apart too.
+// lines holds the colours of the batch sizes (classes b0 to b5) on a light and on a dark background.
+// Markers also tell the sizes apart.
 var lines = [][2]string{
 	{"#225ea8", "#7fb2ff"}, {"#d95f0e", "#ff9d5c"}, {"#238b45", "#6fd08c"}, {"#88419d", "#d59be8"}, {"#c51b8a", "#ff8ac6"}, {"#636363", "#b9bec6"},
 }
 
-// line is the class of the i-th batch size.
+// line returns the class of the i-th batch size.
 func line(i int) string { return fmt.Sprintf("b%d", i%len(lines)) }
 
-// colours are the style of all classes of colours.
+// colours returns the style sheet of all colour classes.
 func colours() string {
 	var b strings.Builder
 	write := func(stops [][3]float64, column int) {
@@ -66,7 +65,7 @@ func colours() string {
 	return b.String()
 }
 
-// key shows what the colours of heat maps mean.
+// key returns the legend of the heat maps.
 func key() string {
 	var b strings.Builder
 	b.WriteString(`<span class="key">worse <svg width="160" height="12" role="img" aria-label="colours from worse to better">`)

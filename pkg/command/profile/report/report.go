@@ -1,6 +1,9 @@
-// Package report draws profiles: for each function heat maps and curves of
-// throughput, latency and efficacy over SM share, quota and batch, and the
-// configuration to run it in. A page stands alone: it loads nothing.
+// Package report renders profiles as an HTML page (Page.HTML) or as text (Page.Terminal) for the command
+// gfaas-profile report.
+//
+// A Page has a Section for each function and GPU model: heat maps and curves of throughput, latency and
+// efficacy over SM share, quota and batch size, and the recommended configuration. An Outlook adds plans for
+// given request rates, and a Fleet plans several functions together. The page loads no other resources.
 package report
 
 import (
@@ -13,23 +16,23 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Section is one function on one model of GPU.
+// Section describes one function on one GPU model.
 type Section struct {
 	Function string
 	GPU      string
 	Rows     []profile.Row
 	Goal     search.Goal
 	Choice   search.Choice
-	MemMiB   float64 // of a GPU; 0 is without limit
+	MemMiB   float64 // memory of a GPU; 0: no limit
 	Trials   []profile.Trial
-	// AtRandom reports whether requests are taken to come at random. Then Worth is how many
-	// a second the planner counts on of an instance of Choice.
+	// AtRandom reports whether the planner assumes random arrivals. Then Worth is the rate, in requests
+	// per second, that the planner assigns to an instance of Choice.
 	AtRandom bool
 	Worth    float64
 	Outlook
 }
 
-// title names the section.
+// title returns the heading of the section.
 func (s Section) title() string {
 	if s.GPU == "" {
 		return s.Function
@@ -37,18 +40,26 @@ func (s Section) title() string {
 	return s.Function + " on " + s.GPU
 }
 
-// metric is a figure of a row.
+// metric is a value of a row that the report draws. The efficacy appears under the name of its unit.
 type metric struct {
-	name string
-	unit string
-	of   func(profile.Row) float64
-	low  bool // less is better
+	name          string
+	unit          string // may be empty
+	of            func(profile.Row) float64
+	lowerIsBetter bool
+}
+
+// title returns the name with the unit.
+func (m metric) title() string {
+	if m.unit == "" {
+		return m.name
+	}
+	return m.name + ", " + m.unit
 }
 
 var metrics = []metric{
-	{"Throughput", "requests/s of one instance", func(r profile.Row) float64 { return r.ThroughputRPS }, false},
+	{"Throughput", "requests/s per instance", func(r profile.Row) float64 { return r.ThroughputRPS }, false},
 	{"p95 latency", "ms", func(r profile.Row) float64 { return r.P95MS }, true},
-	{"Efficacy", "requests/s per whole GPU", profile.Row.Efficacy, false},
+	{"Requests/s per whole GPU", "", profile.Row.Efficacy, false},
 }
 
 func (s Section) sms() []float64 {
@@ -63,17 +74,17 @@ func (s Section) batches() []float64 {
 	return axis(s.Rows, func(r profile.Row) float64 { return float64(r.Batch) })
 }
 
-// axis are the values of a dimension, ascending.
+// axis returns the distinct values of a dimension in ascending order.
 func axis(rows []profile.Row, of func(profile.Row) float64) []float64 {
-	var all []float64
+	var values []float64
 	for _, r := range rows {
-		all = append(all, of(r))
+		values = append(values, of(r))
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	slices.Sort(values)
+	return slices.Compact(values)
 }
 
-// table finds rows by their configuration.
+// table returns the rows by configuration.
 func (s Section) table() map[profile.Config]profile.Row {
 	t := map[profile.Config]profile.Row{}
 	for _, r := range s.Rows {
@@ -82,26 +93,26 @@ func (s Section) table() map[profile.Config]profile.Row {
 	return t
 }
 
-// summary says what the choice means, in sentences.
+// summary explains the choice in sentences.
 func (s Section) summary() []string {
 	c := s.Choice
 	if !c.OK {
-		return append([]string{"No configuration to run it in: " + c.Reason + "."}, s.mostGoodput()...)
+		return append([]string{"No configuration was chosen: " + c.Reason + "."}, s.mostGoodput()...)
 	}
-	// Side by side in SM share and one after the other in time.
+	// Instances fit side by side in SM share and one after the other in time.
 	fit := math.Floor(100/c.Row.SMPct+1e-9) * math.Floor(1/c.Row.Quota+1e-9)
 	if s.MemMiB > 0 && c.Row.GPUMemMiB > 0 {
 		fit = min(fit, math.Floor(s.MemMiB/c.Row.GPUMemMiB))
 	}
 	lines := []string{
-		fmt.Sprintf("Run it with sm_pct %s (limit %s), quota %s, batch %d: %s requests/s at p95 %s ms.",
+		fmt.Sprintf("Chosen configuration: sm_pct %s (limit %s), quota %s, batch %d: %s requests/s at p95 %s ms.",
 			number.Plain(c.Row.SMPct), number.Plain(c.LimitSMPct), number.Plain(c.Row.Quota), c.Row.Batch, number.Metric(c.Row.ThroughputRPS), number.Metric(c.Row.P95MS)),
-		fmt.Sprintf("A GPU holds %s such instances, which sustain %s requests/s together.", number.Plain(fit), number.Metric(fit*c.Row.ThroughputRPS)),
-		"It has " + c.Reason + ".",
+		fmt.Sprintf("A GPU can host %s such instances, which sustain %s requests/s together.", number.Plain(fit), number.Metric(fit*c.Row.ThroughputRPS)),
+		"Reason: " + c.Reason + ".",
 	}
 	lines = append(lines, underPoisson(c.Row)...)
 	if _, _, measured := c.Row.Goodput(s.Goal.SLOMS); s.AtRandom && !measured {
-		lines = append(lines, fmt.Sprintf("When requests come at random, plans count on it for %s requests/s within %s ms.",
+		lines = append(lines, fmt.Sprintf("If requests arrive at random, plans count on such an instance for %s requests/s within %s ms.",
 			number.Metric(s.Worth), number.Plain(s.Goal.SLOMS)))
 	}
 	lines = append(lines, s.mostGoodput()...)
@@ -115,59 +126,58 @@ func (s Section) summary() []string {
 		}
 	}
 	if s.Goal.SLOMS > 0 {
-		lines = append(lines, fmt.Sprintf("%d of %d configurations keep p95 within %s ms.", met, len(s.Rows), number.Plain(s.Goal.SLOMS)))
+		lines = append(lines, fmt.Sprintf("%d of %d configurations have p95 within %s ms.", met, len(s.Rows), number.Plain(s.Goal.SLOMS)))
 	}
 	if unstable > 0 {
-		lines = append(lines, fmt.Sprintf("%d of %d configurations were measured while their figures kept changing: do not rely on those.", unstable, len(s.Rows)))
+		lines = append(lines, fmt.Sprintf("%d of %d configurations are unstable: their figures kept changing during the measurement. Do not rely on them.", unstable, len(s.Rows)))
 	}
 	return lines
 }
 
-// underPoisson says what the row sustains of arrivals that do not wait for answers,
-// where that was measured.
+// underPoisson describes the row's measured goodput, the rate of Poisson arrivals that it sustains.
 func underPoisson(r profile.Row) []string {
 	if !r.GoodputKnown {
 		return nil
 	}
 	slo := number.Plain(r.SLOMS)
 	if r.GoodputRPS == 0 {
-		return []string{"Of Poisson arrivals no rate keeps p95 within " + slo + " ms."}
+		return []string{"The goodput is 0: no rate of Poisson arrivals has p95 within " + slo + " ms."}
 	}
-	line := fmt.Sprintf("Of Poisson arrivals it takes %s requests/s with p95 within %s ms, which is %s of what it sustains",
+	line := fmt.Sprintf("The goodput is %s requests/s of Poisson arrivals with p95 within %s ms, %s of the throughput",
 		number.Metric(r.GoodputRPS), slo, number.Percent(r.GoodputRPS/r.ThroughputRPS, 0))
 	if r.IdleP95MS > 0 {
-		line += fmt.Sprintf("; alone a request takes %s ms", number.Metric(r.IdleP95MS))
+		line += fmt.Sprintf("; a single request takes %s ms", number.Metric(r.IdleP95MS))
 	}
 	return []string{line + "."}
 }
 
-// alike is by how much more goodput another configuration must have to be told of.
-const alike = 0.02
+// goodputTolerance is the relative difference in goodput up to which two configurations count as equal.
+const goodputTolerance = 0.02
 
-// mostGoodput says which configuration has the most goodput per whole GPU for the
-// objective, where that is not the chosen one.
+// mostGoodput names the configuration with the most goodput per whole GPU for the objective, unless it is
+// the chosen one.
 func (s Section) mostGoodput() []string {
 	worth := func(r profile.Row) float64 {
 		rps, _, _ := r.Goodput(s.Goal.SLOMS)
 		return rps / (r.SMPct / 100 * r.Quota)
 	}
 	var best profile.Row
-	most, chosen := 0.0, 0.0
+	highest, chosen := 0.0, 0.0
 	for _, r := range s.Rows {
-		if v := worth(r); v > most {
-			best, most = r, v
+		if v := worth(r); v > highest {
+			best, highest = r, v
 		}
 	}
 	if s.Choice.OK {
 		chosen = worth(s.Choice.Row)
 	}
-	if s.Goal.SLOMS <= 0 || most <= chosen*(1+alike) {
+	if s.Goal.SLOMS <= 0 || highest <= chosen*(1+goodputTolerance) {
 		return nil
 	}
-	line := fmt.Sprintf("Where requests come at random, sm_pct %s, quota %s, batch %d is best: a GPU of it takes %s requests/s of Poisson arrivals within %s ms",
-		number.Plain(best.SMPct), number.Plain(best.Quota), best.Batch, number.Metric(most), number.Plain(s.Goal.SLOMS))
+	line := fmt.Sprintf("If requests arrive at random, sm_pct %s, quota %s, batch %d is best: a GPU full of such instances sustains %s requests/s of Poisson arrivals within %s ms",
+		number.Plain(best.SMPct), number.Plain(best.Quota), best.Batch, number.Metric(highest), number.Plain(s.Goal.SLOMS))
 	if s.Choice.OK && s.Choice.Row.GoodputKnown {
-		line += fmt.Sprintf(", of the one above %s", number.Metric(chosen))
+		line += fmt.Sprintf(", compared with %s for the chosen configuration", number.Metric(chosen))
 	}
 	return []string{line + "."}
 }

@@ -34,8 +34,8 @@ func row(sm, quota float64, batch int, rps, p95 float64) profile.Row {
 	return profile.Row{Function: "f", Config: profile.Config{SMPct: sm, Quota: quota, Batch: batch}, ThroughputRPS: rps, P95MS: p95}
 }
 
-// A page is well formed, refers to nothing outside it, escapes what it shows,
-// and holds no figure that is none, whatever the profile.
+// TestPageProperty checks for any profile that the page is well-formed, refers to no other resources, escapes texts and
+// contains no invalid numbers.
 func TestPageProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "rows")
@@ -52,12 +52,12 @@ func TestPageProperty(t *testing.T) {
 		}
 		s := section(search.Goal{SLOMS: rapid.SampledFrom([]float64{0, 5}).Draw(t, "slo")}, rows...)
 		n = rapid.IntRange(1, 4).Draw(t, "functions")
-		fleet := Fleet{Without: []string{"<g>"}, Outlook: outlook(rapid.IntRange(0, 5).Draw(t, "instances"), n, "a&b<script>"[:2+n])}
+		fleet := SharedOutlook{Without: []string{"<g>"}, Outlook: outlook(rapid.IntRange(0, 5).Draw(t, "instances"), n, "a&b<script>"[:2+n])}
 		s.Outlook = outlook(rapid.IntRange(0, 5).Draw(t, "alone"), 1, "<b>")
 		if rapid.Bool().Draw(t, "known") {
-			fleet.Alone = []int{rapid.IntRange(0, 9).Draw(t, "apart")}
+			fleet.UnsharedGPUs = []int{rapid.IntRange(0, 9).Draw(t, "apart")}
 		}
-		p := Page{Title: "Profile <p>", Sections: []Section{s, section(s.Goal, rows[0])}, Fleets: []Fleet{fleet}, Notes: []string{"a & b"}, Simulated: true}
+		p := Page{Title: "Profile <p>", Sections: []Section{s, section(s.Goal, rows[0])}, Shared: []SharedOutlook{fleet}, Notes: []string{"a & b"}, Simulated: true}
 		page := p.HTML()
 		wellFormed(t, page)
 		for _, text := range [][]byte{page, p.Terminal()} {
@@ -71,10 +71,10 @@ func TestPageProperty(t *testing.T) {
 	})
 }
 
-// outside is what would have a page load something.
+// outside matches references that make a browser load other resources.
 var outside = regexp.MustCompile(`(?i)https?:|src=|href="[^#]|url\([^#]|@import`)
 
-// outlook is one plan of so many instances of so many functions, on a GPU each.
+// outlook returns one plan with the given numbers of instances and functions, with one instance per GPU.
 func outlook(instances, functions int, name string) Outlook {
 	p := plan.Plan{GPUsUsed: instances, Bound: 1}
 	for i := range functions {
@@ -86,11 +86,10 @@ func outlook(instances, functions int, name string) Outlook {
 		p.GPUs = append(p.GPUs, plan.GPU{Index: i, MemMiB: 100, Instances: []plan.Instance{{ID: name + string(rune('0'+i)), Function: p.Demand[i%functions].Function,
 			SMPct: 12.5, QuotaRequest: 0.5, Batch: 1 + i%2, MemMiB: 10 * float64(i), X: &at, Y: &at}}})
 	}
-	return Outlook{Plans: []plan.Plan{p}, Again: "x <<'END'\n"}
+	return Outlook{Plans: []plan.Plan{p}, PlanCommand: "x <<'END'\n"}
 }
 
-// A large profile makes a page of a sensible size, in which the part of each
-// function is all there.
+// TestLargePageIsPacked checks that the page of a large profile has a reasonable size and contains all sections.
 func TestLargePageIsPacked(t *testing.T) {
 	var rows []profile.Row
 	for sm := 5.0; sm <= 100; sm += 5 {
@@ -104,7 +103,7 @@ func TestLargePageIsPacked(t *testing.T) {
 	p := Page{Title: "large", Sections: slices.Repeat([]Section{s}, 5)}
 	page := p.HTML()
 	wellFormed(t, page)
-	if len(page) > len(p.Sections)*60_000 { // 35 such functions: 2 MB
+	if len(page) > len(p.Sections)*60_000 { // 2 MB for 35 functions of this size
 		t.Errorf("the page has %d bytes", len(page))
 	}
 	if found := outside.Find(page); found != nil {
@@ -131,18 +130,18 @@ func TestLargePageIsPacked(t *testing.T) {
 	}
 }
 
-// What of a plan is told: each function's configurations, most first.
+// TestOutlook checks the description of a plan: each function's configurations, in descending order of instances.
 func TestOutlook(t *testing.T) {
 	o := outlook(5, 2, "f")
-	f := Fleet{GPU: "L4", Outlook: o}
-	f.Alone = []int{7}
-	text := string(Page{Fleets: []Fleet{f}}.Terminal())
+	f := SharedOutlook{GPU: "L4", Outlook: o}
+	f.UnsharedGPUs = []int{7}
+	text := string(Page{Shared: []SharedOutlook{f}}.Terminal())
 	want := `
 All 2 functions together on L4
-  Together they take 5 GPUs; each on GPUs of its own, 7.
+  Together they need 5 GPUs; if no GPU is shared by two functions, 7.
 
-  RPS  GPUS  AT LEAST  NOT SHARED  IN USE
-   20     5         1           7  6%
+  RPS  GPUS  BOUND  UNSHARED  ALLOCATED
+   20     5      1         7  6%
 
   FUNCTION  RPS  CONFIGURATIONS OF THE LAST PLAN
   fa         10  3 × (sm 12.5, quota 0.5, batch 1)
@@ -153,7 +152,7 @@ All 2 functions together on L4
 	if text != want {
 		t.Errorf("%s\nwant%s", text, want)
 	}
-	page := string(Page{Fleets: []Fleet{f}}.HTML())
+	page := string(Page{Shared: []SharedOutlook{f}}.HTML())
 	for _, want := range []string{"<figcaption>2 of 5 GPUs of the last plan</figcaption>", "<pre>x &lt;&lt;&#39;END&#39;"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page has no %s:\n%s", want, page)
@@ -165,10 +164,10 @@ func TestMemoryLimitsInstances(t *testing.T) {
 	r := row(25, 0.5, 1, 10, 5)
 	r.GPUMemMiB = 400
 	s := section(search.Goal{}, r)
-	for mib, want := range map[float64]string{0: "A GPU holds 8 such", 1000: "A GPU holds 2 such", 1e6: "A GPU holds 8 such"} {
+	for mib, want := range map[float64]string{0: "A GPU can host 8 such", 1000: "A GPU can host 2 such", 1e6: "A GPU can host 8 such"} {
 		s.MemMiB = mib
 		if got := s.summary()[1]; !strings.HasPrefix(got, want) {
-			t.Errorf("%v MiB: %s", mib, got)
+			t.Errorf("%v MiB: %s, want a text with %q", mib, got, want)
 		}
 	}
 }
@@ -191,14 +190,15 @@ func TestPageShowsTheChoice(t *testing.T) {
 	s := section(search.Goal{SLOMS: 20}, row(12, 0.5, 1, 10, 30), row(12, 1, 1, 20, 15), row(50, 0.5, 1, 25, 18), row(50, 1, 2, 80, 25))
 	page := string(Page{Title: "p", Sections: []Section{s}}.HTML())
 	for text, times := range map[string]int{
-		`<rect class="chosen"`:   3, // a heat map for each metric
-		`<circle class="chosen"`: 5, // three curves over SM share, two over quota
-		`<path class="miss"`:     6,
-		`<rect class="hole"`:     12,
+		`<rect class="chosen"`:   3 + 1, // one heat map for each metric, and the legend
+		`<circle class="chosen"`: 5 + 1, // three curves over SM share, two over quota, and the legend
+		`<path class="miss"`:     6 + 1,
+		`<rect class="hole"`:     12 + 1,
 		`<tr class="pick">`:      1,
-		"Run it with sm_pct 12 (limit 100), quota 1, batch 1: 20 requests/s at p95 15 ms.": 1,
-		"A GPU holds 8 such instances, which sustain 160 requests/s together.":             1,
-		"2 of 4 configurations keep p95 within 20 ms.":                                     1,
+		"Chosen configuration: sm_pct 12 (limit 100), quota 1, batch 1: 20 requests/s at p95 15 ms.": 1,
+		"A GPU can host 8 such instances, which sustain 160 requests/s together.":                    1,
+		"<span><svg width=\"26\" height=\"14\" aria-hidden=\"true\">":                                3 + 3, // legend of the curves: two batch sizes and the choice; legend of the heat maps
+		"2 of 4 configurations have p95 within 20 ms.":                                               1,
 	} {
 		if got := strings.Count(page, text); got != times {
 			t.Errorf("%s is there %d times, want %d", text, got, times)
@@ -218,15 +218,14 @@ func TestShort(t *testing.T) {
 }
 
 func TestBar(t *testing.T) {
-	for part, want := range map[float64]int{0: 0, 0.5: barWide / 2, 1: barWide} {
+	for part, want := range map[float64]int{0: 0, 0.5: barWidth / 2, 1: barWidth} {
 		if got := len([]rune(Bar(part))); got != want {
 			t.Errorf("%v has %d letters, want %d", part, got, want)
 		}
 	}
 }
 
-// What the chosen configuration takes of Poisson arrivals is said where it was
-// measured.
+// TestGoodputIsTold checks that the goodput of the chosen configuration is described if it was measured.
 func TestGoodputIsTold(t *testing.T) {
 	measured := row(20, 1, 1, 100, 40)
 	measured.GoodputKnown, measured.GoodputRPS, measured.SLOMS, measured.IdleP95MS = true, 71, 50, 10.5
@@ -234,8 +233,8 @@ func TestGoodputIsTold(t *testing.T) {
 	none.GoodputKnown, none.SLOMS = true, 5
 	for want, r := range map[string]profile.Row{
 		"": row(20, 1, 1, 100, 40),
-		"\nOf Poisson arrivals it takes 71 requests/s with p95 within 50 ms, which is 71% of what it sustains; alone a request takes 10.5 ms.": measured,
-		"\nOf Poisson arrivals no rate keeps p95 within 5 ms.":                                                                                 none,
+		"\nThe goodput is 71 requests/s of Poisson arrivals with p95 within 50 ms, 71% of the throughput; a single request takes 10.5 ms.": measured,
+		"\nThe goodput is 0: no rate of Poisson arrivals has p95 within 5 ms.":                                                             none,
 	} {
 		got := strings.Join(section(search.Goal{}, r).summary(), "\n")
 		if told := strings.Contains(got, "Poisson"); told != (want != "") || !strings.Contains(got, want) {
@@ -244,20 +243,20 @@ func TestGoodputIsTold(t *testing.T) {
 	}
 }
 
-// Where requests come at random another configuration may be best, and that is said.
+// TestMostGoodputIsTold checks that another configuration with more goodput is described.
 func TestMostGoodputIsTold(t *testing.T) {
 	edge, room := row(10, 1, 1, 100, 49), row(20, 1, 1, 150, 30)
 	edge.GoodputKnown, edge.GoodputRPS, edge.SLOMS = true, 5, 50
 	room.GoodputKnown, room.GoodputRPS, room.SLOMS = true, 120, 50
-	const told = "Where requests come at random, sm_pct 20, quota 1, batch 1 is best: a GPU of it takes 600 requests/s of Poisson arrivals within 50 ms"
+	const told = "If requests arrive at random, sm_pct 20, quota 1, batch 1 is best: a GPU full of such instances sustains 600 requests/s of Poisson arrivals within 50 ms"
 	for want, s := range map[string]Section{
-		told + ", of the one above 50.": section(search.Goal{SLOMS: 50}, edge, room),
-		"":                              section(search.Goal{SLOMS: 50}, room),
-		told + ".":                      {Rows: []profile.Row{edge, room}, Goal: search.Goal{SLOMS: 50}},
+		told + ", compared with 50 for the chosen configuration.": section(search.Goal{SLOMS: 50}, edge, room),
+		"":         section(search.Goal{SLOMS: 50}, room),
+		told + ".": {Rows: []profile.Row{edge, room}, Goal: search.Goal{SLOMS: 50}},
 	} {
 		got := ""
 		for _, line := range s.summary() {
-			if strings.HasPrefix(line, "Where") {
+			if strings.HasPrefix(line, "If requests") {
 				got = line
 			}
 		}

@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	barWide = 40
-	blocks  = " ▏▎▍▌▋▊▉█"
+	barWidth = 40
+	blocks   = " ▏▎▍▌▋▊▉█"
 )
 
-// Terminal is the report as text: what is chosen and, for each batch at the
-// chosen quota, throughput, latency and a bar of efficacy over the SM shares,
-// and what the planner makes of it.
+// Terminal returns the report as text: for each section the choice; for each batch size, at the chosen quota,
+// the throughput, latency and a bar of efficacy by SM share; and the plans.
 func (p Page) Terminal() []byte {
 	var b strings.Builder
 	if p.Simulated {
-		b.WriteString("Measured on the simulated GPU: these figures are not a GPU's.\n\n")
+		b.WriteString("These figures were measured on the simulated GPU. They do not describe a real GPU.\n\n")
 	}
 	for i, s := range p.Sections {
 		if i > 0 {
@@ -28,7 +27,7 @@ func (p Page) Terminal() []byte {
 		}
 		s.terminal(&b)
 	}
-	for _, f := range p.Fleets {
+	for _, f := range p.Shared {
 		fmt.Fprintf(&b, "\n%s\n", f.title())
 		for _, n := range f.notes() {
 			fmt.Fprintln(&b, "  "+n)
@@ -55,10 +54,10 @@ func (s Section) terminal(b *strings.Builder) {
 	if s.Choice.OK {
 		quota = s.Choice.Row.Quota
 	}
-	most := 0.0
+	highest := 0.0
 	for _, r := range s.Rows {
 		if r.Quota == quota {
-			most = max(most, r.Efficacy())
+			highest = max(highest, r.Efficacy())
 		}
 	}
 	for _, batch := range s.batches() {
@@ -75,25 +74,25 @@ func (s Section) terminal(b *strings.Builder) {
 			if s.Choice.OK && r.Config == s.Choice.Row.Config {
 				mark = " <"
 			}
-			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", number.Plain(sm), number.Metric(r.ThroughputRPS), number.Metric(r.P95MS), Bar(r.Efficacy()/most), number.Metric(r.Efficacy()), mark)
+			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", number.Plain(sm), number.Metric(r.ThroughputRPS), number.Metric(r.P95MS), Bar(r.Efficacy()/highest), number.Metric(r.Efficacy()), mark)
 		}
 	}
 	if len(s.Plans) > 0 {
-		b.WriteString("\n  What the planner makes of it:\n")
+		b.WriteString("\n  Plans for this function:\n")
 		s.Outlook.terminal(b)
 	}
 }
 
-// Bar is so much of the widest bar, a fraction, in eighths of a letter.
-func Bar(part float64) string {
-	if math.IsNaN(part) {
-		part = 0
+// Bar returns a bar of the given fraction of the full width, in steps of an eighth of a character.
+func Bar(fraction float64) string {
+	if math.IsNaN(fraction) {
+		fraction = 0
 	}
-	eighths := int(math.Round(part * barWide * 8))
+	eighths := int(math.Round(fraction * barWidth * 8))
 	letters := []rune(blocks)
-	out := strings.Repeat("█", eighths/8)
-	if rest := eighths % 8; rest > 0 {
-		out += string(letters[rest])
+	bar := strings.Repeat("█", eighths/8)
+	if remainder := eighths % 8; remainder > 0 {
+		bar += string(letters[remainder])
 	}
-	return out
+	return bar
 }

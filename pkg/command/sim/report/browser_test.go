@@ -10,25 +10,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/browsertest"
 )
 
-// The pages keep to what a page must in a real browser.
+// TestInBrowser checks the general requirements on pages in a real browser.
 func TestInBrowser(t *testing.T) {
 	for name, c := range map[string]struct{ policies, functions, sheets int }{"one": {1, 1, 1}, "many": {13, 24, 4}, "none": {1, 0, 1}} {
 		t.Run(name, func(t *testing.T) {
 			browsertest.Check(t, []byte(draw(t, results(c.policies, c.functions))), c.sheets)
 		})
 	}
-	p := Promise{Setting: "Requests: poisson."}
+	p := Prediction{Setting: "Requests: poisson."}
 	for i, r := range results(30, 0) {
-		p.Functions = append(p.Functions, Kept{Function: fmt.Sprintf("efficientnet_v2_m-<%d>", i), RPS: 1234.567, SLOMS: float64(i % 2 * 500), P50MS: 1, P95MS: 2, P99MS: 3, Within: 0.5, Missed: i%3 == 0, Curve: r.Curve})
+		p.Functions = append(p.Functions, FunctionPrediction{Function: fmt.Sprintf("efficientnet_v2_m-<%d>", i), RPS: 1234.567, SLOMS: float64(i % 2 * 500), P50MS: 1, P95MS: 2, P99MS: 3, Within: 0.5, Missed: i%3 == 0, Curve: r.Curve})
 	}
 	var page bytes.Buffer
-	if err := PromiseHTML(&page, p); err != nil {
+	if err := PredictionHTML(&page, p); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("promise", func(t *testing.T) { browsertest.Check(t, page.Bytes(), 2) })
 }
 
-// A box of the legend takes its curve away, and no other, without a script.
+// TestLegendTakesCurvesAway checks that a checkbox of the legend hides its curve only, without a
+// script.
 func TestLegendTakesCurvesAway(t *testing.T) {
 	ctx, _ := browsertest.Open(t)
 	browsertest.Show(t, ctx, []byte(draw(t, results(13, 1))))
@@ -43,12 +44,13 @@ func TestLegendTakesCurvesAway(t *testing.T) {
 	}
 }
 
-// Curves that lie on each other are named, and their markers do not.
+// TestOverlappingCurves checks that overlapping curves are listed, and that their markers do not
+// overlap.
 func TestOverlappingCurves(t *testing.T) {
 	all := results(3, 0)
 	all[2].Curve = all[0].Curve
 	got := same(all, axisOf(curvesOf(all)))
-	if len(got) != 1 || got[0] != "The curves of policy-0 and policy-2 lie on each other." {
+	if len(got) != 1 || got[0] != "The curves of policy-0 and policy-2 overlap." {
 		t.Errorf("%q", got)
 	}
 	ctx, _ := browsertest.Open(t)
@@ -64,6 +66,6 @@ func TestOverlappingCurves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hidden > 0 {
-		t.Errorf("%d markers lie under others", hidden)
+		t.Errorf("%d markers lie under others, want 0", hidden)
 	}
 }

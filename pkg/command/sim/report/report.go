@@ -1,6 +1,7 @@
-// Package report draws a comparison of policies: one page of HTML that needs
-// nothing else, with a table, the distributions of latency, and what each
-// function got.
+// Package report renders comparisons of policies and predictions for plans as self-contained HTML
+// pages. HTML writes a comparison: a table, the distributions of latency, and the latencies of
+// functions. PredictionHTML writes a prediction. Both need no script and no other file;
+// pkg/command/sim calls them.
 package report
 
 import (
@@ -21,20 +22,20 @@ import (
 //go:embed page.html
 var pageText string
 
-// commonText is what the pages have in common.
+// commonText holds the common parts of the pages.
 //
 //go:embed common.html
 var commonText string
 
-// mostSeries is how many curves a picture may have: as many as there are
-// functions that get one, or policies.
-const mostSeries = 64
+// maxSeries is the limit on the curves in a picture. It suffices for all policies, and for
+// mostFunctions.
+const maxSeries = 64
 
-// pageOf is a page of curves. A script is not needed to take some away.
+// pageOf returns the template of a page with curves. The reader can hide curves without a script.
 func pageOf(text string) *template.Template {
 	return page.Template(commonText+text, template.FuncMap{"toggles": func() template.CSS {
 		var b strings.Builder
-		for i := range mostSeries {
+		for i := range maxSeries {
 			fmt.Fprintf(&b, "body:has(#%s:not(:checked)) .%[1]s-curve { display: none; }\n", styleOf(i).ID)
 		}
 		return template.CSS(b.String())
@@ -43,32 +44,32 @@ func pageOf(text string) *template.Template {
 
 var comparison = pageOf(pageText)
 
-// Comparison is what is drawn: results of the same trace on the same GPUs.
+// Comparison describes results of the same trace on the same GPUs.
 type Comparison struct {
-	Setting string // what was simulated on what, in a line
+	Setting string // the simulation, in one line
 	Results []*sim.Result
 }
 
-// Quantiles are those at which the results' curves are to be given.
+// Quantiles returns the quantiles at which results must have their curves.
 func Quantiles() []float64 {
-	var out []float64
+	var quantiles []float64
 	for i := range 200 {
-		out = append(out, float64(i)/200)
+		quantiles = append(quantiles, float64(i)/200)
 	}
-	return append(out, 0.997, 0.998, 0.999, 0.9995, 0.9999, 1)
+	return append(quantiles, 0.997, 0.998, 0.999, 0.9995, 0.9999, 1)
 }
 
-// colours, dashes and markers tell policies apart. The colours are those of Okabe
-// and Ito, which most eyes can tell apart; after them come the same colours dashed.
+// colours, dashes and markers distinguish policies. The colours are those of Okabe and Ito, which
+// most people can distinguish. Further curves repeat the colours with dashes.
 var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "currentColor", "#8c6d31"}
 
 var dashes = []string{"", "7 4", "2 3"}
 
-// style is how the i-th curve is drawn.
+// style describes how to draw the curve with that number.
 type style struct {
 	number           int
 	ID, Colour, Dash string
-	Marker           string // data of a path, for a key
+	Marker           string // path data, for the legend
 }
 
 func styleOf(i int) style {
@@ -78,17 +79,18 @@ func styleOf(i int) style {
 	return s
 }
 
-// kind is that of the curve's markers.
+// kind returns the kind of the curve's markers.
 func (s style) kind() int { return s.number + s.number/len(colours) }
 
 type view struct {
 	Setting   string
+	Winners   []string // sentences about the lowest latencies
 	Rows      []row
 	Curves    template.HTML
-	Same      []string // which curves lie on each other
+	Same      []string // sentences about overlapping curves
 	Functions []functionView
-	Left      int  // functions that are not shown
-	Both      bool // policies with containers, and some with caches of models
+	Omitted   int  // number of omitted functions
+	Both      bool // some policies have containers, others caches of models
 }
 
 type row struct {
@@ -97,17 +99,18 @@ type row struct {
 	Cells []string
 }
 
-// Name is what the legend calls the row.
+// Name returns the name in the legend.
 func (r row) Name() string { return r.Policy }
 
-// HTML writes the page. The same results give the same bytes.
+// HTML writes the page. It is deterministic.
 func HTML(w io.Writer, c Comparison) error {
-	v := view{Setting: c.Setting, Curves: template.HTML(curves(c.Results)), Same: same(c.Results, axisOf(curvesOf(c.Results)))}
+	a := axisOf(curvesOf(c.Results))
+	v := view{Setting: c.Setting, Winners: winners(c.Results), Curves: template.HTML(curves(c.Results, a)), Same: same(c.Results, a)}
 	for i, r := range c.Results {
 		v.Rows = append(v.Rows, row{styleOf(i), r, cells(r)})
 		v.Both = v.Both || queue.OneAtATime(r.Policy) != queue.OneAtATime(c.Results[0].Policy)
 	}
-	v.Functions, v.Left = functions(c.Results, axisOf(curvesOf(c.Results)))
+	v.Functions, v.Omitted = functions(c.Results, a)
 	return comparison.ExecuteTemplate(w, "page", v)
 }
 
@@ -117,7 +120,7 @@ func cells(r *sim.Result) []string {
 		number.Percent(r.MissRatio, 1), number.Percent(r.GPUUtilization, 1), fmt.Sprint(r.Rejected), human(r.Fairness.MaxGapMS)}
 }
 
-// human prints milliseconds for people.
+// human formats milliseconds for people.
 func human(ms float64) string {
 	switch {
 	case ms >= 1e5:
@@ -130,8 +133,8 @@ func human(ms float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", ms), ".0") + " ms"
 }
 
-// mostFunctions is how many functions get bars.
-const mostFunctions = 24
+// maxFunctions is the limit on functions with bars.
+const maxFunctions = 24
 
 type functionView struct {
 	Name        string
@@ -139,24 +142,25 @@ type functionView struct {
 	Bars        []bar
 }
 
-// bar is the mean latency of a function under a policy; Width is in percent of
-// the axis of the curves.
+// bar is the mean latency of a function under a policy. Width is its position on the axis of the
+// curves, in percent.
 type bar struct {
 	style
 	Policy, Text string
 	Width        float64
 }
 
-// functions are those invoked most, with a bar for each policy.
-func functions(results []*sim.Result, a axis) (out []functionView, left int) {
+// functions returns the functions with the most invocations, with a bar for each policy, and the
+// number of the others.
+func functions(results []*sim.Result, a axis) (views []functionView, omitted int) {
 	if len(results) == 0 {
 		return nil, 0
 	}
 	list := slices.Clone(results[0].Functions)
 	slices.SortStableFunc(list, func(a, b sim.FunctionResult) int { return int(b.Invocations - a.Invocations) })
-	if len(list) > mostFunctions {
-		left = len(list) - mostFunctions
-		list = list[:mostFunctions]
+	if len(list) > maxFunctions {
+		omitted = len(list) - maxFunctions
+		list = list[:maxFunctions]
 	}
 	means := make([]map[string]float64, len(results))
 	for i, r := range results {
@@ -169,9 +173,9 @@ func functions(results []*sim.Result, a axis) (out []functionView, left int) {
 		v := functionView{Name: f.Function, Invocations: f.Invocations}
 		for i, r := range results {
 			mean := means[i][f.Function]
-			v.Bars = append(v.Bars, bar{style: styleOf(i), Policy: r.Policy, Text: human(mean), Width: 100 * a.part(mean)})
+			v.Bars = append(v.Bars, bar{style: styleOf(i), Policy: r.Policy, Text: human(mean), Width: 100 * a.fraction(mean)})
 		}
-		out = append(out, v)
+		views = append(views, v)
 	}
-	return out, left
+	return views, omitted
 }

@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/sim"
 )
 
-// results are those of n policies with m functions; the k-th is k times as
-// slow.
+// results returns results of n policies with m functions. Policy k is k+1 times as slow as the
+// first.
 func results(n, m int) []*sim.Result {
 	var out []*sim.Result
 	for i := range n {
@@ -39,8 +40,8 @@ func draw(t *testing.T, r []*sim.Result) string {
 	return out.String()
 }
 
-// TestPage: the page is well formed, needs nothing from elsewhere, shows every
-// policy and says what it leaves out.
+// TestPage checks that the page is well formed and self-contained, shows every policy, and counts
+// the functions that it omits.
 func TestPage(t *testing.T) {
 	for _, c := range []struct{ policies, functions int }{{1, 1}, {2, 0}, {3, 30}, {20, 3}} {
 		text := draw(t, results(c.policies, c.functions))
@@ -53,9 +54,9 @@ func TestPage(t *testing.T) {
 			}
 		}
 		if n := strings.Count(text, "<polyline"); n != c.policies {
-			t.Errorf("%v: %d curves", c, n)
+			t.Errorf("%v: %d curves, want %v", c, n, c.policies)
 		}
-		if left := strings.Contains(text, "6 more are not shown"); left != (c.functions == 30) {
+		if left := strings.Contains(text, "6 more are omitted"); left != (c.functions == 30) {
 			t.Errorf("%v: left out: %v", c, left)
 		}
 		wellFormed(t, text)
@@ -77,7 +78,8 @@ func wellFormed(t *testing.T, text string) {
 	}
 }
 
-// TestNothing: invocations that took no time, or none at all, have an axis.
+// TestNothing checks that there is an axis without invocations, or with invocations that took no
+// time.
 func TestNothing(t *testing.T) {
 	wellFormed(t, draw(t, []*sim.Result{{Policy: "fcfs"}}))
 	wellFormed(t, draw(t, []*sim.Result{{Policy: "fcfs", Curve: make([]float64, len(Quantiles()))}}))
@@ -109,6 +111,42 @@ func TestTicks(t *testing.T) {
 			if math.Abs(got[i]/c.want[i]-1) > 1e-9 {
 				t.Errorf("%v: got %v, want %v", c.axis, got, c.want)
 			}
+		}
+	}
+}
+
+// TestWinners checks the sentences about the policies with the lowest latency.
+func TestWinners(t *testing.T) {
+	result := func(policy string, mean, p99 float64) *sim.Result {
+		return &sim.Result{Policy: policy, Completed: 1, LatencyMS: sim.Latency{Mean: mean, P99: p99}}
+	}
+	for name, c := range map[string]struct {
+		results []*sim.Result
+		want    []string
+	}{
+		"one policy":        {[]*sim.Result{result("fcfs", 80, 90)}, nil},
+		"nothing completed": {[]*sim.Result{{Policy: "fcfs"}, {Policy: "mqfq"}}, nil},
+		"a winner": {[]*sim.Result{result("fcfs", 80, 90), result("mqfq", 60, 2000), result("sjf", 100, 1000)}, []string{
+			"mqfq has the lowest mean latency, 60 ms: 25.0% less than fcfs, the next policy (80 ms).",
+			"fcfs has the lowest p99 latency, 90 ms: 91.0% less than sjf, the next policy (1 s).",
+		}},
+		"a tie": {[]*sim.Result{result("fcfs", 50, 7), result("mqfq", 50.01, 7), result("sjf", 100, 7)}, []string{
+			"fcfs and mqfq have the lowest mean latency, 50 ms: 50.0% less than sjf, the next policy (100 ms).",
+			"All policies have the same p99 latency, 7 ms.",
+		}},
+		"containers and models": {[]*sim.Result{result("fcfs", 50, 5), result("lb", 4, 4), result("mqfq", 40, 5), result("lalb", 3, 4)}, []string{
+			"Among the policies that keep containers, mqfq has the lowest mean latency, 40 ms: 20.0% less than fcfs, the next policy (50 ms).",
+			"Among the policies that keep containers, all have the same p99 latency, 5 ms.",
+			"Among the policies that keep models, lalb has the lowest mean latency, 3 ms: 25.0% less than lb, the next policy (4 ms).",
+			"Among the policies that keep models, all have the same p99 latency, 4 ms.",
+		}},
+		"no latency": {[]*sim.Result{result("fcfs", 0, 0), result("mqfq", 0, 5)}, []string{
+			"All policies have the same mean latency, 0 ms.",
+			"fcfs has the lowest p99 latency, 0 ms: 100.0% less than mqfq, the next policy (5 ms).",
+		}},
+	} {
+		if got := winners(c.results); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -2,65 +2,78 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
 
-// Body takes a body that is to be kept: a short one in memory, a longer one in a
-// file of its own. A nil *Body is an empty one.
+const (
+	bodySuffix = ".body"
+	maxInline  = 64 << 10 // bytes of the longest body within a record
+)
+
+// Body receives the body of a request or an answer: up to maxInline bytes in memory, a
+// longer body in a file of its own. A nil *Body is empty.
 type Body struct {
-	j      *Journal
+	dir    string // of the file
 	inline []byte
 	file   *os.File
-	size   int64 // of the file
-	sum    uint32
+	size   int64  // of the file
+	sum    uint32 // CRC-32C of the file
+	err    error  // of the first failed write
 }
 
-// NewBody returns an empty body. Discard must follow, whatever became of it.
-func (j *Journal) NewBody() *Body { return &Body{j: j} }
+// NewBody returns an empty body. The caller must call Discard in the end, even after the
+// body was stored.
+func (j *Journal) NewBody() *Body { return &Body{dir: j.dir} }
 
-// Write appends to the body.
+// Write appends to the body. Err returns its first error.
 func (b *Body) Write(p []byte) (int, error) {
-	if b.file == nil && len(b.inline)+len(p) <= b.j.sizes.inline {
+	n, err := b.write(p)
+	if err != nil {
+		err = fmt.Errorf("journal: %w", err)
+		b.err = cmp.Or(b.err, err)
+	}
+	return n, err
+}
+
+// Err returns the error of the first failed Write, or nil.
+func (b *Body) Err() error {
+	if b == nil {
+		return nil
+	}
+	return b.err
+}
+
+func (b *Body) write(p []byte) (int, error) {
+	if b.file == nil && len(b.inline)+len(p) <= maxInline {
 		b.inline = append(b.inline, p...)
 		return len(p), nil
 	}
 	if b.file == nil {
-		if err := b.spill(); err != nil {
-			return 0, fmt.Errorf("journal: %w", err)
+		f, err := os.CreateTemp(b.dir, "*"+bodySuffix)
+		if err != nil {
+			return 0, err
+		}
+		b.file = f
+		inline := b.inline
+		b.inline = nil
+		if _, err := b.write(inline); err != nil {
+			return 0, err
 		}
 	}
 	n, err := b.file.Write(p)
 	b.size += int64(n)
 	b.sum = crc32.Update(b.sum, castagnoli(), p[:n])
-	if err != nil {
-		err = fmt.Errorf("journal: %w", err)
-	}
 	return n, err
 }
 
-// spill moves what is in memory to a file.
-func (b *Body) spill() error {
-	b.j.mu.Lock()
-	path := filepath.Join(b.j.dir, fmt.Sprintf("%016x%s", b.j.bodies, bodySuffix))
-	b.j.bodies++
-	b.j.mu.Unlock()
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(b.inline); err != nil {
-		return errors.Join(err, f.Close(), os.Remove(path))
-	}
-	b.file, b.size, b.sum, b.inline = f, int64(len(b.inline)), crc32.Checksum(b.inline, castagnoli()), nil
-	return nil
-}
-
-// Size is how much was written.
+// Size returns the number of bytes written.
 func (b *Body) Size() int64 {
 	if b == nil {
 		return 0
@@ -68,7 +81,7 @@ func (b *Body) Size() int64 {
 	return b.size + int64(len(b.inline))
 }
 
-// Discard gives up what no call has.
+// Discard removes the body's file unless a stored call refers to it.
 func (b *Body) Discard() {
 	if b != nil && b.file != nil {
 		_ = b.file.Close()
@@ -77,54 +90,46 @@ func (b *Body) Discard() {
 	}
 }
 
-// keep leaves the file to the call that has it.
-func (b *Body) keep() {
+// detach detaches the file, which a stored call now refers to.
+func (b *Body) detach() {
 	if b != nil && b.file != nil {
 		_ = b.file.Close()
 		b.file = nil
 	}
 }
 
-// sync makes sure that the file survives a power cut.
-func (b *Body) sync() error {
-	if b == nil || b.file == nil {
-		return nil
+// record encodes a call together with the body. It syncs the body's file.
+func (b *Body) record(c Call) ([]byte, error) {
+	h := head{Call: c}
+	if b == nil {
+		return encode(h, nil)
 	}
-	if err := errors.Join(b.file.Sync(), syncDir(b.j.dir)); err != nil {
-		return fmt.Errorf("journal: %w", err)
+	if b.file != nil {
+		if err := errors.Join(b.file.Sync(), syncDir(b.dir)); err != nil {
+			return nil, fmt.Errorf("journal: %w", err)
+		}
+		h.File, h.Size, h.CRC = filepath.Base(b.file.Name()), b.size, b.sum
 	}
-	return nil
+	return encode(h, b.inline)
 }
 
-// name is that of the file, within the folder; empty is none.
-func (b *Body) name() string {
-	if b == nil || b.file == nil {
-		return ""
-	}
-	return filepath.Base(b.file.Name())
-}
-
-// removeBody removes a body's file; empty is none.
-func (j *Journal) removeBody(name string) {
-	if name != "" {
-		_ = os.Remove(filepath.Join(j.dir, name)) // else the next start does
-	}
-}
-
-// openBody opens the body that a record says.
-func (j *Journal) openBody(h head, inline []byte) (io.ReadCloser, int64, error) {
+// openBody opens the body of a record, after verifying the checksum of its file.
+func openBody(dir string, h head, inline []byte) (io.ReadCloser, int64, error) {
 	if h.File == "" {
 		return io.NopCloser(bytes.NewReader(inline)), int64(len(inline)), nil
 	}
-	path := filepath.Join(j.dir, h.File)
+	path := filepath.Join(dir, filepath.Base(h.File))
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &DamagedError{path, "the file is missing"}
+	}
 	if err != nil {
-		return nil, 0, gone(err, path)
+		return nil, 0, err
 	}
 	sum := crc32.New(castagnoli())
 	size, err := io.Copy(sum, f)
 	if err == nil && (size != h.Size || sum.Sum32() != h.CRC) {
-		err = &DamagedError{path, "the body of call " + h.ID + " is damaged"}
+		err = &DamagedError{path, "the body of call " + NameOf(h.ID) + " is damaged"}
 	}
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)

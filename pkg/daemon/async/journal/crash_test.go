@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acceptUntilKilled accepts calls, ends most of them, and says what it did on
-// standard output when it is on disk.
+// acceptUntilKilled accepts calls and ends most of them. It prints each operation after it
+// is on disk.
 func acceptUntilKilled(dir string) int {
-	j, err := open(dir, options, sizes{segment: 64 << 10, waste: 64 << 10, least: 1 << 10, inline: 64 << 10})
+	j, err := Open(dir, options)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -41,13 +41,13 @@ func acceptUntilKilled(dir string) int {
 				id := fmt.Sprintf("%d-%d-%d", os.Getpid(), w, n)
 				size := rand.Intn(3000)
 				if n%50 == 0 {
-					size = usual.inline + 1
+					size = maxInline + 1
 				}
 				say("accepted", id, j.accept(newCall(id), bytes.Repeat([]byte{byte(len(id))}, size)))
 				if n%10 == 0 {
 					continue
 				}
-				say("ends", id, nil) // from here on it may have
+				say("ends", id, nil) // from here on, the call may have ended
 				say("ended", id, j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil))
 			}
 		}()
@@ -55,8 +55,8 @@ func acceptUntilKilled(dir string) int {
 	select {}
 }
 
-// TestKill: whatever was accepted is there after a kill, and what ended does not
-// come back.
+// TestKill: after a kill, every accepted call is in the journal, and ended calls are not
+// queued again.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	said := map[string]string{}
@@ -82,13 +82,13 @@ func TestKill(t *testing.T) {
 		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
 			t.Fatalf("round %d: it was not killed: %v", round, err)
 		}
-		j := opened(t, dir, usual)
-		pending := kept(t, j)
+		j := opened(t, dir)
+		pending := pendingBodies(t, j)
 		for id, what := range said {
 			c, known := j.Get(id)
 			_, waits := pending[id]
 			switch {
-			case !known && what == "accepted": // the oldest that ended are forgotten
+			case !known && what == "accepted": // the oldest ended calls are forgotten
 				t.Errorf("round %d: %s was %s, and nobody knows it", round, id, what)
 			case what == "accepted" && !waits, what == "ended" && waits:
 				t.Errorf("round %d: %s was %s, and is %s", round, id, what, c.State)
@@ -101,8 +101,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestFull: with a full disk no new call is accepted, none that was is lost, and
-// all can end; then there is room again.
+// TestFull: on a full disk, no new call is accepted, no accepted call is lost, and all
+// calls can end; after that, there is space again.
 func TestFull(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=6m"); err != nil {
@@ -113,13 +113,13 @@ func TestFull(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
 	dir := filepath.Join(disk, "async")
-	j := opened(t, dir, usual)
+	j := opened(t, dir)
 	for round := range 3 {
 		var ids []string
 		for n, refused := 0, 0; refused < 20; n++ {
 			id := fmt.Sprintf("%d-%d", round, n)
 			b := j.NewBody()
-			_, err := b.Write(make([]byte, []int{100, usual.inline, 300 << 10}[n%3]))
+			_, err := b.Write(make([]byte, []int{100, maxInline, 300 << 10}[n%3]))
 			if err == nil {
 				err = j.Accept(newCall(id), b)
 			}
@@ -133,11 +133,11 @@ func TestFull(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		want := kept(t, j)
+		want := pendingBodies(t, j)
 		if len(want) != len(ids) || len(ids) < 20 {
 			t.Fatalf("%d were accepted, %d are kept", len(ids), len(want))
 		}
-		// Somebody else takes what is left.
+		// Another program uses the remaining space.
 		other := filepath.Join(disk, "other")
 		if f, err := os.Create(other); err == nil {
 			for b := make([]byte, 4096); err == nil; {
@@ -146,16 +146,16 @@ func TestFull(t *testing.T) {
 			_ = f.Close()
 		}
 		_ = j.Close()
-		j = opened(t, dir, usual)
-		same(t, "opened while the disk is full", kept(t, j), want)
+		j = opened(t, dir)
+		same(t, "opened while the disk is full", pendingBodies(t, j), want)
 		for _, id := range ids {
 			if err := j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil); err != nil {
 				t.Fatalf("%s cannot end: %v", id, err)
 			}
 		}
 		_ = j.Close()
-		j = opened(t, dir, usual)
-		if left := kept(t, j); len(left) > 0 {
+		j = opened(t, dir)
+		if left := pendingBodies(t, j); len(left) > 0 {
 			t.Errorf("%d have not ended", len(left))
 		}
 		if err := os.Remove(other); err != nil {

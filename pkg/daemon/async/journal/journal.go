@@ -1,109 +1,99 @@
-// Package journal keeps accepted calls on disk until they have ended, and what
-// became of them for a while after that.
-//
-// It is an append-only log with a checksum a record, not bbolt, because of what
-// is written: many bodies that are read back once, soon, and then are waste. A
-// log takes them with one sequential write and one sync for all that came
-// meanwhile, where a B+tree rewrites pages and syncs twice; it gives the disk
-// back by removing files, which a bbolt file never does; and damage costs the
-// records that it hit.
+// Package journal stores accepted calls on disk until they have ended, and their outcome
+// for a while after that. Package async is its only user.
 //
 // The folder holds
 //
-//	lock          held by the one Journal that is open
-//	N.log         segments, in the order of N: the header, then records
+//	lock          held by the one open Journal
+//	calls.db      a bbolt file with one record for each call
 //	N.body        a body of more than 64 KiB, named by the record of its call
-//	reserve       1 MiB to end calls with when the disk is full
+//	reserve       1 MiB of disk space to end calls with when the disk is full
+//	damaged-TIME/ calls.db and bodies that Open could not read and moved aside
 //
-// A record is the state of a call as it then was, with its body, so that of two
-// records of a call the later one says all; or a note, of how often the call has
-// been tried since. What a kill left unfinished at the end of a segment is
-// ignored, and no segment is written to by a second process. Only the oldest
-// segment is ever removed, after what is needed of it was written again at the
-// end of the log: so a record that says that a call has ended is there for as
-// long as any that says that it has not.
+// Operations of concurrent callers share a transaction, and thus a sync of the file.
 package journal
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"go.etcd.io/bbolt"
 
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
-// State is how far a call is.
+// State is the progress of a call.
 type State string
 
-// The states that are kept.
+// The states of a call.
 const (
 	Queued   State = "queued"   // to be run
-	Callback State = "callback" // its answer is to be delivered
-	Done     State = "done"     // it was answered, and the answer delivered if that was asked for
+	Callback State = "callback" // the answer is to be delivered
+	Done     State = "done"     // answered, and the answer delivered if the caller wants a callback
 	Failed   State = "failed"
 )
 
-// Ended says whether nothing more is to be done.
-func (s State) Ended() bool { return s == Done || s == Failed }
+// Final reports whether a call in this state needs no more work.
+func (s State) Final() bool { return s == Done || s == Failed }
 
-func (s State) valid() bool { return s == Queued || s == Callback || s.Ended() }
-
-// Call is what is kept of a call.
+// Call is the record of a call.
 type Call struct {
-	ID       string    `json:"id"` // tells it from all others
+	ID       string    `json:"id"` // unique in the journal
 	Function string    `json:"function"`
 	State    State     `json:"state"`
-	Attempts int       `json:"attempts,omitempty"` // how often it was run
-	Posts    int       `json:"posts,omitempty"`    // how often its answer was sent to CallbackURL
-	Status   int       `json:"status,omitempty"`   // of its last answer; 0 before there is one
+	Attempts int       `json:"attempts,omitempty"` // number of times the call was run
+	Posts    int       `json:"posts,omitempty"`    // number of times the answer was sent to CallbackURL
+	Status   int       `json:"status,omitempty"`   // HTTP status of the last answer; 0 before the first
 	Accepted time.Time `json:"accepted"`
 	Ended    time.Time `json:"ended,omitzero"`
 
 	CallbackURL string `json:"callback_url,omitempty"`
-	Content     string `json:"content,omitempty"` // what the caller asked for, to tell a repetition from another call; the owner's
+	Content     string `json:"content,omitempty"` // digest of the request, by which the owner tells a repetition from another call
 
-	// While it is queued: the request.
+	// The request, while the call is queued.
 	Path   string `json:"path,omitempty"`   // escaped, after the function's name
-	Query  []byte `json:"query,omitempty"`  // as it came
+	Query  []byte `json:"query,omitempty"`  // as received
 	Header []byte `json:"header,omitempty"` // as in HTTP/1.1
 	Host   string `json:"host,omitempty"`
-	Remote string `json:"remote,omitempty"` // address of the caller
+	Remote string `json:"remote,omitempty"` // the caller's address
 
-	// While its answer is to be delivered.
+	// The answer, while it is to be delivered.
 	ContentType string  `json:"content_type,omitempty"`
-	Seconds     float64 `json:"seconds,omitempty"` // that it ran, the last time
-	GaveUp      bool    `json:"gave_up,omitempty"` // it is no answer of the function, or one to try again after
+	Seconds     float64 `json:"seconds,omitempty"` // duration of the last run
+	GaveUp      bool    `json:"gave_up,omitempty"` // the answer is an error of the gateway, or one after which the retries were used up
 }
 
-// Errors of a call that cannot be kept or read.
+// Errors of storing and reading calls.
 var (
 	ErrExists  = errors.New("a call of that id was accepted before")
 	ErrUnknown = errors.New("no call has that id")
 )
 
-// DamagedError says that a call's record or body is not as it was written.
+// DamagedError reports that a call's record or body differs from the one written.
 type DamagedError struct {
-	Path string
-	Why  string
+	Path   string
+	Reason string
 }
 
-func (e *DamagedError) Error() string { return e.Path + ": " + e.Why }
+func (e *DamagedError) Error() string { return e.Path + ": " + e.Reason }
 
-// LockedError says that another process has the journal open.
+// LockedError reports that another process has the journal open.
 type LockedError struct {
 	Dir string
-	PID int // 0 if that is not known
+	PID int // 0 if unknown
 }
 
 func (e *LockedError) Error() string {
@@ -116,78 +106,46 @@ func (e *LockedError) Error() string {
 // Locked marks the error for the exit status.
 func (e *LockedError) Locked() bool { return true }
 
-// Options say what a Journal keeps.
+// Options configures a Journal.
 type Options struct {
 	Retention time.Duration // how long an ended call is remembered
-	MaxEnded  int           // how many are, at most: the oldest are forgotten
+	MaxEnded  int           // limit on remembered ended calls; the oldest are forgotten first
 	Log       *slog.Logger
 }
 
-// Journal is open until it is closed. It is safe for concurrent use.
+// Journal is an open journal. It is safe for concurrent use.
 type Journal struct {
-	dir   string
-	opts  Options
-	sizes sizes
-	lock  *lockfile.Lock
-	began time.Time
+	dir     string
+	opts    Options
+	lock    *lockfile.Lock
+	opened  time.Time
+	db      *bbolt.DB
+	writer  writer // of db
+	index   index
+	reserve reserve
 
-	io       sync.Mutex // held by who writes; taken before mu
-	segments []*segment // oldest first
-	active   *segment   // the last, if this process may write to it
-	file     *os.File   // of active
-	next     uint64     // number of the next file
-	closed   bool
-
-	mu      sync.Mutex
-	entries map[string]*entry
-	named   map[string][]*entry // those of each name
-	ended   []*entry            // in the order of their ends
-	batch   *batch              // what the next write writes; nil is nothing
-	live    int64               // bytes of records that are needed
-	short   bool                // the reserve is not there: the disk is, or was, full
-	bodies  uint64              // number of the next body
+	mu    sync.Mutex
+	ended []endedCall // in the order in which they ended
 }
 
-// entry is what is in memory of a call.
-type entry struct {
-	summary
-	at      place
-	file    string        // of its body; empty is none
-	writing *batch        // that writes its first record; nil once it is on disk
-	over    time.Duration // ended: when, as the journal's age
+// endedCall is a call that has ended.
+type endedCall struct {
+	id  string
+	age time.Duration // age of the journal when the call ended
 }
 
-// summary is what can be asked of a call without reading the disk.
-type summary struct {
-	id, function     string
-	content          string
-	state            State
-	attempts, posts  int
-	status           int
-	accepted, endedT time.Time
-}
-
-func summarize(c *Call) summary {
-	return summary{id: c.ID, function: c.Function, content: c.Content, state: c.State, attempts: c.Attempts, posts: c.Posts, status: c.Status, accepted: c.Accepted, endedT: c.Ended}
-}
-
-func (s summary) call() Call {
-	return Call{ID: s.id, Function: s.function, Content: s.content, State: s.state, Attempts: s.attempts, Posts: s.posts, Status: s.status, Accepted: s.accepted, Ended: s.endedT}
-}
-
-// Open opens the journal in a folder, which it makes. Where another process has
-// it open, the error is a *LockedError. Calls that ended long enough ago are
-// forgotten.
-func Open(dir string, opts Options) (*Journal, error) { return open(dir, opts, usual) }
-
-func open(dir string, opts Options, sizes sizes) (*Journal, error) {
+// Open opens the journal in a folder and creates the folder if necessary. It forgets calls
+// that ended longer ago than opts.Retention. It returns a *LockedError if another process
+// has the journal open. If the database is damaged, Open logs an error, moves the database
+// and the bodies aside, and starts with an empty one.
+func Open(dir string, opts Options) (*Journal, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := owndir.Ensure(dir); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	lock, err := lockfile.Take(filepath.Join(dir, "lock"))
+	lock, err := lockfile.Acquire(filepath.Join(dir, "lock"))
 	var held *lockfile.HeldError
 	switch {
 	case errors.As(err, &held):
@@ -195,153 +153,244 @@ func open(dir string, opts Options, sizes sizes) (*Journal, error) {
 	case err != nil:
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	j := &Journal{dir: dir, opts: opts, sizes: sizes, lock: lock, next: 1, bodies: 1, entries: map[string]*entry{}, named: map[string][]*entry{}, began: time.Now()}
-	if err := j.load(); err != nil {
+	j := &Journal{dir: dir, opts: opts, lock: lock, opened: time.Now(), index: index{keys: map[string]uint64{}}}
+	j.reserve.path, j.reserve.spent = filepath.Join(dir, "reserve"), true
+	err = j.load()
+	if damaged, ok := errors.AsType[*DamagedError](err); ok {
+		err = j.moveAside(damaged)
+	}
+	if err != nil {
+		j.closeDB()
 		_ = lock.Close()
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	j.Expire(time.Now())
-	_ = j.restoreReserve() // else no new calls are taken until it can be
+	_ = j.reserve.restore() // on failure, Accept tries again and returns the error
 	return j, nil
 }
 
-// Close closes the journal. What comes later, or is under way, is not kept.
-func (j *Journal) Close() error {
-	j.io.Lock()
-	defer j.io.Unlock()
-	j.closed = true
-	var err error
-	if j.file != nil {
-		err = j.file.Close()
-	}
-	return errors.Join(err, j.lock.Remove())
-}
+var bucket = []byte("calls")
 
-// Accept keeps a new call, and returns when it is on disk. Where the id is known
-// already the error is ErrExists; any other says that the call is not kept, for
-// want of space most likely.
-func (j *Journal) Accept(c Call, b *Body) error {
-	if err := j.settled(c.ID); err != nil {
-		return err
+// moveAside moves the files of a damaged journal to a new folder and loads an empty journal.
+func (j *Journal) moveAside(cause *DamagedError) error {
+	j.closeDB()
+	j.index, j.ended = index{keys: map[string]uint64{}}, nil
+	aside := filepath.Join(j.dir, "damaged-"+time.Now().UTC().Format("20060102T150405.000"))
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		return errors.Join(cause, err)
 	}
-	if err := j.roomForNew(); err != nil {
-		return err
+	bodies, err := filepath.Glob(filepath.Join(j.dir, "*"+bodySuffix))
+	for _, path := range append(bodies, j.path()) {
+		err = errors.Join(err, os.Rename(path, filepath.Join(aside, filepath.Base(path))))
 	}
-	if err := b.sync(); err != nil {
-		return err
-	}
-	r, err := newRecord(&c, b)
 	if err != nil {
-		return err
+		return errors.Join(cause, err)
 	}
-	j.mu.Lock()
-	if j.entries[c.ID] != nil {
-		j.mu.Unlock()
-		return j.settled(c.ID)
-	}
-	e := &entry{summary: summarize(&c), file: b.name()}
-	j.add(e)
-	e.writing = j.join(r, func(at place) { e.at, e.writing = at, nil })
-	writing := e.writing
-	j.mu.Unlock()
-	if err := j.commit(writing); err != nil {
-		j.mu.Lock()
-		j.remove(e)
-		j.mu.Unlock()
-		return err
-	}
-	b.keep()
-	return nil
+	j.opts.Log.Error("the journal of asynchronous calls is damaged; the calls in it are lost",
+		"err", cause, "moved_to", aside)
+	return j.load()
 }
 
-// settled waits until a call of that id is on disk, and is nil if there is none
-// then.
-func (j *Journal) settled(id string) error {
-	j.mu.Lock()
-	e := j.entries[id]
-	var writing *batch
-	if e != nil {
-		writing = e.writing
+// closeDB closes the database if it is open. It recovers from a panic of a damaged database.
+func (j *Journal) closeDB() {
+	defer func() { _ = recover() }()
+	if j.db != nil {
+		_ = j.db.Close()
+		j.db = nil
 	}
-	j.mu.Unlock()
-	switch {
-	case e == nil:
-		return nil
-	case writing == nil:
-		return ErrExists
-	}
-	<-writing.done
-	if writing.err != nil {
-		return writing.err
-	}
-	return ErrExists
 }
 
-// Put replaces what is kept of a call, and returns when that is on disk. Unlike
-// Accept it uses the reserve where the disk is full, and after an error it may be
-// tried again.
-func (j *Journal) Put(c Call, b *Body) error {
-	if err := b.sync(); err != nil {
+// load opens the database, builds the index and removes files of bodies without a call. It
+// returns a *DamagedError if the database is damaged.
+func (j *Journal) load() (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // reading a truncated mapped file faults
+	defer func() {
+		if panicked := recover(); panicked != nil { // bbolt panics if pages are damaged
+			err = &DamagedError{j.path(), fmt.Sprint(panicked)}
+		}
+	}()
+	if j.db, err = openDB(j.path()); err != nil {
 		return err
 	}
-	r, err := newRecord(&c, b)
-	if err != nil {
+	if err := syncDir(j.dir); err != nil { // bbolt syncs only the file itself
 		return err
 	}
-	j.mu.Lock()
-	e := j.entries[c.ID]
-	j.mu.Unlock()
-	if e == nil {
-		return ErrUnknown
+	switch err := j.compact(); {
+	case j.db == nil: // it could not be opened again
+		return err
+	case err != nil:
+		j.opts.Log.Warn("the journal was not compacted", "err", err)
 	}
-	file, old := b.name(), ""
-	err = j.insist(r, func(at place) {
-		j.drop(e.at)
-		old, e.file = e.file, file
-		e.summary, e.at = summarize(&c), at
-		if e.state.Ended() {
-			j.end(e)
+	if err := j.importLog(); err != nil {
+		return err
+	}
+	bodies := map[string]bool{}
+	var final []Call
+	err = j.forEach(func(key uint64, h head) {
+		j.index.set(h.ID, key)
+		if h.State.Final() {
+			final = append(final, h.Call)
+		} else {
+			bodies[h.File] = true
 		}
 	})
 	if err != nil {
 		return err
 	}
-	b.keep()
-	j.removeBody(old)
-	return nil
+	slices.SortFunc(final, func(a, b Call) int { return a.Ended.Compare(b.Ended) })
+	for _, c := range final {
+		j.end(c)
+	}
+	files, err := filepath.Glob(filepath.Join(j.dir, "*"+bodySuffix))
+	for _, path := range files {
+		if !bodies[filepath.Base(path)] {
+			_ = os.Remove(path)
+		}
+	}
+	return err
 }
 
-// Note keeps how often a call was run and its answer sent, as Put does.
-func (j *Journal) Note(id string, attempts, posts int) error {
-	j.mu.Lock()
-	e := j.entries[id]
-	j.mu.Unlock()
-	if e == nil {
-		return ErrUnknown
+func (j *Journal) path() string { return filepath.Join(j.dir, "calls.db") }
+
+func openDB(path string) (*bbolt.DB, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{FreelistType: bbolt.FreelistMapType})
+	if errno := syscall.Errno(0); err != nil && !errors.As(err, &errno) { // not an error of the system
+		return nil, &DamagedError{path, err.Error()}
 	}
-	r, err := encode(head{Note: true, Call: Call{ID: id, Attempts: attempts, Posts: posts}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	exists := false
+	err = db.View(func(tx *bbolt.Tx) error { exists = tx.Bucket(bucket) != nil; return nil })
+	if err == nil && !exists {
+		err = db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket(bucket); return err })
+	}
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// maxFree is how many bytes of free pages compact tolerates.
+const maxFree = 16 << 20
+
+// compact rewrites the file if more than maxFree bytes and at least half of it are free
+// pages.
+func (j *Journal) compact() error {
+	info, err := os.Stat(j.path())
 	if err != nil {
 		return err
 	}
-	return j.insist(r, func(at place) {
-		j.drop(at) // only its place in the order counts
-		e.attempts, e.posts = attempts, posts
+	if free := int64(j.db.Stats().FreePageN * j.db.Info().PageSize); free < max(maxFree, info.Size()/2) {
+		return nil
+	}
+	path := j.path() + ".new"
+	if err := os.RemoveAll(path); err != nil {
+		return err
+	}
+	small, err := openDB(path)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(bbolt.Compact(small, j.db, 1<<20), small.Close())
+	if err == nil {
+		err = os.Rename(path, j.path())
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	err = errors.Join(syncDir(j.dir), j.db.Close())
+	var opening error
+	j.db, opening = openDB(j.path())
+	return errors.Join(err, opening)
+}
+
+// Close closes the journal. Later operations fail with os.ErrClosed.
+func (j *Journal) Close() error { return errors.Join(j.db.Close(), j.lock.Remove()) }
+
+// Accept stores a new call and returns when it is on disk. It returns ErrExists if the ID
+// is known. After an error, the call is not stored.
+func (j *Journal) Accept(c Call, b *Body) error {
+	if err := j.reserve.restore(); err != nil {
+		return err
+	}
+	v, err := b.record(c)
+	if err != nil {
+		return err
+	}
+	err = j.transact(func(calls *bbolt.Bucket) error {
+		if key := j.index.key(c.ID); key != nil && calls.Get(key) != nil { // a key without a record stems from a failed transaction
+			return ErrExists
+		}
+		return calls.Put(j.index.add(c.ID), v)
+	})
+	if err == nil {
+		b.detach()
+	}
+	return err
+}
+
+// Put replaces the record of a call and returns when the new record is on disk. If the disk
+// is full, it uses the reserve, unlike Accept. After an error, the caller may try again.
+func (j *Journal) Put(c Call, b *Body) error {
+	v, err := b.record(c)
+	if err != nil {
+		return err
+	}
+	old := ""
+	err = j.change(c.ID, func(h head, _ []byte, _ bool) ([]byte, error) {
+		old = h.File
+		return v, nil
+	})
+	if err != nil {
+		return err
+	}
+	b.detach()
+	if old != "" {
+		_ = os.Remove(filepath.Join(j.dir, filepath.Base(old))) // otherwise the next Open removes it
+	}
+	if c.State.Final() {
+		j.end(c)
+	}
+	return nil
+}
+
+// Note stores new counts of a call's attempts and posts, in the same way as Put.
+func (j *Journal) Note(id string, attempts, posts int) error {
+	return j.change(id, func(h head, body []byte, ok bool) ([]byte, error) {
+		if !ok {
+			return nil, j.damaged(id)
+		}
+		h.Attempts, h.Posts = attempts, posts
+		return encode(h, body)
 	})
 }
 
-// Get returns what is kept of a call, less its request and answer.
-func (j *Journal) Get(id string) (Call, bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	e := j.entries[id]
-	if e == nil || e.writing != nil {
-		return Call{}, false
+// change changes the record of a call. If that fails, it frees the reserve and tries again:
+// without the change, the call would be run again.
+func (j *Journal) change(id string, edit func(h head, body []byte, ok bool) ([]byte, error)) error {
+	key := j.index.key(id)
+	do := func(calls *bbolt.Bucket) error {
+		old := calls.Get(key)
+		if old == nil {
+			return ErrUnknown
+		}
+		v, err := edit(decode(old))
+		if err != nil {
+			return err
+		}
+		return calls.Put(key, v)
 	}
-	return e.call(), true
+	err := j.transact(do)
+	if err == nil || errors.Is(err, ErrUnknown) || errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	j.reserve.spend()
+	return j.transact(do)
 }
 
-// Separator ends the name of a call in its ID, if it has more than that. Calls of one
-// name are found by Named.
+// Separator separates the name in an ID from the rest, if the ID has more than a name.
 const Separator = "\x00"
 
 // NameOf returns the name of a call.
@@ -350,253 +399,142 @@ func NameOf(id string) string {
 	return name
 }
 
-// add makes a call known. Locked.
-func (j *Journal) add(e *entry) {
-	j.entries[e.id] = e
-	j.named[NameOf(e.id)] = append(j.named[NameOf(e.id)], e)
+// Get returns a call and reports whether it is known.
+func (j *Journal) Get(id string) (Call, bool) {
+	h, _, _, err := j.get(id)
+	h.ID = id // also if the record is damaged
+	return h.Call, err == nil
 }
 
-// remove forgets a call. Locked.
-func (j *Journal) remove(e *entry) {
-	delete(j.entries, e.id)
-	name := NameOf(e.id)
-	rest := slices.DeleteFunc(j.named[name], func(other *entry) bool { return other == e })
-	if j.named[name] = rest; len(rest) == 0 {
-		delete(j.named, name)
-	}
+// get returns the record of a call, and reports whether its checksum is correct.
+func (j *Journal) get(id string) (h head, body []byte, ok bool, err error) {
+	err = j.db.View(func(tx *bbolt.Tx) error {
+		v := tx.Bucket(bucket).Get(j.index.key(id))
+		if v == nil {
+			return ErrUnknown
+		}
+		h, body, ok = decode(slices.Clone(v))
+		return nil
+	})
+	return h, body, ok, err
 }
 
-// Named returns the calls whose ID is a name, or begins with it and Separator, as Get
-// does, in the order that they were accepted in.
+// Named returns the calls whose ID is the name, or begins with the name and Separator, in
+// the order of acceptance.
 func (j *Journal) Named(name string) []Call {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var out []Call
-	for _, e := range j.named[name] {
-		if e.writing == nil {
-			out = append(out, e.call())
+	var calls []Call
+	for _, id := range j.index.named(name) {
+		if c, known := j.Get(id); known {
+			calls = append(calls, c)
 		}
 	}
-	slices.SortFunc(out, func(a, b Call) int { return a.Accepted.Compare(b.Accepted) })
-	return out
+	return sortByAccepted(calls)
 }
 
-// Pending returns the calls that have not ended, as Get does, in the order that
-// they were accepted in.
+// Pending returns the calls that have not ended, in the order of acceptance.
 func (j *Journal) Pending() []Call {
+	var calls []Call
+	_ = j.forEach(func(_ uint64, h head) {
+		if !h.State.Final() {
+			calls = append(calls, h.Call)
+		}
+	})
+	return sortByAccepted(calls)
+}
+
+func sortByAccepted(calls []Call) []Call {
+	slices.SortFunc(calls, func(a, b Call) int { return a.Accepted.Compare(b.Accepted) })
+	return calls
+}
+
+// forEach calls visit for each record that can be decoded, and logs the others.
+func (j *Journal) forEach(visit func(key uint64, h head)) error {
+	return j.db.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucket).ForEach(func(k, v []byte) error {
+			h, _, _ := decode(v)
+			if len(k) != 8 || h.ID == "" {
+				j.opts.Log.Error("the record of a call is damaged", "file", j.path(), "key", k)
+				return nil
+			}
+			visit(binary.BigEndian.Uint64(k), h)
+			return nil
+		})
+	})
+}
+
+// end records that a call has ended. It uses the wall clock only for the time before the
+// journal was opened, so that setting the clock cannot shorten or extend the retention of
+// later calls.
+func (j *Journal) end(c Call) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var out []Call
-	for _, e := range j.entries {
-		if !e.state.Ended() && e.writing == nil {
-			out = append(out, e.call())
-		}
-	}
-	slices.SortFunc(out, func(a, b Call) int { return a.Accepted.Compare(b.Accepted) })
-	return out
-}
-
-// end puts a call with those that ended. The wall's clock says for how long that has
-// been so only of what was read from the disk: it may be set, and a call must not be
-// run again, or kept for ever, for that.
-func (j *Journal) end(e *entry) {
 	now := time.Now()
-	e.over = now.Sub(j.began) - max(now.Sub(e.endedT), 0)
-	j.ended = append(j.ended, e)
+	j.ended = append(j.ended, endedCall{c.ID, now.Sub(j.opened) - max(now.Sub(c.Ended), 0)})
 }
 
-// Expire forgets the calls that ended longer ago than Retention, and the oldest
-// beyond MaxEnded.
+// Expire forgets the calls that ended longer ago than Retention, and the oldest ones beyond
+// MaxEnded.
 func (j *Journal) Expire(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for len(j.ended) > 0 && (len(j.ended) > j.opts.MaxEnded || now.Sub(j.began)-j.ended[0].over > j.opts.Retention) {
-		e := j.ended[0]
+	for len(j.ended) > 0 && (len(j.ended) > j.opts.MaxEnded || now.Sub(j.opened)-j.ended[0].age > j.opts.Retention) {
+		j.index.remove(j.ended[0].id)
 		j.ended = j.ended[1:]
-		j.drop(e.at)
-		j.remove(e)
 	}
 }
 
-// drop says that a record is not needed any more.
-func (j *Journal) drop(at place) {
-	at.segment.live -= at.size
-	j.live -= at.size
-}
-
-// Read returns all that is kept of a call that has not ended, and its body: of
-// the request while it is queued, of the answer after that. What cannot be read
-// any more is a *DamagedError.
+// Read returns the record of a call that has not ended, its body and the body's size: the
+// request's body while the call is queued, and the answer's body afterwards. It returns a
+// *DamagedError if the record or the body is damaged.
 func (j *Journal) Read(id string) (Call, io.ReadCloser, int64, error) {
-	j.mu.Lock()
-	e := j.entries[id]
-	if e == nil || e.writing != nil {
-		j.mu.Unlock()
-		return Call{}, nil, 0, ErrUnknown
-	}
-	at, now := e.at, e.summary
-	// Opened under the lock: afterwards the segment may be removed.
-	f, err := os.Open(at.segment.path)
-	j.mu.Unlock()
+	h, inline, ok, err := j.get(id)
 	if err != nil {
-		return Call{}, nil, 0, gone(err, at.segment.path)
-	}
-	defer f.Close()
-	data := make([]byte, at.size)
-	if _, err := f.ReadAt(data, at.offset); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = &DamagedError{at.segment.path, "the file was cut"}
-		}
 		return Call{}, nil, 0, err
 	}
-	h, inline, _, ok := decode(data)
 	if !ok || h.ID != id {
-		return Call{}, nil, 0, &DamagedError{at.segment.path, "the record of call " + NameOf(id) + " is damaged"}
+		return Call{}, nil, 0, j.damaged(id)
 	}
-	h.Attempts, h.Posts = now.attempts, now.posts
-	body, size, err := j.openBody(h, inline)
+	body, size, err := openBody(j.dir, h, inline)
 	return h.Call, body, size, err
 }
 
-// gone makes an error of a file that is not there one of damage.
-func gone(err error, path string) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return &DamagedError{path, "the file is gone"}
-	}
-	return err
+func (j *Journal) damaged(id string) error {
+	return &DamagedError{j.path(), "the record of call " + NameOf(id) + " is damaged"}
 }
 
-// batch is the records that are written and synced together.
-type batch struct {
-	data    []byte
-	records []queued
-	done    chan struct{} // closed when that is done
-	err     error         // then, why not
-	led     bool          // somebody is about to write it
+// head is the JSON of a record.
+type head struct {
+	Call
+	File string `json:"file,omitempty"` // name of a long body's file
+	Size int64  `json:"size,omitempty"` // size of that file in bytes
+	CRC  uint32 `json:"crc,omitempty"`  // CRC-32C of that file
 }
 
-// queued is a record of a batch.
-type queued struct {
-	offset, size int64
-	apply        func(place) // runs under mu, when the record is on disk
-}
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
-// join adds a record to the next write. The caller holds mu.
-func (j *Journal) join(r []byte, apply func(place)) *batch {
-	if j.batch == nil {
-		j.batch = &batch{done: make(chan struct{})}
-	}
-	b := j.batch
-	b.records = append(b.records, queued{int64(len(b.data)), int64(len(r)), apply})
-	b.data = append(b.data, r...)
-	return b
-}
-
-// commit returns when a batch that was joined is on disk. The first who asks
-// writes it, once what is being written is: meanwhile others join.
-func (j *Journal) commit(b *batch) error {
-	j.mu.Lock()
-	lead := !b.led
-	b.led = true
-	j.mu.Unlock()
-	if !lead {
-		<-b.done
-		return b.err
-	}
-	j.io.Lock()
-	defer j.io.Unlock()
-	j.mu.Lock()
-	j.batch = nil
-	j.mu.Unlock()
-	at, err := j.write(b.data)
+// encode returns a record: the CRC-32C of the rest (4 bytes, little-endian), the JSON, a
+// newline and the body, unless the body has a file.
+func encode(h head, body []byte) ([]byte, error) {
+	text, err := json.Marshal(h)
 	if err != nil {
-		b.err = fmt.Errorf("journal: %w", err)
-	} else {
-		j.mu.Lock()
-		for _, q := range b.records {
-			to := place{at.segment, at.offset + q.offset, q.size}
-			j.live += to.size
-			to.segment.live += to.size
-			q.apply(to)
-		}
-		j.mu.Unlock()
+		return nil, err
 	}
-	close(b.done)
-	j.tidy(err)
-	return b.err
+	v := slices.Concat(make([]byte, 4), text, []byte("\n"), body)
+	binary.LittleEndian.PutUint32(v, crc32.Checksum(v[4:], castagnoli()))
+	return v, nil
 }
 
-// insist writes a record without which a call would be run again, from the
-// reserve if need be.
-func (j *Journal) insist(r []byte, apply func(place)) error {
-	once := func() error {
-		j.mu.Lock()
-		b := j.join(r, apply)
-		j.mu.Unlock()
-		return j.commit(b)
+// decode reads a record and reports whether its checksum is correct. If not, it returns the
+// readable fields.
+func decode(v []byte) (h head, body []byte, ok bool) {
+	if len(v) < 4 {
+		return head{}, nil, false
 	}
-	if err := once(); err == nil {
-		return nil
+	i := slices.Index(v[4:], '\n')
+	if i < 0 || json.Unmarshal(v[4:4+i], &h) != nil {
+		return head{}, nil, false
 	}
-	j.spendReserve()
-	return once()
-}
-
-// write appends data to the log and syncs it.
-func (j *Journal) write(data []byte) (place, error) {
-	if j.closed {
-		return place{}, os.ErrClosed
-	}
-	if j.active != nil && j.active.size+int64(len(data)) > j.sizes.segment {
-		j.seal()
-	}
-	if j.active == nil {
-		if err := j.begin(); err != nil {
-			return place{}, err
-		}
-	}
-	s := j.active
-	at := place{s, s.size, int64(len(data))}
-	_, err := j.file.WriteAt(data, s.size)
-	full := err != nil
-	if err == nil {
-		err = unix.Fdatasync(int(j.file.Fd()))
-	}
-	if err != nil {
-		// What a failed sync left on disk nobody knows: then the next write
-		// begins a new segment.
-		if cut := j.file.Truncate(s.size); cut != nil || !full {
-			j.seal()
-		}
-		return place{}, err
-	}
-	s.size += int64(len(data))
-	return at, nil
-}
-
-// seal ends the active segment.
-func (j *Journal) seal() {
-	_ = j.file.Close()
-	j.active, j.file = nil, nil
-}
-
-// begin makes a new segment the active one.
-func (j *Journal) begin() error {
-	s := &segment{number: j.next, path: filepath.Join(j.dir, fmt.Sprintf("%016x%s", j.next, segmentSuffix)), size: int64(len(magic))}
-	f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write([]byte(magic)); err == nil {
-		err = syncDir(j.dir)
-	}
-	if err != nil {
-		return errors.Join(err, f.Close(), os.Remove(s.path))
-	}
-	j.next++
-	j.segments = append(j.segments, s)
-	j.active, j.file = s, f
-	return nil
+	return h, v[4+i+1:], binary.LittleEndian.Uint32(v) == crc32.Checksum(v[4:], castagnoli())
 }
 
 func syncDir(path string) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"math/rand"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/daemon/clocktest"
@@ -29,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit for expected events.
 const patience = time.Minute
 
 var options = Options{Retention: time.Hour, MaxEnded: 1000}
@@ -41,16 +39,16 @@ type tester interface {
 	Fatalf(format string, args ...any)
 }
 
-func opened(t tester, dir string, s sizes) *Journal {
+func opened(t tester, dir string) *Journal {
 	t.Helper()
-	j, err := open(dir, options, s)
+	j, err := Open(dir, options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return j
 }
 
-// inMemory is a new folder where a sync takes no time, if there is one.
+// inMemory returns a new folder, in memory if possible, where a sync takes no time.
 func inMemory(t tester) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "journal")
@@ -77,7 +75,7 @@ func (j *Journal) accept(c Call, data []byte) error {
 	return j.Accept(c, b)
 }
 
-func (j *Journal) put(c Call, data []byte) error {
+func (j *Journal) update(c Call, data []byte) error {
 	b := j.body(data)
 	defer b.Discard()
 	return j.Put(c, b)
@@ -87,8 +85,8 @@ func newCall(id string) Call {
 	return Call{ID: id, Function: "f", State: Queued, Accepted: time.Now().UTC().Round(0), Path: "/x%2Fy", Query: []byte("a=\xff"), Header: []byte("A: b\r\n"), CallbackURL: "http://x/"}
 }
 
-// kept is all that is kept of the calls that have not ended: calls and bodies.
-func kept(t tester, j *Journal) map[string]string {
+// pendingBodies returns the records and bodies of all calls that have not ended.
+func pendingBodies(t tester, j *Journal) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, c := range j.Pending() {
@@ -113,20 +111,11 @@ func same(t tester, what string, got, want map[string]string) {
 	}
 }
 
-func logs(t testing.TB, dir string) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*"+segmentSuffix))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
-
 func TestCalls(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, usual)
-	long := bytes.Repeat([]byte("0123456789abcdef"), usual.inline/8)
-	for id, body := range map[string][]byte{"empty": nil, "short": []byte("x\x00\xff"), "edge": long[:usual.inline], "long": long} {
+	j := opened(t, dir)
+	long := bytes.Repeat([]byte("0123456789abcdef"), maxInline/8)
+	for id, body := range map[string][]byte{"empty": nil, "short": []byte("x\x00\xff"), "edge": long[:maxInline], "long": long} {
 		if err := j.accept(newCall(id), body); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +124,7 @@ func TestCalls(t *testing.T) {
 		t.Errorf("the same id again: %v", err)
 	}
 	answer := Call{ID: "long", Function: "f", State: Callback, Attempts: 1, Status: 200, Accepted: time.Now(), CallbackURL: "http://x/", ContentType: "text/plain", Seconds: 1.5}
-	if err := j.put(answer, long[1:]); err != nil {
+	if err := j.update(answer, long[1:]); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Note("short", 2, 0); err != nil {
@@ -153,7 +142,7 @@ func TestCalls(t *testing.T) {
 	if _, err := Open(dir, options); !errors.As(err, &locked) || locked.PID != os.Getpid() {
 		t.Errorf("opened twice: %v", err)
 	}
-	want := kept(t, j)
+	want := pendingBodies(t, j)
 	if len(want) != 3 {
 		t.Errorf("%d calls have not ended, want 3", len(want))
 	}
@@ -169,9 +158,9 @@ func TestCalls(t *testing.T) {
 	if err := os.WriteFile(stray, long, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j = opened(t, dir, usual)
+	j = opened(t, dir)
 	defer j.Close()
-	same(t, "opened again", kept(t, j), want)
+	same(t, "opened again", pendingBodies(t, j), want)
 	if c, ok := j.Get("short"); !ok || c.Attempts != 2 || c.State != Queued {
 		t.Errorf("short: %+v, %v", c, ok)
 	}
@@ -184,32 +173,27 @@ func TestCalls(t *testing.T) {
 	if _, err := os.Stat(stray); err == nil {
 		t.Error("a body that no call has is still there")
 	}
-	if b := j.body(long); b.name() != "0000000000000100"+bodySuffix {
-		t.Errorf("the next body is %s", b.name())
-	} else {
-		b.Discard()
-	}
 	j.Expire(time.Now().Add(options.Retention + time.Minute))
 	if _, ok := j.Get("empty"); ok {
 		t.Error("what ended over an hour ago is remembered")
 	}
-	if info, err := os.Stat(logs(t, dir)[0]); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode of a segment: %v, %v", info.Mode(), err)
+	if info, err := os.Stat(j.path()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the database: %v, %v", info.Mode(), err)
 	}
 }
 
-// TestClockIsSet: an ended call is known for as long as it is to be, whatever becomes of
-// the wall's clock: not forgotten at once, or it could be run again, and not kept for
-// hours more.
+// TestClockIsSet: setting the wall clock does not change how long an ended call is known.
+// It is not forgotten early, since it could then be run again, and not kept for hours
+// longer.
 func TestClockIsSet(t *testing.T) {
 	for _, by := range []time.Duration{-5 * time.Hour, 0, 5 * time.Hour} {
 		dir := t.TempDir()
-		j := opened(t, dir, usual)
+		j := opened(t, dir)
 		now := func(later time.Duration) time.Time { return clocktest.Set(t, time.Now(), by).Add(later) }
 		known := func(when string, want bool) {
 			t.Helper()
 			if _, ok := j.Get("a"); ok != want {
-				t.Errorf("set by %v, %s: known is %v", by, when, ok)
+				t.Errorf("set by %v, %s: known is %v, want %v", by, when, ok, want)
 			}
 		}
 		if err := j.Accept(newCall("a"), nil); err != nil {
@@ -222,7 +206,7 @@ func TestClockIsSet(t *testing.T) {
 		known("within an hour", true)
 		j.Expire(now(options.Retention + time.Minute))
 		known("after an hour", false)
-		// What is read again ended at most when it was read.
+		// A call in a reopened journal ended at the latest when it was read.
 		if err := j.Accept(newCall("b"), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +216,7 @@ func TestClockIsSet(t *testing.T) {
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
-		j = opened(t, dir, usual)
+		j = opened(t, dir)
 		j.Expire(now(options.Retention + time.Minute))
 		if _, ok := j.Get("b"); ok {
 			t.Errorf("set by %v: what ended in the future is known an hour after it was read", by)
@@ -243,77 +227,105 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// TestCut: of a log that ends anywhere, what was written whole is there.
-func TestCut(t *testing.T) {
-	dir := t.TempDir()
-	j := opened(t, dir, usual)
-	var states []map[string]string // after each write
-	var ends []int64
-	see := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		states, ends = append(states, kept(t, j)), append(ends, j.active.size)
-	}
-	see(j.accept(newCall("a"), []byte("body of a")))
-	see(j.Accept(newCall("b"), nil))
-	see(j.Note("a", 1, 0))
-	see(j.put(Call{ID: "b", State: Callback, Status: 200, Accepted: time.Now().Round(0)}, []byte("answer of b")))
-	see(j.Put(Call{ID: "b", State: Done, Ended: time.Now()}, nil))
-	_ = j.Close()
-	whole, err := os.ReadFile(logs(t, dir)[0])
+// TestEarlier: the calls in the log of earlier versions are imported. If the log is
+// truncated anywhere, its complete records are imported.
+func TestEarlier(t *testing.T) {
+	const last = "0000000000000003.log"
+	whole, err := os.ReadFile(filepath.Join("testdata/earlier", last))
 	if err != nil {
 		t.Fatal(err)
 	}
+	ended := map[int]bool{} // the call that the last record ends, by the bytes of the log
 	for cut := range len(whole) + 1 {
-		want := map[string]string{}
-		for i, end := range ends {
-			if int64(cut) >= end {
-				want = states[i]
-			}
-		}
-		rest := []string{"", "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "\xff\x01\x00\x00garbage of some length"}[cut%3]
-		if cut < len(magic) {
-			rest = ""
-		}
 		dir := inMemory(t)
-		data := append(slices.Clone(whole[:cut]), rest...)
-		if err := os.WriteFile(filepath.Join(dir, "0000000000000007"+segmentSuffix), data, 0o600); err != nil {
+		if err := os.CopyFS(dir, os.DirFS("testdata/earlier")); err != nil {
 			t.Fatal(err)
 		}
-		j := opened(t, dir, usual)
-		same(t, fmt.Sprintf("cut at %d", cut), kept(t, j), want)
-		if cut%20 == 0 {
-			if err := j.Accept(newCall("c"), nil); err != nil {
-				t.Fatal(err)
+		if err := os.WriteFile(filepath.Join(dir, last), whole[:cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second time without the log
+			j := opened(t, dir)
+			pending := j.Pending()
+			over, known := j.Get("over")
+			if !known && len(pending) != 3 || known && (len(pending) != 4 || over.State != Queued) {
+				t.Fatalf("cut at %d: %d are pending, over is %+v, %v", cut, len(pending), over, known)
+			}
+			ended[cut] = !known // a long time ago
+			if cut == len(whole) {
+				checkEarlier(t, pendingBodies(t, j))
 			}
 			_ = j.Close()
-			if j = opened(t, dir, usual); len(kept(t, j)) != len(want)+1 {
-				t.Errorf("cut at %d: what came after that is not there", cut)
-			}
 		}
-		_ = j.Close()
+		if left, _ := filepath.Glob(filepath.Join(dir, "*.log")); len(left) > 0 {
+			t.Errorf("still there: %v", left)
+		}
+		switch kept, err := os.ReadFile(filepath.Join(dir, last+".incomplete")); {
+		case cut == len(whole)-1 && !bytes.Equal(kept, whole[:cut]):
+			t.Errorf("the log with an incomplete record was not kept: %v", err)
+		case cut == len(whole) && !os.IsNotExist(err):
+			t.Errorf("a complete log was kept: %v", err)
+		}
 		_ = os.RemoveAll(dir)
+	}
+	if ended[len(whole)-1] || !ended[len(whole)] {
+		t.Errorf("the last record is read when there are %v", ended)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, last), []byte("something else"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := Open(dir, options); err == nil {
+		t.Error("another file was read as a log")
+		_ = j.Close()
 	}
 }
 
-// TestDamage: what is not as it was written is told, and never run.
+func checkEarlier(t *testing.T, pending map[string]string) {
+	t.Helper()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	queued := func(id string) Call { c := newCall(id); c.Accepted = at; return c }
+	twice := queued("queued")
+	twice.Attempts = 2
+	answered := Call{ID: "answered", Function: "f", State: Callback, Attempts: 1, Status: 200, Accepted: at, CallbackURL: "http://x/", ContentType: "text/plain", Seconds: 1.5}
+	same(t, "of the log", pending, map[string]string{
+		"queued":   fmt.Sprintf("%+v %x", twice, "x\n\x00\xff"),
+		"long":     fmt.Sprintf("%+v %x", queued("long"), bytes.Repeat([]byte("0123456789abcdef"), 20)),
+		"answered": fmt.Sprintf("%+v %x", answered, "answer"),
+	})
+}
+
+// TestDamage: a damaged record or body is reported, and never run.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, usual)
+	j := opened(t, dir)
 	defer func() { _ = j.Close() }()
 	for _, id := range []string{"a", "b", "c"} {
-		if err := j.accept(newCall(id), bytes.Repeat([]byte(id), 2*usual.inline)); err != nil {
+		if err := j.accept(newCall(id), bytes.Repeat([]byte(id), 2*maxInline)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	j.mu.Lock()
-	file, at := filepath.Join(dir, j.entries["a"].file), j.entries["b"].at
-	j.mu.Unlock()
-	flip(t, file, 1000)
-	flip(t, at.segment.path, at.offset+20)
-	if err := os.Remove(filepath.Join(dir, j.entries["c"].file)); err != nil {
+	file := func(id string) (name string) {
+		t.Helper()
+		h, _, _, err := j.get(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, h.File)
+	}
+	flip(t, file("a"), 1000)
+	if err := os.Remove(file("c")); err != nil {
 		t.Fatal(err)
+	}
+	data, err := os.ReadFile(j.path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Unused pages may contain the record as well.
+	for at, n := range data {
+		if n == '{' && bytes.HasPrefix(data[at:], []byte(`{"id":"b"`)) {
+			flip(t, j.path(), int64(at)+20)
+		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
 		var damaged *DamagedError
@@ -321,30 +333,90 @@ func TestDamage(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	j.sizes.segment, j.sizes.waste, j.sizes.least = 1, -1<<30, 1
-	for range 4 {
-		if err := j.Note("a", 1, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var damaged *DamagedError
-	if _, _, _, err := j.Read("b"); !errors.As(err, &damaged) {
-		t.Errorf("b, whose segment is gone: %v", err)
-	}
 	for _, id := range []string{"a", "b", "c"} {
 		if err := j.Put(Call{ID: id, State: Failed, Ended: time.Now()}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, other := range []string{"gfaas-async 2\nrest", "something else"} {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "0000000000000001"+segmentSuffix), []byte(other), 0o600); err != nil {
+}
+
+// TestDamagedDatabase damages the file in many ways. A journal that cannot be read must be
+// moved aside with its bodies, and an empty one begun.
+func TestDamagedDatabase(t *testing.T) {
+	source := inMemory(t)
+	j := opened(t, source)
+	for i := range 200 {
+		if err := j.accept(newCall(fmt.Sprint(i)), bytes.Repeat([]byte("x"), 1000)); err != nil {
 			t.Fatal(err)
 		}
-		if j, err := Open(dir, options); err == nil {
-			t.Errorf("%q was opened", other)
-			_ = j.Close()
+	}
+	if err := j.accept(newCall("long"), bytes.Repeat([]byte("x"), 2*maxInline)); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(filepath.Join(source, "calls.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	damages := map[string][]byte{
+		"text":      []byte("something else"),
+		"long text": bytes.Repeat([]byte("x"), 64<<10),
+		"one page":  whole[:page],
+		"half":      whole[:len(whole)/2/page*page],
+		"odd half":  whole[:len(whole)/2+100],
+	}
+	for at := 0; at < len(whole); at += page {
+		for _, fill := range []byte{0, 0xff} {
+			cut := slices.Clone(whole)
+			copy(cut[at:], bytes.Repeat([]byte{fill}, page))
+			damages[fmt.Sprintf("page %d filled with %d", at/page, fill)] = cut
 		}
+	}
+	moved := 0
+	for name, data := range damages {
+		dir := inMemory(t)
+		files, err := filepath.Glob(filepath.Join(source, "*"+bodySuffix))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		body := filepath.Base(files[0])
+		if err := os.Link(files[0], filepath.Join(dir, body)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "calls.db"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j := opened(t, dir)
+		aside, err := filepath.Glob(filepath.Join(dir, "damaged-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch n := len(j.Pending()); {
+		case len(aside) == 1 && n == 0:
+			moved++
+			kept, err := os.ReadFile(filepath.Join(aside[0], "calls.db"))
+			if err != nil || !bytes.HasPrefix(kept, data[:min(len(data), page)]) {
+				t.Errorf("%s: the moved database differs: %v", name, err)
+			}
+			if _, err := os.Stat(filepath.Join(aside[0], body)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		case len(aside) == 0 && n >= 190: // a page of no or of few records
+		default:
+			t.Errorf("%s: %d folders, %d calls", name, len(aside), n)
+		}
+		if err := j.accept(newCall("next"), nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := j.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if moved < 5 {
+		t.Errorf("%d of %d damaged files were moved, want at least 5", moved, len(damages))
 	}
 }
 
@@ -365,30 +437,34 @@ func flip(t *testing.T, path string, at int64) {
 	}
 }
 
-// TestGroupCommit: what comes while a write is under way is written at once.
+// TestGroupCommit: operations that arrive during a write share the next one.
 func TestGroupCommit(t *testing.T) {
 	const callers = 50
-	j := opened(t, t.TempDir(), usual)
+	j := opened(t, t.TempDir())
 	defer j.Close()
-	j.io.Lock() // a write is under way
+	tx, err := j.db.Begin(true) // a transaction is in progress
+	if err != nil {
+		t.Fatal(err)
+	}
 	errs := make(chan error, 2*callers)
 	for n := range 2 * callers {
 		go func() { errs <- j.accept(newCall(fmt.Sprint(n%callers)), []byte("x")) }()
 	}
-	var b *batch
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		j.mu.Lock()
-		b = j.batch
-		joined := b != nil && len(b.records) == callers
-		j.mu.Unlock()
+		j.writer.mu.Lock()
+		joined := len(j.writer.pending) == 2*callers
+		j.writer.mu.Unlock()
 		if joined {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("they did not join one write")
+			t.Fatal("they did not join one transaction")
 		}
 	}
-	j.io.Unlock()
+	before := tx.ID()
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
 	took := 0
 	for range 2 * callers {
 		switch err := <-errs; {
@@ -398,84 +474,31 @@ func TestGroupCommit(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if took != callers || j.active.size != int64(len(magic)+len(b.data)) {
-		t.Errorf("%d were accepted, want %d, in one write of %d bytes; there are %d", took, callers, len(b.data), j.active.size)
+	after, err := j.db.Begin(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = after.Rollback() }()
+	if took != callers || after.ID() != before+1 {
+		t.Errorf("%d were accepted, want %d, in %d transactions", took, callers, after.ID()-before)
 	}
 }
 
-// TestSegmentStays: as long as the oldest segment cannot be removed, what says that its
-// calls have ended is kept too, and they are not run again.
-func TestSegmentStays(t *testing.T) {
-	dir := t.TempDir()
-	small := sizes{segment: 1, least: 1, inline: 400} // one for each record
-	j := opened(t, dir, small)
-	if err := j.accept(newCall("a"), nil); err != nil {
-		t.Fatal(err)
-	}
-	oldest := logs(t, dir)[0]
-	if err := unix.Mount(oldest, oldest, "", unix.MS_BIND, ""); err != nil {
-		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
-			t.Fatal(err)
-		}
-		t.Skip("needs root:", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(oldest, unix.MNT_DETACH) })
-	end := func(id string) {
-		t.Helper()
-		if err := j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil); err != nil {
-			t.Fatal(err)
-		}
-		j.Expire(time.Now().Add(2 * time.Hour))
-	}
-	others := func(name string) {
-		t.Helper()
-		for n := range 10 {
-			id := fmt.Sprint(name, n)
-			if err := j.accept(newCall(id), nil); err != nil {
-				t.Fatal(err)
-			}
-			end(id)
-		}
-	}
-	end("a")
-	others("b")
-	if err := unix.Unmount(oldest, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
-	_ = j.Close()
-	j = opened(t, dir, small)
-	defer j.Close()
-	if left := kept(t, j); len(left) > 0 {
-		t.Errorf("not ended: %v", slices.Sorted(maps.Keys(left)))
-	}
-	others("c")
-	if _, err := os.Stat(oldest); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the oldest segment is still there: %v", err)
-	}
-}
-
-// TestModel compares a journal of small segments, opened again and again, with a
-// map.
+// TestModel compares a journal, opened again and again, with a map.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir := inMemory(t)
 		defer os.RemoveAll(dir)
-		small := sizes{
-			segment: rapid.Int64Range(1, 4000).Draw(t, "segment"),
-			waste:   rapid.Int64Range(0, 4000).Draw(t, "waste"), least: rapid.Int64Range(1, 500).Draw(t, "least"),
-			inline: 400,
-		}
-		j := opened(t, dir, small)
+		j := opened(t, dir)
 		type model struct {
 			call Call
 			body string
 		}
 		calls := map[string]*model{}
 		var ended []string
-		var needed int64
 		id := func() string { return fmt.Sprint(rapid.IntRange(0, 12).Draw(t, "id")) }
 		body := func() string {
-			n := rapid.SampledFrom([]int{0, 1, 300, small.inline + 1}).Draw(t, "size")
+			n := rapid.SampledFrom([]int{0, 1, 300, maxInline + 1}).Draw(t, "size")
 			return strings.Repeat(string(rune('a'+rapid.IntRange(0, 25).Draw(t, "letter"))), n)
 		}
 		forget := func() {
@@ -496,7 +519,7 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"note": func(t *rapid.T) {
-				if m := calls[id()]; m != nil && !m.call.State.Ended() {
+				if m := calls[id()]; m != nil && !m.call.State.Final() {
 					m.call.Attempts++
 					m.call.Posts += 2
 					if err := j.Note(m.call.ID, m.call.Attempts, m.call.Posts); err != nil {
@@ -507,13 +530,13 @@ func TestModel(t *testing.T) {
 			"answer": func(t *rapid.T) {
 				if m := calls[id()]; m != nil && m.call.State == Queued {
 					m.call, m.body = Call{ID: m.call.ID, Function: "f", State: Callback, Status: 200, Accepted: m.call.Accepted, Seconds: 1}, body()
-					if err := j.put(m.call, []byte(m.body)); err != nil {
+					if err := j.update(m.call, []byte(m.body)); err != nil {
 						t.Fatal(err)
 					}
 				}
 			},
 			"end": func(t *rapid.T) {
-				if m := calls[id()]; m != nil && !m.call.State.Ended() {
+				if m := calls[id()]; m != nil && !m.call.State.Final() {
 					m.call.State, m.call.Ended, m.body = Done, time.Now().UTC().Round(0), ""
 					if err := j.Put(m.call, nil); err != nil {
 						t.Fatal(err)
@@ -526,44 +549,33 @@ func TestModel(t *testing.T) {
 				if err := j.Close(); err != nil {
 					t.Fatal(err)
 				}
-				j = opened(t, dir, small)
-				forget() // what was forgotten before its time is there again
+				j = opened(t, dir)
+				forget() // calls forgotten early are known again
 			},
 			"": func(t *rapid.T) {
 				pending := map[string]string{}
 				files := 0
-				var live int64
 				for id, m := range calls {
 					c, ok := j.Get(id)
 					if !ok || c.State != m.call.State || c.Attempts != m.call.Attempts || c.Posts != m.call.Posts || c.Status != m.call.Status {
 						t.Fatalf("%s: %+v, %v, want %+v", id, c, ok, m.call)
 					}
-					live += j.entries[id].at.size
-					if !m.call.State.Ended() {
+					if !m.call.State.Final() {
 						pending[id] = fmt.Sprintf("%+v %x", m.call, m.body)
 					}
-					if len(m.body) > small.inline {
+					if len(m.body) > maxInline {
 						files++
 					}
 				}
-				got := kept(t, j)
+				got := pendingBodies(t, j)
 				for id, want := range pending {
-					// The wall clock alone is kept of a time.
+					// A stored time has only the wall clock.
 					if got[id] != want {
 						t.Fatalf("%s: %.200s\nwant %.200s", id, got[id], want)
 					}
 				}
-				if len(got) != len(pending) || len(j.entries) != len(calls) || j.live != live {
-					t.Fatalf("%d calls, %d pending, %d bytes; want %d, %d, %d", len(j.entries), len(got), j.live, len(calls), len(pending), live)
-				}
-				var onDisk int64
-				for _, s := range j.segments {
-					onDisk += s.size
-				}
-				// Each write is followed by one step of tidying at most.
-				needed = max(needed, live)
-				if most := 2*needed + small.waste + 2*small.segment + small.least*int64(len(j.segments)) + 4000; onDisk > most {
-					t.Fatalf("%d bytes on disk for at most %d that were needed, want at most %d", onDisk, needed, most)
+				if len(got) != len(pending) {
+					t.Fatalf("%d are pending, want %d", len(got), len(pending))
 				}
 				if bodies, _ := filepath.Glob(filepath.Join(dir, "*"+bodySuffix)); len(bodies) != files {
 					t.Fatalf("%d files of bodies, want %d", len(bodies), files)
@@ -574,35 +586,38 @@ func TestModel(t *testing.T) {
 	})
 }
 
-func FuzzSegment(f *testing.F) {
-	c := newCall("a")
-	r, err := newRecord(&c, nil)
+func FuzzImport(f *testing.F) {
+	segments, err := filepath.Glob("testdata/earlier/*.log")
 	if err != nil {
 		f.Fatal(err)
 	}
-	note, err := encode(head{Note: true, Call: Call{ID: "a", Attempts: 1}}, nil)
-	if err != nil {
-		f.Fatal(err)
+	for _, path := range segments {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data[len(logMagic):])
 	}
-	f.Add(slices.Concat(r, note))
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	j := opened(f, f.TempDir())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		data = append([]byte(magic), data...)
-		var again []byte
-		end := scan(data, func(h head, body []byte, _, _ int64) {
-			r, err := encode(h, body)
-			if err != nil {
-				t.Fatal(err)
+		tx, err := j.db.Begin(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		calls := tx.Bucket(bucket)
+		if _, err := j.index.importRecords(calls, data); err != nil {
+			t.Fatal(err)
+		}
+		err = calls.ForEach(func(k, v []byte) error {
+			if h, _, ok := decode(v); !ok || !bytes.Equal(j.index.key(h.ID), k) {
+				return fmt.Errorf("%q has the record %q", k, v)
 			}
-			again = append(again, r...)
+			return nil
 		})
-		var third []byte
-		whole := append([]byte(magic), again...)
-		if got := scan(whole, func(h head, body []byte, _, _ int64) {
-			r, _ := encode(h, body)
-			third = append(third, r...)
-		}); got != int64(len(whole)) || !bytes.Equal(again, third) {
-			t.Fatalf("%q, of %d bytes until %d, became %q", data, len(data), end, third)
+		if err != nil {
+			t.Fatal(err)
 		}
 	})
 }
@@ -610,7 +625,7 @@ func FuzzSegment(f *testing.F) {
 func BenchmarkAccept(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {
-			j := opened(b, b.TempDir(), usual)
+			j := opened(b, b.TempDir())
 			defer j.Close()
 			b.SetParallelism(callers)
 			b.RunParallel(func(pb *testing.PB) {

@@ -4,59 +4,48 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// reserveSize is enough to end some thousand calls with.
+// reserveSize suffices to end some thousand calls.
 const reserveSize = 1 << 20
 
-func (j *Journal) reservePath() string { return filepath.Join(j.dir, "reserve") }
+// reserve is a file whose disk space is used to end calls when the disk is full.
+type reserve struct {
+	path string
 
-// spendReserve frees the reserve, for a call that cannot be ended for want of
-// space. New calls are refused until it is there again.
-func (j *Journal) spendReserve() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !j.short {
-		j.short = true
-		_ = os.Remove(j.reservePath())
-	}
+	mu    sync.Mutex
+	spent bool // the file may not exist, because the disk is or was full
 }
 
-// roomForNew says why no new call can be taken: what is left of the disk is for
-// those that are to end.
-func (j *Journal) roomForNew() error {
-	j.mu.Lock()
-	short := j.short
-	j.mu.Unlock()
-	if !short {
+// spend frees the reserve, so that a call can be ended on a full disk. Accept fails until
+// restore succeeds.
+func (r *reserve) spend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spent = true
+	_ = os.Remove(r.path)
+}
+
+// restore allocates the reserve unless it exists. Accept calls it first, so that the
+// remaining space of a full disk is used to end calls.
+func (r *reserve) restore() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.spent {
 		return nil
 	}
-	j.io.Lock()
-	defer j.io.Unlock()
-	j.tidy(nil)
-	return j.restoreReserve()
-}
-
-// restoreReserve takes the reserve, if it is not there. The caller holds io.
-func (j *Journal) restoreReserve() error {
-	if j.closed {
-		return os.ErrClosed
-	}
-	err := takeSpace(j.reservePath(), reserveSize)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.short = err != nil
-	if err != nil {
+	err := allocate(r.path, reserveSize)
+	if r.spent = err != nil; r.spent {
 		return fmt.Errorf("journal: %w", err)
 	}
 	return nil
 }
 
-// takeSpace makes a file whose blocks are the disk's already.
-func takeSpace(path string, size int64) error {
+// allocate creates a file of the given size with allocated disk blocks.
+func allocate(path string, size int64) error {
 	if info, err := os.Stat(path); err == nil && info.Size() == size {
 		return nil
 	}

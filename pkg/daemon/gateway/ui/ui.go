@@ -1,5 +1,6 @@
-// Package ui is the gateway's page: one file that brings all it needs, and is fed
-// by /system/events.
+// Package ui contains the gateway's web page. The page is one file without external
+// resources. It displays the status that it receives from /system/events.
+// pkg/daemon/gateway/api serves it at /ui/.
 package ui
 
 import (
@@ -12,14 +13,15 @@ import (
 //go:embed page.html
 var page string
 
-// Page is the page of one gateway.
+// Page holds the values that one gateway inserts into the page.
 type Page struct {
-	Token string // what the page sends with each request for management
-	Calls bool   // whether functions can be called at the page's address
+	Token string // sent by the page with each request for management
+	Calls bool   // functions can be called at the page's address
 }
 
-// Serve answers with the page. The browser runs no script but the page's own, and
-// speaks to nobody but the gateway. Pages of other origins cannot hold on to it.
+// Serve answers with the page. Its security headers restrict the browser: only the page's
+// own script runs and it connects only to the gateway, no site can show the page in a frame,
+// and pages of other origins that open it get no reference to its window.
 func (p Page) Serve(w http.ResponseWriter) {
 	nonce := rand.Text()
 	h := w.Header()
@@ -34,5 +36,5 @@ func (p Page) Serve(w http.ResponseWriter) {
 	if p.Calls {
 		hidden = ""
 	}
-	_, _ = strings.NewReplacer("{{nonce}}", nonce, "{{token}}", p.Token, "{{calls}}", hidden).WriteString(w, page) // nobody is there to be told
+	_, _ = strings.NewReplacer("{{nonce}}", nonce, "{{token}}", p.Token, "{{calls}}", hidden).WriteString(w, page) // the caller may have closed its connection
 }

@@ -1,5 +1,5 @@
-// Package tokentest is a reference client of the token daemon in Go: what the
-// preload library does in C, for tests and for load.
+// Package tokentest is a reference client of the token daemon in Go. It does the same as the C
+// preload library, for tests and load generators.
 package tokentest
 
 import (
@@ -17,33 +17,34 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// ErrRefused is what a refusal by the daemon wraps.
+// ErrRefused is wrapped by errors about a refusal by the daemon.
 var ErrRefused = errors.New("refused")
 
-// Client is one process as the daemon sees it.
+// Client is a connected process of an instance.
 type Client struct {
 	Welcome  wire.Welcome
-	Ends     chan uint32   // leases that the daemon asks back
-	Gone     chan struct{} // closed when the connection has ended
+	Revoked  chan uint32   // leases that the daemon revokes
+	Closed   chan struct{} // closed when the connection has ended
 	conn     *net.UnixConn
 	page     []byte
 	slot     *wire.PageSlot
 	returned uint32
-	shut     atomic.Bool // the connection has ended: the gate in the page means nothing any more
+	shut     atomic.Bool // the connection has ended, and the gate in the page is invalid
 }
 
-// Dial connects a process of an instance that has that much GPU memory, for
-// the first of its GPUs.
+// Dial connects a process that has memUsed bytes of GPU memory to an instance, for the first of its
+// GPUs.
 func Dial(socket, instance, secret string, memUsed uint64) (*Client, error) {
 	return DialDevice(socket, instance, secret, 0, memUsed)
 }
 
-// DialDevice is Dial for any of the instance's GPUs.
+// DialDevice connects a process like Dial, for the GPU with the given index among the instance's
+// GPUs.
 func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) (*Client, error) {
 	return dial(socket, instance, secret, device, memUsed, wire.HelloManySlots)
 }
 
-// DialOlder is Dial for a process whose library knows wire.PageSlots slots only.
+// DialOlder connects a process like Dial, with a library that supports only wire.PageSlots slots.
 func DialOlder(socket, instance, secret string, memUsed uint64) (*Client, error) {
 	return dial(socket, instance, secret, 0, memUsed, 0)
 }
@@ -61,7 +62,7 @@ func dial(socket, instance, secret string, device uint32, memUsed uint64, flags 
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{conn: conn, Ends: make(chan uint32, 16), Gone: make(chan struct{})}
+	c := &Client{conn: conn, Revoked: make(chan uint32, 16), Closed: make(chan struct{})}
 	if err := c.greet(hello, flags); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -70,7 +71,7 @@ func dial(socket, instance, secret string, device uint32, memUsed uint64, flags 
 	return c, nil
 }
 
-// greet says hello and maps the page that comes with the welcome.
+// greet sends the hello and maps the page that the welcome carries.
 func (c *Client) greet(hello wire.Hello, flags uint32) error {
 	if _, err := c.conn.Write(wire.SetFlags(wire.Append(nil, hello), flags)); err != nil {
 		return err
@@ -90,7 +91,7 @@ func (c *Client) greet(hello wire.Hello, flags uint32) error {
 	case wire.Refused:
 		return fmt.Errorf("%w: %s", ErrRefused, msg.Reason)
 	default:
-		return fmt.Errorf("message type %d, expected a welcome", msg.Type())
+		return fmt.Errorf("message of type %d, expected a welcome", msg.Type())
 	}
 	fd, err := descriptor(oob[:oobn])
 	if err != nil {
@@ -114,11 +115,11 @@ func descriptor(oob []byte) (int, error) {
 			return fds[0], nil
 		}
 	}
-	return -1, errors.New("the welcome carries no descriptor")
+	return -1, errors.New("the welcome has no file descriptor")
 }
 
 func (c *Client) read() {
-	defer close(c.Gone)
+	defer close(c.Closed)
 	defer c.shut.Store(true)
 	buf := make([]byte, wire.MaxMessage)
 	for {
@@ -131,42 +132,42 @@ func (c *Client) read() {
 			return
 		}
 		if end, ok := msg.(wire.LeaseEnd); ok {
-			c.Ends <- end.Lease
+			c.Revoked <- end.Lease
 		}
 	}
 }
 
-// Used returns how many slots of the instance page may have a process.
+// Used returns the number of slots in use in the instance page.
 func (c *Client) Used() int {
 	return int(atomic.LoadUint32(&(*wire.PageHeader)(unsafe.Pointer(&c.page[0])).Used))
 }
 
-// Send sends any message.
+// Send sends a message of any type.
 func (c *Client) Send(m wire.Message) error {
 	_, err := c.conn.Write(wire.Append(nil, m))
 	return err
 }
 
-// Request asks for a lease.
+// Request requests a lease.
 func (c *Client) Request() error {
-	_, err := c.conn.Write(wire.Request{}.Append(nil))
+	_, err := c.conn.Write(wire.Append(nil, wire.Request{}))
 	return err
 }
 
-// Return closes the own gate and gives a lease back.
-func (c *Client) Return(lease uint32, used time.Duration, more bool) error {
+// Return closes the client's gate and returns a lease.
+func (c *Client) Return(lease uint32, used time.Duration, wantsMore bool) error {
 	c.returned = lease
 	atomic.CompareAndSwapUint32(&c.slot.Gate, lease, 0)
 	m := wire.Return{Lease: lease, UsedNS: uint64(used)}
-	if more {
+	if wantsMore {
 		m.Flags = wire.ReturnWantsMore
 	}
-	_, err := c.conn.Write(m.Append(nil))
+	_, err := c.conn.Write(wire.Append(nil, m))
 	return err
 }
 
-// Gate is the lease that is held, or 0. Without the daemon it is closed,
-// whatever the page says.
+// Gate returns the lease that the client holds, or 0. It returns 0 after the connection has ended,
+// because the page is no longer valid.
 func (c *Client) Gate() uint32 {
 	if c.shut.Load() {
 		return 0
@@ -174,20 +175,20 @@ func (c *Client) Gate() uint32 {
 	return atomic.LoadUint32(&c.slot.Gate)
 }
 
-// Slot is the process's own part of the instance page.
+// Slot returns the client's slot in the instance page.
 func (c *Client) Slot() *wire.PageSlot { return c.slot }
 
-// Header is the head of the instance page.
+// Header returns the header of the instance page.
 func (c *Client) Header() *wire.PageHeader { return (*wire.PageHeader)(unsafe.Pointer(&c.page[0])) }
 
-// MemLimit is the limit that the instance page says, in bytes.
+// MemLimit returns the limit in the instance page, in bytes.
 func (c *Client) MemLimit() uint64 { return atomic.LoadUint64(&c.Header().MemLimit) }
 
-// Renewals is how often leases were renewed.
+// Renewals returns the number of renewals of leases.
 func (c *Client) Renewals() uint32 { return atomic.LoadUint32(&c.Header().Renewals) }
 
-// Await sleeps at the gate until it is open. A lease that came and went while
-// it slept is given back.
+// Await sleeps at the gate until it is open and returns the lease. If a lease was granted and revoked
+// meanwhile, Await returns it to the daemon.
 func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 	const futexWait = 0
 	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
@@ -198,11 +199,11 @@ func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 		select {
 		case <-ctx.Done():
 			return 0, ctx.Err()
-		case <-c.Gone:
+		case <-c.Closed:
 			return 0, net.ErrClosed
-		case end := <-c.Ends:
+		case end := <-c.Revoked:
 			if end != c.returned {
-				_ = c.Return(end, 0, true) // else the daemon's call for it crossed
+				_ = c.Return(end, 0, true) // otherwise the revocation crossed an earlier return
 			}
 			continue
 		default:
@@ -212,15 +213,15 @@ func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 	}
 }
 
-// Close ends the connection, as a process that dies does.
+// Close ends the connection, as the death of a process does.
 func (c *Client) Close() {
 	_ = c.conn.Close()
-	<-c.Gone
+	<-c.Closed
 	_ = unix.Munmap(c.page)
 }
 
-// Saturate launches kernels of that length one after the other, whenever it
-// holds a lease, until the context ends. It returns the time they took.
+// Saturate launches kernels of the given length one after another while it holds a lease, until the
+// context ends. It returns their total time.
 func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.Duration, err error) {
 	if err := c.Request(); err != nil {
 		return 0, err
@@ -238,33 +239,32 @@ func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.
 			atomic.AddUint64(&c.slot.Launches, 1)
 			time.Sleep(kernel)
 		}
-		took := time.Since(start)
-		used += took
+		kernelTime := time.Since(start)
+		used += kernelTime
 		if ctx.Err() != nil {
-			return used, c.Return(lease, took, false)
+			return used, c.Return(lease, kernelTime, false)
 		}
 		select {
-		case end := <-c.Ends:
+		case end := <-c.Revoked:
 			if end != lease {
-				return used, fmt.Errorf("lease %d was asked back, lease %d is held", end, lease)
+				return used, fmt.Errorf("lease %d was revoked, but the client holds lease %d", end, lease)
 			}
-		case <-c.Gone:
+		case <-c.Closed:
 			return used, net.ErrClosed
 		}
-		if err := c.Return(lease, took, true); err != nil {
+		if err := c.Return(lease, kernelTime, true); err != nil {
 			return used, err
 		}
 	}
 }
 
-// Metered says whether the instance page holds its processes to budgets of
-// blocks.
+// Metered reports whether the instance page limits its processes to budgets of blocks.
 func (c *Client) Metered() bool {
 	return atomic.LoadUint32(&c.Header().Flags)&wire.PageMetered != 0
 }
 
-// spend takes the blocks of one kernel off the budget, waiting for one. It
-// returns false when the gate closes meanwhile.
+// spend charges the blocks of one kernel to the budget, and waits for a budget if necessary. It
+// returns false if the gate closes meanwhile.
 func (c *Client) spend(ctx context.Context, lease uint32, blocks uint64) (bool, error) {
 	const futexWait = 0
 	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
@@ -281,7 +281,7 @@ func (c *Client) spend(ctx context.Context, lease uint32, blocks uint64) (bool, 
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-c.Gone:
+		case <-c.Closed:
 			return false, net.ErrClosed
 		default:
 		}
@@ -290,8 +290,8 @@ func (c *Client) spend(ctx context.Context, lease uint32, blocks uint64) (bool, 
 	}
 }
 
-// Work launches kernels of so many blocks and that length one after the other,
-// whenever it holds a lease and has a budget, until the context ends.
+// Work launches kernels with the given blocks and length one after another while it holds a lease and
+// has a budget, until the context ends.
 func (c *Client) Work(ctx context.Context, blocks uint64, kernel time.Duration) error {
 	if err := c.Request(); err != nil {
 		return err
@@ -299,28 +299,28 @@ func (c *Client) Work(ctx context.Context, blocks uint64, kernel time.Duration) 
 	for {
 		lease, err := c.Await(ctx)
 		if err != nil {
-			return ended(ctx, err)
+			return unlessEnded(ctx, err)
 		}
 		start := time.Now()
 		for {
 			ok, err := c.spend(ctx, lease, blocks)
 			if err != nil {
-				return ended(ctx, err)
+				return unlessEnded(ctx, err)
 			}
 			if !ok {
 				break
 			}
 			time.Sleep(kernel)
 		}
-		<-c.Ends
+		<-c.Revoked
 		if err := c.Return(lease, time.Since(start), true); err != nil {
 			return err
 		}
 	}
 }
 
-// ended is nil if the error is that the context ended.
-func ended(ctx context.Context, err error) error {
+// unlessEnded returns nil if err is the end of the context, and err otherwise.
+func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
 	}

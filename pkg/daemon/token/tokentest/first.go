@@ -7,13 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartFirst starts a command that goes before what else the machine does, with
-// all that it starts, where that is allowed: it is as unwilling to wait as can be
-// (nice -20), which a program has from the thread that starts it. The simulated
-// GPU takes its own time whatever else the machine does, so who launches too late
-// loses some of it, and what a scheduler gives cannot be told from what that
-// takes. A real-time priority would be no good: those that have it wait for each
-// other until they sleep.
+// StartFirst starts a command with the highest priority (nice -20) for itself and its child
+// processes, if that is permitted. The child inherits the priority from the thread that starts it.
+// The simulated GPU runs in real time regardless of other load on the node, so a client that
+// launches late loses GPU time, and a test could not distinguish this loss from the scheduler's
+// decisions. A real-time priority does not help: processes with such a priority wait for each other
+// until they sleep.
 func StartFirst(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

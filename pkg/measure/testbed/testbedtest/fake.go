@@ -28,7 +28,7 @@ type GPUs struct {
 	Running     int            // instances now
 	MostRunning int            // at the same time
 	Requests    map[string]int // number of requests by "batch body"
-	others      []string
+	otherUsers  []string
 	stopped     time.Time // last stop of an instance that does not park
 }
 
@@ -39,18 +39,18 @@ func (errNoEngine) Error() string     { return "no container engine answers" }
 func (errNoEngine) Unavailable() bool { return true }
 func (errNoEngine) Hint() string      { return "start it" }
 
-// Others returns the names that SetOthers set.
-func (f *GPUs) Others(context.Context) []string {
+// OtherUsers returns the names that SetOthers set.
+func (f *GPUs) OtherUsers(context.Context) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.others
+	return f.otherUsers
 }
 
 // SetOthers sets the other users of the GPUs.
 func (f *GPUs) SetOthers(names ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.others = names
+	f.otherUsers = names
 }
 
 // HasParked reports whether an instance that parks was started.
@@ -111,7 +111,7 @@ func (f *GPUs) Start(ctx context.Context, fn function.Function, options testbed.
 	f.MostRunning = max(f.MostRunning, f.Running)
 	return &instance{
 		gpus: f, fault: fn.Env["FAKE_FAULT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
-		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), began: time.Now(), worked: time.Now(),
+		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), started: time.Now(), worked: time.Now(),
 	}, nil
 }
 
@@ -121,7 +121,7 @@ type instance struct {
 	slice   gpu.Slice
 	one     chan struct{}
 	service time.Duration
-	began   time.Time
+	started time.Time
 	parks   bool
 	worked  time.Time // when the last request ended
 	answers int       // requests begun
@@ -145,7 +145,7 @@ func (s *instance) Parked(ctx context.Context) (used, parked float64) {
 	return used, 0
 }
 
-func (s *instance) Target(ctx context.Context, r testbed.Request) (load.Target, error) {
+func (s *instance) Target(ctx context.Context, r testbed.Request) (load.Sender, error) {
 	if s.fault == "mute" {
 		<-ctx.Done()
 		return nil, &testbed.BodyError{Err: ctx.Err()}
@@ -179,7 +179,7 @@ func (s *instance) invoke(ctx context.Context, r testbed.Request) error {
 	}
 	service := s.service
 	if s.fault == "tires" {
-		service += time.Since(s.began) / 1000
+		service += time.Since(s.started) / 1000
 	}
 	if _, parked := s.Parked(ctx); parked > 0 && s.fault != "quick" {
 		service += ReloadTime
@@ -205,13 +205,13 @@ func (s *instance) GPUMemMiB(context.Context) float64 {
 	case "memory":
 		return 0
 	case "leaks":
-		return 100 * (1 + time.Since(s.began).Seconds())
+		return 100 * (1 + time.Since(s.started).Seconds())
 	}
 	return 100 + s.slice.SMPct
 }
 
-func (s *instance) Ended(context.Context) error {
-	if s.fault == "ends" && time.Since(s.began) > 5*time.Second {
+func (s *instance) CheckRunning(context.Context) error {
+	if s.fault == "ends" && time.Since(s.started) > 5*time.Second {
 		return errors.New("signal: segmentation fault")
 	}
 	return nil

@@ -1,16 +1,16 @@
-// Package arrivals says what an instance is worth when requests come at random:
-// the most requests a second of which 95% are answered within an objective. What
-// a profile calls throughput was measured in a closed loop, where the next
-// request waits for the answer before; nobody sends so.
+// Package arrivals computes how many requests per second an instance can serve if requests arrive at
+// random: the highest rate at which 95% of the requests are answered within an objective (Worth).
+// The throughput of a profile is measured in a closed loop instead, where each request waits for the
+// answer to the one before. Packages place and verify use it for plans.
 //
-// An instance that gets its part of the requests by chance, in proportion to
-// what it is worth, sees Poisson arrivals, and answers one batch after another
-// in about the same time: it is an M/D/1 queue (Erlang 1909). The distribution
-// of its waiting time is known exactly (Crommelin 1932) and far out falls off
-// exponentially (Cramér 1930). Time that a quota takes from it is added as for a
-// server of a latency and a rate (Stiliadis and Varma 1998): what runs for a part
-// of each window is as good as what runs all the time, so much slower, after the
-// longest pause.
+//   - Requests are distributed at random among instances, in proportion to their worth, so each
+//     instance has Poisson arrivals. It answers batches in about constant time. It is therefore an
+//     M/D/1 queue (Erlang 1909).
+//   - The distribution of waiting times of that queue is known exactly (Crommelin 1932). Its tail
+//     decreases exponentially (Cramér 1930).
+//   - An instance with a quota below 1 runs only in the first part of each window. This is modelled
+//     as a server with a latency and a rate (Stiliadis and Varma 1998): after the longest pause,
+//     it is equivalent to a slower server that always runs. File sliced.go has the details.
 package arrivals
 
 import (
@@ -20,26 +20,25 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Window is the scheduling window that plans are made for, in ms: the default of
-// gfaas-tokend.
+// Window is the scheduling window of plans in ms, the default of gfaas-tokend.
 const Window = 100
 
-// HandOver is about how long an instance that takes one request at a time has nothing to
-// do, after an answer, until the gateway has sent it the next.
+// HandOver is the approximate time for which an instance that accepts one request at a time is idle
+// after an answer, until the gateway has sent the next request.
 const HandOver = 500 * time.Microsecond
 
-// least is the load below which an instance is worth nothing: so few requests keep
-// the promise only because they hardly ever come.
-const least = 1e-3
+// minLoad is the load below which an instance is worth 0. Such rare requests meet the objective only
+// because they hardly ever meet another request.
+const minLoad = 1e-3
 
-// within is the part of the requests that are to be answered in time.
-const within = 0.95
+// requiredFraction is the fraction of the requests that must be answered in time.
+const requiredFraction = 0.95
 
-// Worth is the most Poisson requests a second that an instance answers with a
-// 95th percentile within the objective, in ms; 0 where requests at rest already
-// take longer, or all but. It is never more than the throughput. A goodput that was
-// measured for this objective is the answer; one for another bounds it, from below
-// where that is tighter and from above where it is looser.
+// Worth returns the highest rate of Poisson requests, per second, at which the 95th percentile of an
+// instance's latencies is within the objective, in ms. It returns 0 if requests to an idle instance take
+// about as long or longer, and never more than the throughput. If the row has a measured goodput for
+// this objective, that is the result. A goodput for a tighter objective is a lower bound, and one
+// for a looser objective an upper bound.
 func Worth(r profile.Row, sloMS float64) float64 {
 	if goodput, _, measured := r.Goodput(sloMS); measured {
 		return min(goodput, r.ThroughputRPS)
@@ -53,9 +52,8 @@ func Worth(r profile.Row, sloMS float64) float64 {
 	return min(worth, r.ThroughputRPS)
 }
 
-// HandedOver is a row of an instance that has nothing to do for so many ms between two
-// batches, since the next one is sent to it when it has answered the one before. That
-// is time of its turns.
+// HandedOver returns the row of an instance that is idle for ms milliseconds between two batches, because
+// it receives each batch only after it has answered the previous one. The idle time is part of its turns.
 func HandedOver(r profile.Row, ms float64) profile.Row {
 	service := Service(r)
 	if ms <= 0 || service <= 0 {
@@ -66,7 +64,7 @@ func HandedOver(r profile.Row, ms float64) profile.Row {
 	r.ThroughputRPS = min(r.ThroughputRPS, 1000*float64(max(1, r.Batch))/(service+ms))
 	r.GoodputRPS *= slower
 	if r.P95MS > 0 {
-		r.P95MS = max(r.P95MS, service+ms) // which Service goes by where it is less
+		r.P95MS = max(r.P95MS, service+ms) // because Service returns the smaller time
 	}
 	if r.IdleP95MS > 0 {
 		r.IdleP95MS += ms
@@ -74,57 +72,58 @@ func HandedOver(r profile.Row, ms float64) profile.Row {
 	return r
 }
 
-// derated is what queueing makes of a row that was measured in a closed loop. What
-// a request at rest was seen to take longer than the rule says, all do.
+// derated computes the worth of a row that was measured in a closed loop. If a request to an idle
+// instance took longer than its computed time, derated subtracts the difference from the objective.
 func derated(r profile.Row, sloMS float64) float64 {
 	service := Service(r)
-	sloMS -= max(0, r.IdleP95MS-pausedRest(r))
+	sloMS -= max(0, r.IdleP95MS-pausedIdleLatency(r))
 	if service <= 0 || sloMS < service*r.Quota {
 		return 0
 	}
 	batch := float64(max(1, r.Batch))
 	wait := sloMS/service - 1
-	load := max(single(wait)/batch, bulk(wait, r.Batch))
+	load := max(singleMaxLoad(wait)/batch, batchMaxLoad(wait, r.Batch))
 	if r.Quota < 1 {
-		s := sliced{quota: r.Quota, work: service * r.Quota / Window, batch: 1, within: sloMS / Window}
-		load = s.load() / batch
+		s := sliced{quota: r.Quota, work: service * r.Quota / Window, batch: 1, objective: sloMS / Window}
+		load = s.maxLoad() / batch
 		if s.batch = batch; batch > 1 {
-			load = max(load, s.load())
+			load = max(load, s.maxLoad())
 		}
 	}
-	if load < least {
+	if load < minLoad {
 		return 0
 	}
-	return readable(load * batch * 1000 / service)
+	return roundedRate(load * batch * 1000 / service)
 }
 
-// readable rounds a rate down to thousandths, and what is less than ten of these
-// not at all.
-func readable(rps float64) float64 {
+// roundedRate rounds a rate down to thousandths, except for rates below ten thousandths.
+func roundedRate(rps float64) float64 {
 	if rps < 0.01 {
 		return rps
 	}
 	return math.Floor(rps*1000) / 1000
 }
 
-// Rest is how long a request takes that finds nothing before it, in ms: as was
-// measured, else at most its own work and the pauses of the quota that it meets.
-func Rest(r profile.Row) float64 {
+// IdleLatency returns the time in ms of a request to an idle instance: the measured time or, if there
+// is none, an upper bound from its own work and the pauses of the quota.
+func IdleLatency(r profile.Row) float64 {
 	if r.IdleP95MS > 0 {
 		return r.IdleP95MS
 	}
-	return pausedRest(r)
+	return pausedIdleLatency(r)
 }
 
-func pausedRest(r profile.Row) float64 {
+// pausedIdleLatency returns the time in ms of a request to an idle instance that arrives at the beginning
+// of a pause.
+func pausedIdleLatency(r profile.Row) float64 {
 	work, pause := Service(r)*r.Quota, (1-r.Quota)*Window
 	turns := math.Ceil(work/(r.Quota*Window) - 1e-9)
 	return work + pause*turns
 }
 
-// Service is the time between the ends of two batches of an instance that always
-// has work, in ms, or what a batch was seen to take where that is less: an
-// instance measured with less than it can do.
+// Service returns the time in ms between the ends of two batches of an instance that always has
+// work, or the measured latency of a batch if that is less (an instance that was not saturated when
+// it was measured).
 func Service(r profile.Row) float64 {
 	if r.ThroughputRPS <= 0 {
 		return 0
@@ -136,48 +135,50 @@ func Service(r profile.Row) float64 {
 	return full
 }
 
-// single is the load, 0 to 1, of an M/D/1 queue at which 95% of the requests wait
-// at most so many service times.
-func single(wait float64) float64 {
-	return largest(func(load, rate float64) bool { return inTime(load, rate, wait) >= within })
+// singleMaxLoad returns the load, from 0 to 1, of an M/D/1 queue at which 95% of the requests wait at
+// most wait service times.
+func singleMaxLoad(wait float64) float64 {
+	return largestLoad(func(load, rate float64) bool { return inTimeFraction(load, rate, wait) >= requiredFraction })
 }
 
-// bulk is the same of a queue whose server takes up to so many requests at once,
-// in as long as it takes for one; what is waiting then is, far out, so many times
-// shorter. A request waits for the end of the batch that runs, which the load
-// does not tell, so the whole of one is counted.
-func bulk(wait float64, batch int) float64 {
+// batchMaxLoad returns the same load for a server that serves up to batch requests at once, in the
+// time of one. The tail of its waiting times is shorter by the factor batch. Each request also waits
+// for the batch that is running. The remaining time of that batch is unknown, so batchMaxLoad assumes
+// a whole service time.
+func batchMaxLoad(wait float64, batch int) float64 {
 	if batch <= 1 || wait <= 1 {
 		return 0
 	}
-	return decay(-math.Log(1-within) / (wait - 1) / float64(batch))
+	return loadOf(-math.Log(1-requiredFraction) / (wait - 1) / float64(batch))
 }
 
-// largest is the largest load at which ok still holds, which it does below and
-// not above; 0 where it never does. It is looked for by the rate at which waiting times fall off.
-func largest(ok func(load, rate float64) bool) float64 {
-	const never = 40.0 // a load of 2e-16
-	low, high := 0.0, never
+// largestLoad returns the largest load for which ok returns true, or 0 if there is none. The function
+// ok must be true below that load and false above. It searches by the rate at which waiting times
+// decay.
+func largestLoad(ok func(load, rate float64) bool) float64 {
+	const maxRate = 40.0 // corresponds to a load of 2e-16
+	low, high := 0.0, maxRate
 	for range 20 {
-		if mid := (low + high) / 2; ok(decay(mid), mid) {
+		if mid := (low + high) / 2; ok(loadOf(mid), mid) {
 			high = mid
 		} else {
 			low = mid
 		}
 	}
-	if high == never {
+	if high == maxRate {
 		return 0
 	}
-	return decay(high)
+	return loadOf(high)
 }
 
-// exactWaits is up to how many service times the exact sum is used, whose terms
-// alternate and grow; farther out nothing tells the two apart.
+// exactWaits is the largest waiting time, in service times, for which inTimeFraction uses the exact
+// sum. Its terms alternate and grow; for longer times, the exponential tail is indistinguishable from
+// it.
 const exactWaits = 12
 
-// inTime is the part of the requests of an M/D/1 queue that wait at most so many
-// service times, at a load whose waiting times fall off by this rate.
-func inTime(load, rate, wait float64) float64 {
+// inTimeFraction returns the fraction of the requests of an M/D/1 queue that wait at most wait
+// service times, at a load whose waiting times decay at the given rate.
+func inTimeFraction(load, rate, wait float64) float64 {
 	if wait > exactWaits {
 		return 1 - (1-load)/(load*math.Exp(rate)-1)*math.Exp(-rate*wait)
 	}
@@ -192,15 +193,15 @@ func inTime(load, rate, wait float64) float64 {
 	return (1 - load) * sum
 }
 
-// decay is the load of the M/D/1 queue whose waiting times fall off by this rate
-// a service time: load × (e^rate − 1) = rate.
-func decay(rate float64) float64 { return rate / math.Expm1(rate) }
+// loadOf returns the load of the M/D/1 queue whose waiting times decay at the given rate per service
+// time: load × (e^rate − 1) = rate.
+func loadOf(rate float64) float64 { return rate / math.Expm1(rate) }
 
-// rateOf is the rate by which waiting times fall off at a load: what decay undoes.
+// rateOf returns the rate at which waiting times decay at a load, the inverse of loadOf.
 func rateOf(load float64) float64 {
 	low, high := 0.0, 40.0
 	for range 30 {
-		if mid := (low + high) / 2; decay(mid) >= load {
+		if mid := (low + high) / 2; loadOf(mid) >= load {
 			low = mid
 		} else {
 			high = mid

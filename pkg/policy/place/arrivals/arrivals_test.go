@@ -12,39 +12,40 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// row is a configuration that works through a batch in so many ms when it has
-// the whole window.
+// row returns a configuration that needs workMS ms per batch with the whole window.
 func row(workMS, quota float64, batch int) profile.Row {
 	rate := quota * float64(batch) * 1000 / workMS
 	return profile.Row{Config: profile.Config{SMPct: 50, Quota: quota, Batch: batch}, ThroughputRPS: rate, P95MS: 1e6}
 }
 
-// The values are those of tables of M/D/1 (Crommelin 1932; here to four digits):
-// P(W <= 1) at load 0.5 is 0.5 e^0.5, at twice the time 0.5 (e - 0.5 e^0.5).
+// TestWaitingTimes compares inTimeFraction with exact values of the M/D/1 queue (Crommelin 1932): at load
+// 0.5, P(W <= 1) is 0.5 e^0.5, and P(W <= 2) is 0.5 (e - 0.5 e^0.5). It also checks that the exact sum and
+// the exponential tail agree where the function changes from one to the other.
 func TestWaitingTimes(t *testing.T) {
 	for _, c := range []struct{ load, wait, want float64 }{
 		{0.3, 0, 0.7},
 		{0.5, 1, 0.5 * math.Exp(0.5)},
 		{0.5, 2, 0.5 * (math.E - 0.5*math.Exp(0.5))},
 	} {
-		if got := inTime(c.load, 0, c.wait); math.Abs(got-c.want) > 1e-9 {
-			t.Errorf("at load %v within %v service times: %v, expected %v", c.load, c.wait, got, c.want)
+		if got := inTimeFraction(c.load, 0, c.wait); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("load %v, %v service times: got the fraction %v, want %v", c.load, c.wait, got, c.want)
 		}
 	}
 	for _, rate := range []float64{0.2, 0.8, 2} {
-		load := decay(rate)
-		near, far := inTime(load, rate, exactWaits), inTime(load, rate, exactWaits+1e-6)
-		if math.Abs(near-far) > 1e-4 {
-			t.Errorf("at load %v the sum says %v and the exponential %v", load, near, far)
+		load := loadOf(rate)
+		sum, tail := inTimeFraction(load, rate, exactWaits), inTimeFraction(load, rate, exactWaits+1e-6)
+		if math.Abs(sum-tail) > 1e-4 {
+			t.Errorf("load %v: got the fraction %v from the exponential tail, want %v as from the exact sum", load, tail, sum)
 		}
 	}
 }
 
+// TestWorth checks the worth of unloaded and loaded instances for several objectives.
 func TestWorth(t *testing.T) {
 	r := row(10, 1, 1)
 	for _, c := range []struct{ slo, low, high float64 }{
-		{9.9, 0, 0},    // below the latency at rest
-		{10, 4.9, 5.1}, // nobody may wait: all but one in twenty must find it idle
+		{9.9, 0, 0},    // below the latency of an idle instance
+		{10, 4.9, 5.1}, // no request may wait: 95% must find the instance idle
 		{20, 27, 30},
 		{100, 84, 88},
 		{1e7, 99.9, 100},
@@ -54,19 +55,20 @@ func TestWorth(t *testing.T) {
 		}
 	}
 	if got := Worth(row(4, 0.2, 1), 75); got != 0 {
-		t.Errorf("4 ms of work in a fifth of the window within 75 ms: %v requests a second, expected none", got)
+		t.Errorf("4 ms of work, quota 0.2, objective 75 ms: got %v requests per second, want 0", got)
 	}
 	if got := Worth(row(4, 0.2, 1), 100); got < 5 || got > 50 {
-		t.Errorf("4 ms of work in a fifth of the window within 100 ms: %v requests a second, expected some", got)
+		t.Errorf("4 ms of work, quota 0.2, objective 100 ms: got %v requests per second, want 5 to 50", got)
 	}
 	busy := profile.Row{Config: profile.Config{Quota: 1, Batch: 1}, ThroughputRPS: 50, P95MS: 2}
 	if got := Worth(busy, 1000); got != 50 {
-		t.Errorf("measured at a rate below what it sustains: %v, expected the 50 that were measured", got)
+		t.Errorf("throughput measured below saturation: got %v requests per second, want the measured 50", got)
 	}
 }
 
-// What was measured counts for its objective, and bounds others.
-func TestMeasured(t *testing.T) {
+// TestWorthWithMeasuredGoodput checks that a measured goodput is the worth for its objective, and a bound for
+// other objectives.
+func TestWorthWithMeasuredGoodput(t *testing.T) {
 	r := row(10, 1, 1)
 	r.GoodputKnown, r.GoodputRPS, r.SLOMS = true, 70, 60
 	for _, c := range []struct{ slo, low, high float64 }{{60, 70, 70}, {62, 72, 80}, {50, 69, 70}, {20, 27, 30}, {1e6, 99, 100}} {
@@ -76,64 +78,64 @@ func TestMeasured(t *testing.T) {
 	}
 	r.GoodputRPS = 90
 	if got := Worth(r, 61); got != 90 {
-		t.Errorf("within 61 ms, 90 within 60: %v requests a second", got)
+		t.Errorf("objective 61 ms, goodput 90 for 60 ms: got %v requests per second, want 90", got)
 	}
 	if r.GoodputRPS = 0; Worth(r, 60) != 0 || Worth(r, 40) != 0 || Worth(r, 80) < 50 {
-		t.Errorf("none keeps to 60 ms: %v within 60, %v within 40, %v within 80", Worth(r, 60), Worth(r, 40), Worth(r, 80))
+		t.Errorf("goodput 0 for 60 ms: got %v, %v and %v requests per second for 60, 40 and 80 ms, want 0, 0 and at least 50",
+			Worth(r, 60), Worth(r, 40), Worth(r, 80))
 	}
 	r = row(10, 1, 1)
 	slow := r
-	slow.IdleP95MS = 30 // 20 ms besides the GPU's
+	slow.IdleP95MS = 30 // 20 ms more than the time on the GPU
 	if got, want := Worth(slow, 60), Worth(r, 40); got != want {
-		t.Errorf("20 ms slower at rest: %v requests a second, expected %v", got, want)
+		t.Errorf("idle latency 20 ms longer than the work: got %v requests per second, want %v", got, want)
 	}
-	if got := Worth(slow, 25); got != 0 || Rest(slow) != 30 {
-		t.Errorf("within 25 ms of 30 at rest: %v requests a second", got)
+	if got := Worth(slow, 25); got != 0 || IdleLatency(slow) != 30 {
+		t.Errorf("objective 25 ms, idle latency %v ms: got %v requests per second, want 0 and an idle latency of 30 ms", IdleLatency(slow), got)
 	}
 }
 
-// What an instance is worth grows with the objective and stays below its
-// throughput.
-// An instance that waits for a while between two batches is worth what one is whose
-// work takes so much longer.
+// TestHandedOver checks that an instance that is idle between two batches is worth the same as an instance whose
+// work is longer by the idle time.
 func TestHandedOver(t *testing.T) {
 	for _, quota := range []float64{1, 0.4} {
 		for _, batch := range []int{1, 8} {
 			got, want := HandedOver(row(8, quota, batch), 2), row(10, quota, batch)
 			if a, b := Worth(got, 200), Worth(want, 200); math.Abs(a-b) > 2e-3 || a == 0 {
-				t.Errorf("quota %v, batch %d: worth %v, expected %v", quota, batch, a, b)
+				t.Errorf("quota %v, batch %d: got a worth of %v, want %v", quota, batch, a, b)
 			}
 		}
 	}
 	r := row(8, 1, 1)
 	r.GoodputRPS, r.SLOMS, r.GoodputKnown, r.IdleP95MS = 100, 50, true, 8
 	if got := HandedOver(r, 2); got.GoodputRPS != 80 || got.IdleP95MS != 10 || Worth(got, 50) != 80 {
-		t.Errorf("%+v, worth %v", got, Worth(got, 50))
+		t.Errorf("2 ms idle: got %+v with the worth %v, want a goodput of 80, an idle latency of 10 ms and the worth 80", got, Worth(got, 50))
 	}
 	if got := HandedOver(r, 0); got != r {
-		t.Errorf("without one: %+v", got)
+		t.Errorf("no idle time: got %+v, want %+v", got, r)
 	}
 }
 
-func TestWorthGrows(t *testing.T) {
+// TestWorthGrowsWithObjective also checks that the worth never exceeds the throughput.
+func TestWorthGrowsWithObjective(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := row(rapid.Float64Range(0.1, 300).Draw(t, "work"), rapid.Float64Range(0.05, 1).Draw(t, "quota"), rapid.IntRange(1, 32).Draw(t, "batch"))
 		a, b := rapid.Float64Range(0, 5000).Draw(t, "a"), rapid.Float64Range(0, 5000).Draw(t, "b")
 		less, more := Worth(r, min(a, b)), Worth(r, max(a, b))
 		if less > more*(1+1e-6) || more > r.ThroughputRPS || less < 0 || math.IsNaN(more) {
-			t.Fatalf("%v within %v ms, %v within %v, of %v", less, min(a, b), more, max(a, b), r.ThroughputRPS)
+			t.Fatalf("got %v requests per second for %v ms and %v for %v ms, want no decrease and 0 to %v",
+				less, min(a, b), more, max(a, b), r.ThroughputRPS)
 		}
 	})
 }
 
-// An instance that is sent what it is worth answers 95% in time or all but, by a
-// simulation that knows nothing of formulas, and is not worth much less than it
-// could be.
-func TestPromiseIsKept(t *testing.T) {
+// TestWorthAgainstSimulation compares the worth with a simulation that does not use the formulas: an instance
+// that receives requests at that rate has a p95 of at most the objective, and not far below it.
+func TestWorthAgainstSimulation(t *testing.T) {
 	for _, c := range []struct {
 		work, quota float64
 		batch       int
-		spare       float64 // how much longer the objective may be than what is kept
+		spare       float64 // largest ratio of the objective to the simulated latency
 	}{
 		{10, 1, 1, 1.03}, {10, 1, 4, 2.2}, {10, 1, 16, 2.2},
 		{5, 0.5, 1, 1.45}, {13, 0.4, 1, 1.3}, {30, 0.4, 1, 1.3}, {80, 0.4, 1, 1.3},
@@ -142,21 +144,21 @@ func TestPromiseIsKept(t *testing.T) {
 	} {
 		for _, times := range []float64{1.02, 1.1, 1.2, 1.5, 2, 4, 8, 20} {
 			r := row(c.work, c.quota, c.batch)
-			slo := times * Rest(r)
+			slo := times * IdleLatency(r)
 			t.Run(fmt.Sprintf("%vms-%v-%d-x%v", c.work, c.quota, c.batch, times), func(t *testing.T) {
 				rate := Worth(r, slo)
 				got := simulate(r, c.work, rate)
 				if got > slo*1.05 || got*c.spare < slo {
-					t.Errorf("%.1f of %.1f requests a second: p95 %.1f ms, objective %.1f", rate, r.ThroughputRPS, got, slo)
+					t.Errorf("%.1f requests per second, throughput %.1f: got a p95 of %.1f ms, want %.1f to %.1f",
+						rate, r.ThroughputRPS, got, slo/c.spare, slo*1.05)
 				}
 			})
 		}
 	}
 }
 
-// simulate is the p95 latency in ms of an instance that has the first part of each
-// window, takes up to a batch at once and finishes it in as much work, whatever
-// its size.
+// simulate returns the p95 latency in ms of an instance whose turn is at the beginning of each window. The
+// instance serves up to a batch of requests at once, and needs the same time for any number of them.
 func simulate(r profile.Row, work, rate float64) float64 {
 	const requests = 300_000
 	rng := splitmix.Source(1)
@@ -168,12 +170,12 @@ func simulate(r profile.Row, work, rate float64) float64 {
 	}
 	latency, free := make([]float64, 0, requests), 0.0
 	for i := 0; i < requests; {
-		start := opens(max(free, arrival[i]), r.Quota)
+		start := turnStart(max(free, arrival[i]), r.Quota)
 		n := 0
 		for n < max(1, r.Batch) && i+n < requests && arrival[i+n] <= start {
 			n++
 		}
-		free = ends(start, work, r.Quota)
+		free = finishTime(start, work, r.Quota)
 		for ; n > 0; n-- {
 			latency = append(latency, free-arrival[i])
 			i++
@@ -183,24 +185,24 @@ func simulate(r profile.Row, work, rate float64) float64 {
 	return latency[len(latency)*95/100]
 }
 
-// opens is the first moment from at on in which the instance has its turn.
-func opens(at, quota float64) float64 {
-	window := math.Floor(at/Window) * Window
-	if at-window < quota*Window-1e-9 {
-		return at
+// turnStart returns now if the instance has its turn then, and otherwise the start of its next turn.
+func turnStart(now, quota float64) float64 {
+	window := math.Floor(now/Window) * Window
+	if now-window < quota*Window-1e-9 {
+		return now
 	}
 	return window + Window
 }
 
-// ends is when work begun at a moment of its turn is done.
-func ends(at, work, quota float64) float64 {
+// finishTime returns the time at which work that starts within a turn is finished.
+func finishTime(start, work, quota float64) float64 {
 	for {
-		left := math.Floor(at/Window)*Window + quota*Window - at
-		if work <= left+1e-9 {
-			return at + work
+		remaining := math.Floor(start/Window)*Window + quota*Window - start
+		if work <= remaining+1e-9 {
+			return start + work
 		}
-		work -= left
-		at = opens(at+left+1e-6, quota)
+		work -= remaining
+		start = turnStart(start+remaining+1e-6, quota)
 	}
 }
 

@@ -2,91 +2,90 @@ package arrivals
 
 import "math"
 
-// sliced is an instance that works in the first part of each window only. Times
-// are in windows.
+// sliced is an instance with a quota below 1: it works in one turn of each window and pauses in the rest
+// of the window. Times are in windows.
 type sliced struct {
-	quota  float64 // part of the window it works in, less than 1
-	work   float64 // that a batch takes
-	batch  float64 // requests at most in a batch
-	within float64 // the objective
+	quota     float64 // fraction of the window that is the turn, less than 1
+	work      float64 // working time of a batch
+	batch     float64 // largest number of requests in a batch
+	objective float64 // limit on the latency of a request
 }
 
-// phases is at how many moments of the window the latency of a request is looked
-// at.
+// phases is the number of arrival times within the window for which lateFraction computes the latency.
 const phases = 40
 
-// load is the largest load, 0 to 1, at which enough requests are in time.
-func (s sliced) load() float64 {
-	return largest(func(load, rate float64) bool { return s.late(load, rate) <= 1-within })
+// maxLoad returns the largest load, from 0 to 1, at which a requiredFraction of the requests is in time.
+func (s sliced) maxLoad() float64 {
+	return largestLoad(func(load, rate float64) bool { return s.lateFraction(load, rate) <= 1-requiredFraction })
 }
 
-// late is the part of the requests that are answered too late at a load: the mean
-// over the moments of the window at which they come, or of as many of these as it
-// takes to be too much.
+// lateFraction returns the fraction of the requests that are answered too late at a load: the mean over
+// their arrival times within the window. rate is the rate at which waiting times decay at that load (see
+// loadOf). lateFraction stops early once the fraction is too large.
 //
-// A request is in time when the turns from then until the objective hold its own
-// work and all that is before it: what was left at the end of the last turn, and
-// what has come since then less what was done. What is left at the end of turns
-// is a random walk that cannot fall below 0, by what comes in a window less what
-// is done in its turn; far out it falls off exponentially as an M/D/1 queue of
-// that load does, by so much for each batch. The constant before that is of walks
-// looked at now and then (Siegmund 1979: 0.583 standard deviations of a step, here
-// of what comes in a pause), and of steps of whole requests, which overshoot by a
-// third of one. In its turn an instance may also have been idle and then found
-// too much at once, which the walk does not see: that is the M/D/1 queue of what
-// comes then, taken to be independent.
-func (s sliced) late(load, rate float64) float64 {
-	arriving := load * s.quota / s.work * s.batch // requests a window
-	constant := math.Exp(-rate * (0.583*math.Sqrt(arriving*(1-s.quota)) + 1.0/3))
-	inTurn := load * s.quota // what a queue that is never paused has
-	inTurnRate := rateOf(inTurn)
+//  1. A request is in time if the turns between its arrival and the objective suffice for its own
+//     work and all work before it. That is the backlog at the end of the last turn, plus later
+//     arrivals, minus the work done since.
+//  2. The backlog at the end of turns is a random walk that cannot fall below 0. Its steps are the
+//     arrivals in a window minus the work of a turn. Its tail decays exponentially, like that of an
+//     M/D/1 queue of that load, per request.
+//  3. The constant factor of the tail is that of a walk observed at discrete times (Siegmund 1979:
+//     0.583 standard deviations of a step, here of the arrivals in a pause), with steps of whole
+//     requests, which overshoot by a third of a request.
+//  4. Within its turn, an instance may have been idle and then received too many requests at once,
+//     which the walk ignores. That is an M/D/1 queue of the arrivals in the turn. It is assumed to be
+//     independent.
+func (s sliced) lateFraction(load, rate float64) float64 {
+	perWindow := load * s.quota / s.work * s.batch                                 // requests that arrive in a window
+	constant := math.Exp(-rate * (0.583*math.Sqrt(perWindow*(1-s.quota)) + 1.0/3)) // constant factor of the backlog's tail
+	turnLoad := load * s.quota                                                     // load of the queue within a turn
+	turnRate := rateOf(turnLoad)
 	late := 0.0
-	for i := 0; i < phases && late <= 1-within; i++ {
-		at := (float64(i) + 0.5) / phases // since the end of the last turn
-		done := max(0, at-(1-s.quota))
-		room := (s.turns(at)+done)/s.work - 1 + 1e-9 // batches besides its own
+	for i := 0; i < phases && late <= 1-requiredFraction; i++ {
+		arrival := (float64(i) + 0.5) / phases                  // time since the end of the last turn
+		worked := max(0, arrival-(1-s.quota))                   // time in the current turn before the arrival
+		ahead := (s.turnTime(arrival)+worked)/s.work - 1 + 1e-9 // batches that may precede the request's own
 		if s.batch > 1 {
-			room = math.Floor(room) - 1 // one that was begun without it
+			ahead = math.Floor(ahead) - 1 // less one that has begun without the request
 		}
-		likely := 0.0
-		if room >= 0 {
-			likely = before(room*s.batch+s.batch-1, arriving*at, rate, constant)
+		inTime := 0.0
+		if ahead >= 0 {
+			inTime = atMostProbability(ahead*s.batch+s.batch-1, perWindow*arrival, rate, constant)
 		}
-		if done > 0 && likely > 0 {
-			likely *= inTime(inTurn, inTurnRate, max(0, room-done/s.work))
+		if worked > 0 && inTime > 0 {
+			inTime *= inTimeFraction(turnLoad, turnRate, max(0, ahead-worked/s.work))
 		}
-		late += (1 - likely) / phases
+		late += (1 - inTime) / phases
 	}
 	return late
 }
 
-// turns is how much of the objective, from this long after a turn's end on, is in
-// turns.
-func (s sliced) turns(at float64) float64 {
-	until := at + s.within
-	return s.sum(until) - s.sum(at)
+// turnTime returns how much time is in turns between an arrival and the end of its objective. The arrival
+// is a time since the end of the last turn.
+func (s sliced) turnTime(arrival float64) float64 {
+	return s.turnTimeUntil(arrival+s.objective) - s.turnTimeUntil(arrival)
 }
 
-// sum is how much of the time since a turn's end is in turns.
-func (s sliced) sum(until float64) float64 {
-	whole := math.Floor(until)
-	return whole*s.quota + max(0, until-whole-(1-s.quota))
+// turnTimeUntil returns how much of the time t since the end of a turn is in later turns.
+func (s sliced) turnTimeUntil(t float64) float64 {
+	windows := math.Floor(t)
+	return windows*s.quota + max(0, t-windows-(1-s.quota))
 }
 
-// before is how likely it is that at most so many requests are there, where a
-// Poisson number of this mean came in and more than x were left before with the
-// probability constant × e^(−rate x).
-func before(most, mean, rate, constant float64) float64 {
+// atMostProbability returns the probability that at most limit requests are in the queue: the backlog at
+// the end of the last turn and the later arrivals. The number of arrivals has a Poisson distribution with
+// the given mean. The backlog exceeds x with probability constant × e^(−rate x).
+func atMostProbability(limit, mean, rate, constant float64) float64 {
 	sum := 0.0
-	first := math.Floor(max(0, mean-10*math.Sqrt(mean))) // before it is nothing
+	first := math.Floor(max(0, mean-10*math.Sqrt(mean))) // the probability of smaller numbers is negligible
 	logFactorial, _ := math.Lgamma(first + 1)
-	came := math.Exp(first*math.Log(mean) - mean - logFactorial)
-	for k := first; k <= most; k++ {
-		sum += came
-		if left := rate * (most - k); left < 40 {
-			sum -= came * constant * math.Exp(-left)
+	probability := math.Exp(first*math.Log(mean) - mean - logFactorial)
+	for k := first; k <= limit; k++ {
+		sum += probability
+		if exponent := rate * (limit - k); exponent < 40 {
+			sum -= probability * constant * math.Exp(-exponent)
 		}
-		if came *= mean / (k + 1); k > mean && came < 1e-9 {
+		if probability *= mean / (k + 1); k > mean && probability < 1e-9 {
 			break
 		}
 	}

@@ -1,45 +1,44 @@
-// Package diff compares plans: what keeps running, what starts and what stops
-// on the way from one to the next.
+// Package diff compares two plans: it lists which instances stop, start and stay (Plans). Package
+// command/place uses it.
 package diff
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// What becomes of an instance.
+// Kinds of changes.
 const (
 	Keep  = "keep"
 	Start = "start"
 	Stop  = "stop"
 )
 
-// Change is what becomes of one instance, on all its GPUs.
+// Change describes the change of one instance, on all its GPUs.
 type Change struct {
-	Do       string   `json:"do"`
-	ID       string   `json:"id"`
-	Function string   `json:"function"`
-	GPUs     []string `json:"gpus"` // node/index
-	SMPct    float64  `json:"sm_pct"`
-	Quota    float64  `json:"quota_request"`
-	RPS      float64  `json:"rps"`
-	Why      string   `json:"why,omitempty"`
+	Kind     string        `json:"do"`
+	ID       string        `json:"id"`
+	Function string        `json:"function"`
+	GPUs     []string      `json:"gpus"` // node/index
+	SMPct    float64       `json:"sm_pct"`
+	Quota    float64       `json:"quota_request"`
+	RPS      float64       `json:"rps"`
+	Reason   reason.Reason `json:"reason,omitzero"`
 }
 
-// placed is an instance with where it is.
-type placed struct {
+// locatedInstance is an instance with its places.
+type locatedInstance struct {
 	plan.Instance
-	gpus  []string
-	spots []string // on each GPU
+	gpus   []string
+	places []string // place on each GPU
 }
 
-// Plans lists the changes from one plan to the next: stops in the order of the
-// old, then starts and what is kept in the order of the new. An instance is
-// kept when the same id has the same slice at the same place of the same GPUs;
-// otherwise it stops and another of its id starts.
+// Plans returns the changes from one plan to the next: stops in the order of the old plan, and then starts
+// and kept instances in the order of the new plan. An instance is kept if the same ID has the same slice at
+// the same place on the same GPUs. Otherwise, it stops, and another instance with its ID starts.
 func Plans(before, after plan.Plan) []Change {
 	was, is := instances(before), instances(after)
 	var stops, starts, keeps []Change
@@ -60,11 +59,11 @@ func Plans(before, after plan.Plan) []Change {
 	return slices.Concat(stops, starts, keeps)
 }
 
-// Count is how many changes there are of a kind.
-func Count(changes []Change, do string) int {
+// Count returns the number of changes of a kind.
+func Count(changes []Change, kind string) int {
 	n := 0
 	for _, c := range changes {
-		if c.Do == do {
+		if c.Kind == kind {
 			n++
 		}
 	}
@@ -73,21 +72,21 @@ func Count(changes []Change, do string) int {
 
 type list struct {
 	order []string
-	byID  map[string]*placed
+	byID  map[string]*locatedInstance
 }
 
 func instances(p plan.Plan) list {
-	l := list{byID: map[string]*placed{}}
+	l := list{byID: map[string]*locatedInstance{}}
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			at, known := l.byID[in.ID]
 			if !known {
-				at = &placed{Instance: in}
+				at = &locatedInstance{Instance: in}
 				l.byID[in.ID] = at
 				l.order = append(l.order, in.ID)
 			}
-			at.gpus = append(at.gpus, fmt.Sprintf("%s/%d", g.Node, g.Index))
-			at.spots = append(at.spots, fmt.Sprintf("%s/%d %s %s", g.Node, g.Index, number(in.X), number(in.Y)))
+			at.gpus = append(at.gpus, g.Name().String())
+			at.places = append(at.places, fmt.Sprintf("%s %s %s", g.Name(), number(in.X), number(in.Y)))
 		}
 	}
 	return l
@@ -100,13 +99,11 @@ func number(v *float64) string {
 	return fmt.Sprintf("%.8f", *v)
 }
 
-func same(a, b *placed) bool {
+func same(a, b *locatedInstance) bool {
 	return a.Function == b.Function && a.SMPct == b.SMPct && a.QuotaRequest == b.QuotaRequest && a.QuotaLimit == b.QuotaLimit &&
-		a.Batch == b.Batch && slices.Equal(slices.Sorted(slices.Values(a.spots)), slices.Sorted(slices.Values(b.spots)))
+		a.Batch == b.Batch && slices.Equal(slices.Sorted(slices.Values(a.places)), slices.Sorted(slices.Values(b.places)))
 }
 
-func change(do string, at *placed) Change {
-	gpus := slices.Clone(at.gpus)
-	slices.SortFunc(gpus, cmp.Compare)
-	return Change{Do: do, ID: at.ID, Function: at.Function, GPUs: gpus, SMPct: at.SMPct, Quota: at.QuotaRequest, RPS: at.RPS}
+func change(kind string, at *locatedInstance) Change {
+	return Change{Kind: kind, ID: at.ID, Function: at.Function, GPUs: slices.Sorted(slices.Values(at.gpus)), SMPct: at.SMPct, Quota: at.QuotaRequest, RPS: at.RPS}
 }

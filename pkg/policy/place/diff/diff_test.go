@@ -33,7 +33,7 @@ func TestPlans(t *testing.T) {
 	}}
 	var got []string
 	for _, c := range Plans(before, after) {
-		got = append(got, fmt.Sprint(c.Do, " ", c.ID, " ", c.GPUs))
+		got = append(got, fmt.Sprint(c.Kind, " ", c.ID, " ", c.GPUs))
 	}
 	want := []string{
 		"stop b [n/0]", "stop c [n/1]", "stop d [n/2]",
@@ -41,7 +41,7 @@ func TestPlans(t *testing.T) {
 		"keep wide [n/1 n/2]", "keep a [n/0]",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want %v", got, want)
 	}
 	if n := Count(Plans(before, before), Keep); n != 5 || len(Plans(before, before)) != 5 {
 		t.Errorf("a plan and itself: %d kept", n)

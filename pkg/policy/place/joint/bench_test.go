@@ -7,9 +7,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// grid is FaST-GShare's grid of configurations for a number of functions, with
-// throughputs that flatten out at different SM shares, and a demand of about so
-// many instances.
+// grid returns a problem with FaST-GShare's grid of configurations for each function. Throughputs
+// flatten out at different SM shares. The demand needs about the given number of instances.
 func grid(functions, instances int, room int64) Problem {
 	p := Problem{Classes: []Class{{Room: room, Count: Elastic}}}
 	rng := splitmix.Source(7)

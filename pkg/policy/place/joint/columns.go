@@ -7,48 +7,50 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/lp"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// pattern is what one GPU of a class can host, and serves so.
+// pattern describes one GPU of a class: the items that it hosts and the rates that they serve.
 type pattern struct {
 	gpu   GPU
 	fns   []int     // functions served, ascending
 	rates []float64 // of each
 }
 
-func (s *solver) pattern(g GPU) pattern {
-	out := pattern{gpu: g}
-	for _, it := range g.Items {
-		if s.p.option(it).Rate > 0 {
+// pattern returns the pattern of a GPU of the class that hosts the items.
+func (p *Problem) pattern(class int, items []Item) pattern {
+	out := pattern{gpu: GPU{class, AnyNode, items}}
+	for _, it := range items {
+		if p.option(it).Rate > 0 {
 			out.fns = append(out.fns, it.Func)
 		}
 	}
 	slices.Sort(out.fns)
 	out.fns = slices.Compact(out.fns)
 	out.rates = make([]float64, len(out.fns))
-	for _, it := range g.Items {
+	for _, it := range items {
 		if k, served := slices.BinarySearch(out.fns, it.Func); served {
-			out.rates[k] += s.p.option(it).Rate
+			out.rates[k] += p.option(it).Rate
 		}
 	}
 	return out
 }
 
-// worth is the value of what a pattern serves; of what is left, if that is
-// given.
-func (t pattern) worth(price, left []float64) float64 {
+// worth returns the value of the served rates at the given prices. Unless remaining is nil, a
+// rate counts for at most the remaining demand.
+func (t pattern) worth(price, remaining []float64) float64 {
 	sum := 0.0
 	for k, f := range t.fns {
 		rate := t.rates[k]
-		if left != nil {
-			rate = min(rate, left[f])
+		if remaining != nil {
+			rate = min(rate, remaining[f])
 		}
 		sum += price[f] * rate
 	}
 	return sum
 }
 
-// key tells patterns apart by their class and what they host.
+// key returns a string that is equal for patterns of the same class with the same items.
 func (t pattern) key() string {
 	codes := make([]uint64, 0, len(t.gpu.Items)+1)
 	for _, it := range t.gpu.Items {
@@ -63,13 +65,13 @@ func (t pattern) key() string {
 	return string(b)
 }
 
-// pool is the patterns found so far.
+// pool holds the patterns found so far.
 type pool struct {
 	patterns []pattern
 	known    map[string]bool // by key
 }
 
-// add adds a pattern and says whether it is new.
+// add adds a pattern and reports whether it is new. It ignores patterns that serve no function.
 func (p *pool) add(t pattern) bool {
 	key := t.key()
 	if len(t.fns) == 0 || p.known[key] {
@@ -80,31 +82,49 @@ func (p *pool) add(t pattern) bool {
 	return true
 }
 
-// master is the linear program of serving what is left with the pool's
-// patterns, rows in units of what a GPU of a function's alone serves.
-type master struct {
-	*lp.Master
-	rows    []int // of each function; -1 without
-	classes []int // rows of classes; -1 if elastic
-	left    []float64
-	capped  bool
-	of      []int // pattern of each column
+// generator solves linear programs by column generation.
+type generator struct {
+	requirement *requirement
+	pack        *packer
+	pricing     *pricing
+	pool        *pool
 }
 
-// missingPenalty is what a GPU's worth that is not served costs, in GPUs: so
-// much that nothing is missed that can be served.
+// newGenerator returns a generator and sets the solo rates of its requirement.
+func newGenerator(t *requirement, pack *packer, rng *splitmix.Source) *generator {
+	g := &generator{t, pack, &pricing{pack: pack, rng: rng}, &pool{known: map[string]bool{}}}
+	g.findSolo()
+	return g
+}
+
+// master is the linear program that serves the remaining demand with the fewest patterns of the
+// pool. A function's row is in units of its solo rate.
+type master struct {
+	requirement *requirement
+	pool        *pool
+	budget      *budget
+	*lp.Master
+	rows      []int // by function: its row, or -1
+	classes   []int // by class: its row, or -1 if elastic
+	remaining []float64
+	capped    bool
+	of        []int // by column: its pattern
+}
+
+// missingPenalty is the cost, in GPUs, of one GPU's worth of unserved demand. It is so large
+// that the program serves all demand that it can.
 const missingPenalty = 1000
 
-// master starts a program on what is left. Capped, a pattern counts for what
-// is left at most: it is tighter where little is.
-func (s *solver) master(left []float64, counts []int, capped bool) *master {
-	m := &master{capped: capped, rows: make([]int, len(left)), left: left, classes: make([]int, len(counts))}
+// newMaster returns a program on the remaining demand. If it is capped, a pattern counts for
+// at most the remaining demand, which is tighter where little remains.
+func (g *generator) newMaster(remaining []float64, counts []int, capped bool) *master {
+	m := &master{requirement: g.requirement, pool: g.pool, budget: g.pack.budget, capped: capped, rows: make([]int, len(remaining)), remaining: remaining, classes: make([]int, len(counts))}
 	var rows []lp.Row
-	for f, v := range left {
+	for f, v := range remaining {
 		m.rows[f] = -1
-		if v > 0 && s.solo[f] > 0 {
+		if v > 0 && g.requirement.solo[f] > 0 {
 			m.rows[f] = len(rows)
-			rows = append(rows, lp.Row{RHS: v / s.solo[f], Penalty: missingPenalty * s.solo[f] / s.minSolo})
+			rows = append(rows, lp.Row{RHS: v / g.requirement.solo[f], Penalty: missingPenalty * g.requirement.solo[f] / g.requirement.minSolo})
 		}
 	}
 	for k, n := range counts {
@@ -115,23 +135,23 @@ func (s *solver) master(left []float64, counts []int, capped bool) *master {
 		}
 	}
 	m.Master = lp.New(rows)
-	for i := range s.pool.patterns {
-		s.addColumn(m, i)
+	for i := range g.pool.patterns {
+		m.addColumn(i)
 	}
 	return m
 }
 
-// addColumn adds a pattern of the pool as a column.
-func (s *solver) addColumn(m *master, i int) {
-	t := s.pool.patterns[i]
+// addColumn adds pattern i of the pool as a column, unless it serves no function of the program.
+func (m *master) addColumn(i int) {
+	t := m.pool.patterns[i]
 	c := lp.Column{Cost: 1}
 	for k, f := range t.fns {
 		if row := m.rows[f]; row >= 0 {
 			rate := t.rates[k]
 			if m.capped {
-				rate = min(rate, m.left[f])
+				rate = min(rate, m.remaining[f])
 			}
-			c.Rows, c.Coefs = append(c.Rows, row), append(c.Coefs, rate/s.solo[f])
+			c.Rows, c.Coefs = append(c.Rows, row), append(c.Coefs, rate/m.requirement.solo[f])
 		}
 	}
 	if len(c.Rows) == 0 {
@@ -144,40 +164,39 @@ func (s *solver) addColumn(m *master, i int) {
 	m.of = append(m.of, i)
 }
 
-// offer adds a pattern to the pool and the program, if it is worth more than
-// cost and new.
-func (s *solver) offer(m *master, t pattern, price, cap []float64, cost float64) bool {
-	if t.worth(price, cap) <= cost || !s.pool.add(t) {
+// offer adds a pattern to the pool and the program if it is new and worth more than cost. It
+// reports whether it did.
+func (m *master) offer(t pattern, price, cap []float64, cost float64) bool {
+	if t.worth(price, cap) <= cost || !m.pool.add(t) {
 		return false
 	}
-	s.addColumn(m, len(s.pool.patterns)-1)
+	m.addColumn(len(m.pool.patterns) - 1)
 	return true
 }
 
-// solve solves the program as far as its columns go, in at most limit pivots, or
-// as far as there is time.
-func (s *solver) solve(m *master, limit int) {
+// solve runs the simplex method on the present columns, for at most limit pivots or until the
+// time expires.
+func (m *master) solve(limit int) {
 	before := m.Work()
-	m.Solve(limit, s.o.Expired)
-	s.work += m.Work() - before
+	m.Solve(limit, m.budget.hasExpired)
+	m.budget.work += m.Work() - before
 }
 
-// cap is what patterns count for at most; nil if there is no such limit.
+// cap returns the largest rates that patterns count for, or nil if there is no limit.
 func (m *master) cap() []float64 {
 	if m.capped {
-		return m.left
+		return m.remaining
 	}
 	return nil
 }
 
-// masterPrices are those of a request a second of each function, and of one GPU
-// more
-// of each class (at most 0).
-func (s *solver) masterPrices(m *master) (price, scarce []float64) {
+// prices returns the price of one request per second of each function, and the price of one more
+// GPU of each class (at most 0).
+func (m *master) prices() (price, scarce []float64) {
 	price, scarce = make([]float64, len(m.rows)), make([]float64, len(m.classes))
 	for f, row := range m.rows {
 		if row >= 0 {
-			price[f] = max(0, m.Prices()[row]) / s.solo[f]
+			price[f] = max(0, m.Prices()[row]) / m.requirement.solo[f]
 		}
 	}
 	for k, row := range m.classes {
@@ -188,81 +207,74 @@ func (s *solver) masterPrices(m *master) (price, scarce []float64) {
 	return price, scarce
 }
 
-// use is how often a solution of the program takes a pattern of the pool.
+// use is a pattern of the program's solution and the number of GPUs that have it.
 type use struct {
-	pattern int
+	pattern pattern
 	count   float64
 }
 
 func (m *master) uses() (out []use) {
-	m.Solution(func(column int, value float64) { out = append(out, use{m.of[column], value}) })
+	m.Solution(func(column int, value float64) { out = append(out, use{m.pool.patterns[m.of[column]], value}) })
 	return out
 }
 
-// relaxation is a linear program solved as far as the patterns that were found
-// go.
+// relaxation is the solution of a linear program over the patterns generated so far.
 type relaxation struct {
 	use    []use
-	price  []float64 // of a request a second of each function
-	proven float64   // what no solution of the program can cost less than, in GPUs
+	price  []float64 // of one request per second, by function
+	proven float64   // lower bound of the program's value, in GPUs
 }
 
 const (
-	// rounds bounds how often patterns are generated for one program.
+	// rounds limits the rounds of pattern generation for one program.
 	rounds = 2000
-	// rootWork bounds the first program, in steps: what is proven by then counts.
+	// rootWork limits the steps for the first program. The bound proven by then counts.
 	rootWork = 50_000_000
-	// margin is how much more than its GPU a pattern must be worth to come in.
+	// margin is the least amount by which a new pattern must be worth more than its GPU.
 	margin = 1e-7
 )
 
-// solveRoot solves the program of all that is wanted.
-func (s *solver) solveRoot() relaxation {
-	s.findSolo()
-	return s.generate(s.demand, s.counts())
+// solveRoot solves the program for the whole demand.
+func (g *generator) solveRoot() relaxation {
+	return g.generate(g.requirement.demand, g.pack.p.counts())
 }
 
-// findSolo finds what one GPU serves of each function alone, once.
-func (s *solver) findSolo() {
-	if s.solo != nil {
+// findSolo sets the target's solo rates: the most that one GPU serves of each function alone.
+func (g *generator) findSolo() {
+	if g.pack.p.fleetOnly() {
+		g.soloAlike()
 		return
 	}
-	s.solo = make([]float64, len(s.p.Funcs))
-	s.minSolo = math.Inf(1)
-	if s.fleetOnly() {
-		s.soloAlike()
-		return
-	}
-	price := make([]float64, len(s.p.Funcs))
-	for f := range s.p.Funcs {
-		if len(s.p.Funcs[f].Options) == 0 {
+	price := make([]float64, len(g.pack.p.Funcs))
+	for f := range g.pack.p.Funcs {
+		if len(g.pack.p.Funcs[f].Options) == 0 {
 			continue
 		}
 		price[f] = 1
-		for k, class := range s.p.Classes {
+		largest := 0.0
+		for k, class := range g.pack.p.Classes {
 			if class.Count == 0 {
 				continue
 			}
-			found, _ := s.findPatterns(k, price, s.demand, 0)
+			found, _ := g.pricing.findPatterns(k, price, g.requirement.demand, 0)
 			for _, t := range found {
-				if s.pool.add(t) {
-					s.solo[f] = max(s.solo[f], t.rates[0])
+				if g.pool.add(t) {
+					largest = max(largest, t.rates[0])
 				}
 			}
 		}
 		price[f] = 0
-		if s.solo[f] > 0 {
-			s.minSolo = min(s.minSolo, s.solo[f])
-		}
+		g.requirement.setSolo(f, largest)
 	}
 }
 
-// soloAlike finds what a GPU serves of each function with instances that are
-// alike, which is enough for a fleet.
-func (s *solver) soloAlike() {
-	room := s.p.Classes[0].Room
-	for f := range s.p.Funcs {
-		for _, o := range s.p.Funcs[f].Options {
+// soloAlike sets the solo rates to the most that a GPU serves with identical instances, which
+// suffices for a fleet.
+func (g *generator) soloAlike() {
+	room := g.pack.p.Classes[0].Room
+	for f := range g.pack.p.Funcs {
+		largest := 0.0
+		for _, o := range g.pack.p.Funcs[f].Options {
 			if !o.On[0] || o.Mem > room {
 				continue
 			}
@@ -270,113 +282,83 @@ func (s *solver) soloAlike() {
 			if o.Mem > 0 {
 				n = min(n, room/o.Mem)
 			}
-			s.solo[f] = max(s.solo[f], float64(n)*o.Rate)
+			largest = max(largest, float64(n)*o.Rate)
 		}
-		if s.solo[f] > 0 {
-			s.minSolo = min(s.minSolo, s.solo[f])
-		}
+		g.requirement.setSolo(f, largest)
 	}
 }
 
-func (s *solver) counts() []int {
-	out := make([]int, len(s.p.Classes))
-	for k, c := range s.p.Classes {
-		out[k] = c.Count
-	}
-	return out
-}
-
-// generate solves the linear program of what is left by column generation
-// (Gilmore and Gomory 1961, A linear programming approach to the cutting-stock
-// problem). It stops when no pattern is found that is worth more than its GPU,
-// the proven bound is as close as makes no difference, or time is over.
-func (s *solver) generate(left []float64, counts []int) relaxation {
-	m := s.master(left, counts, s.memoryLimited())
+// generate solves the linear program of the remaining demand by column generation (Gilmore and
+// Gomory 1961, A linear programming approach to the cutting-stock problem). It stops when no new
+// pattern is worth more than its GPU, when the proven bound nearly equals the program's value, or
+// when the work or time is spent.
+func (g *generator) generate(remaining []float64, counts []int) relaxation {
+	m := g.newMaster(remaining, counts, g.pack.p.memoryLimited())
 	out := relaxation{}
 	for range rounds {
-		s.solve(m, rounds*10)
-		if s.expired() {
+		m.solve(rounds * 10)
+		if g.pack.expired() {
 			break
 		}
-		price, scarce := s.masterPrices(m)
-		added, most := false, make([]float64, len(counts))
+		price, scarce := m.prices()
+		added, largest := false, make([]float64, len(counts))
 		for k := range counts {
 			if counts[k] == 0 {
 				continue
 			}
 			var found []pattern
 			cost := 1 - scarce[k] + margin
-			found, most[k] = s.findPatterns(k, price, left, cost)
+			found, largest[k] = g.pricing.findPatterns(k, price, remaining, cost)
 			for _, t := range found {
-				added = s.offer(m, t, price, m.cap(), cost) || added
+				added = m.offer(t, price, m.cap(), cost) || added
 			}
 		}
-		out.proven = max(out.proven, s.proven(price, left, most, counts))
-		if !added || out.proven > m.Value()*(1-1e-6) || s.work-s.pricing.extraWork > rootWork {
+		out.proven = max(out.proven, g.provenBound(price, remaining, largest, counts))
+		if !added || out.proven > m.Value()*(1-1e-6) || g.pack.work-g.pricing.extraWork > rootWork {
 			break
 		}
 	}
-	s.solve(m, rounds*10) // with what the last round found
-	out.price, _ = s.masterPrices(m)
+	m.solve(rounds * 10) // with the patterns of the last round
+	out.price, _ = m.prices()
 	out.use = m.uses()
 	return out
 }
 
-// proven is a number of GPUs that serving what is left takes at least: at any
-// prices, what is left is worth a sum, and no GPU of a class serves more of it
-// than most (the Lagrangian bound of column generation: Farley 1990, A note on
-// bounding a class of linear programming problems). The best GPUs are counted
-// first; when they are not enough, there are imagined to be more of them.
-func (s *solver) proven(price, left, most []float64, counts []int) float64 {
+// provenBound returns a lower bound on the number of GPUs that the remaining demand needs: the
+// demand's value at the given prices, divided by the most that a GPU of each class can serve of
+// it (the Lagrangian bound of column generation: Farley 1990, A note on bounding a class of
+// linear programming problems). It fills the best classes first, and assumes more GPUs of the
+// best class if all together do not suffice.
+func (g *generator) provenBound(price, remaining, largest []float64, counts []int) float64 {
 	sum := 0.0
 	for f, p := range price {
-		if s.solo[f] > 0 {
-			sum += p * left[f]
+		if g.requirement.solo[f] > 0 {
+			sum += p * remaining[f]
 		}
 	}
-	order := make([]int, 0, len(most))
-	for k := range most {
-		if most[k] > 0 {
+	order := make([]int, 0, len(largest))
+	for k := range largest {
+		if largest[k] > 0 {
 			order = append(order, k)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(most[b], most[a]) })
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(largest[b], largest[a]) })
 	gpus := 0.0
 	for _, k := range order {
-		if math.IsInf(most[k], 1) {
+		if math.IsInf(largest[k], 1) {
 			return gpus
 		}
-		n := sum / most[k]
+		n := sum / largest[k]
 		if counts[k] != Elastic {
 			n = min(n, float64(counts[k]))
 		}
 		gpus += n
-		if sum -= n * most[k]; sum <= 0 {
+		if sum -= n * largest[k]; sum <= 0 {
 			return gpus
 		}
 	}
 	if len(order) > 0 {
-		gpus += sum / most[order[0]]
+		gpus += sum / largest[order[0]]
 	}
 	return gpus
-}
-
-// withLeastPrices are prices at which everything is wanted: what the program
-// gets for nothing costs a little.
-func (s *solver) withLeastPrices(price []float64) []float64 {
-	out := slices.Clone(price)
-	for f := range out {
-		if s.solo[f] > 0 {
-			out[f] = max(out[f], leastPrice/s.solo[f])
-		}
-	}
-	return out
-}
-
-// leastPrice is a part of what a function costs when it has GPUs of its own.
-const leastPrice = 0.05
-
-// memoryLimited says whether memory is limited on any GPU.
-func (s *solver) memoryLimited() bool {
-	return slices.ContainsFunc(s.p.Classes, func(c Class) bool { return c.Room != Unlimited })
 }

@@ -6,20 +6,19 @@ import (
 	"slices"
 )
 
-// chosen is so many instances of one option, by its row of the fleet.
+// chosen is a number of instances of one option, given by its row of the fleet.
 type chosen struct{ row, count int }
 
 const (
-	// planParts is in how many parts of what it wants rates are rounded down to
-	// find a function's instances.
+	// planParts is the number of parts of a demand to which leastCover rounds rates down.
 	planParts = 512
-	// spareBest is how many instances of its best option a function's cover
-	// chooses anew, beyond which all are of that.
+	// spareBest is the number of instances of the best option that cover leaves to the dynamic
+	// program. All instances beyond it use the best option.
 	spareBest = 4
 )
 
-// covers are whole instances that serve each function, of about the least
-// size: sizes are by row, functions in the order of the rows.
+// covers returns whole instances that serve each function at about the least total size. Sizes
+// are by row; functions are in the order of the rows.
 func (f *fleet) covers(size []float64) [][]chosen {
 	out := make([][]chosen, len(f.from)-1)
 	for i := range out {
@@ -28,37 +27,37 @@ func (f *fleet) covers(size []float64) [][]chosen {
 	return out
 }
 
-// cover chooses for the function of these rows: the option of the least size
-// for its rate as often as leaves a few instances to choose, those by dynamic
-// programming over rates rounded down, and what is more than enough is taken
-// back.
+// cover chooses instances for the function of the rows from up to, excluding, to. It takes the
+// option with the least size per rate for all but a few instances, chooses these by dynamic
+// programming over rates rounded down, and then replaces or drops instances while the rest still
+// serves the demand.
 func (f *fleet) cover(size []float64, from, to int) []chosen {
-	want, best := f.s.demand[f.rows[from].fn]*(1-tolerance), from
+	demand, best := f.requirement.demand[f.rows[from].fn]*(1-tolerance), from
 	rate := func(i int) float64 { return f.rows[i].o.Rate }
 	for i := from; i < to; i++ {
 		if size[i]/rate(i) < size[best]/rate(best) {
 			best = i
 		}
 	}
-	base := max(0, int(want/rate(best))-spareBest)
+	base := max(0, int(demand/rate(best))-spareBest)
 	served := float64(base) * rate(best)
-	list := f.leastCover(size, from, to, want-served)
+	list := f.leastCover(size, from, to, demand-served)
 	for _, i := range list {
 		served += rate(i)
 	}
-	// What costs the most is replaced first.
+	// Replace the largest instances first.
 	slices.SortFunc(list, func(a, b int) int { return cmp.Or(cmp.Compare(size[b], size[a]), cmp.Compare(a, b)) })
 	counts := make([]int, to-from)
 	counts[best-from] = base
 	for _, now := range list {
 		next := now
 		for i := from; i < to; i++ {
-			if size[i] < size[next] && served-rate(now)+rate(i) >= want {
+			if size[i] < size[next] && served-rate(now)+rate(i) >= demand {
 				next = i
 			}
 		}
 		served += rate(next) - rate(now)
-		if served-rate(next) >= want {
+		if served-rate(next) >= demand {
 			served -= rate(next)
 			continue
 		}
@@ -73,54 +72,70 @@ func (f *fleet) cover(size []float64, from, to int) []chosen {
 	return out
 }
 
-// leastCover lists rows of the least size that serve so much, with rates
-// rounded down to parts of it.
-func (f *fleet) leastCover(size []float64, from, to int, want float64) (list []int) {
-	var cheapest [planParts + 1]int // row, by parts that it serves; -1 without
-	for k := range cheapest {
-		cheapest[k] = -1
-	}
+// leastCover returns rows of about the least total size that serve demand requests per second.
+// It rounds rates down to parts of demand.
+func (f *fleet) leastCover(size []float64, from, to int, demand float64) (list []int) {
+	c := newPartCover(planParts)
 	for i := from; i < to; i++ {
-		k := int(min(planParts, f.rows[i].o.Rate/want*planParts))
-		if k > 0 && (cheapest[k] < 0 || size[i] < size[cheapest[k]]) {
-			cheapest[k] = i
-		}
+		c.offer(f.rows[i].o.Rate/demand*planParts, size[i], i)
 	}
-	var useful []int // parts where less costs less
-	for k, below := planParts, math.Inf(1); k > 0; k-- {
-		if i := cheapest[k]; i >= 0 && size[i] < below {
-			useful, below = append(useful, k), size[i]
-		}
-	}
-	var least [planParts + 1]float64 // by parts served
-	var last [planParts + 1]int      // parts of the instance that makes it so
-	for k := 1; k <= planParts; k++ {
-		least[k] = math.Inf(1)
-		for _, n := range useful {
-			if v := size[cheapest[n]] + least[max(0, k-n)]; v < least[k] {
-				least[k], last[k] = v, n
-			}
-		}
-	}
-	f.s.work += int64(planParts * len(useful))
-	for k := planParts; k > 0; k -= last[k] {
-		list = append(list, cheapest[last[k]])
+	f.budget.work += c.solve()
+	for k := planParts; k > 0; k -= c.last[k] {
+		list = append(list, c.row[c.last[k]])
 	}
 	return list
 }
 
-// balanced are sizes that mix an area, by row, and memory such that the covers
-// by them take about as much of both, if there are such.
+// partCover finds the least total size of instances that serve a demand, which is divided into
+// equal parts.
+type partCover struct {
+	cheapest []float64 // by parts that one instance serves: the least size
+	row      []int     // by parts that one instance serves: the row of that instance
+	bestSize []float64 // by parts served: the least size of a set of instances
+	last     []int     // by parts served: the parts of one instance of that set
+}
+
+func newPartCover(parts int) *partCover {
+	return &partCover{slices.Repeat([]float64{math.Inf(1)}, parts+1), make([]int, parts+1), make([]float64, parts+1), make([]int, parts+1)}
+}
+
+// offer adds an instance that serves the given number of parts.
+func (c *partCover) offer(parts, size float64, row int) {
+	if k := int(min(parts, float64(len(c.bestSize)-1))); k > 0 && size < c.cheapest[k] {
+		c.cheapest[k], c.row[k] = size, row
+	}
+}
+
+// solve computes bestSize and last, and returns the steps that it took.
+func (c *partCover) solve() (work int64) {
+	parts := len(c.bestSize) - 1
+	var useful []int // numbers of parts that no larger number undercuts in size
+	for k, below := parts, math.Inf(1); k > 0; k-- {
+		if c.cheapest[k] < below {
+			useful, below = append(useful, k), c.cheapest[k]
+		}
+	}
+	for k := 1; k <= parts; k++ {
+		c.bestSize[k] = math.Inf(1)
+		for _, n := range useful {
+			if v := c.cheapest[n] + c.bestSize[max(0, k-n)]; v < c.bestSize[k] {
+				c.bestSize[k], c.last[k] = v, n
+			}
+		}
+	}
+	return int64(parts * len(useful))
+}
+
+// balanced returns a weight of memory, from 0 to 1, such that covers by the mix of area (by row)
+// and memory need about as much area as memory, if there is such a weight.
 func (f *fleet) balanced(area []float64) (mem float64) {
 	low, high := 0.0, 1.0
 	for range balanceSteps {
 		t := (low + high) / 2
 		a, m := 0.0, 0.0
-		for _, c := range f.covers(mix(area, f.mem, t)) {
-			for _, x := range c {
-				a += area[x.row] * float64(x.count)
-				m += f.mem[x.row] * float64(x.count)
-			}
+		for _, x := range slices.Concat(f.covers(mix(area, f.mem, t))...) {
+			a += area[x.row] * float64(x.count)
+			m += f.mem[x.row] * float64(x.count)
 		}
 		if m > a {
 			low = t
@@ -131,5 +146,5 @@ func (f *fleet) balanced(area []float64) (mem float64) {
 	return (low + high) / 2
 }
 
-// balanceSteps is how often the share of memory is halved.
+// balanceSteps is how often balanced halves the interval of weights.
 const balanceSteps = 5

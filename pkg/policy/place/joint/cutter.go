@@ -2,50 +2,49 @@ package joint
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
-// maxCuts is the most places on a side that the cutter looks at.
+// maxCuts is the largest number of points on a side at which the cutter cuts.
 const maxCuts = 100
 
-// choice is a configuration as the cutter sees it.
+// choice is a configuration in the cutter's terms.
 type choice struct {
 	fn, opt int
-	shape   int // its sides on the rasters, of cutter.shapes
+	shape   int // index of its rounded sides in cutter.shapes
 	rate    float64
 	mem     float64
 }
 
-// cutter finds the most valuable way to cut a GPU by guillotine cuts into
-// rectangles of configurations, by dynamic programming over all rectangles
-// [0, xs[i]) × [0, ys[j]) (Gilmore and Gomory 1965, Multistage cutting stock
-// problems of two and more dimensions; of each configuration there may be any
-// number).
+// cutter finds the most valuable guillotine cutting of a GPU into rectangles of configurations,
+// each of which may occur any number of times. It runs a dynamic program over all rectangles
+// [0, xs[i]) × [0, ys[j]) (Gilmore and Gomory 1965, Multistage cutting stock problems of two and
+// more dimensions).
 type cutter struct {
 	xs, ys   raster
 	nx, ny   int
 	choices  [][]choice // by function
-	shapes   [][2]int   // distinct (x, y) of choices
-	shapeAt  []int32    // nx × ny: the shape of these sides, -1 if none
-	restX    [][]int    // restX[i][a] is the point that remains of i after a
-	restY    [][]int
-	best     []float64 // value by shape
-	bestOf   []choice
-	value    []float64 // nx × ny: of the best in the rectangle
-	decision []int32   // nx × ny: how value is reached
-	work     *int64    // counted here: sums in the program
+	shapes   [][2]int   // distinct pairs of points (x, y) of choices
+	shapeAt  []int32    // nx × ny: the shape with these sides, or -1
+	restX    [][]int    // restX[i][a] is the point that remains of point i after a cut at a
+	restY    [][]int    // the same along y
+	best     []float64  // by shape: the value of its best configuration
+	bestOf   []choice   // by shape: that configuration
+	value    []float64  // nx × ny: of the best cutting of the rectangle
+	decision []int32    // nx × ny: how that cutting begins
+	work     *int64     // counter of the dynamic program's additions
 }
 
-// How the best of a rectangle is reached, besides by a cut at the raster point
-// x, which is x itself.
+// Decisions. A value from 0 to cutY-1 is a cut at that raster point along x.
 const (
 	nothing = -1            // nothing fits
-	shapes  = -2            // shape s is shapes - s
-	cutY    = 1 << 20       // a cut at the raster point y is cutY + y
-	smaller = math.MinInt32 // as that of a rectangle one point less wide or high
+	shapes  = -2            // shapes - s: the rectangle is one shape s
+	cutY    = 1 << 20       // cutY + y: a cut at the raster point y
+	smaller = math.MinInt32 // the cutting of a rectangle one point narrower or lower
 )
 
 func newCutter(p *Problem, class int, work *int64) *cutter {
@@ -65,8 +64,8 @@ func newCutter(p *Problem, class int, work *int64) *cutter {
 	return c
 }
 
-// remainders lists for each point where cuts can be (up to the half) and what
-// then remains.
+// remainders lists, for each point, the point that remains after each cut. Cuts beyond the middle
+// are left out, because they mirror others. Index 0 is unused.
 func remainders(r raster) [][]int {
 	out := make([][]int, len(r.points))
 	for i, p := range r.points {
@@ -78,12 +77,9 @@ func remainders(r raster) [][]int {
 	return out
 }
 
-// index finds the shapes of all configurations that the class can host.
+// index records the shapes of all configurations that the class can host.
 func (c *cutter) index(p *Problem, class int) {
-	c.shapeAt = make([]int32, c.nx*c.ny)
-	for i := range c.shapeAt {
-		c.shapeAt[i] = -1
-	}
+	c.shapeAt = slices.Repeat([]int32{-1}, c.nx*c.ny)
 	c.choices = make([][]choice, len(p.Funcs))
 	for f := range p.Funcs {
 		for i, o := range p.Funcs[f].Options {
@@ -102,8 +98,8 @@ func (c *cutter) index(p *Problem, class int) {
 	c.best, c.bestOf = make([]float64, len(c.shapes)), make([]choice, len(c.shapes))
 }
 
-// solve values every rectangle. A request a second of a function is worth
-// price, up to cap of them an instance; a byte costs mu.
+// solve computes the value of every rectangle. An instance is worth price per request per second,
+// for at most cap requests per second, minus mu per byte.
 func (c *cutter) solve(price, cap []float64, mu float64) {
 	clear(c.best)
 	for f, all := range c.choices {
@@ -127,43 +123,47 @@ func (c *cutter) fill() {
 	for i := 1; i < c.nx; i++ {
 		for j := 1; j < ny; j++ {
 			at := i*ny + j
-			v, how := 0.0, int32(nothing)
-			// What fits a smaller rectangle fits here; the trace finds it there.
+			v, decision := 0.0, int32(nothing)
+			// A cutting of a smaller rectangle also fits here.
 			if less := max(c.value[at-ny], c.value[at-1]); less > v {
-				v, how = less, smaller
+				v, decision = less, smaller
 			}
 			if s := c.shapeAt[at]; s >= 0 && c.best[s] > v {
-				v, how = c.best[s], shapes-s
+				v, decision = c.best[s], shapes-s
 			}
 			eps := 1e-12 * (1 + v)
 			for a, rest := 1, c.restX[i]; a < len(rest); a++ {
 				if sum := c.value[a*ny+j] + c.value[rest[a]*ny+j]; sum > v+eps {
-					v, how = sum, int32(a)
+					v, decision = sum, int32(a)
 				}
 			}
 			row := c.value[i*ny : i*ny+ny]
 			for a, rest := 1, c.restY[j]; a < len(rest); a++ {
 				if sum := row[a] + row[rest[a]]; sum > v+eps {
-					v, how = sum, int32(cutY+a)
+					v, decision = sum, int32(cutY+a)
 				}
 			}
 			work += len(c.restX[i]) + len(c.restY[j])
-			c.value[at], c.decision[at] = v, how
+			c.value[at], c.decision[at] = v, decision
 		}
 	}
 	*c.work += int64(work)
 }
 
-// valueOf is the value of the best that a w × h rectangle can be cut into.
+// valueOf returns the value of the best cutting of a w × h rectangle.
 func (c *cutter) valueOf(w, h int64) float64 {
 	return c.value[c.xs.floor(w)*c.ny+c.ys.floor(h)]
 }
 
-// cut appends to out what the best cut of a rectangle hosts, most valuable for
-// its area first.
+// cut appends the items of the best cutting of a rectangle to out, those with the most value per
+// area first.
 func (c *cutter) cut(out []Item, p *Problem, in maxrect.Rect) []Item {
 	from := len(out)
-	out = c.trace(out, p, c.xs.floor(in.W), c.ys.floor(in.H), in.X, in.Y)
+	c.trace(c.xs.floor(in.W), c.ys.floor(in.H), in.X, in.Y, func(shape int, x, y int64) {
+		ch := c.bestOf[shape]
+		o := p.Funcs[ch.fn].Options[ch.opt]
+		out = append(out, Item{Func: ch.fn, Option: ch.opt, At: maxrect.Rect{X: x, Y: y, W: o.W, H: o.H}})
+	})
 	density := func(it Item) float64 {
 		o := p.option(it)
 		s := c.shapeAt[c.xs.side(o.W)*c.ny+c.ys.side(o.H)]
@@ -173,49 +173,27 @@ func (c *cutter) cut(out []Item, p *Problem, in maxrect.Rect) []Item {
 	return out
 }
 
-// trace follows the decisions from the rectangle of i × j points at (x, y).
-func (c *cutter) trace(out []Item, p *Problem, i, j int, x, y int64) []Item {
+// trace follows the decisions from the rectangle of i × j points at (x, y). It calls leaf with
+// each shape and its corner.
+func (c *cutter) trace(i, j int, x, y int64, leaf func(shape int, x, y int64)) {
 	i, j = c.sameValue(i, j)
-	switch how := c.decision[i*c.ny+j]; {
-	case i == 0 || j == 0 || how == nothing:
-	case how >= cutY:
-		a := int(how - cutY)
-		out = c.trace(out, p, i, a, x, y)
-		out = c.trace(out, p, i, c.restY[j][a], x, y+c.ys.points[a])
-	case how >= 0:
-		a := int(how)
-		out = c.trace(out, p, a, j, x, y)
-		out = c.trace(out, p, c.restX[i][a], j, x+c.xs.points[a], y)
+	switch decision := c.decision[i*c.ny+j]; {
+	case i == 0 || j == 0 || decision == nothing:
+	case decision >= cutY:
+		a := int(decision - cutY)
+		c.trace(i, a, x, y, leaf)
+		c.trace(i, c.restY[j][a], x, y+c.ys.points[a], leaf)
+	case decision >= 0:
+		a := int(decision)
+		c.trace(a, j, x, y, leaf)
+		c.trace(c.restX[i][a], j, x+c.xs.points[a], y, leaf)
 	default:
-		ch := c.bestOf[shapes-how]
-		o := p.Funcs[ch.fn].Options[ch.opt]
-		out = append(out, Item{Func: ch.fn, Option: ch.opt, At: maxrect.Rect{X: x, Y: y, W: o.W, H: o.H}})
+		leaf(int(shapes-decision), x, y)
 	}
-	return out
 }
 
-// traceShapes follows the decisions from the rectangle of i × j points and
-// lists the shapes.
-func (c *cutter) traceShapes(out []int, i, j int) []int {
-	i, j = c.sameValue(i, j)
-	switch how := c.decision[i*c.ny+j]; {
-	case i == 0 || j == 0 || how == nothing:
-	case how >= cutY:
-		a := int(how - cutY)
-		out = c.traceShapes(out, i, a)
-		out = c.traceShapes(out, i, c.restY[j][a])
-	case how >= 0:
-		a := int(how)
-		out = c.traceShapes(out, a, j)
-		out = c.traceShapes(out, c.restX[i][a], j)
-	default:
-		out = append(out, int(shapes-how))
-	}
-	return out
-}
-
-// sameValue is the rectangle in that of i × j points where its value comes
-// from.
+// sameValue returns the smallest rectangle, within the rectangle of i × j points, from which
+// that rectangle has its value.
 func (c *cutter) sameValue(i, j int) (int, int) {
 	for c.decision[i*c.ny+j] == smaller {
 		if c.value[(i-1)*c.ny+j] == c.value[i*c.ny+j] {
@@ -227,22 +205,20 @@ func (c *cutter) sameValue(i, j int) (int, int) {
 	return i, j
 }
 
-// raster is the points along one side of a GPU where an edge can lie when
-// everything is pushed to one end: the sums of sides, which are enough to look
-// at (normal patterns: Herz 1972; Christofides and Whitlock 1977). Where there
-// would be too many, points are evenly spaced and sides are rounded to them.
+// raster holds the points along one side of a GPU where edges can lie. These are the sums of
+// sides, which suffice if everything is pushed to one end (normal patterns: Herz 1972;
+// Christofides and Whitlock 1977). If there are too many sums, the points are evenly spaced
+// instead, and sides are rounded to them.
 type raster struct {
 	points []int64 // ascending, from 0 to One
-	exact  bool
-	down   bool // sides are rounded down, not up
+	exact  bool    // the points are the sums of sides
+	down   bool    // sides are rounded down instead of up
 }
 
-// newRaster is the raster of these sides with at most limit points. Rounding
-// sides up keeps what is packed packable; rounding them down keeps a bound.
+// newRaster returns a raster of these sides with at most limit points. Rounding sides up keeps
+// packings feasible; rounding them down keeps upper bounds valid.
 func newRaster(sides []int64, limit int, down bool) raster {
-	sides = slices.Clone(sides)
-	slices.Sort(sides)
-	sides = slices.Compact(sides)
+	sides = slices.Compact(slices.Sorted(slices.Values(sides)))
 	if points := sums(sides, limit); points != nil {
 		return raster{points: points, exact: true, down: down}
 	}
@@ -253,34 +229,29 @@ func newRaster(sides []int64, limit int, down bool) raster {
 	return raster{points: even, down: down}
 }
 
-// sums are all sums of sides up to One, and One; nil when there are more than
+// sums returns all sums of sides up to One, and One itself. It returns nil if there are more than
 // limit.
 func sums(sides []int64, limit int) []int64 {
-	seen := map[int64]bool{0: true}
+	visited := map[int64]bool{0: true}
 	queue := []int64{0}
 	for len(queue) > 0 {
 		at := queue[len(queue)-1]
 		queue = queue[:len(queue)-1]
 		for _, s := range sides {
-			if next := at + s; next <= One && !seen[next] {
-				if len(seen) >= limit {
+			if next := at + s; next <= One && !visited[next] {
+				if len(visited) >= limit {
 					return nil
 				}
-				seen[next] = true
+				visited[next] = true
 				queue = append(queue, next)
 			}
 		}
 	}
-	seen[One] = true
-	points := make([]int64, 0, len(seen))
-	for p := range seen {
-		points = append(points, p)
-	}
-	slices.Sort(points)
-	return points
+	visited[One] = true
+	return slices.Sorted(maps.Keys(visited))
 }
 
-// floor is the last point that is at most v.
+// floor returns the index of the last point that is at most v.
 func (r raster) floor(v int64) int {
 	i, found := slices.BinarySearch(r.points, v)
 	if found {
@@ -289,7 +260,7 @@ func (r raster) floor(v int64) int {
 	return i - 1
 }
 
-// side is the point that stands for a side.
+// side returns the index of the point to which a side of length v is rounded.
 func (r raster) side(v int64) int {
 	i, found := slices.BinarySearch(r.points, v)
 	if found || !r.down {

@@ -8,19 +8,20 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/gfaas/gfaas/pkg/policy/place/dff"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// Grids of SM shares, in percent. Of FaST-GShare's efficient ones a GPU holds no
-// more than 96%; tenths fill it.
+// Grids of SM shares, in percent. FaST-GShare's efficient shares fill at most 96% of a GPU; tenths
+// fill it completely.
 var (
 	fastShares = []int64{6, 12, 24, 50, 60, 80, 100}
 	tenths     = []int64{10, 20, 30, 40, 50, 80, 100}
 )
 
-// fleetOf is functions that want 5 to 200 requests a second each, of which a
-// GPU alone serves a tenth of most to most, with 35 configurations of 0.5 to 6
-// GB an instance, on GPUs with so many GiB.
+// fleetOf returns a problem on GPUs with gib GiB. Each function has a demand of 5 to 200 requests per
+// second and 35 configurations of 0.5 to 6 GB per instance. A GPU alone serves most/10 to most requests
+// per second of it.
 func fleetOf(functions, gib int, most float64, shares []int64, seed uint64) Problem {
 	p := Problem{Classes: []Class{{Room: int64(gib) << 30, Count: Elastic}}}
 	rng := splitmix.Source(seed)
@@ -41,22 +42,22 @@ func fleetOf(functions, gib int, most float64, shares []int64, seed uint64) Prob
 	return p
 }
 
-// takes is what a plan takes of each resource, in GPUs. Shares count as dual
-// feasible functions have them that say how often the least fits.
-func takes(p *Problem, sol Solution, least int64) (used int, area, mem float64) {
+// usage returns the GPUs of a plan and the area and memory of its instances, in GPUs. SM shares are
+// transformed by the dual feasible function that counts how often the least share fits.
+func usage(p *Problem, sol Solution, least int64) (used int, area, mem float64) {
 	for _, g := range sol.Groups {
 		used += g.Count
 		for _, it := range g.GPU.Items {
 			o, n := p.option(it), float64(g.Count)
-			area += n * float64(o.W) / One * rounded(o.H, least*One/100)
+			f, whole := dff.Rounded(One, least*One/100)
+			area += n * float64(o.W) / One * float64(f(o.H)) / float64(whole)
 			mem += n * float64(o.Mem) / float64(p.Classes[0].Room)
 		}
 	}
 	return used, area, mem
 }
 
-// A fleet takes little more GPUs than its instances have area or memory, and
-// than any plan must.
+// The GPUs of a fleet stay close to the area or memory of its instances, and to the bound.
 func TestFleets(t *testing.T) {
 	for _, c := range []struct {
 		functions, gib int
@@ -67,17 +68,17 @@ func TestFleets(t *testing.T) {
 		{100, 40, 150, fastShares, 1},
 		{300, 24, 450, fastShares, 2},
 		{300, 80, 450, fastShares, 4},
-		{300, 40, 450, tenths, 21}, // memory is nearly as short as area, and has no price
+		{300, 40, 450, tenths, 21}, // memory is nearly as scarce as area, but has no price
 		{1000, 40, 450, fastShares, 8},
 	} {
 		t.Run(fmt.Sprint(c.functions, c.gib, c.most, c.shares[0]), func(t *testing.T) {
 			p := fleetOf(c.functions, c.gib, c.most, c.shares, c.seed)
 			sol := Solve(p, Options{})
 			check(t, &p, sol)
-			if left := sum(sol.Left); left > 0 {
-				t.Errorf("%v requests a second are left", left)
+			if remaining := sum(sol.Unserved); remaining > 0 {
+				t.Errorf("%v requests a second are left", remaining)
 			}
-			used, area, mem := takes(&p, sol, c.shares[0])
+			used, area, mem := usage(&p, sol, c.shares[0])
 			t.Logf("%d GPUs, bound %d (%s), area %.1f, memory %.1f", used, sol.Bound, sol.Method, area, mem)
 			if float64(used) > 1+1.03*max(area, mem) {
 				t.Errorf("%d GPUs for an area of %.1f and memory of %.1f", used, area, mem)
@@ -89,8 +90,7 @@ func TestFleets(t *testing.T) {
 	}
 }
 
-// Where there are too few GPUs for a fleet, those there are serve what they
-// can.
+// Half of the GPUs that a fleet needs serve at least half of its demand.
 func TestFleetWithTooFewGPUs(t *testing.T) {
 	p := fleetOf(manyFuncs+10, 40, 450, fastShares, 1)
 	wanted := 0.0
@@ -104,13 +104,13 @@ func TestFleetWithTooFewGPUs(t *testing.T) {
 	if used := check(t, &p, sol); used != all/2 {
 		t.Errorf("%d of %d GPUs are used", used, all/2)
 	}
-	if left := sum(sol.Left); left > wanted/2 {
-		t.Errorf("%v of %v requests a second are left, with half of %d GPUs", left, wanted, all)
+	if remaining := sum(sol.Unserved); remaining > wanted/2 {
+		t.Errorf("%v of %v requests a second are left, with half of %d GPUs", remaining, wanted, all)
 	}
 }
 
-// TestFleetTwin holds of tiny fleets that their bounds are at most the optimum,
-// and that their plans are packings that serve all.
+// TestFleetTwin checks for tiny fleets that the bound is at most the optimum, and that the plan is a
+// valid packing that serves everything.
 func TestFleetTwin(t *testing.T) {
 	fleets := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -120,20 +120,20 @@ func TestFleetTwin(t *testing.T) {
 		if d == nil {
 			return
 		}
-		sol := s.solution(d.draft, d.price)
+		sol := (&attempt{solver: s, draft: d.best, price: d.requestPrices()}).solution()
 		used := check(t, &p, sol)
-		for f, left := range sol.Left {
-			if left > 0 && slices.ContainsFunc(d.f.rows, func(r row) bool { return r.fn == f }) {
-				t.Fatalf("%v of function %d are left", left, f)
+		for f, remaining := range sol.Unserved {
+			if remaining > 0 && slices.ContainsFunc(d.rows, func(r row) bool { return r.fn == f }) {
+				t.Fatalf("%v of function %d are left", remaining, f)
 			}
 		}
-		if sum(sol.Left) > 0 {
+		if sum(sol.Unserved) > 0 {
 			return
 		}
 		fleets++
-		least := (&twin{p: &p}).least()
-		if roundUp(d.bound) > least || used < least {
-			t.Fatalf("bound %v, optimum %d, plan %d: %+v", d.bound, least, used, p)
+		least := (&twin{p: &p}).minGPUs()
+		if roundUp(d.lower) > least || used < least {
+			t.Fatalf("bound %v, optimum %d, plan %d: %+v", d.lower, least, used, p)
 		}
 	})
 	if fleets == 0 {
@@ -141,7 +141,7 @@ func TestFleetTwin(t *testing.T) {
 	}
 }
 
-// The same fleet and seed have the same plan.
+// The same fleet and seed give the same plan.
 func TestFleetAgain(t *testing.T) {
 	p := fleetOf(manyFuncs+10, 24, 450, fastShares, 3)
 	if a, b := Solve(p, Options{Seed: 5}), Solve(p, Options{Seed: 5}); !reflect.DeepEqual(a, b) {
@@ -149,23 +149,22 @@ func TestFleetAgain(t *testing.T) {
 	}
 }
 
-// A fleet has a plan whenever time is over, the worse the sooner; where it need
-// not hurry always the same.
+// A fleet has a plan whenever the time expires. If it is not hurried, the plan does not depend on the
+// time.
 func TestFleetExpired(t *testing.T) {
-	p := fleetOf(2*sampled+10, 24, 450, fastShares, 1)
+	p := fleetOf(2*sampleSize+10, 24, 450, fastShares, 1)
 	for _, limit := range []int{0, 5, 100} {
 		asked := 0
 		s := newSolver(&p, Options{Expired: func() bool { asked++; return asked > limit }})
-		s.findSolo()
 		f := s.newFleet()
 		f.hurried = true
 		f.solve()
 		bound := roundUp(f.bound())
-		sol := s.solution(f.draft(f.pack(bound)), f.requestPrices())
+		sol := (&attempt{solver: s, draft: f.draft(f.pack(bound)), price: f.requestPrices()}).solution()
 		used := check(t, &p, sol)
 		t.Logf("%d: %d GPUs, bound %d", limit, used, bound)
-		if sum(sol.Left) > 0 || used < bound || float64(used) > 1.5*float64(bound) {
-			t.Errorf("%d GPUs, bound %d, left %v, after asking %d times", used, bound, sum(sol.Left), limit)
+		if sum(sol.Unserved) > 0 || used < bound || float64(used) > 1.5*float64(bound) {
+			t.Errorf("%d GPUs, bound %d, left %v, after asking %d times", used, bound, sum(sol.Unserved), limit)
 		}
 	}
 	over := Solve(p, Options{Expired: func() bool { return true }})
@@ -174,8 +173,7 @@ func TestFleetExpired(t *testing.T) {
 	}
 }
 
-// Where each function has shares of its own there are too many shapes for a
-// program of them.
+// If each function has shares of its own, there are too many shapes for the linear program.
 func TestFleetOfManyShapes(t *testing.T) {
 	p := fleetOf(manyFuncs+10, 40, 450, fastShares, 1)
 	rng := splitmix.Source(1)
@@ -187,13 +185,12 @@ func TestFleetOfManyShapes(t *testing.T) {
 	}
 	sol := Solve(p, Options{})
 	used := check(t, &p, sol)
-	if t.Logf("%d GPUs, bound %d (%s)", used, sol.Bound, sol.Method); float64(used) > 1.25*float64(sol.Bound) || sum(sol.Left) > 0 {
-		t.Errorf("%d GPUs, bound %d (%s), left %v", used, sol.Bound, sol.Method, sum(sol.Left))
+	if t.Logf("%d GPUs, bound %d (%s)", used, sol.Bound, sol.Method); float64(used) > 1.25*float64(sol.Bound) || sum(sol.Unserved) > 0 {
+		t.Errorf("%d GPUs, bound %d (%s), left %v", used, sol.Bound, sol.Method, sum(sol.Unserved))
 	}
 }
 
-// The weights of models count for a fleet, and no bound says that they take
-// less.
+// A fleet includes the weights of models, and the bound stays valid.
 func TestFleetOfModels(t *testing.T) {
 	p := fleetOf(60, 40, 450, fastShares, 1)
 	for f := range p.Funcs {
@@ -203,8 +200,8 @@ func TestFleetOfModels(t *testing.T) {
 		p.Keepers = append(p.Keepers, 3<<30)
 	}
 	sol := Solve(p, Options{})
-	if used := check(t, &p, sol); used < sol.Bound || sum(sol.Left) > 0 {
-		t.Errorf("%d GPUs, bound %d, left %v", used, sol.Bound, sum(sol.Left))
+	if used := check(t, &p, sol); used < sol.Bound || sum(sol.Unserved) > 0 {
+		t.Errorf("%d GPUs, bound %d, left %v", used, sol.Bound, sum(sol.Unserved))
 	}
 }
 
@@ -215,7 +212,7 @@ func BenchmarkFleet(b *testing.B) {
 				b.Run(fmt.Sprintf("functions=%d/gib=%d/most=%v", functions, gib, most), func(b *testing.B) {
 					p := fleetOf(functions, gib, most, fastShares, 1)
 					benchmark(b, p)
-					used, area, mem := takes(&p, Solve(p, Options{}), fastShares[0])
+					used, area, mem := usage(&p, Solve(p, Options{}), fastShares[0])
 					b.ReportMetric(float64(used)/max(area, mem), "gpus/packed")
 				})
 			}

@@ -9,13 +9,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
-// TestBoundOptimumPlan holds bound ≤ optimum ≤ plan, and that plans are
-// packings that serve what they say.
+// TestBoundOptimumPlan checks bound ≤ optimum ≤ plan, and that plans are valid packings that serve the
+// stated demand.
 func TestBoundOptimumPlan(t *testing.T) {
 	gaps, plans := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := tiny(t)
-		for f := range p.Funcs { // each alone must fit
+		for f := range p.Funcs { // each instance must fit an empty GPU
 			for i := range p.Funcs[f].Options {
 				o := &p.Funcs[f].Options[i]
 				if o.Mem+2 > p.Classes[0].Room {
@@ -25,12 +25,12 @@ func TestBoundOptimumPlan(t *testing.T) {
 		}
 		sol := Solve(p, Options{Seed: uint64(rapid.IntRange(0, 9).Draw(t, "seed")), Work: 60_000})
 		used := check(t, &p, sol)
-		for f, left := range sol.Left {
-			if left > 0 {
-				t.Fatalf("%v of function %d are left", left, f)
+		for f, remaining := range sol.Unserved {
+			if remaining > 0 {
+				t.Fatalf("%v of function %d are left", remaining, f)
 			}
 		}
-		least := (&twin{p: &p}).least()
+		least := (&twin{p: &p}).minGPUs()
 		if sol.Bound > least || used < least {
 			t.Fatalf("bound %d, optimum %d, plan %d: %+v", sol.Bound, least, used, p)
 		}
@@ -44,8 +44,8 @@ func TestBoundOptimumPlan(t *testing.T) {
 	}
 }
 
-// TestTurnsTakeNoMore holds that plans under tokens leave no more, and take no
-// more GPUs, than plans of rectangles, and are plans of turns.
+// TestTurnsTakeNoMore checks that plans under tokens leave no more demand and use no more GPUs than
+// plans of rectangles, and have valid turns.
 func TestTurnsTakeNoMore(t *testing.T) {
 	compare := func(t rapid.TB, p Problem, o Options) {
 		p.Tokens = false
@@ -53,9 +53,9 @@ func TestTurnsTakeNoMore(t *testing.T) {
 		p.Tokens = true
 		turns := Solve(p, o)
 		if used := check(t, &p, turns); flat.better(turns) {
-			t.Fatalf("%d GPUs and %v left under tokens, %d and %v without", used, sum(turns.Left), flat.used(), sum(flat.Left))
+			t.Fatalf("%d GPUs and %v left under tokens, %d and %v without", used, sum(turns.Unserved), flat.used(), sum(flat.Unserved))
 		}
-		if sum(turns.Left) == 0 && turns.used() < turns.Bound {
+		if sum(turns.Unserved) == 0 && turns.used() < turns.Bound {
 			t.Fatalf("%d GPUs, bound %d", turns.used(), turns.Bound)
 		}
 	}
@@ -70,21 +70,21 @@ func TestTurnsTakeNoMore(t *testing.T) {
 	compare(t, fleetOf(manyFuncs+10, 24, 450, fastShares, 1), Options{})
 }
 
-// check counts the GPUs of a solution and checks each.
+// check validates a solution and returns its number of GPUs.
 func check(t rapid.TB, p *Problem, sol Solution) (used int) {
 	served := make([]float64, len(p.Funcs))
 	of := make([]int, len(p.Classes))
 	for _, g := range sol.Groups {
 		used += g.Count
 		of[g.GPU.Class] += g.Count
-		mem, seen := int64(0), map[int]bool{}
+		mem, counted := int64(0), map[int]bool{}
 		for i, it := range g.GPU.Items {
 			o := p.Funcs[it.Func].Options[it.Option]
 			served[it.Func] += float64(g.Count) * o.Rate
 			mem += o.Mem
-			if m := p.Funcs[it.Func].Model; m != NoModel && !seen[m] {
+			if m := p.Funcs[it.Func].Model; m != NoModel && !counted[m] {
 				mem += p.Keepers[m]
-				seen[m] = true
+				counted[m] = true
 			}
 			if !o.On[g.GPU.Class] {
 				t.Fatalf("%+v cannot be on class %d", it, g.GPU.Class)
@@ -107,19 +107,19 @@ func check(t rapid.TB, p *Problem, sol Solution) (used int) {
 		}
 	}
 	for f := range p.Funcs {
-		if want := p.Funcs[f].left(served[f]); want != sol.Left[f] {
-			t.Fatalf("function %d is served %v of %v, left is %v", f, served[f], p.Funcs[f].Demand, sol.Left[f])
+		if want := p.Funcs[f].remaining(served[f]); want != sol.Unserved[f] {
+			t.Fatalf("function %d is served %v of %v, left is %v", f, served[f], p.Funcs[f].Demand, sol.Unserved[f])
 		}
 	}
 	return used
 }
 
-// checkGangs holds that a spanning instance is on as many GPUs of one node as
-// it must, alike on each, and that nodes have so many GPUs.
+// checkGangs checks that each spanning instance uses GPUs of one node, as many as its span and with the
+// same option on each, and that no node has too few GPUs.
 func checkGangs(t rapid.TB, p *Problem, sol Solution) {
 	type key struct{ fn, gang int }
-	type seen struct{ option, node, count int }
-	gangs, taken := map[key]seen{}, map[[2]int]int{}
+	type gangPlace struct{ option, node, count int }
+	gangs, taken := map[key]gangPlace{}, map[[2]int]int{}
 	for _, g := range sol.Groups {
 		if g.GPU.Node != AnyNode {
 			taken[[2]int{g.GPU.Class, g.GPU.Node}] += g.Count
@@ -130,11 +130,11 @@ func checkGangs(t rapid.TB, p *Problem, sol Solution) {
 			}
 			at := key{it.Func, it.Gang}
 			was, ok := gangs[at]
-			if now := (seen{it.Option, g.GPU.Node, was.count + 1}); it.Gang == 0 || g.Count != 1 || g.GPU.Node == AnyNode ||
+			if now := (gangPlace{it.Option, g.GPU.Node, was.count + 1}); it.Gang == 0 || g.Count != 1 || g.GPU.Node == AnyNode ||
 				ok && (was.option != now.option || was.node != now.node) {
 				t.Fatalf("%+v was %+v, is on %+v", it, was, g)
 			}
-			gangs[at] = seen{it.Option, g.GPU.Node, was.count + 1}
+			gangs[at] = gangPlace{it.Option, g.GPU.Node, was.count + 1}
 		}
 	}
 	for at, g := range gangs {
@@ -188,8 +188,8 @@ func checkTurns(t rapid.TB, p *Problem, items []Item) {
 	}
 }
 
-// TestInventories holds that few and different GPUs are filled rightly, and
-// that the same seed gives the same plan.
+// TestInventories checks plans for few GPUs of several classes, and that the same seed gives the same
+// plan.
 func TestInventories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := tiny(t)
@@ -215,7 +215,7 @@ func TestInventories(t *testing.T) {
 		o := Options{Seed: 1, Work: 30_000}
 		sol := Solve(p, o)
 		used := check(t, &p, sol)
-		if sum(sol.Left) == 0 && sol.Bound > used {
+		if sum(sol.Unserved) == 0 && sol.Bound > used {
 			t.Fatalf("bound %d, plan %d", sol.Bound, used)
 		}
 		if again := Solve(p, o); !reflect.DeepEqual(sol, again) {
@@ -224,8 +224,7 @@ func TestInventories(t *testing.T) {
 	})
 }
 
-// TestSpansAreServed holds that without an inventory spanning functions are
-// served like others.
+// TestSpansAreServed checks that spanning functions are served completely if GPUs are unlimited.
 func TestSpansAreServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := tiny(t)
@@ -234,13 +233,13 @@ func TestSpansAreServed(t *testing.T) {
 			p.Funcs[f].Span = rapid.IntRange(1, 4).Draw(t, "span")
 		}
 		sol := Solve(p, Options{Work: 20_000})
-		if used := check(t, &p, sol); sum(sol.Left) > 0 || used < sol.Bound {
-			t.Fatalf("%d GPUs, bound %d, left %v", used, sol.Bound, sol.Left)
+		if used := check(t, &p, sol); sum(sol.Unserved) > 0 || used < sol.Bound {
+			t.Fatalf("%d GPUs, bound %d, left %v", used, sol.Bound, sol.Unserved)
 		}
 	})
 }
 
-// Where memory binds more than SMs, plans and bounds stay close.
+// If memory is scarcer than SMs, plans stay close to the bound.
 func TestTightMemory(t *testing.T) {
 	for _, room := range []int64{3500, 5000, 7000, 10_000} {
 		sol := Solve(grid(8, 1600, room), Options{})
@@ -255,8 +254,8 @@ func TestTightMemory(t *testing.T) {
 	}
 }
 
-// A look for a spot must not give the items of a GPU turns anew, on which a
-// spot that another look found relies.
+// Searching for a place must not assign new turns to the items of a GPU, because a place found by
+// another search may depend on them.
 func TestLooksChangeNothing(t *testing.T) {
 	p := Problem{Tokens: true, Classes: []Class{{Room: Unlimited, Count: Elastic}}}
 	option := func(w, h int64) Option { return Option{W: w * cell, H: h * cell, Rate: 1, On: []bool{true}} }
@@ -273,8 +272,8 @@ func TestLooksChangeNothing(t *testing.T) {
 	}
 }
 
-// TestHopelessCostsNothing: of functions that nothing can serve, however many,
-// none is looked at alone, which would take work for each pair of them.
+// TestHopelessCostsNothing checks that functions without a configuration are not searched one by one,
+// which would cost work for each pair of them.
 func TestHopelessCostsNothing(t *testing.T) {
 	p := Problem{
 		Classes: []Class{{Room: Unlimited, Count: Elastic}},
@@ -290,17 +289,17 @@ func TestHopelessCostsNothing(t *testing.T) {
 	}
 }
 
-// Once time is over nothing is improved any more, the first program included,
-// but all that is wanted is placed.
+// Once the time has expired, no improvement starts, not even the first program, but all demand is
+// placed.
 func TestExpired(t *testing.T) {
 	p := grid(100, 300, Unlimited)
 	over := Options{Expired: func() bool { return true }}
 	sol := Solve(p, over)
-	if used := check(t, &p, sol); sum(sol.Left) > 0 || sol.Bound > used {
-		t.Errorf("%v is left on %d GPUs, bound %d", sol.Left, used, sol.Bound)
+	if used := check(t, &p, sol); sum(sol.Unserved) > 0 || sol.Bound > used {
+		t.Errorf("%v is left on %d GPUs, bound %d", sol.Unserved, used, sol.Bound)
 	}
 	s := newSolver(&p, over)
-	if root := s.solveRoot(); len(s.pool.patterns) > len(p.Funcs) || len(root.use) > 0 {
-		t.Errorf("%d patterns of %d functions, %d used by a program that there was no time for", len(s.pool.patterns), len(p.Funcs), len(root.use))
+	if root := s.columns.solveRoot(); len(s.columns.pool.patterns) > len(p.Funcs) || len(root.use) > 0 {
+		t.Errorf("%d patterns of %d functions, %d used by a program that there was no time for", len(s.columns.pool.patterns), len(p.Funcs), len(root.use))
 	}
 }

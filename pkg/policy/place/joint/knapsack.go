@@ -3,28 +3,28 @@ package joint
 import (
 	"math"
 	"slices"
-
-	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
-// A knapsack's raster has so many points at most, fewer when there are many
-// sizes.
+// Limits of a knapsack's raster. It has at most maxSums points; with many sizes, the limit is
+// maxCells divided by their number, but at least minSums.
 const (
 	maxSums  = 4000
 	minSums  = 200
 	maxCells = 400_000
 )
 
-// cutRelaxation bounds from above what one GPU can host.
+// cutRelaxation computes an upper bound of the value that one GPU can host. It relaxes the problem
+// so that instances may be cut into pieces along one axis:
 //
-// At each moment of the window what runs side by side has SM shares of at most
-// all, so cut in time at will (each instance is worth value/quota a window)
-// nothing beats the best such set kept for the whole window: a knapsack of SM
-// shares. Rectangles are also, at each SM, a row of quotas that sum to at most
-// the window, so a knapsack of quotas with value/share bounds them too. A
-// timetable may move an instance between SMs: there only the first holds. (The
-// bar relaxation of Scheithauer, LP-based bounds for the container and
-// multi-container loading problem, priced for one bin.)
+//   - Cut in time, an instance is worth value/quota per window. The instances that run at any
+//     moment have SM shares of at most One, so no packing is worth more than the best such set
+//     running for the whole window: a knapsack of SM shares.
+//   - Cut in SMs, an instance is worth value/share. The rectangles across any SM have quotas of at
+//     most One: a knapsack of quotas. This does not hold for timetables, where an instance may move
+//     between SMs.
+//
+// This is the bar relaxation (Scheithauer, LP-based bounds for the container and multi-container
+// loading problem), priced for one bin.
 type cutRelaxation struct {
 	c      *cutter
 	shares knapsack // of SM shares
@@ -32,15 +32,15 @@ type cutRelaxation struct {
 	tokens bool
 }
 
-// knapsack is the sides of the cutter's shapes along one axis of a GPU.
+// knapsack holds the sides of the cutter's shapes along one axis of a GPU.
 type knapsack struct {
-	raster raster
-	sizes  []int64   // distinct sides
-	of     []int     // by shape, its size's number
-	across []float64 // by shape, its side along the other axis, as a part of all
-	rest   [][]int   // by point, by size: the point that remains, -1 if it does not fit
-	worth  []float64 // by size: the most value/across of its shapes
-	value  []float64 // by point: the best that fits
+	raster    raster
+	sizes     []int64   // distinct sides
+	of        []int     // by shape: index of its size
+	across    []float64 // by shape: its side along the other axis, as a fraction of One
+	remainder [][]int   // by point and size: the point that remains, -1 if the size does not fit
+	worth     []float64 // by size: the largest value/across of its shapes
+	value     []float64 // by point: the largest value that fits
 }
 
 func newCutRelaxation(p *Problem, c *cutter) *cutRelaxation {
@@ -48,7 +48,7 @@ func newCutRelaxation(p *Problem, c *cutter) *cutRelaxation {
 	return &cutRelaxation{c: c, tokens: p.Tokens, shares: newKnapsack(h, w), quotas: newKnapsack(w, h)}
 }
 
-// leastSides is the least quota and SM share that each shape stands for.
+// leastSides returns the least quota and the least SM share of the options of each shape.
 func (c *cutter) leastSides(p *Problem) (w, h []int64) {
 	w, h = slices.Repeat([]int64{One}, len(c.shapes)), slices.Repeat([]int64{One}, len(c.shapes))
 	for _, all := range c.choices {
@@ -61,9 +61,8 @@ func (c *cutter) leastSides(p *Problem) (w, h []int64) {
 }
 
 func newKnapsack(sides, across []int64) knapsack {
-	distinct := slices.Clone(sides)
-	slices.Sort(distinct)
-	limit := min(maxSums, max(minSums, maxCells/max(1, len(slices.Compact(distinct)))))
+	distinct := slices.Compact(slices.Sorted(slices.Values(sides)))
+	limit := min(maxSums, max(minSums, maxCells/max(1, len(distinct))))
 	k := knapsack{raster: newRaster(sides, limit, true), of: make([]int, len(sides)), across: make([]float64, len(sides))}
 	number := map[int64]int{}
 	for s, side := range sides {
@@ -76,22 +75,22 @@ func newKnapsack(sides, across []int64) knapsack {
 		k.of[s], k.across[s] = n, float64(across[s])/One
 	}
 	k.worth, k.value = make([]float64, len(k.sizes)), make([]float64, len(k.raster.points))
-	k.rest = make([][]int, len(k.raster.points))
+	k.remainder = make([][]int, len(k.raster.points))
 	for i, at := range k.raster.points {
-		k.rest[i] = make([]int, len(k.sizes))
+		k.remainder[i] = make([]int, len(k.sizes))
 		for n, size := range k.sizes {
 			if k.raster.exact {
-				k.rest[i][n] = k.raster.floor(at - size)
+				k.remainder[i][n] = k.raster.floor(at - size)
 			} else {
-				k.rest[i][n] = i - k.raster.side(size)
+				k.remainder[i][n] = i - k.raster.side(size)
 			}
 		}
 	}
 	return k
 }
 
-// solve is the most that fits of shapes of these values, each cut at will
-// across; infinite where a side is too small for the raster.
+// solve returns the largest total value of shapes that fit, if each may be cut along the other
+// axis. It returns infinity if a side is too small for the raster.
 func (k *knapsack) solve(values []float64) float64 {
 	clear(k.worth)
 	for s, v := range values {
@@ -99,11 +98,11 @@ func (k *knapsack) solve(values []float64) float64 {
 	}
 	for i := 1; i < len(k.value); i++ {
 		v := k.value[i-1]
-		for n, rest := range k.rest[i] {
+		for n, remainder := range k.remainder[i] {
 			switch {
-			case rest >= 0 && rest < i:
-				v = max(v, k.worth[n]+k.value[rest])
-			case rest == i && k.worth[n] > 0: // rounded down to nothing: no bound
+			case remainder >= 0 && remainder < i:
+				v = max(v, k.worth[n]+k.value[remainder])
+			case remainder == i && k.worth[n] > 0: // the size rounds down to 0, so there is no bound
 				return math.Inf(1)
 			}
 		}
@@ -112,42 +111,43 @@ func (k *knapsack) solve(values []float64) float64 {
 	return k.value[len(k.value)-1]
 }
 
-// bound is the most that one GPU can host by the cutter's last prices, memory
-// aside.
+// bound returns an upper bound of the value that one GPU can host at the cutter's last prices,
+// without regard to memory.
 func (r *cutRelaxation) bound() float64 {
 	area := 0.0
 	for s, v := range r.c.best {
 		area = max(area, v/(r.shares.across[s]*r.quotas.across[s]))
 	}
-	most := min(area, r.shares.solve(r.c.best))
+	bound := min(area, r.shares.solve(r.c.best))
 	if !r.tokens {
-		most = min(most, r.quotas.solve(r.c.best))
+		bound = min(bound, r.quotas.solve(r.c.best))
 	}
-	return most
+	return bound
 }
 
-// stripKnapsack values the best set of instances that run at the same moment,
-// each in a strip of SMs: SM shares of at most all, and memory of at most all, a
-// keeper of shared weights counted once. Cut in time at will, as in
-// cutRelaxation, nothing beats the best such set kept for the whole window, so
-// its value bounds what a GPU hosts; where its instances have the whole window,
-// it is what a GPU can host. It is a knapsack of two resources, memory rounded
-// down to levels, and of groups with a fixed cost, the keepers.
+// stripKnapsack finds the most valuable set of instances that can run at the same moment, each on
+// SMs of its own (a strip). Their SM shares and their memory must fit the GPU; shared weights count
+// once. As in cutRelaxation, an instance may be cut in time, so the value of the best set is an
+// upper bound for one GPU. If all its instances have a quota of One, the set itself fits the GPU.
+//
+// It is a knapsack of two resources (SM shares, and memory rounded down to levels) and of groups
+// with a fixed cost (the shared weights).
 type stripKnapsack struct {
 	k      *knapsack // of SM shares
 	room   int64
 	groups []modelGroup
 }
 
-// modelGroup is the functions of one model, or those without, which come in
-// turn: once any of them is taken, the keeper is paid for.
+// modelGroup holds the functions of one model, or all functions without a model. The dynamic
+// program handles the groups in turn; the first instance of a group pays for its keeper, the memory
+// of the shared weights.
 type modelGroup struct {
-	keeper int // levels
-	fns    []int
-	strips [][]strip  // by size of the knapsack: those that no other beats
-	value  []float64  // by point and level, with this group and those before
-	paid   []float64  // the same once the keeper is paid for
-	how    []decision // how paid is best reached
+	keeper    int // levels
+	fns       []int
+	strips    [][]strip  // by size of the knapsack: strips that are not dominated by another
+	value     []float64  // by point and level: the best with this group and those before it
+	paid      []float64  // by point and level: the best once the keeper is paid for
+	decisions []decision // by point and level: how paid is reached
 }
 
 // strip is an instance that has its SMs for the whole window.
@@ -157,21 +157,20 @@ type strip struct {
 	of    choice
 }
 
-// decision is how a point and level is best reached: by a strip, of a size and
-// of strips, or from another point, level or group.
+// decision records how a point and level is best reached: by the strip with these indexes, or, if
+// size is negative, from another point, level or group.
 type decision struct{ size, strip int32 }
 
 const (
 	levels    = 200
-	maxStrips = 300 // points of SM shares, beyond which there is no such knapsack
+	maxStrips = 300 // largest number of points of SM shares for which there is a stripKnapsack
 
-	fromLess   = -1 // the point before
-	fromRoom   = -2 // the level before
-	fromUnpaid = -3 // the group before, by paying for the keeper
+	fromLess   = -1 // from the point before
+	fromRoom   = -2 // from the level before
+	fromUnpaid = -3 // from the group before, by paying for the keeper
 )
 
-// newStripKnapsack is nil where memory is not limited, or SM shares are too
-// many.
+// newStripKnapsack returns nil if memory is unlimited or there are too many sums of SM shares.
 func newStripKnapsack(p *Problem, class int, k *knapsack) *stripKnapsack {
 	room := p.Classes[class].Room
 	if room == Unlimited || room <= 0 || !k.raster.exact || len(k.raster.points) > maxStrips {
@@ -192,7 +191,7 @@ func newStripKnapsack(p *Problem, class int, k *knapsack) *stripKnapsack {
 			g.keeper = b.level(float64(p.Keepers[m]))
 		}
 		n := len(k.raster.points) * (levels + 1)
-		g.value, g.paid, g.how = make([]float64, n), make([]float64, n), make([]decision, n)
+		g.value, g.paid, g.decisions = make([]float64, n), make([]float64, n), make([]decision, n)
 		b.groups = append(b.groups, g)
 	}
 	return b
@@ -200,9 +199,8 @@ func newStripKnapsack(p *Problem, class int, k *knapsack) *stripKnapsack {
 
 func (b *stripKnapsack) level(bytes float64) int { return int(bytes / float64(b.room) * levels) }
 
-// solve values all points and levels, and is the value of all. A request a
-// second of a function is worth price, up to cap of them an instance; a byte
-// costs mu.
+// solve values all points and levels, and returns the value of the whole GPU. An instance is worth
+// price per request per second, for at most cap requests per second, minus mu per byte.
 func (b *stripKnapsack) solve(c *cutter, price, cap []float64, mu float64) float64 {
 	before := make([]float64, len(b.k.raster.points)*(levels+1))
 	for n := range b.groups {
@@ -223,46 +221,45 @@ func (b *stripKnapsack) solve(c *cutter, price, cap []float64, mu float64) float
 	return before[len(before)-1]
 }
 
-// offer adds a strip unless one of its size takes no more memory and is worth
-// as much.
+// offer adds a strip unless another of the same size needs no more memory and is worth at least
+// as much. It removes strips that the new strip beats in this way.
 func (g *modelGroup) offer(size int, it strip) {
-	kept := g.strips[size][:0]
+	undominated := g.strips[size][:0]
 	for _, other := range g.strips[size] {
 		if other.level <= it.level && other.value >= it.value {
 			return
 		}
 		if other.level < it.level || other.value > it.value {
-			kept = append(kept, other)
+			undominated = append(undominated, other)
 		}
 	}
-	g.strips[size] = append(kept, it)
+	g.strips[size] = append(undominated, it)
 }
 
-// row values a point at all levels, given the group before, and says how many
-// steps that took.
+// row values point i at all levels, given the group before. It returns the steps that it took.
 func (g *modelGroup) row(k *knapsack, before []float64, i int) (work int64) {
 	at := func(i int) (from, to int) { return i * (levels + 1), (i + 1) * (levels + 1) }
 	from, to := at(i)
-	paid, how := g.paid[from:to], g.how[from:to]
+	paid, decisions := g.paid[from:to], g.decisions[from:to]
 	for m := range paid {
-		paid[m], how[m] = math.Inf(-1), decision{}
+		paid[m], decisions[m] = math.Inf(-1), decision{}
 		if m >= g.keeper {
-			paid[m], how[m] = before[from+m-g.keeper], decision{fromUnpaid, 0}
+			paid[m], decisions[m] = before[from+m-g.keeper], decision{fromUnpaid, 0}
 		}
 	}
 	if i > 0 {
-		less, end := at(i - 1)
-		offerRow(paid, how, g.paid[less:end], 0, decision{fromLess, 0})
+		smaller, end := at(i - 1)
+		offerRow(paid, decisions, g.paid[smaller:end], 0, decision{fromLess, 0})
 	}
 	for size, strips := range g.strips {
-		rest := k.rest[i][size]
-		if i == 0 || len(strips) == 0 || rest < 0 || rest >= i {
+		remainder := k.remainder[i][size]
+		if i == 0 || len(strips) == 0 || remainder < 0 || remainder >= i {
 			continue
 		}
-		from, to := at(rest)
+		from, to := at(remainder)
 		for n, it := range strips {
 			if it.level <= levels {
-				offerRow(paid[it.level:], how[it.level:], g.paid[from:to-it.level], it.value, decision{int32(size), int32(n)})
+				offerRow(paid[it.level:], decisions[it.level:], g.paid[from:to-it.level], it.value, decision{int32(size), int32(n)})
 			}
 		}
 		work += int64(len(strips) * levels / 4)
@@ -270,25 +267,24 @@ func (g *modelGroup) row(k *knapsack, before []float64, i int) (work int64) {
 	for m, v := range paid {
 		if m > 0 && paid[m-1] > v {
 			v = paid[m-1]
-			paid[m], how[m] = v, decision{fromRoom, 0}
+			paid[m], decisions[m] = v, decision{fromRoom, 0}
 		}
 		g.value[from+m] = max(v, before[from+m])
 	}
 	return work + levels
 }
 
-// offerRow reaches each level from one of another row, plus value, where that
-// is worth more.
-func offerRow(paid []float64, how []decision, rest []float64, value float64, by decision) {
-	how, rest = how[:len(paid)], rest[:len(paid)]
+// offerRow improves each level of a row to the value of remainder plus value, if that is larger.
+func offerRow(paid []float64, decisions []decision, remainder []float64, value float64, by decision) {
+	decisions, remainder = decisions[:len(paid)], remainder[:len(paid)]
 	for m, v := range paid {
-		if w := rest[m] + value; w > v {
-			paid[m], how[m] = w, by
+		if w := remainder[m] + value; w > v {
+			paid[m], decisions[m] = w, by
 		}
 	}
 }
 
-// best are the strips of the best set.
+// best returns the strips of the best set of the last solve.
 func (b *stripKnapsack) best() (out []strip) {
 	i, m := len(b.k.raster.points)-1, levels
 	for n := len(b.groups) - 1; n >= 0; n-- {
@@ -297,7 +293,7 @@ func (b *stripKnapsack) best() (out []strip) {
 			continue
 		}
 		for paid := true; paid; {
-			switch how := g.how[i*(levels+1)+m]; how.size {
+			switch step := g.decisions[i*(levels+1)+m]; step.size {
 			case fromUnpaid:
 				m, paid = m-g.keeper, false
 			case fromRoom:
@@ -305,37 +301,11 @@ func (b *stripKnapsack) best() (out []strip) {
 			case fromLess:
 				i--
 			default:
-				it := g.strips[how.size][how.strip]
+				it := g.strips[step.size][step.strip]
 				out = append(out, it)
-				i, m = b.k.rest[i][how.size], m-it.level
+				i, m = b.k.remainder[i][step.size], m-it.level
 			}
 		}
 	}
 	return out
-}
-
-// stripPattern lays the best set of the last prices on a GPU: each instance in
-// a strip of its own, as often as the window and memory hold it.
-func (s *solver) stripPattern(b *stripKnapsack, class int, price, left []float64) pattern {
-	h, left := s.newHost(class, nil), slices.Clone(left)
-	var strips []Item
-	y := int64(0)
-	for _, it := range b.best() {
-		o := s.p.Funcs[it.of.fn].Options[it.of.opt]
-		strips = append(strips, Item{Func: it.of.fn, Option: it.of.opt, At: maxrect.Rect{Y: y, W: o.W, H: o.H}})
-		y += o.H
-	}
-	for some := true; some; {
-		some = false
-		for n := range strips {
-			it := &strips[n]
-			if left[it.Func] > 0 && it.At.X+it.At.W <= One && it.At.Y+it.At.H <= One && h.hasMemory(*it) {
-				s.serve(h, s.withTurn(*it), left)
-				it.At.X += it.At.W
-				some = true
-			}
-		}
-	}
-	s.topUp(h, prices{rate: price}, left)
-	return s.pattern(GPU{class, AnyNode, h.items})
 }

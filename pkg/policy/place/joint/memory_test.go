@@ -6,8 +6,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// batches is functions that want about a part of what a GPU serves, each with
-// batches that serve more and take more memory, of some 10 to 90% of a GPU's.
+// batches returns a problem in which the demand of each function is about the given part of a GPU. Larger
+// batches have a higher throughput and need more memory, about 10 to 90% of a GPU's.
 func batches(functions int, part float64, seed uint64) Problem {
 	p := Problem{Classes: []Class{{Room: 8192, Count: Elastic}}}
 	rng := splitmix.Source(seed)
@@ -29,7 +29,7 @@ func batches(functions int, part float64, seed uint64) Problem {
 	return p
 }
 
-// Where memory is short and functions want little, plans and bounds stay close.
+// If memory is scarce and demands are small, plans stay close to the bound.
 func TestLittleInTightMemory(t *testing.T) {
 	used, bound := 0, 0
 	for seed := range uint64(3) {
@@ -49,20 +49,19 @@ func TestLittleInTightMemory(t *testing.T) {
 	}
 }
 
-// A GPU hosts no more of a function than is wanted because it has room.
+// A GPU hosts no more instances of a function than its demand needs, even if it has room.
 func TestNoMoreThanWanted(t *testing.T) {
 	for _, tokens := range []bool{false, true} {
 		p := Problem{Tokens: tokens, Classes: []Class{{Room: 100, Count: Elastic}}}
 		p.Funcs = []Func{{Demand: 4, Model: NoModel, Options: []Option{{W: One / 5, H: One / 10, Mem: 1, Rate: 1, On: []bool{true}}}}}
 		sol := Solve(p, Options{})
 		if items := sol.Groups[0].GPU.Items; len(items) != 4 {
-			t.Errorf("tokens %v: %d instances where 4 serve all", tokens, len(items))
+			t.Errorf("tokens %v: %d instances where 4 serve all, want 4", tokens, len(items))
 		}
 	}
 }
 
-// What is left of a function once its instances are as large as their GPUs have
-// room for takes no memory of its own.
+// Enlarging the instances of a function serves its remaining demand without more memory.
 func TestEnlarge(t *testing.T) {
 	p := Problem{Classes: []Class{{Room: 10, Count: Elastic}}}
 	small := Option{W: One / 2, H: One / 2, Mem: 5, Rate: 1, On: []bool{true}}
@@ -75,21 +74,20 @@ func TestEnlarge(t *testing.T) {
 		t.Errorf("%d GPUs, bound %d: %+v", used, sol.Bound, sol.Groups)
 	}
 	s := newSolver(&p, Options{})
-	h, left := s.newHost(0, nil), []float64{1.1, 1.1, 0, 0, 0, 0}
+	h, remaining := s.pack.newHost(0, nil), []float64{1.1, 1.1, 0, 0, 0, 0}
 	for f := range 2 {
 		it := Item{Func: f, Option: 0}
-		s.makeRoom(h, &it)
-		s.serve(h, it, left)
+		s.pack.makeRoom(h, &it)
+		s.pack.serve(h, it, remaining)
 	}
-	s.enlarge(h, []float64{1, 1, 1, 1, 1, 1}, left)
-	if sum(left) > 0 {
-		t.Errorf("%v is left beside %+v", left, h.items)
+	s.pack.enlarge(h, []float64{1, 1, 1, 1, 1, 1}, remaining)
+	if sum(remaining) > 0 {
+		t.Errorf("%v is left beside %+v", remaining, h.items)
 	}
 }
 
-// Whole instances take more than the parts that would do: two GPUs do not serve
-// three functions of which each needs two instances with most of the memory of
-// one.
+// Whole instances need more than fractional ones. Each of three functions needs two instances, and each
+// instance needs most of a GPU's memory, so the bound must be six GPUs.
 func TestWholeInstancesCount(t *testing.T) {
 	p := Problem{Classes: []Class{{Room: 10, Count: Elastic}}}
 	for range 3 {
@@ -104,7 +102,7 @@ func TestWholeInstancesCount(t *testing.T) {
 	}
 }
 
-// The weights of a model are on at least one GPU, besides what instances take.
+// The weights of each model are on at least one GPU, in addition to the memory of instances.
 func TestWeightsCount(t *testing.T) {
 	p := Problem{Classes: []Class{{Room: 10, Count: Elastic}}}
 	for m := range 3 {
@@ -117,13 +115,12 @@ func TestWeightsCount(t *testing.T) {
 	}
 }
 
-// A program that ends before it is solved counts with what it found last.
+// A program that stops before it is solved returns the solution with its newest patterns.
 func TestUnsolvedProgram(t *testing.T) {
 	p := batches(20, 0.05, 1)
 	s := newSolver(&p, Options{})
-	s.findSolo()
 	s.work += rootWork
-	root := s.generate(s.demand, s.counts())
+	root := s.columns.generate(s.requirement.demand, p.counts())
 	gpus := 0.0
 	for _, u := range root.use {
 		gpus += u.count

@@ -4,18 +4,18 @@ import (
 	"testing"
 )
 
-// TestRank: with too few GPUs those functions are served of which the GPUs serve most,
-// however many GPUs an instance spans.
+// TestRank checks that too few GPUs serve the functions with the most requests per GPU, whatever the
+// spans of their instances.
 func TestRank(t *testing.T) {
-	// fn is a function whose instance takes so much of each GPU's SMs and serves so many
-	// requests a second on each.
+	// fn returns a function whose instance has the given share of each GPU's SMs and serves rate
+	// requests per second on each.
 	fn := func(span int, share float64, rate, demand float64) Func {
 		return Func{Demand: demand, Model: NoModel, Span: span, Options: []Option{{W: One, H: int64(share * One), Mem: 1, Rate: rate, On: []bool{true}}}}
 	}
 	for name, c := range map[string]struct {
 		funcs []Func
 		nodes []int
-		want  float64 // served
+		want  float64 // served requests per second
 	}{
 		"one request a second of 201":   {[]Func{fn(2, 1, 0.5, 1), fn(1, 1, 100, 200)}, []int{2}, 200},
 		"the wider serves less":         {[]Func{fn(3, 1, 1, 3), fn(2, 1, 10, 20), fn(1, 1, 1, 1)}, []int{3}, 21},
@@ -38,11 +38,11 @@ func TestRank(t *testing.T) {
 			}
 			p := Problem{Funcs: c.funcs, Classes: []Class{{Room: 1000, Count: count, Nodes: c.nodes}}, Tokens: tokens}
 			sol := Solve(p, Options{Work: 300_000})
-			left := 0.0
-			for _, l := range sol.Left {
-				left += l
+			remaining := 0.0
+			for _, l := range sol.Unserved {
+				remaining += l
 			}
-			if got := wanted - left; got < c.want-1e-6 || got > c.want+1e-6 {
+			if got := wanted - remaining; got < c.want-1e-6 || got > c.want+1e-6 {
 				t.Errorf("%s, tokens %v: %v requests a second are served, want %v", name, tokens, got, c.want)
 			}
 		}

@@ -2,32 +2,39 @@ package joint
 
 import (
 	"cmp"
-	"math"
 	"slices"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// minHosts is how many GPUs the search has to choose among, if there are so
-// many: it opens some that were decided.
+// minHosts is the least number of open GPUs with which the search begins. It reopens decided GPUs
+// to reach it.
 const minHosts = 8
 
-// search lowers the number of GPUs towards target, or what is left when there
-// are no more of them, by ruin and recreate (Schrimpf et al. 2000, Record
-// breaking optimization results using the ruin and recreate principle): a few
-// GPUs are emptied and filled anew at prices that vary.
-func (s *solver) search(d *draft, price []float64, target int, until int64) {
+// search improves drafts.
+type search struct {
+	pack *packer
+	rng  *splitmix.Source
+}
+
+// run lowers the number of GPUs towards maxGPUs, or the remaining demand if there are no more
+// GPUs, by ruin and recreate (Schrimpf et al. 2000, Record breaking optimization results using
+// the ruin and recreate principle): it empties a few GPUs and fills them again at prices that
+// vary.
+func (s *search) run(d *draft, price []float64, maxGPUs int, until int64) {
 	s.reopen(d)
 	best := slices.Clone(d.hosts)
 	decided := 0
 	for _, g := range d.groups {
 		decided += g.Count
 	}
-	short := sum(s.unservedSingle(d.served)) > 0
-	for len(d.hosts) > 0 && !s.spent(until) {
+	short := sum(d.unservedSingle()) > 0
+	for len(d.hosts) > 0 && !s.pack.spent(until) {
 		if !short {
-			if decided+len(d.hosts) <= target || !slices.ContainsFunc(d.hosts, func(h *host) bool { return h.pinned == 0 }) {
+			if decided+len(d.hosts) <= maxGPUs || !slices.ContainsFunc(d.hosts, func(h *host) bool { return h.pinned == 0 }) {
 				break
 			}
-			s.drop(d, price)
+			d.drop(price)
 		}
 		if !s.repair(d, price, until) {
 			break
@@ -38,151 +45,77 @@ func (s *solver) search(d *draft, price []float64, target int, until int64) {
 		return
 	}
 	d.hosts = best
-	s.recount(d)
+	d.recount()
 }
 
-// spend improves attempts in turn until time is over, if it is to be spent, or
-// one of them meets the target.
-func spend(target int, o Options, attempts ...*attempt) {
-	met := func(a *attempt) bool { return a.meets(target) }
-	for o.Spend && o.Expired != nil && !o.Expired() && !slices.ContainsFunc(attempts, met) {
-		for _, a := range attempts {
-			a.improve()
-		}
-	}
-}
-
-// improve packs a fleet anew, which goes by chance in part, and searches from
-// all GPUs.
-func (a *attempt) improve() {
-	if a.meets(a.bound) {
-		return
-	}
-	s := a.s
-	if a.fleet != nil {
-		f := a.fleet.f
-		f.hurried = true // there is a plan
-		a.take(f.draft(f.pack(a.bound)))
-	}
-	d := s.opened(a.draft)
-	s.search(d, s.weights(s.withLeastPrices(a.price), d), a.bound, math.MaxInt64)
-	a.take(d)
-}
-
-// opened is a copy of a draft with all GPUs open to the search that are not of
-// spanning instances.
-func (s *solver) opened(d *draft) *draft {
-	out := &draft{hosts: slices.Clone(d.hosts), served: slices.Clone(d.served), counts: slices.Clone(d.counts)}
+// opened returns a copy of a draft in which all GPUs without spanning instances are open.
+func (s *search) opened(d *draft) *draft {
+	out := &draft{requirement: d.requirement, hosts: slices.Clone(d.hosts), served: slices.Clone(d.served), counts: slices.Clone(d.counts)}
 	for _, g := range d.groups {
 		if g.GPU.Node != AnyNode {
 			out.groups = append(out.groups, g)
 			continue
 		}
 		for range g.Count {
-			out.hosts = append(out.hosts, s.newHost(g.GPU.Class, g.GPU.Items))
+			out.hosts = append(out.hosts, s.pack.newHost(g.GPU.Class, g.GPU.Items))
 		}
 	}
 	return out
 }
 
-// reopen lets the search change decided GPUs, too, when there are few others.
-func (s *solver) reopen(d *draft) {
+// reopen opens decided GPUs if few others are open.
+func (s *search) reopen(d *draft) {
 	for len(d.hosts) < minHosts && len(d.groups) > 0 {
 		at := s.rng.Below(len(d.groups))
 		g := &d.groups[at]
-		d.hosts = append(d.hosts, s.newHost(g.GPU.Class, g.GPU.Items))
+		d.hosts = append(d.hosts, s.pack.newHost(g.GPU.Class, g.GPU.Items))
 		if g.Count--; g.Count == 0 {
 			d.groups = slices.Delete(d.groups, at, at+1)
 		}
 	}
 }
 
-// recount sums up again what is served.
-func (s *solver) recount(d *draft) {
-	clear(d.served)
-	for _, g := range d.groups {
-		for _, it := range g.GPU.Items {
-			d.served[it.Func] += float64(g.Count) * s.p.option(it).Rate
-		}
-	}
-	for _, h := range d.hosts {
-		d.serve(h.items, s.p)
-	}
-}
-
-// drop closes the GPU that serves the least, of those without spanning
-// instances.
-func (s *solver) drop(d *draft, price []float64) {
-	worth := func(h *host) float64 {
-		total := 0.0
-		for _, it := range h.items {
-			total += price[it.Func] * s.p.option(it).Rate
-		}
-		return total
-	}
-	at := -1
-	for i, h := range d.hosts {
-		if h.pinned == 0 && (at < 0 || worth(h) < worth(d.hosts[at])) {
-			at = i
-		}
-	}
-	if h := d.hosts[at]; d.counts[h.class] != Elastic {
-		d.counts[h.class]++
-	}
-	d.hosts = slices.Delete(d.hosts, at, at+1)
-	s.recount(d)
-}
-
-// patience is how often the search tries without leaving less.
+// patience is the number of tries without an improvement after which the search ends.
 const patience = 4000
 
-// A worse plan is taken if it leaves at most so much more, in GPUs, times a
-// random number: at first, and what each plan taken makes of that.
+// A worse plan is accepted if it leaves at most heat times a random number more demand, in GPUs.
+// The heat begins at startHeat and is multiplied by cooling after each accepted plan.
 const (
 	startHeat = 0.05
 	cooling   = 0.9995
 )
 
-// repair ruins and recreates until nothing is left. It says whether it came to
-// that before its work was spent; otherwise the least that was left stays.
-func (s *solver) repair(d *draft, price []float64, until int64) bool {
-	cost := s.costLeft(d, price)
-	least, best := cost, slices.Clone(d.hosts)
+// repair ruins and recreates until no demand remains. It reports whether it achieved that before
+// its work was spent; otherwise, it restores the best open GPUs that it found.
+func (s *search) repair(d *draft, price []float64, until int64) bool {
+	cost := d.costLeft(price)
+	lowest, best := cost, slices.Clone(d.hosts)
 	heat, since := startHeat, 0
-	for cost > 0 && len(d.hosts) > 0 && since < patience && !s.spent(until) {
+	for cost > 0 && len(d.hosts) > 0 && since < patience && !s.pack.spent(until) {
 		old, served := slices.Clone(d.hosts), slices.Clone(d.served)
 		s.recreate(d, price, s.ruin(d))
 		since++
-		now := s.costLeft(d, price)
-		if now > cost+heat*s.rng.Unit() {
+		current := d.costLeft(price)
+		if current > cost+heat*s.rng.Unit() {
 			d.hosts, d.served = old, served
 			continue
 		}
-		cost = now
-		if cost < least {
-			least, best, since = cost, slices.Clone(d.hosts), 0
+		cost = current
+		if cost < lowest {
+			lowest, best, since = cost, slices.Clone(d.hosts), 0
 		}
 		heat *= cooling
 	}
 	if cost > 0 {
 		d.hosts = best
-		s.recount(d)
+		d.recount()
 		return false
 	}
 	return true
 }
 
-// costLeft is what is left of functions that span one GPU, in GPUs.
-func (s *solver) costLeft(d *draft, price []float64) float64 {
-	total := 0.0
-	for f, v := range s.unservedSingle(d.served) {
-		total += v * price[f]
-	}
-	return total
-}
-
-// ruin empties some GPUs, wholly or in part, and lists them.
-func (s *solver) ruin(d *draft) []int {
+// ruin empties a few GPUs, wholly or in part, and returns their indexes.
+func (s *search) ruin(d *draft) []int {
 	n := min(1+s.rng.Below(3), len(d.hosts))
 	var at []int
 	for len(at) < n {
@@ -200,15 +133,15 @@ func (s *solver) ruin(d *draft) []int {
 				}
 			}
 		}
-		d.hosts[i] = s.reopened(old, stay)
+		d.hosts[i] = s.pack.reopen(old, stay)
 	}
-	s.recount(d)
+	d.recount()
 	return at
 }
 
-// recreate fills the GPUs again, at prices that vary.
-func (s *solver) recreate(d *draft, price []float64, at []int) {
-	left := s.unservedSingle(d.served)
+// recreate fills the GPUs again, at randomly varied prices.
+func (s *search) recreate(d *draft, price []float64, at []int) {
+	remaining := d.unservedSingle()
 	varied := make([]float64, len(price))
 	spread := 0.5 * s.rng.Unit()
 	for f := range price {
@@ -216,24 +149,23 @@ func (s *solver) recreate(d *draft, price []float64, at []int) {
 	}
 	slices.SortFunc(at, func(a, b int) int { return cmp.Compare(len(d.hosts[b].items), len(d.hosts[a].items)) })
 	for _, i := range at {
-		s.fillVaried(d.hosts[i], varied, left)
+		s.fillVaried(d.hosts[i], varied, remaining)
 	}
-	s.recount(d)
+	d.recount()
 }
 
-// fillVaried fills a GPU; where memory is limited, at a price and weight of
-// memory that vary, too.
-func (s *solver) fillVaried(h *host, price, left []float64) {
-	at := s.prices(h.class, price)
-	if room := s.p.Classes[h.class].Room; room == Unlimited || room <= 0 {
-		s.fill(h, at, left)
+// fillVaried fills a GPU. If memory is limited, it also varies the price and weight of memory.
+func (s *search) fillVaried(h *host, price, remaining []float64) {
+	at := s.pack.prices(h.class, price)
+	if room := s.pack.p.Classes[h.class].Room; room == Unlimited || room <= 0 {
+		s.pack.fill(h, at, remaining)
 		return
 	}
 	at.mem *= 2 * s.rng.Unit()
 	at.memWeight = s.rng.Unit()
 	if s.rng.Below(2) == 0 {
-		s.fill(h, at, left)
+		s.pack.fill(h, at, remaining)
 	} else {
-		s.topUp(h, at, left)
+		s.pack.topUp(h, at, remaining)
 	}
 }

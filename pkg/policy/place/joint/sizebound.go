@@ -4,38 +4,43 @@ import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/gfaas/gfaas/pkg/policy/place/dff"
 )
 
 // Names of the bounds, for a plan's bound_method.
 const (
 	boundLP  = "joint-lp"
 	boundDFF = "dff"
-	// boundCover is what whole instances take of area and memory together.
+	// boundCover is the least area and memory of whole instances.
 	boundCover = "cover"
-	// boundSpan is the largest span: an instance is on so many GPUs.
+	// boundSpan is the largest span: an instance needs that number of GPUs.
 	boundSpan = "span"
 )
 
 const (
-	scaleWork    = 10_000_000 // about how many divisions sizeBound takes for area
-	memoryScales = 12         // scales of memory
-	mixes        = 9          // of area and memory
-	coverParts   = 64         // of what a function wants, to which rates are rounded up
-	fineParts    = 512        // the same where few sizes are looked at
-	coverSizes   = 24         // sizes with which whole instances are looked at
+	scaleWork    = 10_000_000 // about the number of divisions in sizer.areas
+	memoryScales = 12         // functions of memory
+	mixes        = 9          // mixes of area and memory
+	coverParts   = 64         // parts of a demand to which rates are rounded up
+	fineParts    = 512        // the same if there are few sizes
+	coverSizes   = 24         // sizes for which covers are computed
 )
 
-// sizeBound is a number of GPUs that the demands take at least, whatever the
-// configurations. Dual feasible functions of quotas and of SM shares give
-// every instance a size such that those on one GPU never sum to more than 1
-// (Fekete and Schepers 1998, New classes of fast lower bounds for bin packing
-// problems; Carlier, Clautiaux and Moukrim 2007, New reduction procedures and
-// lower bounds for the two-dimensional bin packing problem with fixed
-// orientation); a function takes at least the least size that serves its
-// demand. It is good where the linear program's is not: where no configuration
-// has the whole window, where memory is short, and where functions want little.
-func (s *solver) sizeBound() (gpus float64, method string) {
-	rows := s.rows()
+// sizer computes lower bounds on the number of GPUs from sizes of instances.
+type sizer struct {
+	*budget
+	p           *Problem
+	requirement *requirement
+}
+
+// sizeBound returns a lower bound on the number of GPUs, and its name. Dual feasible functions of
+// quotas and of SM shares give every instance a size such that the sizes on one GPU never sum to
+// more than 1 (package dff). A function needs at least the least size that serves its demand. This
+// bound is better than that of the linear program if no configuration has the whole window, if
+// memory is short, or if demands are small.
+func (s *sizer) sizeBound() (gpus float64, method string) {
+	rows := s.requirement.rows()
 	if len(rows) == 0 {
 		return 0, boundDFF
 	}
@@ -46,29 +51,16 @@ func (s *solver) sizeBound() (gpus float64, method string) {
 	return gpus, boundDFF
 }
 
-// rows are the options that may serve what is wanted, function by function.
-func (s *solver) rows() (rows []row) {
-	for f := range s.p.Funcs {
-		for i, o := range s.p.Funcs[f].Options {
-			if s.solo[f] > 0 && s.demand[f] > 0 && slices.Contains(o.On, true) {
-				rows = append(rows, row{f, i, o})
-			}
-		}
+// areas returns the areas of the rows: first the plain areas and, last, the areas by the dual
+// feasible functions that give the largest bound. It also returns that bound.
+func (s *sizer) areas(rows []row) (areas [][]float64, gpus float64) {
+	limit := 2
+	for limit < 60 && (limit+1)*(limit+1)*len(rows) <= scaleWork {
+		limit++
 	}
-	return rows
-}
-
-// areas are the rows' areas, as they are and, last, as those dual feasible
-// functions have them that give the most, and how many GPUs these take at
-// least.
-func (s *solver) areas(rows []row) (areas [][]float64, gpus float64) {
-	most := 2
-	for most < 60 && (most+1)*(most+1)*len(rows) <= scaleWork {
-		most++
-	}
-	across := scales(rows, func(o Option) int64 { return o.W }, most)
-	up := scales(rows, func(o Option) int64 { return o.H }, most)
-	if s.p.Tokens { // at each moment shares are sized, and time is summed
+	across := scales(rows, func(o Option) int64 { return o.W }, limit)
+	up := scales(rows, func(o Option) int64 { return o.H }, limit)
+	if s.p.Tokens { // shares bound each moment, but turns may be split, so quotas stay plain
 		across = across[:1]
 	}
 	plain, area, best := make([]float64, len(rows)), make([]float64, len(rows)), []float64(nil)
@@ -94,29 +86,23 @@ func multiply(out, a, b []float64) {
 	}
 }
 
-// row is an option of a function.
-type row struct {
-	fn, opt int
-	o       Option
-}
-
-// scales are at most most functions of the rows' sides along an axis, the side
-// itself first.
-func scales(rows []row, side func(Option) int64, most int) (out [][]float64) {
+// scales returns functions of the rows' sides along an axis, the side itself first, and about
+// limit in total.
+func scales(rows []row, side func(Option) int64, limit int) (out [][]float64) {
 	var ks []int64
-	add := func(f func(int64) float64) {
+	add := func(f func(int64) int64, whole int64) {
 		v := make([]float64, len(rows))
 		for i, r := range rows {
-			v[i] = f(side(r.o))
+			v[i] = float64(f(side(r.o))) / float64(whole)
 		}
 		if !slices.ContainsFunc(out, func(o []float64) bool { return slices.Equal(o, v) }) {
 			out = append(out, v)
 		}
 	}
-	add(func(x int64) float64 { return float64(x) / One })
+	add(func(x int64) int64 { return x }, One)
 	for _, r := range rows {
 		x := side(r.o)
-		for _, k := range []int64{x, One - x, One - x + 1, x / 2, x / 3} {
+		for _, k := range dff.Thresholds(x, One) {
 			if k >= 1 && k <= One/2 {
 				ks = append(ks, k)
 			}
@@ -124,46 +110,20 @@ func scales(rows []row, side func(Option) int64, most int) (out [][]float64) {
 	}
 	slices.Sort(ks)
 	ks = slices.Compact(ks)
-	n := min(len(ks), most/2)
+	n := min(len(ks), limit/2)
 	for i := range n {
 		k := ks[(2*i+1)*len(ks)/(2*n)]
-		add(func(x int64) float64 { return dropSmall(x, k) })
-		add(func(x int64) float64 { return rounded(x, k) })
+		add(dff.DropSmall(One, k))
+		add(dff.Rounded(One, k))
 	}
 	return out
 }
 
-// dropSmall forgets sides below k, and lets nothing lie beside what leaves less
-// than k (U of Fekete and Schepers).
-func dropSmall(x, k int64) float64 {
-	switch {
-	case x > One-k:
-		return 1
-	case x < k:
-		return 0
-	}
-	return float64(x) / One
-}
-
-// rounded counts how often k fits, in favour of sides above the half (f2 of
-// Carlier and others).
-func rounded(x, k int64) float64 {
-	whole := One / k
-	switch {
-	case 2*x > One:
-		return float64(whole-(One-x)/k) / float64(whole)
-	case 2*x == One:
-		return 0.5
-	}
-	return float64(x/k) / float64(whole)
-}
-
-// coverBound is a number of GPUs that the demands take at least. A size is a
-// mix of area and memory, either as it is or as dual feasible functions have
-// it, such that what is on one GPU never sums to more than 1. A function takes
-// no less than the least set of whole instances that serves it; a model that is
-// hosted at all has its weights on a GPU.
-func (s *solver) coverBound(rows []row, areas [][]float64) float64 {
+// coverBound returns a lower bound on the number of GPUs. It mixes area and memory, each plain or
+// by dual feasible functions, to sizes that never sum to more than 1 on one GPU. A function needs
+// at least the least set of whole instances that serves it. Each model has its weights on at least
+// one GPU.
+func (s *sizer) coverBound(rows []row, areas [][]float64) float64 {
 	type size struct {
 		of             []float64
 		weights, total float64
@@ -176,8 +136,8 @@ func (s *solver) coverBound(rows []row, areas [][]float64) float64 {
 		add(a, 0)
 		for _, m := range s.memorySizes(rows) {
 			for n := range mixes {
-				part := float64(n+1) / mixes
-				add(mix(a, m.of, part), part*m.weights)
+				weight := float64(n+1) / mixes
+				add(mix(a, m.of, weight), weight*m.weights)
 			}
 		}
 	}
@@ -190,25 +150,24 @@ func (s *solver) coverBound(rows []row, areas [][]float64) float64 {
 	return best
 }
 
-// mix is sizes of which memory counts for a part and area for the rest.
-func mix(area, memory []float64, part float64) []float64 {
+// mix returns sizes in which memory has the given weight and area the rest.
+func mix(area, memory []float64, weight float64) []float64 {
 	out := make([]float64, len(area))
 	for i := range out {
-		out[i] = (1-part)*area[i] + part*memory[i]
+		out[i] = (1-weight)*area[i] + weight*memory[i]
 	}
 	return out
 }
 
-// memorySize is the rows' sizes by memory, and what the weights of all models
-// take.
+// memorySize holds the rows' sizes by memory, and the total size of the weights of all models.
 type memorySize struct {
 	of      []float64
 	weights float64
 }
 
-// memorySizes are the rows' memory as parts of the largest GPU's, as it is
-// first; none where memory is without limit.
-func (s *solver) memorySizes(rows []row) (out []memorySize) {
+// memorySizes returns the rows' memory as fractions of the largest GPU's, first plain and then by
+// dual feasible functions. It returns nil if memory is unlimited.
+func (s *sizer) memorySizes(rows []row) (out []memorySize) {
 	room := int64(0)
 	for _, c := range s.p.Classes {
 		if room = max(room, c.Room); c.Room == Unlimited {
@@ -232,62 +191,43 @@ func (s *solver) memorySizes(rows []row) (out []memorySize) {
 	return out
 }
 
-// leastSize sums over the functions the least size that serves each, in parts
-// of instances but for the first.
-func (s *solver) leastSize(rows []row, size []float64) float64 {
+// leastSize returns the sum over the functions of the least size that serves each. A function has
+// at least one instance; beyond that, instances may be fractional.
+func (s *sizer) leastSize(rows []row, size []float64) float64 {
 	total := 0.0
 	for i := 0; i < len(rows); {
 		f := rows[i].fn
-		one, rate := math.Inf(1), math.Inf(1)
+		perInstance, rate := math.Inf(1), math.Inf(1)
 		for ; i < len(rows) && rows[i].fn == f; i++ {
-			one, rate = min(one, size[i]), min(rate, size[i]/rows[i].o.Rate)
+			perInstance, rate = min(perInstance, size[i]), min(rate, size[i]/rows[i].o.Rate)
 		}
-		total += max(one*float64(s.span(f)), rate*s.demand[f])
+		total += max(perInstance*float64(s.p.span(f)), rate*s.requirement.demand[f])
 	}
 	return total
 }
 
-// coverSize sums over the functions the least size of whole instances that
-// serve each, rates rounded up to parts of what it wants.
-func (s *solver) coverSize(rows []row, size []float64, parts int) float64 {
+// coverSize returns the sum over the functions of the least size of whole instances that serve
+// each. It rounds rates up to parts of the demand.
+func (s *sizer) coverSize(rows []row, size []float64, parts int) float64 {
 	total := 0.0
 	for i := 0; i < len(rows); {
 		from, f := i, rows[i].fn
 		for ; i < len(rows) && rows[i].fn == f; i++ {
 			continue
 		}
-		least := s.cover(rows[from:i], size[from:i], f, parts)
-		total += max(least, s.leastSize(rows[from:i], size[from:i]))
+		smallest := s.cover(rows[from:i], size[from:i], f, parts)
+		total += max(smallest, s.leastSize(rows[from:i], size[from:i]))
 	}
 	return total
 }
 
-// cover is the least size of whole instances that serve a function. Rates are
-// rounded up to parts of what it wants, so for much more than a part it is no
-// better than leastSize.
-func (s *solver) cover(rows []row, size []float64, f, parts int) float64 {
-	cheapest := make([]float64, parts+1) // by parts that one instance serves
-	for k := range cheapest {
-		cheapest[k] = math.Inf(1)
-	}
-	span := float64(s.span(f))
+// cover returns the least size of whole instances that serve a function. It rounds rates up to
+// parts of the demand, so if instances serve less than a part, it is no better than leastSize.
+func (s *sizer) cover(rows []row, size []float64, f, parts int) float64 {
+	c, span := newPartCover(parts), float64(s.p.span(f))
 	for i, r := range rows {
-		k := int(min(float64(parts), math.Ceil(r.o.Rate*span/s.demand[f]*float64(parts)*(1+tolerance))))
-		cheapest[k] = min(cheapest[k], size[i]*span)
+		c.offer(math.Ceil(r.o.Rate*span/s.requirement.demand[f]*float64(parts)*(1+tolerance)), size[i]*span, i)
 	}
-	var useful []int // where less costs less
-	for k, below := parts, math.Inf(1); k > 0; k-- {
-		if cheapest[k] < below {
-			useful, below = append(useful, k), cheapest[k]
-		}
-	}
-	s.work += int64(len(rows) + parts*len(useful))
-	least := make([]float64, parts+1) // by parts served
-	for k := 1; k <= parts; k++ {
-		least[k] = math.Inf(1)
-		for _, n := range useful {
-			least[k] = min(least[k], cheapest[n]+least[max(0, k-n)])
-		}
-	}
-	return least[parts]
+	s.work += int64(len(rows)) + c.solve()
+	return c.bestSize[parts]
 }

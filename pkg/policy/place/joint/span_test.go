@@ -8,20 +8,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-// spanTwin finds the least number of GPUs for spanning functions by trying all
-// options of every instance on all sets of GPUs.
+// spanTwin finds the least number of GPUs for spanning functions by trying all options of every
+// instance on all sets of GPUs.
 type spanTwin struct {
 	twin
-	fit  map[string]bool // by items
-	been map[string]bool // what was tried
-	left int             // tries, beyond which it gives up
+	fit            map[string]bool // by items
+	visited        map[string]bool // states that were tried
+	remainingTries int             // remaining tries before it gives up
 }
 
-// least is at most most, of which it is known that they suffice.
-func (w *spanTwin) least(most int) int {
+// minGPUs returns the least number of GPUs, given that most suffice.
+func (w *spanTwin) minGPUs(most int) int {
 	w.fit = map[string]bool{}
 	for n := 1; n < most; n++ {
-		w.been = map[string]bool{}
+		w.visited = map[string]bool{}
 		if w.serve(make([][]Item, n), 0, 0, w.p.Funcs[0].Demand) {
 			return n
 		}
@@ -29,10 +29,10 @@ func (w *spanTwin) least(most int) int {
 	return most
 }
 
-// serve says whether what is left of function f and those after it can be
-// served besides what the GPUs host, f by options from on.
-func (w *spanTwin) serve(gpus [][]Item, f, from int, left float64) bool {
-	if left <= tolerance {
+// serve reports whether the GPUs can also serve the remaining demand of function f, by options from
+// the given one on, and all functions after f.
+func (w *spanTwin) serve(gpus [][]Item, f, from int, remaining float64) bool {
+	if remaining <= tolerance {
 		if f++; f == len(w.p.Funcs) {
 			return true
 		}
@@ -43,12 +43,12 @@ func (w *spanTwin) serve(gpus [][]Item, f, from int, left float64) bool {
 		contents = append(contents, fmt.Sprint(items))
 	}
 	slices.Sort(contents)
-	key := fmt.Sprint(f, from, left, contents)
-	if w.been[key] {
+	key := fmt.Sprint(f, from, remaining, contents)
+	if w.visited[key] {
 		return false
 	}
-	w.been[key] = true
-	if w.left--; w.left < 0 {
+	w.visited[key] = true
+	if w.remainingTries--; w.remainingTries < 0 {
 		return false
 	}
 	span := max(1, w.p.Funcs[f].Span)
@@ -63,9 +63,9 @@ func (w *spanTwin) serve(gpus [][]Item, f, from int, left float64) bool {
 				}
 			}
 			for i := 0; i < len(gpus) && ok && count == span; i++ {
-				ok = w.holds(next[i])
+				ok = w.fitsCached(next[i])
 			}
-			if ok && count == span && w.serve(next, f, o, left-float64(span)*w.p.Funcs[f].Options[o].Rate) {
+			if ok && count == span && w.serve(next, f, o, remaining-float64(span)*w.p.Funcs[f].Options[o].Rate) {
 				return true
 			}
 		}
@@ -73,8 +73,8 @@ func (w *spanTwin) serve(gpus [][]Item, f, from int, left float64) bool {
 	return false
 }
 
-// holds remembers what fits.
-func (w *spanTwin) holds(items []Item) bool {
+// fitsCached reports whether items fit a GPU. It caches the results.
+func (w *spanTwin) fitsCached(items []Item) bool {
 	key := fmt.Sprint(items)
 	ok, known := w.fit[key]
 	if !known {
@@ -84,8 +84,8 @@ func (w *spanTwin) holds(items []Item) bool {
 	return ok
 }
 
-// tinySpans is a tiny problem of functions that may span GPUs, each with a
-// demand of one or two instances.
+// tinySpans returns a tiny random problem of functions that may span GPUs, each with a demand of one or
+// two instances.
 func tinySpans(t *rapid.T) Problem {
 	p := tiny(t)
 	for range rapid.IntRange(0, 1).Draw(t, "more") {
@@ -104,20 +104,19 @@ func tinySpans(t *rapid.T) Problem {
 	return p
 }
 
-// TestSpansBoundOptimumPlan holds bound ≤ optimum ≤ plan with functions that
-// span GPUs.
+// TestSpansBoundOptimumPlan checks bound ≤ optimum ≤ plan with functions that span GPUs.
 func TestSpansBoundOptimumPlan(t *testing.T) {
 	gaps, plans := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := tinySpans(t)
 		sol := Solve(p, Options{Work: 200_000})
 		used := check(t, &p, sol)
-		if sum(sol.Left) > 0 {
-			t.Fatalf("%v are left", sol.Left)
+		if sum(sol.Unserved) > 0 {
+			t.Fatalf("%v are left", sol.Unserved)
 		}
-		all := spanTwin{twin: twin{p: &p}, left: 2000}
-		least := all.least(used)
-		if all.left < 0 {
+		all := spanTwin{twin: twin{p: &p}, remainingTries: 2000}
+		least := all.minGPUs(used)
+		if all.remainingTries < 0 {
 			return
 		}
 		if sol.Bound > least {
@@ -133,14 +132,13 @@ func TestSpansBoundOptimumPlan(t *testing.T) {
 	}
 }
 
-// small is a function with one small configuration, whose demand takes one
-// instance.
+// small returns a function with one small configuration and the demand of one instance.
 func small(span int) Func {
 	return Func{Demand: float64(span), Model: NoModel, Span: span, Options: []Option{{W: One / 5, H: One / 100 * 6, Mem: 10, Rate: 1, On: []bool{true}}}}
 }
 
-// TestSpansShareGPUs holds that small instances of different spans are beside
-// each other on as many GPUs as the largest spans.
+// TestSpansShareGPUs checks that small instances with different spans share GPUs, no more than the
+// largest span needs.
 func TestSpansShareGPUs(t *testing.T) {
 	elastic := Class{Room: Unlimited, Count: Elastic}
 	for name, tc := range map[string]struct {
@@ -163,8 +161,8 @@ func TestSpansShareGPUs(t *testing.T) {
 			for _, g := range sol.Groups {
 				used += g.Count
 			}
-			if used != tc.want || sum(sol.Left) > 0 {
-				t.Errorf("%d GPUs, left %v, expected %d: %+v", used, sol.Left, tc.want, sol.Groups)
+			if used != tc.want || sum(sol.Unserved) > 0 {
+				t.Errorf("%d GPUs, left %v, expected %d: %+v", used, sol.Unserved, tc.want, sol.Groups)
 			}
 			if widest := tc.funcs[0].Span; sol.Bound < widest || sol.Bound > used {
 				t.Errorf("bound %d (%s), used %d", sol.Bound, sol.Method, used)
@@ -173,7 +171,7 @@ func TestSpansShareGPUs(t *testing.T) {
 	}
 }
 
-// TestWidest holds that the bound counts functions that can be served only.
+// TestWidest checks that the bound ignores functions that cannot be served.
 func TestWidest(t *testing.T) {
 	idle, unfit := small(4), small(5)
 	idle.Demand, unfit.Options[0].On = 0, []bool{false}

@@ -6,12 +6,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/lp"
 )
 
-// The twin below tries everything on a grid of a few cells.
+// cells is the number of cells per side of the grid on which the twin tries all packings.
 const cells = 3
 
 const cell int64 = One / cells
 
-// tiny is a random problem small enough for the twin.
+// tiny returns a random problem that is small enough for the twin.
 func tiny(t *rapid.T) Problem {
 	p := Problem{Tokens: rapid.Bool().Draw(t, "tokens"), Keepers: []int64{2, 1}}
 	p.Classes = []Class{{Room: Unlimited, Count: Elastic}}
@@ -31,38 +31,38 @@ func tiny(t *rapid.T) Problem {
 	return p
 }
 
-// twin finds the least number of GPUs by trying all.
+// twin finds the least number of GPUs by trying all packings.
 type twin struct {
 	p        *Problem
-	patterns [][]float64 // what each way to fill a GPU serves
+	patterns [][]float64 // rates of the undominated ways to fill a GPU
 }
 
-func (w *twin) least() int {
+func (w *twin) minGPUs() int {
 	w.enumerate(nil, 0, 0)
 	for n := 0; ; n++ {
-		left := make([]float64, len(w.p.Funcs))
-		for f := range left {
-			left[f] = w.p.Funcs[f].Demand
+		remaining := make([]float64, len(w.p.Funcs))
+		for f := range remaining {
+			remaining[f] = w.p.Funcs[f].Demand
 		}
-		if w.serves(left, n, 0) {
+		if w.serves(remaining, n, 0) {
 			return n
 		}
 	}
 }
 
-// serves says whether n GPUs serve what is left, with patterns from on.
-func (w *twin) serves(left []float64, n, from int) bool {
+// serves reports whether n GPUs serve the remaining demand, with patterns from the given index on.
+func (w *twin) serves(remaining []float64, n, from int) bool {
 	done := true
-	for _, v := range left {
+	for _, v := range remaining {
 		done = done && v <= 1e-9
 	}
 	if done || n == 0 {
 		return done
 	}
 	for i := from; i < len(w.patterns); i++ {
-		next := make([]float64, len(left))
-		for f := range left {
-			next[f] = left[f] - w.patterns[i][f]
+		next := make([]float64, len(remaining))
+		for f := range remaining {
+			next[f] = remaining[f] - w.patterns[i][f]
 		}
 		if w.serves(next, n-1, i) {
 			return true
@@ -71,7 +71,7 @@ func (w *twin) serves(left []float64, n, from int) bool {
 	return false
 }
 
-// enumerate lists what every set of instances that fits one GPU serves.
+// enumerate adds the rates of every set of instances that fits one GPU.
 func (w *twin) enumerate(items []Item, f, o int) {
 	if !w.fits(items) {
 		return
@@ -80,7 +80,7 @@ func (w *twin) enumerate(items []Item, f, o int) {
 	for _, it := range items {
 		rates[it.Func] += w.p.Funcs[it.Func].Options[it.Option].Rate
 	}
-	w.keep(rates)
+	w.addPattern(rates)
 	for ; f < len(w.p.Funcs); f, o = f+1, 0 {
 		for ; o < len(w.p.Funcs[f].Options); o++ {
 			w.enumerate(append(items[:len(items):len(items)], Item{Func: f, Option: o}), f, o)
@@ -88,8 +88,8 @@ func (w *twin) enumerate(items []Item, f, o int) {
 	}
 }
 
-// keep drops patterns that serve no more than another.
-func (w *twin) keep(rates []float64) {
+// addPattern adds rates and removes patterns that serve no more than another.
+func (w *twin) addPattern(rates []float64) {
 	within := func(a, b []float64) bool {
 		for f := range a {
 			if a[f] > b[f] {
@@ -130,7 +130,7 @@ func (w *twin) fits(items []Item) bool {
 	return w.packed(items, [cells][cells]bool{})
 }
 
-// packed tries every place for every item.
+// packed reports whether the items fit. It tries every place for every item.
 func (w *twin) packed(items []Item, busy [cells][cells]bool) bool {
 	if len(items) == 0 {
 		return true
@@ -153,8 +153,8 @@ func (w *twin) packed(items []Item, busy [cells][cells]bool) bool {
 	return false
 }
 
-// scheduled finds the shortest timetable as a linear program over all sets of
-// instances that can run together.
+// scheduled reports whether a timetable fits the window. It solves a linear program over all sets of
+// instances that can run at the same time.
 func (w *twin) scheduled(items []Item) bool {
 	rows := make([]lp.Row, len(items))
 	for i, it := range items {

@@ -7,9 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// least is the dumb twin: the least cost over all bases of the program in
-// standard form, missing parts and slacks included.
-func least(rows []Row, columns []Column) float64 {
+// minCost is a simple twin: it returns the least cost over all bases of the program in standard form, which has
+// variables for the slack and surplus of each row.
+func minCost(rows []Row, columns []Column) float64 {
 	m := len(rows)
 	var cost []float64
 	var matrix [][]float64
@@ -57,8 +57,8 @@ func least(rows []Row, columns []Column) float64 {
 	return best
 }
 
-// solve solves the square system by elimination; false when it is singular or
-// a value is negative.
+// solve solves the square system by elimination. It returns false if the matrix is singular or a value is
+// negative.
 func solve(columns [][]float64, basis []int, rows []Row) ([]float64, bool) {
 	m := len(rows)
 	a := make([][]float64, m)
@@ -99,7 +99,8 @@ func solve(columns [][]float64, basis []int, rows []Row) ([]float64, bool) {
 	return x, true
 }
 
-func TestAgainstAllBases(t *testing.T) {
+// TestMatchesMinimumOverAllBases compares the cost of random programs with minCost.
+func TestMatchesMinimumOverAllBases(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Row {
 			return Row{
@@ -123,36 +124,36 @@ func TestAgainstAllBases(t *testing.T) {
 			p.Add(c)
 			p.Solve(1000, nil)
 		}
-		want := least(rows, columns)
+		want := minCost(rows, columns)
 		if got := p.Value(); math.Abs(got-want) > 1e-4*(1+want) {
-			t.Fatalf("cost %v, want %v", got, want)
+			t.Fatalf("got a cost of %v, want %v", got, want)
 		}
 		checkDual(t, p, rows, columns, want)
 	})
 }
 
-// checkDual holds that the prices prove the value: no column pays, and what
-// the rows ask for is worth the cost.
+// checkDual checks that the prices prove the value: no column has a negative reduced cost, and the value of
+// the rows at the prices equals the cost.
 func checkDual(t *rapid.T, p *Master, rows []Row, columns []Column, want float64) {
-	worth := 0.0
+	dual := 0.0 // the value of the dual program
 	for i, price := range p.Prices() {
 		if rows[i].Limit && price > 1e-6 || !rows[i].Limit && (price < -1e-6 || price > rows[i].Penalty+1e-6) {
-			t.Fatalf("row %d has the price %v", i, price)
+			t.Fatalf("row %d: got a price of %v, want at most 0 for a limiting row, and 0 to the penalty, %v, otherwise", i, price, rows[i].Penalty)
 		}
-		worth += price * rows[i].RHS
+		dual += price * rows[i].RHS
 	}
 	for j, c := range columns {
-		if p.reduced(c) < -1e-6 {
-			t.Fatalf("column %d would lower the cost by %v", j, -p.reduced(c))
+		if p.reducedCost(c) < -1e-6 {
+			t.Fatalf("column %d: got a reduced cost of %v, want at least 0", j, p.reducedCost(c))
 		}
 	}
-	if math.Abs(worth-want) > 1e-4*(1+want) {
-		t.Fatalf("the prices are worth %v, the cost is %v", worth, want)
+	if math.Abs(dual-want) > 1e-4*(1+want) {
+		t.Fatalf("got a value of %v for the rows at these prices, want the cost, %v", dual, want)
 	}
 }
 
-// Many pivots must not add up errors.
-func TestManyColumns(t *testing.T) {
+// TestErrorsDoNotAccumulate solves a program after each of 1600 columns and checks that the prices prove the cost.
+func TestErrorsDoNotAccumulate(t *testing.T) {
 	const m = 40
 	rows := make([]Row, m)
 	for i := range rows {
@@ -169,16 +170,16 @@ func TestManyColumns(t *testing.T) {
 			p.Solve(10000, nil)
 		}
 	}
-	worth := 0.0
+	dual := 0.0
 	for i, price := range p.Prices() {
-		worth += price * rows[i].RHS
+		dual += price * rows[i].RHS
 	}
-	if math.Abs(worth-p.Value()) > 1e-4*worth {
-		t.Errorf("prices are worth %v, the cost is %v", worth, p.Value())
+	if math.Abs(dual-p.Value()) > 1e-4*dual {
+		t.Errorf("got a value of %v for the rows at the prices, want the cost, %v", dual, p.Value())
 	}
 	for j, c := range p.columns {
-		if p.reduced(c) < -1e-6 {
-			t.Errorf("column %d would lower the cost by %v", j, -p.reduced(c))
+		if p.reducedCost(c) < -1e-6 {
+			t.Errorf("column %d: got a reduced cost of %v, want at least 0", j, p.reducedCost(c))
 		}
 	}
 }

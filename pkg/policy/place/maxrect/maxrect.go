@@ -1,46 +1,45 @@
-// Package maxrect keeps the free space of one GPU as its maximal free
-// rectangles (FaST-GShare, section 3.4.2, Algorithm 2). Coordinates are whole
-// numbers, so that no sum of them ever drifts.
+// Package maxrect maintains the free space of one GPU as a list of maximal free rectangles
+// (FaST-GShare, section 3.4.2, Algorithm 2). A Space finds places for rectangles, by best area fit
+// or by other rules, and handles releases. Coordinates are integers, so sums are exact. The planners
+// in package place and its subpackages joint and pack use it.
 package maxrect
 
 import "slices"
 
-// Rect is [X, X+W) × [Y, Y+H).
+// Rect is the rectangle [X, X+W) × [Y, Y+H).
 type Rect struct{ X, Y, W, H int64 }
 
-// area is the rectangle's area.
 func (r Rect) area() int64 { return r.W * r.H }
 
-// Contains says whether all of o lies in r.
+// Contains reports whether o lies completely in r.
 func (r Rect) Contains(o Rect) bool {
 	return r.X <= o.X && r.Y <= o.Y && o.X+o.W <= r.X+r.W && o.Y+o.H <= r.Y+r.H
 }
 
-// Meets says whether the two share a point of their insides.
+// Meets reports whether the interiors of r and o intersect.
 func (r Rect) Meets(o Rect) bool {
 	return r.X < o.X+o.W && o.X < r.X+r.W && r.Y < o.Y+o.H && o.Y < r.Y+r.H
 }
 
-// DefaultThreshold is how many free rectangles a Space may list before it is
-// restructured. Filling a GPU at random with FaST's configurations (SM 6 to
-// 100%, quota 0.2 to 1), without ever releasing, lists at most 3 in half of
-// the fills and at most 10 in 100,000 of them; a longer list is fragments that
-// releases left behind.
+// DefaultThreshold is the default length of the list of free rectangles at which a Space
+// restructures it. In random fills of a GPU with FaST's configurations (SM share 6 to 100%, quota
+// 0.2 to 1) without releases, the list has at most 3 rectangles in half of the fills, and at most 10
+// in 100,000 fills. A longer list therefore results from fragments after releases.
 const DefaultThreshold = 10
 
-// Space is the free space of one W × H GPU. No listed rectangle contains
-// another. As long as nothing was released the list is exactly the maximal
-// free rectangles; after a release it may miss some (see Release).
+// Space is the free space of one W × H GPU. No listed rectangle contains another. Until the first
+// release, the list holds exactly the maximal free rectangles; after a release, it may lack some
+// (see Release).
 type Space struct {
 	w, h      int64
 	threshold int
 	free      []Rect
 	used      []Rect
-	pieces    []Rect // of cut, kept for its memory
+	fragments []Rect // scratch space of cut
 }
 
-// New is an empty space. Threshold is how long the list of free rectangles may
-// grow by releases before it is restructured; 0 restructures at each release.
+// New returns an empty space. After a release, the list of free rectangles is restructured if it is
+// longer than threshold; with 0, after each release.
 func New(w, h int64, threshold int) *Space {
 	s := &Space{w: w, h: h, threshold: threshold}
 	s.reset()
@@ -49,16 +48,15 @@ func New(w, h int64, threshold int) *Space {
 
 func (s *Space) reset() { s.free = append(s.free[:0], Rect{W: s.w, H: s.h}) }
 
-// Free is the list of free rectangles, for reading.
+// Free returns the list of free rectangles. The caller must not change it.
 func (s *Space) Free() []Rect { return s.free }
 
-// Used is the list of placed rectangles, for reading.
+// Used returns the list of placed rectangles. The caller must not change it.
 func (s *Space) Used() []Rect { return s.used }
 
-// Best finds where a w × h rectangle goes: into the smallest free rectangle
-// that holds it (best area fit; the paper prints the inequalities reversed),
-// at its bottom left. Of several as small, the lowest and then leftmost is
-// taken. Slack is the area that the free rectangle has too much.
+// Best finds a place for a w × h rectangle: the bottom left corner of the smallest free rectangle
+// that holds it (best area fit; the paper prints the inequalities reversed). Ties go to the lowest,
+// then the leftmost. The slack is the excess area of the free rectangle.
 func (s *Space) Best(w, h int64) (at Rect, slack int64, ok bool) {
 	best := -1
 	for i, r := range s.free {
@@ -88,18 +86,18 @@ func before(a, b Rect) bool {
 	return a.W < b.W
 }
 
-// Place takes r, which must lie in a free rectangle, out of the free space.
+// Place removes r, which must lie in a free rectangle, from the free space.
 func (s *Space) Place(r Rect) {
 	s.used = append(s.used, r)
 	s.cut(r)
 }
 
-// cut replaces each free rectangle that meets r by the up to four maximal
-// rectangles around r in it, and drops those that lie in another. For the
-// rectangle whose corner r was placed in, two remain: Algorithm 2's split.
+// cut replaces each free rectangle that meets r by the up to four maximal rectangles around r in it,
+// and drops rectangles that lie in another. Two remain of the rectangle in whose corner r was
+// placed: the split of Algorithm 2.
 func (s *Space) cut(r Rect) {
 	kept := s.free[:0]
-	pieces := s.pieces[:0]
+	pieces := s.fragments[:0]
 	for _, f := range s.free {
 		if f.Meets(r) {
 			pieces = around(pieces, f, r)
@@ -107,14 +105,14 @@ func (s *Space) cut(r Rect) {
 			kept = append(kept, f)
 		}
 	}
-	// A piece may lie in what was kept or in another piece, but what was kept
-	// cannot lie in a piece: it did not lie in the rectangle it comes from.
+	// A piece may lie in a kept rectangle or in another piece. A kept rectangle cannot lie in
+	// a piece, because it did not lie in the rectangle that the piece is from.
 	for i, p := range pieces {
 		if !inside(p, kept) && !inside(p, pieces[:i]) && !strictlyInside(p, pieces[i+1:]) {
 			kept = append(kept, p)
 		}
 	}
-	s.free, s.pieces = kept, pieces
+	s.free, s.fragments = kept, pieces
 }
 
 func around(out []Rect, f, r Rect) []Rect {
@@ -141,10 +139,9 @@ func strictlyInside(r Rect, in []Rect) bool {
 	return slices.ContainsFunc(in, func(o Rect) bool { return o != r && o.Contains(r) })
 }
 
-// Release gives a placed rectangle back and says whether it was placed. It is
-// listed as it is ("keep"), so that the same function finds its place again;
-// free rectangles that would span it and its neighbours are missing until the
-// list exceeds the threshold and is rebuilt from what is placed
+// Release frees a placed rectangle and reports whether it was placed. It adds the rectangle itself
+// to the list ("keep"), so that an instance of the same function fits there again. Free rectangles
+// that span it and its neighbours are missing until the list exceeds the threshold and is rebuilt
 // ("restructure").
 func (s *Space) Release(r Rect) bool {
 	i := slices.Index(s.used, r)
@@ -159,7 +156,7 @@ func (s *Space) Release(r Rect) bool {
 	return true
 }
 
-// Restructure rebuilds the list of free rectangles from what is placed.
+// Restructure rebuilds the list of free rectangles from the placed rectangles.
 func (s *Space) Restructure() {
 	s.reset()
 	for _, r := range s.used {
@@ -167,25 +164,25 @@ func (s *Space) Restructure() {
 	}
 }
 
-// Rule says into which of the free rectangles that hold it a rectangle goes.
-// It always goes to the bottom left corner there.
+// Rule selects among the free rectangles that hold a rectangle. The place is always at the bottom
+// left corner of the free rectangle.
 type Rule int
 
-// The rules (Jylänki, A thousand ways to pack the bin, section 2.3). All break
-// ties by the lower and then the lefter free rectangle.
+// The rules (Jylänki, A thousand ways to pack the bin, section 2.3). Ties go to the lower, then the
+// more left free rectangle.
 const (
-	bestArea      Rule = iota // the one of least area
-	BestShortSide             // the one whose shorter leftover side is shortest
-	bestLongSide              // the one whose longer leftover side is shortest
-	BottomLeft                // the lowest and then leftmost
-	Rules                     // how many there are
+	bestArea      Rule = iota // the least area
+	BestShortSide             // the least shorter leftover side
+	bestLongSide              // the least longer leftover side
+	BottomLeft                // the lowest, then the leftmost
+	Rules                     // the number of rules
 )
 
-// Score orders places for one rectangle: less is better, First first. Under
-// one rule scores of different spaces compare too.
+// Score orders places for one rectangle: lower scores are better, and First takes precedence. Under
+// one rule, scores of different spaces are comparable.
 type Score struct{ First, Second int64 }
 
-// Less says whether s is the better one.
+// Less reports whether s is better than o.
 func (s Score) Less(o Score) bool {
 	return s.First < o.First || s.First == o.First && s.Second < o.Second
 }
@@ -203,7 +200,7 @@ func (r Rule) score(f Rect, w, h int64) Score {
 	return Score{f.W * f.H, min(dw, dh)}
 }
 
-// Find finds where a w × h rectangle goes by a rule.
+// Find finds a place for a w × h rectangle by a rule.
 func (s *Space) Find(w, h int64, rule Rule) (at Rect, score Score, ok bool) {
 	best := -1
 	for i, f := range s.free {
@@ -223,7 +220,7 @@ func (s *Space) Find(w, h int64, rule Rule) (at Rect, score Score, ok bool) {
 
 func lower(a, b Rect) bool { return a.Y < b.Y || a.Y == b.Y && a.X < b.X }
 
-// Clear empties the space.
+// Clear frees all rectangles.
 func (s *Space) Clear() {
 	s.used = s.used[:0]
 	s.reset()

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// maximal is the dumb twin: every rectangle of a small grid that is free and
-// that no free rectangle contains.
+// maximal is a simple twin: it returns every free rectangle of a small grid that no other free rectangle
+// contains.
 func maximal(w, h int64, used []Rect) []Rect {
 	var free []Rect
 	for x := int64(0); x < w; x++ {
@@ -52,8 +52,8 @@ func TestListIsTheMaximalFreeRectangles(t *testing.T) {
 	})
 }
 
-// With a threshold the list may miss rectangles, but what it lists is free,
-// nothing free is left out of all of them, and none is listed in vain.
+// With a threshold, the list may lack rectangles. The listed rectangles are free, together cover all
+// free space, and none contains another.
 func TestKeptListsAreSound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const w, h = 7, 6
@@ -122,7 +122,7 @@ func TestKeepThenRestructure(t *testing.T) {
 	}
 }
 
-// TestThreshold holds the figure that DefaultThreshold is justified by.
+// TestThreshold checks the figure in the comment of DefaultThreshold.
 func TestThreshold(t *testing.T) {
 	sm := []int64{6, 12, 24, 50, 60, 80, 100}
 	rng := rand.New(rand.NewPCG(1, 2))

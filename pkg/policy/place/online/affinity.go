@@ -5,19 +5,18 @@ import (
 	"slices"
 )
 
-// affinity knows which functions run beside which: Dilu's workload affinity
-// (section 3.3, principle 1). Where instances of two functions share a GPU,
-// others of the two are best put neighbour again, so that the instances of one
-// function all have the same company and none lags behind.
+// affinity counts which functions share GPUs: Dilu's workload affinity (section 3.3, principle 1).
+// If instances of two functions share a GPU, further instances of the two should share GPUs again.
+// All instances of a function then have the same neighbours, and no instance lags behind.
 type affinity struct {
 	ids        map[string]int32
-	neighbours [][]neighbour // by function, in the order of the other's id
+	neighbours [][]neighbour // by function, in the order of other
 	marks      []int         // by function: the last query that marked it
-	query      int
-	any        bool // the last query marked something
+	query      int           // number of the current query
+	hasMarks   bool          // the current query marked a function
 }
 
-// neighbour counts the pairs of instances of a function and another on a GPU.
+// neighbour counts the pairs of instances, of a function and another, that share a GPU.
 type neighbour struct {
 	other int32
 	pairs int32
@@ -25,7 +24,7 @@ type neighbour struct {
 
 func newAffinity() affinity { return affinity{ids: map[string]int32{}} }
 
-// id numbers functions as they are first seen.
+// id returns the number of a function. It numbers functions in the order of first use.
 func (a *affinity) id(function string) int32 {
 	id, ok := a.ids[function]
 	if !ok {
@@ -37,22 +36,18 @@ func (a *affinity) id(function string) int32 {
 	return id
 }
 
-// come notes that an instance of the function comes beside others.
-func (a *affinity) come(function int32, others []int32) { a.add(function, others, 1) }
-
-// leave notes that it leaves them.
-func (a *affinity) leave(function int32, others []int32) { a.add(function, others, -1) }
-
-func (a *affinity) add(function int32, others []int32, n int32) {
+// addPairs counts n instances of the function that share a GPU with instances of others. n is -1
+// for an instance that is removed.
+func (a *affinity) addPairs(function int32, others []int32, n int32) {
 	for _, other := range others {
 		if other != function {
-			a.count(function, other, n)
-			a.count(other, function, n)
+			a.addToPair(function, other, n)
+			a.addToPair(other, function, n)
 		}
 	}
 }
 
-func (a *affinity) count(function, other, n int32) {
+func (a *affinity) addToPair(function, other, n int32) {
 	list := &a.neighbours[function]
 	i, found := slices.BinarySearchFunc(*list, other, func(t neighbour, id int32) int { return cmp.Compare(t.other, id) })
 	if !found {
@@ -64,24 +59,16 @@ func (a *affinity) count(function, other, n int32) {
 	}
 }
 
-// mark marks the functions that run beside instances of this one.
+// mark marks the functions that share a GPU with the given function. It starts a new query.
 func (a *affinity) mark(function int32) {
 	a.query++
-	a.any = len(a.neighbours[function]) > 0
+	a.hasMarks = len(a.neighbours[function]) > 0
 	for _, t := range a.neighbours[function] {
 		a.marks[t.other] = a.query
 	}
 }
 
-// has says whether one of the functions was marked by the last query.
-func (a *affinity) has(functions []int32) bool {
-	if !a.any {
-		return false
-	}
-	for _, id := range functions {
-		if a.marks[id] == a.query {
-			return true
-		}
-	}
-	return false
+// hasMarked reports whether any of the functions was marked by the current query.
+func (a *affinity) hasMarked(functions []int32) bool {
+	return a.hasMarks && slices.ContainsFunc(functions, func(id int32) bool { return a.marks[id] == a.query })
 }

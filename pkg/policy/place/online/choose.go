@@ -6,134 +6,135 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// choose finds the GPUs for an instance (Dilu, section 3.3, Algorithm 1). One
-// GPU in use is found by the ranking; several on a node, and new ones, by
-// looking at the nodes.
-func (f *Fleet) choose(r Request, n need) Decision {
+// choose finds the GPUs for an instance (Dilu, section 3.3, Algorithm 1). n holds the resources that
+// the instance needs on each GPU. For an instance of one GPU, choose first looks for a GPU in use
+// (bestActive). If that fails, and for several GPUs, it searches the nodes.
+func (f *Fleet) choose(r Request, n resources) Decision {
 	if r.GPUs == 1 {
-		if g, affine := f.fullest(r, n); g >= 0 {
-			reason := active
+		if g, affine := f.bestActive(r, n); g >= 0 {
+			code := bestFit
 			if affine {
-				reason = siblings
+				code = besideSiblings
 			}
-			return Decision{GPUs: []int{g}, Reason: reason}
+			return Decision{GPUs: []int{g}, Reason: reason.New(code)}
 		}
 	}
-	if f.like != nil {
+	if f.template != nil {
 		return f.grow(r, n)
 	}
-	return f.spread(r, n)
+	return f.searchNodes(r, n)
 }
 
-// grow takes the best GPUs there are, for several, and adds what is missing:
-// in a fleet that grows all are on one node.
-func (f *Fleet) grow(r Request, n need) Decision {
-	f.pick = f.pick[:0]
+// grow chooses GPUs in an elastic fleet, in which all GPUs are on one node. If the instance needs
+// several GPUs, grow chooses the best GPUs with room. It adds new GPUs for those that are missing.
+func (f *Fleet) grow(r Request, n resources) Decision {
+	f.candidates = f.candidates[:0]
 	if r.GPUs > 1 {
-		f.gather(&node{count: int32(len(f.gpus))}, r, n)
+		f.findCandidates(&node{count: int32(len(f.gpus))}, r, n)
 	}
-	lacking := max(0, r.GPUs-len(f.pick))
-	if lacking > 0 && !n.within(f.fresh()) {
-		return Decision{Reason: missing(r, n, r.GPUs)}
+	lacking := max(0, r.GPUs-len(f.candidates))
+	if lacking > 0 && !n.fitsIn(f.resourcesOfNewGPU()) {
+		return Decision{Reason: rejection(r, n, r.GPUs)}
 	}
 	c := f.keepBest(&node{}, r, n)
-	d := Decision{Fresh: lacking, Reason: f.reason(lacking, c.apart, r)}
-	for _, p := range f.pick {
+	d := Decision{Fresh: lacking, Reason: reason.New(f.code(lacking, c.withoutAffinity, r))}
+	for _, p := range f.candidates {
 		d.GPUs = append(d.GPUs, p.gpu)
 	}
 	for range lacking {
 		d.GPUs = append(d.GPUs, len(f.gpus))
-		f.add(*f.like, false)
+		f.add(*f.template, false)
 	}
 	slices.Sort(d.GPUs)
 	return d
 }
 
-// reason is why an instance goes to so many new GPUs, and so many without
-// affinity.
-func (f *Fleet) reason(fresh, apart int, r Request) Reason {
+// code returns the code of a choice, given the numbers of new GPUs and of GPUs without
+// affinity among the chosen.
+func (f *Fleet) code(fresh, withoutAffinity int, r Request) reason.Code {
 	switch {
 	case fresh == r.GPUs:
-		return noRoom
+		return newGPUs
 	case fresh > 0:
-		return tooFew
-	case f.emptiest(r):
-		return emptiest
-	case apart == 0:
-		return siblings
+		return someNewGPUs
+	case f.usesWorstFit(r):
+		return mostMemory
+	case withoutAffinity == 0:
+		return besideSiblings
 	}
-	return active
+	return bestFit
 }
 
-// fresh is what one more GPU has.
-func (f *Fleet) fresh() need {
-	n := need{f.rule.omega, f.rule.gamma, math.MaxInt64}
-	if f.like.MemMiB > 0 {
-		n.mem = gpu.FromMiB(f.like.MemMiB)
+// resourcesOfNewGPU returns the free resources of a GPU that is added to an elastic fleet.
+func (f *Fleet) resourcesOfNewGPU() resources {
+	n := resources{f.rule.omega, f.rule.gamma, math.MaxInt64}
+	if f.template.MemMiB > 0 {
+		n.mem = gpu.FromMiB(f.template.MemMiB)
 	}
 	return n
 }
 
-// fullest is the GPU in use that an instance of one GPU goes to, -1 if none has
-// room: of those with affinity if any has, else of all, the one with the
-// least score after. Where all GPUs have the same memory that is the first
-// with room in the order of their scores now.
-func (f *Fleet) fullest(r Request, n need) (best int, affine bool) {
+// bestActive returns the GPU in use for an instance of one GPU, or -1 if none has room. It prefers a
+// GPU with affinity (see type affinity), and then the GPU with the least score after the placement. Among
+// GPUs with the same memory, that is the first GPU with room in the order of the current scores.
+func (f *Fleet) bestActive(r Request, n resources) (best int, affine bool) {
 	best = -1
-	var least int64
+	var lowest int64
 	for c := range f.classes {
 		class := &f.classes[c]
 		if !class.suits(r) {
 			continue
 		}
-		g, with := f.first(class, n)
-		if g < 0 || affine && !with {
+		g, gAffine := f.first(class, n)
+		if g < 0 || affine && !gAffine {
 			continue
 		}
 		score := f.score(&f.gpus[g]) - f.weigh(n, class.mem)
-		if best < 0 || with && !affine || score < least || score == least && g < best {
-			best, affine, least = g, with, score
+		if best < 0 || gAffine && !affine || score < lowest || score == lowest && g < best {
+			best, affine, lowest = g, gAffine, score
 		}
 	}
 	return best, affine
 }
 
-// first is the first GPU of the class with room, in the order of scores, and
-// of those with affinity if one has. A GPU with room for the instance has at
-// least the score of its needs.
-func (f *Fleet) first(c *class, n need) (g int, affine bool) {
+// first returns the first GPU of the class that has room and affinity, in the order of scores. If
+// there is none, it returns the first GPU with room, or -1 if none has room. The search starts at the
+// score of the instance's resources, since a GPU with room has at least that score.
+func (f *Fleet) first(c *class, n resources) (g int, affine bool) {
 	g = -1
-	for _, u := range c.used[c.used.from(f.weigh(n, c.mem)):] {
+	for _, u := range c.used[c.used.search(f.weigh(n, c.mem)):] {
 		s := &f.gpus[u.gpu]
-		if !n.within(s.free) {
+		if !n.fitsIn(s.free) {
 			continue
 		}
-		if f.rule.affinity && f.affinity.has(s.functions) {
+		if f.rule.affinity && f.affinity.hasMarked(s.functions) {
 			return u.gpu, true
 		}
 		if g < 0 {
 			g = u.gpu
 		}
-		if !f.rule.affinity || !f.affinity.any {
+		if !f.rule.affinity || !f.affinity.hasMarks {
 			break
 		}
 	}
 	return g, false
 }
 
-// cost orders nodes, and GPUs of a node: least is best.
+// cost is the cost of placing an instance on a GPU, or on several GPUs of a node (the sums). The
+// lowest cost is best. The fields are in order of priority.
 type cost struct {
-	fresh  int   // GPUs not in use
-	apart  int   // GPUs without affinity
-	score  int64 // left over after
-	scarce int64 // how sought after their models are
-	idle   int32 // GPUs of the node not in use
+	fresh           int   // number of the GPUs that are not in use
+	withoutAffinity int   // number of the GPUs without affinity
+	score           int64 // score of the GPUs after the placement
+	scarcity        int64 // see class.scarcity
+	idle            int32 // number of GPUs of the node that are not in use; 0 for a single GPU
 }
 
-// option is a GPU that has room.
-type option struct {
+// candidate is a GPU with room for an instance.
+type candidate struct {
 	gpu  int
 	cost cost
 }
@@ -142,133 +143,134 @@ func (a cost) compare(b cost) int {
 	switch {
 	case a.fresh != b.fresh:
 		return cmp.Compare(a.fresh, b.fresh)
-	case a.apart != b.apart:
-		return cmp.Compare(a.apart, b.apart)
+	case a.withoutAffinity != b.withoutAffinity:
+		return cmp.Compare(a.withoutAffinity, b.withoutAffinity)
 	case a.score != b.score:
 		return cmp.Compare(a.score, b.score)
-	case a.scarce != b.scarce:
-		return cmp.Compare(a.scarce, b.scarce)
+	case a.scarcity != b.scarcity:
+		return cmp.Compare(a.scarcity, b.scarcity)
 	}
 	return cmp.Compare(a.idle, b.idle)
 }
 
-// spread finds a node for an instance: the one where it takes the fewest new
-// GPUs (Equation 1), then most with affinity, then with the least score, then
-// one with few idle GPUs, which keeps others whole. Of the nodes that are idle
-// and alike it looks at the first only.
-func (f *Fleet) spread(r Request, n need) Decision {
+// searchNodes finds a node for an instance, and GPUs on it. It prefers the node with the fewest new
+// GPUs (Equation 1), then the most GPUs with affinity, the least score, the least scarcity, and the
+// fewest idle GPUs, so that other nodes remain entirely idle. Among idle nodes with the same GPUs
+// (the same shape), it considers only the first.
+func (f *Fleet) searchNodes(r Request, n resources) Decision {
 	f.best = f.best[:0]
 	f.query++
-	var least cost
+	var lowest cost
 	for i := range f.blocks {
 		b := &f.blocks[i]
-		if !n.within(b.room) || b.idle && b.shape >= 0 && f.seen[b.shape] == f.query {
+		if !n.fitsIn(b.room) || b.idle && b.shape >= 0 && f.lastQuery[b.shape] == f.query {
 			continue
 		}
 		nodes := f.block(i * blockSize)
 		for k := range nodes {
-			f.try(&nodes[k], r, n, &least)
+			f.considerNode(&nodes[k], r, n, &lowest)
 		}
 	}
 	if len(f.best) == 0 {
-		return Decision{Reason: missing(r, n, f.widest)}
+		return Decision{Reason: rejection(r, n, f.largestNode)}
 	}
-	d := Decision{GPUs: slices.Clone(f.best), Fresh: least.fresh, Reason: f.reason(least.fresh, least.apart, r)}
+	d := Decision{GPUs: slices.Clone(f.best), Fresh: lowest.fresh, Reason: reason.New(f.code(lowest.fresh, lowest.withoutAffinity, r))}
 	slices.Sort(d.GPUs)
 	return d
 }
 
-// emptiest says whether the instance goes where most memory is left: a large
-// model that exceeds a single fragment (section 3.3, principle 2).
-func (f *Fleet) emptiest(r Request) bool { return f.rule.worst && r.Large && r.GPUs > 1 }
+// usesWorstFit reports whether the instance is placed by worst fit, which means on the GPUs with the
+// most free memory. The paper does so for a large model that needs several GPUs (section 3.3,
+// principle 2).
+func (f *Fleet) usesWorstFit(r Request) bool { return f.rule.worstFit && r.Large && r.GPUs > 1 }
 
-// try makes a node the best so far if it is, in f.best and least.
-func (f *Fleet) try(node *node, r Request, n need, least *cost) {
-	if int(node.count) < r.GPUs || !n.within(node.room) {
+// considerNode stores a node in f.best and lowest if its cost is lower than lowest.
+func (f *Fleet) considerNode(node *node, r Request, n resources, lowest *cost) {
+	if int(node.count) < r.GPUs || !n.fitsIn(node.room) {
 		return
 	}
 	if node.idle == node.count {
-		if f.seen[node.shape] == f.query {
+		if f.lastQuery[node.shape] == f.query {
 			return
 		}
-		f.seen[node.shape] = f.query
+		f.lastQuery[node.shape] = f.query
 	}
-	fresh, ok := f.gather(node, r, n)
-	if !ok || len(f.best) > 0 && fresh > least.fresh {
+	fresh, ok := f.findCandidates(node, r, n)
+	if !ok || len(f.best) > 0 && fresh > lowest.fresh {
 		return
 	}
-	if c := f.keepBest(node, r, n); len(f.best) == 0 || c.compare(*least) < 0 {
-		*least = c
+	if c := f.keepBest(node, r, n); len(f.best) == 0 || c.compare(*lowest) < 0 {
+		*lowest = c
 		f.best = f.best[:0]
-		for _, p := range f.pick {
+		for _, p := range f.candidates {
 			f.best = append(f.best, p.gpu)
 		}
 	}
 }
 
-// gather puts the GPUs of a node that have room in f.pick. It says whether
-// they suffice and how many idle ones it takes.
-func (f *Fleet) gather(node *node, r Request, n need) (fresh int, ok bool) {
-	f.pick = f.pick[:0]
-	active := 0
+// findCandidates sets f.candidates to the GPUs of a node that have room. It returns the number of idle
+// GPUs that the instance would use at least, and whether there are enough candidates.
+func (f *Fleet) findCandidates(node *node, r Request, n resources) (fresh int, ok bool) {
+	f.candidates = f.candidates[:0]
+	inUse := 0
 	for g := int(node.first); g < int(node.first+node.count); g++ {
 		s := &f.gpus[g]
-		if !n.within(s.free) || !f.classes[s.class].suits(r) {
+		if !n.fitsIn(s.free) || !f.classes[s.class].suits(r) {
 			continue
 		}
-		f.pick = append(f.pick, option{gpu: g})
+		f.candidates = append(f.candidates, candidate{gpu: g})
 		if len(s.functions) > 0 {
-			active++
+			inUse++
 		}
 	}
-	return max(0, r.GPUs-active), len(f.pick) >= r.GPUs
+	return max(0, r.GPUs-inUse), len(f.candidates) >= r.GPUs
 }
 
-// keepBest keeps the best of what gather found and says what they cost together.
-func (f *Fleet) keepBest(node *node, r Request, n need) cost {
-	for i := range f.pick {
-		f.pick[i].cost = f.costOf(f.pick[i].gpu, r, n)
+// keepBest reduces f.candidates to the best GPUs for the instance and returns their total cost.
+func (f *Fleet) keepBest(node *node, r Request, n resources) cost {
+	for i := range f.candidates {
+		f.candidates[i].cost = f.costOf(f.candidates[i].gpu, r, n)
 	}
-	if len(f.pick) > r.GPUs {
-		sortOptions(f.pick)
-		f.pick = f.pick[:r.GPUs]
+	if len(f.candidates) > r.GPUs {
+		sortCandidates(f.candidates)
+		f.candidates = f.candidates[:r.GPUs]
 	}
 	total := cost{idle: node.idle}
-	for _, p := range f.pick {
+	for _, p := range f.candidates {
 		total.fresh += p.cost.fresh
-		total.apart += p.cost.apart
+		total.withoutAffinity += p.cost.withoutAffinity
 		total.score += p.cost.score
-		total.scarce += p.cost.scarce
+		total.scarcity += p.cost.scarcity
 	}
 	return total
 }
 
-// sortOptions sorts stably, the few there are on a node by insertion.
-func sortOptions(all []option) {
-	const few = 16
-	if len(all) > few {
-		slices.SortStableFunc(all, func(a, b option) int { return a.cost.compare(b.cost) })
+// sortCandidates sorts candidates by cost, stably. It sorts a short list, the usual case, by insertion.
+func sortCandidates(list []candidate) {
+	const shortList = 16
+	if len(list) > shortList {
+		slices.SortStableFunc(list, func(a, b candidate) int { return a.cost.compare(b.cost) })
 		return
 	}
-	for i := 1; i < len(all); i++ {
-		for j := i; j > 0 && all[j].cost.compare(all[j-1].cost) < 0; j-- {
-			all[j], all[j-1] = all[j-1], all[j]
+	for i := 1; i < len(list); i++ {
+		for j := i; j > 0 && list[j].cost.compare(list[j-1].cost) < 0; j-- {
+			list[j], list[j-1] = list[j-1], list[j]
 		}
 	}
 }
 
-// costOf is what one GPU costs for an instance. In the worst fit the score is
-// memory in use.
-func (f *Fleet) costOf(g int, r Request, n need) cost {
+// costOf returns the cost of one GPU for an instance. Under worst fit, the score is the memory in
+// use.
+func (f *Fleet) costOf(g int, r Request, n resources) cost {
 	s := &f.gpus[g]
-	c := cost{scarce: f.classes[s.class].scarce()}
+	c := cost{scarcity: f.classes[s.class].scarcity()}
 	if len(s.functions) == 0 {
 		c.fresh = 1
 	}
-	if !f.rule.affinity || !f.affinity.has(s.functions) {
-		c.apart = 1
+	if !f.rule.affinity || !f.affinity.hasMarked(s.functions) {
+		c.withoutAffinity = 1
 	}
-	if f.emptiest(r) {
+	if f.usesWorstFit(r) {
 		c.score = -int64(s.free.mem)
 	} else {
 		c.score = f.score(s) - f.weigh(n, f.classes[s.class].mem)

@@ -11,65 +11,64 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// need is what an instance takes of each of its GPUs.
-type need struct {
+// resources holds the resources of an instance on each of its GPUs, or the free resources of a GPU.
+type resources struct {
 	request, limit int64 // billionths of the SMs
 	mem            gpu.Bytes
 }
 
-// state is what is left of one GPU.
+// state describes one GPU of a fleet.
 type state struct {
-	free      need
-	class     int32   // of GPUs of the same memory and model
-	node      int32   // which node
-	functions []int32 // of the instances on it, one each
+	free      resources
+	class     int32   // index of its class: memory and model
+	node      int32   // index of its node
+	functions []int32 // functions of its instances, once per instance
 }
 
-// node is a run of GPUs.
+// node is a range of GPUs.
 type node struct {
 	first, count int32
-	idle         int32 // GPUs without instances
-	shape        int32 // of nodes with the same GPUs
-	room         need  // most that one of its GPUs has left, of each
+	idle         int32     // GPUs without instances
+	shape        int32     // number of the list of its GPUs' classes; nodes with equal GPUs have the same
+	room         resources // componentwise largest free resources of its GPUs
 }
 
-// blockSize is how many nodes are passed over at once: about the root of how
-// many there are in a large cluster.
+// blockSize is the number of nodes per block, about the square root of the nodes of a large cluster.
 const blockSize = 32
 
-// block sums up nodes that follow one another.
+// block summarizes consecutive nodes, so that a search can skip them at once.
 type block struct {
-	room  need  // most that one of their GPUs has left, of each
-	idle  bool  // no GPU of them is in use
-	shape int32 // of all of them; -1 when they differ
+	room  resources // componentwise largest free resources of the nodes' GPUs
+	idle  bool      // none of the nodes' GPUs is in use
+	shape int32     // shape of all nodes, or -1 if they differ
 }
 
 // placement is a running instance.
 type placement struct {
-	gpus     []int
-	need     need
-	function int32
+	gpus      []int
+	resources resources
+	function  int32
 }
 
-// Fleet is the GPUs there are and what runs on them, under one rule.
+// Fleet holds GPUs and the instances on them, and places instances by one rule.
 type Fleet struct {
-	rule     rule
-	like     *plan.Device // what more GPUs are like that come as they are needed; nil for none
-	gpus     []state
-	classes  []class
-	nodes    []node
-	blocks   []block
-	widest   int // most GPUs of a node
-	running  map[string]placement
-	affinity affinity
-	seen     []int // by shape of node: the last query that met an idle one
-	query    int
-	pick     []option // of the node at hand
-	best     []int    // of the best node so far
+	rule        rule
+	template    *plan.Device // memory and model of GPUs that are added; nil if the fleet is not elastic
+	gpus        []state
+	classes     []class
+	nodes       []node
+	blocks      []block
+	largestNode int                  // largest number of GPUs of a node
+	running     map[string]placement // by instance
+	affinity    affinity
+	lastQuery   []int       // by shape: the last query that has considered an idle node of the shape
+	query       int         // number of the current search for a node
+	candidates  []candidate // GPUs with room on the node that is being considered
+	best        []int       // GPUs of the best node so far
 }
 
-// Grouped are the devices with those of a node together, in the order of their
-// numbers; nodes stay in the order in which they first come.
+// Grouped returns the devices grouped by node and, within a node, ordered by index. Nodes keep the
+// order of their first device.
 func Grouped(devices []plan.Device) []plan.Device {
 	at := map[string]int{}
 	for _, d := range devices {
@@ -84,8 +83,8 @@ func Grouped(devices []plan.Device) []plan.Device {
 	return out
 }
 
-// newFleet makes an empty fleet. The devices are grouped; one of 0 MiB has
-// memory without limit.
+// newFleet returns an empty fleet. The devices must be grouped by node. A device with 0 MiB has
+// unlimited memory.
 func newFleet(devices []plan.Device, r rule) *Fleet {
 	f := &Fleet{rule: r, running: map[string]placement{}, affinity: newAffinity()}
 	for i, d := range devices {
@@ -95,15 +94,15 @@ func newFleet(devices []plan.Device, r rule) *Fleet {
 	return f
 }
 
-// add adds an idle GPU, to the last node or as a node of its own.
-func (f *Fleet) add(d plan.Device, same bool) {
-	if !same {
+// add adds an idle GPU to the last node or, if sameNode is false, to a new node.
+func (f *Fleet) add(d plan.Device, sameNode bool) {
+	if !sameNode {
 		f.nodes = append(f.nodes, node{first: int32(len(f.gpus))})
 	}
 	n := &f.nodes[len(f.nodes)-1]
 	n.count++
 	n.idle++
-	f.widest = max(f.widest, int(n.count))
+	f.largestNode = max(f.largestNode, int(n.count))
 	mem := gpu.Bytes(math.MaxInt64)
 	if d.MemMiB > 0 {
 		mem = max(0, gpu.FromMiB(d.MemMiB-d.UsedMemMiB))
@@ -111,11 +110,11 @@ func (f *Fleet) add(d plan.Device, same bool) {
 	at := f.classOf(mem, d.Model)
 	f.classes[at].gpus++
 	f.gpus = append(f.gpus, state{
-		free: need{f.rule.omega, f.rule.gamma, mem}, class: at, node: int32(len(f.nodes) - 1),
+		free: resources{f.rule.omega, f.rule.gamma, mem}, class: at, node: int32(len(f.nodes) - 1),
 	})
 }
 
-// shapes numbers the nodes' shapes.
+// shapes sets the shape and room of each node, and computes the blocks.
 func (f *Fleet) shapes() {
 	known := map[string]int32{}
 	for i := range f.nodes {
@@ -126,29 +125,29 @@ func (f *Fleet) shapes() {
 		}
 		shape, ok := known[string(classes)]
 		if !ok {
-			shape = int32(len(f.seen))
+			shape = int32(len(f.lastQuery))
 			known[string(classes)] = shape
-			f.seen = append(f.seen, 0)
+			f.lastQuery = append(f.lastQuery, 0)
 		}
 		n.shape = shape
 		n.room = f.room(n)
 	}
 	for first := 0; first < len(f.nodes); first += blockSize {
-		f.blocks = append(f.blocks, sum(f.block(first)))
+		f.blocks = append(f.blocks, summarize(f.block(first)))
 	}
 }
 
-// block is the nodes of the block that a node is in.
+// block returns the nodes of the block to which node n belongs.
 func (f *Fleet) block(n int) []node {
 	first := n / blockSize * blockSize
 	return f.nodes[first:min(first+blockSize, len(f.nodes))]
 }
 
-func sum(nodes []node) block {
+func summarize(nodes []node) block {
 	b := block{room: nodes[0].room, idle: true, shape: nodes[0].shape}
 	for i := range nodes {
 		n := &nodes[i]
-		b.room = b.room.most(n.room)
+		b.room = b.room.max(n.room)
 		b.idle = b.idle && n.idle == n.count
 		if n.shape != b.shape {
 			b.shape = -1
@@ -157,27 +156,28 @@ func sum(nodes []node) block {
 	return b
 }
 
-// Place decides where the instance goes and takes what it needs there.
+// Place decides on which GPUs the instance runs and reserves its resources there. The instance must
+// not be running.
 func (f *Fleet) Place(r Request) Decision {
 	request, limit := f.rule.share(r)
-	p := placement{need: need{share(request), share(limit), r.Mem}, function: f.affinity.id(r.Function)}
+	p := placement{resources: resources{share(request), share(limit), r.Mem}, function: f.affinity.id(r.Function)}
 	if f.rule.affinity {
 		f.affinity.mark(p.function)
 	}
-	d := f.choose(r, p.need)
-	f.ask(r, p.need)
+	d := f.choose(r, p.resources)
+	f.recordDemand(r, p.resources)
 	if len(d.GPUs) == 0 {
 		return d
 	}
 	p.gpus = d.GPUs
 	for _, g := range p.gpus {
-		f.take(g, p.need, p.function)
+		f.allocate(g, p.resources, p.function)
 	}
 	f.running[r.Instance] = p
 	return d
 }
 
-// Remove gives back what the instance took.
+// Remove releases the resources of an instance. It reports whether the instance was running.
 func (f *Fleet) Remove(instance string) bool {
 	p, ok := f.running[instance]
 	if !ok {
@@ -185,12 +185,12 @@ func (f *Fleet) Remove(instance string) bool {
 	}
 	delete(f.running, instance)
 	for _, g := range p.gpus {
-		f.giveBack(g, p.need, p.function)
+		f.release(g, p.resources, p.function)
 	}
 	return true
 }
 
-func (f *Fleet) take(g int, n need, function int32) {
+func (f *Fleet) allocate(g int, n resources, function int32) {
 	s := &f.gpus[g]
 	used := &f.classes[s.class].used
 	if len(s.functions) == 0 {
@@ -198,94 +198,95 @@ func (f *Fleet) take(g int, n need, function int32) {
 	} else {
 		used.remove(f.score(s), g)
 	}
-	s.free = need{s.free.request - n.request, s.free.limit - n.limit, s.free.mem - n.mem}
+	s.free = resources{s.free.request - n.request, s.free.limit - n.limit, s.free.mem - n.mem}
 	used.insert(f.score(s), g)
 	if f.rule.affinity {
-		f.affinity.come(function, s.functions)
+		f.affinity.addPairs(function, s.functions, 1)
 	}
 	s.functions = append(s.functions, function)
-	f.measure(s.node)
+	f.refreshRoom(s.node)
 }
 
-func (f *Fleet) giveBack(g int, n need, function int32) {
+func (f *Fleet) release(g int, n resources, function int32) {
 	s := &f.gpus[g]
 	used := &f.classes[s.class].used
 	used.remove(f.score(s), g)
-	s.free = need{s.free.request + n.request, s.free.limit + n.limit, s.free.mem + n.mem}
+	s.free = resources{s.free.request + n.request, s.free.limit + n.limit, s.free.mem + n.mem}
 	i := slices.Index(s.functions, function)
 	s.functions = slices.Delete(s.functions, i, i+1)
 	if f.rule.affinity {
-		f.affinity.leave(function, s.functions)
+		f.affinity.addPairs(function, s.functions, -1)
 	}
 	if len(s.functions) == 0 {
 		f.nodes[s.node].idle++
 	} else {
 		used.insert(f.score(s), g)
 	}
-	f.measure(s.node)
+	f.refreshRoom(s.node)
 }
 
-// within says whether there is room for it.
-func (n need) within(free need) bool {
+// fitsIn reports whether free suffices for n.
+func (n resources) fitsIn(free resources) bool {
 	return n.request <= free.request && n.limit <= free.limit && n.mem <= free.mem
 }
 
-// most is the larger of each.
-func (n need) most(o need) need {
-	return need{max(n.request, o.request), max(n.limit, o.limit), max(n.mem, o.mem)}
+// max returns the componentwise maximum.
+func (n resources) max(o resources) resources {
+	return resources{max(n.request, o.request), max(n.limit, o.limit), max(n.mem, o.mem)}
 }
 
-func (f *Fleet) room(n *node) need {
+func (f *Fleet) room(n *node) resources {
 	room := f.gpus[n.first].free
 	for i := n.first + 1; i < n.first+n.count; i++ {
-		room = room.most(f.gpus[i].free)
+		room = room.max(f.gpus[i].free)
 	}
 	return room
 }
 
-// measure brings what is known of a node up to date.
-func (f *Fleet) measure(node int32) {
+// refreshRoom recomputes the room of a node and its block.
+func (f *Fleet) refreshRoom(node int32) {
 	n := &f.nodes[node]
 	n.room = f.room(n)
-	if f.like == nil {
-		f.blocks[node/blockSize] = sum(f.block(int(node)))
+	if f.template == nil {
+		f.blocks[node/blockSize] = summarize(f.block(int(node)))
 	}
 }
 
-// score is α(1 − Σ request) + β(1 − Σ memory / M) of a GPU as it is, in
-// billionths of millionths, with Ω for 1: which changes no order.
+// score returns α(Ω − Σ request) + β(1 − Σ memory / M) of a GPU, scaled by 10^15. The paper has 1
+// in place of Ω, which does not change the order. A GPU with less free resources has a lower score
+// and is preferred.
 func (f *Fleet) score(s *state) int64 { return f.weigh(s.free, f.classes[s.class].mem) }
 
-func (f *Fleet) weigh(n need, mem gpu.Bytes) int64 {
+// weigh returns the contribution of resources to the score of a GPU with that memory.
+func (f *Fleet) weigh(n resources, mem gpu.Bytes) int64 {
 	return f.rule.alpha*n.request + f.rule.beta*fraction(n.mem, mem)
 }
 
-// fraction is part/whole in billionths, 0 where memory has no limit.
-func fraction(part, whole gpu.Bytes) int64 {
-	if whole == math.MaxInt64 || part >= whole {
+// fraction returns partial/whole in billionths, or 0 if memory is unlimited.
+func fraction(partial, whole gpu.Bytes) int64 {
+	if whole == math.MaxInt64 || partial >= whole {
 		if whole == math.MaxInt64 || whole == 0 {
 			return 0
 		}
-		return one
+		return billion
 	}
-	hi, lo := bits.Mul64(uint64(part), one)
+	hi, lo := bits.Mul64(uint64(partial), billion)
 	q, _ := bits.Div64(hi, lo, uint64(whole))
 	return int64(q)
 }
 
-// class is what GPUs of a kind have in common. Those in use are kept in the
-// order of their score.
+// class describes GPUs with the same memory and model.
 type class struct {
-	mem   gpu.Bytes
-	model string
-	used  ranking
-	gpus  int64 // how many there are
-	asked int64 // GPUs that instances asked for by model, in billionths, so far
+	mem       gpu.Bytes
+	model     string
+	used      ranking // its GPUs in use
+	gpus      int64   // number of GPUs
+	requested int64   // sum of requests for GPUs of its model by instances that name models, in billionths
 }
 
-// scarce is how sought after the class is by those who name models: GPUs asked
-// for by each there is. It breaks ties only.
-func (c *class) scarce() int64 { return c.asked / max(1, c.gpus) }
+// scarcity returns the demand for the class by instances that name models, per GPU. It only breaks
+// ties.
+func (c *class) scarcity() int64 { return c.requested / max(1, c.gpus) }
 
 func (f *Fleet) classOf(mem gpu.Bytes, model string) int32 {
 	i := slices.IndexFunc(f.classes, func(c class) bool { return c.mem == mem && c.model == model })
@@ -296,13 +297,14 @@ func (f *Fleet) classOf(mem gpu.Bytes, model string) int32 {
 	return int32(i)
 }
 
-// suits says whether GPUs of a class are of a model that will do.
+// suits reports whether the request allows GPUs of the class's model.
 func (c *class) suits(r Request) bool {
 	return len(r.Models) == 0 || c.model == "" || slices.Contains(r.Models, c.model)
 }
 
-// ask notes which models an instance named, placed or not.
-func (f *Fleet) ask(r Request, n need) {
+// recordDemand adds the request to the demand of the classes that it names, even if it was not
+// placed.
+func (f *Fleet) recordDemand(r Request, n resources) {
 	if len(r.Models) == 0 {
 		return
 	}
@@ -314,7 +316,7 @@ func (f *Fleet) ask(r Request, n need) {
 	}
 	for i := range f.classes {
 		if c := &f.classes[i]; c.suits(r) {
-			c.asked += n.request * int64(r.GPUs) / max(1, total) * c.gpus
+			c.requested += n.request * int64(r.GPUs) / max(1, total) * c.gpus
 		}
 	}
 }
@@ -332,7 +334,7 @@ func byScore(a, b ranked) int {
 	return cmp.Compare(a.gpu, b.gpu)
 }
 
-// ranking is GPUs in the order of their score, least first; ties by number.
+// ranking holds GPUs in ascending order of score; ties are by index.
 type ranking []ranked
 
 func (r *ranking) insert(score int64, g int) {
@@ -345,8 +347,8 @@ func (r *ranking) remove(score int64, g int) {
 	*r = slices.Delete(*r, i, i+1)
 }
 
-// from is where scores of at least least begin.
-func (r ranking) from(least int64) int {
-	i, _ := slices.BinarySearchFunc(r, ranked{least, -1}, byScore)
+// search returns the position of the first score that is at least lowest.
+func (r ranking) search(lowest int64) int {
+	i, _ := slices.BinarySearchFunc(r, ranked{lowest, -1}, byScore)
 	return i
 }

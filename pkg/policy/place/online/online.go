@@ -1,6 +1,8 @@
-// Package online places instances one by one as they come, and takes them away
-// as they go, with no knowledge of what comes next: Dilu's scheduler (section
-// 3.3) and what it is compared with.
+// Package online places instances one by one when they arrive and removes them when they end,
+// without knowledge of later instances. It implements the scheduler of the Dilu paper (section 3.3) and
+// the schedulers to which the paper compares it; Kinds lists them. Each is a Fleet with a rule of its
+// own. A Fleet is deterministic: equal requests lead to equal decisions. Packages place and sim/cluster
+// use it.
 package online
 
 import (
@@ -9,125 +11,86 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// Request is an instance that wants GPUs. What it wants, it wants of each.
+// Request describes an instance to place. Its resources are those on each of its GPUs.
 type Request struct {
-	Instance  string // unique among those that run
+	Instance  string // unique among running instances
 	Function  string
 	GPUs      int     // 1 or more, all on one node
-	SMRequest float64 // fraction of the SMs it must have
-	SMLimit   float64 // fraction it may use, at least SMRequest
+	SMRequest float64 // guaranteed fraction of the SMs
+	SMLimit   float64 // largest fraction of the SMs, at least SMRequest
 	Mem       gpu.Bytes
-	Large     bool     // a large model (LLM)
-	Models    []string // of GPU that will do; none: any
+	Large     bool     // the function has a large model (LLM)
+	Models    []string // allowed GPU models; empty allows any
 }
 
-// Reason says why a decision is as it is.
-type Reason string
-
-// What decided, in the order in which Dilu's Algorithm 1 tries.
-const (
-	siblings Reason = "beside what runs beside its siblings"
-	active   Reason = "on the GPUs in use that it fills best"
-	emptiest Reason = "on the GPUs in use with the most memory left"
-	tooFew   Reason = "too few GPUs of a node in use have room"
-	noRoom   Reason = "no GPU in use has room"
-)
-
-// Decision is where an instance goes.
+// Decision is the placement of an instance.
 type Decision struct {
-	GPUs   []int  // by their place in the inventory; none: it was rejected
-	Fresh  int    // how many of them were not in use before
-	Reason Reason // for a rejection: what is missing
+	GPUs   []int         // indexes in the inventory; empty if the instance was rejected
+	Fresh  int           // number of these GPUs that were not in use before
+	Reason reason.Reason // for a rejection: the missing resource
 }
 
-// Placer decides where instances go. Place must not be called for an instance
-// that runs; Remove says whether the instance ran.
-type Placer interface {
-	Place(Request) Decision
-	Remove(instance string) bool
-}
-
-// missing is the reason for a rejection. The need is as the scheduler counts.
-func missing(r Request, n need, widest int) Reason {
-	what := fmt.Sprintf("%d GPUs", r.GPUs)
-	if r.GPUs == 1 {
-		what = "a GPU"
-	}
-	if r.GPUs > widest {
-		return Reason(fmt.Sprintf("no node has %s: the largest has %d", what, widest))
-	}
-	where := ""
-	if len(r.Models) > 0 {
-		where = " of a model that will do"
-	}
-	mem := ""
-	if r.Mem > 0 {
-		mem = fmt.Sprintf(" and %s of memory", r.Mem)
-	}
-	return Reason(fmt.Sprintf("no node has %s%s with room for %g of the SMs (limit %g)%s",
-		what, where, float64(n.request)/one, float64(n.limit)/one, mem))
-}
-
-// rule is how a fit scheduler counts and what it prefers. All schedulers here
-// are Algorithm 1 of Dilu with some of its parts.
+// rule holds the limits and preferences of a scheduler. Every scheduler here runs Dilu's Algorithm 1;
+// the schedulers other than Dilu's set limits to the whole GPU and leave out preferences.
 type rule struct {
-	// share is what an instance counts for on a GPU, as fractions of its SMs.
+	// share returns the resources that the scheduler reserves for an instance on a GPU, as fractions of
+	// the GPU's SMs.
 	share func(Request) (request, limit float64)
-	omega int64 // most that requests sum to, in billionths of a GPU
-	gamma int64 // most that limits sum to
-	alpha int64 // weight of SMs left over, in millionths
-	beta  int64 // weight of memory left over
+	omega int64 // limit of the sum of requests, in billionths of a GPU
+	gamma int64 // limit of the sum of limits, in billionths of a GPU
+	alpha int64 // weight of free SMs in the score, in millionths
+	beta  int64 // weight of free memory in the score, in millionths
 
-	affinity bool // first beside what runs beside siblings
-	worst    bool // large models go where most memory is left
+	affinity bool // prefer GPUs with affinity (see type affinity)
+	worstFit bool // place large models on the GPUs with the most free memory
 }
 
 // DiluOptions are the parameters of Dilu's Algorithm 1.
 type DiluOptions struct {
-	Omega float64 // most that the requests of a GPU's instances sum to
-	Gamma float64 // most that their limits sum to
-	Alpha float64 // weight of SMs left over in the score, at most 1
-	Beta  float64 // weight of memory left over, at most 1
+	Omega float64 // limit of the sum of requests on a GPU
+	Gamma float64 // limit of the sum of limits on a GPU
+	Alpha float64 // weight of free SMs in the score, at most 1
+	Beta  float64 // weight of free memory in the score, at most 1
 }
 
-// DiluDefaults are those of the paper (section 3.3) and, for the weights, of
-// its public code.
+// DiluDefaults returns the paper's parameters (section 3.3), with the weights of its public code.
 func DiluDefaults() DiluOptions { return DiluOptions{Omega: 1, Gamma: 1.5, Alpha: 0.6, Beta: 0.4} }
 
-// Validate says which parameter is out of range, if one is. Limits far above a
-// GPU are none.
+// Validate returns an error if a parameter is out of range. The error begins with the parameter's
+// name. Omega and gamma are at most 100.
 func (o DiluOptions) Validate() error {
-	const most = 100
+	const limit = 100
 	for _, p := range []struct {
-		name  string
-		value float64
-		above bool // must exceed 0
-		most  float64
-	}{{"omega", o.Omega, true, most}, {"gamma", o.Gamma, true, most}, {"alpha", o.Alpha, false, 1}, {"beta", o.Beta, false, 1}} {
+		name     string
+		value    float64
+		positive bool // the value must exceed 0
+		limit    float64
+	}{{"omega", o.Omega, true, limit}, {"gamma", o.Gamma, true, limit}, {"alpha", o.Alpha, false, 1}, {"beta", o.Beta, false, 1}} {
 		switch {
-		case p.above && !(p.value > 0 && p.value <= p.most):
-			return fmt.Errorf("%s %v: expected more than 0 and at most %v", p.name, p.value, p.most)
-		case !(p.value >= 0 && p.value <= p.most):
-			return fmt.Errorf("%s %v: expected 0 to %v", p.name, p.value, p.most)
+		case p.positive && !(p.value > 0 && p.value <= p.limit):
+			return fmt.Errorf("%s %v: expected more than 0 and at most %v", p.name, p.value, p.limit)
+		case !(p.value >= 0 && p.value <= p.limit):
+			return fmt.Errorf("%s %v: expected 0 to %v", p.name, p.value, p.limit)
 		}
 	}
 	return nil
 }
 
-// Dilu fits instances by what they request, while limits may exceed the GPU
-// (section 3.3, Algorithm 1): first beside what runs beside the function's
-// other instances, then on GPUs in use, then on a new one; of several the one
-// with the least α(1 − Σ request) + β(1 − Σ memory / M). A large model that
-// takes several fragments takes those with the most memory left.
+// Dilu returns a fleet that packs instances by their SM requests, while the sum of limits may exceed the
+// GPU (section 3.3, Algorithm 1). It prefers GPUs in use with functions that already share GPUs with the
+// instance's function, then other GPUs in use, then GPUs that are not in use; among GPUs of equal
+// preference, the one with the least α(1 − Σ request) + β(1 − Σ memory / M). An instance with a large
+// model that needs several GPUs gets those with the most free memory.
 func Dilu(devices []plan.Device, o DiluOptions) *Fleet { return newFleet(devices, o.rule()) }
 
-// DiluElastic is Dilu with as many GPUs as it takes, each like the one given
-// and all on one node.
-func DiluElastic(like plan.Device, o DiluOptions) *Fleet {
+// DiluElastic returns a fleet like Dilu's that has one node and no GPUs at first. It adds GPUs with the
+// memory and model of template whenever an instance needs them.
+func DiluElastic(template plan.Device, o DiluOptions) *Fleet {
 	f := newFleet(nil, o.rule())
-	f.like = &like
+	f.template = &template
 	return f
 }
 
@@ -135,35 +98,37 @@ func (o DiluOptions) rule() rule {
 	return rule{
 		share: func(r Request) (float64, float64) { return r.SMRequest, r.SMLimit },
 		omega: share(o.Omega), gamma: share(o.Gamma), alpha: weight(o.Alpha), beta: weight(o.Beta),
-		affinity: true, worst: true,
+		affinity: true, worstFit: true,
 	}
 }
 
-// Exclusive gives every instance whole GPUs.
+// Exclusive returns a fleet that gives every instance whole GPUs.
 func Exclusive(devices []plan.Device) *Fleet {
-	return newFleet(devices, rule{share: func(Request) (float64, float64) { return 1, 1 }, omega: one, gamma: one, alpha: weight(1)})
+	return newFleet(devices, rule{share: func(Request) (float64, float64) { return 1, 1 }, omega: billion, gamma: billion, alpha: weight(1)})
 }
 
-// INFless fits instances by their limits, which never exceed the GPU: the
-// paper's INFless+ by limits, best fit over SMs and memory.
+// INFless returns a fleet that packs instances by their SM limits, whose sum never exceeds the GPU, with
+// best fit over SMs and memory. The Dilu paper calls it INFless+ by limits.
 func INFless(devices []plan.Device) *Fleet {
 	o := DiluDefaults()
-	return newFleet(devices, rule{share: byLimit, omega: one, gamma: one, alpha: weight(o.Alpha), beta: weight(o.Beta)})
+	return newFleet(devices, rule{share: byLimit, omega: billion, gamma: billion, alpha: weight(o.Alpha), beta: weight(o.Beta)})
 }
 
-// FaST gives every instance its limit of SMs for the whole window, as Dilu
-// compares with FaST-GShare (section 5.1): its rectangles are then as wide as
-// the GPU's, and best area fit is best fit by SMs alone.
+// FaST returns a fleet that gives every instance the SMs of its limit for the whole window, as in
+// Dilu's comparison with FaST-GShare (section 5.1). Rectangles are then as wide as the window, and
+// best area fit equals best fit by SMs.
 func FaST(devices []plan.Device) *Fleet {
-	return newFleet(devices, rule{share: byLimit, omega: one, gamma: one, alpha: weight(1)})
+	return newFleet(devices, rule{share: byLimit, omega: billion, gamma: billion, alpha: weight(1)})
 }
 
+// byLimit reserves the limit of an instance.
 func byLimit(r Request) (request, limit float64) { return r.SMLimit, r.SMLimit }
 
-// one is all SMs of a GPU in billionths, in which sums are exact.
-const one = 1_000_000_000
+// billion is the unit of fractions of the SMs and of memory: they are integers, in billionths, so that sums are exact.
+const billion = 1_000_000_000
 
-func share(fraction float64) int64 { return int64(math.Round(fraction * one)) }
+// share converts a fraction of the SMs to billionths.
+func share(fraction float64) int64 { return int64(math.Round(fraction * billion)) }
 
-// weight is a weight of the score in millionths.
+// weight converts a weight of the score to millionths.
 func weight(v float64) int64 { return int64(math.Round(v * 1_000_000)) }

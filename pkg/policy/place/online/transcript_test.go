@@ -11,8 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
-// TestTranscripts replays testdata/*.txt: the first word of a line says what
-// comes, the line indented under it what the scheduler decides.
+// TestTranscripts replays testdata/*.txt. The first word of a line is an event; the indented line after it
+// is the decision of the scheduler.
 //
 //	dilu 2x4 40             a scheduler, nodes x GPUs, GiB of each
 //	place a-0 2 0.3:0.5 10  instance 0 of function a: GPUs, SMs, GiB
@@ -23,7 +23,7 @@ func TestTranscripts(t *testing.T) {
 }
 
 func play(text string) (string, error) {
-	var p Placer
+	var p *Fleet
 	perNode := 1
 	return transcript.Lines(text, func(line string) (did []string, err error) {
 		words := strings.Fields(line)
@@ -81,7 +81,7 @@ func parseRequest(words []string) (r Request, err error) {
 
 func describe(d Decision, perNode int) string {
 	if len(d.GPUs) == 0 {
-		return "rejected: " + string(d.Reason)
+		return "rejected: " + d.Reason.String()
 	}
 	var names []string
 	for _, g := range d.GPUs {

@@ -11,38 +11,38 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// twin is Dilu's Algorithm 1 as one would write it down: it keeps nothing but
-// what runs where, and tries everything. Units: hundredths of the SMs; GiB.
+// twin is a direct implementation of Dilu's Algorithm 1. It stores only the running instances, and tries
+// all sets of GPUs. Units: hundredths of the SMs; GiB.
 type twin struct {
 	mem     []int // of each GPU
 	perNode int
 	running []run
-	dilu    bool // else INFless: by limits, no affinity
+	dilu    bool // false: INFless, which packs by limits and without affinity
 }
 
 type run struct {
-	ask  ask
-	gpus []int
+	request request
+	gpus    []int
 }
 
-type ask struct {
+type request struct {
 	instance, function        string
 	gpus, request, limit, mem int
 	large                     bool
 }
 
-// on are the instances on a GPU.
-func (w *twin) on(g int) []ask {
-	var out []ask
+// on returns the instances on a GPU.
+func (w *twin) on(g int) []request {
+	var out []request
 	for _, r := range w.running {
 		if slices.Contains(r.gpus, g) {
-			out = append(out, r.ask)
+			out = append(out, r.request)
 		}
 	}
 	return out
 }
 
-func (w *twin) left(g int) (request, limit, mem int) {
+func (w *twin) free(g int) (request, limit, mem int) {
 	request, limit, mem = 100, 150, w.mem[g]
 	if !w.dilu {
 		limit = 100
@@ -53,16 +53,16 @@ func (w *twin) left(g int) (request, limit, mem int) {
 	return request, limit, mem
 }
 
-// affine says whether on the GPU runs a function that runs beside some other
-// instance of this one.
+// affine reports whether the GPU hosts a function that shares another GPU with an instance of the given
+// function.
 func (w *twin) affine(function string, g int) bool {
 	for other := range w.mem {
 		here := w.on(other)
-		if !slices.ContainsFunc(here, func(a ask) bool { return a.function == function }) {
+		if !slices.ContainsFunc(here, func(a request) bool { return a.function == function }) {
 			continue
 		}
 		for _, neighbour := range here {
-			if neighbour.function != function && slices.ContainsFunc(w.on(g), func(a ask) bool { return a.function == neighbour.function }) {
+			if neighbour.function != function && slices.ContainsFunc(w.on(g), func(a request) bool { return a.function == neighbour.function }) {
 				return true
 			}
 		}
@@ -70,10 +70,10 @@ func (w *twin) affine(function string, g int) bool {
 	return false
 }
 
-// price is what a set of GPUs costs, to be compared from the left: new GPUs,
-// GPUs without affinity, score, idle GPUs of the node. The score of a GPU is
-// 0.6 (1 - requests) + 0.4 (1 - memory / M) in units of a 40,000th.
-func (w *twin) price(a ask, set []int) [4]int {
+// price returns the cost of a set of GPUs, to be compared lexically: new GPUs, GPUs without affinity,
+// score, idle GPUs of the node. The score of a GPU is 0.6 (1 - requests) + 0.4 (1 - memory / M) in units
+// of a 40,000th.
+func (w *twin) price(a request, set []int) [4]int {
 	var p [4]int
 	for _, g := range set {
 		if len(w.on(g)) == 0 {
@@ -82,7 +82,7 @@ func (w *twin) price(a ask, set []int) [4]int {
 		if !w.dilu || !w.affine(a.function, g) {
 			p[1]++
 		}
-		request, _, mem := w.left(g)
+		request, _, mem := w.free(g)
 		if w.dilu && a.large && a.gpus > 1 {
 			p[2] -= mem
 		} else {
@@ -90,7 +90,7 @@ func (w *twin) price(a ask, set []int) [4]int {
 		}
 	}
 	if a.gpus == 1 && p[0] == 0 {
-		return p // ties of single GPUs in use go to the first, whatever its node
+		return p // ties between single GPUs in use go to the first, regardless of its node
 	}
 	first := set[0] / w.perNode * w.perNode
 	for g := first; g < first+w.perNode; g++ {
@@ -101,14 +101,14 @@ func (w *twin) price(a ask, set []int) [4]int {
 	return p
 }
 
-// choose tries every set of GPUs of every node.
-func (w *twin) choose(a ask) []int {
+// choose returns the GPUs with the lowest price among all sets of GPUs of every node, or nil if none has room.
+func (w *twin) choose(a request) []int {
 	var best []int
 	var least [4]int
 	for first := 0; first < len(w.mem); first += w.perNode {
 		for _, set := range subsets(first, w.perNode, a.gpus) {
 			fits := !slices.ContainsFunc(set, func(g int) bool {
-				request, limit, mem := w.left(g)
+				request, limit, mem := w.free(g)
 				return a.request > request || a.limit > limit || a.mem > mem
 			})
 			if p := w.price(a, set); fits && (best == nil || slices.Compare(p[:], least[:]) < 0) {
@@ -119,7 +119,7 @@ func (w *twin) choose(a ask) []int {
 	return best
 }
 
-// subsets are the sets of n of the GPUs first, first+1, … in lexical order.
+// subsets returns all sets of n GPUs of the count GPUs first, first+1, …, in lexical order.
 func subsets(first, count, n int) [][]int {
 	if n == 0 {
 		return [][]int{nil}
@@ -133,8 +133,8 @@ func subsets(first, count, n int) [][]int {
 	return out
 }
 
-func drawAsk(t *rapid.T, i int) ask {
-	a := ask{
+func drawRequest(t *rapid.T, i int) request {
+	a := request{
 		instance: fmt.Sprintf("i%d", i), function: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "function"),
 		gpus:    rapid.SampledFrom([]int{1, 1, 1, 2, 3, 4}).Draw(t, "gpus"),
 		request: 10 * rapid.IntRange(0, 8).Draw(t, "request"), mem: rapid.IntRange(0, 22).Draw(t, "mem"),
@@ -144,8 +144,8 @@ func drawAsk(t *rapid.T, i int) ask {
 	return a
 }
 
-// TestSameDecisionsAsTheTwin plays random starts and stops to a scheduler and
-// its twin.
+// TestSameDecisionsAsTheTwin gives random starts and stops to a scheduler and its twin, and compares their
+// decisions.
 func TestSameDecisionsAsTheTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		perNode, nodes, events := rapid.IntRange(1, 4).Draw(t, "GPUs per node"), rapid.IntRange(1, 3).Draw(t, "nodes"), 25
@@ -168,13 +168,13 @@ func TestSameDecisionsAsTheTwin(t *testing.T) {
 		for i := range rapid.IntRange(events/3, events).Draw(t, "events") {
 			if len(w.running) > 0 && rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
 				at := rapid.IntRange(0, len(w.running)-1).Draw(t, "which")
-				if !f.Remove(w.running[at].ask.instance) {
-					t.Fatalf("%s does not run", w.running[at].ask.instance)
+				if !f.Remove(w.running[at].request.instance) {
+					t.Fatalf("%s does not run", w.running[at].request.instance)
 				}
 				w.running = slices.Delete(w.running, at, at+1)
 				continue
 			}
-			a := drawAsk(t, i)
+			a := drawRequest(t, i)
 			got := f.Place(Request{
 				Instance: a.instance, Function: a.function, GPUs: a.gpus, SMRequest: float64(a.request) / 100, SMLimit: float64(a.limit) / 100,
 				Mem: gpu.Bytes(a.mem) * gpu.GiB, Large: a.large,
@@ -184,7 +184,7 @@ func TestSameDecisionsAsTheTwin(t *testing.T) {
 				counted.request = a.limit
 			}
 			want := w.choose(counted)
-			if !slices.Equal(got.GPUs, want) || got.Reason == "" {
+			if !slices.Equal(got.GPUs, want) || Reasons.Check(got.Reason) != nil {
 				t.Fatalf("%+v: got %+v, want %v", a, got, want)
 			}
 			if want != nil {
@@ -194,14 +194,13 @@ func TestSameDecisionsAsTheTwin(t *testing.T) {
 	})
 }
 
-// TestEverythingIsGivenBack: after the last instance has gone the fleet is as
-// it was.
-func TestEverythingIsGivenBack(t *testing.T) {
+// TestRemoveReleasesAllResources checks that a fleet equals a new fleet after all instances were removed.
+func TestRemoveReleasesAllResources(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := Dilu(devices(3, 4, 40), DiluDefaults())
 		var names []string
 		for i := range rapid.IntRange(1, 30).Draw(t, "instances") {
-			a := drawAsk(t, i)
+			a := drawRequest(t, i)
 			r := Request{Instance: a.instance, Function: a.function, GPUs: a.gpus, SMRequest: 0.1 / 3 * float64(i%7), SMLimit: 0.9, Mem: gpu.Bytes(a.mem)*gpu.GiB/7 + 1}
 			if len(f.Place(r).GPUs) > 0 {
 				names = append(names, a.instance)
@@ -213,28 +212,30 @@ func TestEverythingIsGivenBack(t *testing.T) {
 		fresh := Dilu(devices(3, 4, 40), DiluDefaults())
 		for i := range f.gpus {
 			if f.gpus[i].free != fresh.gpus[i].free || len(f.gpus[i].functions) > 0 {
-				t.Errorf("GPU %d: %+v", i, f.gpus[i])
+				t.Errorf("GPU %d: got %+v, want free %v and no functions", i, f.gpus[i], fresh.gpus[i].free)
 			}
 		}
 		for i := range f.nodes {
 			if f.nodes[i] != fresh.nodes[i] {
-				t.Errorf("node %d: %+v", i, f.nodes[i])
+				t.Errorf("node %d: got %+v, want %+v", i, f.nodes[i], fresh.nodes[i])
 			}
 		}
 		for _, c := range f.classes {
 			if len(c.used) > 0 {
-				t.Errorf("still in use: %v", c.used)
+				t.Errorf("GPUs in use: got %v, want none", c.used)
 			}
 		}
-		for _, beside := range f.affinity.neighbours {
-			if len(beside) > 0 {
-				t.Errorf("still beside: %v", beside)
+		for function, list := range f.affinity.neighbours {
+			if len(list) > 0 {
+				t.Errorf("neighbours of function %d: got %v, want none", function, list)
 			}
 		}
 	})
 }
 
-func TestModelsAndMemoryWithoutLimit(t *testing.T) {
+// TestModelsAndUnlimitedMemory checks which GPUs are allowed by the models and the memory of a request. Node b has
+// unlimited memory, and the model of node c's GPU is unknown.
+func TestModelsAndUnlimitedMemory(t *testing.T) {
 	list := []plan.Device{{Node: "a", Model: "T4", MemMiB: 15360}, {Node: "b", Model: "A100"}, {Node: "c", MemMiB: 40960, UsedMemMiB: 1024}}
 	f := Dilu(list, DiluDefaults())
 	for _, c := range []struct {
@@ -242,22 +243,22 @@ func TestModelsAndMemoryWithoutLimit(t *testing.T) {
 		gib    gpu.Bytes
 		want   []int
 	}{
-		{[]string{"A100", "V100"}, 500, []int{1}}, // memory of node b is not limited
-		{[]string{"V100"}, 30, []int{2}},          // a GPU of unknown model will do
-		{[]string{"V100"}, 10, nil},               // of which 39 GiB are free, 9 now
+		{[]string{"A100", "V100"}, 500, []int{1}}, // memory of node b is unlimited
+		{[]string{"V100"}, 30, []int{2}},          // a GPU of unknown model suits any request
+		{[]string{"V100"}, 10, nil},               // only 9 of its 39 free GiB remain
 		{[]string{"T4"}, 20, nil},
-		{nil, 15, []int{1}}, // the one in use
+		{nil, 15, []int{1}}, // the GPU in use
 	} {
 		r := Request{Instance: fmt.Sprint(c), Function: "f", GPUs: 1, SMRequest: 0.4, SMLimit: 0.5, Mem: c.gib * gpu.GiB, Models: c.models}
 		if d := f.Place(r); !slices.Equal(d.GPUs, c.want) {
-			t.Errorf("%v of %v: %+v, want %v", c.gib*gpu.GiB, c.models, d, c.want)
+			t.Errorf("%v on models %v: got %+v, want GPUs %v", c.gib*gpu.GiB, c.models, d, c.want)
 		}
 	}
 }
 
-// TestSoughtModelsAreKept: what names no model leaves those that others named
-// alone while it can.
-func TestSoughtModelsAreKept(t *testing.T) {
+// TestDemandedModelsAreAvoided checks that an instance that allows any GPU model does not use a model that
+// other instances have required, if there is another GPU with room.
+func TestDemandedModelsAreAvoided(t *testing.T) {
 	f := INFless([]plan.Device{{Node: "a", Model: "A100"}, {Node: "b", Model: "T4"}, {Node: "b", Index: 1, Model: "T4"}})
 	place := func(name string, models ...string) []int {
 		return f.Place(Request{Instance: name, Function: name, GPUs: 1, SMRequest: 1, SMLimit: 1, Models: models}).GPUs
@@ -266,13 +267,13 @@ func TestSoughtModelsAreKept(t *testing.T) {
 		models []string
 		want   []int
 	}{
-		{nil, []int{0}}, // nobody has named one yet
+		{nil, []int{0}}, // no instance has named a model yet
 		{[]string{"A100"}, nil},
 		{nil, []int{1}},
 		{nil, []int{2}},
 	} {
 		if got := place(fmt.Sprint(i), c.models...); !slices.Equal(got, c.want) {
-			t.Errorf("%d: %v, want %v", i, got, c.want)
+			t.Errorf("instance %d, models %v: GPUs %v, want %v", i, c.models, got, c.want)
 		}
 		if i == 1 {
 			f.Remove("0")

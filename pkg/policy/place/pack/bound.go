@@ -7,10 +7,11 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/gfaas/gfaas/pkg/policy/place/dff"
 	"github.com/gfaas/gfaas/pkg/policy/place/lp"
 )
 
-// Names of the bounds, for bound_method.
+// Names of the bounds, for a packing's bound_method.
 const (
 	boundNone   = "none" // nothing to pack
 	boundArea   = "area"
@@ -19,9 +20,9 @@ const (
 	boundBars   = "bars"
 )
 
-// lowerBound is a number of bins below which the kinds, all of which must fit
-// the bin, cannot be packed, and which of the bounds it is: the largest of area,
-// memory, dual feasible functions and bars, with so much work for the bars.
+// lowerBound returns a lower bound on the number of bins and the name of the method. It is the largest of the
+// bounds by area, by memory, by dual feasible functions and by bars. All kinds must fit the bin. work limits
+// the number of additions for the bound by bars.
 func lowerBound(kinds []Kind, bin Bin, work int) (bins int, method string) {
 	bins, method = coarseBound(kinds, bin)
 	if n := dffBound(kinds, bin); n > bins {
@@ -33,42 +34,29 @@ func lowerBound(kinds []Kind, bin Bin, work int) (bins int, method string) {
 	return bins, method
 }
 
-// coarseBound is the larger of the bounds by area and by memory, which take no
-// time.
+// coarseBound returns the larger of the bounds by area and by memory, which take almost no time.
 func coarseBound(kinds []Kind, bin Bin) (bins int, method string) {
-	bins, method = areaBound(kinds, bin), boundArea
+	var area, mem sum
+	for _, k := range kinds {
+		area.add(k.W*k.H, int64(k.Count))
+		mem.add(k.Mem, int64(k.Count))
+	}
+	bins, method = area.ceilDiv(bin.W*bin.H), boundArea
 	if bins == 0 {
 		return 0, boundNone
 	}
-	if n := memoryBound(kinds, bin); n > bins {
-		bins, method = n, boundMemory
+	if bin.Mem > 0 {
+		if n := mem.ceilDiv(bin.Mem); n > bins {
+			bins, method = n, boundMemory
+		}
 	}
 	return bins, method
-}
-
-func areaBound(kinds []Kind, bin Bin) int {
-	var s sum
-	for _, k := range kinds {
-		s.add(k.W*k.H, int64(k.Count))
-	}
-	return s.ceilDiv(bin.W * bin.H)
-}
-
-func memoryBound(kinds []Kind, bin Bin) int {
-	if bin.Mem == 0 {
-		return 0
-	}
-	var s sum
-	for _, k := range kinds {
-		s.add(k.Mem, int64(k.Count))
-	}
-	return s.ceilDiv(bin.Mem)
 }
 
 // sum is a sum of products in 128 bits.
 type sum struct{ hi, lo uint64 }
 
-// add adds a × b, neither negative.
+// add adds a × b. Both must be at least 0.
 func (s *sum) add(a, b int64) {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	var carry uint64
@@ -76,8 +64,8 @@ func (s *sum) add(a, b int64) {
 	s.hi += hi + carry
 }
 
-// ceilDiv is the sum divided by whole, rounded up; it must be a number of bins, as
-// it is where every product counts rectangles that are at most whole.
+// ceilDiv returns the sum divided by whole, rounded up. The quotient must fit an int; it does if every
+// product counts rectangles of at most whole.
 func (s *sum) ceilDiv(whole int64) int {
 	q, rest := bits.Div64(s.hi, s.lo, uint64(whole))
 	if rest > 0 {
@@ -86,33 +74,36 @@ func (s *sum) ceilDiv(whole int64) int {
 	return int(q)
 }
 
-// scale is what a dual feasible function makes of the sides of all kinds along
-// one axis, and of the bin's. Whatever lies side by side in a bin has scaled
-// sides that sum to at most the bin's; so every scale, and every product of a
-// scale of widths and a scale of heights, gives a bound by area (Fekete and
-// Schepers, New classes of fast lower bounds for bin packing problems; Carlier,
-// Clautiaux and Moukrim, New reduction procedures and lower bounds for the
-// two-dimensional bin packing problem with fixed orientation).
+// scale holds the sides of all kinds along one axis, and the side of the bin, transformed by a dual
+// feasible function (package dff).
 type scale struct {
 	sides []int64
 	whole int64
 }
 
-// dffWork is about how many multiplications dffBound takes.
+func transformed(sides []int64, f func(int64) int64, whole int64) scale {
+	out := make([]int64, len(sides))
+	for i, x := range sides {
+		out[i] = f(x)
+	}
+	return scale{out, whole}
+}
+
+// dffWork is about the number of multiplications in dffBound.
 const dffWork = 2_000_000
 
-// dffBound is the best bound by area over pairs of scales.
+// dffBound returns the best bound by area over pairs of scales.
 func dffBound(kinds []Kind, bin Bin) int {
 	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k Kind) bool { return k.Count == 0 })
 	if len(kinds) == 0 {
 		return 0
 	}
-	most := 6
-	for most < 200 && (most+1)*(most+1)*len(kinds) <= dffWork {
-		most++
+	limit := 6
+	for limit < 200 && (limit+1)*(limit+1)*len(kinds) <= dffWork {
+		limit++
 	}
 	widths, heights := sides(kinds)
-	across, up := scales(kinds, widths, bin.W, most), scales(kinds, heights, bin.H, most)
+	across, up := scales(kinds, widths, bin.W, limit), scales(kinds, heights, bin.H, limit)
 	best := 0
 	for _, a := range across {
 		for _, u := range up {
@@ -126,40 +117,37 @@ func dffBound(kinds []Kind, bin Bin) int {
 	return best
 }
 
-// scales are at most about most different scales of the sides along one axis.
-func scales(kinds []Kind, sides []int64, whole int64, most int) []scale {
+// scales returns about limit different scales of the sides along one axis, or fewer.
+func scales(kinds []Kind, sides []int64, whole int64, limit int) []scale {
 	out := []scale{{sides, whole}}
 	add := func(f func(x int64) int64, whole int64) {
-		s := scale{make([]int64, len(sides)), whole}
-		for i, x := range sides {
-			s.sides[i] = f(x)
-		}
+		s := transformed(sides, f, whole)
 		if whole > 0 && !slices.ContainsFunc(out, func(o scale) bool { return o.whole == s.whole && slices.Equal(o.sides, s.sides) }) {
 			out = append(out, s)
 		}
 	}
 	ks := thresholds(sides, whole)
-	for _, k := range sample(ks, most/3) {
-		add(dropSmall(whole, k))
+	for _, k := range sample(ks, limit/3) {
+		add(dff.DropSmall(whole, k))
 	}
-	for _, k := range sample(ks, most/3) {
-		add(rounded(whole, k))
+	for _, k := range sample(ks, limit/3) {
+		add(dff.Rounded(whole, k))
 	}
-	for _, k := range sample(ks, most-1-2*(most/3)) {
+	for _, k := range sample(ks, limit-1-2*(limit/3)) {
 		add(counted(kinds, sides, whole, k))
 	}
 	return out
 }
 
-// thresholds are the sides up to half of the whole, rounded up, at which the functions may
-// change what they make of some side, smallest first; of thousands of sides
-// only a thousand are looked at.
+// thresholds returns the sides up to half of the whole at which the functions may change their value
+// for some side, in ascending order, with half of the whole, rounded up, as the last. It samples
+// about a thousand sides if there are more.
 func thresholds(sides []int64, whole int64) []int64 {
 	half := (whole + 1) / 2
 	ks := []int64{half}
 	for i := 0; i < len(sides); i += 1 + len(sides)/1000 {
 		x := sides[i]
-		for _, k := range []int64{x, whole - x, whole - x + 1, x / 2, x / 3} {
+		for _, k := range dff.Thresholds(x, whole) {
 			if k >= 1 && k < half {
 				ks = append(ks, k)
 			}
@@ -169,7 +157,7 @@ func thresholds(sides []int64, whole int64) []int64 {
 	return slices.Compact(ks)
 }
 
-// sample is at most n of the values, evenly spread and with the last.
+// sample returns at most n of the values, evenly spread, with the last among them.
 func sample(values []int64, n int) []int64 {
 	if len(values) <= n {
 		return values
@@ -181,37 +169,9 @@ func sample(values []int64, n int) []int64 {
 	return out
 }
 
-// dropSmall forgets what is smaller than k, and lets nothing lie beside what
-// leaves less than k (f0 of Carlier and others; U(ε) of Fekete and Schepers).
-func dropSmall(whole, k int64) (func(int64) int64, int64) {
-	return func(x int64) int64 {
-		switch {
-		case x > whole-k:
-			return whole
-		case x < k:
-			return 0
-		}
-		return x
-	}, whole
-}
-
-// rounded counts how often k fits, in favour of what is larger than half (f2 of
-// Carlier and others).
-func rounded(whole, k int64) (func(int64) int64, int64) {
-	return func(x int64) int64 {
-		switch {
-		case 2*x > whole:
-			return 2 * (whole/k - (whole-x)/k)
-		case 2*x == whole:
-			return whole / k
-		}
-		return 2 * (x / k)
-	}, 2 * (whole / k)
-}
-
-// counted makes 1 of what is from k to half, and of what is larger as many as
-// it keeps from lying in the bin (f1 of Carlier and others, which depends on
-// the sides).
+// counted returns the dual feasible function f1 of Carlier and others, which depends on the sides, and its
+// value for the whole. The function maps a side from k to half of the whole to 1, a smaller side to 0, and a
+// larger side to the number of sides of the first kind that it displaces from the bin.
 func counted(kinds []Kind, sides []int64, whole, k int64) (func(int64) int64, int64) {
 	type run struct{ side, count int64 }
 	var smalls []run
@@ -221,8 +181,8 @@ func counted(kinds []Kind, sides []int64, whole, k int64) (func(int64) int64, in
 		}
 	}
 	slices.SortFunc(smalls, func(a, b run) int { return cmp.Compare(a.side, b.side) })
-	// Of the shortest first: ends[i] is where they reach up to the i-th, and
-	// numbers[i] how many they are; what reaches beyond the bin is left out.
+	// Consider the shortest sides first: ends[i] is the total length of the first i+1 runs, and numbers[i] the
+	// number of sides in them. A run that reaches beyond the bin ends the list.
 	var ends, numbers []int64
 	end, number := int64(0), int64(0)
 	for _, s := range smalls {
@@ -232,7 +192,7 @@ func counted(kinds []Kind, sides []int64, whole, k int64) (func(int64) int64, in
 		end, number = end+s.count*s.side, number+s.count
 		ends, numbers = append(ends, end), append(numbers, number)
 	}
-	// lie is how many of them lie side by side in a room.
+	// lie returns how many of these sides fit side by side in a room.
 	lie := func(room int64) (n int64) {
 		i := sort.Search(len(ends), func(i int) bool { return ends[i] > room })
 		if i > 0 {
@@ -255,44 +215,42 @@ func counted(kinds []Kind, sides []int64, whole, k int64) (func(int64) int64, in
 	}, all
 }
 
-// A line across a bin meets rectangles that lie side by side. So bins of width
-// W need at least as many lines up the bin, each with a pattern of rectangles
-// that fit its height, as meet every rectangle over its whole width: with
-// patterns that may be cut anywhere, this is a linear program (the bar
-// relaxation: Scheithauer, LP-based bounds for the container and
-// multi-container loading problem). Its prices make a scale of the heights that
-// suits the widths; and the widths may have been scaled before.
+// The bar relaxation (Scheithauer, LP-based bounds for the container and multi-container loading problem). A
+// vertical line through a bin meets rectangles that lie one above the other; they form a pattern, and their
+// heights sum to at most the bin's height. A bin of width W provides a total of W of such lines, and all lines
+// together must meet every rectangle over its whole width. If a bin may mix patterns freely, the least number
+// of bins is a linear program over patterns. Its dual prices rescale the heights to suit the widths. The widths
+// may be rescaled beforehand (barScales).
 
-// bars is one such program: of the sides along one axis, and how long each must
-// be met.
+// bars is the bar relaxation for one axis: the sides along this axis form the patterns, and the lines must
+// meet each rectangle over its side along the other axis.
 type bars struct {
-	scale   []int64 // of each kind, along the other axis
-	whole   int64
-	sides   []int64 // different ones along this axis
-	side    []int   // of each kind, which of them
-	most    []int   // how many of each side a pattern may have
-	room    int64
-	kinds   []Kind
-	tally   []int64  // of the knapsack, by room
-	taken   [][]bool // by step and room
-	steps   []int    // the side of each step
-	pattern []int
+	scale    []int64 // by kind: side along the other axis
+	whole    int64   // the bin's side along the other axis
+	sides    []int64 // different sides along this axis
+	side     []int   // by kind: index in sides
+	maxCount []int   // by index in sides: largest number in a pattern
+	room     int64
+	kinds    []Kind
+	tally    []int64  // of the knapsack, by room
+	used     [][]bool // by step and room
+	steps    []int    // by step: index of its side
+	pattern  []int
 }
 
-// Limits of the program: what a bound may take, in additions, and how fine the
-// sides may be.
+// Limits of the program: additions for a bound, and the resolution of sides.
 const (
 	barWork  = 3_000_000
 	barRoom  = 5_000
 	barWhole = 1 << 40
-	barPrice = 1 << 20 // of a whole line
+	barPrice = 1 << 20 // price of a whole line
 )
 
-// barBound is the best bound by bars over both axes and several scales, if it
-// is above least, as far as so much work goes; 0 otherwise.
-func barBound(kinds []Kind, bin Bin, least, work int) int {
+// barBound returns the best bound by bars over both axes and several scales if it is above floor, and
+// 0 otherwise. It spends at most about work additions.
+func barBound(kinds []Kind, bin Bin, floor, work int) int {
 	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k Kind) bool { return k.Count == 0 })
-	best := least
+	best := floor
 	widths, heights := sides(kinds)
 	try := func(s scale, sides []int64, room int64) {
 		if b := newBars(kinds, s, sides, room); b != nil && work > 0 {
@@ -309,7 +267,7 @@ func barBound(kinds []Kind, bin Bin, least, work int) int {
 			try(up[i], widths, bin.W)
 		}
 	}
-	if best == least {
+	if best == floor {
 		return 0
 	}
 	return best
@@ -322,15 +280,12 @@ func sides(kinds []Kind) (widths, heights []int64) {
 	return widths, heights
 }
 
-// barScales are the sides as they are, and with the small ones forgotten.
+// barScales returns the unchanged sides as a scale, and scales that drop small sides.
 func barScales(sides []int64, whole int64) []scale {
 	out := []scale{{sides, whole}}
 	for _, k := range sample(thresholds(sides, whole), 12) {
-		f, all := dropSmall(whole, k)
-		s := scale{make([]int64, len(sides)), all}
-		for i, x := range sides {
-			s.sides[i] = f(x)
-		}
+		f, all := dff.DropSmall(whole, k)
+		s := transformed(sides, f, all)
 		if !slices.ContainsFunc(out, func(o scale) bool { return slices.Equal(o.sides, s.sides) }) {
 			out = append(out, s)
 		}
@@ -338,7 +293,7 @@ func barScales(sides []int64, whole int64) []scale {
 	return out
 }
 
-// newBars is nil when the sides are too fine or too many.
+// newBars returns the program, or nil if the sides are too many or have too fine a common unit.
 func newBars(kinds []Kind, s scale, sides []int64, room int64) *bars {
 	unit := room
 	for _, x := range sides {
@@ -354,14 +309,14 @@ func newBars(kinds []Kind, s scale, sides []int64, room int64) *bars {
 		if !known {
 			j = len(b.sides)
 			at[x/unit] = j
-			b.sides, b.most = append(b.sides, x/unit), append(b.most, 0)
+			b.sides, b.maxCount = append(b.sides, x/unit), append(b.maxCount, 0)
 		}
 		b.side[i] = j
 		if s.sides[i] > 0 {
-			b.most[j] = int(min(int64(b.most[j])+int64(kinds[i].Count), b.room/b.sides[j]))
+			b.maxCount[j] = int(min(int64(b.maxCount[j])+int64(kinds[i].Count), b.room/b.sides[j]))
 		}
 	}
-	for j, n := range b.most {
+	for j, n := range b.maxCount {
 		for range n {
 			b.steps = append(b.steps, j)
 		}
@@ -371,7 +326,7 @@ func newBars(kinds []Kind, s scale, sides []int64, room int64) *bars {
 	}
 	b.tally = make([]int64, b.room+1)
 	for range b.steps {
-		b.taken = append(b.taken, make([]bool, b.room+1))
+		b.used = append(b.used, make([]bool, b.room+1))
 	}
 	b.pattern = make([]int, len(b.sides))
 	return b
@@ -384,11 +339,10 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// bound generates patterns until the program is solved or can no longer give
-// more than least, or the work is done. Whatever the prices, they give a bound:
-// they need not be the best, and are whole numbers by which it is reckoned.
-func (b *bars) bound(least int, work *int) int {
-	best := least
+// bound generates patterns until the program is solved, cannot exceed floor, or the work is spent.
+// Any prices give a bound, so it computes bounds from prices rounded to integers.
+func (b *bars) bound(floor int, work *int) int {
+	best := floor
 	rows := make([]lp.Row, len(b.sides))
 	for j := range rows {
 		rows[j].Penalty = 1
@@ -407,10 +361,10 @@ func (b *bars) bound(least int, work *int) int {
 		for j, p := range m.Prices() {
 			prices[j] = max(0, int64(p*barPrice))
 		}
-		most := b.dearest(prices)
+		limit := b.priciestPattern(prices)
 		*work -= len(b.steps) * int(b.room)
-		best = max(best, b.at(prices, most))
-		if float64(most) <= barPrice*(1+1e-6) {
+		best = max(best, b.boundAt(prices, limit))
+		if float64(limit) <= barPrice*(1+1e-6) {
 			return best
 		}
 		c := lp.Column{Cost: 1}
@@ -424,39 +378,39 @@ func (b *bars) bound(least int, work *int) int {
 	return best
 }
 
-// at is the bound at some prices, of which no pattern has more than most.
-func (b *bars) at(prices []int64, most int64) int {
-	if most == 0 || b.whole > math.MaxInt64/most {
+// boundAt returns the bound at the given prices, if no pattern costs more than limit.
+func (b *bars) boundAt(prices []int64, limit int64) int {
+	if limit == 0 || b.whole > math.MaxInt64/limit {
 		return 0
 	}
 	var s sum
 	for i, k := range b.kinds {
 		s.add(b.scale[i]*prices[b.side[i]], int64(k.Count))
 	}
-	return s.ceilDiv(b.whole * most)
+	return s.ceilDiv(b.whole * limit)
 }
 
-// dearest finds the pattern of the largest price, and gives that (a knapsack,
-// exactly).
-func (b *bars) dearest(prices []int64) int64 {
+// priciestPattern finds the pattern with the largest price, by an exact knapsack, and returns that
+// price.
+func (b *bars) priciestPattern(prices []int64) int64 {
 	clear(b.tally)
 	for n, j := range b.steps {
-		taken := b.taken[n]
-		clear(taken)
+		used := b.used[n]
+		clear(used)
 		price, side := prices[j], b.sides[j]
 		if price == 0 {
 			continue
 		}
 		for room := b.room; room >= side; room-- {
 			if with := b.tally[room-side] + price; with > b.tally[room] {
-				b.tally[room], taken[room] = with, true
+				b.tally[room], used[room] = with, true
 			}
 		}
 	}
 	clear(b.pattern)
 	room := b.room
 	for n := len(b.steps) - 1; n >= 0; n-- {
-		if b.taken[n][room] {
+		if b.used[n][room] {
 			j := b.steps[n]
 			b.pattern[j]++
 			room -= b.sides[j]

@@ -10,23 +10,21 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
-// filler fills one bin after the other with what is left in a pool.
+// filler fills one bin after the other with the remaining rectangles of a pool.
 type filler struct {
-	pool  *pool
-	bin   Bin
-	how   method
-	space *maxrect.Space
-	mem   int64 // left in the bin
-	// holes are the free rectangles; spare is the list's other half while it is
-	// renewed.
+	pool   *pool
+	bin    Bin
+	method method
+	space  *maxrect.Space
+	mem    int64 // free in the bin
+	// holes are the free rectangles. spare is the second buffer for renew.
 	holes, spare []hole
-	taken        []Placed // in this bin
-	largest      int64    // key of what came first in this bin: nothing left has a larger one
+	placed       []Placed // in this bin
+	largest      int64    // key of the first rectangle in this bin, the largest of the remaining
 }
 
-// hole is a free rectangle, and the kind that comes first of what fits it as
-// far as that was found; key is that kind's, or at least as large while nothing
-// was looked for, or -1 when nothing fits.
+// hole is a free rectangle with the first kind in order that fits it, if found is true. Its key is that
+// kind's key, an upper bound before the first search, or -1 if no kind fits.
 type hole struct {
 	rect  maxrect.Rect
 	kind  int
@@ -34,23 +32,22 @@ type hole struct {
 	found bool
 }
 
-// fill packs all kinds: every bin takes, as long as anything fits, what comes
-// first by the order. Of what was put into one bin nothing fits an earlier one,
-// so this is first fit decreasing; but it never looks back at a full bin, and
-// bins that come out alike are filled once.
-func fill(kinds []Kind, bin Bin, how method) (bins []Filled, used int) {
-	if how.flip {
+// fill packs all kinds. It fills each bin with the first rectangle in order that fits until none fits.
+// No rectangle of a later bin fits an earlier one, so this is first fit decreasing, without searching
+// full bins. It fills equal bins only once.
+func fill(kinds []Kind, bin Bin, m method) (bins []Filled, used int) {
+	if m.flip {
 		kinds, bin = flip(kinds), bin.flipped()
 	}
-	f := &filler{pool: newPool(kinds, bin), bin: bin, how: how, space: maxrect.New(bin.W, bin.H, 0)}
+	f := &filler{pool: newPool(kinds, bin), bin: bin, method: m, space: maxrect.New(bin.W, bin.H, 0)}
 	for f.pool.total > 0 {
 		f.fillBin()
 		times := 1 + f.repeats()
-		for _, t := range f.taken {
-			f.pool.take(t.Kind, times-1)
+		for _, t := range f.placed {
+			f.pool.remove(t.Kind, times-1)
 		}
-		b := Filled{Items: slices.Clone(f.taken), Times: times}
-		if how.flip {
+		b := Filled{Items: slices.Clone(f.placed), Times: times}
+		if m.flip {
 			for i, t := range b.Items {
 				b.Items[i].X, b.Items[i].Y = t.Y, t.X
 			}
@@ -71,7 +68,7 @@ func flip(kinds []Kind) []Kind {
 
 func (f *filler) fillBin() {
 	f.space.Clear()
-	f.taken = f.taken[:0]
+	f.placed = f.placed[:0]
 	f.holes = f.holes[:0]
 	f.mem, f.largest = math.MaxInt64, math.MaxInt64
 	if f.bin.Mem > 0 {
@@ -83,27 +80,26 @@ func (f *filler) fillBin() {
 			return
 		}
 		k := f.pool.kinds[kind]
-		at, _, _ := f.space.Find(k.W, k.H, f.how.rule)
+		at, _, _ := f.space.Find(k.W, k.H, f.method.rule)
 		f.space.Place(at)
 		f.mem -= k.Mem
-		f.pool.take(kind, 1)
-		if len(f.taken) == 0 {
-			f.largest = f.how.order.key(k.W, k.H, f.bin)
+		f.pool.remove(kind, 1)
+		if len(f.placed) == 0 {
+			f.largest = f.method.order.key(k.W, k.H, f.bin)
 		}
-		f.taken = append(f.taken, Placed{Kind: kind, X: at.X, Y: at.Y})
+		f.placed = append(f.placed, Placed{Kind: kind, X: at.X, Y: at.Y})
 	}
 }
 
-// next is the kind that comes first of what fits any free rectangle; -1 when
-// nothing does. A free rectangle is looked up only when it may hold more than
-// what was found so far. What was found for one that is still there holds as
-// long as any of that kind is left, since nothing ever comes back; and one that
-// nothing fitted stays so.
+// next returns the first kind in order that fits any free rectangle, or -1 if none does. It searches
+// the pool for a free rectangle only if that may yield a larger key. Earlier results for unchanged
+// free rectangles stay valid while the kind has rectangles left, because the pool only shrinks; if no
+// kind fitted, none ever will.
 func (f *filler) next() int {
 	f.renew()
 	best, key := -1, int64(-1)
 	for i := range f.holes {
-		if h := &f.holes[i]; h.found && h.key > key && f.pool.left[h.kind] > 0 && f.pool.kinds[h.kind].Mem <= f.mem {
+		if h := &f.holes[i]; h.found && h.key > key && f.pool.remaining[h.kind] > 0 && f.pool.kinds[h.kind].Mem <= f.mem {
 			best, key = h.kind, h.key
 		}
 	}
@@ -112,7 +108,7 @@ func (f *filler) next() int {
 		if h.key <= key {
 			continue
 		}
-		h.kind, h.key = f.pool.first(h.rect.W, h.rect.H, f.mem, f.how.order, h.key)
+		h.kind, h.key = f.pool.first(h.rect.W, h.rect.H, f.mem, f.method.order, h.key)
 		if h.found = h.kind >= 0; h.found && h.key > key {
 			best, key = h.kind, h.key
 		}
@@ -120,8 +116,8 @@ func (f *filler) next() int {
 	return best
 }
 
-// renew makes the holes those of the space. It lists what is still there
-// before what is new, in the same order as before.
+// renew updates the holes to the free rectangles of the space. Unchanged rectangles come first in both
+// lists, in the same order.
 func (f *filler) renew() {
 	f.spare = f.spare[:0]
 	old := f.holes
@@ -132,72 +128,71 @@ func (f *filler) renew() {
 		if len(old) > 0 {
 			f.spare = append(f.spare, old[0])
 		} else {
-			f.spare = append(f.spare, hole{rect: r, key: min(f.largest, f.pool.most(r.W, r.H, f.how.order))})
+			f.spare = append(f.spare, hole{rect: r, key: min(f.largest, f.pool.maxKey(r.W, r.H, f.method.order))})
 		}
 	}
 	f.holes, f.spare = f.spare, f.holes
 }
 
-// repeats is how many more bins would come out just like the one just filled:
-// as long as no kind in it runs out, the same choices are made.
+// repeats returns how many more bins would be filled exactly like the last one: the choices are the
+// same until a kind in it runs out.
 func (f *filler) repeats() int {
 	times := math.MaxInt
-	for _, t := range f.taken {
-		need := 0
-		for _, o := range f.taken {
+	for _, t := range f.placed {
+		perBin := 0
+		for _, o := range f.placed {
 			if o.Kind == t.Kind {
-				need++
+				perBin++
 			}
 		}
-		times = min(times, f.pool.left[t.Kind]/need)
+		times = min(times, f.pool.remaining[t.Kind]/perBin)
 	}
 	return times
 }
 
-// mostClasses is how many classes of width a pool has. Looking one up costs
-// far more than a step inside of one.
-const mostClasses = 64
+// maxClasses is the largest number of classes of a pool. Searching a class costs far more than a step
+// within it.
+const maxClasses = 64
 
-// pool is the rectangles still to be packed, found by how large they may be.
-// Kinds of about the same width are a class, in which they are sorted by
-// height.
+// pool holds the rectangles still to be packed and finds them by their largest allowed size. Kinds of
+// similar width form a class, in which they are sorted by height.
 type pool struct {
-	kinds   []Kind
-	bin     Bin
-	left    []int // of each kind
-	total   int   // of all kinds
-	classes []class
-	slot    []slot // of each kind
-	tallest int64
+	kinds     []Kind
+	bin       Bin
+	remaining []int // by kind: remaining rectangles
+	total     int   // of all kinds
+	classes   []class
+	slot      []slot // by kind
+	tallest   int64
 }
 
-// slot is where a kind is.
+// slot is the position of a kind: its class and its index in the class.
 type slot struct{ class, place int32 }
 
-// class is the kinds of some range of widths, the lowest first.
+// class holds the kinds of a range of widths, in ascending order of height.
 type class struct {
 	widest int64
 	kinds  []int32
 	height []int64
-	tree   []leaf // over kinds: node i has its children at 2i and 2i+1
+	tree   []leaf // over kinds: the children of node i are 2i and 2i+1
 	leaves int    // a power of two above the number of kinds
-	lowest int    // the first of which any is left
+	lowest int    // index of the first kind with remaining rectangles
 }
 
-// leaf is the least of both over some kinds of which any is left.
+// leaf holds the least width and the least memory over some kinds with remaining rectangles.
 type leaf struct{ w, mem int64 }
 
 var none = leaf{math.MaxInt64, math.MaxInt64}
 
-func (l leaf) and(o leaf) leaf { return leaf{min(l.w, o.w), min(l.mem, o.mem)} }
+func (l leaf) merge(o leaf) leaf { return leaf{min(l.w, o.w), min(l.mem, o.mem)} }
 
-func (l leaf) within(w, mem int64) bool { return l.w <= w && l.mem <= mem }
+func (l leaf) fits(w, mem int64) bool { return l.w <= w && l.mem <= mem }
 
 func newPool(kinds []Kind, bin Bin) *pool {
-	p := &pool{kinds: kinds, bin: bin, left: make([]int, len(kinds)), slot: make([]slot, len(kinds))}
+	p := &pool{kinds: kinds, bin: bin, remaining: make([]int, len(kinds)), slot: make([]slot, len(kinds))}
 	var sorted []int32
 	for i, k := range kinds {
-		if p.left[i] = k.Count; k.Count > 0 {
+		if p.remaining[i] = k.Count; k.Count > 0 {
 			sorted = append(sorted, int32(i))
 			p.total += k.Count
 		}
@@ -213,11 +208,11 @@ func newPool(kinds []Kind, bin Bin) *pool {
 	return p
 }
 
-// classSize is how many of the sorted kinds the next class takes: a fair
-// share of them, and all that are as wide as its last.
+// classSize returns how many of the sorted kinds the next class takes: an equal share of them, and all
+// that have the width of its last.
 func (p *pool) classSize(sorted []int32) int {
-	n := max(1, len(sorted)/max(1, mostClasses-len(p.classes)))
-	if distinct(p.kinds, sorted) <= mostClasses-len(p.classes) {
+	n := max(1, len(sorted)/max(1, maxClasses-len(p.classes)))
+	if distinct(p.kinds, sorted) <= maxClasses-len(p.classes) {
 		n = 1
 	}
 	for n < len(sorted) && p.kinds[sorted[n]].W == p.kinds[sorted[n-1]].W {
@@ -226,10 +221,10 @@ func (p *pool) classSize(sorted []int32) int {
 	return n
 }
 
-// distinct counts the widths of sorted kinds, up to one more than mostClasses.
+// distinct returns the number of widths of sorted kinds, up to one more than mostClasses.
 func distinct(kinds []Kind, sorted []int32) int {
 	n := 0
-	for i := 0; i < len(sorted) && n <= mostClasses; n++ {
+	for i := 0; i < len(sorted) && n <= maxClasses; n++ {
 		w := kinds[sorted[i]].W
 		i += sort.Search(len(sorted)-i, func(j int) bool { return kinds[sorted[i+j]].W > w })
 	}
@@ -254,16 +249,16 @@ func (p *pool) addClass(members []int32) {
 		p.slot[k] = slot{int32(len(p.classes)), int32(i)}
 	}
 	for i := c.leaves - 1; i > 0; i-- {
-		c.tree[i] = c.tree[2*i].and(c.tree[2*i+1])
+		c.tree[i] = c.tree[2*i].merge(c.tree[2*i+1])
 	}
 	p.classes = append(p.classes, c)
 }
 
-// take takes n of a kind.
-func (p *pool) take(kind, n int) {
-	p.left[kind] -= n
+// remove removes n rectangles of a kind.
+func (p *pool) remove(kind, n int) {
+	p.remaining[kind] -= n
 	p.total -= n
-	if p.left[kind] == 0 {
+	if p.remaining[kind] == 0 {
 		s := p.slot[kind]
 		p.classes[s.class].remove(int(s.place))
 	}
@@ -273,46 +268,46 @@ func (c *class) remove(place int) {
 	i := c.leaves + place
 	c.tree[i] = none
 	for i /= 2; i > 0; i /= 2 {
-		c.tree[i] = c.tree[2*i].and(c.tree[2*i+1])
+		c.tree[i] = c.tree[2*i].merge(c.tree[2*i+1])
 	}
 	for c.lowest < len(c.kinds) && c.tree[c.leaves+c.lowest] == none {
 		c.lowest++
 	}
 }
 
-// most is at least the key of whatever fits w × h.
-func (p *pool) most(w, h int64, o order) int64 {
+// maxKey returns an upper bound of the keys of the rectangles that fit w × h.
+func (p *pool) maxKey(w, h int64, o order) int64 {
 	widest := &p.classes[len(p.classes)-1]
 	return o.key(min(w, widest.widest), min(h, p.tallest), p.bin)
 }
 
-// manyKinds is from how many kinds on there are always some that are nearly
-// alike, so that which of these is taken does not matter.
+// manyKinds is the number of kinds from which some are always nearly alike, so that the choice among
+// them does not matter.
 const manyKinds = 2000
 
-// enough is from which key on a kind is as good as one of key most.
-func (p *pool) enough(most int64) int64 {
+// sufficientKey returns the key from which a kind is as good as a kind with the key keyLimit.
+func (p *pool) sufficientKey(keyLimit int64) int64 {
 	if len(p.kinds) < manyKinds {
-		return most
+		return keyLimit
 	}
-	return most - most/128
+	return keyLimit - keyLimit/128
 }
 
-// first is the kind that comes first by the order among those left that fit w
-// × h and mem; -1, and the key -1, when none does. Of a class only its tallest
-// is looked at. No key is larger than most.
-func (p *pool) first(w, h, mem int64, o order, most int64) (kind int, key int64) {
+// first returns the first kind in order, among the remaining kinds that fit w × h and mem, and its key.
+// It returns -1 and -1 if none fits. It considers only the tallest kind of each class. The key keyLimit
+// must be an upper bound.
+func (p *pool) first(w, h, mem int64, o order, keyLimit int64) (kind int, key int64) {
 	kind, key = -1, -1
 	h = min(h, p.tallest)
-	enough := p.enough(most)
-	for i := len(p.classes) - 1; i >= 0 && key < enough; i-- {
+	sufficient := p.sufficientKey(keyLimit)
+	for i := len(p.classes) - 1; i >= 0 && key < sufficient; i-- {
 		c := &p.classes[i]
-		if !c.tree[1].within(w, mem) || c.height[c.lowest] > h {
+		if !c.tree[1].fits(w, mem) || c.height[c.lowest] > h {
 			continue
 		}
 		if o.key(min(w, c.widest), h, p.bin) <= key {
 			if o == byArea || o == byWidth {
-				break // narrower ones can only be worse
+				break // narrower classes can only be worse
 			}
 			continue
 		}
@@ -327,11 +322,11 @@ func (p *pool) first(w, h, mem int64, o order, most int64) (kind int, key int64)
 	return kind, key
 }
 
-// highest is the last kind that is at most h tall and fits; -1 when none does.
+// highest returns the last kind in the class that is at most h tall and fits, or -1.
 func (c *class) highest(w, h, mem int64) int {
 	n := sort.Search(len(c.height), func(i int) bool { return c.height[i] > h })
-	// The kinds before n are the leaves left of it: climb, and look down into
-	// every left neighbour.
+	// The kinds before n are the leaves to the left of n: climb the tree and search every left
+	// neighbour.
 	for i := c.leaves + n; i > 1; i /= 2 {
 		if i&1 == 0 {
 			continue
@@ -343,9 +338,9 @@ func (c *class) highest(w, h, mem int64) int {
 	return -1
 }
 
-// lastIn is the place of the last kind under a node that fits.
+// lastIn returns the index of the last kind under a node that fits, or -1.
 func (c *class) lastIn(node int, w, mem int64) int {
-	if !c.tree[node].within(w, mem) {
+	if !c.tree[node].fits(w, mem) {
 		return -1
 	}
 	if node >= c.leaves {

@@ -8,8 +8,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// While classes are as many as widths, a pool finds what looking at every kind
-// finds, whatever was taken.
+// If there are no more widths than classes, a pool finds the same kind as a scan of all kinds, after any
+// removals.
 func TestPoolFindsTheFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kinds, bin := draw(t, 60, 20)
@@ -20,26 +20,25 @@ func TestPoolFindsTheFirst(t *testing.T) {
 			mem := rapid.Int64Range(0, 8).Draw(t, "mem")
 			want := int64(-1)
 			for i, k := range kinds {
-				if p.left[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem {
+				if p.remaining[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem {
 					want = max(want, o.key(k.W, k.H, bin))
 				}
 			}
-			kind, key := p.first(w, h, mem, o, p.most(w, h, o))
-			if key != want || kind >= 0 && (p.left[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
+			kind, key := p.first(w, h, mem, o, p.maxKey(w, h, o))
+			if key != want || kind >= 0 && (p.remaining[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
 				t.Fatalf("%d × %d, %d: kind %d, key %d, want %d", w, h, mem, kind, key, want)
 			}
 			if kind < 0 {
 				kind = rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")
 			}
-			if n := p.left[kind]; n > 0 {
-				p.take(kind, rapid.IntRange(1, n).Draw(t, "n"))
+			if n := p.remaining[kind]; n > 0 {
+				p.remove(kind, rapid.IntRange(1, n).Draw(t, "n"))
 			}
 		}
 	})
 }
 
-// With more widths than classes what is found still fits, and is found when
-// anything is.
+// With more widths than classes, the pool still finds a kind that fits if there is one.
 func TestPoolOfManyWidths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := splitmix.Source(rapid.Uint64().Draw(t, "seed"))
@@ -53,15 +52,15 @@ func TestPoolOfManyWidths(t *testing.T) {
 			w, h, mem := int64(1+r.Below(1000)), int64(1+r.Below(1000)), int64(r.Below(101))
 			any := false
 			for i, k := range kinds {
-				any = any || p.left[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem
+				any = any || p.remaining[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem
 			}
-			kind, _ := p.first(w, h, mem, byArea, p.most(w, h, byArea))
-			if any != (kind >= 0) || any && (p.left[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
+			kind, _ := p.first(w, h, mem, byArea, p.maxKey(w, h, byArea))
+			if any != (kind >= 0) || any && (p.remaining[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
 				t.Fatalf("%d × %d, %d: kind %d, any %v", w, h, mem, kind, any)
 			}
 			for range 50 {
-				if i := r.Below(len(kinds)); p.left[i] > 0 {
-					p.take(i, 1)
+				if i := r.Below(len(kinds)); p.remaining[i] > 0 {
+					p.remove(i, 1)
 				}
 			}
 			if p.total < 100 {

@@ -1,6 +1,8 @@
-// Package pack packs rectangles of fixed sizes into as few equal bins as it
-// can, and says how many are needed at least. Nothing is ever rotated, all
-// arithmetic is in whole numbers, and the same arguments give the same packing.
+// Package pack packs rectangles of fixed sizes into few equal bins, and proves a lower bound on the
+// number of bins. Pack fills bins by first fit decreasing (fill.go), improves the packing by ruin and
+// recreate (search.go), and computes bounds (bound.go). Items converts decimal sizes. Rectangles are
+// never rotated, all arithmetic is in integers, and the same arguments give the same packing unless
+// Options.Stop ends the search. Package command/place calls it.
 package pack
 
 import (
@@ -9,73 +11,69 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
-// Kind is a number of rectangles that are alike, W × H, each with Mem of
-// memory.
+// Kind is a number of equal rectangles, W × H, each with the memory Mem.
 type Kind struct {
 	W, H, Mem int64
 	Count     int
 }
 
-// Bin is what every bin is like. Mem 0 is memory without limit.
+// Bin describes the bins. Mem is 0 if memory is unlimited.
 type Bin struct{ W, H, Mem int64 }
 
-// MaxArea is the largest area of a bin: what orders rectangles then fits 64
-// bits.
+// MaxArea is the largest area of a bin. It makes the keys of rectangles fit 64 bits.
 const MaxArea = math.MaxInt64 / 4
 
-// holds says whether an empty bin has room for one of the kind.
-func (b Bin) holds(k Kind) bool {
+// fits reports whether an empty bin has room for a rectangle of the kind.
+func (b Bin) fits(k Kind) bool {
 	return k.W <= b.W && k.H <= b.H && (b.Mem == 0 || k.Mem <= b.Mem)
 }
 
-// flipped has the axes changed over.
+// flipped returns the bin with its axes exchanged.
 func (b Bin) flipped() Bin { return Bin{W: b.H, H: b.W, Mem: b.Mem} }
 
-// Placed is one rectangle of a kind, by its place in the list of kinds, with
-// its lower left corner.
+// Placed is a rectangle of a kind, given by its index, with its lower left corner.
 type Placed struct {
 	Kind int
 	X, Y int64
 }
 
-// Filled is a number of bins that are packed alike.
+// Filled is a number of bins with the same rectangles.
 type Filled struct {
 	Items []Placed
 	Times int
 }
 
-// Packing is what Pack found.
+// Packing is the result of Pack.
 type Packing struct {
 	Bins        []Filled
-	Used        int // bins, alike ones counted each
-	Bound       int // bins needed at least
+	Used        int // number of bins
+	Bound       int // lower bound on the number of bins
 	BoundMethod string
-	Oversize    []int // the kinds that no bin holds; nothing else counts them
+	Oversize    []int // kinds that do not fit a bin; Used and Bound ignore them
 }
 
-// Options bound and seed the improvement.
+// Options configures the improvement of a packing.
 type Options struct {
 	Seed uint64
-	// Steps is how often the search may try to improve before it gives up.
+	// Steps limits the steps of the search.
 	Steps int
-	// Stop is asked now and then whether to end improving; nil never ends it.
-	// Where it ended the search, how far that came decides the packing.
+	// Stop is called from time to time and ends the improvement when it returns true. It may be
+	// nil. If it ends the search, the packing depends on the time.
 	Stop func() bool
 }
 
-// DefaultSteps is where the search has long stopped finding anything.
+// DefaultSteps is a number of steps after which the search hardly ever improves a packing.
 const DefaultSteps = 2_000_000
 
-// Pack packs the kinds. It first fills bins one by one with the next rectangle
-// that fits, in several orders and by several rules of placing (first fit
-// decreasing), and takes the best; then it searches for fewer. It stops as soon
-// as it reaches the bound. The first filling is always completed, and the
-// bound proven as far as it can be.
+// Pack packs the kinds. It first fills bins one by one with the next rectangle that fits, in several
+// orders and with several placement rules (first fit decreasing), and keeps the best packing. Then it
+// searches for fewer bins. It stops when it reaches the bound. Even if Options.Stop returns true at
+// once, it completes the first filling and computes the bounds.
 func Pack(kinds []Kind, bin Bin, o Options) Packing {
 	var p Packing
 	fitting := make([]Kind, len(kinds))
 	for i, k := range kinds {
-		if fitting[i] = k; !bin.holds(k) {
+		if fitting[i] = k; !bin.fits(k) {
 			fitting[i].Count = 0
 			p.Oversize = append(p.Oversize, i)
 		}
@@ -108,15 +106,14 @@ func Pack(kinds []Kind, bin Bin, o Options) Packing {
 	return p
 }
 
-// method is a way of filling: which rectangles come first, and where they go.
+// method is a way of filling: the order of rectangles and the placement rule.
 type method struct {
 	order order
 	rule  maxrect.Rule
-	flip  bool // fill with the axes changed over
+	flip  bool // fill with the axes exchanged
 }
 
-// methods is in the order in which they are tried: those that are best alone
-// come first.
+// methods lists all methods in the order in which they are tried, those with the best results first.
 var methods = func() (all []method) {
 	for _, o := range []order{byArea, bySides, byWidth, byLongSide} {
 		for rule := range maxrect.Rules {
@@ -129,17 +126,17 @@ var methods = func() (all []method) {
 	return all
 }()
 
-// order says which rectangles come first.
+// order selects which rectangles are placed first.
 type order int
 
 const (
 	byArea     order = iota
-	bySides          // the larger sum of sides, each relative to the bin's
-	byWidth          // the wider, then the taller
-	byLongSide       // the larger of the two sides, each relative to the bin's
+	bySides          // by the sum of sides, each relative to the bin's
+	byWidth          // by width, then height
+	byLongSide       // by the larger of the two sides, each relative to the bin's
 )
 
-// key is larger for what comes earlier, and grows with either side.
+// key returns a number that is larger for earlier rectangles. It grows with either side.
 func (o order) key(w, h int64, bin Bin) int64 {
 	switch o {
 	case bySides:

@@ -8,11 +8,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// check is what every packing must be, told apart from how it came about.
+// check checks the conditions for a valid packing, regardless of the algorithm.
 func check(kinds []Kind, bin Bin, p Packing) error {
 	left := make([]int, len(kinds))
 	for i, k := range kinds {
-		if bin.holds(k) {
+		if bin.fits(k) {
 			left[i] = k.Count
 		}
 	}
@@ -80,8 +80,7 @@ func TestPackingsAreValid(t *testing.T) {
 	})
 }
 
-// Every way of filling gives a packing, and with first fit decreasing looks
-// only forward: filling alike bins at once is just that.
+// Every method of filling gives a valid packing, and returns consecutive equal bins only once.
 func TestFillingAlikeBinsAtOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kinds, bin := draw(t, 8, 12)

@@ -6,9 +6,11 @@ package prepare
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -17,8 +19,8 @@ import (
 // the search ends earlier, after a fixed amount of work.
 const TimeLimit = 2 * time.Second
 
-// Objectives sets the objective of each demand that has none: to the function's own, else
-// to slo.
+// Objectives sets the objective of each demand that has none: to the function's own or, if that has none
+// either, to slo.
 func Objectives(demand []plan.Demand, functions []function.Function, slo time.Duration) {
 	own := map[string]time.Duration{}
 	for _, fn := range functions {
@@ -31,8 +33,26 @@ func Objectives(demand []plan.Demand, functions []function.Function, slo time.Du
 	}
 }
 
-// Weights sets the memory of the model in rows where it was not measured, to the size of
-// the function's model, if that is known.
+// Scaled returns the demand with its rates and objectives multiplied by the factors, in decimal arithmetic:
+// 100 ms × 0.57 is exactly 57 ms.
+func Scaled(demand []plan.Demand, rps, slo float64) []plan.Demand {
+	demand = slices.Clone(demand)
+	for i := range demand {
+		d := &demand[i]
+		d.RPS, d.SLOMS = times(d.RPS, rps), times(d.SLOMS, slo)
+	}
+	return demand
+}
+
+func times(v, factor float64) float64 {
+	if product, err := strconv.ParseFloat(number.Significant(v*factor, 15), 64); err == nil {
+		return product
+	}
+	return v * factor
+}
+
+// Weights sets the memory of weights, in rows without a measured value, to the size of the function's model
+// if that is known.
 func Weights(rows []profile.Row, functions []function.Function) {
 	sizes := map[string]float64{}
 	for _, fn := range functions {
@@ -47,10 +67,9 @@ func Weights(rows []profile.Row, functions []function.Function) {
 	}
 }
 
-// Limits raises the memory of rows to what gfaas up gives an instance, the function's
-// gpu_mem, and returns the functions whose rows it raised. If share is true, the weights
-// of a model with a file come on top of gpu_mem, since the model daemon holds them; call
-// Weights before in that case.
+// Limits raises the memory of rows to the function's gpu_mem, which gfaas up gives to instances. It returns
+// the functions whose rows it raised. If share is true, it adds the weights of a model with a file to
+// gpu_mem, because the model daemon holds them; in that case, call Weights first.
 func Limits(rows []profile.Row, functions []function.Function, share bool) (raised []string) {
 	byName := map[string]function.Function{}
 	for _, fn := range functions {

@@ -9,7 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// TestLimits: a row needs the larger of gpu_mem and what was measured.
+// TestLimits checks that a row has the larger of gpu_mem and the measured memory.
 func TestLimits(t *testing.T) {
 	fn := function.Function{Name: "f", GPUMem: 1000 * gpu.MiB}
 	file, size := fn, fn

@@ -1,5 +1,5 @@
-// Package timetable keeps what is free of a GPU under the model tokens: at each
-// moment of the window a share of its SMs.
+// Package timetable maintains the free capacity of one GPU under the model tokens: the free share of its SMs
+// at each moment of the window. A Line finds, takes and gives back turns. Packages place and joint use it.
 package timetable
 
 import (
@@ -12,7 +12,7 @@ import (
 // Turn is a part of the window, [From, To).
 type Turn struct{ From, To int64 }
 
-// Line is the free share over the window. Shares and times are whole numbers.
+// Line holds the free share over the window. Shares and times are integers.
 type Line struct{ spans []span }
 
 type span struct {
@@ -20,10 +20,10 @@ type span struct {
 	free int64
 }
 
-// New is the line of an empty GPU with that window and that share of SMs.
+// New returns the line of an empty GPU with the given window and share of SMs.
 func New(window, share int64) *Line { return &Line{[]span{{Turn{0, window}, share}}} }
 
-// Free is the free share × time.
+// Free returns the sum of free share × time.
 func (l *Line) Free() int64 {
 	sum := int64(0)
 	for _, s := range l.spans {
@@ -32,9 +32,9 @@ func (l *Line) Free() int64 {
 	return sum
 }
 
-// Find is when an instance can run that wants a share for so much of the
-// window, in any pieces: first where most is free, so that what is left stays
-// level. It is nil when there is not time enough.
+// Find returns turns, of the given total time, at which the share is free, or nil if there is not enough
+// time. Turns need not be contiguous. It prefers the moments with the largest free share, which keeps the
+// free share level.
 func (l *Line) Find(time, share int64) []Turn {
 	var fit []span
 	for _, s := range l.spans {
@@ -54,8 +54,7 @@ func (l *Line) Find(time, share int64) []Turn {
 	return nil
 }
 
-// Rects are the maximal free rectangles: X and W in time, H the share that is
-// free throughout.
+// Rects returns the maximal free rectangles: X and W are times, and H is the share that is free throughout.
 func (l *Line) Rects() []maxrect.Rect {
 	var out []maxrect.Rect
 	for i, s := range l.spans {
@@ -77,8 +76,8 @@ func (l *Line) Rects() []maxrect.Rect {
 	return out
 }
 
-// Take makes a share busy during the turns, unless it is not free there.
-func (l *Line) Take(turns []Turn, share int64) bool {
+// Reserve takes the share during the turns. If it is not free, it changes nothing and returns false.
+func (l *Line) Reserve(turns []Turn, share int64) bool {
 	for _, t := range turns {
 		if t.From < 0 || t.From >= t.To || t.To > l.spans[len(l.spans)-1].To {
 			return false
@@ -93,8 +92,8 @@ func (l *Line) Take(turns []Turn, share int64) bool {
 	return true
 }
 
-// Give makes a share that was taken free again.
-func (l *Line) Give(turns []Turn, share int64) { l.change(turns, share) }
+// Release frees a share that was taken.
+func (l *Line) Release(turns []Turn, share int64) { l.change(turns, share) }
 
 func (l *Line) change(turns []Turn, by int64) {
 	for _, t := range turns {
@@ -109,7 +108,7 @@ func (l *Line) change(turns []Turn, by int64) {
 	l.join()
 }
 
-// split makes a span end and the next begin at that time.
+// split splits the span that contains a time.
 func (l *Line) split(at int64) {
 	for i, s := range l.spans {
 		if s.From < at && at < s.To {
@@ -120,7 +119,7 @@ func (l *Line) split(at int64) {
 	}
 }
 
-// join makes neighbours with as much free one.
+// join merges adjacent spans with the same free share.
 func (l *Line) join() {
 	out := l.spans[:1]
 	for _, s := range l.spans[1:] {

@@ -9,7 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
-// twin is the free share of every single moment.
+// twin holds the free share at every moment.
 type twin []int64
 
 func (w twin) can(turns []Turn, share int64) bool {
@@ -31,7 +31,7 @@ func (w twin) change(turns []Turn, by int64) {
 	}
 }
 
-// fits says whether some turns can hold that much time.
+// fits reports whether an instance can have the share for that much time, in any pieces.
 func (w twin) fits(time, share int64) bool {
 	n := int64(0)
 	for _, free := range w {
@@ -42,8 +42,8 @@ func (w twin) fits(time, share int64) bool {
 	return n >= time
 }
 
-// rects are the runs of moments with a share free throughout, once for each
-// share that is the least of its run.
+// rects returns the longest runs of moments with at least a certain free share, once for each share that is
+// the least of its run.
 func (w twin) rects() map[maxrect.Rect]bool {
 	out := map[maxrect.Rect]bool{}
 	for from := range w {
@@ -62,26 +62,26 @@ func (w twin) rects() map[maxrect.Rect]bool {
 func TestAgainstEveryMoment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const window, share = 20, 10
-		line, dumb := New(window, share), make(twin, window)
-		for i := range dumb {
-			dumb[i] = share
+		line, simple := New(window, share), make(twin, window)
+		for i := range simple {
+			simple[i] = share
 		}
-		type held struct {
+		type reservation struct {
 			turns []Turn
 			share int64
 		}
-		var all []held
+		var all []reservation
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			if len(all) > 0 && rapid.Bool().Draw(t, "give") {
 				h := all[0]
 				all = all[1:]
-				line.Give(h.turns, h.share)
-				dumb.change(h.turns, h.share)
+				line.Release(h.turns, h.share)
+				simple.change(h.turns, h.share)
 			}
-			want, part := int64(rapid.IntRange(1, window).Draw(t, "time")), int64(rapid.IntRange(1, share).Draw(t, "share"))
-			turns := line.Find(want, part)
-			if (turns != nil) != dumb.fits(want, part) {
-				t.Fatalf("%d of %d: %v in %v", want, part, turns, dumb)
+			want, amount := int64(rapid.IntRange(1, window).Draw(t, "time")), int64(rapid.IntRange(1, share).Draw(t, "share"))
+			turns := line.Find(want, amount)
+			if (turns != nil) != simple.fits(want, amount) {
+				t.Fatalf("%d of %d: %v in %v", want, amount, turns, simple)
 			}
 			if rapid.Bool().Draw(t, "fixed") {
 				from := int64(rapid.IntRange(0, window-1).Draw(t, "from"))
@@ -90,16 +90,16 @@ func TestAgainstEveryMoment(t *testing.T) {
 			if turns == nil {
 				continue
 			}
-			can := turns[len(turns)-1].To <= window && dumb.can(turns, part)
-			if line.Take(turns, part) != can {
-				t.Fatalf("%v of %d in %v, want %v", turns, part, dumb, can)
+			can := turns[len(turns)-1].To <= window && simple.can(turns, amount)
+			if line.Reserve(turns, amount) != can {
+				t.Fatalf("%v of %d in %v, want %v", turns, amount, simple, can)
 			}
 			if can {
-				dumb.change(turns, -part)
-				all = append(all, held{turns, part})
+				simple.change(turns, -amount)
+				all = append(all, reservation{turns, amount})
 			}
 			free := int64(0)
-			for _, f := range dumb {
+			for _, f := range simple {
 				free += f
 			}
 			if line.Free() != free {
@@ -110,7 +110,7 @@ func TestAgainstEveryMoment(t *testing.T) {
 			for _, r := range rects {
 				got[r] = true
 			}
-			if want := dumb.rects(); len(rects) != len(got) || !maps.Equal(got, want) {
+			if want := simple.rects(); len(rects) != len(got) || !maps.Equal(got, want) {
 				t.Fatalf("rectangles %v, want %v", rects, want)
 			}
 		}

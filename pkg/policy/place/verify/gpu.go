@@ -11,34 +11,34 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// place checks that the GPU is listed once and is in the inventory.
-func (c *checker) place(g plan.GPU) {
-	times := c.listed[name(g.Node, g.Index)]
+// checkGPU checks that the GPU is listed only once and is in the inventory.
+func (c *checker) checkGPU(g plan.GPU) {
+	times := c.listed[g.Name()]
 	if times > 1 {
-		c.add(onGPU(RuleGPU, g), "the GPU %s is listed %d times", name(g.Node, g.Index), times)
+		c.add(onGPU(RuleGPU, g), "the GPU %s is listed %d times", g.Name(), times)
 	}
 	if c.in.Inventory == nil {
 		return
 	}
-	device, known := c.devices[name(g.Node, g.Index)]
+	device, known := c.devices[g.Name()]
 	if !known {
-		c.add(onGPU(RuleGPU, g), "the inventory has no GPU %s", name(g.Node, g.Index))
+		c.add(onGPU(RuleGPU, g), "the inventory has no GPU %s", g.Name())
 		return
 	}
 	if g.Model != "" && device.Model != "" && g.Model != device.Model {
-		c.add(onGPU(RuleGPU, g), "the plan is for a GPU of the model %s, the inventory has %s", csvfile.Quote(g.Model), csvfile.Quote(device.Model))
+		c.add(onGPU(RuleGPU, g), "the model of the GPU is %s in the plan and %s in the inventory", csvfile.Quote(g.Model), csvfile.Quote(device.Model))
 	}
 	if exceeds(g.MemMiB, device.MemMiB) && device.MemMiB > 0 {
-		c.add(onGPU(RuleMemory, g), "the plan gives the GPU %v MiB, the inventory %v", g.MemMiB, device.MemMiB)
+		c.add(onGPU(RuleMemory, g), "the memory of the GPU is %v MiB in the plan and %v MiB in the inventory", g.MemMiB, device.MemMiB)
 	}
 }
 
-// Shares are compared much more closely than rates: planners compute with
-// exact numbers, and what is left is the last digit of a decimal fraction.
+// shareEps is the tolerance for shares. It is much smaller than that for rates, because planners
+// compute with exact numbers and only the last digit of a decimal fraction may differ.
 const shareEps = 1e-8
 
-// shares checks what each instance may have at all.
-func (c *checker) shares(g plan.GPU) {
+// checkShares checks the range of the numbers of each instance.
+func (c *checker) checkShares(g plan.GPU) {
 	for _, in := range g.Instances {
 		v := onGPU(RuleInside, g, in)
 		if !(in.SMPct > 0 && in.SMPct <= 100) {
@@ -56,11 +56,11 @@ func (c *checker) shares(g plan.GPU) {
 	}
 }
 
-// rectangles checks the model "rect": each instance's rectangle lies inside
-// the GPU and no two have a point in common.
-func (c *checker) rectangles(g plan.GPU) {
+// checkRectangles checks the model "rect": each instance's rectangle must lie inside the GPU, and no two
+// may overlap.
+func (c *checker) checkRectangles(g plan.GPU) {
 	if len(g.Schedule) > 0 {
-		c.add(onGPU(RuleSchedule, g), "the GPU has a schedule although the plan's model is rect")
+		c.add(onGPU(RuleSchedule, g), "the GPU has a schedule, although the model of the plan is rect")
 	}
 	var placed []plan.Instance
 	for _, in := range g.Instances {
@@ -69,10 +69,10 @@ func (c *checker) rectangles(g plan.GPU) {
 			continue
 		}
 		if !(*in.X >= -shareEps && *in.X+in.QuotaRequest <= 1+shareEps) {
-			c.add(onGPU(RuleInside, g, in), "%s takes the window from %v to %v, expected within 0 to 1", in.ID, *in.X, *in.X+in.QuotaRequest)
+			c.add(onGPU(RuleInside, g, in), "%s uses the window from %v to %v, expected a part of 0 to 1", in.ID, *in.X, *in.X+in.QuotaRequest)
 		}
 		if !(*in.Y >= -100*shareEps && *in.Y+in.SMPct <= 100+100*shareEps) {
-			c.add(onGPU(RuleInside, g, in), "%s takes SMs from %v%% to %v%%, expected within 0 to 100", in.ID, *in.Y, *in.Y+in.SMPct)
+			c.add(onGPU(RuleInside, g, in), "%s uses SMs from %v%% to %v%%, expected a part of 0 to 100", in.ID, *in.Y, *in.Y+in.SMPct)
 		}
 		placed = append(placed, in)
 	}
@@ -86,14 +86,14 @@ func (c *checker) rectangles(g plan.GPU) {
 	}
 }
 
-// schedule checks the model "tokens": the timetable fits a window, gives each
-// instance its request, and never lets more than all SMs run.
-func (c *checker) schedule(g plan.GPU) {
+// checkSchedule checks the model "tokens": the timetable must fit a window, give each instance its
+// request, and never run more than all SMs.
+func (c *checker) checkSchedule(g plan.GPU) {
 	byID := map[string]plan.Instance{}
 	for _, in := range g.Instances {
 		byID[in.ID] = in
 		if in.X != nil || in.Y != nil {
-			c.add(onGPU(RuleSchedule, g, in), "%s has x or y although the plan's model is tokens", in.ID)
+			c.add(onGPU(RuleSchedule, g, in), "%s has x or y, although the model of the plan is tokens", in.ID)
 		}
 	}
 	total, given := 0.0, map[string]float64{}
@@ -108,7 +108,7 @@ func (c *checker) schedule(g plan.GPU) {
 		for _, id := range entry.Instances {
 			in, known := byID[id]
 			if !known || seen[id] {
-				c.add(v, "entry %d names %s, which is not on this GPU or named before", i, id)
+				c.add(v, "entry %d lists %s, which is not on this GPU or already listed", i, id)
 				continue
 			}
 			seen[id] = true
@@ -124,30 +124,30 @@ func (c *checker) schedule(g plan.GPU) {
 	}
 	for _, in := range g.Instances {
 		if given[in.ID] < in.QuotaRequest-shareEps {
-			c.add(onGPU(RuleSchedule, g, in), "%s is given %v of the window, expected its quota_request %v", in.ID, given[in.ID], in.QuotaRequest)
+			c.add(onGPU(RuleSchedule, g, in), "%s has %v of the window in the schedule, expected its quota_request %v", in.ID, given[in.ID], in.QuotaRequest)
 		}
 	}
 }
 
-// requests checks the model "none": the shares of the SMs that the instances request, each
-// for its part of the window, are no more than the GPU has.
-func (c *checker) requests(g plan.GPU) {
+// checkRequests checks the model "none": the requests of the instances, each SM share times quota, must
+// not exceed the GPU.
+func (c *checker) checkRequests(g plan.GPU) {
 	if len(g.Schedule) > 0 {
-		c.add(onGPU(RuleSchedule, g), "the GPU has a schedule although the plan's model is none")
+		c.add(onGPU(RuleSchedule, g), "the GPU has a schedule, although the model of the plan is none")
 	}
 	sum := 0.0
 	for _, in := range g.Instances {
 		sum += in.SMPct / 100 * in.QuotaRequest
 	}
 	if sum > 1+shareEps {
-		c.add(onGPU(RuleInside, g), "the instances on GPU %s request %.4g%% of its time and SMs, expected at most 100%%", name(g.Node, g.Index), 100*sum)
+		c.add(onGPU(RuleInside, g), "the instances on GPU %s request %.4g%% of its time and SMs, expected at most 100%%", g.Name(), 100*sum)
 	}
 }
 
-// room is what a GPU has for instances and models, in MiB; not limited when
-// neither the plan nor the inventory limits it.
-func (c *checker) room(g plan.GPU) (mib float64, limited bool) {
-	device, known := c.devices[name(g.Node, g.Index)]
+// room returns the memory of a GPU for instances and models, in MiB. It is not limited if neither the
+// plan nor the inventory limits it.
+func (f *facts) room(g plan.GPU) (mib float64, limited bool) {
+	device, known := f.devices[g.Name()]
 	switch {
 	case known && device.MemMiB > 0 && g.MemMiB > 0:
 		return min(g.MemMiB, device.MemMiB-device.UsedMemMiB), true
@@ -157,10 +157,10 @@ func (c *checker) room(g plan.GPU) (mib float64, limited bool) {
 	return g.MemMiB, g.MemMiB > 0
 }
 
-// limit is what an instance may use: what the plan gives it, or gpu_mem of its function
-// where that is more, less weights that the plan keeps for it.
-func (c *checker) limit(g plan.GPU, in plan.Instance) float64 {
-	fn := c.functions[in.Function]
+// memoryLimit returns the memory in MiB that an instance may use: the memory in the plan or, if larger,
+// the gpu_mem of its function without weights that the plan keeps for it.
+func (f *facts) memoryLimit(g plan.GPU, in plan.Instance) float64 {
+	fn := f.functions[in.Function]
 	stated := fn.GPUMem.MiB()
 	if m, shared := g.Shared(plan.WeightsOf(fn)); shared && fn.Model != nil && fn.Model.File == "" {
 		stated -= m.MemMiB
@@ -168,65 +168,64 @@ func (c *checker) limit(g plan.GPU, in plan.Instance) float64 {
 	return max(in.MemMiB, stated)
 }
 
-// memory checks that what runs on a GPU, and the models kept for it, fit. Each
-// model counts once for each tenant whose instances share it, however many these are,
-// in whole granules of the model daemon.
-func (c *checker) memory(g plan.GPU) {
+// checkMemory checks that the instances on a GPU, and the models kept for them, fit its memory. Each
+// model counts once per tenant with instances that share it, rounded up to granules of the model daemon.
+func (c *checker) checkMemory(g plan.GPU) {
 	sum, models := 0.0, map[plan.Model]bool{}
 	for _, in := range g.Instances {
-		sum += wholeBytes(c.limit(g, in))
+		sum += wholeBytes(c.memoryLimit(g, in))
 	}
 	for _, m := range g.Models {
 		named := plan.Model{Name: m.Name, Tenant: m.Tenant}
 		if models[named] || !finite(m.MemMiB) || m.MemMiB < 0 || m.Name == "" {
-			c.add(onGPU(RuleMemory, g), "the model %q with %v MiB is kept twice, has no name or no size", m.Name, m.MemMiB)
+			c.add(onGPU(RuleMemory, g), "the model %q with %v MiB is listed twice, or has no name or no size", m.Name, m.MemMiB)
 		}
 		models[named] = true
 		sum += c.copies(g, m) * granules(m.MemMiB)
 	}
 	if room, limited := c.room(g); limited && !(sum <= room+eps*max(1, room)) {
-		c.add(onGPU(RuleMemory, g, g.Instances...), "instances and models need %v MiB, the GPU has %v", sum, room)
+		c.add(onGPU(RuleMemory, g, g.Instances...), "instances and models need %v MiB, and the GPU has %v MiB", sum, room)
 	}
 }
 
-// granules is a model's memory as the model daemon takes it: in units of 2 MiB.
+// granules returns the memory of a model rounded up to the model daemon's units of 2 MiB.
 func granules(mib float64) float64 { return 2 * math.Ceil(math.Floor(mib*(1<<20)+1e-3)/(2<<20)) }
 
-// copies is how many copies of one of the GPU's models there are: one for each tenant
-// of which an instance shares it, and at least one. A model without a tenant is shared
-// by every tenant that has none of its own of that name there.
-func (c *checker) copies(g plan.GPU, m plan.Model) float64 {
+// copies returns the number of copies of a model on a GPU: one for each tenant with an instance that
+// shares it, and at least one. A model without a tenant is shared by every tenant that has no model of
+// its own with that name on the GPU.
+func (f *facts) copies(g plan.GPU, m plan.Model) float64 {
 	tenants := map[string]bool{}
 	for _, in := range g.Instances {
-		if shared, is := c.shared(in.Function, g); is && shared == m {
-			tenants[c.tenant(in.Function)] = true
+		if shared, is := f.sharedModel(in.Function, g); is && shared == m {
+			tenants[f.tenant(in.Function)] = true
 		}
 	}
 	return float64(max(1, len(tenants)))
 }
 
-// shared is the model of the GPU that has a function's weights, if there is one.
-func (c *checker) shared(function string, g plan.GPU) (found plan.Model, is bool) {
+// sharedModel returns the model on the GPU that holds a function's weights, and whether there is one.
+func (f *facts) sharedModel(function string, g plan.GPU) (found plan.Model, is bool) {
 	for _, m := range g.Models {
-		own := m.Tenant == c.tenant(function)
-		if m.Name == c.model(function) && (own || m.Tenant == "" && !is) {
+		own := m.Tenant == f.tenant(function)
+		if m.Name == f.model(function) && (own || m.Tenant == "" && !is) {
 			found, is = m, true
 		}
 	}
 	return found, is
 }
 
-// needs is the least an instance of a configuration may have on the GPU: all
-// that was measured, or its private part where the GPU keeps its weights.
-func (c *checker) needs(row profile.Row, g plan.GPU) float64 {
-	if m, shared := c.shared(row.Function, g); shared && !exceeds(row.ModelMemMiB, m.MemMiB) {
+// minMemory returns the least memory in MiB of an instance of a configuration on the GPU: the measured
+// memory, without the weights if the GPU keeps them.
+func (f *facts) minMemory(row profile.Row, g plan.GPU) float64 {
+	if m, shared := f.sharedModel(row.Function, g); shared && !exceeds(row.ModelMemMiB, m.MemMiB) {
 		return row.GPUMemMiB - row.ModelMemMiB
 	}
 	return row.GPUMemMiB
 }
 
-// wholeBytes drops a part of a byte, which no instance is given: a hundred parts of a
-// byte are no reason that a hundred instances do not fit.
+// wholeBytes drops fractions of a byte, which instances are not given. Otherwise, the fractions of a
+// hundred instances could exceed the GPU.
 func wholeBytes(mib float64) float64 {
 	const bytes = 1 << 20
 	return math.Floor(mib*bytes+1e-3) / bytes
@@ -234,8 +233,8 @@ func wholeBytes(mib float64) float64 {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// config is what rows of a profile are found by. Shares are rounded to
-// billionths: plans may have been through programs that print 0.30000000000000004.
+// config is the key of rows of a profile. Shares are rounded to billionths, because programs may have
+// written them to a plan as 0.30000000000000004.
 type config struct {
 	function  string
 	sm, quota float64
@@ -246,15 +245,14 @@ func configOf(function string, sm, quota float64, batch int) config {
 	return config{function, math.Round(sm * 1e9), math.Round(quota * 1e9), batch}
 }
 
-// configuration checks an instance against the profile and its objective, by the row
-// for its GPU's model, or else by one that names no model. When the profile has its
-// configuration for several models of GPU and the GPU's is not known, one of them must
-// hold.
-func (c *checker) configuration(g plan.GPU, in plan.Instance) {
+// checkConfiguration checks an instance against the profile and its objective. It uses the row for its
+// GPU's model or, if there is none, a row without a model. If the GPU's model is unknown and the profile
+// has the configuration for several models, the instance must match at least one row.
+func (c *checker) checkConfiguration(g plan.GPU, in plan.Instance) {
 	if c.in.Profile == nil {
 		return
 	}
-	model := cmp.Or(c.devices[name(g.Node, g.Index)].Model, g.Model)
+	model := cmp.Or(c.devices[g.Name()].Model, g.Model)
 	rows := c.rows[configOf(in.Function, in.SMPct, in.QuotaRequest, in.Batch)]
 	measured := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == model })
 	var faults []Violation
@@ -263,53 +261,53 @@ func (c *checker) configuration(g plan.GPU, in plan.Instance) {
 		if model != "" && row.GPU != model && (measured || row.GPU != "") {
 			continue
 		}
-		wrong := c.against(row, g, in)
-		if len(wrong) == 0 {
+		mismatches := c.mismatches(row, g, in)
+		if len(mismatches) == 0 {
 			return
 		}
 		if !known {
-			faults = wrong
+			faults = mismatches
 		}
 		known = true
 	}
 	if !known {
-		c.add(onGPU(RuleProfile, g, in), "%s runs at sm_pct %v, quota %v, batch %d, which is no row of the profile for its GPU",
+		c.add(onGPU(RuleProfile, g, in), "%s runs at sm_pct %v, quota %v, batch %d, for which the profile has no row on the model of its GPU",
 			in.ID, in.SMPct, in.QuotaRequest, in.Batch)
 	}
 	c.found = append(c.found, faults...)
 }
 
-// worth is the most requests a second that an instance of a configuration may be
-// counted on for, as they arrive by the plan and less its headroom.
-func (c *checker) worth(row profile.Row) float64 {
-	most := row.ThroughputRPS
-	if slo := c.slo(row.Function); slo > 0 && c.plan.Arrivals == plan.ArrivalsPoisson {
-		most = arrivals.Worth(arrivals.HandedOver(row, c.plan.HandOverMS(row.Function)), slo)
+// maxRPS returns the most requests per second that a plan may count on for an instance of a
+// configuration, for the plan's arrivals and minus its headroom.
+func (f *facts) maxRPS(row profile.Row) float64 {
+	limit := row.ThroughputRPS
+	if slo := f.slo(row.Function); slo > 0 && f.plan.Arrivals == plan.ArrivalsPoisson {
+		limit = arrivals.Worth(arrivals.HandedOver(row, f.plan.HandOverMS(row.Function)), slo)
 	}
-	return most * (1 - c.plan.Headroom)
+	return limit * (1 - f.plan.Headroom)
 }
 
-// meets says whether a configuration is within an objective: its p95, or what was
-// measured of it for that objective when requests come at random.
-func (c *checker) meets(row profile.Row, slo float64) bool {
-	if _, _, measured := row.Goodput(slo); measured && c.plan.Arrivals == plan.ArrivalsPoisson {
+// meets reports whether a configuration meets an objective: by its p95 latency or, if requests arrive at
+// random, by a goodput measured for that objective.
+func (f *facts) meets(row profile.Row, slo float64) bool {
+	if _, _, measured := row.Goodput(slo); measured && f.plan.Arrivals == plan.ArrivalsPoisson {
 		return true
 	}
 	return slo == 0 || !exceeds(row.P95MS, slo)
 }
 
-// against lists what of an instance is not as a row of the profile says.
-func (c *checker) against(row profile.Row, g plan.GPU, in plan.Instance) []Violation {
-	var one checker
-	if most := c.worth(row); exceeds(in.RPS, most) {
-		one.add(onGPU(RuleProfile, g, in), "%s is counted on for %v requests a second, its configuration sustains %v", in.ID, in.RPS, most)
+// mismatches returns the differences between an instance and a row of the profile.
+func (c *checker) mismatches(row profile.Row, g plan.GPU, in plan.Instance) []Violation {
+	var result checker
+	if limit := c.maxRPS(row); exceeds(in.RPS, limit) {
+		result.add(onGPU(RuleProfile, g, in), "%s counts for %v requests/s, but its configuration sustains %v requests/s", in.ID, in.RPS, limit)
 	}
-	need := c.needs(row, g)
-	if _, limited := c.room(g); limited && exceeds(need, in.MemMiB) {
-		one.add(onGPU(RuleMemory, g, in), "%s has %v MiB, its configuration needs %v", in.ID, in.MemMiB, need)
+	needed := c.minMemory(row, g)
+	if _, limited := c.room(g); limited && exceeds(needed, in.MemMiB) {
+		result.add(onGPU(RuleMemory, g, in), "%s has %v MiB, but its configuration needs %v MiB", in.ID, in.MemMiB, needed)
 	}
 	if slo := c.slo(in.Function); !c.meets(row, slo) {
-		one.add(onGPU(RuleSLO, g, in), "%s has a p95 latency of %v ms, expected at most %v", in.ID, row.P95MS, slo)
+		result.add(onGPU(RuleSLO, g, in), "%s has a p95 latency of %v ms, expected at most %v", in.ID, row.P95MS, slo)
 	}
-	return one.found
+	return result.found
 }

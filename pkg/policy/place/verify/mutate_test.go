@@ -13,16 +13,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// world is a plan under construction with everything it is made from.
+// world is a plan under construction and its inputs.
 type world struct {
 	plan   plan.Plan
 	in     Inputs
 	shared bool
 }
 
-// drawWorld draws a plan that is right: GPUs cut into columns and these into
-// instances, as rectangles or as a timetable, with memory limited or not,
-// weights shared or not, and perhaps an instance over two GPUs.
+// drawWorld draws a random valid plan. Its GPUs are cut into columns, and these into instances, as
+// rectangles or as a timetable. Memory may be limited, weights may be shared, and an instance may span two
+// GPUs.
 func drawWorld(t *rapid.T) *world {
 	w := &world{shared: rapid.Bool().Draw(t, "shared")}
 	w.plan = plan.Plan{Version: 1, Algorithm: "joint", BoundMethod: "area", Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model")}
@@ -39,7 +39,7 @@ func drawWorld(t *rapid.T) *world {
 	return w
 }
 
-// gpu adds a GPU of random columns.
+// gpu adds a GPU with random columns.
 func (w *world) gpu(t *rapid.T, index int) {
 	g := plan.GPU{Node: "n", Index: index, MemMiB: 10000}
 	x := 0.0
@@ -57,10 +57,10 @@ func (w *world) gpu(t *rapid.T, index int) {
 	w.finish(g)
 }
 
-// add puts an instance on a GPU, with a row of the profile for it.
+// add adds an instance to a GPU, and a row for it to the profile.
 func (w *world) add(g *plan.GPU, name string, sm, quota, x, y float64) {
 	row := profile.Row{Function: name, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: 10, P95MS: 20, GPUMemMiB: 300, ModelMemMiB: 100}
-	if len((&checker{in: Inputs{Profile: w.in.Profile}}).like(row)) == 0 {
+	if len(newFacts(plan.Plan{}, Inputs{Profile: w.in.Profile}).like(row)) == 0 {
 		w.in.Profile = append(w.in.Profile, row)
 	}
 	in := plan.Instance{
@@ -76,13 +76,12 @@ func (w *world) add(g *plan.GPU, name string, sm, quota, x, y float64) {
 	g.Instances = append(g.Instances, in)
 }
 
-// like are the rows of the same configuration.
-func (c *checker) like(row profile.Row) []profile.Row {
-	c.index()
-	return c.rows[configOf(row.Function, row.SMPct, row.Quota, row.Batch)]
+// like returns the rows of the same configuration.
+func (f *facts) like(row profile.Row) []profile.Row {
+	return f.rows[configOf(row.Function, row.SMPct, row.Quota, row.Batch)]
 }
 
-// finish makes the rectangles a timetable where the model is tokens.
+// finish adds the GPU to the plan. Under the model tokens, it converts the rectangles to a timetable.
 func (w *world) finish(g plan.GPU) {
 	if w.plan.Model == plan.ModelTokens {
 		var cuts []float64
@@ -109,7 +108,7 @@ func (w *world) finish(g plan.GPU) {
 	w.in.Inventory = append(w.in.Inventory, plan.Device{Node: g.Node, Index: g.Index, MemMiB: 10000, UsedMemMiB: 500})
 }
 
-// span adds an instance over two GPUs of their own.
+// span adds an instance on two GPUs of its own.
 func (w *world) span(index int) {
 	w.in.Functions = []function.Function{{Name: "wide", GPUs: 2}}
 	for i := range 2 {
@@ -120,10 +119,10 @@ func (w *world) span(index int) {
 	}
 }
 
-// serve writes the demand that the instances serve, and a part they do not.
+// serve adds the demand that the instances serve, and an unplaced part.
 func (w *world) serve(t *rapid.T) {
-	c := &checker{plan: w.plan}
-	actual := c.actual()
+	c := &checker{facts: newFacts(w.plan, Inputs{})}
+	actual := c.servedRPS()
 	for _, name := range []string{"a", "b", "c", "wide"} {
 		if actual[name] == 0 {
 			continue
@@ -138,8 +137,8 @@ func (w *world) serve(t *rapid.T) {
 	}
 }
 
-// mutations each spoil something of a plan, or say that there is nothing to
-// spoil. g is one of its GPUs and in one of that GPU's instances.
+// mutations holds functions that each introduce one fault into a plan. They return false if the plan has
+// nothing to change. g is a GPU of the plan, and in an instance on it.
 var mutations = map[string]func(w *world, g *plan.GPU, in *plan.Instance) bool{
 	"id": func(w *world, g *plan.GPU, in *plan.Instance) bool { in.ID = "no id!"; return true },
 	"id of another": func(w *world, g *plan.GPU, in *plan.Instance) bool {

@@ -6,40 +6,40 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// skyline holds, for each SM, the instance that has it until the latest point of the
-// window, of those that were added. Its spans are in order of their SMs and do not
-// overlap, so that an instance is compared with those next to it and not with all.
-type skyline []span
+// skyline holds, for each SM, the added instance that uses it until the latest time of the window. Its
+// spans are in order of their SMs and do not overlap, so an instance is compared only with
+// neighbouring instances.
+type skyline []smRange
 
-// span is a range of SMs, in percent, and the instance that has it.
-type span struct {
+// smRange is a range of SMs, in percent, and the instance that uses it.
+type smRange struct {
 	from, to float64
 	of       *plan.Instance
 }
 
 func end(in *plan.Instance) float64 { return *in.X + in.QuotaRequest }
 
-// add adds an instance, which must not begin before those added so far, and returns
-// one that it overlaps, or nil.
+// add adds an instance, which must not begin before the instances added earlier. It returns an
+// instance that it overlaps, or nil.
 func (s *skyline) add(in *plan.Instance) (overlapped *plan.Instance) {
 	from, to := *in.Y, *in.Y+in.SMPct
 	if !(from < to) || !(in.QuotaRequest > 0) {
-		return nil // no share that an instance can have
+		return nil // an invalid share, which another rule reports
 	}
-	first, _ := slices.BinarySearchFunc(*s, from, func(t span, y float64) int {
+	first, _ := slices.BinarySearchFunc(*s, from, func(t smRange, y float64) int {
 		if t.to <= y {
 			return -1
 		}
 		return 1
 	})
-	var now []span // in place of those from first to last
+	var now []smRange // replaces the spans from first to last
 	put := func(from, to float64, of *plan.Instance) {
 		switch n := len(now); {
 		case from >= to:
 		case n > 0 && now[n-1].of == of && now[n-1].to == from:
 			now[n-1].to = to
 		default:
-			now = append(now, span{from, to, of})
+			now = append(now, smRange{from, to, of})
 		}
 	}
 	last, next := first, from

@@ -11,8 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// TestOverlapsAsPairs: an instance is found to overlap one before it exactly when a
-// comparison with all of those finds one, and what it is found to overlap is among them.
+// TestOverlapsAsPairs compares the skyline with a comparison of all pairs: it must find an overlap exactly
+// if there is one, and return an instance that does overlap.
 func TestOverlapsAsPairs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []plan.Instance
@@ -44,13 +44,13 @@ func TestOverlapsAsPairs(t *testing.T) {
 	})
 }
 
-// BenchmarkPlan: 16 times as many instances of one GPU take not much more than 16 times
-// as long, side by side or all in one place.
+// BenchmarkPlan shows that the time grows about linearly with the number of instances on one GPU, whether
+// they are apart or overlap.
 func BenchmarkPlan(b *testing.B) {
 	for _, n := range []int{1000, 16000} {
 		for what, height := range map[string]float64{"apart": 100 / float64(n), "overlapping": 0} {
 			b.Run(fmt.Sprintf("%d %s", n, what), func(b *testing.B) {
-				p := many(n, height)
+				p := overlapping(n, height)
 				for b.Loop() {
 					Plan(p, Inputs{})
 				}
@@ -59,9 +59,9 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// many is a plan of n instances on one GPU, each that much further up in its SMs than
-// the one before it.
-func many(n int, height float64) plan.Plan {
+// overlapping returns a plan of n instances on one GPU, each starting height percent of the SMs above the
+// one before.
+func overlapping(n int, height float64) plan.Plan {
 	p := plan.Plan{Version: plan.Version, Model: plan.ModelRect, GPUs: []plan.GPU{{Node: "n"}}}
 	for i := range n {
 		x, y := 0.0, height*float64(i)
@@ -70,11 +70,11 @@ func many(n int, height float64) plan.Plan {
 	return p
 }
 
-// TestManyOverlaps: of instances that all overlap each other, each is named once.
+// TestManyOverlaps checks that among instances that all overlap, each is named once.
 func TestManyOverlaps(t *testing.T) {
 	const n = 3000
 	count := 0
-	for _, v := range Plan(many(n, 0), Inputs{}) {
+	for _, v := range Plan(overlapping(n, 0), Inputs{}) {
 		if v.Rule == RuleOverlap {
 			count++
 		}

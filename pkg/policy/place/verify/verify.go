@@ -1,6 +1,7 @@
-// Package verify checks plans. It shares no code with the planners, so that a
-// mistake of theirs cannot hide in it; but for what an instance is worth when
-// requests come at random (package arrivals), which simulations check.
+// Package verify checks plans: Plan returns every Violation of its rules. It shares no code with the
+// planners, so that their mistakes cannot hide in it. The exception is the throughput of an instance
+// under random arrivals (package arrivals), which simulations check. Packages command/place,
+// command/sim and rollout call it.
 package verify
 
 import (
@@ -12,143 +13,144 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// eps is how far shares, rates and sizes may be off because decimal fractions
-// are not exact; rates and sizes relatively.
+// eps is the tolerance for shares, rates and sizes, because decimal fractions are not exact. It is
+// relative for values above 1.
 const eps = 1e-6
 
-// Inputs are what the plan was made from. What is nil is not checked against.
+// Inputs holds the inputs of the plan. Fields that are nil are not checked.
 type Inputs struct {
 	Profile   []profile.Row
 	Demand    []plan.Demand
 	Inventory []plan.Device
-	// Functions say how many GPUs an instance spans, how much memory it may use and
-	// what its weights are called. Of a function that is not among them the weights, where shared,
-	// bear the function's name. Their objectives count where the demand has none.
+	// Functions gives the span, the memory limit and the name of the weights of functions. The
+	// weights of a function that is missing have its name. The objective of a function counts if
+	// the demand has none.
 	Functions []function.Function
-	// SLOMS is the objective for the p95 latency of functions that have none by the
-	// demand or of their own; 0 is none.
+	// SLOMS is the objective for the p95 latency, in ms, of functions that have no objective in
+	// the demand or in Functions; 0 means none.
 	SLOMS float64
 }
 
-// Rules that a violation can be of.
+// Rules of violations.
 const (
-	RuleInside   = "inside"   // an instance exceeds its GPU, or has a share that no instance can have
-	RuleOverlap  = "overlap"  // two instances have a part of a GPU in common
-	RuleSchedule = "schedule" // a timetable does not give what it must
+	RuleInside   = "inside"   // an instance exceeds its GPU, or has an invalid share
+	RuleOverlap  = "overlap"  // two instances overlap on a GPU
+	RuleSchedule = "schedule" // a timetable is invalid or gives an instance too little
 	RuleMemory   = "memory"   // a GPU's memory is exceeded
-	RuleID       = "id"       // an id is not one instance's alone, or none
+	RuleID       = "id"       // an ID is invalid or not unique
 	RuleSpan     = "span"     // an instance is on more or fewer GPUs than its function spans, or on several nodes
 	RuleGPU      = "gpu"      // a GPU is listed twice or is not in the inventory
-	RuleProfile  = "profile"  // an instance is not as a row of the profile
+	RuleProfile  = "profile"  // an instance differs from all rows of the profile
 	RuleSLO      = "slo"      // a configuration misses the function's objective
-	RuleDemand   = "demand"   // a demand is not served, or not as the plan says
-	RuleUnplaced = "unplaced" // what is said to be unplaced makes no sense
-	RuleCount    = "count"    // gpus_used or bound cannot be right
+	RuleDemand   = "demand"   // a demand is not served, or not as the plan states
+	RuleUnplaced = "unplaced" // an unplaced demand is invalid
+	RuleCount    = "count"    // gpus_used or bound is wrong
 )
 
-// Violation is one thing wrong with a plan.
+// Violation is one fault of a plan.
 type Violation struct {
 	Rule      string   `json:"rule"`
-	GPU       string   `json:"gpu"` // node/index, empty when no single GPU is meant
+	GPU       string   `json:"gpu"` // node/index; empty if the violation concerns no single GPU
 	Function  string   `json:"function"`
-	Instances []string `json:"instances"` // ids
+	Instances []string `json:"instances"` // IDs
 	Message   string   `json:"message"`
 }
 
-// checker gathers violations in the order of the plan.
-type checker struct {
-	plan  plan.Plan
-	in    Inputs
-	found []Violation
-
-	devices   map[string]plan.Device
+// facts holds a plan and its inputs, indexed for the checks.
+type facts struct {
+	plan      plan.Plan
+	in        Inputs
+	devices   map[plan.GPUName]plan.Device
 	rows      map[config][]profile.Row
-	listed    map[string]int     // times a GPU is in the plan
-	objective map[string]float64 // slo_ms of the demand by function
+	listed    map[plan.GPUName]int // number of times that a GPU is in the plan
+	objective map[string]float64   // by function: slo_ms of the demand
 	functions map[string]function.Function
 }
 
-// Plan lists everything that is wrong with a plan. Nothing is nil.
+// checker collects violations in the order of the plan.
+type checker struct {
+	*facts
+	found []Violation
+}
+
+// Plan returns all violations of a plan. The result is never nil.
 func Plan(p plan.Plan, in Inputs) []Violation {
-	c := &checker{plan: p, in: in, found: []Violation{}}
-	c.index()
-	c.ids()
-	c.spans()
+	c := &checker{newFacts(p, in), []Violation{}}
+	c.checkIDs()
+	c.checkSpans()
 	for _, g := range p.GPUs {
-		c.place(g)
-		c.shares(g)
+		c.checkGPU(g)
+		c.checkShares(g)
 		switch p.Model {
 		case plan.ModelTokens:
-			c.schedule(g)
+			c.checkSchedule(g)
 		case plan.ModelNone:
-			c.requests(g)
+			c.checkRequests(g)
 		default:
-			c.rectangles(g)
+			c.checkRectangles(g)
 		}
-		c.memory(g)
+		c.checkMemory(g)
 		for _, in := range g.Instances {
-			c.configuration(g, in)
+			c.checkConfiguration(g, in)
 		}
 	}
-	c.demand()
-	c.unplaced()
-	c.counts()
+	c.checkDemand()
+	c.checkUnplaced()
+	c.checkCounts()
 	return c.found
 }
 
-func (c *checker) index() {
-	c.devices = map[string]plan.Device{}
-	for _, d := range c.in.Inventory {
-		c.devices[name(d.Node, d.Index)] = d
+func newFacts(p plan.Plan, in Inputs) *facts {
+	f := &facts{
+		plan: p, in: in, devices: map[plan.GPUName]plan.Device{}, rows: map[config][]profile.Row{}, listed: map[plan.GPUName]int{},
+		objective: map[string]float64{}, functions: map[string]function.Function{},
 	}
-	c.rows = map[config][]profile.Row{}
-	for _, r := range c.in.Profile {
+	for _, d := range in.Inventory {
+		f.devices[d.Name()] = d
+	}
+	for _, r := range in.Profile {
 		at := configOf(r.Function, r.SMPct, r.Quota, r.Batch)
-		c.rows[at] = append(c.rows[at], r)
+		f.rows[at] = append(f.rows[at], r)
 	}
-	c.listed = map[string]int{}
-	for _, g := range c.plan.GPUs {
-		c.listed[name(g.Node, g.Index)]++
+	for _, g := range p.GPUs {
+		f.listed[g.Name()]++
 	}
-	c.objective = map[string]float64{}
-	for _, d := range c.in.Demand {
-		c.objective[d.Function] = d.SLOMS
+	for _, d := range in.Demand {
+		f.objective[d.Function] = d.SLOMS
 	}
-	c.functions = map[string]function.Function{}
-	for _, fn := range c.in.Functions {
-		c.functions[fn.Name] = fn
+	for _, fn := range in.Functions {
+		f.functions[fn.Name] = fn
 	}
+	return f
 }
 
-// slo is the objective of a function: the demand's, its own, or that of all; 0 is
+// slo returns the objective of a function, in ms: that of the demand, its own, or the default; 0 means
 // none.
-func (c *checker) slo(function string) float64 {
-	if slo := c.objective[function]; slo > 0 {
+func (f *facts) slo(function string) float64 {
+	if slo := f.objective[function]; slo > 0 {
 		return slo
 	}
-	if own := c.functions[function].SLO; own > 0 {
+	if own := f.functions[function].SLO; own > 0 {
 		return float64(own) / float64(time.Millisecond)
 	}
-	return c.in.SLOMS
+	return f.in.SLOMS
 }
 
-// model is what the weights of a function are called.
-func (c *checker) model(function string) string {
-	if fn := c.functions[function]; fn.Model != nil {
+// model returns the name of a function's weights.
+func (f *facts) model(function string) string {
+	if fn := f.functions[function]; fn.Model != nil {
 		return fn.Model.Name
 	}
 	return function
 }
 
-// tenant is the tenant of a function in the way of plans: none for the default one.
-func (c *checker) tenant(name string) string {
-	if tenant := c.functions[name].Tenant; tenant != function.DefaultTenant {
+// tenant returns the tenant of a function as plans write it: empty for the default tenant.
+func (f *facts) tenant(name string) string {
+	if tenant := f.functions[name].Tenant; tenant != function.DefaultTenant {
 		return tenant
 	}
 	return ""
 }
-
-func name(node string, index int) string { return fmt.Sprintf("%s/%d", node, index) }
 
 func (c *checker) add(v Violation, format string, args ...any) {
 	if v.Instances == nil {
@@ -158,9 +160,9 @@ func (c *checker) add(v Violation, format string, args ...any) {
 	c.found = append(c.found, v)
 }
 
-// onGPU is a violation of some instances of a GPU.
+// onGPU returns a violation by the given instances of a GPU.
 func onGPU(rule string, g plan.GPU, instances ...plan.Instance) Violation {
-	v := Violation{Rule: rule, GPU: name(g.Node, g.Index)}
+	v := Violation{Rule: rule, GPU: g.Name().String()}
 	for _, in := range instances {
 		v.Instances = append(v.Instances, in.ID)
 	}
@@ -170,7 +172,7 @@ func onGPU(rule string, g plan.GPU, instances ...plan.Instance) Violation {
 	return v
 }
 
-// exceeds compares with tolerance: relative for what is larger than 1.
+// exceeds reports whether a is larger than b by more than the tolerance.
 func exceeds(a, b float64) bool { return a > b+eps*max(1, b) }
 
 func differs(a, b float64) bool { return exceeds(a, b) || exceeds(b, a) }

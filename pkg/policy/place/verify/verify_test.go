@@ -12,7 +12,7 @@ import (
 
 func at(v float64) *float64 { return &v }
 
-// good is a plan without fault, and what it was made from.
+// good returns a valid plan and its inputs.
 func good() (plan.Plan, Inputs) {
 	in := Inputs{
 		Profile: []profile.Row{
@@ -45,8 +45,8 @@ func TestAGoodPlanHasNoViolation(t *testing.T) {
 	}
 }
 
-// TestPlanWithoutTimetable: with the model none there are no rectangles, and the requests on
-// a GPU sum to at most all of it.
+// TestPlanWithoutTimetable checks the model none: there are no rectangles, and the requests on a GPU sum to
+// at most the whole GPU.
 func TestPlanWithoutTimetable(t *testing.T) {
 	p, in := good()
 	p.Model = plan.ModelNone
@@ -54,7 +54,7 @@ func TestPlanWithoutTimetable(t *testing.T) {
 		p.GPUs[0].Instances[i].X, p.GPUs[0].Instances[i].Y = nil, nil
 	}
 	if got := Plan(p, in); len(got) > 0 {
-		t.Errorf("90%% requested: %v", got)
+		t.Errorf("90%% requested: %v, want none", got)
 	}
 	p.GPUs[0].Instances[1].QuotaRequest = 0.7
 	if got := Plan(p, Inputs{}); len(got) != 1 || got[0].Rule != RuleInside || got[0].GPU != "n/0" {
@@ -135,7 +135,7 @@ func TestAnInstanceMaySpanGPUs(t *testing.T) {
 	p.GPUs = append(p.GPUs, second)
 	p.GPUsUsed = 2
 	if got := Plan(p, Inputs{}); len(got) > 0 {
-		t.Errorf("got %v", got)
+		t.Errorf("got %v, want none", got)
 	}
 	second.Instances[0].SMPct = 40
 	if got := Plan(p, Inputs{}); len(got) != 1 || got[0].Rule != RuleID || got[0].GPU != "n/1" {
@@ -156,7 +156,7 @@ func tokenPlan() plan.Plan {
 
 func TestSchedule(t *testing.T) {
 	if got := Plan(tokenPlan(), Inputs{}); len(got) > 0 {
-		t.Errorf("got %v", got)
+		t.Errorf("got %v, want none", got)
 	}
 	for what, spoil := range map[string]func(g *plan.GPU){
 		"too long":     func(g *plan.GPU) { g.Schedule[0].Duration = 0.6 },

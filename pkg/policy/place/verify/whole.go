@@ -9,41 +9,41 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// ids checks that an id is one instance's alone. An instance that spans
-// several GPUs is listed once on each, always alike.
-func (c *checker) ids() {
-	type seen struct {
+// checkIDs checks that each ID belongs to one instance. An instance that spans several GPUs is
+// listed once on each, with the same values.
+func (c *checker) checkIDs() {
+	type occurrence struct {
 		instance plan.Instance
-		gpu      string
+		gpu      plan.GPUName
 	}
-	first := map[string]seen{}
+	first := map[string]occurrence{}
 	for _, g := range c.plan.GPUs {
-		here := map[string]bool{}
+		onThisGPU := map[string]bool{}
 		for _, in := range g.Instances {
-			was, twice := first[in.ID]
+			previous, twice := first[in.ID]
 			switch {
 			case !instance.ValidID(in.ID):
-				c.add(onGPU(RuleID, g, in), "%q is no id: expected at most 63 letters, digits, dots, dashes and underscores", in.ID)
+				c.add(onGPU(RuleID, g, in), "invalid ID %q: expected at most 63 letters, digits, dots, dashes and underscores", in.ID)
 			case !twice:
-				first[in.ID] = seen{in, name(g.Node, g.Index)}
-			case here[in.ID]:
-				c.add(onGPU(RuleID, g, in), "the id %s is twice on this GPU", in.ID)
-			case !alike(was.instance, in):
-				c.add(onGPU(RuleID, g, in), "the id %s is another instance's on %s", in.ID, was.gpu)
+				first[in.ID] = occurrence{in, g.Name()}
+			case onThisGPU[in.ID]:
+				c.add(onGPU(RuleID, g, in), "the ID %s appears twice on this GPU", in.ID)
+			case !sameInstance(previous.instance, in):
+				c.add(onGPU(RuleID, g, in), "the ID %s belongs to another instance on %s", in.ID, previous.gpu)
 			}
-			here[in.ID] = true
+			onThisGPU[in.ID] = true
 		}
 	}
 }
 
-func alike(a, b plan.Instance) bool {
+func sameInstance(a, b plan.Instance) bool {
 	a.X, a.Y, a.MemMiB = b.X, b.Y, b.MemMiB
 	return a == b
 }
 
-// spans checks that an instance is on as many GPUs as its function spans, all
-// of one node: it is one process, or one container.
-func (c *checker) spans() {
+// checkSpans checks that each instance is on the number of GPUs that its function spans, all of
+// one node, because it is one process or container.
+func (c *checker) checkSpans() {
 	type span struct {
 		function string
 		nodes    []string
@@ -65,7 +65,7 @@ func (c *checker) spans() {
 		s := byID[id]
 		v := Violation{Rule: RuleSpan, Function: s.function, Instances: []string{id}}
 		if fn, known := c.functions[s.function]; known && len(s.nodes) != max(1, fn.GPUs) {
-			c.add(v, "%s is on %d GPUs, its function spans %d", id, len(s.nodes), max(1, fn.GPUs))
+			c.add(v, "%s is on %d GPUs, but its function spans %d", id, len(s.nodes), max(1, fn.GPUs))
 		}
 		if nodes := slices.Compact(slices.Sorted(slices.Values(s.nodes))); len(nodes) > 1 {
 			c.add(v, "%s is on GPUs of %d nodes, expected one", id, len(nodes))
@@ -73,10 +73,10 @@ func (c *checker) spans() {
 	}
 }
 
-// demand checks that each function is served as far as the plan says, and that
-// what is missing is said to be.
-func (c *checker) demand() {
-	actual := c.actual()
+// checkDemand checks that each function is served as the plan states, and that the plan lists all
+// missing demand as unplaced.
+func (c *checker) checkDemand() {
+	actual := c.servedRPS()
 	unplaced := map[string]float64{}
 	for _, u := range c.plan.Unplaced {
 		unplaced[u.Function] += u.RPS
@@ -90,91 +90,90 @@ func (c *checker) demand() {
 		}
 		listed[d.Function] = d
 		if differs(d.ServedRPS, actual[d.Function]) {
-			c.add(v, "%s is said to be served %v requests a second, its instances sum to %v", d.Function, d.ServedRPS, actual[d.Function])
+			c.add(v, "served_rps of %s is %v requests/s, but its instances sum to %v requests/s", d.Function, d.ServedRPS, actual[d.Function])
 		}
 		if exceeds(d.RPS, actual[d.Function]+unplaced[d.Function]) {
-			c.add(v, "%s wants %v requests a second, is served %v, and only %v are said to be unplaced",
+			c.add(v, "the demand of %s is %v requests/s, of which %v are served and only %v are listed as unplaced",
 				d.Function, d.RPS, actual[d.Function], unplaced[d.Function])
 		}
 	}
-	c.unwanted(listed)
+	c.checkUndemanded(listed)
 	for _, d := range c.in.Demand {
 		v := Violation{Rule: RuleDemand, Function: d.Function}
 		switch planned, known := listed[d.Function]; {
 		case !known:
-			c.add(v, "%s wants %v requests a second, the plan does not list it", d.Function, d.RPS)
+			c.add(v, "the demand of %s is %v requests/s, but the plan does not list the function", d.Function, d.RPS)
 		case differs(planned.RPS, d.RPS):
-			c.add(v, "%s wants %v requests a second, the plan is for %v", d.Function, d.RPS, planned.RPS)
+			c.add(v, "the demand of %s is %v requests/s, but %v requests/s in the plan", d.Function, d.RPS, planned.RPS)
 		}
 	}
 }
 
-// unwanted finds what is in no demand: functions that only the plan lists, and
-// instances of functions that it does not.
-func (c *checker) unwanted(listed map[string]plan.Served) {
+// checkUndemanded reports functions that only the plan lists, and instances of functions that the
+// plan does not list.
+func (c *checker) checkUndemanded(listed map[string]plan.Served) {
 	if c.in.Demand != nil {
 		for _, d := range c.plan.Demand {
-			if _, wanted := c.objective[d.Function]; !wanted {
-				c.add(Violation{Rule: RuleDemand, Function: d.Function}, "the plan serves %s, which is in no demand", d.Function)
+			if _, demanded := c.objective[d.Function]; !demanded {
+				c.add(Violation{Rule: RuleDemand, Function: d.Function}, "the plan serves %s, which is not in the demand", d.Function)
 			}
 		}
 	}
 	if len(listed) == 0 && c.in.Demand == nil {
-		return // a plan written by hand need not repeat what it is for
+		return // a plan written by hand need not list its demand
 	}
 	for _, g := range c.plan.GPUs {
 		for _, in := range g.Instances {
-			if _, wanted := listed[in.Function]; !wanted {
-				c.add(onGPU(RuleDemand, g, in), "%s is of %s, which the plan's demand does not list", in.ID, in.Function)
+			if _, demanded := listed[in.Function]; !demanded {
+				c.add(onGPU(RuleDemand, g, in), "%s is an instance of %s, which is missing in the demand of the plan", in.ID, in.Function)
 			}
 		}
 	}
 }
 
-// actual is what the instances of each function sum to.
-func (c *checker) actual() map[string]float64 {
-	sum, seen := map[string]float64{}, map[string]bool{}
+// servedRPS returns the total throughput of the instances of each function.
+func (c *checker) servedRPS() map[string]float64 {
+	sum, counted := map[string]float64{}, map[string]bool{}
 	for _, g := range c.plan.GPUs {
 		for _, in := range g.Instances {
-			if !seen[in.ID] {
+			if !counted[in.ID] {
 				sum[in.Function] += in.RPS
 			}
-			seen[in.ID] = true
+			counted[in.ID] = true
 		}
 	}
 	return sum
 }
 
-// unplaced checks that what is said to be unplaced is wanted, missing, and
-// explained.
-func (c *checker) unplaced() {
-	wanted := map[string]plan.Served{}
+// checkUnplaced checks that each unplaced demand is wanted, missing and has a reason.
+func (c *checker) checkUnplaced() {
+	demands := map[string]plan.Served{}
 	for _, d := range c.plan.Demand {
-		wanted[d.Function] = d
+		demands[d.Function] = d
 	}
-	seen := map[string]bool{}
+	counted := map[string]bool{}
 	for _, u := range c.plan.Unplaced {
 		v := Violation{Rule: RuleUnplaced, Function: u.Function}
-		d, known := wanted[u.Function]
+		d, known := demands[u.Function]
 		switch {
-		case seen[u.Function]:
+		case counted[u.Function]:
 			c.add(v, "%s is listed as unplaced twice", u.Function)
 		case !known:
-			c.add(v, "%s is unplaced but in no demand", u.Function)
+			c.add(v, "%s is listed as unplaced, but is not in the demand", u.Function)
 		case !(u.RPS > 0):
-			c.add(v, "%s has %v requests a second unplaced, expected more than 0", u.Function, u.RPS)
+			c.add(v, "the unplaced demand of %s is %v requests/s, expected more than 0", u.Function, u.RPS)
 		case exceeds(u.RPS, d.RPS-min(d.RPS, d.ServedRPS)):
-			c.add(v, "%s has %v requests a second unplaced, only %v of %v are missing", u.Function, u.RPS, max(0, d.RPS-d.ServedRPS), d.RPS)
+			c.add(v, "the unplaced demand of %s is %v requests/s, but only %v of %v requests/s are missing", u.Function, u.RPS, max(0, d.RPS-d.ServedRPS), d.RPS)
 		}
 		if u.Reason == "" {
 			c.add(v, "%s is unplaced without a reason", u.Function)
 		}
-		seen[u.Function] = true
+		counted[u.Function] = true
 	}
 }
 
-// counts checks the figures of the whole plan.
-func (c *checker) counts() {
+// checkCounts checks the totals of the plan.
+func (c *checker) checkCounts() {
 	used := 0
 	for _, g := range c.plan.GPUs {
 		if len(g.Instances) > 0 {
@@ -183,25 +182,24 @@ func (c *checker) counts() {
 	}
 	v := Violation{Rule: RuleCount}
 	if used != c.plan.GPUsUsed {
-		c.add(v, "gpus_used is %d, there are instances on %d", c.plan.GPUsUsed, used)
+		c.add(v, "gpus_used is %d, but %d GPUs have instances", c.plan.GPUsUsed, used)
 	}
 	if c.plan.Bound < 0 {
 		c.add(v, "bound is %d, expected 0 or more", c.plan.Bound)
 	}
 	if len(c.plan.Unplaced) == 0 && c.plan.Bound > used {
-		c.add(v, "bound is %d although %d GPUs serve all of the demand", c.plan.Bound, used)
+		c.add(v, "bound is %d, although %d GPUs serve the whole demand", c.plan.Bound, used)
 	}
-	if most, ok := c.sufficient(); ok && len(c.found) == 0 && float64(c.plan.Bound) > most {
-		c.add(v, "bound is %d although %v GPUs suffice for what can be served when every instance has its own", c.plan.Bound, most)
+	if limit, ok := c.sufficientGPUs(); ok && len(c.found) == 0 && float64(c.plan.Bound) > limit {
+		c.add(v, "bound is %d, although %v GPUs suffice for the servable demand if each instance has its own GPUs", c.plan.Bound, limit)
 	}
 }
 
-// sufficient is a number of GPUs that surely serves the demand: every instance
-// has GPUs of its own and runs what sustains most. No lower bound exceeds it.
-// It is not known when the inventory may lack GPUs of the model, when weights
-// are shared, when no GPU says how much memory there is, or when the plan has GPUs of
-// several models.
-func (c *checker) sufficient() (gpus float64, ok bool) {
+// sufficientGPUs returns a number of GPUs that certainly serves the demand: every instance has
+// GPUs of its own and the configuration with the highest throughput. No lower bound may exceed
+// it. It returns false if the inventory may lack GPUs of the model, if weights are shared, if no
+// GPU states its memory, or if the plan has GPUs of several models.
+func (c *checker) sufficientGPUs() (gpus float64, ok bool) {
 	if c.in.Profile == nil || c.in.Demand == nil || c.in.Inventory != nil || len(c.plan.GPUs) == 0 {
 		return 0, false
 	}
@@ -215,7 +213,7 @@ func (c *checker) sufficient() (gpus float64, ok bool) {
 	for _, r := range profile.On(c.in.Profile, model) {
 		slo := c.slo(r.Function)
 		if c.meets(r, slo) && (mem == 0 || r.GPUMemMiB <= mem) {
-			best[r.Function] = max(best[r.Function], c.worth(r))
+			best[r.Function] = max(best[r.Function], c.maxRPS(r))
 		}
 	}
 	for _, d := range c.in.Demand {

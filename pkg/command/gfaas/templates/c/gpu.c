@@ -1,5 +1,5 @@
-/* gpu.c: the device by the CUDA driver API, as far as this function needs it. The types
- * and functions are those of cuda.h, which a machine without the toolkit lacks. */
+/* gpu.c: uses the device through the CUDA driver API. It declares the few types and functions of
+ * cuda.h that it needs, because a machine without the toolkit lacks that file. */
 #include "gpu.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@ typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 
-/* What is called of the driver: the name it has there, ours, and its parameters. */
+/* The functions of the driver: the exported name, the name here, and the parameters. */
 #define DRIVER(X) \
 	X("cuInit", init, (unsigned)) \
 	X("cuGetErrorString", error_string, (CUresult, const char **)) \
@@ -37,7 +37,7 @@ static struct {
 #undef X
 } cu;
 
-/* The kernel's text, which the assembler puts into the program. */
+/* The kernel's text, which the assembler includes in the program. */
 __asm__(".section .rodata\n"
 	".global saxpy_ptx\n"
 	"saxpy_ptx: .incbin \"saxpy.ptx\"\n"
@@ -94,7 +94,7 @@ const char *gpu_open(void)
 	return NULL;
 }
 
-/* y = a * x + y where y is 0, in memory of the device for both. */
+/* Computes y = a * x + y with y = 0, in device memory for both. */
 static const char *compute(float a, const float *x, float *y, unsigned n, CUdeviceptr at_x, CUdeviceptr at_y)
 {
 	void *params[] = {&a, &at_x, &at_y, &n};

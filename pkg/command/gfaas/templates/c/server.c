@@ -1,11 +1,11 @@
 /* An HTTP function that multiplies numbers on a GPU.
  *
- *   POST /         takes numbers, with blanks between them: "2 1 2 3" is answered "2 4 6",
- *                  the first times each of the others
+ *   POST /         takes numbers, separated by blanks: "2 1 2 3" is answered with "2 4 6",
+ *                  the first number times each of the others
  *   GET /healthz   200 when the device is ready
  *
- * It knows nothing of gfaas: $PORT is where it listens, and the GPU is whichever the
- * driver shows it. Every request has a connection and a thread of its own. */
+ * It has no knowledge of gfaas: it listens on $PORT and uses the GPU that the driver shows. Every
+ * request has its own connection and thread. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -25,11 +25,11 @@
 
 #define MOST_BYTES (16 << 20) /* of a body */
 #define IDLE_SECONDS 30
-#define NUMBER_CHARS 16 /* of a float as text, with the blank behind it */
+#define NUMBER_CHARS 16 /* a float as text, with the blank after it */
 
 struct request {
 	char head[16384]; /* the first line and the headers */
-	char *body;       /* with a zero byte behind it */
+	char *body;       /* followed by a zero byte */
 	size_t length;
 };
 
@@ -81,7 +81,7 @@ static ssize_t receive(int fd, char *to, size_t n)
 	return got;
 }
 
-/* The length of the body by its header; -1 when there is none. */
+/* Returns the length of the body according to the header, or -1 if there is none. */
 static long long content_length(const char *head)
 {
 	const char *line = strcasestr(head, "\r\nContent-Length:");
@@ -94,7 +94,7 @@ static long long content_length(const char *head)
 	return errno || n < 0 || *end != '\r' ? -1 : n;
 }
 
-/* Reads the body, the beginning of which came with the head. */
+/* Reads the body. Its first `came` bytes arrived with the head, at `begin`. */
 static int read_body(int fd, struct request *r, const char *begin, size_t came)
 {
 	long long length = content_length(r->head);
@@ -119,7 +119,7 @@ static int read_body(int fd, struct request *r, const char *begin, size_t came)
 	return 0;
 }
 
-/* Returns 0, the status of a fault, or -1 when the caller has gone. */
+/* Returns 0, the HTTP status of an error, or -1 if the caller has disconnected. */
 static int read_request(int fd, struct request *r)
 {
 	size_t n = 0;
@@ -136,11 +136,11 @@ static int read_request(int fd, struct request *r)
 		end = strstr(r->head, "\r\n\r\n");
 	} while (!end);
 	const char *begin = end + 4;
-	end[2] = 0; /* the headers keep the end of their last line */
+	end[2] = 0; /* keeps the line end of the last header */
 	return strncmp(r->head, "POST ", 5) ? 0 : read_body(fd, r, begin, n - (size_t)(begin - r->head));
 }
 
-/* Reads the numbers of a text. Returns how many, or -1 when it has anything else. */
+/* Reads the numbers of a text. Returns their count, or -1 if the text has anything else. */
 static long read_numbers(const char *text, float *to)
 {
 	long n = 0;
@@ -158,7 +158,8 @@ static long read_numbers(const char *text, float *to)
 	}
 }
 
-/* The answer to a body: numbers as text, in memory of its own, or NULL and a fault. */
+/* Returns the answer to a body: numbers as text, which the caller frees. On an error it returns
+ * NULL and sets status and fault. */
 static char *scale(const char *body, size_t length, int *status, const char **fault)
 {
 	float *x = malloc((length / 2 + 1) * sizeof *x), *y = malloc((length / 2 + 1) * sizeof *y);

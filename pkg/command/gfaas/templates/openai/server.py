@@ -1,9 +1,9 @@
-"""A function that speaks OpenAI's API: POST /v1/chat/completions, as a stream or whole.
+"""A function that implements OpenAI's API: POST /v1/chat/completions, whole or as a stream.
 
-There is no model in it: each word is drawn by what the device has computed so far, so
-that all around a model can be tried. A program with one puts it in `generate`, which
-yields the pieces of an answer as they come. It needs Python's standard library, and
-knows nothing of gfaas: PORT is where it listens, and MODEL the model's name.
+It contains no model: each word is chosen by a number that the device has computed, so that
+you can try everything around a model. To use a model, call it in `generate`, which yields
+the pieces of an answer as they are ready. The program needs only Python's standard library
+and has no knowledge of gfaas: it listens on PORT, and MODEL is the name of the model.
 """
 
 import ctypes
@@ -22,33 +22,33 @@ import zlib
 import gpu
 
 MODEL = os.environ.get("MODEL", "my-function")
-BLOCKS = int(os.environ.get("BLOCKS", "320"))  # of a word's kernel
-WIDTH = 64  # of what the device keeps of a conversation
+BLOCKS = int(os.environ.get("BLOCKS", "320"))  # of the kernel for one word
+WIDTH = 64  # numbers that the device stores for a conversation
 WORDS = "a all and as be but for from gpu has i in is it like many more not of one or share that the time to what with".split()
-MOST_BYTES = 4 << 20  # of a request
+MOST_BYTES = 4 << 20  # largest request
 MOST_TOKENS = 1024
 
 
 def pieces(text):
-    """What a tokenizer would make of a text: its words, each with the space before it."""
+    """Splits a text like a tokenizer: into words, each with the space before it."""
     return re.findall(r"\s*\S+", text)
 
 
 def embedding(word):
-    """Small whole numbers, with which floats are exact on every device."""
+    """Returns small whole numbers, for which floats are exact on every device."""
     seed = zlib.crc32(word.strip().encode("utf-8", "replace"))
     return [(seed >> (i % 24)) & 255 for i in range(WIDTH)]
 
 
 class Model:
-    """Device 0; calls from several threads run side by side."""
+    """Computes on device 0. Several threads can use it at once."""
 
     def __init__(self):
         self.gpu = gpu.Gpu(pathlib.Path(__file__).with_name("saxpy.ptx").read_text())
         self.kernel = self.gpu.kernel("saxpy")
 
     def generate(self, messages):
-        """Yields an answer's pieces, as many as the last message has."""
+        """Yields the pieces of an answer, as many as the last message has."""
         self.gpu.use()
         with self.gpu.floats(WIDTH) as word, self.gpu.floats(WIDTH) as state:
             self.gpu.write(state, [0] * WIDTH)
@@ -60,7 +60,7 @@ class Model:
 
 
 def text_of(content, where):
-    """The text of a message's content: a text, parts of the type text, or null, as beside tool calls."""
+    """Returns the text of a message's content: a text, parts of type text, or null (with tool calls)."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -68,13 +68,13 @@ def text_of(content, where):
     texts = []
     for part in content if isinstance(content, list) else [content]:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise Fault(400, f"{where}: expected a text, or parts of the type text", "messages")
+            raise Fault(400, f"{where}: expected a text, or parts of type text", "messages")
         texts.append(part["text"])
     return "".join(texts)
 
 
 class Fault(Exception):
-    """What is wrong with a request."""
+    """An error in a request."""
 
     def __init__(self, status, message, param=None):
         super().__init__(message)
@@ -82,20 +82,20 @@ class Fault(Exception):
 
 
 class Request:
-    """A request that was checked."""
+    """A valid request."""
 
     def __init__(self, body):
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError) as e:
-            raise Fault(400, f"the body is no JSON: {e}") from None
+            raise Fault(400, f"the body is not JSON: {e}") from None
         if not isinstance(asked, dict):
             raise Fault(400, "expected an object")
         if asked.get("model") != MODEL:
-            raise Fault(404, f"model: {asked.get('model')!r} is not here, expected {MODEL!r}", "model")
+            raise Fault(404, f"model: {asked.get('model')!r} does not exist, expected {MODEL!r}", "model")
         messages = asked.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise Fault(400, "messages: expected a list with at least one", "messages")
+            raise Fault(400, "messages: expected a list with at least one message", "messages")
         for n, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise Fault(400, f"messages[{n}]: expected a role and a content", "messages")
@@ -118,7 +118,7 @@ class Request:
         self.reason = "stop"
 
     def pieces(self, model):
-        """Yields the answer's pieces, as many as were asked for."""
+        """Yields the pieces of the answer, up to the requested limit."""
         for piece in model.generate(self.messages):
             if self.given == self.limit:
                 self.reason = "length"
@@ -132,7 +132,7 @@ class Request:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body waits for nobody to acknowledge its head
+    disable_nagle_algorithm = True  # send the body without waiting for an acknowledgement of the head
 
     def answer(self, status, what):
         body = json.dumps(what).encode() + b"\n"
@@ -158,7 +158,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > MOST_BYTES:
-            self.close_connection = True  # what comes is not read
+            self.close_connection = True  # the body is not read
             return self.fault(Fault(413 if length.isdigit() else 411, f"expected a body of at most {MOST_BYTES} bytes"))
         body = self.rfile.read(int(length))
         try:
@@ -170,7 +170,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             self.stream(request) if request.stream else self.whole(request)
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the caller left: nothing more is computed for it
+            self.close_connection = True  # the caller has disconnected: stop computing
 
     def whole(self, request):
         try:
@@ -182,7 +182,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                           "choices": [{"index": 0, "message": message, "finish_reason": request.reason}]})
 
     def stream(self, request):
-        """Server-sent events. One that the GPU cuts short has no end: that tells it from a whole one."""
+        """Sends the answer as server-sent events. After an error of the GPU, the final event is missing."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-cache")
@@ -213,7 +213,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True  # whoever stops it has waited for the answers it wants
+    daemon_threads = True  # the caller of shutdown has waited for the answers that it needs
     request_queue_size = 64
 
 

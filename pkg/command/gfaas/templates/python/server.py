@@ -1,8 +1,8 @@
 """An HTTP function that computes y = a * x + y on a GPU, in Python's standard library.
 
 POST / takes {"a": 2, "x": [1, 2, 3], "y": [10, 20, 30]} and answers {"y": [12, 24, 36]};
-GET /healthz says that the device is ready. It knows nothing of gfaas: PORT is where it
-listens, and the GPU is whichever the driver shows it.
+GET /healthz answers 200 when the device is ready. The program has no knowledge of gfaas: it
+listens on PORT and uses the GPU that the driver shows.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ import sys
 
 import gpu
 
-MOST_BYTES = 16 << 20  # of a request
+MOST_BYTES = 16 << 20  # largest request
 
 
 class Saxpy:
-    """y = a * x + y on the device; calls from several threads run side by side."""
+    """Computes y = a * x + y on the device. Several threads can call it at once."""
 
     def __init__(self):
         self.gpu = gpu.Gpu(pathlib.Path(__file__).with_name("saxpy.ptx").read_text())
@@ -37,7 +37,7 @@ class Saxpy:
 
 
 def numbers(body):
-    """a, x and y of a request; ValueError says what is wrong with it."""
+    """Returns a, x and y of a request. Raises ValueError if the request is invalid."""
     asked = json.loads(body)
     if not isinstance(asked, dict):
         raise ValueError("expected an object")
@@ -58,7 +58,7 @@ def is_number(v):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # a body waits for nobody to acknowledge its head
+    disable_nagle_algorithm = True  # send the body without waiting for an acknowledgement of the head
 
     def answer(self, status, what):
         body = json.dumps(what, allow_nan=False).encode() + b"\n"
@@ -80,7 +80,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > MOST_BYTES:
-            self.close_connection = True  # what comes is not read
+            self.close_connection = True  # the body is not read
             self.answer(413 if length.isdigit() else 411, {"error": f"expected a body of at most {MOST_BYTES} bytes"})
             return
         body = self.rfile.read(int(length))

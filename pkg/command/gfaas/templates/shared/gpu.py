@@ -1,13 +1,13 @@
-"""A GPU by the CUDA driver API: device 0, and the kernels of one PTX text."""
+"""Uses device 0 and the kernels of one PTX text through the CUDA driver API."""
 
 import contextlib
 import ctypes
 
-THREADS = 256  # of a block
+THREADS = 256  # per block
 
 
 class Error(RuntimeError):
-    """A call of the driver that failed."""
+    """A failed call of the driver."""
 
 
 class Gpu:
@@ -28,7 +28,7 @@ class Gpu:
             raise Error(f"{name}: {text.value.decode() if text.value else result}")
 
     def use(self):
-        """To be called once in every thread that uses the device."""
+        """Must be called once in every thread that uses the device."""
         self.call("cuCtxSetCurrent", self.context)
 
     def kernel(self, name):
@@ -38,7 +38,7 @@ class Gpu:
 
     @contextlib.contextmanager
     def floats(self, count):
-        """Memory of the device for that many floats, until the end of the block."""
+        """Allocates device memory for count floats and frees it at the end of the block."""
         at = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(4 * count))
         try:
@@ -51,12 +51,12 @@ class Gpu:
         self.call("cuMemcpyHtoD_v2", at, host, ctypes.c_size_t(ctypes.sizeof(host)))
 
     def read(self, at, count):
-        """The floats that are there when all that was launched has ended."""
+        """Waits for all launched kernels and returns count floats."""
         host = (ctypes.c_float * count)()
         self.call("cuMemcpyDtoH_v2", host, at, ctypes.c_size_t(ctypes.sizeof(host)))
         return list(host)
 
     def launch(self, kernel, blocks, *args):
-        """Starts a kernel. Its arguments are ctypes' values of its parameters' sizes."""
+        """Starts a kernel. The arguments are ctypes values with the sizes of its parameters."""
         params = (ctypes.c_void_p * len(args))(*(ctypes.addressof(a) for a in args))
         self.call("cuLaunchKernel", kernel, blocks, 1, 1, THREADS, 1, 1, 0, None, params, None)

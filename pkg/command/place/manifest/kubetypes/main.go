@@ -1,7 +1,6 @@
-// Kubetypes reads Kubernetes objects, as YAML documents of standard input, by the types
-// of the API and with the decoder of its server: what they do not have, or have
-// otherwise, is an error. It is a module of its own, so that these types are none of
-// gfaas's.
+// Kubetypes checks Kubernetes objects, given as YAML documents on standard input, with the types of the
+// API and the strict decoder of the API server. Unknown or mistyped fields are errors. It is a separate
+// module so that gfaas does not depend on the Kubernetes types.
 package main
 
 import (
@@ -29,7 +28,7 @@ func main() {
 	}
 }
 
-// check reads all documents, and prints the kind and name of each.
+// check decodes all documents, and prints the kind and name of each.
 func check(in io.Reader) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, resourcev1.AddToScheme} {
@@ -61,7 +60,7 @@ func check(in io.Reader) error {
 	}
 }
 
-// checkNames looks at what are texts to the types, and to the server names.
+// checkNames validates fields that are plain strings in the Go types, but that the server validates as names.
 func checkNames(object runtime.Object) error {
 	about, err := meta.Accessor(object)
 	if err != nil {

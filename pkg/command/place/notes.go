@@ -1,0 +1,71 @@
+package place
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/plan"
+	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// printInputNotes prints notes about missing or ineffective inputs of the plan.
+func (o *planOptions) printInputNotes(in policy.Input) {
+	if o.files.inventory == "" && in.MemMiB == 0 {
+		o.env.Notef("note: memory is unlimited; set a limit with --inventory or --gpu-mem")
+	}
+	without := map[string]bool{}
+	shared := map[string]bool{}
+	for _, r := range in.Profile {
+		shared[r.Function] = shared[r.Function] || r.ModelMemMiB > 0
+		without[r.Function] = without[r.Function] || r.GPUMemMiB == o.instances.context.MiB()
+	}
+	var unknown []string
+	for _, d := range in.Demand {
+		if without[d.Function] && (o.files.inventory != "" || in.MemMiB > 0) {
+			unknown = append(unknown, d.Function)
+		}
+	}
+	if len(unknown) > 0 {
+		o.env.Notef("note: the profile has no memory for some configurations of %s; they count as 0 MiB", strings.Join(unknown, ", "))
+	}
+	known := func(d plan.Demand) bool { return shared[d.Function] }
+	if o.options.ShareModels && !slices.ContainsFunc(in.Demand, known) {
+		o.env.Notef("note: --share-models has no effect: neither the profile (model_mem_mib) nor --functions (size of a model) contains the memory of weights")
+	}
+}
+
+// noteUnstableRows prints a note for each unstable row of the profile that the plan uses.
+func (o *planOptions) noteUnstableRows(p plan.Plan, in policy.Input) {
+	rows := profile.NewIndex(in.Profile)
+	noted := map[int]bool{}
+	for _, g := range p.GPUs {
+		for _, i := range g.Instances {
+			for _, r := range rows.On(i.Function, i.Config(), g.Model) {
+				if r.Unstable == 0 || noted[r.Line] {
+					continue
+				}
+				noted[r.Line] = true
+				o.env.Notef("note: the plan for %s uses an unstable row (%s:%d: sm_pct %s, quota %s, batch %d), whose figures kept changing or are imprecise; measure it for longer",
+					i.Function, o.files.profile, r.Line, csvfile.Format(i.SMPct), csvfile.Format(i.QuotaRequest), i.Batch)
+			}
+		}
+	}
+}
+
+// steadyNote returns a sentence, for the table and the page, about the GPUs that the demand
+// would need if requests arrived steadily. It returns an empty string for other formats, if
+// requests do arrive steadily, or with --current.
+func (o *planOptions) steadyNote(p plan.Plan, in policy.Input) string {
+	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" && o.env.Output != "html" {
+		return ""
+	}
+	in.Poisson = false
+	steady, err := o.withoutReasons().plan(in)
+	if err != nil || len(steady.Unplaced) > 0 {
+		return ""
+	}
+	return " With steady arrivals, " + cli.Count(steady.GPUsUsed, "GPU") + " would suffice."
+}

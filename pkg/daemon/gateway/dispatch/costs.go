@@ -1,0 +1,116 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+)
+
+// costs holds the measured costs of a function's calls.
+type costs struct {
+	warm, start, load mean // durations of a warm call, of a start, and of loading memory from the host
+
+	mem      int64 // the most bytes that an instance used on its GPU
+	measured bool  // mem comes from an instance that has run a call
+}
+
+// mean is a moving average of durations, dominated by about the last `few` values.
+type mean struct {
+	value time.Duration
+	n     int
+}
+
+// few is the number of values over which a mean averages.
+const few = 32
+
+func (m *mean) add(d time.Duration) {
+	if m.n < few {
+		m.n++
+	}
+	m.value += (d - m.value) / time.Duration(m.n)
+}
+
+// The assumed costs of a function without measurements.
+const (
+	usualWarm  = 100 * time.Millisecond
+	usualStart = 2 * time.Second
+	usualLoad  = 200 * time.Millisecond
+)
+
+// newSpec returns the function's spec for the policy. Locked.
+func (f *Function) newSpec() queue.Function {
+	d, fn := f.d, &f.definition
+	s := queue.Function{
+		Name: fn.Name, Mem: int64(fn.GPUMem), Weight: fn.Weight,
+		Tenant: d.tenants.Of(fn.Tenant), Queue: int32(f.queue),
+		Inflight: int32(fn.Inflight), Min: int32(fn.Scale.Min), Max: int32(fn.Scale.Max), Idle: fn.Scale.Idle,
+	}
+	if s.Weight <= 0 {
+		s.Weight = 1
+	}
+	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
+		if slice, profiled := f.slice(number); profiled {
+			s.Slice = max(s.Slice, min(slice.SMPct/100*slice.QuotaRequest, 1))
+		}
+	}
+	if f.scaling != nil {
+		s.Min, s.Idle = max(s.Min, int32(f.scaling.wanted)), beyondIdle
+	}
+	if !d.Known.IsSet() {
+		s.Min = 0 // instances that are still to be adopted may satisfy it
+	}
+	if f.delayed > 0 {
+		s.Min = min(s.Min, int32(f.maxMin))
+	}
+	if fn.GPUs > 1 { // only instances of plans serve it
+		s.Min, s.Max = 0, int32(max(f.count(), 1))
+	}
+	if known, ok := d.settings.Costs[fn.Name]; ok && known.MemMiB > 0 {
+		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
+	}
+	s.Need = d.memory.required(f, s.Mem)
+	s.Warm, s.Cold, s.Load = f.expect()
+	return s
+}
+
+// expect returns the expected duration of a warm call and of a cold call, and the time to
+// load parked memory. Locked.
+func (f *Function) expect() (warm, cold, load time.Duration) {
+	warm, load = usualWarm, usualLoad
+	start := usualStart
+	settings := &f.d.settings
+	if known, ok := settings.Costs[f.name]; ok {
+		if settings.FixedCosts {
+			return known.Warm, known.Cold, known.Load
+		}
+		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
+	}
+	if f.costs.warm.n > 0 {
+		warm = f.costs.warm.value
+	}
+	if f.costs.start.n > 0 {
+		start = f.costs.start.value
+	}
+	if f.costs.load.n > 0 {
+		load = f.costs.load.value
+	}
+	return warm, warm + max(start, load), load
+}
+
+// relearn sends the function's costs to the policy if a duration differs by more than a
+// tenth from the last one sent, or if the memory has changed. Locked.
+func (f *Function) relearn() {
+	warm, cold, load := f.expect()
+	l := &f.d.memory
+	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.Need) })
+	if !grown && near(warm, f.spec.Warm) && near(cold, f.spec.Cold) && near(load, f.spec.Load) {
+		return
+	}
+	s := f.newSpec()
+	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.Need = s.Warm, s.Cold, s.Load, s.Need
+	f.d.policy.step(&queue.Learned{Function: f.number, Spec: s})
+}
+
+func near(a, b time.Duration) bool { return max(a-b, b-a) <= b/10 }

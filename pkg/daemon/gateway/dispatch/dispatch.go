@@ -1,0 +1,336 @@
+// Package dispatch connects a gateway's calls, functions and instances to its queueing
+// policy (pkg/policy/queue). A Dispatcher turns everything that happens to them into events
+// of the policy, and carries out the policy's actions. The gateway and its subpackages
+// proxy, instances and api call it.
+//
+//  1. One lock, Dispatcher.mu, guards all state. It is never held during a wait. "Locked" in
+//     a function's comment means that the caller holds it.
+//  2. Work that takes time (starting, stopping and parking instances) belongs to the Shell,
+//     which reports the outcome later.
+//  3. A call has one Attempt. The attempt's Turn tells the call on which instance to run, or
+//     why it is refused.
+//  4. The policy knows two kinds of Instances. The gateway's own are started and stopped at
+//     the policy's request. Instances of a plan (gfaas up) only receive calls; the policy
+//     neither starts nor stops them.
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/trace"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// Config configures a Dispatcher.
+type Config struct {
+	Log     *slog.Logger
+	Metrics *metrics.Metrics
+
+	Policy      queue.Config
+	Concurrency int   // calls in progress per GPU (D)
+	GPUs        []GPU // indexed by GPU number
+
+	Queue        int           // limit on the queued calls of a function that sets none
+	QueueTimeout time.Duration // longest time that a call waits for a slot on an instance
+	Timeout      time.Duration // longest pause of an answer, for a function that sets no timeout
+
+	Scaler      string // one of Scalers; empty means none
+	Park        string // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
+	AdoptParked bool   // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
+
+	// Forgotten, if set, is called when the policy forgets a removed function. The lock is
+	// held.
+	Forgotten func(name string)
+
+	// Now returns the time since some fixed instant. If it is nil, the monotonic clock is
+	// used.
+	Now func() time.Duration
+}
+
+// The ways of moving the memory of idle instances to the host.
+const (
+	ParkSwap       = "swap"       // by the preload library in the instance
+	ParkCheckpoint = "checkpoint" // by the CUDA driver
+)
+
+// GPU is a GPU that instances run on.
+type GPU struct {
+	Name string // as in gpu.ParseDevice
+	Mem  int64  // bytes; 0 means no limit
+	// Model selects the profile rows for this GPU model. If it is empty, all rows match.
+	Model string
+}
+
+// Settings are the part of the configuration that may change while the gateway runs.
+type Settings struct {
+	Costs      map[string]trace.Function
+	FixedCosts bool                     // do not update Costs from measurements
+	Profile    map[string][]profile.Row // rows per function, for slices and autoscalers
+}
+
+// Shell performs the operations that take time. Its methods are called with the
+// dispatcher's lock held, so they return at once and report the outcome from another
+// goroutine.
+type Shell interface {
+	// Start starts an instance of fn, and cancels the start if ctx ends. oversubscribe makes the
+	// instance's preload library park its memory. Start reports to Instance.Started or
+	// Instance.NotStarted, or to Instance.Stopped if the start was cancelled.
+	Start(ctx context.Context, i *Instance, fn function.Function, oversubscribe bool)
+	// Stop stops an instance and reports to Instance.Stopped.
+	Stop(i *Instance)
+	// Park moves the instance's memory to the host and reports to Instance.Parked.
+	Park(i *Instance)
+	// Unpark moves the instance's memory to the GPU and reports to Instance.Unparked.
+	Unpark(i *Instance)
+}
+
+// Dispatcher connects calls, functions and instances to a queueing policy.
+type Dispatcher struct {
+	cfg   Config
+	log   *slog.Logger
+	life  context.Context // parent context of all starts and function versions
+	shell Shell
+	names atomic.Pointer[map[string]*Function] // the applied functions by name
+
+	Known    Signal // set once the applied functions and the running instances are known
+	Draining Signal // set once Submit refuses attempts
+
+	mu          sync.Mutex // guards the fields below, and all functions, instances and attempts
+	policy      driver
+	settings    Settings
+	numbers     queue.Numbers // numbers of functions
+	tenants     queue.Numbers
+	functions   map[int32]*Function
+	attempts    map[int64]*Attempt // queued and running attempts, without probes
+	instances   map[residency.ID]*Instance
+	lastAttempt int64
+	lastAdopted residency.ID // ID of the latest adopted instance; IDs count down
+	lastName    int64        // N in the name NAME.N of the latest own instance
+	memory      ledger
+	usage       *wire.Status        // latest report of the token daemon; nil if there is none
+	faults      map[string]standing // instances of plans that faulted but still run, by ID
+}
+
+// New returns a Dispatcher whose policy has not begun (Begin). The end of life cancels all
+// starts.
+func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, error) {
+	policy, err := queue.New(cfg.Policy)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dispatcher{
+		cfg: cfg, log: cfg.Log, life: life, settings: settings, Known: make(Signal), Draining: make(Signal),
+		functions: map[int32]*Function{}, attempts: map[int64]*Attempt{}, instances: map[residency.ID]*Instance{}, faults: map[string]standing{},
+		lastAdopted: residency.None,
+	}
+	d.memory = newLedger(d)
+	d.names.Store(&map[string]*Function{})
+	if cfg.Now == nil {
+		began := time.Now()
+		cfg.Now = func() time.Duration { return time.Since(began) }
+	}
+	d.policy.init(policy, cfg.Now, d.do, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.policy.woke()
+	})
+	d.policy.name = d.numbers.Name
+	return d, nil
+}
+
+// Now returns the current time on the clock of Config.Now.
+func (d *Dispatcher) Now() time.Duration { return d.policy.now() }
+
+// Begin sets the shell and sends the GPUs to the policy.
+func (d *Dispatcher) Begin(shell Shell) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shell = shell
+	for i, gpu := range d.cfg.GPUs {
+		d.policy.step(&queue.GPUSet{GPU: int32(i), Slots: d.cfg.Concurrency, Mem: gpu.Mem})
+	}
+}
+
+// Close stops the policy: later events have no effect.
+func (d *Dispatcher) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.policy.close()
+}
+
+// Run runs the autoscalers, and closes idle upgraded connections that block queued calls,
+// once a second until ctx ends.
+func (d *Dispatcher) Run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			d.scale()
+			d.Yield()
+		}
+	}
+}
+
+// SetKnown sets Known and starts the instances that functions need for their scale.min.
+func (d *Dispatcher) SetKnown() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(d.Known)
+	for _, f := range d.inOrder() {
+		if !f.removed && f.newSpec() != f.spec {
+			f.respec()
+		}
+	}
+}
+
+// Signal is a channel that is closed when a condition becomes true for good.
+type Signal chan struct{}
+
+// IsSet reports whether the signal was closed.
+func (s Signal) IsSet() bool {
+	select {
+	case <-s:
+		return true
+	default:
+		return false
+	}
+}
+
+// Idle reports whether no attempt remains, probes excluded.
+func (d *Dispatcher) Idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.attempts) == 0
+}
+
+// CutAll cuts all remaining calls, probes included, with ErrDraining.
+func (d *Dispatcher) CutAll() {
+	d.mu.Lock()
+	all := slices.Collect(maps.Values(d.attempts))
+	for _, i := range d.instances {
+		all = append(all, i.probes...)
+	}
+	d.mu.Unlock()
+	slices.SortFunc(all, func(a, b *Attempt) int { return cmp.Compare(a.id, b.id) })
+	for _, a := range all {
+		a.owner.Cut(ErrDraining)
+	}
+}
+
+// Reconfigure replaces the settings and sends changed costs of functions to the policy.
+func (d *Dispatcher) Reconfigure(s Settings) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settings = s
+	for _, f := range d.inOrder() {
+		f.relearn()
+	}
+}
+
+// Apply replaces the applied functions.
+func (d *Dispatcher) Apply(functions []function.Function) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := map[string]*Function{}
+	for _, fn := range functions {
+		names[fn.Name] = d.set(fn)
+	}
+	for _, f := range d.inOrder() {
+		if names[f.name] == nil && !f.removed {
+			f.removed = true
+			f.renew()
+			d.policy.step(&queue.FunctionRemoved{Function: f.number})
+		}
+	}
+	d.names.Store(&names)
+}
+
+// set applies a new or changed function. Locked.
+func (d *Dispatcher) set(fn function.Function) *Function {
+	number := d.numbers.Of(fn.Name)
+	f := d.functions[number]
+	fresh := f == nil
+	if fresh {
+		f = &Function{d: d, name: fn.Name, number: number, since: time.Now(), Counts: d.cfg.Metrics.Function(fn.Name)}
+		d.functions[number] = f
+	}
+	if f.removed {
+		f.since = time.Now()
+	}
+	// Instances of the old definition cannot serve the new one if their versioned parts differ.
+	renew := !fresh && (f.removed || !reflect.DeepEqual(f.definition.Versioned(), fn.Versioned()))
+	if fresh || renew {
+		f.renew()
+	}
+	f.define(fn)
+	spec := f.newSpec()
+	if fresh || renew || spec != f.spec {
+		f.spec, f.removed = spec, false
+		d.policy.step(functionSet(f, spec, renew))
+	}
+	return f
+}
+
+// forget deletes a removed function and frees its number. Locked.
+func (d *Dispatcher) forget(number int32) {
+	name := d.numbers.Name(number)
+	if f := d.functions[number]; f != nil {
+		f.Counts.Remove()
+	}
+	if d.cfg.Forgotten != nil {
+		d.cfg.Forgotten(name)
+	}
+	delete(d.functions, number)
+	d.numbers.Forget(number)
+}
+
+// inOrder returns the functions ordered by number. Locked.
+func (d *Dispatcher) inOrder() []*Function {
+	return slices.SortedFunc(maps.Values(d.functions), func(a, b *Function) int {
+		return cmp.Compare(a.number, b.number)
+	})
+}
+
+// Function returns the applied function with that name, or nil.
+func (d *Dispatcher) Function(name string) *Function { return (*d.names.Load())[name] }
+
+// ResumeIDs continues numbering the gateway's own instances after the highest number in the
+// records.
+func (d *Dispatcher) ResumeIDs(records []instance.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range records {
+		if r.Owner == instance.Gateway {
+			d.lastName = max(d.lastName, numberIn(r.ID))
+		}
+	}
+}
+
+// Own returns the records of the gateway's own instances that are ready.
+func (d *Dispatcher) Own() (out []instance.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.instances {
+		if i.own && i.state == instanceReady {
+			out = append(out, *i.record)
+		}
+	}
+	return out
+}

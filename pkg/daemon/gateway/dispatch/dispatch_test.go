@@ -1,0 +1,185 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// fakeShell is a Shell whose instances are ready at once.
+type fakeShell struct {
+	unparks time.Duration // time until an unpark fails
+}
+
+func (fakeShell) Start(_ context.Context, i *Instance, _ function.Function, _ bool) {
+	go func() { i.Started(i.Record()) }()
+}
+func (fakeShell) Stop(i *Instance) { go i.Stopped() }
+func (fakeShell) Park(i *Instance) { go i.Parked(true) }
+func (s fakeShell) Unpark(i *Instance) {
+	go func() {
+		time.Sleep(s.unparks)
+		i.Unparked(errors.New("out of memory"))
+	}()
+}
+
+// plainCall is the Owner of a call without an upgraded connection.
+type plainCall struct{}
+
+func (plainCall) Cut(error)                   {}
+func (plainCall) Idle() (time.Duration, bool) { return 0, false }
+
+func newDispatcher(t *testing.T, shell Shell, change func(*Config, *Settings)) *Dispatcher {
+	t.Helper()
+	cfg := Config{Log: slog.New(slog.DiscardHandler), Metrics: metrics.New(), Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()},
+		Concurrency: 2, GPUs: []GPU{{Name: "sim"}}, QueueTimeout: time.Minute}
+	var settings Settings
+	if change != nil {
+		change(&cfg, &settings)
+	}
+	d, err := New(t.Context(), cfg, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Begin(shell)
+	d.Apply([]function.Function{{Name: "f", Tenant: "default", GPUs: 1, Weight: 1, Inflight: 1, Scale: function.DefaultScale, SLO: time.Second}})
+	d.SetKnown()
+	return d
+}
+
+// run runs a call of the given duration.
+func run(t *testing.T, d *Dispatcher, takes time.Duration) {
+	t.Helper()
+	var a Attempt
+	d.Submit(&a, d.Function("f"), plainCall{})
+	if turn := <-a.Turn(); turn.Refusal != nil {
+		t.Fatal(turn.Refusal)
+	}
+	time.Sleep(takes)
+	a.Finish(true)
+}
+
+// TestLearnsStart: the policy learns the duration of a start as soon as a call ends, even
+// if the call took as long as expected.
+func TestLearnsStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{}, nil)
+		run(t, d, 0)
+		f := d.Function("f")
+		f.costs = costs{warm: mean{f.spec.Warm, few}, start: mean{time.Hour, few}}
+		run(t, d, f.spec.Warm)
+		if f.spec.Cold < time.Hour {
+			t.Errorf("a start is expected to take %v, want an hour", f.spec.Cold-f.spec.Warm)
+		}
+	})
+}
+
+// TestGPUSecondsWithoutFailedUnparks: the GPU time of a function excludes a failed
+// unpark. The call goes to another instance.
+func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{unparks: 5 * time.Second}, nil)
+		run(t, d, time.Second)
+		for _, i := range d.instances {
+			i.parked = true
+		}
+		began := time.Now()
+		run(t, d, 2*time.Second)
+		if got, took := *d.Status().Functions[0].GPUSeconds, time.Since(began); took != 7*time.Second || got != 3 {
+			t.Errorf("%g s, with a second call that took %v; want 3 s and 7s", got, took)
+		}
+	})
+}
+
+// TestSliceOfModel: an instance gets the slice of the profile row for its GPU's model.
+func TestSliceOfModel(t *testing.T) {
+	row := func(model string, sm, quota, rps float64) profile.Row {
+		return profile.Row{Function: "f", GPU: model, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
+	}
+	for scaler, want := range map[string][]float64{ // SM share, 100 where no row matches
+		"none": {50, 20, 100}, "heuristic": {50, 20, 100}, "eager": {50, 20, 100}, "lazy": {50, 20, 100},
+	} {
+		d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+			c.Concurrency, c.Scaler, c.GPUs = 4, scaler, []GPU{{Name: "0", Model: "V100"}, {Name: "1", Model: "A100"}, {Name: "2", Model: "T4"}}
+			s.Profile = map[string][]profile.Row{"f": {row("V100", 50, 0.5, 10), row("A100", 20, 0.25, 100), row("V100", 80, 0.5, 12)}}
+		})
+		f := d.Function("f")
+		for number, sm := range want {
+			s, profiled := f.slice(number)
+			if s.SMPct != sm || profiled != (sm < 100) {
+				t.Errorf("%s on GPU %d: %+v, %v, want %v%% of the SMs", scaler, number, s, profiled, sm)
+			}
+		}
+		if unit := f.scaleUnit(); unit == nil || unit.Request.ThroughputRPS != 10 {
+			t.Errorf("%s: scaled by %+v, want the configuration that sustains least", scaler, unit)
+		}
+		d.cfg.GPUs[0].Model = ""
+		if _, profiled := f.slice(0); !profiled {
+			t.Errorf("%s: no row matches a GPU of which nothing is known", scaler)
+		}
+		d.Close()
+	}
+}
+
+// TestBriefMemoryUseDoesNotCount: memory that is in use only briefly, such as the memory
+// of an instance that is just ending, does not count as another program's. Longer use
+// does.
+func TestBriefMemoryUseDoesNotCount(t *testing.T) {
+	var m gpuMemory
+	for _, c := range []struct{ at, others, want int64 }{
+		{1, 100, 100}, {2, 900, 100}, {3, 100, 100}, {4, 500, 100}, {5, 700, 500}, {6, 700, 700}, {7, 0, 0},
+	} {
+		m.note(time.Duration(c.at)*time.Second, c.others)
+		if m.stable != c.want {
+			t.Errorf("after %d s: %d, want %d", c.at, m.stable, c.want)
+		}
+	}
+	m.note(7*time.Second+10*time.Millisecond, 800)
+	m.note(7*time.Second+20*time.Millisecond, 800)
+	if m.stable != 0 {
+		t.Errorf("%d, of a moment, want 0", m.stable)
+	}
+}
+
+func TestRestartable(t *testing.T) {
+	for _, c := range []struct {
+		restart, runtime string
+		status           int
+		want             bool
+	}{
+		{"", instance.Process, 1, false}, {"no", instance.Process, 1, false},
+		{"on-failure", instance.Process, 1, true}, {"on-failure", instance.Process, 0, false}, {"on-failure", instance.Process, -1, true},
+		{"always", instance.Process, 0, true}, {"always", instance.Docker, 1, false},
+	} {
+		if got := Restartable(function.Function{Restart: c.restart}, c.runtime, instance.State{ExitCode: c.status}); got != c.want {
+			t.Errorf("%+v: %v, want %v", c, got, c.want)
+		}
+	}
+}
+
+// TestBackoff: the pauses are 1, 2, 4, … 60 s, and 1 s again after a steady run. A
+// negative duration, which results from setting the clock, is not a steady run.
+func TestBackoff(t *testing.T) {
+	var f, g Backoff
+	var got []time.Duration
+	for range 8 {
+		got = append(got, f.Next(time.Second)/time.Second)
+	}
+	if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}; !slices.Equal(got, want) {
+		t.Errorf("%d, want %d", got, want)
+	}
+	if first := f.Next(steady); first != firstRestart || g.Next(-time.Hour) != firstRestart || f.Next(0) != 2*firstRestart {
+		t.Errorf("%v after a steady run", first)
+	}
+}

@@ -1,0 +1,304 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/metrics"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/reason"
+)
+
+// Function is an applied function, or a removed one that still has instances.
+type Function struct {
+	d      *Dispatcher
+	name   string
+	number int32
+
+	Counts *metrics.Function
+	Bodies atomic.Int64 // bytes of memory held by the bodies of its calls
+	calls  atomic.Pointer[CallLimits]
+
+	// Dispatcher.mu guards the rest.
+	definition function.Function
+	since      time.Time      // when the gateway learned of it
+	removed    bool           // it is no longer applied
+	queue      int            // limit on queued calls
+	spec       queue.Function // as last sent to the policy
+	instances  int            // number of instances, starting ones included
+	found      [3]int64       // dispatches by kind of start (residency.Start)
+	served     time.Duration  // time during which instances were busy, failed starts excluded
+	*version
+}
+
+// CallLimits holds the limits of a function's calls.
+type CallLimits struct {
+	Timeout time.Duration // until the answer begins, and then for each pause within it
+	Idle    time.Duration // of an upgraded connection; 0 means no limit
+	Probes  function.Probes
+}
+
+// version is the state of one version of a function. A version begins when the function is
+// applied. It ends when the function is removed, or applied again with a definition that
+// needs other instances. Counts, and the instances of plans, outlive a version.
+type version struct {
+	life context.Context // ends with the version
+	end  context.CancelFunc
+
+	contract string // of its latest instance; empty before the first instance is ready
+	costs    costs
+	fails    int     // failed starts in a row
+	failure  error   // error of the latest failed start
+	restarts Backoff // for instances that exited on their own
+	early    Backoff // for instances that scale.min keeps and that exit soon after their start
+	delayed  int     // instances that exited too soon and are not replaced yet
+	maxMin   int     // while delayed > 0: the highest scale.min to send to the policy
+	scaling  *autoscaling
+	unit     scale.Instance // configuration of the instances that its autoscaler starts
+}
+
+// Name returns the function's name.
+func (f *Function) Name() string { return f.name }
+
+// Calls returns the limits of the function's calls.
+func (f *Function) Calls() *CallLimits { return f.calls.Load() }
+
+// Applied returns the function's definition and the context of its version. It returns
+// false if the function was removed.
+func (f *Function) Applied() (fn function.Function, life context.Context, ok bool) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	return f.definition, f.life, !f.removed
+}
+
+// define stores a definition and configures the autoscaler. Locked.
+func (f *Function) define(fn function.Function) {
+	f.definition, f.queue = fn, cmp.Or(fn.Queue, f.d.cfg.Queue)
+	limits := &CallLimits{Timeout: cmp.Or(fn.Timeout, f.d.cfg.Timeout), Idle: fn.Scale.Idle, Probes: fn.Probed()}
+	if fn.KeepUpgraded {
+		limits.Idle = 0
+	}
+	f.calls.Store(limits)
+	if f.scaling != nil {
+		f.scaling.configure(f.d.policy.now(), fn)
+		return
+	}
+	f.scaling = f.newScaling()
+	if row := f.scaleUnit(); row != nil {
+		f.unit = *row
+	}
+}
+
+// renew ends the current version of the function and begins another. Locked.
+func (f *Function) renew() {
+	if f.version != nil {
+		f.end()
+	}
+	f.version = &version{}
+	f.life, f.end = context.WithCancel(f.d.life)
+}
+
+// isVersion reports whether a gateway's instance belongs to the version that fn defines.
+func isVersion(r *instance.Record, fn function.Function) bool {
+	now := launch.Intended(fn, instance.Placement{})
+	return (r.Definition == "" || r.Definition == now.Definition) && r.Slice.Mem == fn.GPUMem
+}
+
+// respec sends the function's current spec to the policy. Locked.
+func (f *Function) respec() {
+	f.spec = f.newSpec()
+	f.d.policy.step(functionSet(f, f.spec, false))
+}
+
+// respecFor sends another spec to the policy for one step, and then the current one.
+// Locked.
+func (f *Function) respecFor(spec queue.Function) {
+	f.spec = f.newSpec()
+	f.d.policy.step(functionSet(f, spec, false))
+	f.d.policy.step(functionSet(f, f.spec, false))
+}
+
+// StopIdle stops the function's instances that run no call, however briefly they have been
+// idle.
+func (f *Function) StopIdle() {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if f.removed {
+		return
+	}
+	now := f.spec
+	now.Min, now.Idle = 0, 1
+	f.respecFor(now)
+}
+
+// count returns the number of the function's running and starting instances of its current
+// version, instances of plans included. Locked.
+func (f *Function) count() (n int) {
+	for _, i := range f.d.instances {
+		if i.function == f && i.alive() {
+			n++
+		}
+	}
+	return n
+}
+
+// warm returns the instance for a probe: the instance with the fewest calls among those
+// that are ready and have their memory on the GPU. It returns nil if there is no such
+// instance. Locked.
+func (f *Function) warm() (best *Instance) {
+	for _, i := range f.d.instances {
+		if i.function == f && i.state == instanceReady && !i.parked && !i.outdated() && (best == nil || len(i.attempts) < len(best.attempts)) {
+			best = i
+		}
+	}
+	return best
+}
+
+// NotLoaded returns the refusal for a probe if no instance can answer it, and otherwise
+// nil.
+func (f *Function) NotLoaded() *refusal.Error {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	if f.warm() == nil {
+		return NotLoaded(f)
+	}
+	return nil
+}
+
+// probeRetry is the time after which a client may send a refused probe again.
+const probeRetry = 10 * time.Second
+
+// NotLoaded returns the refusal for a probe of a function without a ready instance.
+func NotLoaded(f *Function) *refusal.Error {
+	return &refusal.Error{Code: refusal.NotLoaded, Retry: probeRetry,
+		Message: "function " + f.name + " has no ready instance, and a probe does not start one", Hint: `"probes" in function.yaml defines which requests are probes`}
+}
+
+// unserved returns the refusal for a call of a function that spans several GPUs and has no
+// instance, and otherwise nil. Only instances of a plan (gfaas up) serve such a function,
+// because the policy places an instance on one GPU. It sees a spanning instance on its
+// first GPU; on the others, it only learns how much memory is occupied (gpuOccupied).
+// Locked.
+func (f *Function) unserved() *refusal.Error {
+	if f.definition.GPUs <= 1 || f.count() > 0 {
+		return nil
+	}
+	return &refusal.Error{Code: refusal.StartFailed,
+		Message: fmt.Sprintf("function %s has no instance, and the gateway cannot start one, because it spans %d GPUs", f.name, f.definition.GPUs),
+		Hint:    "place an instance with 'gfaas-place plan' and start it with 'gfaas up PLAN.json'; the gateway then uses it"}
+}
+
+// refusal returns the answer to a call that the policy rejected with the given code.
+// Locked.
+func (f *Function) refusal(code reason.Code) *refusal.Error {
+	switch code {
+	case queue.TooLarge:
+		if inUse := f.d.memory.inUse(f); inUse != nil {
+			return inUse
+		}
+		return &refusal.Error{Code: refusal.LargerThanGPU, Message: fmt.Sprintf("function %s needs %v of GPU memory, and no GPU has that much", f.name, f.definition.GPUMem)}
+	case queue.QueueFull:
+		slots := max(len(f.d.cfg.GPUs)*f.d.cfg.Concurrency, 1)
+		return &refusal.Error{Code: refusal.QueueFull, Retry: max(time.Duration(f.queue)*f.spec.Warm/time.Duration(slots), time.Second),
+			Message: fmt.Sprintf("the queue is full: %d calls of function %s wait", f.queue, f.name)}
+	case queue.TooLate:
+		return &refusal.Error{Code: refusal.QueueTimeout, Message: "no instance was free within " + f.d.cfg.QueueTimeout.String()}
+	case queue.StartFailed:
+		return startFailed(f, f.failure)
+	}
+	return refusal.UnknownFunction(f.name)
+}
+
+// startFailed returns the refusal for a call whose instance could not be started.
+func startFailed(f *Function, cause error) *refusal.Error {
+	if _, ok := errors.AsType[*ports.NotFoundError](cause); ok { // the function was removed while the call waited
+		return refusal.UnknownFunction(f.name)
+	}
+	e := &refusal.Error{Code: refusal.StartFailed, Message: fmt.Sprintf("cannot start an instance of function %s", f.name)}
+	if cause != nil {
+		e.Message += ": " + cause.Error()
+	}
+	return e
+}
+
+// Records returns the records of the function's instances in order of ID, without instances
+// that have no process or container yet. If id is not empty, it returns only that record.
+func (f *Function) Records(id string) (records []instance.Record) {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	for _, i := range f.d.instances {
+		if i.function == f && i.record.Handle.Runtime != "" && (id == "" || i.record.ID == id) {
+			records = append(records, *i.record)
+		}
+	}
+	slices.SortFunc(records, byID)
+	return records
+}
+
+// hold delays the replacement, by scale.min, of an instance that exited within steady of
+// its start. Each such exit doubles the delay (Backoff). Otherwise, an instance that exits
+// as soon as it is ready would keep the GPU busy with starts. Locked.
+func (f *Function) hold(i *Instance) {
+	v := i.version
+	if !i.own || i.outdated() || f.definition.Scale.Min == 0 {
+		return
+	}
+	ran := time.Since(i.record.Handle.Started)
+	wait := v.early.Next(ran)
+	if ran >= steady {
+		return
+	}
+	f.d.log.Warn("an instance ended soon after its start; its replacement is delayed", "instance", i.record.ID, "function", f.name, "in", wait.String())
+	v.delayed++
+	v.maxMin = f.count()
+	f.respec()
+	time.AfterFunc(wait, func() {
+		f.d.mu.Lock()
+		defer f.d.mu.Unlock()
+		if v.delayed--; v.delayed == 0 && f.version == v {
+			f.respec()
+		}
+	})
+}
+
+// replace makes the policy start one more instance if the function has fewer than wanted.
+// Locked.
+func (f *Function) replace(wanted int) {
+	have := f.count()
+	if have >= wanted || f.d.Draining.IsSet() {
+		return
+	}
+	spec := f.newSpec()
+	spec.Min = max(spec.Min, int32(have+1))
+	f.respecFor(spec)
+}
+
+// Backoff computes the pause before a restart: 1 s, then 2 s, 4 s and so on up to a minute,
+// and 1 s again after a run of at least steady.
+type Backoff struct{ tries int }
+
+const (
+	firstRestart = time.Second
+	lastRestart  = time.Minute
+	steady       = 10 * time.Second
+)
+
+// Next returns the pause before the next start, given how long the last run lasted.
+func (b *Backoff) Next(ran time.Duration) time.Duration {
+	if ran >= steady {
+		b.tries = 0
+	}
+	b.tries++
+	return min(firstRestart<<min(b.tries-1, 10), lastRestart)
+}

@@ -1,0 +1,414 @@
+package dispatch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+// Instance is an instance that the policy knows: starting, running or stopping.
+type Instance struct {
+	d          *Dispatcher
+	id         residency.ID
+	gpu        int32
+	further    []int32 // its further GPUs that this gateway serves, if it spans several
+	mem        int64   // bytes on each further GPU
+	function   *Function
+	version    *version          // version of the function when the instance was started or adopted
+	definition function.Function // of that version
+	own        bool              // the gateway (or its predecessor) started it, and the gateway stops it
+	parks      bool              // its memory moves to the host while it is idle
+
+	// Moving is held by the shell while it parks or unparks the instance. Lock it before
+	// Dispatcher.mu.
+	Moving sync.Mutex
+
+	// Dispatcher.mu guards the rest.
+	record     *instance.Record // replaced as a whole, never modified
+	state      instanceState
+	cancel     context.CancelFunc // cancels its start; nil if it was adopted
+	away       bool               // prefetched, but the preload library moves its memory only with the next call
+	parked     bool               // its memory may be on the host, so Shell.Unpark precedes a call
+	unparking  bool
+	prefetched bool // the policy requested the current unparking
+	memory     instanceMemory
+	attempts   []*Attempt // attempts dispatched to it
+	probes     []*Attempt
+	idleSince  time.Duration // when its start or its latest work ended; during its start, when the start began
+	busySince  time.Duration // when its current work began
+	worked     bool          // it has completed a call
+}
+
+type instanceState uint8
+
+const (
+	instanceStarts instanceState = iota
+	instanceReady
+	instanceStops
+	instanceGone
+)
+
+// Record returns a copy of the instance's record.
+func (i *Instance) Record() instance.Record {
+	i.d.mu.Lock()
+	defer i.d.mu.Unlock()
+	return *i.record
+}
+
+// outdated reports whether the instance is the gateway's own and belongs to a version of
+// its function that has ended. Locked.
+func (i *Instance) outdated() bool { return i.own && i.version != i.function.version }
+
+// alive reports whether the instance is starting or ready, and not outdated. Locked.
+func (i *Instance) alive() bool {
+	return (i.state == instanceStarts || i.state == instanceReady) && !i.outdated()
+}
+
+// start starts an instance of a function on a GPU, under the policy's ID. Locked.
+func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID) *Instance {
+	f := d.functions[number]
+	i := &Instance{d: d, id: id, gpu: gpu, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
+	i.parks = d.cfg.Park != "" && f.definition.GPUMem > 0 // without gpu_mem, a parked instance could fill the host's memory
+	slice, _ := f.slice(int(gpu))
+	d.lastName++
+	r := launch.Intended(f.definition, instance.Placement{ID: fmt.Sprintf("%s.%d", f.name[:min(len(f.name), maxName)], d.lastName), GPUs: []string{d.cfg.GPUs[gpu].Name}, Slice: slice})
+	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
+	i.record = &r
+	var life context.Context
+	life, i.cancel = context.WithCancel(d.life)
+	d.instances[id] = i
+	f.instances++
+	d.shell.Start(life, i, f.definition, i.parks && d.cfg.Park == ParkSwap)
+	return i
+}
+
+// maxName is how many bytes of a function's name an instance's ID contains. IDs have at
+// most 63 bytes, and the rest is for the number.
+const maxName = 48
+
+// numberIn returns N of an ID of the form NAME.N, or 0.
+func numberIn(id string) int64 {
+	n, err := strconv.ParseInt(id[strings.LastIndexByte(id, '.')+1:], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Started records that the instance is ready and runs the attempts that wait for it. It
+// returns false if the start was cancelled.
+func (i *Instance) Started(r instance.Record) bool {
+	d := i.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i.cancel()
+	if i.state != instanceStarts {
+		return false
+	}
+	now := d.policy.now()
+	took := now - i.idleSince
+	i.state, i.record, i.idleSince = instanceReady, &r, now
+	v := i.version
+	v.fails, v.failure, v.contract = 0, nil, r.Contract
+	v.costs.start.add(took)
+	if len(i.attempts) == 0 {
+		d.policy.step(&queue.Ready{Instance: i.id, Function: i.function.number})
+		return true
+	}
+	var abandoned []*Attempt
+	for _, a := range i.attempts {
+		d.policy.add(&queue.Started{Instance: i.id, ID: a.id, Function: a.function.number})
+		if a.abandoned { // no goroutine reads its turn
+			abandoned = append(abandoned, a)
+			continue
+		}
+		a.starting = now - a.sent
+		a.sendTurn()
+	}
+	for _, a := range abandoned {
+		a.leaveInstance()
+		a.drop()
+		d.policy.add(&queue.Completed{Execution: a.execution(0)})
+	}
+	d.policy.step()
+	return true
+}
+
+// NotStarted records that the instance could not be started. The attempts that wait for it
+// return to the queue, unless the policy rejects them. NotStarted returns false if the
+// start was cancelled.
+func (i *Instance) NotStarted(cause error) bool {
+	d := i.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i.cancel()
+	if i.state != instanceStarts {
+		return false
+	}
+	now := d.policy.now()
+	i.busySince = now // a failed start does not count as use of the GPU
+	i.forget()
+	var starved *shortError
+	short := errors.As(cause, &starved)
+	if !short {
+		i.version.fails++
+	}
+	i.version.failure = cause
+	if len(i.attempts) == 0 {
+		d.policy.step(lost(i, short))
+		return true
+	}
+	for n, a := range slices.Clone(i.attempts) {
+		a.leaveInstance()
+		// If several attempts waited, the first event also reports the loss of the instance.
+		d.policy.add(&queue.Failed{
+			Execution: a.execution(0), Starting: n == 0, OutOfMemory: n == 0 && short, Requeue: !a.abandoned,
+		})
+		if a.abandoned {
+			a.refuse(startFailed(i.function, cause))
+		} else {
+			a.wait(now)
+		}
+	}
+	d.policy.step()
+	return true
+}
+
+// forget removes the instance from the state without telling the policy. Locked.
+func (i *Instance) forget() {
+	i.state = instanceGone
+	delete(i.d.instances, i.id)
+	i.function.instances--
+	i.shareMemory()
+}
+
+// lose forgets the instance and reports the loss to the policy. Locked.
+func (i *Instance) lose() {
+	i.forget()
+	i.d.policy.step(lost(i, false))
+}
+
+// shareMemory sends the policy the memory that instances occupy on this instance's further
+// GPUs. If the function spans GPUs, it also sends the new number of instances, because the
+// policy cannot start those itself. Locked.
+func (i *Instance) shareMemory() {
+	for _, gpu := range i.further {
+		i.d.memory.setOccupied(gpu, i.d.memory.occupied(gpu))
+	}
+	if i.function.definition.GPUs > 1 && !i.function.removed {
+		i.function.respec()
+	}
+}
+
+// remove stops an instance, or cancels its start, at the policy's request. An instance of a
+// plan is only forgotten. Locked.
+func (i *Instance) remove(now time.Duration) {
+	if i.own && i.state == instanceStarts { // the policy has put its attempts back into the queue
+		for _, a := range i.attempts {
+			a.wait(now)
+			a.on = nil
+		}
+		i.state, i.attempts = instanceStops, nil
+		i.cancel()
+		return
+	}
+	if i.state != instanceReady && (i.own || i.state != instanceStarts) {
+		return // it is stopping: the policy knows or will learn that it is lost
+	}
+	i.function.Counts.Evicted("stopped")
+	if !i.own {
+		i.lose()
+		return
+	}
+	i.state = instanceStops
+	i.d.shell.Stop(i)
+}
+
+// Stopped records that the instance was stopped or that its cancelled start has ended.
+func (i *Instance) Stopped() {
+	i.d.mu.Lock()
+	defer i.d.mu.Unlock()
+	if i.state != instanceGone {
+		i.lose()
+	}
+}
+
+// Died records that the instance exited on its own. It returns false if the instance was
+// not ready. The instance's calls are cut a little later (cutLater), so that output already
+// sent can arrive.
+func (i *Instance) Died() bool {
+	d := i.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i.state != instanceReady {
+		return false
+	}
+	d.memory.dying(i)
+	i.forget()
+	cutLater(slices.Clone(i.attempts), i)
+	i.function.hold(i)
+	d.policy.step(lost(i, false))
+	return true
+}
+
+// Restartable reports whether the gateway restarts an instance of fn that ended in the
+// given state. Docker restarts containers itself.
+func Restartable(fn function.Function, runtime string, how instance.State) bool {
+	return runtime != instance.Docker && (fn.Restart == "always" || fn.Restart == "on-failure" && how.ExitCode != 0)
+}
+
+// Replace starts another instance in place of one of the gateway's own that ended. It waits
+// for a backoff first, and starts none if the function has enough instances by then. It
+// returns the pause. It returns false if the instance belongs to an earlier version of its
+// function.
+func (i *Instance) Replace() (wait time.Duration, ok bool) {
+	d := i.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i.outdated() {
+		return 0, false
+	}
+	wanted := i.function.count() + 1
+	wait = i.version.restarts.Next(time.Since(i.record.Handle.Started))
+	time.AfterFunc(wait, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !i.outdated() {
+			i.function.replace(wanted)
+		}
+	})
+	return wait, true
+}
+
+// RestartsAfter reports whether the gateway replaces this instance, one of its own, if it
+// ended in the given state.
+func (i *Instance) RestartsAfter(how instance.State) bool {
+	return Restartable(i.definition, i.Record().Runtime, how)
+}
+
+// offload parks the instance's memory at the policy's request. Locked.
+func (i *Instance) offload() {
+	if !i.parks {
+		i.d.policy.step(moved(i, residency.HostWarm, true))
+		return
+	}
+	i.function.Counts.Evicted("parked")
+	if i.parked = i.d.cfg.Park == ParkCheckpoint; i.parked {
+		for _, a := range i.probes { // its processes are about to be paused
+			go a.owner.Cut(ErrDied)
+		}
+	}
+	i.d.shell.Park(i)
+}
+
+// prefetch moves the instance's memory to the GPU at the policy's request. With ParkSwap,
+// the preload library moves it with the next call, so prefetch only reports success.
+// Locked.
+func (i *Instance) prefetch() {
+	if i.parked {
+		i.prefetched = true
+		i.unpark()
+		return
+	}
+	i.away = true
+	i.d.policy.step(moved(i, residency.GPUWarm, true))
+}
+
+// unpark starts moving the instance's memory to the GPU, once. Locked.
+func (i *Instance) unpark() {
+	if !i.unparking {
+		i.unparking = true
+		i.d.shell.Unpark(i)
+	}
+}
+
+// Parkable reports whether the instance is still to be parked: it has received no call
+// since.
+func (i *Instance) Parkable() bool {
+	i.d.mu.Lock()
+	defer i.d.mu.Unlock()
+	return i.state == instanceReady && i.parked && !i.unparking
+}
+
+// Parked records the end of an attempt to move the instance's memory to the host; ok
+// reports success.
+func (i *Instance) Parked(ok bool) {
+	i.d.mu.Lock()
+	defer i.d.mu.Unlock()
+	if i.state == instanceReady {
+		i.d.policy.step(moved(i, residency.HostWarm, !ok))
+	}
+}
+
+// Unparked records that the instance's memory is on the GPU, and runs the attempts that
+// wait for it. After an error the instance is unusable: it is stopped, and those attempts
+// return to the queue.
+func (i *Instance) Unparked(err error) {
+	d := i.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i.unparking = false
+	waiting := slices.DeleteFunc(slices.Clone(i.attempts), func(a *Attempt) bool { return a.state != attemptStarts })
+	now := d.policy.now()
+	if err == nil && i.state != instanceGone {
+		i.parked = false
+		for _, a := range waiting {
+			a.starting, a.loading = now-a.sent, true
+			a.sendTurn()
+		}
+		if i.prefetched {
+			i.prefetched = false
+			d.policy.step(moved(i, residency.GPUWarm, false))
+		}
+		return
+	}
+	i.busySince = now // a failed move does not count as use of the GPU
+	if err == nil {
+		err = ErrDied
+	}
+	for _, a := range waiting {
+		a.leaveInstance()
+		if now < a.deadline {
+			d.policy.add(&queue.Failed{Execution: a.execution(0), Requeue: true, Deadline: a.deadline})
+			a.wait(now)
+		} else {
+			d.policy.add(&queue.Failed{Execution: a.execution(0)})
+			a.refuse(startFailed(i.function, err))
+		}
+	}
+	if i.state == instanceReady {
+		d.log.Error("instance lost: its GPU memory could not be restored", "instance", i.record.ID, "function", i.record.Function, "err", err)
+		i.forget()
+		d.policy.add(lost(i, false))
+		d.shell.Stop(i)
+	}
+	d.policy.step()
+}
+
+// idleConnections returns the attempts on the instance whose upgraded connections have been
+// idle for at least YieldAfter, and the longest idle time. Locked.
+func (i *Instance) idleConnections() (idle []*Attempt, longest time.Duration) {
+	if i.function.definition.KeepUpgraded {
+		return nil, 0
+	}
+	for _, a := range i.attempts {
+		if since, upgraded := a.owner.Idle(); upgraded && since >= YieldAfter {
+			idle, longest = append(idle, a), max(longest, since)
+		}
+	}
+	return idle, longest
+}
+
+func byID(a, b instance.Record) int { return cmp.Compare(a.ID, b.ID) }

@@ -1,0 +1,136 @@
+package token
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// readMessage reads one record of any type. It returns the message and the flags of its header.
+func readMessage(conn *net.UnixConn) (wire.Message, uint32, error) {
+	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))
+	n, passed, _, _, err := conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return nil, 0, err
+	}
+	if passed > 0 {
+		discard(oob[:passed])
+		return nil, 0, errRights
+	}
+	msg, err := wire.Parse(buf[:n])
+	if err != nil {
+		return nil, 0, err
+	}
+	return msg, wire.Flags(buf[:n]), nil
+}
+
+// send writes a message, with a descriptor if file is not nil. It never waits: it returns an error
+// if the peer has not read its earlier messages.
+func send(fd int, frame []byte, file *os.File) error {
+	var rights []byte
+	if file != nil {
+		rights = unix.UnixRights(int(file.Fd()))
+	}
+	return unix.Sendmsg(fd, frame, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// use calls f with a connection's descriptor, without waiting until the connection is ready.
+func use(conn *net.UnixConn, f func(fd int) error) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+// The daemon accepts no descriptors from its peers. The process that drops the last reference to a
+// descriptor closes it, and closing a TCP connection that lingers takes as long as the peer has
+// chosen; during that time the thread would read no other client's messages. Since Linux 6.16 the
+// kernel can refuse the descriptors. On older kernels the daemon receives them and closes them in a
+// separate goroutine.
+
+// maxRights is the largest number of descriptors in a record (the kernel's SCM_MAX_FD).
+const maxRights = 253
+
+// errRights ends the connection of a client that passes descriptors.
+var errRights = errors.New("the client passed file descriptors")
+
+// refuseRights makes the kernel refuse descriptors on a listening socket and on its connections, if
+// the kernel supports that.
+func refuseRights(_, _ string, raw syscall.RawConn) error {
+	var err error
+	if failed := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0)
+	}); failed != nil {
+		return failed
+	}
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return nil
+	}
+	return err
+}
+
+// rightsAreRefused reports whether the kernel supports refusing descriptors.
+func rightsAreRefused() (bool, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(fd)
+	_, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS)
+	return err == nil, nil
+}
+
+// receive reads a record. It returns errRights if the record carries descriptors.
+func receive(fd int, buf, oob []byte) (int, error) {
+	n, passed, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	if err == nil && passed > 0 {
+		discard(oob[:passed])
+		return 0, errRights
+	}
+	return n, err
+}
+
+// discard closes received descriptors, without waiting for the close.
+func discard(oob []byte) {
+	messages, _ := unix.ParseSocketControlMessage(oob)
+	var all []int
+	for _, c := range messages {
+		fds, _ := unix.ParseUnixRights(&c)
+		all = append(all, fds...)
+	}
+	go func() {
+		for _, fd := range all {
+			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			_ = unix.Close(fd)
+		}
+	}()
+}
+
+// discardAll closes a connection after discarding its unread messages.
+func discardAll(fd int) {
+	drain(fd)
+	_ = unix.Close(fd)
+}
+
+// drain shuts a connection down and discards its unread messages.
+func drain(fd int) {
+	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4*maxRights))
+	for {
+		n, err := receive(fd, buf, oob)
+		if err == nil && n == 0 || err != nil && !errors.Is(err, errRights) && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}

@@ -1,0 +1,440 @@
+package token
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	instances "github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// reconnectTime is how long after its start the daemon keeps instances whose owner has ended, so that their
+// processes can connect again.
+const reconnectTime = 2 * time.Second
+
+// registry holds the registered instances. The core's lock guards it.
+type registry struct {
+	*core
+	gpus    *schedulers
+	records records
+	accept  func(*instanceSocket) // accepts connections at a socket in the background
+	opened  time.Time
+
+	changes sync.Mutex // serializes registrations, changes and removals; taken before the core's lock
+
+	instances map[string]*instance
+	used      time.Time // when an instance or a registration last existed
+	orphans   []tree    // to be killed
+}
+
+// load registers the instances of the previous daemon.
+func (r *registry) load() error {
+	all, err := r.records.load()
+	for _, inst := range all {
+		r.add(inst)
+		r.log.Info("instance restored", "instance", inst.reg.Instance, "gpu", inst.reg.GPU)
+	}
+	return err
+}
+
+// openSockets opens the sockets of the registered instances and removes the folders of unknown
+// instances.
+func (r *registry) openSockets() {
+	folders, err := os.ReadDir(r.lineage.clientDir)
+	if err != nil {
+		r.log.Error("cannot list the folders of instances", "err", err)
+	}
+	for _, f := range folders {
+		if f.IsDir() && instances.ValidID(f.Name()) && r.instances[f.Name()] == nil {
+			removeFolder(filepath.Join(r.lineage.clientDir, f.Name()))
+		}
+	}
+	for id, inst := range r.instances {
+		if inst.socket, err = openSocket(&r.cfg, id); err != nil {
+			r.log.Error("cannot open the socket of an instance", "instance", id, "err", err)
+			continue
+		}
+		r.accept(inst.socket)
+	}
+}
+
+// sorted returns the instances, ordered by ID.
+func (r *registry) sorted() []*instance {
+	return slices.SortedFunc(maps.Values(r.instances), func(a, b *instance) int { return strings.Compare(a.reg.Instance, b.reg.Instance) })
+}
+
+// sessions iterates over the sessions of all instances.
+func (r *registry) sessions() iter.Seq[*session] {
+	return func(yield func(*session) bool) {
+		for _, i := range r.instances {
+			for c := range i.sessions() {
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// lastUse returns when the daemon last had an instance, and whether a process is connected.
+func (r *registry) lastUse() (last time.Time, connected bool) {
+	_ = r.locked(func() {
+		if len(r.instances) > 0 {
+			r.used = time.Now()
+		}
+		last = r.used
+		for range r.sessions() {
+			connected = true
+		}
+	})
+	return last, connected
+}
+
+// errIdentity does not reveal whether the instance or the secret is wrong.
+var errIdentity = errors.New("instance and secret do not match a registration")
+
+// identify returns the instance of a process that has connected to the socket of the instance socketOf, or
+// to the common socket if socketOf is empty. It returns errIdentity if the secret is wrong.
+func (r *registry) identify(socketOf string, id, secret wire.Name) (*instance, error) {
+	inst, known := r.instances[id.String()]
+	want := [sha256.Size]byte{}
+	if known {
+		want = inst.secret
+	}
+	got := sha256.Sum256([]byte(secret.String()))
+	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || socketOf != "" && socketOf != inst.reg.Instance {
+		return nil, errIdentity
+	}
+	return inst, nil
+}
+
+// containing returns the instance, other than except, that contains a process with these ancestors, or "".
+// Processes that the daemon itself has started are in no instance.
+func (r *registry) containing(lineage []ancestor, except string) string {
+	for n, a := range lineage {
+		if a.PID == os.Getpid() {
+			return ""
+		}
+		if a.instance != except && r.instances[a.instance] != nil {
+			return a.instance
+		}
+		for c := range r.sessions() {
+			if c.pid == a.PID && c.start == a.Start && c.instance != except && a.PID != os.Getppid() { // the parent of this daemon may have started many daemons
+				return c.instance
+			}
+		}
+		for id, i := range r.instances {
+			if n > 0 && i.reg.OwnerPID == a.PID && i.ownerStart == a.Start && id != except {
+				return id
+			}
+		}
+	}
+	return ""
+}
+
+// add registers an instance, or replaces a registered one. The caller has called checkRegistration.
+func (r *registry) add(fresh *instance) {
+	id := fresh.reg.Instance
+	if old, ok := r.instances[id]; ok {
+		if old.secret != fresh.secret { // another instance with the same name
+			if old.orphaned() {
+				r.orphan(old)
+			}
+			old.clearFindings()
+		}
+		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
+		if old.socket == nil {
+			old.socket = fresh.socket
+		}
+		fresh = old
+	}
+	fresh.watched = fresh.watched || !fresh.ownerDead()
+	r.instances[id] = fresh
+	fresh.allocate(r.gpus)
+}
+
+// checkRegistration returns an error if an instance cannot be registered now.
+func (r *registry) checkRegistration(fresh *instance) error {
+	old, ok := r.instances[fresh.reg.Instance]
+	switch {
+	case !ok:
+		return nil
+	case old.connected() > 0 && (old.secret != fresh.secret || !old.sameGPUs(fresh.reg.Allocations())):
+		return fmt.Errorf("instance %s has %d processes: its secret and GPU cannot change until they have ended", fresh.reg.Instance, old.connected())
+	case old.reg.OwnerPID != 0 && old.secret != fresh.secret && !old.ownerDead():
+		return fmt.Errorf("instance %s belongs to process %d", fresh.reg.Instance, old.reg.OwnerPID)
+	}
+	return nil
+}
+
+// remove removes an instance and its record. Its processes continue behind closed gates.
+func (r *registry) remove(inst *instance, reason string) {
+	id := inst.reg.Instance
+	for c := range inst.sessions() {
+		c.hangUp()
+		r.removeSession(c)
+	}
+	inst.deallocate()
+	inst.socket.remove()
+	delete(r.instances, id)
+	r.used = time.Now()
+	r.log.Info("instance removed", "instance", id, "why", reason)
+	r.records.remove(id)
+}
+
+// addSession adds a session to the free slot c.slot.
+func (r *registry) addSession(c *session, memUsed uint64) {
+	c.alloc.addSession(c)
+	r.joins.info("client joined", "instance", c.instance, "gpu", c.alloc.GPU, "pid", c.pid, "slot", c.slot, "mem_used", memUsed)
+}
+
+// removeSession removes a session. It does nothing if the session was removed before.
+func (r *registry) removeSession(c *session) {
+	if c.joined() {
+		last := c.alloc.removeSession(c)
+		r.joins.info("client left", "instance", c.instance, "gpu", c.alloc.GPU, "pid", c.pid, "launches", last.launches)
+	}
+}
+
+// orphan adds the instance's processes to the orphans, only once per instance.
+func (r *registry) orphan(i *instance) {
+	i.watched = false
+	r.orphans = append(r.orphans, i.tree())
+}
+
+// reap removes instances that have no process and whose owner has ended. It returns the processes to
+// kill because their owner has ended, including orphans recorded earlier.
+func (r *registry) reap() []tree {
+	if r.changes.TryLock() { // otherwise a record may be being written
+		defer r.changes.Unlock()
+		for _, inst := range r.sorted() {
+			if inst.orphaned() {
+				r.orphan(inst)
+			}
+			if inst.connected() == 0 && inst.findings.outside == 0 && inst.ownerDead() && time.Since(r.opened) >= reconnectTime {
+				r.remove(inst, "its owner has ended")
+			}
+		}
+	}
+	out := r.orphans
+	r.orphans = nil
+	return out
+}
+
+// save writes the record of an instance that is not registered yet, or not with these settings.
+func (r *registry) save(i *instance) error {
+	if err := r.records.save(&i.reg, i.encode()); err != nil {
+		return fmt.Errorf("save the registration: %w", err)
+	}
+	return nil
+}
+
+// register registers an instance. It writes the record before it takes the lock, so that no client
+// waits for the disk. Processes may connect meanwhile, so it calls checkRegistration again afterwards, and
+// restores the previous record if the instance can no longer be registered.
+func (r *registry) register(inst *instance) (err error) {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	var conflict error
+	var old *instance
+	if err := r.locked(func() {
+		conflict, r.used = r.checkRegistration(inst), time.Now()
+		if old = r.instances[inst.reg.Instance]; old != nil && old.secret == inst.secret {
+			inst.parked = old.parked
+		}
+	}); err != nil {
+		return err
+	}
+	if conflict != nil {
+		return statusError{http.StatusConflict, conflict}
+	}
+	if old == nil || old.socket == nil {
+		if inst.socket, err = openSocket(&r.cfg, inst.reg.Instance); err != nil {
+			return err
+		}
+	}
+	if err := r.save(inst); err != nil {
+		if old == nil {
+			inst.socket.remove()
+		}
+		inst.socket.close()
+		return err
+	}
+	reg := inst.reg
+	var previous []byte
+	if err := r.locked(func() {
+		if conflict = r.checkRegistration(inst); conflict != nil {
+			previous = old.encode()
+			reg = old.reg
+			return
+		}
+		r.add(inst)
+		if inst.socket != nil {
+			r.accept(inst.socket)
+		}
+	}); err != nil {
+		inst.socket.close()
+		return err
+	}
+	if conflict != nil { // the connected process belongs to the previous registration
+		inst.socket.close()
+		if err := r.records.save(&reg, previous); err != nil {
+			r.log.Error("cannot restore a registration", "instance", reg.Instance, "err", err)
+		}
+		return statusError{http.StatusConflict, conflict}
+	}
+	for _, s := range reg.Allocations() {
+		r.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,
+			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
+	}
+	return nil
+}
+
+// recordPrepared records the result of Config.Prepare for an instance. A note in it means that the
+// instance's SM share is not enforced.
+func (r *registry) recordPrepared(id string, result wire.Registered) {
+	_ = r.locked(func() {
+		i := r.instances[id]
+		if i == nil {
+			return
+		}
+		i.mps = result.MPSPipeDir
+		if unenforced := result.Note != ""; i.unenforced != unenforced {
+			i.unenforced = unenforced
+			i.allocate(r.gpus)
+		}
+	})
+}
+
+// change changes the slice of an instance. Its clients see the change with their next lease. It
+// writes the record first, as register does.
+func (r *registry) change(id string, c wire.Change) error {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	var fresh *instance
+	if err := r.withInstance(id, func(old *instance) {
+		fresh = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked}
+	}); err != nil {
+		return err
+	}
+	reg, err := c.Apply(fresh.reg)
+	if err == nil {
+		err = validate(reg)
+	}
+	if err != nil {
+		return statusError{http.StatusBadRequest, err}
+	}
+	fresh.reg = reg
+	if err := r.save(fresh); err != nil {
+		return err
+	}
+	if err := r.locked(func() { r.add(fresh) }); err != nil {
+		return err
+	}
+	for _, a := range reg.Allocations() {
+		r.log.Info("instance changed", "instance", id, "gpu", a.GPU, "quota_request", a.QuotaRequest, "quota_limit", a.QuotaLimit,
+			"mem_limit", int64(a.MemLimit), "turns", len(a.Turns))
+	}
+	return nil
+}
+
+// withInstance calls f with an instance while it holds the lock. It returns an error if the instance is
+// unknown.
+func (r *registry) withInstance(id string, f func(*instance)) error {
+	var missing error
+	if err := r.locked(func() {
+		i := r.instances[id]
+		if i == nil {
+			missing = statusError{http.StatusNotFound, fmt.Errorf("unknown instance %q", id)}
+			return
+		}
+		f(i)
+	}); err != nil {
+		return err
+	}
+	return missing
+}
+
+// unregister removes an instance.
+func (r *registry) unregister(id string) error {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	return r.withInstance(id, func(i *instance) { r.remove(i, "unregistered") })
+}
+
+// release detaches an instance from an owner that exits in order. The instance ends with the last of
+// its processes, and no process is killed.
+func (r *registry) release(id string) error {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	var text []byte
+	err := r.withInstance(id, func(i *instance) {
+		if !i.alive() {
+			r.remove(i, "unregistered")
+			return
+		}
+		i.reg.EndWithOwner = false
+		text = i.encode()
+	})
+	if text != nil {
+		if err := r.records.write(id, text); err != nil {
+			r.log.Error("cannot save a registration", "instance", id, "err", err)
+		}
+	}
+	return err
+}
+
+// saveParked writes the record of an instance after it was parked or unparked.
+func (r *registry) saveParked(inst *instance) error {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	var text []byte
+	if err := r.locked(func() {
+		if r.instances[inst.reg.Instance] == inst { // not removed meanwhile
+			text = inst.encode()
+		}
+	}); err != nil || text == nil {
+		return err
+	}
+	if err := r.records.write(inst.reg.Instance, text); err != nil {
+		return fmt.Errorf("save the registration: %w", err)
+	}
+	return nil
+}
+
+// faultWindow is the time after a fault in which faults of other instances of the same MPS server are
+// attributed to it.
+const faultWindow = 10 * time.Second
+
+// firstFault returns the instance whose fault also ended this instance's use of CUDA, or "". It is a
+// client of the same MPS server with a recent fault that no other instance caused.
+func (r *registry) firstFault(inst *instance, now time.Time) string {
+	for _, other := range r.sorted() {
+		f := other.fault
+		if other != inst && inst.mps != "" && other.mps == inst.mps && f != nil && f.After == "" && now.Sub(f.Time) < faultWindow {
+			return other.reg.Instance
+		}
+	}
+	return ""
+}
+
+// stop closes the sockets and pages of all instances.
+func (r *registry) stop() {
+	for _, i := range r.instances {
+		i.socket.close()
+		for _, a := range i.allocations {
+			a.dropPage()
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
+)
+
+// Kind is a placement algorithm that users can choose. To add one, add an entry to kinds
+// and a file with its function.
+type Kind struct {
+	Name string
+	Help string // a phrase without a full stop
+	// Parameters are the parameters that only some algorithms use.
+	Parameters []policy.Parameter[Options]
+	Shares     bool // it can keep a model's weights once on each GPU
+	Spans      bool // it can place instances that span several GPUs
+	// plan returns a plan and the reasons for its configurations. If the kind does not
+	// plan for Options.Model, Plan converts the plan.
+	plan func(Input, Options) (plan.Plan, []string, error)
+}
+
+// Options are the settings of all algorithms.
+type Options struct {
+	JointOptions
+	TieBreak TieBreak
+	Order    Order // empty means the algorithm's default
+	Dilu     online.DiluOptions
+}
+
+// kinds lists the algorithms in the order of the man page. The first is the default.
+var kinds = []Kind{
+	{
+		Name: "joint", Help: "chooses configurations and places together, for all functions, with a proven bound (default)", Shares: true, Spans: true,
+		plan: func(in Input, o Options) (plan.Plan, []string, error) { return Joint(in, o.JointOptions) },
+	},
+	{
+		Name: "fast", Help: "FaST-GShare: chooses the configurations of each function separately, and packs them with the maximal rectangles algorithm", Shares: true,
+		Parameters: []policy.Parameter[Options]{tieBreak, order},
+		plan: func(in Input, o Options) (plan.Plan, []string, error) {
+			p, err := Fast(in, FastOptions{TieBreak: o.TieBreak, Order: o.Order, ShareModels: o.ShareModels})
+			return p, nil, err
+		},
+	},
+	{
+		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; SM limits on a GPU may sum to more than the GPU", Spans: true,
+		Parameters: append([]policy.Parameter[Options]{order}, diluParameters()...),
+		plan: func(in Input, o Options) (plan.Plan, []string, error) {
+			p, err := Dilu(in, DiluOptions{DiluOptions: o.Dilu, Order: o.Order})
+			return p, nil, err
+		},
+	},
+}
+
+// Parameters that only some algorithms use.
+var (
+	tieBreak = policy.Parameter[Options]{
+		Key: "tie-break", Help: "preferred quota among equally efficient configurations", Values: []string{string(LargerQuota), string(SmallerQuota)},
+		Set: func(o *Options, value string) error { o.TieBreak = TieBreak(value); return nil },
+	}
+	order = policy.Parameter[Options]{
+		Key: "order", Help: "packing order: largest rectangles first, or in the order of the demand", Values: []string{string(Largest), string(Arrival)},
+		Set: func(o *Options, value string) error { o.Order = Order(value); return nil },
+	}
+)
+
+// diluParameters returns the parameters of Dilu's scheduler as parameters of Options.
+func diluParameters() (all []policy.Parameter[Options]) {
+	for _, p := range online.DiluParameters {
+		all = append(all, policy.Parameter[Options]{Key: p.Key, Default: p.Default, Help: p.Help, Set: func(o *Options, value string) error {
+			return p.Set(&o.Dilu, value)
+		}})
+	}
+	return all
+}
+
+// Kinds returns the algorithms in the order of the man page.
+func Kinds() []Kind { return slices.Clone(kinds) }
+
+// Parameters returns the parameters of all algorithms, each once. Their help begins with the
+// names of the algorithms that use them.
+func Parameters() (all []policy.Parameter[Options]) {
+	for _, k := range kinds {
+		for _, p := range k.Parameters {
+			if policy.Find(all, p.Key) == nil {
+				p.Help = strings.Join(namesOf(func(k Kind) bool { return k.Has(p.Key) }), ", ") + ": " + p.Help
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// Spanning returns the names of the algorithms that place instances that span GPUs.
+func Spanning() []string { return namesOf(func(k Kind) bool { return k.Spans }) }
+
+// Names returns the names of Kinds.
+func Names() []string { return namesOf(func(Kind) bool { return true }) }
+
+func namesOf(matches func(Kind) bool) (names []string) {
+	for _, k := range filter(kinds, matches) {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// DefaultOptions returns the default settings.
+func DefaultOptions() Options {
+	return Options{JointOptions: JointOptions{Model: plan.ModelRect}, TieBreak: LargerQuota, Dilu: online.DiluDefaults()}
+}
+
+// Check returns an error if a setting is out of range. The error begins with its key.
+func (o Options) Check() error {
+	if o.Dilu.Omega > 1 {
+		return fmt.Errorf("omega %v: expected at most 1, because the rectangles of a plan do not overlap", o.Dilu.Omega)
+	}
+	return o.Dilu.Validate()
+}
+
+// Has reports whether the algorithm has a parameter with that key.
+func (k Kind) Has(key string) bool { return policy.Find(k.Parameters, key) != nil }
+
+// Plan plans with the algorithm. It returns the plan and the reasons for its
+// configurations, if the algorithm gives any.
+func (k Kind) Plan(in Input, o Options) (plan.Plan, []string, error) {
+	p, reasons, err := k.plan(in, o)
+	if p.Model == plan.ModelRect && o.Model == plan.ModelTokens {
+		p = Timetabled(p)
+	}
+	return p, reasons, err
+}

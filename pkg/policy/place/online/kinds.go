@@ -1,0 +1,66 @@
+package online
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy"
+)
+
+// Kind is a scheduler that users can choose. To add one, add an entry to kinds and a function
+// that returns its Fleet.
+type Kind struct {
+	Name string
+	Help string // which instances may share a GPU, and which GPU is preferred
+	New  func([]plan.Device, DiluOptions) *Fleet
+}
+
+// kinds lists the schedulers in the order of the man page. The first is the default.
+var kinds = []Kind{
+	{
+		Name: "dilu", Help: "places an instance on a GPU if the sum of SM requests stays at most --omega, the sum of SM limits at most --gamma, and the memory fits; prefers GPUs in use that run a function which already shares a GPU with the instance's function, then other GPUs in use; among these, prefers the lowest α(1 − Σ request) + β(1 − Σ memory / M) (Dilu, section 3.3)",
+		New: Dilu,
+	},
+	{
+		Name: "exclusive", Help: "gives each instance whole GPUs: the first idle GPUs of the node that has the fewest idle GPUs among the nodes with enough of them",
+		New: func(d []plan.Device, _ DiluOptions) *Fleet { return Exclusive(d) },
+	},
+	{
+		Name: "infless", Help: "places an instance on a GPU if the sum of SM limits stays at most 1 and the memory fits; prefers GPUs in use, and among these the lowest α(1 − Σ limit) + β(1 − Σ memory / M)",
+		New: func(d []plan.Device, _ DiluOptions) *Fleet { return INFless(d) },
+	},
+	{
+		Name: "fast", Help: "places an instance on a GPU if the sum of SM limits stays at most 1 and the memory fits; prefers GPUs in use, and among these the one with the fewest remaining SMs",
+		New: func(d []plan.Device, _ DiluOptions) *Fleet { return FaST(d) },
+	},
+}
+
+// Kinds returns the schedulers in the order of the man page.
+func Kinds() []Kind { return slices.Clone(kinds) }
+
+// Names returns the names of Kinds.
+func Names() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// DiluParameters are the parameters of Dilu's scheduler.
+var DiluParameters = []policy.Parameter[DiluOptions]{
+	number("omega", "1", "limit on the sum of the SM requests on a GPU", func(o *DiluOptions) *float64 { return &o.Omega }),
+	number("gamma", "1.5", "limit on the sum of the SM limits on a GPU", func(o *DiluOptions) *float64 { return &o.Gamma }),
+	number("alpha", "0.6", "weight of remaining SMs, 0 to 1", func(o *DiluOptions) *float64 { return &o.Alpha }),
+	number("beta", "0.4", "weight of remaining memory, 0 to 1", func(o *DiluOptions) *float64 { return &o.Beta }),
+}
+
+func number(key, byDefault, help string, at func(*DiluOptions) *float64) policy.Parameter[DiluOptions] {
+	return policy.Parameter[DiluOptions]{Key: key, Default: byDefault, Help: help, Set: func(o *DiluOptions, value string) (err error) {
+		if *at(o), err = strconv.ParseFloat(value, 64); err != nil {
+			return errors.New("expected a number")
+		}
+		return nil
+	}}
+}

@@ -1,0 +1,9 @@
+package pack
+
+import "testing"
+
+func TestReasons(t *testing.T) {
+	if err := Reasons.Valid(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,380 @@
+package queue
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/reason"
+)
+
+// dispatcher moves invocations from the backlog to instances, and back if they could not run. It
+// turns the changes of the pool into actions.
+type dispatcher struct {
+	*backlog
+	starts      starts
+	timeouts    timeouts
+	runs        runs
+	batches     *batches // nil unless the policy is batch
+	held        []Action // Run actions that wait for room on their GPU
+	rejects     []Action // rejections to report at the end of the step
+	recheck     bool     // waiting invocations may no longer fit any GPU, or their function is barred
+	prefetch    bool
+	evictReason reason.Code // the code of evictions
+}
+
+func reject(f int32, m member, code reason.Code) Action {
+	return Action{Kind: Reject, Function: f, ID: m.id, Arrived: m.at, GPU: none, Instance: residency.None, Reason: Reason{Code: code}}
+}
+
+// unrunnable returns the code with which the waiting invocations of a function are rejected, or "".
+func (d *dispatcher) unrunnable(f int32) reason.Code {
+	switch {
+	case !d.known(f):
+		return NoFunction
+	case !d.pool.Fits(f):
+		return TooLarge
+	case d.starts.barred(f):
+		return StartFailed
+	}
+	return ""
+}
+
+// start dispatches the next invocation of the chosen function to a place.
+func (d *dispatcher) start(c *choice, at residency.Place, actions []Action) []Action {
+	q := &d.queues.queues[c.function]
+	if c.reason.Waiting == 0 {
+		c.reason.Waiting, c.reason.InFlight = q.len, q.inFlight
+	}
+	slot, room := d.pool.Begin(c.function, at)
+	actions = append(d.appendChanges(actions, ""), Action{})
+	a := &actions[len(actions)-1]
+	a.Kind, a.Start, a.FalseMiss, a.Function, a.GPU = Run, at.Start, c.falseMiss, c.function, at.GPU
+	a.Expected, a.Reason = d.pool.Duration(c.function, at.Start), c.reason
+	if d.prefetch && at.Start == residency.GPUWarm {
+		a.Expected += max(d.pool.Ready(slot)-d.now, 0)
+	}
+	return d.dispatch(slot, room, actions)
+}
+
+// dispatch pops an invocation of the function in the last action, and completes that action. If
+// there is no room, it removes the action from the list and holds it until there is.
+func (d *dispatcher) dispatch(slot int32, room bool, actions []Action) []Action {
+	a := &actions[len(actions)-1]
+	f := a.Function
+	m := d.order.pop(f)
+	a.Instance, a.ID, a.Arrived = d.pool.Instance(slot), m.id, m.at
+	d.queues.queues[f].inFlight++
+	r := d.runs.add(run{member: m, function: f, gpu: a.GPU, slot: slot, waitsForRoom: !room,
+		started: d.now, expectedEnd: d.now + a.Expected, warm: d.pool.Duration(f, residency.GPUWarm)})
+	if !room || d.pool.IsStarting(slot) {
+		fresh := d.timeouts.freshDeadline(m.id)
+		r.expires, r.startingCounted = fresh.at, fresh.starting
+		d.starts.begun(f)
+	}
+	if d.batches != nil {
+		d.batches.fill(slot, f, a.GPU, d.queues)
+	}
+	if !room {
+		d.held = append(d.held, *a)
+		actions = actions[:len(actions)-1]
+	}
+	d.order.dispatched(d.now, f, r)
+	d.update(f)
+	return actions
+}
+
+// join adds invocations of a function to its running instances with spare capacity.
+func (d *dispatcher) join(f int32, actions []Action) []Action {
+	for q := &d.queues.queues[f]; q.len > 0; {
+		slot, spare := d.pool.Spare(f)
+		if !spare {
+			break
+		}
+		d.include(f)
+		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(slot),
+			Expected: d.functions[f].Warm, Reason: Reason{Code: joinsInstance, Waiting: q.len, InFlight: q.inFlight}})
+		d.pool.Join(slot)
+		actions = d.dispatch(slot, true, actions)
+	}
+	return actions
+}
+
+// dispatchPlanned dispatches waiting invocations to planned instances: first those that the order
+// already chose and that wait for room, then the queue, oldest first. If all planned instances are
+// busy, an invocation waits for them as long as serveSoon reports true. Otherwise the order
+// decides.
+func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
+	for _, f := range d.plans.functions {
+		q := &d.queues.queues[f]
+		for q.len > 0 || len(d.held) > 0 {
+			p := d.plans.soonest(f)
+			if p == nil {
+				break
+			}
+			i := slices.IndexFunc(d.held, func(a Action) bool { return a.Function == f })
+			if i < 0 && q.len == 0 {
+				break
+			}
+			var m member
+			if i >= 0 {
+				m = member{d.held[i].ID, d.held[i].Arrived}
+				d.unhold(i)
+			}
+			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(p.slot), Instance: d.pool.Instance(p.slot),
+				Expected: p.duration, Reason: Reason{Code: plannedFirst, Waiting: q.len, InFlight: d.plans.inFlight(f)}}
+			if i >= 0 {
+				a.Reason.Waiting++
+				actions = d.appendChanges(actions, "")
+			} else {
+				m = d.pop(f)
+			}
+			a.ID, a.Arrived = m.id, m.at
+			expected := p.duration * time.Duration(d.runs.count(p.slot)+1) // concurrent invocations share the instance
+			d.runs.add(run{member: m, function: f, gpu: a.GPU, slot: p.slot, planned: true, started: d.now, expectedEnd: d.now + expected, warm: p.duration})
+			d.plans.running[f]++
+			d.pool.Join(p.slot)
+			actions = append(actions, a)
+		}
+		d.update(f)
+	}
+	return actions
+}
+
+// continueBatches starts the next invocation of each batch that scheduleNext scheduled.
+func (d *dispatcher) continueBatches(actions []Action) []Action {
+	for _, slot := range d.batches.continuing {
+		b := &d.batches.queues[slot]
+		if len(b.remaining) == 0 || d.pool.IsLost(slot) || d.pool.Obsolete(slot) { // the rest was cancelled, or the instance was lost
+			d.pool.End(slot, d.now)
+			d.order.freed(b.function, b.gpu)
+			d.dissolveBatch(slot)
+			actions = d.appendChanges(actions, "")
+			continue
+		}
+		first := b.remaining[0]
+		b.remaining = b.remaining[1:]
+		q, warm := &d.queues.queues[b.function], d.functions[b.function].Warm
+		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: b.function, GPU: b.gpu, Instance: d.pool.Instance(slot),
+			ID: first.id, Arrived: first.at, Expected: warm,
+			Reason: Reason{Code: nextInBatch, Waiting: int32(len(b.remaining)) + 1, InFlight: q.inFlight}})
+		q.inFlight++
+		d.runs.add(run{member: first, function: b.function, gpu: b.gpu, slot: slot,
+			started: d.now, expectedEnd: d.now + warm, warm: warm})
+	}
+	d.batches.continuing = d.batches.continuing[:0]
+	return actions
+}
+
+// dissolveBatch returns the remaining invocations of an instance's batch to their queue. The
+// instance is idle or lost.
+func (d *dispatcher) dissolveBatch(slot int32) {
+	if d.batches == nil || int(slot) >= len(d.batches.queues) {
+		return
+	}
+	b := &d.batches.queues[slot]
+	remaining := slices.Clone(b.remaining)
+	b.remaining = b.remaining[:0]
+	for _, m := range remaining {
+		d.requeueOrReject(b.function, m, deadline{})
+	}
+}
+
+// finish removes an invocation from its instance after it completed, or failed if failed is not
+// nil.
+func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Action {
+	r := d.runs.find(x.Instance, x.ID)
+	if r == nil || r.waitsForRoom {
+		return actions
+	}
+	executed := x.Executed
+	if n := d.runs.count(r.slot); n > 1 {
+		executed /= time.Duration(n) // concurrent invocations share the slot's time
+	}
+	d.endRun(r, executed)
+	if r.planned && failed == nil {
+		d.plans.measured(r, executed)
+	}
+	f := r.function
+	switch isStarting := d.pool.IsStarting(r.slot); {
+	case failed != nil && failed.Starting:
+		if isStarting {
+			d.startFailed(r.slot, failed.OutOfMemory) // before other invocations use its room
+		}
+		d.pool.Lost(r.slot)
+	case isStarting && failed == nil:
+		d.starts.succeeded(f)
+	}
+	if d.batches != nil && d.batches.scheduleNext(r.slot, d.pool.IsLost(r.slot) || d.pool.Obsolete(r.slot)) {
+		d.pool.Trim(r.gpu)
+	} else {
+		d.pool.End(r.slot, d.now)
+		if !r.planned {
+			d.order.freed(f, r.gpu)
+		}
+		d.dissolveBatch(r.slot)
+	}
+	if failed != nil && failed.Requeue {
+		expires := r.deadline()
+		if failed.Deadline > 0 {
+			d.timeouts.forget(r.id)
+			expires = d.timeouts.deadline(failed.Deadline, f, r.member)
+		}
+		d.requeueOrReject(f, r.member, expires)
+	}
+	actions = d.appendChanges(actions, "")
+	d.update(f)
+	return actions
+}
+
+// startFailed counts the failed start of the instance in a slot, unless evictions can free the
+// memory that it lacked.
+func (d *dispatcher) startFailed(slot int32, outOfMemory bool) {
+	if outOfMemory && d.pool.RaiseLeastMem(slot) {
+		return
+	}
+	if d.starts.failed(d.pool.Function(slot)) {
+		d.recheck = true
+	}
+}
+
+// endRun removes a run from its instance and charges it to the order. *r stays valid until the
+// next run is added.
+func (d *dispatcher) endRun(r *run, executed time.Duration) {
+	d.runs.remove(r)
+	if r.planned {
+		d.plans.running[r.function]--
+		return
+	}
+	d.queues.queues[r.function].inFlight--
+	d.order.finished(d.now, r.function, r, executed)
+}
+
+// requeueOrReject returns an invocation to its place in the queue, or rejects it. It notes the
+// deadline, unless expires.at is 0.
+func (d *dispatcher) requeueOrReject(f int32, m member, expires deadline) {
+	if code := d.unrunnable(f); code != "" {
+		d.rejects = append(d.rejects, reject(f, m, code))
+		return
+	}
+	if expires.at > 0 {
+		d.timeouts.deadlines.add(expires)
+	}
+	d.requeue(f, m)
+}
+
+// requeueFrom returns the invocations that wait on an instance, for room or for its start, to
+// their queue.
+func (d *dispatcher) requeueFrom(slot int32) {
+	for n := d.pool.Run(slot); n != none; n = d.pool.Run(slot) {
+		r := d.runs.entries[n]
+		d.endRun(&d.runs.entries[n], 0)
+		d.held = slices.DeleteFunc(d.held, func(a Action) bool { return a.ID == r.id })
+		d.order.freed(r.function, r.gpu)
+		d.requeueOrReject(r.function, r.member, r.deadline())
+	}
+	d.dissolveBatch(slot)
+}
+
+// listWaiting returns the waiting invocations of a function: those in its queue, oldest first, then
+// those that wait for room or for their turn in a batch.
+func (d *dispatcher) listWaiting(f int32) []member {
+	members := d.order.list(f)
+	for _, a := range d.held {
+		if a.Function == f {
+			members = append(members, member{a.ID, a.Arrived})
+		}
+	}
+	if d.batches != nil {
+		members = append(members, d.batches.of(f)...)
+	}
+	return members
+}
+
+// rejectAll rejects all waiting invocations of a function.
+func (d *dispatcher) rejectAll(f int32, code reason.Code, actions []Action) []Action {
+	for _, m := range d.listWaiting(f) {
+		if d.remove(f, m.id) {
+			actions = append(actions, reject(f, m, code))
+		}
+	}
+	return actions
+}
+
+// remove removes an invocation that waits in a queue, for room, or in a batch. It reports whether
+// the invocation was waiting.
+func (d *dispatcher) remove(f int32, id int64) bool {
+	if d.drop(f, id) {
+		return true
+	}
+	if i := slices.IndexFunc(d.held, func(a Action) bool { return a.ID == id }); i >= 0 {
+		d.unhold(i)
+		return true
+	}
+	return d.batches != nil && d.batches.drop(f, id)
+}
+
+// unhold removes the held invocation at index i.
+func (d *dispatcher) unhold(i int) {
+	a := d.held[i]
+	r := d.runs.find(a.Instance, a.ID)
+	d.held = slices.Delete(d.held, i, i+1)
+	d.endRun(r, 0)
+	d.pool.Withdraw(r.slot)
+	d.order.freed(a.Function, r.gpu)
+	d.dissolveBatch(r.slot)
+	d.update(a.Function)
+}
+
+// runHeld makes the held invocation of an instance run, and returns its action.
+func (d *dispatcher) runHeld(instance residency.ID) Action {
+	i := slices.IndexFunc(d.held, func(a Action) bool { return a.Instance == instance })
+	a := d.held[i]
+	d.held = slices.Delete(d.held, i, i+1)
+	r := d.runs.find(a.Instance, a.ID)
+	r.waitsForRoom, r.started, r.expectedEnd = false, d.now, d.now+r.expected()
+	return a
+}
+
+// appendChanges converts pending changes of the pool to actions. An empty code stands for
+// evictReason.
+func (d *dispatcher) appendChanges(actions []Action, code reason.Code) []Action {
+	if !d.pool.Changed() {
+		return actions
+	}
+	return d.convertChanges(actions, code)
+}
+
+// convertChanges implements appendChanges if there are any.
+func (d *dispatcher) convertChanges(actions []Action, code reason.Code) []Action {
+	if code == "" {
+		code = d.evictReason
+	}
+	for changes := d.pool.Changes(); len(changes) > 0; changes = d.pool.Changes() {
+		for _, c := range changes {
+			d.order.moved(c.Function, c.GPU)
+			a := Action{Function: c.Function, GPU: c.GPU, Instance: c.Instance, Reason: Reason{Code: code}}
+			switch c.Verb {
+			case residency.Removed:
+				d.plans.remove(c.Function, c.Slot)
+				a.Kind = Remove
+			case residency.Cancelled:
+				d.requeueFrom(c.Slot)
+				if a.Kind = Remove; code == d.evictReason {
+					a.Reason.Code = functionChanged
+				}
+			case residency.Offloaded:
+				a.Kind = Offload
+			case residency.Started:
+				a.Kind, a.Reason.Code = Start, belowMinimum
+			case residency.Bumped:
+				d.requeueFrom(c.Slot)
+				continue
+			case residency.Placed:
+				a = d.runHeld(c.Instance)
+			}
+			actions = append(actions, a)
+		}
+	}
+	return actions
+}

@@ -1,0 +1,284 @@
+package residency
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// memory decides which instances have their memory on their GPU. It evicts idle instances, and
+// keeps the queues of instances that wait for room. It bumps a queued instance that cannot get
+// room: the change Bumped makes the caller place the instance's invocation again.
+type memory struct {
+	*ledger
+	evict eviction
+}
+
+// makeRoom frees memory until mem more bytes fit: it moves the memory of idle instances to the
+// host, or removes them. If that is not enough, it removes instances on the host that still use
+// some GPU memory. It returns false if mem does not fit even then.
+func (m *memory) makeRoom(gpu int32, mem int64) bool {
+	for d := &m.gpus[gpu]; !d.fits(d.mem.used + mem); {
+		c := m.evict.first(d.warm, warmOf, m.config.NoHost)
+		if c == none && m.config.NoHost {
+			c = d.warm.head // evict even instances that are needed for a minimum
+		}
+		switch {
+		case c == none:
+			if c = m.evict.parked(gpu); c == none {
+				return false
+			}
+			m.remove(c)
+		case m.config.NoHost || m.details[c].moveFailed:
+			m.remove(c)
+		default:
+			m.report(Offloaded, c)
+			m.unlink(c)
+			m.setStage(c, offloading)
+		}
+	}
+	return true
+}
+
+// removeFirst removes the first idle instance of a GPU in eviction order. It returns false if
+// there is none to remove.
+func (m *memory) removeFirst(gpu int32) bool {
+	c := m.evict.first(m.gpus[gpu].idle, idleOf, true)
+	if c == none {
+		return false
+	}
+	m.remove(c)
+	return true
+}
+
+// Trim removes idle instances of a GPU until their number is within the limit of the pool.
+func (m *memory) Trim(gpu int32) {
+	for d := &m.gpus[gpu]; m.config.Pool != Unlimited && int(d.instances) > m.config.Pool && m.removeFirst(gpu); {
+	}
+}
+
+// SetMem changes the memory of a GPU for instances, in bytes; 0 means no limit.
+func (m *memory) SetMem(gpu int32, mem int64) {
+	d := &m.gpus[gpu]
+	idle := m.idleOn(gpu)
+	for _, c := range idle {
+		m.unlink(c) // its lists depend on the memory limit
+	}
+	d.limit = mem
+	m.updateFreeMem(gpu)
+	for _, c := range idle {
+		m.relink(c)
+	}
+	m.dropObsolete(gpu)
+	m.largest = unmeasured
+	m.settle(gpu)
+}
+
+// idleOn returns the idle instances of a GPU.
+func (m *memory) idleOn(gpu int32) (idle []int32) {
+	for i := range m.instances {
+		if it := &m.instances[i]; it.gpu == gpu && it.isIdle() {
+			idle = append(idle, int32(i))
+		}
+	}
+	return idle
+}
+
+// dropObsolete removes idle instances of a GPU that became obsolete (see obsolete) because the
+// memory that can become free decreased, least recently finished first.
+func (m *memory) dropObsolete(gpu int32) {
+	idle := m.idleOn(gpu)
+	slices.SortFunc(idle, func(a, b int32) int { return cmp.Compare(m.instances[a].finished, m.instances[b].finished) })
+	for _, c := range idle {
+		if m.obsolete(&m.instances[c]) {
+			m.remove(c)
+		}
+	}
+}
+
+// Occupy sets the total bytes of a GPU's memory that are used by instances which the pool lists
+// on another GPU: an instance that spans several GPUs belongs to the first of them. They count
+// like the memory of running instances.
+func (m *memory) Occupy(gpu int32, mem int64) {
+	d := &m.gpus[gpu]
+	added := mem - d.occupied
+	d.occupied += added
+	d.mem.running += added
+	d.mem.used += added
+	m.updateFreeMem(gpu)
+	m.dropObsolete(gpu)
+	m.settle(gpu)
+}
+
+// Prefetch moves the memory of an idle instance of a function back to its GPU, if no GPU has such
+// memory and there is room. ready is the expected time of arrival.
+func (m *memory) Prefetch(function int32, ready time.Duration) (slot int32, ok bool) {
+	f := &m.costs[function]
+	if warm, _ := m.rows.count(f); warm > 0 {
+		return none, false
+	}
+	for gpu := range m.rows.each(f, kind(HostWarm), math.MaxInt) {
+		c := m.rows.on(f, gpu)
+		it := &m.instances[c]
+		if m.gpus[gpu].free() < it.mem {
+			continue
+		}
+		m.unlink(c)
+		before := m.share(c)
+		it.mem = m.memAfterReturn(c)
+		it.resident, it.stage, m.details[c].prefetchEnd = true, prefetching, ready
+		m.record(c, before)
+		m.link(c, m.details[c].idleSince)
+		return c, true
+	}
+	return none, false
+}
+
+// Moved records that the memory of an instance has moved to the host or to the GPU, or failed to
+// move if ok is false.
+func (m *memory) Moved(slot int32, to Start, ok bool) {
+	it := &m.instances[slot]
+	switch {
+	case it.stage == offloading && to == HostWarm:
+		m.details[slot].moveFailed = m.details[slot].moveFailed || !ok // evictions stop it instead
+		m.arrived(slot, !ok)
+		if m.obsolete(it) {
+			m.remove(slot)
+		}
+	case it.stage == prefetching && to == GPUWarm && it.inFlight > 0:
+		it.stage = ready
+	case it.stage == prefetching && to == GPUWarm:
+		m.unlink(slot)
+		m.arrived(slot, ok)
+	default:
+		return
+	}
+	m.settle(it.gpu)
+}
+
+// arrived makes an instance ready whose memory is on its GPU, or on the host.
+func (m *memory) arrived(c int32, resident bool) {
+	before := m.share(c)
+	it := &m.instances[c]
+	it.stage, it.resident = ready, resident
+	m.record(c, before)
+	m.relink(c)
+}
+
+// Measured records how many bytes of its GPU an instance uses, and how many of them stay
+// there while the instance is on the host. From now on, the instance counts for the
+// measured bytes, but at least for the bytes that were promised to it at its start.
+func (m *memory) Measured(slot int32, mem, stays int64) {
+	it, extra := &m.instances[slot], &m.details[slot]
+	mem = max(mem-stays, extra.promised)
+	if it.stage == vacant || it.stage == queued || it.stage == lost || mem == it.mem && stays == extra.residual {
+		return
+	}
+	m.sizesVary = true
+	linked := it.isIdle()
+	if linked {
+		m.unlink(slot)
+	}
+	before := m.share(slot)
+	it.mem, extra.residual = mem, stays
+	m.record(slot, before)
+	if linked {
+		m.relink(slot)
+	}
+	if it.pinned {
+		m.dropObsolete(it.gpu)
+	}
+	m.settle(it.gpu)
+}
+
+// RaiseLeastMem records that the start of the instance in a slot failed because its GPU had too
+// little memory, so an instance of the function needs more than was free. It reports whether
+// evictions can free more memory there. Call it before Lost.
+func (m *memory) RaiseLeastMem(slot int32) bool {
+	it := &m.instances[slot]
+	d, f, n := &m.gpus[it.gpu], &m.costs[it.function], &m.counts[it.function]
+	if d.limit == 0 {
+		return false
+	}
+	free := d.free() + m.size(slot)
+	if d.countedMem(f) <= free {
+		n.leastMem = free + 1
+		f.countedMem = max(f.countedMem, n.leastMem)
+		m.sizesVary = true
+	}
+	return d.countedMem(f) > free
+}
+
+// Withdraw removes an instance from its GPU's queue for room, with its invocation.
+func (m *memory) Withdraw(slot int32) {
+	gpu := m.instances[slot].gpu
+	m.dequeue(slot)
+	m.settle(gpu)
+}
+
+// dequeue implements Withdraw, but leaves it to the caller to settle the GPU.
+func (m *memory) dequeue(slot int32) {
+	it := &m.instances[slot]
+	d := &m.gpus[it.gpu]
+	d.queue = slices.DeleteFunc(d.queue, func(c int32) bool { return c == slot })
+	before := m.share(slot)
+	it.inFlight, it.resident, it.stage = 0, false, ready
+	m.record(slot, before)
+	if it.unstarted() {
+		m.vacate(slot)
+		return
+	}
+	m.relink(slot)
+	if m.obsolete(it) {
+		m.remove(slot)
+	}
+}
+
+// bumpQueued bumps the instances in the queues for room that match.
+func (m *memory) bumpQueued(matches func(*instance) bool) {
+	for g := range m.gpus {
+		bumped := false
+		for _, c := range slices.Backward(slices.Clone(m.gpus[g].queue)) {
+			if matches(&m.instances[c]) {
+				m.report(Bumped, c)
+				m.dequeue(c)
+				bumped = true
+			}
+		}
+		if bumped {
+			m.settle(int32(g))
+		}
+	}
+}
+
+// BumpStarts bumps the invocations of a function that wait for room to start an instance.
+func (m *memory) BumpStarts(function int32) {
+	m.bumpQueued(func(it *instance) bool { return it.function == function && it.unstarted() })
+}
+
+// settle reports Placed for the queued instances of a GPU that have room now, in order. If no
+// instance is left to evict for the queue, it bumps the newest queued instances.
+func (m *memory) settle(gpu int32) {
+	m.touch(none, gpu)
+	d := &m.gpus[gpu]
+	for !m.makeRoom(gpu, 0) && len(d.queue) > 0 {
+		last := d.queue[len(d.queue)-1]
+		m.report(Bumped, last)
+		m.dequeue(last)
+	}
+	for len(d.queue) > 0 {
+		c := d.queue[0]
+		it := &m.instances[c]
+		if !d.fits(d.mem.used - d.mem.queued + it.mem + d.mem.leaving) {
+			return
+		}
+		d.queue = slices.Delete(d.queue, 0, 1)
+		if it.unstarted() {
+			m.setStage(c, launching)
+		} else {
+			m.setStage(c, ready)
+		}
+		m.report(Placed, c)
+	}
+}

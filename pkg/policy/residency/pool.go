@@ -1,0 +1,388 @@
+package residency
+
+import (
+	"math"
+	"time"
+)
+
+// Pool manages the instances on the GPUs of a node. Functions and GPUs are numbered from 0. Its
+// own methods begin and end the life of instances; they take time to start, move and stop, and
+// may end at any time, so the caller reports the end of each operation.
+type Pool struct {
+	*ledger
+	placement
+	memory
+}
+
+// New returns a pool without GPUs, functions and instances.
+func New(c Config) *Pool {
+	l := &ledger{config: c, expiry: never,
+		slots: slots{adopted: map[ID]int32{}, names: map[int32]ID{}}, devices: devices{touched: c.Touched}}
+	return &Pool{ledger: l, placement: placement{ledger: l, evict: eviction{l}}, memory: memory{ledger: l, evict: eviction{l}}}
+}
+
+// SetFunction adds or changes a function. If its memory size changed, its present instances stop
+// when they become idle.
+func (p *Pool) SetFunction(function int32, f Function) {
+	p.Grow(int(function) + 1)
+	n := &p.counts[function]
+	renew := p.specs[function].Mem != f.Mem && n.slots > 0
+	p.specs[function], n.retired = f, false
+	counted := max(f.Mem, f.Need, n.leastMem)
+	p.sizesVary = p.sizesVary || counted > f.Mem
+	p.costs[function] = costs{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), row: p.costs[function].row}
+	p.guard(function)
+	if f.Idle > 0 {
+		p.expiry, p.expires = 0, true
+	}
+	if renew {
+		p.Renew(function)
+	}
+}
+
+// Renew stops the present instances of a function when they become idle, and cancels their
+// starts. They no longer count towards the function's Min and Max.
+func (p *Pool) Renew(function int32) {
+	p.mayHaveObsolete = true
+	p.counts[function].leastMem = 0
+	for i := range p.instances {
+		it := &p.instances[i]
+		if it.function != function || it.pinned || it.hasEnded() {
+			continue
+		}
+		before := p.share(int32(i))
+		it.stale = true
+		p.record(int32(i), before)
+		if it.isIdle() {
+			p.remove(int32(i))
+		}
+	}
+	p.CancelStarts(function)
+}
+
+// Retire removes a function: it stops its instances when they become idle, and cancels their
+// starts.
+func (p *Pool) Retire(function int32) {
+	p.mayHaveObsolete = true
+	p.counts[function].retired = true
+	f := &p.costs[function]
+	for gpu := range p.rows.each(f, kind(GPUWarm)|kind(HostWarm), math.MaxInt) {
+		for c := p.rows.on(f, gpu); c != none; c = p.rows.on(f, gpu) {
+			p.remove(c)
+		}
+	}
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && it.isIdlePinned() {
+			p.remove(int32(i))
+		}
+	}
+	p.CancelStarts(function)
+}
+
+// CancelStarts cancels all starts of a function's instances, and bumps those in queues for room.
+// The memory of an instance whose start was cancelled remains in use until Lost. The starts of
+// pinned instances go on.
+func (p *Pool) CancelStarts(function int32) {
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && !it.pinned && p.IsStarting(int32(i)) {
+			p.stop(int32(i), Cancelled)
+		}
+	}
+	p.bumpQueued(func(it *instance) bool { return it.function == function })
+}
+
+// SetGPU opens a GPU with a number of slots and of bytes of memory; 0 bytes mean no limit.
+func (p *Pool) SetGPU(gpu int32, slots int, mem int64) {
+	for int(gpu) >= len(p.gpus) {
+		p.gpus = append(p.gpus, device{idle: list{none, none}, warm: list{none, none}, class: none})
+		p.rows.widen(p.costs)
+	}
+	d := &p.gpus[gpu]
+	d.open, d.slots = true, int32(slots)
+	p.SetSlots(gpu, slots)
+	p.SetMem(gpu, mem)
+}
+
+// CloseGPU takes a GPU out of use: its idle instances stop at once, busy ones when they become
+// idle.
+func (p *Pool) CloseGPU(gpu int32) {
+	p.mayHaveObsolete = true
+	p.SetSlots(gpu, 0)
+	p.gpus[gpu].open = false
+	p.largest = unmeasured
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && (it.isIdle() || it.isIdlePinned()) {
+			p.remove(int32(i))
+		}
+	}
+}
+
+// Clear removes all idle instances of a GPU.
+func (p *Pool) Clear(gpu int32) {
+	for c := p.gpus[gpu].idle.head; c != none; c = p.gpus[gpu].idle.head {
+		p.remove(c)
+	}
+}
+
+// Dismiss stops the idle instance of a function on a GPU that the function would use next.
+func (p *Pool) Dismiss(function, gpu int32) {
+	if c := p.rows.on(&p.costs[function], gpu); c != none {
+		p.remove(c)
+	}
+}
+
+// Found describes an instance that another process started.
+type Found struct {
+	Resident bool  // its memory is on the GPU
+	Pinned   bool  // see Adopt
+	Starting bool  // with Pinned: it is not ready; Started or Lost follows
+	Mem      int64 // bytes that it was promised on the GPU; 0 means the function's Mem
+}
+
+// Adopt adds an instance that already runs, because a plan started it or because it survived a
+// restart of the caller. Its ID must be less than None and new; otherwise Adopt returns false.
+//
+// A pinned instance belongs to another controller. The pool neither stops nor moves it to make
+// room, and never returns it as a place. A caller that knows its slot runs invocations on it with
+// Join and End; they take no slot of the GPU. Its memory counts like that of a running instance,
+// even while it starts. The pool removes it with its GPU or its function.
+func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration) (slot int32, ok bool) {
+	if id >= None || p.Slot(id) != none {
+		return none, false
+	}
+	c := p.create(function, gpu)
+	it, extra := &p.instances[c], &p.details[c]
+	it.adopted, p.adopted[id], p.names[c] = true, c, id
+	before := p.share(c)
+	if found.Mem > it.mem {
+		it.mem, p.sizesVary = found.Mem, true
+	}
+	extra.promised = max(extra.promised, found.Mem)
+	it.pinned, it.resident = found.Pinned, found.Resident || found.Pinned
+	if found.Pinned && found.Starting {
+		it.stage = starting
+	}
+	p.record(c, before)
+	switch {
+	case !found.Pinned:
+		p.link(c, now)
+	case !found.Starting:
+		extra.idleSince = now
+	}
+	if p.obsolete(it) {
+		p.remove(c)
+	}
+	if found.Pinned {
+		p.dropObsolete(gpu)
+	}
+	p.settle(gpu)
+	return c, true
+}
+
+// Start starts an instance of a function without an invocation, if that evicts nothing. It
+// chooses the GPU with the fewest instances of the function, then with the fewest instances. It
+// reports a Started change. It returns false if no GPU has room or the function is capped.
+func (p *Pool) Start(function int32) (slot int32, ok bool) {
+	if p.Capped(function) {
+		return none, false
+	}
+	own := make([]int32, len(p.gpus)) // instances of the function
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && it.stage != vacant {
+			own[it.gpu]++
+		}
+	}
+	best := none
+	for g := range p.gpus {
+		d := &p.gpus[g]
+		if !d.open || p.full(d) || p.config.MayStart != nil && !p.config.MayStart(function, int32(g)) ||
+			!d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.costs[function])) {
+			continue
+		}
+		if best == none || own[g] < own[best] || own[g] == own[best] && d.instances < p.gpus[best].instances {
+			best = int32(g)
+		}
+	}
+	if best == none {
+		return none, false
+	}
+	c := p.create(function, best)
+	before := p.share(c)
+	p.instances[c].stage, p.instances[c].resident = starting, true
+	p.record(c, before)
+	p.report(Started, c)
+	return c, true
+}
+
+// Started records that the start of an instance has ended. The instance is now idle, or runs the
+// invocations for which it was started.
+func (p *Pool) Started(slot int32, now time.Duration) {
+	it := &p.instances[slot]
+	wasLaunching := it.stage == launching
+	if !p.IsStarting(slot) {
+		return
+	}
+	p.setStage(slot, ready)
+	switch {
+	case wasLaunching:
+	case it.pinned:
+		p.details[slot].idleSince = now
+	default:
+		p.settleIdle(slot, now)
+	}
+}
+
+// settleIdle makes an instance idle that has started or has ended its last invocation, and removes
+// it if it is obsolete, or instances beyond the limit of the pool.
+func (p *Pool) settleIdle(slot int32, now time.Duration) {
+	p.link(slot, now)
+	if p.Obsolete(slot) {
+		p.remove(slot)
+		return
+	}
+	p.Trim(p.instances[slot].gpu)
+}
+
+// Lost records that an instance has ended, on request or not. The caller ends its invocations
+// with End.
+func (p *Pool) Lost(slot int32) {
+	it := &p.instances[slot]
+	if it.stage == queued {
+		p.dequeue(slot)
+	}
+	if it.stage == vacant || it.stage == lost {
+		return
+	}
+	if it.isIdle() {
+		p.unlink(slot)
+	}
+	before := p.share(slot)
+	it.stage, it.resident, it.mem, p.details[slot].residual = lost, false, 0, 0
+	p.record(slot, before)
+	if it.inFlight == 0 {
+		p.vacate(slot)
+	}
+	p.settle(it.gpu)
+}
+
+// Begin starts an invocation at a place that Best returned, and evicts instances for it. It
+// returns the slot of its instance. started is false if the invocation has to wait for room; a
+// Placed change follows when there is room.
+func (p *Pool) Begin(function int32, at Place) (slot int32, started bool) {
+	d := &p.gpus[at.GPU]
+	c := at.Slot
+	if c == none {
+		for p.full(d) && p.removeFirst(at.GPU) {
+		}
+		c = p.create(function, at.GPU)
+	} else {
+		p.unlink(c)
+	}
+	it, units := &p.instances[c], d.capacityFor(&p.costs[function])
+	if it.sliced = units != unit; it.sliced {
+		p.details[c].capacity = units
+	}
+	if it.resident {
+		p.addRun(c, 1)
+		return c, true
+	}
+	before := p.share(c)
+	it.inFlight = 1
+	if at.Slot == none {
+		it.stage = launching
+	}
+	it.mem = p.memAfterReturn(c)
+	p.makeRoom(at.GPU, it.mem)
+	it.resident = true
+	if !d.fits(d.mem.used + it.mem - d.mem.queued + d.mem.leaving) {
+		it.stage = queued
+		d.queue = append(d.queue, c)
+	}
+	p.record(c, before)
+	return c, it.stage != queued
+}
+
+// Join adds an invocation to a running instance that can accept it, see Spare.
+func (p *Pool) Join(slot int32) { p.instances[slot].inFlight++ }
+
+// End ends an invocation on an instance. After the last invocation, the instance becomes idle,
+// and instances beyond the limit of the pool are removed.
+func (p *Pool) End(c int32, now time.Duration) {
+	it := &p.instances[c]
+	if it.inFlight > 1 {
+		it.inFlight--
+		return
+	}
+	if it.stage == launching { // an end implies that the instance has started
+		p.setStage(c, ready)
+	}
+	p.addRun(c, -1)
+	switch {
+	case it.stage == lost:
+		p.vacate(c)
+	case !it.pinned:
+		p.settleIdle(c, now)
+	default:
+		if p.details[c].idleSince = now; p.Obsolete(c) {
+			p.remove(c)
+		}
+	}
+}
+
+// Expire stops idle instances whose function's Idle time has passed, except for the minimum to
+// keep. It returns the time at which the next one may expire, or never.
+func (p *Pool) Expire(now time.Duration) (next time.Duration) {
+	if now >= p.expiry {
+		p.expire(now)
+	}
+	return p.expiry
+}
+
+// expire implements Expire when an instance may have expired.
+func (p *Pool) expire(now time.Duration) {
+	p.expiry = never
+	for i := range p.instances {
+		it := &p.instances[i]
+		idle := p.specs[it.function].Idle
+		if idle == 0 || !it.isIdle() || p.neededForMin(it.function) {
+			continue
+		}
+		if since := p.details[i].idleSince; now-since >= idle {
+			p.remove(int32(i))
+		} else {
+			p.expiry = min(p.expiry, since+idle)
+		}
+	}
+}
+
+// InstanceStatus describes the state of an instance.
+type InstanceStatus struct {
+	Instance      ID
+	Function, GPU int32
+	Mem           int64 // bytes on the GPU
+	InFlight      int   // invocations in flight
+	State         string
+	Since         time.Duration // when it became idle
+}
+
+// Instances returns all instances, in no particular order.
+func (p *Pool) Instances() []InstanceStatus {
+	var list []InstanceStatus
+	for i := range p.instances {
+		it := &p.instances[i]
+		if it.stage == vacant {
+			continue
+		}
+		s := InstanceStatus{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, InFlight: int(it.inFlight), Since: p.details[i].idleSince,
+			State: [...]string{ready: "idle", queued: "waits for room", starting: "starting", launching: "starting", offloading: "offloading",
+				prefetching: "prefetching", stopping: "stopping", lost: "lost"}[it.stage]}
+		if it.resident && it.stage != queued {
+			s.Mem = it.mem
+		}
+		if it.stage == ready && it.inFlight > 0 {
+			s.State = "running"
+		}
+		list = append(list, s)
+	}
+	return list
+}

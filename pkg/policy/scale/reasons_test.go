@@ -1,0 +1,9 @@
+package scale
+
+import "testing"
+
+func TestReasons(t *testing.T) {
+	if err := Reasons.Valid(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,238 @@
+package token
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/reason"
+)
+
+// phase is the phase of an instance or the state of a GPU in Algorithm 2.
+type phase int
+
+// The phases. The state of a GPU is the highest phase of its instances.
+const (
+	none       phase = iota // no SLO-sensitive client: the other instances receive their limits
+	recovery                // an SLO-sensitive instance is idle or alone: running instances grow
+	contention              // all run and no cycle stretches: instances receive their requests
+	emergency               // a launch cycle stretches: SLO-sensitive instances rise to their limits, others shrink
+)
+
+// String returns the name of the phase for status output.
+func (p phase) String() string {
+	return [...]string{"NONE", "RECOVERY", "CONTENTION", "EMERGENCY"}[p]
+}
+
+// parameters holds the constants of introspective.
+type parameters struct {
+	// Constants of Algorithm 2, with the values of Dilu's published code. That code compares
+	// them with the stretch T/Tmin, which is the paper's ΔT plus one.
+	period    time.Duration // between two issues of tokens (section 3.4.1)
+	violation float64       // η_violation: a larger stretch is an emergency; the paper uses 1.3 for LLM decoding
+	outlier   float64       // a larger stretch counts from the second in a row
+	recovery  float64       // a smaller stretch counts as none
+	increase  float64       // η_increase: factor of growth per period
+
+	// Constants that the paper does not give.
+	rateWindow int     // periods in a rate window (published code: 100, evaluated after 10 to 120)
+	floor      float64 // part of its request that a best-effort instance keeps in an emergency (published code: 0.01)
+}
+
+// published holds the values with which Dilu was evaluated. The values that the paper leaves open
+// are ours: a rate window as long as the usual scheduling window, and a floor with which training
+// makes visible progress.
+var published = parameters{
+	period: 5 * time.Millisecond, violation: 1.6, outlier: 4, recovery: 1.2, increase: 1.3,
+	rateWindow: 20, floor: 0.1,
+}
+
+// meteredInstance is a registered instance. Shares are fractions of the whole GPU, 0 to 1.
+type meteredInstance struct {
+	id             string
+	sm             float64 // percent
+	request, limit float64
+	alone          float64 // share when it runs alone without tokens
+	sensitive      bool
+	gauge          gauge
+	cycle          cycle
+
+	phase       phase
+	scaledShare float64 // share according to Algorithm 2 (R_last)
+	demand      float64 // share that it is expected to use
+	reserved    float64 // share that is reserved for it
+	issued      float64 // share that it is issued
+
+	level         float64       // blocks that its clients may launch now; negative: debt
+	accrued       time.Duration // when level was last updated
+	owed          float64       // GPU time in seconds that trials of others took from it; negative: that its own trials gave it
+	blocks        float64       // blocks launched since the last issue
+	rates         []float64     // rate window: share used in each period, newest first
+	launched      time.Duration // when it was last seen to launch
+	charged       time.Duration // time that all its blocks take alone on the GPU
+	clients       []*meteredClient
+	activeClients int // number of active clients; set by count
+}
+
+// meteredClient is one process of an instance.
+type meteredClient struct {
+	id             ClientID
+	inst           *meteredInstance
+	state          State
+	since          time.Duration // when it started to wait, or was granted its lease
+	lease          uint32
+	requestPending bool   // requested while draining or suspended
+	budget         uint64 // the last budget issued
+	launches       uint64 // launches and blocks at the last sample
+	blocks         uint64
+	run            run
+	used           time.Duration // in the current window, in time alone on the GPU
+	usedLastWindow time.Duration // in the last full window
+	reason         reason.Reason
+}
+
+func (c *meteredClient) holdsLease() bool { return c.state == Running || c.state == Draining }
+
+// runs reports whether a client of the instance has a lease that is not revoked.
+func (i *meteredInstance) runs() bool {
+	return slices.ContainsFunc(i.clients, func(c *meteredClient) bool { return c.state == Running })
+}
+
+// pushRate adds the share used in a period to the rate window and drops the oldest.
+func (i *meteredInstance) pushRate(rate float64) {
+	copy(i.rates[1:], i.rates)
+	i.rates[0] = rate
+}
+
+// trial is a measurement of an instance alone on the GPU.
+type trial struct {
+	client   *meteredClient
+	start    time.Duration
+	granted  bool          // its lease was granted
+	end      time.Duration // when that lease is to be revoked
+	blocks   uint64        // the client's blocks before the trial
+	launches uint64        // the client's kernel launches before the trial
+}
+
+// meter holds the instances and clients of a GPU and the counters of their launches.
+type meter struct {
+	params    parameters
+	now       time.Duration
+	ticked    time.Duration      // last issue of tokens
+	instances []*meteredInstance // ordered by ID
+	clients   []*meteredClient   // ordered by ID
+	trial     *trial             // the trial in progress, or nil
+}
+
+func (s *meter) findInstance(id string) (int, bool) {
+	return slices.BinarySearchFunc(s.instances, id, func(i *meteredInstance, id string) int { return strings.Compare(i.id, id) })
+}
+
+func (s *meter) findClient(id ClientID) (int, bool) {
+	return slices.BinarySearchFunc(s.clients, id, func(c *meteredClient, id ClientID) int { return cmp.Compare(c.id, id) })
+}
+
+func (s *meter) find(id ClientID) *meteredClient {
+	if at, ok := s.findClient(id); ok {
+		return s.clients[at]
+	}
+	return nil
+}
+
+func (s *meter) addInstance(ev AddInstance) {
+	at, ok := s.findInstance(ev.Instance)
+	if !ok {
+		idle := -time.Duration(s.params.rateWindow) * s.params.period
+		s.instances = slices.Insert(s.instances, at, &meteredInstance{
+			id: ev.Instance, rates: make([]float64, s.params.rateWindow), accrued: s.now, launched: s.now + idle,
+		})
+	}
+	i := s.instances[at]
+	sm := ev.Slice.SMPct / 100
+	alone := sm
+	if ev.Unenforced {
+		alone = 1
+	}
+	if i.alone != alone {
+		i.gauge = gauge{}
+	}
+	i.sm, i.alone, i.sensitive = ev.Slice.SMPct, alone, ev.SLO > 0
+	i.request, i.limit = sm*ev.Slice.QuotaRequest, sm*ev.Slice.QuotaLimit
+	i.scaledShare = min(max(i.scaledShare, i.request), i.limit)
+	i.issued = i.scaledShare
+}
+
+func (s *meter) removeInstance(id string) {
+	at, ok := s.findInstance(id)
+	if !ok {
+		return
+	}
+	removed := s.instances[at]
+	s.instances = slices.Delete(s.instances, at, at+1)
+	s.clients = slices.DeleteFunc(s.clients, func(c *meteredClient) bool { return c.inst == removed })
+}
+
+func (s *meter) addClient(ev AddClient) {
+	at, ok := s.findInstance(ev.Instance)
+	place, known := s.findClient(ev.Client)
+	if !ok || known {
+		return
+	}
+	c := &meteredClient{id: ev.Client, inst: s.instances[at]}
+	s.clients = slices.Insert(s.clients, place, c)
+	c.inst.clients = append(c.inst.clients, c)
+}
+
+// count counts the active clients of each instance.
+func (s *meter) count() {
+	for _, i := range s.instances {
+		i.activeClients = 0
+		for _, c := range i.clients {
+			if c.state.active() {
+				i.activeClients++
+			}
+		}
+	}
+}
+
+// empty reports whether the instance's rate window is empty: no client is active, and none has
+// launched for the length of the window.
+func (s *meter) empty(i *meteredInstance) bool {
+	return i.activeClients == 0 && s.now-i.launched >= time.Duration(s.params.rateWindow)*s.params.period
+}
+
+// wouldDisturb reports whether a trial of the instance would delay an SLO-sensitive instance.
+func (s *meter) wouldDisturb(i *meteredInstance) bool {
+	return slices.ContainsFunc(s.instances, func(o *meteredInstance) bool { return o != i && o.sensitive && !s.empty(o) })
+}
+
+// sample updates a client's counters and charges the new blocks to its instance.
+func (s *meter) sample(c *meteredClient, ev Sample) {
+	i := c.inst
+	if ev.Launches > c.launches || ev.Blocks > c.blocks {
+		i.launched = s.now
+	}
+	if ev.Blocks > c.blocks {
+		blocks := float64(ev.Blocks - c.blocks)
+		i.blocks += blocks
+		if s.limited(i) {
+			i.level -= blocks
+		}
+		c.used += i.gauge.timeOf(blocks)
+		i.charged += i.gauge.timeOf(blocks)
+		if i.gauge.speed == 0 { // its last trial did not find a speed
+			i.gauge.due = min(i.gauge.due, s.now+trialPatience)
+		}
+	}
+	c.launches, c.blocks = ev.Launches, ev.Blocks
+}
+
+// limited reports whether the instance's launches are bounded by its tokens. They are not if its
+// share is as large as it would be alone, if it has not been measured, or during its trial.
+func (s *meter) limited(i *meteredInstance) bool {
+	return i.gauge.speed > 0 && i.issued < i.alone-shareEps && (s.trial == nil || s.trial.client.inst != i)
+}
+
+// shareEps is the rounding error of shares of a GPU.
+const shareEps = 1e-9

@@ -1,0 +1,292 @@
+package token
+
+import (
+	"math"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+const (
+	firstLead = gpu.Round / 64
+	minLead   = gpu.Round / 320 // about the precision of an announced end
+
+	minIgnored = 16   // leases for which a client's announcements are ignored after a wrong one;
+	maxIgnored = 1024 // doubled with each wrong one, up to this number
+)
+
+// handover learns the cost of passing the GPU from one client to the next.
+type handover struct {
+	*ledger
+	cost  time.Duration // mean idle time of the GPU per hand-over
+	count time.Duration // number of hand-overs in the mean, at most 64
+	lead  time.Duration // how long before the end of its work in flight a client should announce that end
+}
+
+// observeHandover updates the mean cost of a hand-over, over about 64 hand-overs. It is a mean because on
+// a busy host a few long hand-overs cause most of the loss.
+func (s *handover) observeHandover(lost time.Duration) {
+	s.count = min(s.count+1, 64)
+	s.cost += (min(lost, gpu.Round) - s.cost) / s.count
+}
+
+// adjustLead updates the lead time after a lease that was granted before the end of another client's
+// work. idle is how long the GPU was idle, or negative if both clients had work in flight. The
+// steps are small, because a pause of the host predicts nothing. An idle time that no lead could
+// cover is ignored: the client had nothing to launch yet.
+func (s *handover) adjustLead(idle time.Duration) {
+	if idle > soon-s.lead {
+		return
+	}
+	s.lead = min(max(s.lead+min(max(idle, -minLead), minLead)/8, minLead), soon)
+}
+
+// recordEnding records the announced end of a draining client's work in flight, if it is near and the
+// client's announcements are not ignored.
+func (s *handover) recordEnding(c *client, ev Ending) {
+	if c.state == Draining && ev.Lease == c.lease && c.announcedEnd == 0 && c.ignoredLeases == 0 && ev.Remaining <= soon {
+		c.announcedEnd = s.now + max(ev.Remaining, 0)
+	}
+}
+
+// checkAnnouncement checks the last announcement of a client whose lease ended. If the work continued well
+// beyond the announced end, next to the next client's, it ignores the client's announcements
+// for a number of leases.
+func (c *client) checkAnnouncement(now time.Duration) {
+	switch {
+	case c.announcedEnd == 0:
+		c.ignoredLeases = max(c.ignoredLeases-1, 0)
+	case now-c.announcedEnd > soon:
+		c.penalty = min(max(2*c.penalty, minIgnored), maxIgnored)
+		c.ignoredLeases = c.penalty
+	default:
+		c.penalty /= 2
+	}
+}
+
+// othersInFlight returns the time until the last announced end of work in flight of other clients, if c
+// needs SMs that they hold; otherwise 0.
+func (s *handover) othersInFlight(c *client) time.Duration {
+	occupied, remaining := 0.0, time.Duration(0)
+	for _, o := range s.clients {
+		if o != c && o.holdsLease() {
+			occupied += o.inst.slice.SMPct
+			remaining = max(remaining, o.announcedEnd-s.now)
+		}
+	}
+	if s.fits(occupied, c) {
+		return 0
+	}
+	return remaining
+}
+
+// idleTime returns how long the GPU was idle in a lease that is returned. It excludes the time before
+// and after the client's work in which other clients had work in flight. A negative result is the
+// time in which two clients had work in flight, which both have measured.
+func (s *handover) idleTime(c *client, used time.Duration) time.Duration {
+	idle := s.now - c.since - used - c.startDelay
+	if after := s.now - c.announcedEnd; c.announcedEnd > 0 && after > 0 && after <= soon {
+		idle -= after
+	}
+	return idle
+}
+
+// updateAverage updates a moving average. A new value has a weight of a quarter. The upward step is at
+// most a sixteenth of the average, because some values on a busy host are much too long.
+func updateAverage(usual *time.Duration, value time.Duration) {
+	if *usual == 0 {
+		*usual = value
+	}
+	*usual += min(value-*usual, *usual/4) / 4
+}
+
+const (
+	maxTurnsPerRound = 8   // a turn is at least 1/maxTurnsPerRound of a round
+	smooth           = 50  // hand-overs take at most 1/smooth of the time in rounds,
+	coarse           = 100 // and towards 1/coarse if that needs rounds of more than twice the configured length
+)
+
+// rounds divides a window so that every waiting client has a turn soon.
+type rounds struct {
+	*ledger
+	*timetable
+	*handover
+	round   time.Duration // configured length of a round; 0: no rounds, leases end with budgets
+	waiting int           // clients that have budget and for which not enough SMs are free; set by shortenLeases
+	seldom  bool          // such a client has not used the GPU for at least a round; set by shortenLeases
+}
+
+// usesRounds reports whether leases end with turns of a round. With a timetable they do not, because
+// it has turns of its own.
+func (s *rounds) usesRounds() bool { return s.round > 0 && len(s.moments) == 0 }
+
+// rejoin gives an instance that becomes active the rank of the least-served active instance: time
+// that it left to others while it was idle is forfeited. It has no effect while all clients fit
+// side by side.
+func (s *rounds) rejoin(i *instance) {
+	if !s.usesRounds() || s.allFit() {
+		return
+	}
+	s.recount()
+	least := -1.0
+	for _, o := range s.instances {
+		if o == i && o.activeClients > 0 {
+			return
+		}
+		if o.activeClients > 0 && (least < 0 || o.servedFraction() < least) {
+			least = o.servedFraction()
+		}
+	}
+	if gap := least - i.servedFraction(); gap > 0 {
+		i.forfeited += time.Duration(gap * float64(i.request))
+	}
+}
+
+// servedFraction returns the fraction of its request that the instance has received in this window,
+// forfeited time included. Credit counts as negative use.
+func (i *instance) servedFraction() float64 {
+	return float64(i.request-i.guaranteed()+i.forfeited) / float64(max(i.request, 1))
+}
+
+// turnLength returns how long a client of the instance runs while others wait: the instance's part
+// of a round, divided among its active clients.
+func (s *rounds) turnLength(i *instance) time.Duration {
+	if !s.usesRounds() {
+		return s.window
+	}
+	turn := scale(s.roundLength(), i.request, max(s.window, s.activeRequests))
+	return max(turn/time.Duration(max(1, i.activeClients)), s.round/maxTurnsPerRound)
+}
+
+// roundLength returns the current length of a round, of which a window has a whole number. Rounds
+// become longer if hand-overs would lose too much of them, unless a client waits that seldom uses
+// the GPU.
+func (s *rounds) roundLength() time.Duration {
+	if s.seldom || s.round == 0 {
+		return s.round
+	}
+	lost := time.Duration(s.activeInstances) * s.cost
+	round := max(s.round, smooth*lost)
+	if long := 2 * s.round; round > long {
+		round = min(coarse*lost, time.Duration(float64(round)*float64(round)/float64(long)))
+	}
+	return s.window / max(1, s.window/round)
+}
+
+// servedTurns returns how many turns the instance will have had in this window after using more time.
+func (s *rounds) servedTurns(i *instance, extra time.Duration) float64 {
+	served := i.servedFraction() + float64(extra)/float64(max(i.request, 1))
+	return served * float64(s.window) / float64(s.roundLength())
+}
+
+// nextTurnLength returns the length of the instance's next turn. The overrun of the previous turn is
+// subtracted, down to half a turn; a shorter previous turn likewise adds to it.
+func (s *rounds) nextTurnLength(i *instance) time.Duration {
+	turn := s.turnLength(i)
+	return turn - min(max(i.turnOverrun, -turn/2), turn/2)
+}
+
+// recordTurnOverrun records by how much a turn exceeded its length.
+func (c *client) recordTurnOverrun(length time.Duration) {
+	if c.inst.turnOverrun = 0; c.expectedTurn > 0 {
+		c.inst.turnOverrun = length - c.expectedTurn
+	}
+}
+
+// leaseLength returns how much of a lease of the given length the client receives while others wait:
+// one turn, or all of it if less than half a turn would remain. It sets c.expectedTurn.
+func (s *rounds) leaseLength(c *client, length time.Duration) time.Duration {
+	c.expectedTurn = 0
+	if turn := s.nextTurnLength(c.inst); s.waiting > 0 && length > turn+turn/2 {
+		c.expectedTurn = s.uncutLength(s.now, turn)
+		return turn
+	}
+	return length
+}
+
+// uncutLength returns the expected length of a turn that begins at the given time, or 0 if the
+// window ends before the turn.
+func (s *rounds) uncutLength(start, turn time.Duration) time.Duration {
+	if start+turn < s.start+s.window {
+		return turn
+	}
+	return 0
+}
+
+// contendedTurn returns the length of a turn, or 0 if all known clients fit side by side.
+func (s *rounds) contendedTurn(i *instance) time.Duration {
+	if !s.usesRounds() || s.allFit() {
+		return 0
+	}
+	return s.turnLength(i)
+}
+
+// drainPenalty returns half of the time by which the instance's drain exceeds its turn, but at most its
+// request per window. The instance is ranked as if it had used this time, so that it runs half of
+// the excess before its time and half after it.
+func (s *rounds) drainPenalty(i *instance) time.Duration {
+	if !s.usesRounds() {
+		return 0
+	}
+	return min(max(0, i.drain-s.turnLength(i))/2, i.request)
+}
+
+// rankTurns puts instances back that are a turn and a half ahead of another active instance. For
+// smaller differences, caused by late or early drains, the lengths of turns compensate (nextTurnLength).
+func (s *rounds) rankTurns() {
+	least := math.Inf(1)
+	for _, i := range s.instances {
+		if i.activeClients > 0 {
+			i.turnsAhead = s.servedTurns(i, s.drainPenalty(i))
+			least = min(least, i.turnsAhead)
+		}
+	}
+	for _, i := range s.instances {
+		i.turnsAhead = math.Floor((i.turnsAhead - least) / 1.5)
+	}
+}
+
+// shortenLeases makes running leases end with their turns if a client with budget waits for occupied
+// SMs. It also sets waiting and seldom.
+func (s *rounds) shortenLeases() {
+	s.waiting, s.seldom = 0, false
+	if s.allFit() {
+		return
+	}
+	round, occupied := s.roundLength(), 0.0
+	for _, c := range s.clients {
+		if s.occupies(c) {
+			occupied += c.inst.slice.SMPct
+		}
+	}
+	for _, c := range s.clients {
+		switch {
+		case c.state != Waiting || c.inst.remainingBudget() < s.minBudget(c):
+		case s.fits(occupied, c):
+			occupied += c.inst.slice.SMPct
+		default:
+			s.waiting++
+			s.seldom = s.seldom || c.since-c.lastReturn >= round
+		}
+	}
+	if !s.usesRounds() || s.waiting == 0 {
+		return
+	}
+	s.rankTurns()
+	for _, c := range s.running {
+		turn := s.nextTurnLength(c.inst)
+		switch end := c.turnStart + s.revokeAfter(c, turn); {
+		case end >= c.end:
+		case end <= s.now: // it continued while no client waited
+			c.end = s.now
+		default:
+			c.end, c.expectedTurn = end, s.uncutLength(c.turnStart, turn)
+		}
+	}
+}
+
+// revokeAfter returns how much of a lease passes until it is revoked, so that the client has drained at
+// its end. It is at least half of the lease.
+func (s *rounds) revokeAfter(c *client, length time.Duration) time.Duration {
+	return length - min(c.drain, length/2)
+}

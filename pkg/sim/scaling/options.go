@@ -1,0 +1,43 @@
+package scaling
+
+import (
+	"math"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// NewOptions returns the options of a run with a scaler of that kind. rows are the profile rows
+// of a function, each with a throughput. The run begins with the instances that the load first
+// requires, regardless of the estimator.
+func NewOptions(kind scale.Kind, rows []profile.Row, estimator string, settings scale.Options, first float64) (o Options, err error) {
+	unit, err := scale.Unit(rows)
+	if err != nil {
+		return o, err
+	}
+	load, err := scale.NewEstimator(estimator, settings.Estimate)
+	if err != nil {
+		return o, err
+	}
+	setup := scale.Setup{Rows: rows, Unit: unit, Load: load, Options: settings}
+	o.Scaler, o.Cold = kind.New(setup), coldStart(rows)
+	setup.Load = scale.Last{}
+	o.First, err = First(kind.New(setup), first)
+	return o, err
+}
+
+// coldStart returns a function for the cold-start time of an instance: the cold_ms of its row, or
+// the largest cold_ms of all rows if that is missing.
+func coldStart(rows []profile.Row) func(profile.Row) time.Duration {
+	maxMS := 0.0
+	for _, r := range rows {
+		maxMS = max(maxMS, r.ColdMS)
+	}
+	return func(r profile.Row) time.Duration {
+		if r.ColdMS == 0 {
+			r.ColdMS = maxMS
+		}
+		return time.Duration(math.Round(r.ColdMS * float64(time.Millisecond)))
+	}
+}
