@@ -99,11 +99,12 @@ func (m *Manager) Close() {
 }
 
 const (
-	stateTimeout = 10 * time.Second // limit on a change of the state file
-	stopTimeout  = 30 * time.Second // limit on stopping one instance
-	stopsAtEnd   = 16               // concurrent stops in Close
-	firstRetry   = time.Second      // first pause before a failed operation is repeated; doubles each time
-	lastRetry    = 30 * time.Second
+	stateTimeout  = 10 * time.Second // limit on a change of the state file
+	stopTimeout   = 30 * time.Second // limit on stopping one instance
+	stopsAtEnd    = 16               // concurrent stops in Close
+	attemptsAtEnd = 2                // attempts of an operation after the Manager's life
+	firstRetry    = time.Second      // first pause before a failed operation is repeated; doubles each time
+	lastRetry     = 30 * time.Second
 )
 
 // pause waits for d. It returns false if ctx ends first.
@@ -118,10 +119,15 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// insist repeats an operation until it succeeds or the Manager's life ends. An attempt in
-// progress continues after the end of life, up to timeout.
+// insist repeats an operation until it succeeds, and reports whether it did. After the end of
+// the Manager's life, an attempt in progress continues, up to timeout, and up to attemptsAtEnd more
+// follow.
 func (m *Manager) insist(timeout time.Duration, do func(context.Context) error, failed func(error)) bool {
+	atEnd := 0
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		if m.life.Err() != nil {
+			atEnd++
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(m.life), timeout)
 		err := do(ctx)
 		cancel()
@@ -129,9 +135,10 @@ func (m *Manager) insist(timeout time.Duration, do func(context.Context) error, 
 			return true
 		}
 		failed(err)
-		if !pause(m.life, retry) {
+		if atEnd == attemptsAtEnd {
 			return false
 		}
+		pause(m.life, retry)
 	}
 }
 
@@ -154,8 +161,8 @@ func (m *Manager) forget(id string) {
 	m.write(func(ctx context.Context) error { return m.cfg.Catalog.Forget(ctx, id) })
 }
 
-// discard stops an instance and removes its record. If it does not succeed before the
-// Manager's life ends, the next gateway finds the record.
+// discard stops an instance and removes its record. If it does not succeed by the end of the
+// Manager's life, the next gateway finds the record.
 func (m *Manager) discard(r instance.Record) {
 	stop := func(ctx context.Context) error { return m.cfg.Starter.Stop(ctx, r) }
 	if m.insist(stopTimeout, stop, func(err error) { m.log.Error("cannot stop the instance", "instance", r.ID, "err", err) }) {
