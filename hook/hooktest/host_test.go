@@ -76,9 +76,10 @@ func (h *host) start() {
 	})
 }
 
-// daemonEnv returns the environment of daemons.
+// daemonEnv returns the environment of daemons. With simulated GPUs of its own, a daemon claims them whatever other
+// tests run.
 func (h *host) daemonEnv() []string {
-	return append(append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir), h.settings...)
+	return append(append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir, "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim")), h.settings...)
 }
 
 func (h *host) startCommand(cmd *exec.Cmd) error {

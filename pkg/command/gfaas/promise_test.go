@@ -50,7 +50,7 @@ func TestPromise(t *testing.T) {
 		d := w.random(r)
 		if text == "" {
 			for _, f := range d {
-				f.objective = 1000 // feasible even with a profile from a busy host
+				f.rps, f.objective = min(f.rps, 10), 1000 // feasible even if the host is busier than when it was profiled
 			}
 		}
 		planned := w.plan("plan.json", d)
