@@ -316,7 +316,7 @@ func testCompose(t *testing.T, version string, program []string) {
 		t.Errorf("the plan does not name it: %+v", c)
 	}
 	p.output("register", "plan.json", "--node", "n")
-	p.mustEngine(compose("restart", "saxpy-1")...) // a running instance stays unregistered, so restart it
+	p.mustEngine(compose("restart", "saxpy-1")...)      // a running instance stays unregistered, so restart it
 	for _, id := range []string{"saxpy-0", "saxpy-1"} { // on a busy host they may take longer than --repair waits
 		compute(t, strings.TrimSpace(p.mustEngine(compose("port", id, "8080")...)))
 	}

@@ -102,3 +102,20 @@ func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedWeightsOfDominatedConfiguration checks that fast does not use a configuration whose weights are larger than
+// those that the plan keeps on the GPU. Of two configurations that cover the remainder, fast prefers the one with less
+// throughput, even if the other needs no more of anything.
+func TestSharedWeightsOfDominatedConfiguration(t *testing.T) {
+	small, large := row("f", 12, 0.3, 0.37), row("f", 12, 0.3, 0.33)
+	small.GPUMemMiB, small.ModelMemMiB = 3, 3
+	large.GPUMemMiB, large.ModelMemMiB, large.Batch = 649, 649, 2
+	in := Input{Profile: []profile.Row{small, large}, Demand: []plan.Demand{{Function: "f", RPS: 0.16}}, MemMiB: 16384}
+	p, err := Fast(in, FastOptions{ShareModels: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(found) > 0 {
+		t.Errorf("got %+v, want a valid plan", found)
+	}
+}

@@ -27,7 +27,7 @@ type weightsKey struct {
 
 // share sets the size of the weights of each model. This is the size that the current plan keeps
 // on GPUs of the same GPU model, or otherwise the largest that any configuration shares. It
-// excludes configurations with larger weights than the current plan keeps.
+// excludes configurations with larger weights than these.
 func (s *sharedWeights) share(in Input, current plan.Plan) {
 	if !s.shared {
 		return
@@ -73,6 +73,23 @@ func (s *sharedWeights) share(in Input, current plan.Plan) {
 	for model := range s.keepers {
 		s.keepers[model] = largest[model]
 	}
+	devices := in.Devices
+	if devices == nil {
+		devices = []plan.Device{in.newDevice(0)}
+	}
+	for i := range s.demands {
+		w := &s.demands[i]
+		w.rows = filter(w.rows, func(r profile.Row) bool { return s.covers(r, devices) })
+	}
+}
+
+// covers reports whether the weights kept on each device are at least those of a configuration that may
+// run there. Those of a dominated configuration may be larger.
+func (s *sharedWeights) covers(r profile.Row, devices []plan.Device) bool {
+	size := plan.Model{MemMiB: r.ModelMemMiB}.Bytes()
+	return !slices.ContainsFunc(devices, func(d plan.Device) bool {
+		return matches(r, d) && size > s.weightsOn(s.model[r.Function], d)
+	})
 }
 
 // weightsOf returns the model, without its size, of a function in the demand, or the zero Model.
