@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,7 +61,9 @@ func New() *Metrics {
 type Function struct {
 	metrics *Metrics
 	name    string
-	removed atomic.Bool // Remove was called, so the name must not become a label again
+
+	series  sync.RWMutex // read-locked while a call is counted, so that Remove deletes its series, too
+	removed bool         // Remove was called, so the name must not become a label again; under series
 
 	duration, queued, functions prometheus.Observer
 
@@ -102,28 +103,33 @@ func (f *Function) Refused(e *refusal.Error, queued time.Duration, came time.Tim
 		f.rejected++
 	}
 	f.mu.Unlock()
-	if !f.count(status, queued, time.Since(came)) {
-		return
-	}
+	f.count(status, queued, time.Since(came))
 	switch e.Code {
 	case refusal.Timeout, refusal.InstanceDied, refusal.BadAnswer, refusal.Cancelled: // the call had been dispatched
 	default:
-		f.metrics.rejected.WithLabelValues(f.name, e.Code).Inc()
+		f.unlessRemoved(func() { f.metrics.rejected.WithLabelValues(f.name, e.Code).Inc() })
 	}
 }
 
-// count adds a call to the series. It returns false if the function was removed.
-func (f *Function) count(status int, queued, took time.Duration) bool {
-	if f.removed.Load() {
-		return false
+// unlessRemoved calls add, which may create series, unless the function was removed.
+func (f *Function) unlessRemoved(add func()) {
+	f.series.RLock()
+	defer f.series.RUnlock()
+	if !f.removed {
+		add()
 	}
-	code := codeLabel(status)
-	f.metrics.requests.WithLabelValues(f.name, code).Inc()
-	f.metrics.invoked.WithLabelValues(f.name+"."+Namespace, code).Inc()
-	f.duration.Observe(took.Seconds())
-	f.functions.Observe(took.Seconds())
-	f.queued.Observe(queued.Seconds())
-	return true
+}
+
+// count adds a call to the series.
+func (f *Function) count(status int, queued, took time.Duration) {
+	f.unlessRemoved(func() {
+		code := codeLabel(status)
+		f.metrics.requests.WithLabelValues(f.name, code).Inc()
+		f.metrics.invoked.WithLabelValues(f.name+"."+Namespace, code).Inc()
+		f.duration.Observe(took.Seconds())
+		f.functions.Observe(took.Seconds())
+		f.queued.Observe(queued.Seconds())
+	})
 }
 
 // codeLabel returns the label of a status: its number if it is registered (or
@@ -138,14 +144,14 @@ func codeLabel(status int) string {
 
 // Probed counts an answered probe.
 func (f *Function) Probed(status int) {
-	if !f.removed.Load() {
-		f.metrics.probes.WithLabelValues(f.name, codeLabel(status)).Inc()
-	}
+	f.unlessRemoved(func() { f.metrics.probes.WithLabelValues(f.name, codeLabel(status)).Inc() })
 }
 
 // Evicted counts an instance that the policy has stopped or parked; kind is "stopped" or
 // "parked".
-func (f *Function) Evicted(kind string) { f.metrics.evictions.WithLabelValues(f.name, kind).Inc() }
+func (f *Function) Evicted(kind string) {
+	f.unlessRemoved(func() { f.metrics.evictions.WithLabelValues(f.name, kind).Inc() })
+}
 
 // Status fills in the counts of calls in a function's status.
 func (f *Function) Status(s *status.Function) {
@@ -158,7 +164,9 @@ func (f *Function) Status(s *status.Function) {
 
 // Remove removes the series of a function.
 func (f *Function) Remove() {
-	f.removed.Store(true)
+	f.series.Lock()
+	defer f.series.Unlock()
+	f.removed = true
 	m := f.metrics
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
