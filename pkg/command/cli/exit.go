@@ -18,7 +18,7 @@ const (
 	ExitOK          = 0
 	ExitFailure     = 1 // any other failure, bad input included
 	ExitUsage       = 2 // unknown flag, bad argument
-	ExitNo          = 3 // negative result: infeasible, gate tripped, verification failed
+	ExitNo          = 3 // the answer is no: demand is unplaced, or a check failed
 	ExitUnavailable = 4 // Docker, a GPU or a daemon is unavailable
 	ExitTimeout     = 5
 	ExitLocked      = 6 // state file locked by another process

@@ -176,9 +176,9 @@ const exitTitle = "EXIT STATUS"
 type Note struct{ Title, Text string }
 
 // ExitText describes the exit statuses of every binary.
-const ExitText = `0 success; 1 failure (bad input included); 2 wrong usage; 3 negative result;
-4 a required dependency is missing; 5 timeout; 6 state locked; 7 partly done,
-can be resumed; 130, 143 ended by SIGINT, SIGTERM`
+const ExitText = `0 success; 1 failure (bad input included); 2 wrong usage; 3 the answer is no (a
+check failed, or demand is unplaced); 4 a required dependency is missing; 5 timeout;
+6 state locked; 7 partly done, can be resumed; 130, 143 ended by SIGINT, SIGTERM`
 
 // notes holds the sections that all commands share.
 var notes = []Note{

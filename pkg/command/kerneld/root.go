@@ -36,10 +36,11 @@ kernels of a GPU. Clients cannot name each other's objects there, but a kernel c
 any address of its executor. With --isolation process, each client has its own executor,
 and the GPU separates them.
 
-A request uses host memory from its arrival until its answer has been received: about the
+A request uses host memory from its arrival until its answer has been sent: about the
 length of its text, or more if it has many small values. --request-mem limits the memory of
-all requests. A client can use at most as much as remains for the others: half of it if it is
-the only one. Requests beyond that are refused (busy, 429); waiting requests stay.
+all requests. The requests of one client can use at most as much as is then still free, so
+a single client can use half. Requests beyond that are refused (busy, 429); waiting
+requests stay.
 
 --quota and --sm run the kernels in a slice of each GPU, like gfaas run. You can also
 start the daemon with gfaas run: the kernels then run in that slice.

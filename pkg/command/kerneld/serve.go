@@ -47,7 +47,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
 	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB` (0: 8GiB, but at most nine tenths of the GPU's memory)")
 	cli.Memory(f, &o.hostMem, "host-mem", "host memory for objects")
-	cli.Memory(f, &o.reqMem, "request-mem", "host memory for requests in progress; a client can use at most as much as remains for the others")
+	cli.Memory(f, &o.reqMem, "request-mem", "host memory for requests in progress; the requests of one client can use at most as much as is then still free")
 	cli.Choice(cmd, &o.policy, "policy", "policy that chooses the next client and its GPU", kernel.Policies()...)
 	cli.Choice(cmd, &o.isolation, "isolation", "isolation of clients: one process per GPU for all (keys), or one for each client (process)", "keys", "process")
 	f.StringArrayVar(&o.clients, "client", nil, "client with its own socket, kernel-NAME.sock: `NAME[:WEIGHT]` (can be repeated)")

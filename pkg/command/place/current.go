@@ -30,7 +30,7 @@ func (c *currentOptions) flags(cmd *cobra.Command) {
 	cli.Files(cmd, "json", "current")
 	f.IntVar(&c.moves, "max-moves", 0, "largest number of running instances to move to other places, if that serves more demand or frees a GPU; needs --current")
 	f.IntVar(&c.threshold, "restructure", maxrect.DefaultThreshold,
-		"number of entries above which the list of free rectangles of a GPU is computed again; needs --current")
+		"after an instance stops, rebuild a GPU's list of free rectangles if it has more than this number of entries; needs --current")
 }
 
 func (c *currentOptions) check(cmd *cobra.Command) error {

@@ -4,10 +4,11 @@ var planLong = `Plan the instances that serve a demand, and their places on GPUs
 the planner chooses the number of instances and their configurations from the profile,
 so that the demand is served within the objective of the function.
 
-Model. --model selects the rule by which instances share a GPU. With rect, each
-instance has a rectangle of its GPU: a fixed share of the SMs for one fixed part of
-each scheduling window. With tokens, an instance has its share of the SMs at one or
-several times in each window, according to the timetable in the plan.
+Sharing. --model selects the rule by which instances share a GPU (not the GPU model,
+which is --gpu-model). With rect, each instance has a rectangle of its GPU: a fixed
+share of the SMs for one fixed part of each scheduling window. With tokens, an
+instance has its share of the SMs at one or several times in each window, according to
+the timetable in the plan.
 
 GPUs. Without --inventory and --gpus, the number of GPUs is unlimited. Memory is
 limited only with --inventory or --gpu-mem. A row of the profile applies only to GPUs
@@ -23,10 +24,11 @@ of a function with gpus: N uses N GPUs of one node. Functions whose models have 
 same name share the weights. The memory of an instance is the larger of the function's
 gpu_mem, which is the limit that gfaas up sets, and the measured memory.
 
-Weights. --share-models counts the weights of a model once for each tenant on each GPU
-that hosts a function with this model. The size is model_mem_mib of the profile or, if
-that is missing, the size of the model in the function file. It is rounded up to a
-multiple of 2 MiB, the unit in which gfaas-modeld allocates memory.
+Weights. With --share-models, the instances of one tenant that use the same model on
+the same GPU share one copy of its weights, which counts once. The size is
+model_mem_mib of the profile or, if that is missing, the size of the model in the
+function file. It is rounded up to a multiple of 2 MiB, the unit in which gfaas-modeld
+allocates memory.
 
 Unplaced demand. If a part of the demand cannot be placed, the plan lists it with the
 reason, and contains the instances for the rest. The exit status is then 3.
@@ -39,30 +41,31 @@ solves a linear program whose variables are the possible sets of instances on on
 (column generation), rounds the solution, and searches for a plan with fewer GPUs. It
 stops when the plan reaches the proven bound, after a fixed amount of work, or after
 2 s. If you give --time-limit, it searches for all of that time, and stops earlier
-only if the plan reaches the bound. With --what-if, --current and --max-instances,
-which make several plans, each plan still ends after the fixed amount of work. Unless
-the time limit stops it, the same input and seed give the same plan. If there are too
-few GPUs, it maximizes the served requests/s. -v prints the reason for each
-configuration. With --model tokens, it also makes a plan of rectangles, and uses that
-plan if the timetable needs more GPUs or leaves more demand unplaced. For more than
-250 functions on equal GPUs, it first chooses the configurations of each function, and
-then packs the instances; the time is then proportional to the number of functions.
+only if the plan reaches the bound. --what-if, --current or --max-instances make
+several plans. Each of these ends after the fixed amount of work, even if you give
+--time-limit. Unless the time limit stops it, the same input and seed give the same
+plan. If there are too few GPUs, it maximizes the served requests/s. -v prints the
+reason for each configuration. With --model tokens, it also makes a plan of
+rectangles, and uses that plan if the timetable needs more GPUs or leaves more demand
+unplaced. For more than 250 functions on equal GPUs, it first chooses the
+configurations of each function, and then packs the instances; the time is then
+proportional to the number of functions.
 
 fast is the algorithm of FaST-GShare. It chooses the configurations of each function
 by heuristic scaling: as many instances of the most efficient configuration as the
-demand fully uses, then the configuration with the least throughput that covers the
-rest. It packs them with the maximal rectangles algorithm. It cannot place instances
-that span several GPUs.
+demand keeps fully loaded and, for the rest of the demand, one instance of the
+configuration with the least throughput that suffices. It packs them with the maximal
+rectangles algorithm. It cannot place instances that span several GPUs.
 
 dilu is the algorithm of Dilu. For each function, it uses one configuration, the one
 with the best throughput for its SMs. It places one instance after the other, in the
-order of the demand. The SM share of the configuration is the request of an instance,
-and its limit is twice the request. On each GPU, the requests sum to at most --omega,
-and the limits to at most --gamma. Two functions are friends while instances of them
-share a GPU. An instance goes to a GPU that hosts a friend of its function, if there
-is room, and of several GPUs to the one with the least remaining room. For each
-function, only the profile rows with its largest quota count, because Dilu divides SMs
-and not time.
+order of the demand. An instance requests the SM share of the configuration, and its
+SM limit is twice this request. On each GPU, the requests sum to at most --omega, and
+the limits to at most --gamma. Two functions are friends while instances of them share
+a GPU. An instance goes to a GPU that hosts a friend of its function, if one has room,
+and otherwise to another GPU in use. If several have room, the one with the least
+remaining room is chosen. For each function, only the profile rows with its largest
+quota count, because Dilu divides SMs and not time.
 
 fast and dilu make only rectangles; with --model tokens, the planner converts these to
 a timetable. They do not search, so --seed and --time-limit have no effect.
@@ -78,20 +81,20 @@ Arrivals. --arrivals poisson assumes that requests arrive at random and do not w
 for earlier answers. The capacity of an instance is then its goodput, the largest rate
 at which it answers 95% of the requests within the objective (docs/placement.md
 describes the computation). --arrivals steady assumes that each request arrives when
-another one has been answered, as in the papers. The capacity is then the whole
-throughput. By default, arrivals are random for functions with an objective, and
-steady for others. --headroom keeps a fraction of each instance's capacity free.
-Behind gfaas serve, an instance that accepts one call at a time (inflight: 1 in the
-function file, the default) is idle for a short time between two calls, --hand-over.
-Plans for random arrivals take this time into account; for steady arrivals, only
-gfaas-sim plan does. LOAD in the table is the fraction of the time in which an
-instance works under random arrivals.
+another one has been answered, as in the papers on FaST-GShare and Dilu. The capacity
+is then the whole throughput. By default, arrivals are random for functions with an
+objective, and steady for others. --headroom keeps a fraction of each instance's
+capacity free. Behind gfaas serve, an instance that accepts one call at a time
+(inflight: 1 in the function file, the default) is idle for a short time between two
+calls. --hand-over gives this time. Plans for random arrivals take it into account;
+for steady arrivals, only gfaas-sim plan does. LOAD in the table is the fraction of
+the time in which an instance works under random arrivals.
 
 Processes. Each instance is a process with its own context on the GPU. MPS allows 48
 processes on a GPU, or 60 with newer drivers. --max-instances limits the instances on
 a GPU, in the plan and in its bound; without it, a note lists GPUs with more than 48
 instances. If the memory in the profile does not include the contexts, give the memory
-of one context with --context-mem (100 to 500 MiB according to NVML).
+of one context with --context-mem (typically 100 to 500 MiB; NVML reports it).
 
 Changes. --current changes a running plan as little as possible. Instances that are
 still needed keep their ID, GPU and place. A function with less demand stops its least

@@ -28,16 +28,16 @@ func newVerify(env *cli.Env) *cobra.Command {
 		Use:   "verify PLAN.json",
 		Short: "Check a plan and list all violations",
 		Long: `Check that a plan is valid: rectangles are inside their GPUs and do not overlap,
-memory suffices, each demand is served or listed as unplaced, and the figures agree
-with each other. With --profile, --demand, --inventory and --functions, the plan is
-also checked against its inputs; add --gpu-model and --slo if the plan was made with
-them. An instance is checked against the row for the model of its GPU. If neither the
-plan nor --inventory contains the model, and rows of several models differ, the exit
-status is 2. The checks share no code with the planner, except for the rate of an
-instance under random arrivals.
+memory suffices, each demand is served or listed as unplaced, and the figures in the
+plan are consistent. With --profile, --demand, --inventory and --functions, the plan
+is also checked against its inputs; add --gpu-model and --slo if the plan was made
+with them. An instance is checked against the profile row of its configuration on the
+model of its GPU. If neither the plan nor --inventory contains this model, and the
+profile has different rows for several models, the exit status is 2. The checks share
+no code with the planner, except for the rate of an instance under random arrivals.
 
-The command prints nothing if the plan is valid. Otherwise, it prints all violations,
-and the exit status is 3.`,
+If the plan is valid, the command prints nothing (with -o json, a result with "ok":
+true). Otherwise, it prints all violations, and the exit status is 3.`,
 		Example:           "  # Check a plan against its inputs\n  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),

@@ -47,16 +47,16 @@ func newScale(env *cli.Env) *cobra.Command {
 		Short: "Try an autoscaler on a series of loads",
 		Long: `Run an autoscaler on a series of requests per second (CSV: second,rps), and print the
 number of cold starts, the fraction of requests beyond the capacity of the instances,
-and the total time of deployed instances.
+and the sum of the times for which instances were deployed (instance-seconds).
 
 Scalers:
 
 ` + scalerHelp() + `
-All scalers have three more parameters. At least min=0 and at most max instances run
-(max=0 means no limit). With idle=N, the last instance runs until there was no request
-for N seconds; then all instances beyond min stop. Without it (idle=0), lazy never
-stops the last instance, and eager and heuristic stop all instances in a second
-without requests.
+All scalers have three more parameters. min=0 and max=0 are the least and largest
+numbers of running instances (max=0: no limit). With idle=N, at least one instance
+keeps running until there have been no requests for N seconds; then all instances
+beyond min stop. Without it (idle=0), lazy never stops the last instance, and eager
+and heuristic stop all instances in a second without requests.
 
 The run begins with the instances that the first second needs. A scaler receives the
 load of a second at the end of that second. A new instance serves requests after the

@@ -47,7 +47,7 @@ var kinds = []Kind{
 		},
 	},
 	{
-		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; SM limits on a GPU may sum to more than the GPU", Spans: true,
+		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; the SM limits of the instances on a GPU may sum to more than 100%", Spans: true,
 		Parameters: append([]policy.Parameter[Options]{order}, diluParameters()...),
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
 			p, err := Dilu(in, DiluOptions{DiluOptions: o.Dilu, Order: o.Order})
@@ -63,7 +63,7 @@ var (
 		Set: func(o *Options, value string) error { o.TieBreak = TieBreak(value); return nil },
 	}
 	order = policy.Parameter[Options]{
-		Key: "order", Help: "packing order: largest rectangles first, or in the order of the demand", Values: []string{string(Largest), string(Arrival)},
+		Key: "order", Help: "order of placement, largest first or in the order of the demand (for dilu, the default is arrival)", Values: []string{string(Largest), string(Arrival)},
 		Set: func(o *Options, value string) error { o.Order = Order(value); return nil },
 	}
 )

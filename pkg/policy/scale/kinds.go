@@ -16,7 +16,7 @@ import (
 // file with its rule.
 type Kind struct {
 	Name       string
-	Help       string // one sentence
+	Help       string // sentences
 	Parameters []policy.Parameter[Options]
 	// Uniform reports whether all instances are like Setup.Unit. Otherwise the scaler
 	// chooses among the profile's rows.
@@ -54,18 +54,18 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "changes the number of instances only if the load was above or below their capacity for most of a window; until then, instances grow from the smallest quota in the profile to the largest quota with the same sm_pct (Dilu).",
+			Help: "changes the number of instances only if the load was outside their capacity, counted at the smallest quota in the profile, for a large part of a window (see out and in). Until then, an instance may use up to the largest quota with the same sm_pct (Dilu).",
 			Parameters: []policy.Parameter[Options]{
 				wholeNumber("window", "40", "length of the window in seconds", func(o *Options) *int { return &o.Lazy.Window }),
 				wholeNumber("out", "20", "add instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
 				wholeNumber("in", "30", "remove instances if fewer would have sufficed in more than this number of seconds of the window", func(o *Options) *int { return &o.Lazy.In }),
-				wholeNumber("surge", "1", "add instances immediately if even the largest quota did not suffice for this number of consecutive seconds; 0 waits for the window, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
+				wholeNumber("surge", "1", "number of consecutive seconds in which even the largest quota does not suffice, after which instances are added without waiting for the window; 0: always wait, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
 			},
 			New: func(s Setup) *Scaler { return NewLazy(s.Unit, s.Lazy, s.Bounds) },
 		},
 		{
 			Name: "eager", Uniform: true, Estimates: true,
-			Help: "runs the number of instances with the smallest quota that each second needs.",
+			Help: "runs as many instances as the estimated load needs, each with the smallest quota in the profile, and adjusts their number every second.",
 			New:  func(s Setup) *Scaler { return NewEager(s.Unit, s.Load, s.Bounds) },
 		},
 		{
@@ -96,9 +96,9 @@ func Names() (names []string) {
 
 // ForBounds are the parameters of every scaler.
 var ForBounds = []policy.Parameter[Options]{
-	wholeNumber("min", "0", "minimum number of running instances", func(o *Options) *int { return &o.Bounds.Min }),
-	wholeNumber("max", "0", "maximum number of running instances; 0 means no limit", func(o *Options) *int { return &o.Bounds.Max }),
-	{Key: "idle", Default: "0", Help: "seconds without load after which all instances beyond min stop", Set: func(o *Options, value string) error {
+	wholeNumber("min", "0", "least number of running instances", func(o *Options) *int { return &o.Bounds.Min }),
+	wholeNumber("max", "0", "largest number of running instances; 0: no limit", func(o *Options) *int { return &o.Bounds.Max }),
+	{Key: "idle", Default: "0", Help: "seconds without requests after which all instances beyond min stop; until then, at least one keeps running", Set: func(o *Options, value string) error {
 		seconds, err := strconv.Atoi(value)
 		const most = 1<<31 - 1
 		o.Bounds.Idle = time.Duration(min(seconds, most)) * time.Second

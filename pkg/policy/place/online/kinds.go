@@ -52,8 +52,8 @@ func Names() (names []string) {
 var DiluParameters = []policy.Parameter[DiluOptions]{
 	number("omega", "1", "limit on the sum of the SM requests on a GPU", func(o *DiluOptions) *float64 { return &o.Omega }),
 	number("gamma", "1.5", "limit on the sum of the SM limits on a GPU", func(o *DiluOptions) *float64 { return &o.Gamma }),
-	number("alpha", "0.6", "weight of remaining SMs, 0 to 1", func(o *DiluOptions) *float64 { return &o.Alpha }),
-	number("beta", "0.4", "weight of remaining memory, 0 to 1", func(o *DiluOptions) *float64 { return &o.Beta }),
+	number("alpha", "0.6", "weight of the unrequested SM share in the remaining room of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Alpha }),
+	number("beta", "0.4", "weight of the free memory in the remaining room of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Beta }),
 }
 
 func number(key, byDefault, help string, at func(*DiluOptions) *float64) policy.Parameter[DiluOptions] {
