@@ -161,7 +161,7 @@ func checkVisible(subject string, devices []gpu.Device) error {
 	}
 	for _, d := range devices {
 		if !slices.Contains(shown, d) {
-			return cli.Fail(cli.ExitUsage, "unset "+Variable+", or make the two agree",
+			return cli.Fail(cli.ExitUsage, "unset "+Variable+", or add this GPU to it",
 				fmt.Errorf("%s GPU %s, which %s=%s hides", subject, d, Variable, os.Getenv(Variable)))
 		}
 	}

@@ -133,7 +133,7 @@ func (o *loadOptions) check() (err error) {
 	case o.timeout <= 0:
 		return cli.Usagef("--timeout %v: expected more than 0", o.timeout)
 	case o.hist && o.env.Output == "csv":
-		return cli.Usagef("--hist needs -o table: -o csv has no histogram")
+		return cli.Usagef("--hist cannot be used with -o csv, which has no histogram")
 	}
 	if _, err := http.NewRequest(o.method, "/", nil); err != nil || o.method == "" {
 		return cli.Usagef("--method %q: expected an HTTP method like GET", o.method)
@@ -146,7 +146,7 @@ func (o *loadOptions) check() (err error) {
 	}
 	for _, g := range o.criteria.Gates {
 		if g.Selectors() != "" {
-			return cli.Usagef("--fail-if %q: a load has no configurations, expected a condition without \"at\"", g)
+			return cli.Usagef("--fail-if %q: \"at\" selects configurations of gfaas-profile run, but load measures only one target: expected a condition without \"at\"", g)
 		}
 	}
 	o.body, err = readBody(o.env, o.bodyPath)

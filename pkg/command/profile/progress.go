@@ -62,7 +62,7 @@ func (p *progress) Tried(at measure.Point, trial string) {
 // Next prints the reason for measuring a point next under --verbose.
 func (p *progress) Next(at measure.Point, reason string) {
 	if p.env.Verbose {
-		p.Note(fmt.Sprintf("next for %s: %s", at, reason))
+		p.Note(fmt.Sprintf("next configuration: %s; reason: %s", at, reason))
 	}
 }
 

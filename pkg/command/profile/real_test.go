@@ -362,7 +362,7 @@ func testGraphOfKernels(t *testing.T, flags []string) {
 		t.Fatalf("%+v, %v", rows, err)
 	}
 	out, err = r.command(args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "also runs on this GPU") {
+	if err == nil || !strings.Contains(string(out), "cannot measure: other programs use the GPUs: ") {
 		t.Errorf("another function beside the executor: %v\n%s", err, out)
 	}
 
@@ -377,7 +377,7 @@ func testGraphOfKernels(t *testing.T, flags []string) {
 		return client.Stats(t.Context(), &stats) == nil && len(stats.GPUs) == 1 && stats.GPUs[0].Client == "other"
 	})
 	out, err = r.profile(file, args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "client other of the kernel daemon also runs on this GPU") {
+	if err == nil || !strings.Contains(string(out), "other programs use the GPUs: client other of the kernel daemon") {
 		t.Errorf("a graph beside another client's: %v\n%s", err, out)
 	}
 	leave()

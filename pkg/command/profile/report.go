@@ -157,7 +157,7 @@ func (o *reportOptions) notes(rows []profile.Row) (notes []string) {
 		}
 	}
 	if len(absent) > 0 {
-		notes = append(notes, "There are no plans for "+strings.Join(absent, ", ")+": in the demand, but not in the displayed part of the profile.")
+		notes = append(notes, "There are no plans for "+strings.Join(absent, ", ")+", because the demand contains them but the displayed part of the profile does not.")
 	}
 	return notes
 }

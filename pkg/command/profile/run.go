@@ -293,11 +293,11 @@ func (o *runOptions) checkFiles() error {
 	case o.junit != "" && o.junit == o.resume:
 		return cli.Usagef("--junit %s: the rows are written to that file, expected another file", o.junit)
 	case o.trialsOut == "-":
-		return cli.Usagef("--trials-out -: expected a file, because trials are written during the run")
+		return cli.Usagef("--trials-out -: expected a file, not standard output")
 	case o.trialsOut != "" && (o.trialsOut == o.resume || o.trialsOut == o.junit):
 		return cli.Usagef("--trials-out %s: --resume or --junit names the same file, expected another file", o.trialsOut)
 	case o.trialsOut != "" && !o.Goodput:
-		return cli.Usagef("--trials-out cannot be used with --goodput=false, which makes no trials")
+		return cli.Usagef("--trials-out cannot be used with --goodput=false, because only the goodput search writes trials")
 	case o.path == "-" && o.bodyPath == "-":
 		return cli.Usagef("the function file and --body cannot both be standard input")
 	case o.resume == "-":
@@ -307,7 +307,7 @@ func (o *runOptions) checkFiles() error {
 	case o.baselinePath == "-":
 		return cli.Usagef("--baseline -: expected a file")
 	case o.baselinePath == "" && o.regressionSet:
-		return cli.Usagef("--max-regression needs --baseline, whose rows are compared")
+		return cli.Usagef("--max-regression has no effect without --baseline")
 	}
 	return nil
 }
@@ -330,7 +330,7 @@ func (o *runOptions) chooseFunctions() error {
 		}
 		names[i] = fn.Name
 	}
-	return cli.Usagef("--function %s: %s has %s", o.function, o.path, strings.Join(names, ", "))
+	return cli.Usagef("--function %s: not in %s, expected one of %s", o.function, o.path, strings.Join(names, ", "))
 }
 
 // file returns the path of the file that receives each row when it is measured, or "" if no file does.
@@ -493,13 +493,11 @@ func (o *runOptions) checkExclusive(ctx context.Context, testbeds []testbed.GPUs
 	if len(others) == 0 {
 		return nil
 	}
-	text := others[0] + " also runs on this GPU and would distort the results"
-	if len(others) > 1 {
-		text = strings.Join(others, ", ") + " also run on this GPU and would distort the results"
-	}
+	names := strings.Join(others, ", ")
 	if o.ShareGPU {
-		o.env.Notef("%s", text)
+		o.env.Notef("other programs use the GPUs and may distort the results: %s", names)
 		return nil
 	}
-	return cli.Fail(cli.ExitUnavailable, "stop them, choose another GPU with --gpu, or measure in spite of them with --share-gpu", errors.New(text))
+	return cli.Fail(cli.ExitUnavailable, "stop these programs, choose another GPU with --gpu, or measure anyway with --share-gpu",
+		fmt.Errorf("cannot measure: other programs use the GPUs: %s", names))
 }

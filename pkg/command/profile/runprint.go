@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -21,10 +20,11 @@ const minAnnounced = 10 * time.Second
 // announce prints the configurations to measure and an estimate of the time.
 func (o *runOptions) announce(testbeds, measured int) {
 	extent := o.Extent(measured, testbeds)
-	text := fmt.Sprintf("configurations: %s, %d already measured; %v of load and a start for each", o.countText(extent), measured, o.TimePerPoint())
-	if extent.Testbeds > 1 {
-		text += fmt.Sprintf(", %d at a time", extent.Testbeds)
+	separator := ","
+	if len(extent.Points) > 1 {
+		separator = ";"
 	}
+	text := fmt.Sprintf("%s%s %d already measured. Each takes %v of load and one start of an instance", o.countText(extent), separator, measured, o.TimePerPoint())
 	precision := "about"
 	switch {
 	case o.Chooses():
@@ -33,7 +33,10 @@ func (o *runOptions) announce(testbeds, measured int) {
 		precision = "at least"
 	}
 	if o.Form().Goodput {
-		text += fmt.Sprintf("; with the goodput, %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
+		text += fmt.Sprintf("; the goodput search makes this %d to %d times as long (--goodput=false omits it)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
+	}
+	if extent.Testbeds > 1 {
+		text += fmt.Sprintf("; %d are measured at a time", extent.Testbeds)
 	}
 	var durations []string
 	for _, rounds := range extent.Rounds {
@@ -44,7 +47,11 @@ func (o *runOptions) announce(testbeds, measured int) {
 		}
 		durations = append(durations, each)
 	}
-	text = fmt.Sprintf("%s: %s %s", text, precision, strings.Join(slices.Compact(durations), ", otherwise "))
+	durations = slices.Compact(durations)
+	text += fmt.Sprintf(". Estimated time: %s %s", precision, durations[0])
+	if len(durations) > 1 {
+		text += fmt.Sprintf(" in the first case, %s in the second", durations[1])
+	}
 	if o.Estimate(extent.Rounds[0]).Loaded >= minAnnounced {
 		o.env.Notef("%s", text)
 	} else {
@@ -56,15 +63,23 @@ func (o *runOptions) announce(testbeds, measured int) {
 func (o *runOptions) countText(e measure.Extent) string {
 	switch {
 	case !o.Chooses():
-		return fmt.Sprintf("%d to measure", e.Points[0])
+		return configurations(e.Points[0]) + " to measure"
 	case len(e.Points) == 1:
-		return fmt.Sprintf("at most %d to measure", e.Points[0])
+		return "at most " + configurations(e.Points[0]) + " to measure"
 	}
 	verb := "answers requests"
 	if slices.ContainsFunc(o.Functions, func(fn function.Function) bool { return o.Objective(fn.Name) > 0 }) {
 		verb = "meets the objective"
 	}
-	return fmt.Sprintf("at most %d to measure if an early configuration %s, otherwise at most %d", e.Points[0], verb, e.Points[1])
+	return fmt.Sprintf("at most %s to measure if an early one %s, and at most %d otherwise", configurations(e.Points[0]), verb, e.Points[1])
+}
+
+// configurations returns a number of configurations as text.
+func configurations(n int) string {
+	if n == 1 {
+		return "1 configuration"
+	}
+	return fmt.Sprintf("%d configurations", n)
 }
 
 // roughly formats an estimated duration, such as 12s, 8m or 1h40m.
@@ -134,7 +149,7 @@ func (o *runOptions) judge(res measure.Result, all []gate.Finding, resume string
 func (o *runOptions) announceChoice(selections []measure.Selection) {
 	for _, s := range selections {
 		if o.Chooses() && s.Choice.OK {
-			o.env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", s.Function.Name, s.Trials,
+			o.env.Notef("%s: chosen after %d trials, %s. Largest useful SM share (limit): %s%%. Reason: %s", s.Function.Name, s.Trials,
 				trialLine(s.Choice.Row, o.GoalOf(s.Function)), number.Plain(s.Choice.LimitSMPct), s.Choice.Reason)
 		}
 	}

@@ -125,7 +125,7 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 		return cli.Fail(cli.ExitUsage, "", err)
 	}
 	trials := recorded.Replay(s, rows, func(trial int, row profile.Row) {
-		env.Debugf("trial %d %s: %s", trial, trialLine(row, o.goal), s.Reason())
+		env.Debugf("trial %d %s; reason: %s", trial, trialLine(row, o.goal), s.Reason())
 	})
 	result := newSearchResult(o.function, o.search, trials, s.Choice())
 	if err := env.Show(result, result.table); err != nil {
@@ -194,9 +194,9 @@ func only(flag, file, want string, rows []profile.Row, key func(profile.Row) str
 	case len(known) == 0:
 		return "", nil, noRows(file)
 	case want == "":
-		return "", nil, cli.Usagef("--%s is missing: %s has %s", flag, file, choices)
+		return "", nil, cli.Usagef("--%s is missing: expected one of the values in %s: %s", flag, file, choices)
 	case !slices.Contains(known, want):
-		return "", nil, cli.Usagef("--%s %q: %s has %s", flag, want, file, choices)
+		return "", nil, cli.Usagef("--%s %q: not in %s, expected one of %s", flag, want, file, choices)
 	}
 	return want, slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return key(r) != want }), nil
 }
@@ -227,24 +227,26 @@ func restrict[T int | float64](flag string, values, want []T, show func(T) strin
 			for i, value := range values {
 				texts[i] = show(value)
 			}
-			return nil, cli.Usagef("--%s %s: the profile has %s", flag, show(v), strings.Join(texts, ", "))
+			return nil, cli.Usagef("--%s %s: not in the profile, expected one of %s", flag, show(v), strings.Join(texts, ", "))
 		}
 	}
 	return want, nil
 }
 
-// trialLine summarizes a trial in one line.
+// trialLine summarizes a trial in one line. If there is an objective, the line ends with the verdict.
 func trialLine(r profile.Row, goal search.Goal) string {
-	verdict := "meets the objective"
-	if !goal.Meets(r) {
-		verdict = "misses the objective"
-	}
-	text := fmt.Sprintf("at sm_pct %s, quota %s, batch %d: %.4g rps, p95 %.4g ms (%s), efficacy %.4g",
-		number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, verdict, r.Efficacy())
+	text := fmt.Sprintf("at sm_pct %s, quota %s, batch %d: %.4g rps, p95 %.4g ms, efficacy %.4g",
+		number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, r.Efficacy())
 	if rps, _, known := r.Goodput(goal.SLOMS); goal.Goodput && known {
 		text += fmt.Sprintf(", goodput %.4g rps", rps)
 	}
-	return text
+	switch {
+	case goal.SLOMS <= 0:
+		return text
+	case goal.Meets(r):
+		return text + "; meets the objective"
+	}
+	return text + "; misses the objective"
 }
 
 // searchResult is the output of search. Missing values are null.

@@ -65,7 +65,7 @@ func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, function
 		}
 	}
 	// An instance that spans several GPUs also uses the GPUs after the named one.
-	if err := devices.Permitted("an instance would be on", slices.Concat(groups...)); err != nil {
+	if err := devices.Permitted("this run would use", slices.Concat(groups...)); err != nil {
 		return nil, err
 	}
 	launcher, err := host.Starter(ctx, env, cli.RunDir(), startTimeout)

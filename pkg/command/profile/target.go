@@ -91,7 +91,7 @@ func (o *loadOptions) url(ctx context.Context) (to openTarget, err error) {
 func (o *loadOptions) function(ctx context.Context) (to openTarget, err error) {
 	name := o.target
 	if err := function.CheckName(name); err != nil {
-		return to, cli.Usagef("%w, or a URL that begins with http:// or https://", err)
+		return to, cli.Usagef("%w; or expected a URL that begins with http:// or https://", err)
 	}
 	state, err := bolt.Open(cli.StatePath(), o.env.Notef).List(ctx)
 	if err != nil {

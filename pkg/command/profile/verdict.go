@@ -2,7 +2,6 @@ package profile
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -22,9 +21,15 @@ func parseGates(texts, metrics []string) ([]gate.Gate, error) {
 // conclude prints warnings about uncertain findings and returns the error that follows from the others.
 // A finding that could not be judged takes precedence over a negative one.
 func conclude(env *cli.Env, all []gate.Finding) error {
-	formats := map[gate.Verdict]string{
-		gate.Unknown: "--%s cannot be checked:\n  %s",
-		gate.Tripped: "--%s tripped:\n  %s",
+	type topic struct {
+		verdict gate.Verdict
+		subject gate.Subject
+	}
+	titles := map[topic]string{
+		{gate.Unknown, gate.FailIf}:          "a condition of --fail-if cannot be checked:",
+		{gate.Tripped, gate.FailIf}:          "a condition of --fail-if holds:",
+		{gate.Unknown, gate.BaselineSubject}: "the comparison with --baseline is not possible:",
+		{gate.Tripped, gate.BaselineSubject}: "the results are worse than --baseline:",
 	}
 	messages := map[gate.Verdict][]string{}
 	for _, v := range []gate.Verdict{gate.Unknown, gate.Tripped} {
@@ -35,13 +40,13 @@ func conclude(env *cli.Env, all []gate.Finding) error {
 			case subject == gate.Search:
 				messages[v] = append(messages[v], strings.Join(lines, "\n"))
 			default:
-				messages[v] = append(messages[v], fmt.Sprintf(formats[v], subject, strings.Join(lines, "\n  ")))
+				messages[v] = append(messages[v], titles[topic{v, subject}]+"\n  "+strings.Join(lines, "\n  "))
 			}
 		}
 	}
 	for _, subject := range []gate.Subject{gate.FailIf, gate.BaselineSubject} {
 		for _, text := range gate.Texts(all, subject, gate.Doubtful) {
-			env.Notef("warning: --%s %s", subject, text)
+			env.Notef("warning: --%s: %s", subject, text)
 		}
 	}
 	lines := slices.Concat(messages[gate.Unknown], messages[gate.Tripped])
