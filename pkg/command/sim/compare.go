@@ -37,8 +37,8 @@ json and jsonl have all values; json and jsonl contain the results of gfaas-sim 
 -o html writes a self-contained page with the policy that has the lowest latency, the
 distributions of latency, and the mean latency of each function.
 
-lb, lalb and lalb-o3 keep models on GPUs instead of containers and never pay for a new
-container. Compare them only with each other.
+lb, lalb and lalb-o3 keep models on GPUs instead of instances and never pay for a new
+instance. Compare them only with each other.
 
 If a function is larger than a GPU, its invocations are rejected, and the exit status
 is 3.`,
@@ -147,7 +147,7 @@ func (o *compareOptions) setting(c sim.Config, r *sim.Result) string {
 	}
 	text += fmt.Sprintf("; concurrency %d", c.Concurrency)
 	if c.Pool >= 0 {
-		text += fmt.Sprintf(", up to %d containers on each GPU", c.Pool)
+		text += fmt.Sprintf(", up to %d instances on each GPU", c.Pool)
 	}
 	if len(o.set) > 0 {
 		text += "; " + strings.Join(o.set, ", ")

@@ -153,7 +153,7 @@ is 1/k^S of the first function's rate. For example, with 1, the second function 
 half of the first one's rate; with 0, all functions have the same rate.
 
 --costs-out writes the costs of the functions. A warm invocation takes 20 ms to 2 s, and
-one in a new container takes 1 to 10 s more. A function has 100 MiB to 4 GiB of memory,
+one in a new instance takes 1 to 10 s more. A function has 100 MiB to 4 GiB of memory,
 which loads at 12 GiB/s. The costs are random with a log-uniform distribution: for
 example, as many warm invocations take 20 to 200 ms as take 200 ms to 2 s.`,
 		Example: `  # Generate bursts of 50 functions

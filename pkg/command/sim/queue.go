@@ -35,17 +35,17 @@ func newQueue(env *cli.Env) *cobra.Command {
 		Long: `Run a trace of invocations through a queueing policy on simulated GPUs, and print
 latencies, starts, misses and fairness. docs/simulation.md has all rules.
 
-A GPU runs up to --concurrency invocations at the same time. An invocation needs a
-container of its function on that GPU. It takes warm_ms if the container's memory is
+A GPU runs up to --concurrency invocations at the same time. An invocation needs an
+instance of its function on that GPU. It takes warm_ms if the instance's memory is
 on the GPU (gpu-warm), load_ms more if the memory is on the host (host-warm), and
-cold_ms if there is no container (cold). --pool limits the number of containers on a
+cold_ms if no instance is idle there (cold). --pool limits the number of instances on a
 GPU, and --gpu-mem their memory; the least recently used are evicted first.
 
 Policies, by the invocation that they dispatch next:
 
 ` + policyHelp() + `
 lb, lalb and lalb-o3 run one invocation at a time on a GPU, and keep models there
-instead of containers. Without the model, an invocation takes load_ms more.
+instead of instances. Without the model, an invocation takes load_ms more.
 
 Parameters of the policies, for --set:
 
@@ -59,7 +59,7 @@ If a function is larger than a GPU, its invocations are rejected and counted, al
 others run, and the exit status is 3. A trace that is not in the order of time is
 sorted. Percentiles use the nearest rank. They are exact up to 262,144 invocations
 (512 of one function), and within half a percent beyond.`,
-		Example: `  # Run a trace with up to 16 containers on one GPU
+		Example: `  # Run a trace with up to 16 instances on one GPU
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy fcfs --pool 16
   # Set a parameter of the policy
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy mqfq-sticky --gpus 2 --concurrency 2 --gpu-mem 16GiB --set t=5s -o json

@@ -45,7 +45,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.IntVar(&o.gpus, "gpus", 1, "number of GPUs")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, like `16GiB` (default no limit)")
 	f.IntVar(&o.concurrency, "concurrency", 1, "invocations in progress per GPU (D); lb, lalb and lalb-o3 always use 1")
-	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on containers on each GPU, including running ones; -1 means no limit")
+	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on instances on each GPU, including running ones; -1 means no limit")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy or the simulator, like `t=10s` (repeatable)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed for the distribution of invocations that a trace counts per minute")
 	cli.Files(cmd, "csv", "functions", "trace")

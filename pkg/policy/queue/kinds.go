@@ -51,7 +51,7 @@ var kinds = []Kind{
 		order:      func(v *view) order { return newSJF(v) },
 	},
 	{
-		Name: "eevdf", Help: "the earliest deadline: arrival plus the duration to expect",
+		Name: "eevdf", Help: "the invocation with the earliest deadline: its arrival plus its expected duration",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(v *view) order { return newEEVDF(v) },
 	},
@@ -61,7 +61,7 @@ var kinds = []Kind{
 		order:      func(v *view) order { return newMQFQ(v, false) },
 	},
 	{
-		Name: "mqfq-sticky", Help: "like mqfq, but among the functions that are at most t ahead of that one: the one with the fewest invocations in flight, then the most waiting",
+		Name: "mqfq-sticky", Help: "of the functions whose virtual time is at most t ahead of the least one, the one with the fewest invocations in flight, then the one with the most waiting invocations",
 		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
 		order:      func(v *view) order { return newMQFQ(v, true) },
 	},
@@ -88,12 +88,12 @@ var kinds = []Kind{
 		order:      func(v *view) order { return newCFS(v) },
 	},
 	{
-		Name: "exclusive", Help: "each GPU belongs to one function at a time",
+		Name: "exclusive", Help: "the oldest invocation, on a GPU that its function owns; each GPU belongs to one function at a time",
 		order: func(v *view) order { return newExclusive(v) },
 	},
 	{
 		Name:       "gfaas",
-		Help:       "ours: as fair as mqfq at the same t, but among the functions that may go, the one that needs the least time per invocation, starts included; waits for a busy GPU if a new start would take longer, and evicts the instance that is missed least",
+		Help:       "this project's policy, with mqfq's bound on unfairness: of the functions that are not too far ahead, the one that needs the least time per invocation, including starts; waits for a busy GPU if a new start would take longer, and evicts the instance with the least worth (R27)",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
 		order:      func(v *view) order { return newGfaas(v) },
 	},
@@ -106,7 +106,7 @@ var (
 		Set: func(o *Options, v string) (err error) { o.T, err = parseDuration(v); return err },
 	}
 	alpha = policy.Parameter[Options]{
-		Key: "alpha", Default: "2", Help: "for how many of its mean inter-arrival times an idle function keeps its containers",
+		Key: "alpha", Default: "2", Help: "for how many of its mean inter-arrival times an idle function keeps its instances",
 		Set: func(o *Options, v string) (err error) { o.Alpha, err = csvfile.Number(v); return err },
 	}
 	visits = policy.Parameter[Options]{
@@ -134,7 +134,7 @@ var (
 		Set: func(o *Options, v string) (err error) { o.Patient, err = strconv.ParseBool(v); return err },
 	}
 	prefetch = policy.Parameter[Options]{
-		Key: "prefetch", Default: "false", Help: "bring a container's memory back to the GPU when an invocation arrives at an idle function",
+		Key: "prefetch", Default: "false", Help: "move an instance's memory back to the GPU when an invocation arrives at an empty queue",
 		Set: func(o *Options, v string) (err error) { o.Prefetch, err = strconv.ParseBool(v); return err },
 	}
 	utilization = policy.Parameter[Options]{

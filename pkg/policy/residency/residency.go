@@ -13,8 +13,7 @@
 //     including memory on its way out. Until then it waits in the GPU's queue, first come, first
 //     served.
 //
-// Comments refer to the rules R4 to R10 of docs/simulation.md, which calls an instance a
-// container.
+// Comments refer to the rules R4 to R10 of docs/simulation.md.
 package residency
 
 import "time"

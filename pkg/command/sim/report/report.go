@@ -90,7 +90,7 @@ type view struct {
 	Same      []string // sentences about overlapping curves
 	Functions []functionView
 	Omitted   int  // number of omitted functions
-	Both      bool // some policies have containers, others caches of models
+	Both      bool // some policies have instances, others caches of models
 }
 
 type row struct {

@@ -134,9 +134,9 @@ func TestWinners(t *testing.T) {
 			"fcfs and mqfq have the lowest mean latency, 50 ms: 50.0% less than sjf, the next policy (100 ms).",
 			"All policies have the same p99 latency, 7 ms.",
 		}},
-		"containers and models": {[]*sim.Result{result("fcfs", 50, 5), result("lb", 4, 4), result("mqfq", 40, 5), result("lalb", 3, 4)}, []string{
-			"Among the policies that keep containers, mqfq has the lowest mean latency, 40 ms: 20.0% less than fcfs, the next policy (50 ms).",
-			"Among the policies that keep containers, all have the same p99 latency, 5 ms.",
+		"instances and models": {[]*sim.Result{result("fcfs", 50, 5), result("lb", 4, 4), result("mqfq", 40, 5), result("lalb", 3, 4)}, []string{
+			"Among the policies that keep instances, mqfq has the lowest mean latency, 40 ms: 20.0% less than fcfs, the next policy (50 ms).",
+			"Among the policies that keep instances, all have the same p99 latency, 5 ms.",
 			"Among the policies that keep models, lalb has the lowest mean latency, 3 ms: 25.0% less than lb, the next policy (4 ms).",
 			"Among the policies that keep models, all have the same p99 latency, 4 ms.",
 		}},

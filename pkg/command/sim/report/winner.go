@@ -20,7 +20,7 @@ func winners(results []*sim.Result) (sentences []string) {
 	for _, group := range []struct {
 		name   string
 		models bool
-	}{{"Among the policies that keep containers, ", false}, {"Among the policies that keep models, ", true}} {
+	}{{"Among the policies that keep instances, ", false}, {"Among the policies that keep models, ", true}} {
 		var compared []*sim.Result
 		for _, r := range results {
 			if queue.OneAtATime(r.Policy) == group.models && r.Completed > 0 {
