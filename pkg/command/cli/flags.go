@@ -33,15 +33,15 @@ func (f *form) Set(s string) error {
 
 // Outputs adds the flag -o with the given forms to a command. The first form is the default.
 func (env *Env) Outputs(cmd *cobra.Command, forms ...string) {
-	addOutput(env, cmd, "output format", forms)
+	addOutput(env, cmd, "output format: "+strings.Join(forms, ", "), forms)
 }
 
-func addOutput(env *Env, cmd *cobra.Command, description string, forms []string) {
+func addOutput(env *Env, cmd *cobra.Command, usage string, forms []string) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
 	cmd.Annotations[outputKey] = strings.Join(forms, "|")
-	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", description+": "+strings.Join(forms, ", "))
+	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", usage)
 	Words(cmd, "output", forms...)
 }
 

@@ -11,12 +11,12 @@ import (
 )
 
 // formOfErrors is the usage of -o for commands that print only errors in that form.
-const formOfErrors = "format of errors"
+const formOfErrors = "format of error messages: table (plain text), json (in addition, a JSON object on standard error)"
 
 // isCommon reports whether a flag has the same meaning in every command: the root's persistent
 // flags, cobra's own, and -o if it affects only errors.
 func isCommon(cmd *cobra.Command, f *pflag.Flag) bool {
-	return f.Name == "help" || f.Name == "version" || strings.HasPrefix(f.Usage, formOfErrors) ||
+	return f.Name == "help" || f.Name == "version" || f.Usage == formOfErrors ||
 		cmd.Root().PersistentFlags().Lookup(f.Name) == f
 }
 

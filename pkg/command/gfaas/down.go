@@ -18,18 +18,19 @@ func newDown(t *tool) *cobra.Command {
 		Use:   "down [NAME…]",
 		Short: "Stop instances",
 		Long: `Stop instances, and remove their registrations, logs and shared memory. A NAME is
-the id of an instance, or a function, for all its instances. Without names, all
-instances are stopped. Jobs of gfaas run are not stopped; they end with their
-command.
+the ID of an instance, or the name of a function, which stands for all instances
+of the function. Without names, all instances are stopped. Jobs of gfaas run are
+not stopped; a job ends with its command.
 
 The command also stops instances that an interrupted gfaas up left behind, and
-running instances that are not in the state file (lost in gfaas ps). Without
-names, it also stops the processes of a gfaas-profile that was killed. If the
-state file cannot be read, the instances that the run directory, processes and
-containers show are stopped, but the exit status is 1.
+running instances that are not in the state file (gfaas ps shows them with the
+state lost). Without names, it also stops the processes of a gfaas-profile that
+was killed. If the state file cannot be read, the command finds the instances
+through the run directory, the running processes and the containers, and stops
+them; the exit status is then 1.
 
-While gfaas up or another gfaas down is working, the command waits, at most
-three minutes (exit 6).`,
+While gfaas up or another gfaas down is working, the command waits. After three
+minutes, it gives up with exit status 6.`,
 		Example: `  # Stop all instances
   gfaas down
 

@@ -35,26 +35,32 @@ type registerOptions struct {
 func newRegister(t *tool) *cobra.Command {
 	var o registerOptions
 	cmd := &cobra.Command{
-		Use:   "register PLAN.json",
-		Short: "Register the slices of a plan that another engine starts",
+		Use:   "register PLAN.json|-",
+		Short: "Register the slices of a plan whose instances Compose or Docker Swarm starts",
 		Long: `Register the slices of a plan's instances with the token daemon of this machine.
-Use this command for instances that Compose or a Docker swarm starts from a
-manifest of gfaas-place export. A registration contains the instance's SM share,
-quota, memory limit and turns. The command finds or starts the token daemon, but
+Use this command for instances that Compose or Docker Swarm starts from a manifest
+of gfaas-place export. A registration contains the instance's SM share, quota,
+memory limit and turns. The command starts the token daemon if none is running, but
 starts no instance. The functions must have been applied, and must have images.
 
-The command writes the settings that the manifest needs on this machine to
---env-file: folders, the user that containers run as (you), and the secret with
-which instances identify themselves. Compose reads the file if its name is .env.
-A secret that is already in the file is kept, and so are other lines: use the same
-file on all nodes of a swarm. Only you can read it.
+The command writes the settings that the manifest needs on this machine to the file
+of --env-file: folders, the user that the containers run as (you), and a secret,
+with which instances identify themselves to the token daemon. Compose reads the
+file if its name is .env. Only you can read it. If the file exists, the command
+keeps its secret and its other lines. All nodes of a swarm need the same secret:
+copy the file of the first node to the others before you register there.
 
-To change the slices of running instances, register the plan again. With --prune,
-the daemon also forgets instances that are not in the plan; these have no GPU until
-you register and restart them. gfaas ps lists running registered instances as lost,
-and gfaas down stops them. After gfaas doctor --repair, gfaas invoke and gfaas
-serve can call them. A run directory under /run is lost when the machine restarts:
-register the plan again before the engine starts.`,
+To change the slices of running instances, register the changed plan. With --prune,
+the command also removes the registrations of instances that are not in the plan.
+Such an instance cannot use the GPU until you register and restart it.
+
+Instances that Compose or Docker Swarm started are not in the state file. So gfaas
+ps shows them with the state lost; gfaas down stops them. After gfaas doctor
+--repair, which adds them to the state file, gfaas invoke and gfaas serve can call
+them.
+
+If the run directory is under /run, a restart of the machine deletes it. Register
+the plan again before the engine starts the instances.`,
 		Example: `  # Register the instances of one node, and start them with Compose
   gfaas apply -f functions.yaml
   gfaas register plan.json --node gpu-3

@@ -55,31 +55,36 @@ each time window (--quota) and the GPU memory (--mem). The command needs no
 changes.
 
 A latency objective (--slo) has an effect only if the policy of the token daemon
-is introspective. The quota is then a fraction of the work that the command does
-alone in its SM share. REQUEST is reserved for the command, and LIMIT is granted
-at once when its launches become slow enough to put the objective at risk. The
-policy multi-token ignores the objective.
+is introspective. With this policy, --quota is a fraction of work, not of time:
+of the work that the command would do alone with its SM share. The daemon reserves
+REQUEST, the part of --quota before the colon, for the command. As soon as the
+command's launches become so slow that it may miss its objective, the daemon lets
+it do LIMIT, the part after the colon. The policy multi-token ignores the
+objective.
 
 The exit status is the status of the command, or 128+n if signal n ended it. If
 gfaas run itself fails, the status is 125 to 127 (see EXIT STATUS). The command has
 the standard streams of gfaas run, and gfaas run passes signals on to it. A program
 that cannot load the preload library (static, musl, setuid) is refused with exit
-126.
+status 126.
 
-If gfaas run itself is killed (SIGKILL), the kernel kills the command at once.
-Within about a second, the token daemon, if it runs, kills the processes that the
-command has started. Under MPS, the token daemon also kills the command, after it
-has ended the command's work on the GPU. With --detach-on-kill, the command and its
-processes continue in the slice.
+If gfaas run itself is killed (SIGKILL), the command and the processes that it has
+started are killed, too. Without MPS, the kernel kills the command at once, and the
+token daemon, if it is running, kills the other processes within about a second.
+Under MPS, the kernel does not kill the command: the token daemon first ends the
+work of the command and its processes on the GPU, and then kills them. With
+--detach-on-kill, the command and its processes continue in the slice.
 
 If a process gets a CUDA error after which all its calls fail, such as an illegal
 address, a line on standard error names the call and the error.
 
-A new container of docker run, podman run, nerdctl run or docker compose run is in
-the slice: gfaas run inserts the arguments that gfaas docker-args prints behind run,
-and ends when the container ends. Commands that would run outside the slice are
-refused with exit 126: docker exec and docker start, an engine of another machine,
-sudo, ssh, systemd-run.
+If COMMAND is docker run, podman run, nerdctl run or docker compose run, its new
+container is in the slice: gfaas run inserts arguments like those of gfaas
+docker-args directly after the word run, and ends when the container ends. Other
+commands that make another process run a program are refused with exit status 126,
+because the program would be outside the slice. These are docker exec, start,
+restart, create and compose up, commands for an engine on another machine, and
+programs such as sudo, ssh and systemd-run.
 
 A process may lose the preload library, for example if a Go program or a static
 shell starts it with another environment. If such a process uses the GPU, nothing
@@ -97,12 +102,14 @@ Programs that read NVML (nvidia-smi, Ray, vLLM) see the slice: its limit as the
 total memory, its use as the used memory, and only its own processes. With
 --no-nvml, they see the whole GPU. For a function, set GFAAS_NO_NVML=1 in its env.
 
-CUDA_VISIBLE_DEVICES chooses the GPU like --gpu, and may name only one. Numbers
-count GPUs as nvidia-smi does, or simulated GPUs if the GPU is simulated. If the
-variable hides the GPU of --gpu, or all GPUs (it is empty, -1 or NoDevFiles), gfaas
-run fails with exit 125. The command finds the slice's GPU in the variable, and may
-replace it by another spelling. If it names only GPUs outside the slice, its cuInit
-fails with CUDA_ERROR_NO_DEVICE and a line on standard error.
+CUDA_VISIBLE_DEVICES in the environment of gfaas run chooses the GPU like --gpu, and
+may name only one GPU. Its numbers count GPUs as nvidia-smi does, or simulated GPUs
+if the GPU is simulated. If the variable hides the GPU of --gpu, or all GPUs (it is
+empty, -1 or NoDevFiles), gfaas run fails with exit status 125. For the command,
+gfaas run sets the variable to the slice's GPU. The command may replace this value
+by another name of the same GPU. If it sets the variable to GPUs outside the slice
+only, its call of cuInit fails with CUDA_ERROR_NO_DEVICE, and the library prints a
+line on standard error.
 
 If no token daemon runs, gfaas run starts one, which ends a few seconds after its
 last client. If that daemon is killed, the command pauses at its next kernel
@@ -261,7 +268,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if container != nil {
 		var guest docker.Guest
 		if guest, err = docker.NewGuest(docker.Config{RunDir: t.runDir, Libs: grant.Libs}, grant); err == nil {
-			status, err = container.Run(ctx, guest, !o.detach, func() { t.env.Notef("note: the container continues in the background; gfaas run ends when it ends") })
+			status, err = container.Run(ctx, guest, !o.detach, func() { t.env.Notef("note: the container runs in the background; gfaas run waits until it has ended") })
 		}
 	} else {
 		var env map[string]string
@@ -348,7 +355,7 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 	if refused, ok := errors.AsType[*tokend.Error](err); ok && refused.Status == http.StatusConflict {
 		err = cli.Fail(cli.ExitFailure, "choose another name with --name", err)
 	} else if ok && refused.Status == http.StatusForbidden {
-		err = cli.Fail(cli.ExitFailure, "a command that an instance starts is in the slice of the instance: run it without gfaas run", err)
+		err = cli.Fail(cli.ExitFailure, "gfaas run cannot be used inside an instance: commands that an instance starts are already in its slice, so start the command directly", err)
 	}
 	return answer, unregister, err
 }

@@ -67,21 +67,23 @@ func newServe(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the applied functions over HTTP",
-		Long: `Serve every applied function at /function/NAME. The gateway starts and stops the
-functions' instances by a policy of gfaas-sim queue, with the same parameters
-(--set). The page docs/gateway.md of the source describes the path of a call and the
-guarantees.
+		Long: `Serve every applied function at /function/NAME. A policy (--policy) decides which
+call runs next and on which GPU, and so which instances the gateway starts and stops.
+gfaas-sim queue --help describes the policies and their parameters (--set). The page
+docs/gateway.md of the source describes the path of a call and the guarantees.
 
 The gateway listens on gateway.sock in the run directory, without a password, and on
 --listen. Without --auth, every user of the machine can call functions at --listen,
 but only the user of gfaas serve and root can use /system/ and /ui/. Web pages cannot
-use /system/, except for the page at /ui/. With --ui-listen, this page is also served
-at an address without functions (docs/security.md).
+use /system/, except for the page at /ui/. With --ui-listen, the gateway serves
+/ui/, /system/ and /metrics at one more address, at which no function can be called
+(docs/security.md).
 
-Calls go to instances of gfaas up first. The gateway never stops these, except to
-restart an instance after a CUDA error after which all its calls fail, if restart: of
-the function is on-failure or always. Instances that the gateway starts have all SMs
-of their GPU and at least 1/D of its time (D is --concurrency); with --profile, they
+Calls go to instances of gfaas up first. The gateway does not stop these, with one
+exception: if a process of such an instance gets a CUDA error after which all calls
+of the process fail, and restart: of the function is on-failure or always, the
+gateway restarts the instance. Instances that the gateway starts have all SMs of
+their GPU and at least 1/D of its time (D is --concurrency); with --profile, they
 have the slice of a profile row.
 
 gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway reads
@@ -114,7 +116,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "TCP address; an address that is not loopback needs --auth")
 	f.StringVar(&o.UIListen, "ui-listen", "", "additional TCP address for management only (/ui/, /system/, /metrics), without functions")
 	f.StringSliceVar(&o.Settings.AllowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
-	f.StringVar(&o.auth, "auth", "", "`file` of mode 0600 with one line user:password, required for /system/, /metrics and /ui/; none admits every client (default: /system/ and /ui/ only for the user of gfaas serve and root)")
+	f.StringVar(&o.auth, "auth", "", "`file` of mode 0600 with one line user:password, which clients of /system/, /metrics and /ui/ must send; the word none instead of a file admits every client (default: no password; only the user of gfaas serve and root can use /system/ and /ui/)")
 	f.BoolVar(&o.Settings.AuthFunctions, "auth-functions", false, "require the password for function calls as well")
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, like `t=10s` (repeatable)")
@@ -136,19 +138,19 @@ are stored in the folder async next to the state file until they have ended.`,
 	}
 	size(&o.Limits.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
 	size(&o.Limits.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
-	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "`size` of the memory for the bodies of all calls, by default at least 4 times --buffer; further bodies wait unread")
-	size(&o.Limits.Spill, "spill", defaultSpill, "`size` of the disk space, next to the state, for bodies of calls to /v1/ that are longer than --buffer; 0 refuses such calls")
+	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`, by default at least 4 times --buffer; bodies that exceed it are not read until memory is free")
+	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for those parts of request bodies to /v1/ that exceed --buffer, as a `size`; 0 refuses calls with such bodies")
 	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
 	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body after the first --body-timeout, as a `size` per second; 0 for no minimum")
 	f.DurationVar(&o.Limits.Drain, "drain", 30*time.Second, "how long to let running calls finish on shutdown")
 	f.IntVar(&o.Async.Concurrency, "async-concurrency", 16, "limit on asynchronous calls in progress, delivery of their answers included")
-	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call after 429, 502, 503 or 504")
+	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call that was answered with status 429, 502, 503 or 504")
 	f.IntVar(&o.Async.CallbackRetries, "callback-retries", 5, "how many times to retry a failed callback")
-	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver of callbacks to admit without a public address: `CIDR|HOST[:PORT]` (repeatable)")
+	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver to which callbacks may be sent although its address is not public: `CIDR|HOST[:PORT]` (repeatable)")
 	f.IntVar(&o.Async.Max, "max-async", 100_000, "maximum number of waiting asynchronous calls")
 	f.StringVar(&o.record, "record", "", "`file` for a record of all events and decisions, overwritten at each start (JSON lines, for gfaas-sim replay)")
-	f.Var((*parking)(&o.Park), "park", "park the GPU memory of idle instances on the host, for functions with gpu_mem: by swap (--park alone; as gfaas run --oversubscribe) or by the driver's checkpoint")
+	f.Var((*parking)(&o.Park), "park", "park the GPU memory of idle instances on the host, for functions with gpu_mem: with swap (also --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.Words(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	f.BoolVar(&o.Keep, "keep", false, "leave instances running on exit")
@@ -258,7 +260,11 @@ func (o *serveOptions) check() error {
 		{"header-timeout", l.HeaderTimeout, 1}, {"body-timeout", l.BodyTimeout, 1}, {"drain", l.Drain, 0},
 	} {
 		if d.value < d.least {
-			return cli.Usagef("--%s %v: expected more than 0", d.name, d.value)
+			expected := "more than 0"
+			if d.least == 0 {
+				expected = "0 or more"
+			}
+			return cli.Usagef("--%s %v: expected %s", d.name, d.value, expected)
 		}
 	}
 	return o.checkListen()
@@ -308,7 +314,7 @@ func (o *serveOptions) loadProfile(t *tool, gpus []devices.GPU) (map[string][]pr
 	}
 	for _, model := range models(gpus) {
 		for _, lack := range profile.Lacking(rows, model) {
-			t.env.Notef("note: %s has no row of %s for the GPU model %s (only for %s), so its instances run there as without a profile; choose the rows of another model with --%s",
+			t.env.Notef("note: %s has no row of %s for the GPU model %s (only for %s): on GPUs of this model, its instances get the same slice as without a profile; to use the rows of another model, pass --%s",
 				o.profile, lack.Function, csvfile.Quote(model), profile.Quoted(lack.Models), gpumodel.Flag)
 		}
 		if model != "" {

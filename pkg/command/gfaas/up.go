@@ -32,27 +32,27 @@ type upOptions struct {
 func newUp(t *tool) *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
-		Use:   "up PLAN.json",
+		Use:   "up PLAN.json|-",
 		Short: "Reconcile running instances with a plan",
 		Long: `Start the instances that a plan places on this machine, each in its slice of its
 GPU, and return when all of them are ready to answer. They run until gfaas down.
 Functions with an image run as containers, and the others as processes. All functions
 must have been applied.
 
-An instance that already runs as planned is not touched. Its quota, memory limit,
-timetable and objective (slo) can change while it runs. If anything else differs (its
-GPU, its SM share, the version of its function), it is restarted, with a note. An
-instance that has exited is started again. With --prune, instances that are not in the
-plan are stopped, except the gateway's own instances. With --dry-run, the command only
-prints the steps.
+A plan can contain a timetable for each GPU. It divides each time window into turns,
+and assigns each turn to an instance. The token daemon follows the timetable, and
+lends the time that an instance does not use to instances that wait.
+
+An instance that already runs as planned is not touched. If only its quota, memory
+limit, turns or objective (slo) differ from the plan, the command changes them while
+the instance runs. If anything else differs (its GPU, its SM share, the version of its
+function), the command restarts the instance, and prints a note. It also starts
+instances again that have exited. With --prune, it stops instances that are not in the
+plan, except those that the gateway started. With --dry-run, it only prints the steps.
 
 A plan written by hand needs only {"version": 1, "gpus": [{"index": 0, "instances":
 [{"id": "resnet-0", "function": "resnet"}]}]}: this instance has the whole GPU 0. The
 page docs/files.md of the source describes the other keys.
-
-The token daemon follows the plan's timetable: in each window, an instance has the
-turn that the plan assigns to it, and time that it leaves idle is lent to waiting
-instances.
 
 If the memory limits in the plan sum to more than the memory of a GPU, the command
 fails, because instances that use their whole limit would fail. --overcommit starts
@@ -62,8 +62,10 @@ note: the gateway stops idle instances to make room for instances of a plan.
 
 If an instance fails to start, if you press ^C, or if the terminal is closed, the
 command stops all instances that it has started. Instances that it has stopped stay
-stopped. While another gfaas up or gfaas down is working, the command waits, at most
-three minutes (exit 6).`,
+stopped.
+
+While another gfaas up or gfaas down is working, the command waits. After three
+minutes, it gives up with exit status 6.`,
 		Example: `  # Start the instances of a plan
   gfaas up plan.json
 
@@ -204,8 +206,8 @@ func (o *upOptions) noteSharedGPUs(ctx context.Context, t *tool, list []rollout.
 	defer occupancy.Close()
 	for _, b := range rollout.SharedGPUs(list, state.Instances, t.gpus(ctx), o.prune) {
 		if _, total, err := occupancy.Free(b.GPU); err == nil && total > 0 && b.Planned+b.Other > total {
-			t.env.Notef("note: on GPU %s the plan's memory limits sum to %v, and other slices (%s) have %v: the GPU has %v",
-				b.GPU, b.Planned, strings.Join(b.IDs, ", "), b.Other, total)
+			t.env.Notef("note: the memory limits on GPU %s exceed its memory of %v: %v for the plan's instances, and %v for other slices (%s)",
+				b.GPU, total, b.Planned, b.Other, strings.Join(b.IDs, ", "))
 		}
 	}
 	return nil

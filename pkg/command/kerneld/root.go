@@ -69,7 +69,7 @@ All objects are then lost.`,
 
 // clientFlag adds --client to a command.
 func clientFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "client", "", "client that the command acts for (default: the client of the socket, and \"default\" for kernel.sock)")
+	cmd.Flags().StringVar(name, "client", "", "client that the command acts for (default: NAME for a socket kernel-NAME.sock, and the client named default for kernel.sock)")
 }
 
 // dial returns a client of the daemon at a socket.

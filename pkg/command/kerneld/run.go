@@ -33,8 +33,11 @@ func newRun(env *cli.Env, socket *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run REQUEST.json|-",
 		Short: "Run a request",
-		Long: `Run a request and print the answer. If a module has a "file", this command reads it, from
-the folder of the request, and sends its text to the daemon.
+		Long: `Run a request and print the answer. A request is a JSON file that lists GPU kernels and
+their buffers (docs/kernels.md). If a module in the request has a "file", this command reads
+that file and sends its text to the daemon. If the name of the file is a relative path, it
+starts at the folder of the request, or at the current folder if the request comes from
+standard input.
 
 --in stores a file as an object before the request runs, and --out writes an object to a
 file afterwards. The file - is standard input or output; with --out KEY=-, only that object
@@ -45,7 +48,14 @@ Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
 "outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
 "bytes_up","evicted","modules_linked"}}. gpu_ms is the time that the kernels ran on the
 GPU, total_ms the time from the request's arrival to its end, and queue_ms the part of
-total_ms before the request started. data has the bytes of outputs with "inline", in base64.`,
+total_ms before the request started. data has the bytes of outputs with "inline", in base64.
+
+The counters in cache belong to this request. Each object that the request reads counts once:
+in gpu_hits if an earlier request had read the object and it was still on the GPU, in misses if
+it had to be copied from another GPU, and in host_hits otherwise. bytes_up is the number of
+bytes that were copied from the host to the GPU, evicted the number of objects and buffers that
+were evicted from the GPU to make room, and modules_linked the number of modules that had to be
+linked before the kernels ran.`,
 		Example: `  # run a request whose objects are stored
   gfaas-kerneld run request.json
   # store an input before, and fetch an output afterwards
