@@ -13,7 +13,7 @@
  * found, before the program could change anything. */
 #include "loader.h"
 #include "say.h"
-#include "stray.h"
+#include "unmanaged.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -191,7 +191,7 @@ __attribute__((constructor)) static void begin(int argc, char *argv[], char *env
     keep(environ ? environ : env);
     note_paths(environ ? environ : env);
     gf_say_init();
-    gf_stray_init();
+    gf_unmanaged_init();
     find_all();
 }
 
@@ -290,14 +290,14 @@ struct start {
  * Returns false if the library cannot be loaded into the program. */
 static bool admit(int fd, const char *name, bool lacking)
 {
-    int kind = fd >= 0 ? gf_stray_file(fd, name) : GF_STRAY_UNKNOWN;
-    if (kind == GF_STRAY_UNKNOWN)
+    int kind = fd >= 0 ? gf_unmanaged_file(fd, name) : GF_UNMANAGED_UNKNOWN;
+    if (kind == GF_UNMANAGED_UNKNOWN)
         return true;
-    if (kind != GF_STRAY_NONE)
-        gf_stray_tell((uint32_t)kind, name);
+    if (kind != GF_UNMANAGED_NONE)
+        gf_unmanaged_tell((uint32_t)kind, name);
     else if (lacking)
-        gf_stray_tell(GF_STRAY_RESTORED, name);
-    return kind == GF_STRAY_NONE;
+        gf_unmanaged_tell(GF_UNMANAGED_RESTORED, name);
+    return kind == GF_UNMANAGED_NONE;
 }
 
 /* Starts the program with the missing variables added. fd is the program's file, or -1. */
@@ -482,7 +482,7 @@ static void restore(void)
         if (l.name[i])
             setenv(names[i], value_of(kept[i], names[i]), 1);
     if (l.identity)
-        gf_stray_tell(GF_STRAY_RESTORED, "/bin/sh");
+        gf_unmanaged_tell(GF_UNMANAGED_RESTORED, "/bin/sh");
 }
 
 GF_EXPORT int system(const char *command)

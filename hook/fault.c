@@ -12,7 +12,7 @@
 
 #include "clock.h"
 #include "device.h"
-#include "greet.h"
+#include "handshake.h"
 #include "link.h"
 
 #include <errno.h>

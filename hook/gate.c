@@ -7,7 +7,7 @@
  * executes both fences with membarrier(2). */
 #include "gate.h"
 
-#include "asked.h"
+#include "terminate.h"
 #include "budget.h"
 #include "clock.h"
 #include "device.h"
@@ -144,7 +144,7 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
         }
     }
     if (lease)
-        gf_asked_clear();
+        gf_terminate_clear();
     if (patience.began) {
         __atomic_sub_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&gf_load(&device->slot)->blocked_ns, gf_now_ns() - patience.began, __ATOMIC_RELAXED);

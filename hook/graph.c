@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "meter.h"
 #include "real.h"
-#include "tally.h"
+#include "graph_stats.h"
 #include "wait.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 struct exec {
     CUgraphExec handle;
     uint64_t serial; /* identifies it, since handles are reused */
-    struct gf_tally tally;
+    struct gf_graph_stats stats;
     uint64_t kernels, blocks;
     float ms; /* GPU time of a launch; 0: unknown */
     struct exec *next;
@@ -47,14 +47,14 @@ static struct exec **place(CUgraphExec handle)
     return at;
 }
 
-static void sum(struct exec *e) { e->kernels = gf_tally_kernels(&e->tally, &e->blocks); }
+static void sum(struct exec *e) { e->kernels = gf_graph_stats_kernels(&e->stats, &e->blocks); }
 
 static void drop(struct exec *e)
 {
     if (!e)
         return;
-    gf_graph_memory_count(&e->tally.memory, true);
-    gf_tally_free(&e->tally);
+    gf_graph_memory_count(&e->stats.memory, true);
+    gf_graph_stats_free(&e->stats);
     free(e);
 }
 
@@ -74,8 +74,8 @@ static struct exec *read_graph(CUgraph graph)
     struct exec *e = calloc(1, sizeof *e);
     if (!e)
         return NULL;
-    gf_tally_read(&e->tally, graph);
-    gf_graph_memory_count(&e->tally.memory, false);
+    gf_graph_stats_read(&e->stats, graph);
+    gf_graph_memory_count(&e->stats.memory, false);
     sum(e);
     return e;
 }
@@ -121,11 +121,11 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
         return GF_NOT_SENT;
     struct exec *e = read_graph(graph);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!e || !e->tally.memory.any) {
+    if (!e || !e->stats.memory.any) {
         result = (*real)(exec, graph, params);
-    } else if (gf_graph_memory_reserve(&e->tally.memory, 0)) {
+    } else if (gf_graph_memory_reserve(&e->stats.memory, 0)) {
         result = (*real)(exec, graph, params);
-        gf_graph_memory_settle(&e->tally.memory, 0);
+        gf_graph_memory_settle(&e->stats.memory, 0);
     }
     gf_leave(entered, 0, result, "cuGraphInstantiateWithParams");
     if (result == CUDA_SUCCESS)
@@ -153,13 +153,13 @@ static void changed(CUgraphExec exec, CUgraphNode node, const uint64_t *blocks, 
 {
     pthread_mutex_lock(&lock);
     struct exec *e = *place(exec);
-    struct gf_tally_node *n = e ? gf_tally_find(&e->tally, node) : NULL;
+    struct gf_graph_stats_node *n = e ? gf_graph_stats_find(&e->stats, node) : NULL;
     if (n && blocks)
         n->blocks = *blocks;
     if (n && off)
         n->off = *off;
     if (n && child)
-        gf_tally_update_child(&e->tally, node, child);
+        gf_graph_stats_update_child(&e->stats, node, child);
     if (n)
         sum(e);
     pthread_mutex_unlock(&lock);
@@ -170,7 +170,7 @@ static void updated(CUgraphExec exec, CUgraph graph)
     pthread_mutex_lock(&lock);
     struct exec *e = *place(exec);
     if (e) {
-        gf_tally_update(&e->tally, graph);
+        gf_graph_stats_update(&e->stats, graph);
         sum(e);
     }
     pthread_mutex_unlock(&lock);
@@ -225,9 +225,9 @@ static struct cost cost_of(CUgraphExec exec)
         cost.blocks = e->blocks;
         cost.graph.serial = e->serial;
         cost.ms = e->ms;
-        cost.waits = e->tally.waits;
-        if (e->tally.memory.any)
-            cost.memory = e->tally.memory;
+        cost.waits = e->stats.waits;
+        if (e->stats.memory.any)
+            cost.memory = e->stats.memory;
     }
     pthread_mutex_unlock(&lock);
     return cost;

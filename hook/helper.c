@@ -3,20 +3,20 @@
  * The helper connects to the daemon. It ends a lease when the daemon asks for it, when the program
  * is idle, or when the daemon does not renew it. While the daemon is gone, it keeps the gate closed
  * and reconnects. It may use every other module; link.c starts it. */
-#include "asked.h"
+#include "terminate.h"
 #include "clock.h"
 #include "device.h"
 #include "fault.h"
 #include "gate.h"
 #include "graph.h"
-#include "greet.h"
+#include "handshake.h"
 #include "limit.h"
 #include "link.h"
 #include "memory.h"
 #include "meter.h"
 #include "say.h"
 #include "stream.h"
-#include "tally.h"
+#include "graph_stats.h"
 #include "thread.h"
 #include "visible.h"
 #include "wait.h"
@@ -38,13 +38,13 @@
 #define PAUSE_NS 1000000        /* pause between two leases that served refused work only; it doubles */
 #define MOST_PAUSE_NS 100000000 /* up to this; on a busy host a switch can cost other clients several ms */
 
-/* Waits for the work in flight behind a closed gate and returns the GPU time of the lease. `asked` is
- * the lease that the daemon has asked for, or GF_NO_LEASE. */
-static uint64_t drain(struct gf_device *device, uint32_t asked)
+/* Waits for the work in flight behind a closed gate and returns the GPU time of the lease. `revoked` is
+ * the lease that the daemon has revoked, or GF_NO_LEASE. */
+static uint64_t drain(struct gf_device *device, uint32_t revoked)
 {
     bool quiet = gf_quiesce(device);
     struct gf_counts counts = gf_count_all(device);
-    uint64_t used = gf_meter_drain(device, gf_works(counts), asked);
+    uint64_t used = gf_meter_drain(device, gf_works(counts), revoked);
     gf_store(&device->slot->launches, counts.launches);
     device->link.works = gf_works(counts);
     if (quiet)
@@ -69,24 +69,24 @@ static void set_pause(struct gf_device *device, bool accepted)
 }
 
 /* Returns a lease whose gate is closed to the daemon, after the work in flight. */
-static void return_lease(struct gf_device *device, uint32_t lease, bool asked)
+static void return_lease(struct gf_device *device, uint32_t lease, bool revoked)
 {
     struct gf_link *link = &device->link;
     uint64_t before = link->works;
-    uint64_t used = drain(device, asked ? lease : GF_NO_LEASE);
+    uint64_t used = drain(device, revoked ? lease : GF_NO_LEASE);
     pthread_mutex_lock(&link->lock);
     set_pause(device, link->works != before);
     bool more = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0 && !gf_link_paused(link);
     link->returned = lease;
     struct gf_return message = {gf_header(GF_MSG_RETURN, sizeof message), lease, more ? GF_RETURN_WANTS_MORE : 0, used};
-    gf_store(&link->asked, gf_link_ours(link) && gf_transmit(link->sock, &message, sizeof message) && more);
+    gf_store(&link->requested, gf_link_ours(link) && gf_transmit(link->sock, &message, sizeof message) && more);
     pthread_mutex_unlock(&link->lock);
     gf_mem_recount_pools(device);
 }
 
 /* Returns the poll interval after a request: ASKED_MS, and more with many processes in the
  * instance, because a thousand helpers would otherwise occupy the processors. */
-static int asked_ms(struct gf_device *device)
+static int poll_ms(struct gf_device *device)
 {
     unsigned ms = ASKED_MS * (1 + gf_load(&gf_load(&device->page)->used) / 128);
     return ms < OWN_MS ? (int)ms : OWN_MS;
@@ -101,10 +101,10 @@ static int patience(struct gf_device *device, uint32_t lease)
         return TICK_MS;
     }
     struct gf_link *link = &device->link;
-    bool asked = gf_load(&link->asked), waits = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
-    int again = gf_mem_maintain(device, !asked), own = asked || gf_load(&link->deaf) ? asked_ms(device) : OWN_MS;
+    bool requested = gf_load(&link->requested), waits = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
+    int again = gf_mem_maintain(device, !requested), own = requested || gf_load(&link->polls) ? poll_ms(device) : OWN_MS;
     int runs = gf_wait_poll(device);
-    if (waits && !asked && link->resume) {
+    if (waits && !requested && link->resume) {
         own = gf_link_paused(link);
         if (!own)
             gf_link_request(device);
@@ -203,7 +203,7 @@ static void serve(struct gf_device *device)
         }
         if ((fds[1].revents || (!ready && !lease)) && !gf_link_ours(link))
             return;
-        if (gf_load(&link->deaf))
+        if (gf_load(&link->polls))
             fds[1].fd = -1; /* its event could not be cleared */
         if (fds[0].revents) {
             if (!handle_message(device))
@@ -222,7 +222,7 @@ static void shut(struct gf_device *device)
     struct gf_link *link = &device->link;
     pthread_mutex_lock(&link->lock);
     gf_link_hang_up(link);
-    link->asked = false;
+    link->requested = false;
     pthread_mutex_unlock(&link->lock);
     gf_device_close_gate(device);
     drain(device, GF_NO_LEASE);
@@ -257,7 +257,7 @@ static void *helper(void *arg)
     reset_scheduling();
     prctl(PR_SET_TIMERSLACK, 1); /* a late wake-up lets the GPU idle at a switch */
     for (;;) {
-        int fd = gf_greet(device, gf_link_identity());
+        int fd = gf_handshake(device, gf_link_identity());
         if (fd < 0)
             continue;
         gf_link_connected(device, fd);
@@ -276,7 +276,7 @@ static void fork_child(void)
     gf_device_fork_child();
     gf_thread_fork_child();
     gf_gate_fork_child();
-    gf_asked_fork_child();
+    gf_terminate_fork_child();
     gf_limit_fork_child();
     gf_mem_fork_child();
     gf_graph_fork_child();

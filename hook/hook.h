@@ -61,14 +61,14 @@ struct gf_device {
     uint32_t refused;      /* the driver has refused work since the last lease was returned */
 
     struct gf_link { /* link.c */
-        pthread_mutex_t lock; /* protects sock, kick and asked */
+        pthread_mutex_t lock; /* protects sock, kick and requested */
         int sock;             /* the connection, or -1 */
         struct gf_inode is;   /* identity of the file behind sock */
         int kick;             /* an epoll of sock alone, which wakes the helper; or -1 */
-        bool deaf;            /* a thread could not wake the helper, so the helper polls often */
+        bool polls;           /* a thread could not wake the helper, so the helper polls often */
         bool started;
-        bool asked;        /* the daemon has a request, or a lease is running */
-        uint32_t let_in;   /* the daemon has answered once (futex) */
+        bool requested;    /* the daemon has a request, or a lease is running */
+        uint32_t answered; /* the daemon has answered once (futex) */
         unsigned hangups;  /* consecutive connections that the daemon closed without a welcome */
         uint32_t returned; /* the last lease returned; the daemon's call for it may still arrive */
         uint64_t works;    /* works of the process on the device at that time */

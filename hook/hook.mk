@@ -25,7 +25,7 @@ $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/sym
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -iquote hook -o $@ $< -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
 
-$(BUILD)/check/noticed: hook/asked.c $(wildcard hook/*.h)
+$(BUILD)/check/noticed: hook/terminate.c $(wildcard hook/*.h)
 
 # The program route, with its own wrapper for each function.
 $(BUILD)/check/route_wrapped: hook/check/route.c hook/check/plugin/wrapper.c $(BUILD)/check/route

@@ -4,10 +4,10 @@
  * for the work in flight on its device. Launching threads use the socket only to request a lease. */
 #include "link.h"
 
-#include "asked.h"
+#include "terminate.h"
 #include "clock.h"
 #include "device.h"
-#include "greet.h"
+#include "handshake.h"
 #include "say.h"
 #include "visible.h"
 
@@ -44,7 +44,7 @@ static bool watch(struct gf_link *link, uint32_t events)
     }
     if (!gf_still(gf_load(&link->sock), link->is))
         return false;
-    gf_store(&link->deaf, true);
+    gf_store(&link->polls, true);
     return true;
 }
 
@@ -71,11 +71,11 @@ void gf_link_request(struct gf_device *device)
     pthread_mutex_lock(&link->lock);
     if (gf_link_paused(link)) {
         gf_link_kick(device); /* the helper requests a lease after the pause */
-    } else if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
+    } else if (link->sock >= 0 && !link->requested && !gf_load(gf_load(&device->gate))) {
         struct gf_request request = {gf_header(GF_MSG_REQUEST, sizeof request)};
-        gf_store(&link->asked, true);
+        gf_store(&link->requested, true);
         if (!gf_link_ours(link) || !gf_transmit(link->sock, &request, sizeof request))
-            gf_store(&link->asked, false); /* the helper reconnects */
+            gf_store(&link->requested, false); /* the helper reconnects */
         wake(link); /* last, so that the woken helper does not run between check and use */
     }
     pthread_mutex_unlock(&link->lock);
@@ -92,12 +92,12 @@ void gf_link_kick(struct gf_device *device)
 void gf_link_wait_page(struct gf_device *device)
 {
     int saved = errno;
-    uint32_t *let_in = &device->link.let_in;
+    uint32_t *answered = &device->link.answered;
     struct gf_patience patience = {0};
     if (gf_visible_outside((CUdevice)gf_ordinal(device)))
         return;
-    for (gf_link_start(device); !__atomic_load_n(let_in, __ATOMIC_ACQUIRE); gf_link_start(device))
-        if (!gf_wait(device, &patience, let_in, 0))
+    for (gf_link_start(device); !__atomic_load_n(answered, __ATOMIC_ACQUIRE); gf_link_start(device))
+        if (!gf_wait(device, &patience, answered, 0))
             break;
     gf_patience_end(&patience);
     errno = saved;
@@ -132,12 +132,12 @@ void gf_link_connected(struct gf_device *device, int fd)
     pthread_mutex_lock(&link->lock);
     gf_store(&link->sock, fd);
     gf_store(&link->kick, kick);
-    gf_store(&link->deaf, kick < 0);
-    link->asked = false;
+    gf_store(&link->polls, kick < 0);
+    link->requested = false;
     link->returned = GF_NO_LEASE; /* each daemon starts its own numbering of leases */
     pthread_mutex_unlock(&link->lock);
-    __atomic_store_n(&link->let_in, 1, __ATOMIC_RELEASE);
-    gf_futex_wake(&link->let_in);
+    __atomic_store_n(&link->answered, 1, __ATOMIC_RELEASE);
+    gf_futex_wake(&link->answered);
     if (__atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST))
         gf_link_request(device);
 }

@@ -18,7 +18,7 @@ void gf_link_wait_page(struct gf_device *device);
 /* Sends a message to the daemon if `flag` in the device's page says that the daemon understands
  * it. Takes link.lock. */
 void gf_link_tell(struct gf_device *device, uint32_t flag, const void *message, size_t size);
-/* Announces to the daemon, if it wants that, that the work in flight of a lease it has asked for
+/* Announces to the daemon, if it wants that, that the work in flight of a lease that it has revoked
  * will finish in left_ns. Takes link.lock. */
 void gf_link_ending(struct gf_device *device, uint32_t lease, uint64_t left_ns);
 

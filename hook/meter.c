@@ -478,7 +478,7 @@ bool gf_meter_waits(struct gf_device *device)
     return waits;
 }
 
-uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked)
+uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t revoked)
 {
     uint64_t began = gf_now_ns(), since = began, used;
     float ms, lead = (float)gf_load(&device->slot->lead_ns) / 1e6f;
@@ -486,9 +486,9 @@ uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked
     pthread_mutex_lock(&device->lock);
     for (unsigned before = UINT_MAX, now; (now = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms, &waits)) > 0; before = now) {
         pthread_mutex_unlock(&device->lock);
-        if (asked != GF_NO_LEASE && ms <= lead) {
-            gf_link_ending(device, asked, ms > 0 ? (uint64_t)(ms * 1e6f) : 0);
-            asked = GF_NO_LEASE;
+        if (revoked != GF_NO_LEASE && ms <= lead) {
+            gf_link_ending(device, revoked, ms > 0 ? (uint64_t)(ms * 1e6f) : 0);
+            revoked = GF_NO_LEASE;
         }
         if (now < before)
             since = gf_now_ns();

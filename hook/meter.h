@@ -36,11 +36,11 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works);
 /* Reports whether all work of the device's lease has finished. `works` is the current count of
  * works. Takes device->lock. */
 bool gf_meter_idle(struct gf_device *device, uint64_t works);
-/* Waits for all work of the lease and returns its GPU time in ns. If the daemon has asked for the
- * lease `asked`, announces the end shortly before it (gf_link_ending). Returns UINT64_MAX if the
+/* Waits for all work of the lease and returns its GPU time in ns. If the daemon has revoked the
+ * lease `revoked`, announces the end shortly before it (gf_link_ending). Returns UINT64_MAX if the
  * work hangs (gf_stuck); its time then counts under the next lease. Takes device->lock, but not
  * while it sleeps. */
-uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked);
+uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t revoked);
 /* Returns the GPU time in ns from the context's first work under the lease to its last; with
  * `cut_at_waits`, a stream that a wait blocks (wait.h) ends at that wait. The context is current; the
  * caller holds device->lock. */

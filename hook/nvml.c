@@ -10,7 +10,7 @@
  * unchanged. */
 #include "lookup.h"
 
-#include "greet.h"
+#include "handshake.h"
 #include "limit.h"
 #include "loader.h"
 #include "nvml.h"
@@ -180,8 +180,8 @@ static bool own(unsigned pid)
     return found;
 }
 
-/* Queries NVML for a list. `asked` is the function's further argument. */
-typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked);
+/* Queries NVML for a list. `argument` is the function's further argument. */
+typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos, const void *argument);
 
 /* Layout of a list's entries: size, offset of the process ID, and offset of the process's GPU
  * memory (0: the list has no memory). If `blank` is not NULL, a process without an entry gets a
@@ -247,7 +247,7 @@ static bool on_page(struct gf_page *page, unsigned pid)
 }
 
 /* Returns NVML's whole list, and its length in *n. */
-static char *list_all(lister *list, const void *asked, nvmlDevice_t device, const struct entry *e, unsigned *n, nvmlReturn_t *r)
+static char *list_all(lister *list, const void *argument, nvmlDevice_t device, const struct entry *e, unsigned *n, nvmlReturn_t *r)
 {
     char *all = NULL;
     *r = NVML_ERROR_MEMORY;
@@ -257,7 +257,7 @@ static char *list_all(lister *list, const void *asked, nvmlDevice_t device, cons
             break;
         all = more;
         *n = have;
-        *r = list(device, n, all, asked);
+        *r = list(device, n, all, argument);
         if (*r != NVML_ERROR_INSUFFICIENT_SIZE)
             break;
     }
@@ -265,16 +265,16 @@ static char *list_all(lister *list, const void *asked, nvmlDevice_t device, cons
 }
 
 /* Returns to the program the entries that belong to the slice's processes. */
-static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t device, unsigned int *count, void *infos,
+static nvmlReturn_t own_list(lister *list, const void *argument, nvmlDevice_t device, unsigned int *count, void *infos,
                              const struct entry *e)
 {
     if (!count || !in_slice())
-        return list(device, count, infos, asked);
+        return list(device, count, infos, argument);
     unsigned n = 0, room = infos ? *count : 0, kept = 0;
     int saved = errno, place = e->memory ? place_of(device) : -1;
     struct gf_page *page = place < 0 ? NULL : gf_peek((unsigned)place, &identity);
     nvmlReturn_t r = place < 0 || page ? NVML_SUCCESS : NVML_ERROR_TIMEOUT;
-    char *all = r == NVML_SUCCESS ? list_all(list, asked, device, e, &n, &r) : NULL;
+    char *all = r == NVML_SUCCESS ? list_all(list, argument, device, e, &n, &r) : NULL;
     bool known = page && gf_load(&page->flags) & GF_PAGE_PIDS;
     for (unsigned i = 0; r == NVML_SUCCESS && i < n; i++) {
         unsigned pid = pid_of(e, all + i * e->size);
@@ -307,9 +307,9 @@ static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t devic
 #define ENTRY(type, blank_of) {sizeof(type), offsetof(type, pid), offsetof(type, usedGpuMemory), blank_of}
 
 #define LIST(name, type, kind) \
-    static nvmlReturn_t list_##name(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked) \
+    static nvmlReturn_t list_##name(nvmlDevice_t device, unsigned int *count, void *infos, const void *argument) \
     { \
-        (void)asked; \
+        (void)argument; \
         return real.name(device, count, infos); \
     } \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
@@ -323,9 +323,9 @@ LISTS(nvmlDeviceGetComputeRunningProcesses, Compute)
 LISTS(nvmlDeviceGetGraphicsRunningProcesses, Graphics)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses, MPSCompute)
 
-static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
+static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos, const void *argument)
 {
-    nvmlProcessDetailList_t head = *(const nvmlProcessDetailList_t *)asked;
+    nvmlProcessDetailList_t head = *(const nvmlProcessDetailList_t *)argument;
     head.numProcArrayEntries = *count;
     head.procArray = infos;
     nvmlReturn_t r = real.nvmlDeviceGetRunningProcessDetailList(device, &head);
@@ -349,9 +349,9 @@ static nvmlReturn_t none_found(nvmlReturn_t r, const unsigned *count)
     return r == NVML_SUCCESS && !*count ? NVML_ERROR_NOT_FOUND : r;
 }
 
-static nvmlReturn_t list_samples(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
+static nvmlReturn_t list_samples(nvmlDevice_t device, unsigned int *count, void *infos, const void *argument)
 {
-    return real.nvmlDeviceGetProcessUtilization(device, infos, count, *(const unsigned long long *)asked);
+    return real.nvmlDeviceGetProcessUtilization(device, infos, count, *(const unsigned long long *)argument);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
@@ -364,9 +364,9 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     return none_found(r, processSamplesCount);
 }
 
-static nvmlReturn_t list_utilization(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
+static nvmlReturn_t list_utilization(nvmlDevice_t device, unsigned int *count, void *infos, const void *argument)
 {
-    nvmlProcessesUtilizationInfo_t head = *(const nvmlProcessesUtilizationInfo_t *)asked;
+    nvmlProcessesUtilizationInfo_t head = *(const nvmlProcessesUtilizationInfo_t *)argument;
     head.processSamplesCount = *count;
     head.procUtilArray = infos;
     nvmlReturn_t r = real.nvmlDeviceGetProcessesUtilizationInfo(device, &head);

@@ -7,8 +7,8 @@
 #pragma GCC visibility push(hidden)
 
 /* The kinds of messages. Each is printed at most once per process. */
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW, GF_SAY_VISIBLE, GF_SAY_DENIED, GF_SAY_MPS,
-       GF_SAY_STRAY /* the first of GF_STRAY_KINDS kinds */ };
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_TERMINATE, GF_SAY_NEW, GF_SAY_VISIBLE, GF_SAY_DENIED, GF_SAY_MPS,
+       GF_SAY_STRAY /* the first of GF_UNMANAGED_KINDS kinds */ };
 
 /* Notes the file behind standard error. Called once, when the process begins. */
 void gf_say_init(void);

@@ -16,17 +16,17 @@
 #define GF_MSG_REQUEST 4
 #define GF_MSG_LEASE_END 5
 #define GF_MSG_RETURN 6
-#define GF_MSG_STRAY 7
+#define GF_MSG_UNMANAGED 7
 #define GF_MSG_NOTED 8
 #define GF_MSG_ENDING 9
 #define GF_MSG_FAULT 10
-#define GF_STRAY_RESTORED 0
-#define GF_STRAY_STATIC 1
-#define GF_STRAY_LIBC 2
-#define GF_STRAY_SETUID 3
-#define GF_STRAY_CAPABLE 4
-#define GF_STRAY_MACHINE 5
-#define GF_STRAY_KINDS 6
+#define GF_UNMANAGED_RESTORED 0
+#define GF_UNMANAGED_STATIC 1
+#define GF_UNMANAGED_LIBC 2
+#define GF_UNMANAGED_SETUID 3
+#define GF_UNMANAGED_CAPABLE 4
+#define GF_UNMANAGED_MACHINE 5
+#define GF_UNMANAGED_KINDS 6
 #define GF_RETURN_WANTS_MORE 1
 #define GF_NAME_SIZE 64
 #define GF_REASON_SIZE 128
@@ -125,7 +125,7 @@ _Static_assert(offsetof(struct gf_return, flags) == 20, "layout of gf_return");
 _Static_assert(offsetof(struct gf_return, used_ns) == 24, "layout of gf_return");
 
 /* process to daemon, instead of a hello: it starts a program that leaves the slice, or would have */
-struct gf_stray {
+struct gf_unmanaged {
 	struct gf_header h;
 	uint32_t kind;
 	uint32_t reserved;
@@ -133,14 +133,14 @@ struct gf_stray {
 	char secret[64];
 	char program[128];
 };
-_Static_assert(sizeof(struct gf_stray) == 280, "size of gf_stray");
-_Static_assert(offsetof(struct gf_stray, kind) == 16, "layout of gf_stray");
-_Static_assert(offsetof(struct gf_stray, reserved) == 20, "layout of gf_stray");
-_Static_assert(offsetof(struct gf_stray, instance) == 24, "layout of gf_stray");
-_Static_assert(offsetof(struct gf_stray, secret) == 88, "layout of gf_stray");
-_Static_assert(offsetof(struct gf_stray, program) == 152, "layout of gf_stray");
+_Static_assert(sizeof(struct gf_unmanaged) == 280, "size of gf_unmanaged");
+_Static_assert(offsetof(struct gf_unmanaged, kind) == 16, "layout of gf_unmanaged");
+_Static_assert(offsetof(struct gf_unmanaged, reserved) == 20, "layout of gf_unmanaged");
+_Static_assert(offsetof(struct gf_unmanaged, instance) == 24, "layout of gf_unmanaged");
+_Static_assert(offsetof(struct gf_unmanaged, secret) == 88, "layout of gf_unmanaged");
+_Static_assert(offsetof(struct gf_unmanaged, program) == 152, "layout of gf_unmanaged");
 
-/* daemon to process: answers a stray; the connection ends */
+/* daemon to process: answers unmanaged; the connection ends */
 struct gf_noted {
 	struct gf_header h;
 	uint32_t first;

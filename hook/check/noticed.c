@@ -1,4 +1,4 @@
-/* noticed: checks that a wait for the GPU (hook/asked.c) notices every signal that asks the program
+/* noticed: checks that a wait for the GPU (hook/terminate.c) notices every signal that asks the program
  * to end, whenever the signal arrives.
  *
  *   noticed plain|stack|others|int|fork SIGNALS
@@ -10,7 +10,7 @@
  * and how many times the wait reported a signal that had not arrived. */
 #define SLEEP_MS 1
 #define DELAY_MS 1
-#include "../asked.c"
+#include "../terminate.c"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
         alarms.sa_handler = start;
     if (ran == MAP_FAILED || (stack && sigaltstack(&own, NULL) != 0) || sigaction(signal, &action, NULL) != 0 || sigaction(SIGALRM, &alarms, NULL) != 0)
         return 1;
-    pthread_atfork(NULL, NULL, gf_asked_fork_child);
+    pthread_atfork(NULL, NULL, gf_terminate_fork_child);
     struct gf_patience patience = {0};
     gf_patience_begin(&patience);
     pid_t self = getpid(), sender = fork();

@@ -169,7 +169,7 @@ func TestUnmanagedPrograms(t *testing.T) {
 // returns false if the daemon may have answered too late.
 func (h *host) checkSingleMessage(id, program, kind string) bool {
 	h.t.Helper()
-	const patience = 200 * time.Millisecond // ANSWER_MS of stray.c
+	const patience = 200 * time.Millisecond // ANSWER_MS of unmanaged.c
 	started := time.Now()
 	p := h.launch(exec.Command("/bin/sh", "-c", program+"; "+program+"; sh -c "+program+"; true"), h.register(id, tenth))
 	if err := p.wait(); err != nil {

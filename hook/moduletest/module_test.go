@@ -24,12 +24,12 @@ var layers = [][]string{
 	{"real"},
 	{"query", "uuid"},
 	{"device", "visible"},
-	{"thread", "limit", "asked"},
-	{"greet"}, // and wire.h, which all may include
-	{"link", "stray"},
+	{"thread", "limit", "terminate"},
+	{"handshake"}, // and wire.h, which all may include
+	{"link", "unmanaged"},
 	{"fault"},
 	{"wait", "memory"},
-	{"meter", "tally"},
+	{"meter", "graph_stats"},
 	{"stream"},
 	{"gate"},
 	{"graph", "wrap"},

@@ -1,4 +1,4 @@
-/* tally.h: the kernels of a graph and their memory. */
+/* graph_stats.h: the kernels of a graph and their memory. */
 #ifndef GFAAS_TALLY_H
 #define GFAAS_TALLY_H
 
@@ -8,8 +8,8 @@
 
 /* The kernels of an instantiated graph, in the driver's order. The nodes of a child graph follow
  * the node that represents it. */
-struct gf_tally {
-    struct gf_tally_node {
+struct gf_graph_stats {
+    struct gf_graph_stats_node {
         CUgraphNode node;
         uint64_t blocks;
         uint32_t within; /* for a node that contains graphs: the number of following nodes in them */
@@ -21,18 +21,18 @@ struct gf_tally {
     bool waits; /* a node may wait for something outside the GPU */
 };
 
-/* Reads a graph into a zeroed tally. It calls the driver, as gf_tally_update does. The caller
- * releases the tally with gf_tally_free. */
-void gf_tally_read(struct gf_tally *t, CUgraph graph);
-void gf_tally_free(struct gf_tally *t);
+/* Reads a graph into a zeroed structure. It calls the driver, as gf_graph_stats_update does. The caller
+ * releases it with gf_graph_stats_free. */
+void gf_graph_stats_read(struct gf_graph_stats *t, CUgraph graph);
+void gf_graph_stats_free(struct gf_graph_stats *t);
 /* Returns the number of enabled kernels and sets *blocks to the sum of their blocks. */
-uint64_t gf_tally_kernels(const struct gf_tally *t, uint64_t *blocks);
+uint64_t gf_graph_stats_kernels(const struct gf_graph_stats *t, uint64_t *blocks);
 /* Returns the entry of a node, or NULL. */
-struct gf_tally_node *gf_tally_find(const struct gf_tally *t, CUgraphNode node);
-/* Reads the block counts again from another graph of the same shape: for the whole tally, or for
+struct gf_graph_stats_node *gf_graph_stats_find(const struct gf_graph_stats *t, CUgraphNode node);
+/* Reads the block counts again from another graph of the same shape: for the whole graph, or for
  * the child graph of a node. */
-void gf_tally_update(struct gf_tally *t, CUgraph graph);
-void gf_tally_update_child(struct gf_tally *t, CUgraphNode node, CUgraph graph);
+void gf_graph_stats_update(struct gf_graph_stats *t, CUgraph graph);
+void gf_graph_stats_update_child(struct gf_graph_stats *t, CUgraphNode node, CUgraph graph);
 
 /* Forgets the bodies of conditional nodes, in a forked child. */
 void gf_bodies_fork_child(void);

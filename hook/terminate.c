@@ -1,4 +1,4 @@
-/* asked.c: ends waits for the GPU when the program has been asked to end (SIGTERM, SIGINT).
+/* terminate.c: ends waits for the GPU when the program has been asked to end (SIGTERM, SIGINT).
  *
  * A program that handles SIGTERM or SIGINT usually sets a flag in the handler, and ends when
  * its current call into the driver returns. If that call waits for a gate which stays closed,
@@ -19,7 +19,7 @@
  * The result of the system call is not enough: a futex that times out while a signal is
  * pending does not return EINTR, and on a busy host this happens often. A signal that was
  * handled before the wait is not noticed. */
-#include "asked.h"
+#include "terminate.h"
 
 #include "clock.h"
 #include "device.h"
@@ -38,7 +38,7 @@
 #define FULL_NS 10000000000u /* how long a process waits for a free slot before its work fails */
 #define SIGNALS 64    /* signals of the kernel, including the C library's own */
 
-static uint64_t asked_at;            /* when a handler was first noticed (gf_now_ns); 0: none since a gate last opened */
+static uint64_t signal_at;            /* when a handler was first noticed (gf_now_ns); 0: none since a gate last opened */
 static uint64_t full_since[GF_DEVICES + 1]; /* by device: when the daemon first had no slot for the process; 0: it has one */
 static __thread bool asleep GF_TLS;  /* the thread is in gf_sleep: code that runs in it is a handler of SIGTERM or SIGINT */
 static __thread uint64_t blocked GF_TLS; /* signals that are blocked only because the thread waits */
@@ -238,25 +238,25 @@ static bool sleep_on(struct gf_patience *p, uint32_t *word, uint32_t expected)
         own_stack(true);
     gf_store(&asleep, true);
     gf_store(&blocked, 0);
-    bool asked = gf_sleep(word, expected, &most, &while_asleep, &awake);
+    bool signalled = gf_sleep(word, expected, &most, &while_asleep, &awake);
     gf_store(&asleep, false);
     if (on_stack)
-        asked |= own_stack(false);
+        signalled |= own_stack(false);
     gf_store(&blocked, p->outer | (end_signals & ~p->mask));
     if (others)
         set_mask(SIG_SETMASK, p->mask | end_signals, NULL);
     syscall(SYS_rt_sigpending, &pending, sizeof pending);
-    return asked || (pending & set);
+    return signalled || (pending & set);
 }
 
 /* Notes that the program was asked to end now, unless it was asked before. */
-static void note_asked(void)
+static void note_signal(void)
 {
     uint64_t never = 0;
-    __atomic_compare_exchange_n(&asked_at, &never, gf_now_ns(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(&signal_at, &never, gf_now_ns(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-void gf_asked_set_full(struct gf_device *device, bool full)
+void gf_terminate_set_full(struct gf_device *device, bool full)
 {
     uint64_t *since = &full_since[gf_ordinal(device)];
     if (!full || !gf_load(since))
@@ -271,15 +271,15 @@ bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, ui
         return false; /* the refusal was printed before */
     if (gf_load(&asleep)) { /* this call is in a handler that interrupted a wait */
         gf_store(&asleep, false);
-        note_asked();
+        note_signal();
     }
-    uint64_t asked = gf_load(&asked_at);
-    if (asked && gf_now_ns() - (asked > p->began ? asked : p->began) >= YIELD_NS) {
-        gf_say(GF_SAY_ASKED, "this program was asked to end while its GPU work waits: the waiting calls fail (error %d)", GF_NOT_SENT);
+    uint64_t at = gf_load(&signal_at);
+    if (at && gf_now_ns() - (at > p->began ? at : p->began) >= YIELD_NS) {
+        gf_say(GF_SAY_TERMINATE, "this program was asked to end while its GPU work waits: the waiting calls fail (error %d)", GF_NOT_SENT);
         return false;
     }
     if (sleep_on(p, word, expected))
-        note_asked();
+        note_signal();
     return true;
 }
 
@@ -302,17 +302,17 @@ void gf_patience_end(struct gf_patience *p)
     gf_store(&blocked, p->outer);
 }
 
-void gf_asked_clear(void)
+void gf_terminate_clear(void)
 {
-    if (gf_load(&asked_at))
-        gf_store(&asked_at, 0);
+    if (gf_load(&signal_at))
+        gf_store(&signal_at, 0);
 }
 
-void gf_asked_fork_child(void)
+void gf_terminate_fork_child(void)
 {
-    gf_asked_clear();
+    gf_terminate_clear();
     for (gf_each_device(d))
-        gf_asked_set_full(d, false);
+        gf_terminate_set_full(d, false);
     gf_store(&asleep, false); /* a handler of SIGTERM or SIGINT may have forked */
     set_mask(SIG_UNBLOCK, gf_load(&blocked), NULL); /* a handler of another signal may have forked, between two sleeps */
     gf_store(&blocked, 0);

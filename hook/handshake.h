@@ -1,4 +1,4 @@
-/* greet.h: the messages exchanged with gfaas-tokend, and the greeting. */
+/* handshake.h: the messages exchanged with gfaas-tokend, and the handshake. */
 #ifndef GFAAS_GREET_H
 #define GFAAS_GREET_H
 
@@ -14,7 +14,7 @@ struct gf_identity {
 bool gf_identify(struct gf_identity *who);
 /* Connects, says hello, and moves the device to the page that the daemon sends. Returns the
  * connection, or -1 after a pause if there is none. The helper calls it, without a lock. */
-int gf_greet(struct gf_device *device, const struct gf_identity *who);
+int gf_handshake(struct gf_device *device, const struct gf_identity *who);
 /* Returns the instance's page for one of its GPUs, over a short connection of its own, or NULL if
  * the daemon sends none. The caller unmaps it. */
 struct gf_page *gf_peek(unsigned place, const struct gf_identity *who);

@@ -1,8 +1,8 @@
-/* tally.c: counts the kernels of a graph.
+/* graph_stats.c: counts the kernels of a graph.
  *
  * The bodies of a conditional node are learned when the program adds the node. The bodies of its
  * copy in a clone or in a child graph are unknown, and their kernels are not counted. */
-#include "tally.h"
+#include "graph_stats.h"
 
 #include "real.h"
 
@@ -104,20 +104,20 @@ void gf_bodies_fork_child(void)
     all = NULL; /* these belong to the parent */
 }
 
-/* ---- the tally ---- */
+/* ---- the counts ---- */
 
-static struct gf_tally_node *add(struct gf_tally *t, CUgraphNode node)
+static struct gf_graph_stats_node *add(struct gf_graph_stats *t, CUgraphNode node)
 {
     if (t->count == t->room) {
         uint32_t room = t->room ? 2 * t->room : 16;
-        struct gf_tally_node *nodes = realloc(t->nodes, room * sizeof *nodes);
+        struct gf_graph_stats_node *nodes = realloc(t->nodes, room * sizeof *nodes);
         if (!nodes)
             return NULL; /* out of memory: the kernel is not counted */
         t->nodes = nodes;
         t->room = room;
     }
-    struct gf_tally_node *n = &t->nodes[t->count++];
-    *n = (struct gf_tally_node){.node = node};
+    struct gf_graph_stats_node *n = &t->nodes[t->count++];
+    *n = (struct gf_graph_stats_node){.node = node};
     return n;
 }
 
@@ -129,10 +129,10 @@ static uint64_t blocks_of(CUgraphNode node)
     return (uint64_t)p.gridDimX * p.gridDimY * p.gridDimZ;
 }
 
-static void read_graph(struct gf_tally *t, CUgraph graph);
+static void read_graph(struct gf_graph_stats *t, CUgraph graph);
 
 /* Reads a node that contains a child graph or the bodies of a conditional. */
-static void read_inner(struct gf_tally *t, CUgraphNode node, CUgraphNodeType type)
+static void read_inner(struct gf_graph_stats *t, CUgraphNode node, CUgraphNodeType type)
 {
     CUgraph inner;
     uint32_t at = t->count;
@@ -147,7 +147,7 @@ static void read_inner(struct gf_tally *t, CUgraphNode node, CUgraphNodeType typ
     t->nodes[at].within = t->count - at - 1;
 }
 
-static void read_node(struct gf_tally *t, CUgraphNode node)
+static void read_node(struct gf_graph_stats *t, CUgraphNode node)
 {
     CUgraphNodeType type;
     if (gf_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
@@ -155,7 +155,7 @@ static void read_node(struct gf_tally *t, CUgraphNode node)
     if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
         read_inner(t, node, type);
     } else if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
-        struct gf_tally_node *n = add(t, node);
+        struct gf_graph_stats_node *n = add(t, node);
         if (n) {
             n->kernel = true;
             n->blocks = blocks_of(node);
@@ -167,7 +167,7 @@ static void read_node(struct gf_tally *t, CUgraphNode node)
                 type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
 }
 
-static void read_graph(struct gf_tally *t, CUgraph graph)
+static void read_graph(struct gf_graph_stats *t, CUgraph graph)
 {
     size_t count = 0;
     if (gf_real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
@@ -179,15 +179,15 @@ static void read_graph(struct gf_tally *t, CUgraph graph)
     free(nodes);
 }
 
-void gf_tally_read(struct gf_tally *t, CUgraph graph)
+void gf_graph_stats_read(struct gf_graph_stats *t, CUgraph graph)
 {
-    *t = (struct gf_tally){0};
+    *t = (struct gf_graph_stats){0};
     read_graph(t, graph);
 }
 
-void gf_tally_free(struct gf_tally *t) { free(t->nodes); }
+void gf_graph_stats_free(struct gf_graph_stats *t) { free(t->nodes); }
 
-uint64_t gf_tally_kernels(const struct gf_tally *t, uint64_t *blocks)
+uint64_t gf_graph_stats_kernels(const struct gf_graph_stats *t, uint64_t *blocks)
 {
     uint64_t kernels = 0;
     *blocks = 0;
@@ -199,7 +199,7 @@ uint64_t gf_tally_kernels(const struct gf_tally *t, uint64_t *blocks)
     return kernels;
 }
 
-struct gf_tally_node *gf_tally_find(const struct gf_tally *t, CUgraphNode node)
+struct gf_graph_stats_node *gf_graph_stats_find(const struct gf_graph_stats *t, CUgraphNode node)
 {
     for (uint32_t i = 0; i < t->count; i++)
         if (t->nodes[i].node == node)
@@ -209,20 +209,20 @@ struct gf_tally_node *gf_tally_find(const struct gf_tally *t, CUgraphNode node)
 
 /* Copies the block counts of a graph to `count` nodes. Nodes keep the handles from the
  * instantiation; the nodes of an update have the same order. */
-static void update_blocks(struct gf_tally *t, uint32_t from, uint32_t count, CUgraph graph)
+static void update_blocks(struct gf_graph_stats *t, uint32_t from, uint32_t count, CUgraph graph)
 {
-    struct gf_tally now;
-    gf_tally_read(&now, graph);
+    struct gf_graph_stats now;
+    gf_graph_stats_read(&now, graph);
     for (uint32_t i = 0; i < count && i < now.count; i++)
         t->nodes[from + i].blocks = now.nodes[i].blocks;
-    gf_tally_free(&now);
+    gf_graph_stats_free(&now);
 }
 
-void gf_tally_update(struct gf_tally *t, CUgraph graph) { update_blocks(t, 0, t->count, graph); }
+void gf_graph_stats_update(struct gf_graph_stats *t, CUgraph graph) { update_blocks(t, 0, t->count, graph); }
 
-void gf_tally_update_child(struct gf_tally *t, CUgraphNode node, CUgraph graph)
+void gf_graph_stats_update_child(struct gf_graph_stats *t, CUgraphNode node, CUgraph graph)
 {
-    struct gf_tally_node *child = gf_tally_find(t, node);
+    struct gf_graph_stats_node *child = gf_graph_stats_find(t, node);
     if (child)
         update_blocks(t, (uint32_t)(child - t->nodes) + 1, child->within, graph);
 }

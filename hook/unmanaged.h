@@ -1,4 +1,4 @@
-/* stray.h: started programs that the library cannot be loaded into (unmanaged programs). */
+/* unmanaged.h: started programs that the library cannot be loaded into (unmanaged programs). */
 #ifndef GFAAS_STRAY_H
 #define GFAAS_STRAY_H
 
@@ -8,14 +8,14 @@
 
 /* These functions may be called between fork and exec: they take no memory and no lock. */
 
-enum { GF_STRAY_NONE = -1, GF_STRAY_UNKNOWN = -2 };
-/* Returns why the library cannot be loaded into the program (GF_STRAY_STATIC, ...), or GF_STRAY_NONE. */
-int gf_stray_file(int fd, const char *name);
+enum { GF_UNMANAGED_NONE = -1, GF_UNMANAGED_UNKNOWN = -2 };
+/* Returns why the library cannot be loaded into the program (GF_UNMANAGED_STATIC, ...), or GF_UNMANAGED_NONE. */
+int gf_unmanaged_file(int fd, const char *name);
 /* Reports the program to the daemon and, if it is the first of its kind in the instance, prints a line.
  * Waits for at most 200 ms. */
-void gf_stray_tell(uint32_t kind, const char *program);
+void gf_unmanaged_tell(uint32_t kind, const char *program);
 /* Notes the process's identity, before it can change its environment. */
-void gf_stray_init(void);
+void gf_unmanaged_init(void);
 
 #pragma GCC visibility pop
 #endif

@@ -1,4 +1,4 @@
-/* asked.h: waits that end when the program has been asked to end. */
+/* terminate.h: waits that end when the program has been asked to end. */
 #ifndef GFAAS_ASKED_H
 #define GFAAS_ASKED_H
 
@@ -26,10 +26,10 @@ void gf_patience_end(struct gf_patience *p);
 bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, uint32_t expected);
 /* Notes whether the instance already has the most processes that it can have on the device, so
  * that the daemon refuses this one. */
-void gf_asked_set_full(struct gf_device *device, bool full);
+void gf_terminate_set_full(struct gf_device *device, bool full);
 /* Notes that a gate was open: an earlier request to end no longer counts. */
-void gf_asked_clear(void);
-void gf_asked_fork_child(void);
+void gf_terminate_clear(void);
+void gf_terminate_fork_child(void);
 
 #pragma GCC visibility pop
 #endif

@@ -1,12 +1,12 @@
-/* stray.c: started programs that the library cannot be loaded into (unmanaged programs).
+/* unmanaged.c: started programs that the library cannot be loaded into (unmanaged programs).
  *
  * Each one is reported to the daemon, for its status and its log. The daemon answers whether the
  * program is the first of its kind in the instance; then a line is printed. All of this runs between
  * fork and exec, in a child that may share its parent's memory, so it takes no memory and no lock, makes
  * system calls only, and waits for at most 200 ms. */
-#include "stray.h"
+#include "unmanaged.h"
 
-#include "greet.h"
+#include "handshake.h"
 #include "say.h"
 
 #include <elf.h>
@@ -54,38 +54,38 @@ static bool is_glibc_loader(const char *path)
 }
 
 /* Returns the kind of a program for which the kernel makes the loader ignore the library (AT_SECURE), or
- * GF_STRAY_NONE. */
+ * GF_UNMANAGED_NONE. */
 static int privileged(int fd, const struct stat *file)
 {
     char capability[1];
     if (syscall(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
-        return GF_STRAY_NONE;
+        return GF_UNMANAGED_NONE;
     if ((file->st_mode & S_ISUID && file->st_uid != getuid()) ||
         (file->st_mode & S_ISGID && file->st_mode & S_IXGRP && file->st_gid != getgid()))
-        return GF_STRAY_SETUID;
+        return GF_UNMANAGED_SETUID;
     if (getuid() != 0 && (fgetxattr(fd, "security.capability", capability, sizeof capability) > 0 || errno == ERANGE))
-        return GF_STRAY_CAPABLE;
-    return GF_STRAY_NONE;
+        return GF_UNMANAGED_CAPABLE;
+    return GF_UNMANAGED_NONE;
 }
 
 static int elf_stray(int fd, const char *name, const Elf64_Ehdr *head)
 {
     if (head->e_ident[EI_CLASS] != ELFCLASS64 || head->e_machine != OWN_MACHINE)
-        return GF_STRAY_MACHINE;
+        return GF_UNMANAGED_MACHINE;
     for (unsigned i = 0; i < head->e_phnum && i < MAX_SEGMENTS; i++) {
         Elf64_Phdr segment;
         char loader[256] = "";
         if (!read_at(fd, &segment, sizeof segment, (off_t)(head->e_phoff + i * sizeof segment)))
-            return GF_STRAY_UNKNOWN;
+            return GF_UNMANAGED_UNKNOWN;
         if (segment.p_type != PT_INTERP)
             continue;
         size_t size = segment.p_filesz < sizeof loader ? segment.p_filesz : sizeof loader - 1;
         if (!read_at(fd, loader, size, (off_t)segment.p_offset))
-            return GF_STRAY_UNKNOWN;
+            return GF_UNMANAGED_UNKNOWN;
         loader[sizeof loader - 1] = 0;
-        return is_glibc_loader(loader) ? GF_STRAY_NONE : GF_STRAY_LIBC;
+        return is_glibc_loader(loader) ? GF_UNMANAGED_NONE : GF_UNMANAGED_LIBC;
     }
-    return is_glibc_loader(name) ? GF_STRAY_NONE : GF_STRAY_STATIC; /* the program may be the loader itself */
+    return is_glibc_loader(name) ? GF_UNMANAGED_NONE : GF_UNMANAGED_STATIC; /* the program may be the loader itself */
 }
 
 /* Extracts the interpreter's name from the first line of a script. Returns false if there is none. */
@@ -97,14 +97,14 @@ static bool interpreter_of(char *head, char **name)
     return **name;
 }
 
-int gf_stray_file(int fd, const char *name)
+int gf_unmanaged_file(int fd, const char *name)
 {
     union {
         Elf64_Ehdr elf;
         char text[256];
     } head;
     char *next;
-    int kind = GF_STRAY_UNKNOWN, opened = -1;
+    int kind = GF_UNMANAGED_UNKNOWN, opened = -1;
     for (int scripts = 0; scripts < MAX_SCRIPTS; scripts++) {
         struct stat file;
         memset(&head, 0, sizeof head);
@@ -122,7 +122,7 @@ int gf_stray_file(int fd, const char *name)
         if (memcmp(head.elf.e_ident, ELFMAG, SELFMAG) != 0)
             break; /* another format, for the kernel or a shell */
         kind = privileged(fd, &file);
-        if (kind == GF_STRAY_NONE)
+        if (kind == GF_UNMANAGED_NONE)
             kind = elf_stray(fd, name, &head.elf);
         break;
     }
@@ -135,7 +135,7 @@ int gf_stray_file(int fd, const char *name)
 
 static struct gf_identity identity; /* when the process began */
 
-void gf_stray_init(void)
+void gf_unmanaged_init(void)
 {
     if (!gf_identify(&identity))
         *identity.secret = 0;
@@ -144,20 +144,20 @@ void gf_stray_init(void)
 /* Reports the program to the daemon. Returns true if the daemon knew of another one of the kind. */
 static bool known_already(uint32_t kind, const char *program)
 {
-    struct gf_stray stray = {.h = gf_header(GF_MSG_STRAY, sizeof stray), .kind = kind};
+    struct gf_unmanaged report = {.h = gf_header(GF_MSG_UNMANAGED, sizeof report), .kind = kind};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct gf_noted noted;
     if (!*identity.secret || strlen(identity.socket) >= sizeof address.sun_path)
         return false;
-    memcpy(stray.instance, identity.instance, sizeof stray.instance);
-    memcpy(stray.secret, identity.secret, sizeof stray.secret);
-    strncpy(stray.program, program, sizeof stray.program - 1);
+    memcpy(report.instance, identity.instance, sizeof report.instance);
+    memcpy(report.secret, identity.secret, sizeof report.secret);
+    strncpy(report.program, program, sizeof report.program - 1);
     strcpy(address.sun_path, identity.socket);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return false;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    bool known = syscall(SYS_connect, fd, &address, sizeof address) == 0 && gf_transmit(fd, &stray, sizeof stray) &&
+    bool known = syscall(SYS_connect, fd, &address, sizeof address) == 0 && gf_transmit(fd, &report, sizeof report) &&
                  syscall(SYS_ppoll, &answer, 1, &(struct timespec){0, ANSWER_MS * 1000000}, NULL, 0) == 1 &&
                  gf_is(&noted, syscall(SYS_recvfrom, fd, &noted, sizeof noted, 0, NULL, NULL), GF_MSG_NOTED, sizeof noted) &&
                  !noted.first;
@@ -165,15 +165,15 @@ static bool known_already(uint32_t kind, const char *program)
     return known;
 }
 
-void gf_stray_tell(uint32_t kind, const char *program)
+void gf_unmanaged_tell(uint32_t kind, const char *program)
 {
-    static const char *const why[GF_STRAY_KINDS] = {
-        [GF_STRAY_RESTORED] = "is started without the preload library or its variables in the environment: they are restored",
-        [GF_STRAY_STATIC] = "is statically linked: it and the programs that it starts run without the preload library, so their GPU work is not gated",
-        [GF_STRAY_LIBC] = "is linked with another libc than glibc: it and the programs that it starts run without the preload library, so their GPU work is not gated",
-        [GF_STRAY_SETUID] = "is setuid or setgid: it and the programs that it starts run without the preload library, so their GPU work is not gated",
-        [GF_STRAY_CAPABLE] = "has file capabilities: it and the programs that it starts run without the preload library, so their GPU work is not gated",
-        [GF_STRAY_MACHINE] = "is built for another architecture: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+    static const char *const why[GF_UNMANAGED_KINDS] = {
+        [GF_UNMANAGED_RESTORED] = "is started without the preload library or its variables in the environment: they are restored",
+        [GF_UNMANAGED_STATIC] = "is statically linked: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_UNMANAGED_LIBC] = "is linked with another libc than glibc: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_UNMANAGED_SETUID] = "is setuid or setgid: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_UNMANAGED_CAPABLE] = "has file capabilities: it and the programs that it starts run without the preload library, so their GPU work is not gated",
+        [GF_UNMANAGED_MACHINE] = "is built for another architecture: it and the programs that it starts run without the preload library, so their GPU work is not gated",
     };
     if (!known_already(kind, program) && gf_own_errors())
         gf_say(GF_SAY_STRAY + kind, "%s %s", program, why[kind]);

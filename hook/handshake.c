@@ -1,7 +1,7 @@
-/* greet.c: the messages exchanged with gfaas-tokend, and the greeting. */
-#include "greet.h"
+/* handshake.c: the messages exchanged with gfaas-tokend, and the handshake. */
+#include "handshake.h"
 
-#include "asked.h"
+#include "terminate.h"
 #include "clock.h"
 #include "device.h"
 #include "limit.h"
@@ -226,7 +226,7 @@ static void move_to(struct gf_device *device, struct gf_page *page, unsigned slo
 
 /* Says hello and moves the device to the page in the daemon's answer. Returns false if there is
  * none. */
-static bool greet(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
+static bool exchange(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
 {
     if (!say_hello(fd, place, gf_mem_used(device), who))
         return false;
@@ -237,7 +237,7 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
     } answer;
     int passed = -1;
     ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed, 0);
-    bool deaf = n < 0 && is_denial(errno);
+    bool denied = n < 0 && is_denial(errno);
     struct gf_page *page = NULL;
     if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && passed >= 0)
         page = map_page(passed, answer.welcome.slot);
@@ -248,23 +248,23 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
         answer.refused.reason[GF_REASON_SIZE - 1] = 0;
         gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u (%s): its work there %s", gf_ordinal(device),
                answer.refused.reason, full ? "waits 10 s for a free place, and then fails (error 46)" : "stays blocked");
-        gf_asked_set_full(device, full);
+        gf_terminate_set_full(device, full);
         gf_pause_ns(REFUSED_NS);
-    } else if (n <= 0 && !deaf && ++device->link.hangups == HANGUPS) {
+    } else if (n <= 0 && !denied && ++device->link.hangups == HANGUPS) {
         gf_say(GF_SAY_LOST, "the daemon at %s closes the connection: GPU work waits for a gfaas-tokend with version %d of the protocol",
                who->socket, GF_VERSION);
     } else if (n > 0 && !page) {
         gf_say(GF_SAY_LOST, "the program that answers at %s is not gfaas-tokend: GPU work waits for gfaas-tokend", who->socket);
     }
     if (page) {
-        gf_asked_set_full(device, false);
+        gf_terminate_set_full(device, false);
         device->link.hangups = 0;
         move_to(device, page, answer.welcome.slot);
     }
     return page;
 }
 
-int gf_greet(struct gf_device *device, const struct gf_identity *who)
+int gf_handshake(struct gf_device *device, const struct gf_identity *who)
 {
     unsigned place = gf_visible_place(gf_ordinal(device));
     if (place == GF_DEVICES) {
@@ -279,7 +279,7 @@ int gf_greet(struct gf_device *device, const struct gf_identity *who)
         ; /* denied has printed it */
     else if (fd < 0)
         gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits for it", who->socket);
-    else if (greet(device, place, fd, who)) {
+    else if (exchange(device, place, fd, who)) {
         device->link.is = is;
         return fd;
     } else
