@@ -143,7 +143,7 @@ func (k killer) killAll(reason string, trees ...tree) {
 }
 
 // kill kills the processes of a tree until none remains, because they may start others meanwhile. It
-// gives up after endWithin.
+// gives up after killTimeout.
 func (k killer) kill(t tree, reason string) {
 	killed, until := map[int]bool{}, time.Now().Add(killTimeout)
 	for time.Now().Before(until) {
