@@ -25,10 +25,7 @@ var notRun = map[string]map[string]string{
 		"gfaas register plan.json":      "needs an image",
 		"gfaas apply -f functions.yaml": "needs an image and Compose",
 	},
-	"docs/how-to/gpu-faults.md": {"gfaas down": "needs root and a GPU"},
-	"docs/how-to/profile-in-ci.md": {
-		`gfaas-profile run build/examples/saxpy/function.yaml --sm 50 --quota 1 --goodput=false \`: "fails on a host whose speed changes",
-	},
+	"docs/how-to/gpu-faults.md":      {"gfaas down": "needs root and a GPU"},
 	"docs/how-to/serve-functions.md": {"sudo systemctl enable --now gfaas-gateway": "needs root and systemd"},
 	"docs/how-to/upgrade.md": {
 		"sudo apt install ./gfaas_NEW_amd64.deb": "needs root",
