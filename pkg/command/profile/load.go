@@ -164,7 +164,7 @@ func (o *loadOptions) run(ctx context.Context) error {
 	}
 	to, err := o.openTarget(ctx)
 	if err != nil {
-		return err
+		return reportFailure(o.env, o.junit, err)
 	}
 	defer to.close()
 	o.env.CleansUp() // after a signal, wait for the requests in flight
@@ -173,7 +173,7 @@ func (o *loadOptions) run(ctx context.Context) error {
 	res, err := load.Run(context.WithoutCancel(ctx), load.WithTimeout(o.timeout, to.send), o.load)
 	done()
 	if err != nil {
-		return err
+		return reportFailure(o.env, o.junit, err)
 	}
 	return o.conclude(loadtest.New(to.name, o.load, res), res, ctx.Err())
 }

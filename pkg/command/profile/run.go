@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,10 +104,12 @@ be of the same model, grid measures one configuration on each at a time; the oth
 searches measure one function on each.
 
 Rows. Each row is written when it is measured, and synced to disk: to standard output,
-or to the file of --out-file or --resume (with -o table as well). --resume FILE skips
-the configurations that FILE contains and appends the others. If a crash cut off the
-last line, that line is dropped. If another run writes to FILE, the status is 6.
--o table and -o json print their output at the end.
+or to the file of --out-file or --resume (with -o table as well). The first row
+replaces an older file of --out-file; a run that writes no row leaves it unchanged.
+--resume FILE skips the configurations that FILE contains and appends the others. Its
+rows count as results of this run, so FILE must come from the same version of the
+function. If a crash cut off the last line, that line is dropped. If another run
+writes to FILE, the status is 6. -o table and -o json print their output at the end.
 
 If a configuration cannot be measured, the command prints an error, writes no row, and
 continues; the exit status is 1, and --resume tries the configuration again. If the
@@ -132,8 +135,12 @@ of the profile or efficacy. If METRIC is a latency, NUMBER may be slo. The flag 
 repeated. If a condition holds for any row, the status is 3.
 
 --baseline compares throughput_rps, p95_ms and errors with an older profile of the
-same configurations on the same GPU model. If a row is worse by more than
---max-regression, the status is 3.
+same configurations on the same GPU model. --max-regression is the one threshold for
+all three, in percent: if throughput_rps is lower or p95_ms is higher by more than
+that, or if the percentage of failed requests rose by more percentage points, the
+status is 3. The profile does not record its load: measure with the load, --duration
+and --body of the baseline. For another threshold, or another column, add a condition
+on a fixed number, such as --fail-if 'throughput_rps < 100'.
 
 Comparisons use the 95% confidence intervals (throughput_ci_rps, p95_ci_ms) if they
 are known. A condition of --fail-if holds only if it holds in the whole interval. A
@@ -145,7 +152,9 @@ applies to the figures of unstable rows, except errors and memory; --fail-if
 --max-regression passes, whatever its intervals are.
 
 --junit writes a test case for each configuration, condition of --fail-if, comparison
-and search. A configuration that cannot be measured is an error there.`
+and search. A configuration that cannot be measured is an error there. If the run
+fails before its first trial, for example because other programs use the GPU, there is
+one test case, with that error. Wrong flags write no file.`
 
 const runExample = `  # Measure the default grid
   gfaas-profile run function.yaml --out-file profile.csv
@@ -214,7 +223,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.BoolVar(&o.criteria.Strict, "strict", false, "exit with status 3 as well if a result of --fail-if or --baseline is uncertain")
 	f.StringVar(&o.baselinePath, "baseline", "", "exit with status 3 if a row is worse than in this older profile")
 	o.regression = 0.05
-	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than in --baseline a row may be")
+	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than in --baseline a row may be, in percent: 10 and 10% are the same")
 	f.StringVar(&o.junit, "junit", "", "write the results of the checks to this file, as JUnit XML")
 	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on: a number, a UUID or sim, or several like 0,1 (default the GPUs in CUDA_VISIBLE_DEVICES, or 0; sim without an NVIDIA driver)")
 	f.BoolVar(&o.ShareGPU, "share-gpu", false, "measure even if other programs use the GPU")
@@ -231,11 +240,8 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	return cmd
 }
 
-// check validates the flags and completes the job. It starts nothing.
+// check validates the other flags and completes the job. It starts nothing.
 func (o *runOptions) check() error {
-	if err := cmp.Or(o.checkSpace(), o.checkFiles()); err != nil {
-		return err
-	}
 	if _, err := search.New(o.Search, o.Space, search.Goal{}); err != nil {
 		return cli.Fail(cli.ExitUsage, "", err)
 	}
@@ -348,7 +354,7 @@ func (o *runOptions) file() string {
 // contains.
 func (o *runOptions) openOutput() (journal.Writer, map[measure.Point]profile.Row, error) {
 	path := o.file()
-	for _, file := range []string{path, o.junit, o.env.OutFile} {
+	for _, file := range []string{path, o.env.OutFile} {
 		if err := outfile.CheckCreatable(file); err != nil {
 			return nil, nil, err
 		}
@@ -403,39 +409,79 @@ func lockGPUs(runDir string, names []string) (release func(), err error) {
 	return gpus.Lock(runDir, names, func(gpu string) string { return rollout.MeasuredLock(runDir, gpu) })
 }
 
+// outcome is what a run measured, and how it ended.
+type outcome struct {
+	measure.Result
+	written     int   // rows that this run has written
+	interrupted bool  // a signal ended it
+	ended       error // the reason why it stopped early
+}
+
+// countedRows counts the rows that a writer has written.
+type countedRows struct {
+	journal.Writer
+	written int
+}
+
+func (c *countedRows) Append(row profile.Row) error {
+	err := c.Writer.Append(row)
+	if err == nil {
+		c.written++
+	}
+	return err
+}
+
 // run validates the flags, measures the job and prints the result.
 func (o *runOptions) run(ctx context.Context) error {
-	if err := o.check(); err != nil {
+	if err := cmp.Or(o.checkSpace(), o.checkFiles()); err != nil {
 		return err
 	}
-	var err error
-	if o.gpu, err = o.platform.gpus(o.gpu); err != nil {
+	if err := outfile.CheckCreatable(o.junit); err != nil {
 		return err
+	}
+	out, err := o.measure(ctx)
+	if err != nil {
+		if !isUsage(err) {
+			o.noteOldRows(o.file())
+		}
+		return reportFailure(o.env, o.junit, err)
+	}
+	return o.conclude(out)
+}
+
+// measure completes and measures the job. It returns an error if no trial could begin.
+func (o *runOptions) measure(ctx context.Context) (out outcome, err error) {
+	if err := o.check(); err != nil {
+		return out, err
+	}
+	if o.gpu, err = o.platform.gpus(o.gpu); err != nil {
+		return out, err
 	}
 	names, err := parseGPUs(o.gpu)
 	if err != nil {
-		return err
+		return out, err
 	}
 	groups, err := gpus.Groups(names, o.Functions)
 	if err != nil {
-		return cli.Usagef("--gpu %s: %w", o.gpu, err)
+		return out, cli.Usagef("--gpu %s: %w", o.gpu, err)
 	}
 	if o.GPU, err = gpus.Model(groups); err != nil {
-		return cli.Usagef("--gpu: %w", err)
+		return out, cli.Usagef("--gpu: %w", err)
 	}
 	if err := o.loadBaseline(); err != nil {
-		return err
+		return out, err
 	}
-	rows, old, err := o.openOutput()
+	writer, old, err := o.openOutput()
 	if err != nil {
-		return err
+		return out, err
 	}
-	defer func() { _ = rows.Close() }()
+	defer func() { _ = writer.Close() }()
+	rows := &countedRows{Writer: writer}
 	request := measure.Request{Job: o.Job, Earlier: old, Journal: rows}
 	if o.trialsOut != "" {
 		trials, err := o.openTrials(old)
 		if err != nil {
-			return err
+			return out, err
 		}
 		defer func() { _ = trials.Close() }()
 		request.TrialLog = trials
@@ -443,22 +489,23 @@ func (o *runOptions) run(ctx context.Context) error {
 	o.env.CleansUp()
 	release, err := lockGPUs(o.platform.runDir(), slices.Concat(groups...))
 	if err != nil {
-		return err
+		return out, err
 	}
 	defer release()
 	o.announce(len(groups), len(old))
 	request.Testbeds, err = o.platform.open(ctx, groups, o.Functions, o.StartTimeout)
 	if err != nil {
-		return err
+		return out, err
 	}
 	if err := o.checkExclusive(ctx, request.Testbeds); err != nil {
-		return err
+		return out, err
 	}
 	shown := newProgress(o.env, o.remaining(len(old)))
 	request.Progress = shown
-	res, err := measure.Run(ctx, request)
+	out.Result, out.ended = measure.Run(ctx, request)
 	shown.close()
-	return o.conclude(res, ctx.Err() != nil, err)
+	out.interrupted, out.written = ctx.Err() != nil, rows.written
+	return out, nil
 }
 
 // remaining returns the number of configurations still to measure, or -1 if it depends on the search.
@@ -475,6 +522,10 @@ func (o *runOptions) loadBaseline() error {
 		return nil
 	}
 	rows, err := cli.Load(o.env, o.baselinePath, profile.Read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cli.Fail(cli.ExitFailure, "the first run has no baseline: save one with --out-file",
+			fmt.Errorf("cannot read --baseline %s: no such file or directory", o.baselinePath))
+	}
 	if err != nil {
 		return err
 	}

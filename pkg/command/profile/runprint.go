@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -94,10 +95,10 @@ func roughly(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
 }
 
-// conclude prints the result and returns the command's error. Ended is the error of the run; interrupted
-// reports whether a signal caused it.
-func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error) error {
-	env := o.env
+// conclude prints the result and returns the command's error.
+func (o *runOptions) conclude(out outcome) error {
+	env, res, ended := o.env, out.Result, out.ended
+	file := o.file()
 	if env.Output == "table" {
 		env.OutFile = "" // the file already contains the rows
 	}
@@ -110,25 +111,39 @@ func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error)
 	if err := writeJUnit(env, o.junit, all, ended); err != nil {
 		return errors.Join(ended, err)
 	}
-	file := o.file()
 	resume := ""
-	if file != "" {
+	// Without a row of this run, the file may have those of another version of the function, or not exist.
+	if out.written > 0 && isRegular(file) {
 		resume = "continue with --resume " + file
+	} else if ended != nil || len(res.Failures) > 0 {
+		o.noteOldRows(file)
 	}
 	switch {
-	case ended != nil && interrupted && file != "" && len(res.Rows) > 0:
+	case ended != nil && out.interrupted && file != "" && len(res.Rows) > 0:
 		if stuck, ok := errors.AsType[*measure.StopError](ended); ok {
 			env.Notef("%v", stuck)
 		}
 		return cli.Fail(cli.ExitPartial, resume, fmt.Errorf("interrupted: %d of %d configurations are in %s",
 			len(res.Rows), o.Size(), file))
-	case ended != nil && len(res.Rows) > 0:
-		return withHint(ended, resume)
 	case ended != nil:
-		return ended
+		return withHint(ended, resume)
 	}
 	o.announceChoice(res.Selections)
 	return o.judge(res, all, resume)
+}
+
+// noteOldRows prints a note if the file for the rows has only the rows of an earlier run, which this run was
+// to replace.
+func (o *runOptions) noteOldRows(file string) {
+	if o.resume == "" && isRegular(file) {
+		o.env.Notef("no row was written; %s still has the content of an earlier run", file)
+	}
+}
+
+// isRegular reports whether there is a regular file at the path.
+func isRegular(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // judge returns the error that follows from the findings. A configuration that could not be measured

@@ -70,3 +70,18 @@ func writeJUnit(env *cli.Env, path string, all []gate.Finding, ended error) erro
 	}
 	return env.WriteTo(path, text)
 }
+
+// reportFailure writes an error before the first result to the file of --junit, if given, and returns it.
+// Errors about flags are not written.
+func reportFailure(env *cli.Env, junit string, err error) error {
+	if junit == "" || isUsage(err) {
+		return err
+	}
+	return errors.Join(err, writeJUnit(env, junit, nil, err))
+}
+
+// isUsage reports whether an error is about wrong flags or arguments.
+func isUsage(err error) bool {
+	e, ok := errors.AsType[*cli.Error](err)
+	return ok && e.Exit == cli.ExitUsage
+}

@@ -44,7 +44,37 @@ func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float
 		return nil, fmt.Errorf("%s was measured on %s and this run measures on %s: expected the same GPU model",
 			path, strings.Join(slices.Compact(others), ", "), job.GPU)
 	}
-	return nil, fmt.Errorf("%s has none of the configurations of this run", path)
+	return nil, noneInCommon(path, rows, job)
+}
+
+// noneInCommon returns the error about a baseline without any point of the job.
+func noneInCommon(path string, rows []profile.Row, job measure.Job) error {
+	if len(rows) == 0 {
+		return fmt.Errorf("%s has no rows", path)
+	}
+	var asked, found []string
+	for _, fn := range job.Functions {
+		for _, c := range job.Space.Configs() {
+			asked = append(asked, measure.Point{Function: fn.Name, Config: c}.String())
+		}
+	}
+	seen := map[measure.Point]bool{}
+	for _, row := range rows {
+		if at := measure.PointOf(row); !seen[at] {
+			seen[at] = true
+			found = append(found, at.String())
+		}
+	}
+	return fmt.Errorf("%s has none of the configurations of this run\n  the run measures %s\n  the file has %s", path, shortList(asked), shortList(found))
+}
+
+// shortList joins the first texts, and tells the number of the others.
+func shortList(texts []string) string {
+	const most = 3
+	if len(texts) > most+1 {
+		texts = append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
+	}
+	return strings.Join(texts, "; ")
 }
 
 // judge compares a row with the older one; it returns nil if there is none. The row is
@@ -82,12 +112,12 @@ func (b *Baseline) metric(name string, row, old profile.Row, worse, before, afte
 	}
 	switch {
 	case row.Unstable > 0:
-		f.Verdict, margin = Doubtful, "; this run is unstable: measure for longer"
+		f.Verdict, margin = Doubtful, "; this run is unstable: measure for longer with --duration"
 	case old.Unstable > 0:
-		f.Verdict, margin = Doubtful, "; the baseline is unstable: measure it for longer"
+		f.Verdict, margin = Doubtful, "; the baseline is unstable: measure it for longer with --duration"
 	case known && by-noise <= b.allowed:
 		f.Verdict = Doubtful
-		margin += ": measure for longer"
+		margin += ": measure for longer with --duration"
 	}
 	f.Text = fmt.Sprintf("%s is %s%% worse for %s: %s, was %s: more than %s%%%s", name, percent(by),
 		measure.PointOf(row), number.Plain(after), number.Plain(before), percent(b.allowed), margin)

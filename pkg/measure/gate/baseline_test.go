@@ -28,11 +28,11 @@ func TestBaselineJudge(t *testing.T) {
 		"better":                      {row(100, 1, 10, 1, 0), row(150, 1, 5, 1, 0), "", ""},
 		"as much worse as allowed":    {row(100, 1, 10, 0.1, 0), row(95, 1, 10.5, 0.1, 0), "", ""},
 		"slower":                      {row(100, 1, 10, 1, 0), row(90, 1, 10, 1, 0), "throughput_rps is 10% worse for f at sm_pct 24, quota 0.4, batch 1: 90, was 100: more than 5%; the noise is ±1.41%", ""},
-		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), "", "90, was 100: more than 5%; the noise is ±12.7%: measure for longer"},
+		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), "", "90, was 100: more than 5%; the noise is ±12.7%: measure for longer with --duration"},
 		"slower, about as noisy":      {row(100, 5, 10, 1, 0), row(90, 5, 10, 1, 0), "", "the noise is ±7.07%: measure"},
 		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; the noise is unknown", ""},
-		"slower, unstable":            {row(100, 1, 10, 1, 0), unstable(row(50, 1, 10, 1, 0)), "", "50, was 100: more than 5%; this run is unstable: measure for longer"},
-		"slower than unstable":        {unstable(row(100, 0, 10, 0, 0)), row(50, 0, 10, 0, 0), "", "; the baseline is unstable: measure it for longer"},
+		"slower, unstable":            {row(100, 1, 10, 1, 0), unstable(row(50, 1, 10, 1, 0)), "", "50, was 100: more than 5%; this run is unstable: measure for longer with --duration"},
+		"slower than unstable":        {unstable(row(100, 0, 10, 0, 0)), row(50, 0, 10, 0, 0), "", "; the baseline is unstable: measure it for longer with --duration"},
 		"later, unstable":             {row(100, 1, 10, 1, 0), unstable(row(100, 1, 90, 1, 0)), "", "p95_ms is 800% worse"},
 		"failing, unstable":           {row(100, 1, 10, 0.1, 1), unstable(row(100, 1, 10, 0.1, 9)), "errors are 9%", ""},
 		"unstable, no worse":          {unstable(row(100, 1, 10, 1, 0)), unstable(row(100, 1, 10, 1, 0)), "", ""},
@@ -73,6 +73,26 @@ func TestBaselineModel(t *testing.T) {
 			if got := b.rows[measure.Point{Function: "f", Config: at}].ThroughputRPS; got != want {
 				t.Errorf("%s, %+v: %v requests per second, want %v", model, rows, got, want)
 			}
+		}
+	}
+}
+
+// TestBaselineNothingInCommon checks the error if the baseline has no configuration of the job.
+func TestBaselineNothingInCommon(t *testing.T) {
+	job := measure.Job{Functions: []function.Function{{Name: "f"}}, GPU: "sim",
+		Space: search.Space{SMPct: []float64{50}, Quota: []float64{1}, Batch: []int{1, 2, 3, 4}}}
+	row := func(batch int) profile.Row {
+		return profile.Row{Function: "g", Config: profile.Config{SMPct: 50, Quota: 1, Batch: batch}}
+	}
+	for want, rows := range map[string][]profile.Row{
+		"old.csv has no rows": nil,
+		"old.csv has none of the configurations of this run\n" +
+			"  the run measures f at sm_pct 50, quota 1, batch 1; f at sm_pct 50, quota 1, batch 2; f at sm_pct 50, quota 1, batch 3; f at sm_pct 50, quota 1, batch 4\n" +
+			"  the file has g at sm_pct 50, quota 1, batch 1; g at sm_pct 50, quota 1, batch 2; g at sm_pct 50, quota 1, batch 3; and 2 more": {
+			row(1), row(1), row(2), row(3), row(4), row(5)},
+	} {
+		if _, err := NewBaseline("old.csv", rows, job, 0.05); err == nil || err.Error() != want {
+			t.Errorf("got error %v, want %s", err, want)
 		}
 	}
 }

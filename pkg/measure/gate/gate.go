@@ -243,17 +243,17 @@ func (g Gate) Judge(subject string, figures Figures, sloMS float64) Finding {
 	}
 	switch {
 	case !measured && unstable && strings.HasPrefix(g.metric, "goodput_"):
-		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: the goodput of %s did not settle, so the result is uncertain: measure for longer", g, subject)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: the goodput of %s did not settle, so the result is uncertain: measure for longer with --duration", g, subject)
 	case !measured:
 		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, subject)
 	case g.slo && sloMS <= 0:
 		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: %s has no slo", g, subject)
 	case low && high && unstable:
-		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so the result is uncertain: measure for longer", g, is, subject)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so the result is uncertain: measure for longer with --duration", g, is, subject)
 	case low && high:
 		f.Verdict, f.Text = Tripped, fmt.Sprintf("%s: it is %s for %s", g, is, subject)
 	case low || high:
-		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, so the result is uncertain: measure for longer", g, is, subject)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, so the result is uncertain: measure for longer with --duration", g, is, subject)
 	}
 	return f
 }
