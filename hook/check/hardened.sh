@@ -1,7 +1,8 @@
 #!/bin/sh
-# hardened.sh FILE...: whether what runs in other people's processes was built with
-# what makes a fault in it hard to use: a guard on the stack, checked copies, and
-# tables of addresses that nobody can write to.
+# hardened.sh FILE...: checks that libraries and programs are hardened: they are
+# position-independent, their relocations are resolved at load time and then read-only, the
+# stack is not executable, and they use the stack protector and checked copies
+# (_FORTIFY_SOURCE).
 set -eu
 for file in "$@"; do
 	fail() { echo "$file: $*" >&2; exit 1; }

@@ -1,5 +1,7 @@
 #!/bin/sh
-# library.sh LIB: what must be true of the built preload library.
+# library.sh LIB: checks the built preload library: it does not need libcuda and needs at
+# most glibc 2.17, it exports only wrappers, a shell runs under it, and launches have no
+# stack protector, which would slow down each of them.
 set -eu
 lib=$1
 fail() { echo "$lib: $*" >&2; exit 1; }

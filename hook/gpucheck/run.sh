@@ -57,8 +57,7 @@ none() {
 	exit 4
 }
 
-# Where the programs find the driver, and that it is NVIDIA's; and one GPU for
-# what runs bare and what does not.
+# Find NVIDIA's driver, and select one GPU for all programs, with and without gfaas.
 if [ $gpu = sim ]; then
 	export LD_LIBRARY_PATH="$here/lib/sim"
 else
@@ -89,11 +88,11 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/gfaas-check.XXXXXX")
 export GFAAS_RUN_DIR=$work/run GFAAS_LIB_DIR=$here/lib GFAAS_STATE=$work/state.db
 export TMPDIR=$work/tmp TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=$work/triton
 export CUDA_CACHE_PATH=$work/nv PYTHONDONTWRITEBYTECODE=1
-ulimit -c 0 # a check that crashes leaves nothing behind
+ulimit -c 0 # no core files of crashed checks
 mkdir -m 700 "$work/run" "$work/tmp"
 tokend= kerneld= modeld= children=
 
-# ends PID: by itself, within 20 seconds; after that it is killed.
+# ends PID: waits until the process has exited, and kills it after 20 seconds.
 ends() {
 	tries=200
 	while grep -qs ') [^Z]' "/proc/$1/stat"; do
@@ -106,7 +105,7 @@ ends() {
 	done
 }
 
-# Whatever happens, no program and no daemon is left behind.
+# clean_up: ends all started programs and daemons and removes their files, also after a signal.
 clean_up() {
 	trap '' INT TERM HUP
 	for pid in $children; do kill "$pid" 2>/dev/null; done
@@ -138,13 +137,13 @@ chmod +x "$slice"
 report=/dev/null
 if [ -n "${OUT-}" ] && [ -d "$OUT" ] && : 2>/dev/null >"$OUT/gpu-check.md"; then report=$OUT/gpu-check.md; fi
 
-# told: prints its input, and keeps it where there is a place for that.
+# told: prints its input, and appends it to the report, if there is one.
 told() { tee -a "$report"; }
 
 row() { printf '%-48s %s\n' "$1" "$2" | told; }
 
-# room MOST: the seconds that something may take, no more than MOST; cut when they
-# are fewer. Fails when there is no time for it.
+# room MOST: sets room to the time limit of the next command in seconds: MOST, or the
+# remaining time if that is shorter, and then sets cut. Fails if less than 5 seconds remain.
 room() {
 	room=$((${GPU_CHECK_SECONDS:-540} - $(date +%s) + began))
 	[ $room -ge 5 ] || return 1
@@ -157,7 +156,8 @@ skip() {
 	late=1
 }
 
-# start OUT ERR COMMAND...: in the background, so that a signal ends it at once.
+# start OUT ERR COMMAND...: starts the command in the background, so that the script handles
+# signals at once.
 start() {
 	out=$1
 	err=$2
@@ -166,14 +166,15 @@ start() {
 	children="$children $!"
 }
 
-# reap: waits for all that was started; status is 0 when all went well.
+# reap: waits for all started commands. Sets status to 0 if all succeeded.
 reap() {
 	status=0
 	for pid in $children; do wait "$pid" 2>/dev/null || status=$?; done
 	children=
 }
 
-# run COMMAND...: what it prints is in out, its status in status; 75: no time.
+# run COMMAND...: runs the command. Its output is in $work/out and $work/err, its exit
+# status in status, which is 75 if no time remained to run it.
 run() {
 	status=75
 	room 90 || return
@@ -182,8 +183,9 @@ run() {
 	return $status
 }
 
-# wrong NAME: a row that says so, and in the end all that it printed of use: what
-# its last pass did, where it began anew.
+# wrong NAME: prints a row for a failed check, and keeps the relevant output for the end of
+# the report. If the check started again (a line "# again"), only the output of the last
+# pass counts. A check that was cut short counts as skipped.
 wrong() {
 	if [ $status = 124 ] && [ -n "$cut" ]; then
 		skip "$1"
@@ -210,7 +212,7 @@ wrong() {
 	} >>"$work/wrong"
 }
 
-# verdict NAME: of what was run last.
+# verdict NAME: prints the row for the result of the last run.
 verdict() {
 	case $status in
 	0)
@@ -231,7 +233,8 @@ check() {
 	verdict "$name"
 }
 
-# figure COMMAND...: its last line, in figure; nothing when it fails.
+# figure COMMAND...: runs the command and sets figure to the last line of its output. If the
+# command fails, figure is empty and the function fails.
 figure() {
 	figure=
 	run "$@"
@@ -239,8 +242,8 @@ figure() {
 	[ -n "$figure" ]
 }
 
-# show NAME FILTER COMMAND...: a row with its figure. FILTER fails where the
-# figure is none.
+# show NAME FILTER COMMAND...: prints a row with the command's figure, filtered with FILTER.
+# The check fails if FILTER fails or prints nothing.
 show() {
 	name=$1
 	filter=$2
@@ -254,10 +257,11 @@ show() {
 	fi
 }
 
-# field NAME: of the JSON object on standard input.
+# field NAME: prints a number from the JSON object on standard input.
 field() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p"; }
 
-# up PID SOCKET LOG NAME: a daemon, until its socket is there; else it is wrong.
+# up PID SOCKET LOG NAME: waits until the daemon's socket exists. If the daemon exits, or
+# after 30 seconds, the check NAME fails.
 up() {
 	tries=300
 	until [ -S "$2" ]; do
@@ -272,8 +276,8 @@ up() {
 	done
 }
 
-# models: the client is another process than the daemon that has the weights, and
-# maps them by a descriptor that came over a socket.
+# models: a client maps weights that are in GPU memory of another process, the daemon,
+# through a file descriptor that it receives over a socket.
 models() {
 	mkdir -p "$work/w"
 	header='{"w":{"dtype":"U8","shape":[67108864],"data_offsets":[0,67108864]}}     '
@@ -325,14 +329,14 @@ models() {
 	rm -rf "$work/w"
 }
 
-# rate: kernels a second, of what saturate printed.
+# rate: converts the output of saturate to kernels per second.
 rate() { sed 's/[{}"]//g; s/[:,]/ /g' | awk '{print $2 / $4}'; }
 
 median() { sort -g "$1" | awk '{v[NR] = $1} END {print NR ? v[int((NR + 1) / 2)] : "none"}'; }
 
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN {if (a + 0 > 0 && b + 0 > 0) printf "%.4f", a / b; else print "none"}'; }
 
-# collect FILE FILTER COMMAND...: its figure, to a file of several.
+# collect FILE FILTER COMMAND...: appends the command's figure, filtered with FILTER, to a file.
 collect() {
 	file=$1
 	filter=$2
@@ -340,7 +344,7 @@ collect() {
 	if figure "$@"; then echo "$figure" | $filter >>"$file"; fi
 }
 
-# compare NAME TEXT: a row that there must be figures for.
+# compare NAME TEXT: prints a row. A figure "none" in TEXT means that the check failed.
 compare() {
 	case $2 in
 	*none*) if room 5; then wrong "$1"; else skip "$1"; fi ;;
@@ -348,7 +352,7 @@ compare() {
 	esac
 }
 
-# doctor: its own words, and that it finds nothing missing that must be there.
+# doctor: prints the output of gfaas doctor, which fails if a required check fails.
 doctor() {
 	run "$here/bin/gfaas" doctor
 	[ ! -s "$work/out" ] || sed 's/^/    /' "$work/out" | told
@@ -361,8 +365,8 @@ driver() {
 	done
 }
 
-# route WAY: all calls, each only once. One that ends the program does not hide
-# those after it: those are made by another.
+# route WAY: makes each call of the driver once. If a call ends the program, another run of
+# the program continues with the next call.
 route() {
 	: >"$work/calls" && : >"$work/calls.err"
 	from=all
@@ -392,7 +396,7 @@ routes() {
 	done
 }
 
-# lines COMMAND...: with line after line of input, which some programs wait for.
+# lines NAME COMMAND...: checks a command that waits for lines of input.
 lines() {
 	name=$1
 	shift
@@ -425,11 +429,12 @@ cost() {
 	done
 }
 
-# answered FIELD: the number of it in the last answer of gfaas-kerneld run.
+# answered FIELD: prints a number from the last answer in the output of gfaas-kerneld run.
 answered() { sed -n "s/.*\"$1\": *\([0-9.e+-]*\).*/\1/p" "$work/out" | tail -n 1; }
 
-# requests FILE TIMES: seconds that a request takes over one connection, to its
-# client: of so many more than one.
+# requests FILE TIMES: prints how many seconds a request takes, measured by the client over
+# one connection: the difference between runs of 1 and of TIMES + 1 requests, divided by
+# TIMES.
 requests() {
 	for times in 1 $(($2 + 1)); do
 		from=$(date +%s%N)
@@ -469,7 +474,7 @@ kernels() {
 	if figure "$here/check/matrix" peak; then compare "kernels: of all that the card could do" "$(ratio "$speed" "$figure")"; fi
 	tiny='// gfaas-sim: tiny block_us=10\n.version 7.0\n.target sm_50\n.address_size 64\n.visible .entry tiny()\n{\nret;\n}\n'
 	for many in 1 100; do
-		# Enough that they take far longer than what one start differs from another.
+		# Enough requests that they take far longer than the variation between program starts.
 		[ $many -eq 1 ] && requests=2000 || requests=400
 		printf '{"version":1,"iterations":%s,"modules":{"m":{"ptx":"%s"}},"kernels":[{"module":"m","name":"tiny","grid":[1,1,1],"block":[32,1,1],"args":[]}]}' \
 			$many "$tiny" >"$work/m/tiny.json"
@@ -511,17 +516,17 @@ memory() {
 	check "memory: oversubscribed, out and in again" "$slice" --oversubscribe --mem 1GiB -- "$here/check/swap" 64 2
 }
 
-# parts: of each number, its part of their sum.
+# parts: prints each number as a fraction of their sum.
 parts() {
 	awk '{v[NR] = $1; sum += $1} END {for (i = 1; i <= NR; i++) printf("%.4f\n", sum ? v[i] / sum : 0)}'
 }
 
-# one_line: several numbers.
+# one_line: joins numbers with commas.
 one_line() { awk '{printf("%s%s", (NR > 1 ? ", " : ""), $1)}'; }
 
-# together NAME FIELD ROUNDS WHAT SECONDS EACH...: a program with each of these
-# for --WHAT, all at once, and of each the median of the rounds. FIELD is what of
-# it is shown, or "parts" for its part of all the kernels that were launched.
+# together NAME FIELD ROUNDS WHAT SECONDS EACH...: runs one program with --WHAT EACH for
+# each EACH, all at the same time, and prints each program's median of the rounds. FIELD is
+# the field of its output to print, or "parts" for its fraction of all launched kernels.
 together() {
 	name=$1
 	field=$2
@@ -570,8 +575,8 @@ mps() {
 		return
 	fi
 	[ ! -x "$here/check/mps.test" ] || check "mps: control daemon suite" "$here/check/mps.test" -test.run Real
-	# Blocks of 1024 threads, of which an SM has room for two: many rounds of them,
-	# so that time is inverse to the SMs there are.
+	# An SM runs two blocks of 1024 threads at a time. The kernel has many times that
+	# number of blocks, so that its time is inversely proportional to the number of SMs.
 	whole=
 	for sm in 100 50 24 12; do
 		if figure "$slice" --sm $sm -- "$here/victim/saturate" 3 100 5280 8 0 1024; then
@@ -588,7 +593,7 @@ mps() {
 	done
 }
 
-# find_python: one that has PyTorch, in python.
+# find_python: sets python to a Python that has PyTorch. Fails if there is none.
 find_python() {
 	for python in ${GPU_CHECK_PYTHON:-python3 python /opt/*/bin/python3 /opt/*/*/bin/python3 /usr/local/bin/python3 \
 		/venv/bin/python3 /root/*/bin/python3 /root/.*/bin/python3 /root/*/envs/*/bin/python3 /home/*/*/bin/python3}; do
@@ -600,8 +605,8 @@ find_python() {
 	return 1
 }
 
-# loop FILE COMMAND...: products a second of each mode, a line each to the file;
-# what was measured counts even where what came after it fails.
+# loop FILE COMMAND...: appends the command's output to the file: a line with the products
+# per second of each mode. Modes measured before a failure count.
 loop() {
 	file=$1
 	shift
@@ -610,8 +615,9 @@ loop() {
 	if [ $status -ne 0 ] || grep -q ' none$' "$work/out"; then cp "$work/err" "$file.err"; fi
 }
 
-# rounds N MODE...: a second bare and one under the library in turns; a quota is
-# of many windows, and takes two.
+# rounds N MODE...: measures the modes N times, for one second without and one second with
+# the library in turn. The last round also measures them for two seconds at quota 0.3,
+# because a quota holds over many windows.
 rounds() {
 	times=$1
 	shift
@@ -624,7 +630,7 @@ rounds() {
 	done
 }
 
-# lost MODE: its rows.
+# lost MODE: prints the mode's rows.
 lost() {
 	for file in bare hooked third; do
 		awk -v m="$1" '$1 == m && $2 + 0 > 0 {print $2}' "$work/$file" >"$work/$file.one"
@@ -674,9 +680,10 @@ torch() {
 	for mode in compile:512 compile:4096; do lost $mode; done
 }
 
-# scene INSTANCE...: all at once, each "LOAD bare" or "LOAD" and options of gfaas run;
-# once all are warm, what each answers in the same seconds: a line "LOAD RATE" in
-# scene.rates, in their order.
+# scene INSTANCE...: runs all instances at the same time. An INSTANCE is "LOAD bare", or
+# "LOAD" and options of gfaas run. When all instances are warm, their rates are measured
+# over the same seconds. scene.rates then has a line "LOAD RATE" for each, in the order of
+# the arguments.
 scene() {
 	status=75
 	room 90 || return
@@ -706,7 +713,8 @@ scene() {
 	return $status
 }
 
-# eight INSTANCE: the sum of what eight of these answer, in figure; none if one fails.
+# eight INSTANCE: runs eight such instances and sets figure to the sum of their rates, or to
+# none if one fails.
 eight() {
 	figure=none
 	if scene "$1" "$1" "$1" "$1" "$1" "$1" "$1" "$1"; then
@@ -714,7 +722,7 @@ eight() {
 	fi
 }
 
-# total FILE: of the figures in it; none if one is missing.
+# total FILE: prints the sum of the figures in the file, or none if one is missing.
 total() { awk '/none/ {none = 1} {sum += $1} END {print none ? "none" : sum}' "$1"; }
 
 headline() {
@@ -749,7 +757,7 @@ headline() {
 	compare "headline: its table on one GPU, of alone" "$parts"
 }
 
-# fits MOST: a number on standard input, if it is near that and not above.
+# fits MOST: prints the number on standard input if it is above MOST/2 and at most MOST.
 fits() { awk -v most="$1" '$1 <= most && $1 > most / 2'; }
 
 [ "$report" = /dev/null ] || printf '# gpu-check\n\n```\n' >>"$report"
