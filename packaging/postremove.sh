@@ -1,5 +1,5 @@
 #!/bin/sh
-# The user gfaas and /var/lib/gfaas, which holds the functions, remain.
+# Runs after a removal. The user gfaas and /var/lib/gfaas, which holds the functions, remain.
 set -e
 if [ -d /run/systemd/system ]; then
 	systemctl daemon-reload
