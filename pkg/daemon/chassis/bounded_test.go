@@ -34,7 +34,7 @@ func boundedServer(t *testing.T, limit int, h http.HandlerFunc) (b *bounded, dia
 				t.Error(err)
 			}
 		case <-time.After(patience):
-			t.Error("the server does not end")
+			t.Errorf("the server has not ended after %v", patience)
 		}
 	})
 	return b, func() net.Conn {
@@ -95,7 +95,7 @@ func TestBounded(t *testing.T) {
 	close(leave)
 	all.Wait()
 	if n := peak.Load(); n != limit {
-		t.Errorf("%d connections at once, want %d", n, limit)
+		t.Errorf("peak of concurrent connections: got %d, want %d", n, limit)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestBoundedIdle(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("there are never %d idle connections", idle)
+		t.Fatalf("idle connections: not %d within %v", idle, patience)
 	}
 	var conns []net.Conn
 	for i := range 3 {
@@ -130,11 +130,11 @@ func TestBoundedIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := conns[1].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the one that was idle for the longest: %v", err)
+		t.Errorf("read from the connection that was idle for longest: got %v, want io.EOF", err)
 	}
 	for _, conn := range []net.Conn{conns[0], conns[2], more} {
 		if err := request(conn); err != nil {
-			t.Errorf("one of the others: %v", err)
+			t.Errorf("request on another connection: %v", err)
 		}
 	}
 }

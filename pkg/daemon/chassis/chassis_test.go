@@ -82,7 +82,7 @@ func (d *daemon) end() error {
 		d.done <- err
 		return err
 	case <-time.After(patience):
-		d.t.Fatal("the daemon does not end")
+		d.t.Fatalf("the daemon has not ended after %v", patience)
 		return nil
 	}
 }
@@ -129,7 +129,7 @@ func TestHealthAndMetrics(t *testing.T) {
 		},
 		Drain: func() { close(draining); <-drained },
 	})
-	asks := func(when string, want map[string]int) {
+	checkStatuses := func(when string, want map[string]int) {
 		t.Helper()
 		for path, status := range want {
 			for _, web := range []bool{false, true} {
@@ -138,34 +138,34 @@ func TestHealthAndMetrics(t *testing.T) {
 					wanted = 404
 				}
 				if got, body := d.get(web, path); got != wanted {
-					t.Errorf("%s: %s (TCP: %v): %d %s, want %d", when, path, web, got, body, wanted)
+					t.Errorf("%s: GET %s (over TCP: %v): got %d %s, want %d", when, path, web, got, body, wanted)
 				}
 			}
 		}
 	}
-	asks("at first", map[string]int{"/healthz": 200, "/readyz": 503, "/metrics": 200, "/v1/own": 200, "/v1/other": 404})
+	checkStatuses("at first", map[string]int{"/healthz": 200, "/readyz": 503, "/metrics": 200, "/v1/own": 200, "/v1/other": 404})
 	close(ready)
-	asks("ready", map[string]int{"/healthz": 200, "/readyz": 200})
+	checkStatuses("ready", map[string]int{"/healthz": 200, "/readyz": 200})
 	if _, text := d.get(true, "/metrics"); !strings.Contains(text, "gfaas_test 7.0") || !strings.Contains(text, "# EOF") {
-		t.Errorf(`no OpenMetrics: %s, want a text with "gfaas_test 7.0" and a text with "# EOF"`, text)
+		t.Errorf("GET /metrics: got %q, want OpenMetrics text with \"gfaas_test 7.0\" and \"# EOF\"", text)
 	}
 	d.stop()
 	<-draining
-	asks("draining", map[string]int{"/healthz": 200, "/readyz": 503, "/v1/own": 200})
+	checkStatuses("draining", map[string]int{"/healthz": 200, "/readyz": 503, "/v1/own": 200})
 	close(drained)
 	if err := d.end(); err != nil {
 		t.Error(err)
 	}
 	if status, _ := d.get(false, "/healthz"); status != 0 {
-		t.Errorf("it answers when it has ended: %d, want 0", status)
+		t.Errorf("GET /healthz after the daemon has ended: got status %d, want no answer", status)
 	}
-	if left, err := os.ReadDir(d.RunDir()); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
+	if remaining, err := os.ReadDir(d.RunDir()); err != nil || len(remaining) > 0 {
+		t.Errorf("run directory after the end: got the files %v and the error %v, want no files", remaining, err)
 	}
 }
 
-// TestOneDaemon: a run directory has one daemon. It removes the socket of a dead daemon,
-// but no other file at its path.
+// TestOneDaemon checks that a run directory has one daemon. It removes the socket of a dead
+// daemon, but no other file at its path.
 func TestOneDaemon(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.Private = true
@@ -181,48 +181,49 @@ func TestOneDaemon(t *testing.T) {
 	d := serve(t, cfg, Service{})
 	for path, mode := range map[string]os.FileMode{cfg.Socket: 0o600, d.RunDir(): 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+			t.Errorf("mode of %s: got %v, %v, want %o", path, info, err, mode)
 		}
 	}
 	var served *ServedError
 	if _, err := Open(cfg); !errors.As(err, &served) || served.PID != os.Getpid() || !served.Locked() || served.Hint() == "" ||
 		!strings.Contains(err.Error(), "another testd serves "+d.RunDir()) {
-		t.Errorf("a second daemon: %v", err)
+		t.Errorf("open a second daemon: got %v, want a *ServedError with the PID %d and a hint", err, os.Getpid())
 	}
 	if status, _ := d.get(false, "/healthz"); status != 200 {
-		t.Errorf("the first answers with %d, want 200", status)
+		t.Errorf("GET /healthz of the first daemon: got status %d, want 200", status)
 	}
 	other := config(runDir(t))
 	if err := os.WriteFile(other.Socket, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "is not a socket") {
-		t.Errorf("a file in the socket's place: %v", err)
+		t.Errorf("open with a regular file at the path of the socket: got %v, want an error with \"is not a socket\"", err)
 	}
 	if l, err := lockfile.Acquire(filepath.Join(filepath.Dir(other.Socket), "test.lock")); err != nil {
-		t.Errorf("the run directory is not free again: %v", err)
+		t.Errorf("lock the run directory after the failed open: %v", err)
 	} else {
 		_ = l.Close()
 	}
 }
 
-// TestPathTooLongForASocket: the error occurs before the folder is created.
+// TestPathTooLongForASocket checks that Open reports a path that is too long before it
+// creates the folder.
 func TestPathTooLongForASocket(t *testing.T) {
 	dir := filepath.Join(runDir(t), strings.Repeat("d", wire.MaxSocketPath))
 	var long *ports.UnavailableError
 	if _, err := Open(config(dir)); !errors.As(err, &long) || !long.Unavailable() || long.Hint() == "" {
-		t.Errorf("open: %v", err)
+		t.Errorf("open with a path that is too long: got %v, want a *ports.UnavailableError with a hint", err)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Error("its folder was made")
+		t.Errorf("open created the folder %s, want no folder", dir)
 	}
 	if _, err := Listen("unix", filepath.Join(dir, "a.sock"), 0o600, nil); !errors.As(err, &long) {
-		t.Errorf("listen: %v", err)
+		t.Errorf("listen at a path that is too long: got %v, want a *ports.UnavailableError", err)
 	}
 }
 
-// TestAwaitsTheOneBefore: a daemon that holds the run directory without answering is
-// ending.
+// TestAwaitsTheOneBefore checks that Open waits for a daemon that holds the run directory
+// without answering, since that daemon is ending.
 func TestAwaitsTheOneBefore(t *testing.T) {
 	cfg := config(runDir(t))
 	l, err := lockfile.Acquire(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock))
@@ -233,8 +234,8 @@ func TestAwaitsTheOneBefore(t *testing.T) {
 	serve(t, cfg, Service{})
 }
 
-// TestAwaitsAKilledOne: a process that a killed daemon was starting holds the daemon's lock
-// and socket for a moment.
+// TestAwaitsAKilledOne checks that Open waits for the lock and the socket of a killed
+// daemon. A process that the daemon was starting holds both for a moment.
 func TestAwaitsAKilledOne(t *testing.T) {
 	cfg := config(runDir(t))
 	path := filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)
@@ -263,20 +264,20 @@ func TestExitWhenIdle(t *testing.T) {
 	cfg.ExitWhenIdle = 30 * time.Millisecond
 	busy := make(chan struct{})
 	last := time.Now()
-	late := sync.OnceFunc(func() { time.Sleep(2 * cfg.ExitWhenIdle) }) // the daemon is in use, even if Use reports it late
+	delayFirstReport := sync.OnceFunc(func() { time.Sleep(2 * cfg.ExitWhenIdle) }) // the daemon is in use, even if Use reports it late
 	d := serve(t, cfg, Service{Use: func() (time.Time, bool) {
 		select {
 		case <-busy:
 			return last, false
 		default:
 			last = time.Now()
-			late()
+			delayFirstReport()
 			return last, true
 		}
 	}})
 	select {
 	case <-d.done:
-		t.Fatal("it left while it was of use")
+		t.Fatal("the daemon ended while it was in use")
 	case <-time.After(5 * cfg.ExitWhenIdle):
 	}
 	close(busy)
@@ -285,15 +286,15 @@ func TestExitWhenIdle(t *testing.T) {
 	}
 }
 
-// TestRunDirectoryTakenAway: the daemon keeps running for connected clients, and removes no
-// file of its successor.
+// TestRunDirectoryTakenAway checks that a daemon whose run directory was removed keeps
+// running for connected clients, and removes no file of its successor.
 func TestRunDirectoryTakenAway(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.ExitWhenIdle = time.Hour
-	alone := make(chan struct{})
+	unused := make(chan struct{})
 	use := func() (time.Time, bool) {
 		select {
-		case <-alone:
+		case <-unused:
 			return time.Now(), false
 		default:
 			return time.Now(), true
@@ -304,38 +305,38 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := serve(t, cfg, Service{})
-	close(alone)
+	close(unused)
 	if err := first.end(); err != nil {
 		t.Error(err)
 	}
 	if status, body := second.get(false, "/healthz"); status != 200 {
-		t.Errorf("the second answers with %d %s", status, body)
+		t.Errorf("GET /healthz of the second daemon: got %d %s, want 200", status, body)
 	}
 	if !second.lock.Current() {
-		t.Error("the second's lock was taken away")
+		t.Error("the first daemon removed the lock of the second")
 	}
 }
 
-// TestEnds: the reasons for which a daemon ends, other than its context, and the order of
-// the shutdown.
+// TestEnds checks the reasons for which a daemon ends, other than its context, and the
+// order of the shutdown.
 func TestEnds(t *testing.T) {
 	failed := errors.New("it failed")
 	d := serve(t, config(runDir(t)), Service{Run: func(context.Context) error { return failed }})
 	if err := d.end(); !errors.Is(err, failed) {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("end of a daemon whose Run failed: got %v, want %v", err, failed)
 	}
 	d = serve(t, config(runDir(t)), Service{Run: func(context.Context) error { return nil }})
 	if err := d.end(); err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("end of a daemon whose Run returned: %v", err)
 	}
 	cfg := config(runDir(t))
 	d = serve(t, cfg, Service{Run: func(ctx context.Context) error {
 		<-ctx.Done()
 		if Answers("unix", cfg.Socket) {
-			t.Error("it is told to end while its socket answers")
+			t.Error("the socket accepted a connection after the context of Run was cancelled")
 		}
 		if _, err := lockfile.Acquire(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)); err == nil {
-			t.Error("the run directory is free before it has ended")
+			t.Error("the lock of the run directory was free before Run had returned")
 		}
 		return nil
 	}})
@@ -345,7 +346,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestReload: the effects of SIGHUP, and the notifications to systemd.
+// TestReload checks the effects of SIGHUP, and the notifications to systemd.
 func TestReload(t *testing.T) {
 	dir := runDir(t)
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
@@ -354,13 +355,13 @@ func TestReload(t *testing.T) {
 	}
 	defer systemd.Close()
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "notify"))
-	told := func(want string) {
+	expectNotification := func(want string) {
 		t.Helper()
 		buf := make([]byte, 1024)
 		_ = systemd.SetReadDeadline(time.Now().Add(patience))
 		n, err := systemd.Read(buf)
 		if err != nil || !strings.HasPrefix(string(buf[:n]), want) {
-			t.Fatalf("systemd is told %q, %v, want %s", buf[:n], err, want)
+			t.Fatalf("notification to systemd: got %q, %v, want the prefix %q", buf[:n], err, want)
 		}
 	}
 	reloads := 0
@@ -368,18 +369,18 @@ func TestReload(t *testing.T) {
 		reloads++
 		return []error{nil, errors.New("no file"), nil}[reloads]
 	}})
-	told("READY=1")
+	expectNotification("READY=1")
 	for range 2 {
 		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		told("RELOADING=1\nMONOTONIC_USEC=")
-		told("READY=1")
+		expectNotification("RELOADING=1\nMONOTONIC_USEC=")
+		expectNotification("READY=1")
 	}
 	d.stop()
-	told("STOPPING=1")
+	expectNotification("STOPPING=1")
 	if err := d.end(); err != nil || reloads != 2 {
-		t.Errorf("%d reloads, %v; want 2", reloads, err)
+		t.Errorf("reloads after two signals: got %d and the error %v, want 2 and no error", reloads, err)
 	}
 }
 
@@ -397,15 +398,15 @@ func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Listen("unixpacket", path, 0o600, nil); err == nil {
-		t.Error("a third listens where the second does")
+		t.Error("a third listener opened the path of the second, want an error")
 	}
 	_ = first.Close()
 	if !Answers("unixpacket", path) {
-		t.Error("the first took the second's socket away")
+		t.Error("closing the first listener removed the socket of the second")
 	}
 	_ = second.Close()
 	if _, err := os.Lstat(path); err == nil {
-		t.Error("the second left its socket")
+		t.Error("the socket of the second listener remains after it was closed")
 	}
 }
 
@@ -420,7 +421,7 @@ func TestListenerIsBornWithItsMode(t *testing.T) {
 	defer l.Close()
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode() != fs.ModeSocket|0o600 || !opted {
-		t.Errorf("%v, %v, option set: %v", info.Mode(), err, opted)
+		t.Errorf("new socket: got mode %v, %v, option set %v; want mode %v, option set true", info.Mode(), err, opted, fs.ModeSocket|0o600)
 	}
 }
 
@@ -454,10 +455,10 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 					c.Close()
 				}
 				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), dir) {
-					t.Errorf("it opened with %v", err)
+					t.Errorf("open: got %v, want a permission error that names %s", err, dir)
 				}
 				if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
-					t.Errorf("the file that the link leads to holds %q, %v; want precious", text, err)
+					t.Errorf("content of the link's target: got %q, %v; want precious", text, err)
 				}
 			})
 		}
@@ -496,15 +497,15 @@ func TestControlSocketIsTheUsersOwn(t *testing.T) {
 		}
 	}()
 	for got := range answer {
-		t.Errorf("another user gets %s", got)
+		t.Errorf("request of another user: got %s, want a closed connection", got)
 	}
 	if status, body := d.get(false, "/healthz"); status != http.StatusOK {
-		t.Errorf("%d %s", status, body)
+		t.Errorf("GET /healthz of the daemon's user: got %d %s, want 200", status, body)
 	}
 }
 
-// TestMetricsFormat: /metrics uses the format that the client requests, and OpenMetrics by
-// default.
+// TestMetricsFormat checks that /metrics uses the format that the client requests, and
+// OpenMetrics by default.
 func TestMetricsFormat(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_test_total", Help: "A counter."}))
@@ -527,7 +528,7 @@ func TestMetricsFormat(t *testing.T) {
 		h.ServeHTTP(w, r)
 		kind, text := w.Header().Get("Content-Type"), w.Body.String()
 		if w.Code != 200 || !strings.HasPrefix(kind, c.want) || strings.HasSuffix(text, "# EOF\n") != strings.HasPrefix(c.want, "application/") || !strings.Contains(text, "\ngfaas_test_total 0") {
-			t.Errorf("Accept %q: %d %s, want %s\n%s", c.accept, w.Code, kind, c.want, text)
+			t.Errorf("GET /metrics with Accept %q: got %d %s, want 200 %s\n%s", c.accept, w.Code, kind, c.want, text)
 		}
 	}
 }

@@ -31,9 +31,9 @@ func TestPatient(t *testing.T) {
 	var log bytes.Buffer
 	l := Patient(slog.New(slog.NewTextHandler(&log, nil)), &exhaustedListener{errs: []error{unix.EMFILE, unix.ECONNABORTED, unix.EMFILE, unix.ENFILE, unix.ENOMEM}})
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%v", err)
+		t.Errorf("accept after failures: got %v, want net.ErrClosed", err)
 	}
 	if n := strings.Count(log.String(), "cannot accept"); n != 1 {
-		t.Errorf("log %d times: %s", n, log.String())
+		t.Errorf("messages \"cannot accept\": got %d, want 1, in the log\n%s", n, log.String())
 	}
 }
