@@ -145,19 +145,19 @@ func (w *world) Status(id string) (Status, bool) {
 	case 1:
 		return all[0], true
 	default:
-		w.t.Fatalf("%d calls have the id %s", len(all), id)
+		w.t.Fatalf("calls with the ID %s: got %d, want at most 1", id, len(all))
 		return Status{}, false
 	}
 }
 
 func withCallback(r *Request) { r.Header.Set("X-Callback-Url", "http://receiver/x") }
 
-// is checks the status of a call after all work has ended.
-func (w *world) is(id, state string, attempts, status int) {
+// checkStatus checks the status of a call after all work has ended.
+func (w *world) checkStatus(id, state string, attempts, status int) {
 	w.t.Helper()
 	got, known := w.Status(id)
 	if want := (Status{id, "f", state, attempts, status}); !known || got != want {
-		w.t.Errorf("%+v, %v, want %+v; %s", got, known, want, w.eventLog())
+		w.t.Errorf("status of call %s: got %+v (known: %v), want %+v; events: %s", id, got, known, want, w.eventLog())
 	}
 }
 
@@ -184,16 +184,16 @@ func TestRuns(t *testing.T) {
 				w.run = answers(c.statuses...)
 				w.accept("a", nil)
 				synctest.Wait()
-				w.is("a", "queued", 0, 0)
+				w.checkStatus("a", "queued", 0, 0)
 				w.Start()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if got := w.eventLog(); got != c.events {
-					t.Errorf("%s\nwant %s", got, c.events)
+					t.Errorf("events: got %s\nwant %s", got, c.events)
 				}
-				w.is("a", c.state, strings.Count(c.events, "run"), c.status)
+				w.checkStatus("a", c.state, strings.Count(c.events, "run"), c.status)
 				if w.Pending() != 0 {
-					t.Errorf("%d are pending, want 0", w.Pending())
+					t.Errorf("pending calls: got %d, want 0", w.Pending())
 				}
 				if got, want := counted(t, w.Queue), "gfaas_async_pending 0, gfaas_async_total f "+c.state+" 1"; got != want {
 					t.Errorf("counted %s, want %s", got, want)
@@ -202,11 +202,11 @@ func TestRuns(t *testing.T) {
 				time.Sleep(59 * time.Minute)
 				synctest.Wait()
 				if strings.Count(w.eventLog(), "run") != strings.Count(c.events, "run") {
-					t.Errorf("an id that is known ran again: %s", w.eventLog())
+					t.Errorf("runs after a repeated call with a known ID: got %d, want %d; events: %s", strings.Count(w.eventLog(), "run"), strings.Count(c.events, "run"), w.eventLog())
 				}
 				time.Sleep(2 * time.Minute)
 				if _, known := w.Status("a"); known {
-					t.Error("it is known for over an hour")
+					t.Error("the ended call is known after 61 minutes, want it forgotten after an hour")
 				}
 			})
 		})
@@ -253,20 +253,20 @@ func TestCallback(t *testing.T) {
 				time.Sleep(5 * time.Minute)
 				synctest.Wait()
 				if got := w.eventLog(); got != c.events {
-					t.Errorf("%s\nwant %s", got, c.events)
+					t.Errorf("events: got %s\nwant %s", got, c.events)
 				}
-				w.is("a", c.state, strings.Count(c.events, "run"), c.status)
+				w.checkStatus("a", c.state, strings.Count(c.events, "run"), c.status)
 				want := map[string]string{
 					"Content-Type": "text/plain", "X-Call-Id": "a", "X-Function-Name": "f", "X-Function-Status": strconv.Itoa(c.status),
 					"X-Duration-Seconds": "0.000000", "User-Agent": "gfaas",
 				}
 				for name := range want {
 					if got.Header.Get(name) != want[name] {
-						t.Errorf("%s: %q, want %q", name, got.Header.Get(name), want[name])
+						t.Errorf("header %s of the callback: got %q, want %q", name, got.Header.Get(name), want[name])
 					}
 				}
 				if string(body) != "answer" || got.Method != "POST" || got.URL.String() != "http://receiver/x" || got.ContentLength != 6 || len(got.Header) != len(want) {
-					t.Errorf("%s %s %v: %q", got.Method, got.URL, got.Header, body)
+					t.Errorf("callback: got %s %s with %d headers %v and the body %q of length %d, want POST http://receiver/x with %d headers and the body \"answer\"", got.Method, got.URL, len(got.Header), got.Header, body, got.ContentLength, len(want))
 				}
 			})
 		})
@@ -292,10 +292,10 @@ func TestPanics(t *testing.T) {
 		w.Start()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		w.is("a", "failed", 4, 502)
-		w.is("b", "done", 1, 200)
+		w.checkStatus("a", "failed", 4, 502)
+		w.checkStatus("b", "done", 1, 200)
 		if got := text.String(); !strings.Contains(got, "a mistake") || !strings.Contains(got, "TestPanics") {
-			t.Errorf(`logged %s, want a text with "a mistake" and a text with "TestPanics"`, got)
+			t.Errorf(`log: got %s, want a text with "a mistake" and the stack of "TestPanics"`, got)
 		}
 	})
 }
@@ -317,13 +317,13 @@ func TestSlowReceiver(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := w.eventLog(); strings.Count(got, "run") != 20 || strings.Count(got, "send") != 2 {
-			t.Errorf("%s", got)
+			t.Errorf("events after 1 s: got %d runs and %d sends, want 20 and 2: %s", strings.Count(got, "run"), strings.Count(got, "send"), got)
 		}
-		w.is("0", "callback", 1, 200)
+		w.checkStatus("0", "callback", 1, 200)
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if got := w.eventLog(); strings.Count(got, "send") != 4 {
-			t.Errorf("%s", got)
+			t.Errorf("events after 31 s: got %d sends, want 4: %s", strings.Count(got, "send"), got)
 		}
 	})
 }
@@ -355,7 +355,7 @@ func TestRequest(t *testing.T) {
 			want := http.Header{"A": {"1", "2 \xe9"}, "Authorization": {"Bearer x"}, "X-Call-Id": {"a b"}, "Content-Type": {"text/x"}}
 			if got == nil || !maps.EqualFunc(got.Header, want, slices.Equal) || string(sent) != body || got.ContentLength != int64(len(body)) ||
 				got.Method != "POST" || got.URL.EscapedPath() != "/function/f/x%2Fy" || got.URL.RawQuery != "q=\xfe;a=%" || got.Host != "here:80" || got.RemoteAddr != "10.0.0.1:99" {
-				t.Errorf("ran %+v with %d bytes", got, len(sent))
+				t.Errorf("request to the function: got %+v with %d bytes of body, want POST /function/f/x%%2Fy?q=\\xfe;a=%% with %d bytes and the header %v", got, len(sent), len(body), want)
 			}
 		})
 	}
@@ -368,25 +368,25 @@ func TestAcceptErrors(t *testing.T) {
 		for _, bad := range []string{"receiver", "ftp://x/", "http://", "http:///x", "http://a b/", "//x", "http://x/\x7f", "http://" + strings.Repeat("x", maxCallback), "http://127.0.0.1/", "http://127.1/"} {
 			var e *CallbackError
 			if err := w.Accept(Request{ID: "a", Function: "f", Header: http.Header{"X-Callback-Url": {bad}}}); !errors.As(err, &e) {
-				t.Errorf("callback %q: %v", bad, err)
+				t.Errorf("accept a call with the callback URL %q: got %v, want a *CallbackError", bad, err)
 			}
 		}
-		broken := errors.New("the caller left")
+		broken := errors.New("the caller has disconnected")
 		if err := w.Accept(Request{ID: "a", Function: "f", Body: io.MultiReader(strings.NewReader("x"), &failing{broken})}); !errors.Is(err, broken) {
-			t.Error(err)
+			t.Errorf("accept a call whose body cannot be read: got %v, want %v", err, broken)
 		}
 		for n := range w.cfg.Max {
 			w.accept(fmt.Sprint(n), nil)
 		}
 		if err := w.Accept(Request{ID: "more", Function: "f"}); !errors.Is(err, ErrFull) {
-			t.Error(err)
+			t.Errorf("accept a call beyond the limit: got %v, want %v", err, ErrFull)
 		}
 		w.accept("7", nil) // a known ID
 		if w.Pending() != w.cfg.Max {
-			t.Errorf("%d are pending, want %v", w.Pending(), w.cfg.Max)
+			t.Errorf("pending calls at the limit: got %d, want %v", w.Pending(), w.cfg.Max)
 		}
 		if _, err := Open(w.cfg); err == nil || !errors.As(err, new(*journal.LockedError)) {
-			t.Errorf("a second one: %v", err)
+			t.Errorf("open a second queue on the folder: got %v, want a *journal.LockedError", err)
 		}
 	})
 }
@@ -423,10 +423,10 @@ func TestTurns(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		if first := order[:4]; !slices.Contains(first, "/function/g") || !slices.Contains(first, "/function/h") {
-			t.Errorf("first %v", first)
+			t.Errorf("first four calls: got %v, want /function/g and /function/h among them", first)
 		}
 		if s, _ := w.Status("11"); s.State != "queued" {
-			t.Errorf("%+v, want State queued", s)
+			t.Errorf("status of call 11 after 1.5 s: got %+v, want State queued", s)
 		}
 		if got := func() (states []string) {
 			for n := range 12 {
@@ -435,12 +435,12 @@ func TestTurns(t *testing.T) {
 			}
 			return
 		}(); !slices.Contains(got, "running") {
-			t.Errorf("none is running: %v", got)
+			t.Errorf("states of the calls of f after 1.5 s: got %v, want one of them running", got)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if most != w.cfg.Concurrency || len(order) != 14 {
-			t.Errorf("%d at once, want %d; %d in all", most, w.cfg.Concurrency, len(order))
+			t.Errorf("calls: got at most %d at once and %d in all, want %d and 14", most, len(order), w.cfg.Concurrency)
 		}
 	})
 }
@@ -465,11 +465,11 @@ func TestStop(t *testing.T) {
 		w.accept("b", withCallback)
 		w.Start()
 		synctest.Wait()
-		w.is("a", "running", 0, 0)
+		w.checkStatus("a", "running", 0, 0)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := w.Stop(ctx); err != nil || time.Since(w.start).Round(time.Second) != 10*time.Second {
-			t.Errorf("%v after %v", err, time.Since(w.start))
+			t.Errorf("stop with a running call: got %v after %v, want no error after 10s", err, time.Since(w.start))
 		}
 		draining = true
 		w.open()
@@ -477,7 +477,7 @@ func TestStop(t *testing.T) {
 		synctest.Wait()
 		w.stop()
 		w.open()
-		w.is("a", "queued", 0, 0)
+		w.checkStatus("a", "queued", 0, 0)
 		w.run = answers(200)
 		w.receive = func(*http.Request) (int, error) { return 500, nil }
 		w.Start()
@@ -485,25 +485,25 @@ func TestStop(t *testing.T) {
 		synctest.Wait()
 		w.stop() // between two attempts to send the answer
 		w.open()
-		w.is("a", "callback", 1, 200)
+		w.checkStatus("a", "callback", 1, 200)
 		w.receive = func(*http.Request) (int, error) { return 200, nil }
 		w.Start()
 		synctest.Wait()
-		w.is("a", "done", 1, 200)
-		w.is("b", "done", 1, 200)
+		w.checkStatus("a", "done", 1, 200)
+		w.checkStatus("b", "done", 1, 200)
 		w.stop()
 		w.open()
-		w.is("a", "done", 1, 200)
+		w.checkStatus("a", "done", 1, 200)
 		w.stop()
 		if got := strings.Count(w.eventLog(), "run a"); got != 3 {
-			t.Errorf("ran %d times: %s", got, w.eventLog())
+			t.Errorf("runs of call a: got %d, want 3; events: %s", got, w.eventLog())
 		}
 	})
 }
 
-// TestOddAnswers checks that the caller gets an error in place of an incomplete answer, and
-// no part of the answer.
-func TestOddAnswers(t *testing.T) {
+// TestIncompleteAnswers checks that the caller gets an error in place of an incomplete
+// answer, and no part of the answer.
+func TestIncompleteAnswers(t *testing.T) {
 	dead := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		w.Header().Set("Gfaas-Instance", "f-0")
@@ -557,13 +557,13 @@ func TestOddAnswers(t *testing.T) {
 			select {
 			case got := <-taken:
 				if !strings.HasPrefix(got, strconv.Itoa(c.status)+" ") || c.code != "" && !strings.Contains(got, `{"error":{"code":"`+c.code+`"`) || strings.Contains(got, "part of it") {
-					t.Errorf("sent %q", got)
+					t.Errorf("answer to the receiver: got %q, want status %d and the code %q", got, c.status, c.code)
 				}
 			case <-time.After(patience):
-				t.Fatal("nothing is sent")
+				t.Fatalf("no answer was sent to the receiver within %v", patience)
 			}
 			if got := strings.Count(w.eventLog(), "run"); got != c.runs {
-				t.Errorf("ran %d times, want %d", got, c.runs)
+				t.Errorf("runs of the call: got %d, want %d", got, c.runs)
 			}
 		})
 	}
@@ -587,10 +587,10 @@ func TestDamaged(t *testing.T) {
 		w.Start()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		w.is("a", "failed", 0, 0)
-		w.is("b", "done", 1, 200)
+		w.checkStatus("a", "failed", 0, 0)
+		w.checkStatus("b", "done", 1, 200)
 		if w.Pending() != 0 || w.runs+w.sends != 0 {
-			t.Errorf("%d pending, %d and %d places", w.Pending(), w.runs, w.sends)
+			t.Errorf("after both calls ended: got %d pending calls, %d occupied places for runs and %d for sends, want 0 of each", w.Pending(), w.runs, w.sends)
 		}
 	})
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// TestSameID: an ID is valid per function and path. A repetition of a call is not run, a
-// call of another function or path with the same ID is run, and a different call of the
-// same function and path is refused.
+// TestSameID checks that an ID is valid per function and path. A repetition of a call is
+// not run, a call of another function or path with the same ID is run, and a different call
+// of the same function and path is refused.
 func TestSameID(t *testing.T) {
 	request := func(change func(*Request)) Request {
 		r := Request{ID: "a", Function: "f", Path: "/x", Query: "q=1", Header: http.Header{"X-Callback-Url": {"http://receiver/x"}}, Body: strings.NewReader("body")}
@@ -52,13 +52,13 @@ func TestSameID(t *testing.T) {
 					var runs atomic.Int32
 					w.run = func(rw http.ResponseWriter, r *http.Request) {
 						if runs.Add(1); r.Header.Get("X-Call-Id") != "a" {
-							t.Errorf("the function is told the id %q, want a", r.Header.Get("X-Call-Id"))
+							t.Errorf("X-Call-Id of the request to the function: got %q, want a", r.Header.Get("X-Call-Id"))
 						}
 						answers(200)(rw, r)
 					}
 					w.receive = func(r *http.Request) (int, error) {
 						if id := r.Header.Get("X-Call-Id"); id != "a" {
-							t.Errorf("the receiver is told the id %q, want a", id)
+							t.Errorf("X-Call-Id of the callback: got %q, want a", id)
 						}
 						return 204, nil
 					}
@@ -74,20 +74,20 @@ func TestSameID(t *testing.T) {
 						w.open()
 					}
 					if err := w.Accept(request(c.change)); !errors.Is(err, c.want) {
-						t.Errorf("%v, want %v", err, c.want)
+						t.Errorf("accept the second call: got %v, want %v", err, c.want)
 					}
 					w.Start()
 					time.Sleep(time.Minute)
 					synctest.Wait()
 					if runs.Load() != c.runs || w.Pending() != 0 {
-						t.Errorf("%d calls have run and %d have not ended, want %d and 0", runs.Load(), w.Pending(), c.runs)
+						t.Errorf("calls: got %d runs and %d pending, want %d and 0", runs.Load(), w.Pending(), c.runs)
 					}
 					if n := len(w.Statuses("a", "", nil)); n != int(c.runs) {
-						t.Errorf("%d calls have the id, want %d", n, c.runs)
+						t.Errorf("calls with the ID a: got %d, want %d", n, c.runs)
 					}
 					r := request(c.change)
 					if n := len(w.Statuses("a", r.Function, &r.Path)); n != 1 {
-						t.Errorf("%d calls have the id, the function and the path, want one", n)
+						t.Errorf("calls with the ID a, the function and the path: got %d, want 1", n)
 					}
 					w.stop()
 				})
@@ -96,8 +96,8 @@ func TestSameID(t *testing.T) {
 	}
 }
 
-// TestSameIDAtOnce: of concurrent calls with one ID, all calls with one of the bodies are
-// accepted, as a single call, and the others are refused.
+// TestSameIDAtOnce checks that, of concurrent calls with one ID, all calls with one of the
+// bodies are accepted, as a single call, and the others are refused.
 func TestSameIDAtOnce(t *testing.T) {
 	w := newWorld(t)
 	defer func() { w.stop() }()
@@ -122,16 +122,16 @@ func TestSameIDAtOnce(t *testing.T) {
 		case 10:
 			winners++
 		default:
-			t.Errorf("%d of 10 calls with the body %s are accepted", accepted[i].Load(), bodies[i])
+			t.Errorf("accepted calls with the body %s: got %d of 10, want all or none", bodies[i], accepted[i].Load())
 		}
 	}
 	if winners != 1 || w.Pending() != 1 {
-		t.Errorf("%d bodies are accepted and %d calls wait, want one of each", winners, w.Pending())
+		t.Errorf("got %d bodies with accepted calls and %d pending calls, want 1 of each", winners, w.Pending())
 	}
 }
 
-// TestIDOfEarlierVersion: a call that an earlier version stored under its plain ID runs,
-// and a repetition of it is not run.
+// TestIDOfEarlierVersion checks that a call that an earlier version stored under its plain
+// ID runs, and a repetition of it is not run.
 func TestIDOfEarlierVersion(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -149,14 +149,14 @@ func TestIDOfEarlierVersion(t *testing.T) {
 	defer func() { w.stop() }()
 	path := "/x"
 	if n := len(w.Statuses("a", "f", &path)); n != 1 {
-		t.Errorf("%d calls have the id, want one", n)
+		t.Errorf("calls with the ID a, the function f and the path /x: got %d, want 1", n)
 	}
 	w.accept("a", func(r *Request) { r.Path = "/x" })
 	if w.Pending() != 1 {
-		t.Errorf("%d calls wait, want one", w.Pending())
+		t.Errorf("pending calls after the repetition: got %d, want 1", w.Pending())
 	}
 	w.accept("a", func(r *Request) { r.Function = "g" })
 	if w.Pending() != 2 {
-		t.Errorf("%d calls wait, want two", w.Pending())
+		t.Errorf("pending calls after the call of g: got %d, want 2", w.Pending())
 	}
 }

@@ -86,7 +86,7 @@ func TestKill(t *testing.T) {
 		count(sends, r)
 		body, _ := io.ReadAll(r.Body)
 		if !strings.HasPrefix(string(body), r.Header.Get("X-Call-Id")+" has ") || r.Header.Get("X-Function-Status") != "200" {
-			t.Errorf("call %s: status %s, %q", r.Header.Get("X-Call-Id"), r.Header.Get("X-Function-Status"), body)
+			t.Errorf("answer of call %s: got status %s and the body %q, want status 200 and a body that begins with the ID", r.Header.Get("X-Call-Id"), r.Header.Get("X-Function-Status"), body)
 		}
 	}))
 	defer receiver.Close()
@@ -148,7 +148,7 @@ func TestKill(t *testing.T) {
 		}
 		id := fmt.Sprint(n)
 		for !accept(id) {
-			t.Fatal(id, "is not accepted")
+			t.Fatalf("call %s was not accepted", id)
 		}
 		accepted[id] = true
 	}
@@ -160,14 +160,14 @@ func TestKill(t *testing.T) {
 		text, _ := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		if pending = string(text); ctx.Err() != nil {
-			t.Fatal(pending, "have not ended")
+			t.Fatalf("%s calls have not ended after %v", pending, 2*patience)
 		}
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	for id := range accepted {
 		if runs[id] == 0 || sends[id] == 0 {
-			t.Errorf("%s was accepted, ran %d times and was sent %d times", id, runs[id], sends[id])
+			t.Errorf("accepted call %s: got %d runs and %d sent answers, want at least 1 of each", id, runs[id], sends[id])
 		}
 	}
 	again := 0
@@ -176,6 +176,6 @@ func TestKill(t *testing.T) {
 	}
 	t.Logf("%d accepted, %d repeats", len(accepted), again)
 	if again > kills*places {
-		t.Errorf("%d repeats after %d kills, want at most %d each", again, kills, places)
+		t.Errorf("repeated runs and sends after %d kills: got %d, want at most %d per kill", kills, again, places)
 	}
 }

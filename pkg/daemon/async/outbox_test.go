@@ -11,19 +11,20 @@ import (
 	"time"
 )
 
-// to sets the receiver of a call's answer.
-func to(host string) func(*Request) {
+// callbackTo sets the receiver of a call's answer.
+func callbackTo(host string) func(*Request) {
 	return func(r *Request) { r.Header.Set("X-Callback-Url", "http://"+host+"/x") }
 }
 
-// dead is a receiver that accepts a connection and never answers.
-func dead(r *http.Request) (int, error) {
+// neverAnswer is a receiver that accepts a connection and never answers.
+func neverAnswer(r *http.Request) (int, error) {
 	<-r.Context().Done()
 	return 0, r.Context().Err()
 }
 
-// TestDeadReceivers: receivers that never answer, or refuse, delay the answers to others by
-// at most a few seconds, at any number of answers to them, and after each restart.
+// TestDeadReceivers checks that receivers that never answer, or refuse, delay the answers
+// to others by at most a few seconds, at any number of answers to them, and after each
+// restart.
 func TestDeadReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -34,12 +35,12 @@ func TestDeadReceivers(t *testing.T) {
 		restart     bool
 		atMost      time.Duration
 	}{
-		{name: "one", hosts: 1, each: 10, fail: dead, before: time.Second, atMost: 3 * time.Second},
-		{name: "one, after a restart", hosts: 1, each: 10, fail: dead, before: time.Second, restart: true, atMost: 4 * time.Second},
-		{name: "one that failed before", hosts: 1, each: 12, fail: dead, before: 10 * time.Minute, atMost: 4 * time.Second},
-		{name: "one, and another that took an answer", hosts: 1, each: 12, fail: dead, before: 3 * time.Minute, first: true, atMost: 4 * time.Second},
-		{name: "two ports of one host", hosts: 2, each: 6, fail: dead, before: time.Second, atMost: 7 * time.Second},
-		{name: "eight", hosts: 8, each: 2, fail: dead, before: time.Minute, atMost: 8 * time.Second},
+		{name: "one", hosts: 1, each: 10, fail: neverAnswer, before: time.Second, atMost: 3 * time.Second},
+		{name: "one, after a restart", hosts: 1, each: 10, fail: neverAnswer, before: time.Second, restart: true, atMost: 4 * time.Second},
+		{name: "one that failed before", hosts: 1, each: 12, fail: neverAnswer, before: 10 * time.Minute, atMost: 4 * time.Second},
+		{name: "one, and another that took an answer", hosts: 1, each: 12, fail: neverAnswer, before: 3 * time.Minute, first: true, atMost: 4 * time.Second},
+		{name: "two ports of one host", hosts: 2, each: 6, fail: neverAnswer, before: time.Second, atMost: 7 * time.Second},
+		{name: "eight", hosts: 8, each: 2, fail: neverAnswer, before: time.Minute, atMost: 8 * time.Second},
 		{name: "one that refuses", hosts: 1, each: 12, fail: func(*http.Request) (int, error) { return 0, errors.New("refused") }, before: time.Second, atMost: time.Second},
 		{name: "one that takes long to fail", hosts: 1, each: 12, fail: func(r *http.Request) (int, error) {
 			select {
@@ -70,33 +71,33 @@ func TestDeadReceivers(t *testing.T) {
 					}
 					w.Start()
 					if c.first {
-						w.accept("first", to("good"))
+						w.accept("first", callbackTo("good"))
 						time.Sleep(time.Second)
 						synctest.Wait()
 					}
 					for host := range c.hosts {
 						for n := range c.each {
-							w.accept(fmt.Sprint("dead-", host, "-", n), to(fmt.Sprintf("dead:%d", 8000+host)))
+							w.accept(fmt.Sprint("dead-", host, "-", n), callbackTo(fmt.Sprintf("dead:%d", 8000+host)))
 						}
 					}
 					time.Sleep(c.before)
 					synctest.Wait()
 					taken, began = nil, time.Now()
 					if c.restart {
-						w.accept("good", to("good"))
+						w.accept("good", callbackTo("good"))
 						w.stop()
 						w.open()
 						w.Start()
 					} else {
-						w.accept("good", to("good"))
+						w.accept("good", callbackTo("good"))
 					}
 					time.Sleep(24 * time.Hour)
 					synctest.Wait()
 					if len(taken) != 1 || taken[0] > c.atMost {
-						t.Errorf("the answer came after %v, want once within %v", taken, c.atMost)
+						t.Errorf("time until the other receiver took its answer: got %v, want one time of at most %v", taken, c.atMost)
 					}
 					if n := w.Pending(); n != 0 {
-						t.Errorf("%d calls have not ended", n)
+						t.Errorf("pending calls after a day: got %d, want 0", n)
 					}
 				})
 			})
@@ -104,9 +105,9 @@ func TestDeadReceivers(t *testing.T) {
 	}
 }
 
-// TestSlowReceivers: a slow receiver has the time it needs, also after a failure, if no
-// other answers wait for places. While others wait, a receiver that took its last answer
-// has ten seconds.
+// TestSlowReceivers checks that a slow receiver has the time it needs, also after a
+// failure, if no other answers wait for places. While others wait, a receiver that took its
+// last answer has ten seconds.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -149,27 +150,27 @@ func TestSlowReceivers(t *testing.T) {
 				}
 				w.Start()
 				if c.others > 0 {
-					w.accept("first", to("slow"))
+					w.accept("first", callbackTo("slow"))
 					synctest.Wait()
 				}
-				w.accept("slow", to("slow"))
+				w.accept("slow", callbackTo("slow"))
 				synctest.Wait()
 				for n := range c.others {
-					w.accept(fmt.Sprint(n), to("other"))
+					w.accept(fmt.Sprint(n), callbackTo("other"))
 				}
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				w.is("slow", "done", 1, 200)
+				w.checkStatus("slow", "done", 1, 200)
 				if sent != c.sent {
-					t.Errorf("sent %d times, want %d", sent, c.sent)
+					t.Errorf("requests to the slow receiver: got %d, want %d", sent, c.sent)
 				}
 			})
 		})
 	}
 }
 
-// TestReceiversTakeTurns: receivers take turns, and a receiver that has recovered from a
-// failure gets its answers while others are busy.
+// TestReceiversTakeTurns checks that receivers take turns, and a receiver that has
+// recovered from a failure gets its answers while others are busy.
 func TestReceiversTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -178,28 +179,28 @@ func TestReceiversTakeTurns(t *testing.T) {
 		w.cfg.Concurrency, w.cfg.Max = 2, 1000 // one answer at a time
 		w.open()
 		var order []string
-		ill := true
+		failing := true
 		w.receive = func(r *http.Request) (int, error) {
 			time.Sleep(time.Second)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if ill && r.URL.Host == "c" {
-				ill = false
+			if failing && r.URL.Host == "c" {
+				failing = false
 				return 500, nil
 			}
 			order = append(order, r.URL.Host)
 			return 200, nil
 		}
 		for n := range 20 {
-			w.accept(fmt.Sprint("a", n), to("a"))
+			w.accept(fmt.Sprint("a", n), callbackTo("a"))
 		}
-		w.accept("b", to("b"))
-		w.accept("c", to("c"))
+		w.accept("b", callbackTo("b"))
+		w.accept("c", callbackTo("c"))
 		w.Start()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if b, c := slices.Index(order, "b"), slices.Index(order, "c"); len(order) != 22 || b < 0 || b > 2 || c < 0 || c > 12 {
-			t.Errorf("%d answers were taken, that of b as number %d and that of c as number %d: %v", len(order), b, c, order)
+			t.Errorf("order of the answers: got %d answers, b at index %d and c at index %d, want 22 answers, b at 0 to 2 and c at 0 to 12: %v", len(order), b, c, order)
 		}
 	})
 }
@@ -210,7 +211,7 @@ func TestReceiverOf(t *testing.T) {
 		"http://user:secret@[::1]:9/": "http://::1:9", "http://host:8080": "http://host:8080",
 	} {
 		if got := receiverOf(address); got != want {
-			t.Errorf("%s: %s, want %s", address, got, want)
+			t.Errorf("receiver of %s: got %s, want %s", address, got, want)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func allow(t *testing.T, entries ...string) (allowed []Allowed) {
 	for _, text := range entries {
 		a, err := ParseAllowed(text)
 		if err != nil {
-			t.Fatalf("%q: %v", text, err)
+			t.Fatalf("parse the allowed receiver %q: %v", text, err)
 		}
 		allowed = append(allowed, a)
 	}
@@ -178,14 +178,14 @@ func TestReceiverIsPublic(t *testing.T) {
 	} {
 		got := judged(r, address)
 		if (got == "") != (want == "") || !strings.Contains(got, want) {
-			t.Errorf("%s: got %q, want %q", address, got, want)
+			t.Errorf("refusal of %s: got %q, want %q", address, got, want)
 		}
 		if strings.HasPrefix(want, "a") && !strings.Contains(got, "--callback-allow") {
-			t.Errorf("%s: got %q, want a message that names --callback-allow", address, got)
+			t.Errorf("refusal of %s: got %q, want a message that names --callback-allow", address, got)
 		}
 		for _, secret := range []string{"10.1.2.3", "169.254.169.254", "198.35.26.96"} {
 			if strings.Contains(got, secret) && !strings.Contains(address, secret) {
-				t.Errorf("%s: got %q, which gives away what the name resolves to", address, got)
+				t.Errorf("refusal of %s: got %q, want a message without the address %s that the name resolves to", address, got, secret)
 			}
 		}
 	}
@@ -298,7 +298,7 @@ func TestAllowedReceivers(t *testing.T) {
 		strings.Repeat("x", 64), "user@host", "häst", "127.0.0.1:", "127.0.0.1:99999",
 	} {
 		if a, err := ParseAllowed(bad); err == nil {
-			t.Errorf("%q: got %+v, want an error", bad, a)
+			t.Errorf("parse the allowed receiver %q: got %+v, want an error", bad, a)
 		}
 	}
 }
@@ -361,13 +361,13 @@ func TestReceiverIsJudgedWhenDialled(t *testing.T) {
 			w.Start()
 			for deadline := time.Now().Add(patience); w.Pending() > 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("the call does not end: ", w.eventLog())
+					t.Fatalf("the call has not ended after %v; events: %s", patience, w.eventLog())
 				}
 			}
 			state := map[string]string{once: "done", refused: "failed"}[c.counted]
-			w.is("a", state, 1, 200)
+			w.checkStatus("a", state, 1, 200)
 			if got := counted(t, w.Queue); !strings.HasSuffix(got, c.counted) || strings.Contains(got, "retried") {
-				t.Errorf("counted %s, want %s and no retries", got, c.counted)
+				t.Errorf("metrics of callbacks: got %s, want %s and no retries", got, c.counted)
 			}
 			if got := hits.Load(); got != c.hits {
 				t.Errorf("the receiver got %d requests, want %d", got, c.hits)
@@ -387,15 +387,15 @@ func TestReceiverIsJudgedWhenDialled(t *testing.T) {
 		for deadline := time.Now().Add(patience); w.Pending() > 0 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
-		w.is("a", "failed", 1, 200)
+		w.checkStatus("a", "failed", 1, 200)
 		if got := hits.Load(); got != 0 {
 			t.Errorf("the target of the redirect got %d requests, want 0", got)
 		}
 	})
 }
 
-// TestRepeatedCallIsNotJudgedAgain: the repetition of an accepted call is accepted, even if
-// its receiver is refused by now.
+// TestRepeatedCallIsNotJudgedAgain checks that the repetition of an accepted call is
+// accepted, even if its receiver is refused by now.
 func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.accept("a", withCallback)
@@ -409,7 +409,7 @@ func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
 	defer func() { w.stop() }()
 	w.accept("a", withCallback)
 	if lookups != 0 {
-		t.Errorf("the receiver of a known call was looked up %d times, want 0", lookups)
+		t.Errorf("lookups for a repeated call: got %d, want 0", lookups)
 	}
 	var refused *CallbackError
 	if err := w.Accept(Request{ID: "b", Function: "f", Header: http.Header{"X-Callback-Url": {"http://receiver/x"}}}); !errors.As(err, &refused) {
@@ -417,7 +417,8 @@ func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
 	}
 }
 
-// TestReceiverIsDialledDirectly: with a proxy, the judged address would be the proxy's.
+// TestReceiverIsDialledDirectly checks that callbacks use no proxy, because the judged
+// address would then be the proxy's.
 func TestReceiverIsDialledDirectly(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -425,12 +426,12 @@ func TestReceiverIsDialledDirectly(t *testing.T) {
 	w.open()
 	defer w.stop()
 	if w.client.Transport.(*http.Transport).Proxy != nil {
-		t.Error("callbacks go through the proxy that the environment names")
+		t.Error("the transport of callbacks has a proxy, want none")
 	}
 }
 
-// TestReceiverWithSlowLookup: a resolver that does not answer delays only the call that
-// names the host, by two seconds.
+// TestReceiverWithSlowLookup checks that a resolver that does not answer delays only the
+// call that names the host, by two seconds.
 func TestReceiverWithSlowLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -449,29 +450,29 @@ func TestReceiverWithSlowLookup(t *testing.T) {
 		synctest.Wait()
 		w.accept("b", nil)
 		if took := time.Since(began); took != 0 {
-			t.Errorf("another call is accepted after %v, want at once", took)
+			t.Errorf("another call was accepted after %v, want 0s", took)
 		}
 		if err := <-accepted; err != nil || time.Since(began) != lookupTime {
-			t.Errorf("accepted after %v with %v, want after %v", time.Since(began), err, lookupTime)
+			t.Errorf("accept a call whose lookup hangs: got %v after %v, want no error after %v", err, time.Since(began), lookupTime)
 		}
-		w.is("a", "queued", 0, 0)
+		w.checkStatus("a", "queued", 0, 0)
 	})
 }
 
-// TestReceiverWithUnknownInterfaces: while the machine's addresses cannot be listed, no
-// answer is sent, and none is given up.
+// TestReceiverWithUnknownInterfaces checks that, while the machine's addresses cannot be
+// listed, no answer is sent, and none is given up.
 func TestReceiverWithUnknownInterfaces(t *testing.T) {
-	failed := errors.New("no descriptors are left")
+	failed := errors.New("no descriptors are free")
 	r := Receivers{Interfaces: func() ([]net.Addr, error) { return nil, failed }, Lookup: names}
 	if got := judged(r, "http://public.example/"); got != "" {
-		t.Errorf("got %q, want accepted", got)
+		t.Errorf("refusal of http://public.example/: got %q, want none", got)
 	}
 	if got := judged(r, "http://local.example/"); !strings.Contains(got, "a loopback address") {
-		t.Errorf("got %q, want refused as loopback", got)
+		t.Errorf("refusal of http://local.example/: got %q, want a refusal as a loopback address", got)
 	}
 	conn, err := r.dial(t.Context(), "tcp", "127.0.0.1:9")
 	if conn != nil || !errors.Is(err, failed) || errors.As(err, new(*receiverError)) {
-		t.Errorf("got %v, %v, want the error of the list", conn, err)
+		t.Errorf("dial 127.0.0.1:9: got %v, %v, want %v", conn, err, failed)
 	}
 }
 
@@ -482,12 +483,12 @@ func FuzzParseAllowed(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		a, err := ParseAllowed(text)
 		if err == nil && a.prefix.IsValid() == (a.host != "") {
-			t.Errorf("%q: got %+v, want an address or a host", text, a)
+			t.Errorf("parse %q: got %+v, want either an address or a host", text, a)
 		}
 	})
 }
 
-// FuzzReceiver: no spelling of an address that is not public is accepted.
+// FuzzReceiver checks that no spelling of an address that is not public is accepted.
 func FuzzReceiver(f *testing.F) {
 	for _, text := range []string{"http://127.0.0.1/", "http://[::ffff:10.0.0.1]:80", "http://a@0x7f.1/", "https://[fe80::1%25x]/", "http://93.184.216.34", "http://%e2%91%a0/"} {
 		f.Add(text)
@@ -503,7 +504,7 @@ func FuzzReceiver(f *testing.F) {
 		}
 		addr, err := netip.ParseAddr(u.Hostname())
 		if addr = addr.Unmap(); err == nil && (addr.IsLoopback() || addr.IsPrivate() || addr.IsUnspecified() || addr.IsMulticast() || !addr.IsGlobalUnicast()) {
-			t.Errorf("%q is accepted", text)
+			t.Errorf("receiver %q: accepted with the address %v, want a refusal", text, addr)
 		}
 	})
 }

@@ -26,14 +26,14 @@ func acceptUntilKilled(dir string) int {
 		return 1
 	}
 	var mu sync.Mutex
-	say := func(what, id string, err error) {
+	report := func(event, id string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, id, err)
 			os.Exit(1)
 		}
-		fmt.Println(what, id)
+		fmt.Println(event, id)
 	}
 	for w := range 8 {
 		go func() {
@@ -43,23 +43,23 @@ func acceptUntilKilled(dir string) int {
 				if n%50 == 0 {
 					size = maxInline + 1
 				}
-				say("accepted", id, j.accept(newCall(id), bytes.Repeat([]byte{byte(len(id))}, size)))
+				report("accepted", id, j.accept(newCall(id), bytes.Repeat([]byte{byte(len(id))}, size)))
 				if n%10 == 0 {
 					continue
 				}
-				say("ends", id, nil) // from here on, the call may have ended
-				say("ended", id, j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil))
+				report("ends", id, nil) // from here on, the call may have ended
+				report("ended", id, j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil))
 			}
 		}()
 	}
 	select {}
 }
 
-// TestKill: after a kill, every accepted call is in the journal, and ended calls are not
-// queued again.
+// TestKill checks that after a kill, every accepted call is in the journal, and ended calls
+// are not queued again.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
-	said := map[string]string{}
+	reported := map[string]string{}
 	for round := range 10 {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), "GFAAS_TEST_JOURNAL="+dir)
@@ -73,36 +73,36 @@ func TestKill(t *testing.T) {
 		}
 		lines, most := bufio.NewScanner(out), 50+rand.Intn(600)
 		for n := 0; lines.Scan(); n++ {
-			what, id, _ := strings.Cut(lines.Text(), " ")
-			said[id] = what
+			event, id, _ := strings.Cut(lines.Text(), " ")
+			reported[id] = event
 			if n == most {
 				_ = cmd.Process.Kill()
 			}
 		}
 		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
-			t.Fatalf("round %d: it was not killed: %v", round, err)
+			t.Fatalf("round %d: the process ended with %v, want it killed by a signal", round, err)
 		}
 		j := opened(t, dir)
 		pending := pendingBodies(t, j)
-		for id, what := range said {
+		for id, event := range reported {
 			c, known := j.Get(id)
 			_, waits := pending[id]
 			switch {
-			case !known && what == "accepted": // the oldest ended calls are forgotten
-				t.Errorf("round %d: %s was %s, and nobody knows it", round, id, what)
-			case what == "accepted" && !waits, what == "ended" && waits:
-				t.Errorf("round %d: %s was %s, and is %s", round, id, what, c.State)
+			case !known && event == "accepted": // the oldest ended calls are forgotten
+				t.Errorf("round %d: call %s, last reported as %q: got no such call in the journal, want a pending one", round, id, event)
+			case event == "accepted" && !waits, event == "ended" && waits:
+				t.Errorf("round %d: call %s, last reported as %q: got the state %s (pending: %v), want accepted calls pending and ended calls not", round, id, event, c.State, waits)
 			}
 		}
-		if len(pending) < len(said)/20 {
-			t.Errorf("round %d: %d are pending of %d", round, len(pending), len(said))
+		if len(pending) < len(reported)/20 {
+			t.Errorf("round %d: pending calls: got %d of %d, want at least %d", round, len(pending), len(reported), len(reported)/20)
 		}
 		_ = j.Close()
 	}
 }
 
-// TestFull: on a full disk, no new call is accepted, no accepted call is lost, and all
-// calls can end; after that, there is space again.
+// TestFull checks that, on a full disk, no new call is accepted, no accepted call is lost,
+// and all calls can end; after that, there is space again.
 func TestFull(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=6m"); err != nil {
@@ -135,7 +135,7 @@ func TestFull(t *testing.T) {
 		}
 		want := pendingBodies(t, j)
 		if len(want) != len(ids) || len(ids) < 20 {
-			t.Fatalf("%d were accepted, %d are kept", len(ids), len(want))
+			t.Fatalf("full disk: got %d accepted and %d pending calls, want equal numbers of at least 20", len(ids), len(want))
 		}
 		// Another program uses the remaining space.
 		other := filepath.Join(disk, "other")
@@ -150,13 +150,13 @@ func TestFull(t *testing.T) {
 		same(t, "opened while the disk is full", pendingBodies(t, j), want)
 		for _, id := range ids {
 			if err := j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil); err != nil {
-				t.Fatalf("%s cannot end: %v", id, err)
+				t.Fatalf("end call %s on a full disk: %v", id, err)
 			}
 		}
 		_ = j.Close()
 		j = opened(t, dir)
-		if left := pendingBodies(t, j); len(left) > 0 {
-			t.Errorf("%d have not ended", len(left))
+		if pending := pendingBodies(t, j); len(pending) > 0 {
+			t.Errorf("pending calls after all have ended: got %d, want 0", len(pending))
 		}
 		if err := os.Remove(other); err != nil {
 			t.Fatal(err)

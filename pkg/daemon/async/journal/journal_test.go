@@ -96,7 +96,7 @@ func pendingBodies(t tester, j *Journal) map[string]string {
 		}
 		body, err := io.ReadAll(r)
 		if err != nil || int64(len(body)) != size {
-			t.Fatalf("call %s: %d bytes of %d, %v", c.ID, len(body), size, err)
+			t.Fatalf("read the body of call %s: got %d bytes and the error %v, want %d bytes", c.ID, len(body), err, size)
 		}
 		_ = r.Close()
 		out[c.ID] = fmt.Sprintf("%+v %x", full, body)
@@ -107,7 +107,7 @@ func pendingBodies(t tester, j *Journal) map[string]string {
 func same(t tester, what string, got, want map[string]string) {
 	t.Helper()
 	if !maps.Equal(got, want) {
-		t.Fatalf("%s: kept %v\nwant %v", what, slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+		t.Fatalf("%s: pending calls: got %v\nwant %v", what, slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
 	}
 }
 
@@ -121,7 +121,7 @@ func TestCalls(t *testing.T) {
 		}
 	}
 	if err := j.accept(newCall("short"), long); !errors.Is(err, ErrExists) {
-		t.Errorf("the same id again: %v", err)
+		t.Errorf("accept a second call with the ID short: got %v, want %v", err, ErrExists)
 	}
 	answer := Call{ID: "long", Function: "f", State: Callback, Attempts: 1, Status: 200, Accepted: time.Now(), CallbackURL: "http://x/", ContentType: "text/plain", Seconds: 1.5}
 	if err := j.update(answer, long[1:]); err != nil {
@@ -135,16 +135,16 @@ func TestCalls(t *testing.T) {
 	}
 	for _, err := range []error{j.Put(newCall("none"), nil), j.Note("none", 1, 1)} {
 		if !errors.Is(err, ErrUnknown) {
-			t.Errorf("a call that is not there: %v", err)
+			t.Errorf("change an unknown call: got %v, want %v", err, ErrUnknown)
 		}
 	}
 	var locked *LockedError
 	if _, err := Open(dir, options); !errors.As(err, &locked) || locked.PID != os.Getpid() {
-		t.Errorf("opened twice: %v", err)
+		t.Errorf("open the journal twice: got %v, want a *LockedError with the PID %d", err, os.Getpid())
 	}
 	want := pendingBodies(t, j)
 	if len(want) != 3 {
-		t.Errorf("%d calls have not ended, want 3", len(want))
+		t.Errorf("pending calls: got %d, want 3", len(want))
 	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
@@ -162,29 +162,29 @@ func TestCalls(t *testing.T) {
 	defer j.Close()
 	same(t, "opened again", pendingBodies(t, j), want)
 	if c, ok := j.Get("short"); !ok || c.Attempts != 2 || c.State != Queued {
-		t.Errorf("short: %+v, %v", c, ok)
+		t.Errorf("call short: got %+v (known: %v), want Attempts 2 and State %v", c, ok, Queued)
 	}
 	if c, ok := j.Get("empty"); !ok || c.Status != 204 || c.State != Done {
-		t.Errorf("empty: %+v, %v", c, ok)
+		t.Errorf("call empty: got %+v (known: %v), want Status 204 and State %v", c, ok, Done)
 	}
 	if err := j.Accept(newCall("empty"), nil); !errors.Is(err, ErrExists) {
-		t.Errorf("an id that ended: %v", err)
+		t.Errorf("accept a call with the ID of an ended one: got %v, want %v", err, ErrExists)
 	}
 	if _, err := os.Stat(stray); err == nil {
-		t.Error("a body that no call has is still there")
+		t.Errorf("the body file %s, which belongs to no call, remains", stray)
 	}
 	j.Expire(time.Now().Add(options.Retention + time.Minute))
 	if _, ok := j.Get("empty"); ok {
-		t.Error("what ended over an hour ago is remembered")
+		t.Error("the call that ended over an hour ago is known, want it forgotten")
 	}
 	if info, err := os.Stat(j.path()); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode of the database: %v, %v", info.Mode(), err)
+		t.Errorf("mode of the database: got %v, %v, want 0600", info.Mode(), err)
 	}
 }
 
-// TestClockIsSet: setting the wall clock does not change how long an ended call is known.
-// It is not forgotten early, since it could then be run again, and not kept for hours
-// longer.
+// TestClockIsSet checks that setting the wall clock does not change how long an ended call
+// is known. The call is not forgotten early, since it could then be run again, and not kept
+// for hours longer.
 func TestClockIsSet(t *testing.T) {
 	for _, by := range []time.Duration{-5 * time.Hour, 0, 5 * time.Hour} {
 		dir := t.TempDir()
@@ -193,7 +193,7 @@ func TestClockIsSet(t *testing.T) {
 		known := func(when string, want bool) {
 			t.Helper()
 			if _, ok := j.Get("a"); ok != want {
-				t.Errorf("set by %v, %s: known is %v, want %v", by, when, ok, want)
+				t.Errorf("clock set by %v, %s: call a is known: got %v, want %v", by, when, ok, want)
 			}
 		}
 		if err := j.Accept(newCall("a"), nil); err != nil {
@@ -219,7 +219,7 @@ func TestClockIsSet(t *testing.T) {
 		j = opened(t, dir)
 		j.Expire(now(options.Retention + time.Minute))
 		if _, ok := j.Get("b"); ok {
-			t.Errorf("set by %v: what ended in the future is known an hour after it was read", by)
+			t.Errorf("clock set by %v: call b, which ended in the future, is known an hour after it was read, want it forgotten", by)
 		}
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
@@ -227,8 +227,8 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// TestEarlier: the calls in the log of earlier versions are imported. If the log is
-// truncated anywhere, its complete records are imported.
+// TestEarlier checks that the calls in the log of earlier versions are imported. If the log
+// is truncated anywhere, its complete records are imported.
 func TestEarlier(t *testing.T) {
 	const last = "0000000000000003.log"
 	whole, err := os.ReadFile(filepath.Join("testdata/earlier", last))
@@ -249,7 +249,7 @@ func TestEarlier(t *testing.T) {
 			pending := j.Pending()
 			over, known := j.Get("over")
 			if !known && len(pending) != 3 || known && (len(pending) != 4 || over.State != Queued) {
-				t.Fatalf("cut at %d: %d are pending, over is %+v, %v", cut, len(pending), over, known)
+				t.Fatalf("log cut at byte %d: got %d pending calls and the call over as %+v (known: %v), want 4 with over queued, or 3 with over unknown", cut, len(pending), over, known)
 			}
 			ended[cut] = !known // a long time ago
 			if cut == len(whole) {
@@ -257,8 +257,8 @@ func TestEarlier(t *testing.T) {
 			}
 			_ = j.Close()
 		}
-		if left, _ := filepath.Glob(filepath.Join(dir, "*.log")); len(left) > 0 {
-			t.Errorf("still there: %v", left)
+		if logs, _ := filepath.Glob(filepath.Join(dir, "*.log")); len(logs) > 0 {
+			t.Errorf("logs after the import: got %v, want none", logs)
 		}
 		switch kept, err := os.ReadFile(filepath.Join(dir, last+".incomplete")); {
 		case cut == len(whole)-1 && !bytes.Equal(kept, whole[:cut]):
@@ -269,14 +269,14 @@ func TestEarlier(t *testing.T) {
 		_ = os.RemoveAll(dir)
 	}
 	if ended[len(whole)-1] || !ended[len(whole)] {
-		t.Errorf("the last record is read when there are %v", ended)
+		t.Errorf("last record imported, by the length of the log: got %v, want true only for the full length %d", ended, len(whole))
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, last), []byte("something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if j, err := Open(dir, options); err == nil {
-		t.Error("another file was read as a log")
+		t.Error("open with a log of other content: got no error, want one")
 		_ = j.Close()
 	}
 }
@@ -295,7 +295,7 @@ func checkEarlier(t *testing.T, pending map[string]string) {
 	})
 }
 
-// TestDamage: a damaged record or body is reported, and never run.
+// TestDamage checks that a damaged record or body is reported, and never run.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	j := opened(t, dir)
@@ -330,7 +330,7 @@ func TestDamage(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		var damaged *DamagedError
 		if _, _, _, err := j.Read(id); !errors.As(err, &damaged) {
-			t.Errorf("%s: %v", id, err)
+			t.Errorf("read the damaged call %s: got %v, want a *DamagedError", id, err)
 		}
 	}
 	for _, id := range []string{"a", "b", "c"} {
@@ -380,7 +380,7 @@ func TestDamagedDatabase(t *testing.T) {
 		dir := inMemory(t)
 		files, err := filepath.Glob(filepath.Join(source, "*"+bodySuffix))
 		if err != nil || len(files) != 1 {
-			t.Fatal(files, err)
+			t.Fatalf("files of bodies: got %v, %v, want one", files, err)
 		}
 		body := filepath.Base(files[0])
 		if err := os.Link(files[0], filepath.Join(dir, body)); err != nil {
@@ -402,21 +402,21 @@ func TestDamagedDatabase(t *testing.T) {
 				t.Errorf("%s: the moved database differs: %v", name, err)
 			}
 			if _, err := os.Stat(filepath.Join(aside[0], body)); err != nil {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: the body was not moved with the database: %v", name, err)
 			}
 		case len(aside) == 0 && n >= 190: // a page of no or of few records
 		default:
-			t.Errorf("%s: %d folders, %d calls", name, len(aside), n)
+			t.Errorf("%s: got %d folders moved aside and %d pending calls, want 1 and 0, or 0 and at least 190", name, len(aside), n)
 		}
 		if err := j.accept(newCall("next"), nil); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: accept a call: %v", name, err)
 		}
 		if err := j.Close(); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: close the journal: %v", name, err)
 		}
 	}
 	if moved < 5 {
-		t.Errorf("%d of %d damaged files were moved, want at least 5", moved, len(damages))
+		t.Errorf("damaged databases that were moved aside: got %d of %d, want at least 5", moved, len(damages))
 	}
 }
 
@@ -437,7 +437,7 @@ func flip(t *testing.T, path string, at int64) {
 	}
 }
 
-// TestGroupCommit: operations that arrive during a write share the next one.
+// TestGroupCommit checks that operations that arrive during a write share the next one.
 func TestGroupCommit(t *testing.T) {
 	const callers = 50
 	j := opened(t, t.TempDir())
@@ -458,7 +458,7 @@ func TestGroupCommit(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("they did not join one transaction")
+			t.Fatalf("the operations did not join one transaction within %v", patience)
 		}
 	}
 	before := tx.ID()
@@ -480,7 +480,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	defer func() { _ = after.Rollback() }()
 	if took != callers || after.ID() != before+1 {
-		t.Errorf("%d were accepted, want %d, in %d transactions", took, callers, after.ID()-before)
+		t.Errorf("got %d accepted calls in %d transactions, want %d in 1", took, after.ID()-before, callers)
 	}
 }
 
@@ -513,7 +513,7 @@ func TestModel(t *testing.T) {
 				m := &model{newCall(id()), body()}
 				err := j.accept(m.call, []byte(m.body))
 				if known := calls[m.call.ID] != nil; known != errors.Is(err, ErrExists) || !known && err != nil {
-					t.Fatal(known, err)
+					t.Fatalf("accept call %s (known: %v): got %v, want ErrExists only if known", m.call.ID, known, err)
 				} else if !known {
 					calls[m.call.ID] = m
 				}
@@ -558,7 +558,7 @@ func TestModel(t *testing.T) {
 				for id, m := range calls {
 					c, ok := j.Get(id)
 					if !ok || c.State != m.call.State || c.Attempts != m.call.Attempts || c.Posts != m.call.Posts || c.Status != m.call.Status {
-						t.Fatalf("%s: %+v, %v, want %+v", id, c, ok, m.call)
+						t.Fatalf("call %s: got %+v (known: %v), want %+v", id, c, ok, m.call)
 					}
 					if !m.call.State.Final() {
 						pending[id] = fmt.Sprintf("%+v %x", m.call, m.body)
@@ -571,14 +571,14 @@ func TestModel(t *testing.T) {
 				for id, want := range pending {
 					// A stored time has only the wall clock.
 					if got[id] != want {
-						t.Fatalf("%s: %.200s\nwant %.200s", id, got[id], want)
+						t.Fatalf("pending call %s: got %.200s\nwant %.200s", id, got[id], want)
 					}
 				}
 				if len(got) != len(pending) {
-					t.Fatalf("%d are pending, want %d", len(got), len(pending))
+					t.Fatalf("pending calls: got %d, want %d", len(got), len(pending))
 				}
 				if bodies, _ := filepath.Glob(filepath.Join(dir, "*"+bodySuffix)); len(bodies) != files {
-					t.Fatalf("%d files of bodies, want %d", len(bodies), files)
+					t.Fatalf("files of bodies: got %d, want %d", len(bodies), files)
 				}
 			},
 		})
