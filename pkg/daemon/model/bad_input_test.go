@@ -26,16 +26,16 @@ import (
 func (w *world) checkEmpty() {
 	w.t.Helper()
 	if all := w.client().list(""); len(all) != 0 || w.gpu.Used() != 0 {
-		w.t.Errorf("left: %+v, %v of GPU memory", all, w.gpu.Used())
+		w.t.Errorf("remaining: got the models %+v and %v of GPU memory, want neither", all, w.gpu.Used())
 	}
 }
 
-// TestBadFiles: invalid files are refused before GPU memory is allocated.
+// TestBadFiles checks that invalid files are refused before GPU memory is allocated.
 func TestBadFiles(t *testing.T) {
 	w := serve(t)
-	taken := false
+	allocated := false
 	w.gpu.Fail(func(call string) error {
-		taken = taken || call == "alloc"
+		allocated = allocated || call == "alloc"
 		return nil
 	})
 	good := must(os.ReadFile(w.file("good", 1, 1000, 2000)))
@@ -63,7 +63,7 @@ func TestBadFiles(t *testing.T) {
 	pass := func(what, code string, f *os.File, err error) {
 		t.Helper()
 		if err != nil {
-			t.Fatal(what, err)
+			t.Fatalf("open %s: %v", what, err)
 		}
 		defer f.Close()
 		c.call(code, wire.Request{Op: wire.OpPut, Name: "x"}, f)
@@ -87,14 +87,14 @@ func TestBadFiles(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	pass("a socket", wire.CodeInvalidFile, os.NewFile(uintptr(fd), "socket"), err)
 	c.call(wire.CodeUsage, wire.Request{Op: wire.OpPut, Name: "x"})
-	if taken {
-		t.Error("GPU memory was taken")
+	if allocated {
+		t.Error("GPU memory was allocated for an invalid file")
 	}
 	w.checkEmpty()
 }
 
-// TestBadFilesOfFolder: the same holds for files in the folder of models. Names that lead out of the folder
-// are unknown.
+// TestBadFilesOfFolder checks that invalid files in the folder of models are refused, too. Names that lead
+// out of the folder are unknown.
 func TestBadFilesOfFolder(t *testing.T) {
 	dir := t.TempDir()
 	w := serve(t, func(cfg *model.Config) { cfg.Models = filepath.Join(dir, "in") })
@@ -124,8 +124,8 @@ func TestBadFilesOfFolder(t *testing.T) {
 	c.getModel("link", path) // symbolic links are valid: the cache of Hugging Face uses them
 }
 
-// TestFileChangesWhileRead: a file that shrinks, grows or is written to while it is read causes an error, and
-// nothing remains of the model.
+// TestFileChangesWhileRead checks that a file that shrinks, grows or is written to while it is read causes an
+// error, and nothing remains of the model.
 func TestFileChangesWhileRead(t *testing.T) {
 	for what, change := range map[string]func(path string) error{
 		"shrinks":            func(path string) error { return os.Truncate(path, 100_000) },
@@ -149,7 +149,7 @@ func TestFileChangesWhileRead(t *testing.T) {
 				return err
 			}
 			defer f.Close()
-			for end := time.Now().Add(patience); time.Now().Before(end); { // the resolution of ctime is some milliseconds
+			for deadline := time.Now().Add(patience); time.Now().Before(deadline); { // the resolution of ctime is some milliseconds
 				_, err := f.WriteAt([]byte("xxxx"), 500_000)
 				err = errors.Join(err, os.Chtimes(path, time.Unix(was.Atim.Unix()), time.Unix(was.Mtim.Unix())), unix.Stat(path, &now))
 				if err != nil || now.Ctim != was.Ctim {
@@ -178,8 +178,8 @@ func TestFileChangesWhileRead(t *testing.T) {
 	}
 }
 
-// TestFileChangesWhileItWaits: a file whose header changes while its load waits for room is refused, even if
-// its size and mtime are unchanged.
+// TestFileChangesWhileItWaits checks that a file whose header changes while its load waits for room is
+// refused, even if its size and mtime are unchanged.
 func TestFileChangesWhileItWaits(t *testing.T) {
 	write := func(w *world, header string) string {
 		text := fmt.Appendf([]byte{200, 0, 0, 0, 0, 0, 0, 0}, "%-200s", header)
@@ -205,21 +205,21 @@ func TestFileChangesWhileItWaits(t *testing.T) {
 			got := make(chan bool)
 			go func() {
 				defer close(got)
-				other.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpGet, Name: "a", TimeoutMS: time.Hour.Milliseconds()}, path)
+				other.callWithFile(wire.CodeInvalidFile, wire.Request{Op: wire.OpGet, Name: "a", TimeoutMS: time.Hour.Milliseconds()}, path)
 			}()
-			w.eventually("it waits", func() bool { all := c.list(""); return len(all) == 2 && strings.HasPrefix(all[0].Why, "no-room; ") })
+			w.eventually("the load of the other client waits for room", func() bool { all := c.list(""); return len(all) == 2 && strings.HasPrefix(all[0].Why, "no-room; ") })
 			write(w, now)
 			c.release("full")
 			<-got
 			c.call("", wire.Request{Op: wire.OpRemove, Name: "full"})
 			if all := c.list(""); len(all) != 0 {
-				t.Errorf("left: %+v", all)
+				t.Errorf("models after the refused load: got %+v, want none", all)
 			}
 		})
 	}
 }
 
-// TestBadGPU: after an error of any driver call, nothing remains, and the next load succeeds.
+// TestBadGPU checks that after an error of any driver call nothing remains, and the next load succeeds.
 func TestBadGPU(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1<<20)
@@ -240,8 +240,8 @@ func TestBadGPU(t *testing.T) {
 	c.getModel("a", path)
 }
 
-// TestFullGPU: if other processes use the GPU's memory, models that are not held are evicted; if that is not
-// enough, the load fails with gpu-memory.
+// TestFullGPU checks that, if other processes use the GPU's memory, models that are not held are evicted; if
+// that is not enough, the load fails with gpu-memory.
 func TestFullGPU(t *testing.T) {
 	w := serve(t)
 	c := w.client()
@@ -250,7 +250,7 @@ func TestFullGPU(t *testing.T) {
 	w.gpu.Take(w.gpu.In - w.gpu.Used())
 	c.putFile("", "b", b) // evicts a
 	if s := c.stat("a"); s.State != wire.StateFile || c.totals().Evictions != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("got the model a as %+v and %d evictions, want State %v and 1", s, c.totals().Evictions, wire.StateFile)
 	}
 	c.getModel("b", b)
 	c.call(wire.CodeGPUMemory, wire.Request{Op: wire.OpGet, Name: "a", TimeoutMS: 60_000})
@@ -265,8 +265,8 @@ func TestFullGPU(t *testing.T) {
 	w.gpu.Take(-w.gpu.Used())
 }
 
-// TestCapacity: held models stay. A request without a timeout is refused; one with a timeout gets the memory
-// of a holder that has disconnected.
+// TestCapacity checks that held models stay. A request without a timeout is refused; one with a timeout gets
+// the memory of a holder that has disconnected.
 func TestCapacity(t *testing.T) {
 	w := serve(t)
 	c := w.client()
@@ -292,26 +292,27 @@ func TestCapacity(t *testing.T) {
 		}
 		waits <- a
 	}()
-	w.eventually("it waits", func() bool { return c.stat("c").Reason.Code == "no-room" })
+	w.eventually("the get of c waits for room", func() bool { return c.stat("c").Reason.Code == "no-room" })
 	_ = held[1].Close() // like the end of a killed process
 	if a := <-waits; !a.OK {
-		t.Errorf("%+v, want OK true", a)
+		t.Errorf("answer to the waiting get of c: got %+v, want OK true", a)
 	}
 	if s := c.stat("b"); s.State != wire.StateFile {
-		t.Errorf("%+v, want State %v", s, wire.StateFile)
+		t.Errorf("model b after its holder disconnected: got %+v, want State %v", s, wire.StateFile)
 	}
 	if used := gpu.Bytes(c.totals().Used); used > w.cfg.Capacity || used != w.gpu.Used() {
-		t.Errorf("%v used", used)
+		t.Errorf("GPU memory: got %v by the daemon's count and %v by the GPU's, want equal amounts of at most %v", used, w.gpu.Used(), w.cfg.Capacity)
 	}
 }
 
-// TestPutWhileItIsPut: puts and gets of a file that is already being loaded need no room for a second copy.
+// TestPutWhileItIsPut checks that puts and gets of a file that is already being loaded need no room for a
+// second copy.
 func TestPutWhileItIsPut(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 3<<20) // only one copy fits
 	loading, waits := make(chan bool), make(chan bool)
-	goOn := sync.OnceFunc(func() { close(waits) })
-	defer goOn()
+	resume := sync.OnceFunc(func() { close(waits) })
+	defer resume()
 	var once sync.Once
 	w.gpu.Fail(func(call string) error {
 		if call == "up" {
@@ -319,11 +320,11 @@ func TestPutWhileItIsPut(t *testing.T) {
 		}
 		return nil
 	})
-	var asking sync.WaitGroup
+	var callers sync.WaitGroup
 	host := w.client()
-	ask := func(op string) {
+	startCall := func(op string) {
 		c := w.client()
-		asking.Go(func() {
+		callers.Go(func() {
 			f, err := os.Open(path)
 			if err != nil {
 				t.Error(err)
@@ -332,35 +333,35 @@ func TestPutWhileItIsPut(t *testing.T) {
 			defer f.Close()
 			_, files, err := c.Call(t.Context(), wire.Request{Op: op, Name: "a"}, f)
 			if err != nil {
-				t.Errorf("%s: %v", op, err)
+				t.Errorf("request %s: %v", op, err)
 			}
 			for _, f := range files {
 				_ = f.Close()
 			}
 		})
 	}
-	ask(wire.OpPut)
+	startCall(wire.OpPut)
 	<-loading
-	ask(wire.OpPut)
-	w.eventually("it has no room", func() bool { return strings.HasPrefix(host.stat("a").Why, "no-") })
-	ask(wire.OpGet)
-	ask(wire.OpPut)
-	goOn()
-	asking.Wait()
+	startCall(wire.OpPut)
+	w.eventually("the second put waits for room", func() bool { return strings.HasPrefix(host.stat("a").Why, "no-") })
+	startCall(wire.OpGet)
+	startCall(wire.OpPut)
+	resume()
+	callers.Wait()
 	if s := host.stat("a"); s.Generation != 1 || s.State != wire.StateGPU {
-		t.Errorf("%+v, want Generation 1 and State %v", s, wire.StateGPU)
+		t.Errorf("model a: got %+v, want Generation 1 and State %v", s, wire.StateGPU)
 	}
 }
 
-// TestLeavesWhileItLoads: a load without waiting clients is cancelled.
+// TestLeavesWhileItLoads checks that a load without waiting clients is cancelled.
 func TestLeavesWhileItLoads(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1<<20)
-	loading, goOn := make(chan bool), make(chan bool)
+	loading, resume := make(chan bool), make(chan bool)
 	var once sync.Once
 	w.gpu.Fail(func(call string) error {
 		if call == "up" {
-			once.Do(func() { loading <- true; <-goOn })
+			once.Do(func() { loading <- true; <-resume })
 		}
 		return nil
 	})
@@ -377,17 +378,18 @@ func TestLeavesWhileItLoads(t *testing.T) {
 	}()
 	<-loading
 	if s := w.client().stat("a"); s.State != wire.StateLoading {
-		t.Errorf("%+v, want State %v", s, wire.StateLoading)
+		t.Errorf("model a during the load: got %+v, want State %v", s, wire.StateLoading)
 	}
 	_ = c.Close()
 	<-ended
-	w.eventually("it is cancelled", func() bool { return len(w.client().list("")) == 0 })
-	close(goOn)
-	w.eventually("nothing is left", func() bool { return w.gpu.Used() == 0 })
+	w.eventually("the load is cancelled", func() bool { return len(w.client().list("")) == 0 })
+	close(resume)
+	w.eventually("the GPU memory is free", func() bool { return w.gpu.Used() == 0 })
 	w.client().putFile("", "a", path)
 }
 
-// TestNeverReads: a client that does not read its answers loses its connection and does not delay others.
+// TestNeverReads checks that a client that does not read its answers loses its connection and does not delay
+// others.
 func TestNeverReads(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.SendTime = 50 * time.Millisecond })
 	path := w.file("a", 1, 1000)
@@ -404,13 +406,13 @@ func TestNeverReads(t *testing.T) {
 		_, err = conn.Write([]byte(`{"op":"get","name":"a"}`))
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error(err)
+		t.Errorf("send requests without reading answers: got %v, want a closed connection", err)
 	}
-	w.eventually("what it held is free", func() bool { return w.client().stat("a").Refs == 0 })
+	w.eventually("the closed connection no longer holds the model", func() bool { return w.client().stat("a").Refs == 0 })
 	w.client().getModel("a", path)
 }
 
-// TestUnreadPipe: a read request into a pipe without a reader gets an error and does not delay
+// TestUnreadPipe checks that a read request into a pipe without a reader gets an error and does not delay
 // others.
 func TestUnreadPipe(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.SendTime = 50 * time.Millisecond })
@@ -424,30 +426,31 @@ func TestUnreadPipe(t *testing.T) {
 	defer from.Close()
 	c.call(wire.CodeInternal, wire.Request{Op: wire.OpRead, Name: "a"}, to)
 	_ = to.Close()
-	w.eventually("one that reads has it", func() bool { // a slow host may not read in time
+	w.eventually("another client reads the model", func() bool { // a slow host may not read in time
 		got, err := c.tryRead("a")
 		if err == nil && !bytes.Equal(got, must(os.ReadFile(path))) {
-			t.Error("what is written back is not the file")
+			t.Error("content read through the pipe: got other bytes than the file's")
 		}
 		return err == nil
 	})
-	gone, end, err := os.Pipe()
+	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = gone.Close()
-	c.call(wire.CodeInternal, wire.Request{Op: wire.OpRead, Name: "a"}, end)
-	_ = end.Close()
-	w.eventually("nobody holds it", func() bool { return c.stat("a").Refs == 0 })
+	_ = reader.Close()
+	c.call(wire.CodeInternal, wire.Request{Op: wire.OpRead, Name: "a"}, writer)
+	_ = writer.Close()
+	w.eventually("no client holds the model", func() bool { return c.stat("a").Refs == 0 })
 }
 
-// TestSlowReader: a client that reads slowly into a pipe delays neither other tenants' readers nor loads.
+// TestSlowReader checks that a client that reads slowly into a pipe delays neither other tenants' readers nor
+// loads.
 func TestSlowReader(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.SendTime = time.Hour })
 	path := w.file("a", 1, 1<<20)
 	host, blue, own := w.client(), w.client("blue"), w.client("default")
 	for _, c := range []*client{blue, own} {
-		c.pass("", wire.Request{Op: wire.OpPut, Name: "a", Public: true}, path)
+		c.callWithFile("", wire.Request{Op: wire.OpPut, Name: "a", Public: true}, path)
 	}
 	for _, c := range []*client{host, blue, own} { // more clients than stages
 		from, to, err := os.Pipe()
@@ -467,19 +470,19 @@ func TestSlowReader(t *testing.T) {
 	done := make(chan bool)
 	go func() {
 		defer close(done)
-		w.client().pass("", wire.Request{Op: wire.OpPut, Name: "b", Tenant: "green"}, path)
+		w.client().callWithFile("", wire.Request{Op: wire.OpPut, Name: "b", Tenant: "green"}, path)
 		if got := w.client().read("a", "green"); !bytes.Equal(got, must(os.ReadFile(path))) {
-			t.Error("what is written back is not the file")
+			t.Error("content read by another tenant: got other bytes than the file's")
 		}
 	}()
 	select {
 	case <-done:
 	case <-time.After(patience):
-		t.Error("it waits for who reads slowly")
+		t.Errorf("another tenant's requests have not ended after %v, while a client reads slowly", patience)
 	}
 }
 
-// TestMalformed: a malformed packet ends its own connection only.
+// TestMalformed checks that a malformed packet ends its own connection only.
 func TestMalformed(t *testing.T) {
 	w := serve(t)
 	other := w.client()
@@ -493,7 +496,7 @@ func TestMalformed(t *testing.T) {
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if n, err := conn.Read(make([]byte, 100)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%.20q: %d bytes, %v", packet, n, err)
+			t.Errorf("answer to the malformed packet %.20q: got %d bytes, %v; want a closed connection", packet, n, err)
 		}
 		_ = conn.Close()
 	}
@@ -511,7 +514,7 @@ func TestMalformed(t *testing.T) {
 	other.call(wire.CodeUsage, wire.Request{Op: wire.OpGet, Name: "a"}, os.Stdin, os.Stdin)
 }
 
-// TestID: an answer repeats the ID of its request. Unknown keys are ignored.
+// TestID checks that an answer repeats the ID of its request. Unknown keys are ignored.
 func TestID(t *testing.T) {
 	w := serve(t)
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.cfg.Socket, Net: "unixpacket"})
@@ -527,12 +530,12 @@ func TestID(t *testing.T) {
 		n, err := conn.Read(buf)
 		want := `{"ok":false,"id":` + id + `,"error":{"code":"absent","message":"there is no model a"}}`
 		if err != nil || string(buf[:n]) != want {
-			t.Errorf("%s, %v, want %s", buf[:n], err, want)
+			t.Errorf("answer: got %s, %v, want %s", buf[:n], err, want)
 		}
 	}
 }
 
-// TestTenants: a model belongs to its tenant, unless it is public.
+// TestTenants checks that a model belongs to its tenant, unless it is public.
 func TestTenants(t *testing.T) {
 	w := serve(t)
 	host, blue, own := w.client(), w.client("blue"), w.client("default")
@@ -558,19 +561,19 @@ func TestTenants(t *testing.T) {
 	pass(blue, wire.CodeDenied, wire.Request{Op: wire.OpPut, Name: "b", Source: path})
 	blue.call(wire.CodeDenied, wire.Request{Op: wire.OpTenant, Tenant: "blue"})
 	if all := own.list(""); len(all) != 1 || all[0].Name != "shown" {
-		t.Errorf("default sees %+v", all)
+		t.Errorf("models that the tenant default can list: got %+v, want shown", all)
 	}
 	if all := host.list(""); len(all) != 2 {
-		t.Errorf("the host sees %+v", all)
+		t.Errorf("models that the host can list: got %+v, want 2", all)
 	}
 	// Equal content of two tenants takes two copies. A file passed by a container has no path, so
 	// the client must pass it again after an eviction.
 	pass(own, "", wire.Request{Op: wire.OpPut, Name: "a"})
 	if used := w.gpu.Used(); used != 3*128*gpu.KiB && used != 3*64*gpu.KiB {
-		t.Errorf("%v used by three copies", used)
+		t.Errorf("GPU memory of three copies: got %v, want %v or %v", used, 3*128*gpu.KiB, 3*64*gpu.KiB)
 	}
 	if s := blue.stat("a"); s.Source != "" {
-		t.Errorf("%+v, want Source empty", s)
+		t.Errorf("blue's model a: got %+v, want Source empty", s)
 	}
 	host.call("", wire.Request{Op: wire.OpTenant, Tenant: "green"})
 	green := w.client("green")
@@ -578,15 +581,15 @@ func TestTenants(t *testing.T) {
 	green.getModel("shown", path)
 }
 
-// TestPublicIsOfContent: a public model stays public if the same content is put or loaded
-// again. New content is public only if its put requests that.
+// TestPublicIsOfContent checks that a public model stays public if the same content is put or loaded again.
+// New content is public only if its put requests that.
 func TestPublicIsOfContent(t *testing.T) {
 	w := serve(t)
 	blue, green := w.client("blue"), w.client("default")
 	shown, secret, big := w.file("shown", 1, 1000), w.file("secret", 2, 1000), w.file("big", 3, 4<<20-1000)
 	put := func(path string, public bool) {
 		t.Helper()
-		blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: public}, path)
+		blue.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m", Public: public}, path)
 	}
 	put(shown, true)
 	put(shown, false)
@@ -601,27 +604,28 @@ func TestPublicIsOfContent(t *testing.T) {
 	put(secret, true)
 	green.getModel("m", secret)
 	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":0,"bytes":8}}}`))
-	blue.pass("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8}, manifest)
+	blue.callWithFile("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8}, manifest)
 	blue.call("", wire.Request{Op: wire.OpCommit, Name: "m"})
 	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpStat, Name: "m"})
 }
 
-// TestPublicInItsPlace: a private model stays hidden while a public one that will replace it is stored.
+// TestPublicInItsPlace checks that a private model stays hidden while a public one that will replace it is
+// stored.
 func TestPublicInItsPlace(t *testing.T) {
 	w := serve(t)
 	blue, green := w.client("blue"), w.client("default")
-	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("secret", 2, 1000))
+	blue.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("secret", 2, 1000))
 	big := w.file("big", 3, 4<<20-1000)
 	w.client().putFile("", "big", big) // evicts m
 	w.client().call("", wire.Request{Op: wire.OpRemove, Name: "big"})
 	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":0,"bytes":8}}}`))
-	blue.pass("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8, Public: true}, manifest)
+	blue.callWithFile("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8, Public: true}, manifest)
 	if a, _ := green.call("", wire.Request{Op: wire.OpList}); len(a.Models) > 0 {
-		t.Errorf("it is: %+v, want none", a.Models)
+		t.Errorf("models that green can list before the commit: got %+v, want none", a.Models)
 	}
 	blue.call("", wire.Request{Op: wire.OpCommit, Name: "m"})
 	if a, _ := green.call("", wire.Request{Op: wire.OpList}); len(a.Models) != 1 || a.Models[0].Bytes != 8 {
-		t.Errorf("the public one is not there: %+v", a.Models)
+		t.Errorf("models that green can list after the commit: got %+v, want the public one of 8 bytes", a.Models)
 	}
 }
 
@@ -639,7 +643,7 @@ func TestStore(t *testing.T) {
 	c := w.client()
 	a, files := c.call("", wire.Request{Op: wire.OpStore, Name: "s", Size: 1000}, manifest(good))
 	if a.Size < 1000 || len(files) != 2 {
-		t.Fatalf("%+v, %d descriptors", a, len(files))
+		t.Fatalf("store s: got %+v and %d descriptors, want Size of at least 1000 and 2 descriptors", a, len(files))
 	}
 	other := w.client()
 	other.call(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "s"})
@@ -655,13 +659,13 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, _ := c.call("", wire.Request{Op: wire.OpCommit, Name: "s"}); a.Generation != 1 {
-		t.Errorf("%+v, want Generation 1", a)
+		t.Errorf("commit s: got %+v, want Generation 1", a)
 	}
 	if err := <-got; err != nil {
-		t.Error(err)
+		t.Errorf("get s while it is stored: %v", err)
 	}
 	if text := c.read("s"); !bytes.HasSuffix(text, []byte("12345678")) || !bytes.Contains(text, []byte(`"k":"v"`)) {
-		t.Errorf("%q", text)
+		t.Errorf("content of s: got %q, want the stored bytes and the metadata", text)
 	}
 	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpCommit, Name: "s"})
 	// If the store is abandoned, waiting clients get an error.
@@ -671,11 +675,11 @@ func TestStore(t *testing.T) {
 		_, _, err := w.client().Call(t.Context(), wire.Request{Op: wire.OpGet, Name: "u", TimeoutMS: time.Hour.Milliseconds()})
 		got <- err
 	}()
-	w.eventually("it waits", func() bool { return c.stat("u").State == wire.StateLoading })
+	w.eventually("the model u is being stored", func() bool { return c.stat("u").State == wire.StateLoading })
 	_ = undone.Close()
 	var refused *wire.Error
 	if err := <-got; !errors.As(err, &refused) || refused.Code != wire.CodeAbsent {
-		t.Errorf("%v", err)
+		t.Errorf("get of an abandoned store: got %v, want the code %s", err, wire.CodeAbsent)
 	}
 	for what, text := range map[string]string{
 		"not JSON":       `{`,
@@ -692,13 +696,13 @@ func TestStore(t *testing.T) {
 	// Without holders the model is evicted, and it has no file to load it from.
 	_ = other.Close()
 	_ = c.Close()
-	w.eventually("it can go", func() bool { return w.client().totals().Refs == 0 })
+	w.eventually("no client holds the model", func() bool { return w.client().totals().Refs == 0 })
 	w.client().putFile("", "a", w.file("a", 1, 4<<20-1000))
 	w.client().call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "s"})
 }
 
-// TestStoreOfTenant: an uncommitted store cannot exceed its tenant's share, whatever the tenant's other
-// connections do. It ends after StorePause without a sign of life.
+// TestStoreOfTenant checks that an uncommitted store cannot exceed its tenant's share, whatever the tenant's
+// other connections do. It ends after StorePause without a sign of life.
 func TestStoreOfTenant(t *testing.T) {
 	const share = 2 * gpu.MiB
 	for name, c := range map[string]struct {
@@ -730,9 +734,9 @@ func TestStoreOfTenant(t *testing.T) {
 			store("a", "large", wire.CodeCapacity, share+1)
 			first := store("a", "one", "", share-64*gpu.KiB*4)
 			store("a", "two", wire.CodeBusy, gpu.MiB)
-			w.client("b").pass("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("m", 1, int64(share)-64<<10))
+			w.client("b").callWithFile("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("m", 1, int64(share)-64<<10))
 			_ = first.Close()
-			w.eventually("its share is free", func() bool { return w.client().totals().Used <= int64(share) })
+			w.eventually("the tenant's share is free", func() bool { return w.client().totals().Used <= int64(share) })
 			store("a", "two", "", gpu.MiB)
 		})
 	}
@@ -747,7 +751,7 @@ func TestStorePauses(t *testing.T) {
 	defer f.Close()
 	c := w.client("blue")
 	c.call("", wire.Request{Op: wire.OpStore, Name: "s", Size: 4 << 20}, f)
-	w.eventually("it ends", func() bool { return w.client().totals().Used == 0 })
+	w.eventually("the store has ended", func() bool { return w.client().totals().Used == 0 })
 	w.client().putFile("", "m", w.file("m", 1, 1000))
 	for range 2 { // the first answer explains why the store ended
 		c.call(wire.CodeAbsent, wire.Request{Op: wire.OpCommit, Name: "s"})
@@ -755,8 +759,8 @@ func TestStorePauses(t *testing.T) {
 	c.call("", wire.Request{Op: wire.OpStat, Name: "", Tenant: "blue"})
 }
 
-// TestStoreEndsAtOnce: if a store ends while its answer is sent, the answer either has valid descriptors or
-// reports the end.
+// TestStoreEndsAtOnce checks that, if a store ends while its answer is sent, the answer either has valid
+// descriptors or reports the end.
 func TestStoreEndsAtOnce(t *testing.T) {
 	w := serve(t, func(c *model.Config) { c.StorePause = 1 })
 	f, err := os.Open(w.write("manifest", []byte(`{"tensors":{}}`)))
@@ -769,11 +773,11 @@ func TestStoreEndsAtOnce(t *testing.T) {
 		_, files, err := c.Call(t.Context(), wire.Request{Op: wire.OpStore, Name: "s", Size: 1 << 10}, f)
 		var refused *wire.Error
 		if err == nil && len(files) != 2 || err != nil && (!errors.As(err, &refused) || refused.Code != wire.CodeAbsent) {
-			t.Fatalf("%v, %d descriptors", err, len(files))
+			t.Fatalf("store s: got %v and %d descriptors, want 2 descriptors or the code %s", err, len(files), wire.CodeAbsent)
 		}
 		for _, f := range files {
 			if info, err := f.Stat(); err != nil || info.Size() == 0 {
-				t.Errorf("%v: %v", info, err)
+				t.Errorf("descriptor of the store: got %v, %v; want a file that is not empty", info, err)
 			}
 			_ = f.Close()
 		}
@@ -781,7 +785,7 @@ func TestStoreEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestHold: a process holds a model until the process ends.
+// TestHold checks that a process holds a model until the process ends.
 func TestHold(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1000)
@@ -804,19 +808,19 @@ func TestHold(t *testing.T) {
 	_ = c.Close()
 	other := w.client()
 	if s := other.stat("a"); s.Refs != 1 {
-		t.Errorf("%+v, want Refs 1", s)
+		t.Errorf("model a held by a process: got %+v, want Refs 1", s)
 	}
 	other.putFile(wire.CodeBusy, "big", w.file("big", 2, 4<<20-1000))
 	if err := process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = process.Wait()
-	w.eventually("it is free", func() bool { return other.stat("a").Refs == 0 })
+	w.eventually("the killed process no longer holds the model", func() bool { return other.stat("a").Refs == 0 })
 	other.putFile("", "big", filepath.Join(w.dir, "big"))
 }
 
-// TestNameMeansAnother: release and hold refer to the model that the client got under a name, even if the name
-// now denotes another model or none.
+// TestNameMeansAnother checks that release and hold refer to the model that the client got under a name, even
+// if the name now denotes another model or none.
 func TestNameMeansAnother(t *testing.T) {
 	w := serve(t)
 	host, blue, green := w.client(), w.client("blue"), w.client("default")
@@ -832,7 +836,7 @@ func TestNameMeansAnother(t *testing.T) {
 		a, files := c.call("", wire.Request{Op: wire.OpGet, Name: "m"})
 		c.check(a, files, path)
 	}
-	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, path)
+	blue.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, path)
 	for range 3 {
 		got(green, path)
 	}
@@ -840,26 +844,26 @@ func TestNameMeansAnother(t *testing.T) {
 	blue.call("", wire.Request{Op: wire.OpRemove, Name: "m"})
 	green.release("m")
 	if refs := host.totals().Refs; refs != 3 {
-		t.Errorf("%d hold it, want 3", refs)
+		t.Errorf("holders of all models after a release: got %d, want 3", refs)
 	}
-	green.pass("", wire.Request{Op: wire.OpPut, Name: "m"}, other)
+	green.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m"}, other)
 	got(green, other)
 	host.call("", wire.Request{Op: wire.OpHold, Name: "m"}, of)
 	green.release("m")
 	if refs := green.stat("m").Refs; refs != 1 {
-		t.Errorf("%d hold what was got last, want 1", refs)
+		t.Errorf("holders of green's own model m: got %d, want 1", refs)
 	}
 	green.release("m")
 	green.release("m")
 	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpRelease, Name: "m"})
 	host.call(wire.CodeAbsent, wire.Request{Op: wire.OpRelease, Name: "m"})
 	if refs := host.totals().Refs; refs != 1 {
-		t.Errorf("%d hold one, want the process alone", refs)
+		t.Errorf("holders of all models at the end: got %d, want 1, the process", refs)
 	}
 }
 
-// TestHoldTakesNoThread: holding processes take no threads of the daemon. There may be many of them, and Go
-// ends a program with 10,000 threads.
+// TestHoldTakesNoThread checks that holding processes take no threads of the daemon. There may be many of
+// them, and Go ends a program with 10,000 threads.
 func TestHoldTakesNoThread(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1000)
@@ -888,14 +892,14 @@ func TestHoldTakesNoThread(t *testing.T) {
 		c.call("", wire.Request{Op: wire.OpHold, Name: "a"}, of)
 	}
 	if refs := c.stat("a").Refs; refs != many {
-		t.Errorf("%d hold it, want %v", refs, many)
+		t.Errorf("holders of a: got %d, want %v", refs, many)
 	}
 	if n := threads() - before; n > many/4 {
-		t.Errorf("%d threads for %d processes", n, many)
+		t.Errorf("additional threads for %d holding processes: got %d, want at most %d", many, n, many/4)
 	}
 }
 
-// TestCatalogueFails: models remain usable, and are saved as soon as the catalogue works again.
+// TestCatalogueFails checks that models remain usable, and are saved as soon as the catalogue works again.
 func TestCatalogueFails(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1000)
@@ -908,30 +912,31 @@ func TestCatalogueFails(t *testing.T) {
 		c.putFile("", "a", path)
 		close(done)
 	}()
-	w.eventually("it is there", func() bool { return len(w.client().list("")) == 1 })
+	w.eventually("the model is listed", func() bool { return len(w.client().list("")) == 1 })
 	w.catalogue.mu.Lock()
 	w.catalogue.err = nil
 	w.catalogue.mu.Unlock()
 	<-done
-	w.eventually("it is kept", func() bool {
+	w.eventually("the model is in the catalogue", func() bool {
 		all, _ := w.catalogue.Models(t.Context())
 		return len(all) == 1
 	})
 }
 
-// TestSecondDaemon: only one daemon can serve a run directory.
+// TestSecondDaemon checks that only one daemon can serve a run directory.
 func TestSecondDaemon(t *testing.T) {
 	w := serve(t)
 	if _, err := model.Open(w.cfg); err == nil || !strings.Contains(err.Error(), "another gfaas-modeld serves") {
-		t.Errorf("%v", err)
+		t.Errorf("open a second daemon: got %v, want an error with \"another gfaas-modeld serves\"", err)
 	}
 	w.client().totals()
 	if _, err := modeld.Dial(t.Context(), filepath.Join(t.TempDir(), "model.sock")); err == nil {
-		t.Error("somebody answers where there is nobody")
+		t.Error("dial a socket that does not exist: got no error, want one")
 	}
 }
 
-// TestTenantsWhileItEnds: requests for sockets during a shutdown do not delay it, and no socket remains.
+// TestTenantsWhileItEnds checks that requests for sockets during a shutdown do not delay it, and no socket
+// remains.
 func TestTenantsWhileItEnds(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) {
 		for n := range 100 { // closing their sockets takes a while
@@ -939,11 +944,11 @@ func TestTenantsWhileItEnds(t *testing.T) {
 		}
 	})
 	for range 10 {
-		var asking sync.WaitGroup
+		var callers sync.WaitGroup
 		begun := make(chan bool)
 		for n := range 4 {
 			c := w.client()
-			asking.Go(func() {
+			callers.Go(func() {
 				for i := 0; ; i++ {
 					if _, _, err := c.Call(t.Context(), wire.Request{Op: wire.OpTenant, Tenant: fmt.Sprintf("w%d-%d", n, i)}); err != nil {
 						return
@@ -958,9 +963,9 @@ func TestTenantsWhileItEnds(t *testing.T) {
 			<-begun
 		}
 		w.stop()
-		asking.Wait()
-		if left, err := filepath.Glob(filepath.Join(filepath.Dir(w.cfg.Socket), "*.sock")); err != nil || len(left) != 0 {
-			t.Fatalf("left: %s, %v", left, err)
+		callers.Wait()
+		if remaining, err := filepath.Glob(filepath.Join(filepath.Dir(w.cfg.Socket), "*.sock")); err != nil || len(remaining) != 0 {
+			t.Fatalf("sockets after the end: got %s, %v; want none", remaining, err)
 		}
 		w.start()
 	}

@@ -42,7 +42,7 @@ func (s *slice) Count(_ context.Context, r tokens.Stored) (model.Counted, error)
 	defer s.mu.Unlock()
 	me, err := procfs.Read(os.Getpid())
 	if err != nil || r.PID != os.Getpid() || r.Start != me.Start || r.Sender != os.Getpid() || r.GPU != "sim" {
-		s.t.Errorf("%+v, %v", r, err)
+		s.t.Errorf("count request: got %+v, %v; want PID and Sender %d, Start %v and GPU sim", r, err, os.Getpid(), me.Start)
 	}
 	switch {
 	case s.unavailable:
@@ -72,10 +72,10 @@ func (s *slice) counts() (gpu.Bytes, int) {
 }
 
 // restart ends all counts, like the end of a token daemon.
-func (s *slice) restart(away bool) {
+func (s *slice) restart(unavailable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unavailable = away
+	s.unavailable = unavailable
 	for c := range s.live {
 		c.once.Do(func() { close(c.done) })
 	}
@@ -110,31 +110,31 @@ func (w *world) storing(code, name string, size gpu.Bytes) *client {
 	return c
 }
 
-// TestStoreCountsAgainstSlice: a store counts until it is committed, abandoned or refused. A store beyond the
-// limit allocates nothing.
+// TestStoreCountsAgainstSlice checks that a store counts until it is committed, abandoned or refused. A store
+// beyond the limit allocates nothing.
 func TestStoreCountsAgainstSlice(t *testing.T) {
 	w, s := inSlice(t)
-	counts := func(what string, want gpu.Bytes) {
+	checkCounted := func(what string, want gpu.Bytes) {
 		t.Helper()
 		if got, _ := s.counts(); got != want {
-			t.Errorf("%s: %v count, want %v", what, got, want)
+			t.Errorf("%s: counted memory: got %v, want %v", what, got, want)
 		}
 	}
 	grain := w.gpu.Granularity()
 	first := w.storing("", "one", gpu.MiB-1)
-	counts("a store", (gpu.MiB-1+grain-1)/grain*grain)
+	checkCounted("a store", (gpu.MiB-1+grain-1)/grain*grain)
 	second := w.storing("", "two", gpu.MiB)
-	counts("two", 2*gpu.MiB)
+	checkCounted("two", 2*gpu.MiB)
 	w.storing(wire.CodeSliceMemory, "three", 1)
-	counts("one refused", 2*gpu.MiB)
+	checkCounted("one refused", 2*gpu.MiB)
 	if used := w.gpu.Used(); used != 2*gpu.MiB {
-		t.Errorf("%v of the GPU are used", used)
+		t.Errorf("GPU memory after the refused store: got %v, want %v", used, 2*gpu.MiB)
 	}
 	first.call("", wire.Request{Op: wire.OpCommit, Name: "one"})
-	counts("one committed", gpu.MiB) // as soon as the client has the answer
+	checkCounted("one committed", gpu.MiB) // as soon as the client has the answer
 	w.storing("", "three", gpu.MiB).call("", wire.Request{Op: wire.OpCommit, Name: "three"})
 	_ = second.Close()
-	w.eventually("the dropped one does not count", func() bool { got, _ := s.counts(); return got == 0 })
+	w.eventually("no store counts after the second was abandoned", func() bool { got, _ := s.counts(); return got == 0 })
 	// A store for which there is no room does not count when the client gets the answer.
 	held := w.client()
 	for _, name := range []string{"one", "three"} {
@@ -144,27 +144,27 @@ func TestStoreCountsAgainstSlice(t *testing.T) {
 	s.limit = gpu.GiB
 	s.mu.Unlock()
 	w.storing(wire.CodeCapacity, "large", 5*gpu.MiB)
-	counts("larger than the capacity", 0)
+	checkCounted("larger than the capacity", 0)
 	w.storing(wire.CodeBusy, "busy", 3*gpu.MiB)
-	counts("no room", 0)
+	checkCounted("no room", 0)
 }
 
-// TestStorePausesInSlice: a store no longer counts after it ended for lack of a sign of life, or after the
-// daemon ended.
+// TestStorePausesInSlice checks that a store no longer counts after it ended for lack of a sign of life, or
+// after the daemon ended.
 func TestStorePausesInSlice(t *testing.T) {
 	w, s := inSlice(t, func(c *model.Config) { c.StorePause = 100 * time.Millisecond })
 	w.storing("", "s", gpu.MiB)
-	w.eventually("it does not count", func() bool { got, n := s.counts(); return got == 0 && n == 1 })
+	w.eventually("the paused store does not count", func() bool { got, n := s.counts(); return got == 0 && n == 1 })
 	w, s = inSlice(t)
 	w.storing("", "s", gpu.MiB)
 	w.stop()
 	if got, _ := s.counts(); got != 0 {
-		t.Errorf("the daemon has ended, and %v count, want 0", got)
+		t.Errorf("counted memory after the end of the daemon: got %v, want 0", got)
 	}
 }
 
-// TestStoreAcrossTokenDaemons: a store continues while no token daemon answers, and counts as soon as one
-// answers, even beyond the limit.
+// TestStoreAcrossTokenDaemons checks that a store continues while no token daemon answers, and counts as soon
+// as one answers, even beyond the limit.
 func TestStoreAcrossTokenDaemons(t *testing.T) {
 	w, s := inSlice(t)
 	held := func() bool {
@@ -175,24 +175,24 @@ func TestStoreAcrossTokenDaemons(t *testing.T) {
 	s.unavailable = true
 	c := w.storing("", "early", 3*gpu.MiB)
 	s.restart(false)
-	w.eventually("it counts", held)
+	w.eventually("the early store counts", held)
 	for range 2 {
 		s.restart(true)
 		s.restart(false)
-		w.eventually("it counts again", held)
+		w.eventually("the early store counts again", held)
 	}
 	s.restart(true)
 	c.call("", wire.Request{Op: wire.OpCommit, Name: "early"})
 	s.restart(false)
 	_, before := s.counts()
-	late := w.storing("", "late", gpu.MiB)
+	second := w.storing("", "late", gpu.MiB)
 	if got, n := s.counts(); got != gpu.MiB || n != before+1 {
-		t.Errorf("%v count after %d requests, want 1 MiB after 1", got, n-before)
+		t.Errorf("got %v of counted memory after %d requests, want 1 MiB after 1", got, n-before)
 	}
 	s.mu.Lock()
 	s.noProcess = true
 	s.mu.Unlock()
-	_ = late.Close()
-	w.eventually("nothing is stored", func() bool { got, _ := s.counts(); return got == 0 })
+	_ = second.Close()
+	w.eventually("no store counts", func() bool { got, _ := s.counts(); return got == 0 })
 	w.storing("", "outside", 1)
 }

@@ -102,7 +102,7 @@ func serve(t *testing.T, change ...func(*model.Config)) *world {
 	t.Cleanup(func() {
 		w.stop()
 		if used, staged := w.gpu.Used(), w.gpu.Staged(); used != 0 || staged != 0 {
-			t.Errorf("it has ended, and %v of GPU memory and %v of pinned memory are in use", used, staged)
+			t.Errorf("memory after the end of the daemon: got %v on the GPU and %v pinned, want neither", used, staged)
 		}
 	})
 	return w
@@ -122,10 +122,10 @@ func (w *world) start() {
 		select {
 		case err := <-ended:
 			if err != nil {
-				w.t.Errorf("the daemon ended with %v", err)
+				w.t.Errorf("serve: %v", err)
 			}
 		case <-time.After(patience):
-			w.t.Fatal("the daemon does not end")
+			w.t.Fatalf("the daemon has not ended after %v", patience)
 		}
 	})
 }
@@ -160,7 +160,7 @@ func (c *client) call(code string, r wire.Request, files ...*os.File) (wire.Answ
 	case err == nil && code == "":
 	case errors.As(err, &refused) && refused.Code == code && refused.Message != "":
 	default:
-		c.t.Fatalf("%s %s: %v (%+v), want %q", r.Op, r.Name, err, a, code)
+		c.t.Fatalf("request %s of %q: got %v (%+v), want the code %q", r.Op, r.Name, err, a, code)
 	}
 	for _, f := range got {
 		c.t.Cleanup(func() { _ = f.Close() })
@@ -191,7 +191,7 @@ func (c *client) getModel(name, path string) wire.Answer {
 func (c *client) check(a wire.Answer, files []*os.File, path string) {
 	c.t.Helper()
 	if len(files) != 2 || a.GPU != c.world.gpu.ID {
-		c.t.Fatalf("%+v with %d descriptors", a, len(files))
+		c.t.Fatalf("answer: got %+v and %d descriptors, want the GPU %s and 2 descriptors", a, len(files), c.world.gpu.ID)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -199,7 +199,7 @@ func (c *client) check(a wire.Answer, files []*os.File, path string) {
 	}
 	sum := sha256.Sum256(text)
 	if a.SHA256 != hex.EncodeToString(sum[:]) {
-		c.t.Errorf("%s has the sum %s", a.Name, a.SHA256)
+		c.t.Errorf("SHA-256 of %s: got %s, want %x", a.Name, a.SHA256, sum)
 	}
 	h, err := safetensors.Read(bytes.NewReader(text), int64(len(text)))
 	if err != nil {
@@ -210,23 +210,23 @@ func (c *client) check(a wire.Answer, files []*os.File, path string) {
 		c.t.Fatal(err)
 	}
 	if !maps.Equal(metadata, h.Metadata) || len(places) != len(h.Tensors) {
-		c.t.Errorf("%d tensors, %v, want %d, %v", len(places), metadata, len(h.Tensors), h.Metadata)
+		c.t.Errorf("manifest: got %d tensors and the metadata %v, want %d and %v", len(places), metadata, len(h.Tensors), h.Metadata)
 	}
 	image := c.memory(files[0], a.Size)
 	for _, p := range places {
 		at := slices.IndexFunc(h.Tensors, func(t safetensors.Tensor) bool { return t.Name == p.Name })
 		if at < 0 {
-			c.t.Fatalf("no tensor %s", p.Name)
+			c.t.Fatalf("the manifest has a tensor %s, which the file does not have", p.Name)
 		}
 		t := h.Tensors[at]
 		if p.Offset%wire.Alignment != 0 || p.DType != t.DType || !slices.Equal(p.Shape, t.Shape) ||
 			!bytes.Equal(image[p.Offset:p.Offset+p.Bytes], text[t.Offset:t.Offset+t.Bytes]) {
-			c.t.Errorf("%+v is not %+v", p, t)
+			c.t.Errorf("tensor %s: got %+v, want an aligned copy of %+v with the same bytes", p.Name, p, t)
 		}
 		clear(image[p.Offset : p.Offset+p.Bytes])
 	}
 	if len(bytes.Trim(image, "\x00")) > 0 {
-		c.t.Error("between the tensors something is not zero")
+		c.t.Error("the memory between the tensors: got other bytes than zeros")
 	}
 }
 
@@ -293,13 +293,13 @@ func (c *client) totals() wire.Totals {
 }
 
 // eventually waits until a condition holds.
-func (w *world) eventually(what string, is func() bool) {
+func (w *world) eventually(condition string, ok func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); !is(); <-tick.C {
+	for end := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(end) {
-			w.t.Fatalf("not within %v: %s", patience, what)
+			w.t.Fatalf("not within %v: %s", patience, condition)
 		}
 	}
 }
@@ -342,20 +342,20 @@ func TestPutGet(t *testing.T) {
 	other := w.client()
 	other.getModel("a", path)
 	if s := c.stat("a"); s.State != wire.StateGPU || s.Refs != 2 || s.Loads != 1 || s.Generation != 1 || s.Tensors != 6 || s.Source != path || s.LastUsed == nil {
-		t.Errorf("%+v; want State %v, Refs 2, Loads 1, Generation 1, Tensors 6, Source %v, LastUsed set", s, wire.StateGPU, path)
+		t.Errorf("model a: got %+v; want State %v, Refs 2, Loads 1, Generation 1, Tensors 6, Source %v, LastUsed set", s, wire.StateGPU, path)
 	}
 	if got := c.read("a"); !bytes.Equal(got, must(os.ReadFile(path))) {
-		t.Error("what is written back is not the file")
+		t.Error("content of a: got other bytes than the file's")
 	}
 	c.release("a")
 	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpRelease, Name: "a"})
 	_ = other.Close()
-	w.eventually("nobody holds it", func() bool { return c.stat("a").Refs == 0 })
+	w.eventually("no client holds the model a", func() bool { return c.stat("a").Refs == 0 })
 	if now := c.totals(); now.Loads != 1 || now.Hits != 3 || now.Models != 1 || gpu.Bytes(now.Used) != w.gpu.Used() {
-		t.Errorf("%+v", now)
+		t.Errorf("totals: got %+v, want Loads 1, Hits 3, Models 1, Used %v", now, w.gpu.Used())
 	}
 	if staged := w.gpu.Staged(); staged > w.cfg.Staging {
-		t.Errorf("%v of pinned memory, for %v", staged, w.cfg.Staging)
+		t.Errorf("pinned memory: got %v, want at most %v", staged, w.cfg.Staging)
 	}
 	// A model much larger than the staging limit, and one without tensors.
 	big, none := w.file("big", 2, 2<<20, 1<<20), w.file("none", 3)
@@ -364,7 +364,7 @@ func TestPutGet(t *testing.T) {
 	c.putFile("", "none", none)
 	c.getModel("none", none)
 	if staged := w.gpu.Staged(); staged > w.cfg.Staging {
-		t.Errorf("%v of pinned memory, for %v", staged, w.cfg.Staging)
+		t.Errorf("pinned memory after a large model: got %v, want at most %v", staged, w.cfg.Staging)
 	}
 }
 
@@ -375,7 +375,7 @@ func must(text []byte, err error) []byte {
 	return text
 }
 
-// TestOneLoad: concurrent requests of 100 clients for a model cause one load.
+// TestOneLoad checks that concurrent requests of 100 clients for a model cause one load.
 func TestOneLoad(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Models = t.TempDir() })
 	w.dir = w.cfg.Models
@@ -387,7 +387,7 @@ func TestOneLoad(t *testing.T) {
 	}
 	all.Wait()
 	if now := w.client().totals(); now.Loads != 1 || now.Refs != 100 || gpu.Bytes(now.Used) != w.gpu.Used() {
-		t.Errorf("%+v", now)
+		t.Errorf("totals after 100 gets: got %+v, want Loads 1, Refs 100, Used %v", now, w.gpu.Used())
 	}
 	// If the load fails, all clients get the error, and nothing remains.
 	w.write("bad.safetensors", []byte("no model"))
@@ -398,7 +398,7 @@ func TestOneLoad(t *testing.T) {
 	}
 	all.Wait()
 	if w.gpu.Used() != used || len(w.client().list("")) != 1 {
-		t.Error("a failed load left something behind")
+		t.Errorf("after failed loads: got %v of GPU memory and %d models, want %v and 1", w.gpu.Used(), len(w.client().list("")), used)
 	}
 }
 
@@ -422,26 +422,26 @@ func TestGenerations(t *testing.T) {
 	c.putFile("", "a", w.file("copy of first", 1, 100_000)) // different metadata, so different content
 	c.putFile("", "a", second)
 	if s := c.stat("a"); s.Generation != 3 || s.Loads != 3 || s.Source != second {
-		t.Errorf("%+v; want Generation 3, Loads 3, Source %v", s, second)
+		t.Errorf("model a: got %+v; want Generation 3, Loads 3, Source %v", s, second)
 	}
 	if held.Generation != 1 || c.getModel("a", second).Generation != 3 {
-		t.Errorf("held: %+v", held)
+		t.Errorf("generations: got %d for the first holder, want 1, and 3 for a new one", held.Generation)
 	}
 	if used := w.gpu.Used(); used != 2*gpu.Bytes(held.Size) {
-		t.Errorf("%v used: the first generation and the last are held, of %d bytes each", used, held.Size)
+		t.Errorf("GPU memory of the first and the last generation, which are held: got %v, want %v", used, 2*gpu.Bytes(held.Size))
 	}
 	old.release("a")
-	w.eventually("its memory is free", func() bool { return w.gpu.Used() == gpu.Bytes(held.Size) })
+	w.eventually("the memory of the first generation is free", func() bool { return w.gpu.Used() == gpu.Bytes(held.Size) })
 	// A removed model stays available to its holders.
 	c.call("", wire.Request{Op: wire.OpRemove, Name: "a"})
 	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "a"})
 	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpRemove, Name: "a"})
 	if w.gpu.Used() == 0 {
-		t.Error("its holder lost it")
+		t.Error("the removed model has no GPU memory, although a client holds it")
 	}
 	c.release("a")
 	if w.gpu.Used() != 0 {
-		t.Error("its last holder is gone, its memory not")
+		t.Errorf("GPU memory after the last holder released the removed model: got %v, want 0", w.gpu.Used())
 	}
 }
 
@@ -461,14 +461,14 @@ func TestChecksum(t *testing.T) {
 	}
 	put(wire.CodeChecksum, strings.Repeat("0", 64))
 	if len(c.list("")) != 0 || w.gpu.Used() != 0 {
-		t.Error("a refused file left something behind")
+		t.Errorf("after a refused file: got %d models and %v of GPU memory, want neither", len(c.list("")), w.gpu.Used())
 	}
 	put("", hex.EncodeToString(sum[:]))
 	put(wire.CodeChecksum, strings.Repeat("0", 64))
 	c.getModel("a", path)
 }
 
-// TestRestart: the next daemon knows the models, and loads a file only if it is unchanged.
+// TestRestart checks that the next daemon knows the models, and loads a file only if it is unchanged.
 func TestRestart(t *testing.T) {
 	w := serve(t)
 	c := w.client()
@@ -480,10 +480,10 @@ func TestRestart(t *testing.T) {
 	w.start()
 	c = w.client()
 	if s := c.stat("a"); s.State != wire.StateFile || s.GPUBytes != 0 || s.Generation != 2 || s.Loads != 0 {
-		t.Errorf("%+v; want State %v, GPUBytes 0, Generation 2, Loads 0", s, wire.StateFile)
+		t.Errorf("model a after a restart: got %+v; want State %v, GPUBytes 0, Generation 2, Loads 0", s, wire.StateFile)
 	}
 	if got := c.getModel("a", a); got.Generation != 2 {
-		t.Errorf("%+v", got)
+		t.Errorf("get a after a restart: got %+v, want Generation 2", got)
 	}
 	w.file("b", 3, 1001)
 	c.call(wire.CodeChanged, wire.Request{Op: wire.OpGet, Name: "b"})
@@ -492,7 +492,7 @@ func TestRestart(t *testing.T) {
 	}
 	c.call(wire.CodeChanged, wire.Request{Op: wire.OpGet, Name: "b"})
 	if s := c.stat("b"); s.State != wire.StateFile {
-		t.Errorf("%+v, want State %v", s, wire.StateFile)
+		t.Errorf("model b, whose file was removed: got %+v, want State %v", s, wire.StateFile)
 	}
 }
 
@@ -505,7 +505,7 @@ func TestIndex(t *testing.T) {
 	c.putFile("", "m", index)
 	sum := sha256.Sum256(must(os.ReadFile(index)))
 	if s := c.stat("m"); s.SHA256 != hex.EncodeToString(sum[:]) || s.Tensors != 2 {
-		t.Errorf("%+v", s)
+		t.Errorf("model m: got %+v, want Tensors 2 and the SHA256 %x", s, sum)
 	}
 	text := c.read("m")
 	h, err := safetensors.Read(bytes.NewReader(text), int64(len(text)))
@@ -514,16 +514,16 @@ func TestIndex(t *testing.T) {
 	}
 	whole := must(os.ReadFile(one))
 	if len(h.Tensors) != 2 || h.Tensors[0].Name != "tt" || !bytes.Equal(text[h.Bytes:h.Bytes+200], whole[len(whole)-200:]) {
-		t.Errorf("%+v", h)
+		t.Errorf("content of m: got the header %+v, want two tensors, first tt with the bytes of its shard", h)
 	}
 	c.putFile("", "m", index)
 	if s := c.stat("m"); s.Loads != 1 {
-		t.Errorf("the same was loaded again: %+v, want Loads 1", s)
+		t.Errorf("model m after the same index was put again: got %+v, want Loads 1", s)
 	}
 	w.file("two", 3, 70_000)
 	c.putFile("", "m", index)
 	if s := c.stat("m"); s.Generation != 2 {
-		t.Errorf("other shards are the same content: %+v, want Generation 2", s)
+		t.Errorf("model m after a put with another shard: got %+v, want Generation 2", s)
 	}
 	for what, text := range map[string]string{
 		"a shard that is not there":     `{"weight_map":{"t":"three"}}`,
@@ -561,21 +561,21 @@ func TestList(t *testing.T) {
 	c := w.client()
 	for _, s := range c.list("") {
 		if !want[s.Name] || s.State != wire.StateFile {
-			t.Errorf("%+v, or twice", s)
+			t.Errorf("listed model: got %+v, want each stored model once, in State %v", s, wire.StateFile)
 		}
 		delete(want, s.Name)
 	}
 	if len(want) > 0 {
-		t.Errorf("%d are missing", len(want))
+		t.Errorf("models missing from the list: got %d, want 0", len(want))
 	}
 	a, _ := c.call("", wire.Request{Op: wire.OpList})
 	if text, err := json.Marshal(a); err != nil || len(text) > wire.MaxAnswer || a.More == nil || !*a.More {
-		t.Errorf("a page of %d bytes, more: %v, %v", len(text), a.More, err)
+		t.Errorf("first page of the list: got %d bytes and the error %v, want at most %d bytes and More true", len(text), err, wire.MaxAnswer)
 	}
 }
 
-// TestListOfLongID: a page of the list never exceeds the limit on answers, whatever the length of the ID that
-// it repeats. A model with the longest path fits in a page.
+// TestListOfLongID checks that a page of the list never exceeds the limit on answers, whatever the length of
+// the ID that it repeats. A model with the longest path fits in a page.
 func TestListOfLongID(t *testing.T) {
 	w := serve(t)
 	const many = 30
@@ -603,7 +603,7 @@ func TestListOfLongID(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n > wire.MaxAnswer || string(page.ID) != id || len(page.Models) == 0 || page.Models[0].Name != fmt.Sprintf("m%02d", next) || *page.More != (next+len(page.Models) < many) {
-			t.Fatalf("%d bytes of %d models, more: %v, from %d on", n, len(page.Models), *page.More, next)
+			t.Fatalf("page from model %d on: got %d bytes, %d models and More %v; want at most %d bytes, the ID of the request, models from m%02d on, and More until the last", next, n, len(page.Models), *page.More, wire.MaxAnswer, next)
 		}
 	}
 }

@@ -43,9 +43,9 @@ func (w *world) evict() {
 	c.call("", wire.Request{Op: wire.OpRemove, Name: "big"})
 }
 
-// TestReplacedFile: a model is never loaded from a file with other content, even if size and mtime are those of
-// the file that was put. Putting the file again creates the next generation. A file with the same content is
-// loaded as before.
+// TestReplacedFile checks that a model is never loaded from a file with other content, even if size and mtime
+// are those of the file that was put. Putting the file again creates the next generation. A file with the
+// same content is loaded as before.
 func TestReplacedFile(t *testing.T) {
 	memory, err := os.MkdirTemp("/dev/shm", "models")
 	if err != nil {
@@ -132,35 +132,35 @@ func TestReplacedFile(t *testing.T) {
 			}
 			c = w.client()
 			if now := c.stat("m"); now.State != wire.StateFile {
-				t.Fatalf("it is still on the GPU: %+v, want State %v", now, wire.StateFile)
+				t.Fatalf("model m after its eviction: got %+v, want State %v", now, wire.StateFile)
 			}
 			if row.content {
 				a, _ := c.call("", wire.Request{Op: wire.OpGet, Name: "m"})
 				if a.Generation != 1 || a.SHA256 != was.SHA256 || !bytes.Equal(c.read("m"), weights) {
-					t.Errorf("the same content: %+v, was %+v", a, was)
+					t.Errorf("get of the same content: got %+v, want Generation 1, SHA256 %s and the same weights", a, was.SHA256)
 				}
 				return
 			}
 			for range 2 {
 				c.call(wire.CodeChanged, wire.Request{Op: wire.OpGet, Name: "m"})
 				if now := c.stat("m"); now.State != wire.StateFile || now.Generation != 1 || now.SHA256 != was.SHA256 || w.gpu.Used() != 0 {
-					t.Errorf("it is %+v with %v of GPU memory, and was %+v", now, w.gpu.Used(), was)
+					t.Errorf("model m after a refused load: got %+v with %v of GPU memory, want State %v, Generation 1, SHA256 %s and no memory", now, w.gpu.Used(), wire.StateFile, was.SHA256)
 				}
 			}
 			c.putFile("", "m", put)
 			sum := sha256.Sum256(must(os.ReadFile(put)))
 			if now := c.stat("m"); now.Generation != 2 || now.SHA256 != hex.EncodeToString(sum[:]) {
-				t.Errorf("put again it is %+v", now)
+				t.Errorf("model m put again: got %+v, want Generation 2 and SHA256 %x", now, sum)
 			}
 			if now := c.read("m"); len(now) != len(weights) || now[len(now)-1] != other[len(other)-1] {
-				t.Error("put again it has the old weights")
+				t.Error("weights of m put again: got the old ones, want those of the new file")
 			}
 		})
 	}
 }
 
-// TestReplacedShard: putting an index again while its model is on the GPU creates the next generation if a shard
-// was replaced, whatever the shard's size and mtime.
+// TestReplacedShard checks that putting an index again while its model is on the GPU creates the next
+// generation if a shard was replaced, whatever the shard's size and mtime.
 func TestReplacedShard(t *testing.T) {
 	for what, change := range map[string]func(*world, string, []byte){"renamed over": (*world).replace, "written in place": (*world).overwrite} {
 		t.Run(what, func(t *testing.T) {
@@ -175,17 +175,17 @@ func TestReplacedShard(t *testing.T) {
 			first, _ := holder.call("", wire.Request{Op: wire.OpGet, Name: "m"})
 			c.putFile("", "m", index)
 			if s := c.stat("m"); s.Generation != 1 || s.Loads != 1 {
-				t.Errorf("the same was loaded again: %+v, want Generation 1 and Loads 1", s)
+				t.Errorf("model m after the same index was put again: got %+v, want Generation 1 and Loads 1", s)
 			}
 			other := bytes.Clone(text)
 			other[len(other)-1]++
 			change(w, path, other)
 			c.putFile("", "m", index)
 			if s := c.stat("m"); first.Generation != 1 || s.Generation != 2 {
-				t.Errorf("put again it is %+v", s)
+				t.Errorf("generations: got %d at first and %d after the put of a replaced shard, want 1 and 2", first.Generation, s.Generation)
 			}
 			if now := c.read("m"); now[len(now)-1] != other[len(other)-1] {
-				t.Error("put again it has the old weights")
+				t.Error("weights of m put again: got the old ones, want those of the new shard")
 			}
 		})
 	}

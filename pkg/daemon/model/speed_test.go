@@ -35,7 +35,7 @@ func BenchmarkSpeed(b *testing.B) {
 		cmd.Env = append(os.Environ(), "GFAAS_MODEL_SPEED=1", "GFAAS_SIM_DIR="+b.TempDir())
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			b.Fatalf("%v\n%s", err, out)
+			b.Fatalf("measure in another process: %v\n%s", err, out)
 		}
 		for line := range strings.Lines(string(out)) {
 			if figures, ok := strings.CutPrefix(line, "speed: "); ok {

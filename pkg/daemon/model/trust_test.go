@@ -24,8 +24,8 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// pass sends a request with a file.
-func (c *client) pass(code string, r wire.Request, path string) (wire.Answer, []*os.File) {
+// callWithFile sends a request with a file.
+func (c *client) callWithFile(code string, r wire.Request, path string) (wire.Answer, []*os.File) {
 	c.t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -35,31 +35,31 @@ func (c *client) pass(code string, r wire.Request, path string) (wire.Answer, []
 	return c.call(code, r, f)
 }
 
-// TestPublicIsNotWrittenByOthers: a file of one tenant never becomes the model that other tenants get under its
-// name. This holds even for a public model that was evicted and has no file to load it from.
+// TestPublicIsNotWrittenByOthers checks that a file of one tenant never becomes the model that other tenants
+// get under its name. This holds even for a public model that was evicted and has no file to load it from.
 func TestPublicIsNotWrittenByOthers(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Models = t.TempDir() })
 	blue, own := w.client("blue"), w.client("default")
 	shown, mine, big := w.file("shown", 1, 1000), w.file("mine", 2, 1000), w.file("big", 3, 4<<20-1000)
-	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, shown)
-	a, files := own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine) // gets the public model instead
+	blue.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, shown)
+	a, files := own.callWithFile("", wire.Request{Op: wire.OpGet, Name: "m"}, mine) // gets the public model instead
 	own.check(a, files, shown)
 	own.release("m")
 	w.client().putFile("", "big", big) // evicts m
 	if s := blue.stat("m"); s.State != wire.StateFile {
-		t.Fatalf("%+v, want State %v", s, wire.StateFile)
+		t.Fatalf("blue's model m after its eviction: got %+v, want State %v", s, wire.StateFile)
 	}
 	w.client("default").call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
-	a, files = own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine)
+	a, files = own.callWithFile("", wire.Request{Op: wire.OpGet, Name: "m"}, mine)
 	own.check(a, files, mine)
 	if s := blue.stat("m"); s.State != wire.StateFile || s.Generation != 1 || s.Tenant != "blue" {
-		t.Errorf("blue's model is %+v; want State %v, Generation 1, Tenant blue", s, wire.StateFile)
+		t.Errorf("blue's model m: got %+v; want State %v, Generation 1, Tenant blue", s, wire.StateFile)
 	}
 	blue.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
 	if s := own.stat("m"); s.Tenant != "default" || s.State != wire.StateGPU || s.Public {
-		t.Errorf("%+v; want Tenant default, State %v, Public false", s, wire.StateGPU)
+		t.Errorf("default's model m: got %+v; want Tenant default, State %v, Public false", s, wire.StateGPU)
 	}
-	a, files = blue.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, shown)
+	a, files = blue.callWithFile("", wire.Request{Op: wire.OpGet, Name: "m"}, shown)
 	blue.check(a, files, shown)
 	// The same holds for a file in the folder of models.
 	own.call("", wire.Request{Op: wire.OpRemove, Name: "m"})
@@ -73,25 +73,25 @@ func TestPublicIsNotWrittenByOthers(t *testing.T) {
 	a, files = own.call("", wire.Request{Op: wire.OpGet, Name: "m"})
 	own.check(a, files, mine)
 	if s := blue.stat("m"); s.Tenant != "blue" || s.Generation != 1 {
-		t.Errorf("blue's model is %+v, want Tenant blue and Generation 1", s)
+		t.Errorf("blue's model m: got %+v, want Tenant blue and Generation 1", s)
 	}
 }
 
-// TestDeadClientsHoldNothing: memory of a client that has ended is free for the next request, however soon it
-// arrives.
+// TestDeadClientsHoldNothing checks that memory of a client that has ended is free for the next request,
+// however soon it arrives.
 func TestDeadClientsHoldNothing(t *testing.T) {
 	w := serve(t)
 	files := []string{w.file("m0", 1, 3<<20), w.file("m1", 2, 3<<20)} // only one of them fits
-	asks := w.client()
+	requester := w.client()
 	for n := range 300 {
 		name := fmt.Sprint("m", n%2)
 		holder := w.client()
-		holder.pass("", wire.Request{Op: wire.OpGet, Name: name}, files[n%2])
+		holder.callWithFile("", wire.Request{Op: wire.OpGet, Name: name}, files[n%2])
 		if err := holder.Close(); err != nil {
 			t.Fatal(err)
 		}
-		asks.pass("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", 1-n%2)}, files[1-n%2])
-		asks.release(fmt.Sprint("m", 1-n%2))
+		requester.callWithFile("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", 1-n%2)}, files[1-n%2])
+		requester.release(fmt.Sprint("m", 1-n%2))
 	}
 	// The same holds for a killed process.
 	process := exec.Command("sleep", "1000")
@@ -104,25 +104,26 @@ func TestDeadClientsHoldNothing(t *testing.T) {
 	}
 	of := os.NewFile(uintptr(fd), "process")
 	defer of.Close()
-	asks.pass("", wire.Request{Op: wire.OpGet, Name: "m0"}, files[0])
-	asks.call("", wire.Request{Op: wire.OpHold, Name: "m0"}, of)
-	asks.pass(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
+	requester.callWithFile("", wire.Request{Op: wire.OpGet, Name: "m0"}, files[0])
+	requester.call("", wire.Request{Op: wire.OpHold, Name: "m0"}, of)
+	requester.callWithFile(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
 	_ = process.Process.Kill()
 	_ = process.Wait()
-	asks.pass("", wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
+	requester.callWithFile("", wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
 }
 
-// TestStoreIsBlank: memory that a client may write to contains no data of other models.
+// TestStoreIsBlank checks that memory that a client may write to contains no data of other models.
 func TestStoreIsBlank(t *testing.T) {
 	w := serve(t)
 	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[300000],"offset":0,"bytes":300000}},"metadata":{}}`))
-	a, files := w.client("blue").pass("", wire.Request{Op: wire.OpStore, Name: "s", Size: 300_000}, manifest)
+	a, files := w.client("blue").callWithFile("", wire.Request{Op: wire.OpStore, Name: "s", Size: 300_000}, manifest)
 	if found := bytes.Trim(w.client().memory(files[0], a.Size), "\x00"); len(found) > 0 {
-		t.Errorf("%d bytes are not zero, of %d", len(found), a.Size)
+		t.Errorf("memory of a new store of %d bytes: got other bytes than zeros in a range of %d", a.Size, len(found))
 	}
 }
 
-// TestPutAgain: after a put from another file, or from the same file with a new mtime, later loads use that file.
+// TestPutAgain checks that after a put from another file, or from the same file with a new mtime, later loads
+// use that file.
 func TestPutAgain(t *testing.T) {
 	w := serve(t)
 	c := w.client()
@@ -133,7 +134,7 @@ func TestPutAgain(t *testing.T) {
 	}
 	c.putFile("", "a", path)
 	if s := c.stat("a"); s.Generation != 1 || s.Loads != 1 {
-		t.Errorf("the same content was loaded again: %+v, want Generation 1 and Loads 1", s)
+		t.Errorf("model a after a put of the same content: got %+v, want Generation 1 and Loads 1", s)
 	}
 	c.putFile("", "big", w.file("big", 3, 4<<20-1000))
 	c.getModel("a", path)
@@ -142,7 +143,7 @@ func TestPutAgain(t *testing.T) {
 	w.client().getModel("a", path)
 }
 
-// TestHoles: sparse files can be larger than the capacity, and their sizes can overflow sums.
+// TestHoles loads sparse files, which can be larger than the capacity, and whose sizes can overflow sums.
 func TestHoles(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "holes")
 	if err != nil {
@@ -165,7 +166,7 @@ func TestHoles(t *testing.T) {
 	c.putFile(wire.CodeCapacity, "c", shard("c", 1<<63-1000))
 	c.putFile(wire.CodeCapacity, "d", w.write("d.safetensors.index.json", []byte(`{"weight_map":{"a":"./a.safetensors","b":"b.safetensors","c":"c.safetensors"}}`)))
 	if all := c.list(""); len(all) != 0 || w.gpu.Used() != 0 {
-		t.Errorf("%+v", all)
+		t.Errorf("after refused files: got the models %+v and %v of GPU memory, want neither", all, w.gpu.Used())
 	}
 }
 
@@ -189,25 +190,25 @@ func live() gpu.Bytes {
 	return gpu.Bytes(m.HeapAlloc)
 }
 
-// TestWaitingIsSmall: loads that wait for room keep no headers in memory, however long these are.
+// TestWaitingIsSmall checks that loads that wait for room keep no headers in memory, however long these are.
 func TestWaitingIsSmall(t *testing.T) {
 	w := serve(t)
 	full, long := w.file("full", 1, 4<<20-1000), w.long("long", 2*gpu.MiB)
 	holder, host := w.client("blue"), w.client()
-	holder.pass("", wire.Request{Op: wire.OpGet, Name: "full"}, full)
+	holder.callWithFile("", wire.Request{Op: wire.OpGet, Name: "full"}, full)
 	before := live()
 	const many = 10
-	var asking sync.WaitGroup
+	var callers sync.WaitGroup
 	for n := range many {
 		c := w.client("blue")
-		asking.Go(func() {
-			_, files := c.pass("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", n), TimeoutMS: time.Hour.Milliseconds()}, long)
+		callers.Go(func() {
+			_, files := c.callWithFile("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", n), TimeoutMS: time.Hour.Milliseconds()}, long)
 			for _, f := range files {
 				_ = f.Close()
 			}
 		})
 	}
-	w.eventually("all wait", func() bool {
+	w.eventually("all loads wait for room", func() bool {
 		waiting := 0
 		for _, s := range host.list("") {
 			if strings.HasPrefix(s.Why, "no-") {
@@ -217,12 +218,12 @@ func TestWaitingIsSmall(t *testing.T) {
 		return waiting == many
 	})
 	if more := live() - before; more > 4*gpu.MiB {
-		t.Errorf("%v of memory for %d loads that wait", more, many)
+		t.Errorf("growth of the heap with %d waiting loads: got %v, want at most %v", many, more, 4*gpu.MiB)
 	}
 	holder.release("full")
-	asking.Wait()
+	callers.Wait()
 	if s := holder.stat("m0"); s.State != wire.StateGPU || s.Tensors != 1 {
-		t.Errorf("%+v, want State %v and Tensors 1", s, wire.StateGPU)
+		t.Errorf("model m0: got %+v, want State %v and Tensors 1", s, wire.StateGPU)
 	}
 }
 
@@ -240,14 +241,14 @@ func manifests(t *testing.T) (n int) {
 	return n
 }
 
-// TestWaitingStores: a store that waits for room keeps no manifest in memory. When there is room, the daemon reads
-// the client's manifest again.
+// TestWaitingStores checks that a store that waits for room keeps no manifest in memory. When there is room,
+// the daemon reads the client's manifest again.
 func TestWaitingStores(t *testing.T) {
 	w := serve(t)
 	full := w.file("full", 1, 4<<20-1000)
 	write := func(name, text string) string { return w.write(name, []byte(text)) }
 	const good = `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":256,"bytes":8}}}`
-	stays, turns := write("stays", good), write("turns", good)
+	unchanged, changing := write("stays", good), write("turns", good)
 	host := w.client()
 	host.putFile("", "full", full)
 	before := manifests(t)
@@ -255,14 +256,14 @@ func TestWaitingStores(t *testing.T) {
 	for _, f := range files {
 		_ = f.Close()
 	}
-	var asking sync.WaitGroup
+	var callers sync.WaitGroup
 	const many = 10
 	for n := range many {
 		c := w.client("blue")
-		asking.Go(func() {
-			a, files := c.pass("", wire.Request{Op: wire.OpStore, Name: fmt.Sprint("m", n), Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, stays)
+		callers.Go(func() {
+			a, files := c.callWithFile("", wire.Request{Op: wire.OpStore, Name: fmt.Sprint("m", n), Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, unchanged)
 			if places, _, err := wire.ParseManifest(files[1], a.Size); err != nil || len(places) != 1 || places[0].Offset != 256 {
-				t.Errorf("%+v, %v", places, err)
+				t.Errorf("manifest of the store m%d: got the tensors %+v and the error %v, want one tensor at 256", n, places, err)
 			}
 			for _, f := range files {
 				_ = f.Close()
@@ -270,21 +271,22 @@ func TestWaitingStores(t *testing.T) {
 		})
 	}
 	c := w.client("blue")
-	asking.Go(func() {
-		c.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "turns", Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, turns)
+	callers.Go(func() {
+		c.callWithFile(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "turns", Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, changing)
 	})
-	w.eventually("all wait", func() bool { return len(host.list("")) == 1+many+1 })
+	w.eventually("all stores wait for room", func() bool { return len(host.list("")) == 1+many+1 })
 	// The manifest of the get's answer may still be open.
-	w.eventually("no manifest is kept for stores that wait", func() bool { return manifests(t) == before })
+	w.eventually("no manifest is open for waiting stores", func() bool { return manifests(t) == before })
 	write("turns", `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":4096,"bytes":8}}}`) // beyond the end of the store
 	host.release("full")
-	asking.Wait()
+	callers.Wait()
 	if s := host.list("")[0]; s.Name != "full" || s.State != wire.StateFile {
-		t.Errorf("%+v, want Name full and State %v", s, wire.StateFile)
+		t.Errorf("first model of the list: got %+v, want Name full and State %v", s, wire.StateFile)
 	}
 }
 
-// TestManifestsAtOnce: only a few manifests are parsed at a time, and none that is longer than a header may be.
+// TestManifestsAtOnce checks that only a few manifests are parsed at a time, and none that is longer than a
+// header may be.
 func TestManifestsAtOnce(t *testing.T) {
 	w := serve(t)
 	path := w.write("text", bytes.Repeat([]byte("x"), 16<<20))
@@ -292,8 +294,8 @@ func TestManifestsAtOnce(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	peak, stop := live(), make(chan bool)
 	begun := peak
-	var looking, asking sync.WaitGroup
-	looking.Go(func() {
+	var measuring, callers sync.WaitGroup
+	measuring.Go(func() {
 		for {
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
@@ -307,13 +309,15 @@ func TestManifestsAtOnce(t *testing.T) {
 	})
 	for range many {
 		c := w.client("blue")
-		asking.Go(func() { c.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "m", Size: 1000}, path) })
+		callers.Go(func() {
+			c.callWithFile(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "m", Size: 1000}, path)
+		})
 	}
-	asking.Wait()
+	callers.Wait()
 	close(stop)
-	looking.Wait()
+	measuring.Wait()
 	if more := peak - begun; more > 176*gpu.MiB {
-		t.Errorf("%v of memory for %d manifests of 16 MiB", more, many)
+		t.Errorf("growth of the heap with %d manifests of 16 MiB: got %v, want at most %v", many, more, 176*gpu.MiB)
 	}
 	if err := os.Truncate(path, 100_000_001); err != nil {
 		t.Fatal(err)
@@ -325,29 +329,29 @@ func TestManifestsAtOnce(t *testing.T) {
 	defer f.Close()
 	_, _, err = w.client("blue").Call(t.Context(), wire.Request{Op: wire.OpStore, Name: "m", Size: 1000}, f)
 	if err == nil || !strings.Contains(err.Error(), "100000001 bytes, expected at most 100000000") {
-		t.Error(err)
+		t.Errorf("store with a manifest that is too long: got %v, want an error with the limit", err)
 	}
 }
 
-// TestStall: a file system that does not answer makes its own load fail in time. Nothing remains of the load, and
-// later loads of the file succeed.
+// TestStall checks that a file system that does not answer makes its own load fail in time. Nothing remains
+// of the load, and later loads of the file succeed.
 func TestStall(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Stall = 50 * time.Millisecond })
 	path := w.file("a", 1, 1<<20)
-	goOn := make(chan bool)
+	resume := make(chan bool)
 	var once sync.Once
 	w.gpu.Fail(func(call string) error {
 		if call == "stage" { // in the goroutine that reads
-			once.Do(func() { <-goOn })
+			once.Do(func() { <-resume })
 		}
 		return nil
 	})
 	c := w.client()
 	c.putFile(wire.CodeInternal, "a", path)
 	w.checkEmpty()
-	close(goOn)
+	close(resume)
 	w.gpu.Fail(nil)
-	w.eventually("it is loaded", func() bool {
+	w.eventually("the model is loaded", func() bool {
 		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -359,7 +363,8 @@ func TestStall(t *testing.T) {
 	c.getModel("a", path)
 }
 
-// TestStallOfOneTenant: any number of hanging loads of one tenant does not block loads of other tenants.
+// TestStallOfOneTenant checks that any number of hanging loads of one tenant does not block loads of other
+// tenants.
 func TestStallOfOneTenant(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Staging = 64 * gpu.MiB })
 	path := w.file("a", 1, 1000)
@@ -385,7 +390,7 @@ func TestStallOfOneTenant(t *testing.T) {
 		t.Cleanup(func() { _ = f.Close() })
 		go func() { _, _, _ = c.Call(t.Context(), wire.Request{Op: wire.OpPut, Name: fmt.Sprint("m", n)}, f) }()
 	}
-	w.eventually("all it may have stall", func() bool { return hung.Load() == 2 })
+	w.eventually("two loads of the tenant hang", func() bool { return hung.Load() == 2 })
 	done := make(chan bool)
 	go func() {
 		defer close(done)
@@ -394,12 +399,12 @@ func TestStallOfOneTenant(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(patience):
-		t.Error("it waits for another tenant's")
+		t.Errorf("the load of another tenant has not ended after %v", patience)
 	}
 }
 
-// TestHoldersAcrossARestart: a holder keeps its memory when the daemon dies. The next daemon loads one copy of its
-// own for all clients, counts only that copy, and never hands out the old one.
+// TestHoldersAcrossARestart checks that a holder keeps its memory when the daemon dies. The next daemon loads
+// one copy of its own for all clients, counts only that copy, and never hands out the old one.
 func TestHoldersAcrossARestart(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.Capacity = 3 * gpu.MiB })
 	path := w.file("a", 1, 2<<20)
@@ -426,21 +431,21 @@ func TestHoldersAcrossARestart(t *testing.T) {
 	c.call("", wire.Request{Op: wire.OpHold, Name: "a"}, of)
 	w.stop()
 	if used := w.gpu.Used(); used != gpu.Bytes(a.Size) {
-		t.Fatalf("the daemon is gone, and of its holder's %d bytes there are %v", a.Size, used)
+		t.Fatalf("GPU memory of the holder after the end of the daemon: got %v, want %v", used, gpu.Bytes(a.Size))
 	}
 	w.start()
 	after := w.client()
 	if now := after.totals(); now.Used != 0 || now.Refs != 0 || now.Models != 1 {
-		t.Errorf("the next daemon begins with %+v; want Used 0, Refs 0, Models 1", now)
+		t.Errorf("totals of the next daemon at its start: got %+v, want Used 0, Refs 0, Models 1", now)
 	}
 	for range 3 {
 		w.client().getModel("a", path)
 	}
 	if now := after.totals(); now.Used != a.Size || now.Loads != 1 || now.Refs != 3 {
-		t.Errorf("%+v; want Used %v, Loads 1, Refs 3", now, a.Size)
+		t.Errorf("totals of the next daemon after three gets: got %+v, want Used %v, Loads 1, Refs 3", now, a.Size)
 	}
 	if used := w.gpu.Used(); used != 2*gpu.Bytes(a.Size) {
-		t.Errorf("%v of GPU memory: one copy of before and one more are %d", used, 2*a.Size)
+		t.Errorf("GPU memory of the old holder's copy and the new one: got %v, want %v", used, 2*gpu.Bytes(a.Size))
 	}
 	after.putFile(wire.CodeBusy, "b", w.file("b", 2, 2<<20)) // the capacity is used up
 	// The old holder still has its memory. After it ends, one copy remains.
@@ -450,18 +455,18 @@ func TestHoldersAcrossARestart(t *testing.T) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil || !bytes.Contains(stage.Buffer(), text[len(text)-2<<20:]) {
-		t.Errorf("the holder's bytes have changed, %v", err)
+		t.Errorf("memory of the old holder: got other bytes than the file's (%v)", err)
 	}
 	if err := mapped.Free(); err != nil {
 		t.Fatal(err)
 	}
 	if used := w.gpu.Used(); used != gpu.Bytes(a.Size) {
-		t.Errorf("%v of GPU memory when the holder of before is gone, for one copy of %d", used, a.Size)
+		t.Errorf("GPU memory after the end of the old holder: got %v, want %v", used, gpu.Bytes(a.Size))
 	}
 }
 
-// TestModelSocketIsTheUsersOwn: model.sock, which serves all tenants, rejects programs of other users, whatever its
-// mode is. The mode of a tenant's socket determines which users can connect to it.
+// TestModelSocketIsTheUsersOwn checks that model.sock, which serves all tenants, rejects programs of other
+// users, whatever its mode is. The mode of a tenant's socket determines which users can connect to it.
 func TestModelSocketIsTheUsersOwn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
@@ -477,7 +482,7 @@ func TestModelSocketIsTheUsersOwn(t *testing.T) {
 		runtime.LockOSThread() // the thread changes its user, and ends with this goroutine
 		defer close(answers)
 		if _, _, failed := unix.RawSyscall(unix.SYS_SETRESUID, 64999, 64999, 64999); failed != 0 {
-			t.Error(failed)
+			t.Errorf("change the user: %v", failed)
 			return
 		}
 		for _, socket := range []string{w.cfg.Socket, blue} {
@@ -492,10 +497,10 @@ func TestModelSocketIsTheUsersOwn(t *testing.T) {
 		}
 	}()
 	if err := <-answers; err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("at model.sock: %v", err)
+		t.Errorf("request of another user at model.sock: got %v, want a closed connection", err)
 	}
 	if err := <-answers; err != nil {
-		t.Errorf("at the tenant's: %v", err)
+		t.Errorf("request of another user at model-blue.sock: %v", err)
 	}
 	w.client().totals() // the daemon still works
 }
