@@ -56,30 +56,30 @@ func TestSlowSenders(t *testing.T) {
 	before := d.stats().Host.Used
 	request := sum("a", "a", "c", 10, "")
 	stalled := map[string]*net.UnixConn{}
-	for what, text := range map[string]string{
+	for name, text := range map[string]string{
 		"half a request": post("POST", "/v1/run", request[:len(request)/2], 100),
 		"half an object": post("PUT", "/v1/objects/half", strings.Repeat("x", 1000), 1000),
 		"half a weight":  post("PUT", "/v1/clients/c", `{"wei`, 10),
 	} {
-		stalled[what] = d.dial()
-		d.write(stalled[what], text)
+		stalled[name] = d.dial()
+		d.write(stalled[name], text)
 	}
 	halfClosed := d.dial()
 	d.write(halfClosed, post("POST", "/v1/run", request, 1))
 	if err := halfClosed.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	gone := d.dial()
-	d.write(gone, post("PUT", "/v1/objects/gone", strings.Repeat("x", 1000), 1000))
-	_ = gone.Close()
+	disconnected := d.dial()
+	d.write(disconnected, post("PUT", "/v1/objects/gone", strings.Repeat("x", 1000), 1000))
+	_ = disconnected.Close()
 	header := d.dial()
 	d.write(header, "POST /v1/run HTTP/1.1\r\nHos") // the server waits 10 s for the header; the test does not wait
 	early := d.dial()                               // refused before its body is read
 	d.write(early, post("PUT", "/v1/objects/.x", "x", 10))
-	taker := d.dial() // does not read the answer that it requests
+	unread := d.dial() // does not read the answer that it requests
 	d.putObject("", "big", mibs(16, 1))
 	before += 16 * mib
-	d.write(taker, "GET /v1/objects/big HTTP/1.1\r\nHost: k\r\n\r\n")
+	d.write(unread, "GET /v1/objects/big HTTP/1.1\r\nHost: k\r\n\r\n")
 	d.mustRun("", request) // the stalled connections do not block it
 	answer := func(conn net.Conn, status int, code string) {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestSlowSenders(t *testing.T) {
 		defer got.Body.Close()
 		text, _ := io.ReadAll(got.Body)
 		if got.StatusCode != status || !strings.Contains(string(text), `"code":"`+code+`"`) {
-			t.Errorf("%d %s, want %d %s", got.StatusCode, text, status, code)
+			t.Errorf("answer: got %d %s, want %d with the code %s", got.StatusCode, text, status, code)
 		}
 	}
 	answer(halfClosed, 400, "bad-request")
@@ -99,10 +99,10 @@ func TestSlowSenders(t *testing.T) {
 	answer(stalled["half an object"], 504, "timeout")
 	answer(stalled["half a weight"], 504, "timeout")
 	answer(early, 400, "bad-request")
-	waitFor(t, func() bool { _, err := io.WriteString(taker, "x"); return err != nil })
-	waitFor(t, func() bool { return d.stats().Host.Used == before+40 }) // c
+	eventually(t, "the daemon closes the connection that does not read its answer", func() bool { _, err := io.WriteString(unread, "x"); return err != nil })
+	eventually(t, fmt.Sprintf("%d bytes of host memory are in use", before+40), func() bool { return d.stats().Host.Used == before+40 }) // c
 	if got := locations(d, ""); got != "a:h0 big:h c:h0" {
-		t.Errorf("there is %s", got)
+		t.Errorf("locations of the objects: got %s, want a:h0 big:h c:h0", got)
 	}
 	// The daemon waits for a slow client that keeps sending.
 	slow := d.dial()
@@ -117,7 +117,7 @@ func TestSlowSenders(t *testing.T) {
 	}
 	got, err := http.ReadResponse(bufio.NewReader(slow), nil)
 	if err != nil || got.StatusCode != 200 {
-		t.Fatalf("%+v, %v; want StatusCode 200", got, err)
+		t.Fatalf("PUT of a slow sender: got %+v, %v; want StatusCode 200", got, err)
 	}
 	_ = got.Body.Close()
 }
@@ -141,12 +141,12 @@ func TestSlowPut(t *testing.T) {
 	})
 	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || got.StatusCode != 504 {
-		t.Errorf("%+v, %v; want StatusCode 504", got, err)
+		t.Errorf("PUT of a sender that is too slow: got %+v, %v; want StatusCode 504", got, err)
 	}
 	_ = conn.Close()
 	sender.Wait()
 	if s := d.stats(); s.Host.Used != 0 {
-		t.Errorf("%d bytes of the host are taken, want 0", s.Host.Used)
+		t.Errorf("host memory in use after the refused PUT: got %d bytes, want 0", s.Host.Used)
 	}
 }
 
@@ -179,15 +179,15 @@ func TestPipelined(t *testing.T) {
 		switch i % 3 {
 		case 0:
 			if got.StatusCode != 200 || !bytes.Contains(text, []byte(`"outputs":{"y":`)) {
-				t.Fatalf("answer %d is %d %s", i, got.StatusCode, text)
+				t.Fatalf("answer %d: got %d %s, want 200 with the output y", i, got.StatusCode, text)
 			}
 		case 1:
 			if got.StatusCode != 400 {
-				t.Fatalf("answer %d is %d %s", i, got.StatusCode, text)
+				t.Fatalf("answer %d: got %d %s, want 400", i, got.StatusCode, text)
 			}
 		case 2:
 			if v := values(text); len(v) != n || v[0] != float32(i/3+1) {
-				t.Fatalf("answer %d is %v", i, v)
+				t.Fatalf("answer %d: got the values %v, want %d values that begin with %v", i, v, n, float32(i/3+1))
 			}
 		}
 	}
@@ -205,12 +205,12 @@ func TestEndless(t *testing.T) {
 	d.mustRun("good", sum("a", "a", "b", n, ""))
 	var all sync.WaitGroup
 	all.Go(func() { d.refused("bad", custom(slowPTX, "slow", 1<<30), "timeout", "/kernels") })
-	waitFor(t, func() bool { return d.stats().GPUs[0].Client == "bad" })
+	eventually(t, "the request of the client bad runs", func() bool { return d.stats().GPUs[0].Client == "bad" })
 	for i := range 10 {
 		for _, client := range []string{"bad", "good"} {
 			all.Go(func() {
 				if _, err := d.run(client, sum("a", "a", fmt.Sprint("c", i), n, "")); err != nil {
-					t.Errorf("%s: %v", client, err)
+					t.Errorf("run a request of %s: %v", client, err)
 				}
 			})
 		}
@@ -218,11 +218,11 @@ func TestEndless(t *testing.T) {
 	all.Wait()
 	for i := range 10 {
 		if got := d.getObject("good", fmt.Sprint("c", i))[n-1]; got != 2*(n-1) {
-			t.Errorf("c%d is %v", i, got)
+			t.Errorf("last value of good's object c%d: got %v, want %v", i, got, 2*(n-1))
 		}
 	}
 	if s := d.stats(); s.GPUs[0].Faults != 1 {
-		t.Errorf("%+v, want Faults 1", s.GPUs[0])
+		t.Errorf("statistics of the GPU: got %+v, want Faults 1", s.GPUs[0])
 	}
 }
 
@@ -244,10 +244,10 @@ func TestMemoryOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Kill()
-	take := job.Job{ID: 1, Limit: 1 << 40, Alloc: []job.Block{{Number: 0, Size: 160 * mib}}}
-	other.Send(take.Append(nil), patience)
+	allocate := job.Job{ID: 1, Limit: 1 << 40, Alloc: []job.Block{{Number: 0, Size: 160 * mib}}}
+	other.Send(allocate.Append(nil), patience)
 	if o, err := other.Wait(1, patience); err != nil || o.Code != 0 {
-		t.Fatalf("%+v, %v; want Code 0", o, err)
+		t.Fatalf("allocate 160 MiB in another process: got %+v, %v; want Code 0", o, err)
 	}
 	d.putObject("", "a", mibs(40, 1))
 	d.putObject("", "b", mibs(40, 2))
@@ -257,17 +257,17 @@ func TestMemoryOfOthers(t *testing.T) {
 	d.putObject("", "io", ramp(10, 1))
 	d.refused("", large, "too-large", "/buffers")
 	if got := d.getObject("", "io")[0]; got != 1 {
-		t.Errorf("a kernel has run: io is %v", got)
+		t.Errorf("first value of io after the refused request: got %v, want 1", got)
 	}
 	d.mustRun("other", custom(tinyPTX, "slow", 1))
 	d.mustRun("", sum("a", "a", "c", 1*mib/4, "")) // 40 MiB and 1 MiB fit, rounded up to their footprints
 	if s := d.stats(); s.GPUs[0].Faults != 0 || s.GPUs[0].Started != 1 {
-		t.Errorf("%+v, want Faults 0 and Started 1", s.GPUs[0])
+		t.Errorf("statistics of the GPU: got %+v, want Faults 0 and Started 1", s.GPUs[0])
 	}
 	other.Kill()
 	d.mustRun("", large)
 	if c, io := d.getObject("", "c"), d.getObject("", "io"); c[n-1] != 3 || io[9] != 20 {
-		t.Errorf("c is %v, io %v", c[n-1], io[9])
+		t.Errorf("last values of c and io: got %v and %v, want 3 and 20", c[n-1], io[9])
 	}
 }
 
@@ -295,11 +295,11 @@ func TestReplacedWhileRead(t *testing.T) {
 	data, err := io.ReadAll(got.Body)
 	_ = got.Body.Close()
 	if err != nil || len(data) != 4*large {
-		t.Fatalf("%d bytes, %v", len(data), err)
+		t.Fatalf("read the object: got %d bytes and the error %v, want %d bytes", len(data), err, 4*large)
 	}
 	for i, v := range values(data) {
 		if v != 1 {
-			t.Fatalf("float %d of it is %v, want 1", i, v)
+			t.Fatalf("value %d of the object: got %v, want 1", i, v)
 		}
 	}
 
@@ -321,14 +321,14 @@ func TestReplacedWhileRead(t *testing.T) {
 		case x == 100 && (y == 101 || y == 200): // dispatched, but it took up its objects only after the replacement
 		case x == 100 && y == 100: // it finished before the replacement
 		default:
-			t.Fatalf("x is %v and y %v", x, y)
+			t.Fatalf("last values of x and y: got %v and %v, want 100 and one of 2, 100, 101 and 200", x, y)
 		}
 	}
 	if !seen {
-		t.Fatal("its objects were never replaced while it ran")
+		t.Fatal("no request had its objects replaced while it ran, want at least one")
 	}
 	if s := d.stats(); s.Host.Used != 2*4*n {
-		t.Errorf("%d bytes are left of %d", s.Host.Used, 2*4*n)
+		t.Errorf("host memory in use: got %d bytes, want %d", s.Host.Used, 2*4*n)
 	}
 }
 
@@ -352,26 +352,26 @@ func TestManyKernels(t *testing.T) {
 		return n
 	}
 	if n := linked(0, 100); n != 100 {
-		t.Errorf("%d of 100 were linked, want 100", n)
+		t.Errorf("modules linked by the first 100 requests: got %d, want 100", n)
 	}
 	if n := linked(0, 100); n != 0 {
-		t.Errorf("%d of 100 were linked again, want 0", n)
+		t.Errorf("modules linked by the same 100 requests: got %d, want 0", n)
 	}
 	if n := linked(100, 300); n != 200 {
-		t.Errorf("%d of 200 were linked, want 200", n)
+		t.Errorf("modules linked by 200 new requests: got %d, want 200", n)
 	}
 	if n := linked(200, 300); n != 0 {
-		t.Errorf("%d of those used last were linked again, want 0", n)
+		t.Errorf("modules linked by the 100 most recent requests: got %d, want 0", n)
 	}
 	if n := linked(0, 10); n != 10 {
-		t.Errorf("%d of 10 that had to go were linked, want 10", n)
+		t.Errorf("modules linked by 10 requests whose modules were evicted: got %d, want 10", n)
 	}
 	if s := d.stats(); s.GPUs[0].Modules != 256 {
-		t.Errorf("%d modules are kept, want 256", s.GPUs[0].Modules)
+		t.Errorf("cached modules: got %d, want 256", s.GPUs[0].Modules)
 	}
 	// Many kernels in one request.
 	if a := d.mustRun("", several(0, 100)); a.Cache.ModulesLinked != 90 { // 0 to 9 are cached
-		t.Errorf("%+v, want ModulesLinked 90", a.Cache)
+		t.Errorf("cache of a request with 100 kernels: got %+v, want ModulesLinked 90", a.Cache)
 	}
 }
 
@@ -393,7 +393,7 @@ func TestMemoryOfRequests(t *testing.T) {
 	}
 	d.client.CloseIdleConnections()
 	if now := heap(); now-before > 16*mib {
-		t.Errorf("%d MiB are kept", (now-before)/mib)
+		t.Errorf("growth of the heap after requests with long PTX: got %d MiB, want at most 16", (now-before)/mib)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestMemoryOfPTX(t *testing.T) {
 	}
 	d.refused("", custom(".version 7.0\n.target sm_50\n"+strings.Repeat(many, 4), "none", 1), "bad-request", "/kernels/0/name")
 	if now := heap(); now-before > 64*mib {
-		t.Errorf("%d MiB are kept", (now-before)/mib)
+		t.Errorf("growth of the heap after refused modules: got %d MiB, want at most 64", (now-before)/mib)
 	}
 }
 
@@ -423,17 +423,17 @@ func TestKeys(t *testing.T) {
 	}
 	for i, key := range []string{"a//b", "a/../b", "b", "a/", "a/.", strings.Repeat("k", 255)} {
 		if got := d.getObject("", key); len(got) != 10 || got[0] != float32(i) {
-			t.Errorf("%s is %v", key, got)
+			t.Errorf("object %q: got %v, want 10 values that begin with %v", key, got, float32(i))
 		}
 		raw, err := d.do("", "GET", "/v1/objects/"+key, nil) // not escaped
 		if err != nil || values(raw)[0] != float32(i) {
-			t.Errorf("%s: %v", key, err)
+			t.Errorf("GET of the object %q without escapes: got %v, want values that begin with %v", key, err, float32(i))
 		}
 	}
 	var p *problem
 	for _, key := range []string{"", "/", "../a", strings.Repeat("k", 256), "a b", "ä"} {
 		if _, err := d.do("", "PUT", object(key), []byte("x")); !errors.As(err, &p) || p.Code != "bad-request" {
-			t.Errorf("%q: %v", key, err)
+			t.Errorf("PUT of the object %q: got %v, want bad-request", key, err)
 		}
 	}
 }
@@ -450,17 +450,17 @@ func TestMisses(t *testing.T) {
 		a := d.mustRun("", sum("v", "a", "w", n, ""))
 		busy.Wait()
 		if got := d.getObject("", "w")[n-1]; got != 3*(n-1) {
-			t.Errorf("w is %v", got)
+			t.Errorf("last value of w: got %v, want %v", got, 3*(n-1))
 		}
 		if a.GPU == first.GPU {
 			continue
 		}
 		if c := a.Cache; c.Misses != 1 || c.HostHits+c.GPUHits != 1 || c.HostHits == 1 && c.BytesUp != 8*n {
-			t.Errorf("%+v", c)
+			t.Errorf("cache of a request on another GPU: got %+v, want Misses 1 and one hit, with BytesUp %d if it is on the host", c, 8*n)
 		}
 		return
 	}
-	t.Fatal("it ran on the same GPU each time")
+	t.Fatal("each request ran on the GPU of the first, want one on another GPU")
 }
 
 // The daemon removes client sockets that a killed daemon left behind, but no other files.

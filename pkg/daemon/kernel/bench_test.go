@@ -88,7 +88,7 @@ func BenchmarkCached(b *testing.B) {
 		first += d.mustRun("", request).TotalMS
 		a := d.mustRun("", request)
 		if a.Cache.BytesUp != 0 {
-			b.Fatalf("%+v, want BytesUp 0", a.Cache)
+			b.Fatalf("cache of a repeated request: got %+v, want BytesUp 0", a.Cache)
 		}
 		second += a.TotalMS
 	}
@@ -179,7 +179,7 @@ func (c *caller) run() {
 	}
 	defer answer.Body.Close()
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.StatusCode != http.StatusOK {
-		c.t.Error(answer.Status, err)
+		c.t.Errorf("run a request: got %s, %v; want 200", answer.Status, err)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestOverhead(t *testing.T) {
 			best = max(best, float64(bare)/float64(ours))
 		}
 		if best < least {
-			t.Errorf("%d kernels a request: %.2f of a bare loop, want %.2f", n, best, least)
+			t.Errorf("requests of %d kernels: got %.2f times the rate of a bare loop, want at least %.2f", n, best, least)
 		}
 	}
 }
@@ -256,7 +256,7 @@ func TestTenants(t *testing.T) {
 		}
 		const least = 10
 		if best < least {
-			t.Errorf("%d MiB: %.1f times as many requests as processes, want %d", mibs, best, least)
+			t.Errorf("objects of %d MiB: got %.1f times as many requests as with one process each, want at least %d", mibs, best, least)
 		}
 	}
 }

@@ -20,13 +20,13 @@ func TestLimitOnPTXOfModules(t *testing.T) {
 	}
 	for i := range limit {
 		if j := link(string(rune('a' + i))); len(j.Load) != 1 || len(j.Unload) != 0 {
-			t.Fatalf("module %d: the job loads %d modules and unloads %d, want 1 and 0", i, len(j.Load), len(j.Unload))
+			t.Fatalf("module %d: got a job that loads %d modules and unloads %d, want 1 and 0", i, len(j.Load), len(j.Unload))
 		}
 	}
 	link("a") // so that b is the least recently used
 	b := w.modules[moduleKey("b"+blank)].number
 	if j := link("A"); len(j.Load) != 1 || len(j.Unload) != 1 || j.Unload[0] != b || j.Load[0].Number != b || w.ptx != maxPTX {
-		t.Errorf("one module more: the job loads %d modules and unloads %v, and %d bytes of PTX remain; want 1, [%d] and %d", len(j.Load), j.Unload, w.ptx, b, maxPTX)
+		t.Errorf("one module more: got a job that loads %d modules and unloads %v, and %d bytes of PTX; want 1, [%d] and %d", len(j.Load), j.Unload, w.ptx, b, maxPTX)
 	}
 	w.turn++
 	var j job.Job // a job that uses more than the limit
@@ -34,7 +34,7 @@ func TestLimitOnPTXOfModules(t *testing.T) {
 		w.link(string(rune('A'+i))+blank, &j)
 	}
 	if len(j.Load) != limit+1 || len(j.Unload) != limit-1 || len(w.modules) != limit+2 {
-		t.Errorf("a job that uses %d modules loads %d and unloads %d, and %d remain; want %d, %d and %d", limit+2,
+		t.Errorf("job with %d modules: got %d loaded, %d unloaded and %d remaining; want %d, %d and %d", limit+2,
 			len(j.Load), len(j.Unload), len(w.modules), limit+1, limit-1, limit+2)
 	}
 	for key := range w.modules {

@@ -148,10 +148,10 @@ func serve(t testing.TB, m *executorPool, change func(*kernel.Config)) *daemon {
 					t.Error(err)
 				}
 			case <-time.After(patience):
-				t.Error("the daemon does not end")
+				t.Errorf("the daemon has not ended after %v", patience)
 			}
 			if remaining, err := os.ReadDir(dir); err != nil || len(remaining) > 0 {
-				t.Errorf("left in the run directory: %v, %v", remaining, err)
+				t.Errorf("run directory after the end: got the files %v and the error %v, want no files", remaining, err)
 			}
 		})
 	}
@@ -193,7 +193,7 @@ func (d *daemon) do(client, method, path string, body []byte) ([]byte, error) {
 		Error struct{ Code, Message, Where string }
 	}
 	if err := json.Unmarshal(text, &failure); err != nil {
-		return nil, fmt.Errorf("%d %q: %w", answer.StatusCode, text, err)
+		return nil, fmt.Errorf("decode the answer %d %q: %w", answer.StatusCode, text, err)
 	}
 	e := failure.Error
 	return nil, &problem{kgraph.Problem{Code: e.Code, Message: e.Message, Where: e.Where}, answer.StatusCode}
@@ -216,10 +216,10 @@ func (d *daemon) startRequest(requests *sync.WaitGroup, client, request string) 
 	requests.Go(func() {
 		defer finished.Store(true)
 		if _, err := d.run(client, request); err != nil {
-			d.t.Errorf("%s: %v", client, err)
+			d.t.Errorf("run a request of %s: %v", client, err)
 		}
 	})
-	waitFor(d.t, func() bool {
+	eventually(d.t, "the request runs or has finished", func() bool {
 		return finished.Load() || slices.ContainsFunc(d.stats().GPUs, func(g kernel.GPUStats) bool { return g.Running != "" })
 	})
 }
@@ -239,7 +239,7 @@ func (d *daemon) refused(client, request, code, where string) {
 	_, err := d.run(client, request)
 	var p *problem
 	if !errors.As(err, &p) || p.Code != code || p.Where != where {
-		d.t.Errorf("%v, want %s at %s", err, code, where)
+		d.t.Errorf("run a request that must be refused: got %v, want %s at %s", err, code, where)
 	}
 }
 
@@ -352,31 +352,31 @@ func TestRun(t *testing.T) {
 	d.putObject("", "vec/b", ramp(n, 5))
 	first := d.mustRun("", sum("vec/a", "vec/b", "vec/c", n, `,"inline":true`))
 	if c := first.Cache; c.HostHits != 2 || c.GPUHits != 0 || c.BytesUp != 8*n || c.ModulesLinked != 1 {
-		t.Errorf("first: %+v", c)
+		t.Errorf("cache of the first request: got %+v, want HostHits 2, GPUHits 0, BytesUp %d, ModulesLinked 1", c, 8*n)
 	}
 	for i, v := range d.getObject("", "vec/c") {
 		if v != float32(2*i+5) {
-			t.Fatalf("element %d is %v", i, v)
+			t.Fatalf("element %d of vec/c: got %v, want %v", i, v, 2*i+5)
 		}
 	}
 	if out := first.Outputs["c"]; out.Key != "vec/c" || out.Size != 4*n || !bytes.Equal(out.Data, floats(d.getObject("", "vec/c"))) {
-		t.Errorf("the output is %+.100v", out)
+		t.Errorf("output c: got %+.100v, want Key vec/c, Size %d and the data of vec/c", out, 4*n)
 	}
 	second := d.mustRun("", sum("vec/a", "vec/c", "vec/c", n, ""))
 	if c := second.Cache; c.HostHits != 0 || c.GPUHits != 2 || c.BytesUp != 0 || c.ModulesLinked != 0 {
-		t.Errorf("second: %+v; want HostHits 0, GPUHits 2, BytesUp 0, ModulesLinked 0", c)
+		t.Errorf("cache of the second request: got %+v, want HostHits 0, GPUHits 2, BytesUp 0, ModulesLinked 0", c)
 	}
 	if got := d.getObject("", "vec/c")[9]; got != 3*9+5 {
-		t.Errorf("%v", got)
+		t.Errorf("element 9 of vec/c: got %v, want %v", got, 3*9+5)
 	}
 	d.mustRun("", add(-3, "vec/a", "vec/c", n))
 	for i, v := range d.getObject("", "vec/c") {
 		if v != 5 {
-			t.Fatalf("element %d is %v, want 5", i, v)
+			t.Fatalf("element %d of vec/c after the addition: got %v, want 5", i, v)
 		}
 	}
 	if first.Client != "default" || first.ID == second.ID || second.TotalMS <= 0 || second.GPUMS <= 0 {
-		t.Errorf("%+v", second)
+		t.Errorf("got the client %q, the IDs %v and %v, and %v ms, %v of them on the GPU; want the client default, two IDs and times above 0", first.Client, first.ID, second.ID, second.TotalMS, second.GPUMS)
 	}
 }
 
@@ -403,7 +403,7 @@ func TestProduct(t *testing.T) {
 				want += a[i/n*k+l] * b[l*n+i%n]
 			}
 			if got != want {
-				t.Fatalf("%v: element %d is %v, want %v", s, i, got, want)
+				t.Fatalf("product %v: element %d: got %v, want %v", s, i, got, want)
 			}
 		}
 	}
@@ -419,19 +419,19 @@ func TestFault(t *testing.T) {
 	d.mustRun("", sum("a", "a", "v", n, `,"volatile":true`))
 	d.refused("", wild("io"), "fault", "/kernels/0")
 	if got := d.getObject("", "io"); got[0] != 7 {
-		t.Errorf("io begins with %v", got[0])
+		t.Errorf("first value of io after the fault: got %v, want 7", got[0])
 	}
 	a := d.mustRun("", sum("a", "c", "d", n, ""))
 	if a.Cache.GPUHits != 0 || a.Cache.HostHits != 2 {
-		t.Errorf("after the fault: %+v, want GPUHits 0 and HostHits 2", a.Cache)
+		t.Errorf("cache of the request after the fault: got %+v, want GPUHits 0 and HostHits 2", a.Cache)
 	}
 	if got := d.getObject("", "d"); got[10] != 30 {
-		t.Errorf("%v", got[10])
+		t.Errorf("element 10 of d: got %v, want 30", got[10])
 	}
 	// An object that was only on the GPU is lost.
 	d.refused("", sum("a", "v", "d", n, ""), "not-found", "/buffers/b/key")
 	if s := d.stats(); s.GPUs[0].Faults != 1 || s.GPUs[0].Started != 2 {
-		t.Errorf("%+v, want Faults 1 and Started 2", s.GPUs[0])
+		t.Errorf("statistics of the GPU: got %+v, want Faults 1 and Started 2", s.GPUs[0])
 	}
 }
 
@@ -442,7 +442,7 @@ func TestTimeout(t *testing.T) {
 	// Many kernels that take longer only in total are no timeout.
 	long := strings.Replace(custom(slowPTX, "slow", 80), `"version":1`, `"version":1,"iterations":100`, 1)
 	if a := d.mustRun("", long); a.TotalMS < 2000 {
-		t.Errorf("it took %v ms, want at least 2000", a.TotalMS)
+		t.Errorf("time of a request with many kernels: got %v ms, want at least 2000", a.TotalMS)
 	}
 }
 
@@ -465,7 +465,7 @@ func TestProblems(t *testing.T) {
 		method, path, _ := strings.Cut(path, " ")
 		var p *problem
 		if _, err := d.do("", method, path, nil); !errors.As(err, &p) || p.Code != want {
-			t.Errorf("%s %s: %v, want %s", method, path, err, want)
+			t.Errorf("%s %s: got %v, want %s", method, path, err, want)
 		}
 	}
 	var p *problem
@@ -473,12 +473,12 @@ func TestProblems(t *testing.T) {
 		t.Errorf("a client with a blank: %v", err)
 	}
 	if _, err := d.do("", "PUT", object("big"), make([]byte, 65<<20)); !errors.As(err, &p) || p.Code != "too-large" {
-		t.Errorf("more than the host has: %v", err)
+		t.Errorf("PUT of an object larger than the host memory: got %v, want too-large", err)
 	}
 	for _, body := range []string{`{"weight":2,"weight":3}`, `{"weight":2} {}`, `{"weight":2}x`, `{"weight":2,"more":1}`, `{"Weight":2}`, `{"weight":"2"}`,
 		`{"weight":null}`, `{"weight":0}`, `{"weight":2e6}`, `{}`, `[2]`, `2`, `{"weight":2}` + strings.Repeat(" ", 4096)} {
 		if _, err := d.do("", "PUT", "/v1/clients/c", []byte(body)); !errors.As(err, &p) || p.Code != "bad-request" {
-			t.Errorf("%.40s: %v, want bad-request", body, err)
+			t.Errorf("PUT of a client as %.40s: got %v, want bad-request", body, err)
 		}
 	}
 	// The refused requests had no effect.

@@ -65,7 +65,7 @@ func TestKills(t *testing.T) {
 				time.Sleep(time.Duration(r.Int64N(int64(60 * time.Millisecond)))) // the test is about the time of the kill
 				m.killOne(r)
 			}
-			for late := time.Now().Add(time.Minute); ran.Load() < 20 && time.Now().Before(late); { // time for a busy host
+			for deadline := time.Now().Add(time.Minute); ran.Load() < 20 && time.Now().Before(deadline); { // time for a busy host
 				time.Sleep(10 * time.Millisecond)
 			}
 			stop.Store(true)
@@ -73,13 +73,13 @@ func TestKills(t *testing.T) {
 			s := d.stats()
 			t.Logf("%d requests, %d failed; executors: %+v", ran.Load(), failed.Load(), s.GPUs)
 			if ran.Load() < 20 {
-				t.Error("hardly anything ran")
+				t.Errorf("requests that ran: got %d, want at least 20", ran.Load())
 			}
 			// Nothing is leaked: only stored objects are charged, once the last readers of dropped
 			// objects have finished.
 			for _, c := range s.Clients {
 				if c.Waiting != 0 || c.Running != 0 {
-					t.Errorf("%+v, want Waiting 0 and Running 0", c)
+					t.Errorf("client after the last request: got %+v, want Waiting 0 and Running 0", c)
 				}
 			}
 			var stored int64
@@ -88,13 +88,13 @@ func TestKills(t *testing.T) {
 					stored += o.Size
 				}
 			}
-			waitFor(t, func() bool { s = d.stats(); return s.Host.Used <= stored })
+			eventually(t, "only stored objects are charged to the host memory", func() bool { s = d.stats(); return s.Host.Used <= stored })
 			var counted int64
 			for _, c := range s.Clients {
 				counted += c.Bytes
 			}
 			if s.Host.Used != stored || counted != stored {
-				t.Errorf("the host counts %d bytes and the clients %d, whose objects have %d", s.Host.Used, counted, stored)
+				t.Errorf("memory of objects: got %d bytes charged to the host and %d to the clients, want %d for the stored objects", s.Host.Used, counted, stored)
 			}
 			d.stop()
 			m.checkNoneRunning()
@@ -131,7 +131,7 @@ func (m *executorPool) checkNoneRunning() {
 	defer m.mu.Unlock()
 	for _, e := range m.executors {
 		if ours(e.Pid()) {
-			m.t.Errorf("the executor %d is still there", e.Pid())
+			m.t.Errorf("the executor process %d still runs", e.Pid())
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (w *checkedClient) step() {
 			got := values(data)
 			for i, v := range got {
 				if len(got) != sized || v != w.values[x] {
-					w.t.Errorf("%s's %s is %v at %d of %d, want %v", w.name, x, v, i, len(got), w.values[x])
+					w.t.Errorf("object %s of %s: value %d of %d: got %v, want %v", x, w.name, i, len(got), v, w.values[x])
 					return
 				}
 			}
@@ -231,9 +231,9 @@ func (w *checkedClient) wrap(key string) {
 func (w *checkedClient) excuse(err error) {
 	var p *problem
 	if !errors.As(err, &p) && w.d.killed {
-		waitFor(w.t, func() bool { _, err = w.d.do(w.name, "GET", "/v1/objects", nil); return err == nil })
+		eventually(w.t, "the killed daemon's successor answers", func() bool { _, err = w.d.do(w.name, "GET", "/v1/objects", nil); return err == nil })
 	} else if p == nil || p.Code != "fault" && p.Code != "not-found" && p.Code != "internal" {
-		w.t.Errorf("%s: %v", w.name, err)
+		w.t.Errorf("request of %s: got %v, want no error, fault, not-found or internal", w.name, err)
 		return
 	}
 	// Only the listed objects still exist.
@@ -242,20 +242,20 @@ func (w *checkedClient) excuse(err error) {
 		text, err = w.d.do(w.name, "GET", "/v1/objects", nil)
 	}
 	if err != nil {
-		w.t.Errorf("%s: %v", w.name, err)
+		w.t.Errorf("list the objects of %s: %v", w.name, err)
 		return
 	}
 	var list struct{ Objects []kernel.Object }
 	unmarshal(w.t, text, &list)
-	there := map[string]bool{}
+	listed := map[string]bool{}
 	for _, o := range list.Objects {
-		there[o.Key] = true
+		listed[o.Key] = true
 		if !w.hasKey(o.Key) {
-			w.t.Errorf("%s has an object %s that nobody made", w.name, o.Key)
+			w.t.Errorf("objects of %s: got %s, which no request stored", w.name, o.Key)
 		}
 	}
 	for key := range w.values {
-		if !there[key] {
+		if !listed[key] {
 			delete(w.values, key)
 		}
 	}
@@ -277,13 +277,13 @@ func TestDaemonKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := filepath.Join(lib, "bin", "gfaas-kerneld")
-	var said bytes.Buffer
+	var stderr bytes.Buffer
 	start := func() *exec.Cmd {
 		t.Helper()
-		said.Reset()
+		stderr.Reset()
 		cmd := exec.Command(program, "--gpu", "sim,sim:1", "--gpu-mem", "1MiB", "--host-mem", "64MiB", "--client", "c0", "--client", "c1:2")
 		cmd.Env = append(m.env, "GFAAS_RUN_DIR="+dir, "GFAAS_LIB_DIR="+filepath.Join(lib, "lib"))
-		cmd.Stderr = &said
+		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +294,7 @@ func TestDaemonKills(t *testing.T) {
 	var clients sync.WaitGroup
 	var steps, ran, failed atomic.Int64
 	cmd := start()
-	waitFor(t, answers)
+	eventually(t, "the first daemon answers", answers)
 	for i := range 4 {
 		clients.Go(func() {
 			w := &checkedClient{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(2, uint64(i))), values: map[string]float32{}}
@@ -309,7 +309,7 @@ func TestDaemonKills(t *testing.T) {
 	defer func() {
 		stop.Store(true)
 		if t.Failed() {
-			t.Logf("the daemon says %s", said.Bytes())
+			t.Logf("the output of the daemon:\n%s", stderr.Bytes())
 			_ = cmd.Process.Kill()
 		}
 		clients.Wait()
@@ -318,19 +318,19 @@ func TestDaemonKills(t *testing.T) {
 	for range kills(t) {
 		if r.IntN(8) > 0 { // otherwise kill it while it starts
 			enough := steps.Load() + r.Int64N(60)
-			waitFor(t, func() bool { return steps.Load() >= enough && answers() })
+			eventually(t, "the daemon answers and enough requests have run", func() bool { return steps.Load() >= enough && answers() })
 		}
 		time.Sleep(time.Duration(r.Int64N(int64(20 * time.Millisecond)))) // the test is about the time of the kill
 		_ = cmd.Process.Signal(unix.SIGSTOP)
-		waitFor(t, func() bool { return state(cmd.Process.Pid) == 'T' }) // it starts no further executors
+		eventually(t, "the daemon is stopped", func() bool { return state(cmd.Process.Pid) == 'T' }) // it starts no further executors
 		executors := children(cmd.Process.Pid)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		for _, pid := range executors {
-			waitFor(t, func() bool { return !lives(pid) })
+			eventually(t, fmt.Sprintf("the executor process %d has ended", pid), func() bool { return !lives(pid) })
 		}
 		for gpu := range 2 { // the memory is freed with the last thread of a process
-			waitFor(t, func() bool {
+			eventually(t, fmt.Sprintf("no process has memory on GPU %d", gpu), func() bool {
 				held, err := simgpu.ProcessMemory(m.sim, gpu)
 				if err != nil {
 					t.Error(err)
@@ -340,25 +340,25 @@ func TestDaemonKills(t *testing.T) {
 		}
 		cmd = start()
 	}
-	waitFor(t, answers)
+	eventually(t, "the last daemon answers", answers)
 	stop.Store(true)
 	clients.Wait()
 	t.Logf("%d requests, %d failed", ran.Load(), failed.Load())
 	if ran.Load() < 20 {
-		t.Error("hardly anything ran")
+		t.Errorf("requests that ran: got %d, want at least 20", ran.Load())
 	}
 	executors := children(cmd.Process.Pid)
 	if err := errors.Join(cmd.Process.Signal(unix.SIGTERM), cmd.Wait()); err != nil {
-		t.Errorf("%v: %s", err, said.Bytes())
+		t.Errorf("end of the daemon: %v\n%s", err, stderr.Bytes())
 	}
 	for _, pid := range executors {
 		if lives(pid) {
-			t.Errorf("the executor %d is still there", pid)
+			t.Errorf("the executor process %d still runs after the end of the daemon", pid)
 		}
 	}
 	for _, folder := range []string{dir, m.sim} {
-		if left, err := os.ReadDir(folder); err == nil && len(left) > 0 {
-			t.Errorf("left in %s: %v", folder, left)
+		if remaining, err := os.ReadDir(folder); err == nil && len(remaining) > 0 {
+			t.Errorf("files in %s after the end: got %v, want none", folder, remaining)
 		}
 	}
 }
@@ -398,7 +398,7 @@ func TestEndsWithTheLastRequest(t *testing.T) {
 	begin := time.Now()
 	d.stop()
 	if took := time.Since(begin); took > 9*time.Second { // the limit is 10 s
-		t.Errorf("it ended after %v", took)
+		t.Errorf("shutdown during a request of 0.5 s: took %v, want at most 9s", took)
 	}
 	all.Wait()
 }
@@ -411,9 +411,9 @@ func TestRestart(t *testing.T) {
 	d.mustRun("", sum("a", "a", "b", 10, ""))
 	d.stop()
 	m.checkNoneRunning()
-	left, err := filepath.Glob(d.dir + "/*")
-	if err != nil || len(left) > 0 {
-		t.Errorf("%v, %v; want none", left, err)
+	remaining, err := filepath.Glob(d.dir + "/*")
+	if err != nil || len(remaining) > 0 {
+		t.Errorf("run directory after the end: got the files %v and the error %v, want no files", remaining, err)
 	}
 	d = serve(t, m, nil)
 	d.refused("", sum("a", "a", "b", 10, ""), "not-found", "/buffers/a/key")

@@ -23,11 +23,11 @@ func refusal(conn net.Conn) (status int, code string, closes bool, err error) {
 		return 0, "", false, err
 	}
 	defer got.Body.Close()
-	var no struct {
+	var refused struct {
 		Error struct{ Code, Message string }
 	}
-	err = json.NewDecoder(got.Body).Decode(&no)
-	return got.StatusCode, no.Error.Code, got.Close, err
+	err = json.NewDecoder(got.Body).Decode(&refused)
+	return got.StatusCode, refused.Error.Code, got.Close, err
 }
 
 // A refused client receives the reason, even if it reads the answer only after sending everything.
@@ -65,10 +65,10 @@ func TestRefusedLongBodies(t *testing.T) {
 				_, err = conn.Write(big)
 			}
 			if err != nil {
-				t.Errorf("%s, %d: while it sends: %v", c.name, i, err)
+				t.Errorf("%s, request %d: send the body: %v", c.name, i, err)
 			}
 			if status, code, closes, err := refusal(conn); err != nil || code != c.code || !closes {
-				t.Errorf("%s, %d: %d %q, it closes: %v, %v, want %s", c.name, i, status, code, closes, err, c.code)
+				t.Errorf("%s, request %d: got status %d, code %q, closing %v and the error %v, want the code %s and a closing answer", c.name, i, status, code, closes, err, c.code)
 			}
 			_ = conn.Close()
 		}
@@ -88,22 +88,22 @@ func TestRefusedBeforeItSends(t *testing.T) {
 	conn := d.dial()
 	d.write(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", 64*mib))
 	if status, code, closes, err := refusal(conn); err != nil || status != 400 || code != "bad-request" || !closes {
-		t.Errorf("%d %q, it closes: %v, %v", status, code, closes, err)
+		t.Errorf("PUT with an invalid key: got status %d, code %q, closing %v and the error %v, want 400 bad-request and a closing answer", status, code, closes, err)
 	}
 	// If the request is accepted, the client gets "100 Continue" and sends the body.
 	conn = d.dial()
 	d.write(conn, "PUT /v1/objects/x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
 	r := bufio.NewReader(conn)
 	if got, err := http.ReadResponse(r, nil); err != nil || got.StatusCode != 100 {
-		t.Fatalf("%+v, %v; want StatusCode 100", got, err)
+		t.Fatalf("first answer to an accepted PUT: got %+v, %v; want StatusCode 100", got, err)
 	}
 	d.write(conn, "wxyz")
 	got, err := http.ReadResponse(r, nil)
 	if err != nil || got.StatusCode != 204 {
-		t.Fatalf("%+v, %v; want StatusCode 204", got, err)
+		t.Fatalf("second answer to an accepted PUT: got %+v, %v; want StatusCode 204", got, err)
 	}
 	if data, err := d.do("", "GET", object("x"), nil); err != nil || string(data) != "wxyz" {
-		t.Errorf("%q, %v; want wxyz", data, err)
+		t.Errorf("object x: got %q, %v; want wxyz", data, err)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestRefusedShortBodies(t *testing.T) {
 			t.Fatalf("answer %d: %v", i, err)
 		}
 		if text, err := io.ReadAll(got.Body); err != nil || got.StatusCode != 400 || got.Close || !bytes.Contains(text, []byte(`"code":"bad-request"`)) {
-			t.Errorf("answer %d: %d %s, it closes: %v, %v", i, got.StatusCode, text, got.Close, err)
+			t.Errorf("answer %d: got %d %s, closing %v and the error %v, want 400 bad-request that keeps the connection", i, got.StatusCode, text, got.Close, err)
 		}
 	}
 }
@@ -135,12 +135,12 @@ func TestRefusedWithoutEnd(t *testing.T) {
 	t.Parallel() // it waits for time limits
 	const rest = 1 << 40
 	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.Stall = time.Second })
-	for name, part := range map[string][]byte{"slowly": []byte("x"), "fast": make([]byte, mib)} {
+	for name, chunk := range map[string][]byte{"slowly": []byte("x"), "fast": make([]byte, mib)} {
 		conn := d.dial()
 		d.write(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\n", int64(rest)))
 		if status, _, closes, err := refusal(conn); err != nil || status != 400 || !closes {
-			t.Errorf("%s: %d, it closes: %v, %v", name, status, closes, err)
+			t.Errorf("sent %s: got status %d, closing %v and the error %v, want 400 and a closing answer", name, status, closes, err)
 		}
-		waitFor(t, func() bool { _, err := conn.Write(part); return err != nil })
+		eventually(t, fmt.Sprintf("the daemon closes the connection of a body sent %s", name), func() bool { _, err := conn.Write(chunk); return err != nil })
 	}
 }

@@ -91,7 +91,7 @@ func TestMemoryOfWaiting(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
+			eventually(t, "a request runs", func() bool { return d.stats().GPUs[0].Running != "" })
 			texts := make([]string, many)
 			for i := range texts {
 				texts[i] = c.request(i)
@@ -121,41 +121,41 @@ func TestMemoryOfWaiting(t *testing.T) {
 			for _, text := range texts {
 				all.Go(func() { send("greedy", text) })
 			}
-			waitFor(t, func() bool { return waiting("greedy")+int(busy.Load()) == many })
-			s, wait := d.stats(), waiting("greedy")
-			if s.Requests.Budget != budget || s.Requests.Used > budget/2+mib || s.Requests.Used < budget/4 || wait < 2 {
-				t.Errorf("%d wait, with %+v", wait, s.Requests)
+			eventually(t, "all requests of greedy are queued or refused", func() bool { return waiting("greedy")+int(busy.Load()) == many })
+			s, queued := d.stats(), waiting("greedy")
+			if s.Requests.Budget != budget || s.Requests.Used > budget/2+mib || s.Requests.Used < budget/4 || queued < 2 {
+				t.Errorf("got %d queued requests and the memory %+v, want at least 2, Budget %d and Used between %d and %d", queued, s.Requests, int64(budget), int64(budget/4), int64(budget/2+mib))
 			}
 			// The test itself holds the texts of the queued requests once more.
 			if grown := heap() - before; grown > budget+c.beside {
-				t.Errorf("%d requests wait and take %d MiB, and they say %d", wait, grown/mib, s.Requests.Used/mib)
+				t.Errorf("growth of the heap with %d queued requests: got %d MiB, want at most %d; the daemon reports %d", queued, grown/mib, (budget+c.beside)/mib, s.Requests.Used/mib)
 			}
 			// There is room for another client, which the greedy client may not use.
 			all.Go(func() {
 				if _, err := d.run("other", texts[0]); err != nil {
-					t.Errorf("another client: %v", err)
+					t.Errorf("run a request of another client: %v", err)
 				}
 			})
-			waitFor(t, func() bool { return waiting("other") == 1 })
+			eventually(t, "the request of other is queued", func() bool { return waiting("other") == 1 })
 			// There is also room for a small request.
 			all.Go(func() {
 				if _, err := d.run("small", custom(tinyPTX, "slow", 1)); err != nil {
-					t.Errorf("another client: %v", err)
+					t.Errorf("run a small request of another client: %v", err)
 				}
 			})
-			waitFor(t, func() bool { return waiting("small") == 1 })
-			if got := waiting("greedy"); got != wait {
-				t.Errorf("%d wait of %d", got, wait)
+			eventually(t, "the request of small is queued", func() bool { return waiting("small") == 1 })
+			if got := waiting("greedy"); got != queued {
+				t.Errorf("queued requests of greedy after those of other clients: got %d, want %d", got, queued)
 			}
 			open()
 			all.Wait()
-			if int(ran.Load()) != wait {
-				t.Errorf("%d ran of %d that waited", ran.Load(), wait)
+			if int(ran.Load()) != queued {
+				t.Errorf("requests of greedy that ran: got %d, want the %d queued ones", ran.Load(), queued)
 			}
-			waitFor(t, func() bool { return d.stats().Requests.Used == 0 })
+			eventually(t, "no memory of requests is in use", func() bool { return d.stats().Requests.Used == 0 })
 			send("greedy", texts[0])
-			if int(ran.Load()) != wait+1 {
-				t.Errorf("there is no room when all is over")
+			if int(ran.Load()) != queued+1 {
+				t.Errorf("requests of greedy that ran, with one sent after the others: got %d, want %d", ran.Load(), queued+1)
 			}
 		})
 	}
@@ -165,7 +165,10 @@ func TestMemoryOfWaiting(t *testing.T) {
 func TestMemoryOfBodies(t *testing.T) {
 	const budget = 64 * mib
 	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.RequestMem, c.Stall = budget, patience })
-	used := func(n int64) { t.Helper(); waitFor(t, func() bool { return d.stats().Requests.Used == n }) }
+	awaitUsed := func(n int64) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("requests use %d bytes", n), func() bool { return d.stats().Requests.Used == n })
+	}
 	busy := func(conn io.ReadWriter, code string) {
 		t.Helper()
 		got, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -174,13 +177,13 @@ func TestMemoryOfBodies(t *testing.T) {
 		}
 		text, _ := io.ReadAll(got.Body)
 		if !strings.Contains(string(text), `"code":"`+code+`"`) {
-			t.Errorf("%d %s, want %s", got.StatusCode, text, code)
+			t.Errorf("answer: got %d %s, want the code %s", got.StatusCode, text, code)
 		}
 	}
 	first, second := d.dial(), d.dial()
 	d.write(first, post("POST", "/v1/run", "{", 16*mib-1))
 	d.write(second, post("POST", "/v1/run", "{", 16*mib-1))
-	used(32 * mib)
+	awaitUsed(32 * mib)
 	third := d.dial()
 	d.write(third, post("POST", "/v1/run", "{", mib))
 	busy(third, "busy")
@@ -191,16 +194,16 @@ func TestMemoryOfBodies(t *testing.T) {
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", mib, strings.Repeat(" ", mib))
 	other := d.dial()
 	d.write(other, "POST /v1/run HTTP/1.1\r\nHost: k\r\nGfaas-Client: other\r\nTransfer-Encoding: chunked\r\n\r\n"+strings.Repeat(chunk, 5))
-	used(40 * mib)
+	awaitUsed(40 * mib)
 	d.write(other, strings.Repeat(chunk, 12)+"0\r\n\r\n")
 	busy(other, "busy")
-	used(32 * mib)
+	awaitUsed(32 * mib)
 	d.mustRun("other", padded(0, 8))
 	_ = first.Close()
-	used(16 * mib)
+	awaitUsed(16 * mib)
 	d.mustRun("", padded(0, 8))
 	_ = second.Close()
-	used(0)
+	awaitUsed(0)
 }
 
 // A request that exceeds the bound of a single request is refused as too large.
@@ -210,7 +213,7 @@ func TestMemoryOfOne(t *testing.T) {
 	d.refused("", arguments(600), "too-large", "")
 	d.mustRun("", padded(0, 3))
 	if s := d.stats(); s.Requests.Used != 0 {
-		t.Errorf("%+v, want Used 0", s.Requests)
+		t.Errorf("memory of requests: got %+v, want Used 0", s.Requests)
 	}
 }
 
@@ -225,29 +228,29 @@ func TestMemoryAfterDisconnect(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
-	alone := d.stats().Requests.Used
+	eventually(t, "the first request runs", func() bool { return d.stats().GPUs[0].Running != "" })
+	first := d.stats().Requests.Used
 	conn := d.dial()
 	behind := strings.Replace(sum("a", "a", "b", 10, ""), `"modules":{`, fmt.Sprintf(`"modules":{"p":{"ptx":%q},`, tinyPTX+strings.Repeat(" ", 8*mib)), 1)
 	d.write(conn, post("POST", "/v1/run", behind, 0))
-	waitFor(t, func() bool { return d.stats().Clients[0].Waiting == 1 })
+	eventually(t, "the second request is queued", func() bool { return d.stats().Clients[0].Waiting == 1 })
 	_ = conn.Close()
 	// Its output is no longer expected after the disconnection.
 	reader := strings.ReplaceAll(sum("b", "b", "c", 10, ""), `"key":"b"`, `"key":"b","size":8`)
-	waitFor(t, func() bool {
+	eventually(t, "the output of the disconnected request is no longer expected", func() bool {
 		var p *problem
 		_, err := d.run("", reader)
 		if !asProblem(err, &p) || p.Code != "bad-request" && p.Code != "not-found" {
-			t.Fatalf("%v", err)
+			t.Fatalf("read the output of the disconnected request: got %v, want bad-request or not-found", err)
 		}
 		return p.Code == "not-found"
 	})
-	if s := d.stats(); s.Requests.Used < alone+8*mib {
-		t.Errorf("%+v", s.Requests)
+	if s := d.stats(); s.Requests.Used < first+8*mib {
+		t.Errorf("memory of the disconnected request: got %+v, want Used of at least %d", s.Requests, first+8*mib)
 	}
 	open()
 	all.Wait()
-	waitFor(t, func() bool { return d.stats().Requests.Used == 0 })
+	eventually(t, "no memory of requests is in use", func() bool { return d.stats().Requests.Used == 0 })
 }
 
 // outputs returns a request that stores n objects of one byte, numbered from from.
@@ -267,7 +270,7 @@ func TestManyObjects(t *testing.T) {
 		var p *problem
 		_, err := d.do(client, "PUT", object(key), []byte("x"))
 		if code == "" && err != nil || code != "" && (!asProblem(err, &p) || p.Code != code) {
-			t.Errorf("%s puts %s: %v, want %q", client, key, err, code)
+			t.Errorf("PUT of %s by %s: got %v, want the code %q", key, client, err, code)
 		}
 	}
 	d.refused("many", outputs(0, 201), "too-large", "/buffers")
@@ -287,7 +290,7 @@ func TestManyObjects(t *testing.T) {
 	}
 	put("many", "two", "too-large") // because other clients have objects now
 	if n := len(d.listObjects("many")); n != 199 {
-		t.Errorf("%d objects", n)
+		t.Errorf("objects of the client many: got %d, want 199", n)
 	}
 	for _, o := range d.listObjects("many")[:60] {
 		if _, err := d.do("many", "DELETE", object(o.Key), nil); err != nil {
@@ -306,7 +309,7 @@ func TestMemoryOfLists(t *testing.T) {
 	}
 	listed := d.listObjects("")
 	if len(listed) != n || !slices.IsSortedFunc(listed, func(a, b kernel.Object) int { return strings.Compare(a.Key, b.Key) }) {
-		t.Errorf("%d objects are listed", len(listed))
+		t.Errorf("list of objects: got %d, want %d, sorted by key", len(listed), n)
 	}
 	listed = nil
 	d.client.CloseIdleConnections()
@@ -319,10 +322,10 @@ func TestMemoryOfLists(t *testing.T) {
 		}
 	}
 	if grown := heap() - before; grown > 32*mib {
-		t.Errorf("%d lists take %d MiB", lists, grown/mib)
+		t.Errorf("growth of the heap with %d unread lists: got %d MiB, want at most 32", lists, grown/mib)
 	}
 	if s := d.stats(); s.Requests.Used < lists*n*100 {
-		t.Errorf("%+v", s.Requests)
+		t.Errorf("memory of %d unread lists: got %+v, want Used of at least %d", lists, s.Requests, lists*n*100)
 	}
 }
 
@@ -357,14 +360,14 @@ func TestManyConnections(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, func() bool { return closed.Load() >= many-most })
+	eventually(t, "the daemon has closed the connections beyond the limit", func() bool { return closed.Load() >= many-most })
 	for range most { // connections that are not idle
 		d.write(d.dial(), post("PUT", "/v1/objects/x", "x", 1000))
 	}
 	alice := clientOf(filepath.Join(d.dir, "kernel-alice.sock"))
 	got, err := alice.Get("http://kerneld/v1/stats")
 	if err != nil || got.StatusCode != 200 {
-		t.Fatalf("%+v, %v; want StatusCode 200", got, err)
+		t.Fatalf("GET /v1/stats of alice: got %+v, %v; want StatusCode 200", got, err)
 	}
 	_ = got.Body.Close()
 	alice.CloseIdleConnections()

@@ -21,7 +21,7 @@ func TestDrainWaitsForKernelTimeout(t *testing.T) {
 		began := time.Now()
 		q.drain()
 		if waited := time.Since(began); waited != time.Minute {
-			t.Errorf("it waited %v, want 1m", waited)
+			t.Errorf("drain with a running kernel: waited %v, want 1m", waited)
 		}
 	})
 }

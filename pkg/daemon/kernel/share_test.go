@@ -22,7 +22,7 @@ func (d *daemon) load(clients *sync.WaitGroup, name string, depth int, stop *ato
 		clients.Go(func() {
 			for !stop.Load() {
 				if _, err := d.run(name, custom(busyPTX, "slow", 80)); err != nil {
-					d.t.Errorf("%s: %v", name, err)
+					d.t.Errorf("run a request of %s: %v", name, err)
 					return
 				}
 				done.Add(1)
@@ -42,23 +42,23 @@ func TestShares(t *testing.T) {
 	var clients sync.WaitGroup
 	defer func() { stop.Store(true); clients.Wait() }()
 	d.load(&clients, "heavy", 4, &stop, &done[0])
-	waitFor(t, func() bool { return done[0].Load() >= 50 }) // alone, without a debt for that time
+	eventually(t, "50 requests of heavy have run", func() bool { return done[0].Load() >= 50 }) // alone, without a debt for that time
 	d.load(&clients, "light", 4, &stop, &done[1])
-	waitFor(t, func() bool { return done[1].Load() >= 1 })
+	eventually(t, "a request of light has run", func() bool { return done[1].Load() >= 1 })
 	before := d.stats()
 	all := done[0].Load() + done[1].Load()
 	var after kernel.Stats
 	ran := func(i int) float64 { return after.Clients[i].RanMS - before.Clients[i].RanMS }
 	fair := func() bool { return math.Abs(ran(0)/(ran(0)+ran(1))-0.75) <= 0.05 }
 	for requests := int64(100); requests <= 2000 && (requests == 100 || !fair()); requests += 100 {
-		waitFor(t, func() bool { return done[0].Load()+done[1].Load() >= all+requests })
+		eventually(t, fmt.Sprintf("%d more requests have run", requests), func() bool { return done[0].Load()+done[1].Load() >= all+requests })
 		after = d.stats()
 	}
 	if !fair() {
-		t.Errorf("the heavy client has %.3f of the GPU's time, want 0.75", ran(0)/(ran(0)+ran(1)))
+		t.Errorf("share of the GPU's time of the client heavy: got %.3f, want 0.75 ± 0.05", ran(0)/(ran(0)+ran(1)))
 	}
 	if r := after.Clients[0].DispatchReason; r.Code != "least-gpu-time" && r.Code != "least-gpu-time-elsewhere" {
-		t.Errorf("the last request was dispatched for the reason %q", r)
+		t.Errorf("reason for dispatching the last request of heavy: got %q, want least-gpu-time or least-gpu-time-elsewhere", r)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestExclusive(t *testing.T) {
 		}
 	}
 	if len(gpus[0]) != 1 || len(gpus[1]) != 1 || gpus[0][0] == gpus[1][0] {
-		t.Errorf("two clients on two GPUs ran on %v", gpus)
+		t.Errorf("GPUs of two clients on two GPUs: got %v, want one each, and different ones", gpus)
 	}
 	// A third client gets a GPU on which no other client has objects.
 	d.mustRun("c2", sum("a", "a", "b", 10, ""))
@@ -90,7 +90,7 @@ func TestExclusive(t *testing.T) {
 			}
 		}
 		if len(on) > 1 {
-			t.Errorf("GPU %d has objects of %v", g, on)
+			t.Errorf("clients with objects on GPU %d: got %v, want at most one", g, on)
 		}
 	}
 	for range 5 {
@@ -100,7 +100,7 @@ func TestExclusive(t *testing.T) {
 	}
 	for i := range 3 {
 		if got := d.getObject(fmt.Sprint("c", i), "b")[1]; got != 2+5 { // 1 + 1, then 1 added five times
-			t.Errorf("c%d's b is %v", i, got)
+			t.Errorf("element 1 of b of the client c%d: got %v, want %v", i, got, 2+5)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestFCFS(t *testing.T) {
 			return
 		}
 		if rounds > 1000 {
-			t.Fatalf("12 requests never came while one ran for %d ms", rounds*20)
+			t.Fatalf("12 requests did not arrive while a request of %d ms ran", rounds*20)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func arriveInOrder(t *testing.T, rounds int) bool {
 			linked[i] = a.Cache.ModulesLinked
 		})
 		runs := true
-		waitFor(t, func() bool {
+		eventually(t, fmt.Sprintf("%d requests are queued, or the first one has ended", i+1), func() bool {
 			s, waiting := d.stats(), 0
 			for _, c := range s.Clients {
 				waiting += c.Waiting
@@ -152,7 +152,7 @@ func arriveInOrder(t *testing.T, rounds int) bool {
 	all.Wait()
 	want := [...]int{2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 	if linked != want {
-		t.Errorf("they linked %v kernels, want %v", linked, want)
+		t.Errorf("modules linked by each request: got %v, want %v", linked, want)
 	}
 	return true
 }
@@ -166,7 +166,7 @@ func TestBusy(t *testing.T) {
 			return
 		}
 		if rounds > 1000 {
-			t.Fatalf("1100 requests never filled the queue, though the one before them ran %d ms", rounds*20)
+			t.Fatalf("1100 requests did not fill the queue while a request of %d ms ran", rounds*20)
 		}
 	}
 }
@@ -192,23 +192,23 @@ func fillQueue(t *testing.T, rounds int) bool {
 			}
 		})
 	}
-	waitFor(t, func() bool { return busy.Load() > 0 || ran.Load() > 76 })
+	eventually(t, "a request was refused, or the first one has ended", func() bool { return busy.Load() > 0 || ran.Load() > 76 })
 	other := make(chan error, 1)
 	go func() { _, err := d.run("other", custom(busyPTX, "slow", 80)); other <- err }()
 	select {
 	case err := <-other:
 		if err != nil {
-			t.Errorf("another client: %v", err)
+			t.Errorf("run a request of another client: %v", err)
 		}
 	case <-time.After(patience):
-		t.Fatal("another client waits for ever")
+		t.Fatalf("the request of another client has not ended after %v", patience)
 	}
 	all.Wait()
 	if busy.Load() == 0 {
 		return false
 	}
 	if busy.Load() > 76 || ran.Load() < 1024 { // requests that arrive after the end of the first one find room
-		t.Errorf("%d ran and %d were refused, of 1100 beside one that runs", ran.Load(), busy.Load())
+		t.Errorf("1100 requests during another one: got %d that ran and %d refused, want at least 1024 and at most 76", ran.Load(), busy.Load())
 	}
 	return true
 }
@@ -219,10 +219,10 @@ func TestRefusedIsNoClient(t *testing.T) {
 	d.refused("run", sum("a", "a", "c", 10, ""), "not-found", "/buffers/a/key")
 	var p *problem
 	if _, err := d.do("put", "PUT", object("big"), make([]byte, 65*mib)); !asProblem(err, &p) || p.Code != "too-large" {
-		t.Errorf("more than the host has: %v", err)
+		t.Errorf("PUT of an object larger than the host memory: got %v, want too-large", err)
 	}
 	if s := d.stats(); len(s.Clients) != 0 {
-		t.Errorf("%+v, want none", s.Clients)
+		t.Errorf("clients after a refused PUT: got %+v, want none", s.Clients)
 	}
 }
 
@@ -241,34 +241,34 @@ func TestManyClients(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.putObject("holds", "a", ramp(10, 0))
-			gone := func(client string) {
+			connectAndClose := func(client string) {
 				t.Helper()
 				d.putObject(client, "a", ramp(10, 0))
 				if _, err := d.do(client, "DELETE", object("a"), nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			has := func(client string) bool {
+			known := func(client string) bool {
 				return slices.ContainsFunc(d.stats().Clients, func(c kernel.ClientStats) bool { return c.Client == client })
 			}
 			d.mustRun("oldest", custom(tinyPTX, "slow", 1))
 			for i := range most - 4 {
-				gone(fmt.Sprint("c", i))
+				connectAndClose(fmt.Sprint("c", i))
 			}
-			if n := len(d.stats().Clients); n != most || !has("oldest") {
-				t.Fatalf("there are %d clients", n)
+			if n := len(d.stats().Clients); n != most || !known("oldest") {
+				t.Fatalf("clients: got %d (oldest known: %v), want %d with oldest", n, known("oldest"), most)
 			}
 			d.mustRun("next", custom(tinyPTX, "slow", 1))
-			if n := len(d.stats().Clients); n != most || has("oldest") || !has("c0") {
-				t.Errorf("after one more there are %d clients", n)
+			if n := len(d.stats().Clients); n != most || known("oldest") || !known("c0") {
+				t.Errorf("clients after one more: got %d (oldest known: %v, c0 known: %v), want %d without oldest and with c0", n, known("oldest"), known("c0"), most)
 			}
-			waitFor(t, func() bool { return d.stats().GPUs[0].Executors == 1 })
+			eventually(t, "one executor is running", func() bool { return d.stats().GPUs[0].Executors == 1 })
 			for i := range most - 4 { // replaces all clients that can be forgotten
 				d.putObject(fmt.Sprint("d", i), "a", ramp(10, 0))
 			}
 			for _, client := range []string{"known", "weighed", "holds"} {
-				if !has(client) {
-					t.Errorf("%s was forgotten", client)
+				if !known(client) {
+					t.Errorf("the client %s was forgotten, want it kept", client)
 				}
 			}
 			d.mustRun("next", custom(tinyPTX, "slow", 1))

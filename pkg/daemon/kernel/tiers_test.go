@@ -39,33 +39,33 @@ func TestEviction(t *testing.T) {
 	d.mustRun("", sum("a", "b", "v", n, `,"volatile":true`))
 	d.mustRun("", sum("a", "a", "c", n, "")) // on the GPU: a, b, v and c, 16 MiB
 	if got := locations(d, ""); got != "a:h0 b:h0 c:h0 v:0" {
-		t.Errorf("before: %s", got)
+		t.Errorf("locations before an eviction: got %s, want a:h0 b:h0 c:h0 v:0", got)
 	}
 	// One more object fits. Then b, v and c are the objects used once, in this order.
 	d.mustRun("", sum("a", "a", "d", n, ""))
 	a := d.mustRun("", sum("a", "a", "e", n, ""))
 	if got := locations(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 v:0" || a.Cache.Evicted != 1 {
-		t.Errorf("after one: %s, %+v", got, a.Cache)
+		t.Errorf("after one eviction: got the locations %s and the cache %+v, want a:h0 b:h c:h0 d:h0 e:h0 v:0 and Evicted 1", got, a.Cache)
 	}
 	a = d.mustRun("", sum("a", "a", "f", n, ""))
 	if got := locations(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 f:h0 v:h" || a.Cache.Evicted != 1 {
-		t.Errorf("after two, the volatile one was saved: %s, %+v", got, a.Cache)
+		t.Errorf("after two evictions: got the locations %s and the cache %+v, want a:h0 b:h c:h0 d:h0 e:h0 f:h0 v:h (the volatile object is saved) and Evicted 1", got, a.Cache)
 	}
 	if got := d.getObject("", "v"); got[0] != 3 || got[n-1] != 3 {
-		t.Errorf("v is %v … %v", got[0], got[n-1])
+		t.Errorf("first and last value of v: got %v and %v, want 3 and 3", got[0], got[n-1])
 	}
 	// A request that needs the whole GPU.
 	big := fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},"buffers":{"t":{"kind":"temporary","size":%d},"v":{"kind":"inout","key":"v"}},
 "kernels":[{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"t"},{"buffer":"v"},{"i32":%d}]}]}`, 16*mib, n)
 	d.mustRun("", big)
 	if got := locations(d, ""); got != "a:h b:h c:h d:h e:h f:h v:h0" {
-		t.Errorf("after all: %s", got)
+		t.Errorf("locations after a request for the whole GPU: got %s, want a:h b:h c:h d:h e:h f:h v:h0", got)
 	}
 	if got := d.getObject("", "v"); got[n-1] != 3 { // new memory contains zeros, not older data
-		t.Errorf("v is %v", got[n-1])
+		t.Errorf("last value of v after a request for the whole GPU: got %v, want 3", got[n-1])
 	}
 	if s := d.stats(); s.Host.Used != 28*mib || s.GPUs[0].Used != 4*mib {
-		t.Errorf("%+v %+v", s.Host, s.GPUs[0])
+		t.Errorf("memory: got %+v on the host and %+v on the GPU, want Used %d and %d", s.Host, s.GPUs[0], 28*mib, 4*mib)
 	}
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "v"} {
 		if _, err := d.do("", "DELETE", object(key), nil); err != nil {
@@ -73,7 +73,7 @@ func TestEviction(t *testing.T) {
 		}
 	}
 	if s := d.stats(); s.Host.Used != 0 || s.GPUs[0].Used != 0 || s.GPUs[0].Objects != 0 {
-		t.Errorf("after all was deleted: %+v %+v", s.Host, s.GPUs[0])
+		t.Errorf("memory after all objects were deleted: got %+v on the host and %+v on the GPU, want Used 0 and Objects 0", s.Host, s.GPUs[0])
 	}
 }
 
@@ -99,15 +99,15 @@ func TestManyExecutors(t *testing.T) {
 	}
 	run(most)
 	if first, second := locations(d, client(0)), locations(d, client(1)); first != "a:h0 v:0" || second != "a:h v:h" {
-		t.Errorf("after one more there is %s of the first, %s of the second", first, second)
+		t.Errorf("locations after one client more: got %s of the first client and %s of the second, want a:h0 v:0 and a:h v:h", first, second)
 	}
 	run(most + 1)
 	if s := d.stats(); s.GPUs[0].Executors != most || s.GPUs[0].Started != 1+most+2 || s.GPUs[0].Faults != 0 {
-		t.Errorf("%+v", s.GPUs[0])
+		t.Errorf("statistics of the GPU: got %+v, want Executors %d, Started %d, Faults 0", s.GPUs[0], most, 1+most+2)
 	}
 	for i := range most + 2 {
 		if v := d.getObject(client(i), "v"); v[n-1] != 2*(n-1+float32(i)) {
-			t.Errorf("v of %s is %v", client(i), v[n-1])
+			t.Errorf("last value of v of the client %s: got %v, want %v", client(i), v[n-1], 2*(n-1+float32(i)))
 		}
 	}
 }
@@ -152,17 +152,17 @@ func TestInout(t *testing.T) {
 	for _, want := range []float32{3, 9, 27} { // afterwards, a is only on the GPU
 		d.mustRun("", twice)
 		if got := locations(d, ""); want < 9 && got != "a:0" {
-			t.Errorf("it is at %s", got)
+			t.Errorf("locations of a: got %s, want a:0", got)
 		}
 		if got := d.getObject("", "a")[0]; got != want {
-			t.Fatalf("%v, want %v", got, want)
+			t.Fatalf("first value of a: got %v, want %v", got, want)
 		}
 	}
 	d.mustRun("", twice)
 	// A request that changes an object that is only on the GPU, and faults: the object was saved before.
 	d.refused("", wild("a"), "fault", "/kernels/0")
 	if got := d.getObject("", "a")[0]; got != 81 {
-		t.Errorf("after the fault: %v", got)
+		t.Errorf("first value of a after the fault: got %v, want 81", got)
 	}
 }
 
@@ -183,20 +183,20 @@ func TestAnswers(t *testing.T) {
 "kept":{"kind":"output","key":"AAAA","size":4},"x":{"kind":"input","key":"ones"},"both":{"kind":"inout","key":"ones","inline":true}},
 "kernels":[{"module":"m","name":"vadd","args":[{"buffer":"x"},{"buffer":"x"},{"buffer":"both"},{"i32":1}]}]}`, buffers.String()))
 	if len(a.Outputs) != len(names)+2 {
-		t.Errorf("%+v", a.Outputs)
+		t.Errorf("outputs: got %d, want %d: %+v", len(a.Outputs), len(names)+2, a.Outputs)
 	}
 	for i, name := range names {
 		if out := a.Outputs[name]; out.Key != "" || out.Size != int64(i+3) || !bytes.Equal(out.Data, make([]byte, i+3)) {
-			t.Errorf("%q is %+v", name, out)
+			t.Errorf("output %q: got %+v, want no key and %d zero bytes", name, out, i+3)
 		}
 	}
 	if out := a.Outputs["kept"]; out.Key != "AAAA" || out.Size != 4 || out.Data != nil {
-		t.Errorf("kept is %+v; want Key AAAA, Size 4, Data nil", out)
+		t.Errorf("output kept: got %+v, want Key AAAA, Size 4, Data nil", out)
 	}
 	if out := a.Outputs["both"]; out.Key != "ones" || len(values(out.Data)) != 1 || values(out.Data)[0] != 2 {
-		t.Errorf("both is %+v", out)
+		t.Errorf("output both: got %+v, want Key ones and the value 2", out)
 	}
-	waitFor(t, func() bool { return d.stats().Host.Used == 8 })
+	eventually(t, "8 bytes of host memory are in use", func() bool { return d.stats().Host.Used == 8 })
 }
 
 // The bytes of an answer count against the host's budget until it is sent, unless they are also the bytes of a
@@ -221,10 +221,10 @@ func TestHostFullOfAnswers(t *testing.T) {
 			d.write(conn, post("POST", "/v1/run", request, 0))
 			got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || got.StatusCode != 200 {
-				t.Fatalf("%+v, %v; want StatusCode 200", got, err)
+				t.Fatalf("answer: got %+v, %v; want StatusCode 200", got, err)
 			}
 			if now := d.stats().Host.Used - used; now != test.taken*4*n {
-				t.Errorf("%d bytes are taken while it is sent, want %d", now, test.taken*4*n)
+				t.Errorf("host memory in use while the answer is sent: got %d bytes more, want %d", now, test.taken*4*n)
 			}
 			d.putObject("", "a", ramp(1, 0)) // replaces the input
 			if test.stored > 0 {
@@ -240,20 +240,20 @@ func TestHostFullOfAnswers(t *testing.T) {
 			unmarshal(t, text, &a)
 			v := values(a.Outputs["c"].Data)
 			if len(v) != n {
-				t.Fatalf("%d floats, want %v", len(v), n)
+				t.Fatalf("output c: got %d values, want %v", len(v), n)
 			}
 			for i := range v {
 				if v[i] != 2*float32(i) {
-					t.Fatalf("float %d is %v", i, v[i])
+					t.Fatalf("value %d of c: got %v, want %v", i, v[i], 2*float32(i))
 				}
 			}
-			waitFor(t, func() bool { return d.stats().Host.Used == 4 })
+			eventually(t, "4 bytes of host memory are in use", func() bool { return d.stats().Host.Used == 4 })
 		})
 	}
 	d.refused("", fmt.Sprintf(`{"version":1,"modules":{"m":{"ptx":%q}},"buffers":{"y":{"kind":"output","inline":true,"size":%d}},
 "kernels":[{"module":"m","name":"slow","grid":[1,1,1],"block":[1,1,1],"args":[]}]}`, tinyPTX, 31*mib), "too-large", "/buffers/y")
 	if s := d.stats(); s.Host.Used != 4 {
-		t.Errorf("%d bytes are left, want 4", s.Host.Used)
+		t.Errorf("host memory in use after the refused request: got %d bytes, want 4", s.Host.Used)
 	}
 }
 
@@ -266,11 +266,11 @@ func TestHostFull(t *testing.T) {
 	d.refused("", sum("a", "a", "c", n, ""), "too-large", "/buffers/c")
 	var p *problem
 	if _, err := d.do("", "PUT", object("d"), make([]byte, 4*mib)); !errors.As(err, &p) || p.Code != "too-large" {
-		t.Errorf("a PUT: %v", err)
+		t.Errorf("PUT with a full host: got %v, want too-large", err)
 	}
 	d.putObject("", "d", ramp(10, 0))
 	if got := d.getObject("", "b")[n-1]; got != 2 {
-		t.Errorf("b is %v", got)
+		t.Errorf("last value of b: got %v, want 2", got)
 	}
 }
 
@@ -285,22 +285,22 @@ func TestHostFullOfInputs(t *testing.T) {
 	d.write(reader, "GET /v1/objects/a HTTP/1.1\r\nHost: k\r\n\r\n")
 	got, err := http.ReadResponse(bufio.NewReader(reader), nil)
 	if err != nil || got.StatusCode != http.StatusOK {
-		t.Fatalf("%+v, %v; want StatusCode %v", got, err, http.StatusOK)
+		t.Fatalf("GET of a: got %+v, %v; want StatusCode %v", got, err, http.StatusOK)
 	}
 	if _, err := d.do("", "DELETE", object("a"), nil); err != nil {
 		t.Fatal(err)
 	}
 	var p *problem
 	if _, err := d.do("", "PUT", object("b"), make([]byte, 8*mib)); !errors.As(err, &p) || p.Code != "too-large" {
-		t.Errorf("a PUT beside what is still read: %v", err)
+		t.Errorf("PUT while the deleted object a is still being read: got %v, want too-large", err)
 	}
 	s := d.stats()
 	if c := s.Clients[0]; s.Host.Used != 8*mib || c.Objects != 0 || c.Bytes != 8*mib {
-		t.Errorf("%d bytes are taken, and of the client %+v", s.Host.Used, c)
+		t.Errorf("got %d bytes of host memory in use and the client %+v, want %d, Objects 0 and Bytes %d", s.Host.Used, c, 8*mib, 8*mib)
 	}
 	_ = reader.Close()
 	_ = got.Body.Close()
-	waitFor(t, func() bool { return d.stats().Host.Used == 0 })
+	eventually(t, "no host memory is in use", func() bool { return d.stats().Host.Used == 0 })
 	d.putObject("", "b", mibs(8, 1))
 }
 
@@ -312,12 +312,12 @@ func TestPutLargerThanMemory(t *testing.T) {
 	d.write(conn, fmt.Sprintf("PUT /v1/objects/b HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\nx", math.MaxInt64))
 	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil || got.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Fatalf("%+v, %v; want StatusCode %v", got, err, http.StatusRequestEntityTooLarge)
+		t.Fatalf("PUT with the longest length: got %+v, %v; want StatusCode %v", got, err, http.StatusRequestEntityTooLarge)
 	}
 	_ = got.Body.Close()
 	d.putObject("", "c", ramp(10, 0))
 	if s := d.stats(); s.Host.Used != 80 {
-		t.Errorf("%d bytes are taken, want 80", s.Host.Used)
+		t.Errorf("host memory in use: got %d bytes, want 80", s.Host.Used)
 	}
 }
 
@@ -339,16 +339,16 @@ func TestClients(t *testing.T) {
 			own.mustRun("", sum("a", "a", "b", n, ""))
 			d.mustRun("bob", sum("a", "a", "b", n, ""))
 			if a, b := d.getObject("alice", "b")[1], own.getObject("", "b")[1]; a != 2 || b != 2 {
-				t.Errorf("alice's b is %v and %v", a, b)
+				t.Errorf("element 1 of alice's b: got %v on the common socket and %v on her own, want 2 and 2", a, b)
 			}
 			if got := d.getObject("bob", "b")[1]; got != 2002 {
-				t.Errorf("bob's b is %v", got)
+				t.Errorf("element 1 of bob's b: got %v, want 2002", got)
 			}
 			if _, err := own.do("bob", "GET", object("a"), nil); err == nil {
-				t.Error("alice's socket speaks for bob")
+				t.Error("GET for bob on alice's socket succeeded, want an error")
 			}
 			if _, err := own.do("", "PUT", "/v1/clients/alice", []byte(`{"weight":9}`)); err == nil {
-				t.Error("alice changes her weight")
+				t.Error("PUT of alice's weight on her own socket succeeded, want an error")
 			}
 			if _, err := d.do("", "PUT", "/v1/clients/bob", []byte(`{"weight":3}`)); err != nil {
 				t.Error(err)
@@ -359,7 +359,7 @@ func TestClients(t *testing.T) {
 				want = 2
 			}
 			if len(s.Clients) != 2 || s.Clients[0].Weight != 2 || s.Clients[1].Weight != 3 || s.GPUs[0].Executors != want {
-				t.Errorf("%+v", s)
+				t.Errorf("statistics: got %+v, want two clients of the weights 2 and 3 and Executors %d", s, want)
 			}
 			// Each client's requests evict the other's objects, also across executors.
 			const large = 900 * 1024 / 4 / 3
@@ -373,7 +373,7 @@ func TestClients(t *testing.T) {
 			for round := range 3 {
 				for _, client := range []string{"alice", "bob"} {
 					if got := d.getObject(client, fmt.Sprint("v", round))[large-1]; got != 2*(large-1) {
-						t.Errorf("%s's v%d is %v", client, round, got)
+						t.Errorf("last value of v%d of %s: got %v, want %v", round, client, got, 2*(large-1))
 					}
 				}
 			}
@@ -385,7 +385,7 @@ func TestClients(t *testing.T) {
 				want = 3 // one to query the GPU, alice's, and bob's, which is not replaced yet
 			}
 			if started := d.stats().GPUs[0].Started; started != want {
-				t.Errorf("%d executors were started, want %d", started, want)
+				t.Errorf("started executors: got %d, want %d", started, want)
 			}
 		})
 	}
@@ -412,7 +412,7 @@ func TestOrder(t *testing.T) {
 	}
 	all.Wait()
 	if got := d.getObject("", "x")[n-1]; got != 40 {
-		t.Errorf("40 additions of one come to %v", got)
+		t.Errorf("last value of x after 40 additions of one: got %v, want 40", got)
 	}
 	// A request may read the output of an earlier request that has not run yet.
 	var chain sync.WaitGroup
@@ -426,7 +426,7 @@ func TestOrder(t *testing.T) {
 	}
 	chain.Wait()
 	if got := d.getObject("", "c5")[0]; got != 46 {
-		t.Errorf("the chain ends with %v", got)
+		t.Errorf("last value of the chain, c5: got %v, want 46", got)
 	}
 }
 
@@ -438,7 +438,7 @@ func TestOrderAfterDisconnect(t *testing.T) {
 			return
 		}
 		if blocks > 100_000 {
-			t.Fatal("the first request never ran for as long as the others needed to come")
+			t.Fatal("the first request ended before the others arrived in each try, the last with more than 100,000 blocks")
 		}
 	}
 }
@@ -461,31 +461,31 @@ func disconnectBetween(t *testing.T, blocks int) bool {
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
-	ask := func(request string) {
+	startRun := func(request string) {
 		all.Go(func() {
 			if _, err := d.run("", request); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	waits := func(so int) bool {
+	awaitQueued := func(queued int) bool {
 		var running, waiting int
-		waitFor(t, func() bool { running, waiting = state(); return running != 1 || waiting == so })
+		eventually(t, fmt.Sprintf("%d requests are queued, or not exactly one runs", queued), func() bool { running, waiting = state(); return running != 1 || waiting == queued })
 		return running == 1
 	}
 	slow := strings.Replace(sum("x", "one", "x", n, ""), `"kernels":[`, fmt.Sprintf(`"kernels":[{"module":"s","name":"slow","grid":[%d,1,1],"block":[1,1,1],"args":[]},`, blocks), 1)
 	d.startRequest(&all, "", strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1))
 	same, shorter := d.dial(), d.dial()
 	d.write(same, post("POST", "/v1/run", sum("one", "one", "x", n, ""), 0))
-	if !waits(1) {
+	if !awaitQueued(1) {
 		return false
 	}
-	ask(sum("x", "one", "y", n, ""))
-	if !waits(2) {
+	startRun(sum("x", "one", "y", n, ""))
+	if !awaitQueued(2) {
 		return false
 	}
 	d.write(shorter, post("POST", "/v1/run", sum("one", "one", "x", n/2, ""), 0))
-	if !waits(3) {
+	if !awaitQueued(3) {
 		return false
 	}
 	for _, conn := range []*net.UnixConn{same, shorter} {
@@ -504,15 +504,15 @@ func disconnectBetween(t *testing.T, blocks int) bool {
 	if running, _ := state(); running == 0 {
 		return false
 	}
-	ask(sum("x", "one", "z", n, ""))
+	startRun(sum("x", "one", "z", n, ""))
 	all.Wait()
 	for key, want := range map[string]float32{"x": 11, "y": 12, "z": 12} {
 		if got := d.getObject("", key)[n-1]; got != want {
-			t.Errorf("%s is %v, want %v", key, got, want)
+			t.Errorf("last value of %s: got %v, want %v", key, got, want)
 		}
 	}
 	if running, waiting := state(); running != 0 || waiting != 0 {
-		t.Errorf("%d requests run and %d wait", running, waiting)
+		t.Errorf("after the last request: got %d running and %d queued requests, want 0 and 0", running, waiting)
 	}
 	return true
 }
@@ -525,13 +525,14 @@ func mibs1(n int, v float32) []float32 {
 	return out
 }
 
-func waitFor(t testing.TB, done func() bool) {
+// eventually waits until a condition holds.
+func eventually(t testing.TB, condition string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); !done(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatal("it does not happen")
+			t.Fatalf("not within %v: %s", patience, condition)
 		}
 	}
 }
@@ -551,6 +552,6 @@ func TestAcrossGPUs(t *testing.T) {
 	}
 	busy.Wait()
 	if got := d.getObject("", "w")[10]; got != 30 {
-		t.Errorf("w is %v", got)
+		t.Errorf("element 10 of w: got %v, want 30", got)
 	}
 }
