@@ -44,8 +44,8 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var status wire.Status
-	eventually(t, "there is a daemon again, which answers", func() bool {
-		if again := daemon(); again == 0 || again == first {
+	eventually(t, "another daemon answers", func() bool {
+		if pid := daemon(); pid == 0 || pid == first {
 			return false
 		}
 		var err error
@@ -53,14 +53,14 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 		return err == nil
 	})
 	if c := status.GPUs[0].Clients; len(c) != 1 || c[0].Instance != "patient" || c[0].QuotaRequest != 0.3 {
-		t.Errorf("it has %+v", c)
+		t.Errorf("clients of the new daemon: got %+v, want patient with QuotaRequest 0.3", c)
 	}
 	// The message follows when the daemon has answered, unless the program has ended by then.
-	eventually(t, "it says that it started the daemon", func() bool {
+	eventually(t, "gfaas run reports that it started the daemon", func() bool {
 		return strings.Contains(stderr.String(), "the token daemon had ended: started it again")
 	})
 	p.write("done", "")
 	if status := exitStatus(cmd.Wait()); status != 0 {
-		t.Errorf("exit %d, want 0", status)
+		t.Errorf("exit status of gfaas run: got %d, want 0", status)
 	}
 }

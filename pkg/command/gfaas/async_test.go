@@ -45,7 +45,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := gfaas("apply", "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("gfaas apply: %v: %s", err, out)
 	}
 
 	var mu sync.Mutex
@@ -57,7 +57,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		defer mu.Unlock()
 		sends[id]++
 		if string(body) != id+"\n" || r.Header.Get("X-Function-Status") != "200" {
-			t.Errorf("call %s: status %s, %q", id, r.Header.Get("X-Function-Status"), body)
+			t.Errorf("answer of call %s: got status %s and the body %q, want 200 and the ID", id, r.Header.Get("X-Function-Status"), body)
 		}
 	}))
 	defer receiver.Close()
@@ -76,7 +76,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		}
 		for !client.Answers(ctx) || !knows(ctx, client) {
 			if ctx.Err() != nil {
-				t.Fatal("the gateway does not answer: ", stderr.String())
+				t.Fatalf("the gateway does not answer: %s", stderr.String())
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -114,7 +114,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		}
 		id := fmt.Sprint("call", n)
 		if !accept(id) {
-			t.Fatal(id, " is not accepted")
+			t.Fatalf("asynchronous call %s was not accepted", id)
 		}
 		accepted[id] = true
 	}
@@ -122,10 +122,10 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		for state := ""; state != "done"; {
 			var s struct{ State string }
 			if err := client.Do(ctx, http.MethodGet, "/system/async/"+id, nil, &s); err != nil {
-				t.Fatalf("%s was accepted: %v", id, err)
+				t.Fatalf("status of the accepted %s: %v", id, err)
 			}
 			if state = s.State; state == "failed" {
-				t.Fatalf("%s failed", id)
+				t.Fatalf("state of %s: got failed, want done", id)
 			} else if state != "done" {
 				time.Sleep(10 * time.Millisecond)
 			}
@@ -141,16 +141,16 @@ func TestAsyncSurvivesKills(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	again := 0
+	repeats := 0
 	for id := range accepted {
 		if runs[id] == 0 || sends[id] == 0 {
-			t.Errorf("%s was accepted, ran %d times and was sent %d times", id, runs[id], sends[id])
+			t.Errorf("accepted %s: got %d runs and %d sent answers, want at least 1 of each", id, runs[id], sends[id])
 		}
-		again += max(runs[id]-1, 0) + max(sends[id]-1, 0)
+		repeats += max(runs[id]-1, 0) + max(sends[id]-1, 0)
 	}
-	t.Logf("%d accepted, %d repeats", len(accepted), again)
-	if again > kills*places {
-		t.Errorf("%d repeats after %d kills, want at most %d each", again, kills, places)
+	t.Logf("%d accepted, %d repeats", len(accepted), repeats)
+	if repeats > kills*places {
+		t.Errorf("repeated runs and sends after %d kills: got %d, want at most %d per kill", kills, repeats, places)
 	}
 }
 

@@ -20,7 +20,7 @@ printf '%s\n' "${COMPREPLY[@]}"`
 func TestCompletionInBash(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("no bash, so what the file for it does is not tested")
+		t.Skip("bash is not installed")
 	}
 	t.Parallel()
 	p := newEnvironment(t)
@@ -57,7 +57,7 @@ func TestCompletionInBash(t *testing.T) {
 		cmd.Env = append(cmd.Env, "SCRIPT="+built("..", "completions", "gfaas.bash"))
 		text, err := cmd.Output()
 		if err != nil {
-			t.Errorf("%s: %v", c.line, err)
+			t.Errorf("complete %q: %v", c.line, err)
 		}
 		var got []string
 		for line := range strings.Lines(string(text)) {
@@ -67,11 +67,11 @@ func TestCompletionInBash(t *testing.T) {
 		}
 		for _, w := range c.want {
 			if !slices.Contains(got, w) {
-				t.Errorf("%s: completed by %q, want %q too", c.line, got, w)
+				t.Errorf("completions of %q: got %q, want %q among them", c.line, got, w)
 			}
 		}
 		if c.lone && len(got) != len(c.want) {
-			t.Errorf("%s: completed by %q, want %q", c.line, got, c.want)
+			t.Errorf("completions of %q: got %q, want only %q", c.line, got, c.want)
 		}
 	}
 }

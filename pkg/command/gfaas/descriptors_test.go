@@ -38,9 +38,9 @@ func TestFewDescriptors(t *testing.T) {
 			description := fmt.Sprintf("%d descriptors: gfaas %v", n, args)
 			switch code := exitStatus(err); {
 			case strings.Contains(string(text), "goroutine "), code == 2, code < 0, code > 127:
-				t.Errorf("%s: status %d\n%s", description, code, text)
+				t.Errorf("%s: got exit status %d, want success or a message about the shortage\n%s", description, code, text)
 			case code != 0 && !strings.Contains(string(text), "gfaas"):
-				t.Errorf("%s: status %d and %q, want a message", description, code, text)
+				t.Errorf("%s: got exit status %d and %q, want a message", description, code, text)
 			case code != 0:
 				failures++
 			case args[0] == "up":
@@ -48,21 +48,21 @@ func TestFewDescriptors(t *testing.T) {
 			}
 			if args[0] == "up" && exitStatus(err) != 0 {
 				if remaining := p.output("ps", "-o", "csv"); strings.Contains(remaining, "f-1") || p.functions() != 1 {
-					t.Errorf("%s failed and left %d instances:\n%s%s", description, p.functions()-1, text, remaining)
+					t.Errorf("%s failed: got %d remaining instances, want 0:\n%s%s", description, p.functions()-1, text, remaining)
 					p.output("down", "f-1")
 				}
 			}
 		}
 	}
 	if failures == 0 || !enough {
-		t.Errorf("%d commands failed, and in the end there were enough: %v", failures, enough)
+		t.Errorf("got %d failed commands and a successful up: %v, want at least 1 and true", failures, enough)
 	}
 	p.output("down")
 	p.checkNothingRemains()
 }
 
-// TestDescriptorBeyondTheLimit: a script may keep a file open at a number above the limit that it then sets. The
-// command of gfaas run inherits the file; daemons and instances do not.
+// TestDescriptorBeyondTheLimit checks a script that keeps a file open at a number above the limit that it then sets.
+// The command of gfaas run inherits the file; daemons and instances do not.
 func TestDescriptorBeyondTheLimit(t *testing.T) {
 	p := newEnvironment(t)
 	p.write("f.yaml", `{name: f, command: ["`+p.getenv("FUNCTION")+`"]}`)

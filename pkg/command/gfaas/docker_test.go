@@ -71,38 +71,38 @@ func TestUpOnDocker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list) != 2 || list[0].Runtime != "docker" || len(list[0].Container) != 64 || list[0].PID != 0 || list[0].State != "ready" {
-		t.Errorf("ps: %+v", list)
+		t.Errorf("gfaas ps: got %+v, want two ready instances with the runtime docker, a container ID and no PID", list)
 	}
 	for i := range 20 {
 		cmd := p.command("invoke", "boxed")
 		cmd.Stdin = strings.NewReader(fmt.Sprintf("body %d", i))
 		if text, err := cmd.Output(); err != nil || string(text) != fmt.Sprintf("body %d", i) {
-			t.Fatalf("answer %d: %q, %v", i, text, err)
+			t.Fatalf("answer %d: got %q, %v; want the body %q", i, text, err, fmt.Sprintf("body %d", i))
 		}
 	}
 	cmd := p.command("invoke", "boxed", "-H", "X-Print: 1")
 	cmd.Stdin = strings.NewReader("printed in a container\n")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, text)
+		t.Fatalf("gfaas invoke boxed: %v\n%s", err, text)
 	}
 	for end := time.Now().Add(time.Minute); !strings.HasSuffix(p.output("logs", "boxed"), " | printed in a container\n"); {
 		if time.Now().After(end) {
-			t.Fatalf("the log is %q", p.output("logs", "boxed"))
+			t.Fatalf("gfaas logs boxed: got %q, want a last line with \"printed in a container\"", p.output("logs", "boxed"))
 		}
 	}
 	p.write("half.json", planOf("boxed-2", "failing-0"))
 	text, err := p.command("up", "half.json").CombinedOutput()
 	if exitStatus(err) != 1 || !strings.Contains(string(text), "instance failing-0: ended before it was ready: exited with status 3") {
-		t.Errorf("up half-way failed: %v\n%s", err, text)
+		t.Errorf("gfaas up half.json: got %v, want exit status 1 and the failed start of failing-0\n%s", err, text)
 	}
 	if n := containers(t, image); n != 2 {
-		t.Errorf("%d containers after up half-way failed, want the 2 from before", n)
+		t.Errorf("containers after a failed up: got %d, want the 2 from before", n)
 	}
 	removeHandle(t, p, "boxed-1")
 	p.output("down")
 	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left", n)
+		t.Errorf("containers after down: got %d, want 0", n)
 	}
 
 	// Without the state file and registrations, labels identify the containers.
@@ -113,12 +113,12 @@ func TestUpOnDocker(t *testing.T) {
 		}
 	}
 	if text := p.output("ps", "-o", "csv"); strings.Count(text, ",lost,") != 2 || !strings.Contains(text, "boxed-1,boxed,docker,") {
-		t.Errorf("ps without a state:\n%s", text)
+		t.Errorf("gfaas ps without a state file: got\n%swant two lost instances, boxed-1 among them", text)
 	}
 	p.output("down")
 	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left, whose state was gone", n)
+		t.Errorf("containers after a down without a state file: got %d, want 0", n)
 	}
 }
 

@@ -44,11 +44,11 @@ func planText(all map[string]plannedInstance) string {
 // edit makes one random change to a plan.
 func edit(r *rand.Rand, all map[string]plannedInstance) {
 	id := fmt.Sprintf("i-%d", r.IntN(4))
-	w, there := all[id]
+	w, exists := all[id]
 	switch {
-	case there && len(all) > 1 && r.IntN(4) == 0:
+	case exists && len(all) > 1 && r.IntN(4) == 0:
 		delete(all, id)
-	case there && r.IntN(2) == 0:
+	case exists && r.IntN(2) == 0:
 		w.quota = float64(1+r.IntN(9)) / 100
 		all[id] = w
 	default:
@@ -101,18 +101,18 @@ func TestEdits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(list) != len(plan) {
-			t.Fatalf("edit %d: %d instances run, the plan has %d: %+v", n, len(list), len(plan), list)
+			t.Fatalf("edit %d: running instances: got %d, want the plan's %d: %+v", n, len(list), len(plan), list)
 		}
 		next := map[string]int{}
 		for _, e := range list {
 			w, planned := plan[e.ID]
 			device := []string{"sim", "sim:1"}[w.gpu]
 			if !planned || e.State != "ready" || e.Function != w.function || e.SMPct != float64(w.sm) || e.QuotaRequest != w.quota || e.QuotaLimit != w.quota || e.GPU != device {
-				t.Fatalf("edit %d: %+v, want %+v", n, e, w)
+				t.Fatalf("edit %d: instance %s: got %+v, want it ready on %s as %+v (planned: %v)", n, e.ID, e, device, w, planned)
 			}
 			before, known := ran[e.ID]
 			if same := known && !before.restarted(w); same && !killed && e.PID != pids[e.ID] {
-				t.Errorf("edit %d: %s was started again, as %+v after %+v", n, e.ID, w, before)
+				t.Errorf("edit %d: PID of the unchanged instance %s: got %d, want %d; it was %+v and is %+v", n, e.ID, e.PID, pids[e.ID], before, w)
 			}
 			next[e.ID] = e.PID
 		}

@@ -32,7 +32,7 @@ func TestStandIns(t *testing.T) {
 		cmd := p.command(append([]string{"run", "-q", "--gpu", "sim", "--name", "stand-in", "--mem", "1GiB", "--"}, words...)...)
 		cmd.Env = append(cmd.Env, "RECORD="+record, "PATH="+bin+":"+os.Getenv("PATH"), "DOCKER_HOST=", "DOCKER_CONTEXT=", "DOCKER_CONFIG="+bin)
 		if text, err := cmd.CombinedOutput(); exitStatus(err) != 3 {
-			t.Fatalf("%s: status %d: %s", command, exitStatus(err), text)
+			t.Fatalf("gfaas run %s: got exit status %d, want the command's 3: %s", command, exitStatus(err), text)
 		}
 		text, err := os.ReadFile(record)
 		if err != nil {
@@ -43,7 +43,7 @@ func TestStandIns(t *testing.T) {
 		socket := filepath.Join(p.getenv("GFAAS_RUN_DIR"), "client", "stand-in") + ":/opt/gfaas/run:ro"
 		if run != len(words)-3 || got[run+1] != "-v" || got[run+2] != socket || !slices.Contains(got, "GFAAS_INSTANCE=stand-in") ||
 			!slices.Contains(got, "LD_PRELOAD=/opt/gfaas/libgfaas.so") || !strings.HasSuffix(string(text), "\nsecret set, preload none\n") {
-			t.Errorf("%s: it was given\n%s", command, text)
+			t.Errorf("arguments and environment of %s: got\n%swant the mount %s, GFAAS_INSTANCE and LD_PRELOAD after run", command, text, socket)
 		}
 		eventually(t, command+": the slice is removed", func() bool { return !p.knows("stand-in") })
 	}
@@ -64,9 +64,9 @@ func TestDockerRun(t *testing.T) {
 	var stderr strings.Builder
 	run.Stderr = &stderr
 	text, err := run.Output()
-	var did struct{ Share, Launches float64 }
-	if failed := json.Unmarshal(text, &did); err != nil || failed != nil || did.Launches == 0 || did.Share > 0.45 {
-		t.Errorf("a container with a quota of 0.3: %v, %v: %s%s", err, failed, text, stderr.String())
+	var result struct{ Share, Launches float64 }
+	if failed := json.Unmarshal(text, &result); err != nil || failed != nil || result.Launches == 0 || result.Share > 0.45 {
+		t.Errorf("container with a quota of 0.3: got %v, %v and %+v, want launches and a share of at most 0.45: %s%s", err, failed, result, text, stderr.String())
 	}
 	// A registered slice:
 	if err := os.Mkdir(filepath.Join(p.dir, "d"), 0o755); err != nil {
@@ -78,22 +78,22 @@ func TestDockerRun(t *testing.T) {
 	p.output("register", "d/plan.json", "--gpu", "sim")
 	args := p.output("docker-args", "f-0")
 	if strings.Contains(args, "SECRET") {
-		t.Errorf("the secret is on the command line: %s", args)
+		t.Errorf("gfaas docker-args f-0: got %s, want no secret", args)
 	}
 	text, err = exec.Command(docker, append(append([]string{"run", "--rm"}, strings.Fields(args)...), image, "/function", "1")...).Output()
-	if failed := json.Unmarshal(text, &did); err != nil || failed != nil || did.Launches == 0 {
-		t.Errorf("a container of a registered slice: %v, %v: %s", err, failed, text)
+	if failed := json.Unmarshal(text, &result); err != nil || failed != nil || result.Launches == 0 {
+		t.Errorf("container of a registered slice: got %v, %v and %+v, want launches: %s", err, failed, result, text)
 	}
 	if text, err := p.command("docker-args", "none").CombinedOutput(); exitStatus(err) != 1 || !strings.Contains(string(text), "no slice \"none\" is registered") {
-		t.Errorf("%v: %s", err, text)
+		t.Errorf("gfaas docker-args none: got %v, want exit status 1 and the unknown slice: %s", err, text)
 	}
 	if text, err := p.command("docker-args", "f-0", "--env-file", "d/none").CombinedOutput(); exitStatus(err) != 1 || !strings.Contains(string(text), "--env-file") {
-		t.Errorf("%v: %s", err, text)
+		t.Errorf("gfaas docker-args with a missing --env-file: got %v, want exit status 1 and the flag: %s", err, text)
 	}
 	// gfaas run waits for a detached container and then removes its slice.
 	run = p.command("run", "--gpu", "sim", "--name", "detached", "--quota", "0.3:0.3", "--", docker, "run", "-d", "--rm", image, "/function", "1")
 	if text, err := run.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, text)
+		t.Errorf("gfaas run of a detached container: %v\n%s", err, text)
 	}
 	eventually(t, "the slice of a detached container is removed", func() bool { return !p.knows("detached") })
 	_, secrets, _ := strings.Cut(args, "--env-file ")

@@ -120,14 +120,14 @@ func (p *environment) functions() (n int) {
 func (p *environment) checkNothingRemains() {
 	p.t.Helper()
 	if text := p.output("ps", "-o", "json"); strings.TrimSpace(text) != "[]" {
-		p.t.Errorf("ps: %s", text)
+		p.t.Errorf("gfaas ps: got %s, want no instances", text)
 	}
 	if n := p.functions(); n != 0 {
-		p.t.Errorf("%d processes are left", n)
+		p.t.Errorf("processes of functions: got %d, want 0", n)
 	}
 	for _, glob := range []string{"logs-*", "run/instances/*", "sim/*"} {
 		if remaining, _ := filepath.Glob(filepath.Join(p.dir, glob)); len(remaining) > 0 {
-			p.t.Errorf("left: %v", remaining)
+			p.t.Errorf("remaining files %s: got %v, want none", glob, remaining)
 		}
 	}
 }

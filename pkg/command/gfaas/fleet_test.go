@@ -38,7 +38,7 @@ func TestUpNodeByNode(t *testing.T) {
 		cmd := p.command("invoke", "fine")
 		cmd.Stdin = strings.NewReader("hello")
 		if text, err := cmd.Output(); err != nil || string(text) != "hello" {
-			t.Errorf("answer %q, %v; want hello", text, err)
+			t.Errorf("gfaas invoke fine: got %q, %v; want hello", text, err)
 		}
 	}
 
@@ -47,28 +47,28 @@ func TestUpNodeByNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(steps) != 1 || steps[0].Action != rollout.ActionStop || steps[0].ID != "fine-1" {
-		t.Errorf("on a: %+v, want fine-1 stopped and no more", steps)
+		t.Errorf("steps on the node a: got %+v, want only a stop of fine-1", steps)
 	}
 	a.output("up", "--node", "a", "--prune", "next.json")
 	b.output("up", "--node", "b", "--prune", "next.json")
 	after := b.ps()
 	if got := ids(a.ps()) + " / " + ids(after); got != "fine-0 / fine-2 fine-3" {
-		t.Errorf("run: %s, want fine-0 / fine-2 fine-3", got)
+		t.Errorf("running instances of both nodes: got %s, want fine-0 / fine-2 fine-3", got)
 	}
 	if after[0].PID != before[0].PID {
-		t.Errorf("fine-2 was started again: process %d, then %d", before[0].PID, after[0].PID)
+		t.Errorf("PID of fine-2, which is unchanged: got %d, want %d", after[0].PID, before[0].PID)
 	}
 
 	// up --prune stops all instances on a node that the plan leaves empty. It rejects an unknown node, which may be
 	// a typing mistake.
 	a.output("up", "--node", "a", "--prune", "without-a.json")
 	if got := ids(a.ps()) + " / " + ids(b.ps()); got != " / fine-2 fine-3" {
-		t.Errorf("run: %s, want  / fine-2 fine-3", got)
+		t.Errorf("running instances of both nodes: got %s, want none / fine-2 fine-3", got)
 	}
 	for _, verb := range []string{"up", "register"} {
 		text, err := a.command(verb, "--node", "c", "plan.json").CombinedOutput()
 		if exitStatus(err) != 2 || !strings.Contains(string(text), `--node "c" is not in the plan: expected one of a, b`) {
-			t.Errorf("%s: %v: %s", verb, err, text)
+			t.Errorf("gfaas %s --node c: got %v, want exit status 2 and the planned nodes: %s", verb, err, text)
 		}
 	}
 	b.output("down")
@@ -144,7 +144,7 @@ func (p *environment) export(args ...string) {
 	cmd.Path, cmd.Args = p.lookPath("gfaas-place"), append([]string{"gfaas-place", "export"}, args...)
 	cmd.Args = append(cmd.Args, "plan.json", "--functions", "f.yaml", "--gpu", "sim")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		p.t.Fatalf("%v: %v\n%s", cmd.Args, err, text)
+		p.t.Fatalf("run %v: %v\n%s", cmd.Args, err, text)
 	}
 }
 
@@ -168,7 +168,7 @@ func (p *environment) mustEngine(words ...string) string {
 	p.t.Helper()
 	text, err := p.engine(words...)
 	if err != nil {
-		p.t.Fatalf("%v: %v\n%s", words, err, text)
+		p.t.Fatalf("run %v: %v\n%s", words, err, text)
 	}
 	return text
 }
@@ -185,7 +185,7 @@ func compute(t *testing.T, address string) {
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
 		if err != nil || !strings.Contains(string(text), `"sum":1982400`) {
-			t.Fatalf("answer %s, %v", text, err)
+			t.Fatalf("answer of %s: got %s, %v; want the sum 1982400", address, text, err)
 		}
 		return true
 	})
@@ -219,9 +219,9 @@ func (p *environment) client(id string) wire.ClientStatus {
 func (p *environment) checkSlice(id string, quotaLimit float64) {
 	p.t.Helper()
 	var c wire.ClientStatus
-	eventually(p.t, "the token daemon hears of launches of "+id, func() bool { c = p.client(id); return c.PID != 0 && c.Launches > 0 })
+	eventually(p.t, "the token daemon counts launches of "+id, func() bool { c = p.client(id); return c.PID != 0 && c.Launches > 0 })
 	if c.SMPct != 10 || c.QuotaRequest != 0.1 || c.QuotaLimit != quotaLimit || c.MemLimitMiB != 512 {
-		p.t.Errorf("the token daemon has %+v; want SMPct 10, QuotaRequest 0.1, QuotaLimit %v, MemLimitMiB 512", c, quotaLimit)
+		p.t.Errorf("the token daemon's client %s: got %+v; want SMPct 10, QuotaRequest 0.1, QuotaLimit %v, MemLimitMiB 512", id, c, quotaLimit)
 	}
 }
 
@@ -232,7 +232,7 @@ func (p *environment) checkContainerLimits(id string) {
 	got := strings.TrimSpace(p.mustEngine("docker", "inspect", "--format",
 		"{{with .HostConfig}}{{.Memory}} {{.NanoCpus}} {{.PidsLimit}} {{.CapDrop}}{{end}}", strings.TrimSpace(container)))
 	if want := "1073741824 1500000000 4096 [ALL]"; got != want {
-		p.t.Errorf("%s has %s, want %s", id, got, want)
+		p.t.Errorf("limits of the container of %s: got %s, want %s", id, got, want)
 	}
 }
 
@@ -252,7 +252,7 @@ func composes(t *testing.T) map[string][]string {
 	}
 	if len(out) == 0 {
 		if os.Getenv("CI") != "" {
-			t.Fatal("no Compose is there")
+			t.Fatal("neither docker compose nor docker-compose was found")
 		}
 		t.Skip("no Compose is there")
 	}
@@ -276,7 +276,7 @@ func testCompose(t *testing.T, version string, program []string) {
 	compose := func(words ...string) []string { return slices.Concat(program, []string{"-p", project}, words) }
 	p.export("compose", "--node", "n", "--compose-version", version, "--out-file", "compose.yaml")
 	if text, err := p.engine(compose("config")...); err == nil || !strings.Contains(text, "gfaas register") {
-		t.Errorf("without settings: %v: %s", err, text)
+		t.Errorf("compose config without settings: got %v, want an error with \"gfaas register\": %s", err, text)
 	}
 	p.output("register", "plan.json", "--node", "n")
 	t.Cleanup(func() { _, _ = p.engine(compose("down")...) })
@@ -288,14 +288,14 @@ func testCompose(t *testing.T, version string, program []string) {
 	}
 	p.write(".env", string(settings)+"GFAAS_LIB_DIR="+p.dir+"/none\n")
 	if text, err := p.engine(compose("up", "-d")...); err == nil || !strings.Contains(text, "none/") {
-		t.Errorf("without the library: %v: %s", err, text)
+		t.Errorf("compose up without the library: got %v, want an error with its folder: %s", err, text)
 	}
 	if _, err := os.Stat(filepath.Join(p.dir, "none")); err == nil {
-		t.Error("a folder was made in the library's place")
+		t.Error("compose up created the missing folder of the library")
 	}
 	p.output("register", "plan.json", "--node", "n") // restores the settings with the same secret
-	if again, err := os.ReadFile(filepath.Join(p.dir, ".env")); err != nil || string(again) != string(settings) {
-		t.Errorf("the settings were %s and are %s, %v", settings, again, err)
+	if restored, err := os.ReadFile(filepath.Join(p.dir, ".env")); err != nil || string(restored) != string(settings) {
+		t.Errorf("settings after a second register: got %s, %v; want %s", restored, err, settings)
 	}
 
 	p.mustEngine(compose("up", "-d")...)
@@ -305,7 +305,7 @@ func testCompose(t *testing.T, version string, program []string) {
 		p.checkContainerLimits(id)
 	}
 	if c := p.client("saxpy-2"); c.Instance != "" {
-		t.Errorf("of another node: %+v, want Instance empty", c)
+		t.Errorf("slice of saxpy-2, which is on another node: got %+v, want none", c)
 	}
 
 	// Register another plan while the instances run.
@@ -313,7 +313,7 @@ func testCompose(t *testing.T, version string, program []string) {
 	p.output("register", "less.json", "--prune")
 	p.checkSlice("saxpy-0", 0.7)
 	if c := p.client("saxpy-1"); c.Instance != "" {
-		t.Errorf("the plan does not name it: %+v", c)
+		t.Errorf("slice of saxpy-1, which is not in the new plan: got %+v, want none", c)
 	}
 	p.output("register", "plan.json", "--node", "n")
 	p.mustEngine(compose("restart", "saxpy-1")...)      // a running instance stays unregistered, so restart it
@@ -323,16 +323,16 @@ func testCompose(t *testing.T, version string, program []string) {
 
 	// gfaas adopts the instances that Compose has started.
 	if got := p.ps(); len(got) != 2 || got[0].State != "lost" || got[0].Runtime != "docker" {
-		t.Errorf("ps: %+v", got)
+		t.Errorf("gfaas ps: got %+v, want two lost instances with the runtime docker", got)
 	}
 	p.output("doctor", "--repair")
 	cmd := p.command("invoke", "saxpy")
 	cmd.Stdin = strings.NewReader(`{"n": 4096, "a": 2}`)
 	if text, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(text), `"sum":1982400`) {
-		t.Errorf("invoke: %v: %s", err, text)
+		t.Errorf("gfaas invoke saxpy: got %v, want the sum 1982400: %s", err, text)
 	}
 	if text, err := p.command("register", "plan.json", "--node", "n").CombinedOutput(); exitStatus(err) != 1 || !strings.Contains(string(text), "cannot register instance saxpy-0 for another engine: gfaas has started it") {
-		t.Errorf("register: %v: %s", err, text)
+		t.Errorf("gfaas register of an instance of gfaas: got %v, want exit status 1 and the instance: %s", err, text)
 	}
 	p.output("down")
 	p.checkNothingRemains()
@@ -381,7 +381,7 @@ func TestSwarm(t *testing.T) {
 			_, err := p.engine("docker", "stack", "rm", stack)
 			return err == nil
 		})
-		eventually(t, "the stack's containers and network are gone", func() bool {
+		eventually(t, "the stack's containers and network are removed", func() bool {
 			remaining := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
 				p.mustEngine("docker", "network", "ls", "-q", "--filter", "label=com.docker.stack.namespace="+stack)
 			return remaining == ""

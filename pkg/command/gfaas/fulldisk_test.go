@@ -58,23 +58,23 @@ func TestFullDisk(t *testing.T) {
  "gpus":[{"node":"node0","index":0,"mem_mib":0,"instances":[
   {"id":"f-0","function":"f","sm_pct":10,"quota_request":0.1,"quota_limit":0.1,"batch":1,"rps":1,"mem_mib":0,"x":0,"y":0}]}],
  "demand":[{"function":"f","rps":1,"served_rps":1}],"unplaced":[]}`)
-	gfaas := func(args ...string) (out, said string, status int) {
+	gfaas := func(args ...string) (out, stderr string, status int) {
 		t.Helper()
-		var stdout, stderr bytes.Buffer
+		var outBuf, errBuf bytes.Buffer
 		cmd := exec.Command("gfaas", args...)
-		cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
+		cmd.Env, cmd.Stdout, cmd.Stderr = env, &outBuf, &errBuf
 		err := cmd.Run()
 		var exited *exec.ExitError
 		if err != nil && !errors.As(err, &exited) {
 			t.Fatal(err)
 		}
-		return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+		return outBuf.String(), errBuf.String(), cmd.ProcessState.ExitCode()
 	}
 
 	must := func(args ...string) {
 		t.Helper()
-		if _, said, status := gfaas(args...); status != 0 {
-			t.Fatalf("gfaas %s with room: exit %d, %s", args[0], status, said)
+		if _, stderr, status := gfaas(args...); status != 0 {
+			t.Fatalf("gfaas %s with free space: got exit status %d, want 0: %s", args[0], status, stderr)
 		}
 	}
 
@@ -100,27 +100,27 @@ func TestFullDisk(t *testing.T) {
 				must(c.before...)
 			}
 			resize(max(used()+room, 1))
-			_, said, status := gfaas(c.step...)
+			_, stderr, status := gfaas(c.step...)
 			succeeded[i]++
 			if status != 0 {
 				succeeded[i] = 0
 			}
 			switch {
 			case status == 0:
-			case status != 1 || !strings.Contains(said, "no space left") || !strings.Contains(said, "hint: make room") || strings.Contains(said, "goroutine"):
-				t.Fatalf("gfaas %s with %d pages left: exit %d, %s", c.step[0], room, status, said)
+			case status != 1 || !strings.Contains(stderr, "no space left") || !strings.Contains(stderr, "hint: make room") || strings.Contains(stderr, "goroutine"):
+				t.Fatalf("gfaas %s with %d free pages: got exit status %d, want 0, or 1 with \"no space left\" and a hint: %s", c.step[0], room, status, stderr)
 			default:
 				full[c.step[0]]++
-				out, said, status := gfaas("ps", "-o", "csv")
+				out, stderr, status := gfaas("ps", "-o", "csv")
 				if status != 0 || c.step[0] != "down" && strings.Contains(out, ",ready,") {
-					t.Fatalf("gfaas ps, after %s with %d pages left: exit %d, %s%s", c.step[0], room, status, out, said)
+					t.Fatalf("gfaas ps after %s with %d free pages: got exit status %d, want 0 and no ready instance: %s%s", c.step[0], room, status, out, stderr)
 				}
 			}
 			resize(plenty)
 			if c.step[0] == "down" {
 				must("down")
-				if out, said, status := gfaas("ps", "-o", "csv"); status != 0 || strings.Count(out, "\n") != 1 {
-					t.Fatalf("after down: exit %d, %s%s", status, out, said)
+				if out, stderr, status := gfaas("ps", "-o", "csv"); status != 0 || strings.Count(out, "\n") != 1 {
+					t.Fatalf("gfaas ps after down: got exit status %d, want 0 and no instance: %s%s", status, out, stderr)
 				}
 			}
 			if c.step[0] == "up" {
@@ -129,6 +129,6 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	if full["apply"] < 5 { // other commands may reuse pages
-		t.Errorf("of what failed, only these for want of space: %v", full)
+		t.Errorf("failures for lack of space, by command: got %v, want at least 5 of apply", full)
 	}
 }

@@ -36,13 +36,13 @@ func newServed(t *testing.T, rest string) *served {
 func (s *served) stopCleanly() {
 	s.t.Helper()
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		s.t.Errorf("exit status %d, want 0", code)
+		s.t.Errorf("exit status of the gateway: got %d, want 0", code)
 	}
 	s.checkNothingRemains()
 }
 
-// TestDiesWhileItAnswers: if an instance dies while it answers, the answer is truncated and must not look complete. The
-// next call uses another instance.
+// TestDiesWhileItAnswers checks that, if an instance dies while it answers, the answer is truncated and does not look
+// complete. The next call uses another instance.
 func TestDiesWhileItAnswers(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -50,17 +50,17 @@ func TestDiesWhileItAnswers(t *testing.T) {
 	for range 3 {
 		r, err := s.call("f", strings.Repeat("half", 1000), "X-Cut: 9")
 		if !errors.Is(err, io.ErrUnexpectedEOF) || r.status != 200 || len(r.body) > 2000 {
-			t.Errorf("%d, %d bytes, %v", r.status, len(r.body), err)
+			t.Errorf("answer of an instance that dies: got status %d, %d bytes and %v; want 200, at most 2000 bytes and %v", r.status, len(r.body), err, io.ErrUnexpectedEOF)
 		}
 		if r := s.must("f", "x"); r.status != 200 || r.instance == first.instance {
-			t.Errorf("the next: %+v", r)
+			t.Errorf("next call: got %+v, want status 200 from another instance than %s", r, first.instance)
 		}
 	}
 	s.stopCleanly()
 }
 
-// TestIgnoresSIGTERM: an instance that ignores SIGTERM is killed when its function is removed and when the gateway ends.
-// Calls of other functions continue meanwhile.
+// TestIgnoresSIGTERM checks that an instance that ignores SIGTERM is killed when its function is removed and when the
+// gateway ends. Calls of other functions continue meanwhile.
 func TestIgnoresSIGTERM(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, `, env: {STUBBORN: "1"}`)
@@ -70,16 +70,17 @@ func TestIgnoresSIGTERM(t *testing.T) {
 	s.output("rm", "f")
 	for range 10 {
 		if r := s.must("g", "x"); r.status != 200 {
-			t.Errorf("another function: %+v, want status 200", r)
+			t.Errorf("call of another function: got %+v, want status 200", r)
 		}
 	}
-	eventually(t, "it is gone", func() bool { return s.functions() == 1 })
+	eventually(t, "the instance that ignores SIGTERM has ended", func() bool { return s.functions() == 1 })
 	s.applied("f.yaml", "f")
 	s.must("f", "x")
 	s.stopCleanly()
 }
 
-// TestFillsItsLog: the log of an instance with much output is bounded, and the instance still receives calls.
+// TestFillsItsLog checks that the log of an instance with much output is bounded, and the instance still receives
+// calls.
 func TestFillsItsLog(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -87,13 +88,13 @@ func TestFillsItsLog(t *testing.T) {
 	text := strings.Repeat(line, 2<<10) // 2 MiB
 	for range 3 * logs.MaxFile / len(text) {
 		if r := s.must("f", text, "X-Print: 1"); r.status != 200 {
-			t.Fatalf("%d %s", r.status, r.code)
+			t.Fatalf("call of f: got status %d and the code %q, want 200", r.status, r.code)
 		}
 	}
 	var kept int64
 	folders, err := filepath.Glob(filepath.Join(s.dir, "logs-*", "*"))
 	if err != nil || len(folders) == 0 {
-		t.Fatalf("%v, %v", folders, err)
+		t.Fatalf("folders of logs: got %v, %v; want at least one", folders, err)
 	}
 	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(_ string, d fs.DirEntry, err error) error {
@@ -107,16 +108,16 @@ func TestFillsItsLog(t *testing.T) {
 		}
 	}
 	if kept > 2*logs.MaxFile+1<<20 {
-		t.Errorf("%d bytes are kept of a log", kept)
+		t.Errorf("size of the log files: got %d bytes, want at most %d", kept, 2*logs.MaxFile+1<<20)
 	}
 	if text := s.output("logs", "f", "--tail", "1"); !strings.HasSuffix(text, line) {
-		t.Errorf("the last line: %.100q", text)
+		t.Errorf("last line of the log: got %.100q, want %.100q", text, line)
 	}
 	s.stopCleanly()
 }
 
-// TestLogsOfAFailedStart: the output of a failed start is in the gateway's logs and in gfaas logs. Its file is removed
-// with the function.
+// TestLogsOfAFailedStart checks that the output of a failed start is in the gateway's logs and in gfaas logs. Its file
+// is removed with the function.
 func TestLogsOfAFailedStart(t *testing.T) {
 	t.Parallel()
 	p := newEnvironment(t)
@@ -124,7 +125,7 @@ func TestLogsOfAFailedStart(t *testing.T) {
 	s := p.serve()
 	s.applied("f.yaml", "f")
 	if r := s.must("f", "x"); r.status != 502 || r.code != "start-failed" {
-		t.Fatalf("%+v, want status 502 and code start-failed", r)
+		t.Fatalf("call of f: got %+v, want status 502 and the code start-failed", r)
 	}
 	answer, err := s.Send(t.Context(), http.MethodGet, "/system/logs?name=f", nil, nil)
 	if err != nil {
@@ -133,10 +134,10 @@ func TestLogsOfAFailedStart(t *testing.T) {
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil || strings.Count(string(text), `"text":"no such model"`) != 1 || !strings.Contains(string(text), `"instance":"f.`) {
-		t.Errorf("%v, %s", err, text)
+		t.Errorf("the gateway's logs: got %v, %s; want one line \"no such model\" of an instance of f", err, text)
 	}
 	if remaining, err := filepath.Glob(filepath.Join(s.dir, "failed-*", ".*")); err != nil || len(remaining) > 0 {
-		t.Errorf("left: %v, %v", remaining, err)
+		t.Errorf("files of failed starts after rm: got %v, %v; want none", remaining, err)
 	}
 	s.output("rm", "f")
 	s.stopCleanly()
@@ -160,11 +161,11 @@ func TestTokenDaemonDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
-			t.Errorf("what runs: %+v, want status 200 and start gpu-warm", r)
+			t.Errorf("call of the running function: got %+v, want status 200 and start gpu-warm", r)
 		}
 		s.output("scale", "f=0", "--wait")
 		if r := s.must("f", "x"); r.status != 200 || r.start != "cold" {
-			t.Errorf("what starts: %+v, want status 200 and start cold", r)
+			t.Errorf("call that starts an instance: got %+v, want status 200 and start cold", r)
 		}
 	}
 	s.stopCleanly()
@@ -181,26 +182,26 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.cmd.Wait() }()
-	var over atomic.Bool
+	var exited atomic.Bool
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := <-ended; err != nil {
-			t.Errorf("it ends with %v", err)
+			t.Errorf("end of the gateway: %v", err)
 		}
-		over.Store(true)
+		exited.Store(true)
 	})
-	eventually(t, "it leaves", over.Load)
+	eventually(t, "the gateway has ended", exited.Load)
 	wait.Wait()
 	if !strings.Contains(s.stderr.String(), "the run directory was removed") {
-		t.Errorf("it said %s", s.stderr)
+		t.Errorf("messages of the gateway: got %s, want \"the run directory was removed\"", s.stderr)
 	}
 	if n := s.functions(); n != 0 {
-		t.Errorf("%d processes are left", n)
+		t.Errorf("processes of functions after the end: got %d, want 0", n)
 	}
 }
 
-// TestStateLocked: while another process locks the state file, running instances still receive calls, changes fail with
-// 503 and a reason, and failed starts report the lock. After that, everything works again.
+// TestStateLocked checks that, while another process locks the state file, running instances still receive calls,
+// changes fail with 503 and a reason, and failed starts report the lock. After that, everything works again.
 func TestStateLocked(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
@@ -215,10 +216,10 @@ func TestStateLocked(t *testing.T) {
 	})
 	defer lock.Close()
 	if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
-		t.Errorf("what runs: %+v, want status 200 and start gpu-warm", r)
+		t.Errorf("call of the running function f: got %+v, want status 200 and start gpu-warm", r)
 	}
 	if r := s.must("g", "x"); r.status != 502 || r.code != "start-failed" || !strings.Contains(r.body, "is locked by another process") {
-		t.Errorf(`what would start: %+v; want status 502, code start-failed, body with "is locked by another process"`, r)
+		t.Errorf(`call of g, which needs a start: got %+v; want status 502, code start-failed, body with "is locked by another process"`, r)
 	}
 	answer, err := s.Send(context.Background(), http.MethodPost, "/system/scale-function/f", nil, strings.NewReader(`{"replicas":1}`))
 	if err != nil {
@@ -227,12 +228,12 @@ func TestStateLocked(t *testing.T) {
 	text, _ := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
 	if answer.StatusCode != 503 || !strings.Contains(string(text), `"code":"state"`) || answer.Header.Get("Retry-After") == "" {
-		t.Errorf("a change: %d %s", answer.StatusCode, text)
+		t.Errorf("change with a locked state file: got %d %s, want 503 with the code state and Retry-After", answer.StatusCode, text)
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what starts does again", func() bool { return s.must("g", "x").status == 200 })
+	eventually(t, "a call starts g again", func() bool { return s.must("g", "x").status == 200 })
 	s.stopCleanly()
 }
 
@@ -248,7 +249,7 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 		calls.Go(func() {
 			for !stop.Load() {
 				if r, err := s.call("f", "x"); err != nil || r.status != 200 || r.body != "x" {
-					t.Errorf("f: %+v, %v; want status 200 and body x", r, err)
+					t.Errorf("call of f: got %+v, %v; want status 200 and body x", r, err)
 					return
 				}
 				answered.Add(1)
@@ -257,7 +258,7 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 		calls.Go(func() {
 			for !stop.Load() {
 				if r, err := s.call("comes", "x"); err != nil || r.status != 200 && (r.status != 404 || r.code != "no-function") {
-					t.Errorf("comes and goes: %+v, %v", r, err)
+					t.Errorf("call of comes, which is applied and removed: got %+v, %v; want status 200, or 404 with the code no-function", r, err)
 					return
 				}
 			}
@@ -269,12 +270,12 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 		s.applied("f.yaml", "f")
 		s.applied("comes.yaml", "comes")
 		before := answered.Load()
-		eventually(t, "calls are answered", func() bool { return answered.Load() > before+10 || t.Failed() })
+		eventually(t, "ten more calls of f are answered", func() bool { return answered.Load() > before+10 || t.Failed() })
 		s.output("rm", "comes")
 	}
 	stop.Store(true)
 	calls.Wait()
-	eventually(t, "what was removed is gone", func() bool { return !strings.Contains(s.output("ps", "-o", "csv"), "comes") })
+	eventually(t, "the removed function has no instances", func() bool { return !strings.Contains(s.output("ps", "-o", "csv"), "comes") })
 	s.stopCleanly()
 }
 
@@ -288,7 +289,7 @@ func TestRestartsInstancesOfUp(t *testing.T) {
 	p.output("apply", "-f", "f.yaml")
 	p.output("up", "plan.json")
 	s := p.serve()
-	eventually(t, "it is called", func() bool { return s.must("f", "before\n", "X-Print: 1").instance == "f-0" })
+	eventually(t, "the instance f-0 answers a call", func() bool { return s.must("f", "before\n", "X-Print: 1").instance == "f-0" })
 	ps := func() (e rollout.Entry) {
 		var list []rollout.Entry
 		if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
@@ -306,22 +307,22 @@ func TestRestartsInstancesOfUp(t *testing.T) {
 		if err := syscall.Kill(ps().PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is ready again", func() bool { e := ps(); return e.State == "ready" && e.Restarts == n+1 })
-		eventually(t, "it is called again", func() bool { return s.must("f", "after\n", "X-Print: 1").instance == "f-0" })
+		eventually(t, "the killed instance is ready again", func() bool { e := ps(); return e.State == "ready" && e.Restarts == n+1 })
+		eventually(t, "the restarted instance answers a call", func() bool { return s.must("f", "after\n", "X-Print: 1").instance == "f-0" })
 	}
 	if last := ps(); last.PID == first.PID || last.SMPct != first.SMPct || last.QuotaLimit != first.QuotaLimit || last.QuotaLimit == 0 {
-		t.Errorf("as %+v, first as %+v", last, first)
+		t.Errorf("restarted instance: got %+v, want another PID and the slice of %+v", last, first)
 	}
-	eventually(t, "all that it printed is there", func() bool {
+	eventually(t, "the log has the output from before and after the restarts", func() bool {
 		text := p.output("logs", "f-0")
 		return strings.Contains(text, "before\n") && strings.Contains(text, "after\n")
 	})
 	p.output("down", "f-0")
 	if r := s.must("f", "x"); r.status != 200 || r.instance == "f-0" {
-		t.Errorf("after down: %+v", r)
+		t.Errorf("call after down: got %+v, want status 200 from another instance than f-0", r)
 	}
 	if e := ps(); e.ID != "" {
-		t.Errorf("after down: %+v, want ID empty", e)
+		t.Errorf("instances of up after down: got %+v, want none", e)
 	}
 	s.stopCleanly()
 }

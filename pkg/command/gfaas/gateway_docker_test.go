@@ -43,7 +43,7 @@ func (p *environment) serve(args ...string) *served {
 			s.end(syscall.SIGKILL)
 		}
 		if p.t.Failed() {
-			p.t.Logf("the gateway said:\n%s", s.stderr)
+			p.t.Logf("messages of the gateway:\n%s", s.stderr)
 		}
 	})
 	eventually(p.t, "the gateway is ready", func() bool {
@@ -119,7 +119,7 @@ func (s *served) applied(file string, names ...string) {
 	s.t.Helper()
 	s.output("apply", "-f", file)
 	for _, name := range names {
-		eventually(s.t, name+" is known", func() bool {
+		eventually(s.t, "the gateway knows the function "+name, func() bool {
 			return s.Do(context.Background(), http.MethodGet, "/system/function/"+name, nil, nil) == nil
 		})
 	}
@@ -159,7 +159,7 @@ func TestServeBothRuntimes(t *testing.T) {
 	}
 	docker := s.must("echo-docker", "x").instance
 	if n := containers(t, image); n == 0 {
-		t.Error("no container runs")
+		t.Error("running containers: got 0, want at least 1")
 	}
 
 	// After a kill, both instances survive and the next gateway adopts them.
@@ -169,11 +169,11 @@ func TestServeBothRuntimes(t *testing.T) {
 	for runtime := range runtimes {
 		r := s.must("echo-"+runtime, "after the kill")
 		if r.status != 200 || r.body != "after the kill" || r.start != "gpu-warm" || runtime == "docker" && r.instance != docker {
-			t.Errorf("after a kill of the gateway: %+v", r)
+			t.Errorf("call of echo-%s after a kill of the gateway: got %+v, want status 200, the body of the call and start gpu-warm", runtime, r)
 		}
 	}
 	if n := containers(t, image); n > before {
-		t.Errorf("%d containers after the kill, %d before", n, before)
+		t.Errorf("containers after a kill of the gateway: got %d, want at most %d", n, before)
 	}
 
 	// On shutdown, the gateway answers running calls, refuses new calls and leaves nothing behind.
@@ -181,27 +181,27 @@ func TestServeBothRuntimes(t *testing.T) {
 	for runtime := range runtimes {
 		calls.Go(func() {
 			if r, err := s.call("echo-"+runtime, "last", "X-Sleep: 3000"); err != nil || r.status != 200 || r.body != "last" {
-				t.Errorf("a call while the gateway ends: %+v, %v; want status 200 and body last", r, err)
+				t.Errorf("call while the gateway ends: got %+v, %v; want status 200 and body last", r, err)
 			}
 		})
 	}
 	for runtime := range runtimes {
-		eventually(t, "it runs", func() bool { return *s.function("echo-" + runtime).InFlight == 1 })
+		eventually(t, "the call is in flight", func() bool { return *s.function("echo-" + runtime).InFlight == 1 })
 	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "calls are refused", func() bool {
+	eventually(t, "the gateway refuses new calls", func() bool {
 		r, err := s.call("echo-docker", "late")
 		return err != nil || r.status == 503 && r.code == "draining" && r.retry != ""
 	})
 	calls.Wait()
 	if code := exitStatus(s.cmd.Wait()); code != 0 {
-		t.Errorf("exit status %d, want 0", code)
+		t.Errorf("exit status of the gateway: got %d, want 0", code)
 	}
 	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left", n)
+		t.Errorf("containers after the end of the gateway: got %d, want 0", n)
 	}
 }
 
@@ -211,23 +211,23 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	want := func(description string, r reply, status int, code string) {
 		t.Helper()
 		if r.status != status || code != "" && r.code != code || (r.instance == "") != (code != "") {
-			t.Errorf("%s: %+v, want %d %s", description, r, status, code)
+			t.Errorf("%s: got %+v, want %d %s", description, r, status, code)
 		}
 	}
 	first := s.must(on("echo"), "hello")
 	want("from zero", first, 200, "")
 	if first.body != "hello" || first.start != "cold" {
-		t.Errorf("the first call: %+v, want body hello and start cold", first)
+		t.Errorf("first call: got %+v, want body hello and start cold", first)
 	}
 	if r := s.must(on("echo"), "again"); r.start != "gpu-warm" || r.instance != first.instance || r.body != "again" {
-		t.Errorf("the second call: %+v; want start gpu-warm, instance %v, body again", r, first.instance)
+		t.Errorf("second call: got %+v; want start gpu-warm, instance %v, body again", r, first.instance)
 	}
 	want("a function's own status", s.must(on("echo"), "x", "X-Status: 418"), 418, "")
 	r := s.must(on("fails"), "x")
 	want("a start that fails", r, 502, "start-failed")
-	for _, part := range []string{"ended before it was ready: exited with status 3", `it printed last:\n  loading the model\n  no such model`} {
-		if !strings.Contains(r.body, part) {
-			t.Errorf("a start that fails: %s, want %s in it", r.body, part)
+	for _, message := range []string{"ended before it was ready: exited with status 3", `it printed last:\n  loading the model\n  no such model`} {
+		if !strings.Contains(r.body, message) {
+			t.Errorf("body of a failed start: got %s, want %s in it", r.body, message)
 		}
 	}
 	want("larger than a GPU", s.must(on("big"), "x"), 503, "too-large-for-gpu")
@@ -239,10 +239,10 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	second := s.must(on("echo"), "next")
 	want("after it", second, 200, "")
 	if second.instance == first.instance {
-		t.Errorf("%s answers again", first.instance)
+		t.Errorf("call after the end of instance %s: got an answer from the same instance, want another one", first.instance)
 	}
 	s.must(on("echo"), "printed by "+runtime+"\n", "X-Print: 1")
-	eventually(t, "its log can be read", func() bool {
+	eventually(t, "the gateway's logs have the printed line", func() bool {
 		answer, err := s.Send(t.Context(), http.MethodGet, "/system/logs?name="+on("echo"), nil, nil)
 		if err != nil {
 			return false
@@ -251,17 +251,17 @@ func (s *served) statuses(t *testing.T, runtime string) {
 		text, _ := io.ReadAll(answer.Body)
 		return strings.Contains(string(text), `"text":"printed by `+runtime+`"`) && strings.Contains(string(text), second.instance)
 	})
-	eventually(t, "gfaas logs has it too", func() bool { return strings.Contains(s.output("logs", on("echo")), "printed by "+runtime) })
+	eventually(t, "gfaas logs prints the line", func() bool { return strings.Contains(s.output("logs", on("echo")), "printed by "+runtime) })
 
 	// A queue for one call: the first call runs, the second is queued, the third is refused.
 	var calls sync.WaitGroup
 	for n := range 2 {
 		calls.Go(func() {
 			if r, err := s.call(on("one"), "x", "X-Sleep: 3000"); err != nil || r.status != 200 {
-				t.Errorf("%+v, %v; want status 200", r, err)
+				t.Errorf("call of a function with a queue for one call: got %+v, %v; want status 200", r, err)
 			}
 		})
-		eventually(t, "one runs, then one waits", func() bool {
+		eventually(t, "the first call runs and the second is queued", func() bool {
 			f := s.function(on("one"))
 			return *f.InFlight == 1 && *f.Waiting == n
 		})
@@ -269,14 +269,14 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	r = s.must(on("one"), "x")
 	want("a full queue", r, 429, "queue-full")
 	if r.retry == "" {
-		t.Error("a full queue without Retry-After")
+		t.Error("Retry-After of a call refused by a full queue: got none, want a value")
 	}
 	calls.Wait()
 
 	// Scaling by hand, also to zero.
 	s.output("scale", on("echo")+"=2", "--wait")
 	if n := s.function(on("echo")).Instances; n != 2 {
-		t.Errorf("%d instances, want 2", n)
+		t.Errorf("instances after gfaas scale: got %d, want 2", n)
 	}
 	s.output("scale", on("echo")+"=0", "--wait")
 	want("from zero again", s.must(on("echo"), "x"), 200, "")
@@ -295,29 +295,29 @@ func TestEngineGoesAway(t *testing.T) {
 	s.applied("f.yaml", "boxed", "other", "plain")
 	first := s.must("boxed", "x")
 	if first.status != 200 {
-		t.Fatalf("%+v, want status 200", first)
+		t.Fatalf("first call of boxed: got %+v, want status 200", first)
 	}
 	e.shut()
 	if r := s.must("boxed", "while it is away"); r.status != 200 || r.body != "while it is away" || r.instance != first.instance {
-		t.Errorf("a container that runs: %+v; want status 200, body while it is away, instance %v", r, first.instance)
+		t.Errorf("call of a running container without the engine: got %+v; want status 200, body while it is away, instance %v", r, first.instance)
 	}
 	if r := s.must("other", "x"); r.status != 502 || r.code != "start-failed" || !strings.Contains(r.body, "Docker") {
-		t.Errorf(`a container that would start: %+v; want status 502, code start-failed, body with "Docker"`, r)
+		t.Errorf(`call that needs a new container without the engine: got %+v; want status 502, code start-failed, body with "Docker"`, r)
 	}
 	if r := s.must("plain", "x"); r.status != 200 {
-		t.Errorf("a process: %+v, want status 200", r)
+		t.Errorf("call of a process without the engine: got %+v, want status 200", r)
 	}
 	e.open()
-	eventually(t, "containers start again", func() bool { return s.must("other", "x").status == 200 })
+	eventually(t, "a call starts a container again", func() bool { return s.must("other", "x").status == 200 })
 	if r := s.must("boxed", "x"); r.status != 200 || r.instance != first.instance {
-		t.Errorf("the container of before: %+v, want status 200 and instance %v", r, first.instance)
+		t.Errorf("call of the first container after the engine's return: got %+v, want status 200 and instance %v", r, first.instance)
 	}
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit status %d, want 0", code)
+		t.Errorf("exit status of the gateway: got %d, want 0", code)
 	}
 	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left", n)
+		t.Errorf("containers after the end of the gateway: got %d, want 0", n)
 	}
 }
 
@@ -360,29 +360,29 @@ func (e *engineGate) open() {
 
 func (e *engineGate) pass(conn net.Conn) {
 	network, address, _ := strings.Cut(engine(), "://")
-	there, err := net.DialTimeout(network, address, 10*time.Second)
+	docker, err := net.DialTimeout(network, address, 10*time.Second)
 	if err != nil {
 		_ = conn.Close()
 		return
 	}
 	e.mu.Lock()
-	e.conns[conn], e.conns[there] = true, true
+	e.conns[conn], e.conns[docker] = true, true
 	e.mu.Unlock()
-	half := func(to, from net.Conn) {
+	forward := func(to, from net.Conn) {
 		_, _ = io.Copy(to, from)
 		if c, ok := to.(interface{ CloseWrite() error }); ok {
 			_ = c.CloseWrite()
 		}
 	}
 	var both sync.WaitGroup
-	both.Go(func() { half(there, conn) })
-	both.Go(func() { half(conn, there) })
+	both.Go(func() { forward(docker, conn) })
+	both.Go(func() { forward(conn, docker) })
 	both.Wait()
 	e.mu.Lock()
 	delete(e.conns, conn)
-	delete(e.conns, there)
+	delete(e.conns, docker)
 	e.mu.Unlock()
-	_, _ = conn.Close(), there.Close()
+	_, _ = conn.Close(), docker.Close()
 }
 
 // shut closes all connections, as a crash of the engine does.
@@ -409,7 +409,7 @@ func TestKilledWhileStarting(t *testing.T) {
 	for _, name := range []string{"boxed", "plain"} {
 		calls.Go(func() { _, _ = s.call(name, "x") })
 	}
-	eventually(t, "both start", func() bool {
+	eventually(t, "both instances start", func() bool {
 		return containers(t, image) == 1 && strings.Count(s.output("ps", "-o", "csv"), "127.0.0.1:") == 2
 	})
 	before := s.output("ps", "-o", "csv")
@@ -419,22 +419,22 @@ func TestKilledWhileStarting(t *testing.T) {
 	s = p.serve()
 	for _, name := range []string{"boxed", "plain"} {
 		if r := s.must(name, "x"); r.status != 200 || r.start != "cold" || strings.Contains(before, "\n"+r.instance+",") {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf("call of %s after the kill: got %+v, want status 200 from a new instance with start cold", name, r)
 		}
 	}
-	eventually(t, "what was half started is gone", func() bool {
+	eventually(t, "the incomplete instances are removed", func() bool {
 		return containers(t, image) == 1 && strings.Count(s.output("ps", "-o", "csv"), ",ready,") == 2 && strings.Count(s.output("ps", "-o", "csv"), "\n") == 3
 	})
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit status %d, want 0", code)
+		t.Errorf("exit status of the gateway: got %d, want 0", code)
 	}
 	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left", n)
+		t.Errorf("containers after the end of the gateway: got %d, want 0", n)
 	}
 }
 
-// TestContainerRestarts: a container that its engine has restarted receives calls again.
+// TestContainerRestarts checks that a container that its engine has restarted receives calls again.
 func TestContainerRestarts(t *testing.T) {
 	t.Parallel()
 	p := newDockerEnvironment(t)
@@ -443,19 +443,19 @@ func TestContainerRestarts(t *testing.T) {
 	s := p.serve()
 	s.applied("f.yaml", "boxed")
 	if r := s.must("boxed", "x"); r.status != 200 {
-		t.Fatalf("%+v, want status 200", r)
+		t.Fatalf("first call of boxed: got %+v, want status 200", r)
 	}
 	for range 2 {
 		if r := s.must("boxed", "x", "X-Die: 5"); r.status != 502 || r.code != "instance-died" {
-			t.Errorf("%+v, want status 502 and code instance-died", r)
+			t.Errorf("call that ends the container: got %+v, want status 502 and code instance-died", r)
 		}
-		eventually(t, "it is called again", func() bool { return s.must("boxed", "x").status == 200 })
+		eventually(t, "the restarted container answers a call", func() bool { return s.must("boxed", "x").status == 200 })
 	}
 	if code := s.end(syscall.SIGTERM); code != 0 {
-		t.Errorf("exit status %d, want 0", code)
+		t.Errorf("exit status of the gateway: got %d, want 0", code)
 	}
 	p.checkNothingRemains()
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left", n)
+		t.Errorf("containers after the end of the gateway: got %d, want 0", n)
 	}
 }

@@ -59,7 +59,7 @@ func newSlowEngine(t *testing.T, path string) *slowEngine {
 		defer answer.Body.Close()
 		if answer.StatusCode != http.StatusCreated {
 			text, _ := io.ReadAll(answer.Body)
-			t.Errorf("the engine answers %d: %s", answer.StatusCode, text)
+			t.Errorf("create a container: got status %d, want %d: %s", answer.StatusCode, http.StatusCreated, text)
 		}
 	})}
 	go func() { _ = server.Serve(listener) }()
@@ -93,7 +93,7 @@ func TestCreateInFlight(t *testing.T) {
 			_ = up.Wait()
 			p.output("down")
 			if text := p.output("ps", "-o", "json"); strings.TrimSpace(text) != "[]" {
-				t.Errorf("after down: %s", text)
+				t.Errorf("gfaas ps after down: got %s, want no instances", text)
 			}
 			// The engine requires the mounted folders before it starts.
 			folder := tokend.InstanceSocketDir(filepath.Join(p.dir, "run"), "boxed-0")
@@ -106,10 +106,10 @@ func TestCreateInFlight(t *testing.T) {
 				t.Error(err)
 			}
 			if n := containers(t, image); n != 1 {
-				t.Fatalf("%d containers were made, want the one that was on its way", n)
+				t.Fatalf("containers after the delayed answer of the engine: got %d, want 1", n)
 			}
 			if text := p.output("ps", "-o", "csv"); !strings.Contains(text, "boxed-0,boxed,docker,") || !strings.Contains(text, ",lost,") {
-				t.Errorf("nobody knows of it:\n%s", text)
+				t.Errorf("gfaas ps with a container of a killed up: got\n%swant boxed-0 as lost", text)
 			}
 			p.output(next...)
 			want := 0
@@ -117,12 +117,12 @@ func TestCreateInFlight(t *testing.T) {
 				want = 1
 			}
 			if n := containers(t, image); n != want {
-				t.Errorf("%d containers after gfaas %v, want %d", n, next, want)
+				t.Errorf("containers after gfaas %v: got %d, want %d", next, n, want)
 			}
 			p.output("down")
 			p.checkNothingRemains()
 			if n := containers(t, image); n != 0 {
-				t.Errorf("%d containers are left", n)
+				t.Errorf("containers at the end: got %d, want 0", n)
 			}
 		})
 	}

@@ -135,24 +135,24 @@ func (k *killer) run() string { return filepath.Join(k.dir, "run") }
 func (k *killer) log() { k.Logf("%s: killed %v", k.dir, k.killed) }
 
 // gfaas runs a command with a time limit of one minute.
-func (k *killer) gfaas(input string, args ...string) (out, said string, status int) {
+func (k *killer) gfaas(input string, args ...string) (out, stderr string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, k.bin, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = k.env, strings.NewReader(input), &stdout, &stderr
+	var outBuf, errBuf bytes.Buffer
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = k.env, strings.NewReader(input), &outBuf, &errBuf
 	err := cmd.Run()
 	var exited *exec.ExitError
 	if ctx.Err() != nil || err != nil && !errors.As(err, &exited) {
-		k.Errorf("%s: gfaas %v: %v, %v, %s", k.dir, args, err, ctx.Err(), stderr.String())
+		k.Errorf("%s: gfaas %v: %v, %v, %s", k.dir, args, err, ctx.Err(), errBuf.String())
 	}
-	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	return outBuf.String(), errBuf.String(), cmd.ProcessState.ExitCode()
 }
 
 func (k *killer) must(args ...string) (out string) {
 	out, stderr, status := k.gfaas("", args...)
 	if status != 0 {
-		k.Errorf("%s: gfaas %v: exit %d, %s", k.dir, args, status, stderr)
+		k.Errorf("%s: gfaas %v: got exit status %d, want 0: %s", k.dir, args, status, stderr)
 	}
 	return out
 }
@@ -182,7 +182,7 @@ func (k *killer) round(i int) {
 		}
 	}
 	if out := k.must("ls", "-o", "csv"); !strings.Contains(out, "\nsaxpy,") {
-		k.Errorf("%s: the function is lost: %s", k.dir, out)
+		k.Errorf("%s: gfaas ls: got %s, want the function saxpy", k.dir, out)
 	}
 	k.must("ps")
 	if i%4 == 3 {
@@ -242,12 +242,12 @@ func (k *killer) stopOne() bool {
 	defer func() { _ = p.Signal(unix.SIGCONT) }()
 	args := [][]string{{"ps"}, {"ls"}, {"down"}, {"up", "--gpu", "sim", "--quiet", "--timeout", "3s", k.plan}}[k.IntN(4)]
 	if _, stderr, _ := k.gfaas("", args...); strings.Contains(stderr, "goroutine ") {
-		k.Errorf("%s: %s is stopped: gfaas %v: %s", k.dir, one.Name, args, stderr)
+		k.Errorf("%s: gfaas %v while process %s is stopped: got a crash, want an exit status: %s", k.dir, args, one.Name, stderr)
 	}
 	return true
 }
 
-// killDaemon kills the token daemon. It reports whether there was one.
+// killDaemon kills the token daemon. It reports whether one ran.
 func (k *killer) killDaemon() bool {
 	text, err := os.ReadFile(filepath.Join(k.run(), "token.lock"))
 	if err != nil {
@@ -270,7 +270,7 @@ func (k *killer) killDaemon() bool {
 // until polls a condition for up to a minute.
 func (k *killer) until(condition string, done func() bool) {
 	if !poll(done) {
-		k.Errorf("%s: %s", k.dir, condition)
+		k.Errorf("%s: timed out: %s", k.dir, condition)
 	}
 }
 
@@ -278,11 +278,11 @@ func (k *killer) until(condition string, done func() bool) {
 func (k *killer) checkNothingRemains() {
 	k.must("down")
 	if all := k.instances(); len(all) > 0 {
-		k.Errorf("%s: after down there are %v", k.dir, all)
+		k.Errorf("%s: processes of instances after down: got %v, want none", k.dir, all)
 	}
 	if k.image != "" {
 		// The engine may finish creating a container for a killed command later.
-		k.until("containers are left after down", func() bool {
+		k.until("no container remains after down", func() bool {
 			if containers(k.T, k.image) == 0 {
 				return true
 			}
@@ -291,10 +291,10 @@ func (k *killer) checkNothingRemains() {
 		})
 	}
 	if out := k.must("ps", "-o", "json"); strings.TrimSpace(out) != "[]" {
-		k.Errorf("%s: after down: %s", k.dir, out)
+		k.Errorf("%s: gfaas ps after down: got %s, want no instances", k.dir, out)
 	}
 	for _, dir := range []string{filepath.Join(k.run(), "instances"), filepath.Join(k.dir, "sim")} {
-		k.until(dir+" is not empty", func() bool {
+		k.until(dir+" is empty", func() bool {
 			remaining, err := os.ReadDir(dir)
 			return len(remaining) == 0 || err != nil
 		})
@@ -321,16 +321,16 @@ func (k *killer) checkGatedWithoutDaemon() {
 	k.must("down")
 	k.must("up", "--gpu", "sim", "--quiet", k.plan)
 	if !k.killDaemon() {
-		k.Errorf("%s: no daemon", k.dir)
+		k.Errorf("%s: kill the token daemon: no daemon runs", k.dir)
 		return
 	}
 	k.killed["tokend"]++
-	k.until("they go on without a daemon", func() bool { // until the last lease has ended
+	k.until("calls stall without a token daemon", func() bool { // until the last lease has ended
 		_, _, status := k.gfaas(body, "invoke", "saxpy", "--timeout", "700ms")
 		return status == 5
 	})
 	k.must("run", "--gpu", "sim", "--quiet", "true")
 	if _, stderr, status := k.gfaas(body, "invoke", "saxpy"); status != 0 {
-		k.Errorf("%s: with a daemon again: exit %d, %s", k.dir, status, stderr)
+		k.Errorf("%s: gfaas invoke with another token daemon: got exit status %d, want 0: %s", k.dir, status, stderr)
 	}
 }

@@ -50,7 +50,7 @@ func TestLocality(t *testing.T) {
 		}
 		live := decode(t, text)
 		if code := s.end(syscall.SIGTERM); code != 0 {
-			t.Errorf("%s: exit status %d, want 0", policy, code)
+			t.Errorf("%s: exit status of the gateway: got %d, want 0", policy, code)
 		}
 		if text, err := p.sim("replay", policy+".jsonl"); err != nil {
 			t.Errorf("%s: the record does not replay to the same decisions: %v\n%s", policy, err, text)
@@ -67,7 +67,7 @@ func TestLocality(t *testing.T) {
 		}
 		measured[policy], simulated[policy] = live, decode(t, text)
 		if live.Invocations != simulated[policy].Invocations || live.Completed != live.Invocations || live.ColdStarts == 0 {
-			t.Errorf("%s: measured %+v, simulated %+v", policy, live, simulated[policy])
+			t.Errorf("%s: got the measured figures %+v, want all invocations completed, some cold starts, and the number of invocations of %+v", policy, live, simulated[policy])
 		}
 		t.Logf("%-12s measured %3d cold of %d, mean %6.1f ms, sent late by %.1f ms at most; simulated %3d cold, mean %6.1f ms",
 			policy, live.ColdStarts, live.Invocations, live.Latency.Mean, live.LateMS, simulated[policy].ColdStarts, simulated[policy].Latency.Mean)
@@ -84,11 +84,11 @@ func TestLocality(t *testing.T) {
 		}
 		for _, policy := range policies {
 			if got, want := description.of(measured[policy]), description.of(simulated[policy]); math.Abs(got-want) > 0.2*want {
-				t.Errorf("%s: %s: measured %.1f, simulated %.1f", policy, description.name, got, want)
+				t.Errorf("%s: %s: got %.1f, want the simulated %.1f ± 20%%", policy, description.name, got, want)
 			}
 		}
 		if got, want := order(measured), order(simulated); !slices.Equal(got, want) {
-			t.Errorf("%s: in the order %v, simulated %v", description.name, got, want)
+			t.Errorf("order of the policies by %s: got %v, want the simulated %v", description.name, got, want)
 		}
 	}
 }
@@ -132,7 +132,7 @@ type figures struct {
 func decode(t *testing.T, text []byte) (f figures) {
 	t.Helper()
 	if err := json.Unmarshal(text, &f); err != nil {
-		t.Fatalf("%v: %s", err, text)
+		t.Fatalf("decode the figures: %v: %s", err, text)
 	}
 	return f
 }

@@ -35,14 +35,14 @@ func TestLogsOfSeveral(t *testing.T) {
 	var out strings.Builder
 	err := (&logsOptions{}).print(&out, "text", all, launch.Merged(logs))
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "instance a: ") {
-		t.Errorf("error %v", err)
+		t.Errorf("print merged logs: got %v, want %v of instance a", err, broken)
 	}
 	if want := "a  | x\nbb | xx\nbb | xxx\na  | xxxx\nbb | xxxxx\n"; out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
+		t.Errorf("merged logs: got %q, want %q", out.String(), want)
 	}
 	out.Reset()
 	if err := (&logsOptions{follow: true}).print(&out, "text", all, launch.AsTheyCome(logs)); !errors.Is(err, broken) || strings.Count(out.String(), "\n") != 5 {
-		t.Errorf("followed: %q, %v", out.String(), err)
+		t.Errorf("followed logs: got %q, %v; want 5 lines and %v", out.String(), err, broken)
 	}
 	full := errors.New("full")
 	if err := (&logsOptions{follow: true}).print(failing{full}, "jsonl", all, launch.AsTheyCome(logs)); !errors.Is(err, full) {
@@ -61,7 +61,7 @@ func TestLastLine(t *testing.T) {
 	} {
 		s := &logged{text: text}
 		if got := lastLine(t.Context(), s, instance.Record{}); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
+			t.Errorf("last line of %q: got %q, want %q", text, got, want)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (p *environment) program(out any, args ...string) {
 		err = json.Unmarshal(text, out)
 	}
 	if err != nil {
-		p.t.Fatalf("%v: %v\n%s", args, err, text)
+		p.t.Fatalf("run %v: %v\n%s", args, err, text)
 	}
 }
 
@@ -93,11 +93,11 @@ func TestModelOnDocker(t *testing.T) {
 		t.Helper()
 		for range 3 {
 			if got := p.readModel("boxed", "shared"); !bytes.Equal(got, shared) {
-				t.Errorf("boxed reads %d bytes, %.100q", len(got), got)
+				t.Errorf("model shared read by boxed: got %d bytes %.100q, want the %d bytes of the file", len(got), got, len(shared))
 			}
 		}
 		if got := p.readModel("other", "own"); !bytes.Equal(got, own) {
-			t.Errorf("other reads %d bytes, %.100q", len(got), got)
+			t.Errorf("model own read by other: got %d bytes %.100q, want the %d bytes of the file", len(got), got, len(own))
 		}
 		for _, c := range []struct{ function, model, says string }{
 			{"other", "shared", "1 there is no model shared"},
@@ -105,12 +105,12 @@ func TestModelOnDocker(t *testing.T) {
 			{"plain", "shared", "libgfaas-model.so: cannot open"},
 		} {
 			if got := p.readModel(c.function, c.model); !strings.HasPrefix(string(got), c.says) {
-				t.Errorf("%s has of %s %.100q, want %s", c.function, c.model, got, c.says)
+				t.Errorf("model %s read by %s: got %.100q, want %s", c.model, c.function, got, c.says)
 			}
 		}
 		all := p.models()
 		if s, o := all["shared"], all["own"]; s.Loads != 1 || s.Refs < 1 || s.Tenant != "blue" || o.Loads != 1 || o.Tenant != "green" {
-			t.Errorf("%+v", all)
+			t.Errorf("models: got %+v, want shared of blue with a holder and own of green, each loaded once", all)
 		}
 		// The weights count as the model's memory, not as the memory of the instances that map them.
 		var status wire.Status
@@ -122,26 +122,26 @@ func TestModelOnDocker(t *testing.T) {
 					mapped++
 				}
 				if c.MemUsedMiB != 0 {
-					t.Errorf("%s has %v MiB of its own, want 0", c.Instance, c.MemUsedMiB)
+					t.Errorf("GPU memory of the instance %s itself: got %v MiB, want 0", c.Instance, c.MemUsedMiB)
 				}
 			}
 		}
 		if mapped < 2 {
-			t.Errorf("%d instances have mapped a model: %+v", mapped, status)
+			t.Errorf("instances that have mapped a model: got %d, want at least 2: %+v", mapped, status)
 		}
 	}
 	p.write("plan.json", planOf("boxed-0", "boxed-1", "other-0", "plain-0"))
 	p.output("up", "plan.json")
 	check()
 	if refs := p.models()["shared"].Refs; refs < 2 {
-		t.Errorf("%d hold the model, of 2 containers, want at least 2", refs)
+		t.Errorf("holders of the model shared: got %d, want at least 2", refs)
 	}
 	p.output("down")
 	if n := containers(t, image); n != 0 {
-		t.Errorf("%d containers are left", n)
+		t.Errorf("containers after down: got %d, want 0", n)
 	}
 	// The daemon ends when it is idle, and its models with it.
-	eventually(t, "nobody holds a model", func() bool {
+	eventually(t, "no instance holds a model", func() bool {
 		cmd := exec.Command("gfaas-modeld", "stat", "-o", "json")
 		cmd.Env = append(os.Environ(), p.env...)
 		text, err := cmd.Output()
@@ -160,7 +160,7 @@ func TestModelOnDocker(t *testing.T) {
 			t.Errorf("gfaas serve: %v\n%s", err, stderr.String())
 		}
 		if n := containers(t, image); n != 0 {
-			t.Errorf("%d containers are left", n)
+			t.Errorf("containers after the end of the gateway: got %d, want 0", n)
 		}
 	}()
 	if !poll(func() bool { return p.command("invoke", "boxed").Run() == nil }) {

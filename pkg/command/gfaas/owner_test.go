@@ -47,7 +47,7 @@ func startFamily(t *testing.T, p *environment, script string, flags ...string) (
 		members = append(members, pid)
 	}
 	if len(members) < 5 {
-		t.Fatalf("it began with %v only", members)
+		t.Fatalf("processes of the script: got %v, want 5", members)
 	}
 	return cmd, members
 }
@@ -80,8 +80,8 @@ func TestRunIsKilled(t *testing.T) {
 	if err := run.Process.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all end", func() bool { return len(stillAlive(members)) == 0 })
-	eventually(t, "the slice goes", func() bool { return !p.known() })
+	eventually(t, "all processes of the killed gfaas run have ended", func() bool { return len(stillAlive(members)) == 0 })
+	eventually(t, "the slice kin is removed", func() bool { return !p.known() })
 }
 
 // TestRunIsKilledAndDetached checks that the processes survive with --detach-on-kill.
@@ -93,9 +93,9 @@ func TestRunIsKilledAndDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = run.Wait()
-	eventually(t, "the daemon has seen it", func() bool { return !p.known() })
+	eventually(t, "the slice kin is removed", func() bool { return !p.known() })
 	if remaining := stillAlive(members); len(remaining) != len(members) {
-		t.Errorf("of %v there are %v", members, remaining)
+		t.Errorf("remaining processes: got %v, want all of %v", remaining, members)
 	}
 }
 
@@ -104,8 +104,8 @@ func TestRunLeavesWhatTheCommandLeft(t *testing.T) {
 	p := newEnvironment(t)
 	run, members := startFamily(t, p, family+"read go || :") // read returns at the end of its input
 	_ = run.Wait()
-	eventually(t, "the slice goes", func() bool { return !p.known() })
+	eventually(t, "the slice kin is removed", func() bool { return !p.known() })
 	if remaining := stillAlive(members[1:]); len(remaining) != len(members)-1 {
-		t.Errorf("of %v there are %v", members, remaining)
+		t.Errorf("remaining background processes: got %v, want %v", remaining, members[1:])
 	}
 }

@@ -44,7 +44,7 @@ func TestPromise(t *testing.T) {
 		}
 	}
 	w := newPromises(t, functions, text != "")
-	var all, kept, foretold, gpus, steady int
+	var all, kept, predicted, gpus, steady int
 	for n := range demands {
 		r := rand.New(rand.NewPCG(seed, uint64(n)))
 		d := w.random(r)
@@ -63,17 +63,17 @@ func TestPromise(t *testing.T) {
 				kept++
 			}
 			if math.Abs(f.simulated-f.live) <= 0.15*f.live {
-				foretold++
+				predicted++
 			}
-			t.Logf("demand %2d %s: %6.1f a second, objective %6.1f ms: p95 %6.1f, foretold %6.1f; %d errors", n, f.name, f.rps, f.objective, f.live, f.simulated, f.errors)
+			t.Logf("demand %2d %s: %6.1f a second, objective %6.1f ms: p95 %6.1f, predicted %6.1f; %d errors", n, f.name, f.rps, f.objective, f.live, f.simulated, f.errors)
 			if f.errors > 0 {
-				t.Errorf("demand %d: %s: %d errors, want 0", n, f.name, f.errors)
+				t.Errorf("demand %d: errors of %s: got %d, want 0", n, f.name, f.errors)
 			}
 		}
-		t.Logf("demand %2d: %d GPUs, %d if requests came evenly; so far kept %d of %d, foretold %d, GPUs %d for %d", n, planned.GPUsUsed, even.GPUsUsed, kept, all, foretold, gpus, steady)
+		t.Logf("demand %2d: %d GPUs, %d for steady arrivals; so far %d of %d within the objective, %d predicted, GPUs %d for %d", n, planned.GPUsUsed, even.GPUsUsed, kept, all, predicted, gpus, steady)
 		if n%10 == 9 { // for comparison
 			for _, f := range w.drive("steady.json", d, long, r) {
-				t.Logf("demand %2d %s: as if requests came evenly: p95 %6.1f of %6.1f ms, foretold %6.1f", n, f.name, f.live, f.objective, f.simulated)
+				t.Logf("demand %2d %s: plan for steady arrivals: p95 %6.1f of %6.1f ms, predicted %6.1f", n, f.name, f.live, f.objective, f.simulated)
 			}
 		}
 	}
@@ -81,13 +81,13 @@ func TestPromise(t *testing.T) {
 		return
 	}
 	if float64(kept) < 0.97*float64(all) {
-		t.Errorf("%d of %d kept their objective", kept, all)
+		t.Errorf("functions within their objective: got %d of %d, want at least 97%%", kept, all)
 	}
-	if float64(foretold) < 0.9*float64(all) {
-		t.Errorf("%d of %d were foretold to 15%%", foretold, all)
+	if float64(predicted) < 0.9*float64(all) {
+		t.Errorf("functions with a p95 within 15%% of the prediction: got %d of %d, want at least 90%%", predicted, all)
 	}
 	if float64(gpus) > 1.25*float64(steady) {
-		t.Errorf("%d GPUs, more than 1.25 x the %d of requests that come evenly", gpus, steady)
+		t.Errorf("GPUs: got %d, want at most 1.25 times the %d of a plan for steady arrivals", gpus, steady)
 	}
 }
 
@@ -126,7 +126,7 @@ func newPromises(t *testing.T, functions int, whole bool) *promises {
 	})
 	ptx, err := os.ReadFile("../../../examples/saxpy/saxpy.ptx")
 	if err != nil {
-		t.Fatalf("%v, run make first", err)
+		t.Fatalf("read the kernel of saxpy: %v; run make first", err)
 	}
 	var text strings.Builder
 	for n, blockUS := range []int{100, 150, 200, 300, 400, 600, 800, 1200}[:functions] {
@@ -161,7 +161,7 @@ func newPromises(t *testing.T, functions int, whole bool) *promises {
 		}
 	}
 	if len(w.maxRPS) != functions {
-		t.Fatalf("the profile has %v", w.maxRPS)
+		t.Fatalf("profiled functions: got the rates %v, want %d functions", w.maxRPS, functions)
 	}
 	return w
 }
@@ -234,7 +234,7 @@ func (w *promises) drive(file string, d []*demandResult, long time.Duration, r *
 	all.Wait()
 	_ = gateway.Process.Signal(syscall.SIGTERM)
 	if err := gateway.Wait(); err != nil {
-		w.Errorf("the gateway: %v", err)
+		w.Errorf("end of the gateway: %v", err)
 	}
 	w.must("gfaas", "down", "-q")
 
@@ -297,6 +297,6 @@ func (w *promises) write(path, text string) {
 func (w *promises) decode(text []byte, into any) {
 	w.Helper()
 	if err := json.Unmarshal(text, into); err != nil {
-		w.Fatalf("%v: %s", err, text)
+		w.Fatalf("decode the output: %v: %s", err, text)
 	}
 }

@@ -16,12 +16,13 @@ func TestRunNames(t *testing.T) {
 		a, err := (&runOptions{}).instance(command)
 		b, _ := (&runOptions{}).instance(command)
 		if err != nil || !strings.HasPrefix(a, want) || a == b {
-			t.Errorf("%s: %q and %q, %v; want %s… and two that differ", command, a, b, err, want)
+			t.Errorf("names of two runs of %s: got %q and %q, %v; want %s… and two that differ", command, a, b, err, want)
 		}
 	}
 }
 
-// TestOnMPS: the kernel must not kill a client of MPS together with gfaas run, because its GPU work has to end first.
+// TestOnMPS checks which programs count as clients of MPS. The kernel must not kill such a client together with gfaas
+// run, because its GPU work has to end first.
 func TestOnMPS(t *testing.T) {
 	mpstest.Install(t)
 	owners := t.TempDir()
@@ -43,7 +44,7 @@ func TestOnMPS(t *testing.T) {
 				mpstest.Start(t, owners)
 			}
 			if got := onMPS(preload.Grant{MPSPipeDir: c.pipes}, gpu.Device{Simulated: c.simulated}); got != c.want {
-				t.Errorf("%v, want %v", got, c.want)
+				t.Errorf("program is a client of MPS: got %v, want %v", got, c.want)
 			}
 		})
 	}

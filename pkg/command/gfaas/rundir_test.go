@@ -45,7 +45,7 @@ func TestOneDaemonForCronAndShell(t *testing.T) {
 			users := newTwoUsers(t)
 			text := users.must(users.withSessions(script))
 			if !strings.Contains(text, "first,") || !strings.Contains(text, "second,") {
-				t.Errorf("the daemon of the second job does not know both:\n%s", text)
+				t.Errorf("slices of the second job's daemon: got\n%swant first and second", text)
 			}
 		})
 	}
@@ -69,14 +69,14 @@ func TestNoUsableRunDir(t *testing.T) {
 				want = 125
 			}
 			if code := exitStatus(err); code != want || !strings.Contains(text, "hint: set GFAAS_RUN_DIR to a folder of yours") || !strings.Contains(text, users.sharedDir()) {
-				t.Errorf("%s: %s: status %d\n%s", description, command, code, text)
+				t.Errorf("%s: %s: got exit status %d, want %d and a hint to set GFAAS_RUN_DIR\n%s", description, command, code, want, text)
 			}
 		}
 	}
 }
 
-// TestSecondUserIsWarned: a second user's gfaas run starts another token daemon for the same GPU. It names the owner of
-// the first daemon, explains how to join it, and runs the command.
+// TestSecondUserIsWarned checks that a second user's gfaas run starts another token daemon for the same GPU. It names
+// the owner of the first daemon, explains how to join it, and runs the command.
 func TestSecondUserIsWarned(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
@@ -91,12 +91,12 @@ as %[1]d gfaas run -q --gpu sim -- echo joined
 as %[2]d env %[3]s %[4]s XDG_CONFIG_HOME="$HOME/../open" gfaas run --gpu sim -- echo ran`, users.victimUID, users.strangerUID, theirs[1], theirs[2])))
 	first, second, _ := strings.Cut(text, "joined\n")
 	if first != "" {
-		t.Errorf("who joins is told: %s", first)
+		t.Errorf("messages to a user who joins the daemon: got %s, want none", first)
 	}
 	for _, want := range []string{"warning: GPU sim is already shared by another gfaas-tokend", fmt.Sprintf("of user %d, in %s", users.victimUID, filepath.Join(users.home, "run")),
 		fmt.Sprintf("sudo -u '#%d' gfaas run", users.victimUID), "docs/how-to/team-on-one-gpu.md", "\nran\n"} {
 		if !strings.Contains(second, want) {
-			t.Errorf("the second user is not told %q:\n%s", want, text)
+			t.Errorf("messages to the second user: got\n%swant %q", text, want)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func TestScripts(t *testing.T) {
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "root" {
-				return false, fmt.Errorf("condition %q is not known", name)
+				return false, fmt.Errorf("unknown condition %q", name)
 			}
 			return os.Geteuid() == 0, nil
 		},
@@ -155,7 +155,7 @@ func awaitOutput(ts *testscript.TestScript, _ bool, args []string) {
 		return pattern.MatchString(ts.ReadFile("stdout") + ts.ReadFile("stderr"))
 	})
 	if !printed {
-		ts.Fatalf("%v: does not print %s", args[1:], args[0])
+		ts.Fatalf("timed out: %v prints %s", args[1:], args[0])
 	}
 }
 

@@ -33,8 +33,9 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * (time.Second / 100) // Linux reports ticks of 10 ms
 }
 
-// TestDaemonsOutOfDescriptors: a daemon without free descriptors for new connections neither spins nor ends. It logs the
-// shortage once, lets clients wait, and answers when descriptors are free again. Package daemon/token has its own test.
+// TestDaemonsOutOfDescriptors checks that a daemon without free descriptors for new connections neither spins nor ends.
+// It logs the shortage once, lets clients wait, and answers when descriptors are free again. Package daemon/token has
+// its own test.
 func TestDaemonsOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -71,7 +72,7 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
-			says := func() string {
+			messages := func() string {
 				text, err := os.ReadFile(stderr.Name())
 				if err != nil {
 					t.Fatal(err)
@@ -84,15 +85,15 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 				case <-ended:
 				case <-time.After(patience):
 					_ = cmd.Process.Kill()
-					t.Error("it does not end")
+					t.Errorf("the daemon has not ended after %v", patience)
 				}
 				if t.Failed() {
-					t.Logf("it said:\n%s", says())
+					t.Logf("messages of the daemon:\n%s", messages())
 				}
 			})
 			answers := func() bool {
 				if len(ended) > 0 {
-					t.Fatalf("it has ended: %s", says())
+					t.Fatalf("the daemon has ended: %s", messages())
 				}
 				if c.ask != nil {
 					ask := exec.Command(built("bin", c.ask[0]), c.ask[1:]...)
@@ -109,7 +110,7 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 				_ = answer.Body.Close()
 				return answer.StatusCode == http.StatusOK
 			}
-			eventually(t, "it answers", answers)
+			eventually(t, "the daemon answers", answers)
 
 			open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid))
 			if err != nil {
@@ -132,25 +133,25 @@ func TestDaemonsOutOfDescriptors(t *testing.T) {
 				}
 				callers = append(callers, caller)
 			}
-			eventually(t, "it has no descriptors left", func() bool { return strings.Contains(says(), "cannot accept") })
+			eventually(t, "the daemon reports a shortage of descriptors", func() bool { return strings.Contains(messages(), "cannot accept") })
 			used, began := processorTime(t, cmd.Process.Pid), time.Now()
 			for time.Since(began) < 2*time.Second {
 				if stat, err := procfs.Read(cmd.Process.Pid); err != nil || stat.Exited() {
-					t.Fatalf("it has ended: %s", says())
+					t.Fatalf("the daemon has ended: %s", messages())
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
 			if used, elapsed := processorTime(t, cmd.Process.Pid)-used, time.Since(began); used > elapsed/2 {
-				t.Errorf("it used %v of the processor in %v", used, elapsed)
+				t.Errorf("processor time without descriptors: got %v in %v, want at most half", used, elapsed)
 			}
-			if n := strings.Count(says(), "cannot accept") + strings.Count(says(), "Accept error"); n != 1 {
-				t.Errorf("it said %d times that it cannot accept", n)
+			if n := strings.Count(messages(), "cannot accept") + strings.Count(messages(), "Accept error"); n != 1 {
+				t.Errorf("messages about the shortage: got %d, want 1", n)
 			}
 			for _, caller := range callers {
 				_ = caller.Close()
 			}
 			callers = nil
-			eventually(t, "it answers again", answers)
+			eventually(t, "the daemon answers with free descriptors", answers)
 		})
 	}
 }

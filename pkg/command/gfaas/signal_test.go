@@ -49,10 +49,10 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		select {
 		case got := <-lines:
 			if got != want {
-				t.Fatalf("got %q, want %q", got, want)
+				t.Fatalf("output of the command: got %q, want %q", got, want)
 			}
 		case <-time.After(time.Minute):
-			t.Fatalf("nothing, want %q", want)
+			t.Fatalf("output of the command: got nothing within a minute, want %q", want)
 		}
 	}
 	expect("ready")
@@ -66,12 +66,12 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		expect(strings.TrimPrefix(unix.SignalName(s), "SIG"))
 	}
 	if got := exitStatus(cmd.Wait()); got != 5 {
-		t.Errorf("exit status %d, want the command's 5", got)
+		t.Errorf("exit status of gfaas run: got %d, want the command's 5", got)
 	}
 }
 
-// TestRunKeepsIgnoredSignals: under nohup, in the background of scripts and under systemd some signals are ignored. The
-// command of gfaas run must ignore them too.
+// TestRunKeepsIgnoredSignals checks that the command of gfaas run ignores the signals that gfaas run ignores. Some are
+// ignored under nohup, in the background of scripts and under systemd.
 func TestRunKeepsIgnoredSignals(t *testing.T) {
 	p := newEnvironment(t)
 	cmd := p.command()
@@ -79,13 +79,13 @@ func TestRunKeepsIgnoredSignals(t *testing.T) {
 	text, err := cmd.Output()
 	var mask uint64
 	if _, scan := fmt.Sscanf(string(text), "SigIgn: %x", &mask); err != nil || scan != nil {
-		t.Fatalf("%q: %v, %v", text, err, scan)
+		t.Fatalf("read SigIgn of the command from %q: %v, %v", text, err, scan)
 	}
 	for _, s := range []syscall.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGPIPE, unix.SIGTTOU,
 	} {
 		if mask&(1<<(s-1)) == 0 {
-			t.Errorf("%v is not ignored: %s", s, text)
+			t.Errorf("ignored signals of the command: got %s, want %v among them", text, s)
 		}
 	}
 }

@@ -54,34 +54,34 @@ func TestGatewaySoak(t *testing.T) {
 
 	s.load(min(long/5, 10*time.Second), nil) // without faults
 	before := s.measureResources()
-	t.Logf("at first: %v", before)
+	t.Logf("resources before the faults: %v", before)
 	s.load(long*2/3, func() { s.fault(true) })
 	s.load(long/3, func() { s.fault(false) }) // one gateway lives on while everything else dies
 	var after resources
-	s.until("it goes on taking more than at first", func() bool {
+	s.until("the gateway uses about the same resources as at first", func() bool {
 		after = s.measureResources()
 		return after.descriptors <= before.descriptors+16 && after.threads <= before.threads+32 && after.residentMiB <= 2*before.residentMiB+32 &&
 			after.stateKiB <= before.stateKiB+512 && after.files <= before.files+8
 	})
-	t.Logf("in the end: %v, calls %v, killed %v", after, s.results, s.killed)
+	t.Logf("resources after the faults: %v, calls %v, killed %v", after, s.results, s.killed)
 	if s.results["200"] == 0 {
-		t.Error("no call was answered")
+		t.Errorf("outcomes of calls: got %v, want some with status 200", s.results)
 	}
 	for result := range s.results {
 		switch result {
 		case "200", "202", "429", "502", "503", "504", "no gateway", "cut":
 		default:
-			t.Errorf("calls came to %s: %v", result, s.results)
+			t.Errorf("outcomes of calls: got %v, want none with %s", s.results, result)
 		}
 	}
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.cmd.Wait(); err != nil {
-		t.Errorf("the gateway's end: %v\n%s", err, s.logTail())
+		t.Errorf("end of the gateway: %v\n%s", err, s.logTail())
 	}
 	if all := s.instances(); len(all) > 0 {
-		t.Errorf("after its end there are %v", all)
+		t.Errorf("processes of instances after the end of the gateway: got %v, want none", all)
 	}
 	s.checkNothingRemains()
 }
@@ -128,7 +128,7 @@ func (s *soak) serve() {
 	if err := s.cmd.Start(); err != nil {
 		s.Fatal(err)
 	}
-	s.until("the gateway is not ready", func() bool {
+	s.until("the gateway is ready", func() bool {
 		answer, err := s.client.Send(context.Background(), http.MethodGet, "/readyz", nil, nil)
 		if err != nil {
 			return false
@@ -161,9 +161,9 @@ func (s *soak) load(long time.Duration, fault func()) {
 	}
 	all.Wait()
 	if n := stuck.Load(); n > 0 {
-		s.Errorf("%d calls had no answer within a minute", n)
+		s.Errorf("calls without an answer within a minute: got %d, want 0", n)
 	}
-	s.until("calls are left", func() bool {
+	s.until("no call is queued or in flight", func() bool {
 		stands, err := s.client.Status(context.Background())
 		if err != nil {
 			return false
@@ -268,7 +268,7 @@ func (t resources) String() string {
 // measureResources measures the resources when idle instances have stopped. One instance stays, unless its function is in the pause
 // of a minute after too many failures.
 func (s *soak) measureResources() (t resources) {
-	s.until("instances do not idle out", func() bool {
+	s.until("idle instances have stopped", func() bool {
 		stands, err := s.client.Status(context.Background())
 		return err == nil && !slices.ContainsFunc(stands.Instances, func(i status.Instance) bool { return i.Function != "kept" || i.State != "idle" }) && len(stands.Instances) <= 1
 	})

@@ -46,7 +46,7 @@ func newStartBenchmark(t testing.TB) *startBenchmark {
 	daemon := exec.Command(built("bin", "gfaas-tokend"))
 	daemon.Env = s.env
 	if err := daemon.Start(); err != nil {
-		t.Fatalf("%v, run make first", err)
+		t.Fatalf("start gfaas-tokend: %v; run make first", err)
 	}
 	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
 	if !poll(func() bool { return s.command(built("bin", "gfaas-tokend"), "status").Run() == nil }) {
@@ -71,9 +71,9 @@ func monotonic() int64 {
 func (s *startBenchmark) started(name string, args ...string) time.Duration {
 	from := monotonic()
 	text, err := s.command(name, args...).Output()
-	at, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil || bad != nil {
-		s.Fatalf("%s: %v, %v", name, err, bad)
+	at, invalid := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil || invalid != nil {
+		s.Fatalf("start time printed by %s: %q: %v, %v", name, text, err, invalid)
 	}
 	return time.Duration(at - from)
 }
@@ -99,8 +99,9 @@ func (s *startBenchmark) measure(rounds int) startTimes {
 	return startTimes{median(bare), median(run), median(version)}
 }
 
-// TestRunStartsSoon: gfaas run delays the start of a program by 8 ms when gfaas version takes 6 ms, and on a busy host by
-// up to twice the time of gfaas version. The test fails at three times that time, which indicates additional work.
+// TestRunStartsSoon checks how long gfaas run delays the start of a program: 8 ms when gfaas version takes 6 ms, and on
+// a busy host up to twice the time of gfaas version. The test fails at three times that time, which indicates
+// additional work.
 func TestRunStartsSoon(t *testing.T) {
 	s := newStartBenchmark(t)
 	const most = 3
@@ -112,7 +113,7 @@ func TestRunStartsSoon(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("gfaas run adds %v to a program's start, more than %d times what gfaas version takes, %v", f.run-f.bare, most, f.version)
+	t.Errorf("delay of a program's start by gfaas run: got %v, want at most %d times the %v of gfaas version", f.run-f.bare, most, f.version)
 }
 
 // TestStartIsLight bounds the initialization of packages, which is a third of each command's time. It counts allocated
@@ -122,7 +123,7 @@ func TestStartIsLight(t *testing.T) {
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	text, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v, run make first: %s", err, text)
+		t.Fatalf("gfaas version: %v; run make first: %s", err, text)
 	}
 	total, largest := 0, []string{}
 	for _, m := range regexp.MustCompile(`init (\S+) @.* (\d+) bytes`).FindAllStringSubmatch(string(text), -1) {
@@ -136,7 +137,7 @@ func TestStartIsLight(t *testing.T) {
 	slices.SortFunc(largest, func(a, b string) int { return strings.Compare(b, a) })
 	const most = 2_100_000 // currently 1.8 million: a third in tables, a quarter in Docker's client
 	if total > most || total == 0 {
-		t.Errorf("packages take %d bytes before main, at most %d are meant:\n%s", total, most, strings.Join(largest[:min(8, len(largest))], "\n"))
+		t.Errorf("memory allocated by packages before main: got %d bytes, want at most %d:\n%s", total, most, strings.Join(largest[:min(8, len(largest))], "\n"))
 	}
 }
 

@@ -57,7 +57,7 @@ chmod 1777 "$1/open"`
 	}
 	function := build(t).function
 	if text, err := exec.Command("sh", "-c", script, "sh", dir, made, function, fmt.Sprint(users.victimUID)).CombinedOutput(); err != nil {
-		t.Fatalf("%v, run make first: %s", err, text)
+		t.Fatalf("prepare two users: %v; run make first: %s", err, text)
 	}
 	users.env = []string{
 		"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + users.home, "TMPDIR=" + users.home, "XDG_CONFIG_HOME=" + users.home,
@@ -129,7 +129,7 @@ func (users *twoUsers) stranger(script string, args ...string) (string, error) {
 func (users *twoUsers) must(text string, err error) string {
 	users.t.Helper()
 	if err != nil {
-		users.t.Fatalf("%v: %s", err, text)
+		users.t.Fatalf("command: %v: %s", err, text)
 	}
 	return text
 }
@@ -139,7 +139,7 @@ func (users *twoUsers) must(text string, err error) string {
 func (users *twoUsers) checkUnharmed(folders ...string) {
 	users.t.Helper()
 	if text, err := os.ReadFile(filepath.Join(users.home, "precious")); err != nil || !bytes.Equal(text, []byte("precious")) {
-		users.t.Errorf("the precious file is %q, %v", text, err)
+		users.t.Errorf("content of the victim's file: got %q, %v; want precious", text, err)
 	}
 	for _, folder := range folders {
 		_ = filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
@@ -148,16 +148,16 @@ func (users *twoUsers) checkUnharmed(folders ...string) {
 			}
 			info, err := os.Lstat(path)
 			if err == nil && info.Sys().(*syscall.Stat_t).Uid == users.victimUID {
-				users.t.Errorf("%s is the victim's", path)
+				users.t.Errorf("owner of %s in the stranger's folder: got the victim, want another user", path)
 			}
 			return err
 		})
 	}
 }
 
-// TestStrangerSquats: a second user creates files where gfaas makes folders in places writable by all. gfaas must not
-// touch the first user's files through them or use the second user's files. Commands work without the folder, or fail
-// with its name.
+// TestStrangerSquats lets a second user create files where gfaas makes folders in places writable by all. gfaas must
+// not touch the first user's files through them or use the second user's files. Commands work without the folder, or
+// fail with its name.
 func TestStrangerSquats(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -204,17 +204,17 @@ func TestStrangerSquats(t *testing.T) {
 			text, err := users.gfaas(extra, args...)
 			switch code := exitStatus(err); {
 			case refused == "" && code != 0:
-				t.Errorf("up: status %d\n%s", code, text)
+				t.Errorf("gfaas %v: got exit status %d, want 0\n%s", args, code, text)
 			case refused != "" && (code == 0 || !strings.Contains(text, refused) || strings.Contains(text, "goroutine")):
-				t.Errorf("gfaas: status %d, want a refusal that says %q\n%s", code, refused, text)
+				t.Errorf("gfaas %v: got exit status %d, want a refusal with %q\n%s", args, code, refused, text)
 			case refused == "":
 				if text := users.must(users.gfaas(extra, "invoke", "f")); text != "" {
-					t.Errorf("the answer is %q", text)
+					t.Errorf("gfaas invoke f: got %q, want no output", text)
 				}
 			}
 			text, err = users.gfaas(extra, "down")
 			if code := exitStatus(err); refused == "" && code != 0 || strings.Contains(text, "goroutine") {
-				t.Errorf("down: status %d\n%s", code, text)
+				t.Errorf("gfaas down: got exit status %d, want 0\n%s", code, text)
 			}
 			if info, err := os.Lstat(folder); err == nil && info.IsDir() {
 				users.checkUnharmed(folder)
@@ -231,7 +231,7 @@ func (users *twoUsers) logs(extra []string) string {
 	users.must(users.gfaas(extra, "up", "plan.json"))
 	found, err := filepath.Glob(filepath.Join(users.open, "logs-*"))
 	if err != nil || len(found) != 1 {
-		users.t.Fatalf("the logs are %v, %v", found, err)
+		users.t.Fatalf("folders of logs: got %v, %v; want one", found, err)
 	}
 	users.must(users.gfaas(extra, "down"))
 	return found[0]
@@ -258,11 +258,11 @@ func TestStrangerAtTheDoor(t *testing.T) {
 		"its records of the daemon's": `ls "$1/run/instances"`,
 	} {
 		if text, err := users.stranger(script, users.home, pid, users.simulated()); err == nil {
-			t.Errorf("a stranger comes to %s: %s", description, text)
+			t.Errorf("access of a stranger to %s: got success, want a failure: %s", description, text)
 		}
 	}
 	if text := users.must(users.gfaas(nil, "ps", "-o", "csv")); !strings.Contains(text, ",ready,") {
-		t.Errorf("it does not run any more:\n%s", text)
+		t.Errorf("gfaas ps at the end: got\n%swant a ready instance", text)
 	}
 	users.checkSecretHidden("f-0")
 }
@@ -282,13 +282,13 @@ func (users *twoUsers) checkSecretHidden(id string) {
 		Hash string `json:"secret_sha256"`
 	}
 	if err := json.Unmarshal(text, &record); err != nil || len(record.Hash) != 2*sha256.Size {
-		users.t.Fatalf("the record of %s: %v\n%s", id, err, text)
+		users.t.Fatalf("record of %s: got %v, want a hash of the secret\n%s", id, err, text)
 	}
 	var places []string
 	for _, pattern := range []string{"/proc/[0-9]*/cmdline", filepath.Join(users.home, "run", "*.log*"), filepath.Join(users.home, "logs-*", "*", "*"), filepath.Join(users.home, "state.db")} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
-			users.t.Errorf("%s: %v, %v", pattern, found, err)
+			users.t.Errorf("files %s: got %v, %v; want at least one", pattern, found, err)
 		}
 		places = append(places, found...)
 	}
@@ -296,13 +296,14 @@ func (users *twoUsers) checkSecretHidden(id string) {
 		text, _ := os.ReadFile(place) // empty if the process has ended
 		for _, word := range secretWord.FindAll(text, -1) {
 			if fmt.Sprintf("%x", sha256.Sum256(word)) == record.Hash {
-				users.t.Errorf("the secret is in %s", place)
+				users.t.Errorf("the secret of %s is in %s", id, place)
 			}
 		}
 	}
 }
 
-// TestStrangerMakesTheState: gfaas must not trust a state file of another user, because it runs commands from it.
+// TestStrangerMakesTheState checks that gfaas does not trust a state file of another user, because it runs commands
+// from it.
 func TestStrangerMakesTheState(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
@@ -321,7 +322,7 @@ func TestStrangerMakesTheState(t *testing.T) {
 		users.must(users.stranger(squat, state, whole, users.home))
 		stderr, err := users.gfaas([]string{"GFAAS_STATE=" + state}, "up", "plan.json")
 		if code := exitStatus(err); code == 0 || !strings.Contains(stderr, state) || strings.Contains(stderr, "goroutine") {
-			t.Errorf("%s: status %d, want a refusal\n%s", description, code, stderr)
+			t.Errorf("gfaas up with %s of another user as the state: got exit status %d, want a refusal with the path\n%s", description, code, stderr)
 			users.must(users.gfaas([]string{"GFAAS_STATE=" + state}, "down"))
 		}
 		users.checkUnharmed()
@@ -331,8 +332,8 @@ func TestStrangerMakesTheState(t *testing.T) {
 	}
 }
 
-// TestOwnersAlone: only the owner of a run directory can stop, scale, remove or list its instances. Root and the stranger
-// cannot, even if they know the paths.
+// TestOwnersAlone checks that only the owner of a run directory can stop, scale, remove or list its instances. Root and
+// the stranger cannot, even if they know the paths.
 func TestOwnersAlone(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
@@ -356,28 +357,28 @@ func TestOwnersAlone(t *testing.T) {
 		for _, args := range [][]string{{"down"}, {"down", "f-0"}, {"rm", "f"}, {"scale", "f=0"}, {"ps"}, {"apply", "-f", filepath.Join(users.home, "f.yaml")}} {
 			text, err := users.runAs(uid, nil, program, args...)
 			if code := exitStatus(err); code == 0 || strings.Contains(text, "goroutine") {
-				t.Errorf("user %d, gfaas %v: status %d\n%s", uid, args, code, text)
+				t.Errorf("gfaas %v of user %d: got exit status %d, want a refusal\n%s", args, uid, code, text)
 			}
 			// A state file of their own does not help.
 			own := []string{"GFAAS_STATE=" + filepath.Join(users.open, fmt.Sprintf("state-%d.db", uid))}
 			if text, err := users.runAs(uid, own, program, args...); exitStatus(err) == 0 && args[0] != "rm" && args[0] != "apply" {
-				t.Errorf("user %d with a state of their own, gfaas %v: %s", uid, args, text)
+				t.Errorf("gfaas %v of user %d with a state file of their own: got success, want a refusal: %s", args, uid, text)
 			}
 		}
 	}
 	text := users.must(users.gfaas(nil, "ps", "-o", "csv"))
 	if !strings.Contains(text, "f-0,f,") || !strings.Contains(text, ",ready,") {
-		t.Errorf("it does not run any more:\n%s", text)
+		t.Errorf("gfaas ps at the end: got\n%swant f-0 as ready", text)
 	}
 	if text := users.must(users.gfaas(nil, "ls", "-o", "csv")); !strings.Contains(text, "\nf,") {
-		t.Errorf("the function is gone:\n%s", text)
+		t.Errorf("gfaas ls at the end: got\n%swant the function f", text)
 	}
 	users.must(users.gfaas(nil, "scale", "f=0"))
 	users.must(users.gfaas(nil, "down"))
 }
 
-// TestStrangerAtTheGateway: over loopback, every user can call functions. Without --auth, only the gateway's user and
-// root can manage it.
+// TestStrangerAtTheGateway checks that every user can call functions over loopback. Without --auth, only the gateway's
+// user and root can manage it.
 func TestStrangerAtTheGateway(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
@@ -432,11 +433,11 @@ func TestStrangerAtTheGateway(t *testing.T) {
 				if want := fmt.Sprintf("HTTP/1.1 %d ", r.statuses[i]); err != nil || !strings.HasPrefix(text, want) {
 					t.Errorf("user %d, %s %q at %s: got %.300q, %v, want %q", r.uid, r.request, r.header, address, text, err, want)
 				} else if r.statuses[i] == 401 && i == 0 && !strings.Contains(text, "--auth") {
-					t.Errorf("user %d, %s: %q does not name --auth", r.uid, r.request, text)
+					t.Errorf("user %d, %s: got %q, want a message that names --auth", r.uid, r.request, text)
 				}
 			}
 			if text := users.must(users.gfaas(nil, "ls", "-o", "csv")); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nf,") {
-				t.Errorf("the functions are not what they were:\n%s", text)
+				t.Errorf("gfaas ls at the end: got\n%swant only the function f", text)
 			}
 		})
 	}

@@ -69,9 +69,10 @@ func tree(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// TestStrangerSwaps: while commands run, a second user repeatedly exchanges a folder of their own, at the place of one of
-// the first user's folders, with a link to such a folder. Commands must use the same folder that they have checked, so
-// that they write, truncate or create nothing behind the link. Each case takes half a second, or a 60th of GFAAS_SOAK.
+// TestStrangerSwaps lets a second user, while commands run, repeatedly exchange a folder of their own, at the place of
+// one of the first user's folders, with a link to such a folder. Commands must use the same folder that they have
+// checked, so that they write, truncate or create nothing behind the link. Each case takes half a second, or a 60th of
+// GFAAS_SOAK.
 func TestStrangerSwaps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -153,7 +154,7 @@ func TestStrangerSwaps(t *testing.T) {
 					line := strings.ReplaceAll(strings.Join(args, "\n"), "SATURATE", filepath.Join(users.dir, "bin", "saturate"))
 					text, err := users.gfaas(extra, strings.Split(line, "\n")...)
 					if strings.Contains(text, "goroutine") || strings.Contains(text, "SIGBUS") {
-						t.Errorf("gfaas %v: %v\n%s", args, err, text)
+						t.Errorf("gfaas %v: got a crash (%v), want success or a refusal\n%s", args, err, text)
 					}
 					if err != nil {
 						refused++
@@ -168,11 +169,11 @@ func TestStrangerSwaps(t *testing.T) {
 			}
 			swaps, err := strconv.Atoi(strings.TrimSpace(string(text)))
 			if err != nil || swaps < 1000 {
-				t.Errorf("%d swaps, %v: %s", swaps, err, text)
+				t.Errorf("swaps during the commands: got %d, %v; want at least 1000: %s", swaps, err, text)
 			}
 			t.Logf("%d commands, %d of them refused, and %d swaps", runs, refused, swaps)
 			if after := tree(t, bait); fmt.Sprint(after) != fmt.Sprint(before) {
-				t.Errorf("behind the link there was\n%v\nand now there is\n%v", before, after)
+				t.Errorf("files behind the link: got\n%v\nwant\n%v", after, before)
 			}
 			if info, err := os.Lstat(place); err == nil && info.IsDir() {
 				users.checkUnharmed(place)

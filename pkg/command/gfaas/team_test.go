@@ -38,11 +38,11 @@ touch end
 wait $alice
 `, users.victimUID, socket, users.strangerUID, docker, image)))
 	box, rest, _ := strings.Cut(text, "\n")
-	var did struct{ Share, Launches float64 }
-	if err := json.Unmarshal([]byte(box), &did); err != nil || did.Launches == 0 || did.Share > 0.45 {
-		t.Errorf("the member's container with a quota of 0.3: %v\n%s", err, text)
+	var result struct{ Share, Launches float64 }
+	if err := json.Unmarshal([]byte(box), &result); err != nil || result.Launches == 0 || result.Share > 0.45 {
+		t.Errorf("container of the member with a quota of 0.3: got %v and %+v, want launches and a share of at most 0.45\n%s", err, result, text)
 	}
 	if !strings.Contains(rest, "alice,") || !strings.Contains(rest, "other,") {
-		t.Errorf("the daemon does not know all slices:\n%s", text)
+		t.Errorf("slices of the daemon: got\n%swant alice and other", text)
 	}
 }

@@ -80,22 +80,22 @@ func TestRunOnTerminal(t *testing.T) {
 	restoreSignals(t)
 	cmd := p.command("run", "-q", "--", "sh", "-c", `tty; `+trapping)
 	keys, screen := onTerminal(t, cmd)
-	eventually(t, "it is ready", func() bool { return strings.Contains(screen.String(), "ready") })
+	eventually(t, "the command is ready", func() bool { return strings.Contains(screen.String(), "ready") })
 	if !strings.Contains(screen.String(), "/dev/pts/") {
-		t.Errorf("its standard input is no terminal: %q", screen)
+		t.Errorf("terminal of the command's standard input: got %q, want one in /dev/pts", screen)
 	}
 	if _, err := keys.Write([]byte{3}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it was interrupted", func() bool { return strings.Contains(screen.String(), "INT") })
+	eventually(t, "the command has handled SIGINT", func() bool { return strings.Contains(screen.String(), "INT") })
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if got := exitStatus(cmd.Wait()); got != 5 {
-		t.Errorf("exit status %d, want the command's 5", got)
+		t.Errorf("exit status of gfaas run: got %d, want the command's 5", got)
 	}
 	if n := strings.Count(screen.String(), "INT"); n != 1 {
-		t.Errorf("interrupted %d times: %q", n, screen)
+		t.Errorf("interrupts of the command: got %d, want 1: %q", n, screen)
 	}
 }
 
@@ -107,9 +107,9 @@ func TestTerminalIsNotAsked(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it printed", func() bool { return strings.HasSuffix(output.String(), "\n") })
+	eventually(t, "gfaas version has printed a line", func() bool { return strings.HasSuffix(output.String(), "\n") })
 	if strings.Contains(output.String(), "\x1b") {
-		t.Errorf("%q", output)
+		t.Errorf("output of gfaas version: got %q, want no escape sequences", output)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestTopOnTerminal(t *testing.T) {
 	p := newEnvironment(t)
 	run := p.command("run", "-q", "--name", "trainer", "--", "sh", "-c", trapping)
 	_, output := onTerminal(t, run)
-	eventually(t, "it is ready", func() bool { return strings.Contains(output.String(), "ready") })
+	eventually(t, "the command is ready", func() bool { return strings.Contains(output.String(), "ready") })
 	top := p.command("top", "--interval", "10ms")
 	keys, output := onTerminal(t, top)
 	press := func(text string) {
@@ -126,15 +126,15 @@ func TestTopOnTerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "it shows what runs", func() bool { return strings.Contains(output.String(), "trainer") })
+	eventually(t, "gfaas top shows the instance trainer", func() bool { return strings.Contains(output.String(), "trainer") })
 	press("/tra")
 	press("\x1b[200~iner\x1b[201~") // as pasted text
-	eventually(t, "it heeds the filter", func() bool { return strings.Contains(output.String(), "iner▏") })
+	eventually(t, "gfaas top shows the typed filter", func() bool { return strings.Contains(output.String(), "iner▏") })
 	press("\rq")
 	if err := top.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the terminal is as it was", func() bool {
+	eventually(t, "gfaas top has restored the terminal", func() bool {
 		return strings.LastIndex(output.String(), "\x1b[?1049l") > strings.LastIndex(output.String(), "\x1b[?1049h")
 	})
 }

@@ -49,11 +49,11 @@ func escape() {
 			fmt.Println(cmd.Process.Pid)
 		}
 	case "twice": // the parent ends, as for a daemon
-		again := exec.Command("/proc/self/exe", append([]string{"leaves"}, command...)...)
-		again.Args[0] = "escape" // selects this function in the test binary
-		again.Env, again.Stdout, again.Stderr = env, os.Stdout, os.Stderr
-		again.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		if err = again.Run(); err == nil {
+		child := exec.Command("/proc/self/exe", append([]string{"leaves"}, command...)...)
+		child.Args[0] = "escape" // selects this function in the test binary
+		child.Env, child.Stdout, child.Stderr = env, os.Stdout, os.Stderr
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err = child.Run(); err == nil {
 			time.Sleep(time.Hour)
 		}
 	default:
@@ -167,30 +167,30 @@ func TestUnmanagedOfRun(t *testing.T) {
 					}
 					return string(text)
 				}
-				eventually(t, "it is said", func() bool { return strings.Contains(stderr(), "gfaas: warning: process ") })
+				eventually(t, "gfaas run reports the unmanaged process", func() bool { return strings.Contains(stderr(), "gfaas: warning: process ") })
 				_, rest, _ := strings.Cut(stderr(), "gfaas: warning: process ")
 				if _, err := fmt.Sscan(rest, &pid); err != nil {
 					t.Fatal(err)
 				}
 				if want := fmt.Sprintf("%d (%s) ", pid, loop); !strings.HasPrefix(rest, want) {
-					t.Errorf("said of %q, want %q", rest, want)
+					t.Errorf("reported process: got %q, want %q", rest, want)
 				}
 				switch {
 				case stop:
 					if !strings.Contains(rest, "was stopped") {
-						t.Errorf(`said %q, want a text with "was stopped"`, rest)
+						t.Errorf(`report of the process: got %q, want "was stopped" in it`, rest)
 					}
-					eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+					eventually(t, "the unmanaged process has ended", func() bool { return !procfs.Alive(pid) })
 				default:
 					if !strings.Contains(rest, "nothing limits it") || !procfs.Alive(pid) {
-						t.Errorf("said %q", rest)
+						t.Errorf("report of the process: got %q (alive: %v), want \"nothing limits it\" in it and a running process", rest, procfs.Alive(pid))
 					}
 					if got := unmanagedIn(t, env, "a"); len(got) != 1 || got[0] != pid {
-						t.Errorf("the status shows %v, want %d", got, pid)
+						t.Errorf("unmanaged processes in the status: got %v, want %d", got, pid)
 					}
 				}
 				if n := strings.Count(stderr(), "gfaas: warning: process"); n != 1 {
-					t.Errorf("%d lines: %s", n, stderr())
+					t.Errorf("warnings about unmanaged processes: got %d, want 1: %s", n, stderr())
 				}
 			})
 		}
@@ -235,10 +235,10 @@ func TestUnmanagedIsLeft(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
 			if stop {
-				eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+				eventually(t, "the unmanaged process has ended", func() bool { return !procfs.Alive(pid) })
 				return
 			}
-			eventually(t, "it is shown", func() bool { got := unmanagedIn(t, env, "a"); return len(got) == 1 && got[0] == pid })
+			eventually(t, "the status shows the unmanaged process", func() bool { got := unmanagedIn(t, env, "a"); return len(got) == 1 && got[0] == pid })
 		})
 	}
 }
@@ -282,7 +282,7 @@ func TestUnmanagedOfUp(t *testing.T) {
 				cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 				text, err := cmd.CombinedOutput()
 				if err != nil {
-					t.Fatalf("%v: %v\n%s", args, err, text)
+					t.Fatalf("gfaas %v: %v\n%s", args, err, text)
 				}
 				return string(text)
 			}
@@ -295,24 +295,24 @@ func TestUnmanagedOfUp(t *testing.T) {
 					_ = unix.Kill(pid, unix.SIGKILL)
 				}
 			})
-			eventually(t, "it is in the log", func() bool { return strings.Contains(run("logs", "echo"), "gfaas: process ") })
+			eventually(t, "the log reports the unmanaged process", func() bool { return strings.Contains(run("logs", "echo"), "gfaas: process ") })
 			log := run("logs", "echo")
 			_, rest, _ := strings.Cut(log, "gfaas: process ")
 			if _, err := fmt.Sscan(rest, &pid); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Count(log, "gfaas: process ") != 1 || !strings.HasPrefix(rest, fmt.Sprintf("%d (%s) ", pid, loop)) {
-				t.Errorf("the log is %q", log)
+				t.Errorf("log of echo: got %q, want one report of process %d (%s)", log, pid, loop)
 			}
 			if stop {
-				eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+				eventually(t, "the unmanaged process has ended", func() bool { return !procfs.Alive(pid) })
 				return
 			}
 			if text := run("ps", "-o", "json"); !strings.Contains(strings.Join(strings.Fields(text), ""), fmt.Sprintf(`"unmanaged":[%d]`, pid)) {
-				t.Errorf("ps -o json: %s", text)
+				t.Errorf("gfaas ps -o json: got %s, want %d as the unmanaged process", text, pid)
 			}
 			if text := run("ps"); !strings.Contains(text, "UNMANAGED") || !strings.Contains(text, strconv.Itoa(pid)) {
-				t.Errorf("ps: %s", text)
+				t.Errorf("gfaas ps: got %s, want %d under UNMANAGED", text, pid)
 			}
 		})
 	}
@@ -344,8 +344,8 @@ tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/es
 	return image
 }
 
-// TestContainerKeepsItsSlice: in a container, a program with a new environment still loads the library and stays in the
-// slice. Libraries that the image preloads are loaded as well.
+// TestContainerKeepsItsSlice checks that in a container, a program with a new environment still loads the library and
+// stays in the slice. Libraries that the image preloads are loaded as well.
 func TestContainerKeepsItsSlice(t *testing.T) {
 	t.Parallel()
 	libs, err := filepath.Abs("../../../build/lib")
@@ -369,7 +369,7 @@ __attribute__((constructor)) static void begin(void) { if (write(2, "own library
 			p.output("apply", "-f", "f.yaml")
 			p.write("plan.json", planOf("boxed-0"))
 			p.output("up", "plan.json", "--gpu", "sim")
-			eventually(t, "what has another environment runs in the slice", func() bool {
+			eventually(t, "the program with another environment launches kernels in the slice", func() bool {
 				cmd := exec.Command("gfaas-tokend", "status", "-o", "csv")
 				cmd.Env = append(os.Environ(), p.env...)
 				text, err := cmd.Output()
@@ -378,15 +378,15 @@ __attribute__((constructor)) static void begin(void) { if (write(2, "own library
 				}
 				rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 				if err != nil || len(rows) < 2 {
-					t.Fatalf("%s, %v", text, err)
+					t.Fatalf("decode the status: got %s, %v; want at least two rows", text, err)
 				}
 				if strings.Contains(string(text), "unmanaged") {
-					t.Fatalf("it is outside:\n%s", text)
+					t.Fatalf("status: got\n%swant no unmanaged process", text)
 				}
 				return slices.ContainsFunc(rows[1:], func(row []string) bool { launches, _ := strconv.Atoi(row[12]); return launches > 0 })
 			})
 			if log := p.output("logs", "boxed"); (c.own != "") != strings.Contains(log, "own library") || strings.Contains(log, "cannot be preloaded") {
-				t.Errorf("the log is %q", log)
+				t.Errorf("log of boxed: got %q, want the message of the image's own library (only if it has one: %v) and no failed preload", log, c.own != "")
 			}
 			p.output("down")
 			p.checkNothingRemains()

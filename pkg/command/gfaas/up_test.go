@@ -58,13 +58,13 @@ func TestUpInterrupted(t *testing.T) {
 		restoreSignals(t)
 		cmd := startSlowUp(t, p)
 		if n := p.functions(); n != 2 {
-			t.Errorf("%d processes run, want 2: %s", n, p.output("ps", "-o", "csv"))
+			t.Errorf("processes of functions: got %d, want 2: %s", n, p.output("ps", "-o", "csv"))
 		}
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
 		if got := exitStatus(cmd.Wait()); got != want {
-			t.Errorf("%v: exit status %d, want %d", sig, got, want)
+			t.Errorf("exit status of gfaas up after %v: got %d, want %d", sig, got, want)
 		}
 		p.checkNothingRemains()
 	}
@@ -74,18 +74,18 @@ func TestUpInterrupted(t *testing.T) {
 // that it had started.
 func TestUpKilled(t *testing.T) {
 	t.Parallel()
-	for _, lost := range []bool{false, true} {
+	for _, unrecorded := range []bool{false, true} {
 		p := newEnvironment(t)
 		cmd := startSlowUp(t, p)
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		if lost {
+		if unrecorded {
 			removeHandle(t, p, "slow-0")
 		}
 		if text := p.output("ps", "-o", "csv"); !strings.Contains(text, ",starting,") {
-			t.Errorf(`ps: %s, want a text with ",starting,"`, text)
+			t.Errorf(`gfaas ps after the kill: got %s, want ",starting," in it`, text)
 		}
 		p.output("down")
 		p.checkNothingRemains()
@@ -127,7 +127,7 @@ func TestManyInvocations(t *testing.T) {
 		wg.Go(func() {
 			text, err := cmd.Output()
 			if errs[i] = err; err == nil && string(text) != body {
-				errs[i] = fmt.Errorf("answer %q, want %q", text, body)
+				errs[i] = fmt.Errorf("answer of invocation %d: got %q, want %q", i, text, body)
 			}
 		})
 	}
