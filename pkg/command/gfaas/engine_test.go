@@ -17,9 +17,9 @@ const standIn = `#!/bin/sh
 { for word; do echo "$word"; done; echo "secret ${GFAAS_SECRET:+set}, preload ${LD_PRELOAD:-none}"; } >"$RECORD"
 exit 3`
 
-// TestStandIns checks that programs which start containers receive the arguments of the slice, and that gfaas run
-// returns their exit status.
-func TestStandIns(t *testing.T) {
+// TestEnginesGetTheSlice checks that programs which start containers receive the arguments of the slice, and that gfaas
+// run returns their exit status.
+func TestEnginesGetTheSlice(t *testing.T) {
 	t.Parallel()
 	p := newEnvironment(t)
 	bin := t.TempDir()

@@ -41,9 +41,9 @@ func (s *served) stopCleanly() {
 	s.checkNothingRemains()
 }
 
-// TestDiesWhileItAnswers checks that, if an instance dies while it answers, the answer is truncated and does not look
-// complete. The next call uses another instance.
-func TestDiesWhileItAnswers(t *testing.T) {
+// TestInstanceDiesDuringAnswer checks that, if an instance dies while it answers, the answer is truncated and does not
+// look complete. The next call uses another instance.
+func TestInstanceDiesDuringAnswer(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
 	first := s.must("f", "x")
@@ -59,9 +59,9 @@ func TestDiesWhileItAnswers(t *testing.T) {
 	s.stopCleanly()
 }
 
-// TestIgnoresSIGTERM checks that an instance that ignores SIGTERM is killed when its function is removed and when the
-// gateway ends. Calls of other functions continue meanwhile.
-func TestIgnoresSIGTERM(t *testing.T) {
+// TestInstanceIgnoresSIGTERM checks that an instance that ignores SIGTERM is killed when its function is removed and
+// when the gateway ends. Calls of other functions continue meanwhile.
+func TestInstanceIgnoresSIGTERM(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, `, env: {STUBBORN: "1"}`)
 	s.write("g.yaml", "{name: g, command: ["+s.getenv("FUNCTION")+"]}\n")
@@ -79,9 +79,9 @@ func TestIgnoresSIGTERM(t *testing.T) {
 	s.stopCleanly()
 }
 
-// TestFillsItsLog checks that the log of an instance with much output is bounded, and the instance still receives
+// TestLogIsBounded checks that the log of an instance with much output is bounded, and the instance still receives
 // calls.
-func TestFillsItsLog(t *testing.T) {
+func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
 	line := strings.Repeat("x", 1<<10-1) + "\n"
@@ -171,9 +171,9 @@ func TestTokenDaemonDies(t *testing.T) {
 	s.stopCleanly()
 }
 
-// TestRunDirectoryTakenAway removes the gateway's run directory, as a logout does. The gateway reports that and ends
-// with its instances.
-func TestRunDirectoryTakenAway(t *testing.T) {
+// TestRunDirectoryRemoved removes the gateway's run directory, as a logout does. The gateway reports that and ends with
+// its instances.
+func TestRunDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, "")
 	s.must("f", "x")

@@ -282,9 +282,9 @@ func (s *served) statuses(t *testing.T, runtime string) {
 	want("from zero again", s.must(on("echo"), "x"), 200, "")
 }
 
-// TestEngineGoesAway makes the Docker engine unavailable. Running containers still receive calls, starts fail with the
-// reason, and processes are unaffected. When the engine is back, containers start again.
-func TestEngineGoesAway(t *testing.T) {
+// TestEngineStopsAnswering makes the Docker engine unavailable. Running containers still receive calls, starts fail
+// with the reason, and processes are unaffected. When the engine is back, containers start again.
+func TestEngineStopsAnswering(t *testing.T) {
 	t.Parallel()
 	p := newDockerEnvironment(t)
 	image := importImage(t, p)

@@ -99,8 +99,8 @@ func TestRunIsKilledAndDetached(t *testing.T) {
 	}
 }
 
-// TestRunLeavesWhatTheCommandLeft checks that background processes survive when the command ends by itself.
-func TestRunLeavesWhatTheCommandLeft(t *testing.T) {
+// TestBackgroundProcessesOutliveTheCommand checks that background processes survive when the command ends by itself.
+func TestBackgroundProcessesOutliveTheCommand(t *testing.T) {
 	p := newEnvironment(t)
 	run, members := startFamily(t, p, family+"read go || :") // read returns at the end of its input
 	_ = run.Wait()

@@ -99,10 +99,10 @@ func (s *startBenchmark) measure(rounds int) startTimes {
 	return startTimes{median(bare), median(run), median(version)}
 }
 
-// TestRunStartsSoon checks how long gfaas run delays the start of a program: 8 ms when gfaas version takes 6 ms, and on
-// a busy host up to twice the time of gfaas version. The test fails at three times that time, which indicates
+// TestStartDelayOfRun checks how long gfaas run delays the start of a program: 8 ms when gfaas version takes 6 ms, and
+// on a busy host up to twice the time of gfaas version. The test fails at three times that time, which indicates
 // additional work.
-func TestRunStartsSoon(t *testing.T) {
+func TestStartDelayOfRun(t *testing.T) {
 	s := newStartBenchmark(t)
 	const most = 3
 	var f startTimes
@@ -116,9 +116,9 @@ func TestRunStartsSoon(t *testing.T) {
 	t.Errorf("delay of a program's start by gfaas run: got %v, want at most %d times the %v of gfaas version", f.run-f.bare, most, f.version)
 }
 
-// TestStartIsLight bounds the initialization of packages, which is a third of each command's time. It counts allocated
-// bytes, because they do not depend on the load of the host.
-func TestStartIsLight(t *testing.T) {
+// TestAllocationsBeforeMain bounds the initialization of packages, which is a third of each command's time. It counts
+// allocated bytes, because they do not depend on the load of the host.
+func TestAllocationsBeforeMain(t *testing.T) {
 	cmd := exec.Command(built("bin", "gfaas"), "version")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	text, err := cmd.CombinedOutput()

@@ -237,8 +237,8 @@ func (users *twoUsers) logs(extra []string) string {
 	return found[0]
 }
 
-// TestStrangerAtTheDoor checks that a second user has no access to an instance's sockets, log, secret or processes.
-func TestStrangerAtTheDoor(t *testing.T) {
+// TestStrangerHasNoAccess checks that a second user has no access to an instance's sockets, log, secret or processes.
+func TestStrangerHasNoAccess(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
 	// Open the path to them.
@@ -302,9 +302,9 @@ func (users *twoUsers) checkSecretHidden(id string) {
 	}
 }
 
-// TestStrangerMakesTheState checks that gfaas does not trust a state file of another user, because it runs commands
-// from it.
-func TestStrangerMakesTheState(t *testing.T) {
+// TestStateOfAnotherUserIsRefused checks that gfaas does not trust a state file of another user, because it runs
+// commands from it.
+func TestStateOfAnotherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
 	state := filepath.Join(users.open, "state.db")
@@ -332,9 +332,9 @@ func TestStrangerMakesTheState(t *testing.T) {
 	}
 }
 
-// TestOwnersAlone checks that only the owner of a run directory can stop, scale, remove or list its instances. Root and
-// the stranger cannot, even if they know the paths.
-func TestOwnersAlone(t *testing.T) {
+// TestOnlyOwnersManageInstances checks that only the owner of a run directory can stop, scale, remove or list its
+// instances. Root and the stranger cannot, even if they know the paths.
+func TestOnlyOwnersManageInstances(t *testing.T) {
 	t.Parallel()
 	users := newTwoUsers(t)
 	if err := os.Chmod(users.home, 0o755); err != nil {

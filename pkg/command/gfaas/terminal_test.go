@@ -99,9 +99,9 @@ func TestRunOnTerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalIsNotAsked checks that a command which only prints does not query the terminal. A query would delay the
-// command for seconds on a terminal that does not answer.
-func TestTerminalIsNotAsked(t *testing.T) {
+// TestNoEscapeSequencesOnTerminal checks that a command which only prints does not query the terminal. A query would
+// delay the command for seconds on a terminal that does not answer.
+func TestNoEscapeSequencesOnTerminal(t *testing.T) {
 	cmd := newEnvironment(t).command("version")
 	_, output := onTerminal(t, cmd)
 	if err := cmd.Wait(); err != nil {

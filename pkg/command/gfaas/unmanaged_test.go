@@ -197,9 +197,9 @@ func TestUnmanagedOfRun(t *testing.T) {
 	}
 }
 
-// TestUnmanagedIsLeft checks that unmanaged processes are found even after the command has ended. The instance lives on as
-// long as one of its unmanaged processes.
-func TestUnmanagedIsLeft(t *testing.T) {
+// TestUnmanagedAfterTheCommand checks that unmanaged processes are found even after the command has ended. The instance
+// lives on as long as one of its unmanaged processes.
+func TestUnmanagedAfterTheCommand(t *testing.T) {
 	t.Parallel()
 	w := build(t)
 	libs, err := filepath.Abs("../../../build/lib")
