@@ -178,9 +178,9 @@ func TestFileChangesWhileRead(t *testing.T) {
 	}
 }
 
-// TestFileChangesWhileItWaits checks that a file whose header changes while its load waits for room is
-// refused, even if its size and mtime are unchanged.
-func TestFileChangesWhileItWaits(t *testing.T) {
+// TestFileChangesDuringWait checks that a file whose header changes while its load waits for room is refused,
+// even if its size and mtime are unchanged.
+func TestFileChangesDuringWait(t *testing.T) {
 	write := func(w *world, header string) string {
 		text := fmt.Appendf([]byte{200, 0, 0, 0, 0, 0, 0, 0}, "%-200s", header)
 		path := w.write("a", append(text, make([]byte, 1000)...))
@@ -305,9 +305,9 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestPutWhileItIsPut checks that puts and gets of a file that is already being loaded need no room for a
-// second copy.
-func TestPutWhileItIsPut(t *testing.T) {
+// TestConcurrentPutsOfOneFile checks that puts and gets of a file that is already being loaded need no room
+// for a second copy.
+func TestConcurrentPutsOfOneFile(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 3<<20) // only one copy fits
 	loading, waits := make(chan bool), make(chan bool)
@@ -353,8 +353,8 @@ func TestPutWhileItIsPut(t *testing.T) {
 	}
 }
 
-// TestLeavesWhileItLoads checks that a load without waiting clients is cancelled.
-func TestLeavesWhileItLoads(t *testing.T) {
+// TestLoadWithoutClientsIsCancelled checks that a load without waiting clients is cancelled.
+func TestLoadWithoutClientsIsCancelled(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1<<20)
 	loading, resume := make(chan bool), make(chan bool)
@@ -388,9 +388,9 @@ func TestLeavesWhileItLoads(t *testing.T) {
 	w.client().putFile("", "a", path)
 }
 
-// TestNeverReads checks that a client that does not read its answers loses its connection and does not delay
-// others.
-func TestNeverReads(t *testing.T) {
+// TestClientThatDoesNotReadAnswers checks that a client that does not read its answers loses its connection
+// and does not delay others.
+func TestClientThatDoesNotReadAnswers(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) { cfg.SendTime = 50 * time.Millisecond })
 	path := w.file("a", 1, 1000)
 	w.client().putFile("", "a", path)
@@ -581,9 +581,9 @@ func TestTenants(t *testing.T) {
 	green.getModel("shown", path)
 }
 
-// TestPublicIsOfContent checks that a public model stays public if the same content is put or loaded again.
-// New content is public only if its put requests that.
-func TestPublicIsOfContent(t *testing.T) {
+// TestPublicFollowsContent checks that a public model stays public if the same content is put or loaded
+// again. New content is public only if its put requests that.
+func TestPublicFollowsContent(t *testing.T) {
 	w := serve(t)
 	blue, green := w.client("blue"), w.client("default")
 	shown, secret, big := w.file("shown", 1, 1000), w.file("secret", 2, 1000), w.file("big", 3, 4<<20-1000)
@@ -609,9 +609,9 @@ func TestPublicIsOfContent(t *testing.T) {
 	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpStat, Name: "m"})
 }
 
-// TestPublicInItsPlace checks that a private model stays hidden while a public one that will replace it is
-// stored.
-func TestPublicInItsPlace(t *testing.T) {
+// TestPublicStoreReplacesPrivateModel checks that a private model stays hidden while a public one that will
+// replace it is stored.
+func TestPublicStoreReplacesPrivateModel(t *testing.T) {
 	w := serve(t)
 	blue, green := w.client("blue"), w.client("default")
 	blue.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("secret", 2, 1000))
@@ -759,9 +759,9 @@ func TestStorePauses(t *testing.T) {
 	c.call("", wire.Request{Op: wire.OpStat, Name: "", Tenant: "blue"})
 }
 
-// TestStoreEndsAtOnce checks that, if a store ends while its answer is sent, the answer either has valid
-// descriptors or reports the end.
-func TestStoreEndsAtOnce(t *testing.T) {
+// TestStoreEndsDuringAnswer checks that, if a store ends while its answer is sent, the answer either has
+// valid descriptors or reports the end.
+func TestStoreEndsDuringAnswer(t *testing.T) {
 	w := serve(t, func(c *model.Config) { c.StorePause = 1 })
 	f, err := os.Open(w.write("manifest", []byte(`{"tensors":{}}`)))
 	if err != nil {
@@ -819,9 +819,9 @@ func TestHold(t *testing.T) {
 	other.putFile("", "big", filepath.Join(w.dir, "big"))
 }
 
-// TestNameMeansAnother checks that release and hold refer to the model that the client got under a name, even
-// if the name now denotes another model or none.
-func TestNameMeansAnother(t *testing.T) {
+// TestReleaseAfterNameIsReused checks that release and hold refer to the model that the client got under a
+// name, even if the name now denotes another model or none.
+func TestReleaseAfterNameIsReused(t *testing.T) {
 	w := serve(t)
 	host, blue, green := w.client(), w.client("blue"), w.client("default")
 	path, other := w.file("a", 1, 1000), w.file("b", 2, 1000)
@@ -862,9 +862,9 @@ func TestNameMeansAnother(t *testing.T) {
 	}
 }
 
-// TestHoldTakesNoThread checks that holding processes take no threads of the daemon. There may be many of
+// TestHoldUsesNoThreads checks that holding processes take no threads of the daemon. There may be many of
 // them, and Go ends a program with 10,000 threads.
-func TestHoldTakesNoThread(t *testing.T) {
+func TestHoldUsesNoThreads(t *testing.T) {
 	w := serve(t)
 	path := w.file("a", 1, 1000)
 	c := w.client()
@@ -935,9 +935,9 @@ func TestSecondDaemon(t *testing.T) {
 	}
 }
 
-// TestTenantsWhileItEnds checks that requests for sockets during a shutdown do not delay it, and no socket
-// remains.
-func TestTenantsWhileItEnds(t *testing.T) {
+// TestTenantRequestsDuringShutdown checks that requests for sockets during a shutdown do not delay it, and no
+// socket remains.
+func TestTenantRequestsDuringShutdown(t *testing.T) {
 	w := serve(t, func(cfg *model.Config) {
 		for n := range 100 { // closing their sockets takes a while
 			cfg.Tenants = append(cfg.Tenants, fmt.Sprint("t", n))

@@ -143,8 +143,9 @@ func TestPutAgain(t *testing.T) {
 	w.client().getModel("a", path)
 }
 
-// TestHoles loads sparse files, which can be larger than the capacity, and whose sizes can overflow sums.
-func TestHoles(t *testing.T) {
+// TestSparseFiles loads sparse files, which can be larger than the capacity, and whose sizes can overflow
+// sums.
+func TestSparseFiles(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "holes")
 	if err != nil {
 		t.Fatal(err)
@@ -190,8 +191,9 @@ func live() gpu.Bytes {
 	return gpu.Bytes(m.HeapAlloc)
 }
 
-// TestWaitingIsSmall checks that loads that wait for room keep no headers in memory, however long these are.
-func TestWaitingIsSmall(t *testing.T) {
+// TestWaitingLoadsKeepNoHeaders checks that loads that wait for room keep no headers in memory, however long
+// these are.
+func TestWaitingLoadsKeepNoHeaders(t *testing.T) {
 	w := serve(t)
 	full, long := w.file("full", 1, 4<<20-1000), w.long("long", 2*gpu.MiB)
 	holder, host := w.client("blue"), w.client()
@@ -465,9 +467,9 @@ func TestHoldersAcrossARestart(t *testing.T) {
 	}
 }
 
-// TestModelSocketIsTheUsersOwn checks that model.sock, which serves all tenants, rejects programs of other
-// users, whatever its mode is. The mode of a tenant's socket determines which users can connect to it.
-func TestModelSocketIsTheUsersOwn(t *testing.T) {
+// TestModelSocketRefusesOtherUsers checks that model.sock, which serves all tenants, rejects programs of
+// other users, whatever its mode is. The mode of a tenant's socket determines which users can connect to it.
+func TestModelSocketRefusesOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
 	}
