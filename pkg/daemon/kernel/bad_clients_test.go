@@ -195,7 +195,7 @@ func TestPipelined(t *testing.T) {
 
 // A kernel that never ends affects only its own request. Later requests of its client and of others run
 // as usual.
-func TestEndless(t *testing.T) {
+func TestEndlessKernel(t *testing.T) {
 	t.Parallel() // it waits for time limits
 	const n = 100
 	d := serve(t, newExecutorPool(t, ""), func(c *kernel.Config) { c.KernelTimeout = 3 * time.Second })

@@ -391,7 +391,7 @@ func state(pid int) byte {
 func lives(pid int) bool { s := state(pid); return s != 0 && s != 'Z' && s != 'X' }
 
 // On shutdown, the daemon ends as soon as the last running request has finished.
-func TestEndsWithTheLastRequest(t *testing.T) {
+func TestShutdownDuringRequest(t *testing.T) {
 	d := serve(t, newExecutorPool(t, ""), nil)
 	var all sync.WaitGroup
 	d.startRequest(&all, "", custom(slowPTX, "slow", 80*25)) // 0.5 s

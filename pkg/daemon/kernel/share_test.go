@@ -160,7 +160,7 @@ func arriveInOrder(t *testing.T, rounds int) bool {
 // If a client's queue is full, further requests of that client are refused at once; other clients are not
 // affected. If the host is so slow that the first request ends before the queue is full, the test retries with
 // a longer one.
-func TestBusy(t *testing.T) {
+func TestFullQueue(t *testing.T) {
 	for rounds := 100; ; rounds *= 4 {
 		if fillQueue(t, rounds) {
 			return
