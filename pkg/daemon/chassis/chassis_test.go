@@ -222,9 +222,9 @@ func TestPathTooLongForASocket(t *testing.T) {
 	}
 }
 
-// TestAwaitsTheOneBefore checks that Open waits for a daemon that holds the run directory
-// without answering, since that daemon is ending.
-func TestAwaitsTheOneBefore(t *testing.T) {
+// TestOpenAwaitsEndingDaemon checks that Open waits for a daemon that holds the run
+// directory without answering, since that daemon is ending.
+func TestOpenAwaitsEndingDaemon(t *testing.T) {
 	cfg := config(runDir(t))
 	l, err := lockfile.Acquire(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock))
 	if err != nil {
@@ -234,9 +234,9 @@ func TestAwaitsTheOneBefore(t *testing.T) {
 	serve(t, cfg, Service{})
 }
 
-// TestAwaitsAKilledOne checks that Open waits for the lock and the socket of a killed
-// daemon. A process that the daemon was starting holds both for a moment.
-func TestAwaitsAKilledOne(t *testing.T) {
+// TestOpenAwaitsLockOfKilledDaemon checks that Open waits for the lock and the socket of a
+// killed daemon. A process that the daemon was starting holds both for a moment.
+func TestOpenAwaitsLockOfKilledDaemon(t *testing.T) {
 	cfg := config(runDir(t))
 	path := filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)
 	l, err := lockfile.Acquire(path)
@@ -286,9 +286,9 @@ func TestExitWhenIdle(t *testing.T) {
 	}
 }
 
-// TestRunDirectoryTakenAway checks that a daemon whose run directory was removed keeps
+// TestRunDirectoryRemoved checks that a daemon whose run directory was removed keeps
 // running for connected clients, and removes no file of its successor.
-func TestRunDirectoryTakenAway(t *testing.T) {
+func TestRunDirectoryRemoved(t *testing.T) {
 	cfg := config(runDir(t))
 	cfg.ExitWhenIdle = time.Hour
 	unused := make(chan struct{})
@@ -411,7 +411,7 @@ func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 }
 
 // From the first moment, and with any umask, the socket refuses other users.
-func TestListenerIsBornWithItsMode(t *testing.T) {
+func TestListenerHasItsModeFromTheStart(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
 	path, opted := filepath.Join(runDir(t), "s"), false
 	l, err := bind("unix", path, 0o600, func(string, string, syscall.RawConn) error { opted = true; return nil })
@@ -427,7 +427,7 @@ func TestListenerIsBornWithItsMode(t *testing.T) {
 
 // In a folder that others can write to, they could redirect a daemon's writes by links, and
 // replace its sockets.
-func TestRunDirNotOnesOwn(t *testing.T) {
+func TestUnsafeRunDirIsRefused(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) (string, error){
 		"another user's": func(dir string) (string, error) { return dir, os.Chown(dir, 64999, 64999) },
 		"open to all":    func(dir string) (string, error) { return dir, os.Chmod(dir, 0o777) },
@@ -467,7 +467,7 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 
 // The control socket closes connections of another user's programs, whatever its mode, and
 // answers those of its own user before and after.
-func TestControlSocketIsTheUsersOwn(t *testing.T) {
+func TestControlSocketRefusesOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
 	}
