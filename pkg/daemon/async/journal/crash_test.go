@@ -101,9 +101,9 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestFull checks that, on a full disk, no new call is accepted, no accepted call is lost,
-// and all calls can end; after that, there is space again.
-func TestFull(t *testing.T) {
+// TestFullDisk checks that, on a full disk, no new call is accepted, no accepted call is
+// lost, and all calls can end; after that, there is space again.
+func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=6m"); err != nil {
 		if os.Getenv("CI") != "" || os.Geteuid() == 0 {

@@ -151,7 +151,7 @@ func TestCalls(t *testing.T) {
 	}
 	for _, err := range []error{j.accept(newCall("late"), long), j.Put(newCall("short"), nil), j.Note("short", 9, 9)} {
 		if !errors.Is(err, os.ErrClosed) {
-			t.Errorf("after it was closed: %v", err)
+			t.Errorf("use of the closed journal: got %v, want %v", err, os.ErrClosed)
 		}
 	}
 	stray := filepath.Join(dir, "00000000000000ff"+bodySuffix)
@@ -227,9 +227,9 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// TestEarlier checks that the calls in the log of earlier versions are imported. If the log
-// is truncated anywhere, its complete records are imported.
-func TestEarlier(t *testing.T) {
+// TestImportOfEarlierLogs checks that the calls in the log of earlier versions are
+// imported. If the log is truncated anywhere, its complete records are imported.
+func TestImportOfEarlierLogs(t *testing.T) {
 	const last = "0000000000000003.log"
 	whole, err := os.ReadFile(filepath.Join("testdata/earlier", last))
 	if err != nil {
@@ -295,8 +295,8 @@ func checkEarlier(t *testing.T, pending map[string]string) {
 	})
 }
 
-// TestDamage checks that a damaged record or body is reported, and never run.
-func TestDamage(t *testing.T) {
+// TestDamagedCalls checks that a damaged record or body is reported, and never run.
+func TestDamagedCalls(t *testing.T) {
 	dir := t.TempDir()
 	j := opened(t, dir)
 	defer func() { _ = j.Close() }()
