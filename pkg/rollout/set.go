@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -19,7 +20,8 @@ type Tokens interface {
 }
 
 // Change changes the slices of running instances and jobs, and the records of the instances. A name is an ID,
-// or a function, which selects all of its instances. Change returns the affected GPUs, and notes about
+// or a function or program, which selects all of its instances and jobs. Change returns the affected GPUs, and
+// notes: about a name that selects several, about instances that hold more memory than their new limit, and about
 // overcommitted GPUs.
 //
 // The SM share of a running instance cannot change. If smPct is not 0, Change returns an error for an instance
@@ -66,7 +68,47 @@ func Change(ctx context.Context, catalog ports.Catalog, tokens Tokens, names []s
 			gpus = append(gpus, g.GPU)
 		}
 	}
-	return gpus, overcommitNotes(status), nil
+	if len(ids) > len(slices.Compact(slices.Sorted(slices.Values(names)))) {
+		notes = append(notes, countNote(ids, len(records)))
+	}
+	if change.MemLimit != nil {
+		notes = append(notes, memoryNotes(status, ids, *change.MemLimit)...)
+	}
+	return gpus, append(notes, overcommitNotes(status)...), nil
+}
+
+// countNote returns a note that lists the changed instances and jobs. The first parameter holds the IDs of both.
+func countNote(ids []string, instances int) string {
+	kind := "instances and jobs"
+	switch instances {
+	case 0:
+		kind = "jobs"
+	case len(ids):
+		kind = "instances"
+	}
+	return fmt.Sprintf("%d %s changed: %s", len(ids), kind, strings.Join(ids, ", "))
+}
+
+// memoryNotes returns a note for each of the instances that holds more memory of a GPU than its new limit.
+func memoryNotes(s wire.Status, ids []string, limit gpu.Bytes) []string {
+	if limit == 0 {
+		return nil
+	}
+	var out []string
+	for _, g := range s.GPUs {
+		for _, id := range ids {
+			used, stored := 0.0, 0.0
+			for _, c := range g.Clients {
+				if c.Instance == id {
+					used, stored = used+c.MemUsedMiB, max(stored, c.MemStoredMiB)
+				}
+			}
+			if held := used + stored; held > limit.MiB() {
+				out = append(out, fmt.Sprintf("%s holds %sMiB of GPU %s, more than its new limit of %s: its allocations fail until it has freed memory", id, number.Short(held), g.GPU, limit))
+			}
+		}
+	}
+	return out
 }
 
 // running returns the IDs of the clients with the given names.

@@ -84,7 +84,7 @@ func TestErrors(t *testing.T) {
 		want        string
 		unavailable bool
 	}{
-		"refused":  {409, `{"message":"instance a belongs to process 7"}`, "register a: instance a belongs to process 7", false},
+		"refused":  {409, `{"message":"the name a is in use by the instance of process 7"}`, "register a: the name a is in use by the instance of process 7", false},
 		"no words": {500, `oops`, "500 Internal Server Error", false},
 		"leaving":  {503, `{"message":"shutting down"}`, "shutting down", true},
 	} {

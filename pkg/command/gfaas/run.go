@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -54,13 +56,21 @@ and all processes that it starts: the share of the SMs (--sm), the fraction of
 each time window (--quota) and the GPU memory (--mem). The command needs no
 changes.
 
+The command is guaranteed REQUEST, the part of --quota before the colon, and may use
+up to LIMIT, the part after the colon, while other clients leave the GPU idle.
+Without a colon, both are equal: --quota 0.3 is also an upper bound. Both may be
+percentages: 30%:80% is 0.3:0.8.
+
+An allocation beyond --mem fails like an allocation on a full GPU, with
+CUDA_ERROR_OUT_OF_MEMORY. gfaas does not stop the command, which can allocate again
+once it has freed memory.
+
 A latency objective (--slo) has an effect only if the policy of the token daemon
 is introspective. With this policy, --quota is a fraction of work, not of time:
 of the work that the command would do alone with its SM share. The daemon reserves
-REQUEST, the part of --quota before the colon, for the command. As soon as the
-command's launches become so slow that it may miss its objective, the daemon lets
-it do LIMIT, the part after the colon. The policy multi-token ignores the
-objective.
+REQUEST for the command. As soon as the command's launches become so slow that it
+may miss its objective, the daemon lets it do LIMIT. The policy multi-token ignores
+the objective.
 
 The exit status is the status of the command, or 128+n if signal n ended it. If
 gfaas run itself fails, the status is 125 to 127 (see EXIT STATUS). The command has
@@ -147,8 +157,8 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	f.StringVar(&o.gpu, "gpu", "", "GPU: a number, a UUID or its beginning, MIG-UUID, sim, or sim:1 for the second simulated GPU (default: the GPU in CUDA_VISIBLE_DEVICES or 0; sim if there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors (SMs), in percent")
-	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`")
-	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB` (default none)")
+	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
+	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB`, beyond which allocations fail (default none)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective (default none: best effort)")
 	f.BoolVar(&o.over, "oversubscribe", false, "keep the command's memory on the host while it has no work (needs --mem)")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
@@ -311,9 +321,26 @@ func parseQuota(text string) (request, limit float64, err error) {
 		err = gpu.Slice{SMPct: 100, QuotaRequest: request, QuotaLimit: limit}.Validate()
 	}
 	if err != nil {
-		err = cli.Usagef("--quota: %w", err)
+		err = cli.Fail(cli.ExitUsage, percentHint(text), fmt.Errorf("--quota: %w", err))
 	}
 	return request, limit, err
+}
+
+// percentHint returns a hint for a quota with a number such as 30, which was probably meant as a
+// percentage, and otherwise an empty string.
+func percentHint(quota string) string {
+	percentages := strings.Split(quota, ":")
+	fractions := slices.Clone(percentages)
+	for i, part := range percentages {
+		if v, err := strconv.ParseFloat(part, 64); err == nil && v > 1 && v <= 100 {
+			percentages[i], fractions[i] = part+"%", number.Plain(v/100)
+		}
+	}
+	meant := strings.Join(percentages, ":")
+	if meant == quota {
+		return ""
+	}
+	return fmt.Sprintf("for a percentage, write %s or %s", meant, strings.Join(fractions, ":"))
 }
 
 var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)

@@ -25,11 +25,13 @@ func newSet(t *tool) *cobra.Command {
 		Short: "Change the slices of running instances and jobs",
 		Long: `Change the quota or the memory limit of instances of gfaas up and of jobs of gfaas
 run while they run. The change takes effect in the next window. A NAME is the id of
-an instance or job, or a function, for all its instances. All other slices stay
+an instance or job, a function, for all its instances, or the name of a program, for
+all its jobs; if it stands for several, a note lists them. All other slices stay
 unchanged; a note reports a GPU whose slices now request more than the whole GPU.
 
 If the new memory limit is below the memory that an instance holds, the instance
-keeps that memory, but gets no more until it holds less. --mem 0 removes the limit.
+keeps that memory, but gets no more until it holds less; a note says so. --mem 0
+removes the limit.
 A new quota discards the turns of the instance in the timetable of a plan. To
 restore the slices of the plan, run gfaas up again.
 
@@ -52,7 +54,7 @@ current share. The slices of instances that the gateway started cannot be change
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, t, args) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.quota, "quota", "", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`")
+	f.StringVar(&o.quota, "quota", "", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `2GiB`; 0 for no limit")
 	f.Float64Var(&o.sm, "sm", 0, "share of the SMs, in percent, which only a restart can change")
 	return cmd

@@ -35,7 +35,7 @@ func TestControlRefuses(t *testing.T) {
 		"path":       {`{"instance":"../x","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "instance"},
 		"sm":         {`{"instance":"x","secret":"s","gpu":"sim","sm_pct":101,"quota_request":1,"quota_limit":1}`, 400, "SM share 101"},
 		"gpu":        {`{"instance":"x","secret":"s","gpu":"tpu","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "is not a GPU"},
-		"new secret": {`{"instance":"a","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 409, "has 1 processes"},
+		"new secret": {`{"instance":"a","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 409, "the name a is in use by an instance whose processes have not ended (number of processes: 1)"},
 		"long":       {`{"instance":"` + strings.Repeat("x", maxBody) + `"}`, 413, "more than"},
 	} {
 		var p wire.Problem

@@ -170,10 +170,12 @@ func (r *registry) checkRegistration(fresh *instance) error {
 	switch {
 	case !ok:
 		return nil
-	case old.connected() > 0 && (old.secret != fresh.secret || !old.sameGPUs(fresh.reg.Allocations())):
-		return fmt.Errorf("instance %s has %d processes: its secret and GPU cannot change until they have ended", fresh.reg.Instance, old.connected())
 	case old.reg.OwnerPID != 0 && old.secret != fresh.secret && !old.ownerDead():
-		return fmt.Errorf("instance %s belongs to process %d", fresh.reg.Instance, old.reg.OwnerPID)
+		return fmt.Errorf("the name %s is in use by the instance of process %d", fresh.reg.Instance, old.reg.OwnerPID)
+	case old.connected() > 0 && old.secret != fresh.secret:
+		return fmt.Errorf("the name %s is in use by an instance whose processes have not ended (number of processes: %d)", fresh.reg.Instance, old.connected())
+	case old.connected() > 0 && !old.sameGPUs(fresh.reg.Allocations()):
+		return fmt.Errorf("the GPU of instance %s cannot change until its processes have ended (number of processes: %d)", fresh.reg.Instance, old.connected())
 	}
 	return nil
 }
