@@ -2,6 +2,7 @@
 package owndir
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -23,7 +24,10 @@ func (e *Error) Error() string { return e.Path + " " + e.Why }
 func (e *Error) Is(target error) bool { return target == fs.ErrPermission }
 
 // RunDirError reports that a run directory cannot be created or used.
-type RunDirError struct{ Err error }
+type RunDirError struct {
+	Err    error
+	Remedy string // what to do instead of setting the variable; empty if nothing else is known
+}
 
 func (e *RunDirError) Error() string { return "run directory: " + e.Err.Error() }
 func (e *RunDirError) Unwrap() error { return e.Err }
@@ -31,8 +35,8 @@ func (e *RunDirError) Unwrap() error { return e.Err }
 // Unavailable returns true, which selects the exit status.
 func (e *RunDirError) Unavailable() bool { return true }
 
-// Hint names the variable that selects another directory.
-func (e *RunDirError) Hint() string { return Hint }
+// Hint returns Remedy or, if that is empty, names the variable that selects another directory.
+func (e *RunDirError) Hint() string { return cmp.Or(e.Remedy, Hint) }
 
 // Open opens a directory that the current user owns, that other users cannot write to, and that is
 // not a symbolic link. For any other directory it returns an *Error, and for a missing one an error

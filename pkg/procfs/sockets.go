@@ -83,6 +83,26 @@ func Peer(conn syscall.Conn) (unix.Ucred, error) {
 	return *cred, nil
 }
 
+// Listening reports whether a process of this network namespace listens at a unix socket with this absolute
+// path, which the caller need not be allowed to open. It returns false if the list of sockets cannot be read.
+func Listening(path string) bool {
+	f, err := os.Open("/proc/net/unix")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		// Fields of a line: number, references, protocol, flags, type, state, inode, path.
+		entry, found := strings.CutSuffix(lines.Text(), " "+path)
+		fields := strings.Fields(entry)
+		if found && len(fields) == 7 && fields[3] == "00010000" { // __SO_ACCEPTCON
+			return true
+		}
+	}
+	return false
+}
+
 // connected reports whether a socket in a state is connected and its peer has not closed
 // it.
 func connected(state byte) bool {

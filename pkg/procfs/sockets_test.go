@@ -4,11 +4,42 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 )
 
 func addrPort(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
+
+func TestListening(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a socket")
+	if Listening(path) {
+		t.Error("true without a socket")
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	accepted, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	if !Listening(path) || Listening("socket") || Listening(dir) {
+		t.Error("want true for the path of the socket only")
+	}
+	_ = l.Close() // the list still has the accepted connection
+	if Listening(path) {
+		t.Error("true for a connection of a closed listener")
+	}
+}
 
 func TestSocketUser(t *testing.T) {
 	for _, where := range []struct{ listen, dial string }{{"127.0.0.1:0", "127.0.0.1"}, {":0", "127.0.0.1"}, {"[::1]:0", "::1"}} {

@@ -165,9 +165,14 @@ func (o *Other) String() string {
 	if o.UID == os.Geteuid() {
 		return text + "to use that daemon, set GFAAS_RUN_DIR=" + o.RunDir
 	}
-	as := "'#" + strconv.Itoa(o.UID) + "'"
-	if u, err := user.LookupId(strconv.Itoa(o.UID)); err == nil {
+	return text + Join(o.UID, o.RunDir)
+}
+
+// Join returns how to use the token daemon of another user, for messages.
+func Join(uid int, runDir string) string {
+	as := "'#" + strconv.Itoa(uid) + "'"
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		as = u.Username
 	}
-	return text + "to use that daemon, run as its user: sudo -u " + as + " gfaas run …, with GFAAS_RUN_DIR=" + o.RunDir + "; for a team, see docs/how-to/team-on-one-gpu.md"
+	return "to use that daemon, run as its user: sudo -u " + as + " gfaas run …, with GFAAS_RUN_DIR=" + runDir + "; for a team, see docs/how-to/team-on-one-gpu.md"
 }

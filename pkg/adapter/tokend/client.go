@@ -22,8 +22,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/gpuclaim"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -69,11 +71,29 @@ func CheckOwner(runDir string) error {
 	var refused *owndir.Error
 	switch {
 	case errors.As(err, &refused), errors.Is(err, fs.ErrPermission): // ErrPermission: the parent folder belongs to another user
-		return &owndir.RunDirError{Err: err}
+		return &owndir.RunDirError{Err: err, Remedy: joinOwner(runDir)}
 	case err != nil:
 		return nil // callers detect other errors when they use the directory
 	}
 	return root.Close()
+}
+
+// joinOwner returns how to use the token daemon of another user in that user's run directory, or an empty
+// string if none listens there.
+func joinOwner(runDir string) string {
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return ""
+	}
+	info, err := os.Lstat(runDir)
+	if err != nil || !info.IsDir() {
+		return ""
+	}
+	uid := int(info.Sys().(*syscall.Stat_t).Uid)
+	if uid == os.Geteuid() || !procfs.Listening(Socket(runDir)) {
+		return ""
+	}
+	return "a token daemon runs there; " + gpuclaim.Join(uid, runDir)
 }
 
 // Error reports that the daemon refused a request. If no daemon can be used, requests fail
