@@ -184,6 +184,8 @@ func summary(p plan.Plan) string {
 	best := ""
 	if p.GPUsUsed == p.Bound && len(p.Unplaced) == 0 {
 		best = ": no plan uses fewer"
+	} else if len(p.Unplaced) > 0 && p.Bound > p.GPUsUsed && slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return g.MemMiB != p.GPUs[0].MemMiB }) {
+		best = ", if further GPUs have as much memory as the largest of the inventory"
 	}
 	return boundSentence("GPU", p.GPUsUsed, p.Bound, p.BoundMethod, best)
 }

@@ -209,17 +209,17 @@ func (f *fleet) plan(in Input, demands []functionDemand) plan.Plan {
 	bound, method := in.bound(demands)
 	p := in.empty("fast", plan.ModelRect, bound, method)
 	p.GPUs = f.used()
-	return complete(p, demands, func(i int) reason.Reason { return f.reason(&demands[i]) })
+	return complete(p, demands, func(i int) reason.Reason { return f.reason(&demands[i], in) })
 }
 
 // reason returns why the rest of a function's demand is not placed.
-func (f *fleet) reason(w *functionDemand) reason.Reason {
+func (f *fleet) reason(w *functionDemand, in Input) reason.Reason {
 	for _, row := range w.rows {
 		if f.fits(row) {
 			return lacksMemory(row, len(f.bins))
 		}
 	}
-	return w.full(gpusFull, len(f.bins))
+	return w.full(gpusFull, len(f.bins), in)
 }
 
 // footprint holds the properties of a configuration that decide where it fits.

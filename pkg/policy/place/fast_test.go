@@ -10,6 +10,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -68,6 +69,41 @@ func TestUnplaced(t *testing.T) {
 				t.Errorf("got %+v, want %s", p.Unplaced, c.want)
 			}
 		})
+	}
+}
+
+// The reason names the GPUs that are too small for every configuration, with every planner.
+func TestReasonOfSmallGPUs(t *testing.T) {
+	f, larger, g := row("f", 60, 0.6, 10), row("f", 100, 0.6, 12), row("g", 60, 0.6, 10)
+	f.GPUMemMiB, larger.GPUMemMiB, g.GPUMemMiB = 30000, 31000, 100
+	in := Input{
+		Profile: []profile.Row{f, larger, g},
+		Devices: []plan.Device{{Node: "n", MemMiB: 24576}, {Node: "n", Index: 1, MemMiB: 81920}, {Node: "n", Index: 2, MemMiB: 40960, UsedMemMiB: 20000}},
+		Demand:  []plan.Demand{{Function: "f", RPS: 100}, {Function: "g", RPS: 20}},
+	}
+	joint := func(in Input) (plan.Plan, error) {
+		p, _, err := Joint(in, JointOptions{Model: plan.ModelRect})
+		return p, err
+	}
+	const want = "gpus-full; gpus=3; too_small=2; needed_mib=30000; sm_pct=60; quota=0.6; batch=1"
+	for name, planner := range map[string]Planner{
+		"fast": fastPlanner, "joint": joint,
+		"incremental": func(in Input) (plan.Plan, error) {
+			p, _, err := Incremental(plan.Plan{Version: plan.Version, Model: plan.ModelRect}, in, IncrementalOptions{TieBreak: LargerQuota, Threshold: maxrect.DefaultThreshold}, fastPlanner)
+			return p, err
+		},
+	} {
+		p, err := planner(in)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
+			t.Errorf("%s: %+v, want %s", name, p.Unplaced, want)
+		}
+	}
+	padded := []plan.Unplaced{{Function: "f", Reason: "gpus-full; gpus=3; too_small=3; needed_mib=81920; sm_pct=60; quota=0.6; batch=1"}}
+	if in.restateReasons(padded, in.withPaddedMemory(1, 81920, false)); padded[0].Reason != want {
+		t.Errorf("of padded memory: %+v, want %s", padded, want)
 	}
 }
 

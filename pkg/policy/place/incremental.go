@@ -117,7 +117,7 @@ func (v *revision) reason(w *functionDemand) reason.Reason {
 			code = gpusFullBeside
 		}
 	}
-	return w.full(code, len(v.gpus.hosts))
+	return w.full(code, len(v.gpus.hosts), v.in)
 }
 
 // revision is a plan under change: the demand, and GPUs with their instances.

@@ -451,12 +451,12 @@ func (b *builder) reason(w *functionDemand, sol joint.Solution, f int) reason.Re
 	if opt := sol.Lacking[f]; opt >= 0 {
 		return lacksMemory(w.rows[opt], len(b.in.Devices))
 	}
-	return w.full(gpusFull, len(b.in.Devices))
+	return w.full(gpusFull, len(b.in.Devices), b.in)
 }
 
 // reasons returns a line for each configuration of the plan, by function, most instances first. It
-// compares the worth of an instance's requests, at the prices of the linear program, with the area
-// of its rectangle, both in GPUs. A configuration is good if its area is at most its worth.
+// compares the configuration's throughput for its area with that of the function's other
+// configurations.
 func (b *builder) reasons(sol joint.Solution) (out []string) {
 	counts := make([][]int, len(b.demands))
 	for f, w := range b.demands {
@@ -479,12 +479,15 @@ func (b *builder) reasons(sol joint.Solution) (out []string) {
 		slices.SortStableFunc(chosen, func(x, y int) int { return counts[f][y] - counts[f][x] })
 		for _, i := range chosen {
 			r := w.rows[i]
-			text := fmt.Sprintf("%s: %d × (%s), %s requests/s each: an instance uses %.1f%% of a GPU's area and serves demand worth %.1f%%; ",
-				w.demand.Function, counts[f][i], describe(r), num(r.ThroughputRPS), 100*(r.SMPct/100*r.Quota), 100*(sol.Price[f]*r.ThroughputRPS))
-			if r.Efficacy() >= best*(1-efficacyTolerance) {
-				text += fmt.Sprintf("none of %d configurations serves more for its area", len(w.rows))
-			} else {
-				text += fmt.Sprintf("the best of %d configurations serves %.1f%% more for its area, but this one fits next to the others or covers the rest",
+			text := fmt.Sprintf("%s: %d × (%s); each instance serves %s requests/s with %.1f%% of a GPU (SM share × quota); ",
+				w.demand.Function, counts[f][i], describe(r), num(r.ThroughputRPS), 100*(r.SMPct/100*r.Quota))
+			switch {
+			case len(w.rows) == 1:
+				text += "no other configuration meets the objective and fits a GPU"
+			case r.Efficacy() >= best*(1-efficacyTolerance):
+				text += fmt.Sprintf("none of the %d possible configurations serves more requests/s per share of a GPU", len(w.rows))
+			default:
+				text += fmt.Sprintf("the best of the %d possible configurations serves %.1f%% more requests/s per share of a GPU, but this one fits next to the other instances or serves the rest of the demand",
 					len(w.rows), 100*(best/r.Efficacy()-1))
 			}
 			out = append(out, text)

@@ -1,8 +1,10 @@
 package place
 
 import (
+	"math"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -51,8 +53,8 @@ var Reasons = reason.Table{
 	reason.Doc(noGPUOfModel, "the inventory has no GPU of a model on which the function was measured", "measured", "those models", "inventory", "models of the inventory"),
 	reason.Doc(gpuTooSmall, "no GPU has enough memory", "needed_mib", "memory of the smallest configuration", "free_mib", "largest free memory of a GPU"),
 	reason.Doc(weightsTooLarge, "every configuration has larger weights than the current plan keeps for the model", "model", "name of the model"),
-	reason.Doc(gpusFull, "no GPU has room even for the smallest configuration", limitParams("gpus", "GPUs in the inventory")...),
-	reason.Doc(gpusFullBeside, "no GPU has room even for the smallest configuration, next to the instances that keep their places", limitParams("gpus", "GPUs in the inventory")...),
+	reason.Doc(gpusFull, "no GPU has room even for the smallest configuration", limitParams(append([]string{"gpus", "GPUs in the inventory"}, tooSmallParams...)...)...),
+	reason.Doc(gpusFullBeside, "no GPU has room even for the smallest configuration, next to the instances that keep their places", limitParams(append([]string{"gpus", "GPUs in the inventory"}, tooSmallParams...)...)...),
 	reason.Doc(noMemory, "a GPU has enough SM time for a configuration, but not enough memory; with `max_per_gpu`, no GPU has SM time, memory and a place for one more instance", limitParams("gpus", "GPUs in the inventory", "mem_mib", "memory of the configuration")...),
 	reason.Doc(noSlot, "a GPU has room for a configuration, but already has the largest permitted number of instances", limitParams("gpus", "GPUs in the inventory")...),
 
@@ -79,6 +81,9 @@ func limitParams(params ...string) []string {
 	return append(configParams(params...), "max_per_gpu", "limit on instances of a GPU")
 }
 
+// tooSmallParams documents the parameters that withTooSmall adds.
+var tooSmallParams = []string{"too_small", "GPUs among them whose free memory is too small for any configuration of the function (omitted if 0)", "needed_mib", "least memory of a configuration on those GPUs"}
+
 // config returns the parameters that describe a configuration.
 func config(r profile.Row) []reason.Param {
 	params := []reason.Param{reason.Number("sm_pct", r.SMPct), reason.Number("quota", r.Quota), reason.Number("batch", r.Batch)}
@@ -94,8 +99,29 @@ func about(r profile.Row, code reason.Code, params ...reason.Param) reason.Reaso
 }
 
 // full returns the reason why no GPU has room even for the function's smallest configuration.
-func (w *functionDemand) full(code reason.Code, gpus int) reason.Reason {
-	return about(w.smallest(), code, reason.Number("gpus", gpus))
+func (w *functionDemand) full(code reason.Code, gpus int, in Input) reason.Reason {
+	return in.withTooSmall(about(w.smallest(), code, reason.Number("gpus", gpus)), w.rows)
+}
+
+// withTooSmall returns why with the number of GPUs of the inventory that have too little memory for each of the
+// rows measured on their model, after the parameter gpus.
+func (in Input) withTooSmall(why reason.Reason, rows []profile.Row) reason.Reason {
+	count, needed := 0, math.Inf(1)
+	for _, d := range in.Devices {
+		suited := filter(rows, func(r profile.Row) bool { return matches(r, d) })
+		if len(suited) == 0 {
+			continue
+		}
+		if least := slices.MinFunc(suited, byMemory).GPUMemMiB; gpu.FromMiB(least) > freeMemory(d) {
+			count, needed = count+1, min(needed, least)
+		}
+	}
+	why.Params = slices.DeleteFunc(slices.Clone(why.Params), func(p reason.Param) bool { return p.Key == "too_small" || p.Key == "needed_mib" })
+	if count > 0 {
+		at := 1 + slices.IndexFunc(why.Params, func(p reason.Param) bool { return p.Key == "gpus" })
+		why.Params = slices.Insert(why.Params, at, reason.Number("too_small", count), reason.Number("needed_mib", needed))
+	}
+	return why
 }
 
 // lacksMemory returns the reason why a configuration that would have room is not placed.
@@ -108,9 +134,18 @@ func memory(r profile.Row) reason.Param { return reason.Number("mem_mib", r.GPUM
 // restateReasons replaces padded memory by measured memory in the reasons of a plan for the padded
 // input.
 func (in Input) restateReasons(unplaced []plan.Unplaced, padded Input) {
+	rows := map[string][]profile.Row{}
+	if len(unplaced) > 0 {
+		for _, w := range in.functionDemands() {
+			rows[w.demand.Function] = w.rows
+		}
+	}
 	for i := range unplaced {
 		u := &unplaced[i]
 		why, err := reason.Parse(u.Reason)
+		if err == nil && (why.Code == gpusFull || why.Code == gpusFullBeside) {
+			u.Reason = in.withTooSmall(why, rows[u.Function]).String()
+		}
 		if err != nil || why.Code != noMemory {
 			continue
 		}

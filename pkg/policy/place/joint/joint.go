@@ -100,9 +100,8 @@ type Solution struct {
 	// Lacking holds, for each function with unserved demand, an option that would fit on some
 	// GPU if memory did not count, or -1.
 	Lacking []int
-	Bound   int       // lower bound on the number of GPUs that serve all demands
-	Method  string    // name of the bound
-	Price   []float64 // by function: GPUs per request per second
+	Bound   int    // lower bound on the number of GPUs that serve all demands
+	Method  string // name of the bound
 }
 
 // Options limits the planner's effort.
@@ -135,7 +134,7 @@ func Solve(p Problem, o Options) Solution {
 	sol, other := turns.solution(), rects.solution()
 	if other.better(sol) {
 		other.addTurns()
-		other.Bound, other.Method, other.Price = sol.Bound, sol.Method, sol.Price
+		other.Bound, other.Method = sol.Bound, sol.Method
 		return other
 	}
 	return sol
@@ -229,7 +228,7 @@ func (a *attempt) improve() {
 
 // solution converts the draft to a solution.
 func (a *attempt) solution() Solution {
-	out := Solution{Groups: a.draft.groups, Price: a.price, Bound: a.bound, Method: a.method}
+	out := Solution{Groups: a.draft.groups, Bound: a.bound, Method: a.method}
 	for _, h := range a.draft.hosts {
 		if len(h.items) > 0 {
 			out.Groups = append(out.Groups, Group{GPU{h.class, h.node, h.items}, 1})
