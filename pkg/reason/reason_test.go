@@ -37,7 +37,7 @@ func TestForms(t *testing.T) {
 		}
 		parsed, err := Parse(f.text)
 		if err != nil || parsed.String() != f.text {
-			t.Errorf("Parse(%s): %v, %v", f.text, parsed, err)
+			t.Errorf("Parse(%s): got %v, %v; want the same text", f.text, parsed, err)
 		}
 		var decoded Reason
 		if err := json.Unmarshal(data, &decoded); err != nil || decoded.String() != f.text {
@@ -97,17 +97,18 @@ func TestTable(t *testing.T) {
 	}
 	for _, r := range []Reason{{}, New("c"), New("b", Number("n", 1)), New("a", Number("n", 1), Number("n", 1))} {
 		if all.Check(r) == nil {
-			t.Errorf("%v passes", r)
+			t.Errorf("Check(%v): got no error, want one", r)
 		}
 	}
 	for _, invalid := range []Table{{Doc("a", "")}, {Doc("A", "x")}, {all[1], all[1]}, {Doc("a", "x", "n", "")}, {Doc("a", "x", "N", "x")}} {
 		if invalid.Valid() == nil {
-			t.Errorf("%v is valid", invalid)
+			t.Errorf("Valid() of the table %v: got no error, want one", invalid)
 		}
 	}
 }
 
-// FuzzParse: a reason that Parse accepts is equal after printing and parsing again, in both forms.
+// FuzzParse checks that a reason that Parse accepts is equal after printing and parsing again, in
+// both forms.
 func FuzzParse(f *testing.F) {
 	for _, form := range forms {
 		f.Add(form.text)
@@ -119,11 +120,11 @@ func FuzzParse(f *testing.F) {
 		}
 		shown := r.String()
 		if strings.ContainsFunc(shown, func(c rune) bool { return c < ' ' || c > '~' }) {
-			t.Fatalf("%q has characters that do not fit a header", shown)
+			t.Fatalf("String() is %q, want only printable ASCII, which fits a header", shown)
 		}
 		again, err := Parse(shown)
 		if err != nil || again.String() != shown {
-			t.Fatalf("%q became %q, %v", shown, again, err)
+			t.Fatalf("Parse(%q): got %q, %v; want the same text", shown, again, err)
 		}
 		data, err := json.Marshal(r)
 		var decoded Reason
@@ -135,7 +136,7 @@ func FuzzParse(f *testing.F) {
 			valid = valid && utf8.ValidString(p.text)
 		}
 		if err != nil || valid && decoded.String() != shown {
-			t.Fatalf("%q became %s and %q, %v", shown, data, decoded, err)
+			t.Fatalf("JSON of %q: %s, which is read as %q, %v; want the same reason", shown, data, decoded, err)
 		}
 	})
 }
