@@ -57,14 +57,14 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 		}
 	}
 	if err := replay(text.String()); err != nil {
-		t.Fatalf("replay of the whole record: %v\n%s", err, &text)
+		t.Fatalf("replay of the whole record: got %v, want no error\n%s", err, &text)
 	}
 	for _, c := range []struct{ text, shortened string }{
 		{`"container":-2,"mem_bytes":6`, `"container":-2`}, {`,"need_bytes":5`, ``}, {`"pinned":true,"mem_bytes":10`, `"pinned":true`},
 		{`"starting":true,"pinned":true`, `"pinned":true`}, {`,"each_ms":1000`, ``},
 	} {
 		if !strings.Contains(text.String(), c.text) {
-			t.Errorf("the record does not contain %s:\n%s", c.text, &text)
+			t.Errorf("the record: want it to contain %s, got\n%s", c.text, &text)
 			continue
 		}
 		var difference *record.Difference

@@ -66,17 +66,17 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	if err := replay(""); err == nil || !strings.Contains(err.Error(), "r.jsonl:1: empty") {
-		t.Error(err)
+		t.Errorf("replay of an empty file: got error %v, want one that starts with r.jsonl:1: empty", err)
 	}
 	for torn := len(header); torn < len(header+body); torn++ { // at any point where the writer is killed
 		if err := replay((header + body)[:torn]); err != nil {
-			t.Fatalf("torn after %d bytes: %v", torn, err)
+			t.Fatalf("replay of a record torn after %d bytes: got %v, want no error", torn, err)
 		}
 	}
 }
 
-// TestReplayVersion1: a record of version 1, in which reasons are sentences, replays. Its decisions are
-// compared without their reasons.
+// TestReplayVersion1 checks that a record of version 1, in which reasons are sentences, replays. Its
+// decisions are compared without their reasons.
 func TestReplayVersion1(t *testing.T) {
 	text := strings.Replace(header, `"gfaas_record":2`, `"gfaas_record":1`, 1) +
 		strings.Replace(body, `"reason":{"code":"oldest-invocation"}`, `"reason":"oldest invocation","value":1.5`, 1)
@@ -89,8 +89,8 @@ func TestReplayVersion1(t *testing.T) {
 	}
 }
 
-// TestTornRecordIsTold: a note reports that the replay is incomplete.
-func TestTornRecordIsTold(t *testing.T) {
+// TestTornRecordGivesNote checks that a note reports that the replay is incomplete.
+func TestTornRecordGivesNote(t *testing.T) {
 	for text, want := range map[string]string{
 		header + body:                                  "",
 		(header + body)[:len(header+body)-30]:          "r.jsonl:6: the line has no end, as where a writer was killed: it is left out",
@@ -98,14 +98,14 @@ func TestTornRecordIsTold(t *testing.T) {
 		header + body[:strings.Index(body, "\n")+1]:    "",
 		header + body[:strings.Index(body, "\n")+1+20]: "r.jsonl:3: the line has no end, as where a writer was killed: it is left out",
 	} {
-		var told []string
-		r, err := record.NewReader(textfile.Noting(strings.NewReader(text), func(note string) { told = append(told, note) }), "r.jsonl")
+		var notes []string
+		r, err := record.NewReader(textfile.Noting(strings.NewReader(text), func(note string) { notes = append(notes, note) }), "r.jsonl")
 		for err == nil {
 			_, _, err = r.Next()
 		}
 		_, _, again := r.Next()
-		if !errors.Is(err, io.EOF) || !errors.Is(again, io.EOF) || strings.Join(told, "\n") != want {
-			t.Errorf("%d bytes: told %q, %v; want %q", len(text), told, err, want)
+		if !errors.Is(err, io.EOF) || !errors.Is(again, io.EOF) || strings.Join(notes, "\n") != want {
+			t.Errorf("%d bytes: got notes %q, %v; want %q", len(text), notes, err, want)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestMillis(t *testing.T) {
 	})
 }
 
-// FuzzReader: an event that was read is written in a form that is read as the same event.
+// FuzzReader checks that an event that was read is written in a form that is read as the same event.
 func FuzzReader(f *testing.F) {
 	for line := range strings.Lines(body) {
 		f.Add(line)
