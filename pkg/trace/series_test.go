@@ -34,7 +34,8 @@ func TestBadSeries(t *testing.T) {
 	}
 }
 
-// FuzzReadSeries: a series that is read, written and read again is the same.
+// FuzzReadSeries checks that a series that is read, written and read again is
+// the same.
 func FuzzReadSeries(f *testing.F) {
 	f.Add("second,rps\n0,1\n1,2.5\n")
 	f.Add("rps,second\n1e3,7\n0,9\n")
@@ -51,7 +52,7 @@ func FuzzReadSeries(f *testing.F) {
 		again, err := ReadSeries(&out, "again.csv")
 		s.Lines, again.Lines = nil, nil
 		if err != nil || !reflect.DeepEqual(s, again) {
-			t.Errorf("%v became %v, %v", s, again, err)
+			t.Errorf("series after writing and reading: got %v, %v; want %v", again, err, s)
 		}
 	})
 }

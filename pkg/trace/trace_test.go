@@ -112,7 +112,7 @@ func TestReadAllSortsStably(t *testing.T) {
 	rows, sorted, err := ReadAll(strings.NewReader("function,invoke_time_ms\nb,2\na,1\nb,1\na,2\n"), "t.csv", names("a", "b"), 1)
 	want := []Row{{1 * ms, 0}, {1 * ms, 1}, {2 * ms, 1}, {2 * ms, 0}}
 	if err != nil || sorted || !reflect.DeepEqual(rows, want) {
-		t.Errorf("got %v, sorted %v, %v", rows, sorted, err)
+		t.Errorf("got %v, sorted %v, %v; want %v, sorted false", rows, sorted, err, want)
 	}
 }
 
@@ -125,20 +125,20 @@ func TestMinutes(t *testing.T) {
 	counts := map[[2]int]int{}
 	for i, row := range got {
 		if i > 0 && row.At < got[i-1].At {
-			t.Errorf("row %d is earlier than the one before", i)
+			t.Errorf("row %d is at %v, before the previous one at %v; want ascending times", i, row.At, got[i-1].At)
 		}
 		counts[[2]int{int(row.Function), int(row.At / time.Minute)}]++
 	}
 	if want := map[[2]int]int{{0, 0}: 3, {0, 2}: 100, {1, 2}: 1}; !reflect.DeepEqual(counts, want) {
-		t.Errorf("got %v, want %v", counts, want)
+		t.Errorf("invocations by function and minute: got %v, want %v", counts, want)
 	}
 	const moved = "3,2,HashOwner,HashApp,HashFunction,1,Trigger\n100,0,o,p,a,2,http\n1,,o,p,b,0,timer\n0,0,o,q,a,1,queue\n"
 	if again, err := readAll(t, moved, names("a", "b")); err != nil || !reflect.DeepEqual(got, again) {
-		t.Errorf("columns in another order: %v", err)
+		t.Errorf("columns in another order: got %v, %v; want %v", again, err, got)
 	}
 	again, _ := readAll(t, text, names("a", "b"))
 	if !reflect.DeepEqual(got, again) {
-		t.Error("the same seed gave other times")
+		t.Errorf("same seed: got %v, want %v", again, got)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestMinutesSpreadEvenly(t *testing.T) {
 	}
 	for i, n := range tenths {
 		if n < 5500 || n > 6500 {
-			t.Errorf("%d of 60000 invocations in tenth %d", n, i)
+			t.Errorf("invocations in tenth %d: got %d of 60000, want 5500 to 6500", i, n)
 		}
 	}
 }
@@ -192,12 +192,12 @@ func TestFunctions(t *testing.T) {
 	}
 	got, err = ReadFunctions(strings.NewReader("function,warm_ms,load_ms\na,10,7\n"), "c.csv")
 	if err != nil || got[0].Cold != 17*ms {
-		t.Errorf("cold_ms is warm_ms + load_ms unless given: got %+v, %v", got, err)
+		t.Errorf("without cold_ms: got %+v, %v; want a cold time of warm_ms + load_ms = 17 ms", got, err)
 	}
 }
 
-// TestFunctionsOfAProfile: the costs of a function are taken from its profile row with
-// the largest part of the GPU.
+// TestFunctionsOfAProfile checks that the costs of a function are taken from its
+// profile row with the largest part of the GPU.
 func TestFunctionsOfAProfile(t *testing.T) {
 	const head = "function,sm_pct,quota,batch,throughput_rps,p95_ms,gpu_mem_mib,warm_ms,cold_ms,load_ms,gpu\n"
 	got, err := ReadFunctions(strings.NewReader(head+
@@ -251,7 +251,7 @@ func TestMillisReadsBack(t *testing.T) {
 		d := time.Duration(rapid.Int64Range(0, 1e18).Draw(rt, "nanoseconds"))
 		text := Millis(d)
 		if got, err := millis(text); err != nil || got != d {
-			rt.Errorf("%d printed %s, which reads %d, %v", d, text, got, err)
+			rt.Errorf("%d ns are printed as %s: read as %d, %v; want the same duration", d, text, got, err)
 		}
 	})
 	for text, want := range map[string]time.Duration{"0.0000004": 0, "0.0000005": 1, "1.0000009": 1000001, "1.": ms, "007": 7 * ms} {
@@ -261,7 +261,7 @@ func TestMillisReadsBack(t *testing.T) {
 	}
 }
 
-// FuzzRead: a trace that is read and written is read back the same.
+// FuzzRead checks that a trace that is read and written is read back the same.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("function,invoke_time_ms\na,1\nb,2.000001\n"))
 	f.Add([]byte("func_name,x,invoke_time_ms\n\"a,\"\"b\",\"\n\",1e3\n"))
@@ -297,17 +297,18 @@ func FuzzRead(f *testing.F) {
 		again := NewNames()
 		second, _, err := ReadAll(&text, "t.csv", again, 1)
 		if err != nil || len(second) != len(rows) {
-			t.Fatalf("%d rows became %d, %v", len(rows), len(second), err)
+			t.Fatalf("rows after writing and reading: got %d, %v; want %d", len(second), err, len(rows))
 		}
 		for i, row := range rows {
 			if second[i].At != row.At || again.list[second[i].Function] != n.list[row.Function] {
-				t.Errorf("row %d: %v became %v", i, row, second[i])
+				t.Errorf("row %d after writing and reading: got %v, want %v", i, second[i], row)
 			}
 		}
 	})
 }
 
-// FuzzReadFunctions: function costs that are read and written are read back the same.
+// FuzzReadFunctions checks that function costs that are read and written are read back
+// the same.
 func FuzzReadFunctions(f *testing.F) {
 	f.Add([]byte("function,warm_ms,cold_ms,load_ms,mem_mib,weight,tenant,model\na,10,100,5,12.5,2,x,m\nb,20,,,,,,\n"))
 	f.Add([]byte("func_name,cold_dur_ms,warm_dur_ms,mem_mb\n\"a\"\"\",1e2,1,0\n"))
@@ -328,7 +329,7 @@ func FuzzReadFunctions(f *testing.F) {
 			first[i].Line = i + 2
 		}
 		if !reflect.DeepEqual(first, second) {
-			t.Errorf("%+v became %+v", first, second)
+			t.Errorf("functions after writing and reading: got %+v, want %+v", second, first)
 		}
 	})
 }
@@ -358,9 +359,10 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// An endless input is refused early, and no copy of it remains.
-func TestOpenSourceOfNoEnd(t *testing.T) {
+// TestOpenSourceRefusesEndlessInput checks that an endless input is refused early,
+// and no copy of it remains.
+func TestOpenSourceRefusesEndlessInput(t *testing.T) {
 	if _, err := OpenSource("/dev/zero"); err == nil || err.Error() != "/dev/zero:1: not a text file, expected CSV in UTF-8" {
-		t.Errorf("%v", err)
+		t.Errorf("OpenSource of /dev/zero: got error %v, want /dev/zero:1: not a text file, expected CSV in UTF-8", err)
 	}
 }
