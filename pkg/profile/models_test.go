@@ -28,8 +28,8 @@ func rates(rows []Row) string {
 	return strings.Join(out, " ")
 }
 
-// TestOn: for a known GPU model, On returns at most one row for each configuration of a
-// function, and prefers a row of the model to a row without one.
+// TestOn checks that for a known GPU model, On returns at most one row for each
+// configuration of a function, and prefers a row of the model to a row without one.
 func TestOn(t *testing.T) {
 	for model, want := range map[string]string{
 		"V100": "f:10 f:5 h:30 same:3",
@@ -46,7 +46,7 @@ func TestOn(t *testing.T) {
 	}
 }
 
-// TestApart: exactly one row of each configuration applies to each GPU model.
+// TestApart checks that exactly one row of each configuration applies to each GPU model.
 func TestApart(t *testing.T) {
 	seen := map[string]int{}
 	for _, r := range SplitByModel(mixed, []string{"A100", "T4", "V100"}) {
@@ -58,7 +58,7 @@ func TestApart(t *testing.T) {
 	}
 	for at, n := range seen {
 		if n != 1 {
-			t.Errorf("%d rows hold for %s", n, at)
+			t.Errorf("rows that apply to %s: got %d, want 1", at, n)
 		}
 	}
 	if want := 2 + 3 + 1 + 3 + 2; len(seen) != want {
@@ -90,10 +90,10 @@ func TestFind(t *testing.T) {
 		r, found, err := x.Find(c.function, Config{c.sm, 1, 1}, c.model)
 		var ambiguous *AmbiguousError
 		if got := errors.As(err, &ambiguous); got != (c.models != "") || got && Quoted(ambiguous.Models) != c.models {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: got error %v, want ambiguous models %q", c, err, c.models)
 		}
 		if r.ThroughputRPS != c.rps || found != (c.rps > 0) {
-			t.Errorf("%+v: %v, %v", c, r.ThroughputRPS, found)
+			t.Errorf("%+v: got %v rps, found %v; want %v rps, found %v", c, r.ThroughputRPS, found, c.rps, c.rps > 0)
 		}
 	}
 }

@@ -29,8 +29,8 @@ func TestReadPerfAnalyzer(t *testing.T) {
 	}
 }
 
-// FuzzReadPerfAnalyzer: the rows that ReadPerfAnalyzer returns are valid rows of a
-// profile.
+// FuzzReadPerfAnalyzer checks that the rows that ReadPerfAnalyzer returns are
+// valid rows of a profile.
 func FuzzReadPerfAnalyzer(f *testing.F) {
 	f.Add([]byte(report))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -40,7 +40,7 @@ func FuzzReadPerfAnalyzer(f *testing.F) {
 			var text bytes.Buffer
 			if err == nil && Write(&text, []Row{row}) == nil {
 				if _, err := Read(&text, "p.csv"); err != nil {
-					t.Errorf("%+v: %v", m, err)
+					t.Errorf("profile row of the measurement %+v: got error %v, want none", m, err)
 				}
 			}
 		}

@@ -21,14 +21,14 @@ func TestRead(t *testing.T) {
 	want := Row{Function: "resnet", GPU: "V100", Config: Config{SMPct: 12, Quota: 0.4, Batch: 1},
 		ThroughputRPS: 30.5, P95MS: 20.5, GPUMemMiB: 1427, Line: 2}
 	if len(rows) != 3 || rows[0] != want {
-		t.Errorf("got %+v", rows)
+		t.Errorf("got %+v, want 3 rows, the first %+v", rows, want)
 	}
 }
 
 func TestBatchIsOneUnlessGiven(t *testing.T) {
 	rows, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms\na,1,1,1,1\n"), "p.csv")
 	if err != nil || rows[0].Batch != 1 {
-		t.Errorf("got %+v, %v", rows, err)
+		t.Errorf("got %+v, %v; want a row with batch 1", rows, err)
 	}
 }
 
@@ -55,16 +55,16 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
-func TestARowMaySustainNothing(t *testing.T) {
+func TestThroughputMayBeZero(t *testing.T) {
 	if _, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms,errors\na,1,1,0,0,12\n"), "p.csv"); err != nil {
-		t.Error(err)
+		t.Errorf("a row with a throughput of 0: got error %v, want none", err)
 	}
 }
 
 func TestRecordFollowsHeader(t *testing.T) {
 	for _, form := range []Form{{}, Whole} {
 		if got, want := len(form.Record(Row{})), len(form.Header()); got != want {
-			t.Errorf("%d fields under %d columns", got, want)
+			t.Errorf("fields of a record: got %d, want %d, one for each column", got, want)
 		}
 	}
 	known := map[string]bool{}
@@ -73,16 +73,16 @@ func TestRecordFollowsHeader(t *testing.T) {
 	}
 	for _, name := range Whole.Header() {
 		if !known[name] {
-			t.Errorf("column %s is written but not read", name)
+			t.Errorf("column %s is written and not read, want both", name)
 		}
 		delete(known, name)
 	}
 	if len(known) > 0 {
-		t.Errorf("columns %v are read but not written", known)
+		t.Errorf("columns %v are read and not written, want none", known)
 	}
 }
 
-// FuzzRead: a file that Read accepts is equal after Write and Read.
+// FuzzRead checks that a file that Read accepts is equal after Write and Read.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(small))
 	f.Add([]byte("function,sm_pct,quota,throughput_rps,p95_ms,slo_ms,goodput_rps\na,1,1,1,1,5,0\nb,1,1,1,1,,\n"))
@@ -104,7 +104,7 @@ func FuzzRead(f *testing.F) {
 			first[i].Line = i + 2
 		}
 		if len(first) != len(second) || len(first) > 0 && !reflect.DeepEqual(first, second) {
-			t.Errorf("%+v became %+v", first, second)
+			t.Errorf("rows after writing and reading: got %+v, want %+v", second, first)
 		}
 	})
 }

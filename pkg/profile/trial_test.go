@@ -39,8 +39,8 @@ func TestReadTrials(t *testing.T) {
 	}
 }
 
-// FuzzReadTrials: a file that ReadTrials accepts is equal after being written and read
-// again.
+// FuzzReadTrials checks that a file that ReadTrials accepts is equal after being
+// written and read again.
 func FuzzReadTrials(f *testing.F) {
 	f.Add([]byte(someTrials))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -57,7 +57,7 @@ func FuzzReadTrials(f *testing.F) {
 		}
 		w.Flush()
 		if second, err := ReadTrials(&text, "t.csv"); err != nil || !slices.Equal(first, second) {
-			t.Errorf("%+v became %+v, %v", first, second, err)
+			t.Errorf("trials after writing and reading: got %+v, %v; want %+v", second, err, first)
 		}
 	})
 }

@@ -22,11 +22,11 @@ func TestProfileWithoutGoodputIsWrittenAsBefore(t *testing.T) {
 		t.Errorf("%+v, want GoodputKnown false and SLOMS 0", rows[0])
 	}
 	if _, _, ok := rows[0].Goodput(69); ok {
-		t.Error("a goodput that was not measured is known")
+		t.Error("Goodput of a row without a goodput: got ok, want not ok")
 	}
 	var text bytes.Buffer
 	if err := Write(&text, rows); err != nil || text.String() != older {
-		t.Errorf("%v:\n%s", err, &text)
+		t.Errorf("profile after reading and writing: got %v and\n%s\nwant\n%s", err, &text, older)
 	}
 }
 
@@ -55,14 +55,14 @@ func TestGoodputIsWritten(t *testing.T) {
 		again[i].Line = 0
 	}
 	if !slices.Equal(again, rows) {
-		t.Errorf("%+v became %+v", rows, again)
+		t.Errorf("rows after writing and reading: got %+v, want %+v", again, rows)
 	}
 	for i, known := range []bool{true, true, false, false} {
 		if _, _, ok := again[i].Goodput(rows[i].SLOMS); ok != known {
 			t.Errorf("%s: known %v, want %v", rows[i].Function, ok, known)
 		}
 		if _, _, ok := again[i].Goodput(100); ok {
-			t.Errorf("%s: known for another objective", rows[i].Function)
+			t.Errorf("%s: Goodput at 100 ms, an objective that was not measured: got ok, want not ok", rows[i].Function)
 		}
 	}
 }
@@ -70,6 +70,6 @@ func TestGoodputIsWritten(t *testing.T) {
 func TestGoodputNeedsItsObjective(t *testing.T) {
 	_, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms,goodput_rps\na,1,1,1,1,1\n"), "p.csv")
 	if err == nil || !strings.Contains(err.Error(), "p.csv:2: slo_ms: empty, expected the objective of the goodput in goodput_rps") {
-		t.Error(err)
+		t.Errorf("a goodput without slo_ms: got error %v, want p.csv:2: slo_ms: empty, expected the objective of the goodput in goodput_rps", err)
 	}
 }

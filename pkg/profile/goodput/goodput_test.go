@@ -179,11 +179,11 @@ func run(s *server, slo float64) Outcome {
 	return search.Outcome()
 }
 
-// TestAccuracyAndTrials: for many kinds of queues, the error of a known goodput is at
-// most 5% of the goodput or 2% of the throughput at the median, and at most 11% or 3% in
-// 9 of 10 cases. The median number of trials is at most 6. The goodput often remains
-// unknown for objectives close to the latency at rest, where the p95 hardly depends on
-// the rate.
+// TestAccuracyAndTrials checks that for many kinds of queues, the error of a known
+// goodput is at most 5% of the goodput or 2% of the throughput at the median, and at most
+// 11% or 3% in 9 of 10 cases. The median number of trials is at most 6. The goodput often
+// remains unknown for objectives close to the latency at rest, where the p95 hardly
+// depends on the rate.
 func TestAccuracyAndTrials(t *testing.T) {
 	const seeds = 20
 	var all []int
@@ -241,8 +241,8 @@ func TestAccuracyAndTrials(t *testing.T) {
 	}
 }
 
-// TestObjectiveBelowTheLatencyAtRest: for an objective below the latency at rest, the
-// goodput is known to be 0.
+// TestObjectiveBelowTheLatencyAtRest checks that for an objective below the latency at
+// rest, the goodput is known to be 0.
 func TestObjectiveBelowTheLatencyAtRest(t *testing.T) {
 	s := newServer(10, 1)
 	if o := run(s, 9); !o.Known || o.RPS != 0 || o.Trials != 0 || !strings.Contains(o.Reason, "20 of 20 single requests at rest took more than 9 ms") {
@@ -258,18 +258,19 @@ func TestObjectiveBelowTheLatencyAtRest(t *testing.T) {
 	}
 }
 
-// TestTooFewRequestsTellNothing: a search that does not converge returns a reason and no
-// goodput.
-func TestTooFewRequestsTellNothing(t *testing.T) {
+// TestTooFewRequestsGiveNoGoodput checks that a search that does not converge returns a
+// reason and no goodput.
+func TestTooFewRequestsGiveNoGoodput(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newServer(2000, seed+1)
 		if o := run(s, 5000); o.Known || o.RPS != 0 || o.CI != 0 || o.Reason == "" || o.Trials != maxTrials {
-			t.Errorf("%+v", o)
+			t.Errorf("seed %d: got %+v, want an unknown goodput with a reason after %d trials", seed+1, o, maxTrials)
 		}
 	}
 }
 
-// TestRefusalsAreMisses: refused requests are misses, however fast the others are.
+// TestRefusalsAreMisses checks that refused requests are misses, however fast the others
+// are.
 func TestRefusalsAreMisses(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newServer(1, seed+1)
@@ -281,8 +282,8 @@ func TestRefusalsAreMisses(t *testing.T) {
 	}
 }
 
-// TestGoodputBeyondTheThroughputOfTheLoop: a closed loop of few workers underestimates an
-// instance with more places, so the search tries higher rates.
+// TestGoodputBeyondTheThroughputOfTheLoop checks that a closed loop of few workers
+// underestimates an instance with more places, so the search tries higher rates.
 func TestGoodputBeyondTheThroughputOfTheLoop(t *testing.T) {
 	for seed := range uint64(20) {
 		s := &server{service: 50, servers: 16, seconds: 10, warmup: 2, seed: seed + 1}
@@ -297,7 +298,7 @@ func TestGoodputBeyondTheThroughputOfTheLoop(t *testing.T) {
 	}
 }
 
-// TestRepeats: equal trials lead to equal outcomes.
+// TestRepeats checks that equal trials lead to equal outcomes.
 func TestRepeats(t *testing.T) {
 	a, b := newServer(10, 3), newServer(10, 3)
 	if x, y := run(a, 50), run(b, 50); x != y {
