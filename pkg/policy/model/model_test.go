@@ -81,7 +81,7 @@ func TestOneLoad(t *testing.T) {
 	s.step("refuse 6: absent", Get{6, key("b"), false, s.now})
 }
 
-func TestFailedLoadIsEverybodys(t *testing.T) {
+func TestFailedLoadRefusesAllRequests(t *testing.T) {
 	s := start(t, 10)
 	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
 	s.step("", Get{2, key("a"), true, s.now})
@@ -145,7 +145,7 @@ func TestCapacityAndBusy(t *testing.T) {
 	s.now += time.Second
 	s.step("refuse 4: busy; wake 3s")
 	if why := s.p.Snapshot().Copies[1].Reason; why.Code != noRoom {
-		t.Errorf("it waits because %q", why)
+		t.Errorf("reason of the waiting copy: got %q, want %q", why.Code, noRoom)
 	}
 	// A copy that waits for memory does not delay a copy that fits.
 	s.step("begin 5 for 6", Get{6, key("c"), true, s.now})
@@ -155,8 +155,8 @@ func TestCapacityAndBusy(t *testing.T) {
 	s.step("gen 1 is 4; grant 5: 4 gen 1 hit false", Loaded{4, "b"})
 }
 
-// TestHostMemory: the host memory that copies use has a limit. To stay within it, the
-// policy evicts copies as it does for GPU memory.
+// TestHostMemory checks that the host memory that copies use has a limit. To stay within
+// it, the policy evicts copies as it does for GPU memory.
 func TestHostMemory(t *testing.T) {
 	const third = MaxHost / 3
 	s := start(t, 100)
@@ -169,7 +169,7 @@ func TestHostMemory(t *testing.T) {
 	s.step("begin 4 for 4", Get{4, key("d"), true, s.now + time.Hour})
 	s.step("wake 1h0m1s", Sized{4, 1, 2 * third})
 	if why := s.p.Snapshot().Copies[3].Reason; why.Code != noHostRoom {
-		t.Errorf("it waits because %q", why)
+		t.Errorf("reason of the waiting copy: got %q, want %q", why.Code, noHostRoom)
 	}
 	s.step("begin 5 for 5; fill 5", Store{5, key("e"), 1, 1, s.now})
 	s.step("", Release{2})
@@ -213,9 +213,9 @@ func TestReplace(t *testing.T) {
 	s.step("free 3", Release{6})
 }
 
-// TestPutsAtOnce: if a model is put, or requested from a file, while another copy of it
-// is being loaded and GPU memory is too short for both, the policy first compares the
-// two.
+// TestPutsAtOnce checks that if a model is put, or requested from a file, while another
+// copy of it is being loaded and GPU memory is too short for both, the policy first
+// compares the two.
 func TestPutsAtOnce(t *testing.T) {
 	s := start(t, 10)
 	s.step("begin 1 for 1", Put{1, key("a"), s.now})
@@ -239,7 +239,7 @@ func TestPutsAtOnce(t *testing.T) {
 	s.step("refuse 7: busy; free 7", Sized{7, 6, 0})
 	s.step("cancel 5", Release{5})
 	s.step("fill 6", Failed{5, errors.New("cancelled")})
-	// A copy that is being compared, and whose request has left, takes no memory.
+	// A copy that is being compared, and whose request was released, takes no memory.
 	s.step("begin 8 for 8", Put{8, key("b"), s.now})
 	s.step("begin 9 for 9", Put{9, key("b"), s.now})
 	s.step("fill 8", Sized{8, 4, 0})
@@ -247,14 +247,14 @@ func TestPutsAtOnce(t *testing.T) {
 	s.step("gen 1 is 8; grant 8: 8 gen 1 hit false; begin 9 for 9", Loaded{8, "b"})
 	s.step("cancel 9", Release{9})
 	if used := s.p.Snapshot().Used; used != 10 {
-		t.Errorf("%v used, want 10", used)
+		t.Errorf("GPU memory in use after the cancellation: got %v bytes, want 10", used)
 	}
 	// A held copy blocks a new one, whatever is being loaded.
 	s.step("gen 1 is 6; grant 6: 6 gen 1 hit false", Loaded{6, "a"})
 	s.step("begin 10 for 10; refuse 10: busy; free 10", Store{10, key("a"), 6, 0, s.now})
 }
 
-func TestBadPutHurtsNobody(t *testing.T) {
+func TestFailedPutAffectsNoOtherRequest(t *testing.T) {
 	s := start(t, 10)
 	s.step("", Known{key("a"), 3, "a"})
 	s.step("begin 1 for 1", Put{1, key("a"), s.now})
@@ -265,21 +265,22 @@ func TestBadPutHurtsNobody(t *testing.T) {
 	s.step("gen 3 is 2; grant 2: 2 gen 3 hit false; grant 3: 2 gen 3 hit false", Loaded{2, "a"})
 }
 
-func TestLeaving(t *testing.T) {
+func TestReleaseWhileLoading(t *testing.T) {
 	s := start(t, 10)
 	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
 	s.step("", Get{2, key("a"), true, s.now})
 	s.step("", Release{1})
 	s.step("fill 1", Sized{1, 3, 0})
 	s.step("cancel 1", Release{2})
-	s.step("begin 2 for 3", Get{3, key("a"), true, s.now}) // what is being cancelled helps nobody
+	s.step("begin 2 for 3", Get{3, key("a"), true, s.now}) // the copy that is being cancelled cannot serve it
 	s.step("fill 2", Sized{2, 7, 0})
 	s.step("", Failed{1, errors.New("cancelled")})
 	s.step("gen 1 is 2; grant 3: 2 gen 1 hit false", Loaded{2, "a"})
 }
 
-// TestStorePauses: a store that is not committed is cancelled after a minute without a
-// sign of life. A committed store stays, and so does a store that sends signs of life.
+// TestStorePauses checks that a store that is not committed is cancelled after a minute
+// without a sign of life. A committed store stays, and so does a store that sends signs
+// of life.
 func TestStorePauses(t *testing.T) {
 	s := start(t, 10)
 	s.step("begin 1 for 1; fill 1", Store{1, key("a"), 6, 0, s.now})
@@ -303,9 +304,9 @@ func TestStorePauses(t *testing.T) {
 	s.step("")
 }
 
-// TestBound: a tenant's bound applies to the memory of its own copies. To stay within it,
-// the policy evicts the tenant's copies first. The tenant cannot keep others from the
-// rest. A changed bound applies immediately, but held copies stay.
+// TestBound checks that a tenant's bound applies to the memory of its own copies. To stay
+// within it, the policy evicts the tenant's copies first. The tenant cannot keep others
+// from the rest. A changed bound applies immediately, but held copies stay.
 func TestBound(t *testing.T) {
 	a, b := func(name string) Key { return Key{"a", name} }, func(name string) Key { return Key{"b", name} }
 	s := start(t, 10)

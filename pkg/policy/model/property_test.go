@@ -22,12 +22,12 @@ type world struct {
 	p          *Policy
 	now        time.Duration
 	capacity   gpu.Bytes
-	usedBefore gpu.Bytes // what was taken a step ago
+	usedBefore gpu.Bytes // s.Used after the previous step
 	last       RequestID
 
 	answers       map[RequestID]string // "": not answered
 	holds         map[RequestID]CopyID
-	busy          map[CopyID]string        // what the daemon is at: begin, fill, cancel, store
+	busy          map[CopyID]string        // operation of the daemon: begin, fill, cancel, store
 	storing       map[CopyID]RequestID     // whose store was granted
 	lastHeartbeat map[CopyID]time.Duration // the last sign of life of that
 	bounds        map[string]gpu.Bytes     // of tenants
@@ -49,11 +49,11 @@ func (w *world) step(events ...Event) {
 	}
 	s := w.p.Snapshot()
 	if sum > max(w.capacity, w.usedBefore) || s.Used > max(w.capacity, w.usedBefore) || s.Used < sum {
-		w.t.Fatalf("%d bytes taken, %d counted, of %d", sum, s.Used, w.capacity)
+		w.t.Fatalf("GPU memory: copies use %d bytes and the policy counts %d, want at least as much counted as used, and at most %d", sum, s.Used, max(w.capacity, w.usedBefore))
 	}
 	for c := range w.storing {
 		if w.now >= w.lastHeartbeat[c]+StorePause {
-			w.t.Fatalf("the store of copy %d goes on after %v without a sign of life", c, w.now-w.lastHeartbeat[c])
+			w.t.Fatalf("the store of copy %d continues %v after its last sign of life, want less than %v", c, w.now-w.lastHeartbeat[c], StorePause)
 		}
 	}
 	taken := map[string]gpu.Bytes{}
@@ -80,7 +80,7 @@ func (w *world) step(events ...Event) {
 	if w.usedBefore = s.Used; s.Used > w.capacity { // since it was made smaller
 		for _, c := range s.Copies {
 			if c.State == "ready" && c.Refs == 0 {
-				w.t.Fatalf("copy %d, which no request holds, stays, although %d of %d bytes are used", c.ID, s.Used, w.capacity)
+				w.t.Fatalf("the policy uses %d bytes, more than the capacity of %d: copy %d, which no request holds, is still ready, want it evicted", s.Used, w.capacity, c.ID)
 			}
 		}
 	}
@@ -94,10 +94,10 @@ func (w *world) step(events ...Event) {
 			w.t.Fatalf("copy %d has %d holders, want %d", c.ID, c.Refs, refs[c.ID])
 		}
 		if c.State == "waiting" && c.Waiting == 0 || c.State != "ready" && Reasons.Check(c.Reason) != nil {
-			w.t.Fatalf("copy %d waits for nobody, or nothing: %+v", c.ID, c)
+			w.t.Fatalf("copy %d: got %+v, want a request that waits for it and a documented reason", c.ID, c)
 		}
 		if _, store := w.storing[c.ID]; !store && c.State != "ready" && c.State != "cancelled" && c.Waiting == 0 && w.busy[c.ID] != "store" {
-			w.t.Fatalf("copy %d is loaded without a request: %+v", c.ID, c)
+			w.t.Fatalf("copy %d is being loaded and no request waits for it, want a cancelled load: %+v", c.ID, c)
 		}
 		if c.State == "beginning" || c.State == "filling" {
 			loading[c.Key]++
@@ -112,16 +112,16 @@ func (w *world) perform(a Action) {
 			w.busy[a.Copy] = "begin"
 		}
 		if w.answers[a.Request] != "" {
-			w.t.Fatalf("begin for request %d, which is answered", a.Request)
+			w.t.Fatalf("begin for request %d: it is already %s, want an unanswered request", a.Request, w.answers[a.Request])
 		}
 	case Fill:
 		w.busy[a.Copy] = "fill"
 		if w.memory[a.Copy] != 0 {
-			w.t.Fatalf("copy %d is filled twice", a.Copy)
+			w.t.Fatalf("fill of copy %d: it already has %d bytes, want 0", a.Copy, w.memory[a.Copy])
 		}
 	case Cancel:
 		if w.busy[a.Copy] == "" {
-			w.t.Fatalf("cancel %d, which is not loaded", a.Copy)
+			w.t.Fatalf("cancel of copy %d: it is not being loaded, want a copy that is", a.Copy)
 		}
 		w.busy[a.Copy] += ", cancelled"
 	case Free:
@@ -130,17 +130,17 @@ func (w *world) perform(a Action) {
 			delete(w.storing, a.Copy)
 		}
 		if slices.Contains(slices.Collect(maps.Values(w.holds)), a.Copy) {
-			w.t.Fatalf("copy %d is freed (%s) while it is held", a.Copy, a.Reason)
+			w.t.Fatalf("free of copy %d (%s): a request holds it, want no holders", a.Copy, a.Reason)
 		}
 		if a.Evicted && !w.ready[a.Copy] || Reasons.Check(a.Reason) != nil {
-			w.t.Fatalf("copy %d is evicted (%q) and is not ready", a.Copy, a.Reason)
+			w.t.Fatalf("free of copy %d: evicted %v, ready %v, reason %q; want only ready copies evicted, and a documented reason", a.Copy, a.Evicted, w.ready[a.Copy], a.Reason)
 		}
 		delete(w.memory, a.Copy)
 		delete(w.busy, a.Copy)
 		delete(w.ready, a.Copy)
 	case Publish:
 		if !w.ready[a.Copy] || a.Generation < 1 {
-			w.t.Fatalf("copy %d is published as generation %d and is not loaded", a.Copy, a.Generation)
+			w.t.Fatalf("publish of copy %d as generation %d: ready %v; want a ready copy and a generation of at least 1", a.Copy, a.Generation, w.ready[a.Copy])
 		}
 	case Grant:
 		w.answer(a.Request, "granted")
@@ -148,11 +148,11 @@ func (w *world) perform(a Action) {
 		if _, store := w.requests[a.Request].(Store); store {
 			w.storing[a.Copy], w.lastHeartbeat[a.Copy] = a.Request, w.now
 		} else if !w.ready[a.Copy] {
-			w.t.Fatalf("request %d is granted copy %d, which is not loaded", a.Request, a.Copy)
+			w.t.Fatalf("request %d is granted copy %d, which is not ready, want a ready copy", a.Request, a.Copy)
 		}
 	case Refuse:
 		if a.Err == nil {
-			w.t.Fatalf("request %d is refused without an error", a.Request)
+			w.t.Fatalf("request %d is refused without an error, want one", a.Request)
 		}
 		w.answer(a.Request, "refused")
 	case WakeAt:
@@ -161,8 +161,8 @@ func (w *world) perform(a Action) {
 }
 
 func (w *world) answer(r RequestID, outcome string) {
-	if was, there := w.answers[r]; !there || was != "" {
-		w.t.Fatalf("request %d is %s, and was %q (there: %v)", r, outcome, was, there)
+	if was, known := w.answers[r]; !known || was != "" {
+		w.t.Fatalf("request %d is %s: its earlier answer is %q, known %v; want a known request without an answer", r, outcome, was, known)
 	}
 	w.answers[r] = outcome
 }
@@ -228,7 +228,7 @@ func (w *world) fill(id CopyID) {
 	}
 	w.memory[id] = c.Bytes
 	for r, store := range w.requests {
-		if s, is := store.(Store); is && w.answers[r] == "" && s.Key == c.Key && w.storeOf(r) == id {
+		if s, ok := store.(Store); ok && w.answers[r] == "" && s.Key == c.Key && w.storeOf(r) == id {
 			w.busy[id] = "store"
 			w.step(Writable{id})
 			return
@@ -316,7 +316,7 @@ func TestProperties(t *testing.T) {
 				w.progress(false)
 			}
 		}
-		// After all requests have left and all operations have ended, only ready copies
+		// After all requests were released and all operations have ended, only ready copies
 		// remain that no request holds.
 		w.now += 24 * time.Hour
 		w.step()
@@ -324,7 +324,7 @@ func TestProperties(t *testing.T) {
 		}
 		for r, outcome := range w.answers {
 			if outcome == "" && w.storeOf(r) == 0 && w.p.requests[r].copy.store == 0 {
-				t.Fatalf("request %d was never answered: %+v", r, w.p.Snapshot())
+				t.Fatalf("request %d is not answered after all operations have ended, want an answer: %+v", r, w.p.Snapshot())
 			}
 		}
 		for _, r := range slices.Sorted(maps.Keys(w.answers)) {
@@ -333,7 +333,7 @@ func TestProperties(t *testing.T) {
 		for w.progress(false) {
 		}
 		if w.p.wakeAt != 0 || len(w.p.requests) > 0 {
-			t.Fatalf("it wants to be woken at %v, for %d requests", w.p.wakeAt, len(w.p.requests))
+			t.Fatalf("after all requests were released: got a wake at %v and %d requests, want neither", w.p.wakeAt, len(w.p.requests))
 		}
 		for _, c := range w.p.Snapshot().Copies {
 			if c.State != "ready" || !c.Newest || c.Refs != 0 {
