@@ -85,7 +85,7 @@ func play(t *testing.T, p *Pool, script string) string {
 		case word[1] == '+':
 			at, ok := p.Best(f, Any, Any)
 			if !ok {
-				t.Fatalf("%s: no room", word)
+				t.Fatalf("%s: Best finds no GPU, want one", word)
 			}
 			slot, _ := p.Begin(f, at)
 			begun[f] = append(begun[f], slot)
@@ -144,7 +144,7 @@ func TestReturningIsNotEvicted(t *testing.T) {
 	begin := func(function int32) int32 {
 		at, ok := p.Best(function, Any, Any)
 		if !ok {
-			t.Fatalf("no room for %d", function)
+			t.Fatalf("function %d: Best finds no GPU, want one", function)
 		}
 		slot, _ := p.Begin(function, at)
 		return slot
@@ -159,6 +159,6 @@ func TestReturningIsNotEvicted(t *testing.T) {
 	confirmAll(p)
 	begin(a)
 	if got := changeStrings(confirmAll(p)); !slices.Equal(got, []string{"gpu 0 removes 1"}) {
-		t.Errorf("evicted %v", got)
+		t.Errorf("evictions: got %v, want gpu 0 removes 1", got)
 	}
 }

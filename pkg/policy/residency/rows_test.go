@@ -45,14 +45,14 @@ func TestRows(t *testing.T) {
 					on[c.resident] = append(on[c.resident], gpu)
 				}
 				if got := r.on(&functions[f], gpu); got != c.instance {
-					t.Fatalf("function %d on GPU %d: %d, want %d", f, gpu, got, c.instance)
+					t.Fatalf("instance of function %d on GPU %d: got %d, want %d", f, gpu, got, c.instance)
 				}
 			}
 			warm, host := r.count(&functions[f])
 			if warm != len(on[1]) || host != len(on[0]) ||
 				!slices.Equal(slices.Collect(r.each(&functions[f], kind(GPUWarm), math.MaxInt)), on[1]) ||
 				!slices.Equal(slices.Collect(r.each(&functions[f], kind(HostWarm), math.MaxInt)), on[0]) {
-				t.Fatalf("function %d: %d GPUs and %d, want %v and %v", f, warm, host, on[1], on[0])
+				t.Fatalf("function %d: got %d GPUs with its memory and %d without, want %v and %v", f, warm, host, on[1], on[0])
 			}
 		}
 	})
@@ -76,7 +76,7 @@ func TestVisits(t *testing.T) {
 			p.MaxFreeMem()
 			if at, ok := p.Best(f, Any, Any); ok {
 				if cheapest, _, _ := p.Cheapest(f); cheapest != at {
-					t.Fatalf("%d GPUs: %+v is cheapest, and %+v best", gpus, cheapest, at)
+					t.Fatalf("%d GPUs: Cheapest returns %+v and Best %+v, want the same", gpus, cheapest, at)
 				}
 				slot, _ := p.Begin(f, at)
 				running = append(running, slot)
@@ -96,8 +96,8 @@ func TestVisits(t *testing.T) {
 		return float64(p.visits) / decisions
 	}
 	small, large := visits(1<<10), visits(1<<16)
-	t.Logf("%.1f looked at on 1,024 GPUs, %.1f on 65,536", small, large)
+	t.Logf("GPUs examined per decision: %.1f of 1,024, %.1f of 65,536", small, large)
 	if large > 2*small {
-		t.Errorf("%.1f looked at on 65,536 GPUs, and %.1f on 1,024", large, small)
+		t.Errorf("GPUs examined per decision: got %.1f of 65,536, want at most %.1f, twice as many as of 1,024", large, 2*small)
 	}
 }

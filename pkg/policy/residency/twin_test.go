@@ -306,10 +306,10 @@ func TestPoolAgainstTwin(t *testing.T) {
 					at = p.instances[slot].gpu
 				}
 				if want := w.prefetch(f); at != want || ok != (want != none) {
-					t.Fatalf("prefetch %d: on gpu %d, %v, want %d", f, at, ok, want)
+					t.Fatalf("prefetch of function %d: got GPU %d, %v; want %d", f, at, ok, want)
 				}
 				if ok && p.Ready(slot) != time.Second {
-					t.Fatalf("ready at %v", p.Ready(slot))
+					t.Fatalf("prefetch of function %d: got ready at %v, want 1s", f, p.Ready(slot))
 				}
 			case 3, 4, 5:
 				if all := w.containersOn(Any, running); len(all) > 0 {
@@ -331,14 +331,14 @@ func TestPoolAgainstTwin(t *testing.T) {
 				at, ok := p.Best(f, only, except)
 				for g := range int32(c.GPUs) {
 					if got, want := p.FitsOn(g, f), c.Mem == 0 || w.occupied[g]+c.Function[f].Mem <= c.Mem; got != want {
-						t.Fatalf("GPU %d holds %d: %v, want %v", g, f, got, want)
+						t.Fatalf("FitsOn(GPU %d, function %d): got %v, want %v", g, f, got, want)
 					}
 				}
 				if got, want := p.MaxFreeMem(), maxFreeMem(p); got != want {
 					t.Fatalf("MaxFreeMem() = %d, want %d", got, want)
 				}
 				if ok && !p.MightFit(f, p.MaxFreeMem()) {
-					t.Fatalf("function %d could start nowhere with %d bytes at most, and does at %+v", f, p.MaxFreeMem(), at)
+					t.Fatalf("MightFit(%d, %d): got false, want true, since Best returns %+v", f, p.MaxFreeMem(), at)
 				}
 				loss := 0.0
 				if c.Worth != nil {
@@ -346,7 +346,7 @@ func TestPoolAgainstTwin(t *testing.T) {
 				}
 				want, least, can := w.best(f, only, except)
 				if ok != can || ok && (loss != least || at.GPU != want.GPU || at.Start != want.Start) {
-					t.Fatalf("%d on gpu %d but %d: %v at %v, %v, want %v at %v, %v", f, only, except, at, loss, ok, want, least, can)
+					t.Fatalf("function %d, only GPU %d, except GPU %d: got %+v, loss %v, %v; want %+v, loss %v, %v", f, only, except, at, loss, ok, want, least, can)
 				}
 				if ok {
 					container, _ := p.Begin(f, at)
@@ -365,17 +365,17 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 		now := w.slots[g] - len(w.containersOn(g, running))
 		free += max(now, 0)
 		if open := int(p.gpus[g].capacity-p.gpus[g].used) / unit; open != now || p.Free(g) != (now > 0) {
-			t.Fatalf("gpu %d has %d slots free, want %d", g, open, now)
+			t.Fatalf("free slots of GPU %d: got %d, want %d", g, open, now)
 		}
 		if w.config.Mem > 0 && w.used(g) > w.config.Mem {
-			t.Fatalf("gpu %d holds %d of %d bytes", g, w.used(g), w.config.Mem)
+			t.Fatalf("memory used on GPU %d: got %d bytes, want at most %d", g, w.used(g), w.config.Mem)
 		}
 	}
 	for f := range int32(len(w.config.Function)) {
 		least := time.Duration(-1)
 		for g := range int32(len(w.slots)) {
 			if p.Room(g, f) != w.room(g, f) {
-				t.Fatalf("gpu %d has room for %d: %v", g, f, p.Room(g, f))
+				t.Fatalf("Room(GPU %d, function %d): got %v, want %v", g, f, p.Room(g, f), w.room(g, f))
 			}
 			start, _ := w.lookUp(f, g)
 			if d := w.config.Function[f].Duration[start]; least < 0 || d < least {
@@ -383,11 +383,11 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 			}
 		}
 		if p.Expected(f) != least {
-			t.Fatalf("%d expects %v, want %v", f, p.Expected(f), least)
+			t.Fatalf("expected start time of function %d: got %v, want %v", f, p.Expected(f), least)
 		}
 	}
 	if p.freeCapacity != int64(free*unit) || p.AnyFree() != (free > 0) || !slices.Equal(got, w.changes) {
-		t.Fatalf("%d free and %v, want %d and %v", p.freeCapacity/unit, got, free, w.changes)
+		t.Fatalf("got %d free slots and changes %v, want %d and %v", p.freeCapacity/unit, got, free, w.changes)
 	}
 	w.changes = nil
 }
