@@ -22,31 +22,32 @@ func TestOrderOfEviction(t *testing.T) {
 	}
 	c.Use(3) // and is in use
 	if got, ok := c.Room(0); len(got) != 0 || !ok {
-		t.Errorf("no room needed: %v, %v", got, ok)
+		t.Errorf("room for 0 bytes: got evictions %v, %v; want none, true", got, ok)
 	}
 	if got, ok := c.Room(1); !ok || !reflect.DeepEqual(got, []int{2}) {
-		t.Errorf("a byte: %v, %v", got, ok)
+		t.Errorf("room for 1 byte: got evictions %v, %v; want [2], true", got, ok)
 	}
 	if got, ok := c.Room(80); !ok || !reflect.DeepEqual(got, []int{2, 4, 1, 0}) {
-		t.Errorf("all that nobody uses: %v, %v", got, ok)
+		t.Errorf("room for 80 bytes, all that is not in use: got evictions %v, %v; want [2 4 1 0], true", got, ok)
 	}
 	if _, ok := c.Room(81); ok {
-		t.Error("there is room for more than there is")
+		t.Error("room for 81 bytes, of which 20 are in use: got true, want false")
 	}
 	c.Remove(3)
 	if c.Used() != 80 || c.Len() != 4 {
-		t.Errorf("%d bytes of %d objects", c.Used(), c.Len())
+		t.Errorf("after object 3 was removed: got %d bytes in %d objects, want 80 in 4", c.Used(), c.Len())
 	}
 }
 
-// TestAgainstList: the cache evicts in the same order as a simple list of all uses.
+// TestAgainstList checks that the cache evicts in the same order as a simple list
+// of all uses.
 func TestAgainstList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type object struct {
 			id         int
 			size       int64
 			uses, pins int
-			left       int
+			lastUse    int // the time of the last Leave
 		}
 		const budget = 100
 		c := objects.New[int](budget)
@@ -63,7 +64,7 @@ func TestAgainstList(t *testing.T) {
 					}
 					return 1
 				}
-				return a.left - b.left
+				return a.lastUse - b.lastUse
 			})
 			missing := used + bytes - budget
 			for _, o := range idle {
@@ -86,15 +87,15 @@ func TestAgainstList(t *testing.T) {
 			switch what := rapid.IntRange(0, 3).Draw(t, "what"); {
 			case what == 0:
 				size := rapid.Int64Range(1, 60).Draw(t, "size")
-				leave, ok := c.Room(size)
+				evicted, ok := c.Room(size)
 				wanted, fits := want(size)
-				if !slices.Equal(leave, wanted) || ok != fits {
-					t.Fatalf("%d bytes: %v, %v, want %v, %v", size, leave, ok, wanted, fits)
+				if !slices.Equal(evicted, wanted) || ok != fits {
+					t.Fatalf("room for %d bytes: got evictions %v, %v; want %v, %v", size, evicted, ok, wanted, fits)
 				}
 				if !ok {
 					continue
 				}
-				for _, id := range leave {
+				for _, id := range evicted {
 					remove(all[slices.IndexFunc(all, func(o *object) bool { return o.id == id })])
 				}
 				c.Add(next, size)
@@ -111,13 +112,13 @@ func TestAgainstList(t *testing.T) {
 				if o := all[some%len(all)]; o.pins > 0 {
 					c.Leave(o.id)
 					o.pins--
-					o.left = clock
+					o.lastUse = clock
 				}
 			default:
 				remove(all[some%len(all)])
 			}
 			if c.Used() != used || c.Len() != len(all) {
-				t.Fatalf("%d bytes of %d, want %d of %d", c.Used(), c.Len(), used, len(all))
+				t.Fatalf("cache: got %d bytes in %d objects, want %d in %d", c.Used(), c.Len(), used, len(all))
 			}
 		}
 	})
