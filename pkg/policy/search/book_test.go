@@ -2,7 +2,7 @@ package search
 
 import "testing"
 
-// TestDistinct: two different numbers never print as the same text.
+// TestDistinct checks that two different numbers never print as the same text.
 func TestDistinct(t *testing.T) {
 	for _, c := range []struct {
 		a, b float64
@@ -15,7 +15,7 @@ func TestDistinct(t *testing.T) {
 		{5, 5, "5", "5"},
 	} {
 		if x, y := distinct(c.a, c.b); x != c.x || y != c.y {
-			t.Errorf("%v and %v print as %s and %s, want %s and %s", c.a, c.b, x, y, c.x, c.y)
+			t.Errorf("text of %v and %v: got %s and %s, want %s and %s", c.a, c.b, x, y, c.x, c.y)
 		}
 	}
 }

@@ -108,9 +108,10 @@ func quantile(values []float64, fraction float64) float64 {
 	return sorted[min(int(fraction*float64(len(sorted))), len(sorted)-1)]
 }
 
-// TestFastIsNearOptimumOnUnassumedCurves: fast is near the optimum after few trials, even
-// on functions that do not follow the curves that it assumes. The bounds are its current
-// results plus a margin, so that the test fails after a change that makes it much worse.
+// TestFastIsNearOptimumOnUnassumedCurves checks that fast is near the optimum after few
+// trials, even on functions that do not follow the curves that it assumes. The bounds are
+// its current results plus a margin, so that the test fails after a change that makes it
+// much worse.
 func TestFastIsNearOptimumOnUnassumedCurves(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {

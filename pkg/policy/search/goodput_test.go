@@ -55,8 +55,8 @@ func goodputRegret(t *testing.T, rows []profile.Row, goal Goal) (trials, regret 
 	return float64(len(trialsRun)), 1 - goodputPerGPU(choice.Row)/best
 }
 
-// TestFastFindsHighestGoodput: if fast searches by goodput, its choice is close to the
-// highest goodput per GPU after few trials, although the goodputs do not follow its
+// TestFastFindsHighestGoodput checks that if fast searches by goodput, its choice is close
+// to the highest goodput per GPU after few trials, although the goodputs do not follow its
 // queueing model. If it searches by throughput among the configurations whose single
 // requests meet the objective, its choice is at least twice as far away.
 func TestFastFindsHighestGoodput(t *testing.T) {
@@ -89,9 +89,9 @@ func TestFastFindsHighestGoodput(t *testing.T) {
 	}
 }
 
-// TestFastChoosesBestMeasuredGoodput: for any goodputs, unknown ones included, the search
-// ends, and no reason contains NaN. The chosen goodput is above 0 and, apart from noise, the
-// best that was measured.
+// TestFastChoosesBestMeasuredGoodput checks that for any goodputs, unknown ones included,
+// the search ends, and no reason contains NaN. The chosen goodput is above 0 and, apart from
+// noise, the best that was measured.
 func TestFastChoosesBestMeasuredGoodput(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		space, table := drawTable(t)
@@ -131,8 +131,8 @@ func TestFastChoosesBestMeasuredGoodput(t *testing.T) {
 	})
 }
 
-// TestOnlyFastSearchesByGoodput: Goal.Goodput changes neither the published searches nor
-// fast without an objective.
+// TestOnlyFastSearchesByGoodput checks that Goal.Goodput changes neither the published
+// searches nor fast without an objective.
 func TestOnlyFastSearchesByGoodput(t *testing.T) {
 	rows, slo := withGoodputs(syntheticRows("waves", 1), 10, 1)
 	for _, name := range Names() {

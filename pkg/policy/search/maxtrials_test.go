@@ -32,16 +32,16 @@ func TestMaxTrials(t *testing.T) {
 		{"binary", Space{}, Goal{}, 0, 0}, {"hybrid", Space{}, Goal{}, 0, 0}, {"fast", Space{}, Goal{}, 0, 0}, {"grid", Space{}, Goal{}, 0, 0},
 	} {
 		if likely, surely, err := MaxTrials(c.search, c.space, c.goal); likely != c.likely || surely != c.surely || err != nil {
-			t.Errorf("%s over %d configurations: %d and %d, %v; want %d and %d", c.search, c.space.Size(), likely, surely, err, c.likely, c.surely)
+			t.Errorf("MaxTrials of %s over %d configurations: got %d and %d, %v; want %d and %d", c.search, c.space.Size(), likely, surely, err, c.likely, c.surely)
 		}
 	}
 	if _, _, err := MaxTrials("guess", wide, Goal{}); err == nil {
-		t.Error("an unknown search has no error")
+		t.Error("MaxTrials of an unknown search: got no error, want one")
 	}
 }
 
-// TestMaxTrialsHolds: whatever is measured, no search takes more trials than
-// MaxTrials says.
+// TestMaxTrialsHolds checks that whatever is measured, no search takes more
+// trials than MaxTrials returns.
 func TestMaxTrialsHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		space := Space{
@@ -67,7 +67,7 @@ func TestMaxTrialsHolds(t *testing.T) {
 			s.Record(c, row, true)
 		}
 		if trials > surely || met && trials > likely {
-			t.Fatalf("%s took %d trials, one of the first met: %v; want at most %d, and %d if so", name, trials, met, surely, likely)
+			t.Fatalf("%s: got %d trials, one of the first ten meets the objective: %v; want at most %d, and %d if so", name, trials, met, surely, likely)
 		}
 	})
 }

@@ -38,9 +38,9 @@ func span(axis, values []float64) int {
 	return at(slices.Max(values)) - at(slices.Min(values))
 }
 
-// TestChoicesRepeat: repeated searches on one function choose the same configuration,
-// within one step, whatever the noise of their trials. By the block rule, several SM
-// shares are equally good, and noise must not decide among them.
+// TestChoicesRepeat checks that repeated searches on one function choose the same
+// configuration, within one step, whatever the noise of their trials. By the block rule,
+// several SM shares are equally good, and noise must not decide among them.
 func TestChoicesRepeat(t *testing.T) {
 	const noise, runs = 0.01, 10
 	axis := []float64{6, 12, 24, 50, 60, 80, 100}
@@ -58,7 +58,7 @@ func TestChoicesRepeat(t *testing.T) {
 				for seed := range runs {
 					_, c := drive(t, how, space, Goal{SLOMS: slo, CheckQuota: true}, f.measured(space, noise, seed+1))
 					if !c.OK {
-						t.Fatalf("%s of %+v, objective %v ms: got no choice: %s", how, f, slo, c.Reason)
+						t.Fatalf("%s of %+v, objective %v ms: got no choice (%s), want one", how, f, slo, c.Reason)
 					}
 					requests, limits = append(requests, c.Row.SMPct), append(limits, c.LimitSMPct)
 				}
@@ -70,9 +70,9 @@ func TestChoicesRepeat(t *testing.T) {
 	}
 }
 
-// TestNoiseIsBounded: two throughputs that differ by more than noise explains are not
-// equal. Throughputs of unknown noise are not equal if they differ at all, except for
-// rounding.
+// TestNoiseIsBounded checks that two throughputs that differ by more than noise explains
+// are not equal. Throughputs of unknown noise are not equal if they differ at all, except
+// for rounding.
 func TestNoiseIsBounded(t *testing.T) {
 	row := func(rps, ci float64) profile.Row {
 		return profile.Row{Config: profile.Config{SMPct: 100, Quota: 1, Batch: 1}, ThroughputRPS: rps, ThroughputCIRPS: ci}

@@ -39,7 +39,7 @@ func TestNew(t *testing.T) {
 			continue
 		}
 		if c, ok := s.Next(); ok || s.Remaining() != 0 || s.Choice().OK {
-			t.Errorf("%s finds %v in an empty space", name, c)
+			t.Errorf("%s: next configuration of an empty space: got %v, %v; want none, no trials remaining and no choice", name, c, ok)
 		}
 	}
 	if _, err := New("guess", Space{}, Goal{}); err == nil || !strings.Contains(err.Error(), "grid") {
@@ -53,15 +53,15 @@ func TestMeets(t *testing.T) {
 		row  profile.Row
 		want bool
 	}{
-		"at the objective": {10, profile.Row{ThroughputRPS: 1, P95MS: 10}, true},
-		"above":            {10, profile.Row{ThroughputRPS: 1, P95MS: 10.001}, false},
-		"none":             {0, profile.Row{ThroughputRPS: 1, P95MS: 1e9}, true},
-		"nothing answered": {10, profile.Row{}, false},
-		"few errors":       {10, profile.Row{ThroughputRPS: 1, P95MS: 1, Errors: 5, Samples: 95}, true},
-		"many errors":      {10, profile.Row{ThroughputRPS: 1, P95MS: 1, Errors: 6, Samples: 94}, false},
+		"at the objective":    {10, profile.Row{ThroughputRPS: 1, P95MS: 10}, true},
+		"above the objective": {10, profile.Row{ThroughputRPS: 1, P95MS: 10.001}, false},
+		"no objective":        {0, profile.Row{ThroughputRPS: 1, P95MS: 1e9}, true},
+		"nothing answered":    {10, profile.Row{}, false},
+		"few errors":          {10, profile.Row{ThroughputRPS: 1, P95MS: 1, Errors: 5, Samples: 95}, true},
+		"many errors":         {10, profile.Row{ThroughputRPS: 1, P95MS: 1, Errors: 6, Samples: 94}, false},
 	} {
 		if got := (Goal{SLOMS: c.slo}).Meets(c.row); got != c.want {
-			t.Errorf("%s: %v, want %v", what, got, c.want)
+			t.Errorf("Meets, %s: got %v, want %v", what, got, c.want)
 		}
 	}
 }
@@ -134,9 +134,10 @@ func drawGoal(t *rapid.T) Goal {
 	}
 }
 
-// TestStrategyProperty: every strategy ends, and requests only configurations of the
-// space, each at most once. Next returns the same configuration until Tell is called.
-// Left is at most the size of the space, decreases with each trial and ends at 0.
+// TestStrategyProperty checks that every strategy ends, and requests only configurations
+// of the space, each at most once. Next returns the same configuration until Record
+// is called. Remaining is at most the size of the space, decreases with each trial and ends
+// at 0.
 func TestStrategyProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		space, table := drawTable(t)
@@ -147,11 +148,11 @@ func TestStrategyProperty(t *testing.T) {
 		all, seen := space.Configs(), map[profile.Config]bool{}
 		remaining := s.Remaining()
 		if remaining > len(all) {
-			t.Fatalf("%d left of %d", remaining, len(all))
+			t.Fatalf("remaining trials: got %d, want at most %d, the size of the space", remaining, len(all))
 		}
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
 			if repeated, _ := s.Next(); repeated != c || s.Reason() == "" {
-				t.Fatalf("Next answered %v, then %v, because %q", c, repeated, s.Reason())
+				t.Fatalf("Next: got %v, then %v, reason %q; want the same configuration twice, with a reason", c, repeated, s.Reason())
 			}
 			if seen[c] || !slices.Contains(all, c) {
 				t.Fatalf("Next returned %v (seen before: %v), want a new configuration of the space", c, seen[c])
@@ -160,19 +161,19 @@ func TestStrategyProperty(t *testing.T) {
 			row, measured := table[c]
 			s.Record(c, row, measured)
 			if s.Remaining() >= remaining {
-				t.Fatalf("%d left after %d", s.Remaining(), remaining)
+				t.Fatalf("remaining trials after another one: got %d, want less than %d", s.Remaining(), remaining)
 			}
 			remaining = s.Remaining()
 		}
 		if remaining != 0 {
-			t.Fatalf("over with %d left", remaining)
+			t.Fatalf("remaining trials at the end: got %d, want 0", remaining)
 		}
 	})
 }
 
-// TestChoiceProperty: the chosen row was measured and meets the objective. It is the best
-// measured row, and for the grid the best of the space. Equal measurements lead to equal
-// trials.
+// TestChoiceProperty checks that the chosen row was measured and meets the objective. It
+// is the best measured row, and for the grid the best of the space. Equal measurements
+// lead to equal trials.
 func TestChoiceProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		space, table := drawTable(t)
@@ -181,10 +182,10 @@ func TestChoiceProperty(t *testing.T) {
 		trials, choice := drive(t, name, space, goal, table)
 		repeated, same := drive(t, name, space, goal, table)
 		if !slices.Equal(trials, repeated) || choice != same {
-			t.Fatalf("%v, then %v", trials, repeated)
+			t.Fatalf("repeated with the same measurements: got %v and choice %+v, want %v and %+v", repeated, same, trials, choice)
 		}
 		if choice.Reason == "" {
-			t.Fatal("the choice has no reason")
+			t.Fatalf("reason of the choice %+v: got none, want one", choice)
 		}
 		best, tolerance := 0.0, rounding*1.01
 		if name == "fast" {
@@ -207,10 +208,10 @@ func TestChoiceProperty(t *testing.T) {
 	})
 }
 
-// TestBinaryFindsWhatAScanFinds: on a table where more SMs never reduce throughput, the
-// binary search finds the same result as a scan from the least SM share. The limit is the
-// least SM share with 98% of the throughput. The request is the least share with 78.4%,
-// or any share within 2% of 80%.
+// TestBinaryFindsWhatAScanFinds checks that on a table where more SMs never reduce
+// throughput, the binary search finds the same result as a scan from the least SM share.
+// The limit is the least SM share with 98% of the throughput. The request is the least
+// share with 78.4%, or any share within 2% of 80%.
 func TestBinaryFindsWhatAScanFinds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sms := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.IntRange(1, 100), 1, 30, rapid.ID).Draw(t, "sm")))
@@ -234,10 +235,10 @@ func TestBinaryFindsWhatAScanFinds(t *testing.T) {
 		trials, choice := drive(t, "binary", space, Goal{}, table)
 		fraction := choice.Row.ThroughputRPS / rps
 		if !choice.OK || choice.LimitSMPct != leastSM(0.98) || choice.Row.SMPct != leastSM(0.98*0.8) && (fraction < 0.98*0.8 || fraction > 1.02*0.8) {
-			t.Fatalf("%+v; least %v and %v", choice, leastSM(0.98*0.8), leastSM(0.98))
+			t.Fatalf("got %+v, want a limit of %v%% SMs, and a request of %v%% or with a throughput within 2%% of 80%%", choice, leastSM(0.98), leastSM(0.98*0.8))
 		}
 		if len(trials) > 13 { // 1 + 2 × (log2(30) + 1)
-			t.Fatalf("%d trials, want at most 13", len(trials))
+			t.Fatalf("trials of the binary search: got %d, want at most 13", len(trials))
 		}
 	})
 }

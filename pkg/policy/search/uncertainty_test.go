@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// TestFastKeepsAMargin: fast chooses a configuration that may miss the objective only if
-// no configuration surely meets it.
+// TestFastKeepsAMargin checks that fast chooses a configuration that may miss the
+// objective only if no configuration surely meets it.
 func TestFastKeepsAMargin(t *testing.T) {
 	row := func(sm, rps, p95, ci float64) profile.Row {
 		return profile.Row{Config: profile.Config{SMPct: sm, Quota: 1, Batch: 1}, ThroughputRPS: rps, P95MS: p95, P95CIMS: ci}
@@ -37,8 +37,9 @@ func TestFastKeepsAMargin(t *testing.T) {
 	}
 }
 
-// TestRunsProperty: more requests, or a smaller part of the GPU, never increase the
-// probability that a configuration runs. A configuration that has run has probability 1.
+// TestRunsProperty checks that more requests, or a smaller part of the GPU, never
+// increase the probability that a configuration runs. A configuration that has run has
+// probability 1.
 func TestRunsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := func(name string) profile.Config {
@@ -50,23 +51,23 @@ func TestRunsProperty(t *testing.T) {
 		}
 		config1, config2 := config("some"), config("more")
 		if b.runProbability(config1) != 1 {
-			t.Fatalf("%v is doubted before anything failed", config1)
+			t.Fatalf("probability that %v runs, before any failure: got %v, want 1", config1, b.runProbability(config1))
 		}
 		b.failed = []profile.Config{config("failed")}
 		config2.SMPct, config2.Batch = min(config2.SMPct, config1.SMPct), max(config2.Batch, config1.Batch)
 		if p, q := b.runProbability(config1), b.runProbability(config2); !(q > 0 && q <= p && p <= 1) {
-			t.Fatalf("%v runs with %v, %v with %v", config1, p, config2, q)
+			t.Fatalf("probability that %v runs is %v, and that the larger %v runs is %v; want 1 ≥ first ≥ second > 0", config1, p, config2, q)
 		}
 		for _, r := range b.rows {
 			if b.runProbability(r.Config) != 1 {
-				t.Fatalf("%v ran", r.Config)
+				t.Fatalf("probability that %v runs, which has run: got %v, want 1", r.Config, b.runProbability(r.Config))
 			}
 		}
 	})
 }
 
-// TestFastFindsTheLimitOfMemory: if memory is short, fast finds the largest batch that
-// runs by halving, instead of trying each larger one.
+// TestFastFindsTheLimitOfMemory checks that if memory is short, fast finds the largest
+// batch that runs by halving, instead of trying each larger one.
 func TestFastFindsTheLimitOfMemory(t *testing.T) {
 	var rows []profile.Row
 	for _, sm := range []float64{14, 28, 42, 57, 100} {
@@ -83,7 +84,7 @@ func TestFastFindsTheLimitOfMemory(t *testing.T) {
 		var s score
 		s.add(t, "fast", rows, times)
 		if s.trials[0] > float64(assumed.trials) || s.regret[0] > 0.05 || math.IsNaN(s.regret[0]) {
-			t.Errorf("%v times the least latency: regret %.3f after %v trials, want at most 0.05 and %v", times, s.regret[0], s.trials[0], assumed.trials)
+			t.Errorf("objective of %v times the least latency: got a regret of %.3f after %v trials, want at most 0.05 after at most %v", times, s.regret[0], s.trials[0], assumed.trials)
 		}
 	}
 }
