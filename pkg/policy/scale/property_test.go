@@ -98,7 +98,7 @@ func (f *unreliableHost) stepSecond(rps float64) {
 			after -= len(a.IDs)
 			for _, id := range a.IDs {
 				if !slices.Contains(f.deployed, id) {
-					f.t.Fatalf("at %v: stop of %s, which is not deployed or was stopped before: %+v", f.now, id, a)
+					f.t.Fatalf("at %v: stop of %s: it is not deployed, want a deployed instance: %+v", f.now, id, a)
 				}
 				f.drop(id)
 				if f.chance("ignores the stop", 10) {
@@ -161,9 +161,10 @@ func drawBounds(t *rapid.T) (b Bounds) {
 	return b
 }
 
-// TestWithinBounds: for any load and any faults, the number of instances stays between
-// min and max. The last instance stops when there was no load for the idle time, and not
-// earlier. Every action has a reason, and equal events lead to equal actions.
+// TestWithinBounds checks that for any load and any faults, the number of instances
+// stays between min and max. The last instance stops when there was no load for the idle
+// time, and not earlier. Every action has a reason, and equal events lead to equal
+// actions.
 func TestWithinBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := drawBounds(t)

@@ -78,7 +78,7 @@ func loads() *rapid.Generator[[]float64] {
 	return rapid.SliceOfN(rapid.SampledFrom([]float64{0, 1, 9.5, 10, 10.5, 20, 29, 30, 31, 77, 1000}), 1, 150)
 }
 
-// TestEagerFollows: eager deploys exactly the instances that each load needs.
+// TestEagerFollows checks that eager deploys exactly the instances that each load needs.
 func TestEagerFollows(t *testing.T) {
 	unit, _ := Unit(profiled)
 	rapid.Check(t, func(t *rapid.T) {
@@ -92,8 +92,8 @@ func TestEagerFollows(t *testing.T) {
 	})
 }
 
-// TestHeuristicCovers: the instances that the heuristic deploys sustain the load, and
-// would not without the least efficient instance.
+// TestHeuristicCovers checks that the instances that the heuristic deploys sustain the
+// load, and would not without the least efficient instance.
 func TestHeuristicCovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := host{s: NewHeuristic(profiled, Last{}, Bounds{})}
@@ -213,7 +213,7 @@ func TestCheckRejectsInvalidOptions(t *testing.T) {
 }
 
 func TestEstimators(t *testing.T) {
-	seen := []float64{10, 20, 0, 0, 0}
+	loads := []float64{10, 20, 0, 0, 0}
 	for name, want := range map[string][]float64{
 		"last":   {10, 20, 0, 0, 0},
 		"window": {10, 20, 20, 20, 0},
@@ -224,7 +224,7 @@ func TestEstimators(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, v := range seen {
+		for i, v := range loads {
 			if got := e.Observe(v); math.Abs(got-want[i]) > 1e-6 {
 				t.Errorf("%s, value %d: got %v, want %v", name, i, got, want[i])
 			}
@@ -243,8 +243,8 @@ func TestEstimators(t *testing.T) {
 	}
 }
 
-// TestEstimatesStayWithin: an estimate lies between the least and the greatest load so
-// far, and the estimate of a steady load converges to it.
+// TestEstimatesStayWithin checks that an estimate lies between the least and the greatest
+// load so far, and the estimate of a steady load converges to it.
 func TestEstimatesStayWithin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(Estimators()).Draw(t, "estimator")
