@@ -40,7 +40,7 @@ func TestConfirmations(t *testing.T) {
 					case act.Kind == queue.Run:
 						ran[act.Function] = act.Start
 					case act.Kind == queue.Wake && act.At < now:
-						t.Fatalf("woken at %v, which is past at %v", act.At, now)
+						t.Fatalf("wake at %v: the time is already %v, want a later time", act.At, now)
 					case act.Kind == queue.Wake && act.At == now && !c.confirms:
 						events = append(events, &queue.Woke{})
 					case needed && c.confirms:
@@ -53,10 +53,10 @@ func TestConfirmations(t *testing.T) {
 			}
 			st := p.Snapshot()
 			if start, runs := ran[a]; c.confirms && (!runs || start != c.want || ran[b] != residency.Cold) {
-				t.Errorf("ran %v, want b cold and a %v", ran, c.want)
+				t.Errorf("kinds of start by function: got %v, want b cold and a %v", ran, c.want)
 			}
 			if !c.confirms && (len(ran) > 0 || st.Functions[a].Instances != 2) {
-				t.Errorf("ran %v and %+v, want a second instance of a to wait for room", ran, st)
+				t.Errorf("kinds of start by function: got %v and %+v, want none, and a second instance of a that waits for room", ran, st)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 func TestPapersRules(t *testing.T) {
 	o := queue.Defaults()
 	if o.Uncorrected || o.Patient {
-		t.Fatalf("defaults: %+v, want neither rule", o)
+		t.Fatalf("default options: got %+v, want neither rule", o)
 	}
 	for _, text := range []string{"correct=false", "patient=true"} {
 		key, value, _ := strings.Cut(text, "=")
@@ -23,7 +23,7 @@ func TestPapersRules(t *testing.T) {
 		}
 	}
 	if !o.Uncorrected || !o.Patient {
-		t.Errorf("correct=false, patient=true: %+v, want both rules", o)
+		t.Errorf("options with correct=false, patient=true: got %+v, want both rules", o)
 	}
 	if got := queue.Ignored([]string{"patient"}, "lb", "gfaas"); len(got) != 1 {
 		t.Errorf("patient under lb and gfaas: ignored %v, want it ignored", got)
@@ -41,7 +41,7 @@ func TestDefaultsAsListed(t *testing.T) {
 		}
 		got := queue.Defaults()
 		if err := p.Set(&got, p.Default); err != nil || got != queue.Defaults() {
-			t.Errorf("%s=%s: %+v, %v, want the defaults %+v", p.Key, p.Default, got, err, queue.Defaults())
+			t.Errorf("%s=%s: got %+v, %v; want the defaults %+v", p.Key, p.Default, got, err, queue.Defaults())
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestKindsAreDescribed(t *testing.T) {
 	var names []string
 	for _, k := range queue.Kinds() {
 		if k.Name == "" || k.Help == "" || slices.Contains(names, k.Name) {
-			t.Errorf("policy %q with help %q: want a new name and help", k.Name, k.Help)
+			t.Errorf("policy %q with help %q: want a unique name and a line of help", k.Name, k.Help)
 		}
 		names = append(names, k.Name)
 	}

@@ -64,19 +64,19 @@ func TestCancelledAgain(t *testing.T) {
 				runs = append(runs, step(arrives(f, int64(id)))...)
 			}
 			if len(runs) != 3 || runs[2].ID != 3 {
-				t.Fatalf("%+v", runs)
+				t.Fatalf("first executions: got %+v, want 3, the last with ID 3", runs)
 			}
 			actions := step(&queue.GPURemoved{GPU: runs[0].GPU}, &queue.GPURemoved{GPU: runs[2].GPU},
 				&queue.Failed{Execution: queue.Execution{Function: 1, Instance: runs[0].Instance}})
 			actions = append(actions, step(&queue.Failed{Execution: queue.Execution{Function: 0, Instance: runs[2].Instance, ID: 3}, Requeue: true})...)
 			actions = append(actions, step(&queue.Cancelled{Function: 0, ID: 3})...)
 			if len(actions) > 0 {
-				t.Fatalf("%+v", actions)
+				t.Fatalf("after the failure and the cancellation: got %+v, want no actions", actions)
 			}
 			ran := completeAll(step, runs[1])
 			slices.Sort(ran)
 			if want := []int64{1, 2, 4}; !slices.Equal(ran, want) {
-				t.Errorf("%v ran, want %v", ran, want)
+				t.Errorf("completed invocations: got %v, want %v", ran, want)
 			}
 		})
 	}
@@ -89,24 +89,24 @@ func TestTenantChanges(t *testing.T) {
 	runs := append(step(arrives(0, 0)), step(arrives(1, 1))...)
 	for id, f := range []int32{0, 1, 0} { // all beyond the limit
 		if actions := step(arrives(f, int64(id+2))); len(actions) > 0 {
-			t.Fatalf("%+v", actions)
+			t.Fatalf("arrival %d beyond the tenant's limit: got %+v, want no actions", id+2, actions)
 		}
 	}
 	if actions := step(&queue.FunctionSet{Function: 0, Spec: *of(2)}); len(actions) != 1 || actions[0].ID != 2 {
-		t.Fatalf("of a tenant that has none: %+v", actions)
+		t.Fatalf("function 0 moves to a tenant without executions: got %+v, want one action for ID 2", actions)
 	} else {
 		runs = append(runs, actions...)
 	}
 	if actions := step(&queue.FunctionSet{Function: 0, Spec: *of(1)}); len(actions) > 0 {
-		t.Fatalf("of a tenant that has one: %+v", actions)
+		t.Fatalf("function 0 moves to a tenant with an execution: got %+v, want no actions", actions)
 	}
 	if ran, want := completeAll(step, runs[1]), []int64{1, 3, 4}; !slices.Equal(ran, want) {
-		t.Errorf("%v ran, want %v", ran, want)
+		t.Errorf("completed invocations: got %v, want %v", ran, want)
 	}
 	if actions := step(&queue.FunctionSet{Function: 1, Spec: *of(0)}, arrives(1, 5)); len(actions) > 0 {
-		t.Fatalf("of a tenant that has one: %+v", actions)
+		t.Fatalf("function 1 moves to a tenant with an execution: got %+v, want no actions", actions)
 	}
 	if ran, want := completeAll(step, runs[0]), []int64{0, 5}; !slices.Equal(ran, want) {
-		t.Errorf("%v ran, want %v", ran, want)
+		t.Errorf("completed invocations: got %v, want %v", ran, want)
 	}
 }

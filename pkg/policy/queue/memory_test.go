@@ -79,7 +79,7 @@ func (w *memory) instance(function int32) residency.ID {
 			return i.Instance
 		}
 	}
-	w.t.Fatalf("function %d has no instance", function)
+	w.t.Fatalf("function %d has no instance, want one", function)
 	return residency.None
 }
 
@@ -181,7 +181,7 @@ func TestMemoryShort(t *testing.T) {
 			if policy != "exclusive" && policy != "fcfs-naive" { // these policies keep no idle instance of another function
 				w.expect(w.arrives(1), "run 2")
 				if got := failed(w, true); !strings.HasSuffix(got, "remove 0, run 2") {
-					t.Errorf("short of memory: %q", got)
+					t.Errorf("after a start short of GPU memory: got %q, want remove 0, run 2 at the end", got)
 				}
 			} else {
 				w.arrives(1)
@@ -234,10 +234,10 @@ func TestMemoryShort(t *testing.T) {
 			return n
 		}
 		if n := starts(&queue.FunctionSet{Function: 1, Spec: *f}); n != 1 {
-			t.Fatalf("%d starts, want 1", n)
+			t.Fatalf("starts for a function with min 1: got %d, want 1", n)
 		}
 		if n := starts(&queue.Lost{Instance: w.instance(1), Function: 1, OutOfMemory: true}); n != 0 {
-			t.Errorf("%d starts although there is no room beside what idles", n)
+			t.Errorf("starts without room beside the idle instance: got %d, want 0", n)
 		}
 	})
 }
@@ -256,11 +256,11 @@ func TestStartingElsewhere(t *testing.T) {
 				w.expect(w.arrives(1), "")
 			}
 			if n := len(w.policy.Snapshot().Instances); n != 1 {
-				t.Errorf("%d instances, want 1", n)
+				t.Errorf("instances during a start elsewhere: got %d, want 1", n)
 			}
 			got := w.step(&queue.Ready{Instance: -2, Function: 1, Warm: time.Millisecond})
 			if !strings.HasPrefix(got, "run 1") || w.on(1) != -2 {
-				t.Errorf("%q, on %d", got, w.on(1))
+				t.Errorf("ready after a start elsewhere: got %q, invocation 1 on instance %d; want run 1 on instance -2", got, w.on(1))
 			}
 
 			w = newMemory(t, policy, 10, 4) // its start fails
@@ -294,7 +294,7 @@ func TestStartingElsewhere(t *testing.T) {
 		more.GPU = 1
 		w.expect(w.step(&queue.GPUSet{GPU: 1, Slots: 1, Mem: 10}, more), "")
 		if s := w.policy.Snapshot().Functions[1]; s.Waiting != 1 || s.Instances != 1 {
-			t.Errorf("%+v, want Waiting 1 and Instances 1", s)
+			t.Errorf("function 1: got %+v, want Waiting 1 and Instances 1", s)
 		}
 		w.expect(w.step(&queue.Ready{Instance: -2, Function: 1}), "run 2")
 	})

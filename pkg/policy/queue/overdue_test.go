@@ -42,7 +42,7 @@ func TestOverdue(t *testing.T) {
 		actions = p.Step(now, []queue.Event{&queue.Completed{Execution: queue.Execution{Instance: first.Instance, ID: 1, Executed: time.Second}},
 			&queue.Arrived{ID: 2, At: now}}, nil)
 		if second := ran(); second.ID != 2 || second.GPU != first.GPU {
-			t.Fatalf("%s: %+v runs second, want ID 2 and GPU %v", c.policy, second, first.GPU)
+			t.Fatalf("%s: second execution: got %+v, want ID 2 and GPU %v", c.policy, second, first.GPU)
 		}
 		now += time.Second / 2
 		wake, started := queue.Never, time.Duration(0)
@@ -50,7 +50,7 @@ func TestOverdue(t *testing.T) {
 		for arrived := now; ; actions = p.Step(now, []queue.Event{&queue.Woke{}}, nil) {
 			if third := ran(); third.ID == 3 {
 				if started = now - arrived; third.GPU == first.GPU {
-					t.Fatalf("%s: %+v", c.policy, third)
+					t.Fatalf("%s: third invocation: got %+v, want it on another GPU than %d", c.policy, third, first.GPU)
 				}
 				break
 			}
@@ -65,7 +65,7 @@ func TestOverdue(t *testing.T) {
 			now, wake = wake, queue.Never
 		}
 		if c.want == 0 && started > 0 || c.want > 0 && (started == 0 || started > c.want) {
-			t.Errorf("%s, patient %v: started after %v, want %v at most", c.policy, c.patient, started, c.want)
+			t.Errorf("%s, patient %v: invocation 3 started after %v, want at most %v", c.policy, c.patient, started, c.want)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestBacklog(t *testing.T) {
 	runs := step(time.Second, ends(first), arrives(0, 2))
 	for id := range int64(2) {
 		if a := step(0, arrives(0, 3+id)); a.Kind != queue.Assign || a.GPU != first.GPU {
-			t.Fatalf("%+v, want Kind %v and GPU %v", a, queue.Assign, first.GPU)
+			t.Fatalf("arrival while the GPU is busy: got %+v, want Kind %v and GPU %v", a, queue.Assign, first.GPU)
 		}
 	}
 	step(0, &queue.Learned{Spec: queue.Function{Warm: 100 * ms, Load: time.Second, Cold: 9 * time.Second}})
@@ -105,9 +105,9 @@ func TestBacklog(t *testing.T) {
 		runs = step(100*ms, ends(runs))
 	}
 	if runs.ID != 4 || runs.Expected != 100*ms {
-		t.Fatalf("%+v", runs)
+		t.Fatalf("got %+v, want invocation 4 with an expected time of 100ms", runs)
 	}
 	if a := step(0, arrives(0, 5)); a.Kind != queue.Assign || a.Reason.Value != 100 {
-		t.Errorf("free in 100 ms: %+v, want Kind %v and Reason.Value 100", a, queue.Assign)
+		t.Errorf("arrival while the GPU is free in 100 ms: got %+v, want Kind %v and Reason.Value 100", a, queue.Assign)
 	}
 }

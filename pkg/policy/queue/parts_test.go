@@ -27,20 +27,20 @@ func TestHeap(t *testing.T) {
 				twin[f] = k
 			}
 			if h.len() != len(twin) {
-				t.Fatalf("%d in the heap, want %d", h.len(), len(twin))
+				t.Fatalf("size of the heap: got %d, want %d", h.len(), len(twin))
 			}
 			if _, in := twin[f]; h.has(f) != in {
-				t.Fatalf("has %d: %v, want %v", f, h.has(f), in)
+				t.Fatalf("has(%d): got %v, want %v", f, h.has(f), in)
 			}
-			odd := func(f int32) bool { return f%2 == 1 }
-			first, found, _ := h.first(odd, nil)
+			isOdd := func(f int32) bool { return f%2 == 1 }
+			first, found, _ := h.first(isOdd, nil)
 			for f, k := range twin {
-				if odd(f) && (!found || k.less(&first.key)) {
-					t.Fatalf("first of the odd: %+v, %v, want %d with %+v or less", first, found, f, k)
+				if isOdd(f) && (!found || k.less(&first.key)) {
+					t.Fatalf("first odd function: got %+v, %v; want %d with the key %+v, or a smaller key", first, found, f, k)
 				}
 			}
-			if found && (!odd(first.function) || first.key != twin[first.function]) {
-				t.Fatalf("first of the odd: %+v", first)
+			if found && (!isOdd(first.function) || first.key != twin[first.function]) {
+				t.Fatalf("first odd function: got %+v, want an odd one with key %+v", first, twin[first.function])
 			}
 			if len(twin) == 0 {
 				continue
@@ -56,7 +56,7 @@ func TestHeap(t *testing.T) {
 				return 1
 			})
 			if h.min().key != keys[0] {
-				t.Fatalf("least %+v, want %+v", h.min().key, keys[0])
+				t.Fatalf("least key: got %+v, want %+v", h.min().key, keys[0])
 			}
 		}
 	})
@@ -74,14 +74,14 @@ func TestWaiting(t *testing.T) {
 			case operation == 0 && len(twin[f]) > 0:
 				got := w.pop(f)
 				if got.id != twin[f][0] || got.at != time.Duration(got.id) {
-					t.Fatalf("popped %d of %v", got.id, twin[f])
+					t.Fatalf("pop of function %d: got invocation %d, arrived at %v; want the first of %v", f, got.id, got.at, twin[f])
 				}
 				twin[f], popped = twin[f][1:], append(popped, got)
 			case operation == 1:
 				drop := int64(rapid.IntRange(0, int(id)).Draw(t, "id"))
 				at := slices.Index(twin[f], drop)
 				if got := w.drop(f, drop); got != (at >= 0) {
-					t.Fatalf("dropped %d of %v: %v", drop, twin[f], got)
+					t.Fatalf("drop of invocation %d from %v: got %v, want %v", drop, twin[f], got, at >= 0)
 				}
 				if at >= 0 {
 					twin[f] = slices.Delete(twin[f], at, at+1)
@@ -99,7 +99,7 @@ func TestWaiting(t *testing.T) {
 				id++
 			}
 			if w.total != len(twin[0])+len(twin[1])+len(twin[2]) {
-				t.Fatalf("%d wait in all, want %v", w.total, twin)
+				t.Fatalf("number of waiting invocations: got %d, want the number in %v", w.total, twin)
 			}
 			for f := range int32(3) {
 				var listed []int64
@@ -107,10 +107,10 @@ func TestWaiting(t *testing.T) {
 					listed = append(listed, m.id)
 				}
 				if !slices.Equal(listed, twin[f]) || int(w.queues[f].len) != len(twin[f]) {
-					t.Fatalf("%v wait, want %v", listed, twin[f])
+					t.Fatalf("waiting invocations of function %d: got %v, want %v", f, listed, twin[f])
 				}
 				if len(twin[f]) > 0 && (w.oldest(f) != twin[f][0] || w.since(f) != time.Duration(twin[f][0])) {
-					t.Fatalf("oldest %d, want %d", w.oldest(f), twin[f][0])
+					t.Fatalf("oldest invocation of function %d: got %d, want %d", f, w.oldest(f), twin[f][0])
 				}
 			}
 		}
@@ -163,7 +163,7 @@ func TestRequests(t *testing.T) {
 				at := slices.IndexFunc(twin, func(c counted) bool { return c.id == id && c.model == model })
 				n := r.find(model, id)
 				if (n != none) != (at >= 0) {
-					t.Fatalf("%d of %d: found %v, want %v", id, model, n != none, at >= 0)
+					t.Fatalf("invocation %d of model %d: found %v, want %v", id, model, n != none, at >= 0)
 				}
 				if at >= 0 {
 					if got := r.pop(n); got.id != id {
@@ -187,15 +187,15 @@ func TestRequests(t *testing.T) {
 				}
 			}
 			if r.total != len(twin) {
-				t.Fatalf("%d wait, want %d", r.total, len(twin))
+				t.Fatalf("number of waiting invocations: got %d, want %d", r.total, len(twin))
 			}
 			if len(twin) > 0 && r.marks != twin[0].visits {
-				t.Fatalf("first %d visited %d times, want %+v", r.nodes[r.head].id, r.marks, twin[0])
+				t.Fatalf("first invocation %d: got %d visits, want %+v", r.nodes[r.head].id, r.marks, twin[0])
 			}
 			n, lines := r.head, [3]int32{r.models[0].head, r.models[1].head, r.models[2].head}
 			for _, c := range twin {
 				if r.nodes[n].id != c.id || lines[c.model] != n {
-					t.Fatalf("%+v in place of %+v, which is first of its model: %v", r.nodes[n], c, lines[c.model] == n)
+					t.Fatalf("queue position of %+v: got %+v, first of its model %v; want the same, true", c, r.nodes[n], lines[c.model] == n)
 				}
 				n, lines[c.model] = r.nodes[n].next, r.nodes[n].nextOfModel
 			}
@@ -218,7 +218,7 @@ func TestSets(t *testing.T) {
 			for row := range int32(rows) {
 				for member := range int32(members) {
 					if s.has(row, member) != twin[[2]int32{row, member}] {
-						t.Fatalf("%d has %d: %v", row, member, s.has(row, member))
+						t.Fatalf("has(%d, %d): got %v, want %v", row, member, s.has(row, member), twin[[2]int32{row, member}])
 					}
 				}
 			}
@@ -281,7 +281,7 @@ func TestCopies(t *testing.T) {
 			wantIdle, wantBusy := c.scan(&all, can, none, none)
 			idle, busy := c.find(model, can)
 			if idle != wantIdle || idle == none && busy != wantBusy {
-				t.Fatalf("of %d copies found idle %d, busy %d, want %d, %d", len(all.items), idle, busy, wantIdle, wantBusy)
+				t.Fatalf("first of %d copies: got idle %d, busy %d; want %d, %d", len(all.items), idle, busy, wantIdle, wantBusy)
 			}
 		}
 	})
@@ -345,6 +345,6 @@ func TestNumbers(t *testing.T) {
 	n.Forget(1)
 	n.Forget(7)
 	if n.Name(1) != "" || n.Name(-1) != "" || n.Of("d") != 1 || n.Of("b") != 3 {
-		t.Errorf("after b was forgotten: %+v", n)
+		t.Errorf("after b was forgotten: got %+v, want no name of 1, d at 1 and b at 3", n)
 	}
 }

@@ -49,7 +49,7 @@ func (w *plans) step(now time.Duration, events ...queue.Event) (dispatches strin
 			}
 		case queue.Remove: // policies without warm instances
 		default:
-			w.t.Errorf("%v: %+v", now, a)
+			w.t.Errorf("at %v: got action %+v, want only Run, Wake and Remove", now, a)
 		}
 	}
 	return dispatches
@@ -82,7 +82,7 @@ func TestPlannedBeside(t *testing.T) {
 			w.expect(w.arrives(0, 0), "2 on -2;")
 			w.completes(50*time.Millisecond, 1, 1, 50*time.Millisecond)
 			if got := w.arrives(60*time.Millisecond, 1); !strings.HasPrefix(got, "3 on ") { // the planned instance takes no slot
-				t.Error(got)
+				t.Errorf("another invocation of function 1: got %q, want 3 on an instance of its own", got)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestPlannedTooBusy(t *testing.T) {
 	w.arrives(0, 0)
 	for range 20 { // 2 s of work, as long as a start takes
 		if got := w.arrives(0, 0); got != "" && got != "wake 2.100000001s;" {
-			t.Fatal(got)
+			t.Fatalf("got %q, want no dispatch, and a wake at 2.100000001s", got)
 		}
 	}
 	w.expect(w.arrives(0, 0), "2 on 1;")
@@ -144,25 +144,25 @@ func TestPlannedBeforeRoom(t *testing.T) {
 				&queue.Arrived{ID: 1}}, nil)
 			run := func(a queue.Action) bool { return a.Kind == queue.Run }
 			if slices.ContainsFunc(p.Step(s, []queue.Event{&queue.Arrived{ID: 2, At: s}}, nil), run) {
-				t.Fatal("runs before there is room")
+				t.Fatal("invocation 2 runs before there is room, want it queued")
 			}
 			st := p.Snapshot()
 			waited = waited || slices.ContainsFunc(st.Instances, func(i residency.InstanceStatus) bool { return i.State == "waits for room" })
 			actions := p.Step(2*s, []queue.Event{&queue.Completed{Execution: queue.Execution{Instance: -2, ID: 1, Executed: 2 * s}}}, nil)
 			if i := slices.IndexFunc(actions, run); i < 0 || actions[i].ID != 2 || actions[i].Instance != -2 {
-				t.Errorf("%+v", actions)
+				t.Errorf("invocation 2 after the planned instance has completed: got %+v, want it on instance -2", actions)
 			}
 			st = p.Snapshot()
 			if f := st.Functions[0]; f.Waiting != 0 || f.InFlight != 1 || f.Instances != 1 {
-				t.Errorf("%+v", st)
+				t.Errorf("function 0: got %+v, want 0 waiting, 1 in flight, 1 instance", f)
 			}
 			if actions := p.Step(3*s, []queue.Event{&queue.Lost{Instance: -3, Function: 1}, &queue.Moved{Instance: -3, Function: 1, To: residency.HostWarm}}, nil); slices.ContainsFunc(actions, run) {
-				t.Errorf("runs there too: %+v", actions)
+				t.Errorf("after instance -3 has moved and was lost: got %+v, want no further execution", actions)
 			}
 		})
 	}
 	if !waited {
-		t.Error("nothing waited for room")
+		t.Error("instances that wait for room: got none under all policies, want some")
 	}
 }
 
@@ -188,7 +188,7 @@ func TestPlannedExclusive(t *testing.T) {
 	want := func(runs []queue.Action, id int64, gpu int32) *queue.Completed {
 		t.Helper()
 		if len(runs) != 1 || runs[0].ID != id || runs[0].GPU != gpu {
-			t.Fatalf("%+v, want %d on GPU %d", runs, id, gpu)
+			t.Fatalf("executions: got %+v, want invocation %d on GPU %d", runs, id, gpu)
 		}
 		return &queue.Completed{Execution: queue.Execution{Function: runs[0].Function, Instance: runs[0].Instance, ID: id, Executed: s}}
 	}
@@ -239,7 +239,7 @@ func TestOccupied(t *testing.T) {
 				&queue.FunctionSet{Spec: *spec("small", 4)}, &queue.FunctionSet{Function: 1, Spec: *spec("large", 6)})
 			run := []queue.ActionKind{queue.Run}
 			if actions := step(0, &queue.Arrived{Function: 1}); !slices.Equal(actions, run) {
-				t.Fatalf("on a GPU without others: %v", actions)
+				t.Fatalf("arrival on a GPU without other programs: got %v, want %v", actions, run)
 			}
 			large := residency.ID(0)
 			actions := step(4*time.Second, &queue.Completed{Execution: queue.Execution{Function: 1, Instance: large, Executed: time.Second}})
@@ -249,16 +249,16 @@ func TestOccupied(t *testing.T) {
 			case slices.Equal(actions, []queue.ActionKind{queue.Remove}):
 				step(6*time.Second, &queue.Lost{Function: 1, Instance: large})
 			default:
-				t.Fatalf("what idles there: %v", actions)
+				t.Fatalf("idle instance on a GPU that is occupied: got %v, want Offload or Remove", actions)
 			}
 			if actions := step(7*time.Second, &queue.Arrived{ID: 1, Function: 1, At: 7 * time.Second}); len(actions) > 0 {
-				t.Fatalf("what does not fit: %v", actions)
+				t.Fatalf("arrival of an invocation that does not fit: got %v, want no actions", actions)
 			}
 			if f := p.Snapshot().Functions[1]; f.Waiting != 1 || f.WaitReason.IsZero() {
-				t.Errorf("what does not fit: %+v", f)
+				t.Errorf("function whose invocation does not fit: got %+v, want 1 waiting, with a reason", f)
 			}
 			if actions := step(8*time.Second, &queue.Occupied{Mem: 4}); !slices.Equal(actions, run) {
-				t.Errorf("when it fits: %v", actions)
+				t.Errorf("after the invocation fits: got %v, want %v", actions, run)
 			}
 		})
 	}

@@ -44,7 +44,7 @@ type driver struct {
 
 type call struct {
 	function int32
-	state    string // "waits", "runs" or "over"
+	state    string // "waits", "runs" or "done"
 	instance residency.ID
 	deadline time.Duration // 0 means none
 	starting time.Duration // starts.total of its function when the deadline was set
@@ -144,7 +144,7 @@ func (d *driver) report(events ...queue.Event) {
 	for i := range actions {
 		a := &actions[i]
 		if err := queue.Reasons.Check(a.Reason.Full()); err != nil {
-			d.t.Fatalf("%v: %+v: %v", d.now, a, err)
+			d.t.Fatalf("at %v: reason of %+v: %v", d.now, a, err)
 		}
 		d.perform(a)
 	}
@@ -184,14 +184,14 @@ func (d *driver) perform(a *queue.Action) {
 	switch c, s := d.calls[a.ID], d.instances[a.Instance]; a.Kind {
 	case queue.Run:
 		if c == nil || c.state != "waits" || c.function != a.Function {
-			d.t.Fatalf("%v: %+v of %+v", d.now, a, c)
+			d.t.Fatalf("at %v: got %+v for invocation %+v, want a waiting invocation of the function", d.now, a, c)
 		}
 		fresh := s == nil
 		if fresh {
 			s = d.start(a)
 		}
 		if s.function != a.Function || s.gpu != a.GPU || s.stopping || !s.pinned && s.version < d.startsOf(s.function).version || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
-			d.t.Fatalf("%v: %+v on %+v", d.now, a, s)
+			d.t.Fatalf("at %v: got %+v on instance %+v, want a running instance of the function, on this GPU, with a free place and of the current version", d.now, a, s)
 		}
 		if !s.resident {
 			s.mem = s.promised // it accepts that amount
@@ -201,12 +201,12 @@ func (d *driver) perform(a *queue.Action) {
 		d.run(a.ID, a.Instance, fresh)
 	case queue.Reject:
 		if c == nil || c.state != "waits" {
-			d.t.Fatalf("%v: %+v of %+v", d.now, a, c)
+			d.t.Fatalf("at %v: got %+v for invocation %+v, want a waiting invocation", d.now, a, c)
 		}
 		if of := d.startsOf(a.Function); a.Reason.Code == queue.TooLate && c.deadline > 0 && (of.inProgress > 0 || c.deadline+of.total(d.now)-c.starting > d.now) {
-			d.t.Fatalf("%v: %+v of %+v, with %+v", d.now, a, c, of)
+			d.t.Fatalf("at %v: got %+v for invocation %+v with starts %+v, want an expired deadline and no start in progress", d.now, a, c, of)
 		}
-		c.state = "over"
+		c.state = "done"
 	case queue.Start:
 		s := d.start(a)
 		d.after(d.randomDuration(time.Second), func() []queue.Event {
@@ -232,10 +232,10 @@ func (d *driver) perform(a *queue.Action) {
 			return
 		}
 		if s == nil || s.calls > 0 || s.stopping || !s.started && !s.pinned {
-			d.t.Fatalf("%v: %+v of %+v", d.now, a, s)
+			d.t.Fatalf("at %v: got %+v for instance %+v, want a started, idle instance that is not stopping", d.now, a, s)
 		}
 		if s.pinned && (a.Kind != queue.Remove || d.functions[a.Function] != nil && !d.removed[a.Function] && d.gpus[a.GPU] != nil && !d.closed[a.GPU]) {
-			d.t.Fatalf("%v: %+v of %+v, which is pinned", d.now, a, s)
+			d.t.Fatalf("at %v: got %+v for the pinned instance %+v, want it unchanged", d.now, a, s)
 		}
 		if s.starting { // a planned instance
 			s.starting = false
@@ -286,11 +286,11 @@ func (d *driver) cancel(id residency.ID, s *instance) {
 
 func (d *driver) start(a *queue.Action) *instance {
 	if d.instances[a.Instance] != nil || d.gpus[a.GPU] == nil {
-		d.t.Fatalf("%v: %+v of a new instance", d.now, a)
+		d.t.Fatalf("at %v: got %+v of a new instance, want an unused ID and a known GPU", d.now, a)
 	}
 	of := d.startsOf(a.Function)
 	if !of.unsure && (d.now < of.pause || of.failures >= 3 && of.inProgress > 0) {
-		d.t.Fatalf("%v: %+v starts an instance, with %+v", d.now, a, of)
+		d.t.Fatalf("at %v: got %+v, which starts an instance after failures %+v, want a pause", d.now, a, of)
 	}
 	of.begin(d.now)
 	s := &instance{function: a.Function, gpu: a.GPU, mem: d.functions[a.Function].Mem, promised: d.functions[a.Function].Mem, resident: true, starting: true, version: of.version}
@@ -352,7 +352,7 @@ func (d *driver) run(id int64, on residency.ID, fresh bool) {
 
 func (d *driver) finishCall(id int64, ev queue.Event) []queue.Event {
 	c := d.calls[id]
-	c.state = "over"
+	c.state = "done"
 	switch ev := ev.(type) {
 	case *queue.Completed:
 		ev.ID, ev.Instance, ev.Function = id, c.instance, c.function
@@ -415,10 +415,10 @@ func (d *driver) check() {
 	}
 	for g, m := range d.gpus {
 		if m.Mem > 0 && mem[g] > m.Mem {
-			d.t.Fatalf("%v: %d bytes on GPU %d, which has %d: %+v", d.now, mem[g], g, m.Mem, d.policy.Snapshot())
+			d.t.Fatalf("at %v: memory on GPU %d: got %d bytes, want at most %d: %+v", d.now, g, mem[g], m.Mem, d.policy.Snapshot())
 		}
 		if busy[g] > float64(d.slots(g))+0.01 {
-			d.t.Fatalf("%v: GPU %d runs %g at once, may %d", d.now, g, busy[g], d.slots(g))
+			d.t.Fatalf("at %v: slots in use on GPU %d: got %g, want at most %d", d.now, g, busy[g], d.slots(g))
 		}
 	}
 	if d.config.Limits.Slots == 0 && d.config.Policy != "batch" {
@@ -427,7 +427,7 @@ func (d *driver) check() {
 	for id, c := range d.calls {
 		of := d.startsOf(c.function)
 		if c.state == "waits" && c.deadline > 0 && of.inProgress == 0 && c.deadline+of.total(d.now)-c.starting <= d.now {
-			d.t.Fatalf("%v: call %d still waits: %+v, with %+v", d.now, id, c, of)
+			d.t.Fatalf("at %v: invocation %d waits after its deadline, want it rejected: %+v, with starts %+v", d.now, id, c, of)
 		}
 	}
 }
@@ -443,7 +443,7 @@ func (d *driver) checkPlanned() {
 	for id, s := range d.instances {
 		call, isWaiting := waiting[s.function]
 		if isWaiting && s.pinned && s.started && !s.stopping && !d.dead[id] && !d.closed[s.gpu] && s.calls < max(int(d.functions[s.function].Inflight), 1) {
-			d.t.Fatalf("%v: call %d waits, although %+v could take it", d.now, call, s)
+			d.t.Fatalf("at %v: invocation %d waits, want it on the free planned instance %+v", d.now, call, s)
 		}
 	}
 }
@@ -522,7 +522,7 @@ func (d *driver) drawEvent() []queue.Event {
 	case 7, 8, 9:
 		for _, id := range d.callIDs() {
 			if c := d.calls[id]; c.state == "waits" && d.chance(30) {
-				c.state = "over"
+				c.state = "done"
 				return []queue.Event{&queue.Cancelled{ID: id, Function: c.function}}
 			}
 		}
@@ -662,7 +662,7 @@ func (d *driver) restart() {
 	d.policy = d.newPolicy()
 	d.starts = map[int32]*starts{}
 	for _, c := range d.calls {
-		c.state = "over"
+		c.state = "done"
 	}
 	var events []queue.Event
 	for g := range int32(3) {
@@ -719,7 +719,7 @@ func (d *driver) replay() {
 	p := d.newPolicy()
 	for i, s := range d.steps {
 		if got := p.Step(s.now, s.events, nil); !reflect.DeepEqual(got, s.actions) && len(got)+len(s.actions) > 0 {
-			d.t.Fatalf("step %d replayed: %+v, was %+v", i, got, s.actions)
+			d.t.Fatalf("step %d, replayed: got %+v, want %+v", i, got, s.actions)
 		}
 	}
 }
@@ -736,7 +736,7 @@ func (d *driver) next() bool {
 		}
 	case d.wake < queue.Never:
 		if d.wake < d.now {
-			d.t.Fatalf("%v: woken at %v, which is over", d.now, d.wake)
+			d.t.Fatalf("wake at %v: the time is already %v, want a later time", d.wake, d.now)
 		}
 		d.now, d.wake = d.wake, queue.Never
 		d.report(&queue.Woke{})
@@ -780,7 +780,7 @@ func storm(t *rapid.T, policy string) {
 	}
 	for _, f := range d.policy.Snapshot().Functions {
 		if f.WaitReason.IsZero() != (f.Waiting == 0) {
-			t.Fatalf("%d of %d wait because %q", f.Waiting, f.Function, f.WaitReason)
+			t.Fatalf("function %d: got %d waiting and the reason %q, want a reason if and only if some wait", f.Function, f.Waiting, f.WaitReason)
 		}
 		if err := queue.Reasons.Check(f.WaitReason); err != nil && f.Waiting > 0 {
 			t.Fatal(err)
@@ -799,20 +799,20 @@ func storm(t *rapid.T, policy string) {
 		}
 	}
 	for _, id := range d.callIDs() {
-		if c := d.calls[id]; c.state != "over" {
-			t.Fatalf("invocation %d of %d %s for ever: %+v", id, c.function, c.state, d.policy.Snapshot())
+		if c := d.calls[id]; c.state != "done" {
+			t.Fatalf("invocation %d of function %d is still in state %q at the end, want it done: %+v", id, c.function, c.state, d.policy.Snapshot())
 		}
 	}
 	for _, f := range d.policy.Snapshot().Functions {
 		if f.Waiting > 0 || f.InFlight > 0 {
-			t.Fatalf("nothing is left, and of %d %d wait, %d run", f.Function, f.Waiting, f.InFlight)
+			t.Fatalf("function %d after all invocations are done: got %d waiting, %d in flight; want 0 of both", f.Function, f.Waiting, f.InFlight)
 		}
 	}
 	d.replay()
 }
 
 // TestNoDeadline checks that an invocation which is dispatched at once leaves no deadline, for
-// which a gateway would be woken in vain.
+// which a gateway would wake needlessly.
 func TestNoDeadline(t *testing.T) {
 	for _, policy := range queue.Names() {
 		p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()})
@@ -830,10 +830,10 @@ func TestNoDeadline(t *testing.T) {
 			return 0
 		}
 		if at := wake(0, &queue.Arrived{ID: 1, Deadline: time.Minute}); at != 0 {
-			t.Errorf("%s: woken at %v for what runs, want 0", policy, at)
+			t.Errorf("%s: wake after an invocation was dispatched: got %v, want none", policy, at)
 		}
 		if at := wake(1, &queue.Arrived{ID: 2, At: 1, Deadline: time.Minute + 1}); at != time.Minute+1 {
-			t.Errorf("%s: woken at %v for what waits", policy, at)
+			t.Errorf("%s: wake for a waiting invocation: got %v, want its deadline %v", policy, at, time.Minute+1)
 		}
 	}
 }

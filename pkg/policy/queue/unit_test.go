@@ -15,7 +15,7 @@ func TestUnit(t *testing.T) {
 			got = got.withWeight(w)
 		}
 		if got != c.want {
-			t.Errorf("%v: %v, want %v", c.weights, got, c.want)
+			t.Errorf("unit of the weights %v: got %v, want %v", c.weights, got, c.want)
 		}
 	}
 }
@@ -31,6 +31,6 @@ func TestSumsOverWeightsAreExact(t *testing.T) {
 		sevenths += u.perWeight(10_000_001, 0.7)
 	}
 	if want := u.fromNS(10_000 * 10_000_001); thirds != want || sevenths != want {
-		t.Errorf("%v and %v, want %v", thirds, sevenths, want)
+		t.Errorf("sums by the weights 3 and 0.7: got %v and %v, want %v", thirds, sevenths, want)
 	}
 }

@@ -25,7 +25,7 @@ func countVisits(t *testing.T, policy string, gpus, busy int) float64 {
 		case *cfs:
 			return o.visits
 		}
-		t.Fatalf("%s does not count", policy)
+		t.Fatalf("%s: policy does not count visits, want one that does", policy)
 		return 0
 	}
 	var events []Event
@@ -78,7 +78,7 @@ func TestVisits(t *testing.T) {
 			small, large := countVisits(t, policy, 64, busy), countVisits(t, policy, 2048, busy)
 			t.Logf("%s, %d%% busy: %.1f with 64 GPUs, %.1f with 2048", policy, busy, small, large)
 			if large > 2*small+2 {
-				t.Errorf("%s, %d%% busy: visits %.1f with 64 GPUs, %.1f with 2048", policy, busy, small, large)
+				t.Errorf("%s, %d%% busy: visits per decision: got %.1f with 2048 GPUs, want at most %.1f, twice as many as with 64 and 2 more", policy, busy, large, 2*small+2)
 			}
 		}
 	}
