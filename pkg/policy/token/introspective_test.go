@@ -62,8 +62,8 @@ func TestIntrospectiveShares(t *testing.T) {
 	}
 }
 
-// late returns the longest latency among the fourth and later requests of bursts of ten.
-func late(p *program) (most time.Duration) {
+// recoveredLatency returns the longest latency among the fourth and later requests of bursts of ten.
+func recoveredLatency(p *program) (most time.Duration) {
 	for n, l := range p.latency {
 		if n%10 >= 3 {
 			most = max(most, l)
@@ -114,7 +114,7 @@ func TestTrainingYieldsToBurstsOfInference(t *testing.T) {
 	}
 	alone, _, _, _ := serve(false)
 	beside, busy, idle, phases := serve(true)
-	got := late(beside)
+	got := recoveredLatency(beside)
 	t.Logf("p95 %v alone, %v beside, %v once it has recovered; training %.3f in bursts, %.3f else; %v",
 		alone.p95(), beside.p95(), got, busy, idle, phases)
 	if math.Abs(idle-0.9) > 0.02 {

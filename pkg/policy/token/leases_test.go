@@ -129,7 +129,7 @@ func (w *leasedGPU) flush() {
 	actions := w.s.Step(w.now, events, nil)
 	w.log = append(w.log, logged{w.now, events})
 	if n := len(w.log) - 1000; n >= 0 && w.log[n].at == w.now {
-		w.t.Fatalf("at %v: 1000 steps without progress of the clock; the last events %v gave %v", w.now, events, actions)
+		w.t.Fatalf("at %v: the clock has not advanced for 1000 steps, want progress; the last events %v led to %v", w.now, events, actions)
 	}
 	w.trace = append(w.trace, actions)
 	if w.checks != nil {
@@ -143,7 +143,7 @@ func (w *leasedGPU) flush() {
 			w.revoked(a)
 		case WakeAt:
 			if a.At <= w.now {
-				w.t.Fatalf("at %v: wake at %v has passed", w.now, a.At)
+				w.t.Fatalf("at %v: got a wake at %v, want a later time", w.now, a.At)
 			}
 			w.wake = a.At
 			w.after(a.At-w.now+w.upTo(w.lag), func() {
@@ -160,7 +160,7 @@ func (w *leasedGPU) flush() {
 func (w *leasedGPU) granted(a Grant) {
 	c := w.clients[a.Client]
 	if c == nil || c.removed || c.lease != 0 || a.Lease == 0 || Reasons.Check(a.Reason) != nil {
-		w.t.Fatalf("at %v: unexpected action %+v for client %+v", w.now, a, c)
+		w.t.Fatalf("at %v: got %+v for client %+v, want a present client without a lease, a lease number and a documented reason", w.now, a, c)
 	}
 	c.longest = max(c.longest, w.now-c.waitStart)
 	begins := w.now + c.delay
@@ -194,28 +194,28 @@ func (w *leasedGPU) granted(a Grant) {
 func (w *leasedGPU) revoked(a Revoke) {
 	c := w.clients[a.Client]
 	if c == nil || c.lease != a.Lease || c.draining || Reasons.Check(a.Reason) != nil {
-		w.t.Fatalf("at %v: unexpected action %+v for client %+v", w.now, a, c)
+		w.t.Fatalf("at %v: got %+v for client %+v, want a lease that was not revoked and a documented reason", w.now, a, c)
 	}
 	c.draining = true
 	c.revoked++
 	c.reasons = append(c.reasons, a.Reason)
-	left := w.upTo(c.kernel)
+	remaining := w.upTo(c.kernel)
 	if c.fixedKernels {
-		left = w.remainingKernel(c)
+		remaining = w.remainingKernel(c)
 	}
-	c.workEnd = w.now + left
+	c.workEnd = w.now + remaining
 	if lead := c.announceLead; lead > 0 || c.announcesEarly {
 		if c.announcesEarly {
-			lead = left
+			lead = remaining
 		}
-		w.after(max(0, left-lead)+w.upTo(c.announceDelay), func() {
+		w.after(max(0, remaining-lead)+w.upTo(c.announceDelay), func() {
 			if !c.removed && c.lease == a.Lease && c.workEnd >= w.now {
 				c.announced = true
 				w.step(Ending{c.id, a.Lease, min(c.workEnd-w.now, c.announceLead)})
 			}
 		})
 	}
-	w.after(left, func() {
+	w.after(remaining, func() {
 		used, had := max(0, w.now-c.since), max(0, w.now-c.workStart)
 		w.after(c.loss, func() {
 			if !c.removed && c.lease == a.Lease {
@@ -269,7 +269,7 @@ func (w *leasedGPU) check() {
 		}
 	}
 	if holders > 1 && sum > w.limit+smEps {
-		w.t.Fatalf("at %v: %d leases hold %v%% of SMs, limit %v%%", w.now, holders, sum, w.limit)
+		w.t.Fatalf("at %v: %d leases hold %v%% of the SMs, want at most %v%%", w.now, holders, sum, w.limit)
 	}
 }
 

@@ -127,7 +127,7 @@ func TestNoStarvation(t *testing.T) {
 func checkReasons(t *rapid.T, s Policy) {
 	for _, c := range s.Snapshot().Clients {
 		if c.State == Waiting && c.Reason.Code == justRequested || c.State != Idle && Reasons.Check(c.Reason) != nil {
-			t.Fatalf("client %v is %v: %q", c.Client, c.State, c.Reason)
+			t.Fatalf("reason of client %v, which is %v: got %q, want a documented one that gives the cause", c.Client, c.State, c.Reason)
 		}
 	}
 }

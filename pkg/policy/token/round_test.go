@@ -38,7 +38,7 @@ func TestRoundsBoundWaits(t *testing.T) {
 			c := w.clients[ClientID(n+1)]
 			got := w.total(c).Seconds() / 11
 			sum += got
-			t.Logf("%v: %v used %.4f, longest wait %v, asked back %.1f times a second", quotas, q, got, c.longest, float64(c.revoked)/11)
+			t.Logf("%v: %v used %.4f, longest wait %v, revocations back %.1f times a second", quotas, q, got, c.longest, float64(c.revoked)/11)
 			maxWait := gpu.Round + gpu.Round/8 // the turns of all other clients, and a used-up budget
 			if q == slices.Max(quotas) {
 				maxWait = 11 * ms
@@ -129,8 +129,8 @@ func TestIgnoresWrongAnnouncements(t *testing.T) {
 	w.earlyGrants = 0
 	before := liar.revoked
 	w.run(time.Minute)
-	if asked := liar.revoked - before; asked < 500 || w.earlyGrants > asked/200 {
-		t.Errorf("got %d early grants after %d revocations, want at most one in 200 of at least 500", w.earlyGrants, asked)
+	if revocations := liar.revoked - before; revocations < 500 || w.earlyGrants > revocations/200 {
+		t.Errorf("got %d early grants after %d revocations, want at most one in 200 of at least 500", w.earlyGrants, revocations)
 	}
 }
 

@@ -169,12 +169,12 @@ func TestLoneClientWithWholeQuotaKeepsLease(t *testing.T) {
 // TestLoneClientKeepsLeaseAtEndOfWindow checks that the lease is not revoked either if a timer fires
 // just before the end of a window.
 func TestLoneClientKeepsLeaseAtEndOfWindow(t *testing.T) {
-	for left := time.Duration(0); left < 2*negligible; left += negligible / 4 {
+	for remaining := time.Duration(0); remaining < 2*negligible; remaining += negligible / 4 {
 		s := newMultiToken(Config{}, 0)
 		s.Step(0, []Event{AddInstance{Instance: "a", Slice: slice(100, 1, 1)}, AddClient{1, "a"}, Request{1}}, nil)
-		for _, a := range s.Step(3*s.window-left, []Event{Wake{}}, nil) {
+		for _, a := range s.Step(3*s.window-remaining, []Event{Wake{}}, nil) {
 			if revoke, ok := a.(Revoke); ok {
-				t.Errorf("timer %v before the window's end: the lease is revoked (%s), want no revocation", left, revoke.Reason)
+				t.Errorf("timer %v before the window's end: the lease is revoked (%s), want no revocation", remaining, revoke.Reason)
 			}
 		}
 	}

@@ -82,18 +82,18 @@ func (g *slicedGPU) step(events ...Event) {
 		case Grant:
 			p := g.programs[a.Client-1]
 			if p.removed || p.lease != 0 || a.Lease == 0 || Reasons.Check(a.Reason) != nil {
-				g.t.Fatalf("at %v: unexpected action %+v for program %+v", g.now, a, p)
+				g.t.Fatalf("at %v: got %+v for program %+v, want a running program without a lease, a lease number and a documented reason", g.now, a, p)
 			}
 			p.lease, p.requested, p.draining, p.active, p.first, p.last = a.Lease, false, false, g.now, -1, 0
 		case Revoke:
 			p := g.programs[a.Client-1]
 			if p.lease != a.Lease || p.draining || Reasons.Check(a.Reason) != nil {
-				g.t.Fatalf("at %v: unexpected action %+v for program %+v", g.now, a, p)
+				g.t.Fatalf("at %v: got %+v for program %+v, want a lease that was not revoked and a documented reason", g.now, a, p)
 			}
 			p.draining = true
 		case WakeAt:
 			if a.At <= g.now {
-				g.t.Fatalf("at %v: wake at %v has passed", g.now, a.At)
+				g.t.Fatalf("at %v: got a wake at %v, want a later time", g.now, a.At)
 			}
 			g.wake = a.At
 			if g.lag > 0 {
@@ -145,10 +145,10 @@ func (g *slicedGPU) compute() {
 			continue
 		}
 		for rest := tick / time.Duration(max(busy, 1)); len(p.queue) > 0 && rest > 0; {
-			part := min(rest, p.queue[0])
-			rest -= part
-			p.gpuTime += part
-			if p.queue[0] -= part; p.queue[0] == 0 {
+			progress := min(rest, p.queue[0])
+			rest -= progress
+			p.gpuTime += progress
+			if p.queue[0] -= progress; p.queue[0] == 0 {
 				p.queue = p.queue[1:]
 				p.nextLaunch = g.now + p.host
 			}

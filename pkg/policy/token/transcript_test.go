@@ -92,11 +92,11 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 		return at, Return{id, lease, d, more == "more"}, err
 	case "ending":
 		var lease uint32
-		var left string
-		if _, err = fmt.Sscanf(rest, "%d lease %d left %s", &id, &lease, &left); err != nil {
+		var remaining string
+		if _, err = fmt.Sscanf(rest, "%d lease %d left %s", &id, &lease, &remaining); err != nil {
 			return 0, nil, err
 		}
-		d, err := time.ParseDuration(left)
+		d, err := time.ParseDuration(remaining)
 		return at, Ending{id, lease, d}, err
 	case "unleased":
 		var used string
@@ -136,9 +136,9 @@ func parseInstance(text string) (a AddInstance, err error) {
 	if _, err := fmt.Sscanf(slice, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
 		return a, err
 	}
-	for part := range strings.FieldsSeq(turns) {
+	for turn := range strings.FieldsSeq(turns) {
 		var t gpu.Turn
-		if _, err := fmt.Sscanf(part, "%g-%g", &t.From, &t.To); err != nil {
+		if _, err := fmt.Sscanf(turn, "%g-%g", &t.From, &t.To); err != nil {
 			return a, err
 		}
 		a.Turns = append(a.Turns, t)

@@ -192,7 +192,7 @@ func (r rule) check(actions []Action) {
 		if r.claims(c) {
 			claimed += c.inst.slice.SMPct
 			if c.inst.slice.SMPct <= r.free()+smEps {
-				r.t.Fatalf("at %v: client %v waits in its turn, and %v%% are free: %s", s.now, c.id, r.free(), c.why.full())
+				r.t.Fatalf("at %v: client %v waits in its turn with %v%% of the SMs free, want a lease: %s", s.now, c.id, r.free(), c.why.full())
 			}
 		}
 		if c.state == Running {
@@ -200,7 +200,7 @@ func (r rule) check(actions []Action) {
 		}
 	}
 	if claimed > 0 && running+claimed > s.smLimit+smEps {
-		r.t.Fatalf("at %v: %v%% are claimed, and %v%% are not asked back", s.now, claimed, running)
+		r.t.Fatalf("at %v: owners of turns claim %v%% of the SMs, and leases that were not revoked hold %v%%, want at most %v%% together", s.now, claimed, running, s.smLimit)
 	}
 	for _, a := range actions {
 		if g, ok := a.(Grant); ok {
@@ -233,7 +233,7 @@ func (r rule) lent(c *client) {
 			}
 		}
 		if sum > s.smLimit+smEps {
-			r.t.Fatalf("at %v: client %v has a lease to %v, but %v%% are due at %v", s.now, c.id, c.end, sum, at)
+			r.t.Fatalf("at %v: client %v has a lease until %v, and turns at %v need %v%% of the SMs, want at most %v%%", s.now, c.id, c.end, at, sum, s.smLimit)
 		}
 	}
 }
@@ -246,13 +246,13 @@ func TestTurnsRule(t *testing.T) {
 		w := newLeasedGPU(t, Config{Settings: Settings{Window: window}}, rapid.Uint64().Draw(rt, "seed"))
 		w.checks = rule{rt, w.s}.check
 		w.lag = window / 1000
-		part := func(what string, most int) time.Duration {
+		windowPercent := func(what string, most int) time.Duration {
 			return window * time.Duration(rapid.IntRange(0, most).Draw(rt, what)) / 100
 		}
 		for n, r := range drawPacking(rt, rect{0, 0, 1, 100}, 3) {
 			c := &simClient{
 				id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(r.h, r.w, r.w), turns: r.turns(),
-				kernel: part("kernel", 3), loss: window / 500, burst: part("burst", 150), gap: part("gap", 200),
+				kernel: windowPercent("kernel", 3), loss: window / 500, burst: windowPercent("burst", 150), gap: windowPercent("gap", 200),
 			}
 			if rapid.Bool().Draw(rt, "elastic") {
 				c.slice.QuotaLimit = 1
@@ -260,7 +260,7 @@ func TestTurnsRule(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(rt, "unplanned") == 0 {
 				c.turns = nil
 			}
-			w.after(part("joins", 300), func() { w.add(c) })
+			w.after(windowPercent("joins", 300), func() { w.add(c) })
 		}
 		w.run(20 * window)
 	})
