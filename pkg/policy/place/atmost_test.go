@@ -48,13 +48,13 @@ func TestAtMost(t *testing.T) {
 			}
 		}
 		if p.GPUsUsed != c.gpus || p.Bound != c.bound || maxPerGPU(p) > c.most || count > c.instances || most != c.largestInstance {
-			t.Errorf("%d instances, %v MiB: %d GPUs, bound %d (%s), %d instances, the largest %v MiB; expected %+v", c.most, c.mem, p.GPUsUsed, p.Bound, p.BoundMethod, count, most, c)
+			t.Errorf("at most %d instances per GPU of %v MiB: got %d GPUs, bound %d (%s), %d instances, the largest of %v MiB; want %+v", c.most, c.mem, p.GPUsUsed, p.Bound, p.BoundMethod, count, most, c)
 		}
 	}
 	in.MemMiB, in.Devices, in.Profile = 0, []plan.Device{{Node: "n"}}, in.Profile[:1]
 	p, err := AtMost(in, 2, false, joint)
 	if want := "no-slot; gpus=1; sm_pct=5; quota=1; batch=1; max_per_gpu=2"; err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
-		t.Errorf("two instances on the only GPU: %v, %+v, expected %s", err, p.Unplaced, want)
+		t.Errorf("two instances on the only GPU: got %v and unplaced %+v, want %s", err, p.Unplaced, want)
 	}
 }
 
@@ -89,11 +89,11 @@ func TestAtMostOfSizes(t *testing.T) {
 			got = append(got, u.Reason)
 		}
 		if p.GPUsUsed != c.gpus || p.Bound != c.gpus && c.served == c.rps || p.Demand[0].ServedRPS != c.served || maxPerGPU(p) > 4 || !slices.Equal(got, reasons) {
-			t.Errorf("%v requests a second: %d GPUs, bound %d, %v served, %q; expected %+v and %q", c.rps, p.GPUsUsed, p.Bound, p.Demand[0].ServedRPS, got, c, reasons)
+			t.Errorf("%v requests a second: got %d GPUs, bound %d, %v served, reasons %q; want %+v and %q", c.rps, p.GPUsUsed, p.Bound, p.Demand[0].ServedRPS, got, c, reasons)
 		}
 		for _, g := range p.GPUs {
 			if i := slices.IndexFunc(in.Devices, func(d plan.Device) bool { return d.Index == g.Index }); g.MemMiB != in.Devices[i].MemMiB || g.Instances[0].MemMiB != 1000 {
-				t.Errorf("GPU %d has %v MiB, an instance %v: expected %v and 1000", g.Index, g.MemMiB, g.Instances[0].MemMiB, in.Devices[i].MemMiB)
+				t.Errorf("memory of GPU %d and its first instance: got %v and %v MiB, want %v and 1000", g.Index, g.MemMiB, g.Instances[0].MemMiB, in.Devices[i].MemMiB)
 			}
 		}
 	}
@@ -104,7 +104,7 @@ func TestAtMostOfSizes(t *testing.T) {
 	in.Demand[1].SLOMS = 0
 	p, err := AtMost(in, 4, false, joint)
 	if want := "no-gpu-of-model; measured=old; inventory=new"; err != nil || len(p.Unplaced) != 2 || p.Unplaced[1].Reason != want {
-		t.Errorf("of another model: %v, %+v, expected %q", err, p.Unplaced, want)
+		t.Errorf("on a GPU of another model: got %v and unplaced %+v, want %q", err, p.Unplaced, want)
 	}
 }
 
@@ -120,14 +120,14 @@ func TestAtMostVerifies(t *testing.T) {
 			return // more than maxInstances
 		}
 		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-			t.Fatalf("%+v, want none", found)
+			t.Fatalf("violations: got %+v, want none", found)
 		}
 		if maxPerGPU(p) > most {
-			t.Fatalf("%d instances on a GPU, expected at most %d", maxPerGPU(p), most)
+			t.Fatalf("instances on a GPU: got %d, want at most %d", maxPerGPU(p), most)
 		}
 		free, err := planner(in)
 		if err == nil && len(p.Unplaced) == 0 && p.GPUsUsed < free.Bound {
-			t.Fatalf("%d GPUs, without the limit at least %d", p.GPUsUsed, free.Bound)
+			t.Fatalf("GPUs with the limit: got %d, want at least %d, the bound without the limit", p.GPUsUsed, free.Bound)
 		}
 	})
 }

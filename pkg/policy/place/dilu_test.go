@@ -21,7 +21,7 @@ func dilu(t testing.TB, in Input, order Order) plan.Plan {
 		t.Fatal(err)
 	}
 	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-		t.Fatalf("%+v, want none", found)
+		t.Fatalf("violations: got %+v, want none", found)
 	}
 	return p
 }
@@ -32,10 +32,10 @@ func TestDiluFillsByRequestsAndLimits(t *testing.T) {
 	in := Input{Profile: []profile.Row{row("f", 24, 1, 10), row("f", 50, 1, 12), row("f", 24, 0.5, 9)}, Demand: []plan.Demand{{Function: "f", RPS: 40}}}
 	p := dilu(t, in, Arrival)
 	if p.GPUsUsed != 2 || len(p.GPUs[0].Instances) != 3 || p.GPUs[0].Instances[2].SMPct != 24 || *p.GPUs[0].Instances[2].Y != 48 {
-		t.Errorf("%+v", p)
+		t.Errorf("got %+v, want 2 GPUs, of which the first has 3 instances of 24%% SMs, the third at y 48", p)
 	}
 	if p.Algorithm != "dilu" || p.Demand[0].ServedRPS != 40 {
-		t.Errorf("%+v", p.Demand)
+		t.Errorf("got algorithm %q and demand %+v, want dilu and 40 requests a second served", p.Algorithm, p.Demand)
 	}
 }
 
@@ -46,10 +46,10 @@ func TestDiluTakesFunctionsInOrder(t *testing.T) {
 	p := dilu(t, in, Arrival)
 	if len(p.Unplaced) != 1 || p.Unplaced[0].Function != "large" ||
 		p.Unplaced[0].Reason != "no-node-fits; gpus=1; sm_request=0.7; sm_limit=1" {
-		t.Errorf("in the order of arrival: %+v", p.Unplaced)
+		t.Errorf("in the order of arrival: got unplaced %+v, want large, for no-node-fits; gpus=1; sm_request=0.7; sm_limit=1", p.Unplaced)
 	}
 	if p = dilu(t, in, Largest); len(p.Unplaced) != 1 || p.Unplaced[0].Function != "small" || p.Unplaced[0].RPS != 20 {
-		t.Errorf("largest first: %+v", p.Unplaced)
+		t.Errorf("largest first: got unplaced %+v, want small with 20 requests a second", p.Unplaced)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestDiluUsesOtherRowsWhereTheBestHasNoGPU(t *testing.T) {
 	p := dilu(t, Input{Profile: []profile.Row{a, v}, Demand: []plan.Demand{{Function: "f", RPS: 140}},
 		Devices: []plan.Device{{Node: "n", Model: "V100"}, {Node: "n", Index: 1, Model: "A100"}}}, Arrival)
 	if len(p.Unplaced) > 0 || p.Demand[0].ServedRPS != 140 || p.GPUsUsed != 2 {
-		t.Errorf("got %+v", p)
+		t.Errorf("got %+v, want 140 requests a second on 2 GPUs", p)
 	}
 }
 
@@ -69,17 +69,17 @@ func TestDiluSpansGPUsOfANode(t *testing.T) {
 	in := Input{Profile: []profile.Row{row("small", 60, 1, 10), row("wide", 20, 1, 10)}, Functions: []function.Function{{Name: "wide", GPUs: 3}},
 		Demand: []plan.Demand{{Function: "small", RPS: 20}, {Function: "wide", RPS: 10}}}
 	if p := dilu(t, in, Arrival); p.GPUsUsed != 3 || len(p.GPUs[1].Instances) != 2 || p.GPUs[2].Instances[0].ID != "wide-0" {
-		t.Errorf("as many as it takes: %+v", p.GPUs)
+		t.Errorf("elastic number of GPUs: got %+v, want 3 GPUs, 2 instances on the second and wide-0 on the third", p.GPUs)
 	}
 	for i := range 5 {
 		in.Devices = append(in.Devices, plan.Device{Node: string(rune('a' + i%2)), Index: i / 2})
 	}
 	if p := dilu(t, in, Arrival); p.GPUsUsed != 5 || p.GPUs[2].Node != "a" || p.GPUs[2].Instances[0].ID != "wide-0" || len(p.Unplaced) > 0 {
-		t.Errorf("small on b, which keeps a's three GPUs whole: %+v", p.GPUs)
+		t.Errorf("five GPUs: got %+v, want small on node b and wide-0 on the three GPUs of node a", p.GPUs)
 	}
 	in.Functions[0].GPUs = 4
 	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "node-too-small; gpus=4; largest_node=3" {
-		t.Errorf("%+v", p.Unplaced)
+		t.Errorf("instance of 4 GPUs: got unplaced %+v, want node-too-small; gpus=4; largest_node=3", p.Unplaced)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestDiluTooManyInstances(t *testing.T) {
 	_, err := Dilu(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}},
 		DiluOptions{online.DiluDefaults(), Arrival})
 	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than 5000000 instances") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want f: 1000000000000 requests/s need more than 5000000 instances", err)
 	}
 }
 
@@ -107,12 +107,12 @@ func TestDiluPlansVerify(t *testing.T) {
 		if in.Devices == nil && len(p.Unplaced) > 0 {
 			for _, u := range p.Unplaced {
 				if code, _, _ := strings.Cut(u.Reason, ";"); code != string(notInProfile) && code != string(noThroughput) && code != string(gpuTooSmall) {
-					rt.Errorf("%+v", u)
+					rt.Errorf("unplaced with an elastic number of GPUs: got %+v, want only %s, %s and %s", u, notInProfile, noThroughput, gpuTooSmall)
 				}
 			}
 		}
 		if p.GPUsUsed < p.Bound && len(p.Unplaced) == 0 {
-			rt.Errorf("%d GPUs, below the bound %d", p.GPUsUsed, p.Bound)
+			rt.Errorf("GPUs used: got %d, want at least the bound %d", p.GPUsUsed, p.Bound)
 		}
 	})
 }

@@ -68,10 +68,10 @@ func TestExactMemory(t *testing.T) {
 			for name, planner := range planners(false) {
 				p, err := planner(in)
 				if err != nil || p.GPUsUsed != 1+more || p.Bound != 1+more || len(p.Unplaced) > 0 {
-					t.Errorf("%s: %v of %v MiB on %v less %v: %d GPUs, bound %d (%s), %v, %v; want %d", name, in.Demand[0].RPS, c.mem, c.gpu, c.used, p.GPUsUsed, p.Bound, p.BoundMethod, p.Unplaced, err, 1+more)
+					t.Errorf("%s: %v instances of %v MiB on GPUs of %v MiB, less %v MiB: got %d GPUs, bound %d (%s), unplaced %v, %v; want %d GPUs", name, in.Demand[0].RPS, c.mem, c.gpu, c.used, p.GPUsUsed, p.Bound, p.BoundMethod, p.Unplaced, err, 1+more)
 				}
 				if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(wrong) > 0 {
-					t.Errorf("%s: %v of %v MiB on %v: %+v, want none", name, in.Demand[0].RPS, c.mem, c.gpu, wrong)
+					t.Errorf("%s: %v instances of %v MiB on GPUs of %v MiB: got violations %+v, want none", name, in.Demand[0].RPS, c.mem, c.gpu, wrong)
 				}
 			}
 		}
@@ -90,7 +90,7 @@ func TestAtMostFillsGPUs(t *testing.T) {
 					in := Input{Profile: []profile.Row{one}, Demand: []plan.Demand{{Function: "f", RPS: float64(most + more)}}, MemMiB: mem}
 					p, err := AtMost(in, most, false, planners(false)["fast"])
 					if err != nil || p.GPUsUsed != 1+more || p.Bound != 1+more || maxPerGPU(p) != most {
-						t.Errorf("%d instances: %d GPUs, bound %d (%s), %d on one, %v; want %d", most+more, p.GPUsUsed, p.Bound, p.BoundMethod, maxPerGPU(p), err, 1+more)
+						t.Errorf("%d instances: got %d GPUs, bound %d (%s), at most %d on a GPU, %v; want %d GPUs", most+more, p.GPUsUsed, p.Bound, p.BoundMethod, maxPerGPU(p), err, 1+more)
 					}
 				})
 			}

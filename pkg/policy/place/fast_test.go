@@ -16,13 +16,13 @@ import (
 )
 
 // FaST-GShare, section 5.4: four ResNet, two RNNT and two BERT on one GPU.
-func TestThePapersExampleFitsOneGPU(t *testing.T) {
+func TestPaperExampleFitsOneGPU(t *testing.T) {
 	p := fast(t, Input{
 		Profile: []profile.Row{row("resnet", 12, 0.4, 10), row("rnnt", 24, 0.4, 10), row("bert", 50, 0.6, 10)},
 		Demand:  []plan.Demand{{Function: "resnet", RPS: 40}, {Function: "rnnt", RPS: 20}, {Function: "bert", RPS: 20}},
 	})
 	if p.GPUsUsed != 1 || len(p.GPUs[0].Instances) != 8 {
-		t.Errorf("got %d GPUs: %+v", p.GPUsUsed, p.GPUs)
+		t.Errorf("got %d GPUs: %+v, want 1 with 8 instances", p.GPUsUsed, p.GPUs)
 	}
 }
 
@@ -34,7 +34,7 @@ func fast(t *testing.T, in Input) plan.Plan {
 		t.Fatal(err)
 	}
 	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
-		t.Fatalf("%+v, want none", found)
+		t.Fatalf("violations: got %+v, want none", found)
 	}
 	return p
 }
@@ -115,51 +115,51 @@ func TestRandomArrivals(t *testing.T) {
 	in.Poisson = true
 	p := fast(t, in)
 	if steady.GPUsUsed != 2 || p.GPUsUsed != 3 || p.Bound != 3 || p.Arrivals != plan.ArrivalsPoisson || p.GPUs[0].Instances[0].RPS > 63 {
-		t.Errorf("got %d GPUs and %+v, steady %d", p.GPUsUsed, p, steady.GPUsUsed)
+		t.Errorf("Poisson arrivals: got %+v and %d GPUs for steady ones, want 3 GPUs, bound 3 and at most 63 requests a second per instance, and 2 GPUs for steady ones", p, steady.GPUsUsed)
 	}
 	// An instance that takes one call at a time idles between two calls.
 	in.HandOverMS = 10
 	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
-		t.Errorf("of a function that is not known: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
+		t.Errorf("function without settings: got %d GPUs, hand-over %v; want 3, 0", p.GPUsUsed, p.HandOverMS("f"))
 	}
 	in.Functions = []function.Function{{Name: "f", Inflight: 2}}
 	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
-		t.Errorf("of one that takes two: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
+		t.Errorf("function with 2 calls in flight per instance: got %d GPUs, hand-over %v; want 3, 0", p.GPUsUsed, p.HandOverMS("f"))
 	}
 	in.Functions[0].Inflight = 1
 	if p = fast(t, in); p.GPUsUsed < 6 || p.HandOverMS("f") != 10 {
-		t.Errorf("of one that takes one: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
+		t.Errorf("function with 1 call in flight per instance: got %d GPUs, hand-over %v; want at least 6, 10", p.GPUsUsed, p.HandOverMS("f"))
 	}
 	if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) > 0 {
-		t.Error(wrong)
+		t.Errorf("violations: got %v, want none", wrong)
 	}
 	alone := in
 	alone.Poisson = false
 	if p := fast(t, alone); p.GPUsUsed != steady.GPUsUsed || p.GPUs[0].Instances[0].RPS != steady.GPUs[0].Instances[0].RPS || p.HandOverMS("f") != 10 {
-		t.Errorf("of one that takes one, steadily: %+v, want %+v with a hand-over of 10 ms", p, steady)
+		t.Errorf("function with 1 call in flight and steady arrivals: got %+v, want %+v with a hand-over of 10 ms", p, steady)
 	} else if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) > 0 {
-		t.Error(wrong)
+		t.Errorf("violations with steady arrivals: got %v, want none", wrong)
 	}
 	p.Demand[0].HandOverMS = 20
 	if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) == 0 {
-		t.Error("verify takes an instance for what it is worth with half the hand-over")
+		t.Error("plan for half of the hand-over: got no violation, want one")
 	}
 	in.Functions, in.HandOverMS = nil, 0
 	in.Headroom = 0.5
 	if p = fast(t, in); p.GPUsUsed != 6 || p.Headroom != 0.5 {
-		t.Errorf("half of it left free: %d GPUs, headroom %v", p.GPUsUsed, p.Headroom)
+		t.Errorf("with a headroom of 0.5: got %d GPUs, headroom %v; want 6, 0.5", p.GPUsUsed, p.Headroom)
 	}
 	in.Demand[0].SLOMS, in.Profile[0].Quota = 20, 0.5
 	want := "slo-too-tight-at-rest; slo_ms=20; idle_ms=55; sm_pct=100; quota=0.5; batch=1"
 	if p = fast(t, in); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
-		t.Errorf("half of the window: %+v", p.Unplaced)
+		t.Errorf("configuration with a quota of 0.5: got unplaced %+v, want %s", p.Unplaced, want)
 	}
 }
 
-func TestTheRestIsStillPlanned(t *testing.T) {
+func TestUnplacedFunctionDoesNotStopOthers(t *testing.T) {
 	p := fast(t, Input{Profile: grid("f"), Demand: []plan.Demand{{Function: "g", RPS: 1}, {Function: "f", RPS: 30}}})
 	if p.GPUsUsed != 1 || p.Bound != 1 || p.Demand[1].ServedRPS < 30 || len(p.Unplaced) != 1 {
-		t.Errorf("got %+v", p)
+		t.Errorf("got %+v, want 1 GPU, bound 1, f served and g unplaced", p)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestOtherConfigurationsFillRemainingRoom(t *testing.T) {
 	rows := []profile.Row{row("a", 60, 1, 60), row("b", 50, 1, 50), row("b", 40, 0.5, 19), row("b", 20, 0.5, 9)}
 	p := fast(t, Input{Profile: rows, Devices: []plan.Device{{Node: "n"}}, Demand: []plan.Demand{{Function: "a", RPS: 60}, {Function: "b", RPS: 50}}})
 	if p.Demand[1].ServedRPS != 38 || len(p.Unplaced) != 1 || p.Unplaced[0].RPS != 12 {
-		t.Errorf("got %+v, %+v", p.Demand, p.Unplaced)
+		t.Errorf("got demand %+v, unplaced %+v; want 38 requests a second of b served and 12 unplaced", p.Demand, p.Unplaced)
 	}
 }
 
@@ -177,11 +177,11 @@ func TestMemoryOnlyCountsWhereItIsLimited(t *testing.T) {
 	in := Input{Profile: []profile.Row{row("f", 20, 0.5, 10)}, Demand: []plan.Demand{{Function: "f", RPS: 100}}}
 	p := fast(t, in)
 	if p.GPUsUsed != 1 || p.GPUs[0].MemMiB != 0 || p.GPUs[0].Instances[0].MemMiB != 0 {
-		t.Errorf("without a limit: %+v", p)
+		t.Errorf("without a memory limit: got %+v, want 1 GPU and no memory sizes", p)
 	}
 	in.MemMiB = 4000
 	if p = fast(t, in); p.GPUsUsed != 3 || p.Bound != 3 || p.BoundMethod != boundMemory || p.GPUs[0].Instances[0].MemMiB != 1000 {
-		t.Errorf("with 4000 MiB a GPU: %+v", p)
+		t.Errorf("with 4000 MiB a GPU: got %+v, want 3 GPUs, bound 3 by %s, instances of 1000 MiB", p, boundMemory)
 	}
 }
 
@@ -191,14 +191,14 @@ func TestRowsGoToGPUsOfTheirModel(t *testing.T) {
 	p := fast(t, Input{Profile: []profile.Row{a, v}, Demand: []plan.Demand{{Function: "f", RPS: 270}},
 		Devices: []plan.Device{{Node: "n", Model: "V100"}, {Node: "n", Index: 1, Model: "A100"}}})
 	if len(p.Unplaced) > 0 || p.Demand[0].ServedRPS != 280 || p.GPUsUsed != 2 {
-		t.Errorf("got %+v", p)
+		t.Errorf("got %+v, want 280 requests a second served on 2 GPUs", p)
 	}
 }
 
 func TestTooManyInstancesIsAnError(t *testing.T) {
 	_, err := Fast(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, FastOptions{})
 	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than") {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want f: 1000000000000 requests/s need more than …", err)
 	}
 }
 
@@ -258,15 +258,15 @@ func TestPlansVerifyAndKeepTheBound(t *testing.T) {
 			t.Fatal(err)
 		}
 		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
-			t.Fatalf("%+v\n%+v", found, p)
+			t.Fatalf("violations: got %+v, want none in\n%+v", found, p)
 		}
 		if len(p.Unplaced) == 0 && p.GPUsUsed < p.Bound {
-			t.Fatalf("%d GPUs are below the bound %d", p.GPUsUsed, p.Bound)
+			t.Fatalf("GPUs used: got %d, want at least the bound %d", p.GPUsUsed, p.Bound)
 		}
 		var once, twice bytes.Buffer
 		again, _ := Fast(in, o)
 		if p.WriteJSON(&once) != nil || again.WriteJSON(&twice) != nil || !bytes.Equal(once.Bytes(), twice.Bytes()) {
-			t.Fatal("the same input gave another plan")
+			t.Fatalf("plan of the same input: got\n%s\nwant\n%s", &twice, &once)
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestBoundAgainstAllChoices(t *testing.T) {
 		in := Input{Profile: rows, Demand: []plan.Demand{{Function: "f", RPS: rps}}}
 		bound, _ := in.bound(in.functionDemands())
 		if least := leastArea(rows, rps); float64(bound) > least+1 {
-			t.Fatalf("bound %d, but an area of %v serves", bound, least)
+			t.Fatalf("bound: got %d, want at most %v, since an area of %v serves the demand", bound, least+1, least)
 		}
 	})
 }
@@ -319,13 +319,13 @@ func TestFastSharedIsFast(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(plain.Demand, shared.Demand) || plain.GPUsUsed != shared.GPUsUsed || plain.Bound != shared.Bound {
-			t.Errorf("%s: shared\n%+v\nplain\n%+v", order, shared, plain)
+			t.Errorf("%s: got the plan for shared models\n%+v\nwant the result of the plain plan\n%+v", order, shared, plain)
 		}
 	}
 }
 
-// The cached offers give the same places as a scan of all GPUs.
-func TestOffersAreThoseOfAScan(t *testing.T) {
+// TestOffersMatchScan checks that the cached offers give the same places as a scan of all GPUs.
+func TestOffersMatchScan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{MemMiB: rapid.SampledFrom([]float64{0, 10}).Draw(t, "mem")}
 		for i := range rapid.IntRange(0, 5).Draw(t, "devices") {
@@ -345,7 +345,7 @@ func TestOffersAreThoseOfAScan(t *testing.T) {
 				want, wantOK := f.scan(footprintOf(row))
 				got, ok := f.bestOffer(footprintOf(row))
 				if got != want || ok != wantOK {
-					t.Fatalf("%+v: found %+v %v, scan %+v %v", row, got, ok, want, wantOK)
+					t.Fatalf("offer for %+v: got %+v, %v; want %+v, %v, as a scan of all GPUs", row, got, ok, want, wantOK)
 				}
 				f.place("i", row)
 			}

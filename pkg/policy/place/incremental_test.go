@@ -29,10 +29,10 @@ func incrementally(t fataler, current plan.Plan, in Input, o IncrementalOptions,
 	o.TieBreak, o.Threshold = LargerQuota, maxrect.DefaultThreshold
 	p, why, err := Incremental(current, in, o, planner)
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("make an incremental plan: %v", err)
 	}
 	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-		t.Fatalf("%+v\n%+v", found, p)
+		t.Fatalf("violations: got %+v, want none in\n%+v", found, p)
 	}
 	return p, why
 }
@@ -42,7 +42,7 @@ type fataler interface{ Fatalf(string, ...any) }
 func text(t fataler, p plan.Plan) string {
 	var b bytes.Buffer
 	if err := p.WriteJSON(&b); err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("write the plan: %v", err)
 	}
 	return b.String()
 }
@@ -100,24 +100,24 @@ func TestIncremental(t *testing.T) {
 			p, why := incrementally(t, current, in, IncrementalOptions{MaxMoves: c.moves}, fastPlanner)
 			changes := diff.Plans(current, p)
 			if got := listed(changes, diff.Stop); !slices.Equal(got, c.stop) {
-				t.Errorf("stops %v, want %v", got, c.stop)
+				t.Errorf("stopped instances: got %v, want %v", got, c.stop)
 			}
 			if got := listed(changes, diff.Start); !slices.Equal(got, c.start) {
-				t.Errorf("starts %v, want %v", got, c.start)
+				t.Errorf("started instances: got %v, want %v", got, c.start)
 			}
 			if got := diff.Count(changes, diff.Keep); got != c.keeps || p.GPUsUsed != c.gpus {
-				t.Errorf("keeps %d on %d GPUs, want %d on %d", got, p.GPUsUsed, c.keeps, c.gpus)
+				t.Errorf("got %d kept instances on %d GPUs, want %d on %d", got, p.GPUsUsed, c.keeps, c.gpus)
 			}
 			for _, ch := range changes {
 				if ch.Kind != diff.Keep && all.Check(why[ch.ID]) != nil {
-					t.Errorf("%s %s without a documented reason", ch.Kind, ch.ID)
+					t.Errorf("reason to %s %s: got %q, want a documented one", ch.Kind, ch.ID, why[ch.ID])
 				}
 				if ch.Kind == diff.Stop && c.whyStop != "" && why[ch.ID].String() != c.whyStop {
-					t.Errorf("%s stops since %q", ch.ID, why[ch.ID])
+					t.Errorf("reason to stop %s: got %q, want %q", ch.ID, why[ch.ID], c.whyStop)
 				}
 			}
 			if c.unplaced != "" && (len(p.Unplaced) != 1 || p.Unplaced[0].Reason != c.unplaced) {
-				t.Errorf("unplaced %+v", p.Unplaced)
+				t.Errorf("got unplaced %+v, want one with the reason %s", p.Unplaced, c.unplaced)
 			}
 		})
 	}
@@ -129,11 +129,11 @@ func TestMovesFreeAGPU(t *testing.T) {
 	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50)})
 	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50)}
 	if p, _ := incrementally(t, current, in, IncrementalOptions{}, fastPlanner); p.GPUsUsed != 2 {
-		t.Errorf("without moves %d GPUs, want 2", p.GPUsUsed)
+		t.Errorf("without moves: got %d GPUs, want 2", p.GPUsUsed)
 	}
 	p, why := incrementally(t, current, in, IncrementalOptions{MaxMoves: 1}, fastPlanner)
 	if p.GPUsUsed != 1 || why["b-0"].String() != "moved-to; instance=b-1; gpu=node0/0" && why["a-0"].String() != "moved-to; instance=a-1; gpu=node0/1" {
-		t.Errorf("got %d GPUs, %v", p.GPUsUsed, why)
+		t.Errorf("with a move: got %d GPUs, reasons %v; want 1 GPU, and a-0 or b-0 moved", p.GPUsUsed, why)
 	}
 }
 
@@ -144,10 +144,10 @@ func TestMovesMakeRoom(t *testing.T) {
 	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50), Devices: devices})
 	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50, "d", 90), Devices: devices}
 	if p, _ := incrementally(t, current, in, IncrementalOptions{}, fastPlanner); len(p.Unplaced) != 1 {
-		t.Errorf("without moves: %+v", p)
+		t.Errorf("without moves: got unplaced %+v, want one", p.Unplaced)
 	}
 	if p, _ := incrementally(t, current, in, IncrementalOptions{MaxMoves: 1}, fastPlanner); len(p.Unplaced) != 0 {
-		t.Errorf("with a move: %+v, want all placed", p)
+		t.Errorf("with a move: got unplaced %+v, want none", p.Unplaced)
 	}
 }
 
@@ -186,7 +186,7 @@ func checkIncremental(t *rapid.T, in Input, planner Planner) {
 	o := IncrementalOptions{MaxMoves: moves}
 	same, _ := incrementally(t, current, in, IncrementalOptions{}, planner)
 	if len(current.Unplaced) == 0 && text(t, same) != text(t, current) || diff.Count(diff.Plans(current, same), diff.Stop) > 0 {
-		t.Fatalf("the same demand gave\n%s\nafter\n%s", text(t, same), text(t, current))
+		t.Fatalf("incremental plan for the same demand: got\n%s\nwant no stops, and if all is placed, the current plan\n%s", text(t, same), text(t, current))
 	}
 	next := redraw(t, in)
 	p, why := incrementally(t, current, next, o, planner)
@@ -195,25 +195,25 @@ func checkIncremental(t *rapid.T, in Input, planner Planner) {
 	for _, c := range changes {
 		was[c.ID] = was[c.ID] || c.Kind != diff.Start
 		if c.Kind == diff.Start && is[c.ID] || c.Kind != diff.Keep && all.Check(why[c.ID]) != nil {
-			t.Fatalf("%+v", c)
+			t.Fatalf("got change %+v, want a new ID and a documented reason", c)
 		}
 		is[c.ID] = true
 	}
 	moved := 0
 	for _, c := range changes {
 		if c.Kind == diff.Start && was[c.ID] {
-			t.Fatalf("%s was and starts elsewhere", c.ID)
+			t.Fatalf("start of %s: a running instance has this ID, want a new ID", c.ID)
 		}
 		if c.Kind == diff.Stop && why[c.ID].Code == movedTo {
 			moved++
 		}
 	}
 	if moved > moves {
-		t.Fatalf("%d moves, at most %d are allowed", moved, moves)
+		t.Fatalf("moves: got %d, want at most %d", moved, moves)
 	}
 	again, _ := incrementally(t, current, next, o, planner)
 	if text(t, again) != text(t, p) {
-		t.Fatal("the same input gave another plan")
+		t.Fatalf("plan of the same input: got\n%s\nwant\n%s", text(t, again), text(t, p))
 	}
 	checkStops(t, in, next, changes, why)
 }
@@ -229,7 +229,7 @@ func checkStops(t *rapid.T, before, after Input, changes []diff.Change, why map[
 		for _, c := range changes {
 			if c.Kind == diff.Stop && c.Function == d.Function && d.RPS >= rps[d.Function] &&
 				why[c.ID].Code != movedTo && why[c.ID].Code != notInInventory {
-				t.Fatalf("%s stops since %s", c.ID, why[c.ID])
+				t.Fatalf("reason to stop %s, without less demand: got %s, want %s or %s", c.ID, why[c.ID], movedTo, notInInventory)
 			}
 		}
 	}
@@ -286,6 +286,6 @@ func TestIncrementalKeepsBesideWhatCannotBe(t *testing.T) {
 	current.GPUs[0].Node = "n"
 	p, why, err := Incremental(current, in, IncrementalOptions{ShareModels: true}, planner)
 	if err != nil || p.Demand[1].ServedRPS != 4 || len(why) > 0 {
-		t.Errorf("%v: %+v, %v", err, p.Demand, why)
+		t.Errorf("got %v, demand %+v, reasons %v; want 4 requests a second of the second function served, and no changes", err, p.Demand, why)
 	}
 }

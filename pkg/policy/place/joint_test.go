@@ -88,7 +88,7 @@ func TestSpendTime(t *testing.T) {
 			}
 		}
 	}
-	asked := func(limit int, spend bool, rps float64) (p plan.Plan, n int) {
+	planUntil := func(limit int, spend bool, rps float64) (p plan.Plan, n int) {
 		in := in
 		in.Demand = slices.Clone(in.Demand)
 		for i := range in.Demand {
@@ -100,15 +100,15 @@ func TestSpendTime(t *testing.T) {
 		}
 		return p, n
 	}
-	first, n := asked(1<<30, false, 1)
+	first, n := planUntil(1<<30, false, 1)
 	if first.GPUsUsed <= first.Bound {
-		t.Fatalf("%d GPUs leave no gap", first.GPUsUsed)
+		t.Fatalf("first plan: got %d GPUs, want more than the bound %d", first.GPUsUsed, first.Bound)
 	}
-	if p, spent := asked(2*n, true, 1); spent <= 2*n && p.GPUsUsed > p.Bound || p.GPUsUsed > first.GPUsUsed {
-		t.Errorf("%d GPUs after asking for the time %d times, %d after %d, bound %d", p.GPUsUsed, spent, first.GPUsUsed, n, p.Bound)
+	if p, spent := planUntil(2*n, true, 1); spent <= 2*n && p.GPUsUsed > p.Bound || p.GPUsUsed > first.GPUsUsed {
+		t.Errorf("got %d GPUs after %d time checks, want the bound %d or more checks than %d, and at most %d GPUs", p.GPUsUsed, spent, p.Bound, 2*n, first.GPUsUsed)
 	}
-	if p, spent := asked(100_000, true, 0.01); p.GPUsUsed > p.Bound {
-		t.Errorf("%d GPUs after asking for the time %d times, bound %d", p.GPUsUsed, spent, p.Bound)
+	if p, spent := planUntil(100_000, true, 0.01); p.GPUsUsed > p.Bound {
+		t.Errorf("got %d GPUs after %d time checks, want the bound %d", p.GPUsUsed, spent, p.Bound)
 	}
 }
 
@@ -136,14 +136,14 @@ func TestFleetPlansVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(found) > 0 || len(p.Unplaced) > 0 {
-			t.Errorf("%s: %+v, %d unplaced", model, found, len(p.Unplaced))
+			t.Errorf("%s: got violations %+v, %d unplaced; want none", model, found, len(p.Unplaced))
 		}
 		if used[model] = p.GPUsUsed; float64(p.GPUsUsed) > 1.08*float64(p.Bound) {
-			t.Errorf("%s: %d GPUs, bound %d", model, p.GPUsUsed, p.Bound)
+			t.Errorf("%s: got %d GPUs, want at most 8%% more than the bound %d", model, p.GPUsUsed, p.Bound)
 		}
 	}
 	if used[plan.ModelTokens] > used[plan.ModelRect] {
-		t.Errorf("GPUs by model: %v", used)
+		t.Errorf("GPUs by model: got %v, want no more for tokens than for rectangles", used)
 	}
 }
 
@@ -155,7 +155,7 @@ func written(t *rapid.T, p plan.Plan) string {
 	}
 	out := b.String()
 	if _, err := plan.Read(&b, "p.json"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("read the written plan: %v\n%s", err, out)
 	}
 	return out
 }
@@ -185,10 +185,10 @@ func TestSpanningPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-			t.Fatalf("%+v, want none", found)
+			t.Fatalf("violations: got %+v, want none", found)
 		}
 		if p.Bound < widest || len(p.Unplaced) == 0 && p.GPUsUsed < p.Bound {
-			t.Fatalf("%d GPUs, bound %d, an instance spans %d", p.GPUsUsed, p.Bound, widest)
+			t.Fatalf("got %d GPUs, bound %d; want a bound of at least %d, which an instance spans, and at least as many GPUs as the bound", p.GPUsUsed, p.Bound, widest)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestBoundOfManyRooms(t *testing.T) {
 	}
 	p, _, err := Joint(in, JointOptions{})
 	if err != nil || p.Bound != 1 {
-		t.Errorf("%v: bound %d (%s), and the first GPU has room for all", err, p.Bound, p.BoundMethod)
+		t.Errorf("got %v, bound %d (%s); want a bound of 1, since the first GPU has room for all", err, p.Bound, p.BoundMethod)
 	}
 }
 
@@ -221,10 +221,10 @@ func TestJointOfHugeDemand(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := p.Demand[0].ServedRPS; math.Abs(got/served-1) > 1e-6 || p.Bound < 1_000_000 {
-				t.Errorf("%s, %v requests a second an instance: %v are served on %d GPUs, bound %d, expected %v", model, rate, got, p.GPUsUsed, p.Bound, served)
+				t.Errorf("%s, %v requests a second per instance: got %v served on %d GPUs, bound %d; want %v served and a bound of at least 1000000", model, rate, got, p.GPUsUsed, p.Bound, served)
 			}
 			if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
-				t.Errorf("%+v, want none", found)
+				t.Errorf("violations: got %+v, want none", found)
 			}
 		}
 	}

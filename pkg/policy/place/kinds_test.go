@@ -29,11 +29,11 @@ func TestPlansVerify(t *testing.T) {
 					t.Fatal(err)
 				}
 				if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
-					t.Fatalf("%+v, want none", found)
+					t.Fatalf("violations: got %+v, want none", found)
 				}
 				again, _, err := k.Plan(in, o)
 				if a, b := written(t, p), written(t, again); err != nil || a != b {
-					t.Fatalf("%s\nand\n%s", a, b)
+					t.Fatalf("plan of the same input: got %v and\n%s\nwant\n%s", err, b, a)
 				}
 			})
 		})
@@ -49,11 +49,11 @@ func TestParameterDefaults(t *testing.T) {
 				continue
 			}
 			if err := p.Set(&o, p.Default); err != nil {
-				t.Errorf("%s: %s: %v", k.Name, p.Key, err)
+				t.Errorf("%s: set %s to its default: %v", k.Name, p.Key, err)
 			}
 		}
 		if !reflect.DeepEqual(o, DefaultOptions()) || o.Check() != nil {
-			t.Errorf("%s: %+v", k.Name, o)
+			t.Errorf("%s: options with the default parameters: got %+v, want valid ones, %+v", k.Name, o, DefaultOptions())
 		}
 	}
 }

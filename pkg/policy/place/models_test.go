@@ -83,17 +83,17 @@ func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 			}
 			for _, i := range g.Instances {
 				if i.RPS != f.rps || i.MemMiB != f.mem {
-					t.Errorf("%s: %s on %s has %v requests a second and %v MiB, want %+v", name, i.ID, g.Model, i.RPS, i.MemMiB, f)
+					t.Errorf("%s: %s on %s: got %v requests a second and %v MiB, want %+v", name, i.ID, g.Model, i.RPS, i.MemMiB, f)
 				}
 			}
 		}
 		if faults := verify.Plan(p, verify.Inputs{Profile: rows, Inventory: in.Devices}); len(faults) > 0 {
-			t.Errorf("%s: the plan has faults %+v, want none", name, faults)
+			t.Errorf("%s: got violations %+v, want none", name, faults)
 		}
 		// Without an inventory, the number of GPUs is unlimited and all are of the given model.
 		in.Devices, in.MemMiB, in.Model = nil, 16384, "A100"
 		if p, err = c.planner(in); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s without an inventory: %v", name, err)
 		}
 		for _, g := range p.GPUs {
 			if g.Model != "A100" || g.Instances[0].RPS != 100 {

@@ -4,6 +4,6 @@ import "testing"
 
 func TestReasons(t *testing.T) {
 	if err := Reasons.Valid(); err != nil {
-		t.Error(err)
+		t.Errorf("the table of reasons: %v", err)
 	}
 }

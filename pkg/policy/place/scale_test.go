@@ -54,7 +54,7 @@ func TestScaleUp(t *testing.T) {
 
 func TestScaleUpPassesOverWhatSustainsNothing(t *testing.T) {
 	if got := ScaleUp([]profile.Row{row("f", 6, 0.2, 0)}, 5, LargerQuota); got != nil {
-		t.Errorf("got %v", got)
+		t.Errorf("ScaleUp with a throughput of 0: got %v, want nil", got)
 	}
 }
 
@@ -78,11 +78,11 @@ func TestScaleUpCoversTheGapAndNoMore(t *testing.T) {
 			sum += g.Row.ThroughputRPS * float64(g.Count)
 		}
 		if sum < gap*(1-1e-6) {
-			t.Fatalf("%v covers %v of %v", groups, sum, gap)
+			t.Fatalf("%v: got %v requests a second, want at least %v", groups, sum, gap)
 		}
 		last := groups[len(groups)-1].Row.ThroughputRPS
 		if sum-last > gap*(1+1e-6) {
-			t.Fatalf("%v would cover %v of %v without its last", groups, sum-last, gap)
+			t.Fatalf("%v without its last instance: got %v requests a second, want less than %v", groups, sum-last, gap)
 		}
 	})
 }
@@ -108,6 +108,6 @@ func TestScaleDown(t *testing.T) {
 		}
 	}
 	if running[0].ID != "good-0" {
-		t.Error("the argument was reordered")
+		t.Errorf("first instance in the argument: got %s, want good-0, as before", running[0].ID)
 	}
 }

@@ -51,13 +51,13 @@ func TestJointServesMost(t *testing.T) {
 			short++
 		}
 		if wrong := verify.Plan(joint, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(wrong) > 0 {
-			t.Errorf("case %d: %+v, want none", n, wrong)
+			t.Errorf("case %d: got violations %+v, want none", n, wrong)
 		}
 		if a, b := served(joint), served(dilu); a < b-1e-6 {
-			t.Errorf("case %d: joint serves %v, dilu %v", n, a, b)
+			t.Errorf("case %d: got %v requests a second served by joint, want at least %v, as by dilu", n, a, b)
 		}
 	}
 	if short < 10 {
-		t.Errorf("only in %d cases there are too few GPUs", short)
+		t.Errorf("cases with too few GPUs: got %d, want at least 10", short)
 	}
 }

@@ -36,19 +36,19 @@ func TestJointOfUnevenGPUs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(p.Unplaced) > 0 || float64(p.GPUsUsed) > 1.15*float64(p.Bound) {
-			t.Errorf("%s: %d GPUs, bound %d (%s), %d unplaced: expected at most 15%% more", model, p.GPUsUsed, p.Bound, p.BoundMethod, len(p.Unplaced))
+			t.Errorf("%s: got %d GPUs, bound %d (%s), %d unplaced; want at most 15%% more GPUs than the bound, and none unplaced", model, p.GPUsUsed, p.Bound, p.BoundMethod, len(p.Unplaced))
 		}
 		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
-			t.Errorf("%+v, want none", found)
+			t.Errorf("violations: got %+v, want none", found)
 		}
 		for _, g := range p.GPUs {
 			if g.MemMiB != 40960 {
-				t.Fatalf("%s/%d has %v MiB, expected 40960", g.Node, g.Index, g.MemMiB)
+				t.Fatalf("memory of %s/%d: got %v MiB, want 40960", g.Node, g.Index, g.MemMiB)
 			}
 		}
 	}
 	in.Functions = []function.Function{{Name: "f0", GPUs: 2}}
 	if got := in.uniformInputs(); got != nil {
-		t.Errorf("%d sizes are tried although instances span GPUs", len(got))
+		t.Errorf("uniform inputs of instances that span GPUs: got %d, want none", len(got))
 	}
 }

@@ -44,12 +44,12 @@ func TestWeightsOfTenants(t *testing.T) {
 				in.MemMiB = c.need - float64(less)
 				p, err := planner(in)
 				if err != nil || p.GPUsUsed != 1+less || len(p.Unplaced) > 0 {
-					t.Errorf("%s, %s: %v MiB: %d GPUs, %v, %v; want %d", c.name, name, in.MemMiB, p.GPUsUsed, p.Unplaced, err, 1+less)
+					t.Errorf("%s, %s: with %v MiB: got %d GPUs, unplaced %v, %v; want %d GPUs", c.name, name, in.MemMiB, p.GPUsUsed, p.Unplaced, err, 1+less)
 					continue
 				}
 				inputs := verify.Inputs{Profile: in.Profile, Demand: in.Demand, Functions: in.Functions}
 				if wrong := verify.Plan(p, inputs); len(wrong) > 0 {
-					t.Errorf("%s, %s: %+v, want none", c.name, name, wrong)
+					t.Errorf("%s, %s: got violations %+v, want none", c.name, name, wrong)
 				}
 				if less > 0 {
 					continue
@@ -57,22 +57,22 @@ func TestWeightsOfTenants(t *testing.T) {
 				got := slices.Clone(p.GPUs[0].Models)
 				slices.SortFunc(got, func(a, b plan.Model) int { return compare(a, b) })
 				if !slices.Equal(got, c.models) {
-					t.Errorf("%s, %s: it keeps %+v, want %+v", c.name, name, got, c.models)
+					t.Errorf("%s, %s: models on the GPU: got %+v, want %+v", c.name, name, got, c.models)
 				}
 				// With one MiB less, the same plan is invalid, and so is a plan with one model for all tenants.
 				p.GPUs[0].MemMiB--
 				if !breaks(p, inputs, verify.RuleMemory) {
-					t.Errorf("%s, %s: it verifies with %v MiB", c.name, name, p.GPUs[0].MemMiB)
+					t.Errorf("%s, %s: plan on GPUs of %v MiB: got no violation, want one of %s", c.name, name, p.GPUs[0].MemMiB, verify.RuleMemory)
 				}
 				for i := range p.GPUs[0].Models {
 					p.GPUs[0].Models[i].Tenant = ""
 				}
 				p.GPUs[0].Models = slices.CompactFunc(p.GPUs[0].Models, plan.Model.Is)
 				if !breaks(p, inputs, verify.RuleMemory) {
-					t.Errorf("%s, %s: without tenants it verifies with %v MiB", c.name, name, p.GPUs[0].MemMiB)
+					t.Errorf("%s, %s: models without tenants on GPUs of %v MiB: got no violation, want one of %s", c.name, name, p.GPUs[0].MemMiB, verify.RuleMemory)
 				}
 				if p.GPUs[0].MemMiB++; breaks(p, inputs, verify.RuleMemory) {
-					t.Errorf("%s, %s: without tenants it does not verify", c.name, name)
+					t.Errorf("%s, %s: models without tenants: got a violation of %s, want none", c.name, name, verify.RuleMemory)
 				}
 			}
 		}
@@ -104,12 +104,12 @@ func TestWeightsOfRows(t *testing.T) {
 		if name == "incremental" { // it does not resize running instances
 			const reason = "weights-too-large; model=m"
 			if err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != reason {
-				t.Errorf("%s: %+v, %v", name, p.Unplaced, err)
+				t.Errorf("%s: got %v and unplaced %+v, want one with the reason %s", name, err, p.Unplaced, reason)
 			}
 			continue
 		}
 		if err != nil || p.GPUsUsed != 1 || !slices.Equal(p.GPUs[0].Models, []plan.Model{{Name: "m", MemMiB: 34}}) {
-			t.Errorf("%s: %+v, %v", name, p, err)
+			t.Errorf("%s: got %v and %+v, want 1 GPU with the model m of 34 MiB", name, err, p)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func TestWorth(t *testing.T) {
 		{1e7, 99.9, 100},
 	} {
 		if got := Worth(r, c.slo); got < c.low || got > c.high {
-			t.Errorf("objective %v ms: %v requests a second, expected %v to %v", c.slo, got, c.low, c.high)
+			t.Errorf("worth for an objective of %v ms: got %v requests a second, want %v to %v", c.slo, got, c.low, c.high)
 		}
 	}
 	if got := Worth(row(4, 0.2, 1), 75); got != 0 {
@@ -73,7 +73,7 @@ func TestWorthWithMeasuredGoodput(t *testing.T) {
 	r.GoodputKnown, r.GoodputRPS, r.SLOMS = true, 70, 60
 	for _, c := range []struct{ slo, low, high float64 }{{60, 70, 70}, {62, 72, 80}, {50, 69, 70}, {20, 27, 30}, {1e6, 99, 100}} {
 		if got := Worth(r, c.slo); got < c.low || got > c.high {
-			t.Errorf("objective %v ms: %v requests a second, expected %v to %v", c.slo, got, c.low, c.high)
+			t.Errorf("worth for an objective of %v ms: got %v requests a second, want %v to %v", c.slo, got, c.low, c.high)
 		}
 	}
 	r.GoodputRPS = 90

@@ -44,6 +44,6 @@ func TestPlans(t *testing.T) {
 		t.Errorf("got %q, want %v", got, want)
 	}
 	if n := Count(Plans(before, before), Keep); n != 5 || len(Plans(before, before)) != 5 {
-		t.Errorf("a plan and itself: %d kept", n)
+		t.Errorf("a plan and itself: got %d kept of %d changes, want 5 of 5", n, len(Plans(before, before)))
 	}
 }

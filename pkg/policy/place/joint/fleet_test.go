@@ -76,15 +76,15 @@ func TestFleets(t *testing.T) {
 			sol := Solve(p, Options{})
 			check(t, &p, sol)
 			if remaining := sum(sol.Unserved); remaining > 0 {
-				t.Errorf("%v requests a second are left", remaining)
+				t.Errorf("unserved: got %v requests a second, want 0", remaining)
 			}
 			used, area, mem := usage(&p, sol, c.shares[0])
 			t.Logf("%d GPUs, bound %d (%s), area %.1f, memory %.1f", used, sol.Bound, sol.Method, area, mem)
 			if float64(used) > 1+1.03*max(area, mem) {
-				t.Errorf("%d GPUs for an area of %.1f and memory of %.1f", used, area, mem)
+				t.Errorf("got %d GPUs for an area of %.1f and memory of %.1f, want at most %.1f", used, area, mem, 1+1.03*max(area, mem))
 			}
 			if float64(used) > 1.08*float64(sol.Bound) {
-				t.Errorf("%d GPUs, bound %d (%s)", used, sol.Bound, sol.Method)
+				t.Errorf("got %d GPUs, want at most 8%% more than the bound %d (%s)", used, sol.Bound, sol.Method)
 			}
 		})
 	}
@@ -102,10 +102,10 @@ func TestFleetWithTooFewGPUs(t *testing.T) {
 	p.Classes[0].Count = all / 2
 	sol = Solve(p, Options{})
 	if used := check(t, &p, sol); used != all/2 {
-		t.Errorf("%d of %d GPUs are used", used, all/2)
+		t.Errorf("with half of the GPUs: got %d GPUs used, want all %d", used, all/2)
 	}
 	if remaining := sum(sol.Unserved); remaining > wanted/2 {
-		t.Errorf("%v of %v requests a second are left, with half of %d GPUs", remaining, wanted, all)
+		t.Errorf("got %v of %v requests a second unserved, with half of %d GPUs", remaining, wanted, all)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestFleetTwin(t *testing.T) {
 		used := check(t, &p, sol)
 		for f, remaining := range sol.Unserved {
 			if remaining > 0 && slices.ContainsFunc(d.rows, func(r row) bool { return r.fn == f }) {
-				t.Fatalf("%v of function %d are left", remaining, f)
+				t.Fatalf("unserved requests of function %d: got %v, want 0", f, remaining)
 			}
 		}
 		if sum(sol.Unserved) > 0 {
@@ -133,19 +133,19 @@ func TestFleetTwin(t *testing.T) {
 		fleets++
 		least := (&twin{p: &p}).minGPUs()
 		if roundUp(d.lower) > least || used < least {
-			t.Fatalf("bound %v, optimum %d, plan %d: %+v", d.lower, least, used, p)
+			t.Fatalf("got a plan of %d GPUs and a bound of %v, want at least %d GPUs, the optimum, and at most this bound: %+v", used, d.lower, least, p)
 		}
 	})
 	if fleets == 0 {
-		t.Error("no fleet was planned")
+		t.Error("planned fleets: got 0, want at least one")
 	}
 }
 
-// The same fleet and seed give the same plan.
-func TestFleetAgain(t *testing.T) {
+// TestSameFleetSamePlan checks that the same fleet and seed give the same plan.
+func TestSameFleetSamePlan(t *testing.T) {
 	p := fleetOf(manyFuncs+10, 24, 450, fastShares, 3)
 	if a, b := Solve(p, Options{Seed: 5}), Solve(p, Options{Seed: 5}); !reflect.DeepEqual(a, b) {
-		t.Errorf("%d GPUs, then %d, or others", a.used(), b.used())
+		t.Errorf("plan of the same fleet and seed: got %+v of %d GPUs, want %+v of %d GPUs", b, b.used(), a, a.used())
 	}
 }
 
@@ -154,8 +154,8 @@ func TestFleetAgain(t *testing.T) {
 func TestFleetExpired(t *testing.T) {
 	p := fleetOf(2*sampleSize+10, 24, 450, fastShares, 1)
 	for _, limit := range []int{0, 5, 100} {
-		asked := 0
-		s := newSolver(&p, Options{Expired: func() bool { asked++; return asked > limit }})
+		checks := 0
+		s := newSolver(&p, Options{Expired: func() bool { checks++; return checks > limit }})
 		f := s.newFleet()
 		f.hurried = true
 		f.solve()
@@ -164,12 +164,12 @@ func TestFleetExpired(t *testing.T) {
 		used := check(t, &p, sol)
 		t.Logf("%d: %d GPUs, bound %d", limit, used, bound)
 		if sum(sol.Unserved) > 0 || used < bound || float64(used) > 1.5*float64(bound) {
-			t.Errorf("%d GPUs, bound %d, left %v, after asking %d times", used, bound, sum(sol.Unserved), limit)
+			t.Errorf("when time expires at check %d: got %d GPUs, bound %d, unserved %v; want at most 50%% more GPUs than the bound, and 0 unserved", limit, used, bound, sum(sol.Unserved))
 		}
 	}
 	over := Solve(p, Options{Expired: func() bool { return true }})
 	if all := Solve(p, Options{}); !reflect.DeepEqual(over, all) {
-		t.Errorf("%d GPUs when time is over, %d otherwise, or others", over.used(), all.used())
+		t.Errorf("plan when time has expired: got %+v of %d GPUs, want %+v of %d GPUs", over, over.used(), all, all.used())
 	}
 }
 
@@ -186,7 +186,7 @@ func TestFleetOfManyShapes(t *testing.T) {
 	sol := Solve(p, Options{})
 	used := check(t, &p, sol)
 	if t.Logf("%d GPUs, bound %d (%s)", used, sol.Bound, sol.Method); float64(used) > 1.25*float64(sol.Bound) || sum(sol.Unserved) > 0 {
-		t.Errorf("%d GPUs, bound %d (%s), left %v", used, sol.Bound, sol.Method, sum(sol.Unserved))
+		t.Errorf("got %d GPUs, bound %d (%s), unserved %v; want at most 25%% more GPUs than the bound, and 0 unserved", used, sol.Bound, sol.Method, sum(sol.Unserved))
 	}
 }
 
@@ -201,7 +201,7 @@ func TestFleetOfModels(t *testing.T) {
 	}
 	sol := Solve(p, Options{})
 	if used := check(t, &p, sol); used < sol.Bound || sum(sol.Unserved) > 0 {
-		t.Errorf("%d GPUs, bound %d, left %v", used, sol.Bound, sum(sol.Unserved))
+		t.Errorf("got %d GPUs, bound %d, unserved %v; want at least as many GPUs as the bound, and 0 unserved", used, sol.Bound, sum(sol.Unserved))
 	}
 }
 

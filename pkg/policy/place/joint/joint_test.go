@@ -27,12 +27,12 @@ func TestBoundOptimumPlan(t *testing.T) {
 		used := check(t, &p, sol)
 		for f, remaining := range sol.Unserved {
 			if remaining > 0 {
-				t.Fatalf("%v of function %d are left", remaining, f)
+				t.Fatalf("unserved requests of function %d: got %v, want 0", f, remaining)
 			}
 		}
 		least := (&twin{p: &p}).minGPUs()
 		if sol.Bound > least || used < least {
-			t.Fatalf("bound %d, optimum %d, plan %d: %+v", sol.Bound, least, used, p)
+			t.Fatalf("got a plan of %d GPUs and a bound of %d, want at least %d GPUs, the optimum, and at most this bound: %+v", used, sol.Bound, least, p)
 		}
 		plans++
 		if used > least {
@@ -40,7 +40,7 @@ func TestBoundOptimumPlan(t *testing.T) {
 		}
 	})
 	if gaps > plans/10 {
-		t.Errorf("%d of %d plans need a GPU more than the best", gaps, plans)
+		t.Errorf("plans with a GPU more than the optimum: got %d of %d, want at most %d", gaps, plans, plans/10)
 	}
 }
 
@@ -53,10 +53,10 @@ func TestTurnsTakeNoMore(t *testing.T) {
 		p.Tokens = true
 		turns := Solve(p, o)
 		if used := check(t, &p, turns); flat.better(turns) {
-			t.Fatalf("%d GPUs and %v left under tokens, %d and %v without", used, sum(turns.Unserved), flat.used(), sum(flat.Unserved))
+			t.Fatalf("with tokens: got %d GPUs and %v unserved, want no worse than without: %d and %v", used, sum(turns.Unserved), flat.used(), sum(flat.Unserved))
 		}
 		if sum(turns.Unserved) == 0 && turns.used() < turns.Bound {
-			t.Fatalf("%d GPUs, bound %d", turns.used(), turns.Bound)
+			t.Fatalf("GPUs with tokens: got %d, want at least the bound %d", turns.used(), turns.Bound)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -87,14 +87,14 @@ func check(t rapid.TB, p *Problem, sol Solution) (used int) {
 				counted[m] = true
 			}
 			if !o.On[g.GPU.Class] {
-				t.Fatalf("%+v cannot be on class %d", it, g.GPU.Class)
+				t.Fatalf("%+v is on a GPU of class %d, want an allowed class", it, g.GPU.Class)
 			}
 			if !p.Tokens {
 				checkSpot(t, it, o, g.GPU.Items[:i])
 			}
 		}
 		if mem > p.Classes[g.GPU.Class].Room {
-			t.Fatalf("%d bytes on a GPU of %d", mem, p.Classes[g.GPU.Class].Room)
+			t.Fatalf("memory on a GPU: got %d bytes, want at most %d", mem, p.Classes[g.GPU.Class].Room)
 		}
 		if p.Tokens {
 			checkTurns(t, p, g.GPU.Items)
@@ -103,12 +103,12 @@ func check(t rapid.TB, p *Problem, sol Solution) (used int) {
 	checkGangs(t, p, sol)
 	for k, c := range p.Classes {
 		if c.Count != Elastic && of[k] > c.Count {
-			t.Fatalf("%d GPUs of class %d, there are %d", of[k], k, c.Count)
+			t.Fatalf("GPUs of class %d: got %d, want at most %d", k, of[k], c.Count)
 		}
 	}
 	for f := range p.Funcs {
 		if want := p.Funcs[f].remaining(served[f]); want != sol.Unserved[f] {
-			t.Fatalf("function %d is served %v of %v, left is %v", f, served[f], p.Funcs[f].Demand, sol.Unserved[f])
+			t.Fatalf("function %d: got %v of %v requests a second served and %v unserved, want the demand as their sum", f, served[f], p.Funcs[f].Demand, sol.Unserved[f])
 		}
 	}
 	return used
@@ -132,30 +132,30 @@ func checkGangs(t rapid.TB, p *Problem, sol Solution) {
 			was, ok := gangs[at]
 			if now := (gangPlace{it.Option, g.GPU.Node, was.count + 1}); it.Gang == 0 || g.Count != 1 || g.GPU.Node == AnyNode ||
 				ok && (was.option != now.option || was.node != now.node) {
-				t.Fatalf("%+v was %+v, is on %+v", it, was, g)
+				t.Fatalf("instance over several GPUs: got %+v on %+v, want one configuration and one node for all its GPUs, as in %+v", it, g, was)
 			}
 			gangs[at] = gangPlace{it.Option, g.GPU.Node, was.count + 1}
 		}
 	}
 	for at, g := range gangs {
 		if g.count != p.Funcs[at.fn].Span {
-			t.Fatalf("an instance of function %d is on %d GPUs, expected %d", at.fn, g.count, p.Funcs[at.fn].Span)
+			t.Fatalf("GPUs of an instance of function %d: got %d, want %d", at.fn, g.count, p.Funcs[at.fn].Span)
 		}
 	}
 	for at, n := range taken {
 		if c := p.Classes[at[0]]; c.Count != Elastic && n > c.Nodes[at[1]] {
-			t.Fatalf("%d GPUs of class %d on node %d, there are %d", n, at[0], at[1], c.Nodes[at[1]])
+			t.Fatalf("GPUs of class %d on node %d: got %d, want at most %d", at[0], at[1], n, c.Nodes[at[1]])
 		}
 	}
 }
 
 func checkSpot(t rapid.TB, it Item, o Option, before []Item) {
 	if it.At.W != o.W || it.At.H != o.H || !(maxrect.Rect{W: One, H: One}).Contains(it.At) {
-		t.Fatalf("%+v is not inside, or not %d × %d", it.At, o.W, o.H)
+		t.Fatalf("rectangle of an instance: got %+v, want one of %d × %d inside the GPU", it.At, o.W, o.H)
 	}
 	for _, other := range before {
 		if it.At.Meets(other.At) {
-			t.Fatalf("%+v meets %+v", it.At, other.At)
+			t.Fatalf("rectangle of an instance: got %+v, which overlaps with %+v, want no overlap", it.At, other.At)
 		}
 	}
 }
@@ -175,15 +175,15 @@ func checkTurns(t rapid.TB, p *Problem, items []Item) {
 			}
 			for _, u := range it.Turns[:i] {
 				if u.From < turn.To && turn.From < u.To {
-					t.Fatalf("turns %v meet", it.Turns)
+					t.Fatalf("turns of an instance: got %v, which overlap, want no overlap", it.Turns)
 				}
 			}
 			if busy > One || turn.From < 0 || turn.To > One || turn.From >= turn.To {
-				t.Fatalf("turn %v of %+v: %d busy", turn, items, busy)
+				t.Fatalf("turn %v of %+v: got %d SMs busy, want a turn inside the window and at most %d", turn, items, busy, One)
 			}
 		}
 		if sum != o.W {
-			t.Fatalf("%v sums to %d, want %d", it.Turns, sum, o.W)
+			t.Fatalf("turns %v: got a sum of %d, want %d", it.Turns, sum, o.W)
 		}
 	}
 }
@@ -216,10 +216,10 @@ func TestInventories(t *testing.T) {
 		sol := Solve(p, o)
 		used := check(t, &p, sol)
 		if sum(sol.Unserved) == 0 && sol.Bound > used {
-			t.Fatalf("bound %d, plan %d", sol.Bound, used)
+			t.Fatalf("bound: got %d, want at most %d, the GPUs of the plan", sol.Bound, used)
 		}
 		if again := Solve(p, o); !reflect.DeepEqual(sol, again) {
-			t.Fatalf("%+v and %+v", sol, again)
+			t.Fatalf("plan of the same problem: got %+v, want %+v", again, sol)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestSpansAreServed(t *testing.T) {
 		}
 		sol := Solve(p, Options{Work: 20_000})
 		if used := check(t, &p, sol); sum(sol.Unserved) > 0 || used < sol.Bound {
-			t.Fatalf("%d GPUs, bound %d, left %v", used, sol.Bound, sol.Unserved)
+			t.Fatalf("got %d GPUs, bound %d, unserved %v; want at least as many GPUs as the bound, and 0 unserved", used, sol.Bound, sol.Unserved)
 		}
 	})
 }
@@ -249,14 +249,14 @@ func TestTightMemory(t *testing.T) {
 		}
 		t.Logf("room %d: %d GPUs, bound %d", room, used, sol.Bound)
 		if float64(used) > 1.02*float64(sol.Bound) {
-			t.Errorf("room %d: %d GPUs, bound %d", room, used, sol.Bound)
+			t.Errorf("room %d: got %d GPUs, want at most 2%% more than the bound %d", room, used, sol.Bound)
 		}
 	}
 }
 
 // Searching for a place must not assign new turns to the items of a GPU, because a place found by
 // another search may depend on them.
-func TestLooksChangeNothing(t *testing.T) {
+func TestSearchDoesNotChangeTurns(t *testing.T) {
 	p := Problem{Tokens: true, Classes: []Class{{Room: Unlimited, Count: Elastic}}}
 	option := func(w, h int64) Option { return Option{W: w * cell, H: h * cell, Rate: 1, On: []bool{true}} }
 	p.Funcs = []Func{
@@ -272,9 +272,9 @@ func TestLooksChangeNothing(t *testing.T) {
 	}
 }
 
-// TestHopelessCostsNothing checks that functions without a configuration are not searched one by one,
+// TestFunctionsWithoutConfigurationCostLittle checks that functions without a configuration are not searched one by one,
 // which would cost work for each pair of them.
-func TestHopelessCostsNothing(t *testing.T) {
+func TestFunctionsWithoutConfigurationCostLittle(t *testing.T) {
 	p := Problem{
 		Classes: []Class{{Room: Unlimited, Count: Elastic}},
 		Funcs:   []Func{{Demand: 1, Span: 1, Model: NoModel, Options: []Option{{W: One / 2, H: One, Rate: 1, On: []bool{true}}}}},
@@ -285,7 +285,7 @@ func TestHopelessCostsNothing(t *testing.T) {
 		p.Funcs = append(p.Funcs, Func{Demand: 1, Span: 1, Model: NoModel})
 	}
 	if all := testing.AllocsPerRun(1, func() { Solve(p, Options{}) }); all > served+more/2 {
-		t.Errorf("%d functions without a configuration take %v allocations more", more, all-served)
+		t.Errorf("allocations for %d functions without a configuration: got %v, want at most %v", more, all-served, more/2)
 	}
 }
 
@@ -296,10 +296,10 @@ func TestExpired(t *testing.T) {
 	over := Options{Expired: func() bool { return true }}
 	sol := Solve(p, over)
 	if used := check(t, &p, sol); sum(sol.Unserved) > 0 || sol.Bound > used {
-		t.Errorf("%v is left on %d GPUs, bound %d", sol.Unserved, used, sol.Bound)
+		t.Errorf("when time has expired: got %v unserved on %d GPUs, bound %d; want 0 unserved and at least as many GPUs as the bound", sol.Unserved, used, sol.Bound)
 	}
 	s := newSolver(&p, over)
 	if root := s.columns.solveRoot(); len(s.columns.pool.patterns) > len(p.Funcs) || len(root.use) > 0 {
-		t.Errorf("%d patterns of %d functions, %d used by a program that there was no time for", len(s.columns.pool.patterns), len(p.Funcs), len(root.use))
+		t.Errorf("when time has expired: got %d patterns of %d functions, %d used; want at most one for each function and none used", len(s.columns.pool.patterns), len(p.Funcs), len(root.use))
 	}
 }

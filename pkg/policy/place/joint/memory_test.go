@@ -45,7 +45,7 @@ func TestLittleInTightMemory(t *testing.T) {
 		}
 	}
 	if float64(used) > 1.1*float64(bound) {
-		t.Errorf("%d GPUs, bounds %d", used, bound)
+		t.Errorf("got %d GPUs, want at most 10%% more than the sum of the bounds, %d", used, bound)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestNoMoreThanWanted(t *testing.T) {
 		p.Funcs = []Func{{Demand: 4, Model: NoModel, Options: []Option{{W: One / 5, H: One / 10, Mem: 1, Rate: 1, On: []bool{true}}}}}
 		sol := Solve(p, Options{})
 		if items := sol.Groups[0].GPU.Items; len(items) != 4 {
-			t.Errorf("tokens %v: %d instances where 4 serve all, want 4", tokens, len(items))
+			t.Errorf("tokens %v: got %d instances, want 4, which serve the demand", tokens, len(items))
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestEnlarge(t *testing.T) {
 	}
 	sol := Solve(p, Options{})
 	if used := check(t, &p, sol); used != 3 || sol.Bound != 3 {
-		t.Errorf("%d GPUs, bound %d: %+v", used, sol.Bound, sol.Groups)
+		t.Errorf("got %d GPUs, bound %d, want 3 and 3: %+v", used, sol.Bound, sol.Groups)
 	}
 	s := newSolver(&p, Options{})
 	h, remaining := s.pack.newHost(0, nil), []float64{1.1, 1.1, 0, 0, 0, 0}
@@ -82,7 +82,7 @@ func TestEnlarge(t *testing.T) {
 	}
 	s.pack.enlarge(h, []float64{1, 1, 1, 1, 1, 1}, remaining)
 	if sum(remaining) > 0 {
-		t.Errorf("%v is left beside %+v", remaining, h.items)
+		t.Errorf("after enlarging: got %v unserved with %+v, want 0", remaining, h.items)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestWholeInstancesCount(t *testing.T) {
 	}
 	sol := Solve(p, Options{})
 	if used := check(t, &p, sol); used != 6 || sol.Bound != 6 {
-		t.Errorf("%d GPUs, bound %d (%s), best possible 6", used, sol.Bound, sol.Method)
+		t.Errorf("got %d GPUs, bound %d (%s); want 6 and 6", used, sol.Bound, sol.Method)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestWeightsCount(t *testing.T) {
 	}
 	sol := Solve(p, Options{})
 	if used := check(t, &p, sol); used != 3 || sol.Bound != 3 {
-		t.Errorf("%d GPUs, bound %d (%s), best possible 3", used, sol.Bound, sol.Method)
+		t.Errorf("got %d GPUs, bound %d (%s); want 3 and 3", used, sol.Bound, sol.Method)
 	}
 }
 
@@ -126,6 +126,6 @@ func TestUnsolvedProgram(t *testing.T) {
 		gpus += u.count
 	}
 	if alone := float64(len(p.Funcs)); gpus > 0.75*alone {
-		t.Errorf("%v GPUs after one round, as many as %v functions alone", gpus, alone)
+		t.Errorf("GPUs after one round: got %v, want at most 0.75 × %v, the number of functions", gpus, alone)
 	}
 }

@@ -112,7 +112,7 @@ func TestSpansBoundOptimumPlan(t *testing.T) {
 		sol := Solve(p, Options{Work: 200_000})
 		used := check(t, &p, sol)
 		if sum(sol.Unserved) > 0 {
-			t.Fatalf("%v are left", sol.Unserved)
+			t.Fatalf("unserved: got %v, want 0", sol.Unserved)
 		}
 		all := spanTwin{twin: twin{p: &p}, remainingTries: 2000}
 		least := all.minGPUs(used)
@@ -120,7 +120,7 @@ func TestSpansBoundOptimumPlan(t *testing.T) {
 			return
 		}
 		if sol.Bound > least {
-			t.Fatalf("bound %d (%s), optimum %d, plan %d: %+v", sol.Bound, sol.Method, least, used, p)
+			t.Fatalf("bound: got %d (%s), want at most the optimum %d; plan of %d GPUs: %+v", sol.Bound, sol.Method, least, used, p)
 		}
 		plans++
 		if used > least {
@@ -128,7 +128,7 @@ func TestSpansBoundOptimumPlan(t *testing.T) {
 		}
 	})
 	if gaps > plans/5 || plans == 0 {
-		t.Errorf("%d of %d plans need more GPUs than the best", gaps, plans)
+		t.Errorf("plans with more GPUs than the optimum: got %d of %d, want at most %d, and at least one plan", gaps, plans, plans/5)
 	}
 }
 
@@ -162,10 +162,10 @@ func TestSpansShareGPUs(t *testing.T) {
 				used += g.Count
 			}
 			if used != tc.want || sum(sol.Unserved) > 0 {
-				t.Errorf("%d GPUs, left %v, expected %d: %+v", used, sol.Unserved, tc.want, sol.Groups)
+				t.Errorf("got %d GPUs, unserved %v; want %d GPUs: %+v", used, sol.Unserved, tc.want, sol.Groups)
 			}
 			if widest := tc.funcs[0].Span; sol.Bound < widest || sol.Bound > used {
-				t.Errorf("bound %d (%s), used %d", sol.Bound, sol.Method, used)
+				t.Errorf("bound: got %d (%s), want %d to %d", sol.Bound, sol.Method, widest, used)
 			}
 		})
 	}
@@ -177,6 +177,6 @@ func TestWidest(t *testing.T) {
 	idle.Demand, unfit.Options[0].On = 0, []bool{false}
 	sol := Solve(Problem{Funcs: []Func{small(2), idle, unfit}, Classes: []Class{{Room: Unlimited, Count: Elastic}}}, Options{})
 	if sol.Bound != 2 {
-		t.Errorf("bound %d (%s), expected 2", sol.Bound, sol.Method)
+		t.Errorf("bound: got %d (%s), want 2", sol.Bound, sol.Method)
 	}
 }

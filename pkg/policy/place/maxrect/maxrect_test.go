@@ -80,13 +80,13 @@ func checkCover(t *rapid.T, s *Space, w, h int64) {
 				}
 			}
 			if listed := slices.ContainsFunc(s.Free(), cell.Meets); used > 1 || listed == (used == 1) {
-				t.Fatalf("cell %v: in %d used rectangles, listed free: %v\nused %v\nfree %v", cell, used, listed, s.Used(), s.Free())
+				t.Fatalf("cell %v: got %d used rectangles, listed as free %v; want at most one, and listed if there is none\nused %v\nfree %v", cell, used, listed, s.Used(), s.Free())
 			}
 		}
 	}
 	for i, r := range s.Free() {
 		if inside(r, s.Free()[:i]) || inside(r, s.Free()[i+1:]) {
-			t.Fatalf("%v is listed in vain: %v", r, s.Free())
+			t.Fatalf("free rectangle %v is inside another one, want only maximal ones: %v", r, s.Free())
 		}
 	}
 }
@@ -96,10 +96,10 @@ func TestBestTakesTheSmallestThatFits(t *testing.T) {
 	s.Place(Rect{0, 0, 6, 10})
 	s.Place(Rect{6, 0, 4, 7})
 	if at, slack, ok := s.Best(4, 3); !ok || at != (Rect{6, 7, 4, 3}) || slack != 0 {
-		t.Errorf("got %v, slack %d, %v", at, slack, ok)
+		t.Errorf("Best(4, 3): got %v, slack %d, %v; want {6 7 4 3}, 0, true", at, slack, ok)
 	}
 	if _, _, ok := s.Best(5, 1); ok {
-		t.Error("a rectangle wider than any free one was given a place")
+		t.Error("Best(5, 1), wider than any free rectangle: got true, want false")
 	}
 }
 
@@ -111,14 +111,14 @@ func TestKeepThenRestructure(t *testing.T) {
 	s.Release(Rect{0, 0, 1, 1})
 	s.Release(Rect{1, 0, 1, 1})
 	if _, _, ok := s.Best(2, 1); ok {
-		t.Error("kept rectangles were joined before the threshold")
+		t.Error("Best(2, 1) before the threshold: got true, want false, since released rectangles are not joined")
 	}
 	s.Release(Rect{2, 0, 1, 1})
 	if at, _, ok := s.Best(3, 1); !ok || at.X != 0 {
-		t.Errorf("beyond the threshold: %v, %v, free %v", at, ok, s.Free())
+		t.Errorf("Best(3, 1) beyond the threshold: got %v, %v, want x 0, true; free %v", at, ok, s.Free())
 	}
 	if s.Release(Rect{0, 0, 1, 1}) {
-		t.Error("what was not placed was released")
+		t.Error("Release of a rectangle that was not placed: got true, want false")
 	}
 }
 
@@ -137,6 +137,6 @@ func TestThreshold(t *testing.T) {
 		}
 	}
 	if longest > DefaultThreshold {
-		t.Errorf("without releases %d rectangles were listed, more than the threshold %d", longest, DefaultThreshold)
+		t.Errorf("listed rectangles without releases: got %d, want at most the threshold %d", longest, DefaultThreshold)
 	}
 }

@@ -169,7 +169,7 @@ func TestSameDecisionsAsTheTwin(t *testing.T) {
 			if len(w.running) > 0 && rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
 				at := rapid.IntRange(0, len(w.running)-1).Draw(t, "which")
 				if !f.Remove(w.running[at].request.instance) {
-					t.Fatalf("%s does not run", w.running[at].request.instance)
+					t.Fatalf("Remove(%s): got false, want true for a running instance", w.running[at].request.instance)
 				}
 				w.running = slices.Delete(w.running, at, at+1)
 				continue

@@ -89,7 +89,7 @@ func TestBoundsHoldAndPackingsAreNearTheLeast(t *testing.T) {
 		p := Pack(rects, bin, Options{Steps: 200})
 		least := fewest(rects, bin)
 		if p.Bound > least || p.Used < least || p.Used > least+1 {
-			t.Fatalf("%v in %v: %d bins, bound %d (%s), least %d", rects, bin, p.Used, p.Bound, p.BoundMethod, least)
+			t.Fatalf("%v in %v: got %d bins, bound %d (%s); want %d bins or one more, and at most this bound", rects, bin, p.Used, p.Bound, p.BoundMethod, least)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func TestEachBoundHolds(t *testing.T) {
 			"dff":             dffBound(rects, bin), "bars": barBound(rects, bin, 0, barWork),
 		} {
 			if n > least {
-				t.Fatalf("%v in %v: %s bound %d, least %d", rects, bin, name, n, least)
+				t.Fatalf("%v in %v: %s bound: got %d, want at most %d", rects, bin, name, n, least)
 			}
 		}
 	})
@@ -133,7 +133,7 @@ func TestBounds(t *testing.T) {
 		"large": {[]Kind{{1<<30 + 1, 1<<29 + 1, 0, MaxItems}}, Bin{W: 1 << 31, H: 1 << 30}, MaxItems, boundDFF},
 	} {
 		if n, method := lowerBound(c.kinds, c.bin, barWork); n != c.want || method != c.method {
-			t.Errorf("%s: %d (%s), want %d (%s)", name, n, method, c.want, c.method)
+			t.Errorf("%s: got bound %d (%s), want %d (%s)", name, n, method, c.want, c.method)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestBoundOfManyKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Used > p.Bound*102/100 {
-		t.Errorf("%d bins, bound %d", p.Used, p.Bound)
+		t.Errorf("got %d bins, want at most 2%% more than the bound %d", p.Used, p.Bound)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestPoolFindsTheFirst(t *testing.T) {
 			}
 			kind, key := p.first(w, h, mem, o, p.maxKey(w, h, o))
 			if key != want || kind >= 0 && (p.remaining[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
-				t.Fatalf("%d × %d, %d: kind %d, key %d, want %d", w, h, mem, kind, key, want)
+				t.Fatalf("first kind for %d × %d, %d bytes: got kind %d, key %d; want key %d", w, h, mem, kind, key, want)
 			}
 			if kind < 0 {
 				kind = rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")
@@ -56,7 +56,7 @@ func TestPoolOfManyWidths(t *testing.T) {
 			}
 			kind, _ := p.first(w, h, mem, byArea, p.maxKey(w, h, byArea))
 			if any != (kind >= 0) || any && (p.remaining[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
-				t.Fatalf("%d × %d, %d: kind %d, any %v", w, h, mem, kind, any)
+				t.Fatalf("first kind for %d × %d, %d bytes: got %d, want a kind that fits, found %v", w, h, mem, kind, any)
 			}
 			for range 50 {
 				if i := r.Below(len(kinds)); p.remaining[i] > 0 {

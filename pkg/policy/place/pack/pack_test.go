@@ -19,7 +19,7 @@ func check(kinds []Kind, bin Bin, p Packing) error {
 	used := 0
 	for n, b := range p.Bins {
 		if b.Times < 1 || len(b.Items) == 0 {
-			return fmt.Errorf("bin %d: %d times %d items", n, b.Times, len(b.Items))
+			return fmt.Errorf("bin %d: got %d bins with %d items each, want at least 1 of both", n, b.Times, len(b.Items))
 		}
 		used += b.Times
 		mem := int64(0)
@@ -28,26 +28,26 @@ func check(kinds []Kind, bin Bin, p Packing) error {
 			left[a.Kind] -= b.Times
 			mem += k.Mem
 			if a.X < 0 || a.Y < 0 || a.X+k.W > bin.W || a.Y+k.H > bin.H {
-				return fmt.Errorf("bin %d: %v sticks out", n, a)
+				return fmt.Errorf("bin %d: got %v, want it inside %d × %d", n, a, bin.W, bin.H)
 			}
 			for _, o := range b.Items[:i] {
 				ko := kinds[o.Kind]
 				if a.X < o.X+ko.W && o.X < a.X+k.W && a.Y < o.Y+ko.H && o.Y < a.Y+k.H {
-					return fmt.Errorf("bin %d: %v and %v overlap", n, a, o)
+					return fmt.Errorf("bin %d: got %v and %v, want no overlap", n, a, o)
 				}
 			}
 		}
 		if bin.Mem > 0 && mem > bin.Mem {
-			return fmt.Errorf("bin %d: %d of memory", n, mem)
+			return fmt.Errorf("bin %d: got %d bytes, want at most %d", n, mem, bin.Mem)
 		}
 	}
 	for i, l := range left {
 		if l != 0 {
-			return fmt.Errorf("kind %d: %d are missing", i, l)
+			return fmt.Errorf("kind %d: got %d items too few, want 0", i, l)
 		}
 	}
 	if used != p.Used || p.Bound > used {
-		return fmt.Errorf("%d bins, said to be %d, bound %d", used, p.Used, p.Bound)
+		return fmt.Errorf("got %d bins, bound %d; want %d bins, as stated, and at most this bound", used, p.Bound, p.Used)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func TestPackingsAreValid(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again := Pack(kinds, bin, o); !reflect.DeepEqual(p, again) {
-			t.Fatalf("%v, and again %v", p, again)
+			t.Fatalf("packing of the same kinds: got %v, want %v", again, p)
 		}
 	})
 }
@@ -90,11 +90,11 @@ func TestFillingAlikeBinsAtOnce(t *testing.T) {
 		for _, m := range methods {
 			bins, used := fill(kinds, bin, m)
 			if err := check(kinds, bin, Packing{Bins: bins, Used: used}); err != nil {
-				t.Fatalf("%+v: %v", m, err)
+				t.Fatalf("method %+v: %v", m, err)
 			}
 			for i := 1; i < len(bins); i++ {
 				if reflect.DeepEqual(bins[i].Items, bins[i-1].Items) {
-					t.Fatalf("%+v: bins %d and %d are alike", m, i-1, i)
+					t.Fatalf("method %+v: got equal bins %d and %d, want them counted as one", m, i-1, i)
 				}
 			}
 		}

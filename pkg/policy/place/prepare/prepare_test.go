@@ -32,7 +32,7 @@ func TestLimits(t *testing.T) {
 		rows := []profile.Row{{Function: "f", GPUMemMiB: c.measured, ModelMemMiB: c.model}}
 		raised := Limits(rows, []function.Function{c.fn}, c.share)
 		if rows[0].GPUMemMiB != c.want || slices.Contains(raised, "f") != (c.want > c.measured) {
-			t.Errorf("%s: %v MiB, raised %v; want %v MiB", what, rows[0].GPUMemMiB, raised, c.want)
+			t.Errorf("%s: got %v MiB, raised %v; want %v MiB", what, rows[0].GPUMemMiB, raised, c.want)
 		}
 	}
 }

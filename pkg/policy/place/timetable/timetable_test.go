@@ -81,7 +81,7 @@ func TestAgainstEveryMoment(t *testing.T) {
 			want, amount := int64(rapid.IntRange(1, window).Draw(t, "time")), int64(rapid.IntRange(1, share).Draw(t, "share"))
 			turns := line.Find(want, amount)
 			if (turns != nil) != simple.fits(want, amount) {
-				t.Fatalf("%d of %d: %v in %v", want, amount, turns, simple)
+				t.Fatalf("Find(%d, %d) in %v: got turns %v, want success %v", want, amount, simple, turns, simple.fits(want, amount))
 			}
 			if rapid.Bool().Draw(t, "fixed") {
 				from := int64(rapid.IntRange(0, window-1).Draw(t, "from"))
@@ -92,7 +92,7 @@ func TestAgainstEveryMoment(t *testing.T) {
 			}
 			can := turns[len(turns)-1].To <= window && simple.can(turns, amount)
 			if line.Reserve(turns, amount) != can {
-				t.Fatalf("%v of %d in %v, want %v", turns, amount, simple, can)
+				t.Fatalf("Reserve(%v, %d) in %v: got %v, want %v", turns, amount, simple, !can, can)
 			}
 			if can {
 				simple.change(turns, -amount)
@@ -103,7 +103,7 @@ func TestAgainstEveryMoment(t *testing.T) {
 				free += f
 			}
 			if line.Free() != free {
-				t.Fatalf("free %d, want %d", line.Free(), free)
+				t.Fatalf("free time: got %d, want %d", line.Free(), free)
 			}
 			rects := line.Rects()
 			got := map[maxrect.Rect]bool{}
@@ -111,7 +111,7 @@ func TestAgainstEveryMoment(t *testing.T) {
 				got[r] = true
 			}
 			if want := simple.rects(); len(rects) != len(got) || !maps.Equal(got, want) {
-				t.Fatalf("rectangles %v, want %v", rects, want)
+				t.Fatalf("rectangles: got %v, want %v", rects, want)
 			}
 		}
 	})

@@ -326,7 +326,7 @@ func TestEveryMutationIsFound(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				w := drawWorld(t)
 				if found := Plan(w.plan, w.in); len(found) > 0 {
-					t.Fatalf("%+v in\n%+v", found, w.plan)
+					t.Fatalf("violations before the mutation: got %+v, want none in\n%+v", found, w.plan)
 				}
 				g := &w.plan.GPUs[rapid.IntRange(0, len(w.plan.GPUs)-1).Draw(t, "GPU")]
 				if !mutate(w, g, &g.Instances[len(g.Instances)-1]) {
@@ -334,11 +334,11 @@ func TestEveryMutationIsFound(t *testing.T) {
 				}
 				applied = true
 				if found := Plan(w.plan, w.in); len(found) == 0 {
-					t.Fatalf("not found in\n%+v", w.plan)
+					t.Fatalf("violations after the mutation: got none, want at least one in\n%+v", w.plan)
 				}
 			})
 			if !applied {
-				t.Error("never applied")
+				t.Error("the mutation was never applied, want it applied in some plans")
 			}
 		})
 	}

@@ -33,11 +33,11 @@ func TestOverlapsAsPairs(t *testing.T) {
 			}
 			got := s.add(b)
 			if (got != nil) != (len(with) > 0) || got != nil && !slices.Contains(with, got.ID) {
-				t.Fatalf("%s is found to overlap %v, expected one of %v", b.ID, got, with)
+				t.Fatalf("overlap of %s: got %v, want one of %v", b.ID, got, with)
 			}
 			for j := 1; j < len(s); j++ {
 				if s[j-1].to > s[j].from {
-					t.Fatalf("the spans %v overlap", s)
+					t.Fatalf("spans of the skyline: got %v, which overlap, want no overlap", s)
 				}
 			}
 		}
@@ -80,6 +80,6 @@ func TestManyOverlaps(t *testing.T) {
 		}
 	}
 	if count != n-1 {
-		t.Errorf("%d overlaps of %d instances in one place, expected %d", count, n, n-1)
+		t.Errorf("overlaps of %d instances in one place: got %d, want %d", n, count, n-1)
 	}
 }

@@ -36,11 +36,11 @@ func good() (plan.Plan, Inputs) {
 	return p, in
 }
 
-func TestAGoodPlanHasNoViolation(t *testing.T) {
+func TestValidPlanHasNoViolations(t *testing.T) {
 	p, in := good()
 	for what, in := range map[string]Inputs{"all": in, "nothing": {}, "profile": {Profile: in.Profile}} {
 		if got := Plan(p, in); got == nil || len(got) > 0 {
-			t.Errorf("with %s: %v", what, got)
+			t.Errorf("inputs %s: got violations %v, want none", what, got)
 		}
 	}
 }
@@ -54,16 +54,16 @@ func TestPlanWithoutTimetable(t *testing.T) {
 		p.GPUs[0].Instances[i].X, p.GPUs[0].Instances[i].Y = nil, nil
 	}
 	if got := Plan(p, in); len(got) > 0 {
-		t.Errorf("90%% requested: %v, want none", got)
+		t.Errorf("90%% requested: got violations %v, want none", got)
 	}
 	p.GPUs[0].Instances[1].QuotaRequest = 0.7
 	if got := Plan(p, Inputs{}); len(got) != 1 || got[0].Rule != RuleInside || got[0].GPU != "n/0" {
-		t.Errorf("105%% requested: %v", got)
+		t.Errorf("105%% requested: got %v, want one violation of %s on n/0", got, RuleInside)
 	}
 	p, in = good()
 	p.Model, p.GPUs[0].Schedule = plan.ModelNone, []plan.Interval{{Duration: 1, Instances: []string{"a-0"}}}
 	if got := Plan(p, in); len(got) != 1 || got[0].Rule != RuleSchedule {
-		t.Errorf("with a schedule: %v", got)
+		t.Errorf("model none with a schedule: got %v, want one violation of %s", got, RuleSchedule)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestEveryRule(t *testing.T) {
 	}
 }
 
-func TestAnInstanceMaySpanGPUs(t *testing.T) {
+func TestInstanceMaySpanGPUs(t *testing.T) {
 	p, _ := good()
 	second := p.GPUs[0]
 	second.Index, second.Instances = 1, slices.Clone(second.Instances[:1])
@@ -139,7 +139,7 @@ func TestAnInstanceMaySpanGPUs(t *testing.T) {
 	}
 	second.Instances[0].SMPct = 40
 	if got := Plan(p, Inputs{}); len(got) != 1 || got[0].Rule != RuleID || got[0].GPU != "n/1" {
-		t.Errorf("got %v", got)
+		t.Errorf("parts with different SM shares: got %v, want one violation of %s on n/1", got, RuleID)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestSchedule(t *testing.T) {
 			p := tokenPlan()
 			spoil(&p.GPUs[0])
 			if got := Plan(p, Inputs{}); len(got) == 0 || got[0].Rule != RuleSchedule {
-				t.Errorf("got %v", got)
+				t.Errorf("got %v, want a violation of %s", got, RuleSchedule)
 			}
 		})
 	}
