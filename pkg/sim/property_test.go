@@ -76,16 +76,16 @@ func (c *checker) decide(now time.Duration, a *queue.Action) error {
 	switch a.Kind {
 	case queue.Run:
 		if row := c.w.rows[a.ID]; row.Function != a.Function || row.At != a.Arrived || row.At > now {
-			c.t.Fatalf("%v: invocation %d runs as function %d that came at %v", now, a.ID, a.Function, a.Arrived)
+			c.t.Fatalf("at %v: invocation %d: got a run as function %d that arrived at %v, want function %d, arrived at %v", now, a.ID, a.Function, a.Arrived, row.Function, row.At)
 		}
 		if s := c.state[a.ID]; s != "" && s != "assigned" {
-			c.t.Fatalf("%v: invocation %d runs although it is %s", now, a.ID, s)
+			c.t.Fatalf("at %v: invocation %d runs in state %q, want a waiting or assigned invocation", now, a.ID, s)
 		}
 		c.state[a.ID] = "done"
 		c.run(now, a)
 	case queue.Reject:
 		if !TooLarge(c.w.config, c.w.config.Functions[a.Function]) || c.state[a.ID] != "" {
-			c.t.Fatalf("%v: invocation %d is rejected although it fits", now, a.ID)
+			c.t.Fatalf("at %v: invocation %d, in state %q, is rejected, want only waiting invocations rejected that are too large", now, a.ID, c.state[a.ID])
 		}
 		c.state[a.ID] = "rejected"
 	case queue.Assign:
@@ -102,14 +102,14 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	f := c.w.config.Functions[a.Function]
 	want := [3]time.Duration{f.Cold, f.Warm + f.Load, f.Warm}[a.Start]
 	if a.Expected != want {
-		c.t.Fatalf("%v: a %v start is expected to take %v, want %v", now, a.Start, a.Expected, want)
+		c.t.Fatalf("at %v: expected time of a %v start: got %v, want %v", now, a.Start, a.Expected, want)
 	}
 	it := container{function: a.Function, gpu: a.GPU, resident: true, end: now + a.Expected}
 	if queue.OneAtATime(c.w.config.Policy) {
 		c.running = append(slices.DeleteFunc(c.running, func(b container) bool { return b.end <= now }), it)
 		for i, b := range c.running[:len(c.running)-1] {
 			if b.gpu == a.GPU {
-				c.t.Fatalf("%v: GPU %d runs a second invocation beside %d", now, a.GPU, i)
+				c.t.Fatalf("at %v: GPU %d runs a second invocation concurrently with the one in container %d, want one at a time", now, a.GPU, i)
 			}
 		}
 		return
@@ -119,14 +119,14 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	switch {
 	case b == nil:
 	case b.function != a.Function || b.gpu != a.GPU || b.end > now:
-		c.t.Fatalf("%v: container %d is %+v and gets %+v", now, a.Instance, *b, a)
+		c.t.Fatalf("at %v: container %d: got %+v for %+v, want an idle container of the function on this GPU", now, a.Instance, a, *b)
 	case b.resident:
 		start = residency.GPUWarm
 	default:
 		start = residency.HostWarm
 	}
 	if start != a.Start {
-		c.t.Fatalf("%v: a %v start that is %v", now, a.Start, start)
+		c.t.Fatalf("at %v: kind of start: got %v, want %v", now, a.Start, start)
 	}
 	c.containers[a.Instance] = &it
 	running, exist, idle, mem := 0, 0, 0, 0.0
@@ -150,18 +150,18 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	}
 	switch limit := float64(c.w.config.Mem >> 20); {
 	case running > c.w.config.Concurrency:
-		c.t.Fatalf("%v: %d invocations run on GPU %d", now, running, a.GPU)
+		c.t.Fatalf("at %v: invocations running on GPU %d: got %d, want at most %d", now, a.GPU, running, c.w.config.Concurrency)
 	case pool >= 0 && a.Start == residency.Cold && exist > pool && idle > 0:
-		c.t.Fatalf("%v: %d containers exist on GPU %d, %d idle, pool %d", now, exist, a.GPU, idle, pool)
+		c.t.Fatalf("at %v: containers on GPU %d: got %d, of which %d are idle, want at most %d, or no idle ones", now, a.GPU, exist, idle, pool)
 	case limit > 0 && mem > limit:
-		c.t.Fatalf("%v: %g MiB used of GPU %d, which has %g", now, mem, a.GPU, limit)
+		c.t.Fatalf("at %v: memory used on GPU %d: got %g MiB, want at most %g", now, a.GPU, mem, limit)
 	}
 }
 
 func (c *checker) checkRemoval(now time.Duration, a *queue.Action) {
 	b := c.containers[a.Instance]
 	if b == nil || b.function != a.Function || b.gpu != a.GPU || b.end > now || a.Kind == queue.Offload && !b.resident {
-		c.t.Fatalf("%v: %v of container %d, which is %+v", now, a.Kind, a.Instance, b)
+		c.t.Fatalf("at %v: %v of container %d: got %+v, want an idle container of the function on this GPU, with its memory there for an offload", now, a.Kind, a.Instance, b)
 	}
 	if a.Kind == queue.Remove {
 		delete(c.containers, a.Instance)
@@ -195,7 +195,7 @@ func (c *checker) checkIdleSlots(time.Duration) {
 		}
 	}
 	if waits > 0 && busy < slots {
-		c.t.Fatalf("%v: %d invocations wait and only %d of %d slots are busy", c.now, waits, busy, slots)
+		c.t.Fatalf("at %v: %d invocations wait: got %d busy slots, want all %d", c.now, waits, busy, slots)
 	}
 }
 
@@ -214,12 +214,12 @@ func TestAlways(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := int64(len(w.rows)); len(c.state) != len(w.rows) || result.Invocations != n || result.Completed+result.Rejected != n {
-					t.Fatalf("%d invocations: %d decided, %d completed, %d rejected", n, len(c.state), result.Completed, result.Rejected)
+					t.Fatalf("%d invocations: got %d decided, %d completed, %d rejected; want each one decided, and either completed or rejected", n, len(c.state), result.Completed, result.Rejected)
 				}
 				w.config.Decide = nil
 				repeated, _ := Run(w.config, trace.NewList(w.rows))
 				if a, b := text(result), text(repeated); !bytes.Equal(a, b) {
-					t.Fatalf("%s\nand again\n%s", a, b)
+					t.Fatalf("result of a second run: got\n%s\nwant\n%s", b, a)
 				}
 			})
 		})
@@ -255,7 +255,7 @@ func TestFairnessBound(t *testing.T) {
 					t.Fatal(err)
 				}
 				if r.Fairness.MaxGapMS > r.Fairness.BoundMS {
-					t.Fatalf("gap %g ms, bound %g ms", r.Fairness.MaxGapMS, r.Fairness.BoundMS)
+					t.Fatalf("gap between execution times over weight: got %g ms, want at most the bound %g ms", r.Fairness.MaxGapMS, r.Fairness.BoundMS)
 				}
 			})
 		})
@@ -294,7 +294,7 @@ func TestNoStarvation(t *testing.T) {
 			t.Fatal(err)
 		}
 		if waited < 0 || waited > 15*time.Second {
-			t.Errorf("%s: the lone invocation waited %v", policy, waited)
+			t.Errorf("%s: the single invocation waited %v, want at most 15s", policy, waited)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func TestOvertaking(t *testing.T) {
 				}
 			}
 			if later > w.config.Limit {
-				t.Fatalf("invocation %d was overtaken %d times, limit %d", a.ID, later, w.config.Limit)
+				t.Fatalf("invocation %d was overtaken %d times, want at most %d", a.ID, later, w.config.Limit)
 			}
 			return nil
 		}
@@ -359,7 +359,7 @@ func TestOptions(t *testing.T) {
 						}
 					}
 					if c.Limits.Slots > 0 && together > c.Limits.Slots {
-						t.Fatalf("%v: tenant %s runs %d at once, limit %d", now, runs[a.ID], together, c.Limits.Slots)
+						t.Fatalf("at %v: concurrent invocations of tenant %s: got %d, want at most %d", now, runs[a.ID], together, c.Limits.Slots)
 					}
 					return nil
 				}
@@ -368,7 +368,7 @@ func TestOptions(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := int64(len(w.rows)); r.Completed+r.Rejected != n || len(runs) != int(r.Completed) {
-					t.Fatalf("%d invocations: %d completed, %d rejected, %d runs", n, r.Completed, r.Rejected, len(runs))
+					t.Fatalf("%d invocations: got %d completed, %d rejected, %d runs; want each one either completed or rejected, and a run for each completed one", n, r.Completed, r.Rejected, len(runs))
 				}
 			})
 		})
@@ -390,7 +390,7 @@ func TestUtilizationIsAtMostOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.GPUUtilization > 1 {
-			t.Fatalf("%d invocations: %v, want at most 1", i+1, r.GPUUtilization)
+			t.Fatalf("GPU utilization after %d invocations: got %v, want at most 1", i+1, r.GPUUtilization)
 		}
 	}
 }

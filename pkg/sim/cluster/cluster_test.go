@@ -62,7 +62,7 @@ func TestFigures(t *testing.T) {
 
 func TestNoEvents(t *testing.T) {
 	if r := play(nil, 1, 1, 40, dilu); r != (Result{GPUs: 1}) {
-		t.Errorf("%+v", r)
+		t.Errorf("run without events: got %+v, want only 1 GPU", r)
 	}
 }
 
@@ -73,13 +73,13 @@ func TestDilusCluster(t *testing.T) {
 		all := events.Mix(seed, 3200)
 		d, i, x := play(all, 1000, 4, 40, dilu), play(all, 1000, 4, 40, online.INFless), play(all, 1000, 4, 40, online.Exclusive)
 		if d.Rejected+i.Rejected+x.Rejected > 0 || d.Placed != 3200 {
-			t.Errorf("rejected: %+v %+v %+v", d, i, x)
+			t.Errorf("seed %d: rejected: got %d by dilu, %d by infless, %d by exclusive; want 0, and 3200 placed by dilu, got %d", seed, d.Rejected, i.Rejected, x.Rejected, d.Placed)
 		}
 		if float64(d.GPUsPeak) > 0.8*float64(x.GPUsPeak) || d.GPUSeconds > 0.8*x.GPUSeconds {
-			t.Errorf("dilu takes %d GPUs, %.0f s; exclusive %d, %.0f s", d.GPUsPeak, d.GPUSeconds, x.GPUsPeak, x.GPUSeconds)
+			t.Errorf("seed %d: dilu: got %d GPUs at the peak and %.0f GPU seconds, want at most 80%% of exclusive's %d and %.0f s", seed, d.GPUsPeak, d.GPUSeconds, x.GPUsPeak, x.GPUSeconds)
 		}
 		if !(d.GPUsPeak < i.GPUsPeak && i.GPUsPeak < x.GPUsPeak && d.SMFragmentation < i.SMFragmentation && d.MemFragmentation < i.MemFragmentation) {
-			t.Errorf("dilu %+v\ninfless %+v\nexclusive %+v", d, i, x)
+			t.Errorf("seed %d: want the fewest GPUs and the least fragmentation for dilu, then infless, then exclusive; got\ndilu %+v\ninfless %+v\nexclusive %+v", seed, d, i, x)
 		}
 	}
 }
@@ -111,6 +111,6 @@ func TestProgress(t *testing.T) {
 		return nil
 	}}
 	if _, err := Run(w, make([]events.Event, 10*progressInterval)); !errors.Is(err, enough) || !slices.Equal(reported, []int{progressInterval, 2 * progressInterval, 3 * progressInterval}) {
-		t.Errorf("told %v, %v", reported, err)
+		t.Errorf("calls of Progress: got %v, %v; want %v and its error", reported, err, []int{progressInterval, 2 * progressInterval, 3 * progressInterval})
 	}
 }

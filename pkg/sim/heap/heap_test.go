@@ -23,7 +23,7 @@ func TestOrder(t *testing.T) {
 				slices.SortFunc(twin, func(a, b entry) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.tie, b.tie)) })
 				at := h.At()
 				if got := h.Pop(); got != twin[0] || at != got.at {
-					t.Fatalf("%v at %v, want %v", got, at, twin[0])
+					t.Fatalf("first entry: got %v at %v, want %v", got, at, twin[0])
 				}
 				twin = twin[1:]
 			} else {
@@ -32,11 +32,11 @@ func TestOrder(t *testing.T) {
 				twin = append(twin, e)
 			}
 			if h.Len() != len(twin) {
-				t.Fatalf("%d of %d", h.Len(), len(twin))
+				t.Fatalf("entries in the heap: got %d, want %d", h.Len(), len(twin))
 			}
 			for e := range h.All() {
 				if !slices.Contains(twin, e) {
-					t.Fatalf("%v is not there", e)
+					t.Fatalf("entries in the heap: got %v, want one of %v", e, twin)
 				}
 			}
 		}

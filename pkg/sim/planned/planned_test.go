@@ -57,22 +57,22 @@ func TestByHand(t *testing.T) {
 		arrivals []float64
 		want     []float64
 	}{
-		{"at rest", []Instance{wholeGPU(10, 1)}, []float64{3, 50}, []float64{10, 10}},
-		{"one behind the other", []Instance{wholeGPU(10, 1)}, []float64{0, 4}, []float64{10, 16}},
-		{"handed over", []Instance{handed}, []float64{0, 4, 50}, []float64{13, 13, 22}},
-		{"a batch is what waits", []Instance{wholeGPU(10, 2)}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
+		{"on an idle GPU", []Instance{wholeGPU(10, 1)}, []float64{3, 50}, []float64{10, 10}},
+		{"one after the other", []Instance{wholeGPU(10, 1)}, []float64{0, 4}, []float64{10, 16}},
+		{"with a hand-over", []Instance{handed}, []float64{0, 4, 50}, []float64{13, 13, 22}},
+		{"a batch of queued requests", []Instance{wholeGPU(10, 2)}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
 		{"over two windows", []Instance{wholeGPU(30, 1)}, []float64{90}, []float64{30}},
-		{"outside its turn, which nobody else has", []Instance{sliceOf(10, 1, 100, 0.5, 0.7)}, []float64{30, 90}, []float64{10, 10}},
+		{"outside its turn, without other instances", []Instance{sliceOf(10, 1, 100, 0.5, 0.7)}, []float64{30, 90}, []float64{10, 10}},
 		// 40 ms of each window. 12 ms of work are on the GPU when the lease is revoked, and the
 		// excess is charged to the next windows.
 		{"until its budget is spent", []Instance{sliceOf(25, 1, 100, 0.5, 0.9)}, []float64{0, 0, 0}, []float64{25, 50, 125}},
-		{"with what is on the GPU", []Instance{sliceOf(60, 1, 100, 0.5, 0.9)}, []float64{0}, []float64{108}},
-		{"two at a time", []Instance{sliceOf(10, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 4}, []float64{10, 10, 16}},
-		{"the quicker first", []Instance{sliceOf(20, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 5}, []float64{10, 15, 20}},
+		{"with work in flight at the end of the budget", []Instance{sliceOf(60, 1, 100, 0.5, 0.9)}, []float64{0}, []float64{108}},
+		{"two instances at a time", []Instance{sliceOf(10, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 4}, []float64{10, 10, 16}},
+		{"the faster instance first", []Instance{sliceOf(20, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 5}, []float64{10, 15, 20}},
 	} {
 		got := Latencies(Config{GPUs: [][]Instance{c.gpu}, Arrivals: map[string][]float64{"f": c.arrivals}, Routing: Least, WindowMS: 100})["f"]
 		if !near(got, c.want, 1e-3) {
-			t.Errorf("%s: %v, expected %v", c.what, got, c.want)
+			t.Errorf("%s: got %v ms, want %v ms", c.what, got, c.want)
 		}
 	}
 }
@@ -89,14 +89,14 @@ func TestLent(t *testing.T) {
 		{"in the other's turn", []float64{40}, []float64{205}, []float64{30}, []float64{10}},
 		// At 45 ms, f has 12 ms of work on the GPU. g then holds its lease until it has been idle
 		// for 2 ms.
-		{"until it is wanted", []float64{40}, []float64{45}, []float64{42}, []float64{22}},
+		{"until its owner needs it", []float64{40}, []float64{45}, []float64{42}, []float64{22}},
 		// Less than 12 ms of f's work remain.
-		{"and nearly done", []float64{40}, []float64{62}, []float64{30}, []float64{18}},
-		{"its own turn is nobody else's", []float64{5}, []float64{10}, []float64{30}, []float64{37}},
+		{"until its owner needs it, with little work remaining", []float64{40}, []float64{62}, []float64{30}, []float64{18}},
+		{"in its own turn", []float64{5}, []float64{10}, []float64{30}, []float64{37}},
 	} {
 		got := Latencies(Config{GPUs: [][]Instance{{a, b}}, Arrivals: map[string][]float64{"f": c.f, "g": c.g}, Routing: Least, WindowMS: 100})
 		if !near(got["f"], c.wantF, 1e-3) || !near(got["g"], c.wantG, 1e-3) {
-			t.Errorf("%s: f %v, expected %v; g %v, expected %v", c.what, got["f"], c.wantF, got["g"], c.wantG)
+			t.Errorf("%s: got %v ms for f, want %v; got %v ms for g, want %v", c.what, got["f"], c.wantF, got["g"], c.wantG)
 		}
 	}
 }
@@ -108,10 +108,10 @@ func TestBeside(t *testing.T) {
 	c := of("h", sliceOf(20, 1, 40, 0, 0.5))
 	got := Latencies(Config{GPUs: [][]Instance{{a, b, c}}, Routing: Least, WindowMS: 100, Arrivals: map[string][]float64{"f": {0}, "g": {0}, "h": {0, 60}}})
 	if !near(got["f"], []float64{20}, 1e-3) || !near(got["h"], []float64{20, 20}, 1e-3) {
-		t.Errorf("60 and 40%% beside each other: %v and %v, expected 20 ms each", got["f"], got["h"])
+		t.Errorf("concurrent instances of 60%% and 40%% of the SMs: got %v and %v ms, want 20 ms each", got["f"], got["h"])
 	}
 	if !near(got["g"], []float64{42}, 1e-3) {
-		t.Errorf("60%% beside 60%%: %v, expected 42 ms", got["g"])
+		t.Errorf("instance of 60%% of the SMs while another one of 60%% runs: got %v ms, want 42 ms", got["g"])
 	}
 }
 
@@ -139,7 +139,7 @@ func TestWholeWindow(t *testing.T) {
 		}
 		slices.Sort(want)
 		if !near(got[in.Function], want, 1e-2) {
-			t.Errorf("%s: p95 %v, expected %v", in.Function, Quantile(got[in.Function], 0.95), Quantile(want, 0.95))
+			t.Errorf("p95 of %s: got %v ms, want %v ms", in.Function, Quantile(got[in.Function], 0.95), Quantile(want, 0.95))
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestBacklogged(t *testing.T) {
 		rival.Endless = true
 		got := Latencies(Config{GPUs: [][]Instance{{sliceOf(5, 1, 100, 0, quota), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
 		if all, want := got[len(got)-1], 2000*5/quota; math.Abs(all/want-1) > 0.02 {
-			t.Errorf("quota %v: 2000 batches of 5 ms take %v ms, expected %v", quota, all, want)
+			t.Errorf("quota %v: got %v ms for 2000 batches of 5 ms, want %v ms", quota, all, want)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func TestMeanWait(t *testing.T) {
 			sum += v - 10
 		}
 		if mean, want := sum/float64(len(got)), 10*load/2/(1-load); math.Abs(mean/want-1) > 0.05 {
-			t.Errorf("load %v: the mean wait is %v ms, expected %v", load, mean, want)
+			t.Errorf("load %v: got a mean wait of %v ms, want %v ms", load, mean, want)
 		}
 	}
 }
@@ -182,24 +182,24 @@ func TestRouting(t *testing.T) {
 		p95[Routing(r)] = Quantile(got, 0.95)
 	}
 	if !(p95[Least] < p95[Weighted] && p95[Weighted] < p95[Random]) {
-		t.Errorf("p95 %v", p95)
+		t.Errorf("p95 by routing: got %v ms, want the least for %v, then %v, then %v", p95, Least, Weighted, Random)
 	}
 }
 
 func TestQuantiles(t *testing.T) {
 	all := []float64{1, 2, 3, 4}
-	for part, want := range map[float64]float64{0: 1, 0.25: 1, 0.26: 2, 0.95: 4, 1: 4} {
-		if got := Quantile(all, part); got != want {
-			t.Errorf("%v: %v, expected %v", part, got, want)
+	for q, want := range map[float64]float64{0: 1, 0.25: 1, 0.26: 2, 0.95: 4, 1: 4} {
+		if got := Quantile(all, q); got != want {
+			t.Errorf("quantile %v: got %v, want %v", q, got, want)
 		}
 	}
 	for ms, want := range map[float64]float64{0.5: 0, 1: 0.25, 3.5: 0.75, 9: 1} {
 		if got := Within(all, ms); got != want {
-			t.Errorf("within %v ms: %v, expected %v", ms, got, want)
+			t.Errorf("share within %v ms: got %v, want %v", ms, got, want)
 		}
 	}
 	if Quantile(nil, 0.5) != 0 || Within(nil, 1) != 0 || Latencies(Config{Arrivals: map[string][]float64{"f": {1}}})["f"] != nil {
-		t.Error("of nothing: expected nothing")
+		t.Error("no latencies: got a quantile, a share or a latency, want 0, 0 and nil")
 	}
 }
 
@@ -227,10 +227,10 @@ func TestFromPlan(t *testing.T) {
 	}
 	got := Latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": {50}, "g": {10}}, Routing: Least, WindowMS: 100})
 	if !near(got["f"], []float64{11}, 1e-3) || !near(got["g"], []float64{60}, 1e-3) {
-		t.Errorf("f %v, expected 11 ms; g %v, expected 60: it is not its turn before", got["f"], got["g"])
+		t.Errorf("got %v ms for f, want 11 ms; got %v ms for g, want 60 ms, since it waits for its turn", got["f"], got["g"])
 	}
 	if _, err := FromPlan(p, rows[:1]); err == nil || !strings.Contains(err.Error(), "g-0 runs at") {
-		t.Errorf("without a row of g: %v", err)
+		t.Errorf("plan without a profile row of g: got error %v, want g-0 runs at …", err)
 	}
 }
 
@@ -253,7 +253,7 @@ func TestGroups(t *testing.T) {
 		got = append(got, line)
 	}
 	if want := []string{"a ae e ", "bc d cd ", " "}; !slices.Equal(got, want) {
-		t.Errorf("%q, expected %q", got, want)
+		t.Errorf("got groups %q, want %q", got, want)
 	}
 }
 
@@ -286,13 +286,13 @@ func TestProperties(t *testing.T) {
 		for f := range least {
 			latencies := got[f]
 			if len(latencies) != len(c.Arrivals[f]) || !slices.IsSorted(latencies) {
-				t.Fatalf("%d latencies of %d requests", len(latencies), len(c.Arrivals[f]))
+				t.Fatalf("latencies of %s: got %d, sorted %v; want %d in order", f, len(latencies), slices.IsSorted(latencies), len(c.Arrivals[f]))
 			}
 			if !slices.Equal(latencies, repeated[f]) {
-				t.Fatal("another run has other latencies")
+				t.Fatalf("latencies of %s in another run: got %v, want %v", f, repeated[f], latencies)
 			}
 			if len(latencies) > 0 && (latencies[0] < least[f]-1e-3 || math.IsInf(latencies[len(latencies)-1], 0)) {
-				t.Fatalf("from %v to %v ms, although the least work is %v", latencies[0], latencies[len(latencies)-1], least[f])
+				t.Fatalf("latencies of %s: got %v to %v ms, want at least %v ms, the work of a request, and a finite maximum", f, latencies[0], latencies[len(latencies)-1], least[f])
 			}
 		}
 	})

@@ -40,7 +40,7 @@ func TestLazyBeatsEager(t *testing.T) {
 		lazy, eager := sums[0], sums[1]
 		t.Logf("%s: lazy %+v, eager %+v", shape, lazy, eager)
 		if lazy.ColdStarts >= eager.ColdStarts || lazy.SLOViolationRatio > eager.SLOViolationRatio {
-			t.Errorf("%s: lazy %+v, eager %+v", shape, lazy, eager)
+			t.Errorf("%s: want fewer cold starts and no more violations for lazy than for eager, got lazy %+v, eager %+v", shape, lazy, eager)
 		}
 	}
 }

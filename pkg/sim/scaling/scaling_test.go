@@ -44,9 +44,9 @@ func TestByHand(t *testing.T) {
 	u := unit(t)
 	eager := scale.NewEager(u, scale.Last{}, scale.Bounds{})
 	u.Limit = u.Request
-	var heard []Decision
+	var decisions []Decision
 	got, err := Run([]float64{10, 30, 30, 30, 10, 10}, Options{Scaler: eager, First: repeat(u, 1), Cold: cold(1500 * time.Millisecond),
-		Decided: func(d Decision) { heard = append(heard, d) }})
+		Decided: func(d Decision) { decisions = append(decisions, d) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +54,8 @@ func TestByHand(t *testing.T) {
 	if want := (Result{ColdStarts: 2, SLOViolationRatio: 50.0 / 120, InstanceSeconds: 12, MaxInstances: 3}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if len(heard) != 2 || heard[0].Second != 2 || heard[0].Instances != 3 || heard[1].Stop != 2 || heard[1].Second != 5 {
-		t.Errorf("decisions %+v", heard)
+	if len(decisions) != 2 || decisions[0].Second != 2 || decisions[0].Instances != 3 || decisions[1].Stop != 2 || decisions[1].Second != 5 {
+		t.Errorf("got decisions %+v, want 3 instances at second 2, and a stop of 2 at second 5", decisions)
 	}
 }
 
@@ -70,10 +70,10 @@ func TestLazyRises(t *testing.T) {
 
 func TestTooMany(t *testing.T) {
 	if _, err := Run([]float64{1, 1e9, 1e9}, Options{Scaler: scale.NewEager(unit(t), scale.Last{}, scale.Bounds{}), Cold: cold(0)}); err == nil {
-		t.Error("a hundred million instances are accepted")
+		t.Error("a load that needs a hundred million instances: got no error, want one")
 	}
 	if got, err := Run(nil, Options{Scaler: scale.NewEager(unit(t), scale.Last{}, scale.Bounds{})}); err != nil || got != (Result{}) {
-		t.Errorf("nothing comes to %+v, %v", got, err)
+		t.Errorf("run without loads: got %+v, %v; want an empty result", got, err)
 	}
 }
 
@@ -89,7 +89,7 @@ func slow(loads []float64, o Options) (res Result) {
 		all = append(all, unit{in, 0})
 		o.Scaler.Step(0, []scale.Event{scale.Deployed{Instance: in}, scale.Ready{ID: in.ID}}, nil)
 	}
-	var asked, late float64
+	var requests, lateRequests float64
 	for s, rps := range loads {
 		for ms := s * 1000; ms < (s+1)*1000; ms++ {
 			capacity := 0.0
@@ -101,8 +101,8 @@ func slow(loads []float64, o Options) (res Result) {
 					capacity += u.Limit.ThroughputRPS
 				}
 			}
-			asked += rps / 1000
-			late += max(0, rps-capacity) / 1000
+			requests += rps / 1000
+			lateRequests += max(0, rps-capacity) / 1000
 			res.InstanceSeconds += float64(len(all)) / 1000
 		}
 		res.MaxInstances = max(res.MaxInstances, len(all))
@@ -130,8 +130,8 @@ func slow(loads []float64, o Options) (res Result) {
 			}
 		}
 	}
-	if asked > 0 {
-		res.SLOViolationRatio = late / asked
+	if requests > 0 {
+		res.SLOViolationRatio = lateRequests / requests
 	}
 	return res
 }

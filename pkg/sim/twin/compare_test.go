@@ -127,7 +127,7 @@ func (w *world) starts(t *rapid.T, got []decision) {
 	for id, in := range w.invocations {
 		i, found := slices.BinarySearchFunc(got, id, func(d decision, id int) int { return cmp.Compare(d.id, id) })
 		if found == in.rejected {
-			t.Fatalf("invocation %d: started %v, rejected by the twin %v", id, found, in.rejected)
+			t.Fatalf("invocation %d: got started %v, want %v", id, found, !in.rejected)
 		}
 		if !found {
 			continue
@@ -135,7 +135,7 @@ func (w *world) starts(t *rapid.T, got []decision) {
 		want := decision{id, in.start, int32(in.gpu), map[kind]residency.Start{
 			gpuWarm: residency.GPUWarm, hostWarm: residency.HostWarm, cold: residency.Cold}[in.kind]}
 		if got[i] != want {
-			t.Fatalf("invocation %d of %s at %v: %+v, the twin %+v", id, w.functions[in.f].Name, in.at, got[i], want)
+			t.Fatalf("invocation %d of %s at %v: got %+v, want %+v, as in the twin", id, w.functions[in.f].Name, in.at, got[i], want)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (w *world) totals(t *rapid.T, got *sim.Result) {
 		"max_gap": got.Fairness.MaxGapMS - w.gap(first), "bound": got.Fairness.BoundMS - w.bound(),
 	} {
 		if math.Abs(v-want[name]) > 1e-6 {
-			t.Fatalf("%s: %v, the twin %v", name, v, want[name])
+			t.Fatalf("%s: got %v, want %v, as in the twin", name, v, want[name])
 		}
 	}
 	for _, f := range got.Functions {
@@ -205,7 +205,7 @@ func (w *world) function(t *rapid.T, got sim.FunctionResult) {
 		squares /= float64(len(latency))
 	}
 	if n != got.Invocations || math.Abs(mean-got.MeanMS) > 1e-6 || math.Abs(service-got.ServiceMS) > 1e-6 || math.Abs(squares-got.Variance) > max(1e-3, 1e-13*squares) {
-		t.Fatalf("%+v, the twin: %d, mean %v, service %v, variance %v", got, n, mean, service, squares)
+		t.Fatalf("got %+v, want %d invocations, mean %v, service %v, variance %v, as in the twin", got, n, mean, service, squares)
 	}
 }
 

@@ -43,10 +43,10 @@ func TestExclusive(t *testing.T) {
 			g := &last[a.GPU]
 			if g.function != a.Function {
 				if now < g.until {
-					t.Fatalf("at %v function %d starts on GPU %d, where %d runs until %v", now, a.Function, a.GPU, g.function, g.until)
+					t.Fatalf("at %v: function %d starts on GPU %d, where function %d runs until %v, want a start after that", now, a.Function, a.GPU, g.function, g.until)
 				}
 				if a.Start != residency.Cold {
-					t.Fatalf("at %v function %d takes GPU %d and starts %v, want %v", now, a.Function, a.GPU, a.Start, residency.Cold)
+					t.Fatalf("at %v: start of function %d on GPU %d of another function: got %v, want %v", now, a.Function, a.GPU, a.Start, residency.Cold)
 				}
 			}
 			g.function, g.until = a.Function, max(g.until, now+a.Expected)
@@ -57,7 +57,7 @@ func TestExclusive(t *testing.T) {
 			t.Fatal(err)
 		}
 		if started+rejected != len(rows) || result.Completed != int64(started) {
-			t.Fatalf("%d rows: %d started, %d completed, %d rejected", len(rows), started, result.Completed, rejected)
+			t.Fatalf("%d rows: got %d started, %d completed, %d rejected; want each one completed or rejected", len(rows), started, result.Completed, rejected)
 		}
 	})
 }

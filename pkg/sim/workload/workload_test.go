@@ -14,7 +14,7 @@ func sorted(t *testing.T, w Workload, end time.Duration) {
 	t.Helper()
 	for i, row := range w.Rows {
 		if row.At < 0 || row.At >= end || i > 0 && row.At < w.Rows[i-1].At || int(row.Function) >= len(w.Functions) {
-			t.Fatalf("row %d: %+v", i, row)
+			t.Fatalf("row %d: got %+v, want ascending times below %v and a known function", i, row, end)
 		}
 	}
 }
@@ -32,10 +32,10 @@ func TestPatterns(t *testing.T) {
 		}
 		series := p.Series(rate, seconds, 7)
 		if !reflect.DeepEqual(series, p.Series(rate, seconds, 7)) {
-			t.Errorf("%s: the same seed gives another series", shape)
+			t.Errorf("%s: two series with the same seed differ, want the same series", shape)
 		}
 		if reflect.DeepEqual(series, p.Series(rate, seconds, 8)) {
-			t.Errorf("%s: another seed gives the same series", shape)
+			t.Errorf("%s: two series with different seeds are equal, want different series", shape)
 		}
 		sum, squares := 0.0, 0.0
 		for tens := range slices.Chunk(series, 10) {
@@ -88,7 +88,7 @@ func TestPatternChecked(t *testing.T) {
 		p := Defaults()
 		change(&p)
 		if p.Check() == nil {
-			t.Errorf("%+v is accepted", p)
+			t.Errorf("check of %+v: got no error, want one", p)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestMixed(t *testing.T) {
 	}
 	for _, f := range w.Functions {
 		if f.Warm < 20*time.Millisecond || f.Warm > 2*time.Second || f.Cold < f.Warm+time.Second || f.MemMiB < 100 || f.MemMiB > 4096 || f.Load <= 0 {
-			t.Errorf("%+v", f)
+			t.Errorf("got %+v, want times, memory and load in the ranges of the mix", f)
 		}
 	}
 }
@@ -134,11 +134,11 @@ func TestLALB(t *testing.T) {
 			models[f.Model] = f
 			least, most = min(least, f.MemMiB), max(most, f.MemMiB)
 			if f.Cold != f.Warm+f.Load {
-				t.Errorf("%+v: a miss is not load and inference", f)
+				t.Errorf("function %+v: got a cold time of %v, want the load and the inference, %v", f, f.Cold, f.Warm+f.Load)
 			}
 		}
 		if len(models) != n || least != 1269 || most < 3900 {
-			t.Errorf("working set %d: %d models, %g to %g MiB", n, len(models), least, most)
+			t.Errorf("working set %d: got %d models of %g to %g MiB, want %d of 1269 to at least 3900 MiB", n, len(models), least, most, n)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestMQFQ(t *testing.T) {
 		}
 		rate := float64(len(w.Rows)) / q.Duration
 		if u := busy / q.Duration; math.Abs(u-0.7) > 0.03 || math.Abs(rate-2.69) > 0.05 || len(w.Functions) != 19 {
-			t.Errorf("seed %d: %d functions keep the GPU busy for %g at %g requests a second", seed, len(w.Functions), u, rate)
+			t.Errorf("seed %d: got %d functions, a utilization of %g and %g requests a second; want 19, 0.7 ± 0.03 and 2.69 ± 0.05", seed, len(w.Functions), u, rate)
 		}
 	}
 }
