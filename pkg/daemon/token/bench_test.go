@@ -30,7 +30,7 @@ func BenchmarkGrantRoundTrip(b *testing.B) {
 	echo := connectTo(b, filepath.Join(dir, "echo"))
 	bare := filepath.Join(dir, "bare")
 	if out, err := exec.Command("cc", "-O2", "-o", bare, "testdata/echo.c").CombinedOutput(); err != nil {
-		b.Fatalf("%v: %s", err, out)
+		b.Fatalf("compile testdata/echo.c: %v: %s", err, out)
 	}
 	start(b, exec.Command(bare, bare+".sock"), "serves")
 	bareEcho := connectTo(b, bare+".sock")
@@ -117,7 +117,7 @@ func cpuTime(b *testing.B, pid int) time.Duration {
 	for _, which := range []string{"schedstat"} {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/%s", pid, which))
 		if err != nil || len(tasks) == 0 {
-			b.Fatal("no threads of", pid, err)
+			b.Fatalf("threads of process %d: got %d, %v; want at least one", pid, len(tasks), err)
 		}
 		for _, path := range tasks {
 			var ns int64

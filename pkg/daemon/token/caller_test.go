@@ -45,7 +45,7 @@ func (c *caller) greet(t testing.TB, instance string) {
 	msg, err := wire.Parse(c.buf[:n])
 	welcome, ok := msg.(wire.Welcome)
 	if err != nil || !ok {
-		t.Fatal(msg, err)
+		t.Fatalf("answer to the hello: got %v, %v; want a welcome", msg, err)
 	}
 	control, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {

@@ -23,10 +23,10 @@ import (
 func TestRefused(t *testing.T) {
 	s, hasty := serve(t, Config{}), serve(t, Config{HelloTimeout: 50 * time.Millisecond})
 	s.register(reg("a", 60, 1, 1))
-	for name, who := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
-		_, err := tokentest.Dial(s.clientSocket(), who[0], who[1], 0)
+	for name, hello := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
+		_, err := tokentest.Dial(s.clientSocket(), hello[0], hello[1], 0)
 		if !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "do not match") {
-			t.Errorf("wrong %s: %v", name, err)
+			t.Errorf("hello with a wrong %s: got %v, want a refusal: … do not match", name, err)
 		}
 	}
 	long := append(wire.Append(nil, wire.Request{}), make([]byte, 600)...)
@@ -56,19 +56,19 @@ func TestRefused(t *testing.T) {
 		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		answer, err := io.ReadAll(conn)
 		if err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: read the answer: %v", name, err)
 		}
 		if !bytes.Contains(answer, []byte(tt.reason)) || tt.reason == "" && len(answer) != 0 {
-			t.Errorf("%s: answer %q, want %q", name, answer, tt.reason)
+			t.Errorf("%s: got answer %q, want %q", name, answer, tt.reason)
 		}
 		_ = conn.Close()
 	}
 	if st := s.status(); st.GPUs[0].Clients[0].State != "absent" {
-		t.Errorf("somebody got in: %+v", st)
+		t.Errorf("state of instance a after refused connections: got %+v, want absent", st)
 	}
 }
 
-func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
+func TestProtocolErrorEndsLease(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
 	s.lease(a)
@@ -80,7 +80,7 @@ func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
 	}
 	s.await(b)
 	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
-		t.Error("the gate stayed open")
+		t.Error("gate of a client after a protocol error: got open, want closed")
 	}
 }
 
@@ -119,20 +119,20 @@ func TestSlotsAreLimited(t *testing.T) {
 			for n, kind := range tt.kinds {
 				err := dial(kind)
 				if refused := errors.Is(err, tokentest.ErrRefused); err != nil && !refused || refused != (tt.refused != "" && n == len(tt.kinds)-1) {
-					t.Fatalf("process %d: %v", n+1, err)
+					t.Fatalf("process %d: got %v, want refused %v", n+1, err, tt.refused != "" && n == len(tt.kinds)-1)
 				}
 				if err != nil && !strings.Contains(err.Error(), tt.refused) {
-					t.Errorf("process %d is refused: %v", n+1, err)
+					t.Errorf("refusal of process %d: got %v, want %s", n+1, err, tt.refused)
 				}
 			}
 			for _, c := range all {
 				if used := c.Used(); int(c.Welcome.Slot) >= used || used > wire.PageSlotsMost {
-					t.Errorf("slot %d of %d", c.Welcome.Slot, used)
+					t.Errorf("got slot %d of %d used ones, want a used slot and at most %d of them", c.Welcome.Slot, used, wire.PageSlotsMost)
 				}
 			}
 			if tt.leaves >= 0 {
 				all[tt.leaves].Close()
-				eventually(t, "another gets in", func() bool { return dial('n') == nil })
+				eventually(t, "another process is connected", func() bool { return dial('n') == nil })
 			}
 		})
 	}
@@ -169,7 +169,7 @@ func TestFloodEndsTheConnection(t *testing.T) {
 			select {
 			case <-bad.Closed:
 			case <-time.After(patience):
-				t.Fatal("it is not cut off")
+				t.Fatalf("the connection of the flooding client did not end within %v", patience)
 			}
 			if err := good.Return(lease, time.Millisecond, true); err != nil {
 				t.Fatal(err)
@@ -212,22 +212,22 @@ func TestFastClientIsReadAgain(t *testing.T) {
 		if err := a.Return(s.lease(a), time.Millisecond, false); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the lease is back", func() bool { return s.status().GPUs[0].Clients[0].State == "idle" })
+		eventually(t, "client a is idle", func() bool { return s.status().GPUs[0].Clients[0].State == "idle" })
 		if elapsed := time.Since(began); elapsed < pacePeriod {
-			t.Errorf("it was read after %v", elapsed)
+			t.Errorf("read again after %v, want at least %v", elapsed, pacePeriod)
 		}
 	}
 }
 
-// TestSilentConnectionsKeepNobodyOut checks that a client that sends its hello is admitted while more
+// TestSilentConnectionsDoNotBlockOthers checks that a client that sends its hello is admitted while more
 // silent connections than the limit exist.
-func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+func TestSilentConnectionsDoNotBlockOthers(t *testing.T) {
 	s := serve(t, Config{HelloTimeout: time.Minute})
 	s.register(reg("a", 60, 1, 1))
 	for range maxUnknown + 50 {
 		s.raw()
 	}
-	eventually(t, "the oldest are gone", func() bool {
+	eventually(t, fmt.Sprintf("%d silent connections remain", maxUnknown), func() bool {
 		open := 0
 		_ = s.d.locked(func() { open = len(s.d.sessions.greetings) })
 		return open == maxUnknown
@@ -246,7 +246,7 @@ func TestStorms(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 0.5, 0.5))
 	s.register(reg("b", 30, 0.5, 0.5))
-	eventually(t, "all that the daemon runs has begun", func() bool {
+	eventually(t, "the goroutines of the daemon have started", func() bool {
 		text := make([]byte, 1<<20)
 		text = text[:runtime.Stack(text, true)]
 		return bytes.Count(text, []byte("/errgroup.(*Group).Wait(")) == 2 // its own and the chassis's
@@ -283,7 +283,7 @@ func TestStorms(t *testing.T) {
 	}()
 	// The storms and other programs also use the processors. One undisturbed window shows that the
 	// daemon does not limit the instance.
-	eventually(t, "a window with the instance's share", func() bool {
+	eventually(t, "instance a has used more than 0.4 of a window", func() bool {
 		return joins.Load() > 100 && s.status().GPUs[0].Clients[0].Used > 0.4
 	})
 	t.Logf("its share after %d joins", joins.Load())
@@ -292,28 +292,28 @@ func TestStorms(t *testing.T) {
 		t.Error(err)
 	}
 	storm.Wait()
-	eventually(t, "the storms leave nothing", func() bool {
+	eventually(t, "only the connection of instance a and the first goroutines remain", func() bool {
 		greeted, read := 0, 0
 		_ = s.d.locked(func() { greeted, read = len(s.d.sessions.greetings), len(s.d.sessions.poller.sessions) })
 		return greeted == 0 && read == 1 && runtime.NumGoroutine() <= before
 	})
 }
 
-// TestLies checks that a report of more than the time since the grant counts as that time, and so
-// does a report of 0 from a process that has launched.
-func TestLies(t *testing.T) {
-	for name, lie := range map[string]func(*tokentest.Client) time.Duration{
-		"more than there was": func(*tokentest.Client) time.Duration { return 1<<63 - 1 },
-		"nothing":             func(c *tokentest.Client) time.Duration { c.Slot().Launches++; return 0 },
+// TestWrongReportsAreCorrected checks that a report of more than the time since the grant counts as
+// that time, and so does a report of 0 from a process that has launched.
+func TestWrongReportsAreCorrected(t *testing.T) {
+	for name, wrongTime := range map[string]func(*tokentest.Client) time.Duration{
+		"more than elapsed":   func(*tokentest.Client) time.Duration { return 1<<63 - 1 },
+		"zero after a launch": func(c *tokentest.Client) time.Duration { c.Slot().Launches++; return 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			undisturbed(t, func() error { return lieAbout(t, lie) })
+			undisturbed(t, func() error { return reportWrongTime(t, wrongTime) })
 		})
 	}
 }
 
-// lieAbout holds a lease for a moment and reports a wrong time.
-func lieAbout(t *testing.T, lie func(*tokentest.Client) time.Duration) error {
+// reportWrongTime holds a lease for a moment and reports a wrong time.
+func reportWrongTime(t *testing.T, wrongTime func(*tokentest.Client) time.Duration) error {
 	s := serve(t, Config{Settings: Settings{Window: 500 * time.Millisecond}})
 	a, b := s.join(reg("a", 60, 0.5, 0.5)), s.join(reg("b", 60, 0.5, 0.5))
 	lease := s.lease(a)
@@ -324,14 +324,14 @@ func lieAbout(t *testing.T, lie func(*tokentest.Client) time.Duration) error {
 	for time.Since(start) < 50*time.Millisecond {
 		runtime.Gosched()
 	}
-	if err := a.Return(lease, lie(a), false); err != nil {
+	if err := a.Return(lease, wrongTime(a), false); err != nil {
 		t.Fatal(err)
 	}
 	s.await(b)
 	used := 0.0
-	eventually(t, "a window with the lie ends", func() bool { used = s.row("a").Used; return used > 0 })
+	eventually(t, "the window with the wrong report has ended", func() bool { used = s.row("a").Used; return used > 0 })
 	if used < 0.09 || used > 0.6 {
-		return fmt.Errorf("charged %v of a window, want the time it held the lease", used)
+		return fmt.Errorf("charged for a lease of 50 ms: got %v of a window, want 0.09 to 0.6", used)
 	}
 	return nil
 }
@@ -342,7 +342,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	for uid, ok := range map[uint32]bool{0: true, uint32(unix.Geteuid()): true, 777: true, 778: false, 65534: false} {
 		err := s.d.sessions.admitsUser(conn, unix.Ucred{Uid: uid})
 		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "may not connect to this token daemon") {
-			t.Errorf("user %d: %v", uid, err)
+			t.Errorf("user %d: got %v, want admitted %v, or the error: … may not connect to this token daemon", uid, err, ok)
 		}
 	}
 }
@@ -352,14 +352,14 @@ func TestPace(t *testing.T) {
 	s, start := &allocation{}, time.Now()
 	for n := range paceMessages - 1 {
 		if rest := s.pace(start.Add(time.Duration(n))); rest != 0 {
-			t.Fatalf("message %d is slowed by %v, want 0", n, rest)
+			t.Fatalf("rest after message %d: got %v, want 0", n, rest)
 		}
 	}
 	if rest := s.pace(start.Add(30 * time.Millisecond)); rest != pacePeriod-30*time.Millisecond {
-		t.Errorf("rest %v", rest)
+		t.Errorf("rest after one message too many: got %v, want %v", rest, pacePeriod-30*time.Millisecond)
 	}
 	if rest := s.pace(start.Add(pacePeriod)); rest != 0 {
-		t.Errorf("rest %v in the next period, want 0", rest)
+		t.Errorf("rest in the next period: got %v, want 0", rest)
 	}
 }
 
@@ -376,7 +376,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 		_, _ = unix.Poll(fds, 0)
 		return fds[0].Revents&unix.POLLHUP != 0
 	}
-	eventually(t, "it is cut off", func() bool {
+	eventually(t, "the daemon has closed the connection of the slow reader", func() bool {
 		_, _ = unix.Write(c.fd, request)
 		for end := time.Now().Add(time.Second); time.Now().Before(end) && !gone(); time.Sleep(pause) {
 			if lease := atomic.LoadUint32(c.gate); lease != 0 {

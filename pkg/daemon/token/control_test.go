@@ -41,7 +41,7 @@ func TestControlRefuses(t *testing.T) {
 		var p wire.Problem
 		code, body := s.do("POST", "/v1/instances", tt.body)
 		if err := json.Unmarshal([]byte(body), &p); err != nil || code != tt.code || !strings.Contains(p.Message, tt.want) {
-			t.Errorf("%s: %d %s, want %d with %q", name, code, body, tt.code, tt.want)
+			t.Errorf("%s: got %d %s, want %d with %q", name, code, body, tt.code, tt.want)
 		}
 	}
 }
@@ -53,7 +53,7 @@ func TestReRegisterChangesTheSlice(t *testing.T) {
 	r.MemLimit = 2 << 30
 	s.register(r)
 	if got := s.status().GPUs[0].Clients[0]; got.SMPct != 30 || got.QuotaLimit != 0.5 || a.MemLimit() != 2<<30 {
-		t.Errorf("after: %+v, page limit %d", got, a.MemLimit())
+		t.Errorf("after the change: got %+v, memory limit %d in the page; want 30%% of the SMs, a quota limit of 0.5 and %d bytes", got, a.MemLimit(), uint64(2<<30))
 	}
 }
 
@@ -73,14 +73,14 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 				case err == nil:
 					c.Close()
 				case !errors.Is(err, tokentest.ErrRefused): // earlier connections may occupy all slots
-					t.Error("dial:", err)
+					t.Errorf("connect a process: got %v, want a connection or a refusal", err)
 					return
 				}
 			}
 		})
 	}
-	taken, kept := 0, 0
-	for n := 0; (taken < 20 || kept < 20) && !t.Failed() && n < 20000; n++ {
+	accepted, conflicts := 0, 0
+	for n := 0; (accepted < 20 || conflicts < 20) && !t.Failed() && n < 20000; n++ {
 		r := reg("a", 60, 1, 1)
 		r.GPU = fmt.Sprint("sim:", n%2)
 		text, err := json.Marshal(r)
@@ -89,16 +89,16 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 		}
 		switch code, body := s.do("POST", "/v1/instances", string(text)); code {
 		case http.StatusOK:
-			taken++
+			accepted++
 		case http.StatusConflict:
-			kept++
+			conflicts++
 		default:
-			t.Fatal(code, body)
+			t.Fatalf("register on GPU %s: got %d %s, want 200 or 409", r.GPU, code, body)
 		}
 	}
 	stop()
 	dialing.Wait()
-	t.Logf("taken %d times, not taken %d times", taken, kept)
+	t.Logf("%d registrations accepted, %d refused with 409", accepted, conflicts)
 	known := s.status()
 	text, err := os.ReadFile(s.d.registry.records.path("a"))
 	if err != nil {
@@ -110,7 +110,7 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 	}
 	for _, g := range known.GPUs {
 		if is, want := len(g.Clients) > 0, g.GPU == record.reg.Device(); is != want {
-			t.Errorf("gpu %s has the instance: %v; on disk it is on %s", g.GPU, is, record.reg.Device())
+			t.Errorf("GPU %s has the instance: got %v, want %v, since the record has GPU %s", g.GPU, is, want, record.reg.Device())
 		}
 	}
 }
@@ -140,20 +140,20 @@ func TestWeb(t *testing.T) {
 	}
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/v1/status": 404} {
 		if code, _, _ := get(path); code != want {
-			t.Errorf("%s: %d, want %d", path, code, want)
+			t.Errorf("GET %s: got %d, want %d", path, code, want)
 		}
 	}
-	eventually(t, "the lease is back", func() bool { return s.row("a").State == "idle" })
+	eventually(t, "client a is idle", func() bool { return s.row("a").State == "idle" })
 	_, kind, text := get("/metrics")
 	if !strings.HasPrefix(kind, "application/openmetrics-text") {
-		t.Error("content type", kind)
+		t.Errorf("content type of /metrics: got %q, want application/openmetrics-text", kind)
 	}
 	for _, want := range []string{
 		`gfaas_token_grants_total{gpu="sim"} 1.0`, `gfaas_token_clients{gpu="sim",state="idle"} 1.0`,
 		`gfaas_token_instances{gpu="sim"} 1.0`, `gfaas_token_wait_seconds_count{gpu="sim"} 1`, "# EOF",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
+			t.Errorf("metrics: want %s, got\n%s", want, text)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func (s *server) metric(series string) (float64, bool) {
 		if value, ok := strings.CutPrefix(line, series+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 			if err != nil {
-				s.t.Fatal(line, err)
+				s.t.Fatalf("parse the metric in %q: %v", line, err)
 			}
 			return v, true
 		}
@@ -174,22 +174,22 @@ func (s *server) metric(series string) (float64, bool) {
 	return 0, false
 }
 
-// TestCountersOfWhoStays checks that the counters include a process's current activity, and not only
+// TestCountersOfConnectedProcesses checks that the counters include a process's current activity, and not only
 // finished leases or sessions: an undisturbed process may never return its lease.
-func TestCountersOfWhoStays(t *testing.T) {
+func TestCountersOfConnectedProcesses(t *testing.T) {
 	s := serve(t, Config{Settings: Settings{Window: 10 * time.Millisecond}})
 	a := s.join(reg("a", 60, 1, 1))
 	const of = `{gpu="sim",instance="a"}`
 	if v, ok := s.metric("gfaas_token_launches_total" + of); !ok || v != 0 {
-		t.Errorf("%v launches at first, %v", v, ok)
+		t.Errorf("launches of a new process: got %v, found %v; want 0, true", v, ok)
 	}
 	lease := s.lease(a)
 	a.Slot().Launches, a.Slot().BlockedNS = 5, 2e9
 	for series, want := range map[string]float64{"gpu_seconds_total": 0.05, "launches_total": 5, "blocked_seconds_total": 2} {
-		eventually(t, series, func() bool { v, _ := s.metric("gfaas_token_" + series + of); return v >= want })
+		eventually(t, fmt.Sprintf("%s is at least %v", series, want), func() bool { v, _ := s.metric("gfaas_token_" + series + of); return v >= want })
 	}
 	if a.Gate() != lease {
-		t.Error("the lease was asked back")
+		t.Errorf("gate: got %d, want lease %d, which was not revoked", a.Gate(), lease)
 	}
 	charged, _ := s.metric("gfaas_token_gpu_seconds_total" + of)
 	a.Close()
@@ -199,9 +199,9 @@ func TestCountersOfWhoStays(t *testing.T) {
 	}
 	defer b.Close()
 	b.Slot().Launches = 2
-	eventually(t, "those of who has left", func() bool { v, _ := s.metric("gfaas_token_launches_total" + of); return v == 7 })
+	eventually(t, "the launches include those of the process that has ended", func() bool { v, _ := s.metric("gfaas_token_launches_total" + of); return v == 7 })
 	if v, _ := s.metric("gfaas_token_gpu_seconds_total" + of); v < charged {
-		t.Errorf("%v s of GPU time, %v before", v, charged)
+		t.Errorf("GPU time after the process has ended: got %v s, want at least %v s", v, charged)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestWebReaderThatDoesNotRead(t *testing.T) {
 		_, err = conn.Write([]byte("GET /metrics HTTP/1.1\r\nHost: tokend\r\n\r\n"))
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("its connection goes on")
+		t.Error("connection of a client that reads nothing: got an open connection, want a closed one")
 	}
 }
 
@@ -261,30 +261,30 @@ func TestChange(t *testing.T) {
 		`{`:                                                          http.StatusBadRequest,
 	} {
 		if code, text := s.do("PATCH", "/v1/instances/a", body); code != want {
-			t.Errorf("%s: %d %s, want %d", body, code, text, want)
+			t.Errorf("change to %s: got %d %s, want %d", body, code, text, want)
 		}
 	}
 	if code, _ := s.do("PATCH", "/v1/instances/b", `{}`); code != http.StatusNotFound {
-		t.Error("an instance that is not there:", code)
+		t.Errorf("change of an unknown instance: got %d, want 404", code)
 	}
 	c := s.status().GPUs[0].Clients[0]
 	if c.QuotaRequest != 0.2 || c.QuotaLimit != 0.9 || c.MemLimitMiB != 2048 || c.SMPct != 60 || c.PID == 0 {
-		t.Errorf("status: %+v", c)
+		t.Errorf("status after the change: got %+v, want quotas of 0.2 and 0.9, 2048 MiB, 60%% of the SMs and a PID", c)
 	}
 	if err := a.Return(lease, time.Millisecond, true); err != nil {
 		t.Fatal(err)
 	}
 	s.lease(a)
-	kept, err := os.ReadFile(s.d.registry.records.path("a"))
+	text, err := os.ReadFile(s.d.registry.records.path("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, err := parseRecord(kept)
+	i, err := parseRecord(text)
 	if err != nil || i.reg.QuotaRequest != 0.2 || i.reg.MemLimit != 2<<30 {
-		t.Errorf("kept: %s, %v", kept, err)
+		t.Errorf("record after the change: got %s, %v; want a quota request of 0.2 and 2 GiB", text, err)
 	}
 	if again, err := s.dial("a", 0); err != nil {
-		t.Error("its secret no longer holds:", err)
+		t.Errorf("connect with the secret after the change: got %v, want no error", err)
 	} else {
 		again.Close()
 	}
@@ -295,20 +295,20 @@ func TestUnregisterGatesProcesses(t *testing.T) {
 	a := s.join(reg("a", 60, 1, 1))
 	s.lease(a)
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
-		t.Fatal("unregister:", code)
+		t.Fatalf("unregister instance a: got %d, want 204", code)
 	}
 	<-a.Closed
 	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
-		t.Error("the gate stayed open")
+		t.Error("gate of a process of a removed instance: got open, want closed")
 	}
 	if _, err := s.dial("a", 0); err == nil {
-		t.Error("a process of a removed instance got in")
+		t.Error("hello of a process of a removed instance: got no error, want a refusal")
 	}
 	if left, _ := filepath.Glob(filepath.Join(s.d.registry.records.dir, "*")); len(left) != 0 {
-		t.Error("left on disk:", left)
+		t.Errorf("records after the removal: got %v, want none", left)
 	}
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNotFound {
-		t.Error("unregister again:", code)
+		t.Errorf("unregister instance a again: got %d, want 404", code)
 	}
 }
 
@@ -353,10 +353,10 @@ func FuzzControl(f *testing.F) {
 		var problem wire.Problem
 		switch {
 		case w.Code == http.StatusInternalServerError && !strings.Contains(w.Body.String(), "instance's folder"):
-			t.Errorf("%s %s %q: %d %s", method, path, body, w.Code, w.Body)
+			t.Errorf("%s %s %q: got %d %s, want no status 500 but for the instance's folder", method, path, body, w.Code, w.Body)
 		case w.Code >= 400 && w.Header().Get("Content-Type") == "application/json" &&
 			(json.Unmarshal(w.Body.Bytes(), &problem) != nil || problem.Message == ""):
-			t.Errorf("%s %s %q: %d without a message: %s", method, path, body, w.Code, w.Body)
+			t.Errorf("%s %s %q: got %d %s, want a message", method, path, body, w.Code, w.Body)
 		}
 		var status wire.Status
 		if err := json.Unmarshal(do("GET", "/v1/status", "").Body.Bytes(), &status); err != nil {
@@ -365,12 +365,12 @@ func FuzzControl(f *testing.F) {
 		for _, g := range status.GPUs {
 			for _, c := range g.Clients {
 				if w := do("DELETE", "/v1/instances/"+c.Instance, ""); w.Code != http.StatusNoContent && w.Code != http.StatusNotFound {
-					t.Errorf("remove %s: %d %s", c.Instance, w.Code, w.Body)
+					t.Errorf("remove instance %s: got %d %s, want 204 or 404", c.Instance, w.Code, w.Body)
 				}
 			}
 		}
 		if len(d.registry.instances) != 0 {
-			t.Errorf("%d instances are left after %q", len(d.registry.instances), body)
+			t.Errorf("instances after %q and the removal of all: got %d, want 0", body, len(d.registry.instances))
 		}
 	})
 }

@@ -88,14 +88,14 @@ func serve(t testing.TB, cfg Config) *server {
 			select {
 			case result = <-s.ends:
 			case <-time.After(patience):
-				t.Fatal("the daemon does not end")
+				t.Fatalf("the daemon did not end within %v", patience)
 			}
 		}
 		return result
 	}
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
-			t.Error("serve:", err)
+			t.Errorf("end of the daemon: got %v, want no error", err)
 		}
 	})
 	return s
@@ -143,7 +143,7 @@ func (s *server) register(r wire.Registration) {
 		s.t.Fatal(err)
 	}
 	if status, body := s.do("POST", "/v1/instances", string(text)); status != http.StatusOK {
-		s.t.Fatalf("register %s: %d %s", r.Instance, status, body)
+		s.t.Fatalf("register instance %s: got %d %s, want 200", r.Instance, status, body)
 	}
 }
 
@@ -178,7 +178,7 @@ func (s *server) await(c *tokentest.Client) uint32 {
 	defer cancel()
 	lease, err := c.Await(ctx)
 	if err != nil {
-		s.t.Fatal("no lease:", err)
+		s.t.Fatalf("wait for a lease: %v", err)
 	}
 	return lease
 }
@@ -188,7 +188,7 @@ func (s *server) status() wire.Status {
 	code, body := s.do("GET", "/v1/status", "")
 	var out wire.Status
 	if err := json.NewDecoder(strings.NewReader(body)).Decode(&out); err != nil || code != 200 {
-		s.t.Fatalf("status: %d %s", code, body)
+		s.t.Fatalf("GET /v1/status: got %d %s, %v; want 200 and a status", code, body, err)
 	}
 	return out
 }
@@ -203,7 +203,7 @@ func eventually(t testing.TB, condition string, ok func() bool) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatal("never: ", condition)
+			t.Fatalf("timed out after %v waiting until %s", patience, condition)
 		}
 	}
 }
@@ -212,13 +212,13 @@ func TestGrantRevokeReturn(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 0.3, 0.3))
 	if a.Welcome.WindowNS != 1e8 || a.Welcome.NSlots != wire.PageSlotsMost || a.Welcome.MemLimit != 1<<30 || a.MemLimit() != 1<<30 {
-		t.Errorf("welcome %+v, the page says %d", a.Welcome, a.MemLimit())
+		t.Errorf("got welcome %+v and a memory limit of %d in the page, want a window of 100 ms, %d slots and %d bytes in both", a.Welcome, a.MemLimit(), wire.PageSlotsMost, 1<<30)
 	}
 	if a.Gate() != 0 {
-		t.Error("the gate is open before a request")
+		t.Errorf("gate before a request: got %d, want 0", a.Gate())
 	}
 	var lease uint32
-	eventually(t, "it is looked at before its window's budget ends, after 30 ms", func() bool {
+	eventually(t, "the status was read before the budget of client a ended, after 30 ms", func() bool {
 		lease = s.lease(a)
 		st := s.status()
 		if a.Gate() != lease {
@@ -228,42 +228,42 @@ func TestGrantRevokeReturn(t *testing.T) {
 			return false
 		}
 		if st.GPUs[0].SMRunningPct != 60 || st.GPUs[0].Clients[0].State != "running" {
-			t.Errorf("status while running: %+v", st)
+			t.Errorf("status while client a runs: got %+v, want 60%% of the SMs leased and the state running", st)
 		}
 		return true
 	})
 	select {
 	case end := <-a.Revoked:
 		if end != lease || a.Gate() != 0 {
-			t.Errorf("lease %d asked back, %d held, gate %d", end, lease, a.Gate())
+			t.Errorf("revoke: got lease %d, gate %d; want lease %d, gate 0", end, a.Gate(), lease)
 		}
 	case <-time.After(patience):
-		t.Fatal("never asked back")
+		t.Fatalf("the lease of client a was not revoked within %v", patience)
 	}
 	if st := s.status(); st.GPUs[0].SMRunningPct != 60 || st.GPUs[0].Clients[0].State != "draining" {
-		t.Errorf("status while draining: %+v", st)
+		t.Errorf("status while client a drains: got %+v, want 60%% of the SMs leased and the state draining", st)
 	}
 	if err := a.Return(lease, 30*time.Millisecond, true); err != nil {
 		t.Fatal(err)
 	}
 	if again := s.await(a); again == lease {
-		t.Error("a lease number came twice")
+		t.Errorf("second lease: got number %d again, want another one", again)
 	}
 }
 
-func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
+func TestClientsThatDoNotFitTakeTurns(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
 	first := s.lease(a)
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "b waits", func() bool { return s.status().GPUs[0].Clients[1].State == "waiting" })
+	eventually(t, "client b waits for a lease", func() bool { return s.status().GPUs[0].Clients[1].State == "waiting" })
 	if b.Gate() != 0 {
-		t.Fatal("both hold a lease")
+		t.Fatalf("gate of client b while a holds a lease: got %d, want 0", b.Gate())
 	}
 	if why := s.row("b").Why; !strings.HasPrefix(why, "waiting-for-sms; sm_pct=60; ") {
-		t.Errorf("it waits, as the status says, because %q, want waiting-for-sms; sm_pct=60; …", why)
+		t.Errorf("why client b waits: got %q, want waiting-for-sms; sm_pct=60; …", why)
 	}
 	if err := a.Return(first, time.Millisecond, false); err != nil {
 		t.Fatal(err)
@@ -271,13 +271,13 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 	s.await(b)
 }
 
-// TestToldEnd checks that a waiting client is granted its lease before the holder returns its own,
-// once the holder has announced that its work in flight ends soon.
-func TestToldEnd(t *testing.T) {
+// TestAnnouncedEndOverlapsHandover checks that a waiting client is granted its lease before the
+// holder returns its own, once the holder has announced that its work in flight ends soon.
+func TestAnnouncedEndOverlapsHandover(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 1)) // b's lease must not end before the test sees it
 	if flags := a.Header().Flags; flags != wire.PageEndings|wire.PageFaults|wire.PagePIDs {
-		t.Errorf("the page's flags are %d", flags)
+		t.Errorf("flags of the page: got %d, want %d", flags, wire.PageEndings|wire.PageFaults|wire.PagePIDs)
 	}
 	lease := s.lease(a)
 	if err := b.Request(); err != nil {
@@ -286,32 +286,32 @@ func TestToldEnd(t *testing.T) {
 	select {
 	case <-a.Revoked:
 	case <-time.After(patience):
-		t.Fatal("never asked back")
+		t.Fatalf("the lease of client a was not revoked within %v", patience)
 	}
 	if err := a.Send(wire.Ending{Lease: lease, LeftNS: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	s.await(b)
-	eventually(t, "the first goes on for longer than it said", func() bool {
+	eventually(t, "the announced time of client a is over", func() bool {
 		row := s.row("a")
 		if row.State != "idle" && (row.State != "draining" || row.Reason.Code != policy.Overlaps) {
-			t.Fatalf("the first is %s: %s", row.State, row.Why)
+			t.Fatalf("client a: got state %s, %s; want idle, or draining with the reason %s", row.State, row.Why, policy.Overlaps)
 		}
 		return row.State == "draining"
 	})
 	if err := a.Return(lease, time.Millisecond, true); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first waits again", func() bool { return s.row("a").State == "waiting" })
+	eventually(t, "client a waits for a lease again", func() bool { return s.row("a").State == "waiting" })
 }
 
-func TestThreeThatFitRunTogether(t *testing.T) {
+func TestClientsThatFitRunTogether(t *testing.T) {
 	s := serve(t, Config{})
 	for _, c := range []*tokentest.Client{s.join(reg("a", 24, 1, 1)), s.join(reg("b", 24, 1, 1)), s.join(reg("c", 50, 1, 1))} {
 		s.lease(c)
 	}
 	if got := s.status().GPUs[0].SMRunningPct; got != 98 {
-		t.Errorf("%v%% of SMs hold leases, want 98", got)
+		t.Errorf("SMs with leases: got %v%%, want 98%%", got)
 	}
 }
 
@@ -341,15 +341,15 @@ func TestShares(t *testing.T) {
 		for range want {
 			r := <-results
 			if r.err != nil {
-				t.Fatal(r.id, r.err)
+				t.Fatalf("saturate the GPU as client %s: %v", r.id, r.err)
 			}
 			got[r.id] = r.used.Seconds() / length.Seconds()
 			total += got[r.id]
 		}
 		t.Logf("used of the GPU: %v", got)
 		for id, quota := range want {
-			if part := got[id] / total; part < quota-0.03 || part > quota+0.03 || got[id] > quota+0.03 {
-				return fmt.Errorf("%s used %.3f of the GPU and %.3f of the time that all used, want %v", id, got[id], part, quota)
+			if share := got[id] / total; share < quota-0.03 || share > quota+0.03 || got[id] > quota+0.03 {
+				return fmt.Errorf("client %s: got %.3f of the GPU and %.3f of the time that all clients used, want %v ± 0.03 of that time, and at most %v of the GPU", id, got[id], share, quota, quota+0.03)
 			}
 		}
 		return nil
@@ -361,9 +361,9 @@ func TestLoneClientKeepsItsLease(t *testing.T) {
 	a := s.join(reg("a", 100, 1, 1))
 	lease := s.lease(a)
 	start := time.Now()
-	eventually(t, "20 windows pass", func() bool {
+	eventually(t, "20 windows have passed", func() bool {
 		if a.Gate() != lease {
-			t.Fatalf("the gate closed after %v", time.Since(start))
+			t.Fatalf("gate after %v: got %d, want lease %d", time.Since(start), a.Gate(), lease)
 		}
 		return time.Since(start) > 100*time.Millisecond
 	})

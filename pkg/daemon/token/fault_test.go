@@ -19,7 +19,7 @@ func (s *server) faults() []wire.InstanceFault {
 	status, body := s.do("GET", "/v1/faults", "")
 	var out wire.Faults
 	if err := json.Unmarshal([]byte(body), &out); err != nil || status != 200 {
-		s.t.Fatalf("%d %s: %v", status, body, err)
+		s.t.Fatalf("GET /v1/faults: got %d %s, %v; want 200 and a list", status, body, err)
 	}
 	return out.Faults
 }
@@ -51,46 +51,46 @@ func fault(t *testing.T, code uint32, call string) wire.Fault {
 	return wire.Fault{Code: code, Call: name}
 }
 
-// TestFaultIsKept checks that the first error that ends a process's use of CUDA is recorded with its
+// TestFaultIsRecorded checks that the first error that ends a process's use of CUDA is recorded with its
 // instance, until another instance takes its name.
-func TestFaultIsKept(t *testing.T) {
+func TestFaultIsRecorded(t *testing.T) {
 	var log lines
 	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	a, b := s.join(reg("a", 60, 0.5, 1)), s.join(reg("b", 60, 0.5, 1))
 	if got := s.faults(); got == nil || len(got) != 0 {
-		t.Errorf("before: %+v", got)
+		t.Errorf("faults before the first one: got %+v, want an empty list", got)
 	}
 	for _, m := range []wire.Fault{fault(t, 700, "cuCtxSynchronize"), fault(t, 719, "cuLaunchKernel")} {
 		if err := a.Send(m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "it is kept", func() bool { return len(s.faults()) == 1 })
+	eventually(t, "the fault of client a is recorded", func() bool { return len(s.faults()) == 1 })
 	f := s.faults()[0]
 	if f.Instance != "a" || f.PID == 0 || f.Call != "cuCtxSynchronize" || f.Code != 700 || f.Name != "CUDA_ERROR_ILLEGAL_ADDRESS" ||
 		f.Time.IsZero() || f.After != "" || f.Ended || f.GPU != "sim" {
-		t.Errorf("%+v", f)
+		t.Errorf("got fault %+v, want one of instance a, of code 700 from cuCtxSynchronize, with a PID and a time, not ended, on GPU sim", f)
 	}
 	const text = "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize"
 	if row := s.row("a"); row.Fault != text {
-		t.Errorf("the status says %q, want %v", row.Fault, text)
+		t.Errorf("fault in the status of a: got %q, want %q", row.Fault, text)
 	}
 	if row := s.row("b"); row.Fault != "" {
-		t.Errorf("of the neighbour the status says %q, want empty", row.Fault)
+		t.Errorf("fault in the status of b: got %q, want none", row.Fault)
 	}
 	if n := log.count(`call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS`); n != 1 || log.count("code=719") != 0 {
-		t.Errorf("logged %d times:\n%s", n, log.String())
+		t.Errorf("log lines about fault 700 and 719: got %d and %d, want 1 and 0:\n%s", n, log.count("code=719"), log.String())
 	}
 	s.lease(b) // b continues
 
 	a.Close()
-	eventually(t, "its process has ended", func() bool { return s.row("a").State == "absent" })
+	eventually(t, "instance a is absent", func() bool { return s.row("a").State == "absent" })
 	if f := s.faults(); len(f) != 1 || !f[0].Ended || s.row("a").Fault != text {
-		t.Errorf("after the end of the process: %+v, %q", f, s.row("a").Fault)
+		t.Errorf("after the end of the process: got %+v, status %q; want 1 fault that has ended, and the same status", f, s.row("a").Fault)
 	}
 	s.register(func() wire.Registration { r := reg("a", 60, 0.5, 1); r.Secret = "another"; return r }())
 	if f := s.faults(); len(f) != 0 {
-		t.Errorf("another instance of that name: %+v, want none", f)
+		t.Errorf("faults of another instance with the same name: got %+v, want none", f)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestFirstFault(t *testing.T) {
 		if err := c.Send(fault(t, 719, "cuStreamSynchronize")); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is kept", func() bool { return len(s.faults()) == n+1 })
+		eventually(t, "the fault of client "+id+" is recorded", func() bool { return len(s.faults()) == n+1 })
 	}
 	for _, f := range s.faults() {
 		want := ""
@@ -114,10 +114,10 @@ func TestFirstFault(t *testing.T) {
 			want = "b"
 		}
 		if f.After != want {
-			t.Errorf("%s: after %q, want %q", f.Instance, f.After, want)
+			t.Errorf("instance that failed before %s: got %q, want %q", f.Instance, f.After, want)
 		}
-		if said := strings.Contains(f.String(), "after the fault of b"); said != (want != "") {
-			t.Errorf("%s reads %q", f.Instance, f)
+		if names := strings.Contains(f.String(), "after the fault of b"); names != (want != "") {
+			t.Errorf("text of the fault of %s: got %q, want it to name b: %v", f.Instance, f, want != "")
 		}
 	}
 }

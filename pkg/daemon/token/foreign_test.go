@@ -19,32 +19,32 @@ func TestForeignMemory(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if device != "sim" {
-			t.Errorf("asked for GPU %s, where nobody is, want sim", device)
+			t.Errorf("memory query: got GPU %s, which has no client, want sim", device)
 		}
 		return answer, failure
 	}
 	for _, counts := range []bool{false, true} {
 		s := serve(t, Config{Memory: memory, CountContext: counts})
 		s.register(reg("b", 1, 1, 1))
-		far := reg("c", 1, 1, 1)
-		far.GPU = "sim:1"
-		s.register(far)
+		otherGPU := reg("c", 1, 1, 1)
+		otherGPU.GPU = "sim:1"
+		s.register(otherGPU)
 		a := s.join(reg("a", 60, 1, 1))
 		atomic.StoreUint64(&a.Slot().MemUsed, 100<<20)
 		s.d.occupancy.measure()
 		if got := s.row("a").ContextMiB; got != 200 {
-			t.Errorf("context of %v MiB, want 200", got)
+			t.Errorf("context of a: got %v MiB, want 200", got)
 		}
 		if got := s.row("b").ContextMiB; got != 0 {
-			t.Errorf("context of %v MiB without a process, want 0", got)
+			t.Errorf("context of b, without a process: got %v MiB, want 0", got)
 		}
 		if got := atomic.LoadUint64(&a.Slot().MemForeign); (got == 200<<20) != counts || got != 0 && !counts {
-			t.Errorf("counts %v: the process is told %d", counts, got)
+			t.Errorf("foreign memory in the page with CountContext %v: got %d bytes, want %d if it counts, else 0", counts, got, 200<<20)
 		}
-		atomic.StoreUint64(&a.Slot().MemUsed, 1<<63) // more than its memory on the GPU: managed memory, or a lie
+		atomic.StoreUint64(&a.Slot().MemUsed, 1<<63) // more than its memory on the GPU: managed memory, or a wrong value
 		s.d.occupancy.measure()
 		if got := s.row("a").ContextMiB; got != 0 {
-			t.Errorf("context of %v MiB, want 0", got)
+			t.Errorf("context of a process with more than its memory on the GPU: got %v MiB, want 0", got)
 		}
 		atomic.StoreUint64(&a.Slot().MemUsed, 0)
 		s.d.occupancy.measure()
@@ -53,7 +53,7 @@ func TestForeignMemory(t *testing.T) {
 		mu.Unlock()
 		s.d.occupancy.measure()
 		if got := s.row("a").ContextMiB; got != 300 {
-			t.Errorf("context of %v MiB while nobody tells, want the last, 300", got)
+			t.Errorf("context of a while the query fails: got %v MiB, want the last value, 300", got)
 		}
 		mu.Lock()
 		failure = nil
@@ -61,13 +61,13 @@ func TestForeignMemory(t *testing.T) {
 	}
 }
 
-// TestForeignMemoryIsAsked checks that the daemon measures periodically while clients exist.
-func TestForeignMemoryIsAsked(t *testing.T) {
-	var asked atomic.Int64
+// TestForeignMemoryIsMeasured checks that the daemon measures periodically while clients exist.
+func TestForeignMemoryIsMeasured(t *testing.T) {
+	var queries atomic.Int64
 	s := serve(t, Config{Memory: func(string) (map[int]gpu.Bytes, error) {
-		asked.Add(1)
+		queries.Add(1)
 		return nil, nil
 	}})
 	s.join(reg("a", 60, 1, 1))
-	eventually(t, "it asks", func() bool { return asked.Load() > 0 })
+	eventually(t, "the daemon has queried the memory", func() bool { return queries.Load() > 0 })
 }

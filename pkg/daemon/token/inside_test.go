@@ -51,17 +51,17 @@ func playInsider(path string) error {
 	return nil
 }
 
-// TestAncestorsOfTheFirst checks the ancestors of process 1 of a host or container.
-func TestAncestorsOfTheFirst(t *testing.T) {
+// TestAncestorsOfFirstProcess checks the ancestors of process 1 of a host or container.
+func TestAncestorsOfFirstProcess(t *testing.T) {
 	s := serve(t, Config{})
 	for _, pid := range []int{1, os.Getpid()} {
-		above, err := s.d.lineage.ancestors(pid)
-		if err != nil || len(above) == 0 || above[0].PID != pid || above[len(above)-1].Parent != 0 {
-			t.Errorf("above %d: %+v, %v", pid, above, err)
+		ancestors, err := s.d.lineage.ancestors(pid)
+		if err != nil || len(ancestors) == 0 || ancestors[0].PID != pid || ancestors[len(ancestors)-1].Parent != 0 {
+			t.Errorf("ancestors of %d: got %+v, %v; want a list from the process to one without a parent", pid, ancestors, err)
 		}
 	}
-	if above, err := s.d.lineage.ancestors(0); err != nil || len(above) > 0 {
-		t.Errorf("above none: %+v, %v; want none", above, err)
+	if ancestors, err := s.d.lineage.ancestors(0); err != nil || len(ancestors) > 0 {
+		t.Errorf("ancestors of process 0: got %+v, %v; want none", ancestors, err)
 	}
 }
 
@@ -108,8 +108,8 @@ func TestInsiders(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			said := bufio.NewReader(out)
-			if _, err := said.ReadString('\n'); err != nil {
+			stdout := bufio.NewReader(out)
+			if _, err := stdout.ReadString('\n'); err != nil {
 				t.Fatal(err)
 			}
 			if tt.owner {
@@ -120,9 +120,9 @@ func TestInsiders(t *testing.T) {
 			if _, err := io.WriteString(in, "go\n"); err != nil {
 				t.Fatal(err)
 			}
-			line, err := said.ReadString('\n')
+			line, err := stdout.ReadString('\n')
 			if got := strings.TrimSpace(line); err != nil || got != tt.want {
-				t.Errorf("%q, %v, want %q", got, err, tt.want)
+				t.Errorf("answer of the process: got %q, %v; want %q", got, err, tt.want)
 			}
 			if err := cmd.Wait(); err != nil {
 				t.Error(err)

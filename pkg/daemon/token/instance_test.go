@@ -22,11 +22,11 @@ func FuzzParseRecord(f *testing.F) {
 		}
 		printed := inst.encode()
 		if !json.Valid(printed) {
-			t.Fatalf("%s", printed)
+			t.Fatalf("encoded record: got invalid JSON: %s", printed)
 		}
 		again, err := parseRecord(printed)
 		if err != nil || !reflect.DeepEqual(again.reg, inst.reg) || again.secret != inst.secret || again.ownerStart != inst.ownerStart {
-			t.Fatalf("%+v came back as %+v, %v; want the same", inst, again, err)
+			t.Fatalf("record after writing and reading: got %+v, %v; want %+v", again, err, inst)
 		}
 	})
 }
@@ -35,9 +35,9 @@ func TestStartTime(t *testing.T) {
 	a, err1 := startTime(os.Getpid())
 	b, err2 := startTime(os.Getpid())
 	if a == 0 || a != b || err1 != nil || err2 != nil {
-		t.Errorf("this process started at %d and %d, %v, %v", a, b, err1, err2)
+		t.Errorf("start time of this process: got %d, %v, then %d, %v; want the same time twice", a, err1, b, err2)
 	}
 	if got, err := startTime(1 << 30); got != 0 || err != nil {
-		t.Errorf("no process started at %d, %v; want 0", got, err)
+		t.Errorf("start time of an unused PID: got %d, %v; want 0", got, err)
 	}
 }

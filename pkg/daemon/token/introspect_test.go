@@ -22,7 +22,7 @@ func (s *server) row(instance string) wire.ClientStatus {
 			}
 		}
 	}
-	s.t.Fatalf("no instance %s", instance)
+	s.t.Fatalf("status: instance %s is missing", instance)
 	return wire.ClientStatus{}
 }
 
@@ -49,15 +49,15 @@ func TestBudget(t *testing.T) {
 	s := introspective(t)
 	c := s.join(reg("a", 100, 0.2, 0.3))
 	if !c.Metered() {
-		t.Fatal("the page is not metered")
+		t.Fatal("page under the policy introspective: got not metered, want metered")
 	}
 	work(t, c, 64)
-	eventually(t, "it is metered", func() bool { return s.row("a").BudgetBlocks > 0 })
+	eventually(t, "instance a has a budget", func() bool { return s.row("a").BudgetBlocks > 0 })
 	// The speed results from a trial of the same process on the same host.
 	near := 0
-	eventually(t, "it is held to its limit", func() bool {
+	eventually(t, "instance a has used 0.2 to 0.4 of the GPU 20 times in succession", func() bool {
 		before := atomic.LoadUint64(&c.Slot().Blocks)
-		eventually(t, "it goes on", func() bool { return atomic.LoadUint64(&c.Slot().Blocks) > before })
+		eventually(t, "instance a launches again", func() bool { return atomic.LoadUint64(&c.Slot().Blocks) > before })
 		if used := s.row("a").Used; used > 0.2 && used < 0.4 {
 			near++
 		} else {
@@ -67,10 +67,10 @@ func TestBudget(t *testing.T) {
 	})
 	row := s.row("a")
 	if row.Phase != "NONE" || row.State != "running" || row.Launches == 0 {
-		t.Errorf("status %+v", row)
+		t.Errorf("status of a: got %+v, want phase NONE, state running and launches", row)
 	}
 	if _, text := s.do("GET", "/metrics", ""); !strings.Contains(text, `gfaas_token_phase{gpu="sim",instance="a",phase="NONE"} 1`) {
-		t.Errorf("no phase in\n%s", text)
+		t.Errorf("metrics: want gfaas_token_phase of a as NONE, got\n%s", text)
 	}
 }
 
@@ -80,9 +80,9 @@ func TestBudgetsSideBySide(t *testing.T) {
 	a, b := s.join(reg("a", 100, 0.3, 0.8)), s.join(reg("b", 100, 0.5, 0.8))
 	work(t, a, 10)
 	work(t, b, 1000)
-	eventually(t, "both run", func() bool { return s.row("a").State == "running" && s.row("b").State == "running" })
+	eventually(t, "clients a and b run", func() bool { return s.row("a").State == "running" && s.row("b").State == "running" })
 	if row := s.row("a"); row.SMPct != 100 || row.QuotaLimit != 0.8 {
-		t.Errorf("status %+v, want SMPct 100 and QuotaLimit 0.8", row)
+		t.Errorf("status of a: got %+v, want 100%% of the SMs and a quota limit of 0.8", row)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestMultiTokenIsNotMetered(t *testing.T) {
 	s.lease(c)
 	_, text := s.do("GET", "/v1/status", "")
 	if c.Metered() || strings.Contains(text, "phase") || strings.Contains(text, "budget") {
-		t.Errorf("metered %v, status %s", c.Metered(), text)
+		t.Errorf("under multi-token: got metered %v and the status %s, want no metering, phase or budget", c.Metered(), text)
 	}
 }
 
@@ -105,9 +105,9 @@ func TestIdleNeedsNoTimer(t *testing.T) {
 	if err := c.Return(lease, 0, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is idle", func() bool { return s.row("a").State == "idle" })
+	eventually(t, "client a is idle", func() bool { return s.row("a").State == "idle" })
 	// The last wake still happens and requests no other wake, so the timer is not set again.
-	eventually(t, "no timer", func() bool {
+	eventually(t, "the daemon has set no timer", func() bool {
 		set := true
 		_ = s.d.locked(func() { set = s.d.registry.gpus.alarm.at != 0 })
 		return !set

@@ -18,14 +18,14 @@ func TestLeasesAreRenewed(t *testing.T) {
 	a := s.join(reg("a", 100, 1, 1))
 	lease := s.lease(a)
 	first := a.Renewals()
-	eventually(t, "it is renewed", func() bool { return a.Renewals() > first+3 })
+	eventually(t, "the lease of a was renewed four times", func() bool { return a.Renewals() > first+3 })
 	if got := time.Duration(a.Header().LeaseNS); got < 2*renewEvery {
-		t.Errorf("a lease of %v is renewed every %v", got, renewEvery)
+		t.Errorf("renewal interval of a lease of %v: got %v, want at most half of it", got, renewEvery)
 	}
 	if err := a.Return(lease, time.Millisecond, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is renewed", func() bool {
+	eventually(t, "no lease is renewed", func() bool {
 		out := true
 		_ = s.d.locked(func() { out = s.d.registry.gpus.leased })
 		return !out
@@ -43,14 +43,14 @@ func TestPauseIsNotCharged(t *testing.T) {
 		s.d.registry.gpus.renewed = s.d.registry.gpus.renewed.Add(-10 * time.Second)
 	})
 	if got := s.row("a"); got.DebtMS > 1000 {
-		t.Errorf("it owes %v ms, want at most 1000", got.DebtMS)
+		t.Errorf("debt of a: got %v ms, want at most 1000", got.DebtMS)
 	}
 	if err := a.Return(lease, leaseLength, true); err != nil {
 		t.Fatal(err)
 	}
 	s.await(a)
 	if charged, _ := s.metric(`gfaas_token_gpu_seconds_total{gpu="sim",instance="a"}`); charged > 2 {
-		t.Errorf("it was charged %v s, want at most 2", charged)
+		t.Errorf("GPU time charged to a: got %v s, want at most 2", charged)
 	}
 }
 
@@ -75,13 +75,13 @@ func TestOtherVersions(t *testing.T) {
 	}
 	var other wire.VersionError
 	if _, err := wire.Parse(buf[:n]); !errors.As(err, &other) || other.Version != 1 {
-		t.Errorf("the answer: %v", err)
+		t.Errorf("answer to a hello of version 1: got %v, want a message of version 1", err)
 	}
 	binary.LittleEndian.PutUint16(buf[6:], wire.Version)
 	refused, err := wire.Parse(buf[:n])
 	if r, ok := refused.(wire.Refused); err != nil || !ok || !strings.Contains(r.Reason.String(), "has version 1") ||
 		!strings.Contains(r.Reason.String(), "restart the program") {
-		t.Errorf("the answer: %s, %v", refused, err)
+		t.Errorf("answer to a hello of version 1: got %s, %v; want a refusal: … has version 1 … restart the program", refused, err)
 	}
 }
 
@@ -103,14 +103,14 @@ func TestUnleased(t *testing.T) {
 	atomic.StoreUint64(&a.Slot().UnleasedNS, uint64(used))
 	lease := s.lease(a)
 	if got := charged(); got != used {
-		t.Errorf("%v charged with the request, want %v", got, used)
+		t.Errorf("time charged with the request: got %v, want %v", got, used)
 	}
 	atomic.StoreUint64(&a.Slot().UnleasedNS, uint64(time.Hour))
 	if err := a.Return(lease, 0, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the return is charged", func() bool { return charged() > used })
+	eventually(t, "the time of the returned lease is charged", func() bool { return charged() > used })
 	if got, most := charged(), used+time.Since(joined); got > most {
-		t.Errorf("%v charged within %v", got, most)
+		t.Errorf("time charged: got %v, want at most %v", got, most)
 	}
 }

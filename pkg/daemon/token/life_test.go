@@ -34,20 +34,20 @@ func TestKilledHolderFreesItsLease(t *testing.T) {
 	cmd := role(t, roleHolder, s.clientSocket(), "holds")
 	got := s.status().GPUs[0].Clients[0]
 	if got.PID != cmd.Process.Pid || got.State != "running" || got.MemUsedMiB == 0 {
-		t.Errorf("status of process %d: %+v", cmd.Process.Pid, got)
+		t.Errorf("status of process %d: got %+v, want its PID, the state running and used memory", cmd.Process.Pid, got)
 	}
 	b := s.join(reg("b", 60, 1, 1))
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "b waits", func() bool { return s.status().GPUs[0].Clients[1].State == "waiting" })
+	eventually(t, "client b waits for a lease", func() bool { return s.status().GPUs[0].Clients[1].State == "waiting" })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
 	s.await(b)
 	t.Logf("the next lease came %v after the kill", time.Since(killed))
-	eventually(t, "a is absent", func() bool {
+	eventually(t, "instance a is absent", func() bool {
 		c := s.status().GPUs[0].Clients[0]
 		return c.State == "absent" && c.MemUsedMiB == 0
 	})
@@ -66,22 +66,22 @@ func TestRestart(t *testing.T) {
 	}
 	<-a.Closed
 	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
-		t.Error("the gate stayed open without a daemon")
+		t.Error("gate without a daemon: got open, want closed")
 	}
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || strings.Contains(strings.Join(left, " "), "token.") {
-		t.Errorf("the daemon left %v, %v", left, err)
+	remaining, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || strings.Contains(strings.Join(remaining, " "), "token.") {
+		t.Errorf("run directory after the daemon's end: got %v, %v; want no sockets or lock", remaining, err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "instances", "a.json"))
 	if err != nil || strings.Contains(string(text), "secret of a") {
-		t.Errorf("registration %s, %v", text, err)
+		t.Errorf("record of a: got %s, %v; want one without the secret", text, err)
 	}
 
 	second := serve(t, Config{Socket: socket, Private: true})
 	row := second.status().GPUs[0].Clients[0]
 	want := wire.ClientStatus{Instance: "a", Function: "f-a", SMPct: 60, QuotaRequest: 0.4, QuotaLimit: 0.8, State: "absent", MemLimitMiB: 1024, Why: "not-connected", Reason: reason.New("not-connected")}
 	if !reflect.DeepEqual(row, want) {
-		t.Errorf("known from before: %+v, want %+v", row, want)
+		t.Errorf("status of the restored instance: got %+v, want %+v", row, want)
 	}
 	c, err := second.dial("a", 5<<20)
 	if err != nil {
@@ -89,10 +89,10 @@ func TestRestart(t *testing.T) {
 	}
 	defer c.Close()
 	if got := second.lease(c); got == lease {
-		t.Error("a lease number came twice")
+		t.Errorf("lease of the next daemon: got number %d again, want another one", got)
 	}
 	if got := second.status().GPUs[0].Clients[0].MemUsedMiB; got != 5 {
-		t.Errorf("the process came back with %v MiB, want 5", got)
+		t.Errorf("memory of the process that connected again: got %v MiB, want 5", got)
 	}
 }
 
@@ -110,21 +110,21 @@ func TestFullDisk(t *testing.T) {
 	start(t, cmd, "serves")
 	s := &server{t: t, socket: socket}
 	if got := s.row("a").State; got != "absent" {
-		t.Error(got)
+		t.Errorf("state of the restored instance a: got %s, want absent", got)
 	}
 	text, err := json.Marshal(reg("b", 60, 1, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusInternalServerError || !strings.Contains(body, "save the registration") {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("register an instance on a full disk: got %d %s, want 500 and save the registration", code, body)
 	}
-	left, err := os.ReadDir(filepath.Join(filepath.Dir(socket), "instances"))
-	if err != nil || len(left) != 1 {
-		t.Errorf("%v are left, %v", left, err)
+	remaining, err := os.ReadDir(filepath.Join(filepath.Dir(socket), "instances"))
+	if err != nil || len(remaining) != 1 {
+		t.Errorf("records: got %v, %v; want one", remaining, err)
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(socket), "client", "b")); err == nil {
-		t.Error("a folder of the other is left")
+		t.Error("folder of the instance that was not registered: got one, want none")
 	}
 }
 
@@ -141,11 +141,11 @@ func TestOnlyOneDaemon(t *testing.T) {
 	s := serve(t, Config{Socket: socket})
 	for path, mode := range map[string]os.FileMode{socket: 0o600, dir: 0o700, s.d.registry.records.dir: 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+			t.Errorf("mode of %s: got %v, %v; want %o", path, info, err, mode)
 		}
 	}
 	if _, err := Open(Config{Socket: socket}); err == nil || !strings.Contains(err.Error(), "another gfaas-tokend serves") {
-		t.Errorf("a second daemon: %v", err)
+		t.Errorf("second daemon: got error %v, want another gfaas-tokend serves …", err)
 	}
 	s.status() // the first still serves
 	file := filepath.Join(runDir(t), "token.sock")
@@ -153,7 +153,7 @@ func TestOnlyOneDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(Config{Socket: file}); err == nil || !strings.Contains(err.Error(), "is not a socket") {
-		t.Errorf("a file in the socket's place: %v", err)
+		t.Errorf("socket path of a file: got error %v, want … is not a socket", err)
 	}
 }
 
@@ -173,21 +173,21 @@ func TestExitWhenIdle(t *testing.T) {
 	t.Cleanup(a.Close)
 	select {
 	case <-s.ends:
-		t.Fatal("it left with a client")
+		t.Fatal("daemon with a client: got an exit, want it running")
 	case <-time.After(100 * time.Millisecond):
 	}
 	a.Close()
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
-		t.Fatal("unregister:", code)
+		t.Fatalf("unregister instance a: got %d, want 204", code)
 	}
 	select {
 	case err := <-s.ends:
 		s.ends <- err
 	case <-time.After(patience):
-		t.Fatal("it did not leave")
+		t.Fatalf("the idle daemon did not end within %v", patience)
 	}
 	if _, err := os.Stat(s.socket); err == nil {
-		t.Error("the socket is still there")
+		t.Errorf("socket %s after the daemon's end: got one, want none", s.socket)
 	}
 }
 
@@ -211,10 +211,10 @@ func TestOwnerDies(t *testing.T) {
 	_ = owner.Wait()
 	s.d.tidy()
 	if len(s.status().GPUs[0].Clients) != 1 {
-		t.Error("the instance went while a process of it was connected")
+		t.Error("instance without an owner while a process is connected: got it removed, want it registered")
 	}
 	a.Close()
-	eventually(t, "the instance goes", func() bool {
+	eventually(t, "the instance without an owner is removed", func() bool {
 		s.d.tidy()
 		return len(s.status().GPUs[0].Clients) == 0
 	})
@@ -223,7 +223,7 @@ func TestOwnerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, body := s.do("POST", "/v1/instances", string(bad)); code != http.StatusBadRequest || !strings.Contains(body, "is no process") {
-		t.Errorf("a dead owner: %d %s", code, body)
+		t.Errorf("register with an ended owner: got %d %s, want 400 and … is no process", code, body)
 	}
 }
 
@@ -251,16 +251,16 @@ func TestStaleRegistrations(t *testing.T) {
 		}
 	}
 	second := serve(t, Config{Socket: socket})
-	eventually(t, "the stale one goes", func() bool {
+	eventually(t, "the stale instance is removed", func() bool {
 		_ = second.d.locked(func() { second.d.registry.opened = second.d.registry.opened.Add(-reconnectTime) })
 		second.d.tidy()
 		return len(second.status().GPUs[0].Clients) == 1
 	})
 	if _, err := os.Stat(path); err == nil {
-		t.Error("its file is still there")
+		t.Errorf("record %s of the stale instance: got one, want none", path)
 	}
 	if got := second.status().GPUs[0].Clients[0].Instance; got != "keep" {
-		t.Errorf("%s was kept, want keep", got)
+		t.Errorf("remaining instance: got %s, want keep", got)
 	}
 }
 
@@ -282,11 +282,11 @@ func TestRegistrationWhileEnding(t *testing.T) {
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n') // the daemon reads the body from now on
 	if err != nil || !strings.Contains(line, "100 Continue") {
-		t.Fatal(line, err)
+		t.Fatalf("answer to the header: got %q, %v; want 100 Continue", line, err)
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
-	eventually(t, "the sockets are closed", func() bool { return !chassis.Answers("unix", s.socket) })
+	eventually(t, "the daemon has closed its sockets", func() bool { return !chassis.Answers("unix", s.socket) })
 	_, _ = conn.Write(text)
 	answer, _ := io.ReadAll(conn)
 	t.Logf("answer: %q", answer)
@@ -294,13 +294,13 @@ func TestRegistrationWhileEnding(t *testing.T) {
 	case err := <-stopped:
 		stopped <- err
 	case <-time.After(10 * time.Second):
-		t.Fatal("the daemon does not end")
+		t.Fatal("the daemon did not end within 10s")
 	}
 }
 
-// TestRunDirectoryTakenAway checks that a daemon whose run directory was removed exits after its last
+// TestRunDirectoryReplaced checks that a daemon whose run directory was removed exits after its last
 // process, and does not remove files of the daemon that serves the new directory.
-func TestRunDirectoryTakenAway(t *testing.T) {
+func TestRunDirectoryReplaced(t *testing.T) {
 	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
 	a := first.join(reg("a", 60, 1, 1))
 	first.join(reg("b", 60, 1, 1)).Close()
@@ -317,11 +317,11 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	case err := <-first.ends:
 		first.ends <- err
 	case <-time.After(patience):
-		t.Fatal("the first daemon stays, though nobody finds it")
+		t.Fatalf("the daemon whose run directory was replaced did not end within %v", patience)
 	}
 	for _, path := range []string{second.socket, second.clientSocket(), filepath.Join(second.folder("a"), "token.sock"), filepath.Join(second.folder("b"), "token.sock"), filepath.Join(filepath.Dir(second.socket), "token.lock")} {
 		if _, err := os.Stat(path); err != nil {
-			t.Error("the first daemon took away what is the second's:", err)
+			t.Errorf("file of the second daemon after the end of the first: %v", err)
 		}
 	}
 	c, err := second.dial("a", 0)
@@ -331,22 +331,22 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	c.Close()
 }
 
-// TestLeaveBeforeTheNext checks that the daemon calls Cleanup before another daemon can acquire the run
+// TestCleanupBeforeNextDaemon checks that the daemon calls Cleanup before another daemon can acquire the run
 // directory.
-func TestLeaveBeforeTheNext(t *testing.T) {
+func TestCleanupBeforeNextDaemon(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
-	left := false
+	cleanedUp := false
 	s := serve(t, Config{Socket: socket, Cleanup: func() {
-		left = true
+		cleanedUp = true
 		if f, err := lockfile.Acquire(filepath.Join(filepath.Dir(socket), "token.lock")); err == nil {
-			t.Errorf("the run directory is free: %v, %v", f, err)
+			t.Errorf("lock of the run directory during Cleanup: got %v, %v; want it held by the daemon", f, err)
 		}
 		if chassis.Answers("unix", socket) {
-			t.Error("it still answers")
+			t.Error("control socket during Cleanup: got an answer, want none")
 		}
 	}})
-	if err := s.stop(); err != nil || !left {
-		t.Errorf("stopped: %v, left: %v", err, left)
+	if err := s.stop(); err != nil || !cleanedUp {
+		t.Errorf("stop the daemon: got %v, Cleanup called %v; want no error, true", err, cleanedUp)
 	}
 }
 
@@ -364,7 +364,7 @@ func TestKillsAtRandomPoints(t *testing.T) {
 			t.Fatal(err)
 		}
 		killed := time.Now()
-		eventually(t, "it is gone", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
+		eventually(t, "instance a is absent", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
 		lease := s.lease(b)
 		freed = append(freed, time.Since(killed))
 		if err := b.Return(lease, time.Microsecond, false); err != nil {
@@ -374,9 +374,9 @@ func TestKillsAtRandomPoints(t *testing.T) {
 	slices.Sort(freed)
 	t.Logf("free after %v at the median, %v at most", freed[len(freed)/2], freed[len(freed)-1])
 	if freed[len(freed)/2] > 100*time.Millisecond {
-		t.Error("at the median that is more than a window")
+		t.Errorf("median time until the lease was free: got %v, want at most a window of 100ms", freed[len(freed)/2])
 	}
-	eventually(t, "b alone is left", func() (alone bool) { // the daemon may read the hello of a process after its death
+	eventually(t, "only the process of instance b is connected", func() (alone bool) { // the daemon may read the hello of a process after its death
 		_ = s.d.locked(func() { alone = len(slices.Collect(s.d.registry.sessions())) == 1 })
 		return alone
 	})
@@ -453,13 +453,13 @@ func TestRestarts(t *testing.T) {
 				c.programs.Go(func() { c.run(ctx, s.clientSocket(), n) })
 			}
 		}
-		eventually(t, "all are back", func() bool { return c.linked.Load() == int64(len(c.launches)) })
+		eventually(t, "all programs are connected again", func() bool { return c.linked.Load() == int64(len(c.launches)) })
 		c.worst.Store(0)
 		var before [len(c.launches)]int64
 		for n := range c.launches {
 			before[n] = c.launches[n].Load()
 		}
-		eventually(t, "all go on", func() bool {
+		eventually(t, "all programs have launched kernels again", func() bool {
 			for n := range c.launches {
 				if c.launches[n].Load() == before[n] {
 					return false
@@ -469,20 +469,20 @@ func TestRestarts(t *testing.T) {
 		})
 		for _, row := range s.status().GPUs[0].Clients {
 			if row.State == "absent" {
-				t.Errorf("round %d: %s is absent", round, row.Instance)
+				t.Errorf("round %d: state of %s: got absent, want it connected", round, row.Instance)
 			}
 		}
 		if err := daemon.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "all notice", func() bool { return c.linked.Load() == 0 && c.holders.Load() == 0 })
+		eventually(t, "no program is connected or holds a lease", func() bool { return c.linked.Load() == 0 && c.holders.Load() == 0 })
 		if worst := c.worst.Load(); worst > 2 {
-			t.Errorf("round %d: %d held leases at once, of 50%% each, want at most 2", round, worst)
+			t.Errorf("round %d: simultaneous leases of 50%% of the SMs each: got %d, want at most 2", round, worst)
 		}
 		launched := c.sum()
 		_ = daemon.Wait()
 		if again := c.sum(); again != launched {
-			t.Errorf("round %d: %d launches without a daemon", round, again-launched)
+			t.Errorf("round %d: launches without a daemon: got %d, want 0", round, again-launched)
 		}
 	}
 }

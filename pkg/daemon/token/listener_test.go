@@ -25,7 +25,7 @@ func TestInstanceListener(t *testing.T) {
 	socket := filepath.Join(s.folder("a"), "token.sock")
 	for path, mode := range map[string]os.FileMode{socket: 0o600, s.folder("a"): 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+			t.Errorf("mode of %s: got %v, %v; want %o", path, info, err, mode)
 		}
 	}
 	c, err := tokentest.Dial(socket, "a", "secret of a", 0)
@@ -35,7 +35,7 @@ func TestInstanceListener(t *testing.T) {
 	defer c.Close()
 	s.lease(c)
 	if _, err := tokentest.Dial(socket, "b", "secret of b", 0); !errors.Is(err, tokentest.ErrRefused) {
-		t.Errorf("instance b at the socket of a: %v", err)
+		t.Errorf("hello of instance b at the socket of a: got %v, want a refusal", err)
 	}
 	s.register(reg("a", 50, 1, 1)) // a second registration keeps the socket
 	again, err := tokentest.Dial(socket, "a", "secret of a", 0)
@@ -44,10 +44,10 @@ func TestInstanceListener(t *testing.T) {
 	}
 	again.Close()
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
-		t.Fatal("unregister:", code)
+		t.Fatalf("unregister instance a: got %d, want 204", code)
 	}
 	if _, err := os.Stat(s.folder("a")); err == nil {
-		t.Error("the folder of a removed instance is still there")
+		t.Errorf("folder %s of a removed instance: got one, want none", s.folder("a"))
 	}
 }
 
@@ -65,19 +65,19 @@ func TestInstanceListenerAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(first.folder("a")); err != nil || len(left) != 0 {
-		t.Errorf("the daemon left %v, %v", left, err)
+		t.Errorf("folder of a after the daemon's end: got %v, %v; want it empty", left, err)
 	}
 	stale := first.folder("gone")
 	if err := os.Mkdir(stale, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	s := serve(t, Config{Socket: first.socket})
-	eventually(t, "the socket is back in the same folder", func() bool {
+	eventually(t, "the next daemon has created the socket in the same folder", func() bool {
 		names, err := mounted.Readdirnames(-1)
 		_, _ = mounted.Seek(0, 0)
 		return err == nil && len(names) == 1 && names[0] == "token.sock"
 	})
-	eventually(t, "the instance comes in", func() bool { // a socket has its name before it listens
+	eventually(t, "a process of instance a is connected", func() bool { // a socket has its name before it listens
 		c, err := tokentest.Dial(filepath.Join(s.folder("a"), "token.sock"), "a", "secret of a", 0)
 		if err == nil {
 			c.Close()
@@ -85,7 +85,7 @@ func TestInstanceListenerAfterRestart(t *testing.T) {
 		return err == nil
 	})
 	if _, err := os.Stat(stale); err == nil {
-		t.Error("a stale folder is still there")
+		t.Errorf("folder %s of an unknown instance: got one, want none", stale)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestInstanceListenerOfLongPath(t *testing.T) {
 	}
 	_, err := Open(Config{Socket: filepath.Join(dir+"d", "t.sock")})
 	if err == nil || !strings.Contains(err.Error(), "is too long for a socket") {
-		t.Errorf("a path that processes cannot connect to: %v", err)
+		t.Errorf("socket path that is too long: got error %v, want … is too long for a socket", err)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestInstanceListenerIsTaken(t *testing.T) {
 	}
 	for id, want := range map[string]int{"taken": http.StatusInternalServerError, "token.sock": http.StatusBadRequest} {
 		if code, body := s.do("POST", "/v1/instances", `{"instance":"`+id+`","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`); code != want {
-			t.Errorf("%s: %d %s, want %d", id, code, body, want)
+			t.Errorf("register instance %s: got %d %s, want %d", id, code, body, want)
 		}
 	}
 	conn, err := net.Dial("unixpacket", s.clientSocket())
@@ -145,7 +145,7 @@ func TestInstanceListenerForOtherUsers(t *testing.T) {
 		filepath.Join(s.folder("a"), "token.sock"): 0o666, s.folder("a"): 0o711, filepath.Dir(s.folder("a")): 0o700, s.clientSocket(): 0o600,
 	} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
-			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+			t.Errorf("mode of %s: got %v, %v; want %o", path, info, err, mode)
 		}
 	}
 }

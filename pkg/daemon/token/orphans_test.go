@@ -95,10 +95,10 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the clock ticks", func() bool { return procfs.TicksSinceBoot() > last.Start })
+			eventually(t, "the clock has ticked since the last process started", func() bool { return procfs.TicksSinceBoot() > last.Start })
 			if c.leaves {
 				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
-					t.Fatal(code, text)
+					t.Fatalf("owner leaves instance a: got %d %s, want 204", code, text)
 				}
 			}
 			if c.late {
@@ -120,16 +120,16 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 				t.Fatal(err)
 			}
 			s.d.tidy()
-			eventually(t, "they end", func() bool { return alive(pids) <= c.want })
+			eventually(t, "the processes of instance a have ended", func() bool { return alive(pids) <= c.want })
 			if alive(pids) != c.want || alive(other) != 3 {
-				t.Errorf("%d of the instance's processes live, want %d, and %d of the other's", alive(pids), c.want, alive(other))
+				t.Errorf("running processes: got %d of the instance and %d of the other one, want %d and 3", alive(pids), alive(other), c.want)
 			}
 		})
 	}
 }
 
-// TestDoomed checks that BeforeKill is called with an instance's processes before they are killed.
-func TestDoomed(t *testing.T) {
+// TestBeforeKill checks that BeforeKill is called with an instance's processes before they are killed.
+func TestBeforeKill(t *testing.T) {
 	lib := files(t, "libcuda.so.1")
 	for name, kills := range map[string]func(t *testing.T, s *server) []int{
 		"its owner is killed": func(t *testing.T, s *server) []int {
@@ -163,7 +163,7 @@ func TestDoomed(t *testing.T) {
 			s.register(reg("a", 60, 1, 1))
 			idler := role(t, roleIdler, s.clientSocket(), "idles")
 			if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != http.StatusNoContent {
-				t.Fatal(code, body)
+				t.Fatalf("park instance a: got %d %s, want 204", code, body)
 			}
 			s.do("DELETE", "/v1/instances/a/parked", "")
 			return []int{idler.Process.Pid}
@@ -183,21 +183,21 @@ func TestDoomed(t *testing.T) {
 				},
 			})
 			pids := kills(t, s)
-			eventually(t, "they end", func() bool { return alive(pids) == 0 })
+			eventually(t, "the processes of instance a have ended", func() bool { return alive(pids) == 0 })
 			mu.Lock()
 			defer mu.Unlock()
 			for _, pid := range pids {
 				if !doomed[pid] {
-					t.Errorf("process %d was killed unannounced: announced alive are %v", pid, doomed)
+					t.Errorf("process %d was killed without BeforeKill: got %v announced as running, want it among them", pid, doomed)
 				}
 			}
 		})
 	}
 }
 
-// TestOwnerIsKilledWhenNumberIsAnothers checks that a process with the PID of an ended client does
+// TestOwnerIsKilledWithReusedPID checks that a process with the PID of an ended client does
 // not belong to the instance, even if another process holds the client's connection open.
-func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
+func TestOwnerIsKilledWithReusedPID(t *testing.T) {
 	s := serve(t, Config{})
 	owner := exec.Command("sleep", "600")
 	if err := owner.Start(); err != nil {
@@ -207,19 +207,19 @@ func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
 	r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
 	s.register(r)
 	other := role(t, roleIdler, s.clientSocket(), "idles")
-	above, err := s.d.lineage.ancestors(other.Process.Pid)
+	ancestors, err := s.d.lineage.ancestors(other.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.d.locked(func() {
-		if id := s.d.registry.containing(above, ""); id != "a" {
-			t.Errorf("it is in %q", id)
+		if id := s.d.registry.containing(ancestors, ""); id != "a" {
+			t.Errorf("instance of the process: got %q, want a", id)
 		}
 		for c := range s.d.registry.sessions() {
 			c.start-- // simulates an earlier process with the same PID
 		}
-		if id := s.d.registry.containing(above, ""); id != "" || s.d.registry.instances["a"].alive() {
-			t.Errorf("another is in %q", id)
+		if id := s.d.registry.containing(ancestors, ""); id != "" || s.d.registry.instances["a"].alive() {
+			t.Errorf("instance of a process with a reused PID: got %q, alive %v; want none, false", id, s.d.registry.instances["a"].alive())
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -227,12 +227,12 @@ func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
 	_ = owner.Process.Kill()
 	_ = owner.Wait()
 	s.d.tidy()
-	eventually(t, "the connection is dropped", func() (dropped bool) {
+	eventually(t, "no client is connected", func() (dropped bool) {
 		_ = s.d.locked(func() { dropped = len(slices.Collect(s.d.registry.sessions())) == 0 })
 		return dropped
 	})
 	if !procfs.Alive(other.Process.Pid) {
-		t.Error("it was killed")
+		t.Error("process with the reused PID: got it killed, want it running")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestOwnerWithoutFiles(t *testing.T) {
 		}
 	})
 	if orphans > 0 || instances != 2 || !procfs.Alive(idler.Process.Pid) {
-		t.Errorf("%d of %d instances lost their owner", orphans, instances)
+		t.Errorf("got %d of %d instances without an owner, process running %v; want 0 of 2, true", orphans, instances, procfs.Alive(idler.Process.Pid))
 	}
 }
 
@@ -278,8 +278,8 @@ func (w lineWatcher) Write(line []byte) (int, error) {
 // TestOwnerIsKilledWithoutFiles checks that an instance's processes end even if the daemon cannot
 // list processes for a while.
 func TestOwnerIsKilledWithoutFiles(t *testing.T) {
-	tried := lineWatcher{"cannot find the processes of an instance", new(sync.Once), make(chan bool)}
-	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(tried, nil))})
+	watcher := lineWatcher{"cannot find the processes of an instance", new(sync.Once), make(chan bool)}
+	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(watcher, nil))})
 	s.register(reg("a", 60, 1, 1))
 	pids := runScript(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
 	var all tree
@@ -289,18 +289,18 @@ func TestOwnerIsKilledWithoutFiles(t *testing.T) {
 	ended := make(chan bool)
 	procfstest.WithoutFiles(t, func() {
 		if found, err := s.d.killer.members(all); err == nil {
-			t.Errorf("found %v", found)
+			t.Errorf("members while no process can be listed: got %v, want an error", found)
 		}
 		go func() { s.d.killer.killAll("test", all); close(ended) }()
 		select {
-		case <-tried.found:
+		case <-watcher.found:
 		case <-time.After(patience):
-			t.Error("they are not looked for")
+			t.Errorf("the daemon did not look for the processes within %v", patience)
 		}
 	})
 	<-ended
 	if alive(pids) > 0 {
-		t.Error("they live on")
+		t.Errorf("running processes of the instance: got %d, want 0", alive(pids))
 	}
 }
 
@@ -315,15 +315,15 @@ func TestOwnerLeaves(t *testing.T) {
 		return code
 	}
 	if code := leave(); code != http.StatusNoContent || len(s.status().GPUs[0].Clients) != 1 {
-		t.Errorf("with a process: %d, %+v", code, s.status())
+		t.Errorf("owner leaves while a process is connected: got %d, %+v; want 204 and the instance registered", code, s.status())
 	}
 	text, err := os.ReadFile(s.d.registry.records.path("a"))
 	if err != nil || strings.Contains(string(text), "end_with_owner") {
-		t.Errorf("the registration is %s, %v", text, err)
+		t.Errorf("record after the owner has left: got %s, %v; want one without end_with_owner", text, err)
 	}
 	a.Close()
-	eventually(t, "the instance goes", func() bool { return leave() == http.StatusNotFound })
+	eventually(t, "the instance without an owner is removed", func() bool { return leave() == http.StatusNotFound })
 	if _, err := os.Stat(s.d.registry.records.path("a")); err == nil {
-		t.Error("its file is still there")
+		t.Error("record of the removed instance: got one, want none")
 	}
 }

@@ -18,7 +18,7 @@ func TestSendNeverWaits(t *testing.T) {
 	}
 	defer conn.Close()
 	var server net.Conn
-	eventually(t, "the daemon has the connection", func() bool {
+	eventually(t, "the daemon has accepted the connection", func() bool {
 		_ = s.d.locked(func() {
 			for _, g := range s.d.sessions.greetings {
 				server = g.conn
@@ -28,7 +28,7 @@ func TestSendNeverWaits(t *testing.T) {
 	})
 	for n := 0; ; n++ {
 		if n > 1e5 {
-			t.Fatal("a peer that reads nothing takes all messages")
+			t.Fatal("messages to a peer that reads nothing: got 100000 sent, want an error before")
 		}
 		err := use(server.(*net.UnixConn), func(fd int) error {
 			return send(fd, wire.Append(nil, wire.LeaseEnd{Lease: 1}), nil)
@@ -39,7 +39,7 @@ func TestSendNeverWaits(t *testing.T) {
 	}
 }
 
-func TestPageCannotBeCutShort(t *testing.T) {
+func TestPageCannotBeTruncated(t *testing.T) {
 	p, err := newPage("a", 5)
 	if err != nil {
 		t.Fatal(err)
@@ -47,11 +47,11 @@ func TestPageCannotBeCutShort(t *testing.T) {
 	defer p.close()
 	for _, size := range []int64{0, 4096, 1 << 20} {
 		if err := unix.Ftruncate(int(p.file.Fd()), size); err == nil {
-			t.Errorf("the page became %d bytes", size)
+			t.Errorf("truncate the page to %d bytes: got no error, want one", size)
 		}
 	}
 	p.setGate(63, 9)
 	if got := atomic.LoadUint32(&p.slot(63).Gate); got != 9 {
-		t.Errorf("gate %d, want 9", got)
+		t.Errorf("gate of slot 63: got %d, want 9", got)
 	}
 }

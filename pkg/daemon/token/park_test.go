@@ -75,16 +75,16 @@ func TestPark(t *testing.T) {
 	parked := func(want float64) {
 		t.Helper()
 		if row := s.status().GPUs[0].Clients[0]; row.MemUsedMiB != 600 || row.MemParkedMiB != want {
-			t.Errorf("%+v, want %v MiB parked", row, want)
+			t.Errorf("status of a: got %+v, want 600 MiB used and %v MiB parked", row, want)
 		}
 	}
 	ask := func(method string, code int, text, calls string) {
 		t.Helper()
 		if got, body := s.do(method, "/v1/instances/a/parked", ""); got != code || !strings.Contains(body, text) {
-			t.Errorf("%s: %d %s, want %d %s", method, got, body, code, text)
+			t.Errorf("%s parked: got %d %s, want %d %s", method, got, body, code, text)
 		}
 		if got := m.drainCalls(); got != calls {
-			t.Errorf("%s: %q, want %q", method, got, calls)
+			t.Errorf("moves after %s parked: got %q, want %q", method, got, calls)
 		}
 	}
 	parked(0)
@@ -118,10 +118,10 @@ func TestPark(t *testing.T) {
 	}
 	ask("PUT", 204, "", "out 1")
 	if code, body := s.do("PUT", "/v1/instances/b/parked", ""); code != 404 {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("park an unknown instance: got %d %s, want 404", code, body)
 	}
 	if code, body := s.do("GET", "/v1/parking?gpu=sim", ""); code != 204 {
-		t.Errorf("%d %s", code, body)
+		t.Errorf("GET /v1/parking of GPU sim: got %d %s, want 204", code, body)
 	}
 }
 
@@ -132,24 +132,24 @@ func TestParkLost(t *testing.T) {
 	s.register(reg("a", 60, 1, 1))
 	idler := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
-		t.Fatal(code, body)
+		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
 	code, body := s.do("DELETE", "/v1/instances/a/parked", "")
 	if code != 502 || !strings.Contains(body, "out of memory") || m.drainCalls() != "out 1, back 1, back 1" {
-		t.Error(code, body)
+		t.Errorf("unpark instance a: got %d %s and the moves %q, want 502, out of memory and two attempts to move it back", code, body, m.drainCalls())
 	}
 	if procfs.Alive(idler.Process.Pid) {
-		t.Error("it lives on")
+		t.Error("process whose memory cannot be moved back: got it running, want it killed")
 	}
 }
 
-// TestParkedAsks checks that the memory of a process is moved back if the process requests the GPU
+// TestRequestUnparks checks that the memory of a process is moved back if the process requests the GPU
 // while it is parked or being moved.
-func TestParkedAsks(t *testing.T) {
+func TestRequestUnparks(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	a := s.join(reg("a", 60, 1, 1))
-	asks := func() {
+	requestGPU := func() {
 		t.Helper()
 		if err := a.Request(); err != nil {
 			t.Fatal(err)
@@ -163,22 +163,22 @@ func TestParkedAsks(t *testing.T) {
 		}
 	}
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
-		t.Fatal(code, body)
+		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
-	asks()
-	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.drainCalls(), "back 1") })
+	requestGPU()
+	eventually(t, "the memory of a is on the GPU again", func() bool { return strings.HasSuffix(m.drainCalls(), "back 1") })
 
 	atomic.StoreUint64(&a.Slot().MemUsed, 1<<20)
 	m.setFree(0) // there is no room, so it waits outside the GPU
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
-		t.Fatal(code, body)
+		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
 	if err := a.Request(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it was tried again", func() bool { return m.freeCalls.Load() > 2 })
+	eventually(t, "the daemon has tried again to unpark a", func() bool { return m.freeCalls.Load() > 2 })
 	if a.Gate() != 0 || m.drainCalls() != "out 1" {
-		t.Error("it was let on to the GPU")
+		t.Errorf("without room on the GPU: got gate %d and the moves %q, want gate 0 and out 1", a.Gate(), m.drainCalls())
 	}
 	m.setFree(gpu.GiB)
 	lease, err := a.Await(t.Context())
@@ -196,10 +196,10 @@ func TestParkedAsks(t *testing.T) {
 		close(answered)
 	}()
 	m.release <- true // the move has started; the process requests the GPU now or a little later
-	asks()
+	requestGPU()
 	<-answered
-	asks()
-	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.drainCalls(), "back 1") })
+	requestGPU()
+	eventually(t, "the memory of a is on the GPU again", func() bool { return strings.HasSuffix(m.drainCalls(), "back 1") })
 }
 
 // TestParkedDies checks that if a parked process ends, another process of the instance that has
@@ -210,7 +210,7 @@ func TestParkedDies(t *testing.T) {
 	s.register(reg("a", 60, 1, 1))
 	parked := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
-		t.Fatal(code, body)
+		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
 	m.setFree(-1) // less than the 0 bytes that the instance needs
 	b, err := s.dial("a", 0)
@@ -221,36 +221,36 @@ func TestParkedDies(t *testing.T) {
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is tried", func() bool { return m.freeCalls.Load() > 0 })
+	eventually(t, "the daemon has tried to unpark a", func() bool { return m.freeCalls.Load() > 0 })
 	if b.Gate() != 0 {
-		t.Error("it was let on to the GPU")
+		t.Errorf("gate without room on the GPU: got %d, want 0", b.Gate())
 	}
 	_ = parked.Process.Kill()
 	_ = parked.Wait()
 	s.await(b)
 }
 
-// TestParkedNumberIsAnothers checks that a process with the PID of an ended parked process is not
+// TestUnparkIgnoresReusedPID checks that a process with the PID of an ended parked process is not
 // moved.
-func TestParkedNumberIsAnothers(t *testing.T) {
+func TestUnparkIgnoresReusedPID(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	s.register(reg("a", 60, 1, 1))
 	other := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
-		t.Fatal(code, body)
+		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
 	if err := s.d.locked(func() { s.d.registry.instances["a"].parked.startTimes[other.Process.Pid]-- }); err != nil { // simulates an earlier process with the same PID
 		t.Fatal(err)
 	}
 	if code, body := s.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || strings.Contains(m.drainCalls(), "back 1") {
-		t.Error(code, body)
+		t.Errorf("unpark instance a, whose process has ended: got %d %s and the moves %q, want 204 and none back", code, body, m.drainCalls())
 	}
 }
 
-// TestParkedNotKept checks that a process gets the GPU if it requests it while the record of the
+// TestParkWithoutRecord checks that a process gets the GPU if it requests it while the record of the
 // parking cannot be written.
-func TestParkedNotKept(t *testing.T) {
+func TestParkWithoutRecord(t *testing.T) {
 	s := serve(t, Config{Mover: &fakeMover{free: gpu.GiB}})
 	a := s.join(reg("a", 60, 1, 1))
 	if err := os.Mkdir(s.d.registry.records.path("a")+".new", 0o700); err != nil {
@@ -268,26 +268,26 @@ func TestParkedNotKept(t *testing.T) {
 			return is
 		})
 	}
-	is("it is parked", func(i *instance) bool { return len(i.parked.pids) > 0 })
+	is("instance a is parked", func(i *instance) bool { return len(i.parked.pids) > 0 })
 	if err := a.Request(); err != nil {
 		t.Fatal(err)
 	}
-	is("it has asked", func(i *instance) bool { return len(i.waiting()) > 0 })
+	is("a process of instance a waits for a lease", func(i *instance) bool { return len(i.waiting()) > 0 })
 	s.d.registry.changes.Unlock()
 	if code := <-answer; code != 500 {
-		t.Error(code)
+		t.Errorf("park instance a without a record: got %d, want 500", code)
 	}
 	s.await(a)
 }
 
-// TestParkedIsKept checks that the next daemon restores the parked state before a process has
+// TestParkedStateIsRestored checks that the next daemon restores the parked state before a process has
 // connected again.
-func TestParkedIsKept(t *testing.T) {
+func TestParkedStateIsRestored(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
 	a := s.join(reg("a", 60, 1, 1))
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
-		t.Fatal(code, body)
+		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
 	s.register(reg("a", 30, 1, 1)) // registers the same instance again
 	if err := s.stop(); err != nil {
@@ -296,10 +296,10 @@ func TestParkedIsKept(t *testing.T) {
 	a.Close()
 	next := serve(t, Config{Socket: s.socket, Mover: m})
 	if code, body := next.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || m.drainCalls() != "out 1, back 1" {
-		t.Error(code, body)
+		t.Errorf("unpark instance a at the next daemon: got %d %s and the moves %q, want 204 and out 1, back 1", code, body, m.drainCalls())
 	}
 	if text, err := os.ReadFile(next.d.registry.records.path("a")); err != nil || strings.Contains(string(text), "parked") {
-		t.Errorf("%s, %v", text, err)
+		t.Errorf("record after unparking: got %s, %v; want one without parked", text, err)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestParkWithoutMover(t *testing.T) {
 	for _, path := range []string{"GET /v1/parking", "PUT /v1/instances/a/parked"} {
 		method, path, _ := strings.Cut(path, " ")
 		if code, body := s.do(method, path, ""); code != 501 || !strings.Contains(body, errNoMover.Error()) {
-			t.Errorf("%s %s: %d %s", method, path, code, body)
+			t.Errorf("%s %s: got %d %s, want 501 %v", method, path, code, body, errNoMover)
 		}
 	}
 }

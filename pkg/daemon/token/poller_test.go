@@ -59,10 +59,10 @@ func TestEnds(t *testing.T) {
 			b := s.join(reg("b", 60, 1, 1))
 			s.lease(b)
 			if *a.gate == lease {
-				t.Error("its gate stayed open")
+				t.Errorf("gate of the ended client: got lease %d, want it closed", lease)
 			}
 			b.Close()
-			eventually(t, "nothing is left", func() bool {
+			eventually(t, "the daemon has removed the connection", func() bool {
 				read := 0
 				_ = s.d.locked(func() {
 					read = len(s.d.sessions.poller.sessions) + len(s.d.sessions.greetings) + len(slices.Collect(s.d.registry.sessions()))
@@ -73,9 +73,9 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestRemovedWhileItSpeaks removes instances while their processes send messages. These messages must
+// TestRemovalWhileSending removes instances while their processes send messages. These messages must
 // have no effect, and the next client with the same descriptor must be read.
-func TestRemovedWhileItSpeaks(t *testing.T) {
+func TestRemovalWhileSending(t *testing.T) {
 	s := serve(t, Config{})
 	good := s.join(reg("good", 30, 1, 1))
 	for range 100 {
@@ -89,7 +89,7 @@ func TestRemovedWhileItSpeaks(t *testing.T) {
 			speaks <- n
 		}()
 		if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != 204 {
-			t.Fatal(code)
+			t.Fatalf("unregister instance a: got %d, want 204", code)
 		}
 		<-speaks
 		lease := s.lease(good)
@@ -123,7 +123,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	enough := func() int {
 		n := fds(t, pid)
-		eventually(t, "as few as before", func() bool { n = min(n, fds(t, pid)); return fds(t, pid) == n })
+		eventually(t, "the daemon has no more descriptors than before", func() bool { n = min(n, fds(t, pid)); return fds(t, pid) == n })
 		return n
 	}
 	had := enough()
@@ -153,7 +153,7 @@ func TestOutOfDescriptors(t *testing.T) {
 		s.lease(b)
 		b.Close()
 	}
-	eventually(t, "none are lost", func() bool { return fds(t, pid) <= had+1 }) // b's page
+	eventually(t, "the daemon has closed all descriptors of ended clients", func() bool { return fds(t, pid) <= had+1 }) // b's page
 }
 
 // lingerer returns a descriptor whose last close takes a minute: a TCP connection that lingers,
@@ -204,7 +204,7 @@ func TestDescriptorsAreRefused(t *testing.T) {
 	bad.greet(t, "a")
 	for name, to := range map[string]int{"before the hello": connectTo(t, s.clientSocket()).fd, "after it": bad.fd} {
 		if err := unix.Sendmsg(to, request, unix.UnixRights(0), nil, 0); !errors.Is(err, unix.EPERM) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("pass a descriptor %s: got %v, want EPERM", name, err)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 				}
 				fd := lingerer(t)
 				if err := unix.Sendmsg(bad.fd, request, unix.UnixRights(fd), nil, 0); err != nil {
-					t.Fatal(name, err)
+					t.Fatalf("pass a descriptor %s: %v", name, err)
 				}
 				if err := abandon(fd); err != nil { // the daemon's copy is the last
 					t.Fatal(err)
@@ -254,12 +254,12 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 			_ = unix.Shutdown(bad.fd, unix.SHUT_WR)
 		}
 	}
-	eventually(t, "nothing is left but the good one", func() bool {
+	eventually(t, "only the client that passes no descriptors is connected", func() bool {
 		read := 0
 		_ = s.d.locked(func() { read = len(s.d.sessions.poller.sessions) + len(s.d.sessions.greetings) })
 		return read == 1
 	})
 	if took := time.Since(began); took > 50*time.Second {
-		t.Errorf("it took %v, as if somebody had waited", took)
+		t.Errorf("connections with slow closes took %v, want at most 50s, since no client waits for a close", took)
 	}
 }

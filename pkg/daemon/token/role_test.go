@@ -71,7 +71,7 @@ func start(t testing.TB, cmd *exec.Cmd, word string) *exec.Cmd {
 		return cmd // without waiting
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != word+"\n" {
-		t.Fatalf("%v said %q, %v", cmd, line, err)
+		t.Fatalf("first line of %v: got %q, %v; want %q", cmd, line, err, word)
 	}
 	return cmd
 }

@@ -21,18 +21,18 @@ func TestStoppedHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	// If it is stopped while it waits, it is granted a lease first, which it does not return.
-	eventually(t, "it is suspended", func() bool { return s.status().GPUs[0].Clients[0].State == "suspended" })
+	eventually(t, "the stopped client is suspended", func() bool { return s.status().GPUs[0].Clients[0].State == "suspended" })
 	b := s.join(reg("b", 60, 0.8, 0.8))
 	s.lease(b)
 	if got := s.status().GPUs[0].SMRunningPct; got > 60 {
-		t.Errorf("%v%% of SMs hold leases, want at most 60", got)
+		t.Errorf("SMs with leases: got %v%%, want at most 60%%", got)
 	}
 	b.Close()
 	if err := cmd.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	before := s.status().GPUs[0].Clients[0].Launches
-	eventually(t, "it goes on", func() bool { return s.status().GPUs[0].Clients[0].Launches > before+5 })
+	eventually(t, "the resumed client has launched kernels", func() bool { return s.status().GPUs[0].Clients[0].Launches > before+5 })
 }
 
 // TestStubbornHolder checks that a running process that does not return its lease delays other
@@ -45,7 +45,7 @@ func TestStubbornHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-a.Revoked
-	look := func(revoked time.Duration) (state string) {
+	stateAfter := func(revoked time.Duration) (state string) {
 		_ = s.d.locked(func() {
 			for m := range s.d.registry.sessions() {
 				if m.lease == lease {
@@ -56,17 +56,17 @@ func TestStubbornHolder(t *testing.T) {
 		})
 		return s.row("a").State
 	}
-	if state := look(maxPatience - time.Second); state != "draining" {
-		t.Errorf("it is %s: its work may be long", state)
+	if state := stateAfter(maxPatience - time.Second); state != "draining" {
+		t.Errorf("holder %v after the revocation: got state %s, want draining", maxPatience-time.Second, state)
 	}
-	if state := look(maxPatience); state != "suspended" {
-		t.Errorf("it is %s, and b waits", state)
+	if state := stateAfter(maxPatience); state != "suspended" {
+		t.Errorf("holder %v after the revocation: got state %s, want suspended", maxPatience, state)
 	}
 	s.await(b)
 	if err := a.Return(lease, time.Millisecond, true); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it takes part again", func() bool { return s.row("a").State == "waiting" })
+	eventually(t, "client a waits for a lease", func() bool { return s.row("a").State == "waiting" })
 }
 
 func TestFrozen(t *testing.T) {
@@ -93,7 +93,7 @@ func TestFrozen(t *testing.T) {
 		{[]procfs.Cgroup{{Controllers: "freezer", Path: "/y"}, {Path: "/docker/b"}}, false},
 	} {
 		if got := frozen(root, tt.groups); got != tt.want {
-			t.Errorf("%+v: %v, want %v", tt.groups, got, tt.want)
+			t.Errorf("frozen(%+v): got %v, want %v", tt.groups, got, tt.want)
 		}
 	}
 }

@@ -74,11 +74,11 @@ func TestStoredCounts(t *testing.T) {
 	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
 	code, text, _, stop := s.store(stores(pid, 300*gpu.MiB))
 	if code != 200 || !strings.Contains(text, `"instance":"a"`) {
-		t.Fatalf("%d %s", code, text)
+		t.Fatalf("store of 300 MiB: got %d %s, want 200 and instance a", code, text)
 	}
 	code, _, _, second := s.store(stores(pid, 200*gpu.MiB))
 	if got := s.counted("a"); code != 200 || got != 500*gpu.MiB {
-		t.Errorf("two stores: %d, %v count, want 500 MiB", code, got)
+		t.Errorf("two stores: got %d, %v counted; want 200, 500 MiB", code, got)
 	}
 	// The memory of its processes counts in addition.
 	for c := range s.d.registry.sessions() {
@@ -86,37 +86,37 @@ func TestStoredCounts(t *testing.T) {
 	}
 	code, text, _, _ = s.store(stores(pid, 125*gpu.MiB))
 	if want := "out of memory: the store needs 125MiB, and instance a uses 900MiB of its 1GiB"; code != 409 || !strings.Contains(text, want) {
-		t.Errorf("beyond the limit: %d %s, want 409 and %q", code, text, want)
+		t.Errorf("store beyond the limit: got %d %s, want 409 and %q", code, text, want)
 	}
 	if got := s.counted("a"); got != 900*gpu.MiB {
-		t.Errorf("after a refusal: %v count, want 900 MiB", got)
+		t.Errorf("memory counted after a refusal: got %v, want 900 MiB", got)
 	}
 	st := s.status().GPUs[0].Clients
 	if a := st[0]; a.PID != pid || a.MemStoredMiB != 500 || a.MemUsedMiB != 400 || st[1].MemStoredMiB != 0 {
-		t.Errorf("status: %+v", st)
+		t.Errorf("status: got %+v, want 500 MiB stored and 400 MiB used by process %d of a, and 0 stored of b", st, pid)
 	}
 	code, _, _, fits := s.store(stores(pid, 124*gpu.MiB))
 	if code != 200 {
-		t.Errorf("what just fits: %d, want 200", code)
+		t.Errorf("store of all remaining memory: got %d, want 200", code)
 	}
 	// Memory that is allocated already counts even beyond the limit.
-	there := stores(pid, gpu.GiB)
-	there.Allocated = true
-	code, _, _, held := s.store(there)
+	allocated := stores(pid, gpu.GiB)
+	allocated.Allocated = true
+	code, _, _, held := s.store(allocated)
 	if got := s.counted("a"); code != 200 || got != 2*gpu.GiB {
-		t.Errorf("memory that is there: %d, %v count, want 2 GiB", code, got)
+		t.Errorf("store of allocated memory beyond the limit: got %d, %v counted; want 200, 2 GiB", code, got)
 	}
 	for _, end := range []func(){stop, second, fits, held} {
 		end()
 	}
-	eventually(t, "no store counts", func() bool { return s.counted("a") == 400*gpu.MiB })
+	eventually(t, "no memory of stores is counted", func() bool { return s.counted("a") == 400*gpu.MiB })
 	if code, _, _, _ = s.store(stores(pid, 600*gpu.MiB)); code != 200 {
-		t.Errorf("once the others have ended: %d", code)
+		t.Errorf("store after the others have ended: got %d, want 200", code)
 	}
 }
 
-// TestStoredOfNobody checks requests whose memory does not count and requests that are refused.
-func TestStoredOfNobody(t *testing.T) {
+// TestUncountedAndRefusedStores checks requests whose memory does not count and requests that are refused.
+func TestUncountedAndRefusedStores(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 10, 0.1, 0.1))
 	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
@@ -144,16 +144,16 @@ func TestStoredOfNobody(t *testing.T) {
 		{"no GPU", wire.Stored{PID: pid, Bytes: 1, Sender: os.Getpid()}, 400, "is not a GPU"},
 	} {
 		if code, text, _, _ := s.store(c.req); code != c.code || !strings.Contains(text, c.says) {
-			t.Errorf("%s: %d %s, want %d and %q", c.name, code, text, c.code, c.says)
+			t.Errorf("%s: got %d %s, want %d and %q", c.name, code, text, c.code, c.says)
 		}
 	}
 	for range maxStores {
 		if code, text, _, _ := s.store(stores(pid, 1)); code != 200 {
-			t.Fatalf("%d %s", code, text)
+			t.Fatalf("store up to the limit of %d stores: got %d %s, want 200", maxStores, code, text)
 		}
 	}
 	if code, text, _, _ := s.store(stores(pid, 1)); code != 409 || !strings.Contains(text, "which is the limit") {
-		t.Errorf("one more than there can be: %d %s", code, text)
+		t.Errorf("one store more than %d: got %d %s, want 409 and which is the limit", maxStores, code, text)
 	}
 }
 
@@ -179,11 +179,11 @@ func TestStoredWithoutProcess(t *testing.T) {
 	for pid, id := range cases {
 		code, text, _, _ := s.store(stores(pid, 700*gpu.MiB/gpu.Bytes(len(cases))))
 		if want := fmt.Sprintf(`"instance":%q`, id); id == "" && code != 204 || id != "" && (code != 200 || !strings.Contains(text, want)) {
-			t.Errorf("process %d: %d %s, want instance %q", pid, code, text, id)
+			t.Errorf("store of process %d: got %d %s, want instance %q", pid, code, text, id)
 		}
 	}
 	if st := s.status().GPUs[0].Clients[0]; st.State != "absent" || st.MemStoredMiB == 0 {
-		t.Errorf("status: %+v", st)
+		t.Errorf("status of a: got %+v, want the state absent and stored memory", st)
 	}
 }
 
@@ -200,22 +200,22 @@ func TestStoredEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	eventually(t, "it runs its program", func() bool { s, err := procfs.Read(cmd.Process.Pid); return err == nil && s.Name == "sleep" })
+	eventually(t, "the process runs sleep", func() bool { s, err := procfs.Read(cmd.Process.Pid); return err == nil && s.Name == "sleep" })
 	code, _, wait, _ := s.store(stores(cmd.Process.Pid, gpu.MiB))
 	if code != 200 {
-		t.Fatal(code)
+		t.Fatalf("store of 1 MiB: got %d, want 200", code)
 	}
 	if code, text := s.do("DELETE", "/v1/instances/a", ""); code != 204 {
-		t.Fatal(code, text)
+		t.Fatalf("unregister instance a: got %d %s, want 204", code, text)
 	}
 	wait()
 	if code, _, _, _ := s.store(stores(cmd.Process.Pid, gpu.MiB)); code != 204 {
-		t.Errorf("without the instance: %d", code)
+		t.Errorf("store without the instance: got %d, want 204", code)
 	}
 	s.register(reg("a", 10, 0.1, 0.1))
 	code, _, wait, _ = s.store(stores(cmd.Process.Pid, 1000*gpu.MiB))
 	if code != 200 {
-		t.Fatal(code)
+		t.Fatalf("store of 1000 MiB: got %d, want 200", code)
 	}
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
@@ -225,9 +225,9 @@ func TestStoredEnds(t *testing.T) {
 	held := stores(cmd.Process.Pid, 1000*gpu.MiB)
 	held.Allocated = true
 	if code, _, _, _ = s.store(held); code != 200 || s.counted("a") != 1000*gpu.MiB {
-		t.Errorf("after a restart: %d, %v count", code, s.counted("a"))
+		t.Errorf("held store after a restart: got %d, %v counted; want 200, 1000 MiB", code, s.counted("a"))
 	}
 	if code, text, _, _ := s.store(stores(cmd.Process.Pid, 100*gpu.MiB)); code != 409 {
-		t.Errorf("beside it: %d %s", code, text)
+		t.Errorf("another store beyond the limit: got %d %s, want 409", code, text)
 	}
 }

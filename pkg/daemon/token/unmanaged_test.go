@@ -119,7 +119,7 @@ func puppetOf(t *testing.T, cmd *exec.Cmd, env []string) *puppet {
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	if err1 != nil || err2 != nil {
-		t.Fatal(err1, err2)
+		t.Fatalf("open pipes to the process: %v, %v", err1, err2)
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func (p *puppet) readPID() int {
 	line, err := p.out.ReadString('\n')
 	pid, failed := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil || failed != nil {
-		p.t.Fatalf("it says %q, %v", line, err)
+		p.t.Fatalf("read the PID that the process prints: got %q, %v", line, err)
 	}
 	p.t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	return pid
@@ -223,19 +223,19 @@ func TestUnmanaged(t *testing.T) {
 			s.d.unmanaged.takeCensus()
 			if c.then != "" {
 				if got := s.unmanaged(); len(got) != 0 {
-					t.Errorf("before: %v, want none", got)
+					t.Errorf("unmanaged processes before: got %v, want none", got)
 				}
 				pid = p.command(c.then)
 				s.d.unmanaged.takeCensus()
 			}
 			got := s.unmanaged()
 			if want := map[int]string{pid: "a"}; c.want && fmt.Sprint(got) != fmt.Sprint(want) || !c.want && len(got) != 0 {
-				t.Errorf("found %v, process %d, want it %v", got, pid, c.want)
+				t.Errorf("unmanaged processes: got %v, want process %d of a among them: %v", got, pid, c.want)
 			}
 			_ = unix.Kill(pid, unix.SIGKILL)
-			eventually(t, "it is not shown any more", func() bool { s.d.unmanaged.takeCensus(); return len(s.unmanaged()) == 0 })
+			eventually(t, "the status shows no unmanaged process", func() bool { s.d.unmanaged.takeCensus(); return len(s.unmanaged()) == 0 })
 			if strays := s.row("a").UnmanagedPrograms; c.want != strings.HasPrefix(strays, "1 outside the slice, without the preload library (last: /") {
-				t.Errorf("strays %q", strays)
+				t.Errorf("unmanaged programs in the status of a: got %q, want one: %v", strays, c.want)
 			}
 		})
 	}
@@ -258,26 +258,26 @@ func TestUnmanagedOrphans(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
-			apart, _ := serveApart(t, filepath.Join(runDir(t), "token.sock"))
+			daemon, _ := serveApart(t, filepath.Join(runDir(t), "token.sock"))
 			r := reg("a", 60, 1, 1)
-			env := apart.inSlice("a")
+			env := daemon.inSlice("a")
 			if c.owner {
 				r.OwnerPID, env = os.Getpid(), nil
 			}
-			apart.register(r)
-			p := apart.puppet(t, roleLauncher, c.path, env...)
+			daemon.register(r)
+			p := daemon.puppet(t, roleLauncher, c.path, env...)
 			pid := p.readPID()
-			eventually(t, "it is found", func() bool { return apart.unmanaged()[pid] == "a" })
+			eventually(t, "the process is found as one of a", func() bool { return daemon.unmanaged()[pid] == "a" })
 			p.kill()
-			if code, text := apart.do(http.MethodGet, "/v1/instances/a/unmanaged?wait=0", ""); code != http.StatusOK { // wait=0 takes a census
-				t.Error(code, text)
+			if code, text := daemon.do(http.MethodGet, "/v1/instances/a/unmanaged?wait=0", ""); code != http.StatusOK { // wait=0 takes a census
+				t.Errorf("GET unmanaged of a: got %d %s, want 200", code, text)
 			}
-			if got := apart.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
-				t.Errorf("found %v when its parent has ended", got)
+			if got := daemon.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
+				t.Errorf("unmanaged processes after the parent has ended: got %v, want process %d of a, running", got, pid)
 			}
 			_ = unix.Kill(pid, unix.SIGKILL)
 			_, _ = unix.Wait4(pid, nil, 0, nil) // this process is its parent by now
-			eventually(t, "it is not shown any more", func() bool { return len(apart.unmanaged()) == 0 })
+			eventually(t, "the status shows no unmanaged process", func() bool { return len(daemon.unmanaged()) == 0 })
 		})
 	}
 }
@@ -295,35 +295,35 @@ func TestUnmanagedIsStopped(t *testing.T) {
 	managed := s.puppet(t, roleMapper, strings.Join(lib, " "), s.inSlice("a")...)
 	managed.readPID()
 	other := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("b")...)
-	theirs := other.readPID()
+	otherPID := other.readPID()
 	pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).readPID()
 	for range 3 {
 		s.d.unmanaged.takeCensus()
 	}
-	eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+	eventually(t, "the unmanaged process of a has ended", func() bool { return !procfs.Alive(pid) })
 	s.d.unmanaged.takeCensus()
-	if !procfs.Alive(managed.cmd.Process.Pid) || !procfs.Alive(theirs) {
-		t.Error("others were stopped too")
+	if !procfs.Alive(managed.cmd.Process.Pid) || !procfs.Alive(otherPID) {
+		t.Error("other processes: got one of them stopped, want both running")
 	}
 	for id, want := range map[string]wire.Unmanaged{
-		"a": {PID: pid, Stopped: true}, "b": {PID: theirs},
+		"a": {PID: pid, Stopped: true}, "b": {PID: otherPID},
 	} {
 		list := s.watch(id, 0)
 		if len(list.Found) != 1 || list.Next != 1 || list.Found[0].PID != want.PID || list.Found[0].Stopped != want.Stopped || !filepath.IsAbs(list.Found[0].Program) {
-			t.Errorf("of %s: %+v", id, list)
+			t.Errorf("unmanaged processes of %s: got %+v, want process %d, stopped %v, with its path", id, list, want.PID, want.Stopped)
 		}
 		if n := strings.Count(log.String(), fmt.Sprintf("instance=%s pid=%d", id, want.PID)); n != 1 {
-			t.Errorf("the log has %d lines about %s:\n%s", n, id, log.String())
+			t.Errorf("log lines about %s: got %d, want 1:\n%s", id, n, log.String())
 		}
 	}
 	if code, text := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=1&wait=0", ""); code != http.StatusOK || text != `{"found":[],"next":1}`+"\n" {
-		t.Errorf("no more of a: %d %s", code, text)
+		t.Errorf("further unmanaged processes of a: got %d %s, want 200 and an empty list", code, text)
 	}
 	if code, _ := s.do(http.MethodGet, "/v1/instances/none/unmanaged", ""); code != http.StatusNotFound {
-		t.Errorf("of none: %d, want %v", code, http.StatusNotFound)
+		t.Errorf("unmanaged processes of an unknown instance: got %d, want %v", code, http.StatusNotFound)
 	}
 	if code, _ := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=-1", ""); code != http.StatusBadRequest {
-		t.Errorf("after -1: %d, want %v", code, http.StatusBadRequest)
+		t.Errorf("unmanaged processes after -1: got %d, want %v", code, http.StatusBadRequest)
 	}
 }
 
@@ -332,7 +332,7 @@ func (s *server) watch(id string, n int) (list wire.UnmanagedList) {
 	s.t.Helper()
 	code, text := s.do(http.MethodGet, fmt.Sprintf("/v1/instances/%s/unmanaged?after=%d", id, n), "")
 	if err := json.Unmarshal([]byte(text), &list); code != http.StatusOK || err != nil {
-		s.t.Errorf("%d %s, %v", code, text, err)
+		s.t.Errorf("GET unmanaged of %s: got %d %s, %v; want 200 and a list", id, code, text, err)
 	}
 	return list
 }
@@ -343,32 +343,32 @@ func TestWatchUnmanaged(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
-	heard := make(chan wire.UnmanagedList, 1)
+	answers := make(chan wire.UnmanagedList, 1)
 	go func() {
 		list := wire.UnmanagedList{}
 		for len(list.Found) == 0 {
 			list = s.watch("a", 7) // a count of an earlier daemon
 		}
-		heard <- list
+		answers <- list
 	}()
 	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).readPID()
-	if list := <-heard; len(list.Found) != 1 || list.Found[0].PID != pid {
-		t.Errorf("heard %+v, process %d", list, pid)
+	if list := <-answers; len(list.Found) != 1 || list.Found[0].PID != pid {
+		t.Errorf("answer to the waiting request: got %+v, want process %d", list, pid)
 	}
-	asked := make(chan int, 1)
+	answer := make(chan int, 1)
 	go func() {
 		code, _ := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=1", "")
-		asked <- code
+		answer <- code
 	}()
-	eventually(t, "it is asked", func() (waits bool) {
+	eventually(t, "the request waits at the daemon", func() (waits bool) {
 		_ = s.d.locked(func() { waits = s.d.registry.instances["a"].unmanagedFound != nil })
 		return waits
 	})
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
-	if code := <-asked; code != http.StatusServiceUnavailable {
-		t.Errorf("at the daemon's end: %d, want %v", code, http.StatusServiceUnavailable)
+	if code := <-answer; code != http.StatusServiceUnavailable {
+		t.Errorf("waiting request at the daemon's end: got %d, want %v", code, http.StatusServiceUnavailable)
 	}
 }
 
@@ -410,7 +410,7 @@ func TestUnmanagedIsLogged(t *testing.T) {
 			pid := p.readPID()
 			s.d.unmanaged.takeCensus()
 			if s.unmanaged()[pid] != "a" {
-				t.Fatalf("found %v", s.unmanaged())
+				t.Fatalf("unmanaged processes: got %v, want process %d of a", s.unmanaged(), pid)
 			}
 			_, _ = unix.Kill(pid, unix.SIGKILL), in.Close()
 			_ = cmd.Wait()
@@ -421,12 +421,12 @@ func TestUnmanagedIsLogged(t *testing.T) {
 			want := fmt.Sprintf("gfaas: process %d (", pid)
 			if !c.same || !c.leads {
 				if len(rest) != 0 {
-					t.Errorf("the log has %q, want none", rest)
+					t.Errorf("log of the instance: got %q, want nothing", rest)
 				}
 				return
 			}
 			if !bytes.HasPrefix(rest, []byte(want)) || bytes.Count(rest, []byte("\n")) != 1 {
-				t.Errorf("the log has %q, want one line that begins with %q", rest, want)
+				t.Errorf("log of the instance: got %q, want one line that begins with %q", rest, want)
 			}
 		})
 	}
@@ -445,7 +445,7 @@ func TestUnmanagedByTheDriver(t *testing.T) {
 		"has the library":       {sighting{usage: managed}, true, managed},
 	} {
 		if got := c.seen.updateUsage(procfs.Stat{PID: 1 << 30, Size: 1}, c.on); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
+			t.Errorf("usage when the process %s: got %v, want %v", name, got, c.want)
 		}
 	}
 	driver := files(t, "libcuda.so.1")[0]
@@ -458,7 +458,7 @@ func TestUnmanagedByTheDriver(t *testing.T) {
 	s.register(reg("a", 60, 1, 1))
 	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).readPID()
 	pids <- pid
-	eventually(t, "its memory is shown", func() bool {
+	eventually(t, "the status shows 300 MiB of the unmanaged process", func() bool {
 		for _, c := range s.status().GPUs[0].Clients {
 			if c.PID == pid && c.State == wire.StateUnmanaged && c.ContextMiB == 300 {
 				return true
@@ -486,7 +486,7 @@ func TestUnmanagedMPS(t *testing.T) {
 	p.readPID()
 	s.d.unmanaged.takeCensus()
 	if got := s.unmanaged(); len(got) != 0 {
-		t.Errorf("found %v, want none", got)
+		t.Errorf("unmanaged processes: got %v, want none", got)
 	}
 }
 
@@ -505,12 +505,12 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 			s.d.unmanaged.takeCensus()
 			if leaves {
 				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
-					t.Fatal(code, text)
+					t.Fatalf("owner leaves instance a: got %d %s, want 204", code, text)
 				}
 			}
 			owner.kill()
 			if !leaves {
-				eventually(t, "it is killed", func() bool { return !procfs.Alive(pid) })
+				eventually(t, "the unmanaged process has ended", func() bool { return !procfs.Alive(pid) })
 				return
 			}
 			_ = s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) })
@@ -519,10 +519,10 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 				s.d.tidy()
 			}
 			if got := s.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
-				t.Errorf("found %v", got)
+				t.Errorf("unmanaged processes after the owner has left: got %v, want process %d of a, running", got, pid)
 			}
 			_ = unix.Kill(pid, unix.SIGKILL)
-			eventually(t, "the instance goes with it", func() bool { return !strings.Contains(fmt.Sprint(s.status()), "f-a") })
+			eventually(t, "the instance is removed after its last process has ended", func() bool { return !strings.Contains(fmt.Sprint(s.status()), "f-a") })
 		})
 	}
 }
