@@ -62,7 +62,7 @@ func TestApart(t *testing.T) {
 		}
 	}
 	if want := 2 + 3 + 1 + 3 + 2; len(seen) != want {
-		t.Errorf("%d configurations, want %d: %v", len(seen), want, seen)
+		t.Errorf("configurations on GPU models: got %d, want %d: %v", len(seen), want, seen)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestDiffer(t *testing.T) {
 	} {
 		for _, some := range rows {
 			if Differ(some) != want {
-				t.Errorf("%s: differ: %v, want %v", rates(some), !want, want)
+				t.Errorf("rates %s: got differ %v, want %v", rates(some), !want, want)
 			}
 		}
 	}

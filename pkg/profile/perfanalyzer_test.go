@@ -24,7 +24,7 @@ func TestReadPerfAnalyzer(t *testing.T) {
 		"Inferences/Second,p95 latency\nx,10\n": `r.csv:2: Inferences/Second: "x" is not a number`,
 	} {
 		if _, err := ReadPerfAnalyzer(strings.NewReader(text), "r.csv"); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", text, err, want)
+			t.Errorf("%q: got error %v, want %s", text, err, want)
 		}
 	}
 }

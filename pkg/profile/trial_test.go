@@ -34,7 +34,7 @@ func TestReadTrials(t *testing.T) {
 		head + "f,1,1,1,-1,1,1,1\n": "t.csv:2: p95_ms: ",
 	} {
 		if _, err := ReadTrials(strings.NewReader(text), "t.csv"); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%q: %v, want %s", text, err, want)
+			t.Errorf("%q: got error %v, want %s", text, err, want)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func TestProfileWithoutGoodputIsWrittenAsBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows[0].GoodputKnown || rows[0].SLOMS != 0 {
-		t.Errorf("%+v, want GoodputKnown false and SLOMS 0", rows[0])
+		t.Errorf("row without a goodput: got %+v, want GoodputKnown false and SLOMS 0", rows[0])
 	}
 	if _, _, ok := rows[0].Goodput(69); ok {
 		t.Error("Goodput of a row without a goodput: got ok, want not ok")
@@ -44,7 +44,7 @@ func TestGoodputIsWritten(t *testing.T) {
 	}
 	for _, want := range []string{",power_w,goodput_rps,goodput_ci_rps,slo_ms,idle_p95_ms\n", ",21.5,0.9,69,18.2\n", ",,0,,10,\n", ",1,,,,10,\n", ",,,,\n"} {
 		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in\n%s", want, &text)
+			t.Errorf("profile: want it to contain %q, got\n%s", want, &text)
 		}
 	}
 	again, err := Read(&text, "p.csv")
@@ -59,7 +59,7 @@ func TestGoodputIsWritten(t *testing.T) {
 	}
 	for i, known := range []bool{true, true, false, false} {
 		if _, _, ok := again[i].Goodput(rows[i].SLOMS); ok != known {
-			t.Errorf("%s: known %v, want %v", rows[i].Function, ok, known)
+			t.Errorf("Goodput of %s at its objective: got known %v, want %v", rows[i].Function, ok, known)
 		}
 		if _, _, ok := again[i].Goodput(100); ok {
 			t.Errorf("%s: Goodput at 100 ms, an objective that was not measured: got ok, want not ok", rows[i].Function)

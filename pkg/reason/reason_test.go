@@ -29,11 +29,11 @@ var forms = []struct {
 func TestForms(t *testing.T) {
 	for _, f := range forms {
 		if text := f.reason.String(); text != f.text {
-			t.Errorf("String: %s, want %s", text, f.text)
+			t.Errorf("String: got %s, want %s", text, f.text)
 		}
 		data, err := json.Marshal(f.reason)
 		if err != nil || string(data) != f.json {
-			t.Errorf("MarshalJSON: %s, %v, want %s", data, err, f.json)
+			t.Errorf("MarshalJSON: got %s, %v; want %s", data, err, f.json)
 		}
 		parsed, err := Parse(f.text)
 		if err != nil || parsed.String() != f.text {
@@ -41,7 +41,7 @@ func TestForms(t *testing.T) {
 		}
 		var decoded Reason
 		if err := json.Unmarshal(data, &decoded); err != nil || decoded.String() != f.text {
-			t.Errorf("UnmarshalJSON(%s): %v, %v, want %s", data, decoded, err, f.text)
+			t.Errorf("UnmarshalJSON(%s): got %v, %v; want %s", data, decoded, err, f.text)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func TestInvalid(t *testing.T) {
 		"a;", "a; ", "a; n", "a; n=", "a; N=1", "a; code=1", "a; n=1; n=2", "a; n=x y", `a; n="x`, `a; n="x"y`, "a; n='x'", "a; n=é", "a; n=1;m=2",
 	} {
 		if r, err := Parse(text); err == nil {
-			t.Errorf("Parse(%q) = %v, want an error", text, r)
+			t.Errorf("Parse(%q): got %v, want an error", text, r)
 		}
 	}
 	for _, text := range []string{
@@ -61,7 +61,7 @@ func TestInvalid(t *testing.T) {
 	} {
 		var r Reason
 		if err := json.Unmarshal([]byte(text), &r); err == nil {
-			t.Errorf("UnmarshalJSON(%s) = %v, want an error", text, r)
+			t.Errorf("UnmarshalJSON(%s): got %v, want an error", text, r)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func FuzzParse(f *testing.F) {
 		}
 		shown := r.String()
 		if strings.ContainsFunc(shown, func(c rune) bool { return c < ' ' || c > '~' }) {
-			t.Fatalf("String() is %q, want only printable ASCII, which fits a header", shown)
+			t.Fatalf("String: got %q, want only printable ASCII, which fits a header", shown)
 		}
 		again, err := Parse(shown)
 		if err != nil || again.String() != shown {

@@ -62,7 +62,7 @@ func TestReplay(t *testing.T) {
 	} {
 		text := strings.Replace(header+body, c.old, c.new, 1)
 		if err := replay(text); text == header+body || err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %s", what, err, c.want)
+			t.Errorf("%s: got error %v, want %s", what, err, c.want)
 		}
 	}
 	if err := replay(""); err == nil || !strings.Contains(err.Error(), "r.jsonl:1: empty") {

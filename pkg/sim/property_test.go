@@ -107,9 +107,9 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	it := container{function: a.Function, gpu: a.GPU, resident: true, end: now + a.Expected}
 	if queue.OneAtATime(c.w.config.Policy) {
 		c.running = append(slices.DeleteFunc(c.running, func(b container) bool { return b.end <= now }), it)
-		for i, b := range c.running[:len(c.running)-1] {
+		for _, b := range c.running[:len(c.running)-1] {
 			if b.gpu == a.GPU {
-				c.t.Fatalf("at %v: GPU %d runs a second invocation concurrently with the one in container %d, want one at a time", now, a.GPU, i)
+				c.t.Fatalf("at %v: GPU %d runs a second invocation while function %d runs, want one at a time", now, a.GPU, b.function)
 			}
 		}
 		return

@@ -221,7 +221,7 @@ func TestFunctionsOfAProfile(t *testing.T) {
 		"a,50,2,1,9,9,,1,,,\n":                            "p.csv:2: quota: ",
 	} {
 		if _, err := ReadFunctions(strings.NewReader(head+text), "p.csv"); err == nil || !strings.HasPrefix(err.Error(), fault) {
-			t.Errorf("%q: %v, want %s", text, err, fault)
+			t.Errorf("%q: got error %v, want %s", text, err, fault)
 		}
 	}
 }

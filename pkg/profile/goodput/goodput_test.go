@@ -109,8 +109,8 @@ func interval(all []float64, parts [][]float64) (p95, ci float64) {
 	slices.Sort(all)
 	n := float64(len(all))
 	p95 = all[int(math.Ceil(0.95*n))-1]
-	off := normal * math.Sqrt(n*0.95*0.05)
-	low, high := int(math.Floor(0.95*n-off)), int(math.Ceil(0.95*n+off))
+	deviations := normal * math.Sqrt(n*0.95*0.05)
+	low, high := int(math.Floor(0.95*n-deviations)), int(math.Ceil(0.95*n+deviations))
 	if low < 0 || high >= len(all) || math.IsInf(all[high], 1) {
 		return p95, 0
 	}
@@ -208,36 +208,36 @@ func TestAccuracyAndTrials(t *testing.T) {
 			s.seed, objective = 99, slo
 			want := truth(s, slo)
 			var trials []int
-			var off []float64
+			var deviations []float64
 			for seed := range uint64(seeds) {
 				one := s
 				one.seed, one.seconds, one.warmup = seed+1, 10, 2
 				o := run(&one, slo)
 				trials = append(trials, o.Trials)
 				if o.Known {
-					off = append(off, math.Abs(o.RPS-want))
+					deviations = append(deviations, math.Abs(o.RPS-want))
 				}
 			}
 			slices.Sort(trials)
-			slices.Sort(off)
+			slices.Sort(deviations)
 			all = append(all, trials...)
-			text := fmt.Sprintf("%s, objective %v x p95 at rest: %d of %d known, trials median %d", c.name, times, len(off), seeds, trials[seeds/2])
-			if len(off) >= 5 { // fewer results have no meaningful quantiles
-				middle, most := off[len(off)/2], off[len(off)*9/10]
-				text += fmt.Sprintf("; off %.4g rps by %.3g (median), %.3g (90%%)", want, middle, most)
+			text := fmt.Sprintf("%s, objective %v x p95 at rest: %d of %d known, trials median %d", c.name, times, len(deviations), seeds, trials[seeds/2])
+			if len(deviations) >= 5 { // fewer results have no meaningful quantiles
+				middle, most := deviations[len(deviations)/2], deviations[len(deviations)*9/10]
+				text += fmt.Sprintf("; goodput %.4g rps, error %.3g rps (median), %.3g rps (90%%)", want, middle, most)
 				if middle > max(0.05*want, 0.02*s.capacity()) || most > max(0.11*want, 0.03*s.capacity()) {
-					t.Errorf("%s; want at most 5%% of it or 2%% of the throughput, and 11%% or 3%%", text)
+					t.Errorf("%s; want an error of at most 5%% of the goodput or 2%% of the throughput at the median, and 11%% or 3%% at 90%%", text)
 				}
 			}
 			t.Log(text)
-			if len(off) < c.known {
-				t.Errorf("%s, want %d", text, c.known)
+			if len(deviations) < c.known {
+				t.Errorf("%s; want at least %d known", text, c.known)
 			}
 		}
 	}
 	slices.Sort(all)
 	if median := all[len(all)/2]; median > 6 {
-		t.Errorf("%d trials at the median, want at most 6", median)
+		t.Errorf("median number of trials: got %d, want at most 6", median)
 	}
 }
 

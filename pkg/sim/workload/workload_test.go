@@ -48,16 +48,16 @@ func TestPatterns(t *testing.T) {
 		}
 		mean := sum / (seconds / 10)
 		if math.Abs(mean/(10*rate)-1) > 0.15 {
-			t.Errorf("%s: %g arrivals in ten seconds, want about %d", shape, mean, 10*rate)
+			t.Errorf("%s: got a mean of %g arrivals in ten seconds, want %d ± 15%%", shape, mean, 10*rate)
 		}
 		spread[shape] = (squares/(seconds/10) - mean*mean) / mean // 1 for poisson
 	}
 	if s := spread["poisson"]; s < 0.9 || s > 1.1 {
-		t.Errorf("poisson: variance over mean is %g, want 1", s)
+		t.Errorf("poisson: variance over mean: got %g, want 0.9 to 1.1", s)
 	}
 	for shape, s := range spread {
 		if shape != "poisson" && s < 3 {
-			t.Errorf("%s: variance over mean is %g, want well above 1", shape, s)
+			t.Errorf("%s: variance over mean: got %g, want at least 3", shape, s)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestMixed(t *testing.T) {
 		counts[row.Function]++
 	}
 	if r := counts[0] / counts[9]; r < 7 || r > 14 {
-		t.Errorf("the first function has %g times the invocations of the tenth, want about 10", r)
+		t.Errorf("invocations of the first function over those of the tenth: got %g, want about 10", r)
 	}
 	for _, f := range w.Functions {
 		if f.Warm < 20*time.Millisecond || f.Warm > 2*time.Second || f.Cold < f.Warm+time.Second || f.MemMiB < 100 || f.MemMiB > 4096 || f.Load <= 0 {
@@ -126,7 +126,7 @@ func TestLALB(t *testing.T) {
 		}
 		for minute := range time.Duration(6) {
 			if perMinute[minute] != 325 {
-				t.Errorf("working set %d, minute %d: %d requests, want 325", n, minute, perMinute[minute])
+				t.Errorf("working set %d, minute %d: got %d requests, want 325", n, minute, perMinute[minute])
 			}
 		}
 		least, most := math.Inf(1), 0.0
