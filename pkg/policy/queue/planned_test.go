@@ -82,7 +82,7 @@ func TestPlannedBeside(t *testing.T) {
 			w.expect(w.arrives(0, 0), "2 on -2;")
 			w.completes(50*time.Millisecond, 1, 1, 50*time.Millisecond)
 			if got := w.arrives(60*time.Millisecond, 1); !strings.HasPrefix(got, "3 on ") { // the planned instance takes no slot
-				t.Errorf("another invocation of function 1: got %q, want 3 on an instance of its own", got)
+				t.Errorf("invocation 3, of function 1, beside the planned instance: got %q, want it dispatched", got)
 			}
 		})
 	}

@@ -109,8 +109,8 @@ func interval(all []float64, parts [][]float64) (p95, ci float64) {
 	slices.Sort(all)
 	n := float64(len(all))
 	p95 = all[int(math.Ceil(0.95*n))-1]
-	deviations := normal * math.Sqrt(n*0.95*0.05)
-	low, high := int(math.Floor(0.95*n-deviations)), int(math.Ceil(0.95*n+deviations))
+	deviation := normal * math.Sqrt(n*0.95*0.05)
+	low, high := int(math.Floor(0.95*n-deviation)), int(math.Ceil(0.95*n+deviation))
 	if low < 0 || high >= len(all) || math.IsInf(all[high], 1) {
 		return p95, 0
 	}

@@ -79,7 +79,7 @@ func TestDilusCluster(t *testing.T) {
 			t.Errorf("seed %d: dilu: got %d GPUs at the peak and %.0f GPU seconds, want at most 80%% of exclusive's %d and %.0f s", seed, d.GPUsPeak, d.GPUSeconds, x.GPUsPeak, x.GPUSeconds)
 		}
 		if !(d.GPUsPeak < i.GPUsPeak && i.GPUsPeak < x.GPUsPeak && d.SMFragmentation < i.SMFragmentation && d.MemFragmentation < i.MemFragmentation) {
-			t.Errorf("seed %d: want the fewest GPUs and the least fragmentation for dilu, then infless, then exclusive; got\ndilu %+v\ninfless %+v\nexclusive %+v", seed, d, i, x)
+			t.Errorf("seed %d: want fewer GPUs at the peak for dilu than for infless, and for infless than for exclusive, and less fragmentation for dilu than for infless; got\ndilu %+v\ninfless %+v\nexclusive %+v", seed, d, i, x)
 		}
 	}
 }

@@ -133,7 +133,7 @@ func TestFleetTwin(t *testing.T) {
 		fleets++
 		least := (&twin{p: &p}).minGPUs()
 		if roundUp(d.lower) > least || used < least {
-			t.Fatalf("got a plan of %d GPUs and a bound of %v, want at least %d GPUs, the optimum, and at most this bound: %+v", used, d.lower, least, p)
+			t.Fatalf("got a plan of %d GPUs and a bound of %v for an optimum of %d GPUs, want a plan of at least the optimum and a bound of at most the optimum: %+v", used, d.lower, least, p)
 		}
 	})
 	if fleets == 0 {

@@ -32,7 +32,7 @@ func TestBoundOptimumPlan(t *testing.T) {
 		}
 		least := (&twin{p: &p}).minGPUs()
 		if sol.Bound > least || used < least {
-			t.Fatalf("got a plan of %d GPUs and a bound of %d, want at least %d GPUs, the optimum, and at most this bound: %+v", used, sol.Bound, least, p)
+			t.Fatalf("got a plan of %d GPUs and a bound of %d for an optimum of %d GPUs, want a plan of at least the optimum and a bound of at most the optimum: %+v", used, sol.Bound, least, p)
 		}
 		plans++
 		if used > least {

@@ -89,7 +89,7 @@ func TestBoundsHoldAndPackingsAreNearTheLeast(t *testing.T) {
 		p := Pack(rects, bin, Options{Steps: 200})
 		least := fewest(rects, bin)
 		if p.Bound > least || p.Used < least || p.Used > least+1 {
-			t.Fatalf("%v in %v: got %d bins, bound %d (%s); want %d bins or one more, and at most this bound", rects, bin, p.Used, p.Bound, p.BoundMethod, least)
+			t.Fatalf("%v in %v: got %d bins, bound %d (%s); want %[6]d bins or one more, and a bound of at most %[6]d", rects, bin, p.Used, p.Bound, p.BoundMethod, least)
 		}
 	})
 }

@@ -47,7 +47,7 @@ func check(kinds []Kind, bin Bin, p Packing) error {
 		}
 	}
 	if used != p.Used || p.Bound > used {
-		return fmt.Errorf("got %d bins, bound %d; want %d bins, as stated, and at most this bound", used, p.Bound, p.Used)
+		return fmt.Errorf("got %d bins, bound %d; want %d bins, the value of Used, and a bound of at most that", used, p.Bound, p.Used)
 	}
 	return nil
 }
