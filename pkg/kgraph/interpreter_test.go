@@ -34,7 +34,7 @@ func newInterpreter(t *testing.T, text, entry string) *interpreter {
 	m := &interpreter{t: t, labels: map[string]int{}, shared: map[string]uint64{}, params: map[string]uint64{}, global: map[uint64][]byte{}}
 	_, body, found := strings.Cut(text, ".entry "+entry+"(")
 	if !found {
-		t.Fatalf("there is no %s", entry)
+		t.Fatalf("the PTX text has no entry %s", entry)
 	}
 	_, body, _ = strings.Cut(body, "{\n")
 	body, _, _ = strings.Cut(body, "\n}")
@@ -100,7 +100,7 @@ func (m *interpreter) value(th *thread, s string) uint64 {
 	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		m.t.Fatalf("operand %s", s)
+		m.t.Fatalf("operand %s: %v", s, err)
 	}
 	return uint64(v)
 }
@@ -121,7 +121,7 @@ func (m *interpreter) place(th *thread, s string, shared bool, size int) []byte 
 		from, base = m.global[at>>32], at&math.MaxUint32
 	}
 	if base+uint64(size) > uint64(len(from)) || base%4 != 0 {
-		m.t.Fatalf("thread %d of block %d reaches %#x, %d bytes of %d", th.tid, th.cta, at, size, len(from))
+		m.t.Fatalf("thread %d of block %d: access of %d bytes at %#x, want one within the %d bytes of a buffer that is aligned to 4", th.tid, th.cta, size, at, len(from))
 	}
 	return from[base : base+uint64(size)]
 }
@@ -195,11 +195,11 @@ func (m *interpreter) run(th *thread) {
 			th.exited = true
 			return
 		default:
-			m.t.Fatalf("instruction %s", op)
+			m.t.Fatalf("the interpreter does not implement the instruction %s", op)
 		}
 		th.regs[l[1]] = out
 	}
-	m.t.Fatal("a thread runs beyond the end")
+	m.t.Fatal("a thread runs beyond the end of the kernel, want an exit or a barrier before it")
 }
 
 func truth(b bool) uint64 {
@@ -260,7 +260,7 @@ func pattern(n, period int) []float32 {
 
 func TestBuiltinPTX(t *testing.T) {
 	if at := strings.IndexFunc(BuiltinPTX(Blas), func(r rune) bool { return r > unicode.MaxASCII }); at >= 0 {
-		t.Errorf("ptxas refuses what is not ASCII, in comments too: at byte %d", at)
+		t.Errorf("byte %d of the built-in PTX is not ASCII, want ASCII only, because ptxas refuses others even in comments", at)
 	}
 	const n = 100
 	m := newInterpreter(t, BuiltinPTX(Blas), "vadd")

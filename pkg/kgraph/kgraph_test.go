@@ -53,29 +53,29 @@ func world() World {
 func TestGoodRequest(t *testing.T) {
 	r, problems := Parse([]byte(good()))
 	if problems != nil {
-		t.Fatal(problems[0])
+		t.Fatalf("parse: got the problem %v, want none", problems[0])
 	}
 	if problems := r.Check(world()); problems != nil {
-		t.Fatal(problems[0])
+		t.Fatalf("check: got the problem %v, want none", problems[0])
 	}
 	if r.Iterations != 2 || len(r.Modules) != 2 || len(r.Buffers) != 5 || len(r.Kernels) != 4 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("request: got %d iterations, %d modules, %d buffers and %d kernels, want 2, 2, 5 and 4", r.Iterations, len(r.Modules), len(r.Buffers), len(r.Kernels))
 	}
 	if b := r.Buffers[3]; b.Size != 64 || !b.Volatile || !b.Reads() || !b.Writes() {
-		t.Errorf("%+v: the object says its size", b)
+		t.Errorf("buffer 3: got %+v, want the object's size 64, volatile, read and written", b)
 	}
 	if a := r.Kernels[0].Args[1]; a.Buffer != 0 || a.Offset != 8 || a.Size() != 8 {
-		t.Errorf("%+v", a)
+		t.Errorf("argument 1 of kernel 0: got %+v, want buffer 0 at offset 8 with size 8", a)
 	}
 	if k := r.Kernels[2]; k.Grid != [3]int{4, 1, 1} || k.Block != [3]int{256, 1, 1} {
-		t.Errorf("a built-in is launched by %v, %v", k.Grid, k.Block)
+		t.Errorf("launch of the built-in kernel: got grid %v and block %v, want [4 1 1] and [256 1 1]", k.Grid, k.Block)
 	}
 	if k := r.Kernels[3]; k.Grid != [3]int{1, 1, 1} || k.Block != [3]int{256, 1, 1} {
-		t.Errorf("a product is launched by %v, %v", k.Grid, k.Block)
+		t.Errorf("launch of the matrix product: got grid %v and block %v, want [1 1 1] and [256 1 1]", k.Grid, k.Block)
 	}
 }
 
-// TestBadRequests: each problem is reported with its place and code.
+// TestBadRequests checks that each problem is reported with its place and code.
 func TestBadRequests(t *testing.T) {
 	tests, err := os.ReadFile("testdata/bad.txt")
 	if err != nil {
@@ -89,7 +89,7 @@ func TestBadRequests(t *testing.T) {
 		}
 		fields := strings.Split(line, " | ")
 		if len(fields) != 4 {
-			t.Fatalf("%q: expected four fields", line)
+			t.Fatalf("line %q of the list: got %d fields, want 4", line, len(fields))
 		}
 		n++
 		t.Run(fields[0], func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestBadRequests(t *testing.T) {
 				problems = r.Check(world())
 			}
 			if problems == nil {
-				t.Fatalf("nothing is wrong with %.600s", text)
+				t.Fatalf("no problem was found, want %s, in %.600s", fields[2], text)
 			}
 			p := problems[0]
 			if got := p.Code + " " + p.Where; got != fields[2] || !strings.Contains(p.Message, fields[3]) {
@@ -121,7 +121,7 @@ func broken(t *testing.T, edit string) string {
 	}
 	old, fresh, ok := strings.Cut(edit, " => ")
 	if !ok || !strings.Contains(good(), old) {
-		t.Fatalf("%q is in no good request", old)
+		t.Fatalf("the replaced text %q is not part of the valid request", old)
 	}
 	return strings.Replace(good(), old, expand(t, fresh), 1)
 }
@@ -186,7 +186,7 @@ func TestPlaceOfSyntaxErrors(t *testing.T) {
 	} {
 		_, problems := Parse([]byte(text))
 		if len(problems) == 0 {
-			t.Errorf("%q: nothing is wrong", text)
+			t.Errorf("%q: got no problem, want a syntax error", text)
 			continue
 		}
 		line, column := problems[len(problems)-1].Place([]byte(text))
@@ -200,7 +200,7 @@ func TestPlaceOfSyntaxErrors(t *testing.T) {
 func TestNesting(t *testing.T) {
 	_, problems := Parse([]byte(`{"version":1,"kernels":` + strings.Repeat("[", 1<<20)))
 	if last := problems[len(problems)-1]; !strings.Contains(last.Message, "nested too deeply") {
-		t.Error(last)
+		t.Errorf(`last problem: got %v, want "nested too deeply"`, last)
 	}
 }
 
@@ -218,17 +218,17 @@ func TestKeys(t *testing.T) {
 func TestReadPTX(t *testing.T) {
 	s, isPTX := ReadPTX(vaddPTX)
 	if !isPTX || s.Target != 50 || s.Exact || len(s.Entries) != 2 {
-		t.Fatalf("%v %+v", isPTX, s)
+		t.Fatalf("PTX: got %v, target %d, exact %v and %d entries, want true, 50, false and 2", isPTX, s.Target, s.Exact, len(s.Entries))
 	}
 	address := Param{8, true}
 	if got := s.Entries["vadd"]; !reflect.DeepEqual(got, &Entry{Params: []Param{address, address, address, {4, false}}, MaxThreads: 512}) {
-		t.Errorf("vadd: %+v", got)
+		t.Errorf("entry vadd: got %+v, want three addresses, a parameter of 4 bytes and at most 512 threads", got)
 	}
 	if got := s.Entries["fixed"]; !reflect.DeepEqual(got, &Entry{Params: []Param{{16, false}, {8, false}, {8, false}}, RequiredThreads: [3]int{32}}) {
-		t.Errorf("fixed: %+v", got)
+		t.Errorf("entry fixed: got %+v, want parameters of 16, 8 and 8 bytes and the block [32 0 0]", got)
 	}
 	if s, isPTX := ReadPTX(BuiltinPTX(Blas)); !isPTX || len(s.Entries) != 3 {
-		t.Errorf("the built-ins: %v, %+v", isPTX, s)
+		t.Errorf("built-in PTX: got %v with %d entries, want true with 3", isPTX, len(s.Entries))
 	} else {
 		for name, b := range builtins {
 			if got := s.Entries[name]; got == nil || !reflect.DeepEqual(got.Params, b.entry.Params) {
@@ -244,12 +244,12 @@ func TestMemoryCountsAnObjectOnce(t *testing.T) {
 		t.Errorf("%d bytes, want 207", got)
 	}
 	if got := r.memory(func(int64) int64 { return 512 }); got != 3*512 {
-		t.Errorf("%d bytes", got)
+		t.Errorf("memory of the request: got %d bytes, want %d", got, 3*512)
 	}
 }
 
-// FuzzParse: Parse returns a request or a problem. Encoding and parsing a request again yields the same
-// request.
+// FuzzParse checks that Parse returns a request or a problem, and that encoding and parsing a request
+// again yields the same request.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good()))
 	f.Add([]byte(`{"version":1,"kernels":[{"module":"b","name":"vadd","args":[]}],"modules":{"b":{"builtin":"blas"}}}`))
@@ -258,7 +258,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, problems := Parse(data)
 		if (r == nil) != (len(problems) > 0) {
-			t.Fatalf("%v, %v", r, problems)
+			t.Fatalf("Parse: got the request %v with the problems %v, want either a request or problems", r, problems)
 		}
 		if r == nil {
 			return
@@ -269,17 +269,17 @@ func FuzzParse(f *testing.F) {
 		}
 		again, problems := Parse(text)
 		if problems != nil {
-			t.Fatalf("%s: %v", text, problems[0])
+			t.Fatalf("parse the encoded request %s: %v", text, problems[0])
 		}
 		more, err := again.Encode()
 		if err != nil || !bytes.Equal(text, more) {
-			t.Fatalf("%v\n%s\n%s", err, text, more)
+			t.Fatalf("encoded again: got %s, %v; want %s", more, err, text)
 		}
 		r.Check(world())
 	})
 }
 
-// FuzzReadPTX: ReadPTX terminates for any text.
+// FuzzReadPTX checks that ReadPTX terminates for any text.
 func FuzzReadPTX(f *testing.F) {
 	f.Add(vaddPTX)
 	f.Add(".version 7.0 .entry a(.param .b8 x[")
@@ -288,7 +288,7 @@ func FuzzReadPTX(f *testing.F) {
 		for name, e := range s.Entries {
 			for _, p := range e.Params {
 				if p.Size < 0 || p.Size > 16<<16 {
-					t.Errorf("%s has a parameter of %d bytes", name, p.Size)
+					t.Errorf("parameter of %s: got %d bytes, want 0 to %d", name, p.Size, 16<<16)
 				}
 			}
 		}

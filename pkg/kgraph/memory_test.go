@@ -9,7 +9,7 @@ import (
 )
 
 // MemorySize is close to the memory that a request really takes, whatever it consists of.
-func TestHeld(t *testing.T) {
+func TestMemorySize(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()
 		runtime.GC()
@@ -44,10 +44,10 @@ func TestHeld(t *testing.T) {
 		r, problems := Parse([]byte(text))
 		took := heap() - before
 		if len(problems) > 0 {
-			t.Fatalf("%s: %v", what, problems[0])
+			t.Fatalf("parse the request with %s: %v", what, problems[0])
 		}
 		if size := r.MemorySize(); float64(size) < 0.8*float64(took) || float64(size) > 1.5*float64(took)+1<<16 {
-			t.Errorf("%s: %d bytes of text take %d bytes, and are said to take %d", what, len(text), took, size)
+			t.Errorf("MemorySize of a request with %s, %d bytes of text: got %d, want 0.8 to 1.5 times the %d bytes that it takes", what, len(text), size, took)
 		}
 		runtime.KeepAlive(r)
 		runtime.KeepAlive(text)

@@ -30,16 +30,16 @@ func paramsFile() []byte {
 func TestParams(t *testing.T) {
 	got, err := Params(bytes.NewReader(paramsFile()))
 	if err != nil || len(got) != 1 || got[0].Name != "p0" || !bytes.Equal(got[0].Data, []byte{0, 0, 128, 63, 0, 0, 0, 64}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("parameters: got %+v, %v; want p0 with the bytes of 1 and 2", got, err)
 	}
 	for n := range paramsFile() {
 		if _, err := Params(bytes.NewReader(paramsFile()[:n])); err == nil {
-			t.Errorf("%d bytes of it are a file", n)
+			t.Errorf("parameter file cut to %d bytes: got no error, want one", n)
 		}
 	}
 }
 
-// FuzzParams: Params takes no more memory than the file justifies.
+// FuzzParams checks that Params takes no more memory than the file justifies.
 func FuzzParams(f *testing.F) {
 	f.Add(paramsFile())
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -49,7 +49,7 @@ func FuzzParams(f *testing.F) {
 			total += len(p.Data)
 		}
 		if err == nil && total > len(data) {
-			t.Errorf("%d bytes of %d", total, len(data))
+			t.Errorf("parameters of a file of %d bytes: got %d bytes of data, want at most the file's size", len(data), total)
 		}
 	})
 }
@@ -67,7 +67,7 @@ const aList = `{"version":1,
 "nodes":[
   {"op":"Add","inputs":["a","b"],"output":"c"}]}`
 
-// TestBadLists: problems of a list are reported with line and place.
+// TestBadLists checks that problems of a list are reported with line and place.
 func TestBadLists(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{aList, ``, "ops.json:1: unexpected end of the text"},
@@ -103,7 +103,7 @@ func TestBadLists(t *testing.T) {
 	} {
 		text := strings.Replace(aList, c.old, c.new, 1)
 		if text == aList {
-			t.Errorf("%s is nowhere", c.old)
+			t.Errorf("the replaced text %s is not part of the list", c.old)
 		}
 		if r, err := List(strings.NewReader(text), "ops.json", "p/"); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: %+v, %v, want %s", c.new, r, err, c.want)
@@ -168,7 +168,7 @@ func TestBadGraphs(t *testing.T) {
 	} {
 		graph, launch := strings.Replace(aGraph, c.old, c.new, 1), strings.Replace(aLaunch, c.old, c.new, 1)
 		if graph == aGraph && launch == aLaunch {
-			t.Errorf("%s is nowhere", c.old)
+			t.Errorf("the replaced text %s is neither part of the graph nor of the launches", c.old)
 		}
 		if r, err := TVM(strings.NewReader(graph), strings.NewReader(launch), "g.json", "l.json", "k.ptx", ""); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: %+v, %v, want %s", c.new, r, err, c.want)
@@ -176,24 +176,24 @@ func TestBadGraphs(t *testing.T) {
 	}
 }
 
-// FuzzList: List returns a valid request or an error.
+// FuzzList checks that List returns a valid request or an error.
 func FuzzList(f *testing.F) {
 	f.Add(someList)
 	f.Fuzz(func(t *testing.T, text string) {
 		if r, err := List(strings.NewReader(text), "ops.json", "p/"); (r == nil) == (err == nil) {
-			t.Errorf("%v, %v", r, err)
+			t.Errorf("List: got %v, %v; want either a request or an error", r, err)
 		}
 	})
 }
 
-// FuzzTVM: TVM returns a valid request or an error.
+// FuzzTVM checks that TVM returns a valid request or an error.
 func FuzzTVM(f *testing.F) {
 	f.Add(`{"nodes":[{"op":"null","name":"x","inputs":[]},{"op":"tvm_op","name":"y","attrs":{"func_name":"f"},"inputs":[[0,0,0]]}],
 "arg_nodes":[0],"heads":[[1,0,0]],"node_row_ptr":[0,1,2],"attrs":{"dltype":["list_str",["float32","float32"]],"storage_id":["list_int",[0,1]],"shape":["list_shape",[[4],[4]]]}}`,
 		`{"f":[{"name":"k","grid":[1,1,1],"block":[4,1,1],"args":[{"input":0},{"output":0},{"i32":4}]}]}`)
 	f.Fuzz(func(t *testing.T, graph, launch string) {
 		if r, err := TVM(strings.NewReader(graph), strings.NewReader(launch), "g.json", "l.json", "k.ptx", ""); (r == nil) == (err == nil) {
-			t.Errorf("%v, %v", r, err)
+			t.Errorf("TVM: got %v, %v; want either a request or an error", r, err)
 		}
 	})
 }

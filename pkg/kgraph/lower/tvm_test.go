@@ -28,9 +28,9 @@ const chainGraph = `{"nodes":[
 const chainLaunch = `{"f":[
   {"name":"k","grid":[1,1,1],"block":[4,1,1],"args":[{"input":0},{"input":1},{"output":0}]}]}`
 
-// TestTVMGuessesNothing: ambiguous graphs, and graphs that a request cannot express, are refused with the
-// reason.
-func TestTVMGuessesNothing(t *testing.T) {
+// TestTVMRefusesAmbiguousGraphs checks that ambiguous graphs, and graphs that a request cannot express, are
+// refused with the reason.
+func TestTVMRefusesAmbiguousGraphs(t *testing.T) {
 	for _, c := range []struct {
 		old, new    string
 		unsupported bool
@@ -76,12 +76,12 @@ func TestTVMGuessesNothing(t *testing.T) {
 	} {
 		graph, launch := strings.Replace(chainGraph, c.old, c.new, 1), strings.Replace(chainLaunch, c.old, c.new, 1)
 		if graph == chainGraph && launch == chainLaunch {
-			t.Errorf("%s is nowhere", c.old)
+			t.Errorf("the replaced text %s is neither part of the graph nor of the launches", c.old)
 		}
 		r, err := TVM(strings.NewReader(graph), strings.NewReader(launch), "g.json", "l.json", "k.ptx", "p/")
 		if c.want == "" {
 			if err != nil {
-				t.Errorf("%s: %v", c.new, err)
+				t.Errorf("%s: got the error %v, want none", c.new, err)
 			}
 			continue
 		}
@@ -92,7 +92,7 @@ func TestTVMGuessesNothing(t *testing.T) {
 	}
 }
 
-// TestTVMSizes: the size of an element follows from the name of its type, vectors included.
+// TestTVMSizes checks that the size of an element follows from the name of its type, vectors included.
 func TestTVMSizes(t *testing.T) {
 	for name, want := range map[string]int64{
 		"float32": 4, "float32x4": 16, "int8x4": 4, "float16": 2, "bfloat16": 2, "float64x2": 16, "uint8": 1, "int64": 8, "bool": 1,
@@ -104,12 +104,12 @@ func TestTVMSizes(t *testing.T) {
 		r, err := TVM(strings.NewReader(graph), strings.NewReader(aLaunch), "g.json", "l.json", "k.ptx", "")
 		if want == 0 {
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("entry 1 has the shape [3 2] and the type %q", name)) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("type %q: got the error %v, want one that names the shape and the type of entry 1", name, err)
 			}
 			continue
 		}
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("type %q: got the error %v, want %d bytes for an element", name, err, want)
 			continue
 		}
 		for _, b := range r.Buffers {
@@ -120,7 +120,7 @@ func TestTVMSizes(t *testing.T) {
 	}
 }
 
-// TestBadParams: malformed parameter files are errors.
+// TestBadParams checks that malformed parameter files are errors.
 func TestBadParams(t *testing.T) {
 	good := paramsFile()
 	lanes := append([]byte{}, good...)
@@ -132,12 +132,12 @@ func TestBadParams(t *testing.T) {
 	twice = append(append(twice, good[42:]...), good[42:]...)
 	for what, data := range map[string][]byte{"vectors of 4 lanes": lanes, `"p0" is given twice`: twice} {
 		if got, err := Params(strings.NewReader(string(data))); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("%+v, %v, want %s", got, err, what)
+			t.Errorf("malformed parameter file: got %+v, %v; want an error with %s", got, err, what)
 		}
 	}
 }
 
-// TestCheckParams: a parameter must match the graph's argument.
+// TestCheckParams checks that a parameter must match the graph's argument.
 func TestCheckParams(t *testing.T) {
 	r, err := TVM(strings.NewReader(chainGraph), strings.NewReader(chainLaunch), "g.json", "l.json", "k.ptx", "p/")
 	if err != nil {
