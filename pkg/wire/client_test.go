@@ -31,7 +31,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		got, err := Parse(frame)
 		if err != nil || got != m {
-			t.Errorf("%T came back as %v, %v", m, got, err)
+			t.Errorf("round trip of %T: got %v, %v; want %v", m, got, err, m)
 		}
 	}
 }
@@ -71,15 +71,15 @@ func TestParseRefuses(t *testing.T) {
 func TestMakeName(t *testing.T) {
 	for _, bad := range []string{strings.Repeat("x", 64), "a\x00b"} {
 		if _, err := MakeName(bad); err == nil {
-			t.Errorf("MakeName(%q) accepted", bad)
+			t.Errorf("MakeName(%q): got no error, want one", bad)
 		}
 	}
 	long := strings.Repeat("x", 63)
 	if n, err := MakeName(long); err != nil || n.String() != long {
-		t.Errorf("63 bytes: %q, %v", n, err)
+		t.Errorf("MakeName of 63 bytes: got %q, %v; want %q", n, err, long)
 	}
 	if r := MakeReason(strings.Repeat("y", 500)); len(r.String()) != len(r)-1 {
-		t.Errorf("a long reason was cut to %d bytes", len(r.String()))
+		t.Errorf("MakeReason of 500 bytes: got %d bytes, want %d", len(r.String()), len(r)-1)
 	}
 }
 
@@ -90,20 +90,20 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		m, err := Parse(frame)
 		if kind := Kind(frame); (kind == 0) != (err != nil) || err == nil && kind != m.Type() {
-			t.Fatalf("%v, %v is of kind %d", m, err, kind)
+			t.Fatalf("Kind of %x: got %d, but Parse returned %v, %v", frame, kind, m, err)
 		}
 		if err != nil {
 			return
 		}
 		if r, ok := m.(Return); ok && ReadReturn(frame) != r {
-			t.Fatalf("%+v is read by hand as %+v", r, ReadReturn(frame))
+			t.Fatalf("ReadReturn: got %+v, want %+v as from Parse", ReadReturn(frame), r)
 		}
 		if e, ok := m.(Ending); ok && ReadEnding(frame) != e {
-			t.Fatalf("%+v is read by hand as %+v", e, ReadEnding(frame))
+			t.Fatalf("ReadEnding: got %+v, want %+v as from Parse", ReadEnding(frame), e)
 		}
 		again, err := Parse(Append(nil, m))
 		if err != nil || again != m {
-			t.Fatalf("%v came back as %v, %v", m, again, err)
+			t.Fatalf("round trip: got %v, %v; want %v", again, err, m)
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestRegistrationValidate(t *testing.T) {
 		r := good
 		bend(&r)
 		if r.Validate() == nil {
-			t.Errorf("%s: accepted %+v", name, r)
+			t.Errorf("%s: Validate of %+v: got no error, want one", name, r)
 		}
 	}
 }

@@ -14,12 +14,12 @@ func TestNames(t *testing.T) {
 		"": false, ".a": false, "/a": false, "-a": false, "a b": false, "a\n": false, "é": false, strings.Repeat("a", 256): false,
 	} {
 		if err := CheckName(name); (err == nil) != good {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("CheckName(%q): got the error %v, want a valid name: %v", name, err, good)
 		}
 	}
 	for tenant, good := range map[string]bool{"blue": true, "a.b-c_d": true, "": false, "a/b": false, "..": false, ".a": false, "a.": false, strings.Repeat("a", 64): false} {
 		if err := CheckTenant(tenant); (err == nil) != good {
-			t.Errorf("tenant %q: %v", tenant, err)
+			t.Errorf("CheckTenant(%q): got the error %v, want a valid tenant: %v", tenant, err, good)
 		}
 	}
 }
@@ -35,39 +35,39 @@ func TestFileOf(t *testing.T) {
 func TestParseRequest(t *testing.T) {
 	r, err := ParseRequest([]byte(` {"op":"get","name":"a","Name":"b","ID":7,"more":[1,{}],"timeout_ms":5,"id":"x"} `))
 	if err != nil || r.Op != OpGet || r.Name != "a" || r.TimeoutMS != 5 || string(r.ID) != `"x"` {
-		t.Errorf(`%+v, %v; want Op %v, Name a, TimeoutMS 5, ID "x"`, r, err, OpGet)
+		t.Errorf(`ParseRequest: got %+v, %v; want Op %v, Name a, TimeoutMS 5, ID "x"`, r, err, OpGet)
 	}
 	for _, bad := range []string{"", " ", "null", " null", "[]", "7", `"get"`, "{}{}", `{"op":`, `{"op":null,}`, `{"op":"\xff"}`, `{"timeout_ms":1e400}`} {
 		if r, err := ParseRequest([]byte(bad)); err == nil {
-			t.Errorf("%s is %+v", bad, r)
+			t.Errorf("ParseRequest(%s): got %+v, want an error", bad, r)
 		}
 	}
 }
 
-// FuzzParseRequest: any bytes decode to a request or an error.
+// FuzzParseRequest checks that any bytes decode to a request or an error.
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(`{"op":"get","id":[1,{"a":null}],"name":"a","timeout_ms":10,"more":1}`))
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		if _, err := ParseRequest(packet); err == nil && len(packet) > MaxRequest {
-			t.Errorf("a packet of %d bytes", len(packet))
+			t.Errorf("ParseRequest of %d bytes: got no error, want one above %d bytes", len(packet), MaxRequest)
 		}
 	})
 }
 
-// TestManifestIsAsItsHeader: a manifest encodes texts in the same way as a safetensors header, so that a valid
-// header never makes a manifest that is too long.
-func TestManifestIsAsItsHeader(t *testing.T) {
+// TestManifestEncodesLikeHeader checks that a manifest encodes texts in the same way as a safetensors header, so
+// that a valid header never makes a manifest that is too long.
+func TestManifestEncodesLikeHeader(t *testing.T) {
 	const want = `{"tensors":{"<a>":{"dtype":"U8","shape":[1],"offset":0,"bytes":1}},"metadata":{"&":"<b>","é":"\u0001"}}`
 	got, err := AppendManifest(nil, []Place{{"<a>", "U8", []int64{1}, 0, 1}}, map[string]string{"é": "\x01", "&": "<b>"})
 	if string(got) != want || err != nil {
-		t.Errorf("%s, %v, want %s", got, err, want)
+		t.Errorf("manifest: got %s, %v; want %s", got, err, want)
 	}
 	if got, err := AppendManifest(nil, nil, nil); string(got) != `{"tensors":{},"metadata":{}}` || err != nil {
-		t.Errorf(`%s, %v; want {"tensors":{},"metadata":{}}`, got, err)
+		t.Errorf(`empty manifest: got %s, %v; want {"tensors":{},"metadata":{}}`, got, err)
 	}
 }
 
-// TestParseManifest: a manifest is parsed as strictly as a file's header.
+// TestParseManifest checks that a manifest is parsed as strictly as a file's header.
 func TestParseManifest(t *testing.T) {
 	const size = 1 << 20
 	entry := func(name, dtype, shape string, offset, bytes int) string {
@@ -111,8 +111,8 @@ func TestParseManifest(t *testing.T) {
 	}
 }
 
-// FuzzParseManifest: parsed places lie within the allocation. Encoding and parsing them again yields the same
-// places.
+// FuzzParseManifest checks that parsed places lie within the allocation, and that encoding and parsing them again
+// yields the same places.
 func FuzzParseManifest(f *testing.F) {
 	f.Add([]byte(`{"tensors":{"b":{"dtype":"F32","shape":[2,1],"offset":256,"bytes":8},"a":{"dtype":"U8","shape":[],"offset":0,"bytes":1}},"metadata":{"k":"v"}}`), int64(1024))
 	f.Fuzz(func(t *testing.T, text []byte, size int64) {
@@ -122,7 +122,7 @@ func FuzzParseManifest(f *testing.F) {
 		}
 		for _, p := range first {
 			if p.Offset < 0 || p.Bytes < 0 || p.Offset+p.Bytes > size || p.Offset%Alignment != 0 {
-				t.Fatalf("%+v of %d bytes", p, size)
+				t.Fatalf("place in an allocation of %d bytes: got %+v, want one within it, aligned to %d", size, p, Alignment)
 			}
 		}
 		printed, err := AppendManifest(nil, first, metadata)
@@ -131,10 +131,10 @@ func FuzzParseManifest(f *testing.F) {
 		}
 		second, again, err := ParseManifest(bytes.NewReader(printed), size)
 		if err != nil {
-			t.Fatalf("%v\n%s", err, printed)
+			t.Fatalf("parse the printed manifest: %v\n%s", err, printed)
 		}
 		if !reflect.DeepEqual(first, second) || len(metadata) != len(again) {
-			t.Errorf("%+v became %+v\n%s", first, second, printed)
+			t.Errorf("round trip of a manifest: got %+v and %d items of metadata, want %+v and %d, in\n%s", second, len(again), first, len(metadata), printed)
 		}
 	})
 }
