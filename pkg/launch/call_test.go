@@ -67,7 +67,7 @@ func TestRepeatable(t *testing.T) {
 		{ports.Answered, "GET", key, true, 0, NoRepeat},
 	} {
 		if got := Repeatable(c.progress, c.method, c.header, c.replayable, c.repeats); got != c.want {
-			t.Errorf("%+v: %v", c, got)
+			t.Errorf("Repeatable for %+v: got %v, want %v", c, got, c.want)
 		}
 	}
 }
@@ -81,11 +81,11 @@ type script struct {
 
 func (s *script) Invoke(_ context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
 	s.tried = append(s.tried, r.ID)
-	left := s.results[r.ID]
-	if len(left) > 1 {
-		s.results[r.ID] = left[1:]
+	results := s.results[r.ID]
+	if len(results) > 1 {
+		s.results[r.ID] = results[1:]
 	}
-	progress, fails := left[0].(ports.Progress)
+	progress, fails := results[0].(ports.Progress)
 	if fails && progress == ports.NotConnected {
 		return nil, &ports.CallError{Progress: progress, Err: errors.New(r.ID)}
 	}
@@ -96,7 +96,7 @@ func (s *script) Invoke(_ context.Context, r *instance.Record, c ports.Call) (*h
 	if fails {
 		return nil, &ports.CallError{Progress: progress, Err: errors.New(r.ID)}
 	}
-	return &http.Response{Status: left[0].(string)}, nil
+	return &http.Response{Status: results[0].(string)}, nil
 }
 
 func TestCall(t *testing.T) {
@@ -112,16 +112,16 @@ func TestCall(t *testing.T) {
 		answer   string
 	}{
 		{"answered", map[string][]any{"a": {"ok"}}, ports.Call{}, true, "a", 1, 0, "ok"},
-		{"nobody listens at one", map[string][]any{"a": {ports.NotConnected}, "b": {"ok"}}, ports.Call{}, true, "a b", 1, 0, "ok"},
-		{"nobody listens", map[string][]any{"a": {ports.NotConnected}, "b": {ports.NotConnected}}, ports.Call{}, true, "a b", 0, ports.NotConnected, ""},
-		{"a new connection does", map[string][]any{"a": {ports.NotSent, "ok"}}, ports.Call{}, false, "a a", 1, 0, "ok"},
-		{"connections end again", map[string][]any{"a": {ports.NotSent}, "b": {"ok"}}, ports.Call{}, false, "a a b", 1, 0, "ok"},
-		{"what it said is gone", map[string][]any{"a": {ports.NotSent}, "b": {"ok"}}, ports.Call{}, true, "a", 0, ports.NotSent, ""},
-		{"may have been carried out", map[string][]any{"a": {ports.Sent}, "b": {"ok"}}, ports.Call{}, false, "a", 1, ports.Sent, ""},
-		{"may be once more", map[string][]any{"a": {ports.Sent}, "b": {"ok"}}, ports.Call{Method: "PUT"}, false, "a b", 2, 0, "ok"},
-		{"and no more", map[string][]any{"a": {ports.Sent}, "b": {ports.Sent}, "c": {"ok"}}, ports.Call{Method: "PUT"}, false, "a b", 2, ports.Sent, ""},
-		{"by the only one", map[string][]any{"a": {ports.Sent, "ok"}}, ports.Call{Method: "PUT"}, false, "a a", 2, 0, "ok"},
-		{"twice and elsewhere", map[string][]any{"a": {ports.NotConnected}, "b": {ports.Sent}, "c": {ports.NotConnected}, "d": {"ok"}},
+		{"one refuses connections", map[string][]any{"a": {ports.NotConnected}, "b": {"ok"}}, ports.Call{}, true, "a b", 1, 0, "ok"},
+		{"all refuse connections", map[string][]any{"a": {ports.NotConnected}, "b": {ports.NotConnected}}, ports.Call{}, true, "a b", 0, ports.NotConnected, ""},
+		{"a new connection succeeds", map[string][]any{"a": {ports.NotSent, "ok"}}, ports.Call{}, false, "a a", 1, 0, "ok"},
+		{"new connections end as well", map[string][]any{"a": {ports.NotSent}, "b": {"ok"}}, ports.Call{}, false, "a a b", 1, 0, "ok"},
+		{"the body cannot be read again", map[string][]any{"a": {ports.NotSent}, "b": {"ok"}}, ports.Call{}, true, "a", 0, ports.NotSent, ""},
+		{"the instance may have executed it", map[string][]any{"a": {ports.Sent}, "b": {"ok"}}, ports.Call{}, false, "a", 1, ports.Sent, ""},
+		{"an idempotent call is repeated once", map[string][]any{"a": {ports.Sent}, "b": {"ok"}}, ports.Call{Method: "PUT"}, false, "a b", 2, 0, "ok"},
+		{"an idempotent call is not repeated twice", map[string][]any{"a": {ports.Sent}, "b": {ports.Sent}, "c": {"ok"}}, ports.Call{Method: "PUT"}, false, "a b", 2, ports.Sent, ""},
+		{"an idempotent call is repeated on the only instance", map[string][]any{"a": {ports.Sent, "ok"}}, ports.Call{Method: "PUT"}, false, "a a", 2, 0, "ok"},
+		{"an idempotent call is repeated past refusing instances", map[string][]any{"a": {ports.NotConnected}, "b": {ports.Sent}, "c": {ports.NotConnected}, "d": {"ok"}},
 			ports.Call{Method: "PUT"}, false, "a b c d", 2, 0, "ok"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -132,30 +132,30 @@ func TestCall(t *testing.T) {
 					candidates = append(candidates, Candidate{Record: instance.Record{ID: id}, Capacity: 1})
 				}
 			}
-			told := 0
+			repeats := 0
 			caller := &Caller{Invoker: s, Random: first, OnRepeat: func(_ instance.Record, err error) {
 				if err == nil {
-					t.Error("told of nothing")
+					t.Error("OnRepeat: got no error, want the failed attempt's")
 				}
-				told++
+				repeats++
 			}}
 			body := func() io.Reader { return strings.NewReader("in") }
 			if c.once {
 				c.call.Body, body = body(), nil
 			}
 			answer, err := caller.Call(t.Context(), candidates, c.call, body)
-			if got := strings.Join(s.tried, " "); got != c.tried || answer.Attempts != c.attempts || told != len(s.tried)-1 {
-				t.Errorf("tried %s in %d attempts, told of %d; want %s in %d", got, answer.Attempts, told, c.tried, c.attempts)
+			if got := strings.Join(s.tried, " "); got != c.tried || answer.Attempts != c.attempts || repeats != len(s.tried)-1 {
+				t.Errorf("tried %s in %d attempts, with %d repeats reported; want %s in %d, with %d", got, answer.Attempts, repeats, c.tried, c.attempts, len(s.tried)-1)
 			}
 			if answer.Instance.ID != s.tried[len(s.tried)-1] {
-				t.Errorf("the last was %s", answer.Instance.ID)
+				t.Errorf("instance of the answer: got %s, want %s, the last that was tried", answer.Instance.ID, s.tried[len(s.tried)-1])
 			}
 			var failed *ports.CallError
 			switch {
 			case c.answer == "" && (!errors.As(err, &failed) || failed.Progress != c.fails || err.Error() != answer.Instance.ID):
-				t.Errorf("failed with %v", err)
+				t.Errorf("error: got %v, want that of %s with the progress %v", err, answer.Instance.ID, c.fails)
 			case c.answer != "" && (err != nil || answer.Status != c.answer):
-				t.Errorf("got %v, %v", answer, err)
+				t.Errorf("answer: got %v, %v; want %s", answer, err, c.answer)
 			}
 			for _, text := range s.bodies {
 				if text != "in" {
@@ -173,9 +173,9 @@ func TestCallGivenUp(t *testing.T) {
 	caller := &Caller{Invoker: s, Random: rand.Float64}
 	_, err := caller.Call(ctx, []Candidate{{Record: instance.Record{ID: "a"}, Capacity: 1}, {Record: instance.Record{ID: "b"}}}, ports.Call{}, nil)
 	if err == nil || len(s.tried) != 1 {
-		t.Errorf("tried %v, %v", s.tried, err)
+		t.Errorf("call whose context is cancelled: tried %v with the error %v, want one instance and an error", s.tried, err)
 	}
 	if a, err := caller.Call(t.Context(), nil, ports.Call{}, nil); a.Response != nil || err == nil {
-		t.Errorf("of no candidates: %v, %v", a, err)
+		t.Errorf("call without candidates: got %v, %v; want an error", a, err)
 	}
 }

@@ -41,7 +41,7 @@ func TestRegistration(t *testing.T) {
 		t.Errorf("registered %+v, want %+v", got, want)
 	}
 	if p.Turns = p.Turns[1:]; check(p) == nil {
-		t.Error("turns on one of two GPUs pass")
+		t.Error("registration with turns on one of two GPUs: got no error, want one")
 	}
 }
 
@@ -60,7 +60,7 @@ func TestSLO(t *testing.T) {
 type fakeTokens struct {
 	mu             sync.Mutex
 	registered     map[string]wire.Registration
-	late           []wire.Registration // registrations whose client had given up
+	abandoned      []wire.Registration // registrations whose client had given up
 	refuse         error
 	beforeRegister func() // called before a registration takes place
 }
@@ -75,13 +75,13 @@ func (d *fakeTokens) Registrations(context.Context) (all []wire.Registration, er
 }
 
 // Register registers the instance even if the client has given up, as the daemon does. Such a registration goes to
-// late.
+// abandoned.
 func (d *fakeTokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
 	if d.beforeRegister != nil {
 		d.beforeRegister()
 	}
 	if err := ctx.Err(); err != nil {
-		d.late = append(d.late, r)
+		d.abandoned = append(d.abandoned, r)
 		return wire.Registered{}, err
 	}
 	d.mu.Lock()
@@ -152,16 +152,16 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 func (b *bench) empty(t *testing.T) {
 	t.Helper()
 	if running := append(b.process.Running(), b.docker.Running()...); len(running) > 0 {
-		t.Errorf("still running: %v", running)
+		t.Errorf("running instances at the end: got %v, want none", running)
 	}
 	if len(b.tokens.registered) > 0 {
-		t.Errorf("still registered: %v", b.tokens.registered)
+		t.Errorf("registered instances at the end: got %v, want none", b.tokens.registered)
 	}
 	if logs, _ := filepath.Glob(filepath.Join(b.runDir, "logs", "*")); len(logs) > 0 {
-		t.Errorf("logs are left: %v", logs)
+		t.Errorf("logs at the end: got %v, want none", logs)
 	}
 	if files, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "*")); len(files) > 0 {
-		t.Errorf("of the simulated device is left: %v", files)
+		t.Errorf("files of the simulated device at the end: got %v, want none", files)
 	}
 }
 
@@ -188,14 +188,14 @@ func TestStartAndStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.Handle.Runtime != RuntimeOf(c.fn) || s.Contract != "http" || !slices.Equal(s.Registered, []string{"f-0"}) {
-			t.Errorf("started %+v", s)
+			t.Errorf("started instance: got %+v, want the runtime %s, the contract http and the registration f-0", s, RuntimeOf(c.fn))
 		}
 		if noted.Handle != s.Handle || noted.Contract != "" || noted.State != instance.Starting || s.State != instance.Ready {
-			t.Errorf("noted %+v", noted)
+			t.Errorf("noted before the start was complete: got %+v, want %+v in state Starting without a contract", noted, s)
 		}
 		got := b.tokens.registered["f-0"]
 		if len(got.Secret) < 26 { // 128 bits
-			t.Errorf("secret %q", got.Secret)
+			t.Errorf("secret: got %d bytes, want at least 26", len(got.Secret))
 		}
 		got.Secret = ""
 		want := wire.Registration{
@@ -210,7 +210,7 @@ func TestStartAndStop(t *testing.T) {
 		}
 		kept, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "keep.f-0"))
 		if (len(kept) == 1) != (s.Handle.Runtime == instance.Docker) {
-			t.Errorf("%s: the simulated device's folder is kept by %v", s.Handle.Runtime, kept)
+			t.Errorf("%s: files that keep the simulated device's folder: got %v, want one only with Docker", s.Handle.Runtime, kept)
 		}
 		if running := c.runtime(b).Running(); !slices.Equal(running, []string{"f-0"}) {
 			t.Errorf("running %v, want [f-0]", running)
@@ -252,7 +252,7 @@ func TestSpec(t *testing.T) {
 		fn := serve
 		fn.Command = []string{command, "./arg"}
 		if _, err := b.Start(t.Context(), fn, place); err == nil {
-			t.Fatal("started")
+			t.Fatal("start although the runtime refuses it: got no error, want one")
 		}
 	}
 	for i, want := range []string{"/srv/f/serve", "/srv/f/bin/serve", "serve", "/opt/serve"} {
@@ -261,7 +261,7 @@ func TestSpec(t *testing.T) {
 		}
 	}
 	if serve.Command[0] != "./serve" {
-		t.Error("the function was changed")
+		t.Errorf("command of the function: got %s, want ./serve as before the start", serve.Command[0])
 	}
 	b.empty(t)
 }
@@ -328,14 +328,14 @@ func TestOutOfMemory(t *testing.T) {
 		{name: "refused", fn: ends, observed: true, want: true},
 		{name: "not refused", fn: ends},
 		{name: "no room for its model", fn: model, held: wiremodel.Errorf(wiremodel.CodeGPUMemory, "full"), want: true},
-		{name: "models that are held are in the way", fn: model, held: wiremodel.Errorf(wiremodel.CodeBusy, "full"), want: true},
-		{name: "a model that is none", fn: model, held: wiremodel.Errorf(wiremodel.CodeChecksum, "other")},
+		{name: "models in use leave no room", fn: model, held: wiremodel.Errorf(wiremodel.CodeBusy, "full"), want: true},
+		{name: "the model is invalid", fn: model, held: wiremodel.Errorf(wiremodel.CodeChecksum, "other")},
 	} {
 		b := newBench(t, time.Minute)
 		b.config.OutOfMemory = func(_ context.Context, id string) bool {
 			_, registered := b.tokens.registered[id]
 			if len(b.process.Running()) > 0 || !registered {
-				t.Errorf("%s: asked too early or too late", c.name)
+				t.Errorf("%s: the token daemon is queried about the memory while instances run (%v) or without a registration (registered: %v), want after the end and before the removal", c.name, b.process.Running(), registered)
 			}
 			return c.observed
 		}
@@ -356,8 +356,8 @@ func (r refusingModels) Hold(context.Context, string, string, string, string) (H
 	return nil, r.err
 }
 
-// TestTakenID checks that a start with the ID of another user's instance leaves that instance untouched.
-func TestTakenID(t *testing.T) {
+// TestIDOfAnotherUser checks that a start with the ID of another user's instance leaves that instance untouched.
+func TestIDOfAnotherUser(t *testing.T) {
 	b := newBench(t, time.Minute)
 	theirs := wire.Registration{Instance: "f-0", Secret: "theirs"}
 	if _, err := b.tokens.Register(t.Context(), theirs); err != nil {
@@ -368,16 +368,16 @@ func TestTakenID(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.Start(t.Context(), serve, place); err == nil {
-		t.Fatal("started")
+		t.Fatal("start with the ID of another user's instance: got no error, want one")
 	}
 	if !reflect.DeepEqual(b.tokens.registered["f-0"], theirs) {
-		t.Error("somebody else's registration was removed")
+		t.Errorf("the other user's registration: got %+v, want %+v unchanged", b.tokens.registered["f-0"], theirs)
 	}
 	if _, err := os.Stat(log); err != nil {
-		t.Errorf("somebody else's log was removed: %v", err)
+		t.Errorf("log of the other user's instance: got %v, want it unchanged", err)
 	}
 	if kept, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "*")); len(kept) != 1 {
-		t.Errorf("somebody else's part of the simulated device was removed: %v is left", kept)
+		t.Errorf("files of the other user's simulated device: got %v, want one", kept)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestCancelled(t *testing.T) {
 		})
 	}
 	if _, err := b.Start(ctx, serve, place); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("start with a cancelled context: got the error %v, want %v", err, context.Canceled)
 	}
 	b.empty(t)
 }
@@ -403,15 +403,15 @@ func TestCancelledWhileItRegisters(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b.tokens.beforeRegister = cancel
 	if _, err := b.Start(ctx, serve, place); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("start cancelled during the registration: got the error %v, want %v", err, context.Canceled)
 	}
-	if len(b.tokens.late) > 0 {
-		t.Errorf("registered after all: %v", b.tokens.late)
+	if len(b.tokens.abandoned) > 0 {
+		t.Errorf("registrations after the cancellation: got %v, want none", b.tokens.abandoned)
 	}
 	b.empty(t)
 }
 
-func TestSimulatedIsSaidOnce(t *testing.T) {
+func TestSimulatedGPUIsNotedOnce(t *testing.T) {
 	b := newBench(t, time.Minute)
 	for _, id := range []string{"a", "b"} {
 		p := instance.Placement{ID: id, GPUs: []string{"sim"}, Slice: whole}
@@ -420,7 +420,7 @@ func TestSimulatedIsSaidOnce(t *testing.T) {
 		}
 	}
 	if b.simulated != 1 {
-		t.Errorf("said %d times, want 1", b.simulated)
+		t.Errorf("notes about the simulated GPU: got %d, want 1", b.simulated)
 	}
 }
 
@@ -440,7 +440,7 @@ func TestAdopt(t *testing.T) {
 	half := r
 	half.State = instance.Starting
 	if err := later.Adopt(t.Context(), half); !errors.As(err, &gone) || gone.ID != "f-0" {
-		t.Errorf("Adopt of what was never ready: %v", err)
+		t.Errorf("Adopt of an instance that was not ready: got the error %v, want a GoneError of f-0", err)
 	}
 	ended := make(chan instance.State)
 	go func() {
@@ -455,7 +455,7 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("ended with %+v, want Running false and ExitCode 7", state)
 	}
 	if err := later.Adopt(t.Context(), r); !errors.As(err, &gone) || !strings.Contains(err.Error(), "status 7") {
-		t.Errorf("Adopt of what has ended: %v", err)
+		t.Errorf("Adopt of an instance that has ended: got %v, want an error with status 7", err)
 	}
 	if err := later.Stop(t.Context(), r); err != nil {
 		t.Error(err)
@@ -480,7 +480,7 @@ func TestRestartsBeforeItIsReady(t *testing.T) {
 	b.useProcess(&restarting{b.process})
 	_, err := b.Start(t.Context(), serve, place)
 	if err == nil || !strings.Contains(err.Error(), "ended before it was ready: restarted once, after it exited with status 3") {
-		t.Errorf("error %v", err)
+		t.Errorf("error: got %v, want one that reports a restart after status 3", err)
 	}
 	b.empty(t)
 }

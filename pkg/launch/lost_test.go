@@ -31,22 +31,22 @@ func TestLost(t *testing.T) {
 	b.Launcher = New(b.config) // like another command
 	lost, err := b.Lost(t.Context(), records[:1], false)
 	if err != nil || len(lost) != 1 {
-		t.Fatalf("%+v, %v; want f-1", lost, err)
+		t.Fatalf("with one record: got %+v, %v; want f-1", lost, err)
 	}
 	got, want := lost[0], records[1]
 	if got.ID != want.ID || got.Function != want.Function || got.Slice != want.Slice || !slices.Equal(got.GPUs, want.GPUs) ||
 		got.Runtime != want.Runtime || got.Handle.Container != want.Handle.Container || got.Handle.Address != want.Handle.Address {
-		t.Errorf("found %+v, of %+v", got, want)
+		t.Errorf("lost instance: got %+v, want %+v", got, want)
 	}
 	// One instance is only registered, the other only runs.
 	b.tokens.registered["gone-0"] = b.tokens.registered["f-0"]
-	gone := b.tokens.registered["gone-0"]
-	gone.Instance = "gone-0"
-	b.tokens.registered["gone-0"] = gone
+	ended := b.tokens.registered["gone-0"]
+	ended.Instance = "gone-0"
+	b.tokens.registered["gone-0"] = ended
 	delete(b.tokens.registered, "f-0")
 	lost, err = b.Lost(t.Context(), nil, false)
 	if err != nil || len(lost) != 3 || lost[0].ID != "f-0" || lost[2].ID != "gone-0" || lost[2].Handle.Runtime != "" {
-		t.Fatalf("%+v, %v", lost, err)
+		t.Fatalf("without records: got %+v, %v; want f-0, f-1, and gone-0 without a runtime", lost, err)
 	}
 	for _, r := range lost {
 		if err := b.Stop(t.Context(), r); err != nil {
@@ -59,14 +59,14 @@ func TestLost(t *testing.T) {
 // TestLostContainers checks that Lost queries Docker only for a reason, and assumes no containers if it is unavailable.
 func TestLostContainers(t *testing.T) {
 	b := newBench(t, time.Minute)
-	asked := 0
+	opened := 0
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
-		asked++
+		opened++
 		return nil, &ports.UnavailableError{Err: errors.New("no engine")}
 	}
 	for i, everywhere := range []bool{false, true} {
-		if lost, err := b.Lost(t.Context(), nil, everywhere); err != nil || len(lost) != 0 || asked != i {
-			t.Errorf("%+v, %v; asked %d times, want %d", lost, err, asked, i)
+		if lost, err := b.Lost(t.Context(), nil, everywhere); err != nil || len(lost) != 0 || opened != i {
+			t.Errorf("lost containers without an engine: got %+v, %v after %d attempts to open Docker; want none after %d", lost, err, opened, i)
 		}
 	}
 }

@@ -54,17 +54,17 @@ func TestCannotStop(t *testing.T) {
 	s, err := b.Start(t.Context(), fn, place)
 	var start *ports.StartError
 	if !errors.As(err, &start) || !start.Remains || !strings.Contains(err.Error(), "status 3") || !strings.Contains(err.Error(), "it hangs") {
-		t.Errorf("error %v", err)
+		t.Errorf("start: got the error %v, want one with status 3 and \"it hangs\" that says that the instance remains", err)
 	}
 	if err := b.Stop(t.Context(), s); err == nil || !strings.Contains(err.Error(), "stop instance f-0: it hangs") {
-		t.Errorf("stop: %v", err)
+		t.Errorf("stop: got the error %v, want \"stop instance f-0: it hangs\"", err)
 	}
 	if _, known := b.tokens.registered["f-0"]; !known {
-		t.Error("unregistered, though it may still run")
+		t.Error("f-0 is no longer registered, want it registered while it may still run")
 	}
 }
 
-func TestStopOfWhatWasLost(t *testing.T) {
+func TestStopOfLostInstance(t *testing.T) {
 	b := newBench(t, time.Minute)
 	lost := []instance.Handle{{Runtime: instance.Process, PID: 7}, {Runtime: instance.Process, PID: 8}}
 	rt := &stuck{Fake: b.process, lost: lost}
@@ -91,16 +91,16 @@ func TestUnknownRuntime(t *testing.T) {
 	b := newBench(t, time.Minute)
 	err := b.Stop(t.Context(), instance.Record{ID: "f-0", Handle: instance.Handle{Runtime: "vm"}})
 	if err == nil || !strings.Contains(err.Error(), `unknown runtime "vm": expected process or docker`) {
-		t.Errorf("got %v", err)
+		t.Errorf("stop: got the error %v, want one about the unknown runtime vm", err)
 	}
 }
 
 // TestEngineHangs checks that the launcher waits for a hanging engine once, not once per instance.
 func TestEngineHangs(t *testing.T) {
 	b := newBench(t, time.Minute)
-	asked := 0
+	queries := 0
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
-		asked++
+		queries++
 		return nil, &ports.UnavailableError{Err: context.DeadlineExceeded}
 	}
 	for range 3 {
@@ -108,8 +108,8 @@ func TestEngineHangs(t *testing.T) {
 			t.Errorf("state: %v", err)
 		}
 	}
-	if asked != 1 {
-		t.Errorf("asked %d times, want once", asked)
+	if queries != 1 {
+		t.Errorf("queries of the hanging engine: got %d, want 1", queries)
 	}
 }
 
@@ -130,12 +130,12 @@ func (d *dying) Find(ctx context.Context, id string) ([]instance.Record, error) 
 // TestEngineDies checks that a container that a crashed engine may have created is stopped when the engine is back.
 func TestEngineDies(t *testing.T) {
 	b := newBench(t, time.Minute)
-	gone := &ports.UnavailableError{Err: errors.New("no engine")}
-	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: instance.Docker, Container: "c"}}, err: gone}}
-	there := true
+	unavailable := &ports.UnavailableError{Err: errors.New("no engine")}
+	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: instance.Docker, Container: "c"}}, err: unavailable}}
+	running := true
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
-		if !there {
-			return nil, gone
+		if !running {
+			return nil, unavailable
 		}
 		return engine, nil
 	}
@@ -146,13 +146,13 @@ func TestEngineDies(t *testing.T) {
 	if !errors.As(err, &start) || !start.Remains || !ports.Unavailable(err) {
 		t.Fatalf("error %v, want one that says that something may remain", err)
 	}
-	there, b.Launcher = false, New(b.config) // like the next command
+	running, b.Launcher = false, New(b.config) // like the next command
 	if err := b.Stop(t.Context(), s); !ports.Unavailable(err) {
 		t.Errorf("stop without an engine: %v", err)
 	}
-	there, engine.err = true, nil
+	running, engine.err = true, nil
 	if err := b.Stop(t.Context(), s); err != nil || len(engine.stopped) != 1 || engine.stopped[0].Container != "c" {
-		t.Errorf("stop once it is back: %v; stopped %v", err, engine.stopped)
+		t.Errorf("stop when the engine is back: got the error %v and stopped %v, want none and container c", err, engine.stopped)
 	}
 	b.empty(t)
 }

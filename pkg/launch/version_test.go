@@ -19,7 +19,7 @@ func TestDefinitionsAsDocumented(t *testing.T) {
 	}
 	list := regexp.MustCompile(`(?s)a field that only the gateway uses \(([^)]*)\)`).FindSubmatch(page)
 	if list == nil {
-		t.Fatal("docs/gateway.md does not list the fields")
+		t.Fatal("docs/gateway.md has no list of the fields of function.yaml that make a new version")
 	}
 	var gateway []string
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllSubmatch(list[1], -1) {
@@ -29,7 +29,7 @@ func TestDefinitionsAsDocumented(t *testing.T) {
 		t.Helper()
 		all, err := function.Parse(strings.NewReader(text), "f.yaml")
 		if err != nil || len(all) != 1 {
-			t.Fatalf("%s: %v", text, err)
+			t.Fatalf("read %s: got %d functions, %v; want 1", text, len(all), err)
 		}
 		return definition(all[0])
 	}
@@ -48,10 +48,10 @@ func TestDefinitionsAsDocumented(t *testing.T) {
 	}
 	for _, field := range gateway {
 		if fields[field] == "" {
-			t.Errorf("docs/gateway.md names %s, which is not tried", field)
+			t.Errorf("docs/gateway.md lists the field %s, for which this test has no value", field)
 		}
 	}
 	if read(base+"gpu_mem: 1GiB\n") != before {
-		t.Error("gpu_mem makes a new version")
+		t.Error("gpu_mem changes the version, want the same version because it belongs to the slice")
 	}
 }
