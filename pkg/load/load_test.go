@@ -61,7 +61,7 @@ func TestClosedLoopKeepsTheServerBusy(t *testing.T) {
 		near(t, "p95", res.P95.Seconds(), 8*0.020, 0.01)
 		near(t, "samples", float64(res.Samples), 500, 0.02)
 		if res.Errors != 0 || res.Workers != 8 {
-			t.Errorf("errors %d, workers %d", res.Errors, res.Workers)
+			t.Errorf("got %d errors and %d workers, want 0 and 8", res.Errors, res.Workers)
 		}
 	})
 }
@@ -106,10 +106,10 @@ func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
 		// A tenth of all requests fell into the stall, half of them by more
 		// than half a second; the queue behind it drains at 800/s.
 		if res.P95 < 400*time.Millisecond || res.P99 < 850*time.Millisecond {
-			t.Errorf("p95 %v, p99 %v hide a stall of 1s in a trial of 10s", res.P95, res.P99)
+			t.Errorf("latencies with a stall of 1s in a trial of 10s: got p95 %v and p99 %v, want at least 400ms and 850ms", res.P95, res.P99)
 		}
 		if res.P50 > 50*time.Millisecond {
-			t.Errorf("p50 %v: the stall hit a tenth of the requests", res.P50)
+			t.Errorf("p50 with a stall that affects a tenth of the requests: got %v, want at most 50ms", res.P50)
 		}
 		if res.Late < 150 {
 			t.Errorf("%d requests were sent late, want about 200", res.Late)
@@ -130,10 +130,10 @@ func TestOverloadIsAccountedFor(t *testing.T) {
 		answered := res.Samples - res.Cut - res.Unsent
 		near(t, "answered", float64(answered), 110, 0.02) // in the period and while draining
 		if res.Cut != 16 || res.Errors != res.Cut+res.Unsent {
-			t.Errorf("cut %d, unsent %d, errors %d", res.Cut, res.Unsent, res.Errors)
+			t.Errorf("failed requests: got %d, with %d cut off and %d unsent; want the sum, with 16 cut off", res.Errors, res.Cut, res.Unsent)
 		}
 		if res.P95 < 5*time.Second {
-			t.Errorf("p95 %v hides a queue that only grows", res.P95)
+			t.Errorf("p95 of a queue that only grows: got %v, want at least 5s", res.P95)
 		}
 	})
 }
@@ -183,17 +183,17 @@ func TestAccountingProperty(t *testing.T) {
 			}
 			res := mustRun(t, newServer(parallel, service).serve, o)
 			if res.Samples != due {
-				rt.Fatalf("%d samples for %d requests that were due", res.Samples, due)
+				rt.Fatalf("samples: got %d, want %d, one for each request that was due", res.Samples, due)
 			}
 			if res.Errors != res.Cut+res.Unsent {
-				rt.Fatalf("errors %d, cut %d, unsent %d", res.Errors, res.Cut, res.Unsent)
+				rt.Fatalf("failed requests: got %d, want %d cut off plus %d unsent", res.Errors, res.Cut, res.Unsent)
 			}
 			most := (int64(o.Duration/service) + 1) * int64(parallel)
 			if res.Completed > most {
-				rt.Fatalf("%d answers, the server has time for %d", res.Completed, most)
+				rt.Fatalf("answered requests: got %d, want at most %d, the server's capacity", res.Completed, most)
 			}
 			if res.P50 > res.P95 || res.P95 > res.P99 {
-				rt.Fatalf("p50 %v, p95 %v, p99 %v", res.P50, res.P95, res.P99)
+				rt.Fatalf("percentiles: got p50 %v, p95 %v, p99 %v; want an ascending order", res.P50, res.P95, res.P99)
 			}
 		})
 	})
@@ -223,13 +223,13 @@ func TestMaxFindsTheFewestWorkersThatSaturate(t *testing.T) {
 }
 
 // If a server never answers, more workers do not help.
-func TestMaxOfAServerThatAnswersNobody(t *testing.T) {
+func TestMaxOfServerWithoutAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		refuses := func(context.Context) error { return errors.New("status 500") }
 		res := mustRun(t, refuses, Options{Spec: Spec{Kind: Max}, Duration: 10 * time.Second, Persist: true})
 		if elapsed := time.Since(start); elapsed > 30*time.Second || res.Workers != 1 || res.Completed != 0 {
-			t.Errorf("%d workers, %d answers, after %v", res.Workers, res.Completed, elapsed)
+			t.Errorf("server without answers: got %d workers and %d answers after %v, want 1 and 0 within 30s", res.Workers, res.Completed, elapsed)
 		}
 	})
 }
@@ -243,10 +243,10 @@ func TestBrokenTargetEndsTheTrialEarly(t *testing.T) {
 				Spec: spec, Duration: time.Minute,
 			})
 			if !errors.Is(err, refused) {
-				t.Errorf("%v: error %v", spec, err)
+				t.Errorf("%v: got the error %v, want %v", spec, err, refused)
 			}
 			if elapsed := time.Since(start); elapsed > 10*time.Second {
-				t.Errorf("%v: took %v to notice", spec, elapsed)
+				t.Errorf("%v: the trial ended after %v, want within 10s", spec, elapsed)
 			}
 		})
 	}
@@ -269,16 +269,16 @@ func TestSomeFailuresAreCountedNotFatal(t *testing.T) {
 		res := mustRun(t, flaky, o)
 		near(t, "errors", float64(res.Errors), 250, 0.15)
 		if res.Misses != res.Errors || res.Due != res.Samples+res.Errors || res.P95Due != Never {
-			t.Errorf("of %d due %d missed, %d failed, p95 of all %v", res.Due, res.Misses, res.Errors, res.P95Due)
+			t.Errorf("got %d due, %d missed, %d failed and p95 of all %v, want %d, %d, as many as missed, and %v", res.Due, res.Misses, res.Errors, res.P95Due, res.Samples+res.Errors, res.Errors, Never)
 		}
 		near(t, "throughput", res.Throughput(), 75, 0.15)
 		if res.LastFailed == nil || res.Unstable != "" {
-			t.Errorf("last failure %v, unstable %q", res.LastFailed, res.Unstable)
+			t.Errorf("got the last failure %v and unstable %q, want a failure and a stable result", res.LastFailed, res.Unstable)
 		}
 		n = 0
 		o.Precision = 0.05
 		if res = mustRun(t, flaky, o); !strings.HasSuffix(res.Unstable, " requests failed") {
-			t.Errorf("unstable %q", res.Unstable)
+			t.Errorf("unstable: got %q, want a text that ends with \"requests failed\"", res.Unstable)
 		}
 	})
 }
@@ -291,20 +291,20 @@ func TestContextEndsTheTrial(t *testing.T) {
 			start := time.Now()
 			_, err := Run(ctx, newServer(1, 50*time.Millisecond).serve, Options{Spec: spec, Duration: time.Hour})
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 4*time.Second {
-				t.Errorf("%v: %v after %v", spec, err, time.Since(start))
+				t.Errorf("%v: got the error %v after %v, want %v within 4s", spec, err, time.Since(start), context.DeadlineExceeded)
 			}
 		})
 	}
 }
 
-func TestRunRefusesNonsense(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	for _, o := range []Options{
 		{Spec: Spec{Kind: Closed, Workers: 1}},
 		{Spec: Spec{Kind: Closed, Workers: 1}, Duration: time.Second, Warmup: -1},
 		{Duration: time.Second},
 	} {
 		if _, err := Run(t.Context(), func(context.Context) error { return nil }, o); err == nil {
-			t.Errorf("%+v was accepted", o)
+			t.Errorf("Run with %+v: got no error, want one", o)
 		}
 	}
 }
@@ -354,12 +354,12 @@ func TestEndedEarly(t *testing.T) {
 			defer cancel()
 			res := mustRun(t, send, Options{Spec: c.spec, Warmup: time.Second, Duration: time.Minute, Seed: 3, Until: until})
 			if res.Duration != c.at-time.Second || time.Since(begin) > c.tookAtTheMost {
-				t.Errorf("%v %v: measured %v in %v", c.spec, c.slow, res.Duration, time.Since(begin))
+				t.Errorf("%v %v: measured %v in %v, want %v within %v", c.spec, c.slow, res.Duration, time.Since(begin), c.at-time.Second, c.tookAtTheMost)
 			}
 			near(t, "samples", float64(res.Samples), c.samples, 0.2)
 			near(t, "cut", float64(res.Cut), c.cut, 0.3)
 			if int64(len(res.Latencies)) != res.Samples {
-				t.Errorf("%d latencies of %d samples", len(res.Latencies), res.Samples)
+				t.Errorf("latencies: got %d, want %d, one for each sample", len(res.Latencies), res.Samples)
 			}
 		})
 	}
@@ -372,7 +372,7 @@ func TestEndedBeforeAnythingWasMeasured(t *testing.T) {
 			cancel()
 			o := Options{Spec: kind, Warmup: time.Second, Duration: time.Minute, Until: until}
 			if res, err := Run(t.Context(), newServer(1, time.Millisecond).serve, o); !errors.Is(err, errEarly) {
-				t.Errorf("%v: %+v, %v", kind, res, err)
+				t.Errorf("%v: got %+v, %v; want the error %v", kind, res, err, errEarly)
 			}
 		})
 	}
@@ -384,13 +384,13 @@ func TestPersist(t *testing.T) {
 		broken := func(context.Context) error { return errors.New("refused") }
 		o := Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 2}
 		if _, err := Run(t.Context(), broken, o); err == nil {
-			t.Error("a broken target was measured to the end")
+			t.Error("trial in which every request fails: got no error, want one")
 		}
 		o.Persist = true
 		res := mustRun(t, broken, o)
 		near(t, "errors", float64(res.Errors), 1000, 0.1)
 		if res.Samples != 0 || res.LastFailed == nil || res.Due != res.Errors {
-			t.Errorf("%+v; want Samples 0, LastFailed set, Due %v", res, res.Errors)
+			t.Errorf("result: got %+v; want Samples 0, LastFailed set, Due %v", res, res.Errors)
 		}
 	})
 }
@@ -400,12 +400,12 @@ func TestWithTimeout(t *testing.T) {
 		hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 		begin := time.Now()
 		if err := WithTimeout(time.Second, hangs)(t.Context()); err == nil || errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(begin))
+			t.Errorf("request that hangs: got the error %v after %v, want an error other than %v after 1s", err, time.Since(begin), context.DeadlineExceeded)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := WithTimeout(time.Second, hangs)(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("context cancelled by the caller: %v", err)
+			t.Errorf("context cancelled by the caller: got the error %v, want %v", err, context.Canceled)
 		}
 	})
 }

@@ -14,7 +14,7 @@ func TestParseSpec(t *testing.T) {
 	for text, want := range good {
 		got, err := ParseSpec(text)
 		if err != nil || got != want || got.String() != text {
-			t.Errorf("%q: %+v (%q), %v", text, got, got, err)
+			t.Errorf("ParseSpec(%q): got %+v (%q), %v; want %+v (%q)", text, got, got, err, want, text)
 		}
 	}
 	for _, text := range []string{
@@ -23,7 +23,7 @@ func TestParseSpec(t *testing.T) {
 		"max:3", "open:4", " max",
 	} {
 		if got, err := ParseSpec(text); err == nil || !strings.Contains(err.Error(), "expected") {
-			t.Errorf("%q: %+v, %v", text, got, err)
+			t.Errorf("ParseSpec(%q): got %+v, %v; want an error with \"expected\"", text, got, err)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func FuzzParseSpec(f *testing.F) {
 		}
 		again, err := ParseSpec(spec.String())
 		if err != nil || again != spec {
-			t.Fatalf("%q parsed to %+v, printed %q, parsed to %+v, %v", text, spec, spec, again, err)
+			t.Fatalf("%q parsed to %+v, printed as %q: got %+v, %v when parsed again, want the same", text, spec, spec, again, err)
 		}
 	})
 }

@@ -46,7 +46,7 @@ func TestSteadyTargetIsMeasuredOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			res := mustRun(t, changing(constant(5*time.Millisecond)), precise(spec))
 			if res.Warmup != warmup || res.Duration != period || res.Unstable != "" {
-				t.Errorf("%v: %v after %v, unstable %q", spec, res.Duration, res.Warmup, res.Unstable)
+				t.Errorf("%v: measured %v after a warm-up of %v, unstable %q; want %v after %v, stable", spec, res.Duration, res.Warmup, res.Unstable, period, warmup)
 			}
 		})
 	}
@@ -57,7 +57,7 @@ func TestSlowRequestsAreNoDrift(t *testing.T) {
 		res := mustRun(t, newServer(8, 3*time.Second).serve, precise(Spec{Kind: Closed, Workers: 8}))
 		near(t, "throughput", res.Throughput(), 8.0/3, 0.001)
 		if res.Unstable != "" || res.Duration > 2*period {
-			t.Errorf("measured for %v: %q", res.Duration, res.Unstable)
+			t.Errorf("measured for %v, unstable %q; want at most %v, stable", res.Duration, res.Unstable, 2*period)
 		}
 	})
 }
@@ -78,10 +78,10 @@ func TestWarmupIsDetected(t *testing.T) {
 			res := mustRun(t, changing(service), precise(Spec{Kind: Closed, Workers: 4}))
 			near(t, name+": throughput", res.Throughput(), 100, 0.02)
 			if res.Warmup < 4*time.Second || res.Unstable != "" {
-				t.Errorf("%s: warm-up %v, unstable %q", name, res.Warmup, res.Unstable)
+				t.Errorf("%s: got a warm-up of %v, unstable %q; want at least 4s, stable", name, res.Warmup, res.Unstable)
 			}
 			if all := res.Warmup + res.Duration; all > warmup+longestPeriods*period {
-				t.Errorf("%s: took %v", name, all)
+				t.Errorf("%s: the trial took %v, want at most %v", name, all, warmup+longestPeriods*period)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func TestTargetThatNeverSettlesIsUnstable(t *testing.T) {
 			t.Errorf(`unstable %q, want a text with "the throughput still changed by -"`, res.Unstable)
 		}
 		if took := time.Since(start); took > warmup+longestPeriods*period+time.Second {
-			t.Errorf("took %v", took)
+			t.Errorf("the trial took %v, want at most %v", took, warmup+longestPeriods*period+time.Second)
 		}
 	})
 }
@@ -125,7 +125,7 @@ func TestOverloadIsNotMeasuredLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		res := mustRun(t, changing(constant(20*time.Millisecond)), precise(Spec{Kind: Poisson, RPS: 80}))
 		if res.Duration != period || !strings.Contains(res.Unstable, "the latency still changed by +") {
-			t.Errorf("unstable %q after %v", res.Unstable, res.Duration)
+			t.Errorf("got unstable %q after %v, want a growing latency after %v", res.Unstable, res.Duration, period)
 		}
 		near(t, "throughput", res.Throughput(), 50, 0.02)
 	})
@@ -156,16 +156,16 @@ func TestIntervalsHoldTheTruth(t *testing.T) {
 				longer++
 			}
 			if res.Unstable == "" && res.ThroughputCI > 0.05*res.Throughput() {
-				t.Errorf("%v ± %v passes for stable", res.Throughput(), res.ThroughputCI)
+				t.Errorf("stable result: got the throughput %v ± %v, want at most 5%%", res.Throughput(), res.ThroughputCI)
 			}
 		})
 	}
 	// 95 are expected; stopping at the first narrow interval costs some coverage.
 	if rate < 85 || p95 < 85 {
-		t.Errorf("of %d intervals %d hold the throughput, %d the p95", trials, rate, p95)
+		t.Errorf("of %d intervals, %d contain the true throughput and %d the true p95, want at least 85 each", trials, rate, p95)
 	}
 	if longer < trials/2 {
-		t.Errorf("%d of %d were measured longer, although 500 requests tell a throughput to 9%%", longer, trials)
+		t.Errorf("%d of %d trials were extended, want at least half, because 500 requests determine a throughput only to 9%%", longer, trials)
 	}
 }
 
