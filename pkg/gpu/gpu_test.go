@@ -30,7 +30,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// TestWholeBytes: parts that sum to a whole also do so in whole bytes, in any unit.
+// TestWholeBytes checks that parts that sum to a whole also do so in whole bytes, in any unit.
 func TestWholeBytes(t *testing.T) {
 	for _, c := range []struct {
 		part  string
@@ -44,13 +44,13 @@ func TestWholeBytes(t *testing.T) {
 		parsed, err := ParseBytes(c.part)
 		for what, part := range map[string]Bytes{"ParseBytes": parsed, "FromMiB": FromMiB(c.mib)} {
 			if err != nil || part*c.count > c.whole || (part+1)*c.count <= c.whole {
-				t.Errorf("%s: %s is %d bytes, %v: %d of them are %d, expected at most %d", what, c.part, part, err, c.count, part*c.count, c.whole)
+				t.Errorf("%s of %s: got %d bytes, %v; want the most of which %d fit into %d bytes", what, c.part, part, err, c.count, c.whole)
 			}
 		}
 	}
 	for _, b := range []Bytes{0, 1, 12345, MiB - 1, 80*GiB + 1, 1<<50 - 1} {
 		if got := FromMiB(b.MiB()); got != b {
-			t.Errorf("%d bytes in MiB are %d bytes", b, got)
+			t.Errorf("FromMiB of %v MiB: got %d bytes, want %d", b.MiB(), got, b)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestParseMemory(t *testing.T) {
 	}
 }
 
-// TestFromMiB: a size above 0 becomes neither negative nor 0, which means no limit.
+// TestFromMiB checks that a size above 0 becomes neither negative nor 0, which means no limit.
 func TestFromMiB(t *testing.T) {
 	for mib, want := range map[float64]Bytes{0: 0, 1: MiB, 0.5: MiB / 2, 1e-9: 1, 1e-300: 1, 1e12: 1e12 * MiB, 1 << 43: math.MaxInt64, 1e13: math.MaxInt64, 1e300: math.MaxInt64, -5: 0} {
 		if got := FromMiB(mib); got != want {
@@ -96,7 +96,7 @@ func TestParseQuota(t *testing.T) {
 	}
 	for _, text := range []string{"", ":", "0.3:", "a", "0.3:0.8:1", "%", "50%%"} {
 		if _, _, err := ParseQuota(text); err == nil {
-			t.Errorf("ParseQuota(%q) is no error", text)
+			t.Errorf("ParseQuota(%q): got no error, want one", text)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestParseQuota(t *testing.T) {
 func TestSliceValidate(t *testing.T) {
 	good := Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: GiB}
 	if err := good.Validate(); err != nil {
-		t.Errorf("%+v: %v", good, err)
+		t.Errorf("Validate of %+v: got the error %v, want none", good, err)
 	}
 	nan := 0.0
 	nan /= nan
@@ -115,7 +115,7 @@ func TestSliceValidate(t *testing.T) {
 		{SMPct: 1, QuotaRequest: 0.5, QuotaLimit: 0.4}, {SMPct: 1, QuotaRequest: 1, QuotaLimit: 1, Mem: -1},
 	} {
 		if bad.Validate() == nil {
-			t.Errorf("%+v passes", bad)
+			t.Errorf("Validate of %+v: got no error, want one", bad)
 		}
 	}
 }
