@@ -45,7 +45,7 @@ func TestConnectionUser(t *testing.T) {
 				client, served := connect(t, family)
 				for tries := 1; !c.act(t, client); tries++ {
 					if tries == 100 {
-						t.Fatal("each port was taken by another process")
+						t.Fatal("100 attempts to listen on a port failed: other processes use them")
 					}
 					client, served = connect(t, family)
 				}
@@ -53,8 +53,8 @@ func TestConnectionUser(t *testing.T) {
 				if c.found {
 					want = os.Geteuid()
 				}
-				for name, look := range map[string]func(local, remote netip.AddrPort) (int, bool, error){"asked": ConnectionUser, "listed": listedConnectionUser} {
-					uid, found, err := look(addrPort(served.RemoteAddr()), addrPort(served.LocalAddr()))
+				for name, lookUp := range map[string]func(local, remote netip.AddrPort) (int, bool, error){"from the kernel": ConnectionUser, "from the list": listedConnectionUser} {
+					uid, found, err := lookUp(addrPort(served.RemoteAddr()), addrPort(served.LocalAddr()))
 					if err != nil || found != c.found || uid != want {
 						t.Errorf("the client's end, %s: uid %d, found %v, %v; want found %v with uid %d", name, uid, found, err, c.found, want)
 					}

@@ -46,7 +46,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("1 (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if s, err := parse(text); err != nil && s != (Stat{}) {
-			t.Errorf("parse(%q) = %+v with error %v", text, s, err)
+			t.Errorf("parse(%q): got %+v with the error %v, want no result", text, s, err)
 		}
 	})
 }
@@ -54,33 +54,33 @@ func FuzzParse(f *testing.F) {
 func TestSelf(t *testing.T) {
 	own, err := Read(os.Getpid())
 	if err != nil || own.PID != os.Getpid() || own.Exited() || own.Stopped() || own.Start == 0 || !Alive(own.PID) {
-		t.Errorf("this process is %+v, %v", own, err)
+		t.Errorf("this process: got %+v, %v; want PID %d, neither exited nor stopped, with a start time, and alive", own, err, os.Getpid())
 	}
 	if young, _ := child(t); young != nil {
 		s, err := Read(young.Process.Pid)
 		if now := TicksSinceBoot(); err != nil || s.Start > now || now-s.Start > 6000 {
-			t.Errorf("a child began at %d, %v, and now is %d", s.Start, err, now)
+			t.Errorf("start of a child: got %d ticks after boot, %v; want at most 6000 before %d", s.Start, err, now)
 		}
 	}
 	all, err := Stats()
 	if err != nil || !slices.ContainsFunc(all, func(s Stat) bool { return s.PID == own.PID && s.Start == own.Start }) {
-		t.Errorf("it is not among %v, %v", all, err)
+		t.Errorf("all processes: got %v, %v; want this one (%d) among them", all, err, own.PID)
 	}
 	if _, err := Read(1 << 30); !errors.Is(err, fs.ErrNotExist) || !IsNotExist(err) || Alive(1<<30) {
-		t.Errorf("of no process: %v", err)
+		t.Errorf("Read of a PID without a process: got the error %v, want %v, and not alive", err, fs.ErrNotExist)
 	}
 	if lives, err := Lives(1<<30, own.Start); lives || err != nil {
-		t.Errorf("no process lives: %v, %v", lives, err)
+		t.Errorf("Lives of a PID without a process: got %v, %v; want false", lives, err)
 	}
 	if env, err := Environ(1 << 30); len(env) > 0 || err != nil {
-		t.Errorf("environment of no process: %v, %v; want none", env, err)
+		t.Errorf("Environ of a PID without a process: got %v, %v; want none", env, err)
 	}
 	files, err := OpenFiles()
 	if err != nil || !slices.Contains(files, 1) {
-		t.Errorf("open files %v, %v", files, err)
+		t.Errorf("open files of this process: got %v, %v; want 1 among them", files, err)
 	}
 	if low, high, err := LocalPorts(); err != nil || low < 1 || high <= low {
-		t.Errorf("local ports %d to %d, %v", low, high, err)
+		t.Errorf("local ports: got %d to %d, %v; want an ascending range above 0", low, high, err)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestProcess(t *testing.T) {
 			env, err := Environ(s.PID)
 			for deadline := time.Now().Add(10 * time.Second); err == nil && env["PROCFS_TEST"] != "here"; env, err = Environ(s.PID) {
 				if time.Now().After(deadline) { // the kernel provides it a moment after the start
-					t.Fatal("its environment is not seen")
+					t.Fatalf("environment of process %d: got %v after 10s, want PROCFS_TEST=here", s.PID, env)
 				}
 				time.Sleep(time.Millisecond)
 			}
@@ -134,7 +134,7 @@ func TestProcess(t *testing.T) {
 			soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			if err := p.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("Wait while it runs: %v", err)
+				t.Errorf("Wait while the process runs: got the error %v, want %v", err, context.DeadlineExceeded)
 			}
 			waited := make(chan error, 1)
 			go func() { waited <- p.Wait(t.Context()) }()
@@ -145,11 +145,11 @@ func TestProcess(t *testing.T) {
 				t.Errorf("Wait: %v", err)
 			}
 			if Alive(s.PID) {
-				t.Error("a zombie passes for alive")
+				t.Errorf("Alive of process %d, which has ended and was not reaped: got true, want false", s.PID)
 			}
 			_ = cmd.Wait()
 			if err := p.Signal(unix.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
-				t.Errorf("Signal once it is reaped: %v", err)
+				t.Errorf("Signal of a reaped process: got the error %v, want %v", err, os.ErrProcessDone)
 			}
 			if err := p.Wait(t.Context()); err != nil {
 				t.Errorf("Wait once it is reaped: %v", err)
@@ -166,21 +166,21 @@ func TestOwn(t *testing.T) {
 		own, err = Own(s.PID) // the kernel provides it a moment after the start
 	}
 	if !own || err != nil {
-		t.Errorf("a child: %v, %v", own, err)
+		t.Errorf("Own of a child: got %v, %v; want true", own, err)
 	}
 	_ = ours.Process.Kill()
 	_ = ours.Wait()
 	if own, err := Own(s.PID); own || err != nil {
-		t.Errorf("one that has ended: %v, %v", own, err)
+		t.Errorf("Own of a process that has ended: got %v, %v; want false", own, err)
 	}
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil || !ownUsers(status) {
-		t.Errorf("%s, %v", status, err)
+		t.Errorf("ownUsers of this process: got false (%v), want true, for\n%s", err, status)
 	}
 	user := fmt.Sprint(os.Geteuid())
 	for _, users := range []string{user + "1\t" + user + "\t" + user, user + "\t" + user + "1\t" + user, user + "\t" + user + "\t" + user + "1", user} {
 		if ownUsers([]byte("Name:\tx\nUid:\t" + users + "\t" + user + "\nGid:\t0\t0\t0\t0\n")) {
-			t.Errorf("%s is ours", users)
+			t.Errorf("ownUsers of the users %q: got true, want false", users)
 		}
 	}
 	for secure, want := range map[uint64]bool{0: true, 1: false} {
@@ -189,7 +189,7 @@ func TestOwn(t *testing.T) {
 			auxv = binary.NativeEndian.AppendUint64(auxv, word)
 		}
 		if asItsStarter(auxv) != want || asItsStarter(auxv[:16]) {
-			t.Errorf("AT_SECURE %d: %v", secure, !want)
+			t.Errorf("AT_SECURE %d: got %v, want %v, and false for a cut vector", secure, asItsStarter(auxv), want)
 		}
 	}
 }
@@ -211,11 +211,11 @@ func TestWithoutFiles(t *testing.T) {
 	})
 	for n, err := range errs {
 		if !errors.Is(err, unix.EMFILE) || IsNotExist(err) {
-			t.Errorf("%d: %v", n, err)
+			t.Errorf("operation %d without free descriptors: got the error %v, want %v", n, err, unix.EMFILE)
 		}
 	}
 	if lives, err := Lives(own.PID, own.Start); !lives || err != nil {
-		t.Errorf("this process lives: %v, %v", lives, err)
+		t.Errorf("Lives of this process: got %v, %v; want true", lives, err)
 	}
 }
 
@@ -223,14 +223,14 @@ func TestWithoutFiles(t *testing.T) {
 func TestOpenAnother(t *testing.T) {
 	_, s := child(t)
 	if _, err := Open(s.PID, s.Start-1); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("Open of an earlier process with that number: %v", err)
+		t.Errorf("Open of an earlier process with the same PID: got the error %v, want %v", err, os.ErrProcessDone)
 	}
 	if _, err := Open(1<<30, 1); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("Open of none: %v", err)
+		t.Errorf("Open of a PID without a process: got the error %v, want %v", err, os.ErrProcessDone)
 	}
 	stranger := Process{pid: s.PID, start: s.Start - 1}
 	if err := stranger.Signal(unix.SIGKILL); !errors.Is(err, os.ErrProcessDone) || !Alive(s.PID) {
-		t.Errorf("Signal: %v", err)
+		t.Errorf("Signal to an earlier process with the same PID: got the error %v, want %v, and the process alive", err, os.ErrProcessDone)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestDeadly(t *testing.T) {
 			_ = in.Close()
 			_ = cmd.Wait()
 			if Deadly(cmd.Process.Pid, unix.SIGTERM) {
-				t.Error("SIGTERM ends a process that has ended")
+				t.Error("Deadly(SIGTERM) of a process that has ended: got true, want false")
 			}
 		})
 	}

@@ -58,20 +58,20 @@ func TestSocketUser(t *testing.T) {
 		}
 		uid, found, err := SocketUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr()))
 		if uid != os.Geteuid() || !found || err != nil {
-			t.Errorf("%s: %d, %v, %v", where.listen, uid, found, err)
+			t.Errorf("SocketUser at %s: got uid %d, found %v, %v; want uid %d", where.listen, uid, found, err, os.Geteuid())
 		}
 		if direct, err := diagUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); err != nil || direct != uid {
 			t.Logf("the kernel is not asked: %d, %v", direct, err)
 		}
 		fields, err := socketFields(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr()))
 		if fields == nil || err != nil || fields[userField] != strconv.Itoa(os.Geteuid()) {
-			t.Errorf("%s in the files: %q, %v", where.listen, fields, err)
+			t.Errorf("fields of the socket at %s: got %q, %v; want uid %d", where.listen, fields, err, os.Geteuid())
 		}
 		_ = conn.Close()
 		_ = l.Close()
 		none := netip.AddrPortFrom(addrPort(conn.RemoteAddr()).Addr(), 1)
 		if uid, found, err := SocketUser(none, addrPort(conn.LocalAddr())); found || err != nil {
-			t.Errorf("of no connection: %d, %v, %v", uid, found, err)
+			t.Errorf("SocketUser without a connection: got uid %d, found %v, %v; want none", uid, found, err)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func BenchmarkSocketUser(b *testing.B) {
 	defer conn.Close()
 	for b.Loop() {
 		if _, found, _ := SocketUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); !found {
-			b.Fatal("not found")
+			b.Fatal("SocketUser: the connection was not found")
 		}
 	}
 }
