@@ -131,9 +131,9 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-func TestFailOfNothing(t *testing.T) {
+func TestFailWithoutError(t *testing.T) {
 	if err := Fail(ExitUsage, "hint", nil); err != nil {
-		t.Errorf("got %v", err)
+		t.Errorf("Fail without an error: got %v, want nil", err)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestHelpToFullDisk(t *testing.T) {
 		env := &Env{Prog: "tool", Out: full, Err: &errs}
 		status := env.run(t.Context(), env.Tree(p.build), []string{arg})
 		if status != ExitFailure || !strings.Contains(errs.String(), "no space left") {
-			t.Errorf("%s: status %d, %q", arg, status, errs.String())
+			t.Errorf("%s to a full disk: got status %d and %q, want %d and \"no space left\"", arg, status, errs.String(), ExitFailure)
 		}
 	}
 }
@@ -251,7 +251,7 @@ func TestErrorsInJSON(t *testing.T) {
 	}
 	p := program{fail: Fail(ExitNo, "", errors.New("infeasible"))}
 	if _, _, stderr := p.execute(t, 0, "work", "-o", "json"); strings.Contains(stderr, "{") {
-		t.Errorf("exit 3 printed an error object: %q", stderr)
+		t.Errorf("standard error with exit status 3 and -o json: got %q, want no error object", stderr)
 	}
 }
 
@@ -298,7 +298,7 @@ func TestSignals(t *testing.T) {
 		}
 		<-ctx.Done()
 		if env.caught() != c.want || signalExit(env.caught()) != c.status {
-			t.Errorf("sent %v: caught %v", c.send, env.caught())
+			t.Errorf("signals %v: caught %v with exit status %d, want %v with %d", c.send, env.caught(), signalExit(env.caught()), c.want, c.status)
 		}
 		stop()
 	}
@@ -328,7 +328,7 @@ func TestSignalEndsStuck(t *testing.T) {
 		env.first = int32(syscall.SIGTERM)
 		status := env.run(ctx, env.Tree(build), []string{})
 		if status != 143 || returned != cleansUp || errs.Len() > 0 {
-			t.Errorf("cleansUp %v: status %d, ran to its end %v, said %q; want 143", cleansUp, status, returned, &errs)
+			t.Errorf("command with clean-up %v: got status %d, returned %v, standard error %q; want status 143", cleansUp, status, returned, &errs)
 		}
 		if !cleansUp {
 			close(stuck)

@@ -40,7 +40,7 @@ func runTool(t *testing.T, args ...string) (out, errs string) {
 	var o, e bytes.Buffer
 	env := &Env{Prog: "tool", In: strings.NewReader(""), Out: &o, Err: &e}
 	if status := env.run(t.Context(), env.Tree(tree), args); status != 0 {
-		t.Errorf("%v: status %d, %s", args, status, e.String())
+		t.Errorf("%v: got exit status %d, want 0; standard error: %s", args, status, e.String())
 	}
 	return o.String(), e.String()
 }
@@ -63,13 +63,13 @@ func TestHelp(t *testing.T) {
 		for _, part := range c.order {
 			_, after, found := strings.Cut(rest, part)
 			if !found {
-				t.Errorf("%v: no %q where it is expected, in\n%s", c.args, part, text)
+				t.Errorf("help of %v: got no %q after the previous part, want it, in\n%s", c.args, part, text)
 				break
 			}
 			rest = after
 		}
 		if strings.Contains(text, "\n\n\n") || strings.Contains(text, " \n") {
-			t.Errorf("%v: blanks at the end of a line, or two empty lines, in\n%s", c.args, text)
+			t.Errorf("help of %v: got blanks at the end of a line or two empty lines, want neither, in\n%s", c.args, text)
 		}
 	}
 }

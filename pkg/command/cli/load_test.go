@@ -28,7 +28,7 @@ func TestLoad(t *testing.T) {
 	}
 	for _, arg := range []string{dir, filepath.Join(dir, "none")} {
 		if got, err := Load(env, arg, readNamed); err == nil || !strings.Contains(err.Error(), arg) {
-			t.Errorf("%s: %q, %v", arg, got, err)
+			t.Errorf("Load(%s): got %q, %v; want an error that names the path", arg, got, err)
 		}
 	}
 }
@@ -57,6 +57,6 @@ func TestLoadFunctions(t *testing.T) {
 		}
 	}
 	if _, err := LoadFunctions(env, "none.yaml"); err == nil {
-		t.Error("a file that is not there was read")
+		t.Error("LoadFunctions of a missing file: got no error, want one")
 	}
 }

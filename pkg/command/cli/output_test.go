@@ -21,7 +21,7 @@ func TestOutFile(t *testing.T) {
 	}
 	env := &Env{OutFile: at("loop")}
 	if err := env.Write([]byte("x")); err == nil {
-		t.Error("a loop of links was written to")
+		t.Error("write to a loop of symbolic links: got no error, want one")
 	}
 	env.OutFile = at("far")
 	if err := env.Write([]byte("text")); err != nil {
@@ -47,7 +47,7 @@ func TestOutFileNamed(t *testing.T) {
 		t.Errorf("create: %v, want its name", err)
 	}
 	if remaining, _ := os.ReadDir(dir); len(remaining) > 0 {
-		t.Errorf("left behind: %v", remaining)
+		t.Errorf("files after the output: got %v, want none besides it", remaining)
 	}
 }
 
@@ -65,10 +65,10 @@ func TestCreateForStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	if remaining, err := os.ReadDir(dir); err != nil || len(remaining) > 0 || p.Remains {
-		t.Errorf("%v would be left behind, %v", remaining, err)
+		t.Errorf("files of the buffer: got %v, %v, and Remains %v; want none and false", remaining, err, p.Remains)
 	}
 	if err := p.Commit(); err != nil || out.String() != "text" {
-		t.Errorf("%q came out, %v", &out, err)
+		t.Errorf("commit: got %q, %v; want %q", &out, err, "text")
 	}
 }
 
@@ -90,7 +90,7 @@ func TestCheckOutput(t *testing.T) {
 		{"/dev/null", "/dev/null", true},
 	} {
 		if err := (&Env{OutFile: c.own}).CheckOutput("trace-out", c.second); (err == nil) != c.ok {
-			t.Errorf("--out-file %q --trace-out %q: %v", c.own, c.second, err)
+			t.Errorf("--out-file %q --trace-out %q: got the error %v, want none: %v", c.own, c.second, err, c.ok)
 		}
 	}
 }

@@ -35,17 +35,17 @@ func TestDeadline(t *testing.T) {
 		c.env.Err = &errs
 		expired, done := c.env.Deadline(time.Now().Add(-c.passed), time.Minute, "planning")
 		if expired() != c.expired {
-			t.Errorf("after %v: over %v", c.passed, !c.expired)
+			t.Errorf("deadline after %v: got expired %v, want %v", c.passed, !c.expired, c.expired)
 		}
 		if shows := strings.Contains(errs.String(), "planning, seconds"); shows != c.shows {
-			t.Errorf("%+v after %v shows %q", c.env, c.passed, errs.String())
+			t.Errorf("%+v after %v: got the output %q, want a bar: %v", c.env, c.passed, errs.String(), c.shows)
 		}
 		done()
 	}
 }
 
-// TestNoteTakesTheBarsLine checks that a note replaces the visible bar.
-func TestNoteTakesTheBarsLine(t *testing.T) {
+// TestNoteReplacesBar checks that a note replaces the visible bar.
+func TestNoteReplacesBar(t *testing.T) {
 	var errs bytes.Buffer
 	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
 	bar := env.Progress(4, "work", "units")
@@ -55,12 +55,12 @@ func TestNoteTakesTheBarsLine(t *testing.T) {
 	env.Notef("note: %s", "hear")
 	before, _, said := strings.Cut(errs.String(), "tool: note: hear\n")
 	if !said || !strings.Contains(before, "work") || !strings.HasSuffix(before, "\r") {
-		t.Errorf("%q, want the bar, its line cleared, and the note", errs.String())
+		t.Errorf("standard error: got %q, want the bar, its line cleared, and the note", errs.String())
 	}
 }
 
-// TestBarReckonsFromWhatIsDone checks that the bar shows the remaining time once a unit is finished, and always the units.
-func TestBarReckonsFromWhatIsDone(t *testing.T) {
+// TestBarShowsRemainingTime checks that the bar shows the remaining time once a unit is finished, and always the units.
+func TestBarShowsRemainingTime(t *testing.T) {
 	var errs bytes.Buffer
 	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
 	shown := func(do func() error) string {
@@ -78,20 +78,20 @@ func TestBarReckonsFromWhatIsDone(t *testing.T) {
 	for _, label := range []string{"", "measuring"} {
 		bar := env.Progress(10, label, "trials")
 		if text := shown(bar.Show); remaining.MatchString(text) || !strings.Contains(text, "trials") || !strings.Contains(text, "(0/10)") {
-			t.Errorf("at first: %q", text)
+			t.Errorf("bar before the first trial: got %q, want trials and (0/10) without a remaining time", text)
 		}
 		bar.Describe("the second")
 		_ = bar.Add(1)
 		text := shown(bar.Show)
 		if !remaining.MatchString(text) || !strings.Contains(text, "the second, trials") || !strings.Contains(text, "(1/10)") {
-			t.Errorf("after one: %q", text)
+			t.Errorf("bar after one trial: got %q, want the description, (1/10) and a remaining time", text)
 		}
 	}
 	bar := env.Progress(-1, "measuring", "trials")
 	_ = bar.Add(1)
 	text := shown(bar.Show)
 	if remaining.MatchString(text) || !strings.Contains(text, "measuring, trials") || !strings.Contains(text, "1/-") {
-		t.Errorf("without a total: %q", text)
+		t.Errorf("bar without a total: got %q, want the label and 1/- without a remaining time", text)
 	}
 }
 
@@ -112,10 +112,10 @@ func TestProgressInALog(t *testing.T) {
 				return errs.drain()
 			}
 			if text := passed(logPeriod - time.Second); text != "" {
-				t.Errorf("at once: %q", text)
+				t.Errorf("log within the first period: got %q, want nothing", text)
 			}
 			if text := passed(2 * time.Second); !strings.Contains(text, "tool: measuring: 0 of 10 trials after 30s\n") || !strings.Contains(text, "open: 0 calls after 30s\n") || strings.Contains(text, "quiet") {
-				t.Errorf("at first: %q", text)
+				t.Errorf("log after the first period: got %q, want one line of tool and of open, with 0 units, and none of quiet", text)
 			}
 			bar.Describe("f at sm_pct 24")
 			_ = bar.Add(1)
@@ -123,12 +123,12 @@ func TestProgressInALog(t *testing.T) {
 			_ = quiet.Add(1)
 			_ = open.Set(7)
 			if text := passed(time.Minute); !strings.Contains(text, "tool: f at sm_pct 24: 2 of 10 trials after 1m0s, about 4m0s left\n") || !strings.Contains(text, "open: 7 calls after 1m0s\n") || strings.Contains(text, "quiet") {
-				t.Errorf("after two: %q", text)
+				t.Errorf("log after two of ten trials: got %q, want the description, the remaining time, and the calls of open", text)
 			}
 			_ = end(bar)
 			_, _ = end(quiet), end(open)
 			if text := passed(time.Hour); text != "" {
-				t.Errorf("at the end: %q", text)
+				t.Errorf("log after the end: got %q, want nothing", text)
 			}
 		})
 	}
@@ -202,11 +202,11 @@ func TestBarFitsItsTerminal(t *testing.T) {
 				longest = frame
 			}
 			if utf8.RuneCountInString(frame) >= int(columns) {
-				t.Errorf("%d columns: a frame of %d: %q", columns, utf8.RuneCountInString(frame), frame)
+				t.Errorf("terminal of %d columns: got a frame of %d, want fewer: %q", columns, utf8.RuneCountInString(frame), frame)
 			}
 		}
 		if strings.Count(string(text), "\n") != 1 {
-			t.Errorf("%d columns: more than the note begins a line: %q", columns, text)
+			t.Errorf("terminal of %d columns: got %d line breaks, want 1, after the note, in %q", columns, strings.Count(string(text), "\n"), text)
 		}
 		if columns >= 80 && (!strings.Contains(longest, "/35)") || !strings.Contains(longest, "resnet50") || !strings.HasSuffix(strings.TrimSpace(longest), "]")) {
 			t.Errorf("%d columns: %q, want what is measured, how many of 35, and the time", columns, longest)

@@ -32,7 +32,7 @@ func TestSettingsPrecedence(t *testing.T) {
 	t.Setenv("GFAAS_MAX_RPS", "many")
 	var p program
 	if status, _, stderr := p.execute(t, 0, "work"); status != ExitUsage || !strings.Contains(stderr, "error: GFAAS_MAX_RPS: setting max-rps: ") {
-		t.Errorf("a setting that is no number: status %d, %q", status, stderr)
+		t.Errorf("setting that is not a number: got status %d and %q, want %d and an error that names GFAAS_MAX_RPS", status, stderr, ExitUsage)
 	}
 }
 
@@ -48,16 +48,16 @@ func TestSettingsForAllCommands(t *testing.T) {
 	t.Setenv("GFAAS_OUTPUT", "cvs")
 	var p program
 	if status, _, _ := p.execute(t, 0, "work"); status != ExitUsage {
-		t.Errorf("an output form that nobody offers: status %d, want %v", status, ExitUsage)
+		t.Errorf("setting of an unknown output form: got status %d, want %v", status, ExitUsage)
 	}
 	t.Setenv("GFAAS_OUTPUT", "")
 	t.Setenv("NO_COLOR", "1")
 	if p.execute(t, 0, "plain"); !p.env.noColor {
-		t.Error("NO_COLOR does nothing")
+		t.Error("noColor with NO_COLOR: got false, want true")
 	}
 	t.Setenv("GFAAS_QUIET", "true")
 	if p.execute(t, 0, "plain"); !p.env.Quiet {
-		t.Error("GFAAS_QUIET does nothing")
+		t.Error("Quiet with GFAAS_QUIET: got false, want true")
 	}
 }
 
@@ -83,7 +83,7 @@ func TestConfigFaults(t *testing.T) {
 	write(t, nested, "label: {a: b}\n")
 	var p program
 	if status, _, stderr := p.execute(t, 0, "work", "--config", nested); status != ExitUsage || !strings.Contains(stderr, nested+":1: setting label: expected one value") {
-		t.Errorf("a setting of many values: status %d, %q", status, stderr)
+		t.Errorf("setting with nested values: got status %d and %q, want %d and the position of the setting", status, stderr, ExitUsage)
 	}
 }
 
@@ -107,24 +107,24 @@ func TestUnknownSettings(t *testing.T) {
 	write(t, path, "label: a\n---\nmax-rps: 1\n")
 	var p program
 	if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitFailure || !strings.Contains(stderr, path+":2: a second document") {
-		t.Errorf("two documents: status %d, %q", status, stderr)
+		t.Errorf("config file of two documents: got status %d and %q, want %d and the position of the second", status, stderr, ExitFailure)
 	}
 	for _, text := range []string{"", "# nothing\n", "Label: a\n", "gpus-per-node: 4 # of gfaas-sim\n", "{label: a, max-rps: 1}\n"} {
 		write(t, path, text)
 		var p program
 		if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitOK {
-			t.Errorf("%q: status %d, %q", text, status, stderr)
+			t.Errorf("config file %q: got status %d and %q, want %d", text, status, stderr, ExitOK)
 		}
 	}
 }
 
-// TestBadSettingsHaveAPlace checks that the error about an invalid setting contains its position.
-func TestBadSettingsHaveAPlace(t *testing.T) {
+// TestInvalidSettingErrorHasPosition checks that the error about an invalid setting contains its position.
+func TestInvalidSettingErrorHasPosition(t *testing.T) {
 	path := filepath.Join(isolate(t), "c.yaml")
 	write(t, path, "label: a\nMax-RPS: many\n")
 	var p program
 	if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitUsage || !strings.Contains(stderr, path+":2: setting max-rps: ") {
-		t.Errorf("status %d, %q", status, stderr)
+		t.Errorf("invalid setting: got status %d and %q, want %d and the position", status, stderr, ExitUsage)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// TestUsageNamesSettings: an error about a flag that a setting gave names the setting.
+// TestUsageNamesSettings checks that an error about a flag that a setting gave names the setting.
 func TestUsageNamesSettings(t *testing.T) {
 	path := filepath.Join(isolate(t), "c.yaml")
 	write(t, path, "label: a\n")

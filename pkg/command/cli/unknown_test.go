@@ -26,7 +26,7 @@ func TestUnknownVariables(t *testing.T) {
 			var p program
 			_, _, stderr := p.execute(t, 0, "work")
 			if want == "" && stderr != "" || !strings.Contains(stderr, want) {
-				t.Errorf("%q, want %q", stderr, want)
+				t.Errorf("note about unknown variables: got %q, want %q", stderr, want)
 			}
 		})
 	}
@@ -43,11 +43,11 @@ func TestVariablesOfInstances(t *testing.T) {
 	}
 	var p program
 	if _, _, stderr := p.execute(t, 0, "work"); stderr != "" {
-		t.Errorf("in an instance: %q", stderr)
+		t.Errorf("standard error in an instance: got %q, want nothing", stderr)
 	}
 	t.Setenv("GFAAS_ZZ", "1")
 	t.Setenv("GFAAS_FOO", "1")
 	if _, _, stderr := p.execute(t, 0, "work"); stderr != "tool: note: unknown environment variables: GFAAS_FOO, GFAAS_ZZ\n" {
-		t.Errorf("two: %q", stderr)
+		t.Errorf("standard error with two unknown variables: got %q, want one note that names both", stderr)
 	}
 }
