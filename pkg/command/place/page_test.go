@@ -24,7 +24,7 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(out.Bytes(), again.Bytes()) {
-		t.Error("the same plan gives two pages")
+		t.Error("page of the same plan: got another one at the second time, want the same")
 	}
 	browsertest.Check(t, out.Bytes(), 6)
 }
@@ -64,7 +64,7 @@ func TestFilter(t *testing.T) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(small.Bytes(), []byte("<script")) || bytes.Contains(small.Bytes(), []byte("<input")) {
-		t.Error("the page of a small plan has an input or a script")
+		t.Error("page of a small plan: got an input or a script, want neither")
 	}
 	ctx, complaints := browsertest.Open(t)
 	browsertest.Show(t, ctx, large.Bytes())

@@ -61,7 +61,7 @@ func TestKubernetesTypes(t *testing.T) {
 		}
 		got, err := readKube(program, m.Text)
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: the API refuses the manifest, want it accepted: %v", name, err)
 		}
 		for _, want := range c.kinds {
 			if !slices.Contains(got, want) {
@@ -72,7 +72,7 @@ func TestKubernetesTypes(t *testing.T) {
 			{"replicas: 1", "replica: 1"}, {"replicas: 1", "replicas: one"}, {"name: function", "Name: function"}, {"containerPort: 9000", "containerPort: 900000"},
 		} {
 			if _, err := readKube(program, bytes.ReplaceAll(m.Text, []byte(c.from), []byte(c.to))); err == nil {
-				t.Errorf("%s with %s: no error", name, c.to)
+				t.Errorf("%s with %s: got no error, want one", name, c.to)
 			}
 		}
 		rapid.Check(t, func(t *rapid.T) {

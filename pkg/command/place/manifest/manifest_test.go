@@ -32,11 +32,11 @@ func example() (plan.Plan, Options) {
 	x, y := 0.4, 12.0
 	resnet := inst("resnet-0", "resnet", 12, 0.4, 1427.5)
 	resnet.X, resnet.Y, resnet.QuotaLimit, resnet.Batch = &x, &y, 0.8, 4
-	odd := inst("Odd_Name.0", "Odd_Name", 33.3, 1, 0)
+	named := inst("Odd_Name.0", "Odd_Name", 33.3, 1, 0)
 	wide := inst("llm-0", "llm", 100, 0.5, 8000)
 	p := plan.Plan{Version: 1, Model: plan.ModelRect, GPUs: []plan.GPU{
 		{Node: "n0", Index: 0, MemMiB: 16384, Instances: []plan.Instance{resnet, wide}, Models: []plan.Model{{Name: "resnet50", MemMiB: 98}}},
-		{Node: "n0", Index: 2, MemMiB: 16384, Instances: []plan.Instance{wide, odd}},
+		{Node: "n0", Index: 2, MemMiB: 16384, Instances: []plan.Instance{wide, named}},
 	}}
 	return p, Options{
 		Functions: []function.Function{
@@ -75,7 +75,7 @@ func TestGolden(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got != string(want) {
-					t.Errorf("%s differs; go test -update writes it anew", path)
+					t.Errorf("%s differs from the output, want the same; regenerate it with go test -update", path)
 				}
 			})
 		}
@@ -92,22 +92,22 @@ func strict(t fataler, text []byte, into func(kind string) any) {
 			return
 		}
 		if err != nil {
-			t.Fatalf("%v in\n%s", err, text)
+			t.Fatalf("parse the manifest: %v, in\n%s", err, text)
 		}
 		var head struct {
 			Kind string `yaml:"kind"`
 		}
 		if err := node.Decode(&head); err != nil {
-			t.Fatalf("%v", err)
+			t.Fatalf("decode the kind of an object: %v", err)
 		}
 		one, err := yaml.Marshal(&node)
 		if err != nil {
-			t.Fatalf("%v", err)
+			t.Fatalf("encode an object again: %v", err)
 		}
 		again := yaml.NewDecoder(bytes.NewReader(one))
 		again.KnownFields(true)
 		if err := again.Decode(into(head.Kind)); err != nil {
-			t.Fatalf("%v in\n%s", err, one)
+			t.Fatalf("decode a %s strictly: %v, in\n%s", head.Kind, err, one)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func readObjects(t fataler, text []byte) objects {
 			o.claims = append(o.claims, &claimTemplate{})
 			return o.claims[len(o.claims)-1]
 		}
-		t.Fatalf("kind %q", kind)
+		t.Fatalf("kind of an object: got %q, want a Service, a Deployment or a ResourceClaimTemplate", kind)
 		return nil
 	})
 	return o
@@ -172,12 +172,12 @@ var (
 
 func checkMeta(t fataler, m meta, names map[string]bool) {
 	if !dnsLabel.MatchString(m.Name) || len(m.Name) > 63 || names[m.Name] {
-		t.Fatalf("name %q", m.Name)
+		t.Fatalf("name of an object: got %q, want a unique DNS label of at most 63 characters", m.Name)
 	}
 	names[m.Name] = true
 	for key, value := range m.Labels {
 		if !labelValue.MatchString(value) || len(value) > 63 {
-			t.Fatalf("label %s: %q", key, value)
+			t.Fatalf("label %s: got %q, want a label value of at most 63 characters", key, value)
 		}
 	}
 }
@@ -204,7 +204,7 @@ func TestKubernetesReadsBack(t *testing.T) {
 			for _, d := range o.deployments {
 				checkMeta(t, d.Metadata, deployments)
 				if !services[d.Metadata.Labels[labelName]] {
-					t.Fatalf("no service for %v", d.Metadata)
+					t.Fatalf("deployment %v: its label names no service, want one", d.Metadata)
 				}
 				ids[d.Metadata.Annotations["gfaas/instance"]] = d
 			}
@@ -213,7 +213,7 @@ func TestKubernetesReadsBack(t *testing.T) {
 				for _, in := range g.Instances {
 					d := ids[in.ID]
 					if d == nil {
-						t.Fatalf("%s is missing", in.ID)
+						t.Fatalf("instance %s: got no deployment, want one", in.ID)
 					}
 					sum += cores(t, d, o.claims)
 					if in.SMPct*in.QuotaRequest < 1 {
@@ -222,11 +222,11 @@ func TestKubernetesReadsBack(t *testing.T) {
 					delete(ids, in.ID)
 				}
 				if sum > 100+tiny {
-					t.Fatalf("%d%% of %+v", sum, g)
+					t.Fatalf("requests on the GPU %+v: got %d%%, want at most %d%%", g, sum, 100+tiny)
 				}
 			}
 			if len(ids) > 0 {
-				t.Fatalf("more than the plan has: %v", ids)
+				t.Fatalf("deployments of no instance: got %v, want none", ids)
 			}
 		}
 	})
@@ -235,23 +235,23 @@ func TestKubernetesReadsBack(t *testing.T) {
 // cores returns the cores that a deployment requests on each GPU, by its limits or its claim.
 func cores(t fataler, d *deployment, claims []*claimTemplate) int {
 	c := d.Spec.Template.Spec.Containers[0]
-	asked := c.Resources.Limits
-	cores := asked["nvidia.com/gpucores"]
+	requested := c.Resources.Limits
+	cores := requested["nvidia.com/gpucores"]
 	if len(claims) > 0 {
 		i := slices.IndexFunc(claims, func(c *claimTemplate) bool {
 			return c.Metadata.Name == d.Spec.Template.Spec.ResourceClaims[0].ResourceClaimTemplateName
 		})
-		asked = claims[i].Spec.Spec.Devices.Requests[0].Exactly.Capacity.Requests
-		cores = asked["cores"]
+		requested = claims[i].Spec.Spec.Devices.Requests[0].Exactly.Capacity.Requests
+		cores = requested["cores"]
 	}
-	for name, q := range asked {
+	for name, q := range requested {
 		if !quantity.MatchString(q) {
-			t.Fatalf("%s: %q", name, q)
+			t.Fatalf("request %s: got %q, want a quantity", name, q)
 		}
 	}
 	n := 0
 	if _, err := fmt.Sscan(cores, &n); err != nil || n < 1 || n > 100 {
-		t.Fatalf("cores %q", cores)
+		t.Fatalf("requested cores: got %q, want 1 to 100", cores)
 	}
 	return n
 }
@@ -268,7 +268,7 @@ func TestComposeReadsBack(t *testing.T) {
 		ids := map[string]service{}
 		for name, s := range file.Services {
 			if !dnsLabel.MatchString(name) {
-				t.Fatalf("service %q", name)
+				t.Fatalf("name of a service: got %q, want a DNS label", name)
 			}
 			ids[s.Labels["gfaas.instance"]] = s
 		}
@@ -278,12 +278,12 @@ func TestComposeReadsBack(t *testing.T) {
 				n++
 				s, ok := ids[in.ID]
 				if !ok || s.Environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "" || s.Environment["GFAAS_INSTANCE"] != in.ID || s.Deploy.Resources.Reservations.Devices[0].DeviceIDs[0] != fmt.Sprint(g.Index) {
-					t.Fatalf("%s: %+v", in.ID, s)
+					t.Fatalf("service of %s: got %+v, want one with its name, its GPU %d and an SM percentage", in.ID, s, g.Index)
 				}
 			}
 		}
 		if n != len(file.Services) {
-			t.Fatalf("%d services of %d instances", len(file.Services), n)
+			t.Fatalf("services: got %d, want %d, one for each instance", len(file.Services), n)
 		}
 	})
 }
@@ -306,17 +306,17 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			if _, err := c.format(p, c.o); err == nil || err.Error() != c.want {
-				t.Errorf("got %v", err)
+				t.Errorf("error: got %v, want %s", err, c.want)
 			}
 		})
 	}
 }
 
-func TestAnEmptyPlan(t *testing.T) {
+func TestEmptyPlan(t *testing.T) {
 	for _, k := range Kinds() {
 		name, format := k.Name, k.Write
 		if _, err := format(plan.Plan{}, Options{}); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s of an empty plan: got the error %v, want none", name, err)
 		}
 	}
 }

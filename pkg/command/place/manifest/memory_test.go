@@ -48,11 +48,11 @@ func TestMemoryFits(t *testing.T) {
 				got = append(got, n)
 			}
 			if fmt.Sprint(got) != fmt.Sprint(c.want) {
-				t.Errorf("%s: %v MiB of %v are %v, want %v", c.name, c.mem, c.gpu, got, c.want)
+				t.Errorf("%s: memory requests of %v MiB on %v: got %v, want %v", c.name, c.mem, c.gpu, got, c.want)
 			}
-			said := strings.Join(m.Warnings, "\n")
-			if !strings.Contains(said, c.warning) || c.warning == "" && (strings.Contains(said, lost) || strings.Contains(said, full)) {
-				t.Errorf("%s: it warns\n%s\nwant %q", c.name, said, c.warning)
+			warnings := strings.Join(m.Warnings, "\n")
+			if !strings.Contains(warnings, c.warning) || c.warning == "" && (strings.Contains(warnings, lost) || strings.Contains(warnings, full)) {
+				t.Errorf("%s: got the warnings\n%s\nwant %q", c.name, warnings, c.warning)
 			}
 		}
 	}
@@ -68,6 +68,6 @@ func TestMemoryOfSpans(t *testing.T) {
 	}}
 	list, err := workloads(p, Options{Functions: []function.Function{{Name: "a", Image: "a", GPUMem: 20 * gpu.MiB}, {Name: "b", Image: "b", GPUs: 2}}})
 	if err != nil || list[0].mem != 50 || list[1].mem != 20 || list[0].roundedUp() != 51 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("workloads: got %+v, %v; want 50 MiB for the first, rounded up to 51 where there is room, and 20 MiB for the second", list, err)
 	}
 }
