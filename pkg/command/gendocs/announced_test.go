@@ -21,9 +21,9 @@ var line = regexp.MustCompile("(?m)(?:`|'|^ *(?:\\$ )?)(gfaas(?:-[a-z]+)?)( [^`'
 // verb matches words that can be the name of a command.
 var verb = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
-// TestAnnouncedCommandsAreThere checks that the programs, commands and flags in command lines of the help and the
+// TestDocumentedCommandsExist checks that the programs, commands and flags in command lines of the help and the
 // documentation exist.
-func TestAnnouncedCommandsAreThere(t *testing.T) {
+func TestDocumentedCommandsExist(t *testing.T) {
 	roots := map[string]*cobra.Command{}
 	texts := map[string]string{}
 	for name, build := range trees {
@@ -35,7 +35,7 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 	for _, pattern := range []string{"docs/*.md", "docs/how-to/*.md", "examples/*/README.md", "README.md"} {
 		found, err := filepath.Glob("../../../" + pattern)
 		if err != nil || len(found) == 0 {
-			t.Fatalf("%s: %d files, %v", pattern, len(found), err)
+			t.Fatalf("files that match %s: got %d, %v; want at least one", pattern, len(found), err)
 		}
 		files = append(files, found...)
 	}
@@ -51,7 +51,7 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 		for _, m := range line.FindAllStringSubmatch(text, -1) {
 			root, rest := roots[m[1]], strings.Fields(strings.TrimRight(m[2], "\\"))
 			if root == nil {
-				t.Errorf("%s: %s%s: there is no such program", where, m[1], m[2])
+				t.Errorf("%s: %s%s: the program does not exist", where, m[1], m[2])
 				continue
 			}
 			if m[1] == "gfaas" && len(rest) > 0 && roots["gfaas-"+rest[0]] != nil { // such as gfaas place plan
@@ -73,7 +73,7 @@ func TestAnnouncedCommandsAreThere(t *testing.T) {
 		}
 	}
 	if seen < 100 {
-		t.Errorf("%d command lines were found, expected hundreds", seen)
+		t.Errorf("command lines in the documentation: got %d, want at least 100", seen)
 	}
 }
 
@@ -106,12 +106,12 @@ func flagsOf(words []string) (names []string) {
 	return names
 }
 
-// TestProgramsAreAnnounced checks that gfaas lists every program, with the program's own summary.
-func TestProgramsAreAnnounced(t *testing.T) {
-	told := map[string]string{}
+// TestProgramsAreListed checks that gfaas lists every program, with the program's own summary.
+func TestProgramsAreListed(t *testing.T) {
+	summaries := map[string]string{}
 	for _, cmd := range (&cli.Env{Prog: "gfaas", Out: t.Output(), Err: t.Output()}).Tree(gfaas.NewRoot).Commands() {
 		if gfaas.IsPlugin(cmd) {
-			told["gfaas-"+cmd.Name()] = cmd.Short
+			summaries["gfaas-"+cmd.Name()] = cmd.Short
 		}
 	}
 	for name, build := range trees {
@@ -119,11 +119,11 @@ func TestProgramsAreAnnounced(t *testing.T) {
 			continue
 		}
 		short := (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build).Short
-		if told[name] != short {
-			t.Errorf("gfaas says of %s %q, and that of itself %q", name, told[name], short)
+		if summaries[name] != short {
+			t.Errorf("summary of %s in gfaas: got %q, want the program's own, %q", name, summaries[name], short)
 		}
 	}
-	if len(told) != len(trees)-1 {
-		t.Errorf("gfaas tells of %d programs, there are %d", len(told), len(trees)-1)
+	if len(summaries) != len(trees)-1 {
+		t.Errorf("programs that gfaas lists: got %d, want %d", len(summaries), len(trees)-1)
 	}
 }

@@ -24,29 +24,29 @@ func TestFilesAreCompleted(t *testing.T) {
 			cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 				_, directive := completed(cmd, f)
 				files := directive == cobra.ShellCompDirectiveDefault || directive == cobra.ShellCompDirectiveFilterFileExt
-				told, odd := odd[f.Name]
-				if !odd {
-					told = format.MatchString(f.Usage)
+				want, exception := exceptions[f.Name]
+				if !exception {
+					want = format.MatchString(f.Usage)
 				}
-				if told != files {
-					t.Errorf("%s --%s (%s) completes files: %v", cmd.CommandPath(), f.Name, f.Usage, files)
+				if want != files {
+					t.Errorf("completion of %s --%s (%s): got file names %v, want %v", cmd.CommandPath(), f.Name, f.Usage, files, want)
 				}
 			})
 			if m := regexp.MustCompile(`\.(csv|json|yaml)\b`).FindStringSubmatch(cmd.Use); m != nil && !strings.Contains(cmd.Use, "--") {
 				if cmd.ValidArgsFunction == nil {
-					t.Fatalf("%s completes no files", cmd.Use)
+					t.Fatalf("completion of the argument of %s: got none, want file names", cmd.Use)
 				}
 				if endings, _ := cmd.ValidArgsFunction(cmd, nil, ""); !slices.Contains(endings, m[1]) {
-					t.Errorf("%s completes %v", cmd.Use, endings)
+					t.Errorf("completion of the argument of %s: got the extensions %v, want %s among them", cmd.Use, endings, m[1])
 				}
 			}
 		})
 	}
 }
 
-// odd lists the exceptions: true for flags that take a file although the help does not mention one, false for flags that
-// take no file although it does.
-var odd = map[string]bool{
+// exceptions lists true for flags that take a file although the help does not mention one, and false for flags that take
+// no file although it does.
+var exceptions = map[string]bool{
 	"resume": true, "baseline": true, "append": true, "socket": true, "function": false, "node": false,
 }
 

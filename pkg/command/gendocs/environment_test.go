@@ -26,7 +26,7 @@ func TestEnvironmentIsListed(t *testing.T) {
 	for _, group := range environment {
 		for _, v := range group.variables {
 			if listed[v.name] {
-				t.Errorf("%s comes twice", v.name)
+				t.Errorf("gfaas-environment(7) lists %s twice, want once", v.name)
 			}
 			listed[v.name] = true
 		}
@@ -50,7 +50,7 @@ func TestEnvironmentIsListed(t *testing.T) {
 				read := m[1] + m[2]
 				setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(read, "GFAAS_")), "_", "-")
 				if !listed[read] && !slices.Contains(ordinary, read) && !slices.Contains(cli.Settings(), setting) {
-					t.Errorf("%s reads %s", path, read)
+					t.Errorf("%s reads %s, want it in gfaas-environment(7)", path, read)
 				}
 			}
 			return err
@@ -62,10 +62,10 @@ func TestEnvironmentIsListed(t *testing.T) {
 	delete(listed, "GFAAS_FLAG") // represents all settings
 	for name := range listed {
 		if !strings.Contains(all.String(), name) {
-			t.Errorf("nothing knows %s", name)
+			t.Errorf("gfaas-environment(7) lists %s, want only variables that the source names", name)
 		}
 		if strings.HasPrefix(name, "GFAAS_") && !slices.Contains(cli.Variables(), name) {
-			t.Errorf("%s would be told of as a slip", name)
+			t.Errorf("variables known to package cli: got no %s, want it, or programs report it as unknown", name)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// TestNoFlagReadsNoneForLittle checks that no flag reads a tiny value as 0, which means "no limit" for many flags, and that
-// amounts of memory need a unit.
-func TestNoFlagReadsNoneForLittle(t *testing.T) {
+// TestSmallValuesAreNotReadAsZero checks that no flag reads a tiny value as 0, which means "no limit" for many flags, and
+// that amounts of memory need a unit.
+func TestSmallValuesAreNotReadAsZero(t *testing.T) {
 	seen := map[string]int{}
 	for name, build := range trees {
 		root := (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build)
@@ -31,9 +31,9 @@ func TestNoFlagReadsNoneForLittle(t *testing.T) {
 					seen[kind]++
 					before := f.Value.String()
 					if err := f.Value.Set(text); err == nil {
-						t.Errorf("%s --%s %s is read as %s", cmd.CommandPath(), f.Name, text, f.Value)
+						t.Errorf("%s --%s %s: got the value %s, want an error", cmd.CommandPath(), f.Name, text, f.Value)
 					} else if kind != "memory" && f.Value.String() != before {
-						t.Errorf("%s --%s %s is refused, and leaves %s of %s", cmd.CommandPath(), f.Name, text, f.Value, before)
+						t.Errorf("%s --%s %s: got the value %s after the error, want %s as before", cmd.CommandPath(), f.Name, text, f.Value, before)
 					}
 				}
 			})
@@ -41,7 +41,7 @@ func TestNoFlagReadsNoneForLittle(t *testing.T) {
 	}
 	for _, kind := range []string{"memory", "duration", "float64"} {
 		if seen[kind] == 0 {
-			t.Errorf("no flag is a %s", kind)
+			t.Errorf("values tried for flags of kind %s: got none, want some", kind)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func generatePages(t *testing.T, name string) map[string]string {
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.1"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: %d pages, %v", name, len(files), err)
+		t.Fatalf("man pages of %s: got %d, %v; want at least one", name, len(files), err)
 	}
 	pages := map[string]string{}
 	for _, file := range files {
@@ -41,14 +41,14 @@ func TestPagesListFlags(t *testing.T) {
 	for name := range trees {
 		for page, text := range generatePages(t, name) {
 			if strings.Contains(text, "[=]") || strings.Contains(text, `[=""]`) {
-				t.Errorf("%s has a flag that does not say what it takes", page)
+				t.Errorf("%s: got a flag without a name for its value, want one", page)
 			}
 			_, common, _ := strings.Cut(text, "\n.SH COMMON OPTIONS\n")
 			common, _, _ = strings.Cut(common, "\n.SH ")
 			for _, flag := range []string{"config", "help", "no-color", "out-file", "quiet", "verbose", "version"} {
 				entry := regexp.MustCompile(`(?m)^\\fB(\\-[a-z], )?\\-\\-` + strings.ReplaceAll(flag, "-", `\\-`) + `( [a-z]+)?\\fP$`)
 				if !entry.MatchString(common) || len(entry.FindAllString(text, -1)) != 1 {
-					t.Errorf("%s does not describe --%s once, with the common options", page, flag)
+					t.Errorf("%s: want the option --%s described once, with the common options", page, flag)
 				}
 			}
 		}
@@ -80,7 +80,7 @@ func TestPageListsCommands(t *testing.T) {
 	for _, cmd := range documented((&cli.Env{Prog: "gfaas", Out: t.Output(), Err: t.Output()}).Tree(gfaas.NewRoot)) {
 		entry := ".TP\n\\fB" + roff.Replace("gfaas-"+cmd.Name()) + "\\fP(1)\n" + roff.Replace(cmd.Short) + "\n"
 		if strings.Count(text, entry) != 1 {
-			t.Errorf("gfaas.1 does not list %s, as in\n%s", cmd.Name(), entry)
+			t.Errorf("gfaas.1: want the command %s once, as in\n%s", cmd.Name(), entry)
 		}
 	}
 }
@@ -97,6 +97,6 @@ func TestPreformatted(t *testing.T) {
 		}
 	}
 	if !bytes.Contains([]byte(generatePages(t, "gfaas")["gfaas-ps.1"]), []byte("\n  starting  it has not answered yet\n  ready     it has answered\n")) {
-		t.Error("gfaas-ps.1 does not keep the lines of its list")
+		t.Error("gfaas-ps.1: got the lines of its list joined or lost, want them kept")
 	}
 }

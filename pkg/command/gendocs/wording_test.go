@@ -150,7 +150,7 @@ func TestWording(t *testing.T) {
 	}
 	texts = append(texts, pages(t)...)
 	if len(texts) < 1000 {
-		t.Errorf("%d texts were found, expected thousands", len(texts))
+		t.Errorf("checked texts: got %d, want at least 1000", len(texts))
 	}
 	all, used := compileWordings(), map[string]bool{}
 	for _, text := range texts {
@@ -179,7 +179,7 @@ func TestWording(t *testing.T) {
 func TestWordings(t *testing.T) {
 	for _, w := range compileWordings() {
 		if len(matches([]compiledWording{w}, w.example)) == 0 {
-			t.Errorf("%s does not find %q", w.phrase, w.example)
+			t.Errorf("matches of %s in its example %q: got none, want at least one", w.phrase, w.example)
 		}
 	}
 	for _, good := range []string{
@@ -190,7 +190,7 @@ func TestWordings(t *testing.T) {
 		"Two clients run side by side.", "A request needs at least as much memory as its body.", "Choose what you need.",
 	} {
 		for _, m := range matches(compileWordings(), good) {
-			t.Errorf("%q is found in %q", m.phrase, good)
+			t.Errorf("matches in good English: got %q in %q, want none", m.phrase, good)
 		}
 	}
 }
