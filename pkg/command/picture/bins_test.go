@@ -30,7 +30,7 @@ func TestBins(t *testing.T) {
 	want.Open("rect", "x", margin+side/2, "y", margin+titleSize+textSize+10+textSize*lineHeight+headHeight, "width", side/2, "height", side/4, "fill", palette[1])
 	box := strings.TrimSuffix(want.String(), ">")
 	if !strings.Contains(text, box) {
-		t.Errorf("no %s", box)
+		t.Errorf("the picture has no %s, want it", box)
 	}
 	checkXML(t, Bins{Headline: "0 bins"}.SVG())
 }

@@ -51,7 +51,7 @@ func TestTextsFit(t *testing.T) {
 		}
 	}
 	if all := complaints(); len(all) > 0 {
-		t.Errorf("the browser complains: %q", all)
+		t.Errorf("messages of the browser: got %q, want none", all)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestMarksDiffer(t *testing.T) {
 			for eyes, least := range map[string]float64{"all": 0.12, "no green": 0.078, "no red": 0.078} {
 				x, y := oklab(a, eyes), oklab(b, eyes)
 				if d := math.Hypot(math.Hypot(x[0]-y[0], x[1]-y[1]), x[2]-y[2]); d < least {
-					t.Errorf("%s and %s are %.3f apart to eyes with %s", a, b, d, eyes)
+					t.Errorf("colours %s and %s to eyes with %s: got a distance of %.3f, want at least %.3f", a, b, eyes, d, least)
 				}
 			}
 		}

@@ -7,13 +7,13 @@ import (
 
 // TestLayouts checks a fleet of 60 GPUs: 30 have the same layout, and the others all differ.
 func TestLayouts(t *testing.T) {
-	looks := Layouts(fleet())
+	layouts := Layouts(fleet())
 	total := 0
-	for _, l := range looks {
+	for _, l := range layouts {
 		total += l.Count
 	}
-	if looks[0].Count != 30 || looks[0].GPU.Index != 0 || len(looks) != 31 || total != 60 {
-		t.Errorf("%d looks of %d GPUs, the first %+v", len(looks), total, looks[0])
+	if layouts[0].Count != 30 || layouts[0].GPU.Index != 0 || len(layouts) != 31 || total != 60 {
+		t.Errorf("layouts: got %d of %d GPUs, the first %+v; want 31 of 60, the first of 30 GPUs with GPU 0", len(layouts), total, layouts[0])
 	}
 }
 
@@ -33,14 +33,14 @@ func TestGPU(t *testing.T) {
 			g.Instances[k].MemMiB = 0
 		}
 		if got := strings.Count(GPU(p, g, 200), "<rect"); got != rects-2 {
-			t.Errorf("GPU %d without memory: %d rectangles", i, got)
+			t.Errorf("GPU %d without memory: %d rectangles, want %d", i, got, rects-2)
 		}
 	}
 	for i := range 30 {
 		checkXML(t, []byte(Swatch(i)))
 	}
 	if !strings.Contains(Swatch(2), palette[2]) || !strings.Contains(Swatch(2), ">3</text>") {
-		t.Errorf("the third mark is %s", Swatch(2))
+		t.Errorf("mark of the third function: got %s, want the text 3 in the colour %s", Swatch(2), palette[2])
 	}
 	checkXML(t, []byte(Definitions()))
 }

@@ -66,7 +66,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("%s differs; go test -update writes it anew", path)
+				t.Errorf("%s differs from the output, want the same; regenerate it with go test -update", path)
 			}
 		})
 	}
@@ -90,15 +90,15 @@ func TestEveryInstanceIsDrawn(t *testing.T) {
 	for _, g := range example().GPUs {
 		for _, in := range g.Instances {
 			if !strings.Contains(svg, "<title>"+in.ID+":") {
-				t.Errorf("%s is missing", in.ID)
+				t.Errorf("the picture does not show %s, want every instance", in.ID)
 			}
 		}
 	}
 }
 
-func TestGPUsThatLookAlikeAreDrawnOnce(t *testing.T) {
+func TestEqualGPUsAreDrawnOnce(t *testing.T) {
 	svg := string(SVG(fleet()))
 	if !strings.Contains(svg, "30 GPUs like this") || strings.Count(svg, "<title>") != 31 {
-		t.Errorf("%d instances drawn", strings.Count(svg, "<title>"))
+		t.Errorf("got %d instances, want 31, and a note about the 30 equal GPUs", strings.Count(svg, "<title>"))
 	}
 }

@@ -34,17 +34,17 @@ func tokens() plan.Plan {
 	}
 }
 
-// TestTimetablesAreDrawnWhole checks that every turn is drawn completely, within the square and without overlap.
-func TestTimetablesAreDrawnWhole(t *testing.T) {
+// TestTurnsAreDrawnCompletely checks that every turn is drawn completely, within the square and without overlap.
+func TestTurnsAreDrawnCompletely(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var g plan.GPU
 		for i := range rapid.IntRange(1, 8).Draw(t, "instances") {
 			g.Instances = append(g.Instances, plan.Instance{ID: fmt.Sprint(i), SMPct: float64(rapid.IntRange(1, 60).Draw(t, "sm"))})
 		}
-		want, left := map[string]float64{}, 1.0
+		want, remaining := map[string]float64{}, 1.0
 		for range rapid.IntRange(1, 8).Draw(t, "entries") {
-			e := plan.Interval{Duration: min(left, rapid.Float64Range(0.01, 0.5).Draw(t, "duration"))}
-			left -= e.Duration
+			e := plan.Interval{Duration: min(remaining, rapid.Float64Range(0.01, 0.5).Draw(t, "duration"))}
+			remaining -= e.Duration
 			free := 100.0
 			for _, in := range g.Instances {
 				if in.SMPct <= free && rapid.Bool().Draw(t, "runs") {
@@ -70,11 +70,11 @@ func TestTimetablesAreDrawnWhole(t *testing.T) {
 		}
 		for i, a := range all {
 			if a.x < -1e-9 || a.y < 0 || a.x+a.w > 1+1e-9 || a.y+a.h > 100+1e-9 {
-				t.Fatalf("%v is outside", a)
+				t.Fatalf("turn at %v: want it within the square", a)
 			}
 			for _, b := range all[i+1:] {
 				if a.x < b.x+b.w-1e-9 && b.x < a.x+a.w-1e-9 && a.y < b.y+b.h-1e-9 && b.y < a.y+a.h-1e-9 {
-					t.Fatalf("%v and %v overlap in %+v", a, b, g)
+					t.Fatalf("turns at %v and %v overlap, want them apart, in %+v", a, b, g)
 				}
 			}
 		}
