@@ -51,10 +51,10 @@ func TestLongRunsShowProgress(t *testing.T) {
 				t.Fatal(err)
 			}
 			if shows := strings.Contains(errs.String(), "/600"); shows != c.shows || !c.shows && errs.Len() > 0 {
-				t.Errorf("%s %+v shows %q", run[0], c, errs.String())
+				t.Errorf("%s %+v: standard error is %q, want a bar: %v", run[0], c, errs.String(), c.shows)
 			}
 			if out.Len() == 0 {
-				t.Errorf("%s %+v prints nothing", run[0], c)
+				t.Errorf("%s %+v: standard output is empty, want the result", run[0], c)
 			}
 		}
 	}

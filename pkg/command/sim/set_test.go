@@ -66,15 +66,15 @@ func TestIgnored(t *testing.T) {
 			// work takes the expected time.
 			may := key == "tenant-time" || key == "t" && policy == "mqfq" || key == "patient"
 			if ignored := len(queue.Ignored([]string{key}, policy)) > 0; ignored != same && !may {
-				t.Errorf("%s under %s: ignored: %v, and all is the same: %v", key, policy, ignored, same)
+				t.Errorf("%s under %s: reported as ignored: %v, but all decisions are the same: %v", key, policy, ignored, same)
 			}
 		}
 		if same := decisions(dense, policy, residency.Unlimited, 1) == before; same != queue.OneAtATime(policy) {
-			t.Errorf("--concurrency under %s: all is the same: %v", policy, same)
+			t.Errorf("--concurrency under %s: all decisions are the same: got %v, want %v", policy, same, queue.OneAtATime(policy))
 		}
 		pool := !queue.OneAtATime(policy) && policy != "fcfs-naive"
 		if same := decisions(sparse, policy, 0, 3) == decisions(sparse, policy, residency.Unlimited, 3); same == pool {
-			t.Errorf("--pool under %s: all is the same: %v", policy, same)
+			t.Errorf("--pool under %s: all decisions are the same: got %v, want %v", policy, same, !pool)
 		}
 	}
 }

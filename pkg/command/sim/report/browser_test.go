@@ -28,9 +28,9 @@ func TestInBrowser(t *testing.T) {
 	t.Run("promise", func(t *testing.T) { browsertest.Check(t, page.Bytes(), 2) })
 }
 
-// TestLegendTakesCurvesAway checks that a checkbox of the legend hides its curve only, without a
+// TestLegendHidesCurves checks that a checkbox of the legend hides its curve only, without a
 // script.
-func TestLegendTakesCurvesAway(t *testing.T) {
+func TestLegendHidesCurves(t *testing.T) {
 	ctx, _ := browsertest.Open(t)
 	browsertest.Show(t, ctx, []byte(draw(t, results(13, 1))))
 	const shown = `[...document.querySelectorAll(".series")].filter(g => getComputedStyle(g).display !== "none").length`
@@ -40,7 +40,7 @@ func TestLegendTakesCurvesAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if before != 13 || after != 12 {
-		t.Errorf("of %d curves %d are left", before, after)
+		t.Errorf("visible curves: got %d, then %d with one hidden; want 13, then 12", before, after)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestOverlappingCurves(t *testing.T) {
 	all[2].Curve = all[0].Curve
 	got := same(all, axisOf(curvesOf(all)))
 	if len(got) != 1 || got[0] != "The curves of policy-0 and policy-2 overlap." {
-		t.Errorf("%q", got)
+		t.Errorf("overlapping curves: got %q, want one sentence about policy-0 and policy-2", got)
 	}
 	ctx, _ := browsertest.Open(t)
 	for i := range all {

@@ -46,18 +46,18 @@ func TestPage(t *testing.T) {
 	for _, c := range []struct{ policies, functions int }{{1, 1}, {2, 0}, {3, 30}, {20, 3}} {
 		text := draw(t, results(c.policies, c.functions))
 		if text != draw(t, results(c.policies, c.functions)) {
-			t.Errorf("%v: two drawings differ", c)
+			t.Errorf("%v: got another page for the same results, want the same", c)
 		}
 		for _, other := range []string{"http:", "https:", "src=", "<script", "@import", "NaN", "Inf"} {
 			if strings.Contains(text, other) {
-				t.Errorf("%v: the page has %s", c, other)
+				t.Errorf("%v: the page contains %s, want none", c, other)
 			}
 		}
 		if n := strings.Count(text, "<polyline"); n != c.policies {
 			t.Errorf("%v: %d curves, want %v", c, n, c.policies)
 		}
-		if left := strings.Contains(text, "6 more are omitted"); left != (c.functions == 30) {
-			t.Errorf("%v: left out: %v", c, left)
+		if omitted := strings.Contains(text, "6 more are omitted"); omitted != (c.functions == 30) {
+			t.Errorf("%v: note about omitted functions: got %v, want %v", c, omitted, c.functions == 30)
 		}
 		wellFormed(t, text)
 	}
@@ -78,9 +78,9 @@ func wellFormed(t *testing.T, text string) {
 	}
 }
 
-// TestNothing checks that there is an axis without invocations, or with invocations that took no
-// time.
-func TestNothing(t *testing.T) {
+// TestAxisWithoutInvocations checks that there is an axis without invocations, or with
+// invocations that took no time.
+func TestAxisWithoutInvocations(t *testing.T) {
 	wellFormed(t, draw(t, []*sim.Result{{Policy: "fcfs"}}))
 	wellFormed(t, draw(t, []*sim.Result{{Policy: "fcfs", Curve: make([]float64, len(Quantiles()))}}))
 }
