@@ -73,7 +73,7 @@ func TestModels(t *testing.T) {
 	m := newScreen(t.Context(), Config{Out: io.Discard})
 	m.width, m.status = 100, s
 	if text := m.text(); !strings.Contains(text, "\nmodels  resnet50 98.0 MiB held by 3  bert 0 MiB (loading)\n") {
-		t.Errorf("%s", text)
+		t.Errorf("table of models: got no models line with resnet50 held by 3 and bert loading, want one, in\n%s", text)
 	}
 }
 
@@ -129,13 +129,13 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if s := shown(t); !keys(s, "q") {
-		t.Error("q does not end it")
+		t.Error("key q: the program continues, want it to end")
 	}
 	s := shown(t)
 	keys(s, "p")
 	s.Update(snapshotMsg{at: time.Now()})
 	if !strings.Contains(s.text(), "paused") || len(lines(s, "bert")) != 1 {
-		t.Errorf("paused:\n%s", s.text())
+		t.Errorf("after the key p: want \"paused\" and the functions of the previous snapshot, got\n%s", s.text())
 	}
 }
 
@@ -152,42 +152,42 @@ func TestFits(t *testing.T) {
 		s.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
 		view := strings.Split(s.text(), "\n")
 		if len(view) > max(size[1], 2) {
-			t.Errorf("%d lines on a screen of %v", len(view), size)
+			t.Errorf("terminal of %v: got %d lines, want at most %d", size, len(view), max(size[1], 2))
 		}
 		for _, line := range view {
 			if ansi.StringWidth(line) > size[0] {
-				t.Errorf("%d wide on a screen of %v: %q", ansi.StringWidth(line), size, line)
+				t.Errorf("terminal of %v: got a line of %d columns, want at most %d: %q", size, ansi.StringWidth(line), size[0], line)
 			}
 		}
 	}
 	s.Update(tea.WindowSizeMsg{Width: 120, Height: 24})
 	if view := ansi.Strip(s.text()); !strings.Contains(view, "more") || !strings.Contains(view, "runs 1 of 2") {
-		t.Errorf("on a screen of 24 lines:\n%s", view)
+		t.Errorf("terminal of 24 lines: want the note about more lines and the runs, got\n%s", view)
 	}
 }
 
 // TestRun runs the whole program with a terminal's streams.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
-	looks := 0
-	look := func(context.Context) (status.Status, error) { looks++; return some(), nil }
-	c := Config{Snapshot: look, Interval: time.Millisecond, Count: 3, In: strings.NewReader(""), Out: &out}
-	if err := Run(t.Context(), c); err != nil || looks != 3 {
-		t.Fatalf("%d looks, %v; want 3", looks, err)
+	snapshots := 0
+	snapshot := func(context.Context) (status.Status, error) { snapshots++; return some(), nil }
+	c := Config{Snapshot: snapshot, Interval: time.Millisecond, Count: 3, In: strings.NewReader(""), Out: &out}
+	if err := Run(t.Context(), c); err != nil || snapshots != 3 {
+		t.Fatalf("run: %d snapshots, %v; want 3", snapshots, err)
 	}
 	if !strings.Contains(out.String(), "resnet") || strings.Contains(out.String(), "\x1b[32m") {
-		t.Errorf("%q", out.String())
+		t.Errorf("output: got %q, want the function resnet and no colours", out.String())
 	}
 	broken := errors.New("no gateway answers")
 	c.Snapshot = func(context.Context) (status.Status, error) { return status.Status{}, broken }
 	if err := Run(t.Context(), c); !errors.Is(err, broken) {
-		t.Errorf("%v, want %v", err, broken)
+		t.Errorf("run without a gateway: got the error %v, want %v", err, broken)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.Count = 0
 	c.Snapshot = func(context.Context) (status.Status, error) { cancel(); return some(), nil }
 	if err := Run(ctx, c); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want %v", err, context.Canceled)
+		t.Errorf("cancelled run: got the error %v, want %v", err, context.Canceled)
 	}
 }
 
@@ -200,6 +200,6 @@ func TestFromTokens(t *testing.T) {
 	g, f, i := s.GPUs[0], s.Functions[0], s.Instances[0]
 	if *g.BusyPct != 49 || *g.MemUsedMiB != 26 || g.Slots != nil || f.Instances != 2 || f.Waiting != nil ||
 		len(s.Instances) != 2 || i.ID != "a" || i.State != "running" || *i.MemUsedMiB != 16 {
-		t.Errorf("%+v %+v %+v", g, f, i)
+		t.Errorf("status from the token daemon: got the GPU %+v, the function %+v and the instance %+v; want 49%% busy with 26 MiB, 2 instances, and a running with 16 MiB", g, f, i)
 	}
 }
