@@ -39,7 +39,7 @@ func TestFileModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		t.Error("reading made the folder")
+		t.Error("the folder exists after a read, want none")
 	}
 	apply(t, path)
 	apply(t, path)
@@ -73,10 +73,10 @@ func TestLocked(t *testing.T) {
 	}
 	var locked *bolt.LockedError
 	if _, err := bolt.Open(path, nil).List(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
-		t.Errorf("read of a locked file: %v", err)
+		t.Errorf("read of a locked file: got the error %v, want a LockedError", err)
 	}
 	if err := bolt.Open(path, nil).Forget(t.Context(), "x"); !errors.As(err, &locked) {
-		t.Errorf("write to a locked file: %v", err)
+		t.Errorf("write to a locked file: got the error %v, want a LockedError", err)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestLockReplaced(t *testing.T) {
 	defer f.Close()
 	apply(t, path)
 	if held, err := bolt.TryLock(f, syscall.LOCK_EX); held || err != nil {
-		t.Errorf("a replaced generation was locked: %v, %v", held, err)
+		t.Errorf("lock of a replaced generation: got %v, %v; want false", held, err)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestReadersShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list, err := bolt.Open(path, nil).List(t.Context()); err != nil || len(list.Functions) != 1 {
-		t.Errorf("a second reader got %v, %v", list, err)
+		t.Errorf("second reader: got %v, %v; want one function", list, err)
 	}
 }
 
@@ -132,15 +132,15 @@ func TestBadFiles(t *testing.T) {
 	for path, want := range map[string]string{text: "not a state file", newer: "another version of gfaas: its format is 4, want 3", dir: ""} {
 		_, err := bolt.Open(path, nil).List(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: got %v, want it to say %s", path, err, want)
+			t.Errorf("%s: got %v, want an error with %s", path, err, want)
 		}
 		var unusable *bolt.FileError
 		if err := bolt.Open(path, nil).Forget(t.Context(), "x"); !errors.As(err, &unusable) || !strings.Contains(unusable.Hint(), "GFAAS_STATE") {
-			t.Errorf("%s: written to, or no hint: %v", path, err)
+			t.Errorf("%s: change of the state: got the error %v, want one with a hint about GFAAS_STATE", path, err)
 		}
 	}
 	if _, err := bolt.Open(newer, nil).Repair(t.Context()); err == nil {
-		t.Error("Repair replaced the file of a later version")
+		t.Error("Repair of a file of a later version: got no error, want one")
 	}
 	if now, err := os.ReadFile(newer); err != nil || !bytes.Equal(now, data) {
 		t.Errorf("the file of a later version was changed: %v", err)
@@ -169,7 +169,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := db.List(t.Context()); err != nil || again.Revision != first.Revision || len(again.Functions) != 1 {
-		t.Errorf("got %+v, %v", again, err)
+		t.Errorf("List of an unchanged file: got %+v, %v; want revision %d with one function", again, err, first.Revision)
 	}
 	now := time.Now()
 	if err := os.Chtimes(path, now, now); err != nil {
@@ -177,7 +177,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 	var locked *bolt.LockedError
 	if _, err := db.List(t.Context()); !errors.As(err, &locked) {
-		t.Errorf("of a file that may be another: %v", err)
+		t.Errorf("List of a file that may have changed: got the error %v, want a LockedError", err)
 	}
 }
 
@@ -211,13 +211,13 @@ func TestReplacedIsRead(t *testing.T) {
 			}
 			without, err := os.ReadFile(path)
 			if err != nil || len(without) != len(text) {
-				t.Fatalf("%d bytes and %d, %v: the state has another size", len(without), len(text), err)
+				t.Fatalf("state without the function: got %d bytes, %v; want %d", len(without), err, len(text))
 			}
 			put(path, without)
 			db := bolt.Open(path, nil)
 			first, err := db.List(t.Context())
 			if err != nil || len(first.Functions) != 0 {
-				t.Fatalf("%+v, %v; want no functions", first, err)
+				t.Fatalf("state before the replacement: got %+v, %v; want no functions", first, err)
 			}
 			// The times of a file advance in steps of some milliseconds.
 			for end := time.Now().Add(time.Minute); ; {
@@ -225,7 +225,7 @@ func TestReplacedIsRead(t *testing.T) {
 				list, err := db.List(t.Context())
 				if err != nil || len(list.Functions) == 1 || time.Now().After(end) {
 					if err != nil || list.Revision == first.Revision {
-						t.Errorf("%+v, %v, want the function", list, err)
+						t.Errorf("state after the replacement: got %+v, %v; want the function, in a later revision", list, err)
 					}
 					return
 				}
@@ -241,7 +241,7 @@ func TestWatchFile(t *testing.T) {
 	db := bolt.Open(path, nil)
 	l, err := db.Watch(t.Context(), 0)
 	if err != nil || len(l.Functions) != 0 {
-		t.Fatalf("%+v, %v; want no functions", l, err)
+		t.Fatalf("Watch of a missing file: got %+v, %v; want no functions", l, err)
 	}
 	if err := bolt.Open(other, nil).Apply(t.Context(), function.Function{Name: "g", Command: []string{"x"}}); err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestWatchFile(t *testing.T) {
 	}
 }
 
-func BenchmarkLook(b *testing.B) {
+func BenchmarkList(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "state.db")
 	var many []function.Function
 	for i := range 1000 {
@@ -280,14 +280,14 @@ func BenchmarkLook(b *testing.B) {
 	if err := db.Apply(b.Context(), many...); err != nil {
 		b.Fatal(err)
 	}
-	look := func(b *testing.B, db *bolt.DB) {
+	poll := func(b *testing.B, db *bolt.DB) {
 		if l, err := db.List(b.Context()); err != nil || len(l.Functions) != len(many) {
 			b.Fatal(err)
 		}
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			look(b, bolt.Open(path, nil))
+			poll(b, bolt.Open(path, nil))
 		}
 	})
 	b.Run("just written", func(b *testing.B) { // read, and nothing parsed
@@ -296,7 +296,7 @@ func BenchmarkLook(b *testing.B) {
 			if err := os.Chtimes(path, now, now); err != nil {
 				b.Fatal(err)
 			}
-			look(b, db)
+			poll(b, db)
 		}
 	})
 	b.Run("unchanged", func(b *testing.B) {
@@ -305,7 +305,7 @@ func BenchmarkLook(b *testing.B) {
 			b.Fatal(err)
 		}
 		for b.Loop() {
-			look(b, db)
+			poll(b, db)
 		}
 	})
 }

@@ -84,7 +84,7 @@ func TestKilledWriters(t *testing.T) {
 					}
 				}
 				if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
-					t.Errorf("round %d: a writer ended by itself: %v", round, err)
+					t.Errorf("round %d: writer ended by itself with %v, want it killed", round, err)
 				}
 			})
 		}
@@ -99,7 +99,7 @@ func TestKilledWriters(t *testing.T) {
 		}
 		for id, description := range said {
 			if description == "added" && !known[id] || description == "removed" && known[id] {
-				t.Errorf("round %d: %s was %s; it is in the state: %v", round, id, description, known[id])
+				t.Errorf("round %d: function %s was %s, but is in the state: %v", round, id, description, known[id])
 			}
 		}
 	}

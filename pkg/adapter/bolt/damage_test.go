@@ -118,7 +118,7 @@ func TestDamaged(t *testing.T) {
 	write(t, path, previous)
 	before, _, err := read(t, path)
 	if err != nil || len(before.functions) != 2 || len(before.models) != 1 {
-		t.Fatalf("%+v, %v", before, err)
+		t.Fatalf("state before the damage: got %+v, %v; want two functions and one model", before, err)
 	}
 	tried := 0
 	damages(current, func(description string, damaged []byte) {
@@ -161,19 +161,19 @@ func TestWriteToDamaged(t *testing.T) {
 	}
 	aside, err := filepath.Glob(path + ".damaged-*")
 	if err != nil || len(aside) != 1 {
-		t.Fatalf("put aside: %v, %v", aside, err)
+		t.Fatalf("kept damaged files: got %v, %v; want one", aside, err)
 	}
 	if len(notes) != 2 || !strings.Contains(notes[1], "renamed the damaged state file to "+aside[0]) {
 		t.Errorf("notes %q; want the second to name %s", notes, aside[0])
 	}
 	for file, want := range map[string][]byte{aside[0]: damaged, path + ".previous": previous} {
 		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not as it was: %v", file, err)
+			t.Errorf("%s differs from before (%v), want it unchanged", file, err)
 		}
 	}
 	got, notes, err := read(t, path)
 	if err != nil || notes != nil || len(got.functions) != 3 || len(got.instances) != 0 || len(got.models) != 1 {
-		t.Errorf("%+v, notes %q, %v; want 3 functions and no instance", got, notes, err)
+		t.Errorf("state after the repair: got %+v, notes %q, %v; want 3 functions and no instance", got, notes, err)
 	}
 }
 
@@ -224,11 +224,11 @@ func TestRepair(t *testing.T) {
 		db := bolt.Open(path, nil)
 		aside, err := db.Repair(t.Context(), record)
 		if err != nil || (aside != "") != c.damageCurrent {
-			t.Errorf("%s: put aside as %q, %v", c.description, aside, err)
+			t.Errorf("%s: Repair kept the damaged file as %q, %v; want a name only if the current file is damaged (%v)", c.description, aside, err, c.damageCurrent)
 		}
 		if c.damageCurrent {
 			if old, err := os.ReadFile(aside); err != nil || !bytes.Equal(old, current) {
-				t.Errorf("%s: the damaged file is not kept: %v", c.description, err)
+				t.Errorf("%s: the kept file differs from the damaged one (%v), want the same bytes", c.description, err)
 			}
 		}
 		got, notes, err := read(t, path)
@@ -240,10 +240,10 @@ func TestRepair(t *testing.T) {
 			t.Fatal(err)
 		}
 		if aside, err := db.Repair(t.Context()); err != nil || aside != "" {
-			t.Errorf("%s: once more: put aside as %q, %v", c.description, aside, err)
+			t.Errorf("%s: second Repair: kept a file as %q, %v; want none", c.description, aside, err)
 		}
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, whole) {
-			t.Errorf("%s: Repair has changed a file that is whole: %v", c.description, err)
+			t.Errorf("%s: Repair changed an intact file (%v), want it unchanged", c.description, err)
 		}
 	}
 }
@@ -269,12 +269,12 @@ func TestNoFile(t *testing.T) {
 					t.Errorf("%s: %v, want %q", path, err, want)
 				}
 			case <-time.After(time.Minute):
-				t.Fatalf("%s: it hangs", path)
+				t.Fatalf("%s: no result after a minute, want an error at once", path)
 			}
 		}
 	}
 	if err := bolt.Open(link, nil).Forget(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "symbolic link to a missing file") {
-		t.Errorf("a link to no file: %v", err)
+		t.Errorf("path is a symbolic link to a missing file: got the error %v, want one that says so", err)
 	}
 }
 
@@ -302,11 +302,11 @@ func TestEmptyFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	write(t, path, nil)
 	if got, notes, err := read(t, path); err != nil || notes != nil || len(got.functions) != 0 {
-		t.Errorf("%+v, notes %q, %v", got, notes, err)
+		t.Errorf("empty file: got %+v, notes %q, %v; want an empty state without notes", got, notes, err)
 	}
 	apply(t, path)
 	if got, _, err := read(t, path); err != nil || len(got.functions) != 1 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("empty file after a change: got %+v, %v; want one function", got, err)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestOldFormats(t *testing.T) {
 		old, notes, err := read(t, path)
 		if err != nil || notes != nil || len(old.functions) != 2 || old.functions[0].GPUMem != 2*gpu.GiB || old.functions[0].Dir != "/srv" ||
 			len(old.instances) != 1 || old.instances[0].ID != "f-0" || len(old.models) != 1 || old.models[0].Name != "m" {
-			t.Fatalf("%s: %+v, notes %q, %v", name, old, notes, err)
+			t.Fatalf("%s: got %+v, notes %q, %v; want the records of the old file, without notes", name, old, notes, err)
 		}
 		if err := bolt.Open(path, nil).Forget(t.Context(), "f-0"); err != nil {
 			t.Fatal(err)
@@ -335,7 +335,7 @@ func TestOldFormats(t *testing.T) {
 		}
 		now, err := os.ReadFile(path)
 		if err != nil || !bytes.HasPrefix(now, []byte("gfaas-state 3 ")) {
-			t.Errorf("%s: it begins with %.20q after a write, %v", name, now, err)
+			t.Errorf("%s: file after a change begins with %.20q, %v; want \"gfaas-state 3 \"", name, now, err)
 		}
 		write(t, path, now[:100])
 		if got, notes, err := read(t, path); err != nil || len(notes) != 1 || !reflect.DeepEqual(got, old) {
@@ -371,9 +371,9 @@ func TestOldFormatDamaged(t *testing.T) {
 		case errors.As(err, &file) && file.Hint() != "":
 			refused++
 		case err != nil:
-			t.Errorf("%s: refused by %v", description, err)
+			t.Errorf("%s: got the error %v, want a state", description, err)
 		case !reflect.DeepEqual(got, now) && !reflect.DeepEqual(got, before):
-			t.Errorf("%s: it is read as %+v", description, got)
+			t.Errorf("%s: got %+v, want the last state or the one before", description, got)
 		}
 	})
 	if refused < 500 {
@@ -392,7 +392,7 @@ func TestOldFormatDamaged(t *testing.T) {
 		}
 	}
 	if cycles == 0 {
-		t.Error("no page of the tree was made a cycle")
+		t.Error("damaged files in which a page of the tree is a cycle: got 0, want at least 1")
 	}
 }
 
@@ -438,12 +438,12 @@ func TestFullDisk(t *testing.T) {
 				done++
 			}
 			if got, notes, err := read(t, path); err != nil || notes != nil || len(got.functions) != done {
-				t.Fatalf("with %d pages, after %d functions: %d, notes %q, %v", room, done, len(got.functions), notes, err)
+				t.Fatalf("disk of %d pages: got %d functions, notes %q, %v; want %d without notes", room, len(got.functions), notes, err, done)
 			}
 			if err != nil {
 				var file *bolt.FileError
 				if !errors.Is(err, unix.ENOSPC) || !errors.As(err, &file) || !strings.Contains(file.Hint(), "make room") {
-					t.Fatalf("with %d pages: %v", room, err)
+					t.Fatalf("disk of %d pages: got the error %v, want %v with a hint to make room", room, err, unix.ENOSPC)
 				}
 				full++
 				break
@@ -451,7 +451,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	if done < 12 || full < 12 {
-		t.Errorf("%d functions, the disk was full %d times", done, full)
+		t.Errorf("got %d changes, and the disk was full %d times, want at least 12 each", done, full)
 	}
 	wantFiles(t, path, "state.db", "state.db.previous")
 }
@@ -470,7 +470,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	write(t, path+".previous", previous)
 	remount(100*page, unix.MS_RDONLY)
 	if got, notes, err := read(t, path); err != nil || notes != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, notes %q, %v; want %+v", got, notes, err, want)
+		t.Errorf("state: got %+v, notes %q, %v; want %+v", got, notes, err, want)
 	}
 	var file *bolt.FileError
 	if err := bolt.Open(path, nil).Forget(t.Context(), "f-0"); !errors.As(err, &file) || !errors.Is(err, unix.EROFS) {

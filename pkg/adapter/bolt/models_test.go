@@ -15,7 +15,7 @@ func TestModels(t *testing.T) {
 	want := func(want ...wire.Record) {
 		t.Helper()
 		if got, err := db.Models(ctx); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v, want %+v", got, err, want)
+			t.Errorf("models: got %+v, %v; want %+v", got, err, want)
 		}
 	}
 	want()
