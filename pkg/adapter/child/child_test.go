@@ -23,12 +23,12 @@ func TestNoSignalAfterTheEnd(t *testing.T) {
 	signal.Notify(caught, unix.SIGCONT)
 	defer signal.Stop(caught)
 	defer func() { kill = syscall.Kill }()
-	sent, late := 0, 0
+	sent, afterEnd := 0, 0
 	kill = func(pid int, sig syscall.Signal) error {
 		if pid != os.Getpid() {
 			sent++
 			if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); errors.Is(err, unix.ECHILD) {
-				late++
+				afterEnd++
 			}
 		}
 		return syscall.Kill(pid, sig)
@@ -55,8 +55,8 @@ func TestNoSignalAfterTheEnd(t *testing.T) {
 	}
 	close(done)
 	<-flooded
-	if sent == 0 || late > 0 {
-		t.Errorf("%d of %d signals went to a process that was reaped", late, sent)
+	if sent == 0 || afterEnd > 0 {
+		t.Errorf("signals to a reaped process: got %d of %d, want 0 of at least 1", afterEnd, sent)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestOrphansAreReaped(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("it is not reaped")
+			t.Fatal("the orphan was not reaped before the deadline, want it reaped")
 		}
 	}
 	if status, err := reap(command); status != 0 || err != nil {
