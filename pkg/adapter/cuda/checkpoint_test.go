@@ -63,7 +63,7 @@ func TestPark(t *testing.T) {
 		}
 		err := c.do(p, pids)
 		if wantErr := c.fails != "" || c.final[0] == Failed; (err != nil) != wantErr {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: got the error %v, want one: %v", c.name, err, wantErr)
 		}
 		if got := strings.Join(p.operations, ", "); got != c.operations {
 			t.Errorf("%s: %s, want %s", c.name, got, c.operations)

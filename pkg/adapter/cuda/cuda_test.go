@@ -24,7 +24,7 @@ const memory = 64 * gpu.MiB
 func suite(t *testing.T, d device.Device) {
 	t.Helper()
 	if !regexp.MustCompile(`^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(d.UUID()) {
-		t.Errorf("UUID %q", d.UUID())
+		t.Errorf("UUID: got %q, want GPU- and a UUID in lower case", d.UUID())
 	}
 	alloc := func(size gpu.Bytes) device.Memory {
 		t.Helper()
@@ -33,7 +33,7 @@ func suite(t *testing.T, d device.Device) {
 			t.Fatal(err)
 		}
 		if m.Size() < size || m.Size() >= size+d.Granularity() || m.Size()%d.Granularity() != 0 {
-			t.Errorf("%d bytes for %d", m.Size(), size)
+			t.Errorf("size of an allocation of %d bytes: got %d, want the next multiple of %d", size, m.Size(), d.Granularity())
 		}
 		return m
 	}
@@ -64,7 +64,7 @@ func suite(t *testing.T, d device.Device) {
 		ok(a.Down(m, 3*gpu.MiB+7, len(want)))
 		ok(a.Wait())
 		if !bytes.Equal(a.Buffer(), want) {
-			t.Error("what went up did not come down")
+			t.Error("bytes copied to the device and back: got others, want the same")
 		}
 		ok(a.Up(m, m.Size(), 0))
 		for what, err := range map[string]error{
@@ -74,7 +74,7 @@ func suite(t *testing.T, d device.Device) {
 			"beyond the stage": a.Up(m, 0, len(a.Buffer())+1),
 		} {
 			if err == nil {
-				t.Errorf("a copy %s: no error", what)
+				t.Errorf("copy %s: got no error, want one", what)
 			}
 		}
 		ok(a.Free())
@@ -109,7 +109,7 @@ func suite(t *testing.T, d device.Device) {
 		ok(other.Free())
 		ok(s.Free())
 		if other, err := d.Import(os.Stdin, gpu.MiB); err == nil {
-			t.Error("a descriptor of something else was imported")
+			t.Error("import of a descriptor that is no allocation: got no error, want one")
 			ok(other.Free())
 		}
 	})
@@ -124,7 +124,7 @@ func suite(t *testing.T, d device.Device) {
 			all = append(all, m)
 		}
 		if !device.Full(err) || len(all) == 0 {
-			t.Errorf("%d allocations of 8 MiB, then %v", len(all), err)
+			t.Errorf("allocations until the device is full: got %d of 8 MiB, then %v; want at least one, then an error for lack of memory", len(all), err)
 		}
 		for _, m := range all {
 			ok(m.Free())
@@ -133,7 +133,7 @@ func suite(t *testing.T, d device.Device) {
 			t.Errorf("an exbibyte: %v", err)
 		}
 		if _, err := d.Alloc(0); err == nil {
-			t.Error("no bytes: no error")
+			t.Error("allocation of 0 bytes: got no error, want one")
 		}
 		ok(alloc(memory / 2).Free())
 	})
@@ -143,7 +143,7 @@ func TestFake(t *testing.T) {
 	d := &devicetest.Fake{ID: "GPU-00000000-0000-0000-0000-000000000000", In: memory}
 	suite(t, d)
 	if used := d.Used(); used != 0 {
-		t.Errorf("%d bytes are still used", used)
+		t.Errorf("used memory at the end: got %d bytes, want 0", used)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestSimulated(t *testing.T) {
 	cmd.Env = append(os.Environ(), "SIMULATED=1", "GFAAS_SIM_DIR="+t.TempDir(), "GFAAS_SIM_GPU=mem=64MiB,context=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.Contains(string(out), "SKIP") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("test with the simulated driver in another process: %v, want it to pass, not to skip:\n%s", err, out)
 	}
 }
 
