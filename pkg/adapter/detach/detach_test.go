@@ -51,7 +51,7 @@ func TestStart(t *testing.T) {
 	defer file.Close()
 	// Uses only shell builtins, so that the shell opens only the folder, after all other
 	// descriptors.
-	const look = `for fd in /proc/$$/fd/*; do printf '%s ' "${fd##*/}"; done; read -r pid x y z p session rest </proc/$$/stat; test $pid = $session`
+	const listing = `for fd in /proc/$$/fd/*; do printf '%s ' "${fd##*/}"; done; read -r pid x y z p session rest </proc/$$/stat; test $pid = $session`
 	const limited = 128
 	for name, c := range map[string]struct {
 		inherited []int
@@ -74,13 +74,13 @@ func TestStart(t *testing.T) {
 			}
 			limit(t, limited)
 			var out strings.Builder
-			cmd := exec.Command("sh", "-c", look)
+			cmd := exec.Command("sh", "-c", listing)
 			cmd.Stdout, cmd.Stderr = &out, &out
 			if err := Start(cmd, c.files...); err != nil {
 				t.Fatal(err)
 			}
 			if err := cmd.Wait(); err != nil {
-				t.Errorf("it does not lead a session: %v: %s", err, &out)
+				t.Errorf("the command failed: %v, want it to lead a session: %s", err, &out)
 			}
 			var want []string
 			for fd := range c.last + 1 {
@@ -104,7 +104,7 @@ func TestStart(t *testing.T) {
 func TestStartFails(t *testing.T) {
 	fd := inherit(t, 200)
 	if err := Start(exec.Command("/nonexistent")); err == nil {
-		t.Error("it was started")
+		t.Error("start of a missing program: got no error, want one")
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags != 0 {
 		t.Errorf("flags %d, %v; want 0", flags, err)
@@ -135,7 +135,7 @@ func TestInheriting(t *testing.T) {
 		if err := Inheriting(cmd.Start); err != nil {
 			t.Error(err)
 		} else if err := cmd.Wait(); err != nil {
-			t.Errorf("a command does not inherit descriptor %d: %v", fd, err)
+			t.Errorf("command with the inherited descriptor %d: %v, want it to find the descriptor", fd, err)
 		}
 	}
 	if err := <-done; err != nil {
