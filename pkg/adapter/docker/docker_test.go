@@ -82,14 +82,14 @@ func importImage(t *testing.T, engine *client.Client, title string, files map[st
 	answer, err := io.ReadAll(stream)
 	_ = stream.Close()
 	if err != nil || bytes.Contains(answer, []byte(`"error"`)) {
-		t.Fatalf("import %s: %s, %v", name, answer, err)
+		t.Fatalf("import image %s: %s, %v", name, answer, err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		left, err := engine.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", name))})
-		if err != nil || len(left) > 0 {
-			t.Errorf("%d containers of %s are left, %v", len(left), name, err)
+		remaining, err := engine.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", name))})
+		if err != nil || len(remaining) > 0 {
+			t.Errorf("containers of %s at the end: got %d, %v; want 0", name, len(remaining), err)
 		}
 		if _, err := engine.ImageRemove(ctx, name, image.RemoveOptions{Force: true, PruneChildren: true}); err != nil {
 			t.Errorf("remove image %s: %v", name, err)
@@ -137,7 +137,7 @@ func TestCancelledStart(t *testing.T) {
 		cancel()
 		if err == nil {
 			if err := r.Stop(t.Context(), h, 0); err != nil {
-				t.Errorf("Stop after %v: %v", limit, err)
+				t.Errorf("Stop of a start cancelled after %v: %v", limit, err)
 			}
 		} else if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Start within %v: %v, want deadline exceeded", limit*time.Millisecond, err)
@@ -189,14 +189,14 @@ func TestRefusals(t *testing.T) {
 			})
 			if err == nil {
 				_ = r.Stop(context.Background(), h, 0)
-				t.Fatal("Start succeeded")
+				t.Fatal("start: got no error, want one")
 			}
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error = %v, want one with %q", err, c.want)
 			}
 			var u interface{ Unavailable() bool }
 			if !errors.As(err, &u) || !u.Unavailable() {
-				t.Errorf("error %v is not Unavailable", err)
+				t.Errorf("error: got %v, want one that is Unavailable", err)
 			}
 		})
 	}
@@ -247,7 +247,7 @@ func TestPID(t *testing.T) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("process %d: hooked %v, known %v", pid, hooked, known)
+			t.Fatalf("process %d after the start: got hooked %v, known %v", pid, hooked, known)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func eventually(t *testing.T, condition string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, condition)
+			t.Fatalf("waited %v, want: %s", patience, condition)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func isAnswering(h instance.Handle) bool {
 
 // A container has no capabilities, cannot gain privileges and has limits: its function's or
 // the defaults. If it is read-only, it can write only to /tmp.
-func TestFence(t *testing.T) {
+func TestLimits(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "fence", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	about, err := engine.Info(t.Context())
@@ -78,10 +78,10 @@ func TestFence(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			r := newRuntime(t, newConfig(t))
 			h := startContainer(t, r, c.spec)
-			eventually(t, "it answers", func() bool { return isAnswering(h) })
+			eventually(t, "the container answers", func() bool { return isAnswering(h) })
 			pid, err := docker.PID(r, t.Context(), h)
 			if err != nil || pid == 0 {
-				t.Fatalf("process %d, %v", pid, err)
+				t.Fatalf("PID of the container's process: got %d, %v; want one", pid, err)
 			}
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 			if err != nil {
@@ -89,7 +89,7 @@ func TestFence(t *testing.T) {
 			}
 			for _, line := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000"} {
 				if !strings.Contains(string(status), line) {
-					t.Errorf("its status has no %q:\n%s", line, status)
+					t.Errorf("status of the process: got no %q, want it, in\n%s", line, status)
 				}
 			}
 			mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
@@ -114,7 +114,7 @@ func TestFence(t *testing.T) {
 			}
 			host := info.HostConfig
 			if host.Memory < c.memory-10 || host.Memory > c.memory+10 || host.PidsLimit == nil || *host.PidsLimit != c.pids || host.NanoCPUs != c.cpus {
-				t.Errorf("limits: memory %d, pids %v, cpus %d", host.Memory, host.PidsLimit, host.NanoCPUs)
+				t.Errorf("limits: got memory %d, pids %v, cpus %d; want about %d, %d, %d", host.Memory, host.PidsLimit, host.NanoCPUs, c.memory, c.pids, c.cpus)
 			}
 		})
 	}
@@ -127,15 +127,15 @@ func TestRestart(t *testing.T) {
 	name := importImage(t, engine, "restart", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h := startContainer(t, r, instance.Spec{Image: name, Restart: "on-failure"})
-	eventually(t, "it answers", func() bool { return isAnswering(h) })
+	eventually(t, "the container answers", func() bool { return isAnswering(h) })
 	pid, err := docker.PID(r, t.Context(), h)
 	if err != nil || pid == 0 {
-		t.Fatalf("process %d, %v", pid, err)
+		t.Fatalf("PID of the container's process: got %d, %v; want one", pid, err)
 	}
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "another answers", func() bool {
+	eventually(t, "another process of the container answers", func() bool {
 		now, err := docker.PID(r, t.Context(), h)
 		return err == nil && now != 0 && now != pid && isAnswering(h)
 	})
@@ -144,19 +144,19 @@ func TestRestart(t *testing.T) {
 		t.Errorf(`State = %+v, %v; want Running true, Restarts 1, Detail with "restarted once"`, state, err)
 	}
 	// The engine writes the log with some delay.
-	eventually(t, "the log has both", func() bool {
+	eventually(t, "the log has the output of both processes", func() bool {
 		text, err := ports.Text(r.Logs(t.Context(), h, ports.LogOptions{Tail: -1}))
 		return err == nil && strings.Count(string(text), "listening\n") == 2
 	})
 }
 
 // A container that exits immediately after each start does not count as running.
-func TestRestartsForEver(t *testing.T) {
+func TestRestartLoopIsNotRunning(t *testing.T) {
 	engine := connect(t)
 	name := importImage(t, engine, "restarts", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h := startContainer(t, r, instance.Spec{Image: name, Restart: "always", Env: map[string]string{"PROBE_EXIT": "3"}})
-	eventually(t, "it has been started again", func() bool {
+	eventually(t, "the container was restarted", func() bool {
 		state, err := r.State(t.Context(), h)
 		return err == nil && state.Restarts > 0 && strings.Contains(state.Detail, "status 3")
 	})
@@ -173,20 +173,20 @@ func TestLogIsBounded(t *testing.T) {
 	}
 	text, err := ports.Text(r.Logs(t.Context(), h, ports.LogOptions{Tail: -1}))
 	if err != nil || len(text) > 18<<20 || !strings.HasSuffix(string(text), "x\nexiting\n") {
-		t.Errorf("%d bytes are kept, ending %.20q, %v", len(text), text[max(0, len(text)-20):], err)
+		t.Errorf("stored log: got %d bytes that end with %.20q, %v; want at most 18 MiB that end with \"exiting\"", len(text), text[max(0, len(text)-20):], err)
 	}
 }
 
 // A requested limit that the engine cannot enforce is refused.
-func TestFenceThatCannotBe(t *testing.T) {
+func TestUnsupportedLimitIsRefused(t *testing.T) {
 	for what, limits := range map[string]function.Limits{"memory": {Memory: 1}, "pids": {Pids: 1}, "cpus": {CPUs: 1}} {
 		err := docker.Fence(&container.HostConfig{}, instance.Spec{Limits: limits}, system.Info{})
 		var missing *ports.UnavailableError
 		if !errors.As(err, &missing) || !missing.Unavailable() || !strings.Contains(err.Error(), "cannot limit "+what) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got the error %v, want one that it cannot be limited", what, err)
 		}
 	}
 	if err := docker.Fence(&container.HostConfig{}, instance.Spec{}, system.Info{}); err != nil {
-		t.Errorf("nothing asked for: %v", err)
+		t.Errorf("start without limits: got the error %v, want none", err)
 	}
 }

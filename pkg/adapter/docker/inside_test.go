@@ -26,16 +26,16 @@ func TestInsideNVIDIA(t *testing.T) {
 		t.Errorf("device requests = %+v, want NVIDIA devices 2 and 3", in.devices)
 	}
 	if !in.ipc.IsHost() || !mounted(in, pipes) || !mounted(in, preload.InsideSocket) || !mounted(in, preload.InsideHook) {
-		t.Errorf("ipc %q, mounts %+v", in.ipc, in.mounts)
+		t.Errorf("container with an NVIDIA GPU: got ipc %q and mounts %+v, want the host's ipc, and mounts of the MPS pipes, the socket and the library", in.ipc, in.mounts)
 	}
 	// Of the run directory, it sees only the folder of its own socket.
 	own := bind(filepath.Join(r.config.RunDir, "client", "a"), preload.InsideSocket, false)
 	if !slices.Contains(in.mounts, own) {
-		t.Errorf("no %+v in %+v", own, in.mounts)
+		t.Errorf("mounts: got %+v, want %+v among them", in.mounts, own)
 	}
 	for _, m := range in.mounts {
 		if m != own && strings.HasPrefix(m.Source, r.config.RunDir) {
-			t.Errorf("it sees %s", m.Source)
+			t.Errorf("mounts: got %s, want nothing else of the run directory", m.Source)
 		}
 	}
 	added, whole, err := environ(instance.Spec{ID: "a", Port: 80, Slice: gpu.Slice{SMPct: 50, Mem: gpu.GiB}}, []string{"LD_PRELOAD=/theirs.so", "A=1"}, in)
@@ -48,7 +48,7 @@ func TestInsideNVIDIA(t *testing.T) {
 		}
 	}
 	if whole["A"] != "1" {
-		t.Errorf("the image's own settings are lost: %v", whole)
+		t.Errorf("environment: got %v, want the image's A=1 kept", whole)
 	}
 }
 
@@ -62,11 +62,11 @@ func TestInsideSimulated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(in.devices) != 0 || in.ipc != "" || !mounted(in, dir) || !mounted(in, preload.InsideSim) {
-		t.Errorf("devices %v, ipc %q, mounts %+v", in.devices, in.ipc, in.mounts)
+		t.Errorf("container with the simulated GPU: got devices %v, ipc %q and mounts %+v, want no device, its own ipc, and mounts of the device's folder and the driver", in.devices, in.ipc, in.mounts)
 	}
 	for _, m := range in.mounts {
 		if m.ReadOnly == (m.Target == dir) {
-			t.Errorf("%s: read-only is %v", m.Target, m.ReadOnly)
+			t.Errorf("mount %s: got read-only %v, want %v", m.Target, m.ReadOnly, m.Target != dir)
 		}
 	}
 	own, _, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}, Env: map[string]string{"GFAAS_SIM_DIR": "/theirs", "GFAAS_SIM_GPU": "sms=4"}}, nil, in)
@@ -145,7 +145,7 @@ func TestPullResult(t *testing.T) {
 		t.Errorf("error = %v, want no space", err)
 	}
 	if err := pullResult(strings.NewReader(`{"status":`)); err == nil {
-		t.Error("a stream that breaks off is no error")
+		t.Error("result of a pull that breaks off: got no error, want one")
 	}
 }
 

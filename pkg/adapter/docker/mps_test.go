@@ -71,7 +71,7 @@ func TestStopTerminatesClients(t *testing.T) {
 			})
 			pid, err := r.PID(t.Context(), h)
 			if err != nil || pid == 0 {
-				t.Fatalf("its process is %d: %v", pid, err)
+				t.Fatalf("PID of the container's process: got %d, %v; want one", pid, err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -108,7 +108,7 @@ func TestInstancesDoNotReachEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = r.Stop(context.Background(), h, 0) }()
-		eventually(t, "the host reaches it", func() bool {
+		eventually(t, "the host reaches the instance", func() bool {
 			conn, err := net.DialTimeout("tcp", h.Address, time.Second)
 			if err == nil {
 				_ = conn.Close()
@@ -144,7 +144,7 @@ func TestInstancesDoNotReachEachOther(t *testing.T) {
 }
 
 // Concurrent starts, also of several processes, create one network.
-func TestNetworkIsMadeOnce(t *testing.T) {
+func TestNetworkIsCreatedOnce(t *testing.T) {
 	engine := connect(t)
 	config := newConfig(t)
 	var ids [6]string
@@ -173,7 +173,7 @@ func TestNetworkIsMadeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if id, err := docker.Network(newRuntime(t, config), t.Context()); err != nil || id == "" || id == made[0].ID {
-		t.Errorf("afterwards: %s, %v", id, err)
+		t.Errorf("network after its removal: got %s, %v; want a new one", id, err)
 	}
 }
 

@@ -51,12 +51,12 @@ func TestWaitOutlivesTheEngine(t *testing.T) {
 	defer r.Close()
 	h := instance.Handle{Runtime: instance.Docker, Container: "c"}
 	if state, err := r.Wait(t.Context(), h); err != nil || state.Running || state.ExitCode != 3 || binding.Load() != 3 {
-		t.Errorf("Wait = %+v, %v after it was asked %d times", state, err, binding.Load())
+		t.Errorf("Wait: got %+v, %v after %d requests, want an end with status 3 after 3", state, err, binding.Load())
 	}
 	binding.Store(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Wait(ctx, h); !errors.Is(err, context.Canceled) {
-		t.Errorf("Wait that was given up: %v", err)
+		t.Errorf("Wait with a cancelled context: got the error %v, want %v", err, context.Canceled)
 	}
 }
