@@ -54,7 +54,7 @@ func start(t testing.TB, host int64, env ...string) (*executor.Executor, *execut
 	}
 	t.Cleanup(e.Kill)
 	if !hello.Ready || hello.Arch < 50 || hello.MaxThreads != 1024 || hello.MaxGrid[1] != 65535 || hello.Total < 1<<30 {
-		t.Fatalf("%+v", hello)
+		t.Fatalf("hello: got %+v, want Ready, at least compute capability 5.0 and 1 GiB, and the simulated GPU's limits", hello)
 	}
 	return e, h
 }
@@ -96,22 +96,22 @@ func TestJobs(t *testing.T) {
 	e, h := start(t, 1<<20)
 	fill(h, n)
 	if o := do(t, e, vadd(17, n, 300)); o.Code != 0 || o.GPU <= 0 || o.Allocated < 3*4*n || o.Allocated > 3*5*n {
-		t.Fatalf("%+v", o)
+		t.Fatalf("job: got %+v, want success, a GPU time, and %d to %d bytes allocated", o, 3*4*n, 3*5*n)
 	}
 	for i := range n {
 		if got := math.Float32frombits(binary.LittleEndian.Uint32(h.Bytes()[4*(2*n+i):])); got != float32(2*i) {
-			t.Fatalf("element %d is %v", i, got)
+			t.Fatalf("element %d of the result: got %v, want %v", i, got, float32(2*i))
 		}
 	}
 	// Within the limit, the executor keeps free blocks for later blocks of the same footprint.
 	const size = 4 * n
 	o := do(t, e, &job.Job{ID: 18, Limit: 1 << 30, Free: []uint32{0, 1, 7}, Alloc: []job.Block{{Number: 5, Size: size - 30}}})
 	if o.Code != 0 || o.Allocated != 3*job.Footprint(size) {
-		t.Errorf("%+v, want %d held", o, 3*job.Footprint(size))
+		t.Errorf("memory within the limit: got %+v, want success with %d allocated", o, 3*job.Footprint(size))
 	}
 	o = do(t, e, &job.Job{ID: 19, Limit: 50_000, Save: []job.Copy{{Block: 5, Offset: 0, Size: 100}}, Duplicate: nil})
 	if o.Code != 0 || o.Allocated != 2*job.Footprint(size) {
-		t.Errorf("%+v, want %d held", o, 2*job.Footprint(size))
+		t.Errorf("memory above the limit: got %+v, want success with %d allocated", o, 2*job.Footprint(size))
 	}
 	if o := do(t, e, &job.Job{ID: 20, Limit: 50_000, Alloc: []job.Block{{Number: 6, Size: 49_000}}}); o.Code != job.CodeOutOfMemory || o.Step != job.Alloc || o.Fatal {
 		t.Errorf("beyond the limit: %+v; want Code %v, Step %v, Fatal false", o, job.CodeOutOfMemory, job.Alloc)
@@ -119,24 +119,24 @@ func TestJobs(t *testing.T) {
 }
 
 // After an invalid module or kernel, the executor runs the next job.
-func TestFailuresThatCostNothing(t *testing.T) {
+func TestRecoverableFailures(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	load := func(text string) *job.Job {
 		return &job.Job{ID: 1, Limit: 1 << 30, Load: []job.Module{{Number: 1, PTX: text}}}
 	}
 	o := do(t, e, load(".version 7.0\n.visible .entry x(.param .what y)"))
 	if o.Code != job.CodeInvalidPTX || o.Step != job.Load || !strings.Contains(o.Text, "line 2") || o.Fatal {
-		t.Errorf(`%+v; want Code %v, Step %v, Text with "line 2", Fatal false`, o, job.CodeInvalidPTX, job.Load)
+		t.Errorf(`job with an invalid module: got %+v; want Code %v, Step %v, Text with "line 2", Fatal false`, o, job.CodeInvalidPTX, job.Load)
 	}
 	if o := do(t, e, load(kgraph.BuiltinPTX(kgraph.Blas))); o.Code != 0 {
-		t.Fatalf("%+v, want Code 0", o)
+		t.Fatalf("job: got %+v, want Code 0", o)
 	}
 	k := job.Kernel{Module: 1, Name: "nothing", Grid: [3]int{1, 1, 1}, Block: [3]int{1, 1, 1}}
 	if o := do(t, e, &job.Job{ID: 2, Limit: 1 << 30, Iterations: 1, Kernels: []job.Kernel{k}}); o.Code != job.CodeNotFound || o.Step != job.Kernels || o.Index != 0 || o.Fatal {
-		t.Errorf("%+v; want Code %v, Step %v, Index 0, Fatal false", o, job.CodeNotFound, job.Kernels)
+		t.Errorf("job with a missing kernel: got %+v; want Code %v, Step %v, Index 0, Fatal false", o, job.CodeNotFound, job.Kernels)
 	}
 	if o := do(t, e, &job.Job{ID: 3, Limit: 1 << 30, Unload: []uint32{1}, Load: []job.Module{{Number: 1, PTX: kgraph.BuiltinPTX(kgraph.Blas)}}}); o.Code != 0 {
-		t.Errorf("%+v, want Code 0", o)
+		t.Errorf("next job: got %+v, want Code 0", o)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestFault(t *testing.T) {
 	j := vadd(4, 1000, 1)
 	j.Kernels[0].Args[3].Value = le32(1 << 30)
 	if o := do(t, e, j); o.Code != 700 || o.Step != job.Kernels || !o.Fatal {
-		t.Errorf("%+v; want Code 700, Step %v, Fatal true", o, job.Kernels)
+		t.Errorf("job with an invalid access: got %+v; want Code 700, Step %v, Fatal true", o, job.Kernels)
 	}
 }
 
@@ -167,24 +167,24 @@ func TestProgress(t *testing.T) {
 	j := slow(1, 20)
 	o, err := carryOut(e, j.Append(nil), j.ID, time.Second)
 	if err != nil || o.Code != 0 || o.GPU < 2*time.Second {
-		t.Errorf("20 kernels of 100 ms: %+v, %v", o, err)
+		t.Errorf("20 kernels of 100 ms: got %+v, %v; want success with at least 2s of GPU time", o, err)
 	}
 	j = slow(1<<30, 1)
 	j.Unload = []uint32{0}
 	if _, err := carryOut(e, j.Append(nil), j.ID, 200*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
-		t.Errorf("an endless kernel: %v", err)
+		t.Errorf("endless kernel: got the error %v, want a timeout", err)
 	}
 }
 
 // A caller that checks late, after the deadline, still gets an outcome that has arrived.
-func TestLooksLate(t *testing.T) {
+func TestOutcomeAfterDeadline(t *testing.T) {
 	var err error
-	for late := time.Second; late < 20*time.Second; late *= 4 { // the executor may be slow, too
+	for delay := time.Second; delay < 20*time.Second; delay *= 4 { // the executor may be slow, too
 		e, _ := start(t, 1<<20)
 		j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
 			Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}}}}
 		e.Send(j.Append(nil), 300*time.Millisecond)
-		time.Sleep(late)
+		time.Sleep(delay)
 		if _, err = e.Wait(j.ID, 300*time.Millisecond); err == nil {
 			return
 		}
@@ -201,7 +201,7 @@ func TestDeath(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	var exit *executor.ExitError
 	if _, err := carryOut(e, j.Append(nil), j.ID, patience); !errors.As(err, &exit) || !strings.Contains(exit.Status, "killed") {
-		t.Errorf("%v", err)
+		t.Errorf("killed executor: got the error %v, want one that says so", err)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestEndsWithItsDaemon(t *testing.T) {
 	begin := time.Now()
 	e.Close()
 	if took := time.Since(begin); took > 1900*time.Millisecond {
-		t.Errorf("it took %v and had to be killed", took)
+		t.Errorf("end of the executor after its daemon's: got %v, want at most 1.9s, before it is killed", took)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestNoDriver(t *testing.T) {
 	var missing *executor.UnavailableError
 	_, _, err = executor.Start(context.Background(), executor.Config{Path: path, Env: []string{"PATH=/nowhere", "LD_LIBRARY_PATH=/nowhere"}, Host: h})
 	if preloaded := err == nil; preloaded || !errors.As(err, &missing) || !strings.Contains(missing.Reason, "libcuda.so.1") {
-		t.Errorf("%v", err)
+		t.Errorf("start without a driver: got the error %v, want one that names libcuda.so.1", err)
 	}
 }
 
@@ -275,7 +275,7 @@ func TestStartCancelled(t *testing.T) {
 		_, _, err := executor.Start(ctx, executor.Config{Path: silent, Env: os.Environ(), Host: h})
 		cancel()
 		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
-			t.Errorf("after %v: it took %v: %v", after, took, err)
+			t.Errorf("start cancelled after %v: got %v after %v, want %v within 20s", after, err, took, context.DeadlineExceeded)
 		}
 	}
 }
