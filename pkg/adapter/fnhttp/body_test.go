@@ -98,7 +98,7 @@ func TestBatchedTensorsProperty(t *testing.T) {
 			want = append(want, flatten(one)...)
 		}
 		if !reflect.DeepEqual(got.Inputs[0].Shape, append([]int{n}, rest...)) || !reflect.DeepEqual(flatten(got.Inputs[0].Data), want) {
-			t.Fatalf("%s became %s", text, body)
+			t.Fatalf("batch of %d of %s: got %s, want %d copies", n, text, body, n)
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestDefaultBody(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", c.contract, got, err, c.want)
 		}
 		if _, _, err := Batched(c.contract, got, 4); err != nil {
-			t.Errorf("%s: %v", c.contract, err)
+			t.Errorf("%s: batch of the default body: got the error %v, want none", c.contract, err)
 		}
 	}
 	for function, want := range map[string]string{
@@ -173,7 +173,7 @@ func FuzzBatched(f *testing.F) {
 				t.Fatal(err)
 			}
 			if err == nil && string(got) != body && !json.Valid(got) {
-				t.Fatalf("%s became %s", body, got)
+				t.Fatalf("batch of %s: got %s, want valid JSON", body, got)
 			}
 		}
 	})

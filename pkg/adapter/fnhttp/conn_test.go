@@ -89,7 +89,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		"too much said":     {fine + fine, false, time.Hour, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opened, gone := make(chan bool, 9), make(chan bool, 9)
+			opened, closed := make(chan bool, 9), make(chan bool, 9)
 			address := newRawServer(t, func(in *bufio.Reader, out net.Conn) {
 				opened <- true
 				for readRequest(in) {
@@ -98,17 +98,17 @@ func TestConnectionsAreKept(t *testing.T) {
 					}
 				}
 				_ = out.Close()
-				gone <- true
+				closed <- true
 			})
 			client := fnhttp.NewClient()
 			client.SetIdleTimeout(c.keep)
 			defer client.Close()
 			for range 3 {
 				if status, text, err := invokeAt(t, client, address, ports.Call{Body: strings.NewReader("in")}); status != 200 || text != "ok" || err != nil {
-					t.Fatalf("%d %q %v", status, text, err)
+					t.Fatalf("answer: got %d %q, %v; want 200 \"ok\"", status, text, err)
 				}
 				if c.close {
-					<-gone
+					<-closed
 				}
 			}
 			if len(opened) != c.want {
@@ -132,7 +132,7 @@ func TestLongBodies(t *testing.T) {
 		in := bytes.Repeat([]byte("0123456789abcde\n"), size/16+1)[:size]
 		status, text, err := invokeAt(t, client, echo.Listener.Addr().String(), ports.Call{Body: bytes.NewReader(in)})
 		if status != 200 || text != string(in) || err != nil {
-			t.Errorf("%d bytes: %d, %d bytes, %v", size, status, len(text), err)
+			t.Errorf("echo of %d bytes: got status %d and %d bytes, %v; want 200 and the same bytes", size, status, len(text), err)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func TestAnsweredEarly(t *testing.T) {
 	defer client.Close()
 	status, text, err := invokeAt(t, client, address, ports.Call{Body: bytes.NewReader(make([]byte, 32<<20))})
 	if status != 413 || text != "no" || err != nil {
-		t.Errorf("%d %q %v", status, text, err)
+		t.Errorf("answer before the end of the body: got %d %q, %v; want 413 \"no\"", status, text, err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestBrokenBody(t *testing.T) {
 	broken := errors.New("broken off")
 	_, _, err := invokeAt(t, client, address, ports.Call{Body: io.MultiReader(strings.NewReader("in"), failing{broken})})
 	if err == nil || !strings.Contains(err.Error(), broken.Error()) {
-		t.Errorf("%v", err)
+		t.Errorf("call whose body fails: got the error %v, want %v", err, broken)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestEndsWhileSent(t *testing.T) {
 		var ended *net.OpError
 		// The kernel reports the reset once: if the writer gets it, the reader sees EOF.
 		if !errors.As(err, &ended) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatalf("%v", err)
+			t.Fatalf("call whose instance ends: got the error %v, want one that says so", err)
 		}
 	}
 }
@@ -210,17 +210,17 @@ func TestHeads(t *testing.T) {
 	}})
 	answer, err := client.Invoke(ctx, &instance.Record{Handle: instance.Handle{Address: address}}, ports.Call{})
 	if err != nil || answer.StatusCode != 200 || early != 1 {
-		t.Fatalf("%+v, %v, %d came before", answer, err, early)
+		t.Fatalf("answer: got %+v, %v after %d interim answers, want 200 after 1", answer, err, early)
 	}
 	_ = answer.Body.Close() // not read: the connection is not used again
 	var failed *ports.CallError
 	if _, _, err := invokeAt(t, client, address, ports.Call{}); !errors.As(err, &failed) || failed.Progress != ports.Answered || !strings.Contains(err.Error(), "head") {
-		t.Errorf("of one without end: %v", err)
+		t.Errorf("answer with an endless head: got the error %v, want one about the head, with the progress %v", err, ports.Answered)
 	}
 }
 
 // Cancelled and closed calls leave no connection.
-func TestNothingIsLeft(t *testing.T) {
+func TestCancelledCallsReleaseGoroutines(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -246,7 +246,7 @@ func TestNothingIsLeft(t *testing.T) {
 	client.Close()
 	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+			t.Fatalf("goroutines at the end: got %d, want at most the %d from before", runtime.NumGoroutine(), before)
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -41,13 +41,13 @@ func TestLongBodies(t *testing.T) {
 		r, _ := b.Call(c.header)
 		n, err := io.Copy(io.Discard, r.Body)
 		if err != nil || name != "short" && n != size {
-			t.Errorf("%s: %d bytes, %v", name, n, err)
+			t.Errorf("%s: got %d bytes, %v; want %d", name, n, err, size)
 		}
 		if got := r.Header.Get("Content-Length"); got != c.want {
 			t.Errorf("%s: Content-Length %q, want %q", name, got, c.want)
 		}
 		if c.header.Get("Content-Length") != "" && c.want != "7" {
-			t.Errorf("%s: the caller's header was changed", name)
+			t.Errorf("%s: the caller's header has the length %s, want it unchanged", name, c.header.Get("Content-Length"))
 		}
 	}
 }

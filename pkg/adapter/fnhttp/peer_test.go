@@ -32,16 +32,16 @@ func expectRefusal(t *testing.T, h instance.Handle, reason string) {
 	answer, err := client.Invoke(t.Context(), &instance.Record{ID: "f-0", Function: "f", Handle: h}, ports.Call{Body: strings.NewReader("secret")})
 	if err == nil {
 		_ = answer.Body.Close()
-		t.Fatalf("answered with %s", answer.Status)
+		t.Fatalf("call: got the answer %s, want the error %q", answer.Status, reason)
 	}
 	var failed *ports.CallError
 	if !errors.As(err, &failed) || failed.Progress != ports.NotConnected || !strings.Contains(err.Error(), reason) {
-		t.Errorf("%v, want %q", err, reason)
+		t.Errorf("refused call: got the error %v, want %q with the progress %v", err, reason, ports.NotConnected)
 	}
 }
 
 // The new listener on the port of an ended instance receives no request.
-func TestPortOfTheDead(t *testing.T) {
+func TestPortOfEndedInstance(t *testing.T) {
 	var heard atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { heard.Add(1) }))
 	defer server.Close()
@@ -52,14 +52,14 @@ func TestPortOfTheDead(t *testing.T) {
 	h := instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start - 1, Address: server.Listener.Addr().String()}
 	expectRefusal(t, h, "has ended")
 	if heard.Load() != 0 {
-		t.Error("it was called")
+		t.Error("listener on the port of an ended instance: got a request, want none")
 	}
 	h.StartTime = self.Start
 	client := fnhttp.NewClient()
 	defer client.Close()
 	answer, err := client.Invoke(t.Context(), &instance.Record{ID: "f-0", Handle: h}, ports.Call{})
 	if err != nil {
-		t.Fatalf("of one that runs: %v", err)
+		t.Fatalf("call of a running instance: %v", err)
 	}
 	_ = answer.Body.Close()
 }
@@ -97,10 +97,10 @@ func TestNoDescriptors(t *testing.T) {
 		restore()
 		var failed *ports.CallError
 		if !errors.As(err, &failed) || failed.Progress != ports.NotTried || !errors.Is(err, syscall.EMFILE) {
-			t.Errorf("none left %s: %v", c.name, err)
+			t.Errorf("without free descriptors %s: got the error %v, want %v with the progress %v", c.name, err, syscall.EMFILE, ports.NotTried)
 		}
 		if err := invoke(); err != nil {
-			t.Errorf("none was left %s: %v", c.name, err)
+			t.Errorf("with descriptors again, after none was free %s: %v", c.name, err)
 		}
 		client.Close()
 		server.Close()
@@ -198,11 +198,11 @@ int main(void)
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "given up") {
-		t.Errorf("it passes for ready: %v", err)
+		t.Errorf("WaitReady at a port of another user: got the error %v, want one that it was given up", err)
 	}
 	_ = cmd.Process.Kill()
 	if n, _ := out.Read(text); n > 0 {
-		t.Errorf("it heard %q", text[:n])
+		t.Errorf("request to another user's program: got %q, want none", text[:n])
 	}
 	_ = cmd.Wait()
 }

@@ -34,9 +34,9 @@ func (l lateConn) Close() error {
 	return l.TCPConn.Close()
 }
 
-// TestSentBeforeItSaysSo: an instance that has ended may have read a call before the
+// TestSentBeforeWriteReturns: an instance that has ended may have read a call before the
 // writer's write returned; the call must not be sent to another instance.
-func TestSentBeforeItSaysSo(t *testing.T) {
+func TestSentBeforeWriteReturns(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +69,6 @@ func TestSentBeforeItSaysSo(t *testing.T) {
 	}
 	var failed *ports.CallError
 	if !errors.As(err, &failed) || failed.Progress != ports.Sent {
-		t.Errorf("%v, %+v", err, failed)
+		t.Errorf("call: got the error %v (%+v), want the progress %v", err, failed, ports.Sent)
 	}
 }
