@@ -60,7 +60,7 @@ func TestClient(t *testing.T) {
 			Body map[string]int
 		}
 		if err := c.Do(t.Context(), "POST", "/system/x%2Fy?a=b", map[string]int{"n": 3}, &got); err != nil || got.Text != want || got.Body["n"] != 3 {
-			t.Errorf("%+v, %v, want %s", got, err, want)
+			t.Errorf("answer: got %+v, %v; want %s", got, err, want)
 		}
 		answer, err := c.Send(t.Context(), "GET", "/x", http.Header{"x-a": {"1"}, "Host": {"h"}}, strings.NewReader("0"))
 		if err != nil {
@@ -69,22 +69,22 @@ func TestClient(t *testing.T) {
 		text, _ := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
 		if !strings.Contains(string(text), "GET /x h ") || !strings.Contains(string(text), ` 1"`) {
-			t.Errorf("%s", text)
+			t.Errorf("request: got %s, want GET /x at the host h", text)
 		}
 		var e *Error
 		if err := c.Do(t.Context(), "GET", "/refuse", nil, nil); !errors.As(err, &e) || e.Status != 429 || e.Code != "queue-full" || e.Error() != "64 calls wait" || e.Hint() != "later" || e.Unavailable() {
-			t.Errorf("%+v", err)
+			t.Errorf("refusal: got %+v, want status 429, the code queue-full, and the hint \"later\"", err)
 		}
 		if err := c.Do(t.Context(), "GET", "/plain", nil, nil); !errors.As(err, &e) || e.Status != 502 || e.Error() != "the gateway answered 502 Bad Gateway" {
-			t.Errorf("%+v", err)
+			t.Errorf("answer that is no JSON: got %+v, want the status 502", err)
 		}
 		if err := c.Do(t.Context(), "GET", "/cut", nil, nil); !errors.As(err, &e) || e.Unavailable() || strings.Contains(err.Error(), ":p@") {
-			t.Errorf("%+v", err)
+			t.Errorf("answer that breaks off: got %+v, want an error that is not Unavailable and has no password", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := c.Do(ctx, "GET", "/x", nil, nil); !errors.Is(err, context.Canceled) {
-			t.Errorf("%+v", err)
+			t.Errorf("cancelled request: got %+v, want %v", err, context.Canceled)
 		}
 		c.Close()
 	}
@@ -93,7 +93,7 @@ func TestClient(t *testing.T) {
 	for _, c := range []*Client{bySocket, byURL} {
 		var e *Error
 		if err := c.Do(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" || !strings.HasPrefix(err.Error(), "no gateway at ") || strings.Contains(err.Error(), ":p@") {
-			t.Errorf("nobody there: %v", err)
+			t.Errorf("request without a gateway: got %v, want an Unavailable error with a hint and without the password", err)
 		}
 	}
 	if err := os.Chmod(dir, 0o777); err != nil {
@@ -101,11 +101,11 @@ func TestClient(t *testing.T) {
 	}
 	var e *Error
 	if err := bySocket.Do(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "is writable by other users") {
-		t.Errorf("a folder that others can write to: %v", err)
+		t.Errorf("socket in a folder that others can write to: got %v, want an Unavailable error that says so", err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:8080", "ftp://x", "http://", "http://x/?q", "http://x/#f", "http://%zz"} {
 		if _, err := DialURL(bad); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("DialURL(%q): got no error, want one", bad)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *Client {
 	return client
 }
 
-func TestAsk(t *testing.T) {
+func TestStatus(t *testing.T) {
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		switch r.URL.Path {
@@ -50,7 +50,7 @@ func TestAsk(t *testing.T) {
 	})
 	s, err := client.Status(t.Context())
 	if err != nil || len(s.GPUs) != 1 || s.GPUs[0].GPU != "sim" || *s.GPUs[0].Slots != 2 {
-		t.Errorf("status %+v, %v", s, err)
+		t.Errorf("status: got %+v, %v; want the GPU sim with 2 slots", s, err)
 	}
 	var echoed string
 	if err := client.Do(t.Context(), http.MethodPost, "/echo", map[string]int{"replicas": 2}, &echoed); err != nil || echoed != `{"replicas":2}` {
@@ -74,6 +74,6 @@ func TestMissing(t *testing.T) {
 	_, err := client.Status(t.Context())
 	var e *Error
 	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" {
-		t.Errorf("%v, want that there is no gateway", err)
+		t.Errorf("status without a gateway: got the error %v, want one that there is no gateway", err)
 	}
 }
