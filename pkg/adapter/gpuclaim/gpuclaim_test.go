@@ -22,40 +22,40 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestTake(t *testing.T) {
+func TestClaim(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 	mine, other := New("/run/mine"), New("/run/other")
 	defer other.Close()
 	for range 2 { // the holder may claim it again
 		if o := mine.Claim("sim"); o != nil {
-			t.Fatalf("the first claim: %v", o)
+			t.Fatalf("first claim: got the holder %v, want none", o)
 		}
 	}
 	for name, want := range map[string]bool{"sim": true, "sim:0": true, "sim:1": false} {
 		o := other.Claim(name)
 		if (o != nil) != want {
-			t.Errorf("%s: %v", name, o)
+			t.Errorf("claim of %s: got the holder %v, want one: %v", name, o, want)
 		}
 		if o != nil && (o.UID != os.Geteuid() || o.PID != os.Getpid() || o.RunDir != "/run/mine" || !strings.Contains(o.String(), "set GFAAS_RUN_DIR=/run/mine")) {
-			t.Errorf("%s: %+v: %v", name, *o, o)
+			t.Errorf("holder of %s: got %+v (%v), want this process in /run/mine", name, *o, o)
 		}
 	}
 	t.Run("another simulated machine", func(t *testing.T) {
 		t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 		if o := other.Claim("sim"); o != nil {
-			t.Error(o)
+			t.Errorf("claim on another simulated machine: got the holder %v, want none", o)
 		}
 	})
 	mine.Close()
 	if o := other.Claim("sim"); o != nil {
-		t.Errorf("the first one has ended: %v", o)
+		t.Errorf("claim after the first holder's release: got the holder %v, want none", o)
 	}
 }
 
-// TestSquatted: any program can hold a claim, and is reported.
+// TestSquatted checks that any program can hold a claim, and is reported.
 func TestSquatted(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
-	for says, want := range map[string]string{
+	for text, want := range map[string]string{
 		"/run/x\n": "in /run/x:", "": "gives no run directory", "/run/x": "gives no run directory", "relative\n": "gives no run directory",
 		"/run/x; rm -rf ~\n": "gives no run directory", "/run/\x1b[2J\n": "gives no run directory", "/" + strings.Repeat("x", 4096) + "\n": "gives no run directory",
 	} {
@@ -70,20 +70,20 @@ func TestSquatted(t *testing.T) {
 		go func() {
 			conn, err := l.Accept()
 			if err == nil {
-				_, _ = io.WriteString(conn, says)
+				_, _ = io.WriteString(conn, text)
 				_ = conn.Close()
 			}
 		}()
 		c := New("/run/mine")
 		if o := c.Claim("sim"); o == nil || !strings.Contains(o.String(), want) || o.PID != os.Getpid() {
-			t.Errorf("%q: %v, want %q", says, o, want)
+			t.Errorf("%q: %v, want %q", text, o, want)
 		}
 		c.Close()
 		_ = l.Close()
 	}
 }
 
-// TestAnotherUser: the kernel reports the user of the claim's holder.
+// TestAnotherUser checks that the kernel reports the user of the claim's holder.
 func TestAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can be another user")
@@ -113,11 +113,11 @@ func TestAnotherUser(t *testing.T) {
 	defer func() { _ = in.Close(); _ = cmd.Wait() }()
 	var took bool
 	if _, err := fmt.Fscan(out, &took); err != nil || !took {
-		t.Fatalf("%v, %v", took, err)
+		t.Fatalf("claim by another user: got %v, %v; want true", took, err)
 	}
 	o := New("/run/mine").Claim(name)
 	if o == nil || o.UID != 40402 || o.PID != cmd.Process.Pid || !strings.Contains(o.String(), "of user 40402, in /run/theirs") ||
 		!strings.Contains(o.String(), "sudo -u '#40402' gfaas run") {
-		t.Errorf("%+v", o)
+		t.Errorf("holder: got %+v, want process %d of user 40402, in /run/theirs", o, cmd.Process.Pid)
 	}
 }
