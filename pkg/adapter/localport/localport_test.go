@@ -41,7 +41,7 @@ func TestPortOfClosedConnections(t *testing.T) {
 	_ = l.Close()
 	taken.Release()
 	if again, err := allocatePort(t.TempDir(), taken.Number); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("taken again at once: %v", err)
+		t.Errorf("second allocation of the port: got the error %v, want %v", err, unix.EADDRINUSE)
 		if err == nil {
 			again.Release()
 		}
@@ -49,33 +49,33 @@ func TestPortOfClosedConnections(t *testing.T) {
 }
 
 // A port is reserved between its allocation and the time at which its instance listens.
-func TestPortIsTakenOnce(t *testing.T) {
+func TestPortIsAllocatedOnce(t *testing.T) {
 	first, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := allocatePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("taken twice: %v", err)
+		t.Errorf("second allocation of the port: got the error %v, want %v", err, unix.EADDRINUSE)
 	}
 	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.2", strconv.Itoa(first.Number)))
 	if err != nil {
-		t.Fatalf("its instance cannot listen: %v", err)
+		t.Fatalf("listen on the allocated port: %v", err)
 	}
 	first.Release()
 	if _, err := allocatePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("taken while somebody listens: %v", err)
+		t.Errorf("allocation of a port with a listener: got the error %v, want %v", err, unix.EADDRINUSE)
 	}
 	_ = l.Close()
 	again, err := allocatePort(t.TempDir(), first.Number)
 	if err != nil {
-		t.Fatalf("taken after it was given back: %v", err)
+		t.Fatalf("allocate the port again after its release: %v", err)
 	}
 	again.Release()
 }
 
 // Allocating a port never blocks, even for a moment, an instance that is about to listen on
 // its own port.
-func TestPortIsNotTried(t *testing.T) {
+func TestAllocationDoesNotBlockPort(t *testing.T) {
 	dir := t.TempDir()
 	p, err := Allocate(dir)
 	if err != nil {
@@ -90,14 +90,14 @@ func TestPortIsNotTried(t *testing.T) {
 		for !over.Load() {
 			if other, err := allocatePort(dir, p.Number); err == nil {
 				other.Release()
-				t.Error("taken twice")
+				t.Errorf("second allocation of port %d: got no error, want one", p.Number)
 			}
 		}
 	})
 	for n := range 2000 {
 		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number)))
 		if err != nil {
-			t.Fatalf("the instance cannot listen, at look %d: %v", n, err)
+			t.Fatalf("the instance cannot listen on its port, at attempt %d: %v", n, err)
 		}
 		_ = l.Close()
 	}
@@ -105,7 +105,7 @@ func TestPortIsNotTried(t *testing.T) {
 
 // A program that requests any port, as every outgoing connection does, does not get the
 // port of an instance that is about to listen.
-func TestPortIsNoneOfTheSystems(t *testing.T) {
+func TestPortIsOutsideEphemeralRange(t *testing.T) {
 	p, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -120,12 +120,12 @@ func TestPortIsNoneOfTheSystems(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Number <= high && high < 65535 {
-		t.Errorf("port %d, of %d to %d", p.Number, low, high)
+		t.Errorf("allocated port: got %d, want one outside %d to %d", p.Number, low, high)
 	}
 }
 
 // Names that other users can create do not prevent an allocation.
-func TestPortWhoseNameIsTaken(t *testing.T) {
+func TestPortWithForeignName(t *testing.T) {
 	p, err := Allocate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestPortWhoseNameIsTaken(t *testing.T) {
 }
 
 // A shared folder that another user has created does not prevent it either.
-func TestClaimsBesideASpoiltFolder(t *testing.T) {
+func TestPortWithForeignFolder(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) error{
 		"another user's": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 64999, 64999)) },
 		"open to all":    func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) },
