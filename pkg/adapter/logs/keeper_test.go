@@ -59,7 +59,7 @@ func TestKeeper(t *testing.T) {
 	}
 	_ = pipe.Close()
 	if got := text(t, dir, ports.LogOptions{Tail: -1, Follow: true}); got != "first\nsecond\nthird\n" {
-		t.Errorf("followed: %q", got)
+		t.Errorf("followed log: got %q, want the three lines", got)
 	}
 	logs.Settle(t.Context(), dir)
 	// A later keeper appends to the log.
@@ -68,11 +68,11 @@ func TestKeeper(t *testing.T) {
 	_ = pipe.Close()
 	logs.Settle(t.Context(), dir)
 	if got := text(t, dir, ports.LogOptions{Tail: 2}); got != "third\nfourth\n" {
-		t.Errorf("the last two: %q", got)
+		t.Errorf("last two lines: got %q, want the third and the fourth", got)
 	}
 	for _, name := range []string{dir, filepath.Dir(dir)} {
 		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			t.Errorf("mode of %s: got %v, %v; want 0700", name, info.Mode(), err)
 		}
 	}
 	for range 2 {
@@ -81,10 +81,10 @@ func TestKeeper(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder is left: %v", err)
+		t.Errorf("folder of a removed log: got %v, want none", err)
 	}
 	if got := text(t, dir, ports.LogOptions{Tail: -1}); got != "" {
-		t.Errorf("of no log: %q", got)
+		t.Errorf("log that does not exist: got %q, want nothing", got)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestStartErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if pipe, err := logs.Start(t.Context(), c.keeper, c.dir); err == nil {
 				_ = pipe.Close()
-				t.Error("it started")
+				t.Error("start: got no error, want one")
 			}
 		})
 	}
@@ -161,7 +161,7 @@ func TestFlood(t *testing.T) {
 	fmt.Fprintln(pipe, "the end")
 	_ = pipe.Close()
 	if got := text(t, dir, ports.LogOptions{Tail: 1, Follow: true}); !strings.HasSuffix(got, "the end\n") {
-		t.Errorf("it ends %q", got)
+		t.Errorf("end of the log: got %q, want \"the end\"", got)
 	}
 	size := int64(0)
 	entries, err := os.ReadDir(dir)
@@ -217,15 +217,15 @@ func TestKeeperKilled(t *testing.T) {
 	go func() { ended <- cmd.Wait() }()
 	defer cmd.Process.Kill()
 	if n := killKeepers(t, dir); n != 1 {
-		t.Fatalf("%d keepers of %s", n, dir)
+		t.Fatalf("keepers of %s: got %d, want 1", dir, n)
 	}
 	select {
 	case err := <-ended:
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGPIPE {
-			t.Errorf("it ended by %v", err)
+			t.Errorf("end of the printing process: got %v, want SIGPIPE", err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("who prints waits for ever")
+		t.Error("the printing process still runs a minute after its keeper was killed, want SIGPIPE")
 	}
 }

@@ -161,7 +161,7 @@ func TestDamaged(t *testing.T) {
 	w.writeLines(chunk{at: at(1), text: []byte("d\n")})
 	got := read(t, dir, all)
 	if got[0].Text != "a" || got[len(got)-1].Text != "d" || !got[1].Time.IsZero() {
-		t.Errorf("%.300q", texts(got))
+		t.Errorf("log with damaged lines: got %.300q, want the first line \"a\" and the last \"d\", and no time where it is damaged", texts(got))
 	}
 	for _, line := range got {
 		if len(line.Text) > maxRecord {
@@ -177,7 +177,7 @@ func FuzzParseLine(f *testing.F) {
 		line := parseLine(record)
 		if line.Time.IsZero() {
 			if line.Text != strings.TrimSuffix(string(record), "\n") {
-				t.Errorf("%q has the text %q", record, line.Text)
+				t.Errorf("text of the record %q: got %q, want its bytes without the final newline", record, line.Text)
 			}
 			return
 		}
@@ -186,7 +186,7 @@ func FuzzParseLine(f *testing.F) {
 			tag = partial
 		}
 		if again := parseLine(appendLine(nil, line.Time, []byte(line.Text), tag)); again != line {
-			t.Errorf("%q is %+v, and then %+v", record, line, again)
+			t.Errorf("record %q written again: got %+v, want %+v", record, again, line)
 		}
 	})
 }
@@ -219,7 +219,7 @@ func TestFollow(t *testing.T) {
 	}
 	for n, text := range got {
 		if text != fmt.Sprintf("line %d", n) {
-			t.Fatalf("line %d is %q", n, text)
+			t.Fatalf("line %d: got %q, want \"line %d\"", n, text, n)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestFollowGivenUp(t *testing.T) {
 	defer cancel()
 	for line, err := range Read(ctx, dir, ports.LogOptions{Follow: true}) {
 		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%+v, %v", line, err)
+			t.Errorf("read that was given up: got %+v, %v; want %v", line, err, context.DeadlineExceeded)
 		}
 	}
 }
@@ -267,7 +267,7 @@ func TestSlowDisk(t *testing.T) {
 		}
 	}
 	if kept == 0 || missing == 0 || kept+missing != lines*len(text) {
-		t.Errorf("%d bytes are kept and %d are said to be missing, of %d", kept, missing, lines*len(text))
+		t.Errorf("output of %d bytes to a slow disk: got %d stored and %d reported as missing, want their sum", lines*len(text), kept, missing)
 	}
 }
 
@@ -308,15 +308,15 @@ func TestFullDisk(t *testing.T) {
 		switch {
 		case strings.HasPrefix(line.Text, "gfaas: "):
 			if n, err := fmt.Sscanf(line.Text, "gfaas: %d bytes are missing here: no space left on device", &missing); n != 1 || err != nil {
-				t.Errorf("%q", line.Text)
+				t.Errorf("line after a full disk: got %q, want the number of missing bytes", line.Text)
 			}
 		case len(line.Text) != 999 || line.Time.IsZero():
-			t.Errorf("a torn line of %d bytes", len(line.Text))
+			t.Errorf("line: got %d bytes with the time %v, want 999 with a time", len(line.Text), line.Time)
 		default:
 			kept += 1000
 		}
 	}
 	if kept < 20_000 || missing < 5_000 || kept+missing != 40_000 {
-		t.Errorf("%d bytes are kept and %d are said to be missing", kept, missing)
+		t.Errorf("output of 40000 bytes to a full disk: got %d stored and %d reported as missing, want at least 20000 and 5000, and their sum", kept, missing)
 	}
 }

@@ -48,7 +48,7 @@ func TestSave(t *testing.T) {
 		var got []ports.LogLine
 		for line, err := range Read(t.Context(), dir, ports.LogOptions{Tail: -1}) {
 			if err != nil {
-				t.Errorf("%s: %v", c.name, err)
+				t.Errorf("%s: read the saved lines: %v", c.name, err)
 			}
 			got = append(got, line)
 		}
@@ -56,7 +56,7 @@ func TestSave(t *testing.T) {
 			t.Errorf("%s: %d lines, want %d", c.name, len(got), len(c.lines))
 		}
 		if _, err := os.Stat(filepath.Dir(dir)); c.none != os.IsNotExist(err) {
-			t.Errorf("%s: the folder: %v", c.name, err)
+			t.Errorf("%s: folder of the log: got %v, want it to be missing: %v", c.name, err, c.none)
 		}
 	}
 }
