@@ -37,8 +37,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestEnvironment: the daemon serves all GPUs and clients, whatever the environment of its
-// starter.
+// TestEnvironment checks that the daemon serves all GPUs and clients, whatever the
+// environment of its starter.
 func TestEnvironment(t *testing.T) {
 	for name, value := range map[string]string{
 		"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "5",

@@ -18,7 +18,7 @@ func TestProbe(t *testing.T) {
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", dir)
 	t.Setenv("PATH", dir)
 	if s := Probe(); s != (Status{PipeDir: dir}) {
-		t.Errorf("nothing there: %+v", s)
+		t.Errorf("Probe without MPS: got %+v, want only the pipe folder %s", s, dir)
 	}
 	program := filepath.Join(dir, control)
 	if err := os.WriteFile(program, nil, 0o755); err != nil {
@@ -41,8 +41,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeOthers: any user can create the default folder. A daemon there counts only if
-// its files belong to root or to us, and Probe never blocks on them.
+// TestProbeOthers checks that a daemon in the default folder, which any user can create,
+// counts only if its files belong to root or to us, and that Probe never blocks on them.
 func TestProbeOthers(t *testing.T) {
 	own := strconv.Itoa(os.Getpid())
 	for name, put := range map[string]func(dir, file string) error{
@@ -79,16 +79,16 @@ func TestProbeOthers(t *testing.T) {
 			select {
 			case s := <-probed:
 				if s.Running() {
-					t.Errorf("%+v", s)
+					t.Errorf("%s: got %+v, want MPS not running", name, s)
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatal("it waits for who writes to the pipe")
+				t.Fatalf("%s: no result of the probe within 20s, want one without waiting for a writer", name)
 			}
 		})
 	}
 }
 
-// TestProbeZombie: an ended process that was not reaped does not count as running.
+// TestProbeZombie checks that an ended process that was not reaped does not count as running.
 func TestProbeZombie(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {
@@ -101,7 +101,7 @@ func TestProbeZombie(t *testing.T) {
 	}
 	for deadline := time.Now().Add(20 * time.Second); ProbeDir(dir).Running(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it runs still")
+			t.Fatal("MPS counts as running 20s after its process became a zombie, want it not running")
 		}
 	}
 }

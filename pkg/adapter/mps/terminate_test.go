@@ -116,7 +116,7 @@ func TestTerminateHangs(t *testing.T) {
 	mpstest.Start(t, mps.PipeDir(runDir), server)
 	mpstest.Slow(t, mps.PipeDir(runDir), 20*time.Second)
 	if err := mps.Terminate(t.Context(), runDir, []int{client(t, nil, mpstest.Client(t))}); err == nil {
-		t.Error("no error, though the daemon did not answer")
+		t.Error("Terminate with a daemon that does not answer: got no error, want one")
 	}
 	if got := mpstest.Terminated(t, mps.PipeDir(runDir)); len(got) > 0 {
 		t.Errorf("terminated %q, want none", got)

@@ -38,7 +38,7 @@ func TestKeeperStartsWhenNeeded(t *testing.T) {
 	k, log := newTestKeeper(t)
 	for _, r := range []wire.Registration{share("sim", 24), share("0", 100)} {
 		if got := k.Prepare(t.Context(), r); got != (wire.Registered{}) || k.daemon.PID() != 0 {
-			t.Errorf("%s at %v%%: %+v, PID %d", r.GPU, r.SMPct, got, k.daemon.PID())
+			t.Errorf("%s at %v%%: got %+v and MPS with PID %d, want neither", r.GPU, r.SMPct, got, k.daemon.PID())
 		}
 	}
 	spanning := share("0", 100)
@@ -46,16 +46,16 @@ func TestKeeperStartsWhenNeeded(t *testing.T) {
 	for _, r := range []wire.Registration{share("0", 24), spanning} {
 		got := k.Prepare(t.Context(), r)
 		if got.MPSPipeDir != k.daemon.PipeDir() || got.Note != "" || k.daemon.PID() == 0 {
-			t.Errorf("%+v, PID %d: %s", got, k.daemon.PID(), log)
+			t.Errorf("registration: got %+v and MPS with PID %d, want the pipe folder %s without a note; log: %s", got, k.daemon.PID(), k.daemon.PipeDir(), log)
 		}
 	}
 	k.Stop()
 	if k.daemon.PID() != 0 {
-		t.Error("left behind")
+		t.Errorf("MPS after the stop: got PID %d, want none", k.daemon.PID())
 	}
 }
 
-func TestKeeperSaysWhyNot(t *testing.T) {
+func TestKeeperReportsFailedStart(t *testing.T) {
 	k, _ := newTestKeeper(t)
 	if err := os.MkdirAll(k.daemon.PipeDir(), 0o700); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestKeeperSaysWhyNot(t *testing.T) {
 	missing.found = false
 	for want, k := range map[string]*Keeper{"Cannot bind": k, "--mps off": &off, "not installed": &missing} {
 		if got := k.Prepare(t.Context(), share("0", 24)); !strings.Contains(got.Note, want) || got.MPSPipeDir != "" {
-			t.Errorf("%+v, want a note of %s", got, want)
+			t.Errorf("registration without MPS: got %+v, want a note with %q and no pipe folder", got, want)
 		}
 	}
 }
@@ -82,8 +82,8 @@ func server(t *testing.T, d mps.Daemon, pid int, state string, client int) {
 	}
 }
 
-// TestFault: the log reports a fault with its reason. A server that recovers is not
-// restarted. If its clients do not end, MPS is restarted.
+// TestFault checks that the log reports a fault with its reason. A server that recovers
+// is not restarted. If its clients do not end, MPS is restarted.
 func TestFault(t *testing.T) {
 	k, log := newTestKeeper(t)
 	k.Prepare(t.Context(), share("0", 24))
@@ -99,52 +99,53 @@ func TestFault(t *testing.T) {
 	server(t, k.daemon, dead.Process.Pid, "FAULT", 4711)
 	k.check(t.Context(), started)
 	if !strings.Contains(log.String(), "MMU fault") || !strings.Contains(log.String(), "4711") {
-		t.Fatalf("the log does not say why and who: %s", log)
+		t.Fatalf("log: want the reason \"MMU fault\" and the client 4711, got %s", log)
 	}
 	server(t, k.daemon, dead.Process.Pid, "ACTIVE", 4711)
 	k.check(t.Context(), started.Add(mpsLook))
 	if !strings.Contains(log.String(), "recovered") || k.daemon.PID() != before {
-		t.Fatalf("PID %d, then %d: %s", before, k.daemon.PID(), log)
+		t.Fatalf("MPS after the recovery: got PID %d, want %d and a log with \"recovered\": %s", k.daemon.PID(), before, log)
 	}
 	server(t, k.daemon, dead.Process.Pid, "FAULT", 4711)
 	k.check(t.Context(), started)
 	k.check(t.Context(), started.Add(mpsDrain))
 	if after := k.daemon.PID(); after == 0 || after == before || !strings.Contains(log.String(), "restarting MPS") {
-		t.Errorf("PID %d, then %d: %s", before, after, log)
+		t.Errorf("MPS after a lasting fault: got PID %d, want another than %d and a log of the restart: %s", after, before, log)
 	}
 }
 
-// TestKeeperOutlivesDaemon: a token daemon that ends while processes use MPS leaves it
-// running for the next token daemon. If MPS was killed, the keeper starts it again.
+// TestKeeperOutlivesDaemon checks that a token daemon that ends while processes use MPS
+// leaves it running for the next token daemon. If MPS was killed, the keeper starts it
+// again.
 func TestKeeperOutlivesDaemon(t *testing.T) {
 	k, log := newTestKeeper(t)
 	k.Prepare(t.Context(), share("0", 24))
 	server(t, k.daemon, os.Getpid(), "ACTIVE", 4711)
 	k.Stop()
 	if k.daemon.PID() == 0 {
-		t.Fatal("stopped under its clients")
+		t.Fatal("MPS with clients, after the stop: got no PID, want it to run")
 	}
 	next := New(filepath.Dir(k.daemon.Dir), false, k.log)
 	if next.adopt(); !next.wanted {
-		t.Error("the next daemon does not take it over")
+		t.Error("next daemon: got wanted false, want it to adopt MPS")
 	}
 	if err := os.Remove(filepath.Join(k.daemon.PipeDir(), fmt.Sprintf("server.%d", os.Getpid()))); err != nil {
 		t.Fatal(err)
 	}
 	next.Stop()
 	if next.daemon.PID() != 0 {
-		t.Fatal("left behind")
+		t.Fatalf("MPS without clients, after the stop: got PID %d, want none", next.daemon.PID())
 	}
 	next.check(t.Context(), time.Now())
 	if next.daemon.PID() == 0 || !strings.Contains(log.String(), "has ended; starting it again") {
-		t.Errorf("not started again: %s", log)
+		t.Errorf("killed MPS after the check: got PID %d, want a restart and a log of it: %s", next.daemon.PID(), log)
 	}
 	next.Stop()
 }
 
-// TestSlowDaemon: an MPS daemon that answers slowly, but runs, delays neither the start
-// of an instance, whatever the keeper is asking it, nor the end of the token daemon, for
-// which the next token daemon waits.
+// TestSlowDaemon checks that an MPS daemon that answers slowly, but runs, delays neither
+// the start of an instance, whatever the keeper is asking it, nor the end of the token
+// daemon, for which the next token daemon waits.
 func TestSlowDaemon(t *testing.T) {
 	const long = 8 * time.Second // less than the time limit of an answer, more than all bounds below
 	for name, busy := range map[string]func(k *Keeper){
@@ -158,19 +159,19 @@ func TestSlowDaemon(t *testing.T) {
 			var asking sync.WaitGroup
 			asking.Go(func() { busy(k) })
 			queried := filepath.Join(k.daemon.PipeDir(), "asked")
-			eventually(t, "the daemon is asked", func() bool { _, err := os.Stat(queried); return err == nil })
+			eventually(t, "the keeper has queried the MPS daemon", func() bool { _, err := os.Stat(queried); return err == nil })
 			started := time.Now()
 			if got := k.Prepare(t.Context(), share("0", 24)); got.MPSPipeDir != first.MPSPipeDir {
-				t.Errorf("%+v, want the daemon's folder", got)
+				t.Errorf("registration: got %+v, want the pipe folder of the running daemon", got)
 			}
 			if elapsed := time.Since(started); elapsed > long/2 {
-				t.Errorf("a start waits %v", elapsed)
+				t.Errorf("start while MPS answers slowly: took %v, want at most %v", elapsed, long/2)
 			}
 			if name == "list of servers" {
 				started = time.Now()
 				k.Stop()
 				if elapsed := time.Since(started); elapsed > long/2 || k.daemon.PID() == 0 {
-					t.Errorf("the end waits %v, and the MPS daemon is %d: %s", elapsed, k.daemon.PID(), log)
+					t.Errorf("stop while MPS answers slowly: took %v and left MPS with PID %d, want at most %v and MPS running: %s", elapsed, k.daemon.PID(), long/2, log)
 				}
 			}
 			if err := os.Remove(filepath.Join(k.daemon.PipeDir(), "slow")); err != nil {
@@ -186,13 +187,13 @@ func eventually(t *testing.T, condition string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not so: %s", condition)
+			t.Fatalf("timed out waiting for: %s", condition)
 		}
 	}
 }
 
-// TestDoomed: the keeper ends the GPU work of clients before they are killed. If that
-// fails, it logs the failure.
+// TestDoomed checks that the keeper ends the GPU work of clients before they are killed.
+// If that fails, it logs the failure.
 func TestDoomed(t *testing.T) {
 	k, log := newTestKeeper(t)
 	k.Prepare(t.Context(), share("0", 24))
@@ -219,7 +220,7 @@ func TestDoomed(t *testing.T) {
 	}
 	k.Doomed(t.Context(), []int{client.Process.Pid})
 	if !strings.Contains(log.String(), "cannot end the GPU work") {
-		t.Errorf("the log does not have the failure: %s", log)
+		t.Errorf("log: got %s, want the failure", log)
 	}
 	for _, name := range []string{"server.none", fmt.Sprint("server.", 4<<20+1), fmt.Sprint("clients.", 4<<20+1)} {
 		_ = os.Remove(filepath.Join(k.daemon.PipeDir(), name)) // so that the daemon ends with the test
