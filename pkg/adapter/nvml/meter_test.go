@@ -75,7 +75,7 @@ func TestMeter(t *testing.T) {
 			m.Sample()
 		}
 		if got := m.Close(); got != c.want {
-			t.Errorf("%+v, want %+v", got, c.want)
+			t.Errorf("figures: got %+v, want %+v", got, c.want)
 		}
 		if len(api.ShutdownCalls()) != 1 {
 			t.Errorf("closed %d times, want once", len(api.ShutdownCalls()))
@@ -88,7 +88,7 @@ func TestMeterUnavailable(t *testing.T) {
 	for _, d := range []gpu.Device{{Simulated: true}, {MIG: "MIG-12345678-1234-1234-1234-123456789abc"}} {
 		var missing *ports.UnavailableError
 		if _, err := (NVML{API: api}).NewMeter(d); !errors.As(err, &missing) {
-			t.Errorf("%v: %v", d, err)
+			t.Errorf("meter of %v: got the error %v, want one that is Unavailable", d, err)
 		}
 	}
 	api.DeviceGetHandleByIndexFunc = func(int) (nvml.Device, nvml.Return) { return nil, nvml.ERROR_NOT_FOUND }
@@ -96,6 +96,6 @@ func TestMeterUnavailable(t *testing.T) {
 		t.Error(err)
 	}
 	if opened, closed := len(api.InitCalls()), len(api.ShutdownCalls()); opened != 1 || closed != 1 {
-		t.Errorf("opened %d times and closed %d", opened, closed)
+		t.Errorf("NVML was opened %d times and closed %d times, want once each", opened, closed)
 	}
 }

@@ -41,11 +41,11 @@ func TestProcesses(t *testing.T) {
 	want := map[int]gpu.Bytes{7: 500 << 20, 9: 1 << 20}
 	for _, d := range []gpu.Device{{Index: 0}, mig} {
 		if got, err := p.Memory(d); err != nil || !maps.Equal(got, want) {
-			t.Errorf("%v: %v, %v, want %v", d, got, err, want)
+			t.Errorf("memory of the processes on %v: got %v, %v; want %v", d, got, err, want)
 		}
 	}
 	if _, err := p.Memory(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
-		t.Errorf("a broken GPU: %v", err)
+		t.Errorf("lost GPU: got the error %v, want %v", err, nvml.ERROR_GPU_IS_LOST)
 	}
 	busy.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
 		return nvml.Memory{Total: 80 << 30, Free: 70 << 30, Used: 10 << 30}, nvml.SUCCESS
@@ -53,15 +53,15 @@ func TestProcesses(t *testing.T) {
 	broken.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
 	for _, d := range []gpu.Device{{Index: 0}, mig} {
 		if free, total, err := p.Free(d); free != 70<<30 || total != 80<<30 || err != nil {
-			t.Errorf("%v: %v of %v free, %v", d, free, total, err)
+			t.Errorf("memory of %v: got %v of %v free, %v; want 70 GiB of 80 GiB", d, free, total, err)
 		}
 	}
 	if _, _, err := p.Free(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
-		t.Errorf("a broken GPU: %v", err)
+		t.Errorf("lost GPU: got the error %v, want %v", err, nvml.ERROR_GPU_IS_LOST)
 	}
 	broken.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED }
 	if _, _, err := p.Free(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_NOT_SUPPORTED) || !strings.Contains(err.Error(), "unknown") || !strings.Contains(err.Error(), "--gpu-mem") {
-		t.Errorf("a GPU whose memory is not told: %v", err)
+		t.Errorf("GPU that does not report its memory: got the error %v, want one that names --gpu-mem", err)
 	}
 	if n := len(api.InitCalls()); n != 1 {
 		t.Errorf("opened %d times, want once", n)
@@ -74,6 +74,6 @@ func TestProcesses(t *testing.T) {
 	api.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
 	var missing *ports.UnavailableError
 	if _, err := p.Memory(mig); !errors.As(err, &missing) {
-		t.Errorf("without a library: %v", err)
+		t.Errorf("processes without a library: got the error %v, want one that is Unavailable", err)
 	}
 }

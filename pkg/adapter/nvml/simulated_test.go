@@ -52,7 +52,7 @@ func inChild(t *testing.T, env ...string) bool {
 	cmd.Env = append(append(os.Environ(), "NVML_CHILD="+t.Name(), "GFAAS_SIM_DIR="+t.TempDir()), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("test in another process: %v, want it to pass:\n%s", err, out)
 	}
 	return false
 }
@@ -64,7 +64,7 @@ func simulated(t *testing.T) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run make first", err)
+		t.Fatalf("library of the simulated NVML: %v: run make first", err)
 	}
 	return path
 }
@@ -81,13 +81,13 @@ func TestSimulated(t *testing.T) {
 	}
 	n := NVML{Simulated: path}
 	if got, err := n.Devices(t.Context()); err != nil || !slices.Equal(got, want) {
-		t.Fatalf("%+v, %v; want %v", got, err, want)
+		t.Fatalf("devices: got %+v, %v; want %v", got, err, want)
 	}
 	d := gpu.Device{Simulated: true}
 	p := Processes{Simulated: path}
 	defer p.Close()
 	if got, err := p.Memory(d); err != nil || len(got) != 0 {
-		t.Errorf("with nobody there: %v, %v; want none", got, err)
+		t.Errorf("memory of the processes on an idle GPU: got %v, %v; want none", got, err)
 	}
 	idle, err := n.NewMeter(d)
 	if err != nil {
@@ -95,7 +95,7 @@ func TestSimulated(t *testing.T) {
 	}
 	idle.Sample()
 	if got := idle.Close(); got != (Figures{PowerW: 50}) {
-		t.Errorf("with nobody there: %+v", got)
+		t.Errorf("figures of an idle GPU: got %+v, want 50 W and nothing else", got)
 	}
 	pid, line := startProgram(t, "hold", "67108864")
 	if got, err := p.Memory(d); line != "held" || err != nil || len(got) != 1 || got[pid] != 64*gpu.MiB {
@@ -110,20 +110,20 @@ func TestSimulated(t *testing.T) {
 		m.Sample()
 		f := m.Close()
 		if f.PowerW < 50 || f.PowerW > 300 || f.UtilPct > 100 || f.OccupancyPct != 0 {
-			t.Fatalf("%+v; want PowerW at least 50, PowerW at most 300, UtilPct at most 100, OccupancyPct 0", f)
+			t.Fatalf("figures of a busy GPU: got %+v, want PowerW 50 to 300, UtilPct at most 100, OccupancyPct 0", f)
 		}
 		if f.UtilPct > 50 && f.PowerW > 50 {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("it is busy, and that is not seen: %+v", f)
+			t.Fatalf("figures of a busy GPU after 30s: got %+v, want a utilization and a power above 50", f)
 		}
 	}
 	if got, err := p.Memory(d); err != nil || len(got) != 2 {
-		t.Errorf("%v, %v, want two processes", got, err)
+		t.Errorf("processes on the GPU: got %v, %v; want two", got, err)
 	}
 	if got, err := p.Memory(gpu.Device{Simulated: true, Index: 1}); err != nil || len(got) != 0 {
-		t.Errorf("of the other device: %v, %v; want none", got, err)
+		t.Errorf("processes on the other GPU: got %v, %v; want none", got, err)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestSimulatedHandles(t *testing.T) {
 			t.Fatal(ret)
 		}
 		if index, ret := d.GetIndex(); ret != nvml.SUCCESS || index != 1 {
-			t.Errorf("device %d, %v", index, ret)
+			t.Errorf("index of the device: got %d, %v; want 1", index, ret)
 		}
 	}
 	if _, ret := api.DeviceGetHandleByIndex(2); ret != nvml.ERROR_INVALID_ARGUMENT {
@@ -175,45 +175,45 @@ func TestSimulatedHandles(t *testing.T) {
 		t.Errorf("another UUID: %v, want %v", ret, nvml.ERROR_NOT_FOUND)
 	}
 	if v, ret := byIndex.GetMemoryInfo_v2(); ret != nvml.SUCCESS || v.Total != 16<<30 || v.Free != v.Total {
-		t.Errorf("%+v, %v", v, ret)
+		t.Errorf("memory: got %+v, %v; want 16 GiB, all free", v, ret)
 	}
 	if c, ret := byIndex.GetClockInfo(nvml.CLOCK_SM); ret != nvml.SUCCESS || c != 1410 {
-		t.Errorf("clock: %d, %v", c, ret)
+		t.Errorf("SM clock: got %d, %v; want 1410", c, ret)
 	}
 	if v, ret := byIndex.GetTemperature(nvml.TEMPERATURE_GPU); ret != nvml.SUCCESS || v != 40 {
-		t.Errorf("temperature: %d, %v", v, ret)
+		t.Errorf("temperature: got %d, %v; want 40", v, ret)
 	}
 	if mode, _, ret := byIndex.GetMigMode(); ret != nvml.SUCCESS || mode != nvml.DEVICE_MIG_DISABLE {
-		t.Errorf("MIG: %d, %v", mode, ret)
+		t.Errorf("MIG mode: got %d, %v; want it disabled", mode, ret)
 	}
 	if v, ret := api.SystemGetCudaDriverVersion(); ret != nvml.SUCCESS || v < 12000 {
-		t.Errorf("CUDA %d, %v", v, ret)
+		t.Errorf("CUDA version: got %d, %v; want at least 12000", v, ret)
 	}
 	if _, _, ret := byIndex.GetEccMode(); ret != nvml.ERROR_NOT_SUPPORTED {
 		t.Errorf("ECC: %v, want %v", ret, nvml.ERROR_NOT_SUPPORTED)
 	}
 	if got := api.ErrorString(nvml.ERROR_NOT_SUPPORTED); got != "not supported" {
-		t.Errorf("%q, want not supported", got)
+		t.Errorf("ErrorString of NOT_SUPPORTED: got %q, want \"not supported\"", got)
 	}
 }
 
-// TestSimulatedIsNotTaken: a simulated library in place of the driver's is rejected, and one process cannot use
-// both libraries.
-func TestSimulatedIsNotTaken(t *testing.T) {
+// TestSimulatedIsNotMistakenForReal checks that a simulated library in place of the driver's is rejected, and
+// that one process cannot use both libraries.
+func TestSimulatedIsNotMistakenForReal(t *testing.T) {
 	path := simulated(t)
 	if !inChild(t, "LD_LIBRARY_PATH="+filepath.Dir(path)) {
 		return
 	}
 	if _, err := (NVML{}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), "finds the simulated") {
-		t.Errorf("%v", err)
+		t.Errorf("real NVML in a process with the simulated one: got the error %v, want one that names it", err)
 	}
 	if _, err := (NVML{Simulated: path}).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), "already loaded the other library") {
-		t.Errorf("%v", err)
+		t.Errorf("simulated NVML after the real one: got the error %v, want one about the loaded library", err)
 	}
 }
 
-// TestSimulatedExports: the library exports exactly the functions in the list, which contains all functions that
-// go-nvml's header declares.
+// TestSimulatedExports checks that the library exports exactly the functions in the list, which contains all functions
+// that go-nvml's header declares.
 func TestSimulatedExports(t *testing.T) {
 	text, err := os.ReadFile("../../../hook/nvml.def")
 	if err != nil {
@@ -234,7 +234,7 @@ func TestSimulatedExports(t *testing.T) {
 	slices.Sort(listed)
 	slices.Sort(exported)
 	if !slices.Equal(listed, exported) {
-		t.Errorf("listed %d, exported %d", len(listed), len(exported))
+		t.Errorf("exported functions: got %d, want the %d that are listed", len(exported), len(listed))
 	}
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
 	if err != nil {
@@ -250,7 +250,7 @@ func TestSimulatedExports(t *testing.T) {
 	}
 	for _, m := range declared {
 		if !slices.Contains(exported, string(m[1])) {
-			t.Errorf("%s is not there", m[1])
+			t.Errorf("exported functions: got no %s, want it", m[1])
 		}
 	}
 }
