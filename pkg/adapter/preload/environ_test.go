@@ -51,7 +51,7 @@ func TestEnviron(t *testing.T) {
 			}
 			for name := range got {
 				if !slices.Contains(Replaced, name) && !slices.Contains([]string{"LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_DEVICE_ORDER"}, name) {
-					t.Errorf("%s is not said to be replaced", name)
+					t.Errorf("variables that are replaced: got no %s, want it", name)
 				}
 			}
 		})
@@ -65,7 +65,7 @@ func TestEnvironInherits(t *testing.T) {
 		t.Errorf("LD_PRELOAD = %q, %v; want /lib/libgfaas.so:/mine.so", got["LD_PRELOAD"], err)
 	}
 	if _, set := got["GFAAS_NO_NVML"]; set {
-		t.Error("NVML is left alone unasked")
+		t.Errorf("GFAAS_NO_NVML without NoNVML: got %q, want it unset", got["GFAAS_NO_NVML"])
 	}
 	got, err = Environ(Grant{GPU: []string{"0"}, SMPct: 100, Libs: Libs{Hook: "/lib/libgfaas.so"}, NoNVML: true})
 	if err != nil || got["GFAAS_NO_NVML"] != "1" {
@@ -108,11 +108,11 @@ func TestLeadProperty(t *testing.T) {
 		rest := rapid.SliceOf(rapid.StringMatching(`/[a-z]{1,3}\.so`)).Draw(t, "rest")
 		got := strings.Split(prependPath("/ours.so", strings.Join(rest, ":"), " :"), ":")
 		if got[0] != "/ours.so" || !equal(got[1:], rest) {
-			t.Fatalf("lead of %v = %v", rest, got)
+			t.Fatalf("list with %v: got %v, want /ours.so once, then the others", rest, got)
 		}
 		again := prependPath("/ours.so", strings.Join(got, ":"), " :")
 		if again != strings.Join(got, ":") {
-			t.Fatalf("a second time it gives %q", again)
+			t.Fatalf("list with the library prepended twice: got %q, want %q", again, strings.Join(got, ":"))
 		}
 	})
 }
@@ -130,7 +130,7 @@ func TestPercentage(t *testing.T) {
 func TestNewSecret(t *testing.T) {
 	a, b := NewSecret(), NewSecret()
 	if len(a) != 48 || a == b {
-		t.Errorf("NewSecret = %q, then %q", a, b)
+		t.Errorf("NewSecret: got %q, then %q; want 48 characters, and another at the second time", a, b)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestFindLibs(t *testing.T) {
 	write(t, filepath.Join(dir, "sim", DriverFile))
 	libs, err = FindLibs()
 	if err != nil || libs.SimDir != filepath.Join(dir, "sim") {
-		t.Errorf("with the simulated driver: %+v, %v", libs, err)
+		t.Errorf("libraries with the simulated driver: got %+v, %v; want the folder %s", libs, err, filepath.Join(dir, "sim"))
 	}
 }
 

@@ -29,7 +29,7 @@ func TestWriteInside(t *testing.T) {
 			}
 		}
 		if info, err := os.Stat(filepath.Join(dir, SliceFile)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			t.Errorf("mode of %s: got %v, %v; want 0600", name, info.Mode(), err)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestCheckLoads(t *testing.T) {
 	instancetest.Compile(t, linked, []byte("int cuInit(unsigned); int main(void) { return cuInit(0); }"), driver)
 	for _, command := range []string{"sleep", "/bin/sh", script, linked} {
 		if err := preload.CheckLoads(t.Context(), command, hook); err != nil {
-			t.Errorf("%s: %v", command, err)
+			t.Errorf("CheckLoads of %s: got the error %v, want none", command, err)
 		}
 	}
 	junk := filepath.Join(t.TempDir(), "libgfaas.so")
@@ -45,7 +45,7 @@ func TestCheckLoads(t *testing.T) {
 
 // A positive answer of the loader is cached until one of the files involved changes. The
 // caller waits for the answer unless its context has ended.
-func TestLoaderIsAskedOnce(t *testing.T) {
+func TestLoaderIsQueriedOnce(t *testing.T) {
 	built, _ := instancetest.BuildLibs(t)
 	runDir, hook := t.TempDir(), filepath.Join(t.TempDir(), "libgfaas.so")
 	if err := os.Chmod(runDir, 0o700); err != nil {
@@ -74,19 +74,19 @@ func TestLoaderIsAskedOnce(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	expectAsked := func(what, command string, want bool) {
+	expectQuery := func(what, command string, want bool) {
 		t.Helper()
 		// If the answer has arrived and the context has ended, either result is valid.
 		for range 20 {
 			if err := checkLoader(cancelled, command); err != nil && want {
 				return
 			} else if err != nil {
-				t.Errorf("%s: the loader is asked", what)
+				t.Errorf("%s: the loader is queried, want the stored answer", what)
 				return
 			}
 		}
 		if want {
-			t.Errorf("%s: the loader is not asked", what)
+			t.Errorf("%s: the loader is not queried, want it queried", what)
 		}
 	}
 	folders := filepath.Join(t.TempDir(), "folders")
@@ -96,13 +96,13 @@ func TestLoaderIsAskedOnce(t *testing.T) {
 	if err := checkLoader(t.Context(), "sleep"); err != nil {
 		t.Fatal(err)
 	}
-	expectAsked("the second time", "sleep", false)
-	expectAsked("another program", "/bin/sh", false)
-	expectAsked("a program with folders of its own", folders, true)
+	expectQuery("second query", "sleep", false)
+	expectQuery("another program", "/bin/sh", false)
+	expectQuery("a program with folders of its own", folders, true)
 
 	put([]byte("half a library"))
 	if err := checkLoader(t.Context(), "sleep"); err == nil {
-		t.Error("a library that cannot be loaded is taken for the one that was there")
+		t.Error("library that cannot be loaded, in place of a valid one: got no error, want one")
 	}
 	put(library)
 	for _, command := range []string{folders, "/bin/sh"} {
@@ -110,12 +110,12 @@ func TestLoaderIsAskedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expectAsked("a program with folders of its own, again", folders, true)
-	expectAsked("after a new library", "sleep", false)
+	expectQuery("a program with folders of its own, again", folders, true)
+	expectQuery("after a new library", "sleep", false)
 	if err := os.Chmod(runDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	expectAsked("a run directory that others can write to", "sleep", true)
+	expectQuery("a run directory that others can write to", "sleep", true)
 }
 
 func TestHooked(t *testing.T) {
@@ -144,12 +144,12 @@ func TestHooked(t *testing.T) {
 			t.Fatal(err)
 		}
 		if hooked, known := preload.Hooked(cmd.Process.Pid); !known || hooked != want {
-			t.Errorf("with the library %v: hooked %v, known %v", want, hooked, known)
+			t.Errorf("process with the library %v: got hooked %v, known %v; want hooked %v, known true", want, hooked, known, want)
 		}
 		_ = in.Close()
 		_ = cmd.Wait()
 	}
 	if _, known := preload.Hooked(1 << 30); known {
-		t.Error("a process that is not there is known")
+		t.Error("Hooked of a missing process: got known true, want false")
 	}
 }

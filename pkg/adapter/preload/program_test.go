@@ -95,7 +95,7 @@ func expect(t *testing.T, err error, want string) {
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 		t.Errorf("error = %v, want one with %q", err, want)
 	case want != "" && !isUnavailable(err):
-		t.Errorf("error %q is not Unavailable", err)
+		t.Errorf("error: got %q, want one that is Unavailable", err)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestForeignArchitecture(t *testing.T) {
 func TestNotFound(t *testing.T) {
 	var missing *notFoundError
 	if err := CheckProgram(host{}, "no-such-program-anywhere"); !errors.As(err, &missing) || missing.Hint() == "" {
-		t.Errorf("error %v is not a notFoundError with a hint", err)
+		t.Errorf("error: got %v, want a notFoundError with a hint", err)
 	}
 }
 
@@ -133,7 +133,7 @@ func FuzzCheckELF(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if err := checkELF("x", bytes.NewReader(text)); err != nil && !isUnavailable(err) {
-			t.Errorf("error %q is not Unavailable", err)
+			t.Errorf("error: got %q, want one that is Unavailable", err)
 		}
 	})
 }
@@ -147,7 +147,7 @@ func FuzzInterpreter(f *testing.F) {
 		}
 		name, err := interpreter("x", []byte(text))
 		if (name == "") != (err != nil) {
-			t.Errorf("interpreter(%q) = %q, %v", text, name, err)
+			t.Errorf("interpreter(%q): got %q, %v; want either a name or an error", text, name, err)
 		}
 	})
 }
