@@ -14,7 +14,7 @@ import (
 
 // The exit status of an instance is known until Stop and then forgotten, since a daemon
 // starts any number of instances.
-func TestStoppedIsForgotten(t *testing.T) {
+func TestStoppedChildIsForgotten(t *testing.T) {
 	hook, simDir := instancetest.BuildLibs(t)
 	r := New(Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}, Keeper: logstest.Keeper})
 	for _, command := range [][]string{{"sleep", "600"}, {"sh", "-c", "exit 3"}} {
@@ -35,6 +35,6 @@ func TestStoppedIsForgotten(t *testing.T) {
 		}
 	}
 	if len(r.children) != 0 {
-		t.Errorf("%d children are remembered", len(r.children))
+		t.Errorf("children after the stop: got %d, want 0", len(r.children))
 	}
 }

@@ -61,7 +61,7 @@ func TestFind(t *testing.T) {
 			env, _ = procfs.Environ(stranger.Process.Pid)
 		}
 		if other, err := later.Find(t.Context(), ""); err != nil || len(other) != 1 || other[0].ID != "lost-0" {
-			t.Errorf("Find where another user's process claims to be an instance = %+v, %v", other, err)
+			t.Errorf("Find where another user's process claims to be an instance: got %+v, %v; want lost-0 only", other, err)
 		}
 	}
 	if err := later.Stop(t.Context(), found[0].Handle, time.Minute); err != nil {

@@ -59,7 +59,7 @@ func TestStopTerminatesClients(t *testing.T) {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatal("the client is not ready")
+					t.Fatal("the client is not ready before the deadline, want its message")
 				}
 			}
 			if c.hangs {
@@ -75,7 +75,7 @@ func TestStopTerminatesClients(t *testing.T) {
 				cancel()
 			}
 			if err := r.Stop(ctx, h, grace); err != nil || procfs.Alive(h.PID) {
-				t.Errorf("Stop: %v, and the client lives: %v", err, procfs.Alive(h.PID))
+				t.Errorf("Stop: %v, and the client is alive: %v; want neither an error nor a client", err, procfs.Alive(h.PID))
 			}
 			var want []string
 			for range c.want {

@@ -55,7 +55,7 @@ func TestReusedPID(t *testing.T) {
 		t.Errorf("State of the process = %+v, %v, want running", state, err)
 	}
 	if err := r.Stop(t.Context(), instance.Handle{PID: 1}, 0); err == nil {
-		t.Error("Stop of PID 1 succeeded")
+		t.Error("Stop of PID 1: got no error, want one")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestStopWithoutLeader(t *testing.T) {
 		}
 	}
 	if worker == 0 {
-		t.Fatal("there is no worker")
+		t.Fatal("the session has no process besides its leader after a minute, want the worker")
 	}
 	defer func() { _ = syscall.Kill(worker, syscall.SIGKILL) }()
 	if err := syscall.Kill(h.PID, syscall.SIGKILL); err != nil {
@@ -99,7 +99,7 @@ func TestStopWithoutLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Stop(t.Context(), h, time.Minute); err != nil || procfs.Alive(worker) {
-		t.Errorf("Stop: %v, and the worker lives: %v", err, procfs.Alive(worker))
+		t.Errorf("Stop: %v, and the worker is alive: %v; want neither an error nor a worker", err, procfs.Alive(worker))
 	}
 }
 
@@ -120,7 +120,7 @@ func TestWithoutFiles(t *testing.T) {
 	})
 	for n, err := range errs {
 		if !errors.Is(err, syscall.EMFILE) {
-			t.Errorf("%d: %v", n, err)
+			t.Errorf("operation %d without free descriptors: got the error %v, want %v", n, err, syscall.EMFILE)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestStartErrors(t *testing.T) {
 			r := process.New(process.Config{RunDir: dir, Libs: c.libs, Keeper: logstest.Keeper})
 			if h, err := r.Start(t.Context(), c.spec); err == nil {
 				_ = r.Stop(context.Background(), h, 0)
-				t.Error("Start succeeded")
+				t.Error("Start: got no error, want one")
 			}
 		})
 	}
@@ -190,7 +190,7 @@ func TestFolder(t *testing.T) {
 		t.Errorf("GFAAS_SOCKET = %q, want an absolute path", socket)
 	}
 	if got, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", h.PID)); err != nil || got != dir {
-		t.Errorf("it runs in %q, %v, want %q", got, err, dir)
+		t.Errorf("working directory of the instance: got %q, %v; want %q", got, err, dir)
 	}
 }
 
