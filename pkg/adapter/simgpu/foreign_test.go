@@ -55,7 +55,7 @@ func users(t *testing.T) (home, dir string) {
 	}
 	dir = fmt.Sprintf("/dev/shm/gfaas-sim-%d", victim)
 	if _, err := os.Lstat(dir); err == nil {
-		t.Fatalf("%s is there already", dir)
+		t.Fatalf("%s exists before the test, want no such folder", dir)
 	}
 	home, err := os.MkdirTemp("/dev/shm", "simgpu-test-")
 	if err != nil {
@@ -95,12 +95,12 @@ func TestFolderOfAnotherUser(t *testing.T) {
 	for _, operation := range []string{"keep", "ensure", "memory"} {
 		out, err := asVictim(t, operation)
 		if err == nil || !strings.Contains(out, dir) || !strings.Contains(out, fmt.Sprintf("is owned by uid %d", attacker)) {
-			t.Errorf("%s: %v, %s", operation, err, out)
+			t.Errorf("%s in another user's folder: got the error %v, want one that names the folder and its owner: %s", operation, err, out)
 		}
 	}
 	for _, operation := range []string{"release", "sweep"} { // nothing to do: the folder is not the victim's
 		if out, err := asVictim(t, operation); err != nil {
-			t.Errorf("%s: %v, %s", operation, err, out)
+			t.Errorf("%s in another user's folder: got the error %v, want none: %s", operation, err, out)
 		}
 	}
 	expect(t, file)
@@ -120,12 +120,12 @@ func TestFolderIsLink(t *testing.T) {
 	}
 	for _, operation := range []string{"keep", "ensure"} {
 		if out, err := asVictim(t, operation); err == nil || !strings.Contains(out, "symbolic link") {
-			t.Errorf("%s: %v, %s", operation, err, out)
+			t.Errorf("%s in a linked folder: got the error %v, want one about the symbolic link: %s", operation, err, out)
 		}
 	}
 	for _, operation := range []string{"release", "sweep"} {
 		if out, err := asVictim(t, operation); err != nil {
-			t.Errorf("%s: %v, %s", operation, err, out)
+			t.Errorf("%s in a linked folder: got the error %v, want none: %s", operation, err, out)
 		}
 	}
 	for _, name := range []string{"gpu0.state", "gpu0.mem.notes", "keep.f-0"} {
@@ -138,10 +138,10 @@ func TestFolderOfOnesOwn(t *testing.T) {
 	_, dir := users(t)
 	for _, operation := range []string{"keep", "keep", "ensure", "memory", "sweep", "release", "sweep"} {
 		if out, err := asVictim(t, operation); err != nil {
-			t.Errorf("%s: %v, %s", operation, err, out)
+			t.Errorf("%s in the user's own folder: got the error %v, want none: %s", operation, err, out)
 		}
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is left: %v", dir, err)
+		t.Errorf("folder %s at the end: got %v, want none", dir, err)
 	}
 }

@@ -82,20 +82,20 @@ func holdSlot(t *testing.T, dir string) (pid int) {
 func TestProcessMemory(t *testing.T) {
 	dir := stateFile(t, layout, 12345, 0)
 	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
-		t.Errorf("with nobody there: %v, %v; want none", got, err)
+		t.Errorf("memory without a process: got %v, %v; want none", got, err)
 	}
 	pid := holdSlot(t, dir)
 	got, err := ProcessMemory(dir, 3)
 	if err != nil || len(got) != 1 || got[pid] != gpu.Bytes(12345) {
-		t.Errorf("got %v, %v; expected 12345 of process %d", got, err, pid)
+		t.Errorf("memory: got %v, %v; want 12345 of process %d", got, err, pid)
 	}
 	if got, err := ProcessMemory(dir, 0); err != nil || got == nil || len(got) != 0 {
-		t.Errorf("of a device without a file: %v, %v", got, err)
+		t.Errorf("memory of a device without a file: got %v, %v; want an empty map", got, err)
 	}
 }
 
 // A checkpoint has moved the process's memory to the host.
-func TestProcessMemoryAway(t *testing.T) {
+func TestProcessMemoryCheckpointed(t *testing.T) {
 	dir := stateFile(t, layout, 12345, 1)
 	holdSlot(t, dir)
 	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
@@ -107,12 +107,12 @@ func TestProcessMemoryOfAnotherVersion(t *testing.T) {
 	dir := stateFile(t, layout+1, 1, 0)
 	holdSlot(t, dir)
 	if got, err := ProcessMemory(dir, 3); err == nil || !strings.Contains(err.Error(), "version") {
-		t.Errorf("got %v, %v", got, err)
+		t.Errorf("memory in a file of another version: got %v, %v; want an error about the version", got, err)
 	}
 }
 
 // The process that holds the slot has no PID in this namespace.
-func TestProcessMemoryNameless(t *testing.T) {
+func TestProcessMemoryWithoutPID(t *testing.T) {
 	dir := stateFile(t, layout, 1, 0)
 	f, err := os.OpenFile(filepath.Join(dir, "gpu3.state"), os.O_RDWR, 0)
 	if err != nil {

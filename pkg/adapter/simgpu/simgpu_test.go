@@ -55,7 +55,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "gpu1.mem.0.1 gpu1.state notes" {
-		t.Errorf("with somebody on GPU 1 there is left: %s, want gpu1.mem.0.1 gpu1.state notes", got)
+		t.Errorf("files after Sweep with a process on GPU 1: got %s, want gpu1.mem.0.1 gpu1.state notes", got)
 	}
 	slot.Type = unix.F_UNLCK
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slot); err != nil {
@@ -65,10 +65,10 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "notes" {
-		t.Errorf("with nobody there is left: %s, want notes", got)
+		t.Errorf("files after Sweep without a process: got %s, want notes", got)
 	}
 	if err := Sweep(); err != nil {
-		t.Errorf("of nothing: %v", err)
+		t.Errorf("second Sweep: %v", err)
 	}
 }
 
@@ -85,13 +85,13 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "keep.f-0" {
-		t.Errorf("there is %s, want keep.f-0", got)
+		t.Errorf("folder: got %s, want keep.f-0", got)
 	}
 	if err := Release("f-0"); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, dir); got != "" {
-		t.Errorf("there is %s", got)
+		t.Errorf("folder after the release: got %s, want it empty", got)
 	}
 }
 
