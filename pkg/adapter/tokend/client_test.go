@@ -64,16 +64,16 @@ func TestRequests(t *testing.T) {
 	})
 	ctx := context.Background()
 	if got, err := c.Register(ctx, reg); err != nil || got.MPSPipeDir != "/pipes" {
-		t.Error(got, err)
+		t.Errorf("Register: got %+v, %v; want the pipe folder /pipes", got, err)
 	}
 	if err := c.Unregister(ctx, "a"); err != nil {
 		t.Error(err)
 	}
 	if s, err := c.Status(ctx); err != nil || s.WindowMS != 100 {
-		t.Error(s, err)
+		t.Errorf("Status: got %+v, %v; want windows of 100 ms", s, err)
 	}
 	if got := strings.Join(seen, ", "); got != "POST /v1/instances, DELETE /v1/instances/a, GET /v1/status" {
-		t.Error(got)
+		t.Errorf("requests: got %s, want a registration, a removal and a status", got)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestErrors(t *testing.T) {
 			_, err := c.Register(context.Background(), wire.Registration{Instance: "a"})
 			var e *Error
 			if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.want) || e.Unavailable() != tt.unavailable {
-				t.Errorf("got %v", err)
+				t.Errorf("Register: got the error %v, want %q with Unavailable %v", err, tt.want, tt.unavailable)
 			}
 		})
 	}
@@ -115,11 +115,11 @@ func TestUnregisterUnknown(t *testing.T) {
 func TestNoDaemon(t *testing.T) {
 	_, err := Dial(filepath.Join(t.TempDir(), "none")).Status(context.Background())
 	if !ports.Unavailable(err) || ports.Hint(err) == "" {
-		t.Errorf("got %v", err)
+		t.Errorf("Status without a daemon: got the error %v, want one that is Unavailable and has a hint", err)
 	}
 }
 
-func TestCallerGivesUp(t *testing.T) {
+func TestCancelledRequest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	stop := make(chan struct{})
@@ -131,7 +131,7 @@ func TestCallerGivesUp(t *testing.T) {
 		}
 	})
 	if _, err := c.Status(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
+		t.Errorf("Status that was given up: got the error %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestEnsureWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", "")
 	_, _, err := Ensure(context.Background(), t.TempDir())
 	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "gfaas-tokend") {
-		t.Errorf("got %v", err)
+		t.Errorf("Ensure without a program: got the error %v, want one that names gfaas-tokend", err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestEnsureProgramThatFails(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	_, _, err := Ensure(context.Background(), t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "no luck today") {
-		t.Errorf("got %v", err)
+		t.Errorf("Ensure with a program that fails: got the error %v, want the program's message", err)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestLogIsBounded(t *testing.T) {
 	}
 	for _, path := range logs {
 		if info, err := os.Stat(path); err != nil || info.Size() > MaxLog+1_000_000 {
-			t.Errorf("%s: %v, %v", path, info.Size(), err)
+			t.Errorf("size of %s: got %d, %v; want at most %d", path, info.Size(), err, MaxLog+1_000_000)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestForeignRunDir(t *testing.T) {
 	asNobody(t)
 	_, _, err := Ensure(context.Background(), dir)
 	if !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint || !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("ensure: %v", err)
+		t.Errorf("Ensure in a directory without access: got the error %v, want %v with the hint %q", err, fs.ErrPermission, owndir.Hint)
 	}
 	if err := CheckRunDir(filepath.Join(dir, "run")); !ports.Unavailable(err) || ports.Hint(err) != owndir.Hint {
 		t.Errorf("a folder in it: %v", err)
@@ -216,15 +216,15 @@ func TestForeignRunDir(t *testing.T) {
 func TestDeepRunDir(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", wire.MaxSocketPath))
 	_, _, ensured := Ensure(context.Background(), dir)
-	_, asked := Dial(dir).Status(context.Background())
-	for what, err := range map[string]error{"check": CheckRunDir(dir), "ensure": ensured, "status": asked} {
+	_, queried := Dial(dir).Status(context.Background())
+	for what, err := range map[string]error{"check": CheckRunDir(dir), "ensure": ensured, "status": queried} {
 		if !ports.Unavailable(err) || !strings.Contains(err.Error(), "too long for a socket") ||
 			!strings.Contains(ports.Hint(err), "GFAAS_RUN_DIR") {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: got the error %v, want one about the socket's path with a hint about GFAAS_RUN_DIR", what, err)
 		}
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the run directory: %v, want it not made", err)
+		t.Errorf("run directory: got %v, want none", err)
 	}
 }
 
@@ -253,13 +253,13 @@ func TestSuperviseWithoutRegistration(t *testing.T) {
 	select {
 	case <-kept:
 	case <-time.After(time.Minute):
-		t.Error("it goes on looking")
+		t.Error("Supervise runs a minute after the run directory was removed, want its end")
 	}
 }
 
 // In a folder that others can write to, links could redirect the starter's writes, and any
 // program could answer.
-func TestRunDirNotOnesOwn(t *testing.T) {
+func TestUnsafeRunDir(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) (string, error){
 		"another user's": func(dir string) (string, error) { return dir, os.Chown(dir, 64999, 64999) },
 		"open to all":    func(dir string) (string, error) { return dir, os.Chmod(dir, 0o777) },
@@ -276,9 +276,9 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 				}
 				return owndir.Hint
 			}
-			asked := false
+			requested := false
 			c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
-				asked = true
+				requested = true
 				_ = json.NewEncoder(w).Encode(wire.Status{})
 			})
 			dir := filepath.Dir(c.socket)
@@ -302,18 +302,18 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 				}
 				_, _, err := Ensure(t.Context(), dir)
 				if !ports.Unavailable(err) || ports.Hint(err) != hint(dir) || !strings.Contains(err.Error(), dir) {
-					t.Errorf("answering %v: %v", answering, err)
+					t.Errorf("Ensure with a daemon that answers (%v): got the error %v, want one about the folder %s", answering, err, dir)
 				}
 				_, err = Dial(dir).Status(t.Context())
 				if !ports.Unavailable(err) || ports.Hint(err) != hint(dir) || !strings.Contains(err.Error(), dir) {
-					t.Errorf("status, answering %v: %v", answering, err)
+					t.Errorf("Status with a daemon that answers (%v): got the error %v, want one about the folder %s", answering, err, dir)
 				}
 			}
 			if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
 				t.Errorf("the file that the links lead to holds %q, %v; want precious", text, err)
 			}
-			if asked {
-				t.Error("whoever answered there was asked")
+			if requested {
+				t.Error("the program at the socket got a request, want none")
 			}
 		})
 	}
@@ -345,16 +345,16 @@ func TestDaemonOfAnotherUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := false
+	requested := false
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked = true
+		requested = true
 		_ = json.NewEncoder(w).Encode(wire.Status{})
 	})}
 	go func() { _ = s.Serve(l) }()
 	defer s.Close()
 	_, err = DialSocket(socket).Status(t.Context())
-	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "of uid 64999") || asked {
-		t.Errorf("%v; asked: %v", err, asked)
+	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "of uid 64999") || requested {
+		t.Errorf("Status at a socket of another user: got the error %v, and a request was sent: %v; want an error with uid 64999 and no request", err, requested)
 	}
 }
 
@@ -366,12 +366,12 @@ func TestLogIsNoLink(t *testing.T) {
 	}
 	if f, err := OpenLog(dir); err == nil {
 		_ = f.Close()
-		t.Error("a link was opened")
+		t.Error("log that is a symbolic link: got no error, want one")
 	}
 }
 
 // Register sends a running daemon a single request, even if the daemon is shutting down.
-func TestStartingAsksOnce(t *testing.T) {
+func TestStartingSendsOneRequest(t *testing.T) {
 	var seen []string
 	fake := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = append(seen, r.Method+" "+r.URL.Path)
@@ -388,12 +388,12 @@ func TestStartingAsksOnce(t *testing.T) {
 		t.Error(err)
 	}
 	if got := strings.Join(seen, ", "); got != "POST /v1/instances, DELETE /v1/instances/a/owner" {
-		t.Error(got)
+		t.Errorf("requests: got %s, want a registration, then the removal of its owner", got)
 	}
 }
 
 // A daemon that hangs is detected. Here, no other daemon can be started in its place.
-func TestStartingWhereTheDaemonHangs(t *testing.T) {
+func TestStartingWithHungDaemon(t *testing.T) {
 	t.Setenv("PATH", "")
 	stop := make(chan struct{})
 	defer close(stop)
@@ -409,6 +409,6 @@ func TestStartingWhereTheDaemonHangs(t *testing.T) {
 	}
 	_, err = c.Register(t.Context(), wire.Registration{Instance: "a"})
 	if !ports.Unavailable(err) || !strings.Contains(err.Error(), "gfaas-tokend") {
-		t.Errorf("got %v", err)
+		t.Errorf("Register with a daemon that hangs: got the error %v, want one that names gfaas-tokend", err)
 	}
 }

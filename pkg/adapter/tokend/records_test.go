@@ -33,14 +33,14 @@ func TestRegistrations(t *testing.T) {
 	}
 	list, err := Registrations(run)
 	if err != nil || len(list) != 4 {
-		t.Fatalf("%+v, %v; want cut, f-0, link and other", list, err)
+		t.Fatalf("registrations: got %+v, %v; want cut, f-0, link and other", list, err)
 	}
 	if list[0].Instance != "cut" || list[2].Instance != "link" || list[3].Instance != "other" || list[3].Function != "" {
-		t.Errorf("%+v", list)
+		t.Errorf("registrations: got %+v, want cut, link and other, the last without a function", list)
 	}
 	f := list[1]
 	if f.Function != "f" || len(f.Allocations()) != 2 || f.Allocations()[1].GPU != "sim:1" || f.SMPct != 12 {
-		t.Errorf("%+v", f)
+		t.Errorf("registration f-0: got %+v, want the function f on two GPUs with 12%% of the SMs", f)
 	}
 	if jobs, err := Jobs(run); err != nil || len(jobs) != 1 || jobs[0].Instance != "run" || jobs[0].OwnerPID != 7 || jobs[0].OwnerStart != 9 {
 		t.Errorf("jobs: %+v, %v; want run of process 7, started at 9", jobs, err)
@@ -49,6 +49,6 @@ func TestRegistrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Registrations(run); err == nil || !strings.Contains(err.Error(), "writable by other users") {
-		t.Errorf("where others can write: %v", err)
+		t.Errorf("run directory that others can write to: got the error %v, want one that says so", err)
 	}
 }

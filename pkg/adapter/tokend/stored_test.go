@@ -13,14 +13,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestCountStored: memory counts until either side ends the count, and a refusal has a
-// status.
+// TestCountStored checks that memory counts until either side ends the count, and
+// that a refusal has a status.
 func TestCountStored(t *testing.T) {
 	counting, stop := make(chan bool, 1), make(chan bool)
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		var s wire.Stored
 		if err := json.NewDecoder(r.Body).Decode(&s); err != nil || r.Method != "POST" || r.URL.Path != "/v1/stored" {
-			t.Errorf("%s %s: %v", r.Method, r.URL.Path, err)
+			t.Errorf("request: got %s %s, %v; want POST /v1/stored", r.Method, r.URL.Path, err)
 		}
 		if s.PID != http.StatusOK {
 			w.WriteHeader(s.PID)
@@ -43,26 +43,26 @@ func TestCountStored(t *testing.T) {
 		return c.CountStored(t.Context(), wire.Stored{PID: status, GPU: "sim", Bytes: 1})
 	}
 	if count, err := ask(http.StatusNoContent); count != nil || err != nil {
-		t.Errorf("in no instance: %v, %v", count, err)
+		t.Errorf("process in no instance: got %v, %v; want neither a count nor an error", count, err)
 	}
 	for _, status := range []int{http.StatusConflict, http.StatusGone, http.StatusServiceUnavailable} {
 		var e *Error
 		if count, err := ask(status); count != nil || !errors.As(err, &e) || e.Status != status || err.Error() != "no" ||
 			e.Unavailable() != (status == http.StatusServiceUnavailable) {
-			t.Errorf("%d: %v, %v", status, count, err)
+			t.Errorf("status %d: got %v, %v; want an error with that status", status, count, err)
 		}
 	}
 	count, err := ask(http.StatusOK)
 	if err != nil || count.Instance != "a" {
-		t.Fatal(count, err)
+		t.Fatalf("count: got %+v, %v; want instance a", count, err)
 	}
 	select {
 	case <-count.Done():
-		t.Error("it has ended")
+		t.Error("count: got Done, want it to last")
 	default:
 	}
 	if count.Close(); len(counting) != 0 {
-		t.Error("it is closed, and counts")
+		t.Error("closed count: the daemon still counts, want it to stop")
 	}
 	if count, err = ask(http.StatusOK); err != nil {
 		t.Fatal(err)
@@ -73,9 +73,9 @@ func TestCountStored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	if count, err := c.CountStored(ctx, wire.Stored{PID: http.StatusOK}); count != nil || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without time: %v, %v", count, err)
+		t.Errorf("request without time: got %v, %v; want %v", count, err, context.DeadlineExceeded)
 	}
 	if count, err := Dial(t.TempDir()).CountStored(t.Context(), wire.Stored{}); count != nil || !ports.Unavailable(err) {
-		t.Errorf("without a daemon: %v, %v", count, err)
+		t.Errorf("request without a daemon: got %v, %v; want an error that is Unavailable", count, err)
 	}
 }
