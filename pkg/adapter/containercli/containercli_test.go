@@ -13,8 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 )
 
-// TestParse: Parse inserts the slice's arguments directly after run, and refuses commands
-// whose container would run outside the slice.
+// TestParse checks that Parse inserts the slice's arguments directly after run, and
+// refuses commands whose container would run outside the slice.
 func TestParse(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "")
 	t.Setenv("DOCKER_CONTEXT", "")
