@@ -181,8 +181,8 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 }
 
-// TestReplacedIsRead: a file that replaces the state file is read, even if it has the
-// same size and mtime.
+// TestReplacedIsRead checks that a file that replaces the state file is read, even if it
+// has the same size and mtime.
 func TestReplacedIsRead(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	write := func(path string, text []byte) {

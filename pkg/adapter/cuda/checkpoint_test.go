@@ -34,8 +34,8 @@ func (p *processes) Checkpoint(pid int) error            { return p.to("save", p
 func (p *processes) Restore(pid int) error               { return p.to("restore", pid, Checkpointed, Locked) }
 func (p *processes) Unlock(pid int) error                { return p.to("unlock", pid, Locked, Running) }
 
-// TestPark: Park locks all processes before it moves the first one. After a failure, Park and Unpark work from
-// any state.
+// TestPark checks that Park locks all processes before it moves the first one. After a failure, Park and
+// Unpark work from any state.
 func TestPark(t *testing.T) {
 	broken := errors.New("broken")
 	for _, c := range []struct {

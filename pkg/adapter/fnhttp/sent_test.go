@@ -34,8 +34,8 @@ func (l lateConn) Close() error {
 	return l.TCPConn.Close()
 }
 
-// TestSentBeforeWriteReturns: an instance that has ended may have read a call before the
-// writer's write returned; the call must not be sent to another instance.
+// TestSentBeforeWriteReturns checks that an instance that has ended may have read a call
+// before the writer's write returned; the call must not be sent to another instance.
 func TestSentBeforeWriteReturns(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
