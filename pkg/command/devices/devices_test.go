@@ -43,7 +43,7 @@ func TestNoteSimulated(t *testing.T) {
 		}
 		missing := strings.Contains(errs.String(), "no NVIDIA driver found: ")
 		if !strings.Contains(errs.String(), "running on the simulated GPU; its figures are not those of a real GPU") || missing != (gpu == "") {
-			t.Errorf("--gpu %q: %q", gpu, &errs)
+			t.Errorf("note with --gpu %q: got %q, want that the GPU is simulated, and the missing driver only without --gpu", gpu, &errs)
 		}
 	}
 }
