@@ -21,9 +21,9 @@ func TestExclusive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var late *AtWorkError
-	if _, err := exclusive(t.Context(), env, run, time.Millisecond); !errors.As(err, &late) || late.PID != os.Getpid() || !late.Locked() {
-		t.Errorf("while another is at work: %v", err)
+	var atWork *AtWorkError
+	if _, err := exclusive(t.Context(), env, run, time.Millisecond); !errors.As(err, &atWork) || atWork.PID != os.Getpid() || !atWork.Locked() {
+		t.Errorf("Exclusive while another process holds the lock: got the error %v, want an AtWorkError of process %d", err, os.Getpid())
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -34,28 +34,28 @@ func TestExclusive(t *testing.T) {
 		done <- err
 	}()
 	if !AtWork(run) {
-		t.Error("nothing is at work, while the lock is held")
+		t.Error("AtWork while the lock is held: got false, want true")
 	}
 	release()
 	if err := <-done; err != nil {
-		t.Errorf("once it has ended: %v", err)
+		t.Errorf("Exclusive after the release: %v", err)
 	}
 	if AtWork(run) || AtWork(filepath.Join(run, "none")) {
-		t.Error("something is at work, while the lock is not held")
+		t.Error("AtWork while the lock is not held: got true, want false")
 	}
-	if left, err := os.ReadDir(run); err != nil || len(left) != 0 {
-		t.Errorf("left are %v, %v", left, err)
+	if remaining, err := os.ReadDir(run); err != nil || len(remaining) != 0 {
+		t.Errorf("files in the run directory at the end: got %v, %v; want none", remaining, err)
 	}
 	if err := os.Chmod(run, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Exclusive(t.Context(), env, run); err == nil || !ports.Unavailable(err) || !strings.Contains(err.Error(), "writable by other users") {
-		t.Errorf("where others can write: %v", err)
+		t.Errorf("run directory that others can write to: got the error %v, want one that says so", err)
 	}
 }
 
-// TestExclusiveTells checks that a waiting command prints a note with the other process.
-func TestExclusiveTells(t *testing.T) {
+// TestExclusiveNamesHolder checks that a waiting command prints a note with the other process.
+func TestExclusiveNamesHolder(t *testing.T) {
 	run, messages := t.TempDir(), make(chan string, 1)
 	if err := os.Chmod(run, 0o700); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestExclusiveTells(t *testing.T) {
 		done <- err
 	}()
 	if text := <-messages; !strings.Contains(text, "waiting until process") {
-		t.Errorf("said %q", text)
+		t.Errorf("note of a waiting command: got %q, want one with the process", text)
 	}
 	_ = lock.Remove()
 	if err := <-done; err != nil {
