@@ -74,7 +74,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	defer tick.Stop()
 	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
 		if time.Now().After(end) {
-			ts.Fatalf("%v: not within %v", args, patience)
+			ts.Fatalf("await %v: after %v, success is %v, want %v", args, patience, neg, !neg)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	for end := time.Now().Add(patience); !copied(); <-tick.C {
 		if time.Now().After(end) {
 			_ = cmd.Process.Kill()
-			ts.Fatalf("%v: no copy within %v", args, patience)
+			ts.Fatalf("%v: got no copy of standard input in $TMPDIR within %v, want one", args, patience)
 		}
 	}
 	sig := unix.SignalNum("SIG" + args[0])
@@ -124,8 +124,8 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 	if got := clitest.Status(ts, cmd.Wait()); got != 128+int(sig) {
 		ts.Fatalf("%v: exit status %d, want %d", args, got, 128+int(sig))
 	}
-	if left, err := os.ReadDir(ts.Getenv("TMPDIR")); err != nil || len(left) > 0 {
-		ts.Fatalf("left behind: %v, %v", left, err)
+	if remaining, err := os.ReadDir(ts.Getenv("TMPDIR")); err != nil || len(remaining) > 0 {
+		ts.Fatalf("files in $TMPDIR at the end: got %v, %v; want none", remaining, err)
 	}
 }
 
@@ -138,7 +138,7 @@ func post(ts *testscript.TestScript, _ bool, args []string) {
 	text, status := requestGateway(ts, "POST", args[1], body)
 	fmt.Fprint(ts.Stdout(), text)
 	if strconv.Itoa(status) != args[0] {
-		ts.Fatalf("%v: status %d: %s", args, status, text)
+		ts.Fatalf("post %v: got status %d, want %s: %s", args, status, args[0], text)
 	}
 }
 
@@ -153,7 +153,7 @@ func answers(ts *testscript.TestScript, _ bool, args []string) {
 			return
 		}
 		if time.Now().After(end) {
-			ts.Fatalf("%v: not within %v: %s", args, patience, text)
+			ts.Fatalf("answer of %s within %v: got %s, want a match of %s", args[0], patience, text, args[1])
 		}
 	}
 }
