@@ -137,7 +137,7 @@ func (s *soak) kill(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	if out := s.outputs[cmd]; out.contains("BAD") || cmd.ProcessState.ExitCode() != -1 {
-		s.t.Errorf("%v ended with %v: %s", cmd.Args, cmd.ProcessState, &out.text)
+		s.t.Errorf("%v: got the status %v, want that of a kill: %s", cmd.Args, cmd.ProcessState, &out.text)
 	}
 	if s.outputs[cmd].contains("good") {
 		s.good++
@@ -192,7 +192,7 @@ func (s *soak) mustCall(r wire.Request, files ...*os.File) wire.Answer {
 			return a
 		}
 	}
-	s.t.Fatalf("%+v: %v", r, err)
+	s.t.Fatalf("request %+v: %v", r, err)
 	return wire.Answer{}
 }
 
@@ -269,18 +269,18 @@ func TestKills(t *testing.T) {
 	}
 	for end := time.Now().Add(patience); s.mustCall(wire.Request{Op: wire.OpStat}).Daemon.Refs > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("all instances are gone, and models are held")
+			t.Fatalf("models are in use %v after all instances were killed, want none", patience)
 		}
 	}
 	for _, m := range modelsAt(t, filepath.Join(dir, "run", "model.sock")) {
 		s.mustCall(wire.Request{Op: wire.OpRemove, Name: m.Name})
 	}
-	if left := s.mustCall(wire.Request{Op: wire.OpStat}).Daemon; left.Used != 0 || left.Models != 0 {
-		t.Errorf("all models were removed: %+v", left)
+	if remaining := s.mustCall(wire.Request{Op: wire.OpStat}).Daemon; remaining.Used != 0 || remaining.Models != 0 {
+		t.Errorf("daemon after the removal of all models: got %+v, want no model and no memory", remaining)
 	}
 	t.Logf("%d kills; %d instances had read their model", kills, s.good)
 	if s.good == 0 {
-		t.Error("no instance has read its model")
+		t.Error("instances that have read their model: got 0, want at least 1")
 	}
 	s.kill(s.daemon)
 	if used, err := simgpu.ProcessMemory(sim, 0); err != nil || len(used) > 0 {
@@ -333,13 +333,13 @@ func TestOneCopy(t *testing.T) {
 		cmd := s.start("model-instance", "a", path)
 		for end := time.Now().Add(patience); !s.outputs[cmd].contains("good"); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("instance %d does not have its model: %s", n, &s.outputs[cmd].text)
+				t.Fatalf("instance %d has no model after %v, want one: %s", n, patience, &s.outputs[cmd].text)
 			}
 		}
 	}
 	now := s.mustCall(wire.Request{Op: wire.OpStat}).Daemon
 	if now.Loads != 1 || now.Refs != 9 {
-		t.Errorf("%+v, want Loads 1 and Refs 9", now)
+		t.Errorf("counts of the daemon: got %+v, want Loads 1 and Refs 9", now)
 	}
 	memory, err := simgpu.ProcessMemory(sim, 0)
 	if err != nil {
@@ -350,6 +350,6 @@ func TestOneCopy(t *testing.T) {
 		sum += n
 	}
 	if sum != gpu.Bytes(now.Used) || len(memory) != 10 {
-		t.Errorf("%d processes have %v of GPU memory together, and the model has %v", len(memory), sum, gpu.Bytes(now.Used))
+		t.Errorf("GPU memory: got %v in %d processes, want the model's %v in 10", sum, len(memory), gpu.Bytes(now.Used))
 	}
 }

@@ -14,21 +14,21 @@ import (
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-// TestNoRoomIsBusy: for a lack of room, the exit status is that of a timeout, and the code for -o json is "busy".
+// TestNoRoomIsBusy checks that for a lack of room, the exit status is that of a timeout, and the code for -o json is "busy".
 func TestNoRoomIsBusy(t *testing.T) {
 	err := explain(fmt.Errorf("put m: %w", &wire.Error{Code: wire.CodeBusy, Message: "full"}))
 	var of *cli.Error
 	var named interface{ JSONCode() string }
 	if !errors.As(err, &of) || of.Exit != cli.ExitTimeout || !errors.As(of.Err, &named) || named.JSONCode() != "busy" {
-		t.Errorf("got %#v", err)
+		t.Errorf("lack of room: got %#v, want the exit status %d and the code busy", err, cli.ExitTimeout)
 	}
 	if err := explain(&wire.Error{Code: wire.CodeCapacity}); errors.As(err, &named) && named.JSONCode() == "busy" {
-		t.Errorf("too large a model is %#v", err)
+		t.Errorf("model above the capacity: got %#v, want another code than busy", err)
 	}
 }
 
-// TestPutInALog: if standard error is not a terminal, a line every 30 s reports how much of a model is loaded or
-// written to a file. With --quiet there are no such lines.
+// TestPutInALog checks that if standard error is not a terminal, a line every 30 s reports how much of a model is
+// loaded or written to a file, and that with --quiet there are no such lines.
 func TestPutInALog(t *testing.T) {
 	for _, quiet := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestPutInALog(t *testing.T) {
 			began := time.Now()
 			var written atomic.Int64
 			// The model waits for room, then it is loaded, then it is written to a file.
-			look := func() (*wire.Status, error) {
+			status := func() (*wire.Status, error) {
 				m := &wire.Status{State: wire.StateFile, Bytes: 1000}
 				switch passed := time.Since(began); { // the changes never coincide with a line
 				case passed > 135*time.Second:
@@ -54,7 +54,7 @@ func TestPutInALog(t *testing.T) {
 			closed := false
 			end := follow(t.Context(), &cli.Env{Prog: "gfaas-modeld", Err: &log, Quiet: quiet}, "llama/8b", &written,
 				func(context.Context) (func() (*wire.Status, error), func(), error) {
-					return look, func() { closed = true }, nil
+					return status, func() { closed = true }, nil
 				})
 			time.Sleep(151*time.Second + time.Millisecond)
 			synctest.Wait()

@@ -84,7 +84,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	defer tick.Stop()
 	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
 		if time.Now().After(end) {
-			ts.Fatalf("%v: not within %v", args, patience)
+			ts.Fatalf("await %v: after %v, success is %v, want %v", args, patience, neg, !neg)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func stalled(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	case <-time.After(patience):
 		_ = cmd.Process.Kill()
-		ts.Fatalf("%v: SIG%s did not end it within %v", args, args[0], patience)
+		ts.Fatalf("%v: SIG%s did not end gfaas-modeld within %v, want its end", args, args[0], patience)
 	}
 }
 
@@ -147,6 +147,6 @@ func notified(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := conn.Read(buf)
 	ts.Check(err)
 	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
-		ts.Fatalf("told %q, want %q", got, args[0])
+		ts.Fatalf("message for systemd: got %q, want %q", got, args[0])
 	}
 }

@@ -33,7 +33,7 @@ func TestSlicesFor(t *testing.T) {
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var of tokens.Stored
 			if err := json.NewDecoder(r.Body).Decode(&of); err != nil || of.PID != 7 {
-				t.Errorf("%+v, %v; want PID 7", of, err)
+				t.Errorf("request to the token daemon: got %+v, %v; want PID 7", of, err)
 			}
 			w.WriteHeader(status)
 			fmt.Fprint(w, `{"message":"no"}`)
@@ -59,6 +59,6 @@ func TestSlicesFor(t *testing.T) {
 	t.Setenv("GFAAS_RUN_DIR", filepath.Join(dir, "none"))
 	var gone interface{ Unavailable() bool }
 	if count, err := slicesFor(filepath.Join(dir, "model.sock")).Count(t.Context(), tokens.Stored{PID: 7}); count != nil || !errors.As(err, &gone) || !gone.Unavailable() {
-		t.Errorf("without a token daemon: %v, %v", count, err)
+		t.Errorf("count without a token daemon: got %v, %v; want an error that says that it is unavailable", count, err)
 	}
 }
