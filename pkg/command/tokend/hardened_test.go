@@ -15,9 +15,9 @@ func TestHardened(t *testing.T) {
 	}
 	defer f.Close()
 	if f.Type != elf.ET_DYN {
-		t.Errorf("it is %v, want %v", f.Type, elf.ET_DYN)
+		t.Errorf("type of the executable: got %v, want %v", f.Type, elf.ET_DYN)
 	}
 	if text, err := exec.Command(path, "--version").CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, text)
+		t.Errorf("--version without a driver: %v, want success: %s", err, text)
 	}
 }

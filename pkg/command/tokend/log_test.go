@@ -37,7 +37,7 @@ func TestOwnLogIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(part) > tokend.MaxLog+len(pad)+100 {
-			t.Errorf("%s has %d bytes", path, len(part))
+			t.Errorf("%s: got %d bytes, want at most %d", path, len(part), tokend.MaxLog+len(pad)+100)
 		}
 		text += string(part)
 	}
@@ -49,15 +49,15 @@ func TestOwnLogIsBounded(t *testing.T) {
 		}
 	}
 	if len(lines) < 12 || lines[len(lines)-1] != "last words" {
-		t.Errorf("%d lines are left, the last %q", len(lines), lines[len(lines)-1])
+		t.Errorf("log: got %d lines, the last %q; want at least 12, the last \"last words\"", len(lines), lines[len(lines)-1])
 	}
 	if all, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(all) != 2 {
-		t.Errorf("files %v, %v", all, err)
+		t.Errorf("files of the log: got %v, %v; want 2", all, err)
 	}
 }
 
-// TestOtherLogIsLeftAlone checks that standard error is not rotated if it is another file.
-func TestOtherLogIsLeftAlone(t *testing.T) {
+// TestOtherLogIsNotRotated checks that standard error is not rotated if it is another file.
+func TestOtherLogIsNotRotated(t *testing.T) {
 	dir := t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "mine.log"))
 	if err != nil {
@@ -65,6 +65,6 @@ func TestOtherLogIsLeftAlone(t *testing.T) {
 	}
 	defer f.Close()
 	if log := bounded(f, dir); log != io.Writer(f) {
-		t.Errorf("logs to %T", log)
+		t.Errorf("log of another file: got %T, want the file itself", log)
 	}
 }

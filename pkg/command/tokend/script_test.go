@@ -61,7 +61,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	defer tick.Stop()
 	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
 		if time.Now().After(end) {
-			ts.Fatalf("%v: not within %v", args, patience)
+			ts.Fatalf("await %v: after %v, success is %v, want %v", args, patience, neg, !neg)
 		}
 	}
 }
@@ -144,18 +144,18 @@ func registrationKept(ts *testscript.TestScript, _ bool, args []string) {
 	})
 	ts.Check(err)
 	if !answer.IdleExit {
-		ts.Fatalf("the daemon does not say that it leaves when it is idle: %+v", answer)
+		ts.Fatalf("registration: got %+v, want IdleExit true", answer)
 	}
-	told := make(chan error, 1)
-	go c.Supervise(ctx, args[0], 10*time.Millisecond, func(err error) { told <- err })
+	restarted := make(chan error, 1)
+	go c.Supervise(ctx, args[0], 10*time.Millisecond, func(err error) { restarted <- err })
 	pid, err := daemonOf(dir)
 	ts.Check(err)
 	ts.Check(unix.Kill(pid, unix.SIGKILL))
 	select {
-	case err := <-told:
+	case err := <-restarted:
 		ts.Check(err)
 	case <-time.After(patience):
-		ts.Fatalf("it is not started again")
+		ts.Fatalf("the daemon was not restarted within %v after SIGKILL, want a restart", patience)
 	}
 }
 
@@ -187,7 +187,7 @@ func end(dir string) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("daemon %d does not end", pid)
+			return fmt.Errorf("daemon %d still serves %s %v after SIGTERM", pid, dir, patience)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func notified(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := notifyConn.Read(buf)
 	ts.Check(err)
 	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
-		ts.Fatalf("told %q, want %q", got, args[0])
+		ts.Fatalf("message for systemd: got %q, want %q", got, args[0])
 	}
 }
 
@@ -228,7 +228,7 @@ func window(ts *testscript.TestScript, _ bool, args []string) {
 			return
 		}
 		if time.Now().After(end) {
-			ts.Fatalf("the window is %v ms, %v", s.WindowMS, err)
+			ts.Fatalf("window after %v: got %v ms, %v; want %v ms", patience, s.WindowMS, err, want)
 		}
 	}
 }
