@@ -202,7 +202,7 @@ func TestAdmission(t *testing.T) {
 				checkRefusal(t, a, 403, refusal.Auth)
 			case a.status == 401 && c.auth == nothing:
 				if checkRefusal(t, a, 401, refusal.Auth); !strings.Contains(a.body, "--auth") || a.header.Get("WWW-Authenticate") == "" {
-					t.Errorf("%s %v: the message does not name --auth, or there is no challenge", a.body, a.header)
+					t.Errorf("refusal: got %s with the header %v, want a message that names --auth, and a challenge", a.body, a.header)
 				}
 			case a.status == 401:
 				if checkRefusal(t, a, 401, refusal.Auth); a.header.Get("WWW-Authenticate") != `Basic realm="gfaas"` {
@@ -233,7 +233,7 @@ func (w *world) token() string {
 	_, after, _ := strings.Cut(string(page), `"Gfaas-Token": "`)
 	token, _, found := strings.Cut(after, `"`)
 	if !found || token == "" {
-		w.t.Fatalf("no token in %s", page)
+		w.t.Fatalf("page of the gateway: got no token, want one, in %s", page)
 	}
 	return token
 }
@@ -348,13 +348,13 @@ func TestAllowedHostsAreReadAgain(t *testing.T) {
 // the test's own connections, even if the client has closed its sending side. It does not
 // admit a connection that the client has closed, for which the kernel may report root.
 func TestRealPeers(t *testing.T) {
-	looks, closed, looked := make(chan struct{}, 9), make(chan struct{}), make(chan error, 9)
+	lookups, closed, results := make(chan struct{}, 9), make(chan struct{}), make(chan error, 9)
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
 		c.peerUser = func(ctx context.Context) (int, error) {
-			looks <- struct{}{}
+			lookups <- struct{}{}
 			<-closed
 			uid, err := api.ConnectionUser(ctx)
-			looked <- err
+			results <- err
 			return uid, err
 		}
 	})
@@ -363,15 +363,15 @@ func TestRealPeers(t *testing.T) {
 		select {
 		case <-came:
 		case <-time.After(patience):
-			t.Fatalf("the user is not looked up of %s", what)
+			t.Fatalf("the gateway did not look up the user of %s within %v, want a lookup", what, patience)
 		}
 	}
 	const request = "GET /system/functions HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	gone := w.dial(request)
-	wait("a connection", looks)
-	_ = gone.Close()
+	closing := w.dial(request)
+	wait("a connection", lookups)
+	_ = closing.Close()
 	close(closed)
-	if err := <-looked; !errors.Is(err, api.ErrNotHeld) {
+	if err := <-results; !errors.Is(err, api.ErrNotHeld) {
 		t.Errorf("closed: got %v, want %v", err, api.ErrNotHeld)
 	}
 	if a := readAnswer(t, w.dial(request)); a.status != 200 {

@@ -33,8 +33,8 @@ func raw(text string, also ...func()) http.HandlerFunc {
 	}
 }
 
-// TestInvalidAnswersAreNotPassedOn: the gateway does not pass on an invalid or incomplete
-// answer. It does not retry the call, and it releases the call's place.
+// TestInvalidAnswersAreNotPassedOn checks that the gateway does not pass on an invalid or
+// incomplete answer. It does not retry the call, and it releases the call's place.
 func TestInvalidAnswersAreNotPassedOn(t *testing.T) {
 	seen := 0
 	count := func() { seen++ }
@@ -60,8 +60,8 @@ func TestInvalidAnswersAreNotPassedOn(t *testing.T) {
 	checkRefusal(t, w.do("GET", "/function/f", "", "Connection", "Upgrade", "Upgrade", "f\xe9"), 400, refusal.BadRequest)
 }
 
-// TestCutAnswerResetsConnection: if an answer without a length is cut off, the caller's
-// connection is reset, so that the caller cannot take the answer for complete.
+// TestCutAnswerResetsConnection checks that if an answer without a length is cut off, the
+// caller's connection is reset, so that the caller cannot take the answer for complete.
 func TestCutAnswerResetsConnection(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/cut": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")}, nil)
 	w.apply(fn("f"))
@@ -75,8 +75,8 @@ func TestCutAnswerResetsConnection(t *testing.T) {
 	}
 }
 
-// TestDrainPassesAnswers: during shutdown, the gateway passes on the complete answer of
-// an instance, however slowly the caller reads it within --drain.
+// TestDrainPassesAnswers checks that during shutdown, the gateway passes on the complete
+// answer of an instance, however slowly the caller reads it within --drain.
 func TestDrainPassesAnswers(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -102,8 +102,8 @@ func TestDrainPassesAnswers(t *testing.T) {
 	w.close()
 }
 
-// TestUnreadInterimAnswersHoldNoPlace: a caller that does not read 1xx answers does not
-// occupy its slot forever.
+// TestUnreadInterimAnswersHoldNoPlace checks that a caller that does not read 1xx answers
+// does not occupy its slot forever.
 func TestUnreadInterimAnswersHoldNoPlace(t *testing.T) {
 	began := make(chan struct{}, 100)
 	early := "HTTP/1.1 103 Early Hints\r\nX-A: " + strings.Repeat("a", 900<<10) + "\r\n\r\n"
@@ -123,8 +123,8 @@ func TestUnreadInterimAnswersHoldNoPlace(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestAnswerBeforeEndOfBody: the gateway passes on an answer at once if it arrives before
-// the request's body is complete.
+// TestAnswerBeforeEndOfBody checks that the gateway passes on an answer at once if it
+// arrives before the request's body is complete.
 func TestAnswerBeforeEndOfBody(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/no": raw("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")}, func(c *Config) { c.BodyTimeout = time.Hour })
 	w.apply(fn("f"))
@@ -135,8 +135,8 @@ func TestAnswerBeforeEndOfBody(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestContinueOnce: a caller that sends Expect: 100-continue gets exactly one 100
-// Continue.
+// TestContinueOnce checks that a caller that sends Expect: 100-continue gets exactly one
+// 100 Continue.
 func TestContinueOnce(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
@@ -147,8 +147,8 @@ func TestContinueOnce(t *testing.T) {
 	}
 }
 
-// TestUpgradeHalfClosed: a caller that has closed its sending side of an upgraded
-// connection still receives the function's data.
+// TestUpgradeHalfClosed checks that a caller that has closed its sending side of an
+// upgraded connection still receives the function's data.
 func TestUpgradeHalfClosed(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/socket": func(rw http.ResponseWriter, _ *http.Request) {
 		conn, rest, err := http.NewResponseController(rw).Hijack()
@@ -175,8 +175,8 @@ func TestUpgradeHalfClosed(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestDisconnectDuringLongBody: the gateway notices when a caller disconnects before its
-// long body was read, whether the call is queued or running.
+// TestDisconnectDuringLongBody checks that the gateway notices when a caller disconnects
+// before its long body was read, whether the call is queued or running.
 func TestDisconnectDuringLongBody(t *testing.T) {
 	began, release := make(chan struct{}, 10), make(chan struct{})
 	w := newWorld(t, pathHandlers{"/hang": func(http.ResponseWriter, *http.Request) {
@@ -193,18 +193,18 @@ func TestDisconnectDuringLongBody(t *testing.T) {
 	runs := long()
 	<-began
 	waits := long()
-	w.until("one waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+	w.until("one call of f is queued", func() bool { return *w.Status().Functions[0].Waiting == 1 })
 	_ = waits.Close()
-	w.until("none waits", func() bool { return *w.Status().Functions[0].Waiting == 0 })
+	w.until("no call of f is queued", func() bool { return *w.Status().Functions[0].Waiting == 0 })
 	_ = runs.Close()
 	w.awaitNoCalls()
 	if len(began) > 0 {
-		t.Error("a queued call ran although its caller had disconnected")
+		t.Errorf("calls that began after their callers disconnected: got %d, want 0", len(began))
 	}
 }
 
-// TestIncompleteBodyTakesNoQueuePlace: a call whose body is incomplete takes no place in
-// the queue.
+// TestIncompleteBodyTakesNoQueuePlace checks that a call whose body is incomplete takes
+// no place in the queue.
 func TestIncompleteBodyTakesNoQueuePlace(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f", func(f *function.Function) { f.Queue = 1 }))
@@ -215,8 +215,8 @@ func TestIncompleteBodyTakesNoQueuePlace(t *testing.T) {
 	}
 }
 
-// TestRemoveWithQueuedCalls: queued calls of a removed function run on the existing
-// instances, and the function's metrics disappear.
+// TestRemoveWithQueuedCalls checks that queued calls of a removed function run on the
+// existing instances, and the function's metrics disappear.
 func TestRemoveWithQueuedCalls(t *testing.T) {
 	began, release := make(chan struct{}, 10), make(chan struct{})
 	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
@@ -233,7 +233,7 @@ func TestRemoveWithQueuedCalls(t *testing.T) {
 	<-began
 	call()
 	call()
-	w.until("two wait", func() bool { return *w.Status().Functions[0].Waiting == 2 })
+	w.until("two calls of f are queued", func() bool { return *w.Status().Functions[0].Waiting == 2 })
 	slow := w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nha")
 	w.incoming(1)
 	labelled := func() bool {
@@ -243,21 +243,22 @@ func TestRemoveWithQueuedCalls(t *testing.T) {
 	if err := w.catalog.Remove(context.Background(), "f"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it is gone", func() bool { return w.dispatcher.Function("f") == nil }) // until then, a new call would be queued with the others
+	w.until("the gateway has forgotten f", func() bool { return w.dispatcher.Function("f") == nil }) // until then, a new call would be queued with the others
 	checkRefusal(t, w.do("GET", "/function/f/x", ""), 404, refusal.NoFunction)
 	close(release)
 	wg.Wait()
-	w.until("nothing is left of it", func() bool { return len(w.runtime.Running()) == 0 && !labelled() })
+	w.until("no instance of f runs and no metric names f", func() bool { return len(w.runtime.Running()) == 0 && !labelled() })
 	_, _ = io.WriteString(slow, "lf")
 	if a := readAnswer(t, slow); a.status != 404 {
 		t.Errorf("got %+v; want status 404", a)
 	}
 	if labelled() {
-		t.Error("the name of the removed function is still a label of the metrics")
+		t.Error("labels of the metrics: got the name of the removed function, want none")
 	}
 }
 
-// TestCallRightAfterApply: a call succeeds immediately after its function was applied.
+// TestCallRightAfterApply checks that a call succeeds immediately after its function was
+// applied.
 func TestCallRightAfterApply(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	for n := range 20 {
@@ -271,8 +272,8 @@ func TestCallRightAfterApply(t *testing.T) {
 	}
 }
 
-// TestGatewayErrorsAreLabelled: on every path, the gateway's own errors carry the headers
-// that identify them.
+// TestGatewayErrorsAreLabelled checks that on every path, the gateway's own errors carry
+// the headers that identify them.
 func TestGatewayErrorsAreLabelled(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
 	checkRefusal(t, w.do("GET", "/system/async/none", ""), 404, refusal.NoCall)

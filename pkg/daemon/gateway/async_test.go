@@ -63,14 +63,14 @@ func receiver(t *testing.T) (address string, answers chan came) {
 	return s.URL, took
 }
 
-// take returns the next request that a callback receiver got.
-func take(t *testing.T, from chan came) came {
+// nextCallback returns the next request that a callback receiver got.
+func nextCallback(t *testing.T, from chan came) came {
 	t.Helper()
 	select {
 	case c := <-from:
 		return c
 	case <-time.After(patience):
-		t.Fatal("no callback arrived in time")
+		t.Fatalf("callback: got none within %v, want one", patience)
 		return came{}
 	}
 }
@@ -97,11 +97,11 @@ func TestAsync(t *testing.T) {
 	if a.status != 202 || a.body != "" || a.header.Get("X-Call-Id") != "one" {
 		t.Errorf("got %+v; want status 202, no body, X-Call-Id one", a)
 	}
-	got := take(t, took)
+	got := nextCallback(t, took)
 	if got.body != "hello" || got.header.Get("X-Call-Id") != "one" || got.header.Get("X-Function-Name") != "f" || got.header.Get("X-Function-Status") != "200" {
 		t.Errorf(`got %+v; want body "hello", X-Call-Id one, X-Function-Name f, X-Function-Status 200`, got)
 	}
-	w.until("done", func() bool {
+	w.until("the asynchronous call is done", func() bool {
 		return w.state("one") == async.Status{ID: "one", Function: "f", State: "done", Attempts: 1, Status: 200}
 	})
 	same := []string{"X-Callback-Url", back, "X-Call-Id", "one"}
@@ -115,19 +115,19 @@ func TestAsync(t *testing.T) {
 	if a = w.do("POST", "/async-function/f", long, "X-Callback-Url", back); a.status != 202 || a.header.Get("X-Call-Id") == "" {
 		t.Errorf("got %+v; want status 202, a header X-Call-Id", a)
 	}
-	if got := take(t, took); got.body != long || got.header.Get("X-Call-Id") != a.header.Get("X-Call-Id") {
+	if got := nextCallback(t, took); got.body != long || got.header.Get("X-Call-Id") != a.header.Get("X-Call-Id") {
 		t.Errorf("got %d bytes of call %s, want %d of call %s", len(got.body), got.header.Get("X-Call-Id"), len(long), a.header.Get("X-Call-Id"))
 	}
 	if a := w.do("GET", "/system/async/none", ""); a.status != 404 || a.reason() != "no-call" {
 		t.Errorf("got %+v; want status 404, reason no-call", a)
 	}
-	w.until("counted", func() bool {
+	w.until("the metrics count the asynchronous calls", func() bool {
 		return strings.Contains(w.do("GET", "/metrics", "").body, `gfaas_async_total{function="f",result="done"} 2`)
 	})
 }
 
-// TestAsyncSameID: calls to two functions and to two paths with the same ID all run, and
-// the state of each can be queried.
+// TestAsyncSameID checks that calls to two functions and to two paths with the same ID
+// all run, and the state of each can be queried.
 func TestAsyncSameID(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
 	w.apply(fn("f"), fn("g"))
@@ -150,7 +150,7 @@ func TestAsyncSameID(t *testing.T) {
 			t.Errorf("%s: got %+v; want status 404, or 200 for path=", query, a)
 		}
 	}
-	w.until("counted", func() bool {
+	w.until("the metrics count the asynchronous calls", func() bool {
 		all := w.do("GET", "/metrics", "").body
 		return strings.Contains(all, `gfaas_async_total{function="f",result="done"} 2`) && strings.Contains(all, `gfaas_async_total{function="g",result="done"} 2`)
 	})
@@ -233,8 +233,9 @@ func (w *world) raw(text string) answer {
 	return answer{response.StatusCode, string(body), response.Header}
 }
 
-// TestAsyncCallsAfterRestart: a call that is running at shutdown runs again after the
-// next start. If its function was removed in between, the call fails with a reason.
+// TestAsyncCallsAfterRestart checks that a call that is running at shutdown runs again
+// after the next start. If its function was removed in between, the call fails with a
+// reason.
 func TestAsyncCallsAfterRestart(t *testing.T) {
 	began := make(chan struct{}, 1)
 	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -263,7 +264,7 @@ func TestAsyncCallsAfterRestart(t *testing.T) {
 	w.handler = http.HandlerFunc(echo)
 	w.open()
 	for range 2 {
-		switch got := take(t, took); got.header.Get("X-Call-Id") {
+		switch got := nextCallback(t, took); got.header.Get("X-Call-Id") {
 		case "f":
 			if got.body != "body" || got.header.Get("X-Function-Status") != "200" {
 				t.Errorf(`got %+v; want body "body", X-Function-Status 200`, got)
@@ -276,8 +277,8 @@ func TestAsyncCallsAfterRestart(t *testing.T) {
 	}
 }
 
-// TestAsyncOnFullDisk: if the disk is full, new calls are refused until space is free
-// again. No accepted call is lost.
+// TestAsyncOnFullDisk checks that if the disk is full, new calls are refused until space
+// is free again. No accepted call is lost.
 func TestAsyncOnFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
@@ -314,16 +315,17 @@ func TestAsyncOnFullDisk(t *testing.T) {
 	}
 	close(hold)
 	for n := range accepted {
-		w.until("it ran", func() bool { return w.state(fmt.Sprint(n)).State == "done" })
+		w.until(fmt.Sprintf("call %d is done", n), func() bool { return w.state(fmt.Sprint(n)).State == "done" })
 	}
 	if a := w.do("POST", "/async-function/f", body, "X-Call-Id", "later"); a.status != 202 {
 		t.Errorf("with room again: got %+v; want status 202", a)
 	}
-	w.until("it ran", func() bool { return w.state("later").State == "done" })
+	w.until("the later call is done", func() bool { return w.state("later").State == "done" })
 }
 
-// TestCallbackToItself: a callback cannot send a function's answer to the gateway, even
-// if every receiver is allowed. Otherwise a caller could deploy functions that way.
+// TestCallbackToItself checks that a callback cannot send a function's answer to the
+// gateway, even if every receiver is allowed. Otherwise a caller could deploy functions
+// that way.
 func TestCallbackToItself(t *testing.T) {
 	const deployment = `{"service": "deployed", "image": "example.com/image:1"}`
 	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0", ":0"} {
@@ -376,8 +378,8 @@ func TestCallbackToItself(t *testing.T) {
 	}
 }
 
-// TestCallbackNeedsAllow: a callback to an address that is not public requires an entry
-// in --callback-allow.
+// TestCallbackNeedsAllow checks that a callback to an address that is not public requires
+// an entry in --callback-allow.
 func TestCallbackNeedsAllow(t *testing.T) {
 	back, took := receiver(t)
 	port := back[strings.LastIndexByte(back, ':'):]
@@ -408,7 +410,7 @@ func TestCallbackNeedsAllow(t *testing.T) {
 				if a := w.do("POST", "/async-function/f", "body", "X-Callback-Url", to); a.status != 202 {
 					t.Fatalf("callback to %s: got %d %s, want 202", to, a.status, a.body)
 				}
-				if got := take(t, took); got.body != "body" {
+				if got := nextCallback(t, took); got.body != "body" {
 					t.Errorf("callback to %s: the receiver got %q, want %q", to, got.body, "body")
 				}
 			}

@@ -121,7 +121,7 @@ func load(b *testing.B, transport http.RoundTripper, to string, connections, tim
 				_, err = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 				if err != nil || answer.StatusCode != 200 {
-					b.Errorf("%d, %v; want 200", answer.StatusCode, err)
+					b.Errorf("call: got status %d, %v; want 200", answer.StatusCode, err)
 					return
 				}
 				all[c] = append(all[c], time.Since(begin))

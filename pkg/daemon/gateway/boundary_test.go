@@ -11,12 +11,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 )
 
-// TestReuseOnlyAfterCertainEnd: the gateway reuses an instance's connection only if the
-// end of the last answer is certain. The instance sends the text in the query. If another
-// request arrives on the same connection, the instance sends the rest of its first answer
-// instead of an answer, and the next caller would receive that.
+// TestReuseOnlyAfterCertainEnd checks that the gateway reuses an instance's connection
+// only if the end of the last answer is certain. The instance sends the text in the
+// query. If another request arrives on the same connection, the instance sends the rest
+// of its first answer instead of an answer, and the next caller would receive that.
 func TestReuseOnlyAfterCertainEnd(t *testing.T) {
-	const late = "HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\nanswer of the last"
+	const second = "HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\nanswer of the last"
 	reused := make(chan string, 16)
 	w := newWorld(t, pathHandlers{
 		"/raw": func(rw http.ResponseWriter, r *http.Request) {
@@ -32,7 +32,7 @@ func TestReuseOnlyAfterCertainEnd(t *testing.T) {
 				return
 			}
 			reused <- next.URL.Path
-			_, _ = io.WriteString(conn, late)
+			_, _ = io.WriteString(conn, second)
 		},
 		"/own": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "own") },
 	}, nil)
@@ -54,8 +54,8 @@ func TestReuseOnlyAfterCertainEnd(t *testing.T) {
 		{"empty POST", "POST", "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n", 201, false},
 		{"205", "GET", "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n", 205, false},
 		{"103 before it", "GET", "HTTP/1.1 103 Early Hints\r\nContent-Length: 4\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext", 200, false},
-		{"more than its length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext" + late, 200, false},
-		{"more than its chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ntext\r\n0\r\n\r\n" + late, 200, false},
+		{"more than its length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext" + second, 200, false},
+		{"more than its chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ntext\r\n0\r\n\r\n" + second, 200, false},
 		{"announced end", "GET", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ntext", 200, false},
 		{"HTTP/1.0", "GET", "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\ntext", 200, false},
 		{"HTTP/1.0 kept, with chunks", "GET", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\ntext", 200, false},
@@ -71,7 +71,7 @@ func TestReuseOnlyAfterCertainEnd(t *testing.T) {
 		a := w.do("GET", "/function/f/own", "")
 		if c.reused {
 			if path := <-reused; path != "/own" || a.body != "answer of the last" {
-				t.Errorf("%s: %+v, %s; the connection is not used again although the end is certain", c.name, a, path)
+				t.Errorf("%s: got %+v for %s, want a reuse of the connection, because the end of the answer is certain", c.name, a, path)
 			}
 			continue
 		}
@@ -84,10 +84,10 @@ func TestReuseOnlyAfterCertainEnd(t *testing.T) {
 	}
 }
 
-// TestUpgradeOnlyWhenRequested: the gateway passes on a 101 answer only if it names the
-// protocol that the request asked for. Otherwise the caller gets 502, its next request on
-// the same connection goes to the gateway, and the gateway closes the instance's
-// connection.
+// TestUpgradeOnlyWhenRequested checks that the gateway passes on a 101 answer only if it
+// names the protocol that the request asked for. Otherwise the caller gets 502, its next
+// request on the same connection goes to the gateway, and the gateway closes the
+// instance's connection.
 func TestUpgradeOnlyWhenRequested(t *testing.T) {
 	ended := make(chan struct{}, 16)
 	w := newWorld(t, pathHandlers{
@@ -145,8 +145,8 @@ func TestUpgradeOnlyWhenRequested(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestUpgradeEarlyData: data that a caller sends together with an upgrade request reaches
-// the function.
+// TestUpgradeEarlyData checks that data that a caller sends together with an upgrade
+// request reaches the function.
 func TestUpgradeEarlyData(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/socket": func(rw http.ResponseWriter, _ *http.Request) {
 		conn, in, err := http.NewResponseController(rw).Hijack()
@@ -178,7 +178,7 @@ func TestUpgradeEarlyData(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestNoInterimAnswersToHTTP10: an HTTP/1.0 caller gets only the final answer.
+// TestNoInterimAnswersToHTTP10 checks that an HTTP/1.0 caller gets only the final answer.
 func TestNoInterimAnswersToHTTP10(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/early": raw("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext")}, nil)
 	w.apply(fn("f"))
@@ -188,8 +188,8 @@ func TestNoInterimAnswersToHTTP10(t *testing.T) {
 	}
 }
 
-// TestTrailers: a function's trailers reach the caller, except fields about the
-// connection and fields that the gateway sets itself.
+// TestTrailers checks that a function's trailers reach the caller, except fields about
+// the connection and fields that the gateway sets itself.
 func TestTrailers(t *testing.T) {
 	for name, announced := range map[string]string{"announced": "Trailer: X-Sum, Alt-Svc, X-Call-Id\r\n", "not announced": ""} {
 		w := newWorld(t, pathHandlers{"/trailers": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + announced +
@@ -203,14 +203,15 @@ func TestTrailers(t *testing.T) {
 		}
 		for _, field := range []string{"Alt-Svc", "forged", "Content-Type: text/html", "\r\nConnection"} {
 			if strings.Contains(rest, field) || field != "\r\nConnection" && strings.Contains(head, field) {
-				t.Errorf("%s: the caller got %s:\n%s", name, field, text)
+				t.Errorf("%s: the caller got the field %s, want it removed:\n%s", name, field, text)
 			}
 		}
 	}
 }
 
-// TestEarlyAnswerKeepsNoConnection: if a function answers before it has received the
-// whole request, the rest of that request does not become the beginning of the next call.
+// TestEarlyAnswerKeepsNoConnection checks that if a function answers before it has
+// received the whole request, the rest of that request does not become the beginning of
+// the next call.
 func TestEarlyAnswerKeepsNoConnection(t *testing.T) {
 	reused := make(chan string, 1)
 	rest := make(chan struct{})

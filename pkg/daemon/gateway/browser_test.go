@@ -55,7 +55,7 @@ func TestPage(t *testing.T) {
 		chromedp.Evaluate(`document.documentElement.scrollWidth`, &wide),
 	)
 	if err != nil {
-		t.Fatalf("%v; the page says %q", err, complaints())
+		t.Fatalf("load the page: %v; messages of the browser: %q", err, complaints())
 	}
 	for _, size := range [][2]int64{{390, 844}, {1280, 900}} {
 		for _, scheme := range []string{"dark", "light"} {
@@ -81,7 +81,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("on a phone the page is %d pixels wide, want at most 390", wide)
 	}
 	if all := complaints(); len(all) > 0 {
-		t.Errorf("the browser reports errors: %q", all)
+		t.Errorf("errors in the browser: got %q, want none", all)
 	}
 	w.close() // the page reports that the gateway has stopped
 	var gone string
@@ -90,8 +90,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageAtItsAddress: at the address of --ui-listen, the page shows the same content,
-// but cannot invoke functions.
+// TestPageAtItsAddress checks that at the address of --ui-listen, the page shows the same
+// content, but cannot invoke functions.
 func TestPageAtItsAddress(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
 	w.apply(fn("f"))
@@ -103,12 +103,12 @@ func TestPageAtItsAddress(t *testing.T) {
 		chromedp.Evaluate(`document.querySelector("#invoke").checkVisibility()`, &offered),
 	)
 	if all := complaints(); err != nil || offered || len(all) > 0 {
-		t.Errorf("%v; the page offers calls: %v, want false; the browser reports errors: %q", err, offered, all)
+		t.Errorf("page at --ui-listen: %v; it offers calls: %v, want false; errors in the browser: %q, want none", err, offered, all)
 	}
 }
 
-// TestPageAfterRestart: an open page continues with a restarted gateway, although the
-// token has changed.
+// TestPageAfterRestart checks that an open page continues with a restarted gateway,
+// although the token has changed.
 func TestPageAfterRestart(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	ctx, _ := browsertest.Open(t)
@@ -159,9 +159,9 @@ const attempt = async (name, path, options) => {
 })();
 </script>`
 
-// TestPagesCannotManage: in a browser that holds the operator's credentials, a page of
-// another site cannot change or read anything. Neither can a page of a function, which
-// shares the gateway's origin. This holds even if the page knows the token.
+// TestPagesCannotManage checks that in a browser that holds the operator's credentials, a
+// page of another site cannot change or read anything. Neither can a page of a function,
+// which shares the gateway's origin. This holds even if the page knows the token.
 func TestPagesCannotManage(t *testing.T) {
 	var gateway, known string
 	page := func(rw http.ResponseWriter, _ *http.Request) {
@@ -198,7 +198,7 @@ func TestPagesCannotManage(t *testing.T) {
 		}
 		l, err := w.catalog.List(t.Context())
 		if err != nil || len(l.Functions) != 1 || l.Functions[0].Name != "page" || l.Functions[0].Scale.Min != 0 {
-			t.Fatalf("a page of %s: the functions are now %+v, %v", c.name, l.Functions, err)
+			t.Fatalf("functions after a page of %s: got %+v, %v; want page with scale.min 0", c.name, l.Functions, err)
 		}
 	}
 	// The same requests succeed from the page's own origin.
@@ -214,8 +214,8 @@ func TestPagesCannotManage(t *testing.T) {
 	}
 }
 
-// TestFunctionAsksForPassword: a function that requests a password in the gateway's realm
-// does not receive the password stored in the browser.
+// TestFunctionAsksForPassword checks that a function that requests a password in the
+// gateway's realm does not receive the password stored in the browser.
 func TestFunctionAsksForPassword(t *testing.T) {
 	seen := make(chan string, 100)
 	w := newWorld(t, pathHandlers{"/page": func(rw http.ResponseWriter, r *http.Request) {

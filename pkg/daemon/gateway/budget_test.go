@@ -12,8 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestSlowBodiesHoldNoPlace: incomplete bodies, in any number, do not keep other calls
-// from their function.
+// TestSlowBodiesHoldNoPlace checks that incomplete bodies, in any number, do not keep
+// other calls from their function.
 func TestSlowBodiesHoldNoPlace(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{"function": "/function/f", "KServe": "/v2/models/f/infer", "OpenAI": "/v1/chat/completions", "asynchronous": "/async-function/f"} {
@@ -53,8 +53,8 @@ func trickle(conn net.Conn, until <-chan struct{}) {
 	}
 }
 
-// TestBodyRate: the gateway ends a body that never pauses for long but stays below the
-// minimum rate, on every path, and sends the reason to the caller.
+// TestBodyRate checks that the gateway ends a body that never pauses for long but stays
+// below the minimum rate, on every path, and sends the reason to the caller.
 func TestBodyRate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
@@ -85,7 +85,7 @@ func TestBodyRate(t *testing.T) {
 				break
 			}
 			if n == attempts { // on a busy host, trickle may pause for BodyTimeout
-				t.Errorf("%s: in %d attempts no refusal named the rate; the last one is %s", name, attempts, a.body)
+				t.Errorf("%s: last refusal of %d: got %s, want one that names the rate", name, attempts, a.body)
 				break
 			}
 		}
@@ -93,9 +93,9 @@ func TestBodyRate(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestBodyMemory: the bodies of all functions together stay within the memory limit, on
-// every path. Meanwhile the gateway answers calls without a body, calls with small
-// bodies, and calls of a host that holds less memory than others.
+// TestBodyMemory checks that the bodies of all functions together stay within the memory
+// limit, on every path. Meanwhile the gateway answers calls without a body, calls with
+// small bodies, and calls of a host that holds less memory than others.
 func TestBodyMemory(t *testing.T) {
 	t.Parallel()
 	const body, many = 256 << 10, 20 // four of these bodies exceed the limit
@@ -129,7 +129,7 @@ func TestBodyMemory(t *testing.T) {
 				conn := w.dialFrom("127.0.0.1", fmt.Sprintf(c.head, 'a'+i%4))
 				go func() { _, _ = conn.Write([]byte(strings.Repeat("{", min(c.send, 1<<20)))) }() // the gateway may not read it
 			}
-			w.until("bodies wait", func() bool { return w.intake.Usage().Waiting > 0 })
+			w.until("bodies wait for memory", func() bool { return w.intake.Usage().Waiting > 0 })
 			for range 20 {
 				if used := w.intake.Usage().Memory; used > most {
 					t.Fatalf("%d bytes are used, want at most %d", used, most)
@@ -149,8 +149,8 @@ func TestBodyMemory(t *testing.T) {
 	}
 }
 
-// TestBodyMemoryIsGivenBack: the gateway releases the memory of every call, however the
-// call ends.
+// TestBodyMemoryIsGivenBack checks that the gateway releases the memory of every call,
+// however the call ends.
 func TestBodyMemoryIsGivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, pathHandlers{"/dies": hangUp}, func(c *Config) {
@@ -168,13 +168,13 @@ func TestBodyMemoryIsGivenBack(t *testing.T) {
 		}
 		w.do("POST", path, strings.Repeat("x", 5000))
 	}
-	w.until("it is free", func() bool { return w.intake.Usage().Memory == 0 })
+	w.until("the memory of all bodies is released", func() bool { return w.intake.Usage().Memory == 0 })
 	f := w.dispatcher.Function("f")
-	w.until("it is the function's no more", func() bool { return f.Bodies.Load() == 0 })
+	w.until("no memory of bodies counts for the function", func() bool { return f.Bodies.Load() == 0 })
 }
 
-// TestBodiesWaitForMemory: complete bodies keep their memory. Further bodies wait unread,
-// up to --queue-timeout, and a body that pauses is cut off to free memory.
+// TestBodiesWaitForMemory checks that complete bodies keep their memory. Further bodies
+// wait unread, up to --queue-timeout, and a body that pauses is cut off to free memory.
 func TestBodiesWaitForMemory(t *testing.T) {
 	t.Parallel()
 	release, began := make(chan struct{}), make(chan struct{}, 10)
@@ -189,7 +189,7 @@ func TestBodiesWaitForMemory(t *testing.T) {
 	runs := send("/function/f/hang", big, len(big))
 	<-began
 	pauses := send("/function/f", big[:100], len(big)) // holds as much memory as the first body
-	w.until("both are there", func() bool { return w.intake.Usage().Memory == int64(2*len(big)) })
+	w.until("the memory counts both bodies", func() bool { return w.intake.Usage().Memory == int64(2*len(big)) })
 	waits := send("/function/g", big, len(big))
 	if a := readAnswer(t, pauses); a.status != 503 || a.reason() != refusal.Busy || a.header.Get("Retry-After") == "" {
 		t.Errorf("the body that pauses: %d %s %v, want 503 busy", a.status, a.body, a.header)

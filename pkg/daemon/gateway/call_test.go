@@ -41,8 +41,8 @@ func hangUp(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// TestRequestsPassUnchanged: an instance receives a request unchanged, with the caller's
-// address in the forwarding headers.
+// TestRequestsPassUnchanged checks that an instance receives a request unchanged, with the caller's address in
+// the forwarding headers.
 func TestRequestsPassUnchanged(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"), fn("k", func(f *function.Function) { f.Contract = "kserve-v2" }))
@@ -75,8 +75,8 @@ func TestRequestsPassUnchanged(t *testing.T) {
 	}
 }
 
-// TestPostWithoutPathUsesInvocationPath: a POST without a path goes to the invocation path of the function's
-// contract.
+// TestPostWithoutPathUsesInvocationPath checks that a POST without a path goes to the invocation path of the
+// function's contract.
 func TestPostWithoutPathUsesInvocationPath(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/v2/health/ready": func(http.ResponseWriter, *http.Request) {}}, nil)
 	w.apply(fn("k", func(f *function.Function) { f.Contract = "kserve-v2" }))
@@ -99,8 +99,8 @@ func checkRefusal(t *testing.T, a answer, status int, code string) {
 	}
 }
 
-// TestInvalidRequestsAreRefused: the gateway refuses an invalid request with the matching
-// status and code.
+// TestInvalidRequestsAreRefused checks that the gateway refuses an invalid request with the matching status
+// and code.
 func TestInvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs[0].Mem = 1 << 30 })
@@ -152,8 +152,8 @@ func readAnswer(t *testing.T, conn net.Conn) answer {
 	return answer{r.StatusCode, string(text), r.Header}
 }
 
-// TestBadSendersReachNoInstance: a caller that sends slowly, too much or invalid data
-// gets an answer. Its call takes no slot of an instance and reaches none.
+// TestBadSendersReachNoInstance checks that a caller that sends slowly, too much or invalid data gets an
+// answer. Its call takes no slot of an instance and reaches none.
 func TestBadSendersReachNoInstance(t *testing.T) {
 	t.Parallel()
 	var seen atomic.Int32
@@ -203,7 +203,7 @@ func (w *world) awaitNoCalls() {
 	})
 }
 
-// TestQueueFull: a full queue refuses further calls, with a Retry-After header.
+// TestQueueFull checks that a full queue refuses further calls, with a Retry-After header.
 func TestQueueFull(t *testing.T) {
 	release := make(chan struct{})
 	w := newWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, r *http.Request) { <-release; echo(rw, r) }},
@@ -216,7 +216,7 @@ func TestQueueFull(t *testing.T) {
 				t.Errorf("got %+v, %v; want status 200", a, err)
 			}
 		})
-		w.until("one runs, then two wait", func() bool { // the first call is queued too, until its instance has started
+		w.until("one call runs and two are queued", func() bool { // the first call is queued too, until its instance has started
 			f := w.Status().Functions[0]
 			return *f.InFlight == 1 && *f.Waiting == n
 		})
@@ -227,7 +227,7 @@ func TestQueueFull(t *testing.T) {
 		t.Errorf("got Retry-After %q, want 1", a.header.Get("Retry-After"))
 	}
 	if why := w.Status().Functions[0].Why; why == "" {
-		t.Error("the status gives no reason why calls are queued")
+		t.Error("status: got no reason why calls are queued, want one")
 	}
 	close(release)
 	wg.Wait()
@@ -324,8 +324,8 @@ func (u *unconnected) Invoke(ctx context.Context, r *instance.Record, c ports.Ca
 	return u.Invoker.Invoke(ctx, r, c)
 }
 
-// TestNoConnectionIsNotBlamedOnInstance: the gateway refuses a call for which it cannot open a connection, and
-// does not blame the instance, which keeps running.
+// TestNoConnectionIsNotBlamedOnInstance checks that the gateway refuses a call for which it cannot open a
+// connection, and does not blame the instance, which keeps running.
 func TestNoConnectionIsNotBlamedOnInstance(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Invoker = &unconnected{Invoker: c.Invoker} })
 	w.apply(fn("f"))
@@ -373,7 +373,7 @@ func TestTimeouts(t *testing.T) {
 	w.apply(fn("f", func(f *function.Function) { f.Timeout = 250 * time.Millisecond }))
 	// A delayed instance has exceeded the limit too, whether the delay is before the
 	// call, before the answer or within the answer.
-	w.until("a request is cancelled", func() bool {
+	w.until("the gateway cuts off a request", func() bool {
 		checkRefusal(t, w.do("GET", "/function/f/hang", ""), 504, refusal.Timeout)
 		select {
 		case <-cancelled:
@@ -382,7 +382,7 @@ func TestTimeouts(t *testing.T) {
 			return false
 		}
 	})
-	w.until("an answer that pauses is cut", func() bool {
+	w.until("the gateway cuts off an answer that pauses", func() bool {
 		a, err := w.try(context.Background(), "GET", "/function/f/pause", "")
 		if err == nil && a.reason() != refusal.Timeout || err != nil && a.body != "begun" {
 			t.Fatalf("an answer that paused: got %+v, %v; want reason %s, or body begun and an error", a, err, refusal.Timeout)
@@ -390,7 +390,7 @@ func TestTimeouts(t *testing.T) {
 		return err != nil
 	})
 	<-cancelled
-	w.until("an answer takes longer than it may pause", func() bool {
+	w.until("an answer that takes longer than the limit of a pause is complete", func() bool {
 		a, err := w.try(context.Background(), "GET", "/function/f/steady", "")
 		return err == nil && a.body == strings.Repeat("part ", 10)
 	})
@@ -410,8 +410,8 @@ func TestTimeouts(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestDisconnectOfCallerEndsCall: if a caller disconnects, its queued call is dropped or its running
-// call is cancelled, and its slot is free at once.
+// TestDisconnectOfCallerEndsCall checks that if a caller disconnects, its queued call is dropped or its
+// running call is cancelled, and its slot is free at once.
 func TestDisconnectOfCallerEndsCall(t *testing.T) {
 	began, cancelled := make(chan struct{}, 10), make(chan struct{}, 10)
 	w := newWorld(t, pathHandlers{"/hang": func(_ http.ResponseWriter, r *http.Request) {
@@ -426,15 +426,15 @@ func TestDisconnectOfCallerEndsCall(t *testing.T) {
 	wg.Go(func() { _, _ = w.try(ctx, "GET", "/function/f/hang", "") })
 	<-began
 	wg.Go(func() { _, _ = w.try(waiting, "GET", "/function/f/hang", "") })
-	w.until("one waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+	w.until("one call is queued", func() bool { return *w.Status().Functions[0].Waiting == 1 })
 	leaveQueue()
-	w.until("none waits", func() bool { return *w.Status().Functions[0].Waiting == 0 })
+	w.until("no call is queued", func() bool { return *w.Status().Functions[0].Waiting == 0 })
 	leave()
 	<-cancelled
 	wg.Wait()
 	w.awaitNoCalls()
 	if len(began) > 0 {
-		t.Error("a queued call ran although its caller had disconnected")
+		t.Errorf("calls that began after their callers disconnected: got %d, want 0", len(began))
 	}
 	if a := w.do("GET", "/function/f/x", ""); a.status != 200 || a.header.Get("Gfaas-Start") != "gpu-warm" {
 		t.Errorf("got %+v; want status 200, Gfaas-Start gpu-warm", a)
@@ -459,8 +459,7 @@ func (w *world) callWithoutReading(path string, began <-chan struct{}) {
 	})
 }
 
-// TestUnreadAnswerEnds: an answer that the caller does not read does not occupy its slot
-// forever.
+// TestUnreadAnswerEnds checks that an answer that the caller does not read does not occupy its slot forever.
 func TestUnreadAnswerEnds(t *testing.T) {
 	began := make(chan struct{}, 100)
 	w := newWorld(t, pathHandlers{"/endless": func(rw http.ResponseWriter, r *http.Request) {
@@ -476,7 +475,7 @@ func TestUnreadAnswerEnds(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestAnswerIsPassedOnInParts: the gateway passes on each part of an answer as soon as it arrives,
+// TestAnswerIsPassedOnInParts checks that the gateway passes on each part of an answer as soon as it arrives,
 // whether the length is known or not.
 func TestAnswerIsPassedOnInParts(t *testing.T) {
 	next := make(chan struct{})
@@ -514,7 +513,7 @@ func TestAnswerIsPassedOnInParts(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestUpgradedConnection: an upgraded connection passes data in both directions, occupies a slot
+// TestUpgradedConnection checks that an upgraded connection passes data in both directions, occupies a slot
 // until it is closed, and may be silent.
 func TestUpgradedConnection(t *testing.T) {
 	t.Parallel()
@@ -531,7 +530,7 @@ func TestUpgradedConnection(t *testing.T) {
 	w.apply(fn("f"), fn("g"))
 	var conn net.Conn
 	var in *bufio.Reader
-	w.until("it is upgraded", func() bool { // a delayed instance may be too late for the timeout
+	w.until("the connection is upgraded", func() bool { // a delayed instance may be too late for the timeout
 		conn = w.dial("GET /function/f/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		in = bufio.NewReader(conn)
 		r, err := http.ReadResponse(in, nil)
@@ -557,9 +556,8 @@ func TestUpgradedConnection(t *testing.T) {
 	w.awaitNoCalls()
 }
 
-// TestStartFailed: calls of a function whose start fails are queued for another try.
-// After three failures in a row they are refused at once, and the gateway retries the
-// start later.
+// TestStartFailed checks that calls of a function whose start fails are queued for another try. After three
+// failures in a row they are refused at once, and the gateway retries the start later.
 func TestStartFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -588,7 +586,7 @@ func TestStartFailed(t *testing.T) {
 		t.Errorf("got %+v; want state failing", f)
 	}
 	works.Store(true)
-	w.until("it works", func() bool { return w.do("POST", "/function/f", "x").status == 200 })
+	w.until("the function answers", func() bool { return w.do("POST", "/function/f", "x").status == 200 })
 	if l, err := w.catalog.List(context.Background()); err != nil || len(l.Instances) != 1 {
 		t.Errorf("got records %+v and error %v, want one record, of the instance that started", l.Instances, err)
 	}

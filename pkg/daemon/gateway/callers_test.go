@@ -18,7 +18,7 @@ import (
 // incoming waits until the gateway is receiving n bodies.
 func (w *world) incoming(n int) {
 	w.t.Helper()
-	w.until("bodies are on their way", func() bool { return w.inPhase(inbound.PhaseBody) == n })
+	w.until("the gateway is reading all bodies", func() bool { return w.inPhase(inbound.PhaseBody) == n })
 }
 
 // inPhase returns the number of connections in a phase.
@@ -50,9 +50,9 @@ func (w *world) dialFrom(address, text string) net.Conn {
 	return conn
 }
 
-// TestConnectionsGiveWay: connections that wait for their callers are closed in favor of
-// new connections, so that the gateway answers calls, health checks and the control
-// socket. The number of open connections stays within the limit.
+// TestConnectionsGiveWay checks that connections that wait for their callers are closed
+// in favor of new connections, so that the gateway answers calls, health checks and the
+// control socket. The number of open connections stays within the limit.
 func TestConnectionsGiveWay(t *testing.T) {
 	const most, many = 30, 100
 	for name, c := range map[string]struct {
@@ -86,7 +86,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 					w.until(name, func() bool { return w.connections() > i })
 				}
 			}
-			w.until("as many as there may be", func() bool {
+			w.until("the number of connections is at its limit", func() bool {
 				n := w.connections()
 				return n > most/2 && n <= most
 			})
@@ -95,7 +95,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 					// Connections are accepted in order, so the answers to the other host mean
 					// that all have been accepted. On a busy host, some may not have reached
 					// the phase in which they wait.
-					w.until("all have been read", func() bool {
+					w.until("the gateway has read all requests", func() bool {
 						if c.same {
 							return w.inPhase(inbound.PhaseRuns) == 0
 						}
@@ -115,7 +115,7 @@ func TestConnectionsGiveWay(t *testing.T) {
 			}
 			control := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", w.cfg.Socket) }}, Timeout: patience}
 			if a, err := control.Get("http://x/system/status"); err != nil || a.StatusCode != 200 {
-				t.Errorf("control socket: %v, %v", a, err)
+				t.Errorf("request at the control socket: got %+v, %v; want status 200", a, err)
 			} else {
 				_ = a.Body.Close()
 			}
@@ -131,8 +131,8 @@ func TestConnectionsGiveWay(t *testing.T) {
 	}
 }
 
-// TestIdleLongestGivesWay: the gateway closes the connection that has been idle the
-// longest, but not a connection of a host that has few.
+// TestIdleLongestGivesWay checks that the gateway closes the connection that has been
+// idle the longest, but not a connection of a host that has few.
 func TestIdleLongestGivesWay(t *testing.T) {
 	const most = 8
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.files = most*8/3 + 1 })
@@ -140,7 +140,7 @@ func TestIdleLongestGivesWay(t *testing.T) {
 		n := w.inPhase(inbound.PhaseIdle)
 		conn := w.dialFrom(from, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 		readAnswer(t, conn)
-		w.until("idle", func() bool { return w.inPhase(inbound.PhaseIdle) == min(n+1, most) })
+		w.until("the connections are idle", func() bool { return w.inPhase(inbound.PhaseIdle) == min(n+1, most) })
 		return conn
 	}
 	few := idle("127.0.0.9")
@@ -159,7 +159,7 @@ func TestIdleLongestGivesWay(t *testing.T) {
 		return err == nil
 	}
 	if !open(few) {
-		t.Error("the connection of the host that has one was closed")
+		t.Error("connection of the host that has one: got it closed, want it open")
 	}
 	for i, conn := range conns {
 		if got, want := open(conn), i > 0; got != want {

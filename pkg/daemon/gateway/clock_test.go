@@ -12,10 +12,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestClockIsSet: if the wall clock is set back and forth by hours while calls run and
-// wait, the gateway ends no call and no instance, and every timer fires when it is due.
-// The test changes the gateway's epoch instead of its current time: times that the
-// gateway has stored before keep the right distance from now.
+// TestClockIsSet checks that if the wall clock is set back and forth by hours while calls
+// run and wait, the gateway ends no call and no instance, and every timer fires when it
+// is due. The test changes the gateway's epoch instead of its current time: times that
+// the gateway has stored before keep the right distance from now.
 func TestClockIsSet(t *testing.T) {
 	for _, by := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
 		t.Run(by.String(), func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestClockIsSet(t *testing.T) {
 					t.Errorf("got %+v; want status 200, Gfaas-Attempts 1", a)
 				}
 			}
-			w.until("what has idled for as long as it may is stopped", func() bool {
+			w.until("the idle instance of short is stopped", func() bool {
 				return w.dispatcher.Function("short").Info().Instances == 0
 			})
 			if a := w.do("GET", "/function/f", ""); a.status != 200 || a.header.Get("Gfaas-Instance") != first.header.Get("Gfaas-Instance") {

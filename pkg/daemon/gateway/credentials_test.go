@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestGatewayCredentialsAreNotPassedOn: no function receives the gateway's user and password,
-// whether calls require them (Config.AuthFunctions) or not. All other credentials reach the
-// function.
+// TestGatewayCredentialsAreNotPassedOn checks that no function receives the gateway's user
+// and password, whether calls require them (Config.AuthFunctions) or not. All other
+// credentials reach the function.
 func TestGatewayCredentialsAreNotPassedOn(t *testing.T) {
 	const (
 		own   = "Basic dTpw" // u:p, the gateway's

@@ -35,7 +35,7 @@ func TestEvents(t *testing.T) {
 				return s
 			}
 		}
-		t.Fatal("the events ended")
+		t.Fatal("the stream of events ended, want another event")
 		return s
 	}
 	if s := next(); len(s.GPUs) != 1 || len(s.Functions) != 0 {

@@ -52,7 +52,7 @@ func BenchmarkFairness(b *testing.B) {
 					}
 				})
 			}
-			w.until("the flood waits", func() bool { return *w.Status().Functions[0].Waiting > callers*3/4 })
+			w.until("three quarters of the flood are queued", func() bool { return *w.Status().Functions[0].Waiting > callers*3/4 })
 			flooded := p95()
 			stop()
 			flood.Wait()

@@ -55,7 +55,7 @@ func TestFairness(t *testing.T) {
 				}
 			})
 		}
-		w.until("the flood waits", func() bool { return *w.Status().Functions[0].Waiting > callers*3/4 })
+		w.until("three quarters of the flood are queued", func() bool { return *w.Status().Functions[0].Waiting > callers*3/4 })
 		var counts []int64
 		var took []time.Duration
 		calls := 7
@@ -78,7 +78,7 @@ func TestFairness(t *testing.T) {
 		t.Logf("%s: %d calls of the flood began before the other's turn, after %v", policy, n, took)
 		switch {
 		case policy == "fcfs" && n < callers/2:
-			t.Errorf("fcfs: %d calls of the flood began before the other's turn: the test floods nothing", n)
+			t.Errorf("fcfs: calls of the flood before the other function's: got %d, want at least %d", n, callers/2)
 		case policy != "fcfs" && n > 4: // the GPU has two slots
 			t.Errorf("%s: %d calls of the flood began before the other's turn, want at most 4", policy, n)
 		}

@@ -58,7 +58,7 @@ func (s *sick) logged(text string) int {
 // status has changed. It fails the test if text occurs more than once.
 func (s *sick) loggedOnce(w *world, text string) {
 	w.t.Helper()
-	w.until("it is logged", func() bool { return s.logged(text) > 0 })
+	w.until(fmt.Sprintf("the log has %q", text), func() bool { return s.logged(text) > 0 })
 	if n := s.logged(text); n != 1 {
 		w.t.Errorf("logged %d times, want once:\n%s", n, s.log.String())
 	}
@@ -71,8 +71,9 @@ func sickWorld(t *testing.T, handler http.Handler) (*world, *sick) {
 	}), s
 }
 
-// TestFaultedInstanceIsReplaced: if an instance of the gateway itself can no longer use
-// CUDA, the gateway stops and replaces it once, whatever the function's restart policy.
+// TestFaultedInstanceIsReplaced checks that if an instance of the gateway itself can no
+// longer use CUDA, the gateway stops and replaces it once, whatever the function's
+// restart policy.
 func TestFaultedInstanceIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []string{"", "no", "on-failure", "always"} {
@@ -83,7 +84,7 @@ func TestFaultedInstanceIsReplaced(t *testing.T) {
 			w.do("POST", "/function/f", "x")
 			w.do("POST", "/function/g", "x")
 			s.report("f.1", nil)
-			w.until("it is replaced", func() bool {
+			w.until("the faulted instance is replaced", func() bool {
 				return fmt.Sprint(w.servers()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]"
 			})
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" {
@@ -94,9 +95,9 @@ func TestFaultedInstanceIsReplaced(t *testing.T) {
 	}
 }
 
-// TestFaultedInstanceOfUp: if an instance of gfaas up can no longer use CUDA, the gateway
-// restarts it if its function has a restart policy. Otherwise it keeps running, is shown
-// as faulted and gets no calls.
+// TestFaultedInstanceOfUp checks that if an instance of gfaas up can no longer use CUDA,
+// the gateway restarts it if its function has a restart policy. Otherwise it keeps
+// running, is shown as faulted and gets no calls.
 func TestFaultedInstanceOfUp(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -117,17 +118,17 @@ func TestFaultedInstanceOfUp(t *testing.T) {
 			})
 			w.apply(f)
 			w.up("f-0", f)
-			w.until("it is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+			w.until("f-0 is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
 			before := w.record("f-0")
 			s.report("f-0", func(f *wire.InstanceFault) { f.After = "other" })
 			if tt.again {
-				w.until("it runs again", func() bool {
+				w.until("f-0 runs again", func() bool {
 					r := w.record("f-0")
 					return r.Restarts == 1 && r.State == instance.Ready && r.Handle != before.Handle && fmt.Sprint(w.servers()) == "[f-0]" &&
 						w.Status().Instances[0].State != "faulted"
 				})
 			} else {
-				w.until("it is shown as faulted", func() bool { i := w.Status().Instances; return len(i) == 1 && i[0].State == "faulted" })
+				w.until("the status shows f-0 as faulted", func() bool { i := w.Status().Instances; return len(i) == 1 && i[0].State == "faulted" })
 				if text := w.Status().Instances[0].Fault; text != "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize, after the fault of other" {
 					t.Errorf("the status has the fault %q, want error 700 after the fault of other", text)
 				}
@@ -137,15 +138,15 @@ func TestFaultedInstanceOfUp(t *testing.T) {
 			}
 			want := map[bool]string{true: "f-0", false: "f.1"}[tt.again]
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != want {
-				t.Errorf("%+v, want an answer of %s", a, want)
+				t.Errorf("call after the fault: got %+v, want an answer of %s", a, want)
 			}
 			s.loggedOnce(w, "instance=f-0 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS after=other")
 		})
 	}
 }
 
-// TestFaultedCalls: calls that run on an instance when it faults are retried if the rules
-// for calls without an answer allow it. Queued calls go to another instance.
+// TestFaultedCalls checks that calls that run on an instance when it faults are retried
+// if the rules for calls without an answer allow it. Queued calls go to another instance.
 func TestFaultedCalls(t *testing.T) {
 	var mu sync.Mutex
 	began := map[string]int{}
@@ -187,16 +188,16 @@ func TestFaultedCalls(t *testing.T) {
 	}
 	send("get", "GET", "", 200, 2)
 	send("post", "POST", "", 502, 1)
-	w.until("they run", func() bool { mu.Lock(); defer mu.Unlock(); return began["get"] == 1 && began["post"] == 1 })
+	w.until("both calls run", func() bool { mu.Lock(); defer mu.Unlock(); return began["get"] == 1 && began["post"] == 1 })
 	send("waits", "POST", "", 200, 1)
-	w.until("it waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+	w.until("the third call is queued", func() bool { return *w.Status().Functions[0].Waiting == 1 })
 	s.report("f.1", nil)
 	calls.Wait()
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestUnrelatedFaultsChangeNothing: faults of other instances, of processes that have
-// ended, and faults older than the instance change nothing.
+// TestUnrelatedFaultsChangeNothing checks that faults of other instances, of processes
+// that have ended, and faults older than the instance change nothing.
 func TestUnrelatedFaultsChangeNothing(t *testing.T) {
 	w, s := sickWorld(t, http.HandlerFunc(echo))
 	w.apply(fn("f"))
@@ -205,9 +206,9 @@ func TestUnrelatedFaultsChangeNothing(t *testing.T) {
 	s.report("g.1", nil)
 	w.do("POST", "/function/f", "x")
 	s.mu.Lock()
-	asked := s.asked
+	queries := s.asked
 	s.mu.Unlock()
-	w.until("the daemon was asked three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked >= asked+3 })
+	w.until("the gateway has queried the token daemon three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked >= queries+3 })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.1" || s.logged("CUDA") != 0 {
 		t.Errorf("got %+v; want Gfaas-Instance f.1, and no CUDA error in the log:\n%s", a, s.log.String())
 	}

@@ -158,7 +158,7 @@ func TestOneAnswerPerRequest(t *testing.T) {
 	logging.Lock()
 	defer logging.Unlock()
 	if text := logged.String(); strings.Contains(text, "panic") {
-		t.Errorf("the log has a panic:\n%.2000s", text)
+		t.Errorf("log: got a panic, want none:\n%.2000s", text)
 	}
 }
 
@@ -227,8 +227,9 @@ func finalAnswer(in *bufio.Reader) (*http.Response, error) {
 	}
 }
 
-// TestTooLargeIsRead: a caller that sends all of a too large body before it reads gets
-// the answer 413 and then the end of the connection, however the body is framed.
+// TestTooLargeIsRead checks that a caller that sends all of a too large body before it
+// reads gets the answer 413 and then the end of the connection, however the body is
+// framed.
 func TestTooLargeIsRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
@@ -252,18 +253,19 @@ func TestTooLargeIsRead(t *testing.T) {
 				want = 400 // the body is not a JSON object
 			}
 			if err != nil || a.StatusCode != want || !a.Close {
-				t.Errorf("%s, %s: %+v, %v; want %d and Connection: close", path, framing, a, err, want)
+				t.Errorf("%s, %s: got the answer %+v, %v; want %d and Connection: close", path, framing, a, err, want)
 				continue
 			}
 			if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
-				t.Errorf("%s, %s: then %d bytes, %v; want the connection's end", path, framing, len(rest), err)
+				t.Errorf("%s, %s: after the answer: got %d bytes, %v; want the end of the connection", path, framing, len(rest), err)
 			}
 		}
 	}
 }
 
-// TestAmbiguousLength: after a request whose length two recipients may interpret
-// differently, the gateway closes the connection. After other requests it does not.
+// TestAmbiguousLength checks that after a request whose length two recipients may
+// interpret differently, the gateway closes the connection. After other requests it does
+// not.
 func TestAmbiguousLength(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
@@ -314,7 +316,7 @@ func TestAmbiguousLength(t *testing.T) {
 				}
 			}
 			if last.Close != c.closed {
-				t.Errorf("%s, %d bytes at once: the answer says close %v, want %v", c.name, pieces, last.Close, c.closed)
+				t.Errorf("%s, %d bytes at once: got Connection: close %v in the answer, want %v", c.name, pieces, last.Close, c.closed)
 			}
 			_ = conn.Close()
 		}
@@ -348,9 +350,9 @@ func TestAmbiguousLength(t *testing.T) {
 	}
 }
 
-// TestFieldsOfEarlierRequests: the fields of a request do not affect the next request,
-// even if the server's background read begins only after the handler has returned. With
-// one processor this is always so, because these handlers do not block.
+// TestFieldsOfEarlierRequests checks that the fields of a request do not affect the next
+// request, even if the server's background read begins only after the handler has
+// returned. With one processor this is always so, because these handlers do not block.
 func TestFieldsOfEarlierRequests(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -371,9 +373,9 @@ func TestFieldsOfEarlierRequests(t *testing.T) {
 	}
 }
 
-// TestLastAnswerIsRead: a client that sends an ambiguous request and many further
-// requests before it reads gets one answer and then the end of the connection, even if
-// the server has read none of the further requests that exceed its buffer.
+// TestLastAnswerIsRead checks that a client that sends an ambiguous request and many
+// further requests before it reads gets one answer and then the end of the connection,
+// even if the server has read none of the further requests that exceed its buffer.
 func TestLastAnswerIsRead(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the handler returns before the server continues reading
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -392,8 +394,8 @@ func TestLastAnswerIsRead(t *testing.T) {
 	}
 }
 
-// TestSlowBodyIsNotAwaited: if an answer leaves the body unread, a caller that stops
-// sending the body does not delay the answer, and the connection ends.
+// TestSlowBodyIsNotAwaited checks that if an answer leaves the body unread, a caller that
+// stops sending the body does not delay the answer, and the connection ends.
 func TestSlowBodyIsNotAwaited(t *testing.T) {
 	release := make(chan struct{})
 	w := newWorld(t, pathHandlers{"/waits": answersEarly("waits", release)}, func(c *Config) { c.BodyTimeout = time.Hour })

@@ -99,7 +99,7 @@ func (w *world) open() {
 	ended := w.ended
 	go func() { ended <- g.Serve(ctx) }()
 	w.t.Cleanup(func() { w.close() })
-	w.until("ready", func() bool { return g.ready() == nil })
+	w.until("the gateway is ready", func() bool { return g.ready() == nil })
 }
 
 // close shuts the gateway down gracefully and waits for its end. It may be called several times.
@@ -113,7 +113,7 @@ func (w *world) close() {
 		}
 		w.ended <- nil // for the next close
 	case <-time.After(patience):
-		w.t.Fatalf("the gateway does not end within %v", patience)
+		w.t.Fatalf("the gateway still runs %v after the stop, want its end", patience)
 	}
 }
 
@@ -176,7 +176,7 @@ func (w *world) apply(functions ...function.Function) {
 	if err := w.catalog.Apply(context.Background(), functions...); err != nil {
 		w.t.Fatal(err)
 	}
-	w.until("applied", func() bool {
+	w.until("the gateway uses the applied definitions", func() bool {
 		for _, fn := range functions {
 			if f := w.dispatcher.Function(fn.Name); f == nil || fmt.Sprint(f.Info().Definition) != fmt.Sprint(fn) {
 				return false
@@ -250,7 +250,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// TestFromZero: the first call starts an instance, and the second call uses it.
+// TestFromZero checks that the first call starts an instance, and the second call uses it.
 func TestFromZero(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
@@ -264,15 +264,15 @@ func TestFromZero(t *testing.T) {
 	}
 	for _, name := range []string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Attempts", "Gfaas-Reason"} {
 		if second.header.Get(name) == "" {
-			t.Errorf("no %s in %v", name, second.header)
+			t.Errorf("header of the answer: got no %s, want it, in %v", name, second.header)
 		}
 	}
-	w.until("the record is ready", func() bool {
+	w.until("the record of the instance is ready", func() bool {
 		l, err := w.catalog.List(context.Background())
 		return err == nil && len(l.Instances) == 1 && l.Instances[0].State == instance.Ready && l.Instances[0].Owner == instance.Gateway
 	})
 	w.close()
 	if l, err := w.catalog.List(context.Background()); err != nil || len(l.Instances) > 0 || len(w.runtime.Running()) > 0 {
-		t.Errorf("left: %v, %v, %v", l.Instances, w.runtime.Running(), err)
+		t.Errorf("after the end: got the records %v, the instances %v, %v; want none", l.Instances, w.runtime.Running(), err)
 	}
 }

@@ -65,8 +65,8 @@ func (w *world) servers() []string {
 	return ids
 }
 
-// TestInstancesOfUp: the gateway prefers instances of gfaas up, and they keep running
-// whatever the policy and the gateway do.
+// TestInstancesOfUp checks that the gateway prefers instances of gfaas up, and they keep
+// running whatever the policy and the gateway do.
 func TestInstancesOfUp(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f := fn("f", func(f *function.Function) { f.Scale.Idle = 10 * time.Millisecond })
@@ -76,11 +76,11 @@ func TestInstancesOfUp(t *testing.T) {
 		t.Fatalf("got Gfaas-Instance %q, want f.1", got)
 	}
 	w.up("f-0", f)
-	w.until("it is adopted", func() bool { return slices.Contains(w.servers(), "f-0") })
+	w.until("f-0 is adopted", func() bool { return slices.Contains(w.servers(), "f-0") })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" {
 		t.Errorf("got %+v; want Gfaas-Instance f-0", a)
 	}
-	w.until("the gateway's own has idled for too long", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+	w.until("the gateway's own idle instance is stopped", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
 	w.close()
 	if running := w.runtime.Running(); fmt.Sprint(running) != "[f-0]" {
 		t.Errorf("%v run after the gateway's end, want [f-0]", running)
@@ -91,9 +91,9 @@ func TestInstancesOfUp(t *testing.T) {
 	}
 }
 
-// TestPlannedInstancesTakeCallsFirst: instances of gfaas up serve calls regardless of
-// other instances on their GPU, the instance with the highest planned rate first. They
-// use none of the GPU's slots.
+// TestPlannedInstancesTakeCallsFirst checks that instances of gfaas up serve calls
+// regardless of other instances on their GPU, the instance with the highest planned rate
+// first. They use none of the GPU's slots.
 func TestPlannedInstancesTakeCallsFirst(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
 	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }},
@@ -102,7 +102,7 @@ func TestPlannedInstancesTakeCallsFirst(t *testing.T) {
 	w.apply(f, fn("g"))
 	w.upFor("f-0", f, 10)
 	w.upFor("f-1", f, 40)
-	w.until("they are adopted", func() bool { return len(w.servers()) == 2 })
+	w.until("both instances are adopted", func() bool { return len(w.servers()) == 2 })
 	if rps := w.Status().Functions[0].PlannedRPS; rps == nil || *rps != 50 {
 		t.Errorf("got a planned rate of %v, want 50", rps)
 	}
@@ -123,8 +123,8 @@ func TestPlannedInstancesTakeCallsFirst(t *testing.T) {
 	calls.Wait()
 }
 
-// TestInstanceDies: if an instance dies, its running calls are answered, the next call
-// gets another instance, and no trace of the dead instance remains.
+// TestInstanceDies checks that if an instance dies, its running calls are answered, the
+// next call gets another instance, and no trace of the dead instance remains.
 func TestInstanceDies(t *testing.T) {
 	began := make(chan struct{}, 10)
 	w := newWorld(t, pathHandlers{"/hang": func(_ http.ResponseWriter, r *http.Request) {
@@ -145,7 +145,7 @@ func TestInstanceDies(t *testing.T) {
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.2" {
 		t.Errorf("got %+v; want status 200, Gfaas-Instance f.2", a)
 	}
-	w.until("its record is gone", func() bool {
+	w.until("the record of the dead instance is removed", func() bool {
 		l, err := w.catalog.List(context.Background())
 		return err == nil && len(l.Instances) == 1 && l.Instances[0].ID == "f.2"
 	})
@@ -156,8 +156,8 @@ func TestInstanceDies(t *testing.T) {
 	}
 }
 
-// TestDrain: during shutdown, the gateway completes running and queued calls, refuses new
-// calls, and cuts off calls that exceed --drain.
+// TestDrain checks that during shutdown, the gateway completes running and queued calls,
+// refuses new calls, and cuts off calls that exceed --drain.
 func TestDrain(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
 	hang := func(rw http.ResponseWriter, r *http.Request) {
@@ -187,10 +187,10 @@ func TestDrain(t *testing.T) {
 			})
 		}
 		<-began
-		w.until("one waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+		w.until("one call is queued", func() bool { return *w.Status().Functions[0].Waiting == 1 })
 		w.stop()
 		if c.ends {
-			w.until("it drains", func() bool { return w.dispatcher.Draining.IsSet() })
+			w.until("the gateway drains", func() bool { return w.dispatcher.Draining.IsSet() })
 			checkRefusal(t, w.do("POST", "/function/f", "x"), 503, refusal.Draining)
 			if a := w.do("GET", "/readyz", ""); a.status != 503 {
 				t.Errorf("/readyz: got status %d, want 503", a.status)
@@ -209,14 +209,14 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestAdoption: a gateway adopts the running instances of the gateway before it, and
-// stops instances whose start was not complete.
+// TestAdoption checks that a gateway adopts the running instances of the gateway before
+// it, and stops instances whose start was not complete.
 func TestAdoption(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	f := fn("f")
 	w.apply(f)
 	w.do("POST", "/function/f", "x")
-	w.until("the record is ready", func() bool {
+	w.until("the record of the instance is ready", func() bool {
 		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 1 && l.Instances[0].State == instance.Ready
 	})
@@ -237,7 +237,7 @@ func TestAdoption(t *testing.T) {
 	if a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
 		t.Errorf("got %+v; want Gfaas-Instance f.1, Gfaas-Start gpu-warm", a)
 	}
-	w.until("the others are gone", func() bool {
+	w.until("the instances with incomplete starts are stopped", func() bool {
 		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 1 && fmt.Sprint(w.runtime.Running()) == "[f.1]"
 	})
@@ -247,8 +247,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// TestAdoptionBeforeMin: a restarted gateway starts only those instances of scale.min
-// that are not running, and reuses no instance ID.
+// TestAdoptionBeforeMin checks that a restarted gateway starts only those instances of
+// scale.min that are not running, and reuses no instance ID.
 func TestAdoptionBeforeMin(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	f := fn("f", func(f *function.Function) { f.Scale.Min = 2 })
@@ -257,11 +257,11 @@ func TestAdoptionBeforeMin(t *testing.T) {
 		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 2 && l.Instances[0].State == instance.Ready && l.Instances[1].State == instance.Ready
 	}
-	w.until("both are ready", ready)
+	w.until("both instances of scale.min are ready", ready)
 	w.close()
 	w.runtime.Kill("f.2", 1)
 	w.open()
-	w.until("another is there", func() bool { return fmt.Sprint(w.servers()) == "[f.1 f.3]" && ready() })
+	w.until("f.3 replaces the dead instance", func() bool { return fmt.Sprint(w.servers()) == "[f.1 f.3]" && ready() })
 	w.apply(fn("g"))
 	if id := w.do("POST", "/function/g", "").header.Get("Gfaas-Instance"); id != "g.4" {
 		t.Errorf("the next instance is %s, want g.4", id)
@@ -269,7 +269,7 @@ func TestAdoptionBeforeMin(t *testing.T) {
 	w.cfg.Keep = false
 	w.close()
 	w.open()
-	w.until("they are taken over", func() bool { return len(w.servers()) == 3 })
+	w.until("three instances are adopted or started", func() bool { return len(w.servers()) == 3 })
 }
 
 // silent is a Starter whose first Adopt calls fail, as if the runtime did not answer.
@@ -285,23 +285,23 @@ func (s *silent) Adopt(ctx context.Context, r instance.Record) error {
 	return s.Starter.Adopt(ctx, r)
 }
 
-// TestAdoptionIsRetried: a running instance that cannot be adopted when the gateway
-// starts keeps running, and the gateway adopts it as soon as it can. This applies to its
-// own instances and to instances of gfaas up.
+// TestAdoptionIsRetried checks that a running instance that cannot be adopted when the
+// gateway starts keeps running, and the gateway adopts it as soon as it can. This applies
+// to its own instances and to instances of gfaas up.
 func TestAdoptionIsRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	f, g := fn("f"), fn("g")
 	w.apply(f, g)
 	w.do("POST", "/function/f", "x")
-	w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+	w.until("the record of f.1 is ready", func() bool { return w.record("f.1").State == instance.Ready })
 	w.up("g-0", g)
 	w.close()
 	s := &silent{Starter: w.cfg.Starter}
 	s.times.Store(2) // one failure per instance
 	w.cfg.Keep, w.cfg.Starter = false, s
 	w.open()
-	w.until("both are adopted", func() bool { return fmt.Sprint(slices.Sorted(slices.Values(w.servers()))) == "[f.1 g-0]" })
+	w.until("f.1 and g-0 are adopted", func() bool { return fmt.Sprint(slices.Sorted(slices.Values(w.servers()))) == "[f.1 g-0]" })
 	for name, id := range map[string]string{"f": "f.1", "g": "g-0"} {
 		if a := w.do("POST", "/function/"+name, "x"); a.header.Get("Gfaas-Instance") != id || a.header.Get("Gfaas-Start") != "gpu-warm" {
 			t.Errorf("got %+v; want Gfaas-Instance %v, Gfaas-Start gpu-warm", a, id)
@@ -313,13 +313,13 @@ func TestAdoptionIsRetried(t *testing.T) {
 	}
 }
 
-// TestUnadoptedInstancesAreStopped: at shutdown, the gateway stops the instances that its
-// predecessor started, even if it could not adopt them.
+// TestUnadoptedInstancesAreStopped checks that at shutdown, the gateway stops the
+// instances that its predecessor started, even if it could not adopt them.
 func TestUnadoptedInstancesAreStopped(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	w.apply(fn("f"))
 	w.do("POST", "/function/f", "x")
-	w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+	w.until("the record of f.1 is ready", func() bool { return w.record("f.1").State == instance.Ready })
 	w.close()
 	s := &silent{Starter: w.cfg.Starter}
 	s.times.Store(1)
@@ -346,13 +346,13 @@ func (c slowCatalog) Watch(ctx context.Context, last ports.Revision) (ports.List
 	}
 }
 
-// TestCallsBeforeAdoption: a call that arrives before the gateway has read the catalog
-// waits for that, and then uses a running instance.
+// TestCallsBeforeAdoption checks that a call that arrives before the gateway has read the
+// catalog waits for that, and then uses a running instance.
 func TestCallsBeforeAdoption(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 	w.apply(fn("f"))
 	w.do("POST", "/function/f", "x")
-	w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+	w.until("the record of f.1 is ready", func() bool { return w.record("f.1").State == instance.Ready })
 	w.close()
 	let := make(chan struct{})
 	w.cfg.Catalog, w.cfg.Keep = slowCatalog{w.catalog, let}, false
@@ -383,7 +383,8 @@ func TestCallsBeforeAdoption(t *testing.T) {
 	calls.Wait()
 }
 
-// TestApplyAndRemove: functions can be changed under load without a failed call.
+// TestApplyAndRemove checks that functions can be changed under load without a failed
+// call.
 func TestApplyAndRemove(t *testing.T) {
 	var version atomic.Int32
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -410,35 +411,36 @@ func TestApplyAndRemove(t *testing.T) {
 			}
 		})
 	}
-	w.until("it is called", func() bool { return calls.Load() > 20 })
+	w.until("calls of f are answered", func() bool { return calls.Load() > 20 })
 	before, _ := w.catalog.List(context.Background())
 	w.apply(of("2", 1))
-	w.until("none of the old version is left", func() bool {
+	w.until("no instance of the old version runs", func() bool {
 		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) > 0 && !slices.ContainsFunc(l.Instances, func(r instance.Record) bool { return r.Definition == before.Instances[0].Definition })
 	})
 	version.Store(2)
 	n := calls.Load()
-	w.until("it is called", func() bool { return calls.Load() > n+20 })
+	w.until("calls of f are answered", func() bool { return calls.Load() > n+20 })
 	stop()
 	wg.Wait()
 	if err := w.catalog.Remove(context.Background(), "f"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("nothing is left", func() bool {
+	w.until("no instance and no record remains", func() bool {
 		l, _ := w.catalog.List(context.Background())
 		return len(l.Instances) == 0 && len(w.runtime.Running()) == 0
 	})
 	checkRefusal(t, w.do("POST", "/function/f", "x"), 404, refusal.NoFunction)
 }
 
-// TestScale: the gateway keeps scale.min instances ready, starts no more than scale.max,
-// and stops an instance beyond the minimum when it has been idle for scale.idle.
+// TestScale checks that the gateway keeps scale.min instances ready, starts no more than
+// scale.max, and stops an instance beyond the minimum when it has been idle for
+// scale.idle.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, pathHandlers{"/wait": func(rw http.ResponseWriter, _ *http.Request) { time.Sleep(20 * time.Millisecond) }}, func(c *Config) { c.Concurrency = 8 })
 	w.apply(fn("f", func(f *function.Function) { f.Scale = function.Scale{Min: 2, Max: 3, Idle: 50 * time.Millisecond} }))
-	w.until("two are ready", func() bool { return w.Status().Functions[0].Instances == 2 && w.Status().Functions[0].State == "ready" })
+	w.until("two instances are ready", func() bool { return w.Status().Functions[0].Instances == 2 && w.Status().Functions[0].State == "ready" })
 	var wg sync.WaitGroup
 	for range 40 {
 		wg.Go(func() {
@@ -448,7 +450,7 @@ func TestScale(t *testing.T) {
 		})
 	}
 	most := 0
-	w.until("all are answered", func() bool {
+	w.until("all calls are answered", func() bool {
 		f := w.Status().Functions[0]
 		most = max(most, f.Instances)
 		return *f.ColdStarts+*f.GPUWarmStarts == 40 && *f.Waiting+*f.InFlight == 0
@@ -457,13 +459,13 @@ func TestScale(t *testing.T) {
 	if most > 3 {
 		t.Errorf("got %d instances, want at most 3", most)
 	}
-	w.until("one beyond min stops", func() bool { return w.Status().Functions[0].Instances == 2 })
+	w.until("the instance beyond scale.min is stopped", func() bool { return w.Status().Functions[0].Instances == 2 })
 	w.runtime.Kill(w.servers()[0], 1)
-	w.until("it is replaced", func() bool { return len(w.servers()) == 2 && len(w.runtime.Running()) == 2 })
+	w.until("the dead instance is replaced", func() bool { return len(w.servers()) == 2 && len(w.runtime.Running()) == 2 })
 }
 
-// TestInflight: an instance runs several calls concurrently as long as no other
-// function's calls are queued.
+// TestInflight checks that an instance runs several calls concurrently as long as no
+// other function's calls are queued.
 func TestInflight(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
 	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
@@ -479,13 +481,13 @@ func TestInflight(t *testing.T) {
 	for range 3 {
 		<-began
 	}
-	w.until("the fourth waits", func() bool { f := w.Status().Functions[0]; return *f.InFlight == 3 && *f.Waiting == 1 })
+	w.until("three calls run and the fourth is queued", func() bool { f := w.Status().Functions[0]; return *f.InFlight == 3 && *f.Waiting == 1 })
 	close(release)
 	wg.Wait()
 	w.awaitNoCalls()
 }
 
-// TestOpenAI: a call goes to the function that it names as its model.
+// TestOpenAI checks that a call goes to the function that it names as its model.
 func TestOpenAI(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"), fn("llama", func(f *function.Function) { f.Contract = "openai" }))
@@ -513,7 +515,7 @@ func TestOpenAI(t *testing.T) {
 	}
 }
 
-// TestAuth: over TCP, management requests require the password.
+// TestAuth checks that over TCP, management requests require the password.
 func TestAuth(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = NewCredentials("me", "secret") })
 	w.apply(fn("f"))
@@ -546,7 +548,7 @@ func TestAuth(t *testing.T) {
 	}
 	w.Gateway.cfg.Reload = func() (Settings, error) { return Settings{}, context.Canceled }
 	if err := w.reload(); err == nil {
-		t.Error("a bad file was taken")
+		t.Error("reload of an invalid password file: got no error, want one")
 	}
 	checkRefusal(t, w.do("GET", "/function/f", ""), 401, refusal.Auth)
 }
@@ -571,12 +573,12 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "unknown-name") {
-		t.Error("an unknown name is a label")
+		t.Error("labels of the metrics: got the name of an unknown function, want none")
 	}
 }
 
-// TestAdoptionAfterChange: if a function has changed since its instance was started, the
-// next gateway does not adopt the instance.
+// TestAdoptionAfterChange checks that if a function has changed since its instance was
+// started, the next gateway does not adopt the instance.
 func TestAdoptionAfterChange(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -594,7 +596,7 @@ func TestAdoptionAfterChange(t *testing.T) {
 			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
 			w.apply(fn("f"))
 			w.do("POST", "/function/f", "x")
-			w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+			w.until("the record of f.1 is ready", func() bool { return w.record("f.1").State == instance.Ready })
 			w.close()
 			if err := w.catalog.Apply(context.Background(), fn("f", c.change)); err != nil {
 				t.Fatal(err)
@@ -606,9 +608,9 @@ func TestAdoptionAfterChange(t *testing.T) {
 				want = "f.1"
 			}
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != want {
-				t.Errorf("%+v, want %s", a, want)
+				t.Errorf("call after the restart: got %+v, want an answer of %s", a, want)
 			}
-			w.until("the other is gone", func() bool { return fmt.Sprint(w.runtime.Running()) == "["+want+"]" })
+			w.until("only "+want+" runs", func() bool { return fmt.Sprint(w.runtime.Running()) == "["+want+"]" })
 		})
 	}
 }

@@ -178,8 +178,8 @@ func (w *world) answers(name string) {
 	}
 }
 
-// TestMemory: the gateway counts memory that functions do not declare, and stops idle
-// instances if memory is short.
+// TestMemory checks that the gateway counts memory that functions do not declare, and
+// stops idle instances if memory is short.
 func TestMemory(t *testing.T) {
 	needs := map[string]int64{"a": 450, "b": 450}
 	for _, c := range []struct {
@@ -227,8 +227,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryGrows: the gateway counts memory that an instance allocates or frees after
-// its start.
+// TestMemoryGrows checks that the gateway counts memory that an instance allocates or
+// frees after its start.
 func TestMemoryGrows(t *testing.T) {
 	t.Parallel()
 	on := newCard(1024, 0, map[string]int64{"a": 200, "b": 400})
@@ -237,7 +237,7 @@ func TestMemoryGrows(t *testing.T) {
 	w.answers("a")
 	w.answers("b")
 	both := func() bool { return fmt.Sprint(w.servers()) == "[a.1 b.2]" }
-	w.until("both run", both)
+	w.until("a.1 and b.2 run", both)
 	counts := func(mib float64) func() bool {
 		return func() bool {
 			s := w.dispatcher.Snapshot()
@@ -249,20 +249,20 @@ func TestMemoryGrows(t *testing.T) {
 			return false
 		}
 	}
-	w.until("a counts for what it took", counts(200))
+	w.until("a counts with the 200 MiB of its start", counts(200))
 	on.grow("a.1", 300)
-	w.until("a counts for what it takes", counts(500))
-	w.until("there is room for both", both)
+	w.until("a counts with 500 MiB after it allocated 300", counts(500))
+	w.until("a.1 and b.2 still run", both)
 	on.grow("a.1", -400)
-	w.until("a counts for what it has not freed", counts(100))
+	w.until("a counts with 100 MiB after it freed 400", counts(100))
 	on.grow("a.1", 524)
-	w.until("it is full", counts(624))
+	w.until("a counts with 624 MiB, and the GPU is full", counts(624))
 	on.set(200)
-	w.until("other programs have one make room", func() bool { return len(w.servers()) == 1 })
+	w.until("one instance is stopped to make room for other programs", func() bool { return len(w.servers()) == 1 })
 }
 
-// TestMemoryOfOthers: the status shows the memory of other programs, and calls whose
-// instance fits are answered. Other calls fail at once with the reason until enough
+// TestMemoryOfOthers checks that the status shows the memory of other programs, and calls
+// whose instance fits are answered. Other calls fail at once with the reason until enough
 // memory is free.
 func TestMemoryOfOthers(t *testing.T) {
 	t.Parallel()
@@ -270,7 +270,7 @@ func TestMemoryOfOthers(t *testing.T) {
 	on.set(10 << 10)
 	w := newWorld(t, http.HandlerFunc(echo), on.on)
 	w.apply(of("a", 3000), of("b", 8000), of("c", 0), of("d", 20<<10))
-	w.until("it is shown", func() bool {
+	w.until("the status shows 10 GiB of other programs", func() bool {
 		g := w.Status().GPUs[0]
 		return g.MemUsedMiB != nil && *g.MemUsedMiB == 10<<10 && g.MemOtherMiB != nil && *g.MemOtherMiB == 10<<10
 	})
@@ -283,7 +283,7 @@ func TestMemoryOfOthers(t *testing.T) {
 		}
 	}
 	if a.header.Get("Retry-After") == "" {
-		t.Error("the answer has no Retry-After")
+		t.Error("header of the refusal: got no Retry-After, want one")
 	}
 	checkRefusal(t, w.do("POST", "/function/d", "x"), 503, refusal.LargerThanGPU)
 	a = w.do("POST", "/function/c", "x") // declares no memory, so only the start can fail
@@ -292,11 +292,11 @@ func TestMemoryOfOthers(t *testing.T) {
 		t.Errorf("got %s, want the exit status and the memory of other programs", a.body)
 	}
 	on.set(0)
-	w.until("it has room", func() bool { return w.do("POST", "/function/b", "x").status == 200 })
+	w.until("b is answered, because other programs freed their memory", func() bool { return w.do("POST", "/function/b", "x").status == 200 })
 }
 
-// TestBusyInstancesMakeNoRoom: busy instances and instances of gfaas up are not stopped
-// to free memory. Calls wait for it.
+// TestBusyInstancesMakeNoRoom checks that busy instances and instances of gfaas up are
+// not stopped to free memory. Calls wait for it.
 func TestBusyInstancesMakeNoRoom(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	on := newCard(1024, 300, map[string]int64{"a": 450, "b": 450})
@@ -314,22 +314,22 @@ func TestBusyInstancesMakeNoRoom(t *testing.T) {
 	call("a/wait", "a.1")
 	<-began
 	call("b", "b.2")
-	w.until("b waits", func() bool { return waits(w, "b") == 1 })
+	w.until("a call of b is queued", func() bool { return queuedCalls(w, "b") == 1 })
 	if w.record("a.1").ID == "" {
-		t.Error("a busy instance was stopped")
+		t.Error("record of the busy instance a.1: got none, want it to run")
 	}
 	release <- struct{}{}
 	calls.Wait()
-	w.until("a has made room", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
+	w.until("a.1 is stopped, and b.2 runs", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
 
 	w.apply(fn("b", func(f *function.Function) { f.GPUMem = a.GPUMem; f.Env = map[string]string{"X": "1"} })) // the changed definition stops the old instance
-	w.until("b is gone", func() bool { return len(w.servers()) == 0 })
+	w.until("no instance runs", func() bool { return len(w.servers()) == 0 })
 	on.hold("a-0", "a")
 	w.up("a-0", a)
-	w.until("it is adopted", func() bool { return fmt.Sprint(w.servers()) == "[a-0]" })
-	w.until("its context counts", func() bool { return *w.Status().GPUs[0].MemUsedMiB == 750 })
+	w.until("a-0 is adopted", func() bool { return fmt.Sprint(w.servers()) == "[a-0]" })
+	w.until("the status counts the context of a-0", func() bool { return *w.Status().GPUs[0].MemUsedMiB == 750 })
 	call("b", "b.3")
-	w.until("b waits", func() bool { return waits(w, "b") == 1 })
+	w.until("a call of b is queued", func() bool { return queuedCalls(w, "b") == 1 })
 	w.answers("a")
 	if n := on.failures(); n > 0 {
 		t.Errorf("%d starts failed, want 0", n)
@@ -339,7 +339,8 @@ func TestBusyInstancesMakeNoRoom(t *testing.T) {
 	calls.Wait()
 }
 
-// TestMemoryParked: the CUDA context of an instance whose memory is parked counts.
+// TestMemoryParked checks that the CUDA context of an instance whose memory is parked
+// counts.
 func TestMemoryParked(t *testing.T) {
 	t.Parallel()
 	on := newCard(1024, 200, map[string]int64{"a": 300, "b": 300, "c": 300, "d": 300})
@@ -354,13 +355,13 @@ func TestMemoryParked(t *testing.T) {
 	}
 	w.answers("a")
 	w.answers("b")
-	w.until("both contexts count", func() bool {
+	w.until("the record counts both contexts", func() bool {
 		return log.count(fmt.Sprintf(`"stays_bytes":%d`, 200*mibs)) == 2
 	})
 	for _, name := range []string{"c", "d", "a", "b"} {
 		w.answers(name)
 	}
-	w.until("no more run than there is room for", func() bool {
+	w.until("at most three instances run", func() bool {
 		n := len(w.servers())
 		return n <= 3
 	})
@@ -369,8 +370,8 @@ func TestMemoryParked(t *testing.T) {
 	}
 }
 
-// TestSharedWeightsCountOnce: shared model weights count once. They are freed with the
-// last instance that uses them, and do not count as memory of other programs.
+// TestSharedWeightsCountOnce checks that shared model weights count once. They are freed
+// with the last instance that uses them, and do not count as memory of other programs.
 func TestSharedWeightsCountOnce(t *testing.T) {
 	on := newCard(1024, 0, map[string]int64{"a": 100, "b": 100, "c": 600})
 	w := newWorld(t, http.HandlerFunc(echo), on.on)
@@ -384,19 +385,19 @@ func TestSharedWeightsCountOnce(t *testing.T) {
 		on.imports[fmt.Sprintf("%s.%d", name, n+1)] = 500 * mibs
 		on.mu.Unlock()
 	}
-	w.until("the weights count once", func() bool {
+	w.until("the status counts the weights once", func() bool {
 		sum := int64(0)
 		for _, i := range w.dispatcher.Snapshot().Instances {
 			sum += i.Mem
 		}
 		return sum == 700*mibs && *w.Status().GPUs[0].MemOtherMiB == 0
 	})
-	w.until("c has room once they are gone", func() bool { return w.do("POST", "/function/c", "x").status == 200 })
+	w.until("c is answered, because the weights were freed", func() bool { return w.do("POST", "/function/c", "x").status == 200 })
 }
 
-// TestMemoryCapacity: if no list gives the memory of a GPU, as for a MIG instance, the
-// gateway uses the size that the driver reports. --gpu-mem leaves the rest to other
-// programs.
+// TestMemoryCapacity checks that if no list gives the memory of a GPU, as for a MIG
+// instance, the gateway uses the size that the driver reports. --gpu-mem leaves the rest
+// to other programs.
 func TestMemoryCapacity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -414,14 +415,14 @@ func TestMemoryCapacity(t *testing.T) {
 				on.on(cfg)
 				cfg.GPUs[0].Mem, cfg.Record = c.limit*mibs, &log
 			})
-			w.until("it is known", func() bool {
+			w.until("the record has the expected memory of the GPU", func() bool {
 				return log.last(`"mem_bytes":`) == fmt.Sprint(max(c.want*mibs, 1))
 			})
 		})
 	}
 }
 
-// TestMemoryWithoutMeasurements: without measurements, only gpu_mem counts.
+// TestMemoryWithoutMeasurements checks that without measurements, only gpu_mem counts.
 func TestMemoryWithoutMeasurements(t *testing.T) {
 	on := newCard(1024, 300, map[string]int64{"a": 450, "b": 450})
 	on.silent = true

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestStatusSeries: however many different statuses a function answers with, /metrics has
-// a bounded number of series for them, and each answer is counted.
+// TestStatusSeries checks that however many different statuses a function answers with,
+// /metrics has a bounded number of series for them, and each answer is counted.
 func TestStatusSeries(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if status, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/")); err == nil {
@@ -19,7 +19,7 @@ func TestStatusSeries(t *testing.T) {
 	w.apply(fn("f"))
 	for _, status := range []int{200, 204, 299, 299, 222, 418, 599, 799, 999} {
 		if a := w.do("POST", "/function/f/"+strconv.Itoa(status), ""); a.status != status {
-			t.Errorf("%d, want %d", a.status, status)
+			t.Errorf("status of the answer: got %d, want %d", a.status, status)
 		}
 	}
 	w.do("HEAD", "/function/f/222", "")

@@ -106,8 +106,8 @@ func TestFaasCLI(t *testing.T) {
 	}
 }
 
-// TestScaleToZero: scaling to zero stops idle instances at once, and running calls
-// continue.
+// TestScaleToZero checks that scaling to zero stops idle instances at once, and running
+// calls continue.
 func TestScaleToZero(t *testing.T) {
 	release := make(chan struct{})
 	began := make(chan struct{}, 2)
@@ -125,7 +125,7 @@ func TestScaleToZero(t *testing.T) {
 		}
 		return d.AvailableReplicas
 	}
-	w.until("two are ready", func() bool { return ready() == 2 })
+	w.until("two instances are ready", func() bool { return ready() == 2 })
 	answered := make(chan answer, 1)
 	go func() {
 		a, _ := w.try(context.Background(), "GET", "/function/f/wait", "")
@@ -135,7 +135,7 @@ func TestScaleToZero(t *testing.T) {
 	if a := w.do("POST", "/system/scale-function/f", `{"replicas":0}`); a.status != 202 {
 		t.Errorf("got %+v; want status 202", a)
 	}
-	w.until("the idle one is gone", func() bool { return ready() == 1 })
+	w.until("the idle instance is stopped", func() bool { return ready() == 1 })
 	close(release)
 	if a := <-answered; a.status != 200 {
 		t.Errorf("the call: got %+v; want status 200", a)
@@ -147,10 +147,10 @@ func TestScaleToZero(t *testing.T) {
 	if a := w.do("POST", "/system/scale-function/f", `{"replicas":0}`); a.status != 202 {
 		t.Errorf("got %+v; want status 202", a)
 	}
-	w.until("none is left", func() bool { return ready() == 0 })
+	w.until("no instance is ready", func() bool { return ready() == 0 })
 }
 
-// TestRemoveInUse: a function with instances of gfaas up cannot be removed.
+// TestRemoveInUse checks that a function with instances of gfaas up cannot be removed.
 func TestRemoveInUse(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	w.apply(fn("f"))
@@ -162,8 +162,8 @@ func TestRemoveInUse(t *testing.T) {
 	}
 }
 
-// TestSystemIsGuarded: /system/ requires the password. Without one, it refuses pages of
-// other sites.
+// TestSystemIsGuarded checks that /system/ requires the password. Without one, it refuses
+// pages of other sites.
 func TestSystemIsGuarded(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	for _, path := range []string{"/system/functions", "/system/async/x", "/system/logs"} {
@@ -204,7 +204,7 @@ func TestSystemLogs(t *testing.T) {
 	for _, want := range []string{"line 1", "line 2"} {
 		var l struct{ Name, Namespace, Instance, Text string }
 		if !lines.Scan() || json.Unmarshal(lines.Bytes(), &l) != nil || l.Text != want || l.Name != "f" || l.Namespace != "openfaas-fn" || l.Instance != "f.1" {
-			t.Fatalf("%q, %v, want %s", lines.Text(), lines.Err(), want)
+			t.Fatalf("line of the logs: got %q, %v; want %s", lines.Text(), lines.Err(), want)
 		}
 	}
 	a := w.do("GET", "/system/logs?name=f&tail=1&instance=f.1", "")
@@ -219,9 +219,9 @@ func TestSystemLogs(t *testing.T) {
 	}
 }
 
-// TestLogsOfFailedStarts: the logs include the output of an instance whose start failed,
-// unless a running instance has its ID. A follower also receives the output of starts
-// that fail later.
+// TestLogsOfFailedStarts checks that the logs include the output of an instance whose
+// start failed, unless a running instance has its ID. A follower also receives the output
+// of starts that fail later.
 func TestLogsOfFailedStarts(t *testing.T) {
 	var mu sync.Mutex
 	var failed []FailedStart

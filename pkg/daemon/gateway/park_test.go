@@ -18,9 +18,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// TestPark: to make room, the gateway parks the memory of another function's idle
-// instance on the host, so that the instance becomes host-warm. If that memory cannot be
-// parked, the gateway stops the instance.
+// TestPark checks that to make room, the gateway parks the memory of another function's
+// idle instance on the host, so that the instance becomes host-warm. If that memory
+// cannot be parked, the gateway stops the instance.
 func TestPark(t *testing.T) {
 	t.Parallel()
 	for _, goes := range []bool{true, false} {
@@ -105,16 +105,16 @@ func (p *parker) usage(w **world) func(context.Context) (wire.Status, error) {
 	}
 }
 
-// here reports whether the memory of an instance is on the GPU.
-func (p *parker) here(id string) bool {
+// onGPU reports whether the memory of an instance is on the GPU.
+func (p *parker) onGPU(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.away[id]
 }
 
-// TestCheckpoint: if the driver moves memory, it is back on the GPU before a call reaches
-// the instance. If an unpark fails, the call goes to another instance. A restarted
-// gateway can unpark an instance that a killed gateway has parked.
+// TestCheckpoint checks that if the driver moves memory, it is back on the GPU before a
+// call reaches the instance. If an unpark fails, the call goes to another instance. A
+// restarted gateway can unpark an instance that a killed gateway has parked.
 func TestCheckpoint(t *testing.T) {
 	p := &parker{away: map[string]bool{}}
 	var w *world
@@ -125,8 +125,8 @@ func TestCheckpoint(t *testing.T) {
 	})
 	w.runtime.Handler = func(s instance.Spec) http.Handler {
 		return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("X-Leaves") == "" && !p.here(s.ID) { // a call whose caller has disconnected has ended, so its memory may be anywhere
-				t.Errorf("%s was called with its memory away", s.ID)
+			if r.Header.Get("X-Leaves") == "" && !p.onGPU(s.ID) { // a call whose caller has disconnected has ended, so its memory may be anywhere
+				t.Errorf("call of %s: its memory is parked, want it on the GPU", s.ID)
 			}
 			echo(out, r)
 		})
@@ -151,7 +151,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 	p.fails = errors.New("out of memory")
 	found("a", "cold", "a.3")
-	w.until("the one that did not come back is gone", func() bool { return fmt.Sprint(w.runtime.Running()) == "[a.3 b.2]" })
+	w.until("the instance whose unpark failed is stopped", func() bool { return fmt.Sprint(w.runtime.Running()) == "[a.3 b.2]" })
 
 	// Callers connect and disconnect while memory moves.
 	var all sync.WaitGroup
@@ -183,17 +183,17 @@ func TestCheckpoint(t *testing.T) {
 	}
 	w.cfg.Park, w.cfg.Keep, w.cfg.Record = "", false, nil
 	w.open()
-	if p.here("b.2") {
-		t.Fatal("b.2 is not away")
+	if p.onGPU("b.2") {
+		t.Fatal("memory of b.2: got it on the GPU, want it parked")
 	}
 	found("b", "host-warm", "b.2")
 	w.close()
 }
 
-// TestPrefetch: a policy that prefetches memory when a function becomes active assumes
-// that it is on the GPU only until the gateway reports that the memory moves with the
-// next call. This holds whether that call arrives or its caller disconnects. The record
-// keeps the state that a call found.
+// TestPrefetch checks that a policy that prefetches memory when a function becomes active
+// assumes that it is on the GPU only until the gateway reports that the memory moves with
+// the next call. This holds whether that call arrives or its caller disconnects. The
+// record keeps the state that a call found.
 func TestPrefetch(t *testing.T) {
 	var w *world
 	var text bytes.Buffer
@@ -224,7 +224,7 @@ func TestPrefetch(t *testing.T) {
 	if err := w.catalog.Remove(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("there is room for it again", func() bool {
+	w.until("the removed function has no instance", func() bool {
 		return len(w.dispatcher.Snapshot().Instances) == 2
 	})
 	ended := make(chan answer)
@@ -232,17 +232,17 @@ func TestPrefetch(t *testing.T) {
 	<-began
 	for range 3 {
 		ctx, leave := context.WithCancel(t.Context())
-		left := make(chan error)
+		result := make(chan error)
 		go func() {
 			_, err := w.try(ctx, "POST", "/function/a", "x")
-			left <- err
+			result <- err
 		}()
-		w.until("it waits", func() bool { return waits(w, "a") == 1 })
+		w.until("a call of a is queued", func() bool { return queuedCalls(w, "a") == 1 })
 		leave()
-		if err := <-left; err == nil {
-			t.Error("a caller that left was answered")
+		if err := <-result; err == nil {
+			t.Error("call of a caller that disconnected: got an answer, want an error")
 		}
-		w.until("it does not", func() bool { return waits(w, "a") == 0 })
+		w.until("no call of a is queued", func() bool { return queuedCalls(w, "a") == 0 })
 	}
 	close(goOn)
 	if a := <-ended; a.status != 200 {
@@ -260,7 +260,8 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-func waits(w *world, name string) int64 {
+// queuedCalls returns the number of queued calls of a function, or -1 if the gateway does not know it.
+func queuedCalls(w *world, name string) int64 {
 	for _, f := range w.Status().Functions {
 		if f.Function == name {
 			return int64(*f.Waiting)

@@ -19,8 +19,8 @@ func contracted(name, contract string) function.Function {
 	return fn(name, func(f *function.Function) { f.Contract = contract })
 }
 
-// TestColdProbes: the gateway refuses a probe of a function without an instance at once
-// and starts none. Every other request starts an instance.
+// TestColdProbes checks that the gateway refuses a probe of a function without an
+// instance at once and starts none. Every other request starts an instance.
 func TestColdProbes(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	own := func(paths, methods []string) function.Function {
@@ -67,8 +67,8 @@ func TestColdProbes(t *testing.T) {
 	}
 }
 
-// TestProbesAreNoCalls: the instance of a loaded function answers a probe even if it is
-// busy. The probe counts only as a probe.
+// TestProbesAreNoCalls checks that the instance of a loaded function answers a probe even
+// if it is busy. The probe counts only as a probe.
 func TestProbesAreNoCalls(t *testing.T) {
 	release := make(chan struct{})
 	w := newWorld(t, pathHandlers{"/slow": func(http.ResponseWriter, *http.Request) { <-release }, "/health": func(rw http.ResponseWriter, r *http.Request) {
@@ -83,7 +83,7 @@ func TestProbesAreNoCalls(t *testing.T) {
 		a, _ := w.try(context.Background(), "POST", "/function/f/slow", "")
 		done <- a
 	}()
-	w.until("it is busy", func() bool { return *w.Status().GPUs[0].Running == 1 })
+	w.until("the call occupies the instance", func() bool { return *w.Status().GPUs[0].Running == 1 })
 	for range 20 {
 		a := w.do("GET", "/function/f/health", "", "Connection", "Upgrade", "Upgrade", "own")
 		if a.status != 599 || a.body != "ill" || a.header.Get("Gfaas-Instance") != "f.1" || a.reason() != "probe" || a.header.Get("Seen-Upgrade") != "" {
@@ -94,7 +94,7 @@ func TestProbesAreNoCalls(t *testing.T) {
 	if a := <-done; a.status != 200 {
 		t.Errorf("got %+v; want status 200", a)
 	}
-	w.until("all are over", func() bool {
+	w.until("the metrics count all probes", func() bool {
 		return *w.Status().Functions[0].InFlight == 0 && strings.Contains(w.do("GET", "/metrics", "").body, `gfaas_probes_total{code="5xx",function="f"} 20`)
 	})
 	w.apply(fn("g"))
@@ -111,12 +111,12 @@ func TestProbesAreNoCalls(t *testing.T) {
 		}
 	}
 	if strings.Contains(all, `gfaas_requests_total{code="5`) || strings.Contains(all, `gateway_function_invocation_total{code="5`) || strings.Contains(all, "gfaas_rejected_total{") {
-		t.Errorf("probes are counted as calls:\n%s", all)
+		t.Errorf("metrics: got calls with errors, want none, because probes are no calls:\n%s", all)
 	}
 }
 
-// TestProbesKeepNoInstance: an instance that receives only probes stops like an idle
-// instance.
+// TestProbesKeepNoInstance checks that an instance that receives only probes stops like
+// an idle instance.
 func TestProbesKeepNoInstance(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -125,7 +125,7 @@ func TestProbesKeepNoInstance(t *testing.T) {
 	for _, request := range []string{"GET /healthz", "HEAD /x", "OPTIONS /x"} {
 		method, path, _ := strings.Cut(request, " ")
 		w.do("POST", "/function/f", "")
-		w.until("it has stopped", func() bool {
+		w.until("the idle instance is stopped", func() bool {
 			a := w.do(method, "/function/f"+path, "")
 			if a.status != 200 && (a.status != 503 || a.reason() != refusal.NotLoaded) {
 				t.Errorf("%s: got %+v; want status 200, or 503 not-loaded", request, a)
@@ -135,8 +135,8 @@ func TestProbesKeepNoInstance(t *testing.T) {
 	}
 }
 
-// TestProbesDisplaceNoInstance: probes of a function do not displace another function's
-// instance.
+// TestProbesDisplaceNoInstance checks that probes of a function do not displace another
+// function's instance.
 func TestProbesDisplaceNoInstance(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs[0].Mem = int64(16 * gpu.GiB) })
 	large := func(f *function.Function) { f.GPUMem = 10 * gpu.GiB }
@@ -154,8 +154,8 @@ func TestProbesDisplaceNoInstance(t *testing.T) {
 	}
 }
 
-// TestProbeDuringInstanceEnd: if the instance ends during a probe, the probe is refused
-// as if the function had no instance.
+// TestProbeDuringInstanceEnd checks that if the instance ends during a probe, the probe
+// is refused as if the function had no instance.
 func TestProbeDuringInstanceEnd(t *testing.T) {
 	w := newWorld(t, pathHandlers{"/health": hangUp}, nil)
 	w.apply(fn("f"))

@@ -19,8 +19,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// TestRecordReplays: a replay of any record makes the same decisions, under every policy.
-// A replay of a modified record makes other decisions.
+// TestRecordReplays checks that a replay of any record makes the same decisions, under
+// every policy. A replay of a modified record makes other decisions.
 func TestRecordReplays(t *testing.T) {
 	t.Parallel()
 	for _, policy := range queue.Names() {
@@ -40,7 +40,7 @@ func TestRecordReplays(t *testing.T) {
 			w.apply(f, fn("b", func(f *function.Function) { f.Scale.Min, f.GPUMem, f.Inflight = 1, gpu.GiB, 2 }), fn("c", func(f *function.Function) { f.GPUMem = 3 * gpu.GiB }))
 			w.upFor("a-0", f, 70)
 			w.up("a-1", f)
-			w.until("they are adopted", func() bool { return slices.Contains(w.servers(), "a-0") && slices.Contains(w.servers(), "a-1") })
+			w.until("a-0 and a-1 are adopted", func() bool { return slices.Contains(w.servers(), "a-0") && slices.Contains(w.servers(), "a-1") })
 			for i := range 8 {
 				steps.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(i), 1))
@@ -67,7 +67,7 @@ func TestRecordReplays(t *testing.T) {
 			if err := w.catalog.Remove(context.Background(), "b"); err != nil {
 				t.Fatal(err)
 			}
-			w.until("it is forgotten", func() bool { return len(w.dispatcher.Snapshot().Functions) == 2 })
+			w.until("the gateway has forgotten the removed function", func() bool { return len(w.dispatcher.Snapshot().Functions) == 2 })
 			w.close()
 			if err := replayed(text.Bytes()); err != nil {
 				t.Fatal(err)
@@ -80,7 +80,7 @@ func TestRecordReplays(t *testing.T) {
 			line := 1 + strings.Count(whole[:strings.Index(whole, run)], "\n")
 			var other *record.Difference
 			if err := replayed([]byte(strings.Replace(whole, run, start, 1))); !errors.As(err, &other) || other.Line != line {
-				t.Errorf("%v, want line %d", err, line)
+				t.Errorf("replay of a changed record: got %v, want a difference in line %d", err, line)
 			}
 		})
 	}
@@ -108,7 +108,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-// TestRecordBroken: calls succeed even if the record cannot be written.
+// TestRecordBroken checks that calls succeed even if the record cannot be written.
 func TestRecordBroken(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Record = broken{} })
 	w.apply(fn("f"))

@@ -31,10 +31,10 @@ func (w *world) record(id string) (r instance.Record) {
 	return r
 }
 
-// TestRestart: if an instance of gfaas up ends, the gateway restarts it with its old
-// placement and sends it calls again. It does not restart an instance that is stopped
-// meanwhile, or whose function has no restart policy. A new gateway restarts an instance
-// that ended while no gateway was running.
+// TestRestart checks that if an instance of gfaas up ends, the gateway restarts it with
+// its old placement and sends it calls again. It does not restart an instance that is
+// stopped meanwhile, or whose function has no restart policy. A new gateway restarts an
+// instance that ended while no gateway was running.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	var log lines
@@ -49,19 +49,19 @@ func TestRestart(t *testing.T) {
 	w.up("f-0", f)
 	w.up("f-1", f)
 	w.up("g-0", g)
-	w.until("all are there", func() bool { return len(w.servers()) == 3 })
+	w.until("three instances are adopted", func() bool { return len(w.servers()) == 3 })
 	before := w.record("f-0")
 	for _, id := range []string{"f-0", "g-0"} {
 		w.runtime.Kill(id, 3)
 	}
 	w.runtime.Kill("f-1", 3)
-	w.until("it is known to have ended", func() bool { return !slices.Contains(w.servers(), "f-1") })
+	w.until("the gateway has noticed the end of f-1", func() bool { return !slices.Contains(w.servers(), "f-1") })
 	// Stop the instance as gfaas down does. If the gateway was faster, it runs again by
 	// now.
 	if err := errors.Join(w.launcher().Stop(context.Background(), instance.Record{ID: "f-1"}), w.catalog.Forget(context.Background(), "f-1")); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it runs again", func() bool { return fmt.Sprint(w.runtime.Running()) == "[f-0]" && slices.Contains(w.servers(), "f-0") })
+	w.until("f-0 runs again", func() bool { return fmt.Sprint(w.runtime.Running()) == "[f-0]" && slices.Contains(w.servers(), "f-0") })
 	if r := w.record("f-0"); r.Restarts != 1 || r.State != instance.Ready || r.Slice != before.Slice || r.Handle == before.Handle || r.Owner != "" {
 		t.Errorf("got %+v; want state ready, one restart, a new handle and the same slice", r)
 	}
@@ -78,34 +78,34 @@ func TestRestart(t *testing.T) {
 	w.close()
 	w.runtime.Kill("f-0", 0)
 	w.open()
-	w.until("it runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").Restarts == 2 })
+	w.until("f-0 runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").Restarts == 2 })
 }
 
-// TestFailedRestartIsRetried: the gateway retries a failed restart, and between two tries
-// the record shows the instance as starting. If the gateway ends between tries, the next
-// gateway continues.
+// TestFailedRestartIsRetried checks that the gateway retries a failed restart, and
+// between two tries the record shows the instance as starting. If the gateway ends
+// between tries, the next gateway continues.
 func TestFailedRestartIsRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f := fn("f", func(f *function.Function) { f.Restart = "always" })
 	w.apply(f)
 	w.up("f-0", f)
-	w.until("it is there", func() bool { return len(w.servers()) == 1 })
+	w.until("one instance is adopted", func() bool { return len(w.servers()) == 1 })
 	broken := fn("f", func(f *function.Function) { f.Restart, f.Env = "always", map[string]string{"PROBE_EXIT": "3"} })
 	w.apply(broken)
 	w.runtime.Kill("f-0", 1)
-	w.until("it was tried", func() bool { return w.record("f-0").Restarts >= 1 })
+	w.until("the restart of f-0 was tried", func() bool { return w.record("f-0").Restarts >= 1 })
 	w.close() // between two tries or during one
 	if r := w.record("f-0"); r.State != instance.Starting || len(w.runtime.Running()) > 0 {
 		t.Errorf("got %+v, and %v run; want state starting, and none", r, w.runtime.Running())
 	}
 	w.open()
 	w.apply(f)
-	w.until("it runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").State == instance.Ready })
+	w.until("f-0 runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").State == instance.Ready })
 }
 
-// TestOwnInstanceIsReplaced: if an instance of the gateway itself ends, a new instance
-// replaces it.
+// TestOwnInstanceIsReplaced checks that if an instance of the gateway itself ends, a new
+// instance replaces it.
 func TestOwnInstanceIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, http.HandlerFunc(echo), nil)
@@ -114,7 +114,7 @@ func TestOwnInstanceIsReplaced(t *testing.T) {
 	w.do("POST", "/function/g", "x")
 	w.runtime.Kill("f.1", 3)
 	w.runtime.Kill("g.2", 3)
-	w.until("another is there", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" && fmt.Sprint(w.runtime.Running()) == "[f.3]" })
+	w.until("f.3 replaces the ended instance", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" && fmt.Sprint(w.runtime.Running()) == "[f.3]" })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.3" || a.header.Get("Gfaas-Start") != "gpu-warm" {
 		t.Errorf("got %+v; want Gfaas-Instance f.3, Gfaas-Start gpu-warm", a)
 	}
@@ -157,25 +157,26 @@ func (l *lines) last(text string) string {
 	return all[:len(all)-len(strings.TrimLeft(all, "0123456789"))]
 }
 
-// TestPauseAfterEarlyEnd: if an instance of scale.min ends soon after each start, the
-// pause before the next start grows. A call starts an instance regardless of the pause.
+// TestPauseAfterEarlyEnd checks that if an instance of scale.min ends soon after each
+// start, the pause before the next start grows. A call starts an instance regardless of
+// the pause.
 func TestPauseAfterEarlyEnd(t *testing.T) {
 	t.Parallel()
 	var log lines
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Log = log.logger() })
 	w.apply(fn("f", func(f *function.Function) { f.Scale.Min = 1 }))
-	w.until("one is kept", func() bool {
+	w.until("scale.min has its instance", func() bool {
 		return fmt.Sprint(w.servers()) == "[f.1]" && len(w.runtime.Running()) == 1 && w.Status().Instances[0].State == "idle"
 	})
 	w.runtime.Kill("f.1", 3)
-	w.until("it is known", func() bool {
+	w.until("the gateway has noticed the end", func() bool {
 		return w.dispatcher.Function("f").Info().Spec.Min == 0 || log.count("an instance ended soon after its start") == 1
 	})
 	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.2" {
 		t.Errorf("got %+v; want status 200, Gfaas-Instance f.2", a)
 	}
 	w.runtime.Kill("f.2", 3)
-	w.until("another is kept", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" })
+	w.until("f.3 is the instance of scale.min", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" })
 	if n := log.count("an instance ended soon after its start"); n != 2 || log.count("in=2s") != 1 {
 		t.Errorf("got %d pauses, want 2, the second one of 2 s", n)
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// TestScalers: the number of instances follows the load according to the profile's rows
-// and returns to zero without load. The instances have the slices of the rows.
+// TestScalers checks that the number of instances follows the load according to the
+// profile's rows and returns to zero without load. The instances have the slices of the
+// rows.
 func TestScalers(t *testing.T) {
 	t.Parallel()
 	for _, scaler := range []string{"eager", "heuristic", "lazy"} {
@@ -39,7 +40,7 @@ func TestScalers(t *testing.T) {
 			if scaler == "lazy" {
 				least = 2 // this scaler waits for several seconds before it starts more instances
 			}
-			w.until("enough are there", func() bool {
+			w.until("the number of instances meets the load", func() bool {
 				if scaler == "lazy" && w.Status().Functions[0].Instances == 1 {
 					return true // by the rule of this scaler, only a lasting load starts another instance
 				}
@@ -50,7 +51,7 @@ func TestScalers(t *testing.T) {
 			}
 			stop()
 			callers.Wait()
-			w.until("none is left", func() bool { return w.Status().Functions[0].Instances == 0 })
+			w.until("no instance runs", func() bool { return w.Status().Functions[0].Instances == 0 })
 		})
 	}
 }

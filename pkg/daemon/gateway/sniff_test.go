@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestContentTypeIsNotGuessed: an answer has the Content-Type that the function sent, or
-// none, and tells browsers not to guess one.
+// TestContentTypeIsNotGuessed checks that an answer has the Content-Type that the
+// function sent, or none, and tells browsers not to guess one.
 func TestContentTypeIsNotGuessed(t *testing.T) {
 	const script = "<html><script>alert(1)</script>"
 	answers := pathHandlers{}

@@ -17,8 +17,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/record"
 )
 
-// TestFunctionOnSeveralGPUs: a function that spans several GPUs is served by the planned
-// instances. Without a planned instance, its calls are refused at once.
+// TestFunctionOnSeveralGPUs checks that a function that spans several GPUs is served by
+// the planned instances. Without a planned instance, its calls are refused at once.
 func TestFunctionOnSeveralGPUs(t *testing.T) {
 	release, began := make(chan struct{}), make(chan struct{}, 10)
 	w := newWorld(t, pathHandlers{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, nil)
@@ -33,7 +33,7 @@ func TestFunctionOnSeveralGPUs(t *testing.T) {
 		t.Errorf(`got %+v; want status 400, a body with "spans 2 GPUs"`, a)
 	}
 	w.up("f-0", f)
-	w.until("it is adopted", func() bool { return len(w.servers()) == 1 })
+	w.until("the planned instance is adopted", func() bool { return len(w.servers()) == 1 })
 	var calls sync.WaitGroup
 	for range 2 {
 		calls.Go(func() {
@@ -43,20 +43,20 @@ func TestFunctionOnSeveralGPUs(t *testing.T) {
 		})
 	}
 	<-began
-	w.until("the second waits for it", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+	w.until("the second call is queued", func() bool { return *w.Status().Functions[0].Waiting == 1 })
 	close(release)
 	calls.Wait()
 	w.runtime.Kill("f-0", 1)
-	w.until("it is gone", func() bool { return len(w.servers()) == 0 })
+	w.until("no instance runs", func() bool { return len(w.servers()) == 0 })
 	checkRefusal(t, w.do("POST", "/function/f", "x"), 502, refusal.StartFailed)
 	if a := w.do("POST", "/function/g", "x"); a.status != 200 {
 		t.Errorf("another function: got %+v; want status 200", a)
 	}
 }
 
-// TestSpanMemory: an instance that spans two GPUs uses memory on both. Idle instances on
-// either GPU are stopped to make room for it, instances that do not fit wait until it has
-// ended, and a replay of the record makes the same decisions.
+// TestSpanMemory checks that an instance that spans two GPUs uses memory on both. Idle
+// instances on either GPU are stopped to make room for it, instances that do not fit wait
+// until it has ended, and a replay of the record makes the same decisions.
 func TestSpanMemory(t *testing.T) {
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestSpanMemory(t *testing.T) {
 			release <- struct{}{}
 			calls.Wait()
 			w.upOn("f-0", f, 0, "sim", "sim:1")
-			w.until("it alone is left", func() bool { return slices.Equal(w.servers(), []string{"f-0"}) })
+			w.until("only f-0 runs", func() bool { return slices.Equal(w.servers(), []string{"f-0"}) })
 			call("f/wait", "f-0")
 			<-began
 			for _, g := range w.Status().GPUs {
@@ -99,7 +99,7 @@ func TestSpanMemory(t *testing.T) {
 				t.Errorf("what fits beside it: got %+v; want status 200", a)
 			}
 			call("g", "g.")
-			w.until("what does not fit waits", func() bool { return *w.Status().Functions[1].Waiting == 1 })
+			w.until("the call whose instance does not fit is queued", func() bool { return *w.Status().Functions[1].Waiting == 1 })
 			if why := w.Status().Functions[1].Why; policy == "gfaas" && why != "no-gpu-with-room" {
 				t.Errorf("got the reason %q, want that no GPU has room", why)
 			}

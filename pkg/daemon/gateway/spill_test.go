@@ -15,9 +15,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// TestModelAnywhereInBody: a call of /v1/ reaches the function that it names anywhere in
-// the first --max-body bytes. The body arrives unchanged, also at a second instance if
-// the first one ends. No files remain.
+// TestModelAnywhereInBody checks that a call of /v1/ reaches the function that it names
+// anywhere in the first --max-body bytes. The body arrives unchanged, also at a second
+// instance if the first one ends. No files remain.
 func TestModelAnywhereInBody(t *testing.T) {
 	var broken bool
 	w := newWorld(t, pathHandlers{"/v1/breaks": func(rw http.ResponseWriter, r *http.Request) {
@@ -55,9 +55,9 @@ func TestModelAnywhereInBody(t *testing.T) {
 		}
 	}
 	w.awaitNoCalls()
-	w.until("the space is free", func() bool { return w.intake.Usage().Spilled == 0 && w.intake.Usage().SpilledBodies == 0 })
-	if left, err := os.ReadDir(w.cfg.SpillDir); err != nil || len(left) > 0 {
-		t.Errorf("got files %v, %v; want none", left, err)
+	w.until("no body uses a file", func() bool { return w.intake.Usage().Spilled == 0 && w.intake.Usage().SpilledBodies == 0 })
+	if remaining, err := os.ReadDir(w.cfg.SpillDir); err != nil || len(remaining) > 0 {
+		t.Errorf("files of bodies at the end: got %v, %v; want none", remaining, err)
 	}
 	if a := w.do("GET", "/v1/realtime?model=b&model=a&x=1", ""); a.status != 200 || a.header.Get("Gfaas-Instance") != "a.1" || !strings.HasPrefix(a.header.Get("Seen"), "GET /v1/realtime?model=b&model=a&x=1 ") {
 		t.Errorf("got %+v; want status 200 and the unchanged request at a.1", a)
@@ -66,9 +66,9 @@ func TestModelAnywhereInBody(t *testing.T) {
 	checkRefusal(t, w.do("GET", "/v1/realtime", ""), 405, refusal.Method)
 }
 
-// TestSpillFilesAreBounded: the files of long bodies are limited in size and number, and
-// one host cannot use the whole limit. When a call ends, its share is released, however
-// it ended.
+// TestSpillFilesAreBounded checks that the files of long bodies are limited in size and
+// number, and one host cannot use the whole limit. When a call ends, its share is
+// released, however it ended.
 func TestSpillFilesAreBounded(t *testing.T) {
 	t.Parallel()
 	long := func(n int) string { return fmt.Sprintf(`{"x":"%s","model":"f"}`, strings.Repeat("x", n)) }
@@ -97,7 +97,7 @@ func TestSpillFilesAreBounded(t *testing.T) {
 				for range c.held {
 					w.dial(fmt.Sprintf("POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n%s", long(499_900)[:499_000]))
 				}
-				w.until("they are kept", func() bool { return w.intake.Usage().SpilledBodies == int64(c.held) })
+				w.until("the held bodies are in files", func() bool { return w.intake.Usage().SpilledBodies == int64(c.held) })
 				a := readAnswer(t, w.dialFrom("127.0.0.1", "POST /v1/x HTTP/1.1\r\nHost: x\r\n"+framing))
 				if a.status != c.status || c.code != "" && a.reason() != c.code {
 					t.Errorf("%d %.300s, want %d %s", a.status, a.body, c.status, c.code)
@@ -107,7 +107,7 @@ func TestSpillFilesAreBounded(t *testing.T) {
 						t.Errorf("another host: %d %.300s, want 200", a.status, a.body)
 					}
 				}
-				w.until("the space is free", func() bool { return w.intake.Usage().SpilledBodies == int64(c.held) })
+				w.until("only the held bodies are in files", func() bool { return w.intake.Usage().SpilledBodies == int64(c.held) })
 				if used, want := w.intake.Usage().Spilled, int64(c.held)*(500_000-w.cfg.Buffer); used != want {
 					t.Errorf("%d bytes are used, want %d", used, want)
 				}

@@ -214,11 +214,11 @@ func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if left := l.starter.runs(); len(left) > 0 {
-			t.Errorf("%v run after the end, want none", left)
+		if running := l.starter.runs(); len(running) > 0 {
+			t.Errorf("instances at the end: got %v, want none", running)
 		}
 		if listing, err := l.catalog.List(context.Background()); err != nil || len(listing.Instances) > 0 {
-			t.Errorf("left at the end: %+v, %v", listing.Instances, err)
+			t.Errorf("records at the end: got %+v, %v; want none", listing.Instances, err)
 		}
 	})
 	return l
@@ -283,7 +283,7 @@ func (l *lab) want(o *outcome, text string, within time.Duration) {
 	l.t.Helper()
 	synctest.Wait()
 	if o.text != text || o.took > within {
-		l.t.Errorf("%v, want %s within %v", o, text, within)
+		l.t.Errorf("result of the call: got %v, want %s within %v", o, text, within)
 	}
 }
 
@@ -302,9 +302,9 @@ func forPolicies(t *testing.T, name string, test func(t *testing.T, policy strin
 	}
 }
 
-// TestFailingStarts: after three failed starts in a row, the gateway answers all calls
-// with an error, and it pauses for 1, 2, 4, … 60 s before each further start. This holds
-// for any number of callers, GPUs and kinds of start.
+// TestFailingStarts checks that after three failed starts in a row, the gateway answers
+// all calls with an error, and it pauses for 1, 2, 4, … 60 s before each further start.
+// This holds for any number of callers, GPUs and kinds of start.
 func TestFailingStarts(t *testing.T) {
 	t.Parallel()
 	const takes = 20 * time.Millisecond
@@ -379,12 +379,13 @@ func (l *lab) gpuSeconds(name string) float64 {
 			return *f.GPUSeconds
 		}
 	}
-	l.t.Fatalf("no function %s", name)
+	l.t.Fatalf("snapshot: got no function %s, want it", name)
 	return 0
 }
 
-// TestGPUSecondsWithoutFailedStarts: the GPU time excludes failed starts, however long
-// they took. It includes successful starts and the calls that waited for them.
+// TestGPUSecondsWithoutFailedStarts checks that the GPU time excludes failed starts,
+// however long they took. It includes successful starts and the calls that waited for
+// them.
 func TestGPUSecondsWithoutFailedStarts(t *testing.T) {
 	inVirtualTime(t, "", func(t *testing.T) {
 		l := newLab(t, map[string]behavior{"f 1": {takes: 5 * time.Second, fails: true}}, nil)
@@ -392,7 +393,7 @@ func TestGPUSecondsWithoutFailedStarts(t *testing.T) {
 		first := l.call("f", time.Second)
 		l.calls.Wait()
 		if first.text != refusal.StartFailed {
-			t.Fatalf("%v, want %s", first, refusal.StartFailed)
+			t.Fatalf("first call: got %v, want %s", first, refusal.StartFailed)
 		}
 		if starts := l.starter.started("f 1"); len(starts) < 2 {
 			t.Fatalf("got %d starts, want at least 2", len(starts))
@@ -418,8 +419,8 @@ func (f *fakeStarter) become(what string, b behavior) {
 	f.behaviors[what] = b
 }
 
-// TestFailingStartsBesideOneThatRuns: while further starts of a function fail, its calls
-// wait for the running instance, and the starts keep to the pauses.
+// TestFailingStartsBesideOneThatRuns checks that while further starts of a function fail,
+// its calls wait for the running instance, and the starts keep to the pauses.
 func TestFailingStartsBesideOneThatRuns(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -463,7 +464,7 @@ func TestFailingStartsBesideOneThatRuns(t *testing.T) {
 	}
 }
 
-// TestStartSucceedsAfterFailures: a successful start ends the pauses.
+// TestStartSucceedsAfterFailures checks that a successful start ends the pauses.
 func TestStartSucceedsAfterFailures(t *testing.T) {
 	inVirtualTime(t, "", func(t *testing.T) {
 		l := newLab(t, map[string]behavior{"f 1": {fails: true}}, nil)
@@ -507,8 +508,8 @@ const (
 	never = 10 * time.Minute // for a start that never completes during a test
 )
 
-// TestCancelledStarts: apply and rm cancel the starts of the versions that they replace
-// or remove, and release all their resources.
+// TestCancelledStarts checks that apply and rm cancel the starts of the versions that
+// they replace or remove, and release all their resources.
 func TestCancelledStarts(t *testing.T) {
 	stuck := behavior{takes: never}
 	max1 := func(f *function.Function) { f.Scale.Max = 1 }
@@ -571,7 +572,7 @@ func TestCancelledStarts(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			if len(l.starter.runs()) == 0 {
-				t.Fatal("nothing starts")
+				t.Fatal("starts after 2s: got none, want at least one")
 			}
 			c.change(l)
 			if c.old.takes == never && c.old.dying == 0 {
@@ -594,7 +595,7 @@ func TestCancelledStarts(t *testing.T) {
 			}
 			for _, line := range bytes.Split(l.log.Bytes(), []byte("\n")) {
 				if bytes.Contains(line, []byte("level=ERROR")) && !bytes.Contains(line, []byte("exited with status 3")) {
-					t.Errorf("logged: %s", line)
+					t.Errorf("log: got the error %s, want only errors of exits with status 3", line)
 				}
 			}
 			if f := l.dispatcher.Function("f"); f != nil {
@@ -627,8 +628,8 @@ func (l *lab) down(id string) {
 	synctest.Wait()
 }
 
-// TestNewVersionStartsFresh: failures, pauses, restarts and measured costs of a version
-// do not affect the next version.
+// TestNewVersionStartsFresh checks that failures, pauses, restarts and measured costs of
+// a version do not affect the next version.
 func TestNewVersionStartsFresh(t *testing.T) {
 	min1 := func(f *function.Function) { f.Scale.Min = 1 }
 	always := func(f *function.Function) { f.Restart = "always" }
@@ -738,8 +739,8 @@ func TestNewVersionStartsFresh(t *testing.T) {
 	}
 }
 
-// TestApplyUnderLoad: running calls end on the old version's instance, and new calls go
-// to the new version's instance, although the old instance always has calls.
+// TestApplyUnderLoad checks that running calls end on the old version's instance, and new
+// calls go to the new version's instance, although the old instance always has calls.
 func TestApplyUnderLoad(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -774,8 +775,8 @@ func TestApplyUnderLoad(t *testing.T) {
 	}
 }
 
-// TestRemoveUnderLoad: queued calls of a removed function run on its existing instance.
-// The gateway starts no further instance for them.
+// TestRemoveUnderLoad checks that queued calls of a removed function run on its existing
+// instance. The gateway starts no further instance for them.
 func TestRemoveUnderLoad(t *testing.T) {
 	inVirtualTime(t, "", func(t *testing.T) {
 		l := newLab(t, nil, func(c *Config) { c.Concurrency = 1 })
@@ -785,9 +786,9 @@ func TestRemoveUnderLoad(t *testing.T) {
 			outcomes = append(outcomes, l.call("f", time.Second))
 		}
 		l.remove("f")
-		late := l.call("f", 0)
+		afterRemoval := l.call("f", 0)
 		l.calls.Wait()
-		l.want(late, refusal.NoFunction, 0)
+		l.want(afterRemoval, refusal.NoFunction, 0)
 		for n, o := range outcomes {
 			l.want(o, "f 1", time.Duration(n+1)*time.Second)
 		}
@@ -798,8 +799,8 @@ func TestRemoveUnderLoad(t *testing.T) {
 	})
 }
 
-// TestSlowStart: the start time of a function's instances does not count against the
-// queue timeout of its own calls, but it does for calls to other functions.
+// TestSlowStart checks that the start time of a function's instances does not count
+// against the queue timeout of its own calls, but it does for calls to other functions.
 func TestSlowStart(t *testing.T) {
 	const patience = 5 * time.Second
 	set := func(inflight, most int) func(*function.Function) {
@@ -863,7 +864,7 @@ func TestSlowStart(t *testing.T) {
 		l.want(first, "f 1", 23*time.Second)
 		l.want(second, refusal.QueueTimeout, 15*time.Second)
 		if second.took != 15*time.Second {
-			t.Errorf("%v, want 3 s, 10 s for the start, and 2 s", second)
+			t.Errorf("second call: got %v, want 15s: 3 s in the queue, 10 s for the start, and 2 s in the queue", second)
 		}
 	})
 	inVirtualTime(t, "starts that fail do not count either", func(t *testing.T) {

@@ -53,9 +53,9 @@ func (w *world) starting(id string) func() bool {
 	}
 }
 
-// TestStartingElsewhere: calls wait for an instance that gfaas up is starting, until it
-// is ready or its start has failed. Meanwhile the gateway starts no other instance for
-// them.
+// TestStartingElsewhere checks that calls wait for an instance that gfaas up is starting,
+// until it is ready or its start has failed. Meanwhile the gateway starts no other
+// instance for them.
 func TestStartingElsewhere(t *testing.T) {
 	t.Parallel()
 	f := fn("f")
@@ -79,7 +79,7 @@ func TestStartingElsewhere(t *testing.T) {
 			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.AtWork, c.Record = atWork.Load, &text })
 			w.apply(f)
 			r := w.reserve("f-0", "f", 0, "sim")
-			w.until("it is known", w.starting("f-0"))
+			w.until("the gateway knows the start of f-0", w.starting("f-0"))
 			var calls sync.WaitGroup
 			for range 3 {
 				calls.Go(func() {
@@ -88,7 +88,7 @@ func TestStartingElsewhere(t *testing.T) {
 					}
 				})
 			}
-			w.until("they wait", func() bool { return waits(w, "f") == 3 })
+			w.until("three calls of f are queued", func() bool { return queuedCalls(w, "f") == 3 })
 			if n := len(w.Status().Instances); n != 1 {
 				t.Errorf("got %d instances, want 1", n)
 			}
@@ -102,8 +102,8 @@ func TestStartingElsewhere(t *testing.T) {
 	}
 }
 
-// TestAbandonedStartsDelayNothing: records of starts that have been abandoned, or on
-// other GPUs, do not delay calls.
+// TestAbandonedStartsDelayNothing checks that records of starts that have been abandoned,
+// or on other GPUs, do not delay calls.
 func TestAbandonedStartsDelayNothing(t *testing.T) {
 	var atWork atomic.Bool
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.AtWork = atWork.Load })
@@ -119,15 +119,15 @@ func TestAbandonedStartsDelayNothing(t *testing.T) {
 	if a := w.do("POST", "/function/h", "x"); a.header.Get("Gfaas-Instance") != "h.2" {
 		t.Errorf("got %+v; want Gfaas-Instance h.2", a)
 	}
-	w.until("it is known", w.starting("g-0"))
+	w.until("the gateway knows the start of g-0", w.starting("g-0"))
 	for _, id := range []string{"f-0", "h-1"} {
 		if w.starting(id)() {
-			t.Errorf("%s counts", id)
+			t.Errorf("abandoned start of %s: the gateway counts it as starting, want it ignored", id)
 		}
 	}
 	ended := make(chan answer)
 	go func() { ended <- w.do("POST", "/function/g", "x") }()
-	w.until("it waits", func() bool { return waits(w, "g") == 1 })
+	w.until("the call of g is queued", func() bool { return queuedCalls(w, "g") == 1 })
 	if err := w.catalog.Forget(t.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +136,8 @@ func TestAbandonedStartsDelayNothing(t *testing.T) {
 	}
 }
 
-// TestStartingElsewhereMemory: the planned memory of an instance that gfaas up is
-// starting counts as used. The gateway stops idle instances to make room for it, and
+// TestStartingElsewhereMemory checks that the planned memory of an instance that gfaas up
+// is starting counts as used. The gateway stops idle instances to make room for it, and
 // calls whose instance does not fit are queued.
 func TestStartingElsewhereMemory(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs = []GPU{{Name: "sim", Mem: int64(16 * gpu.GiB)}} })
@@ -149,24 +149,24 @@ func TestStartingElsewhereMemory(t *testing.T) {
 	w.answers("a")
 	w.answers("b")
 	r := w.reserve("c-0", "c", 10*gpu.GiB, "sim")
-	w.until("it is known", w.starting("c-0"))
-	w.until("a made room", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
+	w.until("the gateway knows the start of c-0", w.starting("c-0"))
+	w.until("a is stopped, and b.2 runs", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
 	var calls sync.WaitGroup
 	calls.Go(func() { w.answers("a") })
-	w.until("a waits", func() bool { return waits(w, "a") == 1 })
+	w.until("a call of a is queued", func() bool { return queuedCalls(w, "a") == 1 })
 	w.answers("b") // fits on the GPU together with c-0
 	w.starts(r, c)
-	w.until("it is ready", func() bool { return fmt.Sprint(w.servers()) == "[b.2 c-0]" })
+	w.until("b.2 and c-0 run", func() bool { return fmt.Sprint(w.servers()) == "[b.2 c-0]" })
 	w.answers("c")
-	if waits(w, "a") != 1 {
-		t.Error("a does not wait for the memory of what runs")
+	if queuedCalls(w, "a") != 1 {
+		t.Errorf("queued calls of a, which does not fit: got %d, want 1", queuedCalls(w, "a"))
 	}
 	w.runtime.Kill("c-0", 0)
 	calls.Wait()
 }
 
-// TestStartingElsewhereAtRestart: a new gateway counts instances whose start is in
-// progress.
+// TestStartingElsewhereAtRestart checks that a new gateway counts instances whose start
+// is in progress.
 func TestStartingElsewhereAtRestart(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f, span := fn("f"), fn("s", func(f *function.Function) { f.GPUs = 2 })
@@ -185,14 +185,14 @@ func TestStartingElsewhereAtRestart(t *testing.T) {
 			}
 		})
 	}
-	w.until("they wait", func() bool { return waits(w, "f") == 1 && waits(w, "s") == 1 })
+	w.until("a call of f and one of s are queued", func() bool { return queuedCalls(w, "f") == 1 && queuedCalls(w, "s") == 1 })
 	w.starts(r, f)
 	w.starts(s, span)
 	calls.Wait()
 }
 
-// TestStartingAgain: calls wait while the gateway restarts an instance of gfaas up. If
-// the restart fails, they go to a new instance.
+// TestStartingAgain checks that calls wait while the gateway restarts an instance of
+// gfaas up. If the restart fails, they go to a new instance.
 func TestStartingAgain(t *testing.T) {
 	t.Parallel()
 	for _, becomes := range []bool{true, false} {
@@ -210,13 +210,13 @@ func TestStartingAgain(t *testing.T) {
 		f := fn("f", func(f *function.Function) { f.Restart = "always" })
 		w.apply(f)
 		w.up("f-0", f)
-		w.until("it is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+		w.until("f-0 is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
 		loads.Store(true)
 		w.runtime.Kill("f-0", 1)
-		w.until("it starts again", w.starting("f-0"))
+		w.until("the gateway restarts f-0", w.starting("f-0"))
 		ended := make(chan answer)
 		go func() { ended <- w.do("POST", "/function/f", "x") }()
-		w.until("a call waits", func() bool { return waits(w, "f") == 1 })
+		w.until("a call of f is queued", func() bool { return queuedCalls(w, "f") == 1 })
 		on := "f-0"
 		if becomes {
 			loads.Store(false)
@@ -225,7 +225,7 @@ func TestStartingAgain(t *testing.T) {
 			on = "f.1"
 		}
 		if a := <-ended; a.header.Get("Gfaas-Instance") != on {
-			t.Errorf("%+v, want on %s", a, on)
+			t.Errorf("queued call: got %+v, want an answer of %s", a, on)
 		}
 		w.close()
 	}

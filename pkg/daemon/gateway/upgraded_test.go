@@ -44,9 +44,9 @@ func (w *world) upgrade(name, protocol string) (net.Conn, *bufio.Reader) {
 	return conn, in
 }
 
-// say sends text over an upgraded connection and reports whether the same text was
+// roundTrip sends text over an upgraded connection and reports whether the same text was
 // received.
-func say(conn net.Conn, in *bufio.Reader, text string) bool {
+func roundTrip(conn net.Conn, in *bufio.Reader, text string) bool {
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	got := make([]byte, len(text))
 	_, err := io.WriteString(conn, text)
@@ -56,8 +56,8 @@ func say(conn net.Conn, in *bufio.Reader, text string) bool {
 	return err == nil && string(got) == text
 }
 
-// TestIdleUpgradeIsClosed: an upgraded connection that is idle for scale.idle is closed,
-// and its instance stops. A connection in use, or of a function that keeps its
+// TestIdleUpgradeIsClosed checks that an upgraded connection that is idle for scale.idle
+// is closed, and its instance stops. A connection in use, or of a function that keeps its
 // connections, stays open.
 func TestIdleUpgradeIsClosed(t *testing.T) {
 	t.Parallel()
@@ -86,14 +86,15 @@ func TestIdleUpgradeIsClosed(t *testing.T) {
 			}
 		})
 	}
-	w.until("idle instances have stopped", func() bool { return len(w.Status().Instances) == 1 })
-	if i := w.Status().Instances[0]; i.Function != "kept" || !say(kept, answers, "still here") {
+	w.until("the idle instances are stopped", func() bool { return len(w.Status().Instances) == 1 })
+	if i := w.Status().Instances[0]; i.Function != "kept" || !roundTrip(kept, answers, "still here") {
 		t.Errorf("got %+v; want the instance of kept, whose connection still echoes", i)
 	}
 }
 
-// TestIdleUpgradeYields: the gateway closes an idle upgraded connection when a call needs
-// the memory or the place of its instance, unless the function keeps its connections.
+// TestIdleUpgradeYields checks that the gateway closes an idle upgraded connection when a
+// call needs the memory or the place of its instance, unless the function keeps its
+// connections.
 func TestIdleUpgradeYields(t *testing.T) {
 	t.Parallel()
 	large := func(f *function.Function) { f.GPUMem = 10 * gpu.GiB }
@@ -128,7 +129,7 @@ func TestIdleUpgradeYields(t *testing.T) {
 				a, _ := w.try(ctx, "POST", "/function/"+c.call.Name, "")
 				done <- a
 			}()
-			w.until("a call waits", func() bool {
+			w.until("the call is queued", func() bool {
 				for _, f := range w.Status().Functions {
 					if *f.Waiting > 0 {
 						return true
@@ -139,8 +140,8 @@ func TestIdleUpgradeYields(t *testing.T) {
 			passed.Store(int64(c.idle))
 			if !c.yields {
 				w.dispatcher.Yield()
-				if !say(conn, in, "still here") {
-					t.Error("the connection was closed")
+				if !roundTrip(conn, in, "still here") {
+					t.Error("idle upgraded connection: got it closed, want it open")
 				}
 				return
 			}
@@ -148,7 +149,7 @@ func TestIdleUpgradeYields(t *testing.T) {
 				t.Errorf("got %+v; want status 200 of an instance of %s", a, c.call.Name)
 			}
 			if _, err := in.ReadByte(); err == nil {
-				t.Error("the connection is open")
+				t.Error("idle upgraded connection: got it open, want it closed")
 			}
 		})
 	}

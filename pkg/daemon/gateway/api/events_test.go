@@ -13,7 +13,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// TestTooManyViewers: viewers beyond mostEvents are refused until others have left.
+// TestTooManyViewers checks that viewers beyond mostEvents are refused until others have
+// left.
 func TestTooManyViewers(t *testing.T) {
 	d, err := dispatch.New(t.Context(), dispatch.Config{Metrics: metrics.New(), Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}}, dispatch.Settings{})
 	if err != nil {
@@ -21,7 +22,7 @@ func TestTooManyViewers(t *testing.T) {
 	}
 	a := New(Config{Dispatcher: d, Proxy: proxy.New(proxy.Config{Now: d.Now})}, Access{})
 	if !a.events.add(mostEvents) {
-		t.Fatalf("%d are too many", mostEvents)
+		t.Fatalf("%d viewers: got a refusal, want them accepted", mostEvents)
 	}
 	ask := func() int {
 		ctx, leave := context.WithCancel(t.Context())

@@ -14,8 +14,8 @@ func formPart(head, text string) string {
 
 const formType = "multipart/form-data; boundary=b"
 
-// TestModelIn: modelIn finds the last model that a body names, at any position and
-// however the body is read.
+// TestModelIn checks that modelIn finds the last model that a body names, at any position
+// and however the body is read.
 func TestModelIn(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for name, c := range map[string]struct{ contentType, body, want, wrong string }{
@@ -88,7 +88,7 @@ func FuzzModelInObject(f *testing.F) {
 			want = nil
 		}
 		if got, err := modelInObject(strings.NewReader(text)); (err == nil) != (want != nil) || err == nil && got != *want {
-			t.Errorf("%q: %q, %v", text, got, err)
+			t.Errorf("model in %q: got %q, %v; want a model as encoding/json finds it: %v", text, got, err, want != nil)
 		}
 	})
 }

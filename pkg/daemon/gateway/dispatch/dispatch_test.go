@@ -70,8 +70,8 @@ func run(t *testing.T, d *Dispatcher, takes time.Duration) {
 	a.Finish(true)
 }
 
-// TestLearnsStart: the policy learns the duration of a start as soon as a call ends, even
-// if the call took as long as expected.
+// TestLearnsStart checks that the policy learns the duration of a start as soon as a call
+// ends, even if the call took as long as expected.
 func TestLearnsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDispatcher(t, fakeShell{}, nil)
@@ -80,13 +80,13 @@ func TestLearnsStart(t *testing.T) {
 		f.costs = costs{warm: mean{f.spec.Warm, few}, start: mean{time.Hour, few}}
 		run(t, d, f.spec.Warm)
 		if f.spec.Cold < time.Hour {
-			t.Errorf("a start is expected to take %v, want an hour", f.spec.Cold-f.spec.Warm)
+			t.Errorf("learned duration of a start: got %v, want an hour", f.spec.Cold-f.spec.Warm)
 		}
 	})
 }
 
-// TestGPUSecondsWithoutFailedUnparks: the GPU time of a function excludes a failed
-// unpark. The call goes to another instance.
+// TestGPUSecondsWithoutFailedUnparks checks that the GPU time of a function excludes a
+// failed unpark. The call goes to another instance.
 func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDispatcher(t, fakeShell{unparks: 5 * time.Second}, nil)
@@ -102,7 +102,8 @@ func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
 	})
 }
 
-// TestSliceOfModel: an instance gets the slice of the profile row for its GPU's model.
+// TestSliceOfModel checks that an instance gets the slice of the profile row for its
+// GPU's model.
 func TestSliceOfModel(t *testing.T) {
 	row := func(model string, sm, quota, rps float64) profile.Row {
 		return profile.Row{Function: "f", GPU: model, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
@@ -126,15 +127,15 @@ func TestSliceOfModel(t *testing.T) {
 		}
 		d.cfg.GPUs[0].Model = ""
 		if _, profiled := f.slice(0); !profiled {
-			t.Errorf("%s: no row matches a GPU of which nothing is known", scaler)
+			t.Errorf("%s: slice on a GPU of unknown model: got no row of the profile, want one", scaler)
 		}
 		d.Close()
 	}
 }
 
-// TestBriefMemoryUseDoesNotCount: memory that is in use only briefly, such as the memory
-// of an instance that is just ending, does not count as another program's. Longer use
-// does.
+// TestBriefMemoryUseDoesNotCount checks that memory that is in use only briefly, such as
+// the memory of an instance that is just ending, does not count as another program's.
+// Longer use does.
 func TestBriefMemoryUseDoesNotCount(t *testing.T) {
 	var m gpuMemory
 	for _, c := range []struct{ at, others, want int64 }{
@@ -142,13 +143,13 @@ func TestBriefMemoryUseDoesNotCount(t *testing.T) {
 	} {
 		m.note(time.Duration(c.at)*time.Second, c.others)
 		if m.stable != c.want {
-			t.Errorf("after %d s: %d, want %d", c.at, m.stable, c.want)
+			t.Errorf("stable memory after %d s: got %d, want %d", c.at, m.stable, c.want)
 		}
 	}
 	m.note(7*time.Second+10*time.Millisecond, 800)
 	m.note(7*time.Second+20*time.Millisecond, 800)
 	if m.stable != 0 {
-		t.Errorf("%d, of a moment, want 0", m.stable)
+		t.Errorf("memory that was in use for 20 ms: got %d, want 0", m.stable)
 	}
 }
 
@@ -168,8 +169,8 @@ func TestRestartable(t *testing.T) {
 	}
 }
 
-// TestBackoff: the pauses are 1, 2, 4, … 60 s, and 1 s again after a steady run. A
-// negative duration, which results from setting the clock, is not a steady run.
+// TestBackoff checks that the pauses are 1, 2, 4, … 60 s, and 1 s again after a steady
+// run. A negative duration, which results from setting the clock, is not a steady run.
 func TestBackoff(t *testing.T) {
 	var f, g Backoff
 	var got []time.Duration
@@ -177,9 +178,9 @@ func TestBackoff(t *testing.T) {
 		got = append(got, f.Next(time.Second)/time.Second)
 	}
 	if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}; !slices.Equal(got, want) {
-		t.Errorf("%d, want %d", got, want)
+		t.Errorf("pauses, in seconds: got %d, want %d", got, want)
 	}
 	if first := f.Next(steady); first != firstRestart || g.Next(-time.Hour) != firstRestart || f.Next(0) != 2*firstRestart {
-		t.Errorf("%v after a steady run", first)
+		t.Errorf("pause after a steady run: got %v, want %v, also after a negative run, then %v", first, firstRestart, 2*firstRestart)
 	}
 }

@@ -28,8 +28,9 @@ func (u *unsureStarter) Adopt(context.Context, instance.Record) error {
 	return nil
 }
 
-// TestRestartOfUnknownState: while it is unknown whether the instance has ended, the error of a restart
-// is one after which it is tried again. If the instance is running, the restart is not needed.
+// TestRestartOfUnknownState checks that while it is unknown whether the instance has ended, the error
+// of a restart is one after which it is tried again. If the instance is running, the restart is not
+// needed.
 func TestRestartOfUnknownState(t *testing.T) {
 	catalog := &instancetest.FakeCatalog{}
 	if err := catalog.Apply(t.Context(), function.Function{Name: "f", Restart: "always"}); err != nil {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestRecent: rates and latencies cover the last minute, whatever the wall clock shows.
+// TestRecent checks that rates and latencies cover the last minute, whatever the wall
+// clock shows.
 func TestRecent(t *testing.T) {
 	var r recent
 	for at := range 200 {

@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// TestFrames: the parser distinguishes data from pings, pongs and closes, however the
-// stream is split.
+// TestFrames checks that the parser distinguishes data from pings, pongs and closes,
+// however the stream is split.
 func TestFrames(t *testing.T) {
 	frame := func(opcode byte, masked bool, length int) []byte {
 		head := []byte{0x80 | opcode, 0}
@@ -62,12 +62,12 @@ func TestFrames(t *testing.T) {
 				t.Errorf("%s in parts of %d: %d of %d parts have data, want %d of single bytes", c.name, size, n, parts, c.data)
 			}
 			if f.skip != 0 || f.n != 0 {
-				t.Errorf("%s in parts of %d: it does not end with a frame: %+v", c.name, size, f)
+				t.Errorf("%s in parts of %d: got the state %+v, want the end of a frame", c.name, size, f)
 			}
 		}
 	}
 	if other := (frames{}); !other.data([]byte{0x89, 0}) || other.data(nil) {
-		t.Error("of what is no WebSocket, all is data")
+		t.Error("stream of another protocol: want each byte to count as data, and none without bytes")
 	}
 }
 
@@ -76,8 +76,8 @@ type instanceSide struct{ bytes.Buffer }
 
 func (*instanceSide) Close() error { return nil }
 
-// TestUseOfUpgrade: data in either direction postpones the end of an upgraded connection,
-// and pings do not.
+// TestUseOfUpgrade checks that data in either direction postpones the end of an upgraded
+// connection, and pings do not.
 func TestUseOfUpgrade(t *testing.T) {
 	d, err := dispatch.New(t.Context(), dispatch.Config{Metrics: metrics.New(), Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}}, dispatch.Settings{})
 	if err != nil {
@@ -105,10 +105,10 @@ func TestUseOfUpgrade(t *testing.T) {
 	for _, pass := range []func(string){read, write} {
 		conn.used.Store(-1)
 		if pass("\x89\x00\x8a\x00"); conn.used.Load() != -1 {
-			t.Error("pings put off its end")
+			t.Error("pings and pongs: got the end of the connection postponed, want it unchanged")
 		}
 		if pass("\x81\x02hi"); conn.used.Load() == -1 {
-			t.Error("data did not put off its end")
+			t.Error("data: got the end of the connection unchanged, want it postponed")
 		}
 	}
 }
