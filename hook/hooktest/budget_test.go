@@ -1,6 +1,7 @@
 package hooktest
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,11 +23,11 @@ func metered(t *testing.T) *fake {
 func (f *fake) checkStalled(description string, p *program, threads, n int, launches func() int) {
 	f.t.Helper()
 	f.eventually(description, func() bool { return launches() >= n })
-	f.eventually("it waits", func() bool { f.alive(p, description); return p.waitingThreads() == threads })
+	f.eventually(fmt.Sprintf("%d threads of the program wait in the preload library", threads), func() bool { f.alive(p, description); return p.waitingThreads() == threads })
 	started := time.Now()
-	f.eventually("time passes", func() bool { return time.Since(started) > 150*time.Millisecond })
+	f.eventually("150 ms have passed", func() bool { return time.Since(started) > 150*time.Millisecond })
 	if now := launches(); now != n {
-		f.t.Errorf("%s: %d launches, want %d", description, now, n)
+		f.t.Errorf("%s: got %d launches, want %d", description, now, n)
 	}
 }
 
@@ -44,46 +45,46 @@ func TestBudget(t *testing.T) {
 	m.budget(20)
 	f.checkStalled("of 20 blocks", p, 1, 3, launches)
 	if m.blocks() != 24 {
-		t.Errorf("%d blocks, want 24", m.blocks())
+		t.Errorf("launched blocks: got %d, want 24", m.blocks())
 	}
 	m.budget(24)
 	f.checkStalled("of 24 blocks", p, 1, 3, launches)
 	m.budget(25)
 	f.checkStalled("of 25 blocks", p, 1, 4, launches)
 	if row := m.slot(); atomic.LoadUint64(&row.BlockedNS) < uint64(300*time.Millisecond) {
-		t.Errorf("blocked for %d ns", atomic.LoadUint64(&row.BlockedNS))
+		t.Errorf("time for which the process was blocked: got %d ns, want at least 300 ms", atomic.LoadUint64(&row.BlockedNS))
 	}
-	f.eventually("its launches are told", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 4 })
+	f.eventually("the page counts 4 launches", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 4 })
 	// A process that waits for a budget is not idle, and returns its lease only when
 	// asked. Before, it may have been idle while it had no processor.
 	var lease uint32
-	f.eventually("it has one", func() bool { lease = atomic.LoadUint32(&m.slot().Gate); return lease != 0 })
+	f.eventually("the process holds a lease", func() bool { lease = atomic.LoadUint32(&m.slot().Gate); return lease != 0 })
 	before := m.returnedLeases()
 	f.checkStalled("of 25 blocks", p, 1, 4, launches)
 	if now := m.returnedLeases(); len(now) > len(before) {
-		t.Errorf("it gave its lease %d back: %+v", lease, now)
+		t.Errorf("leases that the waiting process returned: got %+v, want no more than before, and lease %d held", now, lease)
 	}
 	m.grantAlways.Store(false)
 	m.close(lease)
 	if back := m.awaitReturn(lease); back.Flags&wire.ReturnWantsMore == 0 {
-		t.Errorf("it does not want more: %+v", back)
+		t.Errorf("returned lease: got %+v, want a request for another", back)
 	}
 	m.budget(1 << 40)
 	f.checkStalled("behind a closed gate", p, 1, 4, launches)
 	m.alwaysGrant()
-	f.eventually("it goes on", func() bool { return launches() == 100 })
+	f.eventually("the process has launched 100 kernels", func() bool { return launches() == 100 })
 	if m.blocks() != 800 {
-		t.Errorf("%d blocks, want 800", m.blocks())
+		t.Errorf("launched blocks: got %d, want 800", m.blocks())
 	}
 	// A refused launch uses no budget, nor does a copy.
 	p.order(0, 0, -1, 3)
 	p.order(0, 0, 0, 3)
-	f.eventually("it goes on", func() bool { return launches() == 106 })
+	f.eventually("the process has launched 106 times", func() bool { return launches() == 106 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 	if m.blocks() != 800 {
-		t.Errorf("%d blocks, want 800", m.blocks())
+		t.Errorf("launched blocks: got %d, want 800", m.blocks())
 	}
 }
 
@@ -105,7 +106,7 @@ func TestBudgetThreads(t *testing.T) {
 	}
 	m.budget(1 << 40)
 	if err := p.wait(); err != nil || m.blocks() != 8080 {
-		t.Errorf("%v: %d blocks, want 8080", err, m.blocks())
+		t.Errorf("launched blocks: got %d, %v; want 8080", m.blocks(), err)
 	}
 }
 
@@ -123,7 +124,7 @@ func TestBudgetDaemonDies(t *testing.T) {
 	launches := func() int { return p.launches(0, 0) }
 	f.checkStalled("of 10 blocks", p, 1, 10, launches)
 	f.stop()
-	f.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
+	f.eventually("the program prints that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
 	m.budget(1 << 40) // the daemon that owned this page is dead
 	f.checkStalled("without a daemon", p, 1, 10, launches)
 	f.listen()
@@ -133,7 +134,7 @@ func TestBudgetDaemonDies(t *testing.T) {
 	f.checkStalled("with the next daemon", p, 1, 30, launches)
 	m.budget(1 << 40)
 	if err := p.wait(); err != nil || m.blocks() != 90 {
-		t.Errorf("%v: %d blocks, want 90", err, m.blocks())
+		t.Errorf("launched blocks: got %d, %v; want 90", m.blocks(), err)
 	}
 }
 
@@ -164,14 +165,14 @@ func TestBudgetEverywhere(t *testing.T) {
 		t.Errorf("%d launches went by a closed gate, want 0", n)
 	}
 	zero.alwaysGrant()
-	f.eventually("it launches", func() bool { return p.launches(0, -1) == 1 })
+	f.eventually("the refused launch was made", func() bool { return p.launches(0, -1) == 1 })
 	for device, m := range []*member{zero, one} {
 		if m.blocks() != 0 {
-			t.Errorf("device %d: %d blocks were not put back", device, m.blocks())
+			t.Errorf("device %d: got %d blocks charged for a refused launch, want 0", device, m.blocks())
 		}
-		f.eventually("the lease is back", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
+		f.eventually("the process has returned its lease", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
 		if n := atomic.LoadUint64(&m.slot().Launches); n != 0 {
-			t.Errorf("device %d: %d launches are counted, and the driver refused all, want 0", device, n)
+			t.Errorf("device %d: got %d launches counted, want 0, because the driver refused all", device, n)
 		}
 	}
 	if err := p.wait(); err != nil {
@@ -185,7 +186,7 @@ func TestBudgetFork(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/fork", "before")
-	f.eventually("both say hello", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.members) == 2 })
+	f.eventually("both processes are connected", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.members) == 2 })
 	f.mu.Lock()
 	members := f.members
 	f.mu.Unlock()
@@ -195,13 +196,13 @@ func TestBudgetFork(t *testing.T) {
 	for n := uint64(1); n <= 10; n++ {
 		for _, m := range members {
 			m.budget(n)
-			f.eventually("it launches", func() bool { return m.blocks() == n })
+			f.eventually(fmt.Sprintf("the process has launched %d blocks", n), func() bool { return m.blocks() == n })
 		}
 	}
 	for _, m := range members {
 		m.budget(1 << 40)
 	}
-	f.eventually("it is done", func() bool { return strings.Contains(p.out.String(), "launched 15") })
+	f.eventually("the program has made its 15 launches", func() bool { return strings.Contains(p.out.String(), "launched 15") })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}

@@ -27,11 +27,11 @@ func TestCapture(t *testing.T) {
 			}
 			c.sendLine()
 			c.expect("capturing")
-			h.eventually("the other thread stands at the gate", k.waits)
+			h.eventually("the other thread waits at the gate", k.waits)
 			k.openGate()
 			c.sendLine()
 			c.expect("beside")
-			h.eventually("the lease is given back", k.idle)
+			h.eventually("the process has returned its lease", k.idle)
 			c.sendLine()
 			c.expect("captured 4")
 			k.drain()

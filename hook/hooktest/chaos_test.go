@@ -22,7 +22,7 @@ func TestChaos(t *testing.T) {
 		answers := func(env []string) []string {
 			p := h.run(env, "check/chaos", fmt.Sprint(seed), "1000")
 			if err := p.wait(); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
+				t.Fatalf("program with seed %d: %v", seed, err)
 			}
 			return strings.Split(p.out.String(), "\n")
 		}

@@ -59,7 +59,7 @@ func symbols(t *testing.T) (rows []symbol, names []string) {
 		names = append(names, m[1])
 	}
 	if n := len(rowBegin.FindAll(list, -1)); n != len(rows)+len(names) || n < 600 {
-		t.Fatalf("%d rows and %d names understood of %d", len(rows), len(names), n)
+		t.Fatalf("rows of the list: parsed %d rows and %d names, want %d in total, and at least 600", len(rows), len(names), n)
 	}
 	return rows, names
 }
@@ -129,18 +129,18 @@ func TestExports(t *testing.T) {
 	slices.Sort(known)
 	for i, name := range known[1:] {
 		if name == known[i] {
-			t.Errorf("%s is in the list twice", name)
+			t.Errorf("the list names %s twice, want once", name)
 		}
 	}
 	got := exports(t, filepath.Join(build, "lib/libgfaas.so"))
 	if lacks := missing(want, got); len(lacks) > 0 {
-		t.Errorf("the library does not show %v", lacks)
+		t.Errorf("exports of the library: got none of %v, want them", lacks)
 	}
 	if more := missing(got, want); len(more) > 0 {
-		t.Errorf("the library shows %v, which the list does not call for", more)
+		t.Errorf("exports of the library: got %v, want only functions that the list wraps", more)
 	}
 	if more := missing(exports(t, filepath.Join(build, "lib/sim/libcuda.so.1")), known); len(more) > 0 {
-		t.Errorf("the simulated driver shows %v, which the list does not know", more)
+		t.Errorf("exports of the simulated driver: got %v, want only functions of the list", more)
 	}
 }
 
@@ -186,30 +186,30 @@ func TestClasses(t *testing.T) {
 	passes := slices.Clone(names)
 	for _, s := range rows {
 		if !slices.Contains([]string{"LAUNCH", "COPY", "SYNC", "WATCH", "WAIT", "SWITCH", "HAND", "PASS"}, s.hook) {
-			t.Errorf("%s has class %s", s.name, s.hook)
+			t.Errorf("class of %s: got %s, want one of the known classes", s.name, s.hook)
 		}
 		if s.hook == "PASS" {
 			passes = append(passes, s.name)
 		}
 		twin := s.variant != "NONE"
 		if twin && s.stream == streamless && strings.HasSuffix(s.name, "Async") {
-			t.Errorf("%s has a twin, but the list does not say where its stream is", s.name)
+			t.Errorf("%s has a twin, want the position of its stream in the list", s.name)
 		}
 		if !twin && s.stream != streamless && !twinless.MatchString(s.name) {
-			t.Errorf("%s goes to a stream and has no twin", s.name)
+			t.Errorf("%s takes a stream, want a twin in the list", s.name)
 		}
 		if !twin && slices.Contains(rowWork, s.hook) && s.since > 2000 && !twinless.MatchString(s.name) {
-			t.Errorf("%s is work and has no twin", s.name)
+			t.Errorf("%s is work, want a twin in the list", s.name)
 		}
 	}
 	for _, name := range passes {
 		if looksLikeWork.MatchString(name) && passedBy[name] == "" {
-			t.Errorf("%s looks like work and is not wrapped", name)
+			t.Errorf("%s looks like work and is not wrapped, want a wrapper, or a reason in passedBy", name)
 		}
 	}
 	for name := range passedBy {
 		if !slices.Contains(passes, name) || !looksLikeWork.MatchString(name) {
-			t.Errorf("%s needs no excuse any more", name)
+			t.Errorf("passedBy has %s, which is wrapped or does not look like work: remove it", name)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestRealDriver(t *testing.T) {
 	t.Logf("%s shows functions that the list does not know: %v", realDriver[at], missing(got, known))
 	for _, s := range rows {
 		if twin := s.exportedNames()[len(s.exportedNames())-1]; slices.Contains(got, s.name) && !slices.Contains(got, twin) {
-			t.Errorf("%s is there, but not %s", s.name, twin)
+			t.Errorf("exports of the driver: got %s without its twin, want %s", s.name, twin)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package hooktest
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"syscall"
@@ -19,19 +20,19 @@ func TestKilledClient(t *testing.T) {
 	h := newHost(t)
 	h.start()
 	_, other := h.pace(h.register("other", whole), "300")
-	h.eventually("it runs", func() bool { return other.completedKernels() > 0 })
+	h.eventually("the other client runs", func() bool { return other.completedKernels() > 0 })
 	env := h.register("victim", whole)
 	for range 12 {
 		p, victim := h.pace(env, "300")
 		at := rand.Uint64N(150)
-		h.eventually("the victim gets that far", func() bool { h.alive(p, "victim"); return victim.completedKernels() >= at })
+		h.eventually(fmt.Sprintf("the victim has completed %d kernels", at), func() bool { h.alive(p, "victim"); return victim.completedKernels() >= at })
 		p.kill()
 		before := other.completedKernels()
-		h.eventually("the other goes on", func() bool { return other.completedKernels() > before+50 })
-		h.eventually("the victim is forgotten", func() bool { _, ok := h.row("victim"); return !ok })
+		h.eventually("the other client has completed 50 more kernels", func() bool { return other.completedKernels() > before+50 })
+		h.eventually("the daemon has forgotten the victim", func() bool { _, ok := h.row("victim"); return !ok })
 	}
 	if rows := h.rows(); len(rows) != 1 || rows[0].Instance != "other" {
-		t.Errorf("left: %+v", rows)
+		t.Errorf("clients at the end: got %+v, want only the other client", rows)
 	}
 }
 
@@ -57,9 +58,9 @@ func TestKilledDaemon(t *testing.T) {
 		// finished.
 		stalled := make([]uint64, len(accounts))
 		for i, p := range programs {
-			h.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
+			h.eventually("the program prints that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
 			last, since := accounts[i].completedKernels(), time.Now()
-			h.eventually("it stalls", func() bool {
+			h.eventually("the program waits and completes no kernel", func() bool {
 				if now := accounts[i].completedKernels(); now != last || !p.isWaiting() {
 					last, since = now, time.Now()
 				}
@@ -68,22 +69,22 @@ func TestKilledDaemon(t *testing.T) {
 			stalled[i] = accounts[i].completedKernels()
 		}
 		started := time.Now()
-		h.eventually("time passes", func() bool {
+		h.eventually("a second without a daemon has passed", func() bool {
 			for i, a := range accounts {
 				if now := a.completedKernels(); now > stalled[i]+1 { // a kernel may have been done but not recorded yet
-					t.Fatalf("without a daemon %d kernels were completed", now-stalled[i])
+					t.Fatalf("kernels completed without a daemon: got %d, want at most 1", now-stalled[i])
 				}
 			}
 			return time.Since(started) > time.Second
 		})
 		h.start()
 		for i, a := range accounts {
-			h.eventually("it goes on", func() bool { return a.completedKernels() > stalled[i]+100 })
+			h.eventually("the client has completed 100 more kernels", func() bool { return a.completedKernels() > stalled[i]+100 })
 		}
 	}
 	for _, p := range programs {
 		if n := strings.Count(p.errout.String(), "\n"); n != 1 {
-			t.Errorf("it said %d lines, not one:\n%s", n, p.errout.String())
+			t.Errorf("messages of the program: got %d lines, want 1:\n%s", n, p.errout.String())
 		}
 	}
 }
@@ -113,7 +114,7 @@ func stopDaemon(t *testing.T, by string) {
 		slice := gpu.Slice{SMPct: 100, QuotaRequest: quota, QuotaLimit: quota}
 		programs[id] = h.run(h.register(id, slice), "victim/saturate", "8", "100", "80", "0")
 	}
-	h.eventually("both have run, and one does", func() bool {
+	h.eventually("both clients have run, and one holds a lease", func() bool {
 		a, _ := h.row("fifth")
 		b, _ := h.row("most")
 		return a.Launches > 1000 && b.Launches > 1000 && (a.State == "running" || b.State == "running")
@@ -125,7 +126,7 @@ func stopDaemon(t *testing.T, by string) {
 	}
 	signal(syscall.SIGSTOP)
 	stopped := time.Now()
-	h.eventually("time passes", func() bool { return time.Since(stopped) > pause })
+	h.eventually("the pause has passed", func() bool { return time.Since(stopped) > pause })
 	signal(syscall.SIGCONT)
 	for _, row := range h.rows() {
 		t.Logf("%s owes %.0f ms", row.Instance, row.DebtMS)
@@ -138,19 +139,19 @@ func stopDaemon(t *testing.T, by string) {
 			t.Fatal(err)
 		}
 		if text := p.errout.String(); text != "" && (strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer")) {
-			t.Errorf("it said:\n%s", text)
+			t.Errorf("messages of %s: want none or one line with \"does not answer\", got\n%s", id, text)
 		}
 		var report struct {
 			Launches uint64
 			S        float64 `json:"elapsed_s"`
 		}
 		if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil {
-			t.Fatal(p.out.String(), err)
+			t.Fatalf("report of %s: %v in %s", id, err, p.out.String())
 		}
 		used := time.Duration(report.Launches) * 100 * time.Microsecond
 		t.Logf("%s used %v of %.3f s", id, used, report.S)
 		if most := time.Duration((report.S - pause.Seconds()) * quotas[id] * float64(time.Second)); used > most+time.Second {
-			t.Errorf("%s used %v: more than a lease while the daemon stood still", id, used)
+			t.Errorf("GPU time of %s: got %v, want at most %v, its quota without the pause and a lease", id, used, most+time.Second)
 		}
 	}
 }

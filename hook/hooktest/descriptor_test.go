@@ -22,10 +22,10 @@ func TestDescriptors(t *testing.T) {
 					h := h.within(t)
 					p := h.run(h.register(name, tenth), "check/descriptors", which, kind, when)
 					if err := p.wait(); err != nil {
-						t.Fatalf("%v: %s", err, p.errout.String())
+						t.Fatalf("run the program: %v: %s", err, p.errout.String())
 					}
 					if output := p.errout.String(); output != "" {
-						t.Errorf("it says %q", output)
+						t.Errorf("messages of the program: got %q, want none", output)
 					}
 					lowest := 0
 					if _, err := fmt.Sscan(p.out.String(), &lowest); err != nil || lowest < 256 {
@@ -49,7 +49,7 @@ func TestFewDescriptors(t *testing.T) {
 			h := h.within(t)
 			p := h.run(h.register("few-"+limit, tenth), "check/descriptors", "socket", "closed", "idle", limit)
 			if err := p.wait(); err != nil {
-				t.Fatalf("%v: %s", err, p.errout.String())
+				t.Fatalf("run the program: %v: %s", err, p.errout.String())
 			}
 			lowest := 0
 			if _, err := fmt.Sscan(p.out.String(), &lowest); err != nil || lowest < 8 || lowest >= 1024 {
@@ -83,11 +83,11 @@ func TestDenied(t *testing.T) {
 			h := h.within(t)
 			p := h.run(h.register(name, tenth), "check/denied", append([]string{row.process}, strings.Fields(row.calls)...)...)
 			if err := p.wait(); err != nil {
-				t.Fatalf("%v: %s", err, p.errout.String())
+				t.Fatalf("run the program: %v: %s", err, p.errout.String())
 			}
 			output := p.errout.String()
 			if row.want == "" && output != "" || row.want != "" && (strings.Count(output, "\n") != 1 || !strings.Contains(output, row.want)) {
-				t.Errorf("it says %q, want one line with %q", output, row.want)
+				t.Errorf("messages of the program: got %q, want one line with %q", output, row.want)
 			}
 		})
 	}
@@ -104,10 +104,10 @@ func TestDeniedConnection(t *testing.T) {
 			t.Parallel()
 			h := h.within(t)
 			p := h.run(h.register(call, tenth), "check/denied", "early", call)
-			h.eventually("it says why it waits", func() bool { return strings.Contains(p.errout.String(), "\n") })
+			h.eventually("the program prints why it waits", func() bool { return strings.Contains(p.errout.String(), "\n") })
 			h.alive(p, call)
 			if output := p.errout.String(); !strings.Contains(output, "may not call "+call+" (Operation not permitted): GPU work waits") {
-				t.Errorf("it says %q", output)
+				t.Errorf("messages of the program: got %q, want one that it may not call %s", output, call)
 			}
 		})
 	}

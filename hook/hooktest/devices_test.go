@@ -40,18 +40,18 @@ func TestDevices(t *testing.T) {
 		p.order(0, 0, 4, 10)
 		p.order(0, 1, 4, 20)
 	}
-	h.eventually("one thread works on both", func() bool { n := launches(); return n["sim"] == 50 && n["sim:1"] == 100 })
+	h.eventually("one thread has launched on both devices", func() bool { n := launches(); return n["sim"] == 50 && n["sim:1"] == 100 })
 	p.order(1, 0, 4, 50)
 	p.order(2, 1, 4, 100)
-	h.eventually("two threads work on one each", func() bool { n := launches(); return n["sim"] == 100 && n["sim:1"] == 200 })
+	h.eventually("two threads have launched on a device each", func() bool { n := launches(); return n["sim"] == 100 && n["sim:1"] == 200 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDevicesApart closes one device's gate. Only the work for that device is held
-// back. The process connects for a device when it first works there.
-func TestDevicesApart(t *testing.T) {
+// TestDevicesAreGatedSeparately closes one device's gate. Only the work for that device
+// is held back. The process connects for a device when it first works there.
+func TestDevicesAreGatedSeparately(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	f.listen()
@@ -59,24 +59,24 @@ func TestDevicesApart(t *testing.T) {
 	p.order(0, 1, 1, 10)
 	one := f.member(1)
 	one.alwaysGrant()
-	f.eventually("it works on device 1", func() bool { return p.launches(0, 1) == 10 })
+	f.eventually("the process has launched on device 1", func() bool { return p.launches(0, 1) == 10 })
 	if f.find(0) != nil || f.find(2) != nil {
-		t.Error("it has a connection for a device that it does not use")
+		t.Error("connections of the process: got one for a device without work, want only device 1")
 	}
 	p.order(0, 0, 1, 10) // waits
 	zero := f.member(0)
 	zero.awaitRequest()
 	p.order(0, 1, 1, 5) // waits behind the first order
 	p.order(1, 1, 1, 100)
-	f.eventually("another thread works on device 1", func() bool { return p.launches(1, 1) == 100 })
+	f.eventually("another thread has launched on device 1", func() bool { return p.launches(1, 1) == 100 })
 	// The closed gate of device 1 is drained although a thread waits at the gate of
 	// device 0.
 	one.grantAlways.Store(false)
-	f.eventually("it is idle", func() bool { return atomic.LoadUint32(&one.slot().Gate) == 0 })
+	f.eventually("the process has returned its lease of device 1", func() bool { return atomic.LoadUint32(&one.slot().Gate) == 0 })
 	p.order(1, 1, 1, 2000)
 	one.awaitRequest()
 	lease := one.open()
-	f.eventually("it goes on", func() bool {
+	f.eventually("the other thread continues on device 1", func() bool {
 		if one.requests.Load() > 0 { // it had no processor, and returned the lease
 			lease = one.open()
 		}
@@ -89,10 +89,10 @@ func TestDevicesApart(t *testing.T) {
 		t.Errorf("%d launches went through a closed gate, want 0", n)
 	}
 	zero.alwaysGrant()
-	f.eventually("it works on device 0, then on 1", func() bool { return p.launches(0, 0) == 10 && p.launches(0, 1) == 15 })
+	f.eventually("the thread has launched on device 0, then on 1", func() bool { return p.launches(0, 0) == 10 && p.launches(0, 1) == 15 })
 	p.order(2, 2, 0, 1) // allocates and copies
 	f.member(2).alwaysGrant()
-	f.eventually("it copies to device 2", func() bool { return p.launches(2, 2) == 1 })
+	f.eventually("the process has copied to device 2", func() bool { return p.launches(2, 2) == 1 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
@@ -113,15 +113,15 @@ func TestDeviceRefused(t *testing.T) {
 	p := f.run(f.env(2), "check/drive", "100")
 	p.order(0, 1, 1, 1)
 	p.order(1, 1, 0, 1)
-	f.eventually("it says so", func() bool { return strings.Contains(p.errout.String(), "no such device") })
+	f.eventually("the program prints that device 1 is refused", func() bool { return strings.Contains(p.errout.String(), "no such device") })
 	p.order(2, 0, 1, 20)
 	f.member(0).alwaysGrant()
-	f.eventually("it works on device 0", func() bool { return p.launches(2, 0) == 20 })
+	f.eventually("the process has launched on device 0", func() bool { return p.launches(2, 0) == 20 })
 	if p.launches(0, 1)+p.launches(1, 1) > 0 {
-		t.Error("it worked on a device that it was refused")
+		t.Errorf("launches on the refused device: got %d, want 0", p.launches(0, 1)+p.launches(1, 1))
 	}
 	if output := p.errout.String(); strings.Count(output, "\n") != 1 || !strings.Contains(output, "device 1") {
-		t.Errorf("it said, not in one line:\n%s", output)
+		t.Errorf("messages of the program: want one line about device 1, got\n%s", output)
 	}
 }
 
@@ -144,9 +144,9 @@ func TestExit(t *testing.T) {
 	f.member(0).alwaysGrant()
 	f.member(1).awaitRequest()
 	fmt.Fprintln(p.in)
-	f.eventually("it ends", p.exited)
+	f.eventually("the program has ended", p.exited)
 	if err := p.wait(); err != nil || p.out.String() != "done\n" || p.errout.String() != "" {
-		t.Errorf("%v: %s%s", err, p.out.String(), p.errout.String())
+		t.Errorf("end of the program: got %v with the output %s%s, want success with \"done\"", err, p.out.String(), p.errout.String())
 	}
 }
 
@@ -235,7 +235,7 @@ func TestDevicesNarrowed(t *testing.T) {
 				for _, place := range tc.places {
 					f.member(uint32(place)).alwaysGrant()
 				}
-				f.eventually("it ends", p.exited)
+				f.eventually("the program has ended", p.exited)
 				want := "cuInit 100\n"
 				if tc.places != nil {
 					want = "cuInit 0\n"
@@ -245,14 +245,14 @@ func TestDevicesNarrowed(t *testing.T) {
 					want += "beyond 101 101 101 "
 				}
 				if got := p.out.String(); !strings.HasPrefix(got, want) {
-					t.Errorf("it prints %q, want %q first", got, want)
+					t.Errorf("output of the program: got %q, want %q first", got, want)
 				}
 				if err := p.wait(); err != nil {
 					t.Error(err)
 				}
 				output := p.errout.String()
 				if lines := strings.Count(output, "\n"); tc.output == "" && lines > 0 || tc.output != "" && lines != 1 || !strings.Contains(output, tc.output) {
-					t.Errorf("it says %q, want one line with %q", output, tc.output)
+					t.Errorf("messages of the program: got %q, want one line with %q", output, tc.output)
 				}
 				var places []int
 				f.mu.Lock()
@@ -261,7 +261,7 @@ func TestDevicesNarrowed(t *testing.T) {
 				}
 				f.mu.Unlock()
 				if !slices.Equal(places, tc.places) {
-					t.Errorf("it is a client at places %v, want %v", places, tc.places)
+					t.Errorf("places of the process's connections: got %v, want %v", places, tc.places)
 				}
 			}
 		})
@@ -278,7 +278,7 @@ func TestDevicesOne(t *testing.T) {
 		p := f.run(append(env, "CUDA_VISIBLE_DEVICES="+visible), "check/visible")
 		f.member(0).alwaysGrant()
 		if err := p.wait(); err != nil || p.out.String() != "cuInit 0\n0: GPU 0\nbeyond 101 101 101 101\n" || p.errout.String() != "" {
-			t.Errorf("%s: %v: %s%s", visible, err, p.out.String(), p.errout.String())
+			t.Errorf("CUDA_VISIBLE_DEVICES=%s: got %v with the output %s%s, want only GPU 0, and error 101 beyond it", visible, err, p.out.String(), p.errout.String())
 		}
 	}
 }
@@ -293,7 +293,7 @@ func TestDevicesTogether(t *testing.T) {
 	env := slices.DeleteFunc(f.env(2), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
 	p := f.run(append(env, "CUDA_VISIBLE_DEVICES=1"), "check/together")
 	var m *member
-	f.eventually("it says hello", func() bool {
+	f.eventually("the process is connected", func() bool {
 		for place := range uint32(2) {
 			if m = f.find(place); m != nil {
 				return true
@@ -302,7 +302,7 @@ func TestDevicesTogether(t *testing.T) {
 		return false
 	})
 	if m.hello.Device != 1 {
-		t.Fatalf("it works on device %d, not 1", m.hello.Device)
+		t.Fatalf("device of the connection: got %d, want 1", m.hello.Device)
 	}
 	m.alwaysGrant()
 	if err := p.wait(); err != nil {

@@ -24,15 +24,15 @@ func TestDrainLong(t *testing.T) {
 	m := f.member(0)
 	m.awaitRequest()
 	lease := m.open()
-	f.eventually("it has launched", func() bool { return p.launches(0, 0) == 2 })
+	f.eventually("the program has launched twice", func() bool { return p.launches(0, 0) == 2 })
 	m.close(lease)
 	p.order(1, 0, 1, 1)
 	back := m.awaitReturn(lease)
 	if used := time.Duration(back.UsedNS); used < 2*each || used > 3*each || back.Flags&wire.ReturnWantsMore == 0 {
-		t.Errorf("it gave back %+v, want more than %v", back, 2*each)
+		t.Errorf("returned lease: got %+v, want a GPU time of %v to %v and a request for another", back, 2*each, 3*each)
 	}
 	if p.launches(1, 0) != 0 {
-		t.Error("the thread that waits was let through")
+		t.Errorf("launches behind the closed gate: got %d, want 0", p.launches(1, 0))
 	}
 }
 
@@ -49,25 +49,25 @@ func TestDrainHangs(t *testing.T) {
 	m.awaitRequest()
 	started := time.Now()
 	lease := m.open()
-	f.eventually("it has launched", func() bool { return strings.Contains(p.out.String(), "behind") })
+	f.eventually("the program has launched the work behind its wait", func() bool { return strings.Contains(p.out.String(), "behind") })
 	m.close(lease)
 	fmt.Fprintln(p.in)
 	if back := m.awaitReturn(lease); back.UsedNS != math.MaxUint64 || back.Flags&wire.ReturnWantsMore == 0 {
-		t.Errorf("it gave back %+v, want all its time", back)
+		t.Errorf("returned lease: got %+v, want an unknown GPU time and a request for another", back)
 	}
 	lease = m.open()
 	if used := time.Duration(m.awaitReturn(lease).UsedNS); used < time.Second || used > time.Since(started) {
-		t.Errorf("its work has taken %v, of %v", used, time.Since(started))
+		t.Errorf("GPU time of the work in flight: got %v, want at least 1s and at most the elapsed %v", used, time.Since(started))
 	}
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDrainIsTold closes the gate on endless kernels. The daemon, which has asked for
+// TestDrainIsAnnounced closes the gate on endless kernels. The daemon, which has asked for
 // announcements, gets one per lease, at most LeadNS before the work in flight finishes,
 // unless the host misses that moment.
-func TestDrainIsTold(t *testing.T) {
+func TestDrainIsAnnounced(t *testing.T) {
 	t.Parallel()
 	const lead = 250 * time.Microsecond
 	f := newFake(t)
@@ -76,12 +76,12 @@ func TestDrainIsTold(t *testing.T) {
 	f.run(f.env(1), "check/steady", "600", "100")
 	m := f.member(0)
 	atomic.StoreUint64(&m.slot().LeadNS, uint64(lead))
-	told := 0
-	f.eventually("it has told ten times", func() bool {
+	announced := 0
+	f.eventually("the process has announced ten ends", func() bool {
 		m.awaitRequest()
 		before := atomic.LoadUint64(&m.slot().Launches)
 		lease := m.open()
-		f.eventually("it launches", func() bool {
+		f.eventually("the process has launched 50 more kernels", func() bool {
 			if m.requests.Load() > 0 { // it had no processor, and returned the lease
 				lease = m.open()
 			}
@@ -91,11 +91,11 @@ func TestDrainIsTold(t *testing.T) {
 		m.awaitReturn(lease)
 		m.mu.Lock()
 		if n := len(m.endings); n > 1 || n == 1 && (m.endings[0].Lease != lease || time.Duration(m.endings[0].LeftNS) > lead) {
-			t.Errorf("of lease %d it was told %+v", lease, m.endings)
+			t.Errorf("announcements of the end of lease %d: got %+v, want at most one, at most %v before it", lease, m.endings, lead)
 		}
-		told += len(m.endings)
+		announced += len(m.endings)
 		m.endings = nil
 		m.mu.Unlock()
-		return told >= 10
+		return announced >= 10
 	})
 }

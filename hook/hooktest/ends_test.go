@@ -20,7 +20,7 @@ func TestEndsOfContextsAndStreams(t *testing.T) {
 			slice := whole
 			slice.Mem = gpu.GiB
 			p := h.run(h.register(name, slice), "check/ends", name)
-			h.eventually("the program ends", p.exited)
+			h.eventually("the program has ended", p.exited)
 			if err := p.wait(); err != nil || p.out.String() != "done\n" {
 				t.Errorf(`got error %v and output %q, want success and "done\n"`, err, p.out.String())
 			}
@@ -36,7 +36,7 @@ func TestStreamJoinsCapture(t *testing.T) {
 	h.start()
 	env := append(h.register("joined", whole), hidden(t)...)
 	p := h.run(append(env, "HIDDEN_PAUSE_US=5000"), "check/ends", "joined")
-	h.eventually("the program ends", p.exited)
+	h.eventually("the program has ended", p.exited)
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
@@ -98,7 +98,7 @@ func TestLeaseOutlastsReleaseOfPrimaryContext(t *testing.T) {
 			if revoked {
 				k.revoke()
 			}
-			h.eventually("the program ends", func() bool {
+			h.eventually("the program has ended", func() bool {
 				if k.idle() { // the lease is returned, so its GPU time is known
 					if _, used := k.account(); used < slow {
 						t.Fatalf("the returned lease has a GPU time of %v, want at least %v", used, slow)

@@ -30,9 +30,9 @@ func (h *host) unmanaged(id string) string {
 	return ""
 }
 
-// TestStartsStay starts a saturating program in each supported way, with an emptied
-// environment. The program is in the slice all the same, and the daemon knows it.
-func TestStartsStay(t *testing.T) {
+// TestStartedProgramsStayInSlice starts a saturating program in each supported way, with an
+// emptied environment. The program is in the slice all the same, and the daemon knows it.
+func TestStartedProgramsStayInSlice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.start()
@@ -49,23 +49,23 @@ func TestStartsStay(t *testing.T) {
 			}
 			var output struct{ Share float64 }
 			if err := json.Unmarshal([]byte(p.out.String()), &output); err != nil {
-				t.Fatalf("%v: %s", err, p.out.String())
+				t.Fatalf("parse the program's report: %v: %s", err, p.out.String())
 			}
 			if output.Share > 0.5 {
-				t.Errorf("it had %.2f of the GPU, of 0.1", output.Share)
+				t.Errorf("share of the GPU with a quota of 0.1: got %.2f, want at most 0.5", output.Share)
 			}
-			h.eventually("the daemon knows", func() bool { return strings.Contains(h.unmanaged(variant), "put back into the slice") })
+			h.eventually("the daemon reports a program that was put back into the slice", func() bool { return strings.Contains(h.unmanaged(variant), "put back into the slice") })
 			if n := strings.Count(p.errout.String(), "without the preload library"); n != 1 {
-				t.Errorf("it was said %d times: %s", n, p.errout.String())
+				t.Errorf("messages about a start without the library: got %d, want 1: %s", n, p.errout.String())
 			}
 		})
 	}
 }
 
-// TestStartsKeep examines the environment of a program that was started with another
-// environment: removed variables of the library are restored, and given ones are
+// TestStartedProgramsKeepEnvironment examines the environment of a program that was started
+// with another environment: removed variables of the library are restored, and given ones are
 // unchanged.
-func TestStartsKeep(t *testing.T) {
+func TestStartedProgramsKeepEnvironment(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.start()
@@ -99,13 +99,13 @@ func TestStartsKeep(t *testing.T) {
 			for line := range strings.Lines(p.out.String()) {
 				name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 				if _, twice := got[name]; twice {
-					t.Errorf("%s is there twice", name)
+					t.Errorf("environment of the started program: got %s twice, want once", name)
 				}
 				got[name] = value
 			}
 			for _, name := range []string{"GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET"} {
 				if got[name] == "" {
-					t.Errorf("%s is lost", name)
+					t.Errorf("environment of the started program: got no %s, want it", name)
 				}
 			}
 			for name, want := range tt.want {
@@ -114,7 +114,7 @@ func TestStartsKeep(t *testing.T) {
 				}
 			}
 			if _, there := got[tt.lacks]; there {
-				t.Errorf("%s was put back", tt.lacks)
+				t.Errorf("environment of the started program: got %s, want it removed", tt.lacks)
 			}
 		})
 	}
@@ -153,11 +153,11 @@ func TestUnmanagedPrograms(t *testing.T) {
 			env := h.register(id, tenth)
 			quiet := h.launch(exec.Command("/bin/sh", "-c", program+" 2>&1; true"), env)
 			if err := quiet.wait(); err != nil || quiet.out.String() != "" {
-				t.Errorf("%v, and it said %q where it may be read as the program's", err, quiet.out.String())
+				t.Errorf("program whose standard error is its output: got %v with %q, want success without a message", err, quiet.out.String())
 			}
 			for try := 1; !h.checkSingleMessage(fmt.Sprintf("%s-loud-%d", id, try), program, kind); try++ {
 				if try == 20 {
-					t.Fatal("it is never said once")
+					t.Fatalf("message about the unmanaged program: the daemon answered too late in %d runs, want one run in time", try)
 				}
 			}
 		})
@@ -176,14 +176,14 @@ func (h *host) checkSingleMessage(id, program, kind string) bool {
 		h.t.Fatal(err)
 	}
 	elapsed, output := time.Since(started), p.errout.String()
-	h.eventually("the daemon knows", func() bool { return strings.HasPrefix(h.unmanaged(id), "3 outside the slice, "+kind) })
+	h.eventually("the daemon reports three unmanaged programs", func() bool { return strings.HasPrefix(h.unmanaged(id), "3 outside the slice, "+kind) })
 	n := strings.Count(output, kind)
 	if n > 1 && elapsed > patience {
-		h.t.Logf("the daemon did not answer in time: in %v it was said %d times", elapsed, n)
+		h.t.Logf("the daemon did not answer in time: got %[2]d messages in %[1]v", elapsed, n)
 		return false
 	}
 	if n != 1 || strings.Count(output, "\n") != 1 {
-		h.t.Errorf("it was said %d times: %s", n, output)
+		h.t.Errorf("messages about the unmanaged program: got %d, want 1 line: %s", n, output)
 	}
 	return true
 }
@@ -201,6 +201,6 @@ func TestSecretShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.out.String(); !regexp.MustCompile(`^GFAAS_SECRET=[0-9a-f]{48}\nGFAAS_SECRET=\*{48}\n$`).MatchString(got) {
-		t.Errorf("it is shown as\n%s", got)
+		t.Errorf("secret in the environment and in /proc: want it plain, then masked, got\n%s", got)
 	}
 }

@@ -104,7 +104,7 @@ func (f *fake) serve(conn *net.UnixConn) {
 	msg, err := wire.Parse(buf[:n])
 	hello, ok := msg.(wire.Hello)
 	if err != nil || !ok {
-		f.t.Errorf("the first message is %v, %v", msg, err)
+		f.t.Errorf("first message of a client: got %v, %v; want Hello", msg, err)
 		return
 	}
 	m := &member{f: f, hello: hello, conn: conn}
@@ -137,7 +137,7 @@ func (f *fake) serve(conn *net.UnixConn) {
 			m.mu.Unlock()
 			m.handleRequest(msg.Flags&wire.ReturnWantsMore != 0)
 		default:
-			f.t.Errorf("a client says %v, %v", msg, err)
+			f.t.Errorf("message of a client: got %v, %v; want Request, Ending, Fault or Return", msg, err)
 			return
 		}
 	}
@@ -211,7 +211,7 @@ func memfd(t testing.TB, size int64, seals int) *os.File {
 // member waits for the process's connection for a device.
 func (f *fake) member(device uint32) (found *member) {
 	f.t.Helper()
-	f.eventually(fmt.Sprintf("it says hello for device %d", device), func() bool {
+	f.eventually(fmt.Sprintf("the process is connected for device %d", device), func() bool {
 		found = f.find(device)
 		return found != nil
 	})
@@ -272,7 +272,7 @@ func (m *member) alwaysGrant() {
 // awaitRequest waits until the process requests a lease.
 func (m *member) awaitRequest() {
 	m.f.t.Helper()
-	m.f.eventually("it asks for a lease", func() bool { return m.requests.Load() > 0 })
+	m.f.eventually("the process requests a lease", func() bool { return m.requests.Load() > 0 })
 }
 
 // open opens the gate with a new lease.
@@ -303,7 +303,7 @@ func (m *member) returnedLeases() []wire.Return {
 // awaitReturn waits until the process returns the lease.
 func (m *member) awaitReturn(lease uint32) (back wire.Return) {
 	m.f.t.Helper()
-	m.f.eventually("it gives the lease back", func() bool {
+	m.f.eventually(fmt.Sprintf("the process returns lease %d", lease), func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, r := range m.returns {

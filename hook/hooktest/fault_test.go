@@ -51,13 +51,13 @@ func TestFault(t *testing.T) {
 		t.Run(fmt.Sprint(r.code, r.call), func(t *testing.T) {
 			t.Parallel()
 			f, p, m := startFaulty(t, wire.PageFaults, r.code, r.call)
-			f.eventually("the daemon is told", func() bool { return len(m.reportedFaults()) > 0 })
+			f.eventually("the process has reported the fault", func() bool { return len(m.reportedFaults()) > 0 })
 			if r.call == "none" {
 				p.in.Close()
 			}
 			_ = p.wait()
 			if got := m.reportedFaults(); len(got) != 1 || got[0].Code != uint32(r.code) || got[0].Call.String() != r.name {
-				t.Errorf("it was told %+v (%s), want %d from %s", got, got[0].Call, r.code, r.name)
+				t.Errorf("reported faults: got %+v, want one, error %d from %s", got, r.code, r.name)
 			}
 			if want := fmt.Sprintln(r.code); r.call != "none" && p.out.String() != want {
 				t.Errorf("the program saw %q, want %q", p.out.String(), want)
@@ -79,9 +79,9 @@ func TestNoFault(t *testing.T) {
 			t.Parallel()
 			f, p, m := startFaulty(t, r.flags, r.code, "cuCtxSynchronize")
 			_ = p.wait()
-			f.eventually("its connection has ended", m.disconnected.Load)
+			f.eventually("the process's connection has ended", m.disconnected.Load)
 			if got := m.reportedFaults(); len(got) != 0 || p.out.String() != fmt.Sprintln(r.code) {
-				t.Errorf("it was told %+v; the program saw %q", got, p.out.String())
+				t.Errorf("reported faults: got %+v, and the program saw %q; want none, and the error %d", got, p.out.String(), r.code)
 			}
 		})
 	}
@@ -91,14 +91,14 @@ func TestNoFault(t *testing.T) {
 func TestFaultAgain(t *testing.T) {
 	t.Parallel()
 	f, p, m := startFaulty(t, wire.PageFaults, 715, "cuCtxSynchronize", "wait")
-	f.eventually("the daemon is told", func() bool { return len(m.reportedFaults()) == 1 })
+	f.eventually("the process has reported the fault", func() bool { return len(m.reportedFaults()) == 1 })
 	f.stop()
 	f.listen()
 	m = f.member(0)
-	f.eventually("the next daemon is told", func() bool { return len(m.reportedFaults()) > 0 })
+	f.eventually("the process has reported the fault to the next daemon", func() bool { return len(m.reportedFaults()) > 0 })
 	p.in.Close()
 	_ = p.wait()
 	if got := m.reportedFaults(); len(got) != 1 || got[0].Code != 715 || got[0].Call.String() != "cuCtxSynchronize" {
-		t.Errorf("it was told %+v", got)
+		t.Errorf("faults reported to the next daemon: got %+v, want one, error 715 from cuCtxSynchronize", got)
 	}
 }

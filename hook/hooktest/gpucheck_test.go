@@ -83,7 +83,7 @@ func (g gpuCheck) checkExit(t *testing.T, err error, status int) {
 		t.Errorf("exit %d, want %d", got, status)
 	}
 	if leftovers, err := os.ReadDir(g.temp); err != nil || len(leftovers) != 0 {
-		t.Errorf("left behind: %v, %v", leftovers, err)
+		t.Errorf("temporary files at the end: got %v, %v; want none", leftovers, err)
 	}
 }
 
@@ -93,8 +93,8 @@ func TestGPUCheck(t *testing.T) {
 	g := newGPUCheck(t, nil)
 	out, err := g.command("routes").CombinedOutput()
 	g.checkExit(t, err, 0)
-	if n := strings.Count(string(out), "routes: "); n != len(ways) || strings.Contains(string(out), "FAILED") {
-		t.Errorf("%d rows, want %d:\n%s", n, len(ways), out)
+	if n := strings.Count(string(out), "routes: "); n != len(variants) || strings.Contains(string(out), "FAILED") {
+		t.Errorf("rows of routes: got %d, want %d and none failed:\n%s", n, len(variants), out)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestGPUCheckKernels(t *testing.T) {
 		`kernels: second request of 16 MiB, of the first +[0-9.]+`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + row + `$`).Match(out) {
-			t.Errorf("no row %s:\n%s", row, out)
+			t.Errorf("report: got no row %s, want it, in\n%s", row, out)
 		}
 	}
 	dir := t.TempDir()
@@ -122,13 +122,13 @@ func TestGPUCheckKernels(t *testing.T) {
 		return string(text), err
 	}
 	if text, err := matrix("make", "2", "2", "2", "1"); err != nil {
-		t.Fatal(text)
+		t.Fatalf("make the matrices: %v: %s", err, text)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "C.bin"), make([]byte, 16), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := matrix("right", "2", "2", "2"); err == nil || !strings.HasPrefix(text, "not ok C is 0 at row 0, column 0, want ") {
-		t.Errorf("a wrong product: %v, %s", err, text)
+		t.Errorf("wrong product: got %v, %s; want a failure that names the first wrong element", err, text)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestGPUCheckModels(t *testing.T) {
 		`models: beside --mem 16MiB +ok`, `models: mapped when the daemon is killed +ok`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + row + `$`).Match(out) {
-			t.Errorf("no row %s:\n%s", row, out)
+			t.Errorf("report: got no row %s, want it, in\n%s", row, out)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func TestGPUCheckSaysWhy(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	g.checkExit(t, err, 1)
 	if text, err := os.ReadFile(filepath.Join(report, "gpu-check.md")); err != nil || string(text) != "# gpu-check\n\n```\n"+string(out)+"```\n" {
-		t.Errorf("the report differs: %v\n%s", err, text)
+		t.Errorf("report in gpu-check.md: %v; want the output of the script, got\n%s", err, text)
 	}
 	if last := "\n\ngpu-check: 3 FAILED: driver: sim_bad; driver: sim_crash; driver: sim_silent\n"; !strings.HasSuffix(string(out), last) {
 		t.Errorf("want %q at the end:\n%s", last, out)
@@ -180,7 +180,7 @@ func TestGPUCheckSaysWhy(t *testing.T) {
 		"What was wrong:\n", "(status 1)\n not ok 2 - the sky is green\n # sky.c:7\n\n", "(status 139)\n ok 1 - so far\n",
 	} {
 		if !strings.Contains(collapseSpaces(string(out)), want) {
-			t.Errorf("%q is missing:\n%s", want, out)
+			t.Errorf("report: got no %q, want it, in\n%s", want, out)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func TestGPUCheckRoutes(t *testing.T) {
 		"not ok three: ended the program (status 1): three is broken\n", "not ok four: refused, error 9\n", "routes: dlsym 0 ok\n",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing:\n%s", want, out)
+			t.Errorf("report: got no %q, want it, in\n%s", want, out)
 		}
 	}
 }
@@ -228,11 +228,11 @@ func TestGPUCheckFigures(t *testing.T) {
 		`fill SMs at 100% +2.000 ms, 1.0000 of`, `fill SMs at 24% +8.000 ms, 0.2500 of`, `two at 60%, time of kernels per time +0.25000, 0.25000\n`,
 	} {
 		if !regexp.MustCompile(want).Match(out) {
-			t.Errorf("%q is missing:\n%s", want, out)
+			t.Errorf("report: got no %q, want it, in\n%s", want, out)
 		}
 	}
 	if turns, _ := filepath.Glob(filepath.Join(g.dir, "victim/saturate.turn.*")); len(turns) != 2+3*(2+3)+4+2*2 {
-		t.Errorf("%d runs", len(turns))
+		t.Errorf("runs of victim/saturate: got %d, want %d", len(turns), 2+3*(2+3)+4+2*2)
 	}
 }
 
@@ -262,7 +262,7 @@ func TestGPUCheckTorch(t *testing.T) {
 		"torch: graph:512 does not work here, gfaas or not\n",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing:\n%s", want, out)
+			t.Errorf("report: got no %q, want it, in\n%s", want, out)
 		}
 	}
 }
@@ -291,12 +291,12 @@ func TestGPUCheckHeadline(t *testing.T) {
 		"sum of all, space over time FAILED",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing:\n%s", want, out)
+			t.Errorf("report: got no %q, want it, in\n%s", want, out)
 		}
 	}
 	together, err := os.ReadFile(filepath.Join(g.dir, "check/python.together"))
 	if want := strings.Repeat("1\n", 2) + strings.Repeat("8\n", 16); err != nil || !strings.HasPrefix(string(together), want) {
-		t.Errorf("%v, %q", err, together)
+		t.Errorf("programs side by side: got %q, %v; want %q first", together, err, want)
 	}
 }
 
@@ -317,8 +317,8 @@ func TestGPUCheckTime(t *testing.T) {
 	cmd.Env = append(cmd.Env, "GPU_CHECK_SECONDS=0")
 	out, err := cmd.CombinedOutput()
 	g.checkExit(t, err, 7)
-	if rows := strings.Count(string(out), "not run: no time left"); rows != 1+len(ways)+4+3 || strings.Contains(string(out), "FAILED") {
-		t.Errorf("%d rows:\n%s", rows, out)
+	if rows := strings.Count(string(out), "not run: no time left"); rows != 1+len(variants)+4+3 || strings.Contains(string(out), "FAILED") {
+		t.Errorf("checks without time: got %d, want %d and none failed, in\n%s", rows, 1+len(variants)+4+3, out)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestGPUCheckStopped(t *testing.T) {
 	}
 	h := &host{t: t}
 	var pids []string
-	h.eventually("it runs", func() bool {
+	h.eventually("the script has started its program and MPS", func() bool {
 		text, _ := os.ReadFile(filepath.Join(g.dir, "check/pids"))
 		pids = strings.Fields(string(text))
 		return len(pids) == 2
@@ -353,7 +353,7 @@ func TestGPUCheckStopped(t *testing.T) {
 	g.checkExit(t, cmd.Wait(), 143)
 	t.Logf("after %v", time.Since(started))
 	for _, pid := range pids {
-		h.eventually("process "+pid+" is gone", func() bool {
+		h.eventually("process "+pid+" has ended", func() bool {
 			line, _ := os.ReadFile("/proc/" + pid + "/cmdline") // empty for a zombie
 			return len(line) == 0
 		})

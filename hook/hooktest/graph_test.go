@@ -61,24 +61,24 @@ func TestGraphCounts(t *testing.T) {
 func TestAhead(t *testing.T) {
 	for _, c := range []struct {
 		mode, us, count, kernels string
-		least, most, late        int
+		least, most, final       int
 	}{
-		{mode: "graph", us: "20000", count: "12", kernels: "0", least: 1, most: 4, late: 4},
-		{mode: "graph", us: "20000", count: "12", kernels: "2000", least: 1, most: 4, late: 4},
-		{mode: "graph", us: "200", count: "300", kernels: "0", least: 8, most: 150, late: 150},
-		{mode: "kernel", us: "100", count: "4000", kernels: "8000", least: 60, most: 1200, late: 200},
-		{mode: "switch", us: "100", count: "2000", kernels: "0", least: 60, most: 1200, late: 200},
-		{mode: "turns", us: "100", count: "2000", kernels: "0", least: 100, most: 1200, late: 400},
+		{mode: "graph", us: "20000", count: "12", kernels: "0", least: 1, most: 4, final: 4},
+		{mode: "graph", us: "20000", count: "12", kernels: "2000", least: 1, most: 4, final: 4},
+		{mode: "graph", us: "200", count: "300", kernels: "0", least: 8, most: 150, final: 150},
+		{mode: "kernel", us: "100", count: "4000", kernels: "8000", least: 60, most: 1200, final: 200},
+		{mode: "switch", us: "100", count: "2000", kernels: "0", least: 60, most: 1200, final: 200},
+		{mode: "turns", us: "100", count: "2000", kernels: "0", least: 100, most: 1200, final: 400},
 	} {
 		for _, metered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s,us=%s,kernels=%s,metered=%v", c.mode, c.us, c.kernels, metered), func(t *testing.T) {
 				for end := time.Now().Add(time.Minute); ; {
-					most, late := ahead(t, metered, c.mode, c.us, c.count, c.kernels)
-					if most >= c.least && most <= c.most && late <= c.late {
+					most, final := ahead(t, metered, c.mode, c.us, c.count, c.kernels)
+					if most >= c.least && most <= c.most && final <= c.final {
 						return
 					}
 					if time.Now().After(end) {
-						t.Fatalf("%d in flight, at last %d: want %d to %d, at last at most %d", most, late, c.least, c.most, c.late)
+						t.Fatalf("work in flight: got at most %d, and %d in the last quarter; want %d to %d, and at most %d", most, final, c.least, c.most, c.final)
 					}
 				}
 			})
@@ -87,7 +87,7 @@ func TestAhead(t *testing.T) {
 }
 
 // ahead runs check/ahead and returns the most work in flight, at any time and in the last quarter of the launches.
-func ahead(t *testing.T, metered bool, args ...string) (most, late int) {
+func ahead(t *testing.T, metered bool, args ...string) (most, final int) {
 	k := newKeeper(t)
 	if metered {
 		k.meter()
@@ -99,10 +99,10 @@ func ahead(t *testing.T, metered bool, args ...string) (most, late int) {
 		t.Fatal(err)
 	}
 	t.Log(p.errout.String())
-	if _, err := fmt.Sscan(p.out.String(), &most, &late); err != nil {
-		t.Fatalf("%v: %s", err, p.out.String())
+	if _, err := fmt.Sscan(p.out.String(), &most, &final); err != nil {
+		t.Fatalf("parse the program's output %s: %v", p.out.String(), err)
 	}
-	return most, late
+	return most, final
 }
 
 // TestAheadOverLeases checks that the time between two leases is not taken for the
@@ -116,7 +116,7 @@ func TestAheadOverLeases(t *testing.T) {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatal("ten expected")
+			t.Fatalf("last run: got %d kernels of 100 us in flight, in %d leases; want at most 25 in more than 10", usual, leases)
 		}
 	}
 }
@@ -130,16 +130,16 @@ func aheadOverLeases(t *testing.T) (usual, leases int) {
 	for ; !p.exited(); leases++ {
 		time.Sleep(10 * time.Millisecond)
 		k.revoke()
-		h.eventually("the lease is given back, or it is over", func() bool { return k.idle() || p.exited() })
+		h.eventually("the process has returned its lease or has ended", func() bool { return k.idle() || p.exited() })
 		time.Sleep(10 * time.Millisecond)
 		k.openGate()
 	}
 	if err := p.wait(); err != nil {
 		t.Fatal(err)
 	}
-	var most, late int
-	if _, err := fmt.Sscan(p.out.String(), &most, &late, &usual); err != nil {
-		t.Fatalf("%v: %s", err, p.out.String())
+	var most, final int
+	if _, err := fmt.Sscan(p.out.String(), &most, &final, &usual); err != nil {
+		t.Fatalf("parse the program's output %s: %v", p.out.String(), err)
 	}
 	return usual, leases
 }
@@ -157,9 +157,9 @@ func TestAheadInTurns(t *testing.T) {
 		if err := p.wait(); err != nil {
 			t.Fatal(err)
 		}
-		var most, late int
-		if _, err := fmt.Sscan(p.out.String(), &most, &late, &usual); err != nil {
-			t.Fatalf("%s: %v", p.out.String(), err)
+		var most, final int
+		if _, err := fmt.Sscan(p.out.String(), &most, &final, &usual); err != nil {
+			t.Fatalf("parse the program's output %s: %v", p.out.String(), err)
 		}
 		return usual
 	}
@@ -171,6 +171,6 @@ func TestAheadInTurns(t *testing.T) {
 	}
 	t.Logf("%d in flight, %d without a turn", short, long)
 	if short >= long || short < 2 {
-		t.Errorf("%d in flight, %d without a turn", short, long)
+		t.Errorf("kernels in flight with a turn of 10 ms: got %d, want at least 2 and fewer than the %d without a turn", short, long)
 	}
 }

@@ -10,26 +10,27 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestStall kills the daemon under a running program. The program stalls, prints one
-// message, and continues when the daemon is back, which still knows the instance.
-func TestStall(t *testing.T) {
+// TestProgramWaitsForDaemon kills the daemon under a running program. The program
+// stalls, prints one message, and continues when the daemon is back, which still knows
+// the instance.
+func TestProgramWaitsForDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.start()
 	env := h.register("stall", whole)
 	h.kill()
 	p := h.run(env, "check/route", "link", "cuLaunchKernel", "3")
-	h.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
+	h.eventually("the program prints that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
 	if p.out.String() != "" {
-		t.Errorf("without a daemon it went on: %s", p.out.String())
+		t.Errorf("output without a daemon: got %s, want none", p.out.String())
 	}
 	h.start()
-	h.eventually("it goes on", func() bool { return strings.Contains(p.out.String(), "ok") })
+	h.eventually("the program continues", func() bool { return strings.Contains(p.out.String(), "ok") })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
 	if n := strings.Count(p.errout.String(), "\n"); n != 1 {
-		t.Errorf("it said %d lines, not one:\n%s", n, p.errout.String())
+		t.Errorf("messages of the program: got %d lines, want 1:\n%s", n, p.errout.String())
 	}
 }
 
@@ -40,9 +41,9 @@ func TestRefused(t *testing.T) {
 	h.start()
 	h.register("refused", whole)
 	p := h.run(h.environ("refused", preload.NewSecret(), whole), "check/route", "link", "cuLaunchKernel", "1")
-	h.eventually("it says that it is refused", func() bool { return strings.Contains(p.errout.String(), "refuses") })
+	h.eventually("the program prints that the daemon refuses it", func() bool { return strings.Contains(p.errout.String(), "refuses") })
 	if _, ok := h.row("refused"); ok || p.out.String() != "" {
-		t.Errorf("it was let in: %s", p.out.String())
+		t.Errorf("program with a wrong secret: got a client of the daemon (%v) or the output %q, want neither", ok, p.out.String())
 	}
 }
 
@@ -70,7 +71,7 @@ func TestMemoryLimit(t *testing.T) {
 		// Two processes that race for the last bytes may both be refused. So the sum
 		// never exceeds the limit, and lacks at most one chunk per process.
 		if sum > 256 || sum < 256-16*(processes-1) || len(lines) != processes {
-			t.Errorf("%d processes got %d MiB together, of 256:\n%s", processes, sum, p.out.String())
+			t.Errorf("memory of %d processes: got %d MiB, want at most 256, and at most 16 less for each further process:\n%s", processes, sum, p.out.String())
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (h *host) eventually(condition string, ok func() bool) {
 			return
 		}
 	}
-	h.t.Fatalf("waited %v in vain: %s", patience, condition)
+	h.t.Fatalf("timed out after %v waiting for: %s", patience, condition)
 }
 
 // whole is the slice of a whole GPU.
@@ -243,7 +243,7 @@ func (h *host) alive(p *program, id string) {
 	select {
 	case err := <-p.ended:
 		p.ended <- err
-		h.t.Fatalf("%s has ended: %v: %s", id, err, p.errout.String())
+		h.t.Fatalf("program %s ended with %v, want it to run: %s", id, err, p.errout.String())
 	default:
 	}
 }

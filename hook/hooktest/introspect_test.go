@@ -54,7 +54,7 @@ func awaitShare(t *testing.T, p *program, us float64) float64 {
 		S        float64 `json:"elapsed_s"`
 	}
 	if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil {
-		t.Fatalf("%s: %v", p.out.String(), err)
+		t.Fatalf("parse the program's report %s: %v", p.out.String(), err)
 	}
 	return report.Launches * us / 1e6 / report.S
 }
@@ -93,7 +93,7 @@ func TestIntrospectiveAlone(t *testing.T) {
 					return
 				}
 				if limited > 0.82 || time.Now().After(end) {
-					t.Fatalf("it had %.4f of the GPU, expected %.4f to 0.82", limited, least)
+					t.Fatalf("share of the GPU: got %.4f, want %.4f to 0.82", limited, least)
 				}
 			}
 		})
@@ -110,7 +110,7 @@ func TestIntrospectiveTwo(t *testing.T) {
 	w := h.witnesses(rounds, window, 5*time.Second)
 	a := h.run(h.register("a", elastic(0.3, 0.8)), "victim/saturate", "6", "100", "80", "0")
 	b := h.run(h.register("b", elastic(0.5, 0.8)), "victim/saturate", "6", "20", "800", "0")
-	h.eventually("both run, metered", func() bool {
+	h.eventually("both programs run with a budget", func() bool {
 		rowA, _ := h.row("a")
 		rowB, _ := h.row("b")
 		return rowA.State == "running" && rowB.State == "running" && rowA.BudgetBlocks > 0 && rowB.BudgetBlocks > 0
@@ -119,10 +119,10 @@ func TestIntrospectiveTwo(t *testing.T) {
 	sum := shareA + shareB
 	t.Logf("requests 0.3 and 0.5, limits 0.8: %.4f and %.4f, sum %.4f", shareA, shareB, sum)
 	if shareA > 0.82 || shareB > 0.82 {
-		t.Errorf("they had %.4f and %.4f", shareA, shareB)
+		t.Errorf("shares of the GPU: got %.4f and %.4f, want at most 0.82 each", shareA, shareB)
 	}
 	if shareA < 0.3*sum-stalled || shareB < 0.5*sum-stalled {
-		t.Errorf("each does its request of what is done, but for %.4f, expected", stalled)
+		t.Errorf("shares of the GPU: got %.4f and %.4f, want at least %.4f and %.4f, the requests as fractions of the sum less %.4f", shareA, shareB, 0.3*sum-stalled, 0.5*sum-stalled, stalled)
 	}
 }
 
@@ -131,10 +131,10 @@ func TestIntrospectiveTwo(t *testing.T) {
 func latencies(t *testing.T, h *host, server gpu.Slice) (all [][]float64, training float64) {
 	t.Helper()
 	other := h.run(h.register("training", elastic(0.4, 0.9)), "victim/saturate", "60", "100", "80", "0")
-	h.eventually("the training runs", func() bool { row, _ := h.row("training"); return row.Launches > 1000 })
+	h.eventually("the training program runs", func() bool { row, _ := h.row("training"); return row.Launches > 1000 })
 	p := h.run(h.registerSLO("server", server, 50), "check/serve", "7", "12", "30", "300", "100", "100", "80")
 	if err := p.wait(); err != nil {
-		t.Fatal(err, p.errout.String())
+		t.Fatalf("server: %v: %s", err, p.errout.String())
 	}
 	for _, line := range strings.Split(strings.TrimSpace(p.out.String()), "\n") {
 		var burst []float64
@@ -172,9 +172,9 @@ func TestIntrospectiveBursts(t *testing.T) {
 	t.Logf("p50 %.1f ms scaled, %.1f ms fixed; p95 %.1f ms scaled, %.1f ms fixed; training %.3f and %.3f of the GPU",
 		percentile(scaled, 50), percentile(fixed, 50), percentile(scaled, 95), percentile(fixed, 95), trainingScaled, trainingFixed)
 	if percentile(scaled, 50) > 0.8*percentile(fixed, 50)/(1-stalled) {
-		t.Error("half of the requests take more than 0.8 of what they take without")
+		t.Errorf("p50 of the scaled server: got %.1f ms, want at most %.1f ms, 0.8 of the fixed server's", percentile(scaled, 50), 0.8*percentile(fixed, 50)/(1-stalled))
 	}
 	if trainingScaled < 0.2-stalled {
-		t.Error("the training starves")
+		t.Errorf("share of the training program: got %.3f, want at least %.3f", trainingScaled, 0.2-stalled)
 	}
 }

@@ -168,7 +168,7 @@ func (k *keeper) openGate() {
 func (k *keeper) drain() {
 	k.t.Helper()
 	k.revoke()
-	(&host{t: k.t}).eventually("the lease is given back", k.idle)
+	(&host{t: k.t}).eventually("the process has returned its lease", k.idle)
 }
 
 // revoke closes the gate and asks for the current lease.
@@ -223,7 +223,7 @@ func (c *talk) line(enough func() bool) string {
 	c.h.t.Helper()
 	var line string
 	var ok bool
-	c.h.eventually("it says something", func() bool {
+	c.h.eventually("the program prints a line", func() bool {
 		line, _, ok = strings.Cut(c.p.out.String()[c.read:], "\n")
 		if !ok {
 			c.h.alive(c.p, c.p.cmd.Path)
@@ -245,7 +245,7 @@ func (c *talk) next() string {
 func (c *talk) expect(want string) {
 	c.h.t.Helper()
 	if line := c.next(); line != want {
-		c.h.t.Fatalf("%q, want %q", line, want)
+		c.h.t.Fatalf("line of the program: got %q, want %q", line, want)
 	}
 }
 

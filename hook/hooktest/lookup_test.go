@@ -25,7 +25,7 @@ func lookup(t *testing.T, late string, env ...string) []string {
 		t.Skip("there is a driver where the loader looks")
 	}
 	if err != nil {
-		t.Fatalf("%v: %v", env, err)
+		t.Fatalf("check/lookup with %v: %v", env, err)
 	}
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
@@ -59,14 +59,14 @@ func TestLookup(t *testing.T) {
 	bare, hooked := lookup(t, "", sim), lookup(t, "", sim, hook)
 	unseen := lookup(t, "", append(hidden(t), hook)...)
 	if len(bare) < 10000 || len(bare) != len(hooked) || len(bare) != len(unseen) {
-		t.Fatalf("%d, %d and %d lines", len(bare), len(hooked), len(unseen))
+		t.Fatalf("lines of check/lookup: got %d, %d with the library and %d with a driver that hides its functions; want equal numbers of at least 10000", len(bare), len(hooked), len(unseen))
 	}
 	found := map[string]bool{}
 	for i, line := range bare {
 		how, name, ok := strings.Cut(line, " libcuda.so.1 ")
 		if !ok { // no such function exists
 			if hooked[i] != line {
-				t.Fatalf("bare %q, under the library %q", line, hooked[i])
+				t.Fatalf("missing function: got %q with the library, want %q as without it", hooked[i], line)
 			}
 			continue
 		}
@@ -80,16 +80,16 @@ func TestLookup(t *testing.T) {
 			wantUnseen = strings.TrimSpace(how + " libcuda.so.1 hidden " + status)
 		}
 		if hooked[i] != want {
-			t.Fatalf("under the library %q, want %q", hooked[i], want)
+			t.Fatalf("function with the library: got %q, want %q", hooked[i], want)
 		}
 		if unseen[i] != wantUnseen {
-			t.Fatalf("of a driver that hides its functions %q, want %q", unseen[i], wantUnseen)
+			t.Fatalf("function of a driver that hides its functions: got %q, want %q", unseen[i], wantUnseen)
 		}
 	}
 	for _, s := range rows {
 		for _, name := range s.exportedNames() {
 			if !found[name] {
-				t.Errorf("%s is found in no way", name)
+				t.Errorf("function %s: got no way to find it, want at least one", name)
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func TestLookupNew(t *testing.T) {
 			want = 1
 		}
 		if n := strings.Count(string(output), "libgfaas: "); err != nil || n != want || !strings.Contains(string(output), " "+name) {
-			t.Errorf("%v: %s", err, output)
+			t.Errorf("lookup of %s: got %v and %d messages, want success and %d: %s", name, err, n, want, output)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func TestLookupOwner(t *testing.T) {
 		cmd.Stderr = &logged{t, "owner"}
 		out, err := cmd.Output()
 		if got := strings.Join(strings.Fields(string(out)), " "); err != nil || got != tt.owners {
-			t.Errorf("%s, %v: %q, %v; want %q", filepath.Base(tt.library), tt.with, got, err, tt.owners)
+			t.Errorf("owners in %s of %v: got %q, %v; want %q", filepath.Base(tt.library), tt.with, got, err, tt.owners)
 		}
 	}
 }

@@ -45,14 +45,14 @@ func TestMemoryKinds(t *testing.T) {
 	h.start()
 	p := h.run(h.limited("kinds", 256*gpu.MiB), "check/kinds", "fill")
 	if err := p.wait(); err != nil {
-		t.Fatalf("%v\n%s", err, p.out.String())
+		t.Fatalf("the program failed: %v\n%s", err, p.out.String())
 	}
 	for _, kind := range append(kinds, "mixed") {
 		if !strings.Contains(p.out.String(), kind+": right\n") {
-			t.Errorf("%s was not tried:\n%s", kind, p.out.String())
+			t.Errorf("memory of kind %s: want the line \"right\", got\n%s", kind, p.out.String())
 		}
 	}
-	h.eventually("nothing is left", func() bool { return len(h.rows()) == 0 })
+	h.eventually("the daemon has no client", func() bool { return len(h.rows()) == 0 })
 }
 
 // TestMemoryLifetimes follows memory that ends later than its free suggests: mapped,
@@ -63,11 +63,11 @@ func TestMemoryLifetimes(t *testing.T) {
 	h.start()
 	p := h.run(h.limited("lifetimes", 256*gpu.MiB), "check/lifetimes")
 	if err := p.wait(); err != nil {
-		t.Fatalf("%v\n%s", err, p.out.String())
+		t.Fatalf("the program failed: %v\n%s", err, p.out.String())
 	}
 	for _, name := range lifetimes {
 		if !strings.Contains(p.out.String(), name+": right\n") {
-			t.Errorf("%s was not tried:\n%s", name, p.out.String())
+			t.Errorf("lifetime %s: want the line \"right\", got\n%s", name, p.out.String())
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestMemoryDevices(t *testing.T) {
 	env := append(h.environ("devices", secret, whole), "CUDA_VISIBLE_DEVICES=0,1", "GFAAS_DEVICES=0,1")
 	p := h.run(env, "check/lifetimes", "devices")
 	if err := p.wait(); err != nil || p.out.String() != "devices: right\n" {
-		t.Errorf("%v: %s", err, p.out.String())
+		t.Errorf("program on two GPUs: got %v with %q, want success with \"devices: right\"", err, p.out.String())
 	}
 }
 
@@ -110,7 +110,7 @@ func TestMemoryOutside(t *testing.T) {
 	atomic.StoreUint64(&other.Slot().MemForeign, 96<<20)
 	p := h.run(env, "check/memory", "16", "1")
 	if err := p.wait(); err != nil || p.out.String() != "128 of 256 MiB\n" {
-		t.Errorf("%v: it got %s", err, p.out.String())
+		t.Errorf("memory beside a process with 128 MiB: got %v, %q; want 128 of 256 MiB", err, p.out.String())
 	}
 }
 
@@ -128,9 +128,9 @@ func TestMemoryOfContext(t *testing.T) {
 		h.start()
 		env := h.limited("contexts", 256*gpu.MiB)
 		h.readNVML(h.run(env, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB))))
-		h.eventually("its context is known", func() bool { row, _ := h.row("contexts"); return row.ContextMiB == 100 })
+		h.eventually("the daemon reports the memory of the context", func() bool { row, _ := h.row("contexts"); return row.ContextMiB == 100 })
 		if _, used, _, _ := h.readNVML(h.launch(exec.Command("python3", "-c", python), env)); used != c.used {
-			t.Errorf("%v: %v is used, want %v", c.flags, used, c.used)
+			t.Errorf("used memory with the flags %v: got %v, want %v", c.flags, used, c.used)
 		}
 	}
 }
@@ -158,20 +158,20 @@ func TestMemoryRefused(t *testing.T) {
 		slice.Mem = limit
 		p := h.run(append(h.register(id, slice), "GFAAS_SIM_GPU="+shape, "GFAAS_SIM_DIR="+filepath.Join(h.runDir, id)), "check/refused", kind)
 		if err := p.wait(); err != nil || p.out.String() != "2\n" {
-			t.Errorf("%s: %v: it got %q, %s", id, err, p.out.String(), p.errout.String())
+			t.Errorf("%s: got %v with %q, want success with error 2: %s", id, err, p.out.String(), p.errout.String())
 		}
 	}
 	for _, kind := range []string{"plain", "pitch", "async", "pool", "vmm"} {
 		ask("full-"+kind, kind, "mem=1GiB", 0)
-		h.eventually("it counts: "+kind, func() bool { return refused("full-"+kind) == 1 })
+		h.eventually("the daemon counts the refused allocation of kind "+kind, func() bool { return refused("full-"+kind) == 1 })
 		ask("limit-"+kind, kind, "mem=1GiB", 256*gpu.MiB)
 		if n := refused("limit-" + kind); n != 0 {
-			t.Errorf("%s beyond the limit: %d", kind, n)
+			t.Errorf("refusals counted for %s beyond the slice's limit: got %d, want 0", kind, n)
 		}
 	}
 	for _, kind := range []string{"context", "primary"} {
 		ask("full-"+kind, kind, "mem=1GiB,context=2GiB", 0)
-		h.eventually("it counts: "+kind, func() bool { return refused("full-"+kind) == 1 })
+		h.eventually("the daemon counts the refused allocation of kind "+kind, func() bool { return refused("full-"+kind) == 1 })
 	}
 }
 
@@ -194,15 +194,15 @@ func TestMemoryLent(t *testing.T) {
 	socket := filepath.Join(h.runDir, "lent.sock")
 	keeper := h.run(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim")),
 		"check/lent", socket, "96")
-	h.eventually("the keeper listens", func() bool { h.alive(keeper, "keeper"); return keeper.out.String() != "" })
+	h.eventually("the lending process listens", func() bool { h.alive(keeper, "keeper"); return keeper.out.String() != "" })
 	p := h.run(h.limited("lent", 64*gpu.MiB), "check/lent", socket)
 	for _, step := range []struct {
-		says     string
+		prints   string
 		imported float64
 	}{{"mapped", 96}, {"gone", 0}} {
-		h.eventually(step.says, func() bool { h.alive(p, "lent"); return strings.HasSuffix(p.out.String(), step.says+"\n") })
-		if row, there := h.row("lent"); !there || row.MemImportedMiB != step.imported || row.MemUsedMiB != 0 {
-			t.Errorf("%s: %+v, want %v MiB imported", step.says, row, step.imported)
+		h.eventually("the program prints "+step.prints, func() bool { h.alive(p, "lent"); return strings.HasSuffix(p.out.String(), step.prints+"\n") })
+		if row, known := h.row("lent"); !known || row.MemImportedMiB != step.imported || row.MemUsedMiB != 0 {
+			t.Errorf("%s: got %+v, want %v MiB imported and 0 used", step.prints, row, step.imported)
 		}
 		if _, err := p.in.Write([]byte("\n")); err != nil {
 			t.Fatal(err)
@@ -222,7 +222,7 @@ func TestMemoryRace(t *testing.T) {
 	for _, of := range [][2]string{{"1", "6"}, {"3", "2"}} {
 		id := "race" + of[0]
 		if err := h.run(h.limited(id, 256*gpu.MiB), "check/kinds", "race", of[0], of[1]).wait(); err != nil {
-			t.Errorf("%s processes of %s threads: %v", of[0], of[1], err)
+			t.Errorf("%s processes of %s threads: got the error %v, want none", of[0], of[1], err)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestMemoryPools(t *testing.T) {
 	slice := whole
 	slice.Mem = gpu.GiB
 	p := h.run(h.register("pools", slice), "check/pools", "40000")
-	h.eventually("it ends", p.exited)
+	h.eventually("the program has ended", p.exited)
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}

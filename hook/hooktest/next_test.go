@@ -43,7 +43,7 @@ func TestOwnWrappers(t *testing.T) {
 			env = h.register(id, whole)
 		}
 		p := h.run(append(env, set...), "check/"+program, variant, "all", "1")
-		h.eventually("the program is done", func() bool { h.alive(p, id); return strings.HasSuffix(p.out.String(), "done\n") })
+		h.eventually("the program has made all calls", func() bool { h.alive(p, id); return strings.HasSuffix(p.out.String(), "done\n") })
 		_, _, launches = routed(p.out.String())
 		if slice {
 			h.eventually("every launch is counted", func() bool {
@@ -52,7 +52,7 @@ func TestOwnWrappers(t *testing.T) {
 				return ok && row.Launches >= launches
 			})
 			if row, _ := h.row(id); row.Launches != launches {
-				h.t.Errorf("%d launches counted, of %d", row.Launches, launches)
+				h.t.Errorf("counted launches of %s: got %d, want %d", id, row.Launches, launches)
 			}
 		}
 		if err := p.wait(); err != nil {

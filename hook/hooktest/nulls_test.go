@@ -24,7 +24,7 @@ func TestNulls(t *testing.T) {
 	bare := answers(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim")))
 	hooked := answers(h.register("nulls", whole))
 	if len(bare) < 1000 || len(bare) != len(hooked) {
-		t.Fatalf("%d and %d answers", len(bare), len(hooked))
+		t.Fatalf("lines of check/nulls: got %d, and %d with the library; want equal numbers of at least 1000", len(bare), len(hooked))
 	}
 	for i, line := range bare {
 		call, missing := strings.CutSuffix(line, " absent")
@@ -33,7 +33,7 @@ func TestNulls(t *testing.T) {
 			ok = strings.HasPrefix(hooked[i], call) && !strings.Contains(hooked[i], "signal")
 		}
 		if !ok || strings.Contains(line, "signal") {
-			t.Errorf("bare %q, under the library %q", line, hooked[i])
+			t.Errorf("call with null pointers: got %q with the library, want %q as without it, and no signal", hooked[i], line)
 		}
 	}
 }

@@ -18,16 +18,16 @@ import (
 // readNVML waits until a program has printed a line, and parses the line of check/nvml.
 func (h *host) readNVML(p *program) (total, used, free gpu.Bytes, pids []int) {
 	h.t.Helper()
-	h.eventually("it says what it sees", func() bool {
+	h.eventually("the program prints what NVML reports", func() bool {
 		if p.exited() {
-			h.t.Fatalf("it ended: %s%s", p.out.String(), p.errout.String())
+			h.t.Fatalf("the program ended before it printed a line: %s%s", p.out.String(), p.errout.String())
 		}
 		return strings.Contains(p.out.String(), "\n")
 	})
 	line := p.out.String()
 	var v2 string
 	if _, err := fmt.Sscanf(line, "total %d used %d free %d v2 %s processes", &total, &used, &free, &v2); err != nil || v2 != "ok" {
-		h.t.Fatalf("%q: %v", line, err)
+		h.t.Fatalf("parse the line %q of check/nvml: %v", line, err)
 	}
 	_, list, _ := strings.Cut(strings.TrimSpace(line), "processes")
 	for word := range strings.FieldsSeq(list) {
@@ -67,33 +67,33 @@ func TestNVMLInSlice(t *testing.T) {
 	mine, others, free := h.limited("mine", 256*gpu.MiB), h.limited("others", 512*gpu.MiB), h.limited("free", 0)
 	other := h.run(others, "check/nvml", "handle", fmt.Sprint(int64(300*gpu.MiB)))
 	if total, used, _, pids := h.readNVML(other); total != 512*gpu.MiB || used != 300*gpu.MiB || len(pids) != 1 {
-		t.Errorf("the other: %v of %v, %v", used, total, pids)
+		t.Errorf("other instance: got %v of %v used by %v, want 300 MiB of 512 MiB by one process", used, total, pids)
 	}
 	first := h.run(mine, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB)))
-	if total, used, left, pids := h.readNVML(first); total != 256*gpu.MiB || used != 64*gpu.MiB || left != 192*gpu.MiB ||
+	if total, used, remaining, pids := h.readNVML(first); total != 256*gpu.MiB || used != 64*gpu.MiB || remaining != 192*gpu.MiB ||
 		!slices.Equal(pids, []int{first.cmd.Process.Pid}) {
-		t.Errorf("the first: %v of %v, %v free, %v", used, total, left, pids)
+		t.Errorf("first process: got %v of %v used, %v free, by %v; want 64 MiB of 256 MiB by itself", used, total, remaining, pids)
 	}
 	second := h.run(mine, "check/nvml", "default", fmt.Sprint(int64(16*gpu.MiB)))
 	both := []int{first.cmd.Process.Pid, second.cmd.Process.Pid}
 	slices.Sort(both)
-	if total, used, left, pids := h.readNVML(second); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
-		t.Errorf("the second: %v of %v, %v free, %v, want %v", used, total, left, pids, both)
+	if total, used, remaining, pids := h.readNVML(second); total != 256*gpu.MiB || used != 80*gpu.MiB || remaining != 176*gpu.MiB || !slices.Equal(pids, both) {
+		t.Errorf("second process: got %v of %v used, %v free, by %v; want 80 MiB of 256 MiB by %v", used, total, remaining, pids, both)
 	}
 	reader := h.launch(exec.Command("python3", "-c", python), mine)
-	if total, used, left, pids := h.readNVML(reader); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
-		t.Errorf("python: %v of %v, %v free, %v, want %v", used, total, left, pids, both)
+	if total, used, remaining, pids := h.readNVML(reader); total != 256*gpu.MiB || used != 80*gpu.MiB || remaining != 176*gpu.MiB || !slices.Equal(pids, both) {
+		t.Errorf("reader in Python: got %v of %v used, %v free, by %v; want 80 MiB of 256 MiB by %v", used, total, remaining, pids, both)
 	}
 	unlimited := h.launch(exec.Command("python3", "-c", python), free)
-	if total, used, left, pids := h.readNVML(unlimited); total != gpu.GiB || used != 0 || left != gpu.GiB-380*gpu.MiB || len(pids) != 0 {
-		t.Errorf("without a limit: %v of %v, %v free, %v", used, total, left, pids)
+	if total, used, remaining, pids := h.readNVML(unlimited); total != gpu.GiB || used != 0 || remaining != gpu.GiB-380*gpu.MiB || len(pids) != 0 {
+		t.Errorf("instance without a limit: got %v of %v used, %v free, by %v; want 0 of 1 GiB, with 380 MiB of it not free, by none", used, total, remaining, pids)
 	}
-	truth := h.launch(exec.Command("python3", "-c", python), append(slices.Clone(mine), "GFAAS_NO_NVML=1"))
-	if total, used, left, pids := h.readNVML(truth); total != gpu.GiB || used != 380*gpu.MiB || left != total-used || len(pids) != 3 {
-		t.Errorf("the whole truth: %v of %v, %v free, %v", used, total, left, pids)
+	unfiltered := h.launch(exec.Command("python3", "-c", python), append(slices.Clone(mine), "GFAAS_NO_NVML=1"))
+	if total, used, remaining, pids := h.readNVML(unfiltered); total != gpu.GiB || used != 380*gpu.MiB || remaining != total-used || len(pids) != 3 {
+		t.Errorf("reader with GFAAS_NO_NVML: got %v of %v used, %v free, by %v; want 380 MiB of 1 GiB by three processes", used, total, remaining, pids)
 	}
 	// A reader of NVML is no client, and is forgotten.
-	h.eventually("who looks is gone", func() bool { return len(h.rows()) == 3 })
+	h.eventually("the daemon has forgotten the readers of NVML", func() bool { return len(h.rows()) == 3 })
 }
 
 // summing is python, and prints the used memory and the sum over the listed processes.
@@ -135,20 +135,20 @@ func TestNVMLUsedIsListed(t *testing.T) {
 			env := h.limited("mine", tt.limit)
 			for range 2 {
 				p := h.run(env, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB)))
-				h.eventually("it has its memory", func() bool { return strings.Contains(p.out.String(), "processes") })
+				h.eventually("the process has its memory", func() bool { return strings.Contains(p.out.String(), "processes") })
 			}
 			if err := h.client.Change(t.Context(), "mine", wire.Change{MemLimit: &tt.lowered}); err != nil {
 				t.Fatal(err)
 			}
 			want, line := fmt.Sprintf("used %d listed %d free %d", tt.used, tt.used, tt.free), ""
-			h.eventually("its contexts are known", func() bool {
+			h.eventually("NVML in the slice reports "+want, func() bool {
 				reader := h.launch(exec.Command("python3", "-c", summing), env)
-				h.eventually("it says what it sees", func() bool { return strings.Count(reader.out.String(), "\n") == 2 }) // Python may write a line in pieces
+				h.eventually("the program prints what NVML reports", func() bool { return strings.Count(reader.out.String(), "\n") == 2 }) // Python may write a line in pieces
 				line, _, _ = strings.Cut(reader.out.String(), "\n")
 				return line == want || tt.context == 0 || !tt.counted
 			})
 			if line != want {
-				t.Errorf("it sees %q, want %q", line, want)
+				t.Errorf("NVML in the slice: got %q, want %q", line, want)
 			}
 		})
 	}
@@ -162,10 +162,10 @@ func TestNVMLListsWhatCounts(t *testing.T) {
 	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=32MiB"}
 	h.start()
 	env := h.limited("mine", 256*gpu.MiB)
-	sees := func(want string, pids ...int) {
+	checkReader := func(want string, pids ...int) {
 		t.Helper()
 		reader := h.launch(exec.Command("python3", "-c", summing), env)
-		h.eventually("it says what it sees", func() bool { return strings.Count(reader.out.String(), "\n") == 2 }) // Python may write a line in pieces
+		h.eventually("the program prints what NVML reports", func() bool { return strings.Count(reader.out.String(), "\n") == 2 }) // Python may write a line in pieces
 		var wanted []string
 		for _, pid := range pids {
 			wanted = append(wanted, fmt.Sprint(pid))
@@ -177,20 +177,20 @@ func TestNVMLListsWhatCounts(t *testing.T) {
 		listed := strings.Fields(list)
 		slices.Sort(listed)
 		if got := sums + " " + strings.Join(listed, " "); strings.TrimSpace(got) != want {
-			t.Errorf("it sees %q, want %q", got, want)
+			t.Errorf("NVML in the slice: got %q, want %q", got, want)
 		}
 	}
 	// A process with a context but no other memory is not connected yet.
 	idle := h.run(env, "check/nvml", "handle", "0")
-	h.eventually("it has a context", func() bool { return strings.Contains(idle.out.String(), "processes") })
-	sees("used 0 listed 0 free 268435456", idle.cmd.Process.Pid)
+	h.eventually("the process has a context", func() bool { return strings.Contains(idle.out.String(), "processes") })
+	checkReader("used 0 listed 0 free 268435456", idle.cmd.Process.Pid)
 	// NVML does not list this process, which has no context.
 	other, err := tokentest.Dial(filepath.Join(tokend.ClientSocketDir(h.runDir), "token.sock"), "mine", value(env, "GFAAS_SECRET"), 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	sees("used 67108864 listed 67108864 free 201326592", idle.cmd.Process.Pid, os.Getpid())
+	checkReader("used 67108864 listed 67108864 free 201326592", idle.cmd.Process.Pid, os.Getpid())
 }
 
 // TestNVMLSpelling checks that a GPU is found in the slice however the slice's list
@@ -253,12 +253,12 @@ func TestNVMLUtilizationInSlice(t *testing.T) {
 	small, _ := h.pace(env, "500")
 	slice.QuotaRequest, slice.QuotaLimit = 0.7, 0.7
 	large, _ := h.pace(h.register("large", slice), "500")
-	// told returns the latest utilization that a reader has printed, in percent by
+	// utilization returns the latest utilization that a reader has printed, in percent by
 	// process.
-	told := func(reader *program) map[int]int {
+	utilization := func(reader *program) map[int]int {
 		t.Helper()
 		if reader.exited() {
-			t.Fatalf("it ended: %s", reader.errout.String())
+			t.Fatalf("the reader of NVML ended, want it to run: %s", reader.errout.String())
 		}
 		of, lines := map[int]int{}, strings.Split(reader.out.String(), "\n")
 		for word := range strings.FieldsSeq(lines[max(0, len(lines)-2)]) {
@@ -271,16 +271,16 @@ func TestNVMLUtilizationInSlice(t *testing.T) {
 		return of
 	}
 	inside, own := h.launch(exec.Command("python3", "-c", pmon), env), small.cmd.Process.Pid
-	h.eventually("a reader in the slice is told of it", func() bool {
-		of := told(inside)
+	h.eventually("a reader in the slice sees its process with 15 to 45 percent", func() bool {
+		of := utilization(inside)
 		if _, known := of[own]; len(of) > 1 || len(of) == 1 && !known {
-			t.Fatalf("in the slice of %d: %v", own, of)
+			t.Fatalf("utilization in the slice of process %d: got %v, want only that process", own, of)
 		}
 		return of[own] > 15 && of[own] < 45
 	})
-	truth := h.launch(exec.Command("python3", "-c", pmon), append(slices.Clone(env), "GFAAS_NO_NVML=1"))
-	h.eventually("a reader of the whole truth is told of both", func() bool {
-		of := told(truth)
+	unfiltered := h.launch(exec.Command("python3", "-c", pmon), append(slices.Clone(env), "GFAAS_NO_NVML=1"))
+	h.eventually("a reader with GFAAS_NO_NVML sees both processes", func() bool {
+		of := utilization(unfiltered)
 		return len(of) == 2 && of[own] > 15 && of[large.cmd.Process.Pid] > of[own]
 	})
 }

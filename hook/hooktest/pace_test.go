@@ -74,20 +74,20 @@ func (h *host) checkQuota(quota float64, accounts ...account) {
 		first[a] = a.completedKernels()
 	}
 	started := time.Now()
-	h.eventually("time passes", func() bool { return time.Since(started) > 25*window })
+	h.eventually("25 windows have passed", func() bool { return time.Since(started) > 25*window })
 	var all []time.Duration
 	for _, a := range accounts {
 		all = append(all, a.times(first[a], a.completedKernels())...)
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
 	if len(all) < 10 {
-		h.t.Fatalf("%d launches in %v", len(all), time.Since(started))
+		h.t.Fatalf("launches in %v: got %d, want at least 10", time.Since(started), len(all))
 	}
 	span := all[len(all)-1] - all[0]
 	share := float64(len(all)) * paceKernel.Seconds() / (span + window).Seconds()
 	h.t.Logf("quota %v: used %.3f of %v, in %d launches", quota, share, span, len(all))
 	if share > quota*1.1 {
-		h.t.Errorf("used %.3f of the GPU, quota %v", share, quota)
+		h.t.Errorf("share of the GPU with a quota of %v: got %.3f, want at most %.3f", quota, share, quota*1.1)
 	}
 	budget := time.Duration(quota * float64(window))
 	burst := 1
@@ -99,7 +99,7 @@ func (h *host) checkQuota(quota float64, accounts ...account) {
 		burst = 1
 		// A window may include the unused time of the previous window.
 		if most := int((2*budget + slack) / paceKernel); burst > most {
-			h.t.Errorf("%d launches without a pause, at most %d fit a window", burst, most)
+			h.t.Errorf("launches without a pause: got %d, want at most %d, as fit a window", burst, most)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestQuota(t *testing.T) {
 	slice := whole
 	slice.QuotaRequest, slice.QuotaLimit = 0.2, 0.2
 	_, a := h.pace(h.register("a", slice), "1000")
-	h.eventually("it runs", func() bool { return a.completedKernels() > 40 })
+	h.eventually("the client has completed 40 kernels", func() bool { return a.completedKernels() > 40 })
 	h.checkQuota(0.2, a)
 }
 
@@ -144,13 +144,13 @@ func (h *host) watch(n int, enough func(held map[string]bool) bool) {
 				}
 			}
 			if sum > 100 || g.SMRunningPct > 100 && !slices.ContainsFunc(g.Clients, overlaps) {
-				h.t.Fatalf("%v%% of the SMs are out, %v%% by clients: %+v", g.SMRunningPct, sum, g.Clients)
+				h.t.Fatalf("leased SMs: got %v%%, and %v%% by the clients; want at most 100%%: %+v", g.SMRunningPct, sum, g.Clients)
 			}
 		}
 		seen = seen || enough(held)
 	}
 	if !seen {
-		h.t.Fatal("what was watched for never came")
+		h.t.Fatalf("leases at the same time: got none of the combinations that this test waits for within %v, want one", patience)
 	}
 }
 
@@ -188,11 +188,11 @@ func TestIdle(t *testing.T) {
 	h := newHost(t)
 	h.start()
 	idle := h.run(h.register("idle", whole), "check/route", "link", "cuLaunchKernel", "3")
-	h.eventually("it is done", func() bool { return idle.out.String() != "" })
-	h.eventually("it is idle", func() bool { row, ok := h.row("idle"); return ok && row.State == "idle" })
+	h.eventually("the program has made its launches", func() bool { return idle.out.String() != "" })
+	h.eventually("the client is idle", func() bool { row, ok := h.row("idle"); return ok && row.State == "idle" })
 	_, a := h.pace(h.register("other", whole), "500")
-	h.eventually("another has the GPU", func() bool { return a.completedKernels() > 100 })
+	h.eventually("the other client has completed 100 kernels", func() bool { return a.completedKernels() > 100 })
 	if row, ok := h.row("idle"); !ok || row.State != "idle" || row.Launches != 3 {
-		t.Errorf("meanwhile it is %+v", row)
+		t.Errorf("idle client: got %+v, want state idle with 3 launches", row)
 	}
 }

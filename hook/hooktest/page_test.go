@@ -95,11 +95,11 @@ func TestBadPages(t *testing.T) {
 			p := f.run(f.env(1), "check/drive", "10")
 			p.order(0, 0, 1, 10)
 			f.member(0).alwaysGrant()
-			f.eventually("it works", func() bool { f.alive(p, tt.name); return p.launches(0, 0) == 10 })
+			f.eventually("the program has launched 10 kernels", func() bool { f.alive(p, tt.name); return p.launches(0, 0) == 10 })
 			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
 			for _, fd := range fds {
 				if to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.cmd.Process.Pid, fd.Name())); strings.Contains(to, "memfd:fake") {
-					t.Errorf("it kept %s open", to)
+					t.Errorf("open files of the process: got %s, want no page of a refused daemon", to)
 				}
 			}
 			if err != nil {
@@ -110,7 +110,7 @@ func TestBadPages(t *testing.T) {
 			}
 			output := p.errout.String()
 			if want := min(1, len(tt.answer)); strings.Count(output, "\n") != want || want == 1 && !strings.Contains(output, "is not gfaas-tokend") {
-				t.Errorf("it said:\n%s", output)
+				t.Errorf("messages of the program: want %d with \"is not gfaas-tokend\", got\n%s", want, output)
 			}
 		})
 	}
@@ -127,11 +127,11 @@ func TestRestarts(t *testing.T) {
 		p.order(0, 0, 1, 10)
 		m := f.member(0)
 		m.alwaysGrant()
-		f.eventually("it works", func() bool { f.alive(p, "it"); return p.launches(0, 0) == 10*n })
+		f.eventually(fmt.Sprintf("the program has launched %d kernels", 10*n), func() bool { f.alive(p, "drive"); return p.launches(0, 0) == 10*n })
 		f.stop()
 		f.listen()
 	}
-	f.eventually("it has one page", func() bool { // it may be about to map the next page over it
+	f.eventually("the process has mapped one page", func() bool { // it may be about to map the next page over it
 		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
 		return err == nil && strings.Count(string(maps), "memfd:fake") == 1
 	})
@@ -149,7 +149,7 @@ func TestLeaseEnds(t *testing.T) {
 	m.awaitRequest()
 	atomic.StoreUint32(&f.lease, 1<<32-2) // the highest number is a valid lease
 	m.open()
-	f.eventually("it works", func() bool { return p.launches(0, 0) == 1 })
+	f.eventually("the program has launched a kernel", func() bool { return p.launches(0, 0) == 1 })
 	m.awaitReturn(1<<32 - 1)
 	for range 3 {
 		m.close(1<<32 - 1)
@@ -159,7 +159,7 @@ func TestLeaseEnds(t *testing.T) {
 	m.send(wire.Refused{}, nil)
 	m.alwaysGrant()
 	p.order(0, 0, 1, 10)
-	f.eventually("it goes on", func() bool { return p.launches(0, 0) == 11 })
+	f.eventually("the program has launched 11 kernels", func() bool { return p.launches(0, 0) == 11 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
@@ -167,7 +167,7 @@ func TestLeaseEnds(t *testing.T) {
 	defer m.mu.Unlock()
 	for _, back := range m.returns[1:] {
 		if back.Lease == 0 || back.Lease == 1<<32-1 {
-			t.Errorf("it gave back %+v", back)
+			t.Errorf("returned lease: got %+v, want none that does not exist or was returned before", back)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func TestLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
 	for end := time.Now().Add(2 * patience); !leaseNotRenewed(t); {
 		if time.Now().After(end) {
-			t.Fatal("it never ran out as it should")
+			t.Fatalf("the test could not renew the lease in time in any run within %v, want one such run", 2*patience)
 		}
 		t.Log("the host kept this test from renewing it in time: once more")
 	}
@@ -198,27 +198,27 @@ func leaseNotRenewed(t *testing.T) bool {
 	m.awaitRequest()
 	lease := m.open()
 	started := time.Now()
-	open, late := true, false
+	open, delayed := true, false
 	renewed := started
 	for ; open && time.Since(started) <= 3*f.length; time.Sleep(5 * time.Millisecond) {
-		late = late || time.Since(renewed) > f.length/2
+		delayed = delayed || time.Since(renewed) > f.length/2
 		m.renew()
 		renewed = time.Now()
 		open = atomic.LoadUint32(&m.slot().Gate) == lease
 	}
 	if !open {
 		m.awaitReturn(lease)
-		if late || p.errout.String() == "" {
+		if delayed || p.errout.String() == "" {
 			p.kill()
 			return false
 		}
-		t.Fatalf("the gate closed after %v", time.Since(started))
+		t.Fatalf("renewed lease: the gate closed after %v, want it open for %v", time.Since(started), 3*f.length)
 	}
 	if text := p.errout.String(); time.Since(renewed) > f.length/2 {
 		p.kill()
 		return false
 	} else if text != "" {
-		t.Errorf("it said:\n%s", text)
+		t.Errorf("messages while the lease is renewed: want none, got\n%s", text)
 	}
 	m.awaitReturn(lease)
 	elapsed := time.Since(started)
@@ -230,20 +230,20 @@ func leaseNotRenewed(t *testing.T) bool {
 	}
 	done := int(atomic.LoadUint64(&m.slot().Launches)) // the output of the last launch may still be missing
 	if elapsed < 4*f.length-f.length/10 {
-		t.Errorf("it ended after %v", elapsed)
+		t.Errorf("lease that is not renewed: returned after %v, want at least %v", elapsed, 4*f.length-f.length/10)
 	}
-	f.eventually("it tells all", func() bool { return p.launches(0, 0) >= done })
+	f.eventually(fmt.Sprintf("the program has reported %d launches", done), func() bool { return p.launches(0, 0) >= done })
 	started = time.Now()
-	f.eventually("time passes", func() bool { return time.Since(started) > 200*time.Millisecond })
+	f.eventually("200 ms have passed", func() bool { return time.Since(started) > 200*time.Millisecond })
 	if now := p.launches(0, 0); now != done || done == 6000 {
-		t.Errorf("%d launches after it ended, %d before", now, done)
+		t.Errorf("launches after the end of the lease: got %d, want the %d from before, fewer than 6000", now, done)
 	}
 	if text := p.errout.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer") {
-		t.Errorf("it said:\n%s", text)
+		t.Errorf("messages after the end of the lease: want one line with \"does not answer\", got\n%s", text)
 	}
 	m.awaitRequest()
 	m.alwaysGrant() // also later, if the host keeps this test from renewing the lease
-	f.eventually("it goes on", func() bool { m.renew(); return p.launches(0, 0) == 6000 })
+	f.eventually("the program has made all 6000 launches", func() bool { m.renew(); return p.launches(0, 0) == 6000 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
@@ -260,9 +260,9 @@ func TestOtherVersion(t *testing.T) {
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")
 	p.order(0, 0, 1, 10)
-	f.eventually("it says so and tries again", func() bool { return hellos.Load() > 10 && p.errout.String() != "" })
+	f.eventually("the program prints a message and reconnects ten times", func() bool { return hellos.Load() > 10 && p.errout.String() != "" })
 	if text := p.errout.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("version %d", wire.Version)) {
-		t.Errorf("it said:\n%s", text)
+		t.Errorf("messages of the program: want one line with version %d, got\n%s", wire.Version, text)
 	}
 	if n := p.launches(0, 0); n != 0 {
 		t.Errorf("%d launches, want 0", n)

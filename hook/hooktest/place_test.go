@@ -42,7 +42,7 @@ func TestManySlots(t *testing.T) {
 				t.Error(err)
 			}
 			if got := p.out.String(); got != tt.memory+"\nlaunch 0\n" {
-				t.Errorf("it printed %q", got)
+				t.Errorf("output: got %q, want %q", got, tt.memory+"\nlaunch 0\n")
 			}
 		})
 	}
@@ -84,10 +84,10 @@ func TestNoPlace(t *testing.T) {
 				t.Error(err)
 			}
 			if got := p.out.String(); got != want {
-				t.Errorf("it printed %q, want %v", got, want)
+				t.Errorf("output: got %q, want %q", got, want)
 			}
 			if output := p.errout.String(); strings.Count(output, "\n") != 1 || !strings.Contains(output, why) || !strings.Contains(output, "error 46") {
-				t.Errorf("it said:\n%s", output)
+				t.Errorf("messages of the program: want one line with %q and error 46, got\n%s", why, output)
 			}
 		})
 	}
@@ -103,10 +103,10 @@ func TestMPSServerIsFull(t *testing.T) {
 		env := append(f.env(1), "HIDDEN_CALL=cuCtxCreate_v2", "HIDDEN_RESULT="+result)
 		p := f.run(append(env, hidden(t)...), "check/place")
 		if err := p.wait(); err == nil {
-			t.Errorf("%s: it has a context", result)
+			t.Errorf("result %s of the driver: got a context, want the program to fail", result)
 		}
 		if output := p.errout.String(); strings.Contains(output, "the MPS server has as many clients as the driver allows") != (result != "2") {
-			t.Errorf("%s: it said:\n%s", result, output)
+			t.Errorf("result %s of the driver: want a message about the MPS server (unless the result is 2), got\n%s", result, output)
 		}
 	}
 }

@@ -42,22 +42,22 @@ func TestRefusedWork(t *testing.T) {
 				if !ungated || accepted > 0 {
 					f.member(0).alwaysGrant()
 				}
-				f.eventually("it is done", func() bool { f.alive(p, kind); return strings.Contains(p.out.String(), "done") })
+				f.eventually("the program has made its calls", func() bool { f.alive(p, kind); return strings.Contains(p.out.String(), "done") })
 				if ungated && accepted == 0 {
 					continue // no lease was requested
 				}
 				m := f.member(0)
-				f.eventually("it has no lease", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
-				f.eventually("every lease is back", func() bool { return len(m.returnedLeases()) == int(atomic.LoadUint32(&f.lease)) })
+				f.eventually("the process holds no lease", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
+				f.eventually("the process has returned every lease", func() bool { return len(m.returnedLeases()) == int(atomic.LoadUint32(&f.lease)) })
 				var used time.Duration
 				for _, back := range m.returnedLeases() {
 					used += time.Duration(back.UsedNS)
 				}
 				if (used > 0) != (accepted > 0) {
-					t.Errorf("%v: %v of GPU time charged in %d leases", args, used, len(m.returnedLeases()))
+					t.Errorf("%v: got %v of GPU time charged in %d leases, want some only for accepted work (%v)", args, used, len(m.returnedLeases()), accepted > 0)
 				}
 				if n := atomic.LoadUint64(&m.slot().Launches); n != uint64(accepted) {
-					t.Errorf("%v: %d launches counted", args, n)
+					t.Errorf("%v: got %d launches counted, want %d", args, n, accepted)
 				}
 			}
 		})
@@ -86,7 +86,7 @@ func TestRefusedWorkPauses(t *testing.T) {
 			last = time.Now()
 			lease := m.open()
 			// It may have no processor, and return the lease first.
-			f.eventually("it launches", func() bool { return p.launches(0, 0) > before || m.requests.Load() > 0 })
+			f.eventually("the program launches or requests another lease", func() bool { return p.launches(0, 0) > before || m.requests.Load() > 0 })
 			m.awaitReturn(lease)
 		}
 	}
@@ -96,7 +96,7 @@ func TestRefusedWorkPauses(t *testing.T) {
 	m.alwaysGrant()
 	before := len(m.returnedLeases())
 	p.order(0, 0, 1, 1)
-	f.eventually("its kernel is launched", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 && len(m.returnedLeases()) > before })
+	f.eventually("the kernel is launched and its lease returned", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 && len(m.returnedLeases()) > before })
 	m.grantAlways.Store(false)
 	refused(0, 0)
 	refused(1, time.Millisecond)

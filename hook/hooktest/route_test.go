@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// ways lists the ways to find a function of the driver.
-var ways = []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "plugin-deep", "namespace", "plugin-namespace", "proc", "proc2", "proc-of-proc"}
+// variants lists the ways to find a function of the driver.
+var variants = []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "plugin-deep", "namespace", "plugin-namespace", "proc", "proc2", "proc-of-proc"}
 
 // TestRoutes sends work by every function, found in every way, under a real daemon. The
 // results are right, which the program checks, and every kernel is counted.
@@ -22,21 +22,21 @@ func TestRoutes(t *testing.T) {
 	h.start()
 	rows, _ := symbols(t)
 	version := simVersion(t)
-	for _, variant := range ways {
+	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
 			h := h.within(t)
 			p := h.run(h.register(variant, whole), "check/route", variant, "all", fmt.Sprint(count))
-			h.eventually("the program is done", func() bool { h.alive(p, variant); return strings.HasSuffix(p.out.String(), "done\n") })
+			h.eventually("the program has made all calls", func() bool { h.alive(p, variant); return strings.HasSuffix(p.out.String(), "done\n") })
 			ok, absent, launches := routed(p.out.String())
 			h.eventually("every launch is counted", func() bool {
 				row, ok := h.row(variant)
 				return ok && row.Launches >= launches
 			})
 			if row, _ := h.row(variant); row.Launches != launches {
-				t.Errorf("%d launches counted, of %d", row.Launches, launches)
+				t.Errorf("counted launches of %s: got %d, want %d", variant, row.Launches, launches)
 			}
 			for name := range absent {
-				t.Errorf("the driver lacks %s", name)
+				t.Errorf("functions of the driver: got no %s, want it", name)
 			}
 			for _, s := range rows {
 				// The driver's own lookup does not find functions newer than the
@@ -44,7 +44,7 @@ func TestRoutes(t *testing.T) {
 				known := s.inSim && !(strings.HasPrefix(variant, "proc") && s.since > version)
 				for _, name := range s.exportedNames() {
 					if known && (slices.Contains(rowWork, s.hook) && !ok[name] || absent[name]) {
-						t.Errorf("no call of %s was made", name)
+						t.Errorf("calls of %s: got none, want one", name)
 					}
 				}
 			}
@@ -64,7 +64,7 @@ func simVersion(t *testing.T) int {
 	}
 	m := regexp.MustCompile(`#define SIM_DRIVER_VERSION (\d+)`).FindSubmatch(text)
 	if m == nil {
-		t.Fatal("sim.h names no version")
+		t.Fatal("../sim/sim.h does not define SIM_DRIVER_VERSION, want a number")
 	}
 	version, _ := strconv.Atoi(string(m[1]))
 	return version
@@ -95,7 +95,7 @@ func routed(out string) (ok, absent map[string]bool, launches uint64) {
 // not export.
 func TestGated(t *testing.T) {
 	t.Parallel()
-	for _, variant := range ways {
+	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
 			t.Parallel()
 			checkGated(t, variant)
@@ -125,7 +125,7 @@ func checkGated(t *testing.T, variant string, env ...string) {
 		before, _ := k.account()
 		c.sendLine()
 		if output := c.line(k.waits); output != "" {
-			t.Fatalf("%s went through a shut gate: %s", name, output)
+			t.Fatalf("%s at a closed gate: got the output %s, want a wait", name, output)
 		}
 		k.openGate()
 		output = c.next()
@@ -133,20 +133,20 @@ func checkGated(t *testing.T, variant string, env ...string) {
 		after, _ := k.account()
 		k.openGate()
 		if want := fmt.Sprintf("ok %s %d", name, after-before); output != want {
-			t.Fatalf("%q, want %q", output, want)
+			t.Fatalf("%s at an open gate: got %q, want %q", name, output, want)
 		}
 	}
 	if calls < 60 {
-		t.Errorf("only %d calls", calls)
+		t.Errorf("gated calls: got %d, want at least 60", calls)
 	}
 	if err := c.p.wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestSaysUncancelled lets the library print a message in a thread that has a pending
-// cancellation. The message is no cancellation point.
-func TestSaysUncancelled(t *testing.T) {
+// TestMessageIsNoCancellationPoint lets the library print a message in a thread that
+// has a pending cancellation. The message is no cancellation point.
+func TestMessageIsNoCancellationPoint(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(t)
 	h := &host{t: t}
@@ -155,6 +155,6 @@ func TestSaysUncancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(p.errout.String(), "RTLD_DEEPBIND") {
-		t.Errorf(`it said %q, want a text with "RTLD_DEEPBIND"`, p.errout.String())
+		t.Errorf(`messages of the program: got %q, want a text with "RTLD_DEEPBIND"`, p.errout.String())
 	}
 }

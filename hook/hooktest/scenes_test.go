@@ -35,7 +35,7 @@ func (h *host) evenness(p *program) (e evenness) {
 		h.t.Fatal(err)
 	}
 	if err := json.Unmarshal([]byte(p.out.String()), &e); err != nil {
-		h.t.Fatalf("%s: %v", p.out.String(), err)
+		h.t.Fatalf("parse the program's report %s: %v", p.out.String(), err)
 	}
 	return e
 }

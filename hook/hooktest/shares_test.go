@@ -82,7 +82,7 @@ func (h *host) awaitShares(list []contender, programs []*program) (shares []floa
 			Seconds  float64 `json:"settled_s"`
 		}
 		if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil || report.Seconds != settled.Seconds() {
-			h.t.Fatalf("%s: %v", p.out.String(), err)
+			h.t.Fatalf("parse the program's report %s: %v; want one over %v", p.out.String(), err, settled)
 		}
 		waves := math.Ceil(80 / math.Ceil(80*list[i].slice.SMPct/100))
 		shares = append(shares, report.Launches*waves*100e-6/report.Seconds)
@@ -150,7 +150,7 @@ func TestShares(t *testing.T) {
 			shares, stalled := contest(t, first(t), list...)
 			o := compare(list, shares)
 			if t.Logf("shares %.4f: %+v", shares, o); o.off > point+stalled || o.computed < 0.97-stalled {
-				t.Errorf("off by at most %.4f expected, and %.4f computed", point+stalled, 0.97-stalled)
+				t.Errorf("shares %.4f: got them off by %.4f, with %.4f computed in total; want at most %.4f and at least %.4f", shares, o.off, o.computed, point+stalled, 0.97-stalled)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestQuotaChanges(t *testing.T) {
 	h := first(t)
 	w := h.witnesses(len(list), gpu.Round, settled)
 	programs := h.saturate(list)
-	h.eventually("all launch", func() bool {
+	h.eventually("all programs have launched", func() bool {
 		return !slices.ContainsFunc(list, func(c contender) bool { row, _ := h.row(c.id); return row.Launches == 0 })
 	})
 	time.Sleep(2 * time.Second) // they have settled, and the change falls into the counted time
@@ -178,12 +178,12 @@ func TestQuotaChanges(t *testing.T) {
 	}
 	change(quota)
 	// Each count is of some moment between the query and its answer.
-	asked, before := time.Now(), launches(h, "changes")
+	queried, before := time.Now(), launches(h, "changes")
 	begin := time.Now()
 	time.Sleep(seen)
 	end := time.Now()
 	ran := launches(h, "changes") - before
-	shortest, longest := end.Sub(begin), time.Since(asked)
+	shortest, longest := end.Sub(begin), time.Since(queried)
 	change(0.1)
 	shares := h.awaitShares(list, programs)
 	stalled := w.stalled()
@@ -191,11 +191,11 @@ func TestQuotaChanges(t *testing.T) {
 	due := quota - (quota-0.1)*window.Seconds()/shortest.Seconds() // if the change took effect a window late
 	t.Logf("with a quota of %v it had %.4f to %.4f; all in all %.4f", quota, least, most, shares)
 	if most < due-point-stalled || least > quota+point+stalled {
-		t.Errorf("expected %.4f to %.4f, by %.4f", due, quota, point+stalled)
+		t.Errorf("share after the change: got %.4f to %.4f, want %.4f to %.4f ± %.4f", least, most, due, quota, point+stalled)
 	}
 	for i, c := range list[1:] {
 		if got := shares[i+1]; math.Abs(got-c.slice.QuotaRequest) > point+stalled {
-			t.Errorf("%s had %.4f, expected %v by %.4f", c.id, got, c.slice.QuotaRequest, point+stalled)
+			t.Errorf("share of %s: got %.4f, want %v ± %.4f", c.id, got, c.slice.QuotaRequest, point+stalled)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func launches(h *host, id string) float64 {
 	h.t.Helper()
 	row, ok := h.row(id)
 	if !ok {
-		h.t.Fatalf("%s is not there", id)
+		h.t.Fatalf("clients of the daemon: got no %s, want it", id)
 	}
 	return float64(row.Launches)
 }
@@ -222,11 +222,11 @@ func TestIdleCostsNothing(t *testing.T) {
 				env := h.admit(newContender("idle", 100, 0.5, 0.5))
 				if launched {
 					idle := h.run(env, "check/route", "link", "cuLaunchKernel", "3")
-					h.eventually("it has launched", func() bool { return strings.Contains(idle.out.String(), "ok") })
+					h.eventually("the idle client has launched", func() bool { return strings.Contains(idle.out.String(), "ok") })
 				}
 				shares, stalled := contest(t, h, newContender("busy", 100, 0.5, limit))
 				if t.Logf("share: %.4f", shares[0]); math.Abs(shares[0]-limit) > point+stalled {
-					t.Errorf("off its limit by at most %.4f expected", point+stalled)
+					t.Errorf("share of the busy client: got %.4f, want %v ± %.4f", shares[0], limit, point+stalled)
 				}
 			})
 		}
@@ -246,7 +246,7 @@ func planned(t testing.TB, path string) (list []contender) {
 		t.Fatal(err)
 	}
 	if wrong := verify.Plan(p, verify.Inputs{}); len(wrong) > 0 {
-		t.Fatal(wrong)
+		t.Fatalf("plan %s: got the violations %v, want none", path, wrong)
 	}
 	turns := p.GPUs[0].Turns()
 	for _, in := range p.GPUs[0].Instances {
@@ -266,16 +266,16 @@ func unplanned(list []contender) []contender {
 	return out
 }
 
-// TestPlanned fills a GPU with the eight instances that FaST-GShare packs on it
+// TestTimetableGivesPlannedShares fills a GPU with the eight instances that FaST-GShare packs on it
 // (section 5.4). They cover 98% of its area, and all of them saturate. With the plan's
 // timetable, each gets its request as a fraction of the computed work, to within one
 // point and the time that the host takes.
-func TestPlanned(t *testing.T) {
+func TestTimetableGivesPlannedShares(t *testing.T) {
 	list := planned(t, "testdata/packed.json")
 	shares, stalled := contest(t, first(t), list...)
 	o := compare(list, shares)
 	if t.Logf("shares %.4f: %+v", shares, o); o.off > point+stalled {
-		t.Errorf("off by at most %.4f expected", point+stalled)
+		t.Errorf("shares %.4f: got them off by %.4f, want at most %.4f", shares, o.off, point+stalled)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestSIGTERMAtClosedGate(t *testing.T) {
 			h := &host{t: t}
 			c := &talk{h: h, p: h.run(k.environ(), "check/sigterm", name)}
 			c.expect("ready")
-			h.eventually("it waits", k.waits)
+			h.eventually("the program waits at the gate", k.waits)
 			if name == "other" { // other signals never end a wait
 				for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 					h.alive(c.p, name)
@@ -49,7 +49,7 @@ func TestSIGTERMAtClosedGate(t *testing.T) {
 				c.expect("sent 0")
 				k.drain()
 				c.sendLine()
-				h.eventually("it waits again", k.waits)
+				h.eventually("the program waits at the gate again", k.waits)
 			}
 			c.terminate("ended 46")
 		})
@@ -86,7 +86,7 @@ func TestSIGTERMIsNotedOnStandardError(t *testing.T) {
 		h := &host{t: t}
 		c := &talk{h: h, p: h.run(k.environ(), "check/sigterm", "flag", with[0], with[1])}
 		c.expect("ready")
-		h.eventually("it waits", k.waits)
+		h.eventually("the program waits at the gate", k.waits)
 		c.terminate("ended 46")
 		output := c.p.errout.String()
 		want := 0
@@ -146,8 +146,8 @@ func TestSIGTERMWithoutDaemon(t *testing.T) {
 	second := &talk{h: h, p: h.run(env, "check/sigterm", "memory")}
 	second.expect("ready")
 	for _, c := range []*talk{first, second} {
-		h.eventually("it waits", waits(c))
-		h.eventually("it says so", func() bool { return strings.Contains(c.p.errout.String(), "no gfaas-tokend") })
+		h.eventually("the program waits in the preload library", waits(c))
+		h.eventually("the program prints that the daemon is missing", func() bool { return strings.Contains(c.p.errout.String(), "no gfaas-tokend") })
 	}
 	first.terminate("ended 46")
 	second.terminate("ended 2")

@@ -69,7 +69,7 @@ func TestSoak(t *testing.T) {
 	for len(s.live) > 0 {
 		s.end(0, syscall.SIGKILL)
 	}
-	s.eventually("nobody is left", func() bool {
+	s.eventually("the daemon has no client", func() bool {
 		status := s.status()
 		return len(status.GPUs) == 0 || len(s.rows()) == 0 && len(status.GPUs[0].Clients) == 0
 	})
@@ -111,7 +111,7 @@ func (s *soak) resume() {
 
 func (s *soak) signal(p *soakProgram, sig syscall.Signal) {
 	if err := syscall.Kill(-p.cmd.Process.Pid, sig); err != nil {
-		s.t.Fatalf("%s: %v", p.id, err)
+		s.t.Fatalf("send %v to %s: %v", sig, p.id, err)
 	}
 }
 
@@ -147,7 +147,7 @@ func (s *soak) end(i int, sig syscall.Signal) {
 func (s *soak) checkRunning(p *soakProgram) {
 	s.t.Helper()
 	if p.exited() {
-		s.t.Fatalf("%s has ended: %s", p.id, p.errout.String())
+		s.t.Fatalf("program %s ended by itself, want it to run: %s", p.id, p.errout.String())
 	}
 }
 
@@ -164,7 +164,7 @@ func (s *soak) restart() {
 		s.kill()
 	}
 	still := 0
-	s.eventually("programs come to rest", func() bool {
+	s.eventually("all programs wait in the preload library", func() bool {
 		s.resume() // programs that it held up then reach a gate
 		if still++; s.progress() || !s.allWaiting() {
 			still = 0
@@ -173,14 +173,14 @@ func (s *soak) restart() {
 	})
 	for since := time.Now(); time.Since(since) < calm; time.Sleep(10 * time.Millisecond) {
 		if s.progress() {
-			s.t.Fatal("launched without a daemon")
+			s.t.Fatal("kernels completed without a daemon: got some, want none")
 		}
 	}
 	s.start()
 	for _, p := range s.live {
 		if p.stopped.IsZero() {
 			at := p.completedKernels()
-			s.eventually(p.id+" goes on", func() bool { s.resume(); s.checkRunning(p); return p.completedKernels() > at })
+			s.eventually(p.id+" completes another kernel", func() bool { s.resume(); s.checkRunning(p); return p.completedKernels() > at })
 		}
 	}
 }
@@ -235,17 +235,17 @@ func (s *soak) usage() usage {
 func (s *soak) leaks(before usage) {
 	s.t.Helper()
 	var after usage
-	s.eventually("descriptors are closed", func() bool {
+	s.eventually("the daemon has closed its descriptors and pages", func() bool {
 		after = s.usage()
 		return after.files <= before.files+1 && after.maps == 0 // one for the status query
 	})
 	s.t.Logf("daemon before %+v, after %+v; %d goroutines here", before, after, runtime.NumGoroutine())
 	if grown := after.rssKiB - before.rssKiB; grown > 64<<10 {
-		s.t.Errorf("the daemon grew by %d KiB", grown)
+		s.t.Errorf("memory of the daemon: grew by %d KiB, want at most %d", grown, 64<<10)
 	}
 	for _, pattern := range []string{"instances/*", "client/soak-*", "sim/gpu*.mem.*"} {
 		if leftovers, _ := filepath.Glob(filepath.Join(s.runDir, pattern)); len(leftovers) > 0 {
-			s.t.Errorf("left behind: %v", leftovers)
+			s.t.Errorf("files at the end: got %v, want none", leftovers)
 		}
 	}
 }

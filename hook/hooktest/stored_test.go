@@ -93,12 +93,12 @@ func TestStoredInSlice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := c.next(); got != want {
-			t.Errorf("%s: %q, want %q", request, got, want)
+			t.Errorf("answer to %q: got %q, want %q", request, got, want)
 		}
 	}
 	eventually := func(request, want string) {
 		t.Helper()
-		h.eventually(request+" is "+want, func() bool {
+		h.eventually("the answer to "+request+" is "+want, func() bool {
 			fmt.Fprintln(c.p.in, request)
 			return c.next() == want
 		})
@@ -112,8 +112,8 @@ func TestStoredInSlice(t *testing.T) {
 	does("alloc 32", "2")
 	does("alloc 16", "ok")
 	does("sees", "used 56 listed 56 taken 56")
-	if row, there := h.row("mine"); !there || row.MemStoredMiB != 40 || row.MemUsedMiB != 16 {
-		t.Errorf("status: %+v", row)
+	if row, known := h.row("mine"); !known || row.MemStoredMiB != 40 || row.MemUsedMiB != 16 {
+		t.Errorf("status of the instance: got %+v, want 40 MiB stored and 16 MiB used", row)
 	}
 	does("commit one", "ok")
 	does("sees", "used 36 listed 36 taken 36")
@@ -144,7 +144,7 @@ func TestStoredInSlice(t *testing.T) {
 	does("store seven 48", "ok")
 	// They also end with the process.
 	c.p.kill()
-	h.eventually("nothing is stored", func() bool {
+	h.eventually("the daemon counts no stored memory", func() bool {
 		for _, g := range h.status().GPUs {
 			for _, row := range g.Clients {
 				if row.Instance == "mine" && row.MemStoredMiB == 0 {

@@ -13,7 +13,7 @@ import (
 func (h *host) launched(p *program, id string) {
 	h.t.Helper()
 	var n uint64
-	h.eventually(id+" is done", func() bool {
+	h.eventually(id+" prints the number of its launches", func() bool {
 		h.alive(p, id)
 		_, err := fmt.Sscanf(p.out.String()[strings.LastIndex(p.out.String(), "launched")+1:], "aunched %d", &n)
 		return err == nil
@@ -28,7 +28,7 @@ func (h *host) launched(p *program, id string) {
 	}
 	h.eventually("every launch is counted", func() bool { return counted() == n })
 	if sum := counted(); sum != n {
-		h.t.Errorf("%s: %d launches counted, of %d", id, sum, n)
+		h.t.Errorf("counted launches of %s: got %d, want %d", id, sum, n)
 	}
 	if err := p.wait(); err != nil {
 		h.t.Error(err)
@@ -47,7 +47,7 @@ func TestStress(t *testing.T) {
 	two := h.run(h.register("two", slice), "check/stress", "3", "4")
 	h.launched(one, "one")
 	h.launched(two, "two")
-	h.eventually("nothing is left of them", func() bool { return len(h.rows()) == 0 })
+	h.eventually("the daemon has no client", func() bool { return len(h.rows()) == 0 })
 }
 
 // TestFork runs programs of several processes, on one GPU and on two. Each process that
@@ -94,15 +94,15 @@ func TestShell(t *testing.T) {
 		sum += got
 	}
 	if sum > 256 || sum < 256-16 {
-		t.Errorf("two processes got %d MiB together, of 256", sum)
+		t.Errorf("memory of two processes: got %d MiB, want 240 to 256", sum)
 	}
 
-	h.eventually("both are gone", func() bool { return len(h.rows()) == 0 })
+	h.eventually("the daemon has forgotten both processes", func() bool { return len(h.rows()) == 0 })
 	a, b := h.account(), h.account()
 	shell(fmt.Sprintf("CHECK/pace %s 1000 & CHECK/pace %s 1000 & wait", a.path, b.path))
-	h.eventually("both run", func() bool { return a.completedKernels() > 20 && b.completedKernels() > 20 })
+	h.eventually("both processes have completed 20 kernels", func() bool { return a.completedKernels() > 20 && b.completedKernels() > 20 })
 	h.checkQuota(slice.QuotaLimit, a, b)
 	if rows := h.rows(); len(rows) != 2 {
-		t.Errorf("want two processes of one instance: %+v", rows)
+		t.Errorf("clients of the daemon: got %+v, want two processes of one instance", rows)
 	}
 }

@@ -20,7 +20,7 @@ func (h *host) kernels(env []string, args ...string) float64 {
 		Elapsed  float64 `json:"elapsed_s"`
 	}
 	if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil {
-		h.t.Fatalf("%s: %v", p.out.String(), err)
+		h.t.Fatalf("parse the program's report %s: %v", p.out.String(), err)
 	}
 	return report.Launches / report.Elapsed
 }

@@ -20,7 +20,7 @@ func TestWaits(t *testing.T) {
 	const front, behind = 20 * time.Millisecond, 100 * time.Millisecond
 	for _, tt := range []struct {
 		kind, stream string
-		untold       bool // no event can be placed at the beginning or the end of the work
+		unreported   bool // no event can be placed at the beginning or the end of the work
 	}{
 		{"value32", "created", false}, {"value64", "blocking", false}, {"batch", "legacy", false}, {"host", "created", false},
 		{"host", "thread", false}, {"callback", "created", false}, {"semaphore", "created", false}, {"event", "created", false},
@@ -35,14 +35,14 @@ func TestWaits(t *testing.T) {
 			var m *member
 			for round := range 3 {
 				if m == nil {
-					f.eventually("it asks for a lease", func() bool { m = f.waitingMember(); return m != nil })
+					f.eventually("the process requests a lease", func() bool { m = f.waitingMember(); return m != nil })
 				}
 				m.awaitRequest()
-				told := atomic.LoadUint64(&m.slot().UnleasedNS)
+				reported := atomic.LoadUint64(&m.slot().UnleasedNS)
 				before := m.used()
 				started := time.Now()
 				lease := m.open()
-				f.eventually("it waits", func() bool {
+				f.eventually("the program has queued its work", func() bool {
 					if m.requests.Load() > 0 { // it had no processor, and returned the lease
 						lease = m.open()
 					}
@@ -52,10 +52,10 @@ func TestWaits(t *testing.T) {
 				m.close(lease)
 				m.awaitReturn(lease)
 				if used := m.used() - before; used < front || used > ahead {
-					t.Errorf("it was charged %v for %v within %v", used, front, ahead)
+					t.Errorf("charged GPU time: got %v, want %v to %v", used, front, ahead)
 				}
-				if got := atomic.LoadUint64(&m.slot().UnleasedNS); got != told {
-					t.Errorf("it told of %v without a lease, before what it waits for came", time.Duration(got-told))
+				if got := atomic.LoadUint64(&m.slot().UnleasedNS); got != reported {
+					t.Errorf("reported time without a lease before the wait ended: got %v, want 0s", time.Duration(got-reported))
 				}
 				resumed := time.Now()
 				if _, err := fmt.Fprintln(p.in); err != nil {
@@ -64,15 +64,15 @@ func TestWaits(t *testing.T) {
 				if tt.stream == "copy" {
 					m.alwaysGrant() // the copy may have reached the gate too late
 				}
-				f.eventually("it goes on", func() bool { return strings.Count(p.out.String(), "done") == round+1 })
+				f.eventually("the program has finished its work", func() bool { return strings.Count(p.out.String(), "done") == round+1 })
 				m.grantAlways.Store(false)
-				if tt.untold {
+				if tt.unreported {
 					return
 				}
-				whole := func() time.Duration { return time.Duration(atomic.LoadUint64(&m.slot().UnleasedNS) - told) }
-				f.eventually("it tells what ran without a lease", func() bool { return whole() >= behind })
+				whole := func() time.Duration { return time.Duration(atomic.LoadUint64(&m.slot().UnleasedNS) - reported) }
+				f.eventually("the process has reported the time without a lease", func() bool { return whole() >= behind })
 				if most := time.Since(resumed); whole() > most && tt.kind != "node" { // a graph is charged from its beginning
-					t.Errorf("it told of %v within %v", whole(), most)
+					t.Errorf("reported time without a lease: got %v, want at most %v", whole(), most)
 				}
 			}
 		})
@@ -120,7 +120,7 @@ func TestRounds(t *testing.T) {
 				a := h.run(env, "check/waits", "rounds", kind, "a", file, "50")
 				b := h.run(other, "check/waits", "rounds", kind, "b", file, "50")
 				for _, p := range []*program{a, b} {
-					h.eventually("all rounds are over", func() bool { return strings.Contains(p.out.String(), "done") })
+					h.eventually("both programs have finished all rounds", func() bool { return strings.Contains(p.out.String(), "done") })
 				}
 			})
 		}

@@ -76,7 +76,7 @@ func (w *witness) stalled() float64 {
 	}
 	var lost []float64
 	if err := json.Unmarshal([]byte(w.out.String()), &lost); err != nil || len(lost) != rings {
-		w.t.Fatalf("witness: %q: %v", w.out.String(), err)
+		w.t.Fatalf("parse the witness's output %q: %v; want %d rings", w.out.String(), err, rings)
 	}
 	most := upper(lost)
 	w.t.Logf("the host took %.4f of the time from a bare token; at most %.4f", lost, most)
@@ -215,7 +215,7 @@ func (s *sleeper) latest() (ms float64) {
 		s.t.Fatalf("sleeper: %v", err)
 	}
 	if _, err := fmt.Sscan(s.out.String(), &ms); err != nil {
-		s.t.Fatalf("sleeper: %q: %v", s.out.String(), err)
+		s.t.Fatalf("parse the sleeper's output %q: %v", s.out.String(), err)
 	}
 	return ms
 }
@@ -252,7 +252,7 @@ func TestWitness(t *testing.T) {
 		0: {0, 0, 0}, 0.01: {0.01, 0.01, 0.01}, 0.02 + 0.03*math.Sqrt(4.0/3): {0.01, 0.02, 0.03},
 	} {
 		if got := upper(lost); math.Abs(got-want) > 1e-12 {
-			t.Errorf("%v: %v, want %v", lost, got, want)
+			t.Errorf("tolerance for the losses %v: got %v, want %v", lost, got, want)
 		}
 	}
 }
