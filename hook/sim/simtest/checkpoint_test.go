@@ -118,11 +118,11 @@ func (a actor) blocks() {
 			break
 		}
 		if time.Now().After(end) {
-			a.t.Fatalf("it is in system call %s", text)
+			a.t.Fatalf("first thread of the actor after %v: got the system call %s, want a wait in the driver", patience, text)
 		}
 	}
 	if len(a.lines) != 0 {
-		a.t.Fatalf("it says %q", <-a.lines)
+		a.t.Fatalf("answer of a blocked actor: got %q, want none", <-a.lines)
 	}
 }
 
@@ -134,7 +134,7 @@ func (h *host) empty(size gpu.Bytes) {
 	p.expect("held")
 	p.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		h.t.Errorf("left behind: %v", names)
+		h.t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
@@ -225,17 +225,17 @@ func (h *host) occupied(by actor, index int) map[int]gpu.Bytes {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	told := map[int]gpu.Bytes{}
+	listed := map[int]gpu.Bytes{}
 	for process := range strings.FieldsSeq(by.do("seen %d", index)) {
 		var pid int
 		var bytes gpu.Bytes
 		if _, err := fmt.Sscanf(process, "%d:%d", &pid, &bytes); err != nil {
 			h.t.Fatal(err)
 		}
-		told[pid] = bytes
+		listed[pid] = bytes
 	}
-	if !maps.Equal(used, told) {
-		h.t.Errorf("the library tells %v, the file %v", told, used)
+	if !maps.Equal(used, listed) {
+		h.t.Errorf("memory of the processes: got %v from NVML, want %v as in the state file", listed, used)
 	}
 	return used
 }
@@ -250,12 +250,12 @@ func TestCheckpointFrees(t *testing.T) {
 	b.expectReply(success, "use 0")
 	b.expectReply(oom, "alloc %d", 32*gpu.MiB)
 	if got := h.occupied(locker, 0); got[a.pid()] != 40*gpu.MiB+8192 {
-		t.Errorf("it has %v", got)
+		t.Errorf("memory of the process: got %v, want %v", got[a.pid()], 40*gpu.MiB+8192)
 	}
 	locker.callEach(a, "lock", "checkpoint")
 	locker.expectReply(checkpointed, "state %d", a.pid())
-	if got, there := h.occupied(locker, 0)[a.pid()]; there {
-		t.Errorf("it has %v after the checkpoint", got)
+	if got, listed := h.occupied(locker, 0)[a.pid()]; listed {
+		t.Errorf("memory of the process after the checkpoint: got %v, want none", got)
 	}
 	a.send("check")
 	a.blocks()
@@ -265,7 +265,7 @@ func TestCheckpointFrees(t *testing.T) {
 	b.end()
 	locker.callEach(a, "restore")
 	if got := h.occupied(locker, 0); got[a.pid()] != 40*gpu.MiB+8192 {
-		t.Errorf("it has %v after the restore", got)
+		t.Errorf("memory of the process after the restore: got %v, want %v", got[a.pid()], 40*gpu.MiB+8192)
 	}
 	locker.expectReply(locked, "state %d", a.pid())
 	a.blocks()
@@ -292,7 +292,7 @@ func TestCheckpointTakesTime(t *testing.T) {
 		started := time.Now()
 		locker.callEach(a, call)
 		if elapsed := time.Since(started); elapsed < least {
-			t.Errorf("%s took %v, expected %v", call, elapsed, least)
+			t.Errorf("%s: took %v, want at least %v", call, elapsed, least)
 		}
 	}
 	locker.callEach(a, "unlock")
@@ -504,7 +504,7 @@ func (h *host) recover(locker, target actor, want ...gpu.Bytes) (from string) {
 	locker.expectReply(running, "state %d", target.pid())
 	for index, want := range want {
 		if got := h.occupied(locker, index)[target.pid()]; got != want {
-			h.t.Fatalf("on device %d it has %v, expected %v", index, got, want)
+			h.t.Fatalf("memory of the process on device %d: got %v, want %v", index, got, want)
 		}
 	}
 	return from
@@ -528,7 +528,7 @@ func TestLockerKilledAnywhere(t *testing.T) {
 		}
 	}
 	if len(seen) != 3 || seen[checkpointed] < 10 {
-		t.Errorf("only %v", seen)
+		t.Errorf("states after the locker was killed: got %v, want three different ones, and %s at least 10 times", seen, checkpointed)
 	}
 	a.expectReply("right", "check")
 	a.end()
@@ -555,7 +555,7 @@ func TestLockerKilled(t *testing.T) {
 		h.recover(locker, a, 25*gpu.MiB+2*4096, 9*gpu.MiB)
 	}
 	if got := a.do("stop"); !strings.HasSuffix(got, " right") {
-		t.Error(got)
+		t.Errorf("threads that launch: got the answer %q, want one that ends with \"right\"", got)
 	}
 	a.expectReply("right", "check")
 	a.end()
@@ -671,7 +671,7 @@ func TestLockStress(t *testing.T) {
 			answer := l.line()
 			got[answer]++
 			if answer != success && answer != illegalState {
-				t.Fatal(answer)
+				t.Fatalf("lock: got %q, want %q or %q", answer, success, illegalState)
 			}
 		}
 		if i%10 == 0 {
@@ -680,10 +680,10 @@ func TestLockStress(t *testing.T) {
 		lockers[i%2].callEach(a, "unlock")
 	}
 	if got[success] != 150 || got[illegalState] != 150 {
-		t.Error(got)
+		t.Errorf("answers to 300 locks: got %v, want 150 each of %q and %q", got, success, illegalState)
 	}
 	if got := a.do("stop"); !strings.HasSuffix(got, " right") {
-		t.Error(got)
+		t.Errorf("threads that launch: got the answer %q, want one that ends with \"right\"", got)
 	} else {
 		t.Log(got)
 	}

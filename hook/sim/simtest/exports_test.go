@@ -48,12 +48,12 @@ func TestExports(t *testing.T) {
 	}
 	for _, name := range want {
 		if !slices.Contains(got, name) {
-			t.Errorf("%s is not exported", name)
+			t.Errorf("exports of the driver: got no %s, want it", name)
 		}
 	}
 	for _, name := range got {
 		if !slices.Contains(want, name) {
-			t.Errorf("%s is exported but not in the list", name)
+			t.Errorf("exports of the driver: got %s, want only functions of the list", name)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestExports(t *testing.T) {
 func TestStubs(t *testing.T) {
 	t.Parallel()
 	if out, err := run(newHost(t, small).command("", "stubs")); err != nil {
-		t.Errorf("%v\n%s", err, failures(out))
+		t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 	}
 }
 
@@ -75,7 +75,7 @@ func TestSymbolic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(out), "SYMBOLIC") || !strings.Contains(string(out), "[libcuda.so.1]") {
-		t.Errorf("not linked with -Bsymbolic and the soname libcuda.so.1:\n%s", out)
+		t.Errorf("dynamic section of the driver: want SYMBOLIC and the soname libcuda.so.1, got\n%s", out)
 	}
 	out, err = exec.Command("nm", "-D", "--undefined-only", lib).Output()
 	if err != nil {
@@ -83,7 +83,7 @@ func TestSymbolic(t *testing.T) {
 	}
 	for _, l := range strings.Split(string(out), "\n") {
 		if f := strings.Fields(l); len(f) == 2 && strings.HasPrefix(f[1], "cu") {
-			t.Errorf("%s is looked up outside", f[1])
+			t.Errorf("undefined symbols of the driver: got %s, want no function of the driver itself", f[1])
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestUsualFolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := os.Lstat(dir); err == nil {
-				t.Fatalf("%s is there already", dir)
+				t.Fatalf("%s exists before the test, want no such folder", dir)
 			}
 			h := newHost(t, "count=1,mem=1GiB")
 			home, file := publish(t, h.build), ""
@@ -59,22 +59,22 @@ func TestUsualFolder(t *testing.T) {
 			cmd.Stderr = &output
 			out, err := run(cmd)
 			if held := strings.Contains(out, "held"); held == c.refused || (err != nil) != c.refused {
-				t.Errorf("%v, %s, %s", err, out, output.String())
+				t.Errorf("program: got %v with the output %s, want a refusal: %v; messages: %s", err, out, c.refused, output.String())
 			}
 			if c.refused && !strings.Contains(output.String(), dir+" is not a folder that you own and only you can write to") {
-				t.Errorf("it said %q", output.String())
+				t.Errorf("messages of the program: got %q, want one that %s is not a folder of its own", output.String(), dir)
 			}
 			if file != "" {
 				if text, err := os.ReadFile(file); err != nil || string(text) != "precious" {
-					t.Errorf("the victim's file has %d bytes now, %v", len(text), err)
+					t.Errorf("file of the victim: got %q, %v; want \"precious\"", text, err)
 				}
 			}
 			if name == "link" {
-				if there, _ := filepath.Glob(filepath.Join(home, "gpu*")); there != nil {
-					t.Errorf("in the victim's folder are %v", there)
+				if files, _ := filepath.Glob(filepath.Join(home, "gpu*")); files != nil {
+					t.Errorf("files in the victim's folder: got %v, want none", files)
 				}
 			} else if _, err := os.Lstat(dir); !c.refused && !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s is left: %v", dir, err)
+				t.Errorf("folder %s at the end: got %v, want none", dir, err)
 			}
 		})
 	}

@@ -30,7 +30,7 @@ func build(t testing.TB) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "lib/sim/libcuda.so.1")); err != nil {
-		t.Fatalf("%v: run make first", err)
+		t.Fatalf("simulated driver: %v: run make first", err)
 	}
 	return dir
 }
@@ -89,7 +89,7 @@ func run(cmd *exec.Cmd) (string, error) {
 	})
 	err := cmd.Wait()
 	if !timer.Stop() {
-		err = fmt.Errorf("it did not end in %v:\n%s", 2*patience, <-stuck)
+		err = fmt.Errorf("%s did not end within %v:\n%s", cmd.Path, 2*patience, <-stuck)
 	}
 	return out.String(), err
 }
@@ -171,11 +171,11 @@ func (p *process) line() string {
 	select {
 	case l, ok := <-p.lines:
 		if !ok {
-			p.t.Fatal("the program ended")
+			p.t.Fatal("the program ended, want another line")
 		}
 		return l
 	case <-time.After(patience):
-		p.t.Fatal("the program is silent")
+		p.t.Fatalf("the program printed nothing for %v, want another line", patience)
 	}
 	return ""
 }
@@ -183,7 +183,7 @@ func (p *process) line() string {
 func (p *process) expect(want string) {
 	p.t.Helper()
 	if got := p.line(); got != want {
-		p.t.Fatalf("got %q, want %q", got, want)
+		p.t.Fatalf("line of the program: got %q, want %q", got, want)
 	}
 }
 
@@ -207,7 +207,7 @@ func (p *process) batch() (ms float64, free uint64) {
 	p.t.Helper()
 	l := p.line()
 	if _, err := fmt.Sscanf(l, "batch %f %d", &ms, &free); err != nil {
-		p.t.Fatalf("%q: %v", l, err)
+		p.t.Fatalf("parse the line %q of a burning process: %v", l, err)
 	}
 	return ms, free
 }
@@ -244,7 +244,7 @@ func (p *process) end() {
 			p.t.Fatal(err)
 		}
 	case <-time.After(patience):
-		p.t.Fatal("the program does not end")
+		p.t.Fatalf("the program runs %v after its standard input was closed, want its end", patience)
 	}
 }
 

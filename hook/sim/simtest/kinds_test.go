@@ -33,7 +33,7 @@ func TestChurn(t *testing.T) {
 		}
 		for pid, n := range used { // each is measured at its own moment, so their sum has no bound
 			if n < 4*gpu.MiB || n > 96*gpu.MiB {
-				t.Fatalf("process %d occupies %v", pid, n)
+				t.Fatalf("memory of process %d: got %v, want 4 to 96 MiB", pid, n)
 			}
 		}
 		if i == 100 {
@@ -48,18 +48,19 @@ func TestChurn(t *testing.T) {
 	p.expect("held")
 	p.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
-// TestHeirs checks that shared memory outlives its maker, and counts all the while.
-func TestHeirs(t *testing.T) {
+// TestSharedMemoryOutlivesOwner checks that shared memory outlives its maker, and
+// counts all the while.
+func TestSharedMemoryOutlivesOwner(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, small)
 	if out, err := run(h.command("", "heirs")); err != nil {
-		t.Errorf("%v\n%s", err, failures(out))
+		t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 	}
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }

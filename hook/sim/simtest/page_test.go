@@ -25,13 +25,13 @@ func TestPage(t *testing.T) {
 		for _, m := range found {
 			ops[m[1]] = true
 			if !strings.Contains(page, "| `"+m[1]+"`") && !strings.Contains(page, "| `"+m[1]+"=") {
-				t.Errorf("%s of %s is not described", m[1], c.file)
+				t.Errorf("the page does not describe %s of %s, want a row of a table", m[1], c.file)
 			}
 		}
 	}
 	for _, m := range regexp.MustCompile(`\w+_f32`).FindAllString(page, -1) {
 		if !ops[m] {
-			t.Errorf("there is no %s", m)
+			t.Errorf("the page describes %s, which the simulated driver does not have", m)
 		}
 	}
 }

@@ -6,6 +6,6 @@ import "testing"
 func TestPoison(t *testing.T) {
 	h := newHost(t, small+",poison=1")
 	if out, err := run(h.command("", "poison")); err != nil {
-		t.Errorf("%v\n%s", err, failures(out))
+		t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 	}
 }

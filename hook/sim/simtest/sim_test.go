@@ -32,10 +32,10 @@ func TestConformance(t *testing.T) {
 					cmd.Env = without(cmd.Env, "GFAAS_SIM_GPU")
 				}
 				if out, err := run(cmd); err != nil {
-					t.Errorf("%v\n%s", err, failures(out))
+					t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 				}
 				if names := h.sharedFiles(); len(names) != 0 {
-					t.Errorf("left behind: %v", names)
+					t.Errorf("files of the device at the end: got %v, want none", names)
 				}
 			})
 		}
@@ -65,7 +65,7 @@ func TestCrashingChecks(t *testing.T) {
 		out, err := cmd.Output()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-			t.Errorf("%v, want exit 1", err)
+			t.Errorf("program with failing checks: got %v, want exit status 1", err)
 		}
 		text := string(out)
 		last := text[strings.LastIndex(text, "# again")+1:]
@@ -76,11 +76,11 @@ func TestCrashingChecks(t *testing.T) {
 			}
 		}
 		if !slices.Equal(checks, c.want) || strings.Count(text, "# again") != 5 || strings.Count(last, "# differs") != c.differs {
-			t.Errorf("%q, want %q:\n%s", checks, c.want, text)
+			t.Errorf("checks: got %q, want %q:\n%s", checks, c.want, text)
 		}
 		for _, reason := range []string{"# it crashes", "refuses(): error 1 (CUDA_ERROR_INVALID_VALUE) of cuInit(1)", "hangs(): it hangs in a loop without end"} {
 			if !strings.Contains(last, reason) {
-				t.Errorf("%q is missing:\n%s", reason, last)
+				t.Errorf("report: got no reason %q, want it, in\n%s", reason, last)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func TestConformanceElsewhere(t *testing.T) {
 			cmd := newHost(t, "").command("", filepath.Base(program))
 			cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+dir)
 			if out, err := run(cmd); err != nil || strings.Contains(out, "# differs") {
-				t.Errorf("%v\n%s", err, failures(out))
+				t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func renamedGPU(t *testing.T) string {
 	}
 	const name, other = "gfaas simulated GPU", "stand-in of another"
 	if bytes.Count(text, []byte(name)) != 1 || len(name) != len(other) {
-		t.Fatal("it has no such name")
+		t.Fatalf("the driver does not contain the name %q once, want it to be replaced by %q", name, other)
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "libcuda.so.1"), bytes.Replace(text, []byte(name), []byte(other), 1), 0o700); err != nil {
@@ -130,7 +130,7 @@ func TestTurns(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, small)
 	if out, err := run(h.command("", "turns")); err != nil {
-		t.Errorf("%v\n%s", err, failures(out))
+		t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 	}
 }
 
@@ -163,17 +163,17 @@ func TestMalformedShape(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		if _, err := run(cmd); err == nil {
-			t.Errorf("%q was accepted", shape)
+			t.Errorf("GFAAS_SIM_GPU=%s: got success, want an error", shape)
 		}
 		if got := stderr.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "GFAAS_SIM_GPU") {
-			t.Errorf("%q: standard error %q", shape, got)
+			t.Errorf("GFAAS_SIM_GPU=%s: got the message %q, want one line that names the variable", shape, got)
 		}
 	}
 }
 
-// TestSaysThatItSimulates checks that a program outside gfaas gets one message that the
-// GPU is simulated.
-func TestSaysThatItSimulates(t *testing.T) {
+// TestNoteAboutSimulation checks that a program outside gfaas gets one message that the GPU is
+// simulated.
+func TestNoteAboutSimulation(t *testing.T) {
 	for _, c := range []struct {
 		env  string
 		want int
@@ -187,7 +187,7 @@ func TestSaysThatItSimulates(t *testing.T) {
 			t.Error(err)
 		}
 		if got := output.String(); strings.Count(got, "simulated GPU; its figures are not those of a real GPU\n") != c.want || strings.Count(got, "\n") != c.want {
-			t.Errorf("%s: it says %q", c.env, got)
+			t.Errorf("%s: got the message %q, want %d lines that the GPU is simulated", c.env, got, c.want)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func checkWithin3Percent(t *testing.T, description string, got, want float64) {
 	t.Helper()
 	t.Logf("%s: %.4f, expected %.4f", description, got, want)
 	if got < want*0.97 || got > want*1.03 {
-		t.Errorf("%s: %.4f, expected %.4f", description, got, want)
+		t.Errorf("%s: got %.4f, want %.4f", description, got, want)
 	}
 }
 
@@ -287,7 +287,7 @@ func TestSharing(t *testing.T) {
 			measureUntilClose(t, "alone again", 1, func() float64 { return first.mean(5) / alone })
 			first.end()
 			if names := h.sharedFiles(); len(names) != 0 {
-				t.Errorf("left behind: %v", names)
+				t.Errorf("files of the device at the end: got %v, want none", names)
 			}
 		})
 	}
@@ -327,7 +327,7 @@ func TestSharingGraphs(t *testing.T) {
 			kernels.end()
 			graphs.end()
 			if names := h.sharedFiles(); len(names) != 0 {
-				t.Errorf("left behind: %v", names)
+				t.Errorf("files of the device at the end: got %v, want none", names)
 			}
 		})
 	}
@@ -344,16 +344,16 @@ func TestKilledInMidKernel(t *testing.T) {
 	dead.expect("long")
 	measureUntilClose(t, "beside it", 2, func() float64 { return alive.mean(8) / alone })
 	if _, now := alive.batch(); now != free-1<<20 {
-		t.Errorf("%d bytes free, expected 1 MiB less than %d", now, free)
+		t.Errorf("free memory beside the second process: got %d bytes, want %d", now, free-1<<20)
 	}
 	dead.kill()
 	measureUntilClose(t, "after its death", 1, func() float64 { return alive.mean(8) / alone })
 	if _, now := alive.batch(); now != free {
-		t.Errorf("%d bytes free after its death, expected %d", now, free)
+		t.Errorf("free memory after the second process was killed: got %d bytes, want %d", now, free)
 	}
 	alive.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
@@ -378,13 +378,13 @@ func TestMemoryLimit(t *testing.T) {
 	e.end()
 	c.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
-// TestLeftoversOfTheDead checks that the next process removes the files of a last
+// TestFilesOfKilledProcessesAreRemoved checks that the next process removes the files of a last
 // process that was killed.
-func TestLeftoversOfTheDead(t *testing.T) {
+func TestFilesOfKilledProcessesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, small)
 	for range 3 {
@@ -393,13 +393,13 @@ func TestLeftoversOfTheDead(t *testing.T) {
 		p.kill()
 	}
 	if len(h.sharedFiles()) == 0 {
-		t.Fatal("nothing left by the dead: this test shows nothing")
+		t.Fatal("files of killed processes: got none, want some, or this test shows nothing")
 	}
 	p := h.start("", "hold", "67108864")
 	p.expect("held")
 	p.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
@@ -409,10 +409,10 @@ func TestNoAddressSpace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, small)
 	if out, err := run(h.command("", "unmapped")); err != nil {
-		t.Errorf("%v\n%s", err, failures(out))
+		t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 	}
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
@@ -422,7 +422,7 @@ func TestSparseMemory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "count=1,mem=16GiB,context=0")
 	if out, err := run(h.command("", "sparse")); err != nil {
-		t.Errorf("%v\n%s", err, failures(out))
+		t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 	}
 }
 
@@ -437,10 +437,10 @@ func TestLostMemory(t *testing.T) {
 			var output strings.Builder
 			cmd.Stderr = &output
 			if out, err := run(cmd); err != nil {
-				t.Errorf("%v\n%s", err, failures(out))
+				t.Errorf("check program: got %v, want success:\n%s", err, failures(out))
 			}
 			if reported := strings.Contains(output.String(), "memory of the simulated device is lost"); reported != (loss != "own") {
-				t.Errorf("it said %q", output.String())
+				t.Errorf("messages of the program: got %q, want that the device's memory is lost: %v", output.String(), loss != "own")
 			}
 		})
 	}
@@ -477,13 +477,13 @@ func TestOwnPidNamespaces(t *testing.T) {
 	measureUntilClose(t, "after its death", 1, func() float64 { return a.mean(8) / alone })
 	a.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }
 
-// TestGivenDirectoryStays checks that the driver keeps a directory that it was given.
-// It removes only a directory of its own choice, with the last file in it.
-func TestGivenDirectoryStays(t *testing.T) {
+// TestGivenFolderIsKept checks that the driver keeps a directory that it was given. It removes
+// only a directory of its own choice, with the last file in it.
+func TestGivenFolderIsKept(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, small)
 	h.dir = filepath.Join(h.dir, "made")
@@ -491,6 +491,6 @@ func TestGivenDirectoryStays(t *testing.T) {
 	p.expect("held")
 	p.end()
 	if names := h.sharedFiles(); len(names) != 0 {
-		t.Errorf("left behind: %v", names)
+		t.Errorf("files of the device at the end: got %v, want none", names)
 	}
 }

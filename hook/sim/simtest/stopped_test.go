@@ -23,7 +23,7 @@ func TestStopped(t *testing.T) {
 				// process.
 				for end := time.Now().Add(patience); survivor.mean(5) > 30; {
 					if time.Now().After(end) {
-						t.Fatalf("round %d: the stopped process still has its share", round)
+						t.Fatalf("round %d: batches beside the stopped process take more than 30 ms after %v, want its share given to the survivor", round, patience)
 					}
 				}
 				if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
