@@ -58,7 +58,7 @@ func client(t testing.TB, language string, env []string, args ...string) string 
 	cmd.Stderr = &errout
 	out, err := cmd.Output()
 	if err != nil || errout.Len() > 0 {
-		t.Errorf("%s: %v: %s", args, err, errout.String())
+		t.Errorf("client %s: got %v with the message %q, want success without a message", args, err, errout.String())
 	}
 	return string(out)
 }
@@ -70,7 +70,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 			return
 		}
 	}
-	t.Fatalf("waited %v in vain: %s", patience, what)
+	t.Fatalf("timed out after %v waiting for: %s", patience, what)
 }
 
 // Tensors of every possible shape, with names that JSON has to escape.
@@ -174,7 +174,7 @@ func TestOpen(t *testing.T) {
 		if got != want {
 			t.Errorf("%s\nwant\n%s", got, want)
 		}
-		eventually(t, "it is released", func() bool { return d.held() == 0 })
+		eventually(t, "the client has released its model", func() bool { return d.held() == 0 })
 	})
 }
 
@@ -249,8 +249,8 @@ func TestRefusals(t *testing.T) {
 	ok := fmt.Sprintf(`{"ok":true,"sha256":"%s","gpu":"%s","size":%d}`, sha, device.UUID(), int64(size))
 	sealed := memfd(t, manifest, allSeals)
 	both := []*os.File{memory, sealed}
-	says := func(m string) answer { return answer{text: ok, files: []*os.File{memory, memfd(t, m, allSeals)}} }
-	tensor := func(fields string) answer { return says(`{"tensors":{"t":{` + fields + `}}}`) }
+	listing := func(m string) answer { return answer{text: ok, files: []*os.File{memory, memfd(t, m, allSeals)}} }
+	tensor := func(fields string) answer { return listing(`{"tensors":{"t":{` + fields + `}}}`) }
 	refusal := func(code string) answer {
 		return answer{text: `{"ok":false,"error":{"code":"` + code + `","message":"because of \u00fc"}}`}
 	}
@@ -288,11 +288,11 @@ func TestRefusals(t *testing.T) {
 		{"no memory of a GPU", answer{text: ok, files: []*os.File{null, sealed}}, "12 cannot import the model's memory: error 1 (CUDA_ERROR_INVALID_VALUE)"},
 		{"memory that is smaller", answer{text: strings.Replace(ok, `"size":`, `"size":9`, 1), files: both}, "12 "},
 		{"no seals", answer{text: ok, files: []*os.File{memory, memfd(t, manifest, 0)}}, "10 the daemon's list of tensors is not sealed"},
-		{"no list", says(""), "10 the daemon's list of tensors is empty"},
-		{"no object", says("[]"), "10 cannot read the daemon's list of tensors, at byte 0: expected an object"},
-		{"two values", says("{}{}"), "10 cannot read the daemon's list of tensors, at byte 2: expected only one value"},
-		{"no tensors", says("{}"), "0 "},
-		{"a list of tensors", says(`{"tensors":[]}`), "10 cannot read the daemon's list of tensors, at byte 11: expected an object"},
+		{"no list", listing(""), "10 the daemon's list of tensors is empty"},
+		{"no object", listing("[]"), "10 cannot read the daemon's list of tensors, at byte 0: expected an object"},
+		{"two values", listing("{}{}"), "10 cannot read the daemon's list of tensors, at byte 2: expected only one value"},
+		{"no tensors", listing("{}"), "0 "},
+		{"a list of tensors", listing(`{"tensors":[]}`), "10 cannot read the daemon's list of tensors, at byte 11: expected an object"},
 		{"no dtype", tensor(`"shape":[],"offset":0,"bytes":0`), "10 cannot read the daemon's list of tensors, at byte 49: a tensor lacks"},
 		{"no shape", tensor(`"dtype":"U8","offset":0,"bytes":0`), "10 cannot read the"},
 		{"no offset", tensor(`"dtype":"U8","shape":[],"bytes":1`), "10 cannot read the"},
@@ -305,10 +305,10 @@ func TestRefusals(t *testing.T) {
 		{"beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":2097151,"bytes":2`), "10 cannot read the daemon's list of tensors, at byte 69: a tensor ends beyond"},
 		{"far beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":9223372036854775807,"bytes":2`), "10 cannot read the"},
 		{"up to the end", tensor(`"dtype":"U8","shape":[2],"offset":2097150,"bytes":2`), "0 "},
-		{"a zero byte in a name", says(`{"tensors":{"a\u0000b":{}}}`), "10 cannot read the daemon's list of tensors, at byte 20: a zero byte"},
-		{"a zero byte elsewhere", says(`{"tensors":{},"metadata":{"a\u0000b":"c\u0000"}}`), "0 "},
-		{"deep", says(`{"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`), "10 cannot read the daemon's list of tensors, at byte 37: nested too deeply"},
-		{"half a pair", says(`{"tensors":{"\ud800":{"dtype":"U8","shape":[0],"offset":0,"bytes":0}}}`), "0 "},
+		{"a zero byte in a name", listing(`{"tensors":{"a\u0000b":{}}}`), "10 cannot read the daemon's list of tensors, at byte 20: a zero byte"},
+		{"a zero byte elsewhere", listing(`{"tensors":{},"metadata":{"a\u0000b":"c\u0000"}}`), "0 "},
+		{"deep", listing(`{"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`), "10 cannot read the daemon's list of tensors, at byte 37: nested too deeply"},
+		{"half a pair", listing(`{"tensors":{"\ud800":{"dtype":"U8","shape":[0],"offset":0,"bytes":0}}}`), "0 "},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			next.Store(&tc.answer)
@@ -318,7 +318,7 @@ func TestRefusals(t *testing.T) {
 				}
 			}
 			client(t, c, environ(d.path), "leaks", "m")
-			eventually(t, "nothing is held", func() bool { return d.held() == 0 })
+			eventually(t, "the client holds no connection", func() bool { return d.held() == 0 })
 		})
 	}
 }
@@ -348,14 +348,14 @@ func TestFile(t *testing.T) {
 	if err := errors.Join(os.WriteFile(file, []byte("the weights"), 0o600), syscall.Mkfifo(pipe, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	there := model(t, manifest, content())
+	stored := model(t, manifest, content())
 	d := serve(t, func(r request) answer {
 		switch {
 		case r.object["op"] != "get" || r.object["timeout_ms"] != 0.0:
-			t.Errorf("it asked %v", r.object)
+			t.Errorf("request: got %v, want op get without a timeout", r.object)
 			return answer{hang: true}
 		case r.object["name"] == "there":
-			return there
+			return stored
 		case r.file == nil:
 			return answer{text: `{"ok":false,"error":{"code":"absent","message":"no model m"}}`}
 		}
@@ -386,7 +386,7 @@ func TestNoDriver(t *testing.T) {
 		d := serve(t, always(model(t, manifest, content())))
 		env := append(environ(d.path), "LD_LIBRARY_PATH=")
 		if got := client(t, language, env, "show", "m"); !strings.HasPrefix(got, "12 cannot load the CUDA driver") || !strings.Contains(got, "libcuda.so.1") {
-			t.Errorf(`%s, want a text with "12 cannot load the CUDA driver" and a text with "libcuda.so.1"`, got)
+			t.Errorf(`client without a driver: got %s, want a text with "12 cannot load the CUDA driver" and a text with "libcuda.so.1"`, got)
 		}
 	})
 }
@@ -402,7 +402,7 @@ func TestContext(t *testing.T) {
 func TestThreads(t *testing.T) {
 	d := serve(t, always(model(t, manifest, content())))
 	client(t, c, environ(d.path), "threads", "m", "8", "25")
-	eventually(t, "all are released", func() bool { return d.held() == 0 })
+	eventually(t, "all threads have released the model", func() bool { return d.held() == 0 })
 }
 
 // running is a client whose standard input is open.
@@ -427,10 +427,10 @@ func start(t testing.TB, cmd *exec.Cmd) *running {
 	return r
 }
 
-// says waits for the client to print a text.
-func (r *running) says(t testing.TB, what string) {
+// awaitOutput waits for the client to print a text.
+func (r *running) awaitOutput(t testing.TB, what string) {
 	t.Helper()
-	eventually(t, "it says "+what, func() bool {
+	eventually(t, "the client prints "+what, func() bool {
 		return strings.Contains(r.out.String(), what) || strings.Contains(r.out.String(), "Traceback")
 	})
 }
@@ -440,7 +440,7 @@ func (r *running) ends(t testing.TB) {
 	t.Helper()
 	r.in.Close()
 	if err := r.Wait(); err != nil {
-		t.Errorf("%v: %s", err, r.out.String())
+		t.Errorf("end of the client: got %v, want success: %s", err, r.out.String())
 	}
 }
 
@@ -449,9 +449,9 @@ func TestFork(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
 		r := start(t, command(language, environ(d.path), "fork", "m"))
-		r.says(t, "child\n")
-		r.says(t, "parent\n")
-		eventually(t, "it is released while the child lives", func() bool { return d.held() == 0 })
+		r.awaitOutput(t, "child\n")
+		r.awaitOutput(t, "parent\n")
+		eventually(t, "the client releases its model while the child lives", func() bool { return d.held() == 0 })
 		r.ends(t)
 	})
 }
@@ -459,21 +459,21 @@ func TestFork(t *testing.T) {
 // TestForkLoading checks the same for a fork while the daemon has not answered yet.
 func TestForkLoading(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
-		asked, answers := make(chan bool, 1), make(chan bool)
+		requested, release := make(chan bool, 1), make(chan bool)
 		d := serve(t, func(request) answer {
-			asked <- true
-			<-answers
+			requested <- true
+			<-release
 			return answer{text: `{"ok":false,"error":{"code":"absent","message":"no model m"}}`}
 		})
 		r := start(t, command(language, environ(d.path), "loading", "m"))
-		<-asked
+		<-requested
 		if _, err := io.WriteString(r.in, "\n"); err != nil {
 			t.Error(err)
 		}
-		r.says(t, "child\n")
-		close(answers)
-		r.says(t, "parent\n")
-		eventually(t, "it is let go while the child lives", func() bool { return d.held() == 0 })
+		r.awaitOutput(t, "child\n")
+		close(release)
+		r.awaitOutput(t, "parent\n")
+		eventually(t, "the client closes its connection while the child lives", func() bool { return d.held() == 0 })
 		r.ends(t)
 	})
 }
@@ -484,7 +484,7 @@ func TestReused(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
 		client(t, language, environ(d.path), "reused", "m")
-		eventually(t, "it is released", func() bool { return d.held() == 0 })
+		eventually(t, "the client has released its model", func() bool { return d.held() == 0 })
 	})
 }
 
@@ -493,36 +493,36 @@ func TestKilled(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
 		d := serve(t, always(model(t, manifest, content())))
 		r := start(t, command(language, environ(d.path), "show", "m"))
-		r.says(t, "new F4")
+		r.awaitOutput(t, "new F4")
 		if d.held() != 1 {
 			t.Errorf("%d connections, want 1", d.held())
 		}
 		_ = r.Process.Kill()
 		_ = r.Wait()
-		eventually(t, "it is released", func() bool { return d.held() == 0 })
+		eventually(t, "the client has released its model", func() bool { return d.held() == 0 })
 	})
 }
 
-// TestTakers passes tensors to other Python libraries, and checks how long these keep
-// the model.
-func TestTakers(t *testing.T) {
+// TestOtherLibrariesKeepModel passes tensors to other Python libraries, and checks how
+// long these keep the model.
+func TestOtherLibrariesKeepModel(t *testing.T) {
 	d := serve(t, always(model(t, manifest, content())))
 	r := start(t, command(python, environ(d.path), "takers", "m"))
-	r.says(t, "held\n")
+	r.awaitOutput(t, "held\n")
 	if d.held() != 1 {
 		t.Errorf("%d connections, while a tensor is held, want 1", d.held())
 	}
 	if _, err := io.WriteString(r.in, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	r.says(t, "gone\n")
-	eventually(t, "it is released", func() bool { return d.held() == 0 })
+	r.awaitOutput(t, "gone\n")
+	eventually(t, "the client has released its model", func() bool { return d.held() == 0 })
 	if _, err := io.WriteString(r.in, "\n"); err != nil {
 		t.Fatal(err)
 	}
 	r.ends(t)
 	if got := r.out.String(); got != "held\ngone\n" {
-		t.Errorf("it says %s", got)
+		t.Errorf("output of the client: got %q, want %q", got, "held\ngone\n")
 	}
 }
 

@@ -132,7 +132,7 @@ func (d *daemon) serve(c *net.UnixConn) {
 		}
 		r := request{file: received(d.t, control[:nc])}
 		if err := json.Unmarshal(text[:n], &r.object); err != nil {
-			d.t.Errorf("%q is no JSON: %v", text[:n], err)
+			d.t.Errorf("request %q: %v, want JSON", text[:n], err)
 			return
 		}
 		a := d.answer(r)
@@ -170,7 +170,7 @@ func received(t testing.TB, control []byte) *os.File {
 	for _, m := range messages {
 		fds, err := unix.ParseUnixRights(&m)
 		if err != nil || len(fds) != 1 {
-			t.Errorf("descriptors %v, %v", fds, err)
+			t.Errorf("descriptors of a request: got %v, %v; want one", fds, err)
 			continue
 		}
 		return os.NewFile(uintptr(fds[0]), "sent")

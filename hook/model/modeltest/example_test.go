@@ -49,7 +49,7 @@ func TestExample(t *testing.T) {
 		body, _ := json.Marshal(map[string]any{"x": x})
 		var got struct{ Y []float64 }
 		if err := json.Unmarshal([]byte(post(t, url, string(body), 200)), &got); err != nil || len(got.Y) != rows {
-			t.Fatalf("%v: %d numbers", err, len(got.Y))
+			t.Fatalf("answer of the function: got %d numbers, %v; want %d", len(got.Y), err, rows)
 		}
 		for i, y := range got.Y {
 			want := float64(i)
@@ -69,7 +69,7 @@ func TestExample(t *testing.T) {
 		post(t, url, string(body), 200)
 	}
 	if d.held() != 2 {
-		t.Errorf("%d connections, not one for each instance", d.held())
+		t.Errorf("connections of the instances: got %d, want 2, one for each", d.held())
 	}
 }
 
@@ -111,9 +111,9 @@ func example(t *testing.T, env []string) (url string) {
 	go func() { ended <- server.Wait() }()
 	t.Cleanup(func() { _ = server.Process.Kill(); <-ended })
 	url = fmt.Sprintf("http://127.0.0.1:%d/", port)
-	eventually(t, "it is ready", func() bool {
+	eventually(t, "the function answers", func() bool {
 		if len(ended) > 0 {
-			t.Fatal("it has ended")
+			t.Fatal("the function ended before it answered, want it to run")
 		}
 		r, err := http.Get(url + "healthz")
 		if err != nil {
@@ -154,7 +154,7 @@ func post(t testing.TB, url, body string, status int) string {
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	if err != nil || r.StatusCode != status {
-		t.Errorf("%.40s: %d, %v: %s", body, r.StatusCode, err, text)
+		t.Errorf("request %.40s: got status %d, %v; want %d: %s", body, r.StatusCode, err, status, text)
 	}
 	return string(text)
 }

@@ -17,7 +17,7 @@ func output(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).Output()
 	if err != nil {
-		t.Fatalf("%s %s: %v", name, args, err)
+		t.Fatalf("run %s %s: %v", name, args, err)
 	}
 	return string(out)
 }
@@ -41,26 +41,26 @@ func TestLibrary(t *testing.T) {
 	}
 	slices.Sort(want)
 	if !slices.Equal(got, want) || len(want) != 7 {
-		t.Errorf("it shows %q, its header %q", got, want)
+		t.Errorf("exports of the library: got %q, want the 7 functions of its header, %q", got, want)
 	}
 	sections := output(t, "objdump", "-p", lib)
 	if strings.Contains(sections, "libcuda") {
-		t.Error("it needs the driver to be loaded")
+		t.Error("libraries that the client library needs: got libcuda, want none, so that it loads without a driver")
 	}
 	for _, m := range regexp.MustCompile(`GLIBC_2\.(\d+)`).FindAllStringSubmatch(output(t, "objdump", "-T", lib), -1) {
 		var minor int
 		fmt.Sscan(m[1], &minor)
 		if minor > 17 {
-			t.Errorf("it needs %s", m[0])
+			t.Errorf("version of the C library that the library needs: got %s, want at most GLIBC_2.17", m[0])
 		}
 	}
 	if text := output(t, "objdump", "-t", "-j", ".init_array", "-j", ".ctors", lib); strings.Count(text, " F ") > 0 {
-		t.Errorf("it has constructors:\n%s", text)
+		t.Errorf("constructors of the library: want none, got\n%s", text)
 	}
 	env := exec.Command("sh", "-c", "echo works")
 	env.Env = []string{"PATH=" + os.Getenv("PATH"), "LD_PRELOAD=" + lib}
 	if out, err := env.CombinedOutput(); err != nil || string(out) != "works\n" {
-		t.Errorf("a program under it: %v: %s", err, out)
+		t.Errorf("program with the library preloaded: got %v with %q, want success with \"works\"", err, out)
 	}
 }
 
@@ -90,8 +90,8 @@ func FuzzManifest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) {
 		list.Store(memfd(t, string(m), allSeals))
 		if strings.HasPrefix(ask("m"), "0 ") && !json.Valid(m) {
-			t.Errorf("%q is taken", m)
+			t.Errorf("list of tensors %q: got success, want an error, because it is not valid JSON", m)
 		}
-		eventually(t, "it is let go", func() bool { return d.held() == 0 })
+		eventually(t, "the client has closed its connection", func() bool { return d.held() == 0 })
 	})
 }

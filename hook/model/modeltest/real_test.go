@@ -37,7 +37,7 @@ func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 			t.Logf("gfaas-modeld: %s", log.String())
 		}
 	})
-	eventually(t, "it listens", func() bool { // its socket exists a moment before
+	eventually(t, "gfaas-modeld listens", func() bool { // its socket exists a moment before
 		conn, err := net.Dial("unixpacket", filepath.Join(dir, "model.sock"))
 		if err == nil {
 			conn.Close()
@@ -47,7 +47,7 @@ func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 	put := exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "put", "linear", file, "-q")
 	put.Env = env
 	if out, err := put.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("put the model: %v: %s", err, out)
 	}
 	return env, daemon
 }
@@ -59,32 +59,32 @@ func TestRealDaemon(t *testing.T) {
 	const weight = "weight F32 [1000,2048] 0 8192000 000000000000803f"
 	both(t, func(t *testing.T, language string) {
 		if got := client(t, language, env, "show", "linear"); !strings.HasPrefix(got, "0 ") || !strings.Contains(got, weight) {
-			t.Errorf(`it shows %s, want a text with "0 " and a text with %q`, got, weight)
+			t.Errorf(`client: got %s, want a text with "0 " and a text with %q`, got, weight)
 		}
 		if got := client(t, language, env, "show", "other"); !strings.HasPrefix(got, "1 ") {
-			t.Errorf("of a model that is not there: %s", got)
+			t.Errorf("model that does not exist: got %s, want error 1", got)
 		}
 		client(t, language, env, "leaks", "linear")
 		cmd := command(language, env, "show", "linear")
 		run := exec.Command(filepath.Join(build, "bin/gfaas"), append([]string{"run", "-q", "--gpu", "sim", "--mem", "4MiB", "--"}, cmd.Args...)...)
 		run.Env = cmd.Env
 		if out, err := run.Output(); err != nil || !strings.Contains(string(out), weight) {
-			t.Errorf("in a slice: %v: %s", err, out)
+			t.Errorf("client in a slice: got %v with %s, want %q", err, out, weight)
 		}
 	})
 	client(t, c, env, "threads", "linear", "8", "10")
 }
 
-// TestDeathOfTheDaemon checks that a client keeps its model after the daemon has died.
-func TestDeathOfTheDaemon(t *testing.T) {
+// TestModelOutlivesDaemon checks that a client keeps its model after the daemon has died.
+func TestModelOutlivesDaemon(t *testing.T) {
 	env, daemon := realDaemon(t)
 	r := start(t, command(python, env, "keep", "linear"))
-	r.says(t, "held\n")
+	r.awaitOutput(t, "held\n")
 	_ = daemon.Process.Kill()
 	_ = daemon.Wait()
 	if _, err := io.WriteString(r.in, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	r.says(t, "the same\n")
+	r.awaitOutput(t, "the same\n")
 	r.ends(t)
 }
