@@ -256,7 +256,7 @@ func TestOrder(t *testing.T) {
 	}
 	for _, m := range slices.Concat(layers...) {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(files)), func(file string) bool { return moduleOf(file) == m }) {
-			t.Errorf("module %s has no file", m)
+			t.Errorf("source files of module %s: got none, want at least one", m)
 		}
 	}
 	seen := map[string]bool{}
