@@ -97,7 +97,7 @@ the preload library, the folder of its own socket to the token daemon, the limit
 its function, and no capabilities. Each service has a free port of 127.0.0.1; the
 services of a function share its name on the network of the project.
 
-Before the first start, run gfaas register on the node. It announces the slices to the
+Before the first start, run gfaas register on the node. It registers the slices with the
 token daemon, creates the folders that the file mounts, and writes the settings of the
 file to .env. Compose applies the restart policy of each function.`,
 	Example: `  # Write the file for the node gpu-3, and start it there
@@ -133,7 +133,7 @@ func Compose(p plan.Plan, o Options) (Manifest, error) {
 			return Manifest{}, err
 		}
 	}
-	head := "For " + oneLine(node) + ". gfaas register announces the slices to the token daemon of the node, and writes the settings of this file to .env."
+	head := "For " + oneLine(node) + ". gfaas register registers the slices with the token daemon of the node, and writes the settings of this file to .env."
 	if !o.Simulated {
 		head += "\n# Needs the NVIDIA container toolkit."
 	}

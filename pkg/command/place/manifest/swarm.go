@@ -78,7 +78,7 @@ func Swarm(p plan.Plan, o Options) (Manifest, error) {
 			return Manifest{}, err
 		}
 	}
-	head := "On each node, gfaas register announces the slices to the token daemon, and writes the settings of this file to .env."
+	head := "On each node, gfaas register registers the slices with the token daemon, and writes the settings of this file to .env."
 	if !o.Simulated {
 		head += "\n# Nodes need the NVIDIA container toolkit, with its runtime as Docker's default."
 	}
