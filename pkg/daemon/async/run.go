@@ -99,8 +99,12 @@ func (q *Queue) end(call journal.Call) {
 	if !q.retryWrite(call.ID, func() error { return q.journal.Put(call, nil) }) {
 		return
 	}
-	if q.cfg.Known == nil || q.cfg.Known(call.Function) {
+	known := func() bool { return q.cfg.Known == nil || q.cfg.Known(call.Function) }
+	if known() {
 		q.metrics.endedCalls.WithLabelValues(call.Function, result).Inc()
+		if !known() { // it was removed in the meantime, perhaps before the series was created again
+			q.Forget(call.Function)
+		}
 	}
 	q.journal.Expire(time.Now())
 	q.mu.Lock()
