@@ -30,8 +30,8 @@ all its jobs; if it stands for several, a note lists them. All other slices stay
 unchanged; a note reports a GPU whose slices now request more than the whole GPU.
 
 If the new memory limit is below the memory that an instance holds, the instance
-keeps that memory, but gets no more until it holds less; a note says so. --mem 0
-removes the limit.
+keeps that memory, but gets no more until it holds less; the command prints a note
+then. --mem 0 removes the limit.
 A new quota discards the turns of the instance in the timetable of a plan. To
 restore the slices of the plan, run gfaas up again.
 
