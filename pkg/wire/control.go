@@ -204,9 +204,12 @@ type Status struct {
 
 // GPUStatus is one GPU of a Status.
 type GPUStatus struct {
-	GPU          string         `json:"gpu"`
-	SMRunningPct float64        `json:"sm_running_pct"` // sum of the SM shares that hold a lease; above 100 only while a lease drains longer than announced
-	Clients      []ClientStatus `json:"clients"`
+	GPU          string  `json:"gpu"`
+	SMRunningPct float64 `json:"sm_running_pct"` // sum of the SM shares that hold a lease; above 100 only while a lease drains longer than announced
+	// RoundMS and HandoverMS are 0 if clients do not take turns in rounds.
+	RoundMS    float64        `json:"round_ms"`    // current length of a round
+	HandoverMS float64        `json:"hand_over_ms"` // usual time for which a hand-over leaves the GPU idle, from which RoundMS follows
+	Clients    []ClientStatus `json:"clients"`
 }
 
 // ClientStatus is the state of one process of an instance, or of an instance without a process on

@@ -46,14 +46,18 @@ USED is the fraction of the last full window that the process used. With the pol
 introspective, it is a fraction of the process's speed when it runs alone, measured in
 kernel blocks.
 
-JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
-"function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","owed_ms",
-"state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
+JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","round_ms","hand_over_ms",
+"clients":[{"instance","function","pid","sm_pct","quota_request","quota_limit","used",
+"debt_ms","owed_ms","state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
 "mem_parked_mib","mem_imported_mib","mem_stored_mib","mem_refused","why","reason","strays",
 "fault"}]}],
 "models":[{"gpu","name","tenant","state","mem_mib","refs"}]}. CSV has the keys of clients
 as columns, and one row per process.
 
+    round_ms          current length of a round, in which each process that waits has a
+                      turn; 0 without rounds
+    hand_over_ms       usual time for which the GPU is idle when it passes from one process
+                      to the next; the longer it is, the longer are the rounds
     debt_ms           time that the instance used beyond its limit and has to make up for
     owed_ms           time that it used beyond its request while other instances missed
                       theirs; these have priority until it has made up for it

@@ -31,7 +31,10 @@ func statusOf(r *registry) wire.Status {
 	for _, g := range r.gpus.sorted() {
 		g.wake() // closes the windows that have ended
 		now := g.sched.Snapshot()
-		out.GPUs = append(out.GPUs, wire.GPUStatus{GPU: g.name, SMRunningPct: now.SMRunning, Clients: rowsOf(r, g, now)})
+		out.GPUs = append(out.GPUs, wire.GPUStatus{
+			GPU: g.name, SMRunningPct: now.SMRunning, RoundMS: millis(now.Round), HandoverMS: millis(now.Handover),
+			Clients: rowsOf(r, g, now),
+		})
 	}
 	return out
 }

@@ -11,6 +11,7 @@ type admission struct {
 	*ledger
 	*timetable
 	*rounds
+	*light
 	lease   uint32   // number of the next lease
 	actions []Action // of the current Step
 }
@@ -26,6 +27,7 @@ type reservation struct {
 // has reached its planned end.
 func (s *admission) schedule() {
 	s.recount()
+	s.selectLight()
 	s.shortenLeases()
 	queue, occupied := s.candidates()
 	var reserved *reservation
@@ -40,6 +42,9 @@ func (s *admission) schedule() {
 			occupied += c.inst.slice.SMPct
 		case reserved != nil && c.inst.claimant == c:
 			reserved.spareSMs -= c.inst.slice.SMPct // keeps room for the turn that c claims
+		}
+		if c.state == Waiting && c.overHandoverLimit {
+			c.why = why{code: handoverLimit, in: s.start + s.window - s.now}
 		}
 	}
 }
@@ -58,8 +63,12 @@ func (s *admission) candidates() (queue []*client, occupied float64) {
 		switch {
 		case c.state == Running && c.end <= s.now && s.exhausted(c, remaining):
 			s.revoke(c, why{code: budgetUsedUp, budget: budget{left: remaining}})
-		case c.state == Running && c.end <= s.now,
-			c.state == Waiting && remaining >= s.minBudget(c):
+		case c.state == Running && c.end <= s.now:
+			if c.end == s.start {
+				c.restOfTurn = max(c.restOfTurn, c.cutOff)
+			}
+			queue = append(queue, c)
+		case c.state == Waiting && remaining >= s.minBudget(c):
 			queue = append(queue, c)
 		case c.state == Waiting:
 			c.lastWithoutBudget, c.why = s.now, why{code: budgetUsedUp, budget: budget{left: remaining}}
@@ -93,6 +102,8 @@ func (s *admission) order(a, b *client) int {
 		return -1
 	case agedB:
 		return 1
+	case a.precedence() != b.precedence():
+		return cmp.Compare(a.precedence(), b.precedence())
 	case s.usesRounds():
 		precedence = cmp.Compare(a.inst.turnsAhead, b.inst.turnsAhead)
 	default:
@@ -177,17 +188,29 @@ func (s *admission) drainTime(c *client) time.Duration {
 func (s *admission) leaseEnd(c *client, starting int) time.Duration {
 	i := c.inst
 	slice := s.window / 10
-	length := i.guaranteed()
+	length, left := i.guaranteed(), i.remainingBudget()
+	if s.usesRounds() && s.waiting > 0 {
+		slice = s.turnLength(i)
+		if length >= s.minLease(i) && s.activeRequests < s.window {
+			length = max(length, min(left, scale(length, s.window, s.activeRequests)))
+		}
+	}
 	if length < s.minLease(i) {
-		length = i.remainingBudget()
+		length = left
 		if length > slice+s.minLease(i) {
 			length = slice
 		}
 	}
 	length /= time.Duration(max(1, i.runningClients+starting))
+	if c.light {
+		length = s.lightLease(c)
+	}
 	length = s.leaseLength(c, length)
 	if s.now+length < s.start+s.window-negligible {
 		length = s.revokeAfter(c, length)
+	}
+	if c.cutOff = 0; s.usesRounds() && s.waiting > 0 && s.activeRequests < s.window {
+		c.cutOff = max(0, s.now+length-s.start-s.window)
 	}
 	return min(s.now+max(length, negligible), s.start+s.window)
 }
@@ -294,6 +317,7 @@ func (s *admission) review(c *client, reserved *reservation) {
 		c.turnStart = s.now
 	}
 	c.end = min(r.latestEnd, s.leaseEnd(c, 0))
+	c.restOfTurn = 0
 	c.why = budgetStatus(c)
 }
 
@@ -306,6 +330,7 @@ func (s *admission) grant(c *client, end time.Duration, w why) {
 	s.running = append(s.running, c)
 	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.contendedTurn(c.inst), Lead: s.lead, Reason: w.full()})
 	c.inst.runningClients++
+	c.restOfTurn = 0
 	for _, o := range s.clients {
 		if o != c && o.inst == c.inst && o.state == Running && o.end > s.now {
 			o.end = min(o.end, s.leaseEnd(o, 0))

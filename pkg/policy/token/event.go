@@ -209,6 +209,10 @@ type Snapshot struct {
 	// SMRunning is the percent of SMs held by leases, draining ones included. It may exceed 100
 	// under introspective, and while the work of a client Overlaps.
 	SMRunning float64
+	// Round is the current length of a round, and Handover is the usual time for which a hand-over
+	// leaves the GPU idle. Both are 0 if clients do not take turns in rounds.
+	Round, Handover time.Duration
+
 	Instances []InstanceStatus // ordered by ID
 	Clients   []ClientStatus   // ordered by ID
 }

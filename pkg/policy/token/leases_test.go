@@ -46,16 +46,17 @@ type simClient struct {
 	instance       string
 	slice          gpu.Slice
 	turns          []gpu.Turn
-	kernel         time.Duration // length of the longest kernel, and so of the longest drain
-	fixedKernels   bool          // all kernels have this length, and each runs to its end
-	loss           time.Duration // time from the end of the last kernel to the Return
-	announceLead   time.Duration // how long before the end of its work it announces that end; 0: only with announcesEarly
-	followsLead    bool          // each Grant's Lead becomes announceLead
-	announceDelay  time.Duration // an announcement is at most this late
-	delay          time.Duration // time from a grant to the first kernel
-	announcesEarly bool          // it announces the end of its work as soon as its lease is revoked
-	burst          time.Duration // time after which it returns its lease; 0: never
-	gap            time.Duration // time until its next request after that
+	kernel         time.Duration  // length of the longest kernel, and so of the longest drain
+	fixedKernels   bool           // all kernels have this length, and each runs to its end
+	loss           time.Duration  // time from the end of the last kernel to the Return
+	announceLead   time.Duration  // how long before the end of its work it announces that end; 0: only with announcesEarly
+	followsLead    bool           // each Grant's Lead becomes announceLead
+	announceDelay  time.Duration  // an announcement is at most this late
+	delay          time.Duration  // time from a grant to the first kernel
+	announcesEarly bool           // it announces the end of its work as soon as its lease is revoked
+	burst          time.Duration  // time after which it returns its lease; 0: never
+	gap            time.Duration  // time until its next request after that
+	stream         *requestStream // requests that it serves, instead of launching continuously; nil: none
 
 	lease         uint32
 	since         time.Duration // start of the time that it measures: the grant plus delay
@@ -165,6 +166,10 @@ func (w *leasedGPU) granted(a Grant) {
 	c.longest = max(c.longest, w.now-c.waitStart)
 	begins := w.now + c.delay
 	c.lease, c.since, c.workStart, c.draining, c.announced = a.Lease, begins, begins, false, false
+	if c.stream != nil {
+		c.stream.granted(w, c)
+		return
+	}
 	if c.followsLead {
 		c.announceLead = a.Lead
 	}
@@ -199,6 +204,10 @@ func (w *leasedGPU) revoked(a Revoke) {
 	c.draining = true
 	c.revoked++
 	c.reasons = append(c.reasons, a.Reason)
+	if c.stream != nil {
+		c.stream.revoked(w, c)
+		return
+	}
 	remaining := w.upTo(c.kernel)
 	if c.fixedKernels {
 		remaining = w.remainingKernel(c)
@@ -277,7 +286,12 @@ func (w *leasedGPU) check() {
 func (w *leasedGPU) add(c *simClient) *simClient {
 	w.clients[c.id] = c
 	c.waitStart = w.now
-	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns}, AddClient{c.id, c.instance}, Request{c.id})
+	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns}, AddClient{c.id, c.instance})
+	if c.stream != nil {
+		c.stream.start(w, c)
+	} else {
+		w.step(Request{c.id})
+	}
 	return c
 }
 

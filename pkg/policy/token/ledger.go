@@ -32,6 +32,8 @@ type instance struct {
 	turnsAhead     float64       // above 0: other instances come first; set by rankTurns
 	forfeited      time.Duration // time forfeited while idle, ranked as used in this window; set by rejoin
 
+	usage // in this window and earlier ones
+
 	// Set by recount.
 	leasedTime     time.Duration // time of the leases now held
 	runningClients int           // running clients
@@ -57,23 +59,40 @@ type client struct {
 	usedLastWindow    time.Duration // charged in the last full window
 	why               why           // reason for the last decision about it; zero if it is idle
 
-	lease           uint32
-	turnStart       time.Duration // when its turn started: at the grant, or when it continued while others waited
-	lastReturn      time.Duration // when its last lease ended
-	expectedTurn    time.Duration // expected length of its turn if nothing cuts it short; 0: none
-	settled         time.Duration // part of this lease that is already charged
-	lastUnleased    time.Duration // when work without a lease was last charged
-	unleasedInLease time.Duration // part of this lease in which such work ran, so that it is charged once
-	end             time.Duration // planned end
-	urgent          bool          // granted because the client was out of patience; ranks before turns
-	requestPending  bool          // requested while draining or suspended
-	stopped         bool          // was stopped when it was suspended
-	revokeDue       time.Duration // when the lease was due to be revoked; the timer may have been late
-	drain           time.Duration // usual time from a revocation to the return of the lease
-	announcedEnd    time.Duration // announced end of its work in flight; 0: none
-	startDelay      time.Duration // time from its grant to the announced end of earlier work in flight
-	ignoredLeases   int           // number of leases for which its announcements are ignored
-	penalty         int           // last value given to ignoredLeases; halved after a correct announcement
+	lease             uint32
+	turnStart         time.Duration // when its turn started: at the grant, or when it continued while others waited
+	lastReturn        time.Duration // when its last lease ended
+	expectedTurn      time.Duration // expected length of its turn if nothing cuts it short; 0: none
+	settled           time.Duration // part of this lease that is already charged
+	lastUnleased      time.Duration // when work without a lease was last charged
+	unleasedInLease   time.Duration // part of this lease in which such work ran, so that it is charged once
+	end               time.Duration // planned end
+	urgent            bool          // granted because the client was out of patience; ranks before turns
+	requestPending    bool          // requested while draining or suspended
+	stopped           bool          // was stopped when it was suspended
+	revokeDue         time.Duration // when the lease was due to be revoked; the timer may have been late
+	drain             time.Duration // usual time from a revocation to the return of the lease
+	burst             time.Duration // GPU time that it has used since it was last idle
+	light             bool          // ranks before others; set by selectLight, until its lease ends
+	overHandoverLimit bool          // would be light, but hand-overs have reached lightHandovers
+	restOfTurn        time.Duration // rest of a turn that was interrupted; 0: none
+	cutOff            time.Duration // part of its turn that lies beyond the end of the window
+	announcedEnd      time.Duration // announced end of its work in flight; 0: none
+	startDelay        time.Duration // time from its grant to the announced end of earlier work in flight
+	ignoredLeases     int           // number of leases for which its announcements are ignored
+	penalty           int           // last value given to ignoredLeases; halved after a correct announcement
+}
+
+// precedence returns 0 for a light client, 1 for a client whose turn was interrupted, and 2 for
+// others.
+func (c *client) precedence() int {
+	switch {
+	case c.light:
+		return 0
+	case c.restOfTurn > 0:
+		return 1
+	}
+	return 2
 }
 
 func (c *client) holdsLease() bool { return c.state == Running || c.state == Draining }
@@ -324,6 +343,7 @@ func (s *ledger) closeWindow(end time.Duration) {
 		if len(i.planned) > 0 && !i.settled && i.credit > 0 {
 			i.credit -= i.credit / 8
 		}
+		i.usage.closeWindow(i.used)
 		i.usedLastWindow, i.used, i.waited, i.excess, i.forfeited = i.used, 0, 0, 0, 0
 	}
 	for _, c := range s.clients {

@@ -50,8 +50,8 @@ import (
 // Leases as long as budgets would make other clients wait for tens of milliseconds. So while a
 // client with budget waits for occupied SMs, leases also end with a turn.
 //
-//  1. A turn is the instance's part of a round, request / sum of requests, divided among its
-//     active clients. At the end of its turn, the holder is ranked as at a planned end.
+//  1. A turn is the instance's part of a round, request / sum of requests of the active instances,
+//     divided among its active clients. At the end of its turn, the holder is ranked as at a planned end.
 //  2. The order is by waiting time, longest first, with holders last. An instance that is a turn
 //     and a half or more ahead of another in this window ranks after the others.
 //  3. If a drain exceeded the turn, the next turn is shorter by that time.
@@ -59,14 +59,39 @@ import (
 //     waits, so a client that seldom uses the GPU waits only for a drain.
 //  5. An instance that becomes active ranks with the least-served active instance. It does not
 //     make up for the time that it left to others while it was idle.
-//  6. Each turn costs a hand-over. The policy learns this cost, and makes rounds longer if
-//     hand-overs would lose more than 2% of the time. Rounds beyond twice the configured length
+//  6. Each turn costs a hand-over. The policy learns this cost from the last half second, and makes
+//     rounds longer if hand-overs would lose more than 2% of the time. A single long hand-over
+//     hardly counts, because it is a pause of the host. Rounds beyond twice the configured length
 //     are no longer smooth; they then grow until the loss approaches 1%. If a waiting client has
-//     not used the GPU for the length of such a round, rounds have their configured length,
-//     because such a client causes few hand-overs.
-//  7. A window has a whole number of rounds, because a partial round would be out of step. There
+//     not used the GPU for the configured length of a round, rounds have that length, because such
+//     a client causes few hand-overs.
+//  7. If the requests of the active instances sum to less than the GPU, their turns and leases are
+//     longer in proportion, and a turn continues beyond the end of a window.
+//  8. A window has a whole number of rounds, because a partial round would be out of step. There
 //     are no rounds if a round is as long as a window, or if there is a timetable. Leases then
 //     end with budgets, and the order is by the missing part of the request, as in the paper.
+//
+// # Light clients
+//
+// A client that needs the GPU seldom and briefly does not wait for a turn.
+//
+//  1. An instance is light if its use is below three quarters of its request on average over the
+//     last ten windows, hand-overs included, and it has neither debt nor had its request in this
+//     window. It remains light until its average use reaches its request. If the requests of all
+//     instances that used the GPU lately exceed the GPU, its request counts as proportionally
+//     smaller here, so that light instances leave the others their parts.
+//  2. A client of a light instance is light from its request until it has used the GPU for a round
+//     without being idle. Light clients rank before all clients that are not aged. The leases of
+//     holders whose SMs they need end at once, except in turns of a timetable and leases of clients
+//     that were out of patience.
+//  3. A light client is charged for the hand-overs to it and back, at their usual cost. If the
+//     hand-overs of all light clients take a tenth of a window, further ones wait for their turns
+//     until the next window.
+//  4. An interrupted client continues with the rest of its turn when no light client is left, so
+//     that the number of other hand-overs stays the same.
+//
+// There are no light clients if the configured round is as long as a window (the paper's
+// scheduler), or while all clients fit side by side.
 //
 // # Backfill and starvation
 //
@@ -149,6 +174,7 @@ type multiToken struct {
 	*timetable
 	*handover
 	*rounds
+	*light
 	*admission
 	wake time.Duration // time of the last WakeAt that has not come yet; 0: none
 }
@@ -159,7 +185,11 @@ func newMultiToken(c Config, now time.Duration) *multiToken {
 	t := &timetable{ledger: l}
 	h := &handover{ledger: l, lead: firstLead}
 	r := &rounds{ledger: l, timetable: t, handover: h}
-	s := &multiToken{ledger: l, timetable: t, handover: h, rounds: r, admission: &admission{ledger: l, timetable: t, rounds: r, lease: validLease(c.FirstLease)}}
+	light := &light{ledger: l, rounds: r}
+	s := &multiToken{
+		ledger: l, timetable: t, handover: h, rounds: r, light: light,
+		admission: &admission{ledger: l, timetable: t, rounds: r, light: light, lease: validLease(c.FirstLease)},
+	}
 	s.configure(c.Settings)
 	return s
 }
@@ -195,13 +225,18 @@ func (s *multiToken) Step(now time.Duration, events []Event, actions []Action) [
 func (s *multiToken) roll() {
 	for s.now >= s.start+s.window {
 		if s.quiet() {
-			s.start += (s.now - s.start) / s.window * s.window
+			windows := (s.now - s.start) / s.window
+			s.start += windows * s.window
 			for _, i := range s.instances {
 				i.usedLastWindow, i.waited = 0, 0
+				for range min(windows, lightWindows) {
+					i.usage.closeWindow(0)
+				}
 			}
 			for _, c := range s.clients {
 				c.usedLastWindow = 0
 			}
+			s.light.handovers = 0
 			return
 		}
 		s.closeWindow(s.start + s.window)
@@ -211,6 +246,7 @@ func (s *multiToken) roll() {
 // closeWindow ends the current window at the given time and starts the next.
 func (s *multiToken) closeWindow(end time.Duration) {
 	s.ledger.closeWindow(end)
+	s.light.handovers = 0
 	if len(s.moments) > 0 {
 		s.timetable.rebuild()
 	}
@@ -251,6 +287,9 @@ func (s *multiToken) applyTo(c *client, ev Event) {
 		s.dropClient(c)
 	case Request:
 		s.rejoin(c.inst)
+		if c.state == Idle {
+			c.burst = 0
+		}
 		s.request(c)
 	case Ending:
 		s.recordEnding(c, ev)
@@ -287,12 +326,18 @@ func (s *multiToken) returnLease(c *client, ev Return) {
 		used -= min(max(-idle, 0), c.startDelay, used)
 	}
 	s.charge(c, max(0, used-c.settled))
+	s.chargeHandovers(c)
 	wantsMore := ev.WantsMore || c.requestPending
+	if c.burst += used; c.state == Running {
+		c.burst = 0 // it returned the lease because it was idle
+	}
 	if c.state == Draining {
 		updateAverage(&c.drain, s.now-c.revokeDue)
 		if wantsMore && used > 0 {
 			s.observeHandover(max(idle, 0))
-			c.recordTurnOverrun(used)
+			if c.restOfTurn = max(0, c.restOfTurn-(s.now-c.revokeDue)); c.restOfTurn == 0 {
+				c.recordTurnOverrun(used)
+			}
 		}
 		if c.announcedEnd > 0 && c.startDelay > 0 {
 			s.adjustLead(idle)
@@ -302,8 +347,11 @@ func (s *multiToken) returnLease(c *client, ev Return) {
 	c.announcedEnd = 0
 	c.lastReturn = s.now
 	c.state, c.lease, c.settled, c.unleasedInLease, c.stopped, c.requestPending, c.why = Idle, 0, 0, 0, false, false, why{}
+	c.light, c.overHandoverLimit = false, false
 	if wantsMore {
 		s.request(c)
+	} else {
+		c.restOfTurn = 0
 	}
 }
 
@@ -362,6 +410,9 @@ func (s *multiToken) scheduleWake() {
 // Snapshot returns the state of all instances and clients.
 func (s *multiToken) Snapshot() Snapshot {
 	out := Snapshot{Instances: make([]InstanceStatus, len(s.instances)), Clients: make([]ClientStatus, len(s.clients))}
+	if s.usesRounds() {
+		out.Round, out.Handover = s.roundLength(), s.cost
+	}
 	for n, i := range s.instances {
 		out.Instances[n] = InstanceStatus{Instance: i.id, Debt: i.debt, Owed: max(0, -i.credit), Charged: i.charged}
 	}

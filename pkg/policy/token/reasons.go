@@ -7,6 +7,8 @@ const (
 	belowRequest   reason.Code = "below-request"
 	owesTime       reason.Code = "owes-time"
 	aboveRequest   reason.Code = "above-request"
+	usesLittle     reason.Code = "uses-little"
+	handoverLimit  reason.Code = "hand-over-limit"
 	budgetUsedUp   reason.Code = "budget-used-up"
 	turnOfOther    reason.Code = "turn-of-other"
 	smsNeeded      reason.Code = "sms-needed"
@@ -54,6 +56,8 @@ var Reasons = reason.Table{
 	reason.Doc(belowRequest, "holds a lease: the instance has used less GPU time than its request in this window", leaseParams("missing_ms", "remaining part of the request")...),
 	reason.Doc(owesTime, "holds a lease: the instance has used its request, and owes time to other instances", leaseParams("owed_ms", "time owed", "left_ms", "remaining budget up to the limit")...),
 	reason.Doc(aboveRequest, "holds a lease: the instance has used its request, and the SMs are free", leaseParams("left_ms", "remaining budget up to the limit")...),
+	reason.Doc(usesLittle, "holds a lease before its turn: the instance has used much less GPU time than its request in the last ten windows", leaseParams("missing_ms", "remaining part of the request")...),
+	reason.Doc(handoverLimit, "uses little, but waits for its turn: a tenth of this window was spent on hand-overs to instances that use little", "in_ms", "time until the window ends"),
 	reason.Doc(budgetUsedUp, "the instance has used its budget of this window", "left_ms", "remaining budget; negative if the instance used more"),
 	reason.Doc(turnOfOther, "a lease would extend into the turn of another instance", "instance", "that instance", "in_ms", "time until its turn"),
 	reason.Doc(smsNeeded, "another process needs the SMs", "client", "number of that process", "instance", "its instance", "missing_ms", "remaining part of its request", "owed_ms", "time that it owes", "left_ms", "its remaining budget up to its limit"),

@@ -204,3 +204,40 @@ func TestNoRoundLengthWithoutRounds(t *testing.T) {
 		t.Errorf("round length: got %v, want 0", got)
 	}
 }
+
+// TestPausesOfHostDoNotLengthenRounds checks that rounds keep their length if the host delays a
+// single hand-over, and have it again a second after a disturbance.
+func TestPausesOfHostDoNotLengthenRounds(t *testing.T) {
+	w := newLeasedGPU(t, Config{}, 1)
+	for n, q := range []float64{0.3, 0.7} {
+		w.add(&simClient{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q), kernel: ms, loss: ms / 10})
+	}
+	setLoss := func(loss time.Duration) {
+		for _, c := range w.clients {
+			c.loss = loss
+		}
+	}
+	w.run(time.Second)
+	usual := w.s.roundLength()
+	late := w.clients[1]
+	revoked := late.revoked
+	late.loss = 16 * ms
+	for late.revoked == revoked || late.draining {
+		w.run(w.now + ms/10)
+	}
+	late.loss = ms / 10
+	if got := w.s.roundLength(); got != usual {
+		t.Errorf("round after one late hand-over: got %v, want %v as before", got, usual)
+	}
+	w.run(3 * time.Second)
+	setLoss(5 * ms)
+	w.run(4 * time.Second)
+	if got := w.s.roundLength(); got <= usual {
+		t.Errorf("round after a second of hand-overs of 5ms: got %v, want more than %v", got, usual)
+	}
+	setLoss(ms / 10)
+	w.run(5 * time.Second)
+	if got := w.s.roundLength(); got != usual {
+		t.Errorf("round a second after the disturbance: got %v, want %v as before", got, usual)
+	}
+}

@@ -1,13 +1,19 @@
 package token
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
 const (
+	sampleTime = 500 * time.Millisecond // the cost of a hand-over is learned from so long a time,
+	minSamples = 4                      // but from this number of hand-overs at least,
+	maxSamples = 32                     // and at most this number
+
 	firstLead = gpu.Round / 64
 	minLead   = gpu.Round / 320 // about the precision of an announced end
 
@@ -18,16 +24,33 @@ const (
 // handover learns the cost of passing the GPU from one client to the next.
 type handover struct {
 	*ledger
-	cost  time.Duration // mean idle time of the GPU per hand-over
-	count time.Duration // number of hand-overs in the mean, at most 64
-	lead  time.Duration // how long before the end of its work in flight a client should announce that end
+	samples []handoverSample // the latest hand-overs, oldest first
+	cost    time.Duration    // usual idle time of the GPU per hand-over
+	lead    time.Duration    // how long before the end of its work in flight a client should announce that end
 }
 
-// observeHandover updates the mean cost of a hand-over, over about 64 hand-overs. It is a mean because on
-// a busy host a few long hand-overs cause most of the loss.
-func (s *handover) observeHandover(lost time.Duration) {
-	s.count = min(s.count+1, 64)
-	s.cost += (min(lost, gpu.Round) - s.cost) / s.count
+// handoverSample is the idle time of the GPU in one hand-over.
+type handoverSample struct{ at, idle time.Duration }
+
+// observeHandover updates the usual cost of a hand-over: the mean of those in the last sampleTime. A
+// hand-over that was much longer than the median counts as a shorter one, because pauses of the
+// host cause such hand-overs, and longer rounds would not avoid them.
+func (s *handover) observeHandover(idle time.Duration) {
+	first := max(0, len(s.samples)+1-maxSamples)
+	for len(s.samples)-first >= minSamples && s.now-s.samples[first].at > sampleTime {
+		first++
+	}
+	s.samples = append(slices.Delete(s.samples, 0, first), handoverSample{s.now, idle})
+	n := len(s.samples)
+	longest, sum := soon, time.Duration(0)
+	if n > 1 {
+		byTime := slices.SortedFunc(slices.Values(s.samples), func(a, b handoverSample) int { return cmp.Compare(a.idle, b.idle) })
+		longest = max(longest, 4*byTime[n/2-1].idle)
+	}
+	for _, sample := range s.samples {
+		sum += min(sample.idle, longest, gpu.Round)
+	}
+	s.cost = sum / time.Duration(n)
 }
 
 // adjustLead updates the lead time after a lease that was granted before the end of another client's
@@ -102,7 +125,7 @@ func updateAverage(usual *time.Duration, value time.Duration) {
 
 const (
 	maxTurnsPerRound = 8   // a turn is at least 1/maxTurnsPerRound of a round
-	smooth           = 50  // hand-overs take at most 1/smooth of the time in rounds,
+	smooth           = 50  // hand-overs take about 1/smooth of the time in rounds,
 	coarse           = 100 // and towards 1/coarse if that needs rounds of more than twice the configured length
 )
 
@@ -154,7 +177,7 @@ func (s *rounds) turnLength(i *instance) time.Duration {
 	if !s.usesRounds() {
 		return s.window
 	}
-	turn := scale(s.roundLength(), i.request, max(s.window, s.activeRequests))
+	turn := scale(s.roundLength(), i.request, max(i.request, s.activeRequests))
 	return max(turn/time.Duration(max(1, i.activeClients)), s.round/maxTurnsPerRound)
 }
 
@@ -170,7 +193,7 @@ func (s *rounds) roundLength() time.Duration {
 	if long := 2 * s.round; round > long {
 		round = min(coarse*lost, time.Duration(float64(round)*float64(round)/float64(long)))
 	}
-	return s.window / max(1, s.window/round)
+	return s.window / max(1, (s.window+round/4)/round)
 }
 
 // servedTurns returns how many turns the instance will have had in this window after using more time.
@@ -194,10 +217,12 @@ func (c *client) recordTurnOverrun(length time.Duration) {
 }
 
 // leaseLength returns how much of a lease of the given length the client receives while others wait:
-// one turn, or all of it if less than half a turn would remain. It sets c.expectedTurn.
+// one turn, or all of it if less than half a turn would remain. It sets c.expectedTurn. An
+// interrupted client receives the rest of its turn, and a light client does not have turns.
 func (s *rounds) leaseLength(c *client, length time.Duration) time.Duration {
 	c.expectedTurn = 0
-	if turn := s.nextTurnLength(c.inst); s.waiting > 0 && length > turn+turn/2 {
+	turn := cmp.Or(c.restOfTurn, s.nextTurnLength(c.inst))
+	if s.waiting > 0 && !c.light && length > turn+turn/2 {
 		c.expectedTurn = s.uncutLength(s.now, turn)
 		return turn
 	}
@@ -253,7 +278,7 @@ func (s *rounds) shortenLeases() {
 	if s.allFit() {
 		return
 	}
-	round, occupied := s.roundLength(), 0.0
+	occupied := 0.0
 	for _, c := range s.clients {
 		if s.occupies(c) {
 			occupied += c.inst.slice.SMPct
@@ -266,7 +291,7 @@ func (s *rounds) shortenLeases() {
 			occupied += c.inst.slice.SMPct
 		default:
 			s.waiting++
-			s.seldom = s.seldom || c.since-c.lastReturn >= round
+			s.seldom = s.seldom || c.since-c.lastReturn >= s.round
 		}
 	}
 	if !s.usesRounds() || s.waiting == 0 {
@@ -274,6 +299,9 @@ func (s *rounds) shortenLeases() {
 	}
 	s.rankTurns()
 	for _, c := range s.running {
+		if c.light {
+			continue
+		}
 		turn := s.nextTurnLength(c.inst)
 		switch end := c.turnStart + s.revokeAfter(c, turn); {
 		case end >= c.end:

@@ -25,6 +25,9 @@ type budget struct{ missing, owed, left time.Duration }
 // budgetStatus returns the reason for a lease of the client, from the budget of its instance.
 func budgetStatus(c *client) why {
 	if missing := c.inst.guaranteed(); missing > 0 {
+		if c.light {
+			return why{code: usesLittle, budget: budget{missing: missing}}
+		}
 		return why{code: belowRequest, budget: budget{missing: missing}}
 	}
 	left := c.inst.remainingBudget()
@@ -42,12 +45,14 @@ func (w why) full() reason.Reason {
 		params = append(params, reason.Number("client", w.other.id), reason.Text("instance", w.other.inst.id))
 	}
 	switch w.code {
-	case belowRequest, owesTime, aboveRequest, smsNeeded:
+	case usesLittle, belowRequest, owesTime, aboveRequest, smsNeeded:
 		params = w.budget.append(params)
 	case budgetUsedUp:
 		params = append(params, reason.Millis("left_ms", w.budget.left))
 	case afterOther:
 		params = append(params, reason.Number("occupied_pct", w.pct))
+	case handoverLimit:
+		params = append(params, reason.Millis("in_ms", w.in))
 	case waitingForSMs:
 		params = append(params, reason.Number("sm_pct", w.pct), reason.Millis("in_ms", w.in))
 	case turnOfOther:

@@ -1,0 +1,131 @@
+package token
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	lightWindows   = 10       // use is averaged over this number of windows
+	lightUse       = 0.75     // an instance becomes light below this part of its fair request
+	lightHandovers = 1. / 10. // hand-overs to light clients and back take at most this part of a window
+)
+
+// usage is what an instance used in this window and in earlier ones, for the decision whether it is
+// light.
+type usage struct {
+	earlier   []time.Duration // GPU time and hand-overs of each of the last lightWindows windows, newest last
+	recent    time.Duration   // sum of earlier
+	handovers time.Duration   // charged in this window for hand-overs to its light clients and back
+	light     bool            // it was light at the last decision
+}
+
+// closeWindow moves the GPU time used in this window, and the hand-overs, to the earlier windows.
+func (u *usage) closeWindow(used time.Duration) {
+	if len(u.earlier) == lightWindows {
+		u.recent -= u.earlier[0]
+		u.earlier = slices.Delete(u.earlier, 0, 1)
+	}
+	u.earlier = append(u.earlier, used+u.handovers)
+	u.recent += used + u.handovers
+	u.handovers = 0
+}
+
+// light decides which clients are light, and charges the hand-overs that they cause.
+type light struct {
+	*ledger
+	*rounds
+	handovers time.Duration // charged in this window for hand-overs to light clients and back
+	promised  float64       // sum of the requests of the instances that have used the GPU lately, as parts of the GPU; set by selectLight
+}
+
+// selectLight selects the light clients, and ends the leases that hold SMs which light clients need.
+func (s *light) selectLight() {
+	if s.round == 0 || s.allFit() {
+		return
+	}
+	s.sumRequests()
+	occupied, handovers, handover := 0.0, s.handovers, 2*max(s.cost, minLead)
+	for _, c := range s.clients {
+		if s.occupies(c) {
+			occupied += c.inst.slice.SMPct
+		}
+		if c.state == Running && c.end <= s.now {
+			c.light = c.light && s.isLight(c.inst) && s.lightLease(c) >= s.minLease(c.inst)
+		}
+		if c.light {
+			handovers += handover
+		}
+	}
+	displace := false
+	for _, c := range s.clients {
+		c.overHandoverLimit = false
+		if c.state != Waiting || c.burst >= s.round || s.fits(occupied, c) {
+			continue
+		}
+		if !c.light && s.isLight(c.inst) {
+			c.light = handovers+handover <= time.Duration(lightHandovers*float64(s.window))
+			c.overHandoverLimit = !c.light
+			if c.light {
+				handovers += handover
+			}
+		}
+		displace = displace || c.light
+	}
+	if !displace {
+		return
+	}
+	for _, c := range s.running {
+		if !c.light && !c.urgent && c.end > s.now && !c.inst.hasTurn(s.now-s.start) {
+			c.restOfTurn, c.end = c.end-s.now, s.now
+		}
+	}
+}
+
+// isLight reports whether the instance's use over the last windows is small compared with its fair
+// request, it misses a part of that request in this window, and it has no debt. An instance is not
+// light in its first window. A light instance remains light until its use reaches its fair request.
+func (s *light) isLight(i *instance) bool {
+	fair, most := s.fairRequest(i), 1.0
+	if !i.usage.light {
+		most = lightUse
+	}
+	used := i.used + i.leasedTime
+	i.usage.light = i.debt == 0 && i.recent+i.usage.handovers+used < time.Duration(most*float64(len(i.earlier))*float64(fair))
+	return i.usage.light && min(fair-used, i.guaranteed()) >= s.minLease(i)
+}
+
+// sumRequests sets promised.
+func (s *light) sumRequests() {
+	s.promised = 0
+	for _, i := range s.instances {
+		if i.activeClients > 0 || i.used > 0 || i.recent > 0 {
+			s.promised += i.slice.QuotaRequest * i.slice.SMPct / s.smLimit
+		}
+	}
+}
+
+// fairRequest returns the instance's request per window, or a proportionally smaller time if the
+// requests of all instances that have used the GPU lately exceed the GPU.
+func (s *light) fairRequest(i *instance) time.Duration {
+	return time.Duration(float64(i.request) / max(1, s.promised))
+}
+
+// lightLease returns the length of the lease of a light client: a round, less the time that it has
+// used since it was idle, but no more than its instance misses of its fair request.
+func (s *light) lightLease(c *client) time.Duration {
+	burst := c.burst
+	if c.holdsLease() {
+		burst += s.now - c.since
+	}
+	return min(s.round-burst, s.fairRequest(c.inst)-c.inst.used-c.inst.leasedTime)
+}
+
+// chargeHandovers charges a light client for the usual time of two hand-overs when it returns its
+// lease.
+func (s *light) chargeHandovers(c *client) {
+	if c.light {
+		c.inst.usage.handovers += 2 * s.cost
+		s.handovers += 2 * s.cost
+	}
+}
