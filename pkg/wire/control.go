@@ -207,7 +207,7 @@ type GPUStatus struct {
 	GPU          string  `json:"gpu"`
 	SMRunningPct float64 `json:"sm_running_pct"` // sum of the SM shares that hold a lease; above 100 only while a lease drains longer than announced
 	// RoundMS and HandoverMS are 0 if clients do not take turns in rounds.
-	RoundMS    float64        `json:"round_ms"`    // current length of a round
+	RoundMS    float64        `json:"round_ms"`     // current length of a round
 	HandoverMS float64        `json:"hand_over_ms"` // usual time for which a hand-over leaves the GPU idle, from which RoundMS follows
 	Clients    []ClientStatus `json:"clients"`
 }
