@@ -17,7 +17,10 @@ type Kind struct {
 	New  func([]plan.Device, DiluOptions) *Fleet
 }
 
-// kinds lists the schedulers in the order of the man page. The first is the default.
+// kinds lists the schedulers in the order of the man page. The first is the default. In the
+// formulas, Σ is the sum over the instances on a GPU, request and limit are their SM request and
+// SM limit as fractions of the GPU, and M is the memory of the GPU. α and β are DiluOptions.Alpha
+// and Beta for dilu, and their defaults for infless.
 var kinds = []Kind{
 	{
 		Name: "dilu", Help: "places an instance on a GPU if the sum of SM requests stays at most --omega, the sum of SM limits at most --gamma, and the memory fits; prefers GPUs in use that run a function which already shares a GPU with the instance's function, then other GPUs in use; among these, prefers the lowest α(1 − Σ request) + β(1 − Σ memory / M) (Dilu, section 3.3)",
