@@ -90,11 +90,12 @@ address, a line on standard error names the call and the error.
 
 If COMMAND is docker run, podman run, nerdctl run or docker compose run, its new
 container is in the slice: gfaas run inserts arguments like those of gfaas
-docker-args directly after the word run, and ends when the container ends. Other
-commands that make another process run a program are refused with exit status 126,
-because the program would be outside the slice. These are docker exec, start,
-restart, create and compose up, commands for an engine on another machine, and
-programs such as sudo, ssh and systemd-run.
+docker-args directly after the word run, and ends when the container ends. docker
+compose run cannot take the arguments for a real GPU, so it works only with the
+simulated GPU (--gpu sim). Other commands that make another process run a program are
+refused with exit status 126, because the program would be outside the slice. These
+are docker exec, start, restart, create and compose up, commands for an engine on
+another machine, and programs such as sudo, ssh and systemd-run.
 
 A process may lose the preload library, for example if a Go program or a static
 shell starts it with another environment. If such a process uses the GPU, nothing
