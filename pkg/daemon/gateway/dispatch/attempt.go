@@ -13,8 +13,9 @@ import (
 )
 
 // Attempt is the policy's view of a call. It waits in a queue and then runs on an instance.
-// If the instance fails to answer, Retry puts the attempt back into the queue. The zero
-// value is ready for Submit or Probe.
+// If the instance fails to answer, Retry puts the same Attempt back into the queue, so that
+// one Attempt represents all tries of a call, one after another. The zero value is ready for
+// Submit or Probe.
 type Attempt struct {
 	d        *Dispatcher
 	function *Function

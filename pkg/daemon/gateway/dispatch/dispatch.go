@@ -7,8 +7,10 @@
 //     a function's comment means that the caller holds it.
 //  2. Work that takes time (starting, stopping and parking instances) belongs to the Shell,
 //     which reports the outcome later.
-//  3. A call has one Attempt. The attempt's Turn tells the call on which instance to run, or
-//     why it is refused.
+//  3. A call has one Attempt, from Submit to Finish, even if it is sent more than once. Each
+//     turn that the attempt receives tells the call on which instance to run, or why it is
+//     refused. If the instance fails to answer, Retry puts the same attempt back into the
+//     queue, and it receives another turn.
 //  4. The policy knows two kinds of Instances. The gateway's own are started and stopped at
 //     the policy's request. Instances of a plan (gfaas up) only receive calls; the policy
 //     neither starts nor stops them.
