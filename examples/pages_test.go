@@ -30,6 +30,7 @@ var notRun = map[string]map[string]string{
 	"docs/how-to/upgrade.md": {
 		"sudo apt install ./gfaas_NEW_amd64.deb": "needs root",
 		"git pull && make && sudo make install":  "needs root",
+		"sudo systemctl daemon-reload":           "needs root and systemd",
 	},
 }
 
