@@ -48,7 +48,7 @@ func (o *planOptions) noteUnstableRows(p plan.Plan, in policy.Input) {
 					continue
 				}
 				noted[r.Line] = true
-				o.env.Notef("note: the plan for %s uses an unstable row (%s:%d: sm_pct %s, quota %s, batch %d), whose figures kept changing or are imprecise; measure it for longer",
+				o.env.Notef("note: the plan for %s uses an unstable row (%s:%d: sm_pct %s, quota %s, batch %d), whose figures kept changing or are imprecise; measure it for longer with gfaas-profile run --duration",
 					i.Function, o.files.profile, r.Line, csvfile.Format(i.SMPct), csvfile.Format(i.QuotaRequest), i.Batch)
 			}
 		}
