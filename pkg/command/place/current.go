@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
@@ -71,19 +72,33 @@ func (o *planOptions) makePlan(cmd *cobra.Command, in policy.Input) (plan.Plan, 
 	if err := o.adoptModel(cmd, current); err != nil {
 		return plan.Plan{}, nil, err
 	}
-	p, reasons, err := policy.Incremental(current, in, policy.IncrementalOptions{
+	replanned, err := policy.Incremental(current, in, policy.IncrementalOptions{
 		TieBreak: o.options.TieBreak, MaxMoves: o.current.moves, Threshold: o.current.threshold, ShareModels: o.options.ShareModels,
 	}, o.withoutReasons().runAlgorithm) // its plan is not the result, so its reasons would mislead
 	if err != nil {
 		return plan.Plan{}, nil, err
 	}
-	changes := diff.Plans(current, p)
+	changes := diff.Plans(current, replanned.Plan)
 	for i, c := range changes {
 		if c.Kind != diff.Keep {
-			changes[i].Reason = reasons[c.ID]
+			changes[i].Reason = replanned.Reasons[c.ID]
 		}
 	}
-	return p, changes, nil
+	o.current.noteServable(o.env, replanned.Servable)
+	return replanned.Plan, changes, nil
+}
+
+// noteServable prints a note about demand that only a new plan, without the running instances, serves.
+func (c *currentOptions) noteServable(env *cli.Env, servable []plan.Unplaced) {
+	if len(servable) == 0 {
+		return
+	}
+	var parts []string
+	for _, u := range servable {
+		parts = append(parts, csvfile.Format(u.RPS)+" requests/s of "+u.Function)
+	}
+	env.Notef("note: the plan leaves demand unplaced that a new plan would serve: %s; allow more moves of running instances (--max-moves is %d), or plan without --current; gfaas up then replaces the running instances",
+		planning.List(parts), c.moves)
 }
 
 // adoptModel sets the model of how instances share a GPU to that of the current

@@ -104,8 +104,10 @@ the configurations of heuristic scaling (see fast), on the GPUs where they leave
 least room. The second way uses --algorithm for the demand that does not fit on the
 GPUs in use. --max-moves allows some running instances to stop and start elsewhere. An
 instance that cannot stay (its GPU is missing, or its configuration misses the
-objective) stops in any case, and does not count as a move. The table lists the
-instances that stop, start and stay; for other formats, use gfaas-place diff.
+objective) stops in any case, and does not count as a move. If the running instances
+leave no room for demand that a new plan would serve, a note names this demand. The
+table lists the instances that stop, start and stay; for other formats, use
+gfaas-place diff.
 
 What-if. --what-if lists factors for the rates (rps) and the objectives (slo), and
 kinds of arrivals (arrivals=poisson,steady). The command plans for each combination,

@@ -29,8 +29,8 @@ func planners(shared bool) map[string]Planner {
 			if err != nil {
 				return current, err
 			}
-			p, _, err := Incremental(current, in, IncrementalOptions{ShareModels: shared}, jointly(plan.ModelRect))
-			return p, err
+			made, err := Incremental(current, in, IncrementalOptions{ShareModels: shared}, jointly(plan.ModelRect))
+			return made.Plan, err
 		},
 	}
 	if !shared {

@@ -89,8 +89,8 @@ func TestReasonOfSmallGPUs(t *testing.T) {
 	for name, planner := range map[string]Planner{
 		"fast": fastPlanner, "joint": joint,
 		"incremental": func(in Input) (plan.Plan, error) {
-			p, _, err := Incremental(plan.Plan{Version: plan.Version, Model: plan.ModelRect}, in, IncrementalOptions{TieBreak: LargerQuota, Threshold: maxrect.DefaultThreshold}, fastPlanner)
-			return p, err
+			made, err := Incremental(plan.Plan{Version: plan.Version, Model: plan.ModelRect}, in, IncrementalOptions{TieBreak: LargerQuota, Threshold: maxrect.DefaultThreshold}, fastPlanner)
+			return made.Plan, err
 		},
 	} {
 		p, err := planner(in)

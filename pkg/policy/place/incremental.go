@@ -25,6 +25,15 @@ type IncrementalOptions struct {
 	order  Order // in which new instances are packed
 }
 
+// Replanned is the result of Incremental.
+type Replanned struct {
+	Plan    plan.Plan
+	Reasons map[string]reason.Reason // why each instance starts or stops, by ID
+	// Servable is demand that Plan leaves unplaced, but that a plan without regard to running
+	// instances would serve. Its reasons are empty.
+	Servable []plan.Unplaced
+}
+
 // Incremental plans for a demand that has changed while a plan is running:
 //
 //   - Running instances that are still wanted stay on their GPUs.
@@ -35,8 +44,8 @@ type IncrementalOptions struct {
 //   - The planner also gives the bound, so it must plan for the current plan's model.
 //
 // The IDs, GPUs and places of instances that keep running stay the same, and an unchanged demand
-// gives the same plan. Incremental also returns, by ID, why each instance starts or stops.
-func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Planner) (p plan.Plan, reasons map[string]reason.Reason, err error) {
+// gives the same plan.
+func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Planner) (Replanned, error) {
 	o.tokens = current.Model == plan.ModelTokens
 	var models []string
 	for _, g := range current.GPUs {
@@ -45,7 +54,7 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 	in = in.splitByModel(models...)
 	fresh, err := planner(in)
 	if err != nil {
-		return plan.Plan{}, nil, err
+		return Replanned{}, err
 	}
 	best := newRevision(current, in, o)
 	best.shrink(current)
@@ -62,7 +71,38 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 	if o.MaxMoves > 0 {
 		best.move(o.MaxMoves)
 	}
-	return best.plan(current, fresh), best.reasons, nil
+	p := best.plan(current, fresh)
+	return Replanned{Plan: p, Reasons: best.reasons, Servable: servable(p, fresh)}, nil
+}
+
+// servable returns the demand that p leaves unplaced although the plan fresh serves it. It returns
+// nil unless fresh serves more in all.
+func servable(p, fresh plan.Plan) (more []plan.Unplaced) {
+	if unservedBy(fresh) >= unservedBy(p) {
+		return nil
+	}
+	for _, u := range p.Unplaced {
+		for _, f := range fresh.Unplaced {
+			if f.Function == u.Function {
+				u.RPS = tidy(u.RPS - f.RPS)
+			}
+		}
+		if u.RPS > 0 {
+			more = append(more, plan.Unplaced{Function: u.Function, RPS: u.RPS})
+		}
+	}
+	return more
+}
+
+// unservedBy returns the sum of the unserved part of each demand of a plan, like
+// revision.unserved.
+func unservedBy(p plan.Plan) (sum float64) {
+	for _, d := range p.Demand {
+		if d.RPS > 0 {
+			sum += max(d.RPS-d.ServedRPS, 0) / d.RPS
+		}
+	}
+	return sum
 }
 
 // unmet reports whether any function that has a configuration has missing demand.

@@ -27,12 +27,18 @@ func fastPlanner(in Input) (plan.Plan, error) {
 
 func incrementally(t fataler, current plan.Plan, in Input, o IncrementalOptions, planner Planner) (plan.Plan, map[string]reason.Reason) {
 	o.TieBreak, o.Threshold = LargerQuota, maxrect.DefaultThreshold
-	p, why, err := Incremental(current, in, o, planner)
+	made, err := Incremental(current, in, o, planner)
 	if err != nil {
 		t.Fatalf("make an incremental plan: %v", err)
 	}
+	p, why := made.Plan, made.Reasons
 	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
 		t.Fatalf("violations: got %+v, want none in\n%+v", found, p)
+	}
+	for _, s := range made.Servable {
+		if !slices.ContainsFunc(p.Unplaced, func(u plan.Unplaced) bool { return u.Function == s.Function && s.RPS > 0 && s.RPS <= u.RPS }) {
+			t.Fatalf("servable demand: got %+v, want a part of the unplaced demand, %+v", s, p.Unplaced)
+		}
 	}
 	return p, why
 }
@@ -64,6 +70,37 @@ func listed(changes []diff.Change, do string) []string {
 		}
 	}
 	return out
+}
+
+// TestServable checks that Incremental returns the demand that only a plan from nothing serves.
+func TestServable(t *testing.T) {
+	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50), row("whole", 100, 1, 60)}
+	gpus := []plan.Device{{Node: "n"}, {Node: "n", Index: 1}, {Node: "n", Index: 2}}
+	current, err := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "b", 50, "c", 50), Devices: gpus})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		gpus   int
+		demand []plan.Demand
+		moves  int
+		want   []plan.Unplaced
+	}{
+		"all of a function":              {2, demand("a", 50, "c", 50, "whole", 60), 0, []plan.Unplaced{{Function: "whole", RPS: 60}}},
+		"a part of a function":           {3, demand("a", 50, "c", 50, "whole", 120), 0, []plan.Unplaced{{Function: "whole", RPS: 60}}},
+		"with moves":                     {2, demand("a", 50, "c", 50, "whole", 60), 1, nil},
+		"nothing unplaced":               {2, demand("a", 50, "c", 50), 0, nil},
+		"a new plan serves no more":      {2, demand("a", 50, "b", 50, "c", 50, "whole", 60), 0, nil},
+		"function without configuration": {2, demand("a", 50, "unknown", 60), 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := Input{Profile: rows, Demand: c.demand, Devices: gpus[:c.gpus]}
+			made, err := Incremental(current, in, IncrementalOptions{TieBreak: LargerQuota, Threshold: maxrect.DefaultThreshold, MaxMoves: c.moves}, fastPlanner)
+			if err != nil || !slices.Equal(made.Servable, c.want) {
+				t.Errorf("got %+v, %v; want %+v", made.Servable, err, c.want)
+			}
+		})
+	}
 }
 
 func TestIncremental(t *testing.T) {
@@ -284,8 +321,8 @@ func TestIncrementalKeepsBesideWhatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	current.GPUs[0].Node = "n"
-	p, why, err := Incremental(current, in, IncrementalOptions{ShareModels: true}, planner)
-	if err != nil || p.Demand[1].ServedRPS != 4 || len(why) > 0 {
-		t.Errorf("got %v, demand %+v, reasons %v; want 4 requests a second of the second function served, and no changes", err, p.Demand, why)
+	made, err := Incremental(current, in, IncrementalOptions{ShareModels: true}, planner)
+	if err != nil || made.Plan.Demand[1].ServedRPS != 4 || len(made.Reasons) > 0 {
+		t.Errorf("got %v, demand %+v, reasons %v; want 4 requests a second of the second function served, and no changes", err, made.Plan.Demand, made.Reasons)
 	}
 }

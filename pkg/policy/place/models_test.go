@@ -42,8 +42,8 @@ func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 			if err != nil {
 				return current, err
 			}
-			p, _, err := Incremental(current, in, o, planner)
-			return p, err
+			made, err := Incremental(current, in, o, planner)
+			return made.Plan, err
 		}
 	}
 	for name, c := range map[string]struct {
