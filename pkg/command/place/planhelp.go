@@ -112,7 +112,8 @@ gfaas-place diff.
 What-if. --what-if lists factors for the rates (rps) and the objectives (slo), and
 kinds of arrivals (arrivals=poisson,steady). The command plans for each combination,
 and prints one row with the number of GPUs for each, as CSV unless you give -o. The
-exit status is 0 even if some demand is unplaced.`
+column unplaced is the number of functions with unplaced demand; -o json also has
+their names (unplaced_functions). The exit status is 0 even if some demand is unplaced.`
 
 const planExample = `  # Plan for two functions and print tables
   gfaas-place plan --profile profile.csv --demand resnet=250,bert=40

@@ -76,8 +76,11 @@ type outcome struct {
 	Bound       int     `json:"bound"`
 	BoundMethod string  `json:"bound_method"`
 	Instances   int     `json:"instances"`
-	Unplaced    int     `json:"unplaced"` // functions
+	Unplaced    int     `json:"unplaced"` // number of functions
 	UnplacedRPS float64 `json:"unplaced_rps"`
+	// UnplacedFunctions has the names of these functions. CSV and table have only their number,
+	// because a large fleet would need very long cells.
+	UnplacedFunctions []string `json:"unplaced_functions"`
 }
 
 // whatIf makes a plan for every combination of factors and arrivals, and prints a line for each.
@@ -137,8 +140,10 @@ func (o *planOptions) outcome(in policy.Input, rps, slo float64, arrivals string
 		return out, err
 	}
 	out.GPUsUsed, out.Bound, out.BoundMethod, out.Unplaced = p.GPUsUsed, p.Bound, p.BoundMethod, len(p.Unplaced)
+	out.UnplacedFunctions = []string{}
 	for _, u := range p.Unplaced {
 		out.UnplacedRPS += u.RPS
+		out.UnplacedFunctions = append(out.UnplacedFunctions, u.Function)
 	}
 	instances := map[string]bool{}
 	for _, g := range p.GPUs {
