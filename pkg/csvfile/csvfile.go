@@ -187,7 +187,8 @@ func Lacks(header []string, column string, called ...string) string {
 }
 
 // noteIgnored adds a note about each ignored column that resembles a missing column or begins like a known one. If all is
-// true, it adds a note about each ignored column that has a name.
+// true, it adds a note about each ignored column that has a name. Notes about columns that resemble a missing one appear
+// even under --quiet: the name is probably misspelt, and its values would be lost without a word.
 func noteIgnored[T any](file io.Reader, header []string, columns []Column[T], name string, all bool) {
 	known := Header(columns)
 	missing := absent(header, columns)
@@ -207,7 +208,7 @@ func noteIgnored[T any](file io.Reader, header []string, columns []Column[T], na
 		const what = "%s:1: %s: not a column of this file, so it is ignored"
 		switch {
 		case meant != "":
-			textfile.Notef(file, what+": %s?", name, Quote(cell), meant)
+			textfile.AlwaysNotef(file, what+": %s?", name, Quote(cell), meant)
 		case all && cell != "", textfile.Begins(cell, known) != "":
 			textfile.Notef(file, what, name, Quote(cell))
 		}

@@ -348,7 +348,8 @@ func TestUnknownColumns(t *testing.T) {
 	for text, of := range read {
 		for _, column := range []string{"rate", "owner", "qps"} {
 			var notes []string
-			file := textfile.Noting(strings.NewReader(fmt.Sprintf(text, column)), func(text string) { notes = append(notes, text) })
+			note := func(text string) { notes = append(notes, text) }
+			file := textfile.Noting(strings.NewReader(fmt.Sprintf(text, column)), note, note)
 			want := fmt.Sprintf("f.csv:1: %q: not a column of this file, so it is ignored", column)
 			if err := of(file); err != nil || !slices.Equal(notes, []string{want}) {
 				t.Errorf("%q: %q, %v; want %q", fmt.Sprintf(text, column), notes, err, want)

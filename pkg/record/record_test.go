@@ -99,7 +99,8 @@ func TestTornRecordGivesNote(t *testing.T) {
 		header + body[:strings.Index(body, "\n")+1+20]: "r.jsonl:3: the line has no end, as where a writer was killed: it is left out",
 	} {
 		var notes []string
-		r, err := record.NewReader(textfile.Noting(strings.NewReader(text), func(note string) { notes = append(notes, note) }), "r.jsonl")
+		note := func(text string) { notes = append(notes, text) }
+		r, err := record.NewReader(textfile.Noting(strings.NewReader(text), note, note), "r.jsonl")
 		for err == nil {
 			_, _, err = r.Next()
 		}

@@ -28,14 +28,14 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Where, f.What)
 }
 
-// noting is a file with a function for notes.
+// noting is a file with functions for notes.
 type noting struct {
 	io.Reader
-	note func(text string)
+	note, always func(text string)
 }
 
-// Noting returns a reader of the file. Notef passes notes about the file to note.
-func Noting(r io.Reader, note func(text string)) io.Reader { return noting{r, note} }
+// Noting returns a reader of the file. Notef passes notes about the file to note, and AlwaysNotef to always.
+func Noting(r io.Reader, note, always func(text string)) io.Reader { return noting{r, note, always} }
 
 // Notef adds a note about a file. It does nothing unless the file comes from Noting.
 func Notef(file io.Reader, format string, args ...any) {
@@ -44,10 +44,18 @@ func Notef(file io.Reader, format string, args ...any) {
 	}
 }
 
-// Instead returns r with the function for notes of file, for a reader that reads a copy.
+// AlwaysNotef adds a note about a probable mistake in a file, which even --quiet does not hide. It does nothing unless the
+// file comes from Noting.
+func AlwaysNotef(file io.Reader, format string, args ...any) {
+	if n, listens := file.(noting); listens {
+		n.always(fmt.Sprintf(format, args...))
+	}
+}
+
+// Instead returns r with the functions for notes of file, for a reader that reads a copy.
 func Instead(file, r io.Reader) io.Reader {
 	if n, listens := file.(noting); listens {
-		return noting{r, n.note}
+		return noting{r, n.note, n.always}
 	}
 	return r
 }

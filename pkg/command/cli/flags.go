@@ -72,7 +72,7 @@ func (env *Env) addCommon(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	pf := root.PersistentFlags()
 	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this `file` atomically")
-	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "print only errors to standard error")
+	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "print only errors, and notes about misspelt CSV columns, to standard error")
 	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "print more details to standard error")
 	pf.BoolVar(&env.noColor, "no-color", false, "print without colours (also NO_COLOR)")
 	pf.StringVar(&env.config, "config", "", "settings `file` (default $XDG_CONFIG_HOME/gfaas/config.yaml)")

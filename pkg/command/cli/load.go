@@ -14,7 +14,7 @@ import (
 // for error messages and prints the parser's notes.
 func Load[T any](env *Env, path string, read func(r io.Reader, name string) (T, error)) (T, error) {
 	noting := func(r io.Reader) io.Reader {
-		return textfile.Noting(r, func(text string) { env.Notef("note: %s", text) })
+		return textfile.Noting(r, func(text string) { env.Notef("note: %s", text) }, func(text string) { env.AlwaysNotef("note: %s", text) })
 	}
 	if path == "-" {
 		return read(noting(env.In), textfile.Stdin)

@@ -13,11 +13,18 @@ import (
 
 // Notef prints a message to standard error unless --quiet is set, and passes it to env.Noted.
 func (env *Env) Notef(format string, args ...any) {
+	env.notef(!env.Quiet, format, args...)
+}
+
+// AlwaysNotef is Notef, but prints the message even if --quiet is set.
+func (env *Env) AlwaysNotef(format string, args ...any) { env.notef(true, format, args...) }
+
+func (env *Env) notef(prints bool, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if env.Noted != nil {
 		env.Noted(text)
 	}
-	if !env.Quiet {
+	if prints {
 		env.printMessage(text)
 	}
 }
