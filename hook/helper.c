@@ -33,6 +33,7 @@
 #define TICK_MS 1       /* poll interval while a lease holds */
 #define IDLE_NS 2000000 /* idle time after which a lease is returned */
 #define SHARED_IDLE_NS 900000 /* the same while other clients may want the GPU: at the next tick */
+#define TICK_SLACK_NS 100000  /* a hold ends at the tick before it by this much, or later */
 #define ASKED_MS 20     /* poll interval of the gate after a request */
 #define OWN_MS 250      /* interval of checks that the connection is still the library's */
 #define PAUSE_NS 1000000        /* pause between two leases that served refused work only; it doubles */
@@ -136,6 +137,16 @@ static bool expired(struct gf_device *device, struct watch *w, bool same, uint64
     return length && now - w->renewed >= length;
 }
 
+/* Returns how long the program may be idle before its lease is returned, in ns. The daemon allows more
+ * than usual if the program usually launches again soon. */
+static uint64_t longest_idle(const struct gf_slot *slot)
+{
+    uint64_t hold = gf_load(&slot->hold_ns);
+    if (!gf_load(&slot->turn_ns))
+        return IDLE_NS;
+    return hold > SHARED_IDLE_NS + TICK_SLACK_NS ? hold - TICK_SLACK_NS : SHARED_IDLE_NS;
+}
+
 /* Checks a running lease. Ends it if it has expired; if for a while nothing was launched, nothing is
  * in flight and no thread waits for blocks; or, at once, if the driver refused all its work. */
 static void check_lease(struct gf_device *device, struct watch *w, uint32_t lease)
@@ -150,8 +161,7 @@ static void check_lease(struct gf_device *device, struct watch *w, uint32_t leas
     w->lease = lease;
     w->works = works;
     w->quiet_since = !quiet ? 0 : w->quiet_since ? w->quiet_since : now;
-    uint64_t patience = gf_load(&device->slot->turn_ns) ? SHARED_IDLE_NS : IDLE_NS;
-    if (!is_expired && !unused && (!quiet || now - w->quiet_since < patience))
+    if (!is_expired && !unused && (!quiet || now - w->quiet_since < longest_idle(device->slot)))
         return;
     w->quiet_since = 0;
     if (!__atomic_compare_exchange_n(device->gate, &lease, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))

@@ -184,7 +184,8 @@ struct gf_slot {
 	uint64_t lead_ns;
 	uint32_t pid;
 	uint32_t reserved;
-	uint8_t pad[16];
+	uint64_t hold_ns;
+	uint8_t pad[8];
 	uint64_t mem_used;
 	uint64_t launches;
 	uint64_t blocked_ns;
@@ -203,7 +204,8 @@ _Static_assert(offsetof(struct gf_slot, mem_foreign) == 24, "layout of gf_slot")
 _Static_assert(offsetof(struct gf_slot, lead_ns) == 32, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, pid) == 40, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, reserved) == 44, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, pad) == 48, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, hold_ns) == 48, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, pad) == 56, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_used) == 64, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");

@@ -104,3 +104,29 @@ func TestRefusedWorkPauses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHoldKeepsIdleLease checks that an idle program keeps its lease for the time that the daemon has
+// set, and without such a time returns it.
+func TestHoldKeepsIdleLease(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.listen()
+	p := f.run(f.env(1), "check/drive", "2")
+	m := f.member(0)
+	atomic.StoreUint64(&m.slot().TurnNS, uint64(10*time.Millisecond))
+	for n, hold := range []time.Duration{0, 100 * time.Millisecond} {
+		atomic.StoreUint64(&m.slot().HoldNS, uint64(hold))
+		p.order(0, 0, 1, 1)
+		m.awaitRequest()
+		lease := m.open()
+		f.eventually("the program launches a kernel", func() bool { return p.launches(0, 0) > n })
+		launched := time.Now()
+		m.awaitReturn(lease)
+		if idle := time.Since(launched); idle < hold*9/10 {
+			t.Errorf("hold %v: got the lease back %v after the launch, want %v or more", hold, idle, hold*9/10)
+		}
+	}
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}

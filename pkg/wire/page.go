@@ -57,7 +57,8 @@ type PageSlot struct {
 	LeadNS     uint64 // how long before the end of its work in flight the process sends Ending (PageEndings)
 	PID        uint32 // of the process, in the daemon's PID namespace; 0: not visible there, or no PagePIDs
 	Reserved   uint32
-	Pad        [16]byte
+	HoldNS     uint64 // how long the process keeps its lease while it is idle, before it returns it to other clients; 0: the library's default
+	Pad        [8]byte
 	MemUsed    uint64 // bytes allocated; written by the process
 	Launches   uint64 // number of launches; written by the process
 	BlockedNS  uint64 // time spent at a closed gate; written by the process

@@ -83,7 +83,7 @@ func (g *device) grant(a policy.Grant) {
 		return
 	}
 	c.grantedAt, c.lease, c.requestPending, c.violations = time.Now(), a.Lease, false, 0
-	c.page.setTurn(c.slot, a.Turn, a.Lead)
+	c.page.setLease(c.slot, a)
 	c.page.setGate(c.slot, a.Lease)
 	g.schedulers.startRenewing()
 	g.grants.Inc()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -102,11 +103,14 @@ func wakeAll(word *uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, math.MaxInt32, 0, 0, 0)
 }
 
-// setTurn sets how long the next lease lasts while other clients wait (turn), and how long before the
-// end of its work in flight the process announces that end (lead).
-func (p *page) setTurn(n int, turn, lead time.Duration) {
-	atomic.StoreUint64(&p.slot(n).TurnNS, uint64(turn))
-	atomic.StoreUint64(&p.slot(n).LeadNS, uint64(lead))
+// setLease sets the properties of the next lease: how long it lasts while other clients wait (turn),
+// how long before the end of its work in flight the process announces that end (lead), and how
+// long the process keeps it while it is idle (hold).
+func (p *page) setLease(n int, a policy.Grant) {
+	s := p.slot(n)
+	atomic.StoreUint64(&s.TurnNS, uint64(a.Turn))
+	atomic.StoreUint64(&s.LeadNS, uint64(a.Lead))
+	atomic.StoreUint64(&s.HoldNS, uint64(a.Hold))
 }
 
 // clear closes the gate and resets the slot.

@@ -328,7 +328,7 @@ func (s *admission) grant(c *client, end time.Duration, w why) {
 	c.startDelay = s.othersInFlight(c)
 	s.lease = validLease(s.lease + 1)
 	s.running = append(s.running, c)
-	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.contendedTurn(c.inst), Lead: s.lead, Reason: w.full()})
+	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.contendedTurn(c.inst), Lead: s.lead, Hold: c.leaseHold(), Reason: w.full()})
 	c.inst.runningClients++
 	c.restOfTurn = 0
 	for _, o := range s.clients {

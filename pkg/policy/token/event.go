@@ -133,8 +133,16 @@ type Grant struct {
 	// (Ending): about the duration of a hand-over. 0: announcements are of no use.
 	Lead time.Duration
 
+	// Hold is how long the client should keep the lease while it is idle, because it usually
+	// launches again within this time. 0: its own default, about DefaultHold.
+	Hold time.Duration
+
 	Reason reason.Reason
 }
+
+// DefaultHold is how long the preload library keeps a lease while the program is idle and other
+// clients may want the GPU, unless Grant.Hold is set.
+const DefaultHold = time.Millisecond
 
 // Revoke closes a client's gate and asks the client to return its lease.
 type Revoke struct {

@@ -59,6 +59,7 @@ type simClient struct {
 	stream         *requestStream // requests that it serves, instead of launching continuously; nil: none
 
 	lease         uint32
+	hold          time.Duration // of the current lease
 	since         time.Duration // start of the time that it measures: the grant plus delay
 	workStart     time.Duration // start of its own GPU time; later than since if another client's work ran first
 	draining      bool
@@ -166,6 +167,7 @@ func (w *leasedGPU) granted(a Grant) {
 	c.longest = max(c.longest, w.now-c.waitStart)
 	begins := w.now + c.delay
 	c.lease, c.since, c.workStart, c.draining, c.announced = a.Lease, begins, begins, false, false
+	c.hold = a.Hold
 	if c.stream != nil {
 		c.stream.granted(w, c)
 		return

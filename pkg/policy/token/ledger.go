@@ -72,6 +72,7 @@ type client struct {
 	stopped           bool          // was stopped when it was suspended
 	revokeDue         time.Duration // when the lease was due to be revoked; the timer may have been late
 	drain             time.Duration // usual time from a revocation to the return of the lease
+	pauses            pauses
 	burst             time.Duration // GPU time that it has used since it was last idle
 	light             bool          // ranks before others; set by selectLight, until its lease ends
 	overHandoverLimit bool          // would be light, but hand-overs have reached lightHandovers

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -9,6 +10,8 @@ const (
 	lightWindows   = 10       // use is averaged over this number of windows
 	lightUse       = 0.75     // an instance becomes light below this part of its fair request
 	lightHandovers = 1. / 10. // hand-overs to light clients and back take at most this part of a window
+
+	maxHold = 3 * time.Millisecond // longest time for which an idle client keeps its lease
 )
 
 // usage is what an instance used in this window and in earlier ones, for the decision whether it is
@@ -121,11 +124,45 @@ func (s *light) lightLease(c *client) time.Duration {
 	return min(s.round-burst, s.fairRequest(c.inst)-c.inst.used-c.inst.leasedTime)
 }
 
-// chargeHandovers charges a light client for the usual time of two hand-overs when it returns its
-// lease.
+// chargeHandovers charges a light client when it returns its lease: for the usual time of two
+// hand-overs, and for the time for which it was allowed to be idle, beyond the default.
 func (s *light) chargeHandovers(c *client) {
 	if c.light {
-		c.inst.usage.handovers += 2 * s.cost
-		s.handovers += 2 * s.cost
+		lost := 2*s.cost + max(0, c.pauses.hold-DefaultHold)
+		c.inst.usage.handovers += lost
+		s.handovers += lost
 	}
+}
+
+// pauses is what a client's requests after idle times say about its pauses between launches.
+type pauses struct {
+	hold time.Duration // how long the client should keep its lease while it is idle; 0: DefaultHold
+	soon float64       // part of the requests that came within maxHold of the last launch, 0 to 1
+	last time.Duration // usual pause of these requests
+}
+
+// learn learns from a request after an idle time. Under a longer hold, the policy does not see the
+// pauses that end in time. So a request that comes later then says little.
+func (p *pauses) learn(idle time.Duration) {
+	switch pause := idle + cmp.Or(p.hold, DefaultHold); {
+	case pause <= maxHold:
+		p.soon += (1 - p.soon) / 4
+		p.last = max(pause, p.last-p.last/8)
+	case p.hold > 0:
+		p.soon -= p.soon / 64
+	default:
+		p.soon -= p.soon / 4
+	}
+	if p.hold = 0; p.soon > 0.6 {
+		p.hold = min(p.last+p.last/4, maxHold)
+	}
+}
+
+// leaseHold returns how long the client may be idle under the lease that it is granted now. Only light
+// clients may be idle for longer than the default: they are charged for it.
+func (c *client) leaseHold() time.Duration {
+	if !c.light {
+		return 0
+	}
+	return c.pauses.hold
 }

@@ -1,15 +1,12 @@
 package token
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 )
-
-// idleHold is the time for which a client keeps its lease after its last kernel, as the preload
-// library does.
-const idleHold = ms
 
 // requestStream simulates a server that receives requests at random times and launches a few kernels
 // for each.
@@ -23,11 +20,11 @@ type requestStream struct {
 
 	arrivals  []time.Duration // of the requests that are not complete
 	left      int             // kernels of the first of them that have not run
-	busy      bool            // a kernel is in flight, or the next one follows after a pause
-	inFlight  bool
-	returning bool          // the return of its lease is on its way
-	first     time.Duration // start of the first kernel of this lease; 0: none yet
-	last      time.Duration // end of the last kernel of this lease
+	inFlight  bool            // a kernel runs
+	pauses    bool            // the next kernel follows after a pause
+	returning bool            // the return of its lease is on its way
+	first     time.Duration   // start of the first kernel of this lease; 0: none yet
+	last      time.Duration   // end of the last kernel of this lease
 	durations []time.Duration
 	leases    int
 	lost      time.Duration // time of its leases in which the GPU was idle, and of the hand-overs back
@@ -46,13 +43,7 @@ func (r *requestStream) start(w *leasedGPU, c *simClient) {
 			return
 		}
 		r.left = r.kernels
-		switch {
-		case c.lease == 0:
-			c.waitStart = w.now
-			w.step(Request{c.id})
-		case !c.draining && !r.returning:
-			r.launch(w, c)
-		}
+		r.wantsGPU(w, c)
 	})
 }
 
@@ -60,7 +51,7 @@ func (r *requestStream) start(w *leasedGPU, c *simClient) {
 func (r *requestStream) granted(w *leasedGPU, c *simClient) {
 	r.leases++
 	r.first, r.last = 0, w.now
-	if len(r.arrivals) > 0 {
+	if r.left > 0 && !r.pauses {
 		r.launch(w, c)
 	} else {
 		r.endWhenIdle(w, c)
@@ -69,18 +60,16 @@ func (r *requestStream) granted(w *leasedGPU, c *simClient) {
 
 // launch runs the next kernel of the first request.
 func (r *requestStream) launch(w *leasedGPU, c *simClient) {
-	lease := c.lease
 	if r.first == 0 {
 		r.first = w.now
 	}
-	r.busy, r.inFlight = true, true
+	r.inFlight = true
 	w.after(r.kernel, func() {
 		if c.removed {
 			return
 		}
-		r.inFlight, r.last = false, w.now
-		r.left--
-		if r.left == 0 {
+		r.inFlight, r.last, r.pauses = false, w.now, false
+		if r.left--; r.left == 0 {
 			r.durations = append(r.durations, w.now-r.arrivals[0])
 			if r.arrivals = r.arrivals[1:]; len(r.arrivals) > 0 {
 				r.left = r.kernels
@@ -88,28 +77,41 @@ func (r *requestStream) launch(w *leasedGPU, c *simClient) {
 			if r.think {
 				r.start(w, c)
 			}
+		} else if r.pause > 0 {
+			r.pauses = true
+			w.after(r.pause, func() {
+				r.pauses = false
+				r.wantsGPU(w, c)
+			})
 		}
-		r.busy = r.left > 0
 		switch {
 		case c.draining:
 			r.giveBack(w, c)
-		case r.left == 0:
-			r.endWhenIdle(w, c)
+		case r.left > 0 && !r.pauses:
+			r.launch(w, c)
 		default:
-			w.after(r.pause, func() {
-				if c.lease == lease && !c.draining && !c.removed {
-					r.launch(w, c)
-				}
-			})
+			r.endWhenIdle(w, c)
 		}
 	})
 }
 
-// endWhenIdle returns the lease if no request arrives for idleHold.
+// wantsGPU launches a kernel under the client's lease, or requests one.
+func (r *requestStream) wantsGPU(w *leasedGPU, c *simClient) {
+	switch {
+	case c.removed:
+	case c.lease == 0:
+		c.waitStart = w.now
+		w.step(Request{c.id})
+	case !c.draining && !r.returning:
+		r.launch(w, c)
+	}
+}
+
+// endWhenIdle returns the lease if no kernel is launched for the time that the Grant allows.
 func (r *requestStream) endWhenIdle(w *leasedGPU, c *simClient) {
 	lease, last := c.lease, r.last
-	w.after(idleHold, func() {
-		if c.lease == lease && r.last == last && !r.busy && !c.draining && !r.returning && !c.removed {
+	w.after(cmp.Or(c.hold, DefaultHold), func() {
+		if c.lease == lease && r.last == last && !r.inFlight && !c.draining && !r.returning && !c.removed {
 			r.giveBack(w, c)
 		}
 	})
@@ -136,8 +138,8 @@ func (r *requestStream) giveBack(w *leasedGPU, c *simClient) {
 		c.used += used
 		r.lost += w.now - granted - used
 		c.lease, c.waitStart = 0, w.now
-		r.busy, r.returning = false, false
-		w.step(Return{c.id, lease, used, len(r.arrivals) > 0})
+		r.returning = false
+		w.step(Return{c.id, lease, used, r.left > 0 && !r.pauses})
 	})
 }
 
@@ -269,5 +271,30 @@ func TestLightClientsTakeNoMoreThanTheirQuota(t *testing.T) {
 			}
 			t.Logf("neighbour: %.4f, waited up to %v", w.total(busy).Seconds()/30, busy.longest)
 		})
+	}
+}
+
+// TestLightClientKeepsLeaseInPauses checks that a client whose requests have pauses between their
+// kernels learns to keep its lease meanwhile, if the pauses are short, and that it does not keep it
+// for longer after its requests once it has no such pauses.
+func TestLightClientKeepsLeaseInPauses(t *testing.T) {
+	w := newLeasedGPU(t, Config{}, 1)
+	w.add(&simClient{id: 1, instance: "a", slice: slice(100, 0.8, 0.8), kernel: 4 * ms, loss: ms / 10})
+	stream := &requestStream{rate: 8, kernels: 4, kernel: ms / 2, pause: 2 * ms, handover: ms / 10}
+	c := w.add(&simClient{id: 2, instance: "b", slice: slice(100, 0.2, 0.2), stream: stream})
+	for _, tt := range []struct {
+		pause        time.Duration
+		least, most  float64 // leases per request
+		longestGrant time.Duration
+	}{{2 * ms, 1, 1.5, maxHold}, {10 * ms, 3.5, 4, maxHold}, {0, 0.9, 1, DefaultHold}, {2 * ms, 1, 1.5, maxHold}} {
+		stream.pause = tt.pause
+		w.run(w.now + 20*time.Second) // learns
+		leases, requests := stream.leases, len(stream.durations)
+		w.run(w.now + 20*time.Second)
+		got := float64(stream.leases-leases) / float64(len(stream.durations)-requests)
+		if got < tt.least || got > tt.most || cmp.Or(c.hold, DefaultHold) > tt.longestGrant {
+			t.Errorf("pauses of %v: got %.2f leases a request and an idle time of %v, want %v to %v and at most %v",
+				tt.pause, got, c.hold, tt.least, tt.most, tt.longestGrant)
+		}
 	}
 }

@@ -289,6 +289,9 @@ func (s *multiToken) applyTo(c *client, ev Event) {
 		s.rejoin(c.inst)
 		if c.state == Idle {
 			c.burst = 0
+			if c.lastReturn > 0 {
+				c.pauses.learn(s.now - c.lastReturn)
+			}
 		}
 		s.request(c)
 	case Ending:
