@@ -34,6 +34,7 @@ type serveOptions struct {
 	window       time.Duration
 	round        time.Duration
 	policy       string
+	grantOrder   string
 	smLimit      float64
 	mps          string
 	listen       string
@@ -46,6 +47,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.window, "window", gpu.Window, "length of a scheduling window")
 	f.DurationVar(&o.round, "round", gpu.Round, "limit on the length of a round, in which each waiting client gets a turn (--window or more: no rounds, turns end when budgets are used)")
 	f.StringVar(&o.policy, "policy", policy.MultiToken, "scheduling policy: "+strings.Join(policy.Names(), " or "))
+	f.StringVar(&o.grantOrder, "grant-order", policy.OrderRounds, "order of leases under multi-token: rounds, or paper for comparisons (FaST-GShare as printed: by the missing part of the request, no rounds, no backfill, no credit)")
 	f.Float64Var(&o.smLimit, "sm-limit", 100, "limit on the sum of the SM shares of all leases on a GPU, in percent")
 	f.StringVar(&o.mps, "mps", "auto", "NVIDIA MPS for instances with less than 100% of a real GPU's SMs: auto (starts a private MPS daemon if necessary) or off")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
@@ -61,6 +63,8 @@ func (o *serveOptions) check() error {
 	switch {
 	case !slices.Contains(policy.Names(), o.policy):
 		return cli.Usagef("--policy %q: expected %s", o.policy, strings.Join(policy.Names(), " or "))
+	case !slices.Contains(policy.GrantOrders(), o.grantOrder):
+		return cli.Usagef("--grant-order %q: expected %s", o.grantOrder, strings.Join(policy.GrantOrders(), " or "))
 	case o.window < time.Millisecond || o.window > time.Minute:
 		return cli.Usagef("--window %v: expected between 1ms and 1m", o.window)
 	case o.round < time.Millisecond || o.round > time.Minute:
@@ -81,7 +85,7 @@ func (o *serveOptions) check() error {
 }
 
 func (o *serveOptions) settings() token.Settings {
-	return token.Settings{Window: o.window, Round: o.round, SMLimit: o.smLimit}
+	return token.Settings{Window: o.window, Round: o.round, SMLimit: o.smLimit, GrantOrder: o.grantOrder}
 }
 
 func (o *serveOptions) run(cmd *cobra.Command) error {
@@ -125,7 +129,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	attrs := []any{"socket", socket, "window", o.window.String(), "round", o.round.String(), "policy", o.policy, "sm_limit", o.smLimit}
+	attrs := []any{"socket", socket, "window", o.window.String(), "round", o.round.String(), "policy", o.policy, "grant_order", o.grantOrder, "sm_limit", o.smLimit}
 	if addr := d.WebAddr(); addr != nil {
 		attrs = append(attrs, "listen", addr.String())
 	}
@@ -184,7 +188,7 @@ func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (token.Set
 func (o *serveOptions) restoreFixed(before serveOptions, log *slog.Logger) {
 	wanted := *o
 	*o = before
-	o.window, o.round, o.smLimit = wanted.window, wanted.round, wanted.smLimit
+	o.window, o.round, o.smLimit, o.grantOrder = wanted.window, wanted.round, wanted.smLimit, wanted.grantOrder
 	cli.NoteRestart(log, map[string]bool{
 		"policy": wanted.policy != before.policy, "mps": wanted.mps != before.mps, "listen": wanted.listen != before.listen,
 		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "count-context": wanted.countContext != before.countContext,

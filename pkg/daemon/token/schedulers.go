@@ -78,7 +78,7 @@ func (s *schedulers) configure(set Settings) {
 	for _, g := range s.sorted() {
 		g.step(policy.Configure{Settings: set})
 	}
-	s.log.Info("settings reloaded", "window", set.Window.String(), "round", set.Round.String(), "sm_limit", set.SMLimit)
+	s.log.Info("settings reloaded", "window", set.Window.String(), "round", set.Round.String(), "sm_limit", set.SMLimit, "grant_order", set.GrantOrder)
 }
 
 // window returns the length of a scheduling window.

@@ -26,6 +26,10 @@ type reservation struct {
 // schedule decides, in order, about all waiting clients with budget and all clients whose lease
 // has reached its planned end.
 func (s *admission) schedule() {
+	if s.paperOrder {
+		s.schedulePaper()
+		return
+	}
 	s.recount()
 	s.selectLight()
 	s.shortenLeases()
@@ -82,6 +86,10 @@ func (s *admission) candidates() (queue []*client, occupied float64) {
 				queue = append(queue, c)
 			}
 		}
+	}
+	if s.paperOrder {
+		slices.SortFunc(queue, s.comparePaper)
+		return queue, occupied
 	}
 	slices.SortFunc(queue, s.order)
 	if len(s.moments) > 0 {
@@ -213,6 +221,15 @@ func (s *admission) leaseEnd(c *client, starting int) time.Duration {
 		c.cutOff = max(0, s.now+length-s.start-s.window)
 	}
 	return min(s.now+max(length, negligible), s.start+s.window)
+}
+
+// nextPlannedEnd returns the earliest planned end of a lease, or the window's end without leases.
+func (s *admission) nextPlannedEnd() time.Duration {
+	end := s.start + s.window
+	for _, c := range s.running {
+		end = min(end, c.end)
+	}
+	return end
 }
 
 // reserve computes when the head can start. It assumes that draining clients and the undecided

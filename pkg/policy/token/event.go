@@ -170,11 +170,12 @@ func (Revoke) action() {}
 func (Budget) action() {}
 func (WakeAt) action() {}
 
-// Settings holds the settings that Configure can change. Introspective ignores Round and SMLimit.
+// Settings holds the settings that Configure can change. Introspective uses only Window.
 type Settings struct {
-	Window  time.Duration // length of a window; 0: gpu.Window
-	Round   time.Duration // time in which each waiting client has a turn; 0: gpu.Round; Window or more: no rounds
-	SMLimit float64       // limit on the sum of the SM percentages of all leases; 0: 100
+	Window     time.Duration // length of a window; 0: gpu.Window
+	Round      time.Duration // time in which each waiting client has a turn; 0: gpu.Round; Window or more: no rounds
+	SMLimit    float64       // limit on the sum of the SM percentages of all leases; 0: 100
+	GrantOrder string        // OrderRounds, or OrderPaper for the scheduler as published; "": OrderRounds
 }
 
 // Config configures a policy.

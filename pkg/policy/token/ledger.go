@@ -138,12 +138,13 @@ const (
 
 // ledger holds the instances and clients of a GPU and their charges in the current window.
 type ledger struct {
-	window    time.Duration
-	smLimit   float64
-	now       time.Duration
-	start     time.Duration // of the current window
-	instances []*instance   // ordered by ID
-	clients   []*client     // ordered by ID
+	window     time.Duration
+	smLimit    float64
+	paperOrder bool // the order is OrderPaper
+	now        time.Duration
+	start      time.Duration // of the current window
+	instances  []*instance   // ordered by ID
+	clients    []*client     // ordered by ID
 
 	// Set by recount.
 	running         []*client     // clients whose lease is not revoked
@@ -330,7 +331,9 @@ func (s *ledger) closeWindow(end time.Duration) {
 		}
 	}
 	for _, i := range s.instances {
-		i.carry()
+		if i.carry(); s.paperOrder {
+			i.credit = 0
+		}
 	}
 	for _, i := range s.instances {
 		if i.credit > 0 && i.backlog {

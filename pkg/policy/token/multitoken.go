@@ -8,7 +8,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/reason"
 )
 
-// multiToken shares one GPU with the multi-token scheduler of FaST-GShare (section 3.3.2).
+// multiToken shares one GPU with the multi-token scheduler of FaST-GShare (section 3.3.2). These are
+// the rules of the default order; paper.go has those of the published one.
 //
 // # Budgets and leases
 //
@@ -69,7 +70,7 @@ import (
 //     longer in proportion, and a turn continues beyond the end of a window.
 //  8. A window has a whole number of rounds, because a partial round would be out of step. There
 //     are no rounds if a round is as long as a window, or if there is a timetable. Leases then
-//     end with budgets, and the order is by the missing part of the request, as in the paper.
+//     end with budgets, and the order is by the missing part of the request.
 //
 // # Light clients
 //
@@ -90,8 +91,8 @@ import (
 //  4. An interrupted client continues with the rest of its turn when no light client is left, so
 //     that the number of other hand-overs stays the same.
 //
-// There are no light clients if the configured round is as long as a window (the paper's
-// scheduler), or while all clients fit side by side.
+// There are no light clients if the configured round is as long as a window, or while all clients
+// fit side by side.
 //
 // # Backfill and starvation
 //
@@ -196,8 +197,8 @@ func newMultiToken(c Config, now time.Duration) *multiToken {
 
 func (s *multiToken) configure(c Settings) {
 	s.window, s.smLimit = cmp.Or(c.Window, gpu.Window), cmp.Or(c.SMLimit, 100)
-	s.round = 0
-	if round := cmp.Or(c.Round, gpu.Round); round < s.window {
+	s.round, s.paperOrder = 0, c.GrantOrder == OrderPaper
+	if round := cmp.Or(c.Round, gpu.Round); round < s.window && !s.paperOrder {
 		s.round = s.window / ((s.window + round - 1) / round) // the smallest number of equal rounds that are no longer than round
 	}
 	for _, i := range s.instances {

@@ -22,6 +22,12 @@ type moment struct {
 // rebuild computes the timetable of the current window.
 func (s *timetable) rebuild() {
 	s.moments = nil
+	if s.paperOrder {
+		for _, i := range s.instances {
+			i.turns = nil
+		}
+		return
+	}
 	s.shiftTurns()
 	for _, i := range s.instances {
 		for _, t := range i.turns {

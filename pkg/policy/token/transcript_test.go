@@ -16,9 +16,18 @@ func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", play)
 }
 
+// TestPaperTranscripts replays testdata/paper/*.txt, in the published order.
+func TestPaperTranscripts(t *testing.T) {
+	transcript.Test(t, "testdata/paper/*.txt", func(text string) (string, error) {
+		return playWith(Config{Settings: Settings{GrantOrder: OrderPaper}}, text)
+	})
+}
+
 // play runs a transcript and prints it with the actual actions.
-func play(text string) (string, error) {
-	s := newMultiToken(Config{}, 0)
+func play(text string) (string, error) { return playWith(Config{}, text) }
+
+func playWith(c Config, text string) (string, error) {
+	s := newMultiToken(c, 0)
 	return transcript.Lines(text, func(line string) (did []string, err error) {
 		at, ev, err := parseEvent(line)
 		if err != nil {
