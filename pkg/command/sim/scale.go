@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,6 +35,7 @@ type scaleOptions struct {
 	model     string // of the GPUs
 	estimator string
 	traceOut  string
+	slo       time.Duration
 	set       []string
 
 	kind     scale.Kind
@@ -74,6 +76,7 @@ profile's cold_ms. A second that is missing in the series has no requests.`,
 	f.StringVar(&o.function, "function", "", "function in the profile to scale")
 	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows of the profile to use (default the only model of the function)")
 	cli.Choice(cmd, &o.estimator, "estimator", "estimator of the load for eager and heuristic", scale.Estimators()...)
+	f.DurationVar(&o.slo, "slo", 0, "latency objective: lazy and eager start the smallest configuration whose p95 meets it (0: none)")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the scaler or its estimator, like `out=20` (repeatable)")
 	f.StringVar(&o.traceOut, "trace-out", "", "write each action with its reason to this file (JSON lines)")
 	cli.Files(cmd, "csv", "rps", "profile")
@@ -90,11 +93,14 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := scale.Unit(rows, o.slo); err != nil {
+		return fmt.Errorf("%s: %s: %w", o.profile, o.function, err)
+	}
 	series, err := cli.Load(o.env, o.rps, trace.ReadSeries)
 	if err != nil {
 		return err
 	}
-	options, err := scaling.NewOptions(o.kind, rows, o.estimator, o.settings, series.RPS[0])
+	options, err := scaling.NewOptions(o.kind, rows, o.slo, o.estimator, o.settings, series.RPS[0])
 	if err != nil {
 		return o.located(series, err)
 	}
@@ -149,6 +155,8 @@ func (o *scaleOptions) check() error {
 		return cli.Fail(cli.ExitUsage, "measure a profile with gfaas-profile run FUNCTION.yaml", errors.New("--profile is missing: expected a file"))
 	case o.function == "":
 		return cli.Usagef("--function is missing: expected a function in the profile")
+	case o.slo < 0:
+		return cli.Usagef("--slo %v: expected 0 or more", o.slo)
 	case o.rps == "-" && o.profile == "-":
 		return cli.Usagef("standard input (-) can be used for one file only")
 	}

@@ -54,7 +54,7 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "changes the number of instances only if the load was outside their capacity, counted at the smallest quota in the profile, for a large part of a window (see out and in). Until then, an instance may use up to the largest quota with the same sm_pct (Dilu).",
+			Help: "changes the number of instances only if the load was outside their capacity, counted at the smallest quota in the profile that meets the slo, for a large part of a window (see out and in). Until then, an instance may use up to the largest quota with the same sm_pct (Dilu).",
 			Parameters: []policy.Parameter[Options]{
 				wholeNumber("window", "40", "length of the window in seconds", func(o *Options) *int { return &o.Lazy.Window }),
 				wholeNumber("out", "20", "add instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
@@ -65,7 +65,7 @@ func Kinds() []Kind {
 		},
 		{
 			Name: "eager", Uniform: true, Estimates: true,
-			Help: "runs as many instances as the estimated load needs, each with the smallest quota in the profile, and adjusts their number every second.",
+			Help: "runs as many instances as the estimated load needs, each with the smallest quota in the profile that meets the slo, and adjusts their number every second.",
 			New:  func(s Setup) *Scaler { return NewEager(s.Unit, s.Load, s.Bounds) },
 		},
 		{

@@ -288,14 +288,19 @@ func (s *Scaler) Snapshot() Snapshot {
 // slack is the fraction of a load that rounding errors may hide.
 const slack = 1e-9
 
-// Unit returns the instance that lazy and eager scaling start: the configuration with the smallest
-// quota, and as its limit the largest quota with the same SM share, batch and GPU model. Among rows with
-// the smallest quota it chooses the smallest SM share, then the smallest batch. It ignores rows without
-// throughput, and fails if there is no other.
-func Unit(rows []profile.Row) (Instance, error) {
+// Unit returns the instance that lazy and eager scaling start. Its request is the smallest
+// configuration whose p95 is at most slo (0: no objective): the one with the smallest quota; then,
+// the smallest SM share; then, the smallest batch. Its limit is the largest quota with the same SM
+// share, batch and GPU model. Unit ignores rows without throughput, and returns an error if no row
+// is left. Dilu (section 3.2) requests the configuration that its profiler found for the objective.
+func Unit(rows []profile.Row, slo time.Duration) (Instance, error) {
 	able := slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return !(r.ThroughputRPS > 0) })
 	if len(able) == 0 {
 		return Instance{}, errors.New("no configuration has a throughput above 0")
+	}
+	able = slices.DeleteFunc(able, func(r profile.Row) bool { return slo > 0 && r.P95MS > milliseconds(slo) })
+	if len(able) == 0 {
+		return Instance{}, fmt.Errorf("no configuration has a p95 of at most %v", slo)
 	}
 	request := slices.MinFunc(able, smaller)
 	limit := request
@@ -306,6 +311,8 @@ func Unit(rows []profile.Row) (Instance, error) {
 	}
 	return Instance{Request: request, Limit: limit}, nil
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 func smaller(a, b profile.Row) int {
 	return cmp.Or(cmp.Compare(a.Quota, b.Quota), cmp.Compare(a.SMPct, b.SMPct), cmp.Compare(a.Batch, b.Batch), cmp.Compare(a.GPU, b.GPU))

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,17 +22,33 @@ func row(sm, quota, rps float64) profile.Row {
 var profiled = []profile.Row{row(50, 0.2, 16), row(24, 0.6, 30), row(24, 0.2, 10), row(12, 0.2, 0), row(50, 1, 80)}
 
 func TestUnit(t *testing.T) {
-	unit, err := Unit(profiled)
+	unit, err := Unit(profiled, 0)
 	if err != nil || unit.Request.ThroughputRPS != 10 || unit.Limit.ThroughputRPS != 30 {
 		t.Errorf("got %+v, %v; want a request of 10 rps and a limit of 30 rps", unit, err)
 	}
 	rows := slices.Clone(profiled)
 	slices.Reverse(rows)
-	if reversed, _ := Unit(rows); reversed != unit {
+	if reversed, _ := Unit(rows, 0); reversed != unit {
 		t.Errorf("rows in reverse order: got %+v, want %+v as before", reversed, unit)
 	}
-	if _, err := Unit([]profile.Row{row(12, 1, 0)}); err == nil {
+	if _, err := Unit([]profile.Row{row(12, 1, 0)}, 0); err == nil {
 		t.Error("a function without throughput: got a unit, want an error")
+	}
+}
+
+// TestUnitMeetsObjective checks that the request is the smallest configuration that meets the
+// objective, and not the smallest one.
+func TestUnitMeetsObjective(t *testing.T) {
+	small, large := row(12, 0.2, 10), row(12, 0.4, 20)
+	small.P95MS, large.P95MS = 80, 40
+	rows := []profile.Row{small, large}
+	for slo, want := range map[time.Duration]profile.Row{0: small, 80 * time.Millisecond: small, 79 * time.Millisecond: large} {
+		if unit, err := Unit(rows, slo); err != nil || unit.Request != want || unit.Limit != large {
+			t.Errorf("objective %v: got %+v, %v; want a request of %+v and a limit of %+v", slo, unit, err, want, large)
+		}
+	}
+	if _, err := Unit(rows, 30*time.Millisecond); err == nil || !strings.Contains(err.Error(), "30ms") {
+		t.Errorf("an objective that no configuration meets: got %v, want an error with 30ms", err)
 	}
 }
 
@@ -80,7 +97,7 @@ func loads() *rapid.Generator[[]float64] {
 
 // TestEagerFollows checks that eager deploys exactly the instances that each load needs.
 func TestEagerFollows(t *testing.T) {
-	unit, _ := Unit(profiled)
+	unit, _ := Unit(profiled, 0)
 	rapid.Check(t, func(t *rapid.T) {
 		h := host{s: NewEager(unit, Last{}, Bounds{})}
 		for _, rps := range loads().Draw(t, "loads") {
@@ -170,7 +187,7 @@ func (s *slowLazy) desired(rps float64, n int) int {
 
 // TestLazyMatchesTwin compares the number of instances that lazy deploys with slowLazy's.
 func TestLazyMatchesTwin(t *testing.T) {
-	unit, _ := Unit(profiled)
+	unit, _ := Unit(profiled, 0)
 	rapid.Check(t, func(t *rapid.T) {
 		o := LazyOptions{Window: rapid.IntRange(1, 40).Draw(t, "window")}
 		o.Out = rapid.IntRange(1, o.Window).Draw(t, "out")

@@ -93,7 +93,7 @@ func parseBounds(text string) (b Bounds, err error) {
 
 // scalers returns one scaler of each kind, by name.
 func scalers(b Bounds) map[string]*Scaler {
-	unit, _ := Unit(profiled)
+	unit, _ := Unit(profiled, 0)
 	return map[string]*Scaler{
 		"lazy": NewLazy(unit, DefaultLazy(), b), "eager": NewEager(unit, Last{}, b), "heuristic": NewHeuristic(profiled, Last{}, b),
 	}

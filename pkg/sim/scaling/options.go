@@ -9,10 +9,10 @@ import (
 )
 
 // NewOptions returns the options of a run with a scaler of that kind. rows are the profile rows
-// of a function, each with a throughput. The run begins with the instances that the load first
+// of a function, each with a throughput, and slo is its latency objective (0: none). The run begins with the instances that the load first
 // requires, regardless of the estimator.
-func NewOptions(kind scale.Kind, rows []profile.Row, estimator string, settings scale.Options, first float64) (o Options, err error) {
-	unit, err := scale.Unit(rows)
+func NewOptions(kind scale.Kind, rows []profile.Row, slo time.Duration, estimator string, settings scale.Options, first float64) (o Options, err error) {
+	unit, err := scale.Unit(rows, slo)
 	if err != nil {
 		return o, err
 	}

@@ -19,7 +19,7 @@ func row(quota, rps float64) profile.Row {
 var rows = []profile.Row{row(0.2, 10), row(0.6, 30)}
 
 func unit(t interface{ Fatal(...any) }) scale.Instance {
-	u, err := scale.Unit(rows)
+	u, err := scale.Unit(rows, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,13 +35,13 @@ const (
 	beyondIdle = 2 * scaleEvery
 )
 
-// rowOf returns the configuration of a function's instances. For a scaler with uniform
-// instances, it is the scaler's unit; otherwise it is the most efficient row that meets the
-// function's latency objective. rowOf returns nil if the profile has no such row.
+// rowOf returns the configuration of a function's instances, which meets the function's
+// latency objective. For a scaler with uniform instances, it is the scaler's unit; otherwise
+// it is the most efficient row. rowOf returns nil if the profile has no such row.
 func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Instance {
 	kind, scales := scale.KindOf(scaler)
 	if kind.Uniform {
-		unit, err := scale.Unit(rows)
+		unit, err := scale.Unit(rows, fn.SLO)
 		if err != nil {
 			return nil
 		}
