@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -13,7 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Exit statuses of every binary; ExitText describes them in the help.
+// Exit statuses of every binary. The help of a command lists those that the command can have; see Meaning.
 const (
 	ExitOK          = 0
 	ExitFailure     = 1 // any other failure, bad input included
@@ -65,16 +67,77 @@ func Usagef(format string, args ...any) error {
 // Exit returns an error that ends the program with the status and without a message.
 func Exit(status int) error { return &Error{Exit: status} }
 
-const statusesKey = "exit statuses" // annotation of a command whose text replaces ExitText
+const (
+	statusesKey = "exit statuses" // annotation of a command whose text replaces the common one
+	meaningKey  = "exit status "  // with a status: annotation that describes the status
+)
 
-// Statuses gives a command its own exit statuses. The function of maps an error of the command,
-// including wrong usage, to a status; nil keeps the common ones. The text replaces ExitText in
-// the command's help and man page. The error codes of -o json still follow the common statuses.
-func (env *Env) Statuses(cmd *cobra.Command, text string, of func(*Error) int) {
+func annotate(cmd *cobra.Command, key, text string) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
-	cmd.Annotations[statusesKey] = text
+	cmd.Annotations[key] = text
+}
+
+// Meaning describes an exit status, from ExitNo to ExitPartial, in the help and the man page of a command and of its
+// subcommands. Without a description, they do not list the status. The text is a phrase without a full stop.
+func Meaning(cmd *cobra.Command, status int, text string) {
+	annotate(cmd, meaningKey+strconv.Itoa(status), text)
+}
+
+// UsesDaemons describes the exit statuses of programs that use or run a daemon: ExitUnavailable, ExitTimeout and
+// ExitLocked.
+func UsesDaemons(root *cobra.Command) {
+	Meaning(root, ExitUnavailable, "something that the command needs is unavailable, such as a GPU, Docker or a daemon")
+	Meaning(root, ExitTimeout, "timeout")
+	Meaning(root, ExitLocked, "another process has locked a file that the command needs, such as the state file")
+}
+
+// meaning returns the description of an exit status of a command, or "" if it has none.
+func meaning(cmd *cobra.Command, status int) string {
+	for ; cmd != nil; cmd = cmd.Parent() {
+		if text := cmd.Annotations[meaningKey+strconv.Itoa(status)]; text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+// exitNote returns the section about the exit statuses of a command.
+func exitNote(cmd *cobra.Command) Note {
+	note := Note{Title: "EXIT STATUS"}
+	if own, ok := cmd.Annotations[statusesKey]; ok {
+		note.Text = own
+		return note
+	}
+	note.Entries = []Entry{{"0", "success"}, {"1", "failure, including invalid input"}, {"2", "wrong usage"}}
+	for status := ExitNo; status <= ExitPartial; status++ {
+		if text := meaning(cmd, status); text != "" {
+			note.Entries = append(note.Entries, Entry{strconv.Itoa(status), text})
+		}
+	}
+	note.Entries = append(note.Entries, Entry{"130, 143", "ended by SIGINT, SIGTERM"})
+	if slices.ContainsFunc(cmd.Commands(), describesStatus) {
+		note.Text = "Some commands have other exit statuses, which their own help lists."
+	}
+	return note
+}
+
+// describesStatus reports whether a command or one of its subcommands has exit statuses of its own.
+func describesStatus(cmd *cobra.Command) bool {
+	for key := range cmd.Annotations {
+		if key == statusesKey || strings.HasPrefix(key, meaningKey) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(cmd.Commands(), describesStatus)
+}
+
+// Statuses gives a command its own exit statuses. The function of maps an error of the command,
+// including wrong usage, to a status; nil keeps the common ones. The text replaces the common one in
+// the command's help and man page. The error codes of -o json still follow the common statuses.
+func (env *Env) Statuses(cmd *cobra.Command, text string, of func(*Error) int) {
+	annotate(cmd, statusesKey, text)
 	if env.statuses == nil {
 		env.statuses = map[*cobra.Command]func(*Error) int{}
 	}
@@ -83,11 +146,7 @@ func (env *Env) Statuses(cmd *cobra.Command, text string, of func(*Error) int) {
 
 // NotesOf returns the last sections of a command's help text and man page.
 func NotesOf(cmd *cobra.Command) []Note {
-	sections := slices.Clone(notes)
-	if own, ok := cmd.Annotations[statusesKey]; ok {
-		sections[slices.IndexFunc(sections, func(n Note) bool { return n.Title == exitTitle })].Text = own
-	}
-	return sections
+	return append(slices.Clone(notes), exitNote(cmd))
 }
 
 // refusal returns the code of a daemon's refusal and the position of the fault in the request.

@@ -11,7 +11,7 @@ import (
 )
 
 // formOfErrors is the usage of -o for commands that print only errors in that form.
-const formOfErrors = "format of error messages: table (plain text), json (in addition, a JSON object on standard error)"
+const formOfErrors = "format of errors on standard error: table for text only, json for the text and a JSON object"
 
 // isCommon reports whether a flag has the same meaning in every command: the root's persistent
 // flags, cobra's own, and -o if it affects only errors.
@@ -42,10 +42,16 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	b.WriteString("\nCommon flags:\n" + common.FlagUsages())
 	notes := NotesOf(cmd)
 	if long := strings.TrimSpace(cmd.Long); long != "" && long != cmd.Short {
-		notes = slices.Insert(notes, 0, Note{"DESCRIPTION", long})
+		notes = slices.Insert(notes, 0, Note{Title: "DESCRIPTION", Text: long})
 	}
 	for _, n := range notes {
-		b.WriteString("\n" + n.Title + "\n")
+		b.WriteString("\n" + n.Title + "\n" + Entries(n.Entries))
+		if n.Text == "" {
+			continue
+		}
+		if len(n.Entries) > 0 {
+			b.WriteString("\n")
+		}
 		for line := range strings.Lines(n.Text + "\n") {
 			if line != "\n" {
 				line = "  " + line

@@ -116,3 +116,32 @@ func TestListOf(t *testing.T) {
 		}
 	}
 }
+
+// TestExitStatuses checks that the help of a command lists the exit statuses of the command and of the commands above
+// it, and no others.
+func TestExitStatuses(t *testing.T) {
+	root := &cobra.Command{Use: "tool"}
+	check, other := &cobra.Command{Use: "check"}, &cobra.Command{Use: "other"}
+	root.AddCommand(check, other)
+	Meaning(root, ExitTimeout, "timeout")
+	Meaning(check, ExitNo, "the check failed")
+	for _, c := range []struct {
+		cmd  *cobra.Command
+		want string
+		text bool
+	}{
+		{root, "0 1 2 5 130, 143", true},
+		{check, "0 1 2 3 5 130, 143", false},
+		{other, "0 1 2 5 130, 143", false},
+	} {
+		all := NotesOf(c.cmd)
+		note := all[len(all)-1]
+		var statuses []string
+		for _, e := range note.Entries {
+			statuses = append(statuses, e.Name)
+		}
+		if got := strings.Join(statuses, " "); got != c.want || (note.Text != "") != c.text {
+			t.Errorf("exit statuses of %s: got %s with the text %q, want %s and a text: %t", c.cmd.Name(), got, note.Text, c.want, c.text)
+		}
+	}
+}

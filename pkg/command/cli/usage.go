@@ -170,21 +170,17 @@ func suggestion(word string, words []string) string {
 	return ""
 }
 
-const exitTitle = "EXIT STATUS"
+// Note is a section at the end of a help text and man page: a list, which may be empty, and a text.
+type Note struct {
+	Title   string
+	Entries []Entry
+	Text    string
+}
 
-// Note is a section at the end of a help text and man page.
-type Note struct{ Title, Text string }
-
-// ExitText describes the exit statuses of every binary.
-const ExitText = `0 success; 1 failure (bad input included); 2 wrong usage; 3 the answer is no (a
-check failed, or demand is unplaced); 4 a required dependency is missing; 5 timeout;
-6 state locked; 7 partly done, can be resumed; 130, 143 ended by SIGINT, SIGTERM`
-
-// notes holds the sections that all commands share.
+// notes holds the sections whose text all commands share.
 var notes = []Note{
-	{"SETTINGS", `Every flag can also be set by a variable in the environment (GFAAS_GPU_MEM for
+	{Title: "SETTINGS", Text: `Every flag can also be set by a variable in the environment (GFAAS_GPU_MEM for
 --gpu-mem) or by a line of the settings file (gpu-mem: 16GiB). A flag takes
 precedence over the environment, and the environment over the file. All gfaas
 programs share the file; a setting that is not a flag of any of them is an error.`},
-	{exitTitle, ExitText},
 }

@@ -70,7 +70,7 @@ func page(cmd *cobra.Command, header doc.GenManHeader) (string, error) {
 	section("OPTIONS", options(own))
 	section("COMMON OPTIONS", options(common))
 	for _, n := range cli.NotesOf(cmd) {
-		section(n.Title, roff.Replace(n.Text))
+		section(n.Title, entries(n.Entries)+roff.Replace(n.Text))
 	}
 	section("SEE ALSO", seeAlso(cmd))
 	return b.String(), nil
@@ -135,6 +135,20 @@ func commands(cmd *cobra.Command) string {
 		list(g.Title, g.ID)
 	}
 	list("", "")
+	return b.String()
+}
+
+// entries returns a compact list with its names in the first column.
+func entries(list []cli.Entry) string {
+	if len(list) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString(".PD 0\n")
+	for _, e := range list {
+		fmt.Fprintf(&b, ".TP 10\n\\fB%s\\fP\n%s\n", roff.Replace(e.Name), roff.Replace(e.Help))
+	}
+	b.WriteString(".PD\n.PP\n")
 	return b.String()
 }
 

@@ -76,6 +76,7 @@ gateway runs.`,
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random times within a minute, for traces with counts per minute")
 	cli.Files(cmd, "", "body")
 	t.env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
+	cli.Meaning(cmd, cli.ExitNo, "the gateway rejected a call")
 	return cmd
 }
 

@@ -115,7 +115,7 @@ The page gfaas-environment(7) lists the environment variables.`,
 			root.AddCommand(cmd)
 		}
 	}
-	t.env.Statuses(root, cli.ExitText+".\ngfaas run exits with the command's status, and with 125 to 127 if it fails itself:\nsee gfaas-run(1)", nil)
+	cli.UsesDaemons(root)
 	root.SetHelpCommandGroupID("machine")
 	root.SetCompletionCommandGroupID("machine")
 	return root

@@ -57,6 +57,7 @@ current share. The slices of instances that the gateway started cannot be change
 	f.StringVar(&o.quota, "quota", "", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `2GiB`; 0 for no limit")
 	f.Float64Var(&o.sm, "sm", 0, "share of the SMs, in percent, which only a restart can change")
+	cli.Meaning(cmd, cli.ExitUnavailable, "the token daemon is unavailable, or --sm is not the current share")
 	return cmd
 }
 

@@ -21,6 +21,7 @@ func newImport(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Convert graphs of other tools to requests",
 	}
 	cmd.AddCommand(newImportList(env), newImportTVM(env, socket))
+	cli.Meaning(cmd, cli.ExitNo, "a request cannot express the input")
 	return cmd
 }
 

@@ -64,6 +64,7 @@ All objects are then lost.`,
 	o.flags(root)
 	at := &o.socket
 	root.AddCommand(newRun(env, at), newPut(env, at), newGet(env, at), newLs(env, at), newRm(env, at), newStats(env, at), newCheck(env), newImport(env, at), newFunction(env, at))
+	cli.UsesDaemons(root)
 	return root
 }
 

@@ -74,6 +74,7 @@ if it is smaller), new tenants and the sizes of tenants; all other settings need
 	cli.Files(root, "sock", "socket")
 	o.flags(root)
 	root.AddCommand(newPut(t), newGet(t), newList(t), newStat(t), newRemove(t))
+	cli.UsesDaemons(root)
 	return root
 }
 

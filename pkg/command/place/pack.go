@@ -67,6 +67,7 @@ completes at least one packing. The same items and seed give the same output, un
 	f.IntVar(&o.steps, "steps", pack.DefaultSteps, "limit on attempts to improve the packing")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the search")
 	env.Outputs(cmd, "table", "json", "csv", "svg")
+	cli.Meaning(cmd, cli.ExitNo, "an item is larger than a bin")
 	return cmd
 }
 

@@ -68,6 +68,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	o.instances.flags(cmd)
 	f.StringVar(&o.sweep, "what-if", "", "plan for multiples of the demand, like `'rps=1,2,4 slo=0.5,1'`, and print a row for each")
 	env.Outputs(cmd, "table", "json", "csv", "svg", "html")
+	cli.Meaning(cmd, cli.ExitNo, "a part of the demand is not in the plan (unplaced)")
 	return cmd
 }
 

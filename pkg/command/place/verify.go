@@ -51,6 +51,7 @@ true). Otherwise, it prints all violations, and the exit status is 3.`,
 		}
 		return runVerify(env, files, args[0])
 	}
+	cli.Meaning(cmd, cli.ExitNo, "the plan violates a rule")
 	return cmd
 }
 

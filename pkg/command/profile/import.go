@@ -79,6 +79,7 @@ func newImport(env *cli.Env) *cobra.Command {
 	cli.Words(cmd, "from", names...)
 	cli.Files(cmd, "csv", "append")
 	env.Outputs(cmd, "csv", "table", "json")
+	cli.Meaning(cmd, cli.ExitNo, "no load in the report meets --slo")
 	return cmd
 }
 

@@ -118,6 +118,7 @@ func newLoad(env *cli.Env) *cobra.Command {
 	cli.Files(cmd, "xml", "junit")
 	cli.Files(cmd, "", "body")
 	env.Outputs(cmd, "table", "csv", "json")
+	cli.Meaning(cmd, cli.ExitNo, "a condition of --fail-if holds")
 	return cmd
 }
 

@@ -40,5 +40,6 @@ requests to a function or server that is already running.`,
   gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html`,
 	}
 	root.AddCommand(newRun(env, p), newLoad(env), newSearch(env), newReport(env), newImport(env))
+	cli.UsesDaemons(root)
 	return root
 }

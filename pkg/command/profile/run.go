@@ -237,6 +237,8 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	cli.Files(cmd, "xml", "junit")
 	cli.Files(cmd, "", "body")
 	env.Outputs(cmd, "csv", "table", "json")
+	cli.Meaning(cmd, cli.ExitNo, "a check failed: a condition of --fail-if holds, the results are worse than --baseline, or no configuration meets the objective of --search")
+	cli.Meaning(cmd, cli.ExitPartial, "interrupted, with rows in a file; --resume continues the run")
 	return cmd
 }
 

@@ -96,6 +96,7 @@ func newSearch(env *cli.Env) *cobra.Command {
 	cli.Words(cmd, "search", search.Names()...)
 	cli.Files(cmd, "csv", "table")
 	env.Outputs(cmd, "table", "json")
+	cli.Meaning(cmd, cli.ExitNo, "no configuration meets the objective")
 	return cmd
 }
 

@@ -102,6 +102,7 @@ was requested at the same time.`,
 	cli.Files(cmd, "csv", "events", "inventory")
 	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "csv")
+	cli.Meaning(cmd, cli.ExitNo, "an instance was rejected")
 	return cmd
 }
 

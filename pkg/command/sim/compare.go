@@ -52,6 +52,7 @@ is 3.`,
 	cmd.Flags().StringSliceVar(&o.policies, "policy", queue.Names(), "policies to compare, in the order of the output")
 	cli.ListOf(cmd, "policy", queue.Names()...)
 	env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "html")
+	cli.Meaning(cmd, cli.ExitNo, "an invocation was rejected, because its function is larger than a GPU")
 	return cmd
 }
 

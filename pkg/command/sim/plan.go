@@ -97,6 +97,7 @@ as far as it is in the profile.`,
 	cli.Files(cmd, "csv", "profile", "demand", "inventory", "trace")
 	cli.Files(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "json", "csv", "html")
+	cli.Meaning(cmd, cli.ExitNo, "a function misses its objective")
 	return cmd
 }
 

@@ -72,6 +72,7 @@ sorted. Percentiles use the nearest rank. They are exact up to 262,144 invocatio
 	cmd.Flags().StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")
 	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
+	cli.Meaning(cmd, cli.ExitNo, "an invocation was rejected, because its function is larger than a GPU")
 	return cmd
 }
 

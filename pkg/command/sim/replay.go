@@ -44,6 +44,7 @@ of the functions, gfaas-sim queue and compare show the results of other policies
 		},
 	}
 	cmd.Flags().BoolVar(&asTrace, "as-trace", false, "print the arrivals as a trace")
+	cli.Meaning(cmd, cli.ExitNo, "the policy decides differently than recorded")
 	return cmd
 }
 

@@ -70,5 +70,6 @@ once; all other settings need a restart.`,
 	cli.Words(root, "policy", policy.Names()...)
 	cli.Words(root, "mps", "auto", "off")
 	root.AddCommand(newStatus(env, &o.socket), newCheckpoint())
+	cli.UsesDaemons(root)
 	return root
 }
