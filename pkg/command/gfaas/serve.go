@@ -83,8 +83,8 @@ Calls go to instances of gfaas up first. The gateway does not stop these, with o
 exception: if a process of such an instance gets a CUDA error after which all calls
 of the process fail, and restart: of the function is on-failure or always, the
 gateway restarts the instance. Instances that the gateway starts have all SMs of
-their GPU and at least 1/D of its time (D is --concurrency); with --profile, they
-have the slice of a profile row.
+their GPU and at least 1/N of its time, where N is the value of --concurrency. With
+--profile, they have the slice of a row of the profile instead.
 
 gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway reads
 --allowed-host, --auth, --auth-functions, --costs, --fixed-costs and --profile again.
@@ -120,11 +120,11 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.BoolVar(&o.Settings.AuthFunctions, "auth-functions", false, "require the password for function calls as well")
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, like `t=10s` (repeatable)")
-	f.IntVar(&o.Concurrency, "concurrency", 2, "calls in progress per GPU (D); lb, lalb and lalb-o3 always use 1")
+	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the calls that a GPU runs at once; lb, lalb and lalb-o3 always run one")
 	f.IntVar(&o.Policy.Pool, "pool", 32, "maximum number of instances per GPU; -1 for no limit")
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES or all; sim if there is no NVIDIA driver)")
 	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may use, like `16GiB` (default all)")
-	f.StringVar(&o.costs, "costs", "", "initial costs of functions (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib; or a profile)")
+	f.StringVar(&o.costs, "costs", "", "file with the initial costs of functions: a profile, or CSV with the columns function,warm_ms and optionally cold_ms,load_ms,mem_mib")
 	f.BoolVar(&o.Settings.FixedCosts, "fixed-costs", false, "use the costs from --costs and ignore measurements")
 	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler to run in addition to queue-driven starts (needs --profile)", gateway.Scalers()...)
 	f.StringVar(&o.profile, "profile", "", "profile (CSV) with the slices of instances and, for a scaler, their throughput")

@@ -55,13 +55,15 @@ without knowledge of later starts and stops. The result contains the number of G
 use, their unused resources (fragmentation) and the duration of decisions. All GPUs of
 an instance are on one node.
 
-Schedulers:
+An instance is guaranteed its SM request, a fraction of the SMs of each of its GPUs, and
+may use up to its SM limit. In the formulas below, Σ request and Σ limit are the sums of
+the SM requests and SM limits of the instances on a GPU, Σ memory is the sum of their
+memory, and M is the memory of the GPU. α and β are --alpha and --beta for dilu, and 0.6
+and 0.4 for infless.
+
+The schedulers (--scheduler):
 
 ` + cli.Entries(schedulers) + `
-In the formulas, the sums are over the instances on the GPU, request and limit are their
-SM request and SM limit, and M is the memory of the GPU. α and β are --alpha and --beta
-for dilu, and 0.6 and 0.4 for infless.
-
 The file of --events has these columns:
 
   time_s      time of the event in seconds
@@ -71,18 +73,18 @@ The file of --events has these columns:
   kind        training, inference, llm or another word; for an llm instance that needs
               several GPUs, dilu prefers those with the most free memory
   gpus        number of GPUs of the instance
-  sm_request  guaranteed fraction of the SMs of each GPU, 0 to 1
-  sm_limit    largest fraction of the SMs of each GPU, sm_request to 1
-  mem_mib     memory on each GPU
-  gpu         allowed GPU models, as in V100|A100 (optional)
+  sm_request  SM request of the instance, 0 to 1
+  sm_limit    SM limit of the instance, from sm_request to 1
+  mem_mib     memory of the instance on each GPU, in MiB
+  gpu         GPU models on which the instance may run, like V100|A100 (optional)
 
 A stop needs only time_s, action and instance; the other cells can be empty.
 
-An instance for which there is no room is rejected, not queued. If any instance is
-rejected, the exit status is 3. sm_fragmentation is the fraction of the SMs of GPUs in
-use that no instance requested, averaged over time; mem_fragmentation is the same for
-memory. sm_allocated_peak is the largest fraction of the SMs of the whole cluster that
-was requested at the same time.`,
+If no GPU has room for an instance, the instance is rejected, not queued, and the exit
+status of the command is 3. In the result, sm_fragmentation is the part of the SMs of
+the GPUs in use that no instance requested, averaged over time, and mem_fragmentation is
+the corresponding part of the memory. sm_allocated_peak is the largest part of the SMs
+of the whole cluster that was requested at one time.`,
 		Example: `  # Simulate Dilu's scheduler on 4000 GPUs
   gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB -o json
   # Write each decision with its reason to a file
@@ -93,8 +95,8 @@ was requested at the same time.`,
 	f.StringVar(&o.events, "events", "", "file with the starts and stops of instances (CSV)")
 	f.StringVar(&o.scheduler, "scheduler", online.Names()[0], "scheduler: "+strings.Join(online.Names(), ", "))
 	f.StringVar(&o.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib)")
-	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, without --inventory")
-	f.IntVar(&o.perNode, "gpus-per-node", 4, "number of GPUs of each node")
+	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, if there is no --inventory")
+	f.IntVar(&o.perNode, "gpus-per-node", 4, "number of GPUs of each node, if there is no --inventory")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU")
 	cli.ParameterFlags(cmd, parameters, &o.dilu)
 	f.StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")

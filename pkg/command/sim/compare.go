@@ -30,18 +30,21 @@ func newCompare(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Compare queueing policies on one trace",
-		Long: `Run the same trace through several queueing policies, as gfaas-sim queue does with
-one, and print a row of results for each policy. The table has the most important
-columns; -o wide adds makespan, gpu-warm starts, false misses and fairness. -o csv,
+		Long: `Run the same trace through several queueing policies, and print a row of results for
+each policy. gfaas-sim queue --help describes the policies and their parameters (--set).
+
+The table has the most important columns. -o wide adds the makespan (the time from the
+first arrival to the last completion), gpu-warm starts, fairness, and false misses: the
+fraction of the misses for which another GPU had the model of the function. -o csv,
 json and jsonl have all values; json and jsonl contain the results of gfaas-sim queue.
 -o html writes a self-contained page with the policy that has the lowest latency, the
 distributions of latency, and the mean latency of each function.
 
-lb, lalb and lalb-o3 keep models on GPUs instead of instances and never pay for a new
+lb, lalb and lalb-o3 have no cold starts: they load models onto GPUs, and never start an
 instance. Compare them only with each other.
 
-If a function is larger than a GPU, its invocations are rejected, and the exit status
-is 3.`,
+If a function needs more memory than a GPU has, its invocations are rejected, and the
+exit status is 3.`,
 		Example: `  # Compare two policies
   gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky
   # Compare all policies on a page with pictures

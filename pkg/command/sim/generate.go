@@ -18,9 +18,10 @@ import (
 func newGenerate(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Generate traces, loads and events to simulate",
-		Long: `Generate input for the other commands: traces of invocations with costs, series of
-loads, and the workloads of papers, as far as the papers describe them. The same seed
+		Short: "Generate traces, request rates and events to simulate",
+		Long: `Generate input for the other commands of gfaas-sim: traces of invocations, costs of
+functions, series of request rates, starts and stops of instances, and the workloads of
+three papers (docs/papers.md), as far as these papers describe them. The same seed
 gives the same output.`,
 		Example: `  # Run a policy on the workload of LALB
   gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
@@ -106,7 +107,7 @@ func (o *patternOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals over time", gen.Shapes()...)
 	f.Float64Var(&o.rate, "rate", 10, "mean arrivals per second")
-	f.DurationVar(&o.duration, "duration", 10*time.Minute, "length of the pattern")
+	f.DurationVar(&o.duration, "duration", 10*time.Minute, "time that the output covers")
 	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps divided by their mean")
 	f.DurationVar(&o.period, "period", seconds(o.Period), "bursty, periodic, sporadic: time from one burst or wave to the next")
 	f.DurationVar(&o.burst, "burst", seconds(o.Burst), "bursty, sporadic: length of a burst")
@@ -148,14 +149,14 @@ func newGenerateTrace(env *cli.Env) *cobra.Command {
 		Long: `Generate a trace (CSV: function,invoke_time_ms). All functions have the same pattern of
 arrivals over time, but each function's arrival times are drawn independently.
 ` + patternHelp + `
-The functions divide --rate by Zipf's law: with --zipf S, the rate of the k-th function
-is 1/k^S of the first function's rate. For example, with 1, the second function gets
-half of the first one's rate; with 0, all functions have the same rate.
+--rate is divided among the functions by Zipf's law: with --zipf S, the rate of the k-th
+function is 1/k^S of the rate of the first one. With --zipf 1, for example, the second
+function has half the rate of the first one; with 0, all functions have the same rate.
 
---costs-out writes the costs of the functions. A warm invocation takes 20 ms to 2 s, and
-one in a new instance takes 1 to 10 s more. A function has 100 MiB to 4 GiB of memory,
-which loads at 12 GiB/s. The costs are random with a log-uniform distribution: for
-example, as many warm invocations take 20 to 200 ms as take 200 ms to 2 s.`,
+--costs-out writes the costs of the functions, which are random. A gpu-warm invocation
+takes 20 ms to 2 s, and a cold one 1 to 10 s more. An instance has 100 MiB to 4 GiB of
+memory, which is loaded at 12 GiB/s. The costs have a log-uniform distribution: for
+example, gpu-warm invocations of 20 to 200 ms are as frequent as those of 200 ms to 2 s.`,
 		Example: `  # Generate bursts of 50 functions
   gfaas-sim generate trace --pattern bursty --functions 50 --rate 20 --zipf 1.5 --costs-out costs.csv > trace.csv`,
 		RunE: func(*cobra.Command, []string) error {
@@ -169,7 +170,7 @@ example, as many warm invocations take 20 to 200 ms as take 200 ms to 2 s.`,
 	o.flags(cmd)
 	g.flags(cmd)
 	cmd.Flags().IntVar(&m.Functions, "functions", m.Functions, "number of functions")
-	cmd.Flags().Float64Var(&m.Zipf, "zipf", 1, "exponent S of Zipf's law: function k gets 1/k^S of the first one's rate")
+	cmd.Flags().Float64Var(&m.Zipf, "zipf", 1, "exponent S of Zipf's law: the k-th function has 1/k^S of the rate of the first one")
 	return cmd
 }
 
@@ -178,9 +179,9 @@ func newGenerateRPS(env *cli.Env) *cobra.Command {
 	var seed uint64
 	cmd := &cobra.Command{
 		Use:   "rps",
-		Short: "Generate a series of loads",
-		Long: `Generate a series of loads as CSV (second,rps): the number of requests that arrive in
-each second. Arrivals are random, with the mean rate --rate and one of these patterns
+		Short: "Generate a series of request rates",
+		Long: `Generate a series of request rates as CSV (second,rps): the number of requests that
+arrive in each second, for gfaas-sim scale. Arrivals are random, with the mean rate --rate and one of these patterns
 (--pattern):
 ` + patternHelp,
 		Example: `  # Generate a wave around 50 requests/s
@@ -203,15 +204,16 @@ func newGenerateLALB(env *cli.Env) *cobra.Command {
 	l := gen.DefaultLALB()
 	cmd := &cobra.Command{
 		Use:   "lalb",
-		Short: "Generate the workload of LALB",
-		Long: `Generate the workload of LALB (section V.A) for its 12 GPUs of 8 GiB: 325 requests per
-minute for 6 minutes, distributed over a working set of 15, 25 or 35 functions. Each
-function has its own model from Table I of the paper.
+		Short: "Generate the workload of the LALB paper",
+		Long: `Generate the workload of the LALB paper (section V.A; docs/papers.md), which uses 12
+GPUs of 8 GiB: 325 requests per minute for 6 minutes, distributed over a working set of
+15, 25 or 35 functions. Each function has its own model from Table I of the paper.
 
-The paper uses the popularity of functions in the Azure trace, and says only that it
-is very uneven. Here, the k-th function has 1/k^S of the first function's share
-(--zipf S). Models are selected at equal steps from the table, sorted by size, and
-assigned to the ranks according to the seed.`,
+The popularity of the functions in the paper is that of a trace of Azure Functions. The
+paper states only that it is very uneven. In the output of this command, the k-th most
+popular function gets 1/k^S of the requests of the most popular one (--zipf S). The
+models are those at equal distances in the table when it is sorted by size; the seed
+determines which function has which model.`,
 		Example: `  # Run a policy on the workload
   gfaas-sim generate lalb --working-set 35 --costs-out costs.csv > trace.csv
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy lalb-o3 --gpus 12 --gpu-mem 8GiB`,
@@ -228,7 +230,7 @@ assigned to the ranks according to the seed.`,
 	f.IntVar(&l.WorkingSet, "working-set", l.WorkingSet, "number of functions, each with its own model")
 	f.IntVar(&l.Minutes, "minutes", l.Minutes, "length of the trace in minutes")
 	f.IntVar(&l.PerMinute, "per-minute", l.PerMinute, "requests per minute")
-	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "exponent by which shares decrease with the rank")
+	f.Float64Var(&l.Zipf, "zipf", l.Zipf, "exponent S: the k-th most popular function gets 1/k^S of the requests of the most popular one")
 	g.flags(cmd)
 	return cmd
 }
@@ -239,15 +241,17 @@ func newGenerateMQFQ(env *cli.Env) *cobra.Command {
 	duration := 10 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "mqfq",
-		Short: "Generate a mix of MQFQ-Sticky's functions",
-		Long: `Generate a mix like the workload of MQFQ-Sticky's comparison of policies (section
-6.2): 19 copies of the functions in its Table 1, with 2.69 requests/s that keep a GPU
-busy for 70% of the time if all starts are warm.
+		Short: "Generate a workload like that of the MQFQ-Sticky paper",
+		Long: `Generate a workload like that of the comparison of policies in the MQFQ-Sticky paper
+(section 6.2; docs/papers.md). It has 19 functions, each a copy of a function in Table 1
+of the paper, and 2.69 requests per second, which keep one GPU busy for 70% of the time
+if no start is cold.
 
-The paper samples arrival rates from the Azure trace, but does not print them. Here,
-gaps are exponential, and the k-th function has 1/k^S of the first function's rate
-(--zipf S; the Zipfian workload of the paper has 1.5). The seed determines the
-function that is copied for each rank, so that both printed figures are met.`,
+The paper takes the rates of the functions from a trace of Azure Functions, and does not
+print them. In the output of this command, gaps between requests have an exponential
+distribution, and the k-th function has 1/k^S of the rate of the first one (--zipf S;
+the Zipfian workload of the paper has 1.5). The seed determines which function of the
+table is copied for each k, such that --utilization holds as closely as possible.`,
 		Example: `  # Compare two policies on the mix
   gfaas-sim generate mqfq --costs-out costs.csv > trace.csv
   gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky`,
@@ -265,8 +269,8 @@ function that is copied for each rank, so that both printed figures are met.`,
 	f.IntVar(&q.Functions, "functions", q.Functions, "number of functions")
 	f.DurationVar(&duration, "duration", duration, "length of the trace")
 	f.Float64Var(&q.Rate, "rate", q.Rate, "requests per second")
-	f.Float64Var(&q.Utilization, "utilization", q.Utilization, "fraction of one GPU's time that warm executions use")
-	f.Float64Var(&q.Zipf, "zipf", q.Zipf, "exponent by which rates decrease with the rank")
+	f.Float64Var(&q.Utilization, "utilization", q.Utilization, "fraction of one GPU's time that the requests need if no start is cold")
+	f.Float64Var(&q.Zipf, "zipf", q.Zipf, "exponent S: the k-th function has 1/k^S of the rate of the first one")
 	g.flags(cmd)
 	return cmd
 }
@@ -276,11 +280,12 @@ func newGenerateCluster(env *cli.Env) *cobra.Command {
 	instances := 3200
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Generate the events of Dilu's large cluster",
-		Long: `Generate the events of Dilu's simulated cluster (section 5.5). One instance starts per
-second; training, LLM inference and other inference have the ratio 2:2:6. Of all
-instances, 60% stop after 1 to 3 minutes and 10% after 10 to 15 minutes; the others
-stay.`,
+		Short: "Generate the starts and stops of the Dilu paper's cluster",
+		Long: `Generate the starts and stops of instances in the cluster that the Dilu paper simulates
+(section 5.5; docs/papers.md), as events for gfaas-sim cluster. One instance starts per
+second. On average, of ten instances, two train a model, two serve a large language model, and six
+serve another model. Of all instances, 60% stop after 1 to 3 minutes and 10% after 10 to
+15 minutes; the others never stop.`,
 		Example: `  # Simulate Dilu's scheduler on the events
   gfaas-sim generate cluster > events.csv
   gfaas-sim cluster --events events.csv --scheduler dilu --nodes 1000 --gpus-per-node 4 --gpu-mem 40GiB`,

@@ -49,29 +49,32 @@ func newPlan(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan PLAN.json",
 		Short: "Predict the latencies of a plan",
-		Long: `Predict the latencies of a plan: simulate its instances on a virtual clock. An
-instance processes requests first come, first served, with the durations in its row of
-the profile, whenever it has a lease of its GPU. Leases follow the rules of
-gfaas-tokend: in windows of 100 ms, by the turns and quotas of the plan, and unused
-time is lent to other instances. Requests arrive according to --pattern at the rates
-of the demand, or at the times of a recorded --trace. --routing selects the instance
-of each request:
+		Long: `Predict the latencies of a plan by simulating its instances on a virtual clock. An
+instance processes its requests in the order of arrival, while it has the right to use
+its GPU (a lease). Durations come from the profile. Leases follow the rules of
+gfaas-tokend: in each window of 100 ms, an instance gets its turns and its quota in the
+plan, and other instances may use the time that it leaves unused.
+
+Requests arrive at the rates of the demand, with the pattern of --pattern, or at the
+times of a recorded --trace. --routing is the rule that selects the instance of a
+request:
 
     least     the free instance that would answer first
-    weighted  a random instance, in proportion to the rate that the plan gives it
+    weighted  a random instance, in proportion to the rates of the instances in the plan
     random    a random instance, with equal probabilities
 
 The output contains, for each function, the latencies and the fraction of requests
-within its objective: the slo_ms of the demand, the slo in --functions, or --slo, in
-this order. -o html draws the distributions.
+that were answered within the objective. The objective is the slo_ms of the demand; if
+that is missing, the slo in --functions, and otherwise --slo. -o html draws the
+distributions.
 
-An instance uses the row of its configuration for the model of its GPU. The model is
-that of the plan, of --inventory, or of --gpu-model, in this order. If none of them
-gives the model, and rows of several models differ, the exit status is 2.
+An instance uses the profile row of its configuration for the model of its GPU. The
+model is in the plan, in --inventory or in --gpu-model, the first of these that has it.
+If none has it, and the rows for several models differ, the exit status is 2.
 
-If the p95 latency of a function exceeds its objective, or no instance serves it, the
-exit status is 3. The simulation uses no GPU, and knows the overhead of a server only
-as far as it is in the profile.`,
+If the p95 latency of a function exceeds its objective, or no instance serves the
+function, the exit status is 3. The simulation needs no GPU. It includes the overhead
+of a server only as far as the profile includes it.`,
 		Example: `  # Make a plan and predict its latencies
   gfaas-place plan --profile profile.csv --demand demand.csv -o json --out-file plan.json
   gfaas-sim plan plan.json --profile profile.csv --demand demand.csv
@@ -85,14 +88,14 @@ as far as it is in the profile.`,
 	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
 	f.StringVar(&o.demand, "demand", "", "demand: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default the demand of the plan)")
 	f.StringVar(&o.functions, "functions", "", "function file (YAML) with objectives")
-	f.StringVar(&o.inventory, "inventory", "", "inventory with the models of GPUs that have none in the plan (CSV: node,gpu,mem_mib,model)")
-	f.StringVar(&o.model, gpumodel.Flag, "", "model of GPUs that have none in the plan and in --inventory")
-	f.StringVar(&o.trace, "trace", "", "recorded requests (CSV: function,invoke_time_ms), instead of a pattern")
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective of functions without another one, like `100ms`")
+	f.StringVar(&o.inventory, "inventory", "", "inventory with the models of GPUs, for GPUs without a model in the plan (CSV: node,gpu,mem_mib,model)")
+	f.StringVar(&o.model, gpumodel.Flag, "", "model of the GPUs without a model in the plan and in --inventory")
+	f.StringVar(&o.trace, "trace", "", "trace of recorded requests (CSV: function,invoke_time_ms), instead of a pattern")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like `100ms`, of functions without an objective in --demand and --functions")
 	cli.Choice(cmd, &o.routing, "routing", "rule that selects the instance of a request", planned.Routings()...)
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals", gen.Shapes()...)
 	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps divided by their mean")
-	f.DurationVar(&o.duration, "duration", 10*time.Minute, "minimum length of the arrivals; longer if a function has fewer than 10,000 requests, up to a million requests per function")
+	f.DurationVar(&o.duration, "duration", 10*time.Minute, "minimum simulated time; it is extended until each function has 10,000 requests, or one of them has a million")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals and the routing")
 	cli.Files(cmd, "csv", "profile", "demand", "inventory", "trace")
 	cli.Files(cmd, "yaml yml", "functions")

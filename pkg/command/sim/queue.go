@@ -32,33 +32,52 @@ func newQueue(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queue",
 		Short: "Run a trace of invocations through a queueing policy",
-		Long: `Run a trace of invocations through a queueing policy on simulated GPUs, and print
-latencies, starts, misses and fairness. docs/simulation.md has all rules.
+		Long: `Run a trace of invocations through a queueing policy on simulated GPUs. The results are
+latencies, the number of starts of each kind (see below), the misses, which are all
+starts that are not gpu-warm, and the largest difference between the service that two
+functions got (fairness). docs/simulation.md has all rules.
 
-A GPU runs up to --concurrency invocations at the same time. An invocation needs an
-instance of its function on that GPU. It takes warm_ms if the instance's memory is
-on the GPU (gpu-warm), load_ms more if the memory is on the host (host-warm), and
-cold_ms if no instance is idle there (cold). --pool limits the number of instances on a
-GPU, and --gpu-mem their memory; the least recently used are evicted first.
+A GPU runs up to --concurrency invocations at the same time, each in an instance of
+its function on that GPU. The duration of an invocation depends on the idle instances
+of its function on the GPU, and on the costs of the function (--functions):
 
-Policies, by the invocation that they dispatch next:
+  gpu-warm   the memory of an idle instance is on the GPU: warm_ms
+  host-warm  the memory of all idle instances is on the host: warm_ms + load_ms
+  cold       no instance is idle: cold_ms, which includes the start of an instance
+
+--pool limits the number of instances on a GPU, and --gpu-mem the memory that they have
+there. To stay within these limits, a policy evicts idle instances: it removes them, or
+moves their memory to the host. The least recently used instance is evicted first,
+unless the policy has another rule below.
+
+Each function has a queue. Some policies compare the virtual times of functions: the
+sum of the warm_ms of all invocations that were dispatched for a function, divided by
+its weight. When an invocation arrives at an empty queue, the virtual time of its
+function is raised to the least virtual time of the functions with waiting invocations,
+if it was less.
+
+A policy dispatches next:
 
 ` + policyHelp() + `
-lb, lalb and lalb-o3 run one invocation at a time on a GPU, and keep models there
-instead of instances. Without the model, an invocation takes load_ms more.
+lb, lalb and lalb-o3 run one invocation at a time on a GPU. For them, a GPU has models
+instead of instances: an invocation takes warm_ms if the GPU has the model of its
+function, and warm_ms + load_ms otherwise.
 
-Parameters of the policies, for --set:
+--set sets parameters of the policy. The policies that have a parameter are given in
+parentheses:
 
 ` + parameterHelp() + `
-Parameters without a list of policies apply to all policies. The simulator has two
-more: interference=X (the duration of an invocation that starts while n others run on
-the GPU is multiplied by 1 + X n) and demand=100 (the percentage of a GPU that an
-invocation keeps busy, for utilization).
+--set also sets two parameters of the simulator:
 
-If a function is larger than a GPU, its invocations are rejected and counted, all
-others run, and the exit status is 3. A trace that is not in the order of time is
-sorted. Percentiles use the nearest rank. They are exact up to 262,144 invocations
-(512 of one function), and within half a percent beyond.`,
+` + cli.Entries([]cli.Entry{
+			{Name: "interference=0", Help: "if n other invocations run on a GPU when an invocation starts there, it takes 1 + interference × n times as long"},
+			{Name: "demand=100", Help: "percentage of a GPU's time for which one running invocation keeps the GPU busy, for utilization"},
+		}) + `
+If a function needs more memory than a GPU has, its invocations are rejected and
+counted, all others run, and the exit status is 3. A trace that is not in the order of
+time is sorted. Percentiles use the nearest rank. Percentiles of all invocations are
+exact for up to 262,144 invocations, and those of one function for up to 512; with more
+invocations, they are at most half a percent off.`,
 		Example: `  # Run a trace with up to 16 instances on one GPU
   gfaas-sim queue --functions costs.csv --trace trace.csv --policy fcfs --pool 16
   # Set a parameter of the policy
@@ -100,9 +119,10 @@ func parameterHelp() string {
 		if p.Default != "" {
 			name += "=" + p.Default
 		}
-		if len(users) > 0 {
-			help += " (" + strings.Join(users, ", ") + ")"
+		if len(users) == 0 {
+			users = []string{"all"}
 		}
+		help += " (" + strings.Join(users, ", ") + ")"
 		entries = append(entries, cli.Entry{Name: name, Help: help})
 	}
 	return cli.Entries(entries)

@@ -46,35 +46,37 @@ func newScale(env *cli.Env) *cobra.Command {
 	o := scaleOptions{env: env, settings: scale.DefaultOptions()}
 	cmd := &cobra.Command{
 		Use:   "scale",
-		Short: "Try an autoscaler on a series of loads",
-		Long: `Run an autoscaler on a series of requests per second (CSV: second,rps), and print the
-number of cold starts, the fraction of requests beyond the capacity of the instances,
-and the sum of the times for which instances were deployed (instance-seconds).
+		Short: "Try an autoscaler on a series of request rates",
+		Long: `Run an autoscaler on the load of one function, a series of request rates in requests per
+second (CSV: second,rps). The results are the number of cold starts, the fraction of the
+requests that were beyond the capacity of the instances, and instance-seconds: the sum
+of the times for which instances were starting or running.
 
-Scalers:
+The scalers (--scaler):
 
 ` + scalerHelp() + `
-All scalers have three more parameters. min=0 and max=0 are the least and largest
-numbers of running instances (max=0: no limit). With idle=N, at least one instance
-keeps running until there have been no requests for N seconds; then all instances
-beyond min stop. Without it (idle=0), lazy never stops the last instance, and eager
-and heuristic stop all instances in a second without requests.
+All scalers have three more parameters. min=0 is the minimum number of running
+instances, and max=0 the maximum (0: no limit). With idle=N, one instance keeps running
+until there have been no requests for N seconds; then all instances beyond min stop.
+With idle=0, the default, lazy never stops the last instance, and eager and heuristic
+stop all instances after a second without requests.
 
-The run begins with the instances that the first second needs. A scaler receives the
-load of a second at the end of that second. A new instance serves requests after the
-profile's cold_ms. A second that is missing in the series has no requests.`,
-		Example: `  # Run a scaler on a series of loads
+The run begins with the instances that serve the load of the first second. A scaler
+receives the load of each second at the end of that second. A new instance serves
+requests after the time cold_ms of the profile. A second that is missing in the series
+has no requests.`,
+		Example: `  # Run a scaler on a series of request rates
   gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
   # Generate the series
   gfaas-sim generate rps --pattern bursty | gfaas-sim scale --rps - --scaler eager --profile profile.csv --function resnet`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.rps, "rps", "", "series of loads (CSV: second,rps)")
+	f.StringVar(&o.rps, "rps", "", "series of request rates (CSV: second,rps)")
 	cli.Choice(cmd, &o.scaler, "scaler", "autoscaler", scale.Names()...)
 	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
-	f.StringVar(&o.function, "function", "", "function in the profile to scale")
-	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows of the profile to use (default the only model of the function)")
+	f.StringVar(&o.function, "function", "", "function to scale; the profile has its rows")
+	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose profile rows to use (default the only model of the function)")
 	cli.Choice(cmd, &o.estimator, "estimator", "estimator of the load for eager and heuristic", scale.Estimators()...)
 	f.DurationVar(&o.slo, "slo", 0, "latency objective: lazy and eager start the smallest configuration whose p95 meets it (0: none)")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the scaler or its estimator, like `out=20` (repeatable)")
@@ -248,7 +250,7 @@ func scalerHelp() string {
 	for _, k := range scale.EstimatorKinds() {
 		estimators = append(estimators, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
 	}
-	return cli.Entries(scalers) + "\n" + strings.Join(estimating(), " and ") + " follow an estimate of the load (--estimator):\n\n" + cli.Entries(estimators)
+	return cli.Entries(scalers) + "\n" + strings.Join(estimating(), " and ") + " use one of these estimates of the load (--estimator):\n\n" + cli.Entries(estimators)
 }
 
 // table returns the result as a table with one row. For csv, the header has the names of the JSON

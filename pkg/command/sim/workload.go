@@ -39,15 +39,15 @@ type workload struct {
 func (o *workload) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.flagSet = f
-	f.StringVar(&o.functions, "functions", "", "costs of functions (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model; or a profile)")
-	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows to use, if --functions is a profile (default the only model of each function)")
-	f.StringVar(&o.trace, "trace", "", "trace of invocations (CSV: function,invoke_time_ms, or counts per minute)")
+	f.StringVar(&o.functions, "functions", "", "file with the costs of the functions: a profile, or CSV with the columns function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model")
+	f.StringVar(&o.model, gpumodel.Flag, "", "with a profile as --functions: GPU model whose rows to use (default the only model of each function)")
+	f.StringVar(&o.trace, "trace", "", "file with a trace of invocations: CSV with the columns function,invoke_time_ms, or with counts per minute")
 	f.IntVar(&o.gpus, "gpus", 1, "number of GPUs")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, like `16GiB` (default no limit)")
-	f.IntVar(&o.concurrency, "concurrency", 1, "invocations in progress per GPU (D); lb, lalb and lalb-o3 always use 1")
-	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on instances on each GPU, including running ones; -1 means no limit")
+	f.IntVar(&o.concurrency, "concurrency", 1, "limit on the invocations that a GPU runs at once; lb, lalb and lalb-o3 always run one")
+	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on the number of instances on each GPU, idle and running; -1 means no limit")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy or the simulator, like `t=10s` (repeatable)")
-	f.Uint64Var(&o.seed, "seed", 1, "seed for the distribution of invocations that a trace counts per minute")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the random arrival times within a minute, for a trace with counts per minute")
 	cli.Files(cmd, "csv", "functions", "trace")
 	cli.Keys(cmd, "set", cli.ParameterKeys(parameters)...)
 }

@@ -31,69 +31,69 @@ type Kind struct {
 // kinds lists the policies in the order of the man pages.
 var kinds = []Kind{
 	{
-		Name: "fcfs", Help: "the oldest invocation",
+		Name: "fcfs", Help: "the invocation that arrived first",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(v *view) order { return newFCFS(v) },
 	},
 	{
-		Name: "fcfs-naive", Help: "like fcfs, without a pool: every start is cold",
+		Name: "fcfs-naive", Help: "like fcfs, but every invocation starts a new instance (cold)",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(v *view) order { return naive{newFCFS(v)} },
 	},
 	{
-		Name: "batch", Help: "all waiting invocations of the function with the oldest one",
+		Name: "batch", Help: "all waiting invocations of the function whose oldest invocation arrived first; they run one after another in one instance",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(v *view) order { return newFCFS(v) },
 	},
 	{
-		Name: "sjf", Help: "the function with the shortest invocations; a function that was passed over too often goes first",
+		Name: "sjf", Help: "an invocation of the function with the least warm_ms; a function that was passed over too often goes first (parameter starvation)",
 		Parameters: []policy.Parameter[Options]{starvation, utilization},
 		order:      func(v *view) order { return newSJF(v) },
 	},
 	{
-		Name: "eevdf", Help: "the invocation with the earliest deadline: its arrival plus its expected duration",
+		Name: "eevdf", Help: "the invocation with the earliest deadline, which is its arrival time plus its expected duration",
 		Parameters: []policy.Parameter[Options]{utilization},
 		order:      func(v *view) order { return newEEVDF(v) },
 	},
 	{
-		Name: "mqfq", Help: "fair queueing: the function that executed least so far",
+		Name: "mqfq", Help: "an invocation of the function with the least virtual time",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
 		order:      func(v *view) order { return newMQFQ(v, false) },
 	},
 	{
-		Name: "mqfq-sticky", Help: "of the functions whose virtual time is at most t ahead of the least one, the one with the fewest invocations in flight, then the one with the most waiting invocations",
+		Name: "mqfq-sticky", Help: "like mqfq, but considers all functions whose virtual time is at most the parameter t above the least one; of these, it prefers the function with the fewest running invocations and, among functions with equally many, the longest queue",
 		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
 		order:      func(v *view) order { return newMQFQ(v, true) },
 	},
 	{
-		Name: "lb", Help: "the oldest invocation on any idle GPU",
+		Name: "lb", Help: "the oldest invocation; it runs on an idle GPU, whether or not the GPU has its model",
 		OneAtATime: true,
 		order:      func(v *view) order { return newLALB(v, 0, false) },
 	},
 	{
-		Name: "lalb", Help: "an invocation on a GPU that has its model, even a busy one if that is faster",
+		Name: "lalb", Help: "the oldest invocation; it runs on an idle GPU that has its model, or waits for a busy GPU that has it if this takes less time than loading the model; otherwise, it runs on any idle GPU, which loads the model",
 		Parameters: []policy.Parameter[Options]{patient},
 		OneAtATime: true,
 		order:      func(v *view) order { return newLALB(v, 0, true) },
 	},
 	{
-		Name: "lalb-o3", Help: "like lalb, but passes over invocations whose model the idle GPU does not have, each at most limit times",
+		Name: "lalb-o3", Help: "like lalb, but an idle GPU first runs the oldest invocation whose model it has, although others arrived earlier; an invocation is passed over a limited number of times (parameter limit)",
 		Parameters: []policy.Parameter[Options]{visits, patient},
 		OneAtATime: true,
 		order:      func(v *view) order { return newLALB(v, v.config.Limit, true) },
 	},
 	{
-		Name: "cfs-affinity", Help: "the function with the least GPU time; moving it to another GPU counts as penalty times its mean duration",
+		Name: "cfs-affinity", Help: "an invocation of the function with the least GPU time so far; running it on another GPU than its previous one counts as additional GPU time (parameter penalty)",
 		Parameters: []policy.Parameter[Options]{penalty, correct, utilization},
 		order:      func(v *view) order { return newCFS(v) },
 	},
 	{
-		Name: "exclusive", Help: "the oldest invocation, on a GPU that its function owns; each GPU belongs to one function at a time",
+		Name: "exclusive", Help: "the oldest invocation of the functions that own an idle GPU; each GPU belongs to one function at a time, and a function that needs a GPU takes it from the function that owns the most",
 		order: func(v *view) order { return newExclusive(v) },
 	},
 	{
 		Name:       "gfaas",
-		Help:       "this project's policy, with mqfq's bound on unfairness: of the functions that are not too far ahead, the one that needs the least time per invocation, including starts; waits for a busy GPU if a new start would take longer, and evicts the instance with the least worth (R27)",
+		Help:       "this project's policy, as fair as mqfq: of the functions whose virtual time is not too far above the least one, the one that needs the least time per invocation, including the start of an instance; an invocation waits for a busy GPU if a start on another GPU would take longer; to make room, the policy evicts the idle instance whose eviction costs later invocations the least time",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
 		order:      func(v *view) order { return newGfaas(v) },
 	},
@@ -102,27 +102,27 @@ var kinds = []Kind{
 // Parameters of some policies.
 var (
 	ahead = policy.Parameter[Options]{
-		Key: "t", Default: "10s", Help: "how far ahead of the others a function may run",
+		Key: "t", Default: "10s", Help: "how far the virtual time of a function may be above the least one; a function that is farther ahead waits",
 		Set: func(o *Options, v string) (err error) { o.T, err = parseDuration(v); return err },
 	}
 	alpha = policy.Parameter[Options]{
-		Key: "alpha", Default: "2", Help: "for how many of its mean inter-arrival times an idle function keeps its instances",
+		Key: "alpha", Default: "2", Help: "how long a function counts as active after its last invocation, in multiples of the mean time between its arrivals; instances of inactive functions are evicted first",
 		Set: func(o *Options, v string) (err error) { o.Alpha, err = csvfile.Number(v); return err },
 	}
 	visits = policy.Parameter[Options]{
-		Key: "limit", Default: "25", Help: "how often an invocation may be passed over",
+		Key: "limit", Default: "25", Help: "how many times an invocation may be passed over",
 		Set: func(o *Options, v string) (err error) { o.Limit, err = parseCount(v); return err },
 	}
 	starvation = policy.Parameter[Options]{
-		Key: "starvation", Default: "25", Help: "the deficit at which a function goes first: how far it is behind an equal share of the dispatches",
+		Key: "starvation", Default: "25", Help: "a function goes first when it is this number of dispatches behind its equal share of all dispatches",
 		Set: func(o *Options, v string) (err error) { o.Starvation, err = csvfile.Number(v); return err },
 	}
 	penalty = policy.Parameter[Options]{
-		Key: "penalty", Default: "10", Help: "what moving to another GPU counts as, in mean durations of the function",
+		Key: "penalty", Default: "10", Help: "GPU time that running a function on another GPU counts as, in multiples of the mean duration of its invocations",
 		Set: func(o *Options, v string) (err error) { o.Penalty, err = csvfile.Number(v); return err },
 	}
 	correct = policy.Parameter[Options]{
-		Key: "correct", Default: "true", Help: "charge the time that was executed; false charges the expected time, as in the papers",
+		Key: "correct", Default: "true", Help: "true: virtual time and GPU time count the time that an invocation executed; false: they count the time that was expected at its dispatch, as in the papers",
 		Set: func(o *Options, v string) error {
 			correct, err := strconv.ParseBool(v)
 			o.Uncorrected = !correct
@@ -130,15 +130,15 @@ var (
 		},
 	}
 	patient = policy.Parameter[Options]{
-		Key: "patient", Default: "false", Help: "wait for a busy GPU without regard to the time that its work takes, as in the paper",
+		Key: "patient", Default: "false", Help: "true: an invocation that waits for a busy GPU keeps waiting if the GPU takes longer than expected, as in the paper; false: the policy then decides again",
 		Set: func(o *Options, v string) (err error) { o.Patient, err = strconv.ParseBool(v); return err },
 	}
 	prefetch = policy.Parameter[Options]{
-		Key: "prefetch", Default: "false", Help: "move an instance's memory back to the GPU when an invocation arrives at an empty queue",
+		Key: "prefetch", Default: "false", Help: "true: when an invocation arrives at an empty queue, the memory of an idle instance of the function is moved back to the GPU before the invocation is dispatched",
 		Set: func(o *Options, v string) (err error) { o.Prefetch, err = strconv.ParseBool(v); return err },
 	}
 	utilization = policy.Parameter[Options]{
-		Key: "utilization", Help: "percentage; while a GPU is busier than that, it runs fewer than --concurrency invocations at once",
+		Key: "utilization", Help: "percentage (off by default); while a GPU is busy for more of its time than this, it runs fewer than --concurrency invocations at once",
 		Set: func(o *Options, v string) (err error) { o.Utilization, err = ParseShare(v); return err },
 	}
 )
@@ -146,11 +146,11 @@ var (
 // ForTenants holds the parameters of every policy: limits for each tenant.
 var ForTenants = []policy.Parameter[Options]{
 	{
-		Key: "tenant-slots", Help: "most invocations of a tenant that run at once",
+		Key: "tenant-slots", Help: "maximum number of invocations of a tenant that run at the same time",
 		Set: func(o *Options, v string) (err error) { o.Limits.Slots, err = parseCount(v); return err },
 	},
 	{
-		Key: "tenant-mem", Help: "most GPU memory of a tenant, like 8GiB",
+		Key: "tenant-mem", Help: "maximum GPU memory of a tenant's running invocations, like 8GiB",
 		Set: func(o *Options, v string) error {
 			b, err := gpu.ParseMemory(v)
 			o.Limits.Mem = int64(b)
@@ -158,7 +158,7 @@ var ForTenants = []policy.Parameter[Options]{
 		},
 	},
 	{
-		Key: "tenant-time", Help: "most of the GPUs' time in every 10 s that a tenant may have, in percent",
+		Key: "tenant-time", Help: "maximum percentage of the GPUs' time that a tenant may use in a period of 10 s",
 		Set: func(o *Options, v string) (err error) { o.Limits.Time, err = ParseShare(v); return err },
 	},
 }

@@ -54,12 +54,12 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "changes the number of instances only if the load was outside their capacity, counted at the smallest quota in the profile that meets the slo, for a large part of a window (see out and in). Until then, an instance may use up to the largest quota with the same sm_pct (Dilu).",
+			Help: "starts or stops instances only if the load did not fit their number for most of the last seconds (parameters window, out and in). Each instance counts with its throughput at the smallest quota in the profile that meets the slo. While the load is higher than that, an instance may use up to the largest quota with the same sm_pct. This is the rule of the Dilu paper.",
 			Parameters: []policy.Parameter[Options]{
 				wholeNumber("window", "40", "length of the window in seconds", func(o *Options) *int { return &o.Lazy.Window }),
-				wholeNumber("out", "20", "add instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
-				wholeNumber("in", "30", "remove instances if fewer would have sufficed in more than this number of seconds of the window", func(o *Options) *int { return &o.Lazy.In }),
-				wholeNumber("surge", "1", "number of consecutive seconds in which even the largest quota does not suffice, after which instances are added without waiting for the window; 0: always wait, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
+				wholeNumber("out", "20", "start instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
+				wholeNumber("in", "30", "stop instances if fewer would have sufficed in more than this number of seconds of the window", func(o *Options) *int { return &o.Lazy.In }),
+				wholeNumber("surge", "1", "start instances at once after this number of consecutive seconds in which even the largest quota did not suffice; 0: never, as in the paper", func(o *Options) *int { return &o.Lazy.Surge }),
 			},
 			New: func(s Setup) *Scaler { return NewLazy(s.Unit, s.Lazy, s.Bounds) },
 		},
@@ -70,7 +70,7 @@ func Kinds() []Kind {
 		},
 		{
 			Name: "heuristic", Estimates: true,
-			Help: "runs the most efficient configurations that cover the load, and stops the least efficient first (FaST-GShare).",
+			Help: "serves the estimated load with those configurations in the profile that have the highest throughput per share of a GPU, and stops instances with the lowest first. This is the rule of the FaST-GShare paper.",
 			New:  func(s Setup) *Scaler { return NewHeuristic(s.Rows, s.Load, s.Bounds) },
 		},
 	}
@@ -156,17 +156,17 @@ func EstimatorKinds() []EstimatorKind {
 	return []EstimatorKind{
 		{Name: "last", Help: "the load of the last second", New: func(EstimatorOptions) (Estimator, error) { return Last{}, nil }},
 		{
-			Name: "window", Help: "the largest load of the last seconds", New: newWindow,
+			Name: "window", Help: "the highest load of the last seconds", New: newWindow,
 			Parameters: []policy.Parameter[Options]{wholeNumber("window", "10", "number of seconds", func(o *Options) *int { return &o.Estimate.Window })},
 		},
 		{
-			Name: "ewma", Help: "an exponential moving average", New: newEWMA,
-			Parameters: []policy.Parameter[Options]{positive("alpha", "0.3", "weight of the newest load", func(o *Options) *float64 { return &o.Estimate.Alpha })},
+			Name: "ewma", Help: "an exponential moving average of the load", New: newEWMA,
+			Parameters: []policy.Parameter[Options]{positive("alpha", "0.3", "weight of the latest second", func(o *Options) *float64 { return &o.Estimate.Alpha })},
 		},
 		{
-			Name: "kalman", Help: "a Kalman filter", New: newKalman,
+			Name: "kalman", Help: "the output of a Kalman filter", New: newKalman,
 			Parameters: []policy.Parameter[Options]{
-				positive("process", "1", "variance of the change of the load within a second", func(o *Options) *float64 { return &o.Estimate.Process }),
+				positive("process", "1", "variance of the change of the load in a second", func(o *Options) *float64 { return &o.Estimate.Process }),
 				positive("noise", "10", "variance of the measured load around the true load", func(o *Options) *float64 { return &o.Estimate.Noise }),
 			},
 		},

@@ -23,15 +23,15 @@ type Kind struct {
 // and Beta for dilu, and their defaults for infless.
 var kinds = []Kind{
 	{
-		Name: "dilu", Help: "places an instance on a GPU if the sum of SM requests stays at most --omega, the sum of SM limits at most --gamma, and the memory fits; prefers GPUs in use that run a function which already shares a GPU with the instance's function, then other GPUs in use; among these, prefers the lowest α(1 − Σ request) + β(1 − Σ memory / M) (Dilu, section 3.3)",
+		Name: "dilu", Help: "places an instance on a GPU if the sum of SM requests stays at most --omega, the sum of SM limits at most --gamma, and the memory fits; prefers GPUs in use with a function that already shares another GPU with the function of the instance, then other GPUs in use; among equally preferred GPUs, takes the one with the lowest α(1 − Σ request) + β(1 − Σ memory / M) (section 3.3 of the Dilu paper)",
 		New: Dilu,
 	},
 	{
-		Name: "exclusive", Help: "gives each instance whole GPUs: the first idle GPUs of the node that has the fewest idle GPUs among the nodes with enough of them",
+		Name: "exclusive", Help: "gives each instance whole GPUs, on the node with the fewest idle GPUs among the nodes that have enough of them",
 		New: func(d []plan.Device, _ DiluOptions) *Fleet { return Exclusive(d) },
 	},
 	{
-		Name: "infless", Help: "places an instance on a GPU if the sum of SM limits stays at most 1 and the memory fits; prefers GPUs in use, and among these the lowest α(1 − Σ limit) + β(1 − Σ memory / M)",
+		Name: "infless", Help: "places an instance on a GPU if the sum of SM limits stays at most 1 and the memory fits; prefers GPUs in use, and among these the one with the lowest α(1 − Σ limit) + β(1 − Σ memory / M)",
 		New: func(d []plan.Device, _ DiluOptions) *Fleet { return INFless(d) },
 	},
 	{
@@ -55,8 +55,8 @@ func Names() (names []string) {
 var DiluParameters = []policy.Parameter[DiluOptions]{
 	number("omega", "1", "limit on the sum of the SM requests on a GPU", func(o *DiluOptions) *float64 { return &o.Omega }),
 	number("gamma", "1.5", "limit on the sum of the SM limits on a GPU", func(o *DiluOptions) *float64 { return &o.Gamma }),
-	number("alpha", "0.6", "weight of the unrequested SM share in the remaining room of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Alpha }),
-	number("beta", "0.4", "weight of the free memory in the remaining room of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Beta }),
+	number("alpha", "0.6", "weight α of the unrequested SMs of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Alpha }),
+	number("beta", "0.4", "weight β of the free memory of a GPU, 0 to 1", func(o *DiluOptions) *float64 { return &o.Beta }),
 }
 
 func number(key, byDefault, help string, at func(*DiluOptions) *float64) policy.Parameter[DiluOptions] {
