@@ -43,8 +43,9 @@ func newPut(env *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
 		Use:   "put KEY FILE|-",
 		Short: "Store a file as an object",
-		Long: `Store a file as an object of the client. An existing object with this key is replaced.
-With -, the object is read from standard input.`,
+		Long: `Store a file as an object with the key KEY. An object is data that the daemon stores for a
+client (--client), as input or output of its requests. If the client already has an object
+with this key, it is replaced. With -, the data is read from standard input.`,
 		Example: `  # store the weights that a request reads
   gfaas-kerneld put mlp/W1 W1.bin`,
 		Args:              cobra.ExactArgs(2),
@@ -118,7 +119,9 @@ func newGet(env *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
 		Use:   "get KEY [FILE|-]",
 		Short: "Write an object to a file",
-		Long:  `Write an object of the client to a file, or to standard output (the default, or -).`,
+		Long: `Write the object with the key KEY to a file or, without FILE and with -, to standard output.
+An object is data that the daemon stores for a client (--client), as input or output of its
+requests.`,
 		Example: `  # print an output of a request as 32-bit floats
   gfaas-kerneld get vec/y | od -t f4`,
 		Args:              cobra.RangeArgs(1, 2),
@@ -152,7 +155,7 @@ func newRm(_ *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
 		Use:     "rm KEY",
 		Short:   "Delete an object",
-		Long:    "Delete an object of a client (--client) from the host and from all GPUs. A running request\nthat reads the object still finishes; the memory is freed after that.",
+		Long:    "Delete the object with the key KEY from the host and from all GPUs. An object is data that\nthe daemon stores for a client (--client), as input or output of its requests. A running\nrequest that reads the object still finishes; the memory is freed after that.",
 		Example: "  # free the memory of an object\n  gfaas-kerneld rm vec/x",
 		Args:    cobra.ExactArgs(1),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
@@ -167,10 +170,13 @@ func newLs(env *cli.Env, socket *string) *cobra.Command {
 	cmd := withClient(&cobra.Command{
 		Use:   "ls",
 		Short: "List a client's objects",
-		Long: `List the objects of a client, and where each is stored.
+		Long: `List the objects of a client (--client), and where each one is stored. An object is data
+that the daemon stores for a client, as input or output of its requests.
 
-JSON: a list of {"key","size","host","gpus","volatile"}. size is in bytes, and gpus lists
-positions in the daemon's --gpu, from 0.`,
+JSON: a list of {"key","size","host","gpus","volatile"}. size is in bytes. host is true if
+the object is in host memory, and gpus lists the GPUs that have it, as positions in the
+daemon's --gpu, from 0. volatile is true for an output that the daemon copies to the host
+only when necessary (docs/kernels.md).`,
 		Example: `  # list the objects of the client alice
   gfaas-kerneld ls --client alice`,
 		Args: cobra.NoArgs,

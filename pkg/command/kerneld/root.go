@@ -24,26 +24,28 @@ func NewRoot(env *cli.Env) *cobra.Command {
 $GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
 see gfaas-environment(7).
 
-A request lists kernels in PTX and the buffers that they use (docs/kernels.md). Users'
-code runs only on the GPU. The daemon serves HTTP on two kinds of sockets in the run
-directory. On kernel.sock, the header Gfaas-Client names the client. On kernel-NAME.sock,
-which each --client creates, the client is NAME.
+A request lists GPU kernels, in PTX, and the buffers that they use (docs/kernels.md). The
+daemon runs no other code of users. It serves HTTP on sockets in the run directory. On
+kernel.sock, a request names its client in the header Gfaas-Client. For each --client NAME,
+there is also a socket kernel-NAME.sock, which serves only this client.
 
-Objects are stored on the host, and also on the GPU while there is room. Kernels run in
-separate processes, the executors: if a kernel faults, or makes no progress for
---kernel-timeout, only its request fails. With --isolation keys, one executor runs all
-kernels of a GPU. Clients cannot name each other's objects there, but a kernel can access
-any address of its executor. With --isolation process, each client has its own executor,
-and the GPU separates them.
+Clients store data in the daemon as objects, each under a key. Requests read and write
+objects. The daemon has them in host memory, and also on the GPU while there is room.
+
+Kernels run in separate processes, the executors. If a kernel faults, or makes no progress
+for --kernel-timeout, only its request fails. With --isolation keys, one executor runs all
+kernels of a GPU. A client cannot request the objects of another client, but its kernels can
+access all memory of the executor. With --isolation process, each client has its own
+executor, and the GPU separates their memory.
 
 A request uses host memory from its arrival until its answer has been sent: about the
-length of its text, or more if it has many small values. --request-mem limits the memory of
-all requests. The requests of one client can use at most as much as is then still free, so
-a single client can use half. Requests beyond that are refused (busy, 429); waiting
-requests stay.
+length of its text, or more if it has many small values. --request-mem limits this memory
+for all clients together. In addition, a client cannot use more of it than remains free, so
+a single client can use half. If a request exceeds these limits, it is refused with the code
+busy (HTTP status 429). Waiting requests are not affected.
 
---quota and --sm run the kernels in a slice of each GPU, like gfaas run. You can also
-start the daemon with gfaas run: the kernels then run in that slice.
+With --quota and --sm, the kernels run in a slice of each GPU, as with gfaas run. You can
+also start the daemon with gfaas run: the kernels then run in that slice.
 
 On SIGTERM, the daemon finishes the requests that it has received, and exits with status 0.
 All objects are then lost.`,
@@ -59,7 +61,7 @@ All objects are then lost.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.Flags().Changed) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", kerneld.Socket(cli.RunDir()),
-		"socket of the daemon; its folder is the run directory, and the socket of client NAME there is kernel-NAME.sock")
+		"socket of the daemon (kernel.sock) or of one client (kernel-NAME.sock); its folder is the run directory")
 	cli.Files(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
@@ -70,7 +72,7 @@ All objects are then lost.`,
 
 // clientFlag adds --client to a command.
 func clientFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "client", "", "client that the command acts for (default: NAME for a socket kernel-NAME.sock, and the client named default for kernel.sock)")
+	cmd.Flags().StringVar(name, "client", "", "client of the daemon whose objects and requests the command uses (default: NAME if --socket is kernel-NAME.sock; otherwise the client with the name default)")
 }
 
 // dial returns a client of the daemon at a socket.

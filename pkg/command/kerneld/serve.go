@@ -45,16 +45,16 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES, or 0; sim if there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
-	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB` (0: 8GiB, but at most nine tenths of the GPU's memory)")
+	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB`; 0 means 8GiB, but at most nine tenths of the GPU's memory")
 	cli.Memory(f, &o.hostMem, "host-mem", "host memory for objects")
-	cli.Memory(f, &o.reqMem, "request-mem", "host memory for requests in progress; the requests of one client can use at most as much as is then still free")
+	cli.Memory(f, &o.reqMem, "request-mem", "host memory for the requests in progress of all clients; a single client can use half of it")
 	cli.Choice(cmd, &o.policy, "policy", "policy that chooses the next client and its GPU", kernel.Policies()...)
-	cli.Choice(cmd, &o.isolation, "isolation", "isolation of clients: one process per GPU for all (keys), or one for each client (process)", "keys", "process")
-	f.StringArrayVar(&o.clients, "client", nil, "client with its own socket, kernel-NAME.sock: `NAME[:WEIGHT]` (can be repeated)")
-	f.DurationVar(&o.timeout, "kernel-timeout", 10*time.Second, "longest time that a request's kernels may make no progress")
-	f.StringVar(&o.listen, "listen", "", "also serve on this loopback TCP address, like 127.0.0.1:9410, for everyone who can connect to it")
-	f.StringVar(&o.quota, "quota", "", "run the kernels in a slice with this quota: REQUEST[:LIMIT], the guaranteed and the largest fraction of each window")
-	f.Float64Var(&o.sm, "sm", 100, "run the kernels in a slice with this SM share, in percent")
+	cli.Choice(cmd, &o.isolation, "isolation", "isolation of clients, by one process per GPU for all clients (keys) or one for each client (process)", "keys", "process")
+	f.StringArrayVar(&o.clients, "client", nil, "client with a socket of its own, kernel-NAME.sock, and a weight for its part of the GPU time, as `NAME[:WEIGHT]` (repeatable)")
+	f.DurationVar(&o.timeout, "kernel-timeout", 10*time.Second, "how long the kernels of a request may make no progress")
+	f.StringVar(&o.listen, "listen", "", "also serve on this loopback TCP address, like 127.0.0.1:9410, to everyone who can connect to it")
+	f.StringVar(&o.quota, "quota", "", "quota of the slice in which the kernels run: the guaranteed and the maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8")
+	f.Float64Var(&o.sm, "sm", 100, "SM share of the slice in which the kernels run, in percent")
 }
 
 // config returns the configuration for the flags, or a usage error.

@@ -19,19 +19,22 @@ func newStats(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Show clients, GPUs, and why requests are queued",
 		Long: `Show the state of each client and, in JSON, also of the GPUs and of the host memory.
 
-SHARE is the client's fraction of the time for which GPUs have run requests since the daemon
-started. WHY is the reason why the client's next request waits or, if none waits, the reason
-why its last request was dispatched. Both are codes with parameters (docs/reasons.md).
+A client is a user of the daemon with objects of its own (--client of gfaas-kerneld). SHARE
+is the client's part of the time for which GPUs have run requests since the daemon started.
+WHY is the reason why the client's next request waits or, if no request waits, the reason
+why its last request was dispatched: a code with parameters (docs/reasons.md).
 
 JSON: {"policy","host":{"used","budget"},"requests":{"used","budget"},
 "gpus":[{"gpu","device","name","running","client","used","budget","objects",
 "modules","busy_ms","evicted","executors","started","faults"}],"clients":[{"client",
 "weight","objects","bytes","waiting","running","held","done","failed","busy","ran_ms",
 "gpu_ms","why","last","share","reason","last_reason"}]}.
-"why" and "last" are texts; "reason" and "last_reason" are the same reasons as objects.
-Memory is in bytes. "requests" is the host memory of requests, from their arrival until their
-answers have been received, and held is a client's part of it. busy counts requests that were
-refused because too many were waiting or because they needed too much memory.`,
+"why" is the reason why the next request waits, and "last" why the last one was dispatched,
+both as texts; "reason" and "last_reason" are the same reasons as JSON objects. Memory is in
+bytes. "host" is the host memory of objects. "requests" is the host memory of requests, from
+their arrival until their answers have been received, and "held" is a client's part of it.
+"busy" counts requests that were refused because too many were waiting, or because they
+needed too much memory.`,
 		Example: `  # show what each client waits for
   gfaas-kerneld stats`,
 		Args: cobra.NoArgs,

@@ -30,9 +30,10 @@ func newGet(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get NAME [FILE]",
 		Short: "Load a known model, and write it to a file",
-		Long: `Load a model that the daemon knows onto the GPU, unless it is there, and write it to FILE.
-Without FILE, the model is only loaded; FILE - is standard output. The output has the bytes
-of the file that was put. A model that was put from several files is written as one file.
+		Long: `Load a model that the daemon knows onto the GPU, unless it is already there, and write it to
+FILE. Without FILE, the model is only loaded. With -, it is written to standard output. The
+output has the bytes of the file that was put. A model that was put from several files is
+written as one file.
 
 The progress is shown on standard error: as a bar on a terminal, otherwise as a line every
 30 s.`,
@@ -51,8 +52,8 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.tenant, "tenant", "", "tenant to act for (default "+wire.DefaultTenant+")")
-	f.DurationVar(&o.timeout, "timeout", 0, "longest wait for room while processes hold other models, or for a store of this model to end (0: no wait)")
+	f.StringVar(&o.tenant, "tenant", "", "tenant whose models to use (default "+wire.DefaultTenant+")")
+	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait for room while processes use other models, or while a process writes this model (0: no wait)")
 	return cmd
 }
 

@@ -18,12 +18,12 @@ const askTime = 5 * time.Second
 
 // keys describes a model in JSON.
 const keys = `{"name","tenant","public","state","bytes","gpu_bytes","tensors","sha256",
-"generation","refs","source","loads","last_used"}, and while the model is being loaded also
-"loaded_bytes", "why" (the reason why it waits, see docs/reasons.md) and "reason" (the same as
-an object). The state is gpu, loading, or file (not on
-the GPU, and loaded again when it is requested). bytes is the size of the file, gpu_bytes the
-memory on the GPU (0 if it is not there), loads the number of loads since the daemon started,
-and refs the number of holders.`
+"generation","refs","source","loads","last_used"}. While the model is being loaded, there are
+also "loaded_bytes", "why" (the reason why the load waits, a code of docs/reasons.md) and
+"reason" (the same reason as a JSON object). The state is gpu, loading, or file: the model is
+not on the GPU, and will be loaded again when it is requested. bytes is the size of the file,
+gpu_bytes the memory on the GPU (0 if the model is not there), loads the number of loads since
+the daemon started, and refs the number of holders: processes that use the model.`
 
 func newList(t *tool) *cobra.Command {
 	var tenant string

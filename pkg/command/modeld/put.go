@@ -32,9 +32,10 @@ func newPut(t *tool) *cobra.Command {
 can be an index of a model in several files, such as NAME.safetensors.index.json. Do not
 change the file afterwards: if the model is evicted, the daemon reads the file again.
 
-If the name has the same content already, nothing happens. Other content becomes the next
-generation of the model: later requests get the new generation, and holders of the previous
-one keep it. Other tenants can use the new content only if it is put with --public, too.
+If the model NAME has the same content already, nothing happens. Other content becomes the
+next generation of the model: later requests get the new generation, and processes that use
+the previous generation keep it. Other tenants can use the new generation only if it is put
+with --public, too.
 
 The progress is shown on standard error: as a bar on a terminal, otherwise as a line every
 30 s.`,
@@ -50,7 +51,7 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 	f.StringVar(&o.sha256, "sha256", "", "expected SHA-256, as sha256sum prints it; other content is refused")
 	f.StringVar(&o.tenant, "tenant", "", "tenant that owns the model (default "+wire.DefaultTenant+")")
 	f.BoolVar(&o.public, "public", false, "let all tenants use the model")
-	f.DurationVar(&o.timeout, "timeout", 0, "longest wait for room while processes hold other models (0: no wait)")
+	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait for room while processes use other models (0: no wait)")
 	return cmd
 }
 

@@ -12,9 +12,9 @@ func newRemove(t *tool) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
 		Use:   "rm NAME",
-		Short: "Forget a model",
-		Long: `Forget a model. Processes that hold the model keep it, and its memory is freed when the last
-of them releases it. The file is not removed.`,
+		Short: "Remove a model from the daemon",
+		Long: `Remove a model from the daemon. Processes that use the model keep it; its GPU memory is freed
+when the last of them ends or releases it. The file is not removed.`,
 		Example: `  # free the memory of a model that is no longer needed
   gfaas-modeld rm resnet50`,
 		Args: cobra.ExactArgs(1),

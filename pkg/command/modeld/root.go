@@ -42,19 +42,21 @@ make room, the daemon evicts the least recently used models that no process hold
 them again from their files when they are requested. A process's hold ends when the process
 ends, even if it is killed.
 
-A FILE that ends in .safetensors.index.json stands for the files that it lists, in the same
-folder.
+A model can consist of several files. Such a model is named by its index, a file whose name
+ends in .safetensors.index.json and which lists files in the same folder.
 
 A model belongs to a tenant. Other tenants can use it only if it was put with --public. The
 socket model.sock serves all tenants. The containers of a tenant get the socket
-model-TENANT.sock, which serves only that tenant. All models of a tenant together use at
-most SIZE (--tenant TENANT=SIZE). Tenants without a size share the rest of --capacity
-equally. The tenant default has no such limit unless --tenant names it.
+model-TENANT.sock, which serves only that tenant. --tenant TENANT=SIZE limits the GPU memory
+of all models of a tenant together. Tenants without a size share the rest of --capacity
+equally. The tenant with the name default has no such limit, unless --tenant names it.
 
-Memory that a process stores and has not committed counts against the memory limit of the
-process's slice: the daemon reports it to gfaas-tokend in the run directory. A store beyond
-the limit is refused with slice-memory. Without a token daemon, and for a process in no
-slice, only the limits above apply.
+Instead of loading a file, a process can write a model itself: it requests memory from the
+daemon (a store), writes to this memory, and publishes the model (a commit). Until the
+commit, the memory counts against the memory limit of the process's slice. If it exceeds the
+limit, the daemon refuses the store with the error code slice-memory. This needs gfaas-tokend
+in the run directory. Without it, and for a process that is not in a slice, only the limits
+of the daemon apply.
 
 The daemon records the names and files of its models in the state file, and reads them when
 it starts again. When the daemon ends, programs keep the models that they have mapped. On
@@ -70,7 +72,7 @@ if it is smaller), new tenants and the sizes of tenants; all other settings need
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	root.PersistentFlags().StringVar(&t.socket, "socket", filepath.Join(cli.RunDir(), "model.sock"),
-		"the daemon's socket; its folder is the run directory")
+		"socket of the daemon (model.sock) or of one tenant (model-TENANT.sock); its folder is the run directory")
 	cli.Files(root, "sock", "socket")
 	o.flags(root)
 	root.AddCommand(newPut(t), newGet(t), newList(t), newStat(t), newRemove(t))

@@ -49,9 +49,9 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	cli.Words(cmd, "gpu", "0", "sim")
 	cli.Memory(f, &o.capacity, "capacity", "limit on the GPU memory of all models together")
 	f.TextVar(&o.staging, "staging", o.staging, "pinned host memory for loading models")
-	f.StringVar(&o.models, "models", "", "folder of models that can be requested without a put: the model NAME is NAME.safetensors")
+	f.StringVar(&o.models, "models", "", "folder of models that can be requested without gfaas-modeld put, as NAME for NAME.safetensors")
 	_ = cmd.MarkFlagDirname("models")
-	f.StringSliceVar(&o.tenants, "tenant", nil, "TENANT[=SIZE]: tenant with its own socket, model-TENANT.sock, and the limit on the GPU memory of its models (can be repeated; default size: an equal part of the rest of --capacity)")
+	f.StringSliceVar(&o.tenants, "tenant", nil, "tenant with a socket of its own, model-TENANT.sock, and a limit SIZE on the GPU memory of its models, as `TENANT[=SIZE]` (repeatable; default size: an equal part of the rest of --capacity)")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
 	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "exit after this time without a client (0: never)")
 }

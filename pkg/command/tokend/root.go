@@ -25,33 +25,38 @@ func NewRoot(env *cli.Env) *cobra.Command {
 $GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
 see gfaas-environment(7).
 
-Processes under the gfaas preload library launch GPU work only while they hold a lease.
-The daemon grants leases in windows (--window). In each window, an instance gets the
-fraction that it requests, and up to its limit if other instances leave time unused.
-The SM shares of all leases sum to at most --sm-limit; an instance whose own SM share is
-larger runs only while no other instance runs. When the daemon revokes a lease, the
-process keeps its SMs until its work in flight has finished, and time beyond its budget
-is deducted from its next windows.
+The clients of the daemon are the processes of instances and jobs. gfaas loads its preload
+library into them. A client may launch GPU work only while it holds a lease of its GPU,
+which the daemon grants and revokes.
 
-Clients that do not fit side by side take turns. A window is divided into equal rounds of
-at most --round, and each client gets its part of every round. A client that was idle
-joins at the next turn. Rounds become longer if hand-overs of the GPU would cost more than
-2% of its time. If --round is not shorter than --window, or if a GPU has a plan's timetable,
-there are no rounds: turns end when budgets are used, as in the paper.
+The daemon divides time into windows (--window). In each window, an instance gets the
+fraction that its quota requests, and up to the limit of its quota if other instances leave
+time unused. The SM shares of the instances that hold leases at the same time sum to at most
+--sm-limit. An instance with a larger share than that runs only while no other instance
+runs. When the daemon revokes a lease, the work that is already on the GPU still finishes.
+If an instance exceeds its time in this way, the excess is deducted from its next windows.
 
-These are the rules of the policy multi-token (FaST-GShare). With --policy introspective
-(Dilu), all clients run at once, and the daemon meters their launches: every 5 ms, it
-issues each instance kernel blocks, between its request and its limit, which are fractions
-of the GPU (sm_pct/100 times the quota). Instances with a latency objective (slo) have
-priority: when the intervals between their launches grow, they get their limit at once,
-and all other instances are scaled down; while they are idle, the others get up to their
-limits. From time to time, the daemon lets an instance run alone for 20 to 100 ms, to
+Clients whose SM shares do not fit at the same time take turns. A window is divided into
+equal rounds of at most --round, and each client gets its part of every round. A client that
+was idle joins at the next turn. Rounds become longer if the changes from one client to the
+next would cost more than 2% of the GPU's time. There are no rounds if --round is not shorter
+than --window, or if a plan contains a timetable for the GPU: a turn then ends when the
+client has used its time of the window, or its entry in the timetable ends.
+
+These are the rules of the policy multi-token, which is that of the FaST-GShare paper. With
+--policy introspective, that of the Dilu paper, all clients run at once, and the daemon
+limits the number of kernel blocks that they launch. Every 5 ms, an instance may launch a
+number of blocks between its request and its limit, which are fractions of the speed of the
+whole GPU (SM share times quota). Instances with a latency objective (gfaas run --slo, or slo
+of a function) have priority: if the intervals between their launches grow, they get their
+limit at once, and all other instances get less. While they are idle, the others get up to
+their limits. From time to time, the daemon lets an instance run alone for 20 to 100 ms, to
 measure its speed. This policy ignores --round, --sm-limit and timetables.
 
-On SIGTERM, the daemon closes all gates, removes its sockets and exits with status 0.
-Programs then stall at their next launch, and continue when a daemon is back. On SIGHUP,
-it reads the settings file again. New values of --window, --round and --sm-limit apply at
-once; all other settings need a restart.`,
+On SIGTERM, the daemon removes its sockets and exits with status 0. Programs then pause at
+their next launch, and continue when a daemon runs again. On SIGHUP, the daemon reads the
+settings file again. New values of --window, --round and --sm-limit apply at once; all other
+settings need a restart.`,
 		Example: `  # serve with the default policy
   gfaas-tokend
   # use shorter windows, keep 10% of the SMs free, and serve metrics
@@ -64,7 +69,7 @@ once; all other settings need a restart.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", filepath.Join(cli.RunDir(), "token.sock"),
-		"control socket; its folder is the run directory")
+		"socket for commands; its folder is the run directory")
 	o.flags(root.Flags())
 	cli.Files(root, "sock", "socket")
 	cli.Words(root, "policy", policy.Names()...)

@@ -45,7 +45,7 @@ type serveOptions struct {
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.window, "window", gpu.Window, "length of a scheduling window")
-	f.DurationVar(&o.round, "round", gpu.Round, "limit on the length of a round, in which each waiting client gets a turn (--window or more: no rounds, turns end when budgets are used)")
+	f.DurationVar(&o.round, "round", gpu.Round, "limit on the length of a round, in which each waiting client gets a turn; with the value of --window or more, there are no rounds")
 	f.StringVar(&o.policy, "policy", policy.MultiToken, "scheduling policy: "+strings.Join(policy.Names(), " or "))
 	f.StringVar(&o.grantOrder, "grant-order", policy.OrderRounds, "order of leases under multi-token: rounds, or paper for comparisons (FaST-GShare as printed: by the missing part of the request, no rounds, no backfill, no credit)")
 	f.Float64Var(&o.smLimit, "sm-limit", 100, "limit on the sum of the SM shares of all leases on a GPU, in percent")

@@ -36,15 +36,16 @@ The state of a process is one of these:
     waiting    it waits for a lease
     running    it holds a lease
     draining   its lease was revoked, and its work in flight has not finished
-    suspended  other clients no longer wait for it: it is stopped, by a signal or a
-               debugger, or has not returned a revoked lease for 30 s
+    suspended  it is stopped by a signal or a debugger, or has not returned a revoked
+               lease for 30 s; other clients no longer wait for it
     unmanaged  it uses the driver without the preload library, so nothing limits it
 
 The table shows a process with a fault (see below) as faulted.
 
-USED is the fraction of the last full window that the process used. With the policy
-introspective, it is a fraction of the process's speed when it runs alone, measured in
-kernel blocks.
+A lease is the right to launch work on the GPU; gfaas-tokend grants and revokes leases.
+USED is the fraction of the last full window for which the process used the GPU. With the
+policy introspective, it is the number of kernel blocks that the process launched in the
+window, as a fraction of the number when it runs alone.
 
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","round_ms","hand_over_ms",
 "clients":[{"instance","function","pid","sm_pct","quota_request","quota_limit","used",
@@ -56,12 +57,14 @@ as columns, and one row per process.
 
     round_ms          current length of a round, in which each process that waits has a
                       turn; 0 without rounds
-    hand_over_ms       usual time for which the GPU is idle when it passes from one process
+    hand_over_ms      usual time for which the GPU is idle when it passes from one process
                       to the next; the longer it is, the longer are the rounds
-    debt_ms           time that the instance used beyond its limit and has to make up for
-    owed_ms           time that it used beyond its request while other instances missed
-                      theirs; these have priority until it has made up for it
-    blocked_ms        time that the process has waited at a closed gate
+    debt_ms           time that the instance used beyond its limit; it is deducted from
+                      its next windows
+    owed_ms           time that the instance used beyond its request, while other
+                      instances got less than their requests; those have priority until
+                      they have got this time
+    blocked_ms        time for which the process has waited for the right to launch work
     mem_parked_mib    the part of mem_used_mib that is on the host until the next work
                       (gfaas run --oversubscribe, gfaas serve --park)
     mem_imported_mib  memory of other processes that the process has mapped, such as a
@@ -75,20 +78,23 @@ as columns, and one row per process.
     why               reason of the last decision about the process; for a waiting
                       process, the reason why it waits: a code with parameters
                       (docs/reasons.md)
-    reason            the same as an object; not in CSV
-    strays            counts of the programs that the instance has started without the
-                      preload library, restored or not, and of its unmanaged processes;
-                      omitted if there are none
+    reason            the same reason as a JSON object; not in CSV
+    strays            text about programs that the instance started without the preload
+                      library, and about its unmanaged processes; omitted if there are
+                      none
     fault             the CUDA error after which every call of the process fails until it
                       ends, with the function of the driver API that returned it; omitted
                       if there is none
 
 With the policy introspective, clients have two more keys:
 
-    phase             NONE, EMERGENCY, RECOVERY or CONTENTION: of the instance if it has a
-                      latency objective, otherwise of the GPU
-    budget_blocks     number of kernel blocks that the process may have launched since it
-                      connected; omitted while it is not metered
+    phase             EMERGENCY (the launches of an instance with a latency objective
+                      slow down: it gets its limit, and others less), CONTENTION (all
+                      run and none slows down: they get their requests), RECOVERY (an
+                      instance with an objective is idle or alone: others get more) or
+                      NONE; of the instance if it has an objective, otherwise of the GPU
+    budget_blocks     total number of kernel blocks that the process may launch, counted
+                      since it connected; omitted while there is no limit
 
 The list models contains the models that gfaas-modeld has on the GPUs. There is one copy of
 each, and its memory is not part of any process's memory.`,
