@@ -26,14 +26,23 @@ func newApply(t *tool) *cobra.Command {
 Either all files are applied or none.
 
 A function needs a name and either a command, which starts in the folder of the
-file, or an image. Common optional keys are env, port (8080), contract (auto,
-http, openfaas, kserve-v2 or openai), kind (inference or training), slo (69ms),
-gpu_mem (1427MiB), gpus (1), weight (1), tenant, and model
-({name: resnet50, file: resnet50.safetensors}). The page docs/files.md of the
-source describes all keys.
+file, or an image. The most common other keys are:
 
-Running instances keep the version of the function that they started with.
-gfaas up restarts them. gfaas serve stops its own as soon as they are idle.`,
+  port      port of the function's server (default 8080)
+  contract  HTTP interface of the server: auto (the default), http, openfaas,
+            kserve-v2 or openai
+  slo       objective for the p95 latency, like 69ms
+  gpu_mem   limit on the GPU memory of an instance, like 1427MiB
+  gpus      number of GPUs of an instance (default 1)
+  model     model whose weights the instances share, like
+            {name: resnet50, file: resnet50.safetensors}
+  env       environment variables of the server
+
+The page docs/files.md of the source describes all keys.
+
+Running instances keep the version of the function with which they started. An
+instance that gfaas serve started is stopped as soon as it is idle. To restart the
+instances of gfaas up with the new version, run gfaas up again.`,
 		Example: `  # Apply the functions of one file
   gfaas apply -f function.yaml
 

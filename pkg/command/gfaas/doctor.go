@@ -28,19 +28,20 @@ memory of idle instances, the best first. gfaas uses the chosen mechanisms. With
 --repair, the command changes nothing.
 
 With --repair, the command first repairs a state file that was damaged or
-removed. It adds the running instances that the file lacks; it finds them in the
-run directory, among the processes and by the labels of containers. A damaged
-file is renamed, and the new one continues from the previous generation, if there
-is one (docs/sharing.md). Models whose files no longer exist are removed, except
-models that are still on a GPU.
+removed. A damaged file is renamed. The new file has the content that the state
+file had before its last change, if this was kept (state.db.previous), and the
+running instances that this content lacks. The command finds these instances in
+the run directory, among the processes and by the labels of containers. From the
+list of models in the state file, it removes models whose files no longer exist,
+except models that are still on a GPU.
 
 The exit status is 0 if functions can run, and 4 if a required dependency is
 missing. It is 6 if the only problem is that another process has locked the
 state file.
 
-JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
-"bad" or "unneeded", "required", "detail", "hint"}], "ladder": [{"purpose",
-"mechanism", "found", "chosen", "detail"}]}.`,
+JSON is {"ok", "simulated", "checks": [{"name", "status", "required", "detail",
+"hint"}], "ladder": [{"purpose", "mechanism", "found", "chosen", "detail"}]}. The
+status of a check is ok, missing, bad or unneeded.`,
 		Example: `  # Check this machine
   gfaas doctor
 
@@ -56,7 +57,7 @@ JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
 			return runDoctor(cmd.Context(), t)
 		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "first replace a damaged state, and add running instances that the state lacks")
+	cmd.Flags().BoolVar(&repair, "repair", false, "before the checks, repair damaged state, and add running instances that it lacks")
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }

@@ -37,17 +37,18 @@ func newLogs(t *tool) *cobra.Command {
 		Use:   "logs NAME…",
 		Short: "Print the output of instances",
 		Long: `Print what instances have written to standard output and standard error. A NAME
-is the id of an instance, or a function, for all its instances. The lines of
-several instances are sorted by time, and each begins with the id of its instance.
+is the id of an instance, or the name of a function, which stands for all its
+instances. The lines of several instances are sorted by time, and each begins with
+the id of its instance.
 
-The last 8 to 16 MiB of each instance are kept until gfaas down, even if the
-instance has ended. The output of a process is stored next to the state file, that
-of a container by Docker, within the abilities of its logging driver. If a disk was
-full or too slow, a line reports how much output is missing.
+The last 8 to 16 MiB of the output of each instance are kept until gfaas down, even
+if the instance has ended. The output of a process is stored next to the state file.
+The output of a container is stored by Docker, as far as its logging driver can. If a
+disk was full or too slow, a line reports how much output is missing.
 
-If a start of a function failed, the last 10,000 lines of the latest failed start
-are printed too, until gfaas down or gfaas rm, or until an instance with the same
-id runs.
+If a start of a function failed, the command also prints the last 10,000 lines of the
+latest failed start. They are kept until gfaas down or gfaas rm, or until an instance
+with the same id runs.
 
 With --follow, the command continues with new lines until the instances have
 ended. The lines of several instances are then printed as they arrive.

@@ -23,8 +23,8 @@ func newLs(t *tool) *cobra.Command {
 		Use:   "ls",
 		Short: "List functions",
 		Long: `List the applied functions, sorted by name. With -o json, jsonl and yaml, each
-function has the keys of its file, except keys with their default value. The YAML
-output can be applied again.`,
+function has the keys and values of its file, without keys that have their default
+value. The YAML output can be applied again.`,
 		Example: `  # List the functions
   gfaas ls
 

@@ -30,7 +30,8 @@ func newPs(t *tool) *cobra.Command {
 		Use:   "ps [NAME…]",
 		Short: "List instances and jobs",
 		Long: `List the instances that gfaas up and gfaas serve started, and jobs. A NAME is the
-id of an instance or job, or a function, for all its instances. With names, the
+id of an instance or job, or the name of a function, which stands for all its
+instances. With names, the
 command lists nothing else.
 
 The STATE of an instance is:

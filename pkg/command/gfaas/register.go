@@ -71,7 +71,7 @@ the plan again before the engine starts the instances.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "`name` of this machine in the plan (default: the plan's only node)")
-	f.StringVar(&o.gpu, "gpu", "", "sim: use simulated GPUs for the plan's GPUs (default if there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default if there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.StringVar(&o.envFile, "env-file", ".env", "file to write the settings for the manifest to")
 	cli.Files(cmd, "env", "env-file")

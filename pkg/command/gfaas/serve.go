@@ -112,7 +112,7 @@ are stored in the folder async next to the state file until they have ended.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
+	f.StringVar(&o.Socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "socket for commands such as gfaas invoke; its folder is the run directory")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "TCP address; an address that is not loopback needs --auth")
 	f.StringVar(&o.UIListen, "ui-listen", "", "additional TCP address for management only (/ui/, /system/, /metrics), without functions")
 	f.StringSliceVar(&o.Settings.AllowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")

@@ -24,19 +24,27 @@ func newSet(t *tool) *cobra.Command {
 		Use:   "set NAME…",
 		Short: "Change the slices of running instances and jobs",
 		Long: `Change the quota or the memory limit of instances of gfaas up and of jobs of gfaas
-run while they run. The change takes effect in the next window. A NAME is the id of
-an instance or job, a function, for all its instances, or the name of a program, for
-all its jobs; if it stands for several, a note lists them. All other slices stay
-unchanged; a note reports a GPU whose slices now request more than the whole GPU.
+run while they run. The change takes effect in the next scheduling window. A NAME is
+one of these:
 
-If the new memory limit is below the memory that an instance holds, the instance
-keeps that memory, but gets no more until it holds less; the command prints a note
-then. --mem 0 removes the limit.
-A new quota discards the turns of the instance in the timetable of a plan. To
-restore the slices of the plan, run gfaas up again.
+  - the id of an instance or of a job
+  - the name of a function: the command changes all its instances
+  - the name of a program: the command changes all its jobs
 
-The SM share is fixed when a process starts: --sm fails (exit 4) unless it is the
-current share. The slices of instances that the gateway started cannot be changed.`,
+If NAME stands for several instances or jobs, a note lists them. A note is also printed
+if the slices on a GPU now request more than the whole GPU.
+
+If the new memory limit is below the memory that an instance holds, a note is printed.
+The instance keeps that memory, but its allocations fail until it holds less than the
+limit. --mem 0 removes the limit.
+
+A plan can fix the parts of each window in which an instance may use the GPU (its
+turns; see gfaas up). After a change of the quota, the instance has no turns. To get
+the slices of the plan back, run gfaas up again.
+
+The SM share cannot be changed while a process runs. With --sm, the command fails with
+exit status 4, and changes nothing, if an instance has another share. The slices of
+instances that the gateway started cannot be changed.`,
 		Example: `  # Guarantee 30% of the time to each instance of resnet, and allow up to 60%
   gfaas set resnet --quota 0.3:0.6
 
@@ -56,8 +64,8 @@ current share. The slices of instances that the gateway started cannot be change
 	f := cmd.Flags()
 	f.StringVar(&o.quota, "quota", "", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `2GiB`; 0 for no limit")
-	f.Float64Var(&o.sm, "sm", 0, "share of the SMs, in percent, which only a restart can change")
-	cli.Meaning(cmd, cli.ExitUnavailable, "the token daemon is unavailable, or --sm is not the current share")
+	f.Float64Var(&o.sm, "sm", 0, "expected share of the SMs, in percent: fail if an instance has another one")
+	cli.Meaning(cmd, cli.ExitUnavailable, "the token daemon is unavailable, or an instance has another SM share than --sm")
 	return cmd
 }
 

@@ -12,8 +12,8 @@ func newShow(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Print a function as it was applied",
-		Long: `Print the keys of a function's file, except keys with their default value. The
-YAML output can be applied again.`,
+		Long: `Print a function as the keys and values of its file. Keys that have their default
+value are omitted. The YAML output can be applied again.`,
 		Example: `  # Print a function as YAML
   gfaas show resnet
 

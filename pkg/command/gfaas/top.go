@@ -58,7 +58,7 @@ function's instances: under random arrivals, this is their goodput, the rate tha
 serve within the function's objective. GPU s (gpu_seconds) sums the time for which
 calls used the function's instances, from the dispatch of a call to its end. This
 includes a start that the call waits for, but not a failed start. "why" is the reason why
-calls wait, a code with parameters (docs/reasons.md); "reason" is the same as an object.`,
+calls wait, a code with parameters (docs/reasons.md); "reason" is the same reason as a JSON object.`,
 		Example: `  # Watch the load on a terminal
   gfaas top
 

@@ -80,7 +80,7 @@ minutes, it gives up with exit status 6.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "`name` of this machine in the plan (default: the plan's only node)")
-	f.StringVar(&o.gpu, "gpu", "", "sim: use simulated GPUs for the plan's GPUs (default if there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default if there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.IntVar(&o.parallel, "parallel", 8, "number of instances to start at a time")
 	f.BoolVar(&o.prune, "prune", false, "stop instances that are not in the plan")

@@ -64,7 +64,7 @@ func newExportKind(env *cli.Env, k manifest.Kind) *cobra.Command {
 	cmd.Flags().StringVar(&o.files.inventory, "inventory", "", "inventory of GPUs with their UUIDs (CSV)")
 	cli.Files(cmd, "csv", "inventory")
 	if k.Simulates {
-		cmd.Flags().StringVar(&o.gpu, "gpu", "", "use simulated GPUs in place of all GPUs of the plan: sim")
+		cmd.Flags().StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan")
 		cli.Words(cmd, "gpu", "sim")
 	}
 	if k.Flags != nil {

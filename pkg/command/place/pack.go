@@ -36,17 +36,17 @@ time (a quota), and its height a share of the SMs. Rectangles are not rotated.
 
 --items is a CSV file with the columns id, quota (width) and sm_pct (height), and
 optionally mem_mib and count. Sizes are in the same units as --bin: with the default,
-1x100, quota is a fraction and sm_pct a percentage. Decimals are not rounded. An item
-with a count of 3 is three items, named id#1 to id#3. Memory limits the packing only
-with --bin-mem. If items are larger than a bin, the command lists them with the reason,
-packs all others, and exits with 3.
+1x100, quota is a fraction and sm_pct a percentage. Decimals are not rounded. A row with
+a count of 3 stands for three items, which the output names ID#1 to ID#3. Memory limits
+the packing only with --bin-mem. If items are larger than a bin, the command lists them
+with the reason, packs all others, and exits with status 3.
 
 The packer first fills bins item by item, in several orders and with several rules for
 the place of an item, and uses the best result. It then tries to empty one bin after
 the other by moving its items to other bins. It stops when it reaches the lower bound,
 after --steps attempts, or when --time-limit has passed since the start, but always
 completes at least one packing. The same items and seed give the same output, unless
---time-limit ends the search before it has found its last improvement.`,
+--time-limit ends the search early.`,
 		Example: `  # Pack slices onto whole GPUs
   gfaas-place pack --items items.csv
   # Respect the memory of the GPUs

@@ -25,35 +25,35 @@ func gpuResource(index int) string { return "gfaas-gpu" + strconv.Itoa(index) }
 
 var swarmKind = Kind{
 	Name: "swarm", Help: "Write a plan as a stack for a Docker swarm",
-	Long: `Write a stack file in which each instance is a service with one task. Its container
-gets the settings that gfaas up would give it. A constraint binds the task to the
-instance's node in the plan: the swarm node with that host name or, with --node-label
-gpus, the swarm node whose label gpus has that value. The services of a function are
-reachable under the function's name on an attachable overlay network. They publish no
-ports.
+	Long: `Write a stack file in which each instance is a service with one task. The container of
+the task gets the settings that gfaas up would give it. The task runs only on the node
+that the plan has for the instance, which is the swarm node with this host name. With
+--node-label LABEL, it is the swarm node whose label LABEL has the name of the plan's
+node as its value. Other containers on the attachable overlay network of the stack reach
+the services of a function under the name of the function. No ports are published.
 
 Each task reserves SM time on each of its GPUs, so that the swarm cannot overload a
 GPU. The reservation is SM share × quota, in percent, of the generic resource
 gfaas-gpuINDEX: an instance with 50% of the SMs and quota 0.4 on GPU 0 reserves 20 of
-gfaas-gpu0. Each node must declare 100 of this resource for each of its GPUs in
+gfaas-gpu0. For each of its GPUs, each node must declare 100 of this resource in
 daemon.json ("node-generic-resources": ["gfaas-gpu0=100"]); otherwise, tasks stay
 pending. --generic-resources=false omits the reservations. Containers get their GPUs
 through NVIDIA_VISIBLE_DEVICES, so NVIDIA's runtime must be Docker's default runtime
 on each node.
 
 Before you deploy the stack, run gfaas register on each node. It registers the slices
-with the token daemon of the node, and writes settings to .env. The settings include a
-secret with which instances identify themselves. docker stack deploy reads the
-settings from its environment and uses them for all nodes, so they must be the same on
-all nodes. To get the same secret, run gfaas register on one node and copy its .env to
-the other nodes before you run gfaas register there; it keeps an existing secret.`,
+with the token daemon of the node, and writes settings to the file .env. They include a
+secret with which instances identify themselves to the token daemon. docker stack deploy
+reads the settings from its environment and uses them for all nodes, so they must be the
+same on all nodes. To get the same secret everywhere, run gfaas register on one node, and
+copy its .env to the other nodes before you run gfaas register there.`,
 	Example: `  # Write the stack, register the instances of each node, and deploy
   gfaas-place export swarm plan.json --functions functions.yaml --inventory gpus.csv > stack.yaml
   gfaas register plan.json --node gpu-3    # on gpu-3; likewise on the other nodes
   set -a; . ./.env; docker stack deploy -c stack.yaml functions`,
 	Simulates: true,
 	Flags: func(f *pflag.FlagSet, o *Options) {
-		f.StringVar(&o.NodeLabel, "node-label", "", "label of swarm nodes that is compared with the node names of the plan (default the host name)")
+		f.StringVar(&o.NodeLabel, "node-label", "", "label of the swarm nodes that has the name of the node in the plan (default: their host name is this name)")
 		f.StringVar(&o.Network, "network", "", "existing overlay network for the services (default a new network of the stack)")
 		f.BoolVar(&o.Reserve, "generic-resources", true, "reserve SM time as the generic resource gfaas-gpuINDEX, which each node must declare")
 	},
