@@ -16,8 +16,8 @@ of its GPU model. If the profile has rows of several GPU models, and the invento
 does not name the models of all GPUs, --gpu-model is required; without it, the exit
 status is 2. The plan contains the model of each GPU.
 
-Objectives. The p95 latency objective of a function is its slo_ms in the demand. If
-that is missing, it is its slo in the file of --functions, and then the value of --slo.
+Objectives. The p95 latency objective of a function is its slo_ms in the demand; if that
+is missing, its slo in the file of --functions, and otherwise the value of --slo.
 
 Function file. The file of --functions also affects the plan as follows. An instance
 of a function with gpus: N uses N GPUs of one node. Functions whose models have the
@@ -25,8 +25,8 @@ same name share the weights. The memory of an instance is the larger of the func
 gpu_mem, which is the limit that gfaas up sets, and the measured memory.
 
 Weights. With --share-models, the instances of one tenant that use the same model on
-the same GPU share one copy of its weights, which counts once. The size is
-model_mem_mib of the profile or, if that is missing, the size of the model in the
+the same GPU share one copy of its weights, which counts once. The size of the weights
+is model_mem_mib of the profile or, if that is missing, the size of the model in the
 function file. It is rounded up to a multiple of 2 MiB, the unit in which gfaas-modeld
 allocates memory.
 
@@ -36,46 +36,48 @@ reason, and contains the instances for the rest. The exit status is then 3.
 Algorithms:
 
 ` + algorithmHelp() + `
-joint considers all functions at once, and packs SM time and memory together. It
-solves a linear program whose variables are the possible sets of instances on one GPU
-(column generation), rounds the solution, and searches for a plan with fewer GPUs. It
-stops when the plan reaches the proven bound, after a fixed amount of work, or after
-2 s. If you give --time-limit, it searches for all of that time, and stops earlier
-only if the plan reaches the bound. --what-if, --current or --max-instances make
-several plans. Each of these ends after the fixed amount of work, even if you give
---time-limit. Unless the time limit stops it, the same input and seed give the same
-plan. If there are too few GPUs, it maximizes the served requests/s. -v prints the
-reason for each configuration. With --model tokens, it also makes a plan of
-rectangles, and uses that plan if the timetable needs more GPUs or leaves more demand
-unplaced. For more than 250 functions on equal GPUs, it first chooses the
-configurations of each function, and then packs the instances; the time is then
-proportional to the number of functions.
+Each plan contains a lower bound on the number of GPUs: no plan for this input needs
+fewer, regardless of its configurations.
 
-fast is the algorithm of FaST-GShare. It chooses the configurations of each function
-by heuristic scaling: as many instances of the most efficient configuration as the
-demand keeps fully loaded and, for the rest of the demand, one instance of the
-configuration with the least throughput that suffices. It packs them with the maximal
-rectangles algorithm. It cannot place instances that span several GPUs.
+joint considers the SM time and the memory of all functions at once. It solves a linear
+program whose variables are the possible sets of instances on one GPU (column
+generation), rounds the solution, and then searches for a plan with fewer GPUs. If there
+are too few GPUs, it maximizes the served requests/s. -v prints the reason for each
+configuration. With --model tokens, it also makes a plan of rectangles, and uses that
+plan if the timetable needs more GPUs or leaves more demand unplaced. For more than 250
+functions on equal GPUs, it first chooses the configurations of each function, and then
+packs the instances; the time is then proportional to the number of functions.
 
-dilu is the algorithm of Dilu. For each function, it uses one configuration, the one
-with the best throughput for its SMs. It places one instance after the other, in the
-order of the demand. An instance requests the SM share of the configuration, and its
-SM limit is twice this request. On each GPU, the requests sum to at most --omega, and
-the limits to at most --gamma. Two functions are friends while instances of them share
-a GPU. An instance goes to a GPU that hosts a friend of its function, if one has room,
-and otherwise to another GPU in use. If several have room, the one with the least
-remaining room is chosen. For each function, only the profile rows with its largest
-quota count, because Dilu divides SMs and not time.
+The search of joint ends when the plan reaches the lower bound, after a fixed amount of
+work, or after 2 s. If you give --time-limit, it ends only at this limit or at the lower
+bound. If the command makes several plans (--what-if, --current or --max-instances), the
+search for each plan ends after the fixed amount of work, even with --time-limit. Unless
+a time limit ends the search, the same input and seed give the same plan.
+
+fast is the algorithm of the FaST-GShare paper. It chooses the configurations of each
+function by heuristic scaling. The efficiency of a configuration is its throughput
+divided by its share of the GPU (SM share × quota). The function gets as many instances
+of the most efficient configuration as the demand keeps fully loaded. For the rest of
+the demand, it gets one instance, of the configuration with the least throughput that
+suffices. fast packs the instances with the maximal rectangles algorithm. It cannot place
+instances that span several GPUs.
+
+dilu is the algorithm of the Dilu paper. For each function, it uses one configuration,
+the one with the best throughput for its SMs; of the profile, only the rows with the
+largest quota of the function count, because Dilu divides SMs and not time. It places one
+instance after the other, in the order of the demand. An instance requests the SM share
+of the configuration, and its SM limit is twice this request. On each GPU, the requests
+sum to at most --omega, and the limits to at most --gamma. dilu prefers GPUs with a
+function that already shares another GPU with the function of the instance, then other
+GPUs in use. Among equally preferred GPUs, it takes the one with the least remaining
+room, a sum of the remaining SMs and memory with the weights --alpha and --beta.
 
 fast and dilu make only rectangles; with --model tokens, the planner converts these to
-a timetable. They do not search, so --seed and --time-limit have no effect.
+a timetable. They do not search, so --seed and --time-limit have no effect on them.
 
---order arrival places the functions in the order of the demand, and each without
-knowledge of the following ones, as in a cluster to which functions are deployed one
-by one. Without --algorithm, it implies fast.
-
-Each plan contains a lower bound: no plan for this input needs fewer GPUs, regardless
-of the configurations that it uses.
+--order arrival places the functions in the order of the demand. Each is placed without
+knowledge of the following ones, as if functions were deployed one by one. Without
+--algorithm, it implies fast.
 
 Arrivals. --arrivals poisson assumes that requests arrive at random and do not wait
 for earlier answers. The capacity of an instance is then its goodput, the largest rate
@@ -84,11 +86,13 @@ describes the computation). --arrivals steady assumes that each request arrives 
 another one has been answered, as in the papers on FaST-GShare and Dilu. The capacity
 is then the whole throughput. By default, arrivals are random for functions with an
 objective, and steady for others. --headroom keeps a fraction of each instance's
-capacity free. Behind gfaas serve, an instance that accepts one call at a time
-(inflight: 1 in the function file, the default) is idle for a short time between two
-calls. --hand-over gives this time. Plans for random arrivals take it into account;
-for steady arrivals, only gfaas-sim plan does. LOAD in the table is the fraction of
-the time in which an instance works under random arrivals.
+capacity free. LOAD in the table is the fraction of the time for which an instance works
+under random arrivals.
+
+Behind gfaas serve, an instance that accepts one call at a time (inflight: 1 in the
+function file, the default) is idle for a short time between two calls. --hand-over is
+this time. Plans for random arrivals take it into account; for steady arrivals, only
+gfaas-sim plan does.
 
 Processes. Each instance is a process with its own context on the GPU. MPS allows 48
 processes on a GPU, or 60 with newer drivers. --max-instances limits the instances on
@@ -97,23 +101,23 @@ instances. If the memory in the profile does not include the contexts, give the 
 of one context with --context-mem (typically 100 to 500 MiB; NVML reports it).
 
 Changes. --current changes a running plan as little as possible. Instances that are
-still needed keep their ID, GPU and place. A function with less demand stops its least
-efficient instances. For a function with more demand, the planner tries two ways, and
-keeps the plan that serves more or, if equal, needs fewer GPUs. The first way starts
+still needed keep their ID, GPU and place. If the demand of a function is less, its
+least efficient instances stop. If it is more, the planner makes two plans, and keeps
+the one that serves more or, if equal, needs fewer GPUs. For the first plan, it starts
 the configurations of heuristic scaling (see fast), on the GPUs where they leave the
-least room. The second way uses --algorithm for the demand that does not fit on the
-GPUs in use. --max-moves allows some running instances to stop and start elsewhere. An
-instance that cannot stay (its GPU is missing, or its configuration misses the
-objective) stops in any case, and does not count as a move. If the running instances
-leave no room for demand that a new plan would serve, a note names this demand. The
-table lists the instances that stop, start and stay; for other formats, use
+least room. For the second plan, it uses --algorithm for the demand that does not fit on
+the GPUs in use. --max-moves N allows N running instances to be stopped and started
+elsewhere. An instance that cannot stay, because its GPU is missing or its configuration
+misses the objective, stops in any case, and does not count as such a move. If the
+running instances leave no room for demand that a new plan would serve, a note names this
+demand. The table lists the instances that stop, start and stay; for other formats, use
 gfaas-place diff.
 
-What-if. --what-if lists factors for the rates (rps) and the objectives (slo), and
-kinds of arrivals (arrivals=poisson,steady). The command plans for each combination,
-and prints one row with the number of GPUs for each, as CSV unless you give -o. The
-column unplaced is the number of functions with unplaced demand; -o json also has
-their names (unplaced_functions). The exit status is 0 even if some demand is unplaced.`
+What-if. --what-if 'rps=1,2 slo=0.5,1' lists factors for the rates and the objectives of
+the demand; arrivals=poisson,steady can be added. The command plans for each combination,
+and prints a row with the number of GPUs for each, as CSV unless you give -o. The column
+unplaced is the number of functions with unplaced demand; -o json also has their names
+(unplaced_functions). The exit status is 0 even if a part of a demand is unplaced.`
 
 const planExample = `  # Plan for two functions and print tables
   gfaas-place plan --profile profile.csv --demand resnet=250,bert=40

@@ -29,12 +29,13 @@ func newVerify(env *cli.Env) *cobra.Command {
 		Short: "Check a plan and list all violations",
 		Long: `Check that a plan is valid: rectangles are inside their GPUs and do not overlap,
 memory suffices, each demand is served or listed as unplaced, and the figures in the
-plan are consistent. With --profile, --demand, --inventory and --functions, the plan
-is also checked against its inputs; add --gpu-model and --slo if the plan was made
-with them. An instance is checked against the profile row of its configuration on the
-model of its GPU. If neither the plan nor --inventory contains this model, and the
-profile has different rows for several models, the exit status is 2. The checks share
-no code with the planner, except for the rate of an instance under random arrivals.
+plan are consistent (docs/placement.md lists the rules). With --profile, --demand,
+--inventory and --functions, the plan is also checked against the files from which it
+was made; add --gpu-model and --slo if it was made with them. An instance is checked
+against the profile row of its configuration for the model of its GPU. If neither the
+plan nor --inventory contains this model, and the profile has different rows for several
+models, the exit status is 2. The checks share no code with the planner, except for the
+calculation of the goodput of an instance.
 
 If the plan is valid, the command prints nothing (with -o json, a result with "ok":
 true). Otherwise, it prints all violations, and the exit status is 3.`,

@@ -88,11 +88,11 @@ func checkList[T int | float64](flag string, values []T, show func(T) string, ok
 // loadFlags adds the flags that describe the load of a trial.
 func loadFlags(cmd *cobra.Command, o *load.Options, spec *string, precision float64) {
 	f := cmd.Flags()
-	f.DurationVar(&o.Duration, "duration", 10*time.Second, "minimum length of the measured period of a trial")
+	f.DurationVar(&o.Duration, "duration", 10*time.Second, "minimum length of the measured period")
 	f.DurationVar(&o.Warmup, "warmup", 2*time.Second, "minimum time under load before the measured period")
-	f.Float64Var(&o.Precision, "precision", precision, "required precision of the throughput, as a fraction (0: measure for exactly --duration)")
-	f.StringVar(spec, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
-	f.Uint64Var(&o.Seed, "seed", 1, "seed of the Poisson process")
+	f.Float64Var(&o.Precision, "precision", precision, "required precision of the throughput, as a fraction; 0 measures for exactly --duration")
+	f.StringVar(spec, "load", "closed:8", "load: closed:N (requests in progress), poisson:RPS (requests per second) or max")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random times of a poisson load")
 	cli.Words(cmd, "load", "closed:", "poisson:", "max")
 }
 

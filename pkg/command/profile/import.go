@@ -21,17 +21,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-const importLong = `Convert a report of another tool to a row of a profile. Such a report does not contain
-the slice of the GPU that the function had, so flags must give it.
+const importLong = `Convert a report of another tool to a row of a profile. The report does not contain
+the slice of the GPU in which the function ran: give it with --sm and --quota.
 
-perf-analyzer is the report (-f) of Triton's perf_analyzer, with a line for each
-concurrency or request rate. The line with the highest throughput is used; with --slo,
-only lines whose p95 latency is within it count, and if there is none, the exit status
-is 3. The report's inferences per second, which count a batch as its size, become
-throughput_rps. Columns that the report does not have stay empty.
+With --from perf-analyzer, REPORT is the file that Triton's perf_analyzer writes with its
+flag -f. It has a line for each concurrency or request rate. The command uses the line
+with the highest throughput. With --slo, it uses only lines whose p95 latency is within
+this objective; if there is no such line, the exit status is 3. throughput_rps in the row
+is the report's inferences per second, in which a batch of 4 counts as 4. Columns of the
+profile that the report does not have are empty.
 
 --append adds the row to the end of a profile and prints nothing. The profile must not
-contain the configuration yet.`
+contain a row for the same configuration.`
 
 // sources maps the names of report formats to their parsers.
 var sources = map[string]func(r io.Reader, name string) ([]profile.Measurement, error){

@@ -24,35 +24,35 @@ NAME is the name of an applied function. Requests go through the gateway if one 
 running (gfaas serve), and otherwise to the ready instances of the function, as with
 gfaas invoke; if there is no ready instance, the exit status is 4. URL is an http or
 https URL. Requests go directly to it, without a proxy from the environment; if
-nothing listens there, the exit status is 4. Redirects are not followed. Requests have
-the method POST, unless --method gives another, and the body in --body. Without
---body, the body depends on the contract of the function, as with gfaas-profile run,
-and is empty for a URL.
+nothing listens at this address, the exit status is 4. Redirects are not followed. The
+method of the requests is POST, unless --method gives another. --body is their body.
+Without it, the body depends on the contract of the function, as with gfaas-profile run;
+for a URL, it is empty.
 
-Load. closed:N keeps N requests outstanding. poisson:RPS sends requests at the times
-of a Poisson process, whether or not earlier requests have been answered. A latency
-counts from the time at which the request was due, so that a stall shows in every
-request that it delayed. At most 512 requests are in flight; further requests wait.
-max is the closed loop with the fewest workers, a power of two, such that twice as
-many do not improve the throughput by 5%. The measured period begins after --warmup
-and lasts for --duration. With --precision, it lasts for up to four times that, by the
-rules of gfaas-profile run.
+Load. closed:N keeps N requests in progress: each answer is followed by the next request.
+poisson:RPS sends requests at random times (a Poisson process), whether or not earlier
+requests have been answered. A latency counts from the time at which the request should
+have been sent, so if the server stalls, all requests that this delays have a longer
+latency. At most 512 requests are in progress; further requests wait. max is closed:N
+with the smallest N of 1, 2, 4, 8 and so on for which twice as many requests in progress
+improve the throughput by less than 5%. The measured period begins after --warmup and
+lasts for --duration. With --precision, it lasts for up to four times that, by the rules of
+gfaas-profile run.
 
 Errors. A request fails if the status of the answer is not 2xx, if the answer is not
-complete within --timeout, or if there is no answer when --duration, and at least
-10 s, has passed after the end of the load. Failed requests do not end the load.
-Latencies are those of requests that did not fail, and of requests that were
-unanswered at the end; for the latter, the time that they had waited counts.
-within_pct is the percentage of all requests that were answered within --slo, by
-default the function's slo; failed requests were not.
+complete within --timeout, or if there is no answer when the command stops waiting, which
+is --duration, but at least 10 s, after the end of the load. Failed requests do not end
+the load. Latencies include the requests without an answer, with the time that they had
+waited, but no other failed requests. within_pct is the percentage of all requests that
+were answered without an error within --slo, by default the function's slo.
 
 -o json: {"target","load","throughput_rps","throughput_ci_rps","mean_ms","p50_ms",
 "p95_ms","p95_ci_ms","p99_ms","max_ms","errors","error_pct","samples","trial_s",
 "unstable","slo_ms","within_pct","histogram":[{"le_ms","count"}]}; csv has the same
 fields without the histogram. gfaas-profile-run(1) describes them. A value that was
 not measured is omitted in JSON and empty in CSV. A bucket of the histogram counts
-the latencies above the previous bucket's le_ms, up to its own. The bounds are the
-same for all results, with ten buckets per decade.
+the latencies from the le_ms of the previous bucket to its own le_ms. All results have
+the same buckets, ten between 1 and 10 ms, ten between 10 and 100 ms, and so on.
 
 --fail-if takes a condition METRIC OP NUMBER and can be repeated. OP is >, >=, <, <=,
 == or !=. METRIC is a column of the CSV output. If METRIC is a latency, NUMBER may be

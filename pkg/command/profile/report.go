@@ -19,25 +19,26 @@ import (
 )
 
 const reportLong = `Show a profile: for each function, the throughput, p95 latency and efficacy by SM
-share, quota and batch size, and the configuration to use. That is the configuration
-with the best efficacy (requests/s per whole GPU) within the objective of the
-function: the slo_ms of --demand, the slo in --functions, or --slo, in this order.
--o html writes a self-contained page with heat maps and curves; -o table prints bars
-in the terminal. In the page of a large profile, the section of each function is
-compressed, and a script in the page renders it when you open it.
+share, quota and batch size, and the configuration to use. The efficacy is the
+throughput divided by the share of the GPU: throughput_rps / (sm_pct/100 x quota). The
+configuration to use is the one with the best efficacy that meets the objective of the
+function. The objective is the slo_ms of --demand; if that is missing, the slo in
+--functions, and otherwise --slo. -o html writes a self-contained page with heat maps and
+curves; -o table prints bars in the terminal. In the page of a large profile, the section
+of each function is compressed, and a script in the page renders it when you open it.
 
-If the goodput was measured, the page shows how the p95 latency grows with the load:
-the latency at rest, the objective, the goodput (the rate at which the latency reaches
-the objective) and, with --trials, each trial of the search for it.
+If the goodput was measured, the page shows how the p95 latency grows with the load. It
+contains the latency of single requests to an idle instance, the objective, the goodput
+(the rate at which the latency reaches the objective) and, with --trials, each trial of
+the search for the goodput.
 
-The report also contains plans: the number of GPUs that each function, and all
-functions together, need for some demands; a lower bound for any plan; the
-configurations; and, in the page, pictures of the GPUs. The demands are 1, 10 and 100
-times the throughput of the chosen configuration, unless --rps or --demand gives
-others. The plans are the same as with gfaas-place plan, and the page contains the
-command. Requests to functions with an objective are assumed to arrive at random
-(--arrivals poisson). A plan then counts on an instance only for the requests that it
-answers within the objective, which are fewer than its throughput.`
+The report also contains plans. They state how many GPUs each function, and all functions
+together, need for some demands, with the configurations and a lower bound, below which
+no plan can be; the page has pictures of the GPUs. The demands are 1, 10 and 100 times
+the throughput of the chosen configuration, unless --rps or --demand gives others.
+gfaas-place plan makes the same plans, and the page contains its command line. Requests
+to functions with an objective are assumed to arrive at random (--arrivals poisson). An
+instance then counts with its goodput, which is less than its throughput.`
 
 // reportOptions holds the flags of report, unparsed.
 type reportOptions struct {

@@ -35,54 +35,58 @@ of the profile. Request and limit of the quota are equal, so that the instance g
 exactly its quota. If the file has several functions, they are measured one after the
 other; --function selects one.
 
-Load. closed:N keeps N requests outstanding. poisson:RPS sends requests at the times
-of a Poisson process, whether or not earlier requests have been answered. A latency
-counts from the time at which the request was due, so that a stall shows in every
-request that it delayed. At most 512 requests are in flight; further requests wait.
-max is the closed loop with the fewest workers, a power of two, such that twice as
-many do not improve the throughput by 5%. After the end of the load, the command waits
-for answers as long as --duration, and at least 10 s; a request that is still
-unanswered then is an error.
+Load. A trial measures one configuration under a load. closed:N keeps N requests in
+progress: each answer is followed by the next request. poisson:RPS sends requests at
+random times (a Poisson process), whether or not earlier requests have been answered. A
+latency counts from the time at which the request should have been sent, so if the
+instance stalls, all requests that this delays have a longer latency. At most 512
+requests are in progress; further requests wait. max is closed:N with the smallest N of
+1, 2, 4, 8 and so on for which twice as many requests in progress improve the throughput
+by less than 5%. After the end of the load, the command waits for answers as long as
+--duration, and at least 10 s; a request that is still unanswered then is an error.
 
-Measured period. It begins after --warmup and lasts for --duration. If its beginning
-differs from its end by more than --precision, the beginning is added to the warm-up.
-If half the width of the 95% confidence interval of the throughput is more than
---precision, the period is extended. With a poisson load, which determines the
-throughput, both rules use the latency and its p95 instead, with 4 x --precision. A
-trial ends at the latest --warmup + 4 x --duration after its start. If it is not
-steady then, the command prints a note, and the column unstable is 1. --precision 0
-measures for exactly --duration, right after --warmup.
+Measured period. It begins after --warmup and lasts for --duration. If the throughput at
+its beginning differs from that at its end by more than --precision, the beginning is
+added to the warm-up. If half the width of the 95% confidence interval of the throughput
+is more than --precision, the period is extended. With a poisson load, the load
+determines the throughput. So the first rule compares the latency instead, and the
+second one its p95, with 4 x --precision. A trial ends at the latest --warmup + 4 x
+--duration after its start. If these rules are not satisfied then, the command prints a
+note, and the column unstable is 1. --precision 0 measures for exactly --duration, right
+after --warmup.
 
-Columns. throughput_rps is the number of requests answered in the period, per second;
-an answer to a batch of 4 counts as 4. Latencies and errors are those of the requests
-that were due in the period. throughput_ci_rps and p95_ci_ms are half the widths of
-the 95% confidence intervals. trial_s is the length of the period. cold_ms is the time
-from the start of the instance to its first answer. The page cache may contain the
-files that the start reads: it does from the second start on, and the first start may
-be that for load_ms. warm_ms is the median of 5 single requests before the load.
-model_mem_mib is the mapped memory of gfaas-modeld's copy of the model, or, without
+Columns. throughput_rps is the number of requests answered in the measured period, per
+second; an answer to a batch of 4 counts as 4. Latencies and errors are those of the
+requests that should have been sent in the period. throughput_ci_rps and p95_ci_ms are
+half the widths of the 95% confidence intervals. trial_s is the length of the period.
+cold_ms is the time from the start of the instance to its first answer. After the first
+start of the function, which may be the one for load_ms (see below), the files that a
+start reads are in the page cache. warm_ms is the median of 5 single requests before the
+load. model_mem_mib is the GPU memory of gfaas-modeld's copy of the model or, without
 such a copy, the size in the function file. gpu_util_pct, sm_occupancy_pct (Hopper and
-later) and power_w are means over the whole GPU under load, warm-up included. MIG
-instances have no such values, and the power_w of a simulated GPU comes from a model:
-50 W when idle, 300 W when busy. A value that was not measured is empty.
+later) and power_w are means for the whole GPU under load, warm-up included. MIG
+instances have no such values. The power_w of a simulated GPU is calculated: 50 W when
+idle, 300 W when busy. A value that was not measured is empty.
 
-Goodput. goodput_rps is the highest rate of Poisson arrivals at which the p95 latency
-is within --slo, by default the function's slo; failed requests count as misses (the
-metric of MLPerf's server scenario). After the load, the command searches for it on
-the same instance, with 2 to 8 trials at other rates. Each trial has --warmup and
-lasts for --duration. If fewer than 1500 requests would arrive in that time, it lasts
-longer, up to 4 x --duration. About 5000 requests in all give the goodput to within
-5%. A batch arrives as a whole. The search ends when goodput_ci_rps, half the width of
-the 95% confidence interval, is within --precision of the goodput or of a fifth of the
-throughput, whichever is more. If the goodput is not known to twice that after the
-last trial, it is empty, and unstable is 1. A goodput of 0 means that no rate meets
-the objective. slo_ms is the objective. idle_p95_ms is the p95 latency of 20 single
-requests with gaps between them. The goodput multiplies the duration of a run by 8 to
-11; --goodput=false omits it and its columns. --trials-out writes the p95 latency and
-rate of each trial to a file, which gfaas-profile report --trials can draw.
+Goodput. goodput_rps is the highest rate of random (Poisson) arrivals at which the p95
+latency is within the objective (--slo, by default the function's slo). A failed request
+counts as one that misses the objective. (This is the metric of MLPerf's server
+scenario.) After the load, the command searches for the goodput on the same instance,
+with 2 to 8 trials at different rates. Each trial lasts for --duration after --warmup.
+If fewer than 1500 requests would arrive in that time, it lasts longer, up to 4 x
+--duration. With about 5000 requests in total, the goodput is known to within 5%. All
+requests of a batch arrive at the same time. The search ends when goodput_ci_rps, half
+the width of the 95% confidence interval, is at most --precision times the goodput, or
+at most --precision times a fifth of the throughput. If it is still more than twice that
+after the last trial, goodput_rps is empty, and unstable is 1. A goodput of 0 means that
+no rate meets the objective. slo_ms is the objective. idle_p95_ms is the p95 latency of
+20 single requests with gaps between them. A run that measures the goodput takes 8 to 11
+times as long; --goodput=false omits the measurement and its columns. --trials-out
+writes the p95 latency and rate of each trial to a file, which gfaas-profile report
+--trials can draw.
 
-load_ms is the extra latency of a request if the memory of its instance is parked on
-the host. The command measures it once for each function, before the first
+Parked memory. load_ms is the additional latency of a request if the memory of its
+instance is parked on the host. The command measures it once for each function, before the first
 configuration, on an additional instance that has the whole GPU and parks its memory
 when it is idle (see gfaas run --oversubscribe). The value is the median of 3
 requests, each sent when all memory is parked (mem_parked_mib of gfaas-tokend status),
@@ -91,22 +95,23 @@ function have the same value. If it cannot be measured, a note gives the reason:
 function has no gpu_mem, or it holds memory that cannot be moved, such as memory
 pools. --park=false omits the measurement.
 
-Requests. --body is the body of one request. Without it, requests of kserve-v2 have
-zeros in the shapes that the model's metadata lists, requests of openai have a short
-conversation, and others are empty. The batch size is the first dimension of every
-input (kserve-v2) or the parameter n (openai), and is always in the header
-X-Gfaas-Batch, for functions with the contracts http and openfaas.
+Requests. --body is the body of one request. Without it, the body depends on the
+contract of the function. With kserve-v2, it has zeros in the shapes that the model's
+metadata lists, and with openai a short conversation; otherwise, it is empty. The batch
+size is the first dimension of every input (kserve-v2) or the parameter n (openai). It
+is always in the header X-Gfaas-Batch, which is meant for functions with the contracts
+http and openfaas.
 
 GPUs. Each GPU runs one trial at a time and nothing else. If other programs use a GPU,
 the command exits with status 4; a trial during which another program uses the GPU
 fails. --share-gpu measures in spite of other programs. With several GPUs, which must
-be of the same model, grid measures one configuration on each at a time; the other
-searches measure one function on each.
+be of the same model, --search grid measures one configuration on each GPU at a time,
+and the other searches measure one function on each GPU.
 
-Rows. Each row is written when it is measured, and synced to disk: to standard output,
-or to the file of --out-file or --resume (with -o table as well). The first row
-replaces an older file of --out-file; a run that writes no row leaves it unchanged.
---resume FILE skips the configurations that FILE contains and appends the others. Its
+Rows. Each row is written as soon as it is measured: to standard output, or to the file
+of --out-file or --resume, where it is synced to disk. The first row replaces an older
+file of --out-file; a run that writes no row leaves that file unchanged. --resume FILE
+skips the configurations that FILE contains and appends the others. Its
 rows count as results of this run, so FILE must come from the same version of the
 function. If a crash cut off the last line, that line is dropped. If another run
 writes to FILE, the status is 6. -o table and -o json print their output at the end.
@@ -121,13 +126,14 @@ before the first trial. For a search, which may end sooner, both are upper bound
 Progress is shown as a bar if standard error is a terminal, and as a line every 30 s
 otherwise.
 
-Searches. --search grid measures every configuration. The others search for the
-configuration with the best efficacy (requests/s per whole GPU) within --slo, and
-print it at the end: binary and hybrid are the searches of Dilu, and fast needs the
-fewest trials. If there is an objective, fast maximizes goodput_rps per whole GPU.
-With --goodput=false, it prefers configurations with p95_ms + p95_ci_ms within --slo
-(see gfaas-profile search). If no measured configuration meets the objective, the
-status is 3.
+Searches. --search grid measures every configuration. The other searches look for the
+configuration that meets the objective with the best efficacy, and print it at the end.
+The efficacy is the throughput divided by the share of the GPU: throughput_rps /
+(sm_pct/100 x quota). binary and hybrid are the searches of the Dilu paper, and fast
+needs the fewest trials. If there is an objective, fast uses goodput_rps in place of the
+throughput; with --goodput=false, it prefers configurations with p95_ms + p95_ci_ms
+within the objective. gfaas-profile search --help describes the searches. If no measured
+configuration meets the objective, the status is 3.
 
 --fail-if takes a condition: METRIC OP NUMBER, optionally followed by "at" and a list
 of function, sm_pct, quota and batch. OP is >, >=, <, <=, == or !=. METRIC is a column
@@ -135,26 +141,26 @@ of the profile or efficacy. If METRIC is a latency, NUMBER may be slo. The flag 
 repeated. If a condition holds for any row, the status is 3.
 
 --baseline compares throughput_rps, p95_ms and errors with an older profile of the
-same configurations on the same GPU model. --max-regression is the one threshold for
-all three, in percent: if throughput_rps is lower or p95_ms is higher by more than
-that, or if the percentage of failed requests rose by more percentage points, the
-status is 3. The profile does not record its load: measure with the load, --duration
-and --body of the baseline. For another threshold, or another column, add a condition
-on a fixed number, such as --fail-if 'throughput_rps < 100'.
+same configurations on the same GPU model. The status is 3 if throughput_rps is lower or
+p95_ms is higher by more than --max-regression percent, or if the percentage of failed
+requests is higher by more than this number of percentage points. A profile does not
+contain the load with which it was measured: use the --load, --duration and --body of
+the baseline. To check another column, or to use another threshold, add a condition
+with a fixed number, such as --fail-if 'throughput_rps < 100'.
 
-Comparisons use the 95% confidence intervals (throughput_ci_rps, p95_ci_ms) if they
-are known. A condition of --fail-if holds only if it holds in the whole interval. A
-row is worse than the baseline only if chance does not explain the difference. If the
-condition holds in a part of the interval, or if chance may explain the difference,
-the command prints a warning; the status is then 0, or 3 with --strict. The same
-applies to the figures of unstable rows, except errors and memory; --fail-if
-'unstable>0' rejects such rows. A row whose measured figures are within
---max-regression passes, whatever its intervals are.
+Both checks use the 95% confidence intervals (throughput_ci_rps, p95_ci_ms) if they are
+known. A condition of --fail-if holds only if it holds in the whole interval. A row is
+worse than the baseline only if chance does not explain the difference. If the condition
+holds in a part of the interval, or if chance may explain the difference, the result is
+uncertain: the command prints a warning, and the status is 0, or 3 with --strict. The
+figures of unstable rows are always uncertain, except errors and memory; --fail-if
+'unstable>0' rejects such rows. A row whose figures are within --max-regression passes,
+regardless of its intervals.
 
---junit writes a test case for each configuration, condition of --fail-if, comparison
-and search. A configuration that cannot be measured is an error there. If the run
-fails before its first trial, for example because other programs use the GPU, there is
-one test case, with that error. Wrong flags write no file.`
+--junit writes a file with a test case for each configuration, each condition of
+--fail-if, each comparison and each search. A configuration that cannot be measured is
+an error in this file. If the run fails before its first trial, for example because
+other programs use the GPU, the file has one test case, with that error. After wrong usage, no file is written.`
 
 const runExample = `  # Measure the default grid
   gfaas-profile run function.yaml --out-file profile.csv
@@ -214,18 +220,18 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	loadFlags(cmd, &o.Load, &o.loadSpec, 0.05)
 	f.DurationVar(&o.StartTimeout, "start-timeout", 2*time.Minute, "time limit from the start of an instance to its first answer")
 	f.StringVar(&o.Search, "search", "grid", "search that selects the configurations to measure: "+strings.Join(search.Names(), ", "))
-	f.DurationVar(&o.SLO, "slo", 0, "p95 latency objective of the goodput and the search (default the function's slo)")
+	f.DurationVar(&o.SLO, "slo", 0, "p95 latency objective for the goodput and the search (default the function's slo)")
 	f.Float64Var(&o.Goal.Error, "error", search.DefaultError, "fast: acceptable distance between the efficacy of the result and the best efficacy, as a fraction")
 	f.BoolVar(&o.Goal.CheckQuota, "check-quota", true, "fast: at the end, check whether the throughput is proportional to the quota")
 	f.StringVar(&o.resume, "resume", "", "profile to continue: skip the configurations that it contains, and append the others")
 	f.StringVar(&o.trialsOut, "trials-out", "", "write each trial of the goodput search to this file (CSV), for gfaas-profile report --trials")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with status 3 if this condition holds for any row, like 'p95_ms > 69'")
-	f.BoolVar(&o.criteria.Strict, "strict", false, "exit with status 3 as well if a result of --fail-if or --baseline is uncertain")
+	f.BoolVar(&o.criteria.Strict, "strict", false, "exit with status 3 also if the result of --fail-if or --baseline is uncertain")
 	f.StringVar(&o.baselinePath, "baseline", "", "exit with status 3 if a row is worse than in this older profile")
 	o.regression = 0.05
-	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than in --baseline a row may be, in percent: 10 and 10% are the same")
+	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than in --baseline a row may be, in percent, like 10 or 10%")
 	f.StringVar(&o.junit, "junit", "", "write the results of the checks to this file, as JUnit XML")
-	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on: a number, a UUID or sim, or several like 0,1 (default the GPUs in CUDA_VISIBLE_DEVICES, or 0; sim without an NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on: a number, a UUID or sim, or several like 0,1 (default: the GPUs in CUDA_VISIBLE_DEVICES, or 0; sim if there is no NVIDIA driver)")
 	f.BoolVar(&o.ShareGPU, "share-gpu", false, "measure even if other programs use the GPU")
 	f.BoolVar(&o.Park, "park", true, "measure load_ms, on an additional instance of each function")
 	f.BoolVar(&o.Goodput, "goodput", true, "measure goodput_rps and idle_p95_ms of functions with a p95 objective")

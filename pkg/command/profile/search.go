@@ -20,26 +20,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-const searchLong = `Replay a search of gfaas-profile run without a GPU. When the search measures a
-configuration, the result comes from a row of a recorded profile. The command prints
-the configuration that the search chooses, and the number of trials: the
-configurations that it measured. Configurations without a row do not count. -v prints
-each trial with its reason.
+const searchLong = `Run a search of gfaas-profile run without a GPU. Each time when the search would measure
+a configuration (a trial), it gets the row of a recorded profile instead. The command
+prints the configuration that the search chooses, and the number of trials. Trials of
+configurations that have no row in the profile do not count. -v prints each trial with
+the reason for it.
 
-Except for binary, the searches choose the configuration with the best efficacy among
-the trials that meet the objective (--slo; without it, all do). Efficacy is the
-throughput in requests/s per whole GPU: throughput_rps / (sm_pct/100 x quota). For
-example, 50 requests/s with 25% of the SMs and quota 1 are an efficacy of 200. If a
+The searches, except for binary, choose the configuration with the best efficacy among
+the trials that meet the objective (--slo; without it, all trials do). The efficacy is
+the throughput divided by the share of the GPU: throughput_rps / (sm_pct/100 x quota).
+For example, 50 requests/s with 25% of the SMs and quota 1 are an efficacy of 200. If a
 row has a goodput for the objective, fast compares goodputs instead of throughputs.
 
     grid    measures all configurations
     binary  for training: measures at the smallest batch and the largest quota, and
             finds by bisection the SM shares that reach 80% (printed as sm_pct) and
             100% (sm_limit_pct) of the throughput with all SMs; both have a tolerance
-            of 2% plus the noise
-    hybrid  for inference: Dilu's growth search, which increases the SM share in steps
-            of 10% of the GPU until the objective is met, then doubles the batch, and
-            repeats this until the efficacy is more than 10% below the best
+            of 2% plus the noise (see below)
+    hybrid  for inference: the search of the Dilu paper, which increases the SM share
+            in steps of 10% of the GPU until the objective is met, then doubles the
+            batch, and repeats this until the efficacy is more than 10% below the best
     fast    needs the fewest trials: models the execution time by SM share and batch,
             and measures the configuration with the largest expected gain; ends when
             no other configuration is expected to be better by more than --error, or,
@@ -47,11 +47,11 @@ row has a goodput for the objective, fast compares goodputs instead of throughpu
             the rows have p95_ci_ms, it prefers a configuration whose p95_ms +
             p95_ci_ms meets the objective
 
-Noise is a difference that the confidence intervals of two throughputs
-(throughput_ci_rps) explain. Rows whose efficacy is below the best only by noise, and
-by at most 5%, count as equal to the best. Of these, the search chooses the row with
-the largest quota, then the one with the smallest SM share, so that repeated searches
-have the same result.
+The noise is the largest difference between two throughputs that their confidence
+intervals (throughput_ci_rps) can explain. If the efficacy of a row is below the best one
+by no more than the noise, and by at most 5%, the row counts as equal to the best. Among
+equal rows, the search chooses the one with the largest quota, and among rows with this
+quota the one with the smallest SM share, so that repeated searches have the same result.
 
 If no configuration meets the objective, the exit status is 3, and the output contains
 the reason.`

@@ -59,11 +59,11 @@ var kinds = []Kind{
 // Parameters that only some algorithms use.
 var (
 	tieBreak = policy.Parameter[Options]{
-		Key: "tie-break", Help: "preferred quota among equally efficient configurations", Values: []string{string(LargerQuota), string(SmallerQuota)},
+		Key: "tie-break", Help: "quota to prefer if configurations are equally efficient", Values: []string{string(LargerQuota), string(SmallerQuota)},
 		Set: func(o *Options, value string) error { o.TieBreak = TieBreak(value); return nil },
 	}
 	order = policy.Parameter[Options]{
-		Key: "order", Help: "order of placement, largest first or in the order of the demand (for dilu, the default is arrival)", Values: []string{string(Largest), string(Arrival)},
+		Key: "order", Help: "order in which instances are placed, largest first or as in the demand (default for dilu)", Values: []string{string(Largest), string(Arrival)},
 		Set: func(o *Options, value string) error { o.Order = Order(value); return nil },
 	}
 )
