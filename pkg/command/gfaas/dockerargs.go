@@ -33,11 +33,11 @@ The arguments are separated by spaces and need no quotes. The environment
 contains the slice's secret, so it is written to a file that only you can read,
 in the folder of the slice's socket. The file is removed with the slice.
 
-The container runs as you, unless a later --user names another user. For a user
-other than you and root, start gfaas-tokend with --client-uid.
+The container runs as you, unless you add a --user after these arguments. To use a
+user other than you and root, start gfaas-tokend with --client-uid.
 
-The image's own LD_PRELOAD and LD_LIBRARY_PATH are replaced. For a slice that
-ends with its container, use 'gfaas run … -- docker run …' instead.`,
+The arguments replace the LD_PRELOAD and LD_LIBRARY_PATH of the image. To create a
+slice that ends with its container, use 'gfaas run … -- docker run …' instead.`,
 		Example: `  # Run a container in the slice of the instance resnet-0 of a plan
   gfaas register plan.json
   docker run $(gfaas docker-args resnet-0) IMAGE`,

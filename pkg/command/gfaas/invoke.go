@@ -42,22 +42,24 @@ output as it arrives. If standard input is a terminal, the body is empty.
 If a gateway runs (gfaas serve), the call goes through it, and the gateway starts
 an instance if necessary. Otherwise the call goes to a ready instance, chosen at
 random in proportion to the rates in the plan. If that instance does not receive
-the call, it goes to another one. A call that an instance may have executed is
-sent again only if it has the header Idempotency-Key, and only once.
+the call, the command sends it to another one. If an instance received the call, and
+may have executed it without answering, the command sends it again only if it has
+the header Idempotency-Key, and only once.
 
-With --async, the gateway stores the call and runs it later, again if no instance
-answers. It posts the answer to --callback, which must have a public address
+With --async, the gateway stores the call and runs it later, and runs it again if no
+instance answers. It posts the answer to --callback, which must have a public address
 unless gfaas serve --callback-allow admits it. The command prints the id of the
 call and returns. The gateway reports the state of the call at /system/async/ID.
 
-The exit status is 1 if the function answers with an error status (400 and
-above); its answer is printed all the same. It is 4 if no instance is ready, and 5
-if the answer does not arrive in time. With --async, it is 4 if no gateway runs,
-and 1 if the gateway refuses the call.
+If the function answers with an error status (400 and above), the answer is printed,
+and the exit status is 1. The exit status is 4 if no instance is ready, and 5 if the
+answer does not arrive in time. With --async, it is 4 if no gateway runs, and 1 if the
+gateway refuses the call.
 
-If another program now listens on the port of an instance, that program receives
-nothing. With -v, a line on standard error names the instance that answered and
-the time that it took and, for a call through the gateway, the kind of start.`,
+If an instance has ended, and another program now listens on its port, this program
+does not receive the call. With -v, a line on standard error names the instance that
+answered and the time that it took. For a call through the gateway, the line also
+names the kind of start: cold, host-warm or gpu-warm.`,
 		Example: `  # Call a function with the content of a file
   gfaas invoke resnet < cat.jpg
 
@@ -74,7 +76,7 @@ the time that it took and, for a call through the gateway, the kind of start.`,
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for the whole answer")
 	cmd.Flags().BoolVar(&o.async, "async", false, "queue the call at the gateway and do not wait for the answer")
 	cmd.Flags().StringVar(&o.callback, "callback", "", "with --async: `URL` to post the answer to")
-	cmd.Flags().StringVar(&o.callID, "call-id", "", "with --async: id of the call; a repeated call with the same id is run only once")
+	cmd.Flags().StringVar(&o.callID, "call-id", "", "with --async: id of the call; if calls have the same id, only the first one is run")
 	return cmd
 }
 

@@ -31,33 +31,33 @@ func newPs(t *tool) *cobra.Command {
 		Short: "List instances and jobs",
 		Long: `List the instances that gfaas up and gfaas serve started, and jobs. A NAME is the
 id of an instance or job, or the name of a function, which stands for all its
-instances. With names, the
-command lists nothing else.
+instances. Without names, the command lists all instances and jobs.
 
 The STATE of an instance is:
 
   starting  it has not answered yet
   ready     it has answered
   exited    its process or container has ended
-  unknown   its runtime does not answer
-  faulted   a process of it got a CUDA error after which all calls of the process
-            fail; FAULT names the call and the error
+  unknown   the state cannot be determined, for example because Docker does not answer
+  faulted   one of its processes got a CUDA error after which all CUDA calls of the
+            process fail; FAULT names the call and the error
   lost      it runs, but is not in the state file
 
 gfaas serve replaces a faulted instance, unless gfaas up started the instance and
-restart: of its function is no. gfaas down stops a lost instance, and gfaas doctor
+the function has restart: no. gfaas down stops a lost instance, and gfaas doctor
 --repair adds it to the state file. If the state file cannot be read, all running
 instances are lost, and the exit status is 1.
 
-A job is a slice that belongs to the process that started it: a command of gfaas
-run, or an executor of gfaas-kerneld. FUNCTION is the name of its program, and
-STATE is running or faulted. gfaas set changes a job; gfaas down does not stop it.
+A job is a slice that ends with the process for which it was created: a command of
+gfaas run, or a process of gfaas-kerneld that runs kernels. For a job, FUNCTION is the
+name of the program, and STATE is running or faulted. gfaas set changes a job; gfaas down does not stop it.
 The formats table and wide always list jobs. Other formats list them only with
 --jobs, so that a script that expects instances gets nothing else.
 
-RESTARTS (in wide, csv and json) counts how often the instance was restarted after
-it ended, according to restart: of its function. The engine restarts a container;
-gfaas serve, while it runs, restarts a process.
+RESTARTS (in wide, csv and json) is the number of times that the instance was restarted
+after it ended, as the key restart of its function requires. Docker restarts an instance
+that is a container. gfaas serve restarts an instance that is a process, while gfaas
+serve runs.
 
 The output of an instance is kept until gfaas down, and gfaas logs prints it. With
 -o wide, ps shows the last line of each exited instance.
@@ -65,11 +65,11 @@ The output of an instance is kept until gfaas down, and gfaas logs prints it. Wi
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
 "started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or
-docker. For a job, the runtime is job, pid is the process that it belongs to, and
-there is no address. The memory of an instance does not include the weights of its
-model: gfaas-modeld has one copy for all instances (see gfaas top). "unmanaged",
-also a column if it has values, lists processes of the instance that use the GPU
-without the preload library, so that nothing limits them.`,
+docker. For a job, the runtime is job, pid is the process with which it ends, and there
+is no address. The memory of an instance does not include the weights of its model, of
+which gfaas-modeld has one copy for all instances (see gfaas top). "unmanaged" lists
+processes of the instance that use the GPU without the preload library, so that
+nothing limits them; the table has this column if there are such processes.`,
 		Example: `  # List all instances and jobs
   gfaas ps
 

@@ -45,22 +45,21 @@ starts no instance. The functions must have been applied, and must have images.
 
 The command writes the settings that the manifest needs on this machine to the file
 of --env-file: folders, the user that the containers run as (you), and a secret,
-with which instances identify themselves to the token daemon. Compose reads the
-file if its name is .env. Only you can read it. If the file exists, the command
-keeps its secret and its other lines. All nodes of a swarm need the same secret:
-copy the file of the first node to the others before you register there.
+with which instances identify themselves to the token daemon. Only you can read the
+file. Compose uses it if its name is .env. If the file exists, the command keeps the
+secret in it and its other lines. All nodes of a swarm need the same secret: run the
+command on one node, and copy the file to the other nodes before you run it there.
 
 To change the slices of running instances, register the changed plan. With --prune,
 the command also removes the registrations of instances that are not in the plan.
 Such an instance cannot use the GPU until you register and restart it.
 
 Instances that Compose or Docker Swarm started are not in the state file. So gfaas
-ps shows them with the state lost; gfaas down stops them. After gfaas doctor
---repair, which adds them to the state file, gfaas invoke and gfaas serve can call
-them.
+ps shows them with the state lost. gfaas down stops them. gfaas doctor --repair adds
+them to the state file, so that gfaas invoke and gfaas serve can call them.
 
-If the run directory is under /run, a restart of the machine deletes it. Register
-the plan again before the engine starts the instances.`,
+If the run directory is under /run, a restart of the machine deletes it, with all
+registrations. Register the plan again before Docker starts the instances.`,
 		Example: `  # Register the instances of one node, and start them with Compose
   gfaas apply -f functions.yaml
   gfaas register plan.json --node gpu-3

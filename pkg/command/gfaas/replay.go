@@ -35,13 +35,14 @@ func newReplay(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay TRACE",
 		Short: "Send the calls of a trace through the gateway",
-		Long: `Send each call of a trace to its function at its time, counted from the first
-call, and print statistics of the answers. The latency of a call counts from the
-time at which it was due, not from the time at which it could be sent. So a pause
-is charged to every call that it delays.
+		Long: `Send each call of a trace to its function, at its time in the trace, counted from the
+first call, and print statistics of the answers. The latency of a call counts from the
+time at which it should have been sent. So, if the sender or the gateway pauses, all
+calls that this delays have a longer latency.
 
 Traces and results have the same format as for gfaas-sim queue (docs/files.md).
-You can simulate a trace, replay it, and compare.
+You can simulate a trace with gfaas-sim queue, replay it with this command, and compare
+the results.
 
 JSON is {"policy","invocations","completed","makespan_ms","latency_ms":{"mean",
 "p50","p95","p99","max"},"cold_starts","host_warm_starts","gpu_warm_starts",

@@ -53,27 +53,27 @@ func newRun(t *tool) *cobra.Command {
 		Short: "Run a command under a slice of a GPU",
 		Long: `Run a command under a slice of a GPU. A slice limits three things for the command
 and all processes that it starts: the share of the SMs (--sm), the fraction of
-each time window (--quota) and the GPU memory (--mem). The command needs no
-changes.
+each time window (--quota) and the GPU memory (--mem). A window is 100 ms by default.
+The command needs no changes.
 
-The command is guaranteed REQUEST, the part of --quota before the colon, and may use
-up to LIMIT, the part after the colon, while other clients leave the GPU idle.
-Without a colon, both are equal: --quota 0.3 is also an upper bound. Both may be
-percentages: 30%:80% is 0.3:0.8.
+--quota is REQUEST:LIMIT. The command is guaranteed the fraction REQUEST of the time,
+and may use up to the fraction LIMIT while other programs in slices leave the GPU
+idle. Without a colon, both are equal: --quota 0.3 is also an upper bound. Both may
+be percentages: 30%:80% is 0.3:0.8.
 
 An allocation beyond --mem fails like an allocation on a full GPU, with
 CUDA_ERROR_OUT_OF_MEMORY. gfaas does not stop the command, which can allocate again
 once it has freed memory.
 
-A latency objective (--slo) has an effect only if the policy of the token daemon
-is introspective. With this policy, --quota is a fraction of work, not of time:
+A latency objective (--slo) has an effect only if the token daemon runs with --policy
+introspective. With this policy, REQUEST and LIMIT are fractions of work, not of time:
 of the work that the command would do alone with its SM share. The daemon reserves
-REQUEST for the command. As soon as the command's launches become so slow that it
-may miss its objective, the daemon lets it do LIMIT. The policy multi-token ignores
-the objective.
+REQUEST for the command. As soon as the kernel launches of the command become so slow
+that it may miss its objective, the daemon raises this to LIMIT. The default policy of
+the token daemon, multi-token, ignores the objective.
 
 The exit status is the status of the command, or 128+n if signal n ended it. If
-gfaas run itself fails, the status is 125 to 127 (see EXIT STATUS). The command has
+gfaas run itself fails, the status is 125 to 127 (see EXIT STATUS). The command uses
 the standard streams of gfaas run, and gfaas run passes signals on to it. A program
 that cannot load the preload library (static, musl, setuid) is refused with exit
 status 126.
@@ -103,19 +103,20 @@ limits it. The token daemon finds it within about a second, gfaas run prints a l
 about it, and gfaas-tokend status shows it as unmanaged. With --stop-unmanaged, the
 daemon kills it.
 
-With --oversubscribe, memory that the command allocates (cuMemAlloc, cudaMalloc) is
-managed memory, within the same limit. Slices whose limits sum to more than the
-GPU's memory can then use it in turn: the memory of a slice is moved to the host
-after half a second without work, and back before its next work. This costs time,
-and such memory cannot be shared with other processes (cudaIpc).
+With --oversubscribe, slices whose memory limits sum to more than the GPU's memory can
+use this memory in turn: the memory of a slice is moved to the host after half a second
+without work, and back before its next work. For this, memory that the command
+allocates (cuMemAlloc, cudaMalloc) becomes managed memory of CUDA, which counts against
+the same limit. The moves take time, and managed memory cannot be shared with other
+processes (cudaIpc).
 
 Programs that read NVML (nvidia-smi, Ray, vLLM) see the slice: its limit as the
 total memory, its use as the used memory, and only its own processes. With
 --no-nvml, they see the whole GPU. For a function, set GFAAS_NO_NVML=1 in its env.
 
 CUDA_VISIBLE_DEVICES in the environment of gfaas run chooses the GPU like --gpu, and
-may name only one GPU. Its numbers count GPUs as nvidia-smi does, or simulated GPUs
-if the GPU is simulated. If the variable hides the GPU of --gpu, or all GPUs (it is
+may name only one GPU. A number in it is that of nvidia-smi or, if the GPU is
+simulated, that of a simulated GPU. If the variable hides the GPU of --gpu, or all GPUs (it is
 empty, -1 or NoDevFiles), gfaas run fails with exit status 125. For the command,
 gfaas run sets the variable to the slice's GPU. The command may replace this value
 by another name of the same GPU. If it sets the variable to GPUs outside the slice
@@ -159,16 +160,16 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	cli.Words(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors (SMs), in percent")
 	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
-	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB`, beyond which allocations fail (default none)")
-	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective (default none: best effort)")
-	f.BoolVar(&o.over, "oversubscribe", false, "keep the command's memory on the host while it has no work (needs --mem)")
+	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB`, beyond which allocations fail (default no limit)")
+	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective of gfaas-tokend (default no objective)")
+	f.BoolVar(&o.over, "oversubscribe", false, "move the command's GPU memory to the host while the command has no work (needs --mem)")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command continue if gfaas run itself is killed")
 	f.BoolVar(&o.stop, "stop-unmanaged", false, "kill processes of the command that use the GPU without the preload library")
 	t.env.Statuses(cmd, `the command's, or 128+n if signal n ended it. If gfaas run itself fails:
 125 wrong usage or any other failure; 126 the command was found but cannot run in a
 slice; 127 the command was not found; 130, 143 ended by SIGINT, SIGTERM`, runStatus)
-	f.StringVar(&o.name, "name", "", "name of the slice, as in gfaas-tokend status (default: derived from COMMAND)")
+	f.StringVar(&o.name, "name", "", "name of the slice, which gfaas-tokend status shows (default: derived from COMMAND)")
 	return cmd
 }
 

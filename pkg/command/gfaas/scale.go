@@ -26,11 +26,11 @@ func newScale(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scale [NAME=N…]",
 		Short: "Set how many instances the gateway keeps ready",
-		Long: `Set how many instances of a function the gateway keeps ready (scale.min of the
-function's file). NAME=0 lets the gateway stop all of them, and stops idle instances
-at once. Without arguments, the command lists for each function the number of
-instances that are kept ready (min), the limit (max), and the numbers of wanted and
-ready instances.
+		Long: `Set how many instances of a function the gateway keeps ready, like scale: {min: N} in
+the file of the function. With NAME=0, the gateway stops idle instances at once, and may
+stop all instances of the function. Without arguments, the command lists for each
+function the number of instances that are kept ready (min), the maximum number of
+instances (max), the number that the gateway wants now, and the number of ready ones.
 
 With --wait, the command returns when the given number of instances is ready or, for
 NAME=0, when no instance remains.

@@ -72,16 +72,16 @@ call runs next and on which GPU, and so which instances the gateway starts and s
 gfaas-sim queue --help describes the policies and their parameters (--set). The page
 docs/gateway.md of the source describes the path of a call and the guarantees.
 
-The gateway listens on gateway.sock in the run directory, without a password, and on
---listen. Without --auth, every user of the machine can call functions at --listen,
-but only the user of gfaas serve and root can use /system/ and /ui/. Web pages cannot
-use /system/, except for the page at /ui/. With --ui-listen, the gateway serves
-/ui/, /system/ and /metrics at one more address, at which no function can be called
-(docs/security.md).
+The gateway listens on gateway.sock in the run directory, without a password, and at
+the address --listen. Without --auth, every user of the machine can call functions at
+--listen, but only the user of gfaas serve and root can use the paths /system/ (API for
+management) and /ui/ (web page). Other web pages cannot use /system/. With --ui-listen,
+the gateway serves /ui/, /system/ and /metrics at one more address, at which no function
+can be called (docs/security.md).
 
-Calls go to instances of gfaas up first. The gateway does not stop these, with one
-exception: if a process of such an instance gets a CUDA error after which all calls
-of the process fail, and restart: of the function is on-failure or always, the
+Calls go to instances of gfaas up first. The gateway does not stop these instances,
+with one exception: if a process of such an instance gets a CUDA error after which all
+its CUDA calls fail, and the function has restart: on-failure or restart: always, the
 gateway restarts the instance. Instances that the gateway starts have all SMs of
 their GPU and at least 1/N of its time, where N is the value of --concurrency. With
 --profile, they have the slice of a row of the profile instead.
@@ -114,9 +114,9 @@ are stored in the folder async next to the state file until they have ended.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "socket for commands such as gfaas invoke; its folder is the run directory")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "TCP address; an address that is not loopback needs --auth")
-	f.StringVar(&o.UIListen, "ui-listen", "", "additional TCP address for management only (/ui/, /system/, /metrics), without functions")
+	f.StringVar(&o.UIListen, "ui-listen", "", "additional TCP address for management (/ui/, /system/, /metrics), at which no function can be called")
 	f.StringSliceVar(&o.Settings.AllowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
-	f.StringVar(&o.auth, "auth", "", "`file` of mode 0600 with one line user:password, which clients of /system/, /metrics and /ui/ must send; the word none instead of a file admits every client (default: no password; only the user of gfaas serve and root can use /system/ and /ui/)")
+	f.StringVar(&o.auth, "auth", "", "`file` of mode 0600 with one line user:password, which clients must send for /system/, /metrics and /ui/; with the word none instead of a file, every client is admitted (default: no password; only the user of gfaas serve and root can use /system/ and /ui/)")
 	f.BoolVar(&o.Settings.AuthFunctions, "auth-functions", false, "require the password for function calls as well")
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, like `t=10s` (repeatable)")
@@ -131,26 +131,26 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "GPU model whose rows of --profile and --costs to use (default: the model of each GPU)")
 	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
 	f.DurationVar(&o.Limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for an instance, not counting time in which an instance of its function starts")
-	f.DurationVar(&o.Limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and longest pause within it")
+	f.DurationVar(&o.Limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and how long it may pause after that")
 	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultPatience, "how long an instance may take to become ready")
 	size := func(value *int64, name string, standard gpu.Bytes, usage string) {
 		f.TextVar((*gpu.Bytes)(value), name, standard, usage)
 	}
 	size(&o.Limits.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
 	size(&o.Limits.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
-	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`, by default at least 4 times --buffer; bodies that exceed it are not read until memory is free")
-	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for those parts of request bodies to /v1/ that exceed --buffer, as a `size`; 0 refuses calls with such bodies")
+	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`; by default, it is at least 4 times --buffer; further bodies are not read until memory is free")
+	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies to /v1/, as a `size`; 0 refuses calls with larger bodies than --buffer")
 	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
 	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body after the first --body-timeout, as a `size` per second; 0 for no minimum")
 	f.DurationVar(&o.Limits.Drain, "drain", 30*time.Second, "how long to let running calls finish on shutdown")
-	f.IntVar(&o.Async.Concurrency, "async-concurrency", 16, "limit on asynchronous calls in progress, delivery of their answers included")
+	f.IntVar(&o.Async.Concurrency, "async-concurrency", 16, "limit on asynchronous calls that run or whose answers are being delivered")
 	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call that was answered with status 429, 502, 503 or 504")
 	f.IntVar(&o.Async.CallbackRetries, "callback-retries", 5, "how many times to retry a failed callback")
-	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver to which callbacks may be sent although its address is not public: `CIDR|HOST[:PORT]` (repeatable)")
+	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver of callbacks that is allowed although its address is not public, as `CIDR|HOST[:PORT]` (repeatable)")
 	f.IntVar(&o.Async.Max, "max-async", 100_000, "maximum number of waiting asynchronous calls")
 	f.StringVar(&o.record, "record", "", "`file` for a record of all events and decisions, overwritten at each start (JSON lines, for gfaas-sim replay)")
-	f.Var((*parking)(&o.Park), "park", "park the GPU memory of idle instances on the host, for functions with gpu_mem: with swap (also --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
+	f.Var((*parking)(&o.Park), "park", "for functions with gpu_mem, park the GPU memory of idle instances on the host: with swap (the value of --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.Words(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	f.BoolVar(&o.Keep, "keep", false, "leave instances running on exit")

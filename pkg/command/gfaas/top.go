@@ -38,9 +38,10 @@ use, and the other values are unknown (- or null).
 
 On a terminal, without -o, the screen is updated every --interval until you press q.
 Tab switches to the other table, s and S select the column to sort by, r reverses the
-order, / filters by name, and p pauses. Otherwise the tables are printed once, or -n
-times, --interval apart. With -o jsonl, the command prints a line for each snapshot
-until you stop it, or for -n snapshots. With -o json, it prints one snapshot.
+order, / filters by name, and p pauses. If the output is not a terminal, and with -o
+table, the tables are printed once, or -n times at intervals of --interval. With -o
+jsonl, the command prints a line for each snapshot until you stop it, or -n lines. With
+-o json, it prints one snapshot.
 
 JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
 "mem_other_mib", "mem_mib"}], "functions": [{"function", "state", "waiting",
@@ -52,13 +53,14 @@ JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
 "mem_mib", "refs"}]}.
 
 All instances that use a model share one copy of its weights, which does not count as
-memory of an instance. Rates and latencies cover the last minute; counts begin with
-the start of the gateway. OF RPS (planned_rps) is the rate that plans expect of the
-function's instances: under random arrivals, this is their goodput, the rate that they
-serve within the function's objective. GPU s (gpu_seconds) sums the time for which
-calls used the function's instances, from the dispatch of a call to its end. This
-includes a start that the call waits for, but not a failed start. "why" is the reason why
-calls wait, a code with parameters (docs/reasons.md); "reason" is the same reason as a JSON object.`,
+memory of an instance. Rates and latencies are those of the last minute. Other numbers
+are counted from the start of the gateway. The column OF RPS (planned_rps) is the rate
+for which the running plan has instances of the function: with random arrivals, the rate
+that these instances serve within the objective of the function. The column GPU s
+(gpu_seconds) is the sum of the times for which calls used instances of the function,
+from the dispatch of a call to its end. It includes a start for which the call waits,
+but not a failed start. "why" is the reason why calls wait, a code with parameters
+(docs/reasons.md); "reason" is the same reason as a JSON object.`,
 		Example: `  # Watch the load on a terminal
   gfaas top
 

@@ -39,30 +39,33 @@ GPU, and return when all of them are ready to answer. They run until gfaas down.
 Functions with an image run as containers, and the others as processes. All functions
 must have been applied.
 
-A plan can contain a timetable for each GPU. It divides each time window into turns,
-and assigns each turn to an instance. The token daemon follows the timetable, and
-lends the time that an instance does not use to instances that wait.
+The token daemon divides the time of a GPU into windows of equal length. A plan can
+contain a timetable for each GPU, which divides each window into turns and assigns
+each turn to an instance. The token daemon follows the timetable, and lends the time
+that an instance does not use to instances that wait.
 
-An instance that already runs as planned is not touched. If only its quota, memory
+An instance that already runs as planned is not changed. If only its quota, memory
 limit, turns or objective (slo) differ from the plan, the command changes them while
 the instance runs. If anything else differs (its GPU, its SM share, the version of its
-function), the command restarts the instance, and prints a note. It also starts
-instances again that have exited. With --prune, it stops instances that are not in the
-plan, except those that the gateway started. With --dry-run, it only prints the steps.
+function), the command restarts the instance, and prints a note. It also restarts
+instances of the plan that have exited. With --prune, it stops instances that are not
+in the plan, except those that the gateway started. With --dry-run, it only prints
+these steps.
 
 A plan written by hand needs only {"version": 1, "gpus": [{"index": 0, "instances":
 [{"id": "resnet-0", "function": "resnet"}]}]}: this instance has the whole GPU 0. The
 page docs/files.md of the source describes the other keys.
 
 If the memory limits in the plan sum to more than the memory of a GPU, the command
-fails, because instances that use their whole limit would fail. --overcommit starts
-them all the same. If the sum exceeds the memory only because of other slices on the
-GPU, such as instances of gfaas serve and jobs of gfaas run, the command only prints a
-note: the gateway stops idle instances to make room for instances of a plan.
+fails, because allocations would fail if instances used their whole limits.
+--overcommit starts the instances in spite of this. If the limits exceed the memory of
+the GPU only together with those of other slices, such as instances of gfaas serve and
+jobs of gfaas run, the command prints a note and continues: the gateway stops idle
+instances to make room for instances of a plan.
 
 If an instance fails to start, if you press ^C, or if the terminal is closed, the
-command stops all instances that it has started. Instances that it has stopped stay
-stopped.
+command stops all instances that it has started. It does not start instances again
+that it has stopped.
 
 While another gfaas up or gfaas down is working, the command waits. After three
 minutes, it gives up with exit status 6.`,
