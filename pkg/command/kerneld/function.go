@@ -26,8 +26,9 @@ func newFunction(env *cli.Env, socket *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "function REQUEST.json",
 		Short: "Serve a request as a function on $PORT",
-		Long: `Serve a request as a function on 127.0.0.1:$PORT. gfaas starts this command for functions
-of the kind kernels, so that gfaas invoke, gfaas serve and gfaas-profile treat them like any
+		Long: `Serve a request as a function on 127.0.0.1:$PORT. A request is a JSON file that lists GPU
+kernels and their buffers (docs/kernels.md). gfaas starts this command for functions of the
+kind kernels, so that gfaas invoke, gfaas serve and gfaas-profile can treat them like any
 other function.
 
 GET /healthz reports whether the kernel daemon answers. POST / runs the request and returns

@@ -46,18 +46,19 @@ func newImportList(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list OPS.json|-",
 		Short: "Convert a list of operations to a request",
-		Long: `Convert a list of operations to a request that performs them with built-in kernels. The
-list has this form:
+		Long: `Convert a list of operations to a request (docs/kernels.md) that performs them with
+built-in kernels. The list has this form:
 
     {"version":1,"tensors":{NAME:{"shape":[M,K],"dtype":"f32","key":KEY}},
      "inputs":[NAME],"outputs":[NAME],
      "nodes":[{"op":"MatMul","inputs":[NAME,NAME],"output":NAME}]}
 
 MatMul multiplies two matrices. Add adds two tensors of the same shape, or a vector to each
-row of a tensor. Operations must be listed in the order in which they run. Tensors that no
-operation produces are objects, and so are the outputs. An object's key is the tensor's
-"key" or, without one, --prefix followed by the tensor's name. If the list contains other
-operations, the error names all of them, and the exit status is 3.`,
+row of a tensor. Operations must be listed in the order in which they run. The daemon
+stores as objects the tensors that no operation produces, and the outputs. The key of an
+object is the "key" of the tensor or, if that is missing, --prefix followed by the name of
+the tensor. If the list contains other operations than MatMul and Add, the error names all
+of them, and the exit status is 3.`,
 		Example: `  # convert and run; the objects must be stored as mlp/NAME
   gfaas-kerneld import list perceptron.json --prefix mlp/ | gfaas-kerneld run -`,
 		Args:              cobra.ExactArgs(1),
@@ -78,23 +79,27 @@ func newImportTVM(env *cli.Env, socket *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tvm GRAPH.json",
 		Short: "Convert a graph of TVM to a request",
-		Long: `Convert a graph of TVM's graph executor to a request that runs the kernels in --module.
-The graph does not contain the launch parameters of the kernels. --launch provides them,
-for each function:
+		Long: `Convert a graph of TVM's graph executor to a request (docs/kernels.md) that runs the
+kernels in --module. The graph does not contain the launch parameters of the kernels.
+--launch is a file with these parameters, for each function of the graph:
 
     {"fused_dense":[{"name":"fused_dense_kernel0","grid":[1,1,1],"block":[64,1,1],
                      "args":[{"input":0},{"input":1},{"output":0},{"i32":64}]}]}
 
 The graph's arguments become inputs and its heads become outputs; their keys are --prefix
 followed by their names. Entries with the same storage id share a temporary buffer.
---params stores the parameters of a file as objects, so the daemon must be running.
+--params stores the parameters in a file as objects of the daemon, which must be running.
 
-The conversion does not guess. If a request cannot express the graph, the exit status is 3, and the
-error lists all reasons: functions that --launch does not name, outputs that no kernel of
-theirs has as an argument, two outputs in the same memory, results in an input's memory,
-and memory of several device types or of a scope other than global. The exit status is 1,
-with the line, for a null node that is not in arg_nodes, a type of unknown size, and files
-that contradict themselves or each other.`,
+If a request cannot express the graph, the exit status is 3, and the error lists all
+reasons:
+
+  - a function that --launch does not name
+  - an output that no kernel of its function has as an argument
+  - two outputs in the same memory, or a result in the memory of an input
+  - memory of several device types, or of a scope other than global
+
+The exit status is 1, and the error contains the line, for a null node that is not in
+arg_nodes, a type of unknown size, and contradictions within a file or between files.`,
 		Example: `  # write request.json, and store the parameters as m/NAME
   gfaas-kerneld import tvm graph.json --launch launch.json --module k.ptx --params m.params --prefix m/ --out-file request.json`,
 		Args:              cobra.ExactArgs(1),
@@ -103,8 +108,8 @@ that contradict themselves or each other.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.launch, "launch", "", "launch parameters of the functions' kernels (JSON)")
-	f.StringVar(&o.module, "module", "", "PTX file of the kernels, which the request refers to")
-	f.StringVar(&o.params, "params", "", "store the parameters in this file as objects")
+	f.StringVar(&o.module, "module", "", "PTX file with the kernels, to which the request refers")
+	f.StringVar(&o.params, "params", "", "file with parameters to store as objects")
 	f.StringVar(&o.prefix, "prefix", "", "prefix of the keys of objects, like model/")
 	clientFlag(cmd, &o.client)
 	cli.Files(cmd, "json", "launch")

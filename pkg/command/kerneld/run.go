@@ -35,19 +35,19 @@ func newRun(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Run a request",
 		Long: `Run a request and print the answer. A request is a JSON file that lists GPU kernels and
 their buffers (docs/kernels.md). If a module in the request has a "file", this command reads
-that file and sends its text to the daemon. If the name of the file is a relative path, it
-starts at the folder of the request, or at the current folder if the request comes from
-standard input.
+that file and sends its text to the daemon. A relative path of the file is relative to the
+folder of the request, or to the current folder if the request comes from standard input.
 
---in stores a file as an object before the request runs, and --out writes an object to a
-file afterwards. The file - is standard input or output; with --out KEY=-, only that object
-is printed. --repeat runs the request several times, one after the other, and prints the
+An object is data that the daemon stores for a client under a key, as input or output of
+requests. --in stores a file as an object before the request runs, and --out writes an
+object to a file afterwards. The file - is standard input or output; with --out KEY=-, the
+command prints this object instead of the answer. --repeat runs the request several times, one after the other, and prints the
 answers as a list.
 
 Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
 "outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
-"bytes_up","evicted","modules_linked"}}. gpu_ms is the time that the kernels ran on the
-GPU, total_ms the time from the request's arrival to its end, and queue_ms the part of
+"bytes_up","evicted","modules_linked"}}. gpu_ms is the time for which the kernels ran on
+the GPU, total_ms the time from the request's arrival to its end, and queue_ms the part of
 total_ms before the request started. data has the bytes of outputs with "inline", in base64.
 
 The counters in cache belong to this request. Each object that the request reads counts once:
@@ -68,8 +68,8 @@ linked before the kernels ran.`,
 	}
 	clientFlag(cmd, &o.client)
 	f := cmd.Flags()
-	f.StringArrayVar(&o.in, "in", nil, "store an object before the request runs: `KEY=FILE`")
-	f.StringArrayVar(&o.out, "out", nil, "write an object after the request: `KEY=FILE`")
+	f.StringArrayVar(&o.in, "in", nil, "store FILE as the object KEY before the request runs, as `KEY=FILE`")
+	f.StringArrayVar(&o.out, "out", nil, "write the object KEY to FILE after the request, as `KEY=FILE`")
 	f.IntVar(&o.repeat, "repeat", 1, "number of times to run the request")
 	env.Outputs(cmd, "json", "yaml")
 	return cmd

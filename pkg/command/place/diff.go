@@ -17,10 +17,10 @@ func newDiff(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff OLD.json NEW.json",
 		Short: "List the instances that stop, start and stay between two plans",
-		Long: `Compare two plans instance by instance. An instance is kept if both plans contain its
-ID with the same slice at the same place on the same GPUs; all others stop or start.
-The table contains only the number of kept instances; with -v, and in other formats,
-they are listed.`,
+		Long: `Compare two plans instance by instance. An instance stays if both plans contain its ID
+with the same slice at the same place on the same GPUs. All other instances stop or
+start. The table contains only the number of instances that stay; with -v, and in other
+formats, they are listed.`,
 		Example: `  # List the changes between two plans
   gfaas-place diff running.json plan.json
   # List the instances that stop

@@ -92,14 +92,15 @@ type reservation struct {
 
 var composeKind = Kind{
 	Name: "compose", Help: "Write a plan for one node as a Compose file",
-	Long: `Write each instance as a service that runs as gfaas up would start it: with its GPUs,
-the preload library, the folder of its own socket to the token daemon, the limits of
-its function, and no capabilities. Each service has a free port of 127.0.0.1; the
-services of a function share its name on the network of the project.
+	Long: `Write a Compose file in which each instance is a service. Its container is like that of
+gfaas up: it has its GPUs, the preload library, the folder of its own socket to the
+token daemon, the limits of its function, and no capabilities. Each service is published
+on a free port of 127.0.0.1. On the network of the project, other containers reach the
+services of a function under the name of the function.
 
 Before the first start, run gfaas register on the node. It registers the slices with the
-token daemon, creates the folders that the file mounts, and writes the settings of the
-file to .env. Compose applies the restart policy of each function.`,
+token daemon, creates the folders that the Compose file mounts, and writes settings to
+the file .env, which Compose reads. Compose applies the restart policy of each function.`,
 	Example: `  # Write the file for the node gpu-3, and start it there
   gfaas-place export compose plan.json --functions functions.yaml --node gpu-3 --out-file compose.yaml
   gfaas register plan.json --node gpu-3

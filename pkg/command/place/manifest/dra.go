@@ -63,10 +63,10 @@ type constraint struct {
 
 var draKind = Kind{
 	Name: "dra", Help: "Write a plan for Kubernetes with dynamic resource allocation",
-	Long: `Write each instance as a Deployment of one pod with a ResourceClaimTemplate
-(resource.k8s.io/v1) for its part of a GPU, and each function as a Service. A claim
-consumes the capacities memory and cores (percent of SM time: SM share × quota) of a
-shared device.
+	Long: `Write Kubernetes manifests for dynamic resource allocation (DRA, resource.k8s.io/v1).
+Each function is a Service, and each instance is a Deployment of one pod, with a
+ResourceClaimTemplate for its part of a GPU. The claim consumes two capacities of a shared
+device: memory, and cores, a percentage of the SM time, which is SM share × quota.
 
 With --inventory, pods run on the nodes of the plan, and on its GPUs if the inventory
 contains their UUIDs. Without it, Kubernetes chooses nodes and GPUs.`,
