@@ -91,6 +91,6 @@ var Reasons = reason.Table{
 
 // leaseParams appends the parameters of a lease that another client might have had.
 func leaseParams(params ...string) []string {
-	return append(params, "beside", "number of the waiting process that comes first in order; there are enough SMs for both at the same time",
-		"passes", "number of the waiting process that comes first in order; the lease ends before enough SMs are free for that process", "fits_in_ms", "time until enough SMs are free for it")
+	return append(params, "beside", "number of the waiting process that is next in order, if there are enough SMs for both at the same time",
+		"passes", "number of the waiting process that is next in order, if the lease ends before enough SMs are free for it", "fits_in_ms", "time until enough SMs are free for the process in `passes`")
 }
