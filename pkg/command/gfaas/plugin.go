@@ -29,11 +29,11 @@ func IsPlugin(cmd *cobra.Command) bool { return cmd.Annotations[pluginKey] != ""
 func newPlugins() (commands []*cobra.Command) {
 	for _, p := range [][2]string{
 		{"kerneld", "Run graphs of GPU kernels as functions"},
-		{"modeld", "Hold models on a GPU, one copy for all that use them"},
-		{"place", "Plan which slices of which GPUs serve a demand"},
+		{"modeld", "Keep one copy of each model on a GPU for all programs that use it"},
+		{"place", "Plan instances on slices of GPUs for a demand"},
 		{"profile", "Measure functions under slices of a GPU"},
-		{"sim", "Try policies on a virtual clock"},
-		{"tokend", "Share GPUs by time: hold every process to its slice"},
+		{"sim", "Simulate scheduling policies on a virtual clock"},
+		{"tokend", "Share GPUs by time, and limit every process to its slice"},
 	} {
 		commands = append(commands, &cobra.Command{
 			Use: p[0], Short: p[1], Annotations: map[string]string{pluginKey: "true"},

@@ -30,7 +30,7 @@ func NewRoot(env *cli.Env) *cobra.Command {
 	o := &serveOptions{tool: t}
 	root := &cobra.Command{
 		Use:   "gfaas-modeld",
-		Short: "Hold models on a GPU, one copy for all that use them",
+		Short: "Keep one copy of each model on a GPU for all programs that use it",
 		Long: `Serve the model daemon of the run directory, in the foreground. The run directory is
 $GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
 see gfaas-environment(7).

@@ -16,7 +16,7 @@ func Main() int { return cli.Main("gfaas-place", NewRoot) }
 func NewRoot(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas-place",
-		Short: "Plan which slices of which GPUs serve a demand",
+		Short: "Plan instances on slices of GPUs for a demand",
 		Long: `Plan the placement of function instances on GPUs. The input is a profile (the
 throughput and latency of instances under slices of a GPU) and a demand (the
 requests/s of each function). gfaas-place only reads and writes files, and needs no

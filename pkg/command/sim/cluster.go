@@ -45,7 +45,7 @@ func newCluster(env *cli.Env) *cobra.Command {
 	}
 	parameters := slices.Clone(online.DiluParameters)
 	for i := range parameters {
-		parameters[i].Help = "dilu: " + parameters[i].Help
+		parameters[i].Help = "for dilu: " + parameters[i].Help
 	}
 	cmd := &cobra.Command{
 		Use:   "cluster",

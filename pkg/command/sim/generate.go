@@ -108,10 +108,10 @@ func (o *patternOptions) flags(cmd *cobra.Command) {
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals over time", gen.Shapes()...)
 	f.Float64Var(&o.rate, "rate", 10, "mean arrivals per second")
 	f.DurationVar(&o.duration, "duration", 10*time.Minute, "time that the output covers")
-	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps divided by their mean")
-	f.DurationVar(&o.period, "period", seconds(o.Period), "bursty, periodic, sporadic: time from one burst or wave to the next")
-	f.DurationVar(&o.burst, "burst", seconds(o.Burst), "bursty, sporadic: length of a burst")
-	f.Float64Var(&o.Factor, "factor", o.Factor, "bursty: rate in a burst divided by the rate between bursts")
+	f.Float64Var(&o.CV, "cv", o.CV, "for gamma: standard deviation of the gaps divided by their mean")
+	f.DurationVar(&o.period, "period", seconds(o.Period), "for bursty, periodic and sporadic: time from one burst or wave to the next")
+	f.DurationVar(&o.burst, "burst", seconds(o.Burst), "for bursty and sporadic: length of a burst")
+	f.Float64Var(&o.Factor, "factor", o.Factor, "for bursty: rate in a burst divided by the rate between bursts")
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

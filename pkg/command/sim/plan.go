@@ -94,7 +94,7 @@ of a server only as far as the profile includes it.`,
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like `100ms`, of functions without an objective in --demand and --functions")
 	cli.Choice(cmd, &o.routing, "routing", "rule that selects the instance of a request", planned.Routings()...)
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals", gen.Shapes()...)
-	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps divided by their mean")
+	f.Float64Var(&o.CV, "cv", o.CV, "for gamma: standard deviation of the gaps divided by their mean")
 	f.DurationVar(&o.duration, "duration", 10*time.Minute, "minimum simulated time; it is extended until each function has 10,000 requests, or one of them has a million")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals and the routing")
 	cli.Files(cmd, "csv", "profile", "demand", "inventory", "trace")

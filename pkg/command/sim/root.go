@@ -16,10 +16,10 @@ func Main() int { return cli.Main("gfaas-sim", NewRoot) }
 func NewRoot(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas-sim",
-		Short: "Try policies on a virtual clock",
-		Long: `Simulate policies on a virtual clock. gfaas-sim runs the same code of the policies as
-the gateway and the planners, and prints latencies, starts and other results. It only
-reads and writes files, and needs no GPU.`,
+		Short: "Simulate scheduling policies on a virtual clock",
+		Long: `Simulate queueing, placement and scaling policies on a virtual clock. gfaas-sim runs the
+same code of the policies as the gateway and the planners, and prints latencies, starts
+of instances and other results. It only reads and writes files, and needs no GPU.`,
 	}
 	root.AddCommand(newCluster(env), newQueue(env), newScale(env), newGenerate(env), newCompare(env), newReplay(env), newPlan(env))
 	return root

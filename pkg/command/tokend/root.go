@@ -20,7 +20,7 @@ func NewRoot(env *cli.Env) *cobra.Command {
 	o := &serveOptions{env: env}
 	root := &cobra.Command{
 		Use:   "gfaas-tokend",
-		Short: "Share GPUs by time: hold every process to its slice",
+		Short: "Share GPUs by time, and limit every process to its slice",
 		Long: `Serve the token daemon of the run directory, in the foreground. The run directory is
 $GFAAS_RUN_DIR. If that is not set, it is $XDG_RUNTIME_DIR/gfaas or the user's default;
 see gfaas-environment(7).

@@ -87,7 +87,7 @@ func Parameters() (all []policy.Parameter[Options]) {
 	for _, k := range kinds {
 		for _, p := range k.Parameters {
 			if policy.Find(all, p.Key) == nil {
-				p.Help = strings.Join(namesOf(func(k Kind) bool { return k.Has(p.Key) }), ", ") + ": " + p.Help
+				p.Help = "for " + strings.Join(namesOf(func(k Kind) bool { return k.Has(p.Key) }), " and ") + ": " + p.Help
 				all = append(all, p)
 			}
 		}
