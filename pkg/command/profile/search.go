@@ -20,9 +20,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-const searchLong = `Run a search of gfaas-profile run without a GPU. Each time when the search would measure
-a configuration (a trial), it gets the row of a recorded profile instead. The command
-prints the configuration that the search chooses, and the number of trials. Trials of
+const searchLong = `Run a search of gfaas-profile run without a GPU. Whenever the search would measure a
+configuration (a trial), it gets a row of a recorded profile instead. The command prints the configuration that the search chooses, and the number of trials. Trials of
 configurations that have no row in the profile do not count. -v prints each trial with
 the reason for it.
 

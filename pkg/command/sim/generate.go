@@ -93,7 +93,7 @@ const patternHelp = `
     sporadic  bursts of length --burst, one per --period on average, after pauses of
               random length without arrivals
 
---rate is the mean rate over a long time for all patterns.`
+With all patterns, --rate is the mean rate over a long time.`
 
 // patternOptions holds the flags that describe arrivals.
 type patternOptions struct {
@@ -146,8 +146,9 @@ func newGenerateTrace(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
 		Short: "Generate a trace of invocations",
-		Long: `Generate a trace (CSV: function,invoke_time_ms). All functions have the same pattern of
-arrivals over time, but each function's arrival times are drawn independently.
+		Long: `Generate a trace (CSV: function,invoke_time_ms). The arrival times of each function are
+random and independent of the other functions. All functions have the same pattern of
+arrivals over time (--pattern):
 ` + patternHelp + `
 --rate is divided among the functions by Zipf's law: with --zipf S, the rate of the k-th
 function is 1/k^S of the rate of the first one. With --zipf 1, for example, the second

@@ -26,10 +26,10 @@ func gpuResource(index int) string { return "gfaas-gpu" + strconv.Itoa(index) }
 var swarmKind = Kind{
 	Name: "swarm", Help: "Write a plan as a stack for a Docker swarm",
 	Long: `Write a stack file in which each instance is a service with one task. The container of
-the task gets the settings that gfaas up would give it. The task runs only on the node
-that the plan has for the instance, which is the swarm node with this host name. With
---node-label LABEL, it is the swarm node whose label LABEL has the name of the plan's
-node as its value. Other containers on the attachable overlay network of the stack reach
+the task gets the settings that gfaas up would give it. The task runs only on the
+instance's node in the plan. This is the swarm node whose host name is the name of the
+node in the plan or, with --node-label LABEL, the swarm node whose label LABEL has this
+name as its value. Other containers on the attachable overlay network of the stack reach
 the services of a function under the name of the function. No ports are published.
 
 Each task reserves SM time on each of its GPUs, so that the swarm cannot overload a
