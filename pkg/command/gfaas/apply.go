@@ -28,7 +28,8 @@ Either all files are applied or none.
 A function needs a name and either a command, which starts in the folder of the
 file, or an image. The most common other keys are:
 
-  port      port of the function's server (default 8080)
+  port      port on which a container listens (default 8080); a process gets a free
+            port in the variable PORT
   contract  HTTP interface of the server: auto (the default), http, openfaas,
             kserve-v2 or openai
   slo       objective for the p95 latency, like 69ms

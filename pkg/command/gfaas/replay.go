@@ -69,7 +69,7 @@ gateway runs.`,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
-	f.Float64Var(&o.speed, "speed", 1, "speed relative to the trace")
+	f.Float64Var(&o.speed, "speed", 1, "how many times as fast as in the trace to send the calls")
 	f.IntVar(&o.limit, "limit", 0, "number of calls to send, from the first one; 0 for all")
 	f.StringVar(&o.body, "body", "", "file to send as the body of each call (default: an empty body)")
 	f.StringVar(&o.url, "url", "", "gateway, like `http://user:password@host:8080` (default: the one in the run directory)")

@@ -142,7 +142,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies to /v1/, as a `size`; 0 refuses calls with larger bodies than --buffer")
 	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
-	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body after the first --body-timeout, as a `size` per second; 0 for no minimum")
+	size(&o.Limits.BodyRate, "body-rate", gpu.KiB, "minimum rate of a request body that takes longer than --body-timeout, as a `size` per second; 0 for no minimum")
 	f.DurationVar(&o.Limits.Drain, "drain", 30*time.Second, "how long to let running calls finish on shutdown")
 	f.IntVar(&o.Async.Concurrency, "async-concurrency", 16, "limit on asynchronous calls that run or whose answers are being delivered")
 	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call that was answered with status 429, 502, 503 or 504")

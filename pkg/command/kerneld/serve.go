@@ -49,7 +49,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	cli.Memory(f, &o.hostMem, "host-mem", "host memory for objects")
 	cli.Memory(f, &o.reqMem, "request-mem", "host memory for the requests in progress of all clients; a single client can use half of it")
 	cli.Choice(cmd, &o.policy, "policy", "policy that chooses the next client and its GPU", kernel.Policies()...)
-	cli.Choice(cmd, &o.isolation, "isolation", "isolation of clients, by one process per GPU for all clients (keys) or one for each client (process)", "keys", "process")
+	cli.Choice(cmd, &o.isolation, "isolation", "how clients are isolated, by object keys in one process per GPU, or by a process for each client", "keys", "process")
 	f.StringArrayVar(&o.clients, "client", nil, "client with a socket of its own, kernel-NAME.sock, and a weight for its part of the GPU time, as `NAME[:WEIGHT]` (repeatable)")
 	f.DurationVar(&o.timeout, "kernel-timeout", 10*time.Second, "how long the kernels of a request may make no progress")
 	f.StringVar(&o.listen, "listen", "", "also serve on this loopback TCP address, like 127.0.0.1:9410, to everyone who can connect to it")

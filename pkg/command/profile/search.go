@@ -21,7 +21,8 @@ import (
 )
 
 const searchLong = `Run a search of gfaas-profile run without a GPU. Whenever the search would measure a
-configuration (a trial), it gets a row of a recorded profile instead. The command prints the configuration that the search chooses, and the number of trials. Trials of
+configuration (a trial), it gets a row of a recorded profile instead. The command prints
+the configuration that the search chooses, and the number of trials. Trials of
 configurations that have no row in the profile do not count. -v prints each trial with
 the reason for it.
 
