@@ -38,8 +38,9 @@ If an instance exceeds its time in this way, the excess is deducted from its nex
 
 Clients whose SM shares do not fit at the same time take turns. A window is divided into
 equal rounds of at most --round, and each client gets its part of every round. A client that
-was idle joins at the next turn. Rounds become longer if the changes from one client to the
-next would cost more than 2% of the GPU's time. There are no rounds if --round is not shorter
+was idle joins at the next turn, or at once if its instance uses much less time than it
+requests (docs/sharing.md). Rounds become longer if the changes from one client to the next
+would cost more than 2% of the GPU's time. There are no rounds if --round is not shorter
 than --window, or if a plan contains a timetable for the GPU: a turn then ends when the
 client has used its time of the window, or its entry in the timetable ends.
 
@@ -55,8 +56,8 @@ measure its speed. This policy ignores --round, --sm-limit and timetables.
 
 On SIGTERM, the daemon removes its sockets and exits with status 0. Programs then pause at
 their next launch, and continue when a daemon runs again. On SIGHUP, the daemon reads the
-settings file again. New values of --window, --round and --sm-limit apply at once; all other
-settings need a restart.`,
+settings file again. New values of --window, --round, --grant-order and --sm-limit apply at
+once; all other settings need a restart.`,
 		Example: `  # serve with the default policy
   gfaas-tokend
   # use shorter windows, keep 10% of the SMs free, and serve metrics
