@@ -15,6 +15,15 @@ import (
 // Main runs the command with the process's arguments and returns the exit status.
 func Main() int { return cli.Main("gfaas-tokend", NewRoot) }
 
+// introspectiveHelp lists the parameters of the policy introspective.
+func introspectiveHelp() string {
+	var entries []cli.Entry
+	for _, p := range policy.IntrospectiveSettings() {
+		entries = append(entries, cli.Entry{Name: p.Key + "=" + p.Default, Help: p.Help})
+	}
+	return cli.Entries(entries)
+}
+
 // NewRoot builds the command tree.
 func NewRoot(env *cli.Env) *cobra.Command {
 	o := &serveOptions{env: env}
@@ -52,8 +61,10 @@ whole GPU (SM share times quota). Instances with a latency objective (gfaas run 
 of a function) have priority: if the intervals between their launches grow, they get their
 limit at once, and all other instances get less. While they are idle, the others get up to
 their limits. From time to time, the daemon lets an instance run alone for 20 to 100 ms, to
-measure its speed. This policy ignores --round, --sm-limit and timetables.
+measure its speed. This policy ignores --round, --sm-limit and timetables. It has these
+parameters (--set KEY=VALUE):
 
+` + introspectiveHelp() + `
 On SIGTERM, the daemon removes its sockets and exits with status 0. Programs then pause at
 their next launch, and continue when a daemon runs again. On SIGHUP, the daemon reads the
 settings file again. New values of --window, --round, --grant-order and --sm-limit apply at

@@ -20,9 +20,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
+	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/owndir"
+	policies "github.com/gfaas/gfaas/pkg/policy"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -35,6 +37,7 @@ type serveOptions struct {
 	round        time.Duration
 	policy       string
 	grantOrder   string
+	set          []string
 	smLimit      float64
 	mps          string
 	listen       string
@@ -48,6 +51,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.round, "round", gpu.Round, "limit on the length of a round, in which each waiting client gets a turn; with the value of --window or more, there are no rounds")
 	f.StringVar(&o.policy, "policy", policy.MultiToken, "scheduling policy: "+strings.Join(policy.Names(), " or "))
 	f.StringVar(&o.grantOrder, "grant-order", policy.OrderRounds, "order in which multi-token grants leases: rounds or, for comparisons, paper: that of the FaST-GShare paper, without rounds (docs/sharing.md)")
+	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy introspective, like `violation=1.3` (repeatable)")
 	f.Float64Var(&o.smLimit, "sm-limit", 100, "limit on the sum of the SM shares of all leases on a GPU, in percent")
 	f.StringVar(&o.mps, "mps", "auto", "NVIDIA MPS for instances with less than 100% of a real GPU's SMs: auto (starts a private MPS daemon if necessary) or off")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
@@ -80,8 +84,35 @@ func (o *serveOptions) check() error {
 	case o.socket == "":
 		return cli.Usagef("--socket is empty: expected a path")
 	}
+	if _, err := o.introspective(); err != nil {
+		return err
+	}
 	_, err := cli.CheckAddress("--listen", o.listen)
 	return err
+}
+
+// introspective returns the parameters of --set.
+func (o *serveOptions) introspective() (policy.IntrospectiveParameters, error) {
+	p := policy.DefaultIntrospective()
+	for _, text := range o.set {
+		key, value, ok := strings.Cut(text, "=")
+		parameter := policies.Find(policy.IntrospectiveSettings(), key)
+		switch {
+		case o.policy != policy.Introspection:
+			return p, cli.Usagef("--set has no effect with --policy %s: expected --policy %s", o.policy, policy.Introspection)
+		case !ok:
+			return p, cli.Usagef("--set %s: expected KEY=VALUE", csvfile.Quote(text))
+		case parameter == nil:
+			return p, cli.Usagef("--set %s: unknown parameter of %s", csvfile.Quote(text), policy.Introspection)
+		}
+		if err := parameter.Set(&p, value); err != nil {
+			return p, cli.Usagef("--set %s: %v", csvfile.Quote(text), err)
+		}
+	}
+	if err := p.Check(); err != nil {
+		return p, cli.Usagef("--set %w", err)
+	}
+	return p, nil
 }
 
 func (o *serveOptions) settings() token.Settings {
@@ -112,8 +143,12 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		watching.Wait()
 		shared.Stop()
 	}
+	introspective, err := o.introspective()
+	if err != nil {
+		return err
+	}
 	d, err := token.Open(token.Config{
-		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
+		Settings: o.settings(), Policy: o.policy, Introspective: introspective, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
 		Private: cli.IsRunDir(filepath.Dir(socket)), Log: log, Cleanup: leave,
 		Prepare: func(ctx context.Context, r wire.Registration) wire.Registered {
 			return withWarning(claims, r, shared.Prepare(ctx, r))
@@ -192,6 +227,6 @@ func (o *serveOptions) restoreFixed(before serveOptions, log *slog.Logger) {
 	cli.NoteRestart(log, map[string]bool{
 		"policy": wanted.policy != before.policy, "mps": wanted.mps != before.mps, "listen": wanted.listen != before.listen,
 		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "count-context": wanted.countContext != before.countContext,
-		"client-uid": !slices.Equal(wanted.clientUIDs, before.clientUIDs),
+		"client-uid": !slices.Equal(wanted.clientUIDs, before.clientUIDs), "set": !slices.Equal(wanted.set, before.set),
 	})
 }

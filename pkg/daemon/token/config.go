@@ -16,15 +16,16 @@ type Settings = policy.Settings
 // Config is the configuration of a daemon.
 type Config struct {
 	Settings
-	Policy       string        // name of the scheduling policy; empty: policy.MultiToken
-	Socket       string        // control socket; its folder is the run directory
-	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty: none
-	ExitWhenIdle time.Duration // exit after this time without an instance; 0: never
-	Private      bool          // the run directory belongs to the daemon alone: its mode becomes 0700
-	HelloTimeout time.Duration // limit on the wait for the hello of a new connection; 0: 5 s
-	WebTimeout   time.Duration // limit for a client of Listen to read the answer; 0: 10 s
-	ClientUIDs   []int         // users whose processes may connect, in addition to root and this process's user
-	Log          *slog.Logger
+	Policy        string                         // name of the scheduling policy; empty: policy.MultiToken
+	Introspective policy.IntrospectiveParameters // of the policy introspective; zero: the defaults
+	Socket        string                         // control socket; its folder is the run directory
+	Listen        string                         // TCP address of /healthz, /readyz and /metrics; empty: none
+	ExitWhenIdle  time.Duration                  // exit after this time without an instance; 0: never
+	Private       bool                           // the run directory belongs to the daemon alone: its mode becomes 0700
+	HelloTimeout  time.Duration                  // limit on the wait for the hello of a new connection; 0: 5 s
+	WebTimeout    time.Duration                  // limit for a client of Listen to read the answer; 0: 10 s
+	ClientUIDs    []int                          // users whose processes may connect, in addition to root and this process's user
+	Log           *slog.Logger
 
 	// Reload, if set, reads the settings again on SIGHUP. Every scheduler then starts a new
 	// window.

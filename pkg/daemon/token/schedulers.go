@@ -50,7 +50,7 @@ func (s *schedulers) device(name string) *device {
 	if g := s.gpus[name]; g != nil {
 		return g
 	}
-	cfg := policy.Config{Settings: s.cfg.Settings, FirstLease: rand.Uint32()}
+	cfg := policy.Config{Settings: s.cfg.Settings, FirstLease: rand.Uint32(), Introspective: s.cfg.Introspective}
 	sched, err := policy.New(s.cfg.Policy, cfg, s.now())
 	if err != nil {
 		panic(err) // Open has checked the name

@@ -181,7 +181,8 @@ type Settings struct {
 // Config configures a policy.
 type Config struct {
 	Settings
-	FirstLease uint32 // number of the first lease
+	FirstLease    uint32 // number of the first lease
+	Introspective IntrospectiveParameters
 }
 
 // ClientID identifies a client, which is one process of an instance. The caller chooses it.

@@ -54,7 +54,7 @@ type introspective struct {
 }
 
 // newIntrospective returns an introspective whose first window starts at now.
-func newIntrospective(c Config, p parameters, now time.Duration) *introspective {
+func newIntrospective(c Config, p IntrospectiveParameters, now time.Duration) *introspective {
 	m := &meter{params: p, now: now, ticked: now}
 	t := &tokens{meter: m, lease: validLease(c.FirstLease)}
 	s := &introspective{meter: m, scaling: &scaling{m}, tokens: t, trials: &trials{meter: m, tokens: t}, start: now}

@@ -140,7 +140,7 @@ func (c *meteredClient) beginRun(now time.Duration) {
 
 // endRun observes a finished run as one cycle, unless parts of it have been observed. It counts
 // the elapsed time until the last lease, and the measured GPU time of that lease (used).
-func (c *meteredClient) endRun(used time.Duration, wantsMore bool, params parameters) {
+func (c *meteredClient) endRun(used time.Duration, wantsMore bool, params IntrospectiveParameters) {
 	if wantsMore || !c.run.active {
 		return
 	}
@@ -158,7 +158,7 @@ func (c *meteredClient) endRun(used time.Duration, wantsMore bool, params parame
 }
 
 // observePart observes a part of a continuing run as a cycle, once the part is long enough.
-func (c *meteredClient) observePart(now time.Duration, params parameters) {
+func (c *meteredClient) observePart(now time.Duration, params IntrospectiveParameters) {
 	elapsed, launches := now-c.run.observedUntil, c.launches-c.run.observedLaunches
 	klc := &c.inst.cycle
 	if !c.run.active || !c.inst.sensitive || launches == 0 || elapsed < partPeriods*params.period {
@@ -175,7 +175,7 @@ func (c *meteredClient) observePart(now time.Duration, params parameters) {
 
 // observe adds a cycle, in ns per launch. whole is false for the first part of a run, which cannot
 // become the best cycle because its launches are ahead of the GPU.
-func (klc *cycle) observe(each float64, whole bool, params parameters) {
+func (klc *cycle) observe(each float64, whole bool, params IntrospectiveParameters) {
 	if klc.best == 0 && !whole {
 		return
 	}

@@ -25,29 +25,6 @@ func (p phase) String() string {
 	return [...]string{"NONE", "RECOVERY", "CONTENTION", "EMERGENCY"}[p]
 }
 
-// parameters holds the constants of introspective.
-type parameters struct {
-	// Constants of Algorithm 2, with the values of Dilu's published code. That code compares
-	// them with the stretch T/Tmin, which is the paper's ΔT plus one.
-	period    time.Duration // between two issues of tokens (section 3.4.1)
-	violation float64       // η_violation: a larger stretch is an emergency; the paper uses 1.3 for LLM decoding
-	outlier   float64       // a larger stretch counts from the second in a row
-	recovery  float64       // a smaller stretch counts as none
-	increase  float64       // η_increase: factor of growth per period
-
-	// Constants that the paper does not give.
-	rateWindow int     // periods in a rate window (published code: 100, evaluated after 10 to 120)
-	floor      float64 // part of its request that a best-effort instance keeps in an emergency (published code: 0.01)
-}
-
-// published holds the values with which Dilu was evaluated. The values that the paper leaves open
-// are ours: a rate window as long as the usual scheduling window, and a floor with which training
-// makes visible progress.
-var published = parameters{
-	period: 5 * time.Millisecond, violation: 1.6, outlier: 4, recovery: 1.2, increase: 1.3,
-	rateWindow: 20, floor: 0.1,
-}
-
 // meteredInstance is a registered instance. Shares are fractions of the whole GPU, 0 to 1.
 type meteredInstance struct {
 	id             string
@@ -117,7 +94,7 @@ type trial struct {
 
 // meter holds the instances and clients of a GPU and the counters of their launches.
 type meter struct {
-	params    parameters
+	params    IntrospectiveParameters
 	now       time.Duration
 	ticked    time.Duration      // last issue of tokens
 	instances []*meteredInstance // ordered by ID

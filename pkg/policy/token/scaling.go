@@ -133,7 +133,7 @@ func (s *scaling) fit() {
 // expected returns the largest share that the instance is expected to use in the next period. For
 // an instance that has not been measured, this is everything that it wants; for an instance whose
 // kernel has run for the whole rate window, its request.
-func (i *meteredInstance) expected(params parameters) float64 {
+func (i *meteredInstance) expected(params IntrospectiveParameters) float64 {
 	if i.gauge.speed == 0 {
 		return i.scaledShare
 	}

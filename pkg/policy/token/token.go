@@ -18,6 +18,7 @@
 package token
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,8 +40,10 @@ const (
 
 // policies maps the name of each policy to its constructor.
 var policies = map[string]func(c Config, now time.Duration) Policy{
-	MultiToken:    func(c Config, now time.Duration) Policy { return newMultiToken(c, now) },
-	Introspection: func(c Config, now time.Duration) Policy { return newIntrospective(c, published, now) },
+	MultiToken: func(c Config, now time.Duration) Policy { return newMultiToken(c, now) },
+	Introspection: func(c Config, now time.Duration) Policy {
+		return newIntrospective(c, cmp.Or(c.Introspective, published), now)
+	},
 }
 
 // Names returns the names of the policies in alphabetical order.

@@ -1,0 +1,94 @@
+package token
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy"
+)
+
+// IntrospectiveParameters are the constants of introspective. The zero value stands for
+// DefaultIntrospective.
+type IntrospectiveParameters struct {
+	// Constants of Algorithm 2, with the values of Dilu's published code. That code compares
+	// them with the stretch T/Tmin, which is the paper's ΔT plus one.
+	period    time.Duration // between two issues of tokens (section 3.4.1)
+	violation float64       // η_violation: a larger stretch is an emergency; the paper uses 1.3 for LLM decoding
+	outlier   float64       // a larger stretch counts from the second in a row
+	recovery  float64       // a smaller stretch counts as none
+	increase  float64       // η_increase: factor of growth per period
+
+	// Constants that the paper does not give.
+	rateWindow int     // periods in a rate window (published code: 100, evaluated after 10 to 120)
+	floor      float64 // part of its request that a best-effort instance keeps in an emergency (published code: 0.01)
+}
+
+// published holds the values with which Dilu was evaluated. The values that the paper leaves open
+// are ours: a rate window as long as the usual scheduling window, and a floor with which training
+// makes visible progress.
+var published = IntrospectiveParameters{
+	period: 5 * time.Millisecond, violation: 1.6, outlier: 4, recovery: 1.2, increase: 1.3,
+	rateWindow: 20, floor: 0.1,
+}
+
+// DefaultIntrospective returns the default parameters.
+func DefaultIntrospective() IntrospectiveParameters { return published }
+
+// Check returns an error if the parameters contradict each other or are out of range.
+func (p IntrospectiveParameters) Check() error {
+	switch {
+	case p.period < time.Millisecond || p.period > time.Second:
+		return fmt.Errorf("period=%v: expected between 1ms and 1s", p.period)
+	case !(p.violation > 1):
+		return fmt.Errorf("violation=%v: expected more than 1", p.violation)
+	case !(p.outlier >= p.violation):
+		return fmt.Errorf("outlier=%v: expected violation (%v) or more", p.outlier, p.violation)
+	case !(p.recovery > 1 && p.recovery <= p.violation):
+		return fmt.Errorf("recovery=%v: expected more than 1 and at most violation (%v)", p.recovery, p.violation)
+	case !(p.increase > 1):
+		return fmt.Errorf("increase=%v: expected more than 1", p.increase)
+	case p.rateWindow < 1 || p.rateWindow > 10_000:
+		return fmt.Errorf("window=%v: expected between 1 and 10000 periods", p.rateWindow)
+	case !(p.floor > 0 && p.floor <= 1):
+		return fmt.Errorf("floor=%v: expected more than 0 and at most 1", p.floor)
+	}
+	return nil
+}
+
+// IntrospectiveSettings returns the parameters as users set them.
+func IntrospectiveSettings() []policy.Parameter[IntrospectiveParameters] {
+	ratio := func(key, byDefault, help string, at func(*IntrospectiveParameters) *float64) policy.Parameter[IntrospectiveParameters] {
+		return policy.Parameter[IntrospectiveParameters]{Key: key, Default: byDefault, Help: help, Set: func(p *IntrospectiveParameters, value string) (err error) {
+			if *at(p), err = strconv.ParseFloat(value, 64); err != nil {
+				return errors.New("expected a number")
+			}
+			return nil
+		}}
+	}
+	return []policy.Parameter[IntrospectiveParameters]{
+		{Key: "period", Default: "5ms", Help: "time between two issues of tokens", Set: func(p *IntrospectiveParameters, value string) (err error) {
+			if p.period, err = time.ParseDuration(value); err != nil {
+				return errors.New("expected a duration, like 5ms")
+			}
+			return nil
+		}},
+		ratio("violation", "1.6", "a launch cycle that is longer than the shortest by more than this factor is an emergency (η_violation; the paper uses 1.3 for LLM functions)",
+			func(p *IntrospectiveParameters) *float64 { return &p.violation }),
+		ratio("recovery", "1.2", "the emergency ends when the factor is below this",
+			func(p *IntrospectiveParameters) *float64 { return &p.recovery }),
+		ratio("outlier", "4", "a larger factor counts only if the next cycle has one, too",
+			func(p *IntrospectiveParameters) *float64 { return &p.outlier }),
+		ratio("increase", "1.3", "factor by which a share may grow per period (η_increase)",
+			func(p *IntrospectiveParameters) *float64 { return &p.increase }),
+		{Key: "window", Default: "20", Help: "number of periods over which use is observed", Set: func(p *IntrospectiveParameters, value string) (err error) {
+			if p.rateWindow, err = strconv.Atoi(value); err != nil {
+				return errors.New("expected a whole number")
+			}
+			return nil
+		}},
+		ratio("floor", "0.1", "part of its request that an instance without a latency objective keeps in an emergency",
+			func(p *IntrospectiveParameters) *float64 { return &p.floor }),
+	}
+}
