@@ -30,17 +30,6 @@ var forwarded = []syscall.Signal{
 	unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP,
 }
 
-// realTime returns the real-time signals that programs may use; the C library reserves the
-// first ones. They are forwarded too, but caught only after the command has started:
-// catching each takes the runtime about 20 µs, and there are 30.
-func realTime() (out []syscall.Signal) {
-	const first, last = 35, 64
-	for s := syscall.Signal(first); s <= last; s++ {
-		out = append(out, s)
-	}
-	return out
-}
-
 // inherited lists the signals that Run does not forward, but leaves ignored in the command if
 // this process ignored them from its start.
 var inherited = []syscall.Signal{unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGXCPU, unix.SIGXFSZ}
@@ -67,6 +56,10 @@ func Run(ctx context.Context, command []string, set map[string]string, endWithCa
 	signals := make(chan os.Signal, 64)
 	ignore(slices.Concat(forwarded, realTime(), inherited))
 	catch(forwarded, signals)
+	queued, err := catchRealTime()
+	if err != nil {
+		return 0, fmt.Errorf("catch real-time signals: %w", err)
+	}
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -81,7 +74,7 @@ func Run(ctx context.Context, command []string, set map[string]string, endWithCa
 	// Orphaned descendants of the command become children of this process instead of init. The
 	// token daemon searches this process's descendants for processes of the instance.
 	subreaper := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == nil
-	early := pendingSignals(signals) // a terminal sends later signals to the command as well
+	early := slices.Concat(pendingSignals(signals), pendingSignals(queued)) // a terminal sends later signals to the command as well
 	var pid int
 	if err := detach.Inheriting(func() (err error) {
 		pid, err = syscall.ForkExec(path, command, attr)
@@ -94,7 +87,6 @@ func Run(ctx context.Context, command []string, set map[string]string, endWithCa
 		defer close(stop)
 		go reapOrphans(stop, time.Second, pid)
 	}
-	catch(realTime(), signals)
 	forwardSignals(pid, early, false)
 	// Reap the command only after the last signal was sent: until it is reaped, the kernel
 	// cannot reuse its PID.
@@ -109,6 +101,8 @@ func Run(ctx context.Context, command []string, set map[string]string, endWithCa
 			return reap(pid)
 		case s := <-signals:
 			forwardSignals(pid, []os.Signal{s}, inForeground())
+		case s := <-queued:
+			forwardSignals(pid, []os.Signal{s}, false)
 		}
 	}
 }
@@ -134,7 +128,7 @@ func catch(signals []syscall.Signal, to chan os.Signal) {
 }
 
 // pendingSignals removes and returns the signals in the channel. It does not wait for more.
-func pendingSignals(from chan os.Signal) (out []os.Signal) {
+func pendingSignals(from <-chan os.Signal) (out []os.Signal) {
 	for {
 		select {
 		case s := <-from:

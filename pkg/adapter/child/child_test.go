@@ -60,6 +60,38 @@ func TestNoSignalAfterTheEnd(t *testing.T) {
 	}
 }
 
+// Real-time signals are forwarded to the command, each as often as it arrives.
+func TestRealTimeSignals(t *testing.T) {
+	const each = 2
+	if _, err := catchRealTime(); err != nil { // so that no signal arrives too early
+		t.Fatal(err)
+	}
+	defer func() { kill = syscall.Kill }()
+	forwarded, total := map[syscall.Signal]int{}, 0
+	kill = func(pid int, sig syscall.Signal) error {
+		forwarded[sig]++
+		if total++; total == each*len(realTime()) {
+			return syscall.Kill(pid, unix.SIGKILL)
+		}
+		return nil
+	}
+	for _, s := range realTime() {
+		for range each {
+			if err := syscall.Kill(os.Getpid(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if status, err := Run(t.Context(), []string{"sleep", "600"}, nil, true); status != 128+9 || err != nil {
+		t.Errorf("status %d, %v; want %d", status, err, 128+9)
+	}
+	for _, s := range realTime() {
+		if forwarded[s] != each {
+			t.Errorf("signal %d was forwarded %d times, want %d", s, forwarded[s], each)
+		}
+	}
+}
+
 // Orphans of the command are reaped by this process after they have ended.
 func TestOrphansAreReaped(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {

@@ -2,9 +2,11 @@ package gfaas
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +16,7 @@ import (
 )
 
 // trapping is a shell program that prints the signals that it receives, and ends with status 5 on SIGTERM.
-const trapping = `for s in HUP INT QUIT USR1 USR2 ALRM VTALRM PWR WINCH CONT; do trap "echo $s" $s; done
+const trapping = `for s in HUP INT QUIT USR1 USR2 ALRM VTALRM PWR WINCH CONT 35 64; do trap "echo $s" $s; done
 trap "echo TERM; exit 5" TERM; echo ready; while :; do sleep 0.01; done`
 
 // restoreSignals keeps signals from being ignored in the commands of a test, which inherit that from tests under nohup or in the
@@ -58,12 +60,12 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	expect("ready")
 	for _, s := range []syscall.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
-		unix.SIGVTALRM, unix.SIGPWR, unix.SIGWINCH, unix.SIGCONT, unix.SIGTERM,
+		unix.SIGVTALRM, unix.SIGPWR, unix.SIGWINCH, unix.SIGCONT, 35, 64, unix.SIGTERM,
 	} {
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
-		expect(strings.TrimPrefix(unix.SignalName(s), "SIG"))
+		expect(cmp.Or(strings.TrimPrefix(unix.SignalName(s), "SIG"), strconv.Itoa(int(s))))
 	}
 	if got := exitStatus(cmd.Wait()); got != 5 {
 		t.Errorf("exit status of gfaas run: got %d, want the command's 5", got)
