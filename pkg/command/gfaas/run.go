@@ -273,9 +273,6 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	}
 	noteBeyond(t.env, map[string]gpu.Bytes{d.String(): slice.Mem})
 	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
-	defer tokend.WatchFaults(ctx, tokend.Dial(t.runDir), id, func(f wire.InstanceFault) {
-		fmt.Fprintf(t.env.Err, "%s: error: process %d cannot use CUDA any more: %v\n", t.env.Prog, f.PID, f)
-	})()
 	status := 0
 	if container != nil {
 		var guest docker.Guest
@@ -373,6 +370,9 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 		Allocation: wire.Allocation{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	}, tokend.Events{
 		Unmanaged: func(u wire.Unmanaged) { t.env.Notef("warning: %v", u) },
+		Faulted: func(f wire.InstanceFault) {
+			fmt.Fprintf(t.env.Err, "%s: error: process %d cannot use CUDA any more: %v\n", t.env.Prog, f.PID, f)
+		},
 		Restarted: func(failed error) {
 			if failed != nil {
 				t.env.Debugf("cannot restart the token daemon, which has ended: %v", failed)
