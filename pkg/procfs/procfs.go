@@ -41,7 +41,7 @@ func (s Stat) Stopped() bool { return s.State == 'T' || s.State == 't' }
 
 // Read returns the Stat of a process. IsNotExist classifies its error.
 func Read(pid int) (Stat, error) {
-	text, err := os.ReadFile(path(pid, "stat"))
+	text, err := readFile(path(pid, "stat"))
 	if err != nil {
 		return Stat{}, err
 	}
@@ -136,7 +136,7 @@ func Own(pid int) (bool, error) {
 
 // read returns a file of a process, or nil if the process has ended.
 func read(pid int, file string) ([]byte, error) {
-	text, err := os.ReadFile(path(pid, file))
+	text, err := readFile(path(pid, file))
 	if IsNotExist(err) {
 		return nil, nil
 	}
@@ -191,7 +191,7 @@ func Deadly(pid int, sig unix.Signal) bool {
 
 // Maps returns the list of a process's mappings. It is empty if the process has ended.
 func Maps(pid int) (string, error) {
-	text, err := os.ReadFile(path(pid, "maps"))
+	text, err := readFile(path(pid, "maps"))
 	return string(text), err
 }
 
@@ -210,7 +210,7 @@ type Cgroup struct {
 
 // Cgroups returns the control groups of a process.
 func Cgroups(pid int) ([]Cgroup, error) {
-	text, err := os.ReadFile(path(pid, "cgroup"))
+	text, err := readFile(path(pid, "cgroup"))
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func Children() (pids []int) {
 		return nil
 	}
 	for _, task := range tasks {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", task))
+		text, _ := readFile(fmt.Sprintf("/proc/self/task/%d/children", task))
 		for field := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(field); err == nil {
 				pids = append(pids, pid)
@@ -253,7 +253,7 @@ func OpenFile(fd uintptr) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 // LocalPorts returns the ephemeral port range, both ends included.
 func LocalPorts() (low, high int, err error) {
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	text, err := readFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err == nil {
 		_, err = fmt.Sscan(string(text), &low, &high)
 	}
