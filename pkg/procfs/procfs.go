@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -242,6 +243,18 @@ func Children() (pids []int) {
 		}
 	}
 	return pids
+}
+
+// MayHaveDescendants reports whether a descendant of this process may be running. It returns false
+// only if this process has no children and is a subreaper (PR_SET_CHILD_SUBREAPER in prctl(2)),
+// because orphaned descendants become children of a subreaper.
+func MayHaveDescendants() bool {
+	subreaper := int32(0)
+	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&subreaper)), 0, 0, 0); err != nil || subreaper == 0 {
+		return true
+	}
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return !errors.Is(err, unix.ECHILD)
 }
 
 // OpenFiles returns the numbers of this process's open descriptors. It includes the

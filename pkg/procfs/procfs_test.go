@@ -107,6 +107,40 @@ func child(t *testing.T) (*exec.Cmd, Stat) {
 	return cmd, s
 }
 
+// Only a subreaper without children certainly has no descendants.
+func TestMayHaveDescendants(t *testing.T) {
+	expect := func(when string, want bool) {
+		t.Helper()
+		if got := MayHaveDescendants(); got != want {
+			t.Errorf("%s: got %v, want %v", when, got, want)
+		}
+	}
+	expect("not a subreaper", true)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
+	expect("no children", false)
+	// The shell ends and leaves an orphan behind.
+	text, err := exec.Command("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("an orphan", true)
+	var orphan int
+	if _, err := fmt.Sscan(string(text), &orphan); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(orphan, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	expect("an orphan that is not reaped", true)
+	if _, err := unix.Wait4(orphan, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	expect("after the orphan was reaped", false)
+}
+
 // Both forms of a Process: with a descriptor, and with a PID and start time for old
 // kernels.
 func TestProcess(t *testing.T) {

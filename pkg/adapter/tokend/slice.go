@@ -21,8 +21,10 @@ type Events struct {
 var firstWatch = time.Second / 2 // a variable for tests
 
 // Enter registers a slice that ends at the latest when this process ends. The returned
-// function ends it earlier. It returns after the callbacks for all processes that ended before.
-func Enter(ctx context.Context, c *Client, r wire.Registration, events Events) (answer wire.Registered, end func(), err error) {
+// function ends it earlier, after the callbacks for all processes that ended before. Its caller sets
+// mayRun if processes of the slice may still be running: if so, the daemon searches for unmanaged
+// ones among them.
+func Enter(ctx context.Context, c *Client, r wire.Registration, events Events) (answer wire.Registered, end func(mayRun bool), err error) {
 	answer, err = c.Register(ctx, r)
 	if err == nil {
 		err = ctx.Err()
@@ -49,10 +51,10 @@ func Enter(ctx context.Context, c *Client, r wire.Registration, events Events) (
 	if answer.IdleExit { // otherwise the daemon is a service that others manage
 		go c.Supervise(running, r.Instance, time.Second, events.Restarted)
 	}
-	return answer, func() {
+	return answer, func(mayRun bool) {
 		stop()
 		watching.Wait()
-		releaseSlice(ctx, c, r.Instance, watch.Flush, faults.query)
+		releaseSlice(ctx, c, r.Instance, func(ctx context.Context) { watch.Flush(ctx, mayRun) }, faults.query)
 	}, nil
 }
 
@@ -60,7 +62,7 @@ func Enter(ctx context.Context, c *Client, r wire.Registration, events Events) (
 const releaseTimeout = 2 * time.Second
 
 // releaseSlice unregisters the slice; the daemon keeps it until the last process that uses it has
-// ended. Before that, it runs the last queries concurrently: one makes the daemon search for
+// ended. Before that, it runs the last queries concurrently: one may make the daemon search for
 // unmanaged processes while they still descend from this process.
 //
 // releaseSlice ignores errors, because the daemon drops instances without an owner. A daemon that

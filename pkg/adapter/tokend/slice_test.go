@@ -48,7 +48,7 @@ func TestShortSlice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	end()
+	end(false)
 	slices.Sort(reported)
 	if want := []string{"faulted", "unmanaged"}; !reflect.DeepEqual(reported, want) {
 		t.Errorf("callbacks: got %q, want %q", reported, want)
@@ -57,7 +57,7 @@ func TestShortSlice(t *testing.T) {
 		slices.Sort(seen[1:3])
 	}
 	want := []string{
-		"POST /v1/instances", "GET /v1/faults?instance=a", "GET /v1/instances/a/unmanaged?after=0&wait=0", "DELETE /v1/instances/a/owner",
+		"POST /v1/instances", "GET /v1/faults?instance=a", "GET /v1/instances/a/unmanaged?after=0&wait=0&search=0", "DELETE /v1/instances/a/owner",
 	}
 	if !reflect.DeepEqual(seen, want) {
 		t.Errorf("requests: got %q, want %q", seen, want)

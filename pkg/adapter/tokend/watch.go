@@ -46,8 +46,15 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// Flush makes the daemon search for unmanaged processes now, and reports them.
-func (w *Watch) Flush(ctx context.Context) { _ = w.query(ctx, "&wait=0") }
+// Flush reports the processes that the daemon has found. If search is true, the daemon searches
+// once more before. A search takes longer, the more processes the host has.
+func (w *Watch) Flush(ctx context.Context, search bool) {
+	query := "&wait=0"
+	if !search {
+		query += "&search=0" // an older daemon searches nevertheless
+	}
+	_ = w.query(ctx, query)
+}
 
 func (w *Watch) query(ctx context.Context, query string) error {
 	var list wire.UnmanagedList

@@ -33,9 +33,10 @@ func TestWatch(t *testing.T) {
 	var reported []wire.Unmanaged
 	w := NewWatch(c, "a b", func(u wire.Unmanaged) { reported = append(reported, u) })
 	w.Run(context.Background())
-	w.Flush(context.Background())
+	w.Flush(context.Background(), true)
+	w.Flush(context.Background(), false)
 	path := "/v1/instances/a%20b/unmanaged?after="
-	if want := []string{path + "0", path + "1", path + "1", path + "2", path + "2&wait=0"}; !reflect.DeepEqual(requested, want) {
+	if want := []string{path + "0", path + "1", path + "1", path + "2", path + "2&wait=0", path + "2&wait=0&search=0"}; !reflect.DeepEqual(requested, want) {
 		t.Errorf("requested %q, want %q", requested, want)
 	}
 	if want := []wire.Unmanaged{a, b}; !reflect.DeepEqual(reported, want) {

@@ -30,6 +30,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -257,7 +258,8 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	}
 	answer, unregister, err := o.enter(ctx, t, grant, slice, command[0])
 	if err == nil {
-		defer unregister()
+		// A container's processes do not descend from this process.
+		defer func() { unregister(container != nil || procfs.MayHaveDescendants()) }()
 	}
 	if refused := loads(); refused != nil { // the loader has run in the meantime
 		return refused
@@ -359,7 +361,7 @@ func (o *runOptions) instance(command string) (string, error) {
 
 // enter registers the slice with the token daemon, and starts the daemon if necessary. The registration
 // ends with this process even if the caller does not call unregister.
-func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, command string) (answer wire.Registered, unregister func(), err error) {
+func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, command string) (answer wire.Registered, unregister func(mayRun bool), err error) {
 	client, err := tokend.Starting(t.runDir, func() { t.env.Debugf("started gfaas-tokend for %s", t.runDir) })
 	if err != nil {
 		return answer, nil, err

@@ -42,7 +42,7 @@ func (a *api) handler() http.Handler {
 	mux.Handle("POST /v1/instances", a.refuseInsiders(a.postInstance))
 	mux.Handle("PATCH /v1/instances/{id}", a.refuseInsiders(a.patchInstance))
 	mux.Handle("DELETE /v1/instances/{id}", a.refuseInsiders(instanceHandler(a.registry.unregister)))
-	mux.Handle("DELETE /v1/instances/{id}/owner", a.refuseInsiders(instanceHandler(a.registry.release)))
+	mux.Handle("DELETE /v1/instances/{id}/owner", a.refuseInsiders(instanceHandler(a.release)))
 	mux.Handle("GET /v1/instances/{id}/unmanaged", handler(a.getUnmanaged))
 	mux.Handle("POST /v1/stored", a.refuseInsiders(a.postStored))
 	mux.Handle("GET /v1/parking", handler(a.getParking))
@@ -138,9 +138,22 @@ func (a *api) moveHandler(do func(context.Context, *instance) error) handler {
 	}
 }
 
+// release detaches an instance from its owner. It first takes a census if the instance had processes
+// outside the slice at the last one, because these may have ended since.
+func (a *api) release(id string) error {
+	outside := 0
+	if err := a.registry.withInstance(id, func(i *instance) { outside = i.findings.outside }); err != nil {
+		return err
+	}
+	if outside > 0 {
+		a.unmanaged.takeCensus()
+	}
+	return a.registry.release(id)
+}
+
 // getUnmanaged answers with the unmanaged processes of an instance, without the first ?after=N. If
-// there are no others, it waits a few seconds for one. With ?wait=0 it takes a census at once
-// instead.
+// there are no others, it waits a few seconds for one. With ?wait=0 it does not wait, but takes a
+// census at once, unless search=0 is added.
 func (a *api) getUnmanaged(w http.ResponseWriter, r *http.Request) error {
 	after, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("after"), "0"))
 	if err != nil || after < 0 {
@@ -148,8 +161,10 @@ func (a *api) getUnmanaged(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), watchTime)
 	defer cancel()
-	if r.URL.Query().Get("wait") == "0" {
-		a.unmanaged.takeCensus()
+	if query := r.URL.Query(); query.Get("wait") == "0" {
+		if query.Get("search") != "0" {
+			a.unmanaged.takeCensus()
+		}
 		cancel()
 	}
 	list, err := a.unmanaged.await(ctx, r.PathValue("id"), after)

@@ -527,6 +527,30 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 	}
 }
 
+// TestReleaseAfterUnmanaged checks that an instance is removed as soon as its owner leaves, if all of
+// its processes have ended since the last census.
+func TestReleaseAfterUnmanaged(t *testing.T) {
+	driver := files(t, "libcuda.so.1")[0]
+	s := serve(t, Config{})
+	r := reg("a", 60, 1, 1)
+	r.OwnerPID = os.Getpid()
+	s.register(r)
+	p := s.puppet(t, roleMapper, driver, s.inSlice("a")...)
+	pid := p.readPID()
+	s.d.unmanaged.takeCensus()
+	p.kill()
+	code, text := s.do(http.MethodGet, "/v1/instances/a/unmanaged?wait=0&search=0", "")
+	if code != http.StatusOK || !strings.Contains(text, fmt.Sprintf(`"pid":%d,`, pid)) {
+		t.Errorf("unmanaged processes without another search: got %d %s, want process %d", code, text, pid)
+	}
+	if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
+		t.Fatalf("owner leaves instance a: got %d %s, want 204", code, text)
+	}
+	if status := fmt.Sprint(s.status()); strings.Contains(status, "f-a") {
+		t.Errorf("status after the owner has left: got %s, want no instance a", status)
+	}
+}
+
 // syncBuffer is a buffer for several goroutines.
 type syncBuffer struct {
 	mu   sync.Mutex
