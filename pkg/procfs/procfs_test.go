@@ -107,6 +107,35 @@ func child(t *testing.T) (*exec.Cmd, Stat) {
 	return cmd, s
 }
 
+// Variables returns the same values as Environ, and no other variables.
+func TestVariables(t *testing.T) {
+	cmd := exec.Command("sleep", "600")
+	cmd.Env = []string{"A=1", "AB=2", "B=x=y", "EMPTY="}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // the kernel provides it a moment after the start
+		if env, err := Environ(cmd.Process.Pid); err != nil || time.Now().After(deadline) {
+			t.Fatalf("environment: got %v, %v, want one with A", env, err)
+		} else if env["A"] != "" {
+			break
+		}
+	}
+	for _, c := range []struct {
+		names []string
+		want  map[string]string
+	}{
+		{[]string{"A", "B", "EMPTY"}, map[string]string{"A": "1", "B": "x=y", "EMPTY": ""}},
+		{[]string{"C"}, nil},
+		{nil, nil},
+	} {
+		if got, err := Variables(cmd.Process.Pid, c.names...); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("variables %q: got %v, %v, want %v", c.names, got, err, c.want)
+		}
+	}
+}
+
 // Only a subreaper without children certainly has no descendants.
 func TestMayHaveDescendants(t *testing.T) {
 	expect := func(when string, want bool) {

@@ -192,7 +192,7 @@ func (c *census) sight(before *sighting, s procfs.Stat) *sighting {
 	} else {
 		out.container = containerOf(s.PID)
 	}
-	if env, err := procfs.Environ(s.PID); err == nil {
+	if env, err := instanceVariables(s.PID); err == nil {
 		if out.envInstance = c.lineage.startedIn(env); out.envInstance != "" {
 			out.masked = strings.Trim(env["GFAAS_SECRET"], "*") == ""
 			out.secret = sha256.Sum256([]byte(env["GFAAS_SECRET"]))

@@ -60,7 +60,7 @@ func build(cfg Config) (*Daemon, error) {
 	dir := filepath.Dir(cfg.Socket)
 	clientDir := filepath.Join(dir, "client")
 	c := &core{
-		cfg: cfg, lineage: lineage{socket: filepath.Join(clientDir, "token.sock"), clientDir: clientDir}, log: cfg.Log,
+		cfg: cfg, lineage: lineage{socket: filepath.Join(clientDir, "token.sock"), clientDir: clientDir, outsiders: &outsiders{}}, log: cfg.Log,
 		faults:  &logLimit{log: cfg.Log, lines: 20, period: 10 * time.Second},
 		joins:   &logLimit{log: cfg.Log, lines: 1000, period: 10 * time.Second},
 		metrics: newMetrics(), closing: make(chan struct{}),

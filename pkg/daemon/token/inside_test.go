@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // roleInsider registers an instance, removes "spare" and requests the status at the control socket.
@@ -63,6 +64,42 @@ func TestAncestorsOfFirstProcess(t *testing.T) {
 	if ancestors, err := s.d.lineage.ancestors(0); err != nil || len(ancestors) > 0 {
 		t.Errorf("ancestors of process 0: got %+v, %v; want none", ancestors, err)
 	}
+}
+
+// TestOutsiderExecutes checks that a process that was outside all instances is inside one as soon as it
+// executes a program with the instance's environment.
+func TestOutsiderExecutes(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 1, 1))
+	cmd := exec.Command("sh", "-c", `read -r go; exec env `+strings.Join(s.inSlice("a")[:2], " ")+` sleep 600`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	startedIn := func() string {
+		t.Helper()
+		ancestors, err := s.d.lineage.ancestors(cmd.Process.Pid)
+		if err != nil || len(ancestors) < 2 {
+			t.Fatalf("ancestors of process %d: got %v, %v, want at least two", cmd.Process.Pid, ancestors, err)
+		}
+		return ancestors[0].instance
+	}
+	for range 2 { // the second time, its environment is known
+		if got := startedIn(); got != "" {
+			t.Errorf("before: got instance %q, want none", got)
+		}
+	}
+	if parent, err := procfs.Read(os.Getpid()); err != nil || !s.d.lineage.outsiders.contains(parent) {
+		t.Errorf("the parent process is not known to be outside: %v, %v", parent, err)
+	}
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process is inside instance a", func() bool { return startedIn() == "a" })
 }
 
 // TestInsiders runs processes inside and outside an instance. They use the control socket, and send a

@@ -1,7 +1,6 @@
 package token
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +27,38 @@ import (
 type lineage struct {
 	socket    string // common socket for the processes of all instances
 	clientDir string // directory with the folders of the instances' own sockets
+	outsiders *outsiders
+}
+
+// outsiders remembers processes whose environment names no instance, such as shells and service
+// managers, so that their environment is not read for each process that they start. The environment
+// of a process changes when it executes another program.
+type outsiders struct {
+	mu       sync.Mutex
+	programs map[process]program
+}
+
+// maxOutsiders bounds the number of remembered processes.
+const maxOutsiders = 4096
+
+func (o *outsiders) contains(s procfs.Stat) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	known, ok := o.programs[process{s.PID, s.Start}]
+	return ok && known == program{s.Stack, s.Name}
+}
+
+// add adds a process, unless it cannot be seen when it executes another program.
+func (o *outsiders) add(s procfs.Stat) {
+	if s.Stack == 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.programs == nil || len(o.programs) >= maxOutsiders {
+		o.programs = map[process]program{}
+	}
+	o.programs[process{s.PID, s.Start}] = program{s.Stack, s.Name}
 }
 
 // maxAncestors bounds the number of ancestors that are examined.
@@ -49,17 +81,39 @@ func (l lineage) ancestors(pid int) (out []ancestor, err error) {
 		if procfs.IsNotExist(err) {
 			break
 		}
-		var env map[string]string
-		if err == nil {
-			env, err = procfs.Environ(pid)
+		a := ancestor{Stat: s}
+		if err == nil && !l.outsiders.contains(s) {
+			a.instance, err = l.instanceOf(s)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the state of process %d: %w", pid, err)
 		}
-		out = append(out, ancestor{s, cmp.Or(l.startedIn(env), l.startedInContainer(pid, env))})
+		out = append(out, a)
 		pid = s.Parent
 	}
 	return out, nil
+}
+
+// instanceOf returns the instance of this daemon in which a process was started, or "". It adds a
+// process whose environment names no instance to the outsiders.
+func (l lineage) instanceOf(s procfs.Stat) (string, error) {
+	env, err := instanceVariables(s.PID)
+	if err != nil {
+		return "", err
+	}
+	if env["GFAAS_INSTANCE"] == "" {
+		l.outsiders.add(s)
+		return "", nil
+	}
+	if id := l.startedIn(env); id != "" {
+		return id, nil
+	}
+	return l.startedInContainer(s.PID, env), nil
+}
+
+// instanceVariables returns the variables in the environment of a process that name its instance.
+func instanceVariables(pid int) (map[string]string, error) {
+	return procfs.Variables(pid, "GFAAS_INSTANCE", "GFAAS_SOCKET", "GFAAS_SECRET")
 }
 
 // startedIn returns the instance of this daemon in which a process with the environment env was
@@ -204,7 +258,7 @@ func (k killer) members(t tree) (found []procfs.Stat, err error) {
 // startedWith reports whether a process was started with the environment of the tree. If the preload
 // library has masked the secret in that environment, the start time decides.
 func (k killer) startedWith(s procfs.Stat, t tree) (bool, error) {
-	env, err := procfs.Environ(s.PID)
+	env, err := instanceVariables(s.PID)
 	if err != nil || k.lineage.startedIn(env) != t.instance {
 		return false, err
 	}
