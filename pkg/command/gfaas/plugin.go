@@ -24,9 +24,9 @@ const pluginKey = "gfaas-plugin"
 // IsPlugin reports whether a command stands for a separate program.
 func IsPlugin(cmd *cobra.Command) bool { return cmd.Annotations[pluginKey] != "" }
 
-// newPlugins returns a command for each separate program of gfaas, for the help. A command runs only if
+// plugins returns a command for each separate program of gfaas, for the help. A command runs only if
 // its program cannot be found, and returns that error.
-func newPlugins() (commands []*cobra.Command) {
+func plugins() (commands []subcommand) {
 	for _, p := range [][2]string{
 		{"kerneld", "Run graphs of GPU kernels as functions"},
 		{"modeld", "Keep one copy of each model on a GPU for all programs that use it"},
@@ -35,16 +35,18 @@ func newPlugins() (commands []*cobra.Command) {
 		{"sim", "Simulate scheduling policies on a virtual clock"},
 		{"tokend", "Share GPUs by time, and limit every process to its slice"},
 	} {
-		commands = append(commands, &cobra.Command{
-			Use: p[0], Short: p[1], Annotations: map[string]string{pluginKey: "true"},
-			DisableFlagParsing: true, DisableFlagsInUseLine: true,
-			Long: "This command is the separate program gfaas-" + p[0] + ", which is not installed: it is\nneither in the folder of gfaas nor on PATH.",
-			Args: cobra.ArbitraryArgs,
-			RunE: func(*cobra.Command, []string) error {
-				return cli.Fail(cli.ExitUnavailable, "install all programs of gfaas, or add the folder of gfaas-"+p[0]+" to PATH",
-					fmt.Errorf("cannot find gfaas-%s, the program behind gfaas %s: it is neither in the folder of gfaas nor on PATH", p[0], p[0]))
-			},
-		})
+		commands = append(commands, subcommand{p[0], func(*tool) *cobra.Command {
+			return &cobra.Command{
+				Use: p[0], Short: p[1], Annotations: map[string]string{pluginKey: "true"},
+				DisableFlagParsing: true, DisableFlagsInUseLine: true,
+				Long: "This command is the separate program gfaas-" + p[0] + ", which is not installed: it is\nneither in the folder of gfaas nor on PATH.",
+				Args: cobra.ArbitraryArgs,
+				RunE: func(*cobra.Command, []string) error {
+					return cli.Fail(cli.ExitUnavailable, "install all programs of gfaas, or add the folder of gfaas-"+p[0]+" to PATH",
+						fmt.Errorf("cannot find gfaas-%s, the program behind gfaas %s: it is neither in the folder of gfaas nor on PATH", p[0], p[0]))
+				},
+			}
+		}})
 	}
 	return commands
 }
