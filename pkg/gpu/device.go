@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Device is a GPU or a MIG instance: the unit that a token daemon schedules.
@@ -14,8 +15,11 @@ type Device struct {
 	MIG       string // UUID of a MIG instance, including "MIG-"; empty for a whole GPU
 }
 
-// migUUID matches the UUID of a MIG instance as nvidia-smi -L prints it.
-var migUUID = regexp.MustCompile(`^MIG-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+// migUUID matches the UUID of a MIG instance as nvidia-smi -L prints it. It is compiled at its first
+// use, because compiling it took longer than the rest of this package's initialization.
+var migUUID = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^MIG-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+})
 
 // ParseDevice parses the name of a device: "0", "1", … for GPUs, "sim", "sim:1", … for simulated
 // ones, "MIG-UUID" for MIG instances.
@@ -23,7 +27,7 @@ func ParseDevice(name string) (Device, error) {
 	if name == "sim" {
 		return Device{Simulated: true}, nil
 	}
-	if migUUID.MatchString(name) {
+	if strings.HasPrefix(name, "MIG-") && migUUID().MatchString(name) {
 		return Device{MIG: name[:4] + strings.ToLower(name[4:])}, nil
 	}
 	digits, simulated := strings.CutPrefix(name, "sim:")
