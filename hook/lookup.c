@@ -46,11 +46,12 @@ struct wrapped {
     void *gated;    /* the gated function: next.c */
     void *real;     /* the driver's function */
     void *wrapper;  /* the exported or the gated function: the one returned in place of the driver's */
+    size_t at;      /* offset of the driver's function in gf_real */
 };
 
 static struct wrapped table[] = {
 #define CU_SYMBOL(symbol, since, hook, params, args) \
-    GF_IF_##hook({#symbol, (void *)named_##symbol, (void *)symbol, NULL, NULL},)
+    GF_IF_##hook({#symbol, (void *)named_##symbol, (void *)symbol, NULL, NULL, offsetof(struct gf_driver, symbol)},)
 #include "symbols.def"
 };
 enum { ROWS = sizeof table / sizeof *table };
@@ -99,7 +100,7 @@ static bool ready(void)
     pthread_once(&by_name_once, sort_by_name);
     if (!__atomic_load_n(&found, __ATOMIC_ACQUIRE)) {
         for (unsigned i = 0; i < ROWS; i++) {
-            gf_store(&table[i].real, gf_real_find(table[i].name));
+            gf_store(&table[i].real, gf_real_at(table[i].at));
             gf_store(&table[i].wrapper, gf_next(NULL, table[i].name, DRIVER) ? table[i].gated : table[i].exported);
         }
         dlerror();

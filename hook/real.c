@@ -17,15 +17,15 @@ static void *driver;
 
 static CUresult missing(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
-void *gf_real_find(const char *symbol)
+void *gf_real_at(size_t offset)
 {
-    void *handle = gf_load(&driver);
-    return handle ? gf_real_dlsym(handle, symbol) : NULL;
+    void *address = gf_load((void **)((char *)&gf_real + offset));
+    return address == (void *)missing ? NULL : address;
 }
 
 static void *find_or_missing(const char *symbol)
 {
-    void *address = gf_real_find(symbol);
+    void *handle = gf_load(&driver), *address = handle ? gf_real_dlsym(handle, symbol) : NULL;
     return address ? address : (void *)missing;
 }
 

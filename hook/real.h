@@ -17,8 +17,9 @@ extern struct gf_driver gf_real;
 /* Opens the driver once. Returns false if there is none, or none yet. It may be called with the
  * loader's lock held, and takes no other lock. */
 bool gf_boot(void);
-/* Returns the address of the driver's symbol, or NULL. */
-void *gf_real_find(const char *symbol);
+/* Returns the driver's function at that offset of gf_real, or NULL if the driver lacks it. Valid after
+ * gf_boot. */
+void *gf_real_at(size_t offset);
 
 extern __thread bool gf_booting GF_TLS; /* this thread is opening the driver */
 
