@@ -18,7 +18,7 @@ static uint32_t closed_gate; /* stays 0 */
 /* A device without a connection to a daemon. */
 #define UNSERVED \
     .gate = &closed_gate, .page = &no_page, .slot = &no_page.slots[0], .lock = PTHREAD_MUTEX_INITIALIZER, \
-    .link = {.lock = PTHREAD_MUTEX_INITIALIZER, .sock = -1, .kick = -1}
+    .link = {.lock = PTHREAD_MUTEX_INITIALIZER, .early = -1, .sock = -1, .kick = -1}
 
 /* Every launch reads its device: without this alignment, a launch took 1 to 2 ns longer. */
 struct gf_device gf_devices[GF_DEVICES + 1] __attribute__((aligned(4096))) = {[0 ... GF_DEVICES] = {UNSERVED}};

@@ -217,6 +217,39 @@ struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
     return page;
 }
 
+void gf_greet(struct gf_device *device, const struct gf_identity *who)
+{
+    struct gf_link *link = &device->link;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    unsigned place = gf_visible_known() ? gf_visible_place(gf_ordinal(device)) : GF_DEVICES;
+    if (gf_load(&link->early) >= 0 || place == GF_DEVICES || strlen(who->socket) >= sizeof address.sun_path)
+        return;
+    strcpy(address.sun_path, who->socket);
+    /* A daemon that hangs accepts no connection, and this thread must not wait for it. */
+    int fd = gf_move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    struct gf_inode is = gf_inode_of(fd);
+    /* Nothing is allocated before the daemon's first answer. */
+    if (fd >= 0 && syscall(SYS_connect, fd, &address, sizeof address) == 0 && fcntl(fd, F_SETFL, O_RDWR) == 0 &&
+        say_hello(fd, place, 0, who)) {
+        link->early_is = is;
+        gf_store(&link->early, fd);
+    } else {
+        gf_close_own(fd, is);
+    }
+}
+
+/* Returns the connection of gf_greet if it is still the library's, or -1. */
+static int greeted(struct gf_device *device, struct gf_inode *is)
+{
+    struct gf_link *link = &device->link;
+    int fd = gf_load(&link->early);
+    *is = link->early_is;
+    if (fd >= 0 && gf_still(fd, *is))
+        return fd;
+    gf_store(&link->early, -1);
+    return -1;
+}
+
 /* Moves the device to a mapped page and its slot. */
 static void move_to(struct gf_device *device, struct gf_page *page, unsigned slot)
 {
@@ -224,11 +257,11 @@ static void move_to(struct gf_device *device, struct gf_page *page, unsigned slo
     gf_device_set_gate(device, &gf_mem_move(device, page, slot)->gate);
 }
 
-/* Says hello and moves the device to the page in the daemon's answer. Returns false if there is
- * none. */
-static bool exchange(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
+/* Says hello unless gf_greet has, and moves the device to the page in the daemon's answer. Returns
+ * false if there is none. */
+static bool exchange(struct gf_device *device, unsigned place, int fd, bool said, const struct gf_identity *who)
 {
-    if (!say_hello(fd, place, gf_mem_used(device), who))
+    if (!said && !say_hello(fd, place, gf_mem_used(device), who))
         return false;
     union {
         struct gf_welcome welcome;
@@ -274,16 +307,21 @@ int gf_handshake(struct gf_device *device, const struct gf_identity *who)
         return -1;
     }
     struct gf_inode is;
-    int fd = connect_to(who->socket, &is);
+    int fd = greeted(device, &is);
+    bool said = fd >= 0;
+    if (!said)
+        fd = connect_to(who->socket, &is);
     if (fd < 0 && is_denial(errno))
         ; /* denied has printed it */
     else if (fd < 0)
         gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits for it", who->socket);
-    else if (exchange(device, place, fd, who)) {
+    else if (exchange(device, place, fd, said, who)) {
         device->link.is = is;
         return fd;
-    } else
+    } else {
+        gf_store(&device->link.early, -1);
         gf_close_own(fd, is);
+    }
     gf_pause_ns(RECONNECT_NS);
     return -1;
 }

@@ -12,8 +12,12 @@ struct gf_identity {
 };
 /* Reads the environment. Returns false if a variable is missing. */
 bool gf_identify(struct gf_identity *who);
-/* Connects, says hello, and moves the device to the page that the daemon sends. Returns the
- * connection, or -1 after a pause if there is none. The helper calls it, without a lock. */
+/* Connects and says hello, so that the daemon answers while the helper starts, which takes long on a busy
+ * host. It does not wait and is not a cancellation point. If it fails, gf_handshake connects itself.
+ * Called before the device's first gf_handshake, with signals blocked. */
+void gf_greet(struct gf_device *device, const struct gf_identity *who);
+/* Connects and says hello, unless gf_greet has, and moves the device to the page that the daemon sends.
+ * Returns the connection, or -1 after a pause if there is none. The helper calls it, without a lock. */
 int gf_handshake(struct gf_device *device, const struct gf_identity *who);
 /* Returns the instance's page for one of its GPUs, over a short connection of its own, or NULL if
  * the daemon sends none. The caller unmaps it. */

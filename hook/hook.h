@@ -62,6 +62,8 @@ struct gf_device {
 
     struct gf_link { /* link.c */
         pthread_mutex_t lock; /* protects sock, kick and requested */
+        int early;            /* a connection on which the thread that starts the helper has said hello, or -1 */
+        struct gf_inode early_is; /* identity of the file behind early */
         int sock;             /* the connection, or -1 */
         struct gf_inode is;   /* identity of the file behind sock */
         int kick;             /* an epoll of sock alone, which wakes the helper; or -1 */

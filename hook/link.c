@@ -1,7 +1,8 @@
 /* link.c: a device's connection to the daemon, and the start of its helper thread.
  *
  * Each device that the process uses has its own helper (helper.c), because a helper may wait long
- * for the work in flight on its device. Launching threads use the socket only to request a lease. */
+ * for the work in flight on its device. The thread that starts the helper says hello first. Apart from
+ * that, launching threads use the socket only to request a lease. */
 #include "link.h"
 
 #include "terminate.h"
@@ -131,6 +132,7 @@ void gf_link_connected(struct gf_device *device, int fd)
     }
     pthread_mutex_lock(&link->lock);
     gf_store(&link->sock, fd);
+    gf_store(&link->early, -1);
     gf_store(&link->kick, kick);
     gf_store(&link->polls, kick < 0);
     link->requested = false;
@@ -155,8 +157,10 @@ void gf_link_hang_up(struct gf_link *link)
 void gf_link_fork_child(void)
 {
     pthread_mutex_init(&starting, NULL);
-    for (gf_each_device(d))
+    for (gf_each_device(d)) {
+        gf_close_own(d->link.early, d->link.early_is);
         gf_link_hang_up(&d->link); /* this wakes the parent's helper, which ignores it */
+    }
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, gf_helper.fork_child); }
@@ -178,6 +182,7 @@ static bool start(struct gf_device *device)
     sigfillset(&all);
     sigdelset(&all, SIGBUS);
     sigprocmask(SIG_BLOCK, &all, &before);
+    gf_greet(device, &identity);
     pthread_t thread;
     int failed = pthread_create(&thread, NULL, gf_helper.run, device);
     if (!failed)

@@ -217,6 +217,8 @@ CUresult gf_visible_settle(CUresult initialised)
     return initialised;
 }
 
+bool gf_visible_known(void) { return __atomic_load_n(&settled, __ATOMIC_ACQUIRE); }
+
 bool gf_visible_outside(CUdevice ordinal) { return (unsigned)ordinal >= gf_load(&reach) && ordinal >= 0; }
 
 unsigned gf_visible_place(unsigned ordinal)

@@ -13,6 +13,9 @@ void gf_visible_read(void);
  * cuInit. Returns the result for the program: CUDA_ERROR_NO_DEVICE, with a message, if the program sees
  * none. It takes the loader's lock, and a lock of the library only to copy the lists. */
 CUresult gf_visible_settle(CUresult initialised);
+/* Reports whether the positions of the devices are known, so that gf_visible_place takes no lock and
+ * makes no call of the driver. */
+bool gf_visible_known(void);
 /* Returns the position of a device in the instance's list of GPUs, or GF_DEVICES if it is not in it. */
 unsigned gf_visible_place(unsigned ordinal);
 /* Returns the position in a list of the GPU or MIG instance with that index (UINT_MAX: unknown) or UUID,
