@@ -149,12 +149,26 @@ func (t maxTree) max() int64 {
 	return t[1]
 }
 
-// maxOfPage returns the largest value of the 64 GPUs of a page.
-func (t maxTree) maxOfPage(page int) int64 {
-	if pages := len(t) / 2 / pageGPUs; pages > 0 {
-		return t[pages+page]
+// nextPage returns the first page of 64 GPUs, from the given one on, that has a value of at least
+// least, or -1.
+func (t maxTree) nextPage(page int, least int64) int {
+	pages := max(len(t)/2/pageGPUs, 1)
+	i := pages + page
+	for t[i] < least {
+		for i&1 == 1 { // the last child: continue behind its parent
+			i /= 2
+		}
+		if i == 0 {
+			return -1
+		}
+		i++
 	}
-	return t.max()
+	for i < pages {
+		if i *= 2; t[i] < least {
+			i++
+		}
+	}
+	return i - pages
 }
 
 // set sets the value of a GPU.

@@ -308,7 +308,12 @@ func (s *search) nextPage() bool {
 			s.running++
 			continue
 		}
-		if s.p.freeMem.maxOfPage(s.page) < s.f.mem {
+		if roomy := s.p.freeMem.nextPage(s.page, s.f.mem); roomy < 0 {
+			s.page = -1
+			s.running++
+			continue
+		} else if roomy > s.page {
+			s.page = roomy - 1
 			continue
 		}
 		s.p.visits++
