@@ -24,7 +24,7 @@ const Any = none
 type placement struct {
 	*ledger
 	evict eviction
-	ties  []int32 // scratch
+	ties  []Place // scratch
 }
 
 // Best returns the place for an invocation (R10): among the GPUs with a free slot and enough
@@ -48,9 +48,10 @@ func (p *placement) Best(function, only, except int32) (best Place, found bool) 
 		of := remaining.shortest(f)
 		remaining &^= of
 		s := p.search(f, of)
-		for gpu := s.next(); gpu != none; gpu = s.next() {
-			if gpu != except {
-				return p.PlaceOn(function, gpu), true
+		for at, ok := s.next(); ok; at, ok = s.next() {
+			if at.GPU != except {
+				at.Slot = p.rows.on(f, at.GPU)
+				return at, true
 			}
 		}
 	}
@@ -68,29 +69,33 @@ func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
 		of := remaining.shortest(f)
 		remaining &^= of
 		s := p.search(f, of)
-		gpu := s.next()
-		if gpu == none {
+		place, found := s.next()
+		if !found {
 			continue
 		}
-		if at := p.PlaceOn(function, gpu); p.costsNothing(at, function) {
-			return at, 0, true
+		if p.costsNothing(place, function) {
+			at, ok = place, true
+			break
 		}
 		p.ties = p.ties[:0]
-		for ; gpu != none && len(p.ties) < MaxConsidered; gpu = s.next() {
-			p.ties = append(p.ties, gpu)
+		for ; found && len(p.ties) < MaxConsidered; place, found = s.next() {
+			p.ties = append(p.ties, place)
 		}
-		for _, gpu := range p.ties {
-			place, l := p.PlaceOn(function, gpu), 0.0
+		for _, place := range p.ties {
+			l := 0.0
 			switch {
 			case place.Start != GPUWarm:
-				l = p.evict.loss(gpu, function, place.Start == Cold)
+				l = p.evict.loss(place.GPU, function, place.Start == Cold)
 			case len(p.ties) > 1:
-				l = p.evict.othersWorth(gpu, function)
+				l = p.evict.othersWorth(place.GPU, function)
 			}
 			if !ok || l < loss {
 				at, loss, ok = place, l, true
 			}
 		}
+	}
+	if ok {
+		at.Slot = p.rows.on(f, at.GPU)
 	}
 	return at, loss, ok
 }
@@ -283,20 +288,29 @@ type search struct {
 	running int // index in devices.byRunning of the current set
 	page    int
 	word    uint64 // remaining GPUs of page
+	// The GPUs of page where the memory of an idle instance is on the GPU, and on the host.
+	warm, host uint64
 }
 
 func (p *placement) search(f *costs, of kinds) search { return search{p: p, f: f, kinds: of, page: -1} }
 
-// next returns the next GPU, or none.
-func (s *search) next() int32 {
+// next returns the next GPU, without the slot, and reports whether there is one.
+func (s *search) next() (at Place, found bool) {
 	for s.word != 0 || s.nextPage() {
-		gpu := int32(s.page*pageGPUs + bits.TrailingZeros64(s.word))
-		s.word &= s.word - 1
-		if s.p.visits++; s.p.room(gpu, s.f) {
-			return gpu
+		first := s.word & -s.word
+		s.word &^= first
+		at.GPU, at.Start, at.Slot = int32(s.page*pageGPUs+bits.TrailingZeros64(first)), Cold, none
+		switch {
+		case s.warm&first != 0:
+			at.Start = GPUWarm
+		case s.host&first != 0:
+			at.Start = HostWarm
+		}
+		if s.p.visits++; s.p.room(at.GPU, s.f) {
+			return at, true
 		}
 	}
-	return none
+	return at, false
 }
 
 // nextPage moves to the next page with GPUs, and reports whether there is one.
@@ -317,8 +331,8 @@ func (s *search) nextPage() bool {
 			continue
 		}
 		s.p.visits++
-		warm, host := s.p.rows.bits(s.f, s.page)
-		if s.word = open.words[s.page] & s.kinds.choose(warm, host); s.word != 0 {
+		s.warm, s.host = s.p.rows.bits(s.f, s.page)
+		if s.word = open.words[s.page] & s.kinds.choose(s.warm, s.host); s.word != 0 {
 			return true
 		}
 	}
