@@ -180,9 +180,13 @@ func (t *maxTree) set(gpu int32, value int64) {
 		}
 		*t = larger
 	}
-	nodes, i := *t, len(*t)/2+int(gpu)
-	for nodes[i] = value; i > 1 && nodes[i/2] != max(nodes[i], nodes[i^1]); i /= 2 {
-		nodes[i/2] = max(nodes[i], nodes[i^1])
+	nodes, i := *t, uint(len(*t)/2+int(gpu))
+	for nodes[i] != value {
+		if nodes[i] = value; i == 1 {
+			return
+		}
+		value = max(value, nodes[i^1])
+		i /= 2
 	}
 }
 
@@ -217,7 +221,7 @@ func (d *devices) classify(gpu int32) {
 		return
 	}
 	if g.class != none {
-		d.byRunning[g.class].put(gpu, false)
+		d.byRunning[g.class].remove(gpu)
 	}
 	if g.class = running; running == none {
 		return
@@ -225,8 +229,7 @@ func (d *devices) classify(gpu int32) {
 	for int(running) >= len(d.byRunning) {
 		d.byRunning = append(d.byRunning, set{})
 	}
-	d.byRunning[running].grow(len(d.gpus))
-	d.byRunning[running].put(gpu, true)
+	d.byRunning[running].add(gpu)
 }
 
 // touch reports a change of a GPU to Config.Touched.

@@ -9,37 +9,37 @@ import (
 // is not 0.
 type set struct{ words, blocks []uint64 }
 
-// grow makes room for numbers below n.
-func (s *set) grow(n int) {
-	for n > 64*len(s.words) {
+// add adds a number to the set.
+func (s *set) add(n int32) {
+	w := uint32(n) / 64
+	for int(w) >= len(s.words) {
 		s.words = append(s.words, 0)
+		if len(s.words) > 64*len(s.blocks) {
+			s.blocks = append(s.blocks, 0)
+		}
 	}
-	for len(s.words) > 64*len(s.blocks) {
-		s.blocks = append(s.blocks, 0)
-	}
+	s.words[w] |= 1 << (uint32(n) % 64)
+	s.blocks[w/64] |= 1 << (w % 64)
 }
 
-// put adds a number to the set, or removes it.
-func (s *set) put(n int32, in bool) {
-	w := n / 64
-	if s.words[w] &^= 1 << (n % 64); in {
-		s.words[w] |= 1 << (n % 64)
-	}
-	if s.blocks[w/64] &^= 1 << (w % 64); s.words[w] != 0 {
-		s.blocks[w/64] |= 1 << (w % 64)
+// remove removes a number that is in the set.
+func (s *set) remove(n int32) {
+	w := uint32(n) / 64
+	if s.words[w] &^= 1 << (uint32(n) % 64); s.words[w] == 0 {
+		s.blocks[w/64] &^= 1 << (w % 64)
 	}
 }
 
 // next returns the index of the first word from w on that is not 0 and whose bit in the given
 // blocks is 1, or -1. nil blocks match every word.
 func (s *set) next(w int, blocks []uint64) int {
-	for b := w / 64; b < len(s.blocks); b, w = b+1, 0 {
-		word := s.blocks[b] >> (w % 64) << (w % 64)
+	for b := uint(w) / 64; b < uint(len(s.blocks)); b, w = b+1, 0 {
+		word := s.blocks[b] >> (uint(w) % 64) << (uint(w) % 64)
 		if blocks != nil {
 			word &= blocks[b]
 		}
 		if word != 0 {
-			return 64*b + bits.TrailingZeros64(word)
+			return int(64*b) + bits.TrailingZeros64(word)
 		}
 	}
 	return -1
@@ -198,17 +198,17 @@ func (r *rows) head(page int32) (warm, host uint64) {
 
 // on returns the idle instance of a function on a GPU that finished last, or none.
 func (r *rows) on(f *costs, gpu int32) int32 {
-	page := r.page(f, int(gpu)/pageGPUs)
+	page := r.page(f, int(uint32(gpu)/pageGPUs))
 	if page == 0 {
 		return none
 	}
-	return r.pages[page+pageHead+gpu%pageGPUs]
+	return r.pages[uint32(page+pageHead)+uint32(gpu)%pageGPUs]
 }
 
 // set changes the idle instance of a function on a GPU that finished last, and whether its memory
 // is on the GPU.
 func (r *rows) set(f *costs, gpu, instance int32, resident bool) {
-	n, at := int(gpu)/pageGPUs, gpu%pageGPUs
+	n, at := int(uint32(gpu)/pageGPUs), uint32(gpu)%pageGPUs
 	page := r.page(f, n)
 	if page == 0 {
 		page = r.newPage(nil, nil)
@@ -221,7 +221,7 @@ func (r *rows) set(f *costs, gpu, instance int32, resident bool) {
 			r.tables[f.row].pages[n] = page
 		}
 	}
-	r.pages[page+pageHead+at] = instance
+	r.pages[uint32(page+pageHead)+at] = instance
 	wasWarm, wasHost := r.bits(f, n)
 	warm, host := wasWarm&^(1<<at), wasHost&^(1<<at)
 	switch {
