@@ -16,7 +16,7 @@ type dispatcher struct {
 	timeouts    timeouts
 	runs        runs
 	batches     *batches // nil unless the policy is batch
-	held        []Action // Run actions that wait for room on their GPU
+	held        holds
 	rejects     []Action // rejections to report at the end of the step
 	recheck     bool     // waiting invocations may no longer fit any GPU, or their function is barred
 	prefetch    bool
@@ -76,7 +76,7 @@ func (d *dispatcher) dispatch(slot int32, room bool, actions []Action) []Action 
 		d.batches.fill(slot, f, a.GPU, d.queues)
 	}
 	if !room {
-		d.held = append(d.held, *a)
+		d.held.add(a)
 		actions = actions[:len(actions)-1]
 	}
 	d.order.dispatched(d.now, f, r)
@@ -107,23 +107,26 @@ func (d *dispatcher) join(f int32, actions []Action) []Action {
 func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
 	for _, f := range d.plans.functions {
 		q := &d.queues.queues[f]
-		for q.len > 0 || len(d.held) > 0 {
+		for q.len > 0 || d.held.len() > 0 {
 			p := d.plans.soonest(f)
 			if p == nil {
 				break
 			}
-			i := slices.IndexFunc(d.held, func(a Action) bool { return a.Function == f })
-			if i < 0 && q.len == 0 {
+			var m member
+			held := false
+			for a := range d.held.of(f) {
+				m, held = member{a.ID, a.Arrived}, true
 				break
 			}
-			var m member
-			if i >= 0 {
-				m = member{d.held[i].ID, d.held[i].Arrived}
-				d.unhold(i)
+			if !held && q.len == 0 {
+				break
+			}
+			if held {
+				d.unhold(m.id)
 			}
 			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(p.slot), Instance: d.pool.Instance(p.slot),
 				Expected: p.duration, Reason: Reason{Code: plannedFirst, Waiting: q.len, InFlight: d.plans.inFlight(f)}}
-			if i >= 0 {
+			if held {
 				a.Reason.Waiting++
 				actions = d.appendChanges(actions, "")
 			} else {
@@ -269,7 +272,7 @@ func (d *dispatcher) requeueFrom(slot int32) {
 	for n := d.pool.Run(slot); n != none; n = d.pool.Run(slot) {
 		r := d.runs.entries[n]
 		d.endRun(&d.runs.entries[n], 0)
-		d.held = slices.DeleteFunc(d.held, func(a Action) bool { return a.ID == r.id })
+		d.held.remove(r.id)
 		d.order.freed(r.function, r.gpu)
 		d.requeueOrReject(r.function, r.member, r.deadline())
 	}
@@ -280,10 +283,8 @@ func (d *dispatcher) requeueFrom(slot int32) {
 // those that wait for room or for their turn in a batch.
 func (d *dispatcher) listWaiting(f int32) []member {
 	members := d.order.list(f)
-	for _, a := range d.held {
-		if a.Function == f {
-			members = append(members, member{a.ID, a.Arrived})
-		}
+	for a := range d.held.of(f) {
+		members = append(members, member{a.ID, a.Arrived})
 	}
 	if d.batches != nil {
 		members = append(members, d.batches.of(f)...)
@@ -304,34 +305,32 @@ func (d *dispatcher) rejectAll(f int32, code reason.Code, actions []Action) []Ac
 // remove removes an invocation that waits in a queue, for room, or in a batch. It reports whether
 // the invocation was waiting.
 func (d *dispatcher) remove(f int32, id int64) bool {
-	if d.drop(f, id) {
-		return true
-	}
-	if i := slices.IndexFunc(d.held, func(a Action) bool { return a.ID == id }); i >= 0 {
-		d.unhold(i)
-		return true
-	}
-	return d.batches != nil && d.batches.drop(f, id)
+	return d.drop(f, id) || d.unhold(id) || d.batches != nil && d.batches.drop(f, id)
 }
 
-// unhold removes the held invocation at index i.
-func (d *dispatcher) unhold(i int) {
-	a := d.held[i]
+// unhold removes a held invocation, and reports whether it was held.
+func (d *dispatcher) unhold(id int64) bool {
+	a, held := d.held.remove(id)
+	if !held {
+		return false
+	}
 	r := d.runs.find(a.Instance, a.ID)
-	d.held = slices.Delete(d.held, i, i+1)
 	d.endRun(r, 0)
 	d.pool.Withdraw(r.slot)
 	d.order.freed(a.Function, r.gpu)
 	d.dissolveBatch(r.slot)
 	d.update(a.Function)
+	return true
 }
 
-// runHeld makes the held invocation of an instance run, and returns its action.
-func (d *dispatcher) runHeld(instance residency.ID) Action {
-	i := slices.IndexFunc(d.held, func(a Action) bool { return a.Instance == instance })
-	a := d.held[i]
-	d.held = slices.Delete(d.held, i, i+1)
-	r := d.runs.find(a.Instance, a.ID)
+// runHeld makes the held invocation of the instance in a slot run, and returns its action.
+func (d *dispatcher) runHeld(slot int32) Action {
+	n := d.pool.Run(slot)
+	for !d.runs.entries[n].waitsForRoom {
+		n = d.runs.entries[n].next
+	}
+	r := &d.runs.entries[n]
+	a, _ := d.held.remove(r.id)
 	r.waitsForRoom, r.started, r.expectedEnd = false, d.now, d.now+r.expected()
 	return a
 }
@@ -371,7 +370,7 @@ func (d *dispatcher) convertChanges(actions []Action, code reason.Code) []Action
 				d.requeueFrom(c.Slot)
 				continue
 			case residency.Placed:
-				a = d.runHeld(c.Instance)
+				a = d.runHeld(c.Slot)
 			}
 			actions = append(actions, a)
 		}

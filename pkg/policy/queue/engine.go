@@ -24,7 +24,7 @@ func newEngine(c Config) *engine {
 	v := &view{config: c, queues: newWaiting(0)}
 	b := &backlog{view: v, order: kindOf(c.Policy).order(v)}
 	e := &engine{lastWake: Never}
-	e.dispatcher = dispatcher{backlog: b, starts: starts{backlog: b}, timeouts: timeouts{view: v}, evictReason: evictionOrder}
+	e.dispatcher = dispatcher{backlog: b, starts: starts{backlog: b}, timeouts: timeouts{view: v}, held: newHolds(), evictReason: evictionOrder}
 	if c.Policy == "batch" {
 		e.batches = &batches{}
 	}
@@ -88,8 +88,8 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 	if len(e.plans.functions) > 0 {
 		actions = e.dispatchPlanned(actions)
 	}
-	for held := len(e.held); e.queues.total > 0 && (e.pool.AnyFree() || e.order.reserves()); {
-		if e.paused = len(e.held) > held; e.paused {
+	for held := e.held.len(); e.queues.total > 0 && (e.pool.AnyFree() || e.order.reserves()); {
+		if e.paused = e.held.len() > held; e.paused {
 			break
 		}
 		c := &e.chosen

@@ -56,7 +56,7 @@ func (e *engine) waitReason(f int32) reason.Reason {
 	switch r := e.order.reason(f); {
 	case !r.IsZero():
 		return r
-	case e.queues.queues[f].len == 0 && len(e.held) > 0:
+	case e.queues.queues[f].len == 0 && e.held.len() > 0:
 		return reason.New(waitingForRoom)
 	case e.queues.queues[f].len == 0:
 		return reason.New(waitingForBatch)
