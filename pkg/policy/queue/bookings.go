@@ -20,8 +20,9 @@ type bookings struct {
 type gpuBookings struct {
 	running   []runningInvocation
 	overdueAt time.Duration // when the first of running becomes overdue
+	soonest   time.Duration // when the first of running is expected to end
+	backlog   time.Duration // total execution time of booked
 	booked    []booking     // invocations that wait for this GPU, in order
-	backlog   time.Duration // their total execution time
 }
 
 // booking describes consecutive booked invocations of one function.
@@ -60,12 +61,13 @@ func (b *bookings) removeRun(f int32, r *run) {
 	b.update(r.gpu)
 }
 
-// update updates the time at which the first work on a GPU becomes overdue.
+// update updates the times at which the first work on a GPU ends and becomes overdue.
 func (b *bookings) update(gpu int32) {
 	m := &b.gpus[gpu]
-	m.overdueAt = Never
+	m.overdueAt, m.soonest = Never, Never
 	for i := range m.running {
-		m.overdueAt = min(m.overdueAt, m.running[i].overdueAt())
+		u := &m.running[i]
+		m.overdueAt, m.soonest = min(m.overdueAt, u.overdueAt()), min(m.soonest, u.expectedEnd)
 	}
 	b.updateHeap(gpu)
 }
@@ -96,10 +98,7 @@ func (b *bookings) wait(gpu int32, now time.Duration) time.Duration {
 	if m.overdueAt <= now {
 		b.extend(gpu, now)
 	}
-	soonest := time.Duration(math.MaxInt64 / 4)
-	for i := range m.running {
-		soonest = min(soonest, max(m.running[i].expectedEnd-now, 0))
-	}
+	soonest := min(max(m.soonest-now, 0), math.MaxInt64/4)
 	return soonest + m.backlog/time.Duration(max(len(m.running), 1))
 }
 
