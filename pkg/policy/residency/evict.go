@@ -78,9 +78,10 @@ func (e eviction) loss(gpu, function int32, cold bool) float64 {
 	return 0
 }
 
-// othersWorth returns the worth of other functions' memory on a GPU.
-func (e eviction) othersWorth(gpu, function int32) (sum float64) {
-	for c := e.gpus[gpu].warm.head; c != none; c = e.instances[c].warm.next {
+// othersWorth returns the worth of other functions' memory on a GPU, or a part of it that is at
+// least enough.
+func (e eviction) othersWorth(gpu, function int32, enough float64) (sum float64) {
+	for c := e.gpus[gpu].warm.head; c != none && sum < enough; c = e.instances[c].warm.next {
 		if e.instances[c].function != function {
 			sum += e.worth(&e.instances[c], false)
 		}

@@ -2,6 +2,7 @@ package residency
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"time"
 )
@@ -81,13 +82,14 @@ func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
 		for ; found && len(p.ties) < MaxConsidered; place, found = s.next() {
 			p.ties = append(p.ties, place)
 		}
+		loss = math.Inf(1)
 		for _, place := range p.ties {
 			l := 0.0
 			switch {
 			case place.Start != GPUWarm:
 				l = p.evict.loss(place.GPU, function, place.Start == Cold)
 			case len(p.ties) > 1:
-				l = p.evict.othersWorth(place.GPU, function)
+				l = p.evict.othersWorth(place.GPU, function, loss)
 			}
 			if !ok || l < loss {
 				at, loss, ok = place, l, true
