@@ -18,11 +18,11 @@ type cfs struct {
 	unit        unit // of runtimes
 	unitFixed   bool // the unit is fixed, because an invocation was dispatched
 	clients     []client
-	places      []int32 // indices in the heaps of byHome, which share it because a function is in at most one of them
-	byRuntime   heap    // all waiting functions, by runtime
-	byHome      []heap  // by home (GPU of the last dispatch plus 1, or 0 for none): waiting functions, by runtime
-	byPenalized heap    // waiting functions with a home, by runtime plus the penalty
-	failed      []item  // scratch of the last search in byPenalized
+	places      []int32  // indices in the heaps of byHome, which share it because a function is in at most one of them
+	runtimes    runtimes // of all waiting functions
+	byHome      []heap   // by home (GPU of the last dispatch plus 1, or 0 for none): waiting functions, by runtime
+	byPenalized heap     // waiting functions with a home, by runtime plus the penalty
+	failed      []item   // scratch of the last search in byPenalized
 	lift        float64
 	turns       int64
 	visits      int64 // GPUs and functions examined, for tests
@@ -50,7 +50,7 @@ func newCFS(v *view) *cfs {
 
 func (o *cfs) grow(functions, gpus, _ int) {
 	o.clients = grown(o.clients, functions)
-	o.byRuntime.grow(functions)
+	o.runtimes.grow(functions)
 	o.byPenalized.grow(functions)
 	o.byHome = grown(o.byHome, gpus+1)
 	o.places = grown(o.places, functions)
@@ -60,7 +60,8 @@ func (o *cfs) changed(f int32) {
 	if !o.unitFixed {
 		o.unit = o.unit.withWeight(o.engine.functions[f].Weight)
 	}
-	if o.byRuntime.has(f) {
+	o.runtimes.setMem(f, o.engine.functions[f].Mem)
+	if o.runtimes.has(f) {
 		o.resized(f)
 	}
 }
@@ -71,7 +72,7 @@ func (o *cfs) forget(f int32) { o.clients[f] = client{} }
 func (o *cfs) gpuRemoved(gpu int32) {
 	for i := range o.clients {
 		if f := int32(i); o.clients[f].home == gpu+1 {
-			waits := o.byRuntime.has(f)
+			waits := o.runtimes.has(f)
 			o.deactivated(f)
 			if o.clients[f].home = 0; waits {
 				o.resized(f)
@@ -89,7 +90,7 @@ func (o *cfs) activated(_ time.Duration, f int32, afresh bool) {
 
 func (o *cfs) deactivated(f int32) {
 	c := &o.clients[f]
-	o.byRuntime.remove(f)
+	o.runtimes.set(f, idle)
 	o.homeHeap(c.home).remove(f)
 	o.byPenalized.remove(f)
 }
@@ -103,7 +104,7 @@ func (o *cfs) homeHeap(home int32) *heap {
 
 func (o *cfs) resized(f int32) {
 	c := &o.clients[f]
-	o.byRuntime.set(f, key{b: c.runtime})
+	o.runtimes.set(f, c.runtime)
 	if c.home == 0 {
 		// Without a home, R10 prefers the shortest cold start, then the oldest invocation. The
 		// bits of non-negative floats sort like their values.
@@ -150,7 +151,7 @@ func (c *candidate) before(o *candidate) bool {
 }
 
 func (o *cfs) next(_ time.Duration, c *choice) bool {
-	if o.byRuntime.len() == 0 {
+	if o.runtimes.least() == idle {
 		return false
 	}
 	o.best, o.freeGPUs, o.lastFree = candidate{function: none}, 0, none
@@ -232,37 +233,30 @@ func (o *cfs) candidate(f, only, except int32, penalty bool) candidate {
 // one. It is needed if memory excludes the pair that next found.
 func (o *cfs) search() {
 	found := candidate{function: none}
-	o.searchBelow(0, o.engine.pool.MaxFreeMem(), &found)
-	if found.function >= 0 {
-		o.best = found
-	}
-}
-
-// searchBelow searches the subtree at a place of byRuntime. Runtimes do not decrease downwards.
-func (o *cfs) searchBelow(place int, maxFree int64, found *candidate) {
-	if place >= len(o.byRuntime.items) || found.function >= 0 && o.byRuntime.items[place].key.b > found.value {
-		return
-	}
-	o.visits++
-	if f := o.byRuntime.items[place].function; o.engine.pool.MightFit(f, maxFree) {
+	o.runtimes.each(o.engine.pool.MaxFreeMem(), func(f int32) float64 {
+		o.visits++
 		c := o.candidate(f, residency.Any, residency.Any, false)
 		if home := o.clients[f].home; home > 0 {
 			if c.only = home - 1; !o.fits(&c) {
 				c = o.candidate(f, residency.Any, home-1, true)
 			}
 		}
-		if c.before(found) && o.fits(&c) {
-			*found = c
+		if c.before(&found) && o.fits(&c) {
+			found = c
 		}
-	}
-	for child := 4*place + 1; child <= 4*place+4; child++ {
-		o.searchBelow(child, maxFree, found)
+		if found.function < 0 {
+			return idle
+		}
+		return found.value
+	})
+	if found.function >= 0 {
+		o.best = found
 	}
 }
 
 func (o *cfs) dispatched(_ time.Duration, f int32, r *run) {
 	o.unitFixed = true
-	o.lift = o.byRuntime.min().key.b
+	o.lift = o.runtimes.least()
 	o.deactivated(f)
 	c := &o.clients[f]
 	o.turns++
@@ -287,7 +281,7 @@ func (o *cfs) finished(_ time.Duration, f int32, r *run, executed time.Duration)
 	before := *c
 	c.runtime += o.unit.perWeight(charged, o.engine.functions[f].Weight) - r.charge
 	c.gpuTime = max(c.gpuTime+charged-float64(r.expected()), 0)
-	if *c != before && o.byRuntime.has(f) {
+	if *c != before && o.runtimes.has(f) {
 		o.resized(f)
 	}
 }

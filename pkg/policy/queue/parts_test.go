@@ -10,6 +10,51 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
+// TestRuntimes compares the tree of runtimes with a scan.
+func TestRuntimes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, functions := runtimes{}, 0
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if rapid.IntRange(0, 9).Draw(t, "grow") == 0 || functions == 0 {
+				functions += rapid.IntRange(1, 5).Draw(t, "added")
+				r.grow(functions)
+			}
+			f := int32(rapid.IntRange(0, functions-1).Draw(t, "function"))
+			switch value := rapid.IntRange(0, 5).Draw(t, "value"); rapid.IntRange(0, 5).Draw(t, "step") {
+			case 0:
+				r.setMem(f, int64(value))
+			case 1:
+				r.set(f, idle)
+			default:
+				r.set(f, float64(value))
+			}
+			if least := slices.Min(r.of); r.least() != least || r.has(f) != (r.of[f] != idle) {
+				t.Fatalf("least runtime: got %g, want %g; has(%d): got %v", r.least(), least, f, r.has(f))
+			}
+			// The least runtime among the functions that pass, as cfs looks for it.
+			passes := func(f int) bool { return f%3 != 1 }
+			mem, got, want := int64(rapid.IntRange(-1, 6).Draw(t, "mem")), idle, idle
+			r.each(mem, func(f int32) float64 {
+				if r.mem[f] > mem || !r.has(f) || r.of[f] > got {
+					t.Fatalf("each(%d) visited function %d, which needs %d bytes and has the runtime %g, want at most %g", mem, f, r.mem[f], r.of[f], got)
+				}
+				if passes(int(f)) {
+					got = min(got, r.of[f])
+				}
+				return got
+			})
+			for f, runtime := range r.of {
+				if r.mem[f] <= mem && passes(f) {
+					want = min(want, runtime)
+				}
+			}
+			if got != want {
+				t.Fatalf("least runtime of the functions that pass: got %g, want %g", got, want)
+			}
+		}
+	})
+}
+
 // TestHeap compares the heap with sorting.
 func TestHeap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
