@@ -150,21 +150,30 @@ func (c *candidate) before(o *candidate) bool {
 	return c.oldest < o.oldest
 }
 
+// atMost returns the largest runtime of a function that may precede the candidate.
+func (c *candidate) atMost() float64 {
+	if c.function < 0 {
+		return idle
+	}
+	return c.value
+}
+
 func (o *cfs) next(_ time.Duration, c *choice) bool {
 	if o.runtimes.least() == idle {
 		return false
 	}
 	o.best, o.freeGPUs, o.lastFree = candidate{function: none}, 0, none
-	// Examine the free GPUs or, if fewer functions wait, those.
+	// Examine the free GPUs or, if they are many or fewer functions wait, the waiting functions.
 	pool := o.engine.pool
 	pool.EachFree(o.considerFunc)
-	if o.freeGPUs >= o.byPenalized.len() {
-		for _, it := range o.byPenalized.items {
+	if o.freeGPUs >= min(fewGPUs, o.byPenalized.len()) {
+		o.runtimes.each(math.MaxInt64, func(f int32) float64 {
 			o.visits++
-			if gpu := o.clients[it.function].home - 1; pool.Free(gpu) {
-				o.consider(it.function, gpu, residency.Any, false)
+			if home := o.clients[f].home - 1; home != none && pool.Free(home) {
+				o.consider(f, home, residency.Any, false)
 			}
-		}
+			return o.best.atMost()
+		})
 	}
 	moving, found := item{}, false
 	switch {
@@ -196,15 +205,18 @@ func (o *cfs) next(_ time.Duration, c *choice) bool {
 	return true
 }
 
+// fewGPUs is the number of free GPUs up to which next examines them instead of the functions.
+const fewGPUs = 16
+
 // considerGPU considers the functions at home on a free GPU. It returns false once it has seen as
-// many GPUs as there are waiting functions with a home, and at least two.
+// many GPUs as there are waiting functions with a home, or fewGPUs, and at least two.
 func (o *cfs) considerGPU(gpu int32) bool {
 	if h := &o.byHome[gpu+1]; h.len() > 0 {
 		o.consider(h.min().function, gpu, residency.Any, false)
 	}
 	o.freeGPUs, o.lastFree = o.freeGPUs+1, gpu
 	o.visits++
-	return o.freeGPUs < 2 || o.freeGPUs < o.byPenalized.len()
+	return o.freeGPUs < 2 || o.freeGPUs < min(fewGPUs, o.byPenalized.len())
 }
 
 // consider makes a function the best candidate if it precedes the current one.
@@ -244,10 +256,7 @@ func (o *cfs) search() {
 		if c.before(&found) && o.fits(&c) {
 			found = c
 		}
-		if found.function < 0 {
-			return idle
-		}
-		return found.value
+		return found.atMost()
 	})
 	if found.function >= 0 {
 		o.best = found
