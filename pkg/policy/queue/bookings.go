@@ -12,6 +12,7 @@ type bookings struct {
 	gpus      []gpuBookings
 	runningOn [][]int32   // by function: GPU of each invocation in flight
 	booked    []int32     // by function: number of booked invocations
+	bookedOn  [][]int32   // by function: GPUs with a booking of it, ascending
 	overdue   heap        // GPUs with bookings, by the time at which their work becomes overdue
 	removed   func(int32) // called when a booking of a function is removed
 }
@@ -40,7 +41,7 @@ type runningInvocation struct {
 func (b *bookings) grow(functions, gpus int) {
 	b.overdue.grow(gpus)
 	b.gpus = grown(b.gpus, gpus)
-	b.runningOn, b.booked = grown(b.runningOn, functions), grown(b.booked, functions)
+	b.runningOn, b.booked, b.bookedOn = grown(b.runningOn, functions), grown(b.booked, functions), grown(b.bookedOn, functions)
 }
 
 // addRun records that an invocation of a function is in flight.
@@ -112,6 +113,7 @@ func (b *bookings) add(gpu, f int32, warm time.Duration) {
 	}
 	m.backlog += warm
 	b.booked[f]++
+	b.bookedOn[f] = withMember(b.bookedOn[f], gpu, true)
 	b.updateHeap(gpu)
 }
 
@@ -119,18 +121,21 @@ func (b *bookings) add(gpu, f int32, warm time.Duration) {
 func (b *bookings) remove(gpu int32, i int) {
 	m := &b.gpus[gpu]
 	x := &m.booked[i]
-	b.removed(x.function)
-	b.booked[x.function]--
+	f := x.function
+	b.removed(f)
+	b.booked[f]--
 	m.backlog -= x.warm
 	if x.count--; x.count == 0 {
 		m.booked = slices.Delete(m.booked, i, i+1)
+		b.bookedOn[f] = withMember(b.bookedOn[f], gpu, slices.ContainsFunc(m.booked, func(x booking) bool { return x.function == f }))
 		b.updateHeap(gpu)
 	}
 }
 
 // limit removes bookings of a function until at most n remain.
 func (b *bookings) limit(f, n int32) {
-	for gpu := int32(len(b.gpus)) - 1; gpu >= 0 && b.booked[f] > n; gpu-- {
+	for b.booked[f] > n {
+		gpu := b.bookedOn[f][len(b.bookedOn[f])-1]
 		m := &b.gpus[gpu]
 		for i := len(m.booked) - 1; i >= 0 && b.booked[f] > n; i-- {
 			if m.booked[i].function == f {

@@ -53,7 +53,7 @@ type gfaas struct {
 func newGfaas(v *view) *gfaas {
 	o := &gfaas{mqfq: newMQFQ(v, false), longest: longest{of: [2]int32{none, none}}}
 	o.removed = o.restoreReady
-	o.rank, o.mqfq.lift = o.index, o.lift
+	o.rank, o.mqfq.lift, o.mqfq.released = o.index, o.lift, o.released
 	o.executed = true
 	return o
 }
@@ -227,42 +227,41 @@ func (o *gfaas) next(now time.Duration, c *choice) bool {
 }
 
 // nextBooked chooses a booked invocation whose GPU is free now (R25). It examines only GPUs that
-// changed since the last time, and GPUs with a booking of a throttled function.
+// changed since the last time, and those with a booking of a function that is no longer throttled.
 func (o *gfaas) nextBooked(c *choice) (found bool) {
-	throttled := o.aside
 	for !found && o.touched.len() > 0 {
-		gpu, isThrottled := o.touched.min().function, false
-		if found, isThrottled = o.nextBookedOn(gpu, c); !found {
+		gpu := o.touched.min().function
+		if found = o.nextBookedOn(gpu, c); !found {
 			o.touched.remove(gpu)
 		}
-		if isThrottled {
-			throttled = append(throttled, gpu)
-		}
 	}
-	for _, gpu := range throttled {
-		o.touch(none, gpu)
-	}
-	o.aside = throttled[:0]
 	return found
 }
 
+// released makes nextBooked examine the GPUs with a booking of a function that is no longer
+// throttled.
+func (o *gfaas) released(f int32) {
+	for _, gpu := range o.bookedOn[f] {
+		o.touch(none, gpu)
+	}
+}
+
 // nextBookedOn implements nextBooked for one GPU. It drops the bookings of functions without a
-// suitable instance there. It also reports whether a function with a booking there is throttled.
-func (o *gfaas) nextBookedOn(gpu int32, c *choice) (found, throttled bool) {
+// suitable instance there.
+func (o *gfaas) nextBookedOn(gpu int32, c *choice) (found bool) {
 	pool, m := o.engine.pool, &o.gpus[gpu]
 	if len(m.booked) == 0 || !pool.Free(gpu) {
-		return false, false
+		return false
 	}
 	for i := 0; i < len(m.booked); i++ {
 		f := m.booked[i].function
 		if !o.ready.has(f) && !o.allBooked.has(f) {
-			throttled = true
-			continue
+			continue // throttled
 		}
 		at, ok := pool.Best(f, gpu, residency.Any)
 		if ok && at.Start == residency.GPUWarm {
 			o.bookings.remove(gpu, i)
-			return c.on(f, at, bookedGPUFree, 0), throttled
+			return c.on(f, at, bookedGPUFree, 0)
 		}
 		if !slices.Contains(o.runningOn[f], gpu) || !pool.Serves(f, gpu) {
 			for n := m.booked[i].count; n > 0; n-- {
@@ -271,7 +270,7 @@ func (o *gfaas) nextBookedOn(gpu int32, c *choice) (found, throttled bool) {
 			i--
 		}
 	}
-	return false, throttled
+	return false
 }
 
 // advanced extends overdue work on GPUs with bookings, and drops these bookings (R26).

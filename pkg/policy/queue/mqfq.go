@@ -29,7 +29,8 @@ type mqfq struct {
 	executed     bool    // floor excludes invocations in flight: see gfaas
 	extraLead    float64 // added to T as the permitted lead over Global_VT
 	lift         func(f int32) float64
-	lastVT       float64 // VT of the last dispatched queue, before the charge
+	released     func(f int32) // called for a queue that is no longer throttled
+	lastVT       float64       // VT of the last dispatched queue, before the charge
 }
 
 // flow holds the state of one function's queue.
@@ -48,6 +49,7 @@ func newMQFQ(v *view, sticky bool) *mqfq {
 	o.t = o.unit.fromNS(float64(v.config.T))
 	o.rank = o.key
 	o.lift = func(int32) float64 { return o.global }
+	o.released = func(int32) {}
 	return o
 }
 
@@ -165,9 +167,17 @@ func (o *mqfq) placeRisen(f int32) {
 		o.ready.remove(f)
 		o.throttled.set(f, key{b: o.flows[f].vt})
 	} else {
-		o.throttled.remove(f)
-		o.ready.set(f, o.rank(f))
+		o.release(f)
 	}
+}
+
+// release makes a waiting queue a candidate, which may have been throttled.
+func (o *mqfq) release(f int32) {
+	if o.throttled.has(f) {
+		o.throttled.remove(f)
+		o.released(f)
+	}
+	o.ready.set(f, o.rank(f))
 }
 
 // floor returns the upper bound that a waiting queue puts on Global_VT.
@@ -195,9 +205,7 @@ func (o *mqfq) raiseGlobal() {
 		break
 	}
 	for o.throttled.len() > 0 && o.throttled.min().key.b-o.global <= o.permittedLead() {
-		f := o.throttled.min().function
-		o.throttled.remove(f)
-		o.ready.set(f, o.rank(f))
+		o.release(o.throttled.min().function)
 	}
 }
 
