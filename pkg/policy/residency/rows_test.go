@@ -101,3 +101,31 @@ func TestVisits(t *testing.T) {
 		t.Errorf("GPUs examined per decision: got %.1f of 65,536, want at most %.1f, twice as many as of 1,024", large, 2*small)
 	}
 }
+
+// TestFreeMem compares the tree of free memory with a scan.
+func TestFreeMem(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var tree maxTree
+		var values []int64
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			gpu := int32(rapid.IntRange(0, 600).Draw(t, "gpu"))
+			for len(values) <= int(gpu) {
+				values = append(values, -1)
+				tree.set(int32(len(values)-1), -1)
+			}
+			values[gpu] = rapid.Int64Range(-1, 5).Draw(t, "value")
+			tree.set(gpu, values[gpu])
+			if largest := slices.Max(values); tree.max() != largest {
+				t.Fatalf("largest value: got %d, want %d", tree.max(), largest)
+			}
+			first, least := rapid.IntRange(0, (len(values)-1)/pageGPUs).Draw(t, "page"), rapid.Int64Range(0, 6).Draw(t, "least")
+			want := slices.IndexFunc(values[first*pageGPUs:], func(v int64) bool { return v >= least })
+			if want >= 0 {
+				want = first + want/pageGPUs
+			}
+			if got := tree.nextPage(first, least); got != want {
+				t.Fatalf("first page from %d on with %d bytes: got %d, want %d", first, least, got, want)
+			}
+		}
+	})
+}
