@@ -37,10 +37,10 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 			return cli.Usagef("--%s has no effect with --algorithm %s", p.Key, k.Name)
 		}
 	}
-	if cli.OnCommandLine(cmd.Flags(), "share-models") && !k.Shares {
+	if cli.OnCommandLine(cmd.Flags(), "share-models") && !k.SharesModels {
 		return cli.Usagef("--share-models has no effect with --algorithm %s", k.Name)
 	}
-	o.options.ShareModels = o.options.ShareModels && k.Shares // the value may be from the settings
+	o.options.ShareModels = o.options.ShareModels && k.SharesModels // the value may be from the settings
 	if o.limit < 0 {
 		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
 	}
@@ -50,9 +50,9 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 	return nil
 }
 
-// checkSpans returns a usage error if the algorithm cannot place a wanted function that spans GPUs.
-func (o *planOptions) checkSpans(in policy.Input) error {
-	if o.kind().Spans {
+// checkMultiGPUFunctions returns a usage error if the algorithm cannot place a wanted function that spans GPUs.
+func (o *planOptions) checkMultiGPUFunctions(in policy.Input) error {
+	if o.kind().SpansGPUs {
 		return nil
 	}
 	for _, fn := range in.Functions {

@@ -15,14 +15,14 @@ const mpsClients = 48
 
 // instanceOptions holds the flags of plan that concern instances as processes.
 type instanceOptions struct {
-	maxPerGPU int       // largest number on one GPU; 0 means no limit
-	context   gpu.Bytes // memory of each in addition to the measured memory
+	maxPerGPU  int       // largest number on one GPU; 0 means no limit
+	contextMem gpu.Bytes // memory of the CUDA context of each, in addition to the measured memory
 }
 
 func (i *instanceOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&i.maxPerGPU, "max-instances", 0, "limit on the instances on one GPU, like `48` (default no limit)")
-	cli.Memory(f, &i.context, "context-mem", "memory of each instance's context, if the profile does not include it, like `300MiB`")
+	cli.Memory(f, &i.contextMem, "context-mem", "memory of each instance's context, if the profile does not include it, like `300MiB`")
 }
 
 func (i *instanceOptions) check(cmd *cobra.Command) error {

@@ -16,23 +16,23 @@ func (o *planOptions) printInputNotes(in policy.Input) {
 	if o.files.inventory == "" && in.MemMiB == 0 {
 		o.env.Notef("note: memory is unlimited; set a limit with --inventory or --gpu-mem")
 	}
-	without := map[string]bool{}
-	shared := map[string]bool{}
+	unmeasured := map[string]bool{}
+	hasModelMem := map[string]bool{}
 	for _, r := range in.Profile {
-		shared[r.Function] = shared[r.Function] || r.ModelMemMiB > 0
-		without[r.Function] = without[r.Function] || r.GPUMemMiB == o.instances.context.MiB()
+		hasModelMem[r.Function] = hasModelMem[r.Function] || r.ModelMemMiB > 0
+		unmeasured[r.Function] = unmeasured[r.Function] || r.GPUMemMiB == o.instances.contextMem.MiB()
 	}
-	var unknown []string
+	var demanded []string
 	for _, d := range in.Demand {
-		if without[d.Function] && (o.files.inventory != "" || in.MemMiB > 0) {
-			unknown = append(unknown, d.Function)
+		if unmeasured[d.Function] && (o.files.inventory != "" || in.MemMiB > 0) {
+			demanded = append(demanded, d.Function)
 		}
 	}
-	if len(unknown) > 0 {
-		o.env.Notef("note: the profile has no memory for some configurations of %s; they count as 0 MiB", strings.Join(unknown, ", "))
+	if len(demanded) > 0 {
+		o.env.Notef("note: the profile has no memory for some configurations of %s; they count as 0 MiB", strings.Join(demanded, ", "))
 	}
-	known := func(d plan.Demand) bool { return shared[d.Function] }
-	if o.options.ShareModels && !slices.ContainsFunc(in.Demand, known) {
+	sharesWeights := func(d plan.Demand) bool { return hasModelMem[d.Function] }
+	if o.options.ShareModels && !slices.ContainsFunc(in.Demand, sharesWeights) {
 		o.env.Notef("note: --share-models has no effect: neither the profile (model_mem_mib) nor --functions (size of a model) contains the memory of weights")
 	}
 }
@@ -55,10 +55,10 @@ func (o *planOptions) noteUnstableRows(p plan.Plan, in policy.Input) {
 	}
 }
 
-// steadyNote returns a sentence, for the table and the page, about the GPUs that the demand
+// steadyArrivalsNote returns a sentence, for the table and the page, about the GPUs that the demand
 // would need if requests arrived steadily. It returns an empty string for other formats, if
 // requests do arrive steadily, or with --current.
-func (o *planOptions) steadyNote(p plan.Plan, in policy.Input) string {
+func (o *planOptions) steadyArrivalsNote(p plan.Plan, in policy.Input) string {
 	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" && o.env.Output != "html" {
 		return ""
 	}

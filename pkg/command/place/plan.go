@@ -109,10 +109,10 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	}
 	expired, done := o.env.Deadline(started, o.limit, "planning")
 	o.options.Expired = expired
-	// If several plans are made, the first must leave time for the others.
-	o.options.Spend = cmd.Flags().Changed("time-limit") && o.current.path == "" && o.instances.maxPerGPU == 0
+	// --time-limit asks for the use of the whole time, unless several plans must share it.
+	o.options.UntilExpired = cmd.Flags().Changed("time-limit") && o.current.path == "" && o.instances.maxPerGPU == 0
 	p, changes, err := o.makePlan(cmd, in)
-	steady := o.steadyNote(p, in)
+	steadyArrivals := o.steadyArrivalsNote(p, in)
 	done()
 	if err != nil {
 		return o.withDemandLine(in, err)
@@ -121,7 +121,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	o.noteUnstableRows(p, in)
 	o.instances.noteCrowded(o.env, p)
 	o.printSummary(changes)
-	if err := o.print(p, in.Profile, changes, steady); err != nil {
+	if err := o.print(p, in.Profile, changes, steadyArrivals); err != nil {
 		return err
 	}
 	if len(p.Unplaced) > 0 {
@@ -130,9 +130,9 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// print writes the plan in the chosen format. In the format csv, it prints unplaced demand to standard
-// error.
-func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Change, steady string) error {
+// print writes the plan in the chosen format. steadyArrivals is a sentence that follows the summary
+// (see steadyArrivalsNote). In the format csv, print prints unplaced demand to standard error.
+func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Change, steadyArrivals string) error {
 	if o.env.Output == "csv" {
 		for _, u := range p.Unplaced {
 			o.env.Notef("unplaced: %s requests/s of %s: %s", csvfile.Format(u.RPS), u.Function, u.Reason)
@@ -148,9 +148,9 @@ func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Chan
 			_, err := w.Write(picture.SVG(p))
 			return err
 		case "html":
-			return writePage(w, p, o.tables(p, rows, changes), summary(p)+steady, o.printedNotes)
+			return writePage(w, p, o.tables(p, rows, changes), summary(p)+steadyArrivals, o.printedNotes)
 		}
-		if err := printTable(w, p, rows, steady); err != nil || o.current.path == "" {
+		if err := printTable(w, p, rows, steadyArrivals); err != nil || o.current.path == "" {
 			return err
 		}
 		return printChanges(w, changes)
@@ -185,7 +185,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if in, err = o.files.load(o.env); err != nil {
 		return in, err
 	}
-	if err := o.checkSpans(in); err != nil {
+	if err := o.checkMultiGPUFunctions(in); err != nil {
 		return in, err
 	}
 	if o.current.path != "" && o.sweep == "" {
@@ -203,7 +203,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 		o.env.Notef("note: %s", note)
 	}
 	for i := range in.Profile {
-		in.Profile[i].GPUMemMiB += o.instances.context.MiB()
+		in.Profile[i].GPUMemMiB += o.instances.contextMem.MiB()
 	}
 	in.MemMiB = o.mem.MiB()
 	for i := range o.gpus {

@@ -47,14 +47,14 @@ func optional(v *float64, print func(float64) string) string {
 }
 
 // printTable prints a plan for people: its instances (with their load if requests arrive at random),
-// its GPUs, its functions, a summary with the lower bound, the number of GPUs for steady arrivals, and
-// the unplaced demand.
-func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, steady string) error {
+// its GPUs, its functions, a summary with the lower bound, the sentence about steady arrivals (see
+// steadyArrivalsNote), and the unplaced demand.
+func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, steadyArrivals string) error {
 	unplaced := [][]string{{"UNPLACED", "RPS", "REASON"}}
 	for _, u := range p.Unplaced {
 		unplaced = append(unplaced, []string{u.Function, number.Short(u.RPS), u.Reason})
 	}
-	return printReport(w, summary(p)+steady, unplaced, instanceTable(p, profiled), gpuTable(p), functionTable(p))
+	return printReport(w, summary(p)+steadyArrivals, unplaced, instanceTable(p, profiled), gpuTable(p), functionTable(p))
 }
 
 // printReport prints tables, a summary and a table of what is unplaced, with blank lines between them.

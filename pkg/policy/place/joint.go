@@ -17,12 +17,12 @@ import (
 
 // JointOptions are the settings of Joint.
 type JointOptions struct {
-	Model       string // plan.ModelRect or plan.ModelTokens
-	ShareModels bool   // keep a model's weights once on each GPU
-	Seed        uint64
-	Work        int64       // limit of the search, see joint.Options
-	Expired     func() bool // ends the improvement early when true; may be nil
-	Spend       bool        // see joint.Options
+	Model        string // plan.ModelRect or plan.ModelTokens
+	ShareModels  bool   // keep a model's weights once on each GPU
+	Seed         uint64
+	Work         int64       // limit of the search, see joint.Options
+	Expired      func() bool // ends the improvement early when true; may be nil
+	UntilExpired bool        // see joint.Options
 }
 
 // Joint chooses configurations and packs them together (package joint). It solves a linear program
@@ -81,7 +81,7 @@ func jointly(in Input, o JointOptions) (p plan.Plan, reasons []string, err error
 	if err := tooMany(b.demands, func(f int) float64 { return b.demands[f].largest() }, "largest"); err != nil && in.Devices == nil {
 		return plan.Plan{}, nil, err
 	}
-	problem, options := b.problem(), joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired, Spend: o.Spend}
+	problem, options := b.problem(), joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired, UntilExpired: o.UntilExpired}
 	if !b.roundedDown() {
 		sol := joint.Solve(problem, options)
 		return b.plan(sol), b.reasons(sol), nil

@@ -88,13 +88,13 @@ func TestSpendTime(t *testing.T) {
 			}
 		}
 	}
-	planUntil := func(limit int, spend bool, rps float64) (p plan.Plan, n int) {
+	planUntil := func(limit int, untilExpired bool, rps float64) (p plan.Plan, n int) {
 		in := in
 		in.Demand = slices.Clone(in.Demand)
 		for i := range in.Demand {
 			in.Demand[i].RPS *= rps
 		}
-		p, _, err := Joint(in, JointOptions{Model: plan.ModelTokens, Spend: spend, Expired: func() bool { n++; return n > limit }})
+		p, _, err := Joint(in, JointOptions{Model: plan.ModelTokens, UntilExpired: untilExpired, Expired: func() bool { n++; return n > limit }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,9 +16,9 @@ type Kind struct {
 	Name string
 	Help string // a phrase without a full stop
 	// Parameters are the parameters that only some algorithms use.
-	Parameters []policy.Parameter[Options]
-	Shares     bool // it can keep a model's weights once on each GPU
-	Spans      bool // it can place instances that span several GPUs
+	Parameters   []policy.Parameter[Options]
+	SharesModels bool // it can keep a model's weights once on each GPU
+	SpansGPUs    bool // it can place instances that span several GPUs
 	// plan returns a plan and the reasons for its configurations. If the kind does not
 	// plan for Options.Model, Plan converts the plan.
 	plan func(Input, Options) (plan.Plan, []string, error)
@@ -35,11 +35,11 @@ type Options struct {
 // kinds lists the algorithms in the order of the man page. The first is the default.
 var kinds = []Kind{
 	{
-		Name: "joint", Help: "chooses configurations and places together, for all functions, with a proven bound (default)", Shares: true, Spans: true,
+		Name: "joint", Help: "chooses configurations and places together, for all functions, with a proven bound (default)", SharesModels: true, SpansGPUs: true,
 		plan: func(in Input, o Options) (plan.Plan, []string, error) { return Joint(in, o.JointOptions) },
 	},
 	{
-		Name: "fast", Help: "FaST-GShare: chooses the configurations of each function separately, and packs them with the maximal rectangles algorithm", Shares: true,
+		Name: "fast", Help: "FaST-GShare: chooses the configurations of each function separately, and packs them with the maximal rectangles algorithm", SharesModels: true,
 		Parameters: []policy.Parameter[Options]{tieBreak, order},
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
 			p, err := Fast(in, FastOptions{TieBreak: o.TieBreak, Order: o.Order, ShareModels: o.ShareModels})
@@ -47,7 +47,7 @@ var kinds = []Kind{
 		},
 	},
 	{
-		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; the SM limits of the instances on a GPU may sum to more than 100%", Spans: true,
+		Name: "dilu", Help: "Dilu: uses one configuration for each function, and places one instance after the other; the SM limits of the instances on a GPU may sum to more than 100%", SpansGPUs: true,
 		Parameters: append([]policy.Parameter[Options]{order}, diluParameters()...),
 		plan: func(in Input, o Options) (plan.Plan, []string, error) {
 			p, err := Dilu(in, DiluOptions{DiluOptions: o.Dilu, Order: o.Order})
@@ -96,7 +96,7 @@ func Parameters() (all []policy.Parameter[Options]) {
 }
 
 // Spanning returns the names of the algorithms that place instances that span GPUs.
-func Spanning() []string { return namesOf(func(k Kind) bool { return k.Spans }) }
+func Spanning() []string { return namesOf(func(k Kind) bool { return k.SpansGPUs }) }
 
 // Names returns the names of Kinds.
 func Names() []string { return namesOf(func(Kind) bool { return true }) }

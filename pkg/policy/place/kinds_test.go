@@ -17,10 +17,10 @@ func TestPlansVerify(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				in, o := drawJoint(t), DefaultOptions()
 				o.Model = rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model")
-				o.ShareModels = k.Shares && rapid.Bool().Draw(t, "share")
+				o.ShareModels = k.SharesModels && rapid.Bool().Draw(t, "share")
 				o.Seed, o.Work = rapid.Uint64().Draw(t, "seed"), 5_000
 				for i := range in.Functions {
-					if !k.Spans {
+					if !k.SpansGPUs {
 						in.Functions[i].GPUs = 1
 					}
 				}

@@ -109,9 +109,9 @@ type Options struct {
 	Seed    uint64
 	Work    int64       // limit of the search, in steps of the planner; 0 means well under a second
 	Expired func() bool // ends planning early when true; may be nil
-	// Spend makes the search continue until Expired returns true, regardless of Work, while the
-	// plan misses the bound.
-	Spend bool
+	// UntilExpired makes the search continue until Expired returns true, regardless of Work, as
+	// long as the plan needs more GPUs than the bound.
+	UntilExpired bool
 }
 
 // tolerance is the fraction of a demand that may be missing because of rounding errors.
@@ -124,13 +124,13 @@ const tolerance = 1e-9
 func Solve(p Problem, o Options) Solution {
 	if !p.Tokens {
 		a := newAttempt(p, o)
-		spend(a.bound, o, a)
+		improveUntilExpired(a.bound, o, a)
 		return a.solution()
 	}
 	flat := p
 	flat.Tokens = false
 	rects, turns := newAttempt(flat, o), newAttempt(p, o)
-	spend(turns.bound, o, rects, turns)
+	improveUntilExpired(turns.bound, o, rects, turns)
 	sol, other := turns.solution(), rects.solution()
 	if other.better(sol) {
 		other.addTurns()
@@ -200,11 +200,11 @@ func (a *attempt) meets(maxGPUs int) bool {
 	return a.draft.gpus() <= maxGPUs && sum(a.draft.unserved()) == 0
 }
 
-// spend improves attempts in turn if Options.Spend is set, until the time expires or an attempt
-// needs at most maxGPUs.
-func spend(maxGPUs int, o Options, attempts ...*attempt) {
+// improveUntilExpired improves attempts in turn if Options.UntilExpired is set, until the time
+// expires or an attempt needs at most maxGPUs.
+func improveUntilExpired(maxGPUs int, o Options, attempts ...*attempt) {
 	met := func(a *attempt) bool { return a.meets(maxGPUs) }
-	for o.Spend && o.Expired != nil && !o.Expired() && !slices.ContainsFunc(attempts, met) {
+	for o.UntilExpired && o.Expired != nil && !o.Expired() && !slices.ContainsFunc(attempts, met) {
 		for _, a := range attempts {
 			a.improve()
 		}
