@@ -51,18 +51,18 @@ const maxRecent = 64
 
 // findings holds the results of the censuses for an instance.
 type findings struct {
-	members   map[int]uint64             // start times at the last census, by PID
-	outside   int                        // members that have not mapped the library
-	leader    int                        // PID of the earliest member that leads a session; 0: none
-	unmanaged map[process]wire.Unmanaged // unmanaged members that are alive
-	recent    []wire.Unmanaged           // the last maxRecent unmanaged members, oldest first
-	total     int                        // number of all unmanaged members ever found
+	members       map[int]uint64             // start times at the last census, by PID
+	outside       int                        // members that have not mapped the library
+	sessionLeader int                        // PID of membership.sessionLeader; 0: none
+	unmanaged     map[process]wire.Unmanaged // unmanaged members that are alive
+	recent        []wire.Unmanaged           // the last maxRecent unmanaged members, oldest first
+	total         int                        // number of all unmanaged members ever found
 }
 
-// update replaces the members. It returns the unmanaged members that were not known before, or all
-// unmanaged members if stop is true.
-func (f *findings) update(m *membership, stop bool) (fresh []procfs.Stat) {
-	f.members, f.outside, f.leader = m.members, m.outside, m.leader.PID
+// update replaces the members. It returns the unmanaged members that must be handled: those that were
+// not known before, or all if stop is true, because a process may outlive an attempt to kill it.
+func (f *findings) update(m *membership, stop bool) (unhandled []procfs.Stat) {
+	f.members, f.outside, f.sessionLeader = m.members, m.outside, m.sessionLeader.PID
 	before := f.unmanaged
 	f.unmanaged = map[process]wire.Unmanaged{}
 	for _, s := range m.unmanaged {
@@ -71,13 +71,13 @@ func (f *findings) update(m *membership, stop bool) (fresh []procfs.Stat) {
 			f.unmanaged[key] = u
 			continue
 		}
-		fresh = append(fresh, s)
+		unhandled = append(unhandled, s)
 	}
-	return fresh
+	return unhandled
 }
 
-// add adds an unmanaged process. It reports whether the process was not known before.
-func (f *findings) add(u wire.Unmanaged) (first bool) {
+// add adds an unmanaged process. It reports whether the process was not added before.
+func (f *findings) add(u wire.Unmanaged) (added bool) {
 	key := process{u.PID, u.Start}
 	if !u.Stopped {
 		f.unmanaged[key] = u
@@ -96,8 +96,8 @@ func (f *findings) after(n int) *wire.UnmanagedList {
 	if n > f.total { // n is a count of an earlier daemon
 		n = 0
 	}
-	fresh := min(f.total-n, len(f.recent))
-	return &wire.UnmanagedList{Found: append([]wire.Unmanaged{}, f.recent[len(f.recent)-fresh:]...), Next: f.total}
+	count := min(f.total-n, len(f.recent))
+	return &wire.UnmanagedList{Found: append([]wire.Unmanaged{}, f.recent[len(f.recent)-count:]...), Next: f.total}
 }
 
 // String describes the unmanaged processes for people. It is empty if there are none.

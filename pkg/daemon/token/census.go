@@ -103,20 +103,22 @@ type censusInput struct {
 	memo       map[int]string    // results of instanceOf
 }
 
-// claim assigns a key to an instance. A key that two instances claim is assigned to none.
-func claim[K comparable](of map[K]string, key K, id string) {
-	if other, taken := of[key]; taken && other != id {
+// assignUnlessShared assigns a key (an owner or a container) to an instance. If the key is already
+// assigned to another instance, its membership is ambiguous: it is then assigned to no instance, the
+// empty ID.
+func assignUnlessShared[K comparable](instances map[K]string, key K, id string) {
+	if other, assigned := instances[key]; assigned && other != id {
 		id = ""
 	}
-	of[key] = id
+	instances[key] = id
 }
 
 // membership holds the result of a census for one instance.
 type membership struct {
-	members   map[int]uint64 // start times by PID
-	outside   int            // members that have not mapped the library
-	unmanaged []procfs.Stat  // members that are unmanaged
-	leader    procfs.Stat    // the earliest member that leads a session and was started with the instance's environment
+	members       map[int]uint64 // start times by PID
+	outside       int            // members that have not mapped the library
+	unmanaged     []procfs.Stat  // members that are unmanaged
+	sessionLeader procfs.Stat    // the earliest member that leads a session and was started with the instance's environment
 }
 
 // members examines the processes of the node and returns the members of each instance in r. The
@@ -139,7 +141,7 @@ func (c *census) members(r *censusInput) (map[string]*membership, error) {
 	r.sightings, r.stats, r.containers, r.memo = c.sightings, stats, map[string]string{}, map[int]string{}
 	for key, id := range r.clients {
 		if s := c.sightings[key]; s != nil && s.container != "" && s.container != self {
-			claim(r.containers, s.container, id)
+			assignUnlessShared(r.containers, s.container, id)
 		}
 	}
 	return r.memberships(), nil
@@ -265,8 +267,8 @@ func (r *censusInput) memberships() map[string]*membership {
 		}
 		m := found[id]
 		m.members[pid] = s.Start
-		if s.PID == s.Session && seen.envInstance == id && (m.leader.PID == 0 || s.Start < m.leader.Start) {
-			m.leader = s
+		if s.PID == s.Session && seen.envInstance == id && (m.sessionLeader.PID == 0 || s.Start < m.sessionLeader.Start) {
+			m.sessionLeader = s
 		}
 		if r.clients[key] != "" {
 			continue

@@ -20,7 +20,7 @@ func readMessage(conn *net.UnixConn) (wire.Message, uint32, error) {
 		return nil, 0, err
 	}
 	if passed > 0 {
-		discard(oob[:passed])
+		closeReceived(oob[:passed])
 		return nil, 0, errRights
 	}
 	msg, err := wire.Parse(buf[:n])
@@ -53,11 +53,11 @@ func use(conn *net.UnixConn, f func(fd int) error) error {
 	return failed
 }
 
-// The daemon accepts no descriptors from its peers. The process that drops the last reference to a
-// descriptor closes it, and closing a TCP connection that lingers takes as long as the peer has
-// chosen; during that time the thread would read no other client's messages. Since Linux 6.16 the
-// kernel can refuse the descriptors. On older kernels the daemon receives them and closes them in a
-// separate goroutine.
+// The daemon accepts no file descriptors from its peers, because they could block it. A peer could
+// pass a TCP connection with unsent data and a long SO_LINGER timeout, and close its own descriptor.
+// The daemon's close would then be the last one and would wait for that timeout, while the same
+// thread has to read the messages of all other clients. Since Linux 6.16 the kernel can refuse the
+// descriptors. On older kernels the daemon receives them and closes them in a separate goroutine.
 
 // maxRights is the largest number of descriptors in a record (the kernel's SCM_MAX_FD).
 const maxRights = 253
@@ -95,14 +95,15 @@ func rightsAreRefused() (bool, error) {
 func receive(fd int, buf, oob []byte) (int, error) {
 	n, passed, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	if err == nil && passed > 0 {
-		discard(oob[:passed])
+		closeReceived(oob[:passed])
 		return 0, errRights
 	}
 	return n, err
 }
 
-// discard closes received descriptors, without waiting for the close.
-func discard(oob []byte) {
+// closeReceived closes the descriptors in a received control message. It does not wait until they
+// are closed.
+func closeReceived(oob []byte) {
 	messages, _ := unix.ParseSocketControlMessage(oob)
 	var all []int
 	for _, c := range messages {
@@ -117,14 +118,15 @@ func discard(oob []byte) {
 	}()
 }
 
-// discardAll closes a connection after discarding its unread messages.
-func discardAll(fd int) {
-	drain(fd)
+// closeAndDiscard closes a connection and discards its unread messages.
+func closeAndDiscard(fd int) {
+	shutDownAndDiscard(fd)
 	_ = unix.Close(fd)
 }
 
-// drain shuts a connection down and discards its unread messages.
-func drain(fd int) {
+// shutDownAndDiscard shuts a connection down and discards its unread messages, with the descriptors
+// in them.
+func shutDownAndDiscard(fd int) {
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 	buf, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4*maxRights))
 	for {

@@ -171,8 +171,8 @@ type tree struct {
 // killer kills the processes of instances.
 type killer struct{ *core }
 
-// announceKill calls Config.BeforeKill with processes that are about to be killed.
-func (k killer) announceKill(processes []procfs.Stat) {
+// callBeforeKill calls Config.BeforeKill with processes that are about to be killed.
+func (k killer) callBeforeKill(processes []procfs.Stat) {
 	if k.cfg.BeforeKill == nil || len(processes) == 0 {
 		return
 	}
@@ -183,14 +183,14 @@ func (k killer) announceKill(processes []procfs.Stat) {
 	k.cfg.BeforeKill(context.Background(), pids)
 }
 
-// killAll kills the processes of the trees, after one call of announceKill for all of them.
+// killAll kills the processes of the trees, after one call of callBeforeKill for all of them.
 func (k killer) killAll(reason string, trees ...tree) {
 	var all []procfs.Stat
 	for _, t := range trees {
 		alive, _ := k.members(t) // kill logs the error
 		all = append(all, alive...)
 	}
-	k.announceKill(all)
+	k.callBeforeKill(all)
 	for _, t := range trees {
 		k.kill(t, reason)
 	}

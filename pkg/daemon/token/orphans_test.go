@@ -112,9 +112,9 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 				s = serve(t, Config{Socket: s.socket})
 			}
 			if strings.Contains(name, "a new one") {
-				fresh := reg("a", 60, 1, 1)
-				fresh.Secret = "another"
-				s.register(fresh)
+				successor := reg("a", 60, 1, 1)
+				successor.Secret = "another"
+				s.register(successor)
 			}
 			if err := s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) }); err != nil {
 				t.Fatal(err)

@@ -79,7 +79,7 @@ func (p *poller) drop(c *session) {
 		_ = unix.Close(c.fd)
 		return
 	}
-	go discardAll(c.fd)
+	go closeAndDiscard(c.fd)
 }
 
 // pause stops reading a client's messages for the given time.

@@ -78,13 +78,13 @@ func (r records) save(reg *wire.Registration, text []byte) error {
 
 // write writes a record for the next daemon, without waiting for the disk.
 func (r records) write(id string, text []byte) error {
-	fresh := r.path(id) + ".new" // load ignores files of this name
-	err := os.WriteFile(fresh, text, 0o600)
+	temp := r.path(id) + ".new" // load ignores files of this name
+	err := os.WriteFile(temp, text, 0o600)
 	if err == nil {
-		err = os.Rename(fresh, r.path(id))
+		err = os.Rename(temp, r.path(id))
 	}
 	if err != nil {
-		_ = os.Remove(fresh)
+		_ = os.Remove(temp)
 	}
 	return err
 }

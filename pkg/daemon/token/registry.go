@@ -144,38 +144,38 @@ func (r *registry) containing(lineage []ancestor, except string) string {
 }
 
 // add registers an instance, or replaces a registered one. The caller has called checkRegistration.
-func (r *registry) add(fresh *instance) {
-	id := fresh.reg.Instance
+func (r *registry) add(inst *instance) {
+	id := inst.reg.Instance
 	if old, ok := r.instances[id]; ok {
-		if old.secret != fresh.secret { // another instance with the same name
+		if old.secret != inst.secret { // another instance with the same name
 			if old.orphaned() {
 				r.orphan(old)
 			}
 			old.clearFindings()
 		}
-		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
+		old.reg, old.secret, old.ownerStart = inst.reg, inst.secret, inst.ownerStart
 		if old.socket == nil {
-			old.socket = fresh.socket
+			old.socket = inst.socket
 		}
-		fresh = old
+		inst = old
 	}
-	fresh.watched = fresh.watched || !fresh.ownerDead()
-	r.instances[id] = fresh
-	fresh.allocate(r.gpus)
+	inst.watched = inst.watched || !inst.ownerDead()
+	r.instances[id] = inst
+	inst.allocate(r.gpus)
 }
 
 // checkRegistration returns an error if an instance cannot be registered now.
-func (r *registry) checkRegistration(fresh *instance) error {
-	old, ok := r.instances[fresh.reg.Instance]
+func (r *registry) checkRegistration(inst *instance) error {
+	old, ok := r.instances[inst.reg.Instance]
 	switch {
 	case !ok:
 		return nil
-	case old.reg.OwnerPID != 0 && old.secret != fresh.secret && !old.ownerDead():
-		return fmt.Errorf("the name %s is in use by the instance of process %d", fresh.reg.Instance, old.reg.OwnerPID)
-	case old.connected() > 0 && old.secret != fresh.secret:
-		return fmt.Errorf("the name %s is in use by an instance whose processes have not ended (number of processes: %d)", fresh.reg.Instance, old.connected())
-	case old.connected() > 0 && !old.sameGPUs(fresh.reg.Allocations()):
-		return fmt.Errorf("the GPU of instance %s cannot change until its processes have ended (number of processes: %d)", fresh.reg.Instance, old.connected())
+	case old.reg.OwnerPID != 0 && old.secret != inst.secret && !old.ownerDead():
+		return fmt.Errorf("the name %s is in use by the instance of process %d", inst.reg.Instance, old.reg.OwnerPID)
+	case old.connected() > 0 && old.secret != inst.secret:
+		return fmt.Errorf("the name %s is in use by an instance whose processes have not ended (number of processes: %d)", inst.reg.Instance, old.connected())
+	case old.connected() > 0 && !old.sameGPUs(inst.reg.Allocations()):
+		return fmt.Errorf("the GPU of instance %s cannot change until its processes have ended (number of processes: %d)", inst.reg.Instance, old.connected())
 	}
 	return nil
 }
@@ -324,24 +324,24 @@ func (r *registry) recordPrepared(id string, result wire.Registered) {
 func (r *registry) change(id string, c wire.Change) error {
 	r.changes.Lock()
 	defer r.changes.Unlock()
-	var fresh *instance
+	var changed *instance
 	if err := r.withInstance(id, func(old *instance) {
-		fresh = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked}
+		changed = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked}
 	}); err != nil {
 		return err
 	}
-	reg, err := c.Apply(fresh.reg)
+	reg, err := c.Apply(changed.reg)
 	if err == nil {
 		err = validate(reg)
 	}
 	if err != nil {
 		return statusError{http.StatusBadRequest, err}
 	}
-	fresh.reg = reg
-	if err := r.save(fresh); err != nil {
+	changed.reg = reg
+	if err := r.save(changed); err != nil {
 		return err
 	}
-	if err := r.locked(func() { r.add(fresh) }); err != nil {
+	if err := r.locked(func() { r.add(changed) }); err != nil {
 		return err
 	}
 	for _, a := range reg.Allocations() {

@@ -106,7 +106,7 @@ func (s *sessions) greet(g greeting) {
 	s.logEnd(int(cred.Pid), cred.Uid, err)
 	_ = s.locked(func() { s.greetings = slices.DeleteFunc(s.greetings, func(o greeting) bool { return o == g }) })
 	if err != nil && !s.poller.rightsRefused.Load() {
-		_ = use(g.conn, func(fd int) error { drain(fd); return nil })
+		_ = use(g.conn, func(fd int) error { shutDownAndDiscard(fd); return nil })
 	}
 	_ = g.conn.Close()
 }

@@ -56,7 +56,7 @@ func (w *unmanaged) censusInput() censusInput {
 				r.clients[process{pid, start}] = id
 			}
 			if i.reg.OwnerPID != 0 {
-				claim(r.owners, process{i.reg.OwnerPID, i.ownerStart}, id)
+				assignUnlessShared(r.owners, process{i.reg.OwnerPID, i.ownerStart}, id)
 			}
 		}
 		for _, g := range w.registry.gpus.gpus {
@@ -79,17 +79,17 @@ func (w *unmanaged) withInstance(id string, secret [sha256.Size]byte, f func(i *
 
 // record records an instance's members and handles the unmanaged processes among them.
 func (w *unmanaged) record(id string, secret [sha256.Size]byte, m *membership) {
-	var fresh []procfs.Stat
+	var unhandled []procfs.Stat
 	stop := false
 	w.withInstance(id, secret, func(i *instance) {
 		stop = i.reg.StopUnmanaged
-		fresh = i.findings.update(m, stop)
+		unhandled = i.findings.update(m, stop)
 	})
-	slices.SortFunc(fresh, func(a, b procfs.Stat) int { return cmp.Compare(a.PID, b.PID) })
+	slices.SortFunc(unhandled, func(a, b procfs.Stat) int { return cmp.Compare(a.PID, b.PID) })
 	if stop {
-		w.killer.announceKill(fresh)
+		w.killer.callBeforeKill(unhandled)
 	}
-	for _, s := range fresh {
+	for _, s := range unhandled {
 		w.handle(id, secret, s, stop)
 	}
 }
@@ -107,9 +107,9 @@ func (w *unmanaged) handle(id string, secret [sha256.Size]byte, s procfs.Stat, s
 			w.faults.warn("cannot kill an unmanaged process", "instance", id, "pid", s.PID, "err", err)
 		}
 	}
-	first, leader := false, 0
+	added, sessionLeader := false, 0
 	w.withInstance(id, secret, func(i *instance) {
-		if first = i.findings.add(u); !first {
+		if added = i.findings.add(u); !added {
 			return
 		}
 		if i.unmanagedFound != nil {
@@ -117,16 +117,16 @@ func (w *unmanaged) handle(id string, secret [sha256.Size]byte, s procfs.Stat, s
 			i.unmanagedFound = nil
 		}
 		if i.reg.OwnerPID == 0 { // otherwise the owner prints it
-			leader = i.findings.leader
+			sessionLeader = i.findings.sessionLeader
 		}
 	})
-	if !first {
-		return // it was killed before and has not ended yet
+	if !added {
+		return // recorded by an earlier census, which tried to kill it
 	}
 	w.faults.warn("a process of an instance uses the driver without the preload library, outside its slice",
 		"instance", id, "pid", u.PID, "program", u.Program, "stopped", u.Stopped)
-	if leader != 0 {
-		writeToLog(leader, u.String())
+	if sessionLeader != 0 {
+		writeToLog(sessionLeader, u.String())
 	}
 }
 
