@@ -19,13 +19,13 @@ const (
 
 // instance is an Instance in operation: a client of its GPU's policy.
 type instance struct {
-	device   *device
-	client   token.ClientID
-	work     time.Duration // of a batch
-	handOver time.Duration
-	batch    int
-	rps      float64
-	endless  bool
+	device     *device
+	client     token.ClientID
+	work       time.Duration // of a batch
+	answerTime time.Duration
+	batch      int
+	rps        float64
+	endless    bool
 
 	queue        *requestQueue
 	requests     []time.Duration // arrival times of the requests in its batch
@@ -56,10 +56,10 @@ const (
 
 func newInstance(d *device, in Instance, client token.ClientID) *instance {
 	inst := &instance{
-		device: d, client: client, work: max(fromMS(in.Work), 1), handOver: fromMS(in.HandOver),
+		device: d, client: client, work: max(fromMS(in.WorkMS), 1), answerTime: fromMS(in.AnswerMS),
 		batch: max(1, in.Batch), rps: in.RPS, endless: in.Endless,
 	}
-	if inst.meanDuration = inst.work + inst.handOver; in.RPS > 0 {
+	if inst.meanDuration = inst.work + inst.answerTime; in.RPS > 0 {
 		inst.meanDuration = max(fromMS(1000/in.RPS), 1)
 	}
 	return inst
@@ -146,7 +146,7 @@ func (i *instance) onStopped() {
 		return
 	}
 	i.phase = answering
-	i.device.world.schedule(i.last+i.handOver, i.onAnswered)
+	i.device.world.schedule(i.last+i.answerTime, i.onAnswered)
 	if i.leaseValid {
 		i.stopAt(i.last + idleHold)
 	} else {

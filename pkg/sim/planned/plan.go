@@ -9,14 +9,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// FromPlan returns the instances of a plan, by GPU. The work of a batch follows from
-// arrivals.Service of its profile row. An instance that spans several GPUs works on the first and
-// always uses its slice of the others. FromPlan fails if the profile has no row for an instance's
-// configuration on its GPU's model. It returns a *profile.AmbiguousError if the plan does not name
-// the model and the rows differ.
+// FromPlan returns the instances of a plan, by GPU. The GPU time of a batch is the time that its
+// profile row gives for a batch (arrivals.ServiceTime), times the row's quota, because the instance
+// could use the GPU for only that fraction of the time while it was measured. The time of an answer
+// is the plan's hand-over time, for which an instance is idle between two calls. An instance that
+// spans several GPUs is listed on each of them: on the first, it works on requests; on the others,
+// it is Endless. FromPlan fails if the profile has no row for an instance's configuration on its
+// GPU's model. It returns a *profile.AmbiguousError if the plan does not name the model and the rows
+// differ.
 func FromPlan(p plan.Plan, rows []profile.Row) ([][]Instance, error) {
 	profiled := profile.NewIndex(rows)
-	gpus, seen := make([][]Instance, len(p.GPUs)), map[string]bool{}
+	gpus, placed := make([][]Instance, len(p.GPUs)), map[string]bool{}
 	for n, g := range p.GPUs {
 		turns := g.Turns()
 		for _, in := range g.Instances {
@@ -24,8 +27,8 @@ func FromPlan(p plan.Plan, rows []profile.Row) ([][]Instance, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s on %s/%d: %w", in.ID, g.Node, g.Index, err)
 			}
-			work := arrivals.Service(row) * row.Quota
-			if work == 0 {
+			workMS := arrivals.ServiceTime(row) * row.Quota
+			if workMS == 0 {
 				on := ""
 				if g.Model != "" {
 					on = " on " + g.Model
@@ -35,10 +38,10 @@ func FromPlan(p plan.Plan, rows []profile.Row) ([][]Instance, error) {
 			}
 			gpus[n] = append(gpus[n], Instance{
 				Function: in.Function, Turns: turns[in.ID],
-				Slice: gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: max(in.QuotaLimit, in.QuotaRequest)},
-				Work:  work, HandOver: p.HandOverMS(in.Function), Batch: in.Batch, RPS: in.RPS, Endless: seen[in.ID],
+				Slice:  gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: max(in.QuotaLimit, in.QuotaRequest)},
+				WorkMS: workMS, AnswerMS: p.HandOverMS(in.Function), Batch: in.Batch, RPS: in.RPS, Endless: placed[in.ID],
 			})
-			seen[in.ID] = true
+			placed[in.ID] = true
 		}
 	}
 	return gpus, nil

@@ -21,8 +21,8 @@ type Instance struct {
 	Function string
 	Slice    gpu.Slice  // its memory is ignored
 	Turns    []gpu.Turn // its own parts of the window
-	Work     float64    // GPU time of a batch on its SMs in ms, regardless of the batch's size
-	HandOver float64    // ms from the end of a batch's work to its answer, after which the next batch may begin
+	WorkMS   float64    // GPU time of a batch on its SMs, regardless of the batch's size
+	AnswerMS float64    // time from the end of a batch's work to its answer, after which the next batch may begin
 	Batch    int        // largest number of requests in a batch
 	RPS      float64    // planned throughput: its weight under Weighted
 

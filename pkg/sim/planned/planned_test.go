@@ -27,18 +27,26 @@ func poisson(rps float64, n int, seed uint64) []float64 {
 }
 
 // wholeGPU returns an instance with all SMs for the whole window.
-func wholeGPU(work float64, batch int) Instance { return sliceOf(work, batch, 100, 0, 1) }
+func wholeGPU(workMS float64, batch int) Instance {
+	return sliceOf(workMS, batch, share{sm: 100, from: 0, to: 1})
+}
 
-// sliceOf returns an instance with sm percent of the SMs during that part of the window.
-func sliceOf(work float64, batch int, sm, from, to float64) Instance {
+// share is a share of a GPU.
+type share struct {
+	sm       float64 // percent of the SMs
+	from, to float64 // the instance's turn, as fractions of the window
+}
+
+// sliceOf returns an instance with a share of a GPU. A batch takes workMS of GPU time.
+func sliceOf(workMS float64, batch int, s share) Instance {
 	return Instance{
-		Function: "f", Slice: gpu.Slice{SMPct: sm, QuotaRequest: to - from, QuotaLimit: to - from},
-		Turns: []gpu.Turn{{From: from, To: to}}, Work: work, Batch: batch, RPS: 1000 * float64(batch) * (to - from) / work,
+		Function: "f", Slice: gpu.Slice{SMPct: s.sm, QuotaRequest: s.to - s.from, QuotaLimit: s.to - s.from},
+		Turns: []gpu.Turn{{From: s.from, To: s.to}}, WorkMS: workMS, Batch: batch, RPS: 1000 * float64(batch) * (s.to - s.from) / workMS,
 	}
 }
 
-// of returns the instance for another function.
-func of(function string, in Instance) Instance {
+// forFunction returns the instance for another function.
+func forFunction(function string, in Instance) Instance {
 	in.Function = function
 	return in
 }
@@ -49,8 +57,8 @@ func near(got, want []float64, within float64) bool {
 
 // TestByHand has examples worked out by hand, with windows of 100 ms.
 func TestByHand(t *testing.T) {
-	handed := wholeGPU(10, 1)
-	handed.HandOver = 3
+	slow := wholeGPU(10, 1)
+	slow.AnswerMS = 3
 	for _, c := range []struct {
 		what     string
 		gpu      []Instance
@@ -59,16 +67,16 @@ func TestByHand(t *testing.T) {
 	}{
 		{"on an idle GPU", []Instance{wholeGPU(10, 1)}, []float64{3, 50}, []float64{10, 10}},
 		{"one after the other", []Instance{wholeGPU(10, 1)}, []float64{0, 4}, []float64{10, 16}},
-		{"with a hand-over", []Instance{handed}, []float64{0, 4, 50}, []float64{13, 13, 22}},
+		{"with a hand-over", []Instance{slow}, []float64{0, 4, 50}, []float64{13, 13, 22}},
 		{"a batch of queued requests", []Instance{wholeGPU(10, 2)}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
 		{"over two windows", []Instance{wholeGPU(30, 1)}, []float64{90}, []float64{30}},
-		{"outside its turn, without other instances", []Instance{sliceOf(10, 1, 100, 0.5, 0.7)}, []float64{30, 90}, []float64{10, 10}},
+		{"outside its turn, without other instances", []Instance{sliceOf(10, 1, share{sm: 100, from: 0.5, to: 0.7})}, []float64{30, 90}, []float64{10, 10}},
 		// 40 ms of each window. 12 ms of work are on the GPU when the lease is revoked, and the
 		// excess is charged to the next windows.
-		{"until its budget is spent", []Instance{sliceOf(25, 1, 100, 0.5, 0.9)}, []float64{0, 0, 0}, []float64{25, 50, 125}},
-		{"with work in flight at the end of the budget", []Instance{sliceOf(60, 1, 100, 0.5, 0.9)}, []float64{0}, []float64{108}},
-		{"two instances at a time", []Instance{sliceOf(10, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 4}, []float64{10, 10, 16}},
-		{"the faster instance first", []Instance{sliceOf(20, 1, 50, 0, 1), sliceOf(10, 1, 50, 0, 1)}, []float64{0, 0, 5}, []float64{10, 15, 20}},
+		{"until its budget is spent", []Instance{sliceOf(25, 1, share{sm: 100, from: 0.5, to: 0.9})}, []float64{0, 0, 0}, []float64{25, 50, 125}},
+		{"with work in flight at the end of the budget", []Instance{sliceOf(60, 1, share{sm: 100, from: 0.5, to: 0.9})}, []float64{0}, []float64{108}},
+		{"two instances at a time", []Instance{sliceOf(10, 1, share{sm: 50, from: 0, to: 1}), sliceOf(10, 1, share{sm: 50, from: 0, to: 1})}, []float64{0, 0, 4}, []float64{10, 10, 16}},
+		{"the faster instance first", []Instance{sliceOf(20, 1, share{sm: 50, from: 0, to: 1}), sliceOf(10, 1, share{sm: 50, from: 0, to: 1})}, []float64{0, 0, 5}, []float64{10, 15, 20}},
 	} {
 		got := Latencies(Config{GPUs: [][]Instance{c.gpu}, Arrivals: map[string][]float64{"f": c.arrivals}, Routing: Least, WindowMS: 100})["f"]
 		if !near(got, c.want, 1e-3) {
@@ -80,7 +88,7 @@ func TestByHand(t *testing.T) {
 // TestLent checks that unused time is lent, and returns to its owner when the borrowers have
 // drained. Two instances use all SMs; their turns are 0 to 40 ms and 40 to 80 ms of each window.
 func TestLent(t *testing.T) {
-	a, b := sliceOf(30, 1, 100, 0, 0.4), of("g", sliceOf(10, 1, 100, 0.4, 0.8))
+	a, b := sliceOf(30, 1, share{sm: 100, from: 0, to: 0.4}), forFunction("g", sliceOf(10, 1, share{sm: 100, from: 0.4, to: 0.8}))
 	for _, c := range []struct {
 		what         string
 		f, g         []float64
@@ -104,8 +112,8 @@ func TestLent(t *testing.T) {
 // TestBeside checks that an instance outside its turn runs concurrently with others if enough SMs
 // are free.
 func TestBeside(t *testing.T) {
-	a, b := sliceOf(20, 1, 60, 0, 0.5), of("g", sliceOf(20, 1, 60, 0.5, 1))
-	c := of("h", sliceOf(20, 1, 40, 0, 0.5))
+	a, b := sliceOf(20, 1, share{sm: 60, from: 0, to: 0.5}), forFunction("g", sliceOf(20, 1, share{sm: 60, from: 0.5, to: 1}))
+	c := forFunction("h", sliceOf(20, 1, share{sm: 40, from: 0, to: 0.5}))
 	got := Latencies(Config{GPUs: [][]Instance{{a, b, c}}, Routing: Least, WindowMS: 100, Arrivals: map[string][]float64{"f": {0}, "g": {0}, "h": {0, 60}}})
 	if !near(got["f"], []float64{20}, 1e-3) || !near(got["h"], []float64{20, 20}, 1e-3) {
 		t.Errorf("concurrent instances of 60%% and 40%% of the SMs: got %v and %v ms, want 20 ms each", got["f"], got["h"])
@@ -118,7 +126,7 @@ func TestBeside(t *testing.T) {
 // TestWholeWindow checks that an instance is an independent queue if all have the whole window,
 // so that there is no time to lend.
 func TestWholeWindow(t *testing.T) {
-	gpu := []Instance{sliceOf(5, 1, 50, 0, 1), of("g", sliceOf(30, 4, 24, 0, 1)), of("h", sliceOf(8, 1, 26, 0, 1))}
+	gpu := []Instance{sliceOf(5, 1, share{sm: 50, from: 0, to: 1}), forFunction("g", sliceOf(30, 4, share{sm: 24, from: 0, to: 1})), forFunction("h", sliceOf(8, 1, share{sm: 26, from: 0, to: 1}))}
 	rates := []float64{150, 80, 60}
 	at := map[string][]float64{}
 	for n, in := range gpu {
@@ -130,7 +138,7 @@ func TestWholeWindow(t *testing.T) {
 		end := 0.0
 		for waiting := at[in.Function]; len(waiting) > 0; {
 			begin, n := max(end, waiting[0]), 0
-			end = begin + in.Work
+			end = begin + in.WorkMS
 			for n < min(in.Batch, len(waiting)) && waiting[n] <= begin {
 				want = append(want, end-waiting[n])
 				n++
@@ -148,9 +156,9 @@ func TestWholeWindow(t *testing.T) {
 // always has work, too.
 func TestBacklogged(t *testing.T) {
 	for _, quota := range []float64{0.2, 0.4, 0.7} {
-		rival := of("g", sliceOf(1, 1, 100, quota, 1))
+		rival := forFunction("g", sliceOf(1, 1, share{sm: 100, from: quota, to: 1}))
 		rival.Endless = true
-		got := Latencies(Config{GPUs: [][]Instance{{sliceOf(5, 1, 100, 0, quota), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
+		got := Latencies(Config{GPUs: [][]Instance{{sliceOf(5, 1, share{sm: 100, from: 0, to: quota}), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
 		if all, want := got[len(got)-1], 2000*5/quota; math.Abs(all/want-1) > 0.02 {
 			t.Errorf("quota %v: got %v ms for 2000 batches of 5 ms, want %v ms", quota, all, want)
 		}
@@ -267,14 +275,16 @@ func TestProperties(t *testing.T) {
 			var gpu []Instance
 			for range rapid.IntRange(1, 4).Draw(t, "instances") {
 				from := rapid.Float64Range(0, 0.9).Draw(t, "from")
-				in := sliceOf(rapid.Float64Range(0.1, 250).Draw(t, "work"), 1, rapid.SampledFrom([]float64{12, 50, 100}).Draw(t, "SMs"), from, rapid.Float64Range(from+0.05, 1).Draw(t, "to"))
+				in := sliceOf(rapid.Float64Range(0.1, 250).Draw(t, "work"), 1, share{
+					sm: rapid.SampledFrom([]float64{12, 50, 100}).Draw(t, "SMs"), from: from, to: rapid.Float64Range(from+0.05, 1).Draw(t, "to"),
+				})
 				in.Function = rapid.SampledFrom([]string{"f", "g", "h"}).Draw(t, "function")
 				in.Batch = rapid.IntRange(1, 8).Draw(t, "batch")
-				in.HandOver = rapid.SampledFrom([]float64{0, 0.5, 5}).Draw(t, "hand-over")
-				if least[in.Function] == 0 || in.Work < least[in.Function] {
-					least[in.Function] = in.Work
+				in.AnswerMS = rapid.SampledFrom([]float64{0, 0.5, 5}).Draw(t, "hand-over")
+				if least[in.Function] == 0 || in.WorkMS < least[in.Function] {
+					least[in.Function] = in.WorkMS
 				}
-				quota[in.Function] += in.Slice.QuotaLimit * float64(in.Batch) / in.Work
+				quota[in.Function] += in.Slice.QuotaLimit * float64(in.Batch) / in.WorkMS
 				gpu = append(gpu, in)
 			}
 			c.GPUs = append(c.GPUs, gpu)
@@ -310,7 +320,7 @@ func BenchmarkLatencies(b *testing.B) {
 					if quota < 1 && i%2 == 1 {
 						from = 0.4
 					}
-					in := of(fmt.Sprint("f", i), sliceOf(5, 1, map[bool]float64{true: 50, false: 25}[quota < 1], from, from+quota))
+					in := forFunction(fmt.Sprint("f", i), sliceOf(5, 1, share{sm: map[bool]float64{true: 50, false: 25}[quota < 1], from: from, to: from + quota}))
 					gpu = append(gpu, in)
 					if g == 0 {
 						c.Arrivals[in.Function] = poisson(4*0.6*quota*200, 20_000, uint64(i))

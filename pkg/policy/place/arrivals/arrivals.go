@@ -55,7 +55,7 @@ func Worth(r profile.Row, sloMS float64) float64 {
 // HandedOver returns the row of an instance that is idle for ms milliseconds between two batches, because
 // it receives each batch only after it has answered the previous one. The idle time is part of its turns.
 func HandedOver(r profile.Row, ms float64) profile.Row {
-	service := Service(r)
+	service := ServiceTime(r)
 	if ms <= 0 || service <= 0 {
 		return r
 	}
@@ -64,7 +64,7 @@ func HandedOver(r profile.Row, ms float64) profile.Row {
 	r.ThroughputRPS = min(r.ThroughputRPS, 1000*float64(max(1, r.Batch))/(service+ms))
 	r.GoodputRPS *= slower
 	if r.P95MS > 0 {
-		r.P95MS = max(r.P95MS, service+ms) // because Service returns the smaller time
+		r.P95MS = max(r.P95MS, service+ms) // because ServiceTime returns the smaller time
 	}
 	if r.IdleP95MS > 0 {
 		r.IdleP95MS += ms
@@ -75,7 +75,7 @@ func HandedOver(r profile.Row, ms float64) profile.Row {
 // derated computes the worth of a row that was measured in a closed loop. If a request to an idle
 // instance took longer than its computed time, derated subtracts the difference from the objective.
 func derated(r profile.Row, sloMS float64) float64 {
-	service := Service(r)
+	service := ServiceTime(r)
 	sloMS -= max(0, r.IdleP95MS-pausedIdleLatency(r))
 	if service <= 0 || sloMS < service*r.Quota {
 		return 0
@@ -116,15 +116,15 @@ func IdleLatency(r profile.Row) float64 {
 // pausedIdleLatency returns the time in ms of a request to an idle instance that arrives at the beginning
 // of a pause.
 func pausedIdleLatency(r profile.Row) float64 {
-	work, pause := Service(r)*r.Quota, (1-r.Quota)*Window
+	work, pause := ServiceTime(r)*r.Quota, (1-r.Quota)*Window
 	turns := math.Ceil(work/(r.Quota*Window) - 1e-9)
 	return work + pause*turns
 }
 
-// Service returns the time in ms between the ends of two batches of an instance that always has
-// work, or the measured latency of a batch if that is less (an instance that was not saturated when
-// it was measured).
-func Service(r profile.Row) float64 {
+// ServiceTime returns how long an instance takes for a batch, in ms: the time between the ends of two
+// batches if it always has work, or the measured latency of a batch if that is less (because the
+// instance was not saturated when it was measured). It returns 0 if the row has no throughput.
+func ServiceTime(r profile.Row) float64 {
 	if r.ThroughputRPS <= 0 {
 		return 0
 	}
