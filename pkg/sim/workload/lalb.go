@@ -49,7 +49,7 @@ func (l LALB) Generate(seed uint64) Workload {
 	var w Workload
 	for rank, i := range r.shuffled(l.WorkingSet) {
 		m := lalbModels[i*len(lalbModels)/l.WorkingSet%len(lalbModels)]
-		f := function(rank, l.WorkingSet, m.inference*1000, (m.inference+m.load)*1000, m.load*1000)
+		f := function(rank, l.WorkingSet, costsMS{warm: m.inference * 1000, cold: (m.inference + m.load) * 1000, load: m.load * 1000})
 		f.Name += "-" + m.name
 		f.Model, f.MemMiB = f.Name, m.mem
 		w.Functions = append(w.Functions, f)

@@ -40,16 +40,17 @@ func (m Mixed) Generate(seed uint64) Workload {
 	for i := range m.Functions {
 		warm := r.logUniform(20, 2000)
 		mem := math.Round(r.logUniform(100, 4096))
-		f := function(i, m.Functions, warm, warm+r.logUniform(1000, 10000), mem/(12*1024)*1000)
+		f := function(i, m.Functions, costsMS{warm: warm, cold: warm + r.logUniform(1000, 10000), load: mem / (12 * 1024) * 1000})
 		f.MemMiB = mem
 		w.Functions = append(w.Functions, f)
 	}
-	m.arrive(&w, seed)
+	m.addInvocations(&w, seed)
 	return w
 }
 
-// arrive draws the invocations of the functions in w.
-func (m Mixed) arrive(w *Workload, seed uint64) {
+// addInvocations draws the invocations of the functions in w. It uses only m's arrivals, not its
+// number of functions.
+func (m Mixed) addInvocations(w *Workload, seed uint64) {
 	for i, share := range shares(len(w.Functions), m.Zipf) {
 		for _, t := range m.arrivals(newRandom(seed, uint64(i)+1), m.Rate*share, m.Duration) {
 			w.Rows = append(w.Rows, trace.Row{At: micros(t), Function: int32(i)})
@@ -75,10 +76,14 @@ func shares(n int, s float64) []float64 {
 	return fractions
 }
 
-// function returns the description of function i of n. Times are in milliseconds.
-func function(i, n int, warm, cold, load float64) trace.Function {
+// costsMS holds the times of a function in milliseconds: of a warm execution, of an execution after a
+// cold start, and to load the function's memory to the GPU.
+type costsMS struct{ warm, cold, load float64 }
+
+// function returns the description of function i of n.
+func function(i, n int, c costsMS) trace.Function {
 	name := fmt.Sprintf("f%0*d", len(fmt.Sprint(n-1)), i)
-	return trace.Function{Name: name, Model: name, Weight: 1, Warm: millis(warm), Cold: millis(cold), Load: millis(load)}
+	return trace.Function{Name: name, Model: name, Weight: 1, Warm: millis(c.warm), Cold: millis(c.cold), Load: millis(c.load)}
 }
 
 // millis and micros round to the precision of files: tenths of a millisecond for costs,
