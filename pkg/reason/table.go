@@ -12,21 +12,21 @@ type Table []Entry
 type Entry struct {
 	Code   Code
 	Help   string // a clause without a full stop
-	Params []Key
+	Params []ParamDoc
 }
 
-// Key documents a parameter.
-type Key struct {
-	Name string
+// ParamDoc documents a parameter.
+type ParamDoc struct {
+	Key  string
 	Help string // a few words without a full stop
 }
 
-// Doc returns the documentation of a code. params are the keys of its parameters, each followed by
-// its help.
+// Doc returns the documentation of a code. params holds the key of each parameter, followed by its
+// help.
 func Doc(code Code, help string, params ...string) Entry {
 	e := Entry{Code: code, Help: help}
 	for pair := range slices.Chunk(params, 2) {
-		e.Params = append(e.Params, Key{pair[0], pair[1]})
+		e.Params = append(e.Params, ParamDoc{pair[0], pair[1]})
 	}
 	return e
 }
@@ -47,7 +47,7 @@ func (t Table) Check(r Reason) error {
 		return fmt.Errorf("the table of reasons lacks the code of %q", r)
 	}
 	for i, p := range r.Params {
-		if !slices.ContainsFunc(e.Params, func(k Key) bool { return k.Name == p.Key }) {
+		if !slices.ContainsFunc(e.Params, func(d ParamDoc) bool { return d.Key == p.Key }) {
 			return fmt.Errorf("the table of reasons lacks the parameter %s of %q", p.Key, r)
 		}
 		if slices.ContainsFunc(r.Params[:i], func(o Param) bool { return o.Key == p.Key }) {
@@ -64,9 +64,9 @@ func (t Table) Valid() error {
 		if !isCode(string(e.Code)) || e.Help == "" || t[:i].find(e.Code) != nil {
 			return fmt.Errorf("entry %d, %q: want a new code in kebab case, and a help", i, e.Code)
 		}
-		for _, k := range e.Params {
-			if !isKey(k.Name) || k.Help == "" {
-				return fmt.Errorf("%s: parameter %q: want a key in snake case, and a help", e.Code, k.Name)
+		for _, d := range e.Params {
+			if !isKey(d.Key) || d.Help == "" {
+				return fmt.Errorf("%s: parameter %q: want a key in snake case, and a help", e.Code, d.Key)
 			}
 		}
 	}

@@ -74,15 +74,15 @@ func row[T any](name, help, prefix string, parameters []policy.Parameter[T]) []s
 
 // reasons returns the table of codes. It explains a parameter of several codes once.
 func reasons(all reason.Table) string {
-	explained := map[reason.Key]bool{}
+	explained := map[reason.ParamDoc]bool{}
 	return list("| code | meaning | parameters |", all, func(e reason.Entry) []string {
 		var params []string
-		for _, k := range e.Params {
-			text := "`" + k.Name + "`"
-			if !explained[k] {
-				text += ": " + k.Help
+		for _, d := range e.Params {
+			text := "`" + d.Key + "`"
+			if !explained[d] {
+				text += ": " + d.Help
 			}
-			explained[k] = true
+			explained[d] = true
 			params = append(params, text)
 		}
 		return []string{"`" + string(e.Code) + "`", e.Help, strings.Join(params, "; ")}

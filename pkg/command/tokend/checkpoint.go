@@ -64,6 +64,8 @@ func run(ctx context.Context, simulated bool, operation string, pids []int) erro
 	}
 	var stderr strings.Builder
 	cmd := exec.CommandContext(ctx, self, args...)
+	// GFAAS_SIM_NOTED suppresses the driver's note that the GPU is simulated. Otherwise the note would be
+	// part of the error text.
 	cmd.Env = append(os.Environ(), "GFAAS_SIM_DIR="+simgpu.Dir(), "GFAAS_SIM_NOTED=1")
 	cmd.Stderr = &stderr
 	// A signal from the terminal must not interrupt the operation, so it has its own process group. If the

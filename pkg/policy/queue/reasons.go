@@ -32,7 +32,7 @@ var valueKeys = func() map[reason.Code]string {
 	keys := map[reason.Code]string{}
 	for _, e := range Reasons {
 		if len(e.Params) > 0 {
-			keys[e.Code] = e.Params[0].Name
+			keys[e.Code] = e.Params[0].Key
 		}
 	}
 	return keys
