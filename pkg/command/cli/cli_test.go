@@ -50,17 +50,21 @@ func (p *program) build(env *Env) *cobra.Command {
 	draw := &cobra.Command{Use: "draw", RunE: func(*cobra.Command, []string) error { p.ran = "draw"; return nil }}
 	draw.Flags().String("input", "", "")
 	draw.Flags().String("other", "", "")
-	Files(draw, "csv", "input", "other")
+	CompleteFiles(draw, "csv", "input", "other")
 	root.AddCommand(work, show, plain, draw)
 	return root
 }
 
-// execute runs the program and returns its exit status and both output streams.
+// noSignal is the argument of execute for a program that receives no signal.
+const noSignal = syscall.Signal(0)
+
+// execute runs the program as if sig had cancelled it, and returns its exit status and both output
+// streams.
 func (p *program) execute(t *testing.T, sig syscall.Signal, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	env := &Env{Prog: "tool", In: strings.NewReader(""), Out: &out, Err: &errs}
-	env.first = int32(sig)
+	env.cancelledBy = int32(sig)
 	status = env.run(t.Context(), env.Tree(p.build), args)
 	return status, out.String(), errs.String()
 }
@@ -106,18 +110,18 @@ func TestExitStatus(t *testing.T) {
 		want    int
 		message string
 	}{
-		{"nothing wrong", nil, 0, 0, ""},
+		{"no error", nil, 0, 0, ""},
 		{"any error", errors.New("broken"), 0, 1, "tool: error: broken\n"},
 		{"missing", fmt.Errorf("up: %w", &lowerError{missing: true}), 0, 4, "tool: error: up: from below\ntool: hint: do this\n"},
 		{"locked", &lowerError{locked: true}, 0, 6, "tool: error: from below\ntool: hint: do this\n"},
-		{"no claim", &lowerError{}, 0, 1, "tool: error: from below\ntool: hint: do this\n"},
-		{"late", fmt.Errorf("wait: %w", context.DeadlineExceeded), 0, 5, "tool: error: wait: context deadline exceeded\n"},
+		{"neither locked nor missing", &lowerError{}, 0, 1, "tool: error: from below\ntool: hint: do this\n"},
+		{"deadline exceeded", fmt.Errorf("wait: %w", context.DeadlineExceeded), 0, 5, "tool: error: wait: context deadline exceeded\n"},
 		{"usage", Usagef("--x %d", 3), 0, 2, "tool: error: --x 3\n"},
-		{"chosen", fmt.Errorf("plan: %w", Fail(3, "look", errors.New("no"))), 0, 3, "tool: error: plan: no\ntool: hint: look\n"},
-		{"chosen, hint from below", Fail(7, "", &lowerError{locked: true}), 0, 7, "tool: error: from below\ntool: hint: do this\n"},
-		{"silent", Exit(3), 0, 3, ""},
+		{"chosen status", fmt.Errorf("plan: %w", Fail(3, "look", errors.New("no"))), 0, 3, "tool: error: plan: no\ntool: hint: look\n"},
+		{"chosen status, hint of the cause", Fail(7, "", &lowerError{locked: true}), 0, 7, "tool: error: from below\ntool: hint: do this\n"},
+		{"status without a message", Exit(3), 0, 3, ""},
 		{"interrupted", fmt.Errorf("stop: %w", context.Canceled), syscall.SIGINT, 130, ""},
-		{"terminated, with a mess", errors.New("left over"), syscall.SIGTERM, 143, "tool: error: left over\n"},
+		{"terminated, with an error", errors.New("left over"), syscall.SIGTERM, 143, "tool: error: left over\n"},
 		{"interrupted after it was done", nil, syscall.SIGINT, 0, ""},
 		{"a child's status wins", Exit(9), syscall.SIGINT, 9, ""},
 	} {
@@ -169,7 +173,7 @@ func TestUsage(t *testing.T) {
 		{"plain -o yaml", `--output "yaml" is not offered here: expected table, json`},
 	} {
 		var p program
-		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
+		status, stdout, stderr := p.execute(t, noSignal, strings.Fields(c.args)...)
 		if status != ExitUsage || !strings.Contains(stderr, c.message) || p.ran != "" || stdout != "" {
 			t.Errorf("%s: status %d, stderr %q, ran %q; want 2 and %q", c.args, status, stderr, p.ran, c.message)
 		}
@@ -186,7 +190,7 @@ func TestHelpAndVersion(t *testing.T) {
 		{"--version", "tool version " + Version},
 	} {
 		var p program
-		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
+		status, stdout, stderr := p.execute(t, noSignal, strings.Fields(c.args)...)
 		if status != 0 || stderr != "" || !strings.Contains(stdout, c.message) || p.ran != "" {
 			t.Errorf("%q: status %d, stderr %q, stdout %q; want 0 and %q", c.args, status, stderr, stdout, c.message)
 		}
@@ -236,7 +240,7 @@ func TestErrorsInJSON(t *testing.T) {
 		{"work -o json --frob", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
 	} {
 		p := program{fail: c.fail}
-		_, _, stderr := p.execute(t, 0, strings.Fields(c.args)...)
+		_, _, stderr := p.execute(t, noSignal, strings.Fields(c.args)...)
 		var got struct {
 			Error map[string]string `json:"error"`
 		}
@@ -244,13 +248,13 @@ func TestErrorsInJSON(t *testing.T) {
 		if c.want["hint"] != "" {
 			text += "tool: hint: " + c.want["hint"] + "\n"
 		}
-		object, also := strings.CutPrefix(stderr, text)
-		if err := json.Unmarshal([]byte(object), &got); err != nil || !also || fmt.Sprint(got.Error) != fmt.Sprint(c.want) {
+		object, hasText := strings.CutPrefix(stderr, text)
+		if err := json.Unmarshal([]byte(object), &got); err != nil || !hasText || fmt.Sprint(got.Error) != fmt.Sprint(c.want) {
 			t.Errorf("%s: stderr %q, %v; want %q and %v", c.args, stderr, err, text, c.want)
 		}
 	}
 	p := program{fail: Fail(ExitNo, "", errors.New("infeasible"))}
-	if _, _, stderr := p.execute(t, 0, "work", "-o", "json"); strings.Contains(stderr, "{") {
+	if _, _, stderr := p.execute(t, noSignal, "work", "-o", "json"); strings.Contains(stderr, "{") {
 		t.Errorf("standard error with exit status 3 and -o json: got %q, want no error object", stderr)
 	}
 }
@@ -261,17 +265,17 @@ func TestFormDefaults(t *testing.T) {
 		"work": "table", "show": "yaml", "plain": "table", "work -o csv": "csv", "show -o json": "json",
 	} {
 		var p program
-		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != 0 || p.form != want {
+		if status, _, stderr := p.execute(t, noSignal, strings.Fields(args)...); status != 0 || p.form != want {
 			t.Errorf("%s: status %d, form %q, %s; want %q", args, status, p.form, stderr, want)
 		}
 	}
 }
 
 func TestSignals(t *testing.T) {
-	// Under nohup, the signal would be ignored.
-	heeded := make(chan os.Signal, 1)
-	signal.Notify(heeded, syscall.SIGHUP)
-	defer signal.Stop(heeded)
+	// Handle SIGHUP here as well: under nohup it would be ignored.
+	hangUps := make(chan os.Signal, 1)
+	signal.Notify(hangUps, syscall.SIGHUP)
+	defer signal.Stop(hangUps)
 	for _, c := range []struct {
 		send    []syscall.Signal
 		reloads bool
@@ -293,7 +297,9 @@ func TestSignals(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s == syscall.SIGHUP {
-				<-heeded // another thread may receive it later than this one sends the next signal or ends
+				// Wait until the program has received SIGHUP. The kernel may deliver it to another thread, so
+				// it could otherwise arrive after the next signal or after the end of the test.
+				<-hangUps
 			}
 		}
 		<-ctx.Done()
@@ -325,7 +331,7 @@ func TestSignalEndsStuck(t *testing.T) {
 		cancel()
 		var errs bytes.Buffer
 		env := &Env{Prog: "tool", In: strings.NewReader(""), Out: io.Discard, Err: &errs}
-		env.first = int32(syscall.SIGTERM)
+		env.cancelledBy = int32(syscall.SIGTERM)
 		status := env.run(ctx, env.Tree(build), []string{})
 		if status != 143 || returned != cleansUp || errs.Len() > 0 {
 			t.Errorf("command with clean-up %v: got status %d, returned %v, standard error %q; want status 143", cleansUp, status, returned, &errs)

@@ -42,7 +42,7 @@ func addOutput(env *Env, cmd *cobra.Command, usage string, forms []string) {
 	}
 	cmd.Annotations[outputKey] = strings.Join(forms, "|")
 	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", usage)
-	Words(cmd, "output", forms...)
+	CompleteWords(cmd, "output", forms...)
 }
 
 // outputBefore returns the output form from the arguments or, failing that, the environment. It
@@ -76,8 +76,8 @@ func (env *Env) addCommon(root *cobra.Command) {
 	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "print more details to standard error")
 	pf.BoolVar(&env.noColor, "no-color", false, "print without colours (also NO_COLOR)")
 	pf.StringVar(&env.config, "config", "", "settings `file` (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
-	Files(root, "yaml yml", "config")
-	Files(root, "", "out-file")
+	CompleteFiles(root, "yaml yml", "config")
+	CompleteFiles(root, "", "out-file")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settleFlags(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if first := cmd.Flags().Arg(0); first != "" && cmd.HasSubCommands() {

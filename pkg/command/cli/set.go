@@ -31,7 +31,7 @@ func ParameterFlags[T any](cmd *cobra.Command, parameters []policy.Parameter[T],
 		}
 		cmd.Flags().Var(&parameter[T]{p, to, text}, p.Key, usage)
 		if len(p.Values) > 0 {
-			Words(cmd, p.Key, p.Values...)
+			CompleteWords(cmd, p.Key, p.Values...)
 		}
 	}
 }

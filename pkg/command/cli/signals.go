@@ -13,7 +13,7 @@ import (
 // numbers because commands copy an Env.
 type signals struct {
 	cleansUp, reloads int32
-	first             int32 // signal that cancelled the context of catch, or 0
+	cancelledBy       int32 // signal that cancelled the context of catch, or 0
 }
 
 // grace is how long a command that does not clean up may run after a signal.
@@ -30,7 +30,7 @@ func (s *signals) CleansUp() { atomic.StoreInt32(&s.cleansUp, 1) }
 func (s *signals) Reloads() { atomic.StoreInt32(&s.reloads, 1) }
 
 // caught returns the signal that cancelled the context of catch, or 0.
-func (s *signals) caught() syscall.Signal { return syscall.Signal(atomic.LoadInt32(&s.first)) }
+func (s *signals) caught() syscall.Signal { return syscall.Signal(atomic.LoadInt32(&s.cancelledBy)) }
 
 // catch returns a context that the first SIGINT, SIGTERM or SIGHUP (a closed terminal) cancels, and a
 // function that stops the handling. It respects an ignored SIGHUP, as under nohup.
@@ -55,7 +55,7 @@ func (s *signals) catch(parent context.Context) (ctx context.Context, stop func(
 			case <-ctx.Done():
 				return
 			}
-			atomic.StoreInt32(&s.first, int32(received.(syscall.Signal)))
+			atomic.StoreInt32(&s.cancelledBy, int32(received.(syscall.Signal)))
 			return
 		}
 	}()

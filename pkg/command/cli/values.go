@@ -81,19 +81,19 @@ func rejectRoundedToZero(flags *pflag.FlagSet) {
 func Choice(cmd *cobra.Command, value *string, name, usage string, words ...string) {
 	*value = words[0]
 	cmd.Flags().Var(oneOf{value, words}, name, usage+": "+strings.Join(words, ", "))
-	Words(cmd, name, words...)
+	CompleteWords(cmd, name, words...)
 }
 
-// Files completes the named flags with file names. The extensions, such as "yaml yml", restrict the
+// CompleteFiles completes the named flags with file names. The extensions, such as "yaml yml", restrict the
 // suggestions unless they are empty.
-func Files(cmd *cobra.Command, extensions string, flags ...string) {
+func CompleteFiles(cmd *cobra.Command, extensions string, flags ...string) {
 	for _, name := range flags {
-		_ = cmd.RegisterFlagCompletionFunc(name, FileArgs(extensions))
+		_ = cmd.RegisterFlagCompletionFunc(name, CompleteFileArgs(extensions))
 	}
 }
 
-// FileArgs returns a completion of arguments with file names, as Files does for flags.
-func FileArgs(extensions string) cobra.CompletionFunc {
+// CompleteFileArgs returns a completion of arguments with file names, as CompleteFiles does for flags.
+func CompleteFileArgs(extensions string) cobra.CompletionFunc {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		if extensions == "" {
 			return nil, cobra.ShellCompDirectiveDefault
@@ -102,8 +102,8 @@ func FileArgs(extensions string) cobra.CompletionFunc {
 	}
 }
 
-// Words completes a flag with the given words. The flag may accept other values.
-func Words(cmd *cobra.Command, flag string, words ...string) {
+// CompleteWords completes a flag with the given words. The flag may accept other values.
+func CompleteWords(cmd *cobra.Command, flag string, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 

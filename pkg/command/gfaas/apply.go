@@ -53,7 +53,7 @@ instances of gfaas up with the new version, run gfaas up again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "function `file`, or - for standard input (repeatable)")
-	cli.Files(cmd, "yaml yml", "file")
+	cli.CompleteFiles(cmd, "yaml yml", "file")
 	return cmd
 }
 

@@ -46,7 +46,7 @@ slice that ends with its container, use 'gfaas run … -- docker run …' instea
 		RunE:              func(_ *cobra.Command, args []string) error { return dockerArgs(t, args[0], path) },
 	}
 	cmd.Flags().StringVar(&path, "env-file", ".env", "file that gfaas register wrote, with the slice's secret (ignored if GFAAS_SECRET is set)")
-	cli.Files(cmd, "env", "env-file")
+	cli.CompleteFiles(cmd, "env", "env-file")
 	return cmd
 }
 

@@ -65,15 +65,15 @@ registrations. Register the plan again before Docker starts the instances.`,
   gfaas register plan.json --node gpu-3
   docker compose up -d`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "`name` of this machine in the plan (default: the plan's only node)")
 	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default if there is no NVIDIA driver)")
-	cli.Words(cmd, "gpu", "sim")
+	cli.CompleteWords(cmd, "gpu", "sim")
 	f.StringVar(&o.envFile, "env-file", ".env", "file to write the settings for the manifest to")
-	cli.Files(cmd, "env", "env-file")
+	cli.CompleteFiles(cmd, "env", "env-file")
 	f.BoolVar(&o.prune, "prune", false, "unregister instances that are not in the plan")
 	f.BoolVar(&o.overcommit, "overcommit", false, "accept memory limits that sum to more than the memory of their GPU")
 	return cmd

@@ -65,7 +65,7 @@ gateway runs.`,
   # Replay a trace through the gateway of another machine
   gfaas replay trace.csv --url http://admin:secret@gpu1:8080`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("csv"),
+		ValidArgsFunction: cli.CompleteFileArgs("csv"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
@@ -75,7 +75,7 @@ gateway runs.`,
 	f.StringVar(&o.url, "url", "", "gateway, like `http://user:password@host:8080` (default: the one in the run directory)")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit for each whole answer")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random times within a minute, for traces with counts per minute")
-	cli.Files(cmd, "", "body")
+	cli.CompleteFiles(cmd, "", "body")
 	t.env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	cli.Meaning(cmd, cli.ExitNo, "the gateway rejected a call")
 	return cmd

@@ -158,7 +158,7 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&o.gpu, "gpu", "", "GPU: a number, a UUID or its beginning, MIG-UUID, sim, or sim:1 for the second simulated GPU (default: the GPU in CUDA_VISIBLE_DEVICES or 0; sim if there is no NVIDIA driver)")
-	cli.Words(cmd, "gpu", "sim")
+	cli.CompleteWords(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors (SMs), in percent")
 	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
 	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB`, beyond which allocations fail (default no limit)")

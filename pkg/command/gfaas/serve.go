@@ -152,13 +152,13 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringVar(&o.record, "record", "", "`file` for a record of all events and decisions, overwritten at each start (JSON lines, for gfaas-sim replay)")
 	f.Var((*parking)(&o.Park), "park", "for functions with gpu_mem, park the GPU memory of idle instances on the host: with swap (the value of --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
-	cli.Words(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
+	cli.CompleteWords(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	f.BoolVar(&o.Keep, "keep", false, "leave instances running on exit")
-	cli.Files(cmd, "sock", "socket")
-	cli.Files(cmd, "", "auth")
-	cli.Files(cmd, "csv", "costs", "profile")
-	cli.Files(cmd, "jsonl", "record")
-	cli.Words(cmd, "gpu", "sim")
+	cli.CompleteFiles(cmd, "sock", "socket")
+	cli.CompleteFiles(cmd, "", "auth")
+	cli.CompleteFiles(cmd, "csv", "costs", "profile")
+	cli.CompleteFiles(cmd, "jsonl", "record")
+	cli.CompleteWords(cmd, "gpu", "sim")
 	cli.Keys(cmd, "set", cli.ParameterKeys(queue.Parameters())...)
 	return cmd
 }

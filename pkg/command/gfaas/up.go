@@ -78,13 +78,13 @@ minutes, it gives up with exit status 6.`,
   # Plan for 100 requests per second, and start the result
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json | gfaas up -`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "`name` of this machine in the plan (default: the plan's only node)")
 	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default if there is no NVIDIA driver)")
-	cli.Words(cmd, "gpu", "sim")
+	cli.CompleteWords(cmd, "gpu", "sim")
 	f.IntVar(&o.parallel, "parallel", 8, "number of instances to start at a time")
 	f.BoolVar(&o.prune, "prune", false, "stop instances that are not in the plan")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the steps without performing them")

@@ -24,7 +24,7 @@ is 1.`,
 		Example: `  # check a request from another program before it is sent
   gfaas-kerneld import list ops.json | gfaas-kerneld check -`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(_ *cobra.Command, args []string) error { return check(env, args[0]) },
 	}
 }

@@ -39,7 +39,7 @@ replace the objects or bytes that the request names for these buffers.`,
   PORT=8080 gfaas-kerneld function request.json
   curl -d '' http://127.0.0.1:8080/`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	clientFlag(cmd, &o.client)

@@ -62,7 +62,7 @@ of them, and the exit status is 3.`,
 		Example: `  # convert and run; the objects must be stored as mlp/NAME
   gfaas-kerneld import list perceptron.json --prefix mlp/ | gfaas-kerneld run -`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := cli.Load(env, args[0], func(r io.Reader, name string) (*kgraph.Request, error) { return lower.List(r, name, prefix) })
 			return emit(env, r, err)
@@ -103,7 +103,7 @@ arg_nodes, a type of unknown size, and contradictions within a file or between f
 		Example: `  # write request.json, and store the parameters as m/NAME
   gfaas-kerneld import tvm graph.json --launch launch.json --module k.ptx --params m.params --prefix m/ --out-file request.json`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, *socket, args[0]) },
 	}
 	f := cmd.Flags()
@@ -112,9 +112,9 @@ arg_nodes, a type of unknown size, and contradictions within a file or between f
 	f.StringVar(&o.params, "params", "", "file with parameters to store as objects")
 	f.StringVar(&o.prefix, "prefix", "", "prefix of the keys of objects, like model/")
 	clientFlag(cmd, &o.client)
-	cli.Files(cmd, "json", "launch")
-	cli.Files(cmd, "ptx", "module")
-	cli.Files(cmd, "params", "params")
+	cli.CompleteFiles(cmd, "json", "launch")
+	cli.CompleteFiles(cmd, "ptx", "module")
+	cli.CompleteFiles(cmd, "params", "params")
 	return cmd
 }
 

@@ -49,7 +49,7 @@ with this key, it is replaced. With -, the data is read from standard input.`,
 		Example: `  # store the weights that a request reads
   gfaas-kerneld put mlp/W1 W1.bin`,
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: cli.FileArgs(""),
+		ValidArgsFunction: cli.CompleteFileArgs(""),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
 		if err := checkKey(args[0]); err != nil {
 			return err
@@ -125,7 +125,7 @@ requests.`,
 		Example: `  # print an output of a request as 32-bit floats
   gfaas-kerneld get vec/y | od -t f4`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: cli.FileArgs(""),
+		ValidArgsFunction: cli.CompleteFileArgs(""),
 	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
 		if err := checkKey(args[0]); err != nil {
 			return err

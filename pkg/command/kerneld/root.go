@@ -62,7 +62,7 @@ All objects are then lost.`,
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", kerneld.Socket(cli.RunDir()),
 		"socket of the daemon (kernel.sock) or of one client (kernel-NAME.sock); its folder is the run directory")
-	cli.Files(root, "sock", "socket")
+	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
 	root.AddCommand(newRun(env, at), newPut(env, at), newGet(env, at), newLs(env, at), newRm(env, at), newStats(env, at), newCheck(env), newImport(env, at), newFunction(env, at))

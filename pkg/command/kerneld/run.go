@@ -63,7 +63,7 @@ linked before the kernels ran.`,
   # run a request that another command writes
   gfaas-kerneld import list ops.json | gfaas-kerneld run -`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
 	}
 	clientFlag(cmd, &o.client)

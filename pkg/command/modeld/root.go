@@ -73,7 +73,7 @@ if it is smaller), new tenants and the sizes of tenants; all other settings need
 	}
 	root.PersistentFlags().StringVar(&t.socket, "socket", filepath.Join(cli.RunDir(), "model.sock"),
 		"socket of the daemon (model.sock) or of one tenant (model-TENANT.sock); its folder is the run directory")
-	cli.Files(root, "sock", "socket")
+	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	root.AddCommand(newPut(t), newGet(t), newList(t), newStat(t), newRemove(t))
 	cli.UsesDaemons(root)

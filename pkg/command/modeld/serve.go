@@ -46,7 +46,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.capacity, o.staging = 8*gpu.GiB, 64*gpu.MiB
 	f.StringVar(&o.gpu, "gpu", "", "GPU for the models: a number, a UUID, or sim for the simulated GPU (default: the GPU in CUDA_VISIBLE_DEVICES, or 0; sim if there is no NVIDIA driver)")
-	cli.Words(cmd, "gpu", "0", "sim")
+	cli.CompleteWords(cmd, "gpu", "0", "sim")
 	cli.Memory(f, &o.capacity, "capacity", "limit on the GPU memory of all models together")
 	f.TextVar(&o.staging, "staging", o.staging, "pinned host memory for loading models")
 	f.StringVar(&o.models, "models", "", "folder of models that can be requested without gfaas-modeld put, as NAME for NAME.safetensors")

@@ -28,7 +28,7 @@ type currentOptions struct {
 func (c *currentOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&c.path, "current", "", "running plan to start from (JSON), which is changed as little as possible")
-	cli.Files(cmd, "json", "current")
+	cli.CompleteFiles(cmd, "json", "current")
 	f.IntVar(&c.moves, "max-moves", 0, "maximum number of running instances to move to other places, if that serves more demand or frees a GPU; needs --current")
 	f.IntVar(&c.threshold, "restructure", maxrect.DefaultThreshold,
 		"when an instance has stopped, rebuild the list of free rectangles of its GPU if the list has more entries than this; needs --current")

@@ -26,7 +26,7 @@ formats, they are listed.`,
   # List the instances that stop
   gfaas-place diff running.json plan.json -o csv | grep ^stop,`,
 		Args:              cobra.ExactArgs(2),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 	}
 	env.Outputs(cmd, "table", "json", "jsonl", "csv")
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return runDiff(env, args[0], args[1]) }

@@ -57,15 +57,15 @@ func newExportKind(env *cli.Env, k manifest.Kind) *cobra.Command {
 		Long:              k.Long,
 		Example:           k.Example,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(_ *cobra.Command, args []string) error { return o.run(args[0]) },
 	}
 	o.files.functionsFlag(cmd, "images, commands and environments")
 	cmd.Flags().StringVar(&o.files.inventory, "inventory", "", "inventory of GPUs with their UUIDs (CSV)")
-	cli.Files(cmd, "csv", "inventory")
+	cli.CompleteFiles(cmd, "csv", "inventory")
 	if k.Simulates {
 		cmd.Flags().StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan")
-		cli.Words(cmd, "gpu", "sim")
+		cli.CompleteWords(cmd, "gpu", "sim")
 	}
 	if k.Flags != nil {
 		k.Flags(cmd.Flags(), &o.options)

@@ -30,13 +30,13 @@ func (i *inputs) flags(cmd *cobra.Command) {
 	f.StringVar(&i.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib, and optionally uuid,model,sms,used_mem_mib)")
 	f.DurationVar(&i.slo, "slo", 0, "p95 latency objective, like `100ms`, of functions without an objective in the demand and in --functions")
 	f.StringVar(&i.model, gpumodel.Flag, "", "GPU model of the GPUs for which --inventory has no model; profile rows of other models are ignored (default the only model in the profile)")
-	cli.Files(cmd, "csv", "profile", "demand", "inventory")
+	cli.CompleteFiles(cmd, "csv", "profile", "demand", "inventory")
 }
 
 // functionsFlag adds --functions, for commands that need more than a function's name.
 func (i *inputs) functionsFlag(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVar(&i.functions, "functions", "", "function file (YAML) with "+what)
-	cli.Files(cmd, "yaml yml", "functions")
+	cli.CompleteFiles(cmd, "yaml yml", "functions")
 }
 
 // load reads the files into the fields of the planner's input. A field is nil if its file was not

@@ -60,7 +60,7 @@ completes at least one packing. The same items and seed give the same output, un
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.items, "items", "", "items to pack (CSV: id,quota,sm_pct,mem_mib,count)")
-	cli.Files(cmd, "csv", "items")
+	cli.CompleteFiles(cmd, "csv", "items")
 	f.StringVar(&o.bin, "bin", "1x100", "width and height of each bin, `QUOTAxSM`")
 	cli.Memory(f, &o.mem, "bin-mem", "memory of each bin, like `16GiB` (default no limit)")
 	f.DurationVar(&o.limit, "time-limit", 100*time.Millisecond, "time limit for improving the packing")

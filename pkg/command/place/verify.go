@@ -41,7 +41,7 @@ If the plan is valid, the command prints nothing (with -o json, a result with "o
 true). Otherwise, it prints all violations, and the exit status is 3.`,
 		Example:           "  # Check a plan against its inputs\n  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 	}
 	files.flags(cmd)
 	files.functionsFlag(cmd, "objectives, GPUs, memory and models")

@@ -93,7 +93,7 @@ func loadFlags(cmd *cobra.Command, o *load.Options, spec *string, precision floa
 	f.Float64Var(&o.Precision, "precision", precision, "required precision of the throughput, as a fraction; 0 measures for exactly --duration")
 	f.StringVar(spec, "load", "closed:8", "load: closed:N (requests in progress), poisson:RPS (requests per second) or max")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the random times of a poisson load")
-	cli.Words(cmd, "load", "closed:", "poisson:", "max")
+	cli.CompleteWords(cmd, "load", "closed:", "poisson:", "max")
 }
 
 // checkLoad validates --slo and the flags of loadFlags, and parses the load into the options.

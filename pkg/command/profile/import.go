@@ -65,7 +65,7 @@ func newImport(env *cli.Env) *cobra.Command {
   gfaas-profile import --from perf-analyzer b8.csv --function resnet --sm 50 --quota 1 --batch 8 \
       --slo 69ms --append profile.csv`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs(""),
+		ValidArgsFunction: cli.CompleteFileArgs(""),
 		RunE:              func(_ *cobra.Command, args []string) error { return o.run(env, args[0]) },
 	}
 	f := cmd.Flags()
@@ -77,8 +77,8 @@ func newImport(env *cli.Env) *cobra.Command {
 	f.StringVar(&o.gpu, "gpu", "", "model of the GPU")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective (default none)")
 	f.StringVar(&o.append, "append", "", "profile to append the row to")
-	cli.Words(cmd, "from", names...)
-	cli.Files(cmd, "csv", "append")
+	cli.CompleteWords(cmd, "from", names...)
+	cli.CompleteFiles(cmd, "csv", "append")
 	env.Outputs(cmd, "csv", "table", "json")
 	cli.Meaning(cmd, cli.ExitNo, "no load in the report meets --slo")
 	return cmd

@@ -114,9 +114,9 @@ func newLoad(env *cli.Env) *cobra.Command {
 	f.StringArrayVarP(&o.headers, "header", "H", nil, "header of the requests, 'K: V' (repeatable)")
 	f.StringVar(&o.bodyPath, "body", "", "file with the body of a request, - for standard input (default depends on the contract)")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for a complete answer")
-	cli.Words(cmd, "method", http.MethodGet, http.MethodPost, http.MethodPut)
-	cli.Files(cmd, "xml", "junit")
-	cli.Files(cmd, "", "body")
+	cli.CompleteWords(cmd, "method", http.MethodGet, http.MethodPost, http.MethodPut)
+	cli.CompleteFiles(cmd, "xml", "junit")
+	cli.CompleteFiles(cmd, "", "body")
 	env.Outputs(cmd, "table", "csv", "json")
 	cli.Meaning(cmd, cli.ExitNo, "a condition of --fail-if holds")
 	return cmd

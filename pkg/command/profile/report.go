@@ -63,7 +63,7 @@ func newReport(env *cli.Env) *cobra.Command {
   # Show plans for a demand
   gfaas-profile report profile.csv --demand resnet=250,bert=40 --gpu-mem 16GiB`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("csv"),
+		ValidArgsFunction: cli.CompleteFileArgs("csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.outlook.path = args[0]
 			return o.run(env, cmd)
@@ -75,8 +75,8 @@ func newReport(env *cli.Env) *cobra.Command {
 	f.StringVar(&o.trials, "trials", "", "trials of the goodput search to draw (CSV, from gfaas-profile run --trials-out)")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 69ms (default none)")
 	o.outlook.flags(cmd)
-	cli.Files(cmd, "csv", "demand", "trials")
-	cli.Files(cmd, "yaml yml", "functions")
+	cli.CompleteFiles(cmd, "csv", "demand", "trials")
+	cli.CompleteFiles(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "html")
 	return cmd
 }

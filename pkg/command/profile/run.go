@@ -207,7 +207,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 		Long:              runLong,
 		Example:           runExample,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("yaml yml"),
+		ValidArgsFunction: cli.CompleteFileArgs("yaml yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.path = args[0]
 			return o.run(cmd.Context())
@@ -237,11 +237,11 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.BoolVar(&o.Goodput, "goodput", true, "measure goodput_rps and idle_p95_ms of functions with a p95 objective")
 	f.StringVar(&o.bodyPath, "body", "", "file with the body of one request, - for standard input (default depends on the contract)")
 	f.StringVar(&o.function, "function", "", "function to measure, if the file has several")
-	cli.Words(cmd, "search", search.Names()...)
-	cli.Words(cmd, "gpu", "sim")
-	cli.Files(cmd, "csv", "resume", "baseline", "trials-out")
-	cli.Files(cmd, "xml", "junit")
-	cli.Files(cmd, "", "body")
+	cli.CompleteWords(cmd, "search", search.Names()...)
+	cli.CompleteWords(cmd, "gpu", "sim")
+	cli.CompleteFiles(cmd, "csv", "resume", "baseline", "trials-out")
+	cli.CompleteFiles(cmd, "xml", "junit")
+	cli.CompleteFiles(cmd, "", "body")
 	env.Outputs(cmd, "csv", "table", "json")
 	cli.Meaning(cmd, cli.ExitNo, "a check failed: a condition of --fail-if holds, the results are worse than --baseline, or no configuration meets the objective of --search")
 	cli.Meaning(cmd, cli.ExitPartial, "interrupted, with rows in a file; --resume continues the run")

@@ -93,8 +93,8 @@ func newSearch(env *cli.Env) *cobra.Command {
 	f.Var(floats(&o.only.SMPct), "sm", "SM shares to consider, in percent (default all in the profile)")
 	f.Var(floats(&o.only.Quota), "quota", "quotas to consider, as fractions (default all in the profile)")
 	f.Var(ints(&o.only.Batch), "batch", "batch sizes to consider (default all in the profile)")
-	cli.Words(cmd, "search", search.Names()...)
-	cli.Files(cmd, "csv", "table")
+	cli.CompleteWords(cmd, "search", search.Names()...)
+	cli.CompleteFiles(cmd, "csv", "table")
 	env.Outputs(cmd, "table", "json")
 	cli.Meaning(cmd, cli.ExitNo, "no configuration meets the objective")
 	return cmd

@@ -100,9 +100,9 @@ of the whole cluster that was requested at one time.`,
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU")
 	cli.ParameterFlags(cmd, parameters, &o.dilu)
 	f.StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")
-	cli.Words(cmd, "scheduler", online.Names()...)
-	cli.Files(cmd, "csv", "events", "inventory")
-	cli.Files(cmd, "jsonl", "trace-out")
+	cli.CompleteWords(cmd, "scheduler", online.Names()...)
+	cli.CompleteFiles(cmd, "csv", "events", "inventory")
+	cli.CompleteFiles(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "csv")
 	cli.Meaning(cmd, cli.ExitNo, "an instance was rejected")
 	return cmd

@@ -40,7 +40,7 @@ type generated struct {
 
 func (g *generated) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.costsOut, "costs-out", "", "write the costs of the functions to this file (CSV)")
-	cli.Files(cmd, "csv", "costs-out")
+	cli.CompleteFiles(cmd, "csv", "costs-out")
 	seedFlag(cmd, &g.seed)
 }
 

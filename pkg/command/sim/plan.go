@@ -81,7 +81,7 @@ of a server only as far as the profile includes it.`,
   # Draw the latencies under bursty arrivals and random routing
   gfaas-sim plan plan.json --profile profile.csv --demand demand.csv --pattern gamma --cv 2 --routing random -o html --out-file plan.html`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("json"),
+		ValidArgsFunction: cli.CompleteFileArgs("json"),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
@@ -97,8 +97,8 @@ of a server only as far as the profile includes it.`,
 	f.Float64Var(&o.CV, "cv", o.CV, "for gamma: standard deviation of the gaps divided by their mean")
 	f.DurationVar(&o.duration, "duration", 10*time.Minute, "minimum simulated time; it is extended until each function has 10,000 requests, or one of them has a million")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals and the routing")
-	cli.Files(cmd, "csv", "profile", "demand", "inventory", "trace")
-	cli.Files(cmd, "yaml yml", "functions")
+	cli.CompleteFiles(cmd, "csv", "profile", "demand", "inventory", "trace")
+	cli.CompleteFiles(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "json", "csv", "html")
 	cli.Meaning(cmd, cli.ExitNo, "a function misses its objective")
 	return cmd

@@ -89,7 +89,7 @@ invocations, they are at most half a percent off.`,
 	o.flags(cmd)
 	cli.Choice(cmd, &o.policy, "policy", "queueing policy", queue.Names()...)
 	cmd.Flags().StringVar(&o.traceOut, "trace-out", "", "write each decision with its reason to this file (JSON lines)")
-	cli.Files(cmd, "jsonl", "trace-out")
+	cli.CompleteFiles(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	cli.Meaning(cmd, cli.ExitNo, "an invocation was rejected, because its function is larger than a GPU")
 	return cmd

@@ -34,7 +34,7 @@ of the functions, gfaas-sim queue and compare show the results of other policies
   # Convert a record to a trace
   gfaas-sim replay record.jsonl --as-trace > trace.csv`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.FileArgs("jsonl"),
+		ValidArgsFunction: cli.CompleteFileArgs("jsonl"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if asTrace {
 				return printTrace(env, args[0])

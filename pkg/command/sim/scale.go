@@ -81,8 +81,8 @@ has no requests.`,
 	f.DurationVar(&o.slo, "slo", 0, "latency objective: lazy and eager start the smallest configuration whose p95 meets it (0: none)")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the scaler or its estimator, like `out=20` (repeatable)")
 	f.StringVar(&o.traceOut, "trace-out", "", "write each action with its reason to this file (JSON lines)")
-	cli.Files(cmd, "csv", "rps", "profile")
-	cli.Files(cmd, "jsonl", "trace-out")
+	cli.CompleteFiles(cmd, "csv", "rps", "profile")
+	cli.CompleteFiles(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	return cmd
 }

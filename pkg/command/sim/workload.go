@@ -48,7 +48,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.IntVar(&o.pool, "pool", residency.Unlimited, "limit on the number of instances on each GPU, idle and running; -1 means no limit")
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy or the simulator, like `t=10s` (repeatable)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random arrival times within a minute, for a trace with counts per minute")
-	cli.Files(cmd, "csv", "functions", "trace")
+	cli.CompleteFiles(cmd, "csv", "functions", "trace")
 	cli.Keys(cmd, "set", cli.ParameterKeys(parameters)...)
 }
 

@@ -83,9 +83,9 @@ once; all other settings need a restart.`,
 	root.PersistentFlags().StringVar(&o.socket, "socket", filepath.Join(cli.RunDir(), "token.sock"),
 		"socket for commands; its folder is the run directory")
 	o.flags(root.Flags())
-	cli.Files(root, "sock", "socket")
-	cli.Words(root, "policy", policy.Names()...)
-	cli.Words(root, "mps", "auto", "off")
+	cli.CompleteFiles(root, "sock", "socket")
+	cli.CompleteWords(root, "policy", policy.Names()...)
+	cli.CompleteWords(root, "mps", "auto", "off")
 	root.AddCommand(newStatus(env, &o.socket), newCheckpoint())
 	cli.UsesDaemons(root)
 	return root
