@@ -23,6 +23,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
 
+// allLines is the value of ports.LogOptions.Tail for the whole log.
+const allLines = -1
+
 func start(t *testing.T, dir string) *os.File {
 	t.Helper()
 	keeper, err := logstest.Keeper()
@@ -58,15 +61,15 @@ func TestKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = pipe.Close()
-	if got := text(t, dir, ports.LogOptions{Tail: -1, Follow: true}); got != "first\nsecond\nthird\n" {
+	if got := text(t, dir, ports.LogOptions{Tail: allLines, Follow: true}); got != "first\nsecond\nthird\n" {
 		t.Errorf("followed log: got %q, want the three lines", got)
 	}
-	logs.Settle(t.Context(), dir)
+	logs.AwaitWritten(t.Context(), dir)
 	// A later keeper appends to the log.
 	pipe = start(t, dir)
 	_, _ = pipe.WriteString("fourth")
 	_ = pipe.Close()
-	logs.Settle(t.Context(), dir)
+	logs.AwaitWritten(t.Context(), dir)
 	if got := text(t, dir, ports.LogOptions{Tail: 2}); got != "third\nfourth\n" {
 		t.Errorf("last two lines: got %q, want the third and the fourth", got)
 	}
@@ -83,7 +86,7 @@ func TestKeeper(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("folder of a removed log: got %v, want none", err)
 	}
-	if got := text(t, dir, ports.LogOptions{Tail: -1}); got != "" {
+	if got := text(t, dir, ports.LogOptions{Tail: allLines}); got != "" {
 		t.Errorf("log that does not exist: got %q, want nothing", got)
 	}
 }
@@ -97,7 +100,9 @@ func TestOneKeeper(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) { // Start waits for the first keeper to end
+	// Start waits for some seconds for the first keeper to end, and then fails. In synctest, the
+	// seconds pass at once.
+	synctest.Test(t, func(t *testing.T) {
 		if second, err := logs.Start(t.Context(), keeper, dir); err == nil || !strings.Contains(err.Error(), "another instance") {
 			_ = second.Close()
 			t.Errorf("a second keeper: %v", err)
@@ -106,16 +111,16 @@ func TestOneKeeper(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
-	foreign := t.TempDir()
-	if err := os.Chmod(foreign, 0o777); err != nil {
+	writableByAll := t.TempDir()
+	if err := os.Chmod(writableByAll, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	linked := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(t.TempDir(), linked); err != nil {
 		t.Fatal(err)
 	}
-	file := t.TempDir()
-	if err := os.Symlink("/dev/null", filepath.Join(file, "current")); err != nil {
+	linkedLog := t.TempDir()
+	if err := os.Symlink("/dev/null", filepath.Join(linkedLog, "current")); err != nil {
 		t.Fatal(err)
 	}
 	self, err := logstest.Keeper()
@@ -126,13 +131,13 @@ func TestStartErrors(t *testing.T) {
 		keeper []string
 		dir    string
 	}{
-		"no folder":      {self, "/dev/null/log"},
-		"others' folder": {self, foreign},
-		"others' above":  {self, filepath.Join(foreign, "f-0")},
-		"a link":         {self, linked},
-		"a link above":   {self, filepath.Join(linked, "f-0")},
-		"a linked file":  {self, file},
-		"no keeper":      {[]string{"/nowhere"}, t.TempDir()},
+		"no folder":                           {self, "/dev/null/log"},
+		"writable by all":                     {self, writableByAll},
+		"in a folder that is writable by all": {self, filepath.Join(writableByAll, "f-0")},
+		"a link to a folder":                  {self, linked},
+		"in a linked folder":                  {self, filepath.Join(linked, "f-0")},
+		"a link as the log":                   {self, linkedLog},
+		"keeper that does not exist":          {[]string{"/nowhere"}, t.TempDir()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if pipe, err := logs.Start(t.Context(), c.keeper, c.dir); err == nil {

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	pause = 10 * time.Millisecond
-	// settling is how long a keeper may take to write the remaining output after the last
+	lockPollInterval = 10 * time.Millisecond
+	// writeTimeout is how long AwaitWritten lets a keeper take to write the remaining output after the last
 	// process has closed the pipe.
-	settling = time.Second
-	// handover is how long Start waits for the keeper of the instance's previous run to
+	writeTimeout = time.Second
+	// lockTimeout is how long Start waits for the keeper of the instance's previous run to
 	// end.
-	handover = 10 * time.Second
+	lockTimeout = 10 * time.Second
 )
 
 // Start starts a keeper for the log in a folder and returns the pipe to print to. The
@@ -66,7 +66,7 @@ func Start(ctx context.Context, keeper []string, dir string) (pipe *os.File, err
 	return in, nil
 }
 
-// acquireLog acquires the log's lock, waiting up to handover, and checks that the log is
+// acquireLog acquires the log's lock, waiting up to lockTimeout, and checks that the log is
 // writable.
 func acquireLog(ctx context.Context, dir string) (*os.File, error) {
 	root, err := open(dir)
@@ -78,7 +78,7 @@ func acquireLog(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := await(ctx, handover, func() bool { return lockfile.Flock(lock) == nil })
+	held := await(ctx, lockTimeout, func() bool { return lockfile.Flock(lock) == nil })
 	if !held {
 		err = errors.New("another instance writes to it")
 	} else if w := (&writer{root: root}); err == nil {
@@ -93,15 +93,15 @@ func acquireLog(ctx context.Context, dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// Settle waits up to settling for the keeper to write the output of an ended instance.
-// Children of the instance may keep the pipe open for longer.
-func Settle(ctx context.Context, dir string) {
+// AwaitWritten waits until the keeper of an ended instance has written all output and has ended, but
+// at most writeTimeout, because children of the instance may keep the pipe open for longer.
+func AwaitWritten(ctx context.Context, dir string) {
 	root, err := open(dir)
 	if err != nil {
 		return
 	}
 	defer root.Close()
-	await(ctx, settling, func() bool { return !hasKeeper(root) })
+	await(ctx, writeTimeout, func() bool { return !hasKeeper(root) })
 }
 
 // hasKeeper reports whether a log has a keeper.
@@ -119,7 +119,7 @@ func hasKeeper(root *os.Root) bool {
 func await(ctx context.Context, patience time.Duration, done func() bool) bool {
 	late := time.NewTimer(patience)
 	defer late.Stop()
-	tick := time.NewTicker(pause)
+	tick := time.NewTicker(lockPollInterval)
 	defer tick.Stop()
 	for !done() {
 		select {

@@ -287,7 +287,7 @@ func (r *Runtime) socket() string {
 // log is complete.
 func (r *Runtime) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
 	if state, err := r.State(ctx, h); err == nil && !state.Running && !o.Follow {
-		logs.Settle(ctx, h.LogPath)
+		logs.AwaitWritten(ctx, h.LogPath)
 	}
 	return logs.Read(ctx, h.LogPath, o)
 }

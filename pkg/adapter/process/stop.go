@@ -69,7 +69,7 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	if h.LogPath == "" {
 		return nil
 	}
-	logs.Settle(context.WithoutCancel(ctx), h.LogPath)
+	logs.AwaitWritten(context.WithoutCancel(ctx), h.LogPath)
 	return logs.Remove(h.LogPath)
 }
 

@@ -85,7 +85,7 @@ func TestFaultedInstanceIsReplaced(t *testing.T) {
 			w.do("POST", "/function/g", "x")
 			s.report("f.1", nil)
 			w.until("the faulted instance is replaced", func() bool {
-				return fmt.Sprint(w.servers()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]"
+				return fmt.Sprint(w.startedIDs()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]"
 			})
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" {
 				t.Errorf("got %+v; want status 200, Gfaas-Instance f.3", a)
@@ -117,14 +117,14 @@ func TestFaultedInstanceOfUp(t *testing.T) {
 				}
 			})
 			w.apply(f)
-			w.up("f-0", f)
-			w.until("f-0 is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+			w.gfaasUp("f-0", f)
+			w.until("f-0 is adopted", func() bool { return fmt.Sprint(w.startedIDs()) == "[f-0]" })
 			before := w.record("f-0")
 			s.report("f-0", func(f *wire.InstanceFault) { f.After = "other" })
 			if tt.again {
 				w.until("f-0 runs again", func() bool {
 					r := w.record("f-0")
-					return r.Restarts == 1 && r.State == instance.Ready && r.Handle != before.Handle && fmt.Sprint(w.servers()) == "[f-0]" &&
+					return r.Restarts == 1 && r.State == instance.Ready && r.Handle != before.Handle && fmt.Sprint(w.startedIDs()) == "[f-0]" &&
 						w.Status().Instances[0].State != "faulted"
 				})
 			} else {

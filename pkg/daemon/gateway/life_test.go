@@ -20,20 +20,23 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// up starts an instance in the same way as gfaas up.
-func (w *world) up(id string, f function.Function) instance.Record {
+// gfaasUp starts an instance in the same way as gfaas up, as if it were part of a plan.
+func (w *world) gfaasUp(id string, f function.Function) instance.Record {
 	w.t.Helper()
-	return w.upFor(id, f, 0)
+	return w.gfaasUpOn(id, f, noRate, "sim")
 }
 
-// upFor is like up, for an instance with a planned rate of rps.
-func (w *world) upFor(id string, f function.Function, rps float64) instance.Record {
+// gfaasUpWithRate is like gfaasUp, for an instance with a planned rate.
+func (w *world) gfaasUpWithRate(id string, f function.Function, plannedRPS float64) instance.Record {
 	w.t.Helper()
-	return w.upOn(id, f, rps, "sim")
+	return w.gfaasUpOn(id, f, plannedRPS, "sim")
 }
 
-// upOn is like upFor, for an instance on the given GPUs.
-func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string) instance.Record {
+// noRate is the planned rate of an instance for which the plan has none.
+const noRate = 0
+
+// gfaasUpOn is like gfaasUpWithRate, for an instance on the given GPUs.
+func (w *world) gfaasUpOn(id string, f function.Function, plannedRPS float64, gpus ...string) instance.Record {
 	w.t.Helper()
 	ctx := context.Background()
 	l := w.launcher()
@@ -41,7 +44,7 @@ func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string
 	if err := w.catalog.Reserve(ctx, instance.Record{ID: id, Function: f.Name, GPUs: gpus, Slice: slice, State: instance.Starting}); err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: gpus, Slice: slice, RPS: rps})
+	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: gpus, Slice: slice, RPS: plannedRPS})
 	if err == nil {
 		err = w.catalog.Update(ctx, r)
 	}
@@ -54,8 +57,8 @@ func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string
 	return r
 }
 
-// servers returns the IDs of the started instances that the gateway knows, in order.
-func (w *world) servers() []string {
+// startedIDs returns the IDs of the started instances that the gateway knows, in order.
+func (w *world) startedIDs() []string {
 	var ids []string
 	for _, i := range w.Status().Instances {
 		if i.State != "starting" {
@@ -75,12 +78,12 @@ func TestInstancesOfUp(t *testing.T) {
 	if got := own.header.Get("Gfaas-Instance"); got != "f.1" {
 		t.Fatalf("got Gfaas-Instance %q, want f.1", got)
 	}
-	w.up("f-0", f)
-	w.until("f-0 is adopted", func() bool { return slices.Contains(w.servers(), "f-0") })
+	w.gfaasUp("f-0", f)
+	w.until("f-0 is adopted", func() bool { return slices.Contains(w.startedIDs(), "f-0") })
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" {
 		t.Errorf("got %+v; want Gfaas-Instance f-0", a)
 	}
-	w.until("the gateway's own idle instance is stopped", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+	w.until("the gateway's own idle instance is stopped", func() bool { return fmt.Sprint(w.startedIDs()) == "[f-0]" })
 	w.close()
 	if running := w.runtime.Running(); fmt.Sprint(running) != "[f-0]" {
 		t.Errorf("%v run after the gateway's end, want [f-0]", running)
@@ -100,9 +103,9 @@ func TestPlannedInstancesTakeCallsFirst(t *testing.T) {
 		func(c *Config) { c.Concurrency = 1 })
 	f := fn("f")
 	w.apply(f, fn("g"))
-	w.upFor("f-0", f, 10)
-	w.upFor("f-1", f, 40)
-	w.until("both instances are adopted", func() bool { return len(w.servers()) == 2 })
+	w.gfaasUpWithRate("f-0", f, 10)
+	w.gfaasUpWithRate("f-1", f, 40)
+	w.until("both instances are adopted", func() bool { return len(w.startedIDs()) == 2 })
 	if rps := w.Status().Functions[0].PlannedRPS; rps == nil || *rps != 50 {
 		t.Errorf("got a planned rate of %v, want 50", rps)
 	}
@@ -223,7 +226,7 @@ func TestAdoption(t *testing.T) {
 	w.close()
 	// A gateway that was killed during two starts leaves these records: one instance has
 	// a process, the other has none yet.
-	half := w.up("f.7", f)
+	half := w.gfaasUp("f.7", f)
 	half.State, half.Owner = instance.Starting, instance.Gateway
 	if err := w.catalog.Update(context.Background(), half); err != nil {
 		t.Fatal(err)
@@ -261,7 +264,7 @@ func TestAdoptionBeforeMin(t *testing.T) {
 	w.close()
 	w.runtime.Kill("f.2", 1)
 	w.open()
-	w.until("f.3 replaces the dead instance", func() bool { return fmt.Sprint(w.servers()) == "[f.1 f.3]" && ready() })
+	w.until("f.3 replaces the dead instance", func() bool { return fmt.Sprint(w.startedIDs()) == "[f.1 f.3]" && ready() })
 	w.apply(fn("g"))
 	if id := w.do("POST", "/function/g", "").header.Get("Gfaas-Instance"); id != "g.4" {
 		t.Errorf("the next instance is %s, want g.4", id)
@@ -269,7 +272,7 @@ func TestAdoptionBeforeMin(t *testing.T) {
 	w.cfg.Keep = false
 	w.close()
 	w.open()
-	w.until("three instances are adopted or started", func() bool { return len(w.servers()) == 3 })
+	w.until("three instances are adopted or started", func() bool { return len(w.startedIDs()) == 3 })
 }
 
 // silent is a Starter whose first Adopt calls fail, as if the runtime did not answer.
@@ -295,13 +298,13 @@ func TestAdoptionIsRetried(t *testing.T) {
 	w.apply(f, g)
 	w.do("POST", "/function/f", "x")
 	w.until("the record of f.1 is ready", func() bool { return w.record("f.1").State == instance.Ready })
-	w.up("g-0", g)
+	w.gfaasUp("g-0", g)
 	w.close()
 	s := &silent{Starter: w.cfg.Starter}
 	s.times.Store(2) // one failure per instance
 	w.cfg.Keep, w.cfg.Starter = false, s
 	w.open()
-	w.until("f.1 and g-0 are adopted", func() bool { return fmt.Sprint(slices.Sorted(slices.Values(w.servers()))) == "[f.1 g-0]" })
+	w.until("f.1 and g-0 are adopted", func() bool { return fmt.Sprint(slices.Sorted(slices.Values(w.startedIDs()))) == "[f.1 g-0]" })
 	for name, id := range map[string]string{"f": "f.1", "g": "g-0"} {
 		if a := w.do("POST", "/function/"+name, "x"); a.header.Get("Gfaas-Instance") != id || a.header.Get("Gfaas-Start") != "gpu-warm" {
 			t.Errorf("got %+v; want Gfaas-Instance %v, Gfaas-Start gpu-warm", a, id)
@@ -460,8 +463,8 @@ func TestScale(t *testing.T) {
 		t.Errorf("got %d instances, want at most 3", most)
 	}
 	w.until("the instance beyond scale.min is stopped", func() bool { return w.Status().Functions[0].Instances == 2 })
-	w.runtime.Kill(w.servers()[0], 1)
-	w.until("the dead instance is replaced", func() bool { return len(w.servers()) == 2 && len(w.runtime.Running()) == 2 })
+	w.runtime.Kill(w.startedIDs()[0], 1)
+	w.until("the dead instance is replaced", func() bool { return len(w.startedIDs()) == 2 && len(w.runtime.Running()) == 2 })
 }
 
 // TestInflight checks that an instance runs several calls concurrently as long as no

@@ -236,7 +236,7 @@ func TestMemoryGrows(t *testing.T) {
 	w.apply(of("a", 0), of("b", 400))
 	w.answers("a")
 	w.answers("b")
-	both := func() bool { return fmt.Sprint(w.servers()) == "[a.1 b.2]" }
+	both := func() bool { return fmt.Sprint(w.startedIDs()) == "[a.1 b.2]" }
 	w.until("a.1 and b.2 run", both)
 	counts := func(mib float64) func() bool {
 		return func() bool {
@@ -258,7 +258,7 @@ func TestMemoryGrows(t *testing.T) {
 	on.grow("a.1", 524)
 	w.until("a counts with 624 MiB, and the GPU is full", counts(624))
 	on.set(200)
-	w.until("one instance is stopped to make room for other programs", func() bool { return len(w.servers()) == 1 })
+	w.until("one instance is stopped to make room for other programs", func() bool { return len(w.startedIDs()) == 1 })
 }
 
 // TestMemoryOfOthers checks that the status shows the memory of other programs, and calls
@@ -320,13 +320,13 @@ func TestBusyInstancesMakeNoRoom(t *testing.T) {
 	}
 	release <- struct{}{}
 	calls.Wait()
-	w.until("a.1 is stopped, and b.2 runs", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
+	w.until("a.1 is stopped, and b.2 runs", func() bool { return fmt.Sprint(w.startedIDs()) == "[b.2]" })
 
 	w.apply(fn("b", func(f *function.Function) { f.GPUMem = a.GPUMem; f.Env = map[string]string{"X": "1"} })) // the changed definition stops the old instance
-	w.until("no instance runs", func() bool { return len(w.servers()) == 0 })
+	w.until("no instance runs", func() bool { return len(w.startedIDs()) == 0 })
 	on.hold("a-0", "a")
-	w.up("a-0", a)
-	w.until("a-0 is adopted", func() bool { return fmt.Sprint(w.servers()) == "[a-0]" })
+	w.gfaasUp("a-0", a)
+	w.until("a-0 is adopted", func() bool { return fmt.Sprint(w.startedIDs()) == "[a-0]" })
 	w.until("the status counts the context of a-0", func() bool { return *w.Status().GPUs[0].MemUsedMiB == 750 })
 	call("b", "b.3")
 	w.until("a call of b is queued", func() bool { return queuedCalls(w, "b") == 1 })
@@ -362,7 +362,7 @@ func TestMemoryParked(t *testing.T) {
 		w.answers(name)
 	}
 	w.until("at most three instances run", func() bool {
-		n := len(w.servers())
+		n := len(w.startedIDs())
 		return n <= 3
 	})
 	if n := on.failures(); n > 0 {

@@ -34,13 +34,14 @@ func TestRecordReplays(t *testing.T) {
 			}, func(c *Config) {
 				c.Policy.Policy, c.Record, c.GPUs = policy, &text, []GPU{{Name: "sim", Mem: 4 << 30}, {Name: "sim:1", Mem: 4 << 30}}
 				c.Policy.Options.Penalty = 3
-				c.Set = map[string]string{"penalty": "3"}
+				c.Set = map[string]string{"penalty": "3"} // written to the record, so that replayed sets the same penalty
 			})
 			f := fn("a", func(f *function.Function) { f.Scale.Idle, f.GPUMem = 5*time.Millisecond, gpu.GiB })
 			w.apply(f, fn("b", func(f *function.Function) { f.Scale.Min, f.GPUMem, f.Inflight = 1, gpu.GiB, 2 }), fn("c", func(f *function.Function) { f.GPUMem = 3 * gpu.GiB }))
-			w.upFor("a-0", f, 70)
-			w.up("a-1", f)
-			w.until("a-0 and a-1 are adopted", func() bool { return slices.Contains(w.servers(), "a-0") && slices.Contains(w.servers(), "a-1") })
+			const plannedRPS = 70
+			w.gfaasUpWithRate("a-0", f, plannedRPS)
+			w.gfaasUp("a-1", f)
+			w.until("a-0 and a-1 are adopted", func() bool { return slices.Contains(w.startedIDs(), "a-0") && slices.Contains(w.startedIDs(), "a-1") })
 			for i := range 8 {
 				steps.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(i), 1))

@@ -46,22 +46,24 @@ func TestRestart(t *testing.T) {
 	f := fn("f", func(f *function.Function) { f.Restart = "on-failure" })
 	g := fn("g", func(f *function.Function) { f.Restart = "no" })
 	w.apply(f, g)
-	w.up("f-0", f)
-	w.up("f-1", f)
-	w.up("g-0", g)
-	w.until("three instances are adopted", func() bool { return len(w.servers()) == 3 })
+	w.gfaasUp("f-0", f)
+	w.gfaasUp("f-1", f)
+	w.gfaasUp("g-0", g)
+	w.until("three instances are adopted", func() bool { return len(w.startedIDs()) == 3 })
 	before := w.record("f-0")
 	for _, id := range []string{"f-0", "g-0"} {
 		w.runtime.Kill(id, 3)
 	}
 	w.runtime.Kill("f-1", 3)
-	w.until("the gateway has noticed the end of f-1", func() bool { return !slices.Contains(w.servers(), "f-1") })
+	w.until("the gateway has noticed the end of f-1", func() bool { return !slices.Contains(w.startedIDs(), "f-1") })
 	// Stop the instance as gfaas down does. If the gateway was faster, it runs again by
 	// now.
 	if err := errors.Join(w.launcher().Stop(context.Background(), instance.Record{ID: "f-1"}), w.catalog.Forget(context.Background(), "f-1")); err != nil {
 		t.Fatal(err)
 	}
-	w.until("f-0 runs again", func() bool { return fmt.Sprint(w.runtime.Running()) == "[f-0]" && slices.Contains(w.servers(), "f-0") })
+	w.until("f-0 runs again", func() bool {
+		return fmt.Sprint(w.runtime.Running()) == "[f-0]" && slices.Contains(w.startedIDs(), "f-0")
+	})
 	if r := w.record("f-0"); r.Restarts != 1 || r.State != instance.Ready || r.Slice != before.Slice || r.Handle == before.Handle || r.Owner != "" {
 		t.Errorf("got %+v; want state ready, one restart, a new handle and the same slice", r)
 	}
@@ -78,7 +80,7 @@ func TestRestart(t *testing.T) {
 	w.close()
 	w.runtime.Kill("f-0", 0)
 	w.open()
-	w.until("f-0 runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").Restarts == 2 })
+	w.until("f-0 runs again", func() bool { return slices.Contains(w.startedIDs(), "f-0") && w.record("f-0").Restarts == 2 })
 }
 
 // TestFailedRestartIsRetried checks that the gateway retries a failed restart, and
@@ -89,8 +91,8 @@ func TestFailedRestartIsRetried(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), nil)
 	f := fn("f", func(f *function.Function) { f.Restart = "always" })
 	w.apply(f)
-	w.up("f-0", f)
-	w.until("one instance is adopted", func() bool { return len(w.servers()) == 1 })
+	w.gfaasUp("f-0", f)
+	w.until("one instance is adopted", func() bool { return len(w.startedIDs()) == 1 })
 	broken := fn("f", func(f *function.Function) { f.Restart, f.Env = "always", map[string]string{"PROBE_EXIT": "3"} })
 	w.apply(broken)
 	w.runtime.Kill("f-0", 1)
@@ -101,7 +103,7 @@ func TestFailedRestartIsRetried(t *testing.T) {
 	}
 	w.open()
 	w.apply(f)
-	w.until("f-0 runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").State == instance.Ready })
+	w.until("f-0 runs again", func() bool { return slices.Contains(w.startedIDs(), "f-0") && w.record("f-0").State == instance.Ready })
 }
 
 // TestOwnInstanceIsReplaced checks that if an instance of the gateway itself ends, a new
@@ -114,7 +116,9 @@ func TestOwnInstanceIsReplaced(t *testing.T) {
 	w.do("POST", "/function/g", "x")
 	w.runtime.Kill("f.1", 3)
 	w.runtime.Kill("g.2", 3)
-	w.until("f.3 replaces the ended instance", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" && fmt.Sprint(w.runtime.Running()) == "[f.3]" })
+	w.until("f.3 replaces the ended instance", func() bool {
+		return fmt.Sprint(w.startedIDs()) == "[f.3]" && fmt.Sprint(w.runtime.Running()) == "[f.3]"
+	})
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.3" || a.header.Get("Gfaas-Start") != "gpu-warm" {
 		t.Errorf("got %+v; want Gfaas-Instance f.3, Gfaas-Start gpu-warm", a)
 	}
@@ -166,7 +170,7 @@ func TestPauseAfterEarlyEnd(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Log = log.logger() })
 	w.apply(fn("f", func(f *function.Function) { f.Scale.Min = 1 }))
 	w.until("scale.min has its instance", func() bool {
-		return fmt.Sprint(w.servers()) == "[f.1]" && len(w.runtime.Running()) == 1 && w.Status().Instances[0].State == "idle"
+		return fmt.Sprint(w.startedIDs()) == "[f.1]" && len(w.runtime.Running()) == 1 && w.Status().Instances[0].State == "idle"
 	})
 	w.runtime.Kill("f.1", 3)
 	w.until("the gateway has noticed the end", func() bool {
@@ -176,7 +180,7 @@ func TestPauseAfterEarlyEnd(t *testing.T) {
 		t.Errorf("got %+v; want status 200, Gfaas-Instance f.2", a)
 	}
 	w.runtime.Kill("f.2", 3)
-	w.until("f.3 is the instance of scale.min", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" })
+	w.until("f.3 is the instance of scale.min", func() bool { return fmt.Sprint(w.startedIDs()) == "[f.3]" })
 	if n := log.count("an instance ended soon after its start"); n != 2 || log.count("in=2s") != 1 {
 		t.Errorf("got %d pauses, want 2, the second one of 2 s", n)
 	}

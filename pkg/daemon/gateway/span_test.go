@@ -32,8 +32,8 @@ func TestFunctionOnSeveralGPUs(t *testing.T) {
 	if a := w.do("POST", "/system/scale-function/f", `{"replicas":1}`); a.status != 400 || !strings.Contains(a.body, "spans 2 GPUs") {
 		t.Errorf(`got %+v; want status 400, a body with "spans 2 GPUs"`, a)
 	}
-	w.up("f-0", f)
-	w.until("the planned instance is adopted", func() bool { return len(w.servers()) == 1 })
+	w.gfaasUp("f-0", f)
+	w.until("the planned instance is adopted", func() bool { return len(w.startedIDs()) == 1 })
 	var calls sync.WaitGroup
 	for range 2 {
 		calls.Go(func() {
@@ -47,7 +47,7 @@ func TestFunctionOnSeveralGPUs(t *testing.T) {
 	close(release)
 	calls.Wait()
 	w.runtime.Kill("f-0", 1)
-	w.until("no instance runs", func() bool { return len(w.servers()) == 0 })
+	w.until("no instance runs", func() bool { return len(w.startedIDs()) == 0 })
 	checkRefusal(t, w.do("POST", "/function/f", "x"), 502, refusal.StartFailed)
 	if a := w.do("POST", "/function/g", "x"); a.status != 200 {
 		t.Errorf("another function: got %+v; want status 200", a)
@@ -84,8 +84,8 @@ func TestSpanMemory(t *testing.T) {
 			release <- struct{}{}
 			release <- struct{}{}
 			calls.Wait()
-			w.upOn("f-0", f, 0, "sim", "sim:1")
-			w.until("only f-0 runs", func() bool { return slices.Equal(w.servers(), []string{"f-0"}) })
+			w.gfaasUpOn("f-0", f, noRate, "sim", "sim:1")
+			w.until("only f-0 runs", func() bool { return slices.Equal(w.startedIDs(), []string{"f-0"}) })
 			call("f/wait", "f-0")
 			<-began
 			for _, g := range w.Status().GPUs {

@@ -431,7 +431,7 @@ func TestFailingStartsBesideOneThatRuns(t *testing.T) {
 			f := ver("f", "1")
 			l.apply(f)
 			if c.planned {
-				l.up("f-0", f)
+				l.gfaasUp("f-0", f)
 				time.Sleep(time.Millisecond)
 			}
 			first := l.call("f", 20*time.Second)
@@ -608,8 +608,8 @@ func TestCancelledStarts(t *testing.T) {
 	}
 }
 
-// up starts a planned instance, as gfaas up does.
-func (l *lab) up(id string, f function.Function) {
+// gfaasUp starts a planned instance, as gfaas up does.
+func (l *lab) gfaasUp(id string, f function.Function) {
 	l.t.Helper()
 	r, err := l.starter.Start(context.Background(), f, instance.Placement{ID: id, GPUs: []string{l.cfg.GPUs[0].Name}, RPS: 1000})
 	if err := errors.Join(err, l.catalog.Reserve(context.Background(), r)); err != nil {
@@ -694,7 +694,7 @@ func TestNewVersionStartsFresh(t *testing.T) {
 			answers(l)
 		}},
 		{"restarts of a plan's", ver("f", "1", always), ver("f", "2", always), behavior{}, func(l *lab) {
-			l.up("f-0", ver("f", "1"))
+			l.gfaasUp("f-0", ver("f", "1"))
 			l.starter.become("f 1", behavior{fails: true})
 			l.starter.kill("f-0")
 			time.Sleep(40 * time.Second) // pauses of 1, 2, 4, 8 and 16 s have ended, the pause of 32 s has begun

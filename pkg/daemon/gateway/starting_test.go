@@ -150,13 +150,13 @@ func TestStartingElsewhereMemory(t *testing.T) {
 	w.answers("b")
 	r := w.reserve("c-0", "c", 10*gpu.GiB, "sim")
 	w.until("the gateway knows the start of c-0", w.starting("c-0"))
-	w.until("a is stopped, and b.2 runs", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
+	w.until("a is stopped, and b.2 runs", func() bool { return fmt.Sprint(w.startedIDs()) == "[b.2]" })
 	var calls sync.WaitGroup
 	calls.Go(func() { w.answers("a") })
 	w.until("a call of a is queued", func() bool { return queuedCalls(w, "a") == 1 })
 	w.answers("b") // fits on the GPU together with c-0
 	w.starts(r, c)
-	w.until("b.2 and c-0 run", func() bool { return fmt.Sprint(w.servers()) == "[b.2 c-0]" })
+	w.until("b.2 and c-0 run", func() bool { return fmt.Sprint(w.startedIDs()) == "[b.2 c-0]" })
 	w.answers("c")
 	if queuedCalls(w, "a") != 1 {
 		t.Errorf("queued calls of a, which does not fit: got %d, want 1", queuedCalls(w, "a"))
@@ -209,8 +209,8 @@ func TestStartingAgain(t *testing.T) {
 		}
 		f := fn("f", func(f *function.Function) { f.Restart = "always" })
 		w.apply(f)
-		w.up("f-0", f)
-		w.until("f-0 is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+		w.gfaasUp("f-0", f)
+		w.until("f-0 is adopted", func() bool { return fmt.Sprint(w.startedIDs()) == "[f-0]" })
 		loads.Store(true)
 		w.runtime.Kill("f-0", 1)
 		w.until("the gateway restarts f-0", w.starting("f-0"))
