@@ -25,7 +25,7 @@ func TestReplayNeedsMemoryFields(t *testing.T) {
 	var text bytes.Buffer
 	text.WriteString(strings.Replace(header, `"policy":"fcfs"`, `"policy":"gfaas"`, 1))
 	spec := func(mem, need int64) queue.Function {
-		return queue.Function{Warm: time.Millisecond, Cold: time.Second, Mem: mem, Need: need, Weight: 1}
+		return queue.Function{Warm: time.Millisecond, Cold: time.Second, Mem: mem, MeasuredMem: need, Weight: 1}
 	}
 	for step, events := range [][]queue.Event{
 		{&queue.GPUSet{Slots: 4, Mem: 10}, &queue.FunctionSet{Function: f, Spec: spec(1, 0)},

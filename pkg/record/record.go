@@ -238,13 +238,13 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 }
 
 func specOf(f *queue.Function) *Spec {
-	return &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.Need, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
+	return &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.MeasuredMem, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
 }
 
 // function returns the queue.Function with the given name.
 func (s *Spec) function(name string) queue.Function {
 	return queue.Function{Name: name, Warm: time.Duration(s.WarmMS), Cold: time.Duration(s.ColdMS), Load: time.Duration(s.LoadMS),
-		Mem: s.Mem, Need: s.Need, Weight: s.Weight, Tenant: s.Tenant, Queue: s.Queue, Inflight: s.Inflight, Min: s.Min, Max: s.Max,
+		Mem: s.Mem, MeasuredMem: s.Need, Weight: s.Weight, Tenant: s.Tenant, Queue: s.Queue, Inflight: s.Inflight, Min: s.Min, Max: s.Max,
 		Slice: s.Slice, Idle: time.Duration(s.IdleMS)}
 }
 

@@ -715,7 +715,7 @@ func TestNewVersionStartsFresh(t *testing.T) {
 		}, func(l *lab) {
 			l.calls.Wait()
 			f := l.dispatcher.Function("f").Info()
-			if spec := f.Spec; f.Contract != "" || spec.Need != spec.Mem || spec.Warm != 100*time.Millisecond || spec.Cold != 2100*time.Millisecond || spec.Load != 200*time.Millisecond {
+			if spec := f.Spec; f.Contract != "" || spec.MeasuredMem != spec.Mem || spec.Warm != 100*time.Millisecond || spec.Cold != 2100*time.Millisecond || spec.Load != 200*time.Millisecond {
 				l.t.Errorf("got %+v, contract %q; want no contract, and costs without measurements of the old version", spec, f.Contract)
 			}
 			answers(l)

@@ -6,8 +6,8 @@ import "slices"
 // batch takes the whole queue of the function whose invocation is the oldest. Orders do not see
 // the members of a batch, because they left the queue together.
 type batches struct {
-	queues     []batch // by slot
-	continuing []int32 // slots that continue with their batch at this instant
+	queues     []batch // by the index of the instance
+	continuing []int32 // instances that continue with their batch at this instant
 }
 
 type batch struct {
@@ -15,20 +15,20 @@ type batch struct {
 	remaining     []member
 }
 
-// scheduleNext reports whether the batch of a slot continues after an invocation has ended, and
-// schedules the slot for dispatcher.continueBatches. It returns false if the instance is lost.
-func (b *batches) scheduleNext(slot int32, lost bool) bool {
-	if lost || int(slot) >= len(b.queues) || len(b.queues[slot].remaining) == 0 {
+// scheduleNext reports whether the batch of an instance continues after an invocation has ended, and
+// schedules the instance for dispatcher.continueBatches. It returns false if the instance is lost.
+func (b *batches) scheduleNext(instance int32, lost bool) bool {
+	if lost || int(instance) >= len(b.queues) || len(b.queues[instance].remaining) == 0 {
 		return false
 	}
-	b.continuing = append(b.continuing, slot)
+	b.continuing = append(b.continuing, instance)
 	return true
 }
 
 // fill moves the remaining queue of a function into the batch of an instance.
-func (b *batches) fill(slot, function, gpu int32, queues *waiting) {
-	b.queues = grown(b.queues, int(slot)+1)
-	q := &b.queues[slot]
+func (b *batches) fill(instance, function, gpu int32, queues *waiting) {
+	b.queues = grown(b.queues, int(instance)+1)
+	q := &b.queues[instance]
 	q.function, q.gpu, q.remaining = function, gpu, q.remaining[:0]
 	for queues.queues[function].len > 0 {
 		q.remaining = append(q.remaining, queues.pop(function))

@@ -46,34 +46,34 @@ func (d *dispatcher) start(c *choice, at residency.Place, actions []Action) []Ac
 	if c.reason.Waiting == 0 {
 		c.reason.Waiting, c.reason.InFlight = q.len, q.inFlight
 	}
-	slot, room := d.pool.Begin(c.function, at)
+	instance, room := d.pool.Begin(c.function, at)
 	actions = append(d.appendChanges(actions, ""), Action{})
 	a := &actions[len(actions)-1]
 	a.Kind, a.Start, a.FalseMiss, a.Function, a.GPU = Run, at.Start, c.falseMiss, c.function, at.GPU
 	a.Expected, a.Reason = d.pool.Duration(c.function, at.Start), c.reason
 	if d.prefetch && at.Start == residency.GPUWarm {
-		a.Expected += max(d.pool.Ready(slot)-d.now, 0)
+		a.Expected += max(d.pool.Ready(instance)-d.now, 0)
 	}
-	return d.dispatch(slot, room, actions)
+	return d.dispatch(instance, room, actions)
 }
 
 // dispatch pops an invocation of the function in the last action, and completes that action. If
 // there is no room, it removes the action from the list and holds it until there is.
-func (d *dispatcher) dispatch(slot int32, room bool, actions []Action) []Action {
+func (d *dispatcher) dispatch(instance int32, room bool, actions []Action) []Action {
 	a := &actions[len(actions)-1]
 	f := a.Function
 	m := d.order.pop(f)
-	a.Instance, a.ID, a.Arrived = d.pool.Instance(slot), m.id, m.at
+	a.Instance, a.ID, a.Arrived = d.pool.Instance(instance), m.id, m.at
 	d.queues.queues[f].inFlight++
-	r := d.runs.add(run{member: m, function: f, gpu: a.GPU, slot: slot, waitsForRoom: !room,
+	r := d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: instance, waitsForRoom: !room,
 		started: d.now, expectedEnd: d.now + a.Expected, warm: d.pool.Duration(f, residency.GPUWarm)})
-	if !room || d.pool.IsStarting(slot) {
+	if !room || d.pool.IsStarting(instance) {
 		fresh := d.timeouts.freshDeadline(m.id)
 		r.expires, r.startingCounted = fresh.at, fresh.starting
 		d.starts.begun(f)
 	}
 	if d.batches != nil {
-		d.batches.fill(slot, f, a.GPU, d.queues)
+		d.batches.fill(instance, f, a.GPU, d.queues)
 	}
 	if !room {
 		d.held.add(a)
@@ -87,15 +87,15 @@ func (d *dispatcher) dispatch(slot int32, room bool, actions []Action) []Action 
 // join adds invocations of a function to its running instances with spare capacity.
 func (d *dispatcher) join(f int32, actions []Action) []Action {
 	for q := &d.queues.queues[f]; q.len > 0; {
-		slot, spare := d.pool.Spare(f)
+		instance, spare := d.pool.Spare(f)
 		if !spare {
 			break
 		}
 		d.include(f)
-		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(slot),
+		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(instance),
 			Expected: d.functions[f].Warm, Reason: Reason{Code: joinsInstance, Waiting: q.len, InFlight: q.inFlight}})
-		d.pool.Join(slot)
-		actions = d.dispatch(slot, true, actions)
+		d.pool.Join(instance)
+		actions = d.dispatch(instance, true, actions)
 	}
 	return actions
 }
@@ -124,7 +124,7 @@ func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
 			if held {
 				d.unhold(m.id)
 			}
-			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(p.slot), Instance: d.pool.Instance(p.slot),
+			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: d.pool.GPU(p.instance), Instance: d.pool.Instance(p.instance),
 				Expected: p.duration, Reason: Reason{Code: plannedFirst, Waiting: q.len, InFlight: d.plans.inFlight(f)}}
 			if held {
 				a.Reason.Waiting++
@@ -133,10 +133,10 @@ func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
 				m = d.pop(f)
 			}
 			a.ID, a.Arrived = m.id, m.at
-			expected := p.duration * time.Duration(d.runs.count(p.slot)+1) // concurrent invocations share the instance
-			d.runs.add(run{member: m, function: f, gpu: a.GPU, slot: p.slot, planned: true, started: d.now, expectedEnd: d.now + expected, warm: p.duration})
+			expected := p.duration * time.Duration(d.runs.count(p.instance)+1) // concurrent invocations share the instance
+			d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: p.instance, planned: true, started: d.now, expectedEnd: d.now + expected, warm: p.duration})
 			d.plans.running[f]++
-			d.pool.Join(p.slot)
+			d.pool.Join(p.instance)
 			actions = append(actions, a)
 		}
 		d.update(f)
@@ -146,23 +146,23 @@ func (d *dispatcher) dispatchPlanned(actions []Action) []Action {
 
 // continueBatches starts the next invocation of each batch that scheduleNext scheduled.
 func (d *dispatcher) continueBatches(actions []Action) []Action {
-	for _, slot := range d.batches.continuing {
-		b := &d.batches.queues[slot]
-		if len(b.remaining) == 0 || d.pool.IsLost(slot) || d.pool.Obsolete(slot) { // the rest was cancelled, or the instance was lost
-			d.pool.End(slot, d.now)
+	for _, instance := range d.batches.continuing {
+		b := &d.batches.queues[instance]
+		if len(b.remaining) == 0 || d.pool.IsLost(instance) || d.pool.Obsolete(instance) { // the rest was cancelled, or the instance was lost
+			d.pool.End(instance, d.now)
 			d.order.freed(b.function, b.gpu)
-			d.dissolveBatch(slot)
+			d.dissolveBatch(instance)
 			actions = d.appendChanges(actions, "")
 			continue
 		}
 		first := b.remaining[0]
 		b.remaining = b.remaining[1:]
 		q, warm := &d.queues.queues[b.function], d.functions[b.function].Warm
-		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: b.function, GPU: b.gpu, Instance: d.pool.Instance(slot),
+		actions = append(actions, Action{Kind: Run, Start: residency.GPUWarm, Function: b.function, GPU: b.gpu, Instance: d.pool.Instance(instance),
 			ID: first.id, Arrived: first.at, Expected: warm,
 			Reason: Reason{Code: nextInBatch, Waiting: int32(len(b.remaining)) + 1, InFlight: q.inFlight}})
 		q.inFlight++
-		d.runs.add(run{member: first, function: b.function, gpu: b.gpu, slot: slot,
+		d.runs.add(run{member: first, function: b.function, gpu: b.gpu, instance: instance,
 			started: d.now, expectedEnd: d.now + warm, warm: warm})
 	}
 	d.batches.continuing = d.batches.continuing[:0]
@@ -171,11 +171,11 @@ func (d *dispatcher) continueBatches(actions []Action) []Action {
 
 // dissolveBatch returns the remaining invocations of an instance's batch to their queue. The
 // instance is idle or lost.
-func (d *dispatcher) dissolveBatch(slot int32) {
-	if d.batches == nil || int(slot) >= len(d.batches.queues) {
+func (d *dispatcher) dissolveBatch(instance int32) {
+	if d.batches == nil || int(instance) >= len(d.batches.queues) {
 		return
 	}
-	b := &d.batches.queues[slot]
+	b := &d.batches.queues[instance]
 	remaining := slices.Clone(b.remaining)
 	b.remaining = b.remaining[:0]
 	for _, m := range remaining {
@@ -191,7 +191,7 @@ func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Ac
 		return actions
 	}
 	executed := x.Executed
-	if n := d.runs.count(r.slot); n > 1 {
+	if n := d.runs.count(r.instance); n > 1 {
 		executed /= time.Duration(n) // concurrent invocations share the slot's time
 	}
 	d.endRun(r, executed)
@@ -199,23 +199,23 @@ func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Ac
 		d.plans.measured(r, executed)
 	}
 	f := r.function
-	switch isStarting := d.pool.IsStarting(r.slot); {
+	switch isStarting := d.pool.IsStarting(r.instance); {
 	case failed != nil && failed.Starting:
 		if isStarting {
-			d.startFailed(r.slot, failed.OutOfMemory) // before other invocations use its room
+			d.startFailed(r.instance, failed.OutOfMemory) // before other invocations use its room
 		}
-		d.pool.Lost(r.slot)
+		d.pool.Lost(r.instance)
 	case isStarting && failed == nil:
 		d.starts.succeeded(f)
 	}
-	if d.batches != nil && d.batches.scheduleNext(r.slot, d.pool.IsLost(r.slot) || d.pool.Obsolete(r.slot)) {
+	if d.batches != nil && d.batches.scheduleNext(r.instance, d.pool.IsLost(r.instance) || d.pool.Obsolete(r.instance)) {
 		d.pool.Trim(r.gpu)
 	} else {
-		d.pool.End(r.slot, d.now)
+		d.pool.End(r.instance, d.now)
 		if !r.planned {
 			d.order.freed(f, r.gpu)
 		}
-		d.dissolveBatch(r.slot)
+		d.dissolveBatch(r.instance)
 	}
 	if failed != nil && failed.Requeue {
 		expires := r.deadline()
@@ -230,13 +230,13 @@ func (d *dispatcher) finish(x *Execution, failed *Failed, actions []Action) []Ac
 	return actions
 }
 
-// startFailed counts the failed start of the instance in a slot, unless evictions can free the
+// startFailed counts the failed start of an instance, unless evictions can free the
 // memory that it lacked.
-func (d *dispatcher) startFailed(slot int32, outOfMemory bool) {
-	if outOfMemory && d.pool.RaiseLeastMem(slot) {
+func (d *dispatcher) startFailed(instance int32, outOfMemory bool) {
+	if outOfMemory && d.pool.RaiseLeastMem(instance) {
 		return
 	}
-	if d.starts.failed(d.pool.Function(slot)) {
+	if d.starts.failed(d.pool.Function(instance)) {
 		d.recheck = true
 	}
 }
@@ -268,15 +268,15 @@ func (d *dispatcher) requeueOrReject(f int32, m member, expires deadline) {
 
 // requeueFrom returns the invocations that wait on an instance, for room or for its start, to
 // their queue.
-func (d *dispatcher) requeueFrom(slot int32) {
-	for n := d.pool.Run(slot); n != none; n = d.pool.Run(slot) {
+func (d *dispatcher) requeueFrom(instance int32) {
+	for n := d.pool.Run(instance); n != none; n = d.pool.Run(instance) {
 		r := d.runs.entries[n]
 		d.endRun(&d.runs.entries[n], 0)
 		d.held.remove(r.id)
 		d.order.freed(r.function, r.gpu)
 		d.requeueOrReject(r.function, r.member, r.deadline())
 	}
-	d.dissolveBatch(slot)
+	d.dissolveBatch(instance)
 }
 
 // listWaiting returns the waiting invocations of a function: those in its queue, oldest first, then
@@ -316,9 +316,9 @@ func (d *dispatcher) unhold(id int64) bool {
 	}
 	r := d.runs.find(a.Instance, a.ID)
 	d.endRun(r, 0)
-	d.pool.Withdraw(r.slot)
+	d.pool.Withdraw(r.instance)
 	d.order.freed(a.Function, r.gpu)
-	d.dissolveBatch(r.slot)
+	d.dissolveBatch(r.instance)
 	d.update(a.Function)
 	return true
 }
@@ -354,23 +354,23 @@ func (d *dispatcher) convertChanges(actions []Action, code reason.Code) []Action
 			d.order.moved(c.Function, c.GPU)
 			a := Action{Function: c.Function, GPU: c.GPU, Instance: c.Instance, Reason: Reason{Code: code}}
 			switch c.Verb {
-			case residency.Removed:
-				d.plans.remove(c.Function, c.Slot)
+			case residency.ToRemove:
+				d.plans.remove(c.Function, c.Index)
 				a.Kind = Remove
-			case residency.Cancelled:
-				d.requeueFrom(c.Slot)
+			case residency.ToCancel:
+				d.requeueFrom(c.Index)
 				if a.Kind = Remove; code == d.evictReason {
 					a.Reason.Code = functionChanged
 				}
-			case residency.Offloaded:
+			case residency.ToOffload:
 				a.Kind = Offload
-			case residency.Started:
+			case residency.ToStart:
 				a.Kind, a.Reason.Code = Start, belowMinimum
-			case residency.Bumped:
-				d.requeueFrom(c.Slot)
+			case residency.ToRequeue:
+				d.requeueFrom(c.Index)
 				continue
-			case residency.Placed:
-				a = d.runHeld(c.Slot)
+			case residency.ToBegin:
+				a = d.runHeld(c.Index)
 			}
 			actions = append(actions, a)
 		}

@@ -131,8 +131,8 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 func (e *engine) apply(events []Event, actions []Action) []Action {
 	ev := events[0]
 	if lost, ok := ev.(*Lost); ok {
-		if slot := e.pool.Slot(lost.Instance); slot >= 0 && e.pool.IsStopping(slot) {
-			return e.instanceStopped(slot, actions)
+		if instance := e.pool.Index(lost.Instance); instance >= 0 && e.pool.IsStopping(instance) {
+			return e.instanceStopped(instance, actions)
 		}
 	}
 	e.unadvanced = true
@@ -149,8 +149,8 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 		}
 		return e.appendChanges(actions, "")
 	case *Started:
-		if r := e.runs.find(ev.Instance, ev.ID); r != nil && e.pool.IsStarting(r.slot) {
-			e.pool.Started(r.slot, e.now)
+		if r := e.runs.find(ev.Instance, ev.ID); r != nil && e.pool.IsStarting(r.instance) {
+			e.pool.Started(r.instance, e.now)
 			e.starts.succeeded(r.function)
 		}
 	case *Used:
@@ -166,7 +166,7 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 	case *Learned:
 		if e.known(ev.Function) {
 			f := e.functions[ev.Function]
-			f.Warm, f.Cold, f.Load, f.Need = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load, ev.Spec.Need
+			f.Warm, f.Cold, f.Load, f.MeasuredMem = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load, ev.Spec.MeasuredMem
 			return e.setFunction(ev.Function, f, actions)
 		}
 	case *FunctionRemoved:
@@ -219,12 +219,12 @@ func (e *engine) arrived(ev *Arrived, actions []Action) []Action {
 // prefetchFor starts to move the memory of an idle instance back to its GPU, if there is room
 // (MQFQ-Sticky, section 4.3).
 func (e *engine) prefetchFor(f int32, actions []Action) []Action {
-	slot, ok := e.pool.Prefetch(f, e.now+e.functions[f].Load)
+	instance, ok := e.pool.Prefetch(f, e.now+e.functions[f].Load)
 	actions = e.appendChanges(actions, "")
 	if ok {
-		gpu := e.pool.GPU(slot)
+		gpu := e.pool.GPU(instance)
 		e.order.moved(f, gpu)
-		actions = append(actions, Action{Kind: Prefetch, Function: f, GPU: gpu, Instance: e.pool.Instance(slot),
+		actions = append(actions, Action{Kind: Prefetch, Function: f, GPU: gpu, Instance: e.pool.Instance(instance),
 			Reason: Reason{Code: queueActive}})
 	}
 	return actions
@@ -246,46 +246,46 @@ func (e *engine) adopt(ev *Adopted, actions []Action) []Action {
 		return actions
 	}
 	found := residency.Found{Resident: ev.To == residency.GPUWarm, Pinned: ev.Pinned, Starting: ev.Pinned && ev.Starting, Mem: ev.Mem}
-	slot, ok := e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, found, e.now)
+	instance, ok := e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, found, e.now)
 	switch {
 	case ok && found.Starting: // held invocations need not start another instance
 		actions = e.appendChanges(actions, "")
 		e.pool.BumpStarts(ev.Function)
 	case ok && ev.Pinned:
-		e.plans.add(ev.Function, slot, ev.Warm)
+		e.plans.add(ev.Function, instance, ev.Warm)
 	}
 	return e.instanceChanged(ev.Function, ev.GPU, actions)
 }
 
 // applyToInstance applies an event about an instance: Ready, Lost, Moved or Measured.
 func (e *engine) applyToInstance(id residency.ID, ev Event, actions []Action) []Action {
-	slot := e.pool.Slot(id)
-	if slot < 0 {
+	instance := e.pool.Index(id)
+	if instance < 0 {
 		return actions
 	}
-	f, gpu := e.pool.Function(slot), e.pool.GPU(slot)
+	f, gpu := e.pool.Function(instance), e.pool.GPU(instance)
 	switch ev := ev.(type) {
 	case *Ready:
-		if e.pool.IsStarting(slot) {
-			e.pool.Started(slot, e.now)
+		if e.pool.IsStarting(instance) {
+			e.pool.Started(instance, e.now)
 			e.starts.succeeded(f)
-			if e.pool.Pinned(slot) {
-				e.plans.add(f, slot, ev.Warm)
+			if e.pool.Pinned(instance) {
+				e.plans.add(f, instance, ev.Warm)
 			}
 		}
 	case *Measured:
-		e.pool.Measured(slot, ev.Mem, ev.Residual)
+		e.pool.Measured(instance, ev.Mem, ev.Residual)
 	case *Moved:
-		e.pool.Moved(slot, ev.To, !ev.Failed)
+		e.pool.Moved(instance, ev.To, !ev.Failed)
 	case *Lost:
-		if e.pool.IsStarting(slot) && !e.pool.Pinned(slot) {
-			e.startFailed(slot, ev.OutOfMemory)
+		if e.pool.IsStarting(instance) && !e.pool.Pinned(instance) {
+			e.startFailed(instance, ev.OutOfMemory)
 		}
-		if e.pool.IsQueued(slot) {
-			e.requeueFrom(slot)
+		if e.pool.IsQueued(instance) {
+			e.requeueFrom(instance)
 		}
-		e.plans.remove(f, slot)
-		e.pool.Lost(slot)
+		e.plans.remove(f, instance)
+		e.pool.Lost(instance)
 		e.recheck = e.recheck || e.starts.isFailing(f)
 	}
 	return e.instanceChanged(f, gpu, actions)
@@ -301,10 +301,10 @@ func (e *engine) instanceChanged(f, gpu int32, actions []Action) []Action {
 
 // instanceStopped frees the resources of an instance that stopped on request. The order learned of
 // the stop when it was requested.
-func (e *engine) instanceStopped(slot int32, actions []Action) []Action {
-	f := e.pool.Function(slot)
+func (e *engine) instanceStopped(instance int32, actions []Action) []Action {
+	f := e.pool.Function(instance)
 	e.recheck = e.recheck || e.starts.isFailing(f)
-	e.pool.Lost(slot)
+	e.pool.Lost(instance)
 	actions = e.appendChanges(actions, "")
 	e.update(f)
 	return actions

@@ -164,7 +164,7 @@ func (x *exclusive) mayStart(f, gpu int32) bool {
 // moved makes a free GPU with an idle instance of the function its own. If the GPU belongs or is
 // promised to another function, moved stops the instance.
 func (x *exclusive) moved(f, gpu int32) {
-	if x.engine.pool.PlaceOn(f, gpu).Slot == none {
+	if x.engine.pool.PlaceOn(f, gpu).Index == none {
 		return
 	}
 	switch g := &x.gpus[gpu]; {

@@ -18,7 +18,7 @@ type gpuQueues struct {
 type gpuQueue struct {
 	open, busy  bool
 	model       int32 // busy: of the invocation in flight
-	slot        int32 // busy: slot of its instance
+	instance    int32 // busy: index of its instance
 	queuedAt    int32 // index in gpuQueues.queued, plus 1
 	dispatches  int64
 	started     time.Duration // when the invocation in flight began
@@ -44,10 +44,10 @@ func (p *gpuQueues) grow(gpus int) {
 	p.idleQueued.grow(gpus)
 }
 
-// start marks a GPU as busy with an invocation of a model on the instance in a slot.
-func (p *gpuQueues) start(g, model, slot int32, now, expectedEnd time.Duration) {
+// start marks a GPU as busy with an invocation of a model on an instance.
+func (p *gpuQueues) start(g, model, instance int32, now, expectedEnd time.Duration) {
 	w := &p.gpus[g]
-	w.busy, w.model, w.slot = true, model, slot
+	w.busy, w.model, w.instance = true, model, instance
 	w.dispatches++
 	p.setExpected(g, now, expectedEnd)
 }

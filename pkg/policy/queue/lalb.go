@@ -66,7 +66,7 @@ func (p *lalb) changed(f int32) {
 // version.
 func (p *lalb) releaseObsolete(model int32) {
 	for g := range p.gpus {
-		if w := &p.gpus[g]; w.busy && w.model == model && p.engine.pool.Obsolete(w.slot) {
+		if w := &p.gpus[g]; w.busy && w.model == model && p.engine.pool.Obsolete(w.instance) {
 			p.updateCopy(int32(g), model)
 			p.release(int32(g))
 		}
@@ -189,7 +189,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 func (p *lalb) canRun(g, f int32) bool {
 	pool := p.engine.pool
 	return !p.gpus[g].busy && pool.Room(g, f) && !pool.Blocked(f, p.engine.queues.queues[f].len) &&
-		(pool.PlaceOn(f, g).Slot != none || !pool.Capped(f))
+		(pool.PlaceOn(f, g).Index != none || !pool.Capped(f))
 }
 
 // idleGPUFor returns GPU g, or else the first idle GPU that could run an invocation of the
@@ -224,7 +224,7 @@ func (p *lalb) firstHit(g int32) int32 {
 // instanceOn returns an idle instance on the GPU of any function with the model, if there is one.
 func (p *lalb) instanceOn(g, model int32) (residency.Place, bool) {
 	for _, f := range p.models.functions[model] {
-		if at := p.engine.pool.PlaceOn(f, g); at.Slot != none {
+		if at := p.engine.pool.PlaceOn(f, g); at.Index != none {
 			return at, true
 		}
 	}
@@ -234,7 +234,7 @@ func (p *lalb) instanceOn(g, model int32) (residency.Place, bool) {
 // updateCopy updates whether a GPU has the model, in an idle or a running instance.
 func (p *lalb) updateCopy(g, model int32) {
 	w := &p.gpus[g]
-	cached := w.busy && w.model == model && !p.engine.pool.Obsolete(w.slot)
+	cached := w.busy && w.model == model && !p.engine.pool.Obsolete(w.instance)
 	if !cached {
 		_, cached = p.instanceOn(g, model)
 	}
@@ -283,7 +283,7 @@ func (p *lalb) run(c *choice, g int32, it *request, code reason.Code) bool {
 	p.chosen = *it
 	at, cached := p.instanceOn(g, it.model)
 	if !cached {
-		at = residency.Place{GPU: g, Start: residency.Cold, Slot: none}
+		at = residency.Place{GPU: g, Start: residency.Cold, Index: none}
 	}
 	c.on(it.function, at, code, 0)
 	c.popped = true
@@ -294,7 +294,7 @@ func (p *lalb) run(c *choice, g int32, it *request, code reason.Code) bool {
 
 func (p *lalb) dispatched(now time.Duration, f int32, r *run) {
 	p.idle.heap.remove(r.gpu)
-	p.start(r.gpu, p.models.of[f], r.slot, now, r.expectedEnd)
+	p.start(r.gpu, p.models.of[f], r.instance, now, r.expectedEnd)
 	p.updateCopy(r.gpu, p.models.of[f])
 	if p.visited == r.gpu {
 		p.visited = none

@@ -36,7 +36,7 @@ func newMemory(t *testing.T, policy string, gpu, mem int64) *memory {
 }
 
 func (w *memory) spec(need int64) *queue.Function {
-	return &queue.Function{Warm: 10 * time.Millisecond, Load: time.Second, Cold: 2 * time.Second, Mem: w.mem, Need: need, Weight: 1}
+	return &queue.Function{Warm: 10 * time.Millisecond, Load: time.Second, Cold: 2 * time.Second, Mem: w.mem, MeasuredMem: need, Weight: 1}
 }
 
 // step reports events to the policy one second later, and returns its actions. Instances stop at
@@ -120,7 +120,7 @@ func TestMemoryMeasured(t *testing.T) {
 			return []queue.Event{&queue.Measured{Instance: id, Mem: 7}, &queue.Measured{Instance: id, Mem: 5}}
 		}, beside},
 		{"an instance whose function asks for none takes all", 0, func(_ *memory, id residency.ID) []queue.Event {
-			return []queue.Event{&queue.Measured{Instance: id, Mem: 9}, &queue.Learned{Function: 1, Spec: queue.Function{Need: 2}}}
+			return []queue.Event{&queue.Measured{Instance: id, Mem: 9}, &queue.Learned{Function: 1, Spec: queue.Function{MeasuredMem: 2}}}
 		}, evicts},
 		{"a new instance needs more", 4, func(w *memory, _ residency.ID) []queue.Event {
 			return []queue.Event{&queue.Learned{Function: 1, Spec: *w.spec(7)}}

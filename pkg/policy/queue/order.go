@@ -43,7 +43,7 @@ type instances interface {
 	FitsOn(gpu, function int32) bool
 	Room(gpu, function int32) bool
 	Serves(function, gpu int32) bool
-	Obsolete(slot int32) bool
+	Obsolete(instance int32) bool
 }
 
 // evictor lists the methods of residency.Pool with which exclusive removes instances.

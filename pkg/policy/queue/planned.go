@@ -11,7 +11,7 @@ import (
 // GPU, and only its function can use it. Orders therefore do not handle it: its invocations take
 // no slot and no virtual time.
 type plannedInstance struct {
-	slot     int32
+	instance int32         // its index in the pool
 	duration time.Duration // duration of an invocation: the plan's estimate, then a moving average
 	n        int           // number of measurements, up to averageWindow
 }
@@ -59,8 +59,8 @@ func (p *plans) soonest(f int32) (best *plannedInstance) {
 	var first time.Duration
 	for i := range p.byFunction[f] {
 		it := &p.byFunction[f][i]
-		n := p.runs.count(it.slot)
-		if n >= limit || !p.open(p.pool.GPU(it.slot)) {
+		n := p.runs.count(it.instance)
+		if n >= limit || !p.open(p.pool.GPU(it.instance)) {
 			continue
 		}
 		if completion := it.duration * time.Duration(n+1); best == nil || completion < first {
@@ -76,7 +76,7 @@ func (p *plans) soonest(f int32) (best *plannedInstance) {
 func (p *plans) serveSoon(f int32) bool {
 	rate := 0.0
 	for i := range p.byFunction[f] {
-		if it := &p.byFunction[f][i]; p.open(p.pool.GPU(it.slot)) && p.runs.overdueAt(it.slot) > p.now {
+		if it := &p.byFunction[f][i]; p.open(p.pool.GPU(it.instance)) && p.runs.overdueAt(it.instance) > p.now {
 			rate += 1 / float64(it.duration)
 		}
 	}
@@ -96,7 +96,7 @@ func (p *plans) nextOverdue() time.Duration {
 			continue
 		}
 		for i := range p.byFunction[f] {
-			if late := p.runs.overdueAt(p.byFunction[f][i].slot); late > p.now {
+			if late := p.runs.overdueAt(p.byFunction[f][i].instance); late > p.now {
 				at = min(at, late)
 			}
 		}
@@ -107,28 +107,28 @@ func (p *plans) nextOverdue() time.Duration {
 // measured updates the duration of a planned instance after an invocation.
 func (p *plans) measured(r *run, executed time.Duration) {
 	for i := range p.byFunction[r.function] {
-		if it := &p.byFunction[r.function][i]; it.slot == r.slot {
+		if it := &p.byFunction[r.function][i]; it.instance == r.instance {
 			it.learn(executed)
 		}
 	}
 }
 
 // add adds a planned instance. each is Adopted.Warm.
-func (p *plans) add(f, slot int32, each time.Duration) {
+func (p *plans) add(f, instance int32, each time.Duration) {
 	if each == 0 {
 		each = p.view.functions[f].Warm
 	}
 	p.byFunction, p.running = grown(p.byFunction, int(f)+1), grown(p.running, int(f)+1)
-	p.byFunction[f] = append(p.byFunction[f], plannedInstance{slot: slot, duration: min(max(each, 1), maxDuration)})
+	p.byFunction[f] = append(p.byFunction[f], plannedInstance{instance: instance, duration: min(max(each, 1), maxDuration)})
 	p.functions = withMember(p.functions, f, true)
 }
 
 // remove removes an instance if it is planned.
-func (p *plans) remove(f, slot int32) {
+func (p *plans) remove(f, instance int32) {
 	if !p.has(f) {
 		return
 	}
-	p.byFunction[f] = slices.DeleteFunc(p.byFunction[f], func(it plannedInstance) bool { return it.slot == slot })
+	p.byFunction[f] = slices.DeleteFunc(p.byFunction[f], func(it plannedInstance) bool { return it.instance == instance })
 	if len(p.byFunction[f]) == 0 {
 		p.functions = withMember(p.functions, f, false)
 	}

@@ -86,7 +86,7 @@ func (a *Action) Confirmation() (e Event, needed bool) {
 type Function struct {
 	Warm, Cold, Load time.Duration
 	Mem              int64 // bytes on the GPU
-	Need             int64 // see residency.Function
+	MeasuredMem      int64 // see residency.Function
 	Weight           float64
 	// Model is 1 plus the number of a function with the same model: under lb, lalb and lalb-o3,
 	// invocations may also use that function's instances, like the simulator's caches of models
@@ -118,5 +118,5 @@ func (f *Function) expected(start residency.Start) time.Duration {
 func (f *Function) resident() residency.Function {
 	return residency.Function{
 		Duration: [3]time.Duration{residency.Cold: f.Cold, residency.HostWarm: f.Warm + f.Load, residency.GPUWarm: f.Warm},
-		Mem:      f.Mem, Need: f.Need, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle}
+		Mem:      f.Mem, MeasuredMem: f.MeasuredMem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle}
 }

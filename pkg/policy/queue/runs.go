@@ -17,7 +17,7 @@ type runs struct {
 type run struct {
 	member
 	function, gpu        int32
-	slot                 int32
+	instance             int32 // index of its instance in the pool
 	next                 int32 // index of the next invocation on the same instance, or none
 	waitsForRoom         bool  // it waits for room
 	planned              bool  // it runs on a plan's instance
@@ -37,7 +37,7 @@ func (r *run) expected() time.Duration { return r.expectedEnd - r.started }
 
 // add adds an invocation to its instance.
 func (r *runs) add(x run) *run {
-	x.next = r.pool.Run(x.slot)
+	x.next = r.pool.Run(x.instance)
 	n := int32(len(r.entries))
 	if last := len(r.vacant) - 1; last >= 0 {
 		n, r.vacant = r.vacant[last], r.vacant[:last]
@@ -45,18 +45,18 @@ func (r *runs) add(x run) *run {
 	} else {
 		r.entries = append(r.entries, x)
 	}
-	r.pool.SetRun(x.slot, n)
+	r.pool.SetRun(x.instance, n)
 	return &r.entries[n]
 }
 
 // remove removes an invocation from its instance. x remains valid until the next add.
 func (r *runs) remove(x *run) {
-	before, n := none, r.pool.Run(x.slot)
+	before, n := none, r.pool.Run(x.instance)
 	for &r.entries[n] != x {
 		before, n = n, r.entries[n].next
 	}
 	if before == none {
-		r.pool.SetRun(x.slot, x.next)
+		r.pool.SetRun(x.instance, x.next)
 	} else {
 		r.entries[before].next = x.next
 	}
@@ -65,11 +65,11 @@ func (r *runs) remove(x *run) {
 
 // find returns an invocation on an instance, or nil.
 func (r *runs) find(id residency.ID, invocation int64) *run {
-	slot := r.pool.Slot(id)
-	if slot < 0 {
+	instance := r.pool.Index(id)
+	if instance < 0 {
 		return nil
 	}
-	for n := r.pool.Run(slot); n != none; n = r.entries[n].next {
+	for n := r.pool.Run(instance); n != none; n = r.entries[n].next {
 		if r.entries[n].id == invocation {
 			return &r.entries[n]
 		}
@@ -77,20 +77,20 @@ func (r *runs) find(id residency.ID, invocation int64) *run {
 	return nil
 }
 
-// count returns the number of invocations on the instance in a slot.
-func (r *runs) count(slot int32) (count int) {
-	for n := r.pool.Run(slot); n != none; n = r.entries[n].next {
+// count returns the number of invocations on an instance.
+func (r *runs) count(instance int32) (count int) {
+	for n := r.pool.Run(instance); n != none; n = r.entries[n].next {
 		count++
 	}
 	return count
 }
 
-// overdueAt returns the time at which the first invocation on the instance in a slot becomes
+// overdueAt returns the time at which the first invocation on an instance becomes
 // overdue: after twice its expected duration, and at least patience after its expected end. It
 // returns Never if the instance runs nothing.
-func (r *runs) overdueAt(slot int32) time.Duration {
+func (r *runs) overdueAt(instance int32) time.Duration {
 	at := Never
-	for n := r.pool.Run(slot); n != none; n = r.entries[n].next {
+	for n := r.pool.Run(instance); n != none; n = r.entries[n].next {
 		x := &r.entries[n]
 		at = min(at, max(overdue(x.started, x.expectedEnd), x.expectedEnd+patience)+1)
 	}

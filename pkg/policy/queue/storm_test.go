@@ -506,7 +506,7 @@ func (d *driver) drawEvent() []queue.Event {
 	case 4:
 		if old := d.functions[f]; old != nil {
 			spec := *old
-			spec.Warm, spec.Need = d.randomDuration(time.Second), int64(d.r.IntN(20))
+			spec.Warm, spec.MeasuredMem = d.randomDuration(time.Second), int64(d.r.IntN(20))
 			return []queue.Event{&queue.Learned{Function: f, Spec: spec}}
 		}
 	case 5, 6:

@@ -8,20 +8,20 @@ type eviction struct{ *ledger }
 // protect, then the least recently finished (R8).
 func (e eviction) first(l list, of linkOf, remove bool) int32 {
 	if e.config.Worth != nil {
-		c, _ := e.leastWorth(l, of, remove)
-		return c
+		index, _ := e.leastWorth(l, of, remove)
+		return index
 	}
 	last := none
-	for c := l.head; c != none; c = of(&e.instances[c]).next {
-		it := &e.instances[c]
+	for index := l.head; index != none; index = of(&e.instances[index]).next {
+		it := &e.instances[index]
 		if remove && e.neededForMin(it.function) {
 			continue
 		}
 		if e.config.EvictLast == nil || !e.config.EvictLast(it.function) {
-			return c
+			return index
 		}
 		if last == none {
-			last = c
+			last = index
 		}
 	}
 	return last
@@ -31,8 +31,8 @@ func (e eviction) first(l list, of linkOf, remove bool) int32 {
 // set, it compares and returns the worth over the instance's memory.
 func (e eviction) leastWorth(l list, of linkOf, remove bool) (least int32, worth float64) {
 	least = none
-	for c := l.head; c != none; c = of(&e.instances[c]).next {
-		it := &e.instances[c]
+	for index := l.head; index != none; index = of(&e.instances[index]).next {
+		it := &e.instances[index]
 		if remove && e.neededForMin(it.function) {
 			continue
 		}
@@ -41,7 +41,7 @@ func (e eviction) leastWorth(l list, of linkOf, remove bool) (least int32, worth
 			w /= float64(it.mem)
 		}
 		if least == none || w < worth {
-			least, worth = c, w
+			least, worth = index, w
 		}
 	}
 	return least, worth
@@ -50,7 +50,7 @@ func (e eviction) leastWorth(l list, of linkOf, remove bool) (least int32, worth
 // worth returns the cost of doing without an idle instance, or without its memory on the GPU. The
 // GPUs with idle instances of a function share the cost.
 func (e eviction) worth(it *instance, remove bool) float64 {
-	f := &e.costs[it.function]
+	f := &e.hot[it.function]
 	lower, from := HostWarm, GPUWarm
 	if remove {
 		lower = Cold
@@ -66,7 +66,7 @@ func (e eviction) worth(it *instance, remove bool) float64 {
 // instance to evict, or 0.
 func (e eviction) loss(gpu, function int32, cold bool) float64 {
 	d := &e.gpus[gpu]
-	mem := d.countedMem(&e.costs[function])
+	mem := d.countedMem(&e.hot[function])
 	switch {
 	case cold && e.full(d):
 		_, worth := e.leastWorth(d.idle, idleOf, true)
@@ -81,9 +81,9 @@ func (e eviction) loss(gpu, function int32, cold bool) float64 {
 // othersWorth returns the worth of other functions' memory on a GPU, or a part of it that is at
 // least enough.
 func (e eviction) othersWorth(gpu, function int32, enough float64) (sum float64) {
-	for c := e.gpus[gpu].warm.head; c != none && sum < enough; c = e.instances[c].warm.next {
-		if e.instances[c].function != function {
-			sum += e.worth(&e.instances[c], false)
+	for index := e.gpus[gpu].warm.head; index != none && sum < enough; index = e.instances[index].warm.next {
+		if e.instances[index].function != function {
+			sum += e.worth(&e.instances[index], false)
 		}
 	}
 	return sum

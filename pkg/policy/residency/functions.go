@@ -2,8 +2,9 @@ package residency
 
 import "time"
 
-// costs holds the fields of a function that every dispatch uses.
-type costs struct {
+// hotFields holds the fields of a function that every dispatch uses. Together they are small, so that
+// more functions fit in the caches.
+type hotFields struct {
 	duration   [3]time.Duration
 	mem        int64
 	countedMem int64 // bytes that a new instance counts for, at least mem; see device.countedMem
@@ -24,7 +25,7 @@ type tally struct {
 // count holds the numbers of a function's instances.
 type count struct {
 	tally
-	slots    int32 // occupied slots, including instances that are stopping
+	existing int32 // all instances, including stale ones and those that are stopping or lost
 	retired  bool
 	barred   bool  // no instance may be started
 	leastMem int64 // least bytes of an instance, because its last start failed with less
@@ -33,7 +34,7 @@ type count struct {
 // functions holds what the pool knows of each function, and the numbers of its instances.
 type functions struct {
 	specs  []Function // the full descriptions
-	costs  []costs
+	hot    []hotFields
 	counts []count
 }
 
@@ -42,7 +43,7 @@ func (f *functions) Grow(n int) {
 	if added := n - len(f.specs); added > 0 {
 		f.specs = append(f.specs, make([]Function, added)...)
 		f.counts = append(f.counts, make([]count, added)...)
-		f.costs = append(f.costs, make([]costs, added)...)
+		f.hot = append(f.hot, make([]hotFields, added)...)
 	}
 }
 
@@ -55,13 +56,13 @@ func (f *functions) BarStarts(function int32, barred bool) {
 // guard updates whether a function's counts may forbid starts of its instances. For most
 // functions they cannot, and Capped and Blocked skip the counts.
 func (f *functions) guard(function int32) {
-	n, c := &f.counts[function], &f.costs[function]
+	n, c := &f.counts[function], &f.hot[function]
 	c.guarded = c.max > 0 || n.barred || n.starting > 0
 }
 
 // Capped reports whether no more instances of a function may be started.
 func (f *functions) Capped(function int32) bool {
-	c, n := &f.costs[function], &f.counts[function]
+	c, n := &f.hot[function], &f.counts[function]
 	return c.guarded && (n.barred || c.max > 0 && n.instances >= c.max)
 }
 
@@ -75,7 +76,7 @@ func (f *functions) Count(function int32) (all, starting int) {
 func (f *functions) Pending(function int32) bool { return f.counts[function].pending > 0 }
 
 // HasNoInstances reports whether a retired function has no more instances, not even stopping ones.
-func (f *functions) HasNoInstances(function int32) bool { return f.counts[function].slots == 0 }
+func (f *functions) HasNoInstances(function int32) bool { return f.counts[function].existing == 0 }
 
 // neededForMin reports whether one instance less would be fewer than the function's minimum.
 func (f *functions) neededForMin(function int32) bool {
@@ -85,14 +86,14 @@ func (f *functions) neededForMin(function int32) bool {
 
 // Duration returns the expected duration of an invocation with that kind of start.
 func (f *functions) Duration(function int32, start Start) time.Duration {
-	return f.costs[function].duration[start]
+	return f.hot[function].duration[start]
 }
 
 // MightFit reports whether an invocation of the function might start now, given the result of
 // MaxFreeMem. It is cheap; true does not guarantee that there is a place, but false means that
 // there is none.
 func (f *functions) MightFit(function int32, maxFreeMem int64) bool {
-	return f.costs[function].mem <= maxFreeMem
+	return f.hot[function].mem <= maxFreeMem
 }
 
 // LowerLeastMem records that an instance of the function has started, and clears the effect of
@@ -100,6 +101,6 @@ func (f *functions) MightFit(function int32, maxFreeMem int64) bool {
 func (f *functions) LowerLeastMem(function int32) {
 	if n := &f.counts[function]; n.leastMem > 0 {
 		n.leastMem = 0
-		f.costs[function].countedMem = max(f.specs[function].Mem, f.specs[function].Need)
+		f.hot[function].countedMem = max(f.specs[function].Mem, f.specs[function].MeasuredMem)
 	}
 }

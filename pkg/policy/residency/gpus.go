@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// unit is the capacity of a slot.
+// unit is the part of a GPU's capacity that one of its slots has.
 const unit = 1 << 12
 
 // device is a GPU.
@@ -55,10 +55,10 @@ func (d *device) bound(measured, least int64) int64 {
 }
 
 // countedMem returns the bytes that a new instance of a function counts for.
-func (d *device) countedMem(f *costs) int64 { return d.bound(f.countedMem, f.mem) }
+func (d *device) countedMem(f *hotFields) int64 { return d.bound(f.countedMem, f.mem) }
 
 // capacityFor returns the capacity that a running instance of the function takes.
-func (d *device) capacityFor(f *costs) int32 {
+func (d *device) capacityFor(f *hotFields) int32 {
 	if f.slice > 0 {
 		return max(int32(math.Round(f.slice*float64(d.slots*unit))), 1)
 	}

@@ -15,27 +15,27 @@ func idleOf(it *instance) *link { return &it.idle }
 func warmOf(it *instance) *link { return &it.warm }
 
 // insert adds an instance to a list.
-func (l *list) insert(instances []instance, c int32, of linkOf) {
+func (l *list) insert(instances []instance, index int32, of linkOf) {
 	after, before := l.tail, none
-	for after != none && instances[after].finished > instances[c].finished {
+	for after != none && instances[after].finished > instances[index].finished {
 		after, before = of(&instances[after]).prev, after
 	}
-	*of(&instances[c]) = link{prev: after, next: before}
+	*of(&instances[index]) = link{prev: after, next: before}
 	if after == none {
-		l.head = c
+		l.head = index
 	} else {
-		of(&instances[after]).next = c
+		of(&instances[after]).next = index
 	}
 	if before == none {
-		l.tail = c
+		l.tail = index
 	} else {
-		of(&instances[before]).prev = c
+		of(&instances[before]).prev = index
 	}
 }
 
 // remove removes an instance from a list.
-func (l *list) remove(instances []instance, c int32, of linkOf) {
-	at := *of(&instances[c])
+func (l *list) remove(instances []instance, index int32, of linkOf) {
+	at := *of(&instances[index])
 	if at.prev == none {
 		l.head = at.next
 	} else {
@@ -59,48 +59,48 @@ func (l *ledger) movable(d *device, it *instance) bool {
 }
 
 // link adds an idle instance to its lists, as the most recently finished.
-func (l *ledger) link(c int32, now time.Duration) {
+func (l *ledger) link(index int32, now time.Duration) {
 	l.finishes++
-	it := &l.instances[c]
+	it := &l.instances[index]
 	it.finished = l.finishes
-	l.details[c].idleSince, l.details[c].moveFailed = now, false
+	l.details[index].idleSince, l.details[index].moveFailed = now, false
 	if l.expires {
 		if idle := l.specs[it.function].Idle; idle > 0 {
 			l.expiry = min(l.expiry, now+idle)
 		}
 	}
-	l.relink(c)
+	l.relink(index)
 }
 
 // relink adds an idle instance to its lists, in order of finished.
-func (l *ledger) relink(c int32) {
-	it := &l.instances[c]
+func (l *ledger) relink(index int32) {
+	it := &l.instances[index]
 	d := &l.gpus[it.gpu]
 	// The newest instance of the function is the end of the list; the row stores no head.
-	after, before := l.rows.on(&l.costs[it.function], it.gpu), none
+	after, before := l.rows.on(&l.hot[it.function], it.gpu), none
 	for after != none && l.instances[after].finished > it.finished {
 		after, before = l.instances[after].sameFunction.prev, after
 	}
 	it.sameFunction = link{prev: after, next: before}
 	if after != none {
-		l.instances[after].sameFunction.next = c
+		l.instances[after].sameFunction.next = index
 	}
 	if before != none {
-		l.instances[before].sameFunction.prev = c
+		l.instances[before].sameFunction.prev = index
 	} else {
-		l.setNewest(it.function, it.gpu, c)
+		l.setNewest(it.function, it.gpu, index)
 	}
 	if l.config.listsIdle() {
-		d.idle.insert(l.instances, c, idleOf)
+		d.idle.insert(l.instances, index, idleOf)
 	}
 	if l.movable(d, it) {
-		d.warm.insert(l.instances, c, warmOf)
+		d.warm.insert(l.instances, index, warmOf)
 	}
 }
 
 // unlink removes an idle instance from its lists.
-func (l *ledger) unlink(c int32) {
-	it := &l.instances[c]
+func (l *ledger) unlink(index int32) {
+	it := &l.instances[index]
 	d := &l.gpus[it.gpu]
 	if it.sameFunction.next != none {
 		l.instances[it.sameFunction.next].sameFunction.prev = it.sameFunction.prev
@@ -111,15 +111,15 @@ func (l *ledger) unlink(c int32) {
 		l.instances[it.sameFunction.prev].sameFunction.next = it.sameFunction.next
 	}
 	if l.config.listsIdle() {
-		d.idle.remove(l.instances, c, idleOf)
+		d.idle.remove(l.instances, index, idleOf)
 	}
 	if l.movable(d, it) {
-		d.warm.remove(l.instances, c, warmOf)
+		d.warm.remove(l.instances, index, warmOf)
 	}
 }
 
 // setNewest sets the idle instance of a function on a GPU that finished last.
-func (l *ledger) setNewest(function, gpu, c int32) {
+func (l *ledger) setNewest(function, gpu, index int32) {
 	l.touch(function, gpu)
-	l.rows.set(&l.costs[function], gpu, c, c != none && (l.gpus[gpu].limit == 0 || l.instances[c].resident))
+	l.rows.set(&l.hot[function], gpu, index, index != none && (l.gpus[gpu].limit == 0 || l.instances[index].resident))
 }

@@ -12,7 +12,7 @@ type instance struct {
 	function, gpu int32
 	mem           int64
 	finished      int64 // sequence number of its last completion
-	reuse         int32 // how many instances used the slot before
+	reuse         int32 // how many instances had its index before
 	run           int32 // set by SetRun
 	inFlight      int16
 	stage         stage
@@ -20,7 +20,7 @@ type instance struct {
 	adopted       bool
 	pinned        bool // it is neither stopped nor moved, and in no list
 	stale         bool // it has an old version of its function; counts exclude it
-	sliced        bool // its part of the GPU's capacity differs from a slot
+	sliced        bool // it takes another part of the GPU's capacity than one of the GPU's slots
 	sameFunction  link
 	idle          link
 	warm          link
@@ -69,103 +69,103 @@ func (it *instance) hasEnded() bool {
 // unstarted reports whether an instance still has to be started: no invocation ended on it.
 func (it *instance) unstarted() bool { return it.finished == 0 }
 
-// slots stores the instances. The number of a slot identifies an instance until it ends; its ID
-// is never reused.
-type slots struct {
+// instanceTable stores the instances. The index of an instance identifies it until it ends, and is
+// then reused for another instance. Its ID is never reused.
+type instanceTable struct {
 	instances []instance
 	details   []details
 	freed     []int32
 	adopted   map[ID]int32
-	names     map[int32]ID // IDs of adopted instances, by slot
+	names     map[int32]ID // IDs of adopted instances, by index
 }
 
-// add stores an instance and returns its slot.
-func (s *slots) add(it instance, d details) int32 {
-	if last := len(s.freed) - 1; last >= 0 {
-		c := s.freed[last]
-		s.freed = s.freed[:last]
-		it.reuse = s.instances[c].reuse + 1
-		s.instances[c], s.details[c] = it, d
-		return c
+// add stores an instance and returns its index.
+func (t *instanceTable) add(it instance, d details) int32 {
+	if last := len(t.freed) - 1; last >= 0 {
+		index := t.freed[last]
+		t.freed = t.freed[:last]
+		it.reuse = t.instances[index].reuse + 1
+		t.instances[index], t.details[index] = it, d
+		return index
 	}
-	s.instances, s.details = append(s.instances, it), append(s.details, d)
-	return int32(len(s.instances) - 1)
+	t.instances, t.details = append(t.instances, it), append(t.details, d)
+	return int32(len(t.instances) - 1)
 }
 
-// free makes the slot of an instance available to others.
-func (s *slots) free(c int32) {
-	if s.instances[c].adopted {
-		delete(s.adopted, s.names[c])
-		delete(s.names, c)
+// free makes the index of an instance available to others.
+func (t *instanceTable) free(index int32) {
+	if t.instances[index].adopted {
+		delete(t.adopted, t.names[index])
+		delete(t.names, index)
 	}
-	s.freed = append(s.freed, c)
+	t.freed = append(t.freed, index)
 }
 
-// Instance returns the ID of the instance in a slot.
-func (s *slots) Instance(slot int32) ID {
-	it := &s.instances[slot]
+// Instance returns the ID of an instance.
+func (t *instanceTable) Instance(index int32) ID {
+	it := &t.instances[index]
 	if it.adopted {
-		return s.names[slot]
+		return t.names[index]
 	}
-	return ID(it.reuse)<<31 | ID(slot)
+	return ID(it.reuse)<<31 | ID(index)
 }
 
-// Slot returns the slot of an instance, or a negative number if there is no such instance.
-func (s *slots) Slot(id ID) int32 {
+// Index returns the index of an instance, or a negative number if there is no such instance.
+func (t *instanceTable) Index(id ID) int32 {
 	if id < None {
-		if slot, known := s.adopted[id]; known {
-			return slot
+		if index, known := t.adopted[id]; known {
+			return index
 		}
 		return none
 	}
-	slot := int32(id & math.MaxInt32)
-	if id == None || int(slot) >= len(s.instances) {
+	index := int32(id & math.MaxInt32)
+	if id == None || int(index) >= len(t.instances) {
 		return none
 	}
-	if it := &s.instances[slot]; it.reuse != int32(id>>31) || it.adopted || it.stage == vacant {
+	if it := &t.instances[index]; it.reuse != int32(id>>31) || it.adopted || it.stage == vacant {
 		return none
 	}
-	return slot
+	return index
 }
 
-// Function returns the function of the instance in a slot.
-func (s *slots) Function(slot int32) int32 { return s.instances[slot].function }
+// Function returns the function of an instance.
+func (t *instanceTable) Function(index int32) int32 { return t.instances[index].function }
 
-// GPU returns the GPU of the instance in a slot.
-func (s *slots) GPU(slot int32) int32 { return s.instances[slot].gpu }
+// GPU returns the GPU of an instance.
+func (t *instanceTable) GPU(index int32) int32 { return t.instances[index].gpu }
 
-// Pinned reports whether the instance in a slot is pinned.
-func (s *slots) Pinned(slot int32) bool { return s.instances[slot].pinned }
+// Pinned reports whether an instance is pinned.
+func (t *instanceTable) Pinned(index int32) bool { return t.instances[index].pinned }
 
-// IsStarting reports whether the instance in a slot is starting.
-func (s *slots) IsStarting(slot int32) bool {
-	stage := s.instances[slot].stage
+// IsStarting reports whether an instance is starting.
+func (t *instanceTable) IsStarting(index int32) bool {
+	stage := t.instances[index].stage
 	return stage == starting || stage == launching
 }
 
-// IsStopping reports whether the instance in a slot is stopping. Such an instance runs no
+// IsStopping reports whether an instance is stopping. Such an instance runs no
 // invocation.
-func (s *slots) IsStopping(slot int32) bool { return s.instances[slot].stage == stopping }
+func (t *instanceTable) IsStopping(index int32) bool { return t.instances[index].stage == stopping }
 
-// IsLost reports whether the instance in a slot has ended, but not all of its invocations.
-func (s *slots) IsLost(slot int32) bool { return s.instances[slot].stage == lost }
+// IsLost reports whether an instance has ended, but not all of its invocations.
+func (t *instanceTable) IsLost(index int32) bool { return t.instances[index].stage == lost }
 
-// IsQueued reports whether the instance in a slot waits in its GPU's queue for room.
-func (s *slots) IsQueued(slot int32) bool { return s.instances[slot].stage == queued }
+// IsQueued reports whether an instance waits in its GPU's queue for room.
+func (t *instanceTable) IsQueued(index int32) bool { return t.instances[index].stage == queued }
 
 // Ready returns the time at which the prefetched memory of an instance arrives.
-func (s *slots) Ready(slot int32) time.Duration { return s.details[slot].prefetchEnd }
+func (t *instanceTable) Ready(index int32) time.Duration { return t.details[index].prefetchEnd }
 
-// Run returns the value that SetRun stored for the instance in a slot.
-func (s *slots) Run(slot int32) int32 { return s.instances[slot].run }
+// Run returns the value that SetRun stored for an instance.
+func (t *instanceTable) Run(index int32) int32 { return t.instances[index].run }
 
-// SetRun stores the head of the list of invocations on the instance in a slot.
-func (s *slots) SetRun(slot, run int32) { s.instances[slot].run = run }
+// SetRun stores the head of the list of invocations on an instance.
+func (t *instanceTable) SetRun(index, run int32) { t.instances[index].run = run }
 
-// capacityOf returns the capacity that the running instance in a slot takes.
-func (s *slots) capacityOf(slot int32) int32 {
-	if s.instances[slot].sliced {
-		return s.details[slot].capacity
+// capacityOf returns the capacity that a running instance takes.
+func (t *instanceTable) capacityOf(index int32) int32 {
+	if t.instances[index].sliced {
+		return t.details[index].capacity
 	}
 	return unit
 }

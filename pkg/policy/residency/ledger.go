@@ -14,7 +14,7 @@ type ledger struct {
 	config Config
 	functions
 	devices
-	slots
+	instanceTable
 	rows            rows
 	mayHaveObsolete bool // a GPU or a function was removed or changed its memory, so instances may be obsolete
 	sizesVary       bool // instances may count for other bytes than Function.Mem
@@ -34,15 +34,15 @@ type share struct {
 	units   int32 // device.used
 }
 
-// share returns the share of the instance in a slot.
-func (l *ledger) share(c int32) (s share) {
-	it := &l.instances[c]
+// share returns the share of an instance.
+func (l *ledger) share(index int32) (s share) {
+	it := &l.instances[index]
 	if it.inFlight > 0 && !it.pinned {
-		s.busy, s.units = 1, l.capacityOf(c)
+		s.busy, s.units = 1, l.capacityOf(index)
 	}
 	residual := int64(0)
 	if l.sizesVary {
-		residual = l.details[c].residual
+		residual = l.details[index].residual
 	}
 	size := it.mem + residual
 	switch it.stage {
@@ -81,10 +81,10 @@ func (l *ledger) share(c int32) (s share) {
 	return s
 }
 
-// record updates the totals after a change of the instance in a slot. before is its share before
+// record updates the totals after a change of an instance. before is its share before
 // the change.
-func (l *ledger) record(c int32, before share) {
-	it, after := &l.instances[c], l.share(c)
+func (l *ledger) record(index int32, before share) {
+	it, after := &l.instances[index], l.share(index)
 	d := &l.gpus[it.gpu]
 	d.mem.running += after.usage.running - before.usage.running
 	d.mem.used += after.used - before.used
@@ -114,68 +114,68 @@ func (l *ledger) record(c int32, before share) {
 
 // addRun records that an instance begins to run (n is 1), or that it runs nothing any more (-1). It
 // does so without a share, because every invocation needs it.
-func (l *ledger) addRun(c, n int32) {
-	it := &l.instances[c]
+func (l *ledger) addRun(index, n int32) {
+	it := &l.instances[index]
 	if it.inFlight += int16(n); it.pinned {
 		return
 	}
-	l.gpus[it.gpu].mem.running += int64(n) * l.size(c)
-	l.addLoad(it.gpu, 0, n, n*l.capacityOf(c))
+	l.gpus[it.gpu].mem.running += int64(n) * l.size(index)
+	l.addLoad(it.gpu, 0, n, n*l.capacityOf(index))
 }
 
 // create adds an instance, without memory on its GPU and in no list.
 func (l *ledger) create(function, gpu int32) int32 {
-	f, n, d := &l.costs[function], &l.counts[function], &l.gpus[gpu]
-	n.slots++
+	f, n, d := &l.hot[function], &l.counts[function], &l.gpus[gpu]
+	n.existing++
 	n.instances++
 	d.instances++
 	return l.add(instance{function: function, gpu: gpu, mem: d.countedMem(f), stage: ready, run: none}, details{promised: f.mem})
 }
 
 // setStage changes the stage of an instance.
-func (l *ledger) setStage(c int32, s stage) {
-	before := l.share(c)
-	l.instances[c].stage = s
-	l.record(c, before)
+func (l *ledger) setStage(index int32, s stage) {
+	before := l.share(index)
+	l.instances[index].stage = s
+	l.record(index, before)
 }
 
 // vacate removes an instance that has ended or was not started.
-func (l *ledger) vacate(c int32) {
-	l.setStage(c, vacant)
-	l.counts[l.instances[c].function].slots--
-	l.free(c)
+func (l *ledger) vacate(index int32) {
+	l.setStage(index, vacant)
+	l.counts[l.instances[index].function].existing--
+	l.free(index)
 }
 
 // remove stops an idle instance, or a pinned one.
-func (l *ledger) remove(c int32) {
-	if !l.instances[c].pinned {
-		l.unlink(c)
+func (l *ledger) remove(index int32) {
+	if !l.instances[index].pinned {
+		l.unlink(index)
 	}
-	l.stop(c, Removed)
+	l.stop(index, ToRemove)
 }
 
 // stop makes an instance stop that is in no list. Its invocations do not run on it any more.
-func (l *ledger) stop(c int32, verb Verb) {
-	l.report(verb, c)
-	before := l.share(c)
-	it := &l.instances[c]
+func (l *ledger) stop(index int32, verb Verb) {
+	l.report(verb, index)
+	before := l.share(index)
+	it := &l.instances[index]
 	it.stage, it.inFlight = stopping, 0
-	l.record(c, before)
+	l.record(index, before)
 	l.touch(none, it.gpu)
 }
 
-// size returns the bytes that the instance in a slot counts for while it runs.
-func (l *ledger) size(c int32) int64 {
+// size returns the bytes that an instance counts for while it runs.
+func (l *ledger) size(index int32) int64 {
 	if !l.sizesVary {
-		return l.instances[c].mem
+		return l.instances[index].mem
 	}
-	return l.instances[c].mem + l.details[c].residual
+	return l.instances[index].mem + l.details[index].residual
 }
 
 // memAfterReturn returns the bytes that an instance on the host will count for after its return.
-func (l *ledger) memAfterReturn(c int32) int64 {
-	it := &l.instances[c]
-	return l.gpus[it.gpu].bound(it.mem, l.details[c].promised)
+func (l *ledger) memAfterReturn(index int32) int64 {
+	it := &l.instances[index]
+	return l.gpus[it.gpu].bound(it.mem, l.details[index].promised)
 }
 
 // full reports whether a GPU must lose an instance before it gets another.
@@ -186,19 +186,19 @@ func (l *ledger) full(d *device) bool {
 // obsolete reports whether an instance has to stop when it becomes idle.
 func (l *ledger) obsolete(it *instance) bool {
 	d := &l.gpus[it.gpu]
-	stranded := !it.resident && d.limit > 0 && l.costs[it.function].mem > d.available() // its memory cannot return
+	stranded := !it.resident && d.limit > 0 && l.hot[it.function].mem > d.available() // its memory cannot return
 	return it.stale || !d.open || stranded || l.counts[it.function].retired
 }
 
-// Obsolete reports whether the instance in a slot has to stop when it becomes idle.
-func (l *ledger) Obsolete(slot int32) bool {
-	return l.mayHaveObsolete && l.obsolete(&l.instances[slot])
+// Obsolete reports whether an instance has to stop when it becomes idle.
+func (l *ledger) Obsolete(index int32) bool {
+	return l.mayHaveObsolete && l.obsolete(&l.instances[index])
 }
 
 // report adds a change of an instance to the result of Changes.
-func (l *ledger) report(v Verb, c int32) {
-	it := &l.instances[c]
-	l.changes = append(l.changes, Change{Verb: v, GPU: it.gpu, Function: it.function, Instance: l.Instance(c), Slot: c})
+func (l *ledger) report(v Verb, index int32) {
+	it := &l.instances[index]
+	l.changes = append(l.changes, Change{Verb: v, GPU: it.gpu, Function: it.function, Instance: l.Instance(index), Index: index})
 }
 
 // Changed reports whether Changes would return any.

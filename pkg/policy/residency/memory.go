@@ -8,8 +8,9 @@ import (
 )
 
 // memory decides which instances have their memory on their GPU. It evicts idle instances, and
-// keeps the queues of instances that wait for room. It bumps a queued instance that cannot get
-// room: the change Bumped makes the caller place the instance's invocation again.
+// keeps the queues of instances that wait for room. It bumps a queued instance that cannot get room:
+// it removes the instance from the queue, and the change ToRequeue makes the caller place the
+// instance's invocation again.
 type memory struct {
 	*ledger
 	evict eviction
@@ -20,22 +21,22 @@ type memory struct {
 // some GPU memory. It returns false if mem does not fit even then.
 func (m *memory) makeRoom(gpu int32, mem int64) bool {
 	for d := &m.gpus[gpu]; !d.fits(d.mem.used + mem); {
-		c := m.evict.first(d.warm, warmOf, m.config.NoHost)
-		if c == none && m.config.NoHost {
-			c = d.warm.head // evict even instances that are needed for a minimum
+		index := m.evict.first(d.warm, warmOf, m.config.NoHost)
+		if index == none && m.config.NoHost {
+			index = d.warm.head // evict even instances that are needed for a minimum
 		}
 		switch {
-		case c == none:
-			if c = m.evict.parked(gpu); c == none {
+		case index == none:
+			if index = m.evict.parked(gpu); index == none {
 				return false
 			}
-			m.remove(c)
-		case m.config.NoHost || m.details[c].moveFailed:
-			m.remove(c)
+			m.remove(index)
+		case m.config.NoHost || m.details[index].moveFailed:
+			m.remove(index)
 		default:
-			m.report(Offloaded, c)
-			m.unlink(c)
-			m.setStage(c, offloading)
+			m.report(ToOffload, index)
+			m.unlink(index)
+			m.setStage(index, offloading)
 		}
 	}
 	return true
@@ -44,11 +45,11 @@ func (m *memory) makeRoom(gpu int32, mem int64) bool {
 // removeFirst removes the first idle instance of a GPU in eviction order. It returns false if
 // there is none to remove.
 func (m *memory) removeFirst(gpu int32) bool {
-	c := m.evict.first(m.gpus[gpu].idle, idleOf, true)
-	if c == none {
+	index := m.evict.first(m.gpus[gpu].idle, idleOf, true)
+	if index == none {
 		return false
 	}
-	m.remove(c)
+	m.remove(index)
 	return true
 }
 
@@ -62,17 +63,17 @@ func (m *memory) Trim(gpu int32) {
 func (m *memory) SetMem(gpu int32, mem int64) {
 	d := &m.gpus[gpu]
 	idle := m.idleOn(gpu)
-	for _, c := range idle {
-		m.unlink(c) // its lists depend on the memory limit
+	for _, index := range idle {
+		m.unlink(index) // its lists depend on the memory limit
 	}
 	d.limit = mem
 	m.updateFreeMem(gpu)
-	for _, c := range idle {
-		m.relink(c)
+	for _, index := range idle {
+		m.relink(index)
 	}
 	m.dropObsolete(gpu)
 	m.largest = unmeasured
-	m.settle(gpu)
+	m.serveQueue(gpu)
 }
 
 // idleOn returns the idle instances of a GPU.
@@ -90,9 +91,9 @@ func (m *memory) idleOn(gpu int32) (idle []int32) {
 func (m *memory) dropObsolete(gpu int32) {
 	idle := m.idleOn(gpu)
 	slices.SortFunc(idle, func(a, b int32) int { return cmp.Compare(m.instances[a].finished, m.instances[b].finished) })
-	for _, c := range idle {
-		if m.obsolete(&m.instances[c]) {
-			m.remove(c)
+	for _, index := range idle {
+		if m.obsolete(&m.instances[index]) {
+			m.remove(index)
 		}
 	}
 }
@@ -108,69 +109,69 @@ func (m *memory) Occupy(gpu int32, mem int64) {
 	d.mem.used += added
 	m.updateFreeMem(gpu)
 	m.dropObsolete(gpu)
-	m.settle(gpu)
+	m.serveQueue(gpu)
 }
 
 // Prefetch moves the memory of an idle instance of a function back to its GPU, if no GPU has such
 // memory and there is room. ready is the expected time of arrival.
-func (m *memory) Prefetch(function int32, ready time.Duration) (slot int32, ok bool) {
-	f := &m.costs[function]
+func (m *memory) Prefetch(function int32, ready time.Duration) (index int32, ok bool) {
+	f := &m.hot[function]
 	if warm, _ := m.rows.count(f); warm > 0 {
 		return none, false
 	}
 	for gpu := range m.rows.each(f, kind(HostWarm), math.MaxInt) {
-		c := m.rows.on(f, gpu)
-		it := &m.instances[c]
+		index := m.rows.on(f, gpu)
+		it := &m.instances[index]
 		if m.gpus[gpu].free() < it.mem {
 			continue
 		}
-		m.unlink(c)
-		before := m.share(c)
-		it.mem = m.memAfterReturn(c)
-		it.resident, it.stage, m.details[c].prefetchEnd = true, prefetching, ready
-		m.record(c, before)
-		m.link(c, m.details[c].idleSince)
-		return c, true
+		m.unlink(index)
+		before := m.share(index)
+		it.mem = m.memAfterReturn(index)
+		it.resident, it.stage, m.details[index].prefetchEnd = true, prefetching, ready
+		m.record(index, before)
+		m.link(index, m.details[index].idleSince)
+		return index, true
 	}
 	return none, false
 }
 
 // Moved records that the memory of an instance has moved to the host or to the GPU, or failed to
 // move if ok is false.
-func (m *memory) Moved(slot int32, to Start, ok bool) {
-	it := &m.instances[slot]
+func (m *memory) Moved(index int32, to Start, ok bool) {
+	it := &m.instances[index]
 	switch {
 	case it.stage == offloading && to == HostWarm:
-		m.details[slot].moveFailed = m.details[slot].moveFailed || !ok // evictions stop it instead
-		m.arrived(slot, !ok)
+		m.details[index].moveFailed = m.details[index].moveFailed || !ok // evictions stop it instead
+		m.arrived(index, !ok)
 		if m.obsolete(it) {
-			m.remove(slot)
+			m.remove(index)
 		}
 	case it.stage == prefetching && to == GPUWarm && it.inFlight > 0:
 		it.stage = ready
 	case it.stage == prefetching && to == GPUWarm:
-		m.unlink(slot)
-		m.arrived(slot, ok)
+		m.unlink(index)
+		m.arrived(index, ok)
 	default:
 		return
 	}
-	m.settle(it.gpu)
+	m.serveQueue(it.gpu)
 }
 
 // arrived makes an instance ready whose memory is on its GPU, or on the host.
-func (m *memory) arrived(c int32, resident bool) {
-	before := m.share(c)
-	it := &m.instances[c]
+func (m *memory) arrived(index int32, resident bool) {
+	before := m.share(index)
+	it := &m.instances[index]
 	it.stage, it.resident = ready, resident
-	m.record(c, before)
-	m.relink(c)
+	m.record(index, before)
+	m.relink(index)
 }
 
 // Measured records how many bytes of its GPU an instance uses, and how many of them stay
 // there while the instance is on the host. From now on, the instance counts for the
 // measured bytes, but at least for the bytes that were promised to it at its start.
-func (m *memory) Measured(slot int32, mem, stays int64) {
-	it, extra := &m.instances[slot], &m.details[slot]
+func (m *memory) Measured(index int32, mem, stays int64) {
+	it, extra := &m.instances[index], &m.details[index]
 	mem = max(mem-stays, extra.promised)
 	if it.stage == vacant || it.stage == queued || it.stage == lost || mem == it.mem && stays == extra.residual {
 		return
@@ -178,30 +179,30 @@ func (m *memory) Measured(slot int32, mem, stays int64) {
 	m.sizesVary = true
 	linked := it.isIdle()
 	if linked {
-		m.unlink(slot)
+		m.unlink(index)
 	}
-	before := m.share(slot)
+	before := m.share(index)
 	it.mem, extra.residual = mem, stays
-	m.record(slot, before)
+	m.record(index, before)
 	if linked {
-		m.relink(slot)
+		m.relink(index)
 	}
 	if it.pinned {
 		m.dropObsolete(it.gpu)
 	}
-	m.settle(it.gpu)
+	m.serveQueue(it.gpu)
 }
 
-// RaiseLeastMem records that the start of the instance in a slot failed because its GPU had too
+// RaiseLeastMem records that the start of an instance failed because its GPU had too
 // little memory, so an instance of the function needs more than was free. It reports whether
 // evictions can free more memory there. Call it before Lost.
-func (m *memory) RaiseLeastMem(slot int32) bool {
-	it := &m.instances[slot]
-	d, f, n := &m.gpus[it.gpu], &m.costs[it.function], &m.counts[it.function]
+func (m *memory) RaiseLeastMem(index int32) bool {
+	it := &m.instances[index]
+	d, f, n := &m.gpus[it.gpu], &m.hot[it.function], &m.counts[it.function]
 	if d.limit == 0 {
 		return false
 	}
-	free := d.free() + m.size(slot)
+	free := d.free() + m.size(index)
 	if d.countedMem(f) <= free {
 		n.leastMem = free + 1
 		f.countedMem = max(f.countedMem, n.leastMem)
@@ -211,27 +212,27 @@ func (m *memory) RaiseLeastMem(slot int32) bool {
 }
 
 // Withdraw removes an instance from its GPU's queue for room, with its invocation.
-func (m *memory) Withdraw(slot int32) {
-	gpu := m.instances[slot].gpu
-	m.dequeue(slot)
-	m.settle(gpu)
+func (m *memory) Withdraw(index int32) {
+	gpu := m.instances[index].gpu
+	m.dequeue(index)
+	m.serveQueue(gpu)
 }
 
-// dequeue implements Withdraw, but leaves it to the caller to settle the GPU.
-func (m *memory) dequeue(slot int32) {
-	it := &m.instances[slot]
+// dequeue implements Withdraw. The caller then calls serveQueue.
+func (m *memory) dequeue(index int32) {
+	it := &m.instances[index]
 	d := &m.gpus[it.gpu]
-	d.queue = slices.DeleteFunc(d.queue, func(c int32) bool { return c == slot })
-	before := m.share(slot)
+	d.queue = slices.DeleteFunc(d.queue, func(other int32) bool { return other == index })
+	before := m.share(index)
 	it.inFlight, it.resident, it.stage = 0, false, ready
-	m.record(slot, before)
+	m.record(index, before)
 	if it.unstarted() {
-		m.vacate(slot)
+		m.vacate(index)
 		return
 	}
-	m.relink(slot)
+	m.relink(index)
 	if m.obsolete(it) {
-		m.remove(slot)
+		m.remove(index)
 	}
 }
 
@@ -239,15 +240,15 @@ func (m *memory) dequeue(slot int32) {
 func (m *memory) bumpQueued(matches func(*instance) bool) {
 	for g := range m.gpus {
 		bumped := false
-		for _, c := range slices.Backward(slices.Clone(m.gpus[g].queue)) {
-			if matches(&m.instances[c]) {
-				m.report(Bumped, c)
-				m.dequeue(c)
+		for _, index := range slices.Backward(slices.Clone(m.gpus[g].queue)) {
+			if matches(&m.instances[index]) {
+				m.report(ToRequeue, index)
+				m.dequeue(index)
 				bumped = true
 			}
 		}
 		if bumped {
-			m.settle(int32(g))
+			m.serveQueue(int32(g))
 		}
 	}
 }
@@ -257,28 +258,28 @@ func (m *memory) BumpStarts(function int32) {
 	m.bumpQueued(func(it *instance) bool { return it.function == function && it.unstarted() })
 }
 
-// settle reports Placed for the queued instances of a GPU that have room now, in order. If no
-// instance is left to evict for the queue, it bumps the newest queued instances.
-func (m *memory) settle(gpu int32) {
+// serveQueue reports ToBegin for the queued instances of a GPU that have room now, in order. If there
+// is no more instance to evict for the queue, it bumps the newest queued instances.
+func (m *memory) serveQueue(gpu int32) {
 	m.touch(none, gpu)
 	d := &m.gpus[gpu]
 	for !m.makeRoom(gpu, 0) && len(d.queue) > 0 {
 		last := d.queue[len(d.queue)-1]
-		m.report(Bumped, last)
+		m.report(ToRequeue, last)
 		m.dequeue(last)
 	}
 	for len(d.queue) > 0 {
-		c := d.queue[0]
-		it := &m.instances[c]
+		index := d.queue[0]
+		it := &m.instances[index]
 		if !d.fits(d.mem.used - d.mem.queued + it.mem + d.mem.leaving) {
 			return
 		}
 		d.queue = slices.Delete(d.queue, 0, 1)
 		if it.unstarted() {
-			m.setStage(c, launching)
+			m.setStage(index, launching)
 		} else {
-			m.setStage(c, ready)
+			m.setStage(index, ready)
 		}
-		m.report(Placed, c)
+		m.report(ToBegin, index)
 	}
 }

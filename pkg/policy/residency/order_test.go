@@ -87,8 +87,8 @@ func play(t *testing.T, p *Pool, script string) string {
 			if !ok {
 				t.Fatalf("%s: Best finds no GPU, want one", word)
 			}
-			slot, _ := p.Begin(f, at)
-			begun[f] = append(begun[f], slot)
+			index, _ := p.Begin(f, at)
+			begun[f] = append(begun[f], index)
 		case word[1] == '-':
 			p.End(begun[f][0], 0)
 			begun[f] = slices.Delete(begun[f], 0, 1)
@@ -97,7 +97,7 @@ func play(t *testing.T, p *Pool, script string) string {
 		}
 		for _, c := range confirmAll(p) {
 			mark := '~'
-			if c.Verb == Removed {
+			if c.Verb == ToRemove {
 				mark = '-'
 			}
 			evicted = append(evicted, fmt.Sprintf("%c%c", mark, 'a'+c.Function))
@@ -111,11 +111,11 @@ func confirmAll(p *Pool) (confirmed []Change) {
 	for p.Changed() {
 		for _, c := range slices.Clone(p.Changes()) {
 			switch c.Verb {
-			case Removed:
-				p.Lost(c.Slot)
-			case Offloaded:
-				p.Moved(c.Slot, HostWarm, true)
-			default: // Placed: the moves above made room
+			case ToRemove:
+				p.Lost(c.Index)
+			case ToOffload:
+				p.Moved(c.Index, HostWarm, true)
+			default: // ToBegin: the moves above made room
 				continue
 			}
 			confirmed = append(confirmed, c)
@@ -125,11 +125,11 @@ func confirmAll(p *Pool) (confirmed []Change) {
 }
 
 // prefetch performs a prefetch at once.
-func prefetch(p *Pool, function int32) (slot int32, ok bool) {
-	if slot, ok = p.Prefetch(function, time.Second); ok {
-		p.Moved(slot, GPUWarm, true)
+func prefetch(p *Pool, function int32) (index int32, ok bool) {
+	if index, ok = p.Prefetch(function, time.Second); ok {
+		p.Moved(index, GPUWarm, true)
 	}
-	return slot, ok
+	return index, ok
 }
 
 // TestReturningIsNotEvicted checks that room for the memory of an instance on the host is not made
@@ -146,13 +146,13 @@ func TestReturningIsNotEvicted(t *testing.T) {
 		if !ok {
 			t.Fatalf("function %d: Best finds no GPU, want one", function)
 		}
-		slot, _ := p.Begin(function, at)
-		return slot
+		index, _ := p.Begin(function, at)
+		return index
 	}
 	for _, f := range []int32{a, b} {
-		slot := begin(f)
-		p.Measured(slot, 60, 20)
-		p.End(slot, 0)
+		index := begin(f)
+		p.Measured(index, 60, 20)
+		p.End(index, 0)
 		confirmAll(p)
 	}
 	begin(c)

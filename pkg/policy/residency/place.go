@@ -11,7 +11,7 @@ import (
 type Place struct {
 	GPU   int32
 	Start Start
-	Slot  int32 // of the idle instance to use; negative for a cold start
+	Index int32 // of the idle instance to use; negative for a cold start
 }
 
 // MaxConsidered is the number of GPUs whose losses or waiting times are compared for one
@@ -33,8 +33,8 @@ type placement struct {
 // running instances, then the lowest number. Unless Any, only is the only permitted GPU, and
 // except an excluded GPU.
 func (p *placement) Best(function, only, except int32) (best Place, found bool) {
-	best.Slot = none
-	f := &p.costs[function]
+	best.Index = none
+	f := &p.hot[function]
 	if only != Any {
 		if only == except || !p.Free(only) || !p.room(only, f) {
 			return best, false
@@ -51,7 +51,7 @@ func (p *placement) Best(function, only, except int32) (best Place, found bool) 
 		s := p.search(f, of)
 		for at, ok := s.next(); ok; at, ok = s.next() {
 			if at.GPU != except {
-				at.Slot = p.rows.on(f, at.GPU)
+				at.Index = p.rows.on(f, at.GPU)
 				return at, true
 			}
 		}
@@ -65,7 +65,7 @@ func (p *placement) Best(function, only, except int32) (best Place, found bool) 
 // the GPU, which is not used in the meantime. Of the GPUs with the shortest duration, it compares
 // the losses of the first MaxConsidered, in the order of the last two criteria.
 func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
-	f := &p.costs[function]
+	f := &p.hot[function]
 	for remaining := p.kinds(function); remaining != 0 && !ok; {
 		of := remaining.shortest(f)
 		remaining &^= of
@@ -97,7 +97,7 @@ func (p *placement) Cheapest(function int32) (at Place, loss float64, ok bool) {
 		}
 	}
 	if ok {
-		at.Slot = p.rows.on(f, at.GPU)
+		at.Index = p.rows.on(f, at.GPU)
 	}
 	return at, loss, ok
 }
@@ -114,7 +114,7 @@ func (p *placement) costsNothing(at Place, function int32) bool {
 // Warm iterates over the GPUs that have an idle instance of the function with its memory there,
 // lowest number first, among the first MaxConsidered GPUs that have an idle instance of it.
 func (p *placement) Warm(function int32) iter.Seq[int32] {
-	return p.rows.each(&p.costs[function], kind(GPUWarm), MaxConsidered)
+	return p.rows.each(&p.hot[function], kind(GPUWarm), MaxConsidered)
 }
 
 // Expected returns the shortest duration of an invocation on any GPU, busy or not.
@@ -123,7 +123,7 @@ func (p *placement) Expected(function int32) time.Duration {
 	if of == 0 {
 		return 0
 	}
-	f := &p.costs[function]
+	f := &p.hot[function]
 	return f.duration[bits.TrailingZeros8(uint8(of.shortest(f)))]
 }
 
@@ -140,7 +140,7 @@ func (p *placement) kinds(function int32) kinds {
 // possibleKinds returns the kinds of start for which there is a GPU, even if the function is
 // capped.
 func (p *placement) possibleKinds(function int32) (of kinds) {
-	warm, host := p.rows.count(&p.costs[function])
+	warm, host := p.rows.count(&p.hot[function])
 	if warm > 0 {
 		of |= kind(GPUWarm)
 	}
@@ -155,28 +155,28 @@ func (p *placement) possibleKinds(function int32) (of kinds) {
 
 // PlaceOn returns the place that an invocation of the function would have on a GPU, free or not.
 func (p *placement) PlaceOn(function, gpu int32) Place {
-	c := p.rows.on(&p.costs[function], gpu)
+	index := p.rows.on(&p.hot[function], gpu)
 	switch {
-	case c == none:
-		return Place{GPU: gpu, Start: Cold, Slot: none}
-	case p.gpus[gpu].limit == 0 || p.instances[c].resident:
-		return Place{GPU: gpu, Start: GPUWarm, Slot: c}
+	case index == none:
+		return Place{GPU: gpu, Start: Cold, Index: none}
+	case p.gpus[gpu].limit == 0 || p.instances[index].resident:
+		return Place{GPU: gpu, Start: GPUWarm, Index: index}
 	}
-	return Place{GPU: gpu, Start: HostWarm, Slot: c}
+	return Place{GPU: gpu, Start: HostWarm, Index: index}
 }
 
 // Blocked reports whether a function has to wait for its own instances even if a GPU is free.
 // That is so if it has no idle instance and is capped, a pinned instance is starting, or at least
 // as many instances are starting as invocations wait.
 func (p *placement) Blocked(function int32, waiting int32) bool {
-	if !p.costs[function].guarded {
+	if !p.hot[function].guarded {
 		return false
 	}
 	n := &p.counts[function]
 	if !p.Capped(function) && n.pending == 0 && (n.starting == 0 || n.starting < waiting) {
 		return false
 	}
-	warm, host := p.rows.count(&p.costs[function])
+	warm, host := p.rows.count(&p.hot[function])
 	return warm+host == 0
 }
 
@@ -184,24 +184,24 @@ func (p *placement) Blocked(function int32, waiting int32) bool {
 // every function fits.
 func (p *placement) Fits(function int32) bool {
 	largest := p.largestGPU()
-	return largest == 0 || p.costs[function].mem <= largest
+	return largest == 0 || p.hot[function].mem <= largest
 }
 
 // FitsOn reports whether an instance of the function could ever start on that GPU, in addition to
 // its pinned instances and occupied memory.
 func (p *placement) FitsOn(gpu, function int32) bool {
 	d := &p.gpus[gpu]
-	return d.fits(d.occupied + d.mem.pinned + p.costs[function].mem)
+	return d.fits(d.occupied + d.mem.pinned + p.hot[function].mem)
 }
 
 // Room reports whether an invocation of the function could start on that GPU now: the GPU has
 // capacity, and enough memory beyond that of its running instances.
 func (p *placement) Room(gpu, function int32) bool {
-	return p.room(gpu, &p.costs[function])
+	return p.room(gpu, &p.hot[function])
 }
 
 // room implements Room.
-func (p *placement) room(gpu int32, f *costs) bool {
+func (p *placement) room(gpu int32, f *hotFields) bool {
 	d := &p.gpus[gpu]
 	if d.used+d.capacityFor(f) > d.capacity {
 		return false
@@ -211,11 +211,11 @@ func (p *placement) room(gpu int32, f *costs) bool {
 	}
 	mem := d.countedMem(f)
 	if p.sizesVary {
-		if c := p.rows.on(f, gpu); c != none {
-			if p.instances[c].resident {
+		if index := p.rows.on(f, gpu); index != none {
+			if p.instances[index].resident {
 				return true // it needs no more memory
 			}
-			mem = p.memAfterReturn(c) + p.details[c].residual
+			mem = p.memAfterReturn(index) + p.details[index].residual
 		}
 	}
 	return d.mem.running+mem <= d.limit
@@ -223,20 +223,20 @@ func (p *placement) room(gpu int32, f *costs) bool {
 
 // Spare returns the running instance of the function with the fewest invocations, among those
 // that can accept one more.
-func (p *placement) Spare(function int32) (slot int32, ok bool) {
+func (p *placement) Spare(function int32) (index int32, ok bool) {
 	limit := int16(p.specs[function].Inflight)
 	if limit <= 1 {
 		return none, false
 	}
-	slot = none
+	index = none
 	for c := range p.instances {
 		it := &p.instances[c]
 		if it.function == function && it.inFlight > 0 && it.inFlight < limit && !it.pinned && (it.stage == ready || it.stage == prefetching || it.stage == launching) &&
-			!p.obsolete(it) && (slot == none || it.inFlight < p.instances[slot].inFlight) {
-			slot = int32(c)
+			!p.obsolete(it) && (index == none || it.inFlight < p.instances[index].inFlight) {
+			index = int32(c)
 		}
 	}
-	return slot, slot != none
+	return index, index != none
 }
 
 // Serves reports whether a function has an instance on a GPU that accepts further invocations,
@@ -285,7 +285,7 @@ func (p *placement) anyInstance(function int32, matches func(*instance) bool) bo
 // given kinds of start: those with the fewest running instances first, then the lowest number.
 type search struct {
 	p       *placement
-	f       *costs
+	f       *hotFields
 	kinds   kinds
 	running int // index in devices.byRunning of the current set
 	page    int
@@ -294,14 +294,16 @@ type search struct {
 	warm, host uint64
 }
 
-func (p *placement) search(f *costs, of kinds) search { return search{p: p, f: f, kinds: of, page: -1} }
+func (p *placement) search(f *hotFields, of kinds) search {
+	return search{p: p, f: f, kinds: of, page: -1}
+}
 
 // next returns the next GPU, without the slot, and reports whether there is one.
 func (s *search) next() (at Place, found bool) {
 	for s.word != 0 || s.nextPage() {
 		first := s.word & -s.word
 		s.word &^= first
-		at.GPU, at.Start, at.Slot = int32(s.page*pageGPUs+bits.TrailingZeros64(first)), Cold, none
+		at.GPU, at.Start, at.Index = int32(s.page*pageGPUs+bits.TrailingZeros64(first)), Cold, none
 		switch {
 		case s.warm&first != 0:
 			at.Start = GPUWarm

@@ -17,7 +17,7 @@ type Pool struct {
 // New returns a pool without GPUs, functions and instances.
 func New(c Config) *Pool {
 	l := &ledger{config: c, expiry: never,
-		slots: slots{adopted: map[ID]int32{}, names: map[int32]ID{}}, devices: devices{touched: c.Touched}}
+		instanceTable: instanceTable{adopted: map[ID]int32{}, names: map[int32]ID{}}, devices: devices{touched: c.Touched}}
 	return &Pool{ledger: l, placement: placement{ledger: l, evict: eviction{l}}, memory: memory{ledger: l, evict: eviction{l}}}
 }
 
@@ -26,11 +26,11 @@ func New(c Config) *Pool {
 func (p *Pool) SetFunction(function int32, f Function) {
 	p.Grow(int(function) + 1)
 	n := &p.counts[function]
-	renew := p.specs[function].Mem != f.Mem && n.slots > 0
+	renew := p.specs[function].Mem != f.Mem && n.existing > 0
 	p.specs[function], n.retired = f, false
-	counted := max(f.Mem, f.Need, n.leastMem)
+	counted := max(f.Mem, f.MeasuredMem, n.leastMem)
 	p.sizesVary = p.sizesVary || counted > f.Mem
-	p.costs[function] = costs{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), row: p.costs[function].row}
+	p.hot[function] = hotFields{duration: f.Duration, mem: f.Mem, countedMem: counted, slice: f.Slice, max: int32(f.Max), row: p.hot[function].row}
 	p.guard(function)
 	if f.Idle > 0 {
 		p.expiry, p.expires = 0, true
@@ -65,10 +65,10 @@ func (p *Pool) Renew(function int32) {
 func (p *Pool) Retire(function int32) {
 	p.mayHaveObsolete = true
 	p.counts[function].retired = true
-	f := &p.costs[function]
+	f := &p.hot[function]
 	for gpu := range p.rows.each(f, kind(GPUWarm)|kind(HostWarm), math.MaxInt) {
-		for c := p.rows.on(f, gpu); c != none; c = p.rows.on(f, gpu) {
-			p.remove(c)
+		for index := p.rows.on(f, gpu); index != none; index = p.rows.on(f, gpu) {
+			p.remove(index)
 		}
 	}
 	for i := range p.instances {
@@ -85,17 +85,18 @@ func (p *Pool) Retire(function int32) {
 func (p *Pool) CancelStarts(function int32) {
 	for i := range p.instances {
 		if it := &p.instances[i]; it.function == function && !it.pinned && p.IsStarting(int32(i)) {
-			p.stop(int32(i), Cancelled)
+			p.stop(int32(i), ToCancel)
 		}
 	}
 	p.bumpQueued(func(it *instance) bool { return it.function == function })
 }
 
-// SetGPU opens a GPU with a number of slots and of bytes of memory; 0 bytes mean no limit.
+// SetGPU opens a GPU with a number of slots, which is the number of invocations that it can run at
+// once, and of bytes of memory; 0 bytes mean no limit.
 func (p *Pool) SetGPU(gpu int32, slots int, mem int64) {
 	for int(gpu) >= len(p.gpus) {
 		p.gpus = append(p.gpus, device{idle: list{none, none}, warm: list{none, none}, class: none})
-		p.rows.widen(p.costs)
+		p.rows.widen(p.hot)
 	}
 	d := &p.gpus[gpu]
 	d.open, d.slots = true, int32(slots)
@@ -119,15 +120,15 @@ func (p *Pool) CloseGPU(gpu int32) {
 
 // Clear removes all idle instances of a GPU.
 func (p *Pool) Clear(gpu int32) {
-	for c := p.gpus[gpu].idle.head; c != none; c = p.gpus[gpu].idle.head {
-		p.remove(c)
+	for index := p.gpus[gpu].idle.head; index != none; index = p.gpus[gpu].idle.head {
+		p.remove(index)
 	}
 }
 
 // Dismiss stops the idle instance of a function on a GPU that the function would use next.
 func (p *Pool) Dismiss(function, gpu int32) {
-	if c := p.rows.on(&p.costs[function], gpu); c != none {
-		p.remove(c)
+	if index := p.rows.on(&p.hot[function], gpu); index != none {
+		p.remove(index)
 	}
 }
 
@@ -143,17 +144,17 @@ type Found struct {
 // restart of the caller. Its ID must be less than None and new; otherwise Adopt returns false.
 //
 // A pinned instance belongs to another controller. The pool neither stops nor moves it to make
-// room, and never returns it as a place. A caller that knows its slot runs invocations on it with
-// Join and End; they take no slot of the GPU. Its memory counts like that of a running instance,
+// room, and never returns it as a place. A caller that knows its index runs invocations on it
+// with Join and End; they take no slot of the GPU. Its memory counts like that of a running instance,
 // even while it starts. The pool removes it with its GPU or its function.
-func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration) (slot int32, ok bool) {
-	if id >= None || p.Slot(id) != none {
+func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration) (index int32, ok bool) {
+	if id >= None || p.Index(id) != none {
 		return none, false
 	}
-	c := p.create(function, gpu)
-	it, extra := &p.instances[c], &p.details[c]
-	it.adopted, p.adopted[id], p.names[c] = true, c, id
-	before := p.share(c)
+	index = p.create(function, gpu)
+	it, extra := &p.instances[index], &p.details[index]
+	it.adopted, p.adopted[id], p.names[index] = true, index, id
+	before := p.share(index)
 	if found.Mem > it.mem {
 		it.mem, p.sizesVary = found.Mem, true
 	}
@@ -162,27 +163,27 @@ func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration)
 	if found.Pinned && found.Starting {
 		it.stage = starting
 	}
-	p.record(c, before)
+	p.record(index, before)
 	switch {
 	case !found.Pinned:
-		p.link(c, now)
+		p.link(index, now)
 	case !found.Starting:
 		extra.idleSince = now
 	}
 	if p.obsolete(it) {
-		p.remove(c)
+		p.remove(index)
 	}
 	if found.Pinned {
 		p.dropObsolete(gpu)
 	}
-	p.settle(gpu)
-	return c, true
+	p.serveQueue(gpu)
+	return index, true
 }
 
 // Start starts an instance of a function without an invocation, if that evicts nothing. It
 // chooses the GPU with the fewest instances of the function, then with the fewest instances. It
-// reports a Started change. It returns false if no GPU has room or the function is capped.
-func (p *Pool) Start(function int32) (slot int32, ok bool) {
+// reports a ToStart change. It returns false if no GPU has room or the function is capped.
+func (p *Pool) Start(function int32) (index int32, ok bool) {
 	if p.Capped(function) {
 		return none, false
 	}
@@ -196,7 +197,7 @@ func (p *Pool) Start(function int32) (slot int32, ok bool) {
 	for g := range p.gpus {
 		d := &p.gpus[g]
 		if !d.open || p.full(d) || p.config.MayStart != nil && !p.config.MayStart(function, int32(g)) ||
-			!d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.costs[function])) {
+			!d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.hot[function])) {
 			continue
 		}
 		if best == none || own[g] < own[best] || own[g] == own[best] && d.instances < p.gpus[best].instances {
@@ -206,125 +207,125 @@ func (p *Pool) Start(function int32) (slot int32, ok bool) {
 	if best == none {
 		return none, false
 	}
-	c := p.create(function, best)
-	before := p.share(c)
-	p.instances[c].stage, p.instances[c].resident = starting, true
-	p.record(c, before)
-	p.report(Started, c)
-	return c, true
+	index = p.create(function, best)
+	before := p.share(index)
+	p.instances[index].stage, p.instances[index].resident = starting, true
+	p.record(index, before)
+	p.report(ToStart, index)
+	return index, true
 }
 
 // Started records that the start of an instance has ended. The instance is now idle, or runs the
 // invocations for which it was started.
-func (p *Pool) Started(slot int32, now time.Duration) {
-	it := &p.instances[slot]
+func (p *Pool) Started(index int32, now time.Duration) {
+	it := &p.instances[index]
 	wasLaunching := it.stage == launching
-	if !p.IsStarting(slot) {
+	if !p.IsStarting(index) {
 		return
 	}
-	p.setStage(slot, ready)
+	p.setStage(index, ready)
 	switch {
 	case wasLaunching:
 	case it.pinned:
-		p.details[slot].idleSince = now
+		p.details[index].idleSince = now
 	default:
-		p.settleIdle(slot, now)
+		p.becomeIdle(index, now)
 	}
 }
 
-// settleIdle makes an instance idle that has started or has ended its last invocation, and removes
+// becomeIdle makes an instance idle that has started or has ended its last invocation, and removes
 // it if it is obsolete, or instances beyond the limit of the pool.
-func (p *Pool) settleIdle(slot int32, now time.Duration) {
-	p.link(slot, now)
-	if p.Obsolete(slot) {
-		p.remove(slot)
+func (p *Pool) becomeIdle(index int32, now time.Duration) {
+	p.link(index, now)
+	if p.Obsolete(index) {
+		p.remove(index)
 		return
 	}
-	p.Trim(p.instances[slot].gpu)
+	p.Trim(p.instances[index].gpu)
 }
 
 // Lost records that an instance has ended, on request or not. The caller ends its invocations
 // with End.
-func (p *Pool) Lost(slot int32) {
-	it := &p.instances[slot]
+func (p *Pool) Lost(index int32) {
+	it := &p.instances[index]
 	if it.stage == queued {
-		p.dequeue(slot)
+		p.dequeue(index)
 	}
 	if it.stage == vacant || it.stage == lost {
 		return
 	}
 	if it.isIdle() {
-		p.unlink(slot)
+		p.unlink(index)
 	}
-	before := p.share(slot)
-	it.stage, it.resident, it.mem, p.details[slot].residual = lost, false, 0, 0
-	p.record(slot, before)
+	before := p.share(index)
+	it.stage, it.resident, it.mem, p.details[index].residual = lost, false, 0, 0
+	p.record(index, before)
 	if it.inFlight == 0 {
-		p.vacate(slot)
+		p.vacate(index)
 	}
-	p.settle(it.gpu)
+	p.serveQueue(it.gpu)
 }
 
 // Begin starts an invocation at a place that Best returned, and evicts instances for it. It
-// returns the slot of its instance. started is false if the invocation has to wait for room; a
-// Placed change follows when there is room.
-func (p *Pool) Begin(function int32, at Place) (slot int32, started bool) {
+// returns the index of its instance. started is false if the invocation has to wait for room; a
+// ToBegin change follows when there is room.
+func (p *Pool) Begin(function int32, at Place) (index int32, started bool) {
 	d := &p.gpus[at.GPU]
-	c := at.Slot
-	if c == none {
+	index = at.Index
+	if index == none {
 		for p.full(d) && p.removeFirst(at.GPU) {
 		}
-		c = p.create(function, at.GPU)
+		index = p.create(function, at.GPU)
 	} else {
-		p.unlink(c)
+		p.unlink(index)
 	}
-	it, units := &p.instances[c], d.capacityFor(&p.costs[function])
+	it, units := &p.instances[index], d.capacityFor(&p.hot[function])
 	if it.sliced = units != unit; it.sliced {
-		p.details[c].capacity = units
+		p.details[index].capacity = units
 	}
 	if it.resident {
-		p.addRun(c, 1)
-		return c, true
+		p.addRun(index, 1)
+		return index, true
 	}
-	before := p.share(c)
+	before := p.share(index)
 	it.inFlight = 1
-	if at.Slot == none {
+	if at.Index == none {
 		it.stage = launching
 	}
-	it.mem = p.memAfterReturn(c)
+	it.mem = p.memAfterReturn(index)
 	p.makeRoom(at.GPU, it.mem)
 	it.resident = true
 	if !d.fits(d.mem.used + it.mem - d.mem.queued + d.mem.leaving) {
 		it.stage = queued
-		d.queue = append(d.queue, c)
+		d.queue = append(d.queue, index)
 	}
-	p.record(c, before)
-	return c, it.stage != queued
+	p.record(index, before)
+	return index, it.stage != queued
 }
 
 // Join adds an invocation to a running instance that can accept it, see Spare.
-func (p *Pool) Join(slot int32) { p.instances[slot].inFlight++ }
+func (p *Pool) Join(index int32) { p.instances[index].inFlight++ }
 
 // End ends an invocation on an instance. After the last invocation, the instance becomes idle,
 // and instances beyond the limit of the pool are removed.
-func (p *Pool) End(c int32, now time.Duration) {
-	it := &p.instances[c]
+func (p *Pool) End(index int32, now time.Duration) {
+	it := &p.instances[index]
 	if it.inFlight > 1 {
 		it.inFlight--
 		return
 	}
 	if it.stage == launching { // an end implies that the instance has started
-		p.setStage(c, ready)
+		p.setStage(index, ready)
 	}
-	p.addRun(c, -1)
+	p.addRun(index, -1)
 	switch {
 	case it.stage == lost:
-		p.vacate(c)
+		p.vacate(index)
 	case !it.pinned:
-		p.settleIdle(c, now)
+		p.becomeIdle(index, now)
 	default:
-		if p.details[c].idleSince = now; p.Obsolete(c) {
-			p.remove(c)
+		if p.details[index].idleSince = now; p.Obsolete(index) {
+			p.remove(index)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (r *rows) newPage(head, instances []int32) int32 {
 }
 
 // widen adds a GPU to the row of each function.
-func (r *rows) widen(functions []costs) {
+func (r *rows) widen(functions []hotFields) {
 	old := *r
 	r.gpus++
 	if r.flat() {
@@ -166,7 +166,7 @@ func (t *table) mark(page int, warm, host uint64) {
 }
 
 // page returns the index of a page of a function's row, or 0 if there is none.
-func (r *rows) page(f *costs, page int) int32 {
+func (r *rows) page(f *hotFields, page int) int32 {
 	if f.row == 0 || r.flat() {
 		return f.row
 	}
@@ -179,7 +179,7 @@ type pageBits struct{ warm, host uint64 }
 
 // bits returns the GPUs of a page of a function's row where the memory of an idle instance is on
 // the GPU, and those where it is on the host.
-func (r *rows) bits(f *costs, page int) (warm, host uint64) {
+func (r *rows) bits(f *hotFields, page int) (warm, host uint64) {
 	if f.row == 0 || r.flat() {
 		return r.head(f.row)
 	}
@@ -197,7 +197,7 @@ func (r *rows) head(page int32) (warm, host uint64) {
 }
 
 // on returns the idle instance of a function on a GPU that finished last, or none.
-func (r *rows) on(f *costs, gpu int32) int32 {
+func (r *rows) on(f *hotFields, gpu int32) int32 {
 	page := r.page(f, int(uint32(gpu)/pageGPUs))
 	if page == 0 {
 		return none
@@ -207,7 +207,7 @@ func (r *rows) on(f *costs, gpu int32) int32 {
 
 // set changes the idle instance of a function on a GPU that finished last, and whether its memory
 // is on the GPU.
-func (r *rows) set(f *costs, gpu, instance int32, resident bool) {
+func (r *rows) set(f *hotFields, gpu, instance int32, resident bool) {
 	n, at := int(uint32(gpu)/pageGPUs), uint32(gpu)%pageGPUs
 	page := r.page(f, n)
 	if page == 0 {
@@ -245,7 +245,7 @@ func (r *rows) set(f *costs, gpu, instance int32, resident bool) {
 
 // count returns the number of GPUs where the memory of a function's idle instance is on the GPU,
 // and of those where it is on the host.
-func (r *rows) count(f *costs) (warm, host int) {
+func (r *rows) count(f *hotFields) (warm, host int) {
 	switch {
 	case f.row == 0:
 		return 0, 0
@@ -259,7 +259,7 @@ func (r *rows) count(f *costs) (warm, host int) {
 
 // nonEmptyPages returns a bit for each page of a function's row with a GPU that offers one of the
 // kinds of start, or nil if every page may have one.
-func (r *rows) nonEmptyPages(f *costs, of kinds) []uint64 {
+func (r *rows) nonEmptyPages(f *hotFields, of kinds) []uint64 {
 	if f.row == 0 || r.flat() || of&kind(Cold) != 0 {
 		return nil
 	}
@@ -268,7 +268,7 @@ func (r *rows) nonEmptyPages(f *costs, of kinds) []uint64 {
 
 // each iterates over the GPUs with an idle instance of a function that offers one of the kinds of
 // start, lowest number first. It examines the first most GPUs with an idle instance of any kind.
-func (r *rows) each(f *costs, of kinds, most int) iter.Seq[int32] {
+func (r *rows) each(f *hotFields, of kinds, most int) iter.Seq[int32] {
 	return func(yield func(gpu int32) bool) {
 		if f.row == 0 {
 			return
@@ -320,7 +320,7 @@ func (k kinds) choose(warm, host uint64) (gpus uint64) {
 }
 
 // shortest returns the kinds with the shortest duration.
-func (k kinds) shortest(f *costs) (shortest kinds) {
+func (k kinds) shortest(f *hotFields) (shortest kinds) {
 	for s := range GPUWarm + 1 {
 		switch {
 		case k&kind(s) == 0:

@@ -15,7 +15,7 @@ func TestRows(t *testing.T) {
 	type cell struct{ instance, resident int32 }
 	rapid.Check(t, func(t *rapid.T) {
 		var r rows
-		functions := make([]costs, 3)
+		functions := make([]hotFields, 3)
 		want := make([]map[int32]cell, len(functions))
 		for f := range want {
 			want[f] = map[int32]cell{}
@@ -78,8 +78,8 @@ func TestVisits(t *testing.T) {
 				if cheapest, _, _ := p.Cheapest(f); cheapest != at {
 					t.Fatalf("%d GPUs: Cheapest returns %+v and Best %+v, want the same", gpus, cheapest, at)
 				}
-				slot, _ := p.Begin(f, at)
-				running = append(running, slot)
+				index, _ := p.Begin(f, at)
+				running = append(running, index)
 			}
 		}
 		for range gpus * slots * 9 / 10 {

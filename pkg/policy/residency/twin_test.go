@@ -254,7 +254,7 @@ func (w *twin) loss(gpu, function int32, start Start, ties int) (worth float64) 
 func changeStrings(changes []Change) (list []string) {
 	for _, c := range changes {
 		verb := "unloads"
-		if c.Verb == Removed {
+		if c.Verb == ToRemove {
 			verb = "removes"
 		}
 		list = append(list, fmt.Sprintf("gpu %d %s %d", c.GPU, verb, c.Function))
@@ -300,16 +300,16 @@ func TestPoolAgainstTwin(t *testing.T) {
 				p.SetSlots(g, n)
 				w.slots[g] = n
 			case 2:
-				slot, ok := prefetch(p, f)
+				index, ok := prefetch(p, f)
 				at := none
 				if ok {
-					at = p.instances[slot].gpu
+					at = p.instances[index].gpu
 				}
 				if want := w.prefetch(f); at != want || ok != (want != none) {
 					t.Fatalf("prefetch of function %d: got GPU %d, %v; want %d", f, at, ok, want)
 				}
-				if ok && p.Ready(slot) != time.Second {
-					t.Fatalf("prefetch of function %d: got ready at %v, want 1s", f, p.Ready(slot))
+				if ok && p.Ready(index) != time.Second {
+					t.Fatalf("prefetch of function %d: got ready at %v, want 1s", f, p.Ready(index))
 				}
 			case 3, 4, 5:
 				if all := w.containersOn(Any, running); len(all) > 0 {

@@ -70,7 +70,7 @@ func (f *Function) newSpec() queue.Function {
 	if known, ok := d.settings.Costs[fn.Name]; ok && known.MemMiB > 0 {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
-	s.Need = d.memory.required(f, s.Mem)
+	s.MeasuredMem = d.memory.required(f, s.Mem)
 	s.Warm, s.Cold, s.Load = f.expect()
 	return s
 }
@@ -104,12 +104,12 @@ func (f *Function) expect() (warm, cold, load time.Duration) {
 func (f *Function) relearn() {
 	warm, cold, load := f.expect()
 	l := &f.d.memory
-	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.Need) })
+	grown := slices.ContainsFunc(l.gpus, func(m gpuMemory) bool { return m.changed(l.required(f, f.spec.Mem), f.spec.MeasuredMem) })
 	if !grown && near(warm, f.spec.Warm) && near(cold, f.spec.Cold) && near(load, f.spec.Load) {
 		return
 	}
 	s := f.newSpec()
-	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.Need = s.Warm, s.Cold, s.Load, s.Need
+	f.spec.Warm, f.spec.Cold, f.spec.Load, f.spec.MeasuredMem = s.Warm, s.Cold, s.Load, s.MeasuredMem
 	f.d.policy.step(&queue.Learned{Function: f.number, Spec: s})
 }
 

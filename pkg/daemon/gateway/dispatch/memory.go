@@ -290,7 +290,7 @@ func (l *ledger) setSize(v *Instance, gpu int32, u *uses, weights int64) {
 		size, residual = whole+weights, u.context+weights
 	}
 	// Before its first call, an instance may still have allocations to make.
-	if need := max(v.function.spec.Mem, v.function.spec.Need); !v.worked && size <= need {
+	if need := max(v.function.spec.Mem, v.function.spec.MeasuredMem); !v.worked && size <= need {
 		return
 	}
 	if c := &v.function.costs; v.version == v.function.version {
@@ -352,7 +352,7 @@ func (i *Instance) ShortOfMemory(refused bool, err error) error {
 	defer i.d.mu.Unlock()
 	l := &i.d.memory
 	m, spec := &l.gpus[i.gpu], &i.function.spec
-	if !refused && !(m.known && m.driver.Free < max(spec.Mem, spec.Need)) {
+	if !refused && !(m.known && m.driver.Free < max(spec.Mem, spec.MeasuredMem)) {
 		return err
 	}
 	return &shortError{err, l.use(i.gpu)}
