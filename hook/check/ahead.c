@@ -41,21 +41,21 @@ int main(int argc, char **argv)
         if (turns)
             stream = many[i % MANY];
         if (switches)
-            MUST(cuCtxPushCurrent(context));
+            ASSERT_SUCCESS(cuCtxPushCurrent(context));
         if (graphs)
-            MUST(cuGraphLaunch(instance, stream));
+            ASSERT_SUCCESS(cuGraphLaunch(instance, stream));
         else
             launch_block(timed, stream);
-        MUST(cuLaunchHostFunc(stream, one_done, NULL));
+        ASSERT_SUCCESS(cuLaunchHostFunc(stream, one_done, NULL));
         if (switches)
-            MUST(cuCtxPopCurrent(&popped));
+            ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
         int ahead = i - __atomic_load_n(&done, __ATOMIC_RELAXED);
         most = ahead > most ? ahead : most;
         late = i > count - count / 4 && ahead > late ? ahead : late;
         if (i > count - count / 4)
             often[ahead < MOST ? ahead : MOST - 1]++;
     }
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     int middle = 0;
     for (int seen = often[0]; seen < count / 8; seen += often[++middle])
         ;

@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv)
 {
-    ENSURE(argc > 1);
+    ASSERT(argc > 1);
     for (int i = 1; i < argc; i++) {
         int (*function)(void) = NULL;
         *(void **)&function = dlsym(RTLD_DEFAULT, argv[i]);

@@ -25,7 +25,7 @@ static void say(const char *what)
 {
     printf("%s\n", what);
     fflush(stdout);
-    ENSURE(getchar() == '\n');
+    ASSERT(getchar() == '\n');
 }
 
 static void set_up(void)
@@ -36,9 +36,9 @@ static void set_up(void)
     first = new_stream();
     second = new_stream();
     third = new_stream();
-    MUST(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
-    MUST(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
-    MUST(cuMemAlloc(&memory, 4096));
+    ASSERT_SUCCESS(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuMemAlloc(&memory, 4096));
 }
 
 /* Captures streams that the thread knows, because it has just used them under the current lease. */
@@ -46,17 +46,17 @@ static void capture_known(void)
 {
     CUgraph graph;
     size_t nodes = 0;
-    MUST(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
     launch_block(nop, first);
     launch_block(nop, second); /* not captured yet */
-    MUST(cuEventRecord(fork_event, first));
-    MUST(cuStreamWaitEvent(second, fork_event, 0));
+    ASSERT_SUCCESS(cuEventRecord(fork_event, first));
+    ASSERT_SUCCESS(cuStreamWaitEvent(second, fork_event, 0));
     launch_block(nop, second);
-    MUST(cuEventRecord(join_event, second));
-    MUST(cuStreamWaitEvent(first, join_event, 0));
-    MUST(cuStreamEndCapture(first, &graph));
-    MUST(cuGraphGetNodes(graph, NULL, &nodes));
-    ENSURE(nodes == 2);
+    ASSERT_SUCCESS(cuEventRecord(join_event, second));
+    ASSERT_SUCCESS(cuStreamWaitEvent(first, join_event, 0));
+    ASSERT_SUCCESS(cuStreamEndCapture(first, &graph));
+    ASSERT_SUCCESS(cuGraphGetNodes(graph, NULL, &nodes));
+    ASSERT(nodes == 2);
 }
 
 static void CUDA_CB ran(void *flag) { __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE); }
@@ -65,20 +65,20 @@ static void CUDA_CB ran(void *flag) { __atomic_store_n((int *)flag, 1, __ATOMIC_
 static void *beside(void *unused)
 {
     (void)unused;
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     launch_block(nop, third);
-    MUST(cuLaunchHostFunc(third, ran, &passed));
+    ASSERT_SUCCESS(cuLaunchHostFunc(third, ran, &passed));
     return NULL;
 }
 
 static void begin(const char *how, CUgraph *graph)
 {
     if (!strcmp(how, "graph")) {
-        MUST(cuGraphCreate(graph, 0));
-        MUST(cuStreamBeginCaptureToGraph(first, *graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        ASSERT_SUCCESS(cuGraphCreate(graph, 0));
+        ASSERT_SUCCESS(cuStreamBeginCaptureToGraph(first, *graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
         return;
     }
-    MUST(cuStreamBeginCapture(first, !strcmp(how, "local") ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    ASSERT_SUCCESS(cuStreamBeginCapture(first, !strcmp(how, "local") ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
                                      : !strcmp(how, "relaxed") ? CU_STREAM_CAPTURE_MODE_RELAXED
                                                                : CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
@@ -93,7 +93,7 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 2;
     if (!strcmp(argv[1], "early"))
-        ENSURE(cuMemsetD8Async(4096, 0, 1, NULL) == CUDA_ERROR_NOT_INITIALIZED);
+        ASSERT(cuMemsetD8Async(4096, 0, 1, NULL) == CUDA_ERROR_NOT_INITIALIZED);
     set_up();
     if (!strcmp(argv[1], "thread"))
         first = CU_STREAM_PER_THREAD;
@@ -103,32 +103,32 @@ int main(int argc, char **argv)
         launch_block(nop, second);
     }
     capture_known();
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     say("warm");
 
     begin(argv[1], &graph);
     launch_block(slow, first);
     launch_block(nop, first);
-    MUST(cuMemsetD8Async(memory, 1, 4096, first));
-    MUST(cuEventRecord(fork_event, first));
-    MUST(cuStreamWaitEvent(second, fork_event, 0));
+    ASSERT_SUCCESS(cuMemsetD8Async(memory, 1, 4096, first));
+    ASSERT_SUCCESS(cuEventRecord(fork_event, first));
+    ASSERT_SUCCESS(cuStreamWaitEvent(second, fork_event, 0));
     launch_block(nop, second);
-    MUST(cuEventRecord(join_event, second));
-    MUST(cuStreamWaitEvent(first, join_event, 0));
+    ASSERT_SUCCESS(cuEventRecord(join_event, second));
+    ASSERT_SUCCESS(cuStreamWaitEvent(first, join_event, 0));
     thread = start_thread(beside, NULL);
     say("capturing");
     pthread_join(thread, NULL);
     while (!__atomic_load_n(&passed, __ATOMIC_ACQUIRE))
         ;
     say("beside");
-    MUST(cuStreamEndCapture(first, &graph));
-    MUST(cuGraphGetNodes(graph, NULL, &nodes));
+    ASSERT_SUCCESS(cuStreamEndCapture(first, &graph));
+    ASSERT_SUCCESS(cuGraphGetNodes(graph, NULL, &nodes));
     snprintf(line, sizeof line, "captured %zu", nodes);
     say(line);
 
-    MUST(cuGraphInstantiate(&instance, graph, 0));
-    MUST(cuGraphLaunch(instance, first));
-    MUST(cuStreamSynchronize(first));
+    ASSERT_SUCCESS(cuGraphInstantiate(&instance, graph, 0));
+    ASSERT_SUCCESS(cuGraphLaunch(instance, first));
+    ASSERT_SUCCESS(cuStreamSynchronize(first));
     say("launched");
     return 0;
 }

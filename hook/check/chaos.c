@@ -1,13 +1,13 @@
 /* chaos: makes CALLS random calls, valid and invalid, on streams, events, captures, graphs and
- * memory, and prints each result. With the same SEED, the output must be the same whichever library
- * is loaded.
+ * memory, and prints each result. With the same SEED, the output must be the same with the preload
+ * library and without it.
  *
  *   chaos SEED CALLS */
 #include "check.h"
 
 #include <unistd.h>
 
-enum { MANY = 5 };
+enum { MANY = 5 }; /* objects of each kind */
 
 static CUfunction nop;
 static CUstream streams[MANY]; /* the first two are default streams */
@@ -20,7 +20,7 @@ static unsigned seed;
 static unsigned below(unsigned n) { return (unsigned)rand_r(&seed) / 7 % n; }
 
 /* Hides whether work has finished, because that depends on timing. */
-static CUresult settled(CUresult result) { return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; }
+static CUresult without_not_ready(CUresult result) { return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; }
 
 static CUresult stream_new(unsigned i)
 {
@@ -48,7 +48,7 @@ static CUresult end(unsigned i)
     if (result != CUDA_SUCCESS || !graph)
         return result;
     if (graphs[to])
-        MUST(cuGraphDestroy(graphs[to]));
+        ASSERT_SUCCESS(cuGraphDestroy(graphs[to]));
     graphs[to] = graph;
     return result;
 }
@@ -57,8 +57,8 @@ static CUresult launch(unsigned i) { return cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1
 static CUresult set(unsigned i) { return cuMemsetD8Async(memory[0], 1, 4096, streams[i]); }
 static CUresult record(unsigned i) { return cuEventRecord(events[below(MANY)], streams[i]); }
 static CUresult wait(unsigned i) { return cuStreamWaitEvent(streams[i], events[below(MANY)], 0); }
-static CUresult event_query(unsigned i) { return settled(cuEventQuery(events[i])); }
-static CUresult stream_query(unsigned i) { return settled(cuStreamQuery(streams[i])); }
+static CUresult event_query(unsigned i) { return without_not_ready(cuEventQuery(events[i])); }
+static CUresult stream_query(unsigned i) { return without_not_ready(cuStreamQuery(streams[i])); }
 static CUresult stream_sync(unsigned i) { return cuStreamSynchronize(streams[i]); }
 static CUresult sync_all(unsigned i) { return i ? CUDA_SUCCESS : cuCtxSynchronize(); }
 
@@ -76,7 +76,7 @@ static CUresult copy(unsigned i)
     return i % 2 ? cuMemcpyHtoD(memory[0], here, sizeof here) : cuMemcpy(memory[0], memory[0] + 64, 64);
 }
 
-static CUresult swap_memory(unsigned i)
+static CUresult alloc_or_free(unsigned i)
 {
     if (!i)
         return CUDA_SUCCESS;
@@ -85,7 +85,7 @@ static CUresult swap_memory(unsigned i)
     return old ? cuMemFree(old) : cuMemAlloc(&memory[i], 1 << 16);
 }
 
-static CUresult swap_async(unsigned i)
+static CUresult alloc_or_free_async(unsigned i)
 {
     CUdeviceptr old = async[i];
     async[i] = 0;
@@ -107,7 +107,7 @@ static CUresult instantiate(unsigned i)
     if (!graph)
         return CUDA_SUCCESS;
     if (execs[i])
-        MUST(cuGraphExecDestroy(execs[i]));
+        ASSERT_SUCCESS(cuGraphExecDestroy(execs[i]));
     execs[i] = NULL;
     return cuGraphInstantiate(&execs[i], graph, 0);
 }
@@ -131,25 +131,26 @@ static CUresult rest(unsigned i)
     return CUDA_SUCCESS;
 }
 
-static const struct { const char *name; CUresult (*call)(unsigned i); unsigned weight; } calls[] = {
+static const struct { const char *name; CUresult (*call)(unsigned i); unsigned weight; } kinds[] = {
     {"stream-new", stream_new, 3}, {"stream-end", stream_end, 1}, {"begin", begin, 3}, {"end", end, 4},
     {"launch", launch, 8}, {"set", set, 3}, {"record", record, 6}, {"wait", wait, 6}, {"event-query", event_query, 1},
     {"stream-query", stream_query, 1}, {"stream-sync", stream_sync, 1}, {"sync", sync_all, 1}, {"capturing", capturing, 2},
-    {"copy", copy, 1}, {"memory", swap_memory, 1}, {"async", swap_async, 2}, {"mode", mode, 1},
+    {"copy", copy, 1}, {"memory", alloc_or_free, 1}, {"async", alloc_or_free_async, 2}, {"mode", mode, 1},
     {"instantiate", instantiate, 2}, {"update", update, 1}, {"graph-launch", graph_launch, 2}, {"rest", rest, 2},
 };
-enum { CALLS = sizeof calls / sizeof *calls };
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-static void any(void)
+/* Makes a random call, by weight, on a random object. */
+static void make_random_call(void)
 {
     unsigned total = 0, at = 0;
-    for (unsigned i = 0; i < CALLS; i++)
-        total += calls[i].weight;
+    for (unsigned i = 0; i < N_KINDS; i++)
+        total += kinds[i].weight;
     unsigned chosen = below(total), i = below(MANY);
-    while (chosen >= calls[at].weight)
-        chosen -= calls[at++].weight;
-    printf("%s %u ", calls[at].name, i);
-    printf("%d\n", (int)calls[at].call(i));
+    while (chosen >= kinds[at].weight)
+        chosen -= kinds[at++].weight;
+    printf("%s %u ", kinds[at].name, i);
+    printf("%d\n", (int)kinds[at].call(i));
 }
 
 int main(int argc, char **argv)
@@ -161,10 +162,10 @@ int main(int argc, char **argv)
     nop = kernel(check_ptx, "nop");
     streams[0] = CU_STREAM_LEGACY;
     streams[1] = CU_STREAM_PER_THREAD;
-    MUST(cuMemAlloc(&memory[0], 4096));
+    ASSERT_SUCCESS(cuMemAlloc(&memory[0], 4096));
     for (int i = 0; i < MANY; i++)
-        MUST(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+        ASSERT_SUCCESS(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
     for (int i = atoi(argv[2]); i > 0; i--)
-        any();
+        make_random_call();
     return 0;
 }

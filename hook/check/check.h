@@ -11,7 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#define MUST(call) \
+/* Exits with status 1 if a call of the driver fails. */
+#define ASSERT_SUCCESS(call) \
     do { \
         CUresult result_ = (call); \
         if (result_ != CUDA_SUCCESS) { \
@@ -20,7 +21,8 @@
         } \
     } while (0)
 
-#define ENSURE(condition) \
+/* Exits with status 1 if a condition is false. */
+#define ASSERT(condition) \
     do { \
         if (!(condition)) { \
             fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
@@ -52,14 +54,14 @@ static inline void *driver_find(const char *name)
     static void *handle;
     if (!handle)
         handle = dlopen("libcuda.so.1", RTLD_NOW);
-    ENSURE(handle);
+    ASSERT(handle);
     return dlsym(handle, name);
 }
 
 static inline pthread_t start_thread(void *(*run)(void *), void *arg)
 {
     pthread_t thread;
-    ENSURE(pthread_create(&thread, NULL, run, arg) == 0);
+    ASSERT(pthread_create(&thread, NULL, run, arg) == 0);
     return thread;
 }
 
@@ -68,9 +70,9 @@ static inline CUcontext own_context(void)
 {
     CUdevice device;
     CUcontext context;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGet(&device, 0));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     return context;
 }
 
@@ -79,10 +81,10 @@ static inline CUcontext primary_context(void)
 {
     CUdevice device;
     CUcontext context;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGet(&device, 0));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     return context;
 }
 
@@ -90,8 +92,8 @@ static inline CUfunction kernel(const char *ptx, const char *name)
 {
     CUmodule module;
     CUfunction function;
-    MUST(cuModuleLoadData(&module, ptx));
-    MUST(cuModuleGetFunction(&function, module, name));
+    ASSERT_SUCCESS(cuModuleLoadData(&module, ptx));
+    ASSERT_SUCCESS(cuModuleGetFunction(&function, module, name));
     return function;
 }
 
@@ -107,14 +109,14 @@ static inline CUfunction timed_kernel(int block_us)
 static inline CUstream new_stream(void)
 {
     CUstream stream;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     return stream;
 }
 
 /* Launches one block of one thread of a kernel without parameters. */
 static inline void launch_block(CUfunction function, CUstream stream)
 {
-    MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    ASSERT_SUCCESS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
 /* Returns the parameters of a node of a graph that launches the same. */
@@ -131,9 +133,9 @@ static inline CUgraphExec kernel_graph(CUfunction function)
     CUgraphNode node;
     CUgraphExec exec;
     CUDA_KERNEL_NODE_PARAMS_v2 p = kernel_node(function);
-    MUST(cuGraphCreate(&graph, 0));
-    MUST(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &p));
-    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &p));
+    ASSERT_SUCCESS(cuGraphInstantiateWithFlags(&exec, graph, 0));
     return exec;
 }
 

@@ -26,7 +26,7 @@ static launcher *drivers_own(const char *name)
     struct link_map *map;
     const char *strings = NULL;
     const ElfW(Sym) *symbol = NULL;
-    ENSURE(driver && dlinfo(driver, RTLD_DI_LINKMAP, &map) == 0);
+    ASSERT(driver && dlinfo(driver, RTLD_DI_LINKMAP, &map) == 0);
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
         if (entry->d_tag == DT_STRTAB)
             strings = (const char *)entry->d_un.d_ptr;
@@ -52,7 +52,7 @@ static double burst(launcher *launch, CUfunction nop, CUstream stream)
 /* Keeps the GPU busy, and gives the driver a moment to start the kernel. */
 static void occupy(launcher *launch, CUfunction busy, CUstream stream)
 {
-    MUST(launch(busy, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    ASSERT_SUCCESS(launch(busy, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
     for (double began = now_s(); now_s() - began < BUSY_US * 1e-6 / 5;)
         ;
 }
@@ -83,14 +83,14 @@ int main(int argc, char **argv)
     CUstream stream = new_stream();
     launcher *own = drivers_own("cuLaunchKernel");
     double *bare = calloc((size_t)rounds, sizeof *bare), *added = calloc((size_t)rounds, sizeof *added);
-    ENSURE(bare && added);
+    ASSERT(bare && added);
     for (int i = 0; i < rounds; i++) {
         occupy(own, busy, stream);
         double first = burst(own, nop, stream);
         double linked = burst(cuLaunchKernel, nop, stream) + burst(cuLaunchKernel, nop, stream);
         bare[i] = (first + burst(own, nop, stream)) / 2;
         added[i] = linked / 2 - bare[i];
-        MUST(cuStreamSynchronize(stream));
+        ASSERT_SUCCESS(cuStreamSynchronize(stream));
     }
     printf("%.1f %.1f\n", mean(bare, rounds), mean(added, rounds));
     return 0;

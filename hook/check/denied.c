@@ -41,8 +41,8 @@ static void forbid(int n, char **names, unsigned long flags)
     }
     code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {at, code};
-    ENSURE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    ENSURE(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
+    ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    ASSERT(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
 }
 
 static void launches(CUfunction nop, int n)
@@ -50,7 +50,7 @@ static void launches(CUfunction nop, int n)
     for (int i = 0; i < n; i++) {
         launch_block(nop, NULL);
         if (i % 4 == 0)
-            MUST(cuCtxSynchronize());
+            ASSERT_SUCCESS(cuCtxSynchronize());
         usleep(3000); /* meanwhile the lease is returned, and the next launch requests one */
     }
 }

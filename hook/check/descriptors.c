@@ -3,12 +3,14 @@
  *
  *   descriptors WHICH KIND WHEN [LIMIT]
  *
- * WHICH is socket, epoll or all: every descriptor above 2 of that type. KIND is the replacement:
- * closed (none), file, stream, seqpacket, pipe, write (the write end of a pipe), event, epoll or
- * timer. WHEN is idle, or busy: another thread launches before and after. LIMIT is the limit on
- * open descriptors. The program fails unless all launches succeed, all files that it has put in place
- * of the library's stay open, here and in a forked child, and the library has neither read from nor
- * written to them. It prints the lowest descriptor that the library had. */
+ * WHICH selects the library's descriptors by their type: socket, epoll (which includes eventfd), or all
+ * of these. KIND is the replacement: closed (none), file, stream, seqpacket, pipe, write (the write end
+ * of a pipe), event, epoll or timer. WHEN is idle, or busy: a second thread launches kernels too, before
+ * the replacement and after it. LIMIT is the limit on open descriptors.
+ *
+ * The program fails unless all launches succeed, all files that it has put in place of the library's
+ * stay open, here and in a forked child, and the library has neither read from nor written to them. It
+ * prints the lowest descriptor that the library had. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -30,7 +32,7 @@ enum { MAX_FILES = 32, LAUNCHES = 60 };
 static const char text[] = "the program's own";
 
 static CUcontext context;
-static CUfunction nop;
+static CUfunction kernel_100us;
 
 /* The files of the program at descriptors that were the library's. */
 static struct replacement {
@@ -43,9 +45,9 @@ static int replaced;
 static void launch_kernels(int n)
 {
     for (int i = 0; i < n; i++) {
-        launch_block(nop, NULL);
+        launch_block(kernel_100us, NULL);
         if (i % 4 == 0)
-            MUST(cuCtxSynchronize());
+            ASSERT_SUCCESS(cuCtxSynchronize());
         usleep(3000); /* meanwhile the lease is returned, and the next launch requests one */
     }
 }
@@ -54,7 +56,7 @@ static bool pause_launches, paused; /* the first makes the other thread pause it
 
 static void *launcher(void *unused)
 {
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     launch_kernels(LAUNCHES);
     __atomic_store_n(&paused, true, __ATOMIC_RELEASE);
     while (__atomic_load_n(&pause_launches, __ATOMIC_ACQUIRE))
@@ -68,7 +70,7 @@ static bool others_sleep(void)
 {
     bool all_sleep = true;
     DIR *dir = opendir("/proc/self/task");
-    ENSURE(dir);
+    ASSERT(dir);
     for (struct dirent *e; (e = readdir(dir));) {
         char name[300], line[512] = "";
         if (atol(e->d_name) <= 0 || atol(e->d_name) == getpid())
@@ -101,8 +103,10 @@ static void await_idle_library(void)
 /* Reports whether WHICH includes a descriptor with that link in /proc/self/fd. */
 static bool is_chosen(const char *which, const char *link)
 {
-    bool socket = !strncmp(link, "socket:", 7), epoll = strstr(link, "eventpoll") || strstr(link, "eventfd");
-    return (socket && strcmp(which, "epoll")) || (epoll && strcmp(which, "socket"));
+    bool is_socket = !strncmp(link, "socket:", 7), is_epoll = strstr(link, "eventpoll") || strstr(link, "eventfd");
+    if (!strcmp(which, "socket"))
+        return is_socket;
+    return is_epoll || (is_socket && !strcmp(which, "all"));
 }
 
 /* Stores the library's descriptors that WHICH includes, and returns their number. */
@@ -110,7 +114,7 @@ static int find_descriptors(const char *which, int fds[MAX_FILES])
 {
     int n = 0;
     DIR *dir = opendir("/proc/self/fd");
-    ENSURE(dir);
+    ASSERT(dir);
     for (struct dirent *e; (e = readdir(dir));) {
         char link[64] = "";
         int fd = atoi(e->d_name);
@@ -121,7 +125,7 @@ static int find_descriptors(const char *which, int fds[MAX_FILES])
     return n;
 }
 
-static void write_text(int fd) { ENSURE(write(fd, text, sizeof text) == (ssize_t)sizeof text); }
+static void write_text(int fd) { ASSERT(write(fd, text, sizeof text) == (ssize_t)sizeof text); }
 
 /* Returns a new file of that kind, with contents that the library must not touch, and sets *other as in
  * struct replacement. */
@@ -131,9 +135,9 @@ static int open_file(const char *kind, int *other)
     if (!strcmp(kind, "file"))
         fds[0] = fileno(tmpfile());
     if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket"))
-        ENSURE(socketpair(AF_UNIX, kind[1] == 't' ? SOCK_STREAM : SOCK_SEQPACKET, 0, fds) == 0);
+        ASSERT(socketpair(AF_UNIX, kind[1] == 't' ? SOCK_STREAM : SOCK_SEQPACKET, 0, fds) == 0);
     if (!strcmp(kind, "pipe") || !strcmp(kind, "write"))
-        ENSURE(pipe(fds) == 0);
+        ASSERT(pipe(fds) == 0);
     if (!strcmp(kind, "write")) {
         int read_end = fds[0];
         fds[0] = fds[1];
@@ -147,9 +151,9 @@ static int open_file(const char *kind, int *other)
         struct epoll_event once = {.events = EPOLLIN | EPOLLONESHOT};
         fds[0] = epoll_create1(0);
         fds[1] = eventfd(1, 0);
-        ENSURE(epoll_ctl(fds[0], EPOLL_CTL_ADD, fds[1], &once) == 0);
+        ASSERT(epoll_ctl(fds[0], EPOLL_CTL_ADD, fds[1], &once) == 0);
     }
-    ENSURE(fds[0] >= 0);
+    ASSERT(fds[0] >= 0);
     if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket")) {
         write_text(fds[0]);
         write_text(fds[1]);
@@ -164,14 +168,14 @@ static int open_file(const char *kind, int *other)
 static void replace(int fd, const char *kind)
 {
     if (!strcmp(kind, "closed")) {
-        ENSURE(close(fd) == 0);
+        ASSERT(close(fd) == 0);
         return;
     }
     struct replacement *r = &replacements[replaced++];
     int file = open_file(kind, &r->other);
-    ENSURE(dup2(file, fd) == fd);
+    ASSERT(dup2(file, fd) == fd);
     r->fd = fd;
-    ENSURE(fstat(fd, &r->stat) == 0);
+    ASSERT(fstat(fd, &r->stat) == 0);
     close(file);
 }
 
@@ -179,7 +183,7 @@ static void replace(int fd, const char *kind)
 static bool has_text(int fd)
 {
     char got[64];
-    ENSURE(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    ASSERT(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
     return read(fd, got, sizeof got) == (ssize_t)sizeof text && !memcmp(got, text, sizeof text) &&
            read(fd, got, sizeof got) < 0 && errno == EAGAIN;
 }
@@ -189,7 +193,8 @@ static void check_open(void)
 {
     struct stat now;
     for (struct replacement *r = replacements; r < replacements + replaced; r++)
-        ENSURE(fstat(r->fd, &now) == 0 && now.st_ino == r->stat.st_ino && now.st_dev == r->stat.st_dev && now.st_mode == r->stat.st_mode);
+        ASSERT(fstat(r->fd, &now) == 0 && now.st_ino == r->stat.st_ino && now.st_dev == r->stat.st_dev &&
+               now.st_mode == r->stat.st_mode);
 }
 
 /* Checks that the library has neither read from the files nor written to them. */
@@ -203,19 +208,19 @@ static void check_untouched(const char *kind)
     check_open();
     for (struct replacement *r = replacements; r < replacements + replaced; r++) {
         if (!strcmp(kind, "file"))
-            ENSURE(fstat(r->fd, &now) == 0 && now.st_size == 0);
+            ASSERT(fstat(r->fd, &now) == 0 && now.st_size == 0);
         if (!strcmp(kind, "stream") || !strcmp(kind, "seqpacket"))
-            ENSURE(has_text(r->fd) && has_text(r->other));
+            ASSERT(has_text(r->fd) && has_text(r->other));
         if (!strcmp(kind, "pipe"))
-            ENSURE(has_text(r->fd));
+            ASSERT(has_text(r->fd));
         if (!strcmp(kind, "write"))
-            ENSURE(fcntl(r->other, F_SETFL, O_NONBLOCK) == 0 && read(r->other, &byte, 1) < 0 && errno == EAGAIN);
+            ASSERT(fcntl(r->other, F_SETFL, O_NONBLOCK) == 0 && read(r->other, &byte, 1) < 0 && errno == EAGAIN);
         if (!strcmp(kind, "event"))
-            ENSURE(read(r->fd, &count, sizeof count) == (ssize_t)sizeof count && count == 5);
+            ASSERT(read(r->fd, &count, sizeof count) == (ssize_t)sizeof count && count == 5);
         if (!strcmp(kind, "timer"))
-            ENSURE(timerfd_gettime(r->fd, &timer) == 0 && !timer.it_value.tv_sec && !timer.it_value.tv_nsec);
+            ASSERT(timerfd_gettime(r->fd, &timer) == 0 && !timer.it_value.tv_sec && !timer.it_value.tv_nsec);
         if (!strcmp(kind, "epoll"))
-            ENSURE(epoll_wait(r->fd, &event, 1, 0) == 1 && epoll_wait(r->fd, &event, 1, 0) == 0);
+            ASSERT(epoll_wait(r->fd, &event, 1, 0) == 1 && epoll_wait(r->fd, &event, 1, 0) == 0);
     }
 }
 
@@ -226,12 +231,12 @@ int main(int argc, char **argv)
         return 2;
     if (argc == 5) {
         struct rlimit limit;
-        ENSURE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+        ASSERT(getrlimit(RLIMIT_NOFILE, &limit) == 0);
         limit.rlim_cur = (rlim_t)atol(argv[4]) < limit.rlim_max ? (rlim_t)atol(argv[4]) : limit.rlim_max;
-        ENSURE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        ASSERT(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     }
     context = primary_context();
-    nop = timed_kernel(100);
+    kernel_100us = timed_kernel(100);
     bool busy = !strcmp(argv[3], "busy");
     pthread_t thread = 0;
     launch_kernels(8);
@@ -242,7 +247,7 @@ int main(int argc, char **argv)
             usleep(1000);
     }
     int n = find_descriptors(argv[1], fds);
-    ENSURE(n > 0);
+    ASSERT(n > 0);
     await_idle_library();
     for (int i = 0; i < n; i++) {
         lowest = fds[i] < lowest ? fds[i] : lowest;
@@ -254,7 +259,7 @@ int main(int argc, char **argv)
         check_open();
         _exit(0);
     }
-    ENSURE(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    ASSERT(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     launch_kernels(LAUNCHES);
     if (busy)
         pthread_join(thread, NULL);

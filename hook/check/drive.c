@@ -28,12 +28,12 @@ static void turn_to(int device)
 {
     pthread_mutex_lock(&lock);
     if (!on[device].context) {
-        MUST(cuDevicePrimaryCtxRetain(&on[device].context, device));
-        MUST(cuCtxSetCurrent(on[device].context));
+        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&on[device].context, device));
+        ASSERT_SUCCESS(cuCtxSetCurrent(on[device].context));
         on[device].kernel = timed_kernel(block_us);
     }
     pthread_mutex_unlock(&lock);
-    MUST(cuCtxSetCurrent(on[device].context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(on[device].context));
 }
 
 /* Makes the device current and returns this thread's stream on it. */
@@ -41,7 +41,7 @@ static CUstream stream_on(int device, CUstream *streams)
 {
     turn_to(device);
     if (!streams[device])
-        MUST(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING));
+        ASSERT_SUCCESS(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING));
     return streams[device];
 }
 
@@ -49,8 +49,8 @@ static void obey_everywhere(int thread, struct order o, CUstream *streams)
 {
     CUDA_LAUNCH_PARAMS p[DEVICES] = {0};
     int devices;
-    MUST(cuDeviceGetCount(&devices));
-    ENSURE(devices <= DEVICES && cuLaunchCooperativeKernelMultiDevice);
+    ASSERT_SUCCESS(cuDeviceGetCount(&devices));
+    ASSERT(devices <= DEVICES && cuLaunchCooperativeKernelMultiDevice);
     for (int d = 0; d < devices; d++) {
         p[d].hStream = stream_on(d, streams);
         p[d].function = on[d].kernel;
@@ -70,20 +70,22 @@ static void obey(int thread, struct order o, CUstream *streams)
     CUdeviceptr to = 0;
     CUstream stream = stream_on(o.device, streams);
     if (o.blocks == 0)
-        MUST(cuMemAlloc(&to, sizeof bytes));
+        ASSERT_SUCCESS(cuMemAlloc(&to, sizeof bytes));
     for (int i = 0; i < o.count; i++) {
         if (o.blocks > 0)
-            MUST(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+            ASSERT_SUCCESS(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, stream, NULL,
+                                          NULL));
         else if (o.blocks < 0)
-            ENSURE(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS);
+            ASSERT(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, stream, NULL,
+                                  NULL) != CUDA_SUCCESS);
         else
-            MUST(cuMemcpyHtoD(to, bytes, sizeof bytes));
+            ASSERT_SUCCESS(cuMemcpyHtoD(to, bytes, sizeof bytes));
         printf("%d %d\n", thread, o.device);
         fflush(stdout);
     }
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     if (to)
-        MUST(cuMemFree(to));
+        ASSERT_SUCCESS(cuMemFree(to));
 }
 
 static int inbox[THREADS][2];
@@ -104,14 +106,14 @@ int main(int argc, char **argv)
     int made[THREADS] = {0}, thread;
     struct order o;
     block_us = argc > 1 ? atoi(argv[1]) : 10;
-    MUST(cuInit(0));
+    ASSERT_SUCCESS(cuInit(0));
     while (scanf("%d %d %d %d", &thread, &o.device, &o.blocks, &o.count) == 4) {
-        ENSURE(thread >= 0 && thread < THREADS && o.device >= -1 && o.device < DEVICES);
+        ASSERT(thread >= 0 && thread < THREADS && o.device >= -1 && o.device < DEVICES);
         if (!made[thread]++) {
-            ENSURE(pipe(inbox[thread]) == 0);
+            ASSERT(pipe(inbox[thread]) == 0);
             threads[thread] = start_thread(work, (void *)(size_t)thread);
         }
-        ENSURE(write(inbox[thread][1], &o, sizeof o) == sizeof o);
+        ASSERT(write(inbox[thread][1], &o, sizeof o) == sizeof o);
     }
     for (thread = 0; thread < THREADS; thread++)
         if (made[thread]) {

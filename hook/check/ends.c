@@ -53,17 +53,17 @@ static void detach(void)
     CUdeviceptr block;
     CUcontext same;
     size_t before, after, total;
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuMemAlloc(&block, 1 << 24));
-    MUST(cuMemGetInfo(&before, &total));
-    MUST(cuCtxAttach(&same, 0));
-    MUST(cuCtxDetach(same));
-    MUST(cuMemGetInfo(&after, &total));
-    ENSURE(before == after);
-    MUST(cuCtxDetach(context));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuMemGetInfo(&after, &total));
-    ENSURE(after == before + (1 << 24));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuMemAlloc(&block, 1 << 24));
+    ASSERT_SUCCESS(cuMemGetInfo(&before, &total));
+    ASSERT_SUCCESS(cuCtxAttach(&same, 0));
+    ASSERT_SUCCESS(cuCtxDetach(same));
+    ASSERT_SUCCESS(cuMemGetInfo(&after, &total));
+    ASSERT(before == after);
+    ASSERT_SUCCESS(cuCtxDetach(context));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuMemGetInfo(&after, &total));
+    ASSERT(after == before + (1 << 24));
 }
 
 /* The two threads of a case take turns. */
@@ -73,38 +73,38 @@ static void *other(void *unused)
 {
     (void)unused;
     CUcontext mine;
-    MUST(cuDevicePrimaryCtxRetain(&mine, device));
-    MUST(cuCtxSetCurrent(mine));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&mine, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(mine));
     launch_block(nop, CU_STREAM_LEGACY);
     pthread_barrier_wait(&turn);
     pthread_barrier_wait(&turn);
     launch_block(slow, CU_STREAM_LEGACY);
     say_line("busy");
-    MUST(cuCtxSynchronize());
-    MUST(cuDevicePrimaryCtxRelease(device));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(device));
     return NULL;
 }
 
 static void primary_release(void)
 {
     pthread_barrier_init(&turn, NULL, 2);
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     load();
     pthread_t thread = start_thread(other, NULL);
     pthread_barrier_wait(&turn);
-    MUST(cuDevicePrimaryCtxRelease(device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(device));
     pthread_barrier_wait(&turn);
     pthread_join(thread, NULL);
 }
 
 static void inflight(void)
 {
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     CUfunction longest = timed_kernel(2000000);
     CUstream stream = new_stream();
     launch_block(longest, stream);
-    MUST(cuCtxDestroy(context));
+    ASSERT_SUCCESS(cuCtxDestroy(context));
     say_line("gone");
     await_end();
 }
@@ -112,7 +112,7 @@ static void inflight(void)
 static void *resets(void *unused)
 {
     (void)unused;
-    MUST(cuDevicePrimaryCtxReset(device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxReset(device));
     return NULL;
 }
 
@@ -127,12 +127,12 @@ static void reset(void)
 {
     double began = now_s();
     for (int i = 0; again(i, began); i++) {
-        MUST(cuDevicePrimaryCtxRetain(&context, device));
-        MUST(cuCtxSetCurrent(context));
+        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+        ASSERT_SUCCESS(cuCtxSetCurrent(context));
         load();
         launch_block(nop, CU_STREAM_LEGACY);
         launch_block(nop, CU_STREAM_PER_THREAD);
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuCtxSynchronize());
         pthread_t thread = start_thread(resets, NULL);
         pthread_join(thread, NULL);
     }
@@ -141,34 +141,34 @@ static void reset(void)
 static void foreign(void)
 {
     CUcontext first, second;
-    MUST(cuCtxCreate(&first, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&first, 0, device));
     load();
     double began = now_s();
     for (int i = 0; again(i, began); i++) {
         CUstream stream;
-        MUST(cuCtxSetCurrent(first));
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        ASSERT_SUCCESS(cuCtxSetCurrent(first));
+        ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
         for (int j = 0; j < 5; j++)
             launch_block(nop, stream);
-        MUST(cuCtxCreate(&second, 0, device));
-        MUST(cuStreamDestroy(stream));
-        MUST(cuCtxDestroy(second));
+        ASSERT_SUCCESS(cuCtxCreate(&second, 0, device));
+        ASSERT_SUCCESS(cuStreamDestroy(stream));
+        ASSERT_SUCCESS(cuCtxDestroy(second));
     }
-    MUST(cuCtxSetCurrent(first));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSetCurrent(first));
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 static void failed(void)
 {
     CUcontext gone;
-    MUST(cuCtxCreate(&gone, 0, device));
-    MUST(cuCtxDestroy(gone));
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&gone, 0, device));
+    ASSERT_SUCCESS(cuCtxDestroy(gone));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
     launch_block(nop, CU_STREAM_LEGACY);
-    ENSURE(cuCtxDestroy(NULL) != CUDA_SUCCESS);
+    ASSERT(cuCtxDestroy(NULL) != CUDA_SUCCESS);
     launch_block(nop, CU_STREAM_LEGACY);
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 static int may_go;
@@ -183,14 +183,14 @@ static void waits(void *unused)
 static void ahead(void)
 {
     CUstream stream;
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuLaunchHostFunc(stream, waits, NULL));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuLaunchHostFunc(stream, waits, NULL));
     for (int i = 0; i < 50; i++)
         launch_block(nop, stream);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
 }
 
 static pthread_key_t put_off;
@@ -205,16 +205,16 @@ static void last_round(void *value)
         pthread_setspecific(put_off, value);
         return;
     }
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuMemsetD8(filled, 1, 64));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuMemsetD8(filled, 1, 64));
     launch_block(nop, CU_STREAM_LEGACY);
     launch_block(nop, CU_STREAM_PER_THREAD);
-    MUST(cuMemcpyHtoD(filled, &(int){1}, sizeof(int)));
+    ASSERT_SUCCESS(cuMemcpyHtoD(filled, &(int){1}, sizeof(int)));
 }
 
 static void *ends_late(void *later)
 {
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     if (later)
         pthread_setspecific(put_off, later);
     for (int i = 0; i < 20; i++) {
@@ -230,19 +230,19 @@ static void end_threads(void)
         pthread_t thread = start_thread(ends_late, i % 2 ? NULL : &put_off);
         pthread_join(thread, NULL);
     }
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 static void set_up_late(void)
 {
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
-    MUST(cuMemAlloc(&filled, 64));
+    ASSERT_SUCCESS(cuMemAlloc(&filled, 64));
 }
 
 static void late(void)
 {
-    ENSURE(pthread_key_create(&put_off, last_round) == 0);
+    ASSERT(pthread_key_create(&put_off, last_round) == 0);
     set_up_late();
     end_threads();
 }
@@ -255,8 +255,8 @@ static void take_keys(void)
 {
     unsigned n = 0;
     while (pthread_key_create(&taken[n], NULL) == 0)
-        ENSURE(pthread_setspecific(taken[n++], &put_off) == 0);
-    ENSURE(n > 1);
+        ASSERT(pthread_setspecific(taken[n++], &put_off) == 0);
+    ASSERT(n > 1);
     last_taken = n - 1;
 }
 
@@ -265,17 +265,17 @@ static void keyless(void)
     set_up_late();
     launch_block(nop, CU_STREAM_LEGACY);
     pthread_key_delete(taken[last_taken]);
-    ENSURE(pthread_key_create(&put_off, last_round) == 0);
+    ASSERT(pthread_key_create(&put_off, last_round) == 0);
     end_threads();
     for (unsigned i = 0; i < last_taken; i++)
-        ENSURE(pthread_getspecific(taken[i]) == &put_off);
+        ASSERT(pthread_getspecific(taken[i]) == &put_off);
 }
 
 static void *spends_own(void *f)
 {
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     launch_block(f, CU_STREAM_PER_THREAD);
-    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     return NULL;
 }
 
@@ -283,7 +283,7 @@ static void spent(void)
 {
     enum { MANY = 500 };
     static CUstream stream[MANY];
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     CUfunction brief = timed_kernel(250), longer = timed_kernel(1000000);
     for (int i = 0; i < MANY; i++)
         stream[i] = new_stream(); /* all are created first, so that the driver does not reuse a handle */
@@ -293,20 +293,20 @@ static void spent(void)
     }
     for (int i = 0; i < MANY - 1; i++) {
         launch_block(brief, stream[i]);
-        MUST(cuStreamSynchronize(stream[i]));
-        MUST(cuStreamDestroy(stream[i]));
+        ASSERT_SUCCESS(cuStreamSynchronize(stream[i]));
+        ASSERT_SUCCESS(cuStreamDestroy(stream[i]));
     }
     CUstream again = new_stream(), before = again; /* now the driver reuses a handle, if it does so at all */
     launch_block(brief, again);
-    MUST(cuStreamSynchronize(again));
+    ASSERT_SUCCESS(cuStreamSynchronize(again));
     usleep(500);
-    MUST(cuStreamDestroy(again));
+    ASSERT_SUCCESS(cuStreamDestroy(again));
     launch_block(brief, stream[MANY - 1]);
-    MUST(cuStreamSynchronize(stream[MANY - 1]));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream[MANY - 1]));
     for (int i = 0; i < MANY && (i == 0 || again != before); i++)
         again = new_stream();
     launch_block(longer, again);
-    MUST(cuStreamSynchronize(again));
+    ASSERT_SUCCESS(cuStreamSynchronize(again));
     say_line("spent");
     await_end();
 }
@@ -322,7 +322,7 @@ static unsigned threads_of(const cpu_set_t *set)
 {
     unsigned count = 0;
     DIR *tasks = opendir("/proc/self/task");
-    ENSURE(tasks);
+    ASSERT(tasks);
     for (struct dirent *e; (e = readdir(tasks));)
         count += *e->d_name != '.' && same_here(atoi(e->d_name), set);
     closedir(tasks);
@@ -337,19 +337,19 @@ static void *works_bound(void *set)
         last--;
     CPU_ZERO(&one);
     CPU_SET(last, &one);
-    ENSURE(sched_setaffinity(0, sizeof one, &one) == 0);
-    ENSURE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
+    ASSERT(sched_setaffinity(0, sizeof one, &one) == 0);
+    ASSERT(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
     unsigned before = threads_of(set);
-    MUST(cuInit(0)); /* starts a thread of the library */
+    ASSERT_SUCCESS(cuInit(0)); /* starts a thread of the library */
     for (double end = now_s() + 10; threads_of(set) == before; usleep(1000))
-        ENSURE(now_s() < end);
+        ASSERT(now_s() < end);
     return NULL;
 }
 
 static void bound(void)
 {
     cpu_set_t all;
-    ENSURE(sched_getaffinity(0, sizeof all, &all) == 0);
+    ASSERT(sched_getaffinity(0, sizeof all, &all) == 0);
     pthread_t thread = start_thread(works_bound, &all);
     pthread_join(thread, NULL);
 }
@@ -359,12 +359,12 @@ static CUcontext neighbour;
 /* Launches for longer than the library waits for the work of a context. */
 static void *launches_beside(void *unused)
 {
-    MUST(cuCtxSetCurrent(neighbour));
+    ASSERT_SUCCESS(cuCtxSetCurrent(neighbour));
     CUfunction f = kernel(check_ptx, "nop");
     for (double end = now_s() + 1.3; now_s() < end; usleep(1000)) {
         CUstream stream = new_stream(); /* not known yet */
         launch_block(f, stream);
-        MUST(cuStreamDestroy(stream));
+        ASSERT_SUCCESS(cuStreamDestroy(stream));
     }
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
     return unused;
@@ -375,7 +375,7 @@ static pthread_t await_neighbour(void)
     load();
     CUstream stream = new_stream();
     launch_block(nop, stream);
-    MUST(cuLaunchHostFunc(stream, waits, NULL));
+    ASSERT_SUCCESS(cuLaunchHostFunc(stream, waits, NULL));
     launch_block(nop, stream);
     pthread_t thread = start_thread(launches_beside, NULL);
     return thread;
@@ -383,22 +383,22 @@ static pthread_t await_neighbour(void)
 
 static void awaited(void)
 {
-    MUST(cuCtxCreate(&neighbour, 0, device));
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&neighbour, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     pthread_t thread = await_neighbour();
-    MUST(cuCtxDestroy(context));
-    ENSURE(may_go);
+    ASSERT_SUCCESS(cuCtxDestroy(context));
+    ASSERT(may_go);
     pthread_join(thread, NULL);
 }
 
 static void awaited_reset(void)
 {
-    MUST(cuCtxCreate(&neighbour, 0, device));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxCreate(&neighbour, 0, device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     pthread_t thread = await_neighbour();
-    MUST(cuDevicePrimaryCtxReset(device));
-    ENSURE(may_go);
+    ASSERT_SUCCESS(cuDevicePrimaryCtxReset(device));
+    ASSERT(may_go);
     pthread_join(thread, NULL);
 }
 
@@ -407,14 +407,14 @@ static CUstream held, other_stream;
 
 static void hold(void)
 {
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
-    MUST(cuStreamCreate(&held, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&other_stream, CU_STREAM_DEFAULT));
+    ASSERT_SUCCESS(cuStreamCreate(&held, CU_STREAM_DEFAULT));
+    ASSERT_SUCCESS(cuStreamCreate(&other_stream, CU_STREAM_DEFAULT));
     launch_block(nop, held);
     launch_block(nop, CU_STREAM_LEGACY);
-    MUST(cuCtxSynchronize());
-    MUST(cuLaunchHostFunc(held, waits, NULL));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuLaunchHostFunc(held, waits, NULL));
     launch_block(nop, held);
 }
 
@@ -423,18 +423,18 @@ static void hold(void)
 static void let_go(void)
 {
     for (double end = now_s() + 10; cuStreamQuery(other_stream) == CUDA_ERROR_NOT_READY; usleep(1000))
-        ENSURE(now_s() < end);
+        ASSERT(now_s() < end);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 static void beside(void)
 {
     CUdeviceptr memory;
     hold();
-    MUST(cuMemAlloc(&memory, 4096));
+    ASSERT_SUCCESS(cuMemAlloc(&memory, 4096));
     usleep(100000); /* while nothing is launched, the library checks whether all work has finished */
-    MUST(cuMemsetD8Async(memory, 1, 4096, other_stream));
+    ASSERT_SUCCESS(cuMemsetD8Async(memory, 1, 4096, other_stream));
     let_go();
 }
 
@@ -443,11 +443,11 @@ static void capture(void)
     CUgraph graph;
     CUgraphExec exec;
     hold();
-    MUST(cuStreamBeginCapture(other_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuStreamBeginCapture(other_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     launch_block(nop, other_stream);
-    MUST(cuStreamEndCapture(other_stream, &graph));
-    MUST(cuGraphInstantiate(&exec, graph, 0));
-    MUST(cuGraphLaunch(exec, other_stream));
+    ASSERT_SUCCESS(cuStreamEndCapture(other_stream, &graph));
+    ASSERT_SUCCESS(cuGraphInstantiate(&exec, graph, 0));
+    ASSERT_SUCCESS(cuGraphLaunch(exec, other_stream));
     let_go();
 }
 
@@ -456,25 +456,25 @@ static void joined(void)
     CUevent fork_event, join_event;
     CUgraph graph;
     CUstream first, second;
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
     first = new_stream();
     second = new_stream();
-    MUST(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
-    MUST(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < 40; i++) {
         launch_block(nop, second);
-        MUST(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        MUST(cuEventRecord(fork_event, first));
+        ASSERT_SUCCESS(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        ASSERT_SUCCESS(cuEventRecord(fork_event, first));
         usleep((useconds_t)(i * 500)); /* varies, so that the library polls during some of the captures */
-        MUST(cuStreamWaitEvent(second, fork_event, 0));
+        ASSERT_SUCCESS(cuStreamWaitEvent(second, fork_event, 0));
         launch_block(nop, second);
-        MUST(cuEventRecord(join_event, second));
-        MUST(cuStreamWaitEvent(first, join_event, 0));
+        ASSERT_SUCCESS(cuEventRecord(join_event, second));
+        ASSERT_SUCCESS(cuStreamWaitEvent(first, join_event, 0));
         usleep(10000);
-        MUST(cuStreamEndCapture(first, &graph));
-        MUST(cuGraphDestroy(graph));
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuStreamEndCapture(first, &graph));
+        ASSERT_SUCCESS(cuGraphDestroy(graph));
+        ASSERT_SUCCESS(cuCtxSynchronize());
     }
 }
 
@@ -482,11 +482,11 @@ static void joined(void)
 static int works_on(CUstream stream)
 {
     CUcontext same;
-    MUST(cuDevicePrimaryCtxRetain(&same, device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&same, device));
     launch_block(slow, stream);
-    MUST(cuDevicePrimaryCtxRelease(device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(device));
     int works = cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     return works;
 }
 
@@ -494,28 +494,29 @@ static void retained(void)
 {
     CUstream stream;
     int tries = 10; /* the host may be slow */
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     load();
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     while (!works_on(stream))
-        ENSURE(--tries);
+        ASSERT(--tries);
     launch_block(nop, stream);
-    MUST(cuDevicePrimaryCtxRelease(device)); /* the last holder releases the context, and a new context follows */
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    /* the last holder releases the context, and a new context follows */
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     load();
     launch_block(nop, CU_STREAM_LEGACY);
-    MUST(cuDevicePrimaryCtxReset(device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxReset(device));
 }
 
 static void *endless(void *ordinal)
 {
     CUcontext mine;
     CUdeviceptr block;
-    MUST(cuCtxCreate(&mine, 0, (CUdevice)(size_t)ordinal));
+    ASSERT_SUCCESS(cuCtxCreate(&mine, 0, (CUdevice)(size_t)ordinal));
     if (ordinal == (void *)2)
-        MUST(cuMemAlloc(&block, 1024));
+        ASSERT_SUCCESS(cuMemAlloc(&block, 1024));
     CUfunction f = kernel(check_ptx, "nop");
     while (cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL) == CUDA_SUCCESS)
         ;
@@ -525,30 +526,30 @@ static void *endless(void *ordinal)
 static void exits(void)
 {
     int count;
-    MUST(cuDeviceGetCount(&count));
+    ASSERT_SUCCESS(cuDeviceGetCount(&count));
     for (int i = 0; i < count; i++)
         start_thread(endless, (void *)(size_t)i);
-    ENSURE(getchar() != EOF);
+    ASSERT(getchar() != EOF);
 }
 
 static void stuck(void)
 {
     CUstream stream, other, last;
-    MUST(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
     load();
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&last, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    ASSERT_SUCCESS(cuStreamCreate(&last, CU_STREAM_DEFAULT));
+    ASSERT_SUCCESS(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     launch_block(nop, stream);
-    MUST(cuLaunchHostFunc(stream, waits, NULL));
+    ASSERT_SUCCESS(cuLaunchHostFunc(stream, waits, NULL));
     launch_block(nop, CU_STREAM_LEGACY);
     launch_block(nop, last);
     say_line("behind");
-    ENSURE(getchar() != EOF);
+    ASSERT(getchar() != EOF);
     launch_block(nop, other);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
-    MUST(cuStreamSynchronize(last));
-    MUST(cuStreamSynchronize(other));
+    ASSERT_SUCCESS(cuStreamSynchronize(last));
+    ASSERT_SUCCESS(cuStreamSynchronize(other));
     await_end();
 }
 
@@ -562,8 +563,8 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "keyless"))
         take_keys();
     if (strcmp(argv[1], "bound") != 0) {
-        MUST(cuInit(0));
-        MUST(cuDeviceGet(&device, 0));
+        ASSERT_SUCCESS(cuInit(0));
+        ASSERT_SUCCESS(cuDeviceGet(&device, 0));
     }
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!strcmp(argv[1], cases[i].name)) {

@@ -24,11 +24,11 @@ static unsigned long launches;
 
 static void begin(void)
 {
-    MUST(cuInit(0));
-    MUST(cuDeviceGetCount(&devices));
-    ENSURE(devices > 0 && devices <= DEVICES);
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGetCount(&devices));
+    ASSERT(devices > 0 && devices <= DEVICES);
     for (int i = 0; i < devices; i++) {
-        MUST(cuCtxCreate(&context[i], 0, i));
+        ASSERT_SUCCESS(cuCtxCreate(&context[i], 0, i));
         nop[i] = kernel(check_ptx, "nop");
     }
 }
@@ -36,10 +36,10 @@ static void begin(void)
 static void launch(int times)
 {
     for (int i = 0; i < devices; i++) {
-        MUST(cuCtxSetCurrent(context[i]));
+        ASSERT_SUCCESS(cuCtxSetCurrent(context[i]));
         for (int j = 0; j < times; j++)
-            MUST(cuLaunchKernel(nop[i], 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
-        MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+            ASSERT_SUCCESS(cuLaunchKernel(nop[i], 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
+        ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
         __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
     }
 }
@@ -47,8 +47,8 @@ static void launch(int times)
 static void wait_for(pid_t child)
 {
     int status;
-    ENSURE(child > 0 && waitpid(child, &status, 0) == child);
-    ENSURE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    ASSERT(child > 0 && waitpid(child, &status, 0) == child);
+    ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void before(void)
@@ -108,12 +108,13 @@ static void shell(void)
         thread[i] = start_thread(launch_on, NULL);
     for (int i = 0; i < 10; i++) {
         char line[512];
-        ENSURE(system("exit 3") == 3 << 8);
+        ASSERT(system("exit 3") == 3 << 8);
         FILE *list = popen("ls -l /proc/self/fd", "r");
-        ENSURE(list);
+        ASSERT(list);
         while (fgets(line, sizeof line, list))
-            ENSURE(!strstr(line, "socket:") && !strstr(line, "eventpoll") && !strstr(line, "eventfd") && !strstr(line, "memfd"));
-        ENSURE(pclose(list) == 0);
+            ASSERT(!strstr(line, "socket:") && !strstr(line, "eventpoll") && !strstr(line, "eventfd") &&
+                   !strstr(line, "memfd"));
+        ASSERT(pclose(list) == 0);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (int i = 0; i < 3; i++)

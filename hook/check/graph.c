@@ -17,7 +17,7 @@ static CUgraphNode add(CUgraph graph, unsigned blocks)
 {
     CUgraphNode node;
     CUDA_KERNEL_NODE_PARAMS p = nop_node(blocks);
-    MUST(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
     return node;
 }
 
@@ -25,7 +25,7 @@ static CUgraphNode add(CUgraph graph, unsigned blocks)
 static CUgraph pair(unsigned one, unsigned two)
 {
     CUgraph graph;
-    MUST(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
     add(graph, one);
     add(graph, two);
     return graph;
@@ -33,18 +33,18 @@ static CUgraph pair(unsigned one, unsigned two)
 
 static void launched(const char *step, int kernels, int blocks)
 {
-    MUST(cuGraphLaunch(instance, stream));
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuGraphLaunch(instance, stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     printf("%s %d %d\n", step, kernels, blocks);
     fflush(stdout);
-    ENSURE(getchar() == '\n');
+    ASSERT(getchar() == '\n');
 }
 
 static void instantiate(CUgraph graph)
 {
     if (instance)
-        MUST(cuGraphExecDestroy(instance));
-    MUST(cuGraphInstantiate(&instance, graph, 0));
+        ASSERT_SUCCESS(cuGraphExecDestroy(instance));
+    ASSERT_SUCCESS(cuGraphInstantiate(&instance, graph, 0));
 }
 
 static void nodes(void)
@@ -52,29 +52,29 @@ static void nodes(void)
     CUgraph graph;
     CUgraphExecUpdateResultInfo info;
     CUDA_KERNEL_NODE_PARAMS p = nop_node(7);
-    MUST(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
     CUgraphNode one = add(graph, 3), two = add(graph, 5);
     instantiate(graph);
     launched("made", 2, 8);
     launched("again", 2, 8);
-    MUST(cuGraphExecKernelNodeSetParams(instance, one, &p));
+    ASSERT_SUCCESS(cuGraphExecKernelNodeSetParams(instance, one, &p));
     launched("parameters", 2, 12);
-    MUST(cuGraphNodeSetEnabled(instance, two, 0));
+    ASSERT_SUCCESS(cuGraphNodeSetEnabled(instance, two, 0));
     launched("off", 1, 7);
-    MUST(cuGraphNodeSetEnabled(instance, two, 1));
+    ASSERT_SUCCESS(cuGraphNodeSetEnabled(instance, two, 1));
     launched("on", 2, 12);
-    MUST(cuGraphExecUpdate(instance, pair(2, 4), &info));
+    ASSERT_SUCCESS(cuGraphExecUpdate(instance, pair(2, 4), &info));
     launched("updated", 2, 6);
-    MUST(cuGraphExecKernelNodeSetParams(instance, two, &p));
+    ASSERT_SUCCESS(cuGraphExecKernelNodeSetParams(instance, two, &p));
     launched("and-parameters", 2, 9);
     CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = nop_node(100)};
-    MUST(cuGraphExecNodeSetParams(instance, one, &generic));
+    ASSERT_SUCCESS(cuGraphExecNodeSetParams(instance, one, &generic));
     launched("generic", 2, 107);
     CUgraph longer = pair(1, 1);
     add(longer, 1);
-    ENSURE(cuGraphExecUpdate(instance, longer, &info) != CUDA_SUCCESS);
+    ASSERT(cuGraphExecUpdate(instance, longer, &info) != CUDA_SUCCESS);
     launched("failed-update", 2, 107);
-    MUST(cuGraphKernelNodeSetParams(one, &p)); /* changes the graph, not the instance */
+    ASSERT_SUCCESS(cuGraphKernelNodeSetParams(one, &p)); /* changes the graph, not the instance */
     launched("template", 2, 107);
     instantiate(graph);
     launched("anew", 2, 12);
@@ -84,20 +84,20 @@ static void children(void)
 {
     CUgraph graph;
     CUgraphNode child, inner;
-    MUST(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
     add(graph, 1);
-    MUST(cuGraphAddChildGraphNode(&child, graph, NULL, 0, pair(3, 5)));
+    ASSERT_SUCCESS(cuGraphAddChildGraphNode(&child, graph, NULL, 0, pair(3, 5)));
     add(graph, 20);
     instantiate(graph);
     launched("child", 4, 29);
-    MUST(cuGraphExecChildGraphNodeSetParams(instance, child, pair(10, 20)));
+    ASSERT_SUCCESS(cuGraphExecChildGraphNodeSetParams(instance, child, pair(10, 20)));
     launched("other-child", 4, 51);
-    MUST(cuGraphCreate(&graph, 0));
-    MUST(cuGraphAddChildGraphNode(&inner, graph, NULL, 0, pair(1, 1)));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphAddChildGraphNode(&inner, graph, NULL, 0, pair(1, 1)));
     CUgraph outer;
-    MUST(cuGraphCreate(&outer, 0));
-    MUST(cuGraphAddChildGraphNode(&child, outer, NULL, 0, graph));
-    MUST(cuGraphAddChildGraphNode(&child, outer, NULL, 0, pair(2, 2)));
+    ASSERT_SUCCESS(cuGraphCreate(&outer, 0));
+    ASSERT_SUCCESS(cuGraphAddChildGraphNode(&child, outer, NULL, 0, graph));
+    ASSERT_SUCCESS(cuGraphAddChildGraphNode(&child, outer, NULL, 0, pair(2, 2)));
     instantiate(outer);
     launched("grandchild", 4, 6);
 }
@@ -110,15 +110,15 @@ static void others(void)
     CUdeviceptr memory;
     CUcontext context;
     instantiate(pair(6, 6));
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    ENSURE(cuGraphLaunch(instance, stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    ENSURE(cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS);
+    ASSERT_SUCCESS(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT(cuGraphLaunch(instance, stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT(cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS);
     launched("not-captured", 2, 12);
-    MUST(cuMemAlloc(&memory, 64));
-    MUST(cuCtxGetCurrent(&context));
+    ASSERT_SUCCESS(cuMemAlloc(&memory, 64));
+    ASSERT_SUCCESS(cuCtxGetCurrent(&context));
     CUDA_MEMSET_NODE_PARAMS set = {.dst = memory, .elementSize = 1, .width = 64, .height = 1};
-    MUST(cuGraphCreate(&graph, 0));
-    MUST(cuGraphAddMemsetNode(&node, graph, NULL, 0, &set, context));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&node, graph, NULL, 0, &set, context));
     instantiate(graph);
     launched("no-kernel", 0, 0);
 }

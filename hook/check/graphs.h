@@ -11,7 +11,7 @@ static CUgraphExec instance;
 static void *found(const char *name)
 {
     void *function = find(name);
-    ENSURE(function);
+    ASSERT(function);
     return function;
 }
 
@@ -29,7 +29,7 @@ static CUgraphNode add_kernel(CUgraph to_graph, CUfunction function, void **argu
 {
     CUgraphNode node;
     CUDA_KERNEL_NODE_PARAMS_v2 p = grid_node(function, arguments);
-    MUST(FOUND(cuGraphAddKernelNode_v2)(&node, to_graph, NULL, 0, &p));
+    ASSERT_SUCCESS(FOUND(cuGraphAddKernelNode_v2)(&node, to_graph, NULL, 0, &p));
     return node;
 }
 
@@ -37,8 +37,8 @@ static CUgraphNode add_kernel(CUgraph to_graph, CUfunction function, void **argu
 static void discard(void)
 {
     if (instance) {
-        MUST(FOUND(cuGraphExecDestroy)(instance));
-        MUST(cuGraphDestroy(graph));
+        ASSERT_SUCCESS(FOUND(cuGraphExecDestroy)(instance));
+        ASSERT_SUCCESS(cuGraphDestroy(graph));
         instance = NULL;
     }
 }
@@ -46,12 +46,12 @@ static void discard(void)
 static void begin(void)
 {
     discard();
-    MUST(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
 }
 
 static void instantiate(void)
 {
-    MUST(FOUND(cuGraphInstantiateWithFlags)(&instance, graph, 0));
+    ASSERT_SUCCESS(FOUND(cuGraphInstantiateWithFlags)(&instance, graph, 0));
 }
 
 static void *elsewhere[] = {&a, &b, &other, &n}; /* writes the sum where it is not checked */
@@ -70,7 +70,7 @@ static void with_params(void)
     begin();
     add_kernel(graph, add, params);
     add_kernel(graph, nop, NULL);
-    MUST(FOUND(cuGraphInstantiateWithParams)(&instance, graph, &p));
+    ASSERT_SUCCESS(FOUND(cuGraphInstantiateWithParams)(&instance, graph, &p));
 }
 
 static void generic(void)
@@ -78,7 +78,7 @@ static void generic(void)
     CUgraphNode node;
     begin();
     CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = grid_node(add, params)};
-    MUST(FOUND(cuGraphAddNode)(&node, graph, NULL, 0, &p));
+    ASSERT_SUCCESS(FOUND(cuGraphAddNode)(&node, graph, NULL, 0, &p));
     add_kernel(graph, nop, NULL);
     instantiate();
 }
@@ -87,11 +87,11 @@ static void cloned(void)
 {
     CUgraph original;
     discard();
-    MUST(cuGraphCreate(&original, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&original, 0));
     add_kernel(original, add, params);
     add_kernel(original, nop, NULL);
-    MUST(cuGraphClone(&graph, original));
-    MUST(cuGraphDestroy(original));
+    ASSERT_SUCCESS(cuGraphClone(&graph, original));
+    ASSERT_SUCCESS(cuGraphDestroy(original));
     instantiate();
 }
 
@@ -100,10 +100,10 @@ static void child(void)
     CUgraph inner;
     CUgraphNode node;
     begin();
-    MUST(cuGraphCreate(&inner, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&inner, 0));
     add_kernel(inner, add, params);
-    MUST(cuGraphAddChildGraphNode(&node, graph, NULL, 0, inner));
-    MUST(cuGraphDestroy(inner));
+    ASSERT_SUCCESS(cuGraphAddChildGraphNode(&node, graph, NULL, 0, inner));
+    ASSERT_SUCCESS(cuGraphDestroy(inner));
     add_kernel(graph, nop, NULL);
     instantiate();
 }
@@ -116,11 +116,11 @@ static void updated(void)
     add_kernel(graph, add, elsewhere);
     add_kernel(graph, nop, NULL);
     instantiate();
-    MUST(cuGraphDestroy(graph));
-    MUST(cuGraphCreate(&graph, 0));
+    ASSERT_SUCCESS(cuGraphDestroy(graph));
+    ASSERT_SUCCESS(cuGraphCreate(&graph, 0));
     add_kernel(graph, add, params);
     add_kernel(graph, nop, NULL);
-    MUST(FOUND(cuGraphExecUpdate_v2)(instance, graph, &info));
+    ASSERT_SUCCESS(FOUND(cuGraphExecUpdate_v2)(instance, graph, &info));
 }
 
 static void reset(void)
@@ -130,7 +130,7 @@ static void reset(void)
     add_kernel(graph, nop, NULL);
     instantiate();
     CUDA_KERNEL_NODE_PARAMS_v2 p = grid_node(add, params);
-    MUST(FOUND(cuGraphExecKernelNodeSetParams_v2)(instance, node, &p));
+    ASSERT_SUCCESS(FOUND(cuGraphExecKernelNodeSetParams_v2)(instance, node, &p));
 }
 
 static void disabled(void)
@@ -139,7 +139,7 @@ static void disabled(void)
     add_kernel(graph, add, params);
     CUgraphNode node = add_kernel(graph, nop, NULL);
     instantiate();
-    MUST(FOUND(cuGraphNodeSetEnabled)(instance, node, 0));
+    ASSERT_SUCCESS(FOUND(cuGraphNodeSetEnabled)(instance, node, 0));
 }
 
 /* Captures the work. Captured work must neither run nor count nor wait at a gate. */
@@ -147,10 +147,10 @@ static void capture(CUstreamCaptureMode mode, int thread)
 {
     CUstream captured = thread ? CU_STREAM_PER_THREAD : stream;
     discard();
-    MUST(FOUND(cuStreamBeginCapture_v2)(captured, mode));
-    MUST(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, captured, params, NULL));
-    MUST(FOUND(cuLaunchKernel)(nop, 1, 1, 1, 1, 1, 1, 0, captured, NULL, NULL));
-    MUST(FOUND(cuStreamEndCapture)(captured, &graph));
+    ASSERT_SUCCESS(FOUND(cuStreamBeginCapture_v2)(captured, mode));
+    ASSERT_SUCCESS(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, captured, params, NULL));
+    ASSERT_SUCCESS(FOUND(cuLaunchKernel)(nop, 1, 1, 1, 1, 1, 1, 0, captured, NULL, NULL));
+    ASSERT_SUCCESS(FOUND(cuStreamEndCapture)(captured, &graph));
     instantiate();
 }
 
@@ -165,22 +165,22 @@ static void captured_joined(void)
     CUstream second;
     CUevent fork, join;
     discard();
-    MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
-    MUST(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
-    MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemsetD8Async(other, 0, SIZE, second));
-    MUST(FOUND(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(cuEventRecord(fork, stream));
-    MUST(FOUND(cuStreamWaitEvent)(second, fork, 0));
-    MUST(FOUND(cuLaunchKernel)(nop, 1, 1, 1, 1, 1, 1, 0, second, NULL, NULL));
-    MUST(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
-    MUST(cuEventRecord(join, second));
-    MUST(FOUND(cuStreamWaitEvent)(stream, join, 0));
-    MUST(cuStreamEndCapture(stream, &graph));
+    ASSERT_SUCCESS(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuMemsetD8Async(other, 0, SIZE, second));
+    ASSERT_SUCCESS(FOUND(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuEventRecord(fork, stream));
+    ASSERT_SUCCESS(FOUND(cuStreamWaitEvent)(second, fork, 0));
+    ASSERT_SUCCESS(FOUND(cuLaunchKernel)(nop, 1, 1, 1, 1, 1, 1, 0, second, NULL, NULL));
+    ASSERT_SUCCESS(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
+    ASSERT_SUCCESS(cuEventRecord(join, second));
+    ASSERT_SUCCESS(FOUND(cuStreamWaitEvent)(stream, join, 0));
+    ASSERT_SUCCESS(cuStreamEndCapture(stream, &graph));
     instantiate();
-    MUST(cuStreamDestroy_v2(second));
-    MUST(cuEventDestroy_v2(fork));
-    MUST(cuEventDestroy_v2(join));
+    ASSERT_SUCCESS(cuStreamDestroy_v2(second));
+    ASSERT_SUCCESS(cuEventDestroy_v2(fork));
+    ASSERT_SUCCESS(cuEventDestroy_v2(join));
 }
 
 static void captured_to_graph(void)
@@ -188,9 +188,9 @@ static void captured_to_graph(void)
     CUgraph same;
     begin();
     add_kernel(graph, nop, NULL);
-    MUST(FOUND(cuStreamBeginCaptureToGraph)(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
-    MUST(cuStreamEndCapture(stream, &same));
+    ASSERT_SUCCESS(FOUND(cuStreamBeginCaptureToGraph)(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(FOUND(cuLaunchKernel)(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
+    ASSERT_SUCCESS(cuStreamEndCapture(stream, &same));
     instantiate();
 }
 

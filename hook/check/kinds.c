@@ -40,17 +40,17 @@ static void fill(unsigned first, unsigned count)
     for (unsigned i = 0; i < CHUNKS; i++) {
         LEFT_IS(the_limit - i * the_chunk);
         of[i] = kinds[first + i % count];
-        MUST(get(of[i], &held[i]));
+        ASSERT_SUCCESS(get(of[i], &held[i]));
     }
     for (unsigned i = 0; i < count; i++) {
         LEFT_IS(0);
-        ENSURE(get(kinds[first + i], &extra) == CUDA_ERROR_OUT_OF_MEMORY);
+        ASSERT(get(kinds[first + i], &extra) == CUDA_ERROR_OUT_OF_MEMORY);
     }
     for (unsigned i = 0; i < CHUNKS; i++) {
         of[i]->put(&held[i]);
         LEFT_IS(the_chunk);
         of[i] = kinds[first + (i + 1) % count];
-        MUST(get(of[i], &held[i]));
+        ASSERT_SUCCESS(get(of[i], &held[i]));
         LEFT_IS(0);
     }
     for (unsigned i = 0; i < CHUNKS; i++)
@@ -63,18 +63,18 @@ static void refused(void)
 {
     CUdeviceptr at = 7, rest;
     size_t pitch = 7;
-    MUST(cuMemAlloc(&rest, the_limit - 1));
-    ENSURE(cuMemAlloc(&at, 2) == CUDA_ERROR_OUT_OF_MEMORY);
-    ENSURE(cuMemAlloc(&at, SIZE_MAX) == CUDA_ERROR_OUT_OF_MEMORY);
-    ENSURE(cuMemAllocPitch(&at, &pitch, 1, 2, 4) == CUDA_ERROR_OUT_OF_MEMORY);
-    ENSURE(at == 7 && pitch == 7);
-    ENSURE(cuMemAlloc(NULL, 1) == CUDA_ERROR_INVALID_VALUE && cuMemAlloc(&at, 0) == CUDA_ERROR_INVALID_VALUE);
-    ENSURE(cuMemFree(rest + 8) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT_SUCCESS(cuMemAlloc(&rest, the_limit - 1));
+    ASSERT(cuMemAlloc(&at, 2) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(cuMemAlloc(&at, SIZE_MAX) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(cuMemAllocPitch(&at, &pitch, 1, 2, 4) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(at == 7 && pitch == 7);
+    ASSERT(cuMemAlloc(NULL, 1) == CUDA_ERROR_INVALID_VALUE && cuMemAlloc(&at, 0) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT(cuMemFree(rest + 8) == CUDA_ERROR_INVALID_VALUE);
     LEFT_IS(1);
-    MUST(cuMemAlloc(&at, 1));
+    ASSERT_SUCCESS(cuMemAlloc(&at, 1));
     LEFT_IS(0);
-    MUST(cuMemFree(at));
-    MUST(cuMemFree(rest));
+    ASSERT_SUCCESS(cuMemFree(at));
+    ASSERT_SUCCESS(cuMemFree(rest));
     LEFT_IS(the_limit);
 }
 
@@ -83,9 +83,9 @@ static void contexts(void)
 {
     CUcontext other;
     CUdeviceptr at;
-    MUST(cuCtxCreate(&other, 0, the_device));
-    MUST(cuMemAlloc(&at, the_limit));
-    MUST(cuCtxDestroy(other));
+    ASSERT_SUCCESS(cuCtxCreate(&other, 0, the_device));
+    ASSERT_SUCCESS(cuMemAlloc(&at, the_limit));
+    ASSERT_SUCCESS(cuCtxDestroy(other));
     LEFT_IS(the_limit);
 }
 
@@ -117,8 +117,8 @@ static void *racer(void *arg)
 {
     unsigned turn = (unsigned)(uintptr_t)arg, got = 0;
     CUcontext context;
-    MUST(cuDevicePrimaryCtxRetain(&context, the_device));
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, the_device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < ROUNDS || !got; i++) {
         struct held held[3];
         unsigned have = 0;
@@ -126,8 +126,8 @@ static void *racer(void *arg)
             CUresult result = get(k, &held[have]);
             if (result == CUDA_ERROR_OUT_OF_MEMORY)
                 break;
-            MUST(result);
-            ENSURE(__atomic_add_fetch(holding, 1, __ATOMIC_SEQ_CST) <= CHUNKS);
+            ASSERT_SUCCESS(result);
+            ASSERT(__atomic_add_fetch(holding, 1, __ATOMIC_SEQ_CST) <= CHUNKS);
         }
         got += have;
         for (const struct kind *k = kinds[(turn - 1) % there]; have > 0;) {
@@ -141,7 +141,7 @@ static void *racer(void *arg)
 static int race(int process, int threads)
 {
     pthread_t all[64];
-    ENSURE(threads <= 64);
+    ASSERT(threads <= 64);
     begin();
     for (int i = 0; i < threads; i++)
         all[i] = start_thread(racer, (void *)(uintptr_t)(process * 3 + i));
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
     if (argc != 4 || strcmp(argv[1], "race"))
         return 2;
     holding = mmap(NULL, sizeof *holding, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ENSURE(holding != MAP_FAILED);
+    ASSERT(holding != MAP_FAILED);
     for (int i = 0; i < atoi(argv[2]); i++)
         if (fork() == 0)
             exit(race(i, atoi(argv[3]))); /* the driver is first used after the fork */

@@ -26,7 +26,7 @@ static CUdevice the_device;
 static size_t the_limit, the_chunk;
 
 static inline CUresult get_plain(struct held *h) { return cuMemAlloc(&h->at, h->bytes); }
-static inline void put_plain(struct held *h) { MUST(cuMemFree(h->at)); }
+static inline void put_plain(struct held *h) { ASSERT_SUCCESS(cuMemFree(h->at)); }
 
 enum { ROW = 4096 }; /* bytes; a valid pitch in any driver */
 
@@ -34,7 +34,7 @@ static inline CUresult get_pitch(struct held *h)
 {
     size_t pitch = 0;
     CUresult result = cuMemAllocPitch(&h->at, &pitch, ROW, h->bytes / ROW, 4);
-    ENSURE(result != CUDA_SUCCESS || pitch == ROW);
+    ASSERT(result != CUDA_SUCCESS || pitch == ROW);
     return result;
 }
 
@@ -44,39 +44,39 @@ static inline CUresult get_async(struct held *h) { return DRIVER(cuMemAllocAsync
 
 static inline void put_async(struct held *h)
 {
-    MUST(DRIVER(cuMemFreeAsync)(h->at, NULL));
-    MUST(cuStreamSynchronize(NULL));
+    ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(h->at, NULL));
+    ASSERT_SUCCESS(cuStreamSynchronize(NULL));
 }
 
 static inline void put_async_now(struct held *h)
 {
-    MUST(cuMemFree(h->at));
-    MUST(cuStreamSynchronize(NULL)); /* a pool releases its unused memory */
+    ASSERT_SUCCESS(cuMemFree(h->at));
+    ASSERT_SUCCESS(cuStreamSynchronize(NULL)); /* a pool releases its unused memory */
 }
 
 static inline CUresult get_thread(struct held *h) { return DRIVER(cuMemAllocAsync_ptsz)(&h->at, h->bytes, NULL); }
 
 static inline void put_thread(struct held *h)
 {
-    MUST(DRIVER(cuMemFreeAsync_ptsz)(h->at, NULL));
-    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(DRIVER(cuMemFreeAsync_ptsz)(h->at, NULL));
+    ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
 }
 
 /* Allocates from a new pool. */
 static inline CUresult get_pool(struct held *h)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
-    MUST(DRIVER(cuMemPoolCreate)(&h->pool, &props));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolCreate)(&h->pool, &props));
     CUresult result = DRIVER(cuMemAllocFromPoolAsync)(&h->at, h->bytes, h->pool, NULL);
     if (result != CUDA_SUCCESS)
-        MUST(DRIVER(cuMemPoolDestroy)(h->pool));
+        ASSERT_SUCCESS(DRIVER(cuMemPoolDestroy)(h->pool));
     return result;
 }
 
 /* Destroys the pool first; it lives until its last allocation is freed. */
 static inline void put_pool(struct held *h)
 {
-    MUST(DRIVER(cuMemPoolDestroy)(h->pool));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolDestroy)(h->pool));
     put_async(h);
 }
 
@@ -86,16 +86,16 @@ static inline CUresult get_vmm(struct held *h)
     CUresult result = DRIVER(cuMemCreate)(&h->handle, h->bytes, &prop, 0);
     if (result != CUDA_SUCCESS)
         return result;
-    MUST(DRIVER(cuMemAddressReserve)(&h->at, h->bytes, 0, 0, 0));
-    MUST(DRIVER(cuMemMap)(h->at, h->bytes, 0, h->handle, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressReserve)(&h->at, h->bytes, 0, 0, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemMap)(h->at, h->bytes, 0, h->handle, 0));
     return result;
 }
 
 static inline void put_vmm(struct held *h)
 {
-    MUST(DRIVER(cuMemRelease)(h->handle)); /* before the unmapping, which ends the memory */
-    MUST(DRIVER(cuMemUnmap)(h->at, h->bytes));
-    MUST(DRIVER(cuMemAddressFree)(h->at, h->bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(h->handle)); /* before the unmapping, which ends the memory */
+    ASSERT_SUCCESS(DRIVER(cuMemUnmap)(h->at, h->bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(h->at, h->bytes));
 }
 
 enum { FLOAT = 0x20 };
@@ -112,7 +112,7 @@ static inline CUresult get_array3d(struct held *h)
     return DRIVER(cuArray3DCreate_v2)(&h->array, &d);
 }
 
-static inline void put_array(struct held *h) { MUST(DRIVER(cuArrayDestroy)(h->array)); }
+static inline void put_array(struct held *h) { ASSERT_SUCCESS(DRIVER(cuArrayDestroy)(h->array)); }
 
 static inline CUresult get_mipmap(struct held *h)
 {
@@ -120,7 +120,7 @@ static inline CUresult get_mipmap(struct held *h)
     return DRIVER(cuMipmappedArrayCreate)(&h->mipmap, &d, 1);
 }
 
-static inline void put_mipmap(struct held *h) { MUST(DRIVER(cuMipmappedArrayDestroy)(h->mipmap)); }
+static inline void put_mipmap(struct held *h) { ASSERT_SUCCESS(DRIVER(cuMipmappedArrayDestroy)(h->mipmap)); }
 
 /* A graph that allocates and does not free. */
 static inline CUresult get_graph(struct held *h)
@@ -130,27 +130,27 @@ static inline CUresult get_graph(struct held *h)
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}},
         .bytesize = h->bytes,
     };
-    MUST(DRIVER(cuGraphCreate)(&h->graph, 0));
-    MUST(DRIVER(cuGraphAddMemAllocNode)(&node, h->graph, NULL, 0, &params));
-    MUST(DRIVER(cuGraphInstantiateWithFlags)(&h->exec, h->graph, 0));
+    ASSERT_SUCCESS(DRIVER(cuGraphCreate)(&h->graph, 0));
+    ASSERT_SUCCESS(DRIVER(cuGraphAddMemAllocNode)(&node, h->graph, NULL, 0, &params));
+    ASSERT_SUCCESS(DRIVER(cuGraphInstantiateWithFlags)(&h->exec, h->graph, 0));
     h->at = params.dptr;
     CUresult result = DRIVER(cuGraphLaunch)(h->exec, CU_STREAM_PER_THREAD);
     if (result == CUDA_SUCCESS) {
-        MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     } else {
-        MUST(DRIVER(cuGraphExecDestroy)(h->exec));
-        MUST(DRIVER(cuGraphDestroy)(h->graph));
+        ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(h->exec));
+        ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(h->graph));
     }
     return result;
 }
 
 static inline void put_graph(struct held *h)
 {
-    MUST(DRIVER(cuMemFreeAsync)(h->at, CU_STREAM_PER_THREAD));
-    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-    MUST(DRIVER(cuGraphExecDestroy)(h->exec));
-    MUST(DRIVER(cuGraphDestroy)(h->graph));
-    MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
+    ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(h->at, CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(h->exec));
+    ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(h->graph));
+    ASSERT_SUCCESS(DRIVER(cuDeviceGraphMemTrim)(the_device));
 }
 
 struct kind {
@@ -201,20 +201,21 @@ static inline void crashed(int sig)
 static inline void use_device(void)
 {
     struct sigaction action = {.sa_handler = crashed, .sa_flags = (int)SA_RESETHAND};
-    ENSURE(!sigaction(SIGFPE, &action, NULL) && !sigaction(SIGSEGV, &action, NULL));
+    ASSERT(!sigaction(SIGFPE, &action, NULL) && !sigaction(SIGSEGV, &action, NULL));
     primary_context();
-    MUST(cuCtxGetDevice(&the_device));
-    MUST(cuDeviceTotalMem(&the_limit, the_device));
+    ASSERT_SUCCESS(cuCtxGetDevice(&the_device));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&the_limit, the_device));
     the_chunk = the_limit / CHUNKS;
-    ENSURE(the_limit && the_chunk % (32 << 20) == 0); /* the step by which pools grow, a multiple of all other page sizes */
+    /* the step by which pools grow, a multiple of all other page sizes */
+    ASSERT(the_limit && the_chunk % (32 << 20) == 0);
 }
 
 /* Returns the free memory that the program sees. */
 static inline size_t left(void)
 {
     size_t unused, total;
-    MUST(cuMemGetInfo(&unused, &total));
-    ENSURE(total == the_limit && unused <= total);
+    ASSERT_SUCCESS(cuMemGetInfo(&unused, &total));
+    ASSERT(total == the_limit && unused <= total);
     return unused;
 }
 

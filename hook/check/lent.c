@@ -22,13 +22,13 @@ static int keep(int listener, struct sockaddr_un at, size_t size)
     CUmemGenericAllocationHandle handle;
     int fd;
     own_context();
-    ENSURE(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
+    ASSERT(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
     say_line("listening");
     int sock = accept(listener, NULL, NULL);
-    ENSURE(sock >= 0);
-    MUST(cuMemCreate(&handle, size, &prop, 0));
-    MUST(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    ENSURE(send_message(sock, &size, sizeof size, fd));
+    ASSERT(sock >= 0);
+    ASSERT_SUCCESS(cuMemCreate(&handle, size, &prop, 0));
+    ASSERT_SUCCESS(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT(send_message(sock, &size, sizeof size, fd));
     receive_go(sock); /* until the other process closes its end */
     return 0;
 }
@@ -36,14 +36,14 @@ static int keep(int listener, struct sockaddr_un at, size_t size)
 static size_t left(void)
 {
     size_t unused, total;
-    MUST(cuMemGetInfo(&unused, &total));
+    ASSERT_SUCCESS(cuMemGetInfo(&unused, &total));
     return unused;
 }
 
 static struct sockaddr_un address(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    ENSURE(strlen(path) < sizeof a.sun_path);
+    ASSERT(strlen(path) < sizeof a.sun_path);
     strcpy(a.sun_path, path);
     return a;
 }
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
         return 2;
     struct sockaddr_un path = address(argv[1]);
     int fd, sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    ENSURE(sock >= 0);
+    ASSERT(sock >= 0);
     if (argc == 3)
         return keep(sock, path, (size_t)atoi(argv[2]) << 20);
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
@@ -62,24 +62,25 @@ int main(int argc, char **argv)
     CUdeviceptr at, own;
     own_context();
     size_t before = left(), size;
-    ENSURE(connect(sock, (struct sockaddr *)&path, sizeof path) == 0 && receive_message(sock, &size, sizeof size, &fd));
-    MUST(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    ASSERT(connect(sock, (struct sockaddr *)&path, sizeof path) == 0 && receive_message(sock, &size, sizeof size, &fd));
+    ASSERT_SUCCESS(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(fd);
-    MUST(cuMemAddressReserve(&at, 2 * size, 0, 0, 0));
-    MUST(cuMemMap(at, size, 0, handle, 0));
-    MUST(cuMemMap(at + size, size, 0, handle, 0)); /* the same bytes */
-    MUST(cuMemRelease(handle));
-    MUST(cuMemSetAccess(at, 2 * size, &access, 1));
-    MUST(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
-    ENSURE(left() == before);
-    MUST(cuMemAlloc(&own, before)); /* all of the free memory */
-    MUST(cuMemFree(own));
+    ASSERT_SUCCESS(cuMemAddressReserve(&at, 2 * size, 0, 0, 0));
+    ASSERT_SUCCESS(cuMemMap(at, size, 0, handle, 0));
+    ASSERT_SUCCESS(cuMemMap(at + size, size, 0, handle, 0)); /* the same bytes */
+    ASSERT_SUCCESS(cuMemRelease(handle));
+    ASSERT_SUCCESS(cuMemSetAccess(at, 2 * size, &access, 1));
+    ASSERT_SUCCESS(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)at));
+    ASSERT(left() == before);
+    ASSERT_SUCCESS(cuMemAlloc(&own, before)); /* all of the free memory */
+    ASSERT_SUCCESS(cuMemFree(own));
     say_line("mapped");
-    ENSURE(getchar() != EOF);
-    MUST(cuMemUnmap(at, size));
-    MUST(cuMemUnmap(at + size, size));
-    MUST(cuMemRelease(again));
-    ENSURE(left() == before);
+    ASSERT(getchar() != EOF);
+    ASSERT_SUCCESS(cuMemUnmap(at, size));
+    ASSERT_SUCCESS(cuMemUnmap(at + size, size));
+    ASSERT_SUCCESS(cuMemRelease(again));
+    ASSERT(left() == before);
     say_line("gone");
     await_end();
     close(sock);

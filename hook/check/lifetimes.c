@@ -19,21 +19,21 @@ static void mapped_twice(void)
     struct held h = {.bytes = the_chunk};
     CUdeviceptr other;
     CUmemGenericAllocationHandle again;
-    MUST(get_vmm(&h));
-    MUST(DRIVER(cuMemAddressReserve)(&other, h.bytes, 0, 0, 0));
-    MUST(DRIVER(cuMemMap)(other, h.bytes, 0, h.handle, 0));
-    MUST(DRIVER(cuMemRelease)(h.handle));
-    MUST(DRIVER(cuMemUnmap)(h.at, h.bytes));
+    ASSERT_SUCCESS(get_vmm(&h));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressReserve)(&other, h.bytes, 0, 0, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemMap)(other, h.bytes, 0, h.handle, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(h.handle));
+    ASSERT_SUCCESS(DRIVER(cuMemUnmap)(h.at, h.bytes));
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)(other + 4096)));
-    MUST(DRIVER(cuMemUnmap)(other, h.bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)(other + 4096)));
+    ASSERT_SUCCESS(DRIVER(cuMemUnmap)(other, h.bytes));
     LEFT_IS(the_limit - the_chunk);
     DRIVER(cuMemUnmap)(other, h.bytes); /* not mapped any more; drivers may accept or refuse this */
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemRelease)(again));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(again));
     LEFT_IS(the_limit);
-    MUST(DRIVER(cuMemAddressFree)(h.at, h.bytes));
-    MUST(DRIVER(cuMemAddressFree)(other, h.bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(h.at, h.bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(other, h.bytes));
 }
 
 /* A part of a mapping cannot be unmapped, because it could not be counted. Some drivers would allow
@@ -41,14 +41,14 @@ static void mapped_twice(void)
 static void mapped_in_part(void)
 {
     struct held h = {.bytes = the_chunk};
-    MUST(get_vmm(&h));
-    MUST(DRIVER(cuMemRelease)(h.handle));
-    ENSURE(DRIVER(cuMemUnmap)(h.at, h.bytes / 2) == CUDA_ERROR_INVALID_VALUE);
-    ENSURE(DRIVER(cuMemUnmap)(h.at + h.bytes / 2, h.bytes / 2) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT_SUCCESS(get_vmm(&h));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(h.handle));
+    ASSERT(DRIVER(cuMemUnmap)(h.at, h.bytes / 2) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT(DRIVER(cuMemUnmap)(h.at + h.bytes / 2, h.bytes / 2) == CUDA_ERROR_INVALID_VALUE);
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemUnmap)(h.at, h.bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemUnmap)(h.at, h.bytes));
     LEFT_IS(the_limit);
-    MUST(DRIVER(cuMemAddressFree)(h.at, h.bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(h.at, h.bytes));
 }
 
 /* One call may unmap several adjacent mappings. */
@@ -57,20 +57,20 @@ static void mapped_in_a_row(void)
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
     CUmemGenericAllocationHandle handle[3];
     CUdeviceptr at;
-    MUST(DRIVER(cuMemAddressReserve)(&at, 3 * the_chunk, 0, 0, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressReserve)(&at, 3 * the_chunk, 0, 0, 0));
     for (int i = 0; i < 3; i++) {
-        MUST(DRIVER(cuMemCreate)(&handle[i], the_chunk, &prop, 0));
-        MUST(DRIVER(cuMemMap)(at + (CUdeviceptr)i * the_chunk, the_chunk, 0, handle[i], 0));
-        MUST(DRIVER(cuMemRelease)(handle[i]));
+        ASSERT_SUCCESS(DRIVER(cuMemCreate)(&handle[i], the_chunk, &prop, 0));
+        ASSERT_SUCCESS(DRIVER(cuMemMap)(at + (CUdeviceptr)i * the_chunk, the_chunk, 0, handle[i], 0));
+        ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle[i]));
     }
     LEFT_IS(the_limit - 3 * the_chunk);
     if (DRIVER(cuMemUnmap)(at, 3 * the_chunk) != CUDA_SUCCESS) { /* if the driver refuses that */
         LEFT_IS(the_limit - 3 * the_chunk);
         for (CUdeviceptr i = 0; i < 3; i++)
-            MUST(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
+            ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
     }
     LEFT_IS(the_limit);
-    MUST(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
 }
 
 /* One call may also unmap a range with holes, if the driver accepts it. The manual forbids holes. */
@@ -79,25 +79,25 @@ static void mapped_with_holes(void)
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
     CUmemGenericAllocationHandle handle;
     CUdeviceptr at;
-    MUST(DRIVER(cuMemAddressReserve)(&at, 6 * the_chunk, 0, 0, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressReserve)(&at, 6 * the_chunk, 0, 0, 0));
     for (CUdeviceptr i = 1; i < 6; i += 2) {
-        MUST(DRIVER(cuMemCreate)(&handle, the_chunk, &prop, 0));
-        MUST(DRIVER(cuMemMap)(at + i * the_chunk, the_chunk, 0, handle, 0));
-        MUST(DRIVER(cuMemRelease)(handle));
+        ASSERT_SUCCESS(DRIVER(cuMemCreate)(&handle, the_chunk, &prop, 0));
+        ASSERT_SUCCESS(DRIVER(cuMemMap)(at + i * the_chunk, the_chunk, 0, handle, 0));
+        ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
     }
-    ENSURE(DRIVER(cuMemUnmap)(at, 5 * the_chunk + the_chunk / 2) == CUDA_ERROR_INVALID_VALUE);
-    ENSURE(DRIVER(cuMemUnmap)(at + the_chunk + the_chunk / 2, 3 * the_chunk) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT(DRIVER(cuMemUnmap)(at, 5 * the_chunk + the_chunk / 2) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT(DRIVER(cuMemUnmap)(at + the_chunk + the_chunk / 2, 3 * the_chunk) == CUDA_ERROR_INVALID_VALUE);
     LEFT_IS(the_limit - 3 * the_chunk);
     if (DRIVER(cuMemUnmap)(at, 4 * the_chunk) == CUDA_SUCCESS) {
         LEFT_IS(the_limit - the_chunk);
     } else {
         LEFT_IS(the_limit - 3 * the_chunk);
         for (CUdeviceptr i = 1; i < 4; i += 2)
-            MUST(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
+            ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
     }
-    MUST(DRIVER(cuMemUnmap)(at + 5 * the_chunk, the_chunk));
+    ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at + 5 * the_chunk, the_chunk));
     LEFT_IS(the_limit);
-    MUST(DRIVER(cuMemAddressFree)(at, 6 * the_chunk));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressFree)(at, 6 * the_chunk));
 }
 
 /* A mipmapped array has at least one level, and at most as many as its size allows, whatever number
@@ -106,14 +106,15 @@ static void levels(void)
 {
     CUDA_ARRAY3D_DESCRIPTOR d = {.Width = ROW, .Height = the_chunk / ROW / 4, .Format = FLOAT, .NumChannels = 1};
     CUmipmappedArray mipmap[2];
-    MUST(DRIVER(cuMipmappedArrayCreate)(&mipmap[0], &d, 0));
+    ASSERT_SUCCESS(DRIVER(cuMipmappedArrayCreate)(&mipmap[0], &d, 0));
     size_t one = the_limit - left();
-    ENSURE(one >= the_chunk && one < the_chunk + the_chunk / 8); /* the driver may allocate a little more than it needs */
-    MUST(DRIVER(cuMipmappedArrayCreate)(&mipmap[1], &d, UINT32_MAX));
+    /* the driver may allocate a little more than it needs */
+    ASSERT(one >= the_chunk && one < the_chunk + the_chunk / 8);
+    ASSERT_SUCCESS(DRIVER(cuMipmappedArrayCreate)(&mipmap[1], &d, UINT32_MAX));
     size_t all = the_limit - left() - one;
-    ENSURE(all > the_chunk && all < 2 * the_chunk);
+    ASSERT(all > the_chunk && all < 2 * the_chunk);
     for (int i = 0; i < 2; i++)
-        MUST(DRIVER(cuMipmappedArrayDestroy)(mipmap[i]));
+        ASSERT_SUCCESS(DRIVER(cuMipmappedArrayDestroy)(mipmap[i]));
 }
 
 /* The size of an element in formats other than plain numbers. */
@@ -128,11 +129,11 @@ static void formats(void)
         CUDA_ARRAY_DESCRIPTOR d = {.Width = WIDE, .Height = the_limit / WIDE / all[i].bytes, .Format = all[i].format,
                                    .NumChannels = all[i].channels};
         CUresult result = DRIVER(cuArrayCreate_v2)(&h.array, &d);
-        ENSURE(result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED);
+        ASSERT(result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED);
         if (result == CUDA_SUCCESS)
             put_array(&h);
         d.Height++;
-        ENSURE(DRIVER(cuArrayCreate_v2)(&h.array, &d) == CUDA_ERROR_OUT_OF_MEMORY);
+        ASSERT(DRIVER(cuArrayCreate_v2)(&h.array, &d) == CUDA_ERROR_OUT_OF_MEMORY);
     }
 }
 
@@ -152,7 +153,7 @@ static pid_t start(const char *part, int fd)
 static void ends_well(pid_t child)
 {
     int status;
-    ENSURE(waitpid(child, &status, 0) == child && status == 0);
+    ASSERT(waitpid(child, &status, 0) == child && status == 0);
 }
 
 /* Memory that another process imports counts once. */
@@ -162,12 +163,12 @@ static void imported(void)
                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
     CUmemGenericAllocationHandle handle;
     int fd;
-    MUST(DRIVER(cuMemCreate)(&handle, the_chunk, &prop, 0));
-    MUST(DRIVER(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemCreate)(&handle, the_chunk, &prop, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     int inherited = dup(fd); /* stays open in the child */
     ends_well(start("import", inherited));
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemRelease)(handle));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
     LEFT_IS(the_limit);
     close(fd);
     close(inherited);
@@ -179,12 +180,13 @@ static int import(int fd)
     CUdeviceptr at;
     use_device();
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    MUST(DRIVER(cuMemAddressReserve)(&at, the_chunk, 0, 0, 0));
-    MUST(DRIVER(cuMemMap)(at, the_chunk, 0, handle, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd,
+                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    ASSERT_SUCCESS(DRIVER(cuMemAddressReserve)(&at, the_chunk, 0, 0, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemMap)(at, the_chunk, 0, handle, 0));
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemUnmap)(at, the_chunk));
-    MUST(DRIVER(cuMemRelease)(handle));
+    ASSERT_SUCCESS(DRIVER(cuMemUnmap)(at, the_chunk));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
     LEFT_IS(the_limit - the_chunk);
     return 0;
 }
@@ -192,8 +194,8 @@ static int import(int fd)
 static CUmemoryPool default_pool(uint64_t threshold)
 {
     CUmemoryPool pool;
-    MUST(DRIVER(cuDeviceGetDefaultMemPool)(&pool, the_device));
-    MUST(DRIVER(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    ASSERT_SUCCESS(DRIVER(cuDeviceGetDefaultMemPool)(&pool, the_device));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     return pool;
 }
 
@@ -202,29 +204,29 @@ static void kept(void)
 {
     struct held all = {.bytes = the_limit}, rest = {.bytes = the_limit};
     CUmemoryPool pool = default_pool(UINT64_MAX);
-    MUST(get_async(&all));
+    ASSERT_SUCCESS(get_async(&all));
     put_async(&all);
     LEFT_IS(0);
-    MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolTrimTo)(pool, 0));
     LEFT_IS(the_limit);
-    MUST(get_async(&all));
+    ASSERT_SUCCESS(get_async(&all));
     put_async(&all);
-    MUST(get_plain(&rest));
+    ASSERT_SUCCESS(get_plain(&rest));
     LEFT_IS(0);
     put_plain(&rest);
-    MUST(get_async(&all));
+    ASSERT_SUCCESS(get_async(&all));
     put_async(&all);
-    MUST(get_pool(&rest));
+    ASSERT_SUCCESS(get_pool(&rest));
     put_pool(&rest);
     default_pool(0);
-    MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolTrimTo)(pool, 0));
     LEFT_IS(the_limit);
 }
 
 static uint64_t reserved(CUmemoryPool pool)
 {
     cuuint64_t bytes;
-    MUST(DRIVER(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
     return bytes;
 }
 
@@ -232,7 +234,7 @@ static void nothing_is_reserved(CUmemoryPool pool)
 {
     const double patience = 30;
     for (double end = now_s() + patience; reserved(pool); usleep(5000))
-        ENSURE(now_s() < end);
+        ASSERT(now_s() < end);
 }
 
 /* Memory that a pool reserved for a refused allocation counts. It is released as soon as the stream
@@ -242,40 +244,40 @@ static void lets_go(void)
     CUmemoryPool pool = default_pool(UINT64_MAX);
     CUfunction work = timed_kernel(200000);
     struct held most = {.bytes = the_limit - (6 << 20)}, little = {.bytes = 4 << 20}, rest = {.bytes = 6 << 20};
-    MUST(get_plain(&most));
+    ASSERT_SUCCESS(get_plain(&most));
     bool grows = get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY; /* the pool grows by more than the free memory */
     if (grows) {
         nothing_is_reserved(pool);
         LEFT_IS(rest.bytes);
         launch_block(work, NULL);
-        ENSURE(get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY);
+        ASSERT(get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY);
         if (get_plain(&rest) == CUDA_SUCCESS) {
-            ENSURE(cuStreamQuery(NULL) == CUDA_SUCCESS); /* the kernel has already ended */
+            ASSERT(cuStreamQuery(NULL) == CUDA_SUCCESS); /* the kernel has already ended */
             put_plain(&rest);
         }
         nothing_is_reserved(pool);
-        MUST(get_plain(&rest));
+        ASSERT_SUCCESS(get_plain(&rest));
         put_plain(&rest);
     } else {
         put_async(&little);
     }
     put_plain(&most);
     default_pool(0);
-    MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolTrimTo)(pool, 0));
 }
 
 /* If a pool would have to grow by more than the free memory, its new memory cannot be used. */
 static void grows_too_much(void)
 {
     struct held most = {.bytes = the_limit - (1 << 20)}, little = {.bytes = 4096};
-    MUST(get_plain(&most));
+    ASSERT_SUCCESS(get_plain(&most));
     CUresult result = get_async(&little);
-    ENSURE(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY); /* depends on the driver's page size */
+    ASSERT(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY); /* depends on the driver's page size */
     if (result == CUDA_SUCCESS)
         put_async(&little);
     put_plain(&most);
-    MUST(cuStreamSynchronize(NULL));
-    MUST(get_async(&little));
+    ASSERT_SUCCESS(cuStreamSynchronize(NULL));
+    ASSERT_SUCCESS(get_async(&little));
     put_async(&little);
     LEFT_IS(the_limit);
 }
@@ -284,8 +286,8 @@ static void grows_too_much(void)
 static void destroyed(void)
 {
     struct held h = {.bytes = the_chunk};
-    MUST(get_pool(&h));
-    MUST(DRIVER(cuMemPoolDestroy)(h.pool));
+    ASSERT_SUCCESS(get_pool(&h));
+    ASSERT_SUCCESS(DRIVER(cuMemPoolDestroy)(h.pool));
     LEFT_IS(the_limit - the_chunk);
     put_async(&h);
     LEFT_IS(the_limit);
@@ -297,15 +299,15 @@ static void elsewhere(void)
     struct held h = {.bytes = the_chunk};
     CUcontext other, popped;
     CUstream stream;
-    MUST(cuCtxCreate(&other, 0, the_device));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuCtxPopCurrent(&popped));
-    MUST(DRIVER(cuMemAllocAsync)(&h.at, h.bytes, stream));
+    ASSERT_SUCCESS(cuCtxCreate(&other, 0, the_device));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
+    ASSERT_SUCCESS(DRIVER(cuMemAllocAsync)(&h.at, h.bytes, stream));
     LEFT_IS(the_limit - the_chunk);
-    MUST(DRIVER(cuMemFreeAsync)(h.at, stream));
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(h.at, stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     LEFT_IS(the_limit);
-    MUST(cuCtxDestroy(other));
+    ASSERT_SUCCESS(cuCtxDestroy(other));
 }
 
 /* A captured allocation allocates nothing. Its launch is refused if the memory does not fit. */
@@ -316,25 +318,25 @@ static void captured(void)
     CUgraph graph;
     CUgraphExec exec;
     CUstream stream;
-    MUST(get_plain(&all));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(DRIVER(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(DRIVER(cuMemAllocAsync)(&at, the_chunk, stream));
-    MUST(DRIVER(cuMemFreeAsync)(at, stream));
-    MUST(DRIVER(cuStreamEndCapture)(stream, &graph));
-    MUST(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
-    ENSURE(DRIVER(cuGraphLaunch)(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_SUCCESS(get_plain(&all));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(DRIVER(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(DRIVER(cuMemAllocAsync)(&at, the_chunk, stream));
+    ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(at, stream));
+    ASSERT_SUCCESS(DRIVER(cuStreamEndCapture)(stream, &graph));
+    ASSERT_SUCCESS(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+    ASSERT(DRIVER(cuGraphLaunch)(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
     put_plain(&all);
     LEFT_IS(the_limit);
     for (int i = 0; i < 3; i++)
-        MUST(DRIVER(cuGraphLaunch)(exec, stream));
+        ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(exec, stream));
     LEFT_IS(the_limit - the_chunk); /* the driver keeps the memory for the next launch */
-    MUST(cuStreamSynchronize(stream));
-    MUST(get_plain(&all)); /* unless another allocation needs it */
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(get_plain(&all)); /* unless another allocation needs it */
     put_plain(&all);
-    MUST(DRIVER(cuGraphExecDestroy)(exec));
-    MUST(DRIVER(cuGraphDestroy)(graph));
-    MUST(cuStreamDestroy(stream));
+    ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(exec));
+    ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(graph));
+    ASSERT_SUCCESS(cuStreamDestroy(stream));
 }
 
 /* An allocation in another stream does not invalidate a capture, unless the driver itself refuses
@@ -344,19 +346,19 @@ static void beside_a_capture(void)
     CUdeviceptr at;
     CUgraph graph = NULL;
     CUstream captured, stream;
-    MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(DRIVER(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(DRIVER(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CUresult result = DRIVER(cuMemAllocAsync)(&at, the_chunk, stream);
     if (result == CUDA_SUCCESS)
-        MUST(DRIVER(cuMemFreeAsync)(at, stream));
+        ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(at, stream));
     CUresult ended = DRIVER(cuStreamEndCapture)(captured, &graph);
-    ENSURE(result == CUDA_SUCCESS ? ended == CUDA_SUCCESS : result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT(result == CUDA_SUCCESS ? ended == CUDA_SUCCESS : result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     if (graph)
-        MUST(DRIVER(cuGraphDestroy)(graph));
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuStreamDestroy(stream));
-    MUST(cuStreamDestroy(captured));
+        ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(graph));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuStreamDestroy(stream));
+    ASSERT_SUCCESS(cuStreamDestroy(captured));
 }
 
 /* Makes a graph that allocates, works for a while, and frees. */
@@ -370,12 +372,12 @@ static CUgraphExec lender(size_t bytes)
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}},
         .bytesize = bytes,
     };
-    MUST(DRIVER(cuGraphCreate)(&graph, 0));
-    MUST(DRIVER(cuGraphAddMemAllocNode)(&node[0], graph, NULL, 0, &params));
-    MUST(cuGraphAddKernelNode(&node[1], graph, node, 1, &work));
-    MUST(DRIVER(cuGraphAddMemFreeNode)(&node[2], graph, node + 1, 1, params.dptr));
-    MUST(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
-    MUST(DRIVER(cuGraphDestroy)(graph));
+    ASSERT_SUCCESS(DRIVER(cuGraphCreate)(&graph, 0));
+    ASSERT_SUCCESS(DRIVER(cuGraphAddMemAllocNode)(&node[0], graph, NULL, 0, &params));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&node[1], graph, node, 1, &work));
+    ASSERT_SUCCESS(DRIVER(cuGraphAddMemFreeNode)(&node[2], graph, node + 1, 1, params.dptr));
+    ASSERT_SUCCESS(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+    ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(graph));
     return exec;
 }
 
@@ -385,14 +387,14 @@ static void graphs_in_turn(void)
 {
     CUgraphExec exec[2] = {lender(5 * the_chunk), lender(6 * the_chunk)};
     for (int i = 0; i < 6; i++) {
-        MUST(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
-        MUST(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
-        MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-        ENSURE(left() >= 2 * the_chunk && left() <= 3 * the_chunk);
+        ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
+        ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
+        ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        ASSERT(left() >= 2 * the_chunk && left() <= 3 * the_chunk);
     }
     for (int i = 0; i < 2; i++)
-        MUST(DRIVER(cuGraphExecDestroy)(exec[i]));
-    MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
+        ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(exec[i]));
+    ASSERT_SUCCESS(DRIVER(cuDeviceGraphMemTrim)(the_device));
 }
 
 /* Memory that a graph allocated outlives the graph, and the memory of a running graph outlives its
@@ -400,34 +402,34 @@ static void graphs_in_turn(void)
 static void graphs_destroyed(void)
 {
     struct held first = {.bytes = 5 * the_chunk}, next = {.bytes = 4 * the_chunk}, rest = {.bytes = 3 * the_chunk};
-    MUST(get_graph(&first));
-    MUST(DRIVER(cuGraphExecDestroy)(first.exec));
-    MUST(DRIVER(cuGraphDestroy)(first.graph));
+    ASSERT_SUCCESS(get_graph(&first));
+    ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(first.exec));
+    ASSERT_SUCCESS(DRIVER(cuGraphDestroy)(first.graph));
     LEFT_IS(3 * the_chunk);
-    ENSURE(get_graph(&next) == CUDA_ERROR_OUT_OF_MEMORY);
-    MUST(get_graph(&rest));
+    ASSERT(get_graph(&next) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_SUCCESS(get_graph(&rest));
     LEFT_IS(0);
     put_graph(&rest);
     LEFT_IS(3 * the_chunk);
-    MUST(DRIVER(cuMemFreeAsync)(first.at, CU_STREAM_PER_THREAD));
-    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-    MUST(get_graph(&next));
+    ASSERT_SUCCESS(DRIVER(cuMemFreeAsync)(first.at, CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(get_graph(&next));
     LEFT_IS(4 * the_chunk);
     put_graph(&next);
     CUgraphExec runs = lender(5 * the_chunk);
-    MUST(DRIVER(cuGraphLaunch)(runs, CU_STREAM_PER_THREAD));
-    MUST(DRIVER(cuGraphExecDestroy)(runs));
+    ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(runs, CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(runs));
     CUgraphExec waits = lender(4 * the_chunk);
     CUstream other = new_stream();
     CUresult result = DRIVER(cuGraphLaunch)(waits, other);
-    ENSURE(result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS); /* if the first graph has already ended */
+    ASSERT(result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS); /* if the first graph has already ended */
     LEFT_IS((result == CUDA_SUCCESS ? 4 : 3) * the_chunk);
-    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-    MUST(DRIVER(cuGraphLaunch)(waits, other));
-    MUST(cuStreamSynchronize(other));
-    MUST(DRIVER(cuGraphExecDestroy)(waits));
-    MUST(cuStreamDestroy(other));
-    MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
+    ASSERT_SUCCESS(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(DRIVER(cuGraphLaunch)(waits, other));
+    ASSERT_SUCCESS(cuStreamSynchronize(other));
+    ASSERT_SUCCESS(DRIVER(cuGraphExecDestroy)(waits));
+    ASSERT_SUCCESS(cuStreamDestroy(other));
+    ASSERT_SUCCESS(DRIVER(cuDeviceGraphMemTrim)(the_device));
 }
 
 /* A pool of this process shrinks while the process sleeps, and its sibling can use the memory. */
@@ -436,11 +438,11 @@ static void siblings(void)
     struct held h = {.bytes = the_limit};
     int ends[2];
     char c;
-    ENSURE(pipe(ends) == 0);
-    MUST(get_async(&h));
+    ASSERT(pipe(ends) == 0);
+    ASSERT_SUCCESS(get_async(&h));
     pid_t child = start("sibling", ends[1]);
     close(ends[1]);
-    ENSURE(read(ends[0], &c, 1) == 1);
+    ASSERT(read(ends[0], &c, 1) == 1);
     close(ends[0]);
     put_async(&h);
     ends_well(child);
@@ -451,11 +453,11 @@ static int sibling(int fd)
     const double patience = 30;
     CUdeviceptr at;
     use_device();
-    ENSURE(left() == 0 && cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
-    ENSURE(write(fd, "", 1) == 1);
+    ASSERT(left() == 0 && cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(write(fd, "", 1) == 1);
     for (double end = now_s() + patience; cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY; usleep(5000))
-        ENSURE(now_s() < end);
-    MUST(cuMemFree(at));
+        ASSERT(now_s() < end);
+    ASSERT_SUCCESS(cuMemFree(at));
     return 0;
 }
 
@@ -469,25 +471,26 @@ static int devices(void)
     size_t limit, unused, total;
     use_device();
     struct held all = {.bytes = the_limit}, extra = {.bytes = 1};
-    MUST(get_plain(&all));
-    MUST(cuDeviceTotalMem(&limit, 1));
-    ENSURE(limit != the_limit);
-    MUST(DRIVER(cuMemCreate)(&handle, limit - PAGE, &prop, 0)); /* on a device that is not current */
-    ENSURE(DRIVER(cuMemCreate)(&more, 2 * PAGE, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
-    MUST(cuDevicePrimaryCtxRetain(&other, 1));
-    MUST(cuCtxPushCurrent(other));
-    MUST(cuMemGetInfo(&unused, &total));
-    ENSURE(unused == PAGE && total == limit);
-    MUST(get_plain(&extra));
-    MUST(cuDevicePrimaryCtxRelease(1));
-    MUST(cuCtxPopCurrent(&popped));
+    ASSERT_SUCCESS(get_plain(&all));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&limit, 1));
+    ASSERT(limit != the_limit);
+    ASSERT_SUCCESS(DRIVER(cuMemCreate)(&handle, limit - PAGE, &prop, 0)); /* on a device that is not current */
+    ASSERT(DRIVER(cuMemCreate)(&more, 2 * PAGE, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&other, 1));
+    ASSERT_SUCCESS(cuCtxPushCurrent(other));
+    ASSERT_SUCCESS(cuMemGetInfo(&unused, &total));
+    ASSERT(unused == PAGE && total == limit);
+    ASSERT_SUCCESS(get_plain(&extra));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(1));
+    ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
     LEFT_IS(0);
     put_plain(&all);
     LEFT_IS(the_limit);
-    MUST(DRIVER(cuMemCreate)(&more, PAGE, &prop, 0)); /* the memory that ended with the context is available again */
-    MUST(DRIVER(cuMemRelease)(handle));
+    /* the memory that ended with the context is available again */
+    ASSERT_SUCCESS(DRIVER(cuMemCreate)(&more, PAGE, &prop, 0));
+    ASSERT_SUCCESS(DRIVER(cuMemRelease)(handle));
     prop.location.id = 7;
-    ENSURE(DRIVER(cuMemCreate)(&handle, PAGE, &prop, 0) != CUDA_SUCCESS);
+    ASSERT(DRIVER(cuMemCreate)(&handle, PAGE, &prop, 0) != CUDA_SUCCESS);
     printf("devices: right\n");
     return 0;
 }
@@ -518,7 +521,7 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-    ENSURE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    ASSERT(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
     if (argc == 3 && !strcmp(argv[1], "import"))
         return import(atoi(argv[2]));
     if (argc == 3 && !strcmp(argv[1], "sibling"))

@@ -33,7 +33,7 @@ static void print_place(void *address)
         printf(" none none");
         return;
     }
-    ENSURE(dladdr(address, &info));
+    ASSERT(dladdr(address, &info));
     const char *slash = strrchr(info.dli_fname, '/');
     printf(" %s %s", slash ? slash + 1 : info.dli_fname, info.dli_saddr == address ? info.dli_sname : "hidden");
 }
@@ -51,7 +51,7 @@ static void ask(void *handle, const char *base, int version, cuuint64_t flags)
 {
     CUresult (*four)(const char *, void **, int, cuuint64_t) = NULL;
     CUresult (*five)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = NULL;
-    ENSURE(*(void **)&four = dlsym(handle, "cuGetProcAddress"));
+    ASSERT(*(void **)&four = dlsym(handle, "cuGetProcAddress"));
     void *found = NULL;
     CUresult result = four(base, &found, version, flags);
     printf("cuGetProcAddress %s %d %d", base, version, (int)flags);
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
         return 0;
     }
     void *handle = argc > 1 ? open_late(argv[1]) : dlopen("libcuda.so.1", RTLD_NOW);
-    ENSURE(handle);
+    ASSERT(handle);
     for (unsigned i = 0; i < COUNT(names); i++) {
         printf("dlsym %s", names[i]);
         print_place(dlsym(handle, names[i]));

@@ -18,7 +18,7 @@ static float b_at(long i) { return (float)((i * 5 + i / 11) % 47 - 23) / 8; }
 static FILE *in_folder(const char *folder, const char *name, const char *how)
 {
     char path[4096];
-    ENSURE((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path);
+    ASSERT((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path);
     FILE *f = fopen(path, how);
     if (!f) {
         perror(path);
@@ -32,9 +32,9 @@ static void fill(const char *folder, const char *name, long n, float (*at)(long)
     FILE *f = in_folder(folder, name, "wb");
     for (long i = 0; i < n; i++) {
         float v = at(i);
-        ENSURE(fwrite(&v, sizeof v, 1, f) == 1);
+        ASSERT(fwrite(&v, sizeof v, 1, f) == 1);
     }
-    ENSURE(fclose(f) == 0);
+    ASSERT(fclose(f) == 0);
 }
 
 static int make(long m, long n, long k, long times, const char *folder)
@@ -96,12 +96,12 @@ static int peak(void)
 {
     CUdevice device;
     int sms, khz, major, minor;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-    MUST(cuDeviceGetAttribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device));
-    MUST(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
-    MUST(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGet(&device, 0));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&khz, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
     printf("%.1f\n", 2.0 * sms * lanes(major, minor) * khz / 1e6);
     return 0;
 }

@@ -17,9 +17,9 @@ static void meet(int processes)
 {
     const double patience = 60;
     struct stat s = {.st_size = 0};
-    ENSURE(write(met, "", 1) == 1);
+    ASSERT(write(met, "", 1) == 1);
     for (double end = now_s() + patience; fstat(met, &s) == 0 && s.st_size < processes; usleep(1000))
-        ENSURE(now_s() < end);
+        ASSERT(now_s() < end);
 }
 
 static int fill(size_t chunk, int processes)
@@ -27,12 +27,12 @@ static int fill(size_t chunk, int processes)
     CUdevice device;
     CUcontext context;
     size_t unused, total, device_total;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDeviceTotalMem(&device_total, device));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuMemGetInfo(&unused, &total));
-    ENSURE(total == device_total && unused <= total);
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGet(&device, 0));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&device_total, device));
+    ASSERT_SUCCESS(cuCtxCreate(&context, 0, device));
+    ASSERT_SUCCESS(cuMemGetInfo(&unused, &total));
+    ASSERT(total == device_total && unused <= total);
     CUdeviceptr block, first = 0;
     size_t got = 0;
     CUresult result;
@@ -41,17 +41,17 @@ static int fill(size_t chunk, int processes)
             first = block;
         got += chunk;
     }
-    ENSURE(result == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(result == CUDA_ERROR_OUT_OF_MEMORY);
     size_t before;
-    MUST(cuMemGetInfo(&before, &total));
+    ASSERT_SUCCESS(cuMemGetInfo(&before, &total));
     printf("%zu of %zu MiB\n", got >> 20, total >> 20);
     fflush(stdout);
     meet(processes);
     if (first) {
-        MUST(cuMemFree(first));
-        MUST(cuMemAlloc(&block, chunk / 2));
+        ASSERT_SUCCESS(cuMemFree(first));
+        ASSERT_SUCCESS(cuMemAlloc(&block, chunk / 2));
     }
-    MUST(cuCtxDestroy(context));
+    ASSERT_SUCCESS(cuCtxDestroy(context));
     return 0;
 }
 
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
     size_t chunk = (size_t)atoi(argv[1]) << 20;
     int processes = atoi(argv[2]), failed = 0, status;
     met = argc == 4 ? open(argv[3], O_WRONLY | O_CREAT | O_APPEND, 0600) : fileno(tmpfile());
-    ENSURE(met >= 0);
+    ASSERT(met >= 0);
     if (processes == 1 || argc == 4)
         return fill(chunk, processes);
     for (int i = 0; i < processes; i++)

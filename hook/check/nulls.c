@@ -19,7 +19,7 @@
 static void *linked(const char *name)
 {
     void *(*find)(void *, const char *) = NULL;
-    ENSURE(*(void **)&find = dlvsym(RTLD_DEFAULT, "dlsym", GF_OLD));
+    ASSERT(*(void **)&find = dlvsym(RTLD_DEFAULT, "dlsym", GF_OLD));
     return find(RTLD_DEFAULT, name);
 }
 
@@ -41,9 +41,9 @@ static void make_calls(bool late, void *const *address, unsigned i, int to)
     CUresult result = CUDA_ERROR_UNKNOWN;
     do {
         if (late)
-            MUST(cuCtxSetCurrent(context));
+            ASSERT_SUCCESS(cuCtxSetCurrent(context));
         result = call(address[i]);
-        ENSURE(write(to, &result, sizeof result) == sizeof result);
+        ASSERT(write(to, &result, sizeof result) == sizeof result);
     } while (late && result != CUDA_SUCCESS && ++i < COUNT && address[i]);
     _exit(0);
 }
@@ -54,7 +54,7 @@ static unsigned answers(const char *when, void *const *address, unsigned i)
     int ends[2], status;
     CUresult result;
     fflush(stdout);
-    ENSURE(pipe(ends) == 0);
+    ASSERT(pipe(ends) == 0);
     pid_t pid = fork();
     if (pid == 0)
         make_calls(when[0] == 'l', address, i, ends[1]);
@@ -62,11 +62,11 @@ static unsigned answers(const char *when, void *const *address, unsigned i)
     for (; read(ends[0], &result, sizeof result) == sizeof result; i++)
         printf("%s %s %d\n", when, names[i], (int)result);
     close(ends[0]);
-    ENSURE(pid > 0 && waitpid(pid, &status, 0) == pid);
+    ASSERT(pid > 0 && waitpid(pid, &status, 0) == pid);
     if (WIFSIGNALED(status))
         printf("%s %s signal %d\n", when, names[i++], WTERMSIG(status));
     else
-        ENSURE(status == 0);
+        ASSERT(status == 0);
     return i;
 }
 

@@ -27,7 +27,7 @@ static void *function(const char *name)
     return found;
 }
 #define CALL(name) ((__typeof__(&name))function(#name))
-#define NVML_MUST(call) ENSURE((call) == NVML_SUCCESS)
+#define NVML_MUST(call) ASSERT((call) == NVML_SUCCESS)
 
 int main(int argc, char **argv)
 {
@@ -37,11 +37,11 @@ int main(int argc, char **argv)
     CUdeviceptr held;
     own_context();
     if (atol(argv[2]))
-        MUST(cuMemAlloc_v2(&held, (size_t)atol(argv[2])));
+        ASSERT_SUCCESS(cuMemAlloc_v2(&held, (size_t)atol(argv[2])));
     void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_GLOBAL);
-    ENSURE(library);
+    ASSERT(library);
     scope = strcmp(argv[1], "default") == 0 ? RTLD_DEFAULT : library;
-    ENSURE(!dlsym(scope, "nvmlDeviceGetMemoryInfo_v99") && dlerror());
+    ASSERT(!dlsym(scope, "nvmlDeviceGetMemoryInfo_v99") && dlerror());
     nvmlDevice_t device;
     NVML_MUST(CALL(nvmlInit_v2)());
     NVML_MUST(CALL(nvmlDeviceGetHandleByIndex_v2)(0, &device));
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
     unsigned n1, n3;
     bool same = false, sums = false;
     for (int tries = 0; !same || !sums; tries++) { /* the daemon may have counted a context between two queries */
-        ENSURE(tries < 1000);
+        ASSERT(tries < 1000);
         one = (nvmlMemory_t){0};
         two = (nvmlMemory_v2_t){.version = NVML_VERSION(nvmlMemory_v2_t, 2)};
         nvmlProcessDetailList_t details = {.version = NVML_VERSION(nvmlProcessDetailList_t, 1), .numProcArrayEntries = 64, .procArray = all};
@@ -62,12 +62,13 @@ int main(int argc, char **argv)
         n1 = n3 = 64;
         NVML_MUST(CALL(nvmlDeviceGetMemoryInfo)(device, &one));
         NVML_MUST(CALL(nvmlDeviceGetMemoryInfo_v2)(device, &two));
-        MUST(cuMemGetInfo_v2(&left, &whole));
+        ASSERT_SUCCESS(cuMemGetInfo_v2(&left, &whole));
         NVML_MUST(CALL(nvmlDeviceGetComputeRunningProcesses)(device, &n1, v1));
         NVML_MUST(CALL(nvmlDeviceGetComputeRunningProcesses_v3)(device, &n3, v3));
         NVML_MUST(CALL(nvmlDeviceGetRunningProcessDetailList)(device, &details));
-        ENSURE(CALL(nvmlDeviceGetComputeRunningProcesses_v3)(device, &none, NULL) == NVML_ERROR_INSUFFICIENT_SIZE && none == n3);
-        ENSURE(n1 == n3 && n3 == details.numProcArrayEntries);
+        ASSERT(CALL(nvmlDeviceGetComputeRunningProcesses_v3)(device, &none, NULL) == NVML_ERROR_INSUFFICIENT_SIZE &&
+               none == n3);
+        ASSERT(n1 == n3 && n3 == details.numProcArrayEntries);
         unsigned long long sum1 = 0, sum3 = 0, sum = 0;
         for (unsigned i = 0; i < n3; i++) {
             sum1 += v1[i].usedGpuMemory;
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
     }
     printf("total %llu used %llu free %llu v2 %s processes", one.total, one.used, one.free, same ? "ok" : "differs");
     for (unsigned i = 0; i < n3; i++) {
-        ENSURE(v1[i].pid == v3[i].pid && v3[i].pid == all[i].pid);
+        ASSERT(v1[i].pid == v3[i].pid && v3[i].pid == all[i].pid);
         printf(" %u", v3[i].pid);
     }
     say_line("");

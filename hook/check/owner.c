@@ -7,13 +7,13 @@
 
 int main(int argc, char **argv)
 {
-    ENSURE(argc > 2);
+    ASSERT(argc > 2);
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-    ENSURE(library);
+    ASSERT(library);
     for (int i = 2; i < argc; i++) {
         Dl_info info;
         void *found = dlsym(library, argv[i]);
-        ENSURE(!found || dladdr(found, &info));
+        ASSERT(!found || dladdr(found, &info));
         const char *slash = found ? strrchr(info.dli_fname, '/') : NULL;
         printf("%s\n", !found ? "none" : slash ? slash + 1 : info.dli_fname);
     }

@@ -20,16 +20,16 @@ int main(int argc, char **argv)
         return 2;
     alarm(120); /* in case the test does not kill it */
     int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
-    ENSURE(fd >= 0 && ftruncate(fd, (1 + TIMES) * 8) == 0);
+    ASSERT(fd >= 0 && ftruncate(fd, (1 + TIMES) * 8) == 0);
     uint64_t *account = mmap(NULL, (1 + TIMES) * 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ENSURE(account != MAP_FAILED);
+    ASSERT(account != MAP_FAILED);
     own_context();
     CUfunction timed = timed_kernel(atoi(argv[2]));
     CUstream stream = new_stream();
     for (uint64_t n = 0;; n++) {
         launch_block(timed, stream);
         account[1 + n % TIMES] = (uint64_t)(now_s() * 1e9);
-        MUST(cuStreamSynchronize(stream));
+        ASSERT_SUCCESS(cuStreamSynchronize(stream));
         __atomic_store_n(&account[0], n + 1, __ATOMIC_RELEASE);
     }
 }

@@ -20,10 +20,10 @@ static struct pair {
 static void *frees(void *arg)
 {
     struct pair *p = arg;
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     for (int i = 0; i < count; i++) {
         pthread_barrier_wait(&p->turn);
-        MUST(cuMemFreeAsync(p->block, CU_STREAM_PER_THREAD));
+        ASSERT_SUCCESS(cuMemFreeAsync(p->block, CU_STREAM_PER_THREAD));
         pthread_barrier_wait(&p->turn);
     }
     return NULL;
@@ -34,18 +34,19 @@ static void *destroys(void *arg)
     struct pair *p = arg;
     CUmemoryPool pool, imported;
     unsigned seed = (unsigned)(p - pairs);
-    MUST(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
     for (int i = 0; i < count; i++) {
-        MUST(cuMemPoolCreate(&pool, &props));
-        MUST(cuMemAllocFromPoolAsync(&p->block, 4096, pool, CU_STREAM_PER_THREAD));
+        ASSERT_SUCCESS(cuMemPoolCreate(&pool, &props));
+        ASSERT_SUCCESS(cuMemAllocFromPoolAsync(&p->block, 4096, pool, CU_STREAM_PER_THREAD));
         pthread_barrier_wait(&p->turn);
         for (volatile unsigned pause = (unsigned)rand_r(&seed) % 3000; pause > 0; pause--)
             ;
-        MUST(cuMemPoolDestroy(pool));
-        MUST(cuMemPoolImportFromShareableHandle(&imported, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-        MUST(cuMemPoolDestroy(imported));
+        ASSERT_SUCCESS(cuMemPoolDestroy(pool));
+        ASSERT_SUCCESS(cuMemPoolImportFromShareableHandle(&imported, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                                          0));
+        ASSERT_SUCCESS(cuMemPoolDestroy(imported));
         pthread_barrier_wait(&p->turn);
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuCtxSynchronize());
     }
     return NULL;
 }
@@ -57,8 +58,8 @@ static void *shared_pool(void)
     CUmemoryPool pool;
     int fd;
     shareable.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    MUST(cuMemPoolCreate(&pool, &shareable));
-    MUST(cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT_SUCCESS(cuMemPoolCreate(&pool, &shareable));
+    ASSERT_SUCCESS(cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     return (void *)(size_t)fd;
 }
 

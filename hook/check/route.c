@@ -33,7 +33,7 @@ static const char *way;
 static void *by_proc(const char *base, int version, cuuint64_t flags)
 {
     CUresult (*lookup)(const char *, void **, int, cuuint64_t) = NULL;
-    ENSURE(*(void **)&lookup = driver_find("cuGetProcAddress"));
+    ASSERT(*(void **)&lookup = driver_find("cuGetProcAddress"));
     void *found = NULL;
     return lookup(base, &found, version, flags) == CUDA_SUCCESS ? found : NULL;
 }
@@ -42,7 +42,7 @@ static void *by_proc(const char *base, int version, cuuint64_t flags)
 static void *by_proc2(const char *base, int version, cuuint64_t flags, void *form)
 {
     CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = NULL;
-    ENSURE(*(void **)&lookup = form);
+    ASSERT(*(void **)&lookup = form);
     void *found = NULL;
     CUdriverProcAddressQueryResult status;
     return lookup(base, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
@@ -55,17 +55,17 @@ static void *by_plugin(const char *finder, int mode, const char *name)
 {
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
-    ENSURE(n > 0);
+    ASSERT(n > 0);
     path[n] = 0;
     strcpy(strrchr(path, '/') + 1, "plugin/find.so");
     static void *plugin;
     if (!plugin)
         plugin = mode == NAMESPACE ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, RTLD_NOW | RTLD_LOCAL | mode);
     void *(*find)(const char *) = NULL;
-    ENSURE(plugin && (*(void **)&find = dlsym(plugin, finder)));
+    ASSERT(plugin && (*(void **)&find = dlsym(plugin, finder)));
     dlerror();
     void *found = find(name);
-    ENSURE(!found == !!dlerror()); /* dlerror reports an error exactly if the function was not found */
+    ASSERT(!found == !!dlerror()); /* dlerror reports an error exactly if the function was not found */
     return found;
 }
 
@@ -74,7 +74,7 @@ static void *find(const char *name)
 {
     const struct symbol *s = symbols;
     while (strcmp(s->name, name) != 0)
-        ENSURE(++s < symbols + sizeof symbols / sizeof *symbols);
+        ASSERT(++s < symbols + sizeof symbols / sizeof *symbols);
     char base[128];
     strcpy(base, name);
     base[strcspn(base, "_")] = 0; /* _vN, _ptsz and _ptds */
@@ -102,7 +102,7 @@ static void *find(const char *name)
         static void *driver;
         if (!driver)
             driver = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
-        ENSURE(driver);
+        ASSERT(driver);
         return dlsym(driver, name);
     }
     if (!strcmp(way, "proc"))
@@ -132,24 +132,24 @@ static void set_up(void)
 {
     CUmodule module;
     context = primary_context();
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&add, module, "add"));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuModuleLoadData(&module, check_ptx));
+    ASSERT_SUCCESS(cuModuleGetFunction(&add, module, "add"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&nop, module, "nop"));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < N; i++) {
         x[i] = (float)(i + 1);
         y[i] = 2 * (float)i;
     }
     CUdeviceptr *blocks[] = {&a, &b, &c, &other};
     for (int i = 0; i < 4; i++)
-        MUST(cuMemAlloc_v2(blocks[i], SIZE));
-    MUST(cuMemcpyHtoD_v2(a, x, SIZE));
-    MUST(cuMemcpyHtoD_v2(b, y, SIZE));
+        ASSERT_SUCCESS(cuMemAlloc_v2(blocks[i], SIZE));
+    ASSERT_SUCCESS(cuMemcpyHtoD_v2(a, x, SIZE));
+    ASSERT_SUCCESS(cuMemcpyHtoD_v2(b, y, SIZE));
     if (cuMemAllocManaged && cuMemAllocManaged(&m, SIZE, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS)
         memcpy((void *)m, x, SIZE);
     CUDA_ARRAY_DESCRIPTOR floats = {.Width = N, .Format = 0x20, .NumChannels = 1};
     if (cuArrayCreate_v2 && cuArrayCreate_v2(&from, &floats) == CUDA_SUCCESS && cuArrayCreate_v2(&to, &floats) == CUDA_SUCCESS)
-        MUST(cuMemcpyHtoA_v2(from, 0, x, SIZE));
+        ASSERT_SUCCESS(cuMemcpyHtoA_v2(from, 0, x, SIZE));
     copy2 = (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = WIDTH, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
                             .dstDevice = c, .dstPitch = WIDTH, .WidthInBytes = WIDTH, .Height = HEIGHT};
     copy3 = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = WIDTH, .srcHeight = HEIGHT,
@@ -162,11 +162,11 @@ static void set_up(void)
                                    .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = c, .rowLength = WIDTH, .layerHeight = HEIGHT}},
                                    .extent = {WIDTH, HEIGHT, 1}, .srcAccessOrder = 1};
     if (cuFuncSetBlockShape && cuFuncSetBlockShape(add, THREADS, 1, 1) == CUDA_SUCCESS) {
-        MUST(cuParamSetSize(add, 28));
-        MUST(cuParamSetv(add, 0, &a, 8));
-        MUST(cuParamSetv(add, 8, &b, 8));
-        MUST(cuParamSetv(add, 16, &c, 8));
-        MUST(cuParamSeti(add, 24, N));
+        ASSERT_SUCCESS(cuParamSetSize(add, 28));
+        ASSERT_SUCCESS(cuParamSetv(add, 0, &a, 8));
+        ASSERT_SUCCESS(cuParamSetv(add, 8, &b, 8));
+        ASSERT_SUCCESS(cuParamSetv(add, 16, &c, 8));
+        ASSERT_SUCCESS(cuParamSeti(add, 24, N));
     }
 }
 
@@ -174,10 +174,10 @@ static void set_up(void)
 static void wipe(void)
 {
     memset(z, 0, sizeof z);
-    MUST(cuMemsetD8_v2(c, 0, SIZE));
+    ASSERT_SUCCESS(cuMemsetD8_v2(c, 0, SIZE));
     if (to)
-        MUST(cuMemcpyDtoA_v2(to, 0, c, SIZE));
-    MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuMemcpyDtoA_v2(to, 0, c, SIZE));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     if (m) /* it may have been discarded */
         memcpy((void *)m, x, SIZE);
 }
@@ -185,13 +185,13 @@ static void wipe(void)
 /* Reports whether the expected result is there. */
 static int right(enum check check)
 {
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     if (check == ARRAY)
-        MUST(cuMemcpyAtoH_v2(z, to, 0, SIZE));
+        ASSERT_SUCCESS(cuMemcpyAtoH_v2(z, to, 0, SIZE));
     else if (check == SHARED)
         memcpy(z, (void *)m, SIZE);
     else if (check != HOST)
-        MUST(cuMemcpyDtoH_v2(z, c, SIZE));
+        ASSERT_SUCCESS(cuMemcpyDtoH_v2(z, c, SIZE));
     for (int i = 0; i < (check == PART ? THREADS : N); i++) {
         const unsigned fill = FILL;
         float want = check == SUM || check == PART ? x[i] + y[i] : x[i];
@@ -227,10 +227,10 @@ static int make(const struct call *call, int count, int step)
     if (call->build)
         call->build();
     if (step) {
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuCtxSynchronize());
         printf("ready %s\n", call->name);
         fflush(stdout);
-        ENSURE(getchar() == '\n');
+        ASSERT(getchar() == '\n');
     }
     CUresult result = CUDA_SUCCESS;
     for (int i = 0; i < count && result == CUDA_SUCCESS; i++)

@@ -36,8 +36,8 @@ int main(int argc, char **argv)
             double came = began + r * every;
             sleep_until(came);
             for (int k = 0; k < kernels; k++)
-                MUST(cuLaunchKernel(timed, blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-            MUST(cuStreamSynchronize(stream));
+                ASSERT_SUCCESS(cuLaunchKernel(timed, blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+            ASSERT_SUCCESS(cuStreamSynchronize(stream));
             printf("%.2f ", (now_s() - came) * 1e3);
         }
         say_line("");

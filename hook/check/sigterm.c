@@ -53,7 +53,7 @@ static void copy_at_exit(void) { print_result("ended", cuMemcpyDtoH(host_bytes, 
 static void handle(int signal, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    ENSURE(sigaction(signal, &action, NULL) == 0);
+    ASSERT(sigaction(signal, &action, NULL) == 0);
 }
 
 static CUresult launch_kernel(void) { return cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); }
@@ -69,10 +69,10 @@ static void make_graph(void)
 {
     CUgraph g;
     CUstream stream = new_stream();
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-    MUST(cuStreamEndCapture(stream, &g));
-    MUST(cuGraphInstantiate(&graph, g, 0));
+    ASSERT_SUCCESS(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    ASSERT_SUCCESS(cuStreamEndCapture(stream, &g));
+    ASSERT_SUCCESS(cuGraphInstantiate(&graph, g, 0));
 }
 
 /* Handles SIGUSR1 and SIGALRM, and starts a timer that sends SIGALRM every 5 ms. */
@@ -81,7 +81,7 @@ static void handle_other_signals(void)
     struct itimerval interval = {{0, 5000}, {0, 5000}};
     handle(SIGALRM, ignore);
     handle(SIGUSR1, ignore);
-    ENSURE(setitimer(ITIMER_REAL, &interval, NULL) == 0);
+    ASSERT(setitimer(ITIMER_REAL, &interval, NULL) == 0);
 }
 
 static void run_program(const char *program)
@@ -92,7 +92,7 @@ static void run_program(const char *program)
         execl(program, program, (char *)NULL);
         _exit(127);
     }
-    ENSURE(waitpid(child, &status, 0) == child && status == 0);
+    ASSERT(waitpid(child, &status, 0) == child && status == 0);
 }
 
 static void replace_stderr(const char *file)
@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     own_context();
     if (cases[i].work != allocate) {
         nop = kernel(check_ptx, "nop");
-        MUST(cuMemAlloc(&block, sizeof host_bytes));
+        ASSERT_SUCCESS(cuMemAlloc(&block, sizeof host_bytes));
     }
     if (cases[i].work == launch_graph)
         make_graph();
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
         raise(SIGTERM);
     CUresult result = CUDA_SUCCESS;
     while (!terminated) {
-        ENSURE(result == CUDA_SUCCESS);
+        ASSERT(result == CUDA_SUCCESS);
         result = cases[i].work();
         if (result == CUDA_SUCCESS && !terminated) {
             print_result("sent", result);

@@ -26,10 +26,10 @@ static void burst(void)
     for (int n = 1 + chance(60); n > 0; n--) {
         launch_block(nop, stream);
         if (chance(8) == 0)
-            MUST(cuStreamSynchronize(stream));
+            ASSERT_SUCCESS(cuStreamSynchronize(stream));
         __atomic_add_fetch(done, 1, __ATOMIC_RELEASE);
     }
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
 }
 
 static void sum(void)
@@ -42,36 +42,36 @@ static void sum(void)
         x[i] = (float)chance(1000);
         y[i] = (float)i;
     }
-    MUST(cuMemAlloc(&p, sizeof x));
-    MUST(cuMemAlloc(&q, sizeof x));
-    MUST(cuMemAlloc(&r, sizeof x));
-    MUST(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
-    MUST(cuMemcpyHtoD(q, y, sizeof y));
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuLaunchKernel(add, 2, 1, 1, N / 2, 1, 1, 0, stream, params, NULL));
-    MUST(cuMemcpyDtoHAsync(z, r, sizeof z, stream));
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuMemAlloc(&p, sizeof x));
+    ASSERT_SUCCESS(cuMemAlloc(&q, sizeof x));
+    ASSERT_SUCCESS(cuMemAlloc(&r, sizeof x));
+    ASSERT_SUCCESS(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
+    ASSERT_SUCCESS(cuMemcpyHtoD(q, y, sizeof y));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuLaunchKernel(add, 2, 1, 1, N / 2, 1, 1, 0, stream, params, NULL));
+    ASSERT_SUCCESS(cuMemcpyDtoHAsync(z, r, sizeof z, stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     for (int i = 0; i < N; i++)
-        ENSURE(z[i] == x[i] + y[i]);
+        ASSERT(z[i] == x[i] + y[i]);
     __atomic_add_fetch(done, 1, __ATOMIC_RELEASE);
-    MUST(cuMemFree(p));
-    MUST(cuMemFree(q));
-    MUST(cuMemFree(r));
+    ASSERT_SUCCESS(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemFree(q));
+    ASSERT_SUCCESS(cuMemFree(r));
 }
 
 static void another_stream(void)
 {
-    MUST(cuStreamDestroy(stream));
+    ASSERT_SUCCESS(cuStreamDestroy(stream));
     stream = new_stream();
 }
 
 static void child(void)
 {
     pid_t pid = fork();
-    ENSURE(pid >= 0);
+    ASSERT(pid >= 0);
     if (pid == 0)
         _exit(0);
-    ENSURE(waitpid(pid, NULL, 0) == pid);
+    ASSERT(waitpid(pid, NULL, 0) == pid);
 }
 
 int main(int argc, char **argv)
@@ -80,9 +80,9 @@ int main(int argc, char **argv)
         return 2;
     seed = (unsigned)atoi(argv[2]);
     int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
-    ENSURE(fd >= 0 && ftruncate(fd, 8) == 0);
+    ASSERT(fd >= 0 && ftruncate(fd, 8) == 0);
     done = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ENSURE(done != MAP_FAILED);
+    ASSERT(done != MAP_FAILED);
     own_context();
     nop = timed_kernel(200);
     add = kernel(check_ptx, "add");

@@ -19,7 +19,7 @@ static char *given[] = {"WHAT=given", NULL};
 static int ended(pid_t pid)
 {
     int status;
-    ENSURE(waitpid(pid, &status, 0) == pid);
+    ASSERT(waitpid(pid, &status, 0) == pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -36,7 +36,7 @@ static int piped(FILE *from)
 {
     char buffer[4096];
     size_t n;
-    ENSURE(from);
+    ASSERT(from);
     while ((n = fread(buffer, 1, sizeof buffer, from)) > 0)
         fwrite(buffer, 1, n, stdout);
     return WEXITSTATUS(pclose(from));
@@ -44,7 +44,7 @@ static int piped(FILE *from)
 
 int main(int argc, char *argv[])
 {
-    ENSURE(argc == 5);
+    ASSERT(argc == 5);
     const char *way = argv[1], *path = argv[2], *name = strrchr(path, '/') + 1;
     char **args = argv + 2;
     char folder[4096];
@@ -52,12 +52,12 @@ int main(int argc, char *argv[])
     snprintf(folder, sizeof folder, "%.*s", (int)(name - path - 1), path);
 #define WAY(text) (strcmp(way, text) == 0)
     if (WAY("posix_spawn")) {
-        ENSURE(posix_spawn(&pid, path, NULL, NULL, args, given) == 0);
+        ASSERT(posix_spawn(&pid, path, NULL, NULL, args, given) == 0);
         return ended(pid);
     }
     setenv("PATH", folder, 1); /* in this process; the started program has no PATH */
     if (WAY("posix_spawnp")) {
-        ENSURE(posix_spawnp(&pid, name, NULL, NULL, args, given) == 0);
+        ASSERT(posix_spawnp(&pid, name, NULL, NULL, args, given) == 0);
         return ended(pid);
     }
     if (WAY("execvpe"))
@@ -84,7 +84,7 @@ int main(int argc, char *argv[])
         fexecve(open(path, O_RDONLY | O_CLOEXEC), args, given);
     if (WAY("execveat")) {
         int (*call)(int, const char *, char *const[], char *const[], int) = dlsym(RTLD_DEFAULT, "execveat");
-        ENSURE(call); /* the C library has it since glibc 2.34 */
+        ASSERT(call); /* the C library has it since glibc 2.34 */
         call(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), name, args, given, 0);
     }
     char *emptied[] = {given[0], NULL};

@@ -43,7 +43,7 @@ int main(int argc, char **argv)
     CUstream stream = new_stream();
     CUevent over[AHEAD];
     for (int i = 0; i < AHEAD; i++)
-        MUST(cuEventCreate(&over[i], CU_EVENT_DISABLE_TIMING));
+        ASSERT_SUCCESS(cuEventCreate(&over[i], CU_EVENT_DISABLE_TIMING));
     double begin = now_s(), last = begin, stall = 0, counted = begin + 1;
     long kernels = 0;
     unsigned random = 12345;
@@ -55,10 +55,10 @@ int main(int argc, char **argv)
             sleep_until(asked);
         }
         launch_block(timed, stream);
-        MUST(cuEventRecord(over[i % AHEAD], stream));
+        ASSERT_SUCCESS(cuEventRecord(over[i % AHEAD], stream));
         if (every == 0 && i < AHEAD - 1)
             continue;
-        MUST(cuEventSynchronize(over[every > 0 ? i % AHEAD : (i + 1) % AHEAD]));
+        ASSERT_SUCCESS(cuEventSynchronize(over[every > 0 ? i % AHEAD : (i + 1) % AHEAD]));
         double now = now_s();
         if (now > counted) {
             if (every > 0 && kernels < MOST)
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
         }
         last = now;
     }
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     long n = every == 0 ? 0 : kernels < MOST ? kernels : MOST;
     qsort(took, (size_t)n, sizeof *took, in_order);
     printf("{\"kernels\":%ld,\"seconds\":%.6f,\"stall_ms\":%.3f,\"p50_ms\":%.3f,\"p95_ms\":%.3f}\n", kernels, last - counted,

@@ -42,7 +42,7 @@ static const struct { const char *name; CUresult (*go)(void); } calls[] = {
 
 int main(int argc, char **argv)
 {
-    ENSURE(argc >= 3);
+    ASSERT(argc >= 3);
     unsigned code = (unsigned)atoi(argv[1]);
     void *params[] = {&code};
     CUresult result = CUDA_SUCCESS;
@@ -50,11 +50,11 @@ int main(int argc, char **argv)
     stream = new_stream();
     nop = timed_kernel(1);
     exec = kernel_graph(nop);
-    MUST(cuEventCreate(&event, 0));
-    MUST(cuMemAlloc(&memory, sizeof host));
+    ASSERT_SUCCESS(cuEventCreate(&event, 0));
+    ASSERT_SUCCESS(cuMemAlloc(&memory, sizeof host));
     CUfunction fault = kernel("// gfaas-sim: fault op=fault block_us=1000\n.version 7.0\n.target sm_70\n.address_size 64\n"
                               ".visible .entry fault(.param .u32 code)\n{\n trap;\n}\n", "fault");
-    MUST(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    ASSERT_SUCCESS(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
     (void)cuEventRecord(event, stream); /* the kernel may already have ended */
     for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)
         while (!strcmp(argv[2], calls[i].name) && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY))

@@ -24,26 +24,26 @@ struct workspace {
 static void open_workspace(struct workspace *b)
 {
     if (b->primary) {
-        MUST(cuDevicePrimaryCtxRetain(&b->context, device));
-        MUST(cuCtxSetCurrent(b->context));
+        ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&b->context, device));
+        ASSERT_SUCCESS(cuCtxSetCurrent(b->context));
     } else {
-        MUST(cuCtxCreate(&b->context, 0, device));
+        ASSERT_SUCCESS(cuCtxCreate(&b->context, 0, device));
     }
-    MUST(cuModuleLoadData(&b->module, check_ptx));
-    MUST(cuModuleGetFunction(&b->add, b->module, "add"));
+    ASSERT_SUCCESS(cuModuleLoadData(&b->module, check_ptx));
+    ASSERT_SUCCESS(cuModuleGetFunction(&b->add, b->module, "add"));
     for (int i = 0; i < STREAMS; i++)
-        MUST(cuStreamCreate(&b->stream[i], i ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
+        ASSERT_SUCCESS(cuStreamCreate(&b->stream[i], i ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT));
 }
 
 static void close_workspace(struct workspace *b)
 {
     for (int i = 0; i < STREAMS; i++)
-        MUST(cuStreamDestroy(b->stream[i]));
-    MUST(cuModuleUnload(b->module));
+        ASSERT_SUCCESS(cuStreamDestroy(b->stream[i]));
+    ASSERT_SUCCESS(cuModuleUnload(b->module));
     if (b->primary)
-        MUST(cuDevicePrimaryCtxRelease(device)); /* other threads may still use it */
+        ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(device)); /* other threads may still use it */
     else
-        MUST(cuCtxDestroy(b->context));
+        ASSERT_SUCCESS(cuCtxDestroy(b->context));
 }
 
 /* Adds two vectors on a randomly chosen stream and checks the sum. */
@@ -55,32 +55,32 @@ static void add_once(struct workspace *b)
         y[i] = (float)i;
     }
     CUdeviceptr p, q, r;
-    MUST(cuMemAlloc(&p, sizeof x));
-    MUST(cuMemAlloc(&q, sizeof x));
-    MUST(cuMemAlloc(&r, sizeof x));
+    ASSERT_SUCCESS(cuMemAlloc(&p, sizeof x));
+    ASSERT_SUCCESS(cuMemAlloc(&q, sizeof x));
+    ASSERT_SUCCESS(cuMemAlloc(&r, sizeof x));
     int n = N, kind = rand_r(&b->seed) % (STREAMS + 3), brief = kind == STREAMS + 2;
     void *params[] = {&p, &q, &r, &n};
     CUstream stream = kind < STREAMS ? b->stream[kind] : kind == STREAMS ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
     if (brief)
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
-    MUST(cuMemcpyHtoDAsync(q, y, sizeof y, stream));
+        ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
+    ASSERT_SUCCESS(cuMemcpyHtoDAsync(q, y, sizeof y, stream));
     int times = 1 + rand_r(&b->seed) % 4;
     for (int i = 0; i < times; i++)
-        MUST(cuLaunchKernel(b->add, N / 64, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+        ASSERT_SUCCESS(cuLaunchKernel(b->add, N / 64, 1, 1, 64, 1, 1, 0, stream, params, NULL));
     __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
     if (brief) {
-        MUST(cuStreamDestroy(stream)); /* its work continues */
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuStreamDestroy(stream)); /* its work continues */
+        ASSERT_SUCCESS(cuCtxSynchronize());
     } else {
-        MUST(cuStreamSynchronize(stream));
+        ASSERT_SUCCESS(cuStreamSynchronize(stream));
     }
-    MUST(cuMemcpyDtoH(z, r, sizeof z));
+    ASSERT_SUCCESS(cuMemcpyDtoH(z, r, sizeof z));
     for (int i = 0; i < N; i++)
-        ENSURE(z[i] == x[i] + y[i]);
-    MUST(cuMemFree(p));
-    MUST(cuMemFree(q));
-    MUST(cuMemFree(r));
+        ASSERT(z[i] == x[i] + y[i]);
+    ASSERT_SUCCESS(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemFree(q));
+    ASSERT_SUCCESS(cuMemFree(r));
 }
 
 /* A short-lived thread, which has its own per-thread stream. */
@@ -88,9 +88,9 @@ static void *brief_thread(void *arg)
 {
     struct workspace *b = arg, own = *b;
     own.seed++;
-    MUST(cuCtxSetCurrent(b->context));
+    ASSERT_SUCCESS(cuCtxSetCurrent(b->context));
     add_once(&own);
-    MUST(cuCtxSetCurrent(NULL));
+    ASSERT_SUCCESS(cuCtxSetCurrent(NULL));
     return NULL;
 }
 
@@ -117,9 +117,9 @@ int main(int argc, char **argv)
         return 2;
     enum { MAX_THREADS = 64 };
     int threads = atoi(argv[1]);
-    ENSURE(threads > 0 && threads <= MAX_THREADS);
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
+    ASSERT(threads > 0 && threads <= MAX_THREADS);
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGet(&device, 0));
     until = now_s() + atof(argv[2]);
     pthread_t thread[MAX_THREADS];
     for (int i = 0; i < threads; i++)

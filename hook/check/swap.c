@@ -20,7 +20,7 @@ static int place(CUdeviceptr at)
     int where = -3;
     CUresult (*get)(void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t) = NULL;
     *(void **)&get = driver_find("cuMemRangeGetAttribute");
-    MUST(get(&where, sizeof where, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, at, bytes));
+    ASSERT_SUCCESS(get(&where, sizeof where, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, at, bytes));
     return where;
 }
 
@@ -29,20 +29,20 @@ static void work(CUfunction add, float *host, float with)
     void *params[] = {&vector[0], &vector[1], &vector[2], &n};
     for (unsigned i = 0; i < n; i++)
         host[i] = with + (float)(i % 1000);
-    MUST(cuMemcpyHtoD(vector[1], host, bytes));
+    ASSERT_SUCCESS(cuMemcpyHtoD(vector[1], host, bytes));
     /* On a busy host, the library may move the memory to the host again before this process gets a
      * processor after the kernel. */
     for (int tries = 1;; tries++) {
-        MUST(cuLaunchKernel(add, (n + THREADS - 1) / THREADS, 1, 1, THREADS, 1, 1, 0, NULL, params, NULL));
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuLaunchKernel(add, (n + THREADS - 1) / THREADS, 1, 1, THREADS, 1, 1, 0, NULL, params, NULL));
+        ASSERT_SUCCESS(cuCtxSynchronize());
         if (place(vector[0]) != CU_DEVICE_CPU)
             break;
-        ENSURE(tries < 100);
+        ASSERT(tries < 100);
     }
     memset(host, 0, bytes);
-    MUST(cuMemcpyDtoH(host, vector[2], bytes));
+    ASSERT_SUCCESS(cuMemcpyDtoH(host, vector[2], bytes));
     for (unsigned i = 0; i < n; i++)
-        ENSURE(host[i] == 1 + with + (float)(i % 1000));
+        ASSERT(host[i] == 1 + with + (float)(i % 1000));
 }
 
 /* Checks that the memory is managed, limited like other memory, and not shareable with other
@@ -53,16 +53,16 @@ static void look(void)
     CUdeviceptr more;
     size_t pitch;
     CUipcMemHandle handle;
-    MUST(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, vector[0]));
-    ENSURE(managed);
-    MUST(cuMemAllocPitch(&more, &pitch, 1000, 10, 4));
+    ASSERT_SUCCESS(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, vector[0]));
+    ASSERT(managed);
+    ASSERT_SUCCESS(cuMemAllocPitch(&more, &pitch, 1000, 10, 4));
     managed = 0;
-    MUST(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, more));
-    ENSURE(managed && pitch >= 1000 && left() == the_limit - 3 * bytes - pitch * 10);
-    ENSURE(cuMemAllocPitch(&more, &pitch, 1000, 10, 3) == CUDA_ERROR_INVALID_VALUE);
-    MUST(cuMemFree(more));
-    ENSURE(cuMemAlloc(&more, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
-    ENSURE(cuIpcGetMemHandle(&handle, vector[0]) != CUDA_SUCCESS);
+    ASSERT_SUCCESS(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, more));
+    ASSERT(managed && pitch >= 1000 && left() == the_limit - 3 * bytes - pitch * 10);
+    ASSERT(cuMemAllocPitch(&more, &pitch, 1000, 10, 3) == CUDA_ERROR_INVALID_VALUE);
+    ASSERT_SUCCESS(cuMemFree(more));
+    ASSERT(cuMemAlloc(&more, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT(cuIpcGetMemHandle(&handle, vector[0]) != CUDA_SUCCESS);
 }
 
 int main(int argc, char **argv)
@@ -76,23 +76,23 @@ int main(int argc, char **argv)
     n = (unsigned)(((size_t)atoi(argv[1]) << 20) / 3 / sizeof(float));
     bytes = n * sizeof(float);
     float *host = malloc(bytes);
-    ENSURE(host);
+    ASSERT(host);
     for (int i = 0; i < 3; i++)
-        MUST(cuMemAlloc(&vector[i], bytes));
+        ASSERT_SUCCESS(cuMemAlloc(&vector[i], bytes));
     look();
     CUfunction add = kernel(check_ptx, "add");
     for (unsigned i = 0; i < n; i++)
         host[i] = 1;
-    MUST(cuMemcpyHtoD(vector[0], host, bytes));
+    ASSERT_SUCCESS(cuMemcpyHtoD(vector[0], host, bytes));
     for (int round = 0; round < atoi(argv[2]); round++) {
         work(add, host, (float)round);
         for (double end = now_s() + patience; place(vector[0]) != CU_DEVICE_CPU || place(vector[2]) != CU_DEVICE_CPU; usleep(10000))
-            ENSURE(now_s() < end);
+            ASSERT(now_s() < end);
         printf("round %d: out and in\n", round);
         fflush(stdout);
     }
     for (int i = 0; i < 3; i++)
-        MUST(cuMemFree(vector[i]));
+        ASSERT_SUCCESS(cuMemFree(vector[i]));
     LEFT_IS(the_limit);
     return 0;
 }

@@ -27,7 +27,7 @@ char *getenv(const char *name)
 
 static void *initialise(void *unused)
 {
-    MUST(cuInit(0));
+    ASSERT_SUCCESS(cuInit(0));
     return unused;
 }
 
@@ -40,7 +40,7 @@ int main(void)
     CUfunction nop = kernel(check_ptx, "nop");
     launch_block(nop, NULL);
     __atomic_store_n(&launched, 1, __ATOMIC_SEQ_CST);
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     pthread_join(thread, NULL);
     return 0;
 }

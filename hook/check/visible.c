@@ -14,15 +14,15 @@ static void work_on(int ordinal)
     CUcontext context;
     CUdeviceptr memory;
     CUuuid uuid;
-    MUST(cuDeviceGet(&device, ordinal));
-    MUST(cuDeviceGetUuid(&uuid, device));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuMemAlloc(&memory, 4096));
+    ASSERT_SUCCESS(cuDeviceGet(&device, ordinal));
+    ASSERT_SUCCESS(cuDeviceGetUuid(&uuid, device));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&context, device));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuMemAlloc(&memory, 4096));
     launch_block(kernel(check_ptx, "nop"), NULL);
-    MUST(cuCtxSynchronize());
-    MUST(cuMemFree(memory));
-    MUST(cuCtxSetCurrent(NULL));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemFree(memory));
+    ASSERT_SUCCESS(cuCtxSetCurrent(NULL));
     printf("%d: GPU %d\n", ordinal, uuid.bytes[15]);
     fflush(stdout);
 }
@@ -31,14 +31,14 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         char *value = strchr(argv[i], '=');
-        ENSURE((value ? putenv(argv[i]) : unsetenv(argv[i])) == 0);
+        ASSERT((value ? putenv(argv[i]) : unsetenv(argv[i])) == 0);
     }
     CUresult result = cuInit(0);
     printf("cuInit %d\n", result);
     if (result != CUDA_SUCCESS)
         return 0;
     int count;
-    MUST(cuDeviceGetCount(&count));
+    ASSERT_SUCCESS(cuDeviceGetCount(&count));
     for (int i = 0; i < count; i++)
         work_on(i);
     CUdevice device;

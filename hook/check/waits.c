@@ -62,7 +62,7 @@ static CUexternalSemaphore import(int fd)
 {
     CUexternalSemaphore imported;
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC desc = {.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD, .handle.fd = fd};
-    MUST(cuImportExternalSemaphore(&imported, &desc));
+    ASSERT_SUCCESS(cuImportExternalSemaphore(&imported, &desc));
     return imported;
 }
 
@@ -76,26 +76,26 @@ static void be_peer(void)
     CUdeviceptr device_own_word;
     CUipcEventHandle handle;
     primary_context();
-    MUST(cuEventCreate(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    MUST(cuIpcGetEventHandle(&handle, shared));
-    MUST(cuMemHostAlloc(&own_word, 8, CU_MEMHOSTALLOC_DEVICEMAP));
-    MUST(cuMemHostGetDevicePointer(&device_own_word, own_word, 0));
-    ENSURE(write(peer[1][1], &handle, sizeof handle) == sizeof handle);
+    ASSERT_SUCCESS(cuEventCreate(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    ASSERT_SUCCESS(cuIpcGetEventHandle(&handle, shared));
+    ASSERT_SUCCESS(cuMemHostAlloc(&own_word, 8, CU_MEMHOSTALLOC_DEVICEMAP));
+    ASSERT_SUCCESS(cuMemHostGetDevicePointer(&device_own_word, own_word, 0));
+    ASSERT(write(peer[1][1], &handle, sizeof handle) == sizeof handle);
     CUstream stream = new_stream();
     for (uint32_t n = 1; read(peer[0][0], &byte, 1) == 1; n++) {
-        MUST(cuStreamWaitValue32(stream, device_own_word, n, CU_STREAM_WAIT_VALUE_GEQ));
-        MUST(cuEventRecord(shared, stream));
-        ENSURE(write(peer[1][1], &byte, 1) == 1);
+        ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_own_word, n, CU_STREAM_WAIT_VALUE_GEQ));
+        ASSERT_SUCCESS(cuEventRecord(shared, stream));
+        ASSERT(write(peer[1][1], &byte, 1) == 1);
         if (read(peer[0][0], &byte, 1) != 1)
             break;
         *(volatile uint32_t *)own_word = n;
-        MUST(cuStreamSynchronize(stream));
+        ASSERT_SUCCESS(cuStreamSynchronize(stream));
     }
 }
 
 static void start_peer(void)
 {
-    ENSURE(pipe(peer[0]) == 0 && pipe(peer[1]) == 0);
+    ASSERT(pipe(peer[0]) == 0 && pipe(peer[1]) == 0);
     if (fork() == 0) {
         close(peer[0][1]);
         close(peer[1][0]);
@@ -110,19 +110,19 @@ static void prepare(void)
 {
     CUipcEventHandle handle;
     void *memory;
-    MUST(cuMemHostAlloc(&memory, 16, CU_MEMHOSTALLOC_DEVICEMAP));
-    MUST(cuMemHostGetDevicePointer(&device_word, memory, 0));
+    ASSERT_SUCCESS(cuMemHostAlloc(&memory, 16, CU_MEMHOSTALLOC_DEVICEMAP));
+    ASSERT_SUCCESS(cuMemHostGetDevicePointer(&device_word, memory, 0));
     word = memory;
     *word = 0;
     if (is("semaphore")) {
         int fd = memfd_create("semaphore", MFD_CLOEXEC);
-        ENSURE(ftruncate(fd, 4096) == 0);
+        ASSERT(ftruncate(fd, 4096) == 0);
         word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         semaphore = import(fd);
     }
     if (is("event")) {
-        ENSURE(read(peer[1][0], &handle, sizeof handle) == sizeof handle);
-        MUST(cuIpcOpenEventHandle(&shared, handle));
+        ASSERT(read(peer[1][0], &handle, sizeof handle) == sizeof handle);
+        ASSERT_SUCCESS(cuIpcOpenEventHandle(&shared, handle));
     }
 }
 
@@ -138,22 +138,22 @@ static void add_wait(CUstream stream)
     p[0].waitValue.address = device_word;
     p[0].waitValue.value64 = round_;
     if (is("value32"))
-        MUST(cuStreamWaitValue32(stream, device_word, (uint32_t)round_, CU_STREAM_WAIT_VALUE_GEQ));
+        ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_word, (uint32_t)round_, CU_STREAM_WAIT_VALUE_GEQ));
     else if (is("value64"))
-        MUST(cuStreamWaitValue64(stream, device_word, round_, CU_STREAM_WAIT_VALUE_GEQ));
+        ASSERT_SUCCESS(cuStreamWaitValue64(stream, device_word, round_, CU_STREAM_WAIT_VALUE_GEQ));
     else if (is("batch"))
-        MUST(cuStreamBatchMemOp(stream, 1, p, 0));
+        ASSERT_SUCCESS(cuStreamBatchMemOp(stream, 1, p, 0));
     else if (is("host"))
-        MUST(cuLaunchHostFunc(stream, await_word, (void *)(uintptr_t)round_));
+        ASSERT_SUCCESS(cuLaunchHostFunc(stream, await_word, (void *)(uintptr_t)round_));
     else if (is("callback"))
-        MUST(cuStreamAddCallback(stream, await_word_callback, (void *)(uintptr_t)round_, 0));
+        ASSERT_SUCCESS(cuStreamAddCallback(stream, await_word_callback, (void *)(uintptr_t)round_, 0));
     else if (is("semaphore"))
-        MUST(cuWaitExternalSemaphoresAsync(&semaphore, &until, 1, stream));
+        ASSERT_SUCCESS(cuWaitExternalSemaphoresAsync(&semaphore, &until, 1, stream));
     else if (is("event")) {
-        ENSURE(write(peer[0][1], &byte, 1) == 1 && read(peer[1][0], &byte, 1) == 1);
-        MUST(cuStreamWaitEvent(stream, shared, 0));
+        ASSERT(write(peer[0][1], &byte, 1) == 1 && read(peer[1][0], &byte, 1) == 1);
+        ASSERT_SUCCESS(cuStreamWaitEvent(stream, shared, 0));
     } else
-        ENSURE(!"a known KIND");
+        ASSERT(!"a known KIND");
 }
 
 /* Launches a graph of a host function, which is the next wait, and a kernel behind it. */
@@ -163,12 +163,12 @@ static void launch_graph(CUfunction behind, CUstream stream)
     CUgraphExec exec;
     CUstream captured = new_stream();
     round_++;
-    MUST(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuLaunchHostFunc(captured, await_word, (void *)(uintptr_t)round_));
+    ASSERT_SUCCESS(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuLaunchHostFunc(captured, await_word, (void *)(uintptr_t)round_));
     launch_block(behind, captured);
-    MUST(cuStreamEndCapture(captured, &graph));
-    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    MUST(cuGraphLaunch(exec, stream));
+    ASSERT_SUCCESS(cuStreamEndCapture(captured, &graph));
+    ASSERT_SUCCESS(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    ASSERT_SUCCESS(cuGraphLaunch(exec, stream));
 }
 
 /* A thread that makes a synchronous copy, on the legacy stream. */
@@ -177,9 +177,9 @@ static void *copy(void *unused)
     (void)unused;
     int to;
     CUdeviceptr from;
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuMemAlloc(&from, sizeof to));
-    MUST(cuMemcpyDtoH(&to, from, sizeof to));
+    ASSERT_SUCCESS(cuCtxSetCurrent(context));
+    ASSERT_SUCCESS(cuMemAlloc(&from, sizeof to));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&to, from, sizeof to));
     return NULL;
 }
 
@@ -187,7 +187,7 @@ static void end_wait(void)
 {
     char byte = 0;
     if (is("event"))
-        ENSURE(write(peer[0][1], &byte, 1) == 1);
+        ASSERT(write(peer[0][1], &byte, 1) == 1);
     else
         *word = round_;
 }
@@ -202,23 +202,23 @@ static void run_round(CUfunction front, CUfunction behind)
     CUevent event;
     pthread_t thread = 0;
     if (!strcmp(streams, "blocking") || !strcmp(streams, "beneath"))
-        MUST(cuStreamCreate(&on, CU_STREAM_DEFAULT));
+        ASSERT_SUCCESS(cuStreamCreate(&on, CU_STREAM_DEFAULT));
     if (!strcmp(streams, "after"))
         next = new_stream();
     else if (!strcmp(streams, "above"))
-        MUST(cuStreamCreate(&next, CU_STREAM_DEFAULT));
+        ASSERT_SUCCESS(cuStreamCreate(&next, CU_STREAM_DEFAULT));
     else
         next = !strcmp(streams, "beneath") ? CU_STREAM_LEGACY : on;
     launch_block(front, on);
-    MUST(cuStreamSynchronize(on));
+    ASSERT_SUCCESS(cuStreamSynchronize(on));
     if (is("node")) {
         launch_graph(behind, on);
     } else {
         add_wait(on);
         if (!strcmp(streams, "after")) {
-            MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-            MUST(cuEventRecord(event, on));
-            MUST(cuStreamWaitEvent(next, event, 0));
+            ASSERT_SUCCESS(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+            ASSERT_SUCCESS(cuEventRecord(event, on));
+            ASSERT_SUCCESS(cuStreamWaitEvent(next, event, 0));
         }
         if (strcmp(streams, "copy"))
             launch_block(behind, next);
@@ -233,7 +233,7 @@ static void run_round(CUfunction front, CUfunction behind)
     end_wait();
     if (!strcmp(streams, "copy"))
         pthread_join(thread, NULL);
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     say_line("done");
 }
 
@@ -263,11 +263,11 @@ static void announce(int process, int i)
 {
     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS to = {.params.fence.value = (uint64_t)i};
     if (is("value32"))
-        MUST(cuStreamWriteValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i, 0));
+        ASSERT_SUCCESS(cuStreamWriteValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i, 0));
     else if (is("semaphore"))
-        MUST(cuSignalExternalSemaphoresAsync(&semaphores[process], &to, 1, stream));
+        ASSERT_SUCCESS(cuSignalExternalSemaphoresAsync(&semaphores[process], &to, 1, stream));
     else
-        MUST(cuLaunchHostFunc(stream, process ? set_b : set_a, (void *)(uintptr_t)i));
+        ASSERT_SUCCESS(cuLaunchHostFunc(stream, process ? set_b : set_a, (void *)(uintptr_t)i));
 }
 
 /* Makes the stream wait until the process has announced round i. */
@@ -275,11 +275,12 @@ static void wait_for(int process, int i)
 {
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = (uint64_t)i};
     if (is("value32"))
-        MUST(cuStreamWaitValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i, CU_STREAM_WAIT_VALUE_GEQ));
+        ASSERT_SUCCESS(cuStreamWaitValue32(stream, device_rounds + 4 * (CUdeviceptr)process, (uint32_t)i,
+                                           CU_STREAM_WAIT_VALUE_GEQ));
     else if (is("semaphore"))
-        MUST(cuWaitExternalSemaphoresAsync(&semaphores[process], &until, 1, stream));
+        ASSERT_SUCCESS(cuWaitExternalSemaphoresAsync(&semaphores[process], &until, 1, stream));
     else
-        MUST(cuLaunchHostFunc(stream, process ? await_b : await_a, (void *)(uintptr_t)i));
+        ASSERT_SUCCESS(cuLaunchHostFunc(stream, process ? await_b : await_a, (void *)(uintptr_t)i));
 }
 
 /* Sets device_rounds. Process a allocates the memory and puts its handle into the file. */
@@ -287,9 +288,9 @@ static void open_device_rounds(bool is_a)
 {
     CUipcMemHandle handle;
     if (is_a) {
-        MUST(cuMemAlloc(&device_rounds, 4096));
-        MUST(cuMemsetD32(device_rounds, 0, 1024));
-        MUST(cuIpcGetMemHandle(&handle, device_rounds));
+        ASSERT_SUCCESS(cuMemAlloc(&device_rounds, 4096));
+        ASSERT_SUCCESS(cuMemsetD32(device_rounds, 0, 1024));
+        ASSERT_SUCCESS(cuIpcGetMemHandle(&handle, device_rounds));
         memcpy(&file_words[8], &handle, sizeof handle);
         __atomic_store_n(&file_words[1], 1, __ATOMIC_RELEASE);
         return;
@@ -297,7 +298,7 @@ static void open_device_rounds(bool is_a)
     while (!__atomic_load_n(&file_words[1], __ATOMIC_ACQUIRE))
         usleep(1000);
     memcpy(&handle, &file_words[8], sizeof handle);
-    MUST(cuIpcOpenMemHandle(&device_rounds, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    ASSERT_SUCCESS(cuIpcOpenMemHandle(&device_rounds, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 }
 
 static CUexternalSemaphore semaphore_in(const char *file, const char *name)
@@ -305,16 +306,16 @@ static CUexternalSemaphore semaphore_in(const char *file, const char *name)
     char path[4096];
     snprintf(path, sizeof path, "%s%s", file, name);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    ENSURE(fd >= 0 && ftruncate(fd, 4096) == 0);
+    ASSERT(fd >= 0 && ftruncate(fd, 4096) == 0);
     return import(fd);
 }
 
 static void rounds(bool is_a, const char *file, int n)
 {
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    ENSURE(fd >= 0 && ftruncate(fd, 8192) == 0);
+    ASSERT(fd >= 0 && ftruncate(fd, 8192) == 0);
     file_words = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ENSURE(file_words != MAP_FAILED);
+    ASSERT(file_words != MAP_FAILED);
     primary_context();
     if (is("value32"))
         open_device_rounds(is_a);
@@ -331,7 +332,7 @@ static void rounds(bool is_a, const char *file, int n)
             wait_for(1, i);
             launch_block(f, stream);
         }
-        MUST(cuStreamSynchronize(stream));
+        ASSERT_SUCCESS(cuStreamSynchronize(stream));
     }
     if (is("value32") && is_a) /* b may still have the memory open */
         while (__atomic_load_n(&file_words[2], __ATOMIC_ACQUIRE) == 0)
@@ -347,7 +348,7 @@ int main(int argc, char **argv)
         rounds(argv[3][0] == 'a', argv[4], atoi(argv[5]));
         return 0;
     }
-    ENSURE(argc == 5);
+    ASSERT(argc == 5);
     kind = argv[1];
     streams = argv[2];
     if (is("event"))

@@ -41,7 +41,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ENSURE(condition)                                                          \
+#define ASSERT(condition)                                                          \
     do {                                                                           \
         if (!(condition)) {                                                        \
             fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
@@ -55,7 +55,7 @@
 static void *driver(const char *name)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *at = library ? dlsym(library, name) : NULL;
-    ENSURE(at);
+    ASSERT(at);
     return at;
 }
 
@@ -74,9 +74,9 @@ static void show_bytes(const gfaas_tensor *t)
     CUcontext c;
     CUdevice dev;
     unsigned char *b = malloc(t->bytes + 1);
-    ENSURE(!CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxPushCurrent_v2)(c));
-    ENSURE(!t->bytes || !CUDA(cuMemcpyDtoH_v2)(b, t->ptr, t->bytes));
-    ENSURE(!CUDA(cuCtxPopCurrent_v2)(&c) && !CUDA(cuDevicePrimaryCtxRelease_v2)(dev));
+    ASSERT(!CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxPushCurrent_v2)(c));
+    ASSERT(!t->bytes || !CUDA(cuMemcpyDtoH_v2)(b, t->ptr, t->bytes));
+    ASSERT(!CUDA(cuCtxPopCurrent_v2)(&c) && !CUDA(cuDevicePrimaryCtxRelease_v2)(dev));
     for (uint64_t i = 0; i < t->bytes && i < 32; i++)
         printf("%02x", b[i]);
     free(b);
@@ -88,14 +88,14 @@ static int show(const char *name, const char *file)
     gfaas_tensor t, same;
     int code = gfaas_model_open(name, file, &m);
     if (code) {
-        ENSURE(!m);
+        ASSERT(!m);
         printf("%d %s\n", code, gfaas_model_error());
         return 0;
     }
     printf("0 %s %zu\n", gfaas_model_sha256(m), gfaas_model_count(m));
     for (size_t i = 0; i < gfaas_model_count(m); i++) {
-        ENSURE(!gfaas_model_tensor(m, i, &t));
-        ENSURE(!gfaas_model_find(m, t.name, &same) && same.ptr == t.ptr && same.shape == t.shape);
+        ASSERT(!gfaas_model_tensor(m, i, &t));
+        ASSERT(!gfaas_model_find(m, t.name, &same) && same.ptr == t.ptr && same.shape == t.shape);
         printf("%s %s [", t.name, t.dtype);
         for (int32_t k = 0; k < t.ndim; k++)
             printf(k ? ",%lld" : "%lld", (long long)t.shape[k]);
@@ -103,9 +103,9 @@ static int show(const char *name, const char *file)
         show_bytes(&t);
         puts("");
     }
-    ENSURE(gfaas_model_tensor(m, gfaas_model_count(m), &t) == GFAAS_MODEL_USAGE);
-    ENSURE(gfaas_model_find(m, "no such tensor", &t) == GFAAS_MODEL_ABSENT);
-    ENSURE(strstr(gfaas_model_error(), "no such tensor"));
+    ASSERT(gfaas_model_tensor(m, gfaas_model_count(m), &t) == GFAAS_MODEL_USAGE);
+    ASSERT(gfaas_model_find(m, "no such tensor", &t) == GFAAS_MODEL_ABSENT);
+    ASSERT(strstr(gfaas_model_error(), "no such tensor"));
     wait_for_end();
     gfaas_model_close(m);
     return 0;
@@ -135,10 +135,10 @@ static void *open_and_close(void *arg)
     gfaas_model *m, *none;
     gfaas_tensor t;
     for (int i = 0; i < rounds; i++) {
-        ENSURE(!gfaas_model_open(the_name, NULL, &m));
-        ENSURE(!gfaas_model_tensor(m, (size_t)i % gfaas_model_count(m), &t) && !gfaas_model_find(m, t.name, &t));
+        ASSERT(!gfaas_model_open(the_name, NULL, &m));
+        ASSERT(!gfaas_model_tensor(m, (size_t)i % gfaas_model_count(m), &t) && !gfaas_model_find(m, t.name, &t));
         /* The error message belongs to the thread. */
-        ENSURE(gfaas_model_open(arg, NULL, &none) == GFAAS_MODEL_USAGE && !none && strstr(gfaas_model_error(), arg));
+        ASSERT(gfaas_model_open(arg, NULL, &none) == GFAAS_MODEL_USAGE && !none && strstr(gfaas_model_error(), arg));
         gfaas_model_close(m);
     }
     return NULL;
@@ -148,10 +148,10 @@ static int threads(int n)
 {
     pthread_t t[64];
     char wrong[64][16];
-    ENSURE(n <= 64);
+    ASSERT(n <= 64);
     for (int i = 0; i < n; i++) {
         snprintf(wrong[i], sizeof wrong[i], "?%d", i);
-        ENSURE(!pthread_create(&t[i], NULL, open_and_close, wrong[i]));
+        ASSERT(!pthread_create(&t[i], NULL, open_and_close, wrong[i]));
     }
     for (int i = 0; i < n; i++)
         pthread_join(t[i], NULL);
@@ -164,11 +164,11 @@ static int forks(const char *name)
 {
     gfaas_model *m;
     int status = 1;
-    ENSURE(!gfaas_model_open(name, NULL, &m));
+    ASSERT(!gfaas_model_open(name, NULL, &m));
     pid_t child = fork();
     if (child == 0) {
         gfaas_model_close(m);
-        ENSURE(gfaas_model_open(name, NULL, &m)); /* CUDA does not work in the child */
+        ASSERT(gfaas_model_open(name, NULL, &m)); /* CUDA does not work in the child */
         puts("child");
         wait_for_end();
         fflush(stdout);
@@ -192,7 +192,7 @@ static int loading(char *name)
 {
     pthread_t t;
     int status = 1;
-    ENSURE(!pthread_create(&t, NULL, opens, name));
+    ASSERT(!pthread_create(&t, NULL, opens, name));
     puts("waits");
     fflush(stdout);
     getchar();
@@ -215,19 +215,20 @@ static int context(const char *name)
     CUdevice dev;
     unsigned flags;
     int active;
-    ENSURE(!gfaas_model_open(name, NULL, &m));
-    ENSURE(!CUDA(cuCtxGetCurrent)(&c) && !c);
-    ENSURE(!CUDA(cuDeviceGet)(&dev, 0));
-    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && active);
+    ASSERT(!gfaas_model_open(name, NULL, &m));
+    ASSERT(!CUDA(cuCtxGetCurrent)(&c) && !c);
+    ASSERT(!CUDA(cuDeviceGet)(&dev, 0));
+    ASSERT(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && active);
     gfaas_model_close(m);
-    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active);
-    ENSURE(!CUDA(cuCtxCreate_v2)(&own, 0, dev));
-    ENSURE(!gfaas_model_open(name, NULL, &m));
-    ENSURE(!CUDA(cuCtxGetCurrent)(&c) && c == own);
-    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active); /* the library used the program's context */
+    ASSERT(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active);
+    ASSERT(!CUDA(cuCtxCreate_v2)(&own, 0, dev));
+    ASSERT(!gfaas_model_open(name, NULL, &m));
+    ASSERT(!CUDA(cuCtxGetCurrent)(&c) && c == own);
+    /* the library used the program's context */
+    ASSERT(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active);
     gfaas_tensor t;
-    ENSURE(!gfaas_model_tensor(m, 0, &t));
-    ENSURE(CUDA(cuMemsetD8_v2)(t.ptr, 1, 1) || CUDA(cuCtxSynchronize)()); /* it is read-only */
+    ASSERT(!gfaas_model_tensor(m, 0, &t));
+    ASSERT(CUDA(cuMemsetD8_v2)(t.ptr, 1, 1) || CUDA(cuCtxSynchronize)()); /* it is read-only */
     gfaas_model_close(m);
     return 0;
 }
@@ -238,14 +239,15 @@ static int holds(const char *name)
     gfaas_tensor t;
     CUcontext c;
     CUdevice dev;
-    ENSURE(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxSetCurrent)(c));
-    ENSURE(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
+    ASSERT(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) &&
+           !CUDA(cuCtxSetCurrent)(c));
+    ASSERT(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
     char *before = malloc(t.bytes + 1), *after = malloc(t.bytes + 1);
-    ENSURE(before && after && !CUDA(cuMemcpyDtoH_v2)(before, t.ptr, t.bytes));
+    ASSERT(before && after && !CUDA(cuMemcpyDtoH_v2)(before, t.ptr, t.bytes));
     puts("held");
     fflush(stdout);
     getchar();
-    ENSURE(!CUDA(cuMemcpyDtoH_v2)(after, t.ptr, t.bytes) && !memcmp(before, after, t.bytes));
+    ASSERT(!CUDA(cuMemcpyDtoH_v2)(after, t.ptr, t.bytes) && !memcmp(before, after, t.bytes));
     gfaas_model_close(m);
     return 0;
 }
@@ -258,8 +260,9 @@ static int writes(const char *name)
     gfaas_tensor t;
     CUcontext c;
     CUdevice dev;
-    ENSURE(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxSetCurrent)(c));
-    ENSURE(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
+    ASSERT(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) &&
+           !CUDA(cuCtxSetCurrent)(c));
+    ASSERT(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
     char text[] = "written";
     CUresult copied = CUDA(cuMemcpyHtoD_v2)(t.ptr, text, sizeof text);
     CUresult set = CUDA(cuMemsetD8_v2)(t.ptr, 0x5a, t.bytes);
@@ -273,7 +276,7 @@ static int descriptors(void)
 {
     int n = 0;
     DIR *d = opendir("/proc/self/fd");
-    ENSURE(d);
+    ASSERT(d);
     while (readdir(d))
         n++;
     closedir(d);
@@ -290,7 +293,7 @@ static int leaks(const char *name)
         if (i == 2)
             before = descriptors(); /* by now the driver has opened its own */
     }
-    ENSURE(descriptors() == before);
+    ASSERT(descriptors() == before);
     return 0;
 }
 
@@ -299,16 +302,16 @@ static int reuse(struct stat *is)
 {
     int last = -1, file = open("/dev/null", O_RDWR | O_CLOEXEC);
     DIR *d = opendir("/proc/self/fd");
-    ENSURE(d && file >= 0);
+    ASSERT(d && file >= 0);
     for (struct dirent *e; (e = readdir(d));) {
         char link[16] = "";
         if (readlinkat(dirfd(d), e->d_name, link, sizeof link - 1) < 0 || strncmp(link, "socket:", 7))
             continue;
         last = atoi(e->d_name);
-        ENSURE(last >= 256 && dup2(file, last) == last);
+        ASSERT(last >= 256 && dup2(file, last) == last);
     }
     closedir(d);
-    ENSURE(last < 0 || fstat(last, is) == 0);
+    ASSERT(last < 0 || fstat(last, is) == 0);
     return last;
 }
 
@@ -323,22 +326,22 @@ static int reused(const char *name)
     gfaas_model *m;
     struct stat is;
     int status;
-    ENSURE(gfaas_model_open(name, NULL, &m) == 0);
+    ASSERT(gfaas_model_open(name, NULL, &m) == 0);
     int fd = reuse(&is);
-    ENSURE(fd >= 0);
+    ASSERT(fd >= 0);
     pid_t child = fork();
     if (child == 0)
         _exit(still(fd, &is) ? 0 : 1);
-    ENSURE(waitpid(child, &status, 0) == child && status == 0);
+    ASSERT(waitpid(child, &status, 0) == child && status == 0);
     gfaas_model_close(m);
-    ENSURE(still(fd, &is));
+    ASSERT(still(fd, &is));
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     const char *name = argc > 2 ? argv[2] : NULL;
-    ENSURE(!gfaas_model_error()[0]);
+    ASSERT(!gfaas_model_error()[0]);
     if (argc == 2 && !strcmp(argv[1], "serve"))
         return serve();
     if (!name)

@@ -79,9 +79,9 @@ static CUresult use(CUdevice dev)
         r = cuCtxCreate(&contexts[dev], 0, dev);
         if (r != CUDA_SUCCESS)
             return r;
-        MUST(cuModuleLoadData(&m, ptx));
-        MUST(cuModuleGetFunction(&ticks[dev], m, "tick"));
-        MUST(cuModuleGetFunction(&saxpys[dev], m, "saxpy"));
+        ASSERT_SUCCESS(cuModuleLoadData(&m, ptx));
+        ASSERT_SUCCESS(cuModuleGetFunction(&ticks[dev], m, "tick"));
+        ASSERT_SUCCESS(cuModuleGetFunction(&saxpys[dev], m, "saxpy"));
     }
     current = dev;
     return cuCtxSetCurrent(contexts[dev]);
@@ -116,17 +116,17 @@ static void check(void)
 {
     CUcontext before;
     bool right = true;
-    MUST(cuCtxGetCurrent(&before));
+    ASSERT_SUCCESS(cuCtxGetCurrent(&before));
     for (int i = 0; i < n_held; i++) {
         unsigned char *want = malloc(held[i].size), *got = malloc(held[i].size);
         pattern(want, held[i].size, i);
-        MUST(cuCtxSetCurrent(held[i].ctx));
-        MUST(cuMemcpyDtoH(got, held[i].at, held[i].size));
+        ASSERT_SUCCESS(cuCtxSetCurrent(held[i].ctx));
+        ASSERT_SUCCESS(cuMemcpyDtoH(got, held[i].at, held[i].size));
         right &= !memcmp(want, got, held[i].size);
         free(want);
         free(got);
     }
-    MUST(cuCtxSetCurrent(before));
+    ASSERT_SUCCESS(cuCtxSetCurrent(before));
     puts(right ? "right" : "wrong");
 }
 
@@ -141,8 +141,8 @@ static void export(void)
 {
     CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, current}};
     p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    MUST(cuMemCreate(&fixed_handle, 2 << 20, &p, 0));
-    MUST(cuMemExportToShareableHandle(&fixed_fd, fixed_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT_SUCCESS(cuMemCreate(&fixed_handle, 2 << 20, &p, 0));
+    ASSERT_SUCCESS(cuMemExportToShareableHandle(&fixed_fd, fixed_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     answer(fixed_fd);
 }
 
@@ -158,8 +158,8 @@ static void import(int pid, int fd)
 static void ipc(void)
 {
     CUipcMemHandle h;
-    MUST(cuMemAlloc(&fixed_at, 1 << 20));
-    MUST(cuIpcGetMemHandle(&h, fixed_at));
+    ASSERT_SUCCESS(cuMemAlloc(&fixed_at, 1 << 20));
+    ASSERT_SUCCESS(cuIpcGetMemHandle(&h, fixed_at));
     for (size_t i = 0; i < sizeof h; i++)
         printf("%02x", ((unsigned char *)&h)[i]);
     puts("");
@@ -177,7 +177,7 @@ static CUresult pool(void)
 {
     CUmemPoolProps p = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, current}};
     p.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    MUST(cuMemPoolCreate(&fixed_pool, &p));
+    ASSERT_SUCCESS(cuMemPoolCreate(&fixed_pool, &p));
     return cuMemPoolExportToShareableHandle(&fixed_fd, fixed_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
@@ -204,7 +204,7 @@ static CUresult unshare(bool opened)
 static CUresult launch(unsigned ms)
 {
     unsigned n;
-    MUST(cuDeviceGetAttribute((int *)&n, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, current));
+    ASSERT_SUCCESS(cuDeviceGetAttribute((int *)&n, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, current));
     return cuLaunchKernel(ticks[current], ms ? ms * n : 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 
@@ -238,28 +238,28 @@ static void *burn(void *unused)
     int one = 1;
     uintptr_t n = 0;
     (void)unused;
-    MUST(cuCtxSetCurrent(contexts[0]));
+    ASSERT_SUCCESS(cuCtxSetCurrent(contexts[0]));
     CUstream s = new_stream();
     CUdeviceptr p = new_memory(sizeof out);
-    MUST(cuMemcpyHtoD(p, out, sizeof out));
+    ASSERT_SUCCESS(cuMemcpyHtoD(p, out, sizeof out));
     CUdeviceptr y = p + sizeof *out;
     void *args[] = {&k, &p, &y, &one};
     sem_post(&burning);
     for (; !atomic_load(&stopping); n++) {
-        MUST(cuLaunchKernel(saxpys[0], 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+        ASSERT_SUCCESS(cuLaunchKernel(saxpys[0], 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
         if (n % 100 == 99)
-            MUST(cuStreamSynchronize(s));
+            ASSERT_SUCCESS(cuStreamSynchronize(s));
     }
-    MUST(cuStreamSynchronize(s));
-    MUST(cuMemcpyDtoH(out, p, sizeof out));
+    ASSERT_SUCCESS(cuStreamSynchronize(s));
+    ASSERT_SUCCESS(cuMemcpyDtoH(out, p, sizeof out));
     return (void *)(out[1] == (float)n ? n : 0);
 }
 
 static void *use_and_wait(void *unused)
 {
     (void)unused;
-    MUST(cuCtxSetCurrent(contexts[0]));
-    MUST(cuStreamQuery(CU_STREAM_PER_THREAD));
+    ASSERT_SUCCESS(cuCtxSetCurrent(contexts[0]));
+    ASSERT_SUCCESS(cuStreamQuery(CU_STREAM_PER_THREAD));
     sem_post(&other_used);
     await(&other_ends);
     return NULL;
@@ -322,10 +322,10 @@ static CUresult lock(int pid, unsigned ms)
 
 static void cycle(int pid)
 {
-    MUST(cuCheckpointProcessLock(pid, NULL));
-    MUST(cuCheckpointProcessCheckpoint(pid, NULL));
-    MUST(cuCheckpointProcessRestore(pid, NULL));
-    MUST(cuCheckpointProcessUnlock(pid, NULL));
+    ASSERT_SUCCESS(cuCheckpointProcessLock(pid, NULL));
+    ASSERT_SUCCESS(cuCheckpointProcessCheckpoint(pid, NULL));
+    ASSERT_SUCCESS(cuCheckpointProcessRestore(pid, NULL));
+    ASSERT_SUCCESS(cuCheckpointProcessUnlock(pid, NULL));
 }
 
 /* The system call that marks the start of the child's cycle. */

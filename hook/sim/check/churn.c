@@ -44,15 +44,15 @@ static CUresult map(struct held *h)
     CUresult r = cuMemCreate(&a, h->size, &p, 0);
     if (r != CUDA_SUCCESS)
         return r;
-    MUST(cuMemAddressReserve(&h->at, h->size, 0, 0, 0));
-    MUST(cuMemMap(h->at, h->size, 0, a, 0));
-    MUST(cuMemSetAccess(h->at, h->size, &d, 1));
+    ASSERT_SUCCESS(cuMemAddressReserve(&h->at, h->size, 0, 0, 0));
+    ASSERT_SUCCESS(cuMemMap(h->at, h->size, 0, a, 0));
+    ASSERT_SUCCESS(cuMemSetAccess(h->at, h->size, &d, 1));
     int fd = -1;
     if (h->kind == EXPORTABLE) {
-        MUST(cuMemExportToShareableHandle(&fd, a, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        ASSERT_SUCCESS(cuMemExportToShareableHandle(&fd, a, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
         close(fd);
     }
-    MUST(cuMemRelease(a));
+    ASSERT_SUCCESS(cuMemRelease(a));
     return CUDA_SUCCESS;
 }
 
@@ -66,12 +66,12 @@ static CUresult take(struct held *h, CUstream s)
     case POOLED:
         return cuMemAllocAsync(&h->at, h->size, s);
     case OWN_POOL:
-        MUST(cuMemPoolCreate(&h->pool, &p));
+        ASSERT_SUCCESS(cuMemPoolCreate(&h->pool, &p));
         r = cuMemAllocFromPoolAsync(&h->at, h->size, h->pool, s);
-        MUST(cuMemPoolDestroy(h->pool));
+        ASSERT_SUCCESS(cuMemPoolDestroy(h->pool));
         return r;
     case MANAGED:
-        MUST(cuMemAllocManaged(&h->at, h->size, CU_MEM_ATTACH_GLOBAL));
+        ASSERT_SUCCESS(cuMemAllocManaged(&h->at, h->size, CU_MEM_ATTACH_GLOBAL));
         return cuMemPrefetchAsync(h->at, h->size, dev, s);
     default:
         return map(h);
@@ -81,20 +81,20 @@ static CUresult take(struct held *h, CUstream s)
 static void give(struct held *h, CUstream s, bool later)
 {
     unsigned char b[2];
-    MUST(cuMemcpyDtoHAsync(&b[0], h->at, 1, s));
-    MUST(cuMemcpyDtoHAsync(&b[1], h->at + h->size - 1, 1, s));
-    MUST(cuStreamSynchronize(s));
+    ASSERT_SUCCESS(cuMemcpyDtoHAsync(&b[0], h->at, 1, s));
+    ASSERT_SUCCESS(cuMemcpyDtoHAsync(&b[1], h->at + h->size - 1, 1, s));
+    ASSERT_SUCCESS(cuStreamSynchronize(s));
     if (b[0] != h->value || b[1] != h->value) {
         printf("kind %d: %d and %d where %d was\n", h->kind, b[0], b[1], h->value);
         failed = true;
     }
     if (h->kind == MAPPED || h->kind == EXPORTABLE) {
-        MUST(cuMemUnmap(h->at, h->size));
-        MUST(cuMemAddressFree(h->at, h->size));
+        ASSERT_SUCCESS(cuMemUnmap(h->at, h->size));
+        ASSERT_SUCCESS(cuMemAddressFree(h->at, h->size));
     } else if (later && h->kind != MANAGED) {
-        MUST(cuMemFreeAsync(h->at, s));
+        ASSERT_SUCCESS(cuMemFreeAsync(h->at, s));
     } else {
-        MUST(cuMemFree(h->at));
+        ASSERT_SUCCESS(cuMemFree(h->at));
     }
     h->at = 0;
 }
@@ -110,7 +110,7 @@ static void *churn(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
     struct held held[HELD] = {0};
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     CUstream s = new_stream();
     for (unsigned long n = 0; rounds ? n < rounds : !input_ended(); n++) {
         struct held *h = &held[next(&seed, HELD)];
@@ -124,15 +124,15 @@ static void *churn(void *arg)
         if (r == CUDA_ERROR_OUT_OF_MEMORY)
             h->at = 0;
         else if (r != CUDA_SUCCESS)
-            MUST(r);
+            ASSERT_SUCCESS(r);
         else
-            MUST(cuMemsetD8Async(h->at, h->value, h->size, s));
+            ASSERT_SUCCESS(cuMemsetD8Async(h->at, h->value, h->size, s));
     }
     for (int i = 0; i < HELD; i++)
         if (held[i].at)
             give(&held[i], s, true);
-    MUST(cuStreamSynchronize(s));
-    MUST(cuStreamDestroy(s));
+    ASSERT_SUCCESS(cuStreamSynchronize(s));
+    ASSERT_SUCCESS(cuStreamDestroy(s));
     return NULL;
 }
 
@@ -145,8 +145,8 @@ int main(int argc, char **argv)
     unsigned seed = (unsigned)strtoul(argv[1], NULL, 10);
     rounds = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
     dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuMemGetInfo(&before, &total));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuMemGetInfo(&before, &total));
     if (!rounds) {
         char c;
         puts("ready");
@@ -160,12 +160,12 @@ int main(int argc, char **argv)
         pthread_create(&t[i], NULL, churn, (void *)(uintptr_t)(seed * THREADS + (unsigned)i));
     for (int i = 0; i < THREADS; i++)
         pthread_join(t[i], NULL);
-    MUST(cuCtxSynchronize());
-    MUST(cuMemGetInfo(&after, &total));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemGetInfo(&after, &total));
     if (rounds && simulated(dev) && after != before) {
         printf("%zu bytes free, of %zu before\n", after, before);
         failed = true;
     }
-    MUST(cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuCtxDestroy(ctx));
     return failed;
 }

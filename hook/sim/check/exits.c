@@ -8,9 +8,9 @@ static CUdeviceptr p;
 static void last(void)
 {
     char b;
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(&b, p, 1));
-    GIVES(CUDA_SUCCESS, cuMemFree(p));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoH(&b, p, 1));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(p));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     if (tap_end())
         _exit(1);
 }
@@ -19,7 +19,7 @@ int main(void)
 {
     CUdevice dev = first_device();
     atexit(last);
-    MUST(cuCtxCreate(&ctx, 0, dev));
-    MUST(cuMemAlloc(&p, 4096));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuMemAlloc(&p, 4096));
     return 0;
 }

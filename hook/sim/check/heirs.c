@@ -13,7 +13,7 @@ static int maker(int sock)
     new_context(dev);
     CUmemGenericAllocationHandle h = new_allocation(dev, SIZE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     int fd;
-    MUST(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT_SUCCESS(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     if (!send_message(sock, "g", 1, fd))
         return 1;
     receive_go(sock); /* the test kills this process meanwhile */
@@ -25,9 +25,9 @@ static void counts(size_t total)
 {
     CUdeviceptr rest, more;
     CHECK(free_memory() == total - SIZE);
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&rest, total - SIZE));
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&more, 1));
-    GIVES(CUDA_SUCCESS, cuMemFree(rest));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&rest, total - SIZE));
+    CHECK_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&more, 1));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(rest));
 }
 
 static int heir(int sock)
@@ -39,34 +39,35 @@ static int heir(int sock)
     int fd;
     CUdevice dev = first_device();
     CUcontext ctx = new_context(dev);
-    MUST(cuDeviceTotalMem(&total, dev));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&total, dev));
     if (!receive_message(sock, &c, 1, &fd))
         return 1;
     CUmemGenericAllocationHandle h = new_import(fd);
     CUdeviceptr p = new_mapping(dev, h, SIZE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    MUST(cuMemRelease(h));
+    ASSERT_SUCCESS(cuMemRelease(h));
     counts(total); /* once, although two processes have it */
     if (!send_go(sock) || !receive_go(sock))
         return 1;
     counts(total); /* the maker is dead */
-    MUST(cuMemsetD8(p, 77, SIZE));
-    MUST(cuMemUnmap(p, SIZE));
+    ASSERT_SUCCESS(cuMemsetD8(p, 77, SIZE));
+    ASSERT_SUCCESS(cuMemUnmap(p, SIZE));
     counts(total); /* only the descriptor is left */
     h = new_import(fd);
-    MUST(cuMemMap(p, SIZE, 0, h, 0));
+    ASSERT_SUCCESS(cuMemMap(p, SIZE, 0, h, 0));
     allow(dev, p, SIZE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     counts(total);
-    MUST(cuMemcpyDtoH(&b, p + SIZE - 1, 1));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&b, p + SIZE - 1, 1));
     CHECK(b == 77);
-    MUST(cuMemUnmap(p, SIZE));
-    MUST(cuMemRelease(h));
-    MUST(cuMemAlloc(&p, total - SIZE)); /* the import succeeds on a full device, because the memory already counts */
-    MUST(cuMemRelease(new_import(fd)));
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&more, 1));
-    MUST(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemUnmap(p, SIZE));
+    ASSERT_SUCCESS(cuMemRelease(h));
+    /* the import succeeds on a full device, because the memory already counts */
+    ASSERT_SUCCESS(cuMemAlloc(&p, total - SIZE));
+    ASSERT_SUCCESS(cuMemRelease(new_import(fd)));
+    CHECK_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&more, 1));
+    ASSERT_SUCCESS(cuMemFree(p));
     close(fd);
     CHECK(free_memory() == total);
-    MUST(cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuCtxDestroy(ctx));
     return tap_end();
 }
 
@@ -75,7 +76,7 @@ static int latecomer(int sock)
 {
     size_t total;
     CUdevice dev = first_device();
-    MUST(cuDeviceTotalMem(&total, dev));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&total, dev));
     if (!receive_go(sock))
         return 1;
     CUcontext ctx = new_context(dev);
@@ -83,7 +84,7 @@ static int latecomer(int sock)
     if (!send_go(sock) || !receive_go(sock))
         return 1;
     CHECK(free_memory() == total); /* that process has closed the descriptor */
-    MUST(cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuCtxDestroy(ctx));
     return tap_failed != 0;
 }
 

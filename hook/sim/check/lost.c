@@ -52,7 +52,7 @@ static int own(void)
         *p = 1;
         CHECK(!"there is a page");
     }
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     return tap_end();
 }
 
@@ -65,18 +65,18 @@ int main(int argc, char **argv)
     if (!strcmp(what, "own"))
         return own();
     new_context(first_device());
-    MUST(cuMemAlloc(&p, 1 << 20));
-    MUST(cuMemsetD8(p, 7, 1 << 20));
-    MUST(cuIpcGetMemHandle(&handle, p)); /* now its file has a name */
+    ASSERT_SUCCESS(cuMemAlloc(&p, 1 << 20));
+    ASSERT_SUCCESS(cuMemsetD8(p, 7, 1 << 20));
+    ASSERT_SUCCESS(cuIpcGetMemHandle(&handle, p)); /* now its file has a name */
     if (!strcmp(what, "memory")) {
         CHECK(cut(".mem.", 0) == 1);
-        GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemcpyDtoH(bytes, p, sizeof bytes));
+        CHECK_RESULT(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemcpyDtoH(bytes, p, sizeof bytes));
     } else {
         CHECK(cut(".state", strcmp(what, "grown") ? 0 : 1 << 20) == 1);
-        GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemAlloc(&more, 1 << 20));
+        CHECK_RESULT(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemAlloc(&more, 1 << 20));
     }
-    GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemAlloc(&more, 1 << 20));
-    GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemsetD8(p, 8, 1 << 20));
-    GIVES(CUDA_ERROR_DEVICE_UNAVAILABLE, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemAlloc(&more, 1 << 20));
+    CHECK_RESULT(CUDA_ERROR_DEVICE_UNAVAILABLE, cuMemsetD8(p, 8, 1 << 20));
+    CHECK_RESULT(CUDA_ERROR_DEVICE_UNAVAILABLE, cuCtxSynchronize());
     return tap_end();
 }

@@ -9,56 +9,56 @@
 static inline CUcontext new_context(CUdevice dev)
 {
     CUcontext c;
-    MUST(cuCtxCreate(&c, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&c, 0, dev));
     return c;
 }
 
 static inline CUdeviceptr new_memory(size_t bytes)
 {
     CUdeviceptr p;
-    MUST(cuMemAlloc(&p, bytes));
+    ASSERT_SUCCESS(cuMemAlloc(&p, bytes));
     return p;
 }
 
 static inline CUstream new_stream(void)
 {
     CUstream s;
-    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     return s;
 }
 
 static inline CUevent new_event(unsigned flags)
 {
     CUevent e;
-    MUST(cuEventCreate(&e, flags));
+    ASSERT_SUCCESS(cuEventCreate(&e, flags));
     return e;
 }
 
 static inline CUgraph new_graph(void)
 {
     CUgraph g;
-    MUST(cuGraphCreate(&g, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&g, 0));
     return g;
 }
 
 static inline CUgraphExec new_instance(CUgraph g)
 {
     CUgraphExec e;
-    MUST(cuGraphInstantiate(&e, g, 0));
+    ASSERT_SUCCESS(cuGraphInstantiate(&e, g, 0));
     return e;
 }
 
 static inline CUmodule new_module(const char *ptx)
 {
     CUmodule m;
-    MUST(cuModuleLoadData(&m, ptx));
+    ASSERT_SUCCESS(cuModuleLoadData(&m, ptx));
     return m;
 }
 
 static inline CUfunction function_of(CUmodule m, const char *name)
 {
     CUfunction f;
-    MUST(cuModuleGetFunction(&f, m, name));
+    ASSERT_SUCCESS(cuModuleGetFunction(&f, m, name));
     return f;
 }
 
@@ -72,21 +72,21 @@ static inline CUmemGenericAllocationHandle new_allocation(CUdevice dev, size_t s
 {
     CUmemGenericAllocationHandle h = 0;
     CUmemAllocationProp p = memory_of(dev, handles);
-    MUST(cuMemCreate(&h, size, &p, 0));
+    ASSERT_SUCCESS(cuMemCreate(&h, size, &p, 0));
     return h;
 }
 
 static inline CUmemGenericAllocationHandle new_import(int fd)
 {
     CUmemGenericAllocationHandle h = 0;
-    MUST(cuMemImportFromShareableHandle(&h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    ASSERT_SUCCESS(cuMemImportFromShareableHandle(&h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     return h;
 }
 
 static inline void allow(CUdevice dev, CUdeviceptr p, size_t size, CUmemAccess_flags flags)
 {
     CUmemAccessDesc d = {{CU_MEM_LOCATION_TYPE_DEVICE, dev}, flags};
-    MUST(cuMemSetAccess(p, size, &d, 1));
+    ASSERT_SUCCESS(cuMemSetAccess(p, size, &d, 1));
 }
 
 /* Maps an allocation of that size at a new address. */
@@ -94,8 +94,8 @@ static inline CUdeviceptr new_mapping(CUdevice dev, CUmemGenericAllocationHandle
                                       CUmemAccess_flags flags)
 {
     CUdeviceptr p;
-    MUST(cuMemAddressReserve(&p, size, 0, 0, 0));
-    MUST(cuMemMap(p, size, 0, h, 0));
+    ASSERT_SUCCESS(cuMemAddressReserve(&p, size, 0, 0, 0));
+    ASSERT_SUCCESS(cuMemMap(p, size, 0, h, 0));
     allow(dev, p, size, flags);
     return p;
 }
@@ -105,7 +105,7 @@ static inline bool all_bytes(CUdeviceptr p, size_t n, unsigned char value)
 {
     unsigned char *b = malloc(n);
     bool same = true;
-    MUST(cuMemcpyDtoH(b, p, n));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, n));
     for (size_t i = 0; i < n; i++)
         same &= b[i] == value;
     free(b);
@@ -115,14 +115,15 @@ static inline bool all_bytes(CUdeviceptr p, size_t n, unsigned char value)
 static inline size_t free_memory(void)
 {
     size_t free_bytes, total;
-    MUST(cuMemGetInfo(&free_bytes, &total));
+    ASSERT_SUCCESS(cuMemGetInfo(&free_bytes, &total));
     return free_bytes;
 }
 
 /* Destroys up to six objects, each by the function for its type. */
 #define DESTROY(...) DESTROY_N(__VA_ARGS__, DESTROY6, DESTROY5, DESTROY4, DESTROY3, DESTROY2, DESTROY1)(__VA_ARGS__)
 #define DESTROY_N(a, b, c, d, e, f, destroy, ...) destroy
-#define DESTROY1(a) MUST(_Generic((a), CUdeviceptr: cuMemFree, CUstream: cuStreamDestroy, CUevent: cuEventDestroy, \
+#define DESTROY1(a) ASSERT_SUCCESS(_Generic((a), \
+    CUdeviceptr: cuMemFree, CUstream: cuStreamDestroy, CUevent: cuEventDestroy, \
     CUgraph: cuGraphDestroy, CUgraphExec: cuGraphExecDestroy, CUcontext: cuCtxDestroy)(a))
 #define DESTROY2(a, b) do { DESTROY1(a); DESTROY1(b); } while (0)
 #define DESTROY3(a, ...) do { DESTROY1(a); DESTROY2(__VA_ARGS__); } while (0)

@@ -15,8 +15,8 @@ static void mapped(CUdevice dev, CUmemAllocationHandleType handles)
     CUmemGenericAllocationHandle h = new_allocation(dev, SIZE, handles);
     CUdeviceptr p = new_mapping(dev, h, SIZE, CU_MEM_ACCESS_FLAGS_PROT_READ);
     CHECK(all_bytes(p, SIZE, 0xff));
-    MUST(cuMemUnmap(p, SIZE));
-    MUST(cuMemRelease(h));
+    ASSERT_SUCCESS(cuMemUnmap(p, SIZE));
+    ASSERT_SUCCESS(cuMemRelease(h));
 }
 
 int main(void)
@@ -26,19 +26,19 @@ int main(void)
     CUdevice dev = first_device();
     CUcontext ctx = new_context(dev);
     for (int i = 0; i < 2; i++) { /* freed memory is poisoned again */
-        MUST(cuMemAlloc(&p, SIZE));
+        ASSERT_SUCCESS(cuMemAlloc(&p, SIZE));
         CHECK(all_bytes(p, SIZE, 0xff));
-        MUST(cuMemsetD8(p, 7, SIZE));
-        MUST(cuMemFree(p));
+        ASSERT_SUCCESS(cuMemsetD8(p, 7, SIZE));
+        ASSERT_SUCCESS(cuMemFree(p));
     }
-    MUST(cuMemAllocAsync(&p, SIZE, NULL));
+    ASSERT_SUCCESS(cuMemAllocAsync(&p, SIZE, NULL));
     CHECK(all_bytes(p, SIZE, 0xff));
-    MUST(cuMemFreeAsync(p, NULL));
+    ASSERT_SUCCESS(cuMemFreeAsync(p, NULL));
     mapped(dev, CU_MEM_HANDLE_TYPE_NONE);
     mapped(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUmodule m = new_module(ptx);
-    MUST(cuModuleGetGlobal(&p, &n, m, "zeros"));
+    ASSERT_SUCCESS(cuModuleGetGlobal(&p, &n, m, "zeros"));
     CHECK(n == 4096 && all_bytes(p, n, 0));
-    MUST(cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuCtxDestroy(ctx));
     return tap_end();
 }

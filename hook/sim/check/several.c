@@ -41,10 +41,10 @@ static CUgraphExec batch_graph(CUfunction tick)
     CUgraph g = new_graph();
     for (size_t i = 0; i < BATCH; i++) {
         bool last = i == BATCH - 1;
-        MUST(cuGraphAddKernelNode(&n[i], g, i ? n + last : NULL, last ? BATCH - 2 : i != 0, &p));
+        ASSERT_SUCCESS(cuGraphAddKernelNode(&n[i], g, i ? n + last : NULL, last ? BATCH - 2 : i != 0, &p));
     }
     CUgraphExec e = new_instance(g);
-    MUST(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
     return e;
 }
 
@@ -53,21 +53,21 @@ static void burn(CUfunction tick, CUgraphExec graph)
     CUevent e[RING];
     size_t free_bytes, total;
     for (int i = 0; i < RING; i++)
-        MUST(cuEventCreate(&e[i], 0));
-    MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-    MUST(cuEventRecord(e[0], NULL));
+        ASSERT_SUCCESS(cuEventCreate(&e[i], 0));
+    ASSERT_SUCCESS(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    ASSERT_SUCCESS(cuEventRecord(e[0], NULL));
     for (unsigned n = 1; !input_ended(); n++) {
         if (graph)
-            MUST(cuGraphLaunch(graph, NULL));
+            ASSERT_SUCCESS(cuGraphLaunch(graph, NULL));
         for (int i = 0; i < BATCH && !graph; i++)
-            MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-        MUST(cuEventRecord(e[n % RING], NULL));
+            ASSERT_SUCCESS(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        ASSERT_SUCCESS(cuEventRecord(e[n % RING], NULL));
         if (n < RING - 1)
             continue;
         float ms;
-        MUST(cuEventSynchronize(e[(n + 2) % RING])); /* of batch n - 2 */
-        MUST(cuEventElapsedTime(&ms, e[(n + 1) % RING], e[(n + 2) % RING]));
-        MUST(cuMemGetInfo(&free_bytes, &total));
+        ASSERT_SUCCESS(cuEventSynchronize(e[(n + 2) % RING])); /* of batch n - 2 */
+        ASSERT_SUCCESS(cuEventElapsedTime(&ms, e[(n + 1) % RING], e[(n + 2) % RING]));
+        ASSERT_SUCCESS(cuMemGetInfo(&free_bytes, &total));
         printf("batch %.4f %zu\n", ms, free_bytes);
         fflush(stdout);
     }
@@ -92,8 +92,8 @@ int main(int argc, char **argv)
         fflush(stdout);
         wait_for_end();
     } else if (!strcmp(argv[1], "long")) {
-        MUST(cuMemAlloc(&p, 1 << 20));
-        MUST(cuLaunchKernel(tick, 60000, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        ASSERT_SUCCESS(cuMemAlloc(&p, 1 << 20));
+        ASSERT_SUCCESS(cuLaunchKernel(tick, 60000, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
         puts("long");
         fflush(stdout);
         wait_for_end();

@@ -74,7 +74,7 @@ static CUresult by_graph(CUdeviceptr p, CUdeviceptr own)
     CUcontext c;
     CUDA_MEMSET_NODE_PARAMS set = {.dst = p, .value = 9, .elementSize = 1, .width = 100, .height = 1};
     (void)own;
-    MUST(cuCtxGetCurrent(&c));
+    ASSERT_SUCCESS(cuCtxGetCurrent(&c));
     CUstream s = new_stream();
     CUgraph g = new_graph();
     CUresult refused = cuGraphAddMemsetNode(&n, g, NULL, 0, &set, c);
@@ -100,15 +100,15 @@ static bool readable(CUdeviceptr p, CUdeviceptr own)
     float back[N];
     unsigned n = N;
     void *args[] = {&p, &p, &own, &n};
-    MUST(cuMemcpyDtoH(back, p, sizeof back));
+    ASSERT_SUCCESS(cuMemcpyDtoH(back, p, sizeof back));
     bool ok = back[0] == 1 && back[N - 1] == 1;
-    MUST(cuMemsetD8(own, 0, sizeof back));
-    MUST(cuMemcpyDtoD(own, p, sizeof back));
-    MUST(cuMemcpyDtoH(back, own, sizeof back));
+    ASSERT_SUCCESS(cuMemsetD8(own, 0, sizeof back));
+    ASSERT_SUCCESS(cuMemcpyDtoD(own, p, sizeof back));
+    ASSERT_SUCCESS(cuMemcpyDtoH(back, own, sizeof back));
     ok &= back[0] == 1 && back[N - 1] == 1;
-    MUST(cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
-    MUST(cuCtxSynchronize());
-    MUST(cuMemcpyDtoH(back, own, sizeof back));
+    ASSERT_SUCCESS(cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemcpyDtoH(back, own, sizeof back));
     return ok && back[0] == 2 && back[N - 1] == 2;
 }
 
@@ -125,16 +125,16 @@ static int reader(int sock)
     CUdevice dev = first_device();
     if (!receive_message(sock, &what, sizeof what, &fd))
         return 1;
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     CUmodule m = new_module(kernels_ptx);
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
-    MUST(cuMemAlloc(&own, sizeof host_bytes));
+    ASSERT_SUCCESS(cuModuleGetFunction(&vadd, m, "vadd"));
+    ASSERT_SUCCESS(cuMemAlloc(&own, sizeof host_bytes));
     CUmemGenericAllocationHandle h = new_import(fd);
     close(fd);
     CUmemGenericAllocationHandle mine = new_allocation(dev, what.grain, CU_MEM_HANDLE_TYPE_NONE);
-    MUST(cuMemAddressReserve(&p, 2 * what.grain, 0, 0, 0));
-    MUST(cuMemMap(p, what.grain, 0, mine, 0));
-    MUST(cuMemMap(p + what.grain, what.grain, 0, h, 0));
+    ASSERT_SUCCESS(cuMemAddressReserve(&p, 2 * what.grain, 0, 0, 0));
+    ASSERT_SUCCESS(cuMemMap(p, what.grain, 0, mine, 0));
+    ASSERT_SUCCESS(cuMemMap(p + what.grain, what.grain, 0, h, 0));
     allow(dev, p, what.grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     allow(dev, p + what.grain, what.grain, CU_MEM_ACCESS_FLAGS_PROT_READ);
     if (!readable(p + what.grain, own))
@@ -159,7 +159,7 @@ static bool untouched(CUdeviceptr p)
 {
     unsigned *b = malloc(grain);
     bool same = true;
-    MUST(cuMemcpyDtoH(b, p, grain));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, grain));
     for (size_t i = 0; i < grain / 4; i++)
         same &= b[i] == 0x3f800000;
     free(b);
@@ -173,7 +173,7 @@ static void writes(CUdeviceptr p, CUmemGenericAllocationHandle h, struct peer ot
         size_t grain;
         int way;
     } what = {grain, way};
-    MUST(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    ASSERT_SUCCESS(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     CHECK(send_message(other.sock, &what, sizeof what, fd));
     close(fd);
     int status = peer_wait(other);
@@ -187,12 +187,12 @@ static void rights(CUdevice dev, CUdeviceptr p)
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
     unsigned long long flags = 99;
     allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    GIVES(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p));
     CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
     CHECK(untouched(p));
     allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    GIVES(CUDA_SUCCESS, cuMemsetD32(p, 0x3f800000, grain / 4)); /* allowed again */
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD32(p, 0x3f800000, grain / 4)); /* allowed again */
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
 int main(int argc, char **argv)
@@ -205,21 +205,21 @@ int main(int argc, char **argv)
         peers[i] = peer_start(argv[0], "read");
     CUdevice dev = first_device();
     CUmemAllocationProp prop = memory_of(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    MUST(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
     if (!vmm)
         return 77;
     CUcontext ctx = new_context(dev);
-    MUST(cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    ASSERT_SUCCESS(cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     CUmemGenericAllocationHandle h = new_allocation(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUdeviceptr p = new_mapping(dev, h, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    MUST(cuMemsetD32(p, 0x3f800000, grain / 4)); /* 1 */
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemsetD32(p, 0x3f800000, grain / 4)); /* 1 */
+    ASSERT_SUCCESS(cuCtxSynchronize());
     PART(rights(dev, p));
     for (int i = 0; i < WAYS; i++)
         PART(writes(p, h, peers[i], i));
-    MUST(cuMemUnmap(p, grain));
-    MUST(cuMemRelease(h));
-    MUST(cuMemAddressFree(p, grain));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuMemUnmap(p, grain));
+    ASSERT_SUCCESS(cuMemRelease(h));
+    ASSERT_SUCCESS(cuMemAddressFree(p, grain));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -14,27 +14,27 @@ static bool sim;
 
 static void run(CUstream s)
 {
-    MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    ASSERT_SUCCESS(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
 }
 
 static size_t nodes_of(CUgraph g)
 {
     size_t n = 0;
-    MUST(cuGraphGetNodes(g, NULL, &n));
+    ASSERT_SUCCESS(cuGraphGetNodes(g, NULL, &n));
     return n;
 }
 
 static size_t edges_of(CUgraph g)
 {
     size_t n = 0;
-    MUST(cuGraphGetEdges(g, NULL, NULL, &n));
+    ASSERT_SUCCESS(cuGraphGetEdges(g, NULL, NULL, &n));
     return n;
 }
 
 static CUstreamCaptureStatus status(CUstream s)
 {
     CUstreamCaptureStatus is = 99;
-    MUST(cuStreamIsCapturing(s, &is));
+    ASSERT_SUCCESS(cuStreamIsCapturing(s, &is));
     return is;
 }
 
@@ -43,12 +43,12 @@ static CUstreamCaptureStatus status(CUstream s)
 static void spoilt(CUstream s)
 {
     CUgraph g = (CUgraph)(uintptr_t)1;
-    USUALLY(status(s) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-    if (!USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s, &g)))
+    SIM_CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    if (!SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s, &g)))
         return;
     CHECK(g == NULL);
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE);
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
 }
 
 static int calls;
@@ -73,38 +73,38 @@ static void everything(void)
     CUstream s = new_stream();
     int n = N;
     bool right = true;
-    MUST(cuMemHostAlloc((void **)&in, N * 4, 0));
-    MUST(cuMemHostAlloc((void **)&out, N * 4, 0));
+    ASSERT_SUCCESS(cuMemHostAlloc((void **)&in, N * 4, 0));
+    ASSERT_SUCCESS(cuMemHostAlloc((void **)&out, N * 4, 0));
     CUdeviceptr a = new_memory(N * 4), b = new_memory(N * 4), c = new_memory(N * 4);
     void *args[] = {&a, &b, &c, &n};
     CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = N,
                              .blockDimY = 1, .blockDimZ = 1, .hStream = s};
-    GIVES(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(a, in, N * 4, s));
-    GIVES(CUDA_SUCCESS, cuMemsetD32Async(b, 0x3f800000, N, s));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoDAsync(b, c, N * 4, s));
-    GIVES(CUDA_SUCCESS, cuLaunchKernelEx(&config, vadd, args, NULL));
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(out, c, N * 4, s));
-    GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyHtoDAsync(a, in, N * 4, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD32Async(b, 0x3f800000, N, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(vadd, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoDAsync(b, c, N * 4, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernelEx(&config, vadd, args, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoHAsync(out, c, N * 4, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     CHECK(g != NULL && calls == 0);
     CHECK(nodes_of(g) == 7);
     CHECK(edges_of(g) == 6);
-    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
     for (int i = 0; i < N; i++)
         in[i] = (float)i;
     memset(out, 0, N * 4);
-    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, s));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphLaunch(e, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
     for (int i = 0; i < N; i++)
         right &= out[i] == (float)(2 * i + 1);
     CHECK(right);
     CHECK(calls == 1);
     DESTROY(e, g, s, a, b, c);
-    MUST(cuMemFreeHost(in));
-    MUST(cuMemFreeHost(out));
+    ASSERT_SUCCESS(cuMemFreeHost(in));
+    ASSERT_SUCCESS(cuMemFreeHost(out));
 }
 
 /* The attributes of a captured kernel become attributes of its node. */
@@ -117,21 +117,21 @@ static void attributes(void)
     size_t one = 1;
     CUkernelNodeAttrValue v;
     CUlaunchAttribute a = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
-    MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
-    MUST(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, greatest));
+    ASSERT_SUCCESS(cuCtxGetStreamPriorityRange(&least, &greatest));
+    ASSERT_SUCCESS(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, greatest));
     CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, s, &a, 0};
     for (unsigned with = 0; with < 2; with++) {
         config.numAttrs = with;
         a.value.priority = least - 1;
-        MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        MUST(cuLaunchKernelEx(&config, tick, NULL, NULL));
-        MUST(cuStreamEndCapture(s, &g));
-        MUST(cuGraphGetNodes(g, &n, &one));
-        GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
-        USUALLY(v.priority == (with ? least - 1 : greatest));
-        MUST(cuGraphDestroy(g));
+        ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        ASSERT_SUCCESS(cuLaunchKernelEx(&config, tick, NULL, NULL));
+        ASSERT_SUCCESS(cuStreamEndCapture(s, &g));
+        ASSERT_SUCCESS(cuGraphGetNodes(g, &n, &one));
+        CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
+        SIM_CHECK(v.priority == (with ? least - 1 : greatest));
+        ASSERT_SUCCESS(cuGraphDestroy(g));
     }
-    MUST(cuStreamDestroy(s));
+    ASSERT_SUCCESS(cuStreamDestroy(s));
 }
 
 static void beginnings(void)
@@ -140,31 +140,32 @@ static void beginnings(void)
     CUstream s = new_stream(), other = new_stream();
     CUevent e = new_event(CU_EVENT_DISABLE_TIMING);
     CUresult r;
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBeginCapture(s, (CUstreamCaptureMode)77));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                     cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamBeginCapture(s, (CUstreamCaptureMode)77));
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE);
-    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(s, &g));
-    GIVES(CUDA_SUCCESS, cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(s, &g));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
     run(CU_STREAM_PER_THREAD);
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(CU_STREAM_PER_THREAD, &g));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(CU_STREAM_PER_THREAD, &g));
     CHECK(nodes_of(g) == 1);
-    MUST(cuGraphDestroy(g));
-    GIVES(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g)); /* an empty graph */
+    ASSERT_SUCCESS(cuGraphDestroy(g));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g)); /* an empty graph */
     CHECK(nodes_of(g) == 0);
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     r = cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL);
-    USUALLY(r == CUDA_ERROR_ILLEGAL_STATE);
-    MUST(cuEventRecord(e, s));
-    MUST(cuStreamWaitEvent(other, e, 0));
+    SIM_CHECK(r == CUDA_ERROR_ILLEGAL_STATE);
+    ASSERT_SUCCESS(cuEventRecord(e, s));
+    ASSERT_SUCCESS(cuStreamWaitEvent(other, e, 0));
     CHECK(status(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(other, &g));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(other, &g));
     cuStreamEndCapture(s, &g);
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE && status(other) == CU_STREAM_CAPTURE_STATUS_NONE);
     if (g)
-        MUST(cuGraphDestroy(g));
+        ASSERT_SUCCESS(cuGraphDestroy(g));
     DESTROY(e, s, other);
 }
 
@@ -180,37 +181,37 @@ static void fork_and_join(void)
     const CUgraphNode *deps = NULL;
     size_t n = 0;
     CUgraph partial = NULL;
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     run(s);
-    GIVES(CUDA_SUCCESS, cuEventRecord(fork, s));
-    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(t, fork, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(fork, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWaitEvent(t, fork, 0));
     run(s);
     run(t);
-    GIVES(CUDA_SUCCESS, cuStreamGetCaptureInfo(s, &is, &id, &partial, &deps, &n));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamGetCaptureInfo(s, &is, &id, &partial, &deps, &n));
     CHECK(is == CU_STREAM_CAPTURE_STATUS_ACTIVE && n == 1 && nodes_of(partial) == 3);
-    GIVES(CUDA_SUCCESS, cuStreamGetCaptureInfo(t, &is, &other_id, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamGetCaptureInfo(t, &is, &other_id, NULL, NULL, NULL));
     CHECK(id == other_id);
-    GIVES(CUDA_SUCCESS, cuEventRecord(join, t));
-    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(s, join, 0));
-    GIVES(CUDA_SUCCESS, cuStreamGetCaptureInfo(s, &is, &id, NULL, &deps, &n));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(join, t));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWaitEvent(s, join, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamGetCaptureInfo(s, &is, &id, NULL, &deps, &n));
     CHECK(n == 2);
     run(s);
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
-    USUALLY(g == partial);
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    SIM_CHECK(g == partial);
     CHECK(nodes_of(g) == 4 && edges_of(g) == 4);
     n = 4;
-    GIVES(CUDA_SUCCESS, cuGraphGetRootNodes(g, roots, &n));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphGetRootNodes(g, roots, &n));
     CHECK(n == 1);
     CHECK(status(t) == CU_STREAM_CAPTURE_STATUS_NONE);
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    MUST(cuEventRecord(fork, s));
-    MUST(cuStreamWaitEvent(t, fork, 0));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuEventRecord(fork, s));
+    ASSERT_SUCCESS(cuStreamWaitEvent(t, fork, 0));
     run(t);
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(s, &g));
-    USUALLY(g == NULL && status(t) == CU_STREAM_CAPTURE_STATUS_NONE);
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(s, &g));
+    SIM_CHECK(g == NULL && status(t) == CU_STREAM_CAPTURE_STATUS_NONE);
     run(t);
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(t));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(t));
     DESTROY(fork, join, s, t);
 }
 
@@ -219,33 +220,33 @@ static void crossing(void)
     CUgraph g = NULL;
     CUstream s = new_stream(), t = new_stream();
     CUevent e = new_event(CU_EVENT_DISABLE_TIMING), f = new_event(CU_EVENT_DISABLE_TIMING);
-    MUST(cuEventRecord(e, t));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuEventRecord(e, t));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     run(s);
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(s, e, 0));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(s, e, 0));
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuStreamBeginCapture(t, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuStreamBeginCapture(t, CU_STREAM_CAPTURE_MODE_RELAXED));
     run(s);
     run(t);
-    MUST(cuEventRecord(e, s));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_MERGE, cuStreamWaitEvent(t, e, 0));
+    ASSERT_SUCCESS(cuEventRecord(e, s));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_MERGE, cuStreamWaitEvent(t, e, 0));
     cuStreamEndCapture(s, &g);
     if (g)
-        MUST(cuGraphDestroy(g));
+        ASSERT_SUCCESS(cuGraphDestroy(g));
     g = NULL;
     cuStreamEndCapture(t, &g);
     if (g)
-        MUST(cuGraphDestroy(g));
+        ASSERT_SUCCESS(cuGraphDestroy(g));
     /* with the flag it is a node, in either direction */
-    MUST(cuEventRecord(f, t));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(s, f, CU_EVENT_WAIT_EXTERNAL));
-    GIVES(CUDA_SUCCESS, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    ASSERT_SUCCESS(cuEventRecord(f, t));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWaitEvent(s, f, CU_EVENT_WAIT_EXTERNAL));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     CHECK(nodes_of(g) == 2 && edges_of(g) == 1);
-    MUST(cuGraphDestroy(g));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
     DESTROY(e, f, s, t);
 }
 
@@ -254,29 +255,29 @@ static void waiting(void)
 {
     CUstream s = new_stream();
     CUevent e = new_event(CU_EVENT_DISABLE_TIMING);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(s));
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuLaunchHostFunc(s, count, NULL));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(s));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuLaunchHostFunc(s, count, NULL));
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(s));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(s));
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamAddCallback(s, callback, NULL, 0));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamAddCallback(s, callback, NULL, 0));
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuEventRecord(e, s));
-    GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(e));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuEventRecord(e, s));
+    CHECK_RESULT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(e));
     cuStreamEndCapture(s, &(CUgraph){NULL});
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuEventRecord(e, s));
-    GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(e));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuEventRecord(e, s));
+    CHECK_RESULT(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(e));
     cuStreamEndCapture(s, &(CUgraph){NULL});
-    MUST(cuEventRecord(e, s));
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(e)); /* recorded outside a capture, it is an ordinary event again */
+    ASSERT_SUCCESS(cuEventRecord(e, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(e)); /* recorded outside a capture, it is an ordinary event again */
     DESTROY(e, s);
 }
 
@@ -288,26 +289,26 @@ static void legacy(void)
     int v = 0;
     CUgraph g = NULL;
     CUdeviceptr p = new_memory(4);
-    MUST(cuStreamCreate(&s, CU_STREAM_DEFAULT));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ASSERT_SUCCESS(cuStreamCreate(&s, CU_STREAM_DEFAULT));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
     run(s);
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &is));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &is));
     CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE); /* the query does not end the capture */
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
-    MUST(cuGraphDestroy(g));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&v, p, 4));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&v, p, 4));
     spoilt(s);
-    MUST(cuStreamDestroy(s));
+    ASSERT_SUCCESS(cuStreamDestroy(s));
     s = new_stream();
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_SUCCESS, cuStreamIsCapturing(NULL, &is));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamIsCapturing(NULL, &is));
     CHECK(is == CU_STREAM_CAPTURE_STATUS_NONE);
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     DESTROY(g, s, p);
 }
 
@@ -321,32 +322,33 @@ static void unsafe(void)
     cuuint64_t bytes;
     CUstreamCaptureMode mode;
     for (int m = CU_STREAM_CAPTURE_MODE_GLOBAL; m <= CU_STREAM_CAPTURE_MODE_THREAD_LOCAL; m++) {
-        MUST(cuStreamBeginCapture(s, (CUstreamCaptureMode)m));
-        GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&p, 4));
+        ASSERT_SUCCESS(cuStreamBeginCapture(s, (CUstreamCaptureMode)m));
+        CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&p, 4));
         spoilt(s);
     }
-    MUST(cuDeviceGetDefaultMemPool(&pool, 0));
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    USUALLY_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+    ASSERT_SUCCESS(cuDeviceGetDefaultMemPool(&pool, 0));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                     cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
     spoilt(s);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
-    GIVES(CUDA_SUCCESS, cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 4));
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, 4));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     DESTROY(g, p);
     mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    GIVES(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK_RESULT(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
     CHECK(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 4));
-    GIVES(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, 4));
+    CHECK_RESULT(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
     CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     DESTROY(g, p);
     mode = (CUstreamCaptureMode)9;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(NULL));
-    MUST(cuStreamDestroy(s));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(NULL));
+    ASSERT_SUCCESS(cuStreamDestroy(s));
 }
 
 struct other {
@@ -359,7 +361,7 @@ struct other {
 static void *from_another(void *arg)
 {
     struct other *o = arg;
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     o->alloc = cuMemAlloc(&o->p, 4);
     o->end = cuStreamEndCapture(o->s, &o->g);
     return NULL;
@@ -380,18 +382,18 @@ static void threads(void)
         struct other o = {.s = new_stream()};
         pthread_t t;
         CUgraph g = NULL;
-        MUST(cuStreamBeginCapture(o.s, want[i].mode));
+        ASSERT_SUCCESS(cuStreamBeginCapture(o.s, want[i].mode));
         pthread_create(&t, NULL, from_another, &o);
         pthread_join(t, NULL);
-        USUALLY(o.alloc == want[i].alloc);
-        USUALLY(o.end == want[i].end);
+        SIM_CHECK(o.alloc == want[i].alloc);
+        SIM_CHECK(o.end == want[i].end);
         if (o.end != CUDA_SUCCESS)
             cuStreamEndCapture(o.s, &g);
         if (o.g || g)
-            MUST(cuGraphDestroy(o.g ? o.g : g));
+            ASSERT_SUCCESS(cuGraphDestroy(o.g ? o.g : g));
         if (o.p)
-            MUST(cuMemFree(o.p));
-        MUST(cuStreamDestroy(o.s));
+            ASSERT_SUCCESS(cuMemFree(o.p));
+        ASSERT_SUCCESS(cuStreamDestroy(o.s));
     }
 }
 
@@ -405,24 +407,25 @@ static void by_hand(void)
     cuuint64_t id;
     const CUgraphNode *deps;
     size_t n = 0;
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     run(s);
-    MUST(cuStreamGetCaptureInfo(s, &is, &id, &g, &deps, &n));
-    GIVES(CUDA_SUCCESS, cuGraphAddEmptyNode(&extra, g, deps, n));
-    GIVES(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(s, &extra, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_SUCCESS(cuStreamGetCaptureInfo(s, &is, &id, &g, &deps, &n));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphAddEmptyNode(&extra, g, deps, n));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(s, &extra, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
     run(s);
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
     CHECK(got == g && nodes_of(g) == 3 && edges_of(g) == 2);
     n = 0;
-    GIVES(CUDA_SUCCESS, cuGraphNodeGetDependentNodes(extra, NULL, &n));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeGetDependentNodes(extra, NULL, &n));
     CHECK(n == 1);
-    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamUpdateCaptureDependencies(s, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
-    MUST(cuGraphDestroy(g));
-    MUST(cuGraphCreate(&g, 0));
-    MUST(cuGraphAddEmptyNode(&first, g, NULL, 0));
-    GIVES(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(s, g, &first, NULL, 1, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_ILLEGAL_STATE,
+                     cuStreamUpdateCaptureDependencies(s, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuGraphCreate(&g, 0));
+    ASSERT_SUCCESS(cuGraphAddEmptyNode(&first, g, NULL, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(s, g, &first, NULL, 1, CU_STREAM_CAPTURE_MODE_GLOBAL));
     run(s);
-    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
     CHECK(got == g && nodes_of(g) == 2 && edges_of(g) == 1);
     DESTROY(g, s);
 }
@@ -431,10 +434,10 @@ int main(void)
 {
     CUdevice dev = first_device();
     sim = simulated(dev);
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     CUmodule m = new_module(kernels_ptx);
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&vadd, m, "vadd"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&tick, m, "tick"));
     PART(everything());
     PART(attributes());
     PART(beginnings());
@@ -445,6 +448,6 @@ int main(void)
     PART(unsafe());
     PART(threads());
     PART(by_hand());
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -7,21 +7,21 @@ static void before_init(void)
 {
     int n;
     CUcontext ctx;
-    GIVES(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&n));
-    GIVES(CUDA_ERROR_NOT_INITIALIZED, cuCtxGetCurrent(&ctx));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(1));
-    GIVES(CUDA_SUCCESS, cuInit(0));
-    GIVES(CUDA_SUCCESS, cuInit(0));
+    CHECK_RESULT(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&n));
+    CHECK_RESULT(CUDA_ERROR_NOT_INITIALIZED, cuCtxGetCurrent(&ctx));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuInit(1));
+    CHECK_RESULT(CUDA_SUCCESS, cuInit(0));
+    CHECK_RESULT(CUDA_SUCCESS, cuInit(0));
 }
 
 static void errors(void)
 {
     const char *s = NULL;
-    GIVES(CUDA_SUCCESS, cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &s));
+    CHECK_RESULT(CUDA_SUCCESS, cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &s));
     CHECK(s && !strcmp(s, "CUDA_ERROR_OUT_OF_MEMORY"));
-    GIVES(CUDA_SUCCESS, cuGetErrorString(CUDA_ERROR_ILLEGAL_ADDRESS, &s));
+    CHECK_RESULT(CUDA_SUCCESS, cuGetErrorString(CUDA_ERROR_ILLEGAL_ADDRESS, &s));
     CHECK(s && *s);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGetErrorName((CUresult)123456, &s));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGetErrorName((CUresult)123456, &s));
     CHECK(s == NULL);
 }
 
@@ -32,31 +32,31 @@ static void devices(CUdevice dev)
     size_t total = 0;
     CUuuid uuid;
     CUdevice other;
-    GIVES(CUDA_SUCCESS, cuDriverGetVersion(&version));
+    CHECK_RESULT(CUDA_SUCCESS, cuDriverGetVersion(&version));
     CHECK(version >= 12000);
-    GIVES(CUDA_SUCCESS, cuDeviceGetCount(&n));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetCount(&n));
     CHECK(n >= 1);
-    GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&other, n));
-    GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&other, -1));
-    GIVES(CUDA_SUCCESS, cuDeviceGetName(name, sizeof name, dev));
-    GIVES(CUDA_SUCCESS, cuDeviceGetName(cut, sizeof cut, dev));
+    CHECK_RESULT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&other, n));
+    CHECK_RESULT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&other, -1));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetName(name, sizeof name, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetName(cut, sizeof cut, dev));
     CHECK(strlen(cut) < sizeof cut);
-    GIVES(CUDA_SUCCESS, cuDeviceTotalMem(&total, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceTotalMem(&total, dev));
     CHECK(total > 0);
-    GIVES(CUDA_SUCCESS, cuDeviceGetUuid(&uuid, dev));
-    GIVES(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetUuid(&uuid, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
     CHECK(v >= 1);
-    GIVES(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_WARP_SIZE, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_WARP_SIZE, dev));
     CHECK(v == 32);
-    GIVES(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, dev));
     CHECK(v == 1);
-    GIVES(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, dev));
-    GIVES(CUDA_SUCCESS, cuDeviceComputeCapability(&major, &minor, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceComputeCapability(&major, &minor, dev));
     CHECK(v == major && minor >= 0);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceGetAttribute(NULL, CU_DEVICE_ATTRIBUTE_WARP_SIZE, dev));
-    GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 99));
-    GIVES(CUDA_SUCCESS, cuDeviceGetPCIBusId(bus, sizeof bus, dev));
-    GIVES(CUDA_SUCCESS, cuDeviceGetByPCIBusId(&other, bus));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuDeviceGetAttribute(NULL, CU_DEVICE_ATTRIBUTE_WARP_SIZE, dev));
+    CHECK_RESULT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetAttribute(&v, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 99));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetPCIBusId(bus, sizeof bus, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDeviceGetByPCIBusId(&other, bus));
     CHECK(other == dev);
 }
 
@@ -65,13 +65,13 @@ static void no_context(void)
     CUcontext ctx = (CUcontext)1;
     CUdeviceptr p;
     CUdevice d;
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&ctx));
     CHECK(ctx == NULL);
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxGetDevice(&d));
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&p, 16));
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent(&ctx));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuCtxDestroy(NULL));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuCtxGetDevice(&d));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&p, 16));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent(&ctx));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuCtxDestroy(NULL));
 }
 
 static void created(CUdevice dev)
@@ -80,42 +80,42 @@ static void created(CUdevice dev)
     CUdevice d = -1;
     unsigned flags = 99, version = 0;
     int least = -1, greatest = 1;
-    GIVES(CUDA_ERROR_INVALID_DEVICE, cuCtxCreate(&a, 0, 99));
-    GIVES(CUDA_SUCCESS, cuCtxCreate(&a, CU_CTX_SCHED_BLOCKING_SYNC, dev));
-    GIVES(CUDA_SUCCESS, cuCtxCreate(&b, 0, dev));
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&c));
+    CHECK_RESULT(CUDA_ERROR_INVALID_DEVICE, cuCtxCreate(&a, 0, 99));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxCreate(&a, CU_CTX_SCHED_BLOCKING_SYNC, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxCreate(&b, 0, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&c));
     CHECK(c == b);
-    GIVES(CUDA_SUCCESS, cuCtxPopCurrent(&c));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxPopCurrent(&c));
     CHECK(c == b);
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&c));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&c));
     CHECK(c == a);
-    GIVES(CUDA_SUCCESS, cuCtxGetFlags(&flags));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetFlags(&flags));
     CHECK((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
-    GIVES(CUDA_SUCCESS, cuCtxGetDevice(&d));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetDevice(&d));
     CHECK(d == dev);
-    GIVES(CUDA_SUCCESS, cuCtxGetApiVersion(a, &version));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetApiVersion(a, &version));
     CHECK(version >= 3010);
-    GIVES(CUDA_SUCCESS, cuCtxGetStreamPriorityRange(&least, &greatest));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetStreamPriorityRange(&least, &greatest));
     CHECK(least == 0 && greatest <= 0);
-    GIVES(CUDA_SUCCESS, cuCtxPushCurrent(b));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(b));
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&c));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxPushCurrent(b));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(b));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&c));
     CHECK(c == a);
-    GIVES(CUDA_SUCCESS, cuCtxSetCurrent(NULL));
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&c));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSetCurrent(NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&c));
     CHECK(c == NULL);
-    GIVES(CUDA_SUCCESS, cuCtxSetCurrent(a));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSetCurrent(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(a));
 }
 
 static void *other_thread(void *arg)
 {
     CUcontext c = (CUcontext)1, *mine = arg;
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&c));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&c));
     CHECK(c == NULL);
-    GIVES(CUDA_SUCCESS, cuCtxSetCurrent(*mine));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSetCurrent(*mine));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     return NULL;
 }
 
@@ -126,28 +126,28 @@ static void primary(CUdevice dev)
     pthread_t t;
     unsigned flags;
     int active = -1;
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxGetState(dev, &flags, &active));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxGetState(dev, &flags, &active));
     CHECK(active == 0);
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&a, dev));
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&b, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&a, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&b, dev));
     CHECK(a == b);
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxGetState(dev, &flags, &active));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxGetState(dev, &flags, &active));
     CHECK(active == 1);
-    GIVES(CUDA_SUCCESS, cuCtxSetCurrent(a));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 1 << 20));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSetCurrent(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, 1 << 20));
     pthread_create(&t, NULL, other_thread, &a);
     pthread_join(t, NULL);
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxReset(dev));
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxGetState(dev, &flags, &active));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxReset(dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxGetState(dev, &flags, &active));
     CHECK(active == 0);
     CHECK(cuCtxSynchronize() != CUDA_SUCCESS);
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&a, dev));
-    GIVES(CUDA_SUCCESS, cuCtxSetCurrent(a));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 1 << 20));
-    GIVES(CUDA_SUCCESS, cuMemFree(p));
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxRetain(&a, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSetCurrent(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, 1 << 20));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(p));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
 }
 
 int main(void)

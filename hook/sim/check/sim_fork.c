@@ -46,12 +46,12 @@ int main(void)
     CUdevice dev = first_device();
     CUcontext ctx = new_context(dev);
     CUdeviceptr p = new_memory(4);
-    MUST(cuMemsetD32(p, 1234, 1));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemsetD32(p, 1234, 1));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     if (simulated(dev)) /* a real driver may crash the child */
         CHECK(in_child(inherited) == 0);
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(&v, p, 4));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoH(&v, p, 4));
     CHECK(v == 1234);
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -32,13 +32,13 @@ static CUgraphExec by_hand(float k, CUdeviceptr x, CUdeviceptr y)
     p.kernelParams = args;
     CUgraph g = new_graph();
     for (int i = 0; i < 3; i++) {
-        MUST(cuGraphAddKernelNode(&n, g, last ? &last : NULL, last != NULL, &p));
+        ASSERT_SUCCESS(cuGraphAddKernelNode(&n, g, last ? &last : NULL, last != NULL, &p));
         last = n;
     }
-    MUST(cuUserObjectCreate(&o, &ends, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-    MUST(cuGraphRetainUserObject(g, o, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    ASSERT_SUCCESS(cuUserObjectCreate(&o, &ends, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    ASSERT_SUCCESS(cuGraphRetainUserObject(g, o, 1, CU_GRAPH_USER_OBJECT_MOVE));
     CUgraphExec e = new_instance(g);
-    MUST(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
     return e;
 }
 
@@ -50,17 +50,17 @@ static CUgraphExec by_capture(float k, CUdeviceptr x, CUdeviceptr y, CUstream s,
     int len = N;
     void *args[] = {&k, &x, &y, &len};
     CUevent fork = new_event(CU_EVENT_DISABLE_TIMING), join = new_event(CU_EVENT_DISABLE_TIMING);
-    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    MUST(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
-    MUST(cuEventRecord(fork, s));
-    MUST(cuStreamWaitEvent(t, fork, 0));
-    MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, t, NULL, NULL));
-    MUST(cuLaunchHostFunc(t, count, &calls));
-    MUST(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
-    MUST(cuEventRecord(join, t));
-    MUST(cuStreamWaitEvent(s, join, 0));
-    MUST(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
-    MUST(cuStreamEndCapture(s, &g));
+    ASSERT_SUCCESS(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    ASSERT_SUCCESS(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
+    ASSERT_SUCCESS(cuEventRecord(fork, s));
+    ASSERT_SUCCESS(cuStreamWaitEvent(t, fork, 0));
+    ASSERT_SUCCESS(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, t, NULL, NULL));
+    ASSERT_SUCCESS(cuLaunchHostFunc(t, count, &calls));
+    ASSERT_SUCCESS(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
+    ASSERT_SUCCESS(cuEventRecord(join, t));
+    ASSERT_SUCCESS(cuStreamWaitEvent(s, join, 0));
+    ASSERT_SUCCESS(cuLaunchKernel(saxpy, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
+    ASSERT_SUCCESS(cuStreamEndCapture(s, &g));
     CUgraphExec e = new_instance(g);
     DESTROY(g, fork, join);
     return e;
@@ -70,23 +70,23 @@ static void *work(void *arg)
 {
     (void)arg;
     float got[N];
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     CUstream s = new_stream(), t = new_stream();
     CUdeviceptr x = new_memory(sizeof got), y = new_memory(sizeof got);
     for (int round = 1; round <= ROUNDS; round++) {
         float sum = 0;
-        MUST(cuMemsetD32Async(x, 0x3f800000, N, s)); /* 1.0f */
-        MUST(cuMemsetD32Async(y, 0, N, s));
+        ASSERT_SUCCESS(cuMemsetD32Async(x, 0x3f800000, N, s)); /* 1.0f */
+        ASSERT_SUCCESS(cuMemsetD32Async(y, 0, N, s));
         CUgraphExec a = by_hand((float)round, x, y), b = by_capture(1, x, y, s, t);
         for (int i = 0; i < 3; i++) {
-            MUST(cuGraphLaunch(a, s));
-            MUST(cuGraphLaunch(b, s));
+            ASSERT_SUCCESS(cuGraphLaunch(a, s));
+            ASSERT_SUCCESS(cuGraphLaunch(b, s));
             sum += 3.0f * (float)round + 3;
         }
-        MUST(cuGraphExecDestroy(a)); /* with all of the work in flight */
-        MUST(cuGraphExecDestroy(b));
-        MUST(cuMemcpyDtoHAsync(got, y, sizeof got, s));
-        MUST(cuStreamSynchronize(s));
+        ASSERT_SUCCESS(cuGraphExecDestroy(a)); /* with all of the work in flight */
+        ASSERT_SUCCESS(cuGraphExecDestroy(b));
+        ASSERT_SUCCESS(cuMemcpyDtoHAsync(got, y, sizeof got, s));
+        ASSERT_SUCCESS(cuStreamSynchronize(s));
         for (int i = 0; i < N; i++)
             if (got[i] != sum)
                 atomic_fetch_add(&wrong, 1);
@@ -118,16 +118,16 @@ static void *abuse(void *arg)
     struct shared *sh = arg;
     CUgraphExec own;
     CUgraphExecUpdateResultInfo info;
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     CUstream s = new_stream();
     for (int i = 0; i < 40; i++) {
-        MUST(cuGraphLaunch(sh->exec, s));
-        MUST(cuGraphNodeSetEnabled(sh->exec, sh->node, 1));
-        MUST(cuGraphExecUpdate(sh->exec, sh->graph, &info));
-        MUST(cuGraphInstantiate(&own, sh->graph, 0));
-        MUST(cuGraphExecDestroy(own));
+        ASSERT_SUCCESS(cuGraphLaunch(sh->exec, s));
+        ASSERT_SUCCESS(cuGraphNodeSetEnabled(sh->exec, sh->node, 1));
+        ASSERT_SUCCESS(cuGraphExecUpdate(sh->exec, sh->graph, &info));
+        ASSERT_SUCCESS(cuGraphInstantiate(&own, sh->graph, 0));
+        ASSERT_SUCCESS(cuGraphExecDestroy(own));
     }
-    MUST(cuStreamDestroy(s));
+    ASSERT_SUCCESS(cuStreamDestroy(s));
     return NULL;
 }
 
@@ -137,23 +137,23 @@ static void sharing(void)
     float k = 1, got[N];
     int len = N;
     bool right = true;
-    MUST(cuMemAlloc(&sh.x, sizeof got));
-    MUST(cuMemAlloc(&sh.y, sizeof got));
-    MUST(cuMemsetD32(sh.x, 0x3f800000, N));
-    MUST(cuMemsetD32(sh.y, 0, N));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemAlloc(&sh.x, sizeof got));
+    ASSERT_SUCCESS(cuMemAlloc(&sh.y, sizeof got));
+    ASSERT_SUCCESS(cuMemsetD32(sh.x, 0x3f800000, N));
+    ASSERT_SUCCESS(cuMemsetD32(sh.y, 0, N));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     void *args[] = {&k, &sh.x, &sh.y, &len};
     CUDA_KERNEL_NODE_PARAMS p = {.func = saxpy, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1};
     p.blockDimX = N;
     p.blockDimY = p.blockDimZ = 1;
     p.kernelParams = args;
-    MUST(cuGraphCreate(&sh.graph, 0));
-    MUST(cuGraphAddKernelNode(&sh.node, sh.graph, NULL, 0, &p));
-    MUST(cuGraphInstantiate(&sh.exec, sh.graph, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&sh.graph, 0));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&sh.node, sh.graph, NULL, 0, &p));
+    ASSERT_SUCCESS(cuGraphInstantiate(&sh.exec, sh.graph, 0));
     all(abuse, &sh);
-    MUST(cuGraphExecDestroy(sh.exec));
-    MUST(cuCtxSynchronize());
-    MUST(cuMemcpyDtoH(got, sh.y, sizeof got));
+    ASSERT_SUCCESS(cuGraphExecDestroy(sh.exec));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemcpyDtoH(got, sh.y, sizeof got));
     for (int i = 0; i < N; i++)
         right &= got[i] == THREADS * 40;
     CHECK(right);
@@ -163,19 +163,19 @@ static void sharing(void)
 int main(void)
 {
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     CUmodule m = new_module(kernels_ptx);
-    MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&saxpy, m, "saxpy"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&tick, m, "tick"));
     all(work, NULL);
     CHECK(wrong == 0);
     CHECK(calls == THREADS * ROUNDS * 3);
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     for (double until = seconds() + 20; ends != THREADS * ROUNDS && seconds() < until;)
-        MUST(cuCtxSynchronize());
+        ASSERT_SUCCESS(cuCtxSynchronize());
     CHECK(ends == THREADS * ROUNDS);
     if (simulated(dev))
         PART(sharing());
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -28,15 +28,15 @@ static CUDA_MEMCPY3D copy(CUdeviceptr from, CUdeviceptr to, size_t n)
 static int word(int i)
 {
     int v = 0;
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuMemcpyDtoH(&v, words + 4 * (unsigned)i, 4));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&v, words + 4 * (unsigned)i, 4));
     return v;
 }
 
 static void zero(void)
 {
-    MUST(cuMemsetD32(words, 0, 64));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemsetD32(words, 0, 64));
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 static atomic_int called[4];
@@ -54,37 +54,38 @@ static void set_params(void)
     CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q;
     CUDA_MEMCPY3D c = copy(words, words + 4, 4), d;
     CUDA_HOST_NODE_PARAMS h = {count, &called[0]}, i;
-    MUST(cuGraphAddMemsetNode(&set, g, NULL, 0, &p, ctx));
-    MUST(cuGraphAddMemcpyNode(&cpy, g, &set, 1, &c, ctx));
-    MUST(cuGraphAddHostNode(&call, g, &cpy, 1, &h));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&set, g, NULL, 0, &p, ctx));
+    ASSERT_SUCCESS(cuGraphAddMemcpyNode(&cpy, g, &set, 1, &c, ctx));
+    ASSERT_SUCCESS(cuGraphAddHostNode(&call, g, &cpy, 1, &h));
     CUgraphExec e = new_instance(g);
     p.value = 2;
-    GIVES(CUDA_SUCCESS, cuGraphMemsetNodeSetParams(set, &p));
-    GIVES(CUDA_SUCCESS, cuGraphMemsetNodeGetParams(set, &q));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphMemsetNodeSetParams(set, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphMemsetNodeGetParams(set, &q));
     CHECK(q.value == 2 && q.dst == words && q.width == 1 && q.elementSize == 4);
     c.dstDevice = words + 8;
-    GIVES(CUDA_SUCCESS, cuGraphMemcpyNodeSetParams(cpy, &c));
-    GIVES(CUDA_SUCCESS, cuGraphMemcpyNodeGetParams(cpy, &d));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphMemcpyNodeSetParams(cpy, &c));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphMemcpyNodeGetParams(cpy, &d));
     CHECK(d.dstDevice == words + 8 && d.WidthInBytes == 4);
     h.userData = &called[1];
-    GIVES(CUDA_SUCCESS, cuGraphHostNodeSetParams(call, &h));
-    GIVES(CUDA_SUCCESS, cuGraphHostNodeGetParams(call, &i));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphHostNodeSetParams(call, &h));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphHostNodeGetParams(call, &i));
     CHECK(i.fn == count && i.userData == &called[1]);
     zero();
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 1 && word(1) == 1 && word(2) == 0 && called[0] == 1 && called[1] == 0);
-    GIVES(CUDA_SUCCESS, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
-    GIVES(CUDA_SUCCESS, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx));
-    GIVES(CUDA_SUCCESS, cuGraphExecHostNodeSetParams(e, call, &h));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecHostNodeSetParams(e, call, &h));
     zero();
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 2 && word(1) == 0 && word(2) == 2 && called[0] == 1 && called[1] == 1);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, cpy, &p, ctx)); /* another kind */
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, cpy, &p, ctx)); /* another kind */
     p.elementSize = 3;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
     c.srcMemoryType = CU_MEMORYTYPE_HOST;
     c.srcHost = &p;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx)); /* another type of source */
+    /* another type of source */
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx));
     DESTROY(e, g);
 }
 
@@ -95,25 +96,25 @@ static void in_flight(void)
     float k = 1, got = 0;
     int n = 1;
     CUdeviceptr x = new_memory(8);
-    MUST(cuMemsetD32(x, 0x3f800000, 2)); /* 1.0f */
+    ASSERT_SUCCESS(cuMemsetD32(x, 0x3f800000, 2)); /* 1.0f */
     CUgraph g = new_graph();
     CUdeviceptr y = x + 4;
     void *args[] = {&k, &x, &y, &n};
     CUDA_KERNEL_NODE_PARAMS t = kernel(tick, 1, 1, NULL), p = kernel(saxpy, 1, 1, args);
-    MUST(cuGraphAddKernelNode(&wait, g, NULL, 0, &t));
-    MUST(cuGraphAddKernelNode(&up, g, &wait, 1, &p)); /* y += k x */
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&wait, g, NULL, 0, &t));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&up, g, &wait, 1, &p)); /* y += k x */
     CUgraphExec e = new_instance(g);
     CUDA_MEMSET_NODE_PARAMS s = fill(words, 7, 1);
     for (int i = 0; i < 6; i++) {
-        MUST(cuGraphLaunch(e, stream));
+        ASSERT_SUCCESS(cuGraphLaunch(e, stream));
         k += 1;
-        MUST(cuGraphExecKernelNodeSetParams(e, up, &p));
+        ASSERT_SUCCESS(cuGraphExecKernelNodeSetParams(e, up, &p));
     }
-    MUST(cuStreamSynchronize(stream));
-    MUST(cuMemcpyDtoH(&got, y, 4));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&got, y, 4));
     CHECK(got == 1 + 1 + 2 + 3 + 4 + 5 + 6);
-    MUST(cuGraphAddMemsetNode(&set, g, &up, 1, &s, ctx)); /* in the graph, not in the instance */
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &s, ctx));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&set, g, &up, 1, &s, ctx)); /* in the graph, not in the instance */
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &s, ctx));
     DESTROY(e, g, x);
 }
 
@@ -130,8 +131,8 @@ static void kernels(void)
     CUkernelNodeAttrValue v, w;
     CUgraph g = new_graph();
     p = kernel(vadd, 2, 32, args);
-    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &p));
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&n, g, NULL, 0, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
     CHECK(q.func == vadd && q.gridDimX == 2 && q.blockDimX == 32 && q.extra == NULL && q.kernelParams != NULL);
     CHECK(*(CUdeviceptr *)q.kernelParams[0] == words && *(int *)q.kernelParams[3] == 3);
     CHECK(q.kernelParams[0] != (void *)&a);
@@ -140,28 +141,28 @@ static void kernels(void)
     memcpy(buf + 24, &len, 4);
     p.kernelParams = NULL;
     p.extra = extra;
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &p));
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
-    USUALLY(q.kernelParams == NULL && q.extra != NULL);
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
+    SIM_CHECK(q.kernelParams == NULL && q.extra != NULL);
     p.kernelParams = args;
-    USUALLY(cuGraphKernelNodeSetParams(n, &p) != CUDA_SUCCESS); /* parameters or extra, not both */
+    SIM_CHECK(cuGraphKernelNodeSetParams(n, &p) != CUDA_SUCCESS); /* parameters or extra, not both */
     p.extra = NULL;
-    MUST(cuGraphKernelNodeSetParams(n, &p));
+    ASSERT_SUCCESS(cuGraphKernelNodeSetParams(n, &p));
     memset(&v, 0, sizeof v);
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
-    USUALLY(v.priority == 0);
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
+    SIM_CHECK(v.priority == 0);
     v.priority = -1;
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeSetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
     CHECK(w.priority == -1);
-    MUST(cuGraphAddKernelNode(&m, g, NULL, 0, &p));
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeCopyAttributes(m, n));
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&m, g, NULL, 0, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeCopyAttributes(m, n));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
     CHECK(w.priority == -1);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetAttribute(m, (CUkernelNodeAttrID)900, &w));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetAttribute(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, NULL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeCopyAttributes(m, NULL));
-    MUST(cuGraphDestroy(g));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetAttribute(m, (CUkernelNodeAttrID)900, &w));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetAttribute(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, NULL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeCopyAttributes(m, NULL));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
 }
 
 static void enabling(void)
@@ -170,24 +171,24 @@ static void enabling(void)
     unsigned is = 7;
     CUgraph g = new_graph();
     CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q = fill(words, 2, 1);
-    MUST(cuGraphAddMemsetNode(&one, g, NULL, 0, &p, ctx));
-    MUST(cuGraphAddMemsetNode(&two, g, &one, 1, &q, ctx));
-    MUST(cuGraphAddEmptyNode(&none, g, &two, 1));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&one, g, NULL, 0, &p, ctx));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&two, g, &one, 1, &q, ctx));
+    ASSERT_SUCCESS(cuGraphAddEmptyNode(&none, g, &two, 1));
     CUgraphExec e = new_instance(g);
-    GIVES(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
     CHECK(is == 1);
-    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 0));
-    GIVES(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
     CHECK(is == 0);
     zero();
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 1);
-    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 1));
-    MUST(cuGraphLaunch(e, stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 1));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 2);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetEnabled(e, NULL, 0));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeGetEnabled(e, two, NULL));
-    USUALLY(cuGraphNodeSetEnabled(e, none, 0) != CUDA_SUCCESS); /* kernels, copies and sets only */
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetEnabled(e, NULL, 0));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphNodeGetEnabled(e, two, NULL));
+    SIM_CHECK(cuGraphNodeSetEnabled(e, none, 0) != CUDA_SUCCESS); /* kernels, copies and sets only */
     DESTROY(e, g);
 }
 
@@ -198,14 +199,14 @@ static CUgraph shape(unsigned value, int second, int nodes)
     CUgraph g = new_graph();
     CUDA_MEMSET_NODE_PARAMS p = fill(words, value, 1), q = fill(words + 4, value, 1);
     CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
-    MUST(cuGraphAddMemsetNode(&last, g, NULL, 0, &p, ctx));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&last, g, NULL, 0, &p, ctx));
     if (second == CU_GRAPH_NODE_TYPE_KERNEL)
-        MUST(cuGraphAddKernelNode(&n, g, &last, 1, &k));
+        ASSERT_SUCCESS(cuGraphAddKernelNode(&n, g, &last, 1, &k));
     else
-        MUST(cuGraphAddMemsetNode(&n, g, &last, 1, &q, ctx));
+        ASSERT_SUCCESS(cuGraphAddMemsetNode(&n, g, &last, 1, &q, ctx));
     for (int i = 2; i < nodes; i++) {
         last = n;
-        MUST(cuGraphAddEmptyNode(&n, g, &last, 1));
+        ASSERT_SUCCESS(cuGraphAddEmptyNode(&n, g, &last, 1));
     }
     return g;
 }
@@ -219,24 +220,24 @@ static void update(void)
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
     size_t n = 1;
     CUgraphExec e = new_instance(a);
-    GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, b, &info));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecUpdate(e, b, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
     zero();
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 5);
-    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, longer, &info));
+    CHECK_RESULT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, longer, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED && info.errorNode == NULL);
-    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, other, &info));
+    CHECK_RESULT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, other, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED && info.errorNode != NULL);
-    MUST(cuGraphGetEdges(loose, &from, &to, &n));
-    MUST(cuGraphRemoveDependencies(loose, &from, &to, 1));
-    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, loose, &info));
+    ASSERT_SUCCESS(cuGraphGetEdges(loose, &from, &to, &n));
+    ASSERT_SUCCESS(cuGraphRemoveDependencies(loose, &from, &to, 1));
+    CHECK_RESULT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, loose, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
     zero();
-    MUST(cuGraphLaunch(e, stream)); /* with its old values */
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream)); /* with its old values */
     CHECK(word(0) == 5);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(NULL, b, &info));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(e, NULL, &info));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(NULL, b, &info));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(e, NULL, &info));
     DESTROY(e, a, b, longer, other, loose);
 }
 
@@ -245,17 +246,17 @@ static void child(void)
     CUgraph g, a = shape(1, CU_GRAPH_NODE_TYPE_MEMSET, 2), b = shape(4, CU_GRAPH_NODE_TYPE_MEMSET, 2);
     CUgraph longer = shape(4, CU_GRAPH_NODE_TYPE_MEMSET, 3);
     CUgraphNode first, inner, last;
-    MUST(cuGraphCreate(&g, 0));
-    MUST(cuGraphAddEmptyNode(&first, g, NULL, 0));
-    MUST(cuGraphAddChildGraphNode(&inner, g, &first, 1, a));
-    MUST(cuGraphAddEmptyNode(&last, g, &inner, 1));
+    ASSERT_SUCCESS(cuGraphCreate(&g, 0));
+    ASSERT_SUCCESS(cuGraphAddEmptyNode(&first, g, NULL, 0));
+    ASSERT_SUCCESS(cuGraphAddChildGraphNode(&inner, g, &first, 1, a));
+    ASSERT_SUCCESS(cuGraphAddEmptyNode(&last, g, &inner, 1));
     CUgraphExec e = new_instance(g);
-    GIVES(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(e, inner, b));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(e, inner, b));
     zero();
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 4 && word(1) == 4);
-    USUALLY(cuGraphExecChildGraphNodeSetParams(e, inner, longer) != CUDA_SUCCESS);
-    USUALLY(cuGraphExecChildGraphNodeSetParams(e, last, b) != CUDA_SUCCESS);
+    SIM_CHECK(cuGraphExecChildGraphNodeSetParams(e, inner, longer) != CUDA_SUCCESS);
+    SIM_CHECK(cuGraphExecChildGraphNodeSetParams(e, last, b) != CUDA_SUCCESS);
     DESTROY(e, g, a, b, longer);
 }
 
@@ -272,45 +273,45 @@ static void generic(void)
                            .memset.value = 3, .memset.elementSize = 4};
     p.memset.width = p.memset.height = 1;
     p.memset.ctx = ctx;
-    GIVES(CUDA_SUCCESS, cuGraphAddNode(&set, g, NULL, 0, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphAddNode(&set, g, NULL, 0, &p));
     memset(&p, 0, sizeof p);
     p.type = CU_GRAPH_NODE_TYPE_KERNEL;
     p.kernel = kernel(tick, 1, 1, NULL);
-    GIVES(CUDA_SUCCESS, cuGraphAddNode(&run, g, &set, 1, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphAddNode(&run, g, &set, 1, &p));
     memset(&p, 0, sizeof p);
     p.type = CU_GRAPH_NODE_TYPE_HOST;
     p.host.fn = count;
     p.host.userData = &called[2];
-    GIVES(CUDA_SUCCESS, cuGraphAddNode(&host, g, &run, 1, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphAddNode(&host, g, &run, 1, &p));
     p.host.userData = &called[3];
-    GIVES(CUDA_SUCCESS, cuGraphNodeSetParams(host, &p));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetParams(run, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeSetParams(host, &p));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetParams(run, &p));
     memset(&p, 0, sizeof p);
     p.type = CU_GRAPH_NODE_TYPE_EMPTY;
-    GIVES(CUDA_SUCCESS, cuGraphAddNode(&none, g, &host, 1, &p));
-    GIVES(CUDA_SUCCESS, cuGraphNodeGetType(host, &type));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphAddNode(&none, g, &host, 1, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeGetType(host, &type));
     CHECK(type == CU_GRAPH_NODE_TYPE_HOST);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&none, g, NULL, 0, NULL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&none, g, NULL, 0, NULL));
     p.type = (CUgraphNodeType)200;
-    USUALLY(cuGraphAddNode(&none, g, NULL, 0, &p) != CUDA_SUCCESS);
-    GIVES(CUDA_SUCCESS, cuGraphInstantiateWithParams(&e, g, &how));
+    SIM_CHECK(cuGraphAddNode(&none, g, NULL, 0, &p) != CUDA_SUCCESS);
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphInstantiateWithParams(&e, g, &how));
     CHECK(how.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS && how.hErrNode_out == NULL);
-    GIVES(CUDA_SUCCESS, cuGraphExecGetFlags(e, &flags));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecGetFlags(e, &flags));
     CHECK(flags == 0);
     zero();
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(word(0) == 3 && called[2] == 0 && called[3] == 1);
     memset(&p, 0, sizeof p);
     p.type = CU_GRAPH_NODE_TYPE_HOST;
     p.host.fn = count;
     p.host.userData = &called[2];
-    GIVES(CUDA_SUCCESS, cuGraphExecNodeSetParams(e, host, &p));
-    MUST(cuGraphLaunch(e, stream));
-    MUST(cuStreamSynchronize(stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecNodeSetParams(e, host, &p));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     CHECK(called[2] == 1);
-    MUST(cuGraphExecDestroy(e));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&e, g, 1 << 20));
-    MUST(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuGraphExecDestroy(e));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&e, g, 1 << 20));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
 }
 
 /* The forms of CUDA 13.4, which older drivers lack: a kernel node names its function's context, or
@@ -326,18 +327,18 @@ static void own_context(void)
     if (!add || !set)
         return;
     CUcontext other = new_context(first_device());
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     CUgraph g = new_graph();
     CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
     p.kernel = kernel(tick, 1, 1, NULL);
-    GIVES(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
+    CHECK_RESULT(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
     p.kernel.ctx = ctx;
-    GIVES(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
-    GIVES(CUDA_SUCCESS, set(node, &p));
+    CHECK_RESULT(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
+    CHECK_RESULT(CUDA_SUCCESS, set(node, &p));
     p.kernel.ctx = other;
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, add(&node, g, NULL, NULL, 0, &p));
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, set(node, &p));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, add(&node, g, NULL, NULL, 0, NULL));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, add(&node, g, NULL, NULL, 0, &p));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, set(node, &p));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, add(&node, g, NULL, NULL, 0, NULL));
     DESTROY(g, other);
 }
 
@@ -361,31 +362,32 @@ static void objects(void)
     CUgraph g, copy_of;
     CUuserObject o, p;
     CUgraphNode n;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 1, 0));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, NULL, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-    GIVES(CUDA_SUCCESS, cuUserObjectCreate(&o, &one, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-    GIVES(CUDA_SUCCESS, cuUserObjectRetain(o, 2));
-    GIVES(CUDA_SUCCESS, cuUserObjectRelease(o, 2));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 1, 0));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                     cuUserObjectCreate(&o, &one, NULL, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    CHECK_RESULT(CUDA_SUCCESS, cuUserObjectCreate(&o, &one, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    CHECK_RESULT(CUDA_SUCCESS, cuUserObjectRetain(o, 2));
+    CHECK_RESULT(CUDA_SUCCESS, cuUserObjectRelease(o, 2));
     CHECK(ended == 0);
-    GIVES(CUDA_SUCCESS, cuUserObjectRelease(o, 1));
+    CHECK_RESULT(CUDA_SUCCESS, cuUserObjectRelease(o, 1));
     CHECK(becomes(1));
-    MUST(cuUserObjectCreate(&p, &ten, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-    MUST(cuGraphCreate(&g, 0));
+    ASSERT_SUCCESS(cuUserObjectCreate(&p, &ten, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    ASSERT_SUCCESS(cuGraphCreate(&g, 0));
     CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
-    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
-    GIVES(CUDA_SUCCESS, cuGraphRetainUserObject(g, p, 1, CU_GRAPH_USER_OBJECT_MOVE));
-    GIVES(CUDA_SUCCESS, cuGraphRetainUserObject(g, p, 2, 0));
-    GIVES(CUDA_SUCCESS, cuGraphReleaseUserObject(g, p, 1));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphRetainUserObject(g, p, 0, 0));
-    MUST(cuGraphClone(&copy_of, g));
-    MUST(cuGraphDestroy(g));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphRetainUserObject(g, p, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphRetainUserObject(g, p, 2, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphReleaseUserObject(g, p, 1));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuGraphRetainUserObject(g, p, 0, 0));
+    ASSERT_SUCCESS(cuGraphClone(&copy_of, g));
+    ASSERT_SUCCESS(cuGraphDestroy(g));
     CUgraphExec e = new_instance(copy_of);
-    MUST(cuGraphDestroy(copy_of));
-    MUST(cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuGraphDestroy(copy_of));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
     CHECK(ended == 1);
-    MUST(cuGraphExecDestroy(e));
-    MUST(cuStreamSynchronize(stream));
+    ASSERT_SUCCESS(cuGraphExecDestroy(e));
+    ASSERT_SUCCESS(cuStreamSynchronize(stream));
     CHECK(becomes(11));
 }
 
@@ -400,19 +402,19 @@ static void contexts(void)
     CUmodule m = new_module(kernels_ptx);
     CUfunction there = function_of(m, "tick");
     CUdeviceptr far = new_memory(4);
-    MUST(cuGraphCreate(&b, 0));
+    ASSERT_SUCCESS(cuGraphCreate(&b, 0));
     CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q = fill(far, 1, 1);
     CUDA_KERNEL_NODE_PARAMS k = kernel(there, 1, 1, NULL);
-    MUST(cuGraphAddMemsetNode(&last, b, NULL, 0, &p, ctx));
-    MUST(cuGraphAddKernelNode(&n, b, &last, 1, &k));
-    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, b, &info));
+    ASSERT_SUCCESS(cuGraphAddMemsetNode(&last, b, NULL, 0, &p, ctx));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&n, b, &last, 1, &k));
+    CHECK_RESULT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, b, &info));
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE ||
           info.result == CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED);
-    MUST(cuGraphDestroy(b));
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuGraphDestroy(b));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     size_t count_of = 1;
-    MUST(cuGraphGetRootNodes(a, &n, &count_of));
-    USUALLY(cuGraphExecMemsetNodeSetParams(e, n, &q, other) != CUDA_SUCCESS);
+    ASSERT_SUCCESS(cuGraphGetRootNodes(a, &n, &count_of));
+    SIM_CHECK(cuGraphExecMemsetNodeSetParams(e, n, &q, other) != CUDA_SUCCESS);
     DESTROY(e, a, other);
 }
 
@@ -426,22 +428,22 @@ static void unloaded(void)
     CUfunction f = function_of(m, "tick");
     CUgraph g = new_graph();
     CUDA_KERNEL_NODE_PARAMS k = kernel(f, 1, 1, NULL);
-    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
-    MUST(cuGraphInstantiate(&e, g, 0));
-    MUST(cuGraphLaunch(e, stream));
-    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphInstantiate(&late, g, 0));
-    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, n, 0)); /* allowed, but of no use */
-    USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
-    MUST(cuModuleLoadData(&m, kernels_ptx));
-    MUST(cuModuleGetFunction(&f, m, "slow"));
+    ASSERT_SUCCESS(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
+    ASSERT_SUCCESS(cuGraphInstantiate(&e, g, 0));
+    ASSERT_SUCCESS(cuGraphLaunch(e, stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(m));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuGraphInstantiate(&late, g, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, n, 0)); /* allowed, but of no use */
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
+    ASSERT_SUCCESS(cuModuleLoadData(&m, kernels_ptx));
+    ASSERT_SUCCESS(cuModuleGetFunction(&f, m, "slow"));
     k.func = f;
-    GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &k));
-    GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, g, &info)); /* the instance has all that it needs again */
-    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
-    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &k));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphExecUpdate(e, g, &info)); /* the instance has all that it needs again */
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphLaunch(e, stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(m));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
     DESTROY(e, g);
 }
 
@@ -449,13 +451,13 @@ int main(void)
 {
     CUdevice dev = first_device();
     sim = simulated(dev);
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     CUmodule m = new_module(kernels_ptx);
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
-    MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&words, 256));
+    ASSERT_SUCCESS(cuModuleGetFunction(&vadd, m, "vadd"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&saxpy, m, "saxpy"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&tick, m, "tick"));
+    ASSERT_SUCCESS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuMemAlloc(&words, 256));
     PART(set_params());
     PART(in_flight());
     PART(kernels());
@@ -468,6 +470,6 @@ int main(void)
     PART(contexts());
     if (sim) /* on a real driver this is undefined */
         PART(unloaded());
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -16,20 +16,20 @@ static int importer(int in, int out)
     CUcontext ctx = new_context(dev);
     if (read(in, &h, sizeof h) != sizeof h)
         return 1;
-    MUST(cuIpcOpenMemHandle(&p, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    MUST(cuIpcOpenMemHandle(&q, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    MUST(cuMemcpyDtoH(b, p, N));
+    ASSERT_SUCCESS(cuIpcOpenMemHandle(&p, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    ASSERT_SUCCESS(cuIpcOpenMemHandle(&q, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, N));
     for (int i = 0; i < N; i++)
         same &= b[i] == 0x5a;
-    MUST(cuMemsetD8(p + 100, 0x77, 10));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemsetD8(p + 100, 0x77, 10));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     if (p != q || !same || cuMemFree(p) == CUDA_SUCCESS)
         return 1;
-    MUST(cuIpcCloseMemHandle(p));
-    MUST(cuIpcCloseMemHandle(p));
+    ASSERT_SUCCESS(cuIpcCloseMemHandle(p));
+    ASSERT_SUCCESS(cuIpcCloseMemHandle(p));
     if (cuIpcCloseMemHandle(p) != CUDA_ERROR_INVALID_VALUE)
         return 1;
-    MUST(cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuCtxDestroy(ctx));
     return write(out, "k", 1) != 1;
 }
 
@@ -55,18 +55,18 @@ int main(int argc, char **argv)
     }
     CUdevice dev = first_device();
     CUcontext ctx = new_context(dev);
-    MUST(cuMemAlloc(&p, N));
-    MUST(cuMemsetD8(p, 0x5a, N));
-    MUST(cuCtxSynchronize());
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(NULL, p));
-    GIVES(CUDA_SUCCESS, cuIpcGetMemHandle(&h, p));
+    ASSERT_SUCCESS(cuMemAlloc(&p, N));
+    ASSERT_SUCCESS(cuMemsetD8(p, 0x5a, N));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(NULL, p));
+    CHECK_RESULT(CUDA_SUCCESS, cuIpcGetMemHandle(&h, p));
     CHECK(cuIpcOpenMemHandle(&q, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);
     CHECK(write(down[1], &h, sizeof h) == sizeof h);
     close(up[1]);
     CHECK(read(up[0], &ok, 1) == 1 && ok == 'k');
     waitpid(pid, &status, 0);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    MUST(cuMemcpyDtoH(b, p, N));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, N));
     CHECK(b[99] == 0x5a && b[100] == 0x77 && b[109] == 0x77 && b[110] == 0x5a);
     memset(&h, 0x13, sizeof h);
     CHECK(cuIpcOpenMemHandle(&q, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS);

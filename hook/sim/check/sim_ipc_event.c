@@ -25,9 +25,9 @@ static struct side begin(CUdevice dev)
     struct side a;
     if (pipe(a.gate) || fcntl(a.gate[0], F_SETFD, FD_CLOEXEC) || fcntl(a.gate[1], F_SETFD, FD_CLOEXEC))
         exit(1);
-    MUST(cuCtxCreate(&a.ctx, 0, dev));
-    MUST(cuStreamCreate(&a.s, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&a.p, 4096));
+    ASSERT_SUCCESS(cuCtxCreate(&a.ctx, 0, dev));
+    ASSERT_SUCCESS(cuStreamCreate(&a.s, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuMemAlloc(&a.p, 4096));
     return a;
 }
 
@@ -40,8 +40,8 @@ static void let_go(const struct side *a)
 /* Records an event behind a host function that holds the stream back. */
 static void record_held(struct side *a, CUevent e)
 {
-    MUST(cuLaunchHostFunc(a->s, hold, &a->gate[0]));
-    MUST(cuEventRecord(e, a->s));
+    ASSERT_SUCCESS(cuLaunchHostFunc(a->s, hold, &a->gate[0]));
+    ASSERT_SUCCESS(cuEventRecord(e, a->s));
 }
 
 static int other(int sock)
@@ -53,17 +53,17 @@ static int other(int sock)
     char b = 0;
     if (!receive_message(sock, &h, sizeof h, NULL))
         return 1;
-    MUST(cuIpcOpenEventHandle(&e, h));
+    ASSERT_SUCCESS(cuIpcOpenEventHandle(&e, h));
     /* the first process records, this one waits */
     if (cuEventQuery(e) != CUDA_ERROR_NOT_READY)
         return 2;
-    MUST(cuStreamWaitEvent(me.s, e, 0));
-    MUST(cuMemsetD8Async(me.p, 5, 16, me.s));
+    ASSERT_SUCCESS(cuStreamWaitEvent(me.s, e, 0));
+    ASSERT_SUCCESS(cuMemsetD8Async(me.p, 5, 16, me.s));
     if (cuStreamQuery(me.s) != CUDA_ERROR_NOT_READY || !send_go(sock))
         return 3;
-    MUST(cuEventSynchronize(e));
-    MUST(cuStreamSynchronize(me.s));
-    MUST(cuMemcpyDtoH(&b, me.p, 1));
+    ASSERT_SUCCESS(cuEventSynchronize(e));
+    ASSERT_SUCCESS(cuStreamSynchronize(me.s));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&b, me.p, 1));
     if (b != 5 || cuEventQuery(e) != CUDA_SUCCESS)
         return 4;
     /* then the other way round, after the first process has stopped waiting for its own event */
@@ -73,7 +73,7 @@ static int other(int sock)
     if (cuEventQuery(e) != CUDA_ERROR_NOT_READY || !send_go(sock) || !receive_go(sock))
         return 5;
     let_go(&me);
-    MUST(cuStreamSynchronize(me.s));
+    ASSERT_SUCCESS(cuStreamSynchronize(me.s));
     if (!send_go(sock) || !receive_go(sock))
         return 6;
     if (!simulated(dev)) {
@@ -91,14 +91,15 @@ static void refused(CUdevice dev)
 {
     CUevent e;
     CUipcEventHandle h;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&e, CU_EVENT_INTERPROCESS)); /* requires the other flag as well */
-    MUST(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
-    USUALLY(cuIpcGetEventHandle(&h, e) != CUDA_SUCCESS);
-    MUST(cuEventDestroy(e));
+    /* requires the other flag as well */
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&e, CU_EVENT_INTERPROCESS));
+    ASSERT_SUCCESS(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    SIM_CHECK(cuIpcGetEventHandle(&h, e) != CUDA_SUCCESS);
+    ASSERT_SUCCESS(cuEventDestroy(e));
     memset(&h, 0x13, sizeof h);
-    USUALLY(cuIpcOpenEventHandle(&e, h) != CUDA_SUCCESS);
+    SIM_CHECK(cuIpcOpenEventHandle(&e, h) != CUDA_SUCCESS);
     if (simulated(dev))
-        USUALLY_GIVES(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&h, (CUevent)&h));
+        SIM_CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&h, (CUevent)&h));
 }
 
 int main(int argc, char **argv)
@@ -111,45 +112,45 @@ int main(int argc, char **argv)
         return other(atoi(argv[2]));
     struct peer peer = peer_start(argv[0], "other");
     CUdevice dev = first_device();
-    MUST(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, dev));
     if (!can)
         return 77;
     struct side me = begin(dev);
     refused(dev);
-    GIVES(CUDA_SUCCESS, cuEventCreate(&e, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    USUALLY(cuIpcGetEventHandle(NULL, e) != CUDA_SUCCESS);
+    CHECK_RESULT(CUDA_SUCCESS, cuEventCreate(&e, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    SIM_CHECK(cuIpcGetEventHandle(NULL, e) != CUDA_SUCCESS);
     record_held(&me, e);
-    GIVES(CUDA_SUCCESS, cuIpcGetEventHandle(&h, e));
+    CHECK_RESULT(CUDA_SUCCESS, cuIpcGetEventHandle(&h, e));
     CHECK(send_message(peer.sock, &h, sizeof h, -1));
     CHECK(receive_go(peer.sock)); /* the peer waits */
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(e));
     let_go(&me);
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(e));
     CHECK(send_go(peer.sock) && receive_go(peer.sock)); /* the peer has recorded the event in its turn */
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
-    MUST(cuStreamWaitEvent(me.s, e, 0));
-    MUST(cuMemsetD8Async(me.p, 6, 16, me.s));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(me.s));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+    ASSERT_SUCCESS(cuStreamWaitEvent(me.s, e, 0));
+    ASSERT_SUCCESS(cuMemsetD8Async(me.p, 6, 16, me.s));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(me.s));
     CHECK(send_go(peer.sock));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(me.s));
-    GIVES(CUDA_SUCCESS, cuEventQuery(e));
-    MUST(cuMemcpyDtoH(&b, me.p, 1));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(me.s));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(e));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&b, me.p, 1));
     CHECK(b == 6);
     CHECK(receive_go(peer.sock) && send_go(peer.sock));
     if (simulated(dev)) { /* a process that dies leaves no process waiting */
         CHECK(receive_go(peer.sock));
-        GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
-        MUST(cuStreamWaitEvent(me.s, e, 0));
+        CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+        ASSERT_SUCCESS(cuStreamWaitEvent(me.s, e, 0));
         kill(peer.pid, SIGKILL);
-        GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
-        GIVES(CUDA_SUCCESS, cuStreamSynchronize(me.s));
+        CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(e));
+        CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(me.s));
         CHECK(peer_wait(peer) == 128);
     } else {
         CHECK(peer_wait(peer) == 0);
     }
-    GIVES(CUDA_SUCCESS, cuEventRecord(e, me.s));
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
-    GIVES(CUDA_SUCCESS, cuEventDestroy(e));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(me.ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(e, me.s));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(e));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventDestroy(e));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(me.ctx));
     return tap_end();
 }

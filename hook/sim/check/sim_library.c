@@ -17,11 +17,11 @@ static bool adds(CUfunction f, CUstream s)
     for (int i = 0; i < N; i++)
         x[i] = (float)i;
     memset(sum, 0, sizeof sum);
-    MUST(cuMemcpyHtoD(dx, x, sizeof x));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dx, x, sizeof x));
     void *args[] = {&dx, &dx, &dsum, &n};
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
-    MUST(cuStreamSynchronize(s));
-    MUST(cuMemcpyDtoH(sum, dsum, sizeof sum));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(f, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
+    ASSERT_SUCCESS(cuStreamSynchronize(s));
+    ASSERT_SUCCESS(cuMemcpyDtoH(sum, dsum, sizeof sum));
     DESTROY(dx, dsum);
     bool right = true;
     for (int i = 0; i < N; i++)
@@ -37,18 +37,18 @@ static void without_a_context(void)
     unsigned n = 0;
     size_t offset, size;
     const char *name = "";
-    GIVES(CUDA_SUCCESS, cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    GIVES(CUDA_SUCCESS, cuLibraryGetKernelCount(&n, lib));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryGetKernelCount(&n, lib));
     CHECK(n == 6);
-    GIVES(CUDA_SUCCESS, cuLibraryGetKernel(&k, lib, "mixed"));
-    GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetKernel(&k, lib, "none"));
-    GIVES(CUDA_SUCCESS, cuKernelGetName(&name, k));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryGetKernel(&k, lib, "mixed"));
+    CHECK_RESULT(CUDA_ERROR_NOT_FOUND, cuLibraryGetKernel(&k, lib, "none"));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelGetName(&name, k));
     CHECK(!strcmp(name, "mixed"));
-    GIVES(CUDA_SUCCESS, cuKernelGetLibrary(&of, k));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelGetLibrary(&of, k));
     CHECK(of == lib);
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetFunction(&f, k));
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetParamInfo(k, 3, &offset, &size));
-    GIVES(CUDA_SUCCESS, cuLibraryUnload(lib));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetFunction(&f, k));
+    CHECK_RESULT(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetParamInfo(k, 3, &offset, &size));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryUnload(lib));
 }
 
 static void launched(void)
@@ -60,29 +60,29 @@ static void launched(void)
     CUdeviceptr p, q;
     size_t size;
     unsigned n;
-    MUST(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    MUST(cuLibraryGetKernel(&k, lib, "vadd"));
+    ASSERT_SUCCESS(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    ASSERT_SUCCESS(cuLibraryGetKernel(&k, lib, "vadd"));
     CHECK(adds((CUfunction)k, NULL));
-    GIVES(CUDA_SUCCESS, cuKernelGetFunction(&f, k));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelGetFunction(&f, k));
     CHECK(adds(f, NULL));
-    GIVES(CUDA_SUCCESS, cuLibraryGetModule(&m, lib));
-    GIVES(CUDA_SUCCESS, cuModuleGetGlobal(&p, &size, m, "table"));
-    GIVES(CUDA_SUCCESS, cuLibraryGetGlobal(&q, &size, lib, "table"));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryGetModule(&m, lib));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleGetGlobal(&p, &size, m, "table"));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryGetGlobal(&q, &size, lib, "table"));
     CHECK(p == q && size == 24);
-    GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetManaged(&q, &size, lib, "table"));
+    CHECK_RESULT(CUDA_ERROR_NOT_FOUND, cuLibraryGetManaged(&q, &size, lib, "table"));
     CUkernel mixed;
     size_t offset;
-    MUST(cuLibraryGetKernel(&mixed, lib, "mixed"));
-    GIVES(CUDA_SUCCESS, cuKernelGetParamInfo(mixed, 3, &offset, &size));
+    ASSERT_SUCCESS(cuLibraryGetKernel(&mixed, lib, "mixed"));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelGetParamInfo(mixed, 3, &offset, &size));
     CHECK(offset == 24 && size == 8);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuKernelGetParamInfo(mixed, 4, &offset, &size));
-    MUST(cuLibraryGetKernelCount(&n, lib));
-    GIVES(CUDA_SUCCESS, cuLibraryEnumerateKernels(all, 16, lib));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuKernelGetParamInfo(mixed, 4, &offset, &size));
+    ASSERT_SUCCESS(cuLibraryGetKernelCount(&n, lib));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryEnumerateKernels(all, 16, lib));
     bool there = false;
     for (unsigned i = 0; i < n; i++)
         there |= all[i] == k;
     CHECK(there);
-    GIVES(CUDA_SUCCESS, cuLibraryUnload(lib));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryUnload(lib));
 }
 
 /* An attribute of a kernel applies to its function, whether the function was loaded before or
@@ -93,21 +93,21 @@ static void attributes(void)
     CUkernel k;
     CUfunction f;
     int value = 0;
-    MUST(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    MUST(cuLibraryGetKernel(&k, lib, "tick"));
-    GIVES(CUDA_SUCCESS, cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536, k, dev));
-    GIVES(CUDA_SUCCESS, cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, k, dev));
+    ASSERT_SUCCESS(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    ASSERT_SUCCESS(cuLibraryGetKernel(&k, lib, "tick"));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536, k, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, k, dev));
     CHECK(value == 65536);
-    MUST(cuKernelGetFunction(&f, k));
-    MUST(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f));
+    ASSERT_SUCCESS(cuKernelGetFunction(&f, k));
+    ASSERT_SUCCESS(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f));
     CHECK(value == 65536);
-    GIVES(CUDA_SUCCESS, cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 81920, k, dev));
-    MUST(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f));
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 81920, k, dev));
+    ASSERT_SUCCESS(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f));
     CHECK(value == 81920);
-    GIVES(CUDA_SUCCESS, cuKernelSetCacheConfig(k, CU_FUNC_CACHE_PREFER_L1, dev));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 81920, NULL, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuLibraryUnload(lib)); /* the unloading waits for its work */
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuKernelSetCacheConfig(k, CU_FUNC_CACHE_PREFER_L1, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 81920, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLibraryUnload(lib)); /* the unloading waits for its work */
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
 }
 
 /* A graph node accepts a kernel in its own field, in place of a function. */
@@ -116,17 +116,17 @@ static void in_graphs(void)
     CUlibrary lib;
     CUkernel k;
     CUgraphNode node;
-    MUST(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    MUST(cuLibraryGetKernel(&k, lib, "tick"));
+    ASSERT_SUCCESS(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    ASSERT_SUCCESS(cuLibraryGetKernel(&k, lib, "tick"));
     CUgraph g = new_graph();
     CUDA_KERNEL_NODE_PARAMS p = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
     p.kern = k;
-    GIVES(CUDA_SUCCESS, cuGraphAddKernelNode(&node, g, NULL, 0, &p));
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphAddKernelNode(&node, g, NULL, 0, &p));
     CUgraphExec e = new_instance(g);
-    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, NULL));
-    MUST(cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuGraphLaunch(e, NULL));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     DESTROY(e, g);
-    MUST(cuLibraryUnload(lib));
+    ASSERT_SUCCESS(cuLibraryUnload(lib));
 }
 
 /* The library is loaded separately in each context. */
@@ -137,18 +137,18 @@ static void in_two_contexts(void)
     CUkernel k;
     CUdeviceptr p, q;
     size_t size;
-    MUST(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    MUST(cuLibraryGetKernel(&k, lib, "vadd"));
-    MUST(cuLibraryGetGlobal(&p, &size, lib, "counter"));
+    ASSERT_SUCCESS(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    ASSERT_SUCCESS(cuLibraryGetKernel(&k, lib, "vadd"));
+    ASSERT_SUCCESS(cuLibraryGetGlobal(&p, &size, lib, "counter"));
     CHECK(adds((CUfunction)k, NULL));
-    MUST(cuCtxCreate(&other, 0, dev));
-    MUST(cuLibraryGetGlobal(&q, &size, lib, "counter"));
+    ASSERT_SUCCESS(cuCtxCreate(&other, 0, dev));
+    ASSERT_SUCCESS(cuLibraryGetGlobal(&q, &size, lib, "counter"));
     CHECK(p != q);
     CHECK(adds((CUfunction)k, NULL));
-    MUST(cuCtxPopCurrent(&popped));
-    MUST(cuCtxDestroy(other));
+    ASSERT_SUCCESS(cuCtxPopCurrent(&popped));
+    ASSERT_SUCCESS(cuCtxDestroy(other));
     CHECK(adds((CUfunction)k, NULL));
-    MUST(cuLibraryUnload(lib));
+    ASSERT_SUCCESS(cuLibraryUnload(lib));
 }
 
 /* Only the simulator refuses these: a driver need not check its arguments. */
@@ -157,16 +157,18 @@ static void refused(void)
     CUlibrary lib, old;
     CUkernel k;
     CUmodule m;
-    GIVES(CUDA_ERROR_INVALID_PTX, cuLibraryLoadData(&lib, ".version 7.0\n.visible .entry (", NULL, NULL, 0, NULL, NULL, 0));
-    GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuLibraryLoadFromFile(&lib, "/nonexistent.ptx", NULL, NULL, 0, NULL, NULL, 0));
-    MUST(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
-    MUST(cuLibraryGetKernel(&k, lib, "tick"));
-    MUST(cuLibraryGetModule(&m, lib));
-    GIVES(CUDA_ERROR_NOT_PERMITTED, cuModuleUnload(m));
+    CHECK_RESULT(CUDA_ERROR_INVALID_PTX, cuLibraryLoadData(&lib, ".version 7.0\n.visible .entry (", NULL, NULL, 0,
+                                                           NULL, NULL, 0));
+    CHECK_RESULT(CUDA_ERROR_FILE_NOT_FOUND,
+                 cuLibraryLoadFromFile(&lib, "/nonexistent.ptx", NULL, NULL, 0, NULL, NULL, 0));
+    ASSERT_SUCCESS(cuLibraryLoadData(&lib, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    ASSERT_SUCCESS(cuLibraryGetKernel(&k, lib, "tick"));
+    ASSERT_SUCCESS(cuLibraryGetModule(&m, lib));
+    CHECK_RESULT(CUDA_ERROR_NOT_PERMITTED, cuModuleUnload(m));
     old = lib;
-    MUST(cuLibraryUnload(lib));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLibraryUnload(old));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    ASSERT_SUCCESS(cuLibraryUnload(lib));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuLibraryUnload(old));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)k, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
 }
 
 int main(void)
@@ -180,6 +182,6 @@ int main(void)
     PART(in_two_contexts());
     if (simulated(dev))
         PART(refused());
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -11,25 +11,28 @@ static void refused(CUdevice dev)
 {
     CUdeviceptr p, q;
     int v;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(NULL, 16, CU_MEM_ATTACH_GLOBAL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 16, CU_MEM_ATTACH_SINGLE));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 16, 0));
-    MUST(cuMemAllocManaged(&p, MIB, CU_MEM_ATTACH_GLOBAL));
-    MUST(cuMemAlloc(&q, MIB));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(q, MIB, dev, NULL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(p, 0, dev, NULL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(p, MIB, 99, NULL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(q, MIB, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, MIB, (CUmem_advise)99, dev));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_DEVICE, cuMemAdvise(p, MIB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 99));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttribute(&v, 1, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, MIB));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttribute(NULL, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, MIB));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttribute(&v, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, q, MIB));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + PAGE));
-    GIVES(CUDA_SUCCESS, cuMemFree(p));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
-    GIVES(CUDA_SUCCESS, cuMemFree(q));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(NULL, 16, CU_MEM_ATTACH_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 16, CU_MEM_ATTACH_SINGLE));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 16, 0));
+    ASSERT_SUCCESS(cuMemAllocManaged(&p, MIB, CU_MEM_ATTACH_GLOBAL));
+    ASSERT_SUCCESS(cuMemAlloc(&q, MIB));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(q, MIB, dev, NULL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(p, 0, dev, NULL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(p, MIB, 99, NULL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(q, MIB, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, MIB, (CUmem_advise)99, dev));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_DEVICE, cuMemAdvise(p, MIB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 99));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                     cuMemRangeGetAttribute(&v, 1, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, MIB));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                     cuMemRangeGetAttribute(NULL, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, MIB));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                     cuMemRangeGetAttribute(&v, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, q, MIB));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + PAGE));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(p));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(q));
 }
 
 /* The host writes, a kernel computes, the host reads, all at one address. */
@@ -42,7 +45,7 @@ static void both_sides(CUdevice dev, CUfunction vadd, bool prefetch)
     void *args[] = {&p[0], &p[1], &p[2], &n};
     bool right = true;
     for (int k = 0; k < 3; k++) {
-        GIVES(CUDA_SUCCESS, cuMemAllocManaged(&p[k], N * sizeof(float), CU_MEM_ATTACH_GLOBAL));
+        CHECK_RESULT(CUDA_SUCCESS, cuMemAllocManaged(&p[k], N * sizeof(float), CU_MEM_ATTACH_GLOBAL));
         h[k] = (float *)(uintptr_t)p[k];
     }
     for (int i = 0; i < N; i++) {
@@ -50,40 +53,40 @@ static void both_sides(CUdevice dev, CUfunction vadd, bool prefetch)
         h[1][i] = 1;
     }
     for (int k = 0; prefetch && k < 3; k++)
-        GIVES(CUDA_SUCCESS, cuMemPrefetchAsync(p[k], N * sizeof(float), dev, NULL));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+        CHECK_RESULT(CUDA_SUCCESS, cuMemPrefetchAsync(p[k], N * sizeof(float), dev, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
     if (prefetch)
-        GIVES(CUDA_SUCCESS, cuMemPrefetchAsync(p[2], N * sizeof(float), -1, NULL)); /* CU_DEVICE_CPU */
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+        CHECK_RESULT(CUDA_SUCCESS, cuMemPrefetchAsync(p[2], N * sizeof(float), -1, NULL)); /* CU_DEVICE_CPU */
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     for (int i = 0; i < N; i++)
         right &= h[2][i] == (float)i + 1;
     CHECK(right);
     for (int k = 0; k < 3; k++)
-        GIVES(CUDA_SUCCESS, cuMemFree(p[k]));
+        CHECK_RESULT(CUDA_SUCCESS, cuMemFree(p[k]));
 }
 
 static void copies(void)
 {
     CUdeviceptr p, q;
     unsigned char *h;
-    MUST(cuMemAllocManaged(&p, MIB, CU_MEM_ATTACH_GLOBAL));
-    MUST(cuMemAlloc(&q, MIB));
+    ASSERT_SUCCESS(cuMemAllocManaged(&p, MIB, CU_MEM_ATTACH_GLOBAL));
+    ASSERT_SUCCESS(cuMemAlloc(&q, MIB));
     h = (unsigned char *)(uintptr_t)p;
     memset(h, 0x11, MIB);
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoD(q, p, MIB));
-    GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0x22, MIB / 2));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoD(q, p, MIB));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD8(p, 0x22, MIB / 2));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(h[0] == 0x22 && h[MIB / 2 - 1] == 0x22 && h[MIB / 2] == 0x11);
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(h, q, MIB));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoH(h, q, MIB));
     CHECK(h[0] == 0x11);
-    GIVES(CUDA_SUCCESS, cuMemcpy(q, p, MIB));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpy(q, p, MIB));
     DESTROY(p, q);
 }
 
 static int attribute(CUmem_range_attribute what, CUdeviceptr p, size_t n)
 {
     int v = -77;
-    GIVES(CUDA_SUCCESS, cuMemRangeGetAttribute(&v, sizeof v, what, p, n));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemRangeGetAttribute(&v, sizeof v, what, p, n));
     return v;
 }
 
@@ -92,35 +95,35 @@ static void advice(CUdevice dev)
     CUdeviceptr p;
     int by[4] = {-7, -7, -7, -7}, mostly = -7;
     size_t half = 8 * MIB;
-    MUST(cuMemAllocManaged(&p, 2 * half, CU_MEM_ATTACH_GLOBAL));
+    ASSERT_SUCCESS(cuMemAllocManaged(&p, 2 * half, CU_MEM_ATTACH_GLOBAL));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 2 * half) == 0);
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, 2 * half) == -2);
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, 2 * half) == -2);
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, half) == 1);
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 2 * half) == 0); /* only a part of it */
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_UNSET_READ_MOSTLY, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_UNSET_READ_MOSTLY, dev));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, half) == 0);
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, 2 * half) == dev);
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p + half, half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, -1));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p + half, half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, -1));
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p + half, half) == -1);
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, 2 * half) == -2);
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, dev));
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_ACCESSED_BY, dev));
-    GIVES(CUDA_SUCCESS, cuMemRangeGetAttribute(by, sizeof by, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, 2 * half));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_ACCESSED_BY, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemRangeGetAttribute(by, sizeof by, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, 2 * half));
     CHECK(by[0] == dev && by[1] == -2 && by[3] == -2);
-    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_UNSET_ACCESSED_BY, dev));
-    GIVES(CUDA_SUCCESS, cuMemPrefetchAsync(p, half, dev, NULL));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_UNSET_ACCESSED_BY, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemPrefetchAsync(p, half, dev, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, half) == dev);
     CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, 2 * half) == -2);
     void *out[] = {&mostly, by};
     size_t sizes[] = {sizeof mostly, sizeof by};
     CUmem_range_attribute which[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY};
-    GIVES(CUDA_SUCCESS, cuMemRangeGetAttributes(out, sizes, which, 2, p, half));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemRangeGetAttributes(out, sizes, which, 2, p, half));
     CHECK(mostly == 0 && by[0] == -2);
-    MUST(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemFree(p));
 }
 
 static void pointers(CUcontext ctx)
@@ -131,50 +134,50 @@ static void pointers(CUcontext ctx)
     unsigned managed = 0;
     size_t size = 0;
     void *host = NULL;
-    MUST(cuMemAllocManaged(&p, 12345, CU_MEM_ATTACH_HOST));
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p + 100));
+    ASSERT_SUCCESS(cuMemAllocManaged(&p, 12345, CU_MEM_ATTACH_HOST));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p + 100));
     CHECK(managed == 1);
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, p + 100));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, p + 100));
     CHECK(host == (void *)(uintptr_t)(p + 100));
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, p));
-    USUALLY(of == ctx);
-    GIVES(CUDA_SUCCESS, cuMemGetAddressRange(&base, &size, p + 100));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+    SIM_CHECK(of == ctx);
+    CHECK_RESULT(CUDA_SUCCESS, cuMemGetAddressRange(&base, &size, p + 100));
     CHECK(base == p && size >= 12345);
-    MUST(cuStreamCreate(&s, 0));
-    GIVES(CUDA_SUCCESS, cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_SINGLE));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
-    GIVES(CUDA_SUCCESS, cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_GLOBAL));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamAttachMemAsync(s, p, 0, 99));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
-    MUST(cuMemAlloc(&base, 4096));
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, base));
+    ASSERT_SUCCESS(cuStreamCreate(&s, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_SINGLE));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_GLOBAL));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamAttachMemAsync(s, p, 0, 99));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
+    ASSERT_SUCCESS(cuMemAlloc(&base, 4096));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, base));
     CHECK(managed == 0);
-    USUALLY(cuStreamAttachMemAsync(s, base, 0, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS);
+    SIM_CHECK(cuStreamAttachMemAsync(s, base, 0, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS);
     DESTROY(base, s, p);
 }
 
 static size_t free_now(void)
 {
     size_t free_bytes, total;
-    MUST(cuMemGetInfo(&free_bytes, &total));
+    ASSERT_SUCCESS(cuMemGetInfo(&free_bytes, &total));
     return free_bytes;
 }
 
 static void place(CUdeviceptr p, size_t n, CUdevice to)
 {
-    MUST(cuMemPrefetchAsync(p, n, to, NULL));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemPrefetchAsync(p, n, to, NULL));
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 static float placing_ms(CUdeviceptr p, size_t n, CUdevice to)
 {
     float ms = 0;
     CUevent begun = new_event(0), ended = new_event(0);
-    MUST(cuEventRecord(begun, NULL));
-    MUST(cuMemPrefetchAsync(p, n, to, NULL));
-    MUST(cuEventRecord(ended, NULL));
-    MUST(cuEventSynchronize(ended));
-    MUST(cuEventElapsedTime(&ms, begun, ended));
+    ASSERT_SUCCESS(cuEventRecord(begun, NULL));
+    ASSERT_SUCCESS(cuMemPrefetchAsync(p, n, to, NULL));
+    ASSERT_SUCCESS(cuEventRecord(ended, NULL));
+    ASSERT_SUCCESS(cuEventSynchronize(ended));
+    ASSERT_SUCCESS(cuEventElapsedTime(&ms, begun, ended));
     DESTROY(begun, ended);
     return ms;
 }
@@ -186,12 +189,12 @@ static void residency(CUdevice dev)
 {
     size_t total;
     CUdeviceptr a, b, c, d;
-    MUST(cuDeviceTotalMem(&total, dev));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&total, dev));
     if (total > 1u << 30)
         return; /* moving that many pages would take too long */
     size_t before = free_now(), part = (total / 2 + total / 8) & ~(size_t)(PAGE - 1);
-    MUST(cuMemAllocManaged(&a, part, CU_MEM_ATTACH_GLOBAL));
-    MUST(cuMemAllocManaged(&b, part, CU_MEM_ATTACH_GLOBAL));
+    ASSERT_SUCCESS(cuMemAllocManaged(&a, part, CU_MEM_ATTACH_GLOBAL));
+    ASSERT_SUCCESS(cuMemAllocManaged(&b, part, CU_MEM_ATTACH_GLOBAL));
     CHECK(free_now() == before);
     place(a, 10 * PAGE, dev);
     CHECK(free_now() == before - 10 * PAGE);
@@ -201,18 +204,18 @@ static void residency(CUdevice dev)
     CHECK(free_now() == before - 14 * PAGE);
     CHECK(placing_ms(a, part, dev) >= (float)(part - 14 * PAGE) / 16e6f);
     CHECK(free_now() == before - part);
-    MUST(cuMemPrefetchAsync(a, part, dev, NULL));
+    ASSERT_SUCCESS(cuMemPrefetchAsync(a, part, dev, NULL));
     CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS); /* it was already there */
     place(b, part, dev); /* evicts a part of a */
     CHECK(free_now() == 0);
     place(b, part, -1);
     CHECK(free_now() == part);
     place(a, part, dev);
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&c, before - PAGE)); /* evicts pages to make room */
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&c, before - PAGE)); /* evicts pages to make room */
     CHECK(free_now() <= PAGE);
     place(b, part, dev); /* but cuMemAlloc's memory cannot be evicted */
     CHECK(free_now() == 0);
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&d, 2 * PAGE));
+    CHECK_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&d, 2 * PAGE));
     DESTROY(c, a, b);
     CHECK(free_now() == before);
 }
@@ -221,8 +224,8 @@ int main(void)
 {
     int managed = 0, at_once = 0;
     CUdevice dev = first_device();
-    MUST(cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
-    MUST(cuDeviceGetAttribute(&at_once, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&at_once, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, dev));
     if (!managed || !at_once)
         return 77;
     CUcontext ctx = new_context(dev);
@@ -236,6 +239,6 @@ int main(void)
     PART(pointers(ctx));
     if (simulated(dev))
         PART(residency(dev));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

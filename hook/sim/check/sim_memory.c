@@ -9,25 +9,25 @@ static void plain(void)
 {
     CUdeviceptr p = 0, q = 0, base = 0;
     size_t free0, free1, free2, total, size = 0;
-    GIVES(CUDA_SUCCESS, cuMemGetInfo(&free0, &total));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemGetInfo(&free0, &total));
     CHECK(free0 > 0 && free0 <= total);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&p, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 16));
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, total + 1));
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, SIZE_MAX));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 8 << 20));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&q, 10));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&p, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 16));
+    CHECK_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, total + 1));
+    CHECK_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, SIZE_MAX));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, 8 << 20));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&q, 10));
     CHECK(p % 256 == 0 && q % 256 == 0);
-    GIVES(CUDA_SUCCESS, cuMemGetInfo(&free1, &total));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemGetInfo(&free1, &total));
     CHECK(free1 <= free0 - (8 << 20));
-    GIVES(CUDA_SUCCESS, cuMemGetAddressRange(&base, &size, p + 4096));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemGetAddressRange(&base, &size, p + 4096));
     CHECK(base == p && size == 8 << 20);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + 256));
-    GIVES(CUDA_SUCCESS, cuMemFree(p));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
-    GIVES(CUDA_SUCCESS, cuMemFree(q));
-    GIVES(CUDA_SUCCESS, cuMemFree(0));
-    GIVES(CUDA_SUCCESS, cuMemGetInfo(&free2, &total));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + 256));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(p));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(q));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFree(0));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemGetInfo(&free2, &total));
     CHECK(free2 >= free1 + (8 << 20));
 }
 
@@ -37,21 +37,21 @@ static void linear(void)
     for (int i = 0; i < N; i++)
         a[i] = (uint32_t)i * 2654435761u;
     CUdeviceptr p = new_memory(sizeof a), q = new_memory(sizeof a);
-    GIVES(CUDA_SUCCESS, cuMemcpyHtoD(p, a, sizeof a));
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoD(q, p, sizeof a));
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(b, q, sizeof a));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyHtoD(p, a, sizeof a));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoD(q, p, sizeof a));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoH(b, q, sizeof a));
     CHECK(!memcmp(a, b, sizeof a));
     memset(b, 0, sizeof b);
-    GIVES(CUDA_SUCCESS, cuMemcpy((CUdeviceptr)(uintptr_t)b, p, sizeof a));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpy((CUdeviceptr)(uintptr_t)b, p, sizeof a));
     CHECK(!memcmp(a, b, sizeof a));
-    GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, b, 64, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, b, 64, NULL));
     b[0] = ~b[0]; /* the caller may reuse pageable memory at once */
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(b, q, sizeof a, NULL));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoHAsync(b, q, sizeof a, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(!memcmp(a, b, sizeof a));
-    GIVES(CUDA_SUCCESS, cuMemcpyHtoD(p, a, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(0, a, 4));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(b, 0, 4));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyHtoD(p, a, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(0, a, 4));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(b, 0, 4));
     DESTROY(p, q);
 }
 
@@ -61,23 +61,23 @@ static void sets(void)
     uint16_t h[8];
     uint32_t w[4];
     CUdeviceptr p = new_memory(64);
-    GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0xab, 64));
-    GIVES(CUDA_SUCCESS, cuMemsetD16(p + 16, 0x1234, 8));
-    GIVES(CUDA_SUCCESS, cuMemsetD32Async(p + 32, 0xdeadbeef, 4, NULL));
-    MUST(cuMemcpyDtoH(b, p, 64));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD8(p, 0xab, 64));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD16(p + 16, 0x1234, 8));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD32Async(p + 32, 0xdeadbeef, 4, NULL));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, 64));
     memcpy(h, b + 16, sizeof h);
     memcpy(w, b + 32, sizeof w);
     CHECK(b[0] == 0xab && b[15] == 0xab && b[48] == 0xab && b[63] == 0xab);
     CHECK(h[0] == 0x1234 && h[7] == 0x1234);
     CHECK(w[0] == 0xdeadbeef && w[3] == 0xdeadbeef);
-    GIVES(CUDA_SUCCESS, cuMemsetD2D8(p, 16, 7, 4, 4));
-    MUST(cuMemcpyDtoH(b, p, 64));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD2D8(p, 16, 7, 4, 4));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, 64));
     CHECK(b[0] == 7 && b[3] == 7 && b[4] == 0xab && b[51] == 7 && b[52] == 0xab);
-    GIVES(CUDA_SUCCESS, cuMemsetD2D32(p, 32, 0x01020304, 2, 2));
-    MUST(cuMemcpyDtoH(b, p, 64));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD2D32(p, 32, 0x01020304, 2, 2));
+    ASSERT_SUCCESS(cuMemcpyDtoH(b, p, 64));
     CHECK(b[0] == 4 && b[7] == 1 && b[32] == 4 && b[8] == 0xab);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(p + 1, 0, 1));
-    MUST(cuMemFree(p));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(p + 1, 0, 1));
+    ASSERT_SUCCESS(cuMemFree(p));
 }
 
 static void boxes(void)
@@ -88,36 +88,36 @@ static void boxes(void)
     size_t pitch = 0;
     for (int i = 0; i < D * H * W; i++)
         ((unsigned char *)in)[i] = (unsigned char)i;
-    GIVES(CUDA_SUCCESS, cuMemAllocPitch(&p, &pitch, W, H * D, 4));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAllocPitch(&p, &pitch, W, H * D, 4));
     CHECK(pitch >= W && pitch % 4 == 0);
     CUdeviceptr none; /* a real driver writes both values before it refuses */
     size_t nothing;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&none, &nothing, W, H, 3));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&none, &nothing, W, H, 3));
     CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W,
                        .WidthInBytes = W, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p,
                        .dstPitch = pitch, .Height = H};
-    GIVES(CUDA_SUCCESS, cuMemcpy2D(&c));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpy2D(&c));
     memset(out, 0, sizeof out);
     CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch,
                           .srcXInBytes = 2, .srcY = 1, .dstMemoryType = CU_MEMORYTYPE_HOST,
                           .dstHost = out, .dstPitch = W, .WidthInBytes = 3, .Height = 2};
-    GIVES(CUDA_SUCCESS, cuMemcpy2DUnaligned(&back));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpy2DUnaligned(&back));
     CHECK(out[0][0][0] == in[0][1][2] && out[0][0][2] == in[0][1][4] && out[0][1][0] == in[0][2][2] && !out[0][0][3]);
     back.srcPitch = 1;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&back));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&back));
     CUDA_MEMCPY3D v = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W,
                        .srcHeight = H, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p,
                        .dstPitch = pitch, .dstHeight = H, .WidthInBytes = W, .Height = H,
                        .Depth = D};
-    GIVES(CUDA_SUCCESS, cuMemcpy3D(&v));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpy3D(&v));
     CUDA_MEMCPY3D r = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch,
                        .srcHeight = H, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out,
                        .dstPitch = W, .dstHeight = H, .WidthInBytes = W, .Height = H, .Depth = D};
     memset(out, 0, sizeof out);
-    GIVES(CUDA_SUCCESS, cuMemcpy3DAsync(&r, NULL));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpy3DAsync(&r, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(!memcmp(in, out, sizeof in));
-    MUST(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemFree(p));
 }
 
 /* Drivers have this call since CUDA 12.8. */
@@ -131,8 +131,8 @@ static void batch(void)
     size_t sizes[3] = {64, 10, 1}, first = 0, failed = 7;
     if (cuGetProcAddress("cuMemcpyBatchAsync", (void **)&copy, 12080, 0, NULL) != CUDA_SUCCESS || !copy)
         return;
-    MUST(cuMemAlloc(&p, 3 * 64));
-    MUST(cuStreamCreate(&s, 0));
+    ASSERT_SUCCESS(cuMemAlloc(&p, 3 * 64));
+    ASSERT_SUCCESS(cuStreamCreate(&s, 0));
     for (unsigned i = 0; i < 3; i++) {
         memset(a[i], (int)i + 1, 64);
         memset(b[i], 0, 64);
@@ -140,10 +140,10 @@ static void batch(void)
         src[i] = (CUdeviceptr)(uintptr_t)a[i];
         back[i] = (CUdeviceptr)(uintptr_t)b[i];
     }
-    GIVES(CUDA_SUCCESS, copy(dst, src, sizes, 3, &how, &first, 1, &failed, s));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
-    GIVES(CUDA_SUCCESS, copy(back, dst, sizes, 3, &how, &first, 1, &failed, s));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, copy(dst, src, sizes, 3, &how, &first, 1, &failed, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, copy(back, dst, sizes, 3, &how, &first, 1, &failed, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
     CHECK(b[0][63] == 1 && b[1][9] == 2 && b[1][10] == 0 && b[2][0] == 3);
     CHECK(copy(dst, src, sizes, 0, &how, &first, 1, &failed, s) != CUDA_SUCCESS);
     CHECK(copy(dst, src, sizes, 3, NULL, &first, 1, &failed, s) != CUDA_SUCCESS);
@@ -157,34 +157,35 @@ static void host(CUcontext ctx)
     CUdeviceptr d = 0, q;
     CUcontext owner = NULL;
     unsigned flags = 0, type = 0;
-    GIVES(CUDA_SUCCESS, cuMemHostAlloc(&p, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-    GIVES(CUDA_SUCCESS, cuMemHostGetDevicePointer(&d, p, 0));
-    GIVES(CUDA_SUCCESS, cuMemHostGetFlags(&flags, p));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemHostAlloc(&p, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemHostGetDevicePointer(&d, p, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemHostGetFlags(&flags, p));
     CHECK(flags & CU_MEMHOSTALLOC_DEVICEMAP);
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, d));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, d));
     CHECK(type == CU_MEMORYTYPE_HOST);
-    MUST(cuMemAlloc(&q, 4096));
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q));
+    ASSERT_SUCCESS(cuMemAlloc(&q, 4096));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q));
     CHECK(type == CU_MEMORYTYPE_DEVICE);
-    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, q));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, q));
     CHECK(owner == ctx);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)&type));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                 cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)&type));
     memset(p, 42, 4096);
-    GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, p, 4096, NULL));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
-    GIVES(CUDA_SUCCESS, cuMemsetD8(d, 1, 4096));
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(p, q, 100, NULL));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, p, 4096, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD8(d, 1, 4096));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoHAsync(p, q, 100, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(((char *)p)[99] == 42 && ((char *)p)[100] == 1);
-    GIVES(CUDA_SUCCESS, cuMemFreeHost(p));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(page));
-    GIVES(CUDA_SUCCESS, cuMemHostRegister(page, sizeof page, 0));
-    GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(page, sizeof page, 0));
-    GIVES(CUDA_SUCCESS, cuMemHostUnregister(page));
-    GIVES(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(page));
-    GIVES(CUDA_SUCCESS, cuMemAllocHost(&p, 16));
-    GIVES(CUDA_SUCCESS, cuMemFreeHost(p));
-    MUST(cuMemFree(q));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFreeHost(p));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(page));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemHostRegister(page, sizeof page, 0));
+    CHECK_RESULT(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(page, sizeof page, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemHostUnregister(page));
+    CHECK_RESULT(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(page));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAllocHost(&p, 16));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemFreeHost(p));
+    ASSERT_SUCCESS(cuMemFree(q));
 }
 
 static void attributes(void)
@@ -195,12 +196,12 @@ static void attributes(void)
     CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE};
     void *out[] = {&type, &start, &size};
-    MUST(cuMemAlloc(&p, 12345));
-    GIVES(CUDA_SUCCESS, cuPointerGetAttributes(3, which, out, p + 100));
+    ASSERT_SUCCESS(cuMemAlloc(&p, 12345));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttributes(3, which, out, p + 100));
     CHECK(type == CU_MEMORYTYPE_DEVICE && start == p && size == 12345);
-    GIVES(CUDA_SUCCESS, cuPointerGetAttributes(1, which, out, (CUdeviceptr)(uintptr_t)&type));
+    CHECK_RESULT(CUDA_SUCCESS, cuPointerGetAttributes(1, which, out, (CUdeviceptr)(uintptr_t)&type));
     CHECK(type == 0);
-    MUST(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemFree(p));
 }
 
 /* Allocations of many sizes, freed in another order, keep their contents. */
@@ -211,23 +212,23 @@ static void churn(bool sim)
     size_t size[K], free0, free1, total;
     unsigned char b[20000];
     bool ok = true;
-    MUST(cuMemGetInfo(&free0, &total));
+    ASSERT_SUCCESS(cuMemGetInfo(&free0, &total));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < K; i++) {
             size[i] = (size_t)(i * 7919 + round * 104729) % sizeof b + 1;
-            MUST(cuMemAlloc(&p[i], size[i]));
-            MUST(cuMemsetD8(p[i], (unsigned char)(i + round), size[i]));
+            ASSERT_SUCCESS(cuMemAlloc(&p[i], size[i]));
+            ASSERT_SUCCESS(cuMemsetD8(p[i], (unsigned char)(i + round), size[i]));
         }
         for (int i = 0; i < K; i++) {
             int k = (i * 77 + 13) % K; /* 77 and 200 have no common divisor */
-            MUST(cuMemcpyDtoH(b, p[k], size[k]));
+            ASSERT_SUCCESS(cuMemcpyDtoH(b, p[k], size[k]));
             for (size_t j = 0; j < size[k]; j++)
                 ok &= b[j] == (unsigned char)(k + round);
-            MUST(cuMemFree(p[k]));
+            ASSERT_SUCCESS(cuMemFree(p[k]));
         }
     }
     CHECK(ok);
-    MUST(cuMemGetInfo(&free1, &total));
+    ASSERT_SUCCESS(cuMemGetInfo(&free1, &total));
     if (sim) /* a real driver may keep some of it */
         CHECK(free1 == free0);
 }
@@ -244,6 +245,6 @@ int main(void)
     PART(host(ctx));
     PART(attributes());
     PART(churn(simulated(dev)));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -20,16 +20,16 @@ static void loading(void)
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
     CHECK(cuModuleLoadDataEx(&m, ".version 7.0\n.target sm_70\n.visible .entry (", 2, options, values) != CUDA_SUCCESS);
     CHECK(log[0] != 0);
-    GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&m, "/nonexistent.ptx"));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(NULL, kernels_ptx));
+    CHECK_RESULT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&m, "/nonexistent.ptx"));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(NULL, kernels_ptx));
     char path[] = "/tmp/gfaas-check-XXXXXX.ptx";
     int fd = mkstemps(path, 4);
     FILE *f = fdopen(fd, "w");
     fputs(kernels_ptx, f);
     fclose(f);
-    GIVES(CUDA_SUCCESS, cuModuleLoad(&m, path));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleLoad(&m, path));
     remove(path);
-    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(m));
 }
 
 /* PTX that only the simulator refuses. */
@@ -48,10 +48,10 @@ static void refused(void)
     };
     CUmodule m;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, bad[i]));
-    GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, "hello, world"));
-    GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&m, "\177ELF\2\1\1"));
-    GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadFatBinary(&m, "\x50\xed\x55\xba"));
+        CHECK_RESULT(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, bad[i]));
+    CHECK_RESULT(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, "hello, world"));
+    CHECK_RESULT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&m, "\177ELF\2\1\1"));
+    CHECK_RESULT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadFatBinary(&m, "\x50\xed\x55\xba"));
 }
 
 static void contents(CUmodule m)
@@ -62,43 +62,43 @@ static void contents(CUmodule m)
     size_t bytes = 0, offset = 0, size = 0;
     unsigned value = 0, zero[6];
     int v = 0;
-    GIVES(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "mixed"));
-    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&g, m, "missing"));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(&g, m, NULL));
-    GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 1, &offset, &size));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "mixed"));
+    CHECK_RESULT(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&g, m, "missing"));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(&g, m, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncGetParamInfo(f, 1, &offset, &size));
     CHECK(offset == 8 && size == 12);
-    GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 2, &offset, &size));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncGetParamInfo(f, 2, &offset, &size));
     CHECK(offset == 20 && size == 2);
-    GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 3, &offset, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncGetParamInfo(f, 3, &offset, NULL));
     CHECK(offset == 24);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(f, 4, &offset, &size));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(f, 4, &offset, &size));
     CUresult (*get_count)(CUfunction, size_t *); /* from CUDA 13.2 on */
     *(void **)&get_count = dlsym(RTLD_DEFAULT, "cuFuncGetParamCount");
     if (get_count) {
-        GIVES(CUDA_SUCCESS, get_count(f, &size));
+        CHECK_RESULT(CUDA_SUCCESS, get_count(f, &size));
         CHECK(size == 4);
-        GIVES(CUDA_ERROR_INVALID_VALUE, get_count(f, NULL));
+        CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, get_count(f, NULL));
     }
-    GIVES(CUDA_SUCCESS, cuFuncGetModule(&back, f));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncGetModule(&back, f));
     CHECK(back == m);
-    GIVES(CUDA_SUCCESS, cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));
     CHECK(v >= 32 && v <= 1024);
-    GIVES(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 256, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 256, 0));
     CHECK(v >= 1);
-    GIVES(CUDA_SUCCESS, cuModuleGetGlobal(&p, &bytes, m, "counter"));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleGetGlobal(&p, &bytes, m, "counter"));
     CHECK(bytes == 4);
-    MUST(cuMemcpyDtoH(&value, p, 4));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&value, p, 4));
     CHECK(value == 7);
-    GIVES(CUDA_SUCCESS, cuModuleGetGlobal(&p, &bytes, m, "table"));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleGetGlobal(&p, &bytes, m, "table"));
     CHECK(bytes == 24);
-    MUST(cuMemcpyDtoH(zero, p, 24));
+    ASSERT_SUCCESS(cuMemcpyDtoH(zero, p, 24));
     CHECK(!zero[0] && !zero[5]);
-    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&p, &bytes, m, "missing"));
+    CHECK_RESULT(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&p, &bytes, m, "missing"));
 }
 
 static bool result_is(float k)
 {
-    MUST(cuMemcpyDtoH(z, dz, sizeof z));
+    ASSERT_SUCCESS(cuMemcpyDtoH(z, dz, sizeof z));
     for (int i = 0; i < N; i++)
         if (z[i] != x[i] + k * y[i])
             return false;
@@ -112,9 +112,9 @@ static void launches(CUmodule m)
     CUfunction vadd = function_of(m, "vadd"), saxpy = function_of(m, "saxpy");
     CUfunction sgemm = function_of(m, "sgemm");
     void *add[] = {&dx, &dy, &dz, &n}, *axpy[] = {&k, &dy, &dz, &n};
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
     CHECK(result_is(1));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, NULL, axpy, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, NULL, axpy, NULL));
     CHECK(result_is(3));
     struct {
         CUdeviceptr a, b, c;
@@ -122,51 +122,51 @@ static void launches(CUmodule m)
     } packed = {dx, dy, dz, N};
     size_t size = offsetof(__typeof__(packed), n) + sizeof n; /* without the padding */
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
-    MUST(cuMemsetD8(dz, 0, sizeof z));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
+    ASSERT_SUCCESS(cuMemsetD8(dz, 0, sizeof z));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
     CHECK(result_is(1));
     size_t padded = sizeof packed;
     void *longer[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &padded, CU_LAUNCH_PARAM_END};
-    GIVES(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, longer));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, extra));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 0, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 1, 1, 1, 2048, 1, 1, 0, NULL, add, NULL));
+    CHECK_RESULT(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, longer));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, extra));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 0, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 1, 1, 1, 2048, 1, 1, 0, NULL, add, NULL));
     CUlaunchConfig config = {4, 1, 1, 256, 1, 1, 0, NULL, NULL, 0};
-    MUST(cuMemsetD8(dz, 0, sizeof z));
-    GIVES(CUDA_SUCCESS, cuLaunchKernelEx(&config, vadd, add, NULL));
+    ASSERT_SUCCESS(cuMemsetD8(dz, 0, sizeof z));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernelEx(&config, vadd, add, NULL));
     CHECK(result_is(1));
-    GIVES(CUDA_SUCCESS, cuLaunchCooperativeKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, NULL, axpy));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchCooperativeKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, NULL, axpy));
     CHECK(result_is(3));
-    GIVES(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
-          cuLaunchCooperativeKernel(saxpy, 1 << 20, 1, 1, 256, 1, 1, 0, NULL, axpy));
+    CHECK_RESULT(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+                 cuLaunchCooperativeKernel(saxpy, 1 << 20, 1, 1, 256, 1, 1, 0, NULL, axpy));
     float a[6] = {1, 2, 3, 4, 5, 6}, b[6] = {7, 8, 9, 10, 11, 12}, c[4];
     int rows = 2, cols = 2, inner = 3;
     void *gemm[] = {&dx, &dy, &dz, &rows, &cols, &inner};
-    MUST(cuMemcpyHtoD(dx, a, sizeof a));
-    MUST(cuMemcpyHtoD(dy, b, sizeof b));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(sgemm, 1, 1, 1, 32, 1, 1, 0, NULL, gemm, NULL));
-    MUST(cuMemcpyDtoH(c, dz, sizeof c));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dx, a, sizeof a));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dy, b, sizeof b));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(sgemm, 1, 1, 1, 32, 1, 1, 0, NULL, gemm, NULL));
+    ASSERT_SUCCESS(cuMemcpyDtoH(c, dz, sizeof c));
     CHECK(c[0] == 58 && c[1] == 64 && c[2] == 139 && c[3] == 154);
-    MUST(cuMemcpyHtoD(dx, x, sizeof x));
-    MUST(cuMemcpyHtoD(dy, y, sizeof y));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dx, x, sizeof x));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dy, y, sizeof y));
 }
 
 /* The interface of CUDA 2, which drivers still support. */
 static void legacy(CUmodule m)
 {
     CUfunction f = function_of(m, "vadd");
-    MUST(cuMemsetD8(dz, 0, sizeof z));
-    GIVES(CUDA_SUCCESS, cuFuncSetBlockShape(f, 256, 1, 1));
-    GIVES(CUDA_SUCCESS, cuParamSetSize(f, 28));
-    GIVES(CUDA_SUCCESS, cuParamSetv(f, 0, &dx, 8));
-    GIVES(CUDA_SUCCESS, cuParamSetv(f, 8, &dy, 8));
-    GIVES(CUDA_SUCCESS, cuParamSetv(f, 16, &dz, 8));
-    GIVES(CUDA_SUCCESS, cuParamSeti(f, 24, N));
-    GIVES(CUDA_SUCCESS, cuLaunchGrid(f, 4, 1));
+    ASSERT_SUCCESS(cuMemsetD8(dz, 0, sizeof z));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncSetBlockShape(f, 256, 1, 1));
+    CHECK_RESULT(CUDA_SUCCESS, cuParamSetSize(f, 28));
+    CHECK_RESULT(CUDA_SUCCESS, cuParamSetv(f, 0, &dx, 8));
+    CHECK_RESULT(CUDA_SUCCESS, cuParamSetv(f, 8, &dy, 8));
+    CHECK_RESULT(CUDA_SUCCESS, cuParamSetv(f, 16, &dz, 8));
+    CHECK_RESULT(CUDA_SUCCESS, cuParamSeti(f, 24, N));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchGrid(f, 4, 1));
     CHECK(result_is(1));
-    GIVES(CUDA_SUCCESS, cuFuncSetBlockShape(f, 1024, 1, 1));
-    MUST(cuMemsetD8(dz, 0, sizeof z));
-    GIVES(CUDA_SUCCESS, cuLaunch(f));
+    CHECK_RESULT(CUDA_SUCCESS, cuFuncSetBlockShape(f, 1024, 1, 1));
+    ASSERT_SUCCESS(cuMemsetD8(dz, 0, sizeof z));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunch(f));
     CHECK(result_is(1));
 }
 
@@ -176,21 +176,22 @@ static void stray(CUdevice dev)
     CUcontext ctx, old, another;
     CUdeviceptr nowhere = 4096, p;
     int n = N;
-    MUST(cuCtxCreate(&old, 0, dev));
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&old, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     CUmodule m = new_module(kernels_ptx);
     CUfunction f = function_of(m, "vadd");
     void *args[] = {&nowhere, &nowhere, &nowhere, &n};
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
-    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
-    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 16));
-    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    CHECK_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 16));
+    CHECK_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
     cuCtxDestroy(ctx);
-    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSetCurrent(old) ? CUDA_ERROR_ILLEGAL_ADDRESS : cuCtxSynchronize());
+    SIM_CHECK_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS,
+                     cuCtxSetCurrent(old) ? CUDA_ERROR_ILLEGAL_ADDRESS : cuCtxSynchronize());
     cuCtxDestroy(old);
-    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxCreate(&another, 0, dev));
+    SIM_CHECK_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxCreate(&another, 0, dev));
     cuDevicePrimaryCtxReset(dev);
-    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuDevicePrimaryCtxRetain(&another, dev));
+    SIM_CHECK_RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuDevicePrimaryCtxRetain(&another, dev));
 }
 
 /* Variables that hold addresses of other variables. */
@@ -204,17 +205,18 @@ static void addresses(void)
     CUdeviceptr before, text, list;
     uint64_t v[4];
     CUmodule m = new_module(ptx);
-    MUST(cuModuleGetGlobal(&before, NULL, m, "before"));
-    MUST(cuModuleGetGlobal(&text, NULL, m, "text"));
-    MUST(cuModuleGetGlobal(&list, NULL, m, "list"));
-    MUST(cuMemcpyDtoH(v, before, 8));
+    ASSERT_SUCCESS(cuModuleGetGlobal(&before, NULL, m, "before"));
+    ASSERT_SUCCESS(cuModuleGetGlobal(&text, NULL, m, "text"));
+    ASSERT_SUCCESS(cuModuleGetGlobal(&list, NULL, m, "list"));
+    ASSERT_SUCCESS(cuMemcpyDtoH(v, before, 8));
     CHECK(v[0] == text);
-    MUST(cuMemcpyDtoH(v, list, sizeof v));
+    ASSERT_SUCCESS(cuMemcpyDtoH(v, list, sizeof v));
     CHECK(v[0] == text + 4 && v[1] == 7 && v[2] == before && v[3] == 9);
-    MUST(cuMemcpyDtoH(v, text, 8));
+    ASSERT_SUCCESS(cuMemcpyDtoH(v, text, 8));
     CHECK(v[0] == 0x0807060504030201);
-    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
-    GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 8 .u64 a = generic(;\n"));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(m));
+    CHECK_RESULT(CUDA_ERROR_INVALID_PTX,
+                 cuModuleLoadData(&m, ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 8 .u64 a = generic(;\n"));
 }
 
 /* Links two texts into one module (on a GPU, into code). */
@@ -227,23 +229,23 @@ static void joined(void)
     CUfunction f;
     void *code = NULL;
     size_t n = 0;
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuLinkCreate(0, NULL, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuLinkCreate(0, NULL, NULL, &l));
-    GIVES(CUDA_SUCCESS, cuLinkAddData(l, 1, one, sizeof one, "one", 0, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuLinkAddData(l, 1, two, sizeof two, "two", 0, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuLinkComplete(l, &code, &n));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLinkCreate(0, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLinkCreate(0, NULL, NULL, &l));
+    CHECK_RESULT(CUDA_SUCCESS, cuLinkAddData(l, 1, one, sizeof one, "one", 0, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLinkAddData(l, 1, two, sizeof two, "two", 0, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLinkComplete(l, &code, &n));
     CHECK(code && n);
-    GIVES(CUDA_SUCCESS, cuModuleLoadData(&m, code));
-    GIVES(CUDA_SUCCESS, cuLinkDestroy(l));
-    GIVES(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "one"));
-    GIVES(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "two"));
-    GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
-    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
-    MUST(cuLinkCreate(0, NULL, NULL, &l));
-    GIVES(CUDA_ERROR_INVALID_IMAGE, cuLinkAddData(l, 1, "no PTX", 7, "three", 0, NULL, NULL));
-    GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(l, 1, "/nowhere/x.ptx", 0, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuLinkDestroy(l));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleLoadData(&m, code));
+    CHECK_RESULT(CUDA_SUCCESS, cuLinkDestroy(l));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "one"));
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "two"));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(m));
+    ASSERT_SUCCESS(cuLinkCreate(0, NULL, NULL, &l));
+    CHECK_RESULT(CUDA_ERROR_INVALID_IMAGE, cuLinkAddData(l, 1, "no PTX", 7, "three", 0, NULL, NULL));
+    CHECK_RESULT(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(l, 1, "/nowhere/x.ptx", 0, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuLinkDestroy(l));
 }
 
 /* Resources of a context can be freed while no context is current. */
@@ -253,24 +255,24 @@ static void without_context(void)
     void *h;
     CUmodule m = new_module(kernels_ptx);
     CUdeviceptr p = new_memory(4096);
-    MUST(cuMemAllocHost(&h, 4096));
-    MUST(cuCtxPopCurrent(&mine));
-    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&none));
+    ASSERT_SUCCESS(cuMemAllocHost(&h, 4096));
+    ASSERT_SUCCESS(cuCtxPopCurrent(&mine));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxGetCurrent(&none));
     CHECK(!none);
-    USUALLY_GIVES(CUDA_SUCCESS, cuMemFree(p));
-    USUALLY_GIVES(CUDA_SUCCESS, cuMemFreeHost(h));
-    USUALLY_GIVES(CUDA_SUCCESS, cuModuleUnload(m));
-    MUST(cuCtxPushCurrent(mine));
+    SIM_CHECK_RESULT(CUDA_SUCCESS, cuMemFree(p));
+    SIM_CHECK_RESULT(CUDA_SUCCESS, cuMemFreeHost(h));
+    SIM_CHECK_RESULT(CUDA_SUCCESS, cuModuleUnload(m));
+    ASSERT_SUCCESS(cuCtxPushCurrent(mine));
 }
 
 static void handles(CUmodule m)
 {
     char junk[512] = {0};
     CUfunction f = function_of(m, "tick");
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)junk, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, (CUstream)junk, NULL, NULL));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload((CUmodule)junk));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleGetFunction(&f, (CUmodule)junk, "x"));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)junk, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, (CUstream)junk, NULL, NULL));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload((CUmodule)junk));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuModuleGetFunction(&f, (CUmodule)junk, "x"));
 }
 
 int main(void)
@@ -281,11 +283,11 @@ int main(void)
         x[i] = (float)i;
         y[i] = (float)(3 * i);
     }
-    MUST(cuMemAlloc(&dx, sizeof x));
-    MUST(cuMemAlloc(&dy, sizeof y));
-    MUST(cuMemAlloc(&dz, sizeof z));
-    MUST(cuMemcpyHtoD(dx, x, sizeof x));
-    MUST(cuMemcpyHtoD(dy, y, sizeof y));
+    ASSERT_SUCCESS(cuMemAlloc(&dx, sizeof x));
+    ASSERT_SUCCESS(cuMemAlloc(&dy, sizeof y));
+    ASSERT_SUCCESS(cuMemAlloc(&dz, sizeof z));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dx, x, sizeof x));
+    ASSERT_SUCCESS(cuMemcpyHtoD(dy, y, sizeof y));
     CUmodule m = new_module(kernels_ptx);
     PART(loading());
     PART(contents(m));
@@ -298,8 +300,8 @@ int main(void)
         PART(refused());
         PART(handles(m));
     }
-    MUST(cuModuleUnload(m));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuModuleUnload(m));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     PART(stray(dev)); /* last, because on a GPU the process cannot use CUDA afterwards */
     return tap_end();
 }

@@ -11,13 +11,13 @@ static int sms;
 
 static void run(CUfunction f, unsigned blocks, CUstream s)
 {
-    MUST(cuLaunchKernel(f, blocks, 1, 1, 32, 1, 1, 0, s, NULL, NULL));
+    ASSERT_SUCCESS(cuLaunchKernel(f, blocks, 1, 1, 32, 1, 1, 0, s, NULL, NULL));
 }
 
 static double elapsed(CUevent a, CUevent b)
 {
     float ms = -1;
-    MUST(cuEventElapsedTime(&ms, a, b));
+    ASSERT_SUCCESS(cuEventElapsedTime(&ms, a, b));
     return ms;
 }
 
@@ -35,7 +35,7 @@ static void wait_at_gate(void *unused)
 static void hold(CUstream s)
 {
     gate_open = 0;
-    MUST(cuLaunchHostFunc(s, wait_at_gate, NULL));
+    ASSERT_SUCCESS(cuLaunchHostFunc(s, wait_at_gate, NULL));
 }
 
 static void go(void)
@@ -64,26 +64,26 @@ static void events(void)
     CUevent a, b, quiet;
     float ms;
     CUstream s = new_stream();
-    GIVES(CUDA_SUCCESS, cuEventCreate(&a, 0));
-    GIVES(CUDA_SUCCESS, cuEventCreate(&b, CU_EVENT_BLOCKING_SYNC));
-    GIVES(CUDA_SUCCESS, cuEventCreate(&quiet, CU_EVENT_DISABLE_TIMING));
-    GIVES(CUDA_SUCCESS, cuEventQuery(a));
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(a));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, a, b));
-    GIVES(CUDA_SUCCESS, cuEventRecord(a, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventCreate(&a, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventCreate(&b, CU_EVENT_BLOCKING_SYNC));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventCreate(&quiet, CU_EVENT_DISABLE_TIMING));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(a));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, a, b));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(a, s));
     run(tick, 1, s);
-    GIVES(CUDA_SUCCESS, cuEventRecord(b, s));
-    GIVES(CUDA_SUCCESS, cuEventRecord(quiet, s));
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(b));
-    GIVES(CUDA_SUCCESS, cuEventQuery(b));
-    GIVES(CUDA_SUCCESS, cuEventElapsedTime(&ms, a, b));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(b, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(quiet, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(b));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(b));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventElapsedTime(&ms, a, b));
     CHECK(ms >= 0);
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, a, quiet));
-    GIVES(CUDA_SUCCESS, cuEventDestroy(a));
-    GIVES(CUDA_SUCCESS, cuEventDestroy(b));
-    GIVES(CUDA_SUCCESS, cuEventDestroy(quiet));
-    GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, a, quiet));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventDestroy(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventDestroy(b));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventDestroy(quiet));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(s));
 }
 
 /* On the simulated GPU, a kernel takes ceil(blocks / SMs) times the time of a block. */
@@ -93,23 +93,23 @@ static void block_rule(void)
     double want[] = {1, 1, 2, 4};
     CUevent e[5];
     for (int i = 0; i < 5; i++)
-        MUST(cuEventCreate(&e[i], 0));
+        ASSERT_SUCCESS(cuEventCreate(&e[i], 0));
     lead();
-    MUST(cuEventRecord(e[0], NULL));
+    ASSERT_SUCCESS(cuEventRecord(e[0], NULL));
     for (int i = 0; i < 4; i++) {
         run(tick, blocks[i], NULL);
-        MUST(cuEventRecord(e[i + 1], NULL));
+        ASSERT_SUCCESS(cuEventRecord(e[i + 1], NULL));
     }
     go();
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     for (int i = 0; i < 4; i++)
         CHECK(near(elapsed(e[i], e[i + 1]), want[i]));
     double before = seconds();
     run(tick, 20u * (unsigned)sms, NULL);
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
     CHECK(seconds() - before >= 0.020);
     for (int i = 0; i < 5; i++)
-        MUST(cuEventDestroy(e[i]));
+        ASSERT_SUCCESS(cuEventDestroy(e[i]));
 }
 
 /* A thousand short kernels in sequence take as long as a single kernel of their total length. */
@@ -117,12 +117,12 @@ static void exactness(void)
 {
     CUevent a = new_event(0), b = new_event(0);
     lead();
-    MUST(cuEventRecord(a, NULL));
+    ASSERT_SUCCESS(cuEventRecord(a, NULL));
     for (int i = 0; i < 200; i++)
         run(tick, 1, NULL);
-    MUST(cuEventRecord(b, NULL));
+    ASSERT_SUCCESS(cuEventRecord(b, NULL));
     go();
-    MUST(cuEventSynchronize(b));
+    ASSERT_SUCCESS(cuEventSynchronize(b));
     double ms = elapsed(a, b);
     CHECK(ms > 199.999 && ms < 200.001);
     DESTROY(a, b);
@@ -134,16 +134,16 @@ static void waiting(void)
     CUevent e = new_event(0), done = new_event(0);
     hold(s);
     run(slow, 25u * (unsigned)sms, s);
-    GIVES(CUDA_SUCCESS, cuEventRecord(e, s));
-    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(t, e, 0));
-    GIVES(CUDA_SUCCESS, cuEventRecord(done, t));
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(done));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(t));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(e, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWaitEvent(t, e, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventRecord(done, t));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(done));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(t));
     go();
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(t));
-    GIVES(CUDA_SUCCESS, cuEventQuery(e));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(t));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(e));
     CHECK(elapsed(e, done) >= 0);
-    GIVES(CUDA_SUCCESS, cuStreamQuery(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamQuery(s));
     DESTROY(s, t, e, done);
 }
 
@@ -152,30 +152,30 @@ static void waiting(void)
 static void legacy(void)
 {
     CUstream blocking, free_stream;
-    MUST(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&free_stream, CU_STREAM_NON_BLOCKING));
+    ASSERT_SUCCESS(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    ASSERT_SUCCESS(cuStreamCreate(&free_stream, CU_STREAM_NON_BLOCKING));
     CUevent a = new_event(0), b = new_event(0), c = new_event(0);
     hold(blocking);
     run(slow, 25u * (unsigned)sms, blocking); /* 50 ms */
-    MUST(cuEventRecord(a, NULL));
-    MUST(cuEventRecord(b, free_stream));
-    MUST(cuEventRecord(c, blocking));
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(b));
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(a));
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(c));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
+    ASSERT_SUCCESS(cuEventRecord(a, NULL));
+    ASSERT_SUCCESS(cuEventRecord(b, free_stream));
+    ASSERT_SUCCESS(cuEventRecord(c, blocking));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(b));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(a));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(c));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
     go();
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(CU_STREAM_LEGACY));
-    GIVES(CUDA_SUCCESS, cuEventQuery(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(CU_STREAM_LEGACY));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventQuery(a));
     CHECK(elapsed(b, a) > 45);
     hold(NULL);
-    MUST(cuEventRecord(c, blocking));
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(c));
-    GIVES(CUDA_SUCCESS, cuStreamQuery(free_stream));
+    ASSERT_SUCCESS(cuEventRecord(c, blocking));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(c));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamQuery(free_stream));
     go();
-    GIVES(CUDA_SUCCESS, cuEventSynchronize(c));
-    GIVES(CUDA_SUCCESS, cuStreamDestroy(blocking));
-    GIVES(CUDA_SUCCESS, cuStreamDestroy(free_stream));
+    CHECK_RESULT(CUDA_SUCCESS, cuEventSynchronize(c));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(blocking));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(free_stream));
     DESTROY(a, b, c);
 }
 
@@ -202,16 +202,16 @@ static void callbacks(void)
     CUstream s = new_stream();
     CUdeviceptr p = new_memory(4);
     run(tick, 1, s);
-    GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, host_fn, (void *)1));
-    MUST(cuMemsetD32Async(p, 99, 1, s));
-    GIVES(CUDA_SUCCESS, cuStreamAddCallback(s, callback, (void *)2, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamAddCallback(s, callback, NULL, 1));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchHostFunc(s, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchHostFunc(s, host_fn, (void *)1));
+    ASSERT_SUCCESS(cuMemsetD32Async(p, 99, 1, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamAddCallback(s, callback, (void *)2, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamAddCallback(s, callback, NULL, 1));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuLaunchHostFunc(s, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
     CHECK(calls == 2 && order[0] == 1 && order[1] == 2);
     CHECK(inside == CUDA_ERROR_NOT_PERMITTED);
     CHECK(reported == CUDA_SUCCESS);
-    MUST(cuMemcpyDtoH(&v, p, 4));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&v, p, 4));
     CHECK(v == 99);
     DESTROY(p, s);
 }
@@ -219,14 +219,14 @@ static void callbacks(void)
 static void *own_stream(void *arg)
 {
     unsigned long long *id = arg;
-    MUST(cuStreamGetId(CU_STREAM_PER_THREAD, id));
+    ASSERT_SUCCESS(cuStreamGetId(CU_STREAM_PER_THREAD, id));
     return NULL;
 }
 
 static void *own_stream_in(void *arg)
 {
     void **a = arg;
-    MUST(cuCtxSetCurrent(a[0]));
+    ASSERT_SUCCESS(cuCtxSetCurrent(a[0]));
     return own_stream(a[1]);
 }
 
@@ -239,15 +239,15 @@ static void kinds(CUcontext ctx)
     int priority = 9;
     unsigned long long mine = 0, theirs = 0, again = 0;
     void *arg[] = {ctx, &theirs};
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamCreate(&s, 8));
-    GIVES(CUDA_SUCCESS, cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -100));
-    GIVES(CUDA_SUCCESS, cuStreamGetFlags(s, &flags));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamCreate(&s, 8));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -100));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamGetFlags(s, &flags));
     CHECK(flags == CU_STREAM_NON_BLOCKING);
-    GIVES(CUDA_SUCCESS, cuStreamGetPriority(s, &priority));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamGetPriority(s, &priority));
     CHECK(priority < 0 && priority > -100);
-    GIVES(CUDA_SUCCESS, cuStreamGetCtx(s, &of));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamGetCtx(s, &of));
     CHECK(of == ctx);
-    GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(s));
     own_stream(&mine);
     own_stream(&again);
     pthread_create(&t, NULL, own_stream_in, arg);
@@ -260,18 +260,18 @@ static void queue(void)
 {
     CUevent led = new_event(0);
     lead();
-    MUST(cuEventRecord(led, NULL));
+    ASSERT_SUCCESS(cuEventRecord(led, NULL));
     for (int i = 0; i < 100; i++)
         run(tick, 1, NULL);
-    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(led));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuEventQuery(led));
     go();
-    MUST(cuCtxSynchronize());
-    MUST(cuEventDestroy(led));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuEventDestroy(led));
     double before = seconds();
     for (int i = 0; i < 1024 + 100; i++)
         run(tick, 1, NULL);
     CHECK(seconds() - before > 0.090);
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuCtxSynchronize());
 }
 
 /* A destroyed stream completes its work. */
@@ -279,16 +279,16 @@ static void destroyed(void)
 {
     int v = 0;
     CUdeviceptr p = new_memory(4);
-    MUST(cuMemsetD32(p, 1, 1));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemsetD32(p, 1, 1));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     CUstream s = new_stream();
     run(slow, 1, s);
-    MUST(cuMemsetD32Async(p, 2, 1, s));
-    GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
-    MUST(cuMemcpyDtoH(&v, p, 4));
+    ASSERT_SUCCESS(cuMemsetD32Async(p, 2, 1, s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemcpyDtoH(&v, p, 4));
     CHECK(v == 2);
-    MUST(cuMemFree(p));
+    ASSERT_SUCCESS(cuMemFree(p));
 }
 
 /* Delays on the host (here it computes the effects of kernels while it copies) do not lengthen the
@@ -303,20 +303,20 @@ static void busy_host(CUfunction saxpy)
     void *args[] = {&k, &x, &y, &n};
     CUstream kernels = new_stream(), copies = new_stream();
     CUevent begun = new_event(0), ended = new_event(0);
-    MUST(cuMemAlloc(&x, N * sizeof(float)));
-    MUST(cuMemAlloc(&y, N * sizeof(float)));
-    MUST(cuMemAllocHost(&host, N * sizeof(float)));
+    ASSERT_SUCCESS(cuMemAlloc(&x, N * sizeof(float)));
+    ASSERT_SUCCESS(cuMemAlloc(&y, N * sizeof(float)));
+    ASSERT_SUCCESS(cuMemAllocHost(&host, N * sizeof(float)));
     hold(kernels);
-    MUST(cuEventRecord(begun, kernels));
+    ASSERT_SUCCESS(cuEventRecord(begun, kernels));
     for (int i = 0; i < KERNELS; i++)
-        MUST(cuLaunchKernel(saxpy, 20 * (unsigned)sms, 1, 1, 32, 1, 1, 0, kernels, args, NULL));
-    MUST(cuEventRecord(ended, kernels));
+        ASSERT_SUCCESS(cuLaunchKernel(saxpy, 20 * (unsigned)sms, 1, 1, 32, 1, 1, 0, kernels, args, NULL));
+    ASSERT_SUCCESS(cuEventRecord(ended, kernels));
     for (int i = 0; i < COPIES; i++)
-        MUST(cuMemcpyHtoDAsync(x, host, N * sizeof(float), copies));
+        ASSERT_SUCCESS(cuMemcpyHtoDAsync(x, host, N * sizeof(float), copies));
     go();
-    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxSynchronize());
     CHECK(near(elapsed(begun, ended), KERNELS * 0.4));
-    MUST(cuMemFreeHost(host));
+    ASSERT_SUCCESS(cuMemFreeHost(host));
     DESTROY(x, y, begun, ended, kernels, copies);
 }
 
@@ -325,11 +325,11 @@ int main(void)
     CUfunction saxpy;
     CUdevice dev = first_device();
     sim = simulated(dev);
-    MUST(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
     CUcontext ctx = new_context(dev);
     CUmodule m = new_module(kernels_ptx);
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
-    MUST(cuModuleGetFunction(&slow, m, "slow"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&tick, m, "tick"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&slow, m, "slow"));
     PART(events());
     PART(waiting());
     PART(callbacks());
@@ -340,9 +340,9 @@ int main(void)
         PART(exactness());
         PART(legacy());
         PART(queue());
-        MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
+        ASSERT_SUCCESS(cuModuleGetFunction(&saxpy, m, "saxpy"));
         PART(busy_host(saxpy));
     }
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

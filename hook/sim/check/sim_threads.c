@@ -29,11 +29,11 @@ static void round_of(CUstream s[2], CUevent e[2], CUdeviceptr a, CUdeviceptr c, 
     void *args[] = {&c, &a, &c, &n};
     for (int i = 0; i < adds; i++) {
         CUstream here = s[i % 2], there = s[(i + 1) % 2];
-        MUST(cuLaunchKernel(vadd, 2, 1, 1, 256, 1, 1, 0, here, args, NULL));
+        ASSERT_SUCCESS(cuLaunchKernel(vadd, 2, 1, 1, 256, 1, 1, 0, here, args, NULL));
         if (i % 3 == 0)
-            MUST(cuLaunchHostFunc(here, count, NULL));
-        MUST(cuEventRecord(e[i % 2], here));
-        MUST(cuStreamWaitEvent(there, e[i % 2], 0));
+            ASSERT_SUCCESS(cuLaunchHostFunc(here, count, NULL));
+        ASSERT_SUCCESS(cuEventRecord(e[i % 2], here));
+        ASSERT_SUCCESS(cuStreamWaitEvent(there, e[i % 2], 0));
     }
 }
 
@@ -44,24 +44,24 @@ static void *work(void *arg)
     CUevent e[2];
     CUdeviceptr a, c;
     float in[N], out[N];
-    MUST(cuCtxSetCurrent(ctx));
+    ASSERT_SUCCESS(cuCtxSetCurrent(ctx));
     for (int i = 0; i < 2; i++) {
-        MUST(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
-        MUST(cuEventCreate(&e[i], CU_EVENT_DISABLE_TIMING));
+        ASSERT_SUCCESS(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+        ASSERT_SUCCESS(cuEventCreate(&e[i], CU_EVENT_DISABLE_TIMING));
     }
     for (int r = 0; r < ROUNDS; r++) {
         int adds = (seed + r) % 9 + 1;
         for (int i = 0; i < N; i++)
             in[i] = (float)(seed + i);
-        MUST(cuMemAlloc(&a, sizeof in));
-        MUST(cuMemAlloc(&c, sizeof in));
-        MUST(cuMemcpyHtoDAsync(a, in, sizeof in, s[0]));
-        MUST(cuMemsetD32Async(c, 0, N, s[0]));
+        ASSERT_SUCCESS(cuMemAlloc(&a, sizeof in));
+        ASSERT_SUCCESS(cuMemAlloc(&c, sizeof in));
+        ASSERT_SUCCESS(cuMemcpyHtoDAsync(a, in, sizeof in, s[0]));
+        ASSERT_SUCCESS(cuMemsetD32Async(c, 0, N, s[0]));
         round_of(s, e, a, c, adds);
         if (r % 5 == 0)
-            MUST(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
-        MUST(cuMemcpyDtoHAsync(out, c, sizeof out, s[adds % 2]));
-        MUST(cuStreamSynchronize(s[adds % 2]));
+            ASSERT_SUCCESS(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
+        ASSERT_SUCCESS(cuMemcpyDtoHAsync(out, c, sizeof out, s[adds % 2]));
+        ASSERT_SUCCESS(cuStreamSynchronize(s[adds % 2]));
         for (int i = 0; i < N; i++)
             if (out[i] != (float)adds * in[i])
                 atomic_fetch_add(&wrong, 1);
@@ -85,11 +85,11 @@ static void slow(void *unused)
 static void *lets_go(void *unused)
 {
     CUcontext primary;
-    MUST(cuDevicePrimaryCtxRetain(&primary, first_device()));
-    MUST(cuCtxSetCurrent(primary));
-    MUST(cuLaunchHostFunc(CU_STREAM_LEGACY, slow, NULL));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&primary, first_device()));
+    ASSERT_SUCCESS(cuCtxSetCurrent(primary));
+    ASSERT_SUCCESS(cuLaunchHostFunc(CU_STREAM_LEGACY, slow, NULL));
     letting_go = true;
-    MUST(cuDevicePrimaryCtxRelease(first_device()));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRelease(first_device()));
     return unused;
 }
 
@@ -103,14 +103,14 @@ static void takes_over(CUdevice dev)
     while (!letting_go)
         usleep(1000);
     usleep(50000);
-    MUST(cuDevicePrimaryCtxRetain(&primary, dev));
-    MUST(cuCtxSetCurrent(primary));
+    ASSERT_SUCCESS(cuDevicePrimaryCtxRetain(&primary, dev));
+    ASSERT_SUCCESS(cuCtxSetCurrent(primary));
     CUstream s = new_stream();
     pthread_join(t, NULL);
-    GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
-    GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
-    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamDestroy(s));
+    CHECK_RESULT(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
 }
 
 int main(void)
@@ -119,17 +119,17 @@ int main(void)
     size_t before, after, total;
     int expected = 0;
     CUdevice dev = first_device();
-    MUST(cuCtxCreate(&ctx, 0, dev));
+    ASSERT_SUCCESS(cuCtxCreate(&ctx, 0, dev));
     CUmodule m = new_module(kernels_ptx);
-    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
-    MUST(cuModuleGetFunction(&tick, m, "tick"));
-    MUST(cuMemGetInfo(&before, &total));
+    ASSERT_SUCCESS(cuModuleGetFunction(&vadd, m, "vadd"));
+    ASSERT_SUCCESS(cuModuleGetFunction(&tick, m, "tick"));
+    ASSERT_SUCCESS(cuMemGetInfo(&before, &total));
     for (int i = 0; i < THREADS; i++)
         pthread_create(&t[i], NULL, work, (void *)(intptr_t)i);
     for (int i = 0; i < THREADS; i++)
         pthread_join(t[i], NULL);
-    MUST(cuCtxSynchronize());
-    MUST(cuMemGetInfo(&after, &total));
+    ASSERT_SUCCESS(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemGetInfo(&after, &total));
     for (int i = 0; i < THREADS; i++)
         for (int r = 0; r < ROUNDS; r++)
             expected += ((i + r) % 9 + 1 + 2) / 3;
@@ -137,7 +137,7 @@ int main(void)
     CHECK(calls == expected);
     if (simulated(dev))
         CHECK(before == after);
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     takes_over(dev);
     return tap_end();
 }

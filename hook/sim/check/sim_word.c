@@ -21,25 +21,26 @@ static CUstream stream(void)
 static uint64_t value(CUdeviceptr at)
 {
     uint64_t got = 0;
-    MUST(cuMemcpyDtoH(&got, at, sizeof got));
+    ASSERT_SUCCESS(cuMemcpyDtoH(&got, at, sizeof got));
     return got;
 }
 
 static void clear(void)
 {
-    MUST(cuMemsetD32(word, 0, 4));
-    MUST(cuCtxSynchronize());
+    ASSERT_SUCCESS(cuMemsetD32(word, 0, 4));
+    ASSERT_SUCCESS(cuCtxSynchronize());
     host[0] = host[1] = 0;
 }
 
 static void writes(void)
 {
     clear();
-    GIVES(CUDA_SUCCESS, cuStreamWriteValue32(a, word, 0x80000001u, 0));
-    GIVES(CUDA_SUCCESS, cuStreamWriteValue64(a, word + 8, 1ull << 63 | 7, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue64(a, word + 8, 1, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
-    GIVES(CUDA_SUCCESS, cuStreamWriteValue32(a, seen, 5, 0));
-    MUST(cuStreamSynchronize(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWriteValue32(a, word, 0x80000001u, 0));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWriteValue64(a, word + 8, 1ull << 63 | 7, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE,
+                 cuStreamWriteValue64(a, word + 8, 1, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWriteValue32(a, seen, 5, 0));
+    ASSERT_SUCCESS(cuStreamSynchronize(a));
     CHECK(value(word) == 0x80000001u);
     CHECK(value(word + 8) == (1ull << 63 | 7));
     CHECK(host[0] == 5);
@@ -50,15 +51,15 @@ static void turns(void)
 {
     clear();
     for (uint32_t i = 1; i <= 5; i++) {
-        MUST(cuStreamWaitValue32(b, word, 2 * i - 1, CU_STREAM_WAIT_VALUE_EQ));
-        MUST(cuStreamWriteValue32(b, word, 2 * i, 0));
+        ASSERT_SUCCESS(cuStreamWaitValue32(b, word, 2 * i - 1, CU_STREAM_WAIT_VALUE_EQ));
+        ASSERT_SUCCESS(cuStreamWriteValue32(b, word, 2 * i, 0));
     }
     for (uint32_t i = 1; i <= 5; i++) {
-        MUST(cuStreamWriteValue32(a, word, 2 * i - 1, 0));
-        MUST(cuStreamWaitValue32(a, word, 2 * i, CU_STREAM_WAIT_VALUE_EQ));
+        ASSERT_SUCCESS(cuStreamWriteValue32(a, word, 2 * i - 1, 0));
+        ASSERT_SUCCESS(cuStreamWaitValue32(a, word, 2 * i, CU_STREAM_WAIT_VALUE_EQ));
     }
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(b));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(b));
     CHECK((uint32_t)value(word) == 10);
 }
 
@@ -68,28 +69,28 @@ static void for_the_host(void)
     clear();
     CUmodule m = new_module(kernels_ptx);
     CUfunction tick = function_of(m, "tick");
-    GIVES(CUDA_SUCCESS, cuStreamWaitValue64(a, seen, 1ull << 40, CU_STREAM_WAIT_VALUE_GEQ));
-    MUST(cuStreamWriteValue32(a, word, 1, 0));
-    MUST(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, b, NULL, NULL));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(b));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamWaitValue64(a, seen, 1ull << 40, CU_STREAM_WAIT_VALUE_GEQ));
+    ASSERT_SUCCESS(cuStreamWriteValue32(a, word, 1, 0));
+    ASSERT_SUCCESS(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, b, NULL, NULL));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(b));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
     host[0] = 1ull << 40;
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(a));
     CHECK((uint32_t)value(word) == 1);
-    MUST(cuModuleUnload(m));
+    ASSERT_SUCCESS(cuModuleUnload(m));
 }
 
 /* Reports whether a wait for `wanted` ends at once if the word has the value `is`. */
 static bool over(uint32_t is, uint32_t wanted, unsigned flags)
 {
     host[0] = is;
-    MUST(cuStreamWaitValue32(a, seen, wanted, flags));
-    MUST(cuStreamWriteValue32(a, seen + 8, 1, 0));
+    ASSERT_SUCCESS(cuStreamWaitValue32(a, seen, wanted, flags));
+    ASSERT_SUCCESS(cuStreamWriteValue32(a, seen + 8, 1, 0));
     for (int i = 0; i < 50 && !(uint32_t)host[1]; i++)
         usleep(1000);
     bool is_over = (uint32_t)host[1];
     host[0] = flags == CU_STREAM_WAIT_VALUE_NOR ? 0 : flags == CU_STREAM_WAIT_VALUE_AND ? UINT32_MAX : wanted;
-    MUST(cuStreamSynchronize(a));
+    ASSERT_SUCCESS(cuStreamSynchronize(a));
     host[1] = 0;
     return is_over;
 }
@@ -124,36 +125,36 @@ static void batches(void)
     p[2].waitValue.address = seen + 8;
     p[2].waitValue.value64 = 1ull << 50;
     p[2].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
-    GIVES(CUDA_SUCCESS, cuStreamBatchMemOp(a, 3, p, 0));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamBatchMemOp(a, 3, p, 0));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
     CHECK(host[1] == 0);
     host[0] = 3;
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(a));
     CHECK(host[1] == 1ull << 50);
     p[2].operation = 77;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 3, p, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 257, p, 0));
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, NULL, 0)); /* driver 580 crashes */
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, p, 1));
-    GIVES(CUDA_SUCCESS, cuStreamQuery(a)); /* no part of a refused batch has begun */
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 3, p, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 257, p, 0));
+    SIM_CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, NULL, 0)); /* driver 580 crashes */
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, p, 1));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamQuery(a)); /* no part of a refused batch has begun */
 }
 
 static void refused(void)
 {
     uint32_t local = 0;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word + 2, 1, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue64(a, word + 4, 1, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, 0, 1, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(a, (CUdeviceptr)(uintptr_t)&local, 0, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(a, word, 0, 4));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word, 0, 2));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word + 2, 1, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue64(a, word + 4, 1, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, 0, 1, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(a, (CUdeviceptr)(uintptr_t)&local, 0, 0));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(a, word, 0, 4));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word, 0, 2));
 }
 
 /* Timeline semaphores. Those of a real driver are made by another interface. */
 static void semaphores(void)
 {
     CUdevice dev;
-    MUST(cuCtxGetDevice(&dev));
+    ASSERT_SUCCESS(cuCtxGetDevice(&dev));
     if (!simulated(dev))
         return;
     CUexternalSemaphore sem;
@@ -161,21 +162,21 @@ static void semaphores(void)
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC desc = {.type = 1, .handle.fd = fd};
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = 5};
     CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS to = {.params.fence.value = 6};
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuImportExternalSemaphore(&sem, &desc));
+    CHECK_RESULT(CUDA_ERROR_NOT_SUPPORTED, cuImportExternalSemaphore(&sem, &desc));
     desc.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD;
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(&sem, &desc)); /* the file is empty */
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(&sem, &desc)); /* the file is empty */
     CHECK(ftruncate(fd, 8) == 0);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(NULL, &desc));
-    GIVES(CUDA_SUCCESS, cuImportExternalSemaphore(&sem, &desc));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(NULL, &desc));
+    CHECK_RESULT(CUDA_SUCCESS, cuImportExternalSemaphore(&sem, &desc));
     CHECK(fcntl(fd, F_GETFD) < 0); /* the driver has taken the descriptor */
-    GIVES(CUDA_SUCCESS, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
-    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
-    GIVES(CUDA_SUCCESS, cuSignalExternalSemaphoresAsync(&sem, &to, 1, b));
-    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuWaitExternalSemaphoresAsync(&sem, &until, 0, a));
-    GIVES(CUDA_SUCCESS, cuDestroyExternalSemaphore(sem));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuDestroyExternalSemaphore(sem));
+    CHECK_RESULT(CUDA_SUCCESS, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
+    CHECK_RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
+    CHECK_RESULT(CUDA_SUCCESS, cuSignalExternalSemaphoresAsync(&sem, &to, 1, b));
+    CHECK_RESULT(CUDA_SUCCESS, cuStreamSynchronize(a));
+    CHECK_RESULT(CUDA_ERROR_INVALID_VALUE, cuWaitExternalSemaphoresAsync(&sem, &until, 0, a));
+    CHECK_RESULT(CUDA_SUCCESS, cuDestroyExternalSemaphore(sem));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
+    CHECK_RESULT(CUDA_ERROR_INVALID_HANDLE, cuDestroyExternalSemaphore(sem));
 }
 
 int main(void)
@@ -184,12 +185,12 @@ int main(void)
     int wide = 0, nor = 0;
     void *both;
     CUcontext ctx = new_context(dev);
-    MUST(cuDeviceGetAttribute(&wide, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, dev));
-    MUST(cuDeviceGetAttribute(&nor, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&wide, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, dev));
+    ASSERT_SUCCESS(cuDeviceGetAttribute(&nor, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, dev));
     CHECK(wide && nor);
-    MUST(cuMemAlloc(&word, 16));
-    MUST(cuMemHostAlloc(&both, 16, CU_MEMHOSTALLOC_DEVICEMAP));
-    MUST(cuMemHostGetDevicePointer(&seen, both, 0));
+    ASSERT_SUCCESS(cuMemAlloc(&word, 16));
+    ASSERT_SUCCESS(cuMemHostAlloc(&both, 16, CU_MEMHOSTALLOC_DEVICEMAP));
+    ASSERT_SUCCESS(cuMemHostGetDevicePointer(&seen, both, 0));
     host = both;
     a = stream();
     b = stream();
@@ -201,8 +202,8 @@ int main(void)
     PART(refused());
     PART(semaphores());
     DESTROY(a, b);
-    MUST(cuMemFreeHost(both));
-    MUST(cuMemFree(word));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    ASSERT_SUCCESS(cuMemFreeHost(both));
+    ASSERT_SUCCESS(cuMemFree(word));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

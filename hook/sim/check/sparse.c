@@ -31,16 +31,16 @@ int main(void)
     unsigned char got[2] = {0};
     size_t total;
     CUdevice dev = first_device();
-    MUST(cuDeviceTotalMem(&total, dev));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&total, dev));
     new_context(dev);
     CUdeviceptr p = new_memory(1 << 20);
-    MUST(cuMemsetD8(p, 7, 1 << 20));
+    ASSERT_SUCCESS(cuMemsetD8(p, 7, 1 << 20));
     CHECK(readable_bytes(&dumped) < total / 16);
     CHECK(dumped < total / 16);
-    MUST(cuMemFree(p));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, total)); /* nevertheless, the process can use all of it */
-    GIVES(CUDA_SUCCESS, cuMemsetD8(p + total - 2, 9, 2));
-    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(got, p + total - 2, 2));
+    ASSERT_SUCCESS(cuMemFree(p));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, total)); /* nevertheless, the process can use all of it */
+    CHECK_RESULT(CUDA_SUCCESS, cuMemsetD8(p + total - 2, 9, 2));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemcpyDtoH(got, p + total - 2, 2));
     CHECK(got[0] == 9 && got[1] == 9);
     return tap_end();
 }

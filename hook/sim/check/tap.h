@@ -1,6 +1,13 @@
-/* tap.h: for the conformance programs, which print a line for each check and exit with status 1 if
- * a check failed. They are ordinary programs of the CUDA driver API and run on the simulated driver
- * and on a real one. Promises that only the simulator makes are checked only there. */
+/* tap.h: the checks of the conformance programs. These are ordinary programs of the CUDA driver API
+ * that run on the simulated driver and on a real one. They print a line for each check, in the Test
+ * Anything Protocol, and exit with status 1 if a check failed.
+ *
+ *   CHECK(condition)              fails if the condition is false
+ *   CHECK_RESULT(want, call)      fails if the call returns another result
+ *   SIM_CHECK(condition)          for behaviour that no documentation promises: fails on the simulated
+ *   SIM_CHECK_RESULT(want, call)  driver; on another driver, a difference is only reported
+ *   ASSERT_SUCCESS(call)          for a call that the following checks need: if it fails, the PART ends
+ *   PART(call)                    a group of checks: if it ends early, the next part runs nevertheless */
 #ifndef GFAAS_TAP_H
 #define GFAAS_TAP_H
 
@@ -18,18 +25,18 @@ static int tap_count, tap_failed;
 
 /* ---- checks that crash ---- */
 
-/* A driver may crash where another one refuses a call. The program then starts again without the
+/* A driver may crash where another one refuses a call. The program then restarts itself without the
  * checks that crashed, so that one run reports everything. Only the last pass counts; it begins
- * after the last line "# again". The program does the same without a PART that cannot continue, or
- * that runs for more than TAP_PATIENCE seconds. When SIGTERM ends a program that hangs, it prints
- * which call it was in. */
+ * after the last line "# again". The program also restarts itself, without the current PART, if an
+ * ASSERT_SUCCESS fails or if the part runs for more than TAP_PATIENCE seconds. When SIGTERM ends a
+ * program that hangs, it prints which call it was in. */
 static struct {
     char skip[128];   /* "TAP_SKIP=" and the numbers of checks, each with a comma */
     char leave[4096]; /* "TAP_LEAVE=" and the parts, each as "NUMBER reason" and a newline */
     char self[4096];
-    const char *doing, *part_name;
+    const char *current_call, *part_name;
     int part, in_part; /* the current part, and how many checks of it have run */
-    bool may_skip;
+    bool may_skip; /* the current call can be left out, because the rest does not need it */
     pid_t pid;
 } tap_run = {.skip = "TAP_SKIP=", .leave = "TAP_LEAVE="};
 
@@ -44,7 +51,7 @@ static inline void tap_print(const char *a, const char *b, const char *c)
 }
 
 /* Appends a number and two strings to a list. Returns false if there is no room. */
-static inline bool tap_note(char *list, size_t room, int number, const char *a, const char *b)
+static inline bool tap_append(char *list, size_t room, int number, const char *a, const char *b)
 {
     char digits[16], *at = digits + sizeof digits - 1;
     *at = 0;
@@ -56,21 +63,22 @@ static inline bool tap_note(char *list, size_t room, int number, const char *a, 
     return true;
 }
 
-static inline void tap_again(const char *without)
+/* Restarts the program. `without` names what the next pass leaves out. */
+static inline void tap_restart(const char *without)
 {
     tap_print("# again without ", without, "\n");
     execv(tap_run.self, (char *[]){tap_run.self, NULL});
 }
 
-/* Starts again without the current part. Returns if it cannot. */
-static inline void tap_leave(const char *why)
+/* Restarts the program without the current part. Returns if it cannot. */
+static inline void tap_skip_part(const char *why)
 {
     char reason[512] = " ";
     if (getpid() != tap_run.pid || !tap_run.part)
         return;
-    strncat(strncat(reason, why, 200), tap_run.doing, 250);
-    if (tap_note(tap_run.leave, sizeof tap_run.leave, tap_run.part, reason, "\n"))
-        tap_again(tap_run.part_name);
+    strncat(strncat(reason, why, 200), tap_run.current_call, 250);
+    if (tap_append(tap_run.leave, sizeof tap_run.leave, tap_run.part, reason, "\n"))
+        tap_restart(tap_run.part_name);
 }
 
 static inline void tap_signal(int sig)
@@ -81,14 +89,14 @@ static inline void tap_signal(int sig)
         return;
     }
     if (sig == SIGTERM) {
-        tap_print("not ok - stopped in ", tap_run.doing, "\n");
+        tap_print("not ok - stopped in ", tap_run.current_call, "\n");
         _exit(128 + sig);
     }
     if (sig != SIGALRM && tap_run.may_skip &&
-        tap_note(tap_run.skip, sizeof tap_run.skip, tap_run.part * TAP_PART + tap_run.in_part + 1, ",", ""))
-        tap_again(tap_run.doing);
-    tap_leave(sig == SIGALRM ? "it hangs in " : "it crashes in ");
-    tap_print("not ok - crashed in ", tap_run.doing, "\n");
+        tap_append(tap_run.skip, sizeof tap_run.skip, tap_run.part * TAP_PART + tap_run.in_part + 1, ",", ""))
+        tap_restart(tap_run.current_call);
+    tap_skip_part(sig == SIGALRM ? "it hangs in " : "it crashes in ");
+    tap_print("not ok - crashed in ", tap_run.current_call, "\n");
     _exit(128 + sig);
 }
 
@@ -111,14 +119,22 @@ static inline void tap_begin(void)
         sigaction(signals[i], &action, NULL);
 }
 
-/* Reports whether to make a call, that is, whether it did not crash before. */
-static inline bool tap_do(const char *what, bool may_skip)
+/* Records a call before it is made, so that a message can name it if it crashes or hangs. */
+static inline void tap_enter(const char *call)
 {
     if (!tap_run.pid)
         tap_begin();
-    tap_run.doing = what;
-    tap_run.may_skip = may_skip;
-    for (const char *at = tap_run.skip + sizeof "TAP_SKIP=" - 1; may_skip && *at; at = strchr(at, ',') + 1)
+    tap_run.current_call = call;
+    tap_run.may_skip = false;
+}
+
+/* Does the same for the call of a check, which the next pass can skip. Returns false if the call has
+ * to be skipped, because it crashed in an earlier pass. */
+static inline bool tap_enter_check(const char *call)
+{
+    tap_enter(call);
+    tap_run.may_skip = true;
+    for (const char *at = tap_run.skip + sizeof "TAP_SKIP=" - 1; *at; at = strchr(at, ',') + 1)
         if (atoi(at) == tap_run.part * TAP_PART + tap_run.in_part + 1)
             return false;
     return true;
@@ -153,9 +169,9 @@ static inline bool tap_result(CUresult got, CUresult want, const char *what, con
 
 static inline bool simulated(CUdevice dev);
 
-/* A check that no documentation promises. It must hold on the simulated driver; a difference on
- * another driver is reported, but is no failure. */
-static inline bool tap_usual(bool ok, CUresult got, const char *what, const char *file, int line)
+/* Performs a check of behaviour that no documentation promises. It must hold on the simulated
+ * driver; a difference on another driver is reported, but is no failure. */
+static inline bool tap_sim(bool ok, CUresult got, const char *what, const char *file, int line)
 {
     CUdevice dev;
     if (ok || cuInit(0) || cuDeviceGet(&dev, 0) || simulated(dev))
@@ -175,43 +191,42 @@ static inline bool tap_crash(const char *what, const char *file, int line)
     return false;
 }
 
-/* CHECK: a condition. GIVES: a call and its expected result. USUALLY, USUALLY_GIVES: the same,
- * where no documentation promises it. MUST: a call without which the rest of the PART makes no
- * sense. */
-#define CHECK(condition)                                                                \
-    (tap_do(#condition, true) ? tap((condition), #condition, __FILE__, __LINE__)        \
-                              : tap_crash(#condition, __FILE__, __LINE__))
-#define GIVES(want, call)                                                               \
-    (tap_do(#call, true) ? tap_result((call), (want), #call " gives " #want, __FILE__, __LINE__) \
-                         : tap_crash(#call, __FILE__, __LINE__))
-#define USUALLY(condition)                                                              \
-    (tap_do(#condition, true) ? tap_usual((condition), CUDA_SUCCESS, #condition, __FILE__, __LINE__) \
-                              : tap_usual(false, CUDA_SUCCESS, #condition " (it crashes)", __FILE__, __LINE__))
-#define USUALLY_GIVES(want, call)                                                       \
-    ({                                                                                  \
-        bool done_ = tap_do(#call, true);                                               \
-        CUresult got_ = done_ ? (call) : CUDA_SUCCESS;                                  \
-        tap_usual(done_ && got_ == (want), got_, done_ ? #call " gives " #want : #call " (it crashes)", __FILE__, __LINE__); \
+#define CHECK(condition)                                                                             \
+    (tap_enter_check(#condition) ? tap((condition), #condition, __FILE__, __LINE__)                  \
+                                 : tap_crash(#condition, __FILE__, __LINE__))
+#define CHECK_RESULT(want, call)                                                                     \
+    (tap_enter_check(#call) ? tap_result((call), (want), #call " gives " #want, __FILE__, __LINE__)  \
+                            : tap_crash(#call, __FILE__, __LINE__))
+#define SIM_CHECK(condition)                                                                         \
+    (tap_enter_check(#condition)                                                                     \
+         ? tap_sim((condition), CUDA_SUCCESS, #condition, __FILE__, __LINE__)                        \
+         : tap_sim(false, CUDA_SUCCESS, #condition " (it crashes)", __FILE__, __LINE__))
+#define SIM_CHECK_RESULT(want, call)                                                                 \
+    ({                                                                                               \
+        bool made_ = tap_enter_check(#call);                                                         \
+        CUresult got_ = made_ ? (call) : CUDA_SUCCESS;                                               \
+        tap_sim(made_ && got_ == (want), got_, made_ ? #call " gives " #want : #call " (it crashes)", \
+                __FILE__, __LINE__);                                                                 \
     })
-#define MUST(call)                                                  \
-    do {                                                            \
-        tap_do(#call, false);                                       \
-        CUresult must_ = (call);                                    \
-        if (must_ != CUDA_SUCCESS) {                                \
-            tap_result(must_, CUDA_SUCCESS, #call, __FILE__, __LINE__); \
-            tap_leave(tap_cannot(must_));                           \
-            exit(1);                                                \
-        }                                                           \
+#define ASSERT_SUCCESS(call)                                              \
+    do {                                                                  \
+        tap_enter(#call);                                                 \
+        CUresult got_ = (call);                                           \
+        if (got_ != CUDA_SUCCESS) {                                       \
+            tap_result(got_, CUDA_SUCCESS, #call, __FILE__, __LINE__);    \
+            tap_skip_part(tap_error(got_));                               \
+            exit(1);                                                      \
+        }                                                                 \
     } while (0)
 
-static inline const char *tap_cannot(CUresult result)
+/* Returns the beginning of the reason for skipping a part, which ends with the call. */
+static inline const char *tap_error(CUresult result)
 {
     static char text[128];
     snprintf(text, sizeof text, "error %d (%s) of ", (int)result, tap_name(result));
     return text;
 }
 
-/* PART: a group of independent checks. A part that cannot continue does not hide the next one. */
 #define PART(call) \
     do {           \
         if (tap_part(#call)) \
@@ -221,7 +236,7 @@ static inline const char *tap_cannot(CUresult result)
 static inline bool tap_part(const char *name)
 {
     const char *patience = getenv("TAP_PATIENCE");
-    tap_do(name, false);
+    tap_enter(name);
     tap_run.part++;
     tap_run.in_part = 0;
     tap_run.part_name = name;
@@ -252,15 +267,15 @@ static inline double seconds(void)
 static inline bool simulated(CUdevice dev)
 {
     char name[128];
-    MUST(cuDeviceGetName(name, sizeof name, dev));
+    ASSERT_SUCCESS(cuDeviceGetName(name, sizeof name, dev));
     return !strcmp(name, "gfaas simulated GPU");
 }
 
 static inline CUdevice first_device(void)
 {
     CUdevice dev;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&dev, 0));
+    ASSERT_SUCCESS(cuInit(0));
+    ASSERT_SUCCESS(cuDeviceGet(&dev, 0));
     return dev;
 }
 

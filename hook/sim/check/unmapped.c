@@ -23,7 +23,7 @@ int main(void)
     size_t total;
     struct rlimit original;
     CUdevice dev = first_device();
-    MUST(cuDeviceTotalMem(&total, dev));
+    ASSERT_SUCCESS(cuDeviceTotalMem(&total, dev));
     mapped_bytes(); /* the first use of stdio maps memory, too */
     size_t before = mapped_bytes();
     CHECK(!getrlimit(RLIMIT_AS, &original));
@@ -31,11 +31,11 @@ int main(void)
      * second does not. */
     CHECK(!setrlimit(RLIMIT_AS, &(struct rlimit){before + 3 * total, original.rlim_max}));
     for (int i = 0; i < 3; i++)
-        GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate(&ctx, 0, dev));
+        CHECK_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cuCtxCreate(&ctx, 0, dev));
     CHECK(mapped_bytes() < before + total);
     CHECK(!setrlimit(RLIMIT_AS, &original));
-    GIVES(CUDA_SUCCESS, cuCtxCreate(&ctx, 0, dev));
-    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, total));
-    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxCreate(&ctx, 0, dev));
+    CHECK_RESULT(CUDA_SUCCESS, cuMemAlloc(&p, total));
+    CHECK_RESULT(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }
