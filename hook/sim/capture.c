@@ -16,7 +16,7 @@
 static __thread CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 /* Returns the identity of the calling thread: an address of its own. */
-static const void *capture_thread(void)
+static const void *thread_identity(void)
 {
     return &own_mode;
 }
@@ -31,16 +31,17 @@ CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* A thread is bound by the captures that it began, and in global mode by other threads' captures in global
- * mode. */
+/* Reports whether a capture forbids the calling thread the calls that cannot be captured. A capture in relaxed
+ * mode forbids none. Another capture forbids them the thread that began it. If it is in global mode, it also
+ * forbids them all other threads that are in global mode. */
 static bool forbids(const struct capture *c)
 {
-    if (c->owner == capture_thread())
+    if (c->owner == thread_identity())
         return c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     return own_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
 }
 
-CUresult capture_unsafe(void)
+CUresult capture_on_unsafe_call(void)
 {
     CUresult r = CUDA_SUCCESS;
     if (own_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -53,7 +54,6 @@ CUresult capture_unsafe(void)
     return r;
 }
 
-/* Invalidates a capture because one of its events was queried. */
 void capture_invalidate(uint64_t id)
 {
     for (struct capture *c = g_captures; c; c = c->next)
@@ -92,20 +92,20 @@ static CUresult invalidate_all(struct ctx *ctx, bool blocking, CUresult why)
     return r;
 }
 
-CUresult capture_legacy(struct ctx *ctx)
+CUresult capture_on_legacy_use(struct ctx *ctx)
 {
     return invalidate_all(ctx, true, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 }
 
-CUresult capture_sync(struct ctx *ctx)
+CUresult capture_on_ctx_sync(struct ctx *ctx)
 {
     return invalidate_all(ctx, false, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 /* ---- work for capturing streams ---- */
 
-/* Returns the error of every call on a capturing stream after its capture became invalid. */
-static CUresult state_of(const struct stream *s)
+/* Returns the error of all calls on a capturing stream if its capture has become invalid. */
+static CUresult invalidated_error(const struct stream *s)
 {
     return s->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
@@ -124,7 +124,7 @@ static void deps_clear(struct deps *d)
     *d = (struct deps){0};
 }
 
-void captured_free(struct captured *c)
+void captured_event_free(struct captured_event *c)
 {
     if (!c)
         return;
@@ -163,7 +163,7 @@ static bool deps_merge(struct deps *to, const struct deps *from)
 }
 
 /* Adds a stream to a capture, without dependencies. */
-static bool capture_join(struct capture *c, struct stream *s)
+static bool add_stream(struct capture *c, struct stream *s)
 {
     struct deps *d = calloc(1, sizeof *d);
     if (!d)
@@ -175,8 +175,8 @@ static bool capture_join(struct capture *c, struct stream *s)
     return true;
 }
 
-/* Removes a stream from its capture. */
-static void leave_capture(struct stream *s)
+/* Makes a stream no longer capturing. The caller removes it from the list of the capture. */
+static void clear_stream_capture(struct stream *s)
 {
     deps_clear(s->deps);
     free(s->deps);
@@ -184,13 +184,13 @@ static void leave_capture(struct stream *s)
     s->capture = NULL;
 }
 
-/* Removes all streams from the capture. The graph stays. */
-static void capture_end(struct capture *c)
+/* Removes all streams from a capture, and frees it. The graph stays. */
+static void capture_destroy(struct capture *c)
 {
     while (c->streams) {
         struct stream *s = c->streams;
         c->streams = s->captured_next;
-        leave_capture(s);
+        clear_stream_capture(s);
     }
     if (c->graph)
         c->graph->capture = NULL;
@@ -198,9 +198,9 @@ static void capture_end(struct capture *c)
     free(c);
 }
 
-/* Destroying a stream during a capture invalidates the capture; if the capture began there, it can no longer
- * be ended. */
-void capture_leave(struct stream *s)
+/* Invalidates the capture. If the capture began in the destroyed stream, no call can end it any more, so it is
+ * freed. */
+void capture_on_stream_destroy(struct stream *s)
 {
     struct capture *c = s->capture;
     if (!c)
@@ -208,25 +208,25 @@ void capture_leave(struct stream *s)
     c->invalid = true;
     if (c->origin == s) {
         struct graph *g = c->borrowed ? NULL : c->graph;
-        capture_end(c);
+        capture_destroy(c);
         if (g)
             graph_free(g);
         return;
     }
     LIST_UNLINK(&c->streams, s, captured_next);
-    leave_capture(s);
+    clear_stream_capture(s);
 }
 
 CUresult capture_refuse(struct stream *s)
 {
-    CUresult r = state_of(s);
+    CUresult r = invalidated_error(s);
     return r != CUDA_SUCCESS ? r : invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/* Adds a node to a stream's capture. It owns w. */
-static CUresult capture_work(struct stream *s, struct work *w)
+/* Adds a node with the work w to the capture of a stream. The node owns w; on an error, w is cleared. */
+static CUresult add_node(struct stream *s, struct work *w)
 {
-    CUresult r = state_of(s);
+    CUresult r = invalidated_error(s);
     struct deps *d = s->deps;
     if (r != CUDA_SUCCESS) {
         work_clear(w);
@@ -243,44 +243,45 @@ static CUresult capture_work(struct stream *s, struct work *w)
     return ok ? CUDA_SUCCESS : invalidate(s->capture, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* An error in the work to be captured is returned, and leaves the capture valid. */
-static CUresult capture_made(struct stream *s, struct work *w, CUresult r)
+/* Does the same, unless the call that filled w with work failed. `filled` is the result of that call: an error
+ * is returned, and leaves the capture valid. */
+static CUresult add_filled_node(struct stream *s, struct work *w, CUresult filled)
 {
-    return r != CUDA_SUCCESS ? r : capture_work(s, w);
+    return filled != CUDA_SUCCESS ? filled : add_node(s, w);
 }
 
 CUresult capture_kernel(struct stream *s, const struct launch *l)
 {
     struct work w;
-    CUresult r = state_of(s);
+    CUresult r = invalidated_error(s);
     if (r == CUDA_SUCCESS)
         r = work_launch(&w, l);
     if (r == CUDA_SUCCESS && !work_prioritise(&w, s->priority)) {
         work_clear(&w);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return r != CUDA_SUCCESS ? r : capture_work(s, &w);
+    return r != CUDA_SUCCESS ? r : add_node(s, &w);
 }
 
 CUresult capture_copy(struct stream *s, const CUDA_MEMCPY3D *p)
 {
     struct work w;
-    CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : capture_made(s, &w, work_memcpy(&w, p, s->ctx));
+    CUresult r = invalidated_error(s);
+    return r != CUDA_SUCCESS ? r : add_filled_node(s, &w, work_memcpy(&w, p, s->ctx));
 }
 
 CUresult capture_set(struct stream *s, const CUDA_MEMSET_NODE_PARAMS *p)
 {
     struct work w;
-    CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : capture_made(s, &w, work_memset(&w, p, s->ctx));
+    CUresult r = invalidated_error(s);
+    return r != CUDA_SUCCESS ? r : add_filled_node(s, &w, work_memset(&w, p, s->ctx));
 }
 
 CUresult capture_host(struct stream *s, CUhostFn fn, void *data)
 {
     struct work w;
     CUDA_HOST_NODE_PARAMS p = {fn, data};
-    return capture_made(s, &w, work_host(&w, &p));
+    return add_filled_node(s, &w, work_host(&w, &p));
 }
 
 CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out)
@@ -289,9 +290,9 @@ CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out)
     CUDA_MEM_ALLOC_NODE_PARAMS p = {.bytesize = size};
     p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     p.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, s->ctx->ordinal};
-    CUresult r = state_of(s);
+    CUresult r = invalidated_error(s);
     if (r == CUDA_SUCCESS)
-        r = capture_made(s, &w, work_alloc(&w, &p, s->capture->graph));
+        r = add_filled_node(s, &w, work_alloc(&w, &p, s->capture->graph));
     if (r == CUDA_SUCCESS)
         *out = p.dptr;
     return r;
@@ -300,8 +301,8 @@ CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out)
 CUresult capture_free(struct stream *s, CUdeviceptr p)
 {
     struct work w;
-    CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : capture_made(s, &w, work_free(&w, p, s->capture->graph));
+    CUresult r = invalidated_error(s);
+    return r != CUDA_SUCCESS ? r : add_filled_node(s, &w, work_free(&w, p, s->capture->graph));
 }
 
 /* ---- events ---- */
@@ -311,18 +312,18 @@ CUresult capture_free(struct stream *s, CUdeviceptr p)
 CUresult capture_record(struct stream *s, struct event *e, bool external)
 {
     struct work w;
-    CUresult r = state_of(s);
+    CUresult r = invalidated_error(s);
     if (r != CUDA_SUCCESS)
         return r;
     if (external)
-        return capture_made(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, (CUevent)e));
-    struct captured *c = calloc(1, sizeof *c);
+        return add_filled_node(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, (CUevent)e));
+    struct captured_event *c = calloc(1, sizeof *c);
     if (!c || !deps_merge(&c->deps, s->deps)) {
-        captured_free(c);
+        captured_event_free(c);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     c->id = s->capture->id;
-    captured_free(e->captured);
+    captured_event_free(e->captured);
     e->captured = c;
     return CUDA_SUCCESS;
 }
@@ -337,7 +338,7 @@ static struct capture *find_capture(uint64_t id)
 }
 
 /* Makes a stream wait for an event of a capture, and adds the stream to that capture if it is in none. */
-static CUresult fork_join(struct stream *s, const struct captured *e)
+static CUresult wait_captured_event(struct stream *s, const struct captured_event *e)
 {
     struct capture *c = find_capture(e->id);
     if (!c) /* it has ended, and the event will never complete */
@@ -350,7 +351,7 @@ static CUresult fork_join(struct stream *s, const struct captured *e)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (s->kind == S_LEGACY)
         return invalidate(c, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    if (!s->capture && !capture_join(c, s))
+    if (!s->capture && !add_stream(c, s))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return deps_merge(s->deps, &e->deps) ? CUDA_SUCCESS : invalidate(c, CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -358,23 +359,25 @@ static CUresult fork_join(struct stream *s, const struct captured *e)
 CUresult capture_wait(struct stream *s, struct event *e, bool external)
 {
     struct work w;
-    CUresult r = s->capture ? state_of(s) : CUDA_SUCCESS;
+    CUresult r = s->capture ? invalidated_error(s) : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     if (external)
-        return capture_made(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, (CUevent)e));
+        return add_filled_node(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, (CUevent)e));
     if (e->captured)
-        return fork_join(s, e->captured);
+        return wait_captured_event(s, e->captured);
     return invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 }
 
-/* ---- begin, end and queries of a capture ---- */
+/* ---- begin, end and queries of a capture ----
+ *
+ * In these functions of the driver, s is the stream of the handle hStream (entry.c finds it). */
 
 struct capture *g_captures;
 static uint64_t last_id;
 
-/* Adds these nodes to the dependencies of the stream's next node. */
-static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n)
+/* Adds n nodes to the dependencies of the stream's next node. `data` may be NULL. */
+static bool deps_add_all(struct stream *s, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!deps_add(s->deps, (struct node *)deps[i], data ? &data[i] : NULL))
@@ -383,12 +386,12 @@ static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdge
 }
 
 /* Begins a capture into a graph, or into a new one if g is NULL. */
-static CUresult start_capture(struct stream *s, struct graph *g, CUstreamCaptureMode mode)
+static CUresult begin_capture(struct stream *s, struct graph *g, CUstreamCaptureMode mode)
 {
     struct capture *c = calloc(1, sizeof *c);
     if (c)
         c->graph = g ? g : graph_new();
-    if (!c || !c->graph || !capture_join(c, s)) {
+    if (!c || !c->graph || !add_stream(c, s)) {
         if (c && c->graph && !g)
             graph_free(c->graph);
         free(c);
@@ -397,14 +400,15 @@ static CUresult start_capture(struct stream *s, struct graph *g, CUstreamCapture
     c->borrowed = g != NULL;
     c->graph->capture = c;
     c->id = ++last_id;
-    c->owner = capture_thread();
+    c->owner = thread_identity();
     c->mode = mode;
     c->origin = s;
     LIST_ADD(&g_captures, c, next, prev);
     return CUDA_SUCCESS;
 }
 
-static CUresult can_start(const struct stream *s, CUstreamCaptureMode mode)
+/* Returns an error if no capture can begin in a stream. */
+static CUresult check_begin(const struct stream *s, CUstreamCaptureMode mode)
 {
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
@@ -415,8 +419,8 @@ static CUresult can_start(const struct stream *s, CUstreamCaptureMode mode)
 
 CUresult sim_cuStreamBeginCapture_v2(struct stream *s, CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUresult r = can_start(s, mode);
-    return r != CUDA_SUCCESS ? r : start_capture(s, NULL, mode);
+    CUresult r = check_begin(s, mode);
+    return r != CUDA_SUCCESS ? r : begin_capture(s, NULL, mode);
 }
 
 CUresult sim_cuStreamBeginCaptureToGraph(struct stream *s, CUstream hStream, CUgraph hGraph,
@@ -426,11 +430,11 @@ CUresult sim_cuStreamBeginCaptureToGraph(struct stream *s, CUstream hStream, CUg
     struct graph *g = (struct graph *)hGraph;
     if (!handle_is(g, H_GRAPH) || g->capture || !edges_valid(g, dependencies, numDependencies))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = can_start(s, mode);
+    CUresult r = check_begin(s, mode);
     if (r == CUDA_SUCCESS)
-        r = start_capture(s, g, mode);
-    if (r == CUDA_SUCCESS && !join_at(s, dependencies, dependencyData, numDependencies)) {
-        capture_end(s->capture);
+        r = begin_capture(s, g, mode);
+    if (r == CUDA_SUCCESS && !deps_add_all(s, dependencies, dependencyData, numDependencies)) {
+        capture_destroy(s->capture);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return r;
@@ -457,8 +461,8 @@ static void mark_ancestors(const struct deps *d, struct node **stack)
     }
 }
 
-/* Reports whether all work captured in other streams has been joined to the first. */
-static bool joined(const struct capture *c)
+/* Reports whether all work captured in other streams precedes the end of the stream where the capture began. */
+static bool all_joined(const struct capture *c)
 {
     struct graph *g = c->graph;
     struct node **stack = malloc((g->n + 1) * sizeof *stack);
@@ -474,22 +478,22 @@ static bool joined(const struct capture *c)
     return ok;
 }
 
-/* Ends the capture that began in a stream, and returns its graph if it is valid. */
-static CUresult end_capture(struct stream *s, CUgraph *out)
+/* Ends the capture that began in a stream, and sets *out to its graph if the capture is valid. */
+static CUresult finish_capture(struct stream *s, CUgraph *out)
 {
     struct capture *c = s->capture;
     if (!c)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (c->origin != s)
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->owner != capture_thread())
+    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->owner != thread_identity())
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     CUresult r = c->invalid   ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                 : !joined(c) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                 : !all_joined(c) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                               : CUDA_SUCCESS;
     struct graph *g = c->graph;
     bool borrowed = c->borrowed;
-    capture_end(c);
+    capture_destroy(c);
     if (r == CUDA_SUCCESS)
         *out = (CUgraph)g;
     else if (!borrowed)
@@ -502,7 +506,7 @@ CUresult sim_cuStreamEndCapture(struct stream *s, CUstream hStream, CUgraph *phG
     if (!phGraph)
         return CUDA_ERROR_INVALID_VALUE;
     *phGraph = NULL;
-    return end_capture(s, phGraph);
+    return finish_capture(s, phGraph);
 }
 
 CUresult sim_cuStreamGetCaptureInfo_v3(struct stream *s, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
@@ -545,5 +549,5 @@ CUresult sim_cuStreamUpdateCaptureDependencies_v2(struct stream *s, CUstream hSt
         return CUDA_ERROR_INVALID_VALUE;
     if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         s->deps->n = 0;
-    return join_at(s, dependencies, dependencyData, numDependencies) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return deps_add_all(s, dependencies, dependencyData, numDependencies) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

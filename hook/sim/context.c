@@ -111,7 +111,7 @@ static void tear_down(struct ctx *c)
     memory_free_ctx(c);
     for (struct stream *s = c->streams, *next; s; s = next) {
         next = s->next;
-        capture_leave(s);
+        capture_on_stream_destroy(s);
         s->dying = true;
         handle_del(s);
         if (!s->waiters) /* otherwise the last waiting thread frees it */
@@ -309,7 +309,7 @@ CUresult sim_cuCtxSynchronize_v2(CUcontext ctx)
     CUresult r = find_context(ctx, &c);
     if (r != CUDA_SUCCESS)
         return r;
-    if ((r = capture_sync(c)) != CUDA_SUCCESS)
+    if ((r = capture_on_ctx_sync(c)) != CUDA_SUCCESS)
         return r;
     wait_context(c, false);
     pool_synced(c->dev);

@@ -163,7 +163,7 @@ static CUresult find_in_array(const struct side *a, const struct box *b, char **
     *slice = in->pitch * in->rows;
     size_t skip = a->z * *slice + a->y * *pitch + a->x;
     size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
-    return transfer_locate(in->base + skip, span, true, view, where);
+    return transfer_locate(in->base + skip, span, DRIVER_MEMORY, view, where);
 }
 
 /* Locates one side of a box: its first byte, and the distances between rows and planes. */
@@ -401,7 +401,7 @@ CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum mem_k
     c->dst_pitch = p->height > 1 ? p->pitch : c->width;
     if (!p->width || !p->height)
         return CUDA_SUCCESS;
-    return transfer_locate(p->dst, (p->height - 1) * c->dst_pitch + c->width, true, &c->dst, dst);
+    return transfer_locate(p->dst, (p->height - 1) * c->dst_pitch + c->width, DRIVER_MEMORY, &c->dst, dst);
 }
 
 /* Fills memory; width is in elements, pitch in bytes. */

@@ -13,7 +13,7 @@ static CUresult begin_unsafe(struct ctx **c)
     CUresult r = sim_begin(c);
     if (r != CUDA_SUCCESS || !g_captures)
         return r;
-    r = capture_unsafe();
+    r = capture_on_unsafe_call();
     return r == CUDA_SUCCESS ? r : sim_end(r);
 }
 

@@ -36,7 +36,7 @@ void event_free(struct event *e)
     LIST_REMOVE(e, next, prev);
     event_closed(e);
     record_unref(e->last);
-    captured_free(e->captured);
+    captured_event_free(e->captured);
     free(e);
 }
 
@@ -77,7 +77,7 @@ CUresult sim_cuEventRecordWithFlags(struct stream *s, CUevent hEvent, CUstream h
         event_recorded(e, rec);
     record_unref(e->last);
     e->last = rec;
-    captured_free(e->captured);
+    captured_event_free(e->captured);
     e->captured = NULL;
     return r;
 }
@@ -86,7 +86,7 @@ CUresult sim_cuEventRecordWithFlags(struct stream *s, CUevent hEvent, CUstream h
 static CUresult check_query(const struct event *e)
 {
     if (!e->captured)
-        return g_captures ? capture_unsafe() : CUDA_SUCCESS;
+        return g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS;
     capture_invalidate(e->captured->id);
     return CUDA_ERROR_CAPTURED_EVENT;
 }

@@ -447,7 +447,7 @@ static void set_events(const struct run *r)
         record_unref(e->last);
         e->last = rec;
         rec->refs++;
-        captured_free(e->captured);
+        captured_event_free(e->captured);
         e->captured = NULL;
     }
 }

@@ -122,7 +122,7 @@ void mem_free_now(struct range *r)
 
 static void free_task(const struct task *t)
 {
-    struct range *r = range_raw(t->p);
+    struct range *r = range_raw(t->addr);
     if (r && r->mem)
         drop_use(r->mem);
 }
@@ -130,7 +130,7 @@ static void free_task(const struct task *t)
 /* cuMemFreeAsync of such memory, after the stream's work. */
 CUresult mem_free(struct range *r, struct stream *s)
 {
-    struct task t = {.run = free_task, .p = r->base};
+    struct task t = {.run = free_task, .addr = r->base};
     if (!mem_can_free(r))
         return CUDA_ERROR_INVALID_VALUE;
     set_live(r->mem, false); /* before the lock may be released */

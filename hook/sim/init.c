@@ -105,7 +105,7 @@ CUresult ctx_release(void)
 {
     struct ctx *c = ctx_current();
     CUresult r = c ? ctx_usable(&c) : CUDA_SUCCESS;
-    return r == CUDA_SUCCESS && g_captures ? capture_unsafe() : r;
+    return r == CUDA_SUCCESS && g_captures ? capture_on_unsafe_call() : r;
 }
 
 CUresult sim_ready(void)

@@ -372,17 +372,17 @@ CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdevice
 /* Ends a prefetch. */
 static void end_prefetch(const struct task *t)
 {
-    struct range *g = find_range(t->p, t->n);
+    struct range *g = find_range(t->addr, t->bytes);
     if (g)
-        managed_place(g, t->p, t->n, t->where);
+        managed_place(g, t->addr, t->bytes, t->where);
 }
 
 /* Returns how long the move takes, in ns. */
 static uint64_t move_time(const struct task *t)
 {
     uint64_t bytes = 0;
-    struct range *g = find_range(t->p, t->n);
-    for (struct stretch *st = g ? split(g, t->p, t->n) : NULL; st && st->base < t->p + t->n; st = st->next)
+    struct range *g = find_range(t->addr, t->bytes);
+    for (struct stretch *st = g ? split(g, t->addr, t->bytes) : NULL; st && st->base < t->addr + t->bytes; st = st->next)
         bytes += st->on != t->where ? st->size : 0;
     return bytes / SIM_LINK_BYTES_PER_NS;
 }
@@ -391,7 +391,7 @@ static uint64_t move_time(const struct task *t)
 static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemLocation *l)
 {
     struct range *g = find_range(p, n);
-    struct task t = {.run = end_prefetch, .takes = move_time, .p = p, .n = n};
+    struct task t = {.run = end_prefetch, .takes = move_time, .addr = p, .bytes = n};
     if (!g)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = device_of_location(l, &t.where);
@@ -413,8 +413,8 @@ CUresult sim_cuMemPrefetchAsync_v2(struct stream *s, CUdeviceptr devPtr, size_t 
 /* Overwrites discarded memory, whose contents are undefined, so that a program that relies on them fails. */
 static void discard_task(const struct task *t)
 {
-    if (find_range(t->p, t->n))
-        memset((void *)(uintptr_t)t->p, 0xdd, t->n);
+    if (find_range(t->addr, t->bytes))
+        memset((void *)(uintptr_t)t->addr, 0xdd, t->bytes);
 }
 
 /* Discards and prefetches several pieces; location k of `to` applies from piece first[k] on. */
@@ -427,7 +427,7 @@ static CUresult batch(struct stream *s, bool discard, CUdeviceptr *dptrs, size_t
     for (size_t i = 0, k = 0; i < count && r == CUDA_SUCCESS; i++) {
         if (to && k + 1 < places && first[k + 1] <= i)
             k++;
-        struct task t = {.run = discard_task, .p = dptrs[i], .n = sizes[i]};
+        struct task t = {.run = discard_task, .addr = dptrs[i], .bytes = sizes[i]};
         if (!find_range(dptrs[i], sizes[i]))
             r = CUDA_ERROR_INVALID_VALUE;
         else if (discard)

@@ -48,7 +48,7 @@ CUresult sim_cuMemAllocFromPoolAsync(struct stream *s, CUdeviceptr *dptr, size_t
 /* Frees the memory of a cuMemFreeAsync call. The stream runs it when it reaches the call. */
 static void free_task(const struct task *t)
 {
-    struct range *g = range_find(t->p);
+    struct range *g = range_find(t->addr);
     if (g && g->kind == R_DEVICE)
         memory_release(g);
     else if (g && g->kind == R_IPC)
@@ -69,7 +69,7 @@ CUresult sim_cuMemFreeAsync(struct stream *s, CUdeviceptr dptr, CUstream hStream
         return pool_free(g, s);
     if (g->kind != R_DEVICE && !(g->kind == R_IPC && g->flags))
         return CUDA_ERROR_INVALID_VALUE;
-    struct task t = {.run = free_task, .p = dptr};
+    struct task t = {.run = free_task, .addr = dptr};
     return transfer_task(s, &t);
 }
 
@@ -113,7 +113,7 @@ CUresult sim_cuMemPoolTrimTo(struct pool *p, CUmemoryPool pool, size_t minBytesT
 
 CUresult sim_cuMemPoolSetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    CUresult r = g_captures ? capture_unsafe() : CUDA_SUCCESS;
+    CUresult r = g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     if (!value || p->imported)
@@ -143,7 +143,7 @@ CUresult sim_cuMemPoolSetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_
 
 CUresult sim_cuMemPoolGetAttribute(struct pool *p, CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
-    CUresult r = g_captures ? capture_unsafe() : CUDA_SUCCESS;
+    CUresult r = g_captures ? capture_on_unsafe_call() : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     if (!value)

@@ -77,7 +77,7 @@ CUresult sim_cuWaitExternalSemaphoresAsync(struct stream *s, const CUexternalSem
 
 static void signal_task(const struct task *t)
 {
-    __atomic_store_n((uint64_t *)(uintptr_t)t->p, t->n, __ATOMIC_RELEASE);
+    __atomic_store_n((uint64_t *)(uintptr_t)t->addr, t->value, __ATOMIC_RELEASE);
 }
 
 CUresult sim_cuSignalExternalSemaphoresAsync(struct stream *s, const CUexternalSemaphore *extSemArray,
@@ -86,8 +86,8 @@ CUresult sim_cuSignalExternalSemaphoresAsync(struct stream *s, const CUexternalS
 {
     CUresult r = check_semaphores(s, extSemArray, paramsArray, numExtSems);
     for (unsigned i = 0; i < numExtSems && r == CUDA_SUCCESS; i++) {
-        struct task t = {.run = signal_task, .p = (uintptr_t)((struct semaphore *)extSemArray[i])->value,
-                         .n = paramsArray[i].params.fence.value};
+        struct task t = {.run = signal_task, .addr = (uintptr_t)((struct semaphore *)extSemArray[i])->value,
+                         .value = paramsArray[i].params.fence.value};
         r = transfer_task(s, &t);
     }
     return r;

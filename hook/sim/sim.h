@@ -413,7 +413,7 @@ struct event {
     struct ctx *ctx;
     unsigned flags;
     struct record *last;
-    struct captured *captured; /* its last recording in a capturing stream */
+    struct captured_event *captured; /* its last recording in a capturing stream */
     unsigned shared; /* if other processes know it: its entry, from 1; see ipcevent.h */
 };
 struct event *event_new(struct ctx *c, unsigned flags);
@@ -459,8 +459,11 @@ struct item {
         struct task { /* a task of the driver, run under g_lock */
             void (*run)(const struct task *t);
             uint64_t (*takes)(const struct task *t); /* ns from the start of its turn until it runs; NULL: none */
-            CUdeviceptr p;
-            size_t n;
+            CUdeviceptr addr; /* of the memory that it concerns */
+            union {
+                size_t bytes;
+                uint64_t value; /* to write there */
+            };
             int where;
         } task;
         struct {

@@ -47,7 +47,7 @@ struct stream *stream_find(struct ctx *c, CUstream h, CUresult *r)
 struct stream *stream_get(struct ctx *c, CUstream h, CUresult *r)
 {
     struct stream *s = stream_find(c, h, r);
-    if (g_captures && s && s->kind == S_LEGACY && (*r = capture_legacy(s->ctx)) != CUDA_SUCCESS)
+    if (g_captures && s && s->kind == S_LEGACY && (*r = capture_on_legacy_use(s->ctx)) != CUDA_SUCCESS)
         return NULL;
     return s;
 }
@@ -71,7 +71,7 @@ CUresult sim_cuStreamCreateWithPriority(struct ctx *c, CUstream *phStream, unsig
 /* The handle becomes invalid at once; the stream is freed when its work has finished. */
 CUresult sim_cuStreamDestroy_v2(struct stream *s, CUstream hStream)
 {
-    capture_leave(s);
+    capture_on_stream_destroy(s);
     handle_del(s);
     s->dying = true;
     if (!s->head && !s->waiters)

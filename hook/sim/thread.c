@@ -22,7 +22,7 @@ static void drop_streams(const struct thread *t)
             next = s->next;
             if (s->kind != S_THREAD || s->owner != t)
                 continue;
-            capture_leave(s);
+            capture_on_stream_destroy(s);
             s->dying = true;
             s->owner = NULL;
             if (!s->head && !s->waiters)

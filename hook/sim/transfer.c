@@ -8,10 +8,10 @@
 
 #define STAGE_BYTES 65536u /* a copy from pageable memory of at most this size does not wait: its source is staged */
 
-CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum mem_kind *kind)
+CUresult transfer_locate(CUdeviceptr p, size_t n, bool driver_only, char **view, enum mem_kind *kind)
 {
     struct range *g = range_find(p);
-    if (!p || (!g && (device || range_reserved(p))))
+    if (!p || (!g && (driver_only || range_reserved(p))))
         return CUDA_ERROR_INVALID_VALUE;
     if (!g) {
         *view = (char *)(uintptr_t)p;

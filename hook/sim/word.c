@@ -1,10 +1,12 @@
-/* word.c: streams that write a word of memory in stream order, or wait for one, by which streams, processes
- * and the host synchronize. Any of them may write the word, so it is polled (engine.c).
+/* word.c: calls that make a stream write a word of memory, or wait until a word has a value. Programs use
+ * them to synchronize streams, processes and the host. Other streams, other processes and the host may write
+ * the word at any time, so the engine polls it (engine.c).
  *
- * The forms before _v2 are refused, as in a driver that was loaded without the option for them. */
+ * These calls have two versions. Those without the suffix _v2 are refused, as a real driver refuses them
+ * unless a parameter of its kernel module (NVreg_EnableStreamMemOPs) permits them. */
 #include "transfer.h"
 
-enum { MOST = 256 }; /* most operations of a batch */
+enum { MAX_OPERATIONS = 256 }; /* of a batch */
 
 static uint64_t load(const void *at, unsigned bytes)
 {
@@ -16,7 +18,7 @@ bool word_matches(const struct word *w)
 {
     const uint64_t all = w->bytes == 4 ? UINT32_MAX : UINT64_MAX, got = load(w->at, w->bytes);
     switch (w->flags & 3) {
-    case CU_STREAM_WAIT_VALUE_GEQ: /* modulo 2^n: half of all values are not less */
+    case CU_STREAM_WAIT_VALUE_GEQ: /* the difference, as a signed number, is not negative */
         return ((got - w->value) & (all / 2 + 1)) == 0;
     case CU_STREAM_WAIT_VALUE_EQ:
         return got == w->value;
@@ -27,13 +29,14 @@ bool word_matches(const struct word *w)
     }
 }
 
-/* Locates a word that is waited for or written. */
+/* Locates a word that a stream waits for or writes: sets *view to its address in this process, and
+ * *read_only if it was mapped without write access. */
 static CUresult locate(CUdeviceptr addr, unsigned bytes, char **view, bool *read_only)
 {
     enum mem_kind where;
     if (addr % bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = transfer_locate(addr, bytes, true, view, &where);
+    CUresult r = transfer_locate(addr, bytes, DRIVER_MEMORY, view, &where);
     *read_only = where == MEM_READ_ONLY;
     return r == CUDA_SUCCESS && where == MEM_PAGEABLE ? CUDA_ERROR_INVALID_VALUE : r;
 }
@@ -59,12 +62,12 @@ static CUresult wait_word(struct stream *s, CUdeviceptr addr, uint64_t value, un
 
 static void write_32(const struct task *t)
 {
-    __atomic_store_n((uint32_t *)(uintptr_t)t->p, (uint32_t)t->n, __ATOMIC_RELEASE);
+    __atomic_store_n((uint32_t *)(uintptr_t)t->addr, (uint32_t)t->value, __ATOMIC_RELEASE);
 }
 
 static void write_64(const struct task *t)
 {
-    __atomic_store_n((uint64_t *)(uintptr_t)t->p, t->n, __ATOMIC_RELEASE);
+    __atomic_store_n((uint64_t *)(uintptr_t)t->addr, t->value, __ATOMIC_RELEASE);
 }
 
 static void fault(const struct task *t)
@@ -83,7 +86,7 @@ static CUresult write_word(struct stream *s, CUdeviceptr addr, uint64_t value, u
     CUresult r = locate(addr, bytes, &view, &read_only);
     if (r != CUDA_SUCCESS || check_only)
         return r;
-    struct task t = {.run = read_only ? fault : bytes == 4 ? write_32 : write_64, .p = (uintptr_t)view, .n = value};
+    struct task t = {.run = read_only ? fault : bytes == 4 ? write_32 : write_64, .addr = (uintptr_t)view, .value = value};
     return transfer_task(s, &t);
 }
 
@@ -122,7 +125,7 @@ static CUresult operate(struct stream *s, const CUstreamBatchMemOpParams *p, boo
 CUresult sim_cuStreamBatchMemOp_v2(struct stream *s, CUstream stream, unsigned int count,
                                    CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
-    if (!count || count > MOST || !paramArray || flags)
+    if (!count || count > MAX_OPERATIONS || !paramArray || flags)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
     for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
