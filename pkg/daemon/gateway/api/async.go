@@ -120,7 +120,7 @@ func bodySize(r *http.Request, limit int64) int64 {
 // accept writes a call to the queue. It returns the reason for a refusal, or nil.
 func (s *asyncCalls) accept(w http.ResponseWriter, r *http.Request, c *proxy.Call, f *dispatch.Function, path string) *refusal.Error {
 	from := s.api.cfg.Intake.Upload(w, r, s.api.cfg.MaxBody)
-	defer from.Settle(0)
+	defer from.Finish(0)
 	if fault := s.api.cfg.Intake.Open(r.Context(), from, &f.Bodies, bodySize(r, asyncBody)+from.CopySize()); fault != nil {
 		return fault
 	}

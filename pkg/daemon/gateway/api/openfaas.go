@@ -93,7 +93,7 @@ func (o *openFaaS) routes() {
 		o.system.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if r.Body != nil && r.Body != http.NoBody {
 				from := o.cfg.Intake.Upload(w, r, maxDeployment)
-				defer from.Settle(0)
+				defer from.Finish(0)
 				if fault := o.cfg.Intake.Open(r.Context(), from, nil, bodySize(r, maxDeployment)); fault != nil {
 					o.refuse(w, r, fault)
 					return

@@ -52,8 +52,8 @@ func (d *Dispatcher) Adopt(r instance.Record, to residency.Start) *Instance {
 }
 
 // Announce adds an instance that another process is starting. It returns nil if the gateway
-// does not serve the instance. fresh reports whether the instance was unknown.
-func (d *Dispatcher) Announce(r instance.Record) (i *Instance, fresh bool) {
+// does not serve the instance. added reports whether the instance was unknown.
+func (d *Dispatcher) Announce(r instance.Record) (i *Instance, added bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.Serves(&r) {

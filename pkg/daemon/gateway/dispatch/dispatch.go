@@ -268,8 +268,8 @@ func (d *Dispatcher) Apply(functions []function.Function) {
 func (d *Dispatcher) set(fn function.Function) *Function {
 	number := d.numbers.Of(fn.Name)
 	f := d.functions[number]
-	fresh := f == nil
-	if fresh {
+	added := f == nil
+	if added {
 		f = &Function{d: d, name: fn.Name, number: number, since: time.Now(), Counts: d.cfg.Metrics.Function(fn.Name)}
 		d.functions[number] = f
 	}
@@ -277,13 +277,13 @@ func (d *Dispatcher) set(fn function.Function) *Function {
 		f.since = time.Now()
 	}
 	// Instances of the old definition cannot serve the new one if their versioned parts differ.
-	renew := !fresh && (f.removed || !reflect.DeepEqual(f.definition.Versioned(), fn.Versioned()))
-	if fresh || renew {
+	renew := !added && (f.removed || !reflect.DeepEqual(f.definition.Versioned(), fn.Versioned()))
+	if added || renew {
 		f.renew()
 	}
 	f.define(fn)
 	spec := f.newSpec()
-	if fresh || renew || spec != f.spec {
+	if added || renew || spec != f.spec {
 		f.spec, f.removed = spec, false
 		d.policy.step(functionSet(f, spec, renew))
 	}

@@ -100,7 +100,7 @@ type Upload struct {
 	memory    *bodyMemory
 	host      *callerHost
 	function  *atomic.Int64 // bytes of memory held by all bodies of the function; nil while the function is unknown
-	claimed   atomic.Int64  // bytes of memory held by this upload
+	reserved  atomic.Int64  // bytes of memory held by this upload
 	readFrom  atomic.Int64  // when the current Read began, on the clock now; 0 without a Read
 	rateRules atomic.Bool   // the minimum rate allows the current Read less time than pause
 
@@ -115,9 +115,9 @@ type Upload struct {
 	whole   atomic.Bool // the end of the body has been read
 	stopped atomic.Bool // Close has been called
 
-	mu      sync.Mutex
-	fault   *refusal.Error
-	settled bool // Settle has been called, so interrupt has no effect
+	mu       sync.Mutex
+	fault    *refusal.Error
+	finished bool // Finish has been called, so interrupt has no effect
 }
 
 // Upload returns the body of a request, limited to limit bytes. If r.Body is already an Upload,
@@ -142,22 +142,22 @@ func (u *Upload) init(in *Intake, w http.ResponseWriter, r *http.Request, limit 
 	u.rate, u.memory, u.host = in.cfg.BodyRate, &in.bodies, &in.callers.own
 }
 
-// Open claims the given bytes of memory for u. It returns an error if they are not available
-// within Config.QueueTimeout. Until Settle, u may be interrupted if other uploads need memory.
+// Open reserves the given bytes of memory for u. It returns an error if they are not available
+// within Config.QueueTimeout. Until Finish, u may be interrupted if other uploads need memory.
 // function counts the bytes of memory held by all bodies of u's function; it is nil if the
-// function is not known yet. The caller must call Settle after the upload.
+// function is not known yet. The caller must call Finish after the upload.
 func (in *Intake) Open(ctx context.Context, u *Upload, function *atomic.Int64, bytes int64) *refusal.Error {
 	u.function = function
 	if u.conn != nil {
 		u.conn.incoming.Store(u)
 	}
-	return u.memory.claim(ctx, u, bytes, in.cfg.QueueTimeout, in.cfg.Draining)
+	return u.memory.acquire(ctx, u, bytes, in.cfg.QueueTimeout, in.cfg.Draining)
 }
 
-// addClaimed adds bytes, which may be negative, to the counts of memory held by u, by the caller's
+// addReserved adds bytes, which may be negative, to the counts of memory held by u, by the caller's
 // host and by the function.
-func (u *Upload) addClaimed(bytes int64) {
-	u.claimed.Add(bytes)
+func (u *Upload) addReserved(bytes int64) {
+	u.reserved.Add(bytes)
 	u.host.held.Add(bytes)
 	if u.function != nil {
 		u.function.Add(bytes)
@@ -173,36 +173,36 @@ func (u *Upload) share() int64 {
 	return u.host.held.Load() + u.function.Load()
 }
 
-// Settle records that the gateway will store no further data of u, so that u can no longer be
-// interrupted. It frees the claimed memory, except for the given bytes. Settle does nothing on
+// Finish records that the gateway will store no further data of u, so that u can no longer be
+// interrupted. It frees the reserved memory, except for the given bytes. Finish does nothing on
 // a nil u.
-func (u *Upload) Settle(bytes int64) {
+func (u *Upload) Finish(bytes int64) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
-	u.settled = true
+	u.finished = true
 	u.mu.Unlock()
 	if u.conn != nil {
 		u.conn.incoming.Store(nil)
 	}
-	if unused := u.claimed.Load() - bytes; unused > 0 {
-		u.addClaimed(-unused)
+	if unused := u.reserved.Load() - bytes; unused > 0 {
+		u.addReserved(-unused)
 		u.memory.release(unused)
 	}
 }
 
 // interrupt ends u with a fault and returns the bytes of memory that this will free. It returns
-// 0 if Settle has been called or u has failed.
+// 0 if Finish has been called or u has failed.
 func (u *Upload) interrupt(e *refusal.Error) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.settled || u.fault != nil {
+	if u.finished || u.fault != nil {
 		return 0
 	}
 	u.fault = e
 	_ = u.control.SetReadDeadline(time.Now())
-	return u.claimed.Load()
+	return u.reserved.Load()
 }
 
 var errStopped = errors.New("the request body is no longer read")
@@ -353,7 +353,7 @@ func (u *Upload) late() {
 
 // Receive reads the head of a call's body, up to about Config.Buffer bytes, and returns it in b.
 // The tail of a longer body can be read from the upload, from, which is nil if the request has
-// no body. function is as in Open. The caller must call from.Settle afterwards, also after a
+// no body. function is as in Open. The caller must call from.Finish afterwards, also after a
 // fault.
 func (in *Intake) Receive(w http.ResponseWriter, r *http.Request, function *atomic.Int64) (b Body, from *Upload, fault *refusal.Error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/refusal"
 )
 
-// bodyMemory limits the memory that the bodies of all functions use. A body claims all the
+// bodyMemory limits the memory that the bodies of all functions use. A body reserves all the
 // memory that it may need before the gateway reads it, so that a body that was begun can be
 // read to its end. Other bodies wait unread. Memory goes first to the body whose host and
 // function hold the least.
@@ -24,18 +24,18 @@ type bodyMemory struct {
 	waiting atomic.Int64 // len(queue), readable without mu
 
 	mu    sync.Mutex
-	queue []*claim // in order of arrival
+	queue []*waiter // in order of arrival
 }
 
-// claim is the request of one body for memory.
-type claim struct {
+// waiter is an upload that waits for memory for its body.
+type waiter struct {
 	upload  *Upload
 	bytes   int64
 	granted chan struct{} // closed when the memory is granted
 }
 
 const (
-	// smallBody is the largest claim that may use the last 1/smallPart of the memory, so
+	// smallBody is the largest amount for one body that may use the last 1/smallPart of the memory, so
 	// that large bodies do not hold up small ones.
 	smallBody = 16 << 10
 	smallPart = 16 // 1/smallPart of the memory is reserved for small bodies
@@ -61,7 +61,7 @@ func (m *bodyMemory) reserve(bytes int64) bool {
 	}
 }
 
-// release releases bytes and grants them to waiting claims.
+// release releases bytes and grants them to waiting uploads.
 func (m *bodyMemory) release(bytes int64) {
 	m.used.Add(-bytes)
 	if m.waiting.Load() > 0 {
@@ -71,38 +71,38 @@ func (m *bodyMemory) release(bytes int64) {
 	}
 }
 
-// grant gives the available memory to waiting claims. Locked.
+// grant gives the available memory to waiting uploads. Locked.
 func (m *bodyMemory) grant() {
 	for len(m.queue) > 0 {
-		c := slices.MinFunc(m.queue, func(a, b *claim) int {
+		w := slices.MinFunc(m.queue, func(a, b *waiter) int {
 			return cmp.Or(cmp.Compare(a.upload.share(), b.upload.share()), cmp.Compare(a.bytes, b.bytes))
 		})
-		if !m.reserve(c.bytes) {
+		if !m.reserve(w.bytes) {
 			return
 		}
-		c.upload.addClaimed(c.bytes)
-		m.remove(c)
-		close(c.granted)
+		w.upload.addReserved(w.bytes)
+		m.remove(w)
+		close(w.granted)
 	}
 }
 
-// remove removes a claim from the queue. Locked.
-func (m *bodyMemory) remove(c *claim) {
-	if i := slices.Index(m.queue, c); i >= 0 {
+// remove removes an upload from the queue. Locked.
+func (m *bodyMemory) remove(w *waiter) {
+	if i := slices.Index(m.queue, w); i >= 0 {
 		m.queue = slices.Delete(m.queue, i, i+1)
 		m.waiting.Add(-1)
 	}
 }
 
-// claim reserves memory for the body of an upload. It waits until the memory is granted,
+// acquire reserves memory for the body of an upload. It waits until the memory is granted,
 // for at most patience, and gives up if ctx ends or giveUp is closed.
-func (m *bodyMemory) claim(ctx context.Context, u *Upload, bytes int64, patience time.Duration, giveUp <-chan struct{}) *refusal.Error {
+func (m *bodyMemory) acquire(ctx context.Context, u *Upload, bytes int64, patience time.Duration, giveUp <-chan struct{}) *refusal.Error {
 	if m.limit <= 0 {
 		return nil
 	}
 	bytes = min(bytes, m.limit)
 	if m.waiting.Load() == 0 && m.reserve(bytes) {
-		u.addClaimed(bytes)
+		u.addReserved(bytes)
 		return nil
 	}
 	return m.wait(ctx, u, bytes, patience, giveUp)
@@ -112,9 +112,9 @@ func (m *bodyMemory) wait(ctx context.Context, u *Upload, bytes int64, patience 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go WatchCaller(ctx, cancel)
-	c := &claim{u, bytes, make(chan struct{})}
+	w := &waiter{u, bytes, make(chan struct{})}
 	m.mu.Lock()
-	m.queue = append(m.queue, c)
+	m.queue = append(m.queue, w)
 	if m.waiting.Add(1) == 1 {
 		time.AfterFunc(stallTick, m.tick)
 	}
@@ -125,7 +125,7 @@ func (m *bodyMemory) wait(ctx context.Context, u *Upload, bytes int64, patience 
 	defer timer.Stop()
 	var fault *refusal.Error
 	select {
-	case <-c.granted:
+	case <-w.granted:
 		return nil
 	case <-ctx.Done(): // or its connection was closed to make room
 		fault = &refusal.Error{Code: refusal.Cancelled, Message: "the caller closed its connection"}
@@ -137,11 +137,11 @@ func (m *bodyMemory) wait(ctx context.Context, u *Upload, bytes int64, patience 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
-	case <-c.granted: // granted meanwhile
+	case <-w.granted: // granted meanwhile
 		return nil
 	default:
 	}
-	m.remove(c)
+	m.remove(w)
 	return fault
 }
 
@@ -149,8 +149,8 @@ func (m *bodyMemory) wait(ctx context.Context, u *Upload, bytes int64, patience 
 func (m *bodyMemory) tick() {
 	m.mu.Lock()
 	var wanted int64
-	for _, c := range m.queue {
-		wanted += c.bytes
+	for _, w := range m.queue {
+		wanted += w.bytes
 	}
 	if wanted > 0 {
 		time.AfterFunc(stallTick, m.tick)
@@ -166,11 +166,12 @@ func noMemory() *refusal.Error {
 		Hint: "raise the limit with gfaas serve --buffer-memory"}
 }
 
-// interrupt ends bodies being received of hosts that hold more memory than p would after
-// its claim, until enough bytes are about to be freed.
-func (c *callers) interrupt(bytes int64, p *callerHost) {
-	held := p.held.Load() + bytes
-	c.cut(bytes, func(conn *Conn, _ *Upload) bool { return conn.host != p && conn.host.held.Load() > held })
+// interrupt frees memory for a body of the host h, which waits for the given bytes. It ends bodies
+// that are being received from hosts that hold more memory than h would hold then, until enough
+// bytes are about to be freed.
+func (c *callers) interrupt(bytes int64, h *callerHost) {
+	held := h.held.Load() + bytes
+	c.cut(bytes, func(conn *Conn, _ *Upload) bool { return conn.host != h && conn.host.held.Load() > held })
 }
 
 // stalled ends bodies that have received nothing for the given time, until enough bytes are
@@ -194,7 +195,7 @@ func (c *callers) cut(bytes int64, may func(*Conn, *Upload) bool) {
 	c.mu.Lock()
 	for _, p := range c.hosts {
 		for conn := range p.conns {
-			if u := conn.incoming.Load(); u != nil && u.claimed.Load() > 0 && may(conn, u) {
+			if u := conn.incoming.Load(); u != nil && u.reserved.Load() > 0 && may(conn, u) {
 				victims = append(victims, victim{u, p.held.Load(), conn.since.Load()})
 			}
 		}

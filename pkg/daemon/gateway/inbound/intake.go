@@ -4,7 +4,7 @@
 // pkg/daemon/gateway/proxy and pkg/daemon/gateway/api receive bodies through it.
 //
 //  1. A Conn is one connection. At the limit, new connections replace idle ones (callers).
-//  2. An Upload reads one body from its caller. It claims its memory before it reads
+//  2. An Upload reads one body from its caller. It reserves its memory before it reads
 //     (bodyMemory), so that a body that was begun can be received completely.
 //  3. A Body is the received part: its head in memory, its tail streamed or in a file
 //     (spillSpace).

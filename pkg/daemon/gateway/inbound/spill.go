@@ -26,12 +26,12 @@ const spillHostShare = 3.0 / 4
 // spilled is the tail of one body, in an unlinked file: closing it, or the end of this
 // process, frees its space.
 type spilled struct {
-	space   *spillSpace
-	host    *callerHost
-	file    *os.File
-	size    int64 // bytes written
-	claimed int64 // bytes counted in the space
-	fault   *refusal.Error
+	space    *spillSpace
+	host     *callerHost
+	file     *os.File
+	size     int64 // bytes written
+	reserved int64 // bytes counted in the space
+	fault    *refusal.Error
 }
 
 // open returns a file for the tail of an upload, of the given length or negative if
@@ -42,7 +42,7 @@ func (s *spillSpace) open(u *Upload, bytes int64) (*spilled, *refusal.Error) {
 		return nil, &refusal.Error{Code: refusal.TooLarge, Message: "the request body is larger than --buffer, and --spill 0 stores no bodies on disk",
 			Hint: "call /function/NAME, which streams long bodies"}
 	}
-	if !f.claim(max(bytes, 0)) {
+	if !f.reserve(max(bytes, 0)) {
 		return nil, noSpill()
 	}
 	if s.files.Add(1) > s.maxFiles {
@@ -67,28 +67,28 @@ func (f *spilled) create() (err error) {
 	return os.Remove(f.file.Name())
 }
 
-// claim reserves more bytes. It returns false if there is not enough space.
-func (f *spilled) claim(bytes int64) bool {
+// reserve reserves more bytes. It returns false if there is not enough space.
+func (f *spilled) reserve(bytes int64) bool {
 	hostUsed := f.host.spilled.Add(bytes)
-	f.claimed += bytes
+	f.reserved += bytes
 	used := f.space.used.Add(bytes)
 	share := int64(float64(f.space.limit) * spillHostShare)
-	if used <= f.space.limit && (hostUsed <= share || hostUsed == f.claimed) { // a single body may exceed its host's share
+	if used <= f.space.limit && (hostUsed <= share || hostUsed == f.reserved) { // a single body may exceed its host's share
 		return true
 	}
-	f.unclaim(bytes)
+	f.unreserve(bytes)
 	return false
 }
 
-func (f *spilled) unclaim(bytes int64) {
-	f.claimed -= bytes
+func (f *spilled) unreserve(bytes int64) {
+	f.reserved -= bytes
 	f.host.spilled.Add(-bytes)
 	f.space.used.Add(-bytes)
 }
 
 // Write implements io.Writer. Its errors are of type *refusal.Error.
 func (f *spilled) Write(p []byte) (int, error) {
-	if more := f.size + int64(len(p)) - f.claimed; more > 0 && !f.claim(more) {
+	if more := f.size + int64(len(p)) - f.reserved; more > 0 && !f.reserve(more) {
 		f.fault = noSpill()
 		return 0, f.fault
 	}
@@ -112,7 +112,7 @@ func (f *spilled) close() {
 	if f.file != nil {
 		_ = f.file.Close()
 	}
-	f.unclaim(f.claimed)
+	f.unreserve(f.reserved)
 	f.space.files.Add(-1)
 }
 

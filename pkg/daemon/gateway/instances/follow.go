@@ -101,7 +101,7 @@ func (f *follower) announce(records []instance.Record) {
 		switch {
 		case r.State != instance.Starting || abandoned:
 		case f.atWork(r):
-			if i, fresh := f.dispatcher.Announce(r); fresh {
+			if i, added := f.dispatcher.Announce(r); added {
 				f.tasks.Go(func() { f.watchStart(i) })
 			}
 		case r.Restarts == 0:

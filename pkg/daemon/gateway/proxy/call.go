@@ -130,12 +130,12 @@ func (c *Call) ContentFault() *refusal.Error {
 	return c.body.SpoolFault()
 }
 
-// Received frees memory that was claimed for the body but is not used.
-func (c *Call) Received() { c.upload.Settle(c.body.Memory()) }
+// Received frees memory that was reserved for the body but is not used.
+func (c *Call) Received() { c.upload.Finish(c.body.Memory()) }
 
 // Release frees the memory and the file of the body.
 func (c *Call) Release() {
-	c.upload.Settle(0)
+	c.upload.Finish(0)
 	c.body.Release()
 }
 
