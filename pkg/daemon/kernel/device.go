@@ -42,15 +42,15 @@ type worker struct {
 	dom  *domain
 	exec Executor // nil if none runs
 
-	allocated int64 // bytes that the executor has allocated, free blocks included
-	live      int64 // bytes of its blocks in use
-	slots     numbering
-	freed     []uint32           // blocks that the next job frees
-	modules   map[string]*module // by moduleKey
-	ptx       int64              // total length of the PTX of modules
-	numbers   numbering
-	turn      int64  // number of requests planned
-	used      uint64 // ID of the GPUs' last job when a request was last planned here
+	allocated     int64 // bytes that the executor has allocated, free blocks included
+	live          int64 // bytes of its blocks in use
+	blockNumbers  numbering
+	freed         []uint32           // blocks that the next job frees
+	modules       map[string]*module // by moduleKey
+	ptx           int64              // total length of the PTX of modules
+	moduleNumbers numbering
+	turn          int64  // number of requests planned
+	used          uint64 // ID of the GPUs' last job when a request was last planned here
 }
 
 // module is PTX that an executor has loaded.
@@ -91,15 +91,15 @@ type numbering struct {
 
 func (s *numbering) alloc() uint32 {
 	if n := len(s.free); n > 0 {
-		slot := s.free[n-1]
+		number := s.free[n-1]
 		s.free = s.free[:n-1]
-		return slot
+		return number
 	}
 	s.next++
 	return s.next - 1
 }
 
-func (s *numbering) release(slot uint32) { s.free = append(s.free, slot) }
+func (s *numbering) release(number uint32) { s.free = append(s.free, number) }
 
 func (dev *device) newWorker(dom *domain, exec Executor) *worker {
 	return &worker{dev: dev, dom: dom, exec: exec, modules: map[string]*module{}}
@@ -187,7 +187,7 @@ func (dev *device) resetWorker(w *worker) {
 		}
 	}
 	w.allocated, w.live, w.freed = 0, 0, nil
-	w.slots, w.numbers, w.modules, w.ptx = numbering{}, numbering{}, map[string]*module{}, 0
+	w.blockNumbers, w.moduleNumbers, w.modules, w.ptx = numbering{}, numbering{}, map[string]*module{}, 0
 }
 
 // retire ends a domain's executor on this GPU. It takes the lane, because requests of other
@@ -213,7 +213,7 @@ func (dev *device) retire(dom *domain) {
 // alloc returns a new pinned block of size bytes, for which the cache must have room. o is
 // the object to copy there, or nil. The caller holds the lock.
 func (w *worker) alloc(size int64, o *object) *block {
-	c := &block{worker: w, slot: w.slots.alloc(), size: size, object: o, pins: 1}
+	c := &block{worker: w, number: w.blockNumbers.alloc(), size: size, object: o, pins: 1}
 	w.dev.cache.Add(c, job.Footprint(size))
 	w.live += job.Footprint(size)
 	if o != nil {
@@ -230,7 +230,7 @@ func (w *worker) link(text string, j *job.Job) uint32 {
 	if m == nil {
 		for (len(w.modules) >= maxModules || w.ptx+int64(len(text)) > maxPTX) && w.unlinkOldest(j) {
 		}
-		m = &module{number: w.numbers.alloc(), text: int64(len(text))}
+		m = &module{number: w.moduleNumbers.alloc(), text: int64(len(text))}
 		w.modules[key] = m
 		w.ptx += m.text
 		j.Load = append(j.Load, job.Module{Number: m.number, PTX: text})
@@ -259,7 +259,7 @@ func (w *worker) unlinkOldest(j *job.Job) bool {
 // forget removes the record of a module and frees its number.
 func (w *worker) forget(key string) {
 	m := w.modules[key]
-	w.numbers.release(m.number)
+	w.moduleNumbers.release(m.number)
 	w.ptx -= m.text
 	delete(w.modules, key)
 }
@@ -268,8 +268,8 @@ func (w *worker) forget(key string) {
 // frees before it allocates. The caller holds the lock.
 func (w *worker) free(j *job.Job) {
 	j.Free = append(j.Free, w.freed...)
-	for _, slot := range w.freed {
-		w.slots.release(slot)
+	for _, number := range w.freed {
+		w.blockNumbers.release(number)
 	}
 	w.freed = nil
 }
@@ -330,7 +330,7 @@ func (g *gpus) retire(dom *domain) {
 	})
 }
 
-// runTask numbers a task, runs it and settles its transfers. After an error or a fatal outcome, the
+// runTask numbers a task, runs it and completes its transfers. After an error or a fatal outcome, the
 // executor has ended. The caller holds the lane and the lock; runTask releases the lock while the
 // job runs.
 func (g *gpus) runTask(t *task) (job.Outcome, error) {
@@ -340,7 +340,7 @@ func (g *gpus) runTask(t *task) (job.Outcome, error) {
 	g.send(t.w, &t.job)
 	o, err := g.outcome(t.w, &t.job)
 	g.mu.Lock()
-	g.settle(t.saves, err == nil && o.Code == 0)
+	g.completeSaves(t.saves, err == nil && o.Code == 0)
 	return o, err
 }
 

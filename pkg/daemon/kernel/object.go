@@ -35,7 +35,7 @@ func (o *object) copyOn(dev *device) *block {
 // block is a block of GPU memory. It holds an object's copy or a request's working data.
 type block struct {
 	worker *worker
-	slot   uint32
+	number uint32
 	size   int64
 	pins   int     // uses by requests in progress
 	object *object // nil: no object; the block is freed with its last pin
@@ -62,7 +62,7 @@ func (c *block) unpin() {
 // discard makes the worker's next job free a block. The caller holds the lock.
 func (c *block) discard() {
 	c.worker.dev.cache.Remove(c)
-	c.worker.freed = append(c.worker.freed, c.slot)
+	c.worker.freed = append(c.worker.freed, c.number)
 	c.worker.live -= job.Footprint(c.size)
 	c.unlink()
 }
@@ -89,7 +89,7 @@ type task struct {
 }
 
 // save adds the transfer of the object in block c to the host. It reserves the host memory;
-// settle assigns that memory to the object or frees it. The caller holds the lock.
+// completeSaves assigns that memory to the object or frees it. The caller holds the lock.
 func (t *task) save(c *block) error {
 	o := c.object
 	to, err := o.owner.dom.alloc(o.size)
@@ -97,7 +97,7 @@ func (t *task) save(c *block) error {
 		return err
 	}
 	o.readers++
-	t.job.Save = append(t.job.Save, job.Copy{Block: c.slot, Offset: to.offset, Size: o.size})
+	t.job.Save = append(t.job.Save, job.Copy{Block: c.number, Offset: to.offset, Size: o.size})
 	t.saves = append(t.saves, save{o, to})
 	return nil
 }
@@ -207,13 +207,13 @@ func (st *store) release(o *object) {
 	st.charge(o.owner, -o.size)
 }
 
-// settle completes transfers to the host. If they failed, the objects are lost. It skips
-// transfers that are already settled. The caller holds the lock.
-func (st *store) settle(saves []save, ok bool) {
+// completeSaves completes transfers to the host. If they failed, the objects are lost. It skips
+// transfers that are already completed. The caller holds the lock.
+func (st *store) completeSaves(saves []save, ok bool) {
 	for i := range saves {
 		s := saves[i]
 		if saves[i].to = nil; s.to == nil {
-			continue // settled before
+			continue // completed before
 		}
 		s.o.readers--
 		if ok {

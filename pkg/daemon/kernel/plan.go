@@ -13,18 +13,18 @@ type plan struct {
 	task // its saves are objects without a host copy that are evicted or taken over
 	r    *request
 
-	side    []*task   // tasks on other workers of the GPU that make room, run before job
-	blocks  []*block  // by buffer
-	fresh   []*block  // new blocks of the request, in the order in which the job allocates them
-	reused  []*block  // blocks reused from objects
-	used    []*block  // blocks of objects that the request reads
-	reading []*object // objects whose host bytes the request reads
-	regions []*region // by buffer: host memory for its result; nil for none
-	staging []*region // host memory for bytes sent with the request
-	loads   []int     // by module of the job: its index in the request
-	moved   bool      // an object turned out to be on another GPU; gather must run again
-	bytes   int64     // charged to the host's budget for stored objects and answers
-	places  int       // reserved for new objects
+	side      []*task   // tasks on other workers of the GPU that make room, run before job
+	blocks    []*block  // by buffer
+	allocated []*block  // new blocks of the request, in the order in which the job allocates them
+	reused    []*block  // blocks reused from objects
+	used      []*block  // blocks of objects that the request reads
+	reading   []*object // objects whose host bytes the request reads
+	regions   []*region // by buffer: host memory for its result; nil for none
+	staging   []*region // host memory for bytes sent with the request
+	loads     []int     // by module of the job: its index in the request
+	moved     bool      // an object turned out to be on another GPU; gather must run again
+	bytes     int64     // charged to the host's budget for stored objects and answers
+	places    int       // reserved for new objects
 
 	refused *kgraph.Problem // why the request cannot run; nil if it can
 	sent    bool            // job was sent to the executor
@@ -202,16 +202,16 @@ func (p *plan) taskOn(w *worker) *task {
 func (p *plan) assignBlocks() error {
 	w, j := p.w, &p.job
 	cache := &p.r.answer.Cache
-	upload := func(slot uint32, o *object) {
+	upload := func(number uint32, o *object) {
 		o.readers++
 		p.reading = append(p.reading, o)
-		j.Upload = append(j.Upload, job.Copy{Block: slot, Offset: o.host.offset, Size: o.size})
+		j.Upload = append(j.Upload, job.Copy{Block: number, Offset: o.host.offset, Size: o.size})
 		cache.BytesUp += o.size
 	}
-	fresh := func(size int64, of *object) *block {
+	allocate := func(size int64, of *object) *block {
 		c := w.alloc(size, of)
-		p.fresh = append(p.fresh, c)
-		j.Alloc = append(j.Alloc, job.Block{Number: c.slot, Size: size})
+		p.allocated = append(p.allocated, c)
+		j.Alloc = append(j.Alloc, job.Block{Number: c.number, Size: size})
 		return c
 	}
 	for i := range p.r.graph.Buffers { // read-only inputs first: other buffers may copy them
@@ -226,17 +226,17 @@ func (p *plan) assignBlocks() error {
 			}
 			p.staging = append(p.staging, at)
 			copy(at.bytes(), b.Data)
-			c := fresh(b.Size, nil)
+			c := allocate(b.Size, nil)
 			p.blocks[i] = c
-			j.Upload = append(j.Upload, job.Copy{Block: c.slot, Offset: at.offset, Size: b.Size})
+			j.Upload = append(j.Upload, job.Copy{Block: c.number, Offset: at.offset, Size: b.Size})
 			cache.BytesUp += b.Size
 			continue
 		}
 		o := p.r.client.objects[b.Key]
 		c := o.copyOn(w.dev)
 		if c == nil {
-			c = fresh(b.Size, o)
-			upload(c.slot, o)
+			c = allocate(b.Size, o)
+			upload(c.number, o)
 		}
 		p.blocks[i] = c
 	}
@@ -254,16 +254,16 @@ func (p *plan) assignBlocks() error {
 				return err
 			}
 		} else {
-			c = fresh(b.Size, nil)
+			c = allocate(b.Size, nil)
 			switch {
 			case b.Kind != kgraph.Inout:
-				j.Zero = append(j.Zero, c.slot)
+				j.Zero = append(j.Zero, c.number)
 			default:
 				o := p.r.client.objects[b.Key]
 				if from := o.copyOn(w.dev); from != nil && from.worker == w {
-					j.Duplicate = append(j.Duplicate, job.Duplicate{To: c.slot, From: from.slot})
+					j.Duplicate = append(j.Duplicate, job.Duplicate{To: c.number, From: from.number})
 				} else {
-					upload(c.slot, o)
+					upload(c.number, o)
 				}
 			}
 		}
@@ -274,7 +274,7 @@ func (p *plan) assignBlocks() error {
 				return err
 			}
 			p.regions[i] = to
-			j.Download = append(j.Download, job.Copy{Block: c.slot, Offset: to.offset, Size: b.Size})
+			j.Download = append(j.Download, job.Copy{Block: c.number, Offset: to.offset, Size: b.Size})
 		}
 	}
 	return nil
@@ -353,7 +353,7 @@ func (p *plan) addKernels() {
 		args := make([]job.Arg, len(k.Args))
 		for n := range k.Args {
 			if a := &k.Args[n]; a.Type == "buffer" {
-				args[n] = job.Arg{Block: p.blocks[a.Buffer].slot, Offset: a.Offset}
+				args[n] = job.Arg{Block: p.blocks[a.Buffer].number, Offset: a.Offset}
 			} else {
 				args[n] = job.Arg{Value: a.Value}
 			}

@@ -148,9 +148,9 @@ func (x *runner) abandon(p *plan, at job.Step, index uint32, lost bool) {
 		o, err := x.runTask(&task{p.w, job.Job{Limit: p.job.Limit, Save: p.job.Save, Free: p.job.Free}, p.saves})
 		lost = err != nil || o.Fatal
 	}
-	x.settle(p.saves, at > job.Save)
+	x.completeSaves(p.saves, at > job.Save)
 	if !lost {
-		for i, c := range p.fresh {
+		for i, c := range p.allocated {
 			c.unlink()
 			if at > job.Alloc || at == job.Alloc && uint32(i) < index {
 				continue
@@ -158,12 +158,12 @@ func (x *runner) abandon(p *plan, at job.Step, index uint32, lost bool) {
 			// The executor did not allocate this block.
 			p.w.dev.cache.Remove(c)
 			p.w.live -= job.Footprint(c.size)
-			p.w.slots.release(c.slot)
+			p.w.blockNumbers.release(c.number)
 		}
 		if at <= job.Load {
 			p.forgetModules(at, index)
 		}
-		for _, c := range slices.Concat(p.fresh, p.reused) {
+		for _, c := range slices.Concat(p.allocated, p.reused) {
 			c.unlink()
 			c.unpin()
 		}
@@ -214,7 +214,7 @@ func (x *runner) commit(p *plan, o *job.Outcome) {
 	r := p.r
 	r.answer.GPUMS = ms(o.GPU)
 	r.client.gpuTime += o.GPU
-	x.settle(p.saves, true)
+	x.completeSaves(p.saves, true)
 	for i := range r.graph.Buffers {
 		b := &r.graph.Buffers[i]
 		if b.Kind != kgraph.Output && b.Kind != kgraph.Inout {
@@ -245,7 +245,7 @@ func (x *runner) commit(p *plan, o *job.Outcome) {
 		r.answer.Outputs[b.Name] = Output{Key: b.Key, Size: b.Size, from: from}
 	}
 	x.unreserve(r.client, p.places)
-	for _, c := range slices.Concat(p.fresh, p.reused, p.used) {
+	for _, c := range slices.Concat(p.allocated, p.reused, p.used) {
 		c.unpin()
 	}
 	x.releaseInputs(p)
