@@ -119,11 +119,11 @@ func broken(t *testing.T, edit string) string {
 	if whole, is := strings.CutPrefix(edit, "="); is {
 		return expand(t, whole)
 	}
-	old, fresh, ok := strings.Cut(edit, " => ")
+	old, replacement, ok := strings.Cut(edit, " => ")
 	if !ok || !strings.Contains(good(), old) {
 		t.Fatalf("the replaced text %q is not part of the valid request", old)
 	}
-	return strings.Replace(good(), old, expand(t, fresh), 1)
+	return strings.Replace(good(), old, expand(t, replacement), 1)
 }
 
 func expand(t *testing.T, text string) string {

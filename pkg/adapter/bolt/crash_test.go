@@ -138,9 +138,9 @@ func TestCrashBetweenSteps(t *testing.T) {
 	a, b, c := generations[0], generations[1], generations[2]
 	half := c[:len(c)/2]
 	for _, step := range []struct {
-		name                     string
-		current, previous, fresh []byte
-		want                     string
+		name                    string
+		current, previous, temp []byte
+		want                    string
 	}{
 		{"the first generation is being written", []byte{}, nil, half, ""},
 		{"a new generation is created", b, a, []byte{}, "ab"},
@@ -152,7 +152,7 @@ func TestCrashBetweenSteps(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "state.db")
-			for file, data := range map[string][]byte{path: step.current, path + ".previous": step.previous, path + ".new": step.fresh} {
+			for file, data := range map[string][]byte{path: step.current, path + ".previous": step.previous, path + ".new": step.temp} {
 				if data == nil {
 					continue
 				}

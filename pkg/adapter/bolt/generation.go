@@ -213,8 +213,8 @@ func (d *DB) write(f *os.File, s *state, change func(*bbolt.Tx) error) (aside st
 		return "", err
 	}
 	path := f.Name()
-	fresh, previous := path+".new", path+".previous"
-	if err = writeNew(f, fresh, image); err == nil && s.damaged {
+	temp, previous := path+".new", path+".previous"
+	if err = writeNew(f, temp, image); err == nil && s.damaged {
 		aside = path + ".damaged-" + time.Now().UTC().Format("20060102T150405.000000")
 		err = os.Link(path, aside)
 	} else if err == nil {
@@ -226,10 +226,10 @@ func (d *DB) write(f *os.File, s *state, change func(*bbolt.Tx) error) (aside st
 		}
 	}
 	if err == nil {
-		err = os.Rename(fresh, path)
+		err = os.Rename(temp, path)
 	}
 	if err != nil {
-		_ = os.Remove(fresh)
+		_ = os.Remove(temp)
 		return "", &FileError{Path: d.path, Err: err}
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
@@ -249,12 +249,12 @@ func writeNew(f *os.File, path string, image []byte) error {
 		return err
 	}
 	_ = os.Remove(path)
-	fresh, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	temp, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = fresh.Write(append(header(format, image), image...))
-	return errors.Join(err, fresh.Chmod(info.Mode().Perm()), fresh.Sync(), fresh.Close())
+	_, err = temp.Write(append(header(format, image), image...))
+	return errors.Join(err, temp.Chmod(info.Mode().Perm()), temp.Sync(), temp.Close())
 }
 
 func syncDir(dir string) error {

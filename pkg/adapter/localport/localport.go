@@ -22,12 +22,12 @@ import (
 // Port is a port that an instance will listen on.
 type Port struct {
 	Number int
-	claim  *os.File // holds a lock on the byte at offset Number
+	lock   *os.File // holds a lock on the byte at offset Number
 }
 
 // Release allows others to allocate the port. Call it after the instance has started to
 // listen or has ended.
-func (p Port) Release() { _ = p.claim.Close() }
+func (p Port) Release() { _ = p.lock.Close() }
 
 // Allocate allocates a port on which no program listens and that is not allocated to another
 // instance of the user. The claims are in a folder shared by the user's run directories or,
@@ -76,7 +76,7 @@ func allocatePort(runDir string, number int) (Port, error) {
 			return Port{}, err
 		}
 	}
-	p, err := claim(runDir, number)
+	p, err := lockPort(runDir, number)
 	if err != nil {
 		return Port{}, err
 	}
@@ -98,8 +98,8 @@ func listen(number int) (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// claim locks a port among the programs of the user.
-func claim(runDir string, number int) (Port, error) {
+// lockPort locks a port among the programs of the user.
+func lockPort(runDir string, number int) (Port, error) {
 	claims, err := openClaims(sharedClaims(), filepath.Join(runDir, "ports"))
 	if err != nil {
 		return Port{}, err

@@ -219,7 +219,7 @@ func tracer(b *bytes.Buffer, devices []plan.Device) func(events.Event, online.De
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	return func(e events.Event, d online.Decision) {
-		line := decision{Time: e.Time, Instance: e.Instance, GPUs: []int{}, Fresh: d.Fresh, Reason: d.Reason.String(), Cause: d.Reason}
+		line := decision{Time: e.Time, Instance: e.Instance, GPUs: []int{}, Fresh: d.NewGPUs, Reason: d.Reason.String(), Cause: d.Reason}
 		for _, g := range d.GPUs {
 			line.Node = devices[g].Node
 			line.GPUs = append(line.GPUs, devices[g].Index)

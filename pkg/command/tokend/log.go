@@ -51,10 +51,10 @@ func (l *ownLog) Write(record []byte) (int, error) {
 // file. If that fails, the old file continues, and turn runs again after another tokend.MaxLog bytes.
 func (l *ownLog) turn() {
 	l.size = 0
-	fresh, err := tokend.OpenLog(l.runDir)
+	reopened, err := tokend.OpenLog(l.runDir)
 	if err != nil {
 		return
 	}
-	defer fresh.Close()
-	_ = unix.Dup3(int(fresh.Fd()), int(l.file.Fd()), 0)
+	defer reopened.Close()
+	_ = unix.Dup3(int(reopened.Fd()), int(l.file.Fd()), 0)
 }

@@ -93,12 +93,12 @@ func fastShared(in Input, o FastOptions, demands []functionDemand) plan.Plan {
 	empty := plan.Plan{Model: plan.ModelRect}
 	s := newRevision(empty, in, IncrementalOptions{TieBreak: o.TieBreak, Threshold: maxrect.DefaultThreshold, ShareModels: true, order: o.Order})
 	s.grow(false)
-	fresh := plan.Plan{Algorithm: "fast"}
+	newPlan := plan.Plan{Algorithm: "fast"}
 	for i := range demands { // without the weights, which are on some GPU anyway
 		demands[i] = demands[i].private(true)
 	}
-	fresh.Bound, fresh.BoundMethod = in.bound(demands)
-	return s.plan(empty, fresh)
+	newPlan.Bound, newPlan.BoundMethod = in.bound(demands)
+	return s.plan(empty, newPlan)
 }
 
 // bin is a GPU that is being filled.

@@ -52,7 +52,7 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 		models = append(models, g.Model)
 	}
 	in = in.splitByModel(models...)
-	fresh, err := planner(in)
+	newPlan, err := planner(in)
 	if err != nil {
 		return Replanned{}, err
 	}
@@ -71,18 +71,18 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 	if o.MaxMoves > 0 {
 		best.move(o.MaxMoves)
 	}
-	p := best.plan(current, fresh)
-	return Replanned{Plan: p, Reasons: best.reasons, Servable: servable(p, fresh)}, nil
+	p := best.plan(current, newPlan)
+	return Replanned{Plan: p, Reasons: best.reasons, Servable: servable(p, newPlan)}, nil
 }
 
-// servable returns the demand that p leaves unplaced although the plan fresh serves it. It returns
-// nil unless fresh serves more in all.
-func servable(p, fresh plan.Plan) (more []plan.Unplaced) {
-	if unservedBy(fresh) >= unservedBy(p) {
+// servable returns the demand that p leaves unplaced although newPlan serves it. It returns
+// nil unless newPlan serves more in all.
+func servable(p, newPlan plan.Plan) (more []plan.Unplaced) {
+	if unservedBy(newPlan) >= unservedBy(p) {
 		return nil
 	}
 	for _, u := range p.Unplaced {
-		for _, f := range fresh.Unplaced {
+		for _, f := range newPlan.Unplaced {
 			if f.Function == u.Function {
 				u.RPS = tidy(u.RPS - f.RPS)
 			}
@@ -134,8 +134,8 @@ func (v *revision) unserved() float64 {
 
 // plan returns the revision as a plan. The bound is that of a plan from nothing: running
 // instances do not lower the number of GPUs that are needed.
-func (v *revision) plan(current, fresh plan.Plan) plan.Plan {
-	p := v.in.empty(fresh.Algorithm, current.Model, fresh.Bound, fresh.BoundMethod)
+func (v *revision) plan(current, newPlan plan.Plan) plan.Plan {
+	p := v.in.empty(newPlan.Algorithm, current.Model, newPlan.Bound, newPlan.BoundMethod)
 	for _, h := range v.gpus.hosts {
 		if used(h) {
 			p.GPUs = append(p.GPUs, v.gpus.gpu(h))

@@ -68,8 +68,8 @@ func (d *dispatcher) dispatch(instance int32, room bool, actions []Action) []Act
 	r := d.runs.add(run{member: m, function: f, gpu: a.GPU, instance: instance, waitsForRoom: !room,
 		started: d.now, expectedEnd: d.now + a.Expected, warm: d.pool.Duration(f, residency.GPUWarm)})
 	if !room || d.pool.IsStarting(instance) {
-		fresh := d.timeouts.freshDeadline(m.id)
-		r.expires, r.startingCounted = fresh.at, fresh.starting
+		deadline := d.timeouts.arrivalDeadline(m.id)
+		r.expires, r.startingCounted = deadline.at, deadline.starting
 		d.starts.begun(f)
 	}
 	if d.batches != nil {

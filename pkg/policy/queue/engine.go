@@ -121,7 +121,7 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		actions = append(actions, e.rejects...)
 		e.rejects = e.rejects[:0]
 	}
-	if len(e.timeouts.fresh) > 0 {
+	if len(e.timeouts.arrivals) > 0 {
 		e.timeouts.addFresh(actions[firstNew:])
 	}
 	return actions

@@ -22,7 +22,7 @@ type run struct {
 	waitsForRoom         bool  // it waits for room
 	planned              bool  // it runs on a plan's instance
 	started, expectedEnd time.Duration
-	expires              time.Duration // the at of its deadline, if freshDeadline found one at dispatch; otherwise 0
+	expires              time.Duration // the at of its deadline, if arrivalDeadline found one at dispatch; otherwise 0
 	startingCounted      time.Duration // the starting of that deadline
 	warm                 time.Duration // expected execution time, without the start
 	charge               float64       // charged by the order

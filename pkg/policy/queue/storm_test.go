@@ -186,8 +186,8 @@ func (d *driver) perform(a *queue.Action) {
 		if c == nil || c.state != "waits" || c.function != a.Function {
 			d.t.Fatalf("at %v: got %+v for invocation %+v, want a waiting invocation of the function", d.now, a, c)
 		}
-		fresh := s == nil
-		if fresh {
+		first := s == nil
+		if first {
 			s = d.start(a)
 		}
 		if s.function != a.Function || s.gpu != a.GPU || s.stopping || !s.pinned && s.version < d.startsOf(s.function).version || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
@@ -198,7 +198,7 @@ func (d *driver) perform(a *queue.Action) {
 		}
 		c.state, c.instance, s.resident = "runs", a.Instance, true
 		s.calls++
-		d.run(a.ID, a.Instance, fresh)
+		d.run(a.ID, a.Instance, first)
 	case queue.Reject:
 		if c == nil || c.state != "waits" {
 			d.t.Fatalf("at %v: got %+v for invocation %+v, want a waiting invocation", d.now, a, c)
@@ -314,9 +314,9 @@ func (d *driver) finishMove(id residency.ID, s *instance, to residency.Start) []
 }
 
 // run performs a call, with a start of the instance first if it is new.
-func (d *driver) run(id int64, on residency.ID, fresh bool) {
+func (d *driver) run(id int64, on residency.ID, first bool) {
 	starting := time.Duration(0)
-	if fresh {
+	if first {
 		starting = d.randomDuration(2 * time.Second)
 	}
 	duration := d.randomDuration(200 * time.Millisecond)
@@ -330,7 +330,7 @@ func (d *driver) run(id int64, on residency.ID, fresh bool) {
 			return []queue.Event{&queue.Started{Instance: on, ID: id}}
 		case d.calls[id].state != "runs" || d.calls[id].instance != on || d.instances[on] != s:
 			return nil // the instance has died, or its start was cancelled
-		case fresh && s.starting && d.chance(d.failingStarts):
+		case first && s.starting && d.chance(d.failingStarts):
 			short := d.chance(d.outOfMemory)
 			events := d.finishCall(id, &queue.Failed{Starting: true, OutOfMemory: short, Requeue: d.chance(50)})
 			return append(events, d.killInstance(on, short)[1:]...)

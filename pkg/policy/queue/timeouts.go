@@ -10,7 +10,7 @@ type timeouts struct {
 	*view
 	starts    []startTime // by function
 	deadlines deadlines
-	fresh     []deadline // of invocations that arrived in this step
+	arrivals  []deadline // of invocations that arrived in this step
 }
 
 // startTime measures how long starts of a function's instances were in progress. That time does
@@ -64,7 +64,7 @@ func (t *timeouts) deadline(at time.Duration, f int32, m member) deadline {
 func (t *timeouts) arrived(at time.Duration, f int32, m member) {
 	switch {
 	case at > t.now:
-		t.fresh = append(t.fresh, t.deadline(at, f, m))
+		t.arrivals = append(t.arrivals, t.deadline(at, f, m))
 	case at > 0:
 		t.deadlines.add(t.deadline(at, f, m))
 	}
@@ -76,11 +76,11 @@ func (d *deadline) extend(s *startTime, now time.Duration) {
 	d.at, d.starting = d.at+total-d.starting, total
 }
 
-// freshDeadline returns the deadline of an invocation that arrived in this step. Its at is 0 if
+// arrivalDeadline returns the deadline of an invocation that arrived in this step. Its at is 0 if
 // there is none.
-func (t *timeouts) freshDeadline(id int64) (d deadline) {
-	if i := slices.IndexFunc(t.fresh, func(d deadline) bool { return d.id == id }); i >= 0 {
-		return t.fresh[i]
+func (t *timeouts) arrivalDeadline(id int64) (d deadline) {
+	if i := slices.IndexFunc(t.arrivals, func(d deadline) bool { return d.id == id }); i >= 0 {
+		return t.arrivals[i]
 	}
 	return d
 }
@@ -141,12 +141,12 @@ func (d deadlines) forget(id int64) {
 // addFresh stores the deadlines of invocations that arrived in this step and still wait. Most
 // invocations are dispatched at once and need none. done holds the actions of the step.
 func (t *timeouts) addFresh(done []Action) {
-	for _, d := range t.fresh {
+	for _, d := range t.arrivals {
 		if !slices.ContainsFunc(done, func(a Action) bool { return a.ID == d.id && (a.Kind == Run || a.Kind == Reject) }) {
 			t.deadlines.add(d)
 		}
 	}
-	t.fresh = t.fresh[:0]
+	t.arrivals = t.arrivals[:0]
 }
 
 // next removes and returns a deadline that has passed. The invocation may no longer wait. While an

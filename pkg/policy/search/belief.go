@@ -22,7 +22,7 @@ type prior struct {
 	idle                      float64 // a smaller quota counts as better if its efficacy is better by this fraction
 	curves                    int     // number of curves
 	stop                      float64 // fraction of the error that may still be gained when the search ends
-	settled                   int     // after this many trials, half of stop: the function fits the curves badly, and their expectations are less reliable
+	badFitTrials              int     // after this many trials, half of stop: the function fits the curves badly, and their expectations are less reliable
 	trials                    int     // most trials once the objective is met
 	hopeTrials                int     // fewest trials before the search gives up on the objective
 	hope                      float64 // chance of meeting the objective below which it gives up
@@ -37,7 +37,7 @@ var assumed = prior{
 	tail: 1, tailBend: 0.03, tailNoise: 0.02,
 	tailQuota: 0.7, tailQuotaSize: 0.4,
 	trust: 4, idle: 0.05, curves: 1024,
-	stop: 0.8, settled: 5, trials: 10, hopeTrials: 5, hope: 0.005,
+	stop: 0.8, badFitTrials: 5, trials: 10, hopeTrials: 5, hope: 0.005,
 }
 
 // observation is a measurement, as used by the Gaussian process.

@@ -199,7 +199,7 @@ func (f *fast) outlook() outlook {
 // converged reports whether the remaining gain is too small for another trial.
 func (f *fast) converged(gain float64) bool {
 	stop := assumed.stop * f.book.goal.errorLimit()
-	if len(f.book.rows) > assumed.settled {
+	if len(f.book.rows) > assumed.badFitTrials {
 		stop /= 2
 	}
 	return gain < stop

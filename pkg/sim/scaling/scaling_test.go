@@ -146,7 +146,7 @@ func TestAgainstMilliseconds(t *testing.T) {
 			First: repeat(unit(t), rapid.IntRange(0, 3).Draw(t, "first")),
 			Cold:  cold(time.Duration(rapid.SampledFrom([]int{0, 300, 1000, 2500}).Draw(t, "cold")) * time.Millisecond),
 		}
-		fresh := func() Options {
+		newOptions := func() Options {
 			o := options
 			o.Scaler = map[string]*scale.Scaler{
 				"lazy":      scale.NewLazy(unit(t), scale.LazyOptions{Window: 6, Out: 3, In: 4}, bounds),
@@ -155,11 +155,11 @@ func TestAgainstMilliseconds(t *testing.T) {
 			}[name]
 			return o
 		}
-		got, err := Run(loads, fresh())
+		got, err := Run(loads, newOptions())
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := slow(loads, fresh())
+		want := slow(loads, newOptions())
 		if got.ColdStarts != want.ColdStarts || got.MaxInstances != want.MaxInstances ||
 			math.Abs(got.InstanceSeconds-want.InstanceSeconds) > 1e-6 || math.Abs(got.SLOViolationRatio-want.SLOViolationRatio) > 1e-9 {
 			t.Fatalf("got %+v, want %+v", got, want)

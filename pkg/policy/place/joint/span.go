@@ -152,18 +152,18 @@ func (s *spanner) placeSingly(d *draft, uses []use, price []float64, limit int64
 
 // placement is a place for an instance on several GPUs.
 type placement struct {
-	node  int
-	hosts []*host // in use, in ascending order of free area
-	items []Item  // for each of hosts, where on it
-	fresh []int   // classes of GPUs to be taken besides
-	area  int64   // free on hosts
-	spare int     // GPUs of the node that are not taken, where they are counted
+	node   int
+	hosts  []*host // in use, in ascending order of free area
+	items  []Item  // for each of hosts, where on it
+	unused []int   // classes of GPUs to be taken besides
+	area   int64   // free on hosts
+	spare  int     // GPUs of the node that are not taken, where they are counted
 }
 
 // compare orders placements, the best first: fewest additional GPUs, then the least
 // free area on the GPUs that it uses, then the fewest remaining GPUs on the node.
 func (l *placement) compare(o *placement) int {
-	return cmp.Or(cmp.Compare(len(l.fresh), len(o.fresh)), cmp.Compare(l.area, o.area), cmp.Compare(l.spare, o.spare))
+	return cmp.Or(cmp.Compare(len(l.unused), len(o.unused)), cmp.Compare(l.area, o.area), cmp.Compare(l.spare, o.spare))
 }
 
 // placeOne places one instance of a function, if it wants one and there is room, and reports
@@ -178,10 +178,10 @@ func (s *spanner) placeOne(d *draft, f int) bool {
 	option := 0
 	all, loads := s.requirement.byDensity(f, remaining), s.loads(d)
 	for _, r := range all {
-		if best != nil && (len(best.fresh) == 0 || 2*r.density < all[0].density) {
+		if best != nil && (len(best.unused) == 0 || 2*r.density < all[0].density) {
 			break
 		}
-		if l := s.bestPlacement(d, loads, Item{Func: f, Option: r.opt}); l != nil && (best == nil || len(l.fresh) < len(best.fresh)) {
+		if l := s.bestPlacement(d, loads, Item{Func: f, Option: r.opt}); l != nil && (best == nil || len(l.unused) < len(best.unused)) {
 			best, option = l, r.opt
 		}
 	}
@@ -208,9 +208,9 @@ func (s *spanner) placementOn(d *draft, loads []load, it Item, node int) *placem
 	n, l := s.pack.p.span(it.Func), &placement{node: node}
 	s.bestFit(loads, it, l)
 	if len(l.hosts) < n {
-		l.fresh = d.freeTogether([]Item{it}, node, n-len(l.hosts))
+		l.unused = d.freeTogether([]Item{it}, node, n-len(l.hosts))
 	}
-	if len(l.hosts)+len(l.fresh) < n {
+	if len(l.hosts)+len(l.unused) < n {
 		return nil
 	}
 	for k, c := range s.pack.p.Classes {
@@ -268,7 +268,7 @@ func (s *spanner) place(d *draft, l *placement, it Item) {
 		h.pinned = len(h.items)
 		d.served[it.Func] += s.pack.p.option(it).Rate
 	}
-	for _, k := range l.fresh {
+	for _, k := range l.unused {
 		h := s.pack.newHost(k, nil)
 		h.node = l.node
 		s.pack.makeRoom(h, &it)

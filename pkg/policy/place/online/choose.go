@@ -40,7 +40,7 @@ func (f *Fleet) grow(r Request, n resources) Decision {
 		return Decision{Reason: rejection(r, n, r.GPUs)}
 	}
 	c := f.keepBest(&node{}, r, n)
-	d := Decision{Fresh: lacking, Reason: reason.New(f.code(lacking, c.withoutAffinity, r))}
+	d := Decision{NewGPUs: lacking, Reason: reason.New(f.code(lacking, c.withoutAffinity, r))}
 	for _, p := range f.candidates {
 		d.GPUs = append(d.GPUs, p.gpu)
 	}
@@ -52,13 +52,13 @@ func (f *Fleet) grow(r Request, n resources) Decision {
 	return d
 }
 
-// code returns the code of a choice, given the numbers of new GPUs and of GPUs without
+// code returns the code of a choice, given the numbers of unused GPUs and of GPUs without
 // affinity among the chosen.
-func (f *Fleet) code(fresh, withoutAffinity int, r Request) reason.Code {
+func (f *Fleet) code(unused, withoutAffinity int, r Request) reason.Code {
 	switch {
-	case fresh == r.GPUs:
+	case unused == r.GPUs:
 		return newGPUs
-	case fresh > 0:
+	case unused > 0:
 		return someNewGPUs
 	case f.usesWorstFit(r):
 		return mostMemory
@@ -126,7 +126,7 @@ func (f *Fleet) first(c *class, n resources) (g int, affine bool) {
 // cost is the cost of placing an instance on a GPU, or on several GPUs of a node (the sums). The
 // lowest cost is best. The fields are in order of priority.
 type cost struct {
-	fresh           int   // number of the GPUs that are not in use
+	unused          int   // number of the GPUs that are not in use
 	withoutAffinity int   // number of the GPUs without affinity
 	score           int64 // score of the GPUs after the placement
 	scarcity        int64 // see class.scarcity
@@ -141,8 +141,8 @@ type candidate struct {
 
 func (a cost) compare(b cost) int {
 	switch {
-	case a.fresh != b.fresh:
-		return cmp.Compare(a.fresh, b.fresh)
+	case a.unused != b.unused:
+		return cmp.Compare(a.unused, b.unused)
 	case a.withoutAffinity != b.withoutAffinity:
 		return cmp.Compare(a.withoutAffinity, b.withoutAffinity)
 	case a.score != b.score:
@@ -174,7 +174,7 @@ func (f *Fleet) searchNodes(r Request, n resources) Decision {
 	if len(f.best) == 0 {
 		return Decision{Reason: rejection(r, n, f.largestNode)}
 	}
-	d := Decision{GPUs: slices.Clone(f.best), Fresh: lowest.fresh, Reason: reason.New(f.code(lowest.fresh, lowest.withoutAffinity, r))}
+	d := Decision{GPUs: slices.Clone(f.best), NewGPUs: lowest.unused, Reason: reason.New(f.code(lowest.unused, lowest.withoutAffinity, r))}
 	slices.Sort(d.GPUs)
 	return d
 }
@@ -195,8 +195,8 @@ func (f *Fleet) considerNode(node *node, r Request, n resources, lowest *cost) {
 		}
 		f.lastQuery[node.shape] = f.query
 	}
-	fresh, ok := f.findCandidates(node, r, n)
-	if !ok || len(f.best) > 0 && fresh > lowest.fresh {
+	unused, ok := f.findCandidates(node, r, n)
+	if !ok || len(f.best) > 0 && unused > lowest.unused {
 		return
 	}
 	if c := f.keepBest(node, r, n); len(f.best) == 0 || c.compare(*lowest) < 0 {
@@ -210,7 +210,7 @@ func (f *Fleet) considerNode(node *node, r Request, n resources, lowest *cost) {
 
 // findCandidates sets f.candidates to the GPUs of a node that have room. It returns the number of idle
 // GPUs that the instance would use at least, and whether there are enough candidates.
-func (f *Fleet) findCandidates(node *node, r Request, n resources) (fresh int, ok bool) {
+func (f *Fleet) findCandidates(node *node, r Request, n resources) (unused int, ok bool) {
 	f.candidates = f.candidates[:0]
 	inUse := 0
 	for g := int(node.first); g < int(node.first+node.count); g++ {
@@ -237,7 +237,7 @@ func (f *Fleet) keepBest(node *node, r Request, n resources) cost {
 	}
 	total := cost{idle: node.idle}
 	for _, p := range f.candidates {
-		total.fresh += p.cost.fresh
+		total.unused += p.cost.unused
 		total.withoutAffinity += p.cost.withoutAffinity
 		total.score += p.cost.score
 		total.scarcity += p.cost.scarcity
@@ -265,7 +265,7 @@ func (f *Fleet) costOf(g int, r Request, n resources) cost {
 	s := &f.gpus[g]
 	c := cost{scarcity: f.classes[s.class].scarcity()}
 	if len(s.functions) == 0 {
-		c.fresh = 1
+		c.unused = 1
 	}
 	if !f.rule.affinity || !f.affinity.hasMarked(s.functions) {
 		c.withoutAffinity = 1

@@ -28,9 +28,9 @@ type Request struct {
 
 // Decision is the placement of an instance.
 type Decision struct {
-	GPUs   []int         // indexes in the inventory; empty if the instance was rejected
-	Fresh  int           // number of these GPUs that were not in use before
-	Reason reason.Reason // for a rejection: the missing resource
+	GPUs    []int         // indexes in the inventory; empty if the instance was rejected
+	NewGPUs int           // number of these GPUs that were not in use before
+	Reason  reason.Reason // for a rejection: the missing resource
 }
 
 // rule holds the limits and preferences of a scheduler. Every scheduler here runs Dilu's Algorithm 1;

@@ -87,5 +87,5 @@ func describe(d Decision, perNode int) string {
 	for _, g := range d.GPUs {
 		names = append(names, fmt.Sprintf("node%d/%d", g/perNode, g%perNode))
 	}
-	return fmt.Sprintf("%s (%d new): %s", strings.Join(names, " "), d.Fresh, d.Reason)
+	return fmt.Sprintf("%s (%d new): %s", strings.Join(names, " "), d.NewGPUs, d.Reason)
 }

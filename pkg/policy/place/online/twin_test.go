@@ -209,15 +209,15 @@ func TestRemoveReleasesAllResources(t *testing.T) {
 		for _, name := range rapid.Permutation(names).Draw(t, "order") {
 			f.Remove(name)
 		}
-		fresh := Dilu(devices(3, 4, 40), DiluDefaults())
+		empty := Dilu(devices(3, 4, 40), DiluDefaults())
 		for i := range f.gpus {
-			if f.gpus[i].free != fresh.gpus[i].free || len(f.gpus[i].functions) > 0 {
-				t.Errorf("GPU %d: got %+v, want free %v and no functions", i, f.gpus[i], fresh.gpus[i].free)
+			if f.gpus[i].free != empty.gpus[i].free || len(f.gpus[i].functions) > 0 {
+				t.Errorf("GPU %d: got %+v, want free %v and no functions", i, f.gpus[i], empty.gpus[i].free)
 			}
 		}
 		for i := range f.nodes {
-			if f.nodes[i] != fresh.nodes[i] {
-				t.Errorf("node %d: got %+v, want %+v", i, f.nodes[i], fresh.nodes[i])
+			if f.nodes[i] != empty.nodes[i] {
+				t.Errorf("node %d: got %+v, want %+v", i, f.nodes[i], empty.nodes[i])
 			}
 		}
 		for _, c := range f.classes {
