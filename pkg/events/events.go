@@ -1,4 +1,5 @@
-// Package events reads and writes the events of a cluster of GPUs: starts and stops of instances (docs/files.md).
+// Package events reads and writes the events of a cluster of GPUs: starts and stops of instances (docs/files.md). Read
+// returns a Log of Events; Mix draws the events of Dilu's mix. gfaas-sim cluster uses it.
 package events
 
 import (

@@ -1,4 +1,5 @@
-// Package number formats numbers for files and for users, and detects numbers that are too small for a float64.
+// Package number formats numbers for files and for users: Plain, Short, Fixed and Percent are the common forms. Vanished
+// detects numbers that are too small for a float64.
 package number
 
 import (

@@ -1,4 +1,5 @@
-// Package owndir opens directories that only the current user can write to, such as run directories.
+// Package owndir opens directories that only the current user can write to, such as run directories (Open), or makes them
+// (Ensure). It returns an Error for others.
 package owndir
 
 import (

@@ -1,4 +1,5 @@
-// Package detach starts programs that outlive their starter.
+// Package detach starts programs that outlive their starter, such as daemons and keepers of logs
+// (Start), and finds their executables (Find).
 package detach
 
 import (

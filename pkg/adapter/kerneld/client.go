@@ -1,4 +1,5 @@
-// Package kerneld is a client of the kernel daemon (gfaas-kerneld).
+// Package kerneld is a client of the kernel daemon (gfaas-kerneld). Client sends requests over its socket;
+// NewFunction serves one request as a function over HTTP.
 package kerneld
 
 import (

@@ -1,4 +1,5 @@
-// Package heap implements the event queue of a virtual clock. pkg/sim and pkg/sim/planned use it.
+// Package heap implements the event queue of a virtual clock: Heap returns values in order of time,
+// and items of equal time in order of a second number. pkg/sim and pkg/sim/planned use it.
 package heap
 
 import (

@@ -1,4 +1,5 @@
-// Package logstest lets a test binary act as its own keeper of logs.
+// Package logstest lets a test binary act as its own keeper of logs: TestMain calls Main, and the
+// test passes the command Keeper to logs.Start.
 package logstest
 
 import (

@@ -1,4 +1,5 @@
-// Package clitest holds the setup and the commands that the script tests of all commands share.
+// Package clitest holds the setup (Run) and the commands (Exits) that the script tests of all
+// commands share.
 package clitest
 
 import (
