@@ -12,19 +12,23 @@
 #pragma weak cuMemcpyHtoDAsync_v2_ptsz
 #pragma weak cuLaunchCooperativeKernelMultiDevice
 
-static CUstream stream, closed;
+static CUstream stream, destroyed_stream;
 static CUfunction function;
 static CUgraphExec exec;
 static char host[64];
-static const CUdeviceptr nowhere = 4096;
+static const CUdeviceptr unmapped = 4096; /* an address without memory */
 static void *params[] = {NULL};
 static CUlaunchConfig config = {0, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
 
-static CUresult kernel_(void) { return cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, stream, NULL, NULL); }
+/* The launches have a grid without blocks, or no function, or a destroyed stream. */
+static CUresult empty_grid(void) { return cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, stream, NULL, NULL); }
 static CUresult legacy_stream(void) { return cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); }
-static CUresult own_stream(void) { return cuLaunchKernel_ptsz(function, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); }
+static CUresult per_thread_stream(void) { return cuLaunchKernel_ptsz(function, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); }
 static CUresult no_function(void) { return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL); }
-static CUresult closed_stream(void) { return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, closed, NULL, NULL); }
+static CUresult on_destroyed_stream(void)
+{
+    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, destroyed_stream, NULL, NULL);
+}
 static CUresult kernel_ex(void)
 {
     config.hStream = stream;
@@ -42,20 +46,20 @@ static CUresult several(void)
 static CUresult graph(void) { return cuGraphLaunch(exec, stream); }
 static CUresult no_graph(void) { return cuGraphLaunch(NULL, stream); }
 static CUresult upload(void) { return cuGraphUpload(exec, stream); }
-static CUresult copy(void) { return cuMemcpyHtoD(nowhere, host, sizeof host); }
-static CUresult copy_back(void) { return cuMemcpyDtoH(host, nowhere, sizeof host); }
-static CUresult copy_inside(void) { return cuMemcpyDtoD(nowhere, nowhere + 64, 64); }
-static CUresult copy_async(void) { return cuMemcpyHtoDAsync(nowhere, host, sizeof host, stream); }
-static CUresult copy_own(void) { return cuMemcpyHtoDAsync_v2_ptsz(nowhere, host, sizeof host, NULL); }
+static CUresult copy(void) { return cuMemcpyHtoD(unmapped, host, sizeof host); }
+static CUresult copy_back(void) { return cuMemcpyDtoH(host, unmapped, sizeof host); }
+static CUresult copy_inside(void) { return cuMemcpyDtoD(unmapped, unmapped + 64, 64); }
+static CUresult copy_async(void) { return cuMemcpyHtoDAsync(unmapped, host, sizeof host, stream); }
+static CUresult copy_per_thread_stream(void) { return cuMemcpyHtoDAsync_v2_ptsz(unmapped, host, sizeof host, NULL); }
 static CUresult copy_box(void)
 {
-    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = nowhere,
-                         .dstDevice = nowhere, .WidthInBytes = 64, .Height = 1, .Depth = 1};
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = unmapped,
+                         .dstDevice = unmapped, .WidthInBytes = 64, .Height = 1, .Depth = 1};
     return cuMemcpy3DAsync(&box, stream);
 }
-static CUresult set(void) { return cuMemsetD8(nowhere, 1, 64); }
-static CUresult set_async(void) { return cuMemsetD32Async(nowhere, 1, 16, stream); }
-static CUresult prefetch(void) { return cuMemPrefetchAsync(nowhere, 64, 0, stream); }
+static CUresult set(void) { return cuMemsetD8(unmapped, 1, 64); }
+static CUresult set_async(void) { return cuMemsetD32Async(unmapped, 1, 16, stream); }
+static CUresult prefetch(void) { return cuMemPrefetchAsync(unmapped, 64, 0, stream); }
 static CUresult function_on_host(void) { return cuLaunchHostFunc(stream, NULL, NULL); }
 static CUresult allocation(void)
 {
@@ -72,12 +76,12 @@ static CUresult new_streams(void)
     return result;
 }
 
-static const struct { const char *name; CUresult (*go)(void); } kinds[] = {
-    {"kernel", kernel_}, {"legacy-stream", legacy_stream}, {"own-stream", own_stream}, {"no-function", no_function},
-    {"closed-stream", closed_stream}, {"new-streams", new_streams}, {"kernel-ex", kernel_ex}, {"cooperative", cooperative},
+static const struct { const char *name; CUresult (*send)(void); } kinds[] = {
+    {"kernel", empty_grid}, {"legacy-stream", legacy_stream}, {"own-stream", per_thread_stream}, {"no-function", no_function},
+    {"closed-stream", on_destroyed_stream}, {"new-streams", new_streams}, {"kernel-ex", kernel_ex}, {"cooperative", cooperative},
     {"grid", grid}, {"grid-async", grid_async}, {"multi-device", several}, {"graph", graph}, {"no-graph", no_graph},
     {"upload", upload}, {"copy", copy}, {"copy-back", copy_back}, {"copy-inside", copy_inside}, {"copy-async", copy_async},
-    {"copy-own", copy_own}, {"copy-box", copy_box}, {"set", set}, {"set-async", set_async}, {"prefetch", prefetch},
+    {"copy-own", copy_per_thread_stream}, {"copy-box", copy_box}, {"set", set}, {"set-async", set_async}, {"prefetch", prefetch},
     {"host-function", function_on_host}, {"allocation", allocation},
 };
 
@@ -87,8 +91,8 @@ int main(int argc, char **argv)
     own_context();
     function = timed_kernel(10);
     stream = new_stream();
-    closed = new_stream();
-    ASSERT_SUCCESS(cuStreamDestroy(closed));
+    destroyed_stream = new_stream();
+    ASSERT_SUCCESS(cuStreamDestroy(destroyed_stream));
     exec = kernel_graph(function);
     ASSERT_SUCCESS(cuGraphExecDestroy(exec)); /* launches of it have an invalid handle */
     for (int i = 0; argc > 3 && i < atoi(argv[3]); i++)
@@ -98,7 +102,7 @@ int main(int argc, char **argv)
     for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int i = 0; !strcmp(argv[1], kinds[k].name) && i < atoi(argv[2]); i++) {
             known = true;
-            ASSERT(kinds[k].go() != CUDA_SUCCESS);
+            ASSERT(kinds[k].send() != CUDA_SUCCESS);
         }
     ASSERT(known);
     say_line("done");

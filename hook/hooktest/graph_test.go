@@ -93,7 +93,7 @@ func ahead(t *testing.T, metered bool, args ...string) (most, final int) {
 		k.meter()
 	}
 	k.openGate()
-	h := &host{t: t, first: true} // at high priority: a program that waits for a processor cannot launch ahead
+	h := &host{t: t, priority: true} // at high priority: a program that waits for a processor cannot launch ahead
 	p := h.run(k.environ(), "check/ahead", args...)
 	if err := p.wait(); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func aheadOverLeases(t *testing.T) (usual, leases int) {
 	k := newKeeper(t)
 	k.turn(4 * time.Millisecond)
 	k.openGate()
-	h := &host{t: t, first: true}
+	h := &host{t: t, priority: true}
 	p := h.run(k.environ(), "check/ahead", "kernel", "100", "4000")
 	for ; !p.exited(); leases++ {
 		time.Sleep(10 * time.Millisecond)
@@ -152,7 +152,7 @@ func TestAheadInTurns(t *testing.T) {
 		k := newKeeper(t)
 		k.turn(turn)
 		k.openGate()
-		h := &host{t: t, first: true}
+		h := &host{t: t, priority: true}
 		p := h.run(k.environ(), "check/ahead", "kernel", "1000", "2000")
 		if err := p.wait(); err != nil {
 			t.Fatal(err)

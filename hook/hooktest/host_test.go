@@ -38,13 +38,13 @@ var build = func() string {
 
 // host is a token daemon with its own run directory and simulated device.
 type host struct {
-	t      testing.TB
-	runDir string
-	flags  []string // of the daemon
-	client *tokend.Client
-	daemon *exec.Cmd
-	ran    []*program
-	first  bool // the daemon and programs get priority over all other processes
+	t        testing.TB
+	runDir   string
+	flags    []string // of the daemon
+	client   *tokend.Client
+	daemon   *exec.Cmd
+	ran      []*program
+	priority bool // the daemon and programs get priority over all other processes
 
 	settings []string // in the environment of the daemon and of programs
 }
@@ -83,8 +83,8 @@ func (h *host) daemonEnv() []string {
 }
 
 func (h *host) startCommand(cmd *exec.Cmd) error {
-	if h.first {
-		return tokentest.StartFirst(cmd)
+	if h.priority {
+		return tokentest.StartWithPriority(cmd)
 	}
 	return cmd.Start()
 }

@@ -20,7 +20,7 @@ import (
 // scaling returns a host whose daemon uses the introspective policy.
 func scaling(t *testing.T) *host {
 	t.Helper()
-	return first(t, "--policy", policy.Introspection)
+	return startPriorityHost(t, "--policy", policy.Introspection)
 }
 
 // registerSLO registers an instance with a latency objective.
@@ -67,7 +67,7 @@ const rounds = 20
 func shareAlone(t *testing.T, limit float64, us, blocks string, kernelUS float64) (share, stalled float64) {
 	t.Helper()
 	h := scaling(t)
-	w := h.witnesses(rounds, window, 2*time.Second)
+	w := h.startWitness(rounds, window, 2*time.Second)
 	p := h.run(h.register("a", elastic(limit/2, limit)), "victim/saturate", "3", us, blocks, "0")
 	return awaitShare(t, p, kernelUS), w.stalled()
 }
@@ -107,7 +107,7 @@ func TestIntrospectiveAlone(t *testing.T) {
 func TestIntrospectiveTwo(t *testing.T) {
 	t.Parallel()
 	h := scaling(t)
-	w := h.witnesses(rounds, window, 5*time.Second)
+	w := h.startWitness(rounds, window, 5*time.Second)
 	a := h.run(h.register("a", elastic(0.3, 0.8)), "victim/saturate", "6", "100", "80", "0")
 	b := h.run(h.register("b", elastic(0.5, 0.8)), "victim/saturate", "6", "20", "800", "0")
 	h.eventually("both programs run with a budget", func() bool {
@@ -166,7 +166,7 @@ func TestIntrospectiveBursts(t *testing.T) {
 	t.Parallel()
 	fixed, trainingFixed := latencies(t, scaling(t), elastic(0.3, 0.3))
 	h := scaling(t)
-	w := h.witnesses(rounds, window, 4*time.Second)
+	w := h.startWitness(rounds, window, 4*time.Second)
 	scaled, trainingScaled := latencies(t, h, elastic(0.3, 0.6))
 	stalled := min(w.stalled(), 0.99)
 	t.Logf("p50 %.1f ms scaled, %.1f ms fixed; p95 %.1f ms scaled, %.1f ms fixed; training %.3f and %.3f of the GPU",

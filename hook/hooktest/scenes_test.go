@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 )
 
@@ -21,10 +22,21 @@ type evenness struct {
 	P95     float64 `json:"p95_ms"`
 }
 
-// steady starts check/steady, with kernels of 100 us by default.
-func (h *host) steady(env []string, args ...string) *program {
-	if len(args) == 0 {
-		args = []string{"5", "100"}
+// load describes the work of check/steady.
+type load struct {
+	seconds  int
+	kernelUS int
+	everyMS  int // interval of the kernels; 0: a kernel is always in flight
+}
+
+// saturating is the load of a client that always has work.
+var saturating = load{seconds: 5, kernelUS: 100}
+
+// steady starts check/steady with a load.
+func (h *host) steady(env []string, l load) *program {
+	args := []string{strconv.Itoa(l.seconds), strconv.Itoa(l.kernelUS)}
+	if l.everyMS > 0 {
+		args = append(args, strconv.Itoa(l.everyMS))
 	}
 	return h.run(env, "check/steady", args...)
 }
@@ -57,22 +69,22 @@ var scenes = map[string]scene{
 // run runs a scene and returns its figures by unit, as go test prints them.
 func (s scene) run(b *testing.B) map[string]float64 {
 	h := newHost(b)
-	h.first = !s.busy
+	h.priority = !s.busy
 	h.start()
 	defer h.kill()
 	sleeper := h.startSleeper()
 	if s.busy {
 		defer h.occupied()()
 	}
-	bare := h.evenness(h.steady(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"),
-		"GFAAS_SIM_DIR="+filepath.Join(h.runDir, "bare")), "2", "100"))
+	withoutLibrary := append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "bare"))
+	bare := h.evenness(h.steady(withoutLibrary, load{seconds: 2, kernelUS: 100}))
 	var programs []*program
 	for i, q := range s.quotas {
-		programs = append(programs, h.steady(h.admit(newContender(string(rune('a'+i)), 100, q, q))))
+		programs = append(programs, h.steady(h.admit(withQuota(string(rune('a'+i)), q)), saturating))
 	}
 	got := map[string]float64{}
 	if s.seldom > 0 {
-		e := h.evenness(h.steady(h.admit(newContender("seldom", 100, s.seldom, s.seldom)), "5", "2000", "125"))
+		e := h.evenness(h.steady(h.admit(withQuota("seldom", s.seldom)), load{seconds: 5, kernelUS: 2000, everyMS: 125}))
 		got["ms-p50"], got["ms-p95"] = e.P50, e.P95
 	}
 	var rates []float64

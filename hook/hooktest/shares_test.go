@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	point   = 0.01 // of a GPU's time: tolerance of a share
-	window  = 100 * time.Millisecond
-	settled = 5 * time.Second // the time that saturate counts, after 1 s to settle
+	point       = 0.01 // of a GPU's time: tolerance of a share
+	window      = 100 * time.Millisecond
+	countedTime = 5 * time.Second // the time that testdata/victim/saturate counts: all but its first second
 )
 
 // contender is a program in a slice that launches endlessly.
@@ -33,10 +33,13 @@ type contender struct {
 	turns []gpu.Turn
 }
 
-// newContender returns a contender with the given SM share and quota.
-func newContender(id string, sm, request, limit float64) contender {
-	return contender{id: id, slice: gpu.Slice{SMPct: sm, QuotaRequest: request, QuotaLimit: limit}}
+// withQuota returns a contender with all SMs and a quota, which is both the request and the limit.
+func withQuota(id string, quota float64) contender {
+	return withSlice(id, gpu.Slice{SMPct: 100, QuotaRequest: quota, QuotaLimit: quota})
 }
+
+// withSlice returns a contender with a slice.
+func withSlice(id string, s gpu.Slice) contender { return contender{id: id, slice: s} }
 
 // admit registers a contender and returns the environment of its processes.
 func (h *host) admit(c contender) []string {
@@ -61,7 +64,8 @@ func (h *host) contend(list ...contender) (shares []float64) {
 	return h.awaitShares(list, h.saturate(list))
 }
 
-// saturate starts the contenders.
+// saturate starts the contenders. For 6 s, each launches kernels of 80 blocks, one for each SM of the
+// GPU, of 100 us, and does not synchronise before the end.
 func (h *host) saturate(list []contender) (programs []*program) {
 	h.t.Helper()
 	for _, c := range list {
@@ -81,8 +85,8 @@ func (h *host) awaitShares(list []contender, programs []*program) (shares []floa
 			Launches float64 `json:"settled_launches"`
 			Seconds  float64 `json:"settled_s"`
 		}
-		if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil || report.Seconds != settled.Seconds() {
-			h.t.Fatalf("parse the program's report %s: %v; want one over %v", p.out.String(), err, settled)
+		if err := json.Unmarshal([]byte(p.out.String()), &report); err != nil || report.Seconds != countedTime.Seconds() {
+			h.t.Fatalf("parse the program's report %s: %v; want one over %v", p.out.String(), err, countedTime)
 		}
 		waves := math.Ceil(80 / math.Ceil(80*list[i].slice.SMPct/100))
 		shares = append(shares, report.Launches*waves*100e-6/report.Seconds)
@@ -98,17 +102,17 @@ func contest(t *testing.T, h *host, list ...contender) (shares []float64, stalle
 	if len(list[0].turns) > 0 {
 		cycle = window
 	}
-	w := h.witnesses(len(list), cycle, settled)
+	w := h.startWitness(len(list), cycle, countedTime)
 	shares = h.contend(list...)
 	return shares, w.stalled()
 }
 
-// first returns a host whose daemon and programs have priority over all other
+// startPriorityHost starts a host whose daemon and programs have priority over all other
 // processes.
-func first(t *testing.T, flags ...string) *host {
+func startPriorityHost(t *testing.T, flags ...string) *host {
 	t.Helper()
 	h := newHost(t)
-	h.first, h.flags = true, flags
+	h.priority, h.flags = true, flags
 	h.start()
 	return h
 }
@@ -134,10 +138,13 @@ func compare(list []contender, shares []float64) (o outcome) {
 	return o
 }
 
+// halfOf24 is a slice of 24% of the SMs for half of the time.
+var halfOf24 = gpu.Slice{SMPct: 24, QuotaRequest: 0.5, QuotaLimit: 0.5}
+
 var contests = map[string][]contender{
-	"10-90":    {newContender("tenth", 100, 0.1, 0.1), newContender("rest", 100, 0.9, 0.9)},
-	"20-30-50": {newContender("fifth", 100, 0.2, 0.2), newContender("three", 100, 0.3, 0.3), newContender("half", 100, 0.5, 0.5)},
-	"3-of-24":  {newContender("a", 24, 0.5, 0.5), newContender("b", 24, 0.5, 0.5), newContender("c", 24, 0.5, 0.5)},
+	"10-90":    {withQuota("tenth", 0.1), withQuota("rest", 0.9)},
+	"20-30-50": {withQuota("fifth", 0.2), withQuota("three", 0.3), withQuota("half", 0.5)},
+	"3-of-24":  {withSlice("a", halfOf24), withSlice("b", halfOf24), withSlice("c", halfOf24)},
 }
 
 // TestShares checks that saturating programs compute the fractions given by their
@@ -147,7 +154,7 @@ func TestShares(t *testing.T) {
 	for name, list := range contests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			shares, stalled := contest(t, first(t), list...)
+			shares, stalled := contest(t, startPriorityHost(t), list...)
 			o := compare(list, shares)
 			if t.Logf("shares %.4f: %+v", shares, o); o.off > point+stalled || o.computed < 0.97-stalled {
 				t.Errorf("shares %.4f: got them off by %.4f, with %.4f computed in total; want at most %.4f and at least %.4f", shares, o.off, o.computed, point+stalled, 0.97-stalled)
@@ -161,9 +168,9 @@ func TestShares(t *testing.T) {
 // takes.
 func TestQuotaChanges(t *testing.T) {
 	t.Parallel()
-	list := []contender{newContender("changes", 100, 0.1, 0.1), newContender("three", 100, 0.3, 0.3), newContender("four", 100, 0.4, 0.4)}
-	h := first(t)
-	w := h.witnesses(len(list), gpu.Round, settled)
+	list := []contender{withQuota("changes", 0.1), withQuota("three", 0.3), withQuota("four", 0.4)}
+	h := startPriorityHost(t)
+	w := h.startWitness(len(list), gpu.Round, countedTime)
 	programs := h.saturate(list)
 	h.eventually("all programs have launched", func() bool {
 		return !slices.ContainsFunc(list, func(c contender) bool { row, _ := h.row(c.id); return row.Launches == 0 })
@@ -218,13 +225,13 @@ func TestIdleCostsNothing(t *testing.T) {
 		for _, limit := range []float64{0.5, 1} {
 			t.Run(fmt.Sprintf("launched %v, limit %v", launched, limit), func(t *testing.T) {
 				t.Parallel()
-				h := first(t)
-				env := h.admit(newContender("idle", 100, 0.5, 0.5))
+				h := startPriorityHost(t)
+				env := h.admit(withQuota("idle", 0.5))
 				if launched {
 					idle := h.run(env, "check/route", "link", "cuLaunchKernel", "3")
 					h.eventually("the idle client has launched", func() bool { return strings.Contains(idle.out.String(), "ok") })
 				}
-				shares, stalled := contest(t, h, newContender("busy", 100, 0.5, limit))
+				shares, stalled := contest(t, h, withSlice("busy", gpu.Slice{SMPct: 100, QuotaRequest: 0.5, QuotaLimit: limit}))
 				if t.Logf("share: %.4f", shares[0]); math.Abs(shares[0]-limit) > point+stalled {
 					t.Errorf("share of the busy client: got %.4f, want %v ± %.4f", shares[0], limit, point+stalled)
 				}
@@ -250,7 +257,7 @@ func planned(t testing.TB, path string) (list []contender) {
 	}
 	turns := p.GPUs[0].Turns()
 	for _, in := range p.GPUs[0].Instances {
-		c := newContender(in.ID, in.SMPct, in.QuotaRequest, in.QuotaLimit)
+		c := withSlice(in.ID, gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit})
 		c.turns = turns[in.ID]
 		list = append(list, c)
 	}
@@ -272,7 +279,7 @@ func unplanned(list []contender) []contender {
 // point and the time that the host takes.
 func TestTimetableGivesPlannedShares(t *testing.T) {
 	list := planned(t, "testdata/packed.json")
-	shares, stalled := contest(t, first(t), list...)
+	shares, stalled := contest(t, startPriorityHost(t), list...)
 	o := compare(list, shares)
 	if t.Logf("shares %.4f: %+v", shares, o); o.off > point+stalled {
 		t.Errorf("shares %.4f: got them off by %.4f, want at most %.4f", shares, o.off, point+stalled)
@@ -313,7 +320,7 @@ func BenchmarkCrowd(b *testing.B) {
 		h.start()
 		for i := range clients - busy {
 			id := fmt.Sprintf("idle-%d", i)
-			env := h.admit(newContender(id, 100, 1.0/busy, 1.0/busy))
+			env := h.admit(withQuota(id, 1.0/busy))
 			at := func(key string) string { return valueOf(env, key) }
 			c, err := tokentest.Dial(at("GFAAS_SOCKET"), id, at("GFAAS_SECRET"), 0)
 			if err != nil {
@@ -323,7 +330,7 @@ func BenchmarkCrowd(b *testing.B) {
 		}
 		var list []contender
 		for i := range busy {
-			list = append(list, newContender(fmt.Sprintf("busy-%d", i), 100, 1.0/busy, 1.0/busy))
+			list = append(list, withQuota(fmt.Sprintf("busy-%d", i), 1.0/busy))
 		}
 		shares := h.contend(list...)
 		off, sum := 0.0, 0.0

@@ -38,8 +38,8 @@ import (
 // on a host without other work they leave two thirds of it, and m and s are 0, so the
 // tests' own tolerances apply.
 const (
-	rings  = 6
-	stalls = time.Millisecond // the shortest delay that counts
+	ringCount = 6
+	minStall  = time.Millisecond // the shortest delay that counts
 )
 
 // witness is a running witness.
@@ -49,9 +49,9 @@ type witness struct {
 	out safeBuffer
 }
 
-// witnesses starts a witness that observes the host for the given length, beginning in
+// startWitness starts a witness that observes the host for the given length, beginning in
 // one second. In each cycle, the token changes hands `handovers` times.
-func (h *host) witnesses(handovers int, cycle, length time.Duration) *witness {
+func (h *host) startWitness(handovers int, cycle, length time.Duration) *witness {
 	h.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -60,7 +60,7 @@ func (h *host) witnesses(handovers int, cycle, length time.Duration) *witness {
 	w := &witness{t: h.t, cmd: exec.Command(self)}
 	w.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", witnessKey, cycle/time.Duration(handovers), length))
 	w.cmd.Stdout = &w.out
-	if err := tokentest.StartFirst(w.cmd); err != nil {
+	if err := tokentest.StartWithPriority(w.cmd); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = w.cmd.Process.Kill() })
@@ -75,16 +75,16 @@ func (w *witness) stalled() float64 {
 		w.t.Fatalf("witness: %v", err)
 	}
 	var lost []float64
-	if err := json.Unmarshal([]byte(w.out.String()), &lost); err != nil || len(lost) != rings {
-		w.t.Fatalf("parse the witness's output %q: %v; want %d rings", w.out.String(), err, rings)
+	if err := json.Unmarshal([]byte(w.out.String()), &lost); err != nil || len(lost) != ringCount {
+		w.t.Fatalf("parse the witness's output %q: %v; want %d rings", w.out.String(), err, ringCount)
 	}
-	most := upper(lost)
+	most := upperBound(lost)
 	w.t.Logf("the host took %.4f of the time from a bare token; at most %.4f", lost, most)
 	return most
 }
 
-// upper returns the upper bound of another sample.
-func upper(samples []float64) float64 {
+// upperBound returns the upper bound of another sample.
+func upperBound(samples []float64) float64 {
 	n, mean, square := float64(len(samples)), 0.0, 0.0
 	for _, x := range samples {
 		mean += x / n
@@ -106,8 +106,8 @@ func runWitness(text string) error {
 	if _, err := fmt.Sscan(text, &hold, &length); err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(4 * rings) // so that no thread waits for another ring's thread
-	var lost [rings]float64
+	runtime.GOMAXPROCS(4 * ringCount) // so that no thread waits for another ring's thread
+	var lost [ringCount]float64
 	done := make(chan error)
 	started := time.Now().Add(time.Second)
 	for i := range lost {
@@ -148,8 +148,8 @@ func ring(hold time.Duration, started, end time.Time) (late time.Duration, err e
 	}()
 	runtime.LockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
-	woke := func(since time.Time) {
-		if elapsed := time.Since(since); elapsed > stalls && since.After(started) {
+	countDelay := func(since time.Time) {
+		if elapsed := time.Since(since); elapsed > minStall && since.After(started) {
 			late += elapsed
 		}
 	}
@@ -160,7 +160,7 @@ func ring(hold time.Duration, started, end time.Time) (late time.Duration, err e
 		if err := unix.Nanosleep(&wait, nil); err != nil && err != unix.EINTR {
 			return 0, err
 		}
-		woke(due)
+		countDelay(due)
 		for range 2 { // return it, take it
 			sent := time.Now()
 			if _, err := unix.Write(there[1], at); err != nil {
@@ -169,7 +169,7 @@ func ring(hold time.Duration, started, end time.Time) (late time.Duration, err e
 			if _, err := unix.Read(back[0], at); err != nil {
 				return 0, err
 			}
-			woke(sent)
+			countDelay(sent)
 		}
 	}
 	return late, nil
@@ -200,7 +200,7 @@ func (h *host) startSleeper() *sleeper {
 	if s.end, err = s.cmd.StdinPipe(); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := tokentest.StartFirst(s.cmd); err != nil {
+	if err := tokentest.StartWithPriority(s.cmd); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = s.cmd.Process.Kill() })
@@ -251,7 +251,7 @@ func TestWitness(t *testing.T) {
 	for want, lost := range map[float64][]float64{
 		0: {0, 0, 0}, 0.01: {0.01, 0.01, 0.01}, 0.02 + 0.03*math.Sqrt(4.0/3): {0.01, 0.02, 0.03},
 	} {
-		if got := upper(lost); math.Abs(got-want) > 1e-12 {
+		if got := upperBound(lost); math.Abs(got-want) > 1e-12 {
 			t.Errorf("tolerance for the losses %v: got %v, want %v", lost, got, want)
 		}
 	}

@@ -82,12 +82,13 @@ static inline bool receive_message(int sock, void *data, size_t n, int *fd)
     return true;
 }
 
-/* receive_go waits for the send_go of the process at the other end of the socket. */
+/* Tells the process at the other end of the socket to continue. */
 static inline bool send_go(int sock)
 {
     return send_message(sock, "g", 1, -1);
 }
 
+/* Waits until the process at the other end calls send_go. */
 static inline bool receive_go(int sock)
 {
     char c = 0;
