@@ -298,7 +298,7 @@ func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults 
 			switch _, seen := way[imported]; {
 			case packages[imported].Standard || imported == "C" || imported == "unsafe":
 				if !slices.Contains(allowed, imported) {
-					tell("imports "+imported, "that is not on the list of what cannot do I/O")
+					tell("imports "+imported, "it is not on the list of packages that do no I/O")
 				}
 			case policy && layer(imported) == "":
 				tell("imports "+imported, "a policy imports the standard library and value types only")
@@ -309,7 +309,7 @@ func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults 
 		}
 		for _, n := range uses(p) {
 			if policy && n == goroutine {
-				tell("starts a goroutine", "a policy is one thing after the other, and the race detector is not asked about it")
+				tell("starts a goroutine", "policies run in one goroutine, and the race detector does not check their tests")
 			}
 			if not := restricted[n.from]; not != nil && (n.what == "*" || not(n.what)) && n != excused[p.ImportPath] {
 				tell("uses "+n.from+"."+n.what, "time is an argument, a timer is an action, and nothing is read or written")

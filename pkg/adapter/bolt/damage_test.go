@@ -111,7 +111,7 @@ func damages(data []byte, f func(description string, damaged []byte)) {
 // A damaged file is refused, or its previous generation is used, with a note.
 func TestDamaged(t *testing.T) {
 	if testing.Short() {
-		t.Skip("one thing after the other, many times")
+		t.Skip("slow: tries thousands of damaged files, one after the other")
 	}
 	path, previous, current := generations(t)
 	alone := filepath.Join(t.TempDir(), "state.db")
@@ -348,7 +348,7 @@ func TestOldFormats(t *testing.T) {
 // second to last transaction.
 func TestOldFormatDamaged(t *testing.T) {
 	if testing.Short() {
-		t.Skip("one thing after the other, many times")
+		t.Skip("slow: tries thousands of damaged files, one after the other")
 	}
 	data, err := os.ReadFile(filepath.Join("testdata", "schema2.db"))
 	if err != nil {

@@ -68,7 +68,7 @@ func Parse(command []string) (*Command, error) {
 	if !found {
 		return nil, nil
 	}
-	words := command[:1]
+	words := command[:1] // the program and its subcommands, without flags
 	for i := 1; i < len(command); i++ {
 		word := command[i]
 		flag, value, hasValue := strings.Cut(word, "=")
@@ -78,7 +78,7 @@ func Parse(command []string) (*Command, error) {
 					value = command[i]
 				}
 			}
-			if err := checkTarget(name, flag, value); err != nil {
+			if err := checkEngineFlag(name, flag, value); err != nil {
 				return nil, err
 			}
 			continue
@@ -103,11 +103,13 @@ func Parse(command []string) (*Command, error) {
 
 func refuse(message, hint string) error { return &RefusedError{message, hint} }
 
-// RefusedError reports a command that would run outside its slice. What is the message, Remedy the
-// hint.
-type RefusedError struct{ What, Remedy string }
+// RefusedError reports a command that would run outside its slice.
+type RefusedError struct {
+	Message string
+	Remedy  string // the hint
+}
 
-func (e *RefusedError) Error() string { return e.What }
+func (e *RefusedError) Error() string { return e.Message }
 
 // Hint returns the next step for the user.
 func (e *RefusedError) Hint() string { return e.Remedy }
@@ -115,8 +117,8 @@ func (e *RefusedError) Hint() string { return e.Remedy }
 // Unavailable returns true. It selects the exit status.
 func (e *RefusedError) Unavailable() bool { return true }
 
-// checkTarget returns an error if a flag names an engine of another machine.
-func checkTarget(name, flag, value string) error {
+// checkEngineFlag returns an error if a flag names an engine of another machine.
+func checkEngineFlag(name, flag, value string) error {
 	switch flag {
 	case "-H", "--host", "--url":
 		return checkHost(name, flag, value)

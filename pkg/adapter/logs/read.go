@@ -33,22 +33,22 @@ func Read(ctx context.Context, dir string, o ports.LogOptions) ports.LogLines {
 			err = r.run(ctx)
 			closeAll(r.files)
 		}
-		if err != nil && !errors.Is(err, errEnough) {
+		if err != nil && !errors.Is(err, errStopped) {
 			yield(ports.LogLine{}, err)
 		}
 	}
 }
 
-// errEnough reports that the consumer has stopped the iteration.
-var errEnough = errors.New("enough")
+// errStopped reports that the consumer has stopped the iteration.
+var errStopped = errors.New("the consumer has stopped")
 
 type reader struct {
 	root    *os.Root
 	options ports.LogOptions
 	yield   func(ports.LogLine, error) bool
 
-	files []*os.File // files to read, in order
-	begun []byte     // the first part of a line that is not completely written
+	files   []*os.File // files to read, in order
+	partial []byte     // the first part of a line that is not completely written
 }
 
 func closeAll(files []*os.File) {
@@ -59,7 +59,7 @@ func closeAll(files []*os.File) {
 
 func (r *reader) run(ctx context.Context) error {
 	var err error
-	if r.files, err = r.list(); err != nil || len(r.files) == 0 {
+	if r.files, err = r.openFiles(); err != nil || len(r.files) == 0 {
 		return err
 	}
 	if err := r.seek(); err != nil {
@@ -71,18 +71,18 @@ func (r *reader) run(ctx context.Context) error {
 	for {
 		// Check first, so that the last output before the keeper's end is read.
 		ended := !r.options.Follow || !hasKeeper(r.root)
-		after, err := r.after()
+		after, err := r.filesAfter()
 		if err != nil {
 			return err
 		}
-		if err := r.drain(ctx, in); err != nil {
+		if err := r.readAvailable(ctx, in); err != nil {
 			closeAll(after)
 			return err
 		}
 		switch {
 		case len(after) > 0:
 			_ = r.files[0].Close()
-			r.files, r.begun = after, r.begun[:0]
+			r.files, r.partial = after, r.partial[:0]
 			in.Reset(r.files[0])
 		case ended:
 			return nil
@@ -95,22 +95,22 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// drain yields the lines up to the current end of the file.
-func (r *reader) drain(ctx context.Context, in *bufio.Reader) error {
+// readAvailable yields the lines up to the current end of the file.
+func (r *reader) readAvailable(ctx context.Context, in *bufio.Reader) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		more, err := in.ReadSlice('\n')
-		r.begun = append(r.begun, more...)
+		r.partial = append(r.partial, more...)
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull): // ErrBufferFull: the line is damaged
 			return err
 		}
-		err = r.yieldRecord(r.begun)
-		r.begun = r.begun[:0]
+		err = r.yieldRecord(r.partial)
+		r.partial = r.partial[:0]
 		if err != nil {
 			return err
 		}
@@ -124,13 +124,13 @@ func (r *reader) yieldRecord(record []byte) error {
 		return nil
 	}
 	if !r.yield(line, nil) {
-		return errEnough
+		return errStopped
 	}
 	return nil
 }
 
-// list opens the existing files, the oldest first.
-func (r *reader) list() ([]*os.File, error) {
+// openFiles opens the existing files, the oldest first.
+func (r *reader) openFiles() ([]*os.File, error) {
 	current, err := r.openFile(currentFile)
 	if current == nil || err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (r *reader) list() ([]*os.File, error) {
 		return nil, err
 	case previous == nil:
 		return []*os.File{current}, nil
-	case same(previous, current): // renamed between the two calls
+	case sameFile(previous, current): // renamed between the two calls
 		return []*os.File{current}, previous.Close()
 	}
 	return []*os.File{previous, current}, nil
@@ -157,7 +157,7 @@ func (r *reader) openFile(name string) (*os.File, error) {
 	return f, err
 }
 
-func same(a, b *os.File) bool {
+func sameFile(a, b *os.File) bool {
 	first, err := a.Stat()
 	if err != nil {
 		return false
@@ -218,13 +218,13 @@ func lastLines(f *os.File, n int) (at int64, found int, err error) {
 	return 0, found, nil
 }
 
-// after returns the files that follow the file being read, if that is complete.
-func (r *reader) after() ([]*os.File, error) {
+// filesAfter returns the files that follow the file being read, if that is complete.
+func (r *reader) filesAfter() ([]*os.File, error) {
 	if len(r.files) > 1 {
 		return r.files[1:], nil
 	}
-	files, err := r.list()
-	if i := slices.IndexFunc(files, func(f *os.File) bool { return same(f, r.files[0]) }); i >= 0 {
+	files, err := r.openFiles()
+	if i := slices.IndexFunc(files, func(f *os.File) bool { return sameFile(f, r.files[0]) }); i >= 0 {
 		closeAll(files[:i+1])
 		files = files[i+1:]
 	}

@@ -34,7 +34,7 @@ func TestTable(t *testing.T) {
 // hundred thousand, not a hundred times.
 func TestTableOfAMillion(t *testing.T) {
 	if testing.Short() {
-		t.Skip("one thing after the other, many times")
+		t.Skip("slow: prints millions of rows")
 	}
 	rows := [][]string{{"BIN", "ITEM"}}
 	for i := range 1_000_000 {
@@ -42,25 +42,25 @@ func TestTableOfAMillion(t *testing.T) {
 		rows = append(rows, []string{n, "item-" + n})
 	}
 	// Measure processor time, which does not depend on other processes.
-	used := func() time.Duration {
+	cpuTime := func() time.Duration {
 		var r syscall.Rusage
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
 			t.Fatal(err)
 		}
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
-	elapsed := func(n int) time.Duration {
+	minTime := func(n int) time.Duration {
 		best := time.Hour
 		for range 3 {
-			before := used()
+			before := cpuTime()
 			if err := Table(io.Discard, rows[:n]); err != nil {
 				t.Fatal(err)
 			}
-			best = min(best, used()-before)
+			best = min(best, cpuTime()-before)
 		}
 		return best
 	}
-	if few, many := elapsed(100_000), elapsed(len(rows)); many > 40*few {
+	if few, many := minTime(100_000), minTime(len(rows)); many > 40*few {
 		t.Errorf("time for a million rows: got %v, want at most 40 times the %v for 100,000 rows", many, few)
 	}
 }

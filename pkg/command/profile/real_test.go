@@ -74,7 +74,7 @@ func (r *real) serve() *real {
 	r.t.Helper()
 	r.daemon = exec.Command(filepath.Join(r.build, "bin/gfaas-tokend"))
 	r.daemon.Env = r.env()
-	if err := tokentest.StartFirst(r.daemon); err != nil {
+	if err := tokentest.StartWithPriority(r.daemon); err != nil {
 		r.t.Fatal(err)
 	}
 	r.eventually("the token daemon answers", r.daemonRuns)
@@ -173,7 +173,7 @@ func (r *real) profileExample() (rows []profile.Row, failed string) {
 	cmd := r.command("--sm", "24,50", "--quota", "0.4,1", "--duration", "2s", "--warmup", "500ms", "--out-file", "p.csv", "-v")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	err := tokentest.StartFirst(cmd)
+	err := tokentest.StartWithPriority(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

@@ -15,15 +15,15 @@ import (
 // Such functions are listed as models.
 func (a *API) serveOpenAI(w http.ResponseWriter, r *http.Request, path string) {
 	c := a.cfg.Proxy.NewCall(r, nil, path)
-	name, single := strings.CutPrefix(path, "/v1/models/")
-	if !single {
+	name, oneModel := strings.CutPrefix(path, "/v1/models/")
+	if !oneModel {
 		name = ""
 	}
 	switch {
-	case (path == "/v1/models" || single) && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+	case (path == "/v1/models" || oneModel) && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		a.serveModels(w, c, name)
 		return
-	case path == "/v1/models" || single:
+	case path == "/v1/models" || oneModel:
 		c.Refuse(w, notAllowed(r.Method, "GET, HEAD"))
 		return
 	case r.Method == http.MethodGet && r.URL.Query().Has("model"): // for example the realtime API
@@ -67,8 +67,8 @@ func (a *API) serveModel(w http.ResponseWriter, r *http.Request, c *proxy.Call, 
 	c.Forward(w, r)
 }
 
-// findModel returns the model that the body of a call names. It receives the whole body,
-// because the last model counts.
+// findModel returns the model that the body of a call names. It reads the whole body, because if
+// the body has several members "model", the last one counts.
 func findModel(c *proxy.Call, r *http.Request) (string, *refusal.Error) {
 	content, fault := c.Content(r.ContentLength)
 	if fault != nil {

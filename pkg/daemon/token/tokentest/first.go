@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartFirst starts a command with the highest priority (nice -20) for itself and its child
+// StartWithPriority starts a command with the highest priority (nice -20) for itself and its child
 // processes, if that is permitted. The child inherits the priority from the thread that starts it.
 // The simulated GPU runs in real time regardless of other load on the node, so a client that
 // launches late loses GPU time, and a test could not distinguish this loss from the scheduler's
 // decisions. A real-time priority does not help: processes with such a priority wait for each other
 // until they sleep.
-func StartFirst(cmd *exec.Cmd) error {
+func StartWithPriority(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before, err := unix.SchedGetAttr(0, 0)
