@@ -12,11 +12,11 @@ CUresult cuInit(unsigned int flags)
 {
     gf_gate_init();
     gf_visible_read();
-    CUresult result = gf_visible_settle(gf_real.cuInit(flags));
+    CUresult result = gf_visible_resolve(gf_real.cuInit(flags));
     /* A single device will be used, so its helper starts now and the daemon can answer meanwhile. Of
      * several devices, a process may use only some. */
     int count = 0;
-    if (result == CUDA_SUCCESS && gf_real.cuDeviceGetCount(&count) == CUDA_SUCCESS && (count == 1 || gf_visible_outside(1)))
+    if (result == CUDA_SUCCESS && gf_real.cuDeviceGetCount(&count) == CUDA_SUCCESS && (count == 1 || gf_visible_hides(1)))
         gf_link_start(gf_devices);
     return result;
 }
@@ -81,7 +81,7 @@ static CUresult created(CUdevice dev, CUresult result)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    if (gf_visible_outside(dev))
+    if (gf_visible_hides(dev))
         return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = created(dev, gf_real.cuDevicePrimaryCtxRetain(pctx, dev));
     if (result == CUDA_SUCCESS)
@@ -92,7 +92,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 #define GF_CREATE(symbol, params, args) \
     CUresult symbol params \
     { \
-        if (gf_visible_outside(dev)) \
+        if (gf_visible_hides(dev)) \
             return CUDA_ERROR_INVALID_DEVICE; \
         CUresult result = gf_real.symbol args; \
         gf_forget_thread(); /* another context is current now */ \

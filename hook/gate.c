@@ -116,7 +116,7 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
     struct gf_patience patience = {0};
     bool closed = false;
     uint32_t lease;
-    if (gf_visible_outside((CUdevice)gf_ordinal(device)))
+    if (gf_visible_hides((CUdevice)gf_ordinal(device)))
         return 0;
     for (;;) {
         gf_link_start(device);

@@ -125,7 +125,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
         result = (*real)(exec, graph, params);
     } else if (gf_graph_memory_reserve(&e->stats.memory, 0)) {
         result = (*real)(exec, graph, params);
-        gf_graph_memory_settle(&e->stats.memory, 0);
+        gf_graph_memory_correct(&e->stats.memory, 0);
     }
     gf_leave(entered, 0, result, "cuGraphInstantiateWithParams");
     if (result == CUDA_SUCCESS)
@@ -255,7 +255,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
         result = (*real)(exec, stream);
     } else if (gf_graph_memory_reserve(&cost.memory, cost.graph.serial)) {
         result = (*real)(exec, stream);
-        gf_graph_memory_settle(&cost.memory, result == CUDA_SUCCESS ? cost.graph.serial : 0);
+        gf_graph_memory_correct(&cost.memory, result == CUDA_SUCCESS ? cost.graph.serial : 0);
     }
     gf_wait_end(waiting, result);
     if (launch && runs && entered->entry && result == CUDA_SUCCESS)

@@ -107,7 +107,7 @@ struct gf_stream {
     uint64_t wait_seen_ns;      /* when it was first seen there */
     struct gf_wait *blocked_by; /* set by gf_wait_update: the wait that blocks new work of the stream; NULL: none */
     bool lease_blocked;      /* work of the lease is behind that wait: gf_meter_drain */
-    uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
+    uint32_t lease;          /* the lease it was last used under, until its GPU time was counted; then GF_NO_LEASE */
     uint64_t begun_ns;       /* when `begin` was recorded */
     uint64_t begun_at;       /* works of the process on the device before the lease's first on this stream */
     uint64_t ended_at;       /* works of the process when `end` was recorded, plus one; 0: not under this lease */

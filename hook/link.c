@@ -95,7 +95,7 @@ void gf_link_wait_page(struct gf_device *device)
     int saved = errno;
     uint32_t *answered = &device->link.answered;
     struct gf_patience patience = {0};
-    if (gf_visible_outside((CUdevice)gf_ordinal(device)))
+    if (gf_visible_hides((CUdevice)gf_ordinal(device)))
         return;
     for (gf_link_start(device); !__atomic_load_n(answered, __ATOMIC_ACQUIRE); gf_link_start(device))
         if (!gf_wait(device, &patience, answered, 0))

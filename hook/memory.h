@@ -55,10 +55,10 @@ void gf_graph_memory_count(const struct gf_graph_memory *m, bool destroyed);
 /* Called before and after a launch or upload of a graph that needs memory. `serial` identifies the graph.
  * gf_graph_memory_reserve adds the memory that the launch may need to the account; serial is 0 if the
  * graph has none yet. If that exceeds the limit, it returns false, and the graph must not be launched.
- * gf_graph_memory_settle corrects the account to the memory that the driver has reserved; serial is 0 if
+ * gf_graph_memory_correct corrects the account to the memory that the driver has reserved; serial is 0 if
  * the graph was not launched. */
 GF_COLD bool gf_graph_memory_reserve(const struct gf_graph_memory *m, uint64_t serial);
-GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, uint64_t serial);
+GF_COLD void gf_graph_memory_correct(const struct gf_graph_memory *m, uint64_t serial);
 
 #pragma GCC visibility pop
 #endif

@@ -60,12 +60,12 @@ static struct gf_pool *pool_for(struct request *r)
 static bool attempt(struct gf_pool *p, struct request *r, CUresult *result)
 {
     pthread_mutex_lock(&p->lock);
-    bool fits = (!p->over_limit || gf_pool_settle(p)) && gf_pool_cover(p, p->live + r->bytes);
+    bool fits = (!p->over_limit || gf_pool_recount(p)) && gf_pool_cover(p, p->live + r->bytes);
     if (fits) {
         *result = gf_mem_answer(p->device, r->call(r));
         if (*result == CUDA_SUCCESS)
             p->live += r->bytes;
-        fits = gf_pool_settle(p) || *result != CUDA_SUCCESS;
+        fits = gf_pool_recount(p) || *result != CUDA_SUCCESS;
         if (!fits) {
             gf_real.cuMemFreeAsync(*r->to, r->own);
             p->live -= r->bytes;
@@ -167,13 +167,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     return gf_pool_destroy(p);
 }
 
-static void settle(CUmemoryPool pool)
+static void recount_pool(CUmemoryPool pool)
 {
     struct gf_pool *p = pool ? gf_pool_find(pool) : NULL;
     if (p)
-        gf_pool_settle_now(p);
+        gf_pool_lock_and_recount(p);
 }
 
-GF_AFTER(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep), settle(pool))
+GF_AFTER(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep), (pool, keep), recount_pool(pool))
 GF_AFTER(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value), (pool, attribute, value),
-         settle(pool))
+         recount_pool(pool))

@@ -32,7 +32,7 @@ static struct gf_pool *pool_of(struct gf_device *d)
 static bool reserve(struct gf_pool *p, uint64_t bytes, uint64_t serial)
 {
     pthread_mutex_lock(&p->lock);
-    bool fits = gf_pool_settle(p);
+    bool fits = gf_pool_recount(p);
     uint64_t needed = p->needed + p->destroyed_bytes;
     uint64_t room = needed > p->counted ? needed - p->counted : 0;
     uint64_t more = bytes < room ? bytes : room;
@@ -60,13 +60,13 @@ static bool reserve_or_trim(struct gf_device *d, uint64_t bytes, uint64_t serial
 }
 
 /* Corrects the account of the device after a launch. serial is 0 if the graph was not launched. */
-static void settle(struct gf_device *d, uint64_t serial)
+static void correct_account(struct gf_device *d, uint64_t serial)
 {
     struct gf_pool *p = gf_pool_of_graphs(d);
     pthread_mutex_lock(&p->lock);
     if (!--p->launching)
         p->pending_bytes = 0;
-    gf_pool_settle(p);
+    gf_pool_recount(p);
     p->last = p->launching ? 0 : serial; /* a launch in progress may still use its memory */
     p->counted_after_last = p->counted;
     pthread_mutex_unlock(&p->lock);
@@ -79,17 +79,17 @@ GF_COLD bool gf_graph_memory_reserve(const struct gf_graph_memory *m, uint64_t s
             continue;
         while (i-- > 0)
             if (m->bytes[i])
-                settle(&gf_devices[i], 0);
+                correct_account(&gf_devices[i], 0);
         return false;
     }
     return true;
 }
 
-GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, uint64_t serial)
+GF_COLD void gf_graph_memory_correct(const struct gf_graph_memory *m, uint64_t serial)
 {
     for (unsigned i = 0; i <= GF_DEVICES; i++)
         if (m->bytes[i])
-            settle(&gf_devices[i], serial);
+            correct_account(&gf_devices[i], serial);
 }
 
 void gf_graph_memory_count(const struct gf_graph_memory *m, bool destroyed)
@@ -102,7 +102,7 @@ void gf_graph_memory_count(const struct gf_graph_memory *m, bool destroyed)
         p->needed += destroyed ? -m->bytes[i] : m->bytes[i];
         if (destroyed)
             p->destroyed_bytes = m->bytes[i] < p->counted - p->destroyed_bytes ? p->destroyed_bytes + m->bytes[i] : p->counted;
-        gf_pool_settle(p);
+        gf_pool_recount(p);
         pthread_mutex_unlock(&p->lock);
     }
 }
@@ -114,7 +114,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
     if (p) {
         pthread_mutex_lock(&p->lock);
         p->last = 0;
-        gf_pool_settle(p);
+        gf_pool_recount(p);
         pthread_mutex_unlock(&p->lock);
     }
     return result;

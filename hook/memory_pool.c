@@ -110,7 +110,7 @@ bool gf_pool_cover(struct gf_pool *p, uint64_t bytes)
     return true;
 }
 
-bool gf_pool_settle(struct gf_pool *p)
+bool gf_pool_recount(struct gf_pool *p)
 {
     if (!p->device)
         return true;
@@ -133,10 +133,10 @@ bool gf_pool_settle(struct gf_pool *p)
     return !p->over_limit;
 }
 
-void gf_pool_settle_now(struct gf_pool *p)
+void gf_pool_lock_and_recount(struct gf_pool *p)
 {
     pthread_mutex_lock(&p->lock);
-    gf_pool_settle(p);
+    gf_pool_recount(p);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -149,7 +149,7 @@ void gf_pool_made(const struct gf_pool *like)
     if (old) {
         pthread_mutex_lock(&old->lock);
         retire(old);
-        gf_pool_settle(old);
+        gf_pool_recount(old);
         pthread_mutex_unlock(&old->lock);
     }
     gf_pool_make(like);
@@ -163,7 +163,7 @@ CUresult gf_pool_destroy(struct gf_pool *p)
     CUresult result = gf_real.cuMemPoolDestroy(handle);
     if (result != CUDA_SUCCESS)
         gf_store(&p->handle, handle);
-    gf_pool_settle(p);
+    gf_pool_recount(p);
     pthread_mutex_unlock(&p->lock);
     return result;
 }
@@ -175,7 +175,7 @@ void gf_pool_freed(struct gf_block *b)
     p->live -= b->size;
     bool destroyed = is_destroyed(p);
     if (destroyed) {
-        gf_pool_settle(p);
+        gf_pool_recount(p);
         retire(p);
     }
     pthread_mutex_unlock(&p->lock);
@@ -204,7 +204,7 @@ void gf_pools_recount(struct gf_device *d, bool trim_all)
         pthread_mutex_lock(&p->lock);
         if ((trim_all || p->over_limit) && p->counted > p->live)
             trim(p);
-        bool done = gf_pool_settle(p) || p->counted == p->live;
+        bool done = gf_pool_recount(p) || p->counted == p->live;
         pthread_mutex_unlock(&p->lock);
         if (!done)
             gf_mem_expect_shrink(d);
@@ -226,7 +226,7 @@ void gf_pools_context_destroyed(CUcontext context)
             p->live -= lost->size;
             free(lost);
         }
-        gf_pool_settle(p);
+        gf_pool_recount(p);
         pthread_mutex_unlock(&p->lock);
     }
 }

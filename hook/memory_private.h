@@ -129,10 +129,11 @@ CUresult gf_pool_destroy(struct gf_pool *p);
 /* Raises the pool's counted bytes to `bytes`. Returns false if that exceeds the limit. The caller holds
  * p->lock. */
 bool gf_pool_cover(struct gf_pool *p, uint64_t bytes);
-/* Counts the bytes that the driver reserves for the pool. Returns false if they exceed the limit; they
- * are counted nevertheless. The caller of the first holds p->lock; the second takes it. */
-bool gf_pool_settle(struct gf_pool *p);
-void gf_pool_settle_now(struct gf_pool *p);
+/* Counts the bytes that the driver reserves for the pool again. Returns false if they exceed the limit;
+ * they are counted nevertheless. The caller of gf_pool_recount holds p->lock; gf_pool_lock_and_recount
+ * takes it. */
+bool gf_pool_recount(struct gf_pool *p);
+void gf_pool_lock_and_recount(struct gf_pool *p);
 /* Notes that a block of a pool was freed. Takes p->lock. */
 void gf_pool_freed(struct gf_block *b);
 /* Counts all pools of the device again, since they shrink when the program synchronizes. It first trims

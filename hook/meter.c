@@ -366,7 +366,7 @@ uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool cut_at_
 }
 
 /* Returns the GPU time of the lease over all contexts and ends the lease on all streams. Locked. */
-static uint64_t settle(struct gf_device *device)
+static uint64_t finish_lease(struct gf_device *device)
 {
     bool waits = false;
     uint64_t used = device->carried_ns;
@@ -497,7 +497,7 @@ uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t revok
         gf_pause_ns(POLL_NS);
         pthread_mutex_lock(&device->lock);
     }
-    used = settle(device);
+    used = finish_lease(device);
     pthread_mutex_unlock(&device->lock);
     return used;
 }

@@ -268,7 +268,7 @@ void gf_stream_thread_gone(struct gf_thread *thread)
 
 /* Waits for the work of a context and notes its time. If the work does not finish, the driver may
  * wait for it, and the time until the context is destroyed counts. The caller holds device->lock. */
-static void settle(struct gf_leaving *l)
+static void measure_leaving(struct gf_leaving *l)
 {
     if (!l->context || !stays(l->device, l->context) || gf_real.cuCtxPushCurrent_v2(l->context) != CUDA_SUCCESS)
         return;
@@ -304,7 +304,7 @@ void gf_context_leaving(struct gf_leaving *l, struct gf_device *device, CUcontex
     begin_leaving(l, device, context);
     if (!device)
         return;
-    settle(l);
+    measure_leaving(l);
     leave(l);
 }
 
@@ -323,7 +323,7 @@ void gf_primary_leaving(struct gf_leaving *l, struct gf_device *device, CUcontex
     l->primary = true;
     device->holders -= holders < device->holders ? holders : device->holders;
     if (!device->holders)
-        settle(l);
+        measure_leaving(l);
     leave(l);
 }
 

@@ -24,9 +24,9 @@ void gf_capture_has_begun(void);
 void gf_stream_gone(CUstream stream);
 void gf_stream_made(CUstream stream);
 void gf_stream_thread_gone(struct gf_thread *thread);
-/* Called before and after a call that may destroy a context. The first settles the context's
- * time; `gone` tells the second whether the context is destroyed. They take device->lock, and hold
- * no lock in between. device is NULL if there is no context. */
+/* Called before and after a call that may destroy a context. The first measures the context's GPU
+ * time; `gone` tells the second whether the context is destroyed. They take device->lock, and hold no
+ * lock in between. device is NULL if there is no context. */
 void gf_context_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context);
 void gf_context_left(struct gf_leaving *l, bool gone);
 /* The same for the primary context, of which the call releases `holders` counted holders. While

@@ -33,8 +33,8 @@ struct lists {
 
 static struct lists read_last;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects read_last; held for copies only */
-static uint32_t settled;
-static unsigned reach = ALL; /* number of devices that the program sees; ALL: all of the driver's */
+static uint32_t resolved; /* seen_devices and places are set */
+static unsigned seen_devices = ALL; /* number of devices that the program sees; ALL: all of the driver's */
 static unsigned places[GF_DEVICES];
 
 static void copy(char *to, size_t size, const char *name)
@@ -47,7 +47,7 @@ static void copy(char *to, size_t size, const char *name)
  * host, so the variable is set to the instance's GPUs. */
 void gf_visible_read(void)
 {
-    if (__atomic_load_n(&settled, __ATOMIC_ACQUIRE))
+    if (__atomic_load_n(&resolved, __ATOMIC_ACQUIRE))
         return;
     pthread_mutex_lock(&lock);
     copy(read_last.given, sizeof read_last.given, GIVEN);
@@ -62,8 +62,8 @@ void gf_visible_read(void)
 void gf_visible_fork_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    settled = 0;
-    reach = ALL;
+    resolved = 0;
+    seen_devices = ALL;
 }
 
 /* ---- lists ---- */
@@ -182,7 +182,7 @@ static unsigned find(const struct lists *l, unsigned count, unsigned place[GF_DE
 
 /* Threads that run this at the same time find and store the same values. It takes no lock, because the
  * functions that it calls take the loader's lock (real.c), which could deadlock. */
-static CUresult settle(void)
+static CUresult resolve(void)
 {
     struct lists l;
     unsigned place[GF_DEVICES], seen = ALL;
@@ -194,18 +194,20 @@ static CUresult settle(void)
         seen = find(&l, (unsigned)count, place);
     for (unsigned i = 0; seen != ALL && i < seen; i++)
         gf_store(&places[i], place[i]);
-    gf_store(&reach, seen);
-    __atomic_store_n(&settled, 1, __ATOMIC_RELEASE);
+    gf_store(&seen_devices, seen);
+    __atomic_store_n(&resolved, 1, __ATOMIC_RELEASE);
     if (seen && seen < (unsigned)count)
         gf_say(GF_SAY_VISIBLE, "device %u of " VISIBLE "=%.*s is not one of this instance's GPUs (%.*s): the program sees %u device(s)",
                seen, SHOWN, l.visible, SHOWN, l.given, seen);
     return seen ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
-CUresult gf_visible_settle(CUresult initialised)
+CUresult gf_visible_resolve(CUresult initialised)
 {
     if (initialised == CUDA_SUCCESS)
-        initialised = __atomic_load_n(&settled, __ATOMIC_ACQUIRE) ? (gf_load(&reach) ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE) : settle();
+        initialised = !__atomic_load_n(&resolved, __ATOMIC_ACQUIRE) ? resolve()
+                      : gf_load(&seen_devices)                      ? CUDA_SUCCESS
+                                                                    : CUDA_ERROR_NO_DEVICE;
     if (initialised == CUDA_ERROR_NO_DEVICE) {
         pthread_mutex_lock(&lock);
         struct lists l = read_last;
@@ -217,25 +219,25 @@ CUresult gf_visible_settle(CUresult initialised)
     return initialised;
 }
 
-bool gf_visible_known(void) { return __atomic_load_n(&settled, __ATOMIC_ACQUIRE); }
+bool gf_visible_known(void) { return __atomic_load_n(&resolved, __ATOMIC_ACQUIRE); }
 
-bool gf_visible_outside(CUdevice ordinal) { return (unsigned)ordinal >= gf_load(&reach) && ordinal >= 0; }
+bool gf_visible_hides(CUdevice ordinal) { return (unsigned)ordinal >= gf_load(&seen_devices) && ordinal >= 0; }
 
 unsigned gf_visible_place(unsigned ordinal)
 {
     gf_visible_read();
-    if (!__atomic_load_n(&settled, __ATOMIC_ACQUIRE))
-        settle(); /* the program has initialized the driver without calling this library */
-    unsigned seen = gf_load(&reach);
+    if (!__atomic_load_n(&resolved, __ATOMIC_ACQUIRE))
+        resolve(); /* the program has initialized the driver without calling this library */
+    unsigned seen = gf_load(&seen_devices);
     return seen == ALL ? ordinal : ordinal < seen ? gf_load(&places[ordinal]) : GF_DEVICES;
 }
 
 /* ---- wrappers ---- */
 
 GF_AFTER(cuDeviceGetCount, (int *count), (count),
-         if (*count >= 0 && (unsigned)*count > gf_load(&reach)) *count = (int)gf_load(&reach))
+         if (*count >= 0 && (unsigned)*count > gf_load(&seen_devices)) *count = (int)gf_load(&seen_devices))
 
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-    return gf_visible_outside(ordinal) ? CUDA_ERROR_INVALID_DEVICE : gf_real.cuDeviceGet(device, ordinal);
+    return gf_visible_hides(ordinal) ? CUDA_ERROR_INVALID_DEVICE : gf_real.cuDeviceGet(device, ordinal);
 }

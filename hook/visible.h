@@ -12,7 +12,7 @@ void gf_visible_read(void);
 /* Finds out which of the instance's GPUs the program sees. `initialised` is the driver's result of
  * cuInit. Returns the result for the program: CUDA_ERROR_NO_DEVICE, with a message, if the program sees
  * none. It takes the loader's lock, and a lock of the library only to copy the lists. */
-CUresult gf_visible_settle(CUresult initialised);
+CUresult gf_visible_resolve(CUresult initialised);
 /* Reports whether the positions of the devices are known, so that gf_visible_place takes no lock and
  * makes no call of the driver. */
 bool gf_visible_known(void);
@@ -23,7 +23,7 @@ unsigned gf_visible_place(unsigned ordinal);
 unsigned gf_visible_find(const char *list, unsigned number, const char *uuid);
 /* Reports whether a device is hidden from the program, because it, or a device before it, is not one of
  * the instance's GPUs. */
-bool gf_visible_outside(CUdevice ordinal);
+bool gf_visible_hides(CUdevice ordinal);
 void gf_visible_fork_child(void);
 
 #pragma GCC visibility pop

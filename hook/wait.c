@@ -99,9 +99,9 @@ static CUevent end_of(const struct gf_stream *entry, const struct gf_wait *w)
     return w->tailed ? w->tail : entry->owner ? entry->end : NULL;
 }
 
-/* Recycles the waits that have ended. If the work behind one ran without a lease, settle first adds
+/* Recycles the waits that have ended. If the work behind one ran without a lease, recycle_ended first adds
  * its GPU time to unleased_ns, and stops if that work is not finished. */
-static void settle(struct gf_stream *entry)
+static void recycle_ended(struct gf_stream *entry)
 {
     for (struct gf_wait *w; (w = entry->waits) && !w->open && is_over(w->after); recycle(entry, &entry->waits)) {
         if (!w->unleased)
@@ -119,7 +119,7 @@ static void settle(struct gf_stream *entry)
 
 struct gf_waiting gf_wait_begin(struct gf_stream *entry, bool inside)
 {
-    settle(entry);
+    recycle_ended(entry);
     struct gf_wait *w = new_wait(entry);
     if (w && gf_real.cuEventRecord(w->before, entry->stream) == CUDA_SUCCESS) {
         struct gf_wait **at = &entry->waits;
@@ -193,7 +193,7 @@ bool gf_wait_is_long(struct gf_stream *entry)
 {
     if (gf_likely(!entry->waits))
         return false;
-    settle(entry);
+    recycle_ended(entry);
     struct gf_wait *w = arrived(entry);
     uint64_t now = w ? gf_now_ns() : 0;
     if (w != entry->wait_seen) {

@@ -9,10 +9,10 @@
  *   launch MS              launches a kernel
  *   sync                   waits for the context's work
  *   hold                   queues a host function that ends with the next SIGUSR1
- *   managed, export, ipc, pool   make memory with which a process cannot be checkpointed;
- *                          export and ipc answer with what import and open need
+ *   managed, export, ipc, pool   make memory of a kind with which a process cannot be checkpointed;
+ *                          export and ipc answer with the arguments of import and open
  *   import PID FD          imports what another process has exported
- *   unshare                frees the memory of these
+ *   unshare                frees the memory that managed, export, ipc, pool or import has made
  *   open HEX, close        opens and closes the memory of another process's ipc
  *   thread, join           starts a thread that uses CUDA, and lets it end
  *   burn, stop             starts threads that launch, and stops them; "N right" if each
@@ -24,7 +24,10 @@
  *                          in it: "killed", or "done" if it makes fewer
  *   seen DEVICE            the device's processes according to NVML, "PID:BYTES" each
  *   args PID               the codes of many calls with invalid arguments
- *   drop                   gives up the capability to checkpoint others */
+ *   drop                   gives up the capability to checkpoint others
+ *
+ * With the argument "early", it does not initialise the driver at its start. With "once PID", it does
+ * one cycle and ends. */
 #include "nvml.h"
 #include "objects.h"
 
@@ -51,7 +54,7 @@ static const char ptx[] =
     " ld.global.f32 %f2, [%rd1];\n ld.global.f32 %f3, [%rd2];\n fma.rn.f32 %f4, %f1, %f2, %f3;\n"
     " st.global.f32 [%rd2], %f4;\n ret;\n}\n";
 
-enum { DEVICES = 2, MOST = 64, THREADS = 2 };
+enum { DEVICES = 2, MAX_HELD = 64, THREADS = 2 };
 
 static CUcontext contexts[DEVICES];
 static CUfunction ticks[DEVICES], saxpys[DEVICES];
@@ -61,7 +64,7 @@ static struct {
     CUdeviceptr at;
     size_t size;
     CUcontext ctx;
-} held[MOST];
+} held[MAX_HELD];
 static int n_held;
 
 static void answer(long code)
@@ -100,7 +103,7 @@ static CUresult alloc(size_t size)
 {
     CUdeviceptr p;
     CUresult r = cuMemAlloc(&p, size);
-    if (r != CUDA_SUCCESS || n_held == MOST)
+    if (r != CUDA_SUCCESS || n_held == MAX_HELD)
         return r;
     unsigned char *bytes = malloc(size);
     pattern(bytes, size, n_held);
@@ -130,20 +133,21 @@ static void check(void)
     puts(right ? "right" : "wrong");
 }
 
-/* ---- memory that prevents checkpoints ---- */
+/* ---- memory that blocks checkpoints ---- */
 
-static CUdeviceptr fixed_at;
-static CUmemGenericAllocationHandle fixed_handle;
-static CUmemoryPool fixed_pool;
-static int fixed_fd = -1;
+static CUdeviceptr blocking_at;
+static CUmemGenericAllocationHandle blocking_handle;
+static CUmemoryPool blocking_pool;
+static int blocking_fd = -1;
 
 static void export(void)
 {
     CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, current}};
     p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    ASSERT_SUCCESS(cuMemCreate(&fixed_handle, 2 << 20, &p, 0));
-    ASSERT_SUCCESS(cuMemExportToShareableHandle(&fixed_fd, fixed_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    answer(fixed_fd);
+    ASSERT_SUCCESS(cuMemCreate(&blocking_handle, 2 << 20, &p, 0));
+    ASSERT_SUCCESS(cuMemExportToShareableHandle(&blocking_fd, blocking_handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                                0));
+    answer(blocking_fd);
 }
 
 static void import(int pid, int fd)
@@ -151,15 +155,16 @@ static void import(int pid, int fd)
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
     fd = open(path, O_RDWR | O_CLOEXEC);
-    answer(cuMemImportFromShareableHandle(&fixed_handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    answer(cuMemImportFromShareableHandle(&blocking_handle, (void *)(intptr_t)fd,
+                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     close(fd);
 }
 
 static void ipc(void)
 {
     CUipcMemHandle h;
-    ASSERT_SUCCESS(cuMemAlloc(&fixed_at, 1 << 20));
-    ASSERT_SUCCESS(cuIpcGetMemHandle(&h, fixed_at));
+    ASSERT_SUCCESS(cuMemAlloc(&blocking_at, 1 << 20));
+    ASSERT_SUCCESS(cuIpcGetMemHandle(&h, blocking_at));
     for (size_t i = 0; i < sizeof h; i++)
         printf("%02x", ((unsigned char *)&h)[i]);
     puts("");
@@ -170,32 +175,33 @@ static CUresult open_ipc(const char *hex)
     CUipcMemHandle h;
     for (size_t i = 0; i < sizeof h; i++)
         sscanf(hex + 2 * i, "%2hhx", (unsigned char *)&h + i);
-    return cuIpcOpenMemHandle(&fixed_at, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    return cuIpcOpenMemHandle(&blocking_at, h, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
 static CUresult pool(void)
 {
     CUmemPoolProps p = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, current}};
     p.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    ASSERT_SUCCESS(cuMemPoolCreate(&fixed_pool, &p));
-    return cuMemPoolExportToShareableHandle(&fixed_fd, fixed_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    ASSERT_SUCCESS(cuMemPoolCreate(&blocking_pool, &p));
+    return cuMemPoolExportToShareableHandle(&blocking_fd, blocking_pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
+/* Frees the memory. `opened`: it belongs to another process. */
 static CUresult unshare(bool opened)
 {
     CUresult r = CUDA_SUCCESS;
-    if (fixed_at)
-        r = opened ? cuIpcCloseMemHandle(fixed_at) : cuMemFree(fixed_at);
-    if (fixed_handle)
-        r = cuMemRelease(fixed_handle);
-    if (fixed_pool)
-        r = cuMemPoolDestroy(fixed_pool);
-    if (fixed_fd >= 0)
-        close(fixed_fd);
-    fixed_at = 0;
-    fixed_handle = 0;
-    fixed_pool = NULL;
-    fixed_fd = -1;
+    if (blocking_at)
+        r = opened ? cuIpcCloseMemHandle(blocking_at) : cuMemFree(blocking_at);
+    if (blocking_handle)
+        r = cuMemRelease(blocking_handle);
+    if (blocking_pool)
+        r = cuMemPoolDestroy(blocking_pool);
+    if (blocking_fd >= 0)
+        close(blocking_fd);
+    blocking_at = 0;
+    blocking_handle = 0;
+    blocking_pool = NULL;
+    blocking_fd = -1;
     return r;
 }
 
@@ -209,7 +215,7 @@ static CUresult launch(unsigned ms)
 }
 
 static sem_t may_end;
-static void let(int sig)
+static void on_usr1(int sig)
 {
     (void)sig;
     sem_post(&may_end);
@@ -228,8 +234,8 @@ static void wait_for_signal(void *unused)
 }
 
 static atomic_bool stopping;
-static pthread_t burners[THREADS], other;
-static sem_t burning, other_used, other_ends;
+static pthread_t burners[THREADS], thread;
+static sem_t burning, thread_ready, thread_may_end;
 
 /* Adds 1 to a number with each launch. */
 static void *burn(void *unused)
@@ -260,23 +266,23 @@ static void *use_and_wait(void *unused)
     (void)unused;
     ASSERT_SUCCESS(cuCtxSetCurrent(contexts[0]));
     ASSERT_SUCCESS(cuStreamQuery(CU_STREAM_PER_THREAD));
-    sem_post(&other_used);
-    await(&other_ends);
+    sem_post(&thread_ready);
+    await(&thread_may_end);
     return NULL;
 }
 
-static void start_other(void)
+static void start_thread(void)
 {
-    int failed = pthread_create(&other, NULL, use_and_wait, NULL);
+    int failed = pthread_create(&thread, NULL, use_and_wait, NULL);
     if (!failed)
-        await(&other_used);
+        await(&thread_ready);
     answer(failed);
 }
 
-static void end_other(void)
+static void join_thread(void)
 {
-    sem_post(&other_ends);
-    answer(pthread_join(other, NULL));
+    sem_post(&thread_may_end);
+    answer(pthread_join(thread, NULL));
 }
 
 static void start_burners(void)
@@ -364,16 +370,16 @@ static void killed(const char *pid, int n)
     }
     waitpid(child, &status, 0); /* the child stops when it begins the program */
     ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL));
-    bool there = true;
-    while (there && number != SYS_getppid)
-        there = step(child, &number);
-    while (there && n-- > 0)
-        there = step(child, &number);
-    if (there) {
+    bool running = true;
+    while (running && number != SYS_getppid)
+        running = step(child, &number);
+    while (running && n-- > 0)
+        running = step(child, &number);
+    if (running) {
         kill(child, SIGKILL);
         waitpid(child, &status, 0);
     }
-    puts(there ? "killed" : "done");
+    puts(running ? "killed" : "done");
 }
 
 #define NVML(name) ((__typeof__(&name))dlsym(library, #name))
@@ -420,7 +426,7 @@ static void drop(void)
 /* ---- */
 
 /* Executes a line. Returns false if it is unknown. */
-static bool obey(const char *what, const char *first, const char *second)
+static bool execute(const char *what, const char *first, const char *second)
 {
     const int n = atoi(first), m = atoi(second);
     size_t free_bytes, total;
@@ -436,7 +442,7 @@ static bool obey(const char *what, const char *first, const char *second)
     ON("launch", answer(launch((unsigned)n)))
     ON("sync", answer(cuCtxSynchronize()))
     ON("hold", answer(cuLaunchHostFunc(NULL, wait_for_signal, NULL)))
-    ON("managed", answer(cuMemAllocManaged(&fixed_at, 1 << 20, CU_MEM_ATTACH_GLOBAL)))
+    ON("managed", answer(cuMemAllocManaged(&blocking_at, 1 << 20, CU_MEM_ATTACH_GLOBAL)))
     ON("export", export())
     ON("ipc", ipc())
     ON("pool", answer(pool()))
@@ -444,8 +450,8 @@ static bool obey(const char *what, const char *first, const char *second)
     ON("unshare", answer(unshare(false)))
     ON("open", answer(open_ipc(first)))
     ON("close", answer(unshare(true)))
-    ON("thread", start_other())
-    ON("join", end_other())
+    ON("thread", start_thread())
+    ON("join", join_thread())
     ON("burn", start_burners())
     ON("stop", stop_burners())
     ON("lock", answer(lock(n, (unsigned)m)))
@@ -467,9 +473,9 @@ int main(int argc, char **argv)
     setlinebuf(stdout);
     sem_init(&may_end, 0, 0);
     sem_init(&burning, 0, 0);
-    sem_init(&other_used, 0, 0);
-    sem_init(&other_ends, 0, 0);
-    signal(SIGUSR1, let);
+    sem_init(&thread_ready, 0, 0);
+    sem_init(&thread_may_end, 0, 0);
+    signal(SIGUSR1, on_usr1);
     if (argc < 2 || strcmp(argv[1], "early"))
         first_device();
     if (argc > 2 && !strcmp(argv[1], "once")) {
@@ -480,7 +486,7 @@ int main(int argc, char **argv)
     while (fgets(line, sizeof line, stdin)) {
         *what = *first = *second = 0;
         sscanf(line, "%31s %255s %31s", what, first, second);
-        if (!obey(what, first, second))
+        if (!execute(what, first, second))
             return 2;
     }
     return 0; /* without cleanup: that is the driver's task */
