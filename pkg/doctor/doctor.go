@@ -237,7 +237,7 @@ func (m Host) probeTokens(ctx context.Context) Check {
 }
 
 func (m Host) probeDocker(ctx context.Context) Check {
-	engine, err := docker.New(ctx, docker.Config{RunDir: m.RunDir, Patience: askTime})
+	engine, err := docker.New(ctx, docker.Config{RunDir: m.RunDir, EngineTimeout: askTime})
 	if err != nil {
 		return Check{Name: "Docker engine", Status: Missing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: ports.Hint(err)}
 	}

@@ -31,21 +31,21 @@ import (
 )
 
 const (
-	// DefaultPatience limits how long an instance may take to become ready if Config.Patience is 0.
-	DefaultPatience = 2 * time.Minute
-	stopGrace       = 5 * time.Second  // from SIGTERM to SIGKILL
-	failGrace       = 1 * time.Second  // the same for an instance that failed to start
-	cleanupTime     = 30 * time.Second // for cleaning up, independent of the caller's context
-	silence         = time.Minute      // how long a runtime that timed out counts as unavailable
-	logLines        = 10               // lines of an instance's output in an error
-	failedLines     = 10_000           // lines of output kept after a failed start
+	// DefaultReadyTimeout limits how long an instance may take to become ready if Config.ReadyTimeout is 0.
+	DefaultReadyTimeout = 2 * time.Minute
+	stopGrace           = 5 * time.Second  // from SIGTERM to SIGKILL
+	failGrace           = 1 * time.Second  // the same for an instance that failed to start
+	cleanupTime         = 30 * time.Second // for cleaning up, independent of the caller's context
+	unavailableTime     = time.Minute      // how long a runtime that timed out counts as unavailable
+	logLines            = 10               // lines of an instance's output in an error
+	failedLines         = 10_000           // lines of output kept after a failed start
 )
 
 // Config holds the settings and ports of a Launcher.
 type Config struct {
-	RunDir   string        // the daemons' run directory, absolute
-	LogDir   string        // folder of the process logs, absolute; empty: logs in RunDir
-	Patience time.Duration // time limit for an instance to become ready; 0: DefaultPatience
+	RunDir       string        // the daemons' run directory, absolute
+	LogDir       string        // folder of the process logs, absolute; empty: logs in RunDir
+	ReadyTimeout time.Duration // time limit for an instance to become ready; 0: DefaultReadyTimeout
 
 	// Runtime opens a runtime by name. Launcher calls it when it first needs the runtime.
 	Runtime func(ctx context.Context, name string) (ports.Runtime, error)
@@ -119,8 +119,8 @@ var _ ports.Starter = (*Launcher)(nil)
 
 // New returns a Launcher. It opens no runtime yet.
 func New(config Config) *Launcher {
-	if config.Patience == 0 {
-		config.Patience = DefaultPatience
+	if config.ReadyTimeout == 0 {
+		config.ReadyTimeout = DefaultReadyTimeout
 	}
 	if config.LogDir == "" {
 		config.LogDir = filepath.Join(config.RunDir, "logs")
@@ -168,7 +168,7 @@ func Intended(fn function.Function, p instance.Placement) instance.Record {
 func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
 	r := Intended(fn, p)
 	r.Runtime = "" // set when the runtime receives the request
-	if err := check(p); err != nil {
+	if err := checkPlacement(p); err != nil {
 		return r, &ports.StartError{ID: p.ID, Err: err}
 	}
 	rt, err := l.runtimes.get(ctx, RuntimeOf(fn))
@@ -241,7 +241,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	return r, nil
 }
 
-func check(p instance.Placement) error {
+func checkPlacement(p instance.Placement) error {
 	if len(p.GPUs) == 0 {
 		return errors.New("its placement has no GPU")
 	}
@@ -310,7 +310,7 @@ func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsP
 
 // waitReady waits until the instance answers. It fails if the instance ends or exceeds its time limit.
 func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.Function, h instance.Handle) (string, error) {
-	ready, cancel := context.WithTimeout(ctx, l.config.Patience)
+	ready, cancel := context.WithTimeout(ctx, l.config.ReadyTimeout)
 	defer cancel()
 	alive := func(ctx context.Context) error {
 		state, err := rt.State(ctx, h)
@@ -321,7 +321,7 @@ func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.
 	}
 	contract, err := l.config.Ready(ready, h.Address, fn.Contract, alive)
 	if err != nil && ctx.Err() == nil && errors.Is(ready.Err(), context.DeadlineExceeded) {
-		return "", &notReadyError{after: l.config.Patience, last: err}
+		return "", &notReadyError{after: l.config.ReadyTimeout, last: err}
 	}
 	if ctx.Err() != nil {
 		return "", ctx.Err()

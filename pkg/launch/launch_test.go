@@ -37,10 +37,10 @@ func TestRegistration(t *testing.T) {
 	second := seat
 	second.GPU, second.Turns = "sim:1", turns
 	want := wire.Registration{Instance: "f-0", Function: "f", Secret: "secret", Allocation: seat, More: []wire.Allocation{second}}
-	if !reflect.DeepEqual(got, want) || check(p) != nil {
+	if !reflect.DeepEqual(got, want) || checkPlacement(p) != nil {
 		t.Errorf("registered %+v, want %+v", got, want)
 	}
-	if p.Turns = p.Turns[1:]; check(p) == nil {
+	if p.Turns = p.Turns[1:]; checkPlacement(p) == nil {
 		t.Error("registration with turns on one of two GPUs: got no error, want one")
 	}
 }
@@ -136,7 +136,7 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 	}
 	b.openDocker = func(context.Context) (ports.Runtime, error) { return b.docker, nil }
 	b.Launcher = New(Config{
-		RunDir: b.runDir, Patience: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens, Device: device{}, RemoveLog: os.RemoveAll,
+		RunDir: b.runDir, ReadyTimeout: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens, Device: device{}, RemoveLog: os.RemoveAll,
 		Simulated: func() { b.simulated++ },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) {
 			if name == instance.Docker {

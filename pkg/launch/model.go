@@ -34,7 +34,7 @@ func (l *Launcher) holdModel(ctx context.Context, fn function.Function, p instan
 	if !filepath.IsAbs(file) {
 		file = filepath.Join(fn.Dir, file)
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.config.Patience)
+	ctx, cancel := context.WithTimeout(ctx, l.config.ReadyTimeout)
 	defer cancel()
 	if held, err = l.config.Models.Hold(ctx, p.GPUs[0], fn.Tenant, fn.Model.Name, file); err != nil {
 		return "", nil, fmt.Errorf("model %s: %w", fn.Model.Name, err)

@@ -13,7 +13,7 @@ import (
 // authenticate with the secret. If the instance is registered already, Register updates its slice;
 // its secret and its GPUs cannot change while it runs.
 func (l *Launcher) Register(ctx context.Context, fn function.Function, p instance.Placement, secret string) (wire.Registered, error) {
-	if err := check(p); err != nil {
+	if err := checkPlacement(p); err != nil {
 		return wire.Registered{}, fmt.Errorf("instance %s: %w", p.ID, err)
 	}
 	if simulated(p.GPUs) {

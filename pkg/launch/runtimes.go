@@ -50,7 +50,7 @@ func (r *runtimes) get(ctx context.Context, name string) (ports.Runtime, error) 
 	if o.runtime != nil {
 		return o.runtime, nil
 	}
-	if o.silent != nil && time.Since(o.since) < silence {
+	if o.silent != nil && time.Since(o.since) < unavailableTime {
 		return nil, o.silent
 	}
 	rt, err := r.open(ctx, name)

@@ -29,17 +29,17 @@ import (
 const (
 	// cleanUp is the time limit for cleaning up after the caller's context has ended.
 	cleanUp = 30 * time.Second
-	// patience is the default of Config.Patience: an engine that hangs accepts connections
+	// engineTimeout is the default of Config.EngineTimeout: an engine that hangs accepts connections
 	// and never answers.
-	patience = 10 * time.Second
+	engineTimeout = 10 * time.Second
 )
 
 // Config configures a Runtime.
 type Config struct {
-	RunDir   string // the daemons' run directory
-	Libs     preload.Libs
-	Patience time.Duration // time limit for the engine's answer to New; 0 means 10 s
-	Network  string        // network of all instances, created if it does not exist; empty means gfaas
+	RunDir        string // the daemons' run directory
+	Libs          preload.Libs
+	EngineTimeout time.Duration // time limit for the engine's answer to New; 0 means 10 s
+	Network       string        // network of all instances, created if it does not exist; empty means gfaas
 }
 
 // Runtime starts and stops containers. It is safe for concurrent use.
@@ -75,19 +75,19 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 	if err != nil {
 		return nil, unavailable(fmt.Errorf("connect to Docker: %w", err), "correct DOCKER_HOST, or unset it")
 	}
-	if config.Patience == 0 {
-		config.Patience = patience
+	if config.EngineTimeout == 0 {
+		config.EngineTimeout = engineTimeout
 	}
 	if config.Network == "" {
 		config.Network = defaultNetwork
 	}
-	pingCtx, cancel := context.WithTimeout(ctx, config.Patience)
+	pingCtx, cancel := context.WithTimeout(ctx, config.EngineTimeout)
 	defer cancel()
 	ping, err := connection.Ping(pingCtx)
 	if err != nil {
 		_ = connection.Close()
 		if ctx.Err() == nil && pingCtx.Err() != nil {
-			return nil, unavailable(fmt.Errorf("the Docker engine does not answer within %v: %w", config.Patience, pingCtx.Err()), "restart Docker")
+			return nil, unavailable(fmt.Errorf("the Docker engine does not answer within %v: %w", config.EngineTimeout, pingCtx.Err()), "restart Docker")
 		}
 		return nil, explain("reach the Docker engine", err)
 	}

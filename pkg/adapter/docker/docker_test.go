@@ -28,7 +28,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-const patience = time.Minute
+const engineTimeout = time.Minute
 
 // connect returns a client. It skips the test if no engine answers, and fails if CI is set.
 func connect(t *testing.T) *client.Client {
@@ -85,7 +85,7 @@ func importImage(t *testing.T, engine *client.Client, title string, files map[st
 		t.Fatalf("import image %s: %s, %v", name, answer, err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), engineTimeout)
 		defer cancel()
 		remaining, err := engine.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", name))})
 		if err != nil || len(remaining) > 0 {
@@ -117,8 +117,8 @@ func TestConformance(t *testing.T) {
 	name := importImage(t, engine, "conformance", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/bin/link"]`)
 	config := newConfig(t)
 	instancetest.Run(t, instancetest.Suite{
-		Patience: patience,
-		New:      func(t *testing.T) ports.Runtime { return newRuntime(t, config) },
+		OperationTimeout: engineTimeout,
+		New:              func(t *testing.T) ports.Runtime { return newRuntime(t, config) },
 		Spec: func(*testing.T) instance.Spec {
 			return instance.Spec{Image: name, Port: 9000, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24.5}}
 		},
@@ -220,7 +220,7 @@ func TestEngineHangs(t *testing.T) {
 	}
 	defer l.Close()
 	t.Setenv("DOCKER_HOST", "unix://"+path)
-	_, err = docker.New(t.Context(), docker.Config{RunDir: t.TempDir(), Patience: 10 * time.Millisecond})
+	_, err = docker.New(t.Context(), docker.Config{RunDir: t.TempDir(), EngineTimeout: 10 * time.Millisecond})
 	var missing *ports.UnavailableError
 	if !errors.As(err, &missing) || !missing.Unavailable() || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want one of an engine that does not answer in time", err)
@@ -237,7 +237,7 @@ func TestPID(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Stop(context.WithoutCancel(t.Context()), h, 0) }()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(engineTimeout); ; time.Sleep(10 * time.Millisecond) {
 		pid, err := docker.PID(r, t.Context(), h)
 		if err != nil {
 			t.Fatal(err)

@@ -40,9 +40,9 @@ func startContainer(t *testing.T, r *docker.Runtime, spec instance.Spec) instanc
 
 func eventually(t *testing.T, condition string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(engineTimeout); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v, want: %s", patience, condition)
+			t.Fatalf("waited %v, want: %s", engineTimeout, condition)
 		}
 	}
 }

@@ -132,7 +132,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
 	f.DurationVar(&o.Limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for an instance, not counting time in which an instance of its function starts")
 	f.DurationVar(&o.Limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and how long it may pause after that")
-	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultPatience, "how long an instance may take to become ready")
+	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultReadyTimeout, "how long an instance may take to become ready")
 	size := func(value *int64, name string, standard gpu.Bytes, usage string) {
 		f.TextVar((*gpu.Bytes)(value), name, standard, usage)
 	}

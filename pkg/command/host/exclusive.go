@@ -66,7 +66,7 @@ func AtWork(runDir string) bool {
 
 func lockPath(runDir string) string { return filepath.Join(runDir, "instances.lock") }
 
-func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.Duration) (release func(), err error) {
+func exclusive(ctx context.Context, env *cli.Env, runDir string, readyTimeout time.Duration) (release func(), err error) {
 	if err := tokend.CheckRunDir(runDir); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.D
 	lock, err := lockfile.Acquire(path)
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
-		lock, err = await(ctx, env, path, &AtWorkError{runDir, held.PID}, patience)
+		lock, err = await(ctx, env, path, &AtWorkError{runDir, held.PID}, readyTimeout)
 	}
 	if err != nil {
 		return nil, err
@@ -92,10 +92,10 @@ func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.D
 }
 
 // await waits until the other command releases the lock, and takes it. After patience it returns other.
-func await(ctx context.Context, env *cli.Env, path string, other *AtWorkError, patience time.Duration) (*lockfile.Lock, error) {
+func await(ctx context.Context, env *cli.Env, path string, other *AtWorkError, readyTimeout time.Duration) (*lockfile.Lock, error) {
 	noteTimer := time.AfterFunc(tellAfter, func() { env.Notef("note: waiting until %s has started or stopped its instances", other.holder()) })
 	defer noteTimer.Stop()
-	waiting, cancel := context.WithTimeout(ctx, patience)
+	waiting, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	lock, err := lockfile.Await(waiting, path)
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {

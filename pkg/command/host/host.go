@@ -33,7 +33,7 @@ import (
 
 // Starter returns a Launcher for a command that starts instances. It first finds the preload libraries and
 // finds or starts the token daemon, and returns an error if that fails.
-func Starter(ctx context.Context, env *cli.Env, runDir string, patience time.Duration) (*launch.Launcher, error) {
+func Starter(ctx context.Context, env *cli.Env, runDir string, readyTimeout time.Duration) (*launch.Launcher, error) {
 	if _, err := preload.FindLibs(); err != nil {
 		return nil, err
 	}
@@ -42,15 +42,15 @@ func Starter(ctx context.Context, env *cli.Env, runDir string, patience time.Dur
 	} else if started {
 		noteStarted(env, runDir)
 	}
-	return Launcher(env, runDir, patience), nil
+	return Launcher(env, runDir, readyTimeout), nil
 }
 
 func noteStarted(env *cli.Env, runDir string) { env.Debugf("started gfaas-tokend for %s", runDir) }
 
 // Launcher returns a launcher for the run directory. The launcher finds libraries and daemons on first
-// use, so commands that only read or stop instances do not need them. Patience limits how long an instance
-// may take to become ready; 0 means launch.DefaultPatience.
-func Launcher(env *cli.Env, runDir string, patience time.Duration) *launch.Launcher {
+// use, so commands that only read or stop instances do not need them. readyTimeout limits how long an instance
+// may take to become ready; 0 means launch.DefaultReadyTimeout.
+func Launcher(env *cli.Env, runDir string, readyTimeout time.Duration) *launch.Launcher {
 	// Instances start in other working directories, so the path must be absolute.
 	if dir, err := filepath.Abs(runDir); err == nil {
 		runDir = dir
@@ -61,7 +61,7 @@ func Launcher(env *cli.Env, runDir string, patience time.Duration) *launch.Launc
 	}
 	daemon := &tokens{client, runDir}
 	return launch.New(launch.Config{
-		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: storeFailedLog(runDir), ReadyTimeout: readyTimeout, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
 		Models:       &models{runDir: runDir, debug: env.Debugf},
 		Kernels:      func(fn function.Function) []string { return kernels(runDir, fn) },
 		KernelDaemon: func(ctx context.Context, fn function.Function) error { return kernelDaemon(ctx, runDir, fn) },

@@ -153,11 +153,11 @@ func testExitStatus(t *testing.T, p *probe) {
 
 func testStops(t *testing.T, p *probe) {
 	h := p.serving(p.spec("stops"))
-	if elapsed := p.stop(p.ctx, h, longGrace); elapsed > p.suite.Patience {
+	if elapsed := p.stop(p.ctx, h, longGrace); elapsed > p.suite.OperationTimeout {
 		t.Errorf("Stop took %v", elapsed)
 	}
 	p.checkStopped(h)
-	if elapsed := p.stop(p.ctx, h, longGrace); elapsed > p.suite.Patience {
+	if elapsed := p.stop(p.ctx, h, longGrace); elapsed > p.suite.OperationTimeout {
 		t.Errorf("second Stop took %v", elapsed)
 	}
 }
@@ -165,7 +165,7 @@ func testStops(t *testing.T, p *probe) {
 func testStubborn(t *testing.T, p *probe) {
 	h := p.serving(p.spec("stubborn", "PROBE_STUBBORN=1"))
 	const grace = time.Second
-	if elapsed := p.stop(p.ctx, h, grace); elapsed < grace || elapsed > grace+p.suite.Patience {
+	if elapsed := p.stop(p.ctx, h, grace); elapsed < grace || elapsed > grace+p.suite.OperationTimeout {
 		t.Errorf("Stop took %v, want a little more than the grace of %v", elapsed, grace)
 	}
 	p.checkStopped(h)
@@ -175,7 +175,7 @@ func testCancelledStop(t *testing.T, p *probe) {
 	h := p.serving(p.spec("cancelled", "PROBE_STUBBORN=1"))
 	ctx, cancel := context.WithCancel(p.ctx)
 	cancel()
-	if elapsed := p.stop(ctx, h, longGrace); elapsed > p.suite.Patience {
+	if elapsed := p.stop(ctx, h, longGrace); elapsed > p.suite.OperationTimeout {
 		t.Errorf("Stop took %v", elapsed)
 	}
 	p.checkStopped(h)

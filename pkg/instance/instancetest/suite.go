@@ -26,13 +26,13 @@ type Suite struct {
 	// described there. The suite sets the remaining fields.
 	Spec func(t *testing.T) instance.Spec
 	// Patience is the time limit of each operation; 0 means 1 min.
-	Patience time.Duration
+	OperationTimeout time.Duration
 }
 
 // Run checks that a runtime conforms to ports.Runtime.
 func Run(t *testing.T, s Suite) {
-	if s.Patience == 0 {
-		s.Patience = time.Minute
+	if s.OperationTimeout == 0 {
+		s.OperationTimeout = time.Minute
 	}
 	for _, c := range []struct {
 		name string
@@ -58,7 +58,7 @@ func Run(t *testing.T, s Suite) {
 		{"many at once", testMany},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*s.Patience)
+			ctx, cancel := context.WithTimeout(context.Background(), 4*s.OperationTimeout)
 			t.Cleanup(cancel)
 			c.test(t, &probe{t: t, suite: s, ctx: ctx, runtime: s.New(t)})
 		})
@@ -98,7 +98,7 @@ func (p *probe) start(spec instance.Spec) instance.Handle {
 		p.t.Fatalf("Start: %v", err)
 	}
 	p.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), p.suite.Patience)
+		ctx, cancel := context.WithTimeout(context.Background(), p.suite.OperationTimeout)
 		defer cancel()
 		if err := p.runtime.Stop(ctx, h, 0); err != nil {
 			p.t.Errorf("Stop at the end: %v", err)
@@ -121,7 +121,7 @@ func (p *probe) serving(spec instance.Spec) instance.Handle {
 // eventually polls until the condition holds.
 func (p *probe) eventually(condition string, ok func() bool) {
 	p.t.Helper()
-	deadline := time.NewTimer(p.suite.Patience)
+	deadline := time.NewTimer(p.suite.OperationTimeout)
 	defer deadline.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -129,7 +129,7 @@ func (p *probe) eventually(condition string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			p.t.Fatalf("%s: not within %v", condition, p.suite.Patience)
+			p.t.Fatalf("%s: not within %v", condition, p.suite.OperationTimeout)
 		}
 	}
 }

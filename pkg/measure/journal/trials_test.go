@@ -18,11 +18,15 @@ func TestTrialsOfAnEarlierRun(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "trials.csv")
 	for _, c := range []struct {
-		resume bool
-		tear   bool
-		want   []string
-	}{{true, false, []string{"a", "b"}}, {true, true, []string{"a", "a", "b"}}, {false, true, []string{"a", "b"}}} {
-		if c.tear { // in the middle of its last line
+		resume  bool
+		cutLast bool // cut the file in the middle of its last line
+		want    []string
+	}{
+		{resume: true, want: []string{"a", "b"}},
+		{resume: true, cutLast: true, want: []string{"a", "a", "b"}},
+		{resume: false, cutLast: true, want: []string{"a", "b"}},
+	} {
+		if c.cutLast {
 			data, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -49,17 +53,17 @@ func TestTrialsOfAnEarlierRun(t *testing.T) {
 			got = append(got, k.Function)
 		}
 		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%+v: %q, %v; want %v", c, got, err, c.want)
+			t.Errorf("resume %v, last line cut %v: got the trials %q, %v; want %q", c.resume, c.cutLast, got, err, c.want)
 		}
 	}
 	if err := os.WriteFile(path, []byte("not,trials\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&Trials{path: path, resume: true}).check(); err == nil {
-		t.Error("another file is gone on with")
+		t.Error("resuming with a file that has no trials: got no error, want one")
 	}
 	if err := (&Trials{path: "/dev/zero", resume: true}).check(); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
-		t.Errorf("a device: %v", err)
+		t.Errorf("resuming with a device: got %v, want \"is not a regular file\"", err)
 	}
 }
 
@@ -71,17 +75,17 @@ func TestRepeatedTrialsReplaceOldOnes(t *testing.T) {
 		return profile.Trial{Function: name, GPU: gpu, Config: at, OfferedRPS: rps, SLOMS: 5}
 	}
 	path := filepath.Join(t.TempDir(), "trials.csv")
-	again := map[measure.Point]bool{{Function: "b", Config: at}: true}
+	remeasured := map[measure.Point]bool{{Function: "b", Config: at}: true}
 	for _, run := range []struct {
-		again  map[measure.Point]bool
-		trials []profile.Trial
-		want   []float64
+		remeasured map[measure.Point]bool
+		trials     []profile.Trial
+		want       []float64
 	}{
 		{nil, []profile.Trial{trial("a", "V100", 1), trial("b", "V100", 2), trial("b", "A100", 3), trial("a", "V100", 4)}, []float64{1, 2, 3, 4}},
-		{again, nil, []float64{1, 2, 3, 4}}, // measured nothing, destroyed nothing
-		{again, []profile.Trial{trial("b", "V100", 5), trial("b", "V100", 6)}, []float64{1, 3, 4, 5, 6}},
+		{remeasured, nil, []float64{1, 2, 3, 4}}, // without a new trial, the old ones stay
+		{remeasured, []profile.Trial{trial("b", "V100", 5), trial("b", "V100", 6)}, []float64{1, 3, 4, 5, 6}},
 	} {
-		log := &Trials{path: path, resume: true, remeasured: run.again, gpu: "V100"}
+		log := &Trials{path: path, resume: true, remeasured: run.remeasured, gpu: "V100"}
 		for _, one := range run.trials {
 			if err := log.Append(one); err != nil {
 				t.Fatal(err)
@@ -96,7 +100,7 @@ func TestRepeatedTrialsReplaceOldOnes(t *testing.T) {
 			got = append(got, k.OfferedRPS)
 		}
 		if err != nil || !slices.Equal(got, run.want) {
-			t.Errorf("%v, %v, want %v", got, err, run.want)
+			t.Errorf("rates of the stored trials: got %v, %v; want %v", got, err, run.want)
 		}
 	}
 }

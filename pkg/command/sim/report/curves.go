@@ -164,7 +164,7 @@ func grid(drawing *svg.Drawing, a axis, of string) {
 	}
 	for _, v := range a.ticks() {
 		drawing.Add("line", "class", "grid", "x1", a.x(v), "x2", a.x(v), "y1", marginTop, "y2", height-marginBottom)
-		drawing.AddText("text", human(v), "x", a.x(v), "y", height-marginBottom+18, "text-anchor", "middle")
+		drawing.AddText("text", formatMS(v), "x", a.x(v), "y", height-marginBottom+18, "text-anchor", "middle")
 		drawing.WriteByte('\n')
 	}
 	drawing.AddText("text", "latency (logarithmic scale)", "x", (marginLeft+width-marginRight)/2, "y", height-6, "text-anchor", "middle")

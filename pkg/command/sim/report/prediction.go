@@ -57,9 +57,9 @@ func PredictionHTML(w io.Writer, p Prediction) error {
 	for i, f := range p.Functions {
 		objective := "none"
 		if f.SLOMS > 0 {
-			objective = human(f.SLOMS)
+			objective = formatMS(f.SLOMS)
 		}
-		row := predictionView{styleOf(i), f, []string{number.Trimmed(f.RPS, 3), objective, human(f.P50MS), human(f.P95MS), human(f.P99MS), number.Percent(f.Within, 2)}}
+		row := predictionView{styleOf(i), f, []string{number.Trimmed(f.RPS, 3), objective, formatMS(f.P50MS), formatMS(f.P95MS), formatMS(f.P99MS), number.Percent(f.Within, 2)}}
 		if f.Curve == nil {
 			row.Cells = []string{number.Trimmed(f.RPS, 3), objective, "", "", "", "not served"}
 		}
@@ -88,8 +88,8 @@ func predictionCurves(functions []FunctionPrediction) string {
 		s.drawCurve(drawing, a, f.Curve)
 		if f.SLOMS > 0 {
 			x := a.x(f.SLOMS)
-			drawing.AddTitled("line", f.Function+": objective "+human(f.SLOMS), "x1", x, "x2", x, "y1", y(1), "y2", y(0), "stroke", s.Colour, "stroke-width", 1, "stroke-dasharray", "2 4")
-			drawing.AddTitled("circle", f.Function+": objective, 95% of the requests within "+human(f.SLOMS), "cx", x, "cy", y(0.95), "r", 4, "fill", "var(--paper)", "stroke", s.Colour, "stroke-width", 2)
+			drawing.AddTitled("line", f.Function+": objective "+formatMS(f.SLOMS), "x1", x, "x2", x, "y1", y(1), "y2", y(0), "stroke", s.Colour, "stroke-width", 1, "stroke-dasharray", "2 4")
+			drawing.AddTitled("circle", f.Function+": objective, 95% of the requests within "+formatMS(f.SLOMS), "cx", x, "cy", y(0.95), "r", 4, "fill", "var(--paper)", "stroke", s.Colour, "stroke-width", 2)
 		}
 		s.closeGroup(drawing)
 	}

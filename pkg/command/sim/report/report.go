@@ -116,12 +116,12 @@ func HTML(w io.Writer, c Comparison) error {
 
 func cells(r *sim.Result) []string {
 	l := r.LatencyMS
-	return []string{human(l.Mean), human(l.P50), human(l.P95), human(l.P99), human(l.Max), fmt.Sprint(r.ColdStarts), fmt.Sprint(r.HostWarmStarts),
-		number.Percent(r.MissRatio, 1), number.Percent(r.GPUUtilization, 1), fmt.Sprint(r.Rejected), human(r.Fairness.MaxGapMS)}
+	return []string{formatMS(l.Mean), formatMS(l.P50), formatMS(l.P95), formatMS(l.P99), formatMS(l.Max), fmt.Sprint(r.ColdStarts), fmt.Sprint(r.HostWarmStarts),
+		number.Percent(r.MissRatio, 1), number.Percent(r.GPUUtilization, 1), fmt.Sprint(r.Rejected), formatMS(r.Fairness.MaxGapMS)}
 }
 
 // human formats milliseconds for people.
-func human(ms float64) string {
+func formatMS(ms float64) string {
 	switch {
 	case ms >= 1e5:
 		return fmt.Sprintf("%.0f s", ms/1e3)
@@ -173,7 +173,7 @@ func functions(results []*sim.Result, a axis) (views []functionView, omitted int
 		v := functionView{Name: f.Function, Invocations: f.Invocations}
 		for i, r := range results {
 			mean := means[i][f.Function]
-			v.Bars = append(v.Bars, bar{style: styleOf(i), Policy: r.Policy, Text: human(mean), Width: 100 * a.fraction(mean)})
+			v.Bars = append(v.Bars, bar{style: styleOf(i), Policy: r.Policy, Text: formatMS(mean), Width: 100 * a.fraction(mean)})
 		}
 		views = append(views, v)
 	}

@@ -14,16 +14,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/sim"
 )
 
-// results returns results of n policies with m functions. Policy k is k+1 times as slow as the
-// first.
-func results(n, m int) []*sim.Result {
+// results returns results of a number of policies with a number of functions. Policy i is i+1 times
+// as slow as the first, policy 0.
+func results(policies, functions int) []*sim.Result {
 	var out []*sim.Result
-	for i := range n {
+	for i := range policies {
 		r := &sim.Result{Policy: fmt.Sprint("policy-", i)}
 		for _, q := range Quantiles() {
 			r.Curve = append(r.Curve, q*100*float64(i+1))
 		}
-		for k := range m {
+		for k := range functions {
 			r.Functions = append(r.Functions, sim.FunctionResult{Function: fmt.Sprintf("f%d<&\"", k), Invocations: int64(k), MeanMS: float64(i * k)})
 		}
 		out = append(out, r)
@@ -54,7 +54,7 @@ func TestPage(t *testing.T) {
 			}
 		}
 		if n := strings.Count(text, "<polyline"); n != c.policies {
-			t.Errorf("%v: %d curves, want %v", c, n, c.policies)
+			t.Errorf("%+v: got %d curves, want %d", c, n, c.policies)
 		}
 		if omitted := strings.Contains(text, "6 more are omitted"); omitted != (c.functions == 30) {
 			t.Errorf("%v: note about omitted functions: got %v, want %v", c, omitted, c.functions == 30)
@@ -87,7 +87,7 @@ func TestAxisWithoutInvocations(t *testing.T) {
 
 func TestHuman(t *testing.T) {
 	for ms, want := range map[float64]string{0: "0 ms", 1: "1 ms", 99.94: "99.9 ms", 250.4: "250 ms", 1000: "1 s", 12340: "12.3 s", 123456: "123 s"} {
-		if got := human(ms); got != want {
+		if got := formatMS(ms); got != want {
 			t.Errorf("%g ms: %s, want %s", ms, got, want)
 		}
 	}

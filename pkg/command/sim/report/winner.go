@@ -57,15 +57,15 @@ func winner(prefix, metric string, results []*sim.Result, of func(*sim.Result) f
 	text := ""
 	switch {
 	case n == len(sorted):
-		text = fmt.Sprintf("all have the same %s, %s", metric, human(best))
+		text = fmt.Sprintf("all have the same %s, %s", metric, formatMS(best))
 	case n == 1:
-		text = fmt.Sprintf("%s has the lowest %s, %s", names[0], metric, human(best))
+		text = fmt.Sprintf("%s has the lowest %s, %s", names[0], metric, formatMS(best))
 	default:
-		text = fmt.Sprintf("%s and %s have the lowest %s, %s", strings.Join(names[:n-1], ", "), names[n-1], metric, human(best))
+		text = fmt.Sprintf("%s and %s have the lowest %s, %s", strings.Join(names[:n-1], ", "), names[n-1], metric, formatMS(best))
 	}
 	if n < len(sorted) {
 		next := of(sorted[n])
-		text += fmt.Sprintf(": %s less than %s, the next policy (%s)", number.Percent(1-best/next, 1), sorted[n].Policy, human(next))
+		text += fmt.Sprintf(": %s less than %s, the next policy (%s)", number.Percent(1-best/next, 1), sorted[n].Policy, formatMS(next))
 	}
 	text = prefix + text + "."
 	if strings.HasPrefix(text, "all ") {
