@@ -37,7 +37,7 @@ func TestBudget(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
-	p.order(0, 0, 8, 100)
+	p.order(kernels{blocks: 8, count: 100})
 	m := f.member(0)
 	m.alwaysGrant()
 	launches := func() int { return p.launches(0, 0) }
@@ -77,8 +77,8 @@ func TestBudget(t *testing.T) {
 		t.Errorf("launched blocks: got %d, want 800", m.blocks())
 	}
 	// A refused launch uses no budget, nor does a copy.
-	p.order(0, 0, -1, 3)
-	p.order(0, 0, 0, 3)
+	p.order(kernels{blocks: -1, count: 3})
+	p.order(kernels{count: 3})
 	f.eventually("the process has launched 106 times", func() bool { return launches() == 106 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
@@ -95,7 +95,7 @@ func TestBudgetThreads(t *testing.T) {
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
 	for thread := range 8 {
-		p.order(thread, 0, 10, 101) // more than the budgets allow, even if one thread gets them all
+		p.order(kernels{thread: thread, blocks: 10, count: 101}) // more than the budgets allow, even if one thread gets them all
 	}
 	m := f.member(0)
 	m.alwaysGrant()
@@ -117,7 +117,7 @@ func TestBudgetDaemonDies(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
-	p.order(0, 0, 1, 100)
+	p.order(kernels{blocks: 1, count: 100})
 	m := f.member(0)
 	m.alwaysGrant()
 	m.budget(10)
@@ -146,7 +146,7 @@ func TestBudgetEverywhere(t *testing.T) {
 	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(2), "check/drive", "10")
-	p.order(0, -1, 8, 1)
+	p.order(kernels{device: -1, blocks: 8, count: 1})
 	zero := f.member(0)
 	zero.budget(100)
 	zero.awaitRequest()

@@ -10,9 +10,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// order makes a thread of a drive program launch kernels on a device.
-func (p *program) order(thread, device, blocks, count int) {
-	fmt.Fprintln(p.in, thread, device, blocks, count)
+// kernels describes launches of a thread of a drive program.
+type kernels struct {
+	thread int
+	device int
+	blocks int
+	count  int
+}
+
+// order makes a drive program launch kernels.
+func (p *program) order(k kernels) {
+	fmt.Fprintln(p.in, k.thread, k.device, k.blocks, k.count)
 }
 
 // launches returns how many launches of a thread on a device have returned.
@@ -37,12 +45,12 @@ func TestDevices(t *testing.T) {
 		return n
 	}
 	for range 5 {
-		p.order(0, 0, 4, 10)
-		p.order(0, 1, 4, 20)
+		p.order(kernels{blocks: 4, count: 10})
+		p.order(kernels{device: 1, blocks: 4, count: 20})
 	}
 	h.eventually("one thread has launched on both devices", func() bool { n := launches(); return n["sim"] == 50 && n["sim:1"] == 100 })
-	p.order(1, 0, 4, 50)
-	p.order(2, 1, 4, 100)
+	p.order(kernels{thread: 1, blocks: 4, count: 50})
+	p.order(kernels{thread: 2, device: 1, blocks: 4, count: 100})
 	h.eventually("two threads have launched on a device each", func() bool { n := launches(); return n["sim"] == 100 && n["sim:1"] == 200 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
@@ -56,24 +64,24 @@ func TestDevicesAreGatedSeparately(t *testing.T) {
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(3), "check/drive", "100")
-	p.order(0, 1, 1, 10)
+	p.order(kernels{device: 1, blocks: 1, count: 10})
 	one := f.member(1)
 	one.alwaysGrant()
 	f.eventually("the process has launched on device 1", func() bool { return p.launches(0, 1) == 10 })
 	if f.find(0) != nil || f.find(2) != nil {
 		t.Error("connections of the process: got one for a device without work, want only device 1")
 	}
-	p.order(0, 0, 1, 10) // waits
+	p.order(kernels{blocks: 1, count: 10}) // waits
 	zero := f.member(0)
 	zero.awaitRequest()
-	p.order(0, 1, 1, 5) // waits behind the first order
-	p.order(1, 1, 1, 100)
+	p.order(kernels{device: 1, blocks: 1, count: 5}) // waits behind the first order
+	p.order(kernels{thread: 1, device: 1, blocks: 1, count: 100})
 	f.eventually("another thread has launched on device 1", func() bool { return p.launches(1, 1) == 100 })
 	// The closed gate of device 1 is drained although a thread waits at the gate of
 	// device 0.
 	one.grantAlways.Store(false)
 	f.eventually("the process has returned its lease of device 1", func() bool { return atomic.LoadUint32(&one.slot().Gate) == 0 })
-	p.order(1, 1, 1, 2000)
+	p.order(kernels{thread: 1, device: 1, blocks: 1, count: 2000})
 	one.awaitRequest()
 	lease := one.open()
 	f.eventually("the other thread continues on device 1", func() bool {
@@ -90,7 +98,7 @@ func TestDevicesAreGatedSeparately(t *testing.T) {
 	}
 	zero.alwaysGrant()
 	f.eventually("the thread has launched on device 0, then on 1", func() bool { return p.launches(0, 0) == 10 && p.launches(0, 1) == 15 })
-	p.order(2, 2, 0, 1) // allocates and copies
+	p.order(kernels{thread: 2, device: 2, count: 1}) // allocates and copies
 	f.member(2).alwaysGrant()
 	f.eventually("the process has copied to device 2", func() bool { return p.launches(2, 2) == 1 })
 	if err := p.wait(); err != nil {
@@ -111,10 +119,10 @@ func TestDeviceRefused(t *testing.T) {
 	}
 	f.listen()
 	p := f.run(f.env(2), "check/drive", "100")
-	p.order(0, 1, 1, 1)
-	p.order(1, 1, 0, 1)
+	p.order(kernels{device: 1, blocks: 1, count: 1})
+	p.order(kernels{thread: 1, device: 1, count: 1})
 	f.eventually("the program prints that device 1 is refused", func() bool { return strings.Contains(p.errout.String(), "no such device") })
-	p.order(2, 0, 1, 20)
+	p.order(kernels{thread: 2, blocks: 1, count: 20})
 	f.member(0).alwaysGrant()
 	f.eventually("the process has launched on device 0", func() bool { return p.launches(2, 0) == 20 })
 	if p.launches(0, 1)+p.launches(1, 1) > 0 {

@@ -93,7 +93,7 @@ func TestBadPages(t *testing.T) {
 			}
 			f.listen()
 			p := f.run(f.env(1), "check/drive", "10")
-			p.order(0, 0, 1, 10)
+			p.order(kernels{blocks: 1, count: 10})
 			f.member(0).alwaysGrant()
 			f.eventually("the program has launched 10 kernels", func() bool { f.alive(p, tt.name); return p.launches(0, 0) == 10 })
 			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
@@ -124,7 +124,7 @@ func TestRestarts(t *testing.T) {
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")
 	for n := 1; n <= 20; n++ {
-		p.order(0, 0, 1, 10)
+		p.order(kernels{blocks: 1, count: 10})
 		m := f.member(0)
 		m.alwaysGrant()
 		f.eventually(fmt.Sprintf("the program has launched %d kernels", 10*n), func() bool { f.alive(p, "drive"); return p.launches(0, 0) == 10*n })
@@ -144,7 +144,7 @@ func TestLeaseEnds(t *testing.T) {
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")
-	p.order(0, 0, 1, 1) // with more launches, it might need a second lease on a busy host
+	p.order(kernels{blocks: 1, count: 1}) // with more launches, it might need a second lease on a busy host
 	m := f.member(0)
 	m.awaitRequest()
 	atomic.StoreUint32(&f.lease, 1<<32-2) // the highest number is a valid lease
@@ -158,7 +158,7 @@ func TestLeaseEnds(t *testing.T) {
 	m.send(wire.Welcome{}, nil)
 	m.send(wire.Refused{}, nil)
 	m.alwaysGrant()
-	p.order(0, 0, 1, 10)
+	p.order(kernels{blocks: 1, count: 10})
 	f.eventually("the program has launched 11 kernels", func() bool { return p.launches(0, 0) == 11 })
 	if err := p.wait(); err != nil {
 		t.Error(err)
@@ -193,7 +193,7 @@ func leaseNotRenewed(t *testing.T) bool {
 	f.length = time.Second
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "1000")
-	p.order(0, 0, 1, 6000)
+	p.order(kernels{blocks: 1, count: 6000})
 	m := f.member(0)
 	m.awaitRequest()
 	lease := m.open()
@@ -259,7 +259,7 @@ func TestOtherVersion(t *testing.T) {
 	f.page = func(*member) bool { hellos.Add(1); return true }
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")
-	p.order(0, 0, 1, 10)
+	p.order(kernels{blocks: 1, count: 10})
 	f.eventually("the program prints a message and reconnects ten times", func() bool { return hellos.Load() > 10 && p.errout.String() != "" })
 	if text := p.errout.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("version %d", wire.Version)) {
 		t.Errorf("messages of the program: want one line with version %d, got\n%s", wire.Version, text)

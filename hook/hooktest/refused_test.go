@@ -77,7 +77,7 @@ func TestRefusedWorkPauses(t *testing.T) {
 	var last time.Time // start of the previous lease
 	refused := func(n int, least time.Duration) {
 		t.Helper()
-		p.order(0, 0, -1, 1)
+		p.order(kernels{blocks: -1, count: 1})
 		m.awaitRequest()
 		if pause := time.Since(last); pause < least {
 			t.Errorf("launch %d: it asks %v after its last lease, want %v or more", n, pause, least)
@@ -95,7 +95,7 @@ func TestRefusedWorkPauses(t *testing.T) {
 	}
 	m.alwaysGrant()
 	before := len(m.returnedLeases())
-	p.order(0, 0, 1, 1)
+	p.order(kernels{blocks: 1, count: 1})
 	f.eventually("the kernel is launched and its lease returned", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 && len(m.returnedLeases()) > before })
 	m.grantAlways.Store(false)
 	refused(0, 0)

@@ -20,7 +20,7 @@ import (
 
 // spanning returns an instance on two GPUs with a different slice on each.
 func spanning() wire.Registration {
-	r := reg("a", 60, 0.2, 0.2)
+	r := reg("a", share{sm: 60, request: 0.2, limit: 0.2})
 	r.More = []wire.Allocation{{GPU: "sim:1", SMPct: 30, QuotaRequest: 0.4, QuotaLimit: 0.9, MemLimit: 2 << 30, Turns: []gpu.Turn{{From: 0.1, To: 0.5}}}}
 	return r
 }
@@ -33,7 +33,7 @@ func (s *server) dialDevice(id string, device uint32) (*tokentest.Client, error)
 func TestAllocations(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(spanning())
-	other := reg("b", 60, 1, 1)
+	other := reg("b", share{sm: 60, request: 1, limit: 1})
 	other.GPU = "sim:1"
 	b := s.join(other)
 	var a [2]*tokentest.Client
@@ -87,7 +87,7 @@ func TestNoSuchDevice(t *testing.T) {
 func TestOneGPUHasOneName(t *testing.T) {
 	s := serve(t, Config{})
 	for name, more := range map[string]string{"x": "sim:0", "y": "sim:00", "z": "sim"} {
-		r := reg(name, 1, 1, 1)
+		r := reg(name, share{sm: 1, request: 1, limit: 1})
 		r.More = []wire.Allocation{{GPU: more, SMPct: 1, QuotaRequest: 1, QuotaLimit: 1}}
 		text, err := json.Marshal(r)
 		if err != nil {
@@ -97,7 +97,7 @@ func TestOneGPUHasOneName(t *testing.T) {
 			t.Errorf("register on the GPUs sim and %s: got %d %s, want 400 and given twice", more, code, body)
 		}
 	}
-	a, b := reg("a", 1, 1, 1), reg("b", 1, 1, 1)
+	a, b := reg("a", share{sm: 1, request: 1, limit: 1}), reg("b", share{sm: 1, request: 1, limit: 1})
 	b.GPU = "sim:0"
 	s.register(a)
 	s.register(b)
@@ -124,7 +124,7 @@ func TestAllocationsAreRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	moved, err := json.Marshal(reg("a", 60, 0.2, 0.2))
+	moved, err := json.Marshal(reg("a", share{sm: 60, request: 0.2, limit: 0.2}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestAllocationsAreRestored(t *testing.T) {
 // each has its own slot of one page.
 func TestProcessesShareQuotaAndPage(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 20, 0.4, 0.4))
+	a := s.join(reg("a", share{sm: 20, request: 0.4, limit: 0.4}))
 	b, err := s.dial("a", 3<<20)
 	if err != nil {
 		t.Fatal(err)

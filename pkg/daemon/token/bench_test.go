@@ -23,7 +23,7 @@ func BenchmarkGrantRoundTrip(b *testing.B) {
 	defer runtime.UnlockOSThread()
 	dir := runDir(b)
 	s, _ := serveApart(b, filepath.Join(dir, "token.sock"))
-	s.register(reg("a", 100, 1, 1))
+	s.register(reg("a", share{sm: 100, request: 1, limit: 1}))
 	client := connectTo(b, s.clientSocket())
 	client.greet(b, "a")
 	role(b, roleEcho, filepath.Join(dir, "echo"), "serves")
@@ -73,7 +73,7 @@ func BenchmarkGrants(b *testing.B) {
 			clients := make([]*caller, n)
 			for i := range clients {
 				id := fmt.Sprintf("i%d", i)
-				s.register(reg(id, 100/float64(n), 1, 1))
+				s.register(reg(id, share{sm: 100 / float64(n), request: 1, limit: 1}))
 				clients[i] = connectTo(b, s.clientSocket())
 				clients[i].greet(b, id)
 			}
@@ -101,7 +101,7 @@ func BenchmarkIdle(b *testing.B) {
 	s, daemon := serveApart(b, filepath.Join(runDir(b), "token.sock"))
 	for i := range 256 {
 		id := fmt.Sprintf("i%d", i)
-		s.register(reg(id, 1, 0.01, 1))
+		s.register(reg(id, share{sm: 1, request: 0.01, limit: 1}))
 		connectTo(b, s.clientSocket()).greet(b, id)
 	}
 	const length = 3 * time.Second
@@ -133,7 +133,7 @@ func cpuTime(b *testing.B, pid int) time.Duration {
 // BenchmarkCensus measures a census in which no process of the host is new.
 func BenchmarkCensus(b *testing.B) {
 	s := serve(b, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for b.Loop() {
 		s.d.unmanaged.takeCensus()
 	}

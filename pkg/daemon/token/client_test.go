@@ -22,7 +22,7 @@ import (
 
 func TestRefused(t *testing.T) {
 	s, hasty := serve(t, Config{}), serve(t, Config{HelloTimeout: 50 * time.Millisecond})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for name, hello := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
 		_, err := tokentest.Dial(s.clientSocket(), hello[0], hello[1], 0)
 		if !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "do not match") {
@@ -70,7 +70,7 @@ func TestRefused(t *testing.T) {
 
 func TestProtocolErrorEndsLease(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+	a, b := s.join(reg("a", share{sm: 60, request: 1, limit: 1})), s.join(reg("b", share{sm: 60, request: 1, limit: 1}))
 	s.lease(a)
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestSlotsAreLimited(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := serve(t, Config{})
-			s.register(reg("a", 1, 1, 1))
+			s.register(reg("a", share{sm: 1, request: 1, limit: 1}))
 			var all []*tokentest.Client
 			dial := func(kind rune) error {
 				dial := tokentest.Dial
@@ -159,7 +159,7 @@ func TestFloodEndsTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, Config{})
-			bad, good := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+			bad, good := s.join(reg("a", share{sm: 60, request: 1, limit: 1})), s.join(reg("b", share{sm: 60, request: 1, limit: 1}))
 			lease := s.lease(good)
 			for range 10 * maxViolations {
 				if bad.Send(m) != nil {
@@ -171,7 +171,7 @@ func TestFloodEndsTheConnection(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatalf("the connection of the flooding client did not end within %v", patience)
 			}
-			if err := good.Return(lease, time.Millisecond, true); err != nil {
+			if err := good.Return(lease, time.Millisecond, tokentest.WantsMore); err != nil {
 				t.Fatal(err)
 			}
 			s.await(good)
@@ -183,7 +183,7 @@ func TestFloodEndsTheConnection(t *testing.T) {
 // messages in each of its leases.
 func TestNeedlessMessagesAreForgiven(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for range 20 {
 		lease := s.lease(a)
 		for range maxViolations {
@@ -191,7 +191,7 @@ func TestNeedlessMessagesAreForgiven(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := a.Return(lease, time.Millisecond, false); err != nil {
+		if err := a.Return(lease, time.Millisecond, tokentest.WantsNoMore); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestNeedlessMessagesAreForgiven(t *testing.T) {
 // for a while, and then continues.
 func TestFastClientIsReadAgain(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for range 3 {
 		began := time.Now()
 		_ = s.d.locked(func() {
@@ -209,7 +209,7 @@ func TestFastClientIsReadAgain(t *testing.T) {
 				m.alloc.period, m.alloc.messages = began, paceMessages
 			}
 		})
-		if err := a.Return(s.lease(a), time.Millisecond, false); err != nil {
+		if err := a.Return(s.lease(a), time.Millisecond, tokentest.WantsNoMore); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "client a is idle", func() bool { return s.status().GPUs[0].Clients[0].State == "idle" })
@@ -223,7 +223,7 @@ func TestFastClientIsReadAgain(t *testing.T) {
 // silent connections than the limit exist.
 func TestSilentConnectionsDoNotBlockOthers(t *testing.T) {
 	s := serve(t, Config{HelloTimeout: time.Minute})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for range maxUnknown + 50 {
 		s.raw()
 	}
@@ -244,8 +244,8 @@ func TestSilentConnectionsDoNotBlockOthers(t *testing.T) {
 // disturb a working instance and leave nothing behind.
 func TestStorms(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 0.5, 0.5))
-	s.register(reg("b", 30, 0.5, 0.5))
+	a := s.join(reg("a", share{sm: 60, request: 0.5, limit: 0.5}))
+	s.register(reg("b", share{sm: 30, request: 0.5, limit: 0.5}))
 	eventually(t, "the goroutines of the daemon have started", func() bool {
 		text := make([]byte, 1<<20)
 		text = text[:runtime.Stack(text, true)]
@@ -315,7 +315,7 @@ func TestWrongReportsAreCorrected(t *testing.T) {
 // reportWrongTime holds a lease for a moment and reports a wrong time.
 func reportWrongTime(t *testing.T, wrongTime func(*tokentest.Client) time.Duration) error {
 	s := serve(t, Config{Settings: Settings{Window: 500 * time.Millisecond}})
-	a, b := s.join(reg("a", 60, 0.5, 0.5)), s.join(reg("b", 60, 0.5, 0.5))
+	a, b := s.join(reg("a", share{sm: 60, request: 0.5, limit: 0.5})), s.join(reg("b", share{sm: 60, request: 0.5, limit: 0.5}))
 	lease := s.lease(a)
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func reportWrongTime(t *testing.T, wrongTime func(*tokentest.Client) time.Durati
 	for time.Since(start) < 50*time.Millisecond {
 		runtime.Gosched()
 	}
-	if err := a.Return(lease, wrongTime(a), false); err != nil {
+	if err := a.Return(lease, wrongTime(a), tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	s.await(b)
@@ -367,7 +367,7 @@ func TestPace(t *testing.T) {
 // its connection when its buffer is full.
 func TestSlowReaderIsCutOff(t *testing.T) {
 	s := serve(t, Config{Settings: Settings{Window: 20 * time.Millisecond}})
-	s.register(reg("a", 60, 0.5, 0.5))
+	s.register(reg("a", share{sm: 60, request: 0.5, limit: 0.5}))
 	c := connectTo(t, s.clientSocket())
 	c.greet(t, "a")
 	const pause = 100 * time.Microsecond // between two checks of the gate

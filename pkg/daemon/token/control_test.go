@@ -24,7 +24,7 @@ import (
 
 func TestControlRefuses(t *testing.T) {
 	s := serve(t, Config{})
-	s.join(reg("a", 60, 1, 1))
+	s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for name, tt := range map[string]struct {
 		body string
 		code int
@@ -48,8 +48,8 @@ func TestControlRefuses(t *testing.T) {
 
 func TestReRegisterChangesTheSlice(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 1, 1))
-	r := reg("a", 30, 0.5, 0.5)
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
+	r := reg("a", share{sm: 30, request: 0.5, limit: 0.5})
 	r.MemLimit = 2 << 30
 	s.register(r)
 	if got := s.status().GPUs[0].Clients[0]; got.SMPct != 30 || got.QuotaLimit != 0.5 || a.MemLimit() != 2<<30 {
@@ -62,7 +62,7 @@ func TestReRegisterChangesTheSlice(t *testing.T) {
 // and a connected process keeps its page.
 func TestReRegisterWhileProcessesJoin(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	var dialing sync.WaitGroup
 	ctx, stop := context.WithCancel(context.Background())
 	for range 4 {
@@ -81,7 +81,7 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 	}
 	accepted, conflicts := 0, 0
 	for n := 0; (accepted < 20 || conflicts < 20) && !t.Failed() && n < 20000; n++ {
-		r := reg("a", 60, 1, 1)
+		r := reg("a", share{sm: 60, request: 1, limit: 1})
 		r.GPU = fmt.Sprint("sim:", n%2)
 		text, err := json.Marshal(r)
 		if err != nil {
@@ -117,8 +117,8 @@ func TestReRegisterWhileProcessesJoin(t *testing.T) {
 
 func TestWeb(t *testing.T) {
 	s := serve(t, Config{Listen: "127.0.0.1:0"})
-	a := s.join(reg("a", 60, 1, 1))
-	if err := a.Return(s.lease(a), time.Millisecond, false); err != nil {
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
+	if err := a.Return(s.lease(a), time.Millisecond, tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -178,7 +178,7 @@ func (s *server) metric(series string) (float64, bool) {
 // finished leases or sessions: an undisturbed process may never return its lease.
 func TestCountersOfConnectedProcesses(t *testing.T) {
 	s := serve(t, Config{Settings: Settings{Window: 10 * time.Millisecond}})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	const of = `{gpu="sim",instance="a"}`
 	if v, ok := s.metric("gfaas_token_launches_total" + of); !ok || v != 0 {
 		t.Errorf("launches of a new process: got %v, found %v; want 0, true", v, ok)
@@ -210,7 +210,7 @@ func TestCountersOfConnectedProcesses(t *testing.T) {
 func TestWebReaderThatDoesNotRead(t *testing.T) {
 	s := serve(t, Config{Listen: "127.0.0.1:0", WebTimeout: 50 * time.Millisecond})
 	for n := range 100 { // long answers fill the buffers quickly
-		s.register(reg(fmt.Sprint("i", n), 1, 1, 1))
+		s.register(reg(fmt.Sprint("i", n), share{sm: 1, request: 1, limit: 1}))
 	}
 	conn, err := net.Dial("tcp", s.d.WebAddr().String())
 	if err != nil {
@@ -229,7 +229,7 @@ func TestWebReaderThatDoesNotRead(t *testing.T) {
 
 func TestReload(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 40, 1, 1))
+	a, b := s.join(reg("a", share{sm: 60, request: 1, limit: 1})), s.join(reg("b", share{sm: 40, request: 1, limit: 1}))
 	lease := s.lease(a)
 	s.lease(b)
 	if err := s.d.locked(func() { s.d.registry.gpus.configure(Settings{Window: 20 * time.Millisecond, SMLimit: 70}) }); err != nil {
@@ -238,7 +238,7 @@ func TestReload(t *testing.T) {
 	if got := s.status().WindowMS; got != 20 {
 		t.Errorf("window %v ms, want 20", got)
 	}
-	if err := a.Return(lease, time.Millisecond, true); err != nil {
+	if err := a.Return(lease, time.Millisecond, tokentest.WantsMore); err != nil {
 		t.Fatal(err)
 	}
 	<-b.Revoked // 60 and 40 percent no longer fit together
@@ -248,7 +248,7 @@ func TestReload(t *testing.T) {
 // daemon restores the changed slice.
 func TestChange(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 0.5, 0.5))
+	a := s.join(reg("a", share{sm: 60, request: 0.5, limit: 0.5}))
 	lease := s.lease(a)
 	for body, want := range map[string]int{
 		`{"quota_request":0.2,"quota_limit":0.9,"mem_limit":"2GiB"}`: http.StatusNoContent,
@@ -271,7 +271,7 @@ func TestChange(t *testing.T) {
 	if c.QuotaRequest != 0.2 || c.QuotaLimit != 0.9 || c.MemLimitMiB != 2048 || c.SMPct != 60 || c.PID == 0 {
 		t.Errorf("status after the change: got %+v, want quotas of 0.2 and 0.9, 2048 MiB, 60%% of the SMs and a PID", c)
 	}
-	if err := a.Return(lease, time.Millisecond, true); err != nil {
+	if err := a.Return(lease, time.Millisecond, tokentest.WantsMore); err != nil {
 		t.Fatal(err)
 	}
 	s.lease(a)
@@ -292,7 +292,7 @@ func TestChange(t *testing.T) {
 
 func TestUnregisterGatesProcesses(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	s.lease(a)
 	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
 		t.Fatalf("unregister instance a: got %d, want 204", code)

@@ -129,10 +129,17 @@ func (s *server) do(method, path, body string) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-func reg(id string, sm, request, limit float64) wire.Registration {
+// share is an instance's share of a GPU: its SM share in percent, and its quota.
+type share struct {
+	sm      float64
+	request float64
+	limit   float64
+}
+
+func reg(id string, s share) wire.Registration {
 	return wire.Registration{
 		Instance: id, Function: "f-" + id, Secret: "secret of " + id,
-		Allocation: wire.Allocation{GPU: "sim", SMPct: sm, QuotaRequest: request, QuotaLimit: limit, MemLimit: 1 << 30},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: s.sm, QuotaRequest: s.request, QuotaLimit: s.limit, MemLimit: 1 << 30},
 	}
 }
 
@@ -210,7 +217,7 @@ func eventually(t testing.TB, condition string, ok func() bool) {
 
 func TestGrantRevokeReturn(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 0.3, 0.3))
+	a := s.join(reg("a", share{sm: 60, request: 0.3, limit: 0.3}))
 	if a.Welcome.WindowNS != 1e8 || a.Welcome.NSlots != wire.PageSlotsMost || a.Welcome.MemLimit != 1<<30 || a.MemLimit() != 1<<30 {
 		t.Errorf("got welcome %+v and a memory limit of %d in the page, want a window of 100 ms, %d slots and %d bytes in both", a.Welcome, a.MemLimit(), wire.PageSlotsMost, 1<<30)
 	}
@@ -222,7 +229,7 @@ func TestGrantRevokeReturn(t *testing.T) {
 		lease = s.lease(a)
 		st := s.status()
 		if a.Gate() != lease {
-			if err := a.Return(<-a.Revoked, 0, false); err != nil {
+			if err := a.Return(<-a.Revoked, 0, tokentest.WantsNoMore); err != nil {
 				t.Fatal(err)
 			}
 			return false
@@ -243,7 +250,7 @@ func TestGrantRevokeReturn(t *testing.T) {
 	if st := s.status(); st.GPUs[0].SMRunningPct != 60 || st.GPUs[0].Clients[0].State != "draining" {
 		t.Errorf("status while client a drains: got %+v, want 60%% of the SMs leased and the state draining", st)
 	}
-	if err := a.Return(lease, 30*time.Millisecond, true); err != nil {
+	if err := a.Return(lease, 30*time.Millisecond, tokentest.WantsMore); err != nil {
 		t.Fatal(err)
 	}
 	if again := s.await(a); again == lease {
@@ -253,7 +260,7 @@ func TestGrantRevokeReturn(t *testing.T) {
 
 func TestClientsThatDoNotFitTakeTurns(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+	a, b := s.join(reg("a", share{sm: 60, request: 1, limit: 1})), s.join(reg("b", share{sm: 60, request: 1, limit: 1}))
 	first := s.lease(a)
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
@@ -265,7 +272,7 @@ func TestClientsThatDoNotFitTakeTurns(t *testing.T) {
 	if why := s.row("b").Why; !strings.HasPrefix(why, "waiting-for-sms; sm_pct=60; ") {
 		t.Errorf("why client b waits: got %q, want waiting-for-sms; sm_pct=60; …", why)
 	}
-	if err := a.Return(first, time.Millisecond, false); err != nil {
+	if err := a.Return(first, time.Millisecond, tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	s.await(b)
@@ -275,7 +282,7 @@ func TestClientsThatDoNotFitTakeTurns(t *testing.T) {
 // holder returns its own, once the holder has announced that its work in flight ends soon.
 func TestAnnouncedEndOverlapsHandover(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 1)) // b's lease must not end before the test sees it
+	a, b := s.join(reg("a", share{sm: 100, request: 0.5, limit: 0.5})), s.join(reg("b", share{sm: 100, request: 0.5, limit: 1})) // b's lease must not end before the test sees it
 	if flags := a.Header().Flags; flags != wire.PageEndings|wire.PageFaults|wire.PagePIDs {
 		t.Errorf("flags of the page: got %d, want %d", flags, wire.PageEndings|wire.PageFaults|wire.PagePIDs)
 	}
@@ -299,7 +306,7 @@ func TestAnnouncedEndOverlapsHandover(t *testing.T) {
 		}
 		return row.State == "draining"
 	})
-	if err := a.Return(lease, time.Millisecond, true); err != nil {
+	if err := a.Return(lease, time.Millisecond, tokentest.WantsMore); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "client a waits for a lease again", func() bool { return s.row("a").State == "waiting" })
@@ -307,7 +314,7 @@ func TestAnnouncedEndOverlapsHandover(t *testing.T) {
 
 func TestClientsThatFitRunTogether(t *testing.T) {
 	s := serve(t, Config{})
-	for _, c := range []*tokentest.Client{s.join(reg("a", 24, 1, 1)), s.join(reg("b", 24, 1, 1)), s.join(reg("c", 50, 1, 1))} {
+	for _, c := range []*tokentest.Client{s.join(reg("a", share{sm: 24, request: 1, limit: 1})), s.join(reg("b", share{sm: 24, request: 1, limit: 1})), s.join(reg("c", share{sm: 50, request: 1, limit: 1}))} {
 		s.lease(c)
 	}
 	if got := s.status().GPUs[0].SMRunningPct; got != 98 {
@@ -331,7 +338,7 @@ func TestShares(t *testing.T) {
 		}
 		results := make(chan result, len(want))
 		for id, quota := range want {
-			c := s.join(reg(id, 100, quota, quota))
+			c := s.join(reg(id, share{sm: 100, request: quota, limit: quota}))
 			go func() {
 				used, err := c.Saturate(ctx, time.Millisecond)
 				results <- result{id, used, err}
@@ -361,7 +368,7 @@ func TestShares(t *testing.T) {
 
 func TestLoneClientKeepsItsLease(t *testing.T) {
 	s := serve(t, Config{Settings: Settings{Window: 5 * time.Millisecond}})
-	a := s.join(reg("a", 100, 1, 1))
+	a := s.join(reg("a", share{sm: 100, request: 1, limit: 1}))
 	lease := s.lease(a)
 	start := time.Now()
 	eventually(t, "20 windows have passed", func() bool {

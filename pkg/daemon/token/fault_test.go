@@ -56,7 +56,7 @@ func fault(t *testing.T, code uint32, call string) wire.Fault {
 func TestFaultIsRecorded(t *testing.T) {
 	var log lines
 	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
-	a, b := s.join(reg("a", 60, 0.5, 1)), s.join(reg("b", 60, 0.5, 1))
+	a, b := s.join(reg("a", share{sm: 60, request: 0.5, limit: 1})), s.join(reg("b", share{sm: 60, request: 0.5, limit: 1}))
 	if got := s.faults(); got == nil || len(got) != 0 {
 		t.Errorf("faults before the first one: got %+v, want an empty list", got)
 	}
@@ -88,7 +88,11 @@ func TestFaultIsRecorded(t *testing.T) {
 	if f := s.faults(); len(f) != 1 || !f[0].Ended || s.row("a").Fault != text {
 		t.Errorf("after the end of the process: got %+v, status %q; want 1 fault that has ended, and the same status", f, s.row("a").Fault)
 	}
-	s.register(func() wire.Registration { r := reg("a", 60, 0.5, 1); r.Secret = "another"; return r }())
+	s.register(func() wire.Registration {
+		r := reg("a", share{sm: 60, request: 0.5, limit: 1})
+		r.Secret = "another"
+		return r
+	}())
 	if f := s.faults(); len(f) != 0 {
 		t.Errorf("faults of another instance with the same name: got %+v, want none", f)
 	}
@@ -102,7 +106,7 @@ func TestFirstFault(t *testing.T) {
 		return wire.Registered{MPSPipeDir: servers[r.Instance]}
 	}})
 	for n, id := range []string{"b", "a", "c", "d", "e"} {
-		c := s.join(reg(id, 20, 0.2, 1))
+		c := s.join(reg(id, share{sm: 20, request: 0.2, limit: 1}))
 		if err := c.Send(fault(t, 719, "cuStreamSynchronize")); err != nil {
 			t.Fatal(err)
 		}

@@ -25,11 +25,11 @@ func TestForeignMemory(t *testing.T) {
 	}
 	for _, counts := range []bool{false, true} {
 		s := serve(t, Config{Memory: memory, CountContext: counts})
-		s.register(reg("b", 1, 1, 1))
-		otherGPU := reg("c", 1, 1, 1)
+		s.register(reg("b", share{sm: 1, request: 1, limit: 1}))
+		otherGPU := reg("c", share{sm: 1, request: 1, limit: 1})
 		otherGPU.GPU = "sim:1"
 		s.register(otherGPU)
-		a := s.join(reg("a", 60, 1, 1))
+		a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 		atomic.StoreUint64(&a.Slot().MemUsed, 100<<20)
 		s.d.occupancy.measure()
 		if got := s.row("a").ContextMiB; got != 200 {
@@ -68,6 +68,6 @@ func TestForeignMemoryIsMeasured(t *testing.T) {
 		queries.Add(1)
 		return nil, nil
 	}})
-	s.join(reg("a", 60, 1, 1))
+	s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	eventually(t, "the daemon has queried the memory", func() bool { return queries.Load() > 0 })
 }

@@ -106,8 +106,8 @@ func TestOutsiderExecutes(t *testing.T) {
 // hello with another instance's secret.
 func TestInsiders(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 30, 1, 1))
-	s.register(reg("victim", 30, 1, 1))
+	s.register(reg("a", share{sm: 30, request: 1, limit: 1}))
+	s.register(reg("victim", share{sm: 30, request: 1, limit: 1}))
 	instance, common, own := "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SOCKET="+s.d.lineage.clientDir+"/a/token.sock"
 	const (
 		refused  = "[403 403 200] false"
@@ -130,7 +130,7 @@ func TestInsiders(t *testing.T) {
 		"outside":                     {nil, below, false, answered},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.register(reg("spare", 30, 1, 1))
+			s.register(reg("spare", share{sm: 30, request: 1, limit: 1}))
 			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", tt.shell, os.Args[0])
 			cmd.Env = append(append(os.Environ(), roleEnv+"="+roleInsider, pathEnv+"="+s.clientSocket(), controlEnv+"="+s.socket), tt.env...)
 			cmd.Stderr = os.Stderr
@@ -150,7 +150,7 @@ func TestInsiders(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.owner {
-				owned := reg("owned", 30, 1, 1)
+				owned := reg("owned", share{sm: 30, request: 1, limit: 1})
 				owned.OwnerPID = cmd.Process.Pid
 				s.register(owned)
 			}

@@ -8,7 +8,7 @@ import (
 )
 
 func FuzzParseRecord(f *testing.F) {
-	inst, err := newInstance(reg("a", 24, 0.3, 0.8))
+	inst, err := newInstance(reg("a", share{sm: 24, request: 0.3, limit: 0.8}))
 	if err != nil {
 		f.Fatal(err)
 	}

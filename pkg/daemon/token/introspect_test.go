@@ -47,7 +47,7 @@ func introspective(t *testing.T) *server {
 // alone and without a limit.
 func TestBudget(t *testing.T) {
 	s := introspective(t)
-	c := s.join(reg("a", 100, 0.2, 0.3))
+	c := s.join(reg("a", share{sm: 100, request: 0.2, limit: 0.3}))
 	if !c.Metered() {
 		t.Fatal("page under the policy introspective: got not metered, want metered")
 	}
@@ -77,7 +77,7 @@ func TestBudget(t *testing.T) {
 // TestBudgetsSideBySide checks that two processes hold leases at the same time.
 func TestBudgetsSideBySide(t *testing.T) {
 	s := introspective(t)
-	a, b := s.join(reg("a", 100, 0.3, 0.8)), s.join(reg("b", 100, 0.5, 0.8))
+	a, b := s.join(reg("a", share{sm: 100, request: 0.3, limit: 0.8})), s.join(reg("b", share{sm: 100, request: 0.5, limit: 0.8}))
 	work(t, a, 10)
 	work(t, b, 1000)
 	eventually(t, "clients a and b run", func() bool { return s.row("a").State == "running" && s.row("b").State == "running" })
@@ -89,7 +89,7 @@ func TestBudgetsSideBySide(t *testing.T) {
 // TestMultiTokenIsNotMetered checks that the status of multi-token lacks the fields of introspective.
 func TestMultiTokenIsNotMetered(t *testing.T) {
 	s := serve(t, Config{})
-	c := s.join(reg("a", 100, 1, 1))
+	c := s.join(reg("a", share{sm: 100, request: 1, limit: 1}))
 	s.lease(c)
 	_, text := s.do("GET", "/v1/status", "")
 	if c.Metered() || strings.Contains(text, "phase") || strings.Contains(text, "budget") {
@@ -100,9 +100,9 @@ func TestMultiTokenIsNotMetered(t *testing.T) {
 // TestIdleNeedsNoTimer checks that the daemon sets no timer while all clients are idle.
 func TestIdleNeedsNoTimer(t *testing.T) {
 	s := introspective(t)
-	c := s.join(reg("a", 100, 0.5, 0.5))
+	c := s.join(reg("a", share{sm: 100, request: 0.5, limit: 0.5}))
 	lease := s.lease(c)
-	if err := c.Return(lease, 0, false); err != nil {
+	if err := c.Return(lease, 0, tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "client a is idle", func() bool { return s.row("a").State == "idle" })

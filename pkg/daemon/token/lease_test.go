@@ -9,20 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // TestLeasesAreRenewed checks that leases are renewed while one is in force, and not afterwards.
 func TestLeasesAreRenewed(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 100, 1, 1))
+	a := s.join(reg("a", share{sm: 100, request: 1, limit: 1}))
 	lease := s.lease(a)
 	first := a.Renewals()
 	eventually(t, "the lease of a was renewed four times", func() bool { return a.Renewals() > first+3 })
 	if got := time.Duration(a.Header().LeaseNS); got < 2*renewEvery {
 		t.Errorf("renewal interval of a lease of %v: got %v, want at most half of it", got, renewEvery)
 	}
-	if err := a.Return(lease, time.Millisecond, false); err != nil {
+	if err := a.Return(lease, time.Millisecond, tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "no lease is renewed", func() bool {
@@ -36,7 +37,7 @@ func TestLeasesAreRenewed(t *testing.T) {
 // force, if the daemon was stopped for ten seconds.
 func TestPauseIsNotCharged(t *testing.T) {
 	s := serve(t, Config{})
-	a := s.join(reg("a", 100, 0.5, 0.5))
+	a := s.join(reg("a", share{sm: 100, request: 0.5, limit: 0.5}))
 	lease := s.lease(a)
 	_ = s.d.locked(func() { // simulates a pause of ten seconds
 		s.d.registry.gpus.epoch = s.d.registry.gpus.epoch.Add(-10 * time.Second)
@@ -45,7 +46,7 @@ func TestPauseIsNotCharged(t *testing.T) {
 	if got := s.row("a"); got.DebtMS > 1000 {
 		t.Errorf("debt of a: got %v ms, want at most 1000", got.DebtMS)
 	}
-	if err := a.Return(lease, leaseLength, true); err != nil {
+	if err := a.Return(lease, leaseLength, tokentest.WantsMore); err != nil {
 		t.Fatal(err)
 	}
 	s.await(a)
@@ -90,7 +91,7 @@ func TestOtherVersions(t *testing.T) {
 func TestUnleased(t *testing.T) {
 	s := serve(t, Config{})
 	joined := time.Now()
-	a := s.join(reg("a", 100, 1, 1))
+	a := s.join(reg("a", share{sm: 100, request: 1, limit: 1}))
 	charged := func() (sum time.Duration) {
 		_ = s.d.locked(func() {
 			for _, g := range s.d.registry.gpus.gpus {
@@ -106,7 +107,7 @@ func TestUnleased(t *testing.T) {
 		t.Errorf("time charged with the request: got %v, want %v", got, used)
 	}
 	atomic.StoreUint64(&a.Slot().UnleasedNS, uint64(time.Hour))
-	if err := a.Return(lease, 0, false); err != nil {
+	if err := a.Return(lease, 0, tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the time of the returned lease is charged", func() bool { return charged() > used })

@@ -30,13 +30,13 @@ import (
 // TestKilledHolderFreesItsLease kills a process that holds a lease while another client waits.
 func TestKilledHolderFreesItsLease(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	cmd := role(t, roleHolder, s.clientSocket(), "holds")
 	got := s.status().GPUs[0].Clients[0]
 	if got.PID != cmd.Process.Pid || got.State != "running" || got.MemUsedMiB == 0 {
 		t.Errorf("status of process %d: got %+v, want its PID, the state running and used memory", cmd.Process.Pid, got)
 	}
-	b := s.join(reg("b", 60, 1, 1))
+	b := s.join(reg("b", share{sm: 60, request: 1, limit: 1}))
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestRestart(t *testing.T) {
 	dir := runDir(t)
 	socket := filepath.Join(dir, "token.sock")
 	first := serve(t, Config{Socket: socket, Private: true})
-	a := first.join(reg("a", 60, 0.4, 0.8))
+	a := first.join(reg("a", share{sm: 60, request: 0.4, limit: 0.8}))
 	lease := first.lease(a)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestRestart(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	first := serve(t, Config{Socket: socket})
-	first.register(reg("a", 60, 1, 1))
+	first.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestFullDisk(t *testing.T) {
 	if got := s.row("a").State; got != "absent" {
 		t.Errorf("state of the restored instance a: got %s, want absent", got)
 	}
-	text, err := json.Marshal(reg("b", 60, 1, 1))
+	text, err := json.Marshal(reg("b", share{sm: 60, request: 1, limit: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestOnlyOneDaemon(t *testing.T) {
 func TestExitWhenIdle(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	first := serve(t, Config{Socket: socket})
-	first.register(reg("a", 60, 1, 1))
+	first.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestOwnerDies(t *testing.T) {
 	if err := s.d.locked(func() { s.d.registry.opened = s.d.registry.opened.Add(-reconnectTime) }); err != nil {
 		t.Fatal(err)
 	}
-	r := reg("a", 60, 1, 1)
+	r := reg("a", share{sm: 60, request: 1, limit: 1})
 	r.OwnerPID = owner.Process.Pid
 	a := s.join(r)
 	_ = in.Close()
@@ -231,8 +231,8 @@ func TestStaleRegistrations(t *testing.T) {
 	dir := runDir(t)
 	socket := filepath.Join(dir, "token.sock")
 	first := serve(t, Config{Socket: socket})
-	first.register(reg("keep", 60, 1, 1))
-	r := reg("stale", 60, 1, 1)
+	first.register(reg("keep", share{sm: 60, request: 1, limit: 1}))
+	r := reg("stale", share{sm: 60, request: 1, limit: 1})
 	r.OwnerPID = os.Getpid()
 	first.register(r)
 	if err := first.stop(); err != nil {
@@ -267,7 +267,7 @@ func TestStaleRegistrations(t *testing.T) {
 // TestRegistrationWhileEnding checks that a pending registration does not delay the shutdown.
 func TestRegistrationWhileEnding(t *testing.T) {
 	s := serve(t, Config{})
-	text, err := json.Marshal(reg("late", 60, 1, 1))
+	text, err := json.Marshal(reg("late", share{sm: 60, request: 1, limit: 1}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,14 +302,14 @@ func TestRegistrationWhileEnding(t *testing.T) {
 // process, and does not remove files of the daemon that serves the new directory.
 func TestRunDirectoryReplaced(t *testing.T) {
 	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
-	a := first.join(reg("a", 60, 1, 1))
-	first.join(reg("b", 60, 1, 1)).Close()
+	a := first.join(reg("a", share{sm: 60, request: 1, limit: 1}))
+	first.join(reg("b", share{sm: 60, request: 1, limit: 1})).Close()
 	if err := os.RemoveAll(filepath.Dir(first.socket)); err != nil {
 		t.Fatal(err)
 	}
 	second := serve(t, Config{Socket: first.socket})
-	second.register(reg("a", 60, 1, 1))
-	second.register(reg("b", 60, 1, 1))
+	second.register(reg("a", share{sm: 60, request: 1, limit: 1}))
+	second.register(reg("b", share{sm: 60, request: 1, limit: 1}))
 	first.lease(a) // a continues
 	_ = first.d.locked(func() { first.d.registry.remove(first.d.registry.instances["b"], "a test") })
 	a.Close()
@@ -354,8 +354,8 @@ func TestCleanupBeforeNextDaemon(t *testing.T) {
 // they drain. Their leases must be free at once.
 func TestKillsAtRandomPoints(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 0.5, 1))
-	b := s.join(reg("b", 60, 0.5, 1))
+	s.register(reg("a", share{sm: 60, request: 0.5, limit: 1}))
+	b := s.join(reg("b", share{sm: 60, request: 0.5, limit: 1}))
 	var freed []time.Duration
 	for range 30 {
 		cmd := role(t, roleLooper, s.clientSocket(), "")
@@ -367,7 +367,7 @@ func TestKillsAtRandomPoints(t *testing.T) {
 		eventually(t, "instance a is absent", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
 		lease := s.lease(b)
 		freed = append(freed, time.Since(killed))
-		if err := b.Return(lease, time.Microsecond, false); err != nil {
+		if err := b.Return(lease, time.Microsecond, tokentest.WantsNoMore); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -423,7 +423,7 @@ func (c *crowd) work(ctx context.Context, client *tokentest.Client, n int) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		c.holders.Add(-1)
-		if client.Return(lease, time.Since(start), false) != nil {
+		if client.Return(lease, time.Since(start), tokentest.WantsNoMore) != nil {
 			return
 		}
 	}
@@ -449,7 +449,7 @@ func TestRestarts(t *testing.T) {
 		s, daemon := serveApart(t, socket)
 		if round == 0 {
 			for n := range c.launches {
-				s.register(reg(fmt.Sprintf("i%d", n), 50, 0.02, 1))
+				s.register(reg(fmt.Sprintf("i%d", n), share{sm: 50, request: 0.02, limit: 1}))
 				c.programs.Go(func() { c.run(ctx, s.clientSocket(), n) })
 			}
 		}

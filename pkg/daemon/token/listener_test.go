@@ -20,8 +20,8 @@ func (s *server) folder(id string) string {
 // TestInstanceListener checks that an instance's own socket admits only that instance.
 func TestInstanceListener(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
-	s.register(reg("b", 30, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
+	s.register(reg("b", share{sm: 30, request: 1, limit: 1}))
 	socket := filepath.Join(s.folder("a"), "token.sock")
 	for path, mode := range map[string]os.FileMode{socket: 0o600, s.folder("a"): 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
@@ -37,7 +37,7 @@ func TestInstanceListener(t *testing.T) {
 	if _, err := tokentest.Dial(socket, "b", "secret of b", 0); !errors.Is(err, tokentest.ErrRefused) {
 		t.Errorf("hello of instance b at the socket of a: got %v, want a refusal", err)
 	}
-	s.register(reg("a", 50, 1, 1)) // a second registration keeps the socket
+	s.register(reg("a", share{sm: 50, request: 1, limit: 1})) // a second registration keeps the socket
 	again, err := tokentest.Dial(socket, "a", "secret of a", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestInstanceListener(t *testing.T) {
 // folder, and that folders of unknown instances are removed.
 func TestInstanceListenerAfterRestart(t *testing.T) {
 	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
-	first.register(reg("a", 60, 1, 1))
+	first.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	mounted, err := os.Open(first.folder("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestInstanceListenerOfLongPath(t *testing.T) {
 	}
 	deep := serve(t, Config{Socket: filepath.Join(dir, "t.sock")})
 	for _, s := range []*server{s, deep} {
-		s.register(reg(id, 10, 1, 1))
+		s.register(reg(id, share{sm: 10, request: 1, limit: 1}))
 		short := filepath.Join(runDir(t), "s")
 		if err := os.Symlink(s.folder(id), short); err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestInstanceListenerIsTaken(t *testing.T) {
 
 func TestInstanceListenerForOtherUsers(t *testing.T) {
 	s := serve(t, Config{ClientUIDs: []int{12345}})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for path, mode := range map[string]os.FileMode{
 		filepath.Join(s.folder("a"), "token.sock"): 0o666, s.folder("a"): 0o711, filepath.Dir(s.folder("a")): 0o700, s.clientSocket(): 0o600,
 	} {

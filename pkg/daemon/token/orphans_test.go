@@ -86,7 +86,7 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 			if err := owner.Start(); err != nil {
 				t.Fatal(err)
 			}
-			r := reg("a", 60, 1, 1)
+			r := reg("a", share{sm: 60, request: 1, limit: 1})
 			r.OwnerPID, r.EndWithOwner = owner.Process.Pid, c.ends
 			s.register(r)
 			pids := runScript(t, two, "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
@@ -112,7 +112,7 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 				s = serve(t, Config{Socket: s.socket})
 			}
 			if strings.Contains(name, "a new one") {
-				successor := reg("a", 60, 1, 1)
+				successor := reg("a", share{sm: 60, request: 1, limit: 1})
 				successor.Secret = "another"
 				s.register(successor)
 			}
@@ -137,7 +137,7 @@ func TestBeforeKill(t *testing.T) {
 			if err := owner.Start(); err != nil {
 				t.Fatal(err)
 			}
-			r := reg("a", 60, 1, 1)
+			r := reg("a", share{sm: 60, request: 1, limit: 1})
 			r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
 			s.register(r)
 			pids := runScript(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
@@ -150,7 +150,7 @@ func TestBeforeKill(t *testing.T) {
 			return pids
 		},
 		"it is unmanaged": func(t *testing.T, s *server) []int {
-			r := reg("a", 60, 1, 1)
+			r := reg("a", share{sm: 60, request: 1, limit: 1})
 			r.StopUnmanaged = true
 			s.register(r)
 			pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).readPID()
@@ -160,7 +160,7 @@ func TestBeforeKill(t *testing.T) {
 			return []int{pid}
 		},
 		"it does not come back": func(t *testing.T, s *server) []int {
-			s.register(reg("a", 60, 1, 1))
+			s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 			idler := role(t, roleIdler, s.clientSocket(), "idles")
 			if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != http.StatusNoContent {
 				t.Fatalf("park instance a: got %d %s, want 204", code, body)
@@ -203,7 +203,7 @@ func TestOwnerIsKilledWithReusedPID(t *testing.T) {
 	if err := owner.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r := reg("a", 60, 1, 1)
+	r := reg("a", share{sm: 60, request: 1, limit: 1})
 	r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
 	s.register(r)
 	other := role(t, roleIdler, s.clientSocket(), "idles")
@@ -240,11 +240,11 @@ func TestOwnerIsKilledWithReusedPID(t *testing.T) {
 // to examine it. Its instances and their processes remain.
 func TestOwnerWithoutFiles(t *testing.T) {
 	s := serve(t, Config{})
-	r := reg("a", 60, 1, 1)
+	r := reg("a", share{sm: 60, request: 1, limit: 1})
 	r.OwnerPID, r.EndWithOwner = os.Getpid(), true
 	s.register(r)
 	idler := role(t, roleIdler, s.clientSocket(), "idles")
-	r = reg("b", 30, 1, 1) // without a process
+	r = reg("b", share{sm: 30, request: 1, limit: 1}) // without a process
 	r.OwnerPID = os.Getpid()
 	s.register(r)
 	var orphans, instances int
@@ -280,7 +280,7 @@ func (w lineWatcher) Write(line []byte) (int, error) {
 func TestOwnerIsKilledWithoutFiles(t *testing.T) {
 	watcher := lineWatcher{"cannot find the processes of an instance", new(sync.Once), make(chan bool)}
 	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(watcher, nil))})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	pids := runScript(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
 	var all tree
 	if err := s.d.locked(func() { all = s.d.registry.instances["a"].tree() }); err != nil {
@@ -307,7 +307,7 @@ func TestOwnerIsKilledWithoutFiles(t *testing.T) {
 // TestOwnerLeaves checks that an instance outlives an owner that leaves while a process is connected.
 func TestOwnerLeaves(t *testing.T) {
 	s := serve(t, Config{})
-	r := reg("a", 60, 1, 1)
+	r := reg("a", share{sm: 60, request: 1, limit: 1})
 	r.OwnerPID, r.EndWithOwner = os.Getpid(), true
 	a := s.join(r)
 	leave := func() int {

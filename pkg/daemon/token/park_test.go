@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
@@ -70,7 +71,7 @@ func (m *fakeMover) drainCalls() string {
 func TestPark(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB, fails: map[string]error{}}
 	s := serve(t, Config{Mover: m})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	atomic.StoreUint64(&a.Slot().MemUsed, 600<<20)
 	parked := func(want float64) {
 		t.Helper()
@@ -113,7 +114,7 @@ func TestPark(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask("PUT", 409, "work", "")
-	if err := a.Return(lease, time.Millisecond, false); err != nil {
+	if err := a.Return(lease, time.Millisecond, tokentest.WantsNoMore); err != nil {
 		t.Fatal(err)
 	}
 	ask("PUT", 204, "", "out 1")
@@ -129,7 +130,7 @@ func TestPark(t *testing.T) {
 func TestParkLost(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB, fails: map[string]error{"back": errors.New("out of memory")}}
 	s := serve(t, Config{Mover: m})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	idler := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatalf("park instance a: got %d %s, want 204", code, body)
@@ -148,7 +149,7 @@ func TestParkLost(t *testing.T) {
 func TestRequestUnparks(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	requestGPU := func() {
 		t.Helper()
 		if err := a.Request(); err != nil {
@@ -158,7 +159,7 @@ func TestRequestUnparks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Return(lease, time.Millisecond, false); err != nil {
+		if err := a.Return(lease, time.Millisecond, tokentest.WantsNoMore); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -183,7 +184,7 @@ func TestRequestUnparks(t *testing.T) {
 	m.setFree(gpu.GiB)
 	lease, err := a.Await(t.Context())
 	if err == nil {
-		err = a.Return(lease, time.Millisecond, false)
+		err = a.Return(lease, time.Millisecond, tokentest.WantsNoMore)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +208,7 @@ func TestRequestUnparks(t *testing.T) {
 func TestParkedDies(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	parked := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatalf("park instance a: got %d %s, want 204", code, body)
@@ -235,7 +236,7 @@ func TestParkedDies(t *testing.T) {
 func TestUnparkIgnoresReusedPID(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	other := role(t, roleIdler, s.clientSocket(), "idles")
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatalf("park instance a: got %d %s, want 204", code, body)
@@ -252,7 +253,7 @@ func TestUnparkIgnoresReusedPID(t *testing.T) {
 // parking cannot be written.
 func TestParkWithoutRecord(t *testing.T) {
 	s := serve(t, Config{Mover: &fakeMover{free: gpu.GiB}})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	if err := os.Mkdir(s.d.registry.records.path("a")+".new", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -285,11 +286,11 @@ func TestParkWithoutRecord(t *testing.T) {
 func TestParkedStateIsRestored(t *testing.T) {
 	m := &fakeMover{free: gpu.GiB}
 	s := serve(t, Config{Mover: m})
-	a := s.join(reg("a", 60, 1, 1))
+	a := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
 		t.Fatalf("park instance a: got %d %s, want 204", code, body)
 	}
-	s.register(reg("a", 30, 1, 1)) // registers the same instance again
+	s.register(reg("a", share{sm: 30, request: 1, limit: 1})) // registers the same instance again
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +307,7 @@ func TestParkedStateIsRestored(t *testing.T) {
 // TestParkWithoutMover checks the error of a daemon without a Mover.
 func TestParkWithoutMover(t *testing.T) {
 	s := serve(t, Config{})
-	s.join(reg("a", 60, 1, 1))
+	s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 	for _, path := range []string{"GET /v1/parking", "PUT /v1/instances/a/parked"} {
 		method, path, _ := strings.Cut(path, " ")
 		if code, body := s.do(method, path, ""); code != 501 || !strings.Contains(body, errNoMover.Error()) {

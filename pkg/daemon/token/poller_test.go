@@ -49,14 +49,14 @@ func TestEnds(t *testing.T) {
 	s := serve(t, Config{})
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			s.register(reg("a", 60, 1, 1))
+			s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 			a := connectTo(t, s.clientSocket())
 			a.greet(t, "a")
 			_, lease := a.roundTrip(t)
 			if err := end(a.fd); err != nil {
 				t.Fatal(err)
 			}
-			b := s.join(reg("b", 60, 1, 1))
+			b := s.join(reg("b", share{sm: 60, request: 1, limit: 1}))
 			s.lease(b)
 			if *a.gate == lease {
 				t.Errorf("gate of the ended client: got lease %d, want it closed", lease)
@@ -77,9 +77,9 @@ func TestEnds(t *testing.T) {
 // have no effect, and the next client with the same descriptor must be read.
 func TestRemovalWhileSending(t *testing.T) {
 	s := serve(t, Config{})
-	good := s.join(reg("good", 30, 1, 1))
+	good := s.join(reg("good", share{sm: 30, request: 1, limit: 1}))
 	for range 100 {
-		c := s.join(reg("a", 60, 1, 1))
+		c := s.join(reg("a", share{sm: 60, request: 1, limit: 1}))
 		speaks := make(chan int)
 		go func() {
 			n := 0
@@ -93,7 +93,7 @@ func TestRemovalWhileSending(t *testing.T) {
 		}
 		<-speaks
 		lease := s.lease(good)
-		if err := good.Return(lease, 0, false); err != nil {
+		if err := good.Return(lease, 0, tokentest.WantsNoMore); err != nil {
 			t.Fatal(err)
 		}
 		<-c.Closed
@@ -115,8 +115,8 @@ func fds(t *testing.T, pid int) int {
 func TestOutOfDescriptors(t *testing.T) {
 	s, daemon := serveApart(t, filepath.Join(runDir(t), "token.sock"))
 	pid := daemon.Process.Pid
-	a := s.join(reg("a", 30, 1, 1))
-	s.register(reg("b", 30, 1, 1))
+	a := s.join(reg("a", share{sm: 30, request: 1, limit: 1}))
+	s.register(reg("b", share{sm: 30, request: 1, limit: 1}))
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestOutOfDescriptors(t *testing.T) {
 			}
 		}()
 		for range 20 {
-			if err := a.Return(s.lease(a), 0, false); err != nil {
+			if err := a.Return(s.lease(a), 0, tokentest.WantsNoMore); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -199,7 +199,7 @@ func TestDescriptorsAreRefused(t *testing.T) {
 		t.Skip("kernels before 6.16 cannot refuse descriptors: TestDescriptorsAreDiscarded")
 	}
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	bad := connectTo(t, s.clientSocket())
 	bad.greet(t, "a")
 	for name, to := range map[string]int{"before the hello": connectTo(t, s.clientSocket()).fd, "after it": bad.fd} {
@@ -223,8 +223,8 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.register(reg("a", 60, 1, 1))
-	good := s.join(reg("b", 30, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
+	good := s.join(reg("b", share{sm: 30, request: 1, limit: 1}))
 	began := time.Now()
 	for name, records := range map[string][]bool{"read": {true}, "unread": {false, true}, "many": {true, true, true}, "after nonsense": {false, false, true}} {
 		for _, greets := range []bool{true, false} {
@@ -248,7 +248,7 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 				_ = unix.Close(fd)
 			}
 			s.d.mu.Unlock()
-			if err := good.Return(s.lease(good), 0, false); err != nil {
+			if err := good.Return(s.lease(good), 0, tokentest.WantsNoMore); err != nil {
 				t.Fatal(err)
 			}
 			_ = unix.Shutdown(bad.fd, unix.SHUT_WR)

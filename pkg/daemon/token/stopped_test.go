@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
@@ -15,14 +16,14 @@ import (
 // must get the GPU after a while, and the process must continue when it is resumed.
 func TestStoppedHolder(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 0.6, 0.6))
+	s.register(reg("a", share{sm: 60, request: 0.6, limit: 0.6}))
 	cmd := role(t, roleLooper, s.clientSocket(), "holds")
 	if err := cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	// If it is stopped while it waits, it is granted a lease first, which it does not return.
 	eventually(t, "the stopped client is suspended", func() bool { return s.status().GPUs[0].Clients[0].State == "suspended" })
-	b := s.join(reg("b", 60, 0.8, 0.8))
+	b := s.join(reg("b", share{sm: 60, request: 0.8, limit: 0.8}))
 	s.lease(b)
 	if got := s.status().GPUs[0].SMRunningPct; got > 60 {
 		t.Errorf("SMs with leases: got %v%%, want at most 60%%", got)
@@ -39,7 +40,7 @@ func TestStoppedHolder(t *testing.T) {
 // clients only for a limited time, and can then continue.
 func TestStubbornHolder(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 60, 0.6, 0.6)), s.join(reg("b", 60, 0.6, 0.6))
+	a, b := s.join(reg("a", share{sm: 60, request: 0.6, limit: 0.6})), s.join(reg("b", share{sm: 60, request: 0.6, limit: 0.6}))
 	lease := s.lease(a)
 	if err := b.Request(); err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func TestStubbornHolder(t *testing.T) {
 		t.Errorf("holder %v after the revocation: got state %s, want suspended", maxPatience, state)
 	}
 	s.await(b)
-	if err := a.Return(lease, time.Millisecond, true); err != nil {
+	if err := a.Return(lease, time.Millisecond, tokentest.WantsMore); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "client a waits for a lease", func() bool { return s.row("a").State == "waiting" })

@@ -69,8 +69,8 @@ func (s *server) counted(id string) (bytes gpu.Bytes) {
 
 func TestStoredCounts(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 10, 0.1, 0.1)) // 1 GiB
-	s.register(reg("b", 10, 0.1, 0.1))
+	s.register(reg("a", share{sm: 10, request: 0.1, limit: 0.1})) // 1 GiB
+	s.register(reg("b", share{sm: 10, request: 0.1, limit: 0.1}))
 	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
 	code, text, _, stop := s.store(stores(pid, 300*gpu.MiB))
 	if code != 200 || !strings.Contains(text, `"instance":"a"`) {
@@ -118,7 +118,7 @@ func TestStoredCounts(t *testing.T) {
 // TestUncountedAndRefusedStores checks requests whose memory does not count and requests that are refused.
 func TestUncountedAndRefusedStores(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 10, 0.1, 0.1))
+	s.register(reg("a", share{sm: 10, request: 0.1, limit: 0.1}))
 	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
 	ended := stores(pid, gpu.MiB)
 	ended.Start--
@@ -161,8 +161,8 @@ func TestUncountedAndRefusedStores(t *testing.T) {
 // container, where the socket has another path, belong to the slice.
 func TestStoredWithoutProcess(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 10, 0.1, 0.1))
-	s.register(reg("b", 10, 0.1, 0.1))
+	s.register(reg("a", share{sm: 10, request: 0.1, limit: 0.1}))
+	s.register(reg("b", share{sm: 10, request: 0.1, limit: 0.1}))
 	inside := func(socket, id string, command ...string) int {
 		cmd := exec.Command(command[0], command[1:]...)
 		cmd.Env = append(os.Environ(), "GFAAS_INSTANCE="+id, "GFAAS_SOCKET="+socket)
@@ -192,7 +192,7 @@ func TestStoredWithoutProcess(t *testing.T) {
 func TestStoredEnds(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	s := serve(t, Config{Socket: socket})
-	s.register(reg("a", 10, 0.1, 0.1))
+	s.register(reg("a", share{sm: 10, request: 0.1, limit: 0.1}))
 	cmd := exec.Command("sleep", "1000")
 	cmd.Env = []string{"GFAAS_INSTANCE=a", "GFAAS_SOCKET=" + s.clientSocket()}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -212,7 +212,7 @@ func TestStoredEnds(t *testing.T) {
 	if code, _, _, _ := s.store(stores(cmd.Process.Pid, gpu.MiB)); code != 204 {
 		t.Errorf("store without the instance: got %d, want 204", code)
 	}
-	s.register(reg("a", 10, 0.1, 0.1))
+	s.register(reg("a", share{sm: 10, request: 0.1, limit: 0.1}))
 	code, _, wait, _ = s.store(stores(cmd.Process.Pid, 1000*gpu.MiB))
 	if code != 200 {
 		t.Fatalf("store of 1000 MiB: got %d, want 200", code)

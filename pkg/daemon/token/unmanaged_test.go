@@ -212,8 +212,8 @@ func TestUnmanaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, Config{})
-			s.register(reg("a", 60, 1, 1))
-			s.register(reg("b", 40, 1, 1))
+			s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
+			s.register(reg("b", share{sm: 40, request: 1, limit: 1}))
 			env := s.inSlice("a")
 			if c.outside {
 				env = nil
@@ -259,7 +259,7 @@ func TestUnmanagedOrphans(t *testing.T) {
 			}
 			defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
 			daemon, _ := serveApart(t, filepath.Join(runDir(t), "token.sock"))
-			r := reg("a", 60, 1, 1)
+			r := reg("a", share{sm: 60, request: 1, limit: 1})
 			env := daemon.inSlice("a")
 			if c.owner {
 				r.OwnerPID, env = os.Getpid(), nil
@@ -288,10 +288,10 @@ func TestUnmanagedIsStopped(t *testing.T) {
 	lib := files(t, "libcuda.so.1", "libgfaas.so")
 	var log syncBuffer
 	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
-	r := reg("a", 60, 1, 1)
+	r := reg("a", share{sm: 60, request: 1, limit: 1})
 	r.StopUnmanaged = true
 	s.register(r)
-	s.register(reg("b", 40, 1, 1))
+	s.register(reg("b", share{sm: 40, request: 1, limit: 1}))
 	managed := s.puppet(t, roleMapper, strings.Join(lib, " "), s.inSlice("a")...)
 	managed.readPID()
 	other := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("b")...)
@@ -342,7 +342,7 @@ func (s *server) watch(id string, n int) (list wire.UnmanagedList) {
 func TestWatchUnmanaged(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	answers := make(chan wire.UnmanagedList, 1)
 	go func() {
 		list := wire.UnmanagedList{}
@@ -383,7 +383,7 @@ func TestUnmanagedIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, Config{})
-			s.register(reg("a", 60, 1, 1))
+			s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 			r, w, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
@@ -455,7 +455,7 @@ func TestUnmanagedByTheDriver(t *testing.T) {
 		pids <- pid
 		return map[int]gpu.Bytes{pid: 300 * gpu.MiB}, nil
 	}})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).readPID()
 	pids <- pid
 	eventually(t, "the status shows 300 MiB of the unmanaged process", func() bool {
@@ -481,7 +481,7 @@ func TestUnmanagedMPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	p := puppetOf(t, exec.Command(program), append(s.inSlice("a"), envOutside(roleMapper, driver)...))
 	p.readPID()
 	s.d.unmanaged.takeCensus()
@@ -499,7 +499,7 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 			s := serve(t, Config{})
 			owner := s.puppet(t, roleLauncher, "plain "+driver)
 			pid := owner.readPID()
-			r := reg("a", 60, 1, 1)
+			r := reg("a", share{sm: 60, request: 1, limit: 1})
 			r.OwnerPID, r.EndWithOwner = owner.cmd.Process.Pid, true
 			s.register(r)
 			s.d.unmanaged.takeCensus()

@@ -154,6 +154,12 @@ func (c *Client) Request() error {
 	return err
 }
 
+// Values of Return's argument wantsMore.
+const (
+	WantsMore   = true
+	WantsNoMore = false
+)
+
 // Return closes the client's gate and returns a lease.
 func (c *Client) Return(lease uint32, used time.Duration, wantsMore bool) error {
 	c.returned = lease
@@ -203,7 +209,7 @@ func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 			return 0, net.ErrClosed
 		case end := <-c.Revoked:
 			if end != c.returned {
-				_ = c.Return(end, 0, true) // otherwise the revocation crossed an earlier return
+				_ = c.Return(end, 0, WantsMore) // otherwise the revocation crossed an earlier return
 			}
 			continue
 		default:
@@ -242,7 +248,7 @@ func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.
 		kernelTime := time.Since(start)
 		used += kernelTime
 		if ctx.Err() != nil {
-			return used, c.Return(lease, kernelTime, false)
+			return used, c.Return(lease, kernelTime, WantsNoMore)
 		}
 		select {
 		case end := <-c.Revoked:
@@ -252,7 +258,7 @@ func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.
 		case <-c.Closed:
 			return used, net.ErrClosed
 		}
-		if err := c.Return(lease, kernelTime, true); err != nil {
+		if err := c.Return(lease, kernelTime, WantsMore); err != nil {
 			return used, err
 		}
 	}
@@ -313,7 +319,7 @@ func (c *Client) Work(ctx context.Context, blocks uint64, kernel time.Duration) 
 			time.Sleep(kernel)
 		}
 		<-c.Revoked
-		if err := c.Return(lease, time.Since(start), true); err != nil {
+		if err := c.Return(lease, time.Since(start), WantsMore); err != nil {
 			return err
 		}
 	}
