@@ -15,7 +15,7 @@ func BenchmarkGPUs(b *testing.B) {
 	for _, policy := range []string{"lalb-o3", "cfs-affinity"} {
 		for _, gpus := range []int{1 << 10, 1 << 16} {
 			b.Run(fmt.Sprintf("%s/%d", policy, gpus), func(b *testing.B) {
-				functions, rows := zipf(10000, b.N, gpus, 0.9, 0.6)
+				functions, rows := zipf(zipfLoad{functions: 10000, invocations: b.N, slots: gpus, exponent: 0.9, load: 0.6})
 				c := Config{Functions: functions, GPUs: gpus, Mem: 80 << 30, Concurrency: 2,
 					Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()}}
 				r, err := newRun(c, trace.NewList(rows))

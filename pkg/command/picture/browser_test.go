@@ -22,7 +22,7 @@ func crowd(functions, tiles int) plan.Plan {
 				name = fmt.Sprintf("efficientnet_v2_m-%d", k%functions)
 			}
 			side := 100 / float64(tiles)
-			in := instance(name, k, side, 1, 0, side*float64(i))
+			in := instance(name, k, rect{sm: side, quota: 1, y: side * float64(i)})
 			if k%2 == 1 {
 				in.QuotaRequest /= 4
 			}

@@ -16,23 +16,31 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew; look at them afterwards")
 
-func instance(function string, n int, sm, quota, x, y float64) plan.Instance {
-	return plan.Instance{ID: fmt.Sprintf("%s-%d", function, n), Function: function, SMPct: sm, QuotaRequest: quota, QuotaLimit: quota,
-		Batch: 1, RPS: 10, MemMiB: 1024, X: &x, Y: &y}
+// rect is the slice of an instance: its SM share in percent, its quota, and its place.
+type rect struct {
+	sm    float64
+	quota float64
+	x     float64
+	y     float64
+}
+
+func instance(function string, n int, r rect) plan.Instance {
+	return plan.Instance{ID: fmt.Sprintf("%s-%d", function, n), Function: function, SMPct: r.sm, QuotaRequest: r.quota, QuotaLimit: r.quota,
+		Batch: 1, RPS: 10, MemMiB: 1024, X: &r.x, Y: &r.y}
 }
 
 // example returns a plan with the paper's GPU, a GPU of narrow instances, and an unplaced function.
 func example() plan.Plan {
 	sliver := plan.GPU{Node: "node1", Index: 3, MemMiB: 16384}
 	for i := range 20 {
-		sliver.Instances = append(sliver.Instances, instance("resnet", 10+i, 5, 0.1, 0.1*float64(i%10), 5*float64(i/10)))
+		sliver.Instances = append(sliver.Instances, instance("resnet", 10+i, rect{sm: 5, quota: 0.1, x: 0.1 * float64(i%10), y: 5 * float64(i/10)}))
 	}
-	sliver.Instances = append(sliver.Instances, instance("a-function-with-a-long-name", 0, 90, 0.2, 0, 10))
+	sliver.Instances = append(sliver.Instances, instance("a-function-with-a-long-name", 0, rect{sm: 90, quota: 0.2, y: 10}))
 	return plan.Plan{
 		Version: 1, Algorithm: "fast", Model: plan.ModelRect, GPUsUsed: 2, Bound: 2, BoundMethod: "area",
 		GPUs: []plan.GPU{{Node: "node0", Instances: []plan.Instance{
-			instance("bert", 0, 50, 0.6, 0, 0), instance("bert", 1, 50, 0.6, 0, 50),
-			instance("rnnt", 0, 24, 0.4, 0.6, 0), instance("resnet", 0, 12, 0.4, 0.6, 24),
+			instance("bert", 0, rect{sm: 50, quota: 0.6}), instance("bert", 1, rect{sm: 50, quota: 0.6, y: 50}),
+			instance("rnnt", 0, rect{sm: 24, quota: 0.4, x: 0.6}), instance("resnet", 0, rect{sm: 12, quota: 0.4, x: 0.6, y: 24}),
 		}}, sliver},
 		Demand: []plan.Served{{Function: "resnet", RPS: 200, ServedRPS: 210}, {Function: "rnnt", RPS: 9.5, ServedRPS: 10},
 			{Function: "bert", RPS: 20, ServedRPS: 20}, {Function: "a-function-with-a-long-name", RPS: 30, ServedRPS: 10}},
@@ -45,7 +53,7 @@ func example() plan.Plan {
 func fleet() plan.Plan {
 	p := plan.Plan{Version: 1, Algorithm: "fast", Model: plan.ModelRect, GPUsUsed: 60, Bound: 50, BoundMethod: "memory"}
 	for i := range 60 {
-		p.GPUs = append(p.GPUs, plan.GPU{Node: "n", Index: i, Instances: []plan.Instance{instance(fmt.Sprintf("f%d", max(0, i-29)), i, 50, 1, 0, 0)}})
+		p.GPUs = append(p.GPUs, plan.GPU{Node: "n", Index: i, Instances: []plan.Instance{instance(fmt.Sprintf("f%d", max(0, i-29)), i, rect{sm: 50, quota: 1})}})
 	}
 	return p
 }

@@ -68,13 +68,13 @@ type File struct {
 // Append writes a row and syncs the file.
 func (j *File) Append(row profile.Row) error {
 	if j.file == nil && !j.appending {
-		text, err := csvLines(j.form, true, append(j.old, row)...)
+		text, err := csvLines(j.form, withHeader, append(j.old, row)...)
 		if err != nil {
 			return err
 		}
 		return j.create(text)
 	}
-	text, err := csvLines(j.form, false, row)
+	text, err := csvLines(j.form, withoutHeader, row)
 	if err != nil {
 		return err
 	}
@@ -178,6 +178,12 @@ func syncDir(path string) error {
 	}
 	return errors.Join(dir.Sync(), dir.Close())
 }
+
+// Values of the argument header of csvLines.
+const (
+	withHeader    = true
+	withoutHeader = false
+)
 
 // csvLines returns rows as CSV, with or without a header.
 func csvLines(form profile.Form, header bool, rows ...profile.Row) ([]byte, error) {

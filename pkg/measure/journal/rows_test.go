@@ -128,7 +128,7 @@ func TestResumeRefusesPipe(t *testing.T) {
 func TestResumeWithMarkAndCRLF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.csv")
 	row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
-	text, err := csvLines(profile.Form{}, true, row)
+	text, err := csvLines(profile.Form{}, withHeader, row)
 	if err != nil {
 		t.Fatal(err)
 	}

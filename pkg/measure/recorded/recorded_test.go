@@ -8,12 +8,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-func row(function, gpu string, sm, rps, p95 float64) profile.Row {
-	return profile.Row{Function: function, GPU: gpu, Config: profile.Config{SMPct: sm, Quota: 1, Batch: 1}, ThroughputRPS: rps, P95MS: p95}
+// measured holds the figures of a row: the SM share in percent, requests per second, and the p95 latency in ms.
+type measured struct {
+	sm  float64
+	rps float64
+	p95 float64
+}
+
+func row(function string, gpu string, m measured) profile.Row {
+	return profile.Row{Function: function, GPU: gpu, Config: profile.Config{SMPct: m.sm, Quota: 1, Batch: 1}, ThroughputRPS: m.rps, P95MS: m.p95}
 }
 
 func TestBest(t *testing.T) {
-	rows := []profile.Row{row("f", "", 10, 20, 90), row("f", "", 20, 30, 50), row("f", "", 50, 60, 20)}
+	rows := []profile.Row{row("f", "", measured{sm: 10, rps: 20, p95: 90}), row("f", "", measured{sm: 20, rps: 30, p95: 50}), row("f", "", measured{sm: 50, rps: 60, p95: 20})}
 	for slo, want := range map[float64]float64{0: 10, 60: 20, 20: 50} {
 		choice, err := Best(rows, search.Goal{SLOMS: slo})
 		if err != nil || !choice.OK || choice.Row.SMPct != want {
@@ -27,7 +34,7 @@ func TestBest(t *testing.T) {
 
 // A configuration that the profile lacks is no trial.
 func TestReplayCountsKnownRows(t *testing.T) {
-	rows := []profile.Row{row("f", "", 10, 20, 90), row("f", "", 20, 30, 50)}
+	rows := []profile.Row{row("f", "", measured{sm: 10, rps: 20, p95: 90}), row("f", "", measured{sm: 20, rps: 30, p95: 50})}
 	space := Space(rows)
 	space.Only = nil
 	space.SMPct = append(space.SMPct, 50)
@@ -42,7 +49,7 @@ func TestReplayCountsKnownRows(t *testing.T) {
 }
 
 func TestGroups(t *testing.T) {
-	groups := Groups([]profile.Row{row("b", "x", 10, 1, 1), row("a", "x", 20, 1, 1), row("b", "y", 30, 1, 1), row("b", "x", 40, 1, 1)})
+	groups := Groups([]profile.Row{row("b", "x", measured{sm: 10, rps: 1, p95: 1}), row("a", "x", measured{sm: 20, rps: 1, p95: 1}), row("b", "y", measured{sm: 30, rps: 1, p95: 1}), row("b", "x", measured{sm: 40, rps: 1, p95: 1})})
 	got := ""
 	for _, g := range groups {
 		got += fmt.Sprint(g.Function, g.GPU)

@@ -292,9 +292,16 @@ func (p *Policy) removeCopy(c *modelCopy) {
 	}
 }
 
-func (p *Policy) free(c *modelCopy, evicted bool, r reason.Reason) {
+// free frees a copy that is no longer needed.
+func (p *Policy) free(c *modelCopy, r reason.Reason) {
 	p.removeCopy(c)
-	p.emit(Free{c.id, evicted, r})
+	p.emit(Free{Copy: c.id, Reason: r})
+}
+
+// evict frees a copy to make room.
+func (p *Policy) evict(c *modelCopy, r reason.Reason) {
+	p.removeCopy(c)
+	p.emit(Free{Copy: c.id, Evicted: true, Reason: r})
 }
 
 // refuseAll refuses all requests that wait for a copy.
@@ -306,6 +313,13 @@ func (p *Policy) refuseAll(c *modelCopy, err error) {
 	c.waiters = nil
 }
 
+// Values of grant's argument hit.
+const (
+	hit  = true // the copy was ready before the request
+	miss = false
+)
+
+// grant grants a request with a copy.
 func (p *Policy) grant(id RequestID, c *modelCopy, hit bool, now time.Duration) {
 	r := p.requests[id]
 	if r == nil {
@@ -325,7 +339,7 @@ func (p *Policy) stopCopy(c *modelCopy, code reason.Code) {
 		c.state = cancelled
 		p.emit(Cancel{c.id})
 	case c.state == waiting, c.state == filling:
-		p.free(c, false, reason.New(code))
+		p.free(c, reason.New(code))
 	}
 }
 
@@ -335,7 +349,7 @@ func (e Known) apply(p *Policy, _ time.Duration) {
 
 func (e Get) apply(p *Policy, now time.Duration) {
 	if m := p.models[e.Key]; m != nil && m.current != nil {
-		p.grant(e.Request, m.current, true, now)
+		p.grant(e.Request, m.current, hit, now)
 		return
 	}
 	for _, c := range p.copies {
@@ -377,7 +391,7 @@ func (e Sized) apply(p *Policy, now time.Duration) {
 func (p *Policy) uncancelled(id CopyID) *modelCopy {
 	c := p.find(id)
 	if c != nil && c.state == cancelled {
-		p.free(c, false, reason.New(noRequest))
+		p.free(c, reason.New(noRequest))
 		return nil
 	}
 	return c
@@ -396,7 +410,7 @@ func (p *Policy) size(c *modelCopy, bytes, host gpu.Bytes) {
 	}
 	if message != "" {
 		p.refuseAll(c, &Refusal{Capacity, message})
-		p.free(c, false, reason.New(tooLarge))
+		p.free(c, reason.New(tooLarge))
 		return
 	}
 	c.bytes, c.host = bytes, host
@@ -417,9 +431,9 @@ func (e Same) apply(p *Policy, now time.Duration) {
 
 // substitute frees a copy and grants its waiters another copy with the same content.
 func (p *Policy) substitute(c, same *modelCopy, now time.Duration) {
-	p.free(c, false, reason.New(sameContent))
+	p.free(c, reason.New(sameContent))
 	for _, r := range c.waiters {
-		p.grant(r, same, true, now)
+		p.grant(r, same, hit, now)
 	}
 }
 
@@ -429,18 +443,18 @@ func (e Full) apply(p *Policy, _ time.Duration) {
 		return
 	}
 	if victim := p.leastRecentlyUsed(""); victim != nil {
-		p.free(victim, true, reason.New(gpuFull, reason.Text("for", c.key.Name)))
+		p.evict(victim, reason.New(gpuFull, reason.Text("for", c.key.Name)))
 		p.emit(Fill{c.id})
 		return
 	}
 	p.refuseAll(c, &Refusal{GPUMemory, fmt.Sprintf("the GPU does not have %v free for model %s: other programs use its memory", c.bytes, c.key.Name)})
-	p.free(c, false, reason.New(gpuFull))
+	p.free(c, reason.New(gpuFull))
 }
 
 func (e Writable) apply(p *Policy, now time.Duration) {
 	if c := p.find(e.Copy); c != nil && c.state == filling && c.store != 0 && c.refs == 0 {
 		c.removeWaiter(c.store)
-		p.grant(c.store, c, false, now)
+		p.grant(c.store, c, miss, now)
 	}
 }
 
@@ -472,7 +486,7 @@ func (e Loaded) apply(p *Policy, now time.Duration) {
 	c.state = ready
 	p.emit(Publish{c.id, c.generation})
 	for _, r := range c.waiters {
-		p.grant(r, c, false, now)
+		p.grant(r, c, miss, now)
 	}
 	c.waiters = nil
 	for _, other := range slices.Clone(p.copies) {
@@ -485,7 +499,7 @@ func (e Loaded) apply(p *Policy, now time.Duration) {
 // retire makes a copy unavailable to later requests.
 func (p *Policy) retire(c *modelCopy) {
 	if c.retired = true; c.refs == 0 {
-		p.free(c, false, reason.New(replaced))
+		p.free(c, reason.New(replaced))
 	}
 }
 
@@ -516,7 +530,7 @@ func (e Release) apply(p *Policy, now time.Duration) {
 	case c.state == filling: // an uncommitted store
 		p.abandon(c, e.Request)
 	case c.retired && c.refs == 0:
-		p.free(c, false, reason.New(notHeld))
+		p.free(c, reason.New(notHeld))
 	}
 }
 
@@ -572,20 +586,20 @@ func (p *Policy) recheckSizes() {
 // makeRoom evicts what exceeds a capacity or bound that became smaller, as far as it is not held. It then
 // fills waiting copies for which there is room, or for which eviction makes room.
 func (p *Policy) makeRoom() {
-	for p.used("", false).bytes > p.capacity {
+	for p.used("").bytes > p.capacity {
 		victim := p.leastRecentlyUsed("")
 		if victim == nil {
 			break
 		}
-		p.free(victim, true, reason.New(beyondCapacity, reason.Number("limit_mib", p.capacity.MiB())))
+		p.evict(victim, reason.New(beyondCapacity, reason.Number("limit_mib", p.capacity.MiB())))
 	}
 	for _, tenant := range slices.Sorted(maps.Keys(p.bounds)) {
-		for p.used(tenant, false).bytes > p.bounds[tenant] {
+		for p.used(tenant).bytes > p.bounds[tenant] {
 			victim := p.leastRecentlyUsed(tenant)
 			if victim == nil {
 				break
 			}
-			p.free(victim, true, reason.New(beyondTenantBound, reason.Text("tenant", tenant), reason.Number("limit_mib", p.bounds[tenant].MiB())))
+			p.evict(victim, reason.New(beyondTenantBound, reason.Text("tenant", tenant), reason.Number("limit_mib", p.bounds[tenant].MiB())))
 		}
 	}
 	for _, c := range slices.Clone(p.copies) {
@@ -597,7 +611,7 @@ func (p *Policy) makeRoom() {
 			if !p.fitsBound(c, false) {
 				among = c.key.Tenant
 			}
-			p.free(p.leastRecentlyUsed(among), true, reason.New(leastRecentlyUsed, reason.Text("for", c.key.Name)))
+			p.evict(p.leastRecentlyUsed(among), reason.New(leastRecentlyUsed, reason.Text("for", c.key.Name)))
 		}
 		c.state = filling
 		p.emit(Fill{c.id})
@@ -629,7 +643,7 @@ func (p *Policy) expire(now time.Duration) {
 		if at, ends := p.storeDeadline(c); ends && now >= at {
 			delete(p.requests, c.store)
 			p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: its client sent nothing for %v", c.key.Name, p.StorePause)})
-			p.free(c, false, reason.New(storeWithoutAnswer, reason.Millis("pause_ms", p.StorePause)))
+			p.free(c, reason.New(storeWithoutAnswer, reason.Millis("pause_ms", p.StorePause)))
 			continue
 		}
 		for _, id := range slices.Clone(c.waiters) {
@@ -645,7 +659,7 @@ func (p *Policy) expire(now time.Duration) {
 			}
 		}
 		if len(c.waiters) == 0 && c.state == waiting {
-			p.free(c, false, reason.New(noRequest))
+			p.free(c, reason.New(noRequest))
 		}
 	}
 }
@@ -678,9 +692,9 @@ type shortage struct {
 
 func (p *Policy) shortage(c *modelCopy) shortage {
 	if !p.fitsBound(c, true) {
-		return shortage{code: noTenantRoom, limit: p.limit(c.key.Tenant).bytes, used: p.used(c.key.Tenant, true).bytes, needed: c.bytes}
+		return shortage{code: noTenantRoom, limit: p.limit(c.key.Tenant).bytes, used: p.held(c.key.Tenant).bytes, needed: c.bytes}
 	}
-	held := p.used("", true)
+	held := p.held("")
 	s := shortage{code: noRoom, limit: p.capacity, used: held.bytes, needed: c.bytes}
 	if s.used+s.needed <= s.limit {
 		s = shortage{code: noHostRoom, limit: MaxHost, used: held.host, needed: c.host}
@@ -766,7 +780,7 @@ type Copy struct {
 
 // Snapshot returns the state of the policy, with the reason for each wait.
 func (p *Policy) Snapshot() Snapshot {
-	used := p.used("", false)
+	used := p.used("")
 	s := Snapshot{Capacity: p.capacity, Used: used.bytes, Host: used.host}
 	for _, c := range p.copies {
 		m := p.models[c.key]

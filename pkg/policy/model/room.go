@@ -27,10 +27,20 @@ func (m *memory) find(id CopyID) *modelCopy {
 	return m.copies[i]
 }
 
-// used returns the memory of a tenant's copies. If heldOnly is set, it ignores copies that can be evicted.
-func (m *memory) used(tenant string, heldOnly bool) (sum room) {
+// used returns the memory of a tenant's copies.
+func (m *memory) used(tenant string) room {
+	return m.sum(tenant, func(*modelCopy) bool { return true })
+}
+
+// held returns the memory of a tenant's copies that cannot be evicted.
+func (m *memory) held(tenant string) room {
+	return m.sum(tenant, func(c *modelCopy) bool { return !c.evictable() })
+}
+
+// sum returns the memory of a tenant's copies that match.
+func (m *memory) sum(tenant string, matches func(*modelCopy) bool) (sum room) {
 	for _, c := range m.copies {
-		if c.usesCapacity() && c.belongsTo(tenant) && !(heldOnly && c.evictable()) {
+		if c.usesCapacity() && c.belongsTo(tenant) && matches(c) {
 			sum.bytes += c.bytes
 			sum.host += c.host
 		}
@@ -61,7 +71,10 @@ func (m *memory) fitsBound(c *modelCopy, evicting bool) bool {
 
 // fitsLimit reports the same for the limit of a tenant.
 func (m *memory) fitsLimit(tenant string, c *modelCopy, evicting bool) bool {
-	used, limit := m.used(tenant, evicting), m.limit(tenant)
+	used, limit := m.used(tenant), m.limit(tenant)
+	if evicting {
+		used = m.held(tenant)
+	}
 	return used.bytes+c.bytes <= limit.bytes && used.host+c.host <= limit.host
 }
 

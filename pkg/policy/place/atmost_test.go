@@ -14,7 +14,7 @@ import (
 
 // Without the limit, twenty instances that each need a twentieth share a GPU.
 func TestAtMost(t *testing.T) {
-	small, large := row("f", 5, 1, 10), row("f", 50, 1, 60)
+	small, large := row("f", figures{sm: 5, quota: 1, rps: 10}), row("f", figures{sm: 50, quota: 1, rps: 60})
 	small.GPUMemMiB, large.GPUMemMiB = 100, 1500
 	in := Input{Profile: []profile.Row{small, large}, Demand: []plan.Demand{{Function: "f", RPS: 200}}}
 	joint := func(in Input) (plan.Plan, error) {
@@ -36,7 +36,7 @@ func TestAtMost(t *testing.T) {
 		{5, 1000, 4, 4, 20, 100},
 	} {
 		in.MemMiB = c.mem
-		p, err := AtMost(in, c.most, false, joint)
+		p, err := AtMost(in, c.most, withOwnWeights, joint)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestAtMost(t *testing.T) {
 		}
 	}
 	in.MemMiB, in.Devices, in.Profile = 0, []plan.Device{{Node: "n"}}, in.Profile[:1]
-	p, err := AtMost(in, 2, false, joint)
+	p, err := AtMost(in, 2, withOwnWeights, joint)
 	if want := "no-slot; gpus=1; sm_pct=5; quota=1; batch=1; max_per_gpu=2"; err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
 		t.Errorf("two instances on the only GPU: got %v and unplaced %+v, want %s", err, p.Unplaced, want)
 	}
@@ -60,7 +60,7 @@ func TestAtMost(t *testing.T) {
 
 // The size of a place on a small GPU does not depend on a larger GPU.
 func TestAtMostOfSizes(t *testing.T) {
-	small, slow := row("f", 10, 0.2, 10), row("slow", 10, 0.2, 10)
+	small, slow := row("f", figures{sm: 10, quota: 0.2, rps: 10}), row("slow", figures{sm: 10, quota: 0.2, rps: 10})
 	small.GPUMemMiB, slow.GPUMemMiB = 1000, 1000
 	in := Input{Profile: []profile.Row{small, slow}, Devices: []plan.Device{
 		{Node: "n", Index: 0, MemMiB: 81920}, {Node: "n", Index: 1, MemMiB: 8192},
@@ -79,7 +79,7 @@ func TestAtMostOfSizes(t *testing.T) {
 		{170, 160, 4, []string{"no-memory; gpus=4; mem_mib=1000; sm_pct=10; quota=0.2; batch=1; max_per_gpu=4"}},
 	} {
 		in.Demand = []plan.Demand{{Function: "f", RPS: c.rps}, {Function: "slow", RPS: 1, SLOMS: slow.P95MS / 2}}
-		p, err := AtMost(in, 4, false, joint)
+		p, err := AtMost(in, 4, withOwnWeights, joint)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestAtMostOfSizes(t *testing.T) {
 		in.Devices[i].Model, in.Devices[i].MemMiB, in.Devices[i].UsedMemMiB = "new", 0, 0
 	}
 	in.Demand[1].SLOMS = 0
-	p, err := AtMost(in, 4, false, joint)
+	p, err := AtMost(in, 4, withOwnWeights, joint)
 	if want := "no-gpu-of-model; measured=old; inventory=new"; err != nil || len(p.Unplaced) != 2 || p.Unplaced[1].Reason != want {
 		t.Errorf("on a GPU of another model: got %v and unplaced %+v, want %q", err, p.Unplaced, want)
 	}

@@ -29,7 +29,7 @@ func dilu(t testing.TB, in Input, order Order) plan.Plan {
 // TestDiluFillsByRequestsAndLimits checks the limit of 1.5 on the sum of limits, which are twice the
 // requests: three instances of 24% share a GPU (1.44), a fourth does not fit.
 func TestDiluFillsByRequestsAndLimits(t *testing.T) {
-	in := Input{Profile: []profile.Row{row("f", 24, 1, 10), row("f", 50, 1, 12), row("f", 24, 0.5, 9)}, Demand: []plan.Demand{{Function: "f", RPS: 40}}}
+	in := Input{Profile: []profile.Row{row("f", figures{sm: 24, quota: 1, rps: 10}), row("f", figures{sm: 50, quota: 1, rps: 12}), row("f", figures{sm: 24, quota: 0.5, rps: 9})}, Demand: []plan.Demand{{Function: "f", RPS: 40}}}
 	p := dilu(t, in, Arrival)
 	if p.GPUsUsed != 2 || len(p.GPUs[0].Instances) != 3 || p.GPUs[0].Instances[2].SMPct != 24 || *p.GPUs[0].Instances[2].Y != 48 {
 		t.Errorf("got %+v, want 2 GPUs, of which the first has 3 instances of 24%% SMs, the third at y 48", p)
@@ -41,7 +41,7 @@ func TestDiluFillsByRequestsAndLimits(t *testing.T) {
 
 func TestDiluTakesFunctionsInOrder(t *testing.T) {
 	// Only γ limits here: 0.5 + 1, then 0.5 + 0.5 + 0.5.
-	in := Input{Profile: []profile.Row{row("small", 25, 1, 10), row("large", 70, 1, 10)}, Devices: []plan.Device{{Node: "n"}},
+	in := Input{Profile: []profile.Row{row("small", figures{sm: 25, quota: 1, rps: 10}), row("large", figures{sm: 70, quota: 1, rps: 10})}, Devices: []plan.Device{{Node: "n"}},
 		Demand: []plan.Demand{{Function: "small", RPS: 30}, {Function: "large", RPS: 10}}}
 	p := dilu(t, in, Arrival)
 	if len(p.Unplaced) != 1 || p.Unplaced[0].Function != "large" ||
@@ -54,7 +54,7 @@ func TestDiluTakesFunctionsInOrder(t *testing.T) {
 }
 
 func TestDiluUsesOtherRowsWhereTheBestHasNoGPU(t *testing.T) {
-	a, v := row("f", 50, 1, 100), row("f", 50, 1, 40)
+	a, v := row("f", figures{sm: 50, quota: 1, rps: 100}), row("f", figures{sm: 50, quota: 1, rps: 40})
 	a.GPU, v.GPU = "A100", "V100"
 	p := dilu(t, Input{Profile: []profile.Row{a, v}, Demand: []plan.Demand{{Function: "f", RPS: 140}},
 		Devices: []plan.Device{{Node: "n", Model: "V100"}, {Node: "n", Index: 1, Model: "A100"}}}, Arrival)
@@ -66,7 +66,7 @@ func TestDiluUsesOtherRowsWhereTheBestHasNoGPU(t *testing.T) {
 // TestDiluSpansGPUsOfANode checks that an instance of several GPUs is on one node, and that an elastic
 // fleet prefers GPUs in use.
 func TestDiluSpansGPUsOfANode(t *testing.T) {
-	in := Input{Profile: []profile.Row{row("small", 60, 1, 10), row("wide", 20, 1, 10)}, Functions: []function.Function{{Name: "wide", GPUs: 3}},
+	in := Input{Profile: []profile.Row{row("small", figures{sm: 60, quota: 1, rps: 10}), row("wide", figures{sm: 20, quota: 1, rps: 10})}, Functions: []function.Function{{Name: "wide", GPUs: 3}},
 		Demand: []plan.Demand{{Function: "small", RPS: 20}, {Function: "wide", RPS: 10}}}
 	if p := dilu(t, in, Arrival); p.GPUsUsed != 3 || len(p.GPUs[1].Instances) != 2 || p.GPUs[2].Instances[0].ID != "wide-0" {
 		t.Errorf("elastic number of GPUs: got %+v, want 3 GPUs, 2 instances on the second and wide-0 on the third", p.GPUs)
@@ -84,7 +84,7 @@ func TestDiluSpansGPUsOfANode(t *testing.T) {
 }
 
 func TestDiluTooManyInstances(t *testing.T) {
-	_, err := Dilu(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}},
+	_, err := Dilu(Input{Profile: []profile.Row{row("f", figures{sm: 1, quota: 1, rps: 1e-6})}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}},
 		DiluOptions{online.DiluDefaults(), Arrival})
 	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than 5000000 instances") {
 		t.Errorf("got error %v, want f: 1000000000000 requests/s need more than 5000000 instances", err)

@@ -10,6 +10,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
+// Values of the argument shared of AtMost and planners.
+const (
+	withSharedWeights = true
+	withOwnWeights    = false
+)
+
 // planners returns all planners by name, or all that can share weights if shared is true.
 func planners(shared bool) map[string]Planner {
 	jointly := func(model string) Planner {
@@ -58,14 +64,14 @@ func TestExactMemory(t *testing.T) {
 		{0.3, 9, 2.9, 0.2},
 		{1000, 16, 16000, 0},
 	} {
-		one := row("f", 1, 1, 1)
+		one := row("f", figures{sm: 1, quota: 1, rps: 1})
 		one.GPUMemMiB = c.mem
 		for _, more := range []int{0, 1} {
 			in := Input{Profile: []profile.Row{one}, Demand: []plan.Demand{{Function: "f", RPS: float64(c.instances + more)}}, MemMiB: c.gpu}
 			if c.used > 0 {
 				in.Devices = []plan.Device{{Node: "n", MemMiB: c.gpu, UsedMemMiB: c.used}, {Node: "n", Index: 1, MemMiB: c.gpu, UsedMemMiB: c.used}}
 			}
-			for name, planner := range planners(false) {
+			for name, planner := range planners(withOwnWeights) {
 				p, err := planner(in)
 				if err != nil || p.GPUsUsed != 1+more || p.Bound != 1+more || len(p.Unplaced) > 0 {
 					t.Errorf("%s: %v instances of %v MiB on GPUs of %v MiB, less %v MiB: got %d GPUs, bound %d (%s), unplaced %v, %v; want %d GPUs", name, in.Demand[0].RPS, c.mem, c.gpu, c.used, p.GPUsUsed, p.Bound, p.BoundMethod, p.Unplaced, err, 1+more)
@@ -81,14 +87,14 @@ func TestExactMemory(t *testing.T) {
 // TestAtMostFillsGPUs checks that a GPU hosts the allowed number of instances even if that does not divide
 // its memory evenly.
 func TestAtMostFillsGPUs(t *testing.T) {
-	one := row("f", 1, 1, 1)
+	one := row("f", figures{sm: 1, quota: 1, rps: 1})
 	one.GPUMemMiB = 1
 	for _, mem := range []float64{1024, 8192, 16384, 81559, 100.1} {
 		for _, most := range []int{1, 2, 3, 5, 6, 7, 11, 13, 23, 48, 49, 60} {
 			for _, more := range []int{0, 1} {
 				t.Run(fmt.Sprintf("%v/%d/%d", mem, most, more), func(t *testing.T) {
 					in := Input{Profile: []profile.Row{one}, Demand: []plan.Demand{{Function: "f", RPS: float64(most + more)}}, MemMiB: mem}
-					p, err := AtMost(in, most, false, planners(false)["fast"])
+					p, err := AtMost(in, most, withOwnWeights, planners(withOwnWeights)["fast"])
 					if err != nil || p.GPUsUsed != 1+more || p.Bound != 1+more || maxPerGPU(p) != most {
 						t.Errorf("%d instances: got %d GPUs, bound %d (%s), at most %d on a GPU, %v; want %d GPUs", most+more, p.GPUsUsed, p.Bound, p.BoundMethod, maxPerGPU(p), err, 1+more)
 					}

@@ -18,7 +18,7 @@ import (
 // FaST-GShare, section 5.4: four ResNet, two RNNT and two BERT on one GPU.
 func TestPaperExampleFitsOneGPU(t *testing.T) {
 	p := fast(t, Input{
-		Profile: []profile.Row{row("resnet", 12, 0.4, 10), row("rnnt", 24, 0.4, 10), row("bert", 50, 0.6, 10)},
+		Profile: []profile.Row{row("resnet", figures{sm: 12, quota: 0.4, rps: 10}), row("rnnt", figures{sm: 24, quota: 0.4, rps: 10}), row("bert", figures{sm: 50, quota: 0.6, rps: 10})},
 		Demand:  []plan.Demand{{Function: "resnet", RPS: 40}, {Function: "rnnt", RPS: 20}, {Function: "bert", RPS: 20}},
 	})
 	if p.GPUsUsed != 1 || len(p.GPUs[0].Instances) != 8 {
@@ -41,14 +41,14 @@ func fast(t *testing.T, in Input) plan.Plan {
 
 func TestUnplaced(t *testing.T) {
 	one := []plan.Device{{Node: "n", MemMiB: 1500, Model: "V100"}}
-	slow := row("f", 100, 1, 50)
+	slow := row("f", figures{sm: 100, quota: 1, rps: 50})
 	slow.P95MS = 11.3
-	nothing := row("f", 100, 1, 0)
-	big := row("f", 10, 0.5, 10)
+	nothing := row("f", figures{sm: 100, quota: 1})
+	big := row("f", figures{sm: 10, quota: 0.5, rps: 10})
 	big.GPUMemMiB = 20000
-	other := row("f", 10, 0.5, 10)
+	other := row("f", figures{sm: 10, quota: 0.5, rps: 10})
 	other.GPU = "A100"
-	small := row("f", 60, 0.6, 10)
+	small := row("f", figures{sm: 60, quota: 0.6, rps: 10})
 	for what, c := range map[string]struct {
 		rows    []profile.Row
 		devices []plan.Device
@@ -60,7 +60,7 @@ func TestUnplaced(t *testing.T) {
 		"too large":    {[]profile.Row{big}, one, "gpu-too-small; needed_mib=20000; free_mib=1500"},
 		"model":        {[]profile.Row{other}, one, "no-gpu-of-model; measured=A100; inventory=V100"},
 		"no GPU":       {[]profile.Row{small}, []plan.Device{}, "no-gpu"},
-		"memory":       {[]profile.Row{row("f", 10, 0.5, 10)}, one, "no-memory; gpus=1; mem_mib=1000; sm_pct=10; quota=0.5; batch=1"},
+		"memory":       {[]profile.Row{row("f", figures{sm: 10, quota: 0.5, rps: 10})}, one, "no-memory; gpus=1; mem_mib=1000; sm_pct=10; quota=0.5; batch=1"},
 		"no rectangle": {[]profile.Row{small}, []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}, "gpus-full; gpus=2; sm_pct=60; quota=0.6; batch=1"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestUnplaced(t *testing.T) {
 
 // The reason names the GPUs that are too small for every configuration, with every planner.
 func TestReasonOfSmallGPUs(t *testing.T) {
-	f, larger, g := row("f", 60, 0.6, 10), row("f", 100, 0.6, 12), row("g", 60, 0.6, 10)
+	f, larger, g := row("f", figures{sm: 60, quota: 0.6, rps: 10}), row("f", figures{sm: 100, quota: 0.6, rps: 12}), row("g", figures{sm: 60, quota: 0.6, rps: 10})
 	f.GPUMemMiB, larger.GPUMemMiB, g.GPUMemMiB = 30000, 31000, 100
 	in := Input{
 		Profile: []profile.Row{f, larger, g},
@@ -109,7 +109,7 @@ func TestReasonOfSmallGPUs(t *testing.T) {
 
 // Random arrivals need more GPUs than steady ones, and the bound is for random arrivals.
 func TestRandomArrivals(t *testing.T) {
-	in := Input{Profile: []profile.Row{row("f", 100, 1, 100)}, Demand: []plan.Demand{{Function: "f", RPS: 160, SLOMS: 40}}}
+	in := Input{Profile: []profile.Row{row("f", figures{sm: 100, quota: 1, rps: 100})}, Demand: []plan.Demand{{Function: "f", RPS: 160, SLOMS: 40}}}
 	in.Profile[0].P95MS = 10
 	steady := fast(t, in)
 	in.Poisson = true
@@ -166,7 +166,7 @@ func TestUnplacedFunctionDoesNotStopOthers(t *testing.T) {
 func TestOtherConfigurationsFillRemainingRoom(t *testing.T) {
 	// 100 × 1 sustains most, but only one GPU is empty. The rest must use rectangles
 	// on the GPU of the first function.
-	rows := []profile.Row{row("a", 60, 1, 60), row("b", 50, 1, 50), row("b", 40, 0.5, 19), row("b", 20, 0.5, 9)}
+	rows := []profile.Row{row("a", figures{sm: 60, quota: 1, rps: 60}), row("b", figures{sm: 50, quota: 1, rps: 50}), row("b", figures{sm: 40, quota: 0.5, rps: 19}), row("b", figures{sm: 20, quota: 0.5, rps: 9})}
 	p := fast(t, Input{Profile: rows, Devices: []plan.Device{{Node: "n"}}, Demand: []plan.Demand{{Function: "a", RPS: 60}, {Function: "b", RPS: 50}}})
 	if p.Demand[1].ServedRPS != 38 || len(p.Unplaced) != 1 || p.Unplaced[0].RPS != 12 {
 		t.Errorf("got demand %+v, unplaced %+v; want 38 requests a second of b served and 12 unplaced", p.Demand, p.Unplaced)
@@ -174,7 +174,7 @@ func TestOtherConfigurationsFillRemainingRoom(t *testing.T) {
 }
 
 func TestMemoryOnlyCountsWhereItIsLimited(t *testing.T) {
-	in := Input{Profile: []profile.Row{row("f", 20, 0.5, 10)}, Demand: []plan.Demand{{Function: "f", RPS: 100}}}
+	in := Input{Profile: []profile.Row{row("f", figures{sm: 20, quota: 0.5, rps: 10})}, Demand: []plan.Demand{{Function: "f", RPS: 100}}}
 	p := fast(t, in)
 	if p.GPUsUsed != 1 || p.GPUs[0].MemMiB != 0 || p.GPUs[0].Instances[0].MemMiB != 0 {
 		t.Errorf("without a memory limit: got %+v, want 1 GPU and no memory sizes", p)
@@ -186,7 +186,7 @@ func TestMemoryOnlyCountsWhereItIsLimited(t *testing.T) {
 }
 
 func TestRowsGoToGPUsOfTheirModel(t *testing.T) {
-	a, v := row("f", 50, 1, 100), row("f", 50, 1, 40)
+	a, v := row("f", figures{sm: 50, quota: 1, rps: 100}), row("f", figures{sm: 50, quota: 1, rps: 40})
 	a.GPU, v.GPU = "A100", "V100"
 	p := fast(t, Input{Profile: []profile.Row{a, v}, Demand: []plan.Demand{{Function: "f", RPS: 270}},
 		Devices: []plan.Device{{Node: "n", Model: "V100"}, {Node: "n", Index: 1, Model: "A100"}}})
@@ -196,7 +196,7 @@ func TestRowsGoToGPUsOfTheirModel(t *testing.T) {
 }
 
 func TestTooManyInstancesIsAnError(t *testing.T) {
-	_, err := Fast(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, FastOptions{})
+	_, err := Fast(Input{Profile: []profile.Row{row("f", figures{sm: 1, quota: 1, rps: 1e-6})}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, FastOptions{})
 	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests/s need more than") {
 		t.Errorf("got error %v, want f: 1000000000000 requests/s need more than …", err)
 	}
@@ -207,8 +207,7 @@ func drawRows(t *rapid.T, function string) []profile.Row {
 	n := rapid.IntRange(1, 6).Draw(t, function+" rows")
 	var rows []profile.Row
 	for i := range n {
-		r := row(function, rapid.SampledFrom([]float64{6, 12, 24, 50, 60, 80, 100, 33.3333}).Draw(t, "sm"),
-			rapid.SampledFrom([]float64{0.2, 0.4, 0.6, 0.8, 1, 1.0 / 3}).Draw(t, "quota"), rapid.Float64Range(1, 100).Draw(t, "rps"))
+		r := row(function, figures{sm: rapid.SampledFrom([]float64{6, 12, 24, 50, 60, 80, 100, 33.3333}).Draw(t, "sm"), quota: rapid.SampledFrom([]float64{0.2, 0.4, 0.6, 0.8, 1, 1.0 / 3}).Draw(t, "quota"), rps: rapid.Float64Range(1, 100).Draw(t, "rps")})
 		r.Batch = i + 1
 		r.P95MS = rapid.Float64Range(1, 100).Draw(t, "p95")
 		r.GPUMemMiB = float64(rapid.IntRange(0, 3000).Draw(t, "mem"))
@@ -308,7 +307,7 @@ func TestFastSharedIsFast(t *testing.T) {
 	for _, order := range []Order{Largest, Arrival} {
 		in := Input{MemMiB: 16384, Demand: []plan.Demand{{Function: "a", RPS: 300}, {Function: "b", RPS: 90}}}
 		for _, sm := range []float64{12, 24, 50} {
-			in.Profile = append(in.Profile, row("a", sm, 0.4, 2*sm-1), row("b", sm, 0.6, sm/4))
+			in.Profile = append(in.Profile, row("a", figures{sm: sm, quota: 0.4, rps: 2*sm - 1}), row("b", figures{sm: sm, quota: 0.6, rps: sm / 4}))
 		}
 		plain, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: order})
 		if err != nil {

@@ -104,7 +104,7 @@ func TestServable(t *testing.T) {
 }
 
 func TestIncremental(t *testing.T) {
-	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 0.5, 20), row("b", 20, 0.5, 5), row("c", 100, 1, 90)}
+	rows := []profile.Row{row("a", figures{sm: 50, quota: 1, rps: 50}), row("b", figures{sm: 50, quota: 0.5, rps: 20}), row("b", figures{sm: 20, quota: 0.5, rps: 5}), row("c", figures{sm: 100, quota: 1, rps: 90})}
 	for what, c := range map[string]struct {
 		from, to     []plan.Demand
 		devices      []plan.Device
@@ -162,7 +162,7 @@ func TestIncremental(t *testing.T) {
 
 // A move merges two half-empty GPUs into one.
 func TestMovesFreeAGPU(t *testing.T) {
-	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50)}
+	rows := []profile.Row{row("a", figures{sm: 50, quota: 1, rps: 50}), row("b", figures{sm: 50, quota: 1, rps: 50}), row("c", figures{sm: 50, quota: 1, rps: 50})}
 	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50)})
 	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50)}
 	if p, _ := incrementally(t, current, in, IncrementalOptions{}, fastPlanner); p.GPUsUsed != 2 {
@@ -176,7 +176,7 @@ func TestMovesFreeAGPU(t *testing.T) {
 
 // If the number of GPUs is limited, a move makes the missing room.
 func TestMovesMakeRoom(t *testing.T) {
-	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50), row("d", 100, 1, 90)}
+	rows := []profile.Row{row("a", figures{sm: 50, quota: 1, rps: 50}), row("b", figures{sm: 50, quota: 1, rps: 50}), row("c", figures{sm: 50, quota: 1, rps: 50}), row("d", figures{sm: 100, quota: 1, rps: 90})}
 	devices := []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}
 	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50), Devices: devices})
 	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50, "d", 90), Devices: devices}
@@ -304,7 +304,7 @@ func TestIncrementalFromJointPlans(t *testing.T) {
 // do not reduce the room of another function with the same weights.
 func TestIncrementalKeepsBesideWhatCannotBe(t *testing.T) {
 	shares := &function.Model{Name: "m"}
-	wide, narrow := row("wide", 12, 0.5, 1), row("narrow", 12, 0.5, 1)
+	wide, narrow := row("wide", figures{sm: 12, quota: 0.5, rps: 1}), row("narrow", figures{sm: 12, quota: 0.5, rps: 1})
 	wide.GPUMemMiB, wide.ModelMemMiB, narrow.GPUMemMiB = 2000, 1900, 100
 	in := Input{
 		Profile:   []profile.Row{wide, narrow},

@@ -82,7 +82,7 @@ func TestSpendTime(t *testing.T) {
 		in.Demand = append(in.Demand, plan.Demand{Function: name, RPS: float64(20 + 7*f)})
 		for _, sm := range []float64{6, 12, 24, 50, 100} {
 			for _, quota := range []float64{0.2, 0.6, 1} {
-				r := row(name, sm, quota, 100*quota*sm/(sm+10+3*float64(f)))
+				r := row(name, figures{sm: sm, quota: quota, rps: 100 * quota * sm / (sm + 10 + 3*float64(f))})
 				r.GPUMemMiB = 1000 + 200*float64(f)
 				in.Profile = append(in.Profile, r)
 			}
@@ -123,7 +123,7 @@ func TestFleetPlansVerify(t *testing.T) {
 		full, knee, mem := 50+400*rng.Unit(), 10+80*rng.Unit(), 500+5500*rng.Unit()
 		for _, sm := range []float64{6, 12, 24, 50, 60, 80, 100} {
 			for _, quota := range []float64{0.2, 0.4, 0.6, 0.8, 1} {
-				r := row(name, sm, quota, full*quota*sm/(sm+knee))
+				r := row(name, figures{sm: sm, quota: quota, rps: full * quota * sm / (sm + knee)})
 				r.GPUMemMiB = mem
 				in.Profile = append(in.Profile, r)
 			}
@@ -195,7 +195,7 @@ func TestSpanningPlans(t *testing.T) {
 
 // If GPUs with different free memory count as alike, the bound must still hold for the largest of them.
 func TestBoundOfManyRooms(t *testing.T) {
-	r := row("f", 10, 0.2, 1)
+	r := row("f", figures{sm: 10, quota: 0.2, rps: 1})
 	r.GPUMemMiB = 1000
 	in := Input{Profile: []profile.Row{r}, Demand: []plan.Demand{{Function: "f", RPS: 10}}}
 	for i := range 12 {
@@ -212,7 +212,7 @@ func TestJointOfHugeDemand(t *testing.T) {
 	devices := []plan.Device{{Node: "n", Index: 0}, {Node: "n", Index: 1}}
 	for rate, served := range map[float64]float64{10: 400, 1e-9: 35e-9} { // twenty instances fit a GPU, or fifteen on the GPU of small
 		in := Input{
-			Profile: []profile.Row{row("huge", 10, 0.5, rate), row("small", 50, 0.5, 5)},
+			Profile: []profile.Row{row("huge", figures{sm: 10, quota: 0.5, rps: rate}), row("small", figures{sm: 50, quota: 0.5, rps: 5})},
 			Demand:  []plan.Demand{{Function: "huge", RPS: 1e12}, {Function: "small", RPS: 3}}, Devices: devices,
 		}
 		for _, model := range []string{plan.ModelRect, plan.ModelTokens} {

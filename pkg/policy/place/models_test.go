@@ -13,7 +13,7 @@ import (
 // its GPU's model, and that the plan names the model.
 func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 	rowOn := func(model string, rps, mem, weights float64) profile.Row {
-		r := row("f", 50, 1, rps)
+		r := row("f", figures{sm: 50, quota: 1, rps: rps})
 		r.GPU, r.GPUMemMiB, r.ModelMemMiB = model, mem, weights
 		return r
 	}
@@ -53,16 +53,16 @@ func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 		"joint":             {joint, false},
 		"fast":              {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{}) }, false},
 		"dilu":              {func(in Input) (plan.Plan, error) { return Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults()}) }, false},
-		"at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, false, joint) }, false},
+		"at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, withOwnWeights, joint) }, false},
 		"at most 1 per GPU": {func(in Input) (plan.Plan, error) {
 			in.Demand = []plan.Demand{{Function: "f", RPS: 135}}
-			return AtMost(in, 1, false, joint)
+			return AtMost(in, 1, withOwnWeights, joint)
 		}, false},
 		"incremental":               {incremental(IncrementalOptions{}, joint), false},
 		"shared":                    {jointShared, true},
 		"shared, fast":              {func(in Input) (plan.Plan, error) { return Fast(in, FastOptions{ShareModels: true}) }, true},
 		"shared, incremental":       {incremental(IncrementalOptions{ShareModels: true}, jointShared), true},
-		"shared, at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, true, jointShared) }, true},
+		"shared, at most 2 per GPU": {func(in Input) (plan.Plan, error) { return AtMost(in, 2, withSharedWeights, jointShared) }, true},
 	} {
 		in := input()
 		p, err := c.planner(in)
@@ -107,7 +107,7 @@ func TestInstancesHaveRowsOfGPUModel(t *testing.T) {
 // those that the plan keeps on the GPU. Of two configurations that cover the remainder, fast prefers the one with less
 // throughput, even if the other needs no more of anything.
 func TestSharedWeightsOfDominatedConfiguration(t *testing.T) {
-	small, large := row("f", 12, 0.3, 0.37), row("f", 12, 0.3, 0.33)
+	small, large := row("f", figures{sm: 12, quota: 0.3, rps: 0.37}), row("f", figures{sm: 12, quota: 0.3, rps: 0.33})
 	small.GPUMemMiB, small.ModelMemMiB = 3, 3
 	large.GPUMemMiB, large.ModelMemMiB, large.Batch = 649, 649, 2
 	in := Input{Profile: []profile.Row{small, large}, Demand: []plan.Demand{{Function: "f", RPS: 0.16}}, MemMiB: 16384}

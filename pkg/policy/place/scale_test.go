@@ -8,8 +8,16 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-func row(function string, sm, quota, rps float64) profile.Row {
-	return profile.Row{Function: function, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10, GPUMemMiB: 1000}
+// figures is a measured configuration: its SM share in percent, its quota and its throughput in requests per
+// second.
+type figures struct {
+	sm    float64
+	quota float64
+	rps   float64
+}
+
+func row(function string, m figures) profile.Row {
+	return profile.Row{Function: function, Config: profile.Config{SMPct: m.sm, Quota: m.quota, Batch: 1}, ThroughputRPS: m.rps, P95MS: 10, GPUMemMiB: 1000}
 }
 
 // grid returns the profile of a function whose throughput is proportional to the quota and flattens out
@@ -18,7 +26,7 @@ func grid(function string) []profile.Row {
 	var rows []profile.Row
 	for sm, full := range map[float64]float64{6: 20, 12: 60, 24: 80, 50: 90, 100: 95} {
 		for _, quota := range []float64{0.2, 0.4, 0.6, 0.8, 1} {
-			rows = append(rows, row(function, sm, quota, full*quota))
+			rows = append(rows, row(function, figures{sm: sm, quota: quota, rps: full * quota}))
 		}
 	}
 	return rows
@@ -31,10 +39,10 @@ func TestScaleUp(t *testing.T) {
 		tie  TieBreak
 		want []Group
 	}{
-		{"whole and rest", 130, LargerQuota, []Group{{row("f", 12, 1, 60), 2}, {row("f", 12, 0.2, 12), 1}}},
-		{"exactly whole", 120, LargerQuota, []Group{{row("f", 12, 1, 60), 2}}},
-		{"only a rest", 3, LargerQuota, []Group{{row("f", 6, 0.2, 4), 1}}},
-		{"smaller quota", 25, SmallerQuota, []Group{{row("f", 12, 0.2, 12), 2}, {row("f", 6, 0.2, 4), 1}}},
+		{"whole and rest", 130, LargerQuota, []Group{{row("f", figures{sm: 12, quota: 1, rps: 60}), 2}, {row("f", figures{sm: 12, quota: 0.2, rps: 12}), 1}}},
+		{"exactly whole", 120, LargerQuota, []Group{{row("f", figures{sm: 12, quota: 1, rps: 60}), 2}}},
+		{"only a rest", 3, LargerQuota, []Group{{row("f", figures{sm: 6, quota: 0.2, rps: 4}), 1}}},
+		{"smaller quota", 25, SmallerQuota, []Group{{row("f", figures{sm: 12, quota: 0.2, rps: 12}), 2}, {row("f", figures{sm: 6, quota: 0.2, rps: 4}), 1}}},
 		{"nothing", 0, LargerQuota, nil},
 		{"less than nothing", -5, LargerQuota, nil},
 	} {
@@ -53,13 +61,13 @@ func TestScaleUp(t *testing.T) {
 }
 
 func TestScaleUpPassesOverWhatSustainsNothing(t *testing.T) {
-	if got := ScaleUp([]profile.Row{row("f", 6, 0.2, 0)}, 5, LargerQuota); got != nil {
+	if got := ScaleUp([]profile.Row{row("f", figures{sm: 6, quota: 0.2})}, 5, LargerQuota); got != nil {
 		t.Errorf("ScaleUp with a throughput of 0: got %v, want nil", got)
 	}
 }
 
 func TestTiesDoNotDependOnTheLastDigit(t *testing.T) {
-	rows := []profile.Row{row("f", 14, 0.2, 14.882), row("f", 14, 0.4, 29.763), row("f", 14, 1, 74.408)}
+	rows := []profile.Row{row("f", figures{sm: 14, quota: 0.2, rps: 14.882}), row("f", figures{sm: 14, quota: 0.4, rps: 29.763}), row("f", figures{sm: 14, quota: 1, rps: 74.408})}
 	if got := ScaleUp(rows, 80, LargerQuota); got[0].Row.Quota != 1 {
 		t.Errorf("larger quota: got %+v, want Row.Quota 1", got[0])
 	}
@@ -88,7 +96,7 @@ func TestScaleUpCoversTheGapAndNoMore(t *testing.T) {
 }
 
 func TestScaleDown(t *testing.T) {
-	running := []Running{{"good-0", row("f", 12, 1, 60)}, {"good-1", row("f", 12, 1, 60)}, {"poor", row("f", 100, 0.2, 19)}, {"fair", row("f", 24, 0.4, 32)}}
+	running := []Running{{"good-0", row("f", figures{sm: 12, quota: 1, rps: 60})}, {"good-1", row("f", figures{sm: 12, quota: 1, rps: 60})}, {"poor", row("f", figures{sm: 100, quota: 0.2, rps: 19})}, {"fair", row("f", figures{sm: 24, quota: 0.4, rps: 32})}}
 	for _, c := range []struct {
 		excess float64
 		want   []string

@@ -21,7 +21,7 @@ func TestJointServesMost(t *testing.T) {
 		for f := range 2 + rng.Below(4) {
 			name := fmt.Sprintf("f%d", f)
 			for range 1 + rng.Below(3) {
-				r := row(name, float64(10*(1+rng.Below(10))), 1, float64(1+rng.Below(100)))
+				r := row(name, figures{sm: float64(10 * (1 + rng.Below(10))), quota: 1, rps: float64(1 + rng.Below(100))})
 				r.GPUMemMiB = float64(500 * (1 + rng.Below(8)))
 				in.Profile = append(in.Profile, r)
 			}

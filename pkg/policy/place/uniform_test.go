@@ -20,7 +20,7 @@ func TestJointOfUnevenGPUs(t *testing.T) {
 		name, rate, mem := fmt.Sprint("f", i), draw(1, 4), draw(500, 6000)
 		for _, sm := range []float64{6, 12, 24, 50} {
 			for _, quota := range []float64{0.2, 0.4, 1} {
-				r := row(name, sm, quota, rate*sm*quota)
+				r := row(name, figures{sm: sm, quota: quota, rps: rate * sm * quota})
 				r.GPUMemMiB = mem
 				in.Profile = append(in.Profile, r)
 			}

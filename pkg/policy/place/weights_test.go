@@ -33,13 +33,13 @@ func TestWeightsOfTenants(t *testing.T) {
 		in := Input{}
 		for i, f := range c.functions {
 			name := fmt.Sprintf("f%d", i)
-			r := row(name, 10, 1, 10)
+			r := row(name, figures{sm: 10, quota: 1, rps: 10})
 			r.GPUMemMiB, r.ModelMemMiB = 200, c.weights
 			in.Profile = append(in.Profile, r)
 			in.Demand = append(in.Demand, plan.Demand{Function: name, RPS: 10})
 			in.Functions = append(in.Functions, function.Function{Name: name, Tenant: f.tenant, Model: &function.Model{Name: f.model}})
 		}
-		for name, planner := range planners(true) {
+		for name, planner := range planners(withSharedWeights) {
 			for less := range 2 {
 				in.MemMiB = c.need - float64(less)
 				p, err := planner(in)
@@ -93,13 +93,13 @@ func compare(a, b plan.Model) int {
 // TestWeightsOfRows checks that a model is as large as the largest weights of its configurations on the
 // GPU.
 func TestWeightsOfRows(t *testing.T) {
-	a, b := row("a", 10, 1, 10), row("b", 10, 1, 10)
+	a, b := row("a", figures{sm: 10, quota: 1, rps: 10}), row("b", figures{sm: 10, quota: 1, rps: 10})
 	a.GPUMemMiB, a.ModelMemMiB, b.GPUMemMiB, b.ModelMemMiB = 200, 31, 200, 33
 	in := Input{Profile: []profile.Row{a, b}, Demand: []plan.Demand{{Function: "a", RPS: 10}, {Function: "b", RPS: 10}}, MemMiB: 169 + 167 + 34}
 	for _, f := range []string{"a", "b"} {
 		in.Functions = append(in.Functions, function.Function{Name: f, Model: &function.Model{Name: "m"}})
 	}
-	for name, planner := range planners(true) {
+	for name, planner := range planners(withSharedWeights) {
 		p, err := planner(in)
 		if name == "incremental" { // it does not resize running instances
 			const reason = "weights-too-large; model=m"

@@ -51,7 +51,7 @@ type gfaas struct {
 }
 
 func newGfaas(v *view) *gfaas {
-	o := &gfaas{mqfq: newMQFQ(v, false), longest: longest{of: [2]int32{none, none}}}
+	o := &gfaas{mqfq: newMQFQ(v, notSticky), longest: longest{of: [2]int32{none, none}}}
 	o.removed = o.restoreReady
 	o.rank, o.mqfq.lift, o.mqfq.released = o.index, o.lift, o.released
 	o.executed = true

@@ -58,12 +58,12 @@ var kinds = []Kind{
 	{
 		Name: "mqfq", Help: "an invocation of the function with the least virtual time",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
-		order:      func(v *view) order { return newMQFQ(v, false) },
+		order:      func(v *view) order { return newMQFQ(v, notSticky) },
 	},
 	{
 		Name: "mqfq-sticky", Help: "like mqfq, but considers all functions whose virtual time is at most the parameter t above the least one; of these, it prefers the function with the fewest running invocations and, among functions with equally many, the longest queue",
 		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
-		order:      func(v *view) order { return newMQFQ(v, true) },
+		order:      func(v *view) order { return newMQFQ(v, sticky) },
 	},
 	{
 		Name: "lb", Help: "the oldest invocation; it runs on an idle GPU, whether or not the GPU has its model",

@@ -180,15 +180,15 @@ func TestMemoryShort(t *testing.T) {
 			w.idle()
 			if policy != "exclusive" && policy != "fcfs-naive" { // these policies keep no idle instance of another function
 				w.expect(w.arrives(1), "run 2")
-				if got := failed(w, true); !strings.HasSuffix(got, "remove 0, run 2") {
+				if got := failed(w, memoryShort); !strings.HasSuffix(got, "remove 0, run 2") {
 					t.Errorf("after a start short of GPU memory: got %q, want remove 0, run 2 at the end", got)
 				}
 			} else {
 				w.arrives(1)
 			}
-			w.expect(failed(w, true), "run 2")
-			w.expect(failed(w, true), "run 2")
-			w.expect(failed(w, true), "reject 2") // there is no other instance to evict
+			w.expect(failed(w, memoryShort), "run 2")
+			w.expect(failed(w, memoryShort), "run 2")
+			w.expect(failed(w, memoryShort), "reject 2") // there is no other instance to evict
 		})
 	}
 	t.Run("not short", func(t *testing.T) {
@@ -196,9 +196,9 @@ func TestMemoryShort(t *testing.T) {
 		w.idle()
 		w.arrives(1)
 		for range 2 {
-			w.expect(failed(w, false), "run 2")
+			w.expect(failed(w, memorySufficed), "run 2")
 		}
-		w.expect(failed(w, false), "reject 2")
+		w.expect(failed(w, memorySufficed), "reject 2")
 		w.expect(w.arrives(0), "run 3") // its instance still exists
 	})
 	t.Run("no limit", func(t *testing.T) {
@@ -206,9 +206,9 @@ func TestMemoryShort(t *testing.T) {
 		w.idle()
 		w.arrives(1)
 		for range 2 {
-			w.expect(failed(w, true), "run 2")
+			w.expect(failed(w, memoryShort), "run 2")
 		}
-		w.expect(failed(w, true), "reject 2")
+		w.expect(failed(w, memoryShort), "reject 2")
 	})
 	t.Run("one that runs makes room when it has ended", func(t *testing.T) {
 		w := newMemory(t, "gfaas", 10, 4)
@@ -216,7 +216,7 @@ func TestMemoryShort(t *testing.T) {
 		id := w.instance(0)
 		w.step(&queue.Started{Instance: id, ID: 1})
 		w.expect(w.arrives(1), "run 2")
-		w.expect(failed(w, true), "")
+		w.expect(failed(w, memoryShort), "")
 		w.expect(w.step(&queue.Completed{Execution: queue.Execution{Instance: id, ID: 1, Executed: time.Second}}), "offload 0, remove 0, run 2")
 	})
 	t.Run("kept ready", func(t *testing.T) {

@@ -44,6 +44,12 @@ type flow struct {
 	idleSince                 time.Duration // when it became empty with no invocation in flight
 }
 
+// Values of the argument sticky of newMQFQ.
+const (
+	sticky    = true // active functions keep their instances
+	notSticky = false
+)
+
 func newMQFQ(v *view, sticky bool) *mqfq {
 	o := &mqfq{ordinary: ordinary{v.queues}, engine: v, sticky: sticky, unit: 1}
 	o.t = o.unit.fromNS(float64(v.config.T))

@@ -256,6 +256,12 @@ func (d *driver) perform(a *queue.Action) {
 	}
 }
 
+// Values of the argument short: whether the GPU of a lost instance had too little memory.
+const (
+	memoryShort    = true
+	memorySufficed = false
+)
+
 // loseInstance ends an instance. A start that failed for lack of memory may or may not count as a
 // failure.
 func (d *driver) loseInstance(id residency.ID, short bool) []queue.Event {
@@ -304,7 +310,7 @@ func (d *driver) finishMove(id residency.ID, s *instance, to residency.Start) []
 		return nil // it died
 	}
 	if s.stopping {
-		return d.loseInstance(id, false)
+		return d.loseInstance(id, memorySufficed)
 	}
 	fault := d.chance(20)
 	if s.calls == 0 {
@@ -373,7 +379,7 @@ func (d *driver) finishCall(id int64, ev queue.Event) []queue.Event {
 }
 
 // kill ends an instance and the calls on it.
-func (d *driver) kill(id residency.ID) []queue.Event { return d.killInstance(id, false) }
+func (d *driver) kill(id residency.ID) []queue.Event { return d.killInstance(id, memorySufficed) }
 
 func (d *driver) killInstance(id residency.ID, short bool) []queue.Event {
 	d.dead[id] = true

@@ -13,13 +13,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-func row(sm, quota, rps float64) profile.Row {
-	return profile.Row{Function: "f", Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
+// measured is a measured configuration: its SM share in percent, its quota and its throughput in requests per second.
+type measured struct {
+	sm    float64
+	quota float64
+	rps   float64
+}
+
+func row(m measured) profile.Row {
+	return profile.Row{Function: "f", Config: profile.Config{SMPct: m.sm, Quota: m.quota, Batch: 1}, ThroughputRPS: m.rps, P95MS: 10}
 }
 
 // profiled is a function with two usable SM shares and three quotas. Its unit is 24% at
 // quota 0.2, with a limit of 24% at 0.6.
-var profiled = []profile.Row{row(50, 0.2, 16), row(24, 0.6, 30), row(24, 0.2, 10), row(12, 0.2, 0), row(50, 1, 80)}
+var profiled = []profile.Row{row(measured{sm: 50, quota: 0.2, rps: 16}), row(measured{sm: 24, quota: 0.6, rps: 30}), row(measured{sm: 24, quota: 0.2, rps: 10}), row(measured{sm: 12, quota: 0.2}), row(measured{sm: 50, quota: 1, rps: 80})}
 
 func TestUnit(t *testing.T) {
 	unit, err := Unit(profiled, 0)
@@ -31,7 +38,7 @@ func TestUnit(t *testing.T) {
 	if reversed, _ := Unit(rows, 0); reversed != unit {
 		t.Errorf("rows in reverse order: got %+v, want %+v as before", reversed, unit)
 	}
-	if _, err := Unit([]profile.Row{row(12, 1, 0)}, 0); err == nil {
+	if _, err := Unit([]profile.Row{row(measured{sm: 12, quota: 1})}, 0); err == nil {
 		t.Error("a function without throughput: got a unit, want an error")
 	}
 }
@@ -39,7 +46,7 @@ func TestUnit(t *testing.T) {
 // TestUnitMeetsObjective checks that the request is the smallest configuration that meets the
 // objective, and not the smallest one.
 func TestUnitMeetsObjective(t *testing.T) {
-	small, large := row(12, 0.2, 10), row(12, 0.4, 20)
+	small, large := row(measured{sm: 12, quota: 0.2, rps: 10}), row(measured{sm: 12, quota: 0.4, rps: 20})
 	small.P95MS, large.P95MS = 80, 40
 	rows := []profile.Row{small, large}
 	for slo, want := range map[time.Duration]profile.Row{0: small, 80 * time.Millisecond: small, 79 * time.Millisecond: large} {

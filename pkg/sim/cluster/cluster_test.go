@@ -14,15 +14,22 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 )
 
+// gpus is the size of a cluster, with the memory of each GPU in GiB.
+type gpus struct {
+	nodes   int
+	perNode int
+	gib     float64
+}
+
 // play runs the events with a scheduler for that number of nodes and GPUs. Its clock advances by
 // a microsecond per reading.
-func play(all []events.Event, nodes, perNode int, gib float64, placer func([]plan.Device) *online.Fleet) Result {
+func play(all []events.Event, size gpus, placer func([]plan.Device) *online.Fleet) Result {
 	var devices []plan.Device
 	w := World{}
-	for n := range nodes {
-		for g := range perNode {
-			devices = append(devices, plan.Device{Node: fmt.Sprint("n", n), Index: g, MemMiB: gib * 1024})
-			w.Mem = append(w.Mem, gpu.FromMiB(gib*1024))
+	for n := range size.nodes {
+		for g := range size.perNode {
+			devices = append(devices, plan.Device{Node: fmt.Sprint("n", n), Index: g, MemMiB: size.gib * 1024})
+			w.Mem = append(w.Mem, gpu.FromMiB(size.gib*1024))
 		}
 	}
 	w.Placer = placer(devices)
@@ -47,7 +54,7 @@ func TestFigures(t *testing.T) {
 	r := play([]events.Event{
 		start(0, "a", 0.4, 10), start(10, "b", 0.4, 10), start(10, "c", 0.8, 20), start(10, "big", 0.8, 50),
 		{Time: 20, Instance: "a"}, {Time: 20, Instance: "b"}, {Time: 30, Instance: "big"}, {Time: 40, Instance: "c"},
-	}, 1, 4, 40, dilu)
+	}, gpus{nodes: 1, perNode: 4, gib: 40}, dilu)
 	want := Result{
 		GPUs: 4, GPUsPeak: 2, GPUSeconds: 10 + 20 + 20, SMFragmentation: 1 - (4.0+16+16)/50, MemFragmentation: 1 - (100.0+400+400)/2000,
 		AllocatedPeak: 0.4, Placed: 3, Rejected: 1, Decision: Statistics{1, 1},
@@ -61,7 +68,7 @@ func TestFigures(t *testing.T) {
 }
 
 func TestNoEvents(t *testing.T) {
-	if r := play(nil, 1, 1, 40, dilu); r != (Result{GPUs: 1}) {
+	if r := play(nil, gpus{nodes: 1, perNode: 1, gib: 40}, dilu); r != (Result{GPUs: 1}) {
 		t.Errorf("run without events: got %+v, want only 1 GPU", r)
 	}
 }
@@ -71,7 +78,7 @@ func TestNoEvents(t *testing.T) {
 func TestDilusCluster(t *testing.T) {
 	for seed := range uint64(3) {
 		all := events.Mix(seed, 3200)
-		d, i, x := play(all, 1000, 4, 40, dilu), play(all, 1000, 4, 40, online.INFless), play(all, 1000, 4, 40, online.Exclusive)
+		d, i, x := play(all, gpus{nodes: 1000, perNode: 4, gib: 40}, dilu), play(all, gpus{nodes: 1000, perNode: 4, gib: 40}, online.INFless), play(all, gpus{nodes: 1000, perNode: 4, gib: 40}, online.Exclusive)
 		if d.Rejected+i.Rejected+x.Rejected > 0 || d.Placed != 3200 {
 			t.Errorf("seed %d: rejected: got %d by dilu, %d by infless, %d by exclusive; want 0, and 3200 placed by dilu, got %d", seed, d.Rejected, i.Rejected, x.Rejected, d.Placed)
 		}
@@ -93,7 +100,7 @@ func BenchmarkDecision(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			all := events.Mix(1, 3200)
 			for b.Loop() {
-				play(all, 1000, 4, 40, placer)
+				play(all, gpus{nodes: 1000, perNode: 4, gib: 40}, placer)
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/3200, "µs/decision")
 		})

@@ -124,11 +124,11 @@ func (i *instance) onRevoked() {
 	switch now := i.device.world.now; {
 	case i.endless:
 		i.last = now
-		i.returnLease(true)
+		i.returnLease(wantsMore)
 	case i.phase == working:
 		i.stopAt(min(i.stopTime, now+inFlight))
 	default:
-		i.returnLease(false)
+		i.returnLease(wantsNoMore)
 	}
 }
 
@@ -136,13 +136,13 @@ func (i *instance) onRevoked() {
 // GPU when the lease was revoked, or was idle for idleHold.
 func (i *instance) onStopped() {
 	if i.phase != working {
-		i.returnLease(false)
+		i.returnLease(wantsNoMore)
 		return
 	}
 	i.last = i.device.world.now
 	if i.remaining -= i.last - i.since; i.remaining > 0 {
 		i.phase = waiting
-		i.returnLease(true)
+		i.returnLease(wantsMore)
 		return
 	}
 	i.phase = answering
@@ -150,9 +150,15 @@ func (i *instance) onStopped() {
 	if i.leaseValid {
 		i.stopAt(i.last + idleHold)
 	} else {
-		i.returnLease(false)
+		i.returnLease(wantsNoMore)
 	}
 }
+
+// Values of the argument of returnLease.
+const (
+	wantsMore   = true
+	wantsNoMore = false
+)
 
 // returnLease returns the lease. The instance is charged from the grant to the end of its last
 // work.

@@ -22,18 +22,25 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew; look at them afterwards")
 
-func inst(id, function string, sm, quota, mem float64) plan.Instance {
-	return plan.Instance{ID: id, Function: function, SMPct: sm, QuotaRequest: quota, QuotaLimit: quota, Batch: 1, RPS: 10.5, MemMiB: mem}
+// size is the slice of an instance: its SM share in percent, its quota and its memory in MiB.
+type size struct {
+	sm    float64
+	quota float64
+	mem   float64
+}
+
+func inst(id string, function string, s size) plan.Instance {
+	return plan.Instance{ID: id, Function: function, SMPct: s.sm, QuotaRequest: s.quota, QuotaLimit: s.quota, Batch: 1, RPS: 10.5, MemMiB: s.mem}
 }
 
 // example returns a plan with all features: rectangles, a burst, a batch, an instance on two GPUs, shared
 // weights, and names that are not DNS labels.
 func example() (plan.Plan, Options) {
 	x, y := 0.4, 12.0
-	resnet := inst("resnet-0", "resnet", 12, 0.4, 1427.5)
+	resnet := inst("resnet-0", "resnet", size{sm: 12, quota: 0.4, mem: 1427.5})
 	resnet.X, resnet.Y, resnet.QuotaLimit, resnet.Batch = &x, &y, 0.8, 4
-	named := inst("Odd_Name.0", "Odd_Name", 33.3, 1, 0)
-	wide := inst("llm-0", "llm", 100, 0.5, 8000)
+	named := inst("Odd_Name.0", "Odd_Name", size{sm: 33.3, quota: 1})
+	wide := inst("llm-0", "llm", size{sm: 100, quota: 0.5, mem: 8000})
 	p := plan.Plan{Version: 1, Model: plan.ModelRect, GPUs: []plan.GPU{
 		{Node: "n0", Index: 0, MemMiB: 16384, Instances: []plan.Instance{resnet, wide}, Models: []plan.Model{{Name: "resnet50", MemMiB: 98}}},
 		{Node: "n0", Index: 2, MemMiB: 16384, Instances: []plan.Instance{wide, named}},
@@ -155,7 +162,7 @@ func drawPlan(t *rapid.T) plan.Plan {
 			}
 			free -= sm * quota
 			in := inst(fmt.Sprintf("%s%d", rapid.SampledFrom([]string{"a-", "A-", "a.", "_", "0"}).Draw(t, "id"), n),
-				rapid.SampledFrom([]string{"a", "A", "b/c", "b c", "é", strings.Repeat("x", 80)}).Draw(t, "function"), sm, quota, float64(rapid.IntRange(0, 900).Draw(t, "mem")))
+				rapid.SampledFrom([]string{"a", "A", "b/c", "b c", "é", strings.Repeat("x", 80)}).Draw(t, "function"), size{sm: sm, quota: quota, mem: float64(rapid.IntRange(0, 900).Draw(t, "mem"))})
 			g.Instances = append(g.Instances, in)
 			n++
 		}

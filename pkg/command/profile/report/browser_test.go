@@ -21,7 +21,7 @@ func measured(shares int, trials bool) Section {
 		sm := 100 * float64(i+1) / float64(shares)
 		for _, quota := range []float64{0.5, 1} {
 			for batch := 1; batch <= 256; batch *= 2 {
-				r := row(sm, quota, batch, 3000*sm/(sm+20)*quota, 3+20*float64(batch)/sm/quota)
+				r := row(figures{sm: sm, quota: quota, batch: batch, rps: 3000 * sm / (sm + 20) * quota, p95: 3 + 20*float64(batch)/sm/quota})
 				r.SLOMS, r.IdleP95MS, r.GoodputKnown = 100, r.P95MS/2, true
 				r.GoodputRPS, r.GoodputCIRPS = 0.7*r.ThroughputRPS, 0.03*r.ThroughputRPS
 				rows = append(rows, r)
@@ -59,7 +59,7 @@ func TestInBrowser(t *testing.T) {
 		sheets int
 	}{
 		"one":     {Page{Title: "Profile of one", Sections: []Section{one}, Simulated: true}, 5},
-		"small":   {Page{Title: "Profile of one row", Sections: []Section{section(search.Goal{}, row(12, 1, 1, 10, 30))}}, 2},
+		"small":   {Page{Title: "Profile of one row", Sections: []Section{section(search.Goal{}, row(figures{sm: 12, quota: 1, batch: 1, rps: 10, p95: 30}))}}, 2},
 		"several": {Page{Title: "Profile of several", Sections: several, Shared: []SharedOutlook{fleet}, Notes: []string{"a note"}}, 8},
 	} {
 		t.Run(name, func(t *testing.T) { browsertest.Check(t, c.page.HTML(), c.sheets) })

@@ -30,8 +30,18 @@ func section(goal search.Goal, rows ...profile.Row) Section {
 	return s
 }
 
-func row(sm, quota float64, batch int, rps, p95 float64) profile.Row {
-	return profile.Row{Function: "f", Config: profile.Config{SMPct: sm, Quota: quota, Batch: batch}, ThroughputRPS: rps, P95MS: p95}
+// figures is a measured configuration: its SM share in percent, its throughput in requests per second and its
+// p95 latency in ms.
+type figures struct {
+	sm    float64
+	quota float64
+	batch int
+	rps   float64
+	p95   float64
+}
+
+func row(m figures) profile.Row {
+	return profile.Row{Function: "f", Config: profile.Config{SMPct: m.sm, Quota: m.quota, Batch: m.batch}, ThroughputRPS: m.rps, P95MS: m.p95}
 }
 
 // TestPageProperty checks for any profile that the page is well-formed, refers to no other resources, escapes texts and
@@ -42,9 +52,7 @@ func TestPageProperty(t *testing.T) {
 		seen := map[profile.Config]bool{}
 		var rows []profile.Row
 		for range n {
-			r := row(rapid.SampledFrom([]float64{0.5, 6, 12.5, 100}).Draw(t, "sm"), rapid.SampledFrom([]float64{0.01, 0.2, 1}).Draw(t, "quota"),
-				rapid.SampledFrom([]int{1, 2, 8, 64, 1000}).Draw(t, "batch"), rapid.SampledFrom([]float64{0, 1e-6, 3, 3, 1e9}).Draw(t, "rps"),
-				rapid.SampledFrom([]float64{1e-9, 5, 5, 1e12}).Draw(t, "p95"))
+			r := row(figures{sm: rapid.SampledFrom([]float64{0.5, 6, 12.5, 100}).Draw(t, "sm"), quota: rapid.SampledFrom([]float64{0.01, 0.2, 1}).Draw(t, "quota"), batch: rapid.SampledFrom([]int{1, 2, 8, 64, 1000}).Draw(t, "batch"), rps: rapid.SampledFrom([]float64{0, 1e-6, 3, 3, 1e9}).Draw(t, "rps"), p95: rapid.SampledFrom([]float64{1e-9, 5, 5, 1e12}).Draw(t, "p95")})
 			if !seen[r.Config] {
 				rows = append(rows, r)
 			}
@@ -95,7 +103,7 @@ func TestLargePageIsPacked(t *testing.T) {
 	for sm := 5.0; sm <= 100; sm += 5 {
 		for quota := 0.1; quota <= 1; quota += 0.1 {
 			for _, batch := range []int{1, 2, 4, 8} {
-				rows = append(rows, row(sm, quota, batch, 1.2345*sm*quota/(sm+20), 1e4/sm/quota))
+				rows = append(rows, row(figures{sm: sm, quota: quota, batch: batch, rps: 1.2345 * sm * quota / (sm + 20), p95: 1e4 / sm / quota}))
 			}
 		}
 	}
@@ -161,7 +169,7 @@ All 2 functions together on L4
 }
 
 func TestMemoryLimitsInstances(t *testing.T) {
-	r := row(25, 0.5, 1, 10, 5)
+	r := row(figures{sm: 25, quota: 0.5, batch: 1, rps: 10, p95: 5})
 	r.GPUMemMiB = 400
 	s := section(search.Goal{}, r)
 	for mib, want := range map[float64]string{0: "A GPU can host 8 such", 1000: "A GPU can host 2 such", 1e6: "A GPU can host 8 such"} {
@@ -187,7 +195,7 @@ func wellFormed(t interface{ Fatalf(string, ...any) }, page []byte) {
 }
 
 func TestPageShowsTheChoice(t *testing.T) {
-	s := section(search.Goal{SLOMS: 20}, row(12, 0.5, 1, 10, 30), row(12, 1, 1, 20, 15), row(50, 0.5, 1, 25, 18), row(50, 1, 2, 80, 25))
+	s := section(search.Goal{SLOMS: 20}, row(figures{sm: 12, quota: 0.5, batch: 1, rps: 10, p95: 30}), row(figures{sm: 12, quota: 1, batch: 1, rps: 20, p95: 15}), row(figures{sm: 50, quota: 0.5, batch: 1, rps: 25, p95: 18}), row(figures{sm: 50, quota: 1, batch: 2, rps: 80, p95: 25}))
 	page := string(Page{Title: "p", Sections: []Section{s}}.HTML())
 	for text, times := range map[string]int{
 		`<rect class="chosen"`:   3 + 1, // one heat map for each metric, and the legend
@@ -227,12 +235,12 @@ func TestBar(t *testing.T) {
 
 // TestGoodputIsTold checks that the goodput of the chosen configuration is described if it was measured.
 func TestGoodputIsTold(t *testing.T) {
-	measured := row(20, 1, 1, 100, 40)
+	measured := row(figures{sm: 20, quota: 1, batch: 1, rps: 100, p95: 40})
 	measured.GoodputKnown, measured.GoodputRPS, measured.SLOMS, measured.IdleP95MS = true, 71, 50, 10.5
-	none := row(20, 1, 1, 100, 40)
+	none := row(figures{sm: 20, quota: 1, batch: 1, rps: 100, p95: 40})
 	none.GoodputKnown, none.SLOMS = true, 5
 	for want, r := range map[string]profile.Row{
-		"": row(20, 1, 1, 100, 40),
+		"": row(figures{sm: 20, quota: 1, batch: 1, rps: 100, p95: 40}),
 		"\nThe goodput is 71 requests/s of Poisson arrivals with p95 within 50 ms, 71% of the throughput; a single request takes 10.5 ms.": measured,
 		"\nThe goodput is 0: no rate of Poisson arrivals has p95 within 5 ms.":                                                             none,
 	} {
@@ -245,7 +253,7 @@ func TestGoodputIsTold(t *testing.T) {
 
 // TestMostGoodputIsTold checks that another configuration with more goodput is described.
 func TestMostGoodputIsTold(t *testing.T) {
-	edge, room := row(10, 1, 1, 100, 49), row(20, 1, 1, 150, 30)
+	edge, room := row(figures{sm: 10, quota: 1, batch: 1, rps: 100, p95: 49}), row(figures{sm: 20, quota: 1, batch: 1, rps: 150, p95: 30})
 	edge.GoodputKnown, edge.GoodputRPS, edge.SLOMS = true, 5, 50
 	room.GoodputKnown, room.GoodputRPS, room.SLOMS = true, 120, 50
 	const told = "If requests arrive at random, sm_pct 20, quota 1, batch 1 is best: a GPU full of such instances sustains 600 requests/s of Poisson arrivals within 50 ms"

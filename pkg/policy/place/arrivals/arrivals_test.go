@@ -12,10 +12,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// row returns a configuration that needs workMS ms per batch with the whole window.
-func row(workMS, quota float64, batch int) profile.Row {
-	rate := quota * float64(batch) * 1000 / workMS
-	return profile.Row{Config: profile.Config{SMPct: 50, Quota: quota, Batch: batch}, ThroughputRPS: rate, P95MS: 1e6}
+// measured describes a configuration that was measured under saturation.
+type measured struct {
+	workMS float64
+	quota  float64
+	batch  int
+}
+
+// row returns the profile row of a configuration that needs workMS ms per batch with the whole window.
+func row(m measured) profile.Row {
+	rate := m.quota * float64(m.batch) * 1000 / m.workMS
+	return profile.Row{Config: profile.Config{SMPct: 50, Quota: m.quota, Batch: m.batch}, ThroughputRPS: rate, P95MS: 1e6}
 }
 
 // TestWaitingTimes compares inTimeFraction with exact values of the M/D/1 queue (Crommelin 1932): at load
@@ -42,7 +49,7 @@ func TestWaitingTimes(t *testing.T) {
 
 // TestWorth checks the worth of unloaded and loaded instances for several objectives.
 func TestWorth(t *testing.T) {
-	r := row(10, 1, 1)
+	r := row(measured{workMS: 10, quota: 1, batch: 1})
 	for _, c := range []struct{ slo, low, high float64 }{
 		{9.9, 0, 0},    // below the latency of an idle instance
 		{10, 4.9, 5.1}, // no request may wait: 95% must find the instance idle
@@ -54,10 +61,10 @@ func TestWorth(t *testing.T) {
 			t.Errorf("worth for an objective of %v ms: got %v requests a second, want %v to %v", c.slo, got, c.low, c.high)
 		}
 	}
-	if got := Worth(row(4, 0.2, 1), 75); got != 0 {
+	if got := Worth(row(measured{workMS: 4, quota: 0.2, batch: 1}), 75); got != 0 {
 		t.Errorf("4 ms of work, quota 0.2, objective 75 ms: got %v requests per second, want 0", got)
 	}
-	if got := Worth(row(4, 0.2, 1), 100); got < 5 || got > 50 {
+	if got := Worth(row(measured{workMS: 4, quota: 0.2, batch: 1}), 100); got < 5 || got > 50 {
 		t.Errorf("4 ms of work, quota 0.2, objective 100 ms: got %v requests per second, want 5 to 50", got)
 	}
 	busy := profile.Row{Config: profile.Config{Quota: 1, Batch: 1}, ThroughputRPS: 50, P95MS: 2}
@@ -69,7 +76,7 @@ func TestWorth(t *testing.T) {
 // TestWorthWithMeasuredGoodput checks that a measured goodput is the worth for its objective, and a bound for
 // other objectives.
 func TestWorthWithMeasuredGoodput(t *testing.T) {
-	r := row(10, 1, 1)
+	r := row(measured{workMS: 10, quota: 1, batch: 1})
 	r.GoodputKnown, r.GoodputRPS, r.SLOMS = true, 70, 60
 	for _, c := range []struct{ slo, low, high float64 }{{60, 70, 70}, {62, 72, 80}, {50, 69, 70}, {20, 27, 30}, {1e6, 99, 100}} {
 		if got := Worth(r, c.slo); got < c.low || got > c.high {
@@ -84,7 +91,7 @@ func TestWorthWithMeasuredGoodput(t *testing.T) {
 		t.Errorf("goodput 0 for 60 ms: got %v, %v and %v requests per second for 60, 40 and 80 ms, want 0, 0 and at least 50",
 			Worth(r, 60), Worth(r, 40), Worth(r, 80))
 	}
-	r = row(10, 1, 1)
+	r = row(measured{workMS: 10, quota: 1, batch: 1})
 	slow := r
 	slow.IdleP95MS = 30 // 20 ms more than the time on the GPU
 	if got, want := Worth(slow, 60), Worth(r, 40); got != want {
@@ -100,13 +107,13 @@ func TestWorthWithMeasuredGoodput(t *testing.T) {
 func TestHandedOver(t *testing.T) {
 	for _, quota := range []float64{1, 0.4} {
 		for _, batch := range []int{1, 8} {
-			got, want := HandedOver(row(8, quota, batch), 2), row(10, quota, batch)
+			got, want := HandedOver(row(measured{workMS: 8, quota: quota, batch: batch}), 2), row(measured{workMS: 10, quota: quota, batch: batch})
 			if a, b := Worth(got, 200), Worth(want, 200); math.Abs(a-b) > 2e-3 || a == 0 {
 				t.Errorf("quota %v, batch %d: got a worth of %v, want %v", quota, batch, a, b)
 			}
 		}
 	}
-	r := row(8, 1, 1)
+	r := row(measured{workMS: 8, quota: 1, batch: 1})
 	r.GoodputRPS, r.SLOMS, r.GoodputKnown, r.IdleP95MS = 100, 50, true, 8
 	if got := HandedOver(r, 2); got.GoodputRPS != 80 || got.IdleP95MS != 10 || Worth(got, 50) != 80 {
 		t.Errorf("2 ms idle: got %+v with the worth %v, want a goodput of 80, an idle latency of 10 ms and the worth 80", got, Worth(got, 50))
@@ -119,7 +126,7 @@ func TestHandedOver(t *testing.T) {
 // TestWorthGrowsWithObjective also checks that the worth never exceeds the throughput.
 func TestWorthGrowsWithObjective(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := row(rapid.Float64Range(0.1, 300).Draw(t, "work"), rapid.Float64Range(0.05, 1).Draw(t, "quota"), rapid.IntRange(1, 32).Draw(t, "batch"))
+		r := row(measured{workMS: rapid.Float64Range(0.1, 300).Draw(t, "work"), quota: rapid.Float64Range(0.05, 1).Draw(t, "quota"), batch: rapid.IntRange(1, 32).Draw(t, "batch")})
 		a, b := rapid.Float64Range(0, 5000).Draw(t, "a"), rapid.Float64Range(0, 5000).Draw(t, "b")
 		less, more := Worth(r, min(a, b)), Worth(r, max(a, b))
 		if less > more*(1+1e-6) || more > r.ThroughputRPS || less < 0 || math.IsNaN(more) {
@@ -143,7 +150,7 @@ func TestWorthAgainstSimulation(t *testing.T) {
 		{5, 0.2, 1, 1.3}, {1, 0.2, 1, 1.65}, {20, 0.5, 8, 1.5}, {20, 0.5, 2, 1.5},
 	} {
 		for _, times := range []float64{1.02, 1.1, 1.2, 1.5, 2, 4, 8, 20} {
-			r := row(c.work, c.quota, c.batch)
+			r := row(measured{workMS: c.work, quota: c.quota, batch: c.batch})
 			slo := times * IdleLatency(r)
 			t.Run(fmt.Sprintf("%vms-%v-%d-x%v", c.work, c.quota, c.batch, times), func(t *testing.T) {
 				rate := Worth(r, slo)
@@ -209,7 +216,7 @@ func finishTime(start, work, quota float64) float64 {
 func BenchmarkWorth(b *testing.B) {
 	for _, quota := range []float64{0.4, 1} {
 		b.Run(fmt.Sprint(quota), func(b *testing.B) {
-			r := row(13, quota, 1)
+			r := row(measured{workMS: 13, quota: quota, batch: 1})
 			for b.Loop() {
 				Worth(r, 200)
 			}

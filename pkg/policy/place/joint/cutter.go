@@ -56,7 +56,7 @@ func newCutter(p *Problem, class int, work *int64) *cutter {
 			}
 		}
 	}
-	c := &cutter{xs: newRaster(ws, maxCuts, false), ys: newRaster(hs, maxCuts, false), work: work}
+	c := &cutter{xs: newRaster(ws, maxCuts, sidesUp), ys: newRaster(hs, maxCuts, sidesUp), work: work}
 	c.nx, c.ny = len(c.xs.points), len(c.ys.points)
 	c.restX, c.restY = remainders(c.xs), remainders(c.ys)
 	c.value, c.decision = make([]float64, c.nx*c.ny), make([]int32, c.nx*c.ny)
@@ -214,6 +214,12 @@ type raster struct {
 	exact  bool    // the points are the sums of sides
 	down   bool    // sides are rounded down instead of up
 }
+
+// Values of newRaster's argument down.
+const (
+	sidesUp   = false
+	sidesDown = true
+)
 
 // newRaster returns a raster of these sides with at most limit points. Rounding sides up keeps
 // packings feasible; rounding them down keeps upper bounds valid.

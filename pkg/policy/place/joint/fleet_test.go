@@ -19,17 +19,26 @@ var (
 	tenths     = []int64{10, 20, 30, 40, 50, 80, 100}
 )
 
+// fleetSpec describes a problem for fleetOf.
+type fleetSpec struct {
+	functions int
+	gib       int
+	most      float64
+	shares    []int64
+	seed      uint64
+}
+
 // fleetOf returns a problem on GPUs with gib GiB. Each function has a demand of 5 to 200 requests per
 // second and 35 configurations of 0.5 to 6 GB per instance. A GPU alone serves most/10 to most requests
 // per second of it.
-func fleetOf(functions, gib int, most float64, shares []int64, seed uint64) Problem {
-	p := Problem{Classes: []Class{{Room: int64(gib) << 30, Count: Elastic}}}
-	rng := splitmix.Source(seed)
-	for range functions {
-		full, knee := most*(0.1+0.9*rng.Unit()), 10+80*rng.Unit()
+func fleetOf(s fleetSpec) Problem {
+	p := Problem{Classes: []Class{{Room: int64(s.gib) << 30, Count: Elastic}}}
+	rng := splitmix.Source(s.seed)
+	for range s.functions {
+		full, knee := s.most*(0.1+0.9*rng.Unit()), 10+80*rng.Unit()
 		f := Func{Model: NoModel, Demand: 5 + 195*rng.Unit()}
 		mem := 0.5e9 + 5.5e9*rng.Unit()
-		for _, sm := range shares {
+		for _, sm := range s.shares {
 			for quota := int64(2); quota <= 10; quota += 2 {
 				f.Options = append(f.Options, Option{
 					W: quota * One / 10, H: sm * One / 100, Mem: int64(mem),
@@ -72,7 +81,7 @@ func TestFleets(t *testing.T) {
 		{1000, 40, 450, fastShares, 8},
 	} {
 		t.Run(fmt.Sprint(c.functions, c.gib, c.most, c.shares[0]), func(t *testing.T) {
-			p := fleetOf(c.functions, c.gib, c.most, c.shares, c.seed)
+			p := fleetOf(fleetSpec{functions: c.functions, gib: c.gib, most: c.most, shares: c.shares, seed: c.seed})
 			sol := Solve(p, Options{})
 			check(t, &p, sol)
 			if remaining := sum(sol.Unserved); remaining > 0 {
@@ -92,7 +101,7 @@ func TestFleets(t *testing.T) {
 
 // Half of the GPUs that a fleet needs serve at least half of its demand.
 func TestFleetWithTooFewGPUs(t *testing.T) {
-	p := fleetOf(manyFuncs+10, 40, 450, fastShares, 1)
+	p := fleetOf(fleetSpec{functions: manyFuncs + 10, gib: 40, most: 450, shares: fastShares, seed: 1})
 	wanted := 0.0
 	for _, f := range p.Funcs {
 		wanted += f.Demand
@@ -143,7 +152,7 @@ func TestFleetTwin(t *testing.T) {
 
 // TestSameFleetSamePlan checks that the same fleet and seed give the same plan.
 func TestSameFleetSamePlan(t *testing.T) {
-	p := fleetOf(manyFuncs+10, 24, 450, fastShares, 3)
+	p := fleetOf(fleetSpec{functions: manyFuncs + 10, gib: 24, most: 450, shares: fastShares, seed: 3})
 	if a, b := Solve(p, Options{Seed: 5}), Solve(p, Options{Seed: 5}); !reflect.DeepEqual(a, b) {
 		t.Errorf("plan of the same fleet and seed: got %+v of %d GPUs, want %+v of %d GPUs", b, b.used(), a, a.used())
 	}
@@ -152,7 +161,7 @@ func TestSameFleetSamePlan(t *testing.T) {
 // A fleet has a plan whenever the time expires. If it is not hurried, the plan does not depend on the
 // time.
 func TestFleetExpired(t *testing.T) {
-	p := fleetOf(2*sampleSize+10, 24, 450, fastShares, 1)
+	p := fleetOf(fleetSpec{functions: 2*sampleSize + 10, gib: 24, most: 450, shares: fastShares, seed: 1})
 	for _, limit := range []int{0, 5, 100} {
 		checks := 0
 		s := newSolver(&p, Options{Expired: func() bool { checks++; return checks > limit }})
@@ -175,7 +184,7 @@ func TestFleetExpired(t *testing.T) {
 
 // If each function has shares of its own, there are too many shapes for the linear program.
 func TestFleetOfManyShapes(t *testing.T) {
-	p := fleetOf(manyFuncs+10, 40, 450, fastShares, 1)
+	p := fleetOf(fleetSpec{functions: manyFuncs + 10, gib: 40, most: 450, shares: fastShares, seed: 1})
 	rng := splitmix.Source(1)
 	for f := range p.Funcs {
 		for i := range p.Funcs[f].Options {
@@ -192,7 +201,7 @@ func TestFleetOfManyShapes(t *testing.T) {
 
 // A fleet includes the weights of models, and the bound stays valid.
 func TestFleetOfModels(t *testing.T) {
-	p := fleetOf(60, 40, 450, fastShares, 1)
+	p := fleetOf(fleetSpec{functions: 60, gib: 40, most: 450, shares: fastShares, seed: 1})
 	for f := range p.Funcs {
 		p.Funcs[f].Model = f % 6
 	}
@@ -210,7 +219,7 @@ func BenchmarkFleet(b *testing.B) {
 		for _, gib := range []int{24, 40, 80} {
 			for _, most := range []float64{150, 450} {
 				b.Run(fmt.Sprintf("functions=%d/gib=%d/most=%v", functions, gib, most), func(b *testing.B) {
-					p := fleetOf(functions, gib, most, fastShares, 1)
+					p := fleetOf(fleetSpec{functions: functions, gib: gib, most: most, shares: fastShares, seed: 1})
 					benchmark(b, p)
 					used, area, mem := usage(&p, Solve(p, Options{}), fastShares[0])
 					b.ReportMetric(float64(used)/max(area, mem), "gpus/packed")

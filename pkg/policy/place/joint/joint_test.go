@@ -66,8 +66,8 @@ func TestTurnsTakeNoMore(t *testing.T) {
 		}
 		compare(t, p, Options{Seed: rapid.Uint64().Draw(t, "seed"), Work: 20_000})
 	})
-	compare(t, fleetOf(60, 40, 450, fastShares, 1), Options{Work: 2_000_000})
-	compare(t, fleetOf(manyFuncs+10, 24, 450, fastShares, 1), Options{})
+	compare(t, fleetOf(fleetSpec{functions: 60, gib: 40, most: 450, shares: fastShares, seed: 1}), Options{Work: 2_000_000})
+	compare(t, fleetOf(fleetSpec{functions: manyFuncs + 10, gib: 24, most: 450, shares: fastShares, seed: 1}), Options{})
 }
 
 // check validates a solution and returns its number of GPUs.

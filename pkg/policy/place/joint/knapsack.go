@@ -63,7 +63,7 @@ func (c *cutter) leastSides(p *Problem) (w, h []int64) {
 func newKnapsack(sides, across []int64) knapsack {
 	distinct := slices.Compact(slices.Sorted(slices.Values(sides)))
 	limit := min(maxSums, max(minSums, maxCells/max(1, len(distinct))))
-	k := knapsack{raster: newRaster(sides, limit, true), of: make([]int, len(sides)), across: make([]float64, len(sides))}
+	k := knapsack{raster: newRaster(sides, limit, sidesDown), of: make([]int, len(sides)), across: make([]float64, len(sides))}
 	number := map[int64]int{}
 	for s, side := range sides {
 		n, ok := number[side]
