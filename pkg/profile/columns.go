@@ -11,14 +11,14 @@ import (
 // columns are the columns of a profile, in the order in which it is written. The last
 // goodputColumns are those of the goodput.
 var columns = []csvfile.Column[Row]{
-	text("function", true, func(r *Row) *string { return &r.Function }),
-	text("gpu", false, func(r *Row) *string { return &r.GPU }),
-	number("sm_pct", true, csvfile.Percent, func(r *Row) *float64 { return &r.SMPct }),
-	number("quota", true, csvfile.Fraction, func(r *Row) *float64 { return &r.Quota }),
+	text("function", required, func(r *Row) *string { return &r.Function }),
+	text("gpu", optional, func(r *Row) *string { return &r.GPU }),
+	number("sm_pct", required, csvfile.Percent, func(r *Row) *float64 { return &r.SMPct }),
+	number("quota", required, csvfile.Fraction, func(r *Row) *float64 { return &r.Quota }),
 	batch(func(r *Row) *Config { return &r.Config }),
-	number("throughput_rps", true, csvfile.Number, func(r *Row) *float64 { return &r.ThroughputRPS }),
+	number("throughput_rps", required, csvfile.Number, func(r *Row) *float64 { return &r.ThroughputRPS }),
 	measured("p50_ms", func(r *Row) *float64 { return &r.P50MS }),
-	number("p95_ms", true, csvfile.Number, func(r *Row) *float64 { return &r.P95MS }),
+	number("p95_ms", required, csvfile.Number, func(r *Row) *float64 { return &r.P95MS }),
 	measured("p99_ms", func(r *Row) *float64 { return &r.P99MS }),
 	measured("gpu_mem_mib", func(r *Row) *float64 { return &r.GPUMemMiB }),
 	measured("model_mem_mib", func(r *Row) *float64 { return &r.ModelMemMiB }),
@@ -89,6 +89,13 @@ func (f Form) Record(r Row) []string { return csvfile.Record(f.columns(), r) }
 // Write writes a profile with its header and the columns that its rows need.
 func Write(w io.Writer, rows []Row) error { return csvfile.Write(w, FormOf(rows).columns(), rows) }
 
+// Values of the argument required of text and number.
+const (
+	optional = false
+	required = true
+)
+
+// text returns a column of texts.
 func text[T any](name string, required bool, field func(*T) *string) csvfile.Column[T] {
 	c := csvfile.Field(name, csvfile.Name, field)
 	c.Required, c.Print = required, func(row *T) string { return *field(row) }
@@ -109,7 +116,7 @@ func number[T any](name string, required bool, parse func(string) (float64, erro
 
 // measured returns an optional column of a figure, which is 0 if it was not measured.
 func measured(name string, field func(*Row) *float64) csvfile.Column[Row] {
-	return number(name, false, csvfile.Number, field)
+	return number(name, optional, csvfile.Number, field)
 }
 
 // count returns an optional column of counts. A count of 0 is written as an empty cell unless

@@ -26,19 +26,19 @@ type Trial struct {
 
 // trialColumns are the columns of a file of trials, in the order in which it is written.
 var trialColumns = []csvfile.Column[Trial]{
-	text("function", true, func(t *Trial) *string { return &t.Function }),
-	text("gpu", false, func(t *Trial) *string { return &t.GPU }),
-	number("sm_pct", true, csvfile.Percent, func(t *Trial) *float64 { return &t.SMPct }),
-	number("quota", true, csvfile.Fraction, func(t *Trial) *float64 { return &t.Quota }),
+	text("function", required, func(t *Trial) *string { return &t.Function }),
+	text("gpu", optional, func(t *Trial) *string { return &t.GPU }),
+	number("sm_pct", required, csvfile.Percent, func(t *Trial) *float64 { return &t.SMPct }),
+	number("quota", required, csvfile.Fraction, func(t *Trial) *float64 { return &t.Quota }),
 	batch(func(t *Trial) *Config { return &t.Config }),
-	number("offered_rps", true, csvfile.Positive, func(t *Trial) *float64 { return &t.OfferedRPS }),
+	number("offered_rps", required, csvfile.Positive, func(t *Trial) *float64 { return &t.OfferedRPS }),
 	{Name: "answered_rps", Set: func(t *Trial, cell string) (err error) {
 		t.AnsweredRPS, err = csvfile.Number(cell)
 		return err
 	}, Print: func(t *Trial) string { return csvfile.Format(t.AnsweredRPS) }},
-	sparse(number("p95_ms", false, csvfile.Positive, func(t *Trial) *float64 { return &t.P95MS })),
-	number("p95_ci_ms", false, csvfile.Number, func(t *Trial) *float64 { return &t.P95CIMS }),
-	number("slo_ms", true, csvfile.Positive, func(t *Trial) *float64 { return &t.SLOMS }),
+	sparse(number("p95_ms", optional, csvfile.Positive, func(t *Trial) *float64 { return &t.P95MS })),
+	number("p95_ci_ms", optional, csvfile.Number, func(t *Trial) *float64 { return &t.P95CIMS }),
+	number("slo_ms", required, csvfile.Positive, func(t *Trial) *float64 { return &t.SLOMS }),
 	count("misses", always, func(t *Trial) *int64 { return &t.Misses }),
 	count("samples", always, func(t *Trial) *int64 { return &t.Samples }),
 }

@@ -68,7 +68,7 @@ func Open(path string, notef func(format string, args ...any)) *DB {
 // view returns the current state.
 func (d *DB) view(ctx context.Context) (s *state, err error) {
 	s = &state{}
-	err = d.locked(ctx, false, func(f *os.File) (err error) {
+	err = d.locked(ctx, forReading, func(f *os.File) (err error) {
 		if f != nil {
 			s, err = d.load(f)
 		}
@@ -76,6 +76,12 @@ func (d *DB) view(ctx context.Context) (s *state, err error) {
 	})
 	return s, err
 }
+
+// Values of the argument write of DB.locked.
+const (
+	forReading = false
+	forWriting = true
+)
 
 // locked calls do with the current generation, which it opens and locks as lock does.
 func (d *DB) locked(ctx context.Context, write bool, do func(f *os.File) error) error {
@@ -95,7 +101,7 @@ func (d *DB) locked(ctx context.Context, write bool, do func(f *os.File) error) 
 // update writes a new generation. change gets the current state, and modifies a copy of
 // its database in tx. If change fails, nothing is written.
 func (d *DB) update(ctx context.Context, change func(tx *bbolt.Tx, s *state) error) error {
-	return d.locked(ctx, true, func(f *os.File) error {
+	return d.locked(ctx, forWriting, func(f *os.File) error {
 		s, err := d.load(f)
 		if err != nil {
 			return err
@@ -175,7 +181,7 @@ func (d *DB) Forget(ctx context.Context, ids ...string) error {
 // file is damaged, Repair renames it and returns the new name. The state then continues
 // from the previous generation or, if that is damaged too, from an empty state.
 func (d *DB) Repair(ctx context.Context, records ...instance.Record) (aside string, err error) {
-	err = d.locked(ctx, true, func(f *os.File) error {
+	err = d.locked(ctx, forWriting, func(f *os.File) error {
 		s, err := d.load(f)
 		if isDamaged(err) {
 			s, err = &state{damaged: true}, nil

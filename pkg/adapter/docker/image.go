@@ -53,7 +53,7 @@ func (e *engine) preloads(ctx context.Context, img image.InspectResponse, ctr co
 	create, cancel := detached(ctx)
 	defer cancel()
 	config := &container.Config{Image: img.ID, Cmd: []string{"none"}, Labels: ctr.config.Labels}
-	host := &container.HostConfig{Mounts: []mount.Mount{bind(ctr.socket, preload.InsideSocket, false)}}
+	host := &container.HostConfig{Mounts: []mount.Mount{bind(ctr.socket, preload.InsideSocket, bindReadOnly)}}
 	made, err := e.ContainerCreate(create, config, host, nil, nil, "")
 	if err != nil {
 		return "", explain("inspect image "+img.ID, err)

@@ -31,6 +31,13 @@ type containerResources struct {
 	env     map[string]string // further environment variables
 }
 
+// Values of bind's argument writable.
+const (
+	bindReadOnly = false
+	bindWritable = true
+)
+
+// bind returns a mount of a folder or file of the host.
 func bind(source, target string, writable bool) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: !writable}
 }
@@ -52,10 +59,10 @@ func (r *Runtime) resources(instance string, gpus []string, mpsPipes string) (co
 		return containerResources{}, fmt.Errorf("create the folder of the instance's socket: %w", err)
 	}
 	in := containerResources{gpus: gpus, env: map[string]string{}, socket: socket}
-	in.mounts = append(in.mounts, bind(socket, preload.InsideSocket, false))
+	in.mounts = append(in.mounts, bind(socket, preload.InsideSocket, bindReadOnly))
 	if r.config.Libs.Hook != "" {
 		in.libs.Hook = preload.InsideHook
-		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, preload.InsideHook, false))
+		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, preload.InsideHook, bindReadOnly))
 	}
 	if simulated {
 		return in, in.addSimulated(r.config.Libs)
@@ -70,13 +77,13 @@ func (r *Runtime) resources(instance string, gpus []string, mpsPipes string) (co
 func (in *containerResources) addSimulated(libs preload.Libs) error {
 	if libs.SimDir != "" {
 		in.libs.SimDir = preload.InsideSim
-		in.mounts = append(in.mounts, bind(libs.SimDir, preload.InsideSim, false))
+		in.mounts = append(in.mounts, bind(libs.SimDir, preload.InsideSim, bindReadOnly))
 	}
 	dir, err := simgpu.Ensure()
 	if err != nil {
 		return fmt.Errorf("create the folder of the simulated GPU: %w", err)
 	}
-	in.mounts = append(in.mounts, bind(dir, dir, true))
+	in.mounts = append(in.mounts, bind(dir, dir, bindWritable))
 	in.env["GFAAS_SIM_DIR"] = dir
 	if shape := os.Getenv("GFAAS_SIM_GPU"); shape != "" {
 		in.env["GFAAS_SIM_GPU"] = shape
@@ -90,15 +97,15 @@ func (in *containerResources) addModels(folder string, libs preload.Libs) {
 	if folder == "" {
 		return
 	}
-	in.mounts = append(in.mounts, bind(folder, preload.InsideModels, false))
+	in.mounts = append(in.mounts, bind(folder, preload.InsideModels, bindReadOnly))
 	in.models = preload.InsideModels + "/model.sock"
 	if libs.Model != "" {
 		in.libs.Model = preload.InsideClient + preload.ModelFile
-		in.mounts = append(in.mounts, bind(libs.Model, in.libs.Model, false))
+		in.mounts = append(in.mounts, bind(libs.Model, in.libs.Model, bindReadOnly))
 	}
 	if libs.Python != "" {
 		in.libs.Python = preload.InsideClient + "python"
-		in.mounts = append(in.mounts, bind(libs.Python, in.libs.Python, false))
+		in.mounts = append(in.mounts, bind(libs.Python, in.libs.Python, bindReadOnly))
 	}
 }
 
@@ -132,7 +139,7 @@ func (in *containerResources) addMPS(pipes string) {
 		}
 		pipes = status.PipeDir
 	}
-	in.mounts = append(in.mounts, bind(pipes, pipes, true))
+	in.mounts = append(in.mounts, bind(pipes, pipes, bindWritable))
 	in.ipc = container.IPCModeHost
 	in.mps = pipes
 }

@@ -29,7 +29,7 @@ func TestInsideNVIDIA(t *testing.T) {
 		t.Errorf("container with an NVIDIA GPU: got ipc %q and mounts %+v, want the host's ipc, and mounts of the MPS pipes, the socket and the library", in.ipc, in.mounts)
 	}
 	// Of the run directory, it sees only the folder of its own socket.
-	own := bind(filepath.Join(r.config.RunDir, "client", "a"), preload.InsideSocket, false)
+	own := bind(filepath.Join(r.config.RunDir, "client", "a"), preload.InsideSocket, bindReadOnly)
 	if !slices.Contains(in.mounts, own) {
 		t.Errorf("mounts: got %+v, want %+v among them", in.mounts, own)
 	}
@@ -170,8 +170,8 @@ func TestInsideModel(t *testing.T) {
 	}
 	in.addModels("/run/gfaas/model/blue", r.config.Libs)
 	for _, want := range []mount.Mount{
-		bind("/run/gfaas/model/blue", "/opt/gfaas/model", false), bind("/lib/libgfaas-model.so", "/opt/gfaas/modellib/libgfaas-model.so", false),
-		bind("/lib/python", "/opt/gfaas/modellib/python", false),
+		bind("/run/gfaas/model/blue", "/opt/gfaas/model", bindReadOnly), bind("/lib/libgfaas-model.so", "/opt/gfaas/modellib/libgfaas-model.so", bindReadOnly),
+		bind("/lib/python", "/opt/gfaas/modellib/python", bindReadOnly),
 	} {
 		if !slices.Contains(in.mounts, want) {
 			t.Errorf("no %+v in %+v", want, in.mounts)

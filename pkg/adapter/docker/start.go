@@ -153,7 +153,7 @@ func (r *Runtime) containerFor(spec instance.Spec, img image.InspectResponse, ho
 	}
 	// With this file, no environment variable can keep a glibc program from loading the
 	// library.
-	inside.mounts = append(inside.mounts, bind(filepath.Join(inside.socket, preload.PreloadFile), preload.InsidePreload, false))
+	inside.mounts = append(inside.mounts, bind(filepath.Join(inside.socket, preload.PreloadFile), preload.InsidePreload, bindReadOnly))
 	own, whole, err := environ(spec, img.Config.Env, inside)
 	if err != nil {
 		return containerSpec{}, err

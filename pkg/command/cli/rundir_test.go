@@ -10,6 +10,12 @@ import (
 	"testing"
 )
 
+// Values of listen's argument lives.
+const (
+	running = true
+	killed  = false
+)
+
 // listen creates the socket of a running daemon or, if lives is false, of a killed one.
 func listen(t *testing.T, network, path string, lives bool) {
 	t.Helper()
@@ -35,13 +41,13 @@ func expand(path string, uid int) string { return strings.ReplaceAll(path, "UID"
 // in a path stands for the user's number.
 func TestDefaultRunDir(t *testing.T) {
 	live := func(path string) func(*testing.T, string) {
-		return func(t *testing.T, dir string) { listen(t, "unix", filepath.Join(dir, expand(path, 0)), true) }
+		return func(t *testing.T, dir string) { listen(t, "unix", filepath.Join(dir, expand(path, 0)), running) }
 	}
 	dead := func(path string) func(*testing.T, string) {
-		return func(t *testing.T, dir string) { listen(t, "unix", filepath.Join(dir, expand(path, 0)), false) }
+		return func(t *testing.T, dir string) { listen(t, "unix", filepath.Join(dir, expand(path, 0)), killed) }
 	}
 	packets := func(path string) func(*testing.T, string) {
-		return func(t *testing.T, dir string) { listen(t, "unixpacket", filepath.Join(dir, expand(path, 0)), true) }
+		return func(t *testing.T, dir string) { listen(t, "unixpacket", filepath.Join(dir, expand(path, 0)), running) }
 	}
 	folder := func(path string, mode os.FileMode) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {

@@ -587,21 +587,22 @@ func TestPublicFollowsContent(t *testing.T) {
 	w := serve(t)
 	blue, green := w.client("blue"), w.client("default")
 	shown, secret, big := w.file("shown", 1, 1000), w.file("secret", 2, 1000), w.file("big", 3, 4<<20-1000)
+	const public, private = true, false
 	put := func(path string, public bool) {
 		t.Helper()
 		blue.callWithFile("", wire.Request{Op: wire.OpPut, Name: "m", Public: public}, path)
 	}
-	put(shown, true)
-	put(shown, false)
+	put(shown, public)
+	put(shown, private)
 	green.getModel("m", shown)
 	green.release("m")
 	w.client().putFile("", "big", big) // evicts m
-	put(shown, false)
+	put(shown, private)
 	green.getModel("m", shown)
-	put(secret, false)
+	put(secret, private)
 	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
 	blue.getModel("m", secret)
-	put(secret, true)
+	put(secret, public)
 	green.getModel("m", secret)
 	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":0,"bytes":8}}}`))
 	blue.callWithFile("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8}, manifest)

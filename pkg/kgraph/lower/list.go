@@ -37,7 +37,7 @@ type operation struct {
 // error is an *UnsupportedError if the built-ins do not support an operation or its shapes.
 func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 	var l operations
-	src, err := decode(r, name, true, &l)
+	src, err := decode(r, name, strict, &l)
 	if err != nil {
 		return nil, err
 	}

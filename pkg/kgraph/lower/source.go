@@ -28,6 +28,12 @@ func (s *source) fault(where, format string, args ...any) error {
 // MaxFile limits a file to lower, in bytes.
 const MaxFile = 64 << 20
 
+// Values of decode's argument strict.
+const (
+	strict  = true
+	lenient = false
+)
+
 // decode decodes one JSON value into v. Duplicate keys are errors; unknown keys are errors if strict is
 // set.
 func decode(r io.Reader, name string, strict bool, v any) (*source, error) {

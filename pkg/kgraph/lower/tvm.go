@@ -54,10 +54,10 @@ type launches map[string][]struct {
 func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) (*kgraph.Request, error) {
 	c := &tvm{builder: newBuilder(), prefix: prefix}
 	var err error
-	if c.source, err = decode(graph, graphName, false, &c.g); err != nil {
+	if c.source, err = decode(graph, graphName, lenient, &c.g); err != nil {
 		return nil, err
 	}
-	if c.launchSource, err = decode(launch, launchName, true, &c.launches); err != nil {
+	if c.launchSource, err = decode(launch, launchName, strict, &c.launches); err != nil {
 		return nil, err
 	}
 	c.r.Modules = []kgraph.Module{{Name: "tvm", File: module}}

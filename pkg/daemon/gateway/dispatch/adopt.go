@@ -152,7 +152,7 @@ func (d *Dispatcher) Faulted(f wire.InstanceFault) (i *Instance, cut func()) {
 	}
 	i.forget()
 	i.function.hold(i)
-	d.policy.step(lost(i, false))
+	d.policy.step(lost(i, memorySufficed))
 	attempts := slices.Clone(i.attempts)
 	return i, func() { cutLater(attempts, i) }
 }

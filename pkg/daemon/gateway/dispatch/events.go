@@ -16,6 +16,13 @@ func functionSet(f *Function, spec queue.Function, renew bool) queue.Event {
 	return &queue.FunctionSet{Function: f.number, Spec: spec, Renew: renew}
 }
 
+// Values of the argument short of lost: whether the GPU had too little memory.
+const (
+	memoryShort    = true
+	memorySufficed = false
+)
+
+// lost returns the event of the end of an instance.
 func lost(i *Instance, short bool) queue.Event {
 	return &queue.Lost{Instance: i.id, Function: i.function.number, OutOfMemory: short}
 }

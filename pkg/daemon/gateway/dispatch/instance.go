@@ -197,7 +197,7 @@ func (i *Instance) forget() {
 // lose forgets the instance and reports the loss to the policy. Locked.
 func (i *Instance) lose() {
 	i.forget()
-	i.d.policy.step(lost(i, false))
+	i.d.policy.step(lost(i, memorySufficed))
 }
 
 // shareMemory sends the policy the memory that instances occupy on this instance's further
@@ -259,7 +259,7 @@ func (i *Instance) Died() bool {
 	i.forget()
 	cutLater(slices.Clone(i.attempts), i)
 	i.function.hold(i)
-	d.policy.step(lost(i, false))
+	d.policy.step(lost(i, memorySufficed))
 	return true
 }
 
@@ -391,7 +391,7 @@ func (i *Instance) Unparked(err error) {
 	if i.state == instanceReady {
 		d.log.Error("instance lost: its GPU memory could not be restored", "instance", i.record.ID, "function", i.record.Function, "err", err)
 		i.forget()
-		d.policy.add(lost(i, false))
+		d.policy.add(lost(i, memorySufficed))
 		d.shell.Stop(i)
 	}
 	d.policy.step()

@@ -17,6 +17,7 @@ import (
 // TestFrames checks that the parser distinguishes data from pings, pongs and closes,
 // however the stream is split.
 func TestFrames(t *testing.T) {
+	const masked, unmasked = true, false
 	frame := func(opcode byte, masked bool, length int) []byte {
 		head := []byte{0x80 | opcode, 0}
 		switch {
@@ -41,13 +42,13 @@ func TestFrames(t *testing.T) {
 		frames [][]byte
 		data   int // number of bytes that count as data if the stream is read byte by byte: payloads and the last bytes of their heads
 	}{
-		{"ping and pong", [][]byte{frame(ping, true, 0), frame(pong, true, 125), frame(ping, false, 3)}, 0},
-		{"close", [][]byte{frame(closes, true, 2)}, 0},
-		{"text", [][]byte{frame(text, true, 5)}, 1 + 4 + 5},
-		{"empty text", [][]byte{frame(text, false, 0)}, 1},
-		{"parts with a ping between", [][]byte{frame(text, false, 10), frame(ping, false, 10), frame(goesOn, false, 10)}, 22},
-		{"long", [][]byte{frame(ping, true, 125), frame(binary, true, 300), frame(ping, false, 1)}, 1 + 4 + 300},
-		{"longer", [][]byte{frame(binary, false, 70_000), frame(ping, false, 1)}, 1 + 70_000},
+		{"ping and pong", [][]byte{frame(ping, masked, 0), frame(pong, masked, 125), frame(ping, unmasked, 3)}, 0},
+		{"close", [][]byte{frame(closes, masked, 2)}, 0},
+		{"text", [][]byte{frame(text, masked, 5)}, 1 + 4 + 5},
+		{"empty text", [][]byte{frame(text, unmasked, 0)}, 1},
+		{"parts with a ping between", [][]byte{frame(text, unmasked, 10), frame(ping, unmasked, 10), frame(goesOn, unmasked, 10)}, 22},
+		{"long", [][]byte{frame(ping, masked, 125), frame(binary, masked, 300), frame(ping, unmasked, 1)}, 1 + 4 + 300},
+		{"longer", [][]byte{frame(binary, unmasked, 70_000), frame(ping, unmasked, 1)}, 1 + 70_000},
 	} {
 		stream := bytes.Join(c.frames, nil)
 		for _, size := range []int{1, 3, 7, len(stream)} {
