@@ -162,3 +162,36 @@ func TestReturningIsNotEvicted(t *testing.T) {
 		t.Errorf("evictions: got %v, want gpu 0 removes 1", got)
 	}
 }
+
+// TestWithdraw checks that withdrawing an instance from the queue for room leaves the others in the
+// queue. Two instances wait until the memory of two idle ones has moved to the host.
+func TestWithdraw(t *testing.T) {
+	s := shape{Config: Config{Pool: Unlimited}, GPUs: 1, Slots: 4, Mem: 100}
+	for range 4 {
+		s.Function = append(s.Function, Function{Duration: [3]time.Duration{3, 2, 1}, Mem: 50})
+	}
+	p := s.pool()
+	begin := func(function int32) int32 {
+		at, ok := p.Best(function, Any, Any)
+		if !ok {
+			t.Fatalf("function %d: Best finds no GPU, want one", function)
+		}
+		index, _ := p.Begin(function, at)
+		return index
+	}
+	for f := range int32(2) {
+		p.End(begin(f), 0)
+	}
+	withdrawn, waiting := begin(2), begin(3)
+	if !p.IsQueued(withdrawn) || !p.IsQueued(waiting) {
+		t.Fatalf("queued instances: got %v, %v; want both", p.IsQueued(withdrawn), p.IsQueued(waiting))
+	}
+	p.Withdraw(withdrawn)
+	if !p.IsQueued(waiting) {
+		t.Error("after the other one was withdrawn, the waiting instance is not queued, want it queued")
+	}
+	confirmAll(p)
+	if p.IsQueued(waiting) {
+		t.Error("after the memory of the idle instances has moved, the waiting instance is queued, want it started")
+	}
+}
