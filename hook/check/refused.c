@@ -6,7 +6,7 @@
  *   refused primary   the primary context */
 #include "kinds.h"
 
-static CUresult ask(const char *what)
+static CUresult request(const char *what)
 {
     CUcontext context;
     ASSERT_SUCCESS(cuInit(0));
@@ -25,6 +25,6 @@ static CUresult ask(const char *what)
 int main(int argc, char **argv)
 {
     ASSERT(argc == 2);
-    printf("%d\n", ask(argv[1]));
+    printf("%d\n", request(argv[1]));
     return 0;
 }

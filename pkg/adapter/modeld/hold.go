@@ -31,21 +31,21 @@ const (
 
 // socketFor returns the socket of the model daemon for a GPU: model.sock in the run directory for the
 // first GPU, and in a folder of its own for any other.
-func socketFor(runDir string, of gpu.Device) string {
-	if of.Index == 0 && of.MIG == "" {
+func socketFor(runDir string, device gpu.Device) string {
+	if device.Index == 0 && device.MIG == "" {
 		return Socket(runDir)
 	}
-	return Socket(filepath.Join(runDir, "models", of.String()))
+	return Socket(filepath.Join(runDir, "models", device.String()))
 }
 
 // Ensure connects to the model daemon of a GPU and starts it if none runs. A daemon started in this way
 // exits after 5 s without a client or a holder. started reports whether this call started it.
 func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started bool, err error) {
-	of, err := gpu.ParseDevice(gpuName)
+	device, err := gpu.ParseDevice(gpuName)
 	if err != nil {
 		return nil, false, err
 	}
-	socket, err := filepath.Abs(socketFor(runDir, of))
+	socket, err := filepath.Abs(socketFor(runDir, device))
 	if err != nil {
 		return nil, false, err
 	}
@@ -65,12 +65,12 @@ func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started boo
 	if c, err = Dial(ctx, socket); err == nil { // another process has started it meanwhile
 		return c, false, nil
 	}
-	c, err = start(ctx, socket, of)
+	c, err = start(ctx, socket, device)
 	return c, err == nil, err
 }
 
 // start runs the daemon in a new session and waits until it answers.
-func start(ctx context.Context, socket string, of gpu.Device) (*Client, error) {
+func start(ctx context.Context, socket string, device gpu.Device) (*Client, error) {
 	path, err := detach.Find(program)
 	if err != nil {
 		return nil, &Error{Err: err, Remedy: "install all programs of gfaas, or start the daemon yourself"}
@@ -88,7 +88,7 @@ func start(ctx context.Context, socket string, of gpu.Device) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the model daemon: %w", err)
 	}
-	cmd := exec.Command(path, "--gpu", of.String(), "--exit-when-idle", idleExit, "--socket", socket)
+	cmd := exec.Command(path, "--gpu", device.String(), "--exit-when-idle", idleExit, "--socket", socket)
 	cmd.Env = daemonEnv(os.Environ())
 	cmd.Dir = "/"
 	cmd.Stderr = log
@@ -100,6 +100,7 @@ func start(ctx context.Context, socket string, of gpu.Device) (*Client, error) {
 	return await(ctx, socket, ended, func() string { return lastLine(logPath, before) })
 }
 
+// await waits until the daemon answers at a socket. It fails if the daemon ends first, or after startTime.
 func await(ctx context.Context, socket string, ended <-chan error, logLine func() string) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()

@@ -9,11 +9,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// limited returns the step function of a policy with a limit on the admitted invocations of each
-// tenant. Function f belongs to tenant f.
-func limited(t *testing.T, policy string, slots, gpus int) (step func(...queue.Event) []queue.Action) {
+// limited returns the step function of a policy that admits that many invocations of each tenant at a
+// time, on GPUs with one slot each. Function f belongs to tenant f.
+func limited(t *testing.T, policy string, admitted, gpus int) (step func(...queue.Event) []queue.Action) {
 	options := queue.Defaults()
-	options.Limits.Slots = slots
+	options.Limits.Slots = admitted
 	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: options})
 	if err != nil {
 		t.Fatal(err)
@@ -27,13 +27,13 @@ func limited(t *testing.T, policy string, slots, gpus int) (step func(...queue.E
 		step(&queue.GPUSet{GPU: g, Slots: 1})
 	}
 	for f := range int32(2) {
-		step(&queue.FunctionSet{Function: f, Spec: *of(f)})
+		step(&queue.FunctionSet{Function: f, Spec: *functionOf(f)})
 	}
 	return step
 }
 
-// of returns a function of a tenant.
-func of(tenant int32) *queue.Function {
+// functionOf returns a function of a tenant.
+func functionOf(tenant int32) *queue.Function {
 	return &queue.Function{Warm: time.Second, Cold: time.Second, Weight: 1, Tenant: tenant}
 }
 
@@ -92,18 +92,18 @@ func TestTenantChanges(t *testing.T) {
 			t.Fatalf("arrival %d beyond the tenant's limit: got %+v, want no actions", id+2, actions)
 		}
 	}
-	if actions := step(&queue.FunctionSet{Function: 0, Spec: *of(2)}); len(actions) != 1 || actions[0].ID != 2 {
+	if actions := step(&queue.FunctionSet{Function: 0, Spec: *functionOf(2)}); len(actions) != 1 || actions[0].ID != 2 {
 		t.Fatalf("function 0 moves to a tenant without executions: got %+v, want one action for ID 2", actions)
 	} else {
 		runs = append(runs, actions...)
 	}
-	if actions := step(&queue.FunctionSet{Function: 0, Spec: *of(1)}); len(actions) > 0 {
+	if actions := step(&queue.FunctionSet{Function: 0, Spec: *functionOf(1)}); len(actions) > 0 {
 		t.Fatalf("function 0 moves to a tenant with an execution: got %+v, want no actions", actions)
 	}
 	if ran, want := completeAll(step, runs[1]), []int64{1, 3, 4}; !slices.Equal(ran, want) {
 		t.Errorf("completed invocations: got %v, want %v", ran, want)
 	}
-	if actions := step(&queue.FunctionSet{Function: 1, Spec: *of(0)}, arrives(1, 5)); len(actions) > 0 {
+	if actions := step(&queue.FunctionSet{Function: 1, Spec: *functionOf(0)}, arrives(1, 5)); len(actions) > 0 {
 		t.Fatalf("function 1 moves to a tenant with an execution: got %+v, want no actions", actions)
 	}
 	if ran, want := completeAll(step, runs[0]), []int64{0, 5}; !slices.Equal(ran, want) {
