@@ -116,7 +116,7 @@ func TestHoldKeepsIdleLease(t *testing.T) {
 	atomic.StoreUint64(&m.slot().TurnNS, uint64(10*time.Millisecond))
 	for n, hold := range []time.Duration{0, 100 * time.Millisecond} {
 		atomic.StoreUint64(&m.slot().HoldNS, uint64(hold))
-		p.order(0, 0, 1, 1)
+		p.order(kernels{blocks: 1, count: 1})
 		m.awaitRequest()
 		lease := m.open()
 		f.eventually("the program launches a kernel", func() bool { return p.launches(0, 0) > n })

@@ -70,7 +70,7 @@ func TestAncestorsOfFirstProcess(t *testing.T) {
 // executes a program with the instance's environment.
 func TestOutsiderExecutes(t *testing.T) {
 	s := serve(t, Config{})
-	s.register(reg("a", 60, 1, 1))
+	s.register(reg("a", share{sm: 60, request: 1, limit: 1}))
 	cmd := exec.Command("sh", "-c", `read -r go; exec env `+strings.Join(s.inSlice("a")[:2], " ")+` sleep 600`)
 	in, err := cmd.StdinPipe()
 	if err != nil {

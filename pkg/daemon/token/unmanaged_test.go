@@ -532,7 +532,7 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 func TestReleaseAfterUnmanaged(t *testing.T) {
 	driver := files(t, "libcuda.so.1")[0]
 	s := serve(t, Config{})
-	r := reg("a", 60, 1, 1)
+	r := reg("a", share{sm: 60, request: 1, limit: 1})
 	r.OwnerPID = os.Getpid()
 	s.register(r)
 	p := s.puppet(t, roleMapper, driver, s.inSlice("a")...)

@@ -74,7 +74,7 @@ func listed(changes []diff.Change, do string) []string {
 
 // TestServable checks that Incremental returns the demand that only a plan from nothing serves.
 func TestServable(t *testing.T) {
-	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50), row("whole", 100, 1, 60)}
+	rows := []profile.Row{row("a", figures{sm: 50, quota: 1, rps: 50}), row("b", figures{sm: 50, quota: 1, rps: 50}), row("c", figures{sm: 50, quota: 1, rps: 50}), row("whole", figures{sm: 100, quota: 1, rps: 60})}
 	gpus := []plan.Device{{Node: "n"}, {Node: "n", Index: 1}, {Node: "n", Index: 2}}
 	current, err := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "b", 50, "c", 50), Devices: gpus})
 	if err != nil {
