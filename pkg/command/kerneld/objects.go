@@ -119,8 +119,8 @@ func newGet(env *cli.Env, socket *string) *cobra.Command {
 	return withClient(&cobra.Command{
 		Use:   "get KEY [FILE|-]",
 		Short: "Write an object to a file",
-		Long: `Write the object with the key KEY to a file or, without FILE and with -, to standard output.
-An object is data that the daemon stores for a client (--client), as input or output of its
+		Long: `Write the object with the key KEY to the file FILE. If FILE is - or missing, write it to
+standard output. An object is data that the daemon stores for a client (--client), as input or output of its
 requests.`,
 		Example: `  # print an output of a request as 32-bit floats
   gfaas-kerneld get vec/y | od -t f4`,

@@ -61,7 +61,7 @@ All objects are then lost.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.Flags().Changed) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", kerneld.Socket(cli.RunDir()),
-		"socket of the daemon (kernel.sock) or of one client (kernel-NAME.sock); its folder is the run directory")
+		"socket of the daemon (kernel.sock) or of one client (kernel-NAME.sock); the folder of this socket is used as the run directory")
 	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket
@@ -72,7 +72,7 @@ All objects are then lost.`,
 
 // clientFlag adds --client to a command.
 func clientFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "client", "", "client of the daemon whose objects and requests the command uses (default: NAME if --socket is kernel-NAME.sock; otherwise the client with the name default)")
+	cmd.Flags().StringVar(name, "client", "", "name of a client of the daemon: the command uses the objects of this client, and its requests count as requests of this client (default: with --socket kernel-NAME.sock, NAME; with another socket, the word default)")
 }
 
 // dial returns a client of the daemon at a socket.

@@ -45,7 +45,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES, or 0; sim if there is no NVIDIA driver)")
 	cli.CompleteWords(cmd, "gpu", "sim")
 	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
-	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB`; 0 means 8GiB, but at most nine tenths of the GPU's memory")
+	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, as a `size` like 16GiB; 0 means 8GiB, but at most nine tenths of the GPU's memory")
 	cli.Memory(f, &o.hostMem, "host-mem", "host memory for objects")
 	cli.Memory(f, &o.reqMem, "request-mem", "host memory for the requests in progress of all clients; a single client can use half of it")
 	cli.Choice(cmd, &o.policy, "policy", "policy that chooses the next client and its GPU", kernel.Policies()...)

@@ -20,10 +20,14 @@ const askTime = 5 * time.Second
 const keys = `{"name","tenant","public","state","bytes","gpu_bytes","tensors","sha256",
 "generation","refs","source","loads","last_used"}. While the model is being loaded, there are
 also "loaded_bytes", "why" (the reason why the load waits, a code of docs/reasons.md) and
-"reason" (the same reason as a JSON object). The state is gpu, loading, or file: the model is
-not on the GPU, and will be loaded again when it is requested. bytes is the size of the file,
-gpu_bytes the memory on the GPU (0 if the model is not there), loads the number of loads since
-the daemon started, and refs the number of holders: processes that use the model.`
+"reason" (the same reason as a JSON object). The fields:
+
+  state      gpu (the model is on the GPU), loading, or file (the model is only in its file,
+             and is loaded again when it is requested)
+  bytes      size of the file
+  gpu_bytes  memory on the GPU; 0 if the model is not there
+  loads      how many times the model was loaded since the daemon started
+  refs       how many processes use the model`
 
 func newList(t *tool) *cobra.Command {
 	var tenant string

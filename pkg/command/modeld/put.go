@@ -49,7 +49,7 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.sha256, "sha256", "", "expected SHA-256, as sha256sum prints it; other content is refused")
-	f.StringVar(&o.tenant, "tenant", "", "tenant that owns the model (default "+wire.DefaultTenant+")")
+	f.StringVar(&o.tenant, "tenant", "", "tenant that owns the model (default: the tenant with the name "+wire.DefaultTenant+")")
 	f.BoolVar(&o.public, "public", false, "let all tenants use the model")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait for room while processes use other models (0: no wait)")
 	return cmd

@@ -20,7 +20,7 @@ when the last of them ends or releases it. The file is not removed.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return remove(cmd.Context(), t, args[0], tenant) },
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that owns the model (default "+wire.DefaultTenant+")")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant that owns the model (default: the tenant with the name "+wire.DefaultTenant+")")
 	return cmd
 }
 

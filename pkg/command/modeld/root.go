@@ -72,7 +72,7 @@ if it is smaller), new tenants and the sizes of tenants; all other settings need
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	root.PersistentFlags().StringVar(&t.socket, "socket", filepath.Join(cli.RunDir(), "model.sock"),
-		"socket of the daemon (model.sock) or of one tenant (model-TENANT.sock); its folder is the run directory")
+		"socket of the daemon (model.sock) or of one tenant (model-TENANT.sock); the folder of this socket is used as the run directory")
 	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	root.AddCommand(newPut(t), newGet(t), newList(t), newStat(t), newRemove(t))

@@ -81,7 +81,7 @@ once; all other settings need a restart.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", filepath.Join(cli.RunDir(), "token.sock"),
-		"socket for commands; its folder is the run directory")
+		"socket for commands; the folder of this socket is used as the run directory")
 	o.flags(root.Flags())
 	cli.CompleteFiles(root, "sock", "socket")
 	cli.CompleteWords(root, "policy", policy.Names()...)

@@ -51,7 +51,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.round, "round", gpu.Round, "limit on the length of a round, in which each waiting client gets a turn; with the value of --window or more, there are no rounds")
 	f.StringVar(&o.policy, "policy", policy.MultiToken, "scheduling policy: "+strings.Join(policy.Names(), " or "))
 	f.StringVar(&o.grantOrder, "grant-order", policy.OrderRounds, "order in which multi-token grants leases: rounds or, for comparisons, paper: that of the FaST-GShare paper, without rounds (docs/sharing.md)")
-	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy introspective, like `violation=1.3` (repeatable)")
+	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy introspective, as `KEY=VALUE`, like violation=1.3 (repeatable)")
 	f.Float64Var(&o.smLimit, "sm-limit", 100, "limit on the sum of the SM shares of all leases on a GPU, in percent")
 	f.StringVar(&o.mps, "mps", "auto", "NVIDIA MPS for instances with less than 100% of a real GPU's SMs: auto (starts a private MPS daemon if necessary) or off")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
