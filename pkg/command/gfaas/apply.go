@@ -41,9 +41,9 @@ file, or an image. The most common other keys are:
 
 The page docs/files.md of the source describes all keys.
 
-Running instances keep the version of the function with which they started. An
-instance that gfaas serve started is stopped as soon as it is idle. To restart the
-instances of gfaas up with the new version, run gfaas up again.`,
+If an applied function has running instances, these keep the old version of the
+function. The ones that gfaas serve started are stopped as soon as they are idle.
+To restart the instances of gfaas up with the new version, run gfaas up again.`,
 		Example: `  # Apply the functions of one file
   gfaas apply -f function.yaml
 

@@ -30,8 +30,9 @@ library, the GPU or the simulated driver, the socket of the slice, and the
 environment.
 
 The arguments are separated by spaces and need no quotes. The environment
-contains the slice's secret, so it is written to a file that only you can read,
-in the folder of the slice's socket. The file is removed with the slice.
+contains the slice's secret, so the command writes it to a file that only you can
+read, in the folder of the slice's socket, and passes the name of this file to docker
+run. The file is removed with the slice.
 
 The container runs as you, unless you add a --user after these arguments. To use a
 user other than you and root, start gfaas-tokend with --client-uid.
@@ -45,7 +46,7 @@ slice that ends with its container, use 'gfaas run … -- docker run …' instea
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(_ *cobra.Command, args []string) error { return dockerArgs(t, args[0], path) },
 	}
-	cmd.Flags().StringVar(&path, "env-file", ".env", "file that gfaas register wrote, with the slice's secret (ignored if GFAAS_SECRET is set)")
+	cmd.Flags().StringVar(&path, "env-file", ".env", "file from which to read the slice's secret, as written by gfaas register (if GFAAS_SECRET is set, the secret is read from that variable instead)")
 	cli.CompleteFiles(cmd, "env", "env-file")
 	return cmd
 }

@@ -72,7 +72,7 @@ gateway runs.`,
 	f.Float64Var(&o.speed, "speed", 1, "how many times as fast as in the trace to send the calls")
 	f.IntVar(&o.limit, "limit", 0, "number of calls to send, from the first one; 0 for all")
 	f.StringVar(&o.body, "body", "", "file to send as the body of each call (default: an empty body)")
-	f.StringVar(&o.url, "url", "", "gateway, like `http://user:password@host:8080` (default: the one in the run directory)")
+	f.StringVar(&o.url, "url", "", "`URL` of the gateway, like http://user:password@host:8080 (default: the gateway in the run directory)")
 	f.DurationVar(&o.timeout, "timeout", 10*time.Minute, "time limit for each whole answer")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the random times within a minute, for traces with counts per minute")
 	cli.CompleteFiles(cmd, "", "body")

@@ -67,22 +67,24 @@ CUDA_ERROR_OUT_OF_MEMORY. gfaas does not stop the command, which can allocate ag
 once it has freed memory.
 
 A latency objective (--slo) has an effect only if the token daemon runs with --policy
-introspective. With this policy, REQUEST and LIMIT are fractions of work, not of time:
-of the work that the command would do alone with its SM share. The daemon reserves
+introspective. With this policy, REQUEST and LIMIT are not fractions of time. They are
+fractions of the work that the command would do alone with its SM share. The daemon reserves
 REQUEST for the command. As soon as the kernel launches of the command become so slow
 that it may miss its objective, the daemon raises this to LIMIT. The default policy of
 the token daemon, multi-token, ignores the objective.
 
 The exit status is the status of the command, or 128+n if signal n ended it. If
-gfaas run itself fails, the status is 125 to 127 (see EXIT STATUS). The command uses
-the standard streams of gfaas run, and gfaas run passes signals on to it. A program
+gfaas run itself fails, the status is 125, 126 or 127; if SIGINT or SIGTERM ends it
+before the command starts, the status is 130 or 143 (see EXIT STATUS). The command
+uses the standard streams of gfaas run, so --out-file has no effect on its output.
+gfaas run passes signals on to the command. A program
 that cannot load the preload library (static, musl, setuid) is refused with exit
 status 126.
 
 If gfaas run itself is killed (SIGKILL), the command and the processes that it has
-started are killed, too. Without MPS, the kernel kills the command at once, and the
+started are killed, too. Without MPS, Linux kills the command at once, and the
 token daemon, if it is running, kills the other processes within about a second.
-Under MPS, the kernel does not kill the command: the token daemon first ends the
+Under MPS, Linux does not kill the command: the token daemon first ends the
 work of the command and its processes on the GPU, and then kills them. With
 --detach-on-kill, the command and its processes continue in the slice.
 
@@ -93,10 +95,11 @@ If COMMAND is docker run, podman run, nerdctl run or docker compose run, its new
 container is in the slice: gfaas run inserts arguments like those of gfaas
 docker-args directly after the word run, and ends when the container ends. docker
 compose run cannot take the arguments for a real GPU, so it works only with the
-simulated GPU (--gpu sim). Other commands that make another process run a program are
-refused with exit status 126, because the program would be outside the slice. These
-are docker exec, start, restart, create and compose up, commands for an engine on
-another machine, and programs such as sudo, ssh and systemd-run.
+simulated GPU (--gpu sim). Some commands do not start
+their program themselves, but ask another process to do so. These are docker exec,
+start, restart, create and compose up, commands for an engine on another machine, and
+programs such as sudo, ssh and systemd-run. They are refused with exit status 126,
+because the program would be outside the slice.
 
 A process may lose the preload library, for example if a Go program or a static
 shell starts it with another environment. If such a process uses the GPU, nothing
@@ -113,15 +116,16 @@ processes (cudaIpc).
 
 Programs that read NVML (nvidia-smi, Ray, vLLM) see the slice: its limit as the
 total memory, its use as the used memory, and only its own processes. With
---no-nvml, they see the whole GPU. For a function, set GFAAS_NO_NVML=1 in its env.
+--no-nvml, they see the whole GPU. The instances of a function, which gfaas serve or
+gfaas up starts, see it if the key env of function.yaml sets GFAAS_NO_NVML to "1".
 
 CUDA_VISIBLE_DEVICES in the environment of gfaas run chooses the GPU like --gpu, and
 may name only one GPU. A number in it is that of nvidia-smi or, if the GPU is
 simulated, that of a simulated GPU. If the variable hides the GPU of --gpu, or all GPUs (it is
 empty, -1 or NoDevFiles), gfaas run fails with exit status 125. For the command,
 gfaas run sets the variable to the slice's GPU. The command may replace this value
-by another name of the same GPU. If it sets the variable to GPUs outside the slice
-only, its call of cuInit fails with CUDA_ERROR_NO_DEVICE, and the library prints a
+by another name of the same GPU. If the command sets the variable to a value that
+does not contain the slice's GPU, its call of cuInit fails with CUDA_ERROR_NO_DEVICE, and the library prints a
 line on standard error.
 
 If no token daemon runs, gfaas run starts one, which ends a few seconds after its
@@ -161,7 +165,7 @@ launch. After 10 s, gfaas run starts the daemon again, and the command continues
 	cli.CompleteWords(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors (SMs), in percent")
 	f.StringVar(&o.quota, "quota", "1", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
-	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB`, beyond which allocations fail (default no limit)")
+	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, as a `size` like 1GiB; allocations beyond it fail (default no limit)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms, for the policy introspective of gfaas-tokend (default no objective)")
 	f.BoolVar(&o.over, "oversubscribe", false, "move the command's GPU memory to the host while the command has no work (needs --mem)")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")

@@ -63,7 +63,7 @@ instances that the gateway started cannot be changed.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.quota, "quota", "", "guaranteed and maximum fraction of each time window, as `REQUEST[:LIMIT]`, like 0.3:0.8 or 30%:80%")
-	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `2GiB`; 0 for no limit")
+	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, as a `size` like 2GiB; 0 for no limit")
 	f.Float64Var(&o.sm, "sm", 0, "expected share of the SMs, in percent: fail if an instance has another one")
 	cli.Meaning(cmd, cli.ExitUnavailable, "the token daemon is unavailable, or an instance has another SM share than --sm")
 	return cmd
