@@ -21,8 +21,8 @@ type instanceOptions struct {
 
 func (i *instanceOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.IntVar(&i.maxPerGPU, "max-instances", 0, "limit on the instances on one GPU, like `48` (default no limit)")
-	cli.Memory(f, &i.contextMem, "context-mem", "memory of each instance's context, if the profile does not include it, like `300MiB`")
+	f.IntVar(&i.maxPerGPU, "max-instances", 0, "limit on the instances on one GPU (default no limit)")
+	cli.Memory(f, &i.contextMem, "context-mem", "memory of each instance's context, as a `size` like 300MiB, if the profile does not include it")
 }
 
 func (i *instanceOptions) check(cmd *cobra.Command) error {

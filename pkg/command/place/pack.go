@@ -29,10 +29,11 @@ func newPack(env *cli.Env) *cobra.Command {
 	o := packOptions{env: env}
 	cmd := &cobra.Command{
 		Use:   "pack",
-		Short: "Pack fixed rectangles into as few bins as possible",
-		Long: `Pack rectangles of fixed sizes into as few bins as possible, and print a lower bound
-on the number of bins. For example, a bin can be a GPU: its width is then a fraction of
-time (a quota), and its height a share of the SMs. Rectangles are not rotated.
+		Short: "Pack slices of GPUs, or other rectangles, into as few bins as possible",
+		Long: `Pack rectangles of given sizes into as few bins as possible, and print a lower bound on
+the number of bins. For example, the bins can be GPUs and the rectangles slices: the width
+is then a fraction of time (a quota), and the height a share of the SMs. Rectangles are
+not rotated.
 
 --items is a CSV file with the columns id, quota (width) and sm_pct (height), and
 optionally mem_mib and count. Sizes are in the same units as --bin: with the default,
@@ -62,7 +63,7 @@ completes at least one packing. The same items and seed give the same output, un
 	f.StringVar(&o.items, "items", "", "items to pack (CSV: id,quota,sm_pct,mem_mib,count)")
 	cli.CompleteFiles(cmd, "csv", "items")
 	f.StringVar(&o.bin, "bin", "1x100", "width and height of each bin, `QUOTAxSM`")
-	cli.Memory(f, &o.mem, "bin-mem", "memory of each bin, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "bin-mem", "memory of each bin, as a `size` like 16GiB (default no limit)")
 	f.DurationVar(&o.limit, "time-limit", 100*time.Millisecond, "time limit for improving the packing")
 	f.IntVar(&o.steps, "steps", pack.DefaultSteps, "limit on attempts to improve the packing")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the search")

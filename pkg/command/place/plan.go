@@ -54,9 +54,9 @@ func newPlan(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.files.flags(cmd)
-	o.files.functionsFlag(cmd, "objectives, GPUs, memory and models")
+	o.files.functionsFlag(cmd, "the objectives of functions, and the GPUs, memory and weights of an instance")
 	f.IntVar(&o.gpus, "gpus", 0, "number of GPUs (default as many as necessary)")
-	cli.Memory(f, &o.mem, "gpu-mem", "limit on the memory that the plan uses on each GPU, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "gpu-mem", "limit on the memory that the plan uses on each GPU, as a `size` like 16GiB (default no limit)")
 	cli.Choice(cmd, &o.algorithm, "algorithm", "planning algorithm", policy.Names()...)
 	cli.Choice(cmd, &o.options.Model, "model", "rule by which instances share a GPU", plan.ModelRect, plan.ModelTokens)
 	f.BoolVar(&o.options.ShareModels, "share-models", false, "count the weights of a model once for all instances of a tenant on a GPU")
@@ -66,7 +66,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	o.current.flags(cmd)
 	o.arrivals.Flags(cmd)
 	o.instances.flags(cmd)
-	f.StringVar(&o.sweep, "what-if", "", "plan for multiples of the rates and objectives in the demand, like `'rps=1,2,4 slo=0.5,1'`, and print a row for each combination")
+	f.StringVar(&o.sweep, "what-if", "", "plan for multiples of the rates and objectives in the demand, given as `FACTORS` like 'rps=1,2,4 slo=0.5,1', and print a row for each combination")
 	env.Outputs(cmd, "table", "json", "csv", "svg", "html")
 	cli.Meaning(cmd, cli.ExitNo, "a part of the demand is not in the plan (unplaced)")
 	return cmd

@@ -67,9 +67,9 @@ the one with the best throughput for its SMs; of the profile, only the rows with
 largest quota of the function count, because Dilu divides SMs and not time. It places one
 instance after the other, in the order of the demand. An instance requests the SM share
 of the configuration, and its SM limit is twice this request. On each GPU, the requests
-sum to at most --omega, and the limits to at most --gamma. dilu prefers GPUs with a
-function that already shares another GPU with the function of the instance, then other
-GPUs in use. Among equally preferred GPUs, it takes the one with the least remaining
+sum to at most --omega, and the limits to at most --gamma. dilu prefers
+GPUs with an instance of a function F, if F and the function of the new instance already
+share another GPU. It then prefers other GPUs in use. Among equally preferred GPUs, it takes the one with the least remaining
 room, a sum of the remaining SMs and memory with the weights --alpha and --beta.
 
 fast and dilu make only rectangles; with --model tokens, the planner converts these to

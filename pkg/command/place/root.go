@@ -23,7 +23,7 @@ requests/s of each function). gfaas-place only reads and writes files, and needs
 GPU.`,
 		Example: `  # Plan instances for a demand
   gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
-  # Pack fixed rectangles into bins
+  # Pack slices, as rectangles of quota × SM share, onto as few GPUs as possible
   gfaas-place pack --items items.csv
   # Check a plan
   gfaas-place verify plan.json --profile profile.csv

@@ -27,15 +27,17 @@ func newVerify(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify PLAN.json",
 		Short: "Check a plan and list all violations",
-		Long: `Check that a plan is valid: rectangles are inside their GPUs and do not overlap,
-memory suffices, each demand is served or listed as unplaced, and the figures in the
-plan are consistent (docs/placement.md lists the rules). With --profile, --demand,
---inventory and --functions, the plan is also checked against the files from which it
-was made; add --gpu-model and --slo if it was made with them. An instance is checked
-against the profile row of its configuration for the model of its GPU. If neither the
-plan nor --inventory contains this model, and the profile has different rows for several
-models, the exit status is 2. The checks share no code with the planner, except for the
-calculation of the goodput of an instance.
+		Long: `Check that a plan is valid: the instances on a GPU do not exceed its SMs, time and
+memory, each demand is served or listed as unplaced, and the figures in the plan are
+consistent (docs/placement.md lists the rules). With --profile, --demand, --inventory
+and --functions, the plan is also checked against the files from which it was made; add
+--gpu-model and --slo if it was made with them. The checks share no code with the
+planner, except for the calculation of the goodput of an instance.
+
+With --profile, the command compares each instance with the profile row that has its
+configuration and the model of its GPU. If this model is neither in the plan nor in
+--inventory, and the profile has different figures for this configuration on different
+GPU models, the exit status is 2.
 
 If the plan is valid, the command prints nothing (with -o json, a result with "ok":
 true). Otherwise, it prints all violations, and the exit status is 3.`,
@@ -44,7 +46,7 @@ true). Otherwise, it prints all violations, and the exit status is 3.`,
 		ValidArgsFunction: cli.CompleteFileArgs("json"),
 	}
 	files.flags(cmd)
-	files.functionsFlag(cmd, "objectives, GPUs, memory and models")
+	files.functionsFlag(cmd, "the objectives of functions, and the GPUs, memory and weights of an instance")
 	env.Outputs(cmd, "table", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := files.checkSLO(cmd); err != nil {

@@ -28,7 +28,7 @@ type Arrivals struct {
 // Flags adds --arrivals, --headroom and --hand-over.
 func (a *Arrivals) Flags(cmd *cobra.Command) {
 	cli.Choice(cmd, &a.Pattern, "arrivals", "arrivals of requests to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
-	cmd.Flags().Float64Var(&a.Headroom, "headroom", 0, "fraction of each instance's capacity to leave free, like `0.2`")
+	cmd.Flags().Float64Var(&a.Headroom, "headroom", 0, "fraction of each instance's capacity to leave free, like 0.2")
 	cmd.Flags().DurationVar(&a.HandOver, "hand-over", arrivals.HandOver, "idle time of an instance between two calls, for functions with inflight 1 in --functions")
 }
 

@@ -49,7 +49,7 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f.Var(floats(&o.rps), "rps", "rates to plan for, in requests/s of each function (default 1, 10 and 100 times the throughput of the chosen configuration)")
 	f.StringVar(&o.demand, "demand", "", "demand to plan for, instead of --rps: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&o.functions, "functions", "", "function file (YAML) with objectives, GPUs per instance and calls in progress per instance")
-	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, as a `size` like 16GiB (default no limit)")
 	cli.Choice(cmd, &o.model, "model", "rule by which instances share a GPU", plan.ModelRect, plan.ModelTokens)
 	o.arrivals.Flags(cmd)
 	f.DurationVar(&o.limit, "time-limit", 20*time.Second, "time after which no further plan is started; functions without a plan are omitted")

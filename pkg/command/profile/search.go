@@ -72,7 +72,7 @@ func newSearch(env *cli.Env) *cobra.Command {
 	o := &searchOptions{}
 	cmd := &cobra.Command{
 		Use:   "search --table PROFILE.csv",
-		Short: "Try a search on a recorded profile",
+		Short: "Find the best configuration in a recorded profile",
 		Long:  searchLong,
 		Example: `  # Find the configuration with the best efficacy within 100 ms
   gfaas-profile search --table profile.csv --function resnet --slo 100ms -o json
@@ -84,7 +84,7 @@ func newSearch(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.table, "table", "", "profile (CSV), - for standard input")
-	f.StringVar(&o.function, "function", "", "function whose rows to use (default the only function in the profile)")
+	f.StringVar(&o.function, "function", "", "function whose rows to use (not needed if the profile has only one function)")
 	f.StringVar(&o.gpu, "gpu", "", "GPU model whose rows to use, if the profile has several models")
 	f.StringVar(&o.search, "search", "fast", "search to try: "+strings.Join(search.Names(), ", "))
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 100ms (default none)")

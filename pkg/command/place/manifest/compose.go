@@ -107,7 +107,7 @@ the file .env, which Compose reads. Compose applies the restart policy of each f
   docker compose up -d`,
 	Simulates: true,
 	Flags: func(f *pflag.FlagSet, o *Options) {
-		f.StringVar(&o.Node, "node", "", "node of the plan to write (default the only one)")
+		f.StringVar(&o.Node, "node", "", "node of the plan to write (not needed if the plan has only one node)")
 		f.IntVar(&o.Compose, "compose-version", 2, "version of Compose: 1 for docker-compose 1.27 to 1.29 (as in Debian 12), 2 for later versions")
 	},
 	Write: Compose,

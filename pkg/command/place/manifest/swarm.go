@@ -53,7 +53,7 @@ copy its .env to the other nodes before you run gfaas register there.`,
   set -a; . ./.env; docker stack deploy -c stack.yaml functions`,
 	Simulates: true,
 	Flags: func(f *pflag.FlagSet, o *Options) {
-		f.StringVar(&o.NodeLabel, "node-label", "", "label of the swarm nodes that has the name of the node in the plan (default: their host name is this name)")
+		f.StringVar(&o.NodeLabel, "node-label", "", "label whose value, on each swarm node, is the name of this node in the plan (without the flag, the host name is that name)")
 		f.StringVar(&o.Network, "network", "", "existing overlay network for the services (default a new network of the stack)")
 		f.BoolVar(&o.Reserve, "generic-resources", true, "reserve SM time as the generic resource gfaas-gpuINDEX, which each node must declare")
 	},
