@@ -76,7 +76,8 @@ The file of --events has these columns:
   sm_request  SM request of the instance, 0 to 1
   sm_limit    SM limit of the instance, from sm_request to 1
   mem_mib     memory of the instance on each GPU, in MiB
-  gpu         GPU models on which the instance may run, like V100|A100 (optional)
+  gpu         GPU models on which the instance may run, like V100|A100 (optional); a
+              GPU without a model in --inventory may run every instance
 
 A stop needs only time_s, action and instance; the other cells can be empty.
 
@@ -94,7 +95,7 @@ of the whole cluster that was requested at one time.`,
 	f := cmd.Flags()
 	f.StringVar(&o.events, "events", "", "file with the starts and stops of instances (CSV)")
 	f.StringVar(&o.scheduler, "scheduler", online.Names()[0], "scheduler: "+strings.Join(online.Names(), ", "))
-	f.StringVar(&o.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib)")
+	f.StringVar(&o.inventory, "inventory", "", "inventory of GPUs (CSV: node,gpu,mem_mib, and optionally model)")
 	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, if there is no --inventory")
 	f.IntVar(&o.perNode, "gpus-per-node", 4, "number of GPUs of each node, if there is no --inventory")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU")

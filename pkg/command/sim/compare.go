@@ -34,10 +34,11 @@ func newCompare(env *cli.Env) *cobra.Command {
 each policy. gfaas-sim queue --help describes the policies and their parameters (--set).
 
 The table has the most important columns. -o wide adds the makespan (the time from the
-first arrival to the last completion), gpu-warm starts, fairness, and false misses: the
-fraction of the misses for which another GPU had the model of the function. -o csv,
-json and jsonl have all values; json and jsonl contain the results of gfaas-sim queue.
--o html writes a self-contained page with the policy that has the lowest latency, the
+first arrival to the last completion), gpu-warm starts, fairness and false misses. A
+miss is a start that is not gpu-warm, and it is false if another GPU had the model of
+the function; the column has the fraction of the misses that are false. -o csv has the
+columns of -o wide in full precision. -o json and -o jsonl have an object for each
+policy, with the same fields as that of gfaas-sim queue -o json. -o html writes a self-contained page with the policy that has the lowest latency, the
 distributions of latency, and the mean latency of each function.
 
 lb, lalb and lalb-o3 have no cold starts: they load models onto GPUs, and never start an

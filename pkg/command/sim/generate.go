@@ -109,7 +109,7 @@ func (o *patternOptions) flags(cmd *cobra.Command) {
 	f.Float64Var(&o.rate, "rate", 10, "mean arrivals per second")
 	f.DurationVar(&o.duration, "duration", 10*time.Minute, "time that the output covers")
 	f.Float64Var(&o.CV, "cv", o.CV, "for gamma: standard deviation of the gaps divided by their mean")
-	f.DurationVar(&o.period, "period", seconds(o.Period), "for bursty, periodic and sporadic: time from one burst or wave to the next")
+	f.DurationVar(&o.period, "period", seconds(o.Period), "for bursty and periodic: length of a period, with one burst or wave; for sporadic: mean time from one burst to the next")
 	f.DurationVar(&o.burst, "burst", seconds(o.Burst), "for bursty and sporadic: length of a burst")
 	f.Float64Var(&o.Factor, "factor", o.Factor, "for bursty: rate in a burst divided by the rate between bursts")
 }
@@ -156,7 +156,7 @@ function has half the rate of the first one; with 0, all functions have the same
 
 --costs-out writes the costs of the functions, which are random. A gpu-warm invocation
 takes 20 ms to 2 s, and a cold one 1 to 10 s more. An instance has 100 MiB to 4 GiB of
-memory, which is loaded at 12 GiB/s. The costs have a log-uniform distribution: for
+memory; a host-warm start copies it from the host to the GPU at 12 GiB/s. The costs have a log-uniform distribution: for
 example, gpu-warm invocations of 20 to 200 ms are as frequent as those of 200 ms to 2 s.`,
 		Example: `  # Generate bursts of 50 functions
   gfaas-sim generate trace --pattern bursty --functions 50 --rate 20 --zipf 1.5 --costs-out costs.csv > trace.csv`,
@@ -248,11 +248,12 @@ func newGenerateMQFQ(env *cli.Env) *cobra.Command {
 of the paper, and 2.69 requests per second, which keep one GPU busy for 70% of the time
 if no start is cold.
 
-The paper takes the rates of the functions from a trace of Azure Functions, and does not
-print them. In the output of this command, gaps between requests have an exponential
-distribution, and the k-th function has 1/k^S of the rate of the first one (--zipf S;
-the Zipfian workload of the paper has 1.5). The seed determines which function of the
-table is copied for each k, such that --utilization holds as closely as possible.`,
+In that comparison, the rates of the functions come from a trace of Azure Functions, and
+the paper does not print them. This command therefore generates other rates: gaps between
+requests have an exponential distribution, and the k-th function has 1/k^S of the rate of
+the first one. S is --zipf; its default is the value of another workload of the paper.
+The command chooses the function of the table for each k at random, 200,000 times, and
+uses the choice whose utilization is closest to --utilization.`,
 		Example: `  # Compare two policies on the mix
   gfaas-sim generate mqfq --costs-out costs.csv > trace.csv
   gfaas-sim compare --functions costs.csv --trace trace.csv --pool 16 --policy fcfs,mqfq-sticky`,

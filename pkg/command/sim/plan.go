@@ -52,8 +52,9 @@ func newPlan(env *cli.Env) *cobra.Command {
 		Long: `Predict the latencies of a plan by simulating its instances on a virtual clock. An
 instance processes its requests in the order of arrival, while it has the right to use
 its GPU (a lease). Durations come from the profile. Leases follow the rules of
-gfaas-tokend: in each window of 100 ms, an instance gets its turns and its quota in the
-plan, and other instances may use the time that it leaves unused.
+gfaas-tokend, in windows of 100 ms. In each window, an instance may use its GPU for the
+fraction that is its quota or, if the plan has a timetable, at the times that the
+timetable gives it. Other instances may use the time that it leaves unused.
 
 Requests arrive at the rates of the demand, with the pattern of --pattern, or at the
 times of a recorded --trace. --routing is the rule that selects the instance of a
@@ -68,9 +69,10 @@ that were answered within the objective. The objective is the slo_ms of the dema
 that is missing, the slo in --functions, and otherwise --slo. -o html draws the
 distributions.
 
-An instance uses the profile row of its configuration for the model of its GPU. The
-model is in the plan, in --inventory or in --gpu-model, the first of these that has it.
-If none has it, and the rows for several models differ, the exit status is 2.
+The durations of an instance come from the profile row that has its configuration and
+the model of its GPU. The model is taken from the plan or, if it is missing there, from
+--inventory, and otherwise from --gpu-model. If none of these has it, and the profile has
+different figures for this configuration on different GPU models, the exit status is 2.
 
 If the p95 latency of a function exceeds its objective, or no instance serves the
 function, the exit status is 3. The simulation needs no GPU. It includes the overhead
@@ -87,11 +89,11 @@ of a server only as far as the profile includes it.`,
 	f := cmd.Flags()
 	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
 	f.StringVar(&o.demand, "demand", "", "demand: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default the demand of the plan)")
-	f.StringVar(&o.functions, "functions", "", "function file (YAML) with objectives")
-	f.StringVar(&o.inventory, "inventory", "", "inventory with the models of GPUs, for GPUs without a model in the plan (CSV: node,gpu,mem_mib,model)")
-	f.StringVar(&o.model, gpumodel.Flag, "", "model of the GPUs without a model in the plan and in --inventory")
+	f.StringVar(&o.functions, "functions", "", "function file (YAML) with the objectives of functions")
+	f.StringVar(&o.inventory, "inventory", "", "inventory with the models of the GPUs whose model is not in the plan (CSV: node,gpu,mem_mib,model)")
+	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model of the GPUs whose model is neither in the plan nor in --inventory")
 	f.StringVar(&o.trace, "trace", "", "trace of recorded requests (CSV: function,invoke_time_ms), instead of a pattern")
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like `100ms`, of functions without an objective in --demand and --functions")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 100ms, of functions that have no objective in --demand and none in --functions")
 	cli.Choice(cmd, &o.routing, "routing", "rule that selects the instance of a request", planned.Routings()...)
 	cli.Choice(cmd, &o.Shape, "pattern", "pattern of arrivals", gen.Shapes()...)
 	f.Float64Var(&o.CV, "cv", o.CV, "for gamma: standard deviation of the gaps divided by their mean")

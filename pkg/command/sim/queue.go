@@ -53,8 +53,8 @@ unless the policy has another rule below.
 Each function has a queue. Some policies compare the virtual times of functions: the
 sum of the warm_ms of all invocations that were dispatched for a function, divided by
 its weight. When an invocation arrives at an empty queue, the virtual time of its
-function is raised to the least virtual time of the functions with waiting invocations,
-if it was less.
+function may be less than that of all functions with waiting invocations. It is then
+raised to the least of theirs.
 
 A policy dispatches next:
 
@@ -71,7 +71,7 @@ parentheses:
 
 ` + cli.Entries([]cli.Entry{
 			{Name: "interference=0", Help: "if n other invocations run on a GPU when an invocation starts there, it takes 1 + interference × n times as long"},
-			{Name: "demand=100", Help: "percentage of a GPU's time for which one running invocation keeps the GPU busy, for utilization"},
+			{Name: "demand=100", Help: "for the parameter utilization: how busy one running invocation keeps its GPU, as a percentage of the time"},
 		}) + `
 If a function needs more memory than a GPU has, its invocations are rejected and
 counted, all others run, and the exit status is 3. A trace that is not in the order of

@@ -61,7 +61,7 @@ var kinds = []Kind{
 		order:      func(v *view) order { return newMQFQ(v, notSticky) },
 	},
 	{
-		Name: "mqfq-sticky", Help: "like mqfq, but considers all functions whose virtual time is at most the parameter t above the least one; of these, it prefers the function with the fewest running invocations and, among functions with equally many, the longest queue",
+		Name: "mqfq-sticky", Help: "like mqfq, but considers all functions whose virtual time exceeds the least one by no more than the parameter t; of these, it prefers the function with the fewest running invocations and, among functions with equally many, the longest queue",
 		Parameters: []policy.Parameter[Options]{ahead, alpha, correct, prefetch, utilization},
 		order:      func(v *view) order { return newMQFQ(v, sticky) },
 	},
@@ -83,7 +83,7 @@ var kinds = []Kind{
 		order:      func(v *view) order { return newLALB(v, v.config.Limit, true) },
 	},
 	{
-		Name: "cfs-affinity", Help: "an invocation of the function with the least GPU time so far; running it on another GPU than its previous one counts as additional GPU time (parameter penalty)",
+		Name: "cfs-affinity", Help: "an invocation of the function with the least GPU time so far; if the invocation would run on another GPU than the function's previous one, a penalty is added to this time (parameter penalty)",
 		Parameters: []policy.Parameter[Options]{penalty, correct, utilization},
 		order:      func(v *view) order { return newCFS(v) },
 	},
@@ -118,7 +118,7 @@ var (
 		Set: func(o *Options, v string) (err error) { o.Starvation, err = csvfile.Number(v); return err },
 	}
 	penalty = policy.Parameter[Options]{
-		Key: "penalty", Default: "10", Help: "GPU time that running a function on another GPU counts as, in multiples of the mean duration of its invocations",
+		Key: "penalty", Default: "10", Help: "GPU time that is added to the function's if an invocation runs on another GPU than its previous one, in multiples of the mean duration of its invocations",
 		Set: func(o *Options, v string) (err error) { o.Penalty, err = csvfile.Number(v); return err },
 	}
 	correct = policy.Parameter[Options]{
