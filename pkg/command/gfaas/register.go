@@ -70,7 +70,7 @@ registrations. Register the plan again before Docker starts the instances.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "`name` of this machine in the plan (default: the plan's only node)")
-	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default if there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default: sim if there is no NVIDIA driver)")
 	cli.CompleteWords(cmd, "gpu", "sim")
 	f.StringVar(&o.envFile, "env-file", ".env", "file to write the settings for the manifest to")
 	cli.CompleteFiles(cmd, "env", "env-file")
@@ -80,7 +80,7 @@ registrations. Register the plan again before Docker starts the instances.`,
 }
 
 func (o *registerOptions) run(ctx context.Context, t *tool, path string) error {
-	like := upOptions{node: o.node, gpu: o.gpu, parallel: 1, timeout: launch.DefaultReadyTimeout}
+	like := upOptions{node: o.node, gpu: o.gpu, parallel: 1, timeout: launch.DefaultPatience}
 	if err := like.check(); err != nil {
 		return err
 	}

@@ -83,14 +83,14 @@ minutes, it gives up with exit status 6.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "`name` of this machine in the plan (default: the plan's only node)")
-	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default if there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "with the value sim, use simulated GPUs instead of the GPUs of the plan (default: sim if there is no NVIDIA driver)")
 	cli.CompleteWords(cmd, "gpu", "sim")
 	f.IntVar(&o.parallel, "parallel", 8, "number of instances to start at a time")
 	f.BoolVar(&o.prune, "prune", false, "stop instances that are not in the plan")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the steps without performing them")
 	f.BoolVar(&o.overcommit, "overcommit", false, "start instances whose memory limits sum to more than the memory of their GPU")
 	t.env.Outputs(cmd, "table", "json")
-	f.DurationVar(&o.timeout, "timeout", launch.DefaultReadyTimeout, "how long an instance may take to become ready")
+	f.DurationVar(&o.timeout, "timeout", launch.DefaultPatience, "how long an instance may take to become ready")
 	return cmd
 }
 

@@ -72,7 +72,7 @@ All objects are then lost.`,
 
 // clientFlag adds --client to a command.
 func clientFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "client", "", "name of a client of the daemon: the command uses the objects of this client, and its requests count as requests of this client (default: with --socket kernel-NAME.sock, NAME; with another socket, the word default)")
+	cmd.Flags().StringVar(name, "client", "", "name of a client of the daemon: the command uses the objects of this client, and its requests count as requests of this client (default: with --socket kernel-NAME.sock, NAME; with another socket, the client with the name default)")
 }
 
 // dial returns a client of the daemon at a socket.

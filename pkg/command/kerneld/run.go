@@ -47,15 +47,16 @@ answers as a list.
 Answer: {"id","client","gpu","iterations","queue_ms","gpu_ms","total_ms",
 "outputs":{NAME:{"key","size","data"}},"cache":{"gpu_hits","host_hits","misses",
 "bytes_up","evicted","modules_linked"}}. gpu_ms is the time for which the kernels ran on
-the GPU, total_ms the time from the request's arrival to its end, and queue_ms the part of
-total_ms before the request started. data has the bytes of outputs with "inline", in base64.
+the GPU. total_ms is the time from the request's arrival to its end, and queue_ms is its part
+before the request started. data has the bytes of outputs with "inline", in base64.
 
 The counters in cache belong to this request. Each object that the request reads counts once:
 in gpu_hits if an earlier request had read the object and it was still on the GPU, in misses if
-it had to be copied from another GPU, and in host_hits otherwise. bytes_up is the number of
-bytes that were copied from the host to the GPU, evicted the number of objects and buffers that
-were evicted from the GPU to make room, and modules_linked the number of modules that had to be
-linked before the kernels ran.`,
+it had to be copied from another GPU, and in host_hits otherwise. The other counters:
+
+  bytes_up        bytes that were copied from the host to the GPU
+  evicted         objects and buffers that were evicted from the GPU to make room
+  modules_linked  modules that had to be linked before the kernels ran`,
 		Example: `  # run a request whose objects are stored
   gfaas-kerneld run request.json
   # store an input before, and fetch an output afterwards

@@ -44,7 +44,7 @@ complete within --timeout, or if there is no answer when the command stops waiti
 is --duration, but at least 10 s, after the end of the load. Failed requests do not end
 the load. Latencies include the requests without an answer, with the time that they had
 waited, but no other failed requests. within_pct is the percentage of all requests that
-were answered without an error within --slo, by default the function's slo.
+were answered without an error within --slo (default: the slo of the function).
 
 -o json: {"target","load","throughput_rps","throughput_ci_rps","mean_ms","p50_ms",
 "p95_ms","p95_ci_ms","p99_ms","max_ms","errors","error_pct","samples","trial_s",
@@ -105,14 +105,14 @@ func newLoad(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	loadFlags(cmd, &o.load, &o.loadSpec, 0)
-	f.DurationVar(&o.slo, "slo", 0, "latency objective of a request (default the function's slo)")
+	f.DurationVar(&o.slo, "slo", 0, "latency objective of a request (default: the slo of the function)")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with status 3 if this condition holds, like 'p95_ms > 69'")
 	f.BoolVar(&o.criteria.Strict, "strict", false, "exit with status 3 as well if a result of --fail-if is uncertain")
 	f.StringVar(&o.junit, "junit", "", "write the results of the checks to this file, as JUnit XML")
 	f.BoolVar(&o.hist, "hist", false, "print a histogram of the latencies below the table")
 	f.StringVar(&o.method, "method", http.MethodPost, "HTTP method of the requests")
 	f.StringArrayVarP(&o.headers, "header", "H", nil, "header of the requests, 'K: V' (repeatable)")
-	f.StringVar(&o.bodyPath, "body", "", "file with the body of a request, - for standard input (default depends on the contract)")
+	f.StringVar(&o.bodyPath, "body", "", "file with the body of a request, - for standard input (default: a body that suits the contract)")
 	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "time limit for a complete answer")
 	cli.CompleteWords(cmd, "method", http.MethodGet, http.MethodPost, http.MethodPut)
 	cli.CompleteFiles(cmd, "xml", "junit")

@@ -69,7 +69,7 @@ instances have no such values. The power_w of a simulated GPU is calculated: 50 
 idle, 300 W when busy. A value that was not measured is empty.
 
 Goodput. goodput_rps is the highest rate of random (Poisson) arrivals at which the p95
-latency is within the objective (--slo, by default the function's slo). A failed request
+latency is within the objective (--slo or, without it, the function's slo). A failed request
 counts as one that misses the objective. (This is the metric of MLPerf's server
 scenario.) After the load, the command searches for the goodput on the same instance,
 with 2 to 8 trials at different rates. Each trial lasts for --duration after --warmup.
@@ -220,7 +220,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	loadFlags(cmd, &o.Load, &o.loadSpec, 0.05)
 	f.DurationVar(&o.StartTimeout, "start-timeout", 2*time.Minute, "time limit from the start of an instance to its first answer")
 	f.StringVar(&o.Search, "search", "grid", "search that selects the configurations to measure: "+strings.Join(search.Names(), ", "))
-	f.DurationVar(&o.SLO, "slo", 0, "p95 latency objective for the goodput and the search (default the function's slo)")
+	f.DurationVar(&o.SLO, "slo", 0, "p95 latency objective for the goodput and the search (default: the slo of the function)")
 	f.Float64Var(&o.Goal.Error, "error", search.DefaultError, "for fast: how far the efficacy of the result may be below the best efficacy, as a fraction")
 	f.BoolVar(&o.Goal.CheckQuota, "check-quota", true, "for fast: at the end, check whether the throughput is proportional to the quota")
 	f.StringVar(&o.resume, "resume", "", "profile to continue: skip the configurations that it contains, and append the others")
@@ -235,7 +235,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.BoolVar(&o.ShareGPU, "share-gpu", false, "measure even if other programs use the GPU")
 	f.BoolVar(&o.Park, "park", true, "measure load_ms, on an additional instance of each function")
 	f.BoolVar(&o.Goodput, "goodput", true, "measure goodput_rps and idle_p95_ms of functions with a p95 objective")
-	f.StringVar(&o.bodyPath, "body", "", "file with the body of one request, - for standard input (default depends on the contract)")
+	f.StringVar(&o.bodyPath, "body", "", "file with the body of one request, - for standard input (default: a body that suits the contract)")
 	f.StringVar(&o.function, "function", "", "function to measure, if the file has several")
 	cli.CompleteWords(cmd, "search", search.Names()...)
 	cli.CompleteWords(cmd, "gpu", "sim")

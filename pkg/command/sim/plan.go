@@ -88,7 +88,7 @@ of a server only as far as the profile includes it.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.profile, "profile", "", "profile: throughput and latency of instances (CSV)")
-	f.StringVar(&o.demand, "demand", "", "demand: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default the demand of the plan)")
+	f.StringVar(&o.demand, "demand", "", "demand: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default: the demand of the plan)")
 	f.StringVar(&o.functions, "functions", "", "function file (YAML) with the objectives of functions")
 	f.StringVar(&o.inventory, "inventory", "", "inventory with the models of the GPUs whose model is not in the plan (CSV: node,gpu,mem_mib,model)")
 	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model of the GPUs whose model is neither in the plan nor in --inventory")

@@ -93,7 +93,7 @@ var kinds = []Kind{
 	},
 	{
 		Name:       "gfaas",
-		Help:       "this project's policy, as fair as mqfq: of the functions whose virtual time is not too far above the least one, the one that needs the least time per invocation, including the start of an instance; an invocation waits for a busy GPU if a start on another GPU would take longer; to make room, the policy evicts the idle instance whose eviction costs later invocations the least time",
+		Help:       "this project's policy, as fair as mqfq: an invocation of the function that needs the least time per invocation, including the start of an instance; functions whose virtual time is too far above the least one wait (parameter t); an invocation waits for a busy GPU if a start on another GPU would take longer; to make room, the policy evicts the idle instance whose eviction costs later invocations the least time",
 		Parameters: []policy.Parameter[Options]{ahead, correct, utilization},
 		order:      func(v *view) order { return newGfaas(v) },
 	},
