@@ -80,7 +80,7 @@ registrations. Register the plan again before Docker starts the instances.`,
 }
 
 func (o *registerOptions) run(ctx context.Context, t *tool, path string) error {
-	like := upOptions{node: o.node, gpu: o.gpu, parallel: 1, timeout: launch.DefaultPatience}
+	like := upOptions{node: o.node, gpu: o.gpu, parallel: 1, timeout: launch.DefaultReadyTimeout}
 	if err := like.check(); err != nil {
 		return err
 	}

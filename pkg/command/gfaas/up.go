@@ -90,7 +90,7 @@ minutes, it gives up with exit status 6.`,
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the steps without performing them")
 	f.BoolVar(&o.overcommit, "overcommit", false, "start instances whose memory limits sum to more than the memory of their GPU")
 	t.env.Outputs(cmd, "table", "json")
-	f.DurationVar(&o.timeout, "timeout", launch.DefaultPatience, "how long an instance may take to become ready")
+	f.DurationVar(&o.timeout, "timeout", launch.DefaultReadyTimeout, "how long an instance may take to become ready")
 	return cmd
 }
 
