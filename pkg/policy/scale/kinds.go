@@ -54,7 +54,7 @@ func Kinds() []Kind {
 	return []Kind{
 		{
 			Name: "lazy", Uniform: true, Rises: true,
-			Help: "starts or stops instances only if the load did not fit their number for most of the last seconds (parameters window, out and in). Each instance counts with its throughput at the smallest quota in the profile that meets the slo. While the load is higher than that, an instance may use up to the largest quota with the same sm_pct. This is the rule of the Dilu paper.",
+			Help: "changes the number of instances only after the load did not fit that number for many seconds. Of the last seconds (parameter window), it counts those in which the load was too high for the instances, and those in which fewer instances would have sufficed. It starts instances if the first count is at least the parameter out, and stops some if the second count exceeds the parameter in. An instance counts with its throughput at the smallest quota in the profile that meets the slo. While the load exceeds that throughput, the instance may use more GPU time, up to the largest quota in the profile with the same sm_pct. If even the largest quota does not suffice for some consecutive seconds (parameter surge), instances are started at once. This is the rule of the Dilu paper.",
 			Parameters: []policy.Parameter[Options]{
 				wholeNumber("window", "40", "length of the window in seconds", func(o *Options) *int { return &o.Lazy.Window }),
 				wholeNumber("out", "20", "start instances if the load was too high in at least this number of seconds of the window", func(o *Options) *int { return &o.Lazy.Out }),
@@ -70,7 +70,7 @@ func Kinds() []Kind {
 		},
 		{
 			Name: "heuristic", Estimates: true,
-			Help: "serves the estimated load with those configurations in the profile that have the highest throughput per share of a GPU, and stops instances with the lowest first. This is the rule of the FaST-GShare paper.",
+			Help: "serves the estimated load with those configurations in the profile that have the highest throughput per share of a GPU. If fewer instances suffice, it first stops those with the lowest throughput per share. This is the rule of the FaST-GShare paper.",
 			New:  func(s Setup) *Scaler { return NewHeuristic(s.Rows, s.Load, s.Bounds) },
 		},
 	}
