@@ -194,22 +194,7 @@ func (s *admission) drainTime(c *client) time.Duration {
 // of clients of the instance that start to run now and that i.runningClients does not count. The
 // running clients of an instance share its budget.
 func (s *admission) leaseEnd(c *client, starting int) time.Duration {
-	i := c.inst
-	slice := s.window / 10
-	length, left := i.guaranteed(), i.remainingBudget()
-	if s.usesRounds() && s.waiting > 0 {
-		slice = s.turnLength(i)
-		if length >= s.minLease(i) && s.activeRequests < s.window {
-			length = max(length, min(left, scale(length, s.window, s.activeRequests)))
-		}
-	}
-	if length < s.minLease(i) {
-		length = left
-		if length > slice+s.minLease(i) {
-			length = slice
-		}
-	}
-	length /= time.Duration(max(1, i.runningClients+starting))
+	length := s.budgetLength(c.inst) / time.Duration(max(1, c.inst.runningClients+starting))
 	if c.light {
 		length = s.lightLease(c)
 	}
@@ -221,6 +206,26 @@ func (s *admission) leaseEnd(c *client, starting int) time.Duration {
 		c.cutOff = max(0, s.now+length-s.start-s.window)
 	}
 	return min(s.now+max(length, negligible), s.start+s.window)
+}
+
+// budgetLength returns how long a lease may last by the budget of the instance: until its guaranteed
+// part is used up or, without one, for a short time at most. While clients take turns and their
+// requests do not fill the GPU, each instance also gets its part of the rest.
+func (s *admission) budgetLength(i *instance) time.Duration {
+	guaranteed, left := i.guaranteed(), i.remainingBudget()
+	longest := s.window / 10 // of a lease without a guaranteed part
+	if s.usesRounds() && s.waiting > 0 {
+		longest = s.turnLength(i)
+	}
+	switch {
+	case guaranteed < s.minLease(i) && left > longest+s.minLease(i):
+		return longest
+	case guaranteed < s.minLease(i):
+		return left
+	case s.usesRounds() && s.waiting > 0 && s.activeRequests < s.window:
+		return max(guaranteed, min(left, scale(guaranteed, s.window, s.activeRequests)))
+	}
+	return guaranteed
 }
 
 // nextPlannedEnd returns the earliest planned end of a lease, or the window's end without leases.
@@ -271,8 +276,8 @@ func (s *admission) boundsFor(c *client, reserved *reservation) leaseBounds {
 	var turnOwner *instance // the instance whose turn limits the lease
 	if s.outOfPatience(c) {
 		r.latestEnd = min(r.latestEnd, s.now+s.window/10)
-	} else if at, owner := s.turnAhead(c); owner != nil && at < r.latestEnd+c.drain {
-		r.latestEnd = at - s.allowance(c, at)
+	} else if at, owner := s.nextConflict(c); owner != nil && at < r.latestEnd+c.drain {
+		r.latestEnd = at - s.drainTimeBefore(c, at)
 		turn, turnOwner = at, owner
 	}
 	if reserved != nil {
@@ -341,7 +346,7 @@ func (s *admission) review(c *client, reserved *reservation) {
 func (s *admission) grant(c *client, end time.Duration, w why) {
 	s.stopWaiting(c)
 	c.urgent = s.outOfPatience(c)
-	c.state, c.since, c.turnStart, c.settled, c.end, c.lease, c.why = Running, s.now, s.now, 0, end, s.lease, w
+	c.state, c.since, c.turnStart, c.chargedInLease, c.end, c.lease, c.why = Running, s.now, s.now, 0, end, s.lease, w
 	c.startDelay = s.othersInFlight(c)
 	s.lease = validLease(s.lease + 1)
 	s.running = append(s.running, c)

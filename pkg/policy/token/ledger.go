@@ -27,7 +27,7 @@ type instance struct {
 	credit         time.Duration // owed to the instance from earlier windows; negative: owed by it
 	waited         time.Duration // waiting time, summed over its clients
 	excess         time.Duration // use beyond the request that is not debt, when the window closed
-	shared         time.Duration // part of credit - debt that shareCredit has already settled; scratch of shareCredit
+	shared         time.Duration // part of (credit minus debt) that an earlier call of shareCredit for this window has paid
 	turnOverrun    time.Duration // by how much its last turn exceeded its length
 	turnsAhead     float64       // above 0: other instances come first; set by rankTurns
 	forfeited      time.Duration // time forfeited while idle, ranked as used in this window; set by rejoin
@@ -42,9 +42,9 @@ type instance struct {
 	drain          time.Duration // longest usual drain of its active clients
 	claimant       *client       // the client that uses its turn now; set by claim
 
-	backlog     bool // it has an active client at the window's end; set by closeWindow
-	settled     bool // other instances owe it all of its credit; set by shareCredit
-	laterLeases int  // clients whose leases end after a given time; scratch of displaced
+	backlog      bool // it has an active client at the window's end; set by closeWindow
+	creditIsOwed bool // other instances owe it all of its credit; set by shareCredit
+	laterLeases  int  // clients whose leases end after the time that displaced examines; used only there
 }
 
 // client is one process of an instance.
@@ -54,7 +54,7 @@ type client struct {
 	state             State
 	since             time.Duration // when it started to wait, or was granted its lease
 	lastWithoutBudget time.Duration // when it last waited without budget
-	lastOwing         time.Duration // when it last waited while its instance owed time to others
+	lastOwing         time.Duration // when its instance last had no guaranteed time left, because it owed time or had had its request
 	used              time.Duration // charged in the current window
 	usedLastWindow    time.Duration // charged in the last full window
 	why               why           // reason for the last decision about it; zero if it is idle
@@ -63,7 +63,7 @@ type client struct {
 	turnStart         time.Duration // when its turn started: at the grant, or when it continued while others waited
 	lastReturn        time.Duration // when its last lease ended
 	expectedTurn      time.Duration // expected length of its turn if nothing cuts it short; 0: none
-	settled           time.Duration // part of this lease that is already charged
+	chargedInLease    time.Duration // part of this lease that is already charged
 	lastUnleased      time.Duration // when work without a lease was last charged
 	unleasedInLease   time.Duration // part of this lease in which such work ran, so that it is charged once
 	end               time.Duration // planned end
@@ -79,7 +79,7 @@ type client struct {
 	restOfTurn        time.Duration // rest of a turn that was interrupted; 0: none
 	cutOff            time.Duration // part of its turn that lies beyond the end of the window
 	announcedEnd      time.Duration // announced end of its work in flight; 0: none
-	startDelay        time.Duration // time from its grant to the announced end of earlier work in flight
+	startDelay        time.Duration // time from its grant to the announced end of the work of other clients that was in flight
 	ignoredLeases     int           // number of leases for which its announcements are ignored
 	penalty           int           // last value given to ignoredLeases; halved after a correct announcement
 }
@@ -133,7 +133,7 @@ func (i *instance) budget(window time.Duration) {
 const (
 	smEps      = 1e-6                  // rounding error of sums of SM percentages
 	negligible = 20 * time.Microsecond // a smaller budget counts as none
-	soon       = gpu.Round / 16        // work in flight counts as finished this long before and after its announced end
+	soon       = gpu.Round / 16        // SMs are free this long before the announced end of work in flight, and occupied again if the work continues for longer than this after it
 )
 
 // ledger holds the instances and clients of a GPU and their charges in the current window.
@@ -324,7 +324,7 @@ func (s *ledger) closeWindow(end time.Duration) {
 		elapsed := end - max(c.since, s.start)
 		switch {
 		case c.holdsLease():
-			c.settled += elapsed
+			c.chargedInLease += elapsed
 			s.charge(c, elapsed)
 		case c.state == Waiting:
 			c.inst.waited += elapsed
@@ -341,10 +341,10 @@ func (s *ledger) closeWindow(end time.Duration) {
 		}
 	}
 	for _, i := range s.instances {
-		if !i.settled {
+		if !i.creditIsOwed {
 			i.credit = min(i.credit, max(i.request, negligible))
 		}
-		if len(i.planned) > 0 && !i.settled && i.credit > 0 {
+		if len(i.planned) > 0 && !i.creditIsOwed && i.credit > 0 {
 			i.credit -= i.credit / 8
 		}
 		i.usage.closeWindow(i.used)
@@ -374,7 +374,7 @@ func (i *instance) remainingBudget() time.Duration {
 func (i *instance) carry() {
 	i.leasedTime = 0 // closeWindow has charged running leases
 	missed, remaining, earlier := i.guaranteed(), i.remainingBudget(), max(i.credit, 0)
-	i.credit, i.debt, i.excess, i.shared, i.settled = 0, 0, 0, 0, false
+	i.credit, i.debt, i.excess, i.shared, i.creditIsOwed = 0, 0, 0, 0, false
 	if missed > 0 {
 		if !i.backlog {
 			earlier = 0
@@ -423,7 +423,7 @@ func (s *ledger) shareCredit(starved *instance) {
 		owed -= paid
 	}
 	shares := starved.sharesLosses() && sharing > 1
-	starved.settled = shares || owed <= 0
+	starved.creditIsOwed = shares || owed <= 0
 	if owed <= 0 || !shares {
 		return
 	}

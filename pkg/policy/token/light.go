@@ -8,7 +8,7 @@ import (
 
 const (
 	lightWindows   = 10       // use is averaged over this number of windows
-	lightUse       = 0.75     // an instance becomes light below this part of its fair request
+	lightUse       = 0.75     // an instance becomes light below this part of its fair request (see fairRequest)
 	lightHandovers = 1. / 10. // hand-overs to light clients and back take at most this part of a window
 
 	maxHold = 3 * time.Millisecond // longest time for which an idle client keeps its lease
@@ -20,7 +20,7 @@ type usage struct {
 	earlier   []time.Duration // GPU time and hand-overs of each of the last lightWindows windows, newest last
 	recent    time.Duration   // sum of earlier
 	handovers time.Duration   // charged in this window for hand-overs to its light clients and back
-	light     bool            // it was light at the last decision
+	light     bool            // its use was small at the last decision, so that it remains light for longer
 }
 
 // closeWindow moves the GPU time used in this window, and the hand-overs, to the earlier windows.
@@ -48,7 +48,7 @@ func (s *light) selectLight() {
 		return
 	}
 	s.sumRequests()
-	occupied, handovers, handover := 0.0, s.handovers, 2*max(s.cost, minLead)
+	occupied, handovers, thereAndBack := 0.0, s.handovers, 2*max(s.cost, minLead)
 	for _, c := range s.clients {
 		if s.occupies(c) {
 			occupied += c.inst.slice.SMPct
@@ -57,7 +57,7 @@ func (s *light) selectLight() {
 			c.light = c.light && s.isLight(c.inst) && s.lightLease(c) >= s.minLease(c.inst)
 		}
 		if c.light {
-			handovers += handover
+			handovers += thereAndBack
 		}
 	}
 	displace := false
@@ -67,10 +67,10 @@ func (s *light) selectLight() {
 			continue
 		}
 		if !c.light && s.isLight(c.inst) {
-			c.light = handovers+handover <= time.Duration(lightHandovers*float64(s.window))
+			c.light = handovers+thereAndBack <= time.Duration(lightHandovers*float64(s.window))
 			c.overHandoverLimit = !c.light
 			if c.light {
-				handovers += handover
+				handovers += thereAndBack
 			}
 		}
 		displace = displace || c.light
@@ -134,27 +134,29 @@ func (s *light) chargeHandovers(c *client) {
 	}
 }
 
-// pauses is what a client's requests after idle times say about its pauses between launches.
+// pauses describes a client's pauses between launches, as far as its requests after idle times show
+// them.
 type pauses struct {
-	hold time.Duration // how long the client should keep its lease while it is idle; 0: DefaultHold
-	soon float64       // part of the requests that came within maxHold of the last launch, 0 to 1
-	last time.Duration // usual pause of these requests
+	hold     time.Duration // how long the client should keep its lease while it is idle; 0: DefaultHold
+	followed float64       // part of its leases that a request followed within maxHold of the last launch, 0 to 1
+	usual    time.Duration // usual pause before such a request
 }
 
-// learn learns from a request after an idle time. Under a longer hold, the policy does not see the
-// pauses that end in time. So a request that comes later then says little.
+// learn learns from a request that came after the given idle time without a lease. Under a longer
+// hold, pauses that are shorter than it cause no request. A later request then says little about
+// them, and has less weight.
 func (p *pauses) learn(idle time.Duration) {
 	switch pause := idle + cmp.Or(p.hold, DefaultHold); {
 	case pause <= maxHold:
-		p.soon += (1 - p.soon) / 4
-		p.last = max(pause, p.last-p.last/8)
+		p.followed += (1 - p.followed) / 4
+		p.usual = max(pause, p.usual-p.usual/8)
 	case p.hold > 0:
-		p.soon -= p.soon / 64
+		p.followed -= p.followed / 64
 	default:
-		p.soon -= p.soon / 4
+		p.followed -= p.followed / 4
 	}
-	if p.hold = 0; p.soon > 0.6 {
-		p.hold = min(p.last+p.last/4, maxHold)
+	if p.hold = 0; p.followed > 0.6 {
+		p.hold = min(p.usual+p.usual/4, maxHold)
 	}
 }
 

@@ -40,8 +40,8 @@ import (
 //  1. If the announced end is within a millisecond, the client's SMs are free at once, so that the
 //     work of the next client is on its way when the GPU becomes idle.
 //  2. The policy learns the best lead time of announcements. If it is too short, the GPU idles; if
-//     it is too long, two clients have work on the GPU and slow each other. The time that both
-//     measure then is charged to the first.
+//     it is too long, two clients have work on the GPU and slow each other. Both measure this
+//     time as their own; only the client whose work was first is charged for it.
 //  3. A client whose work continues for more than a millisecond beyond the announced end occupies
 //     its SMs again, so that no further client is granted them. Its announcements are ignored for
 //     a number of leases, which doubles each time.
@@ -62,14 +62,16 @@ import (
 //     make up for the time that it left to others while it was idle.
 //  6. Each turn costs a hand-over. The policy learns this cost from the last half second, and makes
 //     rounds longer if hand-overs would lose more than 2% of the time. A single long hand-over
-//     hardly counts, because it is a pause of the host. Rounds beyond twice the configured length
-//     are no longer smooth; they then grow until the loss approaches 1%. If a waiting client has
+//     hardly counts, because it is a pause of the host. If rounds have to be longer than twice the
+//     configured length, waits are long anyway; rounds then grow further, until the loss
+//     approaches 1%. If a waiting client has
 //     not used the GPU for the configured length of a round, rounds have that length, because such
 //     a client causes few hand-overs.
 //  7. If the requests of the active instances sum to less than the GPU, their turns and leases are
 //     longer in proportion, and a turn continues beyond the end of a window.
 //  8. A window has a whole number of rounds, because a partial round would be out of step. There
-//     are no rounds if a round is as long as a window, or if there is a timetable. Leases then
+//     are no rounds if a round is as long as a window, or if instances have planned turns (see
+//     Turns). Leases then
 //     end with budgets, and the order is by the missing part of the request.
 //
 // # Light clients
@@ -81,10 +83,10 @@ import (
 //     window. It remains light until its average use reaches its request. If the requests of all
 //     instances that used the GPU lately exceed the GPU, its request counts as proportionally
 //     smaller here, so that light instances leave the others their parts.
-//  2. A client of a light instance is light from its request until it has used the GPU for a round
-//     without being idle. Light clients rank before all clients that are not aged. The leases of
-//     holders whose SMs they need end at once, except in turns of a timetable and leases of clients
-//     that were out of patience.
+//  2. A client of a light instance is light from the moment at which it requests the GPU after an
+//     idle time, until it has used the GPU for a round. Light clients rank before all clients
+//     that are not aged (see Backfill and starvation). The leases of holders whose SMs they need
+//     end at once, except in planned turns, and except leases granted by rule 6 of Turns.
 //  3. A light client is charged for the hand-overs to it and back, at their usual cost. If the
 //     hand-overs of all light clients take a tenth of a window, further ones wait for their turns
 //     until the next window.
@@ -128,9 +130,9 @@ import (
 //     fit. SMs without a claim are lent in the ordinary order.
 //  3. A lease outside the instance's own turn may not obstruct a later turn. At each time at
 //     which a turn begins or ends, the client must fit next to the instances that have a turn
-//     then and the holders whose planned end is later. Otherwise its lease ends by then, earlier
-//     by its drain time. Idle owners of turns count too. But when the client would have to be
-//     revoked, and only idle owners would need its SMs, it stays until the next such time.
+//     then and the holders whose planned end is later. Otherwise it is revoked so early that it
+//     has drained by then. This protects idle owners of turns, too, with one exception: if the
+//     client had to be revoked now for idle owners only, it stays until the next such time.
 //  4. So if the turns never oversubscribe the GPU, every claim is met when its turn begins or, for
 //     a later claim, when the borrowers have drained: all other holders either have a claim and
 //     fit next to it, or have reached their planned ends. If turns oversubscribe the GPU, the
@@ -160,15 +162,15 @@ import (
 //     do not share, because time given up in one turn is of no use in another. Their credit that
 //     no instance owes fades by an eighth per window.
 //  5. Credit that no instance owes, and credit of an instance that does not want the GPU at the
-//     window's end, is at most one request per window (or the smallest budget that counts). The
+//     window's end, is at most one request per window (20 µs if the request is smaller). The
 //     latter instance also loses its credit from earlier windows.
 //  6. Credit only returns unused time, so average use never exceeds the limit.
 //
 // # Long kernels
 //
 // A running kernel cannot be interrupted. An instance whose drains are longer than its turn is
-// ranked as if it had already used half of the excess: it runs half of it before its time and
-// half after it. If the GPU would be idle otherwise, a client with too little budget for a kernel
+// ranked as if it had already used half of the excess. So its lease begins earlier than its turn
+// would by half of the excess, on average, and ends later by the other half. If the GPU would be idle otherwise, a client with too little budget for a kernel
 // is granted a lease and owes the overrun.
 type multiToken struct {
 	*ledger
@@ -323,13 +325,13 @@ func (s *multiToken) returnLease(c *client, ev Return) {
 	}
 	used := min(max(ev.Used, 0), s.now-c.since-c.unleasedInLease)
 	if c.state == Suspended && (c.stopped || ev.Used > used) {
-		used = c.settled // its SMs were free, and the measurement has a pause in it or is longer than the lease
+		used = c.chargedInLease // meanwhile its SMs were free; its measurement includes a pause or is longer than the lease
 	}
 	idle := s.idleTime(c, used)
 	if c.holdsLease() {
 		used -= min(max(-idle, 0), c.startDelay, used)
 	}
-	s.charge(c, max(0, used-c.settled))
+	s.charge(c, max(0, used-c.chargedInLease))
 	s.chargeHandovers(c)
 	wantsMore := ev.WantsMore || c.requestPending
 	if c.burst += used; c.state == Running {
@@ -350,7 +352,7 @@ func (s *multiToken) returnLease(c *client, ev Return) {
 	}
 	c.announcedEnd = 0
 	c.lastReturn = s.now
-	c.state, c.lease, c.settled, c.unleasedInLease, c.stopped, c.requestPending, c.why = Idle, 0, 0, 0, false, false, why{}
+	c.state, c.lease, c.chargedInLease, c.unleasedInLease, c.stopped, c.requestPending, c.why = Idle, 0, 0, 0, false, false, why{}
 	c.light, c.overHandoverLimit = false, false
 	if wantsMore {
 		s.request(c)
@@ -376,7 +378,7 @@ func (s *multiToken) suspend(c *client, stopped bool) {
 		return
 	}
 	elapsed := s.timeInState(c)
-	c.settled += elapsed
+	c.chargedInLease += elapsed
 	s.charge(c, elapsed)
 	c.announcedEnd = 0
 	c.state, c.stopped, c.why = Suspended, stopped, why{code: notDraining}

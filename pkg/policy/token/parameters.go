@@ -9,19 +9,19 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy"
 )
 
-// IntrospectiveParameters are the constants of introspective. The zero value stands for
-// DefaultIntrospective.
+// IntrospectiveParameters are the constants of the policy introspective. The zero value stands for
+// DefaultIntrospective. The stretch is the launch cycle of an instance divided by its shortest
+// launch cycle, T/Tmin; the paper's ΔT is the stretch minus one.
 type IntrospectiveParameters struct {
-	// Constants of Algorithm 2, with the values of Dilu's published code. That code compares
-	// them with the stretch T/Tmin, which is the paper's ΔT plus one.
+	// Constants of Algorithm 2, with the values of Dilu's published code.
 	period    time.Duration // between two issues of tokens (section 3.4.1)
 	violation float64       // η_violation: a larger stretch is an emergency; the paper uses 1.3 for LLM decoding
-	outlier   float64       // a larger stretch counts from the second in a row
-	recovery  float64       // a smaller stretch counts as none
+	outlier   float64       // a stretch above this counts only if the previous one was above it, too
+	recovery  float64       // below this stretch, an emergency ends
 	increase  float64       // η_increase: factor of growth per period
 
-	// Constants that the paper does not give.
-	rateWindow int     // periods in a rate window (published code: 100, evaluated after 10 to 120)
+	// Constants that the paper does not give, with our values.
+	rateWindow int     // number of periods in a rate window (published code: 100, evaluated after 10 to 120)
 	floor      float64 // part of its request that a best-effort instance keeps in an emergency (published code: 0.01)
 }
 

@@ -125,8 +125,8 @@ func updateAverage(usual *time.Duration, value time.Duration) {
 
 const (
 	maxTurnsPerRound = 8   // a turn is at least 1/maxTurnsPerRound of a round
-	smooth           = 50  // hand-overs take about 1/smooth of the time in rounds,
-	coarse           = 100 // and towards 1/coarse if that needs rounds of more than twice the configured length
+	smooth           = 50  // hand-overs take about 1/smooth of the time,
+	coarse           = 100 // or down to 1/coarse of it if rounds are longer than twice the configured length
 )
 
 // rounds divides a window so that every waiting client has a turn soon.

@@ -59,9 +59,9 @@ func (s *timetable) nextTurn(i *instance) (at time.Duration, ok bool) {
 	return 0, false
 }
 
-// turnAhead returns the next moment, up to the window's end, at which a turn needs SMs that the
+// nextConflict returns the next moment, up to the window's end, at which a turn needs SMs that the
 // client would still hold, and the owner of that turn. The owner is nil if there is no such moment.
-func (s *timetable) turnAhead(c *client) (at time.Duration, owner *instance) {
+func (s *timetable) nextConflict(c *client) (at time.Duration, owner *instance) {
 	for _, m := range s.moments {
 		if at = s.start + m.at; at > s.now {
 			if owner = s.displaced(c, m, at); owner != nil {
@@ -88,7 +88,7 @@ func (s *timetable) displaced(c *client, m moment, at time.Duration) (owner *ins
 		}
 	}
 	ownTurn := false
-	revokedNow := at-s.allowance(c, at)-s.now < s.minLease(c.inst)
+	revokedNow := at-s.drainTimeBefore(c, at)-s.now < s.minLease(c.inst)
 	for _, o := range m.owners {
 		switch {
 		case o.laterLeases > 0 || o.clientCount == 0 || revokedNow && o.activeClients == 0 || at < s.start+s.window && !s.missesRequest(o, 0):
@@ -108,10 +108,10 @@ func (s *timetable) displaced(c *client, m moment, at time.Duration) (owner *ins
 	return owner
 }
 
-// allowance returns how long before the given time the client's lease is revoked, so that it has
+// drainTimeBefore returns how long before the given time the client's lease is revoked, so that it has
 // drained by then. A client that is about to start its turn keeps at least half of the remaining
 // time.
-func (s *timetable) allowance(c *client, at time.Duration) time.Duration {
+func (s *timetable) drainTimeBefore(c *client, at time.Duration) time.Duration {
 	if c.inst.claimant == c && c.state == Waiting {
 		return min(c.drain, (at-s.now)/2)
 	}
