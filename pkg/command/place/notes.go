@@ -67,5 +67,12 @@ func (o *planOptions) steadyArrivalsNote(p plan.Plan, in policy.Input) string {
 	if err != nil || len(steady.Unplaced) > 0 {
 		return ""
 	}
-	return " With steady arrivals, " + cli.Count(steady.GPUsUsed, "GPU") + " would suffice."
+	switch {
+	case steady.GPUsUsed < p.GPUsUsed:
+		return " With steady arrivals, " + cli.Count(steady.GPUsUsed, "GPU") + " would suffice."
+	case steady.GPUsUsed == p.GPUsUsed:
+		return " A plan for steady arrivals would use as many GPUs."
+	default: // the planner is not exact
+		return ""
+	}
 }
