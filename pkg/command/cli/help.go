@@ -11,7 +11,7 @@ import (
 )
 
 // formOfErrors is the usage of -o for commands that print only errors in that form.
-const formOfErrors = "form of error messages on standard error: text (the value table), or text and then a JSON object (the value json)"
+const formOfErrors = "form of error messages on standard error: table prints text, and json prints text and then a JSON object"
 
 // isCommon reports whether a flag has the same meaning in every command: the root's persistent
 // flags, cobra's own, and -o if it affects only errors.

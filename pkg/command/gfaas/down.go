@@ -23,11 +23,11 @@ of the function. Without names, all instances are stopped. Jobs of gfaas run are
 not stopped; a job ends with its command.
 
 The command also stops instances that an interrupted gfaas up left behind, and
-running instances that are not in the state file (gfaas ps shows them with the
-state lost). Without names, it also stops the processes of a gfaas-profile that
-was killed. If the state file cannot be read, the command finds the instances
-through the run directory, the running processes and the containers, and stops
-them; the exit status is then 1.
+running instances that are not in the state file, which gfaas ps shows as lost.
+Without names, it also stops the processes of a gfaas-profile that was killed. If
+the state file cannot be read, the command finds the instances through the run
+directory, the running processes and the containers, and stops them; the exit
+status is then 1.
 
 While gfaas up or another gfaas down is working, the command waits. After three
 minutes, it gives up with exit status 6.`,

@@ -55,7 +55,7 @@ the command also removes the registrations of instances that are not in the plan
 Such an instance cannot use the GPU until you register and restart it.
 
 Instances that Compose or Docker Swarm started are not in the state file. So gfaas
-ps shows them with the state lost. gfaas down stops them. gfaas doctor --repair adds
+ps shows them as lost. gfaas down stops them. gfaas doctor --repair adds
 them to the state file, so that gfaas invoke and gfaas serve can call them.
 
 If the run directory is under /run, a restart of the machine deletes it, with all

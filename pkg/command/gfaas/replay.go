@@ -37,8 +37,8 @@ func newReplay(t *tool) *cobra.Command {
 		Short: "Send the calls of a trace through the gateway",
 		Long: `Send each call of a trace to its function, at its time in the trace, counted from the
 first call, and print statistics of the answers. The latency of a call counts from the
-time at which it should have been sent. So, if the sender or the gateway pauses, all
-calls that this delays have a longer latency.
+time at which it should have been sent. So, if the sender or the gateway pauses, the
+calls that have to wait for it have longer latencies.
 
 Traces and results have the same format as for gfaas-sim queue (docs/files.md).
 You can simulate a trace with gfaas-sim queue, replay it with this command, and compare

@@ -32,19 +32,20 @@ for a URL, it is empty.
 Load. closed:N keeps N requests in progress: each answer is followed by the next request.
 poisson:RPS sends requests at random times (a Poisson process), whether or not earlier
 requests have been answered. A latency counts from the time at which the request should
-have been sent, so if the server stalls, all requests that this delays have a longer
-latency. At most 512 requests are in progress; further requests wait. max is closed:N
-with the smallest N of 1, 2, 4, 8 and so on for which twice as many requests in progress
-improve the throughput by less than 5%. The measured period begins after --warmup and
-lasts for --duration. With --precision, it lasts for up to four times that, by the rules of
-gfaas-profile run.
+have been sent. So, if the server stalls, the requests that have to wait for it have
+longer latencies. At most 512 requests are in progress; further requests wait. max is
+closed:N with an N that the command finds: it begins with 1, and doubles N as long as this
+increases the throughput by at least 5%. The measured period begins after --warmup and
+lasts for --duration. With --precision, it lasts for up to four times that, by the rules
+of gfaas-profile run.
 
-Errors. A request fails if the status of the answer is not 2xx, if the answer is not
-complete within --timeout, or if there is no answer when the command stops waiting, which
-is --duration, but at least 10 s, after the end of the load. Failed requests do not end
-the load. Latencies include the requests without an answer, with the time that they had
-waited, but no other failed requests. within_pct is the percentage of all requests that
-were answered without an error within --slo (default: the slo of the function).
+Errors. After the end of the load, the command waits for answers as long as --duration,
+but at least 10 s. A request fails if the status of the answer is not 2xx, if the answer
+is not complete within --timeout, or if it is not complete when the command stops waiting.
+Failed requests do not end the load. Latencies do not include requests that fail for the
+first two reasons. They do include requests that fail for the third one, with the time
+until the command stops waiting. within_pct is the percentage of all requests that were
+answered without an error within --slo (default: the slo of the function).
 
 -o json: {"target","load","throughput_rps","throughput_ci_rps","mean_ms","p50_ms",
 "p95_ms","p95_ci_ms","p99_ms","max_ms","errors","error_pct","samples","trial_s",
@@ -54,12 +55,12 @@ not measured is omitted in JSON and empty in CSV. A bucket of the histogram coun
 the latencies from the le_ms of the previous bucket to its own le_ms. All results have
 the same buckets, ten between 1 and 10 ms, ten between 10 and 100 ms, and so on.
 
---fail-if takes a condition METRIC OP NUMBER and can be repeated. OP is >, >=, <, <=,
-== or !=. METRIC is a column of the CSV output. If METRIC is a latency, NUMBER may be
-slo. If a condition holds, the status is 3. If it holds only in a part of the metric's
-confidence interval, the command prints a warning; the status is then 0, or 3 with
---strict. If no request was answered, the status is 1. If the command is interrupted,
-it prints the results up to then and checks no condition.`
+--fail-if takes a condition METRIC OP NUMBER and can be repeated. OP is >, >=, <, <=, ==
+or !=. METRIC is a column of the CSV output. If METRIC is a latency, NUMBER may be slo. If
+a condition holds, the status is 3, with one exception: if the metric has a confidence
+interval, and the condition holds only in a part of it, the command prints a warning, and
+the status is 0, or 3 with --strict. If no request was answered, the status is 1. If the
+command is interrupted, it prints the results up to then and checks no condition.`
 
 // loadOptions holds the flags of load, unparsed; check adds the parsed values.
 type loadOptions struct {

@@ -38,11 +38,11 @@ other; --function selects one.
 Load. A trial measures one configuration under a load. closed:N keeps N requests in
 progress: each answer is followed by the next request. poisson:RPS sends requests at
 random times (a Poisson process), whether or not earlier requests have been answered. A
-latency counts from the time at which the request should have been sent, so if the
-instance stalls, all requests that this delays have a longer latency. At most 512
-requests are in progress; further requests wait. max is closed:N with the smallest N of
-1, 2, 4, 8 and so on for which twice as many requests in progress improve the throughput
-by less than 5%. After the end of the load, the command waits for answers as long as
+latency counts from the time at which the request should have been sent. So, if the
+instance stalls, the requests that have to wait for it have longer latencies. At most
+512 requests are in progress; further requests wait. max is closed:N with an N that the
+command finds: it begins with 1, and doubles N as long as this increases the throughput
+by at least 5%. After the end of the load, the command waits for answers as long as
 --duration, and at least 10 s; a request that is still unanswered then is an error.
 
 Measured period. It begins after --warmup and lasts for --duration. If the throughput at

@@ -92,11 +92,12 @@ type reservation struct {
 
 var composeKind = Kind{
 	Name: "compose", Help: "Write a plan for one node as a Compose file",
-	Long: `Write a Compose file in which each instance is a service. Its container is like that of
-gfaas up: it has its GPUs, the preload library, the folder of its own socket to the
-token daemon, the limits of its function, and no capabilities. Each service is published
-on a free port of 127.0.0.1. On the network of the project, other containers reach the
-services of a function under the name of the function.
+	Long: `Write a Compose file in which each instance is a service. The container of a service has
+the same settings as a container that gfaas up starts: the GPUs of the instance, the
+preload library, the folder with the socket on which the instance reaches the token
+daemon, the limits of the function, and no capabilities. Each service is published on a
+free port of 127.0.0.1. Compose connects all services to one network. Other containers
+on this network use the name of a function as the host name of its instances.
 
 Before the first start, run gfaas register on the node. It registers the slices with the
 token daemon, creates the folders that the Compose file mounts, and writes settings to
