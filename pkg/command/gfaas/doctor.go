@@ -24,14 +24,14 @@ func newDoctor(t *tool) *cobra.Command {
 		Long: `Check whether this machine has everything that gfaas needs. Each check has a row
 with the result and, after a problem, the remedy. The last rows list the mechanisms
 that enforce each part of a slice (SM share, GPU time, GPU memory) and that free the
-memory of idle instances, the best first. gfaas uses the chosen mechanisms. Without
+memory of idle instances, the best first. gfaas uses those with the status chosen. Without
 --repair, the command changes nothing.
 
 With --repair, the command first repairs a state file that was damaged or
-removed. A damaged file is renamed. The new file has the content that the state
-file had before its last change, if this was kept (state.db.previous), and the
-running instances that this content lacks. The command finds these instances in
-the run directory, among the processes and by the labels of containers. From the
+removed. A damaged file is renamed. If a copy of the state before its last change
+exists (state.db.previous), the new file begins with its content. The command then
+adds the running instances that are missing from it. It finds them in the run
+directory, among the processes and by the labels of containers. From the
 list of models in the state file, it removes models whose files no longer exist,
 except models that are still on a GPU.
 

@@ -43,8 +43,9 @@ the id of its instance.
 
 The last 8 to 16 MiB of the output of each instance are kept until gfaas down, even
 if the instance has ended. The output of a process is stored next to the state file.
-The output of a container is stored by Docker, as far as its logging driver can. If a
-disk was full or too slow, a line reports how much output is missing.
+Docker stores the output of a container; how much it keeps depends on the logging
+driver of the container. If a disk was full or too slow, a line reports how much output
+is missing.
 
 If a start of a function failed, the command also prints the last 10,000 lines of the
 latest failed start. They are kept until gfaas down or gfaas rm, or until an instance
@@ -71,7 +72,7 @@ same instance.`,
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
 	f.IntVarP(&o.tail, "tail", "n", -1, "number of last lines to print of each instance; -1 for all")
-	f.StringVar(&o.since, "since", "", "print only output since a time, like 2026-01-02T15:04:05Z, or of the last period, like 10m")
+	f.StringVar(&o.since, "since", "", "print only output since this time, like 2026-01-02T15:04:05Z, or since this long ago, like 10m")
 	f.BoolVarP(&o.timestamps, "timestamps", "t", false, "begin each line with its time")
 	t.env.Outputs(cmd, "text", "jsonl")
 	return cmd

@@ -91,13 +91,13 @@ gfaas apply and gfaas rm take effect within a second. On SIGHUP, the gateway rea
 
 On SIGTERM, running calls may take up to --drain to end. Then the gateway stops the
 instances that it started, unless --keep is given, and exits with status 0. A second
-SIGTERM ends it at once. If the gateway is killed, the next one takes over its
+SIGTERM ends it at once, with status 143. If the gateway is killed, the next one takes over its
 instances and runs the calls that were posted to /async-function/NAME. These calls
 are stored in the folder async next to the state file until they have ended.`,
 		Example: `  # Serve functions to this machine on port 8080
   gfaas serve
 
-  # Use another policy, with 4 calls at once on each GPU
+  # Use another policy, with 4 instances at once that run calls on each GPU
   gfaas serve --policy mqfq-sticky --concurrency 4 --set t=5s
 
   # Serve functions to the network, and require a password for management
@@ -120,7 +120,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.BoolVar(&o.Settings.AuthFunctions, "auth-functions", false, "require the password for function calls as well")
 	cli.Choice(cmd, &o.Policy.Policy, "policy", "policy that chooses the next call and its GPU", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "parameter of the policy, as `KEY=VALUE`, like t=10s (repeatable)")
-	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the calls that a GPU runs at once; lb, lalb and lalb-o3 always run one")
+	f.IntVar(&o.Concurrency, "concurrency", 2, "limit on the gateway's own instances that run calls on a GPU at once (slots); lb, lalb and lalb-o3 always use 1")
 	f.IntVar(&o.Policy.Pool, "pool", 32, "maximum number of instances per GPU; -1 for no limit")
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default: the GPUs in CUDA_VISIBLE_DEVICES or all; sim if there is no NVIDIA driver)")
 	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may use, as a `size` like 16GiB (default all)")
@@ -128,7 +128,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.BoolVar(&o.Settings.FixedCosts, "fixed-costs", false, "use the costs from --costs and ignore measurements")
 	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler to run in addition to queue-driven starts (needs --profile)", gateway.Scalers()...)
 	f.StringVar(&o.profile, "profile", "", "profile (CSV) with the slices of instances and, for a scaler, their throughput")
-	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "GPU model whose rows of --profile and --costs to use (default: the model of each GPU)")
+	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "use the rows of --profile and --costs for this GPU model (default: the model of each GPU)")
 	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
 	f.DurationVar(&o.Limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for an instance, not counting time in which an instance of its function starts")
 	f.DurationVar(&o.Limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and how long it may pause after that")
@@ -138,7 +138,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	}
 	size(&o.Limits.MaxBody, "max-body", 64*gpu.MiB, "maximum `size` of a request body")
 	size(&o.Limits.Buffer, "buffer", 256*gpu.KiB, "read up to this `size` of a request body before the call is queued, and keep it until the call ends")
-	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`; by default, it is at least 4 times --buffer; further bodies are not read until memory is free")
+	size(&o.Limits.BufferMemory, "buffer-memory", defaultBufferMemory, "limit on the memory for the request bodies of all calls together, as a `size`; further bodies are not read until memory is free; without this flag, the limit rises with --buffer, to 4 times its value")
 	size(&o.Limits.Spill, "spill", defaultSpill, "limit on the disk space, next to the state, for the parts beyond --buffer of request bodies to /v1/, as a `size`; 0 refuses calls with larger bodies than --buffer")
 	f.DurationVar(&o.Limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.Limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause while reading a request body")
@@ -148,7 +148,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.IntVar(&o.Async.Retries, "async-retries", 3, "how many times to retry an asynchronous call that was answered with status 429, 502, 503 or 504")
 	f.IntVar(&o.Async.CallbackRetries, "callback-retries", 5, "how many times to retry a failed callback")
 	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receiver of callbacks that is allowed although its address is not public, as `CIDR|HOST[:PORT]` (repeatable)")
-	f.IntVar(&o.Async.Max, "max-async", 100_000, "maximum number of waiting asynchronous calls")
+	f.IntVar(&o.Async.Max, "max-async", 100_000, "limit on asynchronous calls that have not ended")
 	f.StringVar(&o.record, "record", "", "`file` for a record of all events and decisions, overwritten at each start (JSON lines, for gfaas-sim replay)")
 	f.Var((*parking)(&o.Park), "park", "for functions with gpu_mem, park the GPU memory of idle instances on the host: with swap (the value of --park alone), the preload library moves the memory, as with gfaas run --oversubscribe; with checkpoint, the driver moves it")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap

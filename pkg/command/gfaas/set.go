@@ -39,11 +39,12 @@ The instance keeps that memory, but its allocations fail until it holds less tha
 limit. --mem 0 removes the limit.
 
 A plan can fix the parts of each window in which an instance may use the GPU (its
-turns; see gfaas up). After a change of the quota, the instance has no turns. To get
-the slices of the plan back, run gfaas up again.
+turns; see gfaas up). After a change of the quota, these turns no longer apply to the
+instance: its quota alone decides when it uses the GPU. To get the slices of the plan
+back, run gfaas up again.
 
-The SM share cannot be changed while a process runs. With --sm, the command fails with
-exit status 4, and changes nothing, if an instance has another share. The slices of
+The SM share cannot be changed while a process runs. If --sm differs from the share of
+an instance, the command changes nothing, and its exit status is 4. The slices of
 instances that the gateway started cannot be changed.`,
 		Example: `  # Guarantee 30% of the time to each instance of resnet, and allow up to 60%
   gfaas set resnet --quota 0.3:0.6

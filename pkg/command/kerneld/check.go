@@ -16,9 +16,10 @@ func newCheck(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check REQUEST.json|-",
 		Short: "Check a request for errors",
-		Long: `Check a request and the files of its modules for errors, as far as this is possible
-without the objects and without a GPU. A request is a JSON file that lists GPU kernels and
-their buffers (docs/kernels.md). Each error is printed on one line, with the file, the line
+		Long: `Check a request for errors. A request is a JSON file that lists GPU kernels and their
+buffers (docs/kernels.md). The command also checks the files that contain the code of the
+kernels (modules). It uses neither a GPU nor the data that the daemon stores (objects), so
+it cannot find errors that depend on them. Each error is printed on one line, with the file, the line
 and the place in the JSON document (a JSON pointer). If there are errors, the exit status
 is 1.`,
 		Example: `  # check a request from another program before it is sent

@@ -61,7 +61,7 @@ All objects are then lost.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.Flags().Changed) },
 	}
 	root.PersistentFlags().StringVar(&o.socket, "socket", kerneld.Socket(cli.RunDir()),
-		"socket of the daemon (kernel.sock) or of one client (kernel-NAME.sock); the folder of this socket is used as the run directory")
+		"socket of the daemon (kernel.sock), or of the client NAME as which the command acts (kernel-NAME.sock); the folder of this socket is used as the run directory")
 	cli.CompleteFiles(root, "sock", "socket")
 	o.flags(root)
 	at := &o.socket

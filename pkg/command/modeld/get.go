@@ -52,7 +52,7 @@ The progress is shown on standard error: as a bar on a terminal, otherwise as a 
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.tenant, "tenant", "", "tenant whose models to use (default: the tenant with the name "+wire.DefaultTenant+")")
+	f.StringVar(&o.tenant, "tenant", "", "use the models of this tenant (default: the tenant that is named "+wire.DefaultTenant+")")
 	f.DurationVar(&o.timeout, "timeout", 0, "how long to wait for room while processes use other models, or while a process writes this model (0: no wait)")
 	return cmd
 }

@@ -31,7 +31,7 @@ JSON of the daemon: {"gpu","capacity_bytes","used_bytes","models","refs","hits",
 			return stat(cmd.Context(), t, name, tenant, len(args) == 1)
 		},
 	}
-	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant whose models to use (default: the tenant with the name "+wire.DefaultTenant+")")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "use the models of this tenant (default: the tenant that is named "+wire.DefaultTenant+")")
 	t.env.Outputs(cmd, "table", "wide", "json", "yaml", "csv")
 	return cmd
 }

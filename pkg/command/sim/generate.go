@@ -282,7 +282,7 @@ func newGenerateCluster(env *cli.Env) *cobra.Command {
 	instances := 3200
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Generate the starts and stops of the Dilu paper's cluster",
+		Short: "Generate the starts and stops of instances in the Dilu paper's cluster",
 		Long: `Generate the starts and stops of instances in the cluster that the Dilu paper simulates
 (section 5.5; docs/papers.md), as events for gfaas-sim cluster. One instance starts per
 second. On average, of ten instances, two train a model, two serve a large language model, and six
