@@ -116,7 +116,7 @@ func exitNote(cmd *cobra.Command) Note {
 			note.Entries = append(note.Entries, Entry{strconv.Itoa(status), text})
 		}
 	}
-	note.Entries = append(note.Entries, Entry{"130, 143", "ended by SIGINT, SIGTERM"})
+	note.Entries = append(note.Entries, Entry{"130, 143", "ended early by SIGINT (130) or SIGTERM (143)"})
 	if slices.ContainsFunc(cmd.Commands(), describesStatus) {
 		note.Text = "Some commands have other exit statuses, which their own help lists."
 	}

@@ -23,17 +23,19 @@ func newDoctor(t *tool) *cobra.Command {
 		Short: "Check whether functions can run on this machine",
 		Long: `Check whether this machine has everything that gfaas needs. Each check has a row
 with the result and, after a problem, the remedy. The last rows list the mechanisms
-that enforce each part of a slice (SM share, GPU time, GPU memory) and that free the
-memory of idle instances, the best first. gfaas uses those with the status chosen. Without
---repair, the command changes nothing.
+that can enforce each part of a slice (SM share, GPU time, GPU memory), and those that
+can free the memory of idle instances, the best first. For each purpose, gfaas uses the
+first mechanism that it finds; the status of this mechanism is chosen. Without --repair,
+the command changes nothing.
 
 With --repair, the command first repairs a state file that was damaged or
-removed. A damaged file is renamed. If a copy of the state before its last change
-exists (state.db.previous), the new file begins with its content. The command then
-adds the running instances that are missing from it. It finds them in the run
-directory, among the processes and by the labels of containers. From the
-list of models in the state file, it removes models whose files no longer exist,
-except models that are still on a GPU.
+removed. A damaged file is renamed, and the new file starts with the content of
+state.db.previous, which the state file had before its last change. If the state file
+was removed, or state.db.previous is unusable, the new file starts empty. Then the
+command adds the running instances that are missing. It finds them in the run
+directory, among the processes and by the labels of containers. From the list of
+models in the state file, it removes models whose files no longer exist, except
+models that are still on a GPU.
 
 The exit status is 0 if functions can run, and 4 if a required dependency is
 missing. It is 6 if the only problem is that another process has locked the

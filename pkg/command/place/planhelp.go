@@ -65,19 +65,20 @@ instances that span several GPUs.
 dilu is the algorithm of the Dilu paper. For each function, it uses one configuration,
 the one with the best throughput for its SMs; of the profile, only the rows with the
 largest quota of the function count, because Dilu divides SMs and not time. It places one
-instance after the other, in the order of the demand. An instance requests the SM share
-of the configuration, and its SM limit is twice this request. On each GPU, the requests
-sum to at most --omega, and the limits to at most --gamma. dilu prefers
-GPUs with an instance of a function F, if F and the function of the new instance already
-share another GPU. It then prefers other GPUs in use. Among equally preferred GPUs, it takes the one with the least remaining
-room, a sum of the remaining SMs and memory with the weights --alpha and --beta.
+instance after the other, in the order in which the demand lists the functions. An
+instance requests the SM share of the configuration, and its SM limit is twice this
+request. On each GPU, the requests sum to at most --omega, and the limits to at most
+--gamma. dilu prefers GPUs with an instance of a function F, if F and the function of the
+new instance already share another GPU. It then prefers other GPUs in use. Among equally
+preferred GPUs, it takes the one with the least remaining room, a sum of the remaining
+SMs and memory with the weights --alpha and --beta.
 
 fast and dilu make only rectangles; with --model tokens, the planner converts these to
 a timetable. They do not search, so --seed and --time-limit have no effect on them.
 
---order arrival places the functions in the order of the demand. Each is placed without
-knowledge of the following ones, as if functions were deployed one by one. Without
---algorithm, it implies fast.
+--order arrival places the functions in the order in which the demand lists them. Each is
+placed without knowledge of the following ones, as if functions were deployed one by one.
+Without --algorithm, it implies fast.
 
 Arrivals. --arrivals poisson assumes that requests arrive at random and do not wait
 for earlier answers. The capacity of an instance is then its goodput, the largest rate

@@ -84,8 +84,8 @@ func newSearch(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.table, "table", "", "profile (CSV), - for standard input")
-	f.StringVar(&o.function, "function", "", "function whose rows to use (not needed if the profile has only one function)")
-	f.StringVar(&o.gpu, "gpu", "", "GPU model whose rows to use, if the profile has several models")
+	f.StringVar(&o.function, "function", "", "use the rows of this function (not needed if the profile has only one function)")
+	f.StringVar(&o.gpu, "gpu", "", "use the rows for this GPU model, if the profile has several models")
 	f.StringVar(&o.search, "search", "fast", "search to try: "+strings.Join(search.Names(), ", "))
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency objective, like 100ms (default none)")
 	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "for fast: how far the efficacy of the result may be below the best efficacy, as a fraction")
