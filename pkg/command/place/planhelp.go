@@ -68,10 +68,11 @@ largest quota of the function count, because Dilu divides SMs and not time. It p
 instance after the other, in the order in which the demand lists the functions. An
 instance requests the SM share of the configuration, and its SM limit is twice this
 request. On each GPU, the requests sum to at most --omega, and the limits to at most
---gamma. dilu prefers GPUs with an instance of a function F, if F and the function of the
-new instance already share another GPU. It then prefers other GPUs in use. Among equally
-preferred GPUs, it takes the one with the least remaining room, a sum of the remaining
-SMs and memory with the weights --alpha and --beta.
+--gamma. First, dilu considers the GPUs that host a friend of the instance's function:
+another function that shares some GPU with it. Then, it considers the other GPUs in use,
+and last the idle GPUs. Of the GPUs considered together, it takes the one with the least
+remaining room, a sum of the remaining SMs and memory with the weights --alpha and
+--beta.
 
 fast and dilu make only rectangles; with --model tokens, the planner converts these to
 a timetable. They do not search, so --seed and --time-limit have no effect on them.

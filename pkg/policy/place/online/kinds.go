@@ -23,7 +23,7 @@ type Kind struct {
 // and Beta for dilu, and their defaults for infless.
 var kinds = []Kind{
 	{
-		Name: "dilu", Help: "places an instance on a GPU if the sum of SM requests stays at most --omega, the sum of SM limits at most --gamma, and the memory fits; prefers GPUs with an instance of a function F, if F and the function of the new instance already share another GPU, then other GPUs in use; among equally preferred GPUs, takes the one with the lowest α(1 − Σ request) + β(1 − Σ memory / M) (section 3.3 of the Dilu paper)",
+		Name: "dilu", Help: "places an instance on a GPU if the sum of SM requests stays at most --omega, the sum of SM limits at most --gamma, and the memory fits. First, it considers the GPUs that host a friend of the instance's function: another function that shares some GPU with it. Then, it considers the other GPUs in use, and last the idle GPUs. Of the GPUs considered together, it takes the one with the lowest α(1 − Σ request) + β(1 − Σ memory / M) (section 3.3 of the Dilu paper)",
 		New: Dilu,
 	},
 	{
