@@ -37,8 +37,8 @@ together, need for some demands, with the configurations and a lower bound, belo
 no plan can be; the page has pictures of the GPUs. The demands are 1, 10 and 100 times
 the throughput of the chosen configuration, unless --rps or --demand gives others.
 gfaas-place plan makes the same plans, and the page contains its command line. Requests
-to functions with an objective are assumed to arrive at random (--arrivals poisson). An
-instance then counts with its goodput, which is less than its throughput.`
+to functions with an objective are assumed to arrive at random (--arrivals poisson). The
+capacity of an instance is then its goodput, which is less than its throughput.`
 
 // reportOptions holds the flags of report, unparsed.
 type reportOptions struct {
