@@ -28,10 +28,13 @@ type location struct {
 	turns []timetable.Turn
 }
 
+// width and height return the quota request and the SM share of an instance in billionths, the unit
+// of rectangles and turns (see one). fit computes the same values from a profile row.
 func (t *resident) width() int64  { return share(t.QuotaRequest) }
 func (t *resident) height() int64 { return share(t.SMPct / 100) }
 
-// area returns the area that an instance needs on each GPU, in units that do not overflow.
+// area returns the area that an instance needs on each GPU: its quota in billionths times its SM
+// share in millionths, so that sums of areas fit 64 bits.
 func (t *resident) area() int64 { return t.width() * (t.height() / 1000) }
 
 // turnsOn returns the instance's turns on h.
@@ -47,22 +50,22 @@ func (t *resident) turnsOn(h *host) []timetable.Turn {
 // host is a GPU of a plan under change.
 type host struct {
 	device    plan.Device
-	room      gpu.Bytes
-	used      gpu.Bytes
-	space     *maxrect.Space  // under the model rect
-	table     *timetable.Line // under the model tokens
+	room      gpu.Bytes       // memory for instances and weights; unlimited: no limit
+	used      gpu.Bytes       // of room, the memory that instances and weights occupy
+	space     *maxrect.Space  // the rectangles of its instances; nil if gpuSet.tokens is set
+	table     *timetable.Line // the turns of its instances; nil unless gpuSet.tokens is set
 	residents []*resident
 	current   *plan.GPU    // the GPU in the current plan, or nil
-	fixed     []plan.Model // weights of unknown functions, kept while the GPU is in use
-	assigned  bool         // assigned to a GPU of another plan
+	fixed     []plan.Model // weights in the current plan that no function of the demand shares; kept while the GPU is in use
+	assigned  bool         // hostFor has returned it, so it stands for a GPU of a planner's plan
 	released  bool         // the list of free rectangles may be incomplete
 }
 
 // gpuSet holds the GPUs of a plan under change and their instances.
 type gpuSet struct {
 	in        Input
-	tokens    bool // GPUs are shared by turns
-	threshold int  // IncrementalOptions.Threshold
+	tokens    bool // the plan's sharing model is tokens (instances take turns), not rect
+	threshold int  // number of free rectangles above which a GPU's list is built anew after a release
 	limited   bool // memory is limited
 	weights   *sharedWeights
 	hosts     []*host
@@ -70,6 +73,7 @@ type gpuSet struct {
 	count     int // instances ever added
 }
 
+// elastic reports whether GPUs can be added without limit, because there is no inventory.
 func (s *gpuSet) elastic() bool { return s.in.Devices == nil }
 
 // open adds a GPU.
@@ -118,8 +122,8 @@ func (s *gpuSet) hasMemory(h *host, function string, own gpu.Bytes) bool {
 	return h.room == unlimited || h.used+s.weights.cost(h, function, own) <= h.room
 }
 
-// fit returns a place for an instance of the row on the GPU, and the free area that remains near
-// it.
+// fit returns a place for an instance of the row on the GPU. slack is the free area that remains: of
+// the free rectangle that the instance is placed in or, if instances take turns, of the whole GPU.
 func (s *gpuSet) fit(h *host, row profile.Row) (at location, slack int64, ok bool) {
 	if !matches(row, h.device) || !s.hasMemory(h, row.Function, s.weights.private(row)) {
 		return location{}, 0, false
@@ -134,8 +138,7 @@ func (s *gpuSet) fit(h *host, row profile.Row) (at location, slack int64, ok boo
 }
 
 // bestFit returns the locations of an instance of the row on span GPUs of one node, among the GPUs
-// for which may returns true. It chooses the GPUs on which the least free area remains near the
-// instance.
+// for which may returns true. It chooses the GPUs on which the least free area remains (fit's slack).
 func (s *gpuSet) bestFit(row profile.Row, span int, may func(*host) bool) ([]location, bool) {
 	type option struct {
 		at    location
@@ -175,13 +178,16 @@ func (s *gpuSet) bestFit(row profile.Row, span int, may func(*host) bool) ([]loc
 	return nil, false
 }
 
+// used reports whether the GPU has instances (the field used counts bytes), and unused whether it has
+// none. anywhere is true for every GPU.
 func used(h *host) bool   { return len(h.residents) > 0 }
 func anywhere(*host) bool { return true }
 func unused(h *host) bool { return !used(h) }
 
-// roomFor returns the locations of a new instance of the row. It tries GPUs in use, then GPUs in
-// use with newly listed free rectangles, then empty GPUs, then additional GPUs if their number is
-// unlimited.
+// roomFor returns the locations of a new instance of the row. It tries GPUs in use first; then these
+// again, if restructure has listed their free rectangles anew. Unless onlyUsed is set, it then tries
+// empty GPUs. The last resort is additional GPUs, if their number is unlimited; otherwise, for an
+// instance that needs several GPUs, GPUs of one node of which some are in use and some empty.
 func (s *gpuSet) roomFor(row profile.Row, span int, onlyUsed bool) ([]location, bool) {
 	if locations, ok := s.bestFit(row, span, used); ok {
 		return locations, true
@@ -288,6 +294,8 @@ func (s *gpuSet) openGPUs(current plan.Plan) {
 		if h.current = was[h.device.Name()]; h.current == nil {
 			continue
 		}
+		// Weights that no function of the demand shares stay as they are. keepers has no size for
+		// them; its keys are models with a MemMiB of 0.
 		for _, m := range h.current.Copies(s.weights.weightsOf) {
 			size := m.MemMiB
 			m.MemMiB = 0
@@ -300,8 +308,8 @@ func (s *gpuSet) openGPUs(current plan.Plan) {
 	}
 }
 
-// residents returns the instances of the current plan with their locations, each once. A part on a
-// GPU that no longer exists has no host.
+// residents returns the instances of the current plan with their locations, each once. The host
+// of a location is nil if its GPU no longer exists.
 func (s *gpuSet) residents(current plan.Plan) []*resident {
 	hosts := s.byName()
 	byID := map[string]*resident{}
@@ -342,7 +350,9 @@ func locationOf(in plan.Instance, h *host, turns map[string][]timetable.Turn) lo
 	return at
 }
 
-// vacant reports whether a part of the current plan is within its GPU and overlaps no other.
+// vacant reports whether p, a location of t in the current plan, can be occupied: it is within its
+// GPU and overlaps no instance that occupies the GPU already. A rectangle must also be the only one of
+// t on the GPU, and turns must be long enough for t's quota.
 func (s *gpuSet) vacant(t *resident, p location) bool {
 	if p.host.table != nil {
 		time := int64(0)
@@ -430,8 +440,10 @@ func (s *gpuSet) remove(t *resident) {
 	}
 }
 
-// hostFor returns a GPU for a GPU that a planner added. It is an unused GPU, or a new one if there
-// is none or if the instances need several GPUs of one node (not alone).
+// hostFor returns the GPU that stands for one GPU of a planner's plan, when the instances of that
+// plan are added to the set. It returns a different GPU at each call. alone is true if each of the
+// instances there needs one GPU only: then the result is an unused GPU, if there is one. Otherwise it
+// is a new GPU, because an instance's GPUs must be on one node.
 func (s *gpuSet) hostFor(alone bool) *host {
 	if i := slices.IndexFunc(s.hosts, func(h *host) bool { return unused(h) && !h.assigned }); i >= 0 && alone {
 		s.hosts[i].assigned = true
@@ -442,7 +454,7 @@ func (s *gpuSet) hostFor(alone bool) *host {
 	return h
 }
 
-// canHost reports whether GPUs are of the row's model and have the memory for it.
+// canHost reports whether GPUs are of the row's GPU model and have the memory for it.
 func (s *gpuSet) canHost(r profile.Row, locations []location) bool {
 	return !slices.ContainsFunc(locations, func(p location) bool {
 		return !matches(r, p.host.device) || !s.hasMemory(p.host, r.Function, s.weights.private(r))
