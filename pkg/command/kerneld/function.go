@@ -18,7 +18,7 @@ import (
 type functionOptions struct {
 	env    *cli.Env
 	socket *string
-	client string
+	client string // name of the client as which it connects to the daemon
 }
 
 func newFunction(env *cli.Env, socket *string) *cobra.Command {
@@ -47,6 +47,7 @@ replace the objects or bytes that the request names for these buffers.`,
 }
 
 func (o *functionOptions) run(ctx context.Context, path string) error {
+	// Declares that run has resources to clean up: after a signal, the process waits until run returns.
 	o.env.CleansUp()
 	port := os.Getenv("PORT")
 	if port == "" {
@@ -58,7 +59,7 @@ func (o *functionOptions) run(ctx context.Context, path string) error {
 	}
 	graph, problems := kgraph.Parse(r.text)
 	if len(problems) == 0 {
-		problems = graph.Check(kgraph.World{})
+		problems = graph.Check(kgraph.World{}) // only what needs no daemon: not objects, nor limits of the device
 	}
 	if len(problems) > 0 {
 		return r.faults(problems)
