@@ -12,7 +12,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// readMessage reads one record of any type. It returns the message and the flags of its header.
+// A message of the client protocol is sent as one record of a SEQPACKET socket. Its encoded bytes are
+// called a frame.
+
+// readMessage reads and parses one message of any type. It waits for it, until the deadline of the
+// connection. It returns the message and the flags of its header.
 func readMessage(conn *net.UnixConn) (wire.Message, uint32, error) {
 	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))
 	n, passed, _, _, err := conn.ReadMsgUnix(buf, oob)
@@ -30,8 +34,8 @@ func readMessage(conn *net.UnixConn) (wire.Message, uint32, error) {
 	return msg, wire.Flags(buf[:n]), nil
 }
 
-// send writes a message, with a descriptor if file is not nil. It never waits: it returns an error
-// if the peer has not read its earlier messages.
+// send writes the frame of a message, with a descriptor if file is not nil. It never waits: it
+// returns an error if the peer has not read its earlier messages.
 func send(fd int, frame []byte, file *os.File) error {
 	var rights []byte
 	if file != nil {
@@ -40,7 +44,9 @@ func send(fd int, frame []byte, file *os.File) error {
 	return unix.Sendmsg(fd, frame, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// use calls f with a connection's descriptor, without waiting until the connection is ready.
+// use calls f with the connection's file descriptor, which stays open meanwhile, and returns f's
+// error. It calls f once and never waits, unlike the methods Read and Write of syscall.RawConn, which
+// may wait until the connection can be read or written.
 func use(conn *net.UnixConn, f func(fd int) error) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -91,7 +97,8 @@ func rightsAreRefused() (bool, error) {
 	return err == nil, nil
 }
 
-// receive reads a record. It returns errRights if the record carries descriptors.
+// receive reads the frame of one message into buf without parsing it, and returns its length. It
+// waits for a record unless fd is non-blocking. It returns errRights if the record carries descriptors.
 func receive(fd int, buf, oob []byte) (int, error) {
 	n, passed, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	if err == nil && passed > 0 {
