@@ -15,10 +15,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
 )
 
-// run runs a call in a place and stores the result.
+// run runs a call and stores the result. The caller (fill) has counted the call in q.runs: it occupies
+// one of the Config.Concurrency places until run calls finishRun.
 func (q *Queue) run(id string) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
+		// Get may succeed where Read fails: it accepts a damaged record, and opens no body.
 		known, _ := q.journal.Get(id)
 		q.handleUnreadable(known, err, func() {
 			q.finishRun(id, func() { q.schedule(firstPause, func() { q.enqueue(known.Function, id) }) })
@@ -38,7 +40,7 @@ func (q *Queue) run(id string) {
 	call.Status = answer.status
 	retry := answer.final == "" && (answer.status == http.StatusTooManyRequests || answer.status >= 502 && answer.status <= 504)
 	if retry && call.Attempts <= q.cfg.Retries {
-		if err := q.journal.Note(id, call.Attempts, 0); err != nil {
+		if err := q.journal.Note(id, call.Attempts, 0); err != nil { // 0: no attempt to send the answer yet
 			q.log.Warn("cannot store an attempt of a call: the number of attempts would be lost in a kill", "call", journal.NameOf(id), "err", err)
 		}
 		q.finishRun(id, func() { q.schedule(pause(call.Attempts), func() { q.enqueue(call.Function, id) }) })
@@ -53,6 +55,7 @@ func (q *Queue) run(id string) {
 	}
 	call.State, call.ContentType = journal.Callback, answer.header.Get("Content-Type")
 	if !q.retryWrite(id, func() error { return q.journal.Put(call, answer.body) }) {
+		// The queue stops before the result is on disk. The call is run again after the next Open.
 		q.finishRun(id, func() {})
 		return
 	}
@@ -68,7 +71,7 @@ func (q *Queue) handleUnreadable(call journal.Call, err error, later func()) {
 		return
 	}
 	q.log.Error("a call is lost: its record or body is damaged", "call", journal.NameOf(call.ID), "err", err)
-	sent := call.State == journal.Callback
+	sent := call.State == journal.Callback // send called this function, not run: the call has an answer to send
 	call.GaveUp = true
 	q.end(call)
 	if sent {
@@ -78,7 +81,7 @@ func (q *Queue) handleUnreadable(call journal.Call, err error, later func()) {
 	}
 }
 
-// finishRun frees the place of a call, calls then with q.mu held, and starts more work.
+// finishRun frees the place that a call occupied, calls then with q.mu held, and starts more work.
 func (q *Queue) finishRun(id string, then func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,10 +102,13 @@ func (q *Queue) end(call journal.Call) {
 	if !q.retryWrite(call.ID, func() error { return q.journal.Put(call, nil) }) {
 		return
 	}
+	// known reports whether the function of the call still exists, so that its name may be a label.
 	known := func() bool { return q.cfg.Known == nil || q.cfg.Known(call.Function) }
 	if known() {
 		q.metrics.endedCalls.WithLabelValues(call.Function, result).Inc()
-		if !known() { // it was removed in the meantime, perhaps before the series was created again
+		// If the function was removed between the check and Inc, Inc may have created the metric's
+		// series again after the removal had deleted it.
+		if !known() {
 			q.Forget(call.Function)
 		}
 	}
@@ -124,8 +130,9 @@ func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *ans
 		return a
 	}
 	address.RawQuery = string(call.Query)
-	// http.Server sets this value for its requests. Without it, httputil.ReverseProxy would
-	// not panic when an answer is cut off.
+	// http.Server sets this value for its requests. With it, httputil.ReverseProxy panics with
+	// http.ErrAbortHandler when an answer is cut off, and serve reports that the answer is
+	// incomplete. Without it, the handler would return as if the answer were complete.
 	ctx, cancel := context.WithCancel(context.WithValue(q.ctx, http.ServerContextKey, &http.Server{}))
 	defer cancel()
 	header := parseHeader(call.Header)
@@ -222,7 +229,8 @@ func (a *answer) replace(status int, code, message string, q *Queue) {
 	_, _ = a.body.Write(append(text, '\n')) // short enough to stay in memory
 }
 
-// send sends an answer in a place and stores the result.
+// send sends the answer to a call and stores the result. The caller (fill) has counted the answer in
+// q.sends: it occupies one of the Config.Concurrency places until send calls finishSend.
 func (q *Queue) send(ctx context.Context, id string) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
@@ -239,11 +247,12 @@ func (q *Queue) send(ctx context.Context, id string) {
 		return
 	}
 	call.Posts++
-	accepted := new(err == nil)
+	accepted := new(err == nil) // finishSend gets nil instead if the attempt proves nothing about the receiver
 	switch {
 	case err == nil:
 		q.metrics.callbacks.WithLabelValues("ok").Inc()
-	case call.Posts > q.cfg.CallbackRetries, errors.As(err, new(*receiverError)): // Receivers would refuse the next attempt as well
+	// After a *receiverError, another attempt would fail as well: q.cfg.Receivers forbids this receiver.
+	case call.Posts > q.cfg.CallbackRetries, errors.As(err, new(*receiverError)):
 		q.metrics.callbacks.WithLabelValues("failed").Inc()
 		q.log.Warn("cannot deliver the answer of a call", "call", journal.NameOf(id), "function", call.Function, "callback", redacted(call.CallbackURL), "err", err)
 		call.GaveUp = true
@@ -261,8 +270,9 @@ func (q *Queue) send(ctx context.Context, id string) {
 	q.finishSend(id, accepted, func() {})
 }
 
-// finishSend frees the place of an answer, calls then with q.mu held, and starts more work.
-// For accepted, see outbox.end.
+// finishSend frees the place that the sending of an answer occupied, calls then with q.mu held, and
+// starts more work. accepted reports whether the receiver took the answer; it is nil if the attempt
+// proves nothing about the receiver (see outbox.end).
 func (q *Queue) finishSend(id string, accepted *bool, then func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -301,6 +311,7 @@ func (q *Queue) post(ctx context.Context, call journal.Call, body io.Reader, siz
 		if at, ok := errors.AsType[*url.Error](err); ok {
 			err = at.Err // without the URL, which may contain a password
 		}
+		// errPreempted: the outbox cancelled the attempt because other work waited for the place.
 		if preempted, ok := errors.AsType[errPreempted](context.Cause(ctx)); ok {
 			return preempted
 		}
