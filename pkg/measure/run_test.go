@@ -12,7 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// newRunner returns a runner of the functions on simulated GPUs.
+// newRunner returns a runner that measures the functions on simulated GPUs, with the default job of
+// the trial tests except for the functions, the strategy, the load and the space.
 func newRunner(t *testing.T, strategy string, fakes []*testbedtest.GPUs, fns ...function.Function) *runner {
 	j := newTrial(nil, "").Job
 	j.Functions, j.Search, j.Load.Warmup, j.Load.Duration = fns, strategy, 0, time.Second
@@ -29,16 +30,19 @@ type discard struct{}
 
 func (discard) Append(profile.Row) error { return nil }
 
+// named returns a function whose requests take 4 ms on a whole GPU. fault selects a fault of the
+// simulated GPUs (testbedtest.GPUs), for example "stop": an instance that cannot be stopped; "": none.
 func named(name, fault string) function.Function {
 	return function.Function{Name: name, Env: map[string]string{"FAKE_MS": "4", "FAKE_FAULT": fault}}
 }
 
-// Several testbeds measure each point once, with one instance on each at a time, in less
-// time, and the result is in the order of the job.
+// TestTestbedsShareTheWork checks that three testbeds together measure the same configurations as
+// one testbed does, with one instance at a time on each, in at most 40% of the time, and that the
+// result is in the order of the job.
 func TestTestbedsShareTheWork(t *testing.T) {
 	for _, strategy := range []string{"grid", "hybrid"} {
-		var alone, elapsed time.Duration
-		var first, rows []profile.Row
+		var alone, elapsed time.Duration // with one testbed and with three, after both passes of the loop
+		var first, rows []profile.Row    // likewise
 		for _, n := range []int{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
 				gpus := make([]*testbedtest.GPUs, n)
@@ -50,6 +54,7 @@ func TestTestbedsShareTheWork(t *testing.T) {
 				err := r.run(t.Context())
 				alone, elapsed = elapsed, time.Since(started)
 				first, rows = rows, r.Rows
+				// Choice.OK: a configuration meets the goal.
 				if err != nil || len(r.Selections) != 3 || !r.Selections[2].Choice.OK || r.Selections[0].Function.Name != "b" {
 					t.Errorf("%v, found %+v", err, r.Selections)
 				}
@@ -74,7 +79,9 @@ func TestTestbedsShareTheWork(t *testing.T) {
 	}
 }
 
-// An error on one testbed ends the trials on all, and no instance keeps running.
+// TestTestbedsEndTogether checks that an error on one testbed, here of an instance that cannot be
+// stopped, ends the trials on all testbeds, and that each instance was told to stop: the simulated
+// GPUs count an instance as stopped even if its Stop returns an error.
 func TestTestbedsEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gpus := []*testbedtest.GPUs{{}, {}}
