@@ -97,7 +97,7 @@ func Run(ctx context.Context, r Request, note func(error)) (result *Result, fail
 func (p *player) play(ctx context.Context) {
 	p.begun = time.Now()
 	p.last = p.begun
-	slots := make(chan struct{}, maxCalls)
+	slots := make(chan struct{}, maxCalls) // holds one element for each call in flight
 	var sent sync.WaitGroup
 	defer sent.Wait()
 	timer := time.NewTimer(0)
@@ -156,13 +156,13 @@ func (p *player) record(function int32, due time.Time, late time.Duration, statu
 
 // usage is the usage of the GPUs that the gateway reports.
 type usage struct {
-	known      bool
+	known      bool // the gateway has reported the usage; if false, the rest is not valid
 	policy     string
-	slots      int
-	gpuSeconds map[string]float64
+	slots      int                // calls that all GPUs together can run at once
+	gpuSeconds map[string]float64 // by function: total seconds during which its instances were busy
 }
 
-// usage queries the gateway. u.known is false if the gateway refuses the query.
+// usage queries the gateway for the usage of the GPUs. u.known is false if the gateway refuses the query.
 func (p *player) usage(ctx context.Context) (u usage, err error) {
 	now, err := p.Gateway.Status(ctx)
 	var answer interface{ Answered() bool }
@@ -194,18 +194,18 @@ type Result struct {
 	Policy         string     `json:"policy"`
 	Invocations    int64      `json:"invocations"`
 	Completed      int64      `json:"completed"`
-	MakespanMS     float64    `json:"makespan_ms"`
+	MakespanMS     float64    `json:"makespan_ms"` // from the start of the replay to the end of the last call
 	LatencyMS      Latency    `json:"latency_ms"`
 	ColdStarts     int64      `json:"cold_starts"`
 	HostWarmStarts int64      `json:"host_warm_starts"`
 	GPUWarmStarts  int64      `json:"gpu_warm_starts"`
-	MissRatio      float64    `json:"miss_ratio"`
-	GPUUtilization *float64   `json:"gpu_utilization"`
+	MissRatio      float64    `json:"miss_ratio"`      // cold and host-warm starts (misses of GPU memory) divided by Invocations
+	GPUUtilization *float64   `json:"gpu_utilization"` // busy time of all instances divided by MakespanMS and by the number of slots; nil: unknown
 	Rejected       int64      `json:"rejected"`
 	Functions      []Function `json:"functions"`
 	Errors         int64      `json:"errors"`
-	LateMS         float64    `json:"late_ms"`
-	WallMS         float64    `json:"wall_ms"`
+	LateMS         float64    `json:"late_ms"` // longest delay of the start of a call
+	WallMS         float64    `json:"wall_ms"` // MakespanMS and the time of the final query of the gateway
 }
 
 // Latency is the distribution of latencies.
@@ -221,10 +221,10 @@ type Latency struct {
 type Function struct {
 	Function    string   `json:"function"`
 	Invocations int64    `json:"invocations"`
-	MeanMS      float64  `json:"mean_ms"`
+	MeanMS      float64  `json:"mean_ms"` // of the latencies of completed calls, as are P99MS and Variance
 	P99MS       float64  `json:"p99_ms"`
-	Variance    float64  `json:"variance"`
-	ServiceMS   *float64 `json:"service_ms"`
+	Variance    float64  `json:"variance"`   // in ms²
+	ServiceMS   *float64 `json:"service_ms"` // total time during which the function's instances were busy, of all calls together; nil: unknown
 }
 
 func (p *player) result(before, after usage) *Result {
