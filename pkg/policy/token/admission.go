@@ -68,7 +68,7 @@ func (s *admission) candidates() (queue []*client, occupied float64) {
 		case c.state == Running && c.end <= s.now && s.exhausted(c, remaining):
 			s.revoke(c, why{code: budgetUsedUp, budget: budget{left: remaining}})
 		case c.state == Running && c.end <= s.now:
-			if c.end == s.start {
+			if c.end == s.start { // the end of the last window cut its turn short
 				c.restOfTurn = max(c.restOfTurn, c.cutOff)
 			}
 			queue = append(queue, c)
@@ -128,9 +128,10 @@ func (s *admission) waitingSince(c *client) time.Duration {
 }
 
 // claimsFirst moves the clients that claim their turns to the front, and clients that are out of
-// patience before those. If the claims do not fit next to the SMs held, it inserts the holders
-// of lent SMs after the claims: they make room for claims, but not for clients to which the same
-// SMs would be lent.
+// patience before those. If the claims do not fit next to the SMs held, it also inserts, after the
+// claims, the holders of lent SMs: running clients that do not use a turn. Each is then reviewed like
+// a holder at its planned end, and revoked if a claim needs its SMs. They come before the other
+// clients, which would only borrow the same SMs.
 func (s *admission) claimsFirst(queue []*client, occupied float64) []*client {
 	s.claim(queue)
 	claimed := 0.0

@@ -77,7 +77,7 @@ type client struct {
 	light             bool          // ranks before others; set by selectLight, until its lease ends
 	overHandoverLimit bool          // would be light, but hand-overs have reached lightHandovers
 	restOfTurn        time.Duration // rest of a turn that was interrupted; 0: none
-	cutOff            time.Duration // part of its turn that lies beyond the end of the window
+	cutOff            time.Duration // part of its turn that lies beyond the window's end; becomes restOfTurn in the next window
 	announcedEnd      time.Duration // announced end of its work in flight; 0: none
 	startDelay        time.Duration // time from its grant to the announced end of the work of other clients that was in flight
 	ignoredLeases     int           // number of leases for which its announcements are ignored
@@ -272,7 +272,7 @@ func (s *ledger) aged(c *client) bool {
 	return c.state == Waiting && s.now-max(c.since, c.lastOwing) >= 2*s.window+s.activeDrains
 }
 
-// outOfPatience reports whether a client has waited with budget for more than patience windows,
+// outOfPatience reports whether a client has waited with budget for the number of windows patience,
 // so that it ranks before turns.
 func (s *ledger) outOfPatience(c *client) bool {
 	return c.state == Waiting && s.now-max(c.since, c.lastWithoutBudget) >= patience*s.window
@@ -386,13 +386,18 @@ func (i *instance) carry() {
 	i.excess = max(0, -missed-i.debt)
 }
 
-// shareCredit makes a starved instance and the instances that compete with it for SMs pay for its
-// credit together. First, instances that used more than their request pay, unless that use is
-// already debt. The rest is shared by all active instances without turns, in proportion to their
-// requests, down to a credit of minus half a request. Afterwards, the sum of credit less debt in
-// the group is at most 0, except for amounts settled in an earlier call: a member may compete
-// with one starved instance and not with another, and so may already have paid or been paid. A
-// starved instance that competes with no other keeps its credit.
+// shareCredit makes a group of instances pay for the credit of a starved instance: the starved
+// instance itself and the instances that compete with it, because they do not fit next to it. The
+// amount to pay is the sum of credit less debt in the group.
+//
+//  1. Instances that used more than their request pay first (excess), in proportion to that use.
+//  2. The active instances without turns, the starved one included, share the rest in proportion to
+//     their requests. This reduces no credit below minus half of a request. The step is left out if
+//     the starved instance has turns or if there is only one such instance.
+//
+// An instance may compete with two starved instances that do not compete with each other. The second
+// call must not make it pay again for what the first has settled, so shared is subtracted from the
+// amount. A starved instance that competes with no other keeps its credit.
 func (s *ledger) shareCredit(starved *instance) {
 	group := s.group[:0]
 	var owed, excess, request time.Duration

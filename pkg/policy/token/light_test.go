@@ -18,8 +18,8 @@ type requestStream struct {
 	handover time.Duration // time from its last kernel to the return of its lease
 	think    bool          // the next request comes after the answer to the last, not at its own time
 
-	arrivals  []time.Duration // of the requests that are not complete
-	left      int             // kernels of the first of them that have not run
+	arrivals  []time.Duration // arrival times of the requests that are not complete, oldest first
+	left      int             // number of kernels that the oldest of these requests has still to run
 	inFlight  bool            // a kernel runs
 	pauses    bool            // the next kernel follows after a pause
 	returning bool            // the return of its lease is on its way
@@ -30,7 +30,8 @@ type requestStream struct {
 	lost      time.Duration // time of its leases in which the GPU was idle, and of the hand-overs back
 }
 
-// start lets the first request arrive.
+// start schedules the arrival of a request. Each arrival schedules the next one, unless think is set:
+// then launch does that when the request is complete.
 func (r *requestStream) start(w *leasedGPU, c *simClient) {
 	w.after(time.Duration(w.rng.ExpFloat64()/r.rate*float64(time.Second)), func() {
 		if c.removed {
@@ -161,7 +162,8 @@ func TestLightClientWaitsForNoTurn(t *testing.T) {
 					t.Run(fmt.Sprintf("%v/%v/%v_rps/%d_kernels", handover, neighbours, rate, stream.kernels), func(t *testing.T) {
 						t.Parallel()
 						w := newLeasedGPU(t, Config{}, 1)
-						w.lag = ms / 20
+						w.lag = ms / 20 // a Wake is up to 0.05 ms late
+						// loss: the time from the neighbour's last kernel to the return of its lease, so a hand-over.
 						for n, q := range neighbours {
 							w.add(&simClient{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, 1), kernel: inFlight, loss: handover})
 						}
@@ -178,8 +180,11 @@ func TestLightClientWaitsForNoTurn(t *testing.T) {
 						}
 						work := time.Duration(stream.kernels)*stream.kernel + time.Duration(stream.kernels-1)*stream.pause
 						t.Logf("p95 %v, light %.4f, its hand-overs %.4f, all %.4f, cost %v, round %v", stream.p95(), light, lost, sum, w.s.cost, w.s.roundLength())
+						// loss is the part of the GPU that the neighbours' hand-overs may take. within is the allowed
+						// difference between a neighbour's part and its share of the rest.
 						loss, within := 0.02, 0.01
-						if handover == ms { // a round is a whole window, and a turn is cut short at its end
+						// Hand-overs of 1 ms make a round as long as a window, and the window's end cuts a turn short.
+						if handover == ms {
 							loss, within = 0.021, 0.02
 						}
 						// 40 requests a second with hand-overs of 1 ms need 80 ms a second for hand-overs alone.
@@ -250,7 +255,9 @@ func TestLightClientsTakeNoMoreThanTheirQuota(t *testing.T) {
 				}
 				used = append(used, row)
 			}
-			kernel := max(tt.kernel, 4*ms) // the longest of all clients: a neighbour that missed it gets its time back
+			// The longest kernel of any client. A client may exceed its limit by as much: by its own kernel,
+			// or by the time that it missed during another client's and then gets back.
+			kernel := max(tt.kernel, 4*ms)
 			for n, c := range clients {
 				most, least := time.Duration(0), time.Hour
 				for at := windows; at < len(used); at++ {
@@ -275,8 +282,8 @@ func TestLightClientsTakeNoMoreThanTheirQuota(t *testing.T) {
 }
 
 // TestLightClientKeepsLeaseInPauses checks that a client whose requests have pauses between their
-// kernels learns to keep its lease meanwhile, if the pauses are short, and that it does not keep it
-// for longer after its requests once it has no such pauses.
+// kernels learns to keep its lease during these pauses, if they are short. Once its requests have no
+// pauses, it keeps its idle lease for no longer than DefaultHold again.
 func TestLightClientKeepsLeaseInPauses(t *testing.T) {
 	w := newLeasedGPU(t, Config{}, 1)
 	w.add(&simClient{id: 1, instance: "a", slice: slice(100, 0.8, 0.8), kernel: 4 * ms, loss: ms / 10})
@@ -284,8 +291,8 @@ func TestLightClientKeepsLeaseInPauses(t *testing.T) {
 	c := w.add(&simClient{id: 2, instance: "b", slice: slice(100, 0.2, 0.2), stream: stream})
 	for _, tt := range []struct {
 		pause        time.Duration
-		least, most  float64 // leases per request
-		longestGrant time.Duration
+		least, most  float64       // leases per request
+		longestGrant time.Duration // longest time for which it may keep its lease while it is idle
 	}{{2 * ms, 1, 1.5, maxHold}, {10 * ms, 3.5, 4, maxHold}, {0, 0.9, 1, DefaultHold}, {2 * ms, 1, 1.5, maxHold}} {
 		stream.pause = tt.pause
 		w.run(w.now + 20*time.Second) // learns

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	sampleTime = 500 * time.Millisecond // the cost of a hand-over is learned from so long a time,
-	minSamples = 4                      // but from this number of hand-overs at least,
+	sampleTime = 500 * time.Millisecond // the cost of a hand-over is the mean of those in the last sampleTime,
+	minSamples = 4                      // but of this number of hand-overs at least,
 	maxSamples = 32                     // and at most this number
 
 	firstLead = gpu.Round / 64
@@ -55,8 +55,9 @@ func (s *handover) observeHandover(idle time.Duration) {
 
 // adjustLead updates the lead time after a lease that was granted before the end of another client's
 // work. idle is how long the GPU was idle, or negative if both clients had work in flight. The
-// steps are small, because a pause of the host predicts nothing. An idle time that no lead could
-// cover is ignored: the client had nothing to launch yet.
+// steps are small, because a pause of the host predicts nothing. The lead is at most soon. If the idle
+// time exceeds soon minus the lead, no lead would have avoided it: the client had nothing to launch
+// yet, and the lead remains as it is.
 func (s *handover) adjustLead(idle time.Duration) {
 	if idle > soon-s.lead {
 		return
@@ -72,9 +73,9 @@ func (s *handover) recordEnding(c *client, ev Ending) {
 	}
 }
 
-// checkAnnouncement checks the last announcement of a client whose lease ended. If the work continued well
-// beyond the announced end, next to the next client's, it ignores the client's announcements
-// for a number of leases.
+// checkAnnouncement checks the last announcement of a client whose lease ended. If the work continued
+// for more than soon after the announced end, it ran at the same time as the next client's work. The
+// client's announcements are then ignored for a number of leases.
 func (c *client) checkAnnouncement(now time.Duration) {
 	switch {
 	case c.announcedEnd == 0:
@@ -125,8 +126,8 @@ func updateAverage(usual *time.Duration, value time.Duration) {
 
 const (
 	maxTurnsPerRound = 8   // a turn is at least 1/maxTurnsPerRound of a round
-	smooth           = 50  // hand-overs take about 1/smooth of the time,
-	coarse           = 100 // or down to 1/coarse of it if rounds are longer than twice the configured length
+	smooth           = 50  // rounds become longer until hand-overs take at most about 1/smooth of the time (2%)
+	coarse           = 100 // and, beyond twice the configured length, longer still, down to 1/coarse at the least (1%)
 )
 
 // rounds divides a window so that every waiting client has a turn soon.
@@ -229,8 +230,8 @@ func (s *rounds) leaseLength(c *client, length time.Duration) time.Duration {
 	return length
 }
 
-// uncutLength returns the expected length of a turn that begins at the given time, or 0 if the
-// window ends before the turn.
+// uncutLength returns the expected length of a turn that begins at start, or 0 if the window ends
+// before the turn would.
 func (s *rounds) uncutLength(start, turn time.Duration) time.Duration {
 	if start+turn < s.start+s.window {
 		return turn
@@ -247,8 +248,9 @@ func (s *rounds) contendedTurn(i *instance) time.Duration {
 }
 
 // drainPenalty returns half of the time by which the instance's drain exceeds its turn, but at most its
-// request per window. The instance is ranked as if it had used this time, so that it runs half of
-// the excess before its time and half after it.
+// request per window. The instance is ranked as if it had used this time, so that its turn
+// comes later. Before it, the instance is behind the others by half of the excess; afterwards it is
+// ahead by the other half, instead of by all of it.
 func (s *rounds) drainPenalty(i *instance) time.Duration {
 	if !s.usesRounds() {
 		return 0
@@ -256,13 +258,15 @@ func (s *rounds) drainPenalty(i *instance) time.Duration {
 	return min(max(0, i.drain-s.turnLength(i))/2, i.request)
 }
 
-// rankTurns puts instances back that are a turn and a half ahead of another active instance. For
-// smaller differences, caused by late or early drains, the lengths of turns compensate (nextTurnLength).
+// rankTurns sets turnsAhead of the active instances: how far each is ahead of the least-served active
+// instance, in steps of a turn and a half, rounded down. So only instances that are at least a turn
+// and a half ahead come later. For smaller differences, caused by late or early drains, the lengths
+// of turns compensate (nextTurnLength).
 func (s *rounds) rankTurns() {
 	least := math.Inf(1)
 	for _, i := range s.instances {
 		if i.activeClients > 0 {
-			i.turnsAhead = s.servedTurns(i, s.drainPenalty(i))
+			i.turnsAhead = s.servedTurns(i, s.drainPenalty(i)) // for now, the turns served
 			least = min(least, i.turnsAhead)
 		}
 	}
