@@ -24,14 +24,17 @@ static int place(CUdeviceptr at)
     return where;
 }
 
+/* Does the work of one round: stores `with` + i % 1000 in element i of the second vector, adds the first
+ * vector, whose elements are 1, on the GPU, and checks the sums. `host` has room for one vector. */
 static void work(CUfunction add, float *host, float with)
 {
     void *params[] = {&vector[0], &vector[1], &vector[2], &n};
     for (unsigned i = 0; i < n; i++)
         host[i] = with + (float)(i % 1000);
     ASSERT_SUCCESS(cuMemcpyHtoD(vector[1], host, bytes));
-    /* On a busy host, the library may move the memory to the host again before this process gets a
-     * processor after the kernel. */
+    /* The memory must have been on the GPU for the kernel. If this process gets no processor for long
+     * after the kernel, the library may already have moved the idle memory to the host again before the
+     * check. Then the kernel is launched again. */
     for (int tries = 1;; tries++) {
         ASSERT_SUCCESS(cuLaunchKernel(add, (n + THREADS - 1) / THREADS, 1, 1, THREADS, 1, 1, 0, NULL, params, NULL));
         ASSERT_SUCCESS(cuCtxSynchronize());
@@ -49,6 +52,7 @@ static void work(CUfunction add, float *host, float with)
  * processes. */
 static void look(void)
 {
+    /* left() is the free memory that the program sees, the_limit the total. */
     unsigned managed = 0;
     CUdeviceptr more;
     size_t pitch;
