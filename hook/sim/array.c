@@ -1,4 +1,7 @@
-/* array.c: arrays and mipmapped arrays, as memory for copies; the simulated GPU does not sample them. */
+/* array.c: arrays and mipmapped arrays, as memory for copies; the simulated GPU does not sample them.
+ *
+ * entry.c calls the functions sim_cu... with g_lock held. Where one has a parameter before those of the CUDA
+ * call, it is the current context, or the object to which entry.c has resolved the call's handle. */
 #include "array.h"
 
 #include <stdlib.h>
@@ -95,11 +98,12 @@ static size_t bytes_of(const struct array *a)
     return a->pitch * a->rows * a->planes; /* far from overflow: see fits */
 }
 
-/* Allocates the memory of n arrays in one piece and registers their handles. */
+/* Allocates the memory of n arrays in one piece and registers their handles. r has the properties of the range
+ * to allocate; own is the range as memory_place has stored it. */
 static CUresult allocate_arrays(struct ctx *c, struct array *a, unsigned n)
 {
     struct range r = {.kind = R_ARRAY, .ctx = c}, *own;
-    bool known = true;
+    bool known = true; /* all handles are registered */
     for (unsigned i = 0; i < n; i++)
         r.size += bytes_of(&a[i]);
     CUresult result = memory_place(c->dev, page_up(r.size), &r, &own);
@@ -115,12 +119,13 @@ static CUresult allocate_arrays(struct ctx *c, struct array *a, unsigned n)
     return known ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Frees the memory after the work that may use it. The end of the context may have freed it before. */
+/* Waits for the context's work, which may use the memory, and then frees the memory. The end of the context may
+ * have freed it: before, or during the wait, which releases g_lock. */
 static void free_memory(const struct array *a)
 {
     struct range *r = memory_of(a);
     if (r)
-        wait_context(r->ctx, false);
+        wait_context(r->ctx, false); /* false: the work in all its streams */
     if ((r = memory_of(a)))
         memory_release(r);
 }
@@ -168,12 +173,13 @@ CUresult sim_cuArrayCreate_v2(struct ctx *c, CUarray *pHandle, const CUDA_ARRAY_
 
 CUresult sim_cuArrayDestroy(struct array *a, CUarray hArray)
 {
-    if (a->of) /* destroyed with its mipmapped array */
+    if (a->of) /* a level of a mipmapped array: only cuMipmappedArrayDestroy destroys it */
         return CUDA_ERROR_INVALID_HANDLE;
     free_array(a);
     return CUDA_SUCCESS;
 }
 
+/* STORE returns CUDA_ERROR_INVALID_VALUE if the program's pointer is NULL. */
 CUresult sim_cuArray3DGetDescriptor_v2(struct array *a, CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     return STORE(pArrayDescriptor, a->desc);
@@ -187,7 +193,8 @@ CUresult sim_cuArrayGetDescriptor_v2(struct array *a, CUDA_ARRAY_DESCRIPTOR *pAr
 
 /* ---- mipmapped arrays ---- */
 
-/* Returns the number of levels: at least one, and at most the number of times its longest side can be halved. */
+/* Returns the number of levels: at least one, and at most the number at which the longest side is 1. Each level
+ * halves the sides: with a longest side of 8 there are at most 4 levels, of 8, 4, 2 and 1. */
 static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
 {
     size_t longest = d->Width > d->Height ? d->Width : d->Height;

@@ -54,7 +54,8 @@ void module_free(struct module *m)
     module_drop(m);
 }
 
-/* Stores the values that are addresses of variables. */
+/* Stores addresses in the initial value of a variable g: for each entry of g->addresses, the address of the
+ * variable `symbol`, plus an offset, at `at` bytes from the start of the value. All variables must have memory. */
 static void store_addresses(const struct module *m, struct global *g)
 {
     for (struct address *a = g->addresses; a; a = a->next)
@@ -78,7 +79,7 @@ static CUresult place_globals(struct module *m)
         void *at = range_translate(m->ctx->dev, g->ptr, g->size, true);
         if (g->init)
             memcpy(at, g->init, g->size);
-        else if (g_config.poison)
+        else if (g_config.poison) /* otherwise new memory is zero */
             memset(at, 0, g->size);
     }
     return CUDA_SUCCESS;
@@ -136,7 +137,9 @@ CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, 
     return CUDA_SUCCESS;
 }
 
-/* Writes a message to the buffer that these two options describe. */
+/* Writes a message to a buffer of the program's, among the n options and their values. `buffer` and `size` are
+ * the JIT_... codes of the options that have the buffer's address and its size. Stores the number of bytes
+ * written as the value of the size. */
 static void write_log(unsigned n, const CUjit_option *options, void **values, int buffer, int size, const char *msg)
 {
     char *out = NULL;
@@ -217,7 +220,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
 CUresult sim_cuModuleUnload(CUmodule hmod)
 {
     struct module *m = handle_of(hmod, H_MODULE);
-    CUresult r = ctx_release();
+    CUresult r = ctx_release(); /* the context's error, or an error if a capture forbids unloading */
     if (r != CUDA_SUCCESS)
         return r;
     if (!m)
@@ -225,9 +228,9 @@ CUresult sim_cuModuleUnload(CUmodule hmod)
     if (m->library)
         return CUDA_ERROR_NOT_PERMITTED;
     wait_context(m->ctx, false);
-    exec_forget(m);
-    exec_drain();
-    if (!handle_is(m, H_MODULE))
+    exec_forget(m); /* executable graphs with kernels of the module cannot be launched any more */
+    exec_drain();   /* waits for their launches */
+    if (!handle_is(m, H_MODULE)) /* unloaded by another thread: the waits release g_lock */
         return CUDA_ERROR_INVALID_HANDLE;
     module_free(m);
     return CUDA_SUCCESS;
@@ -286,14 +289,15 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 
 /* ---- linking of texts ---- */
 
-enum { INPUT_CUBIN, INPUT_PTX, INPUT_KINDS = 6 }; /* kinds of input; the result is an INPUT_CUBIN */
+/* Kinds of input. The result of a link is text here, but is added to another link as INPUT_CUBIN. */
+enum { INPUT_CUBIN, INPUT_PTX, INPUT_KINDS = 6 };
 
 struct link {
     char *text; /* all text added so far */
     size_t n;
-    unsigned options;
-    CUjit_option *option; /* the program's, until it has destroyed the link */
-    void **value;
+    unsigned options;     /* number of options */
+    CUjit_option *option; /* the options, in the program's memory, which must stay valid until it destroys the link */
+    void **value;         /* their values, likewise */
 };
 
 CUresult sim_cuLinkCreate_v2(struct ctx *c, unsigned int numOptions, CUjit_option *options, void **optionValues,
