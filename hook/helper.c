@@ -2,7 +2,10 @@
  *
  * The helper connects to the daemon. It ends a lease when the daemon asks for it, when the program
  * is idle, or when the daemon does not renew it. While the daemon is gone, it keeps the gate closed
- * and reconnects. It may use every other module; link.c starts it. */
+ * and reconnects. It may use every other module; link.c starts it.
+ *
+ * The gate is a word of memory that holds the number of the lease. It is 0, and the gate closed, while the
+ * device has no lease: the program's threads then wait before they send work (gate.h). */
 #include "terminate.h"
 #include "clock.h"
 #include "device.h"
@@ -32,11 +35,14 @@
 
 #define TICK_MS 1       /* poll interval while a lease holds */
 #define IDLE_NS 2000000 /* idle time after which a lease is returned */
-#define SHARED_IDLE_NS 900000 /* the same while other clients may want the GPU: at the next tick */
-#define TICK_SLACK_NS 100000  /* a hold ends at the tick before it by this much, or later */
-#define ASKED_MS 20     /* poll interval of the gate after a request */
+/* The same while other clients may want the GPU. It is less than a tick, so that it ends at the tick after the
+ * one that finds the program idle. */
+#define SHARED_IDLE_NS 900000
+/* How much too early an idle time of hold_ns may end, so that it does not last a tick too long. */
+#define TICK_SLACK_NS 100000
+#define ASKED_MS 20     /* poll interval between a request for a lease and the lease */
 #define OWN_MS 250      /* interval of checks that the connection is still the library's */
-#define PAUSE_NS 1000000        /* pause between two leases that served refused work only; it doubles */
+#define PAUSE_NS 1000000        /* pause between two leases whose work the driver refused; it doubles */
 #define MOST_PAUSE_NS 100000000 /* up to this; on a busy host a switch can cost other clients several ms */
 
 /* Waits for the work in flight behind a closed gate and returns the GPU time of the lease. `revoked` is
@@ -47,7 +53,7 @@ static uint64_t drain(struct gf_device *device, uint32_t revoked)
     struct gf_counts counts = gf_count_all(device);
     uint64_t used = gf_meter_drain(device, gf_works(counts), revoked);
     gf_store(&device->slot->launches, counts.launches);
-    device->link.works = gf_works(counts);
+    device->link.works = gf_works(counts); /* number of kernels and other pieces of work sent so far */
     if (quiet)
         gf_stream_sweep(device);
     return used;
@@ -60,7 +66,7 @@ static void set_pause(struct gf_device *device, bool accepted)
 {
     struct gf_link *link = &device->link;
     bool refused = __atomic_exchange_n(&device->refused, 0, __ATOMIC_RELAXED);
-    if (accepted || !gf_load(&device->slot->turn_ns)) {
+    if (accepted || !gf_load(&device->slot->turn_ns)) { /* turn_ns is 0 if no other client may want the GPU */
         link->pause_ns = link->resume = 0;
     } else if (refused) {
         uint64_t pause = link->pause_ns ? 2 * link->pause_ns : PAUSE_NS;
@@ -69,7 +75,8 @@ static void set_pause(struct gf_device *device, bool accepted)
     }
 }
 
-/* Returns a lease whose gate is closed to the daemon, after the work in flight. */
+/* Waits for the work in flight of a lease whose gate is already closed, and returns the lease to the daemon.
+ * `revoked`: the daemon has revoked it. */
 static void return_lease(struct gf_device *device, uint32_t lease, bool revoked)
 {
     struct gf_link *link = &device->link;
@@ -85,16 +92,18 @@ static void return_lease(struct gf_device *device, uint32_t lease, bool revoked)
     gf_mem_recount_pools(device);
 }
 
-/* Returns the poll interval after a request: ASKED_MS, and more with many processes in the
- * instance, because a thousand helpers would otherwise occupy the processors. */
+/* Returns the poll interval after a request, in ms: ASKED_MS, and more with many processes in the
+ * instance, because a thousand helpers would otherwise occupy the processors. page->used is the number
+ * of leading slots that may be in use; each process has a slot. */
 static int poll_ms(struct gf_device *device)
 {
     unsigned ms = ASKED_MS * (1 + gf_load(&gf_load(&device->page)->used) / 128);
     return ms < OWN_MS ? (int)ms : OWN_MS;
 }
 
-/* Returns how long the helper may sleep, in ms. It must not sleep for ever: if the program closes
- * and replaces the library's descriptors, nothing wakes it. */
+/* Returns how long the helper may sleep, in ms: the least of `again`, until gf_mem_maintain, `runs`, until
+ * gf_wait_poll (both -1: not needed), and `own`, until the helper's next check or request. It must not
+ * sleep for ever: if the program closes and replaces the library's descriptors, nothing wakes it. */
 static int patience(struct gf_device *device, uint32_t lease)
 {
     if (lease) {
@@ -117,8 +126,8 @@ static int patience(struct gf_device *device, uint32_t lease)
 /* The helper's state between two checks of a lease. */
 struct watch {
     uint32_t lease;
-    uint64_t works;
-    uint64_t quiet_since; /* 0: not quiet */
+    uint64_t works;       /* number of kernels and other pieces of work sent so far */
+    uint64_t quiet_since; /* since when the program has been idle, in ns; 0: it is not */
     uint32_t renewals;    /* the page's count of renewals */
     uint64_t renewed;     /* when that count was first seen */
 };
@@ -148,7 +157,8 @@ static uint64_t longest_idle(const struct gf_slot *slot)
 }
 
 /* Checks a running lease. Ends it if it has expired; if for a while nothing was launched, nothing is
- * in flight and no thread waits for blocks; or, at once, if the driver refused all its work. */
+ * in flight and no thread waits at the gate, which may also be for a budget of kernel blocks; or, at
+ * once, if the driver refused all its work. */
 static void check_lease(struct gf_device *device, struct watch *w, uint32_t lease)
 {
     struct gf_counts counts = gf_count_all(device);
@@ -185,6 +195,7 @@ static bool handle_message(struct gf_device *device)
         close(passed);
     if (none)
         return true;
+    /* A message of any type: gf_is checks the rest of the header. */
     if (n <= 0 || !gf_is(bytes, n, ((struct gf_header *)bytes)->type, (size_t)n))
         return false;
     uint32_t ended;
@@ -214,7 +225,7 @@ static void serve(struct gf_device *device)
         if ((fds[1].revents || (!ready && !lease)) && !gf_link_ours(link))
             return;
         if (gf_load(&link->polls))
-            fds[1].fd = -1; /* its event could not be cleared */
+            fds[1].fd = -1; /* its event cannot be set or cleared, so the helper polls (poll_ms) */
         if (fds[0].revents) {
             if (!handle_message(device))
                 return;
@@ -236,7 +247,9 @@ static void shut(struct gf_device *device)
     pthread_mutex_unlock(&link->lock);
     gf_device_close_gate(device);
     drain(device, GF_NO_LEASE);
-    gf_forget_all(); /* the next daemon may use the same lease numbers */
+    /* The threads forget their streams, which are cached with the number of the lease: the next daemon may
+     * use the same numbers. */
+    gf_forget_all();
 }
 
 /* The processors on which the process was started, as the kernel returns them. */
@@ -246,7 +259,7 @@ static long processors_size; /* in bytes; 0 or less: unknown */
 __attribute__((constructor)) static void begin(void)
 {
     int saved = errno;
-    gf_make_room();
+    gf_make_room(); /* in the table of descriptors, which takes much longer once there are several threads */
     processors_size = syscall(SYS_sched_getaffinity, 0, sizeof processors, processors);
     errno = saved;
 }
@@ -290,7 +303,7 @@ static void fork_child(void)
     gf_limit_fork_child();
     gf_mem_fork_child();
     gf_graph_fork_child();
-    gf_bodies_fork_child();
+    gf_bodies_fork_child(); /* graph_stats.c */
     gf_fault_fork_child();
 }
 
