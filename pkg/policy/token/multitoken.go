@@ -287,6 +287,9 @@ func (s *multiToken) apply(ev Event) {
 func (s *multiToken) applyTo(c *client, ev Event) {
 	switch ev := ev.(type) {
 	case RemoveClient:
+		if c.holdsLease() {
+			s.chargeHandovers(c) // a process that ends costs the same as one that returns its lease
+		}
 		s.dropClient(c)
 	case Request:
 		s.rejoin(c.inst)
