@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -23,6 +25,7 @@ import (
 const (
 	point       = 0.01 // of a GPU's time: tolerance of a share
 	window      = 100 * time.Millisecond
+	prepareTime = time.Second     // for the start of all contenders
 	countedTime = 5 * time.Second // the time that testdata/victim/saturate counts: all but its first second
 )
 
@@ -61,15 +64,21 @@ func (h *host) admit(c contender) []string {
 // kernels on the simulated GPU of 80 SMs is known.
 func (h *host) contend(list ...contender) (shares []float64) {
 	h.t.Helper()
-	return h.awaitShares(list, h.saturate(list))
+	return h.awaitShares(list, h.saturate(list, time.Now().Add(prepareTime)))
 }
 
-// saturate starts the contenders. For 6 s, each launches kernels of 80 blocks, one for each SM of the
-// GPU, of 100 us, and does not synchronise before the end.
-func (h *host) saturate(list []contender) (programs []*program) {
+// saturate starts the contenders. For 6 s from begin, each launches kernels of 80 blocks, one for each
+// SM of the GPU, of 100 us, and does not synchronise before the end.
+func (h *host) saturate(list []contender, begin time.Time) (programs []*program) {
 	h.t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		h.t.Fatal(err)
+	}
+	at := time.Duration(now.Nano()) + time.Until(begin)
 	for _, c := range list {
-		programs = append(programs, h.run(h.admit(c), "victim/saturate", "6", "100", "80", "0"))
+		env := append(h.admit(c), fmt.Sprintf("SATURATE_BEGIN=%.6f", at.Seconds()))
+		programs = append(programs, h.run(env, "victim/saturate", "6", "100", "80", "0"))
 	}
 	return programs
 }
@@ -102,9 +111,11 @@ func contest(t *testing.T, h *host, list ...contender) (shares []float64, stalle
 	if len(list[0].turns) > 0 {
 		cycle = window
 	}
+	begin := time.Now().Add(prepareTime)
+	programs := h.saturate(list, begin)
+	time.Sleep(time.Until(begin))
 	w := h.startWitness(len(list), cycle, countedTime)
-	shares = h.contend(list...)
-	return shares, w.stalled()
+	return h.awaitShares(list, programs), w.stalled()
 }
 
 // startPriorityHost starts a host whose daemon and programs have priority over all other
@@ -170,8 +181,10 @@ func TestQuotaChanges(t *testing.T) {
 	t.Parallel()
 	list := []contender{withQuota("changes", 0.1), withQuota("three", 0.3), withQuota("four", 0.4)}
 	h := startPriorityHost(t)
+	started := time.Now().Add(prepareTime)
+	programs := h.saturate(list, started)
+	time.Sleep(time.Until(started))
 	w := h.startWitness(len(list), gpu.Round, countedTime)
-	programs := h.saturate(list)
 	h.eventually("all programs have launched", func() bool {
 		return !slices.ContainsFunc(list, func(c contender) bool { row, _ := h.row(c.id); return row.Launches == 0 })
 	})

@@ -1,6 +1,7 @@
 /* saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH [THREADS]]]]]: launches a kernel at the
  * highest possible rate and prints the results as one JSON object. It is an ordinary CUDA driver
- * program. SIGTERM ends it early.
+ * program. SIGTERM ends it early. SATURATE_BEGIN, a time of CLOCK_MONOTONIC in seconds, lets several
+ * programs begin at the same moment, after their preparations.
  *
  *   SECONDS     how long to launch
  *   BLOCK_US    time of one block (100)
@@ -10,7 +11,7 @@
  *   THREADS     threads of a block (32); with 1024, an SM has room for few blocks
  *
  *   launches    kernels that were launched and have completed
- *   elapsed_s   from the first launch to the end of the last kernel
+ *   elapsed_s   from the beginning to the end of the last kernel
  *   kernel_ms   the shortest time of a single kernel, by events on its stream
  *   gpu_ms      launches times kernel_ms
  *   share       gpu_ms divided by elapsed_s, 0 to 1
@@ -19,6 +20,7 @@
  *               took: the rate without the start, because at both ends the same
  *               amount of work is in flight */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +79,23 @@ static double now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Returns the time from which the program counts. Sleeps until then. */
+static double awaited_begin(void)
+{
+	const char *text = getenv("SATURATE_BEGIN");
+	struct timespec t;
+	double begin;
+
+	if (!text)
+		return now();
+	begin = strtod(text, NULL);
+	t.tv_sec = (time_t)begin;
+	t.tv_nsec = (long)((begin - (double)t.tv_sec) * 1e9);
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR && !stopped)
+		;
+	return begin;
 }
 
 static unsigned long number(int argc, char **argv, int i, unsigned long otherwise, unsigned long least)
@@ -182,7 +201,7 @@ int main(int argc, char **argv)
 	if (in_graph)
 		prepare_graph(in_graph);
 	one = kernel_ms();
-	begin = now();
+	begin = awaited_begin();
 	while (!stopped && (at = now() - begin) < (double)seconds) {
 		if (at < SETTLE_S)
 			first = turns + 1;
