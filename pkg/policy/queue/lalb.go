@@ -59,7 +59,28 @@ func (p *lalb) changed(f int32) {
 		return
 	}
 	p.growModels(int(m) + 1)
-	p.models.set(f, m)
+	p.setModel(f, m)
+}
+
+// setModel changes the model of a function, and that of its waiting invocations.
+func (p *lalb) setModel(f, model int32) {
+	old := p.models.of[f]
+	if old == none {
+		p.models.set(f, model)
+		return
+	}
+	waiting := p.list(f)
+	for _, m := range waiting {
+		p.drop(f, m.id)
+	}
+	p.models.set(f, model)
+	for g := range p.gpus {
+		p.updateCopy(int32(g), old)
+		p.updateCopy(int32(g), model)
+	}
+	for _, m := range waiting {
+		p.requeue(f, m)
+	}
 }
 
 // releaseObsolete places invocations again that wait for a GPU whose running instance has an old
@@ -302,9 +323,11 @@ func (p *lalb) dispatched(now time.Duration, f int32, r *run) {
 }
 
 func (p *lalb) freed(f, g int32) {
+	began := p.gpus[g].model // the function may have another model since
 	p.stop(g)
 	p.copies.moveToIdle(g)
 	p.idle.addIdle(g)
+	p.updateCopy(g, began)
 	p.updateCopy(g, p.models.of[f])
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // TestTranscripts replays testdata/*.txt. `policy` selects the policy and the GPUs, `function`
-// adds a function with its costs, and `arrive` adds invocations at a time. `play` runs all
+// adds a function with its costs (model=N gives it the model of function N, counted from 1),
+// `change` changes its costs at a time, and `arrive` adds invocations at a time. `play` runs all
 // invocations to their end and prints the policy's actions, indented.
 func TestTranscripts(t *testing.T) {
 	transcript.Test(t, "testdata/*.txt", replay)
@@ -55,16 +56,17 @@ func (s *script) line(words []string) (decisions []string, err error) {
 			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
 		})
 	case "function":
-		f := Function{Weight: 1, Cold: -1}
-		err = s.settings(words[2:], map[string]func(int64){
-			"warm": func(v int64) { f.Warm = time.Duration(v) }, "cold": func(v int64) { f.Cold = time.Duration(v) },
-			"load": func(v int64) { f.Load = time.Duration(v) }, "mem": func(v int64) { f.Mem = v },
-			"weight": func(v int64) { f.Weight = float64(v) },
-		})
-		if f.Cold < 0 {
-			f.Cold = f.Warm + f.Load
-		}
+		f, err := s.function(Function{Weight: 1, Cold: -1}, words[2:])
 		s.names, s.functions = append(s.names, words[1]), append(s.functions, f)
+		return nil, err
+	case "change":
+		at, err := time.ParseDuration(words[1])
+		if err != nil {
+			return nil, err
+		}
+		n := slices.Index(s.names, words[2])
+		f, err := s.function(s.functions[n], words[3:])
+		s.events = append(s.events, timed{at, math.MaxInt32, s.ids, &FunctionSet{Function: int32(n), Spec: f}})
 		return nil, err
 	case "arrive":
 		at, err := time.ParseDuration(words[1])
@@ -76,7 +78,20 @@ func (s *script) line(words []string) (decisions []string, err error) {
 	case "play":
 		return s.play()
 	}
-	return nil, fmt.Errorf("expected policy, function, arrive or play")
+	return nil, fmt.Errorf("expected policy, function, change, arrive or play")
+}
+
+// function returns f with the given KEY=VALUE words applied.
+func (s *script) function(f Function, words []string) (Function, error) {
+	err := s.settings(words, map[string]func(int64){
+		"warm": func(v int64) { f.Warm = time.Duration(v) }, "cold": func(v int64) { f.Cold = time.Duration(v) },
+		"load": func(v int64) { f.Load = time.Duration(v) }, "mem": func(v int64) { f.Mem = v },
+		"weight": func(v int64) { f.Weight = float64(v) }, "model": func(v int64) { f.Model = int32(v) },
+	})
+	if f.Cold < 0 {
+		f.Cold = f.Warm + f.Load
+	}
+	return f, err
 }
 
 // settings reads KEY=VALUE words with durations or numbers as values.
