@@ -65,6 +65,8 @@ type Function struct {
 	ColdStarts     *int64   `json:"cold_starts"`
 	HostWarmStarts *int64   `json:"host_warm_starts"`
 	GPUWarmStarts  *int64   `json:"gpu_warm_starts"`
+	FalseMisses    *int64   `json:"false_misses"` // starts other than gpu-warm, while the function's memory was on another GPU (LALB, section V)
+	LoadedGPUs     *int     `json:"loaded_gpus"`  // GPUs that have its memory; more than one are duplicates (LALB, section V)
 	Rejected       *int64   `json:"rejected"`
 	Errors         *int64   `json:"errors"` // 5xx answers, the gateway's own included
 	Instances      int      `json:"instances"`

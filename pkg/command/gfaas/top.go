@@ -46,11 +46,15 @@ jsonl, the command prints a line for each snapshot until you stop it, or -n line
 JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
 "mem_other_mib", "mem_mib"}], "functions": [{"function", "state", "waiting",
 "in_flight", "rps", "planned_rps", "p50_ms", "p95_ms", "p99_ms", "cold_starts",
-"host_warm_starts", "gpu_warm_starts", "rejected", "errors", "instances",
-"gpu_seconds", "why", "reason"}], "instances": [{"id", "function", "gpu", "state",
-"residency", "in_flight", "mem_used_mib", "address", "idle_s", "sm_pct",
-"quota_request", "quota_limit"}], "models": [{"gpu", "name", "tenant", "state",
-"mem_mib", "refs"}]}.
+"host_warm_starts", "gpu_warm_starts", "false_misses", "loaded_gpus", "rejected",
+"errors", "instances", "gpu_seconds", "why", "reason"}], "instances": [{"id",
+"function", "gpu", "state", "residency", "in_flight", "mem_used_mib", "address",
+"idle_s", "sm_pct", "quota_request", "quota_limit"}], "models": [{"gpu", "name",
+"tenant", "state", "mem_mib", "refs"}]}.
+
+loaded_gpus is the number of GPUs that have the memory of the function in an instance.
+false_misses counts the cold and host-warm starts at which a GPU other than the chosen
+one had it.
 
 All instances that use a model share one copy of its weights, which does not count as
 memory of an instance. Rates and latencies are those of the last minute. Other numbers

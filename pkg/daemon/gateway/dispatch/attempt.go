@@ -179,6 +179,7 @@ func (a *Attempt) run(now time.Duration, i *Instance, found residency.Start, r q
 		a.state = attemptStarts
 		i.unpark()
 	default:
+		i.onHost = false // the preload library moves it for the call
 		a.sendTurn()
 	}
 }

@@ -44,7 +44,7 @@ func (f *Function) newSpec() queue.Function {
 	d, fn := f.d, &f.definition
 	s := queue.Function{
 		Name: fn.Name, Mem: int64(fn.GPUMem), Weight: fn.Weight,
-		Tenant: d.tenants.Of(fn.Tenant), Queue: int32(f.queue),
+		Model: f.model, Tenant: d.tenants.Of(fn.Tenant), Queue: int32(f.queue),
 		Inflight: int32(fn.Inflight), Min: int32(fn.Scale.Min), Max: int32(fn.Scale.Max), Idle: fn.Scale.Idle,
 	}
 	if s.Weight <= 0 {

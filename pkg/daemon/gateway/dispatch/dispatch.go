@@ -250,9 +250,9 @@ func (d *Dispatcher) Reconfigure(s Settings) {
 func (d *Dispatcher) Apply(functions []function.Function) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	names := map[string]*Function{}
+	names, models := map[string]*Function{}, d.models(functions)
 	for _, fn := range functions {
-		names[fn.Name] = d.set(fn)
+		names[fn.Name] = d.set(fn, models[fn.Name])
 	}
 	for _, f := range d.inOrder() {
 		if names[f.name] == nil && !f.removed {
@@ -264,8 +264,8 @@ func (d *Dispatcher) Apply(functions []function.Function) {
 	d.names.Store(&names)
 }
 
-// set applies a new or changed function. Locked.
-func (d *Dispatcher) set(fn function.Function) *Function {
+// set applies a new or changed function with the given queue.Function.Model. Locked.
+func (d *Dispatcher) set(fn function.Function, model int32) *Function {
 	number := d.numbers.Of(fn.Name)
 	f := d.functions[number]
 	added := f == nil
@@ -282,6 +282,7 @@ func (d *Dispatcher) set(fn function.Function) *Function {
 		f.renew()
 	}
 	f.define(fn)
+	f.model = model
 	spec := f.newSpec()
 	if added || renew || spec != f.spec {
 		f.spec, f.removed = spec, false

@@ -52,6 +52,9 @@ func (d *Dispatcher) do(now time.Duration, a *queue.Action) {
 	i := d.instances[a.Instance]
 	switch a.Kind {
 	case queue.Run:
+		if d.missesFalsely(a) {
+			d.functions[a.Function].falseMisses++
+		}
 		if i == nil {
 			i = d.start(now, a.Function, a.GPU, a.Instance)
 		}

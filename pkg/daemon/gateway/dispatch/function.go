@@ -35,10 +35,13 @@ type Function struct {
 	since      time.Time      // when the gateway learned of it
 	removed    bool           // it is no longer applied
 	queue      int            // limit on queued calls
+	model      int32          // queue.Function.Model
 	spec       queue.Function // as last sent to the policy
 	instances  int            // number of instances, starting ones included
 	found      [3]int64       // dispatches by kind of start (residency.Start)
 	served     time.Duration  // time during which instances were busy, failed starts excluded
+
+	falseMisses int64 // dispatches that missesFalsely counts
 	*version
 }
 

@@ -41,6 +41,7 @@ type Instance struct {
 	cancel     context.CancelFunc // cancels its start; nil if it was adopted
 	away       bool               // prefetched, but the preload library moves its memory only with the next call
 	parked     bool               // its memory may be on the host, so Shell.Unpark precedes a call
+	onHost     bool               // its memory is on the host
 	unparking  bool
 	prefetched bool // the policy requested the current unparking
 	memory     instanceMemory
@@ -313,6 +314,9 @@ func (i *Instance) offload() {
 	i.d.shell.Park(i)
 }
 
+// loaded reports whether the instance's memory is on its GPU. Locked.
+func (i *Instance) loaded() bool { return i.state == instanceReady && !i.onHost }
+
 // prefetch moves the instance's memory to the GPU at the policy's request. With ParkSwap,
 // the preload library moves it with the next call, so prefetch only reports success.
 // Locked.
@@ -348,6 +352,7 @@ func (i *Instance) Parked(ok bool) {
 	i.d.mu.Lock()
 	defer i.d.mu.Unlock()
 	if i.state == instanceReady {
+		i.onHost = i.onHost || ok
 		i.d.policy.step(moved(i, residency.HostWarm, !ok))
 	}
 }
@@ -363,7 +368,7 @@ func (i *Instance) Unparked(err error) {
 	waiting := slices.DeleteFunc(slices.Clone(i.attempts), func(a *Attempt) bool { return a.state != attemptStarts })
 	now := d.policy.now()
 	if err == nil && i.state != instanceGone {
-		i.parked = false
+		i.parked, i.onHost = false, false
 		for _, a := range waiting {
 			a.starting, a.loading = now-a.sent, true
 			a.sendTurn()

@@ -54,7 +54,7 @@ func (d *Dispatcher) Status() status.Status {
 		}
 		s.GPUs = append(s.GPUs, row)
 	}
-	ready, planned := map[*Function]int{}, map[*Function]float64{}
+	ready, planned, loaded := map[*Function]int{}, map[*Function]float64{}, d.loadedGPUs()
 	for _, i := range d.instances {
 		if i.state == instanceReady {
 			ready[i.function]++
@@ -73,6 +73,7 @@ func (d *Dispatcher) Status() status.Status {
 			continue
 		}
 		row := f.status(queues[f.number], ready[f])
+		row.FalseMisses, row.LoadedGPUs = new(f.falseMisses), new(len(loaded[f.number]))
 		if rps := planned[f]; rps > 0 {
 			row.PlannedRPS = &rps
 		}

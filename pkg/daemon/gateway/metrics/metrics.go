@@ -181,7 +181,7 @@ func (f *Function) Remove() {
 type gauges struct {
 	status func() status.Status
 
-	starts, waiting, inFlight, instances, gpuSeconds, slots, running *prometheus.Desc
+	starts, falseMisses, loaded, waiting, inFlight, instances, gpuSeconds, slots, running *prometheus.Desc
 }
 
 // Observe adds the series that are computed from the gateway's status.
@@ -190,20 +190,22 @@ func (m *Metrics) Observe(status func() status.Status) {
 		return prometheus.NewDesc("gfaas_"+name, help, labels, nil)
 	}
 	m.Registry.MustRegister(&gauges{
-		status:     status,
-		starts:     desc("starts_total", "Dispatched calls, by kind of start (cold, host-warm, gpu-warm).", "function", "start"),
-		waiting:    desc("queue_length", "Waiting calls.", "function"),
-		inFlight:   desc("in_flight", "Running calls.", "function"),
-		instances:  desc("instances", "Instances, by state.", "function", "state"),
-		gpuSeconds: desc("gpu_seconds_total", "Time that a function's instances were busy, without failed starts.", "function"),
-		slots:      desc("gpu_slots", "Limit on running calls per GPU.", "gpu"),
-		running:    desc("gpu_running", "Running calls per GPU.", "gpu"),
+		status:      status,
+		starts:      desc("starts_total", "Dispatched calls, by kind of start (cold, host-warm, gpu-warm).", "function", "start"),
+		falseMisses: desc("false_misses_total", "Dispatched calls whose start was cold or host-warm while another GPU had the function's memory.", "function"),
+		loaded:      desc("loaded_gpus", "GPUs that have the function's memory.", "function"),
+		waiting:     desc("queue_length", "Waiting calls.", "function"),
+		inFlight:    desc("in_flight", "Running calls.", "function"),
+		instances:   desc("instances", "Instances, by state.", "function", "state"),
+		gpuSeconds:  desc("gpu_seconds_total", "Time that a function's instances were busy, without failed starts.", "function"),
+		slots:       desc("gpu_slots", "Limit on running calls per GPU.", "gpu"),
+		running:     desc("gpu_running", "Running calls per GPU.", "gpu"),
 	})
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.starts, g.waiting, g.inFlight, g.instances, g.gpuSeconds, g.slots, g.running} {
+	for _, d := range []*prometheus.Desc{g.starts, g.falseMisses, g.loaded, g.waiting, g.inFlight, g.instances, g.gpuSeconds, g.slots, g.running} {
 		out <- d
 	}
 }
@@ -228,6 +230,8 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		counter(g.starts, float64(*f.ColdStarts), f.Function, residency.Cold.String())
 		counter(g.starts, float64(*f.HostWarmStarts), f.Function, residency.HostWarm.String())
 		counter(g.starts, float64(*f.GPUWarmStarts), f.Function, residency.GPUWarm.String())
+		counter(g.falseMisses, float64(*f.FalseMisses), f.Function)
+		gauge(g.loaded, float64(*f.LoadedGPUs), f.Function)
 		counter(g.gpuSeconds, *f.GPUSeconds, f.Function)
 		gauge(g.waiting, float64(*f.Waiting), f.Function)
 		gauge(g.inFlight, float64(*f.InFlight), f.Function)
