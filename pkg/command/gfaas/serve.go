@@ -420,6 +420,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, gpus, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
 	cfg.SpillDir = filepath.Join(filepath.Dir(cli.StatePath()), "spill")
+	cfg.LearnedFile = filepath.Join(filepath.Dir(cli.StatePath()), "costs.json")
 	for _, g := range gpus {
 		mem := g.Mem
 		if o.gpuMem > 0 {

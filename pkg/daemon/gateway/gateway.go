@@ -94,7 +94,8 @@ type Config struct {
 
 	Async Async
 
-	SpillDir string // folder for long bodies, created on first use
+	SpillDir    string // folder for long bodies, created on first use
+	LearnedFile string // file for the measured costs of functions; empty: they are lost at the end
 
 	Version string // version of the program
 
@@ -217,7 +218,8 @@ func newGateway(cfg Config) (*Gateway, error) {
 	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
 		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs,
 		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Scaler: cfg.Scaler, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
-		Forgotten: func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
+		LearnedFile: cfg.LearnedFile,
+		Forgotten:   func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
 	}, cfg.Settings.Settings)
 	if err != nil {
 		return nil, err
@@ -296,6 +298,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	g.dispatcher.Begin(g.instances)
 	var ticking sync.WaitGroup
 	ticking.Go(func() { g.dispatcher.Run(g.life) })
+	ticking.Go(func() { g.dispatcher.KeepLearned(g.life) })
 	g.instances.Run(ctx)
 	g.dispatcher.Close()
 	g.endLife()

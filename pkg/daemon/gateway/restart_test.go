@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -183,5 +186,38 @@ func TestPauseAfterEarlyEnd(t *testing.T) {
 	w.until("f.3 is the instance of scale.min", func() bool { return fmt.Sprint(w.startedIDs()) == "[f.3]" })
 	if n := log.count("an instance ended soon after its start"); n != 2 || log.count("in=2s") != 1 {
 		t.Errorf("got %d pauses, want 2, the second one of 2 s", n)
+	}
+}
+
+// TestCostsOutliveGateway checks that a gateway uses the costs that the last one measured, unless the function
+// has changed or the file is damaged.
+func TestCostsOutliveGateway(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.LearnedFile = filepath.Join(t.TempDir(), "costs.json") })
+	w.apply(fn("f"), fn("g"))
+	unmeasured := w.dispatcher.Function("f").Info().Spec
+	w.do("POST", "/function/f", "x")
+	w.do("POST", "/function/f", "x")
+	w.do("POST", "/function/g", "x")
+	measured := w.dispatcher.Function("f").Info().Spec
+	if measured.Warm == unmeasured.Warm || measured.Cold == unmeasured.Cold {
+		t.Fatalf("costs after calls: got warm %v and cold %v, want others than before", measured.Warm, measured.Cold)
+	}
+	w.close()
+	w.open()
+	w.apply(fn("f"), fn("g", func(f *function.Function) { f.Command = []string{"./other"} }))
+	near := func(a, b time.Duration) bool { return max(a-b, b-a) <= b/10 }
+	if got := w.dispatcher.Function("f").Info().Spec; !near(got.Warm, measured.Warm) || !near(got.Cold, measured.Cold) {
+		t.Errorf("costs after a restart: got warm %v and cold %v, want %v and %v", got.Warm, got.Cold, measured.Warm, measured.Cold)
+	}
+	if got := w.dispatcher.Function("g").Info().Spec; got.Warm != unmeasured.Warm || got.Cold != unmeasured.Cold {
+		t.Errorf("costs of a changed function: got warm %v and cold %v, want %v and %v", got.Warm, got.Cold, unmeasured.Warm, unmeasured.Cold)
+	}
+	w.close()
+	if err := os.WriteFile(w.cfg.LearnedFile, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	if got := w.dispatcher.Function("f").Info().Spec; got.Warm != unmeasured.Warm {
+		t.Errorf("warm duration with a damaged file: got %v, want %v", got.Warm, unmeasured.Warm)
 	}
 }

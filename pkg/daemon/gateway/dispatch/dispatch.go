@@ -54,6 +54,10 @@ type Config struct {
 	Park        string // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
 	AdoptParked bool   // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
 
+	// LearnedFile keeps the measured costs of functions for the next gateway. If it is empty, they are
+	// lost at the end.
+	LearnedFile string
+
 	// Forgotten, if set, is called when the policy forgets a removed function. The lock is
 	// held.
 	Forgotten func(name string)
@@ -123,8 +127,9 @@ type Dispatcher struct {
 	lastAdopted residency.ID // ID of the latest adopted instance; IDs count down
 	lastName    int64        // N in the name NAME.N of the latest own instance
 	memory      ledger
-	usage       *wire.Status        // latest report of the token daemon; nil if there is none
-	faults      map[string]standing // instances of plans that faulted but still run, by ID
+	learned     map[string]learnedCosts // by function: costs that earlier gateways measured
+	usage       *wire.Status            // latest report of the token daemon; nil if there is none
+	faults      map[string]standing     // instances of plans that faulted but still run, by ID
 }
 
 // New returns a Dispatcher whose policy has not begun (Begin). The end of life cancels all
@@ -140,6 +145,7 @@ func New(life context.Context, cfg Config, settings Settings) (*Dispatcher, erro
 		lastAdopted: residency.None,
 	}
 	d.memory = newLedger(d)
+	d.loadLearned()
 	d.names.Store(&map[string]*Function{})
 	if cfg.Now == nil {
 		began := time.Now()
@@ -282,6 +288,9 @@ func (d *Dispatcher) set(fn function.Function, model int32) *Function {
 		f.renew()
 	}
 	f.define(fn)
+	if added || renew {
+		f.recall()
+	}
 	f.model = model
 	spec := f.newSpec()
 	if added || renew || spec != f.spec {

@@ -1,0 +1,149 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
+)
+
+// learned is the content of Config.LearnedFile: the costs that gateways have measured.
+type learned struct {
+	Version   int                     `json:"version"`
+	Functions map[string]learnedCosts `json:"functions"`
+}
+
+const learnedVersion = 1
+
+// learnedCosts are the costs of a function: means, and of how many values they are.
+type learnedCosts struct {
+	Definition string  `json:"definition"` // costKey of the function
+	WarmMS     float64 `json:"warm_ms"`
+	Calls      int     `json:"calls"`
+	StartMS    float64 `json:"start_ms"`
+	Starts     int     `json:"starts"`
+	LoadMS     float64 `json:"load_ms"`
+	Loads      int     `json:"loads"`
+	MemBytes   int64   `json:"mem_bytes"` // the most that an instance used; 0 if it is unknown
+}
+
+// costKey identifies what the costs of a function depend on: how its instances are started, and the
+// models of the GPUs.
+func (d *Dispatcher) costKey(fn function.Function) string {
+	key := []string{launch.Intended(fn, instance.Placement{}).Definition}
+	for _, gpu := range d.cfg.GPUs {
+		key = append(key, gpu.Model)
+	}
+	slices.Sort(key[1:])
+	return strings.Join(slices.Compact(key), "/")
+}
+
+// loadLearned reads Config.LearnedFile. If it cannot be read, the costs are measured again.
+func (d *Dispatcher) loadLearned() {
+	if d.cfg.LearnedFile == "" {
+		return
+	}
+	text, err := os.ReadFile(d.cfg.LearnedFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var file learned
+	if err == nil {
+		err = json.Unmarshal(text, &file)
+	}
+	if err == nil && file.Version != learnedVersion {
+		err = fmt.Errorf("got version %d, want %d", file.Version, learnedVersion)
+	}
+	if err != nil {
+		d.log.Warn("cannot read the costs that earlier gateways measured: they are measured again", "file", d.cfg.LearnedFile, "err", err)
+		return
+	}
+	d.learned = file.Functions
+}
+
+// recall sets the costs of a new version of the function to those that an earlier gateway measured of the
+// same version. Locked.
+func (f *Function) recall() {
+	known, ok := f.d.learned[f.name]
+	if !ok || known.Definition != f.d.costKey(f.definition) {
+		return
+	}
+	f.costs = costs{
+		warm: meanOf(known.WarmMS, known.Calls), start: meanOf(known.StartMS, known.Starts), load: meanOf(known.LoadMS, known.Loads),
+		mem: known.MemBytes, measured: known.MemBytes > 0,
+	}
+}
+
+// KeepLearned writes the costs of the functions to Config.LearnedFile every 10 s, if they have changed, and
+// when ctx ends.
+func (d *Dispatcher) KeepLearned(ctx context.Context) {
+	if d.cfg.LearnedFile == "" {
+		return
+	}
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	var written []byte
+	failed := false
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case <-tick.C:
+		}
+		if !d.Known.IsSet() { // functions are missing, whose costs would be lost
+			continue
+		}
+		text, err := json.MarshalIndent(d.learnedNow(), "", "  ")
+		if err == nil && bytes.Equal(text, written) {
+			continue
+		}
+		if err == nil {
+			err = renameio.WriteFile(d.cfg.LearnedFile, append(text, '\n'), 0o600)
+		}
+		if written = text; err != nil && !failed {
+			d.log.Warn("cannot write the measured costs: the next gateway has to measure them again", "file", d.cfg.LearnedFile, "err", err)
+		}
+		failed = err != nil
+	}
+}
+
+// learnedNow returns the measured costs of all functions.
+func (d *Dispatcher) learnedNow() learned {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := learned{learnedVersion, map[string]learnedCosts{}}
+	for _, f := range d.functions {
+		c := &f.costs
+		if f.removed || c.warm.n+c.start.n+c.load.n == 0 && !c.measured {
+			continue
+		}
+		known := learnedCosts{Definition: d.costKey(f.definition), WarmMS: c.warm.ms(), Calls: c.warm.n,
+			StartMS: c.start.ms(), Starts: c.start.n, LoadMS: c.load.ms(), Loads: c.load.n}
+		if c.measured {
+			known.MemBytes = c.mem
+		}
+		all.Functions[f.name] = known
+	}
+	return all
+}
+
+func meanOf(ms float64, n int) mean {
+	if ms <= 0 || n <= 0 {
+		return mean{}
+	}
+	return mean{value: time.Duration(ms * float64(time.Millisecond)), n: min(n, few)}
+}
+
+func (m mean) ms() float64 { return float64(m.value) / float64(time.Millisecond) }
