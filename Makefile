@@ -120,11 +120,12 @@ SOAK ?= 30m
 soak: all checks ## kill processes at random under load, for SOAK (30m)
 	GFAAS_KILLS=$(KILLS) GFAAS_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 180m ./pkg/command/gfaas ./hook/hooktest -run '^(TestKills|TestGatewaySoak|TestStrangerSwaps|TestSoak)$$'
 
-# Compares a gateway that replays a trace with gfaas-sim. It takes three minutes and needs an
-# idle machine.
+# Compares a gateway that replays a trace with gfaas-sim, RUNS times for each setting. It takes
+# eight minutes a run and needs an idle machine.
+RUNS ?= 3
 .PHONY: locality
 locality: all checks ## compare a gateway with gfaas-sim on a trace
-	GFAAS_LOCALITY=1 $(GO) test -count=1 -v -timeout 20m ./pkg/command/gfaas -run '^TestLocality$$'
+	GFAAS_LOCALITY=$(RUNS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestLocality$$'
 
 # Checks that plans satisfy their demand: runs DEMANDS random plans under load for a minute
 # each. It needs an idle machine.
