@@ -3,11 +3,15 @@ package docker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"time"
 
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/network"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -28,10 +32,15 @@ func (e *engine) network(ctx context.Context, name string) (id string, err error
 	// Not under ctx: an interrupted creation may still take place.
 	create, cancel := detached(ctx)
 	defer cancel()
+	release := creationLock(create, name)
+	defer release()
+	if id, err = e.findNetwork(create, name); id != "" || err != nil {
+		return id, err
+	}
 	created, err := e.NetworkCreate(create, name, network.CreateOptions{
 		Driver: "bridge", Options: map[string]string{betweenKey: "false"},
 	})
-	// Another process may have created one at the same time; all processes use the oldest.
+	// A process that did not take the lock may have created one at the same time: all use the oldest.
 	if id, failed := e.findNetwork(create, name); id != "" || failed != nil {
 		if created.ID != "" && id != created.ID {
 			_ = e.NetworkRemove(create, created.ID) // remove the duplicate
@@ -44,6 +53,34 @@ func (e *engine) network(ctx context.Context, name string) (id string, err error
 	}
 	return created.ID, nil
 }
+
+// creationLock keeps other processes from creating the network with a name until the result is called.
+// Docker checks whether a name is in use before it creates a network, and may show a network later than
+// one that was created after it, so two processes could each use their own. The lock is an address in the
+// kernel's abstract namespace, which any user may take: creationLock returns without it after lockTime.
+func creationLock(ctx context.Context, name string) (release func()) {
+	ctx, cancel := context.WithTimeout(ctx, lockTime)
+	defer cancel()
+	for {
+		lock, err := net.Listen("unix", "@gfaas-network-"+name)
+		if err == nil {
+			return func() { _ = lock.Close() }
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return func() {}
+		}
+		select {
+		case <-ctx.Done():
+			return func() {}
+		case <-time.After(lockPoll):
+		}
+	}
+}
+
+const (
+	lockTime = 10 * time.Second
+	lockPoll = 10 * time.Millisecond
+)
 
 // findNetwork returns the ID of the oldest network with a name, or "" if there is none.
 func (e *engine) findNetwork(ctx context.Context, name string) (string, error) {
