@@ -22,8 +22,8 @@ const mixFunctions = 40
 // Mix returns the load of the large cluster in the paper on Dilu (section 5.5): the starts and stops of the given number
 // of instances. One instance starts per second, in a ratio of 2 training to 2 LLM inference to 6 other inference. In each
 // kind, 60% of the instances stop after 1 to 3 minutes, 10% after 10 to 15 minutes, and the others stay. The requirements
-// of an instance are drawn uniformly from the ranges in generator.instance, in hundredths of a GPU and whole MiB. The same
-// seed gives the same events.
+// of an instance are drawn uniformly from the ranges in generator.instance, which the paper does not print, in hundredths
+// of a GPU and whole MiB. The same seed gives the same events.
 func Mix(seed uint64, instances int) []Event {
 	rng := generator{splitmix.Source(seed)}
 	var out []Event
@@ -46,7 +46,7 @@ func Mix(seed uint64, instances int) []Event {
 	return out
 }
 
-// instance draws the requirements of an instance. The paper gives memory in GB, for GPUs with 40 GB; here both are GiB.
+// instance draws the requirements of an instance, for GPUs with 40 GiB.
 func (g *generator) instance() Event {
 	const gib = 1024
 	e := Event{GPUs: 1}

@@ -191,8 +191,8 @@ func ParseFraction(s string) (float64, error) {
 	return v, err
 }
 
-// Window is the default length of a scheduling window. FaST-GShare, section 3.3.2, uses windows of 40 ms
-// to 10 s.
+// Window is the default length of a scheduling window. FaST-GShare prints no length, except for the 1 s of
+// an example (the FaSTPod).
 const Window = 100 * time.Millisecond
 
 // Round is the default limit on the length of a round. A window is divided into rounds of equal length, and

@@ -12,7 +12,7 @@ var mqfqFunctions = []struct {
 }
 
 // mqfqMem is the memory of each function in MiB. The paper gives only the value of FFT (section
-// 4.2). In the paper's system, moves of memory between the host and the GPU overlap with the
+// 5.2). In the paper's system, moves of memory between the host and the GPU overlap with the
 // execution of other invocations, so loading takes no time in this workload.
 const mqfqMem = 1536
 
@@ -20,7 +20,7 @@ const mqfqMem = 1536
 // 1, each with its own arrivals.
 //
 // The paper samples rates from the Azure trace. For each sample it gives the requests per second
-// and the utilization of the GPU (Table 3, section 6.2). Here, gaps are exponential and rates are
+// and the utilization of the GPU (Table 3). Here, gaps are exponential and rates are
 // proportional to 1/rank^Zipf, as in the paper's Zipfian workload. The seed draws the function of
 // each rank: Generate draws many mixes and chooses the one whose utilization, counting warm
 // executions, is closest to the paper's. With about as many copies of each function as of any
