@@ -9,8 +9,9 @@ import (
 
 // cfs implements CFS-affinity (KaaS, section 4.1.4; R17). The client with the least GPU time goes
 // next. Running on another GPU than last time adds Penalty mean durations (in the paper,
-// latencies, which would grow with the queue). A client is a function. An arrival at an empty queue raises its client's time to the least of the waiting
-// clients, so that idle clients accumulate no credit. Debt remains.
+// latencies, which would grow with the queue). A client is a function. An arrival at an empty
+// queue raises its client's time to the least of the waiting clients, so that idle clients
+// accumulate no credit. Debt remains.
 type cfs struct {
 	ordinary
 	engine      *view
