@@ -27,8 +27,8 @@ const (
 	maxDepth    = 127 // of lists and objects within each other, as in the reference
 )
 
-// metadataKey is the only key of a header that does not name a tensor.
-const metadataKey = "__metadata__"
+// MetadataKey is the only key of a header that does not name a tensor.
+const MetadataKey = "__metadata__"
 
 // sizes has the element types and their sizes in bytes.
 var sizes = map[string]uint64{
@@ -142,7 +142,7 @@ func parse(text []byte) (*Header, error) {
 	h := &Header{Bytes: lengthBytes + int64(len(text))}
 	p := parser{jsontext.NewDecoder(bytes.NewBuffer(text))}
 	err := p.object("the header", func(key string) error {
-		if key == metadataKey {
+		if key == MetadataKey {
 			return p.metadata(h)
 		}
 		t, err := p.tensor(key)

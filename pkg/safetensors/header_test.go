@@ -172,7 +172,7 @@ func (f failing) ReadAt([]byte, int64) (int, error) { return 0, f.err }
 
 // tensors draws tensors without gaps between them.
 func tensors(t *rapid.T) (list []Tensor, metadata map[string]string, data int) {
-	names := rapid.SliceOfNDistinct(rapid.String().Filter(func(s string) bool { return s != metadataKey }), 0, 5, rapid.ID).Draw(t, "names")
+	names := rapid.SliceOfNDistinct(rapid.String().Filter(func(s string) bool { return s != MetadataKey }), 0, 5, rapid.ID).Draw(t, "names")
 	for _, name := range names {
 		dtype := rapid.SampledFrom([]string{"BOOL", "F16", "BF16", "F32", "I64"}).Draw(t, "dtype")
 		shape := rapid.SliceOfN(rapid.Int64Range(0, 4), 0, 4).Draw(t, "shape")

@@ -138,10 +138,10 @@ func (p parser) metadata(h *Header) error {
 		return p.skip()
 	}
 	h.Metadata = map[string]string{}
-	return asFault(p.object(metadataKey, func(key string) (err error) {
-		h.Metadata[key], err = p.text(metadataKey + "." + quote(key))
+	return asFault(p.object(MetadataKey, func(key string) (err error) {
+		h.Metadata[key], err = p.text(MetadataKey + "." + quote(key))
 		return err
-	}), metadataKey)
+	}), MetadataKey)
 }
 
 // tensor reads the entry of a tensor. As in the reference, it ignores unknown keys.

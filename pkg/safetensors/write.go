@@ -24,7 +24,7 @@ func AppendHeader(out []byte, tensors []Tensor, metadata map[string]string) ([]b
 		return err
 	}
 	if len(metadata) > 0 {
-		if err := member(metadataKey, metadata); err != nil {
+		if err := member(MetadataKey, metadata); err != nil {
 			return nil, err
 		}
 	}

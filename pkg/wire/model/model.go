@@ -273,6 +273,8 @@ func ParseManifest(r io.Reader, size int64) (places []Place, metadata map[string
 	for name, p := range m.Tensors {
 		err := safetensors.CheckLength(p.DType, p.Shape, p.Bytes)
 		switch {
+		case name == safetensors.MetadataKey:
+			err = errors.New("a file has its metadata under this name")
 		case p.Shape == nil:
 			err = errors.New("shape is missing, expected a list such as [2,3]")
 		case p.Offset < 0 || p.Bytes < 0 || p.Bytes > size-p.Offset || p.Offset%Alignment != 0:

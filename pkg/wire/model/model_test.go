@@ -91,6 +91,7 @@ func TestParseManifest(t *testing.T) {
 		`{"tensors":{},"tensors":{}}`: "duplicate",
 		`{"tensors":{},"metadata":{"a":"","a":""}}`:           "duplicate",
 		`{"tensors":{},"metadata":{"a":1}}`:                   "invalid manifest",
+		of(entry("__metadata__", "U8", "[1]", 0, 1)):          `tensor "__metadata__": a file has its metadata`,
 		of(entry("a", "F32", "[2]", 0, 4)):                    `tensor "a": 4 bytes, expected 8 for F32 of shape [2]`,
 		of(entry("a", "F32", "[1000000]", 0, 8)):              `tensor "a": 8 bytes, expected 4000000`,
 		of(entry("a", "F33", "[2]", 0, 8)):                    `tensor "a": unknown dtype "F33"`,
