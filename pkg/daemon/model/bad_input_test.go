@@ -646,7 +646,9 @@ func TestStore(t *testing.T) {
 	if a.Size < 1000 || len(files) != 2 {
 		t.Fatalf("store s: got %+v and %d descriptors, want Size of at least 1000 and 2 descriptors", a, len(files))
 	}
+	c.call("", wire.Request{Op: wire.OpTouch, Name: "s"})
 	other := w.client()
+	other.call(wire.CodeAbsent, wire.Request{Op: wire.OpTouch, Name: "s"}) // not its store
 	other.call(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "s"})
 	got := make(chan error)
 	go func() {
@@ -668,7 +670,9 @@ func TestStore(t *testing.T) {
 	if text := c.read("s"); !bytes.HasSuffix(text, []byte("12345678")) || !bytes.Contains(text, []byte(`"k":"v"`)) {
 		t.Errorf("content of s: got %q, want the stored bytes and the metadata", text)
 	}
-	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpCommit, Name: "s"})
+	for _, op := range []string{wire.OpTouch, wire.OpCommit} {
+		c.call(wire.CodeAbsent, wire.Request{Op: op, Name: "s"})
+	}
 	// If the store is abandoned, waiting clients get an error.
 	undone := w.client()
 	undone.call("", wire.Request{Op: wire.OpStore, Name: "u", Size: 1000}, manifest(good))
@@ -754,6 +758,7 @@ func TestStorePauses(t *testing.T) {
 	c.call("", wire.Request{Op: wire.OpStore, Name: "s", Size: 4 << 20}, f)
 	w.eventually("the store has ended", func() bool { return w.client().totals().Used == 0 })
 	w.client().putFile("", "m", w.file("m", 1, 1000))
+	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpTouch, Name: "s"})
 	for range 2 { // the first answer explains why the store ended
 		c.call(wire.CodeAbsent, wire.Request{Op: wire.OpCommit, Name: "s"})
 	}

@@ -47,6 +47,7 @@ func operationOf(name string) operation {
 		wire.OpRead:    {(*call).read, true, true, 1},
 		wire.OpPut:     {(*call).putModel, true, true, 1},
 		wire.OpStore:   {(*call).storeModel, true, true, 1},
+		wire.OpTouch:   {(*call).touch, true, true, 0},
 		wire.OpCommit:  {(*call).commit, true, true, 0},
 		wire.OpRelease: {(*call).release, true, true, 0},
 		wire.OpRemove:  {(*call).remove, true, true, 0},
@@ -307,6 +308,33 @@ func (c *call) storeModel() (wire.Answer, error) {
 	return c.answerGrant(id, r, res, res.copy.id)
 }
 
+// touch reports that a store continues, as every request does. In contrast to others, it fails if the
+// store has ended.
+func (c *call) touch() (wire.Answer, error) {
+	srv, conn := c.conn.server, c.conn
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	_, _, err := c.findStore()
+	return wire.Answer{Name: c.Name}, err
+}
+
+// findStore returns the connection's uncommitted store of the model: its copy, and its index in
+// conn.holds, which is negative if there is none. The error reports that there is none, or that it has
+// ended. The caller holds both locks.
+func (c *call) findStore() (*modelCopy, int, error) {
+	i := slices.IndexFunc(c.conn.holds, func(h hold) bool { return h.key == c.key() && h.store != 0 })
+	if i < 0 {
+		return nil, i, wire.Errorf(wire.CodeAbsent, "this connection has no store of model %s", c.Name)
+	}
+	copied := c.conn.server.copies[c.conn.holds[i].store]
+	if copied == nil {
+		return nil, i, c.storeEnded()
+	}
+	return copied, i, nil
+}
+
 func (c *call) commit() (wire.Answer, error) {
 	srv, conn := c.conn.server, c.conn
 	var counting *charge
@@ -316,22 +344,18 @@ func (c *call) commit() (wire.Answer, error) {
 	defer srv.mu.Unlock()
 	conn.mu.Lock()
 	defer conn.mu.Unlock()
-	for i, h := range conn.holds {
-		if h.key != c.key() || h.store == 0 {
-			continue
-		}
-		copied := srv.copies[h.store]
-		if copied == nil {
+	copied, i, err := c.findStore()
+	if err != nil {
+		if i >= 0 {
 			conn.holds = slices.Delete(conn.holds, i, i+1)
-			return wire.Answer{}, c.storeEnded()
 		}
-		conn.holds[i].store = 0
-		srv.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
-		conn.holds[i].generation = copied.generation
-		counting, copied.charge = copied.charge, nil
-		return srv.describe(copied, copied.generation), nil
+		return wire.Answer{}, err
 	}
-	return wire.Answer{}, wire.Errorf(wire.CodeAbsent, "this connection has no store of model %s", c.Name)
+	conn.holds[i].store = 0
+	srv.stepLocked(policy.Loaded{Copy: copied.id, Content: copied.record.Content})
+	conn.holds[i].generation = copied.generation
+	counting, copied.charge = copied.charge, nil
+	return srv.describe(copied, copied.generation), nil
 }
 
 func (c *call) release() (wire.Answer, error) {

@@ -44,6 +44,7 @@ const (
 	OpGet     = "get"     // hold a model's copy, and load it if necessary; descriptor: an open file (optional)
 	OpPut     = "put"     // load a model; descriptor: its file
 	OpStore   = "store"   // allocate memory to write a model into; descriptor: its manifest
+	OpTouch   = "touch"   // show that a store continues
 	OpCommit  = "commit"  // publish a stored model
 	OpRelease = "release" // release a model's copy
 	OpRemove  = "rm"
