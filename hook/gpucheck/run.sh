@@ -299,6 +299,9 @@ models() {
 		done' sh "$here" "$work/w"
 	show "models: a write to them" "grep error" "$here/check/model_client" writes m
 	check "models: which changed nothing" sh -c "$same" sh "$here" "$work/w"
+	printf '%s\n' 'store s w U8 4 g U8 4' 'put w 01020304' 'gpu g 05060708' commit sealed >"$work/w/lines"
+	check "models: stored by a process" sh -c '[ "$("$1/check/model_store" <"$2/lines" | sort | uniq -c | tr -d " ")" = 50 ] &&
+		"$1/check/model_client" show s </dev/null >"$2/s" && grep -q "^w U8 .* 01020304" "$2/s" && grep -q "^g U8 .* 05060708" "$2/s"' sh "$here" "$work/w"
 	check "models: beside --mem 16MiB" "$slice" --mem 16MiB -- sh -c '"$1/check/model_client" show m </dev/null | grep -q "^w U8"' sh "$here"
 	check "models: mapped when the daemon is killed" sh -c 'mkfifo "$2/in" && exec 3<>"$2/in"
 		"$1/check/model_client" holds m <&3 >"$2/held" 2>&1 &

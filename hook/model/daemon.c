@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,9 @@
 #define MOST_ANSWER 65536
 #define MOST_FDS 2
 
-/* The daemon's error codes, for the values from 1. */
-static const char *const codes[] = {"absent", "invalid-file", "checksum", "changed",  "capacity",
-                                    "busy",   "gpu-memory",   "denied",   "usage",    "internal"};
+/* The daemon's error codes, for the values from 1. NULL: only the library has that code. */
+static const char *const codes[] = {"absent", "invalid-file", "checksum", "changed", "capacity", "busy",        "gpu-memory",
+                                    "denied", "usage",        "internal", NULL,      NULL,       "slice-memory"};
 
 /* Returns the value of a variable, or NULL if it is unset or empty. */
 static const char *set(const char *name)
@@ -192,7 +193,7 @@ static void read_text(struct json *j, char *out, size_t room)
         strcpy(out, text);
 }
 
-/* Reads an answer to `get`; sets error.code if it is an error. */
+/* Reads an answer; sets error.code if it is an error. */
 static bool read_answer(struct json *j, struct answer *a, struct error *e, bool *ok)
 {
     bool first = true;
@@ -221,7 +222,7 @@ static int fail_as(const struct error *e)
 {
     const char *message = e->message && *e->message ? e->message : "gfaas-modeld refused the request and gave no reason";
     for (int i = 0; e->code && i < (int)(sizeof codes / sizeof *codes); i++)
-        if (!strcmp(e->code, codes[i]))
+        if (codes[i] && !strcmp(e->code, codes[i]))
             return model_fail(i + 1, "%s", message);
     return model_fail(GFAAS_MODEL_INTERNAL, "%s", message);
 }
@@ -235,23 +236,18 @@ static int parse_answer(const char *text, size_t n, char *room, const char *name
     if (!read_answer(&j, a, &e, &ok))
         return model_fail(GFAAS_MODEL_INTERNAL, "cannot read gfaas-modeld's answer about %s, at byte %zu: %s", name, (size_t)(j.at - text),
                           j.why ? j.why : "unexpected end");
-    if (!ok)
-        return fail_as(&e);
-    if (!a->size || a->memory < 0 || a->manifest < 0)
-        return model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s lacks size, memory or the list of tensors", name);
-    return GFAAS_MODEL_OK;
+    return ok ? GFAAS_MODEL_OK : fail_as(&e);
 }
 
-int daemon_get(int sock, const char *name, int file, struct answer *a)
+/* Sends a request and reads the answer, whose descriptors the caller must close, also after a failure. */
+static int exchange(int sock, const char *request, int n, int fd, const char *name, struct answer *a)
 {
-    char request[512];
     int fds[MOST_FDS] = {-1, -1}, code;
     *a = (struct answer){.memory = -1, .manifest = -1};
-    int n = snprintf(request, sizeof request, "{\"op\":\"get\",\"name\":\"%s\",\"timeout_ms\":0}", name);
     char *text = malloc(2 * MOST_ANSWER + 2);
     if (!text)
         return model_fail(GFAAS_MODEL_INTERNAL, "out of memory for an answer");
-    ssize_t got = transmit(sock, request, (size_t)n, file) ? receive(sock, text, MOST_ANSWER, fds) : 0;
+    ssize_t got = transmit(sock, request, (size_t)n, fd) ? receive(sock, text, MOST_ANSWER, fds) : 0;
     a->memory = fds[0];
     a->manifest = fds[1];
     if (got == 0)
@@ -261,8 +257,42 @@ int daemon_get(int sock, const char *name, int file, struct answer *a)
     else
         code = parse_answer(text, (size_t)got, text + MOST_ANSWER, name, a);
     free(text);
+    return code;
+}
+
+/* Sends a request for memory. */
+static int request_memory(int sock, const char *request, int n, int fd, const char *name, struct answer *a)
+{
+    int code = exchange(sock, request, n, fd, name, a);
+    if (!code && (!a->size || a->memory < 0 || a->manifest < 0))
+        code = model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s lacks size, memory or the list of tensors", name);
     if (code)
         answer_close(a);
+    return code;
+}
+
+int daemon_get(int sock, const char *name, int file, struct answer *a)
+{
+    char request[512];
+    int n = snprintf(request, sizeof request, "{\"op\":\"get\",\"name\":\"%s\",\"timeout_ms\":0}", name);
+    return request_memory(sock, request, n, file, name, a);
+}
+
+int daemon_store(int sock, const char *name, uint64_t size, int64_t timeout_ms, bool everyone, int manifest, struct answer *a)
+{
+    char request[512];
+    int n = snprintf(request, sizeof request, "{\"op\":\"store\",\"name\":\"%s\",\"size\":%" PRIu64 ",\"timeout_ms\":%" PRId64 ",\"public\":%s}", name, size,
+                     timeout_ms, everyone ? "true" : "false");
+    return request_memory(sock, request, n, manifest, name, a);
+}
+
+int daemon_tell(int sock, const char *op, const char *name)
+{
+    char request[512];
+    struct answer a;
+    int n = snprintf(request, sizeof request, "{\"op\":\"%s\",\"name\":\"%s\"}", op, name);
+    int code = exchange(sock, request, n, -1, name, &a);
+    answer_close(&a);
     return code;
 }
 

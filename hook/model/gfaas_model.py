@@ -11,6 +11,8 @@ and with PyTorch, without a copy:
 
     model.load_state_dict(gfaas_model.load("resnet50", framework="torch"), assign=True)
 
+A process that has the weights of a model can store it for all others: see store.
+
 Libraries that read DLPack or __cuda_array_interface__ use a tensor without a copy.
 Tensors are read-only: a write faults and ends the process's use of CUDA. The memory
 stays mapped while a reference to it exists, and the daemon keeps the model for that time.
@@ -25,6 +27,7 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -36,13 +39,13 @@ import sys
 import threading
 import weakref
 
-__all__ = ["Error", "Tensor", "load", "safe_open"]
+__all__ = ["Error", "Tensor", "load", "safe_open", "store"]
 
 
 class Error(RuntimeError):
     """An error of the daemon, the driver or this module. code is one of absent,
-    invalid-file, checksum, changed, capacity, busy, gpu-memory, denied, usage, internal,
-    no-daemon and driver."""
+    invalid-file, checksum, changed, capacity, busy, gpu-memory, slice-memory, denied, usage,
+    internal, no-daemon and driver."""
 
     def __init__(self, code, message):
         super().__init__(message)
@@ -52,7 +55,8 @@ class Error(RuntimeError):
 # ---- the driver ----
 
 _u64, _size = ctypes.c_uint64, ctypes.c_size_t
-_POSIX_FD, _DEVICE, _READ = 1, 1, 1  # of handles, of locations, of access
+_POSIX_FD, _DEVICE = 1, 1  # of handles, of locations
+_READ, _READ_WRITE = 1, 3  # of access
 
 
 class _Access(ctypes.Structure):
@@ -78,7 +82,9 @@ _CALLS = {
     "cuMemUnmap": [_u64, _size],
     "cuMemSetAccess": [_u64, _size, ctypes.POINTER(_Access), _size],
     "cuMemRelease": [_u64],
+    "cuMemcpy": [_u64, _u64, _size],
     "cuMemcpyDtoH_v2": [ctypes.c_void_p, _u64, _size],
+    "cuStreamSynchronize": [ctypes.c_void_p],
 }
 
 
@@ -268,7 +274,20 @@ def _close(fds):
         os.close(fd)
 
 
-def _get(sock, name, file, timeout):
+def _request(sock, request, file=None):
+    """Sends a request, as _exchange does. Raises Error if the daemon refuses it."""
+    answer, fds = _exchange(sock, request, file)
+    if answer.get("ok") is True:
+        return answer, fds
+    _close(fds)
+    error = answer.get("error")
+    error = error if isinstance(error, dict) else {}
+    message = str(error.get("message") or "gfaas-modeld refused the request and gave no reason")
+    raise Error(str(error.get("code", "internal")), message)
+
+
+def _get(name, file, timeout, sock):
+    """Requests a model. Returns the answer and its descriptors."""
     request = {"op": "get", "name": name, "timeout_ms": int(timeout * 1000)}
     fd, why = None, None
     if file is not None:
@@ -277,26 +296,16 @@ def _get(sock, name, file, timeout):
         except OSError as e:
             why = e.strerror
     try:
-        answer, fds = _exchange(sock, request, fd)
+        return _request(sock, request, fd)
+    except Error as e:
+        if e.code == "absent" and why:
+            raise Error(
+                e.code, f"model {name} is not loaded, and cannot be loaded from {os.fspath(file)}: {why}"
+            ) from None
+        raise
     finally:
         if fd is not None:
             os.close(fd)
-    try:
-        if answer.get("ok") is not True:
-            error = answer.get("error")
-            error = error if isinstance(error, dict) else {}
-            code = str(error.get("code", "internal"))
-            message = str(error.get("message") or "gfaas-modeld refused the request and gave no reason")
-            if code == "absent" and why:
-                message = f"model {name} is not loaded, and cannot be loaded from {os.fspath(file)}: {why}"
-            raise Error(code, message)
-        size = answer.get("size")
-        if not _is_count(size) or not size or len(fds) < 2:
-            raise Error("internal", f"gfaas-modeld's answer about {name} lacks size, memory or the list of tensors")
-        return answer, fds
-    except BaseException:
-        _close(fds)
-        raise
 
 
 # ---- what a model has ----
@@ -350,27 +359,37 @@ def _entry(name, t, size):
 _open = weakref.WeakSet()  # models, including those being opened, whose connections a child must not keep
 
 
-class _Model:
-    """A mapped model. Its tensors refer to it; it is unmapped when the last one is gone."""
+def _check_name(name):
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a model must be a string, not {name!r}")
+    if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._/-]{0,254}", name):
+        raise Error(
+            "usage",
+            f"invalid model name {name:.300}: expected at most 255 letters, digits, '.', '_', '/' or '-', "
+            "starting with a letter or digit",
+        )
 
-    def __init__(self, name, file, timeout):
-        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._/-]{0,254}", name):
-            raise Error(
-                "usage",
-                f"invalid model name {name:.300}: expected at most 255 letters, digits, '.', '_', '/' or '-', "
-                "starting with a letter or digit",
-            )
+
+class _Model:
+    """A mapped model. Its tensors refer to it; it is unmapped when the last one is gone.
+
+    ask sends the request for its memory on a connection, and returns the answer and its
+    descriptors."""
+
+    def __init__(self, name, ask, access=_READ):
         driver = _driver()
         self.sock = _connect()
         _open.add(self)  # before the request, because loading can take long
         try:
-            answer, fds = _get(self.sock, name, file, timeout)
+            answer, fds = ask(self.sock)
             try:
-                self.size = answer["size"]
+                self.size = answer.get("size")
+                if not _is_count(self.size) or not self.size or len(fds) < 2:
+                    raise Error("internal", f"gfaas-modeld's answer about {name} lacks size, memory or the list of tensors")
                 self.sha256 = answer.get("sha256")
                 self.entries, self.metadata = _manifest(fds[1], self.size)
                 self.device, primary = self._device(driver, str(answer.get("gpu")))
-                self.base = self._map(driver, fds[0], primary)
+                self.base = self._map(driver, fds[0], primary, access)
             finally:
                 _close(fds)
         except BaseException:
@@ -402,9 +421,8 @@ class _Model:
             )
         return device, primary
 
-    def _map(self, driver, fd, primary):
+    def _map(self, driver, fd, primary, access):
         handle, base = _u64(), _u64()
-        access = _Access(_DEVICE, self.device, _READ)
         context = ctypes.c_void_p()
         with contextlib.ExitStack() as undo:
             if primary:  # retained until the model is unmapped
@@ -419,9 +437,20 @@ class _Model:
                     undo.callback(driver.try_call, "cuMemUnmap", base, self.size)
                 finally:
                     driver.try_call("cuMemRelease", handle)  # the mapping keeps the memory
-                driver.call("cuMemSetAccess", base, self.size, ctypes.byref(access), 1)
+                self._set_access(driver, base, access)
             undo.pop_all()
         return base.value
+
+    def _set_access(self, driver, base, access):
+        access = _Access(_DEVICE, self.device, access)
+        driver.call("cuMemSetAccess", base, self.size, ctypes.byref(access), 1)
+
+    def seal(self):
+        """Waits for the work in the context, and makes the mapping read-only."""
+        driver = _driver()
+        with driver.primary(self.device):
+            driver.call("cuCtxSynchronize")
+            self._set_access(driver, self.base, _READ)
 
 
 def _unmap(pid, sock, device, primary, base, size):
@@ -551,13 +580,15 @@ _TYPESTR = {
 
 
 class Tensor:
-    """A read-only tensor on the GPU, packed, in row-major order.
+    """A tensor on the GPU, packed, in row-major order; read-only, except in a store that is
+    not committed.
 
     shape is a tuple, dtype is a name of safetensors ("F32", "BF16", ...), and nbytes is the
     length in bytes.
     """
 
     __slots__ = ("_model", "_offset", "dtype", "shape", "nbytes")
+    _writable = False
 
     def __init__(self, model, entry):
         self._model = model
@@ -587,9 +618,9 @@ class Tensor:
         return {
             "shape": self.shape,
             "typestr": _TYPESTR[self.dtype],
-            "data": (self.data_ptr() if self.nbytes else 0, True),  # read-only
+            "data": (self.data_ptr() if self.nbytes else 0, not self._writable),
             "strides": None,
-            "stream": None,  # the weights are loaded
+            "stream": None,  # no work of this module is in progress
             "version": 3,
         }
 
@@ -597,8 +628,8 @@ class Tensor:
         return _CUDA, self._model.device
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """Returns a capsule for a DLPack consumer. From version 1.0 on, it marks the tensor
-        as read-only; earlier versions have no such mark."""
+        """Returns a capsule for a DLPack consumer. From version 1.0 on, it marks a read-only
+        tensor as such; earlier versions have no such mark."""
         if copy:
             raise BufferError("gfaas_model: a model's weights are not copied")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -626,7 +657,7 @@ class Tensor:
         managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
         if kind is _Versioned:
             managed.major, managed.minor = version
-            managed.flags = _READ_ONLY
+            managed.flags = 0 if self._writable else _READ_ONLY
         managed.tensor = _DLTensor(
             self.data_ptr() if self.nbytes else None,
             *self.__dlpack_device__(),
@@ -682,10 +713,9 @@ class safe_open:
     def __init__(self, name, file=None, *, framework=None, timeout=0):
         if framework not in _FRAMEWORKS:
             raise ValueError(f"framework={framework!r}: expected None, 'torch' or 'cupy'")
-        if not isinstance(name, str):
-            raise TypeError(f"the name of a model must be a string, not {name!r}")
+        _check_name(name)
         self._as = _FRAMEWORKS[framework]
-        self._opened = _Model(name, file, timeout)
+        self._opened = _Model(name, functools.partial(_get, name, file, timeout))
 
     def __enter__(self):
         return self
@@ -714,7 +744,7 @@ class safe_open:
 
     @property
     def sha256(self):
-        """The SHA-256 of the file, in hexadecimal digits."""
+        """The SHA-256 of the file, in hexadecimal digits; None for a model that was stored."""
         return self._model.sha256
 
 
@@ -728,3 +758,39 @@ def load(name, file=None, *, framework=None, timeout=0):
     """
     with safe_open(name, file, framework=framework, timeout=timeout) as f:
         return {key: f.get_tensor(key) for key in f.keys()}
+
+
+def store(name, tensors, *, metadata=None, public=False, timeout=0):
+    """Allocates memory for a model that this process then writes, one tensor after the
+    other. At the end of the block, the model becomes visible to all processes:
+
+        with gfaas_model.store("resnet50", {"fc.weight": ("F32", (10, 4))}) as s:
+            s["fc.weight"] = weights
+
+    tensors has the dtype and the shape of each tensor by name; the tensors lie in the memory
+    in this order. metadata is a dict of strings, as in a safetensors file. public lets other
+    tenants use the model. timeout is the time in seconds to wait for room that models in use
+    occupy. The memory counts against the memory limit of the process's slice until the
+    commit. An exception in the block drops the model. Raises Error.
+
+    s[NAME] = DATA copies a whole tensor from the host or the GPU, and returns when that is
+    done. DATA can be a Tensor, or an object with the buffer protocol, DLPack or
+    __cuda_array_interface__; it must be contiguous and have the dtype and the shape of the
+    tensor. Bytes and arrays of uint8 are used as they are, and need only the right length.
+    Threads may write different tensors at the same time.
+
+    s[NAME] returns a Tensor that other libraries can write to until the commit. Their work
+    must be in the current context, or must have finished before the commit.
+
+    s.commit(framework=None) commits before the end of the block, and returns the tensors as
+    load does. While a reference to them exists, the process holds the model. It fails with
+    the code usage if a tensor was neither written nor requested by s[NAME]; you can then
+    write it and commit again.
+
+    s.touch() tells gfaas-modeld that the store continues; s[NAME] = DATA includes that. If
+    gfaas-modeld receives nothing for 60 s, the store ends: all calls then fail with absent.
+    """
+    _check_name(name)
+    import _gfaas_store
+
+    return _gfaas_store.Store(name, tensors, metadata, public, timeout)

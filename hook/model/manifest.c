@@ -61,13 +61,18 @@ static bool read_shape(struct json *j, struct reading *r, gfaas_tensor *t)
     return !j->why;
 }
 
+uint64_t dtype_bytes(const char *dtype)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (!strcmp(dtype, dtypes[i].name))
+            return dtypes[i].bytes;
+    return 0;
+}
+
 /* Reports whether shape and dtype agree with the number of bytes. An unknown dtype is not checked. */
 static bool fits(const gfaas_tensor *t, const int64_t *shape)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (!strcmp(t->dtype, dtypes[i].name))
-            bytes = dtypes[i].bytes;
+    uint64_t bytes = dtype_bytes(t->dtype);
     if (!bytes)
         return true;
     for (int32_t i = 0; i < t->ndim; i++)

@@ -10,7 +10,8 @@
     X(cuInit) X(cuGetErrorName) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent_v2)                   \
     X(cuCtxPopCurrent_v2) X(cuDeviceGet) X(cuDeviceGetUuid) X(cuDevicePrimaryCtxRetain)                       \
     X(cuDevicePrimaryCtxRelease_v2) X(cuMemImportFromShareableHandle) X(cuMemAddressReserve)                  \
-    X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemRelease)
+    X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemRelease) X(cuMemcpy)               \
+    X(cuStreamSynchronize) X(cuCtxSynchronize)
 
 static struct {
 #define MEMBER(name) __typeof__(name) *name;
@@ -61,15 +62,21 @@ static int check_gpu(CUdevice device, const char *gpu)
     return model_fail(GFAAS_MODEL_DRIVER, "the model is on %s, but this thread uses %s: make a context of the model's GPU current, or set CUDA_VISIBLE_DEVICES", gpu, text);
 }
 
-/* Maps the memory at a new address; undoes its steps if one fails. */
-static int map_at(struct mapping *m, CUmemGenericAllocationHandle handle, CUdevice device)
+static CUresult set_access(const struct mapping *m, bool writable)
 {
-    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, m->device},
+                              writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ};
+    return driver.cuMemSetAccess(m->base, m->size, &access, 1);
+}
+
+/* Maps the memory at a new address; undoes its steps if one fails. */
+static int map_at(struct mapping *m, CUmemGenericAllocationHandle handle, bool writable)
+{
     CUresult r = driver.cuMemAddressReserve(&m->base, m->size, 0, 0, 0);
     if (r != CUDA_SUCCESS)
         return failed("cannot reserve addresses for the model", r);
     r = driver.cuMemMap(m->base, m->size, 0, handle, 0);
-    if (r == CUDA_SUCCESS && (r = driver.cuMemSetAccess(m->base, m->size, &access, 1)) != CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS && (r = set_access(m, writable)) != CUDA_SUCCESS)
         driver.cuMemUnmap(m->base, m->size);
     if (r == CUDA_SUCCESS)
         return GFAAS_MODEL_OK;
@@ -77,7 +84,7 @@ static int map_at(struct mapping *m, CUmemGenericAllocationHandle handle, CUdevi
     return failed("cannot map the model", r);
 }
 
-static int map(struct mapping *m, int fd, const char *gpu)
+static int map(struct mapping *m, int fd, const char *gpu, bool writable)
 {
     CUmemGenericAllocationHandle handle;
     int code = check_gpu(m->device, gpu);
@@ -86,7 +93,7 @@ static int map(struct mapping *m, int fd, const char *gpu)
     CUresult r = driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (r != CUDA_SUCCESS)
         return failed("cannot import the model's memory", r);
-    code = map_at(m, handle, m->device);
+    code = map_at(m, handle, writable);
     driver.cuMemRelease(handle); /* the mapping keeps the memory */
     return code;
 }
@@ -115,7 +122,7 @@ static int enter(struct mapping *m)
     return failed("cannot use the primary context of device 0", r);
 }
 
-int mapping_make(struct mapping *m, int fd, uint64_t size, const char *gpu)
+int mapping_make(struct mapping *m, int fd, uint64_t size, const char *gpu, bool writable)
 {
     CUcontext popped;
     *m = (struct mapping){.size = size};
@@ -124,11 +131,69 @@ int mapping_make(struct mapping *m, int fd, uint64_t size, const char *gpu)
         code = enter(m);
     if (code)
         return code;
-    code = map(m, fd, gpu);
+    code = map(m, fd, gpu, writable);
     if (m->primary)
         driver.cuCtxPopCurrent_v2(&popped);
     if (code && m->primary)
         driver.cuDevicePrimaryCtxRelease_v2(m->device);
+    return code;
+}
+
+/* Makes a context of the mapping's device current: the current one or, if that is of another device, the device's
+ * primary context, which is pushed. */
+static CUresult enter_device(const struct mapping *m, bool *pushed)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    CUresult r = driver.cuCtxGetCurrent(&context);
+    *pushed = false;
+    if (r == CUDA_SUCCESS && context)
+        r = driver.cuCtxGetDevice(&device);
+    if (r != CUDA_SUCCESS || (context && device == m->device))
+        return r;
+    r = driver.cuDevicePrimaryCtxRetain(&context, m->device);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = driver.cuCtxPushCurrent_v2(context);
+    *pushed = r == CUDA_SUCCESS;
+    if (r != CUDA_SUCCESS)
+        driver.cuDevicePrimaryCtxRelease_v2(m->device);
+    return r;
+}
+
+static void leave_device(const struct mapping *m, bool pushed)
+{
+    CUcontext context;
+    if (!pushed)
+        return;
+    driver.cuCtxPopCurrent_v2(&context);
+    driver.cuDevicePrimaryCtxRelease_v2(m->device);
+}
+
+int mapping_copy(const struct mapping *m, uint64_t to, const void *from, uint64_t bytes)
+{
+    bool pushed;
+    CUresult r = enter_device(m, &pushed);
+    if (r != CUDA_SUCCESS)
+        return failed("cannot use the GPU of the model", r);
+    r = driver.cuMemcpy(to, (CUdeviceptr)(uintptr_t)from, bytes);
+    if (r == CUDA_SUCCESS)
+        r = driver.cuStreamSynchronize(NULL); /* a copy within the GPU may still run */
+    leave_device(m, pushed);
+    return r == CUDA_SUCCESS ? GFAAS_MODEL_OK : failed("cannot copy to the GPU", r);
+}
+
+int mapping_seal(const struct mapping *m)
+{
+    bool pushed;
+    CUresult r = enter_device(m, &pushed);
+    if (r != CUDA_SUCCESS)
+        return failed("cannot use the GPU of the model", r);
+    r = driver.cuCtxSynchronize();
+    int code = r == CUDA_SUCCESS ? GFAAS_MODEL_OK : failed("work that writes the model failed", r);
+    if (!code && (r = set_access(m, false)) != CUDA_SUCCESS)
+        code = failed("cannot make the model read-only", r);
+    leave_device(m, pushed);
     return code;
 }
 

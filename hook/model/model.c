@@ -3,24 +3,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define PUBLIC __attribute__((visibility("default")))
 #define MOST_NAME 255
-
-struct gfaas_model {
-    struct gfaas_model *next; /* in the list of open models */
-    int sock;                 /* the daemon keeps the model while it is open; -1: in a child */
-    struct gf_inode is;       /* the identity of sock */
-    char sha256[65];
-    struct mapping mapping;
-    struct tensors tensors;
-};
 
 static __thread char error[512];
 
@@ -33,57 +22,14 @@ int model_fail(int code, const char *format, ...)
     return code;
 }
 
-/* ---- the models that are open or being opened ---- */
-
-/* A child closes its copies of the parent's connections, which would otherwise keep a model as long as the child
- * lives. It cannot use the parent's mappings, either. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gfaas_model *models;
-static bool forks_seen;
-
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-
-static void in_parent(void) { pthread_mutex_unlock(&lock); }
-
-static void in_child(void)
-{
-    for (struct gfaas_model *m = models; m; m = m->next) {
-        gf_close_own(m->sock, m->is);
-        m->sock = -1;
-    }
-    models = NULL;
-    pthread_mutex_init(&lock, NULL);
-}
-
-static bool list_add(struct gfaas_model *m)
-{
-    pthread_mutex_lock(&lock);
-    if (!forks_seen)
-        forks_seen = pthread_atfork(before_fork, in_parent, in_child) == 0;
-    m->next = models;
-    if (forks_seen)
-        models = m;
-    pthread_mutex_unlock(&lock);
-    return forks_seen;
-}
-
-static void list_del(const struct gfaas_model *m)
-{
-    pthread_mutex_lock(&lock);
-    for (struct gfaas_model **at = &models; *at; at = &(*at)->next)
-        if (*at == m) {
-            *at = m->next;
-            break;
-        }
-    pthread_mutex_unlock(&lock);
-}
-
 /* ---- opening ---- */
 
-static bool good_name(const char *name)
+int model_check_name(const char *name)
 {
-    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-");
-    return n && n <= MOST_NAME && !name[n] && !strchr("._/-", name[0]);
+    size_t n = name ? strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/-") : 0;
+    if (n && n <= MOST_NAME && !name[n] && !strchr("._/-", name[0]))
+        return GFAAS_MODEL_OK;
+    return model_fail(GFAAS_MODEL_USAGE, "invalid model name %.300s: expected at most 255 letters, digits, '.', '_', '/' or '-', starting with a letter or digit", name ? name : "NULL");
 }
 
 /* Requests the model from the daemon, with the open file. The daemon checks that it is a regular file. If it cannot be
@@ -100,12 +46,11 @@ static int ask(int sock, const char *name, const char *file, struct answer *a)
     return code;
 }
 
-/* Maps the manifest and the memory of the daemon's answer. */
-static int map_answer(struct gfaas_model *m, const struct answer *a)
+int model_map(struct gfaas_model *m, const struct answer *a, bool writable)
 {
     memcpy(m->sha256, a->sha256, sizeof m->sha256);
     int code = manifest_map(a->manifest, a->size, &m->tensors);
-    if (!code && (code = mapping_make(&m->mapping, a->memory, a->size, a->gpu)))
+    if (!code && (code = mapping_make(&m->mapping, a->memory, a->size, a->gpu, writable)))
         tensors_free(&m->tensors);
     for (size_t i = 0; !code && i < m->tensors.count; i++)
         m->tensors.list[i].ptr += m->mapping.base;
@@ -115,21 +60,16 @@ static int map_answer(struct gfaas_model *m, const struct answer *a)
 static int open_model(struct gfaas_model *m, const char *name, const char *file)
 {
     struct answer a;
-    int code = daemon_connect(&m->sock, &m->is);
+    int code = connection_open(&m->connection);
     if (code)
         return code;
-    if (!list_add(m)) /* before the request, which may take long */
-        code = model_fail(GFAAS_MODEL_INTERNAL, "out of memory");
-    if (!code)
-        code = ask(m->sock, name, file, &a);
+    code = ask(m->connection.sock, name, file, &a);
     if (!code) {
-        code = map_answer(m, &a);
+        code = model_map(m, &a, false);
         answer_close(&a);
     }
-    if (code) {
-        list_del(m);
-        gf_close_own(m->sock, m->is);
-    }
+    if (code)
+        connection_close(&m->connection);
     return code;
 }
 
@@ -138,12 +78,13 @@ PUBLIC int gfaas_model_open(const char *name, const char *file, gfaas_model **ou
     if (!out)
         return model_fail(GFAAS_MODEL_USAGE, "gfaas_model_open: out is NULL");
     *out = NULL;
-    if (!name || !good_name(name))
-        return model_fail(GFAAS_MODEL_USAGE, "invalid model name %.300s: expected at most 255 letters, digits, '.', '_', '/' or '-', starting with a letter or digit", name ? name : "NULL");
+    int code = model_check_name(name);
+    if (code)
+        return code;
     struct gfaas_model *m = calloc(1, sizeof *m);
     if (!m)
         return model_fail(GFAAS_MODEL_INTERNAL, "out of memory");
-    int code = open_model(m, name, file);
+    code = open_model(m, name, file);
     if (code)
         free(m);
     else
@@ -155,10 +96,9 @@ PUBLIC void gfaas_model_close(gfaas_model *m)
 {
     if (!m)
         return;
-    if (m->sock >= 0) {
-        list_del(m);
+    if (connection_here(&m->connection)) {
         mapping_free(&m->mapping);
-        gf_close_own(m->sock, m->is);
+        connection_close(&m->connection);
     }
     tensors_free(&m->tensors);
     free(m);

@@ -14,17 +14,19 @@ $(BUILD)/include/gfaas_model.h: $(MODEL_DIR)/gfaas_model.h
 	@mkdir -p $(@D)
 	cp $< $@
 
-$(BUILD)/lib/python/gfaas_model.py: $(MODEL_DIR)/gfaas_model.py
+MODEL_PYTHON := $(patsubst $(MODEL_DIR)/%,$(BUILD)/lib/python/%,$(wildcard $(MODEL_DIR)/*.py))
+$(MODEL_PYTHON): $(BUILD)/lib/python/%: $(MODEL_DIR)/%
 	@mkdir -p $(@D)
 	cp $< $@
 
 .PHONY: model
-model: $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h $(BUILD)/lib/python/gfaas_model.py
+model: $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h $(MODEL_PYTHON)
 
 # Programs that check the model client. They are ordinary users of it and link no driver.
 MODEL_CHECKS := $(patsubst $(MODEL_DIR)/check/%.c,$(BUILD)/check/%,$(wildcard $(MODEL_DIR)/check/*.c))
-checks: $(MODEL_CHECKS) $(BUILD)/check/model_client.py
-$(BUILD)/check/model_client.py: $(MODEL_DIR)/check/model_client.py
+MODEL_PYTHON_CHECKS := $(patsubst $(MODEL_DIR)/check/%,$(BUILD)/check/%,$(wildcard $(MODEL_DIR)/check/*.py))
+checks: $(MODEL_CHECKS) $(MODEL_PYTHON_CHECKS)
+$(MODEL_PYTHON_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%
 	@mkdir -p $(@D)
 	cp $< $@
 $(MODEL_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%.c $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h hook/cuda.h

@@ -24,7 +24,7 @@ import gfaas_model
 
 CODES = [
     "", "absent", "invalid-file", "checksum", "changed", "capacity", "busy", "gpu-memory", "denied", "usage",
-    "internal", "no-daemon", "driver",
+    "internal", "no-daemon", "driver", "slice-memory",
 ]  # fmt: skip
 
 

@@ -272,6 +272,7 @@ func TestRefusals(t *testing.T) {
 		{"8", refusal("denied"), "8 because"},
 		{"9", refusal("usage"), "9 because"},
 		{"10", refusal("internal"), "10 because"},
+		{"13", refusal("slice-memory"), "13 because"},
 		{"a code that is new", refusal("tired"), "10 because"},
 		{"a refusal with descriptors", answer{text: refusal("busy").text, files: both}, "6 because"},
 		{"no reason", answer{text: `{"ok":false}`}, "10 gfaas-modeld refused"},

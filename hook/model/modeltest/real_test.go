@@ -10,20 +10,39 @@ import (
 	"testing"
 )
 
-// realDaemon starts gfaas-modeld in its own run directory, on the GPU of the other
-// tests, and stores the example's weights there. It returns the environment of its
-// clients.
+// realDaemon starts gfaas-modeld and puts the example's weights.
 func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "linear.safetensors")
+	output(t, "python3", filepath.Join(build, "examples/linear/make_weights.py"), file)
+	env, daemon = emptyDaemon(t)
+	tool(t, env, "gfaas-modeld", "put", "linear", file, "-q")
+	return env, daemon
+}
+
+// tool runs one of the project's programs, and returns its standard output.
+func tool(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(build, "bin", name), args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("run %s %s: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// emptyDaemon starts gfaas-modeld in its own run directory, on the GPU of the other tests. It
+// returns the environment of its clients.
+func emptyDaemon(t *testing.T, args ...string) (env []string, daemon *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	file := filepath.Join(dir, "linear.safetensors")
-	output(t, "python3", filepath.Join(build, "examples/linear/make_weights.py"), file)
 	env = append(environ(""), "GFAAS_RUN_DIR="+dir, "GFAAS_STATE="+filepath.Join(dir, "state.db"), "NO_COLOR=1")
-	daemon = exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "--gpu", "sim", "--capacity", "64MiB", "-q")
+	daemon = exec.Command(filepath.Join(build, "bin/gfaas-modeld"), append([]string{"--gpu", "sim", "--capacity", "64MiB", "-q"}, args...)...)
 	daemon.Env = env
 	var log locked
 	daemon.Stderr = &log
@@ -37,19 +56,20 @@ func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 			t.Logf("gfaas-modeld: %s", log.String())
 		}
 	})
-	eventually(t, "gfaas-modeld listens", func() bool { // its socket exists a moment before
-		conn, err := net.Dial("unixpacket", filepath.Join(dir, "model.sock"))
+	awaitSocket(t, filepath.Join(dir, "model.sock"))
+	return env, daemon
+}
+
+// awaitSocket waits until gfaas-modeld listens at a socket, which exists a moment before.
+func awaitSocket(t *testing.T, path string) {
+	t.Helper()
+	eventually(t, "gfaas-modeld listens", func() bool {
+		conn, err := net.Dial("unixpacket", path)
 		if err == nil {
 			conn.Close()
 		}
 		return err == nil
 	})
-	put := exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "put", "linear", file, "-q")
-	put.Env = env
-	if out, err := put.CombinedOutput(); err != nil {
-		t.Fatalf("put the model: %v: %s", err, out)
-	}
-	return env, daemon
 }
 
 // TestRealDaemon checks the clients with gfaas-modeld itself: alone, all at once, and

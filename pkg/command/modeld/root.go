@@ -51,9 +51,10 @@ model-TENANT.sock, which serves only that tenant. --tenant TENANT=SIZE limits th
 of all models of a tenant together. Tenants without a size share the rest of --capacity
 equally. The tenant with the name default has no such limit, unless --tenant names it.
 
-Instead of loading a file, a process can write a model itself: it requests memory from the
-daemon (a store), writes to this memory, and publishes the model (a commit). Until the
-commit, the memory counts against the memory limit of the process's slice. If it exceeds the
+Instead of loading a file, a process can write a model itself, with the client library or
+the protocol: it requests memory from the daemon (a store), writes to this memory, and
+publishes the model (a commit). Such a model has no file. It is gone when it is evicted or
+when the daemon ends, unless you save it first (gfaas-modeld get). Until the commit, the memory counts against the memory limit of the process's slice. If it exceeds the
 limit, the daemon refuses the store with the error code slice-memory. This needs gfaas-tokend
 in the run directory. Without it, and for a process that is not in a slice, only the limits
 of the daemon apply.
