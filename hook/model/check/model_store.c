@@ -4,6 +4,8 @@
  *   store NAME TENSOR DTYPE SHAPE ...   begins a store; SHAPE is like 2,3 or, for a scalar, -
  *   with KEY VALUE                      sets a pair of metadata of the next store
  *   everyone                            makes the next store public
+ *   wait MS                             sets the timeout of the next store
+ *   reserved                            sets a reserved field of the next store's options
  *   put TENSOR HEX                      copies a tensor from the host
  *   gpu TENSOR HEX                      copies a tensor from other memory of the GPU
  *   write TENSOR HEX                    writes to the address of a tensor
@@ -13,7 +15,8 @@
  *   sealed                              checks that the driver refuses to write to the committed model
  *   other                               makes a second context current
  *   fork                                has a forked child put, commit and close
- *   replace                             puts another file in the place of each connection
+ *   replace                             puts another socket in the place of each connection
+ *   untouched                           checks that nothing was sent through that socket
  *   descriptors                         prints the number of open descriptors instead */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
@@ -22,12 +25,12 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +52,9 @@ static char *words[3 * MOST + 3];
 static int count;
 static const char *metadata[2 * MOST + 1];
 static int pairs;
-static bool everyone;
+static int other_end; /* of the socket that replaced a connection */
+static gfaas_store_options options = {.metadata = metadata};
+static const gfaas_store_options none = {.metadata = metadata};
 
 static void *driver(const char *name)
 {
@@ -79,12 +84,12 @@ static int begin(void)
             for (char *at = words[i + 2]; *at; at += *at == ',')
                 shapes[n][t[n].ndim++] = strtoll(at, &at, 10);
     }
-    gfaas_store_options o = {.metadata = metadata, .everyone = everyone};
     gfaas_store_close(store);
-    int code = gfaas_model_store(words[1], t, (size_t)n, pairs || everyone ? &o : NULL, &store);
+    bool some = pairs || memcmp(&options, &none, sizeof none);
+    int code = gfaas_model_store(words[1], t, (size_t)n, some ? &options : NULL, &store);
     ASSERT(!code == !!store);
     pairs = 0;
-    everyone = false;
+    options = none;
     memset(metadata, 0, sizeof metadata);
     return code;
 }
@@ -195,20 +200,41 @@ static int forks(void)
     return status;
 }
 
-/* Returns the number of open descriptors; replaces sockets by a file if wanted. */
-static int descriptors(bool replace)
+static int descriptors(void)
 {
-    int n = 0, file = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int n = 0;
     DIR *d = opendir("/proc/self/fd");
-    ASSERT(d && file >= 0);
-    for (struct dirent *e; (e = readdir(d)); n++) {
+    ASSERT(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static int replace(void)
+{
+    int pair[2];
+    DIR *d = opendir("/proc/self/fd");
+    ASSERT(d);
+    for (struct dirent *e; (e = readdir(d));) {
         char link[16] = "";
-        if (replace && readlinkat(dirfd(d), e->d_name, link, sizeof link - 1) > 0 && !strncmp(link, "socket:", 7))
-            ASSERT(dup2(file, atoi(e->d_name)) >= 0);
+        if (readlinkat(dirfd(d), e->d_name, link, sizeof link - 1) <= 0 || strncmp(link, "socket:", 7) != 0)
+            continue;
+        ASSERT(!socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) && dup2(pair[0], atoi(e->d_name)) >= 0);
+        close(pair[0]);
+        other_end = pair[1];
+        shutdown(other_end, SHUT_WR); /* so that the library would get no answer */
+        break;
     }
     closedir(d);
-    close(file);
-    return n;
+    return 0;
+}
+
+static int untouched(void)
+{
+    char some;
+    ASSERT(recv(other_end, &some, 1, MSG_DONTWAIT) < 0);
+    return close(other_end);
 }
 
 static int other(void)
@@ -246,7 +272,9 @@ static int obey(void)
         return 0;
     }
     return !strcmp(w, "store")      ? begin()
-           : !strcmp(w, "everyone") ? (everyone = true, 0)
+           : !strcmp(w, "everyone") ? (options.everyone = 1, 0)
+           : !strcmp(w, "wait")     ? (options.timeout_ms = atoi(words[1]), 0)
+           : !strcmp(w, "reserved") ? (options.reserved[6] = 1, 0)
            : !strcmp(w, "put")      ? put(false)
            : !strcmp(w, "gpu")      ? put(true)
            : !strcmp(w, "write")    ? write_to()
@@ -258,7 +286,8 @@ static int obey(void)
            : !strcmp(w, "sealed")   ? sealed()
            : !strcmp(w, "fork")     ? forks()
            : !strcmp(w, "other")    ? other()
-           : !strcmp(w, "replace")  ? (descriptors(true), 0)
+           : !strcmp(w, "replace")  ? replace()
+           : !strcmp(w, "untouched") ? untouched()
                                     : -1;
 }
 
@@ -274,7 +303,7 @@ int main(void)
         if (!strcmp(words[0], "show")) {
             show();
         } else if (!strcmp(words[0], "descriptors")) {
-            printf("%d\n", descriptors(false));
+            printf("%d\n", descriptors());
         } else {
             int code = obey();
             printf("%d %s\n", code, code ? gfaas_model_error() : "");

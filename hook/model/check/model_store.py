@@ -9,6 +9,7 @@ import array
 import ctypes
 import gc
 import os
+import socket
 import sys
 import threading
 
@@ -19,7 +20,7 @@ CODES = [
     "internal", "no-daemon", "driver", "slice-memory",
 ]  # fmt: skip
 
-current, weights, metadata, public, context = None, {}, {}, False, None
+current, weights, metadata, options, context = None, {}, {}, {}, None
 
 
 class Lent:
@@ -41,15 +42,15 @@ class Lent:
 
 
 def begin(name, *words):
-    global current, metadata, public
+    global current, metadata, options
     current = None
     layout = {}
     for tensor, dtype, shape in zip(words[::3], words[1::3], words[2::3]):
         layout[tensor] = dtype, [int(n) for n in shape.split(",")] if shape != "-" else ()
     try:
-        current = gfaas_model.store(name, layout, metadata=metadata, public=public)
+        current = gfaas_model.store(name, layout, metadata=metadata, **options)
     finally:
-        metadata, public = {}, False
+        metadata, options = {}, {}
 
 
 def commit():
@@ -130,13 +131,19 @@ def other():
 
 
 def replace():
-    with open(os.devnull, "r+b") as file:
-        for number in os.listdir("/proc/self/fd"):
-            try:
-                if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
-                    os.dup2(file.fileno(), int(number))
-            except FileNotFoundError:
-                pass
+    global other_end
+    number = current._opened.sock.fileno()
+    mine, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    os.dup2(mine.fileno(), number)
+    mine.close()
+    other_end.shutdown(socket.SHUT_WR)  # so that the module would get no answer
+
+
+def untouched():
+    try:
+        raise AssertionError(other_end.recv(1, socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        other_end.close()
 
 
 def with_(key, value):
@@ -144,8 +151,11 @@ def with_(key, value):
 
 
 def everyone():
-    global public
-    public = True
+    options["public"] = True
+
+
+def wait(ms):
+    options["timeout"] = int(ms) / 1000
 
 
 def interrupted(name):
@@ -266,8 +276,8 @@ for line in sys.stdin:
         continue
     uses = {
         "store": begin, "put": put, "gpu": gpu, "write": write, "threads": threads, "touch": lambda: current.touch(),
-        "commit": commit, "close": close, "sealed": sealed, "fork": fork, "other": other, "replace": replace, "with": with_,
-        "everyone": everyone, "sources": sources, "interrupted": interrupted, "abandon": lambda: current.commit() and None,
+        "commit": commit, "close": close, "sealed": sealed, "fork": fork, "other": other, "replace": replace, "untouched": untouched, "with": with_,
+        "everyone": everyone, "wait": wait, "sources": sources, "interrupted": interrupted, "abandon": lambda: current.commit() and None,
     }  # fmt: skip
     try:
         uses[verb](*words)

@@ -60,9 +60,20 @@ func (s *storer) kill() {
 // do passes a line to the client, and checks that its answer, followed by a space, begins with a text.
 func (s *storer) do(line, want string) string {
 	s.t.Helper()
+	s.send(line)
+	return s.expect(line, want)
+}
+
+func (s *storer) send(line string) {
+	s.t.Helper()
 	if _, err := io.WriteString(s.in, line+"\n"); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// expect checks the answer to a line.
+func (s *storer) expect(line, want string) string {
+	s.t.Helper()
 	got, err := s.answers.ReadString('\n')
 	if err != nil {
 		s.t.Fatalf("%s: the client ended, %v; want %s", line, err, want)
@@ -145,12 +156,22 @@ func TestStoreErrors(t *testing.T) {
 			s.do("store m a U8 4 a U8 4", "9 manifest")
 			s.ok("with key")
 			s.do("store m a U8 4", "9 metadata key has no value")
+			s.ok("reserved")
+			s.do("store m a U8 4", "9 gfaas_model_store: a reserved field")
 		}
 		s.ok("store other a F32 16384,512", "close")
 		full := startStorer(t, language, env)
 		full.ok("store full a F32 16384,600")
 		s.do("store m a F32 16384,600", "6 ")
+		s.ok("wait -1")
+		s.do("store m a F32 16384,600", "9 ")
+		s.ok("wait 3600000")
+		s.send("store m a F32 16384,600")
+		eventually(t, "a store waits for room", func() bool {
+			return strings.Contains(tool(t, env, "gfaas-modeld", "ls", "-o", "csv"), "\nm,")
+		})
 		full.kill()
+		s.expect("store that waited for room", "0 ")
 		s.ok("store m a U8 4 b U8 4", "put a 01020304")
 		s.do("put c 01", "1 model m has no tensor c")
 		s.do("put b 01", "9 tensor b")
@@ -163,11 +184,11 @@ func TestStoreErrors(t *testing.T) {
 		if after := s.do("descriptors", ""); after != before {
 			t.Errorf("descriptors after all stores: got %s, want %s as before", after, before)
 		}
-		// The connection is gone, and a file of the program has its number.
+		// The connection is closed, and a socket of the program has its number.
 		s.ok("store m a U8 1", "replace")
-		s.do("put a 01", "11 ")
+		s.do("put a 01", "11 the connection to gfaas-modeld that stores model m was closed")
 		s.do("commit", "9 ")
-		s.ok("close")
+		s.ok("untouched", "close")
 	})
 }
 
@@ -181,7 +202,7 @@ func TestInterruptedStores(t *testing.T) {
 			eventually(t, "the daemon has freed a store after "+how, func() bool {
 				return strings.Count(tool(t, env, "gfaas-modeld", "ls", "-o", "csv"), "\n") == 1
 			})
-			if got := client(t, language, env, "show", "m"); !strings.HasPrefix(got, "1 ") {
+			if got := client(t, c, env, "show", "m"); !strings.HasPrefix(got, "1 ") {
 				t.Errorf("open a model after %s: got %s, want the code 1", how, got)
 			}
 		}
