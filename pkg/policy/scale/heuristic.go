@@ -27,7 +27,8 @@ func (h *heuristic) observe(rps float64) { h.estimate = h.load.Observe(rps) }
 func (h *heuristic) acted()              {}
 
 func (h *heuristic) spare(deployed []Instance, n int) []string {
-	return h.inefficient(deployed, math.Inf(1))[:n]
+	names := h.inefficient(deployed, math.Inf(1))
+	return names[:min(n, len(names))]
 }
 
 // template returns an instance with the configuration that has the least throughput.
@@ -58,6 +59,9 @@ func (h *heuristic) decide(deployed []Instance) (d decision) {
 func (h *heuristic) inefficient(deployed []Instance, excess float64) (names []string) {
 	running := make([]place.Running, 0, len(deployed))
 	for i := len(deployed) - 1; i >= 0; i-- {
+		if deployed[i].Pinned {
+			continue
+		}
 		running = append(running, place.Running{ID: deployed[i].ID, Row: deployed[i].Request})
 	}
 	for _, r := range place.ScaleDown(running, excess) {

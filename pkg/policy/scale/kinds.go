@@ -3,6 +3,7 @@ package scale
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -183,9 +184,23 @@ func estimatorKind(name string) (EstimatorKind, error) {
 	return EstimatorKind{}, fmt.Errorf("unknown estimator %q, expected %s", name, strings.Join(Estimators(), ", "))
 }
 
-// ParametersOf returns the parameters of a scaler with an estimator.
-func ParametersOf(scaler, estimator string) (all []policy.Parameter[Options]) {
-	all = append(all, ForBounds...)
+// Estimating returns the names of the scalers that follow an estimate of the load.
+func Estimating() (names []string) {
+	for _, k := range Kinds() {
+		if k.Estimates {
+			names = append(names, k.Name)
+		}
+	}
+	return names
+}
+
+// ParametersOf returns the parameters of a scaler with an estimator, bounds included.
+func ParametersOf(scaler, estimator string) []policy.Parameter[Options] {
+	return append(slices.Clone(ForBounds), RuleParameters(scaler, estimator)...)
+}
+
+// RuleParameters returns the parameters of a scaler with an estimator, without bounds.
+func RuleParameters(scaler, estimator string) (all []policy.Parameter[Options]) {
 	kind, _ := KindOf(scaler)
 	all = append(all, kind.Parameters...)
 	if kind.Estimates {

@@ -39,6 +39,9 @@ type Instance struct {
 	// Request is the configuration that it has for certain. Limit is the one up to which it may use
 	// the GPU while there is room (vertical scaling); it equals Request if the instance never does.
 	Request, Limit profile.Row
+	// Pinned reports that the instance belongs to another controller, such as a plan: its throughput
+	// counts, but no scaler stops it.
+	Pinned bool
 }
 
 // Bounds limit the number of instances of a function.
@@ -127,7 +130,7 @@ type rule interface {
 	decide(deployed []Instance) decision
 	// acted is called after instances were started or stopped.
 	acted()
-	// spare returns n instances, the most dispensable first.
+	// spare returns n instances, the most dispensable first; fewer, if the others are pinned.
 	spare(deployed []Instance, n int) []string
 	// template returns the instance to start for Min, independent of the load; false if there is none.
 	template() (Instance, bool)
@@ -205,6 +208,9 @@ func (s *Scaler) decide(now time.Duration, actions []Action) []Action {
 		total += g.Count
 	}
 	stop := func(ids []string, r reason.Reason) {
+		if len(ids) == 0 {
+			return
+		}
 		actions = append(actions, Stop{IDs: ids, Reason: r})
 		s.remove(ids)
 		total -= len(ids)
@@ -234,9 +240,7 @@ func (s *Scaler) decide(now time.Duration, actions []Action) []Action {
 			}
 			d.stop = d.stop[:removable]
 		}
-		if len(d.stop) > 0 {
-			stop(d.stop, s.reason)
-		}
+		stop(d.stop, s.reason)
 	}
 	switch {
 	case total < b.Min:
@@ -332,11 +336,13 @@ func sustained(deployed []Instance) float64 {
 	return sum
 }
 
-// newest returns the n instances that were deployed last, newest first.
+// newest returns the n instances that were deployed last, newest first, without pinned ones.
 func newest(deployed []Instance, n int) []string {
 	names := make([]string, 0, n)
-	for i := len(deployed) - 1; i >= len(deployed)-n; i-- {
-		names = append(names, deployed[i].ID)
+	for i := len(deployed) - 1; i >= 0 && len(names) < n; i-- {
+		if !deployed[i].Pinned {
+			names = append(names, deployed[i].ID)
+		}
 	}
 	return names
 }
