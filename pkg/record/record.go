@@ -170,6 +170,7 @@ type Spec struct {
 	Max      int32   `json:"max,omitempty"`
 	Slice    float64 `json:"slice,omitempty"`
 	IdleMS   Millis  `json:"idle_ms,omitempty"`
+	Placed   bool    `json:"placed,omitempty"` // the gateway chooses the GPU of each instance
 }
 
 // GPUProperties holds a GPU's properties for a policy.
@@ -185,6 +186,7 @@ var kinds = map[string]struct{ function, invocation, gpu, properties, spec bool 
 	"function": {function: true, spec: true}, "function-gone": {function: true}, "learned": {function: true, spec: true},
 	"gpu": {gpu: true, properties: true}, "gpu-gone": {gpu: true}, "ready": {function: true}, "adopted": {function: true, gpu: true},
 	"lost": {function: true}, "moved": {function: true}, "occupied": {gpu: true}, "measured": {function: true},
+	"start-requested": {function: true, gpu: true}, "retired": {function: true},
 }
 
 // NewEvent returns the line for an event. name returns the name of a function by its
@@ -230,6 +232,10 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 		e = Event{Event: "moved", Function: name(ev.Function), Container: ev.Instance, To: ev.To.String(), Fault: ev.Failed}
 	case *queue.Occupied:
 		e = Event{Event: "occupied", GPU: new(ev.GPU), Mem: ev.Mem}
+	case *queue.StartRequested:
+		e = Event{Event: "start-requested", Function: name(ev.Function), GPU: new(ev.GPU)}
+	case *queue.Retired:
+		e = Event{Event: "retired", Function: name(ev.Function), Container: ev.Instance}
 	case *queue.Measured:
 		e = Event{Event: "measured", Function: name(ev.Function), Container: ev.Instance, Mem: ev.Mem, Stays: ev.Residual}
 	}
@@ -238,14 +244,14 @@ func NewEvent(step int64, now time.Duration, ev queue.Event, name func(int32) st
 }
 
 func specOf(f *queue.Function) *Spec {
-	return &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.MeasuredMem, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
+	return &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.MeasuredMem, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle), f.Placed}
 }
 
 // function returns the queue.Function with the given name.
 func (s *Spec) function(name string) queue.Function {
 	return queue.Function{Name: name, Warm: time.Duration(s.WarmMS), Cold: time.Duration(s.ColdMS), Load: time.Duration(s.LoadMS),
 		Mem: s.Mem, MeasuredMem: s.Need, Weight: s.Weight, Tenant: s.Tenant, Queue: s.Queue, Inflight: s.Inflight, Min: s.Min, Max: s.Max,
-		Slice: s.Slice, Idle: time.Duration(s.IdleMS)}
+		Slice: s.Slice, Idle: time.Duration(s.IdleMS), Placed: s.Placed}
 }
 
 // event returns the event of a line. number returns the number of a function by its name.
@@ -307,6 +313,10 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return &queue.Moved{Function: function, Instance: instance, To: to, Failed: e.Fault}, nil
 	case "occupied":
 		return &queue.Occupied{GPU: gpu, Mem: e.Mem}, nil
+	case "start-requested":
+		return &queue.StartRequested{Function: function, GPU: gpu}, nil
+	case "retired":
+		return &queue.Retired{Function: function, Instance: instance}, nil
 	case "measured":
 		return &queue.Measured{Function: function, Instance: instance, Mem: e.Mem, Residual: e.Stays}, nil
 	}

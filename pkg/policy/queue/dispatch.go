@@ -365,7 +365,9 @@ func (d *dispatcher) convertChanges(actions []Action, code reason.Code) []Action
 			case residency.ToOffload:
 				a.Kind = Offload
 			case residency.ToStart:
-				a.Kind, a.Reason.Code = Start, belowMinimum
+				if a.Kind = Start; code != placed {
+					a.Reason.Code = belowMinimum
+				}
 			case residency.ToRequeue:
 				d.requeueFrom(c.Index)
 				continue

@@ -180,6 +180,13 @@ func (e *engine) apply(events []Event, actions []Action) []Action {
 		return e.gpuRemoved(ev.GPU, actions)
 	case *Adopted:
 		return e.adopt(ev, actions)
+	case *StartRequested:
+		return e.startRequested(ev, actions)
+	case *Retired:
+		if instance := e.pool.Index(ev.Instance); instance >= 0 {
+			e.pool.RetireInstance(instance)
+			return e.scaled(ev.Function, e.pool.GPU(instance), retired, actions)
+		}
 	case *Ready:
 		return e.applyToInstance(ev.Instance, ev, actions)
 	case *Lost:
@@ -255,6 +262,26 @@ func (e *engine) adopt(ev *Adopted, actions []Action) []Action {
 		e.plans.add(ev.Function, instance, ev.Warm)
 	}
 	return e.instanceChanged(ev.Function, ev.GPU, actions)
+}
+
+// startRequested starts an instance on the GPU that the caller has chosen, if there is room.
+func (e *engine) startRequested(ev *StartRequested, actions []Action) []Action {
+	if !e.known(ev.Function) || !e.open(ev.GPU) || e.starts.isClosing(ev.Function) {
+		return actions
+	}
+	if _, ok := e.pool.StartOn(ev.Function, ev.GPU); ok {
+		e.starts.begun(ev.Function)
+	}
+	return e.scaled(ev.Function, ev.GPU, placed, actions)
+}
+
+// scaled updates a function after the start or the stop of an instance for which the caller has a
+// reason of its own.
+func (e *engine) scaled(f, gpu int32, code reason.Code, actions []Action) []Action {
+	e.order.moved(f, gpu)
+	actions = e.appendChanges(actions, code)
+	e.update(f)
+	return actions
 }
 
 // applyToInstance applies an event about an instance: Ready, Lost, Moved or Measured.

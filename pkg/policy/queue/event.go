@@ -140,6 +140,21 @@ type Moved struct {
 	Failed   bool            // the move failed
 }
 
+// StartRequested asks for an instance of a function on a GPU that the caller has chosen. The action
+// Start answers it. There is no answer if the function may have no more instances, or if the instance
+// would need an eviction.
+type StartRequested struct {
+	Function int32
+	GPU      int32
+}
+
+// Retired reports that an instance is no longer needed. It takes no further invocation, and stops as
+// soon as it is idle. An instance of a plan stays.
+type Retired struct {
+	Function int32
+	Instance residency.ID
+}
+
 // Measured reports the memory use of an instance.
 type Measured struct {
 	Function int32
@@ -165,4 +180,6 @@ func (*Ready) event()           {}
 func (*Adopted) event()         {}
 func (*Lost) event()            {}
 func (*Moved) event()           {}
+func (*StartRequested) event()  {}
+func (*Retired) event()         {}
 func (*Measured) event()        {}

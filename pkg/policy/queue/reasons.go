@@ -79,6 +79,8 @@ const (
 	leastRecentlyUsed reason.Code = "least-recently-used"
 	functionChanged   reason.Code = "function-changed"
 	belowMinimum      reason.Code = "below-minimum"
+	placed            reason.Code = "placed"
+	retired           reason.Code = "retired"
 	idleTimeout       reason.Code = "idle-timeout"
 	gpuRemoved        reason.Code = "gpu-removed"
 	timer             reason.Code = "timer"
@@ -93,6 +95,7 @@ const (
 	waitingForRoom     reason.Code = "waiting-for-room"
 	waitingForBatch    reason.Code = "waiting-for-batch"
 	waitingForPlanned  reason.Code = "waiting-for-planned-instance"
+	waitingForPlace    reason.Code = "waiting-for-placement"
 	throttled          reason.Code = "throttled"
 	noGPU              reason.Code = "no-gpu"
 	startsPaused       reason.Code = "starts-paused"
@@ -138,6 +141,8 @@ var Reasons = reason.Table{
 	reason.Doc(evictionOrder, "the instance comes first in the order in which the policy evicts instances"),
 	reason.Doc(leastRecentlyUsed, "the instance's model is the least recently used one"),
 	reason.Doc(functionChanged, "the function changed while the instance was starting"),
+	reason.Doc(placed, "the gateway has chosen the GPU"),
+	reason.Doc(retired, "the function's autoscaler no longer needs the instance"),
 	reason.Doc(belowMinimum, "the function has fewer instances than `scale.min`"),
 	reason.Doc(idleTimeout, "the instance was idle for `scale.idle`"),
 	reason.Doc(gpuRemoved, "the GPU was removed"),
@@ -154,6 +159,7 @@ var Reasons = reason.Table{
 	reason.Doc(noGPU, "there is no GPU"),
 	reason.Doc(startsPaused, "the function failed to start several times in a row, and the next start is tried later", "failures", "failed starts in a row", "in_ms", "time until the next start"),
 	reason.Doc(instanceStarting, "an instance of the function is starting"),
+	reason.Doc(waitingForPlace, "all instances of the function are busy or starting, and the gateway has placed no further one: its autoscaler wants none, or no GPU has room"),
 	reason.Doc(instanceLimit, "all instances that the function may have are busy", "max", "largest number of instances of the function, `scale.max`"),
 	reason.Doc(gpusBusy, "every GPU runs the largest permitted number of invocations"),
 	reason.Doc(noGPUWithRoom, "no GPU has room for the function in addition to the running invocations"),

@@ -66,6 +66,8 @@ func (e *engine) waitReason(f int32) reason.Reason {
 		return reason.New(startsPaused, reason.Number("failures", failures.n), reason.Millis("in_ms", failures.barred-e.now))
 	case e.starts.isFailing(f) && e.pool.Starting(f):
 		return reason.New(instanceStarting)
+	case e.functions[f].Placed && !e.pool.Limited(f):
+		return reason.New(waitingForPlace)
 	case e.pool.Capped(f) && e.functions[f].Max > 0:
 		return reason.New(instanceLimit, reason.Number("max", e.functions[f].Max))
 	case e.pool.Capped(f):

@@ -542,6 +542,13 @@ func (d *driver) drawEvent() []queue.Event {
 		return d.measure()
 	case 29:
 		return d.startElsewhere(f, int32(d.r.IntN(3)))
+	case 30:
+		return []queue.Event{&queue.StartRequested{Function: f, GPU: int32(d.r.IntN(3))}}
+	case 31:
+		if ids := d.instanceIDs(); len(ids) > 0 {
+			id := ids[d.r.IntN(len(ids))]
+			return []queue.Event{&queue.Retired{Function: d.instances[id].function, Instance: id}}
+		}
 	case 11:
 		if d.chance(20) {
 			d.restart()

@@ -57,13 +57,18 @@ func (f *functions) BarStarts(function int32, barred bool) {
 // functions they cannot, and Capped and Blocked skip the counts.
 func (f *functions) guard(function int32) {
 	n, c := &f.counts[function], &f.hot[function]
-	c.guarded = c.max > 0 || n.barred || n.starting > 0
+	c.guarded = c.max > 0 || n.barred || n.starting > 0 || f.specs[function].Placed
 }
 
-// Capped reports whether no more instances of a function may be started.
+// Capped reports whether the pool may start no more instances of a function.
 func (f *functions) Capped(function int32) bool {
+	return f.hot[function].guarded && (f.specs[function].Placed || f.Limited(function))
+}
+
+// Limited reports whether a function may have no more instances.
+func (f *functions) Limited(function int32) bool {
 	c, n := &f.hot[function], &f.counts[function]
-	return c.guarded && (n.barred || c.max > 0 && n.instances >= c.max)
+	return n.barred || c.max > 0 && n.instances >= c.max
 }
 
 // Count returns the number of instances of a function, and how many of them are starting without

@@ -79,6 +79,26 @@ func (p *Pool) Retire(function int32) {
 	p.CancelStarts(function)
 }
 
+// RetireInstance makes an instance stop that is no longer needed: at once if it is idle, otherwise
+// after its invocations, without a further one. If it starts without an invocation, its start is
+// cancelled. It no longer counts towards its function's Min and Max. A pinned instance stays.
+func (p *Pool) RetireInstance(index int32) {
+	it := &p.instances[index]
+	if it.pinned || it.stale || it.hasEnded() {
+		return
+	}
+	p.mayHaveObsolete = true
+	before := p.share(index)
+	it.stale = true
+	p.record(index, before)
+	switch {
+	case it.isIdle():
+		p.remove(index)
+	case it.stage == starting:
+		p.stop(index, ToCancel)
+	}
+}
+
 // CancelStarts cancels all starts of a function's instances, and bumps those in queues for room.
 // The memory of an instance whose start was cancelled remains in use until Lost. The starts of
 // pinned instances go on.
@@ -195,24 +215,44 @@ func (p *Pool) Start(function int32) (index int32, ok bool) {
 	}
 	best := none
 	for g := range p.gpus {
-		d := &p.gpus[g]
-		if !d.open || p.full(d) || p.config.MayStart != nil && !p.config.MayStart(function, int32(g)) ||
-			!d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.hot[function])) {
+		if !p.mayStart(function, int32(g)) {
 			continue
 		}
-		if best == none || own[g] < own[best] || own[g] == own[best] && d.instances < p.gpus[best].instances {
+		if d := &p.gpus[g]; best == none || own[g] < own[best] || own[g] == own[best] && d.instances < p.gpus[best].instances {
 			best = int32(g)
 		}
 	}
 	if best == none {
 		return none, false
 	}
-	index = p.create(function, best)
+	return p.startOn(function, best), true
+}
+
+// StartOn starts an instance of a function on a GPU without an invocation, like Start. Function.Placed
+// does not forbid it.
+func (p *Pool) StartOn(function, gpu int32) (index int32, ok bool) {
+	if p.Limited(function) || !p.mayStart(function, gpu) {
+		return none, false
+	}
+	return p.startOn(function, gpu), true
+}
+
+// mayStart reports whether an instance of a function may start on a GPU without an invocation, if that
+// evicts nothing.
+func (p *Pool) mayStart(function, gpu int32) bool {
+	d := &p.gpus[gpu]
+	return d.open && !p.full(d) && (p.config.MayStart == nil || p.config.MayStart(function, gpu)) &&
+		d.fits(max(d.mem.used, d.mem.running)+d.mem.leaving+d.countedMem(&p.hot[function]))
+}
+
+// startOn starts an instance on a GPU where it may start.
+func (p *Pool) startOn(function, gpu int32) (index int32) {
+	index = p.create(function, gpu)
 	before := p.share(index)
 	p.instances[index].stage, p.instances[index].resident = starting, true
 	p.record(index, before)
 	p.report(ToStart, index)
-	return index, true
+	return index
 }
 
 // Started records that the start of an instance has ended. The instance is now idle, or runs the

@@ -49,6 +49,9 @@ type Function struct {
 	Max   int // limit on instances; 0 means no limit
 	// Idle is the time after which an idle instance beyond Min stops; 0 means never.
 	Idle time.Duration
+	// Placed reports that the caller places all instances of the function (Pool.StartOn): the pool
+	// starts none for an invocation or for Min.
+	Placed bool
 }
 
 // Unlimited is the value of Config.Pool for no limit. There, 0 is a limit: an instance stops after
