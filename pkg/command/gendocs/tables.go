@@ -32,10 +32,10 @@ var tables = map[string]func() string{
 		return list("| `--policy` | dispatches next | parameters (`--set`) |", queue.Kinds(), func(k queue.Kind) []string { return row(k.Name, k.Help, "", k.Parameters) })
 	},
 	"scalers": func() string {
-		return list("| `--scaler` | | parameters (`--set`) |", scale.Kinds(), func(k scale.Kind) []string { return row(k.Name, k.Help, "", k.Parameters) })
+		return list("| `--scaler` | | parameters (`--scaler-set`; in `gfaas-sim scale`, `--set`) |", scale.Kinds(), func(k scale.Kind) []string { return row(k.Name, k.Help, "", k.Parameters) })
 	},
 	"estimators": func() string {
-		return list("| `--estimator` | | parameters (`--set`) |", scale.EstimatorKinds(), func(k scale.EstimatorKind) []string { return row(k.Name, k.Help, "", k.Parameters) })
+		return list("| `--estimator` | | parameters (`--scaler-set`; in `gfaas-sim scale`, `--set`) |", scale.EstimatorKinds(), func(k scale.EstimatorKind) []string { return row(k.Name, k.Help, "", k.Parameters) })
 	},
 	"algorithms": func() string {
 		return list("| `--algorithm` | | flags |", place.Kinds(), func(k place.Kind) []string { return row(k.Name, k.Help, "--", k.Parameters) })

@@ -35,6 +35,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
@@ -46,6 +47,7 @@ type serveOptions struct {
 
 	auth          string
 	set           []string
+	scalerSet     []string
 	gpu           string
 	gpuMem        gpu.Bytes
 	costs         string
@@ -127,6 +129,8 @@ are stored in the folder async next to the state file until they have ended.`,
 	f.StringVar(&o.costs, "costs", "", "file with the initial costs of functions: a profile, or CSV with the columns function,warm_ms and optionally cold_ms,load_ms,mem_mib")
 	f.BoolVar(&o.Settings.FixedCosts, "fixed-costs", false, "use the costs from --costs and ignore measurements")
 	cli.Choice(cmd, &o.Scaler, "scaler", "autoscaler to run in addition to queue-driven starts (needs --profile)", gateway.Scalers()...)
+	cli.Choice(cmd, &o.Estimator, "estimator", "estimator of the load for the scalers "+strings.Join(scale.Estimating(), " and ")+" (gfaas-sim scale --help describes them)", scale.Estimators()...)
+	f.StringArrayVar(&o.scalerSet, "scaler-set", nil, "parameter of the scaler or its estimator, as `KEY=VALUE`, like out=20 (repeatable)")
 	f.StringVar(&o.profile, "profile", "", "profile (CSV) with the slices of instances and, for a scaler, their throughput")
 	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "use the rows of --profile and --costs for this GPU model (default: the model of each GPU)")
 	f.IntVar(&o.Limits.Queue, "max-queue", 1024, "maximum number of waiting calls per function")
@@ -160,6 +164,7 @@ are stored in the folder async next to the state file until they have ended.`,
 	cli.CompleteFiles(cmd, "jsonl", "record")
 	cli.CompleteWords(cmd, "gpu", "sim")
 	cli.Keys(cmd, "set", cli.ParameterKeys(queue.Parameters())...)
+	cli.Keys(cmd, "scaler-set", scalerKeys()...)
 	return cmd
 }
 
@@ -198,6 +203,18 @@ func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []devices.GPU)
 	return nil
 }
 
+// scalerKeys returns the keys of the parameters of all scalers and estimators, without bounds.
+func scalerKeys() (keys []string) {
+	for _, k := range scale.Kinds() {
+		keys = append(keys, cli.ParameterKeys(k.Parameters)...)
+	}
+	for _, k := range scale.EstimatorKinds() {
+		keys = append(keys, cli.ParameterKeys(k.Parameters)...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
 // policyNames returns the names of the queueing policies, starting with the default, gfaas.
 func policyNames() []string {
 	others := slices.DeleteFunc(queue.Names(), func(name string) bool { return name == "gfaas" })
@@ -216,6 +233,10 @@ func (o *serveOptions) check() error {
 	switch {
 	case o.Scaler != "none" && o.profile == "":
 		return cli.Usagef("--scaler %s needs --profile, for the throughput of instances", o.Scaler)
+	case o.Estimator != "last" && !slices.Contains(scale.Estimating(), o.Scaler):
+		return cli.Usagef("--estimator %s has no effect with --scaler %s: expected --scaler %s", o.Estimator, o.Scaler, strings.Join(scale.Estimating(), " or "))
+	case len(o.scalerSet) > 0 && o.Scaler == "none":
+		return cli.Usagef("--scaler-set has no effect without --scaler")
 	case o.Socket == "":
 		return cli.Usagef("--socket is empty: expected a path")
 	case o.Policy.Pool < residency.Unlimited:
@@ -381,6 +402,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	if err := o.setPolicy(t.env); err != nil {
 		return err
 	}
+	if err := o.setScaler(); err != nil {
+		return err
+	}
 	ctx := cmd.Context()
 	gpus, err := devices.List(ctx, o.gpu)
 	if err != nil {
@@ -490,6 +514,24 @@ func (o *serveOptions) setPolicy(env *cli.Env) error {
 	for _, key := range queue.Ignored(slices.Sorted(maps.Keys(o.Set)), o.Policy.Policy) {
 		env.Notef("note: --set %s: the policy %s does not use this parameter", key, o.Policy.Policy)
 	}
+	return nil
+}
+
+// setScaler parses the parameters of the scaler and its estimator.
+func (o *serveOptions) setScaler() error {
+	options := scale.DefaultOptions()
+	for _, text := range o.scalerSet {
+		if err := cli.SetParameterBy("scaler-set", scale.RuleParameters(o.Scaler, o.Estimator), &options, text); err != nil {
+			return err
+		}
+	}
+	if err := options.Check(); err != nil {
+		return cli.Usagef("--scaler-set %w", err)
+	}
+	if _, err := scale.NewEstimator(o.Estimator, options.Estimate); err != nil {
+		return cli.Usagef("--scaler-set %w", err)
+	}
+	o.Scaling = &options
 	return nil
 }
 

@@ -164,7 +164,7 @@ func (o *scaleOptions) check() error {
 	}
 	o.kind, _ = scale.KindOf(o.scaler)
 	if !o.kind.Estimates && o.estimator != "last" {
-		return cli.Usagef("--estimator %s has no effect with --scaler %s: expected --scaler %s", o.estimator, o.scaler, strings.Join(estimating(), " or "))
+		return cli.Usagef("--estimator %s has no effect with --scaler %s: expected --scaler %s", o.estimator, o.scaler, strings.Join(scale.Estimating(), " or "))
 	}
 	for _, text := range o.set {
 		if err := o.setParameter(text); err != nil {
@@ -231,16 +231,6 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 	return rows, nil
 }
 
-// estimating returns the scalers that follow an estimate of the load.
-func estimating() (names []string) {
-	for _, k := range scale.Kinds() {
-		if k.Estimates {
-			names = append(names, k.Name)
-		}
-	}
-	return names
-}
-
 // scalerHelp returns the part of the help that lists scalers and estimators.
 func scalerHelp() string {
 	var scalers, estimators []cli.Entry
@@ -250,7 +240,7 @@ func scalerHelp() string {
 	for _, k := range scale.EstimatorKinds() {
 		estimators = append(estimators, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
 	}
-	return cli.Entries(scalers) + "\n" + strings.Join(estimating(), " and ") + " use one of these estimates of the load (--estimator):\n\n" + cli.Entries(estimators)
+	return cli.Entries(scalers) + "\n" + strings.Join(scale.Estimating(), " and ") + " use one of these estimates of the load (--estimator):\n\n" + cli.Entries(estimators)
 }
 
 // table returns the result as a table with one row. For csv, the header has the names of the JSON

@@ -39,6 +39,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/proxy"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -88,9 +89,12 @@ type Config struct {
 
 	Limits
 	Scaler string // one of Scalers; empty means none
-	Park   string // ParkSwap, ParkCheckpoint or empty: how to park idle instances of functions with gpu_mem; needs Usage
-	Parker Parker // parks instances with ParkCheckpoint, and unparks those that the previous gateway left parked
-	Keep   bool   // leave instances running on exit
+	// Estimator is one of scale.Estimators, for a scaler that follows an estimate; empty means last.
+	Estimator string
+	Scaling   *scale.Options // parameters of the scaler and the estimator, without the bounds; nil means the defaults
+	Park      string         // ParkSwap, ParkCheckpoint or empty: how to park idle instances of functions with gpu_mem; needs Usage
+	Parker    Parker         // parks instances with ParkCheckpoint, and unparks those that the previous gateway left parked
+	Keep      bool           // leave instances running on exit
 
 	Async Async
 
@@ -217,7 +221,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	var err error
 	g.dispatcher, err = dispatch.New(g.life, dispatch.Config{
 		Log: cfg.Log, Metrics: g.metrics, Policy: cfg.Policy, Concurrency: cfg.Concurrency, GPUs: cfg.GPUs,
-		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Scaler: cfg.Scaler, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
+		Queue: cfg.Queue, QueueTimeout: cfg.QueueTimeout, Timeout: cfg.Timeout, Scaler: cfg.Scaler, Estimator: cfg.Estimator, Scaling: cfg.Scaling, Park: cfg.Park, AdoptParked: cfg.Parker != nil,
 		LearnedFile: cfg.LearnedFile,
 		Forgotten:   func(name string) { g.api.ForgetAsync(name) }, Now: cfg.now,
 	}, cfg.Settings.Settings)

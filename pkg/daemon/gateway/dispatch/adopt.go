@@ -75,6 +75,7 @@ func (d *Dispatcher) add(f *Function, r instance.Record, state instanceState) *I
 	gpus := d.cfg.numbers(r.GPUs)
 	i := &Instance{d: d, id: d.lastAdopted, gpu: gpus[0], mem: max(f.spec.Mem, int64(r.Slice.Mem)), function: f, version: f.version, definition: f.definition, own: r.Owner == instance.Gateway,
 		record: &r, state: state, idleSince: d.policy.now(), memory: newInstanceMemory()}
+	i.config = f.configOf(&r, int(gpus[0]))
 	i.further = slices.DeleteFunc(gpus[1:], func(n int32) bool { return n < 0 })
 	d.instances[i.id] = i
 	f.instances++

@@ -56,6 +56,7 @@ func (f *Function) newSpec() queue.Function {
 		}
 	}
 	if f.scaling != nil {
+		s.Slice = max(s.Slice, f.scaling.area)
 		s.Min, s.Idle = max(s.Min, int32(f.scaling.wanted)), beyondIdle
 	}
 	if !d.Known.IsSet() {

@@ -32,6 +32,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/trace"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -50,9 +51,11 @@ type Config struct {
 	QueueTimeout time.Duration // longest time that a call waits for a slot on an instance
 	Timeout      time.Duration // longest pause of an answer, for a function that sets no timeout
 
-	Scaler      string // one of Scalers; empty means none
-	Park        string // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
-	AdoptParked bool   // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
+	Scaler      string         // one of Scalers; empty means none
+	Estimator   string         // one of scale.Estimators, for a scaler that follows an estimate; empty means last
+	Scaling     *scale.Options // parameters of the scaler and the estimator, without the bounds; nil means the defaults
+	Park        string         // ParkSwap or ParkCheckpoint; empty: idle instances keep their memory on the GPU
+	AdoptParked bool           // the memory of adopted instances may be on the host, so Shell.Unpark precedes their first call
 
 	// LearnedFile keeps the measured costs of functions for the next gateway. If it is empty, they are
 	// lost at the end.
@@ -248,6 +251,7 @@ func (d *Dispatcher) Reconfigure(s Settings) {
 	defer d.mu.Unlock()
 	d.settings = s
 	for _, f := range d.inOrder() {
+		f.rescale()
 		f.relearn()
 	}
 }

@@ -254,7 +254,7 @@ func (f *Function) Records(id string) (records []instance.Record) {
 // as soon as it is ready would keep the GPU busy with starts. Locked.
 func (f *Function) hold(i *Instance) {
 	v := i.version
-	if !i.own || i.outdated() || f.definition.Scale.Min == 0 {
+	if !i.own || i.unneeded() || f.definition.Scale.Min == 0 {
 		return
 	}
 	ran := time.Since(i.record.Handle.Started)

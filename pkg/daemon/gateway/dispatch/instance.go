@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
 )
 
 // Instance is an instance that the policy knows: starting, running or stopping.
@@ -28,6 +29,7 @@ type Instance struct {
 	function   *Function
 	version    *version          // version of the function when the instance was started or adopted
 	definition function.Function // of that version
+	config     scale.Instance    // its row of the profile; without rows, zero
 	own        bool              // the gateway (or its predecessor) started it, and the gateway stops it
 	parks      bool              // its memory moves to the host while it is idle
 
@@ -50,6 +52,7 @@ type Instance struct {
 	idleSince  time.Duration // when its start or its latest work ended; during its start, when the start began
 	busySince  time.Duration // when its current work began
 	worked     bool          // it has completed a call
+	retired    bool          // the autoscaler has asked to stop it
 }
 
 type instanceState uint8
@@ -72,9 +75,13 @@ func (i *Instance) Record() instance.Record {
 // its function that has ended. Locked.
 func (i *Instance) outdated() bool { return i.own && i.version != i.function.version }
 
-// alive reports whether the instance is starting or ready, and not outdated. Locked.
+// unneeded reports whether the instance is outdated, or its autoscaler has asked to stop it.
+// Locked.
+func (i *Instance) unneeded() bool { return i.retired || i.outdated() }
+
+// alive reports whether the instance is starting or ready, and still needed. Locked.
 func (i *Instance) alive() bool {
-	return (i.state == instanceStarts || i.state == instanceReady) && !i.outdated()
+	return (i.state == instanceStarts || i.state == instanceReady) && !i.unneeded()
 }
 
 // start starts an instance of a function on a GPU, under the policy's ID. Locked.
@@ -82,9 +89,12 @@ func (d *Dispatcher) start(now time.Duration, number, gpu int32, id residency.ID
 	f := d.functions[number]
 	i := &Instance{d: d, id: id, gpu: gpu, function: f, version: f.version, definition: f.definition, own: true, idleSince: now, memory: newInstanceMemory()}
 	i.parks = d.cfg.Park != "" && f.definition.GPUMem > 0 // without gpu_mem, a parked instance could fill the host's memory
-	slice, _ := f.slice(int(gpu))
+	config := f.nextConfig(int(gpu))
+	if i.config = f.unit; config != nil {
+		i.config = *config
+	}
 	d.lastName++
-	r := launch.Intended(f.definition, instance.Placement{ID: fmt.Sprintf("%s.%d", f.name[:min(len(f.name), maxName)], d.lastName), GPUs: []string{d.cfg.GPUs[gpu].Name}, Slice: slice})
+	r := launch.Intended(f.definition, instance.Placement{ID: fmt.Sprintf("%s.%d", f.name[:min(len(f.name), maxName)], d.lastName), GPUs: []string{d.cfg.GPUs[gpu].Name}, Slice: f.sliceOf(config)})
 	r.Registered, r.Owner = []string{r.ID}, instance.Gateway
 	i.record = &r
 	var life context.Context
@@ -273,12 +283,12 @@ func Restartable(fn function.Function, runtime string, how instance.State) bool 
 // Replace starts another instance in place of one of the gateway's own that ended. It waits
 // for a backoff first, and starts none if the function has enough instances by then. It
 // returns the pause. It returns false if the instance belongs to an earlier version of its
-// function.
+// function, or was to be stopped.
 func (i *Instance) Replace() (wait time.Duration, ok bool) {
 	d := i.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i.outdated() {
+	if i.unneeded() {
 		return 0, false
 	}
 	wanted := i.function.count() + 1
@@ -286,7 +296,7 @@ func (i *Instance) Replace() (wait time.Duration, ok bool) {
 	time.AfterFunc(wait, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if !i.outdated() {
+		if !i.unneeded() {
 			i.function.replace(wanted)
 		}
 	})

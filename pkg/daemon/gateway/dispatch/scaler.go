@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -18,14 +18,19 @@ import (
 func Scalers() []string { return append([]string{"none"}, scale.Names()...) }
 
 // autoscaling is a function's autoscaler with its state. Dispatcher.mu guards it. The
-// policy keeps at least as many instances as the scaler wants, and chooses which surplus
-// instances to stop.
+// policy keeps at least as many instances as the scaler wants. If the scaler chooses the
+// configuration of each instance, it also chooses the instances to stop. Otherwise all
+// instances are alike, and the policy chooses which surplus instances to stop.
 type autoscaling struct {
-	scaler  *scale.Scaler
-	calls   int                   // since the last tick
-	known   map[residency.ID]bool // instances that the scaler counts; the value reports whether it knows that they are ready
-	surplus []residency.ID        // running instances that the scaler has asked to stop
-	wanted  int
+	scaler    *scale.Scaler
+	rows      []profile.Row         // configurations that the scaler chooses from
+	chooses   bool                  // the scaler chooses the configuration of each instance
+	calls     int                   // since the last tick
+	known     map[residency.ID]bool // instances that the scaler counts; the value reports whether it knows that they are ready
+	surplus   []residency.ID        // running instances that the scaler has asked to stop, unless it chooses
+	requested []scale.Start         // of the last tick: instances to start, without those that have begun to
+	wanted    int
+	area      float64 // the largest SM share × quota of the instances that run or are requested, if the scaler chooses
 }
 
 const (
@@ -34,75 +39,6 @@ const (
 	// enough for the scaler to have counted the instance.
 	beyondIdle = 2 * scaleEvery
 )
-
-// rowOf returns the configuration of a function's instances, which meets the function's
-// latency objective. For a scaler with uniform instances, it is the scaler's unit; otherwise
-// it is the most efficient row. rowOf returns nil if the profile has no such row.
-func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Instance {
-	kind, scales := scale.KindOf(scaler)
-	if kind.Uniform {
-		unit, err := scale.Unit(rows, fn.SLO)
-		if err != nil {
-			return nil
-		}
-		if !kind.Rises {
-			unit.Limit = unit.Request
-		}
-		return &unit
-	}
-	able := slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
-		return r.ThroughputRPS <= 0 || fn.SLO > 0 && r.P95MS > float64(fn.SLO)/float64(time.Millisecond)
-	})
-	if len(able) == 0 || fn.SLO == 0 && !scales {
-		return nil
-	}
-	best := slices.MaxFunc(able, func(a, b profile.Row) int { return cmp.Compare(a.Efficacy(), b.Efficacy()) })
-	return &scale.Instance{Request: best, Limit: best}
-}
-
-// rowOn returns the configuration of a function's instances on a GPU, or nil. Locked.
-func rowOn(f *Function, number int) *scale.Instance {
-	rows := profile.On(f.d.settings.Profile[f.name], f.d.cfg.GPUs[number].Model)
-	return rowOf(f.definition, rows, f.d.cfg.Scaler)
-}
-
-// scaleUnit returns the configuration by which the function is scaled. If the GPUs are of
-// several models, it is the configuration with the lowest throughput. scaleUnit returns nil
-// if the profile has no configuration for any GPU. Locked.
-func (f *Function) scaleUnit() (unit *scale.Instance) {
-	for number := range f.d.cfg.GPUs {
-		if row := rowOn(f, number); row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
-			unit = row
-		}
-	}
-	return unit
-}
-
-// slice returns the slice of a GPU for a new instance: the profile's row for the GPU's
-// model or, without a row, all SMs and an equal share of the time. Locked.
-func (f *Function) slice(number int) (s gpu.Slice, profiled bool) {
-	s = gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(f.d.cfg.Concurrency, 1)), QuotaLimit: 1, Mem: f.definition.GPUMem}
-	row := rowOn(f, number)
-	if row == nil {
-		return s, false
-	}
-	s.SMPct, s.QuotaRequest, s.QuotaLimit = row.Request.SMPct, row.Request.Quota, row.Limit.Quota
-	return s, true
-}
-
-// newScaling returns the function's autoscaler, or nil if there is none or no configuration
-// to scale by. Locked.
-func (f *Function) newScaling() *autoscaling {
-	unit := f.scaleUnit()
-	kind, scales := scale.KindOf(f.d.cfg.Scaler)
-	if unit == nil || !scales {
-		return nil
-	}
-	o := scale.DefaultOptions()
-	o.Bounds = bounds(f.definition)
-	made := kind.New(scale.Setup{Rows: []profile.Row{unit.Request}, Unit: *unit, Load: scale.Last{}, Options: o})
-	return &autoscaling{scaler: made, known: map[residency.ID]bool{}}
-}
 
 func bounds(fn function.Function) scale.Bounds {
 	return scale.Bounds{Min: fn.Scale.Min, Max: fn.Scale.Max, Idle: fn.Scale.Idle}
@@ -128,10 +64,16 @@ func (d *Dispatcher) scale() {
 			continue
 		}
 		slices.SortFunc(running[f], func(a, b *Instance) int { return cmp.Compare(a.id, b.id) })
-		before := f.scaling.wanted
-		why := f.scaling.tick(d.policy.now(), running[f], f.unit)
+		before, area := f.scaling.wanted, f.scaling.area
+		why, retired := f.scaling.tick(d.policy.now(), running[f], f.unit)
+		for _, i := range retired {
+			i.retired = true
+			d.policy.add(&queue.Retired{Function: f.number, Instance: i.id})
+		}
 		if f.scaling.wanted != before {
 			d.log.Info("scaled", "function", f.name, "scaler", d.cfg.Scaler, "from", before, "to", f.scaling.wanted, "why", why.String())
+		}
+		if f.scaling.wanted != before || f.scaling.area != area {
 			f.respec()
 		}
 	}
@@ -140,8 +82,9 @@ func (d *Dispatcher) scale() {
 // tick sends the scaler the events and the load of the past second, and counts the
 // instances that the scaler wants. It returns the scaler's reason. An instance that the
 // scaler has asked to stop is reported as deployed again if another one ended instead, or
-// if the scaler then wants more.
-func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.Instance) (why reason.Reason) {
+// if the scaler then wants more. If the scaler chooses, tick returns the instances that it
+// has asked to stop.
+func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.Instance) (why reason.Reason, retired []*Instance) {
 	name := func(id residency.ID) string { return fmt.Sprint(int64(id)) }
 	var events []scale.Event
 	gone := func(id residency.ID) bool {
@@ -150,6 +93,12 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 	deploy := func(id residency.ID) {
 		s.known[id] = false
 		in := unit
+		for _, v := range running {
+			if v.id == id && s.chooses {
+				in = v.config
+			}
+			in.Pinned = in.Pinned || v.id == id && !v.own
+		}
 		in.ID = name(id)
 		events = append(events, scale.Deployed{Instance: in})
 	}
@@ -189,16 +138,23 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 	events = append(events, scale.Load{RPS: float64(s.calls) / scaleEvery.Seconds()})
 	s.calls = 0
 	more := 0
+	s.requested = s.requested[:0]
 	for _, a := range s.scaler.Step(now, events, nil) {
 		switch a := a.(type) {
 		case scale.Start:
 			more, why = more+a.Count, a.Reason
+			s.requested = append(s.requested, a)
 		case scale.Stop:
 			why = a.Reason
-			for id := range s.known {
-				if slices.Contains(a.IDs, name(id)) {
-					delete(s.known, id)
-					s.surplus = append(s.surplus, id)
+			for _, v := range running {
+				if _, known := s.known[v.id]; !known || !slices.Contains(a.IDs, name(v.id)) {
+					continue
+				}
+				delete(s.known, v.id)
+				if s.chooses {
+					retired = append(retired, v)
+				} else {
+					s.surplus = append(s.surplus, v.id)
 				}
 			}
 			slices.Sort(s.surplus)
@@ -212,5 +168,32 @@ func (s *autoscaling) tick(now time.Duration, running []*Instance, unit scale.In
 		s.scaler.Step(now, events, nil)
 	}
 	s.wanted = len(s.known) + more
-	return why
+	s.measure(running)
+	return why, retired
+}
+
+// measure updates area.
+func (s *autoscaling) measure(running []*Instance) {
+	s.area = 0
+	if !s.chooses {
+		return
+	}
+	for _, v := range running {
+		s.area = max(s.area, area(v.config.Request))
+	}
+	for _, g := range s.requested {
+		s.area = max(s.area, area(g.Like.Request))
+	}
+}
+
+// take removes one of the requested instances, of which may reports whether it can have
+// this configuration, and returns the configuration. It returns false if there is none.
+func (s *autoscaling) take(may func(profile.Row) bool) (like scale.Instance, ok bool) {
+	for n := range s.requested {
+		if g := &s.requested[n]; g.Count > 0 && may(g.Like.Request) {
+			g.Count--
+			return g.Like, true
+		}
+	}
+	return scale.Instance{}, false
 }

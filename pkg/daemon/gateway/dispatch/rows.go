@@ -1,0 +1,169 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// rowOf returns the configuration of a function's instances, which meets the function's
+// latency objective. For a scaler with uniform instances, it is the scaler's unit; otherwise
+// it is the most efficient row. rowOf returns nil if the profile has no such row.
+func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Instance {
+	kind, scales := scale.KindOf(scaler)
+	if kind.Uniform {
+		unit, err := scale.Unit(rows, fn.SLO)
+		if err != nil {
+			return nil
+		}
+		if !kind.Rises {
+			unit.Limit = unit.Request
+		}
+		return &unit
+	}
+	able := ableRows(fn, rows)
+	if len(able) == 0 || fn.SLO == 0 && !scales {
+		return nil
+	}
+	best := slices.MaxFunc(able, func(a, b profile.Row) int { return cmp.Compare(a.Efficacy(), b.Efficacy()) })
+	return &scale.Instance{Request: best, Limit: best}
+}
+
+// ableRows returns the rows that have a throughput and meet the function's latency
+// objective.
+func ableRows(fn function.Function, rows []profile.Row) []profile.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
+		return r.ThroughputRPS <= 0 || fn.SLO > 0 && r.P95MS > float64(fn.SLO)/float64(time.Millisecond)
+	})
+}
+
+// rowsOn returns the profile's rows for a function on a GPU. Locked.
+func (f *Function) rowsOn(number int) []profile.Row {
+	return profile.On(f.d.settings.Profile[f.name], f.d.cfg.GPUs[number].Model)
+}
+
+// rowOn returns the configuration of a function's instances on a GPU, or nil. Locked.
+func rowOn(f *Function, number int) *scale.Instance {
+	return rowOf(f.definition, f.rowsOn(number), f.d.cfg.Scaler)
+}
+
+// choices returns the configurations from which a scaler may choose: those for the GPUs'
+// models that meet the function's latency objective. Locked.
+func (f *Function) choices() (rows []profile.Row) {
+	seen := map[profile.Row]bool{}
+	for number := range f.d.cfg.GPUs {
+		for _, r := range ableRows(f.definition, f.rowsOn(number)) {
+			if !seen[r] {
+				rows = append(rows, r)
+			}
+			seen[r] = true
+		}
+	}
+	return rows
+}
+
+// scaleUnit returns the configuration by which the function is scaled. If the GPUs are of
+// several models, it is the configuration with the lowest throughput. scaleUnit returns nil
+// if the profile has no configuration for any GPU. Locked.
+func (f *Function) scaleUnit() (unit *scale.Instance) {
+	for number := range f.d.cfg.GPUs {
+		if row := rowOn(f, number); row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
+			unit = row
+		}
+	}
+	return unit
+}
+
+// slice returns the slice of a GPU for a new instance: the profile's row for the GPU's
+// model or, without a row, all SMs and an equal share of the time. Locked.
+func (f *Function) slice(number int) (s gpu.Slice, profiled bool) {
+	row := rowOn(f, number)
+	return f.sliceOf(row), row != nil
+}
+
+// sliceOf returns the slice of an instance with a configuration, which may be nil. Locked.
+func (f *Function) sliceOf(c *scale.Instance) gpu.Slice {
+	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(f.d.cfg.Concurrency, 1)), QuotaLimit: 1, Mem: f.definition.GPUMem}
+	if c != nil {
+		s.SMPct, s.QuotaRequest, s.QuotaLimit = c.Request.SMPct, c.Request.Quota, c.Limit.Quota
+	}
+	return s
+}
+
+// nextConfig returns the configuration of an instance that is about to start on a GPU: one
+// that the autoscaler has requested or, if there is none for the GPU's model, the usual one.
+// It returns nil if the profile has none. Locked.
+func (f *Function) nextConfig(number int) *scale.Instance {
+	if f.scaling != nil && f.scaling.chooses {
+		rows := f.rowsOn(number)
+		if like, ok := f.scaling.take(func(r profile.Row) bool { return slices.Contains(rows, r) }); ok {
+			return &like
+		}
+	}
+	return rowOn(f, number)
+}
+
+// configOf returns the configuration of an instance that was found running: the profile's
+// row with the slice of the instance or, if there is none, the throughput that the plan
+// states. Without either, it is the configuration by which the function is scaled. Locked.
+func (f *Function) configOf(r *instance.Record, number int) scale.Instance {
+	row := profile.Row{Function: f.name, Config: profile.Config{SMPct: r.Slice.SMPct, Quota: r.Slice.QuotaRequest, Batch: 1}, ThroughputRPS: r.RPS}
+	at := slices.IndexFunc(f.rowsOn(number), func(p profile.Row) bool {
+		return p.SMPct == row.SMPct && p.Quota == row.Quota && p.ThroughputRPS > 0
+	})
+	switch {
+	case at >= 0:
+		row = f.rowsOn(number)[at]
+	case row.ThroughputRPS <= 0:
+		return f.unit
+	}
+	return scale.Instance{Request: row, Limit: row}
+}
+
+// area returns the share of a GPU that an instance with a configuration requests.
+func area(r profile.Row) float64 { return min(r.SMPct/100*r.Quota, 1) }
+
+// newScaling returns the function's autoscaler, or nil if there is none or no configuration
+// to scale by. Locked.
+func (f *Function) newScaling() *autoscaling {
+	unit := f.scaleUnit()
+	kind, scales := scale.KindOf(f.d.cfg.Scaler)
+	if unit == nil || !scales {
+		return nil
+	}
+	o := scale.DefaultOptions()
+	if f.d.cfg.Scaling != nil {
+		o = *f.d.cfg.Scaling
+	}
+	o.Bounds = bounds(f.definition)
+	load, err := scale.NewEstimator(cmp.Or(f.d.cfg.Estimator, "last"), o.Estimate)
+	if err != nil {
+		f.d.log.Error("cannot estimate the load, so each second counts by itself", "function", f.name, "err", err)
+		load = scale.Last{}
+	}
+	rows := f.choices()
+	made := kind.New(scale.Setup{Rows: rows, Unit: *unit, Load: load, Options: o})
+	return &autoscaling{scaler: made, rows: rows, chooses: !kind.Uniform, known: map[residency.ID]bool{}}
+}
+
+// rescale begins to scale by the rows of another profile. Locked.
+func (f *Function) rescale() {
+	if unit := f.scaleUnit(); unit != nil {
+		f.unit = *unit
+	}
+	if f.removed || f.scaling != nil && slices.Equal(f.scaling.rows, f.choices()) {
+		return
+	}
+	old := f.scaling
+	if f.scaling = f.newScaling(); old != nil && f.scaling != nil {
+		f.scaling.calls, f.scaling.wanted, f.scaling.area = old.calls, old.wanted, old.area
+	}
+	f.respec()
+}

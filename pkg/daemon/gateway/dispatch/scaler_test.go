@@ -1,0 +1,111 @@
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// rowsOfTwo are two configurations of f: 30 requests/s at 24% x 0.4 and, less efficient, 10 at 12% x
+// 0.4.
+var rowsOfTwo = map[string][]profile.Row{"f": {
+	{Function: "f", Config: profile.Config{SMPct: 12, Quota: 0.4, Batch: 1}, ThroughputRPS: 10, P95MS: 10},
+	{Function: "f", Config: profile.Config{SMPct: 24, Quota: 0.4, Batch: 1}, ThroughputRPS: 30, P95MS: 10},
+}}
+
+// load runs a tick of the scalers after a second with that many calls of f, and waits until
+// the instances have started and stopped.
+func load(d *Dispatcher, calls int) {
+	d.mu.Lock()
+	d.Function("f").scaling.calls = calls
+	d.mu.Unlock()
+	time.Sleep(time.Second)
+	d.scale()
+	synctest.Wait()
+}
+
+// shares returns the SM shares of all instances, ascending.
+func shares(d *Dispatcher) (list []float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.instances {
+		list = append(list, i.record.Slice.SMPct)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestHeuristicChoosesRows checks that the heuristic scaler starts instances of several
+// configurations side by side, and stops the least efficient first.
+func TestHeuristicChoosesRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+			c.Scaler, s.Profile = "heuristic", rowsOfTwo
+		})
+		defer d.Close()
+		for _, second := range []struct {
+			calls int
+			want  []float64
+		}{
+			{70, []float64{12, 24, 24}}, // 2 × 30 and, for the rest, 10
+			{60, []float64{24, 24}},
+			{31, []float64{24, 24}},
+			{9, []float64{24}},
+			{0, []float64{24}}, // one stays until scale.idle
+		} {
+			if load(d, second.calls); !slices.Equal(shares(d), second.want) {
+				t.Fatalf("SM shares after %d calls: got %v, want %v", second.calls, shares(d), second.want)
+			}
+		}
+		if area := d.Function("f").spec.Slice; area != 0.24*0.4 {
+			t.Errorf("capacity of a run: got %v, want that of the largest slice", area)
+		}
+	})
+}
+
+// TestHeuristicKeepsPlanned checks that the heuristic scaler counts the throughput of an
+// instance of a plan, which it cannot stop, and stops its own instances instead.
+func TestHeuristicKeepsPlanned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatcher(t, fakeShell{}, func(c *Config, s *Settings) {
+			c.Scaler, s.Profile = "heuristic", rowsOfTwo
+		})
+		defer d.Close()
+		d.Adopt(instance.Record{ID: "f-0", Function: "f", GPUs: []string{"sim"}, RPS: 10, Slice: gpu.Slice{SMPct: 12, QuotaRequest: 0.4, QuotaLimit: 0.4}}, 0)
+		if load(d, 40); !slices.Equal(shares(d), []float64{12, 24}) {
+			t.Fatalf("got %v, want one instance beside that of the plan", shares(d))
+		}
+		if load(d, 1); !slices.Equal(shares(d), []float64{12}) {
+			t.Errorf("got %v, want only the instance of the plan", shares(d))
+		}
+	})
+}
+
+// TestEstimator checks that the estimator delays the stops: its window still contains the
+// highest load.
+func TestEstimator(t *testing.T) {
+	for _, c := range []struct {
+		estimator string
+		want      int
+	}{{"", 1}, {"last", 1}, {"window", 3}, {"ewma", 2}, {"kalman", 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDispatcher(t, fakeShell{}, func(cfg *Config, s *Settings) {
+				options := scale.DefaultOptions()
+				options.Estimate.Window = 2
+				cfg.Scaler, cfg.Estimator, cfg.Scaling, s.Profile = "heuristic", c.estimator, &options, rowsOfTwo
+			})
+			defer d.Close()
+			load(d, 70)
+			if load(d, 1); len(shares(d)) != c.want {
+				t.Errorf("%s: got %d instances after a second with less load, want %d", cmp.Or(c.estimator, "default"), len(shares(d)), c.want)
+			}
+		})
+	}
+}
