@@ -3,6 +3,7 @@
 package function
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -20,6 +21,8 @@ type Function struct {
 	Kind     string            `yaml:"kind,omitempty"`       // inference, training or kernels
 	Request  string            `yaml:"request,omitempty"`    // kind kernels only: the file with its request for gfaas-kerneld
 	SLO      time.Duration     `yaml:"slo,omitempty"`        // objective for the p95 latency; 0: none
+	SM       float64           `yaml:"sm,omitempty"`         // share of the SMs in percent, of the gateway's instances; 0: the profile's
+	Quota    Quota             `yaml:"quota,omitempty"`      // of each window, of the gateway's instances; zero: the profile's
 	GPUMem   gpu.Bytes         `yaml:"gpu_mem,omitempty"`    // limit on GPU memory; 0: none
 	GPUs     int               `yaml:"gpus,omitempty"`       // GPUs of one instance; default 1
 	Weight   float64           `yaml:"weight,omitempty"`     // share in fair queueing; default 1
@@ -50,6 +53,22 @@ type Function struct {
 
 	Dir string `yaml:"-"` // folder of the function's file, to which its commands are relative
 }
+
+// Quota is the guaranteed fraction of each window, and the largest fraction that an instance may use:
+// 0 < Request <= Limit <= 1.
+type Quota struct{ Request, Limit float64 }
+
+// String returns the quota as gpu.ParseQuota reads it.
+func (q Quota) String() string {
+	text := strconv.FormatFloat(q.Request, 'g', -1, 64)
+	if q.Limit != q.Request {
+		text += ":" + strconv.FormatFloat(q.Limit, 'g', -1, 64)
+	}
+	return text
+}
+
+// MarshalYAML implements yaml.Marshaler.
+func (q Quota) MarshalYAML() (any, error) { return q.String(), nil }
 
 // Versioned returns the function without the fields that only a gateway uses. Functions that
 // are equal in the others are one version: instances of the one are instances of the other.

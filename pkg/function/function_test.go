@@ -17,6 +17,8 @@ port: 9000
 contract: kserve-v2
 kind: training
 slo: 69ms
+sm: 24%
+quota: 0.3:60%
 gpu_mem: 1427MiB
 gpus: 2
 weight: 1.5
@@ -53,6 +55,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Kind != "training", fn.SLO != 69*time.Millisecond, fn.GPUMem != 1427*gpu.MiB, fn.GPUs != 2:
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
+	case fn.SM != 24, fn.Quota != Quota{0.3, 0.6}, fn.Quota.String() != "0.3:0.6", Quota{0.5, 0.5}.String() != "0.5":
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
 	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !bool(fn.KeepUpgraded):
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
@@ -72,7 +75,7 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 	a, b := functions[0], functions[1]
 	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
 		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
-		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" ||
+		a.SM != 0 || a.Quota != (Quota{}) || a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" ||
 		a.Probes.Paths != nil || a.Probes.Methods != nil || bool(a.KeepUpgraded) {
 		t.Errorf("defaults: %+v", a)
 	}
@@ -122,6 +125,11 @@ func TestParseFaults(t *testing.T) {
 		"model of nearly nothing":   {ok + "model: {name: m, size: 0.1}\n", "f.yaml:3: model.size: "},
 		"size 0":                    {ok + "gpu_mem: 0\n", "expected a size above 0"},
 		"size too large":            {ok + "gpu_mem: 99999999TiB\n", `f.yaml:3: gpu_mem: "99999999TiB" is too large: expected less than 8388608TiB`},
+		"sm share":                  {ok + "sm: 101\n", `f.yaml:3: sm: "101", expected a share of the SMs in percent, above 0 and at most 100`},
+		"sm share 0":                {ok + "sm: 0\n", `f.yaml:3: sm: "0", expected a share`},
+		"quota":                     {ok + "quota: 30\n", `f.yaml:3: quota: "30", expected a quota above 0 and at most 1`},
+		"quota limit":               {ok + "quota: 0.5:0.2\n", `f.yaml:3: quota: "0.5:0.2", expected a quota`},
+		"quota list":                {ok + "quota: [0.5]\n", "f.yaml:3: quota: a list, expected a quota"},
 		"gpus":                      {ok + "gpus: 0\n", "expected a whole number from 1"},
 		"weight NaN":                {ok + "weight: .nan\n", `f.yaml:3: weight: ".nan" is not a number`},
 		"weight 0":                  {ok + "weight: 0\n", "expected more than 0"},

@@ -88,6 +88,8 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"kind":        func(key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
 		"request":     func(key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
 		"slo":         func(key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
+		"sm":          func(key string, v *yaml.Node) { fn.SM = p.share(v, key) },
+		"quota":       func(key string, v *yaml.Node) { fn.Quota = p.quota(v, key) },
 		"gpu_mem":     func(key string, v *yaml.Node) { fn.GPUMem = p.memory(v, key) },
 		"gpus":        func(key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
 		"weight":      func(key string, v *yaml.Node) { fn.Weight = p.positive(v, key) },
@@ -286,6 +288,29 @@ func (p *parser) duration(n *yaml.Node, key string) time.Duration {
 			err = errUnexpected
 		}
 		return d, err
+	})
+}
+
+// share returns a share of the SMs in percent.
+func (p *parser) share(n *yaml.Node, key string) float64 {
+	return scalar(p, n, key, "a share of the SMs in percent, above 0 and at most 100", func(text string) (float64, error) {
+		v, err := csvfile.Positive(strings.TrimSuffix(text, "%"))
+		if err != nil || v > 100 {
+			err = errUnexpected
+		}
+		return v, err
+	})
+}
+
+func (p *parser) quota(n *yaml.Node, key string) Quota {
+	return scalar(p, n, key, "a quota above 0 and at most 1, like 0.3 or, with a limit, 0.3:0.6", func(text string) (q Quota, err error) {
+		if q.Request, q.Limit, err = gpu.ParseQuota(text); err == nil {
+			err = gpu.Slice{SMPct: 100, QuotaRequest: q.Request, QuotaLimit: q.Limit}.Validate()
+		}
+		if err != nil {
+			err = errUnexpected
+		}
+		return q, err
 	})
 }
 

@@ -144,7 +144,7 @@ func RuntimeOf(fn function.Function) string {
 // another version must be replaced. The hash includes the function's folder.
 func definition(fn function.Function) string {
 	fn = fn.Versioned()
-	fn.GPUMem = 0 // belongs to the slice
+	fn.SM, fn.Quota, fn.GPUMem = 0, function.Quota{}, 0 // these belong to the slice
 	text, err := function.Format([]function.Function{fn})
 	if err != nil {
 		return ""

@@ -24,7 +24,7 @@ func simulated(index int) string { return gpu.Device{Index: index, Simulated: tr
 
 func TestAssign(t *testing.T) {
 	functions := []function.Function{
-		{Name: "one", Command: []string{"x"}, GPUMem: 100 * gpu.MiB, GPUs: 1},
+		{Name: "one", Command: []string{"x"}, SM: 99, Quota: function.Quota{Request: 0.9, Limit: 1}, GPUMem: 100 * gpu.MiB, GPUs: 1}, // the plan overrides its slice
 		{Name: "wide", Image: "x", GPUs: 2, Model: &function.Model{Name: "m", Size: 500 * gpu.MiB}},
 	}
 	shared := onGPU("n", 1, item("wide-0", "wide", 10), item("one-1", "one", 150))

@@ -33,6 +33,8 @@ file, or an image. The most common other keys are:
   contract  HTTP interface of the server: auto (the default), http, openfaas,
             kserve-v2 or openai
   slo       objective for the p95 latency, like 69ms
+  sm        share of the SMs of an instance that gfaas serve starts, in percent
+  quota     part of the GPU's time of such an instance, like 0.3 or 0.3:0.6
   gpu_mem   limit on the GPU memory of an instance, like 1427MiB
   gpus      number of GPUs of an instance (default 1)
   model     model whose weights the instances share, like

@@ -51,7 +51,7 @@ func (f *Function) newSpec() queue.Function {
 		s.Weight = 1
 	}
 	for number := range d.cfg.GPUs { // if the GPUs are of several models, use the largest slice
-		if slice, profiled := f.slice(number); profiled {
+		if slice, known := f.slice(number); known {
 			s.Slice = max(s.Slice, min(slice.SMPct/100*slice.QuotaRequest, 1))
 		}
 	}

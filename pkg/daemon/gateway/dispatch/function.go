@@ -100,6 +100,8 @@ func (f *Function) define(fn function.Function) {
 	f.scaling = f.newScaling()
 	if row := f.scaleUnit(); row != nil {
 		f.unit = *row
+	} else if _, scales := scale.KindOf(f.d.cfg.Scaler); scales && len(f.d.settings.Profile[f.name]) > 0 {
+		f.d.log.Warn("the function is not scaled: no row of the profile has its slo, and the sm and quota of its file", "function", f.name)
 	}
 }
 
@@ -115,7 +117,7 @@ func (f *Function) renew() {
 // isVersion reports whether a gateway's instance belongs to the version that fn defines.
 func isVersion(r *instance.Record, fn function.Function) bool {
 	now := launch.Intended(fn, instance.Placement{})
-	return (r.Definition == "" || r.Definition == now.Definition) && r.Slice.Mem == fn.GPUMem
+	return (r.Definition == "" || r.Definition == now.Definition) && r.Slice == sliceBy(fn, r.Slice)
 }
 
 // respec sends the function's current spec to the policy. Locked.

@@ -13,15 +13,25 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
+// The slice of an own instance comes from two sources: the keys sm, quota and gpu_mem of the
+// function's file and, for what they leave open, a row of the profile. A row with another
+// SM share or quota than the file is never used. The slices of instances of a plan come
+// from the plan.
+
 // rowOf returns the configuration of a function's instances, which meets the function's
 // latency objective. For a scaler with uniform instances, it is the scaler's unit; otherwise
 // it is the most efficient row. rowOf returns nil if the profile has no such row.
 func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Instance {
 	kind, scales := scale.KindOf(scaler)
 	if kind.Uniform {
-		unit, err := scale.Unit(rows, fn.SLO)
+		unit, err := scale.Unit(permitted(fn, rows), fn.SLO)
 		if err != nil {
 			return nil
+		}
+		for _, r := range rows {
+			if fn.Quota.Limit > unit.Limit.Quota && r.Quota == fn.Quota.Limit && r.SMPct == unit.Request.SMPct && r.Batch == unit.Request.Batch && r.GPU == unit.Request.GPU {
+				unit.Limit = r
+			}
 		}
 		if !kind.Rises {
 			unit.Limit = unit.Request
@@ -36,10 +46,18 @@ func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Insta
 	return &scale.Instance{Request: best, Limit: best}
 }
 
-// ableRows returns the rows that have a throughput and meet the function's latency
+// permitted returns the rows with the SM share and the quota of the function's file, if it
+// has these keys.
+func permitted(fn function.Function, rows []profile.Row) []profile.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
+		return fn.SM > 0 && r.SMPct != fn.SM || fn.Quota.Request > 0 && r.Quota != fn.Quota.Request
+	})
+}
+
+// ableRows returns the permitted rows that have a throughput and meet the function's latency
 // objective.
 func ableRows(fn function.Function, rows []profile.Row) []profile.Row {
-	return slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
+	return slices.DeleteFunc(permitted(fn, rows), func(r profile.Row) bool {
 		return r.ThroughputRPS <= 0 || fn.SLO > 0 && r.P95MS > float64(fn.SLO)/float64(time.Millisecond)
 	})
 }
@@ -81,19 +99,32 @@ func (f *Function) scaleUnit() (unit *scale.Instance) {
 	return unit
 }
 
-// slice returns the slice of a GPU for a new instance: the profile's row for the GPU's
-// model or, without a row, all SMs and an equal share of the time. Locked.
-func (f *Function) slice(number int) (s gpu.Slice, profiled bool) {
+// slice returns the slice of a GPU for a new instance: that of the function's file, then of
+// the profile's row for the GPU's model and, without these, all SMs and an equal share of
+// the time. known reports whether the file or a row states an SM share or a quota. Locked.
+func (f *Function) slice(number int) (s gpu.Slice, known bool) {
 	row := rowOn(f, number)
-	return f.sliceOf(row), row != nil
+	return f.sliceOf(row), row != nil || f.definition.SM > 0 || f.definition.Quota.Request > 0
 }
 
 // sliceOf returns the slice of an instance with a configuration, which may be nil. Locked.
 func (f *Function) sliceOf(c *scale.Instance) gpu.Slice {
-	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(f.d.cfg.Concurrency, 1)), QuotaLimit: 1, Mem: f.definition.GPUMem}
+	s := gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(f.d.cfg.Concurrency, 1)), QuotaLimit: 1}
 	if c != nil {
 		s.SMPct, s.QuotaRequest, s.QuotaLimit = c.Request.SMPct, c.Request.Quota, c.Limit.Quota
 	}
+	return sliceBy(f.definition, s)
+}
+
+// sliceBy returns the slice with the values of the function's file in place of its own.
+func sliceBy(fn function.Function, s gpu.Slice) gpu.Slice {
+	if fn.SM > 0 {
+		s.SMPct = fn.SM
+	}
+	if fn.Quota.Request > 0 {
+		s.QuotaRequest, s.QuotaLimit = fn.Quota.Request, fn.Quota.Limit
+	}
+	s.Mem = fn.GPUMem
 	return s
 }
 

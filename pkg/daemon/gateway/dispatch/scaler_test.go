@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -107,5 +108,53 @@ func TestEstimator(t *testing.T) {
 				t.Errorf("%s: got %d instances after a second with less load, want %d", cmp.Or(c.estimator, "default"), len(shares(d)), c.want)
 			}
 		})
+	}
+}
+
+// TestSlicePrecedence checks that the keys of the function's file override the row of the
+// profile, and what neither states is all SMs and an equal share of the time. Rows with
+// another SM share or quota are not used.
+func TestSlicePrecedence(t *testing.T) {
+	row := func(sm, quota, rps float64) profile.Row {
+		return profile.Row{Function: "f", Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
+	}
+	rows := []profile.Row{row(12, 0.4, 10), row(24, 0.4, 30), row(24, 0.8, 50), row(50, 0.2, 20)}
+	half := function.Quota{Request: 0.4, Limit: 0.4}
+	rising := function.Quota{Request: 0.4, Limit: 0.8}
+	for name, c := range map[string]struct {
+		scaler  string
+		profile []profile.Row
+		file    function.Function
+		want    gpu.Slice
+		limit   float64 // throughput at the limit by which it is scaled; 0: not scaled
+	}{
+		"nothing":             {"none", nil, function.Function{}, gpu.Slice{SMPct: 100, QuotaRequest: 0.5, QuotaLimit: 1}, 0},
+		"profile":             {"heuristic", rows, function.Function{}, gpu.Slice{SMPct: 24, QuotaRequest: 0.4, QuotaLimit: 0.4}, 30},
+		"file":                {"none", nil, function.Function{SM: 30, Quota: rising, GPUMem: gpu.GiB}, gpu.Slice{SMPct: 30, QuotaRequest: 0.4, QuotaLimit: 0.8, Mem: gpu.GiB}, 0},
+		"only sm":             {"none", nil, function.Function{SM: 30}, gpu.Slice{SMPct: 30, QuotaRequest: 0.5, QuotaLimit: 1}, 0},
+		"sm of a row":         {"heuristic", rows, function.Function{SM: 12}, gpu.Slice{SMPct: 12, QuotaRequest: 0.4, QuotaLimit: 0.4}, 10},
+		"quota of a row":      {"heuristic", rows, function.Function{Quota: function.Quota{Request: 0.2, Limit: 0.3}}, gpu.Slice{SMPct: 50, QuotaRequest: 0.2, QuotaLimit: 0.3}, 20},
+		"both, eager":         {"eager", rows, function.Function{SM: 24, Quota: half}, gpu.Slice{SMPct: 24, QuotaRequest: 0.4, QuotaLimit: 0.4}, 30},
+		"a limit of its own":  {"lazy", rows, function.Function{SM: 24, Quota: rising}, gpu.Slice{SMPct: 24, QuotaRequest: 0.4, QuotaLimit: 0.8}, 50},
+		"no row for the file": {"heuristic", rows, function.Function{SM: 99}, gpu.Slice{SMPct: 99, QuotaRequest: 0.5, QuotaLimit: 1}, 0},
+	} {
+		d := newDispatcher(t, fakeShell{}, func(cfg *Config, s *Settings) {
+			cfg.Scaler, s.Profile = c.scaler, map[string][]profile.Row{"f": c.profile}
+		})
+		fn := d.Function("f").definition
+		fn.SM, fn.Quota, fn.GPUMem = c.file.SM, c.file.Quota, c.file.GPUMem
+		d.Apply([]function.Function{fn})
+		f := d.Function("f")
+		if s, _ := f.slice(0); s != c.want {
+			t.Errorf("%s: got the slice %+v, want %+v", name, s, c.want)
+		}
+		limit := 0.0
+		if f.scaling != nil {
+			limit = f.unit.Limit.ThroughputRPS
+		}
+		if limit != c.limit {
+			t.Errorf("%s: scaled by %g requests/s, want %g", name, limit, c.limit)
+		}
+		d.Close()
 	}
 }
