@@ -88,7 +88,7 @@ func (f *Fleet) bestActive(r Request, n resources) (best int, affine bool) {
 		if !class.suits(r) {
 			continue
 		}
-		g, gAffine := f.first(class, n)
+		g, gAffine := f.first(class, r, n)
 		if g < 0 || affine && !gAffine {
 			continue
 		}
@@ -103,11 +103,11 @@ func (f *Fleet) bestActive(r Request, n resources) (best int, affine bool) {
 // first returns the first GPU of the class that has room and affinity, in the order of scores. If
 // there is none, it returns the first GPU with room, or -1 if none has room. The search starts at the
 // score of the instance's resources, since a GPU with room has at least that score.
-func (f *Fleet) first(c *class, n resources) (g int, affine bool) {
+func (f *Fleet) first(c *class, r Request, n resources) (g int, affine bool) {
 	g = -1
 	for _, u := range c.used[c.used.search(f.weigh(n, c.mem)):] {
 		s := &f.gpus[u.gpu]
-		if !n.fitsIn(s.free) {
+		if !n.fitsIn(s.free) || r.excepts(u.gpu) {
 			continue
 		}
 		if f.rule.affinity && f.affinity.hasMarked(s.functions) {
@@ -215,7 +215,7 @@ func (f *Fleet) findCandidates(node *node, r Request, n resources) (unused int, 
 	inUse := 0
 	for g := int(node.first); g < int(node.first+node.count); g++ {
 		s := &f.gpus[g]
-		if !n.fitsIn(s.free) || !f.classes[s.class].suits(r) {
+		if !n.fitsIn(s.free) || !f.classes[s.class].suits(r) || r.excepts(g) {
 			continue
 		}
 		f.candidates = append(f.candidates, candidate{gpu: g})

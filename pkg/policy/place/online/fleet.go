@@ -156,6 +156,17 @@ func summarize(nodes []node) block {
 	return b
 }
 
+// Put reserves the resources of an instance that another component has placed on these GPUs, even
+// beyond the limits of the rule. The instance must not be running.
+func (f *Fleet) Put(r Request, gpus []int) {
+	request, limit := f.rule.share(r)
+	p := placement{gpus: slices.Clone(gpus), resources: resources{share(request), share(limit), r.Mem}, function: f.affinity.id(r.Function)}
+	for _, g := range p.gpus {
+		f.allocate(g, p.resources, p.function)
+	}
+	f.running[r.Instance] = p
+}
+
 // Place decides on which GPUs the instance runs and reserves its resources there. The instance must
 // not be running.
 func (f *Fleet) Place(r Request) Decision {
@@ -262,10 +273,10 @@ func (f *Fleet) weigh(n resources, mem gpu.Bytes) int64 {
 	return f.rule.alpha*n.request + f.rule.beta*fraction(n.mem, mem)
 }
 
-// fraction returns partial/whole in billionths, or 0 if memory is unlimited.
+// fraction returns partial/whole in billionths, or 0 if memory is unlimited or partial is negative.
 func fraction(partial, whole gpu.Bytes) int64 {
-	if whole == math.MaxInt64 || partial >= whole {
-		if whole == math.MaxInt64 || whole == 0 {
+	if whole == math.MaxInt64 || partial >= whole || partial < 0 {
+		if whole == math.MaxInt64 || whole == 0 || partial < 0 {
 			return 0
 		}
 		return billion

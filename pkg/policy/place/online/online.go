@@ -24,7 +24,11 @@ type Request struct {
 	Mem       gpu.Bytes
 	Large     bool     // the function has a large model (LLM)
 	Models    []string // allowed GPU models; empty allows any
+	// Except reports whether a GPU, by its index in the inventory, cannot be used now; nil: none.
+	Except func(gpu int) bool
 }
+
+func (r *Request) excepts(gpu int) bool { return r.Except != nil && r.Except(gpu) }
 
 // Decision is the placement of an instance.
 type Decision struct {
